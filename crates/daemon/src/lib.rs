@@ -1,0 +1,1 @@
+//! Who owns time, threads and sockets on a live host.

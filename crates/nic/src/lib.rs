@@ -1,0 +1,2 @@
+//! The engine: host interface and egress.
+#![forbid(unsafe_code)]

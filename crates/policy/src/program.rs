@@ -1,0 +1,320 @@
+//! The compiled policy: flat tables that the engine installs.
+//!
+//! Why: the engine must not know the language, and the language must not know the engine's state.
+//! From: Loom §3 (scheduling nodes form a tree; shaping cuts across it).
+//! Not here: how a program comes about (`compile`) and what runs it (the crate `nic`).
+//! Invariant: a parent's index is lower than its children's; node 0 is the root; every index is in range.
+
+use core::net::IpAddr;
+
+use plimsoll_units::{BitRate, Bytes, Span};
+
+/// Index into [`Program::nodes`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u32);
+
+/// Index into [`Program::limits`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LimitId(pub u32);
+
+/// Index into [`Program::tenants`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantId(pub u32);
+
+/// A checked policy, ready to install.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Rate of the uplink.
+    pub link: BitRate,
+    /// Bytes added to each frame when it is charged (20 for preamble and gap, 24 with the check sequence, or 0).
+    pub overhead: Bytes,
+    /// Largest frame on the uplink, Ethernet header included.
+    pub max_frame: Bytes,
+    /// The scheduling tree, parents before children; the root is first.
+    pub nodes: Vec<Node>,
+    /// Every limit: those that a `limits:` entry states, and one for each `max`.
+    pub limits: Vec<Limit>,
+    /// Who holds a vNIC.
+    pub tenants: Vec<Tenant>,
+    /// Classification: the first rule that matches decides the class.
+    pub rules: Vec<Rule>,
+    /// Class of what no rule matches.
+    pub default_class: NodeId,
+}
+
+/// A node of the scheduling tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Path from the root, as the operator writes it: `tenants/shop/web`. The root's is `root`.
+    pub name: String,
+    /// Who is nearer the root.
+    pub parent: Option<NodeId>,
+    /// How its children, or its flow queues, are ordered.
+    pub kind: NodeKind,
+    /// Share among siblings below a `wfq` or `drr` node; 1 elsewhere.
+    pub weight: u32,
+    /// Served first, before weights or priorities divide the rest. Includes what the children promise.
+    pub min: Option<BitRate>,
+    /// The limit that enforces this node's `max`.
+    pub max: Option<LimitId>,
+    /// In the order that the policy lists them (a `priority` node's first child is served first).
+    pub children: Vec<NodeId>,
+    /// Whose subtree this is, if a tenant's.
+    pub tenant: Option<TenantId>,
+}
+
+/// How a node orders what lies below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeKind {
+    /// Strict priority: the first listed child with a packet.
+    Priority,
+    /// Weighted fair queueing with WF²Q+ guarantees.
+    Wfq,
+    /// Deficit round robin.
+    Drr,
+    /// The child whose packet arrived first.
+    Fifo,
+    /// The child whose packet has the least slack.
+    Lstf,
+    /// The child whose packet has the earliest deadline.
+    Edf,
+    /// A class: it holds flow queues.
+    Class(FlowOrder),
+}
+
+/// How a class orders its flow queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowOrder {
+    /// By arrival of the head packet.
+    Fifo,
+    /// One packet's worth of bytes a turn for each flow, whatever its packets' sizes.
+    Drr,
+    /// Least slack first; packets that bring no slack have this one.
+    Lstf(Span),
+    /// Earliest deadline first; packets that bring no deadline have this one.
+    Edf(Span),
+}
+
+/// A rate that the policy states, enforced by waiting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// The operator's name; a class's `max` is called `max(PATH)`.
+    pub name: String,
+    /// Bits per second that may leave.
+    pub rate: BitRate,
+    /// Bytes that may leave at once after a pause (RFC 2697's committed burst size).
+    pub burst: Bytes,
+    /// Which packets it holds to its rate.
+    pub scope: Scope,
+}
+
+/// What a limit applies to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Everything below this node (`max`).
+    Subtree(NodeId),
+    /// Packets that match, of the classes below any of these nodes (`via`).
+    Match {
+        /// What a packet must look like.
+        matches: Match,
+        /// The nodes that send through this limit; the root when it holds everywhere.
+        via: Vec<NodeId>,
+    },
+}
+
+/// Who holds a vNIC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    /// The operator's name.
+    pub name: String,
+    /// The node below which all of its classes lie.
+    pub node: NodeId,
+    /// Descriptors that it may have in the engine; past them its port is not read.
+    pub descriptors: u32,
+}
+
+/// Which class a packet belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// What a packet must look like.
+    pub matches: Match,
+    /// The class that it then has.
+    pub class: NodeId,
+}
+
+/// Conditions on a packet: empty ones hold always, and all of them must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Match {
+    /// The tenant whose port it came from.
+    pub tenant: Option<TenantId>,
+    /// Source address in any of these.
+    pub src: Vec<Prefix>,
+    /// Destination address in any of these.
+    pub dst: Vec<Prefix>,
+    /// IP protocol number.
+    pub protocol: Vec<u8>,
+    /// Source port in any of these ranges, ends included.
+    pub src_port: Vec<(u16, u16)>,
+    /// Destination port in any of these ranges, ends included.
+    pub dst_port: Vec<(u16, u16)>,
+    /// DSCP (the upper six bits of the traffic class).
+    pub dscp: Vec<u8>,
+    /// VLAN identifier; `Some(0)` is a frame without a tag.
+    pub vlan: Vec<u16>,
+    /// Socket priority that came with the descriptor.
+    pub priority: Vec<u32>,
+    /// Control group that came with the descriptor.
+    pub cgroup: Vec<u64>,
+    /// User that came with the descriptor.
+    pub user: Vec<u32>,
+    /// Application that came with the descriptor.
+    pub app: Vec<u32>,
+    /// Transmit core, for the one-queue-per-core baseline (Loom §6, "MQ").
+    pub core: Vec<u16>,
+}
+
+/// An address prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// Any address inside; bits beyond `len` are zero.
+    pub addr: IpAddr,
+    /// Leading bits that count.
+    pub len: u8,
+}
+
+/// What classification looks at: the header's fields and the descriptor's metadata.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Fields {
+    /// The tenant whose port it came from.
+    pub tenant: Option<TenantId>,
+    /// Source and destination address, for IP.
+    pub addresses: Option<(IpAddr, IpAddr)>,
+    /// IP protocol number.
+    pub protocol: Option<u8>,
+    /// Source and destination port, for TCP, UDP and SCTP.
+    pub ports: Option<(u16, u16)>,
+    /// DSCP, for IP.
+    pub dscp: u8,
+    /// VLAN identifier; 0 without a tag.
+    pub vlan: u16,
+    /// Metadata that the host gave with the descriptor.
+    pub metadata: Metadata,
+}
+
+/// Metadata that comes with a descriptor (Loom §4.3.2); absent values match no condition.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Metadata {
+    /// Socket priority (`SO_PRIORITY`).
+    pub priority: Option<u32>,
+    /// Control group.
+    pub cgroup: Option<u64>,
+    /// User.
+    pub user: Option<u32>,
+    /// Application.
+    pub app: Option<u32>,
+    /// Transmit core.
+    pub core: Option<u16>,
+}
+
+/// Where a flow queue belongs: its class, and the limits that hold it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Placement {
+    /// A node of kind [`NodeKind::Class`].
+    pub class: NodeId,
+    /// In the order in which a packet passes them: `max` from the class outwards, then the policy's limits in
+    /// the order of the file.
+    pub limits: Vec<LimitId>,
+}
+
+impl Program {
+    /// The node behind an id.
+    #[must_use]
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.0 as usize]
+    }
+
+    /// The limit behind an id.
+    #[must_use]
+    pub fn limit(&self, id: LimitId) -> &Limit {
+        &self.limits[id.0 as usize]
+    }
+
+    /// From `id` to the root, both included.
+    pub fn path(&self, id: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+        core::iter::successors(Some(id), |&id| self.node(id).parent)
+    }
+
+    /// The class and the limits of such a packet. Linear in the number of rules: once per flow, not per packet.
+    #[must_use]
+    pub fn classify(&self, fields: &Fields) -> Placement {
+        let rule = self.rules.iter().find(|rule| rule.matches.holds(fields));
+        self.place(rule.map_or(self.default_class, |rule| rule.class), fields)
+    }
+
+    /// The limits that hold such a packet in `class`.
+    #[must_use]
+    pub fn place(&self, class: NodeId, fields: &Fields) -> Placement {
+        let maxima = self.path(class).filter_map(|id| self.node(id).max);
+        let matching = (0_u32..).zip(&self.limits).filter_map(|(index, limit)| match &limit.scope {
+            Scope::Match { matches, via } => {
+                let sends_through = self.path(class).any(|id| via.contains(&id));
+                (sends_through && matches.holds(fields)).then_some(LimitId(index))
+            }
+            Scope::Subtree(_) => None,
+        });
+        Placement { class, limits: maxima.chain(matching).collect() }
+    }
+}
+
+impl Match {
+    /// Whether every condition holds for such a packet.
+    #[must_use]
+    pub fn holds(&self, fields: &Fields) -> bool {
+        let metadata = &fields.metadata;
+        self.tenant.is_none_or(|tenant| fields.tenant == Some(tenant))
+            && covers(&self.src, fields.addresses.map(|(src, _)| src))
+            && covers(&self.dst, fields.addresses.map(|(_, dst)| dst))
+            && lists(&self.protocol, fields.protocol)
+            && ranges(&self.src_port, fields.ports.map(|(src, _)| src))
+            && ranges(&self.dst_port, fields.ports.map(|(_, dst)| dst))
+            && lists(&self.dscp, fields.addresses.map(|_| fields.dscp))
+            && lists(&self.vlan, Some(fields.vlan))
+            && lists(&self.priority, metadata.priority)
+            && lists(&self.cgroup, metadata.cgroup)
+            && lists(&self.user, metadata.user)
+            && lists(&self.app, metadata.app)
+            && lists(&self.core, metadata.core)
+    }
+}
+
+impl Prefix {
+    /// Whether `addr` lies inside.
+    #[must_use]
+    pub fn contains(&self, addr: IpAddr) -> bool {
+        match (self.addr, addr) {
+            (IpAddr::V4(net), IpAddr::V4(addr)) => {
+                let shift = 32_u32.saturating_sub(self.len.into());
+                u32::from(net).checked_shr(shift) == u32::from(addr).checked_shr(shift)
+            }
+            (IpAddr::V6(net), IpAddr::V6(addr)) => {
+                let shift = 128_u32.saturating_sub(self.len.into());
+                u128::from(net).checked_shr(shift) == u128::from(addr).checked_shr(shift)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// An empty list asks for nothing; otherwise the packet must have the value, and it must be listed.
+fn lists<T: PartialEq>(wanted: &[T], value: Option<T>) -> bool {
+    wanted.is_empty() || value.is_some_and(|value| wanted.contains(&value))
+}
+
+fn ranges(wanted: &[(u16, u16)], value: Option<u16>) -> bool {
+    wanted.is_empty()
+        || value.is_some_and(|value| wanted.iter().any(|&(from, to)| (from..=to).contains(&value)))
+}
+
+fn covers(wanted: &[Prefix], addr: Option<IpAddr>) -> bool {
+    wanted.is_empty() || addr.is_some_and(|addr| wanted.iter().any(|prefix| prefix.contains(addr)))
+}

@@ -1,0 +1,1 @@
+//! Data structures: rank queues, timing wheel, rings.

@@ -1,0 +1,1 @@
+//! Scenario files: what to run, measure, expect and report.
