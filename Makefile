@@ -1,0 +1,94 @@
+# Plimsoll: what there is to do, and how. `make help` lists the targets.
+#
+# Every target installs what it misses first (scripts/setup.sh); on a machine that has it all, that takes no
+# time and no network.
+
+CARGO   := scripts/cargo
+PREFIX  ?= /usr/local
+DESTDIR ?=
+# Where systemd looks for units that a package or an administrator installs.
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+
+# How long `make fuzz` runs each target, and `make soak` in all.
+FUZZ_SECONDS ?= 600
+SOAK_MINUTES ?= 60
+
+RELEASE := target/release/plimsoll
+DEBUG   := target/debug/plimsoll
+
+.DEFAULT_GOAL := help
+.PHONY: help demo build test check fmt lint unit docs-check bench-check deny bench fuzz soak doc install clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## build, run examples/noisy-neighbour.yaml on real traffic, print a table, write a report
+	@scripts/setup.sh run
+	@$(CARGO) build --release --locked -p plimsoll-cli
+	@$(RELEASE) lab examples/noisy-neighbour.yaml
+
+build: ## build the release binary, target/release/plimsoll
+	@scripts/setup.sh build
+	$(CARGO) build --release --locked -p plimsoll-cli
+
+test: ## everything: format, lints, unit, property, scenario and live tests, docs and their examples, licences
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory fmt lint unit docs-check bench-check deny
+
+check: ## what to run before a commit: format, lints and unit tests, without the live ones
+	@scripts/setup.sh build
+	@$(MAKE) --no-print-directory fmt lint
+	$(CARGO) test --locked --workspace --lib
+
+fmt:
+	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path benches/Cargo.toml --check
+
+lint:
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+
+unit:
+	$(CARGO) build --locked -p plimsoll-cli
+	$(CARGO) test --locked --workspace
+
+docs-check:
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps
+
+# The benches are a workspace of their own. Without their default feature they need no DPDK, so that they are
+# linted everywhere; `make bench` builds them whole.
+bench-check:
+	$(CARGO) clippy --locked --manifest-path benches/Cargo.toml --target-dir target --no-default-features --all-targets -- -D warnings
+
+# cargo-deny is checked where it is installed; the advisories need the network and are not part of the tests.
+deny:
+	@if $(CARGO) deny --version >/dev/null 2>&1; then \
+		$(CARGO) deny --locked check --hide-inclusion-graph licenses bans sources; \
+	else \
+		echo 'make: cargo-deny is not installed, so licences and bans were not checked' >&2; \
+	fi
+
+bench: ## measure ours beside DPDK's rte_sched, tc and a copy loop; table, and target/bench.json
+	@scripts/setup.sh bench
+	@$(CARGO) build --release --locked -p plimsoll-cli
+	@$(CARGO) run --release --locked --manifest-path benches/Cargo.toml -- --plimsoll $(RELEASE) --json target/bench.json
+
+fuzz: ## fuzz frames, vnet headers and policy files, FUZZ_SECONDS (600) each
+	@scripts/setup.sh fuzz
+	@cd fuzz && for target in $$(cargo +nightly fuzz list); do \
+		cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
+	done
+
+soak: ## property tests with many cases, then the demo over and over, for SOAK_MINUTES (60)
+	@scripts/setup.sh run
+	@SOAK_MINUTES=$(SOAK_MINUTES) scripts/soak.sh
+
+doc: ## build the API documentation, target/doc/plimsoll_nic/index.html and its neighbours
+	@scripts/setup.sh build
+	$(CARGO) doc --locked --workspace --no-deps
+
+install: build ## install binary, man pages, completions and systemd unit (PREFIX, DESTDIR)
+	@scripts/install.sh $(RELEASE) '$(DESTDIR)' '$(PREFIX)' '$(UNITDIR)'
+
+clean: ## remove everything that was built
+	$(CARGO) clean
+	rm -rf benches/target fuzz/target report

@@ -1,0 +1,109 @@
+#!/bin/sh
+# Installs what Plimsoll needs on Debian 12 or Ubuntu, and nothing that is there already.
+#
+# Usage: scripts/setup.sh [build|run|test|bench|fuzz]
+#   build  a linker and the Rust toolchain
+#   run    build, and what the lab drives: iproute2, iperf3, memcached, sockperf, ethtool
+#   test   the same as run
+#   bench  run, and DPDK's libraries and tc, the peers that benches/ measures beside us
+#   fuzz   build, and the nightly toolchain with cargo-fuzz
+#
+# Silent, and without touching the network, when nothing is missing.
+set -eu
+
+RUST=1.95.0 # the oldest toolchain that builds the workspace, and the one installed where there is none
+here=$(dirname "$0")
+PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/sbin:/sbin"
+export PATH
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+fail() { say "error: $*"; exit 1; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+missing=''
+# want COMMAND PACKAGE: the package is missing when the command is.
+want() { have "$1" || missing="$missing $2"; }
+# want_file FILE PACKAGE: the package is missing when the file is.
+want_file() { [ -e "$1" ] || missing="$missing $2"; }
+
+want_build() {
+    want cc build-essential
+    want curl curl
+    want_file /etc/ssl/certs/ca-certificates.crt ca-certificates
+}
+
+want_run() {
+    want ip iproute2
+    want tc iproute2
+    want iperf3 iperf3
+    want memcached memcached
+    want sockperf sockperf
+    want ethtool ethtool
+    want ping iputils-ping
+    want unshare util-linux
+}
+
+want_bench() {
+    want pkg-config pkg-config
+    pkg-config --exists libdpdk 2>/dev/null || missing="$missing libdpdk-dev"
+}
+
+# Installs the missing packages, as root or through sudo; says what to do when it is neither.
+install_packages() {
+    [ -n "$missing" ] || return 0
+    missing=$(printf '%s\n' $missing | sort -u | tr '\n' ' ')
+    if ! have apt-get; then
+        fail "missing: $missing(this script knows apt-get only; install them with your package manager)"
+    fi
+    sudo=''
+    if [ "$(id -u)" -ne 0 ]; then
+        have sudo || fail "missing: $missing; you are not root and there is no sudo: as root, run: apt-get install -y $missing"
+        sudo=sudo
+    fi
+    say "installing: $missing"
+    $sudo env DEBIAN_FRONTEND=noninteractive apt-get update -q >&2
+    $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing >&2
+}
+
+# Whether the cargo that scripts/cargo would run is new enough.
+rust_is_ready() {
+    "$here/cargo" --version >/dev/null 2>&1 || return 1
+    version=$("$here/cargo" --version | cut -d' ' -f2 | cut -d- -f1)
+    [ "$(printf '%s\n%s\n' "$RUST" "$version" | sort -V | head -n 1)" = "$RUST" ]
+}
+
+install_rust() {
+    if ! rust_is_ready; then
+        say "installing the Rust toolchain $RUST"
+        if have rustup; then
+            rustup toolchain install "$RUST" --profile minimal -c rustfmt -c clippy >&2
+        else
+            curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
+                sh -s -- -y -q --profile minimal -c rustfmt -c clippy --default-toolchain "$RUST" >&2
+        fi
+        rust_is_ready || fail "the Rust toolchain $RUST is installed but does not run: try '$here/cargo --version'"
+    fi
+    for component in fmt clippy; do
+        "$here/cargo" "$component" --version >/dev/null 2>&1 && continue
+        have rustup || fail "cargo $component is missing: install it beside your cargo, or use rustup"
+        case $component in fmt) component=rustfmt ;; esac
+        rustup component add "$component" >&2
+    done
+}
+
+install_fuzz() {
+    cargo +nightly --version >/dev/null 2>&1 || rustup toolchain install nightly --profile minimal >&2
+    have cargo-fuzz || cargo +nightly install --locked cargo-fuzz >&2
+}
+
+what=${1:-run}
+want_build
+case $what in
+build | fuzz) ;;
+run | test) want_run ;;
+bench) want_run && want_bench ;;
+*) fail "unknown part '$what': one of build, run, test, bench, fuzz" ;;
+esac
+install_packages
+install_rust
+if [ "$what" = fuzz ]; then install_fuzz; fi
