@@ -72,14 +72,24 @@ rust_is_ready() {
     [ "$(printf '%s\n%s\n' "$RUST" "$version" | sort -V | head -n 1)" = "$RUST" ]
 }
 
+# Some networks know only one of the two places where rustup's installer lies.
+fetch_rustup() {
+    for url in https://sh.rustup.rs https://static.rust-lang.org/rustup/rustup-init.sh; do
+        curl --proto '=https' --tlsv1.2 -sSf -L "$url" -o "$1" && return 0
+    done
+    fail "cannot fetch rustup; give this machine a way to https://sh.rustup.rs, or install Rust $RUST or newer yourself"
+}
+
 install_rust() {
     if ! rust_is_ready; then
         say "installing the Rust toolchain $RUST"
         if have rustup; then
             rustup toolchain install "$RUST" --profile minimal -c rustfmt -c clippy >&2
         else
-            curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
-                sh -s -- -y -q --profile minimal -c rustfmt -c clippy --default-toolchain "$RUST" >&2
+            installer=$(mktemp)
+            fetch_rustup "$installer"
+            sh "$installer" -y -q --profile minimal -c rustfmt -c clippy --default-toolchain "$RUST" >&2
+            rm -f "$installer"
         fi
         rust_is_ready || fail "the Rust toolchain $RUST is installed but does not run: try '$here/cargo --version'"
     fi
