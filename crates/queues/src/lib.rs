@@ -1,1 +1,16 @@
-//! Data structures: rank queues, timing wheel, rings.
+//! Data structures of the engine: rank queues, the timing wheel, exact rate clocks.
+//!
+//! Why: the scheduler's speed and its promises rest on these; each is small enough to be compared with a slow oracle.
+//! Not here: packets, policies, clocks.
+//! Invariant: nothing allocates once it has been given its capacity.
+#![forbid(unsafe_code)]
+
+mod bits;
+pub mod pace;
+pub mod rank;
+pub mod wheel;
+
+pub use bits::Bits;
+pub use pace::Pace;
+pub use rank::RankQueue;
+pub use wheel::Wheel;

@@ -1,0 +1,242 @@
+//! Timing wheel: names that become due at a moment, earliest first.
+//!
+//! Why: one global shaping queue serves every limit (Loom §4.2.2), at a cost that does not grow with their number.
+//! From: Varghese and Lauck's calendar, with a find-first-set hierarchy so that empty slots cost nothing.
+//! Not here: what happens when a name is due.
+//! Invariant: names leave in the order of (moment, id), never before their moment.
+
+use crate::Bits;
+use plimsoll_units::{Nanos, Span};
+
+/// A calendar of the integers below a bound, each at most once.
+#[derive(Clone, Debug)]
+pub struct Wheel {
+    /// A slot covers 2^shift nanoseconds.
+    shift: u32,
+    mask: u64,
+    heads: Vec<u32>,
+    occupied: Bits,
+    entries: Vec<Entry>,
+    /// The slot, counted from time zero, before which nothing is left.
+    cursor: u64,
+    len: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    due: u64,
+    next: u32,
+    prev: u32,
+    slot: u32,
+}
+
+const NONE: u32 = u32::MAX;
+const IDLE: Entry = Entry { due: 0, next: NONE, prev: NONE, slot: NONE };
+
+impl Wheel {
+    /// A wheel for ids below `ids`, with slots of at most `grain` (rounded down to a power of two nanoseconds).
+    /// The grain is a matter of speed, not of precision.
+    #[must_use]
+    pub fn new(ids: usize, slots: usize, grain: Span) -> Self {
+        let slots = slots.next_power_of_two().max(64);
+        Self {
+            shift: grain.as_u64().max(1).ilog2(),
+            mask: slots as u64 - 1,
+            heads: vec![NONE; slots],
+            occupied: Bits::new(slots),
+            entries: vec![IDLE; ids],
+            cursor: 0,
+            len: 0,
+        }
+    }
+
+    /// How many ids wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Lets `id` wait until `due`, or moves it there.
+    #[inline]
+    pub fn set(&mut self, id: u32, due: Nanos) {
+        self.remove(id);
+        self.len += 1;
+        self.entries[id as usize].due = due.as_u64();
+        self.link(id);
+    }
+
+    /// Takes `id` out, if it waits.
+    #[inline]
+    pub fn remove(&mut self, id: u32) {
+        let Entry { next, prev, slot, .. } = self.entries[id as usize];
+        if slot == NONE {
+            return;
+        }
+        self.len -= 1;
+        self.entries[id as usize].slot = NONE;
+        if next != NONE {
+            self.entries[next as usize].prev = prev;
+        }
+        if prev != NONE {
+            self.entries[prev as usize].next = next;
+        } else {
+            self.heads[slot as usize] = next;
+            if next == NONE {
+                self.occupied.remove(slot as usize);
+            }
+        }
+    }
+
+    /// Takes out the earliest id whose moment has come.
+    #[inline]
+    pub fn pop_due(&mut self, now: Nanos) -> Option<u32> {
+        let now_slot = now.as_u64() >> self.shift;
+        while self.len > 0 {
+            let slot = self.first_slot();
+            if slot > now_slot {
+                break;
+            }
+            self.cursor = slot;
+            let (due, id) = self.earliest_in(slot);
+            if due >> self.shift > slot {
+                self.relink_far(slot); // parked at the horizon: its true slot may have come into reach
+                continue;
+            }
+            if due > now.as_u64() {
+                return None;
+            }
+            self.remove(id);
+            return Some(id);
+        }
+        self.cursor = self.cursor.max(now_slot);
+        None
+    }
+
+    /// When to ask again: no id is due earlier, and the first is due then, or lies beyond the horizon that ends then.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Nanos> {
+        (self.len > 0).then(|| {
+            let slot = self.first_slot();
+            let (due, _) = self.earliest_in(slot);
+            let end_of_slot = ((slot + 1) << self.shift) - 1;
+            Nanos::new(due.min(end_of_slot))
+        })
+    }
+
+    fn link(&mut self, id: u32) {
+        let due_slot = self.entries[id as usize].due >> self.shift;
+        let slot = due_slot.clamp(self.cursor, self.cursor + self.mask) & self.mask;
+        #[expect(clippy::cast_possible_truncation, reason = "masked to the number of slots")]
+        let index = slot as usize;
+        let next = self.heads[index];
+        let entry = &mut self.entries[id as usize];
+        (entry.next, entry.prev, entry.slot) = (next, NONE, index as u32);
+        if next == NONE {
+            self.occupied.insert(index);
+        } else {
+            self.entries[next as usize].prev = id;
+        }
+        self.heads[index] = id;
+    }
+
+    /// The first occupied slot, counted from time zero. There must be one.
+    #[inline]
+    fn first_slot(&self) -> u64 {
+        #[expect(clippy::cast_possible_truncation, reason = "masked to the number of slots")]
+        let from = (self.cursor & self.mask) as usize;
+        let found = self.occupied.next(from).or_else(|| self.occupied.next(0));
+        let index = found.expect("a wheel that holds something has an occupied slot") as u64;
+        self.cursor + (index.wrapping_sub(self.cursor) & self.mask)
+    }
+
+    /// The earliest (moment, id) of a slot.
+    #[inline]
+    fn earliest_in(&self, slot: u64) -> (u64, u32) {
+        #[expect(clippy::cast_possible_truncation, reason = "masked to the number of slots")]
+        let mut id = self.heads[(slot & self.mask) as usize];
+        let mut least = (u64::MAX, NONE);
+        while id != NONE {
+            let entry = &self.entries[id as usize];
+            least = least.min((entry.due, id));
+            id = entry.next;
+        }
+        least
+    }
+
+    /// Links everything in `slot`, all of which lies beyond it, again from the present cursor.
+    fn relink_far(&mut self, slot: u64) {
+        #[expect(clippy::cast_possible_truncation, reason = "masked to the number of slots")]
+        let index = (slot & self.mask) as usize;
+        let mut id = core::mem::replace(&mut self.heads[index], NONE);
+        self.occupied.remove(index);
+        self.cursor = slot + 1;
+        while id != NONE {
+            let next = self.entries[id as usize].next;
+            self.link(id);
+            id = next;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Wheel;
+    use plimsoll_units::{Nanos, Span};
+    use std::collections::BTreeSet;
+
+    proptest::proptest! {
+        /// Ids leave in the order of (moment, id), none early, none forgotten, also from beyond the horizon.
+        #[test]
+        fn agrees_with_a_sorted_set(
+            ops in proptest::collection::vec((0_u32..30, 0_u64..40_000, 0..3_u8, 0_u64..3_000), 1..300),
+        ) {
+            let mut wheel = Wheel::new(30, 64, Span::ns(64)); // horizon 4,096 ns
+            let mut oracle: BTreeSet<(u64, u32)> = BTreeSet::new();
+            let mut now = 0;
+            for (id, wait, op, step) in ops {
+                match op {
+                    0 => {
+                        oracle.retain(|&(_, other)| other != id);
+                        oracle.insert((now + wait, id));
+                        wheel.set(id, Nanos::new(now + wait));
+                    }
+                    1 => {
+                        oracle.retain(|&(_, other)| other != id);
+                        wheel.remove(id);
+                    }
+                    _ => {
+                        now += step;
+                        loop {
+                            let due = oracle.first().filter(|&&(due, _)| due <= now).copied();
+                            let popped = wheel.pop_due(Nanos::new(now));
+                            proptest::prop_assert_eq!(popped, due.map(|(_, id)| id));
+                            if oracle.pop_first_if_due(now).is_none() { break; }
+                        }
+                    }
+                }
+                proptest::prop_assert_eq!(wheel.len(), oracle.len());
+                let next = wheel.next_due().map(Nanos::as_u64);
+                proptest::prop_assert_eq!(next.is_none(), oracle.is_empty());
+                if let (Some(next), Some(&(first, _))) = (next, oracle.first()) {
+                    proptest::prop_assert!(next <= first, "woken too late: {next} > {first}");
+                }
+            }
+        }
+    }
+
+    trait PopDue {
+        fn pop_first_if_due(&mut self, now: u64) -> Option<(u64, u32)>;
+    }
+
+    impl PopDue for BTreeSet<(u64, u32)> {
+        fn pop_first_if_due(&mut self, now: u64) -> Option<(u64, u32)> {
+            if self.first()?.0 <= now { self.pop_first() } else { None }
+        }
+    }
+}
