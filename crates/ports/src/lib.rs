@@ -1,1 +1,20 @@
-//! Where packets enter and leave: TAP, AF_XDP, AF_PACKET, pcap, memory.
+//! Where packets enter and leave: TAP, AF_PACKET, AF_XDP, capture files, memory.
+//!
+//! Why: the engine neither knows nor cares how a frame reaches the kernel.
+//! From: Linux's own interfaces, called directly; this is the only crate with `unsafe`.
+//! Not here: threads, waiting, classification, or any decision on which frame goes next.
+//! Invariant: each frame handed to a port is sent or counted with the reason why not.
+
+mod error;
+mod memory;
+pub mod netns;
+mod port;
+mod tap;
+
+pub use error::PortError;
+pub use memory::{MemoryConfig, MemoryEnd, MemoryPort};
+pub use port::{
+    Capabilities, Counters, DropReason, FRAME_ROOM, Fds, Outgoing, PLAIN_VNET, Port, Received, Sending,
+    Trouble, VNET_LEN, VnetBytes,
+};
+pub use tap::{Tap, TapConfig};

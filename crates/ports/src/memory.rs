@@ -1,0 +1,319 @@
+//! A port whose other end is in the same process.
+//!
+//! Why: tests and benches drive the engine without a kernel in between.
+//! From: two single-producer rings for each direction: one brings full frames, one takes the empty
+//! buffers back, so that nothing is allocated after the pair is made.
+//! Not here: any loss. A full ring says so, and the sender keeps its frame.
+//! Invariant: frames arrive whole, once, in order; at most as many wait as the ring has slots.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use rtrb::{Consumer, Producer, RingBuffer};
+
+use crate::error::PortError;
+use crate::port::{
+    Capabilities, Counters, DropReason, Fds, PLAIN_VNET, Received, Sending, Trouble, VnetBytes,
+};
+
+/// Size and habits of a [`MemoryPort::pair`].
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryConfig {
+    /// Frames that may wait in each direction.
+    pub slots: usize,
+    /// Largest frame; each slot takes that much memory.
+    pub frame: usize,
+    /// Segments larger than the MTU may pass, with a virtio-net header.
+    pub segmentation: bool,
+    /// Largest IP packet, as [`crate::Port::capabilities`] tells it.
+    pub mtu: u32,
+    /// Make a file descriptor readable when frames wait; costs a system call for each flush.
+    pub wakes: bool,
+}
+
+impl Default for MemoryConfig {
+    /// 256 frames of 2 KiB, no segmentation, asked rather than waited for.
+    fn default() -> Self {
+        Self { slots: 256, frame: 2_048, segmentation: false, mtu: 1_500, wakes: false }
+    }
+}
+
+/// One end of a pair.
+///
+/// ```
+/// use plimsoll_ports::{MemoryConfig, MemoryPort};
+/// let (mut here, mut there) = MemoryPort::pair("demo", MemoryConfig::default()).unwrap();
+/// here.send(&[7; 60], None).unwrap();
+/// let mut buffer = [0; 2_048];
+/// let frame = there.receive(&mut buffer).unwrap().unwrap();
+/// assert_eq!(buffer[..frame.len], [7; 60]);
+/// ```
+#[derive(Debug)]
+pub struct MemoryPort {
+    name: String,
+    config: MemoryConfig,
+    outbox: Outbox,
+    inbox: Inbox,
+    counters: Counters,
+}
+
+impl MemoryPort {
+    /// Two ends, each of which receives what the other sends. They may live on different threads.
+    ///
+    /// # Errors
+    /// When the process has no file descriptor left for `wakes`.
+    pub fn pair(name: &str, config: MemoryConfig) -> Result<(Self, Self), PortError> {
+        let (to_b, at_b) = direction(name, &config)?;
+        let (to_a, at_a) = direction(name, &config)?;
+        let end = |side: &str, outbox, inbox| Self {
+            name: format!("memory {name}/{side}"),
+            config,
+            outbox,
+            inbox,
+            counters: Counters::default(),
+        };
+        Ok((end("a", to_b, at_a), end("b", to_a, at_b)))
+    }
+
+    /// Takes the oldest frame; see [`crate::Port::receive`].
+    ///
+    /// # Errors
+    /// [`Trouble::Gone`] when the other end has been dropped and nothing is left.
+    pub fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<Received>, Trouble> {
+        let Ok(slot) = self.inbox.full.pop() else {
+            return if self.inbox.full.is_abandoned() { Err(Trouble::Gone) } else { self.rest() };
+        };
+        let len = slot.len;
+        let fits = len <= buffer.len();
+        if fits {
+            buffer[..len].copy_from_slice(&slot.bytes[..len]);
+            self.counters.received(len);
+        } else {
+            self.counters.lose(DropReason::Oversize);
+        }
+        let vnet = self.config.segmentation.then_some(slot.vnet);
+        // There is room: exactly `slots` buffers exist. Without a sender it is simply freed.
+        let _ = self.inbox.empty.push(slot);
+        Ok(fits.then_some(Received { len, vnet, at: None }))
+    }
+
+    /// Sends one frame; see [`crate::Port::send`].
+    ///
+    /// # Errors
+    /// [`Trouble::Gone`] when the other end has been dropped.
+    pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetBytes>) -> Result<Sending, Trouble> {
+        if frame.len() > self.config.frame {
+            return Ok(self.counters.refuse(DropReason::Oversize));
+        }
+        if !self.config.segmentation && crate::port::asks_for_work(vnet) {
+            return Ok(self.counters.refuse(DropReason::BadOffload));
+        }
+        if self.outbox.full.is_abandoned() {
+            return Err(self.counters.troubled(Trouble::Gone));
+        }
+        let Ok(mut slot) = self.outbox.empty.pop() else {
+            return Ok(Sending::Full);
+        };
+        slot.bytes[..frame.len()].copy_from_slice(frame);
+        slot.len = frame.len();
+        slot.vnet = *vnet.unwrap_or(&PLAIN_VNET);
+        self.outbox.rung = false;
+        let pushed = self.outbox.full.push(slot);
+        debug_assert!(pushed.is_ok(), "the full ring has a place for every buffer");
+        Ok(self.counters.sent(frame.len()))
+    }
+
+    /// Wakes the other end, if it wants to be woken.
+    ///
+    /// # Errors
+    /// None.
+    pub fn flush(&mut self) -> Result<(), Trouble> {
+        if !self.outbox.rung {
+            self.outbox.rung = true;
+            if let Some(bell) = &self.outbox.bell {
+                // Fails only when 2^64 - 2 calls are unread: the other end is awake then.
+                let _ = bell.write(1);
+            }
+        }
+        Ok(())
+    }
+
+    /// What to wait on.
+    #[must_use]
+    pub fn fds(&self) -> Fds {
+        let receive = self.inbox.bell.as_ref().map(|bell| -> RawFd { bell.as_raw_fd() });
+        Fds { receive, transmit: None }
+    }
+
+    /// Whether the other end still exists.
+    ///
+    /// # Errors
+    /// [`Trouble::Gone`] when not.
+    pub fn probe(&mut self) -> Result<(), Trouble> {
+        if self.outbox.full.is_abandoned() { Err(Trouble::Gone) } else { Ok(()) }
+    }
+
+    /// What it can do.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        let whole = self.config.segmentation;
+        Capabilities {
+            takes_segmentation: whole,
+            gives_segmentation: whole,
+            udp_segmentation: whole,
+            takes_partial_checksum: whole,
+            mtu: self.config.mtu,
+        }
+    }
+
+    /// What it has carried.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// How operators know it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    /// Nothing waits: silence the bell, and look once more, as a frame may have come in between.
+    fn rest(&mut self) -> Result<Option<Received>, Trouble> {
+        if let Some(bell) = &self.inbox.bell {
+            let _ = bell.read();
+            if !self.inbox.full.is_empty() {
+                let _ = bell.write(1);
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// One end of a pair that carries values instead of frames: descriptors, for benches.
+#[derive(Debug)]
+pub struct MemoryEnd<T> {
+    out: Producer<T>,
+    inbox: Consumer<T>,
+}
+
+impl<T> MemoryEnd<T> {
+    /// Two ends with `slots` places in each direction.
+    #[must_use]
+    pub fn pair(slots: usize) -> (Self, Self) {
+        let (to_b, at_b) = RingBuffer::new(slots);
+        let (to_a, at_a) = RingBuffer::new(slots);
+        (Self { out: to_b, inbox: at_a }, Self { out: to_a, inbox: at_b })
+    }
+
+    /// Sends `value`, or gives it back when there is no room.
+    ///
+    /// # Errors
+    /// The value, when all places are taken.
+    pub fn post(&mut self, value: T) -> Result<(), T> {
+        self.out.push(value).map_err(|rtrb::PushError::Full(value)| value)
+    }
+
+    /// The oldest value that waits.
+    pub fn take(&mut self) -> Option<T> {
+        self.inbox.pop().ok()
+    }
+
+    /// Values that can be posted now.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.out.slots()
+    }
+}
+
+/// A buffer on its way.
+#[derive(Debug)]
+struct Slot {
+    len: usize,
+    vnet: VnetBytes,
+    bytes: Box<[u8]>,
+}
+
+/// Where this end sends.
+#[derive(Debug)]
+struct Outbox {
+    full: Producer<Slot>,
+    empty: Consumer<Slot>,
+    bell: Option<Arc<EventFd>>,
+    rung: bool,
+}
+
+/// Where this end receives.
+#[derive(Debug)]
+struct Inbox {
+    full: Consumer<Slot>,
+    empty: Producer<Slot>,
+    bell: Option<Arc<EventFd>>,
+}
+
+fn direction(name: &str, config: &MemoryConfig) -> Result<(Outbox, Inbox), PortError> {
+    let (full, at) = RingBuffer::new(config.slots);
+    let (mut back, empty) = RingBuffer::new(config.slots);
+    for _ in 0..config.slots {
+        let slot = Slot { len: 0, vnet: PLAIN_VNET, bytes: vec![0; config.frame].into_boxed_slice() };
+        let pushed = back.push(slot);
+        debug_assert!(pushed.is_ok(), "the empty ring has `slots` places");
+    }
+    let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
+    let bell =
+        config.wakes.then(|| EventFd::from_value_and_flags(0, flags)).transpose().map_err(|errno| {
+            PortError::system(
+                "make a wake-up descriptor",
+                format!("memory port `{name}`"),
+                io::Error::from(errno),
+            )
+        })?;
+    let bell = bell.map(Arc::new);
+    Ok((Outbox { full, empty, bell: bell.clone(), rung: true }, Inbox { full: at, empty: back, bell }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(slots: usize) -> (MemoryPort, MemoryPort) {
+        MemoryPort::pair("test", MemoryConfig { slots, frame: 128, ..MemoryConfig::default() }).unwrap()
+    }
+
+    #[test]
+    fn a_full_ring_keeps_the_frame_with_its_sender() {
+        let (mut a, mut b) = pair(2);
+        assert_eq!(a.send(&[1; 20], None), Ok(Sending::Sent));
+        assert_eq!(a.send(&[2; 20], None), Ok(Sending::Sent));
+        assert_eq!(a.send(&[3; 20], None), Ok(Sending::Full));
+        let mut buffer = [0; 128];
+        assert_eq!(b.receive(&mut buffer).unwrap().unwrap().len, 20);
+        assert_eq!(a.send(&[3; 20], None), Ok(Sending::Sent));
+        assert_eq!(a.counters().tx_packets, 3);
+    }
+
+    #[test]
+    fn what_was_sent_arrives_before_the_end_is_missed() {
+        let (mut a, mut b) = pair(2);
+        a.send(&[1; 20], None).unwrap();
+        drop(a);
+        let mut buffer = [0; 128];
+        assert!(b.receive(&mut buffer).unwrap().is_some());
+        assert_eq!(b.receive(&mut buffer), Err(Trouble::Gone));
+        assert_eq!(b.send(&[1; 20], None), Err(Trouble::Gone));
+        assert_eq!(b.counters().tx_dropped(DropReason::Gone), 1);
+    }
+
+    #[test]
+    fn frames_that_cannot_pass_are_counted_by_reason() {
+        let (mut a, _b) = pair(2);
+        let mut partial = PLAIN_VNET;
+        partial[0] = 1;
+        assert_eq!(a.send(&[0; 129], None), Ok(Sending::Refused(DropReason::Oversize)));
+        assert_eq!(a.send(&[0; 64], Some(&partial)), Ok(Sending::Refused(DropReason::BadOffload)));
+        assert_eq!(a.counters().tx_dropped(DropReason::Oversize), 1);
+        assert_eq!(a.counters().tx_dropped(DropReason::BadOffload), 1);
+    }
+}

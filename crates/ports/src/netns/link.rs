@@ -1,0 +1,338 @@
+//! Interfaces, addresses and routes of one namespace.
+//!
+//! Why: ports set up their TAP, and the lab builds topologies, without shelling out to `ip`.
+//! From: route netlink, through the `nlink` crate.
+//! Not here: traffic control and packets. `nlink`'s types stay inside this file and its parent, so
+//! that the library can be changed.
+//! Invariant: every call names the interface and the namespace in its error.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use nlink::netlink::link::VethLink;
+use nlink::netlink::route::{Ipv4Route, Ipv6Route};
+use nlink::{Connection, Route};
+
+use super::{Netns, owner};
+use crate::error::{PortError, check_interface_name};
+
+/// An address with the length of its network's prefix, such as `10.0.0.1/24`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cidr {
+    /// The address.
+    pub addr: IpAddr,
+    /// Leading bits that name the network.
+    pub prefix: u8,
+}
+
+impl FromStr for Cidr {
+    type Err = ParseCidrError;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || ParseCidrError(text.to_owned());
+        let (addr, prefix) = text.split_once('/').map_or((text, None), |(addr, prefix)| (addr, Some(prefix)));
+        let addr: IpAddr = addr.parse().map_err(|_| wrong())?;
+        let whole = if addr.is_ipv4() { 32 } else { 128 };
+        let prefix = prefix.map_or(Ok(whole), str::parse).map_err(|_| wrong())?;
+        if prefix > whole { Err(wrong()) } else { Ok(Self { addr, prefix }) }
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.addr, self.prefix)
+    }
+}
+
+/// The text is no address with a prefix.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not an address with a prefix; write it like 10.0.0.1/24 or fd00::1/64")]
+pub struct ParseCidrError(String);
+
+/// What is known of one interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkInfo {
+    /// Its name.
+    pub name: String,
+    /// Its number in its namespace.
+    pub index: u32,
+    /// Largest packet it carries.
+    pub mtu: u32,
+    /// Whether it is set up.
+    pub up: bool,
+    /// Its MAC address, if it has one of six bytes.
+    pub mac: Option<[u8; 6]>,
+    /// Its alias, where marks are kept.
+    pub alias: Option<String>,
+}
+
+/// The interfaces of a [`Netns`]; each call is one netlink exchange inside it.
+#[derive(Clone, Copy, Debug)]
+pub struct Links<'a> {
+    netns: &'a Netns,
+}
+
+impl<'a> Links<'a> {
+    pub(super) fn new(netns: &'a Netns) -> Self {
+        Self { netns }
+    }
+
+    /// Makes a veth pair: `name` here and `peer` in `peer_netns`. Both are marked as ours.
+    ///
+    /// # Errors
+    /// When a name is taken or not allowed, or the kernel refuses.
+    pub fn add_veth(&self, name: &str, peer_netns: &Netns, peer: &str) -> Result<(), PortError> {
+        check_interface_name(name)?;
+        check_interface_name(peer)?;
+        let what = format!("add veth pair `{name}` to `{peer}` of {}", peer_netns.place());
+        let pair = VethLink::new(name, peer).peer_netns_fd(peer_netns);
+        self.ask(&what, name, async |kernel: &Connection<Route>| kernel.add_link(pair).await)?;
+        self.mark(name)?;
+        peer_netns.links().mark(peer)
+    }
+
+    /// Adds an address; an IPv6 address is usable at once, without duplicate detection.
+    ///
+    /// # Errors
+    /// When the interface does not exist or has the address already.
+    pub fn add_address(&self, name: &str, address: Cidr) -> Result<(), PortError> {
+        let what = format!("add address {address} to `{name}`");
+        self.ask(&what, name, async |kernel: &Connection<Route>| match address.addr {
+            IpAddr::V4(_) => kernel.add_address_by_name(name, address.addr, address.prefix).await,
+            IpAddr::V6(addr) => {
+                use nlink::netlink::addr::Ipv6Address;
+                kernel.add_address(Ipv6Address::new(name, addr, address.prefix).nodad()).await
+            }
+        })
+    }
+
+    /// Adds a route to `destination`, over the gateway `via` or straight out of `dev`.
+    ///
+    /// # Errors
+    /// When the gateway cannot be reached, or neither is given.
+    pub fn add_route(
+        &self,
+        destination: Cidr,
+        via: Option<IpAddr>,
+        dev: Option<&str>,
+    ) -> Result<(), PortError> {
+        let what = format!("add route to {destination}");
+        let refused = |problem: &str| PortError::Config { what: what.clone(), problem: problem.to_owned() };
+        if via.is_none() && dev.is_none() {
+            return Err(refused("neither a gateway nor an interface was given; give one"));
+        }
+        match (destination.addr, via) {
+            (IpAddr::V4(to), None | Some(IpAddr::V4(_))) => {
+                let mut route = Ipv4Route::from_addr(to, destination.prefix);
+                if let Some(IpAddr::V4(gateway)) = via {
+                    route = route.gateway(gateway);
+                }
+                if let Some(dev) = dev {
+                    route = route.dev(dev);
+                }
+                self.ask(&what, dev.unwrap_or(""), async |kernel: &Connection<Route>| {
+                    kernel.add_route(route).await
+                })
+            }
+            (IpAddr::V6(to), None | Some(IpAddr::V6(_))) => {
+                let mut route = Ipv6Route::from_addr(to, destination.prefix);
+                if let Some(IpAddr::V6(gateway)) = via {
+                    route = route.gateway(gateway);
+                }
+                if let Some(dev) = dev {
+                    route = route.dev(dev);
+                }
+                self.ask(&what, dev.unwrap_or(""), async |kernel: &Connection<Route>| {
+                    kernel.add_route(route).await
+                })
+            }
+            _ => Err(refused("the destination and the gateway are of different IP versions")),
+        }
+    }
+
+    /// Sets the interface up.
+    ///
+    /// # Errors
+    /// When it does not exist.
+    pub fn set_up(&self, name: &str) -> Result<(), PortError> {
+        self.ask(&format!("set `{name}` up"), name, async |kernel: &Connection<Route>| {
+            kernel.set_link_up(name).await
+        })
+    }
+
+    /// Sets the interface down.
+    ///
+    /// # Errors
+    /// When it does not exist.
+    pub fn set_down(&self, name: &str) -> Result<(), PortError> {
+        self.ask(&format!("set `{name}` down"), name, async |kernel: &Connection<Route>| {
+            kernel.set_link_down(name).await
+        })
+    }
+
+    /// Sets the largest packet the interface carries.
+    ///
+    /// # Errors
+    /// When it does not exist, or cannot carry packets of this size.
+    pub fn set_mtu(&self, name: &str, mtu: u32) -> Result<(), PortError> {
+        self.ask(&format!("set the MTU of `{name}` to {mtu}"), name, async |kernel: &Connection<Route>| {
+            kernel.set_link_mtu(name, mtu).await
+        })
+    }
+
+    /// Sets the interface's MAC address.
+    ///
+    /// # Errors
+    /// When it does not exist, or the address is no unicast address.
+    pub fn set_mac(&self, name: &str, mac: [u8; 6]) -> Result<(), PortError> {
+        self.ask(&format!("set the MAC address of `{name}`"), name, async |kernel: &Connection<Route>| {
+            kernel.set_link_address(name, mac).await
+        })
+    }
+
+    /// Sets how many packets the interface queues before it drops.
+    ///
+    /// # Errors
+    /// When it does not exist.
+    pub fn set_txqueuelen(&self, name: &str, packets: u32) -> Result<(), PortError> {
+        self.ask(&format!("set the queue length of `{name}`"), name, async |kernel: &Connection<Route>| {
+            kernel.set_link_txqlen(name, packets).await
+        })
+    }
+
+    /// Renames an interface that is down.
+    ///
+    /// # Errors
+    /// When it does not exist, or the new name is taken.
+    pub fn rename(&self, name: &str, new_name: &str) -> Result<(), PortError> {
+        check_interface_name(new_name)?;
+        self.ask(&format!("name an interface `{new_name}`"), new_name, async |kernel: &Connection<Route>| {
+            kernel.set_link_name(name, new_name).await
+        })
+    }
+
+    /// Moves an interface to another namespace, where it keeps its name.
+    ///
+    /// # Errors
+    /// When it does not exist, or its name is taken there.
+    pub fn move_to(&self, name: &str, netns: &Netns) -> Result<(), PortError> {
+        let what = format!("move `{name}` to {}", netns.place());
+        self.ask(&what, name, async |kernel: &Connection<Route>| kernel.set_link_netns_fd(name, netns).await)
+    }
+
+    /// Deletes the interface.
+    ///
+    /// # Errors
+    /// When it does not exist, or may not be deleted.
+    pub fn delete(&self, name: &str) -> Result<(), PortError> {
+        self.ask(&format!("delete `{name}`"), name, async |kernel: &Connection<Route>| {
+            kernel.del_link(name).await
+        })
+    }
+
+    /// Deletes the interface if it is there, and says whether it was.
+    ///
+    /// # Errors
+    /// When it may not be deleted.
+    pub fn delete_if_exists(&self, name: &str) -> Result<bool, PortError> {
+        self.ask(&format!("delete `{name}`"), name, async |kernel: &Connection<Route>| {
+            kernel.del_link_if_exists(name).await
+        })
+    }
+
+    /// What is known of interface `name`.
+    ///
+    /// # Errors
+    /// When it does not exist.
+    pub fn get(&self, name: &str) -> Result<LinkInfo, PortError> {
+        let found = self.ask("list interfaces", name, async |kernel: &Connection<Route>| {
+            Ok(kernel.get_link_by_name(name).await?.map(|link| info(&link)))
+        })?;
+        found.ok_or_else(|| PortError::NoInterface {
+            name: name.to_owned(),
+            place: self.netns.place().to_owned(),
+        })
+    }
+
+    /// All interfaces.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn list(&self) -> Result<Vec<LinkInfo>, PortError> {
+        self.ask("list interfaces", "", async |kernel: &Connection<Route>| {
+            Ok(kernel.get_links().await?.iter().map(info).collect())
+        })
+    }
+
+    /// Marks the interface as made by this process, for the sweep.
+    pub(crate) fn mark(&self, name: &str) -> Result<(), PortError> {
+        self.ask(&format!("mark `{name}`"), name, async |kernel: &Connection<Route>| {
+            kernel.set_link_alias(name, &owner::mark()).await
+        })
+    }
+
+    /// One exchange with the kernel, on a thread inside the namespace.
+    fn ask<T: Send>(
+        &self,
+        what: &str,
+        name: &str,
+        request: impl AsyncFnOnce(&Connection<Route>) -> nlink::Result<T> + Send,
+    ) -> Result<T, PortError> {
+        let place = self.netns.place();
+        let answer = self.netns.run(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let kernel = Connection::<Route>::new()?;
+                request(&kernel).await
+            })
+        })?;
+        answer.map_err(|error| {
+            let name = name.to_owned();
+            if error.is_already_exists() {
+                PortError::NameTaken { what: what.to_owned(), name, place: place.to_owned() }
+            } else if error.is_no_device() || error.is_not_found() {
+                PortError::NoInterface { name, place: place.to_owned() }
+            } else {
+                explain(what, place, &error)
+            }
+        })
+    }
+}
+
+/// The library's error, in this crate's words.
+pub(super) fn explain(what: &str, place: &str, error: &nlink::Error) -> PortError {
+    if error.is_permission_denied() {
+        return PortError::Permission { what: what.to_owned(), place: place.to_owned() };
+    }
+    let source = error.errno().map_or_else(
+        || std::io::Error::other(error.to_string()),
+        |errno| std::io::Error::from_raw_os_error(errno.abs()),
+    );
+    PortError::system(what, place, source)
+}
+
+fn info(link: &nlink::netlink::messages::LinkMessage) -> LinkInfo {
+    LinkInfo {
+        name: link.name_or("").to_owned(),
+        index: link.ifindex(),
+        mtu: link.mtu().unwrap_or(0),
+        up: link.is_up(),
+        mac: link.address().and_then(|mac| mac.try_into().ok()),
+        alias: link.alias().map(str::to_owned),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_parse_with_and_without_a_prefix() {
+        assert_eq!("10.0.0.1/24".parse::<Cidr>().unwrap().to_string(), "10.0.0.1/24");
+        assert_eq!("10.0.0.1".parse::<Cidr>().unwrap().prefix, 32);
+        assert_eq!("fd00::1".parse::<Cidr>().unwrap().prefix, 128);
+        for wrong in ["", "10.0.0.1/33", "10.0.0/8", "fd00::/129", "x/8", "10.0.0.1/"] {
+            assert!(wrong.parse::<Cidr>().is_err(), "{wrong}");
+        }
+    }
+}

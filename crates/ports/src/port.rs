@@ -1,0 +1,333 @@
+//! The one face that every port shows to the engine's thread.
+//!
+//! Why: the daemon polls TAPs, sockets and files in one loop and must not care which is which.
+//! From: an enum with a `match`, so that no call per packet goes through a table of functions.
+//! Not here: threads, waiting, classification, and any decision on which frame goes next.
+//! Invariant: every frame handed in is counted once, as sent or with the reason why not.
+
+use std::os::fd::RawFd;
+
+use plimsoll_units::Nanos;
+
+use crate::memory::MemoryPort;
+use crate::tap::Tap;
+
+/// A virtio-net header as it stands before a frame (`struct virtio_net_hdr_mrg_rxbuf`,
+/// little-endian on every machine this runs on).
+pub type VnetBytes = [u8; VNET_LEN];
+
+/// Bytes of a [`VnetBytes`].
+pub const VNET_LEN: usize = 12;
+
+/// A receive buffer of this size holds any frame that Linux hands out: 64 KiB of IP packet, link
+/// header and VLAN tags, and one byte so that a frame cut short can be told from one that fits.
+pub const FRAME_ROOM: usize = 65_536 + 64;
+
+/// The header of a frame with nothing left to compute: no checksum missing, one segment.
+pub const PLAIN_VNET: VnetBytes = [0; VNET_LEN];
+
+/// What came in with one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes of the frame now in the caller's buffer.
+    pub len: usize,
+    /// Checksum and segmentation that the sender left to us; `None` when the port has no such headers.
+    pub vnet: Option<VnetBytes>,
+    /// When the frame was captured, for ports that know (`pcap`).
+    pub at: Option<Nanos>,
+}
+
+/// How a frame handed to [`Port::send`] fared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sending {
+    /// The port has it; [`Port::flush`] makes sure that it leaves.
+    Sent,
+    /// No room now; keep the frame and come back when [`Port::fds`] says writable.
+    Full,
+    /// This frame cannot be sent, ever; it has been counted under the reason.
+    Refused(DropReason),
+}
+
+/// Why a port as a whole carries nothing now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// The interface is down; it may come up again, so try again later.
+    Down,
+    /// The interface or its namespace has disappeared; only opening it anew helps.
+    Gone,
+}
+
+/// Why a port lost a frame. One counter for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// Shorter than an Ethernet header.
+    TooShort,
+    /// Longer than the device or the buffer takes.
+    Oversize,
+    /// Its offload fields ask for what the device or the kernel refuses.
+    BadOffload,
+    /// The interface was down.
+    Down,
+    /// The interface had disappeared.
+    Gone,
+    /// The capture file could not be written (a full disk, say).
+    FileFull,
+    /// The capture file holds something that is no frame.
+    BadRecord,
+    /// The kernel dropped it for want of room before we read it.
+    KernelFull,
+    /// The kernel refused it for another reason.
+    Kernel,
+}
+
+impl DropReason {
+    /// How many reasons there are.
+    pub const COUNT: usize = 9;
+
+    /// All reasons, in the order of their counters.
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::TooShort,
+        Self::Oversize,
+        Self::BadOffload,
+        Self::Down,
+        Self::Gone,
+        Self::FileFull,
+        Self::BadRecord,
+        Self::KernelFull,
+        Self::Kernel,
+    ];
+
+    /// The name under which operators see it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TooShort => "too_short",
+            Self::Oversize => "oversize",
+            Self::BadOffload => "bad_offload",
+            Self::Down => "down",
+            Self::Gone => "gone",
+            Self::FileFull => "file_full",
+            Self::BadRecord => "bad_record",
+            Self::KernelFull => "kernel_full",
+            Self::Kernel => "kernel",
+        }
+    }
+}
+
+/// What a port has carried since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames received.
+    pub rx_packets: u64,
+    /// Bytes received, link headers included.
+    pub rx_bytes: u64,
+    /// Frames sent.
+    pub tx_packets: u64,
+    /// Bytes sent, link headers included.
+    pub tx_bytes: u64,
+    /// Frames lost on the way in, by [`DropReason`].
+    pub rx_drops: [u64; DropReason::COUNT],
+    /// Frames lost on the way out, by [`DropReason`].
+    pub tx_drops: [u64; DropReason::COUNT],
+}
+
+impl Counters {
+    /// Frames lost on the way in for `reason`.
+    #[must_use]
+    pub const fn rx_dropped(&self, reason: DropReason) -> u64 {
+        self.rx_drops[reason as usize]
+    }
+
+    /// Frames lost on the way out for `reason`.
+    #[must_use]
+    pub const fn tx_dropped(&self, reason: DropReason) -> u64 {
+        self.tx_drops[reason as usize]
+    }
+
+    pub(crate) fn received(&mut self, len: usize) {
+        self.rx_packets += 1;
+        self.rx_bytes += len as u64;
+    }
+
+    pub(crate) fn sent(&mut self, len: usize) -> Sending {
+        self.tx_packets += 1;
+        self.tx_bytes += len as u64;
+        Sending::Sent
+    }
+
+    pub(crate) fn refuse(&mut self, reason: DropReason) -> Sending {
+        self.tx_drops[reason as usize] += 1;
+        Sending::Refused(reason)
+    }
+
+    pub(crate) fn lose(&mut self, reason: DropReason) {
+        self.rx_drops[reason as usize] += 1;
+    }
+
+    /// Counts a frame lost to a port in trouble.
+    pub(crate) fn troubled(&mut self, trouble: Trouble) -> Trouble {
+        let reason = match trouble {
+            Trouble::Down => DropReason::Down,
+            Trouble::Gone => DropReason::Gone,
+        };
+        self.tx_drops[reason as usize] += 1;
+        trouble
+    }
+}
+
+/// What a port can do for the frames it carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Frames larger than the MTU may be sent, with a header that says how to cut them.
+    pub takes_segmentation: bool,
+    /// Frames larger than the MTU may be received, with such a header.
+    pub gives_segmentation: bool,
+    /// UDP segmentation as well as TCP's (an older kernel may lack it).
+    pub udp_segmentation: bool,
+    /// A frame may be sent with its transport checksum still to be computed.
+    pub takes_partial_checksum: bool,
+    /// Largest IP packet of one segment, link headers not counted.
+    pub mtu: u32,
+}
+
+/// What to wait on, for `poll` or `epoll`. The descriptors stay the port's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fds {
+    /// Readable when [`Port::receive`] has something; `None` for ports that must be asked.
+    pub receive: Option<RawFd>,
+    /// Writable when [`Port::send`] has room again; `None` for ports that must be asked.
+    pub transmit: Option<RawFd>,
+}
+
+/// One frame to send, for [`Port::send_batch`].
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    /// The frame from its Ethernet header on.
+    pub frame: &'a [u8],
+    /// Checksum and segmentation left to the receiver; `None` for a finished frame.
+    pub vnet: Option<&'a VnetBytes>,
+}
+
+/// A place where packets enter and leave.
+#[derive(Debug)]
+pub enum Port {
+    /// A TAP interface in some network namespace.
+    Tap(Tap),
+    /// The other end is in this process.
+    Memory(MemoryPort),
+}
+
+/// Calls `$call` on whichever port this is.
+macro_rules! each {
+    ($port:expr, $it:ident => $call:expr) => {
+        match $port {
+            Port::Tap($it) => $call,
+            Port::Memory($it) => $call,
+        }
+    };
+}
+
+impl Port {
+    /// Reads one frame into `buffer`, which must hold [`FRAME_ROOM`] bytes; `None` when none waits.
+    ///
+    /// # Errors
+    /// [`Trouble`] when the port as a whole carries nothing.
+    #[inline]
+    pub fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<Received>, Trouble> {
+        each!(self, port => port.receive(buffer))
+    }
+
+    /// Sends one frame. A port without such headers refuses a `vnet` that asks for anything.
+    ///
+    /// # Errors
+    /// [`Trouble`] when the port as a whole carries nothing; the frame has been counted.
+    #[inline]
+    pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetBytes>) -> Result<Sending, Trouble> {
+        each!(self, port => port.send(frame, vnet))
+    }
+
+    /// Sends frames in order until one finds no room, and says how many were dealt with (sent, or
+    /// refused and counted). One system call for many frames where the device can; flushes.
+    ///
+    /// # Errors
+    /// [`Trouble`] when the port as a whole carries nothing.
+    pub fn send_batch(&mut self, frames: &[Outgoing<'_>]) -> Result<usize, Trouble> {
+        for (done, out) in frames.iter().enumerate() {
+            if self.send(out.frame, out.vnet)? == Sending::Full {
+                self.flush()?;
+                return Ok(done);
+            }
+        }
+        self.flush()?;
+        Ok(frames.len())
+    }
+
+    /// Makes what was sent leave: call it at the end of each batch.
+    ///
+    /// # Errors
+    /// [`Trouble`] when the port as a whole carries nothing.
+    #[inline]
+    pub fn flush(&mut self) -> Result<(), Trouble> {
+        each!(self, port => port.flush())
+    }
+
+    /// What to wait on.
+    #[must_use]
+    pub fn fds(&self) -> Fds {
+        each!(self, port => port.fds())
+    }
+
+    /// Whether the port still exists: ask when `poll` reports an error or a hang-up.
+    ///
+    /// # Errors
+    /// The [`Trouble`] it is in.
+    pub fn probe(&mut self) -> Result<(), Trouble> {
+        each!(self, port => port.probe())
+    }
+
+    /// What the port can do.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        each!(self, port => port.capabilities())
+    }
+
+    /// What it has carried.
+    #[must_use]
+    pub fn counters(&mut self) -> Counters {
+        each!(self, port => port.counters())
+    }
+
+    /// How operators know it: `tap shop/eth0`, `af_xdp eth1 (copy)`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        each!(self, port => port.name())
+    }
+
+    /// Flushes and closes; what it has carried in the end.
+    pub fn close(mut self) -> Counters {
+        // A port that has gone cannot be flushed, and need not be.
+        let _ = self.flush();
+        self.counters()
+    }
+}
+
+/// Shortest frame that has an Ethernet header.
+pub(crate) const MIN_FRAME: usize = 14;
+
+/// Whether a header asks for anything that a port without such headers cannot do.
+pub(crate) fn asks_for_work(vnet: Option<&VnetBytes>) -> bool {
+    // Flags (byte 0) bit 0: checksum to be computed. Byte 1: kind of segmentation.
+    vnet.is_some_and(|header| header[0] & 1 != 0 || header[1] != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_index_their_counters() {
+        for (index, reason) in DropReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, index, "{}", reason.name());
+        }
+    }
+}

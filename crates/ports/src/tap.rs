@@ -1,0 +1,386 @@
+//! TAP interfaces: a tenant's network card, made inside the tenant's namespace.
+//!
+//! Why: a container's or process's packets reach the engine whole, 64 KiB at a time, with checksums
+//! and segmentation left to us (virtio-net headers).
+//! From: `/dev/net/tun` and its ioctls (Linux `Documentation/networking/tuntap.rst`).
+//! Not here: reading those headers (`wire`), and waiting (`daemon`).
+//! Invariant: the interface ends with the process, and the process does not keep the namespace.
+//!
+//! The interface is made in the process's own namespace under a passing name and then moved. Made
+//! inside, its file would hold the tenant's namespace open for ever, and a deleted container would
+//! never be noticed. The process therefore needs `CAP_NET_ADMIN` in both.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
+use crate::error::{PortError, check_interface_name};
+use crate::netns::{Cidr, Netns, NetnsRef};
+use crate::port::{
+    Capabilities, Counters, DropReason, FRAME_ROOM, Fds, MIN_FRAME, PLAIN_VNET, Received, Sending, Trouble,
+    VNET_LEN, VnetBytes, asks_for_work,
+};
+
+/// How a TAP shall be made.
+#[derive(Clone, Debug)]
+pub struct TapConfig {
+    /// The namespace it shall appear in.
+    pub netns: NetnsRef,
+    /// Its name there.
+    pub name: String,
+    /// Its MAC address; a random one when absent.
+    pub mac: Option<[u8; 6]>,
+    /// Largest IP packet.
+    pub mtu: u32,
+    /// Packets that wait for us in the kernel before the tenant loses some.
+    pub txqueuelen: Option<u32>,
+    /// Addresses to give to it.
+    pub addresses: Vec<Cidr>,
+    /// Offer checksum and segmentation offload to the tenant.
+    pub offload: bool,
+    /// Set it up at once.
+    pub up: bool,
+}
+
+impl TapConfig {
+    /// A TAP with offloads, 1500 bytes of MTU and no address, set up at once.
+    #[must_use]
+    pub fn new(netns: NetnsRef, name: impl Into<String>) -> Self {
+        Self {
+            netns,
+            name: name.into(),
+            mac: None,
+            mtu: 1_500,
+            txqueuelen: None,
+            addresses: Vec::new(),
+            offload: true,
+            up: true,
+        }
+    }
+}
+
+/// An open TAP interface.
+///
+/// ```no_run
+/// use plimsoll_ports::{FRAME_ROOM, Tap, TapConfig};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut config = TapConfig::new("shop".into(), "eth0");
+/// config.addresses.push("10.0.0.1/24".parse()?);
+/// let mut tap = Tap::open(&config)?;
+/// let mut buffer = vec![0; FRAME_ROOM];
+/// if let Ok(Some(frame)) = tap.receive(&mut buffer) {
+///     println!("{} bytes from {}", frame.len, tap.name());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Tap {
+    file: File,
+    name: String,
+    mac: [u8; 6],
+    capabilities: Capabilities,
+    counters: Counters,
+}
+
+impl Tap {
+    /// Makes the interface that `config` describes.
+    ///
+    /// # Errors
+    /// When the namespace does not exist, the name is taken or not allowed, or privilege lacks.
+    pub fn open(config: &TapConfig) -> Result<Self, PortError> {
+        let queue = Self::open_queues(config, 1)?.pop();
+        Ok(queue.expect("one queue was asked for"))
+    }
+
+    /// Makes the interface with `queues` transmit and receive queues, one value for each.
+    ///
+    /// # Errors
+    /// As [`Tap::open`].
+    pub fn open_queues(config: &TapConfig, queues: u16) -> Result<Vec<Self>, PortError> {
+        check_interface_name(&config.name)?;
+        let netns = Netns::open(&config.netns)?;
+        let born = if netns.is_own() { config.name.clone() } else { passing_name() };
+        let extra = if queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
+
+        let first = Attached::new(&born, config, libc::IFF_TUN_EXCL | extra)?;
+        let mut attached = vec![first];
+        for _ in 1..queues {
+            attached.push(Attached::new(&born, config, extra)?);
+        }
+        let mac = settle(&netns, &born, config)?;
+
+        let label = match &config.netns {
+            NetnsRef::Own => config.name.clone(),
+            NetnsRef::Name(netns) => format!("{netns}/{}", config.name),
+            NetnsRef::Path(path) => format!("{}:{}", path.display(), config.name),
+        };
+        let tap = |queue: Attached| Self {
+            file: queue.file,
+            name: format!("tap {label}"),
+            mac,
+            capabilities: Capabilities {
+                takes_segmentation: true,
+                gives_segmentation: config.offload,
+                udp_segmentation: queue.udp_segmentation,
+                takes_partial_checksum: true,
+                mtu: config.mtu,
+            },
+            counters: Counters::default(),
+        };
+        Ok(attached.into_iter().map(tap).collect())
+    }
+
+    /// The MAC address of the tenant's side.
+    #[must_use]
+    pub fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    /// Reads one frame; see [`crate::Port::receive`].
+    ///
+    /// # Errors
+    /// [`Trouble::Gone`] when the interface has disappeared.
+    pub fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<Received>, Trouble> {
+        let room = buffer.len();
+        // Bounded: a frame too long for the buffer is counted, and the next one tried.
+        for _ in 0..OVERSIZE_RUN {
+            let mut header = PLAIN_VNET;
+            let into = &mut [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
+            let read = match self.file.read_vectored(into) {
+                Ok(read) => read,
+                Err(error) => return self.receive_failed(&error),
+            };
+            let len = read.saturating_sub(VNET_LEN);
+            if len == room {
+                // The kernel cuts without a word; a full buffer is taken for a cut frame.
+                self.counters.lose(DropReason::Oversize);
+                continue;
+            }
+            self.counters.received(len);
+            return Ok(Some(Received { len, vnet: Some(header), at: None }));
+        }
+        Ok(None)
+    }
+
+    /// Sends one frame; see [`crate::Port::send`].
+    ///
+    /// # Errors
+    /// [`Trouble`] when the interface is down or has disappeared.
+    pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetBytes>) -> Result<Sending, Trouble> {
+        if frame.len() < MIN_FRAME {
+            return Ok(self.counters.refuse(DropReason::TooShort));
+        }
+        if frame.len() >= FRAME_ROOM {
+            return Ok(self.counters.refuse(DropReason::Oversize));
+        }
+        let header = vnet.unwrap_or(&PLAIN_VNET);
+        match self.file.write_vectored(&[IoSlice::new(header), IoSlice::new(frame)]) {
+            Ok(_) => Ok(self.counters.sent(frame.len())),
+            Err(error) => self.send_failed(&error, vnet),
+        }
+    }
+
+    /// Nothing to do: each frame leaves as it is sent.
+    ///
+    /// # Errors
+    /// None.
+    pub fn flush(&mut self) -> Result<(), Trouble> {
+        Ok(())
+    }
+
+    /// What to wait on.
+    #[must_use]
+    pub fn fds(&self) -> Fds {
+        Fds { receive: Some(self.file.as_raw_fd()), transmit: Some(self.file.as_raw_fd()) }
+    }
+
+    /// Whether the interface still exists.
+    ///
+    /// # Errors
+    /// [`Trouble::Gone`] when not.
+    pub fn probe(&mut self) -> Result<(), Trouble> {
+        let mut request = interface_request("");
+        tun_ioctl(self.file.as_raw_fd(), libc::TUNGETIFF, (&raw mut request).cast())
+            .map_err(|_| Trouble::Gone)
+    }
+
+    /// What it can do.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    /// What it has carried.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// How operators know it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    #[cold]
+    fn receive_failed(&mut self, error: &io::Error) -> Result<Option<Received>, Trouble> {
+        match error.raw_os_error() {
+            Some(libc::EBADFD | libc::ENODEV | libc::EBADF | libc::ENXIO) => Err(Trouble::Gone),
+            Some(libc::EIO | libc::ENETDOWN) => Err(Trouble::Down),
+            _ if error.kind() == ErrorKind::WouldBlock || error.kind() == ErrorKind::Interrupted => Ok(None),
+            _ => {
+                self.counters.lose(DropReason::Kernel);
+                Ok(None)
+            }
+        }
+    }
+
+    #[cold]
+    fn send_failed(&mut self, error: &io::Error, vnet: Option<&VnetBytes>) -> Result<Sending, Trouble> {
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR) => Ok(Sending::Full),
+            Some(libc::EBADFD | libc::ENODEV | libc::EBADF | libc::ENXIO) => {
+                Err(self.counters.troubled(Trouble::Gone))
+            }
+            Some(libc::EIO | libc::ENETDOWN) => Err(self.counters.troubled(Trouble::Down)),
+            Some(libc::EINVAL) if asks_for_work(vnet) => Ok(self.counters.refuse(DropReason::BadOffload)),
+            _ => Ok(self.counters.refuse(DropReason::Kernel)),
+        }
+    }
+}
+
+/// One queue of an interface that is not yet in its place.
+struct Attached {
+    file: File,
+    udp_segmentation: bool,
+}
+
+impl Attached {
+    fn new(name: &str, config: &TapConfig, extra: libc::c_int) -> Result<Self, PortError> {
+        let what = || format!("make TAP `{}`", config.name);
+        let place = || config.netns.to_string();
+        let file = File::options().read(true).write(true).open(DEVICE).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => PortError::Unsupported {
+                what: what(),
+                place: place(),
+                advice: "/dev/net/tun is missing; load the `tun` module, or give the container that device",
+            },
+            _ => PortError::system(format!("{} (open {DEVICE})", what()), place(), error),
+        })?;
+        let fd = file.as_raw_fd();
+
+        let mut request = interface_request(name);
+        let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | extra;
+        // The kernel reads these sixteen bits as flags; TUN_EXCL is the topmost, hence the cast.
+        request.ifr_ifru.ifru_flags = flags as libc::c_short;
+        tun_ioctl(fd, libc::TUNSETIFF, (&raw mut request).cast()).map_err(|error| {
+            match error.raw_os_error() {
+                Some(libc::EBUSY | libc::EEXIST | libc::EINVAL) => {
+                    PortError::NameTaken { what: what(), name: config.name.clone(), place: place() }
+                }
+                _ => PortError::system(what(), place(), error),
+            }
+        })?;
+
+        let mut header_len = VNET_LEN as libc::c_int;
+        tun_ioctl(fd, libc::TUNSETVNETHDRSZ, (&raw mut header_len).cast())
+            .map_err(|error| PortError::system(format!("{}: header size", what()), place(), error))?;
+        let udp_segmentation = config.offload && offer_offloads(fd, &what(), &place())?;
+        fcntl(&file, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
+            .map_err(|error| PortError::system(what(), place(), error.into()))?;
+        Ok(Self { file, udp_segmentation })
+    }
+}
+
+/// Offers all offloads, or what an older kernel knows; says whether UDP's is among them.
+fn offer_offloads(fd: RawFd, what: &str, place: &str) -> Result<bool, PortError> {
+    let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+    let udp = libc::TUN_F_USO4 | libc::TUN_F_USO6;
+    let mut refusal = None;
+    for offer in [tcp | udp, tcp, libc::TUN_F_CSUM] {
+        match set_offload(fd, offer) {
+            Ok(()) => return Ok(offer & udp != 0),
+            Err(error) => refusal = Some(error),
+        }
+    }
+    let error = refusal.unwrap_or_else(|| io::Error::from_raw_os_error(libc::EINVAL));
+    Err(PortError::system(format!("{what}: offloads"), place, error))
+}
+
+/// Brings the interface to its namespace and gives it what `config` says; returns its MAC address.
+fn settle(netns: &Netns, born: &str, config: &TapConfig) -> Result<[u8; 6], PortError> {
+    if !netns.is_own() {
+        Netns::own()?.links().move_to(born, netns)?;
+        netns.links().rename(born, &config.name)?;
+    }
+    let (links, name) = (netns.links(), config.name.as_str());
+    if let Some(mac) = config.mac {
+        links.set_mac(name, mac)?;
+    }
+    links.set_mtu(name, config.mtu)?;
+    if let Some(packets) = config.txqueuelen {
+        links.set_txqueuelen(name, packets)?;
+    }
+    for &address in &config.addresses {
+        links.add_address(name, address)?;
+    }
+    if config.up {
+        links.set_up(name)?;
+    }
+    Ok(links.get(name)?.mac.unwrap_or_default())
+}
+
+/// A name for the moments before the move, unlike any in use: ours and counted.
+fn passing_name() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    // Relaxed: only the uniqueness of each count matters.
+    let count = COUNT.fetch_add(1, Ordering::Relaxed) & 0xffff;
+    format!("plm{:x}.{count:x}", std::process::id() & 0x3f_ffff)
+}
+
+fn interface_request(name: &str) -> libc::ifreq {
+    // SAFETY: `ifreq` holds integers and a pointer; all zeroes is a valid value of each.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // One byte stays zero: names have been checked to leave room for it.
+    for (to, from) in request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1).zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request
+}
+
+fn tun_ioctl(fd: RawFd, request: libc::Ioctl, argument: *mut libc::c_void) -> io::Result<()> {
+    // SAFETY: the callers in this file pass a pointer to a live value of the type that `request`
+    // reads and writes: an `ifreq` for TUNSETIFF and TUNGETIFF, an `int` for TUNSETVNETHDRSZ.
+    let answer = unsafe { libc::ioctl(fd, request, argument) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn set_offload(fd: RawFd, offer: libc::c_uint) -> io::Result<()> {
+    // SAFETY: TUNSETOFFLOAD takes its argument by value and writes no memory.
+    let answer = unsafe { libc::ioctl(fd, libc::TUNSETOFFLOAD, libc::c_ulong::from(offer)) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The device that makes TAPs.
+const DEVICE: &str = "/dev/net/tun";
+
+/// Frames longer than the buffer that one call skips at most.
+const OVERSIZE_RUN: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passing_names_fit_and_differ() {
+        let (one, two) = (passing_name(), passing_name());
+        assert_ne!(one, two);
+        for name in [one, two] {
+            assert!(check_interface_name(&name).is_ok(), "{name}");
+        }
+    }
+}
