@@ -1,1 +1,22 @@
 //! Scenario files: what to run, measure, expect and report.
+//!
+//! Why: a claim about a policy is a file that says what runs and what must hold; the same file for every world.
+//! From: `docs/scenarios.md`.
+//! Not here: how a world is built and driven (`lab`).
+//! Invariant: a [`Scenario`] is checked in full before anything runs; what is shown is worked out in one place.
+#![forbid(unsafe_code)]
+
+mod expect;
+mod measure;
+mod model;
+mod policy_file;
+mod problem;
+mod results;
+mod yaml;
+
+pub use expect::{Expectation, Status, Unit, Verdict, judge};
+pub use measure::jain;
+pub use model::{Kind, Measure, Pace, Role, Scenario, System, SystemKind, Tenant, Workload};
+pub use policy_file::Wiring;
+pub use problem::{Errors, Problem};
+pub use results::{Results, Run, Sample, WorkloadResult};

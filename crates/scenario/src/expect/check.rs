@@ -1,0 +1,304 @@
+//! Whether an expectation's names exist and its units fit.
+//!
+//! Why: a mistake in the last line must not show after a run of minutes.
+//! From: dimensional analysis with four units, and one level of series.
+//! Not here: the grammar (`parse`) and numbers (`eval`).
+//! Invariant: what passes here can be evaluated; missing measurements are its only failure left.
+
+use plimsoll_units::Span;
+
+use super::{Claim, Compare, Expectation, Expr, ExprKind, Function, Gauge, Operator, Path, Unit};
+use crate::problem::{Problem, did_you_mean};
+
+/// What an expectation may speak of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Names<'a> {
+    pub systems: &'a [String],
+    /// Tenants and workloads, and whether they have latency samples.
+    pub subjects: &'a [(String, bool)],
+    pub duration: Span,
+    pub warmup: Span,
+    /// Throughput is counted in windows of this length.
+    pub window: Span,
+    /// Whether CPU time is measured.
+    pub cpu: bool,
+}
+
+/// What a part of an expectation is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Type {
+    unit: Unit,
+    /// Number of windows, for a series.
+    series: Option<u64>,
+}
+
+impl Type {
+    const PLAIN: Self = Self { unit: Unit::Plain, series: None };
+}
+
+/// Checks a parsed expectation; positions count from the start of its text.
+pub(crate) fn check(expectation: &Expectation, names: &Names<'_>) -> Vec<Problem> {
+    let mut checker = Checker { names, problems: Vec::new() };
+    if let Some(Some(_)) = checker.claim(&expectation.claim) {
+        let at = expectation.claim.left.at.start..expectation.claim.right.at.end;
+        let problem = Problem::new(at, "a series is compared, which has many values and not one");
+        checker.problems.push(problem.label("one value for each window").help(
+            "reduce it: `max(...)`, `median(...)`, `p90(...)`, or `fraction(a >= b) >= 25%` for a part of the windows",
+        ));
+    }
+    checker.problems
+}
+
+struct Checker<'a> {
+    names: &'a Names<'a>,
+    problems: Vec<Problem>,
+}
+
+impl Checker<'_> {
+    /// The number of windows when a side is a series; `None` when something is wrong.
+    fn claim(&mut self, claim: &Claim) -> Option<Option<u64>> {
+        let left = self.expr(&claim.left);
+        let right = self.expr(&claim.right);
+        let tolerance = claim.tolerance.as_ref().map(|tolerance| (tolerance, self.expr(tolerance)));
+        let (left, right) = (left?, right?);
+        self.same_unit(claim, left, right);
+        if let Some((expr, tolerance)) = tolerance {
+            let tolerance = tolerance?;
+            if tolerance.series.is_some() || (tolerance.unit != Unit::Plain && tolerance.unit != right.unit) {
+                let message = format!(
+                    "the tolerance is {}, the sides are {}",
+                    tolerance.unit.name(),
+                    right.unit.name()
+                );
+                let problem = Problem::new(expr.at.clone(), message).label("how far they may be apart");
+                self.problems.push(
+                    problem.help("write a part of the right side (`+- 8%`) or the same unit as the sides"),
+                );
+            }
+        }
+        let at = claim.left.at.start..claim.right.at.end;
+        self.same_windows(at, left.series, right.series)
+    }
+
+    fn same_unit(&mut self, claim: &Claim, left: Type, right: Type) {
+        if left.unit != right.unit {
+            let (a, b) = (left.unit.name(), right.unit.name());
+            let message = format!("the left side is {a} and the right side is {b}");
+            let problem = Problem::new(claim.right.at.clone(), message).label(b.to_owned());
+            self.problems
+                .push(problem.help("compare like with like: rates such as `5Mbps`, times such as `20ms`"));
+        }
+    }
+
+    fn same_windows(
+        &mut self,
+        at: std::ops::Range<usize>,
+        a: Option<u64>,
+        b: Option<u64>,
+    ) -> Option<Option<u64>> {
+        match (a, b) {
+            (Some(a), Some(b)) if a != b => {
+                let problem = Problem::new(at, format!("one series has {a} windows and the other {b}"));
+                let help = "give both the same `[from..to]` and the same `per`";
+                self.problems.push(problem.label("not the same windows").help(help));
+                None
+            }
+            _ => Some(a.or(b)),
+        }
+    }
+
+    fn expr(&mut self, expr: &Expr) -> Option<Type> {
+        match &expr.kind {
+            ExprKind::Number(_, unit) => Some(Type { unit: *unit, series: None }),
+            ExprKind::Line => Some(Type { unit: Unit::Rate, series: None }),
+            ExprKind::Path(path) => self.path(expr, path),
+            ExprKind::Negate(inner) => self.expr(inner),
+            ExprKind::Binary(op, a, b) => {
+                let (left, right) = (self.expr(a), self.expr(b));
+                self.binary(expr, *op, left?, right?)
+            }
+            ExprKind::Call(function, arguments) => self.call(expr, *function, arguments),
+            ExprKind::Fraction(claim) => {
+                if self.claim(claim)?.is_none() {
+                    let problem = Problem::new(
+                        expr.at.clone(),
+                        "`fraction` needs a series, and both sides are one value",
+                    );
+                    let help =
+                        "add windows: `fraction(mq.a.p90 per 1s >= 2.5 * plimsoll.a.p90 per 1s) >= 25%`";
+                    self.problems.push(problem.label("nothing to count").help(help));
+                }
+                Some(Type::PLAIN)
+            }
+        }
+    }
+
+    fn binary(&mut self, expr: &Expr, op: Operator, a: Type, b: Type) -> Option<Type> {
+        let series = self.same_windows(expr.at.clone(), a.series, b.series)?;
+        let unit = match op {
+            Operator::Add | Operator::Sub if a.unit == b.unit => a.unit,
+            Operator::Mul if a.unit == Unit::Plain => b.unit,
+            Operator::Mul | Operator::Div if b.unit == Unit::Plain => a.unit,
+            Operator::Div if a.unit == b.unit => Unit::Plain,
+            _ => {
+                let (what, help) = match op {
+                    Operator::Add => ("added to", "only like adds to like"),
+                    Operator::Sub => ("taken from", "only like is taken from like"),
+                    Operator::Mul => ("multiplied with", "multiply with plain numbers or percentages"),
+                    Operator::Div => ("divided by", "divide like by like, or by a plain number"),
+                };
+                let (left, right) = if op == Operator::Sub { (b, a) } else { (a, b) };
+                let message = format!("{} cannot be {what} {}", left.unit.name(), right.unit.name());
+                self.problems.push(Problem::new(expr.at.clone(), message).label("units differ").help(help));
+                return None;
+            }
+        };
+        Some(Type { unit, series })
+    }
+
+    fn call(&mut self, expr: &Expr, function: Function, arguments: &[Expr]) -> Option<Type> {
+        let types: Vec<Option<Type>> = arguments.iter().map(|argument| self.expr(argument)).collect();
+        let types: Vec<Type> = types.into_iter().collect::<Option<_>>()?;
+        let first = *types.first()?;
+        let wanted = match function {
+            Function::Abs => 1..=1,
+            Function::Fm => 2..=2,
+            _ => 1..=usize::MAX,
+        };
+        if !wanted.contains(&types.len()) {
+            let message = format!("this function takes {} and not {}", wanted.start(), types.len());
+            self.problems.push(Problem::new(expr.at.clone(), message).label("wrong number of values"));
+            return None;
+        }
+        if let Some((argument, odd)) = arguments.iter().zip(&types).find(|(_, t)| t.unit != first.unit) {
+            let message = format!("{} stands beside {}", odd.unit.name(), first.unit.name());
+            let problem =
+                Problem::new(argument.at.clone(), message).label("another unit than the first value");
+            self.problems.push(problem.help("give a function values of one unit"));
+            return None;
+        }
+        match function {
+            Function::Abs => Some(first),
+            Function::Fm => {
+                let series = self.same_windows(expr.at.clone(), first.series, types[1].series)?;
+                Some(Type { unit: first.unit, series })
+            }
+            Function::Jain => Some(Type::PLAIN),
+            _ => Some(Type { unit: first.unit, series: None }),
+        }
+    }
+
+    fn path(&mut self, expr: &Expr, path: &Path) -> Option<Type> {
+        let before = self.problems.len();
+        let start = expr.at.start;
+        let system = start..start + path.system.len();
+        if !self.names.systems.contains(&path.system) {
+            self.unknown(
+                system.clone(),
+                "system",
+                &path.system,
+                self.names.systems.iter().map(String::as_str),
+            );
+        }
+        if let Some(subject) = &path.subject {
+            let at = system.end + 1..system.end + 1 + subject.len();
+            self.subject(at, subject, path.measure);
+        } else if path.measure.unit() == Unit::Time {
+            let problem = Problem::new(expr.at.clone(), "latency belongs to a tenant or a workload");
+            self.problems
+                .push(problem.label("whose?").help("write `SYSTEM.TENANT.p99` or `SYSTEM.WORKLOAD.p99`"));
+        }
+        let series = self.windows(expr, path);
+        (self.problems.len() == before).then_some(Type { unit: path.measure.unit(), series })
+    }
+
+    fn subject(&mut self, at: std::ops::Range<usize>, subject: &str, measure: Gauge) {
+        let Some((_, latency)) = self.names.subjects.iter().find(|(name, _)| name == subject) else {
+            return self.unknown(
+                at,
+                "tenant or workload",
+                subject,
+                self.names.subjects.iter().map(|(name, _)| &**name),
+            );
+        };
+        let needs_samples =
+            measure.unit() == Unit::Time || matches!(measure, Gauge::Requests | Gauge::Samples);
+        if needs_samples && !latency {
+            let problem = Problem::new(at, format!("`{subject}` asks nothing, so that nothing is answered"));
+            let help =
+                "latency and requests come from request_response, probe, shuffle, memcached and sockperf";
+            self.problems.push(problem.label("has no latency").help(help));
+        } else if measure == Gauge::Cpu {
+            let problem = Problem::new(at, "CPU time is measured for a system and not for its tenants");
+            self.problems.push(problem.label("too much here").help("write `SYSTEM.cpu`"));
+        }
+    }
+
+    /// Checks the window and gives the number of its parts, for a series.
+    fn windows(&mut self, expr: &Expr, path: &Path) -> Option<u64> {
+        let (from, to) = path.window.unwrap_or((self.names.warmup, self.names.duration));
+        let at = expr.at.clone();
+        if path.measure == Gauge::Cpu && !self.names.cpu {
+            let problem = Problem::new(at, "CPU time is not measured").label("not measured");
+            self.problems.push(problem.help("add `cpu: true` under `measure:`"));
+        } else if (path.window.is_some() || path.per.is_some()) && !path.measure.has_windows() {
+            let problem = Problem::new(at, "this is known for whole runs only").label("no windows here");
+            self.problems.push(problem.help("leave `[..]` and `per` away"));
+        } else if to > self.names.duration {
+            let message = format!("the window ends at {to} and the run at {}", self.names.duration);
+            let problem = Problem::new(at, message)
+                .label("too late")
+                .help("end the window earlier, or raise `duration`");
+            self.problems.push(problem);
+        } else if let Some(per) = path.per {
+            return self.parts(expr, path, per, to - from);
+        }
+        None
+    }
+
+    fn parts(&mut self, expr: &Expr, path: &Path, per: Span, whole: Span) -> Option<u64> {
+        let window = self.names.window;
+        let odd = path.measure == Gauge::Throughput && !per.as_u64().is_multiple_of(window.as_u64());
+        if per > whole || per == Span::ZERO || odd {
+            let (message, help) = if odd {
+                (
+                    format!("`per {per}` is no multiple of the window of {window} that is measured"),
+                    "`measure: {window: ..}` sets it",
+                )
+            } else {
+                (format!("`per {per}` does not fit into {whole}"), "use shorter windows")
+            };
+            self.problems.push(Problem::new(expr.at.clone(), message).label("these windows").help(help));
+            return None;
+        }
+        Some(whole.as_u64() / per.as_u64())
+    }
+
+    fn unknown<'a>(
+        &mut self,
+        at: std::ops::Range<usize>,
+        what: &str,
+        name: &str,
+        known: impl Iterator<Item = &'a str> + Clone,
+    ) {
+        let near = did_you_mean(name, known.clone()).map(|near| format!("did you mean `{near}`? "));
+        let all = known.collect::<Vec<_>>().join("`, `");
+        let problem =
+            Problem::new(at, format!("there is no {what} `{name}`")).label(format!("unknown {what}"));
+        self.problems.push(problem.help(format!("{}there are `{all}`", near.unwrap_or_default())));
+    }
+}
+
+impl Compare {
+    /// Whether `left` and `right` satisfy it; with a tolerance in the sides' unit where it needs one.
+    pub(super) fn holds(self, left: f64, right: f64, tolerance: f64) -> bool {
+        match self {
+            Self::Le => left <= right,
+            Self::Lt => left < right,
+            Self::Ge => left >= right,
+            Self::Gt => left > right,
+            Self::Near => (left - right).abs() <= tolerance,
+            Self::Far => (left - right).abs() > tolerance,
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Expectations: what must hold after a run, as lines of a small language.
+//!
+//! Why: a scenario is a claim; a reader must see it next to what is run, and a machine must judge it.
+//! From: `targets.md`-style criteria ("within 8 % of the equal share in each 50 ms window"), `docs/scenarios.md`.
+//! Not here: where the numbers come from (`results`).
+//! Invariant: any text is answered with an expectation or a problem; units are checked before anything runs.
+
+mod check;
+mod eval;
+mod lex;
+mod parse;
+
+use std::ops::Range;
+
+use plimsoll_units::Span;
+use serde::Serialize;
+
+pub(crate) use check::{Names, check};
+pub(crate) use eval::Measured;
+pub use eval::{Status, Verdict, judge};
+pub(crate) use parse::parse;
+
+/// One line of `expect:`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Expectation {
+    /// As the file has it.
+    pub text: String,
+    /// Why it should hold, or where it comes from.
+    pub because: Option<String>,
+    pub(crate) claim: Claim,
+}
+
+impl Expectation {
+    /// Names of the systems that it speaks of.
+    #[must_use]
+    pub fn systems(&self) -> Vec<&str> {
+        let mut names = Vec::new();
+        self.claim.visit(&mut |expr| {
+            if let ExprKind::Path(path) = &expr.kind
+                && !names.contains(&path.system.as_str())
+            {
+                names.push(path.system.as_str());
+            }
+        });
+        names
+    }
+
+    /// The same with every moment at `scale` times its time; lengths of `per` stay.
+    pub(crate) fn scale(&mut self, scale: f64) {
+        self.claim.scale(scale);
+    }
+}
+
+/// A comparison.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Claim {
+    pub left: Expr,
+    pub op: Compare,
+    pub right: Expr,
+    /// What follows `+-`, for [`Compare::Near`] and [`Compare::Far`].
+    pub tolerance: Option<Expr>,
+}
+
+/// How two sides are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum Compare {
+    Le,
+    Lt,
+    Ge,
+    Gt,
+    Near,
+    Far,
+}
+
+impl Compare {
+    pub(crate) const fn sign(self) -> &'static str {
+        match self {
+            Self::Le => "<=",
+            Self::Lt => "<",
+            Self::Ge => ">=",
+            Self::Gt => ">",
+            Self::Near => "~",
+            Self::Far => "!~",
+        }
+    }
+}
+
+/// A part of an expectation and where it stands in the line.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Expr {
+    pub at: Range<usize>,
+    pub kind: ExprKind,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum ExprKind {
+    Number(f64, Unit),
+    /// `line`: the uplink's rate.
+    Line,
+    Path(Path),
+    Negate(Box<Expr>),
+    Binary(Operator, Box<Expr>, Box<Expr>),
+    Call(Function, Vec<Expr>),
+    /// `fraction(a >= b)`: the part of the windows in which it holds.
+    Fraction(Box<Claim>),
+}
+
+/// Something measured: `plimsoll.shop.p99[2s..4s] per 50ms`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Path {
+    pub system: String,
+    /// A tenant or a workload; the whole system without.
+    pub subject: Option<String>,
+    pub measure: Gauge,
+    pub window: Option<(Span, Span)>,
+    pub per: Option<Span>,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Gauge {
+    Throughput,
+    Requests,
+    Percentile(f64),
+    LatencyMean,
+    LatencyMax,
+    Samples,
+    Packets,
+    Errors,
+    Drops,
+    Cpu,
+}
+
+impl Gauge {
+    const NAMES: [&str; 13] = [
+        "throughput",
+        "requests",
+        "p50",
+        "p90",
+        "p99",
+        "p99.9",
+        "latency_mean",
+        "latency_max",
+        "samples",
+        "packets",
+        "errors",
+        "drops",
+        "cpu",
+    ];
+
+    /// The measure that a name stands for.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "throughput" => Self::Throughput,
+            "requests" => Self::Requests,
+            "latency_mean" => Self::LatencyMean,
+            "latency_max" => Self::LatencyMax,
+            "samples" => Self::Samples,
+            "packets" => Self::Packets,
+            "errors" => Self::Errors,
+            "drops" => Self::Drops,
+            "cpu" => Self::Cpu,
+            _ => {
+                let number = name.strip_prefix('p')?;
+                let plain = number.chars().all(|c| c.is_ascii_digit() || c == '.');
+                let percent: f64 = number.parse().ok().filter(|_| plain)?;
+                (0.0..=100.0).contains(&percent).then_some(Self::Percentile(percent))?
+            }
+        })
+    }
+
+    const fn unit(self) -> Unit {
+        match self {
+            Self::Throughput => Unit::Rate,
+            Self::Percentile(_) | Self::LatencyMean | Self::LatencyMax => Unit::Time,
+            _ => Unit::Plain,
+        }
+    }
+
+    /// Whether it is known by the moment.
+    const fn has_windows(self) -> bool {
+        !matches!(self, Self::Packets | Self::Errors | Self::Drops | Self::Cpu)
+    }
+}
+
+/// What a number counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Nothing, or things: requests a second, packets.
+    Plain,
+    /// Bits a second.
+    Rate,
+    /// Seconds.
+    Time,
+    /// Bytes.
+    Size,
+}
+
+impl Unit {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "a plain number",
+            Self::Rate => "a rate",
+            Self::Time => "a time",
+            Self::Size => "a size",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operator {
+    Add,
+    Sub,
+    Mul,
+    Div,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Function {
+    Max,
+    Min,
+    Mean,
+    Median,
+    Percentile(f64),
+    Sum,
+    Abs,
+    Fm,
+    Jain,
+}
+
+impl Function {
+    const NAMES: [&str; 11] =
+        ["max", "min", "mean", "median", "p50", "p90", "p99", "sum", "abs", "fm", "jain"];
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "max" => Self::Max,
+            "min" => Self::Min,
+            "mean" => Self::Mean,
+            "median" => Self::Median,
+            "sum" => Self::Sum,
+            "abs" => Self::Abs,
+            "fm" => Self::Fm,
+            "jain" => Self::Jain,
+            _ => match Gauge::named(name)? {
+                Gauge::Percentile(percent) => Self::Percentile(percent),
+                _ => return None,
+            },
+        })
+    }
+}
+
+impl Claim {
+    fn parts(&self) -> impl Iterator<Item = &Expr> {
+        [&self.left, &self.right].into_iter().chain(&self.tolerance)
+    }
+
+    fn visit<'a>(&'a self, see: &mut impl FnMut(&'a Expr)) {
+        self.parts().for_each(|part| part.visit(see));
+    }
+
+    fn scale(&mut self, scale: f64) {
+        self.left.scale(scale);
+        self.right.scale(scale);
+    }
+}
+
+impl Expr {
+    fn visit<'a>(&'a self, see: &mut impl FnMut(&'a Self)) {
+        see(self);
+        match &self.kind {
+            ExprKind::Negate(inner) => inner.visit(see),
+            ExprKind::Binary(_, a, b) => {
+                a.visit(see);
+                b.visit(see);
+            }
+            ExprKind::Call(_, arguments) => arguments.iter().for_each(|argument| argument.visit(see)),
+            ExprKind::Fraction(claim) => claim.parts().for_each(|part| part.visit(see)),
+            ExprKind::Number(..) | ExprKind::Line | ExprKind::Path(_) => {}
+        }
+    }
+
+    fn scale(&mut self, scale: f64) {
+        match &mut self.kind {
+            ExprKind::Path(path) => {
+                path.window = path.window.map(|(from, to)| (scaled(from, scale), scaled(to, scale)));
+            }
+            ExprKind::Negate(inner) => inner.scale(scale),
+            ExprKind::Binary(_, a, b) => {
+                a.scale(scale);
+                b.scale(scale);
+            }
+            ExprKind::Call(_, arguments) => arguments.iter_mut().for_each(|argument| argument.scale(scale)),
+            ExprKind::Fraction(claim) => claim.scale(scale),
+            ExprKind::Number(..) | ExprKind::Line => {}
+        }
+    }
+}
+
+/// A span at `scale` times its length, in whole milliseconds where it has one or more.
+pub(crate) fn scaled(span: Span, scale: f64) -> Span {
+    let ns = span.as_u64() as f64 * scale;
+    if ns < 1e6 { Span::ns(ns.round() as u64) } else { Span::millis((ns / 1e6).round() as u64) }
+}

@@ -1,0 +1,187 @@
+//! Figures from what was measured: throughput, percentiles, fairness.
+//!
+//! Why: a table, a picture and an expectation must work out the same figure in the same way.
+//! From: nearest-rank percentiles; Jain, Chiu and Hawe's index; Loom §7 (FM, throughput per 50 ms).
+//! Not here: expressions over figures (`expect`), how they are shown (`table`, `report`).
+//! Invariant: `NaN` stands for "nothing was measured", and for nothing else.
+
+use std::collections::BTreeMap;
+
+use plimsoll_units::{Nanos, Span};
+
+use crate::expect::{Gauge, Measured, Path};
+use crate::{Results, Run, Scenario, Workload, WorkloadResult};
+
+/// The results of a scenario, with what is needed to read them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Measures<'a> {
+    scenario: &'a Scenario,
+    results: &'a Results,
+}
+
+/// A part of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub from: Nanos,
+    pub to: Nanos,
+}
+
+impl Window {
+    pub(crate) fn new(from: Span, to: Span) -> Self {
+        Self { from: Nanos::ZERO + from, to: Nanos::ZERO + to }
+    }
+
+    fn secs(self) -> f64 {
+        (self.to - self.from).as_secs_f64()
+    }
+
+    /// Its whole parts of length `per`.
+    pub(crate) fn parts(self, per: Span) -> impl Iterator<Item = Self> {
+        let count = (self.to - self.from).as_u64() / per.as_u64().max(1);
+        (0..count).map(move |n| {
+            let from = self.from + per.times(n);
+            Self { from, to: from + per }
+        })
+    }
+}
+
+impl<'a> Measures<'a> {
+    pub(crate) fn new(scenario: &'a Scenario, results: &'a Results) -> Self {
+        Self { scenario, results }
+    }
+
+    /// From the end of the warm-up to the end of the run.
+    pub(crate) fn whole(&self) -> Window {
+        Window::new(self.scenario.warmup, self.scenario.duration)
+    }
+
+    pub(crate) fn run(&self, system: &str, pair: u32) -> Option<&'a Run> {
+        self.results.runs.iter().find(|run| run.system == system && run.pair == pair)
+    }
+
+    /// The runs of a system.
+    pub(crate) fn runs(&self, system: &str) -> impl Iterator<Item = &'a Run> {
+        let system = system.to_owned();
+        self.results.runs.iter().filter(move |run| run.system == system)
+    }
+
+    /// Workloads of a tenant, or the workload of that name, or all.
+    fn workloads(&self, subject: Option<&str>) -> impl Iterator<Item = &'a Workload> {
+        let subject = subject.map(str::to_owned);
+        self.scenario.workloads.iter().filter(move |w| {
+            subject.as_ref().is_none_or(|subject| w.tenant == *subject || w.name == *subject)
+        })
+    }
+
+    fn found(&self, run: &'a Run, subject: Option<&str>) -> impl Iterator<Item = &'a WorkloadResult> {
+        self.workloads(subject).filter_map(|workload| run.workloads.get(&workload.name))
+    }
+
+    /// Bits a second of whole frames over the uplink. Windows of `measure.window` that lie in the window in part
+    /// count in part.
+    pub(crate) fn throughput(&self, run: &'a Run, subject: Option<&str>, window: Window) -> f64 {
+        let step = self.scenario.measure.window.as_u64() as f64;
+        let (from, to) = (window.from.as_u64() as f64 / step, window.to.as_u64() as f64 / step);
+        let bytes: f64 = self.found(run, subject).map(|found| bytes_between(&found.bytes, from, to)).sum();
+        bytes * 8.0 / window.secs()
+    }
+
+    /// Latencies in seconds of what was asked in the window, sorted.
+    pub(crate) fn latencies(&self, run: &'a Run, subject: Option<&str>, window: Window) -> Vec<f64> {
+        let samples = self.found(run, subject).flat_map(|found| &found.samples);
+        let inside = samples.filter(|sample| (window.from..window.to).contains(&sample.at));
+        let mut latencies: Vec<f64> = inside.map(|sample| sample.latency.as_secs_f64()).collect();
+        latencies.sort_by(f64::total_cmp);
+        latencies
+    }
+
+    /// Packets lost, by reason, over a tenant's or all tenants' packets.
+    pub(crate) fn drops(&self, run: &'a Run, subject: Option<&str>) -> BTreeMap<&'a str, u64> {
+        let mut reasons = BTreeMap::new();
+        let tenant = |name: &str| subject.is_none_or(|subject| subject == name);
+        for (reason, count) in run.drops.iter().filter(|(name, _)| tenant(name)).flat_map(|(_, drops)| drops)
+        {
+            *reasons.entry(reason.as_str()).or_insert(0) += count;
+        }
+        reasons
+    }
+
+    fn gauge(&self, run: &'a Run, path: &Path, window: Window) -> f64 {
+        let subject = path.subject.as_deref();
+        let latencies = || self.latencies(run, subject, window);
+        match path.measure {
+            Gauge::Throughput => self.throughput(run, subject, window),
+            Gauge::Requests => latencies().len() as f64 / window.secs(),
+            Gauge::Samples => latencies().len() as f64,
+            Gauge::Percentile(percent) => percentile(&latencies(), percent),
+            Gauge::LatencyMean => {
+                let latencies = latencies();
+                latencies.iter().sum::<f64>() / latencies.len() as f64
+            }
+            Gauge::LatencyMax => latencies().last().copied().unwrap_or(f64::NAN),
+            Gauge::Packets => self.found(run, subject).map(|found| found.packets).sum::<u64>() as f64,
+            Gauge::Errors => self.found(run, subject).map(|found| found.errors).sum::<u64>() as f64,
+            Gauge::Drops => self.drops(run, subject).values().sum::<u64>() as f64,
+            Gauge::Cpu => {
+                run.cpu.map_or(f64::NAN, |cpu| cpu.as_secs_f64() / self.scenario.duration.as_secs_f64())
+            }
+        }
+    }
+}
+
+impl Measured for Measures<'_> {
+    fn values(&self, path: &Path, pair: u32) -> Option<Vec<f64>> {
+        let run = self.run(&path.system, pair)?;
+        let window = path.window.map_or_else(|| self.whole(), |(from, to)| Window::new(from, to));
+        Some(match path.per {
+            None => vec![self.gauge(run, path, window)],
+            Some(per) => window.parts(per).map(|part| self.gauge(run, path, part)).collect(),
+        })
+    }
+
+    fn pairs(&self) -> u32 {
+        self.results.runs.iter().map(|run| run.pair + 1).max().unwrap_or(0)
+    }
+
+    fn line(&self) -> f64 {
+        self.scenario.rate.get() as f64
+    }
+}
+
+/// Bytes between two moments that are counted in windows.
+fn bytes_between(windows: &[u64], from: f64, to: f64) -> f64 {
+    let first = from.floor().max(0.0) as usize;
+    let inside = windows.iter().enumerate().skip(first).take_while(|(n, _)| (*n as f64) < to);
+    let part = |n: usize| (to.min(n as f64 + 1.0) - from.max(n as f64)).max(0.0);
+    inside.map(|(n, bytes)| *bytes as f64 * part(n)).sum()
+}
+
+/// The nearest-rank percentile of sorted values; `NaN` of none.
+pub(crate) fn percentile(sorted: &[f64], percent: f64) -> f64 {
+    let rank = (sorted.len() as f64 * percent / 100.0).ceil() as usize;
+    sorted.get(rank.max(1) - 1).or(sorted.last()).copied().unwrap_or(f64::NAN)
+}
+
+/// The middle of values that need not be sorted, or the mean of the two in the middle. A `NaN` makes it `NaN`.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    if values.is_empty() || values.iter().any(|value| value.is_nan()) {
+        return f64::NAN;
+    }
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let half = sorted.len() / 2;
+    if sorted.len().is_multiple_of(2) { (sorted[half - 1] + sorted[half]) / 2.0 } else { sorted[half] }
+}
+
+/// Jain's fairness index: 1 when all get the same, 1/n when one gets everything.
+///
+/// ```
+/// assert_eq!(plimsoll_scenario::jain(&[5.0, 5.0]), 1.0);
+/// assert_eq!(plimsoll_scenario::jain(&[10.0, 0.0]), 0.5);
+/// ```
+#[must_use]
+pub fn jain(shares: &[f64]) -> f64 {
+    let squares: f64 = shares.iter().map(|share| share * share).sum();
+    let sum: f64 = shares.iter().sum();
+    sum * sum / (shares.len() as f64 * squares)
+}

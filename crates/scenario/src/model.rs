@@ -1,0 +1,320 @@
+//! What a scenario says, after it has been read and checked.
+//!
+//! Why: the live lab and a simulator must run the same thing, so that both read one plain model and no YAML.
+//! From: `docs/scenarios.md`, which explains each key to operators.
+//! Not here: reading it (`read`), what came out (`results`), how a world is built (`lab`).
+//! Invariant: every name in here refers to something that exists; times fit into `duration`; nothing is empty
+//! that a run needs.
+
+use std::path::PathBuf;
+
+use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
+
+use crate::expect::Expectation;
+use crate::yaml::Tree;
+
+/// One scenario: what to run, on which systems, what to measure and what to expect.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Short name, also of the report's folder: `noisy-neighbour`.
+    pub name: String,
+    /// What it shows, in a few sentences.
+    pub about: String,
+    /// Rate of the uplink, imposed by the engine or by the system compared with it.
+    pub rate: BitRate,
+    /// Largest IP packet on every link.
+    pub mtu: u32,
+    /// Length of each run.
+    pub duration: Span,
+    /// The first part of each run, left out of every figure that names no window of its own.
+    pub warmup: Span,
+    /// How often the whole list of systems is run, one after the other; expectations compare medians.
+    pub pairs: u32,
+    /// Seed of everything random (arrival times, payloads).
+    pub seed: u64,
+    /// Machines; live there is one.
+    pub hosts: Vec<String>,
+    /// Who holds a vNIC, in the order of the file.
+    pub tenants: Vec<Tenant>,
+    /// Places beyond the uplink, each with an address of its own.
+    pub destinations: Vec<String>,
+    /// What is compared, in the order of the file.
+    pub systems: Vec<System>,
+    /// Who sends what, and when.
+    pub workloads: Vec<Workload>,
+    /// How finely to measure.
+    pub measure: Measure,
+    /// What must hold.
+    pub expect: Vec<Expectation>,
+    /// The policy's sections as the file has them.
+    pub(crate) policy: PolicySections,
+    /// Whether this is the short form that the test suite runs.
+    pub short: bool,
+}
+
+/// A tenant and what it is promised.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    /// The operator's name.
+    pub name: String,
+    /// The machine it lives on.
+    pub host: String,
+    /// Its guaranteed rate.
+    pub min: Option<BitRate>,
+    /// The rate that it never exceeds.
+    pub max: Option<BitRate>,
+    /// Its share of what is left.
+    pub weight: u32,
+}
+
+/// One of the systems that are compared.
+#[derive(Clone, Debug)]
+pub struct System {
+    /// As expectations and reports name it.
+    pub name: String,
+    /// What it is.
+    pub kind: SystemKind,
+    /// Transmit queues of `mq`.
+    pub queues: u32,
+    /// Sections that replace the scenario's own policy for this system.
+    pub(crate) policy: Option<PolicySections>,
+}
+
+/// What carries the tenants' packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SystemKind {
+    /// No policy: one queue of the same rate in the kernel.
+    Fifo,
+    /// Linux HTB: a class for each tenant with `rate` = its min, `ceil` = its max and shares by weight.
+    Htb,
+    /// `plimsoll run` with the scenario's policy.
+    Plimsoll,
+    /// Loom's "single queue": all of a software policy in front of one queue, in the kernel.
+    Sq,
+    /// Loom's "multi-queue": one queue per core, served in turn; flows are spread by their port.
+    Mq,
+    /// Loom's "queue per flow": one queue for each flow, served in turn.
+    Qpf,
+}
+
+impl SystemKind {
+    /// Every kind.
+    pub const ALL: [Self; 6] = [Self::Fifo, Self::Htb, Self::Plimsoll, Self::Sq, Self::Mq, Self::Qpf];
+
+    /// As the file spells it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fifo => "fifo",
+            Self::Htb => "htb",
+            Self::Plimsoll => "plimsoll",
+            Self::Sq => "sq",
+            Self::Mq => "mq",
+            Self::Qpf => "qpf",
+        }
+    }
+
+    /// Whether it runs on Plimsoll's engine with a policy file ([`Scenario::policy_file`]); the others are the
+    /// kernel's.
+    #[must_use]
+    pub const fn on_engine(self) -> bool {
+        matches!(self, Self::Plimsoll | Self::Mq | Self::Qpf)
+    }
+}
+
+/// Traffic of one tenant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Workload {
+    /// As expectations and reports name it; unique among workloads and tenants.
+    pub name: String,
+    /// Whose it is.
+    pub tenant: String,
+    /// Its peer beyond the uplink, one of [`Scenario::destinations`].
+    pub to: String,
+    /// What it sends.
+    pub kind: Kind,
+    /// When it begins, from the start of the run.
+    pub start: Span,
+    /// When it ends; at most the run's duration.
+    pub stop: Span,
+    /// DSCP of the tenant's packets.
+    pub dscp: u8,
+    /// Port of the server's side; unique in the scenario.
+    pub port: u16,
+}
+
+/// Which side of a request-response workload the tenant is; the other side lives at the destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The tenant asks; requests pass the engine.
+    Client,
+    /// The tenant answers; responses pass the engine.
+    Server,
+}
+
+/// How fast packets are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// Evenly, so many bits of whole frames a second.
+    Bits(BitRate),
+    /// Evenly, so many packets a second.
+    Packets(PacketRate),
+    /// As fast as the sender can.
+    Flood,
+}
+
+/// What a workload sends.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Kind {
+    /// TCP flows that always have something to send.
+    Bulk {
+        /// Connections.
+        flows: u32,
+    },
+    /// UDP datagrams that nobody answers.
+    Udp {
+        /// Payload of each.
+        size: Bytes,
+        /// How fast, all flows together.
+        pace: Pace,
+        /// Source ports among which they alternate.
+        flows: u32,
+    },
+    /// TCP connections that carry requests and their responses.
+    RequestResponse {
+        /// Which side the tenant is.
+        role: Role,
+        /// Bytes of a request.
+        request: Bytes,
+        /// Bytes of a response.
+        response: Bytes,
+        /// Connections; each has one request under way.
+        connections: u32,
+        /// Requests a second over all connections, Poisson (open loop: latency counts from when the request was
+        /// due); `None`: the next follows the last response (closed loop).
+        rate: Option<u32>,
+    },
+    /// UDP datagrams at Poisson moments, echoed by the destination; latency is the round trip.
+    Probe {
+        /// Payload of each.
+        size: Bytes,
+        /// Mean number a second.
+        rate: u32,
+    },
+    /// TCP flows that send for a while and pause for a while, both exponentially distributed.
+    OnOff {
+        /// Connections.
+        flows: u32,
+        /// Mean time of sending.
+        on: Span,
+        /// Mean pause.
+        off: Span,
+    },
+    /// As a Spark job shuffles: rounds in which each flow sends one block, the next round begins when all have
+    /// arrived and the pause is over. A round is a request whose latency is its completion time.
+    Shuffle {
+        /// Connections.
+        flows: u32,
+        /// Bytes that each sends in a round.
+        block: Bytes,
+        /// Computation between rounds.
+        pause: Span,
+    },
+    /// The real `iperf3`: client in the tenant, server at the destination.
+    Iperf3 {
+        /// Parallel connections (`-P`).
+        flows: u32,
+        /// Send UDP at this rate for each flow (`-u -b`) in place of TCP.
+        udp: Option<BitRate>,
+    },
+    /// The real `memcached` in the tenant (role server) or at the destination (role client); the requests are
+    /// ours: `get` of values set beforehand.
+    Memcached {
+        /// Which side the tenant is.
+        role: Role,
+        /// Bytes of a key.
+        key: Bytes,
+        /// Bytes of a value.
+        value: Bytes,
+        /// Connections; each has one request under way.
+        connections: u32,
+        /// As for request-response.
+        rate: Option<u32>,
+    },
+    /// The real `sockperf under-load`: client in the tenant, server at the destination; latency is what it
+    /// reports for each packet (half of the round trip).
+    Sockperf {
+        /// Message size.
+        size: Bytes,
+        /// Messages a second.
+        rate: u32,
+        /// TCP in place of UDP.
+        tcp: bool,
+    },
+}
+
+impl Kind {
+    /// As the file spells it.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Bulk { .. } => "bulk",
+            Self::Udp { .. } => "udp",
+            Self::RequestResponse { .. } => "request_response",
+            Self::Probe { .. } => "probe",
+            Self::OnOff { .. } => "on_off",
+            Self::Shuffle { .. } => "shuffle",
+            Self::Iperf3 { .. } => "iperf3",
+            Self::Memcached { .. } => "memcached",
+            Self::Sockperf { .. } => "sockperf",
+        }
+    }
+
+    /// Whether it gives latency samples.
+    #[must_use]
+    pub const fn has_latency(&self) -> bool {
+        matches!(
+            self,
+            Self::RequestResponse { .. }
+                | Self::Probe { .. }
+                | Self::Shuffle { .. }
+                | Self::Memcached { .. }
+                | Self::Sockperf { .. }
+        )
+    }
+
+    /// Program that must be installed for it.
+    #[must_use]
+    pub const fn program(&self) -> Option<&'static str> {
+        match self {
+            Self::Iperf3 { .. } => Some("iperf3"),
+            Self::Memcached { .. } => Some("memcached"),
+            Self::Sockperf { .. } => Some("sockperf"),
+            _ => None,
+        }
+    }
+}
+
+/// How finely to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measure {
+    /// Throughput is counted in windows of this length.
+    pub window: Span,
+    /// Whether CPU time is measured.
+    pub cpu: bool,
+}
+
+/// The parts of a policy file that a scenario carries.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PolicySections {
+    /// `policy:`.
+    pub policy: Option<Tree>,
+    /// `limits:`.
+    pub limits: Option<Tree>,
+    /// `tenants:` without what only a scenario knows.
+    pub tenants: Vec<(String, Vec<(String, Tree)>)>,
+    /// `engine:`.
+    pub engine: Option<Tree>,
+    /// Where paths inside start.
+    pub base: PathBuf,
+}

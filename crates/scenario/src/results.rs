@@ -1,0 +1,70 @@
+//! What came out of a run, as the world that ran it hands it over.
+//!
+//! Why: tables, reports, expectations and JSON must all tell the same numbers.
+//! From: Loom §7 (throughput per 50 ms) and the percentiles that operators watch.
+//! Not here: arithmetic over them (`evaluate`), pictures (`report`).
+//! Invariant: everything here is counted or measured; nothing is derived or rounded.
+
+use std::collections::BTreeMap;
+
+use plimsoll_units::{Nanos, Span};
+use serde::Serialize;
+
+/// Everything that one invocation measured.
+#[derive(Clone, Debug, Default)]
+pub struct Results {
+    /// One for each system and pair, in the order in which they ran.
+    pub runs: Vec<Run>,
+    /// What could not be run or measured, and why: `htb: no permission to make qdiscs here`.
+    pub notes: Vec<String>,
+}
+
+/// One run of one system.
+#[derive(Clone, Debug, Default)]
+pub struct Run {
+    /// Name of the system.
+    pub system: String,
+    /// Which repetition, from 0.
+    pub pair: u32,
+    /// Measurements of each workload.
+    pub workloads: BTreeMap<String, WorkloadResult>,
+    /// Packets lost, by tenant and reason.
+    pub drops: BTreeMap<String, BTreeMap<String, u64>>,
+    /// CPU time of what carried the packets (engine thread; empty for the kernel's systems), if measured.
+    pub cpu: Option<Span>,
+    /// What went wrong but did not stop the run.
+    pub notes: Vec<String>,
+}
+
+/// Measurements of one workload. Times count from the start of the run.
+#[derive(Clone, Debug, Default)]
+pub struct WorkloadResult {
+    /// Bytes of whole frames that its tenant's side got across the uplink, in windows of `measure.window` from
+    /// the start of the run; missing windows at the end are empty.
+    pub bytes: Vec<u64>,
+    /// Packets counted with `bytes`, where known.
+    pub packets: u64,
+    /// One for each answered request or echoed probe.
+    pub samples: Vec<Sample>,
+    /// Requests, probes or connections that failed or were never answered.
+    pub errors: u64,
+}
+
+/// A request that was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Sample {
+    /// When it was asked (closed loop) or due (open loop), from the start of the run, in nanoseconds.
+    #[serde(serialize_with = "nanos")]
+    pub at: Nanos,
+    /// How long the answer took, in nanoseconds.
+    #[serde(serialize_with = "span")]
+    pub latency: Span,
+}
+
+fn nanos<S: serde::Serializer>(at: &Nanos, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u64(at.as_u64())
+}
+
+fn span<S: serde::Serializer>(span: &Span, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u64(span.as_u64())
+}
