@@ -1,0 +1,212 @@
+//! Doorbells: 16-bit notes that flow queues have new descriptors, many to a write.
+//!
+//! Why: a write over PCIe costs up to 900 ns; one for each of many queues misses the line rate.
+//! From: Loom §4.3.1 (32 doorbells to a cache line, one write for a batch) and §4.3.2 (metadata in line). Sixteen bits
+//! can neither carry values nor name more than 65,535 queues, so one entry is an escape, followed by extension words.
+//! Not here: what a doorbell does to the engine (`egress`).
+//! Invariant: whatever words come in, reading them ends, and what makes no sense is counted.
+
+use plimsoll_policy::{LimitId, NodeId};
+use plimsoll_units::BitRate;
+
+use crate::host::QueueId;
+
+/// One core's doorbells, on the host's side.
+#[derive(Clone, Debug, Default)]
+pub struct DoorbellQueue {
+    batch: Vec<u16>,
+    last: Option<QueueId>,
+    writes: PcieWrites,
+}
+
+/// Writes over PCIe that a hardware NIC would have seen (Loom §7.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PcieWrites {
+    /// Loom as the paper counts it: one write for each batch.
+    pub batches: u64,
+    /// Loom to the cache line: one write for each 32 entries.
+    pub lines: u64,
+    /// One doorbell register for each queue: a write whenever the queue changes inside a batch.
+    pub per_queue: u64,
+    /// SENIC: a 16-byte doorbell for each of those, four to a line at best, into one queue that cores share.
+    pub senic_bytes: u64,
+    /// Doorbell entries of any kind.
+    pub entries: u64,
+}
+
+/// What doorbell words say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Note {
+    NewDescriptors(QueueId),
+    Weight(NodeId, u32),
+    Rate(LimitId, BitRate),
+    Tag(QueueId, u32),
+    Malformed,
+}
+
+/// Entries in a cache line.
+pub const ENTRIES_PER_LINE: usize = 32;
+const SENIC_DOORBELL_BYTES: u64 = 16;
+const ESCAPE: u16 = 0xffff;
+const WIDE_QUEUE: u16 = 1;
+const WEIGHT: u16 = 2;
+const RATE: u16 = 3;
+const TAG: u16 = 4;
+
+impl DoorbellQueue {
+    /// An empty queue that holds batches of up to `entries` without allocating.
+    #[must_use]
+    pub fn with_capacity(entries: usize) -> Self {
+        Self { batch: Vec::with_capacity(entries), ..Self::default() }
+    }
+
+    /// Notes that `queue` has new descriptors. Repeating the last one of the batch adds nothing.
+    #[inline]
+    pub fn bell(&mut self, queue: QueueId) {
+        if self.last == Some(queue) {
+            return;
+        }
+        self.last = Some(queue);
+        self.writes.per_queue += 1;
+        match u16::try_from(queue.0) {
+            Ok(id) if id != ESCAPE => self.push(&[id]),
+            _ => {
+                let [low, high] = halves(queue.0);
+                self.push(&[ESCAPE, WIDE_QUEUE, low, high]);
+            }
+        }
+    }
+
+    /// Gives a class or node another weight, from its next packet on.
+    pub fn set_weight(&mut self, node: NodeId, weight: u32) {
+        let ([n0, n1], [w0, w1]) = (halves(node.0), halves(weight));
+        self.push(&[ESCAPE, WEIGHT, n0, n1, w0, w1]);
+    }
+
+    /// Gives a limit another rate, from its next packet on.
+    pub fn set_rate(&mut self, limit: LimitId, rate: BitRate) {
+        #[expect(clippy::cast_possible_truncation, reason = "the two halves of 64 bits")]
+        let (low, high) = (rate.get() as u32, (rate.get() >> 32) as u32);
+        let ([l0, l1], [r0, r1], [r2, r3]) = (halves(limit.0), halves(low), halves(high));
+        self.push(&[ESCAPE, RATE, l0, l1, r0, r1, r2, r3]);
+    }
+
+    /// Gives a flow queue the tag (slack or deadline, in microseconds) of descriptors that bring none.
+    pub fn set_tag(&mut self, queue: QueueId, tag: u32) {
+        let ([q0, q1], [t0, t1]) = (halves(queue.0), halves(tag));
+        self.push(&[ESCAPE, TAG, q0, q1, t0, t1]);
+    }
+
+    /// Hands the batch over as one write, if there is anything in it.
+    #[inline]
+    pub fn flush(&mut self, write: impl FnOnce(&[u16])) {
+        if self.batch.is_empty() {
+            return;
+        }
+        self.writes.batches += 1;
+        self.writes.lines += self.batch.len().div_ceil(ENTRIES_PER_LINE) as u64;
+        write(&self.batch);
+        self.batch.clear();
+        self.last = None;
+    }
+
+    /// What has been written so far, in each way of counting.
+    #[must_use]
+    pub fn writes(&self) -> PcieWrites {
+        PcieWrites { senic_bytes: self.writes.per_queue * SENIC_DOORBELL_BYTES, ..self.writes }
+    }
+
+    #[inline]
+    fn push(&mut self, words: &[u16]) {
+        self.writes.entries += words.len() as u64;
+        self.batch.extend_from_slice(words);
+    }
+}
+
+/// Reads a batch of doorbell words.
+pub(crate) fn read(mut words: &[u16]) -> impl Iterator<Item = Note> {
+    core::iter::from_fn(move || {
+        let (&first, rest) = words.split_first()?;
+        words = rest;
+        if first != ESCAPE {
+            return Some(Note::NewDescriptors(QueueId(first.into())));
+        }
+        let (note, used) = read_extension(words);
+        words = words.get(used..).unwrap_or(&[]);
+        Some(note)
+    })
+}
+
+/// The note behind an escape entry and how many words it takes; a wrong one takes all, as nothing tells where the
+/// next begins.
+fn read_extension(words: &[u16]) -> (Note, usize) {
+    match *words {
+        [WIDE_QUEUE, q0, q1, ..] => (Note::NewDescriptors(QueueId(whole(q0, q1))), 3),
+        [WEIGHT, n0, n1, w0, w1, ..] => (Note::Weight(NodeId(whole(n0, n1)), whole(w0, w1)), 5),
+        [TAG, q0, q1, t0, t1, ..] => (Note::Tag(QueueId(whole(q0, q1)), whole(t0, t1)), 5),
+        [RATE, l0, l1, r0, r1, r2, r3, ..] => {
+            let rate = u64::from(whole(r2, r3)) << 32 | u64::from(whole(r0, r1));
+            let note = BitRate::new(rate).map(|rate| Note::Rate(LimitId(whole(l0, l1)), rate));
+            (note.unwrap_or(Note::Malformed), 7)
+        }
+        _ => (Note::Malformed, words.len()),
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the two halves of 32 bits")]
+fn halves(word: u32) -> [u16; 2] {
+    [word as u16, (word >> 16) as u16]
+}
+
+fn whole(low: u16, high: u16) -> u32 {
+    u32::from(high) << 16 | u32::from(low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notes(queue: &mut DoorbellQueue) -> Vec<Note> {
+        let mut found = Vec::new();
+        queue.flush(|words| found = read(words).collect());
+        found
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut queue = DoorbellQueue::default();
+        queue.bell(QueueId(7));
+        queue.bell(QueueId(7));
+        queue.bell(QueueId(70_000));
+        queue.bell(QueueId(65_535));
+        queue.set_weight(NodeId(3), 70_000);
+        queue.set_rate(LimitId(1), BitRate::gbps(100));
+        queue.set_tag(QueueId(9), 250);
+        let expected = [
+            Note::NewDescriptors(QueueId(7)),
+            Note::NewDescriptors(QueueId(70_000)),
+            Note::NewDescriptors(QueueId(65_535)),
+            Note::Weight(NodeId(3), 70_000),
+            Note::Rate(LimitId(1), BitRate::gbps(100)),
+            Note::Tag(QueueId(9), 250),
+        ];
+        assert_eq!(notes(&mut queue), expected);
+    }
+
+    #[test]
+    fn a_batch_of_44_flows_is_one_write_or_two_lines() {
+        let mut queue = DoorbellQueue::default();
+        (0..44).for_each(|id| queue.bell(QueueId(id)));
+        queue.flush(|_| {});
+        let writes = queue.writes();
+        assert_eq!((writes.batches, writes.lines, writes.per_queue), (1, 2, 44));
+    }
+
+    proptest::proptest! {
+        /// Any words are read to their end.
+        #[test]
+        fn any_words_are_answered(words in proptest::collection::vec(0_u16.., 0..200)) {
+            proptest::prop_assert!(read(&words).count() <= words.len());
+        }
+    }
+}

@@ -1,0 +1,450 @@
+//! Egress: from a doorbell to a frame on the wire.
+//!
+//! Why: this is the story that everything else in the crate serves.
+//! From: Loom §4.2 and §4.3.
+//! Not here: how nodes choose (`order`), how a policy is installed (`install`).
+//! Invariant: a bundle with packets is in the main tree, or waits for exactly one limit.
+
+use std::collections::VecDeque;
+
+use plimsoll_policy::{FlowOrder, LimitId, NodeId, Program, TenantId};
+use plimsoll_queues::{Pace, Wheel};
+use plimsoll_units::{Bytes, Nanos, Span};
+
+use crate::account::Accounts;
+use crate::bundle::{Bundle, Place};
+use crate::doorbell::{self, Note};
+use crate::host::{Descriptor, Host, Pull, QueueId, Refusal};
+use crate::install::Layout;
+use crate::limit::Limit;
+use crate::order::drr::Turns;
+use crate::order::ranked::Head;
+use crate::order::{Entrant, Settlement};
+use crate::stats::{ClassCounters, Completion, EngineStats, Outcome, Transmit};
+use crate::tree::{Forest, Pick};
+
+/// The engine of one virtual NIC. See the crate's documentation for how it is driven.
+#[derive(Clone, Debug)]
+pub struct Nic {
+    pub(crate) program: Program,
+    pub(crate) host: Host,
+    pub(crate) accounts: Accounts,
+    pub(crate) forest: Forest,
+    pub(crate) bundles: Vec<Bundle>,
+    pub(crate) limits: Vec<Limit>,
+    pub(crate) wheel: Wheel,
+    pub(crate) turns: Turns,
+    pub(crate) layout: Layout,
+    pub(crate) link: Link,
+    pub(crate) arrivals: u64,
+    pub(crate) classes: Vec<ClassCounters>,
+    pub(crate) completions: VecDeque<Completion>,
+    pub(crate) stats: EngineStats,
+    pub(crate) config: crate::install::Config,
+}
+
+/// The uplink's own pace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    pub(crate) pace: Pace,
+    /// How far the pace may lag behind the present and be made up.
+    pub(crate) catch_up: Span,
+}
+
+impl Nic {
+    /// The host writes a descriptor. It is scheduled from the next doorbell of `queue` on.
+    ///
+    /// # Errors
+    /// A [`Refusal`], counted for the tenant and the class: the caller keeps the frame, and holds it back or drops it.
+    #[inline]
+    pub fn post(&mut self, queue: QueueId, descriptor: Descriptor) -> Result<(), Refusal> {
+        if !self.host.is_open(queue) {
+            self.accounts.nobody[Refusal::NoQueue as usize] += 1;
+            return Err(Refusal::NoQueue);
+        }
+        let tenant = self.host.tenant(queue);
+        let taken = self.host.accepts(queue, &descriptor).and_then(|()| self.accounts.take(tenant));
+        match taken {
+            Ok(()) => self.host.write(queue, &descriptor),
+            Err(why) => {
+                self.accounts.refuse(tenant, why);
+                let class = self.bundles[self.host.bundle(queue) as usize].class;
+                self.classes[class.0 as usize].refused[why as usize] += 1;
+            }
+        }
+        taken
+    }
+
+    /// Descriptors that the tenant may still post; at 0 its port need not be read.
+    #[must_use]
+    pub fn tenant_room(&self, tenant: TenantId) -> u32 {
+        self.accounts.room(tenant.0)
+    }
+
+    /// A batch of doorbell words arrives. Words that make no sense are counted and change nothing.
+    #[inline]
+    pub fn ring(&mut self, doorbells: &[u16], now: Nanos) {
+        for note in doorbell::read(doorbells) {
+            match note {
+                Note::NewDescriptors(queue) if self.host.is_open(queue) => self.admit(queue, now),
+                Note::Tag(queue, tag) if self.host.is_open(queue) => self.host.set_tag(queue, tag),
+                Note::Weight(node, weight) if self.layout.knows(node) && weight > 0 => {
+                    self.set_weight(node, weight);
+                }
+                Note::Rate(limit, rate) if (limit.0 as usize) < self.limits.len() => {
+                    self.limits[limit.0 as usize].set_rate(rate, now);
+                    self.arm(limit.0);
+                }
+                _ => self.stats.bad_doorbells += 1,
+            }
+        }
+    }
+
+    /// Appends what leaves at `now`, up to the spare capacity of `out`: at most what the link carries. Never
+    /// allocates. `now` must not run backwards.
+    #[inline]
+    pub fn poll_transmit(&mut self, now: Nanos, out: &mut Vec<Transmit>) {
+        while out.len() < out.capacity() && self.link.pace.earned() <= now {
+            self.release_due(now);
+            let Some(pick) = self.forest.pick(self.layout.root, now) else { return };
+            match self.blocking_limit(pick.bundle, now) {
+                Some(hold) => self.park(&pick, hold, now),
+                None => out.push(self.send(&pick, now)),
+            }
+        }
+    }
+
+    /// When something can next happen without new doorbells: `None` when nothing waits.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Nanos> {
+        let link = self.link.pace.earned();
+        if self.forest.is_active(self.layout.root) {
+            return Some(link);
+        }
+        self.wheel.next_due().map(|due| due.max(link))
+    }
+
+    /// The frame has left, or could not. To be called for each [`Transmit`], in their order.
+    #[inline]
+    pub fn complete(&mut self, transmit: &Transmit, outcome: Outcome) {
+        if !transmit.last {
+            return;
+        }
+        let Transmit { queue, addr, .. } = *transmit;
+        self.host.release(queue);
+        self.accounts.give_back(self.host.tenant(queue));
+        self.completions.push_back(Completion { queue, addr, outcome });
+    }
+
+    /// The next descriptor that the host may use again.
+    #[inline]
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+
+    /// New descriptors of a flow queue: the queue joins its bundle, the bundle its tree.
+    #[inline]
+    fn admit(&mut self, queue: QueueId, now: Nanos) {
+        let (new, bytes, was_empty) = self.host.take_new(queue, now, &mut self.arrivals);
+        if new == 0 {
+            return;
+        }
+        let id = self.host.bundle(queue);
+        let class = self.bundles[id as usize].class;
+        let counters = &mut self.classes[class.0 as usize];
+        counters.backlog_packets += u64::from(new);
+        counters.backlog_bytes += bytes;
+        if was_empty {
+            self.join(id, queue, now);
+        }
+    }
+
+    /// A flow queue with packets joins its bundle.
+    #[inline]
+    pub(crate) fn join(&mut self, id: u32, queue: QueueId, now: Nanos) {
+        let rank = self.flow_rank(id, queue);
+        let bundle = &mut self.bundles[id as usize];
+        bundle.insert(queue, rank, &mut self.turns);
+        if bundle.place == Place::Idle {
+            self.enter(id, now);
+        } else if self.layout.ranks_packets(bundle.class) {
+            self.announce_head(id);
+        }
+    }
+
+    /// An idle bundle enters the tree, unless a limit is known to be exceeded: then it waits there at once.
+    fn enter(&mut self, id: u32, now: Nanos) {
+        let bundle = &mut self.bundles[id as usize];
+        (bundle.paid, bundle.entries, bundle.limited, bundle.limited_by) = (0, 0, Span::ZERO, None);
+        match self.first_closed(id, now) {
+            Some(hold) => self.wait(id, hold, now),
+            None => self.enter_tree(id, now),
+        }
+    }
+
+    fn enter_tree(&mut self, id: u32, now: Nanos) {
+        let entrant = self.entrant(id);
+        let bundle = &mut self.bundles[id as usize];
+        bundle.place = Place::Tree;
+        bundle.entries += 1;
+        let returning = bundle.entries > 1;
+        self.forest.activate(bundle.seat, &entrant, returning, now);
+    }
+
+    /// The first limit that the bundle's head has not paid and that does not let it pass.
+    #[inline]
+    fn first_closed(&self, id: u32, now: Nanos) -> Option<u8> {
+        let bundle = &self.bundles[id as usize];
+        (0..).zip(&bundle.holds).find_map(|(index, hold)| {
+            let closed = bundle.paid >> index & 1 == 0 && !self.limits[hold.limit as usize].admits(now);
+            closed.then_some(index)
+        })
+    }
+
+    /// The limit that keeps a picked bundle from sending. One that came from a limit has paid them all.
+    #[inline]
+    fn blocking_limit(&self, id: u32, now: Nanos) -> Option<u8> {
+        let bundle = &self.bundles[id as usize];
+        if bundle.holds.is_empty() || bundle.paid != 0 { None } else { self.first_closed(id, now) }
+    }
+
+    /// The head was picked, but a limit holds it: it leaves the tree with its rank and waits there.
+    fn park(&mut self, pick: &Pick, hold: u8, now: Nanos) {
+        let entrant = self.entrant(pick.bundle);
+        self.forest.settle(pick.seat, &Settlement { entrant, len: 0, remains: false });
+        self.stats.pairs += 1;
+        self.wait(pick.bundle, hold, now);
+    }
+
+    /// The bundle waits for one of its limits.
+    fn wait(&mut self, id: u32, index: u8, now: Nanos) {
+        let entrant = self.entrant(id);
+        let bundle = &mut self.bundles[id as usize];
+        bundle.place = Place::Waits(index);
+        bundle.waits_since = now;
+        let hold = bundle.holds[usize::from(index)];
+        let limit = &mut self.limits[hold.limit as usize];
+        limit.waiting += 1;
+        limit.parked += 1;
+        if let Some(seat) = hold.seat {
+            self.forest.activate(seat, &entrant, false, now);
+        }
+        if limit.waiting == 1 {
+            self.wheel.set(hold.limit, limit.due());
+        }
+    }
+
+    /// Lets go one bundle for each limit whose slot has come.
+    #[inline]
+    fn release_due(&mut self, now: Nanos) {
+        while let Some(limit) = self.wheel.pop_due(now) {
+            self.release(limit, now);
+        }
+    }
+
+    /// Among those that wait for the limit, the policy's next one takes the slot.
+    fn release(&mut self, limit: u32, now: Nanos) {
+        let restricted = self.limits[limit as usize].root;
+        let pick = restricted.map(|root| self.forest.pick(root, now));
+        let Some(id) = (match pick {
+            Some(pick) => pick.map(|pick| pick.bundle),
+            None => self.limits[limit as usize].only,
+        }) else {
+            return;
+        };
+        let len = self.head_charge(id);
+        if let Some(Some(pick)) = pick {
+            let entrant = self.entrant(id);
+            self.forest.settle(pick.seat, &Settlement { entrant, len: len.into(), remains: false });
+        }
+        let slot = &mut self.limits[limit as usize];
+        slot.waiting -= 1;
+        slot.released += 1;
+        slot.pay(len, now);
+        self.arm(limit);
+        self.note_wait(id, limit, now);
+        self.proceed(id, len, now);
+    }
+
+    /// A released bundle pays every other limit that lets it pass, and enters the tree or waits for the next.
+    fn proceed(&mut self, id: u32, len: u32, now: Nanos) {
+        self.bundles[id as usize].paid_len = len;
+        for index in 0..self.bundles[id as usize].holds.len() {
+            let bundle = &mut self.bundles[id as usize];
+            if bundle.paid >> index & 1 == 1 {
+                continue;
+            }
+            let limit = &mut self.limits[bundle.holds[index].limit as usize];
+            if !limit.admits(now) {
+                #[expect(clippy::cast_possible_truncation, reason = "at most MOST_HOLDS")]
+                return self.wait(id, index as u8, now);
+            }
+            limit.pay(len, now);
+            bundle.paid |= 1 << index;
+        }
+        self.enter_tree(id, now);
+    }
+
+    /// Marks the limit as paid, and remembers how long it held the head.
+    fn note_wait(&mut self, id: u32, limit: u32, now: Nanos) {
+        let bundle = &mut self.bundles[id as usize];
+        let Place::Waits(index) = bundle.place else { return };
+        bundle.paid |= 1 << index;
+        let waited = now.since(bundle.waits_since);
+        if bundle.limited_by.is_none() || waited > bundle.limited {
+            bundle.limited_by = Some(LimitId(limit));
+        }
+        bundle.limited += waited;
+    }
+
+    /// Puts the limit on the wheel for as long as somebody waits for it.
+    fn arm(&mut self, limit: u32) {
+        let state = &self.limits[limit as usize];
+        if state.waiting > 0 {
+            self.wheel.set(limit, state.due());
+        }
+    }
+
+    /// The picked bundle's head leaves.
+    #[inline]
+    fn send(&mut self, pick: &Pick, now: Nanos) -> Transmit {
+        let id = pick.bundle;
+        let queue = self.bundles[id as usize].front().expect("a bundle in a tree holds packets");
+        let charge = self.host.charge(queue);
+        let (pull, more) = self.host.pull(queue, now);
+        self.charge_limits(id, charge, &pull, now);
+        let transmit = self.transmit(id, queue, &pull);
+        self.count(id, &pull);
+        self.link.pace.catch_up(now - self.link.catch_up);
+        self.link.pace.charge(Bytes::new(charge.into()));
+        let next = more.then(|| self.flow_rank(id, queue));
+        self.bundles[id as usize].settle(queue, charge, next, &mut self.turns);
+        self.move_on(pick, charge, now);
+        transmit
+    }
+
+    /// After its packet has left: the bundle stays in the tree, waits for a limit now exceeded, or is idle.
+    #[inline]
+    fn move_on(&mut self, pick: &Pick, len: u32, now: Nanos) {
+        let id = pick.bundle;
+        let bundle = &mut self.bundles[id as usize];
+        (bundle.paid, bundle.limited, bundle.limited_by) = (0, Span::ZERO, None);
+        bundle.entries = 1;
+        let idle = bundle.active == 0;
+        let closed = if idle || bundle.holds.is_empty() { None } else { self.first_closed(id, now) };
+        let entrant = self.entrant(id);
+        let remains = !idle && closed.is_none();
+        self.forest.settle(pick.seat, &Settlement { entrant, len: len.into(), remains });
+        if let Some(hold) = closed {
+            self.bundles[id as usize].entries = 0;
+            self.wait(id, hold, now);
+        } else if idle {
+            self.bundles[id as usize].place = Place::Idle;
+        }
+    }
+
+    /// Limits that the head has not paid are paid now; one that has is charged what it is longer than expected.
+    #[inline]
+    fn charge_limits(&mut self, id: u32, charge: u32, pull: &Pull, now: Nanos) {
+        let bundle = &self.bundles[id as usize];
+        for (index, hold) in bundle.holds.iter().enumerate() {
+            let limit = &mut self.limits[hold.limit as usize];
+            let paid = if bundle.paid >> index & 1 == 1 { bundle.paid_len } else { 0 };
+            if charge > paid {
+                limit.pay(charge - paid, now);
+            }
+            limit.packets += u64::from(pull.frames);
+            limit.bytes += wire_bytes(pull);
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, id: u32, pull: &Pull) {
+        let bundle = &self.bundles[id as usize];
+        let class = &mut self.classes[bundle.class.0 as usize];
+        class.packets += u64::from(pull.frames);
+        class.bytes += wire_bytes(pull);
+        if pull.last {
+            class.backlog_packets -= 1;
+            class.backlog_bytes -= u64::from(pull.descriptor_len);
+        }
+        self.stats.pulls += 1;
+        self.stats.pairs += 1;
+        self.stats.most_pairs = self.stats.most_pairs.max(bundle.entries);
+    }
+
+    #[inline]
+    fn transmit(&self, id: u32, queue: QueueId, pull: &Pull) -> Transmit {
+        let bundle = &self.bundles[id as usize];
+        Transmit {
+            queue,
+            class: bundle.class,
+            addr: pull.addr,
+            offset: pull.offset,
+            len: pull.len,
+            segment: pull.segment,
+            header: pull.header,
+            frames: pull.frames,
+            last: pull.last,
+            arrived: pull.arrived,
+            head: pull.since,
+            limited_by: bundle.limited_by,
+            limited: bundle.limited,
+        }
+    }
+
+    #[inline]
+    fn head_charge(&self, id: u32) -> u32 {
+        self.bundles[id as usize].front().map_or(0, |queue| self.host.charge(queue))
+    }
+
+    /// The rank of a flow queue inside its bundle.
+    #[inline]
+    fn flow_rank(&self, id: u32, queue: QueueId) -> u64 {
+        match self.layout.flow_order(self.bundles[id as usize].class) {
+            FlowOrder::Fifo => self.host.arrival(queue, self.arrivals),
+            FlowOrder::Drr => 0,
+            FlowOrder::Lstf(default) | FlowOrder::Edf(default) => self.host.deadline(queue, default.as_u64()),
+        }
+    }
+
+    /// What orders want to know of a bundle; the head only where some order looks at packets.
+    #[inline]
+    pub(crate) fn entrant(&self, id: u32) -> Entrant {
+        let bundle = &self.bundles[id as usize];
+        let head = match bundle.front() {
+            Some(queue) if self.layout.ranks_packets(bundle.class) => Head {
+                arrival: self.host.arrival(queue, self.arrivals),
+                deadline: self.host.deadline(queue, self.layout.default_wait(bundle.class)),
+            },
+            _ => Head::default(),
+        };
+        Entrant { bundle: id, flows: bundle.active, head }
+    }
+
+    /// A more urgent packet may have come to the front of an active bundle.
+    fn announce_head(&mut self, id: u32) {
+        let entrant = self.entrant(id);
+        let bundle = &self.bundles[id as usize];
+        let seat = match bundle.place {
+            Place::Idle => None,
+            Place::Tree => Some(bundle.seat),
+            Place::Waits(index) => bundle.holds[usize::from(index)].seat,
+        };
+        if let Some(seat) = seat {
+            self.forest.new_head(seat, &entrant);
+        }
+    }
+
+    fn set_weight(&mut self, node: NodeId, weight: u32) {
+        for &place in self.layout.places(node) {
+            self.forest.set_weight(place, weight);
+        }
+    }
+}
+
+/// Bytes on the wire, each segment's header included, overhead not.
+#[inline]
+fn wire_bytes(pull: &Pull) -> u64 {
+    u64::from(pull.len) + u64::from(pull.frames - 1) * u64::from(pull.header)
+}

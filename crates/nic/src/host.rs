@@ -1,0 +1,403 @@
+//! The host's side: flow queues, their descriptor rings, and what one pull takes from them.
+//!
+//! Why: one ring per flow, so that no packet waits behind another flow's.
+//! From: Loom §4.3 (descriptor queues); SENIC §5.2 (segmentation at scheduling time, one frame a turn).
+//! Not here: who goes next (`tree`), caps (`account`).
+//! Invariant: done <= head <= seen <= tail, modulo 2^16, and tail - done never exceeds the ring.
+
+use plimsoll_units::{Bytes, Nanos};
+
+/// Names a flow queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueId(pub u32);
+
+/// What the host writes for one frame, or for one large segment to be cut into frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Handed back with each [`crate::Transmit`] and [`crate::Completion`]; the engine never looks behind it.
+    pub addr: u64,
+    /// Bytes of the whole frame, headers included.
+    pub len: u32,
+    /// Payload bytes of each frame to cut it into; 0 for a frame that leaves as it is.
+    pub segment: u16,
+    /// Header bytes, repeated before each segment.
+    pub header: u16,
+    /// Slack or deadline in microseconds from the doorbell; 0 for the class's own.
+    pub tag: u32,
+}
+
+/// Why a descriptor was not taken, or a flow queue not opened. One counter for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// No such flow queue, or no room for one more.
+    NoQueue,
+    /// The flow queue's ring is full.
+    FlowFull,
+    /// The tenant holds as many descriptors as it may.
+    TenantFull,
+    /// The host holds as many descriptors as it may.
+    HostFull,
+    /// Length, header and segment size do not fit together.
+    Malformed,
+    /// A frame, or a segment with its header, that the uplink cannot carry.
+    Oversize,
+}
+
+impl Refusal {
+    /// How many reasons there are.
+    pub const COUNT: usize = 6;
+
+    /// Every reason, in the order of the counters.
+    pub const ALL: [Self; Self::COUNT] =
+        [Self::NoQueue, Self::FlowFull, Self::TenantFull, Self::HostFull, Self::Malformed, Self::Oversize];
+
+    /// The reason as counters and operators call it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NoQueue => "no_queue",
+            Self::FlowFull => "flow_full",
+            Self::TenantFull => "tenant_full",
+            Self::HostFull => "host_full",
+            Self::Malformed => "malformed",
+            Self::Oversize => "oversize",
+        }
+    }
+}
+
+/// Every flow queue of the host.
+#[derive(Clone, Debug)]
+pub(crate) struct Host {
+    mask: u16,
+    ring_shift: u32,
+    slots: Vec<Slot>,
+    heads: Vec<Head>,
+    flows: Vec<Flow>,
+    free: Vec<u32>,
+    cut: Cut,
+}
+
+/// How frames are cut and charged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    pub(crate) overhead: u32,
+    pub(crate) max_frame: u32,
+    /// Most bytes, as charged, of one pull.
+    pub(crate) pull: u32,
+}
+
+/// What scheduling reads of a flow queue: 16 bytes, four to a cache line.
+#[derive(Clone, Copy, Debug, Default)]
+struct Head {
+    /// The next descriptor to be scheduled, and the end of those that a doorbell told of.
+    head: u16,
+    seen: u16,
+    /// Bytes that the next pull will be charged.
+    charge: u32,
+    /// Low half of the head's number among all arrivals.
+    arrival: u32,
+    bundle: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Flow {
+    tail: u16,
+    done: u16,
+    open: bool,
+    tenant: u32,
+    /// Payload bytes of the head that were pulled before.
+    offset: u32,
+    /// Tag for descriptors that bring none.
+    tag: u32,
+    /// When the head became the head.
+    since: Nanos,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    addr: u64,
+    arrived: u64,
+    len: u32,
+    arrival: u32,
+    segment: u16,
+    header: u16,
+    tag: u32,
+}
+
+/// One pull: what leaves now of the head descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pull {
+    pub(crate) addr: u64,
+    pub(crate) offset: u32,
+    pub(crate) len: u32,
+    pub(crate) segment: u16,
+    pub(crate) header: u16,
+    pub(crate) frames: u32,
+    pub(crate) last: bool,
+    pub(crate) descriptor_len: u32,
+    pub(crate) arrived: Nanos,
+    pub(crate) since: Nanos,
+}
+
+impl Host {
+    pub(crate) fn new(queues: u32, ring: u16, cut: Cut) -> Self {
+        let ring = ring.clamp(2, 1 << 14).next_power_of_two();
+        Self {
+            mask: ring - 1,
+            ring_shift: ring.ilog2(),
+            slots: vec![Slot::default(); queues as usize * usize::from(ring)],
+            heads: vec![Head::default(); queues as usize],
+            flows: vec![Flow::default(); queues as usize],
+            free: (0..queues).rev().collect(),
+            cut,
+        }
+    }
+
+    pub(crate) fn set_cut(&mut self, cut: Cut) {
+        self.cut = cut;
+    }
+
+    pub(crate) fn open(&mut self, bundle: u32, tenant: u32) -> Option<QueueId> {
+        let id = self.free.pop()?;
+        let flow = &mut self.flows[id as usize];
+        let Flow { tail, .. } = *flow; // indices go on where the last owner left them
+        *flow = Flow { tail, done: tail, open: true, tenant, ..Flow::default() };
+        self.heads[id as usize] = Head { head: tail, seen: tail, bundle, ..Head::default() };
+        Some(QueueId(id))
+    }
+
+    /// Closes a flow queue that holds nothing.
+    pub(crate) fn close(&mut self, queue: QueueId) -> bool {
+        let Some(flow) = self.flows.get_mut(queue.0 as usize) else { return false };
+        let empty = flow.open && flow.done == flow.tail;
+        if empty {
+            flow.open = false;
+            self.free.push(queue.0);
+        }
+        empty
+    }
+
+    pub(crate) fn is_open(&self, queue: QueueId) -> bool {
+        self.flows.get(queue.0 as usize).is_some_and(|flow| flow.open)
+    }
+
+    /// Every open flow queue.
+    pub(crate) fn open_queues(&self) -> impl Iterator<Item = QueueId> + '_ {
+        (0..).map(QueueId).zip(&self.flows).filter_map(|(id, flow)| flow.open.then_some(id))
+    }
+
+    #[inline]
+    pub(crate) fn bundle(&self, queue: QueueId) -> u32 {
+        self.heads[queue.0 as usize].bundle
+    }
+
+    #[inline]
+    pub(crate) fn tenant(&self, queue: QueueId) -> u32 {
+        self.flows[queue.0 as usize].tenant
+    }
+
+    pub(crate) fn rehome(&mut self, queue: QueueId, bundle: u32, tenant: u32) {
+        self.heads[queue.0 as usize].bundle = bundle;
+        self.flows[queue.0 as usize].tenant = tenant;
+    }
+
+    pub(crate) fn set_tag(&mut self, queue: QueueId, tag: u32) {
+        self.flows[queue.0 as usize].tag = tag;
+    }
+
+    /// Whether the descriptor makes sense and its ring has room.
+    #[inline]
+    pub(crate) fn accepts(&self, queue: QueueId, descriptor: &Descriptor) -> Result<(), Refusal> {
+        let flow = self.flows.get(queue.0 as usize).filter(|flow| flow.open).ok_or(Refusal::NoQueue)?;
+        self.cut.accepts(descriptor)?;
+        if flow.tail.wrapping_sub(flow.done) > self.mask { Err(Refusal::FlowFull) } else { Ok(()) }
+    }
+
+    /// Writes a descriptor that [`Host::accepts`] has let pass.
+    #[inline]
+    pub(crate) fn write(&mut self, queue: QueueId, descriptor: &Descriptor) {
+        let flow = &mut self.flows[queue.0 as usize];
+        let tail = flow.tail;
+        flow.tail = tail.wrapping_add(1);
+        let tag = if descriptor.tag == 0 { flow.tag } else { descriptor.tag };
+        let Descriptor { addr, len, segment, header, .. } = *descriptor;
+        let at = self.at(queue, tail);
+        self.slots[at] = Slot { addr, arrived: 0, len, arrival: 0, segment, header, tag };
+    }
+
+    /// A doorbell: stamps what is new, and says how many descriptors and bytes that is and whether the flow queue
+    /// was empty.
+    #[inline]
+    pub(crate) fn take_new(&mut self, queue: QueueId, now: Nanos, arrivals: &mut u64) -> (u32, u64, bool) {
+        let Head { head, seen, .. } = self.heads[queue.0 as usize];
+        let tail = self.flows[queue.0 as usize].tail;
+        let (mut at, mut bytes) = (seen, 0);
+        while at != tail {
+            let index = self.at(queue, at);
+            let slot = &mut self.slots[index];
+            #[expect(clippy::cast_possible_truncation, reason = "the low half; `arrival` restores the rest")]
+            let low = *arrivals as u32;
+            (slot.arrived, slot.arrival) = (now.as_u64(), low);
+            *arrivals += 1;
+            bytes += u64::from(slot.len);
+            at = at.wrapping_add(1);
+        }
+        self.heads[queue.0 as usize].seen = tail;
+        let (new, was_empty) = (tail.wrapping_sub(seen), head == seen);
+        if was_empty && new > 0 {
+            self.flows[queue.0 as usize].since = now;
+            self.load_head(queue);
+        }
+        (new.into(), bytes, was_empty)
+    }
+
+    /// Bytes that the next pull will be charged.
+    #[inline]
+    pub(crate) fn charge(&self, queue: QueueId) -> u32 {
+        self.heads[queue.0 as usize].charge
+    }
+
+    /// Number of the head among all arrivals; `arrivals` is how many there have been.
+    #[inline]
+    pub(crate) fn arrival(&self, queue: QueueId, arrivals: u64) -> u64 {
+        let low = u64::from(self.heads[queue.0 as usize].arrival);
+        let high = arrivals & !u64::from(u32::MAX);
+        if (high | low) <= arrivals { high | low } else { (high | low).saturating_sub(1 << 32) }
+    }
+
+    /// When the head should have left, given its class's default.
+    #[inline]
+    pub(crate) fn deadline(&self, queue: QueueId, default: u64) -> u64 {
+        let slot = &self.slots[self.at(queue, self.heads[queue.0 as usize].head)];
+        let wait = if slot.tag == 0 { default } else { u64::from(slot.tag) * 1_000 };
+        slot.arrived.saturating_add(wait)
+    }
+
+    #[inline]
+    pub(crate) fn holds_packets(&self, queue: QueueId) -> bool {
+        let Head { head, seen, .. } = self.heads[queue.0 as usize];
+        head != seen
+    }
+
+    /// Takes the next pull off the head and moves on; says whether the flow queue holds more.
+    #[inline]
+    pub(crate) fn pull(&mut self, queue: QueueId, now: Nanos) -> (Pull, bool) {
+        let head = self.heads[queue.0 as usize].head;
+        let slot = self.slots[self.at(queue, head)];
+        let flow = &mut self.flows[queue.0 as usize];
+        let piece = self.cut.piece(&slot, flow.offset);
+        let pull = Pull {
+            addr: slot.addr,
+            offset: flow.offset,
+            len: piece.len,
+            segment: slot.segment,
+            header: slot.header,
+            frames: piece.frames,
+            last: piece.last,
+            descriptor_len: slot.len,
+            arrived: Nanos::new(slot.arrived),
+            since: flow.since,
+        };
+        if piece.last {
+            (flow.offset, flow.since) = (0, now);
+            self.heads[queue.0 as usize].head = head.wrapping_add(1);
+        } else {
+            flow.offset += piece.payload;
+        }
+        let more = self.holds_packets(queue);
+        if more {
+            self.load_head(queue);
+        }
+        (pull, more)
+    }
+
+    /// Descriptors that are not completed.
+    pub(crate) fn held(&self, queue: QueueId) -> u32 {
+        let Flow { tail, done, .. } = self.flows[queue.0 as usize];
+        tail.wrapping_sub(done).into()
+    }
+
+    /// Descriptors, and their bytes, that a doorbell told of and that have not left.
+    pub(crate) fn backlog(&self, queue: QueueId) -> (u64, u64) {
+        let Head { head, seen, .. } = self.heads[queue.0 as usize];
+        let waiting = seen.wrapping_sub(head);
+        let bytes =
+            (0..waiting).map(|n| u64::from(self.slots[self.at(queue, head.wrapping_add(n))].len)).sum();
+        (waiting.into(), bytes)
+    }
+
+    /// The oldest descriptor that has left may be written again.
+    #[inline]
+    pub(crate) fn release(&mut self, queue: QueueId) {
+        let flow = &mut self.flows[queue.0 as usize];
+        flow.done = flow.done.wrapping_add(1);
+    }
+
+    #[inline]
+    pub(crate) fn load_head(&mut self, queue: QueueId) {
+        let head = self.heads[queue.0 as usize].head;
+        let slot = &self.slots[self.at(queue, head)];
+        let offset = self.flows[queue.0 as usize].offset;
+        let (charge, arrival) = (self.cut.piece(slot, offset).charge, slot.arrival);
+        let entry = &mut self.heads[queue.0 as usize];
+        (entry.charge, entry.arrival) = (charge, arrival);
+    }
+
+    #[inline]
+    fn at(&self, queue: QueueId, index: u16) -> usize {
+        ((queue.0 as usize) << self.ring_shift) | usize::from(index & self.mask)
+    }
+}
+
+struct Piece {
+    payload: u32,
+    len: u32,
+    frames: u32,
+    charge: u32,
+    last: bool,
+}
+
+impl Cut {
+    /// Most that one pull can be charged.
+    pub(crate) fn largest(self) -> u64 {
+        u64::from(self.pull.max(self.max_frame + self.overhead))
+    }
+
+    fn accepts(self, descriptor: &Descriptor) -> Result<(), Refusal> {
+        let Descriptor { len, segment, header, .. } = *descriptor;
+        let header_and_segment = u32::from(header) + u32::from(segment);
+        if len == 0 || (segment > 0 && (header == 0 || u32::from(header) >= len)) {
+            return Err(Refusal::Malformed);
+        }
+        let frame = if segment == 0 { len } else { header_and_segment.min(len) };
+        let too_long = frame > self.max_frame || len > MAX_DESCRIPTOR.as_u64() as u32;
+        if too_long { Err(Refusal::Oversize) } else { Ok(()) }
+    }
+
+    /// What one pull takes from `offset` on.
+    #[inline]
+    fn piece(self, slot: &Slot, offset: u32) -> Piece {
+        let header = u32::from(slot.header);
+        let segment = u32::from(slot.segment);
+        if segment == 0 || slot.len <= header + segment {
+            let Slot { len, .. } = *slot;
+            return Piece { payload: len, len, frames: 1, charge: len + self.overhead, last: true };
+        }
+        let rest = slot.len - header - offset;
+        let frame = header + segment + self.overhead;
+        let payload = rest.min((self.pull / frame).max(1) * segment);
+        let frames = payload.div_ceil(segment);
+        let charge = payload + frames * (header + self.overhead);
+        Piece { payload, len: header + payload, frames, charge, last: payload == rest }
+    }
+}
+
+/// Longest descriptor: 64 KiB of IP packet behind an Ethernet header with two VLAN tags.
+pub const MAX_DESCRIPTOR: Bytes = Bytes::new(65_535 + 22);
+impl std::error::Error for Refusal {}
+
+impl core::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name())
+    }
+}

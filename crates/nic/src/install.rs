@@ -1,0 +1,388 @@
+//! From a compiled policy to the engine's tables, at the start and at each reload.
+//!
+//! Why: everything that allocates happens here, never per packet.
+//! From: Loom §4.3.2 (reconfiguration without stopping); a reload keeps flow queues and what they hold.
+//! Not here: the language (`plimsoll_policy`).
+//! Invariant: after an install every open flow queue has a bundle of the new policy, and holds what it held.
+
+use std::collections::{HashMap, VecDeque};
+
+use plimsoll_policy::{FlowOrder, LimitId, NodeId, NodeKind, Placement, Program, Scope, TenantId};
+use plimsoll_queues::{Pace, Wheel};
+use plimsoll_units::{Bytes, Nanos, Span};
+
+use crate::account::{Accounts, NOBODY};
+use crate::bundle::{Bundle, Hold, MOST_HOLDS, Place};
+use crate::egress::{Link, Nic};
+use crate::host::{Cut, Host, QueueId, Refusal};
+use crate::limit::Limit;
+use crate::order::drr::Turns;
+use crate::stats::{ClassCounters, EngineStats, LimitCounters, NodeRank, TenantCounters};
+use crate::tree::{Forest, Seat};
+
+/// Sizes of the engine; they decide its memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Flow queues that may be open at once.
+    pub queues: u32,
+    /// Descriptors that a flow queue holds at most; rounded up to a power of two, at most 16,384.
+    pub ring: u16,
+    /// Descriptors that the host holds at most.
+    pub descriptors: u32,
+    /// Most bytes, overhead included, that one pull takes; at least one frame.
+    pub pull: Bytes,
+    /// How far the link's pace may lag behind a late caller and be made up: zero in virtual time.
+    pub catch_up: Span,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { queues: 1_024, ring: 256, descriptors: 65_536, pull: Bytes::ZERO, catch_up: Span::ZERO }
+    }
+}
+
+/// Where things of the policy are in the engine.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    pub(crate) root: u32,
+    largest: u64,
+    /// For each node of the policy: the node of the main tree, and its copies behind limits.
+    places: Vec<Vec<u32>>,
+    classes: Vec<ClassLayout>,
+    bundles: HashMap<Placement, u32>,
+    copies: HashMap<(LimitId, NodeId), u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ClassLayout {
+    order: FlowOrder,
+    /// Whether some order on the way to a root looks at this class's packets.
+    ranks_packets: bool,
+}
+
+/// Slots of the wheel and the span of each: a horizon of 67 ms, beyond which entries are looked at once per horizon.
+const WHEEL_SLOTS: usize = 1 << 16;
+const WHEEL_GRAIN: Span = Span::ns(1_024);
+
+impl Layout {
+    #[inline]
+    pub(crate) fn flow_order(&self, class: NodeId) -> FlowOrder {
+        self.classes[class.0 as usize].order
+    }
+
+    #[inline]
+    pub(crate) fn ranks_packets(&self, class: NodeId) -> bool {
+        self.classes[class.0 as usize].ranks_packets
+    }
+
+    #[inline]
+    pub(crate) fn default_wait(&self, class: NodeId) -> u64 {
+        match self.flow_order(class) {
+            FlowOrder::Lstf(default) | FlowOrder::Edf(default) => default.as_u64(),
+            FlowOrder::Fifo | FlowOrder::Drr => 0,
+        }
+    }
+
+    pub(crate) fn knows(&self, node: NodeId) -> bool {
+        (node.0 as usize) < self.places.len()
+    }
+
+    pub(crate) fn places(&self, node: NodeId) -> &[u32] {
+        &self.places[node.0 as usize]
+    }
+}
+
+impl Nic {
+    /// An engine for a checked policy.
+    #[must_use]
+    pub fn new(program: &Program, config: &Config) -> Self {
+        let cut = cut_of(program, config.pull);
+        let largest = cut.largest();
+        let (forest, layout) = plant(program, largest);
+        let quantum = i32::try_from(largest).unwrap_or(i32::MAX);
+        Self {
+            program: program.clone(),
+            host: Host::new(config.queues, config.ring, cut),
+            accounts: accounts_of(program, config.descriptors),
+            forest,
+            bundles: Vec::new(),
+            limits: program.limits.iter().map(|limit| Limit::new(limit, largest)).collect(),
+            wheel: Wheel::new(program.limits.len(), WHEEL_SLOTS, WHEEL_GRAIN),
+            turns: Turns::with_entries(config.queues as usize, quantum),
+            layout,
+            link: Link { pace: Pace::new(program.link), catch_up: config.catch_up },
+            arrivals: 0,
+            classes: vec![ClassCounters::default(); program.nodes.len()],
+            completions: VecDeque::with_capacity(config.descriptors as usize),
+            stats: EngineStats::default(),
+            config: config.clone(),
+        }
+    }
+
+    /// Opens a flow queue for one flow.
+    ///
+    /// # Errors
+    /// [`Refusal::NoQueue`] when none is left, or when the placement names no class, or more limits than fit.
+    pub fn open_queue(&mut self, placement: &Placement) -> Result<QueueId, Refusal> {
+        let bundle = self.bundle_for(placement).ok_or(Refusal::NoQueue)?;
+        let queue = self.host.open(bundle, self.tenant_of(placement.class)).ok_or(Refusal::NoQueue)?;
+        self.bundles[bundle as usize].join();
+        Ok(queue)
+    }
+
+    /// Closes a flow queue, unless it holds something.
+    pub fn close_queue(&mut self, queue: QueueId) -> bool {
+        if !self.host.is_open(queue) {
+            return false;
+        }
+        let bundle = self.host.bundle(queue);
+        let closed = self.host.close(queue);
+        self.bundles[bundle as usize].members -= u32::from(closed);
+        closed
+    }
+
+    /// Puts another policy in force: `place` says where each open flow queue belongs in it. What flow queues hold
+    /// stays, in its order; limits of the same name go on owing what they owed; counters begin anew.
+    pub fn install(&mut self, program: &Program, place: &mut dyn FnMut(QueueId) -> Placement, now: Nanos) {
+        let mut old = core::mem::replace(
+            self,
+            Self::new(&Program { ..program.clone() }, &self.config.without_queues()),
+        );
+        core::mem::swap(&mut self.host, &mut old.host);
+        core::mem::swap(&mut self.completions, &mut old.completions);
+        self.config = old.config.clone();
+        let cut = cut_of(program, self.config.pull);
+        self.host.set_cut(cut);
+        self.turns = Turns::with_entries(
+            self.config.queues as usize,
+            i32::try_from(cut.largest()).unwrap_or(i32::MAX),
+        );
+        self.arrivals = old.arrivals;
+        self.stats = old.stats;
+        self.link.pace = old.link.pace;
+        self.link.pace.change_rate(program.link, now);
+        self.inherit_limits(&old, now);
+        let mut queues: Vec<QueueId> = self.host.open_queues().collect();
+        queues.sort_by_key(|&queue| (self.host.arrival(queue, self.arrivals), queue));
+        for queue in queues {
+            self.replant(queue, &place(queue), now);
+        }
+    }
+
+    fn inherit_limits(&mut self, old: &Self, now: Nanos) {
+        let by_name: HashMap<&str, &Limit> =
+            old.program.limits.iter().map(|limit| limit.name.as_str()).zip(&old.limits).collect();
+        for (limit, stated) in self.limits.iter_mut().zip(&self.program.limits) {
+            if let Some(before) = by_name.get(stated.name.as_str()) {
+                limit.inherit(before, now);
+            }
+        }
+    }
+
+    /// An open flow queue moves to its place in the new policy, with all that it holds.
+    fn replant(&mut self, queue: QueueId, placement: &Placement, now: Nanos) {
+        let fallback = Placement { class: self.program.default_class, limits: Vec::new() };
+        let placed = self.bundle_for(placement).map(|bundle| (bundle, placement.class));
+        let placed = placed.or_else(|| self.bundle_for(&fallback).map(|bundle| (bundle, fallback.class)));
+        let (bundle, class) = placed.expect("the default class takes anything");
+        let tenant = self.tenant_of(class);
+        self.host.rehome(queue, bundle, tenant);
+        self.bundles[bundle as usize].join();
+        self.accounts.charge(tenant, self.host.held(queue));
+        let (packets, bytes) = self.host.backlog(queue);
+        let counters = &mut self.classes[class.0 as usize];
+        counters.backlog_packets += packets;
+        counters.backlog_bytes += bytes;
+        if self.host.holds_packets(queue) {
+            self.host.load_head(queue);
+            self.join(bundle, queue, now);
+        }
+    }
+
+    /// The bundle of a placement, made when it is the first of its kind.
+    fn bundle_for(&mut self, placement: &Placement) -> Option<u32> {
+        if let Some(&bundle) = self.layout.bundles.get(placement) {
+            return Some(bundle);
+        }
+        let NodeKind::Class(order) = self.program.nodes.get(placement.class.0 as usize)?.kind else {
+            return None;
+        };
+        let known = placement.limits.iter().all(|limit| (limit.0 as usize) < self.limits.len());
+        if !known || placement.limits.len() > MOST_HOLDS {
+            return None;
+        }
+        let id = u32::try_from(self.bundles.len()).ok()?;
+        let place = self.layout.places(placement.class)[0];
+        let seat = self.hang(place, id, order);
+        let holds = placement.limits.iter().map(|&limit| Hold { limit: limit.0, seat: None }).collect();
+        self.bundles.push(Bundle::new(placement.class, order, seat, holds));
+        for (index, &limit) in placement.limits.iter().enumerate() {
+            self.share(limit, id, index);
+        }
+        self.layout.bundles.insert(placement.clone(), id);
+        Some(id)
+    }
+
+    /// Hangs a bundle below a class. When it is the second one there, the first may have to enter the new order.
+    fn hang(&mut self, class: u32, bundle: u32, order: FlowOrder) -> Seat {
+        let seat = self.forest.adopt(class, bundle, order);
+        if seat.slot == 1 && self.forest.is_active(class) {
+            let first = self.forest.bundle_at(class, 0);
+            let entrant = self.entrant(first);
+            self.forest.enter_first(class, &entrant);
+        }
+        seat
+    }
+
+    /// One more bundle behind a limit. From the second on, the policy restricted to them decides who goes.
+    fn share(&mut self, limit: LimitId, bundle: u32, index: usize) {
+        let state = &mut self.limits[limit.0 as usize];
+        match (state.only, state.root) {
+            (None, None) => state.only = Some(bundle),
+            (Some(first), _) => {
+                state.only = None;
+                self.restrict(limit, first);
+                self.restrict_at(limit, bundle, index);
+            }
+            (None, Some(_)) => self.restrict_at(limit, bundle, index),
+        }
+    }
+
+    /// The bundle that was alone behind the limit gets its place in the restricted policy, waiting or not.
+    fn restrict(&mut self, limit: LimitId, bundle: u32) {
+        let holds = &self.bundles[bundle as usize].holds;
+        let Some(index) = holds.iter().position(|hold| hold.limit == limit.0) else { return };
+        self.restrict_at(limit, bundle, index);
+        let Bundle { place, .. } = self.bundles[bundle as usize];
+        if place == Place::Waits(u8::try_from(index).expect("at most MOST_HOLDS"))
+            && let Some(seat) = self.bundles[bundle as usize].holds[index].seat
+        {
+            let entrant = self.entrant(bundle);
+            self.forest.activate(seat, &entrant, false, Nanos::ZERO);
+        }
+    }
+
+    fn restrict_at(&mut self, limit: LimitId, bundle: u32, index: usize) {
+        let class = self.bundles[bundle as usize].class;
+        let copy = self.copy_for(limit, class);
+        let seat = self.hang(copy, bundle, self.layout.flow_order(class));
+        self.bundles[bundle as usize].holds[index].seat = Some(seat);
+    }
+
+    /// The copy of a policy node behind a limit, with all that lies between it and the limit's root.
+    fn copy_for(&mut self, limit: LimitId, id: NodeId) -> u32 {
+        if let Some(&copy) = self.layout.copies.get(&(limit, id)) {
+            return copy;
+        }
+        let (top, minima) = match self.program.limit(limit).scope {
+            Scope::Subtree(top) => (top, true),
+            Scope::Match { .. } => (NodeId(0), false),
+        };
+        let above = if id == top { None } else { self.program.node(id).parent };
+        let parent = above.map(|above| self.copy_for(limit, above));
+        let copy = self.forest.add(&self.program, id, parent, self.layout.largest, minima);
+        if parent.is_none() {
+            self.limits[limit.0 as usize].root = Some(copy);
+        }
+        self.layout.copies.insert((limit, id), copy);
+        self.layout.places[id.0 as usize].push(copy);
+        copy
+    }
+
+    fn tenant_of(&self, class: NodeId) -> u32 {
+        self.program.path(class).find_map(|id| self.program.node(id).tenant).map_or(NOBODY, |TenantId(id)| id)
+    }
+
+    /// What a class has done since the policy was installed.
+    #[must_use]
+    pub fn class_counters(&self, class: NodeId) -> ClassCounters {
+        self.classes.get(class.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// What a limit has done since the policy was installed.
+    #[must_use]
+    pub fn limit_counters(&self, limit: LimitId) -> LimitCounters {
+        self.limits.get(limit.0 as usize).map_or_else(LimitCounters::default, |limit| LimitCounters {
+            packets: limit.packets,
+            bytes: limit.bytes,
+            waiting: limit.waiting,
+            parked: limit.parked,
+            released: limit.released,
+        })
+    }
+
+    /// What a tenant holds and was refused.
+    #[must_use]
+    pub fn tenant_counters(&self, tenant: TenantId) -> TenantCounters {
+        TenantCounters { held: self.accounts.held(tenant.0), refused: self.accounts.refused(tenant.0) }
+    }
+
+    /// What the engine as a whole has done.
+    #[must_use]
+    pub fn stats(&self) -> EngineStats {
+        EngineStats { held: self.accounts.host_held(), ..self.stats }
+    }
+
+    /// From a class to the root: where its packet would stand now at each node.
+    #[must_use]
+    pub fn ranks(&self, class: NodeId) -> Vec<NodeRank> {
+        let Some(&[place, ..]) = self.layout.places.get(class.0 as usize).map(Vec::as_slice) else {
+            return Vec::new();
+        };
+        let path: Vec<NodeId> = self.program.path(class).collect();
+        path.windows(2)
+            .zip(self.forest.ranks(place))
+            .map(|(pair, rank)| NodeRank { child: pair[0], node: pair[1], rank })
+            .collect()
+    }
+
+    /// The policy in force.
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+}
+
+impl Config {
+    /// The same without flow queues: for a policy that will take over those of another.
+    fn without_queues(&self) -> Self {
+        Self { queues: 0, ..self.clone() }
+    }
+}
+
+fn cut_of(program: &Program, pull: Bytes) -> Cut {
+    let small = |bytes: Bytes| u32::try_from(bytes.as_u64()).unwrap_or(u32::MAX / 2).min(u32::MAX / 2);
+    let (overhead, max_frame) = (small(program.overhead), small(program.max_frame));
+    Cut { overhead, max_frame, pull: small(pull).max(max_frame + overhead) }
+}
+
+fn accounts_of(program: &Program, descriptors: u32) -> Accounts {
+    Accounts::new(descriptors, program.tenants.iter().map(|tenant| tenant.descriptors))
+}
+
+/// The main tree of a policy.
+fn plant(program: &Program, largest: u64) -> (Forest, Layout) {
+    let mut forest = Forest::default();
+    let mut places: Vec<Vec<u32>> = Vec::with_capacity(program.nodes.len());
+    for id in (0..).map(NodeId).take(program.nodes.len()) {
+        let parent = program.node(id).parent.map(|above| places[above.0 as usize][0]);
+        places.push(vec![forest.add(program, id, parent, largest, true)]);
+    }
+    let classes = (0..).map(NodeId).take(program.nodes.len()).map(|id| class_layout(program, id)).collect();
+    let layout =
+        Layout { root: 0, largest, places, classes, bundles: HashMap::new(), copies: HashMap::new() };
+    (forest, layout)
+}
+
+fn class_layout(program: &Program, id: NodeId) -> ClassLayout {
+    let order = match program.node(id).kind {
+        NodeKind::Class(order) => order,
+        _ => FlowOrder::Fifo,
+    };
+    let above = program
+        .path(id)
+        .any(|id| matches!(program.node(id).kind, NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf));
+    // A class with several bundles orders them by their heads too, whatever lies above it.
+    let several = !program.limits.is_empty();
+    ClassLayout { order, ranks_packets: above || several }
+}

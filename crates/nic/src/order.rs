@@ -1,0 +1,198 @@
+//! Node algorithms: which child of a node goes next.
+//!
+//! Why: one enum, so that the packet path has no dynamic dispatch.
+//! From: Loom §4.1; each algorithm's own source stands in its file.
+//! Not here: the tree that ties nodes together (`tree`), and time other than in guarantees.
+//! Invariant: an order holds exactly the active children of its node.
+
+pub(crate) mod bundles;
+pub(crate) mod drr;
+pub(crate) mod exact;
+pub(crate) mod grouped;
+pub(crate) mod guarantee;
+pub(crate) mod ranked;
+mod virtual_time;
+
+use plimsoll_queues::Bits;
+
+use bundles::Bundles;
+use drr::{Round, Turns};
+use exact::Exact;
+use grouped::Grouped;
+use ranked::{Head, Ranked};
+
+/// A node's algorithm with its state.
+#[derive(Clone, Debug)]
+pub(crate) enum Order {
+    /// A class with one bundle, or none yet: nothing to decide.
+    One,
+    Bundles(Box<Bundles>),
+    Priority(Box<Bits>),
+    Exact(Box<Exact>),
+    Grouped(Box<Grouped>),
+    Drr(Box<Rounds>),
+    Ranked(Box<Ranked>),
+}
+
+/// Deficit round robin over a node's children.
+#[derive(Clone, Debug)]
+pub(crate) struct Rounds {
+    turns: Turns,
+    round: Round,
+    /// Bytes that a child of the least weight may send in a turn.
+    base: u32,
+}
+
+/// Who enters or is served, as far as any order wants to know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entrant {
+    pub(crate) bundle: u32,
+    /// Flow queues of the bundle that hold packets.
+    pub(crate) flows: u32,
+    pub(crate) head: Head,
+}
+
+impl Order {
+    /// A fair order for children of these weights.
+    pub(crate) fn fair(weights: &[u32], largest: u64) -> Self {
+        if weights.len() <= exact::MOST_CHILDREN {
+            Self::Exact(Box::new(Exact::new(weights, largest)))
+        } else {
+            Self::Grouped(Box::new(Grouped::new(weights, largest)))
+        }
+    }
+
+    /// Deficit round robin for children of these weights.
+    pub(crate) fn rounds(weights: &[u32], largest: u64) -> Self {
+        let least = weights.iter().copied().min().unwrap_or(1).max(1);
+        let base = u32::try_from(largest.div_ceil(least.into())).unwrap_or(u32::MAX);
+        let mut rounds = Rounds { turns: Turns::with_entries(weights.len(), 0), round: Round::EMPTY, base };
+        for (slot, &weight) in (0..).zip(weights) {
+            rounds.set_weight(slot, weight);
+        }
+        Self::Drr(Box::new(rounds))
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, slot: u32, entrant: &Entrant, returning: bool) {
+        match self {
+            Self::One => {}
+            Self::Bundles(order) => order.insert(slot, entrant.head, returning),
+            Self::Priority(children) => children.insert(slot as usize),
+            Self::Exact(order) => order.insert(slot, returning),
+            Self::Grouped(order) => order.insert(slot, returning),
+            Self::Drr(order) => order.turns.insert(&mut order.round, slot, returning),
+            Self::Ranked(order) => order.set(entrant.bundle, entrant.head),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn pick(&mut self) -> Option<u32> {
+        match self {
+            Self::One => Some(0),
+            Self::Bundles(order) => order.pick(),
+            #[expect(clippy::cast_possible_truncation, reason = "a slot is a u32")]
+            Self::Priority(children) => children.next(0).map(|slot| slot as u32),
+            Self::Exact(order) => order.pick(),
+            Self::Grouped(order) => order.pick(),
+            Self::Drr(order) => order.round.front(),
+            Self::Ranked(order) => order.pick(),
+        }
+    }
+
+    /// The child `slot` was picked. It sent `len` bytes that this order accounts for (0 when it was parked, or
+    /// served under its guarantee), `stays` says whether it is still active, and `bundle` whether the bundle
+    /// that was served is.
+    #[inline]
+    pub(crate) fn settle(&mut self, slot: u32, len: u64, outcome: &Settlement, stays: bool) {
+        match self {
+            Self::One => {}
+            Self::Bundles(order) => {
+                let next = outcome.remains.then_some(outcome.entrant.head);
+                order.settle(slot, len, outcome.entrant.flows, next);
+            }
+            Self::Priority(children) => {
+                if !stays {
+                    children.remove(slot as usize);
+                }
+            }
+            Self::Exact(order) => {
+                if len > 0 {
+                    order.charge(slot, len);
+                }
+                if !stays {
+                    order.remove(slot);
+                }
+            }
+            Self::Grouped(order) => match (len > 0, stays) {
+                (true, true) => order.charge(slot, len),
+                (true, false) => order.charge_and_remove(slot, len),
+                (false, true) => {}
+                (false, false) => order.remove(slot),
+            },
+            Self::Drr(order) => order.settle(slot, len, outcome.parked(), stays),
+            Self::Ranked(order) => {
+                if outcome.remains {
+                    order.set(outcome.entrant.bundle, outcome.entrant.head);
+                } else {
+                    order.remove(outcome.entrant.bundle);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn set_weight(&mut self, slot: u32, weight: u32) {
+        match self {
+            Self::Exact(order) => order.set_weight(slot, weight),
+            Self::Grouped(order) => order.set_weight(slot, weight),
+            Self::Drr(order) => order.set_weight(slot, weight),
+            Self::One | Self::Bundles(_) | Self::Priority(_) | Self::Ranked(_) => {}
+        }
+    }
+
+    /// Where a packet of the child `slot` would stand now.
+    pub(crate) fn rank(&self, slot: u32) -> u64 {
+        match self {
+            Self::One | Self::Bundles(_) => 0,
+            Self::Priority(_) => slot.into(),
+            Self::Exact(order) => order.rank(slot),
+            Self::Grouped(order) => order.rank(slot),
+            Self::Drr(order) => u64::try_from(order.turns.deficit(slot)).unwrap_or(0),
+            Self::Ranked(order) => order.first_rank(),
+        }
+    }
+}
+
+/// What became of the bundle that a walk down the tree found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settlement {
+    /// The bundle, with the head that it has now.
+    pub(crate) entrant: Entrant,
+    /// Bytes that left; 0 when it was parked.
+    pub(crate) len: u64,
+    /// Whether it stays in this tree.
+    pub(crate) remains: bool,
+}
+
+impl Settlement {
+    fn parked(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Rounds {
+    fn set_weight(&mut self, slot: u32, weight: u32) {
+        let quantum = u64::from(self.base) * u64::from(weight.max(1));
+        self.turns.set_quantum(slot, i32::try_from(quantum).unwrap_or(i32::MAX));
+    }
+
+    #[inline]
+    fn settle(&mut self, slot: u32, len: u64, parked: bool, stays: bool) {
+        if len > 0 {
+            self.turns.charge(&mut self.round, slot, u32::try_from(len).unwrap_or(u32::MAX));
+        }
+        if !stays {
+            self.turns.remove(&mut self.round, slot, parked);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! How a class orders its bundles, when it has several.
+//!
+//! Why: flow queues of one class may wait behind different limits; the class's order holds across them all the same.
+//! From: start-time fair queueing by number of flows, so that each flow counts the same (Goyal, Vin and Cheng, 1996).
+//! Not here: the order of flow queues inside a bundle (`bundle`).
+
+use plimsoll_policy::FlowOrder;
+use plimsoll_queues::RankQueue;
+
+use super::ranked::Head;
+
+/// A class's bundles in its own order.
+#[derive(Clone, Debug)]
+pub(crate) struct Bundles {
+    order: FlowOrder,
+    queue: RankQueue,
+    /// For a fair class: where each bundle's next service begins, in bytes per flow, and where the class stands.
+    starts: Vec<u64>,
+    v: u64,
+}
+
+impl Bundles {
+    pub(crate) fn new(order: FlowOrder) -> Self {
+        Self { order, queue: RankQueue::default(), starts: Vec::new(), v: 0 }
+    }
+
+    /// Makes room for one more bundle.
+    pub(crate) fn adopt(&mut self) {
+        self.starts.push(self.v);
+        self.queue.grow(self.starts.len());
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, slot: u32, head: Head, returning: bool) {
+        let rank = match self.order {
+            FlowOrder::Fifo => head.arrival,
+            FlowOrder::Lstf(_) | FlowOrder::Edf(_) => head.deadline,
+            FlowOrder::Drr => {
+                let start = &mut self.starts[slot as usize];
+                if !returning {
+                    *start = (*start).max(self.v);
+                }
+                *start
+            }
+        };
+        self.queue.set(slot, rank);
+    }
+
+    #[inline]
+    pub(crate) fn pick(&self) -> Option<u32> {
+        self.queue.first().map(|(_, slot)| slot)
+    }
+
+    /// The bundle sent `len` bytes (0: it was parked) and has `flows` flow queues; `next` is its new head, if it
+    /// stays.
+    #[inline]
+    pub(crate) fn settle(&mut self, slot: u32, len: u64, flows: u32, next: Option<Head>) {
+        if len > 0 {
+            let start = &mut self.starts[slot as usize];
+            self.v = self.v.max(*start);
+            *start += (len << 8) / u64::from(flows.max(1));
+        }
+        match next {
+            Some(head) => self.insert(slot, head, true),
+            None => self.queue.remove(slot),
+        }
+    }
+}

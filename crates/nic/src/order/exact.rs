@@ -1,0 +1,102 @@
+//! WF²Q+ by its definition, for nodes with few children.
+//!
+//! Why: up to sixteen children, looking at each is faster than any structure, and exact.
+//! From: Bennett and Zhang, "Hierarchical packet fair queueing algorithms" (1997).
+//! Not here: many children (`grouped`).
+//! Invariant: for every backlogged child, start + one largest packet's worth >= V (globally bounded timestamps).
+//!
+//! One deviation, shared with `grouped`: a child's finish is that of a largest packet, because which packet a child
+//! will send is decided when its turn comes, not before. The child is charged with what it sent.
+
+use super::virtual_time::{Weight, earlier};
+
+/// Weighted fair queueing over at most [`MOST_CHILDREN`].
+#[derive(Clone, Debug)]
+pub(crate) struct Exact {
+    v: u64,
+    total: Weight,
+    active: u32,
+    largest: u64,
+    kids: Vec<Kid>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Kid {
+    start: u64,
+    weight: Weight,
+}
+
+/// Beyond this many children `grouped` takes over.
+pub(crate) const MOST_CHILDREN: usize = 16;
+
+impl Exact {
+    pub(crate) fn new(weights: &[u32], largest: u64) -> Self {
+        assert!(weights.len() <= MOST_CHILDREN, "few enough children to look at each");
+        let kids = weights.iter().map(|&w| Kid { start: 0, weight: Weight::new(w.into()) }).collect();
+        let total = Weight::new(weights.iter().map(|&w| u64::from(w)).sum());
+        Self { v: 0, total, active: 0, largest, kids }
+    }
+
+    pub(crate) fn set_weight(&mut self, slot: u32, weight: u32) {
+        self.kids[slot as usize].weight = Weight::new(weight.into());
+        self.total = Weight::new(self.kids.iter().map(|kid| kid.weight.get()).sum());
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, slot: u32, returning: bool) {
+        let kid = &mut self.kids[slot as usize];
+        let floor = if returning { self.v.wrapping_sub(kid.weight.span(self.largest)) } else { self.v };
+        if earlier(kid.start, floor) {
+            kid.start = floor;
+        }
+        self.active |= 1 << slot;
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, slot: u32) {
+        self.active &= !(1 << slot);
+    }
+
+    #[inline]
+    pub(crate) fn charge(&mut self, slot: u32, len: u64) {
+        let kid = &mut self.kids[slot as usize];
+        kid.start = kid.start.wrapping_add(kid.weight.span(len));
+        self.v = self.v.wrapping_add(self.total.span(len));
+    }
+
+    /// The eligible child with the least finish; when none is eligible, V jumps to the first start.
+    #[inline]
+    pub(crate) fn pick(&mut self) -> Option<u32> {
+        let first = self
+            .actives()
+            .map(|slot| self.kids[slot as usize].start)
+            .reduce(|a, b| if earlier(b, a) { b } else { a })?;
+        if earlier(self.v, first) {
+            self.v = first;
+        }
+        let mut best: Option<(u64, u32)> = None;
+        for slot in self.actives() {
+            let kid = &self.kids[slot as usize];
+            let finish = kid.start.wrapping_add(kid.weight.span(self.largest));
+            if !earlier(self.v, kid.start) && best.is_none_or(|(least, _)| earlier(finish, least)) {
+                best = Some((finish, slot));
+            }
+        }
+        best.map(|(_, slot)| slot)
+    }
+
+    /// How far the child's start lies ahead of V, in bytes at weight 1.
+    pub(crate) fn rank(&self, slot: u32) -> u64 {
+        super::virtual_time::ahead(self.kids[slot as usize].start, self.v)
+    }
+
+    #[inline]
+    fn actives(&self) -> impl Iterator<Item = u32> + use<> {
+        let mut left = self.active;
+        core::iter::from_fn(move || {
+            let slot = left.trailing_zeros();
+            left &= left.wrapping_sub(1);
+            (slot < 32).then_some(slot)
+        })
+    }
+}

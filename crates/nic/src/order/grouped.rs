@@ -1,0 +1,284 @@
+//! Weighted fair queueing for many children in constant time, by grouping and rounding.
+//!
+//! Why: four thousand tenants must not cost more than four.
+//! From: QFQ (Checconi, Rizzo and Valente, "QFQ: efficient packet scheduling with tight guarantees", 2013).
+//! Not here: few children (`exact`).
+//! Invariant: a group's base slot is that of its earliest child; all of its children lie within [`SLOTS`] slots.
+//!
+//! Children are grouped by the virtual length of a largest packet, rounded up to a power of two. Inside a group,
+//! starts are rounded down to that length, so that a short row of slots with a bitmap sorts them. The finish of a
+//! group is its rounded start plus twice that length. There are few groups (one for each power of two between the
+//! largest and the least weight), so the best one is found by looking at each rather than by QFQ's four bitmaps.
+
+use super::virtual_time::{Weight, earlier};
+
+/// Weighted fair queueing over any number of children.
+#[derive(Clone, Debug)]
+pub(crate) struct Grouped {
+    v: u64,
+    total: Weight,
+    weights: u64,
+    largest: u64,
+    /// Groups that hold a child.
+    busy: u64,
+    groups: Vec<Group>,
+    kids: Vec<Kid>,
+}
+
+#[derive(Clone, Debug)]
+struct Group {
+    /// log2 of the slots' virtual length.
+    shift: u32,
+    /// Number of the first occupied slot, counted from virtual time zero.
+    base: u64,
+    occupied: u64,
+    slots: [Slot; SLOTS as usize],
+}
+
+/// Children of one rounded start, first come first served.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    front: u32,
+    back: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Kid {
+    start: u64,
+    weight: Weight,
+    next: u32,
+    prev: u32,
+    group: u8,
+    /// Index into the group's row, or `ABSENT`.
+    slot: u8,
+}
+
+const SLOTS: u64 = 64;
+const NONE: u32 = u32::MAX;
+const ABSENT: u8 = u8::MAX;
+
+impl Grouped {
+    pub(crate) fn new(weights: &[u32], largest: u64) -> Self {
+        let kid = |&w: &u32| Kid {
+            start: 0,
+            weight: Weight::new(w.into()),
+            next: NONE,
+            prev: NONE,
+            group: 0,
+            slot: ABSENT,
+        };
+        let total: u64 = weights.iter().map(|&w| u64::from(w)).sum();
+        let mut grouped = Self {
+            v: 0,
+            total: Weight::new(total),
+            weights: total,
+            largest,
+            busy: 0,
+            groups: Vec::new(),
+            kids: weights.iter().map(kid).collect(),
+        };
+        for slot in 0..grouped.kids.len() {
+            grouped.join_group(slot);
+        }
+        grouped
+    }
+
+    /// Takes effect at the child's next charge. May add a group: called when a policy changes, not per packet.
+    pub(crate) fn set_weight(&mut self, slot: u32, weight: u32) {
+        let queued = self.kids[slot as usize].slot != ABSENT;
+        if queued {
+            self.unlink(slot);
+        }
+        let old = core::mem::replace(&mut self.kids[slot as usize].weight, Weight::new(weight.into()));
+        self.weights = self.weights - old.get() + u64::from(weight);
+        self.total = Weight::new(self.weights);
+        self.join_group(slot as usize);
+        if queued {
+            self.link(slot);
+        }
+    }
+
+    fn join_group(&mut self, slot: usize) {
+        let shift = self.kids[slot].weight.span(self.largest).max(2).next_power_of_two().ilog2();
+        let found = self.groups.iter().position(|group| group.shift == shift);
+        let group = found.unwrap_or_else(|| {
+            let empty = Slot { front: NONE, back: NONE };
+            self.groups.push(Group { shift, base: 0, occupied: 0, slots: [empty; SLOTS as usize] });
+            self.groups.len() - 1
+        });
+        self.kids[slot].group = u8::try_from(group).expect("at most 64 powers of two");
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, slot: u32, returning: bool) {
+        let kid = &mut self.kids[slot as usize];
+        let floor = if returning { self.v.wrapping_sub(kid.weight.span(self.largest)) } else { self.v };
+        if earlier(kid.start, floor) {
+            kid.start = floor;
+        }
+        self.link(slot);
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, slot: u32) {
+        self.unlink(slot);
+    }
+
+    /// Charges a child and moves it to its new place. A child that is about to leave is charged by
+    /// [`Grouped::charge_and_remove`] instead.
+    #[inline]
+    pub(crate) fn charge(&mut self, slot: u32, len: u64) {
+        self.charge_and_remove(slot, len);
+        self.link(slot);
+    }
+
+    #[inline]
+    pub(crate) fn charge_and_remove(&mut self, slot: u32, len: u64) {
+        self.unlink(slot);
+        let kid = &mut self.kids[slot as usize];
+        kid.start = kid.start.wrapping_add(kid.weight.span(len));
+        self.v = self.v.wrapping_add(self.total.span(len));
+    }
+
+    /// The first child of the eligible group with the least finish; when none is eligible, V jumps to the first
+    /// start.
+    #[inline]
+    pub(crate) fn pick(&mut self) -> Option<u32> {
+        if self.busy == 0 {
+            return None;
+        }
+        let first = self.first_start();
+        if earlier(self.v, first) {
+            self.v = first;
+        }
+        let mut best: Option<(u64, usize)> = None;
+        let mut left = self.busy;
+        while left != 0 {
+            let index = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let group = &self.groups[index];
+            let start = group.base << group.shift;
+            let finish = start.wrapping_add(2 << group.shift);
+            if !earlier(self.v, start) && best.is_none_or(|(least, _)| earlier(finish, least)) {
+                best = Some((finish, index));
+            }
+        }
+        best.map(|(_, index)| self.groups[index].first())
+    }
+
+    pub(crate) fn rank(&self, slot: u32) -> u64 {
+        super::virtual_time::ahead(self.kids[slot as usize].start, self.v)
+    }
+
+    #[inline]
+    fn first_start(&self) -> u64 {
+        let mut left = self.busy & (self.busy - 1);
+        let head = &self.groups[self.busy.trailing_zeros() as usize];
+        let mut first = head.base << head.shift;
+        while left != 0 {
+            let group = &self.groups[left.trailing_zeros() as usize];
+            left &= left - 1;
+            let start = group.base << group.shift;
+            if earlier(start, first) {
+                first = start;
+            }
+        }
+        first
+    }
+
+    #[inline]
+    fn link(&mut self, id: u32) {
+        let kid = &mut self.kids[id as usize];
+        let group = &mut self.groups[kid.group as usize];
+        let number = group.admit(kid.start >> group.shift);
+        if group.occupied == 0 {
+            self.busy |= 1 << kid.group;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "taken modulo 64")]
+        let index = (number % SLOTS) as u8;
+        let slot = &mut group.slots[index as usize];
+        let back = slot.back;
+        (kid.slot, kid.next, kid.prev) = (index, NONE, back);
+        slot.back = id;
+        if back == NONE {
+            slot.front = id;
+            group.occupied |= 1 << index;
+        } else {
+            self.kids[back as usize].next = id;
+        }
+    }
+
+    #[inline]
+    fn unlink(&mut self, id: u32) {
+        let kid = &mut self.kids[id as usize];
+        let Kid { next, prev, group, slot, .. } = *kid;
+        if slot == ABSENT {
+            return;
+        }
+        kid.slot = ABSENT;
+        let home = &mut self.groups[group as usize];
+        let row = &mut home.slots[slot as usize];
+        if prev == NONE {
+            row.front = next
+        } else {
+            self.kids[prev as usize].next = next
+        }
+        if next == NONE {
+            row.back = prev
+        } else {
+            self.kids[next as usize].prev = prev
+        }
+        if row.front == NONE {
+            home.vacate(slot);
+            if home.occupied == 0 {
+                self.busy &= !(1 << group);
+            }
+        }
+    }
+}
+
+impl Group {
+    /// The slot to use for a start that rounds to slot `number`, kept within the row.
+    #[inline]
+    fn admit(&mut self, number: u64) -> u64 {
+        let mask = u64::MAX >> self.shift; // slot numbers wrap with virtual time
+        if self.occupied == 0 {
+            self.base = number;
+            return number;
+        }
+        let ahead = number.wrapping_sub(self.base) & mask;
+        if ahead > mask / 2 {
+            let back = (self.base.wrapping_sub(number) & mask).min(SLOTS - 1 - self.span());
+            self.base = self.base.wrapping_sub(back) & mask;
+            return self.base;
+        }
+        self.base.wrapping_add(ahead.min(SLOTS - 1)) & mask
+    }
+
+    /// Distance from the base to the last occupied slot.
+    fn span(&self) -> u64 {
+        let row = self.row();
+        u64::from(63 - row.leading_zeros())
+    }
+
+    /// The occupied slots, the base first.
+    #[inline]
+    fn row(&self) -> u64 {
+        #[expect(clippy::cast_possible_truncation, reason = "taken modulo 64")]
+        self.occupied.rotate_right((self.base % SLOTS) as u32)
+    }
+
+    #[inline]
+    fn vacate(&mut self, slot: u8) {
+        self.occupied &= !(1 << slot);
+        if self.occupied != 0 {
+            self.base =
+                self.base.wrapping_add(u64::from(self.row().trailing_zeros())) & (u64::MAX >> self.shift);
+        }
+    }
+
+    #[inline]
+    fn first(&self) -> u32 {
+        self.slots[(self.base % SLOTS) as usize].front
+    }
+}

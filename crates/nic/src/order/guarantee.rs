@@ -1,0 +1,81 @@
+//! Guarantees: children with a `min` are served first, as far as it reaches.
+//!
+//! Why: an envelope's floor holds whatever weights and priorities say.
+//! From: virtual clocks served by earliest deadline; the rest of the node's service goes by its own order.
+//! Not here: whether the sum of the minima fits (the policy's check).
+//! Invariant: a child's clock never lies behind the moment at which it last became active.
+
+use plimsoll_queues::{Pace, RankQueue};
+use plimsoll_units::{BitRate, Bytes, Nanos, Span};
+
+/// The minima of a node's children.
+#[derive(Clone, Debug)]
+pub(crate) struct Guarantee {
+    clocks: Vec<Option<Clock>>,
+    /// Active children whose clock says "not yet", by that moment.
+    later: RankQueue,
+    /// Active children that may be served under their guarantee, by deadline.
+    due: RankQueue,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    pace: Pace,
+    /// What a largest packet takes at this rate: how far a deadline lies behind its start.
+    slack: Span,
+}
+
+impl Guarantee {
+    /// `None` when no child has a minimum.
+    pub(crate) fn new(minima: &[Option<BitRate>], largest: u64) -> Option<Self> {
+        minima.iter().any(Option::is_some).then(|| Self {
+            clocks: minima.iter().map(|min| min.map(|rate| Clock::new(rate, largest))).collect(),
+            later: RankQueue::new(minima.len()),
+            due: RankQueue::new(minima.len()),
+        })
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, slot: u32, now: Nanos) {
+        if let Some(clock) = &mut self.clocks[slot as usize] {
+            clock.pace.catch_up(now);
+            self.later.set(slot, clock.pace.earned().as_u64());
+        }
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, slot: u32) {
+        self.later.remove(slot);
+        self.due.remove(slot);
+    }
+
+    /// The child with a due guarantee and the earliest deadline.
+    #[inline]
+    pub(crate) fn pick(&mut self, now: Nanos) -> Option<u32> {
+        while let Some((start, slot)) = self.later.first() {
+            if start > now.as_u64() {
+                break;
+            }
+            self.later.remove(slot);
+            let slack = self.clocks[slot as usize].map_or(Span::ZERO, |clock| clock.slack);
+            self.due.set(slot, start.saturating_add(slack.as_u64()));
+        }
+        self.due.first().map(|(_, slot)| slot)
+    }
+
+    /// A child was served under its guarantee.
+    #[inline]
+    pub(crate) fn charge(&mut self, slot: u32, len: u64) {
+        if let Some(clock) = &mut self.clocks[slot as usize] {
+            clock.pace.charge(Bytes::new(len));
+            self.due.remove(slot);
+            self.later.set(slot, clock.pace.earned().as_u64());
+        }
+    }
+}
+
+impl Clock {
+    fn new(rate: BitRate, largest: u64) -> Self {
+        Self { pace: Pace::new(rate), slack: rate.wire_time(Bytes::new(largest)) }
+    }
+}

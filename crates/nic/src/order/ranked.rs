@@ -1,0 +1,62 @@
+//! Orders that look at packets: FIFO, least slack and earliest deadline across a node's children.
+//!
+//! Why: a child stands as far in front as its most urgent head packet, whatever the child's own order is.
+//! From: Loom §4.1 (LSTF by slack at enqueue); earliest deadline first.
+//! Not here: what slack or deadline a packet has (`host`).
+//! Invariant: one entry for each active bundle below the node.
+
+use plimsoll_queues::RankQueue;
+
+/// Children ordered by the heads of the bundles below them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ranked {
+    queue: RankQueue,
+    /// For each bundle, the child below which it lies.
+    slots: Vec<u32>,
+    /// Whether the rank is the deadline rather than the arrival.
+    pub(crate) by_deadline: bool,
+}
+
+/// What ranks a bundle among others: of the packet that it will send next.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Head {
+    /// Number of its doorbell, host-wide.
+    pub(crate) arrival: u64,
+    /// Moment by which it should have left, in nanoseconds.
+    pub(crate) deadline: u64,
+}
+
+impl Ranked {
+    pub(crate) fn new(by_deadline: bool) -> Self {
+        Self { by_deadline, ..Self::default() }
+    }
+
+    /// Makes room for a bundle below the child `slot`.
+    pub(crate) fn adopt(&mut self, bundle: u32, slot: u32) {
+        let bundles = bundle as usize + 1;
+        if bundles > self.slots.len() {
+            self.slots.resize(bundles, u32::MAX);
+        }
+        self.slots[bundle as usize] = slot;
+        self.queue.grow(bundles);
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, bundle: u32, head: Head) {
+        self.queue.set(bundle, if self.by_deadline { head.deadline } else { head.arrival });
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, bundle: u32) {
+        self.queue.remove(bundle);
+    }
+
+    #[inline]
+    pub(crate) fn pick(&self) -> Option<u32> {
+        self.queue.first().map(|(_, bundle)| self.slots[bundle as usize])
+    }
+
+    pub(crate) fn first_rank(&self) -> u64 {
+        self.queue.first().map_or(0, |(rank, _)| rank)
+    }
+}

@@ -1,0 +1,37 @@
+//! Virtual time of the weighted fair orders: wrapping, in 2^-20 bytes at weight 1.
+
+/// A weight, kept with its reciprocal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Weight {
+    weight: u64,
+    /// 2^32 / weight, rounded up, so that nobody is charged less than it used.
+    inverse: u64,
+}
+
+impl Weight {
+    pub(crate) fn new(weight: u64) -> Self {
+        let weight = weight.max(1);
+        Self { weight, inverse: (1_u64 << 32).div_ceil(weight) }
+    }
+
+    pub(crate) fn get(self) -> u64 {
+        self.weight
+    }
+
+    /// The virtual time that `len` bytes (at most 2^30) take at this weight.
+    #[inline]
+    pub(crate) fn span(self, len: u64) -> u64 {
+        (len * self.inverse) >> 12
+    }
+}
+
+/// Whether moment `a` lies before moment `b`; they are never half the range apart.
+#[inline]
+pub(crate) fn earlier(a: u64, b: u64) -> bool {
+    a.wrapping_sub(b) > u64::MAX / 2
+}
+
+/// How far `a` lies ahead of `b`, in whole bytes at weight 1; 0 when it does not.
+pub(crate) fn ahead(a: u64, b: u64) -> u64 {
+    if earlier(a, b) { 0 } else { a.wrapping_sub(b) >> 20 }
+}

@@ -1,0 +1,123 @@
+//! Counters that the engine keeps, and the shapes in which it shows them.
+
+use plimsoll_policy::{LimitId, NodeId};
+use plimsoll_units::{Nanos, Span};
+
+use crate::host::{QueueId, Refusal};
+
+/// A frame, or a large segment, that leaves now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Whose.
+    pub queue: QueueId,
+    /// Its class.
+    pub class: NodeId,
+    /// The descriptor's address.
+    pub addr: u64,
+    /// Where its payload begins, counted from the end of the header.
+    pub offset: u32,
+    /// Bytes that leave: header and payload.
+    pub len: u32,
+    /// Payload bytes of each frame, 0 when it leaves as it is.
+    pub segment: u16,
+    /// Header bytes in front of each segment.
+    pub header: u16,
+    /// Frames on the wire.
+    pub frames: u32,
+    /// Whether the descriptor is through with it.
+    pub last: bool,
+    /// When the doorbell told of it.
+    pub arrived: Nanos,
+    /// When it became the head of its flow queue.
+    pub head: Nanos,
+    /// The limit that held it longest.
+    pub limited_by: Option<LimitId>,
+    /// How long limits held it, altogether.
+    pub limited: Span,
+}
+
+/// What became of a frame that was handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It left.
+    Sent,
+    /// It could not leave; whoever says so counts why.
+    Dropped,
+}
+
+/// The host may use `addr` again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// Whose descriptor.
+    pub queue: QueueId,
+    /// As in the descriptor.
+    pub addr: u64,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What a class has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassCounters {
+    /// Frames that left.
+    pub packets: u64,
+    /// Their bytes, headers of each segment included, overhead not.
+    pub bytes: u64,
+    /// Descriptors that wait.
+    pub backlog_packets: u64,
+    /// Their bytes.
+    pub backlog_bytes: u64,
+    /// Descriptors that were not taken, by [`Refusal`].
+    pub refused: [u64; Refusal::COUNT],
+}
+
+/// What a limit has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitCounters {
+    /// Frames that left under it.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bundles of flow queues that wait for it now.
+    pub waiting: u32,
+    /// Times that a bundle had to wait.
+    pub parked: u64,
+    /// Times that one was let go.
+    pub released: u64,
+}
+
+/// What a tenant holds, and what it was refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TenantCounters {
+    /// Descriptors in the engine.
+    pub held: u32,
+    /// Descriptors that were not taken, by [`Refusal`].
+    pub refused: [u64; Refusal::COUNT],
+}
+
+/// What the engine as a whole has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineStats {
+    /// Pulls handed out.
+    pub pulls: u64,
+    /// Enqueue and dequeue pairs on the main tree (Loom §4.2.3).
+    pub pairs: u64,
+    /// Most pairs that one pull took.
+    pub most_pairs: u8,
+    /// Doorbell words that made no sense, or named no open flow queue.
+    pub bad_doorbells: u64,
+    /// Descriptors held now.
+    pub held: u32,
+}
+
+/// Where a packet of a class would stand now at one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeRank {
+    /// The node that orders.
+    pub node: NodeId,
+    /// Its child on the way to the class.
+    pub child: NodeId,
+    /// Lower is sooner; what it counts depends on the node: place in the list (priority), bytes at weight 1 ahead of
+    /// virtual time (wfq), bytes left of the turn (drr), the first arrival or deadline (fifo, lstf, edf).
+    pub rank: u64,
+}

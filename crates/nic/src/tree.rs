@@ -1,0 +1,261 @@
+//! The scheduling tree, and its restrictions to what waits behind each limit.
+//!
+//! Why: behind a limit that binds, the same policy decides among those that wait; so one structure serves both.
+//! From: Loom §4.1 (PIFO tree), with one entry for each active child instead of one for each packet.
+//! Not here: flow queues (`bundle`), rates (`limit`), frames.
+//! Invariant: a node is in its parent's order exactly while something below it is active.
+
+use plimsoll_policy::{FlowOrder, NodeId, NodeKind, Program};
+use plimsoll_queues::Bits;
+use plimsoll_units::Nanos;
+
+use crate::order::bundles::Bundles;
+use crate::order::guarantee::Guarantee;
+use crate::order::ranked::Ranked;
+use crate::order::{Entrant, Order, Settlement};
+
+/// Every node of the main tree and of the limits' trees.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Forest {
+    nodes: Vec<Node>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    parent: u32,
+    /// Which child of its parent it is.
+    slot: u32,
+    /// Active children.
+    active: u32,
+    /// Whether the last pick was owed to a guarantee.
+    guaranteed: bool,
+    is_class: bool,
+    /// Whether a node above orders by packets, so that it must hear of each bundle.
+    ranked_above: bool,
+    order: Order,
+    guarantee: Option<Box<Guarantee>>,
+    /// By slot: nodes, or bundles below a class. `NONE` where a restriction has no such child.
+    children: Vec<u32>,
+}
+
+/// A walk down a tree: the bundle that goes next, and where it hangs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pick {
+    pub(crate) bundle: u32,
+    pub(crate) seat: Seat,
+}
+
+/// Where a bundle hangs in a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seat {
+    pub(crate) class: u32,
+    pub(crate) slot: u32,
+}
+
+pub(crate) const NONE: u32 = u32::MAX;
+
+impl Forest {
+    /// Adds a node for `id` of the policy below `parent` (a node of this forest), and returns it.
+    pub(crate) fn add(
+        &mut self,
+        program: &Program,
+        id: NodeId,
+        parent: Option<u32>,
+        largest: u64,
+        minima: bool,
+    ) -> u32 {
+        let index = u32::try_from(self.nodes.len()).expect("fewer nodes than u32 holds");
+        let (slot, ranked_above) = match (parent, program.node(id).parent) {
+            (Some(parent), Some(above)) => {
+                let slot = program.node(above).children.iter().position(|&child| child == id);
+                let slot = slot.expect("a child is listed by its parent");
+                let node = &mut self.nodes[parent as usize];
+                node.children[slot] = index;
+                (slot, node.ranked_above || matches!(node.order, Order::Ranked(_)))
+            }
+            _ => (0, false),
+        };
+        self.nodes.push(Node {
+            parent: parent.unwrap_or(NONE),
+            slot: u32::try_from(slot).expect("fewer children than u32 holds"),
+            active: 0,
+            guaranteed: false,
+            is_class: matches!(program.node(id).kind, NodeKind::Class(_)),
+            ranked_above,
+            order: order_of(program, id, largest),
+            guarantee: if minima { guarantee_of(program, id, largest) } else { None },
+            children: vec![NONE; program.node(id).children.len()],
+        });
+        index
+    }
+
+    /// Hangs a bundle below the class `class` of this forest.
+    pub(crate) fn adopt(&mut self, class: u32, bundle: u32, flow_order: FlowOrder) -> Seat {
+        let node = &mut self.nodes[class as usize];
+        let slot = u32::try_from(node.children.len()).expect("fewer bundles than u32 holds");
+        node.children.push(bundle);
+        if slot == 1 {
+            self.start_ordering(class, flow_order);
+        } else if let Order::Bundles(order) = &mut self.nodes[class as usize].order {
+            order.adopt();
+        }
+        self.announce(class, bundle);
+        Seat { class, slot }
+    }
+
+    /// A class gets its second bundle: from now on there is something to decide.
+    fn start_ordering(&mut self, class: u32, flow_order: FlowOrder) {
+        let mut order = Bundles::new(flow_order);
+        order.adopt();
+        order.adopt();
+        self.nodes[class as usize].order = Order::Bundles(Box::new(order));
+    }
+
+    /// Whether the class was deciding nothing while its only bundle was active: then that one must be entered anew.
+    pub(crate) fn is_active(&self, node: u32) -> bool {
+        self.nodes[node as usize].active > 0
+    }
+
+    /// Enters a bundle that is active already into the order that its class has just been given.
+    pub(crate) fn enter_first(&mut self, class: u32, entrant: &Entrant) {
+        self.nodes[class as usize].order.insert(0, entrant, false);
+    }
+
+    pub(crate) fn bundle_at(&self, class: u32, slot: u32) -> u32 {
+        self.nodes[class as usize].children[slot as usize]
+    }
+
+    fn announce(&mut self, class: u32, bundle: u32) {
+        let mut at = class;
+        while at != NONE {
+            let Node { parent, slot, .. } = self.nodes[at as usize];
+            if parent != NONE
+                && let Order::Ranked(order) = &mut self.nodes[parent as usize].order
+            {
+                order.adopt(bundle, slot);
+            }
+            at = parent;
+        }
+    }
+
+    /// Makes a bundle active below its class. One that returns from a limit keeps its earlier rank.
+    #[inline]
+    pub(crate) fn activate(&mut self, seat: Seat, entrant: &Entrant, returning: bool, now: Nanos) {
+        let Seat { class: mut at, mut slot } = seat;
+        let mut newly = true;
+        loop {
+            let node = &mut self.nodes[at as usize];
+            if newly {
+                node.order.insert(slot, entrant, returning);
+                if let Some(guarantee) = &mut node.guarantee {
+                    guarantee.insert(slot, now);
+                }
+                node.active += 1;
+                newly = node.active == 1;
+            } else if matches!(node.order, Order::Ranked(_)) {
+                node.order.insert(slot, entrant, returning);
+            }
+            if node.parent == NONE || !(newly || node.ranked_above) {
+                return;
+            }
+            (at, slot) = (node.parent, node.slot);
+        }
+    }
+
+    /// The bundle that goes next below `root`.
+    #[inline]
+    pub(crate) fn pick(&mut self, root: u32, now: Nanos) -> Option<Pick> {
+        let mut at = root;
+        if self.nodes[at as usize].active == 0 {
+            return None;
+        }
+        loop {
+            let node = &mut self.nodes[at as usize];
+            let promised = node.guarantee.as_mut().and_then(|guarantee| guarantee.pick(now));
+            node.guaranteed = promised.is_some();
+            let slot = promised.or_else(|| node.order.pick())?;
+            let child = node.children[slot as usize];
+            if node.is_class {
+                return Some(Pick { bundle: child, seat: Seat { class: at, slot } });
+            }
+            at = child;
+        }
+    }
+
+    /// Tells every node on the way up what became of the bundle that [`Forest::pick`] returned last.
+    #[inline]
+    pub(crate) fn settle(&mut self, seat: Seat, outcome: &Settlement) {
+        let Seat { class: mut at, mut slot } = seat;
+        let mut stays = outcome.remains;
+        loop {
+            let node = &mut self.nodes[at as usize];
+            let mut charged = outcome.len;
+            if let Some(guarantee) = &mut node.guarantee {
+                if node.guaranteed && charged > 0 {
+                    guarantee.charge(slot, charged);
+                    charged = 0;
+                }
+                if !stays {
+                    guarantee.remove(slot);
+                }
+            }
+            node.order.settle(slot, charged, outcome, stays);
+            node.active -= u32::from(!stays);
+            stays = node.active > 0;
+            if node.parent == NONE {
+                return;
+            }
+            (at, slot) = (node.parent, node.slot);
+        }
+    }
+
+    /// The bundle, active in this tree, has another head: orders that look at packets must know.
+    pub(crate) fn new_head(&mut self, seat: Seat, entrant: &Entrant) {
+        let Seat { class: mut at, mut slot } = seat;
+        loop {
+            let node = &mut self.nodes[at as usize];
+            if matches!(node.order, Order::Ranked(_) | Order::Bundles(_)) {
+                node.order.insert(slot, entrant, true);
+            }
+            if node.parent == NONE || !node.ranked_above {
+                return;
+            }
+            (at, slot) = (node.parent, node.slot);
+        }
+    }
+
+    pub(crate) fn set_weight(&mut self, node: u32, weight: u32) {
+        let Node { parent, slot, .. } = self.nodes[node as usize];
+        if parent != NONE {
+            self.nodes[parent as usize].order.set_weight(slot, weight);
+        }
+    }
+
+    /// From `class` to its root: the node and the rank that a packet from below would get there.
+    pub(crate) fn ranks(&self, class: u32) -> impl Iterator<Item = u64> + '_ {
+        let mut at = class;
+        core::iter::from_fn(move || {
+            let node = self.nodes.get(at as usize)?;
+            at = node.parent;
+            Some(self.nodes.get(at as usize)?.order.rank(node.slot))
+        })
+    }
+}
+
+fn order_of(program: &Program, id: NodeId, largest: u64) -> Order {
+    let node = program.node(id);
+    let weights = || node.children.iter().map(|&child| program.node(child).weight).collect::<Vec<_>>();
+    match node.kind {
+        NodeKind::Class(_) => Order::One,
+        NodeKind::Priority => Order::Priority(Box::new(Bits::new(node.children.len()))),
+        NodeKind::Wfq => Order::fair(&weights(), largest),
+        NodeKind::Drr => Order::rounds(&weights(), largest),
+        NodeKind::Fifo => Order::Ranked(Box::new(Ranked::new(false))),
+        NodeKind::Lstf | NodeKind::Edf => Order::Ranked(Box::new(Ranked::new(true))),
+    }
+}
+
+fn guarantee_of(program: &Program, id: NodeId, largest: u64) -> Option<Box<Guarantee>> {
+    let minima: Vec<_> = program.node(id).children.iter().map(|&child| program.node(child).min).collect();
+    Guarantee::new(&minima, largest).map(Box::new)
+}
