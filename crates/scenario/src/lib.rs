@@ -11,12 +11,16 @@ mod measure;
 mod model;
 mod policy_file;
 mod problem;
+mod read;
 mod results;
 mod yaml;
 
 pub use expect::{Expectation, Status, Unit, Verdict, judge};
 pub use measure::jain;
-pub use model::{Kind, Measure, Pace, Role, Scenario, System, SystemKind, Tenant, Workload};
+pub use model::{
+    Destination, Kind, Measure, NETWORK, Pace, Role, Scenario, System, SystemKind, Tenant, Workload,
+};
 pub use policy_file::Wiring;
 pub use problem::{Errors, Problem};
+pub use read::Form;
 pub use results::{Results, Run, Sample, WorkloadResult};

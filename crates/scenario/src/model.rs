@@ -6,6 +6,7 @@
 //! Invariant: every name in here refers to something that exists; times fit into `duration`; nothing is empty
 //! that a run needs.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
@@ -37,7 +38,9 @@ pub struct Scenario {
     /// Who holds a vNIC, in the order of the file.
     pub tenants: Vec<Tenant>,
     /// Places beyond the uplink, each with an address of its own.
-    pub destinations: Vec<String>,
+    pub destinations: Vec<Destination>,
+    /// Whether tenants use segmentation offload; off, so that each packet is scheduled alone, unless asked for.
+    pub offload: bool,
     /// What is compared, in the order of the file.
     pub systems: Vec<System>,
     /// Who sends what, and when.
@@ -50,13 +53,30 @@ pub struct Scenario {
     pub(crate) policy: PolicySections,
     /// Whether this is the short form that the test suite runs.
     pub short: bool,
+    /// The folder of the file, from which paths inside start.
+    pub folder: PathBuf,
 }
+
+/// A place beyond the uplink.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// As workloads name it.
+    pub name: String,
+    /// Its address inside [`NETWORK`], as policies match it.
+    pub address: Ipv4Addr,
+}
+
+/// Everything of a scenario is in this network: destination `n` is 10.200.0.n and tenant `n` is 10.200.1.n,
+/// counted from 1 in the order of the file, unless the file gives a destination another address.
+pub const NETWORK: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 200, 0, 0), 16);
 
 /// A tenant and what it is promised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenant {
     /// The operator's name.
     pub name: String,
+    /// Its address inside [`NETWORK`].
+    pub address: Ipv4Addr,
     /// The machine it lives on.
     pub host: String,
     /// Its guaranteed rate.
@@ -315,6 +335,6 @@ pub(crate) struct PolicySections {
     pub tenants: Vec<(String, Vec<(String, Tree)>)>,
     /// `engine:`.
     pub engine: Option<Tree>,
-    /// Where paths inside start.
+    /// Where paths of sub-policies start.
     pub base: PathBuf,
 }

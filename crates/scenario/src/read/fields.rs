@@ -1,0 +1,207 @@
+//! Reading maps and scalars, and noting what is wrong with them.
+//!
+//! Why: each key is read in one line, and no mistake hides another.
+//! From: `docs/scenarios.md`, "Errors".
+//! Not here: which keys there are (`scenario`, `workload`).
+//! Invariant: whoever gets `None` from a key that stands in the file has had its problem noted.
+
+use std::fmt::Display;
+use std::ops::Range;
+use std::str::FromStr;
+
+use crate::problem::{Problem, did_you_mean};
+use crate::yaml::{Key, Tree, Value};
+
+/// Collects problems while a file is read.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    pub problems: Vec<Problem>,
+}
+
+/// A map whose keys are all known.
+#[derive(Clone, Debug)]
+pub(super) struct Fields<'a> {
+    /// Its name, for messages: `workload bulk4`.
+    pub what: String,
+    /// Where to point when a key is missing.
+    pub at: Range<usize>,
+    entries: &'a [(Key, Tree)],
+}
+
+impl<'a> Fields<'a> {
+    pub(super) fn get(&self, key: &str) -> Option<&'a Tree> {
+        self.entries.iter().rfind(|(k, _)| k.text == key).map(|(_, tree)| tree)
+    }
+}
+
+impl Reader {
+    pub(super) fn problem(&mut self, problem: Problem) {
+        self.problems.push(problem);
+    }
+
+    /// The map behind `tree`, with every key in `known`; nothing at all is an empty map.
+    pub(super) fn fields<'a>(
+        &mut self,
+        tree: &'a Tree,
+        at: &Range<usize>,
+        what: &str,
+        known: &[&str],
+    ) -> Fields<'a> {
+        let fields = Fields { what: what.to_owned(), at: at.clone(), entries: self.entries(tree, what) };
+        for (key, _) in fields.entries {
+            if !known.contains(&key.text.as_str()) {
+                self.unknown(&key.at, &format!("{what} has no key"), &key.text, known.iter().copied());
+            }
+        }
+        fields
+    }
+
+    /// The entries of a map with free keys; repeated ones are noted.
+    pub(super) fn entries<'a>(&mut self, tree: &'a Tree, what: &str) -> &'a [(Key, Tree)] {
+        match &tree.value {
+            Value::Null => &[],
+            Value::Map(entries) => {
+                for (n, (key, _)) in entries.iter().enumerate() {
+                    if entries[..n].iter().any(|(other, _)| other.text == key.text) {
+                        let problem =
+                            Problem::new(key.at.clone(), format!("`{}` stands twice in {what}", key.text));
+                        self.problem(problem.label("again").help("keep one of them"));
+                    }
+                }
+                entries
+            }
+            _ => {
+                let problem = Problem::new(tree.at.clone(), format!("{what} is a map of keys and values"));
+                self.problem(problem.label("not a map").help("write `key: value` lines, or `{key: value}`"));
+                &[]
+            }
+        }
+    }
+
+    pub(super) fn unknown<'a>(
+        &mut self,
+        at: &Range<usize>,
+        message: &str,
+        word: &str,
+        known: impl Iterator<Item = &'a str> + Clone,
+    ) {
+        let near = did_you_mean(word, known.clone()).map(|near| format!("did you mean `{near}`? "));
+        let all: Vec<&str> = known.collect();
+        let all = if all.is_empty() {
+            "there is none".to_owned()
+        } else {
+            format!("there are `{}`", all.join("`, `"))
+        };
+        let problem = Problem::new(at.clone(), format!("{message} `{word}`")).label("unknown");
+        self.problem(problem.help(format!("{}{all}", near.unwrap_or_default())));
+    }
+
+    pub(super) fn missing(&mut self, fields: &Fields<'_>, key: &str, example: &str) {
+        let problem = Problem::new(fields.at.clone(), format!("{} has no `{key}`", fields.what));
+        self.problem(problem.label(format!("`{key}` is missing")).help(format!("add `{key}: {example}`")));
+    }
+
+    /// The text of a scalar.
+    pub(super) fn text<'a>(&mut self, tree: &'a Tree) -> Option<&'a str> {
+        if let Value::Text(text) = &tree.value {
+            return Some(text);
+        }
+        let problem = Problem::new(tree.at.clone(), "one value belongs here, and no list or map");
+        self.problem(problem.label("not a single value"));
+        None
+    }
+
+    /// A scalar of some kind; its parser's error says what is wanted.
+    pub(super) fn parse<T: FromStr<Err: Display>>(&mut self, tree: &Tree, want: &str) -> Option<T> {
+        let text = self.text(tree)?;
+        match text.parse() {
+            Ok(value) => Some(value),
+            Err(_) => {
+                let problem = Problem::new(tree.at.clone(), format!("`{text}` is not {want}"));
+                self.problem(problem.label("not understood").help(format!("write {want}")));
+                None
+            }
+        }
+    }
+
+    /// The value of a key, or what holds without it.
+    pub(super) fn value<T: FromStr<Err: Display>>(
+        &mut self,
+        fields: &Fields<'_>,
+        key: &str,
+        want: &str,
+        default: T,
+    ) -> T {
+        fields.get(key).and_then(|tree| self.parse(tree, want)).unwrap_or(default)
+    }
+
+    /// The value of a key that may be absent.
+    pub(super) fn optional<T: FromStr<Err: Display>>(
+        &mut self,
+        fields: &Fields<'_>,
+        key: &str,
+        want: &str,
+    ) -> Option<T> {
+        fields.get(key).and_then(|tree| self.parse(tree, want))
+    }
+
+    /// A count from 1 to `most`.
+    pub(super) fn count(&mut self, fields: &Fields<'_>, key: &str, default: u32, most: u32) -> u32 {
+        let Some(tree) = fields.get(key) else { return default };
+        let want = format!("a whole number from 1 to {most}");
+        let Some(count) = self.parse::<u32>(tree, &want) else { return default };
+        if !(1..=most).contains(&count) {
+            let problem = Problem::new(tree.at.clone(), format!("`{key}` is {count}"));
+            self.problem(problem.label("out of range").help(format!("write {want}")));
+        }
+        count
+    }
+
+    /// One of several words.
+    pub(super) fn choice<T: Copy>(&mut self, tree: &Tree, what: &str, choices: &[(&str, T)]) -> Option<T> {
+        let text = self.text(tree)?;
+        let found = choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
+        if found.is_none() {
+            self.unknown(
+                &tree.at,
+                &format!("there is no {what}"),
+                text,
+                choices.iter().map(|(name, _)| *name),
+            );
+        }
+        found
+    }
+
+    pub(super) fn flag(&mut self, fields: &Fields<'_>, key: &str, default: bool) -> bool {
+        let choice =
+            fields.get(key).map(|tree| self.choice(tree, "such answer", &[("true", true), ("false", false)]));
+        choice.flatten().unwrap_or(default)
+    }
+
+    /// The items of a list.
+    pub(super) fn list<'a>(&mut self, tree: &'a Tree, what: &str) -> &'a [Tree] {
+        match &tree.value {
+            Value::Null => &[],
+            Value::List(items) => items,
+            _ => {
+                let problem = Problem::new(tree.at.clone(), format!("{what} is a list"));
+                self.problem(
+                    problem.label("not a list").help("write `[a, b]`, or one `- item` on each line"),
+                );
+                &[]
+            }
+        }
+    }
+
+    /// Whether a name can stand in an expectation.
+    pub(super) fn name(&mut self, key: &Key, what: &str) {
+        let mut letters = key.text.chars();
+        let good = letters.next().is_some_and(|c| c.is_ascii_alphabetic())
+            && letters.all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if !good || key.text == "line" || key.text == "per" {
+            let problem = Problem::new(key.at.clone(), format!("`{}` cannot name a {what}", key.text));
+            let help = "names are letters, digits and `_`, begin with a letter, and are not `line` or `per`; expectations use them";
+            self.problem(problem.label("not a name").help(help));
+        }
+    }
+}

@@ -1,0 +1,488 @@
+//! Reads a scenario file.
+//!
+//! Why: an operator should learn every mistake before anything runs, in one go.
+//! From: `docs/scenarios.md`, which this follows key by key.
+//! Not here: the policy's own rules; [`Scenario::check_policies`] asks `plimsoll-policy`.
+//! Invariant: any text is answered with a scenario or with problems.
+
+mod fields;
+mod policy;
+mod workload;
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use plimsoll_units::{BitRate, Span};
+
+use crate::expect::{self, Expectation, Names};
+use crate::model::{
+    Destination, Measure, NETWORK, PolicySections, Scenario, System, SystemKind, Tenant, Workload,
+};
+use crate::problem::{Errors, Problem};
+use crate::yaml::{self, Tree, Value};
+use fields::{Fields, Reader};
+
+/// How much of a scenario to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// As written.
+    Full,
+    /// With `short:` applied, as the test suite runs it.
+    Short,
+}
+
+const KEYS: [&str; 20] = [
+    "name",
+    "about",
+    "rate",
+    "mtu",
+    "duration",
+    "warmup",
+    "pairs",
+    "seed",
+    "offload",
+    "hosts",
+    "tenants",
+    "destinations",
+    "systems",
+    "workloads",
+    "measure",
+    "expect",
+    "policy",
+    "limits",
+    "engine",
+    "policy_file",
+];
+const SYSTEM_KEYS: [&str; 7] = ["kind", "queues", "policy", "limits", "engine", "policy_file", "tenants"];
+const SHORT_KEYS: [&str; 4] = ["time", "pairs", "systems", "expect"];
+/// Keys of a tenant: ours, and those that go into the policy file as they are.
+const TENANT_KEYS: [&str; 8] = ["host", "min", "max", "weight", "policy", "burst", "via", "descriptors"];
+
+impl Scenario {
+    /// Reads a file in one of its forms. A file that cannot be read is a problem like any other.
+    pub fn load(path: &Path, form: Form) -> Result<Self, Errors> {
+        let name = path.to_string_lossy();
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            let problem = Problem::new(0..0, format!("{name}: {error}")).label("no text");
+            Errors::new(vec![problem.help("give the path of a scenario file")], &name, "")
+        })?;
+        Self::parse(&text, &name, path.parent().unwrap_or(Path::new("")), form)
+    }
+
+    /// Reads a file's text; `name` is for messages, and paths inside start from `folder`.
+    ///
+    /// ```
+    /// use plimsoll_scenario::{Form, Scenario};
+    /// let text = "
+    /// name: two
+    /// rate: 100Mbps
+    /// duration: 5s
+    /// systems: [plimsoll]
+    /// tenants: {a: {}, b: {}}
+    /// workloads:
+    ///   few:  {tenant: a, kind: bulk, flows: 1}
+    ///   many: {tenant: b, kind: bulk, flows: 16}
+    /// expect:
+    ///   - plimsoll.a.throughput[2s..5s] ~ plimsoll.b.throughput[2s..5s] +- 8%
+    /// ";
+    /// let scenario = Scenario::parse(text, "two.yaml", "".as_ref(), Form::Full).unwrap();
+    /// assert_eq!(scenario.workloads[1].to, "world");
+    /// ```
+    pub fn parse(text: &str, name: &str, folder: &Path, form: Form) -> Result<Self, Errors> {
+        let tree = yaml::parse(text).map_err(|problem| Errors::new(vec![*problem], name, text))?;
+        let mut reader = Reader::default();
+        let scenario = reader.scenario(&tree, text, folder, form);
+        match scenario {
+            Some(scenario) if reader.problems.is_empty() => Ok(scenario),
+            _ => Err(Errors::new(reader.problems, name, text)),
+        }
+    }
+}
+
+impl Reader {
+    fn scenario(&mut self, tree: &Tree, text: &str, folder: &Path, form: Form) -> Option<Scenario> {
+        let known: Vec<&str> = KEYS.into_iter().chain(["short"]).collect();
+        let first_line = 0..text.find('\n').unwrap_or(text.len());
+        let file = self.fields(tree, &first_line, "the scenario", &known);
+        let duration = self.required_span(&file, "duration", "20s");
+        let policy = self.sections(&file, folder);
+        let mut scenario = Scenario {
+            name: self.title(&file),
+            about: file.get("about").and_then(|tree| self.text(tree)).unwrap_or_default().trim().to_owned(),
+            rate: self.rate_of_uplink(&file),
+            mtu: self.count(&file, "mtu", 1_500, 9_000),
+            duration,
+            warmup: self.value(&file, "warmup", "a time such as `1s`", Span::ZERO),
+            pairs: self.count(&file, "pairs", 1, 100),
+            seed: self.value(&file, "seed", "a whole number", 1),
+            hosts: self.hosts(&file),
+            tenants: Vec::new(),
+            destinations: self.destinations(&file),
+            offload: self.flag(&file, "offload", false),
+            systems: self.systems(&file, folder),
+            workloads: Vec::new(),
+            measure: self.measure(&file),
+            expect: Vec::new(),
+            policy,
+            short: form == Form::Short,
+            folder: folder.to_owned(),
+        };
+        scenario.tenants = self.tenants(&file, &scenario);
+        scenario.workloads = self.workloads(&file, &scenario);
+        if scenario.warmup >= scenario.duration {
+            let at = file.get("warmup").map_or(first_line, |tree| tree.at.clone());
+            let problem = Problem::new(at, format!("the warm-up of {} fills the whole run", scenario.warmup));
+            self.problem(problem.label("too long").help("make it shorter than `duration`"));
+        }
+        scenario.expect = self.expectations(file.get("expect"), &scenario, text);
+        if let Some(tree) = file.get("short") {
+            self.shorten(tree, &mut scenario, text, form);
+        } else if form == Form::Short {
+            scenario.pairs = 1;
+        }
+        Some(scenario)
+    }
+
+    fn title(&mut self, file: &Fields<'_>) -> String {
+        let Some(tree) = file.get("name") else {
+            self.missing(file, "name", "noisy-neighbour");
+            return String::new();
+        };
+        let name = self.text(tree).unwrap_or("unnamed");
+        if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_') {
+            let problem = Problem::new(tree.at.clone(), format!("`{name}` cannot name a scenario"));
+            self.problem(
+                problem
+                    .label("not a name")
+                    .help("use letters, digits, `-` and `_`: the report's folder is called so"),
+            );
+        }
+        name.to_owned()
+    }
+
+    fn rate_of_uplink(&mut self, file: &Fields<'_>) -> BitRate {
+        if file.get("rate").is_none() {
+            self.missing(file, "rate", "100Mbps");
+        }
+        self.value(file, "rate", "a rate such as `100Mbps`", BitRate::mbps(100))
+    }
+
+    fn required_span(&mut self, file: &Fields<'_>, key: &str, example: &str) -> Span {
+        if file.get(key).is_none() {
+            self.missing(file, key, example);
+        }
+        let span = self.value(file, key, "a time such as `20s`", Span::secs(20));
+        if let Some(tree) = file.get(key).filter(|_| span < Span::millis(100) || span > Span::secs(86_400)) {
+            let problem = Problem::new(tree.at.clone(), format!("`{key}` is {span}"));
+            self.problem(problem.label("out of range").help("write a time from 100ms to 24h"));
+        }
+        span
+    }
+
+    fn hosts(&mut self, file: &Fields<'_>) -> Vec<String> {
+        let Some(tree) = file.get("hosts") else { return vec!["host".to_owned()] };
+        let items = self.list(tree, "`hosts`");
+        let hosts: Vec<String> = items.iter().filter_map(|item| self.text(item).map(str::to_owned)).collect();
+        if hosts.is_empty() {
+            let problem = Problem::new(tree.at.clone(), "no host is named").label("empty");
+            self.problem(problem.help("name one, or leave `hosts` away"));
+            return vec!["host".to_owned()];
+        }
+        hosts
+    }
+
+    /// A list of names, or a map from names to addresses.
+    fn destinations(&mut self, file: &Fields<'_>) -> Vec<Destination> {
+        let implied = |n: usize| Ipv4Addr::new(10, 200, 0, u8::try_from(n + 1).unwrap_or(u8::MAX));
+        let Some(tree) = file.get("destinations") else {
+            return vec![Destination { name: "world".to_owned(), address: implied(0) }];
+        };
+        let mut found: Vec<Destination> = Vec::new();
+        if let Value::Map(entries) = &tree.value {
+            for (n, (key, value)) in entries.iter().enumerate() {
+                let given = !matches!(value.value, Value::Null);
+                let address = given.then(|| self.parse(value, "an address such as `10.200.0.1`")).flatten();
+                found.push(Destination { name: key.text.clone(), address: address.unwrap_or(implied(n)) });
+            }
+        } else {
+            for (n, item) in self.list(tree, "`destinations`").iter().enumerate() {
+                let name = self.text(item).unwrap_or_default().to_owned();
+                found.push(Destination { name, address: implied(n) });
+            }
+        }
+        for (n, destination) in found.iter().enumerate() {
+            let octets = destination.address.octets();
+            let inside = octets[..2] == NETWORK.0.octets()[..2] && octets[2] != 1;
+            let again = found[..n]
+                .iter()
+                .any(|other| other.address == destination.address || other.name == destination.name);
+            if !inside || again || found.len() > 200 {
+                let message =
+                    format!("destination `{}` cannot be at {}", destination.name, destination.address);
+                let help = "names and addresses are unique, inside 10.200.0.0/16 and outside of the tenants' 10.200.1.0/24";
+                self.problem(Problem::new(tree.at.clone(), message).label("these destinations").help(help));
+            }
+        }
+        found
+    }
+
+    fn measure(&mut self, file: &Fields<'_>) -> Measure {
+        let default = Measure { window: Span::millis(50), cpu: false };
+        let Some(tree) = file.get("measure") else { return default };
+        let fields = self.fields(tree, &tree.at, "`measure`", &["window", "cpu"]);
+        let window = self.value(&fields, "window", "a time such as `50ms`", default.window);
+        if let Some(tree) = fields.get("window").filter(|_| window < Span::millis(1)) {
+            let problem = Problem::new(tree.at.clone(), format!("`window` is {window}"));
+            self.problem(problem.label("too short").help("a window holds at least 1ms"));
+        }
+        Measure { window, cpu: self.flag(&fields, "cpu", default.cpu) }
+    }
+
+    fn systems(&mut self, file: &Fields<'_>, folder: &Path) -> Vec<System> {
+        let Some(tree) = file.get("systems") else {
+            self.missing(file, "systems", "[fifo, htb, plimsoll]");
+            return Vec::new();
+        };
+        let mut systems: Vec<System> = Vec::new();
+        for item in self.list(tree, "`systems`") {
+            let Some(system) = self.system(item, folder) else { continue };
+            if systems.iter().any(|other| other.name == system.name) {
+                let problem =
+                    Problem::new(item.at.clone(), format!("there are two systems `{}`", system.name));
+                self.problem(
+                    problem.label("again").help("name it otherwise: `{other_name: {kind: plimsoll}}`"),
+                );
+            }
+            systems.push(system);
+        }
+        if systems.is_empty() {
+            let problem = Problem::new(tree.at.clone(), "no system is to be run").label("nothing to run");
+            self.problem(problem.help("add `systems: [fifo, htb, plimsoll]`"));
+        }
+        systems
+    }
+
+    /// `fifo`, or `{name: {kind: fifo, ...}}`.
+    fn system(&mut self, item: &Tree, folder: &Path) -> Option<System> {
+        let kinds = SystemKind::ALL.map(|kind| (kind.name(), kind));
+        let Value::Map(entries) = &item.value else {
+            let kind = self.choice(item, "system", &kinds)?;
+            return Some(System { name: kind.name().to_owned(), kind, queues: 4, policy: None });
+        };
+        let [(key, tree)] = entries.as_slice() else {
+            let problem = Problem::new(item.at.clone(), "a system in the list has one name");
+            self.problem(problem.label("several").help("write `- name: {kind: plimsoll, policy: ..}`"));
+            return None;
+        };
+        self.name(key, "system");
+        let fields = self.fields(tree, &key.at, &format!("system `{}`", key.text), &SYSTEM_KEYS);
+        let named = kinds.iter().find(|(name, _)| *name == key.text).map(|(_, kind)| *kind);
+        let kind = match fields.get("kind") {
+            Some(tree) => self.choice(tree, "system", &kinds)?,
+            None => named.or_else(|| {
+                self.missing(&fields, "kind", "plimsoll");
+                None
+            })?,
+        };
+        let own = ["policy", "limits", "engine", "policy_file", "tenants"];
+        let policy = own.iter().any(|key| fields.get(key).is_some()).then(|| self.sections(&fields, folder));
+        Some(System { name: key.text.clone(), kind, queues: self.count(&fields, "queues", 4, 256), policy })
+    }
+
+    fn tenants(&mut self, file: &Fields<'_>, scenario: &Scenario) -> Vec<Tenant> {
+        let Some(tree) = file.get("tenants") else {
+            self.missing(file, "tenants", "{shop: {min: 20Mbps}, batch: {}}");
+            return Vec::new();
+        };
+        let mut tenants = Vec::new();
+        for (n, (key, tree)) in self.entries(tree, "`tenants`").iter().enumerate() {
+            self.name(key, "tenant");
+            let fields = self.fields(tree, &key.at, &format!("tenant `{}`", key.text), &TENANT_KEYS);
+            let host =
+                fields.get("host").and_then(|tree| self.text(tree)).unwrap_or(&scenario.hosts[0]).to_owned();
+            if let Some(tree) = fields.get("host").filter(|_| !scenario.hosts.contains(&host)) {
+                self.unknown(&tree.at, "there is no host", &host, scenario.hosts.iter().map(String::as_str));
+            }
+            let address = Ipv4Addr::new(10, 200, 1, u8::try_from(n + 1).unwrap_or(u8::MAX));
+            tenants.push(self.tenant(&key.text, host, address, &scenario.policy));
+        }
+        if tenants.is_empty() || tenants.len() > 250 {
+            let problem = Problem::new(tree.at.clone(), format!("there are {} tenants", tenants.len()));
+            self.problem(problem.label("out of range").help("name from 1 to 250 tenants"));
+        }
+        tenants
+    }
+
+    /// The envelope comes from the policy's sections, which may lie in another file.
+    fn tenant(&mut self, name: &str, host: String, address: Ipv4Addr, policy: &PolicySections) -> Tenant {
+        let entries = policy.tenants.iter().find(|(tenant, _)| tenant == name).map(|(_, entries)| entries);
+        let value =
+            |key: &str| entries.and_then(|entries| entries.iter().find(|(k, _)| k == key)).map(|(_, v)| v);
+        let mut rate = |key| value(key).and_then(|tree| self.parse(tree, "a rate such as `20Mbps`"));
+        let (min, max) = (rate("min"), rate("max"));
+        let weight = value("weight").and_then(|tree| self.parse(tree, "a whole number")).unwrap_or(1);
+        Tenant { name: name.to_owned(), address, host, min, max, weight }
+    }
+
+    fn workloads(&mut self, file: &Fields<'_>, scenario: &Scenario) -> Vec<Workload> {
+        let Some(tree) = file.get("workloads") else {
+            self.missing(file, "workloads", "{few: {tenant: a, kind: bulk, flows: 4}}");
+            return Vec::new();
+        };
+        let tenants: Vec<&str> = scenario.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+        let places: Vec<&str> = scenario.destinations.iter().map(|place| place.name.as_str()).collect();
+        let mut workloads: Vec<Workload> = Vec::new();
+        for (n, (key, tree)) in self.entries(tree, "`workloads`").iter().enumerate() {
+            self.name(key, "workload");
+            if tenants.contains(&key.text.as_str()) {
+                let problem =
+                    Problem::new(key.at.clone(), format!("`{}` is a tenant and a workload", key.text));
+                self.problem(
+                    problem.label("name taken").help("name the workload otherwise; expectations use both"),
+                );
+            }
+            let Some(mut workload) = self.workload(key, tree, n, scenario.duration) else { continue };
+            let at = |key: &str| tree.get(key).map_or(tree.at.clone(), |tree| tree.at.clone());
+            if !tenants.contains(&workload.tenant.as_str()) {
+                self.unknown(&at("tenant"), "there is no tenant", &workload.tenant, tenants.iter().copied());
+            }
+            if tree.get("to").is_none() {
+                workload.to = places.first().copied().unwrap_or_default().to_owned();
+            } else if !places.contains(&workload.to.as_str()) {
+                self.unknown(&at("to"), "there is no destination", &workload.to, places.iter().copied());
+            }
+            if let Some(other) = workloads.iter().find(|other| other.port == workload.port) {
+                let message =
+                    format!("`{}` and `{}` both use port {}", other.name, workload.name, workload.port);
+                let problem = Problem::new(at("port"), message).label("port taken");
+                self.problem(problem.help("give one of them another `port`; ports tell workloads apart"));
+            }
+            workloads.push(workload);
+        }
+        workloads
+    }
+
+    /// Lines, or maps of `that` and `because`.
+    fn expectations(&mut self, tree: Option<&Tree>, scenario: &Scenario, text: &str) -> Vec<Expectation> {
+        let Some(tree) = tree else { return Vec::new() };
+        let systems: Vec<String> = scenario.systems.iter().map(|system| system.name.clone()).collect();
+        let answered = |name: &str| {
+            let mut own = scenario.workloads.iter().filter(|w| w.name == name || w.tenant == name);
+            own.any(|workload| workload.kind.has_latency())
+        };
+        let tenants = scenario.tenants.iter().map(|tenant| &tenant.name);
+        let subjects = tenants.chain(scenario.workloads.iter().map(|workload| &workload.name));
+        let subjects: Vec<(String, bool)> = subjects.map(|name| (name.clone(), answered(name))).collect();
+        let names = Names {
+            systems: &systems,
+            subjects: &subjects,
+            duration: scenario.duration,
+            warmup: scenario.warmup,
+            window: scenario.measure.window,
+            cpu: scenario.measure.cpu,
+        };
+        let mut found = Vec::new();
+        for item in self.list(tree, "`expect`") {
+            let (that, because) = match &item.value {
+                Value::Map(_) => {
+                    let fields = self.fields(item, &item.at, "an expectation", &["that", "because"]);
+                    (fields.get("that"), fields.get("because").and_then(|tree| self.text(tree)))
+                }
+                _ => (Some(item), None),
+            };
+            let Some(that) = that else {
+                let problem =
+                    Problem::new(item.at.clone(), "an expectation has no `that`").label("expects nothing");
+                self.problem(problem.help("write `- that: a.b.p99 <= 5ms`, or the line alone"));
+                continue;
+            };
+            found.extend(self.expectation(that, because, &names, text));
+        }
+        found
+    }
+
+    fn expectation(
+        &mut self,
+        tree: &Tree,
+        because: Option<&str>,
+        names: &Names<'_>,
+        text: &str,
+    ) -> Option<Expectation> {
+        let line = self.text(tree)?;
+        let parsed = expect::parse(line);
+        let problems = match &parsed {
+            Ok(expectation) => expect::check(expectation, names),
+            Err(problem) => vec![(**problem).clone()],
+        };
+        for mut problem in problems {
+            problem.at = within(tree, line, problem.at, text);
+            self.problem(problem);
+        }
+        let mut expectation = parsed.ok()?;
+        expectation.because = because.map(|because| because.trim().to_owned());
+        Some(expectation)
+    }
+
+    /// Applies `short:`; reads it also for the full form, so that its mistakes show.
+    fn shorten(&mut self, tree: &Tree, scenario: &mut Scenario, text: &str, form: Form) {
+        let fields = self.fields(tree, &tree.at, "`short`", &SHORT_KEYS);
+        let time: f64 = self.value(&fields, "time", "a number such as `0.25`", 1.0);
+        if let Some(tree) = fields.get("time").filter(|_| !(0.01..=1.0).contains(&time)) {
+            let problem = Problem::new(tree.at.clone(), format!("`time` is {time}")).label("out of range");
+            self.problem(problem.help("write a number from 0.01 to 1: every moment comes that much earlier"));
+        }
+        let pairs = self.count(&fields, "pairs", 1, 100);
+        let names: Vec<&str> = match fields.get("systems") {
+            None => scenario.systems.iter().map(|system| system.name.as_str()).collect(),
+            Some(tree) => self.list(tree, "`systems`").iter().filter_map(|item| self.text(item)).collect(),
+        };
+        for name in &names {
+            if !scenario.systems.iter().any(|system| system.name == *name) {
+                let known = scenario.systems.iter().map(|system| system.name.as_str());
+                let at = fields.get("systems").map_or(tree.at.clone(), |tree| tree.at.clone());
+                self.unknown(&at, "there is no system", name, known);
+            }
+        }
+        let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+        let mut short = scenario.clone();
+        short.scale(time.clamp(0.01, 1.0));
+        short.pairs = pairs;
+        short.systems.retain(|system| names.contains(&system.name));
+        short
+            .expect
+            .retain(|expectation| expectation.systems().iter().all(|name| names.iter().any(|n| n == name)));
+        if let Some(tree) = fields.get("expect") {
+            short.expect = self.expectations(Some(tree), &short, text);
+        }
+        if form == Form::Short {
+            *scenario = short;
+        }
+    }
+}
+
+impl Scenario {
+    fn scale(&mut self, time: f64) {
+        let scale = |span: &mut Span| *span = expect::scaled(*span, time);
+        scale(&mut self.duration);
+        scale(&mut self.warmup);
+        for workload in &mut self.workloads {
+            scale(&mut workload.start);
+            scale(&mut workload.stop);
+        }
+        for expectation in &mut self.expect {
+            expectation.scale(time);
+        }
+    }
+}
+
+/// Where a part of a scalar's text stands in the file; the whole scalar where it was quoted or folded.
+fn within(tree: &Tree, line: &str, part: std::ops::Range<usize>, text: &str) -> std::ops::Range<usize> {
+    let rest = &text[tree.at.start..];
+    let quote = usize::from(rest.starts_with('"') || rest.starts_with('\''));
+    if rest[quote..].starts_with(line) {
+        let start = tree.at.start + quote;
+        start + part.start..start + part.end
+    } else {
+        tree.at.clone()
+    }
+}

@@ -1,0 +1,192 @@
+//! Reading workloads.
+//!
+//! Why: each kind has keys of its own, and a key of another kind is a mistake.
+//! From: `docs/scenarios.md`, "Workloads".
+//! Not here: whether tenants and destinations exist (`scenario`).
+//! Invariant: ports are unique; times lie inside the run.
+
+use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
+
+use super::fields::{Fields, Reader};
+use crate::model::{Kind, Pace, Role, Workload};
+use crate::problem::Problem;
+use crate::yaml::{Key, Tree};
+
+const COMMON: [&str; 7] = ["tenant", "kind", "to", "start", "stop", "dscp", "port"];
+
+/// Keys of each kind beside the common ones.
+const KINDS: [(&str, &[&str]); 9] = [
+    ("bulk", &["flows"]),
+    ("udp", &["size", "rate", "flows"]),
+    ("request_response", &["role", "request", "response", "connections", "rate"]),
+    ("probe", &["size", "rate"]),
+    ("on_off", &["flows", "on", "off"]),
+    ("shuffle", &["flows", "block", "pause"]),
+    ("iperf3", &["flows", "udp"]),
+    ("memcached", &["role", "key", "value", "connections", "rate"]),
+    ("sockperf", &["size", "rate", "protocol"]),
+];
+
+/// Ports of the servers' sides, unless given: below the ephemeral ones.
+const FIRST_PORT: u16 = 5_001;
+
+const SIZE: &str = "a size such as `1400B` or `32KiB`";
+const TIME: &str = "a time such as `2s` or `50ms`";
+const COUNT: &str = "a number of requests a second, such as `500`";
+
+impl Reader {
+    /// Reads the workload with number `index`, in a run of `duration`.
+    pub(super) fn workload(
+        &mut self,
+        key: &Key,
+        tree: &Tree,
+        index: usize,
+        duration: Span,
+    ) -> Option<Workload> {
+        let what = format!("workload `{}`", key.text);
+        let kinds = KINDS.map(|(name, keys)| (name, (name, keys)));
+        let all: Vec<&str> = KINDS.iter().flat_map(|(_, keys)| *keys).copied().chain(COMMON).collect();
+        let Some(kind) = tree.get("kind") else {
+            let fields = self.fields(tree, &key.at, &what, &all);
+            self.missing(&fields, "kind", "bulk");
+            return None;
+        };
+        let (kind, keys) = self.choice(kind, "kind of workload", &kinds)?;
+        let known: Vec<&str> = COMMON.into_iter().chain(keys.iter().copied()).collect();
+        let what = format!("{what} of kind {kind}");
+        let fields = self.fields(tree, &key.at, &what, &known);
+
+        let start = self.value(&fields, "start", TIME, Span::ZERO);
+        let stop = self.value(&fields, "stop", TIME, duration);
+        self.times(&fields, start, stop, duration);
+        let port = FIRST_PORT.saturating_add(u16::try_from(index).unwrap_or(u16::MAX));
+        let port = self.value(&fields, "port", "a port below 32768", port);
+        let dscp: u8 = self.value(&fields, "dscp", "a DSCP from 0 to 63", 0);
+        if let Some(tree) = fields.get("dscp").filter(|_| dscp > 63) {
+            self.problem(Problem::new(tree.at.clone(), format!("`dscp` is {dscp}")).label("above 63"));
+        }
+        if let Some(tree) = fields.get("port").filter(|_| port == 0 || port >= 32_768) {
+            let problem = Problem::new(tree.at.clone(), format!("`port` is {port}")).label("out of range");
+            self.problem(problem.help("ports from 32768 belong to clients; use a lower one"));
+        }
+        let tenant = match fields.get("tenant") {
+            Some(tree) => self.text(tree)?.to_owned(),
+            None => {
+                self.missing(&fields, "tenant", "shop");
+                return None;
+            }
+        };
+        let to = fields.get("to").and_then(|tree| self.text(tree)).unwrap_or_default().to_owned();
+        let kind = self.kind(kind, &fields)?;
+        Some(Workload { name: key.text.clone(), tenant, to, kind, start, stop, dscp, port })
+    }
+
+    fn times(&mut self, fields: &Fields<'_>, start: Span, stop: Span, duration: Span) {
+        let at = |key| fields.get(key).map_or(fields.at.clone(), |tree: &Tree| tree.at.clone());
+        if stop > duration {
+            let problem =
+                Problem::new(at("stop"), format!("{} stops at {stop}, the run at {duration}", fields.what));
+            self.problem(problem.label("too late").help("stop earlier, or raise `duration`"));
+        } else if start >= stop {
+            let problem =
+                Problem::new(at("start"), format!("{} starts at {start} and stops at {stop}", fields.what));
+            self.problem(
+                problem.label("never runs").help("start before the stop and before the end of the run"),
+            );
+        }
+    }
+
+    fn kind(&mut self, kind: &str, fields: &Fields<'_>) -> Option<Kind> {
+        let flows = self.count(fields, "flows", 1, 4_096);
+        let size = |reader: &mut Self, key, default| reader.size(fields, key, default);
+        Some(match kind {
+            "bulk" => Kind::Bulk { flows },
+            "udp" => {
+                Kind::Udp { size: size(self, "size", Bytes::new(1_400)), pace: self.pace(fields)?, flows }
+            }
+            "request_response" => Kind::RequestResponse {
+                role: self.role(fields, Role::Client),
+                request: size(self, "request", Bytes::new(128)),
+                response: size(self, "response", Bytes::new(128)),
+                connections: self.count(fields, "connections", 1, 4_096),
+                rate: self.rate(fields),
+            },
+            "probe" => Kind::Probe {
+                size: size(self, "size", Bytes::new(64)),
+                rate: self.rate(fields).unwrap_or(100),
+            },
+            "on_off" => Kind::OnOff {
+                flows,
+                on: self.value(fields, "on", TIME, Span::millis(500)),
+                off: self.value(fields, "off", TIME, Span::millis(500)),
+            },
+            "shuffle" => Kind::Shuffle {
+                flows,
+                block: size(self, "block", Bytes::new(250_000)),
+                pause: self.value(fields, "pause", TIME, Span::ZERO),
+            },
+            "iperf3" => {
+                let udp: Option<BitRate> = self.optional(fields, "udp", "a rate such as `5Mbps`");
+                Kind::Iperf3 { flows, udp }
+            }
+            "memcached" => Kind::Memcached {
+                role: self.role(fields, Role::Server),
+                key: size(self, "key", Bytes::new(32)),
+                value: size(self, "value", Bytes::new(1_000)),
+                connections: self.count(fields, "connections", 1, 4_096),
+                rate: self.rate(fields),
+            },
+            _ => Kind::Sockperf {
+                size: size(self, "size", Bytes::new(64)),
+                rate: self.rate(fields).unwrap_or(500),
+                tcp: self.protocol(fields),
+            },
+        })
+    }
+
+    fn size(&mut self, fields: &Fields<'_>, key: &str, default: Bytes) -> Bytes {
+        let size = self.value(fields, key, SIZE, default);
+        let most = if matches!(key, "size") { Bytes::new(65_000) } else { Bytes::new(1 << 30) };
+        if let Some(tree) = fields.get(key).filter(|_| size == Bytes::ZERO || size > most) {
+            let problem = Problem::new(tree.at.clone(), format!("`{key}` is {size}")).label("out of range");
+            self.problem(problem.help(format!("write a size from 1B to {most}")));
+        }
+        size
+    }
+
+    fn pace(&mut self, fields: &Fields<'_>) -> Option<Pace> {
+        let Some(tree) = fields.get("rate") else {
+            self.missing(fields, "rate", "5Mbps");
+            return None;
+        };
+        let text = self.text(tree)?;
+        if text == "flood" {
+            return Some(Pace::Flood);
+        }
+        if let Ok(rate) = text.parse::<PacketRate>() {
+            return Some(Pace::Packets(rate));
+        }
+        self.parse::<BitRate>(tree, "`flood`, a rate such as `5Mbps` or a packet rate such as `2kpps`")
+            .map(Pace::Bits)
+    }
+
+    fn rate(&mut self, fields: &Fields<'_>) -> Option<u32> {
+        fields.get("rate")?;
+        let rate = self.optional::<u32>(fields, "rate", COUNT)?;
+        if rate == 0 {
+            let at = fields.get("rate").map_or(fields.at.clone(), |tree| tree.at.clone());
+            self.problem(Problem::new(at, "`rate` is 0").label("never asks").help(format!("write {COUNT}")));
+        }
+        Some(rate)
+    }
+
+    fn role(&mut self, fields: &Fields<'_>, default: Role) -> Role {
+        let roles = [("client", Role::Client), ("server", Role::Server)];
+        fields.get("role").and_then(|tree| self.choice(tree, "role", &roles)).unwrap_or(default)
+    }
+
+    fn protocol(&mut self, fields: &Fields<'_>) -> bool {
+        let protocols = [("udp", false), ("tcp", true)];
+        fields.get("protocol").and_then(|tree| self.choice(tree, "protocol", &protocols)).unwrap_or(false)
+    }
+}

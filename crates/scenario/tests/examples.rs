@@ -1,0 +1,25 @@
+//! Every scenario in `examples/` reads in both forms.
+
+use std::path::{Path, PathBuf};
+
+use plimsoll_scenario::{Form, Scenario};
+
+fn examples() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let mut found = vec![root.join("noisy-neighbour.yaml")];
+    let papers = std::fs::read_dir(root.join("papers/loom")).expect("examples/papers/loom is there");
+    found.extend(papers.map(|entry| entry.expect("readable").path()));
+    found.sort();
+    found
+}
+
+#[test]
+fn every_example_reads_in_both_forms() {
+    for path in examples() {
+        for form in [Form::Full, Form::Short] {
+            let scenario = Scenario::load(&path, form);
+            let scenario = scenario.unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+            assert!(!scenario.expect.is_empty(), "{} expects nothing", path.display());
+        }
+    }
+}
