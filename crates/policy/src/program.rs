@@ -305,6 +305,43 @@ impl Prefix {
     }
 }
 
+impl core::str::FromStr for Prefix {
+    type Err = PrefixError;
+
+    /// Reads `10.0.0.0/8`, `2001:db8::/32`, or an address alone; clears the bits behind the length.
+    fn from_str(text: &str) -> Result<Self, PrefixError> {
+        let (addr, len) = text.split_once('/').map_or((text, None), |(addr, len)| (addr, Some(len)));
+        let addr: IpAddr = addr.trim().parse().map_err(|_| PrefixError)?;
+        let whole = if addr.is_ipv4() { 32 } else { 128 };
+        let len = match len {
+            None => whole,
+            Some(len) => len.trim().parse().ok().filter(|len| *len <= whole).ok_or(PrefixError)?,
+        };
+        let addr = match addr {
+            IpAddr::V4(addr) => {
+                let mask = u32::MAX.checked_shl(u32::from(whole - len)).unwrap_or(0);
+                IpAddr::V4((u32::from(addr) & mask).into())
+            }
+            IpAddr::V6(addr) => {
+                let mask = u128::MAX.checked_shl(u32::from(whole - len)).unwrap_or(0);
+                IpAddr::V6((u128::from(addr) & mask).into())
+            }
+        };
+        Ok(Self { addr, len })
+    }
+}
+
+impl core::fmt::Display for Prefix {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}/{}", self.addr, self.len)
+    }
+}
+
+/// A text that is no address prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not an address or prefix such as `10.0.0.0/8`")]
+pub struct PrefixError;
+
 /// An empty list asks for nothing; otherwise the packet must have the value, and it must be listed.
 fn lists<T: PartialEq>(wanted: &[T], value: Option<T>) -> bool {
     wanted.is_empty() || value.is_some_and(|value| wanted.contains(&value))

@@ -1,0 +1,139 @@
+//! From the checked graph to the flat tables that the engine installs.
+//!
+//! Why: the engine wants indices in arrays, not names in files.
+//! From: Loom §3 (scheduling forms a tree, shaping cuts across it).
+//! Not here: any judgement; whatever gets here is legal.
+//! Invariant: a `max` becomes the limit of its subtree; the policy's own limits follow in the order of the files.
+
+use plimsoll_units::{BitRate, Bytes, Span};
+
+use super::graph::{DraftKind, Graph, LimitDraft, NodeIx};
+use super::rules::{Rules, tenant_id};
+use crate::config::Engine;
+use crate::program::{
+    FlowOrder, Limit, LimitId, Match, Node, NodeId, NodeKind, Program, Rule, Scope, Tenant,
+};
+use crate::read::syntax::{Flows, OrderKind};
+
+/// The uplink's numbers.
+#[derive(Clone, Copy)]
+pub(crate) struct Link {
+    pub rate: BitRate,
+    pub overhead: Bytes,
+    pub max_frame: Bytes,
+}
+
+impl Link {
+    /// What a largest frame is charged.
+    pub fn charged_frame(&self) -> Bytes {
+        self.max_frame + self.overhead
+    }
+
+    /// Burst of a limit that states none: what it carries in a millisecond, two frames at least.
+    pub fn default_burst(&self, rate: BitRate) -> Bytes {
+        self.charged_frame().times(2).max(rate.bytes_in(Span::millis(1)))
+    }
+}
+
+/// `minima` are the nodes' effective ones, `descriptors` the tenants' caps, in the order of the tables.
+pub(crate) fn compile(
+    graph: &Graph,
+    rules: Rules,
+    link: Link,
+    minima: &[Option<BitRate>],
+    descriptors: &[u32],
+) -> Program {
+    let mut limits = Vec::new();
+    let mut nodes = Vec::with_capacity(graph.nodes.len());
+    for (index, draft) in graph.nodes.iter().enumerate() {
+        let max = draft.max.map(|max| {
+            let burst = draft.burst.map_or_else(|| link.default_burst(max.value), |burst| burst.value);
+            let name = format!("max({})", draft.name);
+            limits.push(Limit { name, rate: max.value, burst, scope: Scope::Subtree(node_id(index)) });
+            limit_id(limits.len() - 1)
+        });
+        nodes.push(Node {
+            name: draft.name.clone(),
+            parent: draft.parent.map(node_id),
+            kind: kind(draft.kind),
+            weight: draft.weight,
+            min: minima[index],
+            max,
+            children: draft.children.iter().map(|&child| node_id(child)).collect(),
+            tenant: draft.tenant.map(tenant_id),
+        });
+    }
+    limits.extend(graph.limits.iter().filter_map(|draft| stated_limit(draft, link)));
+    Program {
+        link: link.rate,
+        overhead: link.overhead,
+        max_frame: link.max_frame,
+        nodes,
+        limits,
+        tenants: tenants(graph, descriptors),
+        rules: rules
+            .rules
+            .into_iter()
+            .map(|rule| Rule { matches: rule.matches, class: node_id(rule.class) })
+            .collect(),
+        default_class: node_id(rules.default),
+    }
+}
+
+fn stated_limit(draft: &LimitDraft, link: Link) -> Option<Limit> {
+    let rate = draft.entry.rate?.value;
+    let matches = Match { tenant: draft.tenant.map(tenant_id), ..draft.entry.matches.conditions.clone() };
+    let via = draft.via.iter().map(|&node| node_id(node)).collect();
+    Some(Limit {
+        name: draft.name.clone(),
+        rate,
+        burst: draft.entry.burst.map_or_else(|| link.default_burst(rate), |burst| burst.value),
+        scope: Scope::Match { matches, via },
+    })
+}
+
+fn tenants(graph: &Graph, descriptors: &[u32]) -> Vec<Tenant> {
+    let tenant = |(index, tenant): (usize, &super::graph::TenantDraft)| Tenant {
+        name: tenant.name.clone(),
+        node: node_id(tenant.node.unwrap_or_else(|| common_ancestor(graph, &tenant.matched_by))),
+        descriptors: descriptors.get(index).copied().unwrap_or(u32::MAX),
+    };
+    graph.tenants.iter().enumerate().map(tenant).collect()
+}
+
+/// The lowest node that all of these lie below.
+fn common_ancestor(graph: &Graph, nodes: &[NodeIx]) -> NodeIx {
+    let Some((&first, rest)) = nodes.split_first() else { return 0 };
+    let above_all =
+        |&candidate: &NodeIx| rest.iter().all(|&node| graph.path(node).any(|ancestor| ancestor == candidate));
+    graph.path(first).find(above_all).unwrap_or(0)
+}
+
+fn kind(kind: DraftKind) -> NodeKind {
+    match kind {
+        DraftKind::Order(OrderKind::Priority) => NodeKind::Priority,
+        DraftKind::Order(OrderKind::Wfq) => NodeKind::Wfq,
+        DraftKind::Order(OrderKind::Drr) => NodeKind::Drr,
+        DraftKind::Order(OrderKind::Fifo) => NodeKind::Fifo,
+        DraftKind::Order(OrderKind::Lstf) => NodeKind::Lstf,
+        DraftKind::Order(OrderKind::Edf) => NodeKind::Edf,
+        DraftKind::Leaf { flows: Flows::Fifo, .. } => NodeKind::Class(FlowOrder::Fifo),
+        DraftKind::Leaf { flows: Flows::Drr, .. } => NodeKind::Class(FlowOrder::Drr),
+        DraftKind::Leaf { flows: Flows::Lstf, tag } => NodeKind::Class(FlowOrder::Lstf(tag)),
+        DraftKind::Leaf { flows: Flows::Edf, tag } => NodeKind::Class(FlowOrder::Edf(tag)),
+    }
+}
+
+fn node_id(index: NodeIx) -> NodeId {
+    NodeId(u32::try_from(index).unwrap_or(u32::MAX))
+}
+
+fn limit_id(index: usize) -> LimitId {
+    LimitId(u32::try_from(index).unwrap_or(u32::MAX))
+}
+
+/// A tenant's share of the descriptors where it states none: an equal part of all, 32 at least.
+pub(crate) fn default_descriptors(engine: &Engine, tenants: usize) -> u32 {
+    let tenants = u32::try_from(tenants.max(1)).unwrap_or(u32::MAX);
+    (engine.descriptors / tenants).max(32)
+}

@@ -1,0 +1,728 @@
+//! Puts the files' parts together: whose child is what, and which sub-policy takes which place.
+//!
+//! Why: an operator, tenants and applications each write their own part (Loom §3, "Composing Sub-Policies").
+//! From: Loom §3 and Figure 5: without limits the graph is a tree.
+//! Not here: rates, matches and costs, which are judged once the whole is there.
+//! Invariant: every node has one parent, the first that claims it on the way down from the root.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use plimsoll_units::Span;
+
+use super::graph::{Draft, DraftKind, Graph, LimitDraft, NodeIx, Scope, ScopeIx, TenantDraft};
+use crate::problem::{Problem, Rule};
+use crate::read::syntax::{Child, ClassEntry, Flows, HostFile, Order, OrderKind, PolicyFile, TenantEntry};
+use crate::read::{self, Reader};
+use crate::source::{FileId, Located, Mark, Name, Sources};
+use crate::spelling::nearest;
+use crate::tree;
+
+/// Reads the file behind a path; the error says why it cannot.
+pub(crate) type Loader<'a> = dyn FnMut(&str) -> Result<String, String> + 'a;
+
+/// The tenant of the daemon's own host port.
+const HOST: &str = "host";
+/// Nodes that a policy may have in all.
+pub(crate) const MAX_NODES: usize = 65_536;
+/// Slack or deadline of a class below an `lstf` or `edf` node that states none.
+pub(crate) const DEFAULT_TAG: Span = Span::millis(10);
+
+/// Where the graph grows, and what is wrong with it.
+pub(crate) struct Composer<'a> {
+    pub graph: Graph,
+    pub problems: Vec<Problem>,
+    pub sources: &'a mut Sources,
+    load: &'a mut Loader<'a>,
+    loaded: HashMap<String, FileId>,
+    /// Sub-policies still to be put in their places: path, place.
+    pending: VecDeque<(Name, NodeIx)>,
+    /// The operator's `tenants:`; the graph may have one more, `host`.
+    pub tenants: Vec<TenantEntry>,
+    full: bool,
+}
+
+impl<'a> Composer<'a> {
+    pub fn new(sources: &'a mut Sources, load: &'a mut Loader<'a>) -> Self {
+        Self {
+            graph: Graph::default(),
+            problems: Vec::new(),
+            sources,
+            load,
+            loaded: HashMap::new(),
+            pending: VecDeque::new(),
+            tenants: Vec::new(),
+            full: false,
+        }
+    }
+
+    /// The operator's file and all that it names.
+    pub fn compose(&mut self, host: HostFile) {
+        for (index, tenant) in host.tenants.iter().enumerate() {
+            self.graph.tenant_names.insert(tenant.name.value.clone(), index);
+            let (name, at) = (tenant.name.value.clone(), tenant.name.at);
+            self.graph.tenants.push(TenantDraft { name, at, node: None, matched_by: Vec::new() });
+        }
+        self.tenants = host.tenants;
+        self.host_tenant(&host.policy);
+        let mut file = host.policy;
+        if file.classes.is_none() {
+            file.classes = Some(vec![self.default_root(file.at)]);
+        }
+        let root = self.node(Draft::leaf("root".to_owned(), file.at, 0));
+        self.place(file, None, root);
+        while let Some((path, place)) = self.pending.pop_front() {
+            self.sub_policy(&path, place);
+        }
+        self.unplaced_tenants();
+    }
+
+    /// Frames of the daemon's own host port belong to a tenant `host`, which exists once a match names it.
+    fn host_tenant(&mut self, file: &PolicyFile) {
+        let classes = file.classes.iter().flatten().flat_map(|class| &class.matches);
+        let mut matches = classes.chain(file.limits.iter().map(|limit| &limit.matches));
+        let named = matches.find_map(|found| found.tenant.iter().find(|name| name.value == HOST));
+        if let Some(name) = named.filter(|_| self.graph.tenant_named(HOST).is_none()) {
+            self.graph.tenant_names.insert(HOST.to_owned(), self.graph.tenants.len());
+            let (name, at) = (HOST.to_owned(), name.at);
+            self.graph.tenants.push(TenantDraft { name, at, node: None, matched_by: Vec::new() });
+        }
+    }
+
+    /// Without a policy all tenants share the link by weight.
+    fn default_root(&self, at: Mark) -> ClassEntry {
+        let mut root = ClassEntry::new(Located::new("root".to_owned(), at));
+        if !self.tenants.is_empty() {
+            let child = |tenant: &TenantEntry| Child { name: tenant.name.clone(), weight: None };
+            let children = self.tenants.iter().map(child).collect();
+            root.order = Some(Order { kind: OrderKind::Wfq, at, children });
+        }
+        root
+    }
+
+    fn node(&mut self, draft: Draft) -> NodeIx {
+        self.graph.nodes.push(draft);
+        self.graph.nodes.len() - 1
+    }
+
+    /// Loads the file that takes `place`.
+    fn sub_policy(&mut self, path: &Name, place: NodeIx) {
+        let Some(tree) = self.read_sub(path, place) else { return };
+        let mut reader = Reader::default();
+        let file = read::policy_file(&mut reader, &tree);
+        // A file that takes several places is read several times; its mistakes are noted once (`problem::sort`).
+        self.problems.append(&mut reader.problems);
+        let outer = self.graph.nodes[place].scope;
+        self.place(file, Some(outer), place);
+    }
+
+    fn read_sub(&mut self, path: &Name, place: NodeIx) -> Option<tree::Tree> {
+        let outer = self.graph.nodes[place].scope;
+        let by_tenant = self.graph.scopes[outer].outer.is_some();
+        if by_tenant && (path.value.starts_with('/') || path.value.split('/').any(|part| part == "..")) {
+            let message = format!("`{}` leaves the directory of this file", path.value);
+            let problem = Problem::error(Rule::Outside, path.at, message).label("outside");
+            self.problems.push(
+                problem.help("a sub-policy may name only files beside or below its own file, without `..`"),
+            );
+            return None;
+        }
+        let name = beside(&self.sources.file(path.at.file).name, &path.value);
+        let id = match self.loaded.get(&name) {
+            Some(&id) => id,
+            None => match (self.load)(&name) {
+                Ok(text) => {
+                    let id = self.sources.add(&name, text);
+                    self.loaded.insert(name, id);
+                    id
+                }
+                Err(why) => {
+                    let message = format!("cannot read `{name}`: {why}");
+                    let problem = Problem::error(Rule::File, path.at, message).label("names this file");
+                    self.problems.push(
+                        problem.help("write the file, or leave `policy` out: then its traffic gets FIFO"),
+                    );
+                    return None;
+                }
+            },
+        };
+        let mut scopes = std::iter::successors(Some(outer), |&scope| self.graph.scopes[scope].outer);
+        if scopes.any(|scope| self.graph.scopes[scope].at.file == id) {
+            let message = format!("`{}` contains itself", path.value);
+            let problem =
+                Problem::error(Rule::Cycle, path.at, message).label("includes a file that includes it");
+            self.problems.push(problem.help("give the sub-policy a file of its own"));
+            return None;
+        }
+        match tree::parse(self.sources, id) {
+            Ok(tree) => Some(tree),
+            Err(problem) => {
+                self.problems.push(*problem);
+                None
+            }
+        }
+    }
+
+    /// Puts a file's classes below `place`, whose position its root takes.
+    fn place(&mut self, file: PolicyFile, outer: Option<ScopeIx>, place: NodeIx) {
+        let scope = self.graph.scopes.len();
+        let at = file.at;
+        self.graph.scopes.push(Scope {
+            at,
+            tenant: self.graph.nodes[place].tenant,
+            root: place,
+            outer,
+            leaves: Vec::new(),
+            limits: HashMap::new(),
+            classes: HashMap::new(),
+            stated: HashSet::new(),
+            default: None,
+        });
+        if outer.is_some() {
+            self.graph.nodes[place].sub = Some(scope);
+        }
+        let PolicyFile { limits, classes, .. } = file;
+        self.add_limits(limits, scope, place);
+        let Some(classes) = classes else { return self.finish_leaf_scope(scope, place) };
+        let Some(root) = classes.iter().position(|class| class.name.value == "root") else {
+            let problem = Problem::error(Rule::NoRoot, at, "`policy` has no `root`").label("this file");
+            self.problems
+                .push(problem.help("name the topmost class `root`, as in `root: {wfq: {a: 2, b: 1}}`"));
+            return;
+        };
+        let names: HashMap<&str, usize> =
+            classes.iter().enumerate().map(|(index, class)| (class.name.value.as_str(), index)).collect();
+        self.graph.scopes[scope].stated = names.keys().map(|&name| name.to_owned()).collect();
+        self.clashes(&classes, scope);
+        let nodes = self.grow(&classes, &names, scope, root, place);
+        self.leftovers(&classes, &names, &nodes, scope);
+        for (index, class) in classes.iter().enumerate() {
+            let Some(node) = nodes[index] else { continue };
+            self.graph.scopes[scope].classes.insert(class.name.value.clone(), node);
+            if self.graph.nodes[node].is_leaf() {
+                self.graph.scopes[scope].leaves.push(node);
+            }
+        }
+    }
+
+    /// A sub-policy without classes: its place stays a leaf.
+    fn finish_leaf_scope(&mut self, scope: ScopeIx, place: NodeIx) {
+        self.graph.scopes[scope].classes.insert("root".to_owned(), place);
+        self.graph.scopes[scope].leaves.push(place);
+    }
+
+    fn add_limits(&mut self, limits: Vec<crate::read::syntax::LimitEntry>, scope: ScopeIx, place: NodeIx) {
+        for entry in limits {
+            let name = scoped(&self.graph.nodes[place].name, &entry.name.value);
+            self.graph.scopes[scope].limits.insert(entry.name.value.clone(), self.graph.limits.len());
+            let (via, outer) = (Vec::new(), Vec::new());
+            self.graph.limits.push(LimitDraft { name, entry, scope, via, tenant: None, outer });
+        }
+    }
+
+    /// Claims children from the root down and makes their nodes; returns each class's node.
+    fn grow(
+        &mut self,
+        classes: &[ClassEntry],
+        names: &HashMap<&str, usize>,
+        scope: ScopeIx,
+        root: usize,
+        place: NodeIx,
+    ) -> Vec<Option<NodeIx>> {
+        let mut nodes = vec![None; classes.len()];
+        nodes[root] = Some(place);
+        self.adopt_root(&classes[root], scope, place);
+        let mut open = VecDeque::from([root]);
+        while let Some(parent) = open.pop_front() {
+            let (Some(order), Some(node)) = (&classes[parent].order, nodes[parent]) else { continue };
+            for child in &order.children {
+                if self.graph.nodes.len() >= MAX_NODES {
+                    self.too_large(child.name.at);
+                    return nodes;
+                }
+                let weight = child.weight.map_or(1, |weight| weight.value);
+                match names.get(child.name.value.as_str()) {
+                    Some(&class) if nodes[class].is_none() => {
+                        nodes[class] = Some(self.adopt(&classes[class], node, weight, scope));
+                        open.push_back(class);
+                    }
+                    Some(&class) => self.claimed_twice(child, &classes[class], nodes[class], node),
+                    None => self.adopt_tenant(child, order.kind, node, scope),
+                }
+            }
+        }
+        nodes
+    }
+
+    /// The sub-policy's root brings its order into the place's node, which keeps its own envelope.
+    fn adopt_root(&mut self, root: &ClassEntry, scope: ScopeIx, place: NodeIx) {
+        let top = self.graph.scopes[scope].outer.is_none();
+        let refuse = |at: Option<Mark>, key: &str, help: &str| {
+            at.map(|at| {
+                let problem = Problem::error(Rule::Meaningless, at, format!("`root` has `{key}`"));
+                problem.label("not at the root").help(help)
+            })
+        };
+        let min_help = "the root's share is not the file's to state: put `min` into its classes";
+        let max_help =
+            "whoever names this file states its `max`; to hold yourself back, write a limit and send via it";
+        let match_help = "everything that comes here reaches the root: put the match into its classes";
+        let mut refused = vec![
+            refuse(root.min.map(|min| min.at), "min", min_help),
+            refuse(root.matches.as_ref().map(|found| found.at), "match", match_help),
+        ];
+        if !top {
+            refused.push(refuse(root.max.map(|max| max.at), "max", max_help));
+        }
+        self.problems.extend(refused.into_iter().flatten());
+        let kind = self.kind_of(root, place);
+        let node = &mut self.graph.nodes[place];
+        node.kind = kind;
+        if top {
+            (node.at, node.max, node.burst) = (root.name.at, root.max, root.burst);
+        }
+        let via = self.limits_named(&root.via, scope);
+        self.graph.nodes[place].via.extend(via);
+        if let Some(path) = &root.policy {
+            let problem =
+                Problem::error(Rule::Meaningless, path.at, "`root` is itself another file's policy");
+            self.problems
+                .push(problem.label("not at the root").help("name that file where this one is named"));
+        }
+    }
+
+    fn adopt(&mut self, class: &ClassEntry, parent: NodeIx, weight: u32, scope: ScopeIx) -> NodeIx {
+        let above = &self.graph.nodes[parent];
+        let (name, tenant) = (scoped(&above.name, &class.name.value), above.tenant);
+        let node = self.node(Draft {
+            parent: Some(parent),
+            weight,
+            min: class.min,
+            max: class.max,
+            burst: class.burst,
+            matches: class.matches.clone(),
+            tenant,
+            ..Draft::leaf(name, class.name.at, scope)
+        });
+        self.graph.nodes[parent].children.push(node);
+        self.graph.nodes[node].kind = self.kind_of(class, node);
+        self.graph.nodes[node].via = self.limits_named(&class.via, scope);
+        if let Some(path) = &class.policy {
+            self.attach(path, class, node);
+        }
+        node
+    }
+
+    /// Notes the file whose root takes this leaf's place.
+    fn attach(&mut self, path: &Name, class: &ClassEntry, node: NodeIx) {
+        let stated = class
+            .order
+            .as_ref()
+            .map(|order| (order.at, "children"))
+            .or(class.flows.map(|f| (f.at, "`flows`")));
+        match stated {
+            Some((at, what)) => {
+                let message = format!("`{}` has {what} and a `policy` file", class.name.value);
+                let problem = Problem::error(Rule::Meaningless, at, message).label("stated here");
+                self.problems.push(
+                    problem
+                        .also(path.at, "and by this file")
+                        .help("say it in that file's `root`, or drop the file"),
+                );
+            }
+            None => self.pending.push_back((path.clone(), node)),
+        }
+    }
+
+    /// A child that is no class of this file: a tenant, for the operator.
+    fn adopt_tenant(&mut self, child: &Child, kind: OrderKind, parent: NodeIx, scope: ScopeIx) {
+        let known = if scope == 0 { self.graph.tenant_named(&child.name.value) } else { None };
+        let known = known.filter(|&tenant| tenant < self.tenants.len());
+        let Some(tenant) = known else { return self.unknown_child(child, scope) };
+        if let Some(first) = self.graph.tenants[tenant].node {
+            let message = format!("tenant `{}` has two scheduling parents", child.name.value);
+            return self.second_parent(message, child.name.at, first);
+        }
+        let entry = std::mem::replace(&mut self.tenants[tenant].class, ClassEntry::new(child.name.clone()));
+        let stated = self.tenants[tenant].weight;
+        let weight = child.weight.or(stated).map_or(1, |weight| weight.value);
+        let node = self.adopt(&entry, parent, weight, scope);
+        self.tenants[tenant].class = entry;
+        self.graph.nodes[node].tenant = Some(tenant);
+        self.graph.tenants[tenant].node = Some(node);
+        self.weight_problems(child, stated, kind);
+    }
+
+    fn weight_problems(&mut self, child: &Child, stated: Option<Located<u32>>, kind: OrderKind) {
+        let Some(stated) = stated else { return };
+        if !kind.weighs() {
+            let message = format!("the weight of tenant `{}` means nothing here", child.name.value);
+            let problem = Problem::warning(Rule::Meaningless, stated.at, message).label("this weight");
+            self.problems.push(
+                problem
+                    .also(child.name.at, "no weights among these children")
+                    .help("leave `weight` out, or put the tenant below a `wfq` or `drr` class"),
+            );
+        } else if let Some(weight) = child.weight.filter(|weight| weight.value != stated.value) {
+            let message = format!("tenant `{}` has two weights; {} counts", child.name.value, weight.value);
+            let problem =
+                Problem::warning(Rule::Meaningless, stated.at, message).label("this one does not count");
+            self.problems.push(problem.also(weight.at, "this one counts").help("keep one of the two"));
+        }
+    }
+
+    fn unknown_child(&mut self, child: &Child, scope: ScopeIx) {
+        let name = &child.name;
+        if self.graph.scopes[scope].limit(&name.value).is_some() {
+            let problem =
+                Problem::error(Rule::WrongKind, name.at, format!("`{}` is a limit, not a class", name.value));
+            self.problems.push(problem.label("a class belongs here").help(format!(
+                "limits shape and do not order: write `via: [{}]` in the class that it should hold",
+                name.value
+            )));
+            return;
+        }
+        self.unknown_name(name, scope, "class");
+    }
+
+    /// A name that this file cannot use: unknown, or someone else's.
+    pub fn unknown_name(&mut self, name: &Name, scope: ScopeIx, what: &str) {
+        let elsewhere = scope != 0
+            && (self.graph.tenant_named(&name.value).is_some()
+                || self.graph.scopes.iter().enumerate().any(|(other, known)| {
+                    other != scope
+                        && (known.stated.contains(&name.value) || known.limit(&name.value).is_some())
+                }));
+        if elsewhere {
+            let message = format!("`{}` is not this file's to name", name.value);
+            let problem = Problem::error(Rule::Outside, name.at, message).label("outside of this sub-policy");
+            self.problems.push(
+                problem.help("a sub-policy names only its own classes and limits: define it in this file"),
+            );
+            return;
+        }
+        let known = &self.graph.scopes[scope];
+        let classes = known.stated.iter().map(String::as_str);
+        let limits = known.limits.keys().map(String::as_str);
+        let tenants = self.graph.tenants.iter().filter(|_| scope == 0).map(|tenant| tenant.name.as_str());
+        let near = match what {
+            "limit" => nearest(&name.value, limits),
+            "tenant" => nearest(&name.value, tenants),
+            _ => nearest(&name.value, classes.chain(tenants)),
+        };
+        let help = match near {
+            Some(near) => format!("did you mean `{near}`? Otherwise define it, or take the name out"),
+            None => format!("define {what} `{}` in this file, or take the name out", name.value),
+        };
+        let problem =
+            Problem::error(Rule::UnknownName, name.at, format!("there is no {what} `{}`", name.value));
+        self.problems.push(problem.label("unknown").help(help));
+    }
+
+    fn claimed_twice(&mut self, child: &Child, class: &ClassEntry, node: Option<NodeIx>, parent: NodeIx) {
+        let Some(node) = node else { return };
+        if self.graph.path(parent).any(|ancestor| ancestor == node) {
+            let message = format!("`{}` would lie below itself", child.name.value);
+            let problem = Problem::error(Rule::Cycle, child.name.at, message).label("closes a cycle");
+            self.problems.push(
+                problem
+                    .also(class.name.at, "starts here")
+                    .help("a packet would never reach the root: take this child out, or hang it elsewhere"),
+            );
+            return;
+        }
+        self.second_parent(format!("`{}` has two scheduling parents", child.name.value), child.name.at, node);
+    }
+
+    fn second_parent(&mut self, message: String, at: Mark, node: NodeIx) {
+        let parent = self.graph.nodes[node].parent.map_or(0, |parent| parent);
+        let (parent_at, parent_name) = (self.graph.nodes[parent].at, self.graph.nodes[parent].name.clone());
+        let problem = Problem::error(Rule::SecondParent, at, message).label("second parent");
+        self.problems.push(problem.also(parent_at, format!("`{parent_name}` is its parent already")).help(
+            "without limits the graph must be a tree: keep one parent; to hold traffic of several classes to one \
+             rate, use a limit and `via`",
+        ));
+    }
+
+    /// Classes that no path from the root reaches.
+    fn leftovers(
+        &mut self,
+        classes: &[ClassEntry],
+        names: &HashMap<&str, usize>,
+        nodes: &[Option<NodeIx>],
+        scope: ScopeIx,
+    ) {
+        let mut parent = vec![None; classes.len()];
+        for (index, class) in classes.iter().enumerate().filter(|(index, _)| nodes[*index].is_none()) {
+            for child in class.order.iter().flat_map(|order| &order.children) {
+                match names.get(child.name.value.as_str()) {
+                    Some(&child) if nodes[child].is_none() && parent[child].is_none() => {
+                        parent[child] = Some(index)
+                    }
+                    Some(_) => {}
+                    None => {
+                        let tenant = scope == 0 && self.graph.tenant_named(&child.name.value).is_some();
+                        if !tenant {
+                            self.unknown_child(child, scope);
+                        }
+                    }
+                }
+            }
+        }
+        self.loose_ends(classes, nodes, &parent);
+    }
+
+    /// Of the classes that the root does not reach: those that nobody lists, and those that go round in a circle.
+    fn loose_ends(&mut self, classes: &[ClassEntry], nodes: &[Option<NodeIx>], parent: &[Option<usize>]) {
+        if self.full {
+            return;
+        }
+        let mut seen = vec![None; classes.len()];
+        for start in (0..classes.len()).filter(|&index| nodes[index].is_none()) {
+            let mut chain = Vec::new();
+            let mut at = start;
+            while seen[at].is_none() {
+                seen[at] = Some(start);
+                chain.push(at);
+                match parent[at] {
+                    Some(above) => at = above,
+                    None => {
+                        self.orphan(&classes[at]);
+                        break;
+                    }
+                }
+            }
+            if parent[at].is_some() && seen[at] == Some(start) {
+                let members = chain.iter().skip_while(|&&member| member != at);
+                self.cycle(&members.map(|&member| &classes[member]).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    fn orphan(&mut self, class: &ClassEntry) {
+        let message = format!("class `{}` hangs nowhere", class.name.value);
+        let problem = Problem::error(Rule::Orphan, class.name.at, message).label("nobody's child");
+        self.problems.push(problem.help("list it among the children of a class, or remove it"));
+    }
+
+    fn cycle(&mut self, members: &[&ClassEntry]) {
+        let Some(first) = members.first() else { return };
+        let chain = members.iter().take(8).map(|class| format!("`{}`", class.name.value));
+        let chain = chain.collect::<Vec<_>>().join(" is below ");
+        let message = format!("{chain} is below `{}`", first.name.value);
+        let problem = Problem::error(Rule::Cycle, first.name.at, message).label("part of a cycle");
+        self.problems
+            .push(problem.help("list one of them among the children of a class below `root` instead"));
+    }
+
+    fn clashes(&mut self, classes: &[ClassEntry], scope: ScopeIx) {
+        for class in classes {
+            let name = &class.name;
+            let tenant = if scope == 0 { self.graph.tenant_named(&name.value) } else { None };
+            let limit = self.graph.scopes[scope].limit(&name.value);
+            let first = match (tenant, limit) {
+                (Some(tenant), _) => Some((self.graph.tenants[tenant].at, "a tenant")),
+                (None, Some(limit)) => Some((self.graph.limits[limit].entry.name.at, "a limit")),
+                (None, None) => None,
+            };
+            let Some((first, what)) = first else { continue };
+            let problem =
+                Problem::error(Rule::NameClash, name.at, format!("class `{}` is also {what}", name.value));
+            let help = match what {
+                "a tenant" => {
+                    "rename the class; a tenant's envelope goes into `tenants:`, its classes into the file that \
+                     its `policy` names"
+                }
+                _ => "rename one of the two",
+            };
+            self.problems
+                .push(problem.label("again here").also(first, format!("{what} of that name")).help(help));
+        }
+    }
+
+    fn unplaced_tenants(&mut self) {
+        let matched: Vec<(NodeIx, Name)> = self.graph.scopes.first().map_or_else(Vec::new, |scope| {
+            let matches = |&node: &NodeIx| {
+                let names = self.graph.nodes[node].matches.iter().flat_map(|found| found.tenant.clone());
+                names.map(move |name| (node, name)).collect::<Vec<_>>()
+            };
+            scope.leaves.iter().flat_map(matches).collect()
+        });
+        for (node, name) in matched {
+            if let Some(tenant) = self.graph.tenant_named(&name.value) {
+                self.graph.tenants[tenant].matched_by.push(node);
+            }
+        }
+        for index in 0..self.tenants.len() {
+            let draft = &self.graph.tenants[index];
+            if draft.node.is_some() || self.full {
+                continue;
+            }
+            if draft.matched_by.is_empty() {
+                let message = format!("no class carries tenant `{}`", draft.name);
+                let problem = Problem::error(Rule::Orphan, draft.at, message).label("nobody's child");
+                let help = format!(
+                    "list `{0}` among the children of a class, as in `wfq: {{{0}: 1}}`, or match it: \
+                     `match: {{tenant: {0}}}`",
+                    draft.name
+                );
+                self.problems.push(problem.help(help));
+                continue;
+            }
+            self.envelope_without_place(index);
+        }
+    }
+
+    /// A tenant that classes only match has no node of its own, so nothing could keep its envelope.
+    fn envelope_without_place(&mut self, index: usize) {
+        let entry = &self.tenants[index];
+        let class = &entry.class;
+        let stated = [
+            class.min.map(|found| (found.at, "min")),
+            class.max.map(|found| (found.at, "max")),
+            entry.weight.map(|found| (found.at, "weight")),
+            class.policy.as_ref().map(|found| (found.at, "policy")),
+            class.via.first().map(|found| (found.at, "via")),
+            class.flows.map(|found| (found.at, "flows")),
+        ];
+        for (at, key) in stated.into_iter().flatten() {
+            let message = format!(
+                "`{key}` of tenant `{}` holds nowhere: the tree has no place for it",
+                entry.name.value
+            );
+            let problem = Problem::error(Rule::Meaningless, at, message).label("no effect");
+            let help =
+                format!("list `{}` among the children of a class, or leave `{key}` out", entry.name.value);
+            self.problems.push(problem.help(help));
+        }
+    }
+
+    fn too_large(&mut self, at: Mark) {
+        if !self.full {
+            let message = format!("the composed policy has more than {MAX_NODES} classes");
+            let problem = Problem::error(Rule::TooLarge, at, message).label("no room from here on");
+            self.problems.push(problem.help("merge classes, or split the policy over several hosts"));
+        }
+        self.full = true;
+        self.pending.clear();
+    }
+
+    /// Limits that `via` names.
+    pub fn limits_named(&mut self, names: &[Name], scope: ScopeIx) -> Vec<usize> {
+        let mut found = Vec::new();
+        for name in names {
+            match self.graph.scopes[scope].limit(&name.value) {
+                Some(limit) if found.contains(&limit) => {}
+                Some(limit) => found.push(limit),
+                None => self.unknown_limit(name, scope),
+            }
+        }
+        found
+    }
+
+    fn unknown_limit(&mut self, name: &Name, scope: ScopeIx) {
+        let is_class = self.graph.scopes[scope].stated.contains(&name.value)
+            || (scope == 0 && self.graph.tenant_named(&name.value).is_some());
+        if is_class || name.value == "root" {
+            let problem =
+                Problem::error(Rule::WrongKind, name.at, format!("`{}` is a class, not a limit", name.value));
+            self.problems.push(
+                problem
+                    .label("a limit belongs here")
+                    .help("`via` names limits; a class's parent is the one that lists it among its children"),
+            );
+            return;
+        }
+        self.unknown_name(name, scope, "limit");
+    }
+
+    /// What a class is, and for a leaf how it orders its flow queues.
+    fn kind_of(&mut self, class: &ClassEntry, node: NodeIx) -> DraftKind {
+        let name = class.name.value.clone();
+        if let Some(order) = &class.order {
+            let leaf_keys = [
+                class.flows.map(|found| (found.at, "flows")),
+                class.slack.map(|found| (found.at, "slack")),
+                class.deadline.map(|found| (found.at, "deadline")),
+            ];
+            for (at, key) in leaf_keys.into_iter().flatten() {
+                let message = format!("`{name}` has children and `{key}`");
+                let problem = Problem::error(Rule::Meaningless, at, message).label("only for leaves");
+                self.problems.push(
+                    problem
+                        .also(order.at, "has children")
+                        .help(format!("flow queues are in leaves: put `{key}` into the children")),
+                );
+            }
+            return DraftKind::Order(order.kind);
+        }
+        let above = self.graph.path(node).skip(1).find_map(|above| match self.graph.nodes[above].kind {
+            DraftKind::Order(OrderKind::Lstf) => Some(Flows::Lstf),
+            DraftKind::Order(OrderKind::Edf) => Some(Flows::Edf),
+            _ => None,
+        });
+        let implied = class.slack.map(|_| Flows::Lstf).or(class.deadline.map(|_| Flows::Edf)).or(above);
+        let flows = class.flows.map(|flows| flows.value).or(implied).unwrap_or(Flows::Fifo);
+        for (stated, key, wanted) in
+            [(class.slack, "slack", Flows::Lstf), (class.deadline, "deadline", Flows::Edf)]
+        {
+            let Some(stated) = stated.filter(|_| flows != wanted) else { continue };
+            let order = key_of(wanted);
+            let message = format!("`{name}` has `{key}`, but nothing there orders by it");
+            let problem = Problem::error(Rule::Meaningless, stated.at, message).label("no effect");
+            self.problems.push(problem.help(format!("write `flows: {order}`, or leave `{key}` out")));
+        }
+        let tag = match flows {
+            Flows::Lstf => class.slack.map_or(DEFAULT_TAG, |slack| slack.value),
+            Flows::Edf => class.deadline.map_or(DEFAULT_TAG, |deadline| deadline.value),
+            Flows::Fifo | Flows::Drr => Span::ZERO,
+        };
+        DraftKind::Leaf { flows, tag }
+    }
+}
+
+impl Draft {
+    pub(super) fn leaf(name: String, at: Mark, scope: ScopeIx) -> Self {
+        Self {
+            name,
+            at,
+            parent: None,
+            kind: DraftKind::Leaf { flows: Flows::Fifo, tag: Span::ZERO },
+            weight: 1,
+            min: None,
+            max: None,
+            burst: None,
+            via: Vec::new(),
+            matches: None,
+            children: Vec::new(),
+            tenant: None,
+            scope,
+            sub: None,
+            implicit: false,
+        }
+    }
+}
+
+fn key_of(flows: Flows) -> &'static str {
+    match flows {
+        Flows::Fifo => "fifo",
+        Flows::Drr => "drr",
+        Flows::Lstf => "lstf",
+        Flows::Edf => "edf",
+    }
+}
+
+/// A name below a node: `tenants/shop/web`; children of the root have no prefix.
+pub(super) fn scoped(parent: &str, name: &str) -> String {
+    if parent == "root" { name.to_owned() } else { format!("{parent}/{name}") }
+}
+
+/// A path as seen from the file that states it.
+fn beside(file: &str, path: &str) -> String {
+    if path.starts_with('/') {
+        return path.to_owned();
+    }
+    match file.rsplit_once('/') {
+        Some((directory, _)) => format!("{directory}/{path}"),
+        None => path.to_owned(),
+    }
+}

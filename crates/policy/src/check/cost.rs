@@ -1,0 +1,131 @@
+//! What a policy costs the engine: depth, and time for each packet.
+//!
+//! Why: a policy that the engine cannot run at line rate would break every promise in it.
+//! From: Loom §3, "Policy Limitations" (the NIC refuses what is too large or too slow) and §4.2.3 (depth).
+//! Not here: measuring the engine (`docs/performance.md` says where the constants come from).
+//! Invariant: the estimate never decreases when a node or a limit is added on a class's path.
+
+use plimsoll_units::{Bytes, Span};
+
+use super::graph::Graph;
+use crate::config::Engine;
+use crate::problem::{Problem, Rule};
+use crate::program::{FlowOrder, NodeId, NodeKind, Program, Scope};
+use crate::source::Mark;
+
+/// A class's estimated cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// The class.
+    pub class: NodeId,
+    /// Nodes from the root to the class, both counted.
+    pub depth: u32,
+    /// Time that the engine spends on one of its packets.
+    pub packet: Span,
+}
+
+/// Doorbell, descriptor, pull and completion of a packet.
+const BASE: u64 = 30;
+/// Charging one limit.
+const LIMIT: u64 = 5;
+
+/// Each class's estimated cost, in the order of the nodes.
+#[must_use]
+pub fn cost(program: &Program) -> Vec<Cost> {
+    let classes = (0_u32..).zip(&program.nodes).filter(|(_, node)| matches!(node.kind, NodeKind::Class(_)));
+    let limits_at = limits_at(program);
+    let class = |(index, _)| {
+        let class = NodeId(index);
+        let nodes: u64 = program.path(class).map(|id| node_cost(program, id)).sum();
+        let limits: u64 = program.path(class).map(|id| limits_at[id.0 as usize]).sum();
+        let depth = u32::try_from(program.path(class).count()).unwrap_or(u32::MAX);
+        Cost { class, depth, packet: Span::ns(BASE + nodes + limits * LIMIT) }
+    };
+    classes.map(class).collect()
+}
+
+/// Limits that hold from each node downwards.
+fn limits_at(program: &Program) -> Vec<u64> {
+    let mut count = vec![0; program.nodes.len()];
+    for limit in &program.limits {
+        match &limit.scope {
+            Scope::Subtree(node) => count[node.0 as usize] += 1,
+            Scope::Match { via, .. } => via.iter().for_each(|node| count[node.0 as usize] += 1),
+        }
+    }
+    count
+}
+
+/// Nanoseconds that one node adds.
+fn node_cost(program: &Program, id: NodeId) -> u64 {
+    let node = program.node(id);
+    let promises = node.children.iter().any(|&child| program.node(child).min.is_some());
+    let algorithm = match node.kind {
+        NodeKind::Priority => 3,
+        NodeKind::Drr => 5,
+        NodeKind::Wfq if node.children.len() <= 16 => 7,
+        NodeKind::Wfq => 11,
+        NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf => 8,
+        NodeKind::Class(FlowOrder::Fifo | FlowOrder::Drr) => 5,
+        NodeKind::Class(FlowOrder::Lstf(_) | FlowOrder::Edf(_)) => 8,
+    };
+    algorithm + if promises { 6 } else { 0 }
+}
+
+/// Refuses classes that lie too deep.
+pub(crate) fn too_deep(graph: &Graph, engine: &Engine, engine_at: Mark, problems: &mut Vec<Problem>) {
+    let most = usize::try_from(engine.max_depth).unwrap_or(usize::MAX);
+    let mut depth = vec![1_usize; graph.nodes.len()];
+    for index in 1..graph.nodes.len() {
+        depth[index] = graph.nodes[index].parent.map_or(1, |parent| depth[parent] + 1);
+    }
+    let first_too_deep =
+        (0..graph.nodes.len()).find(|&index| depth[index] > most && !graph.nodes[index].implicit);
+    let Some(index) = first_too_deep else { return };
+    let node = &graph.nodes[index];
+    let deepest = depth.iter().max().copied().unwrap_or(most);
+    let message =
+        format!("class `{}` lies too deep: the tree has {deepest} levels, {most} are allowed", node.name);
+    let problem = Problem::error(Rule::TooDeep, node.at, message).label(format!("level {}", depth[index]));
+    let _ = engine_at;
+    problems.push(
+        problem.help("merge levels, or raise `max_depth` in `engine` and check that it keeps line rate"),
+    );
+}
+
+/// Refuses classes whose packets cost more time than a frame has.
+pub(crate) fn too_costly(
+    graph: &Graph,
+    program: &Program,
+    engine: &Engine,
+    engine_at: Mark,
+    problems: &mut Vec<Problem>,
+) {
+    let frame = engine.line_rate_frame.unwrap_or(program.max_frame).min(program.max_frame);
+    let budget = program.link.wire_time(frame + program.overhead);
+    let worst = cost(program).into_iter().max_by_key(|cost| cost.packet);
+    let Some(worst) = worst.filter(|worst| worst.packet > budget) else { return };
+    let node = &graph.nodes[worst.class.0 as usize];
+    let message = format!(
+        "a packet of class `{}` costs about {}, but at {} a frame of {} bytes lasts {budget}",
+        node.name,
+        worst.packet,
+        program.link,
+        frame.as_u64()
+    );
+    let problem = Problem::error(Rule::TooCostly, node.at, message)
+        .label(format!("{} levels and their limits", worst.depth))
+        .also(engine_at, "for this engine");
+    let needed = frame_that_lasts(program, worst.packet);
+    problems.push(problem.help(format!(
+        "merge levels or drop limits on its path; or accept that only frames of {} bytes and more reach line rate: \
+         `line_rate_frame: {}B` in `engine`",
+        needed.as_u64(),
+        needed.as_u64()
+    )));
+}
+
+/// The smallest frame that occupies the link for `span`, overhead left out.
+fn frame_that_lasts(program: &Program, span: Span) -> Bytes {
+    program.link.bytes_in(span) + Bytes::new(1) - program.overhead
+}

@@ -1,0 +1,131 @@
+//! The composed graph: every file's classes in one tree, every limit beside it.
+//!
+//! Why: the rules are about the whole, whoever wrote its parts.
+//! From: Loom §3, "Composing Sub-Policies".
+//! Not here: building it (`compose`), judging it (`envelope`, `limits`, `matching`, `cost`), compiling it.
+//! Invariant: a node's parent has a lower index; node 0 is the root.
+
+use std::collections::{HashMap, HashSet};
+
+use plimsoll_units::{BitRate, Bytes, Span};
+
+use crate::read::syntax::{Flows, LimitEntry, MatchEntry, OrderKind};
+use crate::source::{Located, Mark};
+
+pub(crate) type NodeIx = usize;
+pub(crate) type ScopeIx = usize;
+pub(crate) type LimitIx = usize;
+pub(crate) type TenantIx = usize;
+
+#[derive(Default)]
+pub(crate) struct Graph {
+    pub nodes: Vec<Draft>,
+    pub limits: Vec<LimitDraft>,
+    /// One for each file; the operator's is first.
+    pub scopes: Vec<Scope>,
+    pub tenants: Vec<TenantDraft>,
+    pub tenant_names: HashMap<String, TenantIx>,
+}
+
+/// A node of the tree.
+pub(crate) struct Draft {
+    /// Path from the root.
+    pub name: String,
+    /// Where it is stated.
+    pub at: Mark,
+    pub parent: Option<NodeIx>,
+    pub kind: DraftKind,
+    /// Its share below a `wfq` or `drr` node.
+    pub weight: u32,
+    pub min: Option<Located<BitRate>>,
+    pub max: Option<Located<BitRate>>,
+    pub burst: Option<Located<Bytes>>,
+    pub via: Vec<LimitIx>,
+    pub matches: Option<MatchEntry>,
+    pub children: Vec<NodeIx>,
+    pub tenant: Option<TenantIx>,
+    /// The scope whose file states it.
+    pub scope: ScopeIx,
+    /// The scope whose root takes its place.
+    pub sub: Option<ScopeIx>,
+    /// Nobody wrote it: where a file's unmatched traffic goes.
+    pub implicit: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DraftKind {
+    Order(OrderKind),
+    Leaf { flows: Flows, tag: Span },
+}
+
+/// One file's part of the graph.
+pub(crate) struct Scope {
+    /// Where a message about the file as a whole points.
+    pub at: Mark,
+    /// Whose it is; `None` for the operator.
+    pub tenant: Option<TenantIx>,
+    /// The node whose place its root has.
+    pub root: NodeIx,
+    /// The scope that names this file.
+    pub outer: Option<ScopeIx>,
+    /// Its leaves in the order of the file (which decides who matches first).
+    pub leaves: Vec<NodeIx>,
+    /// By the name in the file.
+    pub limits: HashMap<String, LimitIx>,
+    /// By the name in the file; reachable classes only.
+    pub classes: HashMap<String, NodeIx>,
+    /// Every class that the file states, reachable or not.
+    pub stated: HashSet<String>,
+    /// The leaf of what no other leaf's match takes.
+    pub default: Option<NodeIx>,
+}
+
+pub(crate) struct LimitDraft {
+    /// Scoped name.
+    pub name: String,
+    pub entry: LimitEntry,
+    pub scope: ScopeIx,
+    /// Nodes that send through it.
+    pub via: Vec<NodeIx>,
+    /// The tenant that its match names.
+    pub tenant: Option<TenantIx>,
+    /// Limits around it.
+    pub outer: Vec<LimitIx>,
+}
+
+pub(crate) struct TenantDraft {
+    pub name: String,
+    pub at: Mark,
+    /// Its place in the tree, if it has one.
+    pub node: Option<NodeIx>,
+    /// Operator's classes that match it by name.
+    pub matched_by: Vec<NodeIx>,
+}
+
+impl Graph {
+    /// From `node` to the root, both included.
+    pub fn path(&self, node: NodeIx) -> impl Iterator<Item = NodeIx> + '_ {
+        std::iter::successors(Some(node), |&node| self.nodes[node].parent)
+    }
+
+    pub fn tenant_named(&self, name: &str) -> Option<TenantIx> {
+        self.tenant_names.get(name).copied()
+    }
+}
+
+impl Draft {
+    /// Whether it holds flow queues.
+    pub fn is_leaf(&self) -> bool {
+        matches!(self.kind, DraftKind::Leaf { .. })
+    }
+}
+
+impl Scope {
+    pub fn limit(&self, name: &str) -> Option<LimitIx> {
+        self.limits.get(name).copied()
+    }
+
+    pub fn class(&self, name: &str) -> Option<NodeIx> {
+        self.classes.get(name).copied()
+    }
+}

@@ -1,0 +1,232 @@
+//! Limits: who sends through them, which lie inside which, and whether they can ever hold anything.
+//!
+//! Why: a limit that holds nothing looks like protection and is none.
+//! From: Loom §3: rate classes are independent of scheduling classes, may be parallel and nested, and are shared.
+//! Not here: the envelopes' `max`, which are limits too (`envelope`).
+//! Invariant: afterwards each limit knows every node that sends through it, its own and its inner limits'.
+
+use super::compile::Link;
+use super::compose::Composer;
+use super::graph::{Graph, LimitIx, NodeIx};
+use super::rules::{RuleDraft, tenant_id};
+use crate::problem::{Problem, Rule};
+use crate::program::Match;
+use crate::source::Name;
+
+/// Pairs of limits and rules that are compared at most; beyond, a limit that never holds goes unnoticed.
+const MOST_COMPARED: usize = 1 << 20;
+
+/// Resolves the names in limits and spreads users over nested ones.
+pub(crate) fn resolve(composer: &mut Composer<'_>) {
+    for (node, limits) in composer.graph.nodes.iter().map(|node| node.via.clone()).enumerate() {
+        for limit in limits {
+            composer.graph.limits[limit].via.push(node);
+        }
+    }
+    for limit in 0..composer.graph.limits.len() {
+        stated_users(composer, limit);
+        let scope = composer.graph.limits[limit].scope;
+        let names = composer.graph.limits[limit].entry.via.clone();
+        let outer = composer.limits_named(&names, scope);
+        composer.graph.limits[limit].outer = outer;
+    }
+    nest(composer);
+    let graph = &composer.graph;
+    let unused = graph.limits.iter().filter(|limit| limit.via.is_empty()).map(|limit| {
+        let name = &limit.entry.name;
+        let message = format!("nothing sends through limit `{}`", name.value);
+        let problem = Problem::error(Rule::UnusedLimit, name.at, message).label("holds nobody back");
+        problem.help(format!(
+            "write `via: [{0}]` in the classes or tenants that it should hold (in `root` for all), name them in its \
+             `match`, or remove it",
+            name.value
+        ))
+    });
+    let unused: Vec<Problem> = unused.collect();
+    composer.problems.extend(unused);
+}
+
+/// `match: {tenant: …}` and `match: {class: …}` say whom a limit holds without a `via` there.
+fn stated_users(composer: &mut Composer<'_>, limit: LimitIx) {
+    let draft = &composer.graph.limits[limit];
+    let (scope, matches) = (draft.scope, draft.entry.matches.clone());
+    let mut users: Vec<NodeIx> = Vec::new();
+    for class in &matches.class {
+        match find_class(&composer.graph, scope, class) {
+            Some(node) => users.push(node),
+            None => composer.unknown_name(class, scope, "class"),
+        }
+    }
+    if let Some(second) = matches.tenant.get(1) {
+        let message = format!("limit `{}` matches several tenants", draft_name(&composer.graph, limit));
+        let problem = Problem::error(Rule::BadValue, second.at, message).label("one too many");
+        let help = "to share it, leave `tenant` out and write `via` in each of the tenants; for a rate each, write a \
+                    limit each";
+        composer.problems.push(problem.help(help));
+    }
+    if let Some(name) = matches.tenant.first() {
+        let known = composer.graph.tenant_named(&name.value);
+        let own = composer.graph.scopes[scope].tenant;
+        if own.is_some() && known != own {
+            let message = format!("`{}` is not this file's tenant", name.value);
+            let problem = Problem::error(Rule::Outside, name.at, message).label("outside of this sub-policy");
+            composer
+                .problems
+                .push(problem.help("limits of this file hold its own tenant only: leave `tenant` out"));
+        } else if known.is_none() {
+            composer.unknown_name(name, scope, "tenant");
+        } else {
+            composer.graph.limits[limit].tenant = known;
+            if users.is_empty() && composer.graph.limits[limit].via.is_empty() {
+                users.push(composer.graph.scopes[scope].root);
+            }
+        }
+    }
+    composer.graph.limits[limit].via.extend(users);
+}
+
+fn draft_name(graph: &Graph, limit: LimitIx) -> &str {
+    &graph.limits[limit].entry.name.value
+}
+
+/// A class or a tenant of the limit's own file.
+fn find_class(graph: &Graph, scope: usize, name: &Name) -> Option<NodeIx> {
+    let class = graph.scopes[scope].class(&name.value);
+    let tenant = || graph.tenant_named(&name.value).filter(|_| scope == 0);
+    class.or_else(|| tenant().and_then(|tenant| graph.tenants[tenant].node))
+}
+
+/// Whoever passes a limit passes those around it.
+fn nest(composer: &mut Composer<'_>) {
+    let count = composer.graph.limits.len();
+    let mut state = vec![0_u8; count]; // 0 new, 1 on the way, 2 done
+    let mut order = Vec::with_capacity(count); // outer ones first
+    for start in 0..count {
+        let mut stack = vec![(start, 0)];
+        while let Some((limit, next)) = stack.pop() {
+            if next == 0 {
+                if state[limit] != 0 {
+                    continue;
+                }
+                state[limit] = 1;
+            }
+            match composer.graph.limits[limit].outer.get(next).copied() {
+                Some(outer) => {
+                    stack.push((limit, next + 1));
+                    if state[outer] == 1 {
+                        limit_cycle(composer, limit, outer);
+                    } else {
+                        stack.push((outer, 0));
+                    }
+                }
+                None => {
+                    state[limit] = 2;
+                    order.push(limit);
+                }
+            }
+        }
+    }
+    for limit in order.into_iter().rev() {
+        for outer in composer.graph.limits[limit].outer.clone() {
+            not_nested(composer, limit, outer);
+            let users = composer.graph.limits[limit].via.clone();
+            composer.graph.limits[outer].via.extend(users);
+        }
+    }
+    for limit in &mut composer.graph.limits {
+        limit.via.sort_unstable();
+        limit.via.dedup();
+    }
+}
+
+fn limit_cycle(composer: &mut Composer<'_>, limit: LimitIx, outer: LimitIx) {
+    let (inner, outer) = (&composer.graph.limits[limit].entry.name, &composer.graph.limits[outer].entry.name);
+    let message = format!("limit `{}` lies around itself", outer.value);
+    let problem = Problem::error(Rule::Cycle, inner.at, message).label("closes a cycle");
+    let problem =
+        problem.also(outer.at, "starts here").help("take one `via` out: the outer limit names no inner one");
+    composer.problems.push(problem);
+}
+
+/// What passes the inner limit must also match the outer, or it would leave by a side door.
+fn not_nested(composer: &mut Composer<'_>, inner: LimitIx, outer: LimitIx) {
+    let graph = &composer.graph;
+    let (inner_match, outer_match) = (limit_match(graph, inner), limit_match(graph, outer));
+    if outer_match.covers(&inner_match) {
+        return;
+    }
+    let (inner, outer) = (&graph.limits[inner].entry, &graph.limits[outer].entry);
+    let message =
+        format!("packets that pass limit `{}` need not match `{}`", inner.name.value, outer.name.value);
+    let problem = Problem::error(Rule::Nesting, inner.name.at, message).label("the inner limit");
+    let problem = problem
+        .also(outer.matches.at, "the outer limit's match is not as wide")
+        .help("widen the outer limit's `match` (leave it out to take everything), or narrow the inner one's");
+    composer.problems.push(problem);
+}
+
+fn limit_match(graph: &Graph, limit: LimitIx) -> Match {
+    let draft = &graph.limits[limit];
+    Match { tenant: draft.tenant.map(tenant_id), ..draft.entry.matches.conditions.clone() }
+}
+
+/// Limits that can hold no packet of their classes, bursts below a frame, rates that the link cannot reach.
+pub(crate) fn judge(graph: &Graph, rules: &[RuleDraft], link: Link, problems: &mut Vec<Problem>) {
+    let mut compared = 0;
+    for (index, draft) in graph.limits.iter().enumerate() {
+        let entry = &draft.entry;
+        if let (Some(burst), true) =
+            (entry.burst, entry.burst.is_some_and(|b| b.value < link.charged_frame()))
+        {
+            problems.push(burst_too_small(&entry.name.value, burst, link));
+        }
+        if let Some(rate) = entry.rate.filter(|rate| rate.value > link.rate) {
+            let message =
+                format!("limit `{}` is {}, above the link's {}", entry.name.value, rate.value, link.rate);
+            let problem = Problem::warning(Rule::MaxAboveLink, rate.at, message).label("limits nothing");
+            problems.push(problem.help(format!("lower it below {}, or remove the limit", link.rate)));
+        }
+        let matches = limit_match(graph, index);
+        if let Some(why) = matches.impossible() {
+            problems.push(never(
+                draft.entry.matches.at,
+                format!("limit `{}` matches no packet: {why}", entry.name.value),
+            ));
+            continue;
+        }
+        compared += rules.len();
+        if matches == Match::default() || draft.via.is_empty() || compared > MOST_COMPARED {
+            continue;
+        }
+        let below = |class: NodeIx| graph.path(class).any(|node| draft.via.contains(&node));
+        let holds = rules.iter().any(|rule| below(rule.class) && rule.matches.and(&matches).is_some());
+        let default =
+            graph.scopes[0].default.is_some_and(|default| below(default) && matches.tenant.is_none());
+        if !holds && !default {
+            let message =
+                format!("limit `{}` matches no packet of the classes that send through it", entry.name.value);
+            problems.push(never(draft.entry.matches.at, message));
+        }
+    }
+}
+
+fn never(at: crate::source::Mark, message: String) -> Problem {
+    let problem = Problem::error(Rule::NeverMatches, at, message).label("never holds");
+    problem.help("widen the match, or send other classes through the limit")
+}
+
+/// A burst that does not hold the largest frame would stop it forever.
+pub(super) fn burst_too_small(
+    name: &str,
+    burst: crate::source::Located<plimsoll_units::Bytes>,
+    link: Link,
+) -> Problem {
+    let frame = link.charged_frame();
+    let message = format!(
+        "the burst of `{name}` is {} bytes, less than a frame of {}",
+        burst.value.as_u64(),
+        frame.as_u64()
+    );
+    let problem = Problem::error(Rule::BurstTooSmall, burst.at, message).label("a frame would never pass");
+    problem.help(format!("write at least {}B (two frames are better), or leave `burst` out", frame.as_u64()))
+}

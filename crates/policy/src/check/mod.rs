@@ -1,0 +1,203 @@
+//! From files to a checked policy.
+//!
+//! Why: a policy that breaks a rule must not reach the engine, and its author should learn all its mistakes at once.
+//! From: Loom §3 (what a legal graph is), `docs/policy.md` (all rules).
+//! Not here: YAML (`tree`), keys and values (`read`), what is shown of a good policy (`show`).
+//! Invariant: `Ok` means that every rule holds; nothing is installed on `Err`.
+
+mod compile;
+mod compose;
+mod cost;
+mod envelope;
+mod graph;
+mod limits;
+mod ports;
+mod rules;
+
+use plimsoll_units::Bytes;
+
+use self::compile::Link;
+use self::compose::Composer;
+use crate::config::{Config, Port, TenantConfig, Uplink};
+use crate::problem::{Errors, Problem, ProblemRecord, Rule, Severity};
+use crate::program::Program;
+use crate::read::syntax::{TenantEntry, UplinkEntry};
+use crate::read::{self, Reader};
+use crate::source::{Located, Sources};
+use crate::tree;
+
+pub use self::cost::{Cost, cost};
+
+/// A policy that broke no rule.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// Ports, engine and API.
+    pub config: Config,
+    /// What the engine installs.
+    pub program: Program,
+    /// What its author may want to look at again.
+    pub warnings: Vec<Problem>,
+    /// The files that it was made of.
+    pub sources: Sources,
+}
+
+impl Checked {
+    /// The warnings for a machine.
+    #[must_use]
+    pub fn warning_records(&self) -> Vec<ProblemRecord> {
+        crate::problem::records(&self.warnings, &self.sources)
+    }
+
+    /// The warnings as a terminal shows them.
+    #[must_use]
+    pub fn render_warnings(&self, colour: bool) -> String {
+        crate::problem::render_problems(&self.warnings, &self.sources, colour)
+    }
+}
+
+/// Checks the policy in the file `name` and in those that it names, which `load` reads.
+///
+/// `load` gets a path as seen from the working directory of whoever passed `name`, and returns the file's text or why
+/// it cannot; it is called once for each file.
+pub fn check_with(
+    name: &str,
+    load: &mut dyn FnMut(&str) -> Result<String, String>,
+) -> Result<Checked, Errors> {
+    let mut sources = Sources::default();
+    let text = match load(name) {
+        Ok(text) => text,
+        Err(why) => {
+            let id = sources.add(name, String::new());
+            let at = crate::source::Mark { file: id, ..Default::default() };
+            let problem = Problem::error(Rule::File, at, format!("cannot read `{name}`: {why}"));
+            return Err(Errors::new(
+                vec![problem.label("nothing here").help("name a file that can be read")],
+                sources,
+            ));
+        }
+    };
+    sources.add(name, text);
+    check_sources(sources, load)
+}
+
+/// Checks a policy that is one text; it can name no further file.
+///
+/// ```
+/// let checked = plimsoll_policy::check_str("p.yaml", "
+/// uplink: {port: memory, rate: 10Gbps}
+/// tenants:
+///   shop:  {port: memory, min: 2Gbps, weight: 2}
+///   batch: {port: memory, max: 5Gbps}
+/// ").expect("a legal policy");
+/// assert_eq!(checked.program.tenants[0].name, "shop");
+/// ```
+pub fn check_str(name: &str, text: &str) -> Result<Checked, Errors> {
+    let mut sources = Sources::default();
+    sources.add(name, text.to_owned());
+    check_sources(sources, &mut |_| Err("this policy is a text without further files".to_owned()))
+}
+
+/// Checks the policy in the file `path`; the one function here that reads files.
+pub fn load(path: &str) -> Result<Checked, Errors> {
+    check_with(path, &mut |name| {
+        let size = std::fs::metadata(name).map_err(|error| error.to_string())?.len();
+        if size > MAX_FILE.as_u64() {
+            return Err(format!("it holds {}, more than {MAX_FILE}", Bytes::new(size)));
+        }
+        std::fs::read_to_string(name).map_err(|error| error.to_string())
+    })
+}
+
+/// Largest file that [`load`] reads.
+const MAX_FILE: Bytes = Bytes::new(16_000_000);
+
+fn check_sources(
+    mut sources: Sources,
+    load: &mut dyn FnMut(&str) -> Result<String, String>,
+) -> Result<Checked, Errors> {
+    let tree = match tree::parse(&sources, crate::source::FileId(0)) {
+        Ok(tree) => tree,
+        Err(problem) => return Err(Errors::new(vec![*problem], sources)),
+    };
+    let mut reader = Reader::default();
+    let mut host = read::host_file(&mut reader, &tree);
+    let (uplink, engine, api) = (host.uplink.take(), host.engine.clone(), host.api.clone());
+    let engine_at = host.engine_at;
+
+    let mut composer = Composer::new(&mut sources, load);
+    composer.problems = reader.problems;
+    composer.compose(host);
+    limits::resolve(&mut composer);
+    let tenants = std::mem::take(&mut composer.tenants);
+    let (mut graph, mut problems) = (composer.graph, composer.problems);
+    rules::add_defaults(&mut graph, &mut problems);
+    ports::judge(uplink.as_ref(), &tenants, &mut problems);
+    let rules = rules::rules(&graph, &mut problems);
+    cost::too_deep(&graph, &engine, engine_at, &mut problems);
+    let minima = envelope::minima(&graph);
+    let link = uplink.as_ref().and_then(link_of);
+    if let Some(link) = link {
+        envelope::judge(&graph, &minima, link, &mut problems);
+        limits::judge(&graph, &rules.rules, link, &mut problems);
+    }
+    let broken = |problems: &[Problem]| problems.iter().any(|problem| problem.severity == Severity::Error);
+    let (Some(link), Some(uplink), false) = (link, uplink, broken(&problems)) else {
+        return Err(Errors::new(problems, sources));
+    };
+
+    let count = graph.tenants.len();
+    let default = compile::default_descriptors(&engine, count);
+    let descriptors: Vec<u32> = (0..count)
+        .map(|index| {
+            tenants.get(index).and_then(|tenant| tenant.descriptors).map_or(default, |found| found.value)
+        })
+        .collect();
+    let program = compile::compile(&graph, rules, link, &minima, &descriptors);
+    cost::too_costly(&graph, &program, &engine, engine_at, &mut problems);
+    crate::bounds::not_backed(&graph_minima(&graph), &program, &mut problems);
+    if broken(&problems) {
+        return Err(Errors::new(problems, sources));
+    }
+    let tenants =
+        tenants.iter().zip(&descriptors).filter_map(|(entry, cap)| tenant_config(entry, *cap, &sources));
+    let port = uplink.port.map_or(Port::Memory, |port| port.value);
+    let uplink = Uplink { port, rate: link.rate, overhead: link.overhead, mtu: uplink.mtu };
+    let config = Config { uplink, engine, api, tenants: tenants.collect() };
+    crate::problem::sort(&mut problems);
+    Ok(Checked { config, program, warnings: problems, sources })
+}
+
+/// Bytes of an Ethernet header with one VLAN tag: what a frame has beyond the MTU.
+const HEADER: u64 = 18;
+
+fn link_of(uplink: &UplinkEntry) -> Option<Link> {
+    let max_frame = Bytes::new(u64::from(uplink.mtu) + HEADER);
+    Some(Link { rate: uplink.rate?.value, overhead: uplink.overhead, max_frame })
+}
+
+/// Where each sub-policy's place and minima are stated, for warnings about promises that nobody backs.
+fn graph_minima(graph: &graph::Graph) -> Vec<(usize, crate::source::Mark)> {
+    let places = graph.scopes.iter().skip(1).map(|scope| scope.root);
+    let first_min = |place: usize| {
+        let stated = graph.nodes[place].children.iter().filter_map(|&child| graph.nodes[child].min);
+        stated.map(|min| min.at).next().map(|at| (place, at))
+    };
+    places.filter_map(first_min).collect()
+}
+
+fn tenant_config(entry: &TenantEntry, descriptors: u32, sources: &Sources) -> Option<TenantConfig> {
+    let _ = sources;
+    Some(TenantConfig {
+        name: entry.name.value.clone(),
+        port: entry.port.as_ref()?.value.clone(),
+        min: entry.class.min.map(value),
+        max: entry.class.max.map(value),
+        weight: entry.weight.map_or(1, value),
+        descriptors,
+        policy: entry.class.policy.as_ref().map(|policy| policy.value.clone()),
+    })
+}
+
+fn value<T>(found: Located<T>) -> T {
+    found.value
+}

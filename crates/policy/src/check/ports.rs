@@ -1,0 +1,68 @@
+//! Ports: no two of them the same thing.
+//!
+//! Why: two tenants behind one device could not be told apart.
+//! From: `docs/policy.md`, "Ports".
+//! Not here: whether a device exists (the daemon finds out).
+//! Invariant: of two equal ports the later one is reported.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use crate::config::{Netns, Port};
+use crate::problem::{Problem, Rule};
+use crate::read::syntax::{TenantEntry, UplinkEntry};
+use crate::source::{Located, Mark};
+
+/// What a port occupies.
+#[derive(PartialEq, Eq, Hash)]
+enum Thing<'a> {
+    Interface(Option<&'a Netns>, &'a str),
+    Written(&'a Path),
+    ReadBy(&'a Path),
+}
+
+pub(crate) fn judge(uplink: Option<&UplinkEntry>, tenants: &[TenantEntry], problems: &mut Vec<Problem>) {
+    let uplink = uplink.and_then(|uplink| uplink.port.as_ref()).map(|port| ("the uplink".to_owned(), port));
+    let tenants = tenants.iter().filter_map(|tenant| {
+        tenant.port.as_ref().map(|port| (format!("tenant `{}`", tenant.name.value), port))
+    });
+    let ports: Vec<(String, &Located<Port>)> = uplink.into_iter().chain(tenants).collect();
+    let mut taken: HashMap<Thing<'_>, (&str, Mark)> = HashMap::new();
+    for (owner, port) in &ports {
+        for (thing, named) in things(&port.value) {
+            if let Some((first, at)) = taken.get(&thing) {
+                let message = format!("{owner} and {first} have the same port: {named}");
+                let problem = Problem::error(Rule::PortClash, port.at, message).label("taken");
+                problems.push(
+                    problem
+                        .also(*at, format!("{first} has it already"))
+                        .help("give each port an interface (name and network namespace) or file of its own"),
+                );
+                continue;
+            }
+            taken.insert(thing, (owner, port.at));
+        }
+    }
+}
+
+fn things(port: &Port) -> Vec<(Thing<'_>, String)> {
+    match port {
+        Port::AfXdp(name) | Port::AfPacket(name) => {
+            vec![(Thing::Interface(None, name), format!("interface `{name}`"))]
+        }
+        Port::Tap { netns, name } => {
+            let place = match netns {
+                None => String::new(),
+                Some(Netns::Name(netns)) => format!(" in `{netns}`"),
+                Some(Netns::Path(path)) => format!(" in `{}`", path.display()),
+            };
+            vec![(Thing::Interface(netns.as_ref(), name), format!("interface `{name}`{place}"))]
+        }
+        Port::Pcap { read, write } => {
+            let read = read.iter().map(|path| (Thing::ReadBy(path), format!("file `{}`", path.display())));
+            let write = write.iter().map(|path| (Thing::Written(path), format!("file `{}`", path.display())));
+            read.chain(write).collect()
+        }
+        Port::Memory => Vec::new(),
+    }
+}

@@ -1,0 +1,125 @@
+//! Sets of packets: whether one match lies inside another, and what two have in common.
+//!
+//! Why: a rule behind a broader one never fires, and a sub-policy's match holds only within its place.
+//! From: set algebra on conjunctions of lists.
+//! Not here: whether a packet matches (`program`).
+//! Invariant: `covers` answers yes only when it is certain; `and` is exact.
+
+use crate::program::{Match, Prefix};
+
+impl Match {
+    /// Whether every packet that `other` takes is also taken by this match. May answer no where several entries
+    /// together cover one.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        let ports = |a: &[(u16, u16)], b: &[(u16, u16)]| {
+            all_within(a, b, |(from, to), (low, high)| low >= from && high <= to)
+        };
+        let equal = |a: &[u32], b: &[u32]| all_within(a, b, |a, b| a == b);
+        (self.tenant.is_none() || self.tenant == other.tenant)
+            && all_within(&self.src, &other.src, |a, b| a.holds_prefix(&b))
+            && all_within(&self.dst, &other.dst, |a, b| a.holds_prefix(&b))
+            && all_within(&self.protocol, &other.protocol, |a, b| a == b)
+            && ports(&self.src_port, &other.src_port)
+            && ports(&self.dst_port, &other.dst_port)
+            && all_within(&self.dscp, &other.dscp, |a, b| a == b)
+            && all_within(&self.vlan, &other.vlan, |a, b| a == b)
+            && equal(&self.priority, &other.priority)
+            && all_within(&self.cgroup, &other.cgroup, |a, b| a == b)
+            && equal(&self.user, &other.user)
+            && equal(&self.app, &other.app)
+            && all_within(&self.core, &other.core, |a, b| a == b)
+    }
+
+    /// The packets that both take, or `None` if there can be none.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Option<Self> {
+        if self.tenant.is_some() && other.tenant.is_some() && self.tenant != other.tenant {
+            return None;
+        }
+        let both = Self {
+            tenant: self.tenant.or(other.tenant),
+            src: common(&self.src, &other.src, prefix_and)?,
+            dst: common(&self.dst, &other.dst, prefix_and)?,
+            protocol: common(&self.protocol, &other.protocol, same)?,
+            src_port: common(&self.src_port, &other.src_port, range_and)?,
+            dst_port: common(&self.dst_port, &other.dst_port, range_and)?,
+            dscp: common(&self.dscp, &other.dscp, same)?,
+            vlan: common(&self.vlan, &other.vlan, same)?,
+            priority: common(&self.priority, &other.priority, same)?,
+            cgroup: common(&self.cgroup, &other.cgroup, same)?,
+            user: common(&self.user, &other.user, same)?,
+            app: common(&self.app, &other.app, same)?,
+            core: common(&self.core, &other.core, same)?,
+        };
+        both.impossible().is_none().then_some(both)
+    }
+
+    /// Why no packet at all can match, if so.
+    #[must_use]
+    pub fn impossible(&self) -> Option<&'static str> {
+        let family = |prefixes: &[Prefix], v4: bool| {
+            prefixes.is_empty() || prefixes.iter().any(|prefix| prefix.addr.is_ipv4() == v4)
+        };
+        let both = |v4| family(&self.src, v4) && family(&self.dst, v4);
+        if !both(true) && !both(false) {
+            return Some("its `src` and `dst` are of different IP versions");
+        }
+        let ported = |protocol: &u8| matches!(protocol, 6 | 17 | 132);
+        let wants_ports = !self.src_port.is_empty() || !self.dst_port.is_empty();
+        if wants_ports && !self.protocol.is_empty() && !self.protocol.iter().any(ported) {
+            return Some("only TCP, UDP and SCTP have ports");
+        }
+        let empty = |ranges: &[(u16, u16)]| !ranges.is_empty() && ranges.iter().all(|(from, to)| from > to);
+        (empty(&self.src_port) || empty(&self.dst_port)).then_some("its range of ports is empty")
+    }
+
+    /// Whether it asks for nothing but the tenant.
+    #[must_use]
+    pub fn only_tenant(&self) -> bool {
+        Self { tenant: None, ..self.clone() } == Self::default()
+    }
+}
+
+impl Prefix {
+    /// Whether all of `other` lies inside.
+    #[must_use]
+    pub fn holds_prefix(&self, other: &Self) -> bool {
+        self.len <= other.len && self.contains(other.addr)
+    }
+}
+
+/// Whether each of `inner` lies in one of `outer`; an empty list is everything.
+fn all_within<T: Copy>(outer: &[T], inner: &[T], within: impl Fn(T, T) -> bool) -> bool {
+    outer.is_empty() || (!inner.is_empty() && inner.iter().all(|&b| outer.iter().any(|&a| within(a, b))))
+}
+
+/// What two lists have in common, where an empty one is everything; `None` if they are disjoint.
+fn common<T: Copy + PartialEq>(a: &[T], b: &[T], and: impl Fn(T, T) -> Option<T>) -> Option<Vec<T>> {
+    if a.is_empty() || b.is_empty() {
+        return Some(if a.is_empty() { b } else { a }.to_vec());
+    }
+    let mut both = Vec::new();
+    for item in a.iter().flat_map(|&a| b.iter().map(move |&b| (a, b))).filter_map(|(a, b)| and(a, b)) {
+        if !both.contains(&item) {
+            both.push(item);
+        }
+    }
+    (!both.is_empty()).then_some(both)
+}
+
+fn same<T: PartialEq>(a: T, b: T) -> Option<T> {
+    (a == b).then_some(a)
+}
+
+fn range_and(a: (u16, u16), b: (u16, u16)) -> Option<(u16, u16)> {
+    let (from, to) = (a.0.max(b.0), a.1.min(b.1));
+    (from <= to).then_some((from, to))
+}
+
+fn prefix_and(a: Prefix, b: Prefix) -> Option<Prefix> {
+    if a.holds_prefix(&b) {
+        return Some(b);
+    }
+    b.holds_prefix(&a).then_some(a)
+}

@@ -1,0 +1,171 @@
+//! `policy:` and `limits:`, which every file may have: classes, their order and their envelopes.
+
+use super::syntax::{Child, ClassEntry, Flows, LimitEntry, MatchEntry, Order, OrderKind, PolicyFile};
+use super::{Entries, Reader, bad, matches};
+use crate::problem::{Problem, Rule};
+use crate::program::Match;
+use crate::source::{Located, Name};
+use crate::tree::{Tree, Value};
+
+/// Largest weight: a share finer than 1 in 65,535 is nothing that a link could show.
+pub(crate) const MAX_WEIGHT: u32 = 65_535;
+/// How messages name what belongs where a rate belongs.
+pub(crate) const RATE: &str = "a rate such as `500Mbps` or `10Gbps`";
+
+const LIMIT_KEYS: [&str; 4] = ["match", "rate", "burst", "via"];
+const CLASS_KEYS: [&str; 15] = [
+    "priority", "wfq", "drr", "fifo", "lstf", "edf", "match", "min", "max", "burst", "via", "flows", "slack",
+    "deadline", "policy",
+];
+const FLOWS: [(&str, Flows); 4] =
+    [("fifo", Flows::Fifo), ("drr", Flows::Drr), ("lstf", Flows::Lstf), ("edf", Flows::Edf)];
+
+/// A tenant's or an application's file.
+pub(crate) fn policy_file(reader: &mut Reader, tree: &Tree) -> PolicyFile {
+    let top = reader.entries(tree, "a sub-policy's file", &["policy", "limits"]);
+    PolicyFile { at: tree.at, limits: limits(reader, &top), classes: classes(reader, &top) }
+}
+
+/// The entries of `policy:`, if that key is there.
+pub(super) fn classes(reader: &mut Reader, top: &Entries<'_>) -> Option<Vec<ClassEntry>> {
+    let tree = top.get("policy")?;
+    let named = reader.named(tree, "`policy`");
+    Some(named.into_iter().map(|(name, tree)| class(reader, name, tree)).collect())
+}
+
+/// The entries of `limits:`.
+pub(super) fn limits(reader: &mut Reader, top: &Entries<'_>) -> Vec<LimitEntry> {
+    let Some(tree) = top.get("limits") else { return Vec::new() };
+    let named = reader.named(tree, "`limits`");
+    named.into_iter().map(|(name, tree)| limit(reader, name, tree)).collect()
+}
+
+fn limit(reader: &mut Reader, name: &Name, tree: &Tree) -> LimitEntry {
+    let what = format!("limit `{}`", name.value);
+    let keys = reader.entries(tree, &what, &LIMIT_KEYS);
+    if keys.get("rate").is_none() {
+        let problem = Problem::error(Rule::MissingKey, name.at, format!("{what} has no `rate`"));
+        reader.report(problem.label("this limit").help("add `rate: 500Mbps`"));
+    }
+    let everything = MatchEntry {
+        at: name.at,
+        stated: false,
+        tenant: Vec::new(),
+        class: Vec::new(),
+        conditions: Match::default(),
+    };
+    LimitEntry {
+        name: name.clone(),
+        matches: keys.get("match").map_or(everything, |tree| matches::match_entry(reader, tree, true)),
+        rate: keys.get("rate").and_then(|tree| reader.value(tree, &format!("`rate` of {what}"), RATE)),
+        burst: keys.get("burst").and_then(|tree| reader.value(tree, &format!("`burst` of {what}"), SIZE)),
+        via: keys.get("via").map_or_else(Vec::new, |tree| reader.names(tree, &format!("`via` of {what}"))),
+    }
+}
+
+const SIZE: &str = "a size such as `64KiB`";
+const TIME: &str = "a time such as `500us` or `10ms`";
+
+fn class(reader: &mut Reader, name: &Name, tree: &Tree) -> ClassEntry {
+    let what = format!("class `{}`", name.value);
+    let keys = reader.entries(tree, &what, &CLASS_KEYS);
+    let mut entry = ClassEntry::new(name.clone());
+    entry.order = order(reader, &keys, &what);
+    entry.matches = keys.get("match").map(|tree| matches::match_entry(reader, tree, false));
+    envelope(reader, &keys, &mut entry);
+    flow_order(reader, &keys, &mut entry);
+    entry
+}
+
+/// `min`, `max`, `burst`, `via` and `policy`: what any class and any tenant may state.
+pub(super) fn envelope(reader: &mut Reader, keys: &Entries<'_>, entry: &mut ClassEntry) {
+    let owner = entry.name.value.clone();
+    let what = |key: &str| format!("`{key}` of `{owner}`");
+    entry.min = keys.get("min").and_then(|tree| reader.value(tree, &what("min"), RATE));
+    entry.max = keys.get("max").and_then(|tree| reader.value(tree, &what("max"), RATE));
+    entry.burst = keys.get("burst").and_then(|tree| reader.value(tree, &what("burst"), SIZE));
+    entry.via = keys.get("via").map_or_else(Vec::new, |tree| reader.names(tree, &what("via")));
+    entry.policy = keys.get("policy").and_then(|tree| {
+        let text = reader.text(tree, &what("policy"), "the path of a file with a policy")?;
+        Some(Located::new(text.to_owned(), tree.at))
+    });
+    if let (Some(burst), None) = (&entry.burst, keys.get("max")) {
+        let problem =
+            Problem::error(Rule::Meaningless, burst.at, format!("`{owner}` has `burst` but no `max`"));
+        reader.report(problem.label("the burst of which limit?").help("add a `max`, or leave `burst` out"));
+    }
+}
+
+/// `flows`, `slack` and `deadline`: how a leaf orders its flow queues.
+pub(super) fn flow_order(reader: &mut Reader, keys: &Entries<'_>, entry: &mut ClassEntry) {
+    let owner = entry.name.value.clone();
+    let what = |key: &str| format!("`{key}` of `{owner}`");
+    entry.flows = keys.get("flows").and_then(|tree| {
+        let example = "`fifo`, `drr`, `lstf` or `edf`";
+        let text = reader.text(tree, &what("flows"), example)?;
+        match FLOWS.iter().find(|(name, _)| *name == text) {
+            Some((_, flows)) => Some(Located::new(*flows, tree.at)),
+            None => {
+                let message = format!("{} is `{text}`, not {example}", what("flows"));
+                reader.report(bad(tree.at, message, format!("write {example}")));
+                None
+            }
+        }
+    });
+    entry.slack = keys.get("slack").and_then(|tree| reader.value(tree, &what("slack"), TIME));
+    entry.deadline = keys.get("deadline").and_then(|tree| reader.value(tree, &what("deadline"), TIME));
+}
+
+/// The one algorithm that a class names, if it names one.
+fn order(reader: &mut Reader, keys: &Entries<'_>, what: &str) -> Option<Order> {
+    let mut found: Option<Order> = None;
+    for (key, kind) in OrderKind::ALL {
+        let (Some(tree), Some(at)) = (keys.get(key), keys.key_at(key)) else { continue };
+        if let Some(first) = &found {
+            let message = format!("{what} orders its children in two ways");
+            let problem = Problem::error(Rule::BadValue, at, message).label("second here");
+            reader.report(
+                problem
+                    .also(first.at, "first here")
+                    .help("keep one algorithm; put the other into a class of its own between the two"),
+            );
+            continue;
+        }
+        let children = children(reader, tree, key, kind, what);
+        if children.is_empty() {
+            let problem = Problem::error(Rule::BadValue, at, format!("`{key}` of {what} has no children"));
+            reader.report(
+                problem.label("orders nothing").help("list its children, or leave it out for a leaf"),
+            );
+        }
+        found = Some(Order { kind, at, children });
+    }
+    found
+}
+
+fn children(reader: &mut Reader, tree: &Tree, key: &str, kind: OrderKind, what: &str) -> Vec<Child> {
+    let here = format!("`{key}` of {what}");
+    match &tree.value {
+        Value::Map(_) if kind.weighs() => {
+            let named = reader.named(tree, &here);
+            let child = |(name, weight): (&Name, &Tree)| Child {
+                name: name.clone(),
+                weight: match weight.value {
+                    Value::Null => None,
+                    _ => reader.positive(weight, &format!("the weight of `{}`", name.value), MAX_WEIGHT),
+                },
+            };
+            named.into_iter().map(child).collect()
+        }
+        Value::Map(_) => {
+            let help = format!("`{key}` has no weights: write a list, as in `{key}: [a, b]`");
+            reader.report(bad(tree.at, format!("{here} is a map"), help));
+            Vec::new()
+        }
+        Value::List(items) if items.is_empty() => Vec::new(),
+        _ => {
+            let names = reader.names(tree, &here);
+            names.into_iter().map(|name| Child { name, weight: None }).collect()
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The operator's file: `uplink`, `engine`, `api` and `tenants`.
+
+use std::path::PathBuf;
+
+use plimsoll_units::Bytes;
+
+use super::syntax::{ClassEntry, HostFile, PolicyFile, TenantEntry, UplinkEntry};
+use super::{Entries, Reader, bad, class};
+use crate::config::{Api, Engine, Netns, Port};
+use crate::problem::{Problem, Rule};
+use crate::source::{Located, Name};
+use crate::tree::{Tree, Value};
+
+/// Keys of the operator's file.
+pub(crate) const HOST_KEYS: [&str; 6] = ["uplink", "engine", "api", "tenants", "limits", "policy"];
+const UPLINK_KEYS: [&str; 4] = ["port", "rate", "overhead", "mtu"];
+const ENGINE_KEYS: [&str; 7] =
+    ["cpu", "busy_poll", "queues", "ring", "descriptors", "max_depth", "line_rate_frame"];
+const API_KEYS: [&str; 2] = ["socket", "metrics"];
+const TENANT_KEYS: [&str; 11] =
+    ["port", "min", "max", "burst", "weight", "via", "flows", "slack", "deadline", "descriptors", "policy"];
+const PORT_HELP: &str = "a port is one of `{af_xdp: eth0}`, `{af_packet: eth0}`, `{tap: {netns: shop, name: eth0}}`, \
+                         `{pcap: {read: in.pcap, write: out.pcap}}` and `memory`";
+
+/// The operator's file.
+pub(crate) fn host_file(reader: &mut Reader, tree: &Tree) -> HostFile {
+    let top = reader.entries(tree, "the policy file", &HOST_KEYS);
+    let uplink = match top.get("uplink") {
+        Some(tree) => Some(uplink(reader, tree)),
+        None => {
+            let problem = Problem::error(Rule::MissingKey, tree.at, "the file states no `uplink`");
+            reader.report(
+                problem
+                    .label("this file")
+                    .help("add `uplink: {port: {af_xdp: eth0}, rate: 10Gbps}` at the top"),
+            );
+            None
+        }
+    };
+    HostFile {
+        uplink,
+        engine: top.get("engine").map_or_else(Engine::default, |tree| engine(reader, tree)),
+        engine_at: top.key_at("engine").or(top.key_at("uplink")).unwrap_or(tree.at),
+        api: top.get("api").map_or_else(Api::default, |tree| api(reader, tree)),
+        tenants: top.get("tenants").map_or_else(Vec::new, |tree| tenants(reader, tree)),
+        policy: PolicyFile {
+            at: tree.at,
+            limits: class::limits(reader, &top),
+            classes: class::classes(reader, &top),
+        },
+    }
+}
+
+fn uplink(reader: &mut Reader, tree: &Tree) -> UplinkEntry {
+    let keys = reader.entries(tree, "`uplink`", &UPLINK_KEYS);
+    let need = |reader: &mut Reader, key: &str, example: &str| {
+        if keys.get(key).is_none() {
+            let problem = Problem::error(Rule::MissingKey, keys.at, format!("`uplink` states no `{key}`"));
+            reader.report(problem.label("this uplink").help(format!("add `{key}: {example}`")));
+        }
+    };
+    need(reader, "port", "{af_xdp: eth0}");
+    need(reader, "rate", "10Gbps");
+    let mtu = keys.get("mtu").and_then(|tree| mtu(reader, tree)).unwrap_or(1_500);
+    let overhead =
+        keys.get("overhead").and_then(|tree| reader.value(tree, "`overhead`", "a size such as `24B`"));
+    let overhead = overhead.map_or(Bytes::ZERO, |found: Located<Bytes>| found.value);
+    if overhead > Bytes::new(256) {
+        let at = keys.get("overhead").map_or(keys.at, |tree| tree.at);
+        reader.report(bad(
+            at,
+            format!("`overhead` is {overhead} a frame"),
+            "Ethernet's is 20B, or 24B with the check sequence; 256B at most",
+        ));
+    }
+    UplinkEntry {
+        port: keys.get("port").and_then(|tree| port(reader, tree)),
+        rate: keys.get("rate").and_then(|tree| reader.value(tree, "`rate`", super::class::RATE)),
+        overhead,
+        mtu,
+        at: tree.at,
+    }
+}
+
+fn mtu(reader: &mut Reader, tree: &Tree) -> Option<u16> {
+    let found = reader.value::<u16>(tree, "`mtu`", "a number of bytes from 68 to 9600, without unit")?;
+    if (68..=9_600).contains(&found.value) {
+        return Some(found.value);
+    }
+    let message = format!("`mtu` is {}", found.value);
+    reader.report(bad(tree.at, message, "Ethernet's is 1500, jumbo frames reach 9600; IP needs at least 68"));
+    None
+}
+
+fn engine(reader: &mut Reader, tree: &Tree) -> Engine {
+    let keys = reader.entries(tree, "`engine`", &ENGINE_KEYS);
+    let mut engine = Engine::default();
+    if let Some(tree) = keys.get("cpu") {
+        engine.cpu =
+            reader.value::<u32>(tree, "`cpu`", "the number of a core, from 0").map(|found| found.value);
+    }
+    if let Some(flag) = keys.get("busy_poll").and_then(|tree| reader.flag(tree, "`busy_poll`")) {
+        engine.busy_poll = flag;
+    }
+    let mut number = |key: &str, most: u32, into: &mut u32| {
+        if let Some(found) = keys.get(key).and_then(|tree| reader.positive(tree, &format!("`{key}`"), most)) {
+            *into = found.value;
+        }
+    };
+    let mut ring = u32::from(engine.ring);
+    number("queues", 65_536, &mut engine.queues);
+    number("ring", 32_768, &mut ring);
+    number("descriptors", 1 << 24, &mut engine.descriptors);
+    number("max_depth", 64, &mut engine.max_depth);
+    if !ring.is_power_of_two() {
+        let at = keys.get("ring").map_or(keys.at, |tree| tree.at);
+        let (below, above) = (ring.next_power_of_two() / 2, ring.next_power_of_two());
+        let help = format!("write {below} or {above}");
+        reader.report(bad(at, format!("`ring` is {ring}, not a power of two"), help));
+    }
+    engine.ring = u16::try_from(ring).unwrap_or(engine.ring);
+    if let Some(tree) = keys.get("line_rate_frame") {
+        let found = reader.value(tree, "`line_rate_frame`", "a size such as `64B`");
+        engine.line_rate_frame = found.map(|found: Located<Bytes>| found.value.max(Bytes::new(64)));
+    }
+    engine
+}
+
+fn api(reader: &mut Reader, tree: &Tree) -> Api {
+    let keys = reader.entries(tree, "`api`", &API_KEYS);
+    let mut api = Api::default();
+    if let Some(path) = keys.get("socket").and_then(|tree| reader.text(tree, "`socket`", "a path")) {
+        api.socket = PathBuf::from(path);
+    }
+    if let Some(tree) = keys.get("metrics") {
+        let found = reader.value(tree, "`metrics`", "an address and port such as `127.0.0.1:9464`");
+        api.metrics = found.map(|found| found.value);
+    }
+    api
+}
+
+fn tenants(reader: &mut Reader, tree: &Tree) -> Vec<TenantEntry> {
+    let named = reader.named(tree, "`tenants`");
+    named.into_iter().map(|(name, tree)| tenant(reader, name, tree)).collect()
+}
+
+fn tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> TenantEntry {
+    let what = format!("tenant `{}`", name.value);
+    let keys = reader.entries(tree, &what, &TENANT_KEYS);
+    if keys.get("port").is_none() {
+        let problem = Problem::error(Rule::MissingKey, name.at, format!("{what} has no `port`"));
+        reader.report(
+            problem.label("this tenant").help(format!(
+                "add `port: {{tap: {{netns: {}, name: eth0}}}}`, or `port: memory`",
+                name.value
+            )),
+        );
+    }
+    let mut entry = ClassEntry::new(name.clone());
+    class::envelope(reader, &keys, &mut entry);
+    class::flow_order(reader, &keys, &mut entry);
+    let number = |reader: &mut Reader, key: &str, most: u32| {
+        keys.get(key).and_then(|tree| reader.positive(tree, &format!("`{key}` of {what}"), most))
+    };
+    TenantEntry {
+        name: name.clone(),
+        port: keys.get("port").and_then(|tree| port(reader, tree)),
+        weight: number(reader, "weight", class::MAX_WEIGHT),
+        descriptors: number(reader, "descriptors", 1 << 24),
+        class: entry,
+    }
+}
+
+fn port(reader: &mut Reader, tree: &Tree) -> Option<Located<Port>> {
+    let port = match &tree.value {
+        Value::Text(text) if text == "memory" => Port::Memory,
+        Value::Map(entries) if entries.len() == 1 => {
+            let kinds = reader.entries(tree, "`port`", &["af_xdp", "af_packet", "tap", "pcap", "memory"]);
+            port_kind(reader, &kinds)?
+        }
+        _ => {
+            reader.report(bad(tree.at, "this is not a port", PORT_HELP));
+            return None;
+        }
+    };
+    Some(Located::new(port, tree.at))
+}
+
+fn port_kind(reader: &mut Reader, kinds: &Entries<'_>) -> Option<Port> {
+    if let Some(tree) = kinds.get("af_xdp") {
+        return interface(reader, tree, "`af_xdp`").map(Port::AfXdp);
+    }
+    if let Some(tree) = kinds.get("af_packet") {
+        return interface(reader, tree, "`af_packet`").map(Port::AfPacket);
+    }
+    if let Some(tree) = kinds.get("tap") {
+        return tap(reader, tree);
+    }
+    if let Some(tree) = kinds.get("pcap") {
+        return pcap(reader, tree);
+    }
+    kinds.get("memory").map(|_| Port::Memory)
+}
+
+fn tap(reader: &mut Reader, tree: &Tree) -> Option<Port> {
+    let keys = reader.entries(tree, "`tap`", &["netns", "name"]);
+    let netns = keys.get("netns").and_then(|tree| netns(reader, tree));
+    let Some(name) = keys.get("name") else {
+        let problem = Problem::error(Rule::MissingKey, tree.at, "`tap` states no `name`");
+        reader
+            .report(problem.label("this port").help("add `name: eth0`, the interface as its owner sees it"));
+        return None;
+    };
+    interface(reader, name, "`name`").map(|name| Port::Tap { netns, name })
+}
+
+fn netns(reader: &mut Reader, tree: &Tree) -> Option<Netns> {
+    let text = reader.text(tree, "`netns`", "a name as in /run/netns or an absolute path")?;
+    if text.starts_with('/') {
+        return Some(Netns::Path(PathBuf::from(text)));
+    }
+    if text.is_empty() || text.contains('/') || text == "." || text == ".." {
+        let help =
+            "write a name as `ip netns list` prints it, or an absolute path such as `/proc/1234/ns/net`";
+        reader.report(bad(tree.at, format!("`{text}` names no network namespace"), help));
+        return None;
+    }
+    Some(Netns::Name(text.to_owned()))
+}
+
+fn pcap(reader: &mut Reader, tree: &Tree) -> Option<Port> {
+    let keys = reader.entries(tree, "`pcap`", &["read", "write"]);
+    let mut path =
+        |key: &str| keys.get(key).and_then(|tree| reader.text(tree, &format!("`{key}`"), "a path"));
+    let (read, write) = (path("read").map(PathBuf::from), path("write").map(PathBuf::from));
+    if read.is_none() && write.is_none() {
+        reader.report(bad(tree.at, "`pcap` names no file", "add `read: in.pcap`, `write: out.pcap` or both"));
+        return None;
+    }
+    Some(Port::Pcap { read, write })
+}
+
+/// A network interface's name, as the kernel takes it.
+fn interface(reader: &mut Reader, tree: &Tree, what: &str) -> Option<String> {
+    let text = reader.text(tree, what, "an interface's name such as `eth0`")?;
+    let fine = (1..=15).contains(&text.len())
+        && !text.contains(|c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control())
+        && text != "."
+        && text != "..";
+    if fine {
+        return Some(text.to_owned());
+    }
+    let message = format!("`{text}` cannot name an interface");
+    reader.report(bad(tree.at, message, "the kernel takes 1 to 15 characters without spaces, `/` and `:`"));
+    None
+}

@@ -1,0 +1,169 @@
+//! `match:`, the conditions on a packet.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use super::syntax::MatchEntry;
+use super::{Entries, Reader, bad};
+use crate::problem::{Problem, Rule};
+use crate::program::{Match, Prefix};
+use crate::tree::Tree;
+
+const MATCH_KEYS: [&str; 13] = [
+    "tenant", "src", "dst", "protocol", "src_port", "dst_port", "dscp", "vlan", "priority", "cgroup", "user",
+    "app", "core",
+];
+const LIMIT_MATCH_KEYS: [&str; 14] = [
+    "tenant", "class", "src", "dst", "protocol", "src_port", "dst_port", "dscp", "vlan", "priority",
+    "cgroup", "user", "app", "core",
+];
+/// Protocols that have a name here; any other is written as its number.
+pub(crate) const PROTOCOLS: [(&str, u8); 9] = [
+    ("icmp", 1),
+    ("igmp", 2),
+    ("tcp", 6),
+    ("udp", 17),
+    ("gre", 47),
+    ("esp", 50),
+    ("icmpv6", 58),
+    ("ospf", 89),
+    ("sctp", 132),
+];
+/// DSCP code points by name (RFC 2474, 2597, 3246, 8622).
+pub(crate) const CODE_POINTS: [(&str, u8); 22] = [
+    ("cs0", 0),
+    ("le", 1),
+    ("cs1", 8),
+    ("af11", 10),
+    ("af12", 12),
+    ("af13", 14),
+    ("cs2", 16),
+    ("af21", 18),
+    ("af22", 20),
+    ("af23", 22),
+    ("cs3", 24),
+    ("af31", 26),
+    ("af32", 28),
+    ("af33", 30),
+    ("cs4", 32),
+    ("af41", 34),
+    ("af42", 36),
+    ("af43", 38),
+    ("cs5", 40),
+    ("ef", 46),
+    ("cs6", 48),
+    ("cs7", 56),
+];
+
+/// A `match:` map; those of limits may also name classes.
+pub(super) fn match_entry(reader: &mut Reader, tree: &Tree, of_limit: bool) -> MatchEntry {
+    let keys: &[&str] = if of_limit { &LIMIT_MATCH_KEYS } else { &MATCH_KEYS };
+    let keys = reader.entries(tree, "`match`", keys);
+    let mut names =
+        |key: &str| keys.get(key).map_or_else(Vec::new, |tree| reader.names(tree, &format!("`{key}`")));
+    let (tenant, class) = (names("tenant"), names("class"));
+    let conditions = Match {
+        tenant: None,
+        src: prefixes(reader, &keys, "src"),
+        dst: prefixes(reader, &keys, "dst"),
+        protocol: each(reader, &keys, "protocol", protocol_example(), |text| named(text, &PROTOCOLS)),
+        src_port: ports(reader, &keys, "src_port"),
+        dst_port: ports(reader, &keys, "dst_port"),
+        dscp: each(reader, &keys, "dscp", "a code point from 0 to 63 or a name such as `ef`", code_point),
+        vlan: each(reader, &keys, "vlan", "a VLAN from 1 to 4094, or 0 for frames without a tag", |text| {
+            text.parse().ok().filter(|vlan| *vlan < 4_095)
+        }),
+        priority: numbers(reader, &keys, "priority"),
+        cgroup: numbers(reader, &keys, "cgroup"),
+        user: numbers(reader, &keys, "user"),
+        app: numbers(reader, &keys, "app"),
+        core: numbers(reader, &keys, "core"),
+    };
+    MatchEntry { at: tree.at, stated: true, tenant, class, conditions }
+}
+
+fn protocol_example() -> &'static str {
+    "a protocol: `tcp`, `udp`, `icmp`, `icmpv6`, `sctp`, or a number from 0 to 255"
+}
+
+/// A value or each of a list, without repetitions.
+fn each<T: PartialEq>(
+    reader: &mut Reader,
+    keys: &Entries<'_>,
+    key: &str,
+    example: &str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Vec<T> {
+    let Some(tree) = keys.get(key) else { return Vec::new() };
+    let mut values = Vec::new();
+    for item in reader.one_or_more(tree, &format!("`{key}`")) {
+        let Some(text) = reader.text(item, &format!("`{key}`"), example) else { continue };
+        match parse(text.trim()) {
+            Some(value) if values.contains(&value) => {}
+            Some(value) => values.push(value),
+            None => {
+                let message = format!("`{key}` is `{text}`, not {example}");
+                reader.report(bad(item.at, message, format!("write {example}")));
+            }
+        }
+    }
+    values
+}
+
+fn numbers<T: FromStr + PartialEq>(reader: &mut Reader, keys: &Entries<'_>, key: &str) -> Vec<T> {
+    each(reader, keys, key, "a whole number", |text| text.parse().ok())
+}
+
+fn named(text: &str, names: &[(&str, u8)]) -> Option<u8> {
+    let by_name = names.iter().find(|(name, _)| text.eq_ignore_ascii_case(name)).map(|(_, number)| *number);
+    by_name.or_else(|| text.parse().ok())
+}
+
+pub(crate) fn protocol(text: &str) -> Option<u8> {
+    named(text, &PROTOCOLS)
+}
+
+pub(crate) fn code_point(text: &str) -> Option<u8> {
+    named(text, &CODE_POINTS).filter(|dscp| *dscp < 64)
+}
+
+fn ports(reader: &mut Reader, keys: &Entries<'_>, key: &str) -> Vec<(u16, u16)> {
+    let example = "a port such as `80` or a range such as `8000-8100`";
+    let ranges = each(reader, keys, key, example, port_range);
+    if let Some((from, to)) = ranges.iter().find(|(from, to)| from > to) {
+        let at = keys.get(key).map_or(keys.at, |tree| tree.at);
+        let message = format!("`{key}` goes from {from} down to {to}: no port lies in it");
+        let problem = Problem::error(Rule::NeverMatches, at, message).label("an empty range");
+        reader.report(problem.help(format!("write the smaller port first: `{to}-{from}`")));
+    }
+    ranges
+}
+
+fn port_range(text: &str) -> Option<(u16, u16)> {
+    match text.split_once('-') {
+        Some((from, to)) => Some((from.trim().parse().ok()?, to.trim().parse().ok()?)),
+        None => text.parse().ok().map(|port| (port, port)),
+    }
+}
+
+fn prefixes(reader: &mut Reader, keys: &Entries<'_>, key: &str) -> Vec<Prefix> {
+    let example = "an address or prefix such as `10.0.0.0/8` or `2001:db8::/32`";
+    let found = each(reader, keys, key, example, |text| text.parse::<Prefix>().ok());
+    if let (Some(tree), false) = (keys.get(key), found.is_empty()) {
+        for item in reader.one_or_more(tree, key) {
+            stray_bits(reader, item);
+        }
+    }
+    found
+}
+
+/// `10.0.0.1/8` is more often a mistake than a way to write `10.0.0.0/8`.
+fn stray_bits(reader: &mut Reader, item: &Tree) {
+    let crate::tree::Value::Text(text) = &item.value else { return };
+    let (Ok(prefix), Some((addr, _))) = (text.trim().parse::<Prefix>(), text.split_once('/')) else { return };
+    if addr.trim().parse::<IpAddr>().is_ok_and(|addr| addr != prefix.addr) {
+        let message = format!("`{text}` has bits set behind its length of {}", prefix.len);
+        let help = format!("write `{prefix}` for the whole network, or `{}` for the address", addr.trim());
+        reader.report(bad(item.at, message, help));
+    }
+}

@@ -1,0 +1,141 @@
+//! What policy files say, before names are resolved.
+
+use plimsoll_units::{BitRate, Bytes, Span};
+
+use crate::config::{Api, Engine, Port};
+use crate::program::Match;
+use crate::source::{Located, Mark, Name};
+
+/// The operator's file.
+pub(crate) struct HostFile {
+    pub uplink: Option<UplinkEntry>,
+    pub engine: Engine,
+    pub engine_at: Mark,
+    pub api: Api,
+    pub tenants: Vec<TenantEntry>,
+    pub policy: PolicyFile,
+}
+
+/// `limits:` and `policy:`, which every file may have.
+pub(crate) struct PolicyFile {
+    pub at: Mark,
+    pub limits: Vec<LimitEntry>,
+    /// `None` without a `policy:` key.
+    pub classes: Option<Vec<ClassEntry>>,
+}
+
+pub(crate) struct UplinkEntry {
+    pub port: Option<Located<Port>>,
+    pub rate: Option<Located<BitRate>>,
+    pub overhead: Bytes,
+    pub mtu: u16,
+    pub at: Mark,
+}
+
+pub(crate) struct TenantEntry {
+    pub name: Name,
+    pub port: Option<Located<Port>>,
+    pub weight: Option<Located<u32>>,
+    pub descriptors: Option<Located<u32>>,
+    /// Envelope, `via`, `flows` and `policy`: a tenant is a class.
+    pub class: ClassEntry,
+}
+
+pub(crate) struct LimitEntry {
+    pub name: Name,
+    pub matches: MatchEntry,
+    pub rate: Option<Located<BitRate>>,
+    pub burst: Option<Located<Bytes>>,
+    /// Limits around this one.
+    pub via: Vec<Name>,
+}
+
+pub(crate) struct ClassEntry {
+    pub name: Name,
+    pub order: Option<Order>,
+    pub matches: Option<MatchEntry>,
+    pub min: Option<Located<BitRate>>,
+    pub max: Option<Located<BitRate>>,
+    pub burst: Option<Located<Bytes>>,
+    pub via: Vec<Name>,
+    pub flows: Option<Located<Flows>>,
+    pub slack: Option<Located<Span>>,
+    pub deadline: Option<Located<Span>>,
+    /// A file whose root takes this place.
+    pub policy: Option<Name>,
+}
+
+/// A scheduling node's algorithm and children.
+pub(crate) struct Order {
+    pub kind: OrderKind,
+    pub at: Mark,
+    pub children: Vec<Child>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OrderKind {
+    Priority,
+    Wfq,
+    Drr,
+    Fifo,
+    Lstf,
+    Edf,
+}
+
+pub(crate) struct Child {
+    pub name: Name,
+    pub weight: Option<Located<u32>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flows {
+    Fifo,
+    Drr,
+    Lstf,
+    Edf,
+}
+
+#[derive(Clone)]
+pub(crate) struct MatchEntry {
+    pub at: Mark,
+    /// Whether the key is there at all.
+    pub stated: bool,
+    pub tenant: Vec<Name>,
+    /// Only in limits: the classes that it holds.
+    pub class: Vec<Name>,
+    /// All but tenant and class.
+    pub conditions: Match,
+}
+
+impl ClassEntry {
+    pub fn new(name: Name) -> Self {
+        Self {
+            name,
+            order: None,
+            matches: None,
+            min: None,
+            max: None,
+            burst: None,
+            via: Vec::new(),
+            flows: None,
+            slack: None,
+            deadline: None,
+            policy: None,
+        }
+    }
+}
+
+impl OrderKind {
+    pub const ALL: [(&'static str, Self); 6] = [
+        ("priority", Self::Priority),
+        ("wfq", Self::Wfq),
+        ("drr", Self::Drr),
+        ("fifo", Self::Fifo),
+        ("lstf", Self::Lstf),
+        ("edf", Self::Edf),
+    ];
+
+    pub fn weighs(self) -> bool {
+        matches!(self, Self::Wfq | Self::Drr)
+    }
+}

@@ -1,0 +1,90 @@
+//! Policy files in memory, and places in them.
+//!
+//! Why: every message must point at a file, a line and a column, also when a policy is spread over many files.
+//! From: `docs/policy.md`, "Errors".
+//! Not here: reading files (the caller's loader does that; [`crate::load`] is the ordinary one).
+//! Invariant: a [`Mark`] lies inside its file's text, on character boundaries.
+
+use std::sync::Arc;
+
+/// Which of a policy's files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId(pub u32);
+
+/// A stretch of a file's text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mark {
+    /// Which file.
+    pub file: FileId,
+    /// Bytes from its start.
+    pub offset: u32,
+    /// Bytes; may be zero.
+    pub len: u32,
+}
+
+/// One file of a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceFile {
+    /// The path as the operator wrote it, or as the including file makes it.
+    pub name: String,
+    /// What it holds.
+    pub text: Arc<String>,
+}
+
+/// The files of a policy, the operator's first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sources {
+    files: Vec<SourceFile>,
+}
+
+/// A value and where it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Located<T> {
+    pub value: T,
+    pub at: Mark,
+}
+
+/// The name of a thing and where it is written.
+pub(crate) type Name = Located<String>;
+
+impl Sources {
+    /// Adds a file.
+    pub(crate) fn add(&mut self, name: &str, text: String) -> FileId {
+        let id = FileId(u32::try_from(self.files.len()).unwrap_or(u32::MAX));
+        self.files.push(SourceFile { name: name.to_owned(), text: Arc::new(text) });
+        id
+    }
+
+    /// The file behind an id.
+    #[must_use]
+    pub fn file(&self, id: FileId) -> &SourceFile {
+        &self.files[id.0 as usize]
+    }
+
+    /// Every file, the operator's first.
+    #[must_use]
+    pub fn files(&self) -> &[SourceFile] {
+        &self.files
+    }
+
+    /// Line and column of a mark's start, both counted from 1; columns count characters.
+    #[must_use]
+    pub fn position(&self, mark: Mark) -> (usize, usize) {
+        let before = &self.file(mark.file).text[..mark.offset as usize];
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+    }
+
+    /// `file:line:column`.
+    #[must_use]
+    pub fn place(&self, mark: Mark) -> String {
+        let (line, column) = self.position(mark);
+        format!("{}:{line}:{column}", self.file(mark.file).name)
+    }
+}
+
+impl<T> Located<T> {
+    pub fn new(value: T, at: Mark) -> Self {
+        Self { value, at }
+    }
+}

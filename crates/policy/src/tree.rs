@@ -1,0 +1,226 @@
+//! YAML as a tree in which every value knows its place.
+//!
+//! Why: all errors must come in one go, each with its place; deserialising into typed structures stops at the first.
+//! From: YAML 1.2, through `serde-saphyr`.
+//! Not here: what the keys mean (`read`).
+//! Invariant: depth and size are bounded by [`budget`]; a repeated key is kept, so that `read` can point at both.
+
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::Spanned;
+use serde_saphyr::options::DuplicateKeyPolicy;
+
+use crate::problem::{Problem, Rule};
+use crate::source::{FileId, Located, Mark, Name, Sources};
+
+/// A value of a policy file.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    pub at: Mark,
+    pub value: Value,
+}
+
+#[derive(Debug)]
+pub(crate) enum Value {
+    /// Nothing, `~` or `null`.
+    Null,
+    /// Any scalar, as it is written.
+    Text(String),
+    List(Vec<Tree>),
+    Map(Vec<(Name, Tree)>),
+}
+
+/// Deepest nesting of a file; the language itself needs six.
+const MAX_DEPTH: usize = 24;
+
+/// Reads a file's text. A syntax error ends the reading of this file.
+pub(crate) fn parse(sources: &Sources, file: FileId) -> Result<Tree, Box<Problem>> {
+    let text = &sources.file(file).text;
+    let options = serde_saphyr::options! {
+        duplicate_keys: DuplicateKeyPolicy::LastWins,
+        with_snippet: false,
+        strict_booleans: true,
+        budget: budget(),
+    };
+    match serde_saphyr::from_str_with_options::<Raw>(text, options) {
+        Ok(raw) => Ok(Grafter { file, text }.tree(raw)),
+        Err(error) => Err(Box::new(syntax_problem(&error, file, text))),
+    }
+}
+
+/// What a file may cost the reader: far more than any policy needs, far less than a hostile file wants.
+fn budget() -> Option<serde_saphyr::Budget> {
+    serde_saphyr::budget! {
+        max_depth: MAX_DEPTH,
+        max_events: 2_000_000,
+        max_nodes: 1_000_000,
+    }
+}
+
+fn syntax_problem(error: &serde_saphyr::Error, file: FileId, text: &str) -> Problem {
+    let span = error.location().map(|location| location.span());
+    let offset = span.and_then(|span| span.byte_offset()).and_then(|at| usize::try_from(at).ok());
+    let at = mark(file, text, offset.unwrap_or(0), 0);
+    let message = error.without_snippet().to_string();
+    let message = message.lines().next().unwrap_or("not YAML").to_owned();
+    Problem::error(Rule::Syntax, at, message)
+        .label("reading stops here")
+        .help("a policy file is YAML: keys and values with `:`, the same indentation for siblings, spaces and no tabs")
+}
+
+/// A mark clamped to the text, to character boundaries and to one line, so that a caret can be drawn under it.
+fn mark(file: FileId, text: &str, offset: usize, len: usize) -> Mark {
+    let mut start = offset.min(text.len());
+    while !text.is_char_boundary(start) {
+        start -= 1;
+    }
+    let mut end = start.saturating_add(len).min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let line = text[start..end].find('\n').map_or(end, |at| start + at);
+    let clamp = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+    Mark { file, offset: clamp(start), len: clamp(line - start) }
+}
+
+/// What serde sees: values with the parser's positions.
+struct Raw(Spanned<RawValue>);
+
+enum RawValue {
+    Null,
+    /// `exact` is false for numbers and booleans: their text is then taken from the file.
+    Scalar {
+        text: String,
+        exact: bool,
+    },
+    List(Vec<Raw>),
+    Map(Vec<(Raw, Raw)>),
+}
+
+struct Grafter<'a> {
+    file: FileId,
+    text: &'a str,
+}
+
+impl Grafter<'_> {
+    fn tree(&self, Raw(raw): Raw) -> Tree {
+        let at = self.mark(raw.referenced);
+        let value = match raw.value {
+            RawValue::Null => Value::Null,
+            RawValue::Scalar { text, exact: true } => Value::Text(text),
+            RawValue::Scalar { text, exact: false } => Value::Text(self.written(raw.defined).unwrap_or(text)),
+            RawValue::List(items) => Value::List(items.into_iter().map(|item| self.tree(item)).collect()),
+            RawValue::Map(entries) => Value::Map(
+                entries.into_iter().map(|(key, value)| (self.name(key), self.tree(value))).collect(),
+            ),
+        };
+        Tree { at, value }
+    }
+
+    fn name(&self, key: Raw) -> Name {
+        let tree = self.tree(key);
+        let text = match tree.value {
+            Value::Text(text) => text,
+            Value::Null => "~".to_owned(),
+            Value::List(_) | Value::Map(_) => "[...]".to_owned(),
+        };
+        Located::new(text, tree.at)
+    }
+
+    /// A number as the operator wrote it (`080`, `1_000`, `0x50` and `1e3` all lose their spelling otherwise).
+    fn written(&self, location: serde_saphyr::Location) -> Option<String> {
+        let mark = self.mark(location);
+        let start = mark.offset as usize;
+        let text = self.text.get(start..start + mark.len as usize)?.trim();
+        (!text.is_empty()).then(|| text.to_owned())
+    }
+
+    fn mark(&self, location: serde_saphyr::Location) -> Mark {
+        let span = location.span();
+        let size = |n: Option<u64>| n.and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+        mark(self.file, self.text, size(span.byte_offset()), size(span.byte_len()))
+    }
+}
+
+impl<'de> Deserialize<'de> for Raw {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Spanned::deserialize(from).map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for RawValue {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(RawVisitor)
+    }
+}
+
+struct RawVisitor;
+
+impl RawVisitor {
+    fn inexact<E>(value: impl ToString) -> Result<RawValue, E> {
+        Ok(RawValue::Scalar { text: value.to_string(), exact: false })
+    }
+}
+
+impl<'de> Visitor<'de> for RawVisitor {
+    type Value = RawValue;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_bool<E: de::Error>(self, value: bool) -> Result<RawValue, E> {
+        Self::inexact(value)
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<RawValue, E> {
+        Self::inexact(value)
+    }
+
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<RawValue, E> {
+        Self::inexact(value)
+    }
+
+    fn visit_i128<E: de::Error>(self, value: i128) -> Result<RawValue, E> {
+        Self::inexact(value)
+    }
+
+    fn visit_u128<E: de::Error>(self, value: u128) -> Result<RawValue, E> {
+        Self::inexact(value)
+    }
+
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<RawValue, E> {
+        Self::inexact(value)
+    }
+
+    fn visit_str<E: de::Error>(self, value: &str) -> Result<RawValue, E> {
+        Ok(RawValue::Scalar { text: value.to_owned(), exact: true })
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<RawValue, E> {
+        Ok(RawValue::Null)
+    }
+
+    fn visit_none<E: de::Error>(self) -> Result<RawValue, E> {
+        Ok(RawValue::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<RawValue, D::Error> {
+        from.deserialize_any(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<RawValue, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = from.next_element()? {
+            items.push(item);
+        }
+        Ok(RawValue::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<RawValue, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = from.next_entry()? {
+            entries.push(entry);
+        }
+        Ok(RawValue::Map(entries))
+    }
+}

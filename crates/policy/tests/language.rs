@@ -1,0 +1,84 @@
+//! What policy files mean: from text to the compiled program.
+
+use plimsoll_policy::{Checked, Fields, FlowOrder, NodeKind, Scope, check_with};
+use plimsoll_units::{BitRate, Bytes};
+
+/// The operator's file and a tenant's.
+const OPERATOR: &str = "
+uplink: {port: {af_xdp: eth0}, rate: 10Gbps}
+tenants:
+  shop:  {port: {tap: {netns: shop, name: eth0}}, min: 2Gbps, max: 8Gbps, weight: 2, policy: shop.yaml}
+  batch: {port: {tap: {netns: batch, name: eth0}}, min: 1Gbps, max: 10Gbps}
+limits:
+  wan: {match: {dst: 203.0.113.0/24}, rate: 500Mbps, burst: 64KiB}
+policy:
+  root:    {priority: [mgmt, tenants]}
+  tenants: {wfq: {shop: 2, batch: 1}, via: [wan]}
+  mgmt:    {match: {tenant: host}}
+";
+const SHOP: &str = "
+limits:
+  api: {match: {dst_port: 443}, rate: 1Gbps}
+policy:
+  root: {wfq: {web: 3, bulk: 1}}
+  web:  {match: {dst_port: [80, 443]}, min: 500Mbps, via: [api]}
+  bulk: {flows: drr}
+";
+
+fn check(files: &[(&str, &str)]) -> Checked {
+    let mut load = |name: &str| {
+        let found = files.iter().find(|(known, _)| *known == name);
+        found.map(|(_, text)| (*text).to_owned()).ok_or_else(|| "no such file".to_owned())
+    };
+    check_with(files[0].0, &mut load).unwrap_or_else(|errors| panic!("{}", errors.render(false)))
+}
+
+fn example() -> Checked {
+    check(&[("p.yaml", OPERATOR), ("shop.yaml", SHOP)])
+}
+
+#[test]
+fn the_contract_example_compiles_to_the_tree_it_draws() {
+    let program = example().program;
+    let names: Vec<&str> = program.nodes.iter().map(|node| node.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "root",
+            "mgmt",
+            "tenants",
+            "tenants/shop",
+            "tenants/batch",
+            "tenants/shop/web",
+            "tenants/shop/bulk",
+            "default"
+        ]
+    );
+    assert_eq!(program.nodes[0].kind, NodeKind::Priority);
+    assert_eq!(program.nodes[3].weight, 2);
+    assert_eq!(program.nodes[6].kind, NodeKind::Class(FlowOrder::Drr));
+    assert_eq!(program.nodes[2].min, Some(BitRate::gbps(3)), "what both tenants are promised");
+    assert_eq!(program.nodes[3].min, Some(BitRate::gbps(2)), "the operator's word, not the tenant's");
+    let tenants: Vec<&str> = program.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+    assert_eq!(tenants, ["shop", "batch", "host"]);
+}
+
+#[test]
+fn limits_come_in_the_order_in_which_a_packet_passes_them() {
+    let program = example().program;
+    let fields = Fields {
+        tenant: Some(program.tenants[0].node).map(|_| plimsoll_policy::TenantId(0)),
+        addresses: Some(("10.0.0.1".parse().unwrap(), "203.0.113.9".parse().unwrap())),
+        protocol: Some(6),
+        ports: Some((40_000, 443)),
+        ..Fields::default()
+    };
+    let placement = program.classify(&fields);
+    assert_eq!(program.node(placement.class).name, "tenants/shop/web");
+    let limits: Vec<&str> =
+        placement.limits.iter().map(|&limit| program.limit(limit).name.as_str()).collect();
+    assert_eq!(limits, ["max(tenants/shop)", "wan", "tenants/shop/api"]);
+    let wan = program.limits.iter().find(|limit| limit.name == "wan").unwrap();
+    assert_eq!((wan.rate, wan.burst), (BitRate::mbps(500), Bytes::kib(64)));
+    assert!(matches!(&wan.scope, Scope::Match { via, .. } if program.node(via[0]).name == "tenants"));
+}
