@@ -132,11 +132,6 @@ impl PortError {
             _ => Self::System { what, place, source },
         }
     }
-
-    /// The same for the calling thread's last system call.
-    pub(crate) fn last(what: impl Into<String>, place: impl Into<String>) -> Self {
-        Self::system(what, place, io::Error::last_os_error())
-    }
 }
 
 /// Refuses what Linux takes for no interface name, before the kernel says `EINVAL`.

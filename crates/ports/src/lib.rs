@@ -5,16 +5,18 @@
 //! Not here: threads, waiting, classification, or any decision on which frame goes next.
 //! Invariant: each frame handed to a port is sent or counted with the reason why not.
 
+mod af_packet;
 mod error;
 mod memory;
 pub mod netns;
 mod port;
+mod socket;
 mod tap;
 
+pub use af_packet::{PacketConfig, PacketSocket};
 pub use error::PortError;
 pub use memory::{MemoryConfig, MemoryEnd, MemoryPort};
 pub use port::{
-    Capabilities, Counters, DropReason, FRAME_ROOM, Fds, Outgoing, PLAIN_VNET, Port, Received, Sending,
-    Trouble, VNET_LEN, VnetBytes,
+    Capabilities, Counters, DropReason, FRAME_ROOM, Fds, Outgoing, Port, Received, Sending, Trouble,
 };
 pub use tap::{Tap, TapConfig};

@@ -11,12 +11,11 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use plimsoll_wire::VnetHeader;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::error::PortError;
-use crate::port::{
-    Capabilities, Counters, DropReason, Fds, PLAIN_VNET, Received, Sending, Trouble, VnetBytes,
-};
+use crate::port::{Capabilities, Counters, DropReason, Fds, Received, Sending, Trouble};
 
 /// Size and habits of a [`MemoryPort::pair`].
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +102,7 @@ impl MemoryPort {
     ///
     /// # Errors
     /// [`Trouble::Gone`] when the other end has been dropped.
-    pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetBytes>) -> Result<Sending, Trouble> {
+    pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
         if frame.len() > self.config.frame {
             return Ok(self.counters.refuse(DropReason::Oversize));
         }
@@ -118,7 +117,7 @@ impl MemoryPort {
         };
         slot.bytes[..frame.len()].copy_from_slice(frame);
         slot.len = frame.len();
-        slot.vnet = *vnet.unwrap_or(&PLAIN_VNET);
+        slot.vnet = vnet.copied().unwrap_or_default();
         self.outbox.rung = false;
         let pushed = self.outbox.full.push(slot);
         debug_assert!(pushed.is_ok(), "the full ring has a place for every buffer");
@@ -232,7 +231,7 @@ impl<T> MemoryEnd<T> {
 #[derive(Debug)]
 struct Slot {
     len: usize,
-    vnet: VnetBytes,
+    vnet: VnetHeader,
     bytes: Box<[u8]>,
 }
 
@@ -257,7 +256,8 @@ fn direction(name: &str, config: &MemoryConfig) -> Result<(Outbox, Inbox), PortE
     let (full, at) = RingBuffer::new(config.slots);
     let (mut back, empty) = RingBuffer::new(config.slots);
     for _ in 0..config.slots {
-        let slot = Slot { len: 0, vnet: PLAIN_VNET, bytes: vec![0; config.frame].into_boxed_slice() };
+        let slot =
+            Slot { len: 0, vnet: VnetHeader::default(), bytes: vec![0; config.frame].into_boxed_slice() };
         let pushed = back.push(slot);
         debug_assert!(pushed.is_ok(), "the empty ring has `slots` places");
     }
@@ -309,8 +309,7 @@ mod tests {
     #[test]
     fn frames_that_cannot_pass_are_counted_by_reason() {
         let (mut a, _b) = pair(2);
-        let mut partial = PLAIN_VNET;
-        partial[0] = 1;
+        let partial = VnetHeader { flags: VnetHeader::NEEDS_CSUM, ..VnetHeader::default() };
         assert_eq!(a.send(&[0; 129], None), Ok(Sending::Refused(DropReason::Oversize)));
         assert_eq!(a.send(&[0; 64], Some(&partial)), Ok(Sending::Refused(DropReason::BadOffload)));
         assert_eq!(a.counters().tx_dropped(DropReason::Oversize), 1);

@@ -8,23 +8,15 @@
 use std::os::fd::RawFd;
 
 use plimsoll_units::Nanos;
+use plimsoll_wire::VnetHeader;
 
+use crate::af_packet::PacketSocket;
 use crate::memory::MemoryPort;
 use crate::tap::Tap;
-
-/// A virtio-net header as it stands before a frame (`struct virtio_net_hdr_mrg_rxbuf`,
-/// little-endian on every machine this runs on).
-pub type VnetBytes = [u8; VNET_LEN];
-
-/// Bytes of a [`VnetBytes`].
-pub const VNET_LEN: usize = 12;
 
 /// A receive buffer of this size holds any frame that Linux hands out: 64 KiB of IP packet, link
 /// header and VLAN tags, and one byte so that a frame cut short can be told from one that fits.
 pub const FRAME_ROOM: usize = 65_536 + 64;
-
-/// The header of a frame with nothing left to compute: no checksum missing, one segment.
-pub const PLAIN_VNET: VnetBytes = [0; VNET_LEN];
 
 /// What came in with one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +24,7 @@ pub struct Received {
     /// Bytes of the frame now in the caller's buffer.
     pub len: usize,
     /// Checksum and segmentation that the sender left to us; `None` when the port has no such headers.
-    pub vnet: Option<VnetBytes>,
+    pub vnet: Option<VnetHeader>,
     /// When the frame was captured, for ports that know (`pcap`).
     pub at: Option<Nanos>,
 }
@@ -205,7 +197,7 @@ pub struct Outgoing<'a> {
     /// The frame from its Ethernet header on.
     pub frame: &'a [u8],
     /// Checksum and segmentation left to the receiver; `None` for a finished frame.
-    pub vnet: Option<&'a VnetBytes>,
+    pub vnet: Option<&'a VnetHeader>,
 }
 
 /// A place where packets enter and leave.
@@ -213,6 +205,8 @@ pub struct Outgoing<'a> {
 pub enum Port {
     /// A TAP interface in some network namespace.
     Tap(Tap),
+    /// An interface through a packet socket.
+    AfPacket(PacketSocket),
     /// The other end is in this process.
     Memory(MemoryPort),
 }
@@ -222,6 +216,7 @@ macro_rules! each {
     ($port:expr, $it:ident => $call:expr) => {
         match $port {
             Port::Tap($it) => $call,
+            Port::AfPacket($it) => $call,
             Port::Memory($it) => $call,
         }
     };
@@ -242,7 +237,7 @@ impl Port {
     /// # Errors
     /// [`Trouble`] when the port as a whole carries nothing; the frame has been counted.
     #[inline]
-    pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetBytes>) -> Result<Sending, Trouble> {
+    pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
         each!(self, port => port.send(frame, vnet))
     }
 
@@ -315,9 +310,17 @@ impl Port {
 pub(crate) const MIN_FRAME: usize = 14;
 
 /// Whether a header asks for anything that a port without such headers cannot do.
-pub(crate) fn asks_for_work(vnet: Option<&VnetBytes>) -> bool {
-    // Flags (byte 0) bit 0: checksum to be computed. Byte 1: kind of segmentation.
-    vnet.is_some_and(|header| header[0] & 1 != 0 || header[1] != 0)
+pub(crate) fn asks_for_work(vnet: Option<&VnetHeader>) -> bool {
+    vnet.is_some_and(|vnet| vnet.flags & VnetHeader::NEEDS_CSUM != 0 || vnet.gso_type != VnetHeader::GSO_NONE)
+}
+
+/// The header as Linux's devices take it: ten bytes, without the number of buffers.
+pub(crate) fn vnet_bytes(vnet: Option<&VnetHeader>) -> [u8; VnetHeader::LEN] {
+    let mut bytes = [0; VnetHeader::LEN];
+    if let Some(vnet) = vnet {
+        bytes.copy_from_slice(&vnet.to_bytes()[..VnetHeader::LEN]);
+    }
+    bytes
 }
 
 #[cfg(test)]

@@ -16,12 +16,13 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use plimsoll_wire::VnetHeader;
 
 use crate::error::{PortError, check_interface_name};
 use crate::netns::{Cidr, Netns, NetnsRef};
 use crate::port::{
-    Capabilities, Counters, DropReason, FRAME_ROOM, Fds, MIN_FRAME, PLAIN_VNET, Received, Sending, Trouble,
-    VNET_LEN, VnetBytes, asks_for_work,
+    Capabilities, Counters, DropReason, FRAME_ROOM, Fds, MIN_FRAME, Received, Sending, Trouble,
+    asks_for_work, vnet_bytes,
 };
 
 /// How a TAP shall be made.
@@ -148,20 +149,20 @@ impl Tap {
         let room = buffer.len();
         // Bounded: a frame too long for the buffer is counted, and the next one tried.
         for _ in 0..OVERSIZE_RUN {
-            let mut header = PLAIN_VNET;
+            let mut header = [0; VnetHeader::LEN];
             let into = &mut [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
             let read = match self.file.read_vectored(into) {
                 Ok(read) => read,
                 Err(error) => return self.receive_failed(&error),
             };
-            let len = read.saturating_sub(VNET_LEN);
+            let len = read.saturating_sub(VnetHeader::LEN);
             if len == room {
                 // The kernel cuts without a word; a full buffer is taken for a cut frame.
                 self.counters.lose(DropReason::Oversize);
                 continue;
             }
             self.counters.received(len);
-            return Ok(Some(Received { len, vnet: Some(header), at: None }));
+            return Ok(Some(Received { len, vnet: Some(VnetHeader::from_bytes(header)), at: None }));
         }
         Ok(None)
     }
@@ -170,15 +171,15 @@ impl Tap {
     ///
     /// # Errors
     /// [`Trouble`] when the interface is down or has disappeared.
-    pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetBytes>) -> Result<Sending, Trouble> {
+    pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
         if frame.len() < MIN_FRAME {
             return Ok(self.counters.refuse(DropReason::TooShort));
         }
         if frame.len() >= FRAME_ROOM {
             return Ok(self.counters.refuse(DropReason::Oversize));
         }
-        let header = vnet.unwrap_or(&PLAIN_VNET);
-        match self.file.write_vectored(&[IoSlice::new(header), IoSlice::new(frame)]) {
+        let header = vnet_bytes(vnet);
+        match self.file.write_vectored(&[IoSlice::new(&header), IoSlice::new(frame)]) {
             Ok(_) => Ok(self.counters.sent(frame.len())),
             Err(error) => self.send_failed(&error, vnet),
         }
@@ -240,7 +241,7 @@ impl Tap {
     }
 
     #[cold]
-    fn send_failed(&mut self, error: &io::Error, vnet: Option<&VnetBytes>) -> Result<Sending, Trouble> {
+    fn send_failed(&mut self, error: &io::Error, vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
         match error.raw_os_error() {
             Some(libc::EAGAIN | libc::EINTR) => Ok(Sending::Full),
             Some(libc::EBADFD | libc::ENODEV | libc::EBADF | libc::ENXIO) => {
@@ -286,7 +287,7 @@ impl Attached {
             }
         })?;
 
-        let mut header_len = VNET_LEN as libc::c_int;
+        let mut header_len = VnetHeader::LEN as libc::c_int;
         tun_ioctl(fd, libc::TUNSETVNETHDRSZ, (&raw mut header_len).cast())
             .map_err(|error| PortError::system(format!("{}: header size", what()), place(), error))?;
         let udp_segmentation = config.offload && offer_offloads(fd, &what(), &place())?;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use plimsoll_ports::netns::{Netns, NetnsRef};
 use plimsoll_ports::{DropReason, FRAME_ROOM, Port, PortError, Sending, Tap, TapConfig, Trouble};
+use plimsoll_wire::VnetHeader;
 use support::{PATIENCE, live, quiet, until};
 
 fn tap(netns: &Netns, address: &str) -> Tap {
@@ -156,7 +157,12 @@ fn hostile_offload_fields_are_refused_and_counted() {
     let netns = quiet("tenant");
     let mut port = tap(&netns, "10.9.4.1/24");
     // A checksum far behind the end of the frame.
-    let header = [1, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0];
+    let header = VnetHeader {
+        flags: VnetHeader::NEEDS_CSUM,
+        csum_start: 0xffff,
+        csum_offset: 0xffff,
+        ..VnetHeader::default()
+    };
     assert_eq!(port.send(&[0xff; 60], Some(&header)), Ok(Sending::Refused(DropReason::BadOffload)));
     assert_eq!(port.send(&[0xff; 13], None), Ok(Sending::Refused(DropReason::TooShort)));
     assert_eq!(port.send(&vec![0xff; FRAME_ROOM], None), Ok(Sending::Refused(DropReason::Oversize)));

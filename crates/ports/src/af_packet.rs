@@ -1,0 +1,283 @@
+//! Packet sockets: any interface that Linux knows, without a driver's help.
+//!
+//! Why: the uplink where AF_XDP cannot be had, and with segmentation offload where it can.
+//! From: packet(7): `recvmmsg` and `sendmmsg` with virtio-net headers. The receive ring
+//! (TPACKET_V3) was rejected: it hands over blocks, and a block waits for its timer.
+//! Not here: which frames to take; the socket sees all that arrive at the interface.
+//! Invariant: VLAN tags that the kernel took off are put back before the frame is handed on.
+
+mod batch;
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use plimsoll_wire::VnetHeader;
+
+use crate::error::PortError;
+use crate::netns::{Netns, NetnsRef};
+use crate::port::{
+    Capabilities, Counters, DropReason, FRAME_ROOM, Fds, MIN_FRAME, Received, Sending, Trouble, asks_for_work,
+};
+use crate::socket;
+use batch::{Inbox, Outbox};
+
+/// How a packet socket shall be opened.
+#[derive(Clone, Debug)]
+pub struct PacketConfig {
+    /// The namespace of the interface.
+    pub netns: NetnsRef,
+    /// The interface.
+    pub interface: String,
+    /// Exchange virtio-net headers, so that checksums and segmentation can be left to the device.
+    pub vnet: bool,
+    /// Send past the interface's queueing discipline. The kernel then cannot segment for a device
+    /// that cannot do it itself, so [`Capabilities::takes_segmentation`] is off.
+    pub bypass: bool,
+    /// Receive frames for all MAC addresses: tenants have addresses of their own.
+    pub promiscuous: bool,
+    /// Bytes of received frames that the kernel holds for us.
+    pub receive_buffer: u32,
+}
+
+impl PacketConfig {
+    /// Offloads on, the queueing discipline kept, all addresses, 8 MiB of buffer.
+    #[must_use]
+    pub fn new(netns: NetnsRef, interface: impl Into<String>) -> Self {
+        Self {
+            netns,
+            interface: interface.into(),
+            vnet: true,
+            bypass: false,
+            promiscuous: true,
+            receive_buffer: 8 << 20,
+        }
+    }
+}
+
+/// An open packet socket on one interface.
+#[derive(Debug)]
+pub struct PacketSocket {
+    socket: OwnedFd,
+    name: String,
+    vnet: bool,
+    mac: [u8; 6],
+    inbox: Inbox,
+    outbox: Outbox,
+    capabilities: Capabilities,
+    counters: Counters,
+}
+
+impl PacketSocket {
+    /// Opens what `config` describes.
+    ///
+    /// # Errors
+    /// When namespace or interface do not exist, or privilege lacks.
+    pub fn open(config: &PacketConfig) -> Result<Self, PortError> {
+        let netns = Netns::open(&config.netns)?;
+        let link = netns.links().get(&config.interface)?;
+        let what = format!("open a packet socket on `{}`", config.interface);
+        let socket = netns
+            .run(|| connect(config, link.index))?
+            .map_err(|error| PortError::system(what, netns.place(), error))?;
+        Ok(Self {
+            socket,
+            name: format!("af_packet {}", config.interface),
+            vnet: config.vnet,
+            mac: link.mac.unwrap_or_default(),
+            inbox: Inbox::new(),
+            outbox: Outbox::new(),
+            capabilities: Capabilities {
+                takes_segmentation: config.vnet && !config.bypass,
+                gives_segmentation: config.vnet,
+                udp_segmentation: config.vnet && !config.bypass,
+                takes_partial_checksum: config.vnet,
+                mtu: link.mtu,
+            },
+            counters: Counters::default(),
+        })
+    }
+
+    /// The interface's MAC address when it was opened.
+    #[must_use]
+    pub fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    /// Reads one frame; see [`crate::Port::receive`].
+    ///
+    /// # Errors
+    /// [`Trouble`] when the interface is down or has disappeared.
+    pub fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<Received>, Trouble> {
+        if self.inbox.is_empty()
+            && let Err(error) = self.inbox.fill(&self.socket)
+        {
+            return self.receive_failed(&error);
+        }
+        while let Some(message) = self.inbox.next() {
+            if let Some(received) = message.copy_to(buffer, self.vnet) {
+                self.counters.received(received.len);
+                return Ok(Some(received));
+            }
+            self.counters.lose(DropReason::Oversize);
+        }
+        Ok(None)
+    }
+
+    /// Takes one frame to be sent with others; see [`crate::Port::send`]. It counts when it leaves.
+    ///
+    /// # Errors
+    /// [`Trouble`] when the interface is down or has disappeared.
+    pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
+        let segmented = vnet.is_some_and(|vnet| vnet.gso_type != VnetHeader::GSO_NONE);
+        let reason = if frame.len() < MIN_FRAME {
+            Some(DropReason::TooShort)
+        } else if frame.len() >= FRAME_ROOM {
+            Some(DropReason::Oversize)
+        } else if asks_for_work(vnet) && (!self.vnet || segmented && !self.capabilities.takes_segmentation) {
+            Some(DropReason::BadOffload)
+        } else {
+            None
+        };
+        if let Some(reason) = reason {
+            return Ok(self.counters.refuse(reason));
+        }
+        if !self.outbox.has_room(frame.len()) {
+            self.flush()?;
+        }
+        if !self.outbox.has_room(frame.len()) {
+            return Ok(Sending::Full);
+        }
+        self.outbox.push(frame, self.vnet.then_some(vnet));
+        Ok(Sending::Sent)
+    }
+
+    /// Sends what waits, as far as there is room.
+    ///
+    /// # Errors
+    /// [`Trouble`] when the interface is down or has disappeared; what waited has been counted.
+    pub fn flush(&mut self) -> Result<(), Trouble> {
+        // Bounded: each turn sends or refuses at least one of the frames that wait.
+        while !self.outbox.is_empty() {
+            match self.outbox.send(&self.socket) {
+                Ok(sent) => sent.for_each(|len| _ = self.counters.sent(len)),
+                Err(error) => match self.send_failed(&error) {
+                    None => return Ok(()),
+                    Some(Ok(reason)) => {
+                        self.outbox.drop_first();
+                        self.counters.refuse(reason);
+                    }
+                    Some(Err(trouble)) => {
+                        for _ in 0..self.outbox.clear() {
+                            self.counters.troubled(trouble);
+                        }
+                        return Err(trouble);
+                    }
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// What to wait on.
+    #[must_use]
+    pub fn fds(&self) -> Fds {
+        Fds { receive: Some(self.socket.as_raw_fd()), transmit: Some(self.socket.as_raw_fd()) }
+    }
+
+    /// Whether the interface still exists.
+    ///
+    /// # Errors
+    /// [`Trouble::Gone`] when not.
+    pub fn probe(&mut self) -> Result<(), Trouble> {
+        // The kernel sets the number to -1 when the interface leaves.
+        match socket::bound_interface(&self.socket) {
+            Ok(index) if index > 0 => Ok(()),
+            _ => Err(Trouble::Gone),
+        }
+    }
+
+    /// What it can do.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    /// What it has carried, and what the kernel dropped before we read it.
+    #[must_use]
+    pub fn counters(&mut self) -> Counters {
+        let mut since_last: libc::tpacket_stats = socket::zeroed();
+        // Reading resets the kernel's count.
+        if socket::get(&self.socket, libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut since_last).is_ok() {
+            self.counters.rx_drops[DropReason::KernelFull as usize] += u64::from(since_last.tp_drops);
+        }
+        self.counters
+    }
+
+    /// How operators know it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    #[cold]
+    fn receive_failed(&mut self, error: &io::Error) -> Result<Option<Received>, Trouble> {
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR) => Ok(None),
+            Some(libc::ENODEV | libc::ENXIO | libc::EBADF) => Err(Trouble::Gone),
+            // The same answer for an interface set down and for one deleted.
+            Some(libc::ENETDOWN) => Err(self.probe().err().unwrap_or(Trouble::Down)),
+            _ => {
+                self.counters.lose(DropReason::Kernel);
+                Ok(None)
+            }
+        }
+    }
+
+    /// `None`: try later; a reason: the first frame is at fault; a trouble: none can be sent.
+    #[cold]
+    fn send_failed(&mut self, error: &io::Error) -> Option<Result<DropReason, Trouble>> {
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS) => None,
+            Some(libc::ENODEV | libc::ENXIO | libc::EBADF) => Some(Err(Trouble::Gone)),
+            Some(libc::ENETDOWN) => Some(Err(self.probe().err().unwrap_or(Trouble::Down))),
+            Some(libc::EMSGSIZE) => Some(Ok(DropReason::Oversize)),
+            Some(libc::EINVAL) if self.vnet => Some(Ok(DropReason::BadOffload)),
+            _ => Some(Ok(DropReason::Kernel)),
+        }
+    }
+}
+
+/// Makes the socket; runs inside the interface's namespace.
+fn connect(config: &PacketConfig, index: u32) -> io::Result<OwnedFd> {
+    // Protocol 0: nothing is received before the options are set and the interface is chosen.
+    let socket = socket::open(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
+    let on: libc::c_int = 1;
+    let mut options = vec![libc::PACKET_IGNORE_OUTGOING, libc::PACKET_AUXDATA];
+    if config.vnet {
+        options.push(libc::PACKET_VNET_HDR);
+    }
+    if config.bypass {
+        options.push(libc::PACKET_QDISC_BYPASS);
+    }
+    for option in options {
+        socket::set(&socket, libc::SOL_PACKET, option, &on)?;
+    }
+    if socket::set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &config.receive_buffer).is_err() {
+        // Without CAP_NET_ADMIN over the host we get as much as net.core.rmem_max allows.
+        socket::set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &config.receive_buffer)?;
+    }
+
+    let index = libc::c_int::try_from(index).map_err(io::Error::other)?;
+    let mut address: libc::sockaddr_ll = socket::zeroed();
+    address.sll_family = libc::AF_PACKET as libc::sa_family_t;
+    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_ifindex = index;
+    socket::bind(&socket, &address)?;
+    if config.promiscuous {
+        let mut request: libc::packet_mreq = socket::zeroed();
+        request.mr_ifindex = index;
+        request.mr_type = libc::PACKET_MR_PROMISC as libc::c_ushort;
+        socket::set(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)?;
+    }
+    Ok(socket)
+}

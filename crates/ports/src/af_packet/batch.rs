@@ -1,0 +1,291 @@
+//! Many frames in one system call, each way.
+//!
+//! Why: a system call costs more than copying a frame.
+//! From: recvmmsg(2), sendmmsg(2).
+//! Not here: what errors mean.
+//! Invariant: the kernel is given pointers only into this structure's own memory, for one call.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use plimsoll_wire::VnetHeader;
+
+use crate::port::{FRAME_ROOM, Received, vnet_bytes};
+use crate::socket::{check, zeroed};
+
+/// Frames for one call: 32 share a call's cost well, and their buffers stay under 2.2 MiB.
+const BATCH: usize = 32;
+
+/// One receive buffer: a header and the longest frame.
+const STRIDE: usize = VnetHeader::LEN + FRAME_ROOM;
+
+/// Room for a control message with a `tpacket_auxdata` (16 bytes of header, 20 of data), aligned.
+type Control = [u64; 8];
+
+/// Bytes that hold the frames waiting to be sent: four of the longest.
+const ARENA: usize = 4 * STRIDE;
+
+/// Received frames that have not been asked for yet.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    bytes: Box<[u8]>,
+    control: [Control; BATCH],
+    headers: [libc::mmsghdr; BATCH],
+    next: usize,
+    filled: usize,
+}
+
+// SAFETY: the pointers in `headers` are set anew for each call and not used between calls.
+unsafe impl Send for Inbox {}
+
+/// One received frame, still in the inbox.
+pub(super) struct Message<'a> {
+    bytes: &'a [u8],
+    cut: bool,
+    tag: Option<[u8; 4]>,
+}
+
+impl Inbox {
+    pub(super) fn new() -> Self {
+        Self {
+            bytes: vec![0; BATCH * STRIDE].into_boxed_slice(),
+            control: [[0; 8]; BATCH],
+            headers: [zeroed(); BATCH],
+            next: 0,
+            filled: 0,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.next == self.filled
+    }
+
+    /// Reads as many frames as wait, up to a batch.
+    pub(super) fn fill(&mut self, socket: &OwnedFd) -> io::Result<()> {
+        (self.next, self.filled) = (0, 0);
+        let mut pieces: [libc::iovec; BATCH] = [zeroed(); BATCH];
+        let buffers = self.bytes.chunks_exact_mut(STRIDE).zip(&mut self.control);
+        for ((header, piece), (buffer, control)) in self.headers.iter_mut().zip(&mut pieces).zip(buffers) {
+            *piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: STRIDE };
+            *header = zeroed();
+            header.msg_hdr.msg_iov = piece;
+            header.msg_hdr.msg_iovlen = 1;
+            header.msg_hdr.msg_control = control.as_mut_ptr().cast();
+            header.msg_hdr.msg_controllen = size_of::<Control>() as _;
+        }
+        let headers = self.headers.as_mut_ptr();
+        let flags = libc::MSG_DONTWAIT;
+        // SAFETY: `headers` has BATCH entries; each points to an `iovec` on this stack, to a buffer
+        // of STRIDE bytes and to a control buffer of its stated size, all of them live and ours.
+        let filled = check(unsafe {
+            libc::recvmmsg(socket.as_raw_fd(), headers, BATCH as _, flags as _, std::ptr::null_mut())
+        })?;
+        self.filled = usize::try_from(filled).unwrap_or(0).min(BATCH);
+        Ok(())
+    }
+
+    pub(super) fn next(&mut self) -> Option<Message<'_>> {
+        if self.is_empty() {
+            return None;
+        }
+        let at = self.next;
+        self.next += 1;
+        let header = &self.headers[at];
+        let len = (header.msg_len as usize).min(STRIDE);
+        let control_len = (header.msg_hdr.msg_controllen as usize).min(size_of::<Control>());
+        Some(Message {
+            bytes: &self.bytes[at * STRIDE..][..len],
+            cut: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+            tag: vlan_tag(&self.control[at], control_len),
+        })
+    }
+}
+
+impl Message<'_> {
+    /// Copies the frame out, with its VLAN tag where it was; `None` when it does not fit.
+    pub(super) fn copy_to(&self, buffer: &mut [u8], with_vnet: bool) -> Option<Received> {
+        let (header, frame) =
+            if with_vnet { self.bytes.split_at_checked(VnetHeader::LEN)? } else { (&[][..], self.bytes) };
+        let tag = self.tag.as_ref().map_or(&[][..], |tag| tag);
+        let len = frame.len() + tag.len();
+        if self.cut || len > buffer.len() {
+            return None;
+        }
+        // A tag stands behind the two MAC addresses; a frame shorter than those keeps it at its end.
+        let (macs, rest) = frame.split_at(frame.len().min(12));
+        let (to_macs, to_rest) = buffer[..len].split_at_mut(macs.len());
+        to_macs.copy_from_slice(macs);
+        to_rest[..tag.len()].copy_from_slice(tag);
+        to_rest[tag.len()..].copy_from_slice(rest);
+
+        let vnet = header.try_into().ok().map(|header| shifted(VnetHeader::from_bytes(header), tag.len()));
+        Some(Received { len, vnet, at: None })
+    }
+}
+
+/// The header of a frame that has grown by a tag before its network header.
+fn shifted(mut vnet: VnetHeader, by: usize) -> VnetHeader {
+    let by = u16::try_from(by).unwrap_or(0);
+    if vnet.flags & VnetHeader::NEEDS_CSUM != 0 {
+        vnet.csum_start = vnet.csum_start.saturating_add(by);
+    }
+    if vnet.hdr_len != 0 {
+        vnet.hdr_len = vnet.hdr_len.saturating_add(by);
+    }
+    vnet
+}
+
+/// The VLAN tag that the kernel took off the frame, from the control message beside it.
+fn vlan_tag(control: &Control, len: usize) -> Option<[u8; 4]> {
+    let data_at = size_of::<libc::cmsghdr>();
+    if len < data_at + size_of::<libc::tpacket_auxdata>() {
+        return None;
+    }
+    let base = control.as_ptr().cast::<u8>();
+    // SAFETY: `control` is aligned for a `cmsghdr` and, by the check above, holds one and the
+    // `tpacket_auxdata` behind it, which needs no more than the eight bytes' alignment it has.
+    let (header, aux) =
+        unsafe { (&*base.cast::<libc::cmsghdr>(), &*base.add(data_at).cast::<libc::tpacket_auxdata>()) };
+    let ours = header.cmsg_level == libc::SOL_PACKET && header.cmsg_type == libc::PACKET_AUXDATA;
+    if !ours || aux.tp_status & libc::TP_STATUS_VLAN_VALID == 0 {
+        return None;
+    }
+    let protocol =
+        if aux.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { aux.tp_vlan_tpid } else { 0x8100 };
+    let [a, b] = protocol.to_be_bytes();
+    let [c, d] = aux.tp_vlan_tci.to_be_bytes();
+    Some([a, b, c, d])
+}
+
+/// Frames that wait to be sent together.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    bytes: Box<[u8]>,
+    used: usize,
+    /// Where each message begins and ends, and how long its frame is.
+    messages: [(usize, usize, usize); BATCH],
+    first: usize,
+    last: usize,
+}
+
+impl Outbox {
+    pub(super) fn new() -> Self {
+        let bytes = vec![0; ARENA].into_boxed_slice();
+        Self { bytes, used: 0, messages: [(0, 0, 0); BATCH], first: 0, last: 0 }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.first == self.last
+    }
+
+    pub(super) fn has_room(&self, len: usize) -> bool {
+        self.last < BATCH && self.used + VnetHeader::LEN + len <= ARENA
+    }
+
+    /// Takes a frame; `vnet` is `Some` when the socket wants a header before each.
+    pub(super) fn push(&mut self, frame: &[u8], vnet: Option<Option<&VnetHeader>>) {
+        let begin = self.used;
+        if let Some(vnet) = vnet {
+            self.append(&vnet_bytes(vnet));
+        }
+        self.append(frame);
+        self.messages[self.last] = (begin, self.used, frame.len());
+        self.last += 1;
+    }
+
+    /// Sends what waits, in one call, and tells the lengths of the frames that left.
+    pub(super) fn send(&mut self, socket: &OwnedFd) -> io::Result<impl Iterator<Item = usize> + use<>> {
+        let mut pieces: [libc::iovec; BATCH] = [zeroed(); BATCH];
+        let mut headers: [libc::mmsghdr; BATCH] = [zeroed(); BATCH];
+        let waiting = &self.messages[self.first..self.last];
+        for ((header, piece), &(begin, end, _)) in headers.iter_mut().zip(&mut pieces).zip(waiting) {
+            let bytes = &mut self.bytes[begin..end];
+            *piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+            header.msg_hdr.msg_iov = piece;
+            header.msg_hdr.msg_iovlen = 1;
+        }
+        let (count, flags) = (waiting.len() as libc::c_uint, libc::MSG_DONTWAIT);
+        // SAFETY: the first `count` headers each point to an `iovec` on this stack, and that to
+        // bytes of ours; all of them outlive the call.
+        let sent =
+            check(unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count, flags as _) })?;
+        let begin = self.first;
+        self.first = (begin + usize::try_from(sent).unwrap_or(0)).min(self.last);
+        let end = self.first;
+        self.tidy();
+        let messages = self.messages;
+        Ok((begin..end).map(move |at| messages[at].2))
+    }
+
+    pub(super) fn drop_first(&mut self) {
+        self.first += 1;
+        self.tidy();
+    }
+
+    /// Forgets what waits, and says how many frames that were.
+    pub(super) fn clear(&mut self) -> usize {
+        let lost = self.last - self.first;
+        self.first = self.last;
+        self.tidy();
+        lost
+    }
+
+    fn append(&mut self, bytes: &[u8]) {
+        self.bytes[self.used..][..bytes.len()].copy_from_slice(bytes);
+        self.used += bytes.len();
+    }
+
+    fn tidy(&mut self) {
+        if self.is_empty() {
+            (self.first, self.last, self.used) = (0, 0, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_put_back_behind_the_addresses() {
+        let frame: Vec<u8> = (0..20).collect();
+        let message = Message { bytes: &frame, cut: false, tag: Some([0x81, 0, 0, 42]) };
+        let mut buffer = [0; 64];
+        let got = message.copy_to(&mut buffer, false).unwrap();
+        assert_eq!(got.len, 24);
+        assert_eq!(buffer[..12], frame[..12]);
+        assert_eq!(buffer[12..16], [0x81, 0, 0, 42]);
+        assert_eq!(buffer[16..24], frame[12..]);
+    }
+
+    #[test]
+    fn a_tag_moves_what_the_header_points_at() {
+        let before = VnetHeader { flags: 1, csum_start: 34, hdr_len: 54, ..VnetHeader::default() };
+        let after = shifted(before, 4);
+        assert_eq!((after.csum_start, after.hdr_len), (38, 58));
+        assert_eq!(shifted(VnetHeader::default(), 4), VnetHeader::default());
+    }
+
+    #[test]
+    fn a_frame_that_does_not_fit_is_told() {
+        let message = Message { bytes: &[0; 60], cut: false, tag: Some([0; 4]) };
+        assert!(message.copy_to(&mut [0; 63], false).is_none());
+        assert!(message.copy_to(&mut [0; 64], false).is_some());
+        let cut = Message { cut: true, ..message };
+        assert!(cut.copy_to(&mut [0; 64], false).is_none());
+    }
+
+    #[test]
+    fn the_outbox_is_bounded_and_starts_again_when_empty() {
+        let mut outbox = Outbox::new();
+        for _ in 0..BATCH {
+            assert!(outbox.has_room(60));
+            outbox.push(&[0; 60], Some(None));
+        }
+        assert!(!outbox.has_room(60));
+        outbox.drop_first();
+        assert!(!outbox.has_room(60), "places are reused when all have left");
+        assert_eq!(outbox.clear(), BATCH - 1);
+        assert!(outbox.has_room(FRAME_ROOM));
+    }
+}

@@ -1,0 +1,106 @@
+//! Socket calls that the standard library and `nix` lack, each behind a safe function.
+//!
+//! Why: AF_PACKET and AF_XDP share options, binding and errors; their unsafe parts live here once.
+//! From: packet(7), `Documentation/networking/af_xdp.rst`.
+//! Not here: what the options mean.
+//! Invariant: no function here keeps a pointer after it returns.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Opens a socket that neither blocks nor survives `exec`.
+pub(crate) fn open(family: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
+    let kind = kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: takes integers only.
+    let fd = check(unsafe { libc::socket(family, kind, protocol) })?;
+    // SAFETY: the kernel just made `fd` for us, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sets an option whose value is the plain structure or integer `value`.
+pub(crate) fn set<T: Copy>(
+    socket: &OwnedFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
+    let len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` is live and `len` its size; the kernel only reads it.
+    check(unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, option, std::ptr::from_ref(value).cast(), len)
+    })?;
+    Ok(())
+}
+
+/// Reads an option into `value`, a structure of integers that the kernel fills, perhaps in part.
+pub(crate) fn get<T: Plain>(
+    socket: &OwnedFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: &mut T,
+) -> io::Result<()> {
+    let mut len = size_of::<T>() as libc::socklen_t;
+    let into = std::ptr::from_mut(value).cast();
+    // SAFETY: the kernel writes at most `len` bytes, the size of `value`, of which every bit pattern
+    // is a valid value (`Plain`).
+    check(unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, into, &raw mut len) })?;
+    Ok(())
+}
+
+/// Binds to `address`, a `sockaddr` of the socket's family.
+pub(crate) fn bind<T: Copy>(socket: &OwnedFd, address: &T) -> io::Result<()> {
+    let len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `address` is live and `len` its size; the kernel only reads it.
+    check(unsafe { libc::bind(socket.as_raw_fd(), std::ptr::from_ref(address).cast(), len) })?;
+    Ok(())
+}
+
+/// The number of the interface that a packet socket is bound to; negative when it has disappeared.
+pub(crate) fn bound_interface(socket: &OwnedFd) -> io::Result<libc::c_int> {
+    let mut address: libc::sockaddr_ll = zeroed();
+    let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    let into = (&raw mut address).cast();
+    // SAFETY: the kernel writes at most `len` bytes, the size of `address`, which is plain.
+    check(unsafe { libc::getsockname(socket.as_raw_fd(), into, &raw mut len) })?;
+    Ok(address.sll_ifindex)
+}
+
+/// Turns a negative answer into the thread's error.
+pub(crate) fn check(answer: libc::c_int) -> io::Result<libc::c_int> {
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
+}
+
+/// A structure with every bit zero.
+pub(crate) fn zeroed<T: Plain>() -> T {
+    // SAFETY: every bit pattern is a valid `Plain`.
+    unsafe { std::mem::zeroed() }
+}
+
+/// C structures of integers and raw pointers.
+///
+/// # Safety
+/// Every bit pattern must be a valid value.
+pub(crate) unsafe trait Plain: Copy {}
+
+macro_rules! plain {
+    ($($name:ty),* $(,)?) => {
+        $(
+            // SAFETY: a C structure of integers and raw pointers.
+            unsafe impl Plain for $name {}
+        )*
+    };
+}
+
+plain!(
+    libc::c_int,
+    libc::iovec,
+    libc::mmsghdr,
+    libc::packet_mreq,
+    libc::sockaddr_ll,
+    libc::sockaddr_xdp,
+    libc::tpacket_auxdata,
+    libc::tpacket_stats,
+    libc::xdp_mmap_offsets,
+    libc::xdp_statistics,
+    libc::xdp_umem_reg,
+);
