@@ -1,0 +1,164 @@
+//! The engine from doorbell to completion, on one core, through memory.
+//!
+//! Why: kernel ports cap a core near 1.5 million packets a second; a scheduler's own speed shows only here.
+//! From: the host's side of Loom §4.3: post descriptors, ring doorbells by the line, take completions.
+//! Not here: what it is compared with, and the policies.
+//! Invariant: the number of packets inside is constant, and the link is never asked for more than its rate.
+
+use std::time::Instant;
+
+use anyhow::{Result, anyhow};
+use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Transmit};
+use plimsoll_policy::{Placement, Program};
+use plimsoll_units::{Bytes, Nanos, Span};
+
+use crate::hold::{Draw, FRAME, Moved, in_flight};
+use crate::policies::LINK;
+
+/// Frames that the link carries between two looks at the engine.
+const BATCH: u32 = 32;
+
+/// Descriptors of each ring: as many as `rte_sched`'s queues hold.
+const RING: u16 = 64;
+
+/// Where a packet that has left is posted again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refill {
+    /// In a flow queue drawn at random, as the peer's bench does.
+    Random,
+    /// In its own flow queue: every queue stays backlogged, so that a limit on it always binds.
+    Same,
+}
+
+/// The engine and the host that feeds it.
+pub struct Engine {
+    nic: Nic,
+    bells: DoorbellQueue,
+    queues: Vec<QueueId>,
+    sent: Vec<Transmit>,
+    now: Nanos,
+    refill: Refill,
+    draw: Draw,
+    served: u64,
+}
+
+impl Engine {
+    /// An engine under `program` with one flow queue for each placement, and `inside` packets in them.
+    pub fn new(program: &Program, places: &[Placement], inside: u32, refill: Refill) -> Result<Self> {
+        let config = Config {
+            queues: u32::try_from(places.len())?,
+            ring: RING,
+            descriptors: inside.max(BATCH) * 2,
+            pull: Bytes::new(1_514),
+            catch_up: Span::micros(10),
+        };
+        let mut nic = Nic::new(program, &config);
+        let open = |place| nic.open_queue(place).map_err(|refusal| anyhow!("no flow queue: {refusal:?}"));
+        let queues = places.iter().map(open).collect::<Result<Vec<_>>>()?;
+        let mut engine = Self {
+            nic,
+            bells: DoorbellQueue::default(),
+            queues,
+            sent: Vec::with_capacity(BATCH as usize),
+            now: Nanos::ZERO,
+            refill,
+            draw: Draw::new(),
+            served: 0,
+        };
+        for packet in 0..inside {
+            engine.post_first(packet)?;
+        }
+        engine.ring();
+        Ok(engine)
+    }
+
+    fn post_first(&mut self, packet: u32) -> Result<()> {
+        let count = u32::try_from(self.queues.len())?;
+        for _ in 0..64 {
+            let queue = match self.refill {
+                Refill::Random => self.queues[self.draw.below(count) as usize],
+                Refill::Same => self.queues[(packet % count) as usize],
+            };
+            if self.post(queue, u64::from(packet)) {
+                return Ok(());
+            }
+        }
+        Err(anyhow!("the engine has no room for packet {packet}"))
+    }
+
+    #[inline]
+    fn post(&mut self, queue: QueueId, addr: u64) -> bool {
+        let descriptor = Descriptor { addr, len: FRAME, segment: 0, header: 0, tag: 0 };
+        let posted = self.nic.post(queue, descriptor).is_ok();
+        if posted {
+            self.bells.bell(queue);
+        }
+        posted
+    }
+
+    fn ring(&mut self) {
+        let (nic, now) = (&mut self.nic, self.now);
+        self.bells.flush(|line| nic.ring(line, now));
+    }
+
+    /// Serves at least `packets` packets; each returns when its completion is taken.
+    ///
+    /// Between two looks time moves by what [`BATCH`] frames take on the link, whether or not the limits let as
+    /// many through: so a daemon polls under load.
+    pub fn run(&mut self, packets: u64) -> Moved {
+        let step = LINK.wire_time(Bytes::new(u64::from(FRAME * BATCH)));
+        let count = u32::try_from(self.queues.len()).expect("counted in new");
+        let mut moved = Moved::default();
+        let from = Instant::now();
+        while moved.packets < packets {
+            self.now += step;
+            self.sent.clear();
+            self.nic.poll_transmit(self.now, &mut self.sent);
+            for index in 0..self.sent.len() {
+                let transmit = self.sent[index];
+                self.nic.complete(&transmit, Outcome::Sent);
+            }
+            while let Some(completion) = self.nic.poll_completion() {
+                let mut queue = match self.refill {
+                    Refill::Random => self.queues[self.draw.below(count) as usize],
+                    Refill::Same => completion.queue,
+                };
+                while !self.post(queue, completion.addr) {
+                    moved.lost += 1;
+                    queue = self.queues[self.draw.below(count) as usize];
+                }
+            }
+            self.ring();
+            moved.packets += self.sent.len() as u64;
+        }
+        moved.wall = from.elapsed();
+        self.served += moved.packets;
+        moved
+    }
+
+    /// Of the link, in per cent, what has been served since the start of time.
+    pub fn used_percent(&self) -> f64 {
+        let bits = self.served as f64 * f64::from(FRAME) * 8.0;
+        let elapsed = self.now.since(Nanos::ZERO).as_secs_f64();
+        100.0 * bits / (elapsed * LINK.get() as f64)
+    }
+
+    /// Enqueue and dequeue pairs for each packet: the mean, and the most that one took.
+    pub fn pairs(&self) -> (f64, u64) {
+        let stats = self.nic.stats();
+        (stats.pairs as f64 / stats.pulls.max(1) as f64, stats.most_pairs.into())
+    }
+}
+
+/// `each` flow queues in every class of `program`.
+pub fn spread(program: &Program, each: u32) -> Vec<Placement> {
+    let fields = plimsoll_policy::Fields::default();
+    let place = |class| program.place(class, &fields);
+    let of_class = |class| std::iter::repeat_n(place(class), each as usize);
+    crate::policies::classes(program).into_iter().flat_map(of_class).collect()
+}
+
+/// How many packets are inside for so many flow queues.
+pub fn inside(queues: usize) -> u32 {
+    in_flight(u32::try_from(queues).unwrap_or(u32::MAX))
+}

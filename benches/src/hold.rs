@@ -1,0 +1,61 @@
+//! The hold model: what leaves comes back, so that the number of packets inside never changes.
+//!
+//! Why: enqueue and dequeue are measured together, at a steady size, as the published figures of the peers were.
+//! From: Vaucher and Duval, 1975; the queue of a returning packet is drawn at random.
+//! Not here: the schedulers (`engine`, `dpdk`).
+//! Invariant: both sides draw the same sequence.
+
+use std::time::Duration;
+
+/// Queues below each tenant, as `rte_sched` has them below each pipe.
+pub const QUEUES_PER_TENANT: u32 = 4;
+
+/// Bytes of each frame.
+pub const FRAME: u32 = 1_500;
+
+/// What one run moved.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Moved {
+    /// Packets that left and came back.
+    pub packets: u64,
+    /// Packets that found their queue full; a fair run has none worth speaking of.
+    pub lost: u64,
+    /// How long that took.
+    pub wall: Duration,
+}
+
+impl Moved {
+    /// Packets a second.
+    pub fn rate(&self) -> f64 {
+        self.packets as f64 / self.wall.as_secs_f64()
+    }
+
+    /// Nanoseconds for each packet.
+    pub fn cost(&self) -> f64 {
+        self.wall.as_secs_f64() * 1e9 / self.packets as f64
+    }
+}
+
+/// The linear congruential generator that both sides draw their queues from.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw(u32);
+
+impl Draw {
+    /// The start of the sequence.
+    pub const fn new() -> Self {
+        Self(1)
+    }
+
+    /// A number below `bound`.
+    #[inline]
+    pub fn below(&mut self, bound: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (self.0 >> 8) % bound
+    }
+}
+
+/// Packets inside for so many queues: one for each, but enough to keep a scheduler busy and not more than
+/// its caches were sized for.
+pub fn in_flight(queues: u32) -> u32 {
+    queues.clamp(1_024, 32_768)
+}

@@ -1,0 +1,94 @@
+//! Plimsoll measured beside its peers, in the same run: `make bench`.
+//!
+//! Why: a figure from another day and another machine proves nothing.
+//! From: the bars that `docs/performance.md` explains.
+//! Not here: pass or fail of behaviour (the tests); this program only measures.
+//! Invariant: the sides of a row take turns, and the median of the rounds counts.
+
+mod accuracy;
+mod engine;
+mod forward;
+mod hold;
+mod net;
+mod policies;
+mod report;
+mod scheduler;
+
+#[cfg(feature = "dpdk")]
+mod dpdk;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Parser, ValueEnum};
+
+use scheduler::Effort;
+
+/// Measures Plimsoll beside its peers and prints one table.
+#[derive(Parser)]
+struct Options {
+    /// Measure only these parts.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Rounds of which the median counts.
+    #[arg(long, default_value_t = 5)]
+    rounds: u32,
+    /// Packets of each side in a round through memory.
+    #[arg(long, default_value_t = 2_000_000)]
+    packets: u64,
+    /// The `plimsoll` binary for the live parts.
+    #[arg(long, default_value = "target/release/plimsoll")]
+    plimsoll: PathBuf,
+    /// Where to write the rows as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Packets a second beside DPDK's rte_sched.
+    Sched,
+    /// The cost of a packet when every tenant is at its limit.
+    Throttled,
+    /// Many flow queues behind one limit.
+    OneLimit,
+    /// Loom's Figure 1.
+    Figure1,
+    /// TAP to TAP beside a copy loop; needs root.
+    Forward,
+    /// Rates and gaps of limited flows beside tc's htb; needs root.
+    Accuracy,
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let effort = Effort { rounds: options.rounds, packets: options.packets };
+    // SAFETY: a plain system call that cannot fail.
+    let root = unsafe { libc::geteuid() } == 0;
+    let mut rows = Vec::new();
+    for part in Part::value_variants() {
+        if !options.only.is_empty() && !options.only.contains(part) {
+            continue;
+        }
+        eprintln!("bench: {}", part.to_possible_value().expect("no part is hidden").get_name());
+        rows.extend(match part {
+            Part::Sched => scheduler::beside_rte_sched(effort)?,
+            Part::Throttled => scheduler::throttled(effort)?,
+            Part::OneLimit => scheduler::one_limit(effort)?,
+            Part::Figure1 => scheduler::figure1(effort)?,
+            Part::Forward | Part::Accuracy if !root => {
+                eprintln!("bench: skipped: it makes namespaces and TAPs, which needs root");
+                Vec::new()
+            }
+            Part::Forward => forward::measure(&options.plimsoll, options.rounds)?,
+            Part::Accuracy => accuracy::measure(&options.plimsoll, options.rounds.min(3))?,
+        });
+    }
+    report::print(&rows);
+    if let Some(path) = &options.json {
+        report::write_json(&rows, path)?;
+        println!("written: {}", path.display());
+    }
+    Ok(())
+}

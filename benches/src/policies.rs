@@ -1,0 +1,167 @@
+//! The policies that the engine is measured under.
+//!
+//! Why: built in code, because ten thousand tenants make a long file and the parser is not on trial here.
+//! From: the pattern of `rte_sched`'s pipes and queues; Loom §2.1, Figure 1.
+//! Not here: the language (`plimsoll-policy`).
+//! Invariant: parents come before their children.
+
+use plimsoll_policy::{
+    FlowOrder, Limit, LimitId, Match, Node, NodeId, NodeKind, Program, Scope, Tenant, TenantId,
+};
+use plimsoll_units::{BitRate, Bytes};
+
+use crate::hold::FRAME;
+
+/// The uplink of every bench through memory: the engine paces it, and time moves as fast as it serves.
+pub const LINK: BitRate = BitRate::gbps(100);
+
+/// Of the link, in per cent, what the limits of the throttled benches add up to.
+pub const THROTTLED_PERCENT: u64 = 70;
+
+/// Grows a program node by node.
+struct Builder(Program);
+
+impl Builder {
+    fn new(kind: NodeKind) -> Self {
+        let root = Node {
+            name: "root".to_owned(),
+            parent: None,
+            kind,
+            weight: 1,
+            min: None,
+            max: None,
+            children: Vec::new(),
+            tenant: None,
+        };
+        Self(Program {
+            link: LINK,
+            overhead: Bytes::ZERO,
+            max_frame: Bytes::new(1_514),
+            nodes: vec![root],
+            limits: Vec::new(),
+            tenants: Vec::new(),
+            rules: Vec::new(),
+            default_class: NodeId(0),
+        })
+    }
+
+    fn child(&mut self, parent: NodeId, name: &str, kind: NodeKind, weight: u32) -> NodeId {
+        let id = NodeId(index(self.0.nodes.len()));
+        let above = &mut self.0.nodes[parent.0 as usize];
+        above.children.push(id);
+        let tenant = above.tenant;
+        let name = if parent == NodeId(0) { name.to_owned() } else { format!("{}/{name}", above.name) };
+        self.0.nodes.push(Node {
+            name,
+            parent: Some(parent),
+            kind,
+            weight,
+            min: None,
+            max: None,
+            children: Vec::new(),
+            tenant,
+        });
+        id
+    }
+
+    fn tenant(&mut self, parent: NodeId, name: &str, kind: NodeKind, weight: u32) -> NodeId {
+        let node = self.child(parent, name, kind, weight);
+        self.0.nodes[node.0 as usize].tenant = Some(TenantId(index(self.0.tenants.len())));
+        self.0.tenants.push(Tenant { name: name.to_owned(), node, descriptors: u32::MAX });
+        node
+    }
+
+    fn max(&mut self, node: NodeId, rate: BitRate, burst: u32) {
+        let id = LimitId(index(self.0.limits.len()));
+        let name = format!("max({})", self.0.nodes[node.0 as usize].name);
+        self.0.nodes[node.0 as usize].max = Some(id);
+        self.0.limits.push(Limit {
+            name,
+            rate,
+            burst: Bytes::new(burst.into()),
+            scope: Scope::Subtree(node),
+        });
+    }
+
+    fn finish(mut self) -> Program {
+        let class = self.0.nodes.iter().position(|node| matches!(node.kind, NodeKind::Class(_)));
+        self.0.default_class = NodeId(index(class.expect("a policy has a class")));
+        self.0
+    }
+}
+
+/// `tenants` equal tenants below one `wfq`, each a class whose flow queues take turns.
+pub fn equal_tenants(tenants: u32) -> Program {
+    let mut builder = Builder::new(NodeKind::Wfq);
+    for tenant in 0..tenants {
+        builder.tenant(NodeId(0), &format!("t{tenant}"), NodeKind::Class(FlowOrder::Drr), 1);
+    }
+    builder.finish()
+}
+
+/// The same with a `max` for each tenant; together they are [`THROTTLED_PERCENT`] of the link.
+///
+/// The rates differ by up to a factor of three, so that the limits do not come due in step.
+pub fn throttled_tenants(tenants: u32) -> Program {
+    let mut builder = Builder::new(NodeKind::Wfq);
+    let share = |tenant: u32| 50 + u64::from(tenant.wrapping_mul(2_654_435_761) >> 16) % 101;
+    let sum: u64 = (0..tenants).map(share).sum();
+    let total = LINK.get() / 100 * THROTTLED_PERCENT;
+    for tenant in 0..tenants {
+        let node = builder.tenant(NodeId(0), &format!("t{tenant}"), NodeKind::Class(FlowOrder::Drr), 1);
+        builder.max(node, BitRate::new(total * share(tenant) / sum).expect("a share above zero"), 2 * FRAME);
+    }
+    builder.finish()
+}
+
+/// One class behind one limit of [`THROTTLED_PERCENT`] of the link, for any number of flow queues.
+pub fn one_limit() -> Program {
+    let mut builder = Builder::new(NodeKind::Wfq);
+    let node = builder.tenant(NodeId(0), "all", NodeKind::Class(FlowOrder::Drr), 1);
+    // A burst of more than what the link carries between two looks, or the looks would be the limit.
+    let rate = BitRate::new(LINK.get() / 100 * THROTTLED_PERCENT).expect("above zero");
+    builder.max(node, rate, 64 * FRAME);
+    builder.finish()
+}
+
+/// Destinations that Figure 1's operator limits, one by one, in every machine.
+pub const DESTINATIONS: u32 = 16;
+
+/// Loom's Figure 1: management first; then three virtual machines by weights 1, 2 and 4; in each, the key-value
+/// store before a fair share of Hadoop and Spark; and limits by destination beside that tree. With the flow
+/// queues of each application, five levels.
+pub fn figure1() -> Program {
+    let mut builder = Builder::new(NodeKind::Priority);
+    let root = NodeId(0);
+    builder.child(root, "management", NodeKind::Class(FlowOrder::Fifo), 1);
+    let tenants = builder.child(root, "tenants", NodeKind::Wfq, 1);
+    let mut machines = Vec::new();
+    for (name, weight) in [("vm1", 1), ("vm2", 2), ("vm3", 4)] {
+        let machine = builder.tenant(tenants, name, NodeKind::Priority, weight);
+        builder.child(machine, "kvs", NodeKind::Class(FlowOrder::Fifo), 1);
+        let analytics = builder.child(machine, "analytics", NodeKind::Wfq, 1);
+        builder.child(analytics, "hadoop", NodeKind::Class(FlowOrder::Drr), 1);
+        builder.child(analytics, "spark", NodeKind::Class(FlowOrder::Drr), 1);
+        machines.push(machine);
+    }
+    for destination in 0..DESTINATIONS {
+        // Each destination has room to spare: this bench is about the tree, and the packets pass the limits.
+        builder.0.limits.push(Limit {
+            name: format!("dst{destination}"),
+            rate: LINK,
+            burst: Bytes::new(1 << 20),
+            scope: Scope::Match { matches: Match::default(), via: machines.clone() },
+        });
+    }
+    builder.finish()
+}
+
+/// The classes of a program, in the order of its nodes.
+pub fn classes(program: &Program) -> Vec<NodeId> {
+    let is_class = |node: &Node| matches!(node.kind, NodeKind::Class(_));
+    (0_u32..).zip(&program.nodes).filter(|(_, node)| is_class(node)).map(|(id, _)| NodeId(id)).collect()
+}
+
+fn index(len: usize) -> u32 {
+    u32::try_from(len).expect("fewer than 2^32 nodes")
+}

@@ -1,0 +1,149 @@
+//! Which engine benches there are: beside `rte_sched`, throttled, behind one limit, and under Figure 1.
+//!
+//! Why: throttled flows separate the designs, so every figure has a throttled form.
+//! From: Loom §2.1 and §7; `rte_sched`'s own layout.
+//! Not here: how a run goes (`engine`, `dpdk`).
+//! Invariant: the sides of a row take turns, round by round, in one process and on one core.
+
+use anyhow::Result;
+use plimsoll_policy::Placement;
+
+use crate::engine::{Engine, Refill, inside, spread};
+use crate::hold::{Moved, QUEUES_PER_TENANT};
+use crate::policies;
+use crate::report::{Goal, Row};
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Rounds of which the median counts.
+    pub rounds: u32,
+    /// Packets of each side in a round.
+    pub packets: u64,
+}
+
+/// Packets a second beside `rte_sched`, for 64, 1,024 and 4,096 tenants of four queues.
+pub fn beside_rte_sched(effort: Effort) -> Result<Vec<Row>> {
+    #[cfg(feature = "dpdk")]
+    let mut dpdk = crate::dpdk::start()?;
+    let mut rows = Vec::new();
+    for (tenants, goal) in [(64, 1.0), (1_024, 1.0), (4_096, 2.0)] {
+        let program = policies::equal_tenants(tenants);
+        let places = spread(&program, QUEUES_PER_TENANT);
+        let mut ours = Engine::new(&program, &places, inside(places.len()), Refill::Random)?;
+        #[cfg(feature = "dpdk")]
+        let mut peer = dpdk.sched(tenants, inside(places.len()))?;
+        let (mut peers, mut us) = (Vec::new(), Vec::new());
+        ours.run(effort.packets / 4);
+        for _ in 0..effort.rounds {
+            #[cfg(feature = "dpdk")]
+            peers.push(honest(peer.run(effort.packets)).rate());
+            us.push(honest(ours.run(effort.packets)).rate());
+        }
+        let name = format!("{tenants} tenants, 4 queues each");
+        let row =
+            Row::new(name, "DPDK rte_sched", "packets/s").figures(&peers, &us).goal(Goal::RatioAtLeast(goal));
+        let (pairs, _) = ours.pairs();
+        rows.push(row.note(format!("{pairs:.2} pairs a packet")));
+        peers.clear();
+    }
+    Ok(rows)
+}
+
+/// The cost of a packet with every tenant at its `max`, and how it grows with the number of limits.
+pub fn throttled(effort: Effort) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (queues, title) in [(1, "limited flows"), (QUEUES_PER_TENANT, "limited tenants, 4 queues each")] {
+        let sizes = [64, 1_024, 4_096, 10_000];
+        let mut engines = Vec::new();
+        for tenants in sizes {
+            let program = policies::throttled_tenants(tenants);
+            let places = spread(&program, queues);
+            engines.push(backlogged(&program, &places)?);
+        }
+        let costs = take_turns(&mut engines, effort);
+        for (index, tenants) in sizes.into_iter().enumerate() {
+            let row = Row::new(format!("{tenants} {title}"), "ours at 64", "ns/packet");
+            let row = row.figures(&costs[0], &costs[index]).note(throttled_note(&engines[index]));
+            rows.push(if tenants == 10_000 && queues == 1 { row.goal(Goal::RatioAtMost(2.0)) } else { row });
+        }
+    }
+    Ok(rows)
+}
+
+/// The cost of a packet for 10 and for 10,000 flow queues behind one limit that binds.
+pub fn one_limit(effort: Effort) -> Result<Vec<Row>> {
+    let program = policies::one_limit();
+    let mut engines =
+        vec![backlogged(&program, &spread(&program, 10))?, backlogged(&program, &spread(&program, 10_000))?];
+    let costs = take_turns(&mut engines, effort);
+    let row = Row::new("10,000 flow queues behind one limit", "ours with 10", "ns/packet");
+    Ok(vec![row.figures(&costs[0], &costs[1]).goal(Goal::RatioAtMost(2.0)).note(throttled_note(&engines[1]))])
+}
+
+/// Packets a second under Loom's Figure 1 with 10,000 flows.
+pub fn figure1(effort: Effort) -> Result<Vec<Row>> {
+    const FLOWS: u32 = 10_000;
+    let program = policies::figure1();
+    let places = figure1_flows(&program, FLOWS);
+    let mut ours = Engine::new(&program, &places, 2 * FLOWS, Refill::Random)?;
+    ours.run(effort.packets / 4);
+    let rates: Vec<f64> = (0..effort.rounds).map(|_| honest(ours.run(effort.packets)).rate()).collect();
+    // 100 Gb/s of 1500 B frames: 8.3 million a second.
+    let wire = [policies::LINK.get() as f64 / 8.0 / f64::from(crate::hold::FRAME)];
+    let (pairs, most) = ours.pairs();
+    let row = Row::new("Figure 1 of Loom, 10,000 flows", "100 Gb/s of 1500 B", "packets/s");
+    let note = format!("{pairs:.2} pairs a packet, at most {most}");
+    Ok(vec![row.figures(&wire, &rates).goal(Goal::AtLeast(12e6)).note(note)])
+}
+
+/// Flows dealt round the classes; below a machine's node each goes to one of the limited destinations.
+fn figure1_flows(program: &plimsoll_policy::Program, flows: u32) -> Vec<Placement> {
+    let classes = policies::classes(program);
+    let place = |flow: u32| {
+        let class = classes[flow as usize % classes.len()];
+        let mut place = program.place(class, &plimsoll_policy::Fields::default());
+        let destination = flow / 16 % policies::DESTINATIONS;
+        place.limits.retain(|limit| limit.0 == destination);
+        place
+    };
+    (0..flows).map(place).collect()
+}
+
+/// An engine whose every flow queue always has packets.
+fn backlogged(program: &plimsoll_policy::Program, places: &[Placement]) -> Result<Engine> {
+    let queues = u32::try_from(places.len())?;
+    let each = (1_024 / queues).clamp(4, 32);
+    Engine::new(program, places, queues * each, Refill::Same)
+}
+
+/// Nanoseconds for each packet, round by round, the engines taking turns.
+fn take_turns(engines: &mut [Engine], effort: Effort) -> Vec<Vec<f64>> {
+    let mut costs = vec![Vec::new(); engines.len()];
+    for engine in &mut *engines {
+        engine.run(effort.packets / 4); // past the bursts
+    }
+    for _ in 0..effort.rounds {
+        for (engine, costs) in engines.iter_mut().zip(&mut costs) {
+            costs.push(honest(engine.run(effort.packets)).cost());
+        }
+    }
+    costs
+}
+
+/// A throttled bench that the limits did not hold would measure something else.
+fn throttled_note(engine: &Engine) -> String {
+    let (pairs, most) = engine.pairs();
+    format!("{:.1} % of the link, {pairs:.2} pairs a packet, at most {most}", engine.used_percent())
+}
+
+/// A run that lost more than one packet in a thousand measures refusals.
+fn honest(moved: Moved) -> Moved {
+    assert!(
+        moved.lost * 1_000 <= moved.packets,
+        "{} of {} found their queue full",
+        moved.lost,
+        moved.packets
+    );
+    moved
+}
