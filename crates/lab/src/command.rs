@@ -1,0 +1,164 @@
+//! Running the system's tools: `ip`, `tc`, `ethtool` to their end, and servers until they are dropped.
+//!
+//! Why: a lab must never leave a process behind, and a refusal must show the tool's own words.
+//! From: prctl(2) PR_SET_PDEATHSIG, through util-linux's `setpriv`, so that a killed lab takes its children along.
+//! Not here: what the tools are told (`world`, `tools`).
+//! Invariant: a `Running` process is dead and reaped when the value is gone.
+
+use crate::error::LabError;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Runs a tool to its end with `input` on its standard input and returns what it printed.
+pub fn run(program: &str, args: &[&str], input: &str) -> Result<String, LabError> {
+    let words = || format!("{program} {}", args.join(" "));
+    let mut command = Command::new(tool_path(program));
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|e| not_started(program, e))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A tool that ended early says why on its standard error.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let output = child.wait_with_output().map_err(|e| LabError::io(words(), e))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(LabError::Tool { command: words(), message: format!("{message} ({})", output.status) })
+}
+
+/// Where a tool is: the search path, then the directories that ordinary users' paths leave out.
+fn tool_path(program: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let usual = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
+    std::env::split_paths(&path)
+        .chain(usual)
+        .map(|dir| dir.join(program))
+        .find(|p| p.is_file())
+        .unwrap_or_else(|| PathBuf::from(program))
+}
+
+fn not_started(program: &str, error: std::io::Error) -> LabError {
+    if error.kind() != std::io::ErrorKind::NotFound {
+        return LabError::io(format!("start {program}"), error);
+    }
+    let package = match program {
+        "ip" | "tc" => "iproute2",
+        "ethtool" => "ethtool",
+        "iperf3" => "iperf3",
+        "memcached" => "memcached",
+        "sockperf" => "sockperf",
+        _ => "util-linux",
+    };
+    LabError::MissingTool { tool: program.to_owned(), package }
+}
+
+/// A process that lives no longer than this value, nor than the thread that started it.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    name: String,
+    log: PathBuf,
+}
+
+impl Running {
+    /// Starts `program` in network namespace `netns` (the caller's when `None`); what it prints goes to `log`.
+    pub fn start(program: &Path, args: &[String], netns: Option<&str>, log: &Path) -> Result<Self, LabError> {
+        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let found = tool_path(&program.to_string_lossy());
+        if !found.is_file() {
+            return Err(not_started(&name, std::io::ErrorKind::NotFound.into()));
+        }
+        let out = File::create(log).map_err(|e| LabError::io(format!("make {}", log.display()), e))?;
+        let err = out.try_clone().map_err(|e| LabError::io("share a log", e))?;
+        let mut command = Command::new(tool_path("setpriv"));
+        command.args(["--pdeathsig", "KILL"]);
+        if let Some(netns) = netns {
+            command.arg(tool_path("nsenter")).arg(format!("--net=/run/netns/{netns}"));
+        }
+        command.arg(found).args(args).stdin(Stdio::null()).stdout(out).stderr(err);
+        let child = command.spawn().map_err(|e| not_started("setpriv", e))?;
+        Ok(Self { child, name, log: log.to_owned() })
+    }
+
+    /// The process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Waits for its own end, at most `limit`; kills it then. `None` means that it had to be killed.
+    pub fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let deadline = Instant::now() + limit;
+        while Instant::now() < deadline {
+            if let Some(status) = self.ended() {
+                return Some(status);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.kill();
+        None
+    }
+
+    /// Asks it to end, waits at most `limit`, then kills it. True when it ended by itself and well.
+    pub fn stop(&mut self, limit: Duration) -> bool {
+        self.signal(Signal::SIGTERM);
+        self.wait(limit).is_some_and(|status| status.success())
+    }
+
+    /// As Ctrl-C does: tools then write their reports. Waits at most `limit`, then kills it.
+    pub fn interrupt(&mut self, limit: Duration) {
+        self.signal(Signal::SIGINT);
+        self.wait(limit);
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        if let Ok(id) = i32::try_from(self.child.id())
+            && self.ended().is_none()
+        {
+            // It may end between the question and the signal; then there is nobody to tell.
+            let _ = kill(Pid::from_raw(id), signal);
+        }
+    }
+
+    /// Everything it has printed.
+    pub fn output(&self) -> String {
+        let mut text = Vec::new();
+        if let Ok(mut file) = File::open(&self.log) {
+            let _ = file.read_to_end(&mut text);
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// Its name and the last lines that it printed, for a message.
+    pub fn last_words(&self) -> String {
+        let text = self.output();
+        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        let tail = lines[lines.len().saturating_sub(12)..].join("\n");
+        if tail.is_empty() {
+            format!("{} printed nothing", self.name)
+        } else {
+            format!("{}: {tail}", self.name)
+        }
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

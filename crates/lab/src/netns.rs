@@ -1,0 +1,103 @@
+//! Network namespaces by name, in the lab's private `/run/netns`.
+//!
+//! Why: each tenant is a host of its own to Linux: own devices, routes, sockets and TCP settings.
+//! From: ip-netns(8); the names are those that a policy's ports use.
+//! Not here: the devices between them (`world`).
+
+use crate::command;
+use crate::error::LabError;
+use nix::sched::{CloneFlags, setns};
+use std::fs::{self, File};
+
+/// A network namespace; removed when dropped.
+#[derive(Debug)]
+pub struct Netns {
+    name: String,
+}
+
+impl Netns {
+    /// Makes the namespace, brings its loopback up and gives it the same TCP whatever the host's settings are.
+    pub fn create(name: &str) -> Result<Self, LabError> {
+        command::run("ip", &["netns", "add", name], "")?;
+        let netns = Self { name: name.to_owned() };
+        netns.ip(&["link set lo up".to_owned()])?;
+        netns.settle()?;
+        Ok(netns)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs `ip` commands inside, all in one go.
+    pub fn ip(&self, lines: &[String]) -> Result<(), LabError> {
+        command::run("ip", &["-n", &self.name, "-batch", "-"], &lines.join("\n")).map(drop)
+    }
+
+    /// Runs `tc` commands inside, all in one go.
+    pub fn tc(&self, lines: &[String]) -> Result<(), LabError> {
+        command::run("tc", &["-n", &self.name, "-batch", "-"], &lines.join("\n")).map(drop)
+    }
+
+    /// What `tc -s -j` says inside.
+    pub fn tc_json(&self, args: &[&str]) -> Result<serde_json::Value, LabError> {
+        let mut words = vec!["-n", self.name.as_str(), "-s", "-j"];
+        words.extend(args);
+        let text = command::run("tc", &words, "")?;
+        serde_json::from_str(&text)
+            .map_err(|e| LabError::Tool { command: "tc -s -j".to_owned(), message: e.to_string() })
+    }
+
+    /// Switches segmentation and receive offloads of a device off, so that every packet on it is one frame.
+    pub fn offloads_off(&self, device: &str) -> Result<(), LabError> {
+        let net = format!("--net=/run/netns/{}", self.name);
+        let features = ["tso", "off", "gso", "off", "gro", "off", "tx-udp-segmentation", "off"];
+        let mut args = vec![net.as_str(), "ethtool", "-K", device];
+        args.extend(features);
+        // Old devices lack UDP segmentation: then there is nothing to switch off.
+        command::run("nsenter", &args, "").or_else(|_| command::run("nsenter", &args[..10], "")).map(drop)
+    }
+
+    /// CUBIC, nothing remembered from earlier connections, no IPv6 chatter: the same start for every system.
+    fn settle(&self) -> Result<(), LabError> {
+        let settings = [
+            ("net/ipv4/tcp_congestion_control", "cubic"),
+            ("net/ipv4/tcp_no_metrics_save", "1"),
+            ("net/ipv4/conf/all/rp_filter", "0"),
+            ("net/ipv4/conf/default/rp_filter", "0"),
+            ("net/ipv6/conf/default/accept_dad", "0"),
+            ("net/ipv6/conf/default/router_solicitations", "0"),
+            ("net/ipv6/conf/default/addr_gen_mode", "1"),
+        ];
+        within(&self.name, move || {
+            for (key, value) in settings {
+                // A kernel without IPv6, or with CUBIC as its only choice, has nothing to set.
+                let _ = fs::write(format!("/proc/sys/{key}"), value);
+            }
+        })
+    }
+}
+
+impl Drop for Netns {
+    fn drop(&mut self) {
+        let _ = command::run("ip", &["netns", "del", &self.name], "");
+    }
+}
+
+/// Moves the calling thread into the named namespace.
+pub fn enter(name: &str) -> Result<(), LabError> {
+    let path = format!("/run/netns/{name}");
+    let file = File::open(&path).map_err(|e| LabError::io(format!("open {path}"), e))?;
+    setns(file, CloneFlags::CLONE_NEWNET).map_err(|e| LabError::io(format!("enter {path}"), e))
+}
+
+/// Runs `work` on a thread inside the named namespace and returns its value.
+pub fn within<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| enter(name).map(|()| work()));
+        thread
+            .join()
+            .unwrap_or_else(|_| Err(LabError::Scenario(format!("a helper thread in `{name}` panicked"))))
+    })
+}

@@ -1,0 +1,338 @@
+//! A whole lab: every system in turn, each in a fresh world, with the scenario's timeline.
+//!
+//! Why: systems are compared side by side in one invocation, repeated in turn, so that a machine's moods hit all.
+//! From: `targets`' rule for live runs: interleaved runs, medians.
+//! Not here: how a world is built (`world`), what is expected (`scenario`).
+//! Invariant: when `run` returns, whatever it made is gone, also after a panic, an error or a signal.
+
+use crate::clock::Clock;
+use crate::error::LabError;
+use crate::tools;
+use crate::traffic::{self, Job, Live, Side};
+use crate::world::{self, Drops, Setup, World};
+use crate::{Options, Progress, privileges};
+use plimsoll_scenario::{Results, Run, Scenario, System, SystemKind, WorkloadResult};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// From the decision to start until the first workload may: every thread is in its namespace by then.
+const LEAD: Duration = Duration::from_millis(400);
+/// More of it for each workload.
+const LEAD_PER_JOB: Duration = Duration::from_millis(20);
+/// How often progress is told.
+const TICK: Duration = Duration::from_millis(250);
+/// How long sinks may take to be bound.
+const READY: Duration = Duration::from_secs(10);
+
+/// Runs every system of the scenario and returns what was measured.
+///
+/// The work happens on a thread of its own in private namespaces; `progress` is called on the caller's.
+/// Needs the right to make namespaces: see [`crate::ensure_privileges`].
+pub fn run(
+    scenario: &Scenario,
+    options: &Options,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Results, LabError> {
+    let stop = Stop::new()?;
+    let (tell, told) = channel();
+    std::thread::scope(|scope| {
+        let lab = scope.spawn(|| {
+            privileges::enter_private_world()?;
+            Lab { scenario, options, stop: &stop.flag, tell }.run_all()
+        });
+        for event in told {
+            progress(event);
+        }
+        lab.join()
+            .unwrap_or_else(|_| Err(LabError::Scenario("the lab panicked; its world is gone".to_owned())))
+    })
+}
+
+/// Set by SIGINT and SIGTERM for as long as it lives.
+struct Stop {
+    flag: Arc<AtomicBool>,
+    hooks: Vec<signal_hook::SigId>,
+}
+
+impl Stop {
+    fn new() -> Result<Self, LabError> {
+        let flag = Arc::new(AtomicBool::new(false));
+        let hook = |signal| {
+            signal_hook::flag::register(signal, Arc::clone(&flag))
+                .map_err(|e| LabError::io("watch for signals", e))
+        };
+        let hooks = vec![hook(signal_hook::consts::SIGINT)?, hook(signal_hook::consts::SIGTERM)?];
+        Ok(Self { flag, hooks })
+    }
+}
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        for hook in self.hooks.drain(..) {
+            signal_hook::low_level::unregister(hook);
+        }
+    }
+}
+
+/// The lab while it runs, on its own thread.
+struct Lab<'a> {
+    scenario: &'a Scenario,
+    options: &'a Options,
+    stop: &'a AtomicBool,
+    tell: Sender<Progress>,
+}
+
+impl Lab<'_> {
+    fn run_all(&self) -> Result<Results, LabError> {
+        let mut results = Results::default();
+        let chosen =
+            |system: &&System| self.options.systems.is_empty() || self.options.systems.contains(&system.name);
+        let systems: Vec<&System> = self.scenario.systems.iter().filter(chosen).collect();
+        let pairs = self.options.pairs.unwrap_or(self.scenario.pairs).max(1);
+        let total = systems.len() * pairs as usize;
+        let mut unavailable: Vec<&str> = Vec::new();
+        let turns = (0..pairs).flat_map(|pair| systems.iter().map(move |system| (pair, *system)));
+        for (index, (pair, system)) in turns.enumerate() {
+            if unavailable.contains(&system.name.as_str()) {
+                continue;
+            }
+            let _ = self.tell.send(Progress::System { index, total, name: system.name.clone(), pair });
+            match self.run_one(system, pair) {
+                Ok(run) => results.runs.push(run),
+                Err(error) if may_be_missing(system, &error) => {
+                    unavailable.push(&system.name);
+                    results.notes.push(format!("{}: not available here: {error}", system.name));
+                }
+                Err(error) => return Err(error),
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(LabError::Interrupted);
+            }
+        }
+        Ok(results)
+    }
+
+    /// One system: a world, the timeline, the measurements.
+    fn run_one(&self, system: &System, pair: u32) -> Result<Run, LabError> {
+        let scratch = PathBuf::from(format!("/run/plimsoll-lab/{}-{pair}", system.name));
+        std::fs::create_dir_all(&scratch).map_err(|e| LabError::io("make a directory for the run", e))?;
+        let setup = Setup { binary: self.binary(), scratch: scratch.clone() };
+        let mut world = World::build(self.scenario, system, &setup)?;
+        world.begin()?;
+        let jobs = self.jobs(pair, &scratch)?;
+        let lives: Vec<Live> = jobs.iter().map(|_| Live::default()).collect();
+        let workloads = self.drive(&jobs, &lives, &mut world)?;
+        let tally = world.tally()?;
+        let mut run = Run {
+            system: system.name.clone(),
+            pair,
+            drops: tally.drops,
+            cpu: tally
+                .cpu
+                .map(|cpu| plimsoll_units::Span::ns(u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX))),
+            notes: tally.notes,
+            ..Run::default()
+        };
+        if system.kind == SystemKind::Fifo {
+            run.drops = losses_at_ends(&jobs, &lives, &workloads, &world.retransmissions()?);
+        }
+        run.workloads = workloads;
+        run.notes.extend(world.take_down()?);
+        Ok(run)
+    }
+
+    fn binary(&self) -> PathBuf {
+        let named =
+            self.options.binary.clone().or_else(|| std::env::var_os("PLIMSOLL_BIN").map(PathBuf::from));
+        named.or_else(|| std::env::current_exe().ok()).unwrap_or_else(|| PathBuf::from("plimsoll"))
+    }
+
+    fn jobs(&self, pair: u32, scratch: &Path) -> Result<Vec<Job>, LabError> {
+        let scenario = self.scenario;
+        let job = |(index, workload)| {
+            let (tenant, peer) = world::places(scenario, workload)?;
+            Ok(Job {
+                workload: workload.clone(),
+                tenant,
+                peer,
+                mtu: scenario.mtu,
+                duration: scenario.duration,
+                window: scenario.measure.window,
+                seed: scenario.seed ^ ((index as u64 + 1) << 32) ^ u64::from(pair),
+                scratch: scratch.to_owned(),
+            })
+        };
+        scenario.workloads.iter().enumerate().map(job).collect()
+    }
+
+    /// Starts every side of every workload, tells progress until the end, and collects.
+    fn drive(
+        &self,
+        jobs: &[Job],
+        lives: &[Live],
+        world: &mut World,
+    ) -> Result<BTreeMap<String, WorkloadResult>, LabError> {
+        let shared = Shared::default();
+        let tools = jobs.iter().map(|job| tools::lead(&job.workload.kind)).max().unwrap_or_default();
+        let clock =
+            Clock::starting_in(LEAD + LEAD_PER_JOB * u32::try_from(jobs.len()).unwrap_or(u32::MAX) + tools);
+        std::thread::scope(|scope| {
+            let _halt = HaltOnPanic(&shared);
+            let (ready, readiness) = channel();
+            let side = |(job, live)| Side { job, clock, stop: &shared.halt, live };
+            let mut threads = Vec::new();
+            for side in jobs.iter().zip(lives).map(side) {
+                let (shared, ready) = (&shared, ready.clone());
+                let ready = move || ready.send(()).unwrap_or_default();
+                let serve = move || shared.keep(serve(&side, &ready));
+                threads.push((side.job, scope.spawn(serve)));
+            }
+            if shared.halt_on_error(wait_until_ready(&readiness, jobs.len(), &shared)) {
+                for side in jobs.iter().zip(lives).map(side) {
+                    let shared = &shared;
+                    threads.push((side.job, scope.spawn(move || shared.keep(send(&side)))));
+                }
+                shared.halt_on_error(self.watch(clock, jobs, lives, &shared, world));
+            }
+            let mut results = BTreeMap::new();
+            for (job, thread) in threads {
+                let name = &job.workload.name;
+                let part = thread.join().map_err(|_| LabError::workload(name, "its thread panicked"));
+                traffic::merge(results.entry(name.clone()).or_default(), shared.keep(part));
+            }
+            shared.error.lock().ok().and_then(|mut error| error.take()).map_or(Ok(results), Err)
+        })
+    }
+
+    /// Tells progress until the run's time is over, somebody asks to stop, or something fails.
+    fn watch(
+        &self,
+        clock: Clock,
+        jobs: &[Job],
+        lives: &[Live],
+        shared: &Shared,
+        world: &mut World,
+    ) -> Result<(), LabError> {
+        let end = self.scenario.duration.as_u64();
+        let mut counted = vec![0; lives.len()];
+        let mut told = clock.now();
+        while clock.now() < end && !shared.halt.load(Ordering::Relaxed) {
+            std::thread::sleep(TICK.min(clock.until(end)));
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(LabError::Interrupted);
+            }
+            world.check()?;
+            let now = clock.now();
+            let elapsed = Duration::from_nanos(now - told).as_secs_f64().max(1e-3);
+            let mut rates: BTreeMap<String, f64> = BTreeMap::new();
+            for ((job, live), counted) in jobs.iter().zip(lives).zip(&mut counted) {
+                let bytes = live.bytes.load(Ordering::Relaxed);
+                *rates.entry(job.workload.tenant.clone()).or_default() +=
+                    (bytes - *counted) as f64 * 8.0 / elapsed;
+                *counted = bytes;
+            }
+            told = now;
+            let tick = Progress::Tick { elapsed: Duration::from_nanos(now), rates };
+            // Nobody listens any more: the caller has panicked.
+            self.tell.send(tick).map_err(|_| LabError::Interrupted)?;
+        }
+        Ok(())
+    }
+}
+
+/// What the threads of a run share: the first failure ends them all.
+#[derive(Default)]
+struct Shared {
+    halt: AtomicBool,
+    error: Mutex<Option<LabError>>,
+}
+
+impl Shared {
+    /// The value, or an empty one with the failure kept and everybody told to stop.
+    fn keep<T: Default>(&self, result: Result<T, LabError>) -> T {
+        result.unwrap_or_else(|error| {
+            self.halt.store(true, Ordering::Relaxed);
+            if let Ok(mut first) = self.error.lock() {
+                first.get_or_insert(error);
+            }
+            T::default()
+        })
+    }
+
+    /// As `keep`; true when all is well.
+    fn halt_on_error(&self, result: Result<(), LabError>) -> bool {
+        self.keep(result.map(|()| true))
+    }
+}
+
+/// Ends the other threads when the lab's own panics, so that the panic shows at once.
+struct HaltOnPanic<'a>(&'a Shared);
+
+impl Drop for HaltOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.halt.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+fn wait_until_ready(readiness: &Receiver<()>, count: usize, shared: &Shared) -> Result<(), LabError> {
+    let deadline = Instant::now() + READY;
+    let mut ready = 0;
+    while ready < count && !shared.halt.load(Ordering::Relaxed) {
+        match readiness.recv_timeout(TICK) {
+            Ok(()) => ready += 1,
+            Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
+            Err(_) => return Err(LabError::Scenario("not all servers were ready in time".to_owned())),
+        }
+    }
+    Ok(())
+}
+
+/// The side that listens: a real tool or ours.
+fn serve(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, LabError> {
+    if tools::drives(&side.job.workload.kind) {
+        tools::serve(side, ready)
+    } else {
+        traffic::serve(side, ready)
+    }
+}
+
+/// The side that connects: a real tool or ours.
+fn send(side: &Side<'_>) -> Result<WorkloadResult, LabError> {
+    if tools::drives(&side.job.workload.kind) { tools::send(side) } else { traffic::send(side) }
+}
+
+/// HTB may be missing from a kernel; that is a note and no failure.
+fn may_be_missing(system: &System, error: &LabError) -> bool {
+    !system.kind.on_engine() && matches!(error, LabError::Tool { command, .. } if command.starts_with("tc "))
+}
+
+/// What the ends of the wires saw lost: one shared queue cannot tell whose packets it dropped.
+fn losses_at_ends(
+    jobs: &[Job],
+    lives: &[Live],
+    results: &BTreeMap<String, WorkloadResult>,
+    retransmitted: &BTreeMap<String, u64>,
+) -> Drops {
+    let mut drops = Drops::new();
+    for (tenant, count) in retransmitted {
+        drops.entry(tenant.clone()).or_default().insert("tcp segments sent again".to_owned(), *count);
+    }
+    for (job, live) in jobs.iter().zip(lives) {
+        let sent = live.datagrams.load(Ordering::Relaxed);
+        let arrived = results.get(&job.workload.name).map_or(0, |result| result.packets);
+        if sent > 0 {
+            let reasons = drops.entry(job.workload.tenant.clone()).or_default();
+            *reasons.entry("datagrams lost".to_owned()).or_default() += sent.saturating_sub(arrived);
+        }
+    }
+    for reasons in drops.values_mut() {
+        reasons.retain(|_, count| *count > 0);
+    }
+    drops
+}

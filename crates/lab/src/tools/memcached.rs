@@ -1,0 +1,148 @@
+//! `memcached`: the real server, asked by our own client for values that were set beforehand.
+//!
+//! Why: a key-value store is what a tenant's latency is usually about.
+//! From: memcached's text protocol: `get KEY`, answered by `VALUE KEY FLAGS LENGTH`, the value, `END`.
+//! Not here: when to ask (`traffic::rpc`).
+
+use super::{log, run_until_end, wait_until_bound};
+use crate::command::Running;
+use crate::error::LabError;
+use crate::traffic::{Protocol, Side, ask as ask_all};
+use plimsoll_scenario::WorkloadResult;
+use plimsoll_units::Bytes;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+/// How many keys are set and asked for in turn.
+const KEYS: usize = 100;
+/// memcached's own limits.
+const LONGEST_KEY: usize = 250;
+const LARGEST_VALUE: usize = 1_000_000;
+
+pub(super) fn serve(
+    side: &Side<'_>,
+    key: Bytes,
+    value: Bytes,
+    ready: &dyn Fn(),
+) -> Result<WorkloadResult, LabError> {
+    let port = side.job.workload.port;
+    let line = format!("-u root -l 0.0.0.0 -p {port} -U 0 -m 256 -t 2 -R 1");
+    let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
+    let mut server = Running::start(Path::new("memcached"), &args, None, &log(side, "server"))?;
+    wait_until_bound(side, &mut server, true)?;
+    fill(port, key, value).map_err(|e| side.failed("set memcached's values", e))?;
+    ready();
+    run_until_end(side, &mut server, side.last());
+    match server.ended() {
+        Some(status) => {
+            Err(side.failed("memcached ended early", format!("{status}; {}", server.last_words())))
+        }
+        None => Ok(WorkloadResult::default()),
+    }
+}
+
+/// Sets every key over the loopback, so that nothing of it crosses the uplink.
+fn fill(port: u16, key: Bytes, value: Bytes) -> std::io::Result<()> {
+    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    let mut answers = BufReader::new(stream.try_clone()?);
+    let (mut stream, value) = (stream, vec![b'v'; value_len(value)]);
+    for number in 0..KEYS {
+        stream.write_all(format!("set {} 0 0 {}\r\n", name(number, key), value.len()).as_bytes())?;
+        stream.write_all(&value)?;
+        stream.write_all(b"\r\n")?;
+        let mut answer = String::new();
+        answers.read_line(&mut answer)?;
+        if answer.trim() != "STORED" {
+            return Err(std::io::Error::other(format!("it answered `{}`", answer.trim())));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn ask(
+    side: &Side<'_>,
+    key: Bytes,
+    value: Bytes,
+    connections: u32,
+    rate: Option<u32>,
+) -> Result<WorkloadResult, LabError> {
+    ask_all(side, &mut Gets::new(key, value), connections, rate)
+}
+
+/// `get` requests for the keys in turn, and the answers as they come.
+struct Gets {
+    requests: Vec<Vec<u8>>,
+    next: usize,
+    answer: usize,
+    received: Vec<usize>,
+}
+
+impl Gets {
+    fn new(key: Bytes, value: Bytes) -> Self {
+        let names: Vec<String> = (0..KEYS).map(|number| name(number, key)).collect();
+        let value = value_len(value);
+        let head = format!("VALUE {} 0 {value}\r\n", names[0]).len();
+        Self {
+            requests: names.iter().map(|name| format!("get {name}\r\n").into_bytes()).collect(),
+            next: 0,
+            answer: head + value + "\r\nEND\r\n".len(),
+            received: Vec::new(),
+        }
+    }
+}
+
+impl Protocol for Gets {
+    fn request(&mut self) -> &[u8] {
+        self.next = (self.next + 1) % self.requests.len();
+        &self.requests[self.next]
+    }
+
+    fn take(&mut self, slot: usize, bytes: &[u8]) -> bool {
+        if self.received.len() <= slot {
+            self.received.resize(slot + 1, 0);
+        }
+        self.received[slot] += bytes.len();
+        let whole = self.received[slot] >= self.answer;
+        if whole {
+            self.received[slot] = 0;
+        }
+        whole
+    }
+
+    fn answer_len(&self) -> u64 {
+        self.answer as u64
+    }
+
+    fn counts_requests(&self) -> bool {
+        true
+    }
+}
+
+/// Key number `number`, padded to the wanted length.
+fn name(number: usize, key: Bytes) -> String {
+    let length = usize::try_from(key.as_u64()).unwrap_or(usize::MAX).clamp(4, LONGEST_KEY);
+    format!("k{number:0width$}", width = length - 1)
+}
+
+fn value_len(value: Bytes) -> usize {
+    usize::try_from(value.as_u64()).unwrap_or(usize::MAX).clamp(1, LARGEST_VALUE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_whole_with_its_last_byte() {
+        let mut gets = Gets::new(Bytes::new(8), Bytes::new(4));
+        assert_eq!(gets.request(), b"get k0000001\r\n");
+        let answer = b"VALUE k0000001 0 4\r\nvvvv\r\nEND\r\n";
+        assert_eq!(gets.answer_len(), answer.len() as u64);
+        assert!(!gets.take(3, &answer[..10]));
+        assert!(gets.take(3, &answer[10..]));
+        assert!(!gets.take(3, &answer[..1]));
+    }
+}

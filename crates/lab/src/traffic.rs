@@ -1,0 +1,259 @@
+//! Traffic: the sources and sinks that a scenario's workloads name, on real sockets inside the namespaces.
+//!
+//! Why: isolation counts only against Linux's own TCP, with its windows, losses and retransmissions.
+//! From: Loom §7 (throughput per 50 ms window), and open-loop latency counted from when a request was due, so that
+//!       a stalled system is not excused (no coordinated omission).
+//! Not here: where packets go (`world`), real tools (`tools`), what the numbers mean (`scenario`).
+//! Invariant: every source and sink ends within `GRACE` after its workload's end, or at once when told to stop.
+
+mod bulk;
+mod events;
+mod probe;
+mod rounds;
+mod rpc;
+mod socket;
+mod udp;
+
+pub(crate) use events::Events;
+use rpc::Exchange;
+pub(crate) use rpc::{Protocol, ask};
+pub(crate) use socket::{Framing, UDP_HEADERS};
+
+use crate::clock::Clock;
+use crate::error::LabError;
+use crate::netns;
+use plimsoll_scenario::{Kind, Role, Sample, Workload, WorkloadResult};
+use plimsoll_units::{Nanos, Span};
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How long after a workload's end answers and stragglers are still waited for.
+pub const GRACE: Duration = Duration::from_millis(500);
+
+/// Where one side of a workload lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Name of its network namespace.
+    pub netns: String,
+    /// Its address there.
+    pub address: Ipv4Addr,
+}
+
+/// A workload with its two places: all that a source and a sink need to know.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// What the scenario says.
+    pub workload: Workload,
+    /// The tenant's side.
+    pub tenant: Place,
+    /// The other side, beyond the uplink.
+    pub peer: Place,
+    /// Largest IP packet.
+    pub mtu: u32,
+    /// Length of the run.
+    pub duration: Span,
+    /// Length of a throughput window.
+    pub window: Span,
+    /// Seed of this workload's random choices.
+    pub seed: u64,
+    /// Directory for tools' logs.
+    pub scratch: PathBuf,
+}
+
+impl Job {
+    /// The place of the side that listens, and of the side that connects.
+    pub fn server_and_client(&self) -> (&Place, &Place) {
+        match self.role() {
+            Role::Client => (&self.peer, &self.tenant),
+            Role::Server => (&self.tenant, &self.peer),
+        }
+    }
+
+    /// What the tenant's side does.
+    pub fn role(&self) -> Role {
+        match self.workload.kind {
+            Kind::RequestResponse { role, .. } | Kind::Memcached { role, .. } => role,
+            _ => Role::Client,
+        }
+    }
+}
+
+/// What one side of a running workload holds: its job, the run's clock, when to give up, and the live counter.
+#[derive(Clone, Copy)]
+pub struct Side<'a> {
+    /// What to do.
+    pub job: &'a Job,
+    /// The run's time.
+    pub clock: Clock,
+    /// Set when the run is to end early.
+    pub stop: &'a AtomicBool,
+    /// What the outside may see while it runs.
+    pub live: &'a Live,
+}
+
+/// Counters of a workload that the outside may read at any time.
+#[derive(Debug, Default)]
+pub struct Live {
+    /// Bytes of frames that crossed the uplink so far.
+    pub bytes: AtomicU64,
+    /// Datagrams sent so far (UDP and probes).
+    pub datagrams: AtomicU64,
+}
+
+impl Side<'_> {
+    /// When the workload starts, in nanoseconds of the run.
+    pub fn start(&self) -> u64 {
+        self.job.workload.start.as_u64()
+    }
+
+    /// When it ends.
+    pub fn end(&self) -> u64 {
+        self.job.workload.stop.as_u64()
+    }
+
+    /// When its last answers are given up.
+    pub fn last(&self) -> u64 {
+        self.end() + u64::try_from(GRACE.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether `moment` is past or the run is to end early.
+    pub fn over(&self, moment: u64) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.clock.now() >= moment
+    }
+
+    /// Sleeps until the workload starts, or `lead` before that. False when the run ended before.
+    pub fn wait_until_before_start(&self, lead: Duration) -> bool {
+        loop {
+            let rest = self.clock.until(self.start()).saturating_sub(lead);
+            if self.stop.load(Ordering::Relaxed) {
+                return false;
+            }
+            if rest.is_zero() {
+                return true;
+            }
+            std::thread::sleep(rest.min(Duration::from_millis(50)));
+        }
+    }
+
+    /// An empty measurement for this workload.
+    pub fn measured(&self) -> Measured<'_> {
+        Measured { side: *self, result: WorkloadResult::default() }
+    }
+
+    /// Counts a datagram on its way out.
+    pub fn sent_datagram(&self) {
+        self.live.datagrams.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A failure of this workload.
+    pub fn failed(&self, what: &str, error: impl std::fmt::Display) -> LabError {
+        LabError::workload(&self.job.workload.name, format!("{what}: {error}"))
+    }
+}
+
+/// A measurement in progress.
+pub struct Measured<'a> {
+    side: Side<'a>,
+    result: WorkloadResult,
+}
+
+impl Measured<'_> {
+    /// Counts frames that came across the uplink now.
+    pub fn arrived(&mut self, bytes: u64, packets: u64) {
+        self.arrived_at(self.side.clock.now(), bytes, packets);
+    }
+
+    /// Counts frames that came across the uplink at `now`; what comes after the run's end is in no window.
+    pub fn arrived_at(&mut self, now: u64, bytes: u64, packets: u64) {
+        self.result.packets += packets;
+        self.side.live.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if now >= self.side.job.duration.as_u64() {
+            return;
+        }
+        let index = usize::try_from(now / self.side.job.window.as_u64().max(1)).unwrap_or(usize::MAX);
+        if self.result.bytes.len() <= index {
+            self.result.bytes.resize(index + 1, 0);
+        }
+        self.result.bytes[index] += bytes;
+    }
+
+    /// Counts frames that came evenly between two moments.
+    pub fn spread(&mut self, from: u64, to: u64, bytes: u64, packets: u64) {
+        let window = self.side.job.window.as_u64().max(1);
+        let (mut at, mut counted) = (from, 0);
+        while at < to {
+            let next = ((at / window + 1) * window).min(to);
+            let share = u128::from(bytes) * u128::from(next - from) / u128::from(to - from);
+            let share = u64::try_from(share).unwrap_or(u64::MAX);
+            self.arrived_at(at, share - counted, 0);
+            (at, counted) = (next, share);
+        }
+        self.result.packets += packets;
+    }
+
+    /// Counts an answer to what was due at `due` and arrived at `now`.
+    pub fn answered(&mut self, due: u64, now: u64) {
+        self.result.samples.push(Sample { at: Nanos::new(due), latency: Span::ns(now.saturating_sub(due)) });
+    }
+
+    /// Counts things that failed or were never answered.
+    pub fn errors(&mut self, count: u64) {
+        self.result.errors += count;
+    }
+
+    /// The measurement as it stands.
+    pub fn finish(self) -> WorkloadResult {
+        self.result
+    }
+}
+
+/// Runs the side that listens: binds, says that it is ready, then serves until the end.
+pub fn serve(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, LabError> {
+    let place = side.job.server_and_client().0;
+    netns::enter(&place.netns)?;
+    match &side.job.workload.kind {
+        Kind::Bulk { .. } | Kind::OnOff { .. } => bulk::sink(side, ready),
+        Kind::Udp { .. } => udp::sink(side, ready),
+        Kind::Probe { .. } => probe::echo(side, ready),
+        Kind::RequestResponse { request, response, .. } => {
+            rpc::answer(side, Exchange::of(*request, *response), ready)
+        }
+        Kind::Shuffle { block, .. } => rpc::answer(side, rounds::exchange(*block), ready),
+        tool => Err(side.failed("serve", format!("{} is a tool of its own", tool.name()))),
+    }
+}
+
+/// Runs the side that starts the conversation, from the workload's start to its end.
+pub fn send(side: &Side<'_>) -> Result<WorkloadResult, LabError> {
+    let place = side.job.server_and_client().1;
+    netns::enter(&place.netns)?;
+    if !side.wait_until_before_start(Duration::ZERO) {
+        return Ok(WorkloadResult::default());
+    }
+    match &side.job.workload.kind {
+        Kind::Bulk { flows } => bulk::source(side, *flows, None),
+        Kind::OnOff { flows, on, off } => bulk::source(side, *flows, Some((*on, *off))),
+        Kind::Udp { size, pace, flows } => udp::source(side, *size, *pace, *flows),
+        Kind::Probe { size, rate } => probe::source(side, *size, *rate),
+        Kind::RequestResponse { request, response, connections, rate, .. } => {
+            rpc::ask(side, &mut Exchange::of(*request, *response), *connections, *rate)
+        }
+        Kind::Shuffle { flows, block, pause } => rounds::source(side, *flows, *block, *pause),
+        tool => Err(side.failed("send", format!("{} is a tool of its own", tool.name()))),
+    }
+}
+
+/// Adds what one side measured to what the other did.
+pub fn merge(into: &mut WorkloadResult, from: WorkloadResult) {
+    if into.bytes.len() < from.bytes.len() {
+        into.bytes.resize(from.bytes.len(), 0);
+    }
+    for (sum, add) in into.bytes.iter_mut().zip(&from.bytes) {
+        *sum += add;
+    }
+    into.packets += from.packets;
+    into.samples.extend(from.samples);
+    into.errors += from.errors;
+}

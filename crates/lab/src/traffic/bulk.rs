@@ -1,0 +1,126 @@
+//! Bulk TCP: flows that always have something to send, or send and pause in turn.
+//!
+//! Why: they take what they can get, each flow for itself; isolation means that they cannot take more.
+//! From: iperf3's idea; on/off times are exponential, as Loom's probes and most traffic models have them.
+//! Not here: shuffles, whose flows wait for each other (`rounds`).
+//! Invariant: one thread, one connection for each flow; at the end unsent data is thrown away, not drained.
+
+use super::socket::{self, Framing, would_block};
+use super::{Events, Side};
+use crate::error::LabError;
+use plimsoll_scenario::WorkloadResult;
+use plimsoll_units::Span;
+use std::io::Write;
+use std::net::{SocketAddrV4, TcpStream};
+use std::time::Duration;
+
+/// Turns that a writable flow gets before the next one: no flow starves another inside its own sender.
+const WRITES: usize = 4;
+const CHUNK: usize = 64 * 1024;
+const LISTENER: usize = usize::MAX - 1;
+
+/// Accepts flows and counts what they bring.
+pub(super) fn sink(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, LabError> {
+    let failed = |error| side.failed("receive", error);
+    let listener = socket::listen(side.job.workload.port, 0).map_err(failed)?;
+    let mut events = Events::new().map_err(failed)?;
+    events.watch(&listener, LISTENER, false).map_err(failed)?;
+    ready();
+    let framing = Framing::new(side.job.mtu);
+    let mut flows: Vec<Option<(TcpStream, u64)>> = Vec::new();
+    let mut measured = side.measured();
+    let mut buffer = vec![0; 256 * 1024];
+    while !side.over(side.last()) {
+        events.wait(Duration::from_millis(50)).map_err(failed)?;
+        for found in events.ready() {
+            if found.token == LISTENER {
+                while let Ok((stream, _)) = listener.accept() {
+                    let _ = stream.set_nonblocking(true);
+                    events.watch(&stream, flows.len(), false).map_err(failed)?;
+                    flows.push(Some((stream, 0)));
+                }
+                continue;
+            }
+            let Some((stream, total)) = flows[found.token].as_mut() else { continue };
+            match socket::read_some(stream, &mut buffer) {
+                Some(count) => {
+                    let before = *total;
+                    *total += count as u64;
+                    let bytes = framing.bytes(*total) - framing.bytes(before);
+                    measured.arrived(bytes, framing.packets(*total) - framing.packets(before));
+                }
+                None => flows[found.token] = None,
+            }
+        }
+    }
+    Ok(measured.finish())
+}
+
+/// One sending flow.
+struct Flow {
+    stream: TcpStream,
+    /// When it next starts or stops to send; never, for flows without pauses.
+    turn: u64,
+    sending: bool,
+}
+
+/// Keeps `flows` connections busy until the workload ends; with `rhythm`, each sends and pauses in turn.
+pub(super) fn source(
+    side: &Side<'_>,
+    flows: u32,
+    rhythm: Option<(Span, Span)>,
+) -> Result<WorkloadResult, LabError> {
+    let failed = |error| side.failed("send", error);
+    let to = SocketAddrV4::new(side.job.peer.address, side.job.workload.port);
+    let mut random = fastrand::Rng::with_seed(side.job.seed);
+    let mut events = Events::new().map_err(failed)?;
+    let mut all = Vec::new();
+    for token in 0..flows as usize {
+        let stream = socket::begin_connect(to, side.job.workload.dscp).map_err(failed)?;
+        socket::abort_on_close(&stream);
+        let turn = rhythm.map_or(u64::MAX, |(on, _)| side.clock.now() + exponential(&mut random, on));
+        events.watch(&stream, token, true).map_err(failed)?;
+        all.push(Some(Flow { stream, turn, sending: true }));
+    }
+    let mut measured = side.measured();
+    let chunk = vec![0x5a; CHUNK];
+    while !side.over(side.end()) {
+        let next = all.iter().flatten().map(|flow| flow.turn).min().unwrap_or(u64::MAX);
+        events.wait(side.clock.until(next.min(side.end()))).map_err(failed)?;
+        for found in events.ready() {
+            let Some(flow) = all[found.token].as_mut() else { continue };
+            if found.writable && flow.sending && !fill(&mut flow.stream, &chunk) {
+                all[found.token] = None;
+                measured.errors(1);
+            }
+        }
+        let Some((on, off)) = rhythm else { continue };
+        let now = side.clock.now();
+        for (token, flow) in all.iter_mut().enumerate() {
+            let Some(flow) = flow.as_mut().filter(|flow| flow.turn <= now) else { continue };
+            flow.sending = !flow.sending;
+            flow.turn = now + exponential(&mut random, if flow.sending { on } else { off });
+            events.rewatch(&flow.stream, token, true, flow.sending).map_err(failed)?;
+        }
+    }
+    Ok(measured.finish())
+}
+
+/// Writes until the socket is full or the flow's turn is over. False when the connection is gone.
+fn fill(stream: &mut TcpStream, chunk: &[u8]) -> bool {
+    for _ in 0..WRITES {
+        match stream.write(chunk) {
+            Ok(0) => return false,
+            Ok(count) if count < chunk.len() => return true,
+            Ok(_) => {}
+            Err(error) => return would_block(&error),
+        }
+    }
+    true
+}
+
+/// A random time with this mean, at least a microsecond.
+pub(super) fn exponential(random: &mut fastrand::Rng, mean: Span) -> u64 {
+    let draw = -(1.0 - random.f64()).ln() * mean.as_u64() as f64;
+    (draw as u64).max(1_000)
+}

@@ -1,0 +1,313 @@
+//! Requests and responses over TCP, in a closed or an open loop.
+//!
+//! Why: what a tenant's users feel is the time from when a request was due to its answer.
+//! From: memcached-like load generators; open-loop arrivals are Poisson, and a request that waits for a free
+//!       connection has been waiting since it was due.
+//! Not here: what the bytes mean (`Protocol`: fixed sizes here, memcached's text in `tools`).
+//! Invariant: each connection has at most one request under way.
+
+use super::bulk::exponential;
+use super::socket::{self, Framing, would_block};
+use super::{Events, Measured, Side};
+use crate::error::LabError;
+use plimsoll_scenario::{Role, WorkloadResult};
+use plimsoll_units::{Bytes, Span};
+use std::collections::VecDeque;
+use std::io::Write;
+use std::net::{SocketAddrV4, TcpStream};
+use std::time::Duration;
+
+/// What a request looks like and when its answer is whole.
+pub(crate) trait Protocol {
+    /// The next request's bytes.
+    fn request(&mut self) -> &[u8];
+    /// Takes the next bytes of the answer under way on connection `slot`; true when it is whole.
+    fn take(&mut self, slot: usize, bytes: &[u8]) -> bool;
+    /// Payload bytes of a whole answer.
+    fn answer_len(&self) -> u64;
+    /// Whether requests are counted here, for a server that does not count what it gets.
+    fn counts_requests(&self) -> bool {
+        false
+    }
+}
+
+/// Requests and responses of fixed sizes.
+#[derive(Clone, Debug)]
+pub(crate) struct Exchange {
+    request: Vec<u8>,
+    response: usize,
+    received: Vec<usize>,
+}
+
+impl Exchange {
+    /// Of these sizes, at least one byte each.
+    pub(crate) fn of(request: Bytes, response: Bytes) -> Self {
+        let size = |bytes: Bytes| usize::try_from(bytes.as_u64()).unwrap_or(usize::MAX).max(1);
+        Self { request: vec![0x2a; size(request)], response: size(response), received: Vec::new() }
+    }
+}
+
+impl Protocol for Exchange {
+    fn request(&mut self) -> &[u8] {
+        &self.request
+    }
+
+    fn take(&mut self, slot: usize, bytes: &[u8]) -> bool {
+        if self.received.len() <= slot {
+            self.received.resize(slot + 1, 0);
+        }
+        self.received[slot] += bytes.len();
+        let whole = self.received[slot] >= self.response;
+        if whole {
+            self.received[slot] -= self.response;
+        }
+        whole
+    }
+
+    fn answer_len(&self) -> u64 {
+        self.response as u64
+    }
+}
+
+const LISTENER: usize = usize::MAX - 1;
+
+/// One accepted connection: bytes of the request so far, bytes of responses still to write.
+struct Served {
+    stream: TcpStream,
+    got: usize,
+    owed: usize,
+}
+
+/// Answers requests until the workload is over.
+pub(super) fn answer(
+    side: &Side<'_>,
+    exchange: Exchange,
+    ready: &dyn Fn(),
+) -> Result<WorkloadResult, LabError> {
+    let failed = |error| side.failed("serve", error);
+    let listener = socket::listen(side.job.workload.port, side.job.workload.dscp).map_err(failed)?;
+    let mut events = Events::new().map_err(failed)?;
+    events.watch(&listener, LISTENER, false).map_err(failed)?;
+    ready();
+    let framing = Framing::new(side.job.mtu);
+    let counts = side.job.role() == Role::Client;
+    let mut served: Vec<Option<Served>> = Vec::new();
+    let mut measured = side.measured();
+    let mut buffer = vec![0; 256 * 1024];
+    let payload = vec![0x3c; exchange.response.min(256 * 1024)];
+    while !side.over(side.last()) {
+        events.wait(Duration::from_millis(50)).map_err(failed)?;
+        for found in events.ready() {
+            if found.token == LISTENER {
+                while let Ok((stream, _)) = listener.accept() {
+                    let _ = stream.set_nonblocking(true);
+                    let _ = stream.set_nodelay(true);
+                    events.watch(&stream, served.len(), false).map_err(failed)?;
+                    served.push(Some(Served { stream, got: 0, owed: 0 }));
+                }
+                continue;
+            }
+            let Some(one) = served[found.token].as_mut() else { continue };
+            let alive = !found.readable || {
+                let read = socket::read_some(&mut one.stream, &mut buffer);
+                let count = read.unwrap_or(0);
+                let whole = (one.got + count) / exchange.request.len();
+                one.got = (one.got + count) % exchange.request.len();
+                one.owed += whole * exchange.response;
+                if counts {
+                    count_requests(
+                        &mut measured,
+                        framing,
+                        count as u64,
+                        whole as u64,
+                        exchange.request.len() as u64,
+                    );
+                }
+                read.is_some()
+            };
+            if !alive || !pay(one, &payload) {
+                served[found.token] = None;
+                continue;
+            }
+            let waits = one.owed > 0;
+            events.rewatch(&one.stream, found.token, true, waits).map_err(failed)?;
+        }
+    }
+    Ok(measured.finish())
+}
+
+/// Payload counts when it comes; the headers of a request count when it is whole.
+fn count_requests(measured: &mut Measured<'_>, framing: Framing, payload: u64, whole: u64, size: u64) {
+    let headers = framing.bytes(size) - size;
+    measured.arrived(payload + whole * headers, whole * framing.packets(size));
+}
+
+/// Writes what is owed, as far as the socket takes it. False when the connection is gone.
+fn pay(served: &mut Served, payload: &[u8]) -> bool {
+    while served.owed > 0 {
+        match served.stream.write(&payload[..served.owed.min(payload.len())]) {
+            Ok(0) => return false,
+            Ok(count) => served.owed -= count,
+            Err(error) => return would_block(&error),
+        }
+    }
+    true
+}
+
+/// One asking connection.
+struct Asking {
+    stream: TcpStream,
+    /// When the request under way was due.
+    due: Option<u64>,
+    /// Its size.
+    request: u64,
+    /// Its bytes that are still to be written.
+    unsent: Vec<u8>,
+    connected: bool,
+}
+
+/// The asking side: connections, requests that wait for one, and what was measured.
+struct Asker<'a, P> {
+    side: &'a Side<'a>,
+    protocol: &'a mut P,
+    framing: Framing,
+    connections: Vec<Option<Asking>>,
+    idle: Vec<usize>,
+    waiting: VecDeque<u64>,
+    measured: Measured<'a>,
+}
+
+/// Asks over `connections` connections until the workload ends: at Poisson moments, `rate` a second, or each
+/// connection as soon as it has its answer.
+pub(crate) fn ask<P: Protocol>(
+    side: &Side<'_>,
+    protocol: &mut P,
+    connections: u32,
+    rate: Option<u32>,
+) -> Result<WorkloadResult, LabError> {
+    let failed = |error| side.failed("ask", error);
+    let server = side.job.server_and_client().0;
+    let to = SocketAddrV4::new(server.address, side.job.workload.port);
+    let mut events = Events::new().map_err(failed)?;
+    let mut asker = Asker::new(side, protocol);
+    for token in 0..connections as usize {
+        let stream = socket::begin_connect(to, side.job.workload.dscp).map_err(failed)?;
+        events.watch(&stream, token, true).map_err(failed)?;
+        asker.connections.push(Some(Asking {
+            stream,
+            due: None,
+            request: 0,
+            unsent: Vec::new(),
+            connected: false,
+        }));
+    }
+    let mut random = fastrand::Rng::with_seed(side.job.seed);
+    let gap = rate.map(|rate| Span::ns(1_000_000_000 / u64::from(rate.max(1))));
+    let mut due = gap.map_or(u64::MAX, |_| side.start());
+    let mut buffer = vec![0; 256 * 1024];
+    while !side.over(side.end()) || (asker.owes() && !side.over(side.last())) {
+        events
+            .wait(side.clock.until(due.min(side.end().max(side.clock.now() + 50_000_000))))
+            .map_err(failed)?;
+        for found in events.ready() {
+            asker.handle(found.token, found.readable, found.writable, &mut buffer, gap.is_none());
+        }
+        while let Some(gap) = gap.filter(|_| due <= side.clock.now() && due < side.end()) {
+            asker.waiting.push_back(due);
+            due += exponential(&mut random, gap);
+        }
+        asker.dispatch(&events).map_err(failed)?;
+    }
+    asker.measured.errors(if gap.is_some() { asker.unanswered() } else { 0 });
+    Ok(asker.measured.finish())
+}
+
+impl<'a, P: Protocol> Asker<'a, P> {
+    fn new(side: &'a Side<'a>, protocol: &'a mut P) -> Self {
+        Self {
+            side,
+            protocol,
+            framing: Framing::new(side.job.mtu),
+            connections: Vec::new(),
+            idle: Vec::new(),
+            waiting: VecDeque::new(),
+            measured: side.measured(),
+        }
+    }
+
+    fn unanswered(&self) -> u64 {
+        let under_way = self.connections.iter().flatten().filter(|one| one.due.is_some()).count();
+        (self.waiting.len() + under_way) as u64
+    }
+
+    /// Whether answers are still to come.
+    fn owes(&self) -> bool {
+        self.unanswered() > 0
+    }
+
+    /// A socket is ready: it has connected, takes more of its request, or brings an answer.
+    fn handle(&mut self, token: usize, readable: bool, writable: bool, buffer: &mut [u8], closed_loop: bool) {
+        let Some(one) = self.connections[token].as_mut() else { return };
+        if writable && !one.connected {
+            one.connected = true;
+            self.free(token, closed_loop);
+        }
+        if readable && !self.receive(token, buffer, closed_loop) {
+            let lost = self.connections[token].take().is_some_and(|one| one.due.is_some());
+            self.idle.retain(|idle| *idle != token);
+            self.measured.errors(1 + u64::from(lost));
+        }
+    }
+
+    /// The connection can carry the next request; in a closed loop that request is due now.
+    fn free(&mut self, token: usize, closed_loop: bool) {
+        self.idle.push(token);
+        if closed_loop && !self.side.over(self.side.end()) {
+            self.waiting.push_back(self.side.clock.now());
+        }
+    }
+
+    /// Reads what came. False when the connection is gone.
+    fn receive(&mut self, token: usize, buffer: &mut [u8], closed_loop: bool) -> bool {
+        let Some(one) = self.connections[token].as_mut() else { return true };
+        let Some(count) = socket::read_some(&mut one.stream, buffer) else { return false };
+        let whole = count > 0 && self.protocol.take(token, &buffer[..count]);
+        if self.side.job.role() == Role::Server {
+            let size = self.protocol.answer_len();
+            count_requests(&mut self.measured, self.framing, count as u64, u64::from(whole), size);
+        }
+        if whole && let Some(due) = one.due.take() {
+            if self.side.job.role() == Role::Client && self.protocol.counts_requests() {
+                let size = one.request;
+                self.measured.arrived(self.framing.bytes(size), self.framing.packets(size));
+            }
+            self.measured.answered(due, self.side.clock.now());
+            self.free(token, closed_loop);
+        }
+        true
+    }
+
+    /// Gives due requests to idle connections, and writes on what is unsent.
+    fn dispatch(&mut self, events: &Events) -> std::io::Result<()> {
+        while !self.waiting.is_empty()
+            && let Some(token) = self.idle.pop()
+        {
+            let Some(one) = self.connections[token].as_mut() else { continue };
+            one.due = self.waiting.pop_front();
+            one.unsent.extend_from_slice(self.protocol.request());
+            one.request = one.unsent.len() as u64;
+        }
+        for (token, slot) in self.connections.iter_mut().enumerate() {
+            let Some(one) = slot.as_mut().filter(|one| one.connected) else { continue };
+            if !one.unsent.is_empty() {
+                match one.stream.write(&one.unsent) {
+                    Ok(count) => drop(one.unsent.drain(..count)),
+                    Err(error) if would_block(&error) => {}
+                    Err(_) => one.unsent.clear(), // the read side reports the loss
+                }
+            }
+            events.rewatch(&one.stream, token, true, !one.unsent.is_empty())?;
+        }
+        Ok(())
+    }
+}

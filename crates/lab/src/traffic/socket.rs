@@ -1,0 +1,110 @@
+//! Sockets as the workloads want them: not blocking, marked with a DSCP, and closed without lingering.
+//!
+//! Why: one slow connect must not hold up a workload's other flows.
+//! From: tcp(7), ip(7), RFC 2474 (DSCP).
+//! Not here: waiting for them (`events`).
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, connect, setsockopt, socket, sockopt};
+use std::io::{self, Read};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Ethernet, IPv4 and UDP headers of a datagram.
+pub(crate) const UDP_HEADERS: u64 = 14 + 20 + 8;
+/// Ethernet, IPv4 and TCP headers of a segment, with the timestamps that Linux adds.
+const TCP_HEADERS: u64 = 14 + 20 + 32;
+
+/// How many bytes of frames a TCP payload makes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Framing {
+    segment: u64,
+}
+
+impl Framing {
+    /// For links whose IP packets are at most `mtu` long.
+    pub(crate) fn new(mtu: u32) -> Self {
+        Self { segment: u64::from(mtu).saturating_sub(52).max(1) }
+    }
+
+    /// Frames of a payload that is sent in full segments.
+    pub(crate) fn packets(self, payload: u64) -> u64 {
+        payload.div_ceil(self.segment)
+    }
+
+    /// Bytes of the frames of such a payload, headers included.
+    pub(crate) fn bytes(self, payload: u64) -> u64 {
+        payload + self.packets(payload) * TCP_HEADERS
+    }
+}
+
+/// Begins to connect; the socket becomes writable when it has.
+pub(crate) fn begin_connect(to: SocketAddrV4, dscp: u8) -> io::Result<TcpStream> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let fd = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
+    mark(&fd, dscp)?;
+    setsockopt(&fd, sockopt::TcpNoDelay, &true)?;
+    match connect(fd.as_raw_fd(), &SockaddrIn::from(to)) {
+        Ok(()) | Err(Errno::EINPROGRESS) => Ok(TcpStream::from(fd)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Listens on `port` of every address here; accepted sockets carry the DSCP too.
+pub(crate) fn listen(port: u16, dscp: u8) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?;
+    mark(&listener, dscp)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// A UDP socket with room for bursts.
+pub(crate) fn datagrams(port: u16, dscp: u8) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
+    mark(&socket, dscp)?;
+    // More than the default where allowed; drops at the receiver would look like the engine's.
+    let _ = setsockopt(&socket, sockopt::RcvBuf, &(4 << 20));
+    Ok(socket)
+}
+
+/// Makes the coming close an abort: what was not sent yet never will be.
+pub(crate) fn abort_on_close(stream: &TcpStream) {
+    let _ = setsockopt(stream, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 });
+}
+
+/// Whether an operation only has to wait.
+pub(crate) fn would_block(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// Reads what is there into `buffer`: `Some(0)` when nothing is, `None` when the other side is gone.
+pub(crate) fn read_some(stream: &mut TcpStream, buffer: &mut [u8]) -> Option<usize> {
+    match stream.read(buffer) {
+        Ok(0) => None,
+        Ok(count) => Some(count),
+        Err(error) if would_block(&error) => Some(0),
+        Err(_) => None,
+    }
+}
+
+fn mark(socket: &impl AsFd, dscp: u8) -> io::Result<()> {
+    if dscp != 0 {
+        setsockopt(socket, sockopt::Ipv4Tos, &(i32::from(dscp) << 2))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_segment_makes_a_frame_of_1514_bytes() {
+        let framing = Framing::new(1_500);
+        assert_eq!(framing.packets(1_448), 1);
+        assert_eq!(framing.bytes(1_448), 1_514);
+        assert_eq!(framing.bytes(1_449), 1_449 + 2 * 66);
+        assert_eq!(framing.bytes(0), 0);
+    }
+}

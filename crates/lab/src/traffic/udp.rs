@@ -1,0 +1,90 @@
+//! UDP that nobody answers: paced, or as fast as the sender can.
+//!
+//! Why: a neighbour that ignores congestion is the hardest one to live beside.
+//! From: packet generators; a paced sender catches up at most `BURST` after it was held up.
+//! Not here: echoed datagrams (`probe`).
+//! Invariant: a flood is bounded by what one thread sends with a nap after each burst; it leaves the machine alive.
+
+use super::Side;
+use super::socket::{self, UDP_HEADERS};
+use crate::error::LabError;
+use plimsoll_scenario::{Pace, WorkloadResult};
+use plimsoll_units::Bytes;
+use std::net::{SocketAddrV4, UdpSocket};
+use std::time::Duration;
+
+/// Most datagrams sent at once to make up for a late wake-up.
+const BURST: u64 = 64;
+/// Datagrams of a flood between two naps: about 30,000 a second, which fill a slow link and leave the CPU alive.
+const FLOOD: u64 = 32;
+/// Pause after each burst of a flood.
+const NAP: Duration = Duration::from_millis(1);
+
+/// Counts what arrives.
+pub(super) fn sink(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, LabError> {
+    let failed = |error| side.failed("receive", error);
+    let socket = socket::datagrams(side.job.workload.port, 0).map_err(failed)?;
+    socket.set_read_timeout(Some(Duration::from_millis(50))).map_err(failed)?;
+    ready();
+    let mut measured = side.measured();
+    let mut buffer = vec![0; 65_536];
+    while !side.over(side.last()) {
+        match socket.recv(&mut buffer) {
+            Ok(size) => measured.arrived(size as u64 + UDP_HEADERS, 1),
+            Err(error) if socket::would_block(&error) => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Ok(measured.finish())
+}
+
+/// Sends at the given pace, over `flows` source ports in turn.
+pub(super) fn source(
+    side: &Side<'_>,
+    size: Bytes,
+    pace: Pace,
+    flows: u32,
+) -> Result<WorkloadResult, LabError> {
+    let failed = |error| side.failed("send", error);
+    let to = SocketAddrV4::new(side.job.peer.address, side.job.workload.port);
+    let sockets: Vec<UdpSocket> = (0..flows.max(1))
+        .map(|_| socket::datagrams(0, side.job.workload.dscp).and_then(|s| s.connect(to).map(|()| s)))
+        .collect::<Result<_, _>>()
+        .map_err(failed)?;
+    let payload = vec![0x77; usize::try_from(size.as_u64()).unwrap_or(usize::MAX).clamp(1, 65_000)];
+    for socket in &sockets {
+        socket.set_nonblocking(true).map_err(failed)?;
+    }
+    let mut turn = 0;
+    let mut due = side.clock.now();
+    while !side.over(side.end()) {
+        let gap = gap(pace, size);
+        let late = side.clock.now().saturating_sub(due);
+        let count = gap.map_or(FLOOD, |gap| (late / gap + 1).min(BURST));
+        for _ in 0..count {
+            let socket = &sockets[turn % sockets.len()];
+            turn += 1;
+            // A full device queue refuses datagrams: they are lost like any other.
+            side.sent_datagram();
+            let _ = socket.send(&payload);
+        }
+        match gap {
+            None => std::thread::sleep(NAP),
+            Some(gap) => {
+                // After a long stall the debt is forgiven: a paced sender has no credit to save.
+                due = (due + count * gap).max(side.clock.now().saturating_sub(BURST * gap));
+                std::thread::sleep(side.clock.until(due).min(Duration::from_millis(50)));
+            }
+        }
+    }
+    Ok(WorkloadResult::default())
+}
+
+/// Nanoseconds between two datagrams; `None` for a flood.
+fn gap(pace: Pace, size: Bytes) -> Option<u64> {
+    match pace {
+        Pace::Flood => None,
+        Pace::Packets(rate) => Some((1_000_000_000 / rate.get()).max(1)),
+        Pace::Bits(rate) => Some(rate.wire_time(Bytes::new(size.as_u64() + UDP_HEADERS)).as_u64().max(1)),
+    }
+}

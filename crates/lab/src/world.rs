@@ -1,0 +1,215 @@
+//! Worlds: the namespaces, devices and the system under test between tenants and their destinations.
+//!
+//! Why: every system meets the same tenants, addresses and links, so that only the policy differs.
+//! From: Loom §7's testbed, folded into one host; MACs and neighbours are fixed, so that no ARP frame is lost in a
+//!       full queue and spoils a run.
+//! Not here: traffic (`traffic`), time (`run`).
+//! Invariant: dropping a world removes its processes, namespaces and devices.
+
+mod engine;
+mod kernel;
+
+use crate::error::LabError;
+use crate::netns::Netns;
+use crate::traffic::Place;
+use plimsoll_scenario::{Scenario, System, Workload};
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Name of the namespace beyond the uplink.
+pub const WORLD: &str = "world";
+/// Name of the namespace that holds the kernel's queue between tenants and world.
+pub const SWITCH: &str = "switch";
+/// A tenant's device.
+pub const TENANT_DEVICE: &str = "eth0";
+/// The world's device.
+pub const UPLINK: &str = "uplink";
+
+/// Packets lost, by tenant and reason.
+pub type Drops = BTreeMap<String, BTreeMap<String, u64>>;
+
+/// A built world, ready for traffic.
+pub struct World {
+    // Order matters: the carrier's process ends before the namespaces that it works in.
+    carrier: Carrier,
+    tenants: Vec<Member>,
+    world: Netns,
+}
+
+/// What carries packets between tenants and world.
+enum Carrier {
+    Kernel(kernel::Queue),
+    Engine(Box<engine::Engine>),
+}
+
+/// A tenant and its namespace.
+pub(crate) struct Member {
+    pub(crate) name: String,
+    pub(crate) address: Ipv4Addr,
+    pub(crate) netns: Netns,
+}
+
+/// What a world needs beyond the scenario.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The `plimsoll` binary.
+    pub binary: PathBuf,
+    /// A private directory for files of this world.
+    pub scratch: PathBuf,
+}
+
+/// What carried the packets says after a run.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Packets lost, by tenant and reason.
+    pub drops: Drops,
+    /// CPU time of the engine's process; none for the kernel.
+    pub cpu: Option<Duration>,
+    /// What is worth a note in the report.
+    pub notes: Vec<String>,
+}
+
+impl World {
+    /// Builds the world of one system and waits until packets can pass.
+    pub fn build(scenario: &Scenario, system: &System, setup: &Setup) -> Result<Self, LabError> {
+        let world = Netns::create(WORLD)?;
+        let mut tenants = Vec::new();
+        for tenant in &scenario.tenants {
+            if [WORLD, SWITCH].contains(&tenant.name.as_str()) {
+                let clash = format!("a tenant may not be called `{}`: the lab uses that name", tenant.name);
+                return Err(LabError::Scenario(clash));
+            }
+            let (name, netns) = (tenant.name.clone(), Netns::create(&tenant.name)?);
+            tenants.push(Member { name, address: tenant.address, netns });
+        }
+        let carrier = if system.kind.on_engine() {
+            Carrier::Engine(Box::new(engine::Engine::start(scenario, system, setup, &tenants)?))
+        } else {
+            Carrier::Kernel(kernel::Queue::build(scenario, system, &tenants)?)
+        };
+        let built = Self { carrier, tenants, world: world };
+        built.address_all(scenario)?;
+        Ok(built)
+    }
+
+    /// Fails when what carries the packets has died.
+    pub fn check(&mut self) -> Result<(), LabError> {
+        match &mut self.carrier {
+            Carrier::Kernel(_) => Ok(()),
+            Carrier::Engine(engine) => engine.check(),
+        }
+    }
+
+    /// Marks the moment from which `tally` counts.
+    pub fn begin(&mut self) -> Result<(), LabError> {
+        match &mut self.carrier {
+            Carrier::Kernel(_) => Ok(()),
+            Carrier::Engine(engine) => engine.begin(),
+        }
+    }
+
+    /// Asks what carried the packets for its losses and its CPU time.
+    pub fn tally(&mut self) -> Result<Tally, LabError> {
+        match &mut self.carrier {
+            Carrier::Kernel(queue) => queue.tally(&self.tenants),
+            Carrier::Engine(engine) => engine.tally(&self.tenants),
+        }
+    }
+
+    /// Ends it in good order: the engine gets the chance to finish what it holds.
+    pub fn take_down(mut self) -> Result<Vec<String>, LabError> {
+        match &mut self.carrier {
+            Carrier::Kernel(_) => Ok(Vec::new()),
+            Carrier::Engine(engine) => engine.stop(),
+        }
+    }
+
+    /// TCP segments that each tenant had to send again so far.
+    pub fn retransmissions(&self) -> Result<BTreeMap<String, u64>, LabError> {
+        let count = |member: &Member| {
+            let text = crate::netns::within(member.netns.name(), || {
+                std::fs::read_to_string("/proc/thread-self/net/snmp")
+            })?;
+            Ok((member.name.clone(), text.ok().and_then(|text| retransmitted(&text)).unwrap_or(0)))
+        };
+        self.tenants.iter().map(count).collect()
+    }
+
+    /// Gives both ends of every wire their addresses, each other's MAC, and plain frames without offloads.
+    fn address_all(&self, scenario: &Scenario) -> Result<(), LabError> {
+        let mut lines = vec![format!("link set {UPLINK} address {} mtu {} up", world_mac(), scenario.mtu)];
+        for destination in &scenario.destinations {
+            lines.push(format!("address add {}/32 dev {UPLINK}", destination.address));
+        }
+        for (index, tenant) in self.tenants.iter().enumerate() {
+            lines.push(format!("route add {}/32 dev {UPLINK}", tenant.address));
+            lines.push(neighbour(tenant.address, &tenant_mac(index), UPLINK));
+        }
+        if !scenario.offload {
+            self.world.offloads_off(UPLINK)?;
+        }
+        self.world.ip(&lines)?;
+        for (index, tenant) in self.tenants.iter().enumerate() {
+            let mac = tenant_mac(index);
+            let mut lines = vec![
+                format!("link set {TENANT_DEVICE} address {mac} mtu {} up", scenario.mtu),
+                format!("address add {}/32 dev {TENANT_DEVICE}", tenant.address),
+                format!("route add default dev {TENANT_DEVICE}"),
+            ];
+            for destination in &scenario.destinations {
+                lines.push(neighbour(destination.address, &world_mac(), TENANT_DEVICE));
+            }
+            if !scenario.offload {
+                tenant.netns.offloads_off(TENANT_DEVICE)?;
+            }
+            tenant.netns.ip(&lines)?;
+        }
+        Ok(())
+    }
+}
+
+/// Where a workload's two sides live: its tenant's, and its peer's.
+pub fn places(scenario: &Scenario, workload: &Workload) -> Result<(Place, Place), LabError> {
+    let tenant = scenario.tenants.iter().find(|one| one.name == workload.tenant);
+    let peer = scenario.destinations.iter().find(|one| one.name == workload.to);
+    let (Some(tenant), Some(peer)) = (tenant, peer) else {
+        return Err(LabError::workload(&workload.name, "its tenant or destination does not exist"));
+    };
+    let near = Place { netns: tenant.name.clone(), address: tenant.address };
+    Ok((near, Place { netns: WORLD.to_owned(), address: peer.address }))
+}
+
+fn neighbour(address: Ipv4Addr, mac: &str, device: &str) -> String {
+    format!("neighbour replace {address} lladdr {mac} nud permanent dev {device}")
+}
+
+/// Locally administered addresses: 02 first.
+fn tenant_mac(index: usize) -> String {
+    format!("02:77:00:00:{:02x}:{:02x}", (index + 1) >> 8, (index + 1) & 0xff)
+}
+
+fn world_mac() -> String {
+    "02:77:00:ff:00:01".to_owned()
+}
+
+/// `RetransSegs` of `/proc/net/snmp`, whose lines come in pairs: names, then values.
+fn retransmitted(text: &str) -> Option<u64> {
+    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let column = names.split_whitespace().position(|name| name == "RetransSegs")?;
+    values.split_whitespace().nth(column)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retransmissions_are_found_by_their_column() {
+        let text = "Ip: A\nIp: 1\nTcp: RtoMin InSegs RetransSegs OutRsts\nTcp: 200 7 42 1\nUdp: X\nUdp: 3\n";
+        assert_eq!(retransmitted(text), Some(42));
+        assert_eq!(retransmitted("nothing"), None);
+    }
+}

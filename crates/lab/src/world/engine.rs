@@ -1,0 +1,166 @@
+//! Plimsoll's world: the real `plimsoll run` as a child process, with TAPs in the tenants' namespaces.
+//!
+//! Why: what is measured must be what an operator would run.
+//! From: the same command line, policy file and API that operators use.
+//! Not here: the policy file's content (`scenario` writes it).
+//! Invariant: the process is gone when the value is.
+
+use super::{Member, SWITCH, Setup, TENANT_DEVICE, Tally, UPLINK, WORLD};
+use crate::command::Running;
+use crate::error::LabError;
+use crate::netns::Netns;
+use plimsoll_scenario::{Scenario, System, Wiring};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long the engine may take until it answers.
+const START: Duration = Duration::from_secs(10);
+/// How long it may take to finish what it holds.
+const STOP: Duration = Duration::from_secs(5);
+
+/// The engine's process and how to talk to it.
+pub(super) struct Engine {
+    process: Running,
+    system: String,
+    socket: PathBuf,
+    before: Tally,
+    // The engine's own devices live here, away from the tenants'.
+    _home: Netns,
+}
+
+impl Engine {
+    /// Starts the engine with the system's policy and waits until it answers.
+    pub(super) fn start(
+        scenario: &Scenario,
+        system: &System,
+        setup: &Setup,
+        tenants: &[Member],
+    ) -> Result<Self, LabError> {
+        let home = Netns::create(SWITCH)?;
+        let socket = setup.scratch.join("api.sock");
+        let wiring = Wiring {
+            tenants: tenants
+                .iter()
+                .map(|one| (one.name.clone(), tap(one.netns.name(), TENANT_DEVICE)))
+                .collect(),
+            uplink: tap(WORLD, UPLINK),
+            api: Some(format!("{{socket: {}}}", socket.display())),
+        };
+        let policy = setup.scratch.join(format!("{}.yaml", system.name));
+        let text = scenario.policy_file(system, &wiring);
+        std::fs::write(&policy, text).map_err(|e| LabError::io(format!("write {}", policy.display()), e))?;
+        let args = ["run".to_owned(), policy.display().to_string()];
+        let log = setup.scratch.join(format!("{}.log", system.name));
+        let process = Running::start(&setup.binary, &args, Some(SWITCH), &log)?;
+        let system = system.name.clone();
+        let mut engine = Self { process, system, socket, before: Tally::default(), _home: home };
+        engine.wait_until_ready()?;
+        Ok(engine)
+    }
+
+    fn wait_until_ready(&mut self) -> Result<(), LabError> {
+        let deadline = Instant::now() + START;
+        while Instant::now() < deadline {
+            self.check()?;
+            if get(&self.socket, "/v1/health").is_ok() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let reason = format!("no answer within {} s; {}", START.as_secs(), self.process.last_words());
+        Err(LabError::Engine { system: self.system.clone(), reason })
+    }
+
+    /// Fails when the process has ended.
+    pub(super) fn check(&mut self) -> Result<(), LabError> {
+        let Some(status) = self.process.ended() else { return Ok(()) };
+        let reason = format!("it ended ({status}); {}", self.process.last_words());
+        Err(LabError::Engine { system: self.system.clone(), reason })
+    }
+
+    /// Remembers the counters from which the run counts.
+    pub(super) fn begin(&mut self) -> Result<(), LabError> {
+        self.before = self.counters()?;
+        Ok(())
+    }
+
+    /// What it lost and used since `begin`.
+    pub(super) fn tally(&mut self, tenants: &[Member]) -> Result<Tally, LabError> {
+        let mut now = self.counters()?;
+        now.drops.retain(|name, _| tenants.iter().any(|one| one.name == *name));
+        for (tenant, reasons) in &mut now.drops {
+            for (reason, count) in reasons.iter_mut() {
+                let before = self.before.drops.get(tenant).and_then(|all| all.get(reason)).unwrap_or(&0);
+                *count = count.saturating_sub(*before);
+            }
+            reasons.retain(|_, count| *count > 0);
+        }
+        now.cpu = now.cpu.zip(self.before.cpu).map(|(now, before)| now.saturating_sub(before));
+        Ok(now)
+    }
+
+    /// Ends it as an operator would; says so when it did not end well.
+    pub(super) fn stop(&mut self) -> Result<Vec<String>, LabError> {
+        if self.process.stop(STOP) {
+            return Ok(Vec::new());
+        }
+        Ok(vec![format!("`plimsoll run` did not end cleanly when asked to: {}", self.process.last_words())])
+    }
+
+    fn counters(&self) -> Result<Tally, LabError> {
+        let text =
+            get(&self.socket, "/v1/stats").map_err(|e| LabError::io("ask the engine for its counters", e))?;
+        let stats: Value = serde_json::from_str(&text).map_err(|e| LabError::Engine {
+            system: self.system.clone(),
+            reason: format!("its counters are no JSON: {e}"),
+        })?;
+        Ok(Tally { drops: drops(&stats), cpu: cpu(self.process.id()), notes: Vec::new() })
+    }
+}
+
+fn tap(netns: &str, name: &str) -> String {
+    format!("{{tap: {{netns: {netns}, name: {name}}}}}")
+}
+
+/// `tenants.NAME.drops.REASON` of the engine's counters.
+fn drops(stats: &Value) -> super::Drops {
+    let tenants = stats["tenants"].as_object().into_iter().flatten();
+    tenants
+        .map(|(name, tenant)| {
+            let reasons = tenant["drops"].as_object().into_iter().flatten();
+            let counts = reasons.filter_map(|(reason, count)| Some((reason.clone(), count.as_u64()?)));
+            (name.clone(), counts.collect::<BTreeMap<_, _>>())
+        })
+        .collect()
+}
+
+/// User and system time of a process, from `/proc`.
+fn cpu(id: u32) -> Option<Duration> {
+    let text = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    // The name may hold spaces; everything after its closing bracket does not.
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let ticks = fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;
+    let hertz = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok()??;
+    Some(Duration::from_millis(ticks * 1_000 / u64::try_from(hertz).ok()?.max(1)))
+}
+
+/// The body of a successful answer from the engine's API.
+fn get(socket: &Path, path: &str) -> std::io::Result<String> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    stream.write_all(
+        format!("GET {path} HTTP/1.1\r\nHost: plimsoll\r\nConnection: close\r\n\r\n").as_bytes(),
+    )?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    if head.split_whitespace().nth(1) != Some("200") {
+        let status = head.lines().next().unwrap_or("no answer");
+        return Err(std::io::Error::other(format!("{path}: {status}")));
+    }
+    Ok(body.to_owned())
+}
