@@ -1,0 +1,131 @@
+//! The key of a flow: what decides which flow queue a frame goes to.
+//!
+//! Why: order must hold within a flow and nowhere else.
+//! From: the 5-tuple, and what else a policy can match in a header (VLAN, DSCP), so that a flow queue has one class.
+//! Not here: the table of flows (`queues`, `daemon`).
+//! Invariant: frames with equal keys look alike to every `match` of a policy that looks at headers.
+
+use core::hash::{Hash, Hasher};
+use core::net::IpAddr;
+
+use crate::parse::Parsed;
+
+/// Addresses, protocol, ports, VLAN and DSCP of a flow in 40 bytes; the EtherType of what is not IP.
+///
+/// Tenants choose its contents: hash it with a seed that they do not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FlowKey {
+    /// IPv4: both addresses in the first word. IPv6: two words each.
+    addresses: [u64; 4],
+    /// From the top: ports (or EtherType) 32, protocol 8, VLAN 12, DSCP 6, spare 3, has ports 1, family 2.
+    rest: u64,
+}
+
+impl FlowKey {
+    /// The key of a parsed frame. Non-first fragments have no ports and thus a key of their own.
+    #[must_use]
+    pub fn of(parsed: &Parsed) -> FlowKey {
+        let vlan = u64::from(parsed.vlan) << 12;
+        let Some(ip) = &parsed.ip else {
+            return FlowKey { addresses: [0; 4], rest: (u64::from(parsed.ethertype) << 32) | vlan };
+        };
+        let (addresses, family) = match (ip.src, ip.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                ([(u64::from(src.to_bits()) << 32) | u64::from(dst.to_bits()), 0, 0, 0], FAMILY_V4)
+            }
+            (src, dst) => {
+                let ([a, b], [c, d]) = (halves(src), halves(dst));
+                ([a, b, c, d], FAMILY_V6)
+            }
+        };
+        let ports =
+            ip.ports.map_or(0, |(src, dst)| (u64::from(src) << 48) | (u64::from(dst) << 32) | HAS_PORTS);
+        let protocol = u64::from(ip.protocol) << 24;
+        FlowKey { addresses, rest: ports | protocol | vlan | (u64::from(ip.dscp) << 6) | family }
+    }
+}
+
+impl Hash for FlowKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.rest);
+        // The words that IPv4 leaves at zero need no hashing; `rest` already tells the families apart.
+        let words = if self.rest & FAMILY_V6 == FAMILY_V6 { 4 } else { 1 };
+        for &word in self.addresses.iter().take(words) {
+            state.write_u64(word);
+        }
+    }
+}
+
+fn halves(addr: IpAddr) -> [u64; 2] {
+    let bits = match addr {
+        IpAddr::V4(addr) => u128::from(addr.to_bits()),
+        IpAddr::V6(addr) => addr.to_bits(),
+    };
+    // The lower half is what is wanted of both.
+    [(bits >> 64) as u64, bits as u64]
+}
+
+const FAMILY_V4: u64 = 1;
+const FAMILY_V6: u64 = 2;
+const HAS_PORTS: u64 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse::{Fragment, Ip, Mac};
+
+    fn tcp(src: &str, dst: &str, ports: Option<(u16, u16)>) -> Parsed {
+        Parsed {
+            dst_mac: Mac([0; 6]),
+            src_mac: Mac([0; 6]),
+            vlan: 0,
+            ethertype: 0x0800,
+            l3: 14,
+            ip: Some(Ip {
+                src: src.parse().unwrap(),
+                dst: dst.parse().unwrap(),
+                protocol: 6,
+                dscp: 0,
+                ecn: 0,
+                fragment: Fragment::Whole,
+                ports,
+                l4: 34,
+                payload: 54,
+                end: 54,
+                final_dst: Some(30),
+            }),
+        }
+    }
+
+    #[test]
+    fn every_part_of_the_tuple_makes_another_flow() {
+        let base = tcp("10.0.0.1", "10.0.0.2", Some((1, 2)));
+        let mut others = vec![
+            tcp("10.0.0.2", "10.0.0.1", Some((1, 2))),
+            tcp("10.0.0.1", "10.0.0.2", Some((2, 1))),
+            tcp("10.0.0.1", "10.0.0.2", Some((0, 0))),
+            tcp("10.0.0.1", "10.0.0.2", None),
+            tcp("::10.0.0.1", "::10.0.0.2", Some((1, 2))),
+            tcp("::ffff:10.0.0.1", "::ffff:10.0.0.2", Some((1, 2))),
+            Parsed { vlan: 1, ..base },
+            Parsed { ip: None, ..base },
+            Parsed { ip: None, ethertype: 0x0806, ..base },
+        ];
+        others.push(Parsed { ip: base.ip.map(|ip| Ip { protocol: 17, ..ip }), ..base });
+        others.push(Parsed { ip: base.ip.map(|ip| Ip { dscp: 46, ..ip }), ..base });
+        let mut keys: Vec<FlowKey> = others.iter().map(FlowKey::of).collect();
+        keys.push(FlowKey::of(&base));
+        let all = keys.len();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), all);
+    }
+
+    #[test]
+    fn ecn_marks_and_places_are_not_part_of_a_flow() {
+        let base = tcp("10.0.0.1", "10.0.0.2", Some((1, 2)));
+        let marked = Parsed { ip: base.ip.map(|ip| Ip { ecn: 3, end: 1_500, payload: 66, ..ip }), ..base };
+        assert_eq!(FlowKey::of(&base), FlowKey::of(&marked));
+        assert_eq!(size_of::<FlowKey>(), 40);
+    }
+}

@@ -1,0 +1,137 @@
+//! Why a frame, its offload fields or a pull is refused: one counter per variant.
+//!
+//! Why: a network that does what networks do is no error; it is counted under the name the operator sees.
+//! From: `style.md` of this house: `Copy` reasons, never strings, on the packet path.
+//! Not here: the counters (`nic`, `daemon`).
+//! Invariant: `index()` of a variant is its place in `ALL`; names are unique, in snake case.
+
+macro_rules! reasons {
+    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $label:literal: $message:literal,)+ }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name {
+            $($(#[$doc])* $variant,)+
+        }
+
+        impl $name {
+            /// Every reason, in the order of [`Self::index`].
+            pub const ALL: &[$name] = &[$($name::$variant,)+];
+            /// How many reasons there are.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// Place of this reason's counter.
+            #[must_use]
+            pub const fn index(self) -> usize {
+                self as usize
+            }
+
+            /// The name that counters carry.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $($name::$variant => $label,)+
+                }
+            }
+        }
+
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.write_str(match self {
+                    $($name::$variant => $message,)+
+                })
+            }
+        }
+
+        impl core::error::Error for $name {}
+    };
+}
+
+reasons! {
+    /// Why a frame is refused.
+    FrameError {
+        /// Less than an Ethernet header.
+        TooShort = "too_short": "the frame is shorter than an Ethernet header",
+        /// A VLAN tag ends behind the frame.
+        TagCut = "tag_cut": "the frame ends inside a VLAN tag",
+        /// More than two VLAN tags.
+        TooManyTags = "too_many_tags": "the frame has more than two VLAN tags",
+        /// An IP header ends behind the frame.
+        IpCut = "ip_cut": "the frame ends inside the IP header",
+        /// The EtherType and the IP version disagree.
+        BadVersion = "bad_version": "the IP version is not what the EtherType says",
+        /// An IPv4 header of less than 20 bytes, or longer than its packet.
+        BadHeaderLength = "bad_header_length": "the IPv4 header length is less than 20 bytes or more than the packet",
+        /// The IP length reaches behind the frame.
+        LengthBeyondFrame = "length_beyond_frame": "the IP length reaches behind the end of the frame",
+        /// An IPv6 extension header ends behind its packet.
+        ExtensionCut = "extension_cut": "the packet ends inside an IPv6 extension header",
+        /// More IPv6 extension headers than are looked at.
+        TooManyExtensions = "too_many_extensions": "the packet has more than eight IPv6 extension headers",
+        /// A TCP, UDP or SCTP header ends behind its packet.
+        TransportCut = "transport_cut": "the packet ends inside the TCP, UDP or SCTP header",
+        /// A TCP header of less than 20 bytes, or longer than its packet.
+        BadTransportHeader = "bad_transport_header": "the TCP header length is less than 20 bytes or more than the packet",
+        /// A UDP length of less than its header, or beyond its packet.
+        BadTransportLength = "bad_transport_length": "the UDP length is less than 8 bytes or more than the packet",
+    }
+}
+
+reasons! {
+    /// Why a virtio-net header is refused.
+    VnetError {
+        /// Less than ten bytes.
+        Short = "vnet_short": "the virtio-net header is cut off",
+        /// A segmentation type that is not known, or that is never offered.
+        UnknownGso = "vnet_unknown_gso": "the segmentation type is unknown or was never offered",
+        /// The segmentation type and the frame's protocols disagree.
+        WrongProtocol = "vnet_wrong_protocol": "the segmentation type is not that of the frame's protocols",
+        /// `hdr_len` reaches behind the frame.
+        HeaderBeyondFrame = "vnet_header_beyond_frame": "the header length reaches behind the end of the frame",
+        /// Segmentation into nothing, or into less than TCP ever uses.
+        TinySegment = "vnet_tiny_segment": "the segment size is zero, or less than 8 bytes for TCP",
+        /// More than 128 UDP segments.
+        TooManySegments = "vnet_too_many_segments": "the frame would become more than 128 UDP datagrams",
+        /// The checksum does not lie where such a frame has one.
+        ChecksumPlace = "vnet_checksum_place": "the checksum fields point where such a frame has no checksum",
+        /// Offloads on a fragment of an IP packet.
+        Fragment = "vnet_fragment": "a fragment of an IP packet cannot be offloaded",
+        /// Segmentation of a TCP SYN or RST.
+        ControlSegment = "vnet_control_segment": "a TCP SYN or RST cannot be segmented",
+        /// A length field that is not the frame's, on a frame to be segmented.
+        LengthMismatch = "vnet_length_mismatch": "the IP or UDP length is not that of the frame to be segmented",
+        /// Segmentation of a packet with a routing header whose last address is not known.
+        RoutingHeader = "vnet_routing_header": "a packet with this type of routing header cannot be segmented",
+    }
+}
+
+reasons! {
+    /// Why a pull of a frame cannot be made. None of them happens when the offload is the frame's own and the
+    /// pull is the engine's: they guard against a frame that changed meanwhile.
+    SegmentError {
+        /// The pull reaches outside the frame's payload, or is empty though payload is left.
+        OutOfRange = "segment_out_of_range": "the pull lies outside the frame's payload",
+        /// The buffer is shorter than the result.
+        NoRoom = "segment_no_room": "the buffer is shorter than the segment",
+        /// The offload is not this frame's.
+        Inconsistent = "segment_inconsistent": "the offload does not fit the frame's headers",
+        /// The segment is longer than an IP packet can be.
+        TooLong = "segment_too_long": "the segment is longer than an IP packet can be",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_numbered_in_order_and_named_apart() {
+        let names: Vec<&str> = (FrameError::ALL.iter().map(|reason| reason.name()))
+            .chain(VnetError::ALL.iter().map(|reason| reason.name()))
+            .chain(SegmentError::ALL.iter().map(|reason| reason.name()))
+            .collect();
+        assert_eq!(names.len(), FrameError::COUNT + VnetError::COUNT + SegmentError::COUNT);
+        assert!(names.iter().enumerate().all(|(index, name)| !names[..index].contains(name)));
+        assert!(FrameError::ALL.iter().enumerate().all(|(index, reason)| reason.index() == index));
+        assert!(VnetError::ALL.iter().enumerate().all(|(index, reason)| reason.index() == index));
+    }
+}
