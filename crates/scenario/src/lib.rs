@@ -12,7 +12,10 @@ mod model;
 mod policy_file;
 mod problem;
 mod read;
+mod report;
 mod results;
+mod summary;
+mod table;
 mod yaml;
 
 pub use expect::{Expectation, Status, Unit, Verdict, judge};
@@ -23,4 +26,7 @@ pub use model::{
 pub use policy_file::Wiring;
 pub use problem::{Errors, Problem};
 pub use read::Form;
+pub use report::{Report, json, report};
 pub use results::{Results, Run, Sample, WorkloadResult};
+pub use summary::{LatencySummary, Summary, TenantSummary, summarise};
+pub use table::table;

@@ -31,7 +31,7 @@ impl Window {
         Self { from: Nanos::ZERO + from, to: Nanos::ZERO + to }
     }
 
-    fn secs(self) -> f64 {
+    pub(crate) fn secs(self) -> f64 {
         (self.to - self.from).as_secs_f64()
     }
 
@@ -50,9 +50,9 @@ impl<'a> Measures<'a> {
         Self { scenario, results }
     }
 
-    /// From the end of the warm-up to the end of the run.
-    pub(crate) fn whole(&self) -> Window {
-        Window::new(self.scenario.warmup, self.scenario.duration)
+    /// The part of a run that is meant where none is named.
+    pub(crate) fn usual(&self) -> Window {
+        Window::new(self.scenario.measure.from, self.scenario.measure.to)
     }
 
     pub(crate) fn run(&self, system: &str, pair: u32) -> Option<&'a Run> {
@@ -132,7 +132,7 @@ impl<'a> Measures<'a> {
 impl Measured for Measures<'_> {
     fn values(&self, path: &Path, pair: u32) -> Option<Vec<f64>> {
         let run = self.run(&path.system, pair)?;
-        let window = path.window.map_or_else(|| self.whole(), |(from, to)| Window::new(from, to));
+        let window = path.window.map_or_else(|| self.usual(), |(from, to)| Window::new(from, to));
         Some(match path.per {
             None => vec![self.gauge(run, path, window)],
             Some(per) => window.parts(per).map(|part| self.gauge(run, path, part)).collect(),

@@ -27,8 +27,6 @@ pub struct Scenario {
     pub mtu: u32,
     /// Length of each run.
     pub duration: Span,
-    /// The first part of each run, left out of every figure that names no window of its own.
-    pub warmup: Span,
     /// How often the whole list of systems is run, one after the other; expectations compare medians.
     pub pairs: u32,
     /// Seed of everything random (arrival times, payloads).
@@ -115,6 +113,20 @@ pub enum SystemKind {
     Mq,
     /// Loom's "queue per flow": one queue for each flow, served in turn.
     Qpf,
+}
+
+impl Scenario {
+    /// Where a tenant lives; `None` for a name that is none.
+    #[must_use]
+    pub fn tenant_address(&self, name: &str) -> Option<Ipv4Addr> {
+        self.tenants.iter().find(|tenant| tenant.name == name).map(|tenant| tenant.address)
+    }
+
+    /// Where a destination is; `None` for a name that is none.
+    #[must_use]
+    pub fn destination_address(&self, name: &str) -> Option<Ipv4Addr> {
+        self.destinations.iter().find(|place| place.name == name).map(|place| place.address)
+    }
 }
 
 impl SystemKind {
@@ -320,6 +332,10 @@ impl Kind {
 pub struct Measure {
     /// Throughput is counted in windows of this length.
     pub window: Span,
+    /// Where the part of the run begins that tables and expectations speak of when they name no window.
+    pub from: Span,
+    /// Where it ends.
+    pub to: Span,
     /// Whether CPU time is measured.
     pub cpu: bool,
 }

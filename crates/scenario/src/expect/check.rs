@@ -8,6 +8,7 @@
 use plimsoll_units::Span;
 
 use super::{Claim, Compare, Expectation, Expr, ExprKind, Function, Gauge, Operator, Path, Unit};
+use crate::model::Measure;
 use crate::problem::{Problem, did_you_mean};
 
 /// What an expectation may speak of.
@@ -17,11 +18,7 @@ pub(crate) struct Names<'a> {
     /// Tenants and workloads, and whether they have latency samples.
     pub subjects: &'a [(String, bool)],
     pub duration: Span,
-    pub warmup: Span,
-    /// Throughput is counted in windows of this length.
-    pub window: Span,
-    /// Whether CPU time is measured.
-    pub cpu: bool,
+    pub measure: Measure,
 }
 
 /// What a part of an expectation is.
@@ -236,9 +233,9 @@ impl Checker<'_> {
 
     /// Checks the window and gives the number of its parts, for a series.
     fn windows(&mut self, expr: &Expr, path: &Path) -> Option<u64> {
-        let (from, to) = path.window.unwrap_or((self.names.warmup, self.names.duration));
+        let (from, to) = path.window.unwrap_or((self.names.measure.from, self.names.measure.to));
         let at = expr.at.clone();
-        if path.measure == Gauge::Cpu && !self.names.cpu {
+        if path.measure == Gauge::Cpu && !self.names.measure.cpu {
             let problem = Problem::new(at, "CPU time is not measured").label("not measured");
             self.problems.push(problem.help("add `cpu: true` under `measure:`"));
         } else if (path.window.is_some() || path.per.is_some()) && !path.measure.has_windows() {
@@ -257,7 +254,7 @@ impl Checker<'_> {
     }
 
     fn parts(&mut self, expr: &Expr, path: &Path, per: Span, whole: Span) -> Option<u64> {
-        let window = self.names.window;
+        let window = self.names.measure.window;
         let odd = path.measure == Gauge::Throughput && !per.as_u64().is_multiple_of(window.as_u64());
         if per > whole || per == Span::ZERO || odd {
             let (message, help) = if odd {

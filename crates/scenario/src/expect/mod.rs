@@ -16,7 +16,7 @@ use plimsoll_units::Span;
 use serde::Serialize;
 
 pub(crate) use check::{Names, check};
-pub(crate) use eval::Measured;
+pub(crate) use eval::{Measured, show};
 pub use eval::{Status, Verdict, judge};
 pub(crate) use parse::parse;
 

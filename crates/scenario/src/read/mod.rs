@@ -31,13 +31,12 @@ pub enum Form {
     Short,
 }
 
-const KEYS: [&str; 20] = [
+const KEYS: [&str; 19] = [
     "name",
     "about",
     "rate",
     "mtu",
     "duration",
-    "warmup",
     "pairs",
     "seed",
     "offload",
@@ -112,7 +111,6 @@ impl Reader {
             rate: self.rate_of_uplink(&file),
             mtu: self.count(&file, "mtu", 1_500, 9_000),
             duration,
-            warmup: self.value(&file, "warmup", "a time such as `1s`", Span::ZERO),
             pairs: self.count(&file, "pairs", 1, 100),
             seed: self.value(&file, "seed", "a whole number", 1),
             hosts: self.hosts(&file),
@@ -121,7 +119,7 @@ impl Reader {
             offload: self.flag(&file, "offload", false),
             systems: self.systems(&file, folder),
             workloads: Vec::new(),
-            measure: self.measure(&file),
+            measure: self.measure(&file, duration),
             expect: Vec::new(),
             policy,
             short: form == Form::Short,
@@ -129,11 +127,6 @@ impl Reader {
         };
         scenario.tenants = self.tenants(&file, &scenario);
         scenario.workloads = self.workloads(&file, &scenario);
-        if scenario.warmup >= scenario.duration {
-            let at = file.get("warmup").map_or(first_line, |tree| tree.at.clone());
-            let problem = Problem::new(at, format!("the warm-up of {} fills the whole run", scenario.warmup));
-            self.problem(problem.label("too long").help("make it shorter than `duration`"));
-        }
         scenario.expect = self.expectations(file.get("expect"), &scenario, text);
         if let Some(tree) = file.get("short") {
             self.shorten(tree, &mut scenario, text, form);
@@ -226,16 +219,25 @@ impl Reader {
         found
     }
 
-    fn measure(&mut self, file: &Fields<'_>) -> Measure {
-        let default = Measure { window: Span::millis(50), cpu: false };
+    fn measure(&mut self, file: &Fields<'_>, duration: Span) -> Measure {
+        let default = Measure { window: Span::millis(50), from: Span::ZERO, to: duration, cpu: false };
         let Some(tree) = file.get("measure") else { return default };
-        let fields = self.fields(tree, &tree.at, "`measure`", &["window", "cpu"]);
-        let window = self.value(&fields, "window", "a time such as `50ms`", default.window);
+        let fields = self.fields(tree, &tree.at, "`measure`", &["window", "from", "to", "cpu"]);
+        let mut span = |key, default| self.value(&fields, key, "a time such as `50ms`", default);
+        let (window, from, to) =
+            (span("window", default.window), span("from", default.from), span("to", default.to));
         if let Some(tree) = fields.get("window").filter(|_| window < Span::millis(1)) {
             let problem = Problem::new(tree.at.clone(), format!("`window` is {window}"));
             self.problem(problem.label("too short").help("a window holds at least 1ms"));
         }
-        Measure { window, cpu: self.flag(&fields, "cpu", default.cpu) }
+        if from >= to || to > duration {
+            let message = format!("what is measured lies between {from} and {to} of a run of {duration}");
+            let problem = Problem::new(tree.at.clone(), message).label("not in the run");
+            self.problem(
+                problem.help("let `from` be before `to`, and `to` no later than the end of the run"),
+            );
+        }
+        Measure { window, from, to, cpu: self.flag(&fields, "cpu", default.cpu) }
     }
 
     fn systems(&mut self, file: &Fields<'_>, folder: &Path) -> Vec<System> {
@@ -377,9 +379,7 @@ impl Reader {
             systems: &systems,
             subjects: &subjects,
             duration: scenario.duration,
-            warmup: scenario.warmup,
-            window: scenario.measure.window,
-            cpu: scenario.measure.cpu,
+            measure: scenario.measure,
         };
         let mut found = Vec::new();
         for item in self.list(tree, "`expect`") {
@@ -464,7 +464,8 @@ impl Scenario {
     fn scale(&mut self, time: f64) {
         let scale = |span: &mut Span| *span = expect::scaled(*span, time);
         scale(&mut self.duration);
-        scale(&mut self.warmup);
+        scale(&mut self.measure.from);
+        scale(&mut self.measure.to);
         for workload in &mut self.workloads {
             scale(&mut workload.start);
             scale(&mut workload.stop);

@@ -1,0 +1,169 @@
+//! The page.
+//!
+//! Why: it must open anywhere, now and in ten years: no script, no font, no address in it.
+//! From: plain HTML 5 with inline SVG.
+//! Not here: the figures themselves (`figures`).
+//! Invariant: every text from a file is escaped.
+
+use std::fmt::Write as _;
+
+use super::figures::Figure;
+use crate::summary::{LatencySummary, Summary, TenantSummary};
+use crate::table::{figure, setting};
+use crate::{Results, Scenario, Status, Verdict};
+
+const STYLE: &str = "
+body { font: 16px/1.5 'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif; color: #222; background: #fff;
+       max-width: 1000px; margin: 2em auto; padding: 0 20px; }
+h1 { font-size: 1.7em; margin-bottom: 0; } h2 { font-size: 1.2em; margin-top: 2em; }
+.setting { color: #555; margin-top: .2em; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .86em; font-variant-numeric: tabular-nums; }
+th, td { padding: .35em .7em; border-bottom: 1px solid #ddd; text-align: right; vertical-align: top; }
+th { border-bottom: 2px solid #888; font-weight: 600; } th small { font-weight: 400; color: #555; }
+th.left, td.left { text-align: left; }
+td.name { font-weight: 600; text-align: left; }
+code { font: .95em 'DejaVu Sans Mono', Menlo, Consolas, monospace; }
+.pass, .fail, .skip { font-weight: 700; white-space: nowrap; text-align: left; }
+.pass { color: #00624a; } .fail { color: #a32d00; } .skip { color: #666; }
+.why { color: #555; } figure { margin: 1.2em 0; } figure svg { max-width: 100%; height: auto; }
+figcaption { color: #555; font-size: .88em; }
+footer { margin: 3em 0 1em; color: #666; font-size: .85em; }
+";
+
+pub(super) fn page(
+    scenario: &Scenario,
+    results: &Results,
+    summaries: &[Summary],
+    verdicts: &[Verdict],
+    figures: &[Figure],
+    drawn: &[String],
+) -> String {
+    let name = escape(&scenario.name);
+    let mut page = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{name}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{name}</h1>\n\
+         <p class=\"setting\">{}</p>\n<p>{}</p>\n",
+        escape(&setting(scenario)),
+        escape(&scenario.about)
+    );
+    systems(&mut page, summaries);
+    notes(&mut page, results);
+    expectations(&mut page, verdicts);
+    page.push_str("<h2>Figures</h2>\n");
+    for (figure, svg) in figures.iter().zip(drawn) {
+        let label = escape(&figure.caption);
+        let _ = write!(page, "<figure>\n{}\n<figcaption>{label}</figcaption>\n</figure>\n", inline(svg));
+    }
+    let _ = write!(
+        page,
+        "<footer>Written by plimsoll {}. The figures lie beside this page as PNG, the numbers as CSV and JSON.\
+         </footer>\n</body>\n</html>\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    page
+}
+
+/// Inside HTML an SVG needs no namespace address, and scales with the page by its view box.
+fn inline(svg: &str) -> String {
+    let svg = svg.replacen(" xmlns=\"http://www.w3.org/2000/svg\"", "", 1);
+    let attribute = |name: &str| {
+        let start = svg.find(&format!("{name}=\""))? + name.len() + 2;
+        svg[start..].split('"').next()
+    };
+    let (width, height) = (attribute("width").unwrap_or("960"), attribute("height").unwrap_or("600"));
+    svg.replacen("<svg", &format!("<svg role=\"img\" viewBox=\"0 0 {width} {height}\""), 1)
+}
+
+fn systems(page: &mut String, summaries: &[Summary]) {
+    let Some(first) = summaries.first() else { return };
+    page.push_str(
+        "<h2>Systems side by side</h2>\n<div class=\"scroll\"><table>\n<tr><th class=\"left\">system</th>",
+    );
+    for tenant in &first.tenants {
+        let _ = write!(page, "<th>{}<br><small>Mb/s</small></th>", escape(&tenant.tenant));
+    }
+    page.push_str("<th>all<br><small>Mb/s</small></th>");
+    for latency in &first.latency {
+        let _ = write!(page, "<th>{}<br><small>answers/s</small></th>", escape(&latency.workload));
+        for percent in ["p50", "p99", "p99.9"] {
+            let _ = write!(page, "<th>{percent}<br><small>ms</small></th>");
+        }
+    }
+    page.push_str("<th>fairness<br><small>Jain</small></th><th class=\"left\">drops by reason</th></tr>\n");
+    for summary in summaries {
+        row(page, summary);
+    }
+    page.push_str("</table></div>\n");
+}
+
+fn row(page: &mut String, summary: &Summary) {
+    let mega = |bps: Option<f64>| figure(bps.map(|bps| bps / 1e6));
+    let milli = |secs: Option<f64>| figure(secs.map(|secs| secs * 1e3));
+    let mut cells: Vec<String> = summary.tenants.iter().map(|tenant| mega(tenant.throughput_bps)).collect();
+    cells.push(mega(summary.throughput_bps));
+    let latency =
+        |l: &LatencySummary| [figure(l.requests_per_second), milli(l.p50), milli(l.p99), milli(l.p99_9)];
+    cells.extend(summary.latency.iter().flat_map(latency));
+    cells.push(figure(summary.jain));
+    let _ = write!(page, "<tr><td class=\"name\">{}</td>", escape(&summary.system));
+    for cell in cells {
+        let _ = write!(page, "<td>{cell}</td>");
+    }
+    let drops: Vec<String> = summary.tenants.iter().flat_map(drops).collect();
+    let drops = if drops.is_empty() { "-".to_owned() } else { drops.join("<br>") };
+    let _ = writeln!(page, "<td class=\"left\">{drops}</td></tr>");
+}
+
+fn drops(tenant: &TenantSummary) -> Vec<String> {
+    let some = tenant.drops.iter().filter(|(_, count)| **count > 0.0);
+    some.map(|(reason, count)| escape(&format!("{} {reason} {count:.0}", tenant.tenant))).collect()
+}
+
+fn notes(page: &mut String, results: &Results) {
+    let noted = results
+        .runs
+        .iter()
+        .flat_map(|run| run.notes.iter().map(move |note| format!("{}: {note}", run.system)));
+    let mut all: Vec<String> = results.notes.iter().cloned().chain(noted).collect();
+    all.dedup();
+    if !all.is_empty() {
+        let items: String = all.iter().map(|note| format!("<li>{}</li>\n", escape(note))).collect();
+        let _ = write!(page, "<h2>Notes</h2>\n<ul>\n{items}</ul>\n");
+    }
+}
+
+fn expectations(page: &mut String, verdicts: &[Verdict]) {
+    if verdicts.is_empty() {
+        return;
+    }
+    let count = |status| verdicts.iter().filter(|verdict| verdict.status == status).count();
+    let (passed, failed, skipped) = (count(Status::Passed), count(Status::Failed), count(Status::Skipped));
+    let _ = write!(
+        page,
+        "<h2>What was expected</h2>\n<p>{passed} passed, {failed} failed, {skipped} skipped.</p>\n\
+         <div class=\"scroll\"><table>\n<tr><th></th><th class=\"left\">expected</th><th class=\"left\">measured</th></tr>\n"
+    );
+    for verdict in verdicts {
+        let (class, word) = match verdict.status {
+            Status::Passed => ("pass", "&#10003; pass"),
+            Status::Failed => ("fail", "&#10007; FAIL"),
+            Status::Skipped => ("skip", "skipped"),
+        };
+        let why =
+            verdict.because.as_ref().map(|why| format!("<br><span class=\"why\">{}</span>", escape(why)));
+        let _ = writeln!(
+            page,
+            "<tr><td class=\"{class}\">{word}</td><td class=\"left\"><code>{}</code>{}</td><td class=\"left\">{}</td></tr>",
+            escape(&verdict.expect),
+            why.unwrap_or_default(),
+            escape(&verdict.detail)
+        );
+    }
+    page.push_str("</table></div>\n");
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

@@ -1,0 +1,129 @@
+//! The figures of each system: medians over its runs.
+//!
+//! Why: the table, the report, CSV and JSON show the same figures.
+//! From: the columns that operators compare: throughput, requests a second, tail latency, drops by reason.
+//! Not here: layout (`table`, `report`).
+//! Invariant: everything is over `measure.from..measure.to`, drops excepted, which are counted over whole runs.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::measure::{Measures, jain, median, percentile};
+use crate::{Results, Run, Scenario};
+
+/// Figures of one system.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// The system's name.
+    pub system: String,
+    /// How many runs there were; nothing else is known of none.
+    pub runs: usize,
+    /// Bits a second of all tenants together.
+    pub throughput_bps: Option<f64>,
+    /// Jain's index over the tenants' throughputs, each divided by its weight.
+    pub jain: Option<f64>,
+    /// Part of one core that carried the packets.
+    pub cpu: Option<f64>,
+    /// Tenants in the order of the file.
+    pub tenants: Vec<TenantSummary>,
+    /// Workloads that ask for answers, in the order of the file.
+    pub latency: Vec<LatencySummary>,
+}
+
+/// Figures of one tenant.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TenantSummary {
+    /// Its name.
+    pub tenant: String,
+    /// Bits a second of whole frames over the uplink.
+    pub throughput_bps: Option<f64>,
+    /// Packets lost in a run, by reason.
+    pub drops: BTreeMap<String, f64>,
+}
+
+/// Figures of one workload that asks for answers.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LatencySummary {
+    /// The workload's name.
+    pub workload: String,
+    /// Whose it is.
+    pub tenant: String,
+    /// Answers a second.
+    pub requests_per_second: Option<f64>,
+    /// Half were answered within so many seconds.
+    pub p50: Option<f64>,
+    /// 90 % were.
+    pub p90: Option<f64>,
+    /// 99 % were.
+    pub p99: Option<f64>,
+    /// 99.9 % were.
+    pub p99_9: Option<f64>,
+    /// Never answered, in a run.
+    pub errors: Option<f64>,
+}
+
+/// The figures of every system, in the order of the file.
+#[must_use]
+pub fn summarise(scenario: &Scenario, results: &Results) -> Vec<Summary> {
+    let measures = Measures::new(scenario, results);
+    scenario.systems.iter().map(|system| summary(scenario, &measures, &system.name)).collect()
+}
+
+fn summary(scenario: &Scenario, measures: &Measures<'_>, system: &str) -> Summary {
+    let runs: Vec<&Run> = measures.runs(system).collect();
+    let usual = measures.usual();
+    let over = |f: &dyn Fn(&Run) -> f64| known(median(&runs.iter().map(|run| f(run)).collect::<Vec<_>>()));
+    let rate = |run: &Run, name: &str| measures.throughput(run, Some(name), usual);
+    let tenants = scenario.tenants.iter().map(|tenant| TenantSummary {
+        tenant: tenant.name.clone(),
+        throughput_bps: over(&|run| rate(run, &tenant.name)),
+        drops: drops(measures, &runs, &tenant.name),
+    });
+    let asking = scenario.workloads.iter().filter(|workload| workload.kind.has_latency());
+    let latency = asking.map(|workload| {
+        let name = workload.name.as_str();
+        let at = |percent| over(&|run| percentile(&measures.latencies(run, Some(name), usual), percent));
+        LatencySummary {
+            workload: name.to_owned(),
+            tenant: workload.tenant.clone(),
+            requests_per_second: over(&|run| {
+                measures.latencies(run, Some(name), usual).len() as f64 / usual.secs()
+            }),
+            p50: at(50.0),
+            p90: at(90.0),
+            p99: at(99.0),
+            p99_9: at(99.9),
+            errors: over(&|run| run.workloads.get(name).map_or(f64::NAN, |found| found.errors as f64)),
+        }
+    });
+    let share = |run: &Run| {
+        let shares = scenario.tenants.iter().map(|tenant| rate(run, &tenant.name) / f64::from(tenant.weight));
+        jain(&shares.collect::<Vec<_>>())
+    };
+    Summary {
+        system: system.to_owned(),
+        runs: runs.len(),
+        throughput_bps: over(&|run| measures.throughput(run, None, usual)),
+        jain: over(&share),
+        cpu: over(&|run| run.cpu.map_or(f64::NAN, |cpu| cpu.as_secs_f64() / scenario.duration.as_secs_f64())),
+        tenants: tenants.collect(),
+        latency: latency.collect(),
+    }
+}
+
+fn drops(measures: &Measures<'_>, runs: &[&Run], tenant: &str) -> BTreeMap<String, f64> {
+    let found: Vec<BTreeMap<&str, u64>> = runs.iter().map(|run| measures.drops(run, Some(tenant))).collect();
+    let mut reasons: Vec<&str> = found.iter().flat_map(|drops| drops.keys().copied()).collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    let count = |reason: &str| {
+        median(&found.iter().map(|drops| drops.get(reason).copied().unwrap_or(0) as f64).collect::<Vec<_>>())
+    };
+    reasons.into_iter().map(|reason| (reason.to_owned(), count(reason))).collect()
+}
+
+/// What was measured; nothing for `NaN`.
+fn known(value: f64) -> Option<f64> {
+    value.is_finite().then_some(value)
+}
