@@ -33,7 +33,7 @@ pub fn run(program: &str, args: &[&str], input: &str) -> Result<String, LabError
 }
 
 /// Where a tool is: the search path, then the directories that ordinary users' paths leave out.
-fn tool_path(program: &str) -> PathBuf {
+pub(crate) fn tool_path(program: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
     std::env::split_paths(&path)
@@ -72,7 +72,10 @@ impl Running {
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let found = tool_path(&program.to_string_lossy());
         if !found.is_file() {
-            return Err(not_started(&name, std::io::ErrorKind::NotFound.into()));
+            return Err(match program.is_absolute() {
+                true => LabError::NoBinary { path: found },
+                false => not_started(&name, std::io::ErrorKind::NotFound.into()),
+            });
         }
         let out = File::create(log).map_err(|e| LabError::io(format!("make {}", log.display()), e))?;
         let err = out.try_clone().map_err(|e| LabError::io("share a log", e))?;

@@ -5,25 +5,51 @@
 //! Not here: what is built inside (`world`).
 //! Invariant: whatever a lab makes is held by namespaces that die with its threads and processes.
 
+use crate::command;
 use crate::error::LabError;
+use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
 use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
 
 /// Makes sure that this process may make network namespaces: root stays as it is, anybody else becomes root of a
 /// new user namespace of its own.
 ///
-/// Call it first thing in `main`: the kernel refuses to move a process that has started threads.
+/// Call it first thing in `main`: a process that has started threads cannot move, and is then executed again, with
+/// the same arguments, inside.
 pub fn ensure_privileges() -> Result<(), LabError> {
     if can_make_namespaces() {
         return Ok(());
     }
-    enter_user_namespace()?;
-    if can_make_namespaces() {
-        return Ok(());
+    if std::env::var_os(INSIDE).is_some() {
+        return Err(no_privileges("the new user namespace has no rights of its own"));
     }
-    Err(no_privileges("the new user namespace has no rights of its own"))
+    match enter_user_namespace() {
+        Err(Errno::EINVAL) => Err(execute_again_inside()),
+        Err(error) => Err(no_privileges(error.desc())),
+        Ok(()) => match can_make_namespaces() {
+            true => Ok(()),
+            false => Err(no_privileges("the new user namespace has no rights of its own")),
+        },
+    }
+}
+
+/// Set for a process that was executed again inside of a user namespace.
+const INSIDE: &str = "PLIMSOLL_LAB_INSIDE";
+
+/// Becomes this program once more, as root of a new user namespace; returns only when that fails.
+fn execute_again_inside() -> LabError {
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => return LabError::io("find this program", error),
+    };
+    let mut command = Command::new(command::tool_path("unshare"));
+    command.args(["--user", "--map-root-user", "--"]).arg(program).args(std::env::args_os().skip(1));
+    LabError::io("start `unshare`", command.env(INSIDE, "1").exec())
 }
 
 /// Gives the calling thread, and all that it will start, a network and a mount namespace of their own, with an
@@ -45,17 +71,33 @@ fn can_make_namespaces() -> bool {
     attempt.join().unwrap_or(false)
 }
 
-fn enter_user_namespace() -> Result<(), LabError> {
+/// Fails with `EINVAL` when this process has threads.
+fn enter_user_namespace() -> Result<(), Errno> {
     let (user, group) = (geteuid(), getegid());
-    unshare(CloneFlags::CLONE_NEWUSER).map_err(|e| no_privileges(e.desc()))?;
-    write_map("setgroups", "deny")?;
-    write_map("uid_map", &format!("0 {user} 1"))?;
-    write_map("gid_map", &format!("0 {group} 1"))
+    unshare_alone()?;
+    let write = |file: &str, text: String| {
+        fs::write(format!("/proc/self/{file}"), text)
+            .map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or(0)))
+    };
+    write("setgroups", "deny".to_owned())?;
+    write("uid_map", format!("0 {user} 1"))?;
+    write("gid_map", format!("0 {group} 1"))
 }
 
-fn write_map(file: &str, text: &str) -> Result<(), LabError> {
-    let path = format!("/proc/self/{file}");
-    fs::write(&path, text).map_err(|e| LabError::io(format!("write {path}"), e))
+/// The kernel counts a thread that was just joined for a moment longer: a few tries, a millisecond apart.
+fn unshare_alone() -> Result<(), Errno> {
+    let mut last = Errno::EINVAL;
+    for _ in 0..20 {
+        match unshare(CloneFlags::CLONE_NEWUSER) {
+            Err(Errno::EINVAL) => std::thread::sleep(Duration::from_millis(1)),
+            Err(error) => {
+                last = error;
+                break;
+            }
+            Ok(()) => return Ok(()),
+        }
+    }
+    Err(last)
 }
 
 fn no_privileges(reason: &str) -> LabError {

@@ -20,9 +20,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// From the decision to start until the first workload may: every thread is in its namespace by then.
-const LEAD: Duration = Duration::from_millis(400);
+const LEAD: Duration = Duration::from_millis(100);
 /// More of it for each workload.
-const LEAD_PER_JOB: Duration = Duration::from_millis(20);
+const LEAD_PER_JOB: Duration = Duration::from_millis(10);
 /// How often progress is told.
 const TICK: Duration = Duration::from_millis(250);
 /// How long sinks may take to be bound.
@@ -177,9 +177,7 @@ impl Lab<'_> {
         world: &mut World,
     ) -> Result<BTreeMap<String, WorkloadResult>, LabError> {
         let shared = Shared::default();
-        let tools = jobs.iter().map(|job| tools::lead(&job.workload.kind)).max().unwrap_or_default();
-        let clock =
-            Clock::starting_in(LEAD + LEAD_PER_JOB * u32::try_from(jobs.len()).unwrap_or(u32::MAX) + tools);
+        let clock = &Clock::default();
         std::thread::scope(|scope| {
             let _halt = HaltOnPanic(&shared);
             let (ready, readiness) = channel();
@@ -196,6 +194,8 @@ impl Lab<'_> {
                     let shared = &shared;
                     threads.push((side.job, scope.spawn(move || shared.keep(send(&side)))));
                 }
+                let tools = jobs.iter().map(|job| tools::lead(&job.workload.kind)).max().unwrap_or_default();
+                clock.start_in(tools + LEAD + LEAD_PER_JOB * u32::try_from(jobs.len()).unwrap_or(u32::MAX));
                 shared.halt_on_error(self.watch(clock, jobs, lives, &shared, world));
             }
             let mut results = BTreeMap::new();
@@ -211,7 +211,7 @@ impl Lab<'_> {
     /// Tells progress until the run's time is over, somebody asks to stop, or something fails.
     fn watch(
         &self,
-        clock: Clock,
+        clock: &Clock,
         jobs: &[Job],
         lives: &[Live],
         shared: &Shared,
@@ -219,6 +219,7 @@ impl Lab<'_> {
     ) -> Result<(), LabError> {
         let end = self.scenario.duration.as_u64();
         let mut counted = vec![0; lives.len()];
+        std::thread::sleep(clock.until(0));
         let mut told = clock.now();
         while clock.now() < end && !shared.halt.load(Ordering::Relaxed) {
             std::thread::sleep(TICK.min(clock.until(end)));

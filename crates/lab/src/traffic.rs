@@ -86,7 +86,7 @@ pub struct Side<'a> {
     /// What to do.
     pub job: &'a Job,
     /// The run's time.
-    pub clock: Clock,
+    pub clock: &'a Clock,
     /// Set when the run is to end early.
     pub stop: &'a AtomicBool,
     /// What the outside may see while it runs.
@@ -162,13 +162,13 @@ pub struct Measured<'a> {
 impl Measured<'_> {
     /// Counts frames that came across the uplink now.
     pub fn arrived(&mut self, bytes: u64, packets: u64) {
+        self.side.live.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.arrived_at(self.side.clock.now(), bytes, packets);
     }
 
-    /// Counts frames that came across the uplink at `now`; what comes after the run's end is in no window.
+    /// Counts frames that came at `now`, told afterwards; what comes after the run's end is in no window.
     pub fn arrived_at(&mut self, now: u64, bytes: u64, packets: u64) {
         self.result.packets += packets;
-        self.side.live.bytes.fetch_add(bytes, Ordering::Relaxed);
         if now >= self.side.job.duration.as_u64() {
             return;
         }

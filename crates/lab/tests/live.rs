@@ -66,7 +66,6 @@ name: tiny
 about: A quiet tenant beside a greedy one.
 rate: 20Mbps
 duration: 2s
-warmup: 500ms
 systems: [fifo, htb]
 tenants:
   quiet:  {min: 10Mbps}
@@ -107,7 +106,6 @@ name: kinds
 about: Every kind of workload at once.
 rate: 50Mbps
 duration: 3s
-warmup: 500ms
 systems: [fifo]
 tenants:
   one: {}

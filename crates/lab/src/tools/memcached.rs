@@ -49,10 +49,12 @@ fn fill(port: u16, key: Bytes, value: Bytes) -> std::io::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(2)))?;
     let mut answers = BufReader::new(stream.try_clone()?);
     let (mut stream, value) = (stream, vec![b'v'; value_len(value)]);
+    stream.set_nodelay(true)?;
     for number in 0..KEYS {
-        stream.write_all(format!("set {} 0 0 {}\r\n", name(number, key), value.len()).as_bytes())?;
-        stream.write_all(&value)?;
-        stream.write_all(b"\r\n")?;
+        let mut set = format!("set {} 0 0 {}\r\n", name(number, key), value.len()).into_bytes();
+        set.extend_from_slice(&value);
+        set.extend_from_slice(b"\r\n");
+        stream.write_all(&set)?;
         let mut answer = String::new();
         answers.read_line(&mut answer)?;
         if answer.trim() != "STORED" {
