@@ -159,7 +159,7 @@ impl PacketSocket {
         // Bounded: each turn sends or refuses at least one of the frames that wait.
         while !self.outbox.is_empty() {
             match self.outbox.send(&self.socket) {
-                Ok(sent) => sent.for_each(|len| _ = self.counters.sent(len)),
+                Ok(sent) => sent.for_each(|place| _ = self.counters.sent(self.outbox.len_of(place))),
                 Err(error) => match self.send_failed(&error) {
                     None => return Ok(()),
                     Some(Ok(reason)) => {

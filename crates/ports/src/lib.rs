@@ -6,16 +6,20 @@
 //! Invariant: each frame handed to a port is sent or counted with the reason why not.
 
 mod af_packet;
+mod af_xdp;
 mod error;
 mod memory;
 pub mod netns;
+mod pcap;
 mod port;
 mod socket;
 mod tap;
 
 pub use af_packet::{PacketConfig, PacketSocket};
+pub use af_xdp::{XdpConfig, XdpMode, XdpSocket};
 pub use error::PortError;
 pub use memory::{MemoryConfig, MemoryEnd, MemoryPort};
+pub use pcap::{Capture, PcapConfig, PcapPort, Unwritten};
 pub use port::{
     Capabilities, Counters, DropReason, FRAME_ROOM, Fds, Outgoing, Port, Received, Sending, Trouble,
 };

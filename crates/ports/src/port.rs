@@ -11,7 +11,9 @@ use plimsoll_units::Nanos;
 use plimsoll_wire::VnetHeader;
 
 use crate::af_packet::PacketSocket;
+use crate::af_xdp::XdpSocket;
 use crate::memory::MemoryPort;
+use crate::pcap::PcapPort;
 use crate::tap::Tap;
 
 /// A receive buffer of this size holds any frame that Linux hands out: 64 KiB of IP packet, link
@@ -207,6 +209,10 @@ pub enum Port {
     Tap(Tap),
     /// An interface through a packet socket.
     AfPacket(PacketSocket),
+    /// One queue of an interface through AF_XDP.
+    AfXdp(XdpSocket),
+    /// Capture files.
+    Pcap(PcapPort),
     /// The other end is in this process.
     Memory(MemoryPort),
 }
@@ -217,6 +223,8 @@ macro_rules! each {
         match $port {
             Port::Tap($it) => $call,
             Port::AfPacket($it) => $call,
+            Port::AfXdp($it) => $call,
+            Port::Pcap($it) => $call,
             Port::Memory($it) => $call,
         }
     };

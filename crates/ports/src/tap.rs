@@ -180,7 +180,8 @@ impl Tap {
         }
         let header = vnet_bytes(vnet);
         match self.file.write_vectored(&[IoSlice::new(&header), IoSlice::new(frame)]) {
-            Ok(_) => Ok(self.counters.sent(frame.len())),
+            Ok(written) if written >= frame.len() => Ok(self.counters.sent(frame.len())),
+            Ok(_) => Ok(self.counters.refuse(DropReason::Kernel)),
             Err(error) => self.send_failed(&error, vnet),
         }
     }

@@ -4,6 +4,7 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -222,4 +223,19 @@ fn named_namespaces_are_made_found_and_deleted() {
     drop(made);
     until("the name to be gone", || Netns::open(&NetnsRef::from(name.as_str())).is_err());
     until("the port to be gone", || port.probe() == Err(Trouble::Gone));
+}
+
+#[test]
+fn it_works_as_nobody_in_a_user_namespace() {
+    let run = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--net", "--"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "--nocapture", "tcp_passes_between_two_namespaces_in_frames_of_64_kib"])
+        .output();
+    let Ok(run) = run else { return eprintln!("SKIPPED: no `unshare` here") };
+    let text = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
+    if text.contains("unshare failed") {
+        return eprintln!("SKIPPED: user namespaces are not allowed here");
+    }
+    assert!(run.status.success() && text.contains("1 passed") && !text.contains("SKIPPED"), "{text}");
 }

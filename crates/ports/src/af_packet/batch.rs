@@ -6,6 +6,7 @@
 //! Invariant: the kernel is given pointers only into this structure's own memory, for one call.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use plimsoll_wire::VnetHeader;
@@ -29,8 +30,8 @@ const ARENA: usize = 4 * STRIDE;
 #[derive(Debug)]
 pub(super) struct Inbox {
     bytes: Box<[u8]>,
-    control: [Control; BATCH],
-    headers: [libc::mmsghdr; BATCH],
+    control: Box<[Control; BATCH]>,
+    headers: Box<[libc::mmsghdr; BATCH]>,
     next: usize,
     filled: usize,
 }
@@ -49,8 +50,8 @@ impl Inbox {
     pub(super) fn new() -> Self {
         Self {
             bytes: vec![0; BATCH * STRIDE].into_boxed_slice(),
-            control: [[0; 8]; BATCH],
-            headers: [zeroed(); BATCH],
+            control: Box::new([[0; 8]; BATCH]),
+            headers: Box::new([zeroed(); BATCH]),
             next: 0,
             filled: 0,
         }
@@ -64,7 +65,7 @@ impl Inbox {
     pub(super) fn fill(&mut self, socket: &OwnedFd) -> io::Result<()> {
         (self.next, self.filled) = (0, 0);
         let mut pieces: [libc::iovec; BATCH] = [zeroed(); BATCH];
-        let buffers = self.bytes.chunks_exact_mut(STRIDE).zip(&mut self.control);
+        let buffers = self.bytes.chunks_exact_mut(STRIDE).zip(self.control.iter_mut());
         for ((header, piece), (buffer, control)) in self.headers.iter_mut().zip(&mut pieces).zip(buffers) {
             *piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: STRIDE };
             *header = zeroed();
@@ -92,7 +93,7 @@ impl Inbox {
         self.next += 1;
         let header = &self.headers[at];
         let len = (header.msg_len as usize).min(STRIDE);
-        let control_len = (header.msg_hdr.msg_controllen as usize).min(size_of::<Control>());
+        let control_len = header.msg_hdr.msg_controllen.min(size_of::<Control>());
         Some(Message {
             bytes: &self.bytes[at * STRIDE..][..len],
             cut: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
@@ -163,7 +164,7 @@ pub(super) struct Outbox {
     bytes: Box<[u8]>,
     used: usize,
     /// Where each message begins and ends, and how long its frame is.
-    messages: [(usize, usize, usize); BATCH],
+    messages: Box<[(usize, usize, usize); BATCH]>,
     first: usize,
     last: usize,
 }
@@ -171,7 +172,7 @@ pub(super) struct Outbox {
 impl Outbox {
     pub(super) fn new() -> Self {
         let bytes = vec![0; ARENA].into_boxed_slice();
-        Self { bytes, used: 0, messages: [(0, 0, 0); BATCH], first: 0, last: 0 }
+        Self { bytes, used: 0, messages: Box::new([(0, 0, 0); BATCH]), first: 0, last: 0 }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -193,8 +194,8 @@ impl Outbox {
         self.last += 1;
     }
 
-    /// Sends what waits, in one call, and tells the lengths of the frames that left.
-    pub(super) fn send(&mut self, socket: &OwnedFd) -> io::Result<impl Iterator<Item = usize> + use<>> {
+    /// Sends what waits, in one call, and tells the places of the frames that left.
+    pub(super) fn send(&mut self, socket: &OwnedFd) -> io::Result<Range<usize>> {
         let mut pieces: [libc::iovec; BATCH] = [zeroed(); BATCH];
         let mut headers: [libc::mmsghdr; BATCH] = [zeroed(); BATCH];
         let waiting = &self.messages[self.first..self.last];
@@ -213,8 +214,12 @@ impl Outbox {
         self.first = (begin + usize::try_from(sent).unwrap_or(0)).min(self.last);
         let end = self.first;
         self.tidy();
-        let messages = self.messages;
-        Ok((begin..end).map(move |at| messages[at].2))
+        Ok(begin..end)
+    }
+
+    /// How long the frame at `place` is, until the next is pushed.
+    pub(super) fn len_of(&self, place: usize) -> usize {
+        self.messages[place].2
     }
 
     pub(super) fn drop_first(&mut self) {

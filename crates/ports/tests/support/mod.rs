@@ -26,6 +26,7 @@ pub fn quiet(label: &str) -> Netns {
 }
 
 /// Asks again until `ready` says yes, at most `PATIENCE`.
+#[allow(dead_code, reason = "each test file takes what it needs")]
 pub fn until(what: &str, mut ready: impl FnMut() -> bool) {
     let start = Instant::now();
     while !ready() {
@@ -35,10 +36,11 @@ pub fn until(what: &str, mut ready: impl FnMut() -> bool) {
 }
 
 /// How long anything here may take.
+#[allow(dead_code, reason = "each test file takes what it needs")]
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An Ethernet frame of an experimental protocol, numbered.
-#[allow(dead_code, reason = "not every test file sends its own frames")]
+#[allow(dead_code, reason = "each test file takes what it needs")]
 pub fn numbered(number: u32, len: usize) -> Vec<u8> {
     let mut frame = vec![0x5a; len];
     frame[..6].fill(0xff);
@@ -49,7 +51,7 @@ pub fn numbered(number: u32, len: usize) -> Vec<u8> {
 }
 
 /// The number of such a frame; `None` for any other.
-#[allow(dead_code, reason = "not every test file sends its own frames")]
+#[allow(dead_code, reason = "each test file takes what it needs")]
 pub fn number_of(frame: &[u8]) -> Option<u32> {
     (frame.get(12..14)? == [0x88, 0xb5]).then(|| frame[14..18].try_into().map(u32::from_be_bytes).ok())?
 }

@@ -1,0 +1,554 @@
+//! AF_XDP: an interface's queues without the kernel's network stack.
+//!
+//! Why: the fastest uplink that needs no driver of ours.
+//! From: `Documentation/networking/af_xdp.rst`.
+//! Not here: offloads. There are no virtio-net headers: frames leave finished, in one segment, and
+//! over a veth pair the other side must have its checksum offload off.
+//! Invariant: each frame of the UMEM is in one place: a ring, the free list, or the kernel's hands.
+//!
+//! The driver's own receive buffers are used where it can (zero copy), else its hook with copies,
+//! else the hook behind the driver; [`XdpSocket::mode`] tells which. Loading the program needs root
+//! or `CAP_BPF` and `CAP_NET_ADMIN` of the host: a user namespace is not enough.
+
+mod bpf;
+mod memory;
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use plimsoll_wire::VnetHeader;
+
+use crate::error::PortError;
+use crate::netns::{LinkInfo, Netns, NetnsRef};
+use crate::port::{
+    Capabilities, Counters, DropReason, Fds, MIN_FRAME, Received, Sending, Trouble, asks_for_work,
+};
+use crate::socket;
+use bpf::{Hook, Redirect};
+use memory::{Ring, Umem};
+
+/// How an AF_XDP socket shall be opened.
+#[derive(Clone, Debug)]
+pub struct XdpConfig {
+    /// The namespace of the interface.
+    pub netns: NetnsRef,
+    /// The interface.
+    pub interface: String,
+    /// Frames for each direction of each queue, and entries of each ring; a power of two.
+    pub frames: u32,
+    /// The best way that may be used; the others are tried after it.
+    pub mode: XdpMode,
+}
+
+impl XdpConfig {
+    /// 4,096 frames each way, and the best way that the driver knows.
+    #[must_use]
+    pub fn new(netns: NetnsRef, interface: impl Into<String>) -> Self {
+        Self { netns, interface: interface.into(), frames: 4_096, mode: XdpMode::ZeroCopy }
+    }
+}
+
+/// How frames come from the driver, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum XdpMode {
+    /// The driver writes into our frames.
+    ZeroCopy,
+    /// The driver's hook; the kernel copies.
+    Copy,
+    /// The hook behind the driver, on any interface; the kernel copies.
+    Generic,
+}
+
+impl XdpMode {
+    /// How operators read it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ZeroCopy => "zero copy",
+            Self::Copy => "copy",
+            Self::Generic => "generic",
+        }
+    }
+}
+
+/// One queue of an interface.
+#[derive(Debug)]
+pub struct XdpSocket {
+    name: String,
+    mac: [u8; 6],
+    mode: XdpMode,
+    queue: Queue,
+    /// Keeps the program on the interface while any queue is open.
+    _redirect: Arc<Redirect>,
+    capabilities: Capabilities,
+    counters: Counters,
+}
+
+impl XdpSocket {
+    /// Opens the interface's first queue. Others, if it has any, stay with the kernel.
+    ///
+    /// # Errors
+    /// When namespace or interface do not exist, privilege lacks, or the MTU is too large.
+    pub fn open(config: &XdpConfig) -> Result<Self, PortError> {
+        let first = Self::open_queues(config, 1)?.pop();
+        Ok(first.expect("one queue was asked for"))
+    }
+
+    /// Opens the interface's first `queues` queues, one value for each.
+    ///
+    /// # Errors
+    /// As [`XdpSocket::open`], or when the interface has fewer.
+    pub fn open_queues(config: &XdpConfig, queues: u32) -> Result<Vec<Self>, PortError> {
+        let netns = Netns::open(&config.netns)?;
+        let link = netns.links().get(&config.interface)?;
+        let what = format!("open AF_XDP on `{}`", config.interface);
+        let layout = Layout::new(config, &link, &what)?;
+        let (mode, redirect, opened) = netns
+            .run(|| connect(config.mode, link.index, queues, layout))?
+            .map_err(|error| refused(what, netns.place(), error))?;
+        let redirect = Arc::new(redirect);
+        let socket = |(number, queue)| Self {
+            name: format!("af_xdp {} queue {number} ({})", config.interface, mode.name()),
+            mac: link.mac.unwrap_or_default(),
+            mode,
+            queue,
+            _redirect: Arc::clone(&redirect),
+            capabilities: Capabilities { mtu: link.mtu, ..Capabilities::default() },
+            counters: Counters::default(),
+        };
+        Ok(opened.into_iter().enumerate().map(socket).collect())
+    }
+
+    /// How frames come from the driver.
+    #[must_use]
+    pub fn mode(&self) -> XdpMode {
+        self.mode
+    }
+
+    /// The interface's MAC address when it was opened.
+    #[must_use]
+    pub fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    /// Reads one frame; see [`crate::Port::receive`].
+    ///
+    /// # Errors
+    /// [`Trouble`] when the interface is down or has disappeared. An idle queue is asked now and
+    /// then only: [`XdpSocket::probe`] once a second finds out in any case.
+    pub fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<Received>, Trouble> {
+        let Some(frame) = self.queue.next_received() else {
+            return self.queue.refresh().map(|()| None);
+        };
+        let len = frame.len as usize;
+        let fits = len < buffer.len() && self.queue.umem.read(frame.addr, &mut buffer[..len]);
+        self.queue.refill(frame.addr);
+        if !fits {
+            self.counters.lose(DropReason::Oversize);
+            return Ok(None);
+        }
+        self.counters.received(len);
+        Ok(Some(Received { len, vnet: None, at: None }))
+    }
+
+    /// Takes one frame to be sent with others; see [`crate::Port::send`]. It counts when it has left.
+    ///
+    /// # Errors
+    /// None; [`XdpSocket::flush`] meets the device.
+    pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
+        if frame.len() < MIN_FRAME {
+            return Ok(self.counters.refuse(DropReason::TooShort));
+        }
+        if frame.len() > self.queue.layout.chunk as usize {
+            return Ok(self.counters.refuse(DropReason::Oversize));
+        }
+        if asks_for_work(vnet) {
+            return Ok(self.counters.refuse(DropReason::BadOffload));
+        }
+        if self.queue.free.is_empty() {
+            self.reap();
+        }
+        if self.queue.push(frame) { Ok(Sending::Sent) } else { Ok(Sending::Full) }
+    }
+
+    /// Makes the kernel send what waits, and takes back the frames it has sent.
+    ///
+    /// # Errors
+    /// [`Trouble`] when the interface is down (what waits stays and leaves later) or has disappeared.
+    pub fn flush(&mut self) -> Result<(), Trouble> {
+        let outcome = self.queue.kick();
+        self.reap();
+        if outcome == Err(Trouble::Gone) {
+            for _ in 0..self.queue.forget() {
+                self.counters.troubled(Trouble::Gone);
+            }
+        }
+        outcome
+    }
+
+    /// What to wait on.
+    #[must_use]
+    pub fn fds(&self) -> Fds {
+        let fd = self.queue.socket.as_raw_fd();
+        Fds { receive: Some(fd), transmit: Some(fd) }
+    }
+
+    /// Whether the interface still exists; costs one system call.
+    ///
+    /// # Errors
+    /// The [`Trouble`] it is in.
+    pub fn probe(&mut self) -> Result<(), Trouble> {
+        self.queue.wake()
+    }
+
+    /// What it can do.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    /// What it has carried, and what the kernel dropped before we read it.
+    #[must_use]
+    pub fn counters(&mut self) -> Counters {
+        let mut since_opened: libc::xdp_statistics = socket::zeroed();
+        if socket::get(&self.queue.socket, libc::SOL_XDP, libc::XDP_STATISTICS, &mut since_opened).is_ok() {
+            let dropped = since_opened.rx_dropped + since_opened.rx_ring_full;
+            self.counters.rx_drops[DropReason::KernelFull as usize] = dropped;
+        }
+        self.counters
+    }
+
+    /// How operators know it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    /// Takes back the frames that have left, and counts them.
+    fn reap(&mut self) {
+        for _ in 0..self.queue.completion.available() {
+            let address = self.queue.completion.take();
+            if let Some(len) = self.queue.take_back(address) {
+                self.counters.sent(len as usize);
+            }
+        }
+        self.queue.completion.release();
+    }
+}
+
+/// How the UMEM is divided: receive frames first, then as many transmit frames.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    frames: u32,
+    chunk: u32,
+}
+
+impl Layout {
+    fn new(config: &XdpConfig, link: &LinkInfo, what: &str) -> Result<Self, PortError> {
+        let wrong = |problem: String| PortError::Config { what: what.to_owned(), problem };
+        if !config.frames.is_power_of_two() || !(64..=65_536).contains(&config.frames) {
+            return Err(wrong(format!("{} frames; give a power of two from 64 to 65,536", config.frames)));
+        }
+        let needed = link.mtu + LINK_HEADERS + HEADROOM;
+        let chunk = [2_048, 4_096].into_iter().find(|&chunk| needed <= chunk).ok_or_else(|| {
+            let most = 4_096 - LINK_HEADERS - HEADROOM;
+            wrong(format!(
+                "the MTU is {} and AF_XDP carries at most {most}; lower it or use `af_packet`",
+                link.mtu
+            ))
+        })?;
+        Ok(Self { frames: config.frames, chunk })
+    }
+
+    fn bytes(self) -> usize {
+        2 * self.frames as usize * self.chunk as usize
+    }
+
+    fn address(self, frame: u32) -> u64 {
+        u64::from(frame) * u64::from(self.chunk)
+    }
+}
+
+/// The socket, its memory and its rings.
+#[derive(Debug)]
+struct Queue {
+    // The rings come before the memory and the socket: fields are dropped in this order.
+    fill: Ring<u64>,
+    completion: Ring<u64>,
+    receive: Ring<libc::xdp_desc>,
+    transmit: Ring<libc::xdp_desc>,
+    socket: OwnedFd,
+    umem: Umem,
+    layout: Layout,
+    /// Transmit frames that nobody uses, by address.
+    free: Vec<u64>,
+    /// Length of the frame in each transmit frame, while it is under way; 0 otherwise.
+    under_way: Box<[u32]>,
+    /// Received frames taken but not yet told to the kernel.
+    unreleased: u32,
+    /// Calls in a row that found nothing.
+    idle: u32,
+}
+
+impl Queue {
+    fn open(interface: u32, number: u32, layout: Layout, flags: u16) -> io::Result<Self> {
+        let socket = socket::open(libc::AF_XDP, libc::SOCK_RAW, 0)?;
+        let umem = Umem::new(layout.bytes())?;
+        let mut register: libc::xdp_umem_reg = socket::zeroed();
+        register.addr = umem.address();
+        register.len = umem.len() as u64;
+        register.chunk_size = layout.chunk;
+        socket::set(&socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &register)?;
+        let size = layout.frames;
+        for ring in
+            [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING, libc::XDP_TX_RING]
+        {
+            socket::set(&socket, libc::SOL_XDP, ring, &size)?;
+        }
+        // Frames sent for each call; older kernels know no such option and send 32.
+        let _ = socket::set(&socket, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &TX_BUDGET);
+
+        let mut at: libc::xdp_mmap_offsets = socket::zeroed();
+        socket::get(&socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, &mut at)?;
+        let mut queue = Self {
+            fill: Ring::map(&socket, at.fr, size, libc::XDP_UMEM_PGOFF_FILL_RING)?,
+            completion: Ring::map(&socket, at.cr, size, libc::XDP_UMEM_PGOFF_COMPLETION_RING)?,
+            receive: Ring::map(&socket, at.rx, size, libc::XDP_PGOFF_RX_RING.cast_unsigned())?,
+            transmit: Ring::map(&socket, at.tx, size, libc::XDP_PGOFF_TX_RING.cast_unsigned())?,
+            socket,
+            umem,
+            layout,
+            free: (0..size).map(|frame| layout.address(size + frame)).collect(),
+            under_way: vec![0; size as usize].into_boxed_slice(),
+            unreleased: 0,
+            idle: 0,
+        };
+        for frame in 0..queue.fill.room(size).min(size) {
+            queue.fill.push(layout.address(frame));
+        }
+        queue.fill.publish();
+
+        let mut address: libc::sockaddr_xdp = socket::zeroed();
+        address.sxdp_family = libc::AF_XDP as libc::sa_family_t;
+        address.sxdp_flags = flags;
+        address.sxdp_ifindex = interface;
+        address.sxdp_queue_id = number;
+        socket::bind(&queue.socket, &address)?;
+        Ok(queue)
+    }
+
+    /// The next frame that the kernel has received.
+    fn next_received(&mut self) -> Option<libc::xdp_desc> {
+        if self.receive.available() == 0 {
+            return None;
+        }
+        self.idle = 0;
+        Some(self.receive.take())
+    }
+
+    /// Gives the frame at `address` back to be received into; tells the kernel once in a while.
+    fn refill(&mut self, address: u64) {
+        // The kernel's address lies behind its headroom.
+        let address = address - address % u64::from(self.layout.chunk);
+        if address < self.layout.address(self.layout.frames) && self.fill.room(1) > 0 {
+            self.fill.push(address);
+        }
+        self.unreleased += 1;
+        if self.unreleased == RELEASE_EVERY {
+            self.tell_received();
+        }
+    }
+
+    fn tell_received(&mut self) {
+        self.receive.release();
+        self.fill.publish();
+        self.unreleased = 0;
+    }
+
+    /// Nothing was received: tells the kernel of all we have taken, and now and then asks how it is.
+    fn refresh(&mut self) -> Result<(), Trouble> {
+        if self.unreleased > 0 {
+            self.tell_received();
+        }
+        self.idle = self.idle.wrapping_add(1);
+        if self.fill.needs_wakeup() || self.idle.is_multiple_of(ASK_EVERY) {
+            return self.trouble(self.call(Way::Receive));
+        }
+        Ok(())
+    }
+
+    /// Puts a frame into the transmit ring; false when there is no room.
+    fn push(&mut self, frame: &[u8]) -> bool {
+        if self.transmit.room(1) == 0 {
+            return false;
+        }
+        let Some(address) = self.free.pop() else { return false };
+        let (Some(index), true) = (self.index(address), self.umem.write(address, frame)) else {
+            return false;
+        };
+        let len = frame.len() as u32;
+        self.under_way[index] = len;
+        self.transmit.push(libc::xdp_desc { addr: address, len, options: 0 });
+        true
+    }
+
+    /// A frame has left: its length, unless it was not under way.
+    fn take_back(&mut self, address: u64) -> Option<u32> {
+        let index = self.index(address)?;
+        let len = std::mem::take(&mut self.under_way[index]);
+        if len == 0 {
+            return None;
+        }
+        self.free.push(self.layout.address(self.layout.frames + index as u32));
+        Some(len)
+    }
+
+    /// Gives up on what is under way, and says how many frames that were.
+    fn forget(&mut self) -> usize {
+        let lost = self.under_way.iter().filter(|&&len| len > 0).count();
+        self.under_way.fill(0);
+        lost
+    }
+
+    /// Which transmit frame lies at `address`.
+    fn index(&self, address: u64) -> Option<usize> {
+        let frame = (address / u64::from(self.layout.chunk)).checked_sub(u64::from(self.layout.frames))?;
+        usize::try_from(frame).ok().filter(|&frame| frame < self.under_way.len())
+    }
+
+    /// Shows the kernel what waits and makes it send.
+    fn kick(&mut self) -> Result<(), Trouble> {
+        self.transmit.publish();
+        for _ in 0..KICKS {
+            if self.transmit.is_drained() || !self.transmit.needs_wakeup() {
+                return Ok(());
+            }
+            self.trouble(self.call(Way::Send))?;
+        }
+        Ok(())
+    }
+
+    /// Asks the kernel how the interface is.
+    fn wake(&self) -> Result<(), Trouble> {
+        self.trouble(self.call(Way::Receive))
+    }
+
+    /// The call that makes the kernel look at a ring; it moves no bytes itself.
+    fn call(&self, way: Way) -> io::Result<()> {
+        let (fd, flags) = (self.socket.as_raw_fd(), libc::MSG_DONTWAIT);
+        let nothing = std::ptr::null_mut();
+        let answer = match way {
+            // SAFETY: no buffer and no address are given, so no memory is read.
+            Way::Send => unsafe { libc::sendto(fd, nothing, 0, flags, std::ptr::null(), 0) },
+            // SAFETY: no buffer and no address are given, so no memory is written.
+            Way::Receive => unsafe {
+                libc::recvfrom(fd, nothing, 0, flags, std::ptr::null_mut(), std::ptr::null_mut())
+            },
+        };
+        if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    fn trouble(&self, answer: io::Result<()>) -> Result<(), Trouble> {
+        match answer.map_err(|error| error.raw_os_error()) {
+            // The kernel unbinds the socket when the interface leaves.
+            Err(Some(libc::ENXIO | libc::ENODEV | libc::EBADF)) => Err(Trouble::Gone),
+            Err(Some(libc::ENETDOWN)) => Err(Trouble::Down),
+            // EAGAIN: it has sent a budget's worth and there is more. EBUSY, ENOBUFS: later.
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Which ring the kernel shall look at.
+#[derive(Clone, Copy)]
+enum Way {
+    Send,
+    Receive,
+}
+
+/// Finds the best way that works; runs inside the interface's namespace.
+fn connect(
+    best: XdpMode,
+    interface: u32,
+    queues: u32,
+    layout: Layout,
+) -> io::Result<(XdpMode, Redirect, Vec<Queue>)> {
+    let mut refusal = io::Error::from_raw_os_error(libc::EOPNOTSUPP);
+    for mode in [XdpMode::ZeroCopy, XdpMode::Copy, XdpMode::Generic] {
+        if mode < best {
+            continue;
+        }
+        match patiently(|| attempt(mode, interface, queues, layout)) {
+            Ok((redirect, opened)) => return Ok((mode, redirect, opened)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
+            Err(error) => refusal = error,
+        }
+    }
+    Err(refusal)
+}
+
+fn attempt(mode: XdpMode, interface: u32, queues: u32, layout: Layout) -> io::Result<(Redirect, Vec<Queue>)> {
+    let (hook, copies) = match mode {
+        XdpMode::ZeroCopy => (Hook::Driver, libc::XDP_ZEROCOPY),
+        XdpMode::Copy => (Hook::Driver, libc::XDP_COPY),
+        XdpMode::Generic => (Hook::Generic, libc::XDP_COPY),
+    };
+    let redirect = Redirect::attach(interface, queues, hook)?;
+    let mut opened = Vec::new();
+    for number in 0..queues {
+        let queue = Queue::open(interface, number, layout, copies | libc::XDP_USE_NEED_WAKEUP)?;
+        redirect.set(number, &queue.socket)?;
+        opened.push(queue);
+    }
+    Ok((redirect, opened))
+}
+
+/// A queue that was closed a moment ago is busy for a while.
+fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 0..BUSY_TRIES {
+        match attempt() {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => thread::sleep(BUSY_PAUSE),
+            outcome => return outcome,
+        }
+    }
+    attempt()
+}
+
+fn refused(what: String, place: &str, error: io::Error) -> PortError {
+    match error.raw_os_error() {
+        Some(libc::EBUSY | libc::EEXIST) => PortError::Config {
+            what: format!("{what} in {place}"),
+            problem: "another XDP program or socket holds it; end that program, \
+                      or detach its hook with `ip link set dev NAME xdp off`"
+                .into(),
+        },
+        _ => PortError::system(what, place, error),
+    }
+}
+
+/// Link header, two VLAN tags and frame check sequence beside the MTU.
+const LINK_HEADERS: u32 = 14 + 8 + 4;
+
+/// What the kernel keeps free before a received frame.
+const HEADROOM: u32 = 256;
+
+/// Received frames after which the kernel gets their places back.
+const RELEASE_EVERY: u32 = 32;
+
+/// Idle calls after which the kernel is asked how the interface is.
+const ASK_EVERY: u32 = 1_024;
+
+/// `linux/if_xdp.h`, not yet in `libc`; how many frames one call may send.
+const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
+
+/// 256 frames are a quarter of a millisecond's work at a million frames a second.
+const TX_BUDGET: u32 = 256;
+
+/// Calls that one flush makes at most: each sends 32 frames on an older kernel.
+const KICKS: usize = 8;
+
+const BUSY_TRIES: usize = 20;
+const BUSY_PAUSE: Duration = Duration::from_millis(10);

@@ -1,0 +1,219 @@
+//! Memory shared with the kernel: the frames (UMEM) and the four rings over them.
+//!
+//! Why: AF_XDP moves frames by their addresses, through rings mapped into both sides.
+//! From: `Documentation/networking/af_xdp.rst`, `include/uapi/linux/if_xdp.h`.
+//! Not here: who owns which frame.
+//! Invariant: no index or address leaves its mapping, whatever the kernel wrote.
+
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A mapping, undone when dropped.
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+impl Mapping {
+    /// Maps `len` bytes of `socket` at `offset`, or fresh memory without a socket.
+    fn new(len: usize, socket: Option<(&OwnedFd, u64)>) -> io::Result<Self> {
+        let (fd, offset, kind) = match socket {
+            Some((socket, offset)) => (socket.as_raw_fd(), offset, libc::MAP_SHARED),
+            None => (-1, 0, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS),
+        };
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs no other memory.
+        let base =
+            unsafe { libc::mmap(std::ptr::null_mut(), len, access, kind | libc::MAP_POPULATE, fd, offset) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        NonNull::new(base.cast())
+            .map(|base| Self { base, len })
+            .ok_or_else(|| io::Error::other("mapped at zero"))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `base` and `len` are what `mmap` gave, and nobody holds a reference into it: those
+        // given out borrow the owner of this mapping.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// The frames, as one piece of memory that the kernel reads and writes too.
+#[derive(Debug)]
+pub(super) struct Umem {
+    map: Mapping,
+}
+
+impl Umem {
+    pub(super) fn new(len: usize) -> io::Result<Self> {
+        Ok(Self { map: Mapping::new(len, None)? })
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        self.map.base.as_ptr() as u64
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.map.len
+    }
+
+    /// Copies the frame at `at` into `buffer`, unless one of them is too small.
+    ///
+    /// The caller owns the frame: it came out of the receive ring and is not yet back in the fill
+    /// ring. Should the kernel write all the same, the copy has mixed bytes and nothing worse.
+    pub(super) fn read(&self, at: u64, buffer: &mut [u8]) -> bool {
+        let Some(from) = self.range(at, buffer.len()) else { return false };
+        // SAFETY: `range` keeps the source inside the mapping; `buffer` is elsewhere.
+        unsafe { std::ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), buffer.len()) };
+        true
+    }
+
+    /// Copies `frame` to `at`, unless it would not fit. The caller owns the place, as in `read`.
+    pub(super) fn write(&mut self, at: u64, frame: &[u8]) -> bool {
+        let Some(to) = self.range(at, frame.len()) else { return false };
+        // SAFETY: `range` keeps the target inside the mapping; `frame` is elsewhere.
+        unsafe { std::ptr::copy_nonoverlapping(frame.as_ptr(), to, frame.len()) };
+        true
+    }
+
+    fn range(&self, at: u64, len: usize) -> Option<*mut u8> {
+        let at = usize::try_from(at).ok()?;
+        if at.checked_add(len)? > self.map.len {
+            return None;
+        }
+        // SAFETY: `at` lies inside the mapping, by the check above.
+        Some(unsafe { self.map.base.as_ptr().add(at) })
+    }
+}
+
+/// What a ring may carry: plain integers, any bits of which are valid.
+pub(super) trait Entry: Copy {}
+impl Entry for u64 {}
+impl Entry for libc::xdp_desc {}
+
+/// One ring shared with the kernel, seen from our side: we either fill it or empty it.
+#[derive(Debug)]
+pub(super) struct Ring<T: Entry> {
+    map: Mapping,
+    offsets: libc::xdp_ring_offset,
+    size: u32,
+    /// What we have read of, or will publish as, the producer's and the consumer's place.
+    produced: u32,
+    consumed: u32,
+    entries: PhantomData<T>,
+}
+
+// SAFETY: the mapping is reached through this value only, and the kernel does not care which thread
+// of ours comes.
+unsafe impl<T: Entry> Send for Ring<T> {}
+// SAFETY: as for `Ring`.
+unsafe impl Send for Umem {}
+
+impl<T: Entry> Ring<T> {
+    /// Maps the ring of `size` entries (a power of two) that the socket keeps at `page`.
+    pub(super) fn map(
+        socket: &OwnedFd,
+        offsets: libc::xdp_ring_offset,
+        size: u32,
+        page: u64,
+    ) -> io::Result<Self> {
+        assert!(size.is_power_of_two(), "AF_XDP rings have a power of two entries");
+        let end = offsets.desc as usize + size as usize * size_of::<T>();
+        let last_word = offsets.producer.max(offsets.consumer).max(offsets.flags) as usize + size_of::<u32>();
+        let map = Mapping::new(end.max(last_word), Some((socket, page)))?;
+        let aligned = |at: u64, to: usize| (at as usize).is_multiple_of(to);
+        let words = [offsets.producer, offsets.consumer, offsets.flags];
+        if !words.into_iter().all(|at| aligned(at, align_of::<AtomicU32>()))
+            || !aligned(offsets.desc, align_of::<T>())
+        {
+            return Err(io::Error::other("the kernel's ring is not aligned"));
+        }
+        Ok(Self { map, offsets, size, produced: 0, consumed: 0, entries: PhantomData })
+    }
+
+    /// Places that we may fill now; asks the kernel only when fewer than `wanted` are known.
+    pub(super) fn room(&mut self, wanted: u32) -> u32 {
+        if self.size.wrapping_sub(self.waiting()) < wanted {
+            // Acquire: pairs with the kernel's release of the entries it has read.
+            self.consumed = self.word(self.offsets.consumer).load(Ordering::Acquire);
+        }
+        self.size.saturating_sub(self.waiting())
+    }
+
+    /// Fills the next place; `publish` shows it to the kernel. The caller has asked for `room`.
+    pub(super) fn push(&mut self, entry: T) {
+        let at = self.entry(self.produced);
+        // SAFETY: `entry` points to an aligned place inside the mapping, which is ours until the
+        // producer's word passes it.
+        unsafe { at.write(entry) };
+        self.produced = self.produced.wrapping_add(1);
+    }
+
+    /// Whether the kernel has read all that was pushed.
+    pub(super) fn is_drained(&mut self) -> bool {
+        self.room(self.size) == self.size
+    }
+
+    /// Shows the kernel what was pushed.
+    pub(super) fn publish(&self) {
+        // Release: pairs with the kernel's acquire, so whoever sees the place sees the entry too.
+        self.word(self.offsets.producer).store(self.produced, Ordering::Release);
+    }
+
+    /// Entries that wait to be taken.
+    pub(super) fn available(&mut self) -> u32 {
+        if self.waiting() == 0 {
+            // Acquire: pairs with the kernel's release of the entries it has written.
+            self.produced = self.word(self.offsets.producer).load(Ordering::Acquire);
+        }
+        // More than `size` cannot be; a broken producer's word must not make us read entries twice.
+        self.waiting().min(self.size)
+    }
+
+    /// Takes the next entry; `release` gives its place back. The caller has seen it `available`.
+    pub(super) fn take(&mut self) -> T {
+        let at = self.entry(self.consumed);
+        // SAFETY: `entry` points to an aligned place inside the mapping; any bits are a valid `T`,
+        // and the kernel writes no place before the consumer's word has passed it.
+        let entry = unsafe { at.read() };
+        self.consumed = self.consumed.wrapping_add(1);
+        entry
+    }
+
+    /// Gives the places of what was taken back to the kernel.
+    pub(super) fn release(&self) {
+        // Release: pairs with the kernel's acquire, so it writes only after we have read.
+        self.word(self.offsets.consumer).store(self.consumed, Ordering::Release);
+    }
+
+    /// Whether the kernel sleeps on this ring and wants a system call.
+    pub(super) fn needs_wakeup(&self) -> bool {
+        // Relaxed: a hint; a stale answer costs one call or one turn.
+        self.word(self.offsets.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
+    }
+
+    fn waiting(&self) -> u32 {
+        self.produced.wrapping_sub(self.consumed)
+    }
+
+    fn entry(&self, place: u32) -> *mut T {
+        let index = (place & (self.size - 1)) as usize;
+        // SAFETY: the mapping was made long enough for `size` entries behind `desc`.
+        unsafe { self.map.base.as_ptr().add(self.offsets.desc as usize).cast::<T>().add(index) }
+    }
+
+    fn word(&self, at: u64) -> &AtomicU32 {
+        // SAFETY: `map` checked that the three words are aligned and inside the mapping, which lives
+        // as long as `self`; both sides use them atomically.
+        unsafe { &*self.map.base.as_ptr().add(at as usize).cast::<AtomicU32>() }
+    }
+}
