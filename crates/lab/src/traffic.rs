@@ -17,7 +17,7 @@ mod udp;
 pub(crate) use events::Events;
 use rpc::Exchange;
 pub(crate) use rpc::{Protocol, ask};
-pub(crate) use socket::{Framing, UDP_HEADERS};
+pub(crate) use socket::{Framing, SOURCE_PORTS, UDP_HEADERS};
 
 use crate::clock::Clock;
 use crate::error::LabError;

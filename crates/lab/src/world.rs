@@ -10,11 +10,11 @@ mod engine;
 mod kernel;
 
 use crate::error::LabError;
-use crate::netns::Netns;
+use crate::netns::{self, Netns};
 use crate::traffic::Place;
 use plimsoll_scenario::{Scenario, System, Workload};
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -89,8 +89,9 @@ impl World {
         } else {
             Carrier::Kernel(kernel::Queue::build(scenario, system, &tenants)?)
         };
-        let built = Self { carrier, tenants, world: world };
+        let built = Self { carrier, tenants, world };
         built.address_all(scenario)?;
+        built.introduce(scenario)?;
         Ok(built)
     }
 
@@ -129,12 +130,25 @@ impl World {
     /// TCP segments that each tenant had to send again so far.
     pub fn retransmissions(&self) -> Result<BTreeMap<String, u64>, LabError> {
         let count = |member: &Member| {
-            let text = crate::netns::within(member.netns.name(), || {
-                std::fs::read_to_string("/proc/thread-self/net/snmp")
-            })?;
+            let text =
+                netns::within(member.netns.name(), || std::fs::read_to_string("/proc/thread-self/net/snmp"))?;
             Ok((member.name.clone(), text.ok().and_then(|text| retransmitted(&text)).unwrap_or(0)))
         };
         self.tenants.iter().map(count).collect()
+    }
+
+    /// Lets every tenant send one datagram, so that what carries frames learns where its MAC lives: nobody asks for
+    /// addresses by ARP here.
+    fn introduce(&self, scenario: &Scenario) -> Result<(), LabError> {
+        let Some(destination) = scenario.destinations.first() else { return Ok(()) };
+        let to = (destination.address, DISCARD);
+        for tenant in &self.tenants {
+            let hello =
+                || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| socket.send_to(&[0], to));
+            let sent = netns::within(tenant.netns.name(), hello)?;
+            sent.map_err(|e| LabError::io(format!("send from tenant `{}`", tenant.name), e))?;
+        }
+        Ok(())
     }
 
     /// Gives both ends of every wire their addresses, each other's MAC, and plain frames without offloads.
@@ -169,6 +183,9 @@ impl World {
         Ok(())
     }
 }
+
+/// The discard protocol's port.
+const DISCARD: u16 = 9;
 
 /// Where a workload's two sides live: its tenant's, and its peer's.
 pub fn places(scenario: &Scenario, workload: &Workload) -> Result<(Place, Place), LabError> {

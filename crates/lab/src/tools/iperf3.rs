@@ -7,7 +7,7 @@
 use super::{ESTABLISHED, UNCONNECTED, log, run_until_end, sockets, wait_until_bound};
 use crate::command::Running;
 use crate::error::LabError;
-use crate::traffic::{Framing, Measured, Side, UDP_HEADERS};
+use crate::traffic::{Framing, Measured, SOURCE_PORTS, Side, UDP_HEADERS};
 use plimsoll_scenario::WorkloadResult;
 use plimsoll_units::BitRate;
 use serde_json::Value;
@@ -81,6 +81,10 @@ pub(super) fn send(side: &Side<'_>, flows: u32, udp: Option<BitRate>) -> Result<
     let (peer, port) = (side.job.peer.address, side.job.workload.port);
     let mut words =
         format!("-c {peer} -p {port} -P {flows} -t {seconds} -J -S {}", side.job.workload.dscp << 2);
+    if flows == 1 {
+        let port = fastrand::Rng::with_seed(side.job.seed).u16(SOURCE_PORTS);
+        words.push_str(&format!(" --cport {port}"));
+    }
     if let Some(rate) = udp {
         words.push_str(&format!(" -u -b {} -l {}", rate.get(), side.job.mtu - 28));
     }

@@ -76,7 +76,7 @@ pub(super) fn source(
     let mut events = Events::new().map_err(failed)?;
     let mut all = Vec::new();
     for token in 0..flows as usize {
-        let stream = socket::begin_connect(to, side.job.workload.dscp).map_err(failed)?;
+        let stream = socket::begin_connect(to, side.job.workload.dscp, &mut random).map_err(failed)?;
         socket::abort_on_close(&stream);
         let turn = rhythm.map_or(u64::MAX, |(on, _)| side.clock.now() + exponential(&mut random, on));
         events.watch(&stream, token, true).map_err(failed)?;

@@ -42,12 +42,11 @@ pub(super) fn echo(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, 
 /// Sends probes until the workload ends and waits for the last echoes.
 pub(super) fn source(side: &Side<'_>, size: Bytes, rate: u32) -> Result<WorkloadResult, LabError> {
     let failed = |error| side.failed("probe", error);
-    let socket = socket::datagrams(0, side.job.workload.dscp).map_err(failed)?;
-    socket.connect(SocketAddrV4::new(side.job.peer.address, side.job.workload.port)).map_err(failed)?;
-    socket.set_nonblocking(true).map_err(failed)?;
+    let mut random = fastrand::Rng::with_seed(side.job.seed);
+    let to = SocketAddrV4::new(side.job.peer.address, side.job.workload.port);
+    let socket = socket::datagrams_to(to, side.job.workload.dscp, &mut random).map_err(failed)?;
     let mut events = Events::new().map_err(failed)?;
     events.watch(&socket, 0, false).map_err(failed)?;
-    let mut random = fastrand::Rng::with_seed(side.job.seed);
     let gap = Span::ns(1_000_000_000 / u64::from(rate.max(1)));
     let mut payload = vec![0; usize::try_from(size.as_u64()).unwrap_or(usize::MAX).clamp(NUMBER, 65_000)];
     let mut sent: Vec<Option<u64>> = Vec::new();

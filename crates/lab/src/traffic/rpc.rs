@@ -189,9 +189,10 @@ pub(crate) fn ask<P: Protocol>(
     let server = side.job.server_and_client().0;
     let to = SocketAddrV4::new(server.address, side.job.workload.port);
     let mut events = Events::new().map_err(failed)?;
+    let mut random = fastrand::Rng::with_seed(side.job.seed);
     let mut asker = Asker::new(side, protocol);
     for token in 0..connections as usize {
-        let stream = socket::begin_connect(to, side.job.workload.dscp).map_err(failed)?;
+        let stream = socket::begin_connect(to, side.job.workload.dscp, &mut random).map_err(failed)?;
         events.watch(&stream, token, true).map_err(failed)?;
         asker.connections.push(Some(Asking {
             stream,
@@ -201,7 +202,6 @@ pub(crate) fn ask<P: Protocol>(
             connected: false,
         }));
     }
-    let mut random = fastrand::Rng::with_seed(side.job.seed);
     let gap = rate.map(|rate| Span::ns(1_000_000_000 / u64::from(rate.max(1))));
     let mut due = gap.map_or(u64::MAX, |_| side.start());
     let mut buffer = vec![0; 256 * 1024];

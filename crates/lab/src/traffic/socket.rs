@@ -4,11 +4,15 @@
 //! From: tcp(7), ip(7), RFC 2474 (DSCP).
 //! Not here: waiting for them (`events`).
 
+use fastrand::Rng;
 use nix::errno::Errno;
 use nix::libc;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, connect, setsockopt, socket, sockopt};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt,
+};
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Ethernet, IPv4 and UDP headers of a datagram.
@@ -39,12 +43,19 @@ impl Framing {
     }
 }
 
-/// Begins to connect; the socket becomes writable when it has.
-pub(crate) fn begin_connect(to: SocketAddrV4, dscp: u8) -> io::Result<TcpStream> {
+/// Where clients' source ports are drawn from. Linux itself hands out neighbours one after the other, which would put
+/// all flows on one queue of a system that spreads them by port.
+pub(crate) const SOURCE_PORTS: RangeInclusive<u16> = 32_768..=60_999;
+/// How many random ports are tried until one is free.
+const TRIES: u32 = 64;
+
+/// Begins to connect from a random port; the socket becomes writable when it has.
+pub(crate) fn begin_connect(to: SocketAddrV4, dscp: u8, random: &mut Rng) -> io::Result<TcpStream> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let fd = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
     mark(&fd, dscp)?;
     setsockopt(&fd, sockopt::TcpNoDelay, &true)?;
+    random_port(random, |port| Ok(bind(fd.as_raw_fd(), &SockaddrIn::new(0, 0, 0, 0, port))?))?;
     match connect(fd.as_raw_fd(), &SockaddrIn::from(to)) {
         Ok(()) | Err(Errno::EINPROGRESS) => Ok(TcpStream::from(fd)),
         Err(error) => Err(error.into()),
@@ -57,6 +68,26 @@ pub(crate) fn listen(port: u16, dscp: u8) -> io::Result<TcpListener> {
     mark(&listener, dscp)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+/// Calls `bind` with random ports until one is free.
+fn random_port<T>(random: &mut Rng, mut bind: impl FnMut(u16) -> io::Result<T>) -> io::Result<T> {
+    let mut taken = io::Error::from(io::ErrorKind::AddrInUse);
+    for _ in 0..TRIES {
+        match bind(random.u16(SOURCE_PORTS)) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => taken = error,
+            other => return other,
+        }
+    }
+    Err(taken)
+}
+
+/// A UDP socket on a random port, connected to `to`.
+pub(crate) fn datagrams_to(to: SocketAddrV4, dscp: u8, random: &mut Rng) -> io::Result<UdpSocket> {
+    let socket = random_port(random, |port| datagrams(port, dscp))?;
+    socket.connect(to)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
 }
 
 /// A UDP socket with room for bursts.

@@ -47,14 +47,12 @@ pub(super) fn source(
 ) -> Result<WorkloadResult, LabError> {
     let failed = |error| side.failed("send", error);
     let to = SocketAddrV4::new(side.job.peer.address, side.job.workload.port);
+    let mut random = fastrand::Rng::with_seed(side.job.seed);
     let sockets: Vec<UdpSocket> = (0..flows.max(1))
-        .map(|_| socket::datagrams(0, side.job.workload.dscp).and_then(|s| s.connect(to).map(|()| s)))
+        .map(|_| socket::datagrams_to(to, side.job.workload.dscp, &mut random))
         .collect::<Result<_, _>>()
         .map_err(failed)?;
     let payload = vec![0x77; usize::try_from(size.as_u64()).unwrap_or(usize::MAX).clamp(1, 65_000)];
-    for socket in &sockets {
-        socket.set_nonblocking(true).map_err(failed)?;
-    }
     let mut turn = 0;
     let mut due = side.clock.now();
     while !side.over(side.end()) {
