@@ -213,6 +213,7 @@ impl XdpSocket {
     /// What it has carried, and what the kernel dropped before we read it.
     #[must_use]
     pub fn counters(&mut self) -> Counters {
+        self.reap();
         let mut since_opened: libc::xdp_statistics = socket::zeroed();
         if socket::get(&self.queue.socket, libc::SOL_XDP, libc::XDP_STATISTICS, &mut since_opened).is_ok() {
             let dropped = since_opened.rx_dropped + since_opened.rx_ring_full;

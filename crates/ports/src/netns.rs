@@ -17,6 +17,9 @@ use std::process::Command;
 use std::str::FromStr;
 use std::thread;
 
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use nlink::netlink::namespace::{self, CreateOptions};
 
@@ -154,6 +157,7 @@ impl Netns {
     pub fn create(name: &str) -> Result<Self, PortError> {
         check_netns_name(name)?;
         let netns = NetnsRef::Name(name.to_owned());
+        prepare_names().map_err(|error| PortError::system("create", netns.to_string(), error))?;
         let options = CreateOptions::new().owner(owner::mark()).reclaim_stale(true);
         namespace::create_with(name, options).map_err(|error| {
             if error.is_already_exists() {
@@ -323,6 +327,22 @@ impl Drop for Netns {
             let _ = namespace::delete(name);
         }
     }
+}
+
+/// Makes the folder of names a mount of its own, as `ip netns` does before its first.
+///
+/// Without this, the first `ip netns add` would put such a mount over the names made before it, and
+/// those could be deleted by nobody. The lock is the one that `ip` takes too.
+fn prepare_names() -> std::io::Result<()> {
+    std::fs::create_dir_all(NAMED)?;
+    let _lock = Flock::lock(File::open(NAMED)?, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
+    let share =
+        || mount(None::<&str>, NAMED, None::<&str>, MsFlags::MS_SHARED | MsFlags::MS_REC, None::<&str>);
+    if share() == Err(Errno::EINVAL) {
+        mount(Some(NAMED), NAMED, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)?;
+        share()?;
+    }
+    Ok(())
 }
 
 /// Runs `job` on a thread that ends with it, so that what it does to its thread ends too.

@@ -43,6 +43,11 @@ fn a_command_runs_inside() {
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), format!("net:[{inside}]"));
     let again = Netns::open(&NetnsRef::Path(netns.path())).unwrap();
     assert_eq!(again.run(here).unwrap(), inside, "its path leads back to it");
+    let by_path = format!("--net={}", netns.path().display());
+    if let Ok(output) = Command::new("nsenter").args([&by_path, "readlink", "/proc/self/ns/net"]).output() {
+        let other_process = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        assert_eq!(other_process, format!("net:[{inside}]"), "from another process too");
+    }
 }
 
 #[test]
@@ -155,3 +160,48 @@ fn is_refused() {
 }
 
 const REFUSED: &str = "PLIMSOLL_TEST_REFUSED";
+
+#[test]
+fn names_live_beside_those_of_ip_netns() {
+    if std::env::var(BESIDE).is_ok() {
+        return names_made_before_and_after_ip_netns();
+    }
+    // In a mount namespace of its own with an empty /run, so that ours comes first.
+    let run = Command::new("unshare")
+        .args([
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            "mount -t tmpfs tmpfs /run && exec \"$0\" \"$@\"",
+        ])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "--nocapture", "names_live_beside_those_of_ip_netns"])
+        .env(BESIDE, "1")
+        .output();
+    let Ok(run) = run else { return eprintln!("SKIPPED: no `unshare` here") };
+    let text = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
+    if text.contains("unshare failed") || text.contains("permission denied") {
+        return eprintln!("SKIPPED: mount namespaces are not allowed here");
+    }
+    assert!(run.status.success() && text.contains("1 passed"), "{text}");
+}
+
+const BESIDE: &str = "PLIMSOLL_TEST_BESIDE";
+
+fn names_made_before_and_after_ip_netns() {
+    let ip = |args: &[&str]| {
+        Command::new("ip").arg("netns").args(args).status().is_ok_and(|status| status.success())
+    };
+    let before = Netns::create("before").unwrap();
+    if !ip(&["add", "theirs"]) {
+        return eprintln!("SKIPPED: no `ip` here");
+    }
+    let after = Netns::create("after").unwrap();
+    drop((before, after));
+    let names: Vec<_> =
+        std::fs::read_dir("/run/netns").unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["theirs"]);
+    assert!(ip(&["delete", "theirs"]));
+}
