@@ -6,38 +6,52 @@
 //! Invariant: an active bundle is in the main tree or waits for exactly one limit.
 
 use core::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
+use std::collections::{BinaryHeap, VecDeque};
 
 use plimsoll_policy::{FlowOrder, LimitId, NodeId};
 use plimsoll_units::{Nanos, Span};
 
-use crate::host::QueueId;
-use crate::order::drr::{Round, Turns};
+use crate::host::{Host, QueueId};
 use crate::tree::Seat;
 
-/// Flow queues of one class behind the same limits.
+/// Flow queues of one class behind the same limits. What every packet needs comes first.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Bundle {
-    pub(crate) class: NodeId,
-    pub(crate) seat: Seat,
-    pub(crate) place: Place,
     flows: Flows,
+    pub(crate) seat: Seat,
     /// Flow queues that hold packets.
     pub(crate) active: u32,
-    /// Flow queues that exist.
-    pub(crate) members: u32,
-    /// Limits, in the order in which they are passed.
-    pub(crate) holds: Box<[Hold]>,
-    /// Which of them the head has paid, by bit.
+    /// Which limits the head has paid, by bit.
     pub(crate) paid: u32,
-    /// What it paid for.
-    pub(crate) paid_len: u32,
+    pub(crate) class: NodeId,
+    pub(crate) place: Place,
     /// Times that the head entered the main tree.
     pub(crate) entries: u8,
+    /// Whether some order looks at the packets of this bundle.
+    pub(crate) ranks_packets: bool,
+    pub(crate) has_limits: bool,
+    pub(crate) done: Done,
+    /// Limits, in the order in which they are passed.
+    pub(crate) holds: Box<[Hold]>,
+    /// What the head paid for.
+    pub(crate) paid_len: u32,
+    /// Flow queues that exist.
+    pub(crate) members: u32,
+    pub(crate) order: FlowOrder,
     pub(crate) waits_since: Nanos,
     pub(crate) limited: Span,
     pub(crate) limited_by: Option<LimitId>,
+}
+
+/// What left, and what waits, of one bundle.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Done {
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    pub(crate) backlog_packets: u64,
+    pub(crate) backlog_bytes: u64,
 }
 
 /// Where a bundle is.
@@ -65,27 +79,31 @@ pub(crate) const MOST_HOLDS: usize = 32;
 enum Flows {
     /// By arrival or deadline of the head.
     Ranked(BinaryHeap<Reverse<(u64, u32)>>),
-    /// In turns.
-    Round(Round),
+    /// In turns, by deficit round robin (Shreedhar and Varghese, 1995) with the turn paid after its use.
+    Round(VecDeque<u32>),
 }
 
 impl Bundle {
     pub(crate) fn new(class: NodeId, order: FlowOrder, seat: Seat, holds: Box<[Hold]>) -> Self {
         let flows = match order {
-            FlowOrder::Drr => Flows::Round(Round::EMPTY),
+            FlowOrder::Drr => Flows::Round(VecDeque::new()),
             FlowOrder::Fifo | FlowOrder::Lstf(_) | FlowOrder::Edf(_) => Flows::Ranked(BinaryHeap::new()),
         };
         Self {
-            class,
-            seat,
-            place: Place::Idle,
             flows,
+            seat,
             active: 0,
-            members: 0,
-            holds,
             paid: 0,
-            paid_len: 0,
+            class,
+            place: Place::Idle,
             entries: 0,
+            ranks_packets: false,
+            has_limits: !holds.is_empty(),
+            done: Done::default(),
+            holds,
+            paid_len: 0,
+            members: 0,
+            order,
             waits_since: Nanos::ZERO,
             limited: Span::ZERO,
             limited_by: None,
@@ -95,9 +113,10 @@ impl Bundle {
     /// Makes room for one more flow queue.
     pub(crate) fn join(&mut self) {
         self.members += 1;
-        if let Flows::Ranked(heap) = &mut self.flows {
-            let wanted = self.members as usize;
-            heap.reserve(wanted.saturating_sub(heap.len()));
+        let wanted = self.members as usize;
+        match &mut self.flows {
+            Flows::Ranked(heap) => heap.reserve(wanted.saturating_sub(heap.len())),
+            Flows::Round(round) => round.reserve(wanted.saturating_sub(round.len())),
         }
     }
 
@@ -106,40 +125,77 @@ impl Bundle {
     pub(crate) fn front(&self) -> Option<QueueId> {
         match &self.flows {
             Flows::Ranked(heap) => heap.peek().map(|&Reverse((_, queue))| QueueId(queue)),
-            Flows::Round(round) => round.front().map(QueueId),
+            Flows::Round(round) => round.front().copied().map(QueueId),
+        }
+    }
+
+    /// The flow queue that will be in front after `turns` more, as far as that can be foreseen.
+    #[inline]
+    pub(crate) fn upcoming(&self, turns: usize) -> Option<QueueId> {
+        match &self.flows {
+            Flows::Ranked(_) => None,
+            Flows::Round(round) => round.get(turns).copied().map(QueueId),
         }
     }
 
     /// A flow queue that was empty has packets.
     #[inline]
-    pub(crate) fn insert(&mut self, queue: QueueId, rank: u64, turns: &mut Turns) {
+    pub(crate) fn insert(&mut self, queue: QueueId, rank: u64) {
         self.active += 1;
         match &mut self.flows {
             Flows::Ranked(heap) => heap.push(Reverse((rank, queue.0))),
-            Flows::Round(round) => turns.insert(round, queue.0, false),
+            Flows::Round(round) => round.push_back(queue.0),
         }
     }
 
-    /// The front flow queue sent `len` bytes; `next` is the rank of its new head, if it has one.
+    /// The front flow queue sent `len` bytes and holds `more` or not.
     #[inline]
-    pub(crate) fn settle(&mut self, queue: QueueId, len: u32, next: Option<u64>, turns: &mut Turns) {
-        self.active -= u32::from(next.is_none());
+    pub(crate) fn settle(
+        &mut self,
+        queue: QueueId,
+        len: u32,
+        more: bool,
+        host: &mut Host,
+        context: &Context,
+    ) {
+        self.active -= u32::from(!more);
         match &mut self.flows {
             Flows::Ranked(heap) => {
                 let Some(mut front) = heap.peek_mut() else { return };
-                match next {
-                    Some(rank) => *front = Reverse((rank, queue.0)),
-                    None => {
-                        PeekMut::pop(front);
-                    }
+                if more {
+                    *front = Reverse((flow_rank(self.order, queue, host, context.arrivals), queue.0));
+                } else {
+                    PeekMut::pop(front);
                 }
             }
             Flows::Round(round) => {
-                turns.charge(round, queue.0, len);
-                if next.is_none() {
-                    turns.remove(round, queue.0, false);
+                let over = host.use_turn(queue, len, context.quantum);
+                if over || !more {
+                    round.pop_front();
+                    if more {
+                        round.push_back(queue.0);
+                    }
                 }
             }
         }
+    }
+}
+
+/// What settling needs to know of the engine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Context {
+    /// Descriptors that ever arrived.
+    pub(crate) arrivals: u64,
+    /// Bytes of a flow queue's turn.
+    pub(crate) quantum: i32,
+}
+
+/// The rank of a flow queue inside its bundle.
+#[inline]
+pub(crate) fn flow_rank(order: FlowOrder, queue: QueueId, host: &Host, arrivals: u64) -> u64 {
+    match order {
+        FlowOrder::Fifo => host.arrival(queue, arrivals),
+        FlowOrder::Drr => 0,
+        FlowOrder::Lstf(default) | FlowOrder::Edf(default) => host.deadline(queue, default.as_u64()),
     }
 }

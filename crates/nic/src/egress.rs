@@ -9,18 +9,18 @@ use std::collections::VecDeque;
 
 use plimsoll_policy::{FlowOrder, LimitId, NodeId, Program, TenantId};
 use plimsoll_queues::{Pace, Wheel};
-use plimsoll_units::{Bytes, Nanos, Span};
+use plimsoll_units::{BitRate, Bytes, Nanos, Span};
+use prefetch_index::prefetch_index;
 
-use crate::account::Accounts;
-use crate::bundle::{Bundle, Place};
+use crate::account::{Accounts, NOBODY};
+use crate::bundle::{Bundle, Context, Done, Place, flow_rank};
 use crate::doorbell::{self, Note};
 use crate::host::{Descriptor, Host, Pull, QueueId, Refusal};
 use crate::install::Layout;
 use crate::limit::Limit;
-use crate::order::drr::Turns;
 use crate::order::ranked::Head;
 use crate::order::{Entrant, Settlement};
-use crate::stats::{ClassCounters, Completion, EngineStats, Outcome, Transmit};
+use crate::stats::{Completion, EngineStats, Outcome, Transmit};
 use crate::tree::{Forest, Pick};
 
 /// The engine of one virtual NIC. See the crate's documentation for how it is driven.
@@ -33,11 +33,11 @@ pub struct Nic {
     pub(crate) bundles: Vec<Bundle>,
     pub(crate) limits: Vec<Limit>,
     pub(crate) wheel: Wheel,
-    pub(crate) turns: Turns,
     pub(crate) layout: Layout,
     pub(crate) link: Link,
     pub(crate) arrivals: u64,
-    pub(crate) classes: Vec<ClassCounters>,
+    /// Refusals by class and reason.
+    pub(crate) classes: Vec<[u64; Refusal::COUNT]>,
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) stats: EngineStats,
     pub(crate) config: crate::install::Config,
@@ -58,21 +58,32 @@ impl Nic {
     /// A [`Refusal`], counted for the tenant and the class: the caller keeps the frame, and holds it back or drops it.
     #[inline]
     pub fn post(&mut self, queue: QueueId, descriptor: Descriptor) -> Result<(), Refusal> {
-        if !self.host.is_open(queue) {
-            self.accounts.nobody[Refusal::NoQueue as usize] += 1;
-            return Err(Refusal::NoQueue);
-        }
-        let tenant = self.host.tenant(queue);
-        let taken = self.host.accepts(queue, &descriptor).and_then(|()| self.accounts.take(tenant));
-        match taken {
-            Ok(()) => self.host.write(queue, &descriptor),
-            Err(why) => {
-                self.accounts.refuse(tenant, why);
-                let class = self.bundles[self.host.bundle(queue) as usize].class;
-                self.classes[class.0 as usize].refused[why as usize] += 1;
-            }
+        let taken = self.host.write(queue, &descriptor, &mut self.accounts);
+        if let Err(why) = taken {
+            self.count_refusal(queue, why);
         }
         taken
+    }
+
+    #[cold]
+    fn count_refusal(&mut self, queue: QueueId, why: Refusal) {
+        self.accounts.refuse(self.host.tenant(queue).unwrap_or(NOBODY), why);
+        if let Some(bundle) = self.host.bundle(queue) {
+            let class = self.bundles[bundle as usize].class;
+            self.classes[class.0 as usize][why as usize] += 1;
+        }
+    }
+
+    /// Brings a flow queue into the cache: a host with a batch to post may say so for all of it first.
+    #[inline]
+    pub fn prefetch(&self, queue: QueueId) {
+        self.host.prefetch(queue);
+    }
+
+    /// The same for the place of its next descriptor, once the flow queue itself has come.
+    #[inline]
+    pub fn prefetch_ring(&self, queue: QueueId) {
+        self.host.prefetch_tail(queue);
     }
 
     /// Descriptors that the tenant may still post; at 0 its port need not be read.
@@ -84,6 +95,11 @@ impl Nic {
     /// A batch of doorbell words arrives. Words that make no sense are counted and change nothing.
     #[inline]
     pub fn ring(&mut self, doorbells: &[u16], now: Nanos) {
+        for &word in doorbells {
+            if let Some(bundle) = self.host.bundle(QueueId(word.into())) {
+                prefetch_index(&self.bundles, bundle as usize);
+            }
+        }
         for note in doorbell::read(doorbells) {
             match note {
                 Note::NewDescriptors(queue) if self.host.is_open(queue) => self.admit(queue, now),
@@ -92,8 +108,7 @@ impl Nic {
                     self.set_weight(node, weight);
                 }
                 Note::Rate(limit, rate) if (limit.0 as usize) < self.limits.len() => {
-                    self.limits[limit.0 as usize].set_rate(rate, now);
-                    self.arm(limit.0);
+                    self.set_rate(limit, rate, now);
                 }
                 _ => self.stats.bad_doorbells += 1,
             }
@@ -131,8 +146,8 @@ impl Nic {
             return;
         }
         let Transmit { queue, addr, .. } = *transmit;
-        self.host.release(queue);
-        self.accounts.give_back(self.host.tenant(queue));
+        let tenant = self.host.release(queue);
+        self.accounts.give_back(tenant);
         self.completions.push_back(Completion { queue, addr, outcome });
     }
 
@@ -149,11 +164,10 @@ impl Nic {
         if new == 0 {
             return;
         }
-        let id = self.host.bundle(queue);
-        let class = self.bundles[id as usize].class;
-        let counters = &mut self.classes[class.0 as usize];
-        counters.backlog_packets += u64::from(new);
-        counters.backlog_bytes += bytes;
+        let Some(id) = self.host.bundle(queue) else { return };
+        let done = &mut self.bundles[id as usize].done;
+        done.backlog_packets += u64::from(new);
+        done.backlog_bytes += bytes;
         if was_empty {
             self.join(id, queue, now);
         }
@@ -162,12 +176,12 @@ impl Nic {
     /// A flow queue with packets joins its bundle.
     #[inline]
     pub(crate) fn join(&mut self, id: u32, queue: QueueId, now: Nanos) {
-        let rank = self.flow_rank(id, queue);
         let bundle = &mut self.bundles[id as usize];
-        bundle.insert(queue, rank, &mut self.turns);
+        let rank = flow_rank(bundle.order, queue, &self.host, self.arrivals);
+        bundle.insert(queue, rank);
         if bundle.place == Place::Idle {
             self.enter(id, now);
-        } else if self.layout.ranks_packets(bundle.class) {
+        } else if bundle.ranks_packets {
             self.announce_head(id);
         }
     }
@@ -205,13 +219,13 @@ impl Nic {
     #[inline]
     fn blocking_limit(&self, id: u32, now: Nanos) -> Option<u8> {
         let bundle = &self.bundles[id as usize];
-        if bundle.holds.is_empty() || bundle.paid != 0 { None } else { self.first_closed(id, now) }
+        if !bundle.has_limits || bundle.paid != 0 { None } else { self.first_closed(id, now) }
     }
 
     /// The head was picked, but a limit holds it: it leaves the tree with its rank and waits there.
     fn park(&mut self, pick: &Pick, hold: u8, now: Nanos) {
         let entrant = self.entrant(pick.bundle);
-        self.forest.settle(pick.seat, &Settlement { entrant, len: 0, remains: false });
+        self.forest.settle(pick.seat, &Settlement { entrant, len: 0, remains: false, idle: false });
         self.stats.pairs += 1;
         self.wait(pick.bundle, hold, now);
     }
@@ -255,7 +269,8 @@ impl Nic {
         let len = self.head_charge(id);
         if let Some(Some(pick)) = pick {
             let entrant = self.entrant(id);
-            self.forest.settle(pick.seat, &Settlement { entrant, len: len.into(), remains: false });
+            self.forest
+                .settle(pick.seat, &Settlement { entrant, len: len.into(), remains: false, idle: false });
         }
         let slot = &mut self.limits[limit as usize];
         slot.waiting -= 1;
@@ -308,19 +323,41 @@ impl Nic {
     /// The picked bundle's head leaves.
     #[inline]
     fn send(&mut self, pick: &Pick, now: Nanos) -> Transmit {
+        self.look_ahead(pick);
         let id = pick.bundle;
-        let queue = self.bundles[id as usize].front().expect("a bundle in a tree holds packets");
-        let charge = self.host.charge(queue);
-        let (pull, more) = self.host.pull(queue, now);
-        self.charge_limits(id, charge, &pull, now);
-        let transmit = self.transmit(id, queue, &pull);
-        self.count(id, &pull);
+        let bundle = &mut self.bundles[id as usize];
+        let queue = bundle.front().expect("a bundle in a tree holds packets");
+        let pull = self.host.pull(queue, now);
+        let transmit = transmit(bundle, queue, &pull);
+        bundle.done.count(&pull);
+        let context = Context { arrivals: self.arrivals, quantum: self.layout.quantum };
+        bundle.settle(queue, pull.charge, pull.more, &mut self.host, &context);
+        self.stats.pulls += 1;
+        self.stats.pairs += 1;
+        self.stats.most_pairs = self.stats.most_pairs.max(bundle.entries);
+        if bundle.has_limits {
+            self.charge_limits(id, &pull, now);
+        }
         self.link.pace.catch_up(now - self.link.catch_up);
-        self.link.pace.charge(Bytes::new(charge.into()));
-        let next = more.then(|| self.flow_rank(id, queue));
-        self.bundles[id as usize].settle(queue, charge, next, &mut self.turns);
-        self.move_on(pick, charge, now);
+        self.link.pace.charge(Bytes::new(pull.charge.into()));
+        self.move_on(pick, pull.charge, now);
         transmit
+    }
+
+    /// Brings what will probably be picked next into the cache, the nearest one deepest.
+    #[inline]
+    fn look_ahead(&self, pick: &Pick) {
+        if let Some(later) = self.forest.upcoming(pick.seat, 3) {
+            prefetch_index(&self.bundles, later as usize);
+        }
+        let soon = self.forest.upcoming(pick.seat, 2).and_then(|id| self.bundles[id as usize].front());
+        if let Some(queue) = soon.or_else(|| self.bundles[pick.bundle as usize].upcoming(4)) {
+            self.host.prefetch(queue);
+        }
+        let next = self.forest.upcoming(pick.seat, 1).and_then(|id| self.bundles[id as usize].front());
+        if let Some(queue) = next.or_else(|| self.bundles[pick.bundle as usize].upcoming(2)) {
+            self.host.prefetch_head(queue);
+        }
     }
 
     /// After its packet has left: the bundle stays in the tree, waits for a limit now exceeded, or is idle.
@@ -328,68 +365,37 @@ impl Nic {
     fn move_on(&mut self, pick: &Pick, len: u32, now: Nanos) {
         let id = pick.bundle;
         let bundle = &mut self.bundles[id as usize];
-        (bundle.paid, bundle.limited, bundle.limited_by) = (0, Span::ZERO, None);
-        bundle.entries = 1;
         let idle = bundle.active == 0;
-        let closed = if idle || bundle.holds.is_empty() { None } else { self.first_closed(id, now) };
+        bundle.entries = 1;
+        if idle {
+            bundle.place = Place::Idle;
+        }
+        let mut closed = None;
+        if bundle.has_limits {
+            (bundle.paid, bundle.limited, bundle.limited_by) = (0, Span::ZERO, None);
+            closed = if idle { None } else { self.first_closed(id, now) };
+        }
         let entrant = self.entrant(id);
         let remains = !idle && closed.is_none();
-        self.forest.settle(pick.seat, &Settlement { entrant, len: len.into(), remains });
+        self.forest.settle(pick.seat, &Settlement { entrant, len: len.into(), remains, idle });
         if let Some(hold) = closed {
             self.bundles[id as usize].entries = 0;
             self.wait(id, hold, now);
-        } else if idle {
-            self.bundles[id as usize].place = Place::Idle;
         }
     }
 
     /// Limits that the head has not paid are paid now; one that has is charged what it is longer than expected.
     #[inline]
-    fn charge_limits(&mut self, id: u32, charge: u32, pull: &Pull, now: Nanos) {
+    fn charge_limits(&mut self, id: u32, pull: &Pull, now: Nanos) {
         let bundle = &self.bundles[id as usize];
         for (index, hold) in bundle.holds.iter().enumerate() {
             let limit = &mut self.limits[hold.limit as usize];
             let paid = if bundle.paid >> index & 1 == 1 { bundle.paid_len } else { 0 };
-            if charge > paid {
-                limit.pay(charge - paid, now);
+            if pull.charge > paid {
+                limit.pay(pull.charge - paid, now);
             }
             limit.packets += u64::from(pull.frames);
             limit.bytes += wire_bytes(pull);
-        }
-    }
-
-    #[inline]
-    fn count(&mut self, id: u32, pull: &Pull) {
-        let bundle = &self.bundles[id as usize];
-        let class = &mut self.classes[bundle.class.0 as usize];
-        class.packets += u64::from(pull.frames);
-        class.bytes += wire_bytes(pull);
-        if pull.last {
-            class.backlog_packets -= 1;
-            class.backlog_bytes -= u64::from(pull.descriptor_len);
-        }
-        self.stats.pulls += 1;
-        self.stats.pairs += 1;
-        self.stats.most_pairs = self.stats.most_pairs.max(bundle.entries);
-    }
-
-    #[inline]
-    fn transmit(&self, id: u32, queue: QueueId, pull: &Pull) -> Transmit {
-        let bundle = &self.bundles[id as usize];
-        Transmit {
-            queue,
-            class: bundle.class,
-            addr: pull.addr,
-            offset: pull.offset,
-            len: pull.len,
-            segment: pull.segment,
-            header: pull.header,
-            frames: pull.frames,
-            last: pull.last,
-            arrived: pull.arrived,
-            head: pull.since,
-            limited_by: bundle.limited_by,
-            limited: bundle.limited,
         }
     }
 
@@ -398,28 +404,23 @@ impl Nic {
         self.bundles[id as usize].front().map_or(0, |queue| self.host.charge(queue))
     }
 
-    /// The rank of a flow queue inside its bundle.
-    #[inline]
-    fn flow_rank(&self, id: u32, queue: QueueId) -> u64 {
-        match self.layout.flow_order(self.bundles[id as usize].class) {
-            FlowOrder::Fifo => self.host.arrival(queue, self.arrivals),
-            FlowOrder::Drr => 0,
-            FlowOrder::Lstf(default) | FlowOrder::Edf(default) => self.host.deadline(queue, default.as_u64()),
-        }
-    }
-
     /// What orders want to know of a bundle; the head only where some order looks at packets.
     #[inline]
     pub(crate) fn entrant(&self, id: u32) -> Entrant {
         let bundle = &self.bundles[id as usize];
-        let head = match bundle.front() {
-            Some(queue) if self.layout.ranks_packets(bundle.class) => Head {
-                arrival: self.host.arrival(queue, self.arrivals),
-                deadline: self.host.deadline(queue, self.layout.default_wait(bundle.class)),
-            },
-            _ => Head::default(),
-        };
+        let head = if bundle.ranks_packets { self.head_of(bundle) } else { Head::default() };
         Entrant { bundle: id, flows: bundle.active, head }
+    }
+
+    fn head_of(&self, bundle: &Bundle) -> Head {
+        let default = match bundle.order {
+            FlowOrder::Lstf(default) | FlowOrder::Edf(default) => default.as_u64(),
+            FlowOrder::Fifo | FlowOrder::Drr => 0,
+        };
+        bundle.front().map_or_else(Head::default, |queue| Head {
+            arrival: self.host.arrival(queue, self.arrivals),
+            deadline: self.host.deadline(queue, default),
+        })
     }
 
     /// A more urgent packet may have come to the front of an active bundle.
@@ -436,10 +437,48 @@ impl Nic {
         }
     }
 
+    fn set_rate(&mut self, limit: LimitId, rate: BitRate, now: Nanos) {
+        self.program.limits[limit.0 as usize].rate = rate;
+        self.limits[limit.0 as usize].set_rate(rate, now);
+        self.arm(limit.0);
+    }
+
     fn set_weight(&mut self, node: NodeId, weight: u32) {
+        self.program.nodes[node.0 as usize].weight = weight;
         for &place in self.layout.places(node) {
             self.forest.set_weight(place, weight);
         }
+    }
+}
+
+impl Done {
+    #[inline]
+    fn count(&mut self, pull: &Pull) {
+        self.packets += u64::from(pull.frames);
+        self.bytes += wire_bytes(pull);
+        if pull.last {
+            self.backlog_packets -= 1;
+            self.backlog_bytes -= u64::from(pull.descriptor_len);
+        }
+    }
+}
+
+#[inline]
+fn transmit(bundle: &Bundle, queue: QueueId, pull: &Pull) -> Transmit {
+    Transmit {
+        queue,
+        class: bundle.class,
+        addr: pull.addr,
+        offset: pull.offset,
+        len: pull.len,
+        segment: pull.segment,
+        header: pull.header,
+        frames: pull.frames,
+        last: pull.last,
+        arrived: pull.arrived,
+        head: pull.since,
+        limited_by: bundle.limited_by,
+        limited: bundle.limited,
     }
 }
 

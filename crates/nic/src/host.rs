@@ -6,6 +6,9 @@
 //! Invariant: done <= head <= seen <= tail, modulo 2^16, and tail - done never exceeds the ring.
 
 use plimsoll_units::{Bytes, Nanos};
+use prefetch_index::prefetch_index;
+
+use crate::account::Accounts;
 
 /// Names a flow queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,7 +74,6 @@ pub(crate) struct Host {
     mask: u16,
     ring_shift: u32,
     slots: Vec<Slot>,
-    heads: Vec<Head>,
     flows: Vec<Flow>,
     free: Vec<u32>,
     cut: Cut,
@@ -86,34 +88,37 @@ pub(crate) struct Cut {
     pub(crate) pull: u32,
 }
 
-/// What scheduling reads of a flow queue: 16 bytes, four to a cache line.
+/// A flow queue, all of it in one cache line.
 #[derive(Clone, Copy, Debug, Default)]
-struct Head {
-    /// The next descriptor to be scheduled, and the end of those that a doorbell told of.
+#[repr(align(64))]
+struct Flow {
+    /// The next descriptor to be scheduled.
     head: u16,
+    /// The end of those that a doorbell told of.
     seen: u16,
+    /// The end of those that the host wrote.
+    tail: u16,
+    /// The oldest that has not completed.
+    done: u16,
     /// Bytes that the next pull will be charged.
     charge: u32,
     /// Low half of the head's number among all arrivals.
     arrival: u32,
     bundle: u32,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Flow {
-    tail: u16,
-    done: u16,
-    open: bool,
     tenant: u32,
     /// Payload bytes of the head that were pulled before.
     offset: u32,
     /// Tag for descriptors that bring none.
     tag: u32,
+    /// Bytes left of its turn, in a class that takes turns.
+    deficit: i32,
+    open: bool,
     /// When the head became the head.
     since: Nanos,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(align(32))]
 struct Slot {
     addr: u64,
     arrived: u64,
@@ -133,8 +138,11 @@ pub(crate) struct Pull {
     pub(crate) segment: u16,
     pub(crate) header: u16,
     pub(crate) frames: u32,
-    pub(crate) last: bool,
+    pub(crate) charge: u32,
     pub(crate) descriptor_len: u32,
+    pub(crate) last: bool,
+    /// Whether the flow queue holds more.
+    pub(crate) more: bool,
     pub(crate) arrived: Nanos,
     pub(crate) since: Nanos,
 }
@@ -146,7 +154,6 @@ impl Host {
             mask: ring - 1,
             ring_shift: ring.ilog2(),
             slots: vec![Slot::default(); queues as usize * usize::from(ring)],
-            heads: vec![Head::default(); queues as usize],
             flows: vec![Flow::default(); queues as usize],
             free: (0..queues).rev().collect(),
             cut,
@@ -161,8 +168,8 @@ impl Host {
         let id = self.free.pop()?;
         let flow = &mut self.flows[id as usize];
         let Flow { tail, .. } = *flow; // indices go on where the last owner left them
-        *flow = Flow { tail, done: tail, open: true, tenant, ..Flow::default() };
-        self.heads[id as usize] = Head { head: tail, seen: tail, bundle, ..Head::default() };
+        let indices = Flow { head: tail, seen: tail, tail, done: tail, ..Flow::default() };
+        *flow = Flow { bundle, tenant, open: true, ..indices };
         Some(QueueId(id))
     }
 
@@ -186,55 +193,58 @@ impl Host {
         (0..).map(QueueId).zip(&self.flows).filter_map(|(id, flow)| flow.open.then_some(id))
     }
 
+    /// The bundle of an open flow queue.
     #[inline]
-    pub(crate) fn bundle(&self, queue: QueueId) -> u32 {
-        self.heads[queue.0 as usize].bundle
-    }
-
-    #[inline]
-    pub(crate) fn tenant(&self, queue: QueueId) -> u32 {
-        self.flows[queue.0 as usize].tenant
+    pub(crate) fn bundle(&self, queue: QueueId) -> Option<u32> {
+        self.flows.get(queue.0 as usize).filter(|flow| flow.open).map(|flow| flow.bundle)
     }
 
     pub(crate) fn rehome(&mut self, queue: QueueId, bundle: u32, tenant: u32) {
-        self.heads[queue.0 as usize].bundle = bundle;
-        self.flows[queue.0 as usize].tenant = tenant;
+        let flow = &mut self.flows[queue.0 as usize];
+        (flow.bundle, flow.tenant, flow.deficit) = (bundle, tenant, 0);
     }
 
     pub(crate) fn set_tag(&mut self, queue: QueueId, tag: u32) {
         self.flows[queue.0 as usize].tag = tag;
     }
 
-    /// Whether the descriptor makes sense and its ring has room.
+    /// Writes a descriptor, if it makes sense, its ring has room and its owner may hold one more.
     #[inline]
-    pub(crate) fn accepts(&self, queue: QueueId, descriptor: &Descriptor) -> Result<(), Refusal> {
-        let flow = self.flows.get(queue.0 as usize).filter(|flow| flow.open).ok_or(Refusal::NoQueue)?;
+    pub(crate) fn write(
+        &mut self,
+        queue: QueueId,
+        descriptor: &Descriptor,
+        accounts: &mut Accounts,
+    ) -> Result<(), Refusal> {
+        let flow = self.flows.get_mut(queue.0 as usize).filter(|flow| flow.open).ok_or(Refusal::NoQueue)?;
         self.cut.accepts(descriptor)?;
-        if flow.tail.wrapping_sub(flow.done) > self.mask { Err(Refusal::FlowFull) } else { Ok(()) }
-    }
-
-    /// Writes a descriptor that [`Host::accepts`] has let pass.
-    #[inline]
-    pub(crate) fn write(&mut self, queue: QueueId, descriptor: &Descriptor) {
-        let flow = &mut self.flows[queue.0 as usize];
         let tail = flow.tail;
+        if tail.wrapping_sub(flow.done) > self.mask {
+            return Err(Refusal::FlowFull);
+        }
+        accounts.take(flow.tenant)?;
         flow.tail = tail.wrapping_add(1);
         let tag = if descriptor.tag == 0 { flow.tag } else { descriptor.tag };
         let Descriptor { addr, len, segment, header, .. } = *descriptor;
         let at = self.at(queue, tail);
         self.slots[at] = Slot { addr, arrived: 0, len, arrival: 0, segment, header, tag };
+        Ok(())
+    }
+
+    /// The tenant of a flow queue.
+    pub(crate) fn tenant(&self, queue: QueueId) -> Option<u32> {
+        self.flows.get(queue.0 as usize).filter(|flow| flow.open).map(|flow| flow.tenant)
     }
 
     /// A doorbell: stamps what is new, and says how many descriptors and bytes that is and whether the flow queue
     /// was empty.
     #[inline]
     pub(crate) fn take_new(&mut self, queue: QueueId, now: Nanos, arrivals: &mut u64) -> (u32, u64, bool) {
-        let Head { head, seen, .. } = self.heads[queue.0 as usize];
-        let tail = self.flows[queue.0 as usize].tail;
-        let (mut at, mut bytes) = (seen, 0);
-        while at != tail {
-            let index = self.at(queue, at);
-            let slot = &mut self.slots[index];
+        let flow = &mut self.flows[queue.0 as usize];
+        let (mut at, mut bytes) = (flow.seen, 0);
+        let first = (queue.0 as usize) << self.ring_shift;
+        while at != flow.tail {
+            let slot = &mut self.slots[first | usize::from(at & self.mask)];
             #[expect(clippy::cast_possible_truncation, reason = "the low half; `arrival` restores the rest")]
             let low = *arrivals as u32;
             (slot.arrived, slot.arrival) = (now.as_u64(), low);
@@ -242,10 +252,10 @@ impl Host {
             bytes += u64::from(slot.len);
             at = at.wrapping_add(1);
         }
-        self.heads[queue.0 as usize].seen = tail;
-        let (new, was_empty) = (tail.wrapping_sub(seen), head == seen);
+        let (new, was_empty) = (at.wrapping_sub(flow.seen), flow.head == flow.seen);
+        flow.seen = at;
         if was_empty && new > 0 {
-            self.flows[queue.0 as usize].since = now;
+            flow.since = now;
             self.load_head(queue);
         }
         (new.into(), bytes, was_empty)
@@ -254,13 +264,13 @@ impl Host {
     /// Bytes that the next pull will be charged.
     #[inline]
     pub(crate) fn charge(&self, queue: QueueId) -> u32 {
-        self.heads[queue.0 as usize].charge
+        self.flows[queue.0 as usize].charge
     }
 
     /// Number of the head among all arrivals; `arrivals` is how many there have been.
     #[inline]
     pub(crate) fn arrival(&self, queue: QueueId, arrivals: u64) -> u64 {
-        let low = u64::from(self.heads[queue.0 as usize].arrival);
+        let low = u64::from(self.flows[queue.0 as usize].arrival);
         let high = arrivals & !u64::from(u32::MAX);
         if (high | low) <= arrivals { high | low } else { (high | low).saturating_sub(1 << 32) }
     }
@@ -268,79 +278,117 @@ impl Host {
     /// When the head should have left, given its class's default.
     #[inline]
     pub(crate) fn deadline(&self, queue: QueueId, default: u64) -> u64 {
-        let slot = &self.slots[self.at(queue, self.heads[queue.0 as usize].head)];
+        let slot = &self.slots[self.at(queue, self.flows[queue.0 as usize].head)];
         let wait = if slot.tag == 0 { default } else { u64::from(slot.tag) * 1_000 };
         slot.arrived.saturating_add(wait)
     }
 
     #[inline]
     pub(crate) fn holds_packets(&self, queue: QueueId) -> bool {
-        let Head { head, seen, .. } = self.heads[queue.0 as usize];
-        head != seen
+        let flow = &self.flows[queue.0 as usize];
+        flow.head != flow.seen
     }
 
-    /// Takes the next pull off the head and moves on; says whether the flow queue holds more.
+    /// Takes the next pull off the head and moves on.
     #[inline]
-    pub(crate) fn pull(&mut self, queue: QueueId, now: Nanos) -> (Pull, bool) {
-        let head = self.heads[queue.0 as usize].head;
-        let slot = self.slots[self.at(queue, head)];
+    pub(crate) fn pull(&mut self, queue: QueueId, now: Nanos) -> Pull {
         let flow = &mut self.flows[queue.0 as usize];
-        let piece = self.cut.piece(&slot, flow.offset);
-        let pull = Pull {
+        let first = (queue.0 as usize) << self.ring_shift;
+        let slot = &self.slots[first | usize::from(flow.head & self.mask)];
+        let piece = self.cut.piece(slot, flow.offset);
+        let mut pull = Pull {
             addr: slot.addr,
             offset: flow.offset,
             len: piece.len,
             segment: slot.segment,
             header: slot.header,
             frames: piece.frames,
-            last: piece.last,
+            charge: piece.charge,
             descriptor_len: slot.len,
+            last: piece.last,
+            more: true,
             arrived: Nanos::new(slot.arrived),
             since: flow.since,
         };
         if piece.last {
             (flow.offset, flow.since) = (0, now);
-            self.heads[queue.0 as usize].head = head.wrapping_add(1);
+            flow.head = flow.head.wrapping_add(1);
+            pull.more = flow.head != flow.seen;
         } else {
             flow.offset += piece.payload;
         }
-        let more = self.holds_packets(queue);
-        if more {
+        if pull.more {
             self.load_head(queue);
         }
-        (pull, more)
+        pull
+    }
+
+    /// A turn is used: says whether the flow queue's turn is over.
+    #[inline]
+    pub(crate) fn use_turn(&mut self, queue: QueueId, len: u32, quantum: i32) -> bool {
+        let flow = &mut self.flows[queue.0 as usize];
+        if flow.deficit <= 0 {
+            flow.deficit = flow.deficit.saturating_add(quantum).max(1); // its turn began with this packet
+        }
+        flow.deficit = flow.deficit.saturating_sub_unsigned(len);
+        if flow.head == flow.seen {
+            flow.deficit = flow.deficit.min(0); // an idle one saves nothing up, and takes its debt along
+        }
+        flow.deficit <= 0
     }
 
     /// Descriptors that are not completed.
     pub(crate) fn held(&self, queue: QueueId) -> u32 {
-        let Flow { tail, done, .. } = self.flows[queue.0 as usize];
-        tail.wrapping_sub(done).into()
+        let flow = &self.flows[queue.0 as usize];
+        flow.tail.wrapping_sub(flow.done).into()
     }
 
     /// Descriptors, and their bytes, that a doorbell told of and that have not left.
     pub(crate) fn backlog(&self, queue: QueueId) -> (u64, u64) {
-        let Head { head, seen, .. } = self.heads[queue.0 as usize];
+        let Flow { head, seen, .. } = self.flows[queue.0 as usize];
         let waiting = seen.wrapping_sub(head);
         let bytes =
             (0..waiting).map(|n| u64::from(self.slots[self.at(queue, head.wrapping_add(n))].len)).sum();
         (waiting.into(), bytes)
     }
 
-    /// The oldest descriptor that has left may be written again.
+    /// The oldest descriptor that has left may be written again; its tenant.
     #[inline]
-    pub(crate) fn release(&mut self, queue: QueueId) {
+    pub(crate) fn release(&mut self, queue: QueueId) -> u32 {
         let flow = &mut self.flows[queue.0 as usize];
         flow.done = flow.done.wrapping_add(1);
+        flow.tenant
     }
 
     #[inline]
     pub(crate) fn load_head(&mut self, queue: QueueId) {
-        let head = self.heads[queue.0 as usize].head;
-        let slot = &self.slots[self.at(queue, head)];
-        let offset = self.flows[queue.0 as usize].offset;
-        let (charge, arrival) = (self.cut.piece(slot, offset).charge, slot.arrival);
-        let entry = &mut self.heads[queue.0 as usize];
-        (entry.charge, entry.arrival) = (charge, arrival);
+        let flow = &mut self.flows[queue.0 as usize];
+        let first = (queue.0 as usize) << self.ring_shift;
+        let slot = &self.slots[first | usize::from(flow.head & self.mask)];
+        flow.charge = self.cut.piece(slot, flow.offset).charge;
+        flow.arrival = slot.arrival;
+    }
+
+    /// Brings a flow queue into the cache.
+    #[inline]
+    pub(crate) fn prefetch(&self, queue: QueueId) {
+        prefetch_index(&self.flows, queue.0 as usize);
+    }
+
+    /// Brings the head descriptor of a flow queue, itself in the cache, into it as well.
+    #[inline]
+    pub(crate) fn prefetch_head(&self, queue: QueueId) {
+        if let Some(flow) = self.flows.get(queue.0 as usize) {
+            prefetch_index(&self.slots, self.at(queue, flow.head));
+        }
+    }
+
+    /// Brings the place for the next descriptor of a flow queue, itself in the cache, into it as well.
+    #[inline]
+    pub(crate) fn prefetch_tail(&self, queue: QueueId) {
+        if let Some(flow) = self.flows.get(queue.0 as usize) {
+            prefetch_index(&self.slots, self.at(queue, flow.tail));
+        }
     }
 
     #[inline]

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use plimsoll_policy::{FlowOrder, LimitId, NodeId, NodeKind, Placement, Program, Scope, TenantId};
+use plimsoll_policy::{LimitId, NodeId, NodeKind, Placement, Program, Scope, TenantId};
 use plimsoll_queues::{Pace, Wheel};
 use plimsoll_units::{Bytes, Nanos, Span};
 
@@ -16,9 +16,8 @@ use crate::bundle::{Bundle, Hold, MOST_HOLDS, Place};
 use crate::egress::{Link, Nic};
 use crate::host::{Cut, Host, QueueId, Refusal};
 use crate::limit::Limit;
-use crate::order::drr::Turns;
 use crate::stats::{ClassCounters, EngineStats, LimitCounters, NodeRank, TenantCounters};
-use crate::tree::{Forest, Seat};
+use crate::tree::{Adoption, Forest, Seat};
 
 /// Sizes of the engine; they decide its memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,19 +44,14 @@ impl Default for Config {
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub(crate) root: u32,
-    largest: u64,
+    pub(crate) largest: u64,
+    /// Bytes of a flow queue's turn, in classes that take turns.
+    pub(crate) quantum: i32,
     /// For each node of the policy: the node of the main tree, and its copies behind limits.
     places: Vec<Vec<u32>>,
-    classes: Vec<ClassLayout>,
     bundles: HashMap<Placement, u32>,
+    by_class: Vec<Vec<u32>>,
     copies: HashMap<(LimitId, NodeId), u32>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct ClassLayout {
-    order: FlowOrder,
-    /// Whether some order on the way to a root looks at this class's packets.
-    ranks_packets: bool,
 }
 
 /// Slots of the wheel and the span of each: a horizon of 67 ms, beyond which entries are looked at once per horizon.
@@ -65,24 +59,6 @@ const WHEEL_SLOTS: usize = 1 << 16;
 const WHEEL_GRAIN: Span = Span::ns(1_024);
 
 impl Layout {
-    #[inline]
-    pub(crate) fn flow_order(&self, class: NodeId) -> FlowOrder {
-        self.classes[class.0 as usize].order
-    }
-
-    #[inline]
-    pub(crate) fn ranks_packets(&self, class: NodeId) -> bool {
-        self.classes[class.0 as usize].ranks_packets
-    }
-
-    #[inline]
-    pub(crate) fn default_wait(&self, class: NodeId) -> u64 {
-        match self.flow_order(class) {
-            FlowOrder::Lstf(default) | FlowOrder::Edf(default) => default.as_u64(),
-            FlowOrder::Fifo | FlowOrder::Drr => 0,
-        }
-    }
-
     pub(crate) fn knows(&self, node: NodeId) -> bool {
         (node.0 as usize) < self.places.len()
     }
@@ -99,7 +75,6 @@ impl Nic {
         let cut = cut_of(program, config.pull);
         let largest = cut.largest();
         let (forest, layout) = plant(program, largest);
-        let quantum = i32::try_from(largest).unwrap_or(i32::MAX);
         Self {
             program: program.clone(),
             host: Host::new(config.queues, config.ring, cut),
@@ -108,11 +83,10 @@ impl Nic {
             bundles: Vec::new(),
             limits: program.limits.iter().map(|limit| Limit::new(limit, largest)).collect(),
             wheel: Wheel::new(program.limits.len(), WHEEL_SLOTS, WHEEL_GRAIN),
-            turns: Turns::with_entries(config.queues as usize, quantum),
             layout,
             link: Link { pace: Pace::new(program.link), catch_up: config.catch_up },
             arrivals: 0,
-            classes: vec![ClassCounters::default(); program.nodes.len()],
+            classes: vec![[0; Refusal::COUNT]; program.nodes.len()],
             completions: VecDeque::with_capacity(config.descriptors as usize),
             stats: EngineStats::default(),
             config: config.clone(),
@@ -132,12 +106,11 @@ impl Nic {
 
     /// Closes a flow queue, unless it holds something.
     pub fn close_queue(&mut self, queue: QueueId) -> bool {
-        if !self.host.is_open(queue) {
-            return false;
-        }
         let bundle = self.host.bundle(queue);
         let closed = self.host.close(queue);
-        self.bundles[bundle as usize].members -= u32::from(closed);
+        if let Some(bundle) = bundle {
+            self.bundles[bundle as usize].members -= u32::from(closed);
+        }
         closed
     }
 
@@ -153,10 +126,6 @@ impl Nic {
         self.config = old.config.clone();
         let cut = cut_of(program, self.config.pull);
         self.host.set_cut(cut);
-        self.turns = Turns::with_entries(
-            self.config.queues as usize,
-            i32::try_from(cut.largest()).unwrap_or(i32::MAX),
-        );
         self.arrivals = old.arrivals;
         self.stats = old.stats;
         self.link.pace = old.link.pace;
@@ -190,9 +159,9 @@ impl Nic {
         self.bundles[bundle as usize].join();
         self.accounts.charge(tenant, self.host.held(queue));
         let (packets, bytes) = self.host.backlog(queue);
-        let counters = &mut self.classes[class.0 as usize];
-        counters.backlog_packets += packets;
-        counters.backlog_bytes += bytes;
+        let done = &mut self.bundles[bundle as usize].done;
+        done.backlog_packets += packets;
+        done.backlog_bytes += bytes;
         if self.host.holds_packets(queue) {
             self.host.load_head(queue);
             self.join(bundle, queue, now);
@@ -213,25 +182,29 @@ impl Nic {
         }
         let id = u32::try_from(self.bundles.len()).ok()?;
         let place = self.layout.places(placement.class)[0];
-        let seat = self.hang(place, id, order);
+        let Adoption { seat, first } = self.forest.adopt(place, id, order);
         let holds = placement.limits.iter().map(|&limit| Hold { limit: limit.0, seat: None }).collect();
         self.bundles.push(Bundle::new(placement.class, order, seat, holds));
+        self.bundles[id as usize].ranks_packets = self.forest.ranks_packets(seat);
+        if let Some((first, seat)) = first {
+            self.bundles[first as usize].seat = seat;
+            self.reseat(first, seat, self.bundles[first as usize].place == Place::Tree);
+        }
         for (index, &limit) in placement.limits.iter().enumerate() {
             self.share(limit, id, index);
         }
         self.layout.bundles.insert(placement.clone(), id);
+        self.layout.by_class[placement.class.0 as usize].push(id);
         Some(id)
     }
 
-    /// Hangs a bundle below a class. When it is the second one there, the first may have to enter the new order.
-    fn hang(&mut self, class: u32, bundle: u32, order: FlowOrder) -> Seat {
-        let seat = self.forest.adopt(class, bundle, order);
-        if seat.slot == 1 && self.forest.is_active(class) {
-            let first = self.forest.bundle_at(class, 0);
+    /// The first bundle of a class was moved below it, as there is a second one now.
+    fn reseat(&mut self, first: u32, seat: Seat, active: bool) {
+        self.bundles[first as usize].ranks_packets = true;
+        if active {
             let entrant = self.entrant(first);
-            self.forest.enter_first(class, &entrant);
+            self.forest.enter_first(seat, &entrant);
         }
-        seat
     }
 
     /// One more bundle behind a limit. From the second on, the policy restricted to them decides who goes.
@@ -253,7 +226,7 @@ impl Nic {
         let holds = &self.bundles[bundle as usize].holds;
         let Some(index) = holds.iter().position(|hold| hold.limit == limit.0) else { return };
         self.restrict_at(limit, bundle, index);
-        let Bundle { place, .. } = self.bundles[bundle as usize];
+        let place = self.bundles[bundle as usize].place;
         if place == Place::Waits(u8::try_from(index).expect("at most MOST_HOLDS"))
             && let Some(seat) = self.bundles[bundle as usize].holds[index].seat
         {
@@ -263,10 +236,18 @@ impl Nic {
     }
 
     fn restrict_at(&mut self, limit: LimitId, bundle: u32, index: usize) {
-        let class = self.bundles[bundle as usize].class;
+        let Bundle { class, order, .. } = self.bundles[bundle as usize];
         let copy = self.copy_for(limit, class);
-        let seat = self.hang(copy, bundle, self.layout.flow_order(class));
+        let Adoption { seat, first } = self.forest.adopt(copy, bundle, order);
         self.bundles[bundle as usize].holds[index].seat = Some(seat);
+        self.bundles[bundle as usize].ranks_packets |= self.forest.ranks_packets(seat);
+        if let Some((first, seat)) = first {
+            let holds = &mut self.bundles[first as usize].holds;
+            let Some(index) = holds.iter().position(|hold| hold.limit == limit.0) else { return };
+            holds[index].seat = Some(seat);
+            let waits = Place::Waits(u8::try_from(index).expect("at most MOST_HOLDS"));
+            self.reseat(first, seat, self.bundles[first as usize].place == waits);
+        }
     }
 
     /// The copy of a policy node behind a limit, with all that lies between it and the limit's root.
@@ -296,7 +277,16 @@ impl Nic {
     /// What a class has done since the policy was installed.
     #[must_use]
     pub fn class_counters(&self, class: NodeId) -> ClassCounters {
-        self.classes.get(class.0 as usize).copied().unwrap_or_default()
+        let refused = self.classes.get(class.0 as usize).copied().unwrap_or_default();
+        let bundles = self.layout.by_class.get(class.0 as usize).map_or(&[][..], Vec::as_slice);
+        let bundles = bundles.iter().map(|&id| &self.bundles[id as usize]);
+        bundles.fold(ClassCounters { refused, ..ClassCounters::default() }, |sum, bundle| ClassCounters {
+            packets: sum.packets + bundle.done.packets,
+            bytes: sum.bytes + bundle.done.bytes,
+            backlog_packets: sum.backlog_packets + bundle.done.backlog_packets,
+            backlog_bytes: sum.backlog_bytes + bundle.done.backlog_bytes,
+            ..sum
+        })
     }
 
     /// What a limit has done since the policy was installed.
@@ -368,21 +358,15 @@ fn plant(program: &Program, largest: u64) -> (Forest, Layout) {
         let parent = program.node(id).parent.map(|above| places[above.0 as usize][0]);
         places.push(vec![forest.add(program, id, parent, largest, true)]);
     }
-    let classes = (0..).map(NodeId).take(program.nodes.len()).map(|id| class_layout(program, id)).collect();
-    let layout =
-        Layout { root: 0, largest, places, classes, bundles: HashMap::new(), copies: HashMap::new() };
-    (forest, layout)
-}
-
-fn class_layout(program: &Program, id: NodeId) -> ClassLayout {
-    let order = match program.node(id).kind {
-        NodeKind::Class(order) => order,
-        _ => FlowOrder::Fifo,
+    let quantum = i32::try_from(largest).unwrap_or(i32::MAX);
+    let layout = Layout {
+        root: 0,
+        largest,
+        quantum,
+        places,
+        bundles: HashMap::new(),
+        by_class: vec![Vec::new(); program.nodes.len()],
+        copies: HashMap::new(),
     };
-    let above = program
-        .path(id)
-        .any(|id| matches!(program.node(id).kind, NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf));
-    // A class with several bundles orders them by their heads too, whatever lies above it.
-    let several = !program.limits.is_empty();
-    ClassLayout { order, ranks_packets: above || several }
+    (forest, layout)
 }

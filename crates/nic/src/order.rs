@@ -81,7 +81,7 @@ impl Order {
             Self::Priority(children) => children.insert(slot as usize),
             Self::Exact(order) => order.insert(slot, returning),
             Self::Grouped(order) => order.insert(slot, returning),
-            Self::Drr(order) => order.turns.insert(&mut order.round, slot, returning),
+            Self::Drr(order) => order.turns.insert(&mut order.round, slot),
             Self::Ranked(order) => order.set(entrant.bundle, entrant.head),
         }
     }
@@ -130,7 +130,7 @@ impl Order {
                 (false, true) => {}
                 (false, false) => order.remove(slot),
             },
-            Self::Drr(order) => order.settle(slot, len, outcome.parked(), stays),
+            Self::Drr(order) => order.settle(slot, len, outcome.idle, stays),
             Self::Ranked(order) => {
                 if outcome.remains {
                     order.set(outcome.entrant.bundle, outcome.entrant.head);
@@ -138,6 +138,15 @@ impl Order {
                     order.remove(outcome.entrant.bundle);
                 }
             }
+        }
+    }
+
+    /// The child that stands `ahead` places behind `slot`, where an order keeps a row.
+    #[inline]
+    pub(crate) fn upcoming(&self, slot: u32, ahead: usize) -> Option<u32> {
+        match self {
+            Self::Grouped(order) => order.upcoming(slot, ahead),
+            _ => None,
         }
     }
 
@@ -172,12 +181,8 @@ pub(crate) struct Settlement {
     pub(crate) len: u64,
     /// Whether it stays in this tree.
     pub(crate) remains: bool,
-}
-
-impl Settlement {
-    fn parked(&self) -> bool {
-        self.len == 0
-    }
+    /// Whether it leaves because it holds no packets.
+    pub(crate) idle: bool,
 }
 
 impl Rounds {
@@ -187,12 +192,12 @@ impl Rounds {
     }
 
     #[inline]
-    fn settle(&mut self, slot: u32, len: u64, parked: bool, stays: bool) {
+    fn settle(&mut self, slot: u32, len: u64, idle: bool, stays: bool) {
         if len > 0 {
             self.turns.charge(&mut self.round, slot, u32::try_from(len).unwrap_or(u32::MAX));
         }
         if !stays {
-            self.turns.remove(&mut self.round, slot, parked);
+            self.turns.remove(&mut self.round, slot, idle);
         }
     }
 }

@@ -29,7 +29,6 @@ pub(crate) struct Node {
     active: u32,
     /// Whether the last pick was owed to a guarantee.
     guaranteed: bool,
-    is_class: bool,
     /// Whether a node above orders by packets, so that it must hear of each bundle.
     ranked_above: bool,
     order: Order,
@@ -48,11 +47,21 @@ pub(crate) struct Pick {
 /// Where a bundle hangs in a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seat {
-    pub(crate) class: u32,
+    pub(crate) node: u32,
     pub(crate) slot: u32,
 }
 
+/// What hanging up a bundle changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Adoption {
+    pub(crate) seat: Seat,
+    /// The class's first bundle and its new seat, when this is the second.
+    pub(crate) first: Option<(u32, Seat)>,
+}
+
 pub(crate) const NONE: u32 = u32::MAX;
+/// Marks a child that is a bundle, not a node.
+const BUNDLE: u32 = 1 << 31;
 
 impl Forest {
     /// Adds a node for `id` of the policy below `parent` (a node of this forest), and returns it.
@@ -80,7 +89,6 @@ impl Forest {
             slot: u32::try_from(slot).expect("fewer children than u32 holds"),
             active: 0,
             guaranteed: false,
-            is_class: matches!(program.node(id).kind, NodeKind::Class(_)),
             ranked_above,
             order: order_of(program, id, largest),
             guarantee: if minima { guarantee_of(program, id, largest) } else { None },
@@ -89,59 +97,83 @@ impl Forest {
         index
     }
 
-    /// Hangs a bundle below the class `class` of this forest.
-    pub(crate) fn adopt(&mut self, class: u32, bundle: u32, flow_order: FlowOrder) -> Seat {
-        let node = &mut self.nodes[class as usize];
-        let slot = u32::try_from(node.children.len()).expect("fewer bundles than u32 holds");
-        node.children.push(bundle);
-        if slot == 1 {
-            self.start_ordering(class, flow_order);
-        } else if let Order::Bundles(order) = &mut self.nodes[class as usize].order {
+    /// Hangs a bundle below the class `class` of this forest. A class with one bundle has nothing to decide: the
+    /// bundle takes its place below the class's parent. Says where the class's first bundle hangs now.
+    pub(crate) fn adopt(&mut self, class: u32, bundle: u32, flow_order: FlowOrder) -> Adoption {
+        let Node { parent, slot: class_slot, .. } = self.nodes[class as usize];
+        let slot =
+            u32::try_from(self.nodes[class as usize].children.len()).expect("fewer bundles than u32 holds");
+        self.nodes[class as usize].children.push(bundle | BUNDLE);
+        let seat = Seat { node: class, slot };
+        if slot == 0 && parent != NONE {
+            self.nodes[parent as usize].children[class_slot as usize] = bundle | BUNDLE;
+            let seat = Seat { node: parent, slot: class_slot };
+            self.announce(seat, bundle);
+            return Adoption { seat, first: None };
+        }
+        let first = (slot == 1).then(|| self.start_ordering(class, flow_order));
+        if let Order::Bundles(order) = &mut self.nodes[class as usize].order {
             order.adopt();
         }
-        self.announce(class, bundle);
-        Seat { class, slot }
+        self.announce(seat, bundle);
+        Adoption { seat, first }
     }
 
-    /// A class gets its second bundle: from now on there is something to decide.
-    fn start_ordering(&mut self, class: u32, flow_order: FlowOrder) {
+    /// A class gets its second bundle: from now on there is something to decide, and the first hangs below it.
+    fn start_ordering(&mut self, class: u32, flow_order: FlowOrder) -> (u32, Seat) {
         let mut order = Bundles::new(flow_order);
         order.adopt();
-        order.adopt();
-        self.nodes[class as usize].order = Order::Bundles(Box::new(order));
+        let Node { parent, slot, .. } = self.nodes[class as usize];
+        if parent != NONE {
+            self.nodes[parent as usize].children[slot as usize] = class;
+        }
+        let node = &mut self.nodes[class as usize];
+        node.order = Order::Bundles(Box::new(order));
+        (node.children[0] & !BUNDLE, Seat { node: class, slot: 0 })
     }
 
-    /// Whether the class was deciding nothing while its only bundle was active: then that one must be entered anew.
+    /// Enters a bundle that is active already into the order that its class has just been given.
+    pub(crate) fn enter_first(&mut self, seat: Seat, entrant: &Entrant) {
+        let node = &mut self.nodes[seat.node as usize];
+        node.order.insert(seat.slot, entrant, false);
+        node.active = 1;
+    }
+
     pub(crate) fn is_active(&self, node: u32) -> bool {
         self.nodes[node as usize].active > 0
     }
 
-    /// Enters a bundle that is active already into the order that its class has just been given.
-    pub(crate) fn enter_first(&mut self, class: u32, entrant: &Entrant) {
-        self.nodes[class as usize].order.insert(0, entrant, false);
-    }
-
-    pub(crate) fn bundle_at(&self, class: u32, slot: u32) -> u32 {
-        self.nodes[class as usize].children[slot as usize]
-    }
-
-    fn announce(&mut self, class: u32, bundle: u32) {
-        let mut at = class;
+    /// Orders that look at packets learn below which of their children the bundle lies.
+    fn announce(&mut self, seat: Seat, bundle: u32) {
+        let Seat { node: mut at, mut slot } = seat;
         while at != NONE {
-            let Node { parent, slot, .. } = self.nodes[at as usize];
-            if parent != NONE
-                && let Order::Ranked(order) = &mut self.nodes[parent as usize].order
-            {
+            let node = &mut self.nodes[at as usize];
+            if let Order::Ranked(order) = &mut node.order {
                 order.adopt(bundle, slot);
             }
-            at = parent;
+            (at, slot) = (node.parent, node.slot);
         }
+    }
+
+    /// Whether some order on the way from the seat to its root looks at packets.
+    pub(crate) fn ranks_packets(&self, seat: Seat) -> bool {
+        let node = &self.nodes[seat.node as usize];
+        node.ranked_above || matches!(node.order, Order::Ranked(_) | Order::Bundles(_))
+    }
+
+    /// A bundle that is likely to be picked soon after the one in this seat.
+    #[inline]
+    pub(crate) fn upcoming(&self, seat: Seat, ahead: usize) -> Option<u32> {
+        let node = &self.nodes[seat.node as usize];
+        let slot = node.order.upcoming(seat.slot, ahead)?;
+        let child = node.children[slot as usize];
+        (child & BUNDLE != 0 && child != NONE).then_some(child & !BUNDLE)
     }
 
     /// Makes a bundle active below its class. One that returns from a limit keeps its earlier rank.
     #[inline]
     pub(crate) fn activate(&mut self, seat: Seat, entrant: &Entrant, returning: bool, now: Nanos) {
-        let Seat { class: mut at, mut slot } = seat;
+        let Seat { node: mut at, mut slot } = seat;
         let mut newly = true;
         loop {
             let node = &mut self.nodes[at as usize];
@@ -175,8 +207,8 @@ impl Forest {
             node.guaranteed = promised.is_some();
             let slot = promised.or_else(|| node.order.pick())?;
             let child = node.children[slot as usize];
-            if node.is_class {
-                return Some(Pick { bundle: child, seat: Seat { class: at, slot } });
+            if child & BUNDLE != 0 {
+                return Some(Pick { bundle: child & !BUNDLE, seat: Seat { node: at, slot } });
             }
             at = child;
         }
@@ -185,7 +217,7 @@ impl Forest {
     /// Tells every node on the way up what became of the bundle that [`Forest::pick`] returned last.
     #[inline]
     pub(crate) fn settle(&mut self, seat: Seat, outcome: &Settlement) {
-        let Seat { class: mut at, mut slot } = seat;
+        let Seat { node: mut at, mut slot } = seat;
         let mut stays = outcome.remains;
         loop {
             let node = &mut self.nodes[at as usize];
@@ -211,7 +243,7 @@ impl Forest {
 
     /// The bundle, active in this tree, has another head: orders that look at packets must know.
     pub(crate) fn new_head(&mut self, seat: Seat, entrant: &Entrant) {
-        let Seat { class: mut at, mut slot } = seat;
+        let Seat { node: mut at, mut slot } = seat;
         loop {
             let node = &mut self.nodes[at as usize];
             if matches!(node.order, Order::Ranked(_) | Order::Bundles(_)) {

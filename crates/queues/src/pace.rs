@@ -14,13 +14,22 @@ pub struct Pace {
     /// Bit-nanoseconds beyond `at`, less than `rate`.
     rest: u64,
     rate: u64,
+    /// What the last length took: frames of one length follow each other, and a division is the dearest step.
+    memo: Memo,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Memo {
+    len: u64,
+    ns: u64,
+    rest: u64,
 }
 
 impl Pace {
     /// A clock that owes nothing.
     #[must_use]
     pub fn new(rate: BitRate) -> Self {
-        Self { at: 0, rest: 0, rate: rate.get() }
+        Self { at: 0, rest: 0, rate: rate.get(), memo: Memo::default() }
     }
 
     /// The rate.
@@ -47,16 +56,21 @@ impl Pace {
     /// Charges `len`, at most 2^30 bytes.
     #[inline]
     pub fn charge(&mut self, len: Bytes) {
-        let bit_nanos = (len.as_u64() * 8 * NS_PER_SEC).saturating_add(self.rest);
-        self.at = self.at.saturating_add(bit_nanos / self.rate);
-        self.rest = bit_nanos % self.rate;
+        if self.memo.len != len.as_u64() {
+            let bit_nanos = len.as_u64() * 8 * NS_PER_SEC;
+            self.memo = Memo { len: len.as_u64(), ns: bit_nanos / self.rate, rest: bit_nanos % self.rate };
+        }
+        let (rest, wrapped) = self.rest.overflowing_add(self.memo.rest);
+        let carry = wrapped || rest >= self.rate;
+        self.rest = if carry { rest.wrapping_sub(self.rate) } else { rest };
+        self.at = self.at.saturating_add(self.memo.ns + u64::from(carry));
     }
 
     /// Goes on at another rate from `now`: what is still owed is earned at the new one.
     pub fn change_rate(&mut self, rate: BitRate, now: Nanos) {
         let owed = u128::from(self.at.saturating_sub(now.as_u64())) * u128::from(self.rate)
             + u128::from(if self.at >= now.as_u64() { self.rest } else { 0 });
-        self.rate = rate.get();
+        (self.rate, self.memo) = (rate.get(), Memo::default());
         if owed > 0 {
             let wait = owed / u128::from(self.rate);
             self.at = now.as_u64().saturating_add(u64::try_from(wait).unwrap_or(u64::MAX));

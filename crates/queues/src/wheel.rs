@@ -19,6 +19,8 @@ pub struct Wheel {
     entries: Vec<Entry>,
     /// The slot, counted from time zero, before which nothing is left.
     cursor: u64,
+    /// Nothing is due before this moment: most calls end here.
+    quiet_until: u64,
     len: usize,
 }
 
@@ -46,6 +48,7 @@ impl Wheel {
             occupied: Bits::new(slots),
             entries: vec![IDLE; ids],
             cursor: 0,
+            quiet_until: u64::MAX,
             len: 0,
         }
     }
@@ -68,6 +71,7 @@ impl Wheel {
         self.remove(id);
         self.len += 1;
         self.entries[id as usize].due = due.as_u64();
+        self.quiet_until = self.quiet_until.min(due.as_u64());
         self.link(id);
     }
 
@@ -96,6 +100,9 @@ impl Wheel {
     /// Takes out the earliest id whose moment has come.
     #[inline]
     pub fn pop_due(&mut self, now: Nanos) -> Option<u32> {
+        if now.as_u64() < self.quiet_until {
+            return None;
+        }
         let now_slot = now.as_u64() >> self.shift;
         while self.len > 0 {
             let slot = self.first_slot();
@@ -109,12 +116,14 @@ impl Wheel {
                 continue;
             }
             if due > now.as_u64() {
+                self.quiet_until = due;
                 return None;
             }
             self.remove(id);
             return Some(id);
         }
         self.cursor = self.cursor.max(now_slot);
+        self.quiet_until = self.next_due().map_or(u64::MAX, Nanos::as_u64);
         None
     }
 

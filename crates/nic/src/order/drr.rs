@@ -49,10 +49,10 @@ impl Turns {
         self.entries[id as usize].quantum = quantum;
     }
 
-    /// Joins at the end; one that was taken out through no fault of its own joins at the front.
+    /// Joins at the end; one that was taken out in the middle of its turn goes on with it.
     #[inline]
-    pub(crate) fn insert(&mut self, round: &mut Round, id: u32, returning: bool) {
-        if returning && round.front != NONE {
+    pub(crate) fn insert(&mut self, round: &mut Round, id: u32) {
+        if self.entries[id as usize].deficit > 0 {
             self.link(round, id, NONE, round.front);
         } else {
             self.link(round, id, round.back, NONE);
@@ -60,11 +60,12 @@ impl Turns {
         self.begin_turn(round);
     }
 
+    /// Leaves the round; its turn is over only if it leaves because it is idle.
     #[inline]
-    pub(crate) fn remove(&mut self, round: &mut Round, id: u32, parked: bool) {
+    pub(crate) fn remove(&mut self, round: &mut Round, id: u32, idle: bool) {
         self.unlink(round, id);
         let entry = &mut self.entries[id as usize];
-        if !parked {
+        if idle {
             entry.deficit = entry.deficit.min(0); // an idle one saves nothing up, and takes its debt along
         }
         self.begin_turn(round);

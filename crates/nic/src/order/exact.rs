@@ -33,13 +33,13 @@ impl Exact {
     pub(crate) fn new(weights: &[u32], largest: u64) -> Self {
         assert!(weights.len() <= MOST_CHILDREN, "few enough children to look at each");
         let kids = weights.iter().map(|&w| Kid { start: 0, weight: Weight::new(w.into()) }).collect();
-        let total = Weight::new(weights.iter().map(|&w| u64::from(w)).sum());
+        let total = Weight::total(weights.iter().map(|&w| u64::from(w)).sum());
         Self { v: 0, total, active: 0, largest, kids }
     }
 
     pub(crate) fn set_weight(&mut self, slot: u32, weight: u32) {
         self.kids[slot as usize].weight = Weight::new(weight.into());
-        self.total = Weight::new(self.kids.iter().map(|kid| kid.weight.get()).sum());
+        self.total = Weight::total(self.kids.iter().map(|kid| kid.weight.get()).sum());
     }
 
     #[inline]

@@ -70,7 +70,7 @@ impl Grouped {
         let total: u64 = weights.iter().map(|&w| u64::from(w)).sum();
         let mut grouped = Self {
             v: 0,
-            total: Weight::new(total),
+            total: Weight::total(total),
             weights: total,
             largest,
             busy: 0,
@@ -91,7 +91,7 @@ impl Grouped {
         }
         let old = core::mem::replace(&mut self.kids[slot as usize].weight, Weight::new(weight.into()));
         self.weights = self.weights - old.get() + u64::from(weight);
-        self.total = Weight::new(self.weights);
+        self.total = Weight::total(self.weights);
         self.join_group(slot as usize);
         if queued {
             self.link(slot);
@@ -164,6 +164,15 @@ impl Grouped {
             }
         }
         best.map(|(_, index)| self.groups[index].first())
+    }
+
+    /// The child `ahead` places behind `slot` in the same row of equal starts.
+    #[inline]
+    pub(crate) fn upcoming(&self, mut slot: u32, ahead: usize) -> Option<u32> {
+        for _ in 0..ahead {
+            slot = self.kids.get(slot as usize)?.next;
+        }
+        (slot != NONE).then_some(slot)
     }
 
     pub(crate) fn rank(&self, slot: u32) -> u64 {

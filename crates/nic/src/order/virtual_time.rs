@@ -14,6 +14,13 @@ impl Weight {
         Self { weight, inverse: (1_u64 << 32).div_ceil(weight) }
     }
 
+    /// The sum of children's weights: its reciprocal is rounded down, so that V is never ahead of what was served
+    /// (behind is safe: V jumps to the first start).
+    pub(crate) fn total(weight: u64) -> Self {
+        let weight = weight.max(1);
+        Self { weight, inverse: (1_u64 << 32) / weight }
+    }
+
     pub(crate) fn get(self) -> u64 {
         self.weight
     }
