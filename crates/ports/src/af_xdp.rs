@@ -520,6 +520,11 @@ fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 
 fn refused(what: String, place: &str, error: io::Error) -> PortError {
     match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => PortError::Permission {
+            what,
+            place: place.to_owned(),
+            advice: "run as root of the host (a user namespace may load no BPF program), or use `af_packet`",
+        },
         Some(libc::EBUSY | libc::EEXIST) => PortError::Config {
             what: format!("{what} in {place}"),
             problem: "another XDP program or socket holds it; end that program, \

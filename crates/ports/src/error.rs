@@ -46,15 +46,14 @@ pub enum PortError {
     },
 
     /// The kernel refused for want of privilege.
-    #[error(
-        "{what} in {place}: permission denied; run as root or with CAP_NET_ADMIN and CAP_SYS_ADMIN, \
-         or in a user namespace of its own (`unshare -Urnm`)"
-    )]
+    #[error("{what} in {place}: permission denied; {advice}")]
     Permission {
         /// What was tried.
         what: String,
         /// Where.
         place: String,
+        /// Who may.
+        advice: &'static str,
     },
 
     /// The name is in use.
@@ -124,11 +123,18 @@ pub enum PortError {
 }
 
 impl PortError {
+    /// The kernel refused what a network administrator may do.
+    pub(crate) fn denied(what: impl Into<String>, place: impl Into<String>) -> Self {
+        let advice = "run as root or with CAP_NET_ADMIN and CAP_SYS_ADMIN, \
+                      or in a user namespace of its own (`unshare -Urnm`)";
+        Self::Permission { what: what.into(), place: place.into(), advice }
+    }
+
     /// Sorts the kernel's answer to `what`, tried in `place`, into the error that says most.
     pub(crate) fn system(what: impl Into<String>, place: impl Into<String>, source: io::Error) -> Self {
         let (what, place) = (what.into(), place.into());
         match source.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => Self::Permission { what, place },
+            Some(libc::EPERM | libc::EACCES) => Self::denied(what, place),
             _ => Self::System { what, place, source },
         }
     }

@@ -302,7 +302,7 @@ impl<'a> Links<'a> {
 /// The library's error, in this crate's words.
 pub(super) fn explain(what: &str, place: &str, error: &nlink::Error) -> PortError {
     if error.is_permission_denied() {
-        return PortError::Permission { what: what.to_owned(), place: place.to_owned() };
+        return PortError::denied(what, place);
     }
     let source = error.errno().map_or_else(
         || std::io::Error::other(error.to_string()),
