@@ -84,3 +84,16 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
         }
     }
 }
+
+#[test]
+fn the_operations_page_explains_every_reason() {
+    let page = fs::read_to_string(bench().root.join("docs/operations.md")).expect("docs/operations.md");
+    let names = plimsoll_wire::FrameError::ALL.iter().map(|reason| reason.name());
+    let names = names.chain(plimsoll_wire::VnetError::ALL.iter().map(|reason| reason.name()));
+    let names = names.chain(plimsoll_nic::Refusal::ALL.iter().map(|reason| reason.name()));
+    let names = names.chain(plimsoll_ports::DropReason::ALL.iter().map(|reason| reason.name()));
+    let names = names.chain(plimsoll_daemon::Loss::ALL.iter().map(|reason| reason.name()));
+    let names = names.chain(plimsoll_daemon::Event::ALL.iter().map(|event| event.name()));
+    let missing: Vec<&str> = names.filter(|name| !page.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "not in docs/operations.md: {missing:?}");
+}
