@@ -26,6 +26,10 @@ pub struct Swept {
 /// Removes the named namespaces and, in the process's own namespace, the interfaces that a dead
 /// process of this program left. Does nothing to those of living processes.
 ///
+/// Only what [`Netns::create`] and [`super::Links::add_veth`] make can be left behind by a process
+/// that is killed. TAPs, packet and AF_XDP sockets with their program, and anonymous namespaces end
+/// with the process. Interfaces inside other namespaces: see [`sweep_links`].
+///
 /// # Errors
 /// When something of a dead process is there and may not be removed.
 pub fn sweep() -> Result<Swept, PortError> {
