@@ -11,7 +11,7 @@ use crate::tools;
 use crate::traffic::{self, Job, Live, Side};
 use crate::world::{self, Drops, Setup, World};
 use crate::{Options, Progress, privileges};
-use plimsoll_scenario::{Results, Run, Scenario, System, SystemKind, WorkloadResult};
+use plimsoll_scenario::{Kind, Results, Run, Scenario, System, SystemKind, WorkloadResult};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -218,27 +218,24 @@ impl Lab<'_> {
         world: &mut World,
     ) -> Result<(), LabError> {
         let end = self.scenario.duration.as_u64();
-        let mut counted = vec![0; lives.len()];
         std::thread::sleep(clock.until(0));
-        let mut told = clock.now();
+        let (mut counted, mut told) = (carried(jobs, lives, world)?, clock.now());
         while clock.now() < end && !shared.halt.load(Ordering::Relaxed) {
             std::thread::sleep(TICK.min(clock.until(end)));
             if self.stop.load(Ordering::Relaxed) {
                 return Err(LabError::Interrupted);
             }
             world.check()?;
-            let now = clock.now();
-            let elapsed = Duration::from_nanos(now - told).as_secs_f64().max(1e-3);
-            let mut rates: BTreeMap<String, f64> = BTreeMap::new();
-            for ((job, live), counted) in jobs.iter().zip(lives).zip(&mut counted) {
-                let bytes = live.bytes.load(Ordering::Relaxed);
-                *rates.entry(job.workload.tenant.clone()).or_default() +=
-                    (bytes - *counted) as f64 * 8.0 / elapsed;
-                *counted = bytes;
-            }
-            told = now;
+            let (carried, now) = (carried(jobs, lives, world)?, clock.now());
+            let seconds = Duration::from_nanos(now - told).as_secs_f64().max(1e-3);
+            let rate = |(tenant, bytes): (&String, &u64)| {
+                let before = counted.get(tenant).unwrap_or(&0);
+                (tenant.clone(), bytes.saturating_sub(*before) as f64 * 8.0 / seconds)
+            };
+            let rates = carried.iter().map(rate).collect();
+            (counted, told) = (carried, now);
+            // An error means that nobody listens any more: the caller has panicked.
             let tick = Progress::Tick { elapsed: Duration::from_nanos(now), rates };
-            // Nobody listens any more: the caller has panicked.
             self.tell.send(tick).map_err(|_| LabError::Interrupted)?;
         }
         Ok(())
@@ -306,6 +303,24 @@ fn serve(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, LabError> 
 /// The side that connects: a real tool or ours.
 fn send(side: &Side<'_>) -> Result<WorkloadResult, LabError> {
     if tools::drives(&side.job.workload.kind) { tools::send(side) } else { traffic::send(side) }
+}
+
+/// Bytes of each tenant so far: across the uplink, or, for tenants with a tool that tells nothing while it runs, into
+/// their own device.
+fn carried(jobs: &[Job], lives: &[Live], world: &World) -> Result<BTreeMap<String, u64>, LabError> {
+    let silent = |job: &Job| matches!(job.workload.kind, Kind::Iperf3 { .. } | Kind::Sockperf { .. });
+    let mut bytes: BTreeMap<String, u64> = BTreeMap::new();
+    for (job, live) in jobs.iter().zip(lives) {
+        *bytes.entry(job.workload.tenant.clone()).or_default() += live.bytes.load(Ordering::Relaxed);
+    }
+    if jobs.iter().any(silent) {
+        let sent = world.sent()?;
+        for job in jobs.iter().filter(|job| silent(job)) {
+            let count = sent.get(&job.workload.tenant).copied().unwrap_or(0);
+            bytes.insert(job.workload.tenant.clone(), count);
+        }
+    }
+    Ok(bytes)
 }
 
 /// HTB may be missing from a kernel; that is a note and no failure.

@@ -75,9 +75,8 @@ fn read_report(side: &Side<'_>, report: &Value, begun: u64, udp: bool, measured:
 }
 
 pub(super) fn send(side: &Side<'_>, flows: u32, udp: Option<BitRate>) -> Result<WorkloadResult, LabError> {
-    let length = Duration::from_nanos(side.end() - side.start());
-    // Whole seconds are all it takes; it is ended in time below.
-    let seconds = length.as_secs() + u64::from(length.subsec_nanos() > 0);
+    // Whole seconds are all it takes: longer than needed, and interrupted in time.
+    let seconds = Duration::from_nanos(side.end() - side.start()).as_secs() + 5;
     let (peer, port) = (side.job.peer.address, side.job.workload.port);
     let mut words =
         format!("-c {peer} -p {port} -P {flows} -t {seconds} -J -S {}", side.job.workload.dscp << 2);
@@ -90,7 +89,7 @@ pub(super) fn send(side: &Side<'_>, flows: u32, udp: Option<BitRate>) -> Result<
     }
     let args: Vec<String> = words.split(' ').map(str::to_owned).collect();
     let mut client = Running::start(Path::new("iperf3"), &args, None, &log(side, "client"))?;
-    run_until_end(side, &mut client, side.end() + 100_000_000);
+    run_until_end(side, &mut client, side.end());
     client.interrupt(REPORT);
     let report: Value = serde_json::from_str(&client.output()).unwrap_or(Value::Null);
     let error = report["error"].as_str().filter(|error| !error.contains("interrupt"));
