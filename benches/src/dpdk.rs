@@ -52,7 +52,7 @@ impl Sched<'_> {
         let (mut packets, mut lost) = (0, 0);
         // SAFETY: the port is open while `self` lives, and both pointers are to live locals.
         let nanos = unsafe { plimsoll_sched_run(frames, &raw mut packets, &raw mut lost) };
-        Moved { packets, lost, wall: Duration::from_nanos(nanos) }
+        Moved { packets, lost, spent: Duration::from_nanos(nanos) }
     }
 }
 
