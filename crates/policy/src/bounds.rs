@@ -1,6 +1,548 @@
-//! Bounds.
-use crate::problem::Problem;
-use crate::program::Program;
+//! What each class is guaranteed: a rate, and a worst-case delay.
+//!
+//! Why: an operator should know what a policy promises before traffic finds out.
+//! From: worst-case fair index and its composition through a hierarchy: Bennett and Zhang, "Hierarchical packet fair
+//! queueing algorithms" (1997); QFQ's bound: Checconi, Rizzo and Valente (2013); surplus round robin after Shreedhar
+//! and Varghese (1995).
+//! Not here: measuring; the engine's tests check that no run exceeds what is promised here.
+//! Invariant: every rounding goes against the promise: rates down, lags up.
+//!
+//! # Derivation
+//!
+//! Write `W(t)` for the bits that a node is served in any interval of length `t` through which it has packets. Each
+//! node gets a *curve* `W(t) >= rate * t - lag`; the root's is `link * t - L`, where `L` is the largest frame with its
+//! overhead (the link may just have begun a frame of someone else). A node's curve gives those of its children. Three
+//! arguments hold, and each child takes the one with the highest rate:
+//!
+//! 1. **Its own minimum `m`.** Due minima are served first, earliest deadline first, with deadlines of one largest
+//!    frame at rate `m`. If all minima of the siblings fit the parent's rate `g`, none is later than
+//!    `(lag_parent + L) / g`; the clock may stand one frame ahead when the interval begins and one behind when it ends.
+//!    So `rate = m`, `lag = 2L + m * (lag_parent + L) / g`.
+//! 2. **Its share by weight.** What the minima of all siblings (`M` together, `n` of them) can take in `t` is at most
+//!    `M * t + n * L`. The rest is divided by weight `phi` with the algorithm's own lag `a`:
+//!    `rate = m + phi * (g - M)`, `lag = lag of 1 + phi * (lag_parent + n * L) + a`. With `k` siblings, of which each
+//!    may come back from a limit with its earlier rank once in the interval (`phi * k * L`):
+//!    - `wfq` up to 16 children: WF²Q+ ordered by start + largest frame: `a = 4L + phi * k * L`;
+//!    - `wfq` beyond: grouped and rounded starts (a group's slot is less than twice a frame's virtual length, and the
+//!      lag is below three slots and two frames): `a = 12L + phi * k * L`;
+//!    - `drr`: quantum `Q = weight * L / least weight`, a turn ends at most one frame late: `a = 3Q + L + phi * k * L`.
+//! 3. **What others cannot take.** A sibling that a limit holds takes at most `r * t + burst + L` for each set of limits
+//!    and each class below it. If every sibling that may go first has such a ceiling, the rest is left over. For
+//!    `priority` these are the higher ones, and of the lower ones only their minima; for all other nodes, every sibling.
+//!    This gives `rate = g - sum of r`, `lag = lag_parent + sum of the constants`.
+//!
+//! A class's guaranteed rate is the least of its curve's rate and of what the same arguments give in the policy
+//! restricted to each limit that takes all of its packets (the limit's rate in the place of the link's). A packet of a
+//! class whose traffic never exceeds one frame plus the guaranteed rate then leaves after at most
+//! `(L + lag) / rate`, plus its own time on the wire and that of the frame in front of it.
+//!
+//! # Assumptions
+//!
+//! [`ASSUMPTIONS`] says what the figures take for granted, and every command that prints them prints it too.
+
+use std::collections::{HashMap, HashSet};
+
+use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Span};
+use serde::Serialize;
+
+use crate::problem::{Law, Problem};
+use crate::program::{FlowOrder, LimitId, Match, Node, NodeId, NodeKind, Program, Scope};
 use crate::source::Mark;
 
-pub(crate) fn not_backed(_places: &[(usize, Mark)], _program: &Program, _problems: &mut Vec<Problem>) {}
+/// What the figures take for granted.
+pub const ASSUMPTIONS: &str = "guaranteed rates count whole frames with their overhead, and hold whatever other classes \
+    send; delays are from doorbell to the end of transmission, for a class that sends no more than one frame plus its \
+    guaranteed rate, whose limits do not make it wait (time behind a limit is not counted), frame by frame (no larger \
+    pulls), on a link that never stalls";
+
+/// What one class is guaranteed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Bound {
+    /// The class.
+    #[serde(skip)]
+    pub class: NodeId,
+    /// Its path.
+    pub name: String,
+    /// What it gets whenever it wants it; `None` if others may take everything.
+    pub guaranteed: Option<BitRate>,
+    /// The longest that a packet waits; `None` without a bound.
+    pub delay: Option<Span>,
+    /// Where the figures come from, or why there are none.
+    pub why: String,
+}
+
+/// Service of a node: at least `rate * t - lag` bits in any interval through which it has packets.
+#[derive(Clone, Debug)]
+struct Curve {
+    rate: u128,
+    lag: u128,
+    why: String,
+}
+
+/// The most that a subtree can send in `t`: `rate * t + burst` bits.
+#[derive(Clone, Copy)]
+struct Ceiling {
+    rate: u128,
+    burst: u128,
+}
+
+impl Ceiling {
+    const NONE: Self = Self { rate: 0, burst: 0 };
+
+    /// Two subtrees together, and the frame of the second that may just have begun.
+    fn with(self, other: Self, frame: u128) -> Self {
+        Self { rate: self.rate + other.rate, burst: self.burst + other.burst + frame }
+    }
+}
+
+type Curves = HashMap<NodeId, Curve>;
+
+/// A node's children that can have packets, and what they add up to.
+struct Family<'a> {
+    node: &'a Node,
+    rivals: Vec<NodeId>,
+    minima: HashMap<NodeId, u128>,
+    weights: u128,
+    least_weight: u128,
+    promised: u128,
+    promising: u128,
+    /// All ceilings together, and how many have none.
+    ceiling: Ceiling,
+    unbounded: usize,
+}
+
+impl<'a> Family<'a> {
+    fn new(analysis: &Analysis<'a>, id: NodeId, minima: bool, keep: &dyn Fn(NodeId) -> bool) -> Self {
+        let program = analysis.program;
+        let node = program.node(id);
+        let weight = |id: NodeId| u128::from(program.node(id).weight.max(1));
+        let rivals: Vec<NodeId> = node
+            .children
+            .iter()
+            .copied()
+            .filter(|&child| keep(child) && analysis.idle != Some(child))
+            .collect();
+        let stated = |&id: &NodeId| program.node(id).min.filter(|_| minima).map(|min| (id, bits_of(min)));
+        let minima: HashMap<NodeId, u128> = rivals.iter().filter_map(stated).collect();
+        let ceilings = || rivals.iter().map(|rival| analysis.ceilings[rival.0 as usize]);
+        Self {
+            node,
+            weights: rivals.iter().map(|&rival| weight(rival)).sum(),
+            least_weight: node.children.iter().map(|&child| weight(child)).min().unwrap_or(1),
+            promised: minima.values().sum(),
+            promising: minima.len() as u128,
+            ceiling: ceilings()
+                .flatten()
+                .fold(Ceiling::NONE, |sum, ceiling| sum.with(ceiling, analysis.frame)),
+            unbounded: ceilings().filter(Option::is_none).count(),
+            minima,
+            rivals,
+        }
+    }
+
+    fn min(&self, child: NodeId) -> u128 {
+        self.minima.get(&child).copied().unwrap_or(0)
+    }
+
+    /// The most that siblings which may go before `child` can take, if that is bounded. `before` is what the
+    /// children listed before it can take.
+    fn others(
+        &self,
+        analysis: &Analysis<'_>,
+        child: NodeId,
+        before: Ceiling,
+        unbounded: bool,
+    ) -> Option<Ceiling> {
+        if self.node.kind == NodeKind::Priority {
+            // Of the lower ones only their minima; counting those of all the others is on the safe side.
+            let minima = self.promised - self.min(child);
+            let begun = self.promising * analysis.frame;
+            return (!unbounded)
+                .then_some(Ceiling { rate: before.rate + minima, burst: before.burst + begun });
+        }
+        let own = analysis.ceilings[child.0 as usize];
+        if self.unbounded > usize::from(own.is_none()) {
+            return None;
+        }
+        let own = own.map_or(Ceiling::NONE, |own| Ceiling::NONE.with(own, analysis.frame));
+        Some(Ceiling { rate: self.ceiling.rate - own.rate, burst: self.ceiling.burst - own.burst })
+    }
+}
+
+/// Each class's guarantees, in the order of the nodes, when the engine pulls one frame at a time.
+#[must_use]
+pub fn bounds(program: &Program) -> Vec<Bound> {
+    bounds_with(program, Bytes::ZERO)
+}
+
+/// The same when the engine pulls up to `pull` bytes at once, overhead included.
+#[must_use]
+pub fn bounds_with(program: &Program, pull: Bytes) -> Vec<Bound> {
+    let analysis = Analysis::new(program, pull);
+    let main = analysis.curves(NodeId(0), bits_of(program.link), true, &|_| true);
+    let mut rates: Rates = main.iter().map(|(&id, curve)| (id, (curve.rate, curve.why.clone()))).collect();
+    for index in 0..program.limits.len() {
+        analysis.apply_limit(index, &mut rates);
+    }
+    let classes = (0_u32..).zip(&program.nodes).filter(|(_, node)| matches!(node.kind, NodeKind::Class(_)));
+    classes.map(|(id, _)| analysis.bound(NodeId(id), &main, &rates)).collect()
+}
+
+/// Guaranteed rates so far, and where they come from.
+type Rates = HashMap<NodeId, (u128, String)>;
+
+struct Analysis<'a> {
+    program: &'a Program,
+    /// Bits of the largest frame or pull.
+    frame: u128,
+    ceilings: Vec<Option<Ceiling>>,
+    /// The class that no packet reaches, if there is one: it takes nothing from its siblings.
+    idle: Option<NodeId>,
+}
+
+impl<'a> Analysis<'a> {
+    fn new(program: &'a Program, pull: Bytes) -> Self {
+        let frame = u128::from((program.max_frame + program.overhead).max(pull).bits());
+        let idle = idle_default(program);
+        let mut analysis = Self { program, frame, ceilings: Vec::new(), idle };
+        analysis.ceilings = analysis.all_ceilings();
+        analysis
+    }
+
+    /// Bottom up: the least of a node's own limits and of its children's ceilings together.
+    fn all_ceilings(&self) -> Vec<Option<Ceiling>> {
+        let bundles = self.bundles();
+        let mut ceilings: Vec<Option<Ceiling>> = vec![None; self.program.nodes.len()];
+        let own = self.whole_limits();
+        for (index, node) in self.program.nodes.iter().enumerate().rev() {
+            let limits = own[index].iter().map(|&id| {
+                let limit = self.program.limit(id);
+                Ceiling {
+                    rate: bits_of(limit.rate),
+                    burst: u128::from(limit.burst.bits()) + bundles[index] * self.frame,
+                }
+            });
+            let below = (!node.children.is_empty())
+                .then(|| {
+                    node.children.iter().try_fold(Ceiling { rate: 0, burst: 0 }, |sum, child| {
+                        if self.idle == Some(*child) {
+                            return Some(sum);
+                        }
+                        let child = ceilings[child.0 as usize]?;
+                        Some(Ceiling { rate: sum.rate + child.rate, burst: sum.burst + child.burst })
+                    })
+                })
+                .flatten();
+            ceilings[index] = limits.chain(below).min_by_key(|ceiling| ceiling.rate);
+        }
+        ceilings
+    }
+
+    /// Below each node, pairs of a class and a set of limits: each may have one packet released and not yet gone.
+    fn bundles(&self) -> Vec<u128> {
+        let program = self.program;
+        let mut matching = vec![0_u32; program.nodes.len()];
+        for limit in &program.limits {
+            if let Scope::Match { via, matches } = &limit.scope
+                && *matches != Match::default()
+            {
+                via.iter().for_each(|node| matching[node.0 as usize] += 1);
+            }
+        }
+        let mut above = vec![0_u32; program.nodes.len()];
+        let mut bundles = vec![0_u128; program.nodes.len()];
+        for (index, node) in program.nodes.iter().enumerate() {
+            above[index] = matching[index] + node.parent.map_or(0, |parent| above[parent.0 as usize]);
+            if matches!(node.kind, NodeKind::Class(_)) {
+                bundles[index] = 1 << above[index].min(32);
+            }
+        }
+        for (index, node) in program.nodes.iter().enumerate().rev() {
+            if let Some(parent) = node.parent {
+                bundles[parent.0 as usize] += bundles[index];
+            }
+        }
+        bundles
+    }
+
+    /// The limits that take every packet of a node.
+    fn whole_limits(&self) -> Vec<Vec<LimitId>> {
+        let mut own = vec![Vec::new(); self.program.nodes.len()];
+        for (index, limit) in (0_u32..).zip(&self.program.limits) {
+            match &limit.scope {
+                Scope::Subtree(node) => own[node.0 as usize].push(LimitId(index)),
+                Scope::Match { matches, via } if *matches == Match::default() => {
+                    via.iter().for_each(|node| own[node.0 as usize].push(LimitId(index)));
+                }
+                Scope::Match { .. } => {}
+            }
+        }
+        own
+    }
+
+    /// The curves of `root` and of all kept nodes below it, when `root` is served at `rate`.
+    fn curves(&self, root: NodeId, rate: u128, minima: bool, keep: &dyn Fn(NodeId) -> bool) -> Curves {
+        let mut curves = Curves::from([(root, Curve { rate, lag: self.frame, why: "all of it".to_owned() })]);
+        let mut open = vec![root];
+        while let Some(id) = open.pop() {
+            let Some(curve) = curves.get(&id).cloned() else { continue };
+            let family = Family::new(self, id, minima, keep);
+            let mut before = Ceiling::NONE;
+            let mut unbounded_before = false;
+            for &child in &family.rivals {
+                let others = family.others(self, child, before, unbounded_before);
+                if let Some(found) = self.child(&family, child, &curve, others) {
+                    curves.insert(child, found);
+                    open.push(child);
+                }
+                match self.ceilings[child.0 as usize] {
+                    Some(ceiling) => before = before.with(ceiling, self.frame),
+                    None => unbounded_before = true,
+                }
+            }
+        }
+        curves
+    }
+
+    /// The best of the three arguments; `others` is the most that siblings which may go first can take.
+    fn child(
+        &self,
+        family: &Family<'_>,
+        child: NodeId,
+        above: &Curve,
+        others: Option<Ceiling>,
+    ) -> Option<Curve> {
+        if family.rivals.len() == 1 {
+            return Some(above.clone());
+        }
+        let feasible = family.promised <= above.rate;
+        let own = family.min(child);
+        let floor = (own > 0 && feasible).then(|| self.by_minimum(own, above));
+        let share = if feasible { self.by_weight(family, child, above, floor.as_ref()) } else { None };
+        let rest = others.and_then(|others| self.by_ceilings(family, child, above, others));
+        [floor, share, rest]
+            .into_iter()
+            .flatten()
+            .filter(|curve| curve.rate > 0)
+            .reduce(|best, next| if (next.rate, best.lag) > (best.rate, next.lag) { next } else { best })
+    }
+
+    /// Argument 1.
+    fn by_minimum(&self, min: u128, above: &Curve) -> Curve {
+        let late = (min * (above.lag + self.frame)).div_ceil(above.rate.max(1));
+        Curve { rate: min, lag: 2 * self.frame + late, why: "its `min`".to_owned() }
+    }
+
+    /// Argument 2.
+    fn by_weight(
+        &self,
+        family: &Family<'_>,
+        child: NodeId,
+        above: &Curve,
+        floor: Option<&Curve>,
+    ) -> Option<Curve> {
+        let node = family.node;
+        if !matches!(node.kind, NodeKind::Wfq | NodeKind::Drr) {
+            return None;
+        }
+        let weight = u128::from(self.program.node(child).weight.max(1));
+        let total = family.weights.max(1);
+        let order_lag = match node.kind {
+            // The engine rounds the least quantum up to a whole byte.
+            NodeKind::Drr => 3 * weight * (self.frame.div_ceil(family.least_weight) + 8) + self.frame,
+            _ if node.children.len() <= 16 => 4 * self.frame,
+            _ => 12 * self.frame,
+        };
+        let siblings = family.promising + family.rivals.len() as u128;
+        let shared = (weight * (above.lag + siblings * self.frame)).div_ceil(total);
+        let rest = (above.rate - family.promised) * weight / total;
+        let (floor_rate, floor_lag) = floor.map_or((0, 0), |floor| (floor.rate, floor.lag));
+        let why = match (floor_rate, rest) {
+            (0, _) if family.promised == 0 => format!("{weight} of {total} of what `{}` gets", node.name),
+            (0, _) => format!("{weight} of {total} of what minima leave in `{}`", node.name),
+            (_, 0) => "its `min`".to_owned(),
+            _ => format!("its `min`, and {weight} of {total} of what minima leave in `{}`", node.name),
+        };
+        Some(Curve { rate: floor_rate + rest, lag: floor_lag + shared + order_lag, why })
+    }
+
+    /// Argument 3.
+    fn by_ceilings(
+        &self,
+        family: &Family<'_>,
+        child: NodeId,
+        above: &Curve,
+        others: Ceiling,
+    ) -> Option<Curve> {
+        let node = family.node;
+        let why = match node.kind {
+            NodeKind::Priority if family.rivals.first() == Some(&child) => {
+                format!("first in `{}`", node.name)
+            }
+            NodeKind::Priority => format!("what those before it in `{}` leave", node.name),
+            _ => format!("what the limits of its siblings in `{}` leave", node.name),
+        };
+        Some(Curve { rate: above.rate.checked_sub(others.rate)?, lag: above.lag + others.burst, why })
+    }
+
+    /// Lowers the rates of the classes that a limit holds to what the policy restricted to it gives them.
+    fn apply_limit(&self, index: usize, rates: &mut Rates) {
+        let limit = &self.program.limits[index];
+        let rate = bits_of(limit.rate);
+        let (held, curves) = match &limit.scope {
+            Scope::Subtree(root) => (self.below(&[*root]), self.curves(*root, rate, true, &|_| true)),
+            Scope::Match { matches, via } if *matches == Match::default() => {
+                let held = self.below(via);
+                let above: HashSet<NodeId> = via.iter().flat_map(|&node| self.program.path(node)).collect();
+                let users = |id: NodeId| held.contains(&id) || above.contains(&id);
+                let curves = self.curves(NodeId(0), rate, false, &users);
+                (held, curves)
+            }
+            Scope::Match { .. } => return,
+        };
+        for id in held {
+            match (rates.get_mut(&id), curves.get(&id)) {
+                (Some((rate, why)), Some(curve)) if curve.rate < *rate => {
+                    *rate = curve.rate;
+                    *why = format!("its part of `{}` ({})", limit.name, limit.rate);
+                }
+                (Some(_), None) => {
+                    rates.remove(&id);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// These nodes and all below them.
+    fn below(&self, roots: &[NodeId]) -> HashSet<NodeId> {
+        let mut found = HashSet::new();
+        let mut open = roots.to_vec();
+        while let Some(id) = open.pop() {
+            if found.insert(id) {
+                open.extend(&self.program.node(id).children);
+            }
+        }
+        found
+    }
+
+    fn bound(&self, class: NodeId, main: &Curves, rates: &Rates) -> Bound {
+        let node = self.program.node(class);
+        let name = node.name.clone();
+        if self.idle == Some(class) {
+            let why = "no tenant's packet comes here".to_owned();
+            return Bound { class, name, guaranteed: None, delay: None, why };
+        }
+        let (Some(curve), Some((rate, why))) = (main.get(&class), rates.get(&class)) else {
+            return Bound { class, name, guaranteed: None, delay: None, why: self.culprit(class, main) };
+        };
+        let guaranteed = u64::try_from(*rate).ok().and_then(BitRate::new);
+        let mut why = why.clone();
+        let delay = match (node.kind, guaranteed) {
+            (NodeKind::Class(FlowOrder::Fifo), Some(_)) => Some(self.delay(curve)),
+            (_, Some(_)) => {
+                why.push_str("; no bound on delay: its flows may overtake each other");
+                None
+            }
+            _ => None,
+        };
+        Bound { class, name, guaranteed, delay, why }
+    }
+
+    fn delay(&self, curve: &Curve) -> Span {
+        let waiting = nanos(self.frame + curve.lag, curve.rate);
+        let wire = nanos(2 * self.frame, bits_of(self.program.link));
+        Span::ns(u64::try_from(waiting + wire + 1).unwrap_or(u64::MAX))
+    }
+
+    /// Why a class has no guarantee: the uppermost node on its way that has none.
+    fn culprit(&self, class: NodeId, main: &Curves) -> String {
+        let mut path: Vec<NodeId> = self.program.path(class).collect();
+        path.reverse();
+        let Some(&lost) = path.iter().find(|id| !main.contains_key(id)) else {
+            return "a limit that it shares leaves it none".to_owned();
+        };
+        let Some(parent) = self.program.node(lost).parent.map(|id| (id, self.program.node(id))) else {
+            return "no bound".to_owned();
+        };
+        let mut siblings = parent.1.children.iter().copied();
+        let rivals: Vec<NodeId> = match parent.1.kind {
+            NodeKind::Priority => siblings.take_while(|&child| child != lost).collect(),
+            _ => siblings.by_ref().filter(|&child| child != lost).collect(),
+        };
+        let promised: u128 =
+            parent.1.children.iter().filter_map(|&child| self.program.node(child).min).map(bits_of).sum();
+        let rate = main.get(&parent.0).map_or(0, |curve| curve.rate);
+        if promised > rate {
+            return format!("no bound: the minima below `{}` are more than it is guaranteed", parent.1.name);
+        }
+        let unbounded = rivals.iter().find(|rival| self.ceilings[rival.0 as usize].is_none());
+        match (unbounded, parent.1.kind) {
+            (Some(rival), _) => format!("no bound: `{}` has no `max`", self.program.node(*rival).name),
+            (None, NodeKind::Wfq | NodeKind::Drr) => {
+                format!("no bound: the minima below `{}` take all that it is guaranteed", parent.1.name)
+            }
+            (None, _) => format!("no bound: its siblings in `{}` may take everything", parent.1.name),
+        }
+    }
+}
+
+/// The default class, if every tenant's packets go elsewhere.
+fn idle_default(program: &Program) -> Option<NodeId> {
+    let class = program.default_class;
+    let named = program.rules.iter().any(|rule| rule.class == class);
+    let by_tenant: HashSet<u32> = program
+        .rules
+        .iter()
+        .filter(|rule| rule.matches.only_tenant())
+        .filter_map(|rule| rule.matches.tenant.map(|tenant| tenant.0))
+        .collect();
+    let count = u32::try_from(program.tenants.len()).unwrap_or(u32::MAX);
+    let all_taken = count > 0 && (0..count).all(|tenant| by_tenant.contains(&tenant));
+    (class != NodeId(0) && !named && all_taken).then_some(class)
+}
+
+fn node_id(index: usize) -> Option<NodeId> {
+    u32::try_from(index).ok().map(NodeId)
+}
+
+fn bits_of(rate: BitRate) -> u128 {
+    rate.get().into()
+}
+
+/// How long `bits` take at `rate`, rounded up.
+fn nanos(bits: u128, rate: u128) -> u128 {
+    (bits * u128::from(NS_PER_SEC)).div_ceil(rate.max(1))
+}
+
+/// Warns where a sub-policy's classes are promised more than its place is guaranteed.
+pub(crate) fn not_backed(places: &[(usize, Mark)], program: &Program, problems: &mut Vec<Problem>) {
+    if places.is_empty() {
+        return;
+    }
+    let analysis = Analysis::new(program, Bytes::ZERO);
+    let main = analysis.curves(NodeId(0), bits_of(program.link), true, &|_| true);
+    for &(place, at) in places {
+        let node = &program.nodes[place];
+        let minima = node.children.iter().filter_map(|&child| program.node(child).min);
+        let promised: u128 = minima.map(bits_of).sum();
+        let rate = node_id(place).and_then(|id| main.get(&id)).map_or(0, |curve| curve.rate);
+        if promised <= rate {
+            continue;
+        }
+        let amount = |bits: u128| {
+            u64::try_from(bits).ok().and_then(BitRate::new).map_or("nothing".to_owned(), |r| r.to_string())
+        };
+        let message = format!(
+            "the classes of `{}` are promised {} together, but it is itself guaranteed {}",
+            node.name,
+            amount(promised),
+            amount(rate)
+        );
+        let problem = Problem::warning(Law::MinNotBacked, at, message).label("not always kept");
+        problems.push(
+            problem
+                .help(format!("lower these minima, or have the operator raise the `min` of `{}`", node.name)),
+        );
+    }
+}

@@ -1,19 +1,37 @@
 //! The policy language: parse, compose, check, explain, compile to a flat [`Program`].
+//!
+//! Why: who may send what, and who goes first, is written once, checked before it runs, and the same everywhere.
+//! From: Loom §3 (a restricted graph: scheduling nodes form a tree, limits cut across it); `docs/policy.md` is the
+//! language's reference.
+//! Not here: running a policy (`nic`), devices (`ports`), time and threads (`daemon`).
+//! Invariant: no text makes it panic or run without end, and a policy with a mistake yields no program.
 #![forbid(unsafe_code)]
 
 mod bounds;
 mod check;
+mod classifier;
 mod config;
 mod matching;
 mod problem;
 mod program;
 mod read;
+mod schema;
+mod show;
 mod source;
 mod spelling;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod tree;
 
+pub use bounds::{ASSUMPTIONS, Bound, bounds, bounds_with};
 pub use check::{Checked, Cost, check_str, check_with, cost, load};
+pub use classifier::Classifier;
 pub use config::{Api, Config, Engine, Netns, Port, TenantConfig, Uplink};
-pub use problem::{Errors, Problem, ProblemRecord, Rule as Law, Severity};
+pub use problem::{Errors, Law, Problem, ProblemRecord, Severity};
 pub use program::*;
+pub use schema::{schema, sub_schema};
+pub use show::{
+    Change, ClassRecord, Diff, Explanation, Filter, FilterError, LimitRecord, NodeRecord, Report, RuleRecord,
+    Step, describe_match, diff, explain, report, svg, tree_text,
+};
 pub use source::{FileId, Mark, SourceFile, Sources};

@@ -15,7 +15,7 @@ use crate::source::{Mark, Sources};
 /// The rules of the language, by the name under which `docs/policy.md` explains them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Rule {
+pub enum Law {
     /// A file is YAML.
     Syntax,
     /// A file that a policy names can be read.
@@ -78,7 +78,7 @@ pub enum Rule {
     TooLarge,
 }
 
-impl Rule {
+impl Law {
     /// The rule's name, as printed.
     #[must_use]
     pub fn name(self) -> String {
@@ -107,7 +107,7 @@ pub enum Severity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The rule broken.
-    pub rule: Rule,
+    pub rule: Law,
     /// How bad it is.
     pub severity: Severity,
     /// What is wrong, with the names and numbers in it.
@@ -123,12 +123,12 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub(crate) fn error(rule: Rule, at: Mark, message: impl Into<String>) -> Self {
+    pub(crate) fn error(rule: Law, at: Mark, message: impl Into<String>) -> Self {
         let (label, also, help) = ("here".to_owned(), Vec::new(), String::new());
         Self { rule, severity: Severity::Error, message: message.into(), at, label, also, help }
     }
 
-    pub(crate) fn warning(rule: Rule, at: Mark, message: impl Into<String>) -> Self {
+    pub(crate) fn warning(rule: Law, at: Mark, message: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, ..Self::error(rule, at, message) }
     }
 
@@ -160,7 +160,7 @@ pub struct Errors {
 #[derive(Clone, Debug, Serialize)]
 pub struct ProblemRecord {
     /// The rule's name.
-    pub rule: Rule,
+    pub rule: Law,
     /// How bad it is.
     pub severity: Severity,
     /// The file.

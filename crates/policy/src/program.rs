@@ -333,7 +333,8 @@ impl core::str::FromStr for Prefix {
 
 impl core::fmt::Display for Prefix {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "{}/{}", self.addr, self.len)
+        let whole = if self.addr.is_ipv4() { 32 } else { 128 };
+        if self.len == whole { write!(f, "{}", self.addr) } else { write!(f, "{}/{}", self.addr, self.len) }
     }
 }
 

@@ -9,7 +9,7 @@ use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 use serde_saphyr::options::DuplicateKeyPolicy;
 
-use crate::problem::{Problem, Rule};
+use crate::problem::{Law, Problem};
 use crate::source::{FileId, Located, Mark, Name, Sources};
 
 /// A value of a policy file.
@@ -62,7 +62,7 @@ fn syntax_problem(error: &serde_saphyr::Error, file: FileId, text: &str) -> Prob
     let at = mark(file, text, offset.unwrap_or(0), 0);
     let message = error.without_snippet().to_string();
     let message = message.lines().next().unwrap_or("not YAML").to_owned();
-    Problem::error(Rule::Syntax, at, message)
+    Problem::error(Law::Syntax, at, message)
         .label("reading stops here")
         .help("a policy file is YAML: keys and values with `:`, the same indentation for siblings, spaces and no tabs")
 }

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use plimsoll_units::Span;
 
 use super::graph::{Draft, DraftKind, Graph, LimitDraft, NodeIx, Scope, ScopeIx, TenantDraft};
-use crate::problem::{Problem, Rule};
+use crate::problem::{Law, Problem};
 use crate::read::syntax::{Child, ClassEntry, Flows, HostFile, Order, OrderKind, PolicyFile, TenantEntry};
 use crate::read::{self, Reader};
 use crate::source::{FileId, Located, Mark, Name, Sources};
@@ -120,7 +120,7 @@ impl<'a> Composer<'a> {
         let by_tenant = self.graph.scopes[outer].outer.is_some();
         if by_tenant && (path.value.starts_with('/') || path.value.split('/').any(|part| part == "..")) {
             let message = format!("`{}` leaves the directory of this file", path.value);
-            let problem = Problem::error(Rule::Outside, path.at, message).label("outside");
+            let problem = Problem::error(Law::Outside, path.at, message).label("outside");
             self.problems.push(
                 problem.help("a sub-policy may name only files beside or below its own file, without `..`"),
             );
@@ -137,7 +137,7 @@ impl<'a> Composer<'a> {
                 }
                 Err(why) => {
                     let message = format!("cannot read `{name}`: {why}");
-                    let problem = Problem::error(Rule::File, path.at, message).label("names this file");
+                    let problem = Problem::error(Law::File, path.at, message).label("names this file");
                     self.problems.push(
                         problem.help("write the file, or leave `policy` out: then its traffic gets FIFO"),
                     );
@@ -149,7 +149,7 @@ impl<'a> Composer<'a> {
         if scopes.any(|scope| self.graph.scopes[scope].at.file == id) {
             let message = format!("`{}` contains itself", path.value);
             let problem =
-                Problem::error(Rule::Cycle, path.at, message).label("includes a file that includes it");
+                Problem::error(Law::Cycle, path.at, message).label("includes a file that includes it");
             self.problems.push(problem.help("give the sub-policy a file of its own"));
             return None;
         }
@@ -184,7 +184,7 @@ impl<'a> Composer<'a> {
         self.add_limits(limits, scope, place);
         let Some(classes) = classes else { return self.finish_leaf_scope(scope, place) };
         let Some(root) = classes.iter().position(|class| class.name.value == "root") else {
-            let problem = Problem::error(Rule::NoRoot, at, "`policy` has no `root`").label("this file");
+            let problem = Problem::error(Law::NoRoot, at, "`policy` has no `root`").label("this file");
             self.problems
                 .push(problem.help("name the topmost class `root`, as in `root: {wfq: {a: 2, b: 1}}`"));
             return;
@@ -258,7 +258,7 @@ impl<'a> Composer<'a> {
         let top = self.graph.scopes[scope].outer.is_none();
         let refuse = |at: Option<Mark>, key: &str, help: &str| {
             at.map(|at| {
-                let problem = Problem::error(Rule::Meaningless, at, format!("`root` has `{key}`"));
+                let problem = Problem::error(Law::Meaningless, at, format!("`root` has `{key}`"));
                 problem.label("not at the root").help(help)
             })
         };
@@ -283,8 +283,7 @@ impl<'a> Composer<'a> {
         let via = self.limits_named(&root.via, scope);
         self.graph.nodes[place].via.extend(via);
         if let Some(path) = &root.policy {
-            let problem =
-                Problem::error(Rule::Meaningless, path.at, "`root` is itself another file's policy");
+            let problem = Problem::error(Law::Meaningless, path.at, "`root` is itself another file's policy");
             self.problems
                 .push(problem.label("not at the root").help("name that file where this one is named"));
         }
@@ -322,7 +321,7 @@ impl<'a> Composer<'a> {
         match stated {
             Some((at, what)) => {
                 let message = format!("`{}` has {what} and a `policy` file", class.name.value);
-                let problem = Problem::error(Rule::Meaningless, at, message).label("stated here");
+                let problem = Problem::error(Law::Meaningless, at, message).label("stated here");
                 self.problems.push(
                     problem
                         .also(path.at, "and by this file")
@@ -356,7 +355,7 @@ impl<'a> Composer<'a> {
         let Some(stated) = stated else { return };
         if !kind.weighs() {
             let message = format!("the weight of tenant `{}` means nothing here", child.name.value);
-            let problem = Problem::warning(Rule::Meaningless, stated.at, message).label("this weight");
+            let problem = Problem::warning(Law::Meaningless, stated.at, message).label("this weight");
             self.problems.push(
                 problem
                     .also(child.name.at, "no weights among these children")
@@ -365,7 +364,7 @@ impl<'a> Composer<'a> {
         } else if let Some(weight) = child.weight.filter(|weight| weight.value != stated.value) {
             let message = format!("tenant `{}` has two weights; {} counts", child.name.value, weight.value);
             let problem =
-                Problem::warning(Rule::Meaningless, stated.at, message).label("this one does not count");
+                Problem::warning(Law::Meaningless, stated.at, message).label("this one does not count");
             self.problems.push(problem.also(weight.at, "this one counts").help("keep one of the two"));
         }
     }
@@ -374,7 +373,7 @@ impl<'a> Composer<'a> {
         let name = &child.name;
         if self.graph.scopes[scope].limit(&name.value).is_some() {
             let problem =
-                Problem::error(Rule::WrongKind, name.at, format!("`{}` is a limit, not a class", name.value));
+                Problem::error(Law::WrongKind, name.at, format!("`{}` is a limit, not a class", name.value));
             self.problems.push(problem.label("a class belongs here").help(format!(
                 "limits shape and do not order: write `via: [{}]` in the class that it should hold",
                 name.value
@@ -394,7 +393,7 @@ impl<'a> Composer<'a> {
                 }));
         if elsewhere {
             let message = format!("`{}` is not this file's to name", name.value);
-            let problem = Problem::error(Rule::Outside, name.at, message).label("outside of this sub-policy");
+            let problem = Problem::error(Law::Outside, name.at, message).label("outside of this sub-policy");
             self.problems.push(
                 problem.help("a sub-policy names only its own classes and limits: define it in this file"),
             );
@@ -414,7 +413,7 @@ impl<'a> Composer<'a> {
             None => format!("define {what} `{}` in this file, or take the name out", name.value),
         };
         let problem =
-            Problem::error(Rule::UnknownName, name.at, format!("there is no {what} `{}`", name.value));
+            Problem::error(Law::UnknownName, name.at, format!("there is no {what} `{}`", name.value));
         self.problems.push(problem.label("unknown").help(help));
     }
 
@@ -422,7 +421,7 @@ impl<'a> Composer<'a> {
         let Some(node) = node else { return };
         if self.graph.path(parent).any(|ancestor| ancestor == node) {
             let message = format!("`{}` would lie below itself", child.name.value);
-            let problem = Problem::error(Rule::Cycle, child.name.at, message).label("closes a cycle");
+            let problem = Problem::error(Law::Cycle, child.name.at, message).label("closes a cycle");
             self.problems.push(
                 problem
                     .also(class.name.at, "starts here")
@@ -436,7 +435,7 @@ impl<'a> Composer<'a> {
     fn second_parent(&mut self, message: String, at: Mark, node: NodeIx) {
         let parent = self.graph.nodes[node].parent.map_or(0, |parent| parent);
         let (parent_at, parent_name) = (self.graph.nodes[parent].at, self.graph.nodes[parent].name.clone());
-        let problem = Problem::error(Rule::SecondParent, at, message).label("second parent");
+        let problem = Problem::error(Law::SecondParent, at, message).label("second parent");
         self.problems.push(problem.also(parent_at, format!("`{parent_name}` is its parent already")).help(
             "without limits the graph must be a tree: keep one parent; to hold traffic of several classes to one \
              rate, use a limit and `via`",
@@ -500,7 +499,7 @@ impl<'a> Composer<'a> {
 
     fn orphan(&mut self, class: &ClassEntry) {
         let message = format!("class `{}` hangs nowhere", class.name.value);
-        let problem = Problem::error(Rule::Orphan, class.name.at, message).label("nobody's child");
+        let problem = Problem::error(Law::Orphan, class.name.at, message).label("nobody's child");
         self.problems.push(problem.help("list it among the children of a class, or remove it"));
     }
 
@@ -509,7 +508,7 @@ impl<'a> Composer<'a> {
         let chain = members.iter().take(8).map(|class| format!("`{}`", class.name.value));
         let chain = chain.collect::<Vec<_>>().join(" is below ");
         let message = format!("{chain} is below `{}`", first.name.value);
-        let problem = Problem::error(Rule::Cycle, first.name.at, message).label("part of a cycle");
+        let problem = Problem::error(Law::Cycle, first.name.at, message).label("part of a cycle");
         self.problems
             .push(problem.help("list one of them among the children of a class below `root` instead"));
     }
@@ -526,7 +525,7 @@ impl<'a> Composer<'a> {
             };
             let Some((first, what)) = first else { continue };
             let problem =
-                Problem::error(Rule::NameClash, name.at, format!("class `{}` is also {what}", name.value));
+                Problem::error(Law::NameClash, name.at, format!("class `{}` is also {what}", name.value));
             let help = match what {
                 "a tenant" => {
                     "rename the class; a tenant's envelope goes into `tenants:`, its classes into the file that \
@@ -559,7 +558,7 @@ impl<'a> Composer<'a> {
             }
             if draft.matched_by.is_empty() {
                 let message = format!("no class carries tenant `{}`", draft.name);
-                let problem = Problem::error(Rule::Orphan, draft.at, message).label("nobody's child");
+                let problem = Problem::error(Law::Orphan, draft.at, message).label("nobody's child");
                 let help = format!(
                     "list `{0}` among the children of a class, as in `wfq: {{{0}: 1}}`, or match it: \
                      `match: {{tenant: {0}}}`",
@@ -589,7 +588,7 @@ impl<'a> Composer<'a> {
                 "`{key}` of tenant `{}` holds nowhere: the tree has no place for it",
                 entry.name.value
             );
-            let problem = Problem::error(Rule::Meaningless, at, message).label("no effect");
+            let problem = Problem::error(Law::Meaningless, at, message).label("no effect");
             let help =
                 format!("list `{}` among the children of a class, or leave `{key}` out", entry.name.value);
             self.problems.push(problem.help(help));
@@ -599,7 +598,7 @@ impl<'a> Composer<'a> {
     fn too_large(&mut self, at: Mark) {
         if !self.full {
             let message = format!("the composed policy has more than {MAX_NODES} classes");
-            let problem = Problem::error(Rule::TooLarge, at, message).label("no room from here on");
+            let problem = Problem::error(Law::TooLarge, at, message).label("no room from here on");
             self.problems.push(problem.help("merge classes, or split the policy over several hosts"));
         }
         self.full = true;
@@ -624,7 +623,7 @@ impl<'a> Composer<'a> {
             || (scope == 0 && self.graph.tenant_named(&name.value).is_some());
         if is_class || name.value == "root" {
             let problem =
-                Problem::error(Rule::WrongKind, name.at, format!("`{}` is a class, not a limit", name.value));
+                Problem::error(Law::WrongKind, name.at, format!("`{}` is a class, not a limit", name.value));
             self.problems.push(
                 problem
                     .label("a limit belongs here")
@@ -646,7 +645,7 @@ impl<'a> Composer<'a> {
             ];
             for (at, key) in leaf_keys.into_iter().flatten() {
                 let message = format!("`{name}` has children and `{key}`");
-                let problem = Problem::error(Rule::Meaningless, at, message).label("only for leaves");
+                let problem = Problem::error(Law::Meaningless, at, message).label("only for leaves");
                 self.problems.push(
                     problem
                         .also(order.at, "has children")
@@ -668,7 +667,7 @@ impl<'a> Composer<'a> {
             let Some(stated) = stated.filter(|_| flows != wanted) else { continue };
             let order = key_of(wanted);
             let message = format!("`{name}` has `{key}`, but nothing there orders by it");
-            let problem = Problem::error(Rule::Meaningless, stated.at, message).label("no effect");
+            let problem = Problem::error(Law::Meaningless, stated.at, message).label("no effect");
             self.problems.push(problem.help(format!("write `flows: {order}`, or leave `{key}` out")));
         }
         let tag = match flows {

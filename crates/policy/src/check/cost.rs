@@ -9,7 +9,7 @@ use plimsoll_units::{Bytes, Span};
 
 use super::graph::Graph;
 use crate::config::Engine;
-use crate::problem::{Problem, Rule};
+use crate::problem::{Law, Problem};
 use crate::program::{FlowOrder, NodeId, NodeKind, Program, Scope};
 use crate::source::Mark;
 
@@ -86,7 +86,7 @@ pub(crate) fn too_deep(graph: &Graph, engine: &Engine, engine_at: Mark, problems
     let deepest = depth.iter().max().copied().unwrap_or(most);
     let message =
         format!("class `{}` lies too deep: the tree has {deepest} levels, {most} are allowed", node.name);
-    let problem = Problem::error(Rule::TooDeep, node.at, message).label(format!("level {}", depth[index]));
+    let problem = Problem::error(Law::TooDeep, node.at, message).label(format!("level {}", depth[index]));
     let _ = engine_at;
     problems.push(
         problem.help("merge levels, or raise `max_depth` in `engine` and check that it keeps line rate"),
@@ -113,7 +113,7 @@ pub(crate) fn too_costly(
         program.link,
         frame.as_u64()
     );
-    let problem = Problem::error(Rule::TooCostly, node.at, message)
+    let problem = Problem::error(Law::TooCostly, node.at, message)
         .label(format!("{} levels and their limits", worst.depth))
         .also(engine_at, "for this engine");
     let needed = frame_that_lasts(program, worst.packet);

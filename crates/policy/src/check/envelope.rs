@@ -11,7 +11,7 @@ use plimsoll_units::BitRate;
 use super::compile::Link;
 use super::graph::{Graph, NodeIx};
 use super::limits::burst_too_small;
-use crate::problem::{Problem, Rule};
+use crate::problem::{Law, Problem};
 
 /// Each node's effective minimum.
 pub(crate) fn minima(graph: &Graph) -> Vec<Option<BitRate>> {
@@ -58,7 +58,7 @@ fn max_is_useful(graph: &Graph, index: NodeIx, link: Link, problems: &mut Vec<Pr
     let Some(max) = node.max else { return };
     if max.value > link.rate {
         let message = format!("`max` of `{}` is {}, above the link's {}", node.name, max.value, link.rate);
-        let problem = Problem::warning(Rule::MaxAboveLink, max.at, message).label("limits nothing");
+        let problem = Problem::warning(Law::MaxAboveLink, max.at, message).label("limits nothing");
         problems.push(problem.help(format!("lower it below {}, or leave it out", link.rate)));
     }
 }
@@ -68,13 +68,13 @@ fn own_min_fits(graph: &Graph, index: NodeIx, link: Link, problems: &mut Vec<Pro
     let Some(min) = node.min else { return };
     if min.value > link.rate {
         let message = format!("`min` of `{}` is {}, above the link's {}", node.name, min.value, link.rate);
-        let problem = Problem::error(Rule::MinAboveLink, min.at, message).label("cannot be kept");
+        let problem = Problem::error(Law::MinAboveLink, min.at, message).label("cannot be kept");
         problems.push(problem.help(format!("promise at most {}", link.rate)));
         return;
     }
     if let Some(max) = node.max.filter(|max| max.value < min.value) {
         let message = format!("`min` of `{}` is {}, above its `max` of {}", node.name, min.value, max.value);
-        let problem = Problem::error(Rule::MinAboveMax, min.at, message).label("more than it may ever get");
+        let problem = Problem::error(Law::MinAboveMax, min.at, message).label("more than it may ever get");
         problems.push(problem.also(max.at, "its `max`").help("lower `min` or raise `max`"));
         return;
     }
@@ -82,7 +82,7 @@ fn own_min_fits(graph: &Graph, index: NodeIx, link: Link, problems: &mut Vec<Pro
         let above = &graph.nodes[above];
         let message =
             format!("`min` of `{}` is {}, above the `max` of `{}`, {max}", node.name, min.value, above.name);
-        let problem = Problem::error(Rule::MinAboveMax, min.at, message).label("more than it may ever get");
+        let problem = Problem::error(Law::MinAboveMax, min.at, message).label("more than it may ever get");
         problems.push(
             problem
                 .also(above.at, format!("`{}` may send {max} at most", above.name))
@@ -100,7 +100,7 @@ fn own_min_fits(graph: &Graph, index: NodeIx, link: Link, problems: &mut Vec<Pro
             "`min` of `{}` is {}, above the limit `{}` that all of it passes, {}",
             node.name, min.value, limit.entry.name.value, rate.value
         );
-        let problem = Problem::error(Rule::MinAboveMax, min.at, message).label("more than it may ever get");
+        let problem = Problem::error(Law::MinAboveMax, min.at, message).label("more than it may ever get");
         problems.push(problem.also(rate.at, "this limit").help("lower `min`, or raise the limit's `rate`"));
         return;
     }
@@ -133,8 +133,8 @@ fn children_fit(
         (None, above) => above.map(|(_, above)| above),
     };
     let (rule, whose, available) = match available {
-        Some(max) if max < link.rate => (Rule::MinAboveMax, format!("`{}` may send", node.name), max),
-        _ => (Rule::MinAboveLink, "the link carries".to_owned(), link.rate),
+        Some(max) if max < link.rate => (Law::MinAboveMax, format!("`{}` may send", node.name), max),
+        _ => (Law::MinAboveLink, "the link carries".to_owned(), link.rate),
     };
     if sum <= available {
         return;

@@ -9,7 +9,7 @@ use super::compile::Link;
 use super::compose::Composer;
 use super::graph::{Graph, LimitIx, NodeIx};
 use super::rules::{RuleDraft, tenant_id};
-use crate::problem::{Problem, Rule};
+use crate::problem::{Law, Problem};
 use crate::program::Match;
 use crate::source::Name;
 
@@ -35,7 +35,7 @@ pub(crate) fn resolve(composer: &mut Composer<'_>) {
     let unused = graph.limits.iter().filter(|limit| limit.via.is_empty()).map(|limit| {
         let name = &limit.entry.name;
         let message = format!("nothing sends through limit `{}`", name.value);
-        let problem = Problem::error(Rule::UnusedLimit, name.at, message).label("holds nobody back");
+        let problem = Problem::error(Law::UnusedLimit, name.at, message).label("holds nobody back");
         problem.help(format!(
             "write `via: [{0}]` in the classes or tenants that it should hold (in `root` for all), name them in its \
              `match`, or remove it",
@@ -59,7 +59,7 @@ fn stated_users(composer: &mut Composer<'_>, limit: LimitIx) {
     }
     if let Some(second) = matches.tenant.get(1) {
         let message = format!("limit `{}` matches several tenants", draft_name(&composer.graph, limit));
-        let problem = Problem::error(Rule::BadValue, second.at, message).label("one too many");
+        let problem = Problem::error(Law::BadValue, second.at, message).label("one too many");
         let help = "to share it, leave `tenant` out and write `via` in each of the tenants; for a rate each, write a \
                     limit each";
         composer.problems.push(problem.help(help));
@@ -69,7 +69,7 @@ fn stated_users(composer: &mut Composer<'_>, limit: LimitIx) {
         let own = composer.graph.scopes[scope].tenant;
         if own.is_some() && known != own {
             let message = format!("`{}` is not this file's tenant", name.value);
-            let problem = Problem::error(Rule::Outside, name.at, message).label("outside of this sub-policy");
+            let problem = Problem::error(Law::Outside, name.at, message).label("outside of this sub-policy");
             composer
                 .problems
                 .push(problem.help("limits of this file hold its own tenant only: leave `tenant` out"));
@@ -142,7 +142,7 @@ fn nest(composer: &mut Composer<'_>) {
 fn limit_cycle(composer: &mut Composer<'_>, limit: LimitIx, outer: LimitIx) {
     let (inner, outer) = (&composer.graph.limits[limit].entry.name, &composer.graph.limits[outer].entry.name);
     let message = format!("limit `{}` lies around itself", outer.value);
-    let problem = Problem::error(Rule::Cycle, inner.at, message).label("closes a cycle");
+    let problem = Problem::error(Law::Cycle, inner.at, message).label("closes a cycle");
     let problem =
         problem.also(outer.at, "starts here").help("take one `via` out: the outer limit names no inner one");
     composer.problems.push(problem);
@@ -158,7 +158,7 @@ fn not_nested(composer: &mut Composer<'_>, inner: LimitIx, outer: LimitIx) {
     let (inner, outer) = (&graph.limits[inner].entry, &graph.limits[outer].entry);
     let message =
         format!("packets that pass limit `{}` need not match `{}`", inner.name.value, outer.name.value);
-    let problem = Problem::error(Rule::Nesting, inner.name.at, message).label("the inner limit");
+    let problem = Problem::error(Law::Nesting, inner.name.at, message).label("the inner limit");
     let problem = problem
         .also(outer.matches.at, "the outer limit's match is not as wide")
         .help("widen the outer limit's `match` (leave it out to take everything), or narrow the inner one's");
@@ -183,7 +183,7 @@ pub(crate) fn judge(graph: &Graph, rules: &[RuleDraft], link: Link, problems: &m
         if let Some(rate) = entry.rate.filter(|rate| rate.value > link.rate) {
             let message =
                 format!("limit `{}` is {}, above the link's {}", entry.name.value, rate.value, link.rate);
-            let problem = Problem::warning(Rule::MaxAboveLink, rate.at, message).label("limits nothing");
+            let problem = Problem::warning(Law::MaxAboveLink, rate.at, message).label("limits nothing");
             problems.push(problem.help(format!("lower it below {}, or remove the limit", link.rate)));
         }
         let matches = limit_match(graph, index);
@@ -211,7 +211,7 @@ pub(crate) fn judge(graph: &Graph, rules: &[RuleDraft], link: Link, problems: &m
 }
 
 fn never(at: crate::source::Mark, message: String) -> Problem {
-    let problem = Problem::error(Rule::NeverMatches, at, message).label("never holds");
+    let problem = Problem::error(Law::NeverMatches, at, message).label("never holds");
     problem.help("widen the match, or send other classes through the limit")
 }
 
@@ -227,6 +227,6 @@ pub(super) fn burst_too_small(
         burst.value.as_u64(),
         frame.as_u64()
     );
-    let problem = Problem::error(Rule::BurstTooSmall, burst.at, message).label("a frame would never pass");
+    let problem = Problem::error(Law::BurstTooSmall, burst.at, message).label("a frame would never pass");
     problem.help(format!("write at least {}B (two frames are better), or leave `burst` out", frame.as_u64()))
 }

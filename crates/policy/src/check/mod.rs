@@ -19,7 +19,7 @@ use plimsoll_units::Bytes;
 use self::compile::Link;
 use self::compose::Composer;
 use crate::config::{Config, Port, TenantConfig, Uplink};
-use crate::problem::{Errors, Problem, ProblemRecord, Rule, Severity};
+use crate::problem::{Errors, Law, Problem, ProblemRecord, Severity};
 use crate::program::Program;
 use crate::read::syntax::{TenantEntry, UplinkEntry};
 use crate::read::{self, Reader};
@@ -69,7 +69,7 @@ pub fn check_with(
         Err(why) => {
             let id = sources.add(name, String::new());
             let at = crate::source::Mark { file: id, ..Default::default() };
-            let problem = Problem::error(Rule::File, at, format!("cannot read `{name}`: {why}"));
+            let problem = Problem::error(Law::File, at, format!("cannot read `{name}`: {why}"));
             return Err(Errors::new(
                 vec![problem.label("nothing here").help("name a file that can be read")],
                 sources,

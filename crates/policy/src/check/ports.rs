@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use crate::config::{Netns, Port};
-use crate::problem::{Problem, Rule};
+use crate::problem::{Law, Problem};
 use crate::read::syntax::{TenantEntry, UplinkEntry};
 use crate::source::{Located, Mark};
 
@@ -32,7 +32,7 @@ pub(crate) fn judge(uplink: Option<&UplinkEntry>, tenants: &[TenantEntry], probl
         for (thing, named) in things(&port.value) {
             if let Some((first, at)) = taken.get(&thing) {
                 let message = format!("{owner} and {first} have the same port: {named}");
-                let problem = Problem::error(Rule::PortClash, port.at, message).label("taken");
+                let problem = Problem::error(Law::PortClash, port.at, message).label("taken");
                 problems.push(
                     problem
                         .also(*at, format!("{first} has it already"))

@@ -6,7 +6,7 @@
 //! Invariant: rules are in this order: a file's matches as written, then its tenants, then its default class.
 
 use super::graph::{Draft, Graph, NodeIx, ScopeIx, TenantIx};
-use crate::problem::{Problem, Rule as Law};
+use crate::problem::{Law, Problem};
 use crate::program::{Match, TenantId};
 use crate::source::Mark;
 

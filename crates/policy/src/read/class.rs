@@ -2,7 +2,7 @@
 
 use super::syntax::{Child, ClassEntry, Flows, LimitEntry, MatchEntry, Order, OrderKind, PolicyFile};
 use super::{Entries, Reader, bad, matches};
-use crate::problem::{Problem, Rule};
+use crate::problem::{Law, Problem};
 use crate::program::Match;
 use crate::source::{Located, Name};
 use crate::tree::{Tree, Value};
@@ -44,7 +44,7 @@ fn limit(reader: &mut Reader, name: &Name, tree: &Tree) -> LimitEntry {
     let what = format!("limit `{}`", name.value);
     let keys = reader.entries(tree, &what, &LIMIT_KEYS);
     if keys.get("rate").is_none() {
-        let problem = Problem::error(Rule::MissingKey, name.at, format!("{what} has no `rate`"));
+        let problem = Problem::error(Law::MissingKey, name.at, format!("{what} has no `rate`"));
         reader.report(problem.label("this limit").help("add `rate: 500Mbps`"));
     }
     let everything = MatchEntry {
@@ -91,7 +91,7 @@ pub(super) fn envelope(reader: &mut Reader, keys: &Entries<'_>, entry: &mut Clas
     });
     if let (Some(burst), None) = (&entry.burst, keys.get("max")) {
         let problem =
-            Problem::error(Rule::Meaningless, burst.at, format!("`{owner}` has `burst` but no `max`"));
+            Problem::error(Law::Meaningless, burst.at, format!("`{owner}` has `burst` but no `max`"));
         reader.report(problem.label("the burst of which limit?").help("add a `max`, or leave `burst` out"));
     }
 }
@@ -123,7 +123,7 @@ fn order(reader: &mut Reader, keys: &Entries<'_>, what: &str) -> Option<Order> {
         let (Some(tree), Some(at)) = (keys.get(key), keys.key_at(key)) else { continue };
         if let Some(first) = &found {
             let message = format!("{what} orders its children in two ways");
-            let problem = Problem::error(Rule::BadValue, at, message).label("second here");
+            let problem = Problem::error(Law::BadValue, at, message).label("second here");
             reader.report(
                 problem
                     .also(first.at, "first here")
@@ -133,7 +133,7 @@ fn order(reader: &mut Reader, keys: &Entries<'_>, what: &str) -> Option<Order> {
         }
         let children = children(reader, tree, key, kind, what);
         if children.is_empty() {
-            let problem = Problem::error(Rule::BadValue, at, format!("`{key}` of {what} has no children"));
+            let problem = Problem::error(Law::BadValue, at, format!("`{key}` of {what} has no children"));
             reader.report(
                 problem.label("orders nothing").help("list its children, or leave it out for a leaf"),
             );

@@ -7,7 +7,7 @@ use plimsoll_units::Bytes;
 use super::syntax::{ClassEntry, HostFile, PolicyFile, TenantEntry, UplinkEntry};
 use super::{Entries, Reader, bad, class};
 use crate::config::{Api, Engine, Netns, Port};
-use crate::problem::{Problem, Rule};
+use crate::problem::{Law, Problem};
 use crate::source::{Located, Name};
 use crate::tree::{Tree, Value};
 
@@ -28,7 +28,7 @@ pub(crate) fn host_file(reader: &mut Reader, tree: &Tree) -> HostFile {
     let uplink = match top.get("uplink") {
         Some(tree) => Some(uplink(reader, tree)),
         None => {
-            let problem = Problem::error(Rule::MissingKey, tree.at, "the file states no `uplink`");
+            let problem = Problem::error(Law::MissingKey, tree.at, "the file states no `uplink`");
             reader.report(
                 problem
                     .label("this file")
@@ -55,7 +55,7 @@ fn uplink(reader: &mut Reader, tree: &Tree) -> UplinkEntry {
     let keys = reader.entries(tree, "`uplink`", &UPLINK_KEYS);
     let need = |reader: &mut Reader, key: &str, example: &str| {
         if keys.get(key).is_none() {
-            let problem = Problem::error(Rule::MissingKey, keys.at, format!("`uplink` states no `{key}`"));
+            let problem = Problem::error(Law::MissingKey, keys.at, format!("`uplink` states no `{key}`"));
             reader.report(problem.label("this uplink").help(format!("add `{key}: {example}`")));
         }
     };
@@ -78,7 +78,6 @@ fn uplink(reader: &mut Reader, tree: &Tree) -> UplinkEntry {
         rate: keys.get("rate").and_then(|tree| reader.value(tree, "`rate`", super::class::RATE)),
         overhead,
         mtu,
-        at: tree.at,
     }
 }
 
@@ -148,7 +147,7 @@ fn tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> TenantEntry {
     let what = format!("tenant `{}`", name.value);
     let keys = reader.entries(tree, &what, &TENANT_KEYS);
     if keys.get("port").is_none() {
-        let problem = Problem::error(Rule::MissingKey, name.at, format!("{what} has no `port`"));
+        let problem = Problem::error(Law::MissingKey, name.at, format!("{what} has no `port`"));
         reader.report(
             problem.label("this tenant").help(format!(
                 "add `port: {{tap: {{netns: {}, name: eth0}}}}`, or `port: memory`",
@@ -206,7 +205,7 @@ fn tap(reader: &mut Reader, tree: &Tree) -> Option<Port> {
     let keys = reader.entries(tree, "`tap`", &["netns", "name"]);
     let netns = keys.get("netns").and_then(|tree| netns(reader, tree));
     let Some(name) = keys.get("name") else {
-        let problem = Problem::error(Rule::MissingKey, tree.at, "`tap` states no `name`");
+        let problem = Problem::error(Law::MissingKey, tree.at, "`tap` states no `name`");
         reader
             .report(problem.label("this port").help("add `name: eth0`, the interface as its owner sees it"));
         return None;

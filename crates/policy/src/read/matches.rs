@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use super::syntax::MatchEntry;
-use super::{Entries, Reader, bad};
-use crate::problem::{Problem, Rule};
+use super::{Entries, Reader, bad, names};
+use crate::problem::{Law, Problem};
 use crate::program::{Match, Prefix};
 use crate::tree::Tree;
 
@@ -17,44 +17,6 @@ const LIMIT_MATCH_KEYS: [&str; 14] = [
     "tenant", "class", "src", "dst", "protocol", "src_port", "dst_port", "dscp", "vlan", "priority",
     "cgroup", "user", "app", "core",
 ];
-/// Protocols that have a name here; any other is written as its number.
-pub(crate) const PROTOCOLS: [(&str, u8); 9] = [
-    ("icmp", 1),
-    ("igmp", 2),
-    ("tcp", 6),
-    ("udp", 17),
-    ("gre", 47),
-    ("esp", 50),
-    ("icmpv6", 58),
-    ("ospf", 89),
-    ("sctp", 132),
-];
-/// DSCP code points by name (RFC 2474, 2597, 3246, 8622).
-pub(crate) const CODE_POINTS: [(&str, u8); 22] = [
-    ("cs0", 0),
-    ("le", 1),
-    ("cs1", 8),
-    ("af11", 10),
-    ("af12", 12),
-    ("af13", 14),
-    ("cs2", 16),
-    ("af21", 18),
-    ("af22", 20),
-    ("af23", 22),
-    ("cs3", 24),
-    ("af31", 26),
-    ("af32", 28),
-    ("af33", 30),
-    ("cs4", 32),
-    ("af41", 34),
-    ("af42", 36),
-    ("af43", 38),
-    ("cs5", 40),
-    ("ef", 46),
-    ("cs6", 48),
-    ("cs7", 56),
-];
-
 /// A `match:` map; those of limits may also name classes.
 pub(super) fn match_entry(reader: &mut Reader, tree: &Tree, of_limit: bool) -> MatchEntry {
     let keys: &[&str] = if of_limit { &LIMIT_MATCH_KEYS } else { &MATCH_KEYS };
@@ -66,10 +28,16 @@ pub(super) fn match_entry(reader: &mut Reader, tree: &Tree, of_limit: bool) -> M
         tenant: None,
         src: prefixes(reader, &keys, "src"),
         dst: prefixes(reader, &keys, "dst"),
-        protocol: each(reader, &keys, "protocol", protocol_example(), |text| named(text, &PROTOCOLS)),
+        protocol: each(reader, &keys, "protocol", protocol_example(), names::protocol),
         src_port: ports(reader, &keys, "src_port"),
         dst_port: ports(reader, &keys, "dst_port"),
-        dscp: each(reader, &keys, "dscp", "a code point from 0 to 63 or a name such as `ef`", code_point),
+        dscp: each(
+            reader,
+            &keys,
+            "dscp",
+            "a code point from 0 to 63 or a name such as `ef`",
+            names::code_point,
+        ),
         vlan: each(reader, &keys, "vlan", "a VLAN from 1 to 4094, or 0 for frames without a tag", |text| {
             text.parse().ok().filter(|vlan| *vlan < 4_095)
         }),
@@ -114,26 +82,13 @@ fn numbers<T: FromStr + PartialEq>(reader: &mut Reader, keys: &Entries<'_>, key:
     each(reader, keys, key, "a whole number", |text| text.parse().ok())
 }
 
-fn named(text: &str, names: &[(&str, u8)]) -> Option<u8> {
-    let by_name = names.iter().find(|(name, _)| text.eq_ignore_ascii_case(name)).map(|(_, number)| *number);
-    by_name.or_else(|| text.parse().ok())
-}
-
-pub(crate) fn protocol(text: &str) -> Option<u8> {
-    named(text, &PROTOCOLS)
-}
-
-pub(crate) fn code_point(text: &str) -> Option<u8> {
-    named(text, &CODE_POINTS).filter(|dscp| *dscp < 64)
-}
-
 fn ports(reader: &mut Reader, keys: &Entries<'_>, key: &str) -> Vec<(u16, u16)> {
     let example = "a port such as `80` or a range such as `8000-8100`";
     let ranges = each(reader, keys, key, example, port_range);
     if let Some((from, to)) = ranges.iter().find(|(from, to)| from > to) {
         let at = keys.get(key).map_or(keys.at, |tree| tree.at);
         let message = format!("`{key}` goes from {from} down to {to}: no port lies in it");
-        let problem = Problem::error(Rule::NeverMatches, at, message).label("an empty range");
+        let problem = Problem::error(Law::NeverMatches, at, message).label("an empty range");
         reader.report(problem.help(format!("write the smaller port first: `{to}-{from}`")));
     }
     ranges

@@ -8,6 +8,7 @@
 mod class;
 mod host;
 mod matches;
+pub(crate) mod names;
 pub(crate) mod syntax;
 
 use std::str::FromStr;
@@ -15,7 +16,7 @@ use std::str::FromStr;
 pub(crate) use class::policy_file;
 pub(crate) use host::host_file;
 
-use crate::problem::{Problem, Rule};
+use crate::problem::{Law, Problem};
 use crate::source::{Located, Mark, Name};
 use crate::spelling::nearest;
 use crate::tree::{Tree, Value};
@@ -74,7 +75,7 @@ impl Reader {
             Value::Null => return Vec::new(),
             other => {
                 let problem = Problem::error(
-                    Rule::BadValue,
+                    Law::BadValue,
                     tree.at,
                     format!("{what} is {}, not a map", described(other)),
                 );
@@ -90,7 +91,7 @@ impl Reader {
             match seen.entry(name.value.as_str()) {
                 std::collections::hash_map::Entry::Occupied(first) => {
                     let message = format!("`{}` is there twice in {what}", name.value);
-                    let problem = Problem::error(Rule::DuplicateKey, name.at, message).label("again here");
+                    let problem = Problem::error(Law::DuplicateKey, name.at, message).label("again here");
                     let first: Mark = *first.get();
                     self.report(
                         problem
@@ -108,8 +109,7 @@ impl Reader {
     }
 
     fn unknown_key(&mut self, name: &Name, what: &str, keys: &[&str]) {
-        let problem =
-            Problem::error(Rule::UnknownKey, name.at, format!("{what} has no key `{}`", name.value));
+        let problem = Problem::error(Law::UnknownKey, name.at, format!("{what} has no key `{}`", name.value));
         let list = keys.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
         let help = match nearest(&name.value, keys.iter().copied()) {
             Some(near) => format!("did you mean `{near}`? The keys are {list}"),
@@ -126,7 +126,7 @@ impl Reader {
             && text.chars().all(inner)
             && text.len() <= 64;
         if !fine {
-            let problem = Problem::error(Rule::BadName, name.at, format!("`{text}` is no name"));
+            let problem = Problem::error(Law::BadName, name.at, format!("`{text}` is no name"));
             self.report(problem.label("a name belongs here").help(
                 "names start with a letter and go on with letters, digits, `_`, `-` and `.`, 64 characters at most",
             ));
@@ -152,7 +152,7 @@ impl Reader {
         match text.trim().parse() {
             Ok(value) => Some(Located::new(value, tree.at)),
             Err(_) if is_zero(text) => {
-                let problem = Problem::error(Rule::Zero, tree.at, format!("{what} is zero"));
+                let problem = Problem::error(Law::Zero, tree.at, format!("{what} is zero"));
                 self.report(problem.label("zero").help(format!(
                     "write {example}, or leave out what should get nothing: zero would stop its traffic forever"
                 )));
@@ -171,7 +171,7 @@ impl Reader {
         let example = format!("a whole number from 1 to {most}");
         let found = self.value::<u32>(tree, what, &example)?;
         if found.value == 0 {
-            let problem = Problem::error(Rule::Zero, tree.at, format!("{what} is zero"));
+            let problem = Problem::error(Law::Zero, tree.at, format!("{what} is zero"));
             self.report(problem.label("zero").help(format!("write {example}")));
             return None;
         }
@@ -214,7 +214,7 @@ impl Reader {
 }
 
 pub(crate) fn bad(at: Mark, message: impl Into<String>, help: impl Into<String>) -> Problem {
-    Problem::error(Rule::BadValue, at, message).label("this value").help(help)
+    Problem::error(Law::BadValue, at, message).label("this value").help(help)
 }
 
 fn is_zero(text: &str) -> bool {

@@ -29,7 +29,6 @@ pub(crate) struct UplinkEntry {
     pub rate: Option<Located<BitRate>>,
     pub overhead: Bytes,
     pub mtu: u16,
-    pub at: Mark,
 }
 
 pub(crate) struct TenantEntry {

@@ -1,0 +1,391 @@
+//! The JSON Schema of policy files, so that editors complete and check them.
+//!
+//! Why: an operator's editor can say what belongs where before `check` does.
+//! From: JSON Schema 2020-12, made from the types below.
+//! Not here: reading (`read` has its own tables, so that all mistakes come with their places); a test keeps the two
+//! in step.
+//! Invariant: every example and every key of the language validates.
+
+// The types exist for their schemas only.
+#![expect(dead_code, reason = "types that describe a file and never hold one")]
+
+use std::collections::BTreeMap;
+
+use plimsoll_units::{BitRate, Bytes, Span};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema, schema_for};
+
+/// The schema of the operator's file.
+#[must_use]
+pub fn schema() -> serde_json::Value {
+    let mut schema = schema_for!(HostFile).to_value();
+    if let Some(object) = schema.as_object_mut() {
+        object.insert("title".to_owned(), "Plimsoll policy".into());
+    }
+    schema
+}
+
+/// The schema of a tenant's or an application's file.
+#[must_use]
+pub fn sub_schema() -> serde_json::Value {
+    let mut schema = schema_for!(SubFile).to_value();
+    if let Some(object) = schema.as_object_mut() {
+        object.insert("title".to_owned(), "Plimsoll sub-policy of a tenant or an application".into());
+    }
+    schema
+}
+
+/// Who shares the link, and how.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct HostFile {
+    /// Where packets leave, and how fast.
+    uplink: Uplink,
+    /// What the engine may use.
+    #[serde(default)]
+    engine: Option<Engine>,
+    /// Where the daemon answers.
+    #[serde(default)]
+    api: Option<Api>,
+    /// Who has a port.
+    #[serde(default)]
+    tenants: Option<BTreeMap<String, Tenant>>,
+    /// Rates that hold wherever a class sends through them.
+    #[serde(default)]
+    limits: Option<BTreeMap<String, Limit>>,
+    /// The classes, from `root` down. Without it the tenants share the link by weight.
+    #[serde(default)]
+    policy: Option<BTreeMap<String, Option<Class>>>,
+}
+
+/// The part of the policy below a tenant's or an application's place.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct SubFile {
+    /// Rates that hold wherever a class of this file sends through them.
+    #[serde(default)]
+    limits: Option<BTreeMap<String, Limit>>,
+    /// The classes, from `root` down.
+    #[serde(default)]
+    policy: Option<BTreeMap<String, Option<Class>>>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Uplink {
+    /// The device.
+    port: Port,
+    /// What the link carries.
+    rate: BitRate,
+    /// Bytes that each frame costs beyond its own: 20B for preamble and gap, 24B with the check sequence.
+    #[serde(default)]
+    overhead: Option<Bytes>,
+    /// Largest IP packet.
+    #[serde(default)]
+    #[schemars(range(min = 68, max = 9600))]
+    mtu: Option<u16>,
+}
+
+/// Where packets enter and leave.
+#[derive(JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum Port {
+    /// A network interface, through AF_XDP.
+    AfXdp(Interface),
+    /// A network interface, through AF_PACKET.
+    AfPacket(Interface),
+    /// A TAP that the daemon makes.
+    Tap(Tap),
+    /// Frames from and into files.
+    Pcap(Pcap),
+    /// Frames in memory.
+    Memory,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Tap {
+    /// A network namespace by name or path; the daemon's own when absent.
+    #[serde(default)]
+    netns: Option<String>,
+    /// The interface as its owner sees it.
+    name: Interface,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Pcap {
+    /// Frames that come in.
+    #[serde(default)]
+    read: Option<String>,
+    /// Frames that go out.
+    #[serde(default)]
+    write: Option<String>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Engine {
+    /// Core to pin the engine's thread to.
+    #[serde(default)]
+    cpu: Option<u32>,
+    /// Never sleep.
+    #[serde(default)]
+    busy_poll: Option<bool>,
+    /// Flow queues in all.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 65536))]
+    queues: Option<u32>,
+    /// Descriptors of one flow queue; a power of two.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 32768))]
+    ring: Option<u16>,
+    /// Descriptors in all.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 16777216))]
+    descriptors: Option<u32>,
+    /// Deepest tree that is accepted.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 64))]
+    max_depth: Option<u32>,
+    /// Smallest frame at which the engine must keep up with the link; the largest frame when absent.
+    #[serde(default)]
+    line_rate_frame: Option<Bytes>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Api {
+    /// Unix socket of the HTTP API.
+    #[serde(default)]
+    socket: Option<String>,
+    /// Address of the Prometheus endpoint.
+    #[serde(default)]
+    metrics: Option<String>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Tenant {
+    /// Where its packets enter and leave.
+    port: Port,
+    /// What it gets whenever it wants it.
+    #[serde(default)]
+    min: Option<BitRate>,
+    /// What it never exceeds.
+    #[serde(default)]
+    max: Option<BitRate>,
+    /// What may leave at once under `max`.
+    #[serde(default)]
+    burst: Option<Bytes>,
+    /// Its share where the policy states none.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 65535))]
+    weight: Option<u32>,
+    /// Limits that it sends through.
+    #[serde(default)]
+    via: Option<OneOrMore<String>>,
+    /// How it orders its flows, without a policy of its own.
+    #[serde(default)]
+    flows: Option<Flows>,
+    /// Slack of packets that bring none.
+    #[serde(default)]
+    slack: Option<Span>,
+    /// Deadline of packets that bring none.
+    #[serde(default)]
+    deadline: Option<Span>,
+    /// Descriptors that it may have in the engine.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 16777216))]
+    descriptors: Option<u32>,
+    /// File with its own policy.
+    #[serde(default)]
+    policy: Option<String>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Limit {
+    /// What it takes of those who send through it; everything when absent.
+    #[serde(default)]
+    r#match: Option<LimitMatch>,
+    /// Bits per second that may leave.
+    rate: BitRate,
+    /// What may leave at once after a pause.
+    #[serde(default)]
+    burst: Option<Bytes>,
+    /// Limits around this one.
+    #[serde(default)]
+    via: Option<OneOrMore<String>>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Class {
+    /// Children, the first with a packet goes first.
+    #[serde(default)]
+    priority: Option<OneOrMore<String>>,
+    /// Children that share by weight.
+    #[serde(default)]
+    wfq: Option<Children>,
+    /// Children that take turns by weight.
+    #[serde(default)]
+    drr: Option<Children>,
+    /// Children whose packets go in the order of their arrival.
+    #[serde(default)]
+    fifo: Option<OneOrMore<String>>,
+    /// Children whose packets go by least slack.
+    #[serde(default)]
+    lstf: Option<OneOrMore<String>>,
+    /// Children whose packets go by earliest deadline.
+    #[serde(default)]
+    edf: Option<OneOrMore<String>>,
+    /// Which packets come here, for a leaf.
+    #[serde(default)]
+    r#match: Option<PacketMatch>,
+    /// What it gets whenever it wants it.
+    #[serde(default)]
+    min: Option<BitRate>,
+    /// What it never exceeds.
+    #[serde(default)]
+    max: Option<BitRate>,
+    /// What may leave at once under `max`.
+    #[serde(default)]
+    burst: Option<Bytes>,
+    /// Limits that it sends through.
+    #[serde(default)]
+    via: Option<OneOrMore<String>>,
+    /// How a leaf orders its flows.
+    #[serde(default)]
+    flows: Option<Flows>,
+    /// Slack of packets that bring none.
+    #[serde(default)]
+    slack: Option<Span>,
+    /// Deadline of packets that bring none.
+    #[serde(default)]
+    deadline: Option<Span>,
+    /// File whose root takes this leaf's place.
+    #[serde(default)]
+    policy: Option<String>,
+}
+
+/// Conditions on a packet, all of which must hold.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct PacketMatch {
+    /// The tenant it comes from; `host` for the daemon's own host port.
+    #[serde(default)]
+    tenant: Option<OneOrMore<String>>,
+    #[serde(flatten)]
+    conditions: Conditions,
+}
+
+/// Conditions on a packet, all of which must hold.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct LimitMatch {
+    /// The tenant it comes from.
+    #[serde(default)]
+    tenant: Option<OneOrMore<String>>,
+    /// The classes of this file that it holds, as if they had it in `via`.
+    #[serde(default)]
+    class: Option<OneOrMore<String>>,
+    #[serde(flatten)]
+    conditions: Conditions,
+}
+
+#[derive(JsonSchema)]
+struct Conditions {
+    /// Source address or prefix.
+    #[serde(default)]
+    src: Option<OneOrMore<String>>,
+    /// Destination address or prefix.
+    #[serde(default)]
+    dst: Option<OneOrMore<String>>,
+    /// IP protocol by name or number.
+    #[serde(default)]
+    protocol: Option<OneOrMore<Scalar>>,
+    /// Source port or range of ports.
+    #[serde(default)]
+    src_port: Option<OneOrMore<Scalar>>,
+    /// Destination port or range of ports.
+    #[serde(default)]
+    dst_port: Option<OneOrMore<Scalar>>,
+    /// DSCP by name or number.
+    #[serde(default)]
+    dscp: Option<OneOrMore<Scalar>>,
+    /// VLAN; 0 for frames without a tag.
+    #[serde(default)]
+    vlan: Option<OneOrMore<u16>>,
+    /// Socket priority that came with the packet.
+    #[serde(default)]
+    priority: Option<OneOrMore<u32>>,
+    /// Control group that came with the packet.
+    #[serde(default)]
+    cgroup: Option<OneOrMore<u64>>,
+    /// User that came with the packet.
+    #[serde(default)]
+    user: Option<OneOrMore<u32>>,
+    /// Application that came with the packet.
+    #[serde(default)]
+    app: Option<OneOrMore<u32>>,
+    /// Transmit core.
+    #[serde(default)]
+    core: Option<OneOrMore<u16>>,
+}
+
+#[derive(JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Flows {
+    Fifo,
+    Drr,
+    Lstf,
+    Edf,
+}
+
+/// One value or a list of them.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+enum OneOrMore<T> {
+    One(T),
+    More(Vec<T>),
+}
+
+/// Children with weights, or a list of children.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+enum Children {
+    Weighed(BTreeMap<String, Option<Weight>>),
+    Listed(OneOrMore<String>),
+}
+
+/// A word or a number.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+enum Scalar {
+    Word(String),
+    Number(u32),
+}
+
+struct Weight;
+
+impl JsonSchema for Weight {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Weight".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "integer", "minimum": 1, "maximum": 65_535 })
+    }
+}
+
+struct Interface;
+
+impl JsonSchema for Interface {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Interface".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "minLength": 1, "maxLength": 15, "pattern": "^[^/:\\s]+$" })
+    }
+}

@@ -1,0 +1,220 @@
+//! What a reload changes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use super::words::{describe_match, order_words, scope_words};
+use crate::check::Checked;
+use crate::config::Config;
+use crate::program::Program;
+
+/// Everything that differs between two policies.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Diff {
+    /// In the order: uplink, engine, API, tenants, classes, limits, classification.
+    pub changes: Vec<Change>,
+}
+
+/// One difference.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// What kind of thing: `class`, `limit`, `tenant`, `uplink`, ...
+    pub what: &'static str,
+    /// Which.
+    pub name: String,
+    /// Which of its properties; empty if the whole thing is new or gone.
+    pub property: &'static str,
+    /// Before; `None` if it is new.
+    pub old: Option<String>,
+    /// After; `None` if it is gone.
+    pub new: Option<String>,
+}
+
+/// A thing's properties by name.
+type Properties = BTreeMap<&'static str, String>;
+/// Things by name.
+type Things = BTreeMap<String, Properties>;
+
+/// What changes when `new` takes the place of `old`.
+#[must_use]
+pub fn diff(old: &Checked, new: &Checked) -> Diff {
+    let mut diff = Diff::default();
+    let both = |of: fn(&Config) -> Things| (of(&old.config), of(&new.config));
+    diff.compare("uplink", both(uplink));
+    diff.compare("engine", both(engine));
+    diff.compare("api", both(api));
+    diff.compare("tenant", both(tenants));
+    diff.compare("class", (classes(&old.program), classes(&new.program)));
+    diff.compare("limit", (limits(&old.program), limits(&new.program)));
+    diff.compare("classification", (rules(&old.program), rules(&new.program)));
+    diff
+}
+
+impl Diff {
+    /// Whether nothing changes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    fn compare(&mut self, what: &'static str, (old, new): (Things, Things)) {
+        for (name, before) in &old {
+            match new.get(name) {
+                Some(after) => self.properties(what, name, before, after),
+                None => self.push(what, name, "", Some(summary(before)), None),
+            }
+        }
+        for (name, after) in new.iter().filter(|(name, _)| !old.contains_key(*name)) {
+            self.push(what, name, "", None, Some(summary(after)));
+        }
+    }
+
+    fn properties(&mut self, what: &'static str, name: &str, before: &Properties, after: &Properties) {
+        let keys: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).collect();
+        for key in keys {
+            let (old, new) = (before.get(key), after.get(key));
+            if old != new {
+                self.push(what, name, key, old.cloned(), new.cloned());
+            }
+        }
+    }
+
+    fn push(
+        &mut self,
+        what: &'static str,
+        name: &str,
+        property: &'static str,
+        old: Option<String>,
+        new: Option<String>,
+    ) {
+        self.changes.push(Change { what, name: name.to_owned(), property, old, new });
+    }
+}
+
+impl fmt::Display for Diff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return writeln!(f, "nothing changes");
+        }
+        self.changes.iter().try_for_each(|change| writeln!(f, "{change}"))
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, name, property, old, new } = self;
+        let gap = if name.is_empty() { "" } else { " " };
+        let none = "none";
+        match (property.is_empty(), old, new) {
+            (true, None, Some(new)) => write!(f, "+ {what}{gap}{name} ({new})"),
+            (true, Some(old), None) => write!(f, "- {what}{gap}{name} ({old})"),
+            _ => {
+                let (old, new) = (old.as_deref().unwrap_or(none), new.as_deref().unwrap_or(none));
+                write!(f, "~ {what}{gap}{name}: {property} {old} -> {new}")
+            }
+        }
+    }
+}
+
+fn summary(properties: &Properties) -> String {
+    properties.iter().map(|(key, value)| format!("{key} {value}")).collect::<Vec<_>>().join(", ")
+}
+
+fn some<T: ToString>(properties: &mut Properties, key: &'static str, value: Option<T>) {
+    if let Some(value) = value {
+        properties.insert(key, value.to_string());
+    }
+}
+
+fn alone(properties: Properties) -> Things {
+    Things::from([(String::new(), properties)])
+}
+
+fn uplink(config: &Config) -> Things {
+    let uplink = &config.uplink;
+    alone(Properties::from([
+        ("port", format!("{:?}", uplink.port)),
+        ("rate", uplink.rate.to_string()),
+        ("overhead", uplink.overhead.to_string()),
+        ("mtu", uplink.mtu.to_string()),
+    ]))
+}
+
+fn engine(config: &Config) -> Things {
+    let engine = &config.engine;
+    let mut properties = Properties::from([
+        ("busy_poll", engine.busy_poll.to_string()),
+        ("queues", engine.queues.to_string()),
+        ("ring", engine.ring.to_string()),
+        ("descriptors", engine.descriptors.to_string()),
+    ]);
+    some(&mut properties, "cpu", engine.cpu);
+    alone(properties)
+}
+
+fn api(config: &Config) -> Things {
+    let mut properties = Properties::from([("socket", config.api.socket.display().to_string())]);
+    some(&mut properties, "metrics", config.api.metrics);
+    alone(properties)
+}
+
+fn tenants(config: &Config) -> Things {
+    let tenant = |tenant: &crate::config::TenantConfig| {
+        let port = format!("{:?}", tenant.port);
+        (
+            tenant.name.clone(),
+            Properties::from([("port", port), ("descriptors", tenant.descriptors.to_string())]),
+        )
+    };
+    config.tenants.iter().map(tenant).collect()
+}
+
+fn classes(program: &Program) -> Things {
+    let class = |node: &crate::program::Node| {
+        let mut properties = Properties::from([("order", order_words(node.kind))]);
+        if super::words::weighed(program, node) {
+            properties.insert("weight", node.weight.to_string());
+        }
+        if !node.children.is_empty() {
+            let children = node.children.iter().map(|&child| super::words::short(program.node(child)));
+            properties.insert("children", children.collect::<Vec<_>>().join(","));
+        }
+        some(&mut properties, "min", node.min);
+        some(&mut properties, "max", node.max.map(|max| program.limit(max).rate));
+        some(&mut properties, "burst", node.max.map(|max| program.limit(max).burst));
+        (node.name.clone(), properties)
+    };
+    program.nodes.iter().map(class).collect()
+}
+
+fn limits(program: &Program) -> Things {
+    let stated =
+        program.limits.iter().filter(|limit| matches!(limit.scope, crate::program::Scope::Match { .. }));
+    let limit = |limit: &crate::program::Limit| {
+        let (matches, via) = scope_words(program, limit);
+        let properties = Properties::from([
+            ("rate", limit.rate.to_string()),
+            ("burst", limit.burst.to_string()),
+            ("match", matches),
+            ("via", via.join(",")),
+        ]);
+        (limit.name.clone(), properties)
+    };
+    stated.map(limit).collect()
+}
+
+/// Each class's matches, in their order.
+fn rules(program: &Program) -> Things {
+    let mut things = Things::new();
+    for rule in &program.rules {
+        let properties = things.entry(program.node(rule.class).name.clone()).or_default();
+        let matches = properties.entry("match").or_default();
+        let gap = if matches.is_empty() { "" } else { " | " };
+        matches.push_str(&format!("{gap}{}", describe_match(program, &rule.matches)));
+    }
+    let default = Properties::from([("everything else", program.node(program.default_class).name.clone())]);
+    things.insert(String::new(), default);
+    things
+}

@@ -1,0 +1,135 @@
+//! What a packet would get: class, rule, path and limits.
+
+use std::fmt;
+
+use plimsoll_units::{BitRate, Span};
+use serde::Serialize;
+
+use super::filter::Filter;
+use super::words::{describe_match, order_words, scope_words, weighed};
+use crate::bounds::bounds;
+use crate::classifier::Classifier;
+use crate::program::{NodeKind, Placement, Program};
+
+/// What a packet would get under a policy.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation {
+    /// Its class and limits, as the engine knows them.
+    #[serde(skip)]
+    pub placement: Placement,
+    /// Its class.
+    pub class: String,
+    /// The rule that decides, or none if it goes to the default class.
+    pub rule: Option<String>,
+    /// From the class to the root.
+    pub path: Vec<Step>,
+    /// The limits that hold it, in the order in which it passes them.
+    pub limits: Vec<super::report::LimitRecord>,
+    /// What its class is guaranteed.
+    pub guaranteed: Option<BitRate>,
+    /// How long it waits at most.
+    pub delay: Option<Span>,
+    /// Where these figures come from, or why there are none.
+    pub why: String,
+}
+
+/// A node on a packet's way.
+#[derive(Clone, Debug, Serialize)]
+pub struct Step {
+    /// The node.
+    pub node: String,
+    /// How it orders what is below it.
+    pub order: String,
+    /// What its place among its siblings is.
+    pub place: String,
+}
+
+/// What a packet that looks like `filter` would get.
+#[must_use]
+pub fn explain(program: &Program, filter: &Filter) -> Explanation {
+    let classifier = Classifier::new(program);
+    let fields = &filter.fields;
+    let rule = classifier.rule(program, fields);
+    let placement = classifier.classify(program, fields);
+    let words = rule.map(|(index, rule)| {
+        let matches = describe_match(program, &rule.matches);
+        format!(
+            "rule {} of {}: {}",
+            index + 1,
+            program.rules.len(),
+            if matches.is_empty() { "everything" } else { &matches }
+        )
+    });
+    let bound = bounds(program).into_iter().find(|bound| bound.class == placement.class);
+    let limits = placement.limits.iter().map(|&id| {
+        let limit = program.limit(id);
+        let (matches, via) = scope_words(program, limit);
+        super::report::LimitRecord {
+            name: limit.name.clone(),
+            rate: limit.rate,
+            burst: limit.burst,
+            matches,
+            via,
+        }
+    });
+    Explanation {
+        class: program.node(placement.class).name.clone(),
+        rule: words,
+        path: steps(program, &placement),
+        limits: limits.collect(),
+        guaranteed: bound.as_ref().and_then(|bound| bound.guaranteed),
+        delay: bound.as_ref().and_then(|bound| bound.delay),
+        why: bound.map_or_else(String::new, |bound| bound.why),
+        placement,
+    }
+}
+
+fn steps(program: &Program, placement: &Placement) -> Vec<Step> {
+    let step = |id| {
+        let node = program.node(id);
+        let parent = node.parent.map(|parent| program.node(parent));
+        let mut place = match parent {
+            Some(parent) if parent.kind == NodeKind::Priority => {
+                let position =
+                    parent.children.iter().position(|&child| child == id).map_or(0, |index| index + 1);
+                format!("priority {position} of {}", parent.children.len())
+            }
+            Some(parent) if weighed(program, node) => {
+                let total: u64 =
+                    parent.children.iter().map(|&child| u64::from(program.node(child).weight)).sum();
+                format!("weight {} of {total}", node.weight)
+            }
+            _ => String::new(),
+        };
+        if let Some(min) = node.min {
+            let comma = if place.is_empty() { "" } else { ", " };
+            place.push_str(&format!("{comma}first {min} before its siblings"));
+        }
+        Step { node: node.name.clone(), order: order_words(node.kind), place }
+    };
+    program.path(placement.class).map(step).collect()
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "class  {}", self.class)?;
+        writeln!(f, "by     {}", self.rule.as_deref().unwrap_or("no rule: the default class"))?;
+        for (index, step) in self.path.iter().enumerate() {
+            let head = if index == 0 { "path " } else { "     " };
+            let comma = if step.place.is_empty() { "" } else { ", " };
+            writeln!(f, "{head}  {} ({}){comma}{}", step.node, step.order, step.place)?;
+        }
+        if self.limits.is_empty() {
+            writeln!(f, "limits none")?;
+        }
+        for (index, limit) in self.limits.iter().enumerate() {
+            let head = if index == 0 { "limits" } else { "      " };
+            writeln!(f, "{head} {} at {}, burst {}: {}", limit.name, limit.rate, limit.burst, limit.matches)?;
+        }
+        let rate = self.guaranteed.map_or_else(|| "no rate".to_owned(), |rate| rate.to_string());
+        let delay = self
+            .delay
+            .map_or_else(|| "no bound on delay".to_owned(), |delay| format!("leaves within {delay}"));
+        writeln!(f, "gets   {rate}, {delay} ({})", self.why)
+    }
+}

@@ -1,0 +1,150 @@
+//! A packet written as a filter: `tenant=shop dst=10.0.0.1 dst_port=80 protocol=tcp`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::program::{Fields, Program, TenantId};
+use crate::read::names;
+use crate::spelling::nearest;
+
+/// A packet, as far as an operator describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filter {
+    /// What classification looks at; what the filter leaves out is absent or zero.
+    pub fields: Fields,
+}
+
+/// A text that describes no packet.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{part}`: {why}")]
+pub struct FilterError {
+    part: String,
+    why: String,
+}
+
+const KEYS: [&str; 13] = [
+    "tenant", "src", "dst", "protocol", "src_port", "dst_port", "dscp", "vlan", "priority", "cgroup", "user",
+    "app", "core",
+];
+
+impl Filter {
+    /// Reads `key=value` pairs between spaces or commas, with the keys of `match:`.
+    ///
+    /// ```
+    /// # let policy = "{uplink: {port: memory, rate: 1Gbps}, tenants: {shop: {port: memory}}}";
+    /// # let program = plimsoll_policy::check_str("p.yaml", policy).expect("legal").program;
+    /// let filter = plimsoll_policy::Filter::parse(&program, "tenant=shop dst=10.0.0.1 dst_port=80")?;
+    /// assert_eq!(filter.fields.ports, Some((0, 80)));
+    /// # Ok::<(), plimsoll_policy::FilterError>(())
+    /// ```
+    pub fn parse(program: &Program, text: &str) -> Result<Self, FilterError> {
+        let mut draft = Draft::default();
+        for part in text.split([' ', ',', '\t', '\n']).filter(|part| !part.is_empty()) {
+            let wrong = |why: String| FilterError { part: part.to_owned(), why };
+            let (key, value) = part
+                .split_once('=')
+                .ok_or_else(|| wrong("write `key=value`, as in `dst_port=80`".to_owned()))?;
+            draft.set(program, key.trim(), value.trim()).map_err(wrong)?;
+        }
+        draft.finish().map_err(|why| FilterError { part: text.trim().to_owned(), why })
+    }
+}
+
+#[derive(Default)]
+struct Draft {
+    fields: Fields,
+    src: Option<IpAddr>,
+    dst: Option<IpAddr>,
+    src_port: Option<u16>,
+    dst_port: Option<u16>,
+    seen: Vec<String>,
+}
+
+impl Draft {
+    fn set(&mut self, program: &Program, key: &str, value: &str) -> Result<(), String> {
+        if self.seen.iter().any(|seen| seen == key) {
+            return Err(format!("`{key}` is there twice: one packet has one"));
+        }
+        self.seen.push(key.to_owned());
+        let metadata = &mut self.fields.metadata;
+        match key {
+            "tenant" => self.fields.tenant = Some(tenant(program, value)?),
+            "src" => self.src = Some(address(value)?),
+            "dst" => self.dst = Some(address(value)?),
+            "protocol" => {
+                let wanted = "write `tcp`, `udp`, `icmp` or a number from 0 to 255";
+                self.fields.protocol = Some(names::protocol(value).ok_or(wanted)?);
+            }
+            "src_port" => self.src_port = Some(number(value)?),
+            "dst_port" => self.dst_port = Some(number(value)?),
+            "dscp" => {
+                self.fields.dscp = names::code_point(value).ok_or("write 0 to 63 or a name such as `ef`")?
+            }
+            "vlan" => {
+                let vlan: u16 = number(value)?;
+                self.fields.vlan =
+                    Some(vlan).filter(|vlan| *vlan < 4_095).ok_or("write 1 to 4094, or 0 without a tag")?;
+            }
+            "priority" => metadata.priority = Some(number(value)?),
+            "cgroup" => metadata.cgroup = Some(number(value)?),
+            "user" => metadata.user = Some(number(value)?),
+            "app" => metadata.app = Some(number(value)?),
+            "core" => metadata.core = Some(number(value)?),
+            _ => {
+                let near =
+                    nearest(key, KEYS).map_or_else(String::new, |near| format!("did you mean `{near}`? "));
+                return Err(format!("there is no `{key}`; {near}The keys are {}", KEYS.join(", ")));
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Filter, String> {
+        let any = |like: IpAddr| match like {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        self.fields.addresses = match (self.src, self.dst) {
+            (Some(src), Some(dst)) if src.is_ipv4() != dst.is_ipv4() => {
+                return Err("`src` and `dst` are of different IP versions".to_owned());
+            }
+            (Some(src), dst) => Some((src, dst.unwrap_or(any(src)))),
+            (None, Some(dst)) => Some((any(dst), dst)),
+            // Ports, a protocol or a code point make it an IP packet all the same.
+            (None, None) if self.is_ip() => {
+                Some((Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()))
+            }
+            (None, None) => None,
+        };
+        if self.src_port.is_some() || self.dst_port.is_some() {
+            self.fields.ports = Some((self.src_port.unwrap_or(0), self.dst_port.unwrap_or(0)));
+            if self.fields.protocol.is_some_and(|protocol| !matches!(protocol, 6 | 17 | 132)) {
+                return Err("only tcp, udp and sctp have ports".to_owned());
+            }
+        }
+        Ok(Filter { fields: self.fields })
+    }
+
+    fn is_ip(&self) -> bool {
+        let wanted = ["protocol", "src_port", "dst_port", "dscp"];
+        self.seen.iter().any(|seen| wanted.contains(&seen.as_str()))
+    }
+}
+
+fn tenant(program: &Program, name: &str) -> Result<TenantId, String> {
+    let position = program.tenants.iter().position(|tenant| tenant.name == name);
+    let id = position.and_then(|index| u32::try_from(index).ok()).map(TenantId);
+    id.ok_or_else(|| {
+        let near = nearest(name, program.tenants.iter().map(|tenant| tenant.name.as_str()));
+        let near = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+        format!("there is no tenant `{name}`{near}")
+    })
+}
+
+fn address(text: &str) -> Result<IpAddr, String> {
+    text.parse()
+        .map_err(|_| format!("`{text}` is no address such as `10.0.0.1`; a packet has one, so no prefix"))
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("`{text}` is no whole number in range"))
+}

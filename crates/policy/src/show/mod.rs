@@ -1,0 +1,22 @@
+//! What is shown of a checked policy: text, drawing, data, and what a packet would get.
+//!
+//! Why: a policy is understood when its tree, its promises and one's own packet can be seen in it.
+//! From: Loom Figure 1 (the drawing); `docs/policy.md`.
+//! Not here: problems (`problem`), printing (the command line's).
+//! Invariant: the same policy gives the same text, byte for byte.
+
+mod diff;
+mod explain;
+mod filter;
+mod report;
+mod svg;
+mod text;
+mod words;
+
+pub use diff::{Change, Diff, diff};
+pub use explain::{Explanation, Step, explain};
+pub use filter::{Filter, FilterError};
+pub use report::{ClassRecord, LimitRecord, NodeRecord, Report, RuleRecord, report};
+pub use svg::svg;
+pub use text::tree_text;
+pub use words::describe_match;

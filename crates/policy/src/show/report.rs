@@ -1,0 +1,133 @@
+//! A checked policy as data, for `--json`.
+
+use plimsoll_units::{BitRate, Bytes, Span};
+use serde::Serialize;
+
+use super::words::{describe_match, order_words, scope_words};
+use crate::bounds::{ASSUMPTIONS, Bound, bounds};
+use crate::check::{Checked, cost};
+use crate::problem::ProblemRecord;
+use crate::program::NodeKind;
+
+/// Everything that `plimsoll check` prints.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The operator's file.
+    pub file: String,
+    /// Rate of the uplink.
+    pub link: BitRate,
+    /// Largest frame.
+    pub max_frame: Bytes,
+    /// Every node, parents before children.
+    pub nodes: Vec<NodeRecord>,
+    /// Every class with what it is guaranteed.
+    pub classes: Vec<ClassRecord>,
+    /// Every limit, those that enforce a `max` included.
+    pub limits: Vec<LimitRecord>,
+    /// Which packet goes where; the first that matches decides.
+    pub rules: Vec<RuleRecord>,
+    /// Where the rest goes.
+    pub default_class: String,
+    /// What the guarantees take for granted.
+    pub assumptions: &'static str,
+    /// What the author may want to look at again.
+    pub warnings: Vec<ProblemRecord>,
+}
+
+/// A node of the tree.
+#[derive(Clone, Debug, Serialize)]
+pub struct NodeRecord {
+    /// Path from the root.
+    pub name: String,
+    /// Its parent's path.
+    pub parent: Option<String>,
+    /// How it orders what is below it.
+    pub order: String,
+    /// Share among siblings.
+    pub weight: u32,
+    /// Effective minimum.
+    pub min: Option<BitRate>,
+    /// What it never exceeds.
+    pub max: Option<BitRate>,
+    /// Whose it is.
+    pub tenant: Option<String>,
+}
+
+/// A class.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClassRecord {
+    /// Guarantees.
+    #[serde(flatten)]
+    pub bound: Bound,
+    /// Nodes from the root, both ends counted.
+    pub depth: u32,
+    /// Estimated time that the engine spends on a packet.
+    pub cost: Span,
+}
+
+/// A limit.
+#[derive(Clone, Debug, Serialize)]
+pub struct LimitRecord {
+    /// Its name.
+    pub name: String,
+    /// Its rate.
+    pub rate: BitRate,
+    /// Its burst.
+    pub burst: Bytes,
+    /// What it takes of those who send through it.
+    pub matches: String,
+    /// Who sends through it.
+    pub via: Vec<String>,
+}
+
+/// A rule of classification.
+#[derive(Clone, Debug, Serialize)]
+pub struct RuleRecord {
+    /// What a packet must look like.
+    pub matches: String,
+    /// The class it then has.
+    pub class: String,
+}
+
+/// A checked policy as data.
+#[must_use]
+pub fn report(checked: &Checked) -> Report {
+    let program = &checked.program;
+    let name = |id| program.node(id).name.clone();
+    let nodes = program.nodes.iter().map(|node| NodeRecord {
+        name: node.name.clone(),
+        parent: node.parent.map(name),
+        order: order_words(node.kind),
+        weight: node.weight,
+        min: node.min,
+        max: node.max.map(|max| program.limit(max).rate),
+        tenant: node
+            .tenant
+            .and_then(|tenant| program.tenants.get(tenant.0 as usize))
+            .map(|tenant| tenant.name.clone()),
+    });
+    let classes = bounds(program).into_iter().zip(cost(program)).map(|(bound, cost)| {
+        debug_assert!(matches!(program.node(bound.class).kind, NodeKind::Class(_)), "bounds are of classes");
+        ClassRecord { bound, depth: cost.depth, cost: cost.packet }
+    });
+    let limits = program.limits.iter().map(|limit| {
+        let (matches, via) = scope_words(program, limit);
+        LimitRecord { name: limit.name.clone(), rate: limit.rate, burst: limit.burst, matches, via }
+    });
+    let rules = program
+        .rules
+        .iter()
+        .map(|rule| RuleRecord { matches: describe_match(program, &rule.matches), class: name(rule.class) });
+    Report {
+        file: checked.sources.files().first().map_or_else(String::new, |file| file.name.clone()),
+        link: program.link,
+        max_frame: program.max_frame,
+        nodes: nodes.collect(),
+        classes: classes.collect(),
+        limits: limits.collect(),
+        rules: rules.collect(),
+        default_class: name(program.default_class),
+        assumptions: ASSUMPTIONS,
+        warnings: checked.warning_records(),
+    }
+}

@@ -1,0 +1,122 @@
+//! The tree as text, with what each class is guaranteed.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use super::words::{order_words, scope_words, short, weighed};
+use crate::bounds::{ASSUMPTIONS, Bound, bounds};
+use crate::check::Checked;
+use crate::program::{NodeId, Program, Scope};
+
+/// The tree, each class's guaranteed rate and worst-case delay, the limits, and what the figures assume.
+///
+/// ```
+/// let policy = "{uplink: {port: memory, rate: 1Gbps}, tenants: {a: {port: memory}, b: {port: memory}}}";
+/// let text = plimsoll_policy::tree_text(&plimsoll_policy::check_str("p.yaml", policy).expect("legal"));
+/// assert!(text.contains("500Mbps"));
+/// ```
+#[must_use]
+pub fn tree_text(checked: &Checked) -> String {
+    let program = &checked.program;
+    let mut text = format!(
+        "{}: {} classes, {} tenants, {} limits on {} with frames up to {} bytes\n\n",
+        checked.sources.files().first().map_or("policy", |file| file.name.as_str()),
+        program.nodes.iter().filter(|node| node.children.is_empty()).count(),
+        program.tenants.len(),
+        program.limits.len(),
+        program.link,
+        program.max_frame.as_u64(),
+    );
+    let bounds: HashMap<NodeId, Bound> =
+        bounds(program).into_iter().map(|bound| (bound.class, bound)).collect();
+    text.push_str(&tree_table(program, &bounds));
+    if !program.limits.is_empty() {
+        text.push('\n');
+        text.push_str(&limit_table(program));
+    }
+    text.push_str(&unbounded(&bounds));
+    let _ = write!(text, "\nThe figures assume: {ASSUMPTIONS}.\n");
+    text
+}
+
+fn tree_table(program: &Program, bounds: &HashMap<NodeId, Bound>) -> String {
+    let head = ["class", "order", "weight", "min", "max", "guaranteed", "delay up to", "via"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    let via = vias(program);
+    let mut open = vec![(NodeId(0), String::new(), String::new())];
+    while let Some((id, glyph, indent)) = open.pop() {
+        let node = program.node(id);
+        let bound = bounds.get(&id);
+        let dash = || "-".to_owned();
+        let or_empty = |value: Option<String>| value.unwrap_or_default();
+        rows.push(vec![
+            format!("{glyph}{}", short(node)),
+            order_words(node.kind),
+            if weighed(program, node) { node.weight.to_string() } else { String::new() },
+            or_empty(node.min.map(|min| min.to_string())),
+            or_empty(node.max.map(|max| program.limit(max).rate.to_string())),
+            or_empty(bound.map(|bound| bound.guaranteed.map_or_else(dash, |rate| rate.to_string()))),
+            or_empty(bound.map(|bound| bound.delay.map_or_else(dash, |delay| delay.to_string()))),
+            via.get(&id).map_or_else(String::new, |names| names.join(", ")),
+        ]);
+        for (index, &child) in node.children.iter().enumerate().rev() {
+            let last = index + 1 == node.children.len();
+            let (glyph, below) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+            open.push((child, format!("{indent}{glyph}"), format!("{indent}{below}")));
+        }
+    }
+    table(&rows)
+}
+
+/// The stated limits that each node sends through.
+fn vias(program: &Program) -> HashMap<NodeId, Vec<&str>> {
+    let mut vias: HashMap<NodeId, Vec<&str>> = HashMap::new();
+    for limit in &program.limits {
+        if let Scope::Match { via, .. } = &limit.scope {
+            via.iter().for_each(|&node| vias.entry(node).or_default().push(&limit.name));
+        }
+    }
+    vias
+}
+
+fn limit_table(program: &Program) -> String {
+    let mut rows = vec![["limit", "rate", "burst", "takes", "of"].map(str::to_owned).to_vec()];
+    for limit in &program.limits {
+        let (what, users) = scope_words(program, limit);
+        let shown = users.iter().take(4).cloned().collect::<Vec<_>>().join(", ");
+        let users = if users.len() > 4 { format!("{shown} and {} more", users.len() - 4) } else { shown };
+        rows.push(vec![limit.name.clone(), limit.rate.to_string(), limit.burst.to_string(), what, users]);
+    }
+    table(&rows)
+}
+
+/// Why classes have no guarantee, or no bound on delay.
+fn unbounded(bounds: &HashMap<NodeId, Bound>) -> String {
+    let mut without: Vec<&Bound> =
+        bounds.values().filter(|bound| bound.guaranteed.is_none() || bound.delay.is_none()).collect();
+    without.sort_by_key(|bound| bound.class);
+    let mut text = String::new();
+    for bound in without.iter().take(20) {
+        let _ = write!(text, "\n- {}: {}", bound.name, bound.why);
+    }
+    if without.len() > 20 {
+        let _ = write!(text, "\n- and {} more", without.len() - 20);
+    }
+    if text.is_empty() { text } else { format!("{text}\n") }
+}
+
+/// Rows with their columns lined up; the first is the head.
+fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width =
+        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
