@@ -47,7 +47,8 @@ pub(crate) enum Note {
 /// Entries in a cache line.
 pub const ENTRIES_PER_LINE: usize = 32;
 const SENIC_DOORBELL_BYTES: u64 = 16;
-const ESCAPE: u16 = 0xffff;
+/// The entry that extension words follow.
+pub(crate) const ESCAPE: u16 = 0xffff;
 const WIDE_QUEUE: u16 = 1;
 const WEIGHT: u16 = 2;
 const RATE: u16 = 3;
@@ -123,23 +124,9 @@ impl DoorbellQueue {
     }
 }
 
-/// Reads a batch of doorbell words.
-pub(crate) fn read(mut words: &[u16]) -> impl Iterator<Item = Note> {
-    core::iter::from_fn(move || {
-        let (&first, rest) = words.split_first()?;
-        words = rest;
-        if first != ESCAPE {
-            return Some(Note::NewDescriptors(QueueId(first.into())));
-        }
-        let (note, used) = read_extension(words);
-        words = words.get(used..).unwrap_or(&[]);
-        Some(note)
-    })
-}
-
 /// The note behind an escape entry and how many words it takes; a wrong one takes all, as nothing tells where the
 /// next begins.
-fn read_extension(words: &[u16]) -> (Note, usize) {
+pub(crate) fn read_extension(words: &[u16]) -> (Note, usize) {
     match *words {
         [WIDE_QUEUE, q0, q1, ..] => (Note::NewDescriptors(QueueId(whole(q0, q1))), 3),
         [WEIGHT, n0, n1, w0, w1, ..] => (Note::Weight(NodeId(whole(n0, n1)), whole(w0, w1)), 5),
@@ -165,6 +152,20 @@ fn whole(low: u16, high: u16) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Reads a batch of doorbell words.
+    fn read(mut words: &[u16]) -> impl Iterator<Item = Note> {
+        core::iter::from_fn(move || {
+            let (&first, rest) = words.split_first()?;
+            words = rest;
+            if first != ESCAPE {
+                return Some(Note::NewDescriptors(QueueId(first.into())));
+            }
+            let (note, used) = read_extension(words);
+            words = words.get(used..).unwrap_or(&[]);
+            Some(note)
+        })
+    }
 
     fn notes(queue: &mut DoorbellQueue) -> Vec<Note> {
         let mut found = Vec::new();

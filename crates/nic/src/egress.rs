@@ -5,8 +5,6 @@
 //! Not here: how nodes choose (`order`), how a policy is installed (`install`).
 //! Invariant: a bundle with packets is in the main tree, or waits for exactly one limit.
 
-use std::collections::VecDeque;
-
 use plimsoll_policy::{FlowOrder, LimitId, NodeId, Program, TenantId};
 use plimsoll_queues::{Pace, Wheel};
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
@@ -14,7 +12,7 @@ use prefetch_index::prefetch_index;
 
 use crate::account::{Accounts, NOBODY};
 use crate::bundle::{Bundle, Context, Done, Place, flow_rank};
-use crate::doorbell::{self, Note};
+use crate::doorbell::{self, ESCAPE, Note};
 use crate::host::{Descriptor, Host, Pull, QueueId, Refusal};
 use crate::install::Layout;
 use crate::limit::Limit;
@@ -38,9 +36,16 @@ pub struct Nic {
     pub(crate) arrivals: u64,
     /// Refusals by class and reason.
     pub(crate) classes: Vec<[u64; Refusal::COUNT]>,
-    pub(crate) completions: VecDeque<Completion>,
+    pub(crate) completions: Completions,
     pub(crate) stats: EngineStats,
     pub(crate) config: crate::install::Config,
+}
+
+/// Completions that the host has not seen, oldest first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Completions {
+    entries: Vec<Completion>,
+    seen: usize,
 }
 
 /// The uplink's own pace.
@@ -95,24 +100,49 @@ impl Nic {
     /// A batch of doorbell words arrives. Words that make no sense are counted and change nothing.
     #[inline]
     pub fn ring(&mut self, doorbells: &[u16], now: Nanos) {
+        if self.outgrows_cache() {
+            self.prefetch_rung(doorbells);
+        }
+        let mut words = doorbells;
+        while let Some((&word, rest)) = words.split_first() {
+            words = rest;
+            if word == ESCAPE {
+                let (note, used) = doorbell::read_extension(rest);
+                words = rest.get(used..).unwrap_or(&[]);
+                self.heed(note, now);
+            } else {
+                self.admit(QueueId(word.into()), now);
+            }
+        }
+    }
+
+    fn prefetch_rung(&self, doorbells: &[u16]) {
         for &word in doorbells {
             if let Some(bundle) = self.host.bundle(QueueId(word.into())) {
                 prefetch_index(&self.bundles, bundle as usize);
             }
         }
-        for note in doorbell::read(doorbells) {
-            match note {
-                Note::NewDescriptors(queue) if self.host.is_open(queue) => self.admit(queue, now),
-                Note::Tag(queue, tag) if self.host.is_open(queue) => self.host.set_tag(queue, tag),
-                Note::Weight(node, weight) if self.layout.knows(node) && weight > 0 => {
-                    self.set_weight(node, weight);
-                }
-                Note::Rate(limit, rate) if (limit.0 as usize) < self.limits.len() => {
-                    self.set_rate(limit, rate, now);
-                }
-                _ => self.stats.bad_doorbells += 1,
+    }
+
+    /// An entry with extension words.
+    fn heed(&mut self, note: Note, now: Nanos) {
+        match note {
+            Note::NewDescriptors(queue) => self.admit(queue, now),
+            Note::Tag(queue, tag) if self.host.is_open(queue) => self.host.set_tag(queue, tag),
+            Note::Weight(node, weight) if self.layout.knows(node) && weight > 0 => {
+                self.set_weight(node, weight)
             }
+            Note::Rate(limit, rate) if (limit.0 as usize) < self.limits.len() => {
+                self.set_rate(limit, rate, now)
+            }
+            _ => self.stats.bad_doorbells += 1,
         }
+    }
+
+    /// Whether there is more state than a core's own caches keep, so that looking ahead pays.
+    #[inline]
+    fn outgrows_cache(&self) -> bool {
+        self.bundles.len() + self.host.open_count() > 1_024
     }
 
     /// Appends what leaves at `now`, up to the spare capacity of `out`: at most what the link carries. Never
@@ -148,23 +178,26 @@ impl Nic {
         let Transmit { queue, addr, .. } = *transmit;
         let tenant = self.host.release(queue);
         self.accounts.give_back(tenant);
-        self.completions.push_back(Completion { queue, addr, outcome });
+        self.completions.push(Completion { queue, addr, outcome });
     }
 
     /// The next descriptor that the host may use again.
     #[inline]
     pub fn poll_completion(&mut self) -> Option<Completion> {
-        self.completions.pop_front()
+        self.completions.pop()
     }
 
     /// New descriptors of a flow queue: the queue joins its bundle, the bundle its tree.
     #[inline]
     fn admit(&mut self, queue: QueueId, now: Nanos) {
+        let Some(id) = self.host.bundle(queue) else {
+            self.stats.bad_doorbells += 1;
+            return;
+        };
         let (new, bytes, was_empty) = self.host.take_new(queue, now, &mut self.arrivals);
         if new == 0 {
             return;
         }
-        let Some(id) = self.host.bundle(queue) else { return };
         let done = &mut self.bundles[id as usize].done;
         done.backlog_packets += u64::from(new);
         done.backlog_bytes += bytes;
@@ -202,6 +235,7 @@ impl Nic {
         bundle.place = Place::Tree;
         bundle.entries += 1;
         let returning = bundle.entries > 1;
+        self.stats.most_pairs = self.stats.most_pairs.max(bundle.entries);
         self.forest.activate(bundle.seat, &entrant, returning, now);
     }
 
@@ -225,8 +259,8 @@ impl Nic {
     /// The head was picked, but a limit holds it: it leaves the tree with its rank and waits there.
     fn park(&mut self, pick: &Pick, hold: u8, now: Nanos) {
         let entrant = self.entrant(pick.bundle);
-        self.forest.settle(pick.seat, &Settlement { entrant, len: 0, remains: false, idle: false });
-        self.stats.pairs += 1;
+        self.forest.settle(pick.seat, &Settlement { entrant: &entrant, len: 0, remains: false, idle: false });
+        self.stats.pairs += 1; // one without a pull
         self.wait(pick.bundle, hold, now);
     }
 
@@ -269,8 +303,10 @@ impl Nic {
         let len = self.head_charge(id);
         if let Some(Some(pick)) = pick {
             let entrant = self.entrant(id);
-            self.forest
-                .settle(pick.seat, &Settlement { entrant, len: len.into(), remains: false, idle: false });
+            self.forest.settle(
+                pick.seat,
+                &Settlement { entrant: &entrant, len: len.into(), remains: false, idle: false },
+            );
         }
         let slot = &mut self.limits[limit as usize];
         slot.waiting -= 1;
@@ -323,7 +359,9 @@ impl Nic {
     /// The picked bundle's head leaves.
     #[inline]
     fn send(&mut self, pick: &Pick, now: Nanos) -> Transmit {
-        self.look_ahead(pick);
+        if self.outgrows_cache() {
+            self.look_ahead(pick);
+        }
         let id = pick.bundle;
         let bundle = &mut self.bundles[id as usize];
         let queue = bundle.front().expect("a bundle in a tree holds packets");
@@ -333,8 +371,6 @@ impl Nic {
         let context = Context { arrivals: self.arrivals, quantum: self.layout.quantum };
         bundle.settle(queue, pull.charge, pull.more, &mut self.host, &context);
         self.stats.pulls += 1;
-        self.stats.pairs += 1;
-        self.stats.most_pairs = self.stats.most_pairs.max(bundle.entries);
         if bundle.has_limits {
             self.charge_limits(id, &pull, now);
         }
@@ -347,15 +383,16 @@ impl Nic {
     /// Brings what will probably be picked next into the cache, the nearest one deepest.
     #[inline]
     fn look_ahead(&self, pick: &Pick) {
-        if let Some(later) = self.forest.upcoming(pick.seat, 3) {
+        let [next, soon, later] = self.forest.upcoming(pick.seat);
+        if let Some(later) = later {
             prefetch_index(&self.bundles, later as usize);
         }
-        let soon = self.forest.upcoming(pick.seat, 2).and_then(|id| self.bundles[id as usize].front());
-        if let Some(queue) = soon.or_else(|| self.bundles[pick.bundle as usize].upcoming(4)) {
+        let front = |id: Option<u32>| id.and_then(|id| self.bundles[id as usize].front());
+        let own = &self.bundles[pick.bundle as usize];
+        if let Some(queue) = front(soon).or_else(|| own.upcoming(4)) {
             self.host.prefetch(queue);
         }
-        let next = self.forest.upcoming(pick.seat, 1).and_then(|id| self.bundles[id as usize].front());
-        if let Some(queue) = next.or_else(|| self.bundles[pick.bundle as usize].upcoming(2)) {
+        if let Some(queue) = front(next).or_else(|| own.upcoming(2)) {
             self.host.prefetch_head(queue);
         }
     }
@@ -377,7 +414,7 @@ impl Nic {
         }
         let entrant = self.entrant(id);
         let remains = !idle && closed.is_none();
-        self.forest.settle(pick.seat, &Settlement { entrant, len: len.into(), remains, idle });
+        self.forest.settle(pick.seat, &Settlement { entrant: &entrant, len: len.into(), remains, idle });
         if let Some(hold) = closed {
             self.bundles[id as usize].entries = 0;
             self.wait(id, hold, now);
@@ -448,6 +485,32 @@ impl Nic {
         for &place in self.layout.places(node) {
             self.forest.set_weight(place, weight);
         }
+    }
+}
+
+impl Completions {
+    pub(crate) fn with_capacity(entries: usize) -> Self {
+        Self { entries: Vec::with_capacity(entries), seen: 0 }
+    }
+
+    #[inline]
+    fn push(&mut self, completion: Completion) {
+        if self.entries.len() == self.entries.capacity() {
+            self.entries.drain(..self.seen); // a host that never drained it all to the end
+            self.seen = 0;
+        }
+        self.entries.push(completion);
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<Completion> {
+        let next = self.entries.get(self.seen).copied();
+        self.seen += 1;
+        if next.is_none() {
+            self.entries.clear();
+            self.seen = 0;
+        }
+        next
     }
 }
 

@@ -184,6 +184,12 @@ impl Host {
         empty
     }
 
+    /// How many flow queues are open.
+    #[inline]
+    pub(crate) fn open_count(&self) -> usize {
+        self.flows.len() - self.free.len()
+    }
+
     pub(crate) fn is_open(&self, queue: QueueId) -> bool {
         self.flows.get(queue.0 as usize).is_some_and(|flow| flow.open)
     }

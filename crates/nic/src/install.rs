@@ -5,7 +5,7 @@
 //! Not here: the language (`plimsoll_policy`).
 //! Invariant: after an install every open flow queue has a bundle of the new policy, and holds what it held.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use plimsoll_policy::{LimitId, NodeId, NodeKind, Placement, Program, Scope, TenantId};
 use plimsoll_queues::{Pace, Wheel};
@@ -13,7 +13,7 @@ use plimsoll_units::{Bytes, Nanos, Span};
 
 use crate::account::{Accounts, NOBODY};
 use crate::bundle::{Bundle, Hold, MOST_HOLDS, Place};
-use crate::egress::{Link, Nic};
+use crate::egress::{Completions, Link, Nic};
 use crate::host::{Cut, Host, QueueId, Refusal};
 use crate::limit::Limit;
 use crate::stats::{ClassCounters, EngineStats, LimitCounters, NodeRank, TenantCounters};
@@ -87,7 +87,7 @@ impl Nic {
             link: Link { pace: Pace::new(program.link), catch_up: config.catch_up },
             arrivals: 0,
             classes: vec![[0; Refusal::COUNT]; program.nodes.len()],
-            completions: VecDeque::with_capacity(config.descriptors as usize),
+            completions: Completions::with_capacity(config.descriptors as usize),
             stats: EngineStats::default(),
             config: config.clone(),
         }
@@ -310,7 +310,11 @@ impl Nic {
     /// What the engine as a whole has done.
     #[must_use]
     pub fn stats(&self) -> EngineStats {
-        EngineStats { held: self.accounts.host_held(), ..self.stats }
+        EngineStats {
+            held: self.accounts.host_held(),
+            pairs: self.stats.pairs + self.stats.pulls,
+            ..self.stats
+        }
     }
 
     /// From a class to the root: where its packet would stand now at each node.

@@ -44,7 +44,7 @@ pub(crate) struct Rounds {
 }
 
 /// Who enters or is served, as far as any order wants to know.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Entrant {
     pub(crate) bundle: u32,
     /// Flow queues of the bundle that hold packets.
@@ -104,7 +104,7 @@ impl Order {
     /// served under its guarantee), `stays` says whether it is still active, and `bundle` whether the bundle
     /// that was served is.
     #[inline]
-    pub(crate) fn settle(&mut self, slot: u32, len: u64, outcome: &Settlement, stays: bool) {
+    pub(crate) fn settle(&mut self, slot: u32, len: u64, outcome: &Settlement<'_>, stays: bool) {
         match self {
             Self::One => {}
             Self::Bundles(order) => {
@@ -141,12 +141,12 @@ impl Order {
         }
     }
 
-    /// The child that stands `ahead` places behind `slot`, where an order keeps a row.
+    /// The children that stand behind `slot`, where an order keeps a row.
     #[inline]
-    pub(crate) fn upcoming(&self, slot: u32, ahead: usize) -> Option<u32> {
+    pub(crate) fn upcoming(&self, slot: u32) -> [Option<u32>; 3] {
         match self {
-            Self::Grouped(order) => order.upcoming(slot, ahead),
-            _ => None,
+            Self::Grouped(order) => order.upcoming(slot),
+            _ => [None; 3],
         }
     }
 
@@ -174,9 +174,9 @@ impl Order {
 
 /// What became of the bundle that a walk down the tree found.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Settlement {
+pub(crate) struct Settlement<'a> {
     /// The bundle, with the head that it has now.
-    pub(crate) entrant: Entrant,
+    pub(crate) entrant: &'a Entrant,
     /// Bytes that left; 0 when it was parked.
     pub(crate) len: u64,
     /// Whether it stays in this tree.

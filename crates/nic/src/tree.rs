@@ -161,13 +161,14 @@ impl Forest {
         node.ranked_above || matches!(node.order, Order::Ranked(_) | Order::Bundles(_))
     }
 
-    /// A bundle that is likely to be picked soon after the one in this seat.
+    /// Bundles that are likely to be picked soon after the one in this seat, the next one first.
     #[inline]
-    pub(crate) fn upcoming(&self, seat: Seat, ahead: usize) -> Option<u32> {
+    pub(crate) fn upcoming(&self, seat: Seat) -> [Option<u32>; 3] {
         let node = &self.nodes[seat.node as usize];
-        let slot = node.order.upcoming(seat.slot, ahead)?;
-        let child = node.children[slot as usize];
-        (child & BUNDLE != 0 && child != NONE).then_some(child & !BUNDLE)
+        node.order.upcoming(seat.slot).map(|slot| {
+            let child = *node.children.get(slot? as usize)?;
+            (child & BUNDLE != 0).then_some(child & !BUNDLE)
+        })
     }
 
     /// Makes a bundle active below its class. One that returns from a limit keeps its earlier rank.
@@ -216,7 +217,7 @@ impl Forest {
 
     /// Tells every node on the way up what became of the bundle that [`Forest::pick`] returned last.
     #[inline]
-    pub(crate) fn settle(&mut self, seat: Seat, outcome: &Settlement) {
+    pub(crate) fn settle(&mut self, seat: Seat, outcome: &Settlement<'_>) {
         let Seat { node: mut at, mut slot } = seat;
         let mut stays = outcome.remains;
         loop {

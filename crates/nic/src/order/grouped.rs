@@ -147,6 +147,9 @@ impl Grouped {
         if self.busy == 0 {
             return None;
         }
+        if self.busy.is_power_of_two() {
+            return Some(self.first_of_one_group());
+        }
         let first = self.first_start();
         if earlier(self.v, first) {
             self.v = first;
@@ -166,17 +169,29 @@ impl Grouped {
         best.map(|(_, index)| self.groups[index].first())
     }
 
-    /// The child `ahead` places behind `slot` in the same row of equal starts.
+    /// The children behind `slot` in the same row of equal starts, as far as there are any.
     #[inline]
-    pub(crate) fn upcoming(&self, mut slot: u32, ahead: usize) -> Option<u32> {
-        for _ in 0..ahead {
-            slot = self.kids.get(slot as usize)?.next;
-        }
-        (slot != NONE).then_some(slot)
+    pub(crate) fn upcoming(&self, slot: u32) -> [Option<u32>; 3] {
+        let mut at = slot;
+        core::array::from_fn(|_| {
+            at = self.kids.get(at as usize)?.next;
+            (at != NONE).then_some(at)
+        })
     }
 
     pub(crate) fn rank(&self, slot: u32) -> u64 {
         super::virtual_time::ahead(self.kids[slot as usize].start, self.v)
+    }
+
+    /// With one group busy, its first child is the answer; V jumps to it when it has to.
+    #[inline]
+    fn first_of_one_group(&mut self) -> u32 {
+        let group = &self.groups[self.busy.trailing_zeros() as usize];
+        let start = group.base << group.shift;
+        if earlier(self.v, start) {
+            self.v = start;
+        }
+        group.first()
     }
 
     #[inline]
