@@ -41,8 +41,12 @@ pub(crate) struct Bundle {
     pub(crate) members: u32,
     pub(crate) order: FlowOrder,
     pub(crate) waits_since: Nanos,
+    /// How long the head waited altogether, and where the longest.
     pub(crate) limited: Span,
     pub(crate) limited_by: Option<LimitId>,
+    pub(crate) longest_wait: Span,
+    /// Whether nothing was sent since it was idle.
+    pub(crate) fresh: bool,
 }
 
 /// What left, and what waits, of one bundle.
@@ -107,7 +111,15 @@ impl Bundle {
             waits_since: Nanos::ZERO,
             limited: Span::ZERO,
             limited_by: None,
+            longest_wait: Span::ZERO,
+            fresh: true,
         }
+    }
+
+    /// A new head has waited for nothing yet.
+    #[inline]
+    pub(crate) fn forget_waits(&mut self) {
+        (self.limited, self.limited_by, self.longest_wait) = (Span::ZERO, None, Span::ZERO);
     }
 
     /// Makes room for one more flow queue.

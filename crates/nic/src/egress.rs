@@ -222,7 +222,8 @@ impl Nic {
     /// An idle bundle enters the tree, unless a limit is known to be exceeded: then it waits there at once.
     fn enter(&mut self, id: u32, now: Nanos) {
         let bundle = &mut self.bundles[id as usize];
-        (bundle.paid, bundle.entries, bundle.limited, bundle.limited_by) = (0, 0, Span::ZERO, None);
+        (bundle.paid, bundle.entries, bundle.fresh) = (0, 0, true);
+        bundle.forget_waits();
         match self.first_closed(id, now) {
             Some(hold) => self.wait(id, hold, now),
             None => self.enter_tree(id, now),
@@ -275,7 +276,8 @@ impl Nic {
         limit.waiting += 1;
         limit.parked += 1;
         if let Some(seat) = hold.seat {
-            self.forest.activate(seat, &entrant, false, now);
+            // Whoever was away only with its last packet has not been idle, and keeps its place.
+            self.forest.activate(seat, &entrant, !bundle.fresh, now);
         }
         if limit.waiting == 1 {
             self.wheel.set(hold.limit, limit.due());
@@ -342,8 +344,8 @@ impl Nic {
         let Place::Waits(index) = bundle.place else { return };
         bundle.paid |= 1 << index;
         let waited = now.since(bundle.waits_since);
-        if bundle.limited_by.is_none() || waited > bundle.limited {
-            bundle.limited_by = Some(LimitId(limit));
+        if bundle.limited_by.is_none() || waited > bundle.longest_wait {
+            (bundle.limited_by, bundle.longest_wait) = (Some(LimitId(limit)), waited);
         }
         bundle.limited += waited;
     }
@@ -409,7 +411,8 @@ impl Nic {
         }
         let mut closed = None;
         if bundle.has_limits {
-            (bundle.paid, bundle.limited, bundle.limited_by) = (0, Span::ZERO, None);
+            (bundle.paid, bundle.fresh) = (0, false);
+            bundle.forget_waits();
             closed = if idle { None } else { self.first_closed(id, now) };
         }
         let entrant = self.entrant(id);
@@ -430,6 +433,9 @@ impl Nic {
             let paid = if bundle.paid >> index & 1 == 1 { bundle.paid_len } else { 0 };
             if pull.charge > paid {
                 limit.pay(pull.charge - paid, now);
+                if limit.waiting > 0 {
+                    self.wheel.set(hold.limit, limit.due()); // its next slot has just moved
+                }
             }
             limit.packets += u64::from(pull.frames);
             limit.bytes += wire_bytes(pull);

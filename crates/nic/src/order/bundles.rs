@@ -17,11 +17,13 @@ pub(crate) struct Bundles {
     /// For a fair class: where each bundle's next service begins, in bytes per flow, and where the class stands.
     starts: Vec<u64>,
     v: u64,
+    /// Largest step of any start so far: how far behind the class one that returns may stand.
+    step: u64,
 }
 
 impl Bundles {
     pub(crate) fn new(order: FlowOrder) -> Self {
-        Self { order, queue: RankQueue::default(), starts: Vec::new(), v: 0 }
+        Self { order, queue: RankQueue::default(), starts: Vec::new(), v: 0, step: 0 }
     }
 
     /// Makes room for one more bundle.
@@ -36,10 +38,9 @@ impl Bundles {
             FlowOrder::Fifo => head.arrival,
             FlowOrder::Lstf(_) | FlowOrder::Edf(_) => head.deadline,
             FlowOrder::Drr => {
+                let floor = if returning { self.v.saturating_sub(self.step) } else { self.v };
                 let start = &mut self.starts[slot as usize];
-                if !returning {
-                    *start = (*start).max(self.v);
-                }
+                *start = (*start).max(floor);
                 *start
             }
         };
@@ -58,7 +59,9 @@ impl Bundles {
         if len > 0 {
             let start = &mut self.starts[slot as usize];
             self.v = self.v.max(*start);
-            *start += (len << 8) / u64::from(flows.max(1));
+            let step = (len << 8) / u64::from(flows.max(1));
+            *start += step;
+            self.step = self.step.max(step);
         }
         match next {
             Some(head) => self.insert(slot, head, true),

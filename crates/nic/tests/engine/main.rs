@@ -1,0 +1,7 @@
+//! The engine's promises, attacked: golden cases, properties, an exact reference, hostile input.
+//!
+//! One binary, so that all of them share the kit.
+
+mod golden;
+mod kit;
+mod loom;
