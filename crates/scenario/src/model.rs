@@ -94,6 +94,8 @@ pub struct System {
     pub kind: SystemKind,
     /// Transmit queues of `mq`.
     pub queues: u32,
+    /// Rate to which each of them is held (Loom, Figure 2), if any.
+    pub queue_rate: Option<BitRate>,
     /// Sections that replace the scenario's own policy for this system.
     pub(crate) policy: Option<PolicySections>,
 }

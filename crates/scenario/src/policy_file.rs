@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::model::{PolicySections, Scenario, System, SystemKind};
+use crate::model::{PolicySections, Scenario, System, SystemKind, Tenant};
 use crate::yaml::{Tree, Value};
 
 /// What only the world knows: ports and sockets, each as YAML on one line.
@@ -54,6 +54,42 @@ impl Scenario {
         text
     }
 
+    /// Asks the policy's checker about each system that runs on the engine; gives the names of those whose policy
+    /// breaks a rule, with what it says. Places are those of [`Scenario::policy_file`]'s text.
+    #[must_use]
+    pub fn check_policies(&self) -> Vec<(String, plimsoll_policy::Errors)> {
+        let wiring = Wiring { uplink: "memory".to_owned(), ..Wiring::default() };
+        let check = |system: &System| {
+            let name = format!("{}, policy of {}", self.name, system.name);
+            let mut text = Some(self.policy_file(system, &wiring));
+            let mut load = |path: &str| match text.take() {
+                Some(text) => Ok(text),
+                None => std::fs::read_to_string(path).map_err(|error| error.to_string()),
+            };
+            plimsoll_policy::check_with(&name, &mut load).err().map(|errors| (system.name.clone(), errors))
+        };
+        self.systems.iter().filter(|system| system.kind.on_engine()).filter_map(check).collect()
+    }
+
+    /// The tenants with what a system's own `tenants:` promises them, for systems of the kernel.
+    #[must_use]
+    pub fn tenants_of(&self, system: &System) -> Vec<Tenant> {
+        let mut tenants = self.tenants.clone();
+        let own = system.policy.iter().flat_map(|sections| &sections.tenants);
+        for (name, entries) in own {
+            let Some(tenant) = tenants.iter_mut().find(|tenant| tenant.name == *name) else { continue };
+            let value = |key: &str| match entries.iter().find(|(k, _)| k == key).map(|(_, tree)| &tree.value)
+            {
+                Some(Value::Text(text)) => Some(text.as_str()),
+                _ => None,
+            };
+            tenant.min = value("min").and_then(|text| text.parse().ok());
+            tenant.max = value("max").and_then(|text| text.parse().ok());
+            tenant.weight = value("weight").and_then(|text| text.parse().ok()).unwrap_or(1);
+        }
+        tenants
+    }
+
     fn write_tenant(
         &self,
         text: &mut String,
@@ -78,7 +114,7 @@ impl Scenario {
     fn sections(&self, system: &System) -> PolicySections {
         let mut sections = self.policy.clone();
         match system.kind {
-            SystemKind::Mq => (sections.policy, sections.limits) = (Some(self.per_core(system.queues)), None),
+            SystemKind::Mq => (sections.policy, sections.limits) = (Some(self.per_core(system)), None),
             SystemKind::Qpf => (sections.policy, sections.limits) = (Some(self.per_flow()), None),
             _ => {}
         }
@@ -98,30 +134,41 @@ impl Scenario {
         sections
     }
 
-    /// Loom's multi-queue: the queues take turns; within one, packets leave as they came.
-    fn per_core(&self, queues: u32) -> Tree {
+    /// Loom's multi-queue: the queues take turns; within one, packets leave as they came. A flow's queue follows
+    /// from its client's port, whichever side the tenant is.
+    fn per_core(&self, system: &System) -> Tree {
         let names = |n: u32| (format!("core{n}"), format!("core{n}_out"), format!("core{n}_back"));
-        let turns = (0..queues).map(|n| (names(n).0, Tree::text("1")));
-        let mut classes = vec![("root".to_owned(), node("drr", Tree::map(turns)))];
-        let width = (EPHEMERAL.1 - EPHEMERAL.0 + 1).div_ceil(queues);
-        for n in 0..queues {
+        let turns = (0..system.queues).map(|n| (names(n).0, Tree::text("1")));
+        let rest = [("rest".to_owned(), Tree::text("1"))];
+        let mut classes = vec![("root".to_owned(), node("drr", Tree::map(turns.chain(rest))))];
+        let width = (EPHEMERAL.1 - EPHEMERAL.0 + 1).div_ceil(system.queues);
+        for n in 0..system.queues {
             let (core, out, back) = names(n);
             let first = EPHEMERAL.0 + n * width;
-            // The outer queues also take what lies outside of the ephemeral ports.
-            let from = if n == 0 { 1 } else { first };
-            let to = if n + 1 == queues { 65_535 } else { first + width - 1 };
-            let clients = format!("{}-{to}", from.max(EPHEMERAL.0));
-            classes.push((core, node("fifo", list([&out, &back]))));
-            classes.push((out, matching("src_port", &clients)));
-            classes.push((back, matching("dst_port", &clients)));
+            let ports = format!("{first}-{}", (first + width - 1).min(EPHEMERAL.1));
+            let mut queue = vec![("fifo".to_owned(), list([&out, &back]))];
+            queue.extend(
+                system.queue_rate.map(|rate| ("max".to_owned(), Tree::text(format!("{}bps", rate.get())))),
+            );
+            classes.push((core, Tree::map(queue)));
+            classes.push((out, matching("src_port", &ports)));
+            classes.push((back, matching("dst_port", &ports)));
         }
+        classes.push(("rest".to_owned(), Tree::map([("match".to_owned(), self.everyone())])));
         Tree::map(classes)
     }
 
     /// Loom's queue per flow: every flow's queue takes its turn, whoever's it is.
     fn per_flow(&self) -> Tree {
-        let flows = Tree::map([("flows".to_owned(), Tree::text("drr"))]);
-        Tree::map([("root".to_owned(), flows)])
+        let flows = [("match".to_owned(), self.everyone()), ("flows".to_owned(), Tree::text("drr"))];
+        let root = ("root".to_owned(), node("fifo", list([&"flows".to_owned()])));
+        Tree::map([root, ("flows".to_owned(), Tree::map(flows))])
+    }
+
+    /// Matches every tenant's packets.
+    fn everyone(&self) -> Tree {
+        let names = self.tenants.iter().map(|tenant| Tree::text(&tenant.name)).collect();
+        Tree::map([("tenant".to_owned(), Tree { at: 0..0, value: Value::List(names) })])
     }
 }
 

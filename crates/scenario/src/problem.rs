@@ -131,7 +131,7 @@ impl Diagnostic for Shown {
 
 /// `; did you mean ...?` for the known name that is nearest, if one is near.
 pub(crate) fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let near = |name: &&str| distance(word, name) <= (word.chars().count() / 3).max(1);
+    let near = |name: &&str| distance(word, name) <= word.chars().count().div_ceil(3);
     known.into_iter().filter(near).min_by_key(|name| distance(word, name))
 }
 

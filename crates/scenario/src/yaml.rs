@@ -56,7 +56,7 @@ pub(crate) fn parse(text: &str) -> Result<Tree, Box<Problem>> {
 }
 
 fn syntax_problem(error: &serde_saphyr::Error, text: &str) -> Problem {
-    let at = error.location().map_or(0..0, |location| range(location, text));
+    let at = error.location().map_or(0..0, |location| start_of(location, text));
     let message = error.without_snippet().to_string();
     let message = message.lines().next().unwrap_or("not YAML").to_owned();
     Problem::new(at, message).label("reading stops here").help(
@@ -68,6 +68,15 @@ fn range(location: Location, text: &str) -> Range<usize> {
     let size = |n: Option<u64>| n.and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
     let span = location.span();
     clamp(text, size(span.byte_offset()), size(span.byte_len()))
+}
+
+/// Where a location begins; errors know their line and column, and not always their offset.
+fn start_of(location: Location, text: &str) -> Range<usize> {
+    let number = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).saturating_sub(1);
+    let before: usize = text.split_inclusive('\n').take(number(location.line())).map(str::len).sum();
+    let line = text[before..].lines().next().unwrap_or("");
+    let column = line.char_indices().nth(number(location.column())).map_or(line.len(), |(at, _)| at);
+    clamp(text, before + column, 0)
 }
 
 /// A range inside the text, on character boundaries and within one line, so that a caret can be drawn under it.

@@ -14,12 +14,17 @@ fn examples() -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_example_reads_in_both_forms() {
+fn every_example_reads_in_both_forms_and_its_policies_hold() {
+    let mut wrong = String::new();
     for path in examples() {
         for form in [Form::Full, Form::Short] {
             let scenario = Scenario::load(&path, form);
             let scenario = scenario.unwrap_or_else(|errors| panic!("{}", errors.render(false)));
             assert!(!scenario.expect.is_empty(), "{} expects nothing", path.display());
+            for (system, errors) in scenario.check_policies() {
+                wrong += &format!("{}, {system}:\n{}", path.display(), errors.render(false));
+            }
         }
     }
+    assert!(wrong.is_empty(), "{wrong}");
 }

@@ -52,7 +52,8 @@ const KEYS: [&str; 19] = [
     "engine",
     "policy_file",
 ];
-const SYSTEM_KEYS: [&str; 7] = ["kind", "queues", "policy", "limits", "engine", "policy_file", "tenants"];
+const SYSTEM_KEYS: [&str; 8] =
+    ["kind", "queues", "queue_rate", "policy", "limits", "engine", "policy_file", "tenants"];
 const SHORT_KEYS: [&str; 4] = ["time", "pairs", "systems", "expect"];
 /// Keys of a tenant: ours, and those that go into the policy file as they are.
 const TENANT_KEYS: [&str; 8] = ["host", "min", "max", "weight", "policy", "burst", "via", "descriptors"];
@@ -269,7 +270,13 @@ impl Reader {
         let kinds = SystemKind::ALL.map(|kind| (kind.name(), kind));
         let Value::Map(entries) = &item.value else {
             let kind = self.choice(item, "system", &kinds)?;
-            return Some(System { name: kind.name().to_owned(), kind, queues: 4, policy: None });
+            return Some(System {
+                name: kind.name().to_owned(),
+                kind,
+                queues: 4,
+                queue_rate: None,
+                policy: None,
+            });
         };
         let [(key, tree)] = entries.as_slice() else {
             let problem = Problem::new(item.at.clone(), "a system in the list has one name");
@@ -288,7 +295,9 @@ impl Reader {
         };
         let own = ["policy", "limits", "engine", "policy_file", "tenants"];
         let policy = own.iter().any(|key| fields.get(key).is_some()).then(|| self.sections(&fields, folder));
-        Some(System { name: key.text.clone(), kind, queues: self.count(&fields, "queues", 4, 256), policy })
+        let queues = self.count(&fields, "queues", 4, 256);
+        let queue_rate = self.optional(&fields, "queue_rate", "a rate such as `5Mbps`");
+        Some(System { name: key.text.clone(), kind, queues, queue_rate, policy })
     }
 
     fn tenants(&mut self, file: &Fields<'_>, scenario: &Scenario) -> Vec<Tenant> {
@@ -343,16 +352,13 @@ impl Reader {
                     problem.label("name taken").help("name the workload otherwise; expectations use both"),
                 );
             }
+            self.known_in(tree, "tenant", &tenants);
+            self.known_in(tree, "to", &places);
             let Some(mut workload) = self.workload(key, tree, n, scenario.duration) else { continue };
-            let at = |key: &str| tree.get(key).map_or(tree.at.clone(), |tree| tree.at.clone());
-            if !tenants.contains(&workload.tenant.as_str()) {
-                self.unknown(&at("tenant"), "there is no tenant", &workload.tenant, tenants.iter().copied());
-            }
             if tree.get("to").is_none() {
                 workload.to = places.first().copied().unwrap_or_default().to_owned();
-            } else if !places.contains(&workload.to.as_str()) {
-                self.unknown(&at("to"), "there is no destination", &workload.to, places.iter().copied());
             }
+            let at = |key: &str| tree.get(key).map_or(tree.at.clone(), |tree| tree.at.clone());
             if let Some(other) = workloads.iter().find(|other| other.port == workload.port) {
                 let message =
                     format!("`{}` and `{}` both use port {}", other.name, workload.name, workload.port);
@@ -362,6 +368,17 @@ impl Reader {
             workloads.push(workload);
         }
         workloads
+    }
+
+    /// Whether the value of a workload's key is one of the names that there are.
+    fn known_in(&mut self, workload: &Tree, key: &str, known: &[&str]) {
+        let Some((tree, Value::Text(name))) = workload.get(key).map(|tree| (tree, &tree.value)) else {
+            return;
+        };
+        if !known.contains(&name.as_str()) {
+            let what = if key == "to" { "destination" } else { key };
+            self.unknown(&tree.at, &format!("there is no {what}"), name, known.iter().copied());
+        }
     }
 
     /// Lines, or maps of `that` and `because`.

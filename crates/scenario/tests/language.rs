@@ -1,0 +1,255 @@
+//! The language of expectations, from outside: what holds, what does not, and that no text is too odd.
+
+use std::path::Path;
+
+use plimsoll_scenario::{Form, Results, Run, Sample, Scenario, Status, Verdict, WorkloadResult, judge};
+use plimsoll_units::{Nanos, Span};
+use proptest::prelude::*;
+
+/// Two systems, two tenants, 2 seconds in windows of 500 ms.
+fn scenario(expect: &str) -> Result<Scenario, String> {
+    let quoted = expect.replace('\'', "''");
+    let text = format!(
+        "name: t\nrate: 8Mbps\nduration: 2s\nsystems: [fifo, plimsoll]\ntenants: {{a: {{}}, b: {{}}}}\n\
+         workloads:\n  ask: {{tenant: a, kind: probe}}\n  bulk: {{tenant: b, kind: bulk}}\n\
+         measure: {{window: 500ms, cpu: true}}\nexpect: ['{quoted}']\n"
+    );
+    Scenario::parse(&text, "t.yaml", Path::new(""), Form::Full).map_err(|errors| errors.render(false))
+}
+
+/// In system `fifo` b sends 100, 200, 300 and 400 kB in its windows, in `plimsoll` always 250 kB. Latencies of a are
+/// 1 to 100 ms in `fifo`, a tenth of it in `plimsoll`; pair 1 has the double of pair 0, pair 2 the triple.
+fn results(pairs: u32) -> Results {
+    let mut results = Results::default();
+    for pair in 0..pairs {
+        for (system, bytes, unit) in
+            [("fifo", [100_000, 200_000, 300_000, 400_000], 1_000), ("plimsoll", [250_000; 4], 100)]
+        {
+            let sample = |n: u64| Sample {
+                at: Nanos::ZERO + Span::millis(20 * (n - 1)),
+                latency: Span::micros(n * unit * u64::from(pair + 1)),
+            };
+            let ask =
+                WorkloadResult { samples: (1..=100).map(sample).collect(), errors: 3, ..Default::default() };
+            let bulk = WorkloadResult { bytes: bytes.to_vec(), packets: 700, ..Default::default() };
+            let mut run =
+                Run { system: system.to_owned(), pair, cpu: Some(Span::millis(500)), ..Run::default() };
+            run.workloads.extend([("ask".to_owned(), ask), ("bulk".to_owned(), bulk)]);
+            run.drops.insert("b".to_owned(), [("flow_full".to_owned(), 7), ("other".to_owned(), 2)].into());
+            results.runs.push(run);
+        }
+    }
+    results
+}
+
+fn verdict(expect: &str, pairs: u32) -> Verdict {
+    let scenario = scenario(expect).unwrap_or_else(|shown| panic!("{expect}\n{shown}"));
+    judge(&scenario, &results(pairs)).remove(0)
+}
+
+fn holds(expect: &str) {
+    let verdict = verdict(expect, 1);
+    assert_eq!(verdict.status, Status::Passed, "{expect}: {}", verdict.detail);
+}
+
+fn fails(expect: &str) {
+    let verdict = verdict(expect, 1);
+    assert_eq!(verdict.status, Status::Failed, "{expect}: {}", verdict.detail);
+}
+
+#[test]
+fn figures_are_those_that_one_works_out_by_hand() {
+    // 1 MB in 2 s is 4 Mb/s.
+    holds("fifo.b.throughput ~ 4Mbps +- 0.001%");
+    holds("fifo.bulk.throughput[0s..1s] ~ 2.4Mbps +- 0.001%");
+    // Half of the second window and half of the third: 250 kB in 500 ms.
+    holds("fifo.b.throughput[750ms..1250ms] ~ 4Mbps +- 0.001%");
+    holds("fifo.throughput ~ line / 2 +- 0.001%");
+    holds("fifo.a.p50 ~ 50ms +- 0.001%");
+    holds("fifo.a.p99 ~ 99ms +- 0.001%");
+    holds("fifo.a.p99.9 ~ 100ms +- 0.001%");
+    holds("fifo.ask.latency_max ~ 100ms +- 0.001%");
+    holds("fifo.ask.latency_mean ~ 50.5ms +- 0.001%");
+    holds("fifo.ask.p90[1s..2s] ~ 95ms +- 0.001%");
+    holds("fifo.ask.requests ~ 50 +- 0.001%");
+    holds("fifo.ask.samples >= 100");
+    holds("fifo.b.drops <= 9");
+    fails("fifo.b.drops <= 8");
+    holds("fifo.a.drops <= 0");
+    holds("fifo.ask.errors <= 3");
+    holds("fifo.bulk.packets >= 700");
+    holds("fifo.cpu ~ 25% +- 0.001%");
+}
+
+#[test]
+fn series_are_reduced() {
+    holds("max(fifo.b.throughput per 500ms) ~ 6.4Mbps +- 0.001%");
+    holds("min(fifo.b.throughput per 500ms) ~ 1.6Mbps +- 0.001%");
+    holds("median(fifo.b.throughput per 1s) ~ 4Mbps +- 0.001%");
+    // |1.6-4|, |3.2-4|, |4.8-4|, |6.4-4| = 2.4, 0.8, 0.8, 2.4.
+    holds("median(fm(fifo.b.throughput per 500ms, plimsoll.b.throughput per 500ms)) ~ 1.6Mbps +- 0.001%");
+    holds("p90(abs(fifo.b.throughput per 500ms - 4Mbps)) ~ 2.4Mbps +- 0.001%");
+    holds("fraction(fifo.b.throughput per 500ms >= 4.5Mbps) ~ 50% +- 0.001%");
+    holds("fraction(fifo.a.p90 per 500ms >= 2.5 * plimsoll.a.p90 per 500ms) >= 100%");
+    holds("jain(fifo.b.throughput, plimsoll.b.throughput) ~ 1 +- 0.001%");
+    holds("sum(1, 2, 3) ~ 6 +- 0.001%");
+    holds("mean(1, 2, 6) ~ 3 +- 0.001%");
+}
+
+#[test]
+fn arithmetic_follows_school() {
+    holds("1 + 2 * 3 ~ 7 +- 0.001%");
+    holds("(1 + 2) * 3 ~ 9 +- 0.001%");
+    holds("-2 + 5 - 1 ~ 2 +- 0.001%");
+    holds("8 / 2 / 2 ~ 2 +- 0.001%");
+    holds("10% * line ~ 800kbps +- 0.001%");
+    holds("fifo.a.p50 / plimsoll.a.p50 ~ 10 +- 0.001%");
+    holds("5Mbps !~ 4Mbps +- 20%");
+    fails("5Mbps !~ 4Mbps ± 30%");
+    holds("5ms ~ 6ms +- 1ms");
+    fails("5ms ~ 6ms +- 0.9ms");
+    fails("2 < 2");
+    holds("3 > 2");
+}
+
+#[test]
+fn medians_over_the_pairs_are_compared() {
+    // 50, 100 and 150 ms.
+    let verdict = verdict("fifo.a.p50 ~ 100ms +- 0.001%", 3);
+    assert_eq!(verdict.status, Status::Passed, "{}", verdict.detail);
+    assert_eq!(verdict.left, Some(0.1));
+}
+
+#[test]
+fn what_was_not_measured_fails_and_says_so() {
+    let scenario = scenario("plimsoll.ask.p99 <= 5s").expect("reads");
+    let mut results = results(1);
+    for run in &mut results.runs {
+        run.workloads.clear();
+    }
+    let verdict = judge(&scenario, &results).remove(0);
+    assert_eq!(verdict.status, Status::Failed);
+    assert!(verdict.detail.contains("nothing was measured"), "{}", verdict.detail);
+}
+
+#[test]
+fn the_short_form_comes_earlier_and_leaves_out_what_it_does_not_run() {
+    let text = "
+name: t
+rate: 8Mbps
+duration: 8s
+pairs: 5
+systems: [fifo, plimsoll]
+tenants: {a: {}}
+workloads: {w: {tenant: a, kind: bulk, start: 2s, stop: 6s}}
+measure: {from: 4s}
+expect:
+  - plimsoll.a.throughput[2s..4s] >= 1Mbps
+  - plimsoll.a.throughput >= fifo.a.throughput
+short: {time: 0.25, systems: [plimsoll]}
+";
+    let short = Scenario::parse(text, "t.yaml", Path::new(""), Form::Short).expect("reads");
+    assert_eq!((short.duration, short.pairs, short.systems.len()), (Span::secs(2), 1, 1));
+    assert_eq!((short.workloads[0].start, short.workloads[0].stop), (Span::millis(500), Span::millis(1_500)));
+    assert_eq!((short.measure.from, short.measure.to), (Span::secs(1), Span::secs(2)));
+    assert_eq!(short.expect.len(), 1);
+    // 500 ms .. 1 s is the second window of 500 ms: 200 kB, that is 3.2 Mb/s.
+    let bytes = WorkloadResult { bytes: vec![0, 200_000, 0, 0], ..Default::default() };
+    let mut short = short;
+    short.measure.window = Span::millis(500);
+    let run =
+        Run { system: "plimsoll".into(), workloads: [("w".to_owned(), bytes)].into(), ..Run::default() };
+    let verdict = judge(&short, &Results { runs: vec![run], notes: vec![] }).remove(0);
+    assert_eq!(verdict.left, Some(3_200_000.0));
+}
+
+fn words() -> impl Strategy<Value = String> {
+    let word = prop_oneof![
+        prop::sample::select(vec![
+            "fifo.a.p99",
+            "plimsoll.b.throughput",
+            "per",
+            "50ms",
+            "500ms",
+            "[0s..1s]",
+            "[",
+            "]",
+            "..",
+            "(",
+            ")",
+            "max(",
+            "median(",
+            "fm(",
+            "fraction(",
+            "jain(",
+            ",",
+            "+",
+            "-",
+            "*",
+            "/",
+            "<=",
+            ">=",
+            "~",
+            "!~",
+            "+-",
+            "±",
+            "8%",
+            "line",
+            "2.5",
+            "5Mbps",
+            "1e9",
+            "p99.9",
+            "fifo.a.p99.9",
+            "fifo..a",
+            ".",
+            "é",
+            "=",
+            "'",
+        ])
+        .prop_map(str::to_owned),
+        "[ -~]{0,6}",
+    ];
+    prop::collection::vec(word, 0..24).prop_map(|words| words.join(" "))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// Any text is answered, and what is accepted can be judged.
+    #[test]
+    fn any_expectation_is_answered(text in prop_oneof![words(), any::<String>()]) {
+        if let Ok(scenario) = scenario(&text) {
+            for verdict in judge(&scenario, &results(2)) {
+                prop_assert!(!verdict.detail.is_empty());
+            }
+        }
+    }
+
+    /// Any file is answered.
+    #[test]
+    fn any_file_is_answered(text in any::<String>()) {
+        let _ = Scenario::parse(&text, "t.yaml", Path::new(""), Form::Short);
+    }
+
+    /// A good file with a piece cut out, doubled or swapped is answered, too.
+    #[test]
+    fn a_damaged_file_is_answered(from in 0_usize..3_000, len in 0_usize..200, put in "[ -~\n]{0,12}") {
+        let good = include_str!("../../../examples/papers/loom/e06-destination-limit.yaml");
+        let boundary = |mut at: usize| { at = at.min(good.len()); while !good.is_char_boundary(at) { at -= 1; } at };
+        let (from, to) = (boundary(from), boundary(from + len));
+        let text = format!("{}{put}{}", &good[..from], &good[to..]);
+        if let Err(errors) = Scenario::parse(&text, "t.yaml", Path::new(""), Form::Full) {
+            prop_assert!(errors.problems().count() > 0);
+            let _ = errors.render(false);
+        }
+    }
+
+    /// Deep nesting is refused and not followed to the end of the stack.
+    #[test]
+    fn deep_nesting_is_refused(depth in 50_usize..5_000) {
+        for opening in ["(", "-", "max(", "fraction("] {
+            let text = opening.repeat(depth) + "1 <= 2";
+            prop_assert!(scenario(&text).is_err());
+        }
+    }
+}
