@@ -383,7 +383,7 @@ fn only_the_one_at_its_cap_is_refused_and_the_reason_is_counted() {
     let (a1, a2) = (world.open(a, &[]), world.open(a, &[]));
     let bs: Vec<_> = (0..3).map(|_| world.open(b, &[])).collect();
     let frame = plimsoll_nic::Descriptor { len: 100, ..Default::default() };
-    let mut post = |world: &mut World, queue, times: usize| -> Vec<Result<(), Refusal>> {
+    let post = |world: &mut World, queue, times: usize| -> Vec<Result<(), Refusal>> {
         (0..times).map(|_| world.post(queue, frame).map(|_| ())).collect()
     };
     assert_eq!(post(&mut world, a1, 5), [Ok(()), Ok(()), Ok(()), Ok(()), Err(Refusal::FlowFull)]);

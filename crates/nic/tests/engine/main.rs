@@ -3,5 +3,6 @@
 //! One binary, so that all of them share the kit.
 
 mod golden;
+mod hostile;
 mod kit;
 mod loom;

@@ -1,0 +1,145 @@
+//! The packet path allocates nothing: a counting allocator watches 100,000 packets.
+//!
+//! Alone in its binary, because it counts for the whole process.
+
+use std::alloc::System;
+
+use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId};
+use plimsoll_policy::{
+    FlowOrder, Limit, LimitId, Match, Node, NodeId, NodeKind, Placement, Program, Scope, TenantId,
+};
+use plimsoll_units::{BitRate, Bytes, Nanos, Span};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// A tree with every algorithm, the flow orders as its leaves, and limits shared by pairs of them.
+fn program() -> Program {
+    let mut nodes = vec![node(None, NodeKind::Wfq, 1)];
+    let kinds =
+        [NodeKind::Priority, NodeKind::Wfq, NodeKind::Drr, NodeKind::Fifo, NodeKind::Lstf, NodeKind::Edf];
+    let wait = Span::micros(50);
+    let orders = [FlowOrder::Fifo, FlowOrder::Drr, FlowOrder::Lstf(wait), FlowOrder::Edf(wait)];
+    for (kind, weight) in kinds.into_iter().zip(1..) {
+        let parent = add(&mut nodes, NodeId(0), kind, weight);
+        for (order, weight) in orders.into_iter().zip(1..) {
+            let class = add(&mut nodes, parent, NodeKind::Class(order), weight);
+            nodes[class.0 as usize].min = BitRate::new(20_000_000);
+        }
+    }
+    // One node with enough children for the grouped order.
+    let wide = add(&mut nodes, NodeId(0), NodeKind::Wfq, 3);
+    for weight in 1..=40 {
+        add(&mut nodes, wide, NodeKind::Class(FlowOrder::Drr), weight);
+    }
+    let limit = |name: &str, mbps, burst| Limit {
+        name: name.into(),
+        rate: BitRate::mbps(mbps),
+        burst: Bytes::new(burst),
+        scope: Scope::Match { matches: Match::default(), via: vec![NodeId(0)] },
+    };
+    Program {
+        link: BitRate::gbps(10),
+        overhead: Bytes::new(24),
+        max_frame: Bytes::new(1_514),
+        nodes,
+        limits: vec![limit("a", 700, 3_000), limit("b", 2_000, 30_000), limit("c", 4_000, 3_000)],
+        tenants: vec![],
+        rules: vec![],
+        default_class: NodeId(2),
+    }
+}
+
+fn node(parent: Option<NodeId>, kind: NodeKind, weight: u32) -> Node {
+    Node { name: String::new(), parent, kind, weight, min: None, max: None, children: vec![], tenant: None }
+}
+
+fn add(nodes: &mut Vec<Node>, parent: NodeId, kind: NodeKind, weight: u32) -> NodeId {
+    let id = NodeId(u32::try_from(nodes.len()).expect("few"));
+    nodes.push(node(Some(parent), kind, weight));
+    nodes[parent.0 as usize].children.push(id);
+    id
+}
+
+struct Host {
+    nic: Nic,
+    queues: Vec<QueueId>,
+    doorbells: DoorbellQueue,
+    out: Vec<plimsoll_nic::Transmit>,
+    now: Nanos,
+    step: u64,
+    packets: u64,
+}
+
+impl Host {
+    /// A batch of descriptors, then as many pulls as the link takes until the next moment.
+    fn step(&mut self) {
+        for _ in 0..40 {
+            self.step =
+                self.step.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let random = self.step >> 33;
+            let queue = self.queues[random as usize % self.queues.len()];
+            let large = random % 7 == 0;
+            let descriptor = Descriptor {
+                addr: random,
+                len: if large { 20_000 } else { 60 + (random % 1_400) as u32 },
+                segment: if large { 1_400 } else { 0 },
+                header: if large { 54 } else { 0 },
+                tag: (random % 90) as u32,
+            };
+            if self.nic.post(queue, descriptor).is_ok() {
+                self.doorbells.bell(queue);
+            }
+        }
+        if self.step % 5 == 0 {
+            self.doorbells.set_rate(LimitId(0), BitRate::mbps(600 + self.step % 300));
+        }
+        let (nic, now) = (&mut self.nic, self.now);
+        self.doorbells.flush(|words| nic.ring(words, now));
+        for _ in 0..60 {
+            self.nic.poll_transmit(self.now, &mut self.out);
+            for transmit in self.out.drain(..) {
+                self.packets += u64::from(transmit.frames);
+                self.nic.complete(&transmit, Outcome::Sent);
+            }
+            while self.nic.poll_completion().is_some() {}
+            let Some(due) = self.nic.poll_timeout() else { break };
+            self.now = self.now.max(due);
+        }
+    }
+}
+
+#[test]
+fn a_hundred_thousand_packets_allocate_nothing() {
+    let program = program();
+    let mut nic = Nic::new(&program, &Config { queues: 512, ring: 16, ..Config::default() });
+    let classes = (0..).map(NodeId).zip(&program.nodes).filter(|(_, node)| node.children.is_empty());
+    let choices: [&[u32]; 5] = [&[], &[0], &[1], &[0, 2], &[1, 2]];
+    let mut queues = Vec::new();
+    for (n, (class, _)) in classes.enumerate() {
+        for k in 0..4 {
+            let limits = choices[(n + k) % 5].iter().map(|&limit| LimitId(limit)).collect();
+            queues.push(nic.open_queue(&Placement { class, limits }).expect("queues are left"));
+        }
+    }
+    let mut host = Host {
+        nic,
+        queues,
+        doorbells: DoorbellQueue::with_capacity(256),
+        out: Vec::with_capacity(32),
+        now: Nanos::ZERO,
+        step: 1,
+        packets: 0,
+    };
+    (0..50).for_each(|_| host.step());
+    let (region, before) = (Region::new(ALLOCATOR), host.packets);
+    while host.packets < before + 100_000 {
+        host.step();
+    }
+    let change = region.change();
+    assert_eq!((change.allocations, change.reallocations), (0, 0), "in {} packets", host.packets - before);
+    let waits: u64 = (0..3).map(|limit| host.nic.limit_counters(LimitId(limit)).parked).sum();
+    assert!(waits > 1_000, "limits held only {waits} times: nothing was proven about them");
+    assert!(host.nic.tenant_counters(TenantId(0)).refused.iter().sum::<u64>() > 0, "no ring was ever full");
+}
