@@ -189,7 +189,7 @@ fn node(kind: &str, children: Tree) -> Tree {
 }
 
 fn list<const N: usize>(names: [&String; N]) -> Tree {
-    let items = names.into_iter().map(|name| Tree::text(name)).collect();
+    let items = names.into_iter().map(Tree::text).collect();
     Tree { at: 0..0, value: Value::List(items) }
 }
 

@@ -22,6 +22,9 @@ pub(super) struct Figure {
     pub scene: Scene,
 }
 
+/// Points of a curve for each system.
+type Curves = Vec<Vec<(f64, f64)>>;
+
 /// Every figure for which there are measurements.
 pub(super) fn figures(scenario: &Scenario, results: &Results, summaries: &[Summary]) -> Vec<Figure> {
     let measures = Measures::new(scenario, results);
@@ -122,7 +125,7 @@ fn arrivals(scenario: &Scenario) -> Vec<(f64, String)> {
 /// Latency distributions: a panel for each workload that asks, a curve for each system.
 fn latency(scenario: &Scenario, measures: &Measures<'_>, ran: &[&Summary]) -> Option<Figure> {
     let asking: Vec<&Workload> = scenario.workloads.iter().filter(|w| w.kind.has_latency()).collect();
-    let curves: Vec<(&Workload, Vec<Vec<(f64, f64)>>)> = asking
+    let curves: Vec<(&Workload, Curves)> = asking
         .into_iter()
         .map(|workload| {
             (
@@ -130,7 +133,7 @@ fn latency(scenario: &Scenario, measures: &Measures<'_>, ran: &[&Summary]) -> Op
                 ran.iter().map(|summary| distribution(measures, &summary.system, &workload.name)).collect(),
             )
         })
-        .filter(|(_, curves): &(_, Vec<Vec<(f64, f64)>>)| curves.iter().any(|curve| !curve.is_empty()))
+        .filter(|(_, curves): &(_, Curves)| curves.iter().any(|curve| !curve.is_empty()))
         .collect();
     let all = || curves.iter().flat_map(|(_, curves)| curves.iter().flatten().map(|(ms, _)| *ms));
     let (least, most) = (all().fold(f64::MAX, f64::min), all().fold(0.0, f64::max));
