@@ -211,7 +211,7 @@ impl VnetHeader {
         if payload > usize::from(self.gso_size) {
             Ok(Offload { header: ip.payload, segment: self.gso_size, ..whole })
         } else if self.needs_checksum() {
-            Ok(Offload { kind: OffloadKind::Checksum, ..whole })
+            Ok(Offload { kind: OffloadKind::Checksum, final_dst: 0, ..whole })
         } else {
             Ok(Offload::PLAIN)
         }

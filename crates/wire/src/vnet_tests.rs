@@ -53,6 +53,7 @@ fn a_large_tcp_frame_is_cut_behind_its_header() {
 fn one_segment_is_not_segmented() {
     let offload = ask(&TSO, &frame(6, 1_448)).unwrap();
     assert_eq!((offload.kind, offload.header, offload.segment), (OffloadKind::Checksum, 0, 0));
+    assert_eq!(ask(&CHECKSUM, &frame(6, 1_448)), Ok(offload), "as if no segmentation had been asked for");
     let complete = VnetHeader { flags: 0, ..TSO };
     assert_eq!(ask(&complete, &frame(6, 1_448)), Ok(Offload::PLAIN));
 }
