@@ -1,0 +1,153 @@
+//! Writes the seeds of the binary targets: good frames of every kind, from which the fuzzer starts.
+//!
+//! $ cargo run --release --example seeds
+//! wrote 22 seeds
+//!
+//! The texts under `seeds/policy` are written by hand.
+
+use std::fs;
+use std::path::Path;
+
+use plimsoll_wire::{Offload, OffloadKind, VnetHeader, parse};
+
+fn main() -> std::io::Result<()> {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
+    let mut written = 0;
+    for (name, frame) in frames() {
+        let offload = offload(&frame);
+        for (target, head) in [("vnet_header", tap(&frame, &offload)), ("frame", pull(&frame, &offload))] {
+            let folder = seeds.join(target);
+            fs::create_dir_all(&folder)?;
+            fs::write(folder.join(name), [head, frame.clone()].concat())?;
+            written += 1;
+        }
+    }
+    println!("wrote {written} seeds");
+    Ok(())
+}
+
+/// A virtio-net header that asks for all that can be had.
+fn tap(frame: &[u8], offload: &Offload) -> Vec<u8> {
+    let gso_type = match offload.kind {
+        OffloadKind::Plain | OffloadKind::Checksum => 0,
+        OffloadKind::Tso4 => VnetHeader::GSO_TCPV4 | VnetHeader::GSO_ECN,
+        OffloadKind::Tso6 => VnetHeader::GSO_TCPV6,
+        OffloadKind::Uso4 | OffloadKind::Uso6 => VnetHeader::GSO_UDP_L4,
+    };
+    let header = VnetHeader {
+        flags: u8::from(offload.kind != OffloadKind::Plain),
+        gso_type,
+        hdr_len: offload.header.min(frame.len() as u16),
+        gso_size: offload.segment,
+        csum_start: offload.start,
+        csum_offset: offload.field - offload.start,
+    };
+    header.to_bytes()[..VnetHeader::LEN].to_vec()
+}
+
+/// The same as the target `frame` reads it, and the second pull.
+fn pull(frame: &[u8], offload: &Offload) -> Vec<u8> {
+    let mut head = vec![offload.kind as u8];
+    let Offload { header, segment, l3, start, field, final_dst, .. } = *offload;
+    head.extend(
+        [header, segment, l3, start, field, final_dst].iter().flat_map(|number| number.to_le_bytes()),
+    );
+    let (offset, len) = if header == 0 { (0, frame.len() as u32) } else { (segment.into(), segment.into()) };
+    head.extend([offset, len].iter().flat_map(|number: &u32| number.to_le_bytes()));
+    head
+}
+
+/// Segments of 16 bytes for what has more.
+fn offload(frame: &[u8]) -> Offload {
+    let parsed = parse(frame).expect("seeds are good frames");
+    let Some(ip) = parsed.ip else { return Offload::PLAIN };
+    let large = frame.len() > usize::from(ip.payload) + 16;
+    let (kind, field) = match (ip.protocol, ip.src.is_ipv4(), ip.ports) {
+        (6, true, Some(_)) if large => (OffloadKind::Tso4, 16),
+        (6, false, Some(_)) if large => (OffloadKind::Tso6, 16),
+        (17, true, Some(_)) if large => (OffloadKind::Uso4, 6),
+        (17, false, Some(_)) if large => (OffloadKind::Uso6, 6),
+        (6, _, Some(_)) => (OffloadKind::Checksum, 16),
+        (17, _, Some(_)) => (OffloadKind::Checksum, 6),
+        _ => return Offload::PLAIN,
+    };
+    let (header, segment) = if large { (ip.payload, 16) } else { (0, 0) };
+    let final_dst = ip.final_dst.unwrap_or(0);
+    Offload { kind, header, segment, l3: parsed.l3, start: ip.l4, field: ip.l4 + field, final_dst }
+}
+
+fn frames() -> Vec<(&'static str, Vec<u8>)> {
+    let payload: Vec<u8> = (0..40).collect();
+    let tcp = [&TCP[..], &payload].concat();
+    let udp = datagram(&payload);
+    let hop_by_hop = [&[43, 0, 1, 4, 0, 0, 0, 0][..], &ROUTING, &udp].concat();
+    let fragment = [&[17, 0, 0, 1, 0, 0, 0, 9][..], &udp].concat();
+    vec![
+        ("arp", ethernet(&[], 0x0806, &[0; 46])),
+        ("tcp4", ethernet(&[], 0x0800, &v4(6, 0x4000, &[], &tcp))),
+        ("tcp4_small", ethernet(&[], 0x0800, &v4(6, 0x4000, &[], &TCP))),
+        ("tcp4_options_vlan", ethernet(&[0x8100_0005], 0x0800, &v4(6, 0x4000, &[1, 1, 1, 0], &tcp))),
+        ("udp4", ethernet(&[], 0x0800, &v4(17, 0, &[], &udp))),
+        ("udp4_first_fragment", ethernet(&[], 0x0800, &v4(17, 0x2000, &[], &udp))),
+        ("udp4_later_fragment", ethernet(&[], 0x0800, &v4(17, 1, &[], &udp))),
+        ("tcp6_stacked", ethernet(&[0x88a8_0007, 0x8100_0008], 0x86dd, &v6(6, &tcp))),
+        ("udp6_routed", ethernet(&[], 0x86dd, &v6(0, &hop_by_hop))),
+        ("udp6_fragment", ethernet(&[], 0x86dd, &v6(44, &fragment))),
+        ("sctp6", ethernet(&[], 0x86dd, &v6(132, &[0, 7, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0]))),
+    ]
+}
+
+fn ethernet(tags: &[u32], ethertype: u16, packet: &[u8]) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+    frame.extend(tags.iter().flat_map(|tag| tag.to_be_bytes()));
+    frame.extend(ethertype.to_be_bytes());
+    frame.extend(packet);
+    frame
+}
+
+fn v4(protocol: u8, fragment: u16, options: &[u8], transport: &[u8]) -> Vec<u8> {
+    let words = 5 + options.len() / 4;
+    let [high, low] = ((words * 4 + transport.len()) as u16).to_be_bytes();
+    let [fragment_high, fragment_low] = fragment.to_be_bytes();
+    let fixed = [
+        0x40 | words as u8,
+        0xba,
+        high,
+        low,
+        0,
+        7,
+        fragment_high,
+        fragment_low,
+        64,
+        protocol,
+        0,
+        0,
+        10,
+        0,
+        0,
+        1,
+        10,
+        0,
+        0,
+        2,
+    ];
+    [&fixed[..], options, transport].concat()
+}
+
+fn v6(next: u8, rest: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x6b, 0xa0, 0, 0, 0, rest.len() as u8, next, 64];
+    for host in [1, 2] {
+        packet.extend([0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, host]);
+    }
+    packet.extend(rest);
+    packet
+}
+
+fn datagram(payload: &[u8]) -> Vec<u8> {
+    [&[0, 53, 0x14, 0xe9, 0, 8 + payload.len() as u8, 0, 0], payload].concat()
+}
+
+/// CWR, ACK, PSH and FIN, so that each has its segment to be on.
+const TCP: [u8; 20] = [0x1f, 0x90, 0x01, 0xbb, 0, 0, 3, 0xe8, 0, 0, 0, 2, 0x50, 0x99, 0xff, 0xff, 0, 0, 0, 0];
+/// Segment routing with one segment left, before UDP.
+const ROUTING: [u8; 24] = [17, 2, 4, 1, 0, 0, 0, 0, 0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];

@@ -1,0 +1,55 @@
+//! Any bytes as a frame, cut up by any offload: refused or done, never a panic.
+//!
+//! Input: 13 bytes of an [`Offload`], 8 bytes of a pull (offset, length), the frame.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use plimsoll_wire::{
+    FlowKey, Mac, Offload, OffloadKind, finish_checksum, parse, segment, split, supersegment,
+};
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&head, frame)) = data.split_first_chunk::<21>() else { return };
+    let [kind, numbers @ .., a, b, c, d, e, f, g, h] = head;
+    let number = |at: usize| u16::from_le_bytes([numbers[2 * at], numbers[2 * at + 1]]);
+    let offload = Offload {
+        kind: KINDS[usize::from(kind) % KINDS.len()],
+        header: number(0),
+        segment: number(1),
+        l3: number(2),
+        start: number(3),
+        field: number(4),
+        final_dst: number(5),
+    };
+    let (offset, len) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+
+    assert_eq!(Mac::pair(frame).is_some(), frame.len() >= 12);
+    if let Ok(parsed) = parse(frame) {
+        let _ = FlowKey::of(&parsed);
+        if let Some(ip) = parsed.ip {
+            let places = [u32::from(parsed.l3), ip.l4.into(), ip.payload.into(), ip.end, frame.len() as u32];
+            assert!(places.is_sorted(), "headers are in order and inside the frame: {places:?}");
+        }
+    }
+
+    let mut out = vec![0; usize::from(kind) * 64];
+    if let Ok(len) = segment(frame, &offload, offset, len, &mut out) {
+        assert!(len <= out.len());
+    }
+    if let Ok((len, _)) = supersegment(frame, &offload, offset, len, &mut out) {
+        assert!(len <= out.len());
+    }
+    if let Ok(split) = split(frame, &offload, offset, len, &mut out) {
+        assert!(split.header <= out.len() && split.payload.end <= frame.len());
+    }
+    let _ = finish_checksum(&mut out, offload.start.into(), offload.field.into());
+});
+
+const KINDS: [OffloadKind; 6] = [
+    OffloadKind::Plain,
+    OffloadKind::Checksum,
+    OffloadKind::Tso4,
+    OffloadKind::Tso6,
+    OffloadKind::Uso4,
+    OffloadKind::Uso6,
+];
