@@ -2,7 +2,10 @@
 //!
 //! One binary, so that all of them share the kit.
 
+mod against_reference;
+mod cases;
 mod golden;
 mod hostile;
 mod kit;
 mod loom;
+mod reference;

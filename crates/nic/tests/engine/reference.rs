@@ -1,0 +1,741 @@
+//! The engine as it should be: slow, and obviously right.
+//!
+//! Why: an independent statement of what every node, limit and flow queue does, to compare departures with.
+//! From: the definitions of WF²Q+ (Bennett and Zhang 1997), surplus round robin (Adiseshu et al. 1996), virtual
+//! clock (Zhang 1990), GCRA; and `design`, "Egress", for what happens behind limits.
+//! Not here: nodes with more than sixteen children (`fair_lag`), caps, reloads.
+//! Invariant: nothing is cached: who is active, who is eligible and what is due is looked up whenever it is asked.
+//!
+//! The rules: a *bundle* is the flow queues of one class behind the same limits. It is idle, in the main tree, or waits
+//! for one limit. Each limit has a copy of the tree for those that wait. A bundle that may not pass waits; at each slot
+//! of a limit the tree's choice among its waiters pays for its head and goes on: past all limits that are open, to the
+//! first that is not, or into the main tree. A head that has paid anywhere has paid everywhere when it gets there.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use plimsoll_nic::Descriptor;
+use plimsoll_policy::{FlowOrder, LimitId, NodeId, NodeKind, Placement, Program, Scope};
+use plimsoll_units::{BitRate, Bytes};
+
+/// What left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    pub queue: u32,
+    pub addr: u64,
+    pub offset: u32,
+    pub len: u32,
+    pub last: bool,
+    pub arrived: u64,
+    pub head: u64,
+    pub limited: u64,
+    pub limited_by: Option<LimitId>,
+}
+
+pub struct Reference {
+    program: Program,
+    pull: u64,
+    largest: u64,
+    flows: Vec<Flow>,
+    bundles: Vec<Bundle>,
+    limits: Vec<Limit>,
+    /// The main tree, then one for each limit.
+    trees: Vec<Tree>,
+    link: Clock,
+    arrivals: u64,
+}
+
+struct Flow {
+    bundle: usize,
+    packets: VecDeque<Packet>,
+    posted: Vec<(u64, Descriptor)>,
+    offset: u32,
+    head_since: u64,
+    deficit: i64,
+}
+
+#[derive(Clone, Copy)]
+struct Packet {
+    addr: u64,
+    descriptor: Descriptor,
+    arrived: u64,
+    number: u64,
+}
+
+struct Bundle {
+    class: usize,
+    order: FlowOrder,
+    limits: Vec<usize>,
+    place: Place,
+    /// For flows that take turns.
+    turns: Vec<usize>,
+    paid: BTreeSet<usize>,
+    paid_len: u64,
+    fresh: bool,
+    entered: u32,
+    waits: Vec<(usize, u64)>,
+    waits_since: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Idle,
+    Main,
+    /// For the limit of this index among the bundle's.
+    Waits(usize),
+}
+
+struct Limit {
+    clock: Clock,
+    burst: u64,
+}
+
+/// Everything charged is earned at `at / rate` nanoseconds.
+#[derive(Clone, Copy)]
+struct Clock {
+    at: u128,
+    rate: u128,
+}
+
+/// Keeps what an order must remember, for every node of the policy.
+struct Tree {
+    top: usize,
+
+    inside: BTreeSet<usize>,
+    nodes: Vec<Node>,
+}
+
+#[derive(Clone, Default)]
+struct Node {
+    /// Virtual time, and each child's (or bundle's) start.
+    v: u64,
+    starts: BTreeMap<usize, u64>,
+    step: u64,
+    ring: Vec<usize>,
+    deficits: BTreeMap<usize, i64>,
+    clocks: BTreeMap<usize, Clock>,
+    guaranteed: bool,
+}
+
+impl Clock {
+    fn new(rate: BitRate) -> Self {
+        Self { at: 0, rate: rate.get().into() }
+    }
+
+    fn earned(self) -> u64 {
+        u64::try_from(self.at.div_ceil(self.rate)).expect("within the test's time")
+    }
+
+    fn not_before(&mut self, now: u64) {
+        self.at = self.at.max(u128::from(now) * self.rate);
+    }
+
+    fn charge(&mut self, len: u64) {
+        self.at += u128::from(len) * 8_000_000_000;
+    }
+
+    fn change_rate(&mut self, rate: BitRate, now: u64) {
+        let present = u128::from(now) * self.rate;
+        let rate = u128::from(rate.get());
+        self.at = if self.at > present {
+            u128::from(now) * rate + (self.at - present)
+        } else {
+            self.at / self.rate * rate
+        };
+        self.rate = rate;
+    }
+}
+
+/// Virtual time of `len` bytes in units of 2^-20 bytes at weight 1, each weight's reciprocal rounded to 2^-32.
+fn span(len: u64, inverse: u64) -> u64 {
+    (len * inverse) >> 12
+}
+
+fn own(weight: u32) -> u64 {
+    (1_u64 << 32).div_ceil(weight.into())
+}
+
+impl Reference {
+    pub fn new(program: &Program, pull: u64) -> Self {
+        let frame = program.max_frame.as_u64() + program.overhead.as_u64();
+        let largest = pull.max(frame);
+        let limits = program
+            .limits
+            .iter()
+            .map(|limit| Limit { clock: Clock::new(limit.rate), burst: limit.burst.as_u64() });
+        let mut trees = vec![Tree::new(program, 0, true)];
+        for limit in &program.limits {
+            trees.push(match limit.scope {
+                Scope::Subtree(top) => Tree::new(program, top.0 as usize, true),
+                Scope::Match { .. } => Tree::new(program, 0, false),
+            });
+        }
+        Self {
+            pull: largest,
+            largest,
+            flows: vec![],
+            bundles: vec![],
+            limits: limits.collect(),
+            trees,
+            link: Clock::new(program.link),
+            arrivals: 0,
+            program: program.clone(),
+        }
+    }
+
+    pub fn open(&mut self, placement: &Placement) {
+        let limits: Vec<usize> = placement.limits.iter().map(|limit| limit.0 as usize).collect();
+        let class = placement.class.0 as usize;
+        let known = self.bundles.iter().position(|bundle| bundle.class == class && bundle.limits == limits);
+        let bundle = known.unwrap_or_else(|| {
+            let NodeKind::Class(order) = self.program.nodes[class].kind else {
+                panic!("flows belong to classes")
+            };
+            self.bundles.push(Bundle {
+                class,
+                order,
+                limits,
+                place: Place::Idle,
+                turns: vec![],
+                paid: BTreeSet::new(),
+                paid_len: 0,
+                fresh: true,
+                entered: 0,
+                waits: vec![],
+                waits_since: 0,
+            });
+            self.bundles.len() - 1
+        });
+        let (packets, posted) = (VecDeque::new(), vec![]);
+        self.flows.push(Flow { bundle, packets, posted, offset: 0, head_since: 0, deficit: 0 });
+    }
+
+    pub fn post(&mut self, queue: u32, addr: u64, descriptor: Descriptor) {
+        self.flows[queue as usize].posted.push((addr, descriptor));
+    }
+
+    pub fn ring(&mut self, queue: u32, now: u64) {
+        let id = queue as usize;
+        let was_empty = self.flows[id].packets.is_empty();
+        for (addr, descriptor) in core::mem::take(&mut self.flows[id].posted) {
+            let packet = Packet { addr, descriptor, arrived: now, number: self.arrivals };
+            self.arrivals += 1;
+            self.flows[id].packets.push_back(packet);
+        }
+        if !was_empty || self.flows[id].packets.is_empty() {
+            return;
+        }
+        self.flows[id].head_since = now;
+        let bundle = self.flows[id].bundle;
+        self.bundles[bundle].turns.push(id);
+        if self.bundles[bundle].place == Place::Idle {
+            let state = &mut self.bundles[bundle];
+            (state.fresh, state.entered) = (true, 0);
+            state.paid.clear();
+            state.waits.clear();
+            match self.first_closed(bundle, now) {
+                Some(index) => self.wait(bundle, index, now),
+                None => self.enter_main(bundle, now),
+            }
+        }
+    }
+
+    pub fn set_weight(&mut self, node: NodeId, weight: u32) {
+        self.program.nodes[node.0 as usize].weight = weight;
+    }
+
+    pub fn set_rate(&mut self, limit: LimitId, rate: BitRate, now: u64) {
+        self.limits[limit.0 as usize].clock.change_rate(rate, now);
+    }
+
+    /// When the next pull can leave, if nothing else happens.
+    pub fn next(&self) -> Option<u64> {
+        let link = self.link.earned();
+        if !self.trees[0].inside.is_empty() {
+            return Some(link);
+        }
+        let waited_for = (0..self.limits.len()).filter(|&limit| self.is_waited_for(limit));
+        waited_for.map(|limit| self.due(limit)).min().map(|due| due.max(link))
+    }
+
+    /// Everything that leaves at `now`.
+    pub fn poll(&mut self, now: u64) -> Vec<Sent> {
+        let mut sent = vec![];
+        while self.link.earned() <= now {
+            self.release_due(now);
+            let Some(bundle) = self.pick(0, now) else { break };
+            let closed =
+                if self.bundles[bundle].paid.is_empty() { self.first_closed(bundle, now) } else { None };
+            match closed {
+                Some(index) => {
+                    self.settle(0, bundle, 0, true, false);
+                    self.wait(bundle, index, now);
+                }
+                None => sent.push(self.send(bundle, now)),
+            }
+        }
+        sent
+    }
+
+    fn is_waited_for(&self, limit: usize) -> bool {
+        !self.trees[1 + limit].inside.is_empty()
+    }
+
+    fn due(&self, limit: usize) -> u64 {
+        let Limit { clock, burst } = &self.limits[limit];
+        let beyond = burst.saturating_sub(self.largest);
+        let rate = BitRate::new(u64::try_from(clock.rate).expect("a rate")).expect("above zero");
+        let slack = if beyond == 0 { 0 } else { rate.wire_time(Bytes::new(beyond)).as_u64() - 1 };
+        clock.earned().saturating_sub(slack)
+    }
+
+    fn admits(&self, limit: usize, now: u64) -> bool {
+        !self.is_waited_for(limit) && self.due(limit) <= now
+    }
+
+    fn pay(&mut self, limit: usize, len: u64, now: u64) {
+        let clock = &mut self.limits[limit].clock;
+        clock.not_before(now);
+        clock.charge(len);
+    }
+
+    fn first_closed(&self, bundle: usize, now: u64) -> Option<usize> {
+        let state = &self.bundles[bundle];
+        (0..state.limits.len())
+            .find(|&index| !state.paid.contains(&index) && !self.admits(state.limits[index], now))
+    }
+
+    fn wait(&mut self, bundle: usize, index: usize, now: u64) {
+        let state = &mut self.bundles[bundle];
+        (state.place, state.waits_since) = (Place::Waits(index), now);
+        let (limit, keeps_place) = (state.limits[index], !state.fresh);
+        self.activate(1 + limit, bundle, keeps_place, now);
+    }
+
+    fn enter_main(&mut self, bundle: usize, now: u64) {
+        let state = &mut self.bundles[bundle];
+        state.place = Place::Main;
+        state.entered += 1;
+        assert!(state.entered <= 2, "a head enters the main tree twice at most");
+        let returning = state.entered > 1;
+        self.activate(0, bundle, returning, now);
+    }
+
+    fn release_due(&mut self, now: u64) {
+        loop {
+            let waited_for = (0..self.limits.len()).filter(|&limit| self.is_waited_for(limit));
+            let first = waited_for.map(|limit| (self.due(limit), limit)).min();
+            let Some((_, limit)) = first.filter(|&(due, _)| due <= now) else { return };
+            let bundle = self.pick(1 + limit, now).expect("somebody waits");
+            let Place::Waits(index) = self.bundles[bundle].place else { panic!("it waits") };
+            let len = self.head_charge(bundle);
+            self.settle(1 + limit, bundle, len, true, false);
+            self.pay(limit, len, now);
+            let state = &mut self.bundles[bundle];
+            state.paid.insert(index);
+            state.waits.push((limit, now - state.waits_since));
+            state.paid_len = len;
+            self.go_on(bundle, len, now);
+        }
+    }
+
+    fn go_on(&mut self, bundle: usize, len: u64, now: u64) {
+        for index in 0..self.bundles[bundle].limits.len() {
+            if self.bundles[bundle].paid.contains(&index) {
+                continue;
+            }
+            let limit = self.bundles[bundle].limits[index];
+            if !self.admits(limit, now) {
+                return self.wait(bundle, index, now);
+            }
+            self.pay(limit, len, now);
+            self.bundles[bundle].paid.insert(index);
+        }
+        self.enter_main(bundle, now);
+    }
+
+    fn send(&mut self, bundle: usize, now: u64) -> Sent {
+        let flow = self.front(bundle).expect("a bundle in the tree holds packets");
+        let (packet, offset) = (self.flows[flow].packets[0], self.flows[flow].offset);
+        let (payload, len, charge) = self.piece(flow);
+        let last = offset + payload >= packet.descriptor.len - u32::from(packet.descriptor.header)
+            || self.whole(flow);
+        let waits = core::mem::take(&mut self.bundles[bundle].waits);
+        let longest = waits.iter().rev().max_by_key(|&&(_, span)| span); // of equal ones the first
+        let sent = Sent {
+            queue: flow as u32,
+            addr: packet.addr,
+            offset,
+            len,
+            last,
+            arrived: packet.arrived,
+            head: self.flows[flow].head_since,
+            limited: waits.iter().map(|&(_, span)| span).sum(),
+            limited_by: longest.map(|&(limit, _)| LimitId(limit as u32)),
+        };
+        if last {
+            let state = &mut self.flows[flow];
+            state.packets.pop_front();
+            (state.offset, state.head_since) = (0, now);
+        } else {
+            self.flows[flow].offset += payload;
+        }
+        self.use_turn(bundle, flow, charge);
+        let paid = core::mem::take(&mut self.bundles[bundle].paid);
+        for index in 0..self.bundles[bundle].limits.len() {
+            let before = if paid.contains(&index) { self.bundles[bundle].paid_len } else { 0 };
+            if charge > before {
+                self.pay(self.bundles[bundle].limits[index], charge - before, now);
+            }
+        }
+        self.link.not_before(now);
+        self.link.charge(charge);
+        self.move_on(bundle, charge, now);
+        sent
+    }
+
+    fn move_on(&mut self, bundle: usize, charge: u64, now: u64) {
+        let idle = self.front(bundle).is_none();
+        (self.bundles[bundle].fresh, self.bundles[bundle].entered) = (false, 1);
+        let closed = if idle { None } else { self.first_closed(bundle, now) };
+        self.settle(0, bundle, charge, idle || closed.is_some(), idle);
+        if let Some(index) = closed {
+            self.bundles[bundle].entered = 0;
+            self.wait(bundle, index, now);
+        } else if idle {
+            self.bundles[bundle].place = Place::Idle;
+        }
+    }
+
+    /// Whether the head leaves in one piece.
+    fn whole(&self, flow: usize) -> bool {
+        let Descriptor { len, segment, header, .. } = self.flows[flow].packets[0].descriptor;
+        segment == 0 || len <= u32::from(header) + u32::from(segment)
+    }
+
+    /// Payload, bytes and charge of the head's next pull.
+    fn piece(&self, flow: usize) -> (u32, u32, u64) {
+        let Descriptor { len, segment, header, .. } = self.flows[flow].packets[0].descriptor;
+        let overhead = self.program.overhead.as_u64();
+        if self.whole(flow) {
+            return (len, len, u64::from(len) + overhead);
+        }
+        let (segment, header) = (u32::from(segment), u32::from(header));
+        let rest = len - header - self.flows[flow].offset;
+        let (mut payload, mut charge) = (0, 0);
+        while payload < rest {
+            let next = segment.min(rest - payload);
+            let full_frame = u64::from(segment + header) + overhead;
+            if payload > 0 && (u64::from(payload / segment) + 1) * full_frame > self.pull {
+                break;
+            }
+            payload += next;
+            charge += u64::from(next + header) + overhead;
+        }
+        (payload, header + payload, charge)
+    }
+
+    fn head_charge(&self, bundle: usize) -> u64 {
+        self.piece(self.front(bundle).expect("waits with a packet")).2
+    }
+
+    /// The flow queue of a bundle that goes next.
+    fn front(&self, bundle: usize) -> Option<usize> {
+        let state = &self.bundles[bundle];
+        match state.order {
+            FlowOrder::Drr => state.turns.first().copied(),
+            _ => state.turns.iter().copied().min_by_key(|&flow| (self.rank(bundle, flow), flow)),
+        }
+    }
+
+    fn rank(&self, bundle: usize, flow: usize) -> u64 {
+        match self.bundles[bundle].order {
+            FlowOrder::Fifo | FlowOrder::Drr => self.flows[flow].packets[0].number,
+            FlowOrder::Lstf(_) | FlowOrder::Edf(_) => self.deadline(bundle, flow),
+        }
+    }
+
+    fn deadline(&self, bundle: usize, flow: usize) -> u64 {
+        let Packet { arrived, descriptor, .. } = self.flows[flow].packets[0];
+        let default = match self.bundles[bundle].order {
+            FlowOrder::Lstf(span) | FlowOrder::Edf(span) => span.as_u64(),
+            FlowOrder::Fifo | FlowOrder::Drr => 0,
+        };
+        arrived + if descriptor.tag == 0 { default } else { u64::from(descriptor.tag) * 1_000 }
+    }
+
+    fn use_turn(&mut self, bundle: usize, flow: usize, charge: u64) {
+        let more = !self.flows[flow].packets.is_empty();
+        let turns = &mut self.bundles[bundle].turns;
+        let at = turns.iter().position(|&other| other == flow).expect("it has packets");
+        let state = &mut self.flows[flow];
+        if state.deficit <= 0 {
+            state.deficit = (state.deficit + self.largest as i64).max(1);
+        }
+        state.deficit -= charge as i64;
+        if !more {
+            state.deficit = state.deficit.min(0);
+            turns.remove(at);
+        } else if state.deficit <= 0 {
+            let flow = turns.remove(at);
+            turns.push(flow);
+        }
+    }
+}
+
+/// Trees.
+impl Reference {
+    /// From the class to the top of the tree: (child, node); a class's child is the bundle.
+    fn path(&self, tree: usize, bundle: usize) -> Vec<(usize, usize)> {
+        let (mut child, mut node) = (bundle, self.bundles[bundle].class);
+        let mut path = vec![(child, node)];
+        while node != self.trees[tree].top {
+            (child, node) = (node, self.program.nodes[node].parent.expect("the top is above").0 as usize);
+            path.push((child, node));
+        }
+        path
+    }
+
+    fn is_active(&self, tree: usize, node: usize) -> bool {
+        self.trees[tree]
+            .inside
+            .iter()
+            .any(|&bundle| self.path(tree, bundle).iter().any(|&(_, at)| at == node))
+    }
+
+    fn slot(&self, node: usize, child: usize) -> usize {
+        let children = &self.program.nodes[node].children;
+        children.iter().position(|other| other.0 as usize == child).expect("a child")
+    }
+
+    fn weight(&self, child: usize) -> u32 {
+        self.program.nodes[child].weight
+    }
+
+    /// Whether a class has but one bundle in this tree, so that it decides nothing.
+    fn single(&self, tree: usize, class: usize) -> bool {
+        let here =
+            |bundle: &&Bundle| bundle.class == class && (tree == 0 || bundle.limits.contains(&(tree - 1)));
+        self.bundles.iter().filter(here).count() == 1
+    }
+
+    fn activate(&mut self, tree: usize, bundle: usize, returning: bool, now: u64) {
+        for (child, node) in self.path(tree, bundle) {
+            let was_active = self.is_active(tree, node);
+            self.insert(tree, node, child, returning);
+            if let Some(clock) = self.trees[tree].nodes[node].clocks.get_mut(&child) {
+                clock.not_before(now);
+            }
+            if was_active {
+                break;
+            }
+        }
+        self.trees[tree].inside.insert(bundle);
+    }
+
+    fn insert(&mut self, tree: usize, node: usize, child: usize, returning: bool) {
+        let single = self.single(tree, node);
+        let kind = self.program.nodes[node].kind;
+        let reach = match kind {
+            NodeKind::Wfq => span(self.largest, own(self.weight(child))),
+            _ => self.trees[tree].nodes[node].step,
+        };
+        let state = &mut self.trees[tree].nodes[node];
+        match kind {
+            NodeKind::Wfq => state.enter(child, if returning { reach } else { 0 }),
+            NodeKind::Class(FlowOrder::Drr) if !single => {
+                state.enter(child, if returning { reach } else { 0 })
+            }
+            NodeKind::Drr => {
+                let goes_on = state.deficits.get(&child).copied().unwrap_or(0) > 0;
+                state.ring.insert(if goes_on { 0 } else { state.ring.len() }, child);
+                self.begin_turn(tree, node);
+            }
+            _ => {}
+        }
+    }
+
+    fn begin_turn(&mut self, tree: usize, node: usize) {
+        let Some(&front) = self.trees[tree].nodes[node].ring.first() else { return };
+        let quantum = self.quantum(node, front);
+        let deficit = self.trees[tree].nodes[node].deficits.entry(front).or_insert(0);
+        if *deficit <= 0 {
+            *deficit = (*deficit + quantum).max(1);
+        }
+    }
+
+    /// A turn: a largest packet for the least weight that the policy was installed with.
+    fn quantum(&self, node: usize, child: usize) -> i64 {
+        let least = self.trees[0].nodes[node].step.max(1);
+        (self.largest.div_ceil(least) * u64::from(self.weight(child))) as i64
+    }
+
+    fn pick(&mut self, tree: usize, now: u64) -> Option<usize> {
+        if self.trees[tree].inside.is_empty() {
+            return None;
+        }
+        let mut node = self.trees[tree].top;
+        loop {
+            let kind = self.program.nodes[node].kind;
+            if let NodeKind::Class(order) = kind {
+                return self.pick_bundle(tree, node, order);
+            }
+            let promised = self.promised(tree, node, now);
+            self.trees[tree].nodes[node].guaranteed = promised.is_some();
+            node = promised.unwrap_or_else(|| self.pick_child(tree, node, kind));
+        }
+    }
+
+    fn pick_bundle(&self, tree: usize, class: usize, order: FlowOrder) -> Option<usize> {
+        let waiting =
+            self.trees[tree].inside.iter().copied().filter(|&bundle| self.bundles[bundle].class == class);
+        let starts = &self.trees[tree].nodes[class].starts;
+        waiting.min_by_key(|&bundle| {
+            let front = self.front(bundle).expect("active");
+            let rank = match order {
+                FlowOrder::Fifo => self.flows[front].packets[0].number,
+                FlowOrder::Lstf(_) | FlowOrder::Edf(_) => self.deadline(bundle, front),
+                FlowOrder::Drr => starts.get(&bundle).copied().unwrap_or(0),
+            };
+            (rank, bundle)
+        })
+    }
+
+    /// The child whose guarantee is due, by earliest deadline.
+    fn promised(&self, tree: usize, node: usize, now: u64) -> Option<usize> {
+        let due = self.active_children(tree, node).into_iter().filter_map(|child| {
+            let clock = self.trees[tree].nodes[node].clocks.get(&child)?;
+            let rate = BitRate::new(u64::try_from(clock.rate).ok()?)?;
+            let deadline = clock.earned() + rate.wire_time(Bytes::new(self.largest)).as_u64();
+            (clock.earned() <= now).then_some((deadline, self.slot(node, child), child))
+        });
+        due.min().map(|(_, _, child)| child)
+    }
+
+    fn active_children(&self, tree: usize, node: usize) -> Vec<usize> {
+        let children = self.program.nodes[node].children.iter().map(|child| child.0 as usize);
+        children.filter(|&child| self.is_active(tree, child)).collect()
+    }
+
+    fn pick_child(&mut self, tree: usize, node: usize, kind: NodeKind) -> usize {
+        let children = self.active_children(tree, node);
+        match kind {
+            NodeKind::Priority => children[0],
+            NodeKind::Wfq => self.pick_fair(tree, node, &children),
+            NodeKind::Drr => self.trees[tree].nodes[node].ring[0],
+            _ => {
+                let below = self.trees[tree].inside.iter().copied();
+                let below = below.filter(|&bundle| self.path(tree, bundle).iter().any(|&(_, at)| at == node));
+                let first = below.min_by_key(|&bundle| {
+                    let front = self.front(bundle).expect("active");
+                    let by_arrival = kind == NodeKind::Fifo;
+                    let number = self.flows[front].packets[0].number;
+                    (if by_arrival { number } else { self.deadline(bundle, front) }, bundle)
+                });
+                let path = self.path(tree, first.expect("somebody is active"));
+                path.into_iter().find(|&(_, at)| at == node).expect("below").0
+            }
+        }
+    }
+
+    fn pick_fair(&mut self, tree: usize, node: usize, children: &[usize]) -> usize {
+        let state = &mut self.trees[tree].nodes[node];
+        let start = |state: &Node, child: usize| state.starts[&child];
+        let first = children.iter().map(|&child| start(state, child)).min().expect("an active child");
+        state.v = state.v.max(first);
+        let v = state.v;
+        let eligible =
+            children.iter().copied().filter(|&child| self.trees[tree].nodes[node].starts[&child] <= v);
+        let finish = |child: usize| {
+            let start = self.trees[tree].nodes[node].starts[&child];
+            (start + span(self.largest, own(self.weight(child))), self.slot(node, child))
+        };
+        eligible.min_by_key(|&child| finish(child)).expect("the first is eligible")
+    }
+
+    /// The picked bundle sent `len` bytes (0: it was parked), and leaves or stays.
+    fn settle(&mut self, tree: usize, bundle: usize, len: u64, leaves: bool, idle: bool) {
+        if leaves {
+            self.trees[tree].inside.remove(&bundle);
+        }
+        for (child, node) in self.path(tree, bundle) {
+            let class = node == self.bundles[bundle].class;
+            let stays = if class { !leaves } else { self.is_active(tree, child) };
+            let state = &mut self.trees[tree].nodes[node];
+            let mut charged = len;
+            if !class && state.guaranteed && len > 0 {
+                state.clocks.get_mut(&child).expect("it had a guarantee").charge(len);
+                charged = 0;
+            }
+            self.charge(tree, node, child, charged, stays, idle);
+        }
+    }
+
+    fn charge(&mut self, tree: usize, node: usize, child: usize, charged: u64, stays: bool, idle: bool) {
+        let kind = self.program.nodes[node].kind;
+        match kind {
+            NodeKind::Wfq if charged > 0 => {
+                let total: u64 = self.program.nodes[node]
+                    .children
+                    .iter()
+                    .map(|c| u64::from(self.weight(c.0 as usize)))
+                    .sum();
+                let step = span(charged, own(self.weight(child)));
+                let state = &mut self.trees[tree].nodes[node];
+                *state.starts.get_mut(&child).expect("it was active") += step;
+                state.v += span(charged, (1 << 32) / total);
+            }
+            NodeKind::Class(FlowOrder::Drr) if charged > 0 && !self.single(tree, node) => {
+                let flows = self.bundles[child].turns.len().max(1) as u64;
+                let state = &mut self.trees[tree].nodes[node];
+                let start = state.starts.get_mut(&child).expect("it was active");
+                state.v = state.v.max(*start);
+                *start += (charged << 8) / flows;
+                state.step = state.step.max((charged << 8) / flows);
+            }
+            NodeKind::Drr => {
+                let state = &mut self.trees[tree].nodes[node];
+                if charged > 0 {
+                    let deficit = state.deficits.entry(child).or_insert(0);
+                    *deficit -= charged as i64;
+                    if *deficit <= 0 && state.ring[0] == child {
+                        state.ring.rotate_left(1);
+                    }
+                    self.begin_turn(tree, node);
+                }
+                let state = &mut self.trees[tree].nodes[node];
+                if !stays {
+                    state.ring.retain(|&other| other != child);
+                    if idle {
+                        let deficit = state.deficits.entry(child).or_insert(0);
+                        *deficit = (*deficit).min(0);
+                    }
+                    self.begin_turn(tree, node);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Node {
+    /// A child enters with its own start, or as far behind virtual time as `reach` says.
+    fn enter(&mut self, child: usize, reach: u64) {
+        let floor = self.v.saturating_sub(reach);
+        let start = self.starts.entry(child).or_insert(0);
+        *start = (*start).max(floor);
+    }
+}
+
+impl Tree {
+    fn new(program: &Program, top: usize, minima: bool) -> Self {
+        let node = |id: usize| {
+            let children = program.nodes[id].children.iter().map(|child| child.0 as usize);
+            let clock = |child: usize| program.nodes[child].min.map(|min| (child, Clock::new(min)));
+            let clocks = if minima { children.clone().filter_map(clock).collect() } else { BTreeMap::new() };
+            let least = children.map(|child| u64::from(program.nodes[child].weight)).min();
+            let step = if program.nodes[id].kind == NodeKind::Drr { least.unwrap_or(1) } else { 0 };
+            Node { clocks, step, ..Node::default() }
+        };
+        Self { top, inside: BTreeSet::new(), nodes: (0..program.nodes.len()).map(node).collect() }
+    }
+}
