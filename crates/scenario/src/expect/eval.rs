@@ -1,7 +1,7 @@
 //! Judges expectations by what was measured.
 //!
 //! Why: one verdict for the terminal, the report, JSON and the exit code.
-//! From: `targets.md`-style passes: interleaved runs, medians of each side.
+//! From: comparing interleaved runs by the medians of each side, as good measurements do.
 //! Not here: what a measure is (`measure`).
 //! Invariant: each side is worked out in each pair on its own; medians over the pairs are compared.
 

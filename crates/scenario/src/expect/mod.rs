@@ -1,7 +1,7 @@
 //! Expectations: what must hold after a run, as lines of a small language.
 //!
 //! Why: a scenario is a claim; a reader must see it next to what is run, and a machine must judge it.
-//! From: `targets.md`-style criteria ("within 8 % of the equal share in each 50 ms window"), `docs/scenarios.md`.
+//! From: how papers state their findings ("within 8 % of the equal share"); `docs/scenarios.md`.
 //! Not here: where the numbers come from (`results`).
 //! Invariant: any text is answered with an expectation or a problem; units are checked before anything runs.
 

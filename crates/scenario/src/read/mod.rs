@@ -21,6 +21,7 @@ use crate::model::{
 use crate::problem::{Errors, Problem};
 use crate::yaml::{self, Tree, Value};
 use fields::{Fields, Reader};
+pub(crate) use workload::KINDS;
 
 /// How much of a scenario to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +32,7 @@ pub enum Form {
     Short,
 }
 
-const KEYS: [&str; 19] = [
+pub(crate) const KEYS: [&str; 19] = [
     "name",
     "about",
     "rate",
@@ -52,11 +53,12 @@ const KEYS: [&str; 19] = [
     "engine",
     "policy_file",
 ];
-const SYSTEM_KEYS: [&str; 8] =
+pub(crate) const SYSTEM_KEYS: [&str; 8] =
     ["kind", "queues", "queue_rate", "policy", "limits", "engine", "policy_file", "tenants"];
-const SHORT_KEYS: [&str; 4] = ["time", "pairs", "systems", "expect"];
+pub(crate) const SHORT_KEYS: [&str; 4] = ["time", "pairs", "systems", "expect"];
 /// Keys of a tenant: ours, and those that go into the policy file as they are.
-const TENANT_KEYS: [&str; 8] = ["host", "min", "max", "weight", "policy", "burst", "via", "descriptors"];
+pub(crate) const TENANT_KEYS: [&str; 11] =
+    ["host", "min", "max", "weight", "policy", "burst", "via", "flows", "slack", "deadline", "descriptors"];
 
 impl Scenario {
     /// Reads a file in one of its forms. A file that cannot be read is a problem like any other.

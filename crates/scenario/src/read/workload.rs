@@ -15,7 +15,7 @@ use crate::yaml::{Key, Tree};
 const COMMON: [&str; 7] = ["tenant", "kind", "to", "start", "stop", "dscp", "port"];
 
 /// Keys of each kind beside the common ones.
-const KINDS: [(&str, &[&str]); 9] = [
+pub(crate) const KINDS: [(&str, &[&str]); 9] = [
     ("bulk", &["flows"]),
     ("udp", &["size", "rate", "flows"]),
     ("request_response", &["role", "request", "response", "connections", "rate"]),

@@ -1,0 +1,195 @@
+//! The JSON Schema of scenario files.
+//!
+//! Why: editors complete keys and mark mistakes while a file is written.
+//! From: JSON Schema, draft 2020-12, which the YAML language server reads.
+//! Not here: names that must exist and expectations' units; reading a file checks those.
+//! Invariant: it knows exactly the keys that `read` knows (tested below).
+
+use serde_json::{Map, Value, json};
+
+use plimsoll_units::{BitRate, Bytes, Span};
+
+use crate::model::SystemKind;
+use crate::read::{KINDS, SHORT_KEYS, SYSTEM_KEYS, TENANT_KEYS};
+
+/// The JSON Schema of scenario files.
+#[must_use]
+pub fn schema() -> Value {
+    let sections = json!({"type": "object", "description": "as in a policy file"});
+    let names = json!({"type": "array", "items": {"type": "string"}});
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Plimsoll scenario",
+        "type": "object",
+        "additionalProperties": false,
+        "required": ["name", "rate", "duration", "systems", "tenants", "workloads"],
+        "properties": {
+            "name": {"type": "string", "pattern": "^[A-Za-z0-9_-]+$", "description": "also the report's folder"},
+            "about": {"type": "string", "description": "what it shows"},
+            "rate": unit::<BitRate>("rate of the uplink"),
+            "mtu": count("largest IP packet", 9_000),
+            "duration": unit::<Span>("length of each run"),
+            "pairs": count("how often the list of systems is run; medians are compared", 100),
+            "seed": {"type": "integer", "minimum": 0, "description": "of everything random"},
+            "offload": {"type": "boolean", "description": "whether tenants use segmentation offload"},
+            "hosts": names,
+            "tenants": {"type": "object", "additionalProperties": tenant()},
+            "destinations": {
+                "description": "places beyond the uplink, as a list of names or a map to addresses",
+                "anyOf": [names, {"type": "object", "additionalProperties": {"type": ["string", "null"]}}],
+            },
+            "systems": {"type": "array", "minItems": 1, "items": system(&sections)},
+            "workloads": {"type": "object", "additionalProperties": workload()},
+            "measure": measure(),
+            "expect": expectations(),
+            "policy": sections,
+            "limits": sections,
+            "engine": sections,
+            "policy_file": {"type": "string", "description": "a policy file to take these sections from"},
+            "short": object(SHORT_KEYS.map(|key| (key, short(key)))),
+        },
+    })
+}
+
+fn object<'a>(properties: impl IntoIterator<Item = (&'a str, Value)>) -> Value {
+    let properties: Map<String, Value> =
+        properties.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    json!({"type": ["object", "null"], "additionalProperties": false, "properties": properties})
+}
+
+/// A unit's own schema, with what it stands for here.
+fn unit<T: schemars::JsonSchema>(about: &str) -> Value {
+    let mut schema = schemars::SchemaGenerator::default().into_root_schema_for::<T>().to_value();
+    if let Some(schema) = schema.as_object_mut() {
+        schema.retain(|key, _| matches!(key.as_str(), "type" | "pattern"));
+        schema.insert("description".to_owned(), about.into());
+    }
+    schema
+}
+
+fn count(about: &str, most: u32) -> Value {
+    json!({"type": "integer", "minimum": 1, "maximum": most, "description": about})
+}
+
+fn tenant() -> Value {
+    object(TENANT_KEYS.map(|key| {
+        let value = match key {
+            "host" => json!({"type": "string", "description": "one of `hosts`"}),
+            "min" => unit::<BitRate>("guaranteed rate"),
+            "max" => unit::<BitRate>("rate that is never exceeded"),
+            "weight" => count("share of what is left", u32::MAX),
+            _ => json!({"description": "as in a policy file"}),
+        };
+        (key, value)
+    }))
+}
+
+fn system(sections: &Value) -> Value {
+    let kinds = SystemKind::ALL.map(SystemKind::name);
+    let own = object(SYSTEM_KEYS.map(|key| {
+        let value = match key {
+            "kind" => json!({"enum": kinds}),
+            "queues" => count("transmit queues of `mq`", 256),
+            "queue_rate" => unit::<BitRate>("rate to which each queue of `mq` is held"),
+            "policy_file" => json!({"type": "string"}),
+            _ => sections.clone(),
+        };
+        (key, value)
+    }));
+    let named =
+        json!({"type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": own});
+    json!({"anyOf": [{"enum": kinds}, named]})
+}
+
+/// One alternative for each kind, so that an editor offers the keys of the kind that is written.
+fn workload() -> Value {
+    let kinds = KINDS.map(|(kind, keys)| {
+        let common = [
+            ("kind", json!({"const": kind})),
+            ("tenant", json!({"type": "string", "description": "whose traffic it is"})),
+            ("to", json!({"type": "string", "description": "one of `destinations`"})),
+            ("start", unit::<Span>("from the start of the run")),
+            ("stop", unit::<Span>("from the start of the run")),
+            ("dscp", json!({"type": "integer", "minimum": 0, "maximum": 63})),
+            ("port", count("of the server's side", 32_767)),
+        ];
+        let own = keys.iter().map(|key| (*key, workload_key(kind, key)));
+        let mut kind = object(common.into_iter().chain(own));
+        kind["required"] = json!(["kind", "tenant"]);
+        kind
+    });
+    json!({"anyOf": kinds})
+}
+
+fn workload_key(kind: &str, key: &str) -> Value {
+    match (kind, key) {
+        ("udp", "rate") => {
+            json!({"type": "string", "description": "`flood`, `5Mbps` of whole frames or `2kpps`"})
+        }
+        (_, "rate") => count("a second, at random moments", u32::MAX),
+        ("iperf3", "udp") => unit::<BitRate>("UDP at this rate for each flow"),
+        (_, "flows" | "connections") => count("how many", 4_096),
+        (_, "on" | "off" | "pause") => unit::<Span>("how long"),
+        (_, "role") => json!({"enum": ["client", "server"], "description": "which side the tenant is"}),
+        (_, "protocol") => json!({"enum": ["udp", "tcp"]}),
+        _ => unit::<Bytes>("how large"),
+    }
+}
+
+fn measure() -> Value {
+    object([
+        ("window", unit::<Span>("throughput is counted in windows of this length")),
+        ("from", unit::<Span>("where that begins which is meant when no window is named")),
+        ("to", unit::<Span>("where it ends")),
+        ("cpu", json!({"type": "boolean", "description": "whether CPU time is measured"})),
+    ])
+}
+
+fn expectations() -> Value {
+    let line = json!({"type": "string", "description": "such as `plimsoll.shop.p99 <= 1.5 * fifo.shop.p99`"});
+    let mut with_reason = object([("that", line.clone()), ("because", json!({"type": "string"}))]);
+    with_reason["required"] = json!(["that"]);
+    json!({"type": "array", "items": {"anyOf": [line, with_reason]}})
+}
+
+fn short(key: &str) -> Value {
+    match key {
+        "time" => json!({"type": "number", "minimum": 0.01, "maximum": 1, "description": "of every moment"}),
+        "pairs" => count("how often the systems are run", 100),
+        "systems" => json!({"type": "array", "items": {"type": "string"}}),
+        _ => expectations(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::read::KEYS;
+
+    #[test]
+    fn it_knows_the_keys_that_are_read() {
+        let schema = schema();
+        let known = schema["properties"].as_object().expect("properties");
+        let mut keys: Vec<&str> = KEYS.into_iter().chain(["short"]).collect();
+        keys.sort_unstable();
+        assert_eq!(known.keys().map(String::as_str).collect::<Vec<_>>(), keys);
+    }
+
+    #[test]
+    fn each_kind_of_workload_has_its_keys() {
+        let schema = schema();
+        let kinds =
+            schema["properties"]["workloads"]["additionalProperties"]["anyOf"].as_array().expect("kinds");
+        assert_eq!(kinds.len(), KINDS.len());
+        for (kind, (name, keys)) in kinds.iter().zip(KINDS) {
+            assert_eq!(kind["properties"]["kind"]["const"], name);
+            assert!(keys.iter().all(|key| !kind["properties"][key].is_null()), "{name}");
+        }
+    }
+
+    #[test]
+    fn units_keep_their_patterns() {
+        let rate = unit::<BitRate>("x");
+        assert!(rate["pattern"].as_str().is_some_and(|pattern| pattern.contains("bps")), "{rate}");
+    }
+}
