@@ -8,7 +8,7 @@
 //! One deviation, shared with `grouped`: a child's finish is that of a largest packet, because which packet a child
 //! will send is decided when its turn comes, not before. The child is charged with what it sent.
 
-use super::virtual_time::{Weight, earlier};
+use super::virtual_time::{Weight, earlier, passes_eighth};
 
 /// Weighted fair queueing over at most [`MOST_CHILDREN`].
 #[derive(Clone, Debug)]
@@ -61,7 +61,27 @@ impl Exact {
     pub(crate) fn charge(&mut self, slot: u32, len: u64) {
         let kid = &mut self.kids[slot as usize];
         kid.start = kid.start.wrapping_add(kid.weight.span(len));
-        self.v = self.v.wrapping_add(self.total.span(len));
+        self.advance(self.v.wrapping_add(self.total.span(len)));
+    }
+
+    #[inline]
+    fn advance(&mut self, v: u64) {
+        let before = core::mem::replace(&mut self.v, v);
+        if passes_eighth(before, v) {
+            self.raise_idle();
+        }
+    }
+
+    /// Keeps children that have been idle for long within half the range of virtual time.
+    #[cold]
+    fn raise_idle(&mut self) {
+        let (v, largest, active) = (self.v, self.largest, self.active);
+        for (_, kid) in self.kids.iter_mut().enumerate().filter(|(slot, _)| active >> slot & 1 == 0) {
+            let floor = v.wrapping_sub(kid.weight.span(largest));
+            if earlier(kid.start, floor) {
+                kid.start = floor;
+            }
+        }
     }
 
     /// The eligible child with the least finish; when none is eligible, V jumps to the first start.
@@ -72,7 +92,7 @@ impl Exact {
             .map(|slot| self.kids[slot as usize].start)
             .reduce(|a, b| if earlier(b, a) { b } else { a })?;
         if earlier(self.v, first) {
-            self.v = first;
+            self.advance(first);
         }
         let mut best: Option<(u64, u32)> = None;
         for slot in self.actives() {
@@ -98,5 +118,35 @@ impl Exact {
             left &= left.wrapping_sub(1);
             (slot < 32).then_some(slot)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One child sends for a long time, then the other comes back and gets its half at once.
+    #[test]
+    fn who_was_idle_for_any_time_gets_its_share_at_once() {
+        for gibibytes in (0..80_000).step_by(3_000) {
+            let mut order = Exact::new(&[1, 1], 1_500);
+            order.insert(1, false);
+            assert_eq!(order.pick(), Some(1));
+            order.charge(1, 1_500);
+            order.remove(1);
+            order.insert(0, false);
+            for _ in 0..gibibytes {
+                assert_eq!(order.pick(), Some(0));
+                order.charge(0, 1 << 30);
+            }
+            order.insert(1, false);
+            let mut served = [0; 2];
+            for _ in 0..20 {
+                let slot = order.pick().expect("both are active");
+                order.charge(slot, 1_500);
+                served[slot as usize] += 1;
+            }
+            assert!(served[1] >= 10, "after {gibibytes} GiB: {served:?}");
+        }
     }
 }

@@ -10,7 +10,7 @@
 //! group is its rounded start plus twice that length. There are few groups (one for each power of two between the
 //! largest and the least weight), so the best one is found by looking at each rather than by QFQ's four bitmaps.
 
-use super::virtual_time::{Weight, earlier};
+use super::virtual_time::{Weight, earlier, passes_eighth};
 
 /// Weighted fair queueing over any number of children.
 #[derive(Clone, Debug)]
@@ -137,7 +137,27 @@ impl Grouped {
         self.unlink(slot);
         let kid = &mut self.kids[slot as usize];
         kid.start = kid.start.wrapping_add(kid.weight.span(len));
-        self.v = self.v.wrapping_add(self.total.span(len));
+        self.advance(self.v.wrapping_add(self.total.span(len)));
+    }
+
+    #[inline]
+    fn advance(&mut self, v: u64) {
+        let before = core::mem::replace(&mut self.v, v);
+        if passes_eighth(before, v) {
+            self.raise_idle();
+        }
+    }
+
+    /// Keeps children that have been idle for long within half the range of virtual time.
+    #[cold]
+    fn raise_idle(&mut self) {
+        let (v, largest) = (self.v, self.largest);
+        for kid in self.kids.iter_mut().filter(|kid| kid.slot == ABSENT) {
+            let floor = v.wrapping_sub(kid.weight.span(largest));
+            if earlier(kid.start, floor) {
+                kid.start = floor;
+            }
+        }
     }
 
     /// The first child of the eligible group with the least finish; when none is eligible, V jumps to the first
@@ -152,7 +172,7 @@ impl Grouped {
         }
         let first = self.first_start();
         if earlier(self.v, first) {
-            self.v = first;
+            self.advance(first);
         }
         let mut best: Option<(u64, usize)> = None;
         let mut left = self.busy;
@@ -186,12 +206,12 @@ impl Grouped {
     /// With one group busy, its first child is the answer; V jumps to it when it has to.
     #[inline]
     fn first_of_one_group(&mut self) -> u32 {
-        let group = &self.groups[self.busy.trailing_zeros() as usize];
-        let start = group.base << group.shift;
+        let index = self.busy.trailing_zeros() as usize;
+        let start = self.groups[index].base << self.groups[index].shift;
         if earlier(self.v, start) {
-            self.v = start;
+            self.advance(start);
         }
-        group.first()
+        self.groups[index].first()
     }
 
     #[inline]
@@ -304,5 +324,42 @@ impl Group {
     #[inline]
     fn first(&self) -> u32 {
         self.slots[(self.base % SLOTS) as usize].front
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Children of equal weight, and one of twice as much, so that there are two groups.
+    fn order() -> Grouped {
+        let mut weights = [1; 20];
+        weights[7] = 2;
+        Grouped::new(&weights, 1_500)
+    }
+
+    #[test]
+    fn who_was_idle_for_any_time_gets_its_share_at_once() {
+        for (gibibytes, idle) in
+            (0..800_000).step_by(50_000).flat_map(|gibibytes| [(gibibytes, 1), (gibibytes, 7)])
+        {
+            let mut order = order();
+            order.insert(idle, false);
+            assert_eq!(order.pick(), Some(idle));
+            order.charge_and_remove(idle, 1_500);
+            order.insert(0, false);
+            for _ in 0..gibibytes {
+                assert_eq!(order.pick(), Some(0));
+                order.charge(0, 1 << 30);
+            }
+            order.insert(idle, false);
+            let mut served = [0; 20];
+            for _ in 0..40 {
+                let slot = order.pick().expect("two are active");
+                order.charge(slot, 1_500);
+                served[slot as usize] += 1;
+            }
+            assert!(served[idle as usize] >= 18, "after {gibibytes} GiB: {served:?}");
+        }
     }
 }
