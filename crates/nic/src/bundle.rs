@@ -11,6 +11,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use plimsoll_policy::{FlowOrder, LimitId, NodeId};
 use plimsoll_units::{Nanos, Span};
+use smallvec::SmallVec;
 
 use crate::host::{Host, QueueId};
 use crate::tree::Seat;
@@ -34,7 +35,7 @@ pub(crate) struct Bundle {
     pub(crate) has_limits: bool,
     pub(crate) done: Done,
     /// Limits, in the order in which they are passed.
-    pub(crate) holds: Box<[Hold]>,
+    pub(crate) holds: Holds,
     /// What the head paid for.
     pub(crate) paid_len: u32,
     /// Flow queues that exist.
@@ -49,13 +50,11 @@ pub(crate) struct Bundle {
     pub(crate) fresh: bool,
 }
 
-/// What left, and what waits, of one bundle.
+/// What left of one bundle.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Done {
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
-    pub(crate) backlog_packets: u64,
-    pub(crate) backlog_bytes: u64,
 }
 
 /// Where a bundle is.
@@ -76,6 +75,9 @@ pub(crate) struct Hold {
     pub(crate) seat: Option<Seat>,
 }
 
+/// A bundle's limits; most have one or two, which lie beside the rest of it.
+pub(crate) type Holds = SmallVec<[Hold; 2]>;
+
 /// Most limits that one packet can be behind.
 pub(crate) const MOST_HOLDS: usize = 32;
 
@@ -88,7 +90,7 @@ enum Flows {
 }
 
 impl Bundle {
-    pub(crate) fn new(class: NodeId, order: FlowOrder, seat: Seat, holds: Box<[Hold]>) -> Self {
+    pub(crate) fn new(class: NodeId, order: FlowOrder, seat: Seat, holds: Holds) -> Self {
         let flows = match order {
             FlowOrder::Drr => Flows::Round(VecDeque::new()),
             FlowOrder::Fifo | FlowOrder::Lstf(_) | FlowOrder::Edf(_) => Flows::Ranked(BinaryHeap::new()),

@@ -48,6 +48,9 @@ pub(crate) struct Completions {
     seen: usize,
 }
 
+/// Limits that are released in one go.
+const RELEASES: usize = 32;
+
 /// The uplink's own pace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
@@ -194,14 +197,7 @@ impl Nic {
             self.stats.bad_doorbells += 1;
             return;
         };
-        let (new, bytes, was_empty) = self.host.take_new(queue, now, &mut self.arrivals);
-        if new == 0 {
-            return;
-        }
-        let done = &mut self.bundles[id as usize].done;
-        done.backlog_packets += u64::from(new);
-        done.backlog_bytes += bytes;
-        if was_empty {
+        if self.host.take_new(queue, now, &mut self.arrivals) {
             self.join(id, queue, now);
         }
     }
@@ -284,12 +280,34 @@ impl Nic {
         }
     }
 
-    /// Lets go one bundle for each limit whose slot has come.
+    /// Lets go one bundle for each limit whose slot has come. A batch of them is looked at ahead, so that their
+    /// misses overlap.
     #[inline]
     fn release_due(&mut self, now: Nanos) {
-        while let Some(limit) = self.wheel.pop_due(now) {
-            self.release(limit, now);
+        while let Some(first) = self.wheel.pop_due(now) {
+            let mut batch = [first; RELEASES];
+            let mut size = 1;
+            while size < RELEASES
+                && let Some(limit) = self.wheel.pop_due(now)
+            {
+                batch[size] = limit;
+                size += 1;
+            }
+            let batch = &batch[..size];
+            if self.outgrows_cache() {
+                self.prefetch_released(batch);
+            }
+            batch.iter().for_each(|&limit| self.release(limit, now));
         }
+    }
+
+    fn prefetch_released(&self, batch: &[u32]) {
+        batch.iter().for_each(|&limit| prefetch_index(&self.limits, limit as usize));
+        let alone = || batch.iter().map(|&limit| self.limits[limit as usize].only as usize);
+        alone().for_each(|bundle| prefetch_index(&self.bundles, bundle));
+        let fronts = || alone().filter_map(|bundle| self.bundles.get(bundle)?.front());
+        fronts().for_each(|queue| self.host.prefetch(queue));
+        fronts().for_each(|queue| self.host.prefetch_head(queue));
     }
 
     /// Among those that wait for the limit, the policy's next one takes the slot.
@@ -298,7 +316,7 @@ impl Nic {
         let pick = restricted.map(|root| self.forest.pick(root, now));
         let Some(id) = (match pick {
             Some(pick) => pick.map(|pick| pick.bundle),
-            None => self.limits[limit as usize].only,
+            None => Some(self.limits[limit as usize].only),
         }) else {
             return;
         };
@@ -312,7 +330,6 @@ impl Nic {
         }
         let slot = &mut self.limits[limit as usize];
         slot.waiting -= 1;
-        slot.released += 1;
         slot.pay(len, now);
         self.arm(limit);
         self.note_wait(id, limit, now);
@@ -437,8 +454,6 @@ impl Nic {
                     self.wheel.set(hold.limit, limit.due()); // its next slot has just moved
                 }
             }
-            limit.packets += u64::from(pull.frames);
-            limit.bytes += wire_bytes(pull);
         }
     }
 
@@ -525,10 +540,6 @@ impl Done {
     fn count(&mut self, pull: &Pull) {
         self.packets += u64::from(pull.frames);
         self.bytes += wire_bytes(pull);
-        if pull.last {
-            self.backlog_packets -= 1;
-            self.backlog_bytes -= u64::from(pull.descriptor_len);
-        }
     }
 }
 

@@ -112,6 +112,8 @@ struct Flow {
     tag: u32,
     /// Bytes left of its turn, in a class that takes turns.
     deficit: i32,
+    /// Bytes of the descriptors that a doorbell told of and that have not left.
+    backlog: u32,
     open: bool,
     /// When the head became the head.
     since: Nanos,
@@ -139,7 +141,6 @@ pub(crate) struct Pull {
     pub(crate) header: u16,
     pub(crate) frames: u32,
     pub(crate) charge: u32,
-    pub(crate) descriptor_len: u32,
     pub(crate) last: bool,
     /// Whether the flow queue holds more.
     pub(crate) more: bool,
@@ -242,12 +243,11 @@ impl Host {
         self.flows.get(queue.0 as usize).filter(|flow| flow.open).map(|flow| flow.tenant)
     }
 
-    /// A doorbell: stamps what is new, and says how many descriptors and bytes that is and whether the flow queue
-    /// was empty.
+    /// A doorbell: stamps what is new, and says whether the flow queue holds packets now and did not before.
     #[inline]
-    pub(crate) fn take_new(&mut self, queue: QueueId, now: Nanos, arrivals: &mut u64) -> (u32, u64, bool) {
+    pub(crate) fn take_new(&mut self, queue: QueueId, now: Nanos, arrivals: &mut u64) -> bool {
         let flow = &mut self.flows[queue.0 as usize];
-        let (mut at, mut bytes) = (flow.seen, 0);
+        let mut at = flow.seen;
         let first = (queue.0 as usize) << self.ring_shift;
         while at != flow.tail {
             let slot = &mut self.slots[first | usize::from(at & self.mask)];
@@ -255,16 +255,16 @@ impl Host {
             let low = *arrivals as u32;
             (slot.arrived, slot.arrival) = (now.as_u64(), low);
             *arrivals += 1;
-            bytes += u64::from(slot.len);
+            flow.backlog += slot.len;
             at = at.wrapping_add(1);
         }
-        let (new, was_empty) = (at.wrapping_sub(flow.seen), flow.head == flow.seen);
+        let wakes = flow.head == flow.seen && at != flow.seen;
         flow.seen = at;
-        if was_empty && new > 0 {
+        if wakes {
             flow.since = now;
             self.load_head(queue);
         }
-        (new.into(), bytes, was_empty)
+        wakes
     }
 
     /// Bytes that the next pull will be charged.
@@ -310,7 +310,6 @@ impl Host {
             header: slot.header,
             frames: piece.frames,
             charge: piece.charge,
-            descriptor_len: slot.len,
             last: piece.last,
             more: true,
             arrived: Nanos::new(slot.arrived),
@@ -318,6 +317,7 @@ impl Host {
         };
         if piece.last {
             (flow.offset, flow.since) = (0, now);
+            flow.backlog -= slot.len;
             flow.head = flow.head.wrapping_add(1);
             pull.more = flow.head != flow.seen;
         } else {
@@ -349,13 +349,10 @@ impl Host {
         flow.tail.wrapping_sub(flow.done).into()
     }
 
-    /// Descriptors, and their bytes, that a doorbell told of and that have not left.
-    pub(crate) fn backlog(&self, queue: QueueId) -> (u64, u64) {
-        let Flow { head, seen, .. } = self.flows[queue.0 as usize];
-        let waiting = seen.wrapping_sub(head);
-        let bytes =
-            (0..waiting).map(|n| u64::from(self.slots[self.at(queue, head.wrapping_add(n))].len)).sum();
-        (waiting.into(), bytes)
+    /// The bundle of each open flow queue, with the descriptors, and their bytes, that wait in it.
+    pub(crate) fn backlogs(&self) -> impl Iterator<Item = (u32, u64, u64)> + '_ {
+        let open = self.flows.iter().filter(|flow| flow.open);
+        open.map(|flow| (flow.bundle, flow.seen.wrapping_sub(flow.head).into(), flow.backlog.into()))
     }
 
     /// The oldest descriptor that has left may be written again; its tenant.

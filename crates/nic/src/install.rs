@@ -17,7 +17,7 @@ use crate::egress::{Completions, Link, Nic};
 use crate::host::{Cut, Host, QueueId, Refusal};
 use crate::limit::Limit;
 use crate::stats::{ClassCounters, EngineStats, LimitCounters, NodeRank, TenantCounters};
-use crate::tree::{Adoption, Forest, Seat};
+use crate::tree::{Adoption, Forest, NONE, Seat};
 
 /// Sizes of the engine; they decide its memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,6 @@ pub(crate) struct Layout {
     /// For each node of the policy: the node of the main tree, and its copies behind limits.
     places: Vec<Vec<u32>>,
     bundles: HashMap<Placement, u32>,
-    by_class: Vec<Vec<u32>>,
     copies: HashMap<(LimitId, NodeId), u32>,
 }
 
@@ -158,10 +157,6 @@ impl Nic {
         self.host.rehome(queue, bundle, tenant);
         self.bundles[bundle as usize].join();
         self.accounts.charge(tenant, self.host.held(queue));
-        let (packets, bytes) = self.host.backlog(queue);
-        let done = &mut self.bundles[bundle as usize].done;
-        done.backlog_packets += packets;
-        done.backlog_bytes += bytes;
         if self.host.holds_packets(queue) {
             self.host.load_head(queue);
             self.join(bundle, queue, now);
@@ -194,7 +189,6 @@ impl Nic {
             self.share(limit, id, index);
         }
         self.layout.bundles.insert(placement.clone(), id);
-        self.layout.by_class[placement.class.0 as usize].push(id);
         Some(id)
     }
 
@@ -211,13 +205,13 @@ impl Nic {
     fn share(&mut self, limit: LimitId, bundle: u32, index: usize) {
         let state = &mut self.limits[limit.0 as usize];
         match (state.only, state.root) {
-            (None, None) => state.only = Some(bundle),
-            (Some(first), _) => {
-                state.only = None;
+            (NONE, None) => state.only = bundle,
+            (NONE, Some(_)) => self.restrict_at(limit, bundle, index),
+            (first, _) => {
+                state.only = NONE;
                 self.restrict(limit, first);
                 self.restrict_at(limit, bundle, index);
             }
-            (None, Some(_)) => self.restrict_at(limit, bundle, index),
         }
     }
 
@@ -274,31 +268,56 @@ impl Nic {
         self.program.path(class).find_map(|id| self.program.node(id).tenant).map_or(NOBODY, |TenantId(id)| id)
     }
 
-    /// What a class has done since the policy was installed.
+    /// What a class has done since the policy was installed. Linear in flow queues: for all classes at once there
+    /// is [`Nic::all_class_counters`].
     #[must_use]
     pub fn class_counters(&self, class: NodeId) -> ClassCounters {
-        let refused = self.classes.get(class.0 as usize).copied().unwrap_or_default();
-        let bundles = self.layout.by_class.get(class.0 as usize).map_or(&[][..], Vec::as_slice);
-        let bundles = bundles.iter().map(|&id| &self.bundles[id as usize]);
-        bundles.fold(ClassCounters { refused, ..ClassCounters::default() }, |sum, bundle| ClassCounters {
-            packets: sum.packets + bundle.done.packets,
-            bytes: sum.bytes + bundle.done.bytes,
-            backlog_packets: sum.backlog_packets + bundle.done.backlog_packets,
-            backlog_bytes: sum.backlog_bytes + bundle.done.backlog_bytes,
-            ..sum
-        })
+        self.all_class_counters().get(class.0 as usize).copied().unwrap_or_default()
     }
 
-    /// What a limit has done since the policy was installed.
+    /// What each node's own flow queues have done since the policy was installed, by [`NodeId`].
+    #[must_use]
+    pub fn all_class_counters(&self) -> Vec<ClassCounters> {
+        let refused = |&refused| ClassCounters { refused, ..ClassCounters::default() };
+        let mut classes: Vec<ClassCounters> = self.classes.iter().map(refused).collect();
+        for bundle in &self.bundles {
+            let class = &mut classes[bundle.class.0 as usize];
+            class.packets += bundle.done.packets;
+            class.bytes += bundle.done.bytes;
+        }
+        for (bundle, packets, bytes) in self.host.backlogs() {
+            let class = &mut classes[self.bundles[bundle as usize].class.0 as usize];
+            class.backlog_packets += packets;
+            class.backlog_bytes += bytes;
+        }
+        classes
+    }
+
+    /// What a limit has done since the policy was installed. Linear in bundles: for all limits at once there is
+    /// [`Nic::all_limit_counters`].
     #[must_use]
     pub fn limit_counters(&self, limit: LimitId) -> LimitCounters {
-        self.limits.get(limit.0 as usize).map_or_else(LimitCounters::default, |limit| LimitCounters {
-            packets: limit.packets,
-            bytes: limit.bytes,
+        self.all_limit_counters().get(limit.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// What each limit has done since the policy was installed, by [`LimitId`].
+    #[must_use]
+    pub fn all_limit_counters(&self) -> Vec<LimitCounters> {
+        let counted = |limit: &Limit| LimitCounters {
             waiting: limit.waiting,
             parked: limit.parked,
-            released: limit.released,
-        })
+            released: limit.parked - u64::from(limit.waiting),
+            ..LimitCounters::default()
+        };
+        let mut limits: Vec<LimitCounters> = self.limits.iter().map(counted).collect();
+        for bundle in &self.bundles {
+            for hold in &bundle.holds {
+                let limit = &mut limits[hold.limit as usize];
+                limit.packets += bundle.done.packets;
+                limit.bytes += bundle.done.bytes;
+            }
+        }
+        limits
     }
 
     /// What a tenant holds and was refused.
@@ -363,14 +382,7 @@ fn plant(program: &Program, largest: u64) -> (Forest, Layout) {
         places.push(vec![forest.add(program, id, parent, largest, true)]);
     }
     let quantum = i32::try_from(largest).unwrap_or(i32::MAX);
-    let layout = Layout {
-        root: 0,
-        largest,
-        quantum,
-        places,
-        bundles: HashMap::new(),
-        by_class: vec![Vec::new(); program.nodes.len()],
-        copies: HashMap::new(),
-    };
+    let layout =
+        Layout { root: 0, largest, quantum, places, bundles: HashMap::new(), copies: HashMap::new() };
     (forest, layout)
 }

@@ -11,24 +11,25 @@ use plimsoll_policy as policy;
 use plimsoll_queues::Pace;
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 
-/// A limit's clock and who waits for it.
+use crate::tree::NONE;
+
+/// A limit's clock and who waits for it. What every packet needs fills the first cache line.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Limit {
     pace: Pace,
-    burst: Bytes,
-    largest: u64,
     /// How far ahead of the present the clock may run: what the burst allows beyond one largest packet.
     slack: Span,
-    /// Root of the policy restricted to this limit's bundles; `None` while there is at most one bundle.
-    pub(crate) root: Option<u32>,
-    /// The bundle, while it is the only one.
-    pub(crate) only: Option<u32>,
     /// Bundles that wait.
     pub(crate) waiting: u32,
-    pub(crate) packets: u64,
-    pub(crate) bytes: u64,
+    /// The bundle, while it is the only one; else `NONE`.
+    pub(crate) only: u32,
+    /// Times that a bundle had to wait.
     pub(crate) parked: u64,
-    pub(crate) released: u64,
+    /// Root of the policy restricted to this limit's bundles; `None` while there is at most one bundle.
+    pub(crate) root: Option<u32>,
+    burst: Bytes,
+    largest: u64,
 }
 
 impl Limit {
@@ -39,12 +40,9 @@ impl Limit {
             largest,
             slack: Span::ZERO,
             root: None,
-            only: None,
+            only: NONE,
             waiting: 0,
-            packets: 0,
-            bytes: 0,
             parked: 0,
-            released: 0,
         };
         made.set_slack();
         made

@@ -20,8 +20,8 @@ pub struct Pace {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Memo {
-    len: u64,
-    ns: u64,
+    len: u32,
+    ns: u32,
     rest: u64,
 }
 
@@ -56,14 +56,32 @@ impl Pace {
     /// Charges `len`, at most 2^30 bytes.
     #[inline]
     pub fn charge(&mut self, len: Bytes) {
-        if self.memo.len != len.as_u64() {
-            let bit_nanos = len.as_u64() * 8 * NS_PER_SEC;
-            self.memo = Memo { len: len.as_u64(), ns: bit_nanos / self.rate, rest: bit_nanos % self.rate };
+        if u64::from(self.memo.len) != len.as_u64() {
+            self.learn(len);
+        }
+        if u64::from(self.memo.len) != len.as_u64() {
+            return self.charge_slowly(len);
         }
         let (rest, wrapped) = self.rest.overflowing_add(self.memo.rest);
         let carry = wrapped || rest >= self.rate;
         self.rest = if carry { rest.wrapping_sub(self.rate) } else { rest };
-        self.at = self.at.saturating_add(self.memo.ns + u64::from(carry));
+        self.at = self.at.saturating_add(u64::from(self.memo.ns) + u64::from(carry));
+    }
+
+    /// Divides once for many charges of the same length. Lengths that take seconds are not remembered.
+    fn learn(&mut self, len: Bytes) {
+        let bit_nanos = len.as_u64() * 8 * NS_PER_SEC;
+        let (Ok(short), Ok(ns)) = (u32::try_from(len.as_u64()), u32::try_from(bit_nanos / self.rate)) else {
+            return;
+        };
+        self.memo = Memo { len: short, ns, rest: bit_nanos % self.rate };
+    }
+
+    #[cold]
+    fn charge_slowly(&mut self, len: Bytes) {
+        let bit_nanos = (len.as_u64() * 8 * NS_PER_SEC).saturating_add(self.rest);
+        self.at = self.at.saturating_add(bit_nanos / self.rate);
+        self.rest = bit_nanos % self.rate;
     }
 
     /// Goes on at another rate from `now`: what is still owed is earned at the new one.

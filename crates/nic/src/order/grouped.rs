@@ -10,14 +10,14 @@
 //! group is its rounded start plus twice that length. There are few groups (one for each power of two between the
 //! largest and the least weight), so the best one is found by looking at each rather than by QFQ's four bitmaps.
 
-use super::virtual_time::{Weight, earlier, passes_eighth};
+use super::virtual_time::{Inverse, Weight, earlier, passes_eighth};
 
 /// Weighted fair queueing over any number of children.
 #[derive(Clone, Debug)]
 pub(crate) struct Grouped {
     v: u64,
     total: Weight,
-    weights: u64,
+    weights: Vec<u32>,
     largest: u64,
     /// Groups that hold a child.
     busy: u64,
@@ -43,9 +43,10 @@ struct Slot {
 }
 
 #[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
 struct Kid {
     start: u64,
-    weight: Weight,
+    weight: Inverse,
     next: u32,
     prev: u32,
     group: u8,
@@ -61,7 +62,7 @@ impl Grouped {
     pub(crate) fn new(weights: &[u32], largest: u64) -> Self {
         let kid = |&w: &u32| Kid {
             start: 0,
-            weight: Weight::new(w.into()),
+            weight: Weight::new(w.into()).inverse(),
             next: NONE,
             prev: NONE,
             group: 0,
@@ -71,7 +72,7 @@ impl Grouped {
         let mut grouped = Self {
             v: 0,
             total: Weight::total(total),
-            weights: total,
+            weights: weights.to_vec(),
             largest,
             busy: 0,
             groups: Vec::new(),
@@ -89,9 +90,9 @@ impl Grouped {
         if queued {
             self.unlink(slot);
         }
-        let old = core::mem::replace(&mut self.kids[slot as usize].weight, Weight::new(weight.into()));
-        self.weights = self.weights - old.get() + u64::from(weight);
-        self.total = Weight::total(self.weights);
+        self.weights[slot as usize] = weight;
+        self.kids[slot as usize].weight = Weight::new(weight.into()).inverse();
+        self.total = Weight::total(self.weights.iter().map(|&w| u64::from(w)).sum());
         self.join_group(slot as usize);
         if queued {
             self.link(slot);

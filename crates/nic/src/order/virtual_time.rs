@@ -4,31 +4,46 @@
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weight {
     weight: u64,
-    /// 2^32 / weight, rounded up, so that nobody is charged less than it used.
-    inverse: u64,
+    inverse: Inverse,
 }
+
+/// 2^32 / weight, rounded up, so that nobody is charged less than it used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inverse(u64);
 
 impl Weight {
     pub(crate) fn new(weight: u64) -> Self {
         let weight = weight.max(1);
-        Self { weight, inverse: (1_u64 << 32).div_ceil(weight) }
+        Self { weight, inverse: Inverse((1_u64 << 32).div_ceil(weight)) }
     }
 
     /// The sum of children's weights: its reciprocal is rounded down, so that V is never ahead of what was served
     /// (behind is safe: V jumps to the first start).
     pub(crate) fn total(weight: u64) -> Self {
         let weight = weight.max(1);
-        Self { weight, inverse: (1_u64 << 32) / weight }
+        Self { weight, inverse: Inverse((1_u64 << 32) / weight) }
     }
 
     pub(crate) fn get(self) -> u64 {
         self.weight
     }
 
-    /// The virtual time that `len` bytes (at most 2^30) take at this weight.
+    pub(crate) fn inverse(self) -> Inverse {
+        self.inverse
+    }
+
+    /// The virtual time that `len` bytes take at this weight.
     #[inline]
     pub(crate) fn span(self, len: u64) -> u64 {
-        (len * self.inverse) >> 12
+        self.inverse.span(len)
+    }
+}
+
+impl Inverse {
+    /// The virtual time that `len` bytes (at most 2^30) take.
+    #[inline]
+    pub(crate) fn span(self, len: u64) -> u64 {
+        (len * self.0) >> 12
     }
 }
 
