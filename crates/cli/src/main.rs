@@ -1,2 +1,49 @@
-//! The plimsoll command.
-fn main() {}
+//! The `plimsoll` command.
+//!
+//! Why: one binary holds everything that an operator does.
+//! From: `docs/operations.md`; man pages and completions come from the same definition (`args`).
+//! Not here: work of any kind; each command hands over to a crate and shows what comes back.
+//! Invariant: exit code 0 is success, 1 a failure, 2 a file or a command line that is wrong.
+#![forbid(unsafe_code)]
+
+mod args;
+mod bench;
+mod check;
+mod explain;
+mod failure;
+mod lab;
+mod live;
+mod paper;
+mod show;
+mod top;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Bench, Command};
+use failure::Failure;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match obey(&args.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn obey(command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Check(check) => check::check(check),
+        Command::Schema { of } => check::schema(*of),
+        Command::Run(run) => live::run(run),
+        Command::Reload(ask) => live::reload(ask),
+        Command::Stats(ask) => live::stats(ask),
+        Command::Top(top) => top::top(top),
+        Command::Explain(explain) => explain::explain(explain),
+        Command::Lab(lab) => lab::lab(lab),
+        Command::Bench(Bench::Doorbells(doorbells)) => bench::doorbells(doorbells),
+        Command::Completions { shell } => paper::completions(*shell),
+        Command::Man { folder } => paper::man(folder),
+    }
+}

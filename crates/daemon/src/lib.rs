@@ -1,1 +1,38 @@
 //! Who owns time, threads and sockets on a live host.
+//!
+//! Why: the engine is told the time and handed frames; somebody must read the clock and the ports.
+//! From: `docs/architecture.md`, "live": one engine thread, everything else elsewhere and never in its way.
+//! Not here: scheduling (`nic`), devices (`ports`), the language (`policy`).
+//! Invariant: nothing that a tenant sends, and nothing that an operator asks, stops the engine's thread.
+#![forbid(unsafe_code)]
+
+mod api;
+mod client;
+mod control;
+mod departures;
+mod engine;
+mod explain;
+mod filter;
+mod open;
+mod privileges;
+mod prometheus;
+mod run;
+mod stats;
+mod thread;
+mod wait;
+
+pub use departures::{Departure, DepartureLog, KEPT};
+pub use engine::{
+    BATCH, Buffer, Change, Engine, Event, Flow, FlowTable, Held, Installed, LARGE, Lane, LaneSpec, Learned, Lookup,
+    Loss, Lost, Mac, MacTable, NodeNow, Owner, Pool, PortNow, SMALL, Setup, Slot, Snapshot, Tally, Turn,
+};
+pub use filter::{Filter, FilterError, protocol_number};
+pub use thread::{Clock, Command, Habits, Handle, Notice, Stopped, spawn};
+pub use open::{OpenError, engine_config, lane_spec, lanes, open};
+pub use prometheus::page as prometheus_page;
+pub use stats::{DELAY_BOUNDS, Delay, EngineNumbers, LimitStats, NodeStats, PortStats, Stats, kind_name};
+pub use api::Api;
+pub use control::{Control, ReloadError, Reloaded};
+pub use explain::{Explanation, LimitTime, NodeTime, RankNow, Served, TimeSpent, explain, placement};
+pub use client::{Client, ClientError, query};
+pub use run::{Options, RunError, run};

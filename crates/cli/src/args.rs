@@ -1,0 +1,272 @@
+//! What may stand on the command line.
+//!
+//! Why: help, man pages and completions must say the same, so they have one source.
+//! From: clap's derive; each command's examples are in its long help.
+//! Not here: what the commands do.
+//! Invariant: every command that prints a table has `--json`.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+/// Predictable virtual NICs for the tenants of a shared host
+#[derive(Debug, Parser)]
+#[command(
+    name = "plimsoll",
+    version,
+    after_help = "Start with `plimsoll check FILE`, then `plimsoll run FILE`. \
+                  `plimsoll help COMMAND` shows examples of each."
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Check a policy file, and show its tree and what each class is guaranteed
+    Check(Check),
+    /// Print the JSON Schema of policy files, for editors
+    #[command(after_help = SCHEMA_EXAMPLES)]
+    Schema {
+        /// Of which kind of file
+        #[arg(value_enum, default_value_t)]
+        of: SchemaOf,
+    },
+    /// Put a policy in force on this host, until stopped
+    Run(Run),
+    /// Have the running daemon read its policy file again
+    #[command(after_help = RELOAD_EXAMPLES)]
+    Reload(Ask),
+    /// Show the running daemon's counters
+    #[command(after_help = STATS_EXAMPLES)]
+    Stats(Ask),
+    /// Watch the running daemon: rates, backlogs and delays of the whole tree
+    Top(Top),
+    /// Say what such packets get, where their time went, and who was served meanwhile
+    Explain(Explain),
+    /// Run a scenario on real Linux traffic, and report
+    Lab(Lab),
+    /// Measure something
+    #[command(subcommand)]
+    Bench(Bench),
+    /// Print a completion script for a shell
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write man pages into a folder
+    #[command(after_help = MAN_EXAMPLES)]
+    Man {
+        /// Where to
+        folder: PathBuf,
+    },
+}
+
+/// `plimsoll check`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = CHECK_EXAMPLES)]
+pub(crate) struct Check {
+    /// The policy file
+    pub(crate) file: PathBuf,
+    /// Draw the policy into this SVG file too
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which schema.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum SchemaOf {
+    /// The operator's policy file
+    #[default]
+    Policy,
+    /// The policy file of a tenant or application
+    SubPolicy,
+    /// A scenario file of `plimsoll lab`
+    Scenario,
+}
+
+/// `plimsoll run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = RUN_EXAMPLES)]
+pub(crate) struct Run {
+    /// The policy file
+    pub(crate) file: PathBuf,
+    /// Pin the engine's thread to this core, whatever the file says
+    #[arg(long, value_name = "N")]
+    pub(crate) cpu: Option<u32>,
+}
+
+/// Commands that ask a running daemon.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Ask {
+    /// The daemon's API socket
+    #[arg(long, value_name = "PATH", default_value = SOCKET, env = "PLIMSOLL_SOCKET")]
+    pub(crate) socket: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `plimsoll top`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = TOP_EXAMPLES)]
+pub(crate) struct Top {
+    /// The daemon's API socket
+    #[arg(long, value_name = "PATH", default_value = SOCKET, env = "PLIMSOLL_SOCKET")]
+    pub(crate) socket: PathBuf,
+    /// Time between two looks
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    pub(crate) every: plimsoll_units::Span,
+}
+
+/// `plimsoll explain`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXPLAIN_EXAMPLES)]
+pub(crate) struct Explain {
+    /// Conditions: tenant=, class=, src=, dst=, protocol=, src_port=, dst_port=, dscp=, vlan=; `tcp` and `udp` may
+    /// stand alone. Without any, all packets
+    pub(crate) filter: Vec<String>,
+    /// Explain with this policy file, without a running daemon: class, limits and guarantees only
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) ask: Ask,
+}
+
+/// `plimsoll lab`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = LAB_EXAMPLES)]
+pub(crate) struct Lab {
+    /// The scenario file
+    pub(crate) file: PathBuf,
+    /// Run its short form
+    #[arg(long)]
+    pub(crate) short: bool,
+    /// Run only this system (may be given several times)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) system: Vec<String>,
+    /// Repeat each system so many times, whatever the file says
+    #[arg(long, value_name = "N")]
+    pub(crate) pairs: Option<u32>,
+    /// Print JSON: every measure and expectation
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write the report (HTML, PNG, CSV) into this folder
+    #[arg(long, value_name = "DIR", default_value = "report")]
+    pub(crate) out: PathBuf,
+}
+
+/// `plimsoll bench`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// Count the writes over PCIe that doorbells cost: one per queue, SENIC's, and Loom's batches
+    Doorbells(Doorbells),
+}
+
+/// `plimsoll bench doorbells`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = DOORBELLS_EXAMPLES)]
+pub(crate) struct Doorbells {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Where a daemon answers unless its policy says otherwise.
+pub(crate) const SOCKET: &str = "/run/plimsoll/api.sock";
+
+const CHECK_EXAMPLES: &str = "Examples:
+  plimsoll check plimsoll.yaml
+  plimsoll check plimsoll.yaml --svg policy.svg
+  plimsoll check plimsoll.yaml --json | jq '.classes[] | {name, guaranteed, delay}'
+
+Exit code 2 says that the file is wrong; every mistake is shown at once, with its place and a way out.";
+
+const SCHEMA_EXAMPLES: &str = "Examples:
+  plimsoll schema > plimsoll.schema.json
+  plimsoll schema sub-policy > tenant.schema.json
+  plimsoll schema scenario > scenario.schema.json
+
+An editor with a YAML language server takes it from a first line such as
+  # yaml-language-server: $schema=plimsoll.schema.json";
+
+const RUN_EXAMPLES: &str = "Examples:
+  plimsoll run /etc/plimsoll/plimsoll.yaml
+  plimsoll run plimsoll.yaml --cpu 1
+
+Needs CAP_NET_ADMIN and CAP_SYS_ADMIN (root, or a user namespace). SIGHUP reloads the file; SIGTERM and SIGINT
+send what is held, and end.";
+
+const RELOAD_EXAMPLES: &str = "Examples:
+  plimsoll reload
+  plimsoll reload --socket /run/plimsoll/api.sock --json
+
+Prints what changed. A file that is wrong changes nothing, and exit code 2 says so.";
+
+const STATS_EXAMPLES: &str = "Examples:
+  plimsoll stats
+  plimsoll stats --json | jq '.tenants.shop.drops'
+  PLIMSOLL_SOCKET=/tmp/api.sock plimsoll stats";
+
+const TOP_EXAMPLES: &str = "Examples:
+  plimsoll top
+  plimsoll top --every 250ms
+
+Keys: q or Esc ends, p pauses, the arrows move through a long tree.";
+
+const EXPLAIN_EXAMPLES: &str = "Examples:
+  plimsoll explain tenant=shop
+  plimsoll explain tenant=shop tcp dst=10.0.0.0/8 dst_port=443
+  plimsoll explain class=tenants/batch --json
+  plimsoll explain tenant=shop udp dst=203.0.113.7 --policy plimsoll.yaml";
+
+const LAB_EXAMPLES: &str = "Examples:
+  plimsoll lab examples/noisy-neighbour.yaml
+  plimsoll lab examples/noisy-neighbour.yaml --short --system plimsoll
+  plimsoll lab examples/noisy-neighbour.yaml --json --out /tmp/report
+
+Without root it enters a user and network namespace of its own. Exit code 1 says that an expectation failed.";
+
+const DOORBELLS_EXAMPLES: &str = "Examples:
+  plimsoll bench doorbells
+  plimsoll bench doorbells --json";
+
+const COMPLETIONS_EXAMPLES: &str = "Examples:
+  plimsoll completions bash > /etc/bash_completion.d/plimsoll
+  plimsoll completions zsh > ~/.zfunc/_plimsoll
+  plimsoll completions fish > ~/.config/fish/completions/plimsoll.fish";
+
+const MAN_EXAMPLES: &str = "Examples:
+  plimsoll man /usr/local/share/man/man1";
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_shows_an_example() {
+        fn visit(command: &clap::Command) {
+            let below: Vec<_> = command.get_subcommands().collect();
+            if below.is_empty() {
+                let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.contains("plimsoll "), "`{}` shows no example", command.get_name());
+            }
+            below.into_iter().for_each(visit);
+        }
+        visit(&Args::command());
+    }
+}

@@ -1,0 +1,122 @@
+//! `plimsoll explain`.
+//!
+//! Why: "why is it slow?" deserves an answer with names and figures.
+//! From: the daemon's departure log, or, with `--policy`, the policy alone.
+//! Not here: how the answer comes about (`daemon::explain`, `policy::explain`).
+//! Invariant: the parts of the time that are shown add up to the total that is shown.
+
+use std::fmt::Write;
+
+use plimsoll_daemon::{Client, ClientError, Explanation, Served, TimeSpent, query};
+
+use crate::args::Explain;
+use crate::failure::{Failure, print, print_json};
+use crate::show::{count, micros, rate};
+
+/// Explains packets.
+pub(crate) fn explain(args: &Explain) -> Result<(), Failure> {
+    let filter = args.filter.join(" ");
+    if let Some(policy) = &args.policy {
+        return by_policy(&policy.display().to_string(), &filter, args.ask.json);
+    }
+    let path = format!("/v1/explain?filter={}", query(&filter));
+    let explanation: Explanation = match Client::new(&args.ask.socket).get(&path) {
+        Err(ClientError::Refused(why)) => return Err(Failure::Wrong(why)),
+        other => other?,
+    };
+    if args.ask.json { print_json(&explanation) } else { print(&text(&explanation)) }
+}
+
+fn by_policy(file: &str, filter: &str, json: bool) -> Result<(), Failure> {
+    let checked = plimsoll_policy::load(file).map_err(|errors| Failure::Policy(Box::new(errors)))?;
+    let filter = plimsoll_policy::Filter::parse(&checked.program, filter);
+    let filter = filter.map_err(|error| Failure::Wrong(error.to_string()))?;
+    let explanation = plimsoll_policy::explain(&checked.program, &filter);
+    if json { print_json(&explanation) } else { print(&format!("{}\n", explanation.to_string().trim_end())) }
+}
+
+fn text(explanation: &Explanation) -> String {
+    let mut text = format!("class   {}\n", explanation.class);
+    let limits: Vec<String> =
+        explanation.limits.iter().map(|(name, bits)| format!("{name} ({})", rate(*bits as f64))).collect();
+    let limits = if limits.is_empty() { "none".to_owned() } else { limits.join(", ") };
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "limits  {limits}");
+    for (index, step) in explanation.ranks.iter().enumerate() {
+        let head = if index == 0 { "ranks" } else { "" };
+        let _ = writeln!(text, "{head:<8}{} in {} ({}): {}", step.child, step.node, step.kind, step.rank);
+    }
+    let Some(time) = &explanation.time else {
+        let _ = writeln!(text, "\nnone of the last {} departures matched", count(explanation.logged as u64));
+        return text;
+    };
+    let _ = writeln!(
+        text,
+        "\nmean time of the last {} that matched, among {} departures: {} (longest {})",
+        count(explanation.matched as u64),
+        count(explanation.logged as u64),
+        micros(time.total),
+        micros(time.longest),
+    );
+    spent(&mut text, time);
+    text
+}
+
+fn spent(text: &mut String, time: &TimeSpent) {
+    let share = |part: f64| if time.total > 0.0 { part / time.total * 100.0 } else { 0.0 };
+    let mut line = |what: &str, part: f64, served: &[Served]| {
+        let _ = writeln!(text, "  {:>8}  {:>3.0}%  {what}", micros(part), share(part));
+        for one in served.iter().take(5) {
+            let (packets, bytes) = (count(one.packets), count(one.bytes));
+            let _ = writeln!(text, "{:18}{} of {}: {packets} packets, {bytes}B", "", one.class, one.tenant);
+        }
+    };
+    line("behind its own flow", time.own_flow, &[]);
+    for limit in &time.limits {
+        let held = count(limit.packets as u64);
+        line(&format!("at limit {} ({held} packets); served meanwhile:", limit.limit), limit.time, &limit.served);
+    }
+    for node in &time.nodes {
+        line(&format!("at {}; served meanwhile:", node.node), node.time, &node.served);
+    }
+    line("on the wire, paced, and in the engine", time.rest, &[]);
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_daemon::{LimitTime, NodeTime, RankNow};
+
+    use super::*;
+
+    #[test]
+    fn says_where_the_time_went_and_who_was_served() {
+        let served = Served { class: "batch".into(), tenant: "batch".into(), packets: 40, bytes: 60_000 };
+        let time = TimeSpent {
+            total: 100.0,
+            longest: 250.0,
+            own_flow: 10.0,
+            limits: vec![LimitTime { limit: "wan".into(), time: 50.0, packets: 5, served: vec![] }],
+            nodes: vec![NodeTime { node: "root".into(), time: 30.0, served: vec![served] }],
+            rest: 10.0,
+        };
+        let explanation = Explanation {
+            class: "shop".into(),
+            ranks: vec![RankNow { node: "root".into(), kind: "wfq".into(), child: "shop".into(), rank: 7 }],
+            limits: vec![("wan".into(), 500_000_000)],
+            matched: 20,
+            logged: 65_536,
+            time: Some(time),
+        };
+        let text = text(&explanation);
+        for expected in [
+            "class   shop",
+            "limits  wan (500Mbps)",
+            "ranks   shop in root (wfq): 7",
+            "100us (longest 250us)",
+            "    50us   50%  at limit wan (5 packets)",
+            "batch of batch: 40 packets, 60kB",
+        ] {
+            assert!(text.contains(expected), "{expected} is missing in\n{text}");
+        }
+    }
+}

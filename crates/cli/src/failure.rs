@@ -1,0 +1,84 @@
+//! How a command fails: what is said, and the exit code.
+//!
+//! Why: scripts tell a wrong file from a failed run by the code, people by the message.
+//! From: style guide, "errors": where, what, what to do.
+//! Not here: the messages themselves; each crate writes its own.
+//! Invariant: a failure is said once, on standard error.
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use plimsoll_daemon::{ClientError, RunError};
+
+/// A command's failure.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// A policy with mistakes.
+    Policy(Box<plimsoll_policy::Errors>),
+    /// A scenario with mistakes.
+    Scenario(Box<plimsoll_scenario::Errors>),
+    /// Some other file or argument that is wrong.
+    Wrong(String),
+    /// Something could not be done.
+    Failed(String),
+    /// Said already; only the exit code is left.
+    Said,
+    /// Nobody reads our output any more: that is no failure.
+    PipeClosed,
+}
+
+impl Failure {
+    /// Says it, and answers the exit code.
+    pub(crate) fn report(self) -> ExitCode {
+        let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let (text, code) = match self {
+            Self::Policy(errors) => (errors.render(colour), 2),
+            Self::Scenario(errors) => (errors.render(colour), 2),
+            Self::Wrong(why) => (format!("error: {why}\n"), 2),
+            Self::Failed(why) => (format!("error: {why}\n"), 1),
+            Self::Said => (String::new(), 1),
+            Self::PipeClosed => return ExitCode::SUCCESS,
+        };
+        // With standard error gone, the exit code has to do.
+        let _ = io::stderr().write_all(text.as_bytes());
+        ExitCode::from(code)
+    }
+
+    /// Something about a file that is neither wrong nor ours.
+    pub(crate) fn io(what: impl Display, error: &io::Error) -> Self {
+        Self::Failed(format!("{what}: {error}"))
+    }
+}
+
+impl From<RunError> for Failure {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Policy(errors) => Self::Policy(errors),
+            error @ RunError::NoCore { .. } => Self::Wrong(error.to_string()),
+            error => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+/// Writes to standard output. A reader that has gone away (`| head`) ends the command in peace.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure::PipeClosed,
+        _ => Failure::io("standard output", &error),
+    })
+}
+
+/// Writes a value as JSON to standard output.
+pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::Failed(error.to_string()))?;
+    print(&format!("{text}\n"))
+}

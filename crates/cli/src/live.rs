@@ -1,0 +1,120 @@
+//! `plimsoll run`, `reload` and `stats`.
+//!
+//! Why: an operator starts a daemon, changes its policy, and looks at it.
+//! From: the crate `daemon`.
+//! Not here: anything that outlives the command, except the daemon itself.
+//! Invariant: what `--json` prints is what the API answered.
+
+use comfy_table::{CellAlignment, Table};
+use plimsoll_daemon::{Client, ClientError, Options, PortStats, Reloaded, Stats};
+
+use crate::args::{Ask, Run};
+use crate::failure::{Failure, print, print_json};
+use crate::show::{count, drops, micros, rate, table};
+
+/// Runs the daemon.
+pub(crate) fn run(args: &Run) -> Result<(), Failure> {
+    Ok(plimsoll_daemon::run(&Options { file: args.file.clone(), cpu: args.cpu })?)
+}
+
+/// Has the daemon read its file again.
+pub(crate) fn reload(args: &Ask) -> Result<(), Failure> {
+    let answer: Result<Reloaded, ClientError> = Client::new(&args.socket).post("/v1/reload");
+    let reloaded = match answer {
+        Err(ClientError::Refused(why)) => return Err(Failure::Wrong(why)),
+        other => other?,
+    };
+    if args.json {
+        return print_json(&reloaded);
+    }
+    let Reloaded { generation, changes, kept, flows, warnings } = reloaded;
+    let changes = if changes.trim().is_empty() { "nothing differs\n".to_owned() } else { changes };
+    let changes = changes.trim_end();
+    print(&format!(
+        "{changes}\nreload {generation} is in force; {kept} packets and {flows} flows kept their place\n{warnings}"
+    ))
+}
+
+/// Prints counters.
+pub(crate) fn stats(args: &Ask) -> Result<(), Failure> {
+    let stats: Stats = Client::new(&args.socket).get("/v1/stats")?;
+    if args.json {
+        return print_json(&stats);
+    }
+    let parts = [tree(&stats), limits(&stats), ports(&stats)];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    print(&format!("{}\n", parts.join("\n\n")))
+}
+
+fn tree(stats: &Stats) -> Option<String> {
+    let mut table = table(
+        &["class", "packets", "bytes", "waiting", "p50", "p99", "p99.9", "drops"],
+        &[CellAlignment::Left, CellAlignment::Right, CellAlignment::Right, CellAlignment::Right, CellAlignment::Right,
+          CellAlignment::Right, CellAlignment::Right, CellAlignment::Left],
+    );
+    for node in &stats.nodes {
+        let name = node.path.rsplit('/').next().unwrap_or(&node.path);
+        let delay = |of: fn(&plimsoll_daemon::Delay) -> f64| node.delay.as_ref().map_or("-".to_owned(), |d| micros(of(d)));
+        table.add_row([
+            format!("{}{name}", "  ".repeat(node.depth as usize)),
+            count(node.packets),
+            count(node.bytes),
+            count(node.backlog_packets),
+            delay(|d| d.p50),
+            delay(|d| d.p99),
+            delay(|d| d.p999),
+            drops(&node.drops),
+        ]);
+    }
+    Some(table.to_string())
+}
+
+fn limits(stats: &Stats) -> Option<String> {
+    if stats.limits.is_empty() {
+        return None;
+    }
+    let mut table = table(
+        &["limit", "rate", "packets", "bytes", "waiting", "waits"],
+        &[CellAlignment::Left, CellAlignment::Right, CellAlignment::Right, CellAlignment::Right, CellAlignment::Right,
+          CellAlignment::Right],
+    );
+    for (name, limit) in &stats.limits {
+        table.add_row([
+            name.clone(),
+            rate(limit.rate as f64),
+            count(limit.packets),
+            count(limit.bytes),
+            count(limit.waiting.into()),
+            count(limit.parked),
+        ]);
+    }
+    Some(table.to_string())
+}
+
+fn ports(stats: &Stats) -> Option<String> {
+    let mut table = table(
+        &["port", "device", "from it", "to it", "flows", "held", "drops", "events"],
+        &[CellAlignment::Left, CellAlignment::Left, CellAlignment::Right, CellAlignment::Right, CellAlignment::Right,
+          CellAlignment::Right, CellAlignment::Left, CellAlignment::Left],
+    );
+    for (name, port) in &stats.tenants {
+        add_port(&mut table, name, port);
+    }
+    add_port(&mut table, "uplink", &stats.uplink);
+    Some(table.to_string())
+}
+
+fn add_port(table: &mut Table, name: &str, port: &PortStats) {
+    let mut lost = port.drops.clone();
+    lost.extend(port.undelivered.iter().map(|(why, count)| (format!("undelivered_{why}"), *count)));
+    table.add_row([
+        name.to_owned(),
+        port.port.clone().unwrap_or_else(|| "LOST".to_owned()),
+        count(port.rx_packets),
+        count(port.tx_packets),
+        count(port.flows.into()),
+        count(port.held.into()),
+        drops(&lost),
+        drops(&port.events),
+    ]);
+}

@@ -1,0 +1,78 @@
+//! `plimsoll top`: the whole tree, live.
+//!
+//! Why: who sends how much, what waits and how long, at a glance.
+//! From: the daemon's counters, asked for every second; rates are differences of two looks.
+//! Not here: how it is drawn (`view`).
+//! Invariant: the terminal is as before, however the command ends.
+
+mod view;
+
+use std::time::{Duration, Instant};
+
+use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use plimsoll_daemon::{Client, Stats};
+use ratatui::DefaultTerminal;
+
+use crate::args::Top;
+use crate::failure::Failure;
+use view::View;
+
+/// What the keys have asked for.
+enum Wish {
+    End,
+    Nothing,
+}
+
+/// Shows the daemon until somebody has seen enough.
+pub(crate) fn top(args: &Top) -> Result<(), Failure> {
+    let client = Client::new(&args.socket);
+    // Before the terminal changes: most mistakes are a wrong socket.
+    let first: Stats = client.get("/v1/stats")?;
+    let mut view = View::new(first);
+    let mut terminal =
+        ratatui::try_init().map_err(|error| Failure::io("this needs a terminal; try `plimsoll stats`", &error))?;
+    let ended = watch(&mut terminal, &mut view, &client, args.every.to_std().max(Duration::from_millis(50)));
+    ratatui::restore();
+    ended
+}
+
+fn watch(terminal: &mut DefaultTerminal, view: &mut View, client: &Client, every: Duration) -> Result<(), Failure> {
+    let screen = |error: std::io::Error| Failure::io("the terminal", &error);
+    let mut next = Instant::now() + every;
+    loop {
+        terminal.draw(|frame| view.draw(frame)).map_err(screen)?;
+        let left = next.saturating_duration_since(Instant::now());
+        if event::poll(left).map_err(screen)? {
+            if let Event::Key(key) = event::read().map_err(screen)?
+                && let Wish::End = obey(view, key)
+            {
+                return Ok(());
+            }
+            continue;
+        }
+        next = Instant::now() + every;
+        if !view.paused {
+            match client.get("/v1/stats") {
+                Ok(stats) => view.update(stats),
+                Err(error) => view.trouble(error.to_string()),
+            }
+        }
+    }
+}
+
+fn obey(view: &mut View, key: KeyEvent) -> Wish {
+    if key.kind != KeyEventKind::Press {
+        return Wish::Nothing;
+    }
+    match key.code {
+        KeyCode::Char('q') | KeyCode::Esc => return Wish::End,
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Wish::End,
+        KeyCode::Char('p') => view.paused = !view.paused,
+        KeyCode::Down | KeyCode::Char('j') => view.scroll(1),
+        KeyCode::Up | KeyCode::Char('k') => view.scroll(-1),
+        KeyCode::PageDown => view.scroll(10),
+        KeyCode::PageUp => view.scroll(-10),
+        _ => {}
+    }
+    Wish::Nothing
+}

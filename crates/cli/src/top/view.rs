@@ -1,0 +1,323 @@
+//! How `plimsoll top` looks.
+//!
+//! Why: a tree with its figures on one screen, most needed first.
+//! From: two looks at the counters.
+//! Not here: keys and time.
+//! Invariant: drawing never fails, whatever the size of the terminal and the counters.
+
+use std::collections::HashMap;
+
+use plimsoll_daemon::{NodeStats, PortStats, Stats};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Cell, Paragraph, Row, Table};
+
+use crate::show::{count, drops, micros, rate};
+
+/// What is shown.
+#[derive(Debug)]
+pub(crate) struct View {
+    now: Stats,
+    before: Option<Stats>,
+    trouble: Option<String>,
+    first: usize,
+    /// Whether looks are suspended.
+    pub(crate) paused: bool,
+}
+
+impl View {
+    /// A view of the first look; rates come with the second.
+    pub(crate) fn new(now: Stats) -> Self {
+        Self { now, before: None, trouble: None, first: 0, paused: false }
+    }
+
+    /// Another look.
+    pub(crate) fn update(&mut self, stats: Stats) {
+        self.trouble = None;
+        self.before = Some(std::mem::replace(&mut self.now, stats));
+    }
+
+    /// The daemon does not answer.
+    pub(crate) fn trouble(&mut self, why: String) {
+        self.trouble = Some(why);
+    }
+
+    /// Moves through a tree that is longer than the screen.
+    pub(crate) fn scroll(&mut self, by: isize) {
+        self.first = self.first.saturating_add_signed(by).min(self.now.nodes.len().saturating_sub(1));
+    }
+
+    /// Draws everything.
+    pub(crate) fn draw(&self, frame: &mut Frame<'_>) {
+        let ports = u16::try_from(self.now.tenants.len() + 2).unwrap_or(u16::MAX);
+        let limits = if self.now.limits.is_empty() { 0 } else { self.now.limits.len() + 2 };
+        let limits = u16::try_from(limits).unwrap_or(u16::MAX);
+        let height = frame.area().height;
+        let parts = Layout::vertical([
+            Constraint::Length(2),
+            Constraint::Min(4),
+            Constraint::Length(limits.min(height / 4)),
+            Constraint::Length(ports.min(height / 3)),
+            Constraint::Length(1),
+        ])
+        .split(frame.area());
+        frame.render_widget(Paragraph::new(self.title()), parts[0]);
+        self.draw_tree(frame, parts[1]);
+        self.draw_limits(frame, parts[2]);
+        self.draw_ports(frame, parts[3]);
+        frame.render_widget(Paragraph::new(self.footer()), parts[4]);
+    }
+
+    fn title(&self) -> Line<'static> {
+        let sent = self.per_second(|stats| stats.nodes.first().map_or(0, |root| root.bytes)) * 8.0;
+        let used = if self.now.link > 0 { sent / self.now.link as f64 * 100.0 } else { 0.0 };
+        let name = Span::styled("plimsoll", Style::new().add_modifier(Modifier::BOLD));
+        let (sent, link) = (rate(sent), rate(self.now.link as f64));
+        let text = format!(
+            "  {sent} of {link} ({used:.0}%)   {} packets wait   policy {}   up {:.0} s{}",
+            count(self.now.engine.held.into()),
+            self.now.generation,
+            self.now.uptime,
+            if self.paused { "   PAUSED" } else { "" },
+        );
+        Line::from(vec![name, Span::raw(text)])
+    }
+
+    fn footer(&self) -> Line<'static> {
+        match &self.trouble {
+            Some(why) => Line::styled(why.clone(), Style::new().fg(Color::Red)),
+            None => Line::styled("q quit   p pause   up/down scroll", Style::new().add_modifier(Modifier::DIM)),
+        }
+    }
+
+    fn draw_tree(&self, frame: &mut Frame<'_>, area: Rect) {
+        let earlier: HashMap<&str, &NodeStats> =
+            self.before.iter().flat_map(|stats| &stats.nodes).map(|node| (node.path.as_str(), node)).collect();
+        let rows = self.now.nodes.iter().skip(self.first).map(|node| {
+            let before = earlier.get(node.path.as_str());
+            self.tree_row(node, before.copied())
+        });
+        let heads = ["class", "", "rate", "packets/s", "waiting", "p50", "p99", "p99.9", "drops"];
+        let widths = [
+            Constraint::Fill(2),
+            Constraint::Length(18),
+            Constraint::Length(9),
+            Constraint::Length(9),
+            Constraint::Length(8),
+            Constraint::Length(7),
+            Constraint::Length(7),
+            Constraint::Length(7),
+            Constraint::Fill(1),
+        ];
+        frame.render_widget(Table::new(rows, widths).header(header(&heads)).column_spacing(1), area);
+    }
+
+    fn tree_row(&self, node: &NodeStats, before: Option<&NodeStats>) -> Row<'static> {
+        let seconds = self.seconds();
+        let per_second = |now: u64, before: Option<u64>| before.map(|before| (now.saturating_sub(before)) as f64 / seconds);
+        let bits = per_second(node.bytes, before.map(|node| node.bytes)).map(|bytes| bytes * 8.0);
+        let packets = per_second(node.packets, before.map(|node| node.packets));
+        let name = node.path.rsplit('/').next().unwrap_or(&node.path);
+        let delay = |of: fn(&plimsoll_daemon::Delay) -> f64| node.delay.as_ref().map_or("-".to_owned(), |d| micros(of(d)));
+        let lost = Style::new().fg(if node.drops.is_empty() { Color::Reset } else { Color::Yellow });
+        let weight = if node.is_class() { Modifier::empty() } else { Modifier::BOLD };
+        Row::new([
+            Cell::from(format!("{}{name}", "  ".repeat(node.depth as usize))).style(Style::new().add_modifier(weight)),
+            Cell::from(envelope(node)).style(Style::new().add_modifier(Modifier::DIM)),
+            right(bits.map_or("-".to_owned(), rate), 9),
+            right(packets.map_or("-".to_owned(), |n| count(n.round() as u64)), 9),
+            right(count(node.backlog_packets), 8),
+            right(delay(|d| d.p50), 7),
+            right(delay(|d| d.p99), 7),
+            right(delay(|d| d.p999), 7),
+            Cell::from(drops(&node.drops)).style(lost),
+        ])
+    }
+
+    fn draw_limits(&self, frame: &mut Frame<'_>, area: Rect) {
+        let seconds = self.seconds();
+        let rows = self.now.limits.iter().map(|(name, limit)| {
+            let before = self.before.as_ref().and_then(|stats| stats.limits.get(name));
+            let bits = before.map(|before| limit.bytes.saturating_sub(before.bytes) as f64 * 8.0 / seconds);
+            Row::new([
+                Cell::from(name.clone()),
+                right(rate(limit.rate as f64), 9),
+                right(bits.map_or("-".to_owned(), rate), 9),
+                right(count(limit.waiting.into()), 9),
+                right(count(limit.parked), 9),
+            ])
+        });
+        let widths = [Constraint::Fill(1), Constraint::Length(9), Constraint::Length(9), Constraint::Length(9), Constraint::Length(9)];
+        let heads = ["limit", "at most", "rate", "waiting", "waits"];
+        frame.render_widget(Table::new(rows, widths).header(header(&heads)).column_spacing(1), area);
+    }
+
+    fn draw_ports(&self, frame: &mut Frame<'_>, area: Rect) {
+        let tenants = self.now.tenants.iter().map(|(name, port)| {
+            let before = self.before.as_ref().and_then(|stats| stats.tenants.get(name));
+            self.port_row(name, port, before)
+        });
+        let uplink = self.port_row("uplink", &self.now.uplink, self.before.as_ref().map(|stats| &stats.uplink));
+        let widths = [
+            Constraint::Fill(1),
+            Constraint::Fill(1),
+            Constraint::Length(9),
+            Constraint::Length(9),
+            Constraint::Length(6),
+            Constraint::Fill(2),
+        ];
+        let heads = ["port", "device", "from it", "to it", "flows", "drops"];
+        let rows: Vec<_> = tenants.chain([uplink]).collect();
+        frame.render_widget(Table::new(rows, widths).header(header(&heads)).column_spacing(1), area);
+    }
+
+    fn port_row(&self, name: &str, port: &PortStats, before: Option<&PortStats>) -> Row<'static> {
+        let seconds = self.seconds();
+        let bits = |now: u64, before: Option<u64>| {
+            before.map_or("-".to_owned(), |before| rate(now.saturating_sub(before) as f64 * 8.0 / seconds))
+        };
+        let device = match &port.port {
+            Some(device) => Cell::from(device.clone()),
+            None => Cell::from("LOST").style(Style::new().fg(Color::Red).add_modifier(Modifier::BOLD)),
+        };
+        Row::new([
+            Cell::from(name.to_owned()),
+            device,
+            right(bits(port.rx_bytes, before.map(|port| port.rx_bytes)), 9),
+            right(bits(port.tx_bytes, before.map(|port| port.tx_bytes)), 9),
+            right(count(port.flows.into()), 6),
+            Cell::from(drops(&port.drops)),
+        ])
+    }
+
+    fn seconds(&self) -> f64 {
+        self.before.as_ref().map_or(1.0, |before| (self.now.uptime - before.uptime).max(1e-3))
+    }
+
+    fn per_second(&self, of: impl Fn(&Stats) -> u64) -> f64 {
+        self.before.as_ref().map_or(0.0, |before| of(&self.now).saturating_sub(of(before)) as f64 / self.seconds())
+    }
+}
+
+/// `2Gbps..8Gbps`, `..8Gbps`, or the way that it orders.
+fn envelope(node: &NodeStats) -> String {
+    let shown = |bits: Option<u64>| bits.map_or(String::new(), |bits| rate(bits as f64));
+    match (node.min, node.max) {
+        (None, None) if node.is_class() => String::new(),
+        (None, None) => node.kind.clone(),
+        (min, max) => format!("{}..{}", shown(min), shown(max)),
+    }
+}
+
+fn header(heads: &[&'static str]) -> Row<'static> {
+    Row::new(heads.iter().map(|head| {
+        // Heads of figures stand over their last digit.
+        let width = match *head {
+            "rate" | "packets/s" | "at most" | "from it" | "to it" | "waits" => 9,
+            "waiting" => 8,
+            "p50" | "p99" | "p99.9" => 7,
+            "flows" => 6,
+            _ => 0,
+        };
+        Cell::from(format!("{:>width$}", head.to_uppercase()))
+    }))
+    .style(Style::new().add_modifier(Modifier::UNDERLINED))
+}
+
+fn right(text: String, width: usize) -> Cell<'static> {
+    Cell::from(format!("{text:>width$}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_daemon::{Delay, LimitStats};
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::*;
+
+    fn stats(uptime: f64, bytes: u64) -> Stats {
+        let node = |path: &str, depth, kind: &str, bytes| NodeStats {
+            path: path.into(),
+            depth,
+            kind: kind.into(),
+            bytes,
+            packets: bytes / 1_500,
+            ..NodeStats::default()
+        };
+        let mut shop = node("root/shop", 1, "class", bytes);
+        (shop.min, shop.max) = (Some(2_000_000_000), Some(8_000_000_000));
+        shop.delay = Some(Delay { count: 9, p50: 12.0, p99: 140.0, p999: 1_500.0, ..Delay::default() });
+        shop.drops.insert("flow_full".into(), 12);
+        let port = PortStats { port: Some("tap shop/eth0".into()), rx_bytes: bytes, flows: 3, ..PortStats::default() };
+        let limit = LimitStats { rate: 500_000_000, bytes, waiting: 2, parked: 40, ..LimitStats::default() };
+        Stats {
+            uptime,
+            link: 10_000_000_000,
+            nodes: vec![node("root", 0, "wfq", bytes), shop, node("root/batch", 1, "class", 0)],
+            limits: [("wan".to_owned(), limit)].into(),
+            tenants: [("shop".to_owned(), port)].into(),
+            ..Stats::default()
+        }
+    }
+
+    fn screen(view: &View, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a test terminal");
+        terminal.draw(|frame| view.draw(frame)).expect("drawn");
+        let buffer = terminal.backend().buffer();
+        let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+        (0..height).map(|y| line(y).trim_end().to_owned() + "\n").collect()
+    }
+
+    #[test]
+    fn shows_the_tree_with_rates_delays_and_drops() {
+        let mut view = View::new(stats(10.0, 0));
+        view.update(stats(12.0, 250_000_000));
+        let screen = screen(&view, 120, 24);
+        for expected in [
+            "plimsoll  1Gbps of 10Gbps (10%)",
+            "  shop",
+            "2Gbps..8Gbps",
+            "flow_full 12",
+            "140us",
+            "tap shop/eth0",
+            "wan",
+            "500Mbps",
+            "q quit",
+        ] {
+            assert!(screen.contains(expected), "{expected} is missing in\n{screen}");
+        }
+    }
+
+    #[test]
+    fn figures_end_below_the_end_of_their_head() {
+        let mut view = View::new(stats(10.0, 0));
+        view.update(stats(12.0, 250_000_000));
+        let screen = screen(&view, 120, 24);
+        let end = |needle: &str| {
+            let line = screen.lines().find(|line| line.contains(needle)).unwrap_or_else(|| panic!("{needle}"));
+            line.find(needle).map(|start| start + needle.len())
+        };
+        assert_eq!(end("P99"), end("140us"), "{screen}");
+    }
+
+    #[test]
+    fn any_size_can_be_drawn() {
+        let mut view = View::new(stats(10.0, 0));
+        view.update(stats(10.0, 5));
+        view.trouble("no plimsoll answers".into());
+        view.scroll(100);
+        for (width, height) in [(1, 1), (10, 3), (300, 100)] {
+            screen(&view, width, height);
+        }
+    }
+
+    #[test]
+    fn a_reload_in_between_shows_no_rate_for_new_classes() {
+        let mut view = View::new(Stats::default());
+        view.update(stats(12.0, 250_000_000));
+        assert!(screen(&view, 120, 24).contains(" - "));
+    }
+}

@@ -1,0 +1,207 @@
+//! The HTTP API on a Unix socket, and the Prometheus endpoint.
+//!
+//! Why: everything that `plimsoll` shows of a running daemon, it asks here; so can anybody else.
+//! From: `docs/operations.md`, "API".
+//! Not here: how the answers come about.
+//! Invariant: no request waits for the engine longer than one of its turns, nor makes it wait at all.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::{Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::Mutex;
+
+use crate::control::{Control, ReloadError};
+use crate::departures::{Departure, DepartureLog};
+use crate::engine::Snapshot;
+use crate::explain::{explain, placement};
+use crate::filter::{Filter, FilterError};
+use crate::prometheus;
+use crate::stats::Stats;
+use crate::thread::{Command, Stopped};
+
+/// Snapshots younger than this are shown again rather than taken anew: twenty a second at most, however many ask.
+const FRESH: Duration = Duration::from_millis(50);
+
+/// What the handlers share.
+#[derive(Debug)]
+pub struct Api {
+    control: Arc<Control>,
+    log: Arc<DepartureLog>,
+    latest: Mutex<Option<(Instant, Arc<Snapshot>)>>,
+}
+
+/// What a request may be answered with besides an answer.
+enum Failure {
+    Stopped,
+    Filter(FilterError),
+    Reload(ReloadError),
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let (status, why) = match self {
+            Self::Stopped => (StatusCode::SERVICE_UNAVAILABLE, Stopped.to_string()),
+            Self::Filter(error) => (StatusCode::BAD_REQUEST, error.to_string()),
+            Self::Reload(ReloadError::Stopped(error)) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+            Self::Reload(error) => (StatusCode::UNPROCESSABLE_ENTITY, error.to_string()),
+        };
+        (status, Json(json!({ "error": why }))).into_response()
+    }
+}
+
+impl From<Stopped> for Failure {
+    fn from(_: Stopped) -> Self {
+        Self::Stopped
+    }
+}
+
+impl From<FilterError> for Failure {
+    fn from(error: FilterError) -> Self {
+        Self::Filter(error)
+    }
+}
+
+impl From<ReloadError> for Failure {
+    fn from(error: ReloadError) -> Self {
+        Self::Reload(error)
+    }
+}
+
+#[derive(Deserialize)]
+struct FilterQuery {
+    #[serde(default)]
+    filter: String,
+}
+
+#[derive(Deserialize)]
+struct LastQuery {
+    #[serde(default = "hundred")]
+    last: usize,
+}
+
+fn hundred() -> usize {
+    100
+}
+
+impl Api {
+    /// An API for this daemon.
+    #[must_use]
+    pub fn new(control: Arc<Control>, log: Arc<DepartureLog>) -> Self {
+        Self { control, log, latest: Mutex::new(None) }
+    }
+
+    /// Everything, for the Unix socket.
+    pub fn router(self: Arc<Self>) -> Router {
+        Router::new()
+            .route("/v1/health", get(health))
+            .route("/v1/stats", get(stats))
+            .route("/v1/policy", get(policy))
+            .route("/v1/reload", post(reload))
+            .route("/v1/explain", get(explained))
+            .route("/v1/departures", get(departures))
+            .route("/metrics", get(metrics))
+            .with_state(self)
+    }
+
+    /// The scrape page only, for a TCP address.
+    pub fn metrics_router(self: Arc<Self>) -> Router {
+        Router::new().route("/metrics", get(metrics)).with_state(self)
+    }
+
+    async fn snapshot(&self) -> Result<Arc<Snapshot>, Stopped> {
+        let mut latest = self.latest.lock().await;
+        if let Some((taken, snapshot)) = &*latest
+            && taken.elapsed() < FRESH
+        {
+            return Ok(Arc::clone(snapshot));
+        }
+        let snapshot = Arc::new(self.control.handle().ask(Command::Snapshot).await?);
+        *latest = Some((Instant::now(), Arc::clone(&snapshot)));
+        Ok(snapshot)
+    }
+}
+
+type Answer<T> = Result<T, Failure>;
+
+async fn health(State(api): State<Arc<Api>>) -> Answer<Response> {
+    let snapshot = api.snapshot().await?;
+    let lanes = snapshot.lanes.iter().filter(|lane| lane.tenant.is_some());
+    let lost: Vec<&str> =
+        lanes.chain([&snapshot.uplink]).filter(|port| port.port.is_none()).map(|port| port.name.as_str()).collect();
+    let status = if lost.is_empty() { "ok" } else { "degraded" };
+    Ok(Json(json!({ "status": status, "lost_ports": lost, "generation": snapshot.generation })).into_response())
+}
+
+async fn stats(State(api): State<Arc<Api>>) -> Answer<Json<Stats>> {
+    Ok(Json(Stats::from(&*api.snapshot().await?)))
+}
+
+async fn policy(State(api): State<Arc<Api>>) -> Answer<Response> {
+    let checked = api.control.checked().await;
+    Ok(Json(plimsoll_policy::report(&checked)).into_response())
+}
+
+async fn reload(State(api): State<Arc<Api>>) -> Answer<Response> {
+    let reloaded = api.control.reload().await?;
+    *api.latest.lock().await = None;
+    Ok(Json(reloaded).into_response())
+}
+
+async fn explained(State(api): State<Arc<Api>>, Query(query): Query<FilterQuery>) -> Answer<Response> {
+    let filter: Filter = query.filter.parse()?;
+    let snapshot = api.snapshot().await?;
+    if let Some(tenant) = &filter.tenant
+        && !snapshot.lanes.iter().any(|lane| lane.name == *tenant)
+    {
+        return Err(FilterError::NoTenant(tenant.clone()).into());
+    }
+    let class = placement(&snapshot, &filter).class;
+    let ranks = api.control.handle().ask(|answer| Command::Ranks(class, answer)).await?;
+    let log = Arc::clone(&api.log);
+    let work = move || explain(&snapshot, &log.last(usize::MAX), &filter, &ranks);
+    let explanation = tokio::task::spawn_blocking(work).await.map_err(|_| Stopped)?;
+    Ok(Json(explanation).into_response())
+}
+
+async fn departures(State(api): State<Arc<Api>>, Query(query): Query<LastQuery>) -> Answer<Response> {
+    let snapshot = api.snapshot().await?;
+    let entries: Vec<_> = api.log.last(query.last).iter().map(|entry| departure(&snapshot, entry)).collect();
+    Ok(Json(entries).into_response())
+}
+
+fn departure(snapshot: &Snapshot, entry: &Departure) -> serde_json::Value {
+    let current = entry.generation == snapshot.generation;
+    let program = &snapshot.program;
+    let class = current.then(|| program.node(entry.class).name.as_str());
+    let limit = entry.limited_by.filter(|_| current).map(|limit| program.limit(limit).name.as_str());
+    let lane = snapshot.lanes.iter().find(|lane| lane.lane == Some(entry.lane.into()));
+    json!({
+        "tenant": lane.map(|lane| lane.name.as_str()),
+        "class": class,
+        "arrived_ns": entry.arrived.as_u64(),
+        "head_ns": entry.head.as_u64(),
+        "departed_ns": entry.departed.as_u64(),
+        "limited_us": entry.limited.as_u64() / 1_000,
+        "limited_by": limit,
+        "bytes": entry.len,
+        "src": entry.addresses.map(|(src, _)| src.to_string()),
+        "dst": entry.addresses.map(|(_, dst)| dst.to_string()),
+        "protocol": entry.protocol,
+        "src_port": entry.ports.map(|(src, _)| src),
+        "dst_port": entry.ports.map(|(_, dst)| dst),
+        "dscp": entry.dscp,
+        "vlan": entry.vlan,
+    })
+}
+
+async fn metrics(State(api): State<Arc<Api>>) -> Answer<Response> {
+    let page = prometheus::page(&Stats::from(&*api.snapshot().await?));
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response())
+}

@@ -1,0 +1,190 @@
+//! What operators ask of a running daemon: reload, and ports that come back.
+//!
+//! Why: a policy changes while packets flow, and must change whole or not at all.
+//! From: `docs/operations.md`, "reload".
+//! Not here: what the change does to packets (`engine::install`).
+//! Invariant: everything that can fail is done before the engine hears of a change.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use plimsoll_policy::Checked;
+use plimsoll_ports::Port;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Mutex;
+
+use crate::engine::{Change, Lane};
+use crate::open::{OpenError, lane_spec, open};
+use crate::thread::{Command, Handle, Stopped};
+
+/// Why a reload changed nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    /// The file is wrong.
+    #[error("the policy is wrong, so nothing was changed:\n{0}")]
+    Policy(String),
+    /// It asks for something that only a new process can do.
+    #[error("{what} has changed, which takes a restart; nothing was changed. Put the old value back, or restart the daemon")]
+    NeedsRestart {
+        /// The setting.
+        what: &'static str,
+    },
+    /// A new tenant's port cannot be opened.
+    #[error("{0}; nothing was changed")]
+    Port(#[from] OpenError),
+    /// The engine has ended.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+}
+
+/// What a reload did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// How many reloads there have been.
+    pub generation: u16,
+    /// What changed, for people.
+    pub changes: String,
+    /// Descriptors that waited, and went on waiting.
+    pub kept: u32,
+    /// Flows that were classified anew.
+    pub flows: usize,
+    /// What the author may want to look at, for people.
+    pub warnings: String,
+}
+
+/// The policy in force and the way to the engine.
+#[derive(Debug)]
+pub struct Control {
+    file: PathBuf,
+    handle: Handle,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    checked: Arc<Checked>,
+    generation: u16,
+}
+
+impl Control {
+    /// For a daemon that has put `checked` in force.
+    #[must_use]
+    pub fn new(file: PathBuf, checked: Checked, handle: Handle) -> Self {
+        Self { file, handle, state: Mutex::new(State { checked: Arc::new(checked), generation: 0 }) }
+    }
+
+    /// The policy in force.
+    pub async fn checked(&self) -> Arc<Checked> {
+        Arc::clone(&self.state.lock().await.checked)
+    }
+
+    /// The file that the policy is read from.
+    #[must_use]
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// The engine's thread.
+    #[must_use]
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Reads the file again and puts it in force.
+    ///
+    /// # Errors
+    /// [`ReloadError`]; the policy in force is then untouched.
+    pub async fn reload(&self) -> Result<Reloaded, ReloadError> {
+        let mut state = self.state.lock().await;
+        let file = self.file.display().to_string();
+        let old = Arc::clone(&state.checked);
+        // Reading files and making interfaces may take a while, and must not hold up the API.
+        let prepared = tokio::task::spawn_blocking(move || prepare(&file, &old)).await;
+        let (checked, change) = prepared.map_err(|_| Stopped)??;
+        let changes = plimsoll_policy::diff(&state.checked, &checked).to_string();
+        let warnings = checked.render_warnings(false);
+        let installed = self.handle.ask(|answer| Command::Install(Box::new(change), answer)).await?;
+        state.checked = Arc::new(checked);
+        state.generation = state.generation.wrapping_add(1);
+        let (kept, flows) = (installed.kept, installed.flows);
+        // Closing an interface takes the kernel milliseconds.
+        let closing = tokio::task::spawn_blocking(move || drop(installed));
+        drop(closing);
+        Ok(Reloaded { generation: state.generation, changes, kept, flows, warnings })
+    }
+
+    /// Tries to open a lost port again; answers whether the matter is settled.
+    pub async fn reopen(&self, lost: Option<&str>) -> bool {
+        let checked = self.checked().await;
+        let spec = match lost {
+            None => Some((None, checked.config.uplink.port.clone())),
+            Some(name) => {
+                let tenant = checked.config.tenants.iter().find(|tenant| tenant.name == name);
+                tenant.map(|tenant| (Some(name.to_owned()), tenant.port.clone()))
+            }
+        };
+        let Some((name, port)) = spec else { return true };
+        let mtu = checked.config.uplink.mtu;
+        let whose = name.as_ref().map_or_else(|| "the uplink".to_owned(), |name| format!("tenant {name}"));
+        let Ok(Ok(port)) = tokio::task::spawn_blocking(move || open(&whose, &port, mtu)).await else {
+            return false;
+        };
+        self.attach(name.as_deref(), port).await
+    }
+
+    async fn attach(&self, name: Option<&str>, port: Port) -> bool {
+        let lane = match name {
+            None => None,
+            Some(name) => {
+                let Ok(snapshot) = self.handle.ask(Command::Snapshot).await else { return true };
+                let lane = snapshot.lanes.iter().find(|lane| lane.name == name && lane.tenant.is_some());
+                let Some(lane) = lane else { return true };
+                lane.lane
+            }
+        };
+        let _ = self.handle.ask(|answer| Command::Attach(lane, Box::new(port), answer)).await;
+        true
+    }
+
+    /// The name of the tenant in a lane.
+    pub async fn name_of(&self, lane: u32) -> Option<String> {
+        let snapshot = self.handle.ask(Command::Snapshot).await.ok()?;
+        snapshot.lanes.into_iter().find(|port| port.lane == Some(lane)).map(|lane| lane.name)
+    }
+}
+
+/// Reads and checks the file, and opens the ports that it adds.
+fn prepare(file: &str, old: &Checked) -> Result<(Checked, Change), ReloadError> {
+    let checked = plimsoll_policy::load(file).map_err(|errors| ReloadError::Policy(errors.render(false)))?;
+    needs_no_restart(old, &checked)?;
+    let mtu = checked.config.uplink.mtu;
+    let (mut added, mut moved) = (Vec::new(), Vec::new());
+    for tenant in &checked.config.tenants {
+        let before = old.config.tenants.iter().find(|before| before.name == tenant.name);
+        if before.is_some_and(|before| before.port == tenant.port) {
+            continue;
+        }
+        let port = open(&format!("tenant {}", tenant.name), &tenant.port, mtu)?;
+        match before {
+            Some(_) => moved.push((tenant.name.clone(), port)),
+            None => added.push(Box::new(Lane::new(lane_spec(&checked, &tenant.name, Some(port))))),
+        }
+    }
+    let change = Change { program: Arc::new(checked.program.clone()), added, moved };
+    Ok((checked, change))
+}
+
+/// The uplink's port, the engine's sizes and the API's places stay as they were at the start.
+fn needs_no_restart(old: &Checked, new: &Checked) -> Result<(), ReloadError> {
+    let (old, new) = (&old.config, &new.config);
+    let settings = [
+        ("`uplink.port`", old.uplink.port == new.uplink.port),
+        ("`uplink.mtu`", old.uplink.mtu == new.uplink.mtu),
+        ("`engine`", old.engine == new.engine),
+        ("`api`", old.api == new.api),
+    ];
+    match settings.into_iter().find(|(_, same)| !same) {
+        Some((what, _)) => Err(ReloadError::NeedsRestart { what }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,223 @@
+//! The departure log: what left last, always on.
+//!
+//! Why: "why was this packet late?" is asked afterwards; whoever left meanwhile is the answer.
+//! From: `docs/operations.md`, "explain"; a ring of sequence locks, so that readers never hold up the writer.
+//! Not here: the answer itself (`explain`).
+//! Invariant: one writer; a reader gets whole entries or none; writing allocates nothing and waits for nobody.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use plimsoll_policy::{LimitId, NodeId};
+use plimsoll_units::{Nanos, Span};
+
+/// Departures that are kept.
+pub const KEPT: usize = 65_536;
+
+/// One departure: a packet, or a part of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Departure {
+    /// When its descriptor was posted.
+    pub arrived: Nanos,
+    /// When it became the first of its flow queue.
+    pub head: Nanos,
+    /// When it was handed to the port.
+    pub departed: Nanos,
+    /// Time it was parked behind limits.
+    pub limited: Span,
+    /// The limit that held it longest, if any.
+    pub limited_by: Option<LimitId>,
+    /// Its class, in the policy of its generation.
+    pub class: NodeId,
+    /// Which policy was in force: counts reloads, modulo 65,536.
+    pub generation: u16,
+    /// The lane of its tenant.
+    pub lane: u16,
+    /// Bytes of the frame.
+    pub len: u32,
+    /// Addresses, for IP.
+    pub addresses: Option<(IpAddr, IpAddr)>,
+    /// Ports, where the protocol has them.
+    pub ports: Option<(u16, u16)>,
+    /// IP protocol number; 0 for what is not IP.
+    pub protocol: u8,
+    /// DSCP.
+    pub dscp: u8,
+    /// VLAN identifier; 0 without a tag.
+    pub vlan: u16,
+}
+
+/// The ring. Share it behind an `Arc`; only the engine's thread writes.
+#[derive(Debug)]
+pub struct DepartureLog {
+    words: Box<[AtomicU64]>,
+    written: AtomicU64,
+}
+
+/// Words of an entry: its number, and twelve that say what left.
+const WORDS: usize = 12;
+
+impl Default for DepartureLog {
+    fn default() -> Self {
+        let words = core::iter::repeat_with(AtomicU64::default).take(KEPT * WORDS).collect();
+        Self { words, written: AtomicU64::new(0) }
+    }
+}
+
+impl DepartureLog {
+    /// Adds an entry in place of the oldest one. For one thread only.
+    pub fn push(&self, departure: &Departure) {
+        let number = self.written.load(Ordering::Relaxed);
+        let [name, rest @ ..] = self.slot(number) else { return };
+        // The entry is void while it changes; `read` looks at its number before and after.
+        name.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        for (word, value) in rest.iter().zip(pack(departure)) {
+            word.store(value, Ordering::Relaxed);
+        }
+        // Release: pairs with the Acquire in `read`, so that whoever sees the number sees the words.
+        name.store(number + 1, Ordering::Release);
+        self.written.store(number + 1, Ordering::Release);
+    }
+
+    /// Entries written so far.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Acquire)
+    }
+
+    /// The last `most` entries, oldest first. Entries overwritten meanwhile are left out.
+    #[must_use]
+    pub fn last(&self, most: usize) -> Vec<Departure> {
+        let written = self.written();
+        let from = written.saturating_sub(most.min(KEPT) as u64);
+        (from..written).filter_map(|number| self.read(number)).collect()
+    }
+
+    fn read(&self, number: u64) -> Option<Departure> {
+        let [name, rest @ ..] = self.slot(number) else { return None };
+        if name.load(Ordering::Acquire) != number + 1 {
+            return None;
+        }
+        let mut words = [0; WORDS - 1];
+        for (value, word) in words.iter_mut().zip(rest) {
+            *value = word.load(Ordering::Relaxed);
+        }
+        fence(Ordering::Acquire);
+        (name.load(Ordering::Relaxed) == number + 1).then(|| unpack(words))
+    }
+
+    fn slot(&self, number: u64) -> &[AtomicU64] {
+        let index = (number % KEPT as u64) as usize * WORDS;
+        &self.words[index..index + WORDS]
+    }
+}
+
+const V4: u64 = 1;
+const V6: u64 = 2;
+const PORTS: u64 = 4;
+
+fn pack(d: &Departure) -> [u64; WORDS - 1] {
+    let (family, [a, b, c, e]) = match d.addresses {
+        Some((IpAddr::V4(src), IpAddr::V4(dst))) => (V4, [src.to_bits().into(), dst.to_bits().into(), 0, 0]),
+        Some((src, dst)) => (V6, wide(src, dst)),
+        None => (0, [0; 4]),
+    };
+    let (src_port, dst_port) = d.ports.unwrap_or_default();
+    let flags = family | if d.ports.is_some() { PORTS } else { 0 };
+    let limit = d.limited_by.map_or(0, |limit| u64::from(limit.0) + 1);
+    let who = u64::from(d.generation) << 48 | u64::from(d.lane) << 32 | u64::from(d.class.0);
+    let what = u64::from(d.protocol) << 56 | u64::from(d.dscp) << 48 | u64::from(d.vlan) << 32 | flags;
+    let size = u64::from(d.len) << 32 | u64::from(src_port) << 16 | u64::from(dst_port);
+    let [arrived, head, departed] = [d.arrived, d.head, d.departed].map(Nanos::as_u64);
+    // The limit's number has its own word's upper half: pauses of more than 2^32 µs do not occur.
+    let limited = limit << 40 | (d.limited.as_u64() / 1_000).min((1 << 40) - 1);
+    [arrived, head, departed, limited, who, what, size, a, b, c, e]
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "each field is masked to its width by the cast")]
+fn unpack(words: [u64; WORDS - 1]) -> Departure {
+    let [arrived, head, departed, limited, who, what, size, a, b, c, e] = words;
+    let addresses = match what & (V4 | V6) {
+        V4 => Some((Ipv4Addr::from_bits(a as u32).into(), Ipv4Addr::from_bits(b as u32).into())),
+        V6 => Some((narrow(a, b), narrow(c, e))),
+        _ => None,
+    };
+    Departure {
+        arrived: Nanos::new(arrived),
+        head: Nanos::new(head),
+        departed: Nanos::new(departed),
+        limited: Span::micros(limited & ((1 << 40) - 1)),
+        limited_by: (limited >> 40).checked_sub(1).map(|limit| LimitId(limit as u32)),
+        class: NodeId(who as u32),
+        generation: (who >> 48) as u16,
+        lane: (who >> 32) as u16,
+        len: (size >> 32) as u32,
+        addresses,
+        ports: (what & PORTS != 0).then_some(((size >> 16) as u16, size as u16)),
+        protocol: (what >> 56) as u8,
+        dscp: (what >> 48) as u8,
+        vlan: (what >> 32) as u16,
+    }
+}
+
+fn wide(src: IpAddr, dst: IpAddr) -> [u64; 4] {
+    let [[a, b], [c, d]] = [src, dst].map(|addr| {
+        let bits = match addr {
+            IpAddr::V4(addr) => addr.to_ipv6_mapped().to_bits(),
+            IpAddr::V6(addr) => addr.to_bits(),
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "the two halves of 128 bits")]
+        [(bits >> 64) as u64, bits as u64]
+    });
+    [a, b, c, d]
+}
+
+fn narrow(high: u64, low: u64) -> IpAddr {
+    Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low)).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn departure(n: u64) -> Departure {
+        Departure {
+            arrived: Nanos::new(n),
+            head: Nanos::new(n + 1),
+            departed: Nanos::new(n + 2),
+            limited: Span::micros(3),
+            limited_by: Some(LimitId(0)),
+            class: NodeId(70_000),
+            generation: 65_535,
+            lane: 9,
+            len: 65_550,
+            addresses: Some(("10.0.0.1".parse().expect("v4"), "10.0.0.2".parse().expect("v4"))),
+            ports: Some((65_535, 0)),
+            protocol: 17,
+            dscp: 63,
+            vlan: 4_095,
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let log = DepartureLog::default();
+        let plain = Departure { addresses: None, ports: None, limited_by: None, ..departure(5) };
+        let v6 = ("2001:db8::1".parse().expect("v6"), "::1".parse().expect("v6"));
+        let six = Departure { addresses: Some(v6), ..departure(6) };
+        for entry in [departure(1), plain, six] {
+            log.push(&entry);
+        }
+        assert_eq!(log.last(10), [departure(1), plain, six]);
+        assert_eq!(log.last(1), [six]);
+    }
+
+    #[test]
+    fn the_oldest_make_room() {
+        let log = DepartureLog::default();
+        (0..KEPT as u64 + 3).for_each(|n| log.push(&departure(n)));
+        let last = log.last(usize::MAX);
+        assert_eq!((last.len(), last[0]), (KEPT, departure(3)));
+    }
+}

@@ -1,0 +1,451 @@
+//! The engine's loop: tenants' ports in, the policy's order out.
+//!
+//! Why: one thread owns every port and the NIC engine, so that a packet meets no lock.
+//! From: `docs/architecture.md`, "live".
+//! Not here: waiting and clocks (`thread`), the order itself (`nic`), reload's preparation (`control`).
+//! Invariant: each turn is bounded: so many frames read from each port, so many sent; every frame leaves, waits, or
+//! is counted with its reason.
+
+mod depart;
+mod drops;
+mod emit;
+mod flows;
+mod forward;
+mod install;
+mod lane;
+mod pool;
+mod snapshot;
+
+use std::sync::Arc;
+
+use hdrhistogram::Histogram;
+use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, QueueId, Refusal, Transmit};
+use plimsoll_policy::{Fields, Metadata, Program, TenantId};
+use plimsoll_ports::{Port, Received, Trouble};
+use plimsoll_units::Nanos;
+use plimsoll_wire::{FlowKey, FrameError, Offload, Parsed, VnetError, parse};
+
+pub use drops::{Event, Loss, Tally};
+pub use flows::{Flow, FlowTable, Lookup, Slot};
+pub use forward::{Learned, Mac, MacTable, Owner};
+pub use install::{Change, Installed};
+use lane::Overflow;
+pub use lane::{Lane, LaneSpec};
+pub use pool::{Buffer, Held, LARGE, Pool, SMALL};
+pub use snapshot::{NodeNow, PortNow, Snapshot};
+
+use crate::departures::DepartureLog;
+
+/// Frames read from one port in a turn: enough to pay for the system calls around them, few enough that no port
+/// keeps the others waiting for more than some tens of microseconds.
+pub const BATCH: usize = 32;
+
+/// Frames sent in a turn before ports are read again.
+const DEPARTURES: usize = 64;
+
+/// Flow table slots looked at for idle flows in a turn.
+const EXPIRY_STEPS: usize = 16;
+
+/// What one turn came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Whether anything moved: if so, another turn may find more at once.
+    pub busy: bool,
+    /// When something can next happen without new frames.
+    pub next: Option<Nanos>,
+    /// Whether frames wait for the uplink to have room.
+    pub blocked: bool,
+}
+
+/// How an engine is made.
+#[derive(Debug)]
+pub struct Setup {
+    /// The policy.
+    pub program: Arc<Program>,
+    /// Sizes of the NIC engine.
+    pub config: Config,
+    /// Where packets leave.
+    pub uplink: Port,
+    /// One for each tenant that has a port.
+    pub lanes: Vec<LaneSpec>,
+    /// Where departures are noted.
+    pub log: Arc<DepartureLog>,
+}
+
+/// Ports, flows and the NIC engine, driven by [`Engine::turn`].
+#[derive(Debug)]
+pub struct Engine {
+    pub(crate) nic: Nic,
+    pub(crate) program: Arc<Program>,
+    pub(crate) generation: u16,
+    pub(crate) lanes: Vec<Option<Box<Lane>>>,
+    pub(crate) uplink: Uplink,
+    pub(crate) macs: MacTable,
+    /// Descriptors that each flow queue holds.
+    pub(crate) queues: Vec<u32>,
+    pub(crate) doorbells: DoorbellQueue,
+    pub(crate) out: Vec<Transmit>,
+    pub(crate) sent: usize,
+    pub(crate) scratch: Vec<u8>,
+    pub(crate) landing: Vec<u8>,
+    pub(crate) log: Arc<DepartureLog>,
+    pub(crate) delays: Vec<Histogram<u64>>,
+    pub(crate) carried: install::Carried,
+    pub(crate) lost: Vec<Lost>,
+    pub(crate) turns: u64,
+    first: usize,
+    reading: bool,
+}
+
+/// Where packets leave.
+#[derive(Debug)]
+pub(crate) struct Uplink {
+    pub(crate) port: Option<Port>,
+    pub(crate) past: plimsoll_ports::Counters,
+    pub(crate) ready: bool,
+    pub(crate) blocked: bool,
+    pub(crate) tally: Tally,
+}
+
+/// A port that has disappeared.
+#[derive(Debug)]
+pub struct Lost {
+    /// Which tenant's; the uplink when absent.
+    pub lane: Option<u32>,
+    /// What is left of it, to be closed elsewhere.
+    pub port: Port,
+}
+
+impl Engine {
+    /// Allocates everything that the configuration allows for.
+    #[must_use]
+    pub fn new(setup: Setup) -> Self {
+        let nodes = setup.program.nodes.len();
+        let queues = vec![0; setup.config.queues as usize];
+        let nic = Nic::new(&setup.program, &setup.config);
+        let lanes: Vec<_> = setup.lanes.into_iter().map(|spec| Some(Box::new(Lane::new(spec)))).collect();
+        Self {
+            nic,
+            generation: 0,
+            macs: MacTable::new(lanes.len() + 1),
+            uplink: Uplink {
+                port: Some(setup.uplink),
+                past: plimsoll_ports::Counters::default(),
+                ready: true,
+                blocked: false,
+                tally: Tally::default(),
+            },
+            queues,
+            doorbells: DoorbellQueue::with_capacity(4 * BATCH * lanes.len()),
+            lanes,
+            out: Vec::with_capacity(DEPARTURES),
+            sent: 0,
+            scratch: vec![0; LARGE],
+            landing: vec![0; LARGE],
+            log: setup.log,
+            delays: core::iter::repeat_with(new_delays).take(nodes).collect(),
+            carried: install::Carried::default(),
+            lost: Vec::new(),
+            turns: 0,
+            first: 0,
+            reading: true,
+            program: setup.program,
+        }
+    }
+
+    /// One round: read, schedule, send, forward, free. `now` must not run backwards.
+    pub fn turn(&mut self, now: Nanos) -> Turn {
+        self.turn_by(&|| now)
+    }
+
+    /// [`Engine::turn`], asking for the time before each part of the round, so that what a long round measures is right.
+    pub fn turn_by(&mut self, clock: &impl Fn() -> Nanos) -> Turn {
+        self.turns += 1;
+        let mut busy = self.reading && self.read_tenants(clock());
+        let now = clock();
+        busy |= self.depart(now);
+        busy |= self.receive_uplink(now);
+        self.flush_lanes();
+        self.free_completed();
+        self.expire_flows(now);
+        let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
+        Turn { busy, next, blocked: self.uplink.blocked }
+    }
+
+    /// Stops reading tenants' ports: what is held still leaves.
+    pub fn stop_reading(&mut self) {
+        self.reading = false;
+    }
+
+    /// Descriptors that have not completed.
+    #[must_use]
+    pub fn held(&self) -> u32 {
+        self.nic.stats().held
+    }
+
+    /// The port behind `token` may have something: a lane, or the uplink when absent.
+    pub fn ready(&mut self, token: Option<u32>) {
+        match token {
+            None => self.uplink.ready = true,
+            Some(lane) => {
+                if let Some(lane) = self.lanes.get_mut(lane as usize).and_then(Option::as_mut) {
+                    lane.ready = true;
+                }
+            }
+        }
+    }
+
+    /// Every port may have something: after ports have changed.
+    pub fn all_ready(&mut self) {
+        self.uplink.ready = true;
+        self.lanes.iter_mut().flatten().for_each(|lane| lane.ready = true);
+    }
+
+    /// Whether some port cannot be waited for.
+    #[must_use]
+    pub fn must_be_asked(&self) -> bool {
+        self.ports().any(|(_, port)| port.fds().receive.is_none())
+    }
+
+    /// Somebody found that a port's interface or namespace has gone.
+    pub fn lose(&mut self, token: Option<u32>) {
+        match token {
+            None => self.lose_uplink(),
+            Some(index) => {
+                let lane = self.lanes.get_mut(index as usize).and_then(Option::as_mut);
+                let gone = lane.and_then(|lane| lane.trouble(Trouble::Gone));
+                self.note_lost(Some(index as usize), gone);
+            }
+        }
+    }
+
+    /// Ports that have disappeared since the last call.
+    pub fn take_lost(&mut self) -> Vec<Lost> {
+        core::mem::take(&mut self.lost)
+    }
+
+    /// Whether any port has disappeared since [`Engine::take_lost`].
+    #[must_use]
+    pub fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
+    /// The NIC engine, for questions.
+    #[must_use]
+    pub fn nic(&self) -> &Nic {
+        &self.nic
+    }
+
+    /// Each port that there is, with its token: for waiting.
+    pub fn ports(&self) -> impl Iterator<Item = (Option<u32>, &Port)> {
+        let lanes = (0..).zip(&self.lanes).filter_map(|(index, lane)| Some((Some(index), lane.as_ref()?.port.as_ref()?)));
+        lanes.chain(self.uplink.port.iter().map(|port| (None, port)))
+    }
+
+    /// Reads a batch from each tenant that has something, and room; another one begins each turn.
+    fn read_tenants(&mut self, now: Nanos) -> bool {
+        let count = self.lanes.len();
+        self.first = if count == 0 { 0 } else { (self.first + 1) % count };
+        let mut read = 0;
+        let first = self.first;
+        for index in (0..count).map(|step| (first + step) % count) {
+            read += self.read_lane(index, now);
+        }
+        let nic = &mut self.nic;
+        self.doorbells.flush(|words| nic.ring(words, now));
+        read > 0
+    }
+
+    fn read_lane(&mut self, index: usize, now: Nanos) -> usize {
+        let Some(lane) = &mut self.lanes[index] else { return 0 };
+        let Some(tenant) = lane.tenant else { return 0 };
+        if !lane.ready && !lane.must_be_asked() {
+            return 0;
+        }
+        for read in 0..BATCH {
+            let Some(lane) = &mut self.lanes[index] else { return read };
+            let Some(port) = &mut lane.port else { return read };
+            if self.nic.tenant_room(tenant) == 0 {
+                lane.tally.event(Event::TenantAtCap);
+                return read;
+            }
+            let Some(buffer) = lane.pool.take_large() else {
+                lane.tally.event(Event::BuffersInUse);
+                return read;
+            };
+            match port.receive(lane.pool.bytes_mut(buffer)) {
+                Ok(Some(received)) => self.admit(index, buffer, &received, now),
+                Ok(None) => {
+                    lane.pool.give(buffer);
+                    lane.ready = false;
+                    return read;
+                }
+                Err(trouble) => {
+                    lane.pool.give(buffer);
+                    let gone = lane.trouble(trouble);
+                    self.note_lost(Some(index), gone);
+                    return read;
+                }
+            }
+        }
+        BATCH
+    }
+
+    /// A frame came from a tenant: parse, classify, post; or count why not.
+    fn admit(&mut self, index: usize, buffer: Buffer, received: &Received, now: Nanos) {
+        let Some(lane) = &mut self.lanes[index] else { return };
+        let frame = &lane.pool.bytes(buffer)[..received.len];
+        let (parsed, offload) = match check(frame, received) {
+            Ok(checked) => checked,
+            Err(why) => {
+                why.count(&mut lane.tally);
+                return lane.pool.give(buffer);
+            }
+        };
+        let token = u32::try_from(index).unwrap_or(u32::MAX);
+        match self.macs.learn(parsed.src_mac.0, Owner::Lane(token), now) {
+            Learned::Own => {}
+            Learned::Foreign => lane.tally.event(Event::ForeignSource),
+            Learned::TooMany => lane.tally.event(Event::TooManyAddresses),
+        }
+        let queue = self.queue_for(index, &parsed, now);
+        let Some(lane) = &mut self.lanes[index] else { return };
+        let len = u32::try_from(received.len).unwrap_or(u32::MAX);
+        let buffer = lane.pool.settle(buffer, received.len);
+        lane.pool.set_held(buffer, Held { len, offload });
+        let Offload { header, segment, .. } = offload;
+        let descriptor = Descriptor { addr: buffer.address(token), len, segment, header, tag: 0 };
+        match queue.and_then(|queue| self.nic.post(queue, descriptor).map(|()| queue)) {
+            Ok(queue) => {
+                self.queues[queue.0 as usize] += 1;
+                self.doorbells.bell(queue);
+            }
+            Err(why) => {
+                lane.pool.give(buffer);
+                lane.tally.refused(why);
+            }
+        }
+    }
+
+    /// The flow queue of such a frame: its flow's own, or, when there is no room for one, that of its overflow.
+    fn queue_for(&mut self, index: usize, parsed: &Parsed, now: Nanos) -> Result<QueueId, Refusal> {
+        let Some(lane) = &mut self.lanes[index] else { return Err(Refusal::NoQueue) };
+        let key = FlowKey::of(parsed);
+        let queues = &self.queues;
+        let slot = match lane.flows.lookup(&key, now, |queue| queues[queue.0 as usize] > 0) {
+            Lookup::Known(slot) => {
+                let flow = lane.flows.flow_mut(slot);
+                flow.seen = now;
+                return Ok(flow.queue);
+            }
+            Lookup::Free(slot) => slot,
+            Lookup::Idle(slot) => {
+                if let Some(flow) = lane.flows.remove(slot) {
+                    self.nic.close_queue(flow.queue);
+                }
+                slot
+            }
+            Lookup::Full => return self.overflow(index, parsed),
+        };
+        let fields = fields_of(parsed, lane.tenant);
+        let placement = self.program.classify(&fields);
+        // What the flow sent while the table was full leaves first.
+        let shared = lane.overflow.get(&placement).is_some_and(|shared| queues[shared.queue.0 as usize] > 0);
+        let queue = if shared { Err(Refusal::NoQueue) } else { self.nic.open_queue(&placement) };
+        let Ok(queue) = queue else { return self.overflow(index, parsed) };
+        lane.flows.insert(slot, Flow { key, fields, queue, seen: now });
+        Ok(queue)
+    }
+
+    /// The queue that all flows of this placement share for which the table has no room.
+    fn overflow(&mut self, index: usize, parsed: &Parsed) -> Result<QueueId, Refusal> {
+        let Some(lane) = &mut self.lanes[index] else { return Err(Refusal::NoQueue) };
+        lane.tally.event(Event::FlowTableFull);
+        let fields = fields_of(parsed, lane.tenant);
+        let placement = self.program.classify(&fields);
+        if let Some(shared) = lane.overflow.get(&placement) {
+            return Ok(shared.queue);
+        }
+        let queue = self.nic.open_queue(&placement)?;
+        lane.overflow.insert(placement, Overflow { queue, fields });
+        Ok(queue)
+    }
+
+    /// Frees the buffers of what has left.
+    fn free_completed(&mut self) {
+        while let Some(done) = self.nic.poll_completion() {
+            self.queues[done.queue.0 as usize] -= 1;
+            let (lane, buffer) = Buffer::from_address(done.addr);
+            if let Some(lane) = self.lanes.get_mut(lane as usize).and_then(Option::as_mut) {
+                lane.pool.give(buffer);
+            }
+        }
+    }
+
+    /// Closes the queues of a few flows that have fallen silent, one tenant's each turn.
+    fn expire_flows(&mut self, now: Nanos) {
+        let queues = &self.queues;
+        let Some(lane) = self.lanes.get_mut(self.first).and_then(Option::as_mut) else { return };
+        if lane.flows.is_empty() {
+            return;
+        }
+        let idle = lane.flows.expire(EXPIRY_STEPS, now, |queue| queues[queue.0 as usize] > 0);
+        if let Some(flow) = idle {
+            self.nic.close_queue(flow.queue);
+        }
+    }
+
+    /// Notes a port that has disappeared, for the control thread.
+    pub(crate) fn note_lost(&mut self, index: Option<usize>, port: Option<Port>) {
+        if let Some(port) = port {
+            let lane = index.and_then(|index| u32::try_from(index).ok());
+            if let Some(lane) = lane {
+                self.macs.forget(Owner::Lane(lane));
+            }
+            self.lost.push(Lost { lane, port });
+        }
+    }
+}
+
+/// Why a frame from a port is not taken.
+enum Bad {
+    Frame(FrameError),
+    Offload(VnetError),
+}
+
+impl Bad {
+    fn count(self, tally: &mut Tally) {
+        match self {
+            Self::Frame(why) => tally.bad_frame(why),
+            Self::Offload(why) => tally.bad_offload(why),
+        }
+    }
+}
+
+/// Headers and offloads of a frame, checked once: nothing behind this looks for malformations again.
+fn check(frame: &[u8], received: &Received) -> Result<(Parsed, Offload), Bad> {
+    let parsed = parse(frame).map_err(Bad::Frame)?;
+    let offload = match received.vnet {
+        Some(vnet) => vnet.offload(frame, &parsed).map_err(Bad::Offload)?,
+        None => Offload::PLAIN,
+    };
+    Ok((parsed, offload))
+}
+
+/// A frame's header as classification sees it.
+pub(crate) fn fields_of(parsed: &Parsed, tenant: Option<TenantId>) -> Fields {
+    Fields {
+        tenant,
+        addresses: parsed.addresses(),
+        protocol: parsed.protocol(),
+        ports: parsed.ports(),
+        dscp: parsed.ip.map_or(0, |ip| ip.dscp),
+        vlan: parsed.vlan,
+        metadata: Metadata::default(),
+    }
+}
+
+/// Delays from a microsecond to a minute, to two digits.
+pub(crate) fn new_delays() -> Histogram<u64> {
+    Histogram::new_with_bounds(1_000, 60 * plimsoll_units::NS_PER_SEC, 2).expect("constant bounds in order")
+}

@@ -1,0 +1,281 @@
+//! Out of the engine: to the uplink, to another tenant, or to all.
+//!
+//! Why: every frame of a tenant passes the policy, also one to a neighbour on the same host.
+//! From: `docs/architecture.md`, "live".
+//! Not here: the order (`nic`), and ingress isolation (a later crate): what comes from the uplink goes straight to the
+//! tenant that has its address.
+//! Invariant: a frame that the uplink has no room for is kept and tried again, in its place.
+
+use plimsoll_nic::{Outcome, Transmit};
+use plimsoll_policy::NodeId;
+use plimsoll_ports::Trouble;
+use plimsoll_units::Nanos;
+use plimsoll_wire::{Offload, Parsed, parse};
+
+use super::drops::{Event, Loss};
+use super::emit::{Emitted, Part, emit};
+use super::forward::{Mac, Owner, is_group};
+use super::lane::sum;
+use super::pool::Buffer;
+use super::{BATCH, DEPARTURES, Engine, Held, check};
+use crate::departures::Departure;
+
+/// What became of one frame for one receiver.
+enum Handed {
+    Done,
+    /// The uplink has no room: try again later.
+    Wait,
+    Lost(Loss),
+}
+
+impl Engine {
+    /// Sends what is due, at most a batch; answers whether anything left.
+    pub(super) fn depart(&mut self, now: Nanos) -> bool {
+        let mut departed = 0;
+        self.uplink.blocked = false;
+        while departed < DEPARTURES {
+            if self.sent == self.out.len() {
+                self.sent = 0;
+                self.out.clear();
+                self.nic.poll_transmit(now, &mut self.out);
+                if self.out.is_empty() {
+                    break;
+                }
+            }
+            let transmit = self.out[self.sent];
+            let Some(outcome) = self.send(&transmit, now) else {
+                self.uplink.blocked = true;
+                self.uplink.tally.event(Event::UplinkFull);
+                break;
+            };
+            self.nic.complete(&transmit, outcome);
+            self.sent += 1;
+            departed += 1;
+        }
+        if departed > 0 {
+            self.flush_uplink();
+        }
+        departed > 0
+    }
+
+    /// Gives up everything that is held: for a stop that takes too long. Answers how many frames that were.
+    pub fn abandon(&mut self, now: Nanos) -> u64 {
+        let mut lost = 0;
+        let mut later = now;
+        while self.held() > 0 {
+            if self.sent == self.out.len() {
+                self.sent = 0;
+                self.out.clear();
+                self.nic.poll_transmit(later, &mut self.out);
+                match (self.out.is_empty(), self.nic.poll_timeout()) {
+                    (true, None) => break,
+                    (true, Some(next)) => later = later.max(next),
+                    (false, _) => {}
+                }
+                continue;
+            }
+            let transmit = self.out[self.sent];
+            self.sent += 1;
+            self.nic.complete(&transmit, Outcome::Dropped);
+            self.count_loss(&transmit, Loss::Stopped);
+            lost += u64::from(transmit.last);
+        }
+        self.free_completed();
+        lost
+    }
+
+    /// One pull goes where its destination address says. `None`: the uplink has no room.
+    fn send(&mut self, transmit: &Transmit, now: Nanos) -> Option<Outcome> {
+        let (from, buffer) = Buffer::from_address(transmit.addr);
+        // Taken out for the while, so that the frame can be read while other lanes' ports are written.
+        let Some(mut lane) = self.lanes.get_mut(from as usize).and_then(Option::take) else {
+            return Some(Outcome::Dropped);
+        };
+        let (frame, held) = lane.pool.frame(buffer);
+        let part = Part { offset: transmit.offset, payload: transmit.len - u32::from(held.offload.header) };
+        let parsed = parse(frame).ok();
+        let target = parsed.map(|parsed| parsed.dst_mac.0).unwrap_or_default();
+        let handed = self.hand(frame, &held, part, target, from);
+        if let Some(parsed) = parsed
+            && !matches!(handed, Handed::Wait)
+        {
+            self.note(transmit, &parsed, from, now);
+        }
+        let outcome = match handed {
+            Handed::Done => Some(Outcome::Sent),
+            Handed::Wait => None,
+            Handed::Lost(why) => {
+                lane.tally.lost(why);
+                Some(Outcome::Dropped)
+            }
+        };
+        self.lanes[from as usize] = Some(lane);
+        outcome
+    }
+
+    /// To the uplink, to the lane that owns the address, or to everybody.
+    fn hand(&mut self, frame: &[u8], held: &Held, part: Part, target: Mac, from: u32) -> Handed {
+        match self.macs.owner(target) {
+            Some(Owner::Lane(to)) if to != from => self.to_lane(frame, &held.offload, part, to),
+            _ => {
+                let handed = self.to_uplink(frame, &held.offload, part);
+                if is_group(target) && !matches!(handed, Handed::Wait) {
+                    for to in 0..self.lanes.len() {
+                        let to = u32::try_from(to).unwrap_or(u32::MAX);
+                        // Each receiver's own trouble with a broadcast is no loss of the sender's.
+                        let _ = self.to_lane(frame, &held.offload, part, to);
+                    }
+                }
+                handed
+            }
+        }
+    }
+
+    fn to_uplink(&mut self, frame: &[u8], offload: &Offload, part: Part) -> Handed {
+        let Some(port) = &mut self.uplink.port else { return Handed::Wait };
+        match emit(port, frame, offload, part, &mut self.scratch) {
+            Ok(Emitted::Sent) => Handed::Done,
+            Ok(Emitted::Full) | Err(Trouble::Down) => Handed::Wait,
+            Ok(Emitted::Refused) => Handed::Lost(Loss::PortRefused),
+            Ok(Emitted::Inconsistent) => Handed::Lost(Loss::Inconsistent),
+            Err(Trouble::Gone) => {
+                self.lose_uplink();
+                Handed::Wait
+            }
+        }
+    }
+
+    fn to_lane(&mut self, frame: &[u8], offload: &Offload, part: Part, to: u32) -> Handed {
+        let Some(lane) = self.lanes.get_mut(to as usize).and_then(Option::as_mut) else {
+            return Handed::Lost(Loss::ReceiverGone);
+        };
+        let Some(port) = &mut lane.port else { return Handed::Lost(Loss::ReceiverGone) };
+        let emitted = emit(port, frame, offload, part, &mut self.scratch);
+        lane.wrote = true;
+        match emitted {
+            Ok(Emitted::Sent) => Handed::Done,
+            Ok(Emitted::Full) => Handed::Lost(Loss::ReceiverFull),
+            Ok(Emitted::Refused) => Handed::Lost(Loss::PortRefused),
+            Ok(Emitted::Inconsistent) => Handed::Lost(Loss::Inconsistent),
+            Err(trouble) => {
+                let gone = lane.trouble(trouble);
+                self.note_lost(Some(to as usize), gone);
+                Handed::Lost(Loss::ReceiverGone)
+            }
+        }
+    }
+
+    /// What the uplink brings goes to the tenants whose addresses it bears.
+    pub(super) fn receive_uplink(&mut self, now: Nanos) -> bool {
+        let must_be_asked = self.uplink.port.as_ref().is_some_and(|port| port.fds().receive.is_none());
+        if !self.uplink.ready && !must_be_asked {
+            return false;
+        }
+        let mut landing = core::mem::take(&mut self.landing);
+        let mut received = 0;
+        while received < BATCH {
+            let Some(port) = &mut self.uplink.port else { break };
+            match port.receive(&mut landing) {
+                Ok(Some(frame)) => {
+                    received += 1;
+                    self.deliver(&landing[..frame.len], &frame, now);
+                }
+                Ok(None) | Err(Trouble::Down) => {
+                    self.uplink.ready = false;
+                    break;
+                }
+                Err(Trouble::Gone) => {
+                    self.lose_uplink();
+                    break;
+                }
+            }
+        }
+        self.landing = landing;
+        received > 0
+    }
+
+    fn deliver(&mut self, frame: &[u8], received: &plimsoll_ports::Received, now: Nanos) {
+        let (parsed, offload) = match check(frame, received) {
+            Ok(checked) => checked,
+            Err(why) => return why.count(&mut self.uplink.tally),
+        };
+        self.macs.learn(parsed.src_mac.0, Owner::Uplink, now);
+        let target = parsed.dst_mac.0;
+        let part = Part::whole(frame, &offload);
+        if is_group(target) {
+            for to in 0..self.lanes.len() {
+                let _ = self.to_lane(frame, &offload, part, u32::try_from(to).unwrap_or(u32::MAX));
+            }
+            return;
+        }
+        let handed = match self.macs.owner(target) {
+            Some(Owner::Lane(to)) => self.to_lane(frame, &offload, part, to),
+            _ => Handed::Lost(Loss::UnknownDestination),
+        };
+        if let Handed::Lost(why) = handed {
+            self.uplink.tally.lost(why);
+        }
+    }
+
+    /// Writes the departure down: in the log, and in its class's delays.
+    fn note(&mut self, transmit: &Transmit, parsed: &Parsed, lane: u32, now: Nanos) {
+        self.log.push(&Departure {
+            arrived: transmit.arrived,
+            head: transmit.head,
+            departed: now,
+            limited: transmit.limited,
+            limited_by: transmit.limited_by,
+            class: transmit.class,
+            generation: self.generation,
+            lane: u16::try_from(lane).unwrap_or(u16::MAX),
+            len: transmit.len,
+            addresses: parsed.addresses(),
+            ports: parsed.ports(),
+            protocol: parsed.protocol().unwrap_or(0),
+            dscp: parsed.ip.map_or(0, |ip| ip.dscp),
+            vlan: parsed.vlan,
+        });
+        if transmit.last {
+            let NodeId(class) = transmit.class;
+            self.delays[class as usize].saturating_record(now.since(transmit.arrived).as_u64());
+        }
+    }
+
+    fn count_loss(&mut self, transmit: &Transmit, why: Loss) {
+        let (from, _) = Buffer::from_address(transmit.addr);
+        if let Some(lane) = self.lanes.get_mut(from as usize).and_then(Option::as_mut) {
+            lane.tally.lost(why);
+        }
+    }
+
+    fn flush_uplink(&mut self) {
+        let Some(port) = &mut self.uplink.port else { return };
+        if port.flush() == Err(Trouble::Gone) {
+            self.lose_uplink();
+        }
+    }
+
+    /// Tells each port that was written to that this was all for now.
+    pub(super) fn flush_lanes(&mut self) {
+        for index in 0..self.lanes.len() {
+            let Some(lane) = &mut self.lanes[index] else { continue };
+            if !core::mem::take(&mut lane.wrote) {
+                continue;
+            }
+            let Some(port) = &mut lane.port else { continue };
+            if let Err(trouble) = port.flush() {
+                let gone = lane.trouble(trouble);
+                self.note_lost(Some(index), gone);
+            }
+        }
+    }
+
+    /// The uplink has disappeared: what is held waits until it is back.
+    pub(super) fn lose_uplink(&mut self) {
+        let Some(mut port) = self.uplink.port.take() else { return };
+        self.uplink.past = sum(&self.uplink.past, &port.counters());
+        self.uplink.ready = false;
+        self.uplink.tally.event(Event::PortLost);
+        self.note_lost(None, Some(port));
+    }
+}

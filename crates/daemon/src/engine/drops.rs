@@ -1,0 +1,152 @@
+//! Why frames were lost or held back: one counter for each reason, under the operator's name for it.
+//!
+//! Why: "drops: 17" helps nobody; the reason says what to change.
+//! From: the reasons that `wire`, `nic` and `ports` return, and the few that only the daemon knows.
+//! Not here: logging. Reasons are counted, never printed per frame.
+//! Invariant: each lost frame is counted once, for the tenant that sent it.
+
+use plimsoll_nic::Refusal;
+use plimsoll_wire::{FrameError, VnetError};
+
+/// Reasons that only the engine's loop knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// The port that it was going to refused it.
+    PortRefused,
+    /// The tenant's port that it was going to had no room.
+    ReceiverFull,
+    /// The port that it was going to is down or gone.
+    ReceiverGone,
+    /// Nobody is known to have its destination address.
+    UnknownDestination,
+    /// The daemon stopped before it could leave.
+    Stopped,
+    /// A frame's headers changed under the engine: our own fault.
+    Inconsistent,
+}
+
+/// What is worth counting though nothing was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The flow table had no room: the frame went to a queue shared by the overflow of its class.
+    FlowTableFull,
+    /// The port was not read because the tenant is at its cap of descriptors.
+    TenantAtCap,
+    /// The port was not read because the tenant's buffers are all in use.
+    BuffersInUse,
+    /// A frame's source address belongs to another port.
+    ForeignSource,
+    /// A port learned more addresses than it may.
+    TooManyAddresses,
+    /// The uplink had no room, and frames waited for it.
+    UplinkFull,
+    /// The port was lost.
+    PortLost,
+    /// The port was opened again.
+    PortBack,
+}
+
+impl Loss {
+    /// Every reason, in the order of the counters.
+    pub const ALL: [Self; 6] = [
+        Self::PortRefused,
+        Self::ReceiverFull,
+        Self::ReceiverGone,
+        Self::UnknownDestination,
+        Self::Stopped,
+        Self::Inconsistent,
+    ];
+
+    /// The reason as operators see it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::PortRefused => "port_refused",
+            Self::ReceiverFull => "receiver_full",
+            Self::ReceiverGone => "receiver_gone",
+            Self::UnknownDestination => "unknown_destination",
+            Self::Stopped => "stopped",
+            Self::Inconsistent => "inconsistent",
+        }
+    }
+}
+
+impl Event {
+    /// Every event, in the order of the counters.
+    pub const ALL: [Self; 8] = [
+        Self::FlowTableFull,
+        Self::TenantAtCap,
+        Self::BuffersInUse,
+        Self::ForeignSource,
+        Self::TooManyAddresses,
+        Self::UplinkFull,
+        Self::PortLost,
+        Self::PortBack,
+    ];
+
+    /// The event as operators see it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::FlowTableFull => "flow_table_full",
+            Self::TenantAtCap => "tenant_at_cap",
+            Self::BuffersInUse => "buffers_in_use",
+            Self::ForeignSource => "foreign_source",
+            Self::TooManyAddresses => "too_many_addresses",
+            Self::UplinkFull => "uplink_full",
+            Self::PortLost => "port_lost",
+            Self::PortBack => "port_back",
+        }
+    }
+}
+
+/// One port's losses and events.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    frame: [u64; FrameError::COUNT],
+    vnet: [u64; VnetError::COUNT],
+    refused: [u64; Refusal::COUNT],
+    lost: [u64; Loss::ALL.len()],
+    events: [u64; Event::ALL.len()],
+}
+
+impl Tally {
+    /// A frame that does not parse.
+    pub fn bad_frame(&mut self, why: FrameError) {
+        self.frame[why.index()] += 1;
+    }
+
+    /// A frame whose offload fields make no sense.
+    pub fn bad_offload(&mut self, why: VnetError) {
+        self.vnet[why.index()] += 1;
+    }
+
+    /// A frame that the engine did not take.
+    pub fn refused(&mut self, why: Refusal) {
+        self.refused[why as usize] += 1;
+    }
+
+    /// A frame lost for a reason of the loop's own.
+    pub fn lost(&mut self, why: Loss) {
+        self.lost[why as usize] += 1;
+    }
+
+    /// Something worth counting.
+    pub fn event(&mut self, what: Event) {
+        self.events[what as usize] += 1;
+    }
+
+    /// Losses that occurred, by name.
+    pub fn losses(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let frame = FrameError::ALL.iter().map(|why| why.name()).zip(self.frame);
+        let vnet = VnetError::ALL.iter().map(|why| why.name()).zip(self.vnet);
+        let refused = Refusal::ALL.map(Refusal::name).into_iter().zip(self.refused);
+        let lost = Loss::ALL.map(Loss::name).into_iter().zip(self.lost);
+        frame.chain(vnet).chain(refused).chain(lost).filter(|&(_, count)| count > 0)
+    }
+
+    /// Events that occurred, by name.
+    pub fn events(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Event::ALL.map(Event::name).into_iter().zip(self.events).filter(|&(_, count)| count > 0)
+    }
+}

@@ -1,0 +1,224 @@
+//! The flow table of one tenant: which flow queue a packet's 5-tuple has.
+//!
+//! Why: one queue for each flow keeps order inside a flow and nothing else; the table must not grow with what a
+//! tenant sends, nor let one tenant take another's places.
+//! From: MIMIC §IV-B's hash buckets (one hash, a few slots), with expiry in place of eviction.
+//! Not here: what a flow queue does (`nic`), and what overflows (`engine`: one shared queue for each placement).
+//! Invariant: at most `cap` flows; a lookup reads one bucket; a flow that holds packets is never replaced.
+
+use core::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
+use plimsoll_nic::QueueId;
+use plimsoll_policy::Fields;
+use plimsoll_units::{Nanos, Span};
+use plimsoll_wire::FlowKey;
+
+/// A flow that has been silent for so long and holds nothing may be replaced.
+pub const IDLE: Span = Span::secs(15);
+
+/// Slots that one hash may fill.
+const BUCKET: usize = 8;
+
+/// One flow and its queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Flow {
+    /// What identifies it: addresses, ports, protocol, DSCP and VLAN.
+    pub key: FlowKey,
+    /// The same as classification sees it, for a later policy.
+    pub fields: Fields,
+    /// Its flow queue.
+    pub queue: QueueId,
+    /// When it last sent.
+    pub seen: Nanos,
+}
+
+/// Where a flow lies in its tenant's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot(u32);
+
+/// The answer to a lookup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// The flow is known.
+    Known(Slot),
+    /// It is new, and there is a free slot for it.
+    Free(Slot),
+    /// It is new, and may take the slot of this idle flow once that one's queue is closed.
+    Idle(Slot),
+    /// It is new, and its bucket (or the tenant's share) is full of flows that are alive.
+    Full,
+}
+
+/// The flows of one tenant.
+#[derive(Debug)]
+pub struct FlowTable {
+    slots: Vec<Option<Flow>>,
+    hasher: RandomState,
+    used: u32,
+    cap: u32,
+    hand: usize,
+}
+
+impl FlowTable {
+    /// A table for at most `cap` flows, with twice as many slots so that full buckets are rare.
+    #[must_use]
+    pub fn new(cap: u32) -> Self {
+        let slots = (cap as usize * 2).next_power_of_two().max(BUCKET);
+        Self { slots: vec![None; slots], hasher: RandomState::default(), used: 0, cap, hand: 0 }
+    }
+
+    /// Where the flow with this key is or may go. `holds` says whether a queue still holds packets.
+    pub fn lookup(&self, key: &FlowKey, now: Nanos, holds: impl Fn(QueueId) -> bool) -> Lookup {
+        let first = self.bucket(key);
+        let mut place = Lookup::Full;
+        for index in first..first + BUCKET {
+            let slot = Slot(u32::try_from(index).unwrap_or(u32::MAX));
+            match &self.slots[index] {
+                Some(flow) if flow.key == *key => return Lookup::Known(slot),
+                None if self.used < self.cap => place = Lookup::Free(slot),
+                Some(flow) if place == Lookup::Full && now - flow.seen > IDLE && !holds(flow.queue) => {
+                    place = Lookup::Idle(slot);
+                }
+                _ => {}
+            }
+        }
+        place
+    }
+
+    /// The flow in a slot. Panics on an empty one: slots come from [`FlowTable::lookup`].
+    pub fn flow_mut(&mut self, slot: Slot) -> &mut Flow {
+        self.slots[slot.0 as usize].as_mut().expect("a slot that lookup called known")
+    }
+
+    /// Puts a flow in a free slot.
+    pub fn insert(&mut self, slot: Slot, flow: Flow) {
+        let before = self.slots[slot.0 as usize].replace(flow);
+        assert!(before.is_none(), "a flow's slot is not taken from it");
+        self.used += 1;
+    }
+
+    /// Forgets the flow in a slot and answers it.
+    pub fn remove(&mut self, slot: Slot) -> Option<Flow> {
+        let flow = self.slots[slot.0 as usize].take();
+        self.used -= u32::from(flow.is_some());
+        flow
+    }
+
+    /// Looks at the next `steps` slots in turn and answers the first flow that is idle and holds nothing, removed.
+    pub fn expire(&mut self, steps: usize, now: Nanos, holds: impl Fn(QueueId) -> bool) -> Option<Flow> {
+        for _ in 0..steps.min(self.slots.len()) {
+            self.hand = (self.hand + 1) % self.slots.len();
+            let idle = self.slots[self.hand]
+                .is_some_and(|flow| now.since(flow.seen) > IDLE && !holds(flow.queue));
+            if idle {
+                return self.remove(Slot(u32::try_from(self.hand).unwrap_or(u32::MAX)));
+            }
+        }
+        None
+    }
+
+    /// Every flow, with its slot.
+    pub fn iter(&self) -> impl Iterator<Item = (Slot, &Flow)> {
+        (0_u32..).zip(&self.slots).filter_map(|(index, flow)| Some((Slot(index), flow.as_ref()?)))
+    }
+
+    /// Every flow, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Flow> {
+        self.slots.iter_mut().flatten()
+    }
+
+    /// Flows in the table.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.used
+    }
+
+    /// Whether no flow is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// Flows it may hold.
+    #[must_use]
+    pub fn cap(&self) -> u32 {
+        self.cap
+    }
+
+    fn bucket(&self, key: &FlowKey) -> usize {
+        let hash = self.hasher.hash_one(key);
+        let buckets = self.slots.len() / BUCKET;
+        (hash % buckets as u64) as usize * BUCKET
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A UDP flow over IPv4 from `port`.
+    fn flow(port: u16, queue: u32, seen: Nanos) -> Flow {
+        let mut frame = [0_u8; 60];
+        frame[12..14].copy_from_slice(&[8, 0]);
+        frame[14] = 0x45;
+        frame[17] = 46;
+        frame[23] = 17;
+        frame[34..36].copy_from_slice(&port.to_be_bytes());
+        frame[39] = 26;
+        let parsed = plimsoll_wire::parse(&frame).expect("a whole UDP datagram");
+        Flow { key: FlowKey::of(&parsed), fields: Fields::default(), queue: QueueId(queue), seen }
+    }
+
+    fn put(table: &mut FlowTable, flow: Flow) -> Lookup {
+        let answer = table.lookup(&flow.key, flow.seen, |_| false);
+        match answer {
+            Lookup::Free(slot) => table.insert(slot, flow),
+            Lookup::Idle(slot) => {
+                table.remove(slot);
+                table.insert(slot, flow);
+            }
+            Lookup::Known(_) | Lookup::Full => {}
+        }
+        answer
+    }
+
+    #[test]
+    fn never_more_flows_than_its_cap() {
+        let mut table = FlowTable::new(4);
+        for port in 0..100 {
+            put(&mut table, flow(port, port.into(), Nanos::ZERO));
+        }
+        assert_eq!(table.len(), 4);
+        let newcomer = flow(1_000, 9, Nanos::ZERO);
+        assert_eq!(table.lookup(&newcomer.key, Nanos::ZERO, |_| false), Lookup::Full);
+    }
+
+    #[test]
+    fn an_idle_flow_makes_room_but_not_while_it_holds_packets() {
+        let mut table = FlowTable::new(1);
+        put(&mut table, flow(1, 1, Nanos::ZERO));
+        let later = Nanos::ZERO + IDLE + Span::ns(1);
+        let other = flow(2, 2, later);
+        let answer = table.lookup(&other.key, later, |_| true);
+        assert_eq!(answer, Lookup::Full, "its queue holds packets");
+        assert!(table.expire(64, later, |_| true).is_none());
+        assert_eq!(table.expire(64, later, |_| false).map(|flow| flow.queue), Some(QueueId(1)));
+        assert!(matches!(put(&mut table, other), Lookup::Free(_)));
+    }
+
+    #[test]
+    fn a_known_flow_is_found_again() {
+        let mut table = FlowTable::new(1_000);
+        for port in 0..500 {
+            put(&mut table, flow(port, port.into(), Nanos::ZERO));
+        }
+        for port in 0..500 {
+            let flow = flow(port, 0, Nanos::ZERO);
+            let Lookup::Known(slot) = table.lookup(&flow.key, Nanos::ZERO, |_| true) else {
+                panic!("flow {port} was lost")
+            };
+            assert_eq!(table.flow_mut(slot).queue, QueueId(port.into()));
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! A reload, as the engine's thread sees it: between two batches, all at once.
+//!
+//! Why: changing a policy must lose no packet and reorder none.
+//! From: `nic`'s install, and lanes that outlive their tenant until they are empty.
+//! Not here: reading and checking the file, opening ports (`control`).
+//! Invariant: what is queued stays queued, in its order; counters go on under the same names.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use plimsoll_nic::{ClassCounters, LimitCounters};
+use plimsoll_policy::{LimitId, NodeId, Program, TenantId};
+use plimsoll_ports::Port;
+use plimsoll_units::Nanos;
+
+use super::drops::Event;
+use super::lane::Lane;
+use super::{Engine, new_delays};
+use super::forward::Owner;
+
+/// A policy to put in force, with the ports that it brings.
+#[derive(Debug)]
+pub struct Change {
+    /// The new policy.
+    pub program: Arc<Program>,
+    /// Tenants whose port is new, with everything allocated.
+    pub added: Vec<Box<Lane>>,
+    /// Names of tenants whose port changes: what is here replaces what was.
+    pub moved: Vec<(String, Port)>,
+}
+
+/// What the change left over, to be freed outside the engine's thread.
+#[derive(Debug, Default)]
+pub struct Installed {
+    /// Ports that are no longer used.
+    pub closed: Vec<Port>,
+    /// Flow queues that were re-classified.
+    pub flows: usize,
+    /// Descriptors that went on waiting.
+    pub kept: u32,
+}
+
+/// Counters from before the last reload, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Carried {
+    pub(crate) classes: HashMap<String, ClassCounters>,
+    pub(crate) limits: HashMap<String, LimitCounters>,
+}
+
+impl Engine {
+    /// Puts the change in force.
+    pub fn install(&mut self, change: Change, now: Nanos) -> Installed {
+        let mut installed = Installed { kept: self.held(), ..Installed::default() };
+        self.carry_counters(&change.program);
+        self.move_lanes(change.added, change.moved, &change.program, &mut installed);
+        self.close_empty_queues();
+        installed.flows = self.reclassify(&change.program, now);
+        self.program = change.program;
+        self.generation = self.generation.wrapping_add(1);
+        installed
+    }
+
+    /// A port that had disappeared is there again.
+    pub fn attach(&mut self, lane: Option<u32>, port: Port) -> Option<Port> {
+        match lane {
+            None if self.uplink.port.is_none() => {
+                self.uplink.port = Some(port);
+                self.uplink.ready = true;
+                self.uplink.tally.event(Event::PortBack);
+                None
+            }
+            Some(lane) => match self.lanes.get_mut(lane as usize).and_then(Option::as_mut) {
+                Some(lane) if lane.port.is_none() && lane.tenant.is_some() => {
+                    lane.attach(port);
+                    lane.tally.event(Event::PortBack);
+                    None
+                }
+                _ => Some(port),
+            },
+            None => Some(port),
+        }
+    }
+
+    /// The lane of a tenant in force.
+    #[must_use]
+    pub fn lane_of(&self, name: &str) -> Option<u32> {
+        let found = self.lanes.iter().position(|lane| {
+            lane.as_ref().is_some_and(|lane| lane.name == name && lane.tenant.is_some())
+        });
+        found.and_then(|index| u32::try_from(index).ok())
+    }
+
+    /// The engine's counters begin anew with a policy; what was counted so far stays under the name of its node.
+    fn carry_counters(&mut self, next: &Program) {
+        for (id, node) in (0..).map(NodeId).zip(&self.program.nodes) {
+            let counted = self.nic.class_counters(id);
+            add_class(self.carried.classes.entry(node.name.clone()).or_default(), &counted);
+        }
+        for (id, limit) in (0..).map(LimitId).zip(&self.program.limits) {
+            let counted = self.nic.limit_counters(id);
+            let carried = self.carried.limits.entry(limit.name.clone()).or_default();
+            carried.packets += counted.packets;
+            carried.bytes += counted.bytes;
+            carried.parked += counted.parked;
+            carried.released += counted.released;
+        }
+        let names: HashMap<&str, usize> = self.program.nodes.iter().map(|node| node.name.as_str()).zip(0..).collect();
+        let mut old = core::mem::take(&mut self.delays);
+        self.delays = (next.nodes.iter())
+            .map(|node| match names.get(node.name.as_str()) {
+                Some(&index) => core::mem::replace(&mut old[index], new_delays()),
+                None => new_delays(),
+            })
+            .collect();
+    }
+
+    /// Lanes follow their tenants' names. A tenant that is gone keeps its lane, without a port, until it is empty.
+    fn move_lanes(
+        &mut self,
+        added: Vec<Box<Lane>>,
+        moved: Vec<(String, Port)>,
+        next: &Program,
+        installed: &mut Installed,
+    ) {
+        let tenant = |name: &str| {
+            let index = next.tenants.iter().position(|tenant| tenant.name == name)?;
+            u32::try_from(index).ok().map(TenantId)
+        };
+        for (index, place) in self.lanes.iter_mut().enumerate() {
+            let Some(lane) = place else { continue };
+            lane.tenant = lane.tenant.and_then(|_| tenant(&lane.name));
+            if lane.tenant.is_none() {
+                installed.closed.extend(lane.detach());
+                self.macs.forget(Owner::Lane(u32::try_from(index).unwrap_or(u32::MAX)));
+                if lane.pool.in_use() == 0 {
+                    *place = None;
+                }
+            }
+        }
+        for (name, port) in moved {
+            let lane = self.lanes.iter_mut().flatten().find(|lane| lane.name == name && lane.tenant.is_some());
+            if let Some(lane) = lane {
+                installed.closed.extend(lane.detach());
+                lane.attach(port);
+            }
+        }
+        for lane in added {
+            match self.lanes.iter_mut().find(|place| place.is_none()) {
+                Some(place) => *place = Some(lane),
+                None => self.lanes.push(Some(lane)),
+            }
+        }
+    }
+
+    /// Idle flows are found again by their next packet; only those that hold packets need a new place now.
+    fn close_empty_queues(&mut self) {
+        let (nic, queues) = (&mut self.nic, &self.queues);
+        for lane in self.lanes.iter_mut().flatten() {
+            let empty: Vec<_> = (lane.flows.iter())
+                .filter(|(_, flow)| queues[flow.queue.0 as usize] == 0)
+                .map(|(slot, _)| slot)
+                .collect();
+            for flow in empty.into_iter().filter_map(|slot| lane.flows.remove(slot)) {
+                nic.close_queue(flow.queue);
+            }
+            lane.overflow.retain(|_, shared| !nic.close_queue(shared.queue));
+        }
+    }
+
+    /// Hands the policy to the engine, with the new place of each flow queue that holds packets.
+    fn reclassify(&mut self, next: &Arc<Program>, now: Nanos) -> usize {
+        let mut places = HashMap::new();
+        for lane in self.lanes.iter_mut().flatten() {
+            for flow in lane.flows.iter_mut() {
+                flow.fields.tenant = lane.tenant;
+                places.insert(flow.queue, next.classify(&flow.fields));
+            }
+            let shared: Vec<_> = lane.overflow.drain().map(|(_, shared)| shared).collect();
+            for mut shared in shared {
+                shared.fields.tenant = lane.tenant;
+                let placement = next.classify(&shared.fields);
+                places.insert(shared.queue, placement.clone());
+                lane.overflow.entry(placement).or_insert(shared);
+            }
+        }
+        let unknown = next.place(next.default_class, &plimsoll_policy::Fields::default());
+        self.nic.install(
+            next,
+            &mut |queue| places.remove(&queue).unwrap_or_else(|| unknown.clone()),
+            now,
+        );
+        self.nic_flows()
+    }
+
+    fn nic_flows(&self) -> usize {
+        self.lanes.iter().flatten().map(|lane| lane.flows.len() as usize).sum()
+    }
+}
+
+/// Adds what was counted, but not what waits.
+pub(crate) fn add_class(to: &mut ClassCounters, counted: &ClassCounters) {
+    to.packets += counted.packets;
+    to.bytes += counted.bytes;
+    for (to, counted) in to.refused.iter_mut().zip(counted.refused) {
+        *to += counted;
+    }
+}

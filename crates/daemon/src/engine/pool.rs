@@ -1,0 +1,186 @@
+//! Frame buffers of one tenant: a fixed number of small and of large ones.
+//!
+//! Why: a tenant that fills its buffers waits at its own port, and nobody else notices.
+//! From: `docs/architecture.md`, "memory is fixed by configuration".
+//! Not here: which frames wait (`nic`), and when a port is read (`engine`).
+//! Invariant: a buffer has one holder; taking and giving back allocate nothing.
+
+use plimsoll_wire::Offload;
+
+/// Holds a frame of at most one ordinary MTU, VLAN tags included.
+pub const SMALL: usize = 2_048;
+
+/// Holds the largest frame that segmentation offload hands over: 64 KiB of payload and its headers.
+pub const LARGE: usize = 68 * 1_024;
+
+/// Which buffer of a pool; the top bit says that it is a large one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer(u32);
+
+/// What is known of the frame in a buffer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Held {
+    /// Bytes of the frame.
+    pub len: u32,
+    /// What is still to be done to it.
+    pub offload: Offload,
+}
+
+/// The buffers of one tenant.
+#[derive(Debug)]
+pub struct Pool {
+    small: Slab,
+    large: Slab,
+}
+
+#[derive(Debug)]
+struct Slab {
+    bytes: Vec<u8>,
+    size: usize,
+    free: Vec<u32>,
+    held: Vec<Held>,
+}
+
+const LARGE_BIT: u32 = 1 << 31;
+
+impl Buffer {
+    /// The buffer and its lane as a descriptor's opaque address.
+    #[must_use]
+    pub fn address(self, lane: u32) -> u64 {
+        u64::from(lane) << 32 | u64::from(self.0)
+    }
+
+    /// Lane and buffer behind a descriptor's address.
+    #[must_use]
+    pub fn from_address(address: u64) -> (u32, Self) {
+        let [lane, buffer] = [address >> 32, address & u64::from(u32::MAX)];
+        (u32::try_from(lane).unwrap_or(u32::MAX), Self(u32::try_from(buffer).unwrap_or(u32::MAX)))
+    }
+}
+
+impl Pool {
+    /// A pool with so many buffers of each size; memory is touched only when a buffer is first used.
+    #[must_use]
+    pub fn new(small: u32, large: u32) -> Self {
+        Self { small: Slab::new(small, SMALL), large: Slab::new(large, LARGE) }
+    }
+
+    /// A pool for a tenant that may have `descriptors` in the engine: a small buffer for each, and large ones for a
+    /// sixteenth of them (at least 64, at most 1,024).
+    #[must_use]
+    pub fn for_descriptors(descriptors: u32) -> Self {
+        Self::new(descriptors.clamp(64, 65_536), (descriptors / 16).clamp(64, 1_024))
+    }
+
+    /// A large buffer to receive into, if one is free.
+    pub fn take_large(&mut self) -> Option<Buffer> {
+        self.large.free.pop().map(|index| Buffer(index | LARGE_BIT))
+    }
+
+    /// Moves the `len` bytes of a large buffer to a small one when they fit and one is free. Answers where they are
+    /// now; the other buffer is free again.
+    pub fn settle(&mut self, buffer: Buffer, len: usize) -> Buffer {
+        if len > SMALL || buffer.0 & LARGE_BIT == 0 {
+            return buffer;
+        }
+        let Some(index) = self.small.free.pop() else { return buffer };
+        let from = &self.large.slot(buffer.0 & !LARGE_BIT)[..len];
+        self.small.slot_mut(index)[..len].copy_from_slice(from);
+        self.give(buffer);
+        Buffer(index)
+    }
+
+    /// The bytes of a buffer.
+    #[must_use]
+    pub fn bytes(&self, buffer: Buffer) -> &[u8] {
+        match buffer.0 & LARGE_BIT {
+            0 => self.small.slot(buffer.0),
+            _ => self.large.slot(buffer.0 & !LARGE_BIT),
+        }
+    }
+
+    /// The bytes of a buffer, to write.
+    pub fn bytes_mut(&mut self, buffer: Buffer) -> &mut [u8] {
+        match buffer.0 & LARGE_BIT {
+            0 => self.small.slot_mut(buffer.0),
+            _ => self.large.slot_mut(buffer.0 & !LARGE_BIT),
+        }
+    }
+
+    /// Notes what the buffer holds.
+    pub fn set_held(&mut self, buffer: Buffer, held: Held) {
+        match buffer.0 & LARGE_BIT {
+            0 => self.small.held[buffer.0 as usize] = held,
+            _ => self.large.held[(buffer.0 & !LARGE_BIT) as usize] = held,
+        }
+    }
+
+    /// The frame in a buffer, and what is known of it.
+    #[must_use]
+    pub fn frame(&self, buffer: Buffer) -> (&[u8], Held) {
+        let slab = if buffer.0 & LARGE_BIT == 0 { &self.small } else { &self.large };
+        let index = buffer.0 & !LARGE_BIT;
+        let held = slab.held[index as usize];
+        (&slab.slot(index)[..held.len as usize], held)
+    }
+
+    /// Frees a buffer.
+    pub fn give(&mut self, buffer: Buffer) {
+        match buffer.0 & LARGE_BIT {
+            0 => self.small.free.push(buffer.0),
+            _ => self.large.free.push(buffer.0 & !LARGE_BIT),
+        }
+    }
+
+    /// Buffers in use.
+    #[must_use]
+    pub fn in_use(&self) -> usize {
+        self.small.in_use() + self.large.in_use()
+    }
+}
+
+impl Slab {
+    fn new(count: u32, size: usize) -> Self {
+        Self { bytes: vec![0; count as usize * size], size, free: (0..count).rev().collect(), held: vec![Held::default(); count as usize] }
+    }
+
+    fn slot(&self, index: u32) -> &[u8] {
+        &self.bytes[index as usize * self.size..][..self.size]
+    }
+
+    fn slot_mut(&mut self, index: u32) -> &mut [u8] {
+        &mut self.bytes[index as usize * self.size..][..self.size]
+    }
+
+    fn in_use(&self) -> usize {
+        self.bytes.len() / self.size - self.free.len()
+    }
+}
+
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_frame_settles_in_a_small_buffer() {
+        let mut pool = Pool::new(1, 1);
+        let buffer = pool.take_large().expect("one large buffer");
+        assert_eq!(pool.take_large(), None);
+        pool.bytes_mut(buffer)[..3].copy_from_slice(b"abc");
+        let small = pool.settle(buffer, 3);
+        assert_eq!((&pool.bytes(small)[..3], pool.in_use()), (&b"abc"[..], 1));
+        let again = pool.take_large().expect("the large one came back");
+        assert_eq!(pool.settle(again, 3), again, "no small buffer is left: it stays where it is");
+        pool.give(small);
+        pool.give(again);
+        assert_eq!(pool.in_use(), 0);
+    }
+
+    #[test]
+    fn addresses_round_trip() {
+        let mut pool = Pool::new(1, 3);
+        let buffer = pool.take_large().expect("free");
+        assert_eq!(Buffer::from_address(buffer.address(7)), (7, buffer));
+    }
+}

@@ -1,0 +1,143 @@
+//! What the engine has counted, copied out between two batches.
+//!
+//! Why: whoever shows counters must not hold up whoever counts.
+//! From: one copy on request; names are put to it elsewhere (`stats`).
+//! Not here: JSON, Prometheus, terminals.
+//! Invariant: taking one costs time in proportion to classes, limits and ports, never to packets.
+
+use std::sync::Arc;
+
+use hdrhistogram::Histogram;
+use plimsoll_nic::{ClassCounters, EngineStats, LimitCounters, PcieWrites};
+use plimsoll_policy::{LimitId, NodeId, Program, TenantId};
+use plimsoll_ports::Counters;
+use plimsoll_units::Nanos;
+
+use super::Engine;
+use super::drops::Tally;
+use super::install::add_class;
+use super::lane::{Lane, sum};
+
+/// All counters at one moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// When it was taken.
+    pub at: Nanos,
+    /// The policy in force.
+    pub program: Arc<Program>,
+    /// How many reloads there have been, modulo 65,536.
+    pub generation: u16,
+    /// By [`NodeId`]; inner nodes count nothing themselves.
+    pub nodes: Vec<NodeNow>,
+    /// By [`LimitId`].
+    pub limits: Vec<LimitCounters>,
+    /// Tenants' ports.
+    pub lanes: Vec<PortNow>,
+    /// The uplink.
+    pub uplink: PortNow,
+    /// The NIC engine's own.
+    pub engine: EngineStats,
+    /// What doorbells would have cost on a bus.
+    pub writes: PcieWrites,
+    /// Rounds of the loop.
+    pub turns: u64,
+    /// Departures noted.
+    pub departures: u64,
+}
+
+/// One node's counters.
+#[derive(Clone, Debug)]
+pub struct NodeNow {
+    /// Frames and bytes.
+    pub counters: ClassCounters,
+    /// Nanoseconds from doorbell to port.
+    pub delays: Histogram<u64>,
+}
+
+/// One port's counters.
+#[derive(Clone, Debug)]
+pub struct PortNow {
+    /// The tenant's name; `uplink` for the uplink.
+    pub name: String,
+    /// Which lane it has.
+    pub lane: Option<u32>,
+    /// The tenant in the policy; none for the uplink, and for one that a reload has removed.
+    pub tenant: Option<TenantId>,
+    /// What the port calls itself; none while it is lost.
+    pub port: Option<String>,
+    /// What it carried.
+    pub counters: Counters,
+    /// What was lost, and what else happened.
+    pub tally: Tally,
+    /// Flows that have a queue of their own.
+    pub flows: u32,
+    /// Buffers that hold a frame.
+    pub buffers: u32,
+    /// Descriptors in the engine.
+    pub held: u32,
+}
+
+impl Engine {
+    /// Copies all counters.
+    pub fn snapshot(&mut self, now: Nanos) -> Snapshot {
+        let nodes = (0..).map(NodeId).zip(&self.program.nodes).zip(&self.delays);
+        let nodes = nodes.map(|((id, node), delays)| {
+            let mut counters = self.nic.class_counters(id);
+            if let Some(carried) = self.carried.classes.get(&node.name) {
+                add_class(&mut counters, carried);
+            }
+            NodeNow { counters, delays: delays.clone() }
+        });
+        let limits = (0..).map(LimitId).zip(&self.program.limits).map(|(id, limit)| {
+            let mut counters = self.nic.limit_counters(id);
+            if let Some(carried) = self.carried.limits.get(&limit.name) {
+                counters.packets += carried.packets;
+                counters.bytes += carried.bytes;
+                counters.parked += carried.parked;
+                counters.released += carried.released;
+            }
+            counters
+        });
+        let (nodes, limits) = (nodes.collect(), limits.collect());
+        let nic = &self.nic;
+        let held = |lane: &Lane| lane.tenant.map_or(0, |tenant| nic.tenant_counters(tenant).held);
+        let lanes = (0..).zip(&mut self.lanes);
+        let lanes = lanes.filter_map(|(index, lane)| lane.as_mut().map(|lane| (index, lane))).map(|(index, lane)| PortNow {
+            name: lane.name.clone(),
+            lane: Some(index),
+            tenant: lane.tenant,
+            port: lane.port.as_ref().map(plimsoll_ports::Port::name),
+            counters: lane.counters(),
+            tally: lane.tally.clone(),
+            flows: lane.flows.len(),
+            buffers: u32::try_from(lane.pool.in_use()).unwrap_or(u32::MAX),
+            held: held(lane),
+        });
+        Snapshot {
+            at: now,
+            program: Arc::clone(&self.program),
+            generation: self.generation,
+            nodes,
+            limits,
+            lanes: lanes.collect(),
+            uplink: PortNow {
+                name: "uplink".to_owned(),
+                lane: None,
+                tenant: None,
+                port: self.uplink.port.as_ref().map(plimsoll_ports::Port::name),
+                counters: match &mut self.uplink.port {
+                    Some(port) => sum(&self.uplink.past, &port.counters()),
+                    None => self.uplink.past,
+                },
+                tally: self.uplink.tally.clone(),
+                flows: 0,
+                buffers: 0,
+                held: 0,
+            },
+            engine: self.nic.stats(),
+            writes: self.doorbells.writes(),
+            turns: self.turns,
+            departures: self.log.written(),
+        }
+    }
+}

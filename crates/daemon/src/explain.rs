@@ -1,0 +1,334 @@
+//! Where a packet's time went, and who was served meanwhile.
+//!
+//! Why: "it is slow" has three causes here: its own flow's queue, a limit, or somebody else's turn; each has its own
+//! remedy.
+//! From: the departure log. A packet's wait is cut in three: behind its own flow (arrival to head of its queue), behind
+//! limits (what the engine says it was parked), and the rest, in the tree. Of the rest, each departure in that time took
+//! its wire time, at the node where its way to the root and the packet's meet.
+//! Not here: the log (`departures`).
+//! Invariant: the parts of a packet's delay add up to it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use plimsoll_nic::NodeRank;
+use plimsoll_policy::{LimitId, NodeId, Placement, Program};
+use plimsoll_units::{Bytes, Nanos};
+use serde::{Deserialize, Serialize};
+
+use crate::departures::Departure;
+use crate::engine::Snapshot;
+use crate::filter::Filter;
+
+/// Packets looked at, the last ones that matched.
+const SAMPLES: usize = 1_000;
+
+/// Other departures looked at in one packet's wait, the last ones: bounds the work for a packet that waited long.
+const WINDOW: usize = 2_000;
+
+/// The answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// Path of the class that such a packet gets now.
+    pub class: String,
+    /// From the class to the root: where a packet would stand now at each node.
+    pub ranks: Vec<RankNow>,
+    /// Names of the limits that hold such a packet, with their rates in bits per second.
+    pub limits: Vec<(String, u64)>,
+    /// Packets in the log that matched, and were looked at.
+    pub matched: usize,
+    /// Departures in the log under the policy in force.
+    pub logged: usize,
+    /// Where their time went; none when nothing matched.
+    pub time: Option<TimeSpent>,
+}
+
+/// Where a packet would stand at one node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RankNow {
+    /// Path of the node that orders.
+    pub node: String,
+    /// How it orders: `priority`, `wfq`, ...
+    pub kind: String,
+    /// Path of its child on the way to the class.
+    pub child: String,
+    /// Lower is sooner; what it counts depends on the node.
+    pub rank: u64,
+}
+
+/// Means over the packets looked at, in microseconds; the parts add up to the total.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TimeSpent {
+    /// From doorbell to port.
+    pub total: f64,
+    /// The longest total.
+    pub longest: f64,
+    /// Behind earlier packets of the same flow.
+    pub own_flow: f64,
+    /// Parked, by limit.
+    pub limits: Vec<LimitTime>,
+    /// In the tree, by node, root first.
+    pub nodes: Vec<NodeTime>,
+    /// While nobody else departed: its own time on the wire, pacing, and the engine's own.
+    pub rest: f64,
+}
+
+/// Time at one limit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LimitTime {
+    /// The limit's name.
+    pub limit: String,
+    /// Mean over all packets looked at.
+    pub time: f64,
+    /// Packets that it held longest.
+    pub packets: usize,
+    /// Who sent under the limit meanwhile.
+    pub served: Vec<Served>,
+}
+
+/// Time at one node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeTime {
+    /// Path of the node.
+    pub node: String,
+    /// Mean over all packets looked at.
+    pub time: f64,
+    /// Who was served meanwhile.
+    pub served: Vec<Served>,
+}
+
+/// Who was served while others waited.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Served {
+    /// Path of the class.
+    pub class: String,
+    /// Name of the tenant.
+    pub tenant: String,
+    /// Frames, or parts of them, while the packets looked at waited; one that two of them waited for counts twice.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Explains what `filter` matches, from the log and one snapshot. `ranks` asks the engine about a class.
+#[must_use]
+pub fn explain(snapshot: &Snapshot, log: &[Departure], filter: &Filter, ranks: &[NodeRank]) -> Explanation {
+    let program = &*snapshot.program;
+    let placement = placement(snapshot, filter);
+    let world = World::new(snapshot, log);
+    let matching: Vec<usize> =
+        (0..world.log.len()).rev().filter(|&index| world.matches(index, filter)).take(SAMPLES).collect();
+    Explanation {
+        class: program.node(placement.class).name.clone(),
+        ranks: ranks.iter().map(|rank| rank_now(program, rank)).collect(),
+        limits: named_limits(program, &placement),
+        matched: matching.len(),
+        logged: world.log.len(),
+        time: (!matching.is_empty()).then(|| world.time_spent(&matching)),
+    }
+}
+
+/// The class and limits that a packet as the filter describes it gets.
+#[must_use]
+pub fn placement(snapshot: &Snapshot, filter: &Filter) -> Placement {
+    let program = &snapshot.program;
+    let named = filter.class.as_ref().and_then(|class| find_class(program, class));
+    let tenant = filter.tenant.as_ref().and_then(|name| {
+        let lane = snapshot.lanes.iter().find(|lane| lane.name == *name);
+        lane.and_then(|lane| lane.tenant)
+    });
+    let fields = filter.fields(tenant);
+    match named {
+        Some(class) => program.place(class, &fields),
+        None => program.classify(&fields),
+    }
+}
+
+/// A class by its path, or by the end of it.
+fn find_class(program: &Program, name: &str) -> Option<NodeId> {
+    let ends = |path: &str| path == name || path.ends_with(&format!("/{name}"));
+    (0..).map(NodeId).zip(&program.nodes).find(|(_, node)| ends(&node.name)).map(|(id, _)| id)
+}
+
+fn rank_now(program: &Program, rank: &NodeRank) -> RankNow {
+    RankNow {
+        node: program.node(rank.node).name.clone(),
+        kind: crate::stats::kind_name(program.node(rank.node).kind).to_owned(),
+        child: program.node(rank.child).name.clone(),
+        rank: rank.rank,
+    }
+}
+
+fn named_limits(program: &Program, placement: &Placement) -> Vec<(String, u64)> {
+    let limits = placement.limits.iter().map(|&id| program.limit(id));
+    limits.map(|limit| (limit.name.clone(), limit.rate.get())).collect()
+}
+
+/// The log under one policy, in the order of departure.
+struct World<'a> {
+    snapshot: &'a Snapshot,
+    log: Vec<&'a Departure>,
+    tenants: HashMap<u16, &'a str>,
+}
+
+type Shares = BTreeMap<(NodeId, u16), (u64, u64)>;
+
+/// Sums over the packets looked at, in nanoseconds.
+#[derive(Default)]
+struct Sums {
+    total: u64,
+    longest: u64,
+    own_flow: u64,
+    limits: BTreeMap<LimitId, (u64, usize, Shares)>,
+    nodes: BTreeMap<NodeId, (u64, Shares)>,
+    rest: u64,
+}
+
+impl<'a> World<'a> {
+    fn new(snapshot: &'a Snapshot, log: &'a [Departure]) -> Self {
+        let log = log.iter().filter(|departure| departure.generation == snapshot.generation).collect();
+        let lanes = snapshot.lanes.iter();
+        let tenants = lanes.filter_map(|lane| Some((u16::try_from(lane.lane?).ok()?, lane.name.as_str()))).collect();
+        Self { snapshot, log, tenants }
+    }
+
+    fn program(&self) -> &Program {
+        &self.snapshot.program
+    }
+
+    fn matches(&self, index: usize, filter: &Filter) -> bool {
+        let departure = self.log[index];
+        let tenant = filter.tenant.as_ref().is_none_or(|name| self.tenants.get(&departure.lane) == Some(&name.as_str()));
+        let class = filter.class.as_ref().is_none_or(|name| {
+            let path = &self.program().node(departure.class).name;
+            path == name || path.ends_with(&format!("/{name}")) || path.starts_with(&format!("{name}/"))
+        });
+        tenant && class && filter.holds(departure)
+    }
+
+    fn time_spent(&self, packets: &[usize]) -> TimeSpent {
+        let mut sums = Sums::default();
+        for &index in packets {
+            self.add(index, &mut sums);
+        }
+        let mean = |ns: u64| ns as f64 / packets.len() as f64 / 1e3;
+        let limits = sums.limits.into_iter().map(|(id, (time, packets, served))| LimitTime {
+            limit: self.program().limit(id).name.clone(),
+            time: mean(time),
+            packets,
+            served: self.served(served),
+        });
+        let nodes = sums.nodes.into_iter().map(|(id, (time, served))| NodeTime {
+            node: self.program().node(id).name.clone(),
+            time: mean(time),
+            served: self.served(served),
+        });
+        TimeSpent {
+            total: mean(sums.total),
+            longest: sums.longest as f64 / 1e3,
+            own_flow: mean(sums.own_flow),
+            limits: limits.collect(),
+            nodes: nodes.collect(),
+            rest: mean(sums.rest),
+        }
+    }
+
+    /// Cuts one packet's delay into its parts.
+    fn add(&self, index: usize, sums: &mut Sums) {
+        let packet = self.log[index];
+        let total = packet.departed.since(packet.arrived).as_u64();
+        let head = packet.head.max(packet.arrived).min(packet.departed);
+        let own_flow = head.since(packet.arrived).as_u64();
+        let limited = packet.limited.as_u64().min(total - own_flow);
+        let in_tree = total - own_flow - limited;
+        sums.total += total;
+        sums.longest = sums.longest.max(total);
+        sums.own_flow += own_flow;
+        if let Some(limit) = packet.limited_by {
+            let released = head + plimsoll_units::Span::ns(limited);
+            let (time, packets, served) = sums.limits.entry(limit).or_default();
+            *time += limited;
+            *packets += 1;
+            for other in self.between(index, head, released).filter(|other| self.is_under(other, limit)) {
+                count(served, other);
+            }
+        } else {
+            sums.rest += limited;
+        }
+        sums.rest += self.add_tree(index, in_tree, sums);
+    }
+
+    /// Shares the time in the tree among the nodes; answers what nobody else's wire time explains.
+    fn add_tree(&self, index: usize, in_tree: u64, sums: &mut Sums) -> u64 {
+        let packet = self.log[index];
+        let from = packet.departed - plimsoll_units::Span::ns(in_tree);
+        let others: Vec<_> = self.between(index, from, packet.departed).collect();
+        let wire = |other: &Departure| self.wire_time(other);
+        let all: u64 = others.iter().map(|other| wire(other)).sum();
+        for other in others {
+            let node = self.meeting(packet.class, other.class);
+            let (time, served) = sums.nodes.entry(node).or_default();
+            // More wire time than wait: departures are noted in batches. Each then explains its part of the wait.
+            *time += if all > in_tree { scale(wire(other), in_tree, all) } else { wire(other) };
+            count(served, other);
+        }
+        in_tree.saturating_sub(all)
+    }
+
+    /// Other departures in `(from, to]` before this one, at most [`WINDOW`].
+    fn between(&self, index: usize, from: Nanos, to: Nanos) -> impl Iterator<Item = &'a Departure> {
+        let earlier = self.log[..index].iter().rev().take_while(move |other| other.departed >= from);
+        earlier.filter(move |other| other.departed > from && other.departed <= to).take(WINDOW).copied()
+    }
+
+    fn is_under(&self, other: &Departure, limit: LimitId) -> bool {
+        let tenant = self.snapshot.lanes.iter().find(|lane| lane.lane == Some(other.lane.into()));
+        let fields = plimsoll_policy::Fields {
+            tenant: tenant.and_then(|lane| lane.tenant),
+            addresses: other.addresses,
+            protocol: other.addresses.map(|_| other.protocol),
+            ports: other.ports,
+            dscp: other.dscp,
+            vlan: other.vlan,
+            ..Default::default()
+        };
+        self.program().place(other.class, &fields).limits.contains(&limit)
+    }
+
+    fn wire_time(&self, other: &Departure) -> u64 {
+        let len = Bytes::new(other.len.into()) + self.program().overhead;
+        self.program().link.wire_time(len).as_u64()
+    }
+
+    /// The node nearest the classes below which both lie; the class itself for two of its flows.
+    fn meeting(&self, a: NodeId, b: NodeId) -> NodeId {
+        let above: Vec<NodeId> = self.program().path(b).collect();
+        self.program().path(a).find(|id| above.contains(id)).unwrap_or(NodeId(0))
+    }
+
+    /// The busiest ten.
+    fn served(&self, shares: Shares) -> Vec<Served> {
+        let mut served: Vec<Served> = shares
+            .into_iter()
+            .map(|((class, lane), (packets, bytes))| Served {
+                class: self.program().node(class).name.clone(),
+                tenant: self.tenants.get(&lane).copied().unwrap_or("a tenant that is gone").to_owned(),
+                packets,
+                bytes,
+            })
+            .collect();
+        served.sort_by_key(|one| core::cmp::Reverse(one.bytes));
+        served.truncate(10);
+        served
+    }
+}
+
+fn count(shares: &mut Shares, other: &Departure) {
+    let (packets, bytes) = shares.entry((other.class, other.lane)).or_default();
+    *packets += 1;
+    *bytes += u64::from(other.len);
+}
+
+/// `part / whole` of `of`, rounded down.
+fn scale(part: u64, of: u64, whole: u64) -> u64 {
+    u64::try_from(u128::from(part) * u128::from(of) / u128::from(whole.max(1))).unwrap_or(u64::MAX)
+}

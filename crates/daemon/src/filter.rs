@@ -1,0 +1,196 @@
+//! Which packets somebody asks about: `tenant=shop protocol=tcp dst=10.0.0.0/8`.
+//!
+//! Why: `explain` is asked in the words that a policy's `match` uses.
+//! From: `docs/policy.md`, "match".
+//! Not here: how the answer comes about (`explain`).
+//! Invariant: an empty filter means every packet.
+
+use core::net::{IpAddr, Ipv4Addr};
+use core::str::FromStr;
+
+use plimsoll_policy::{Fields, Prefix, TenantId};
+use serde::Serialize;
+
+use crate::departures::Departure;
+
+/// Conditions on a packet; those that are absent hold always.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Filter {
+    /// Name of the tenant that sent it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// Path of its class, or the last names of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// Prefix of its source address.
+    #[serde(skip)]
+    pub src: Option<Prefix>,
+    /// Prefix of its destination address.
+    #[serde(skip)]
+    pub dst: Option<Prefix>,
+    /// IP protocol number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<u8>,
+    /// Source port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub src_port: Option<u16>,
+    /// Destination port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dst_port: Option<u16>,
+    /// DSCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dscp: Option<u8>,
+    /// VLAN identifier; 0 for frames without a tag.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
+}
+
+/// A text that is no filter.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FilterError {
+    /// No `=` in it, and no protocol's name.
+    #[error("`{0}` is not a condition; write `key=value` with one of the keys {KEYS}")]
+    NoCondition(String),
+    /// No such key.
+    #[error("there is no key `{0}`; the keys are {KEYS}")]
+    NoKey(String),
+    /// No tenant of this name.
+    #[error("there is no tenant `{0}`; `plimsoll stats` lists them")]
+    NoTenant(String),
+    /// The value does not fit its key.
+    #[error("`{key}={value}`: not {want}")]
+    BadValue {
+        /// The key.
+        key: &'static str,
+        /// What was given.
+        value: String,
+        /// What would be right.
+        want: &'static str,
+    },
+}
+
+const KEYS: &str = "tenant, class, src, dst, protocol, src_port, dst_port, dscp and vlan";
+
+impl FromStr for Filter {
+    type Err = FilterError;
+    /// Reads conditions separated by spaces or commas; `tcp`, `udp`, `icmp` and `sctp` may stand alone.
+    fn from_str(text: &str) -> Result<Self, FilterError> {
+        let mut filter = Self::default();
+        for word in text.split([' ', ',', '\t']).filter(|word| !word.is_empty()) {
+            filter.add(word)?;
+        }
+        Ok(filter)
+    }
+}
+
+impl Filter {
+    fn add(&mut self, word: &str) -> Result<(), FilterError> {
+        let Some((key, value)) = word.split_once('=') else {
+            let number = protocol_number(word).ok_or_else(|| FilterError::NoCondition(word.to_owned()))?;
+            self.protocol = Some(number);
+            return Ok(());
+        };
+        match key {
+            "tenant" => self.tenant = Some(value.to_owned()),
+            "class" => self.class = Some(value.to_owned()),
+            "src" => self.src = Some(read("src", value, "an address or a prefix such as 10.0.0.0/8")?),
+            "dst" => self.dst = Some(read("dst", value, "an address or a prefix such as 10.0.0.0/8")?),
+            "protocol" => {
+                let named = protocol_number(value).map_or_else(|| value.to_owned(), |n| n.to_string());
+                self.protocol = Some(read("protocol", &named, "tcp, udp, icmp, sctp or a number up to 255")?);
+            }
+            "src_port" => self.src_port = Some(read("src_port", value, "a port number")?),
+            "dst_port" => self.dst_port = Some(read("dst_port", value, "a port number")?),
+            "dscp" => self.dscp = Some(read("dscp", value, "a number up to 63")?),
+            "vlan" => self.vlan = Some(read("vlan", value, "a VLAN identifier up to 4094")?),
+            _ => return Err(FilterError::NoKey(key.to_owned())),
+        }
+        Ok(())
+    }
+
+    /// Whether the header's conditions hold for what left. Tenant and class are the caller's to compare.
+    #[must_use]
+    pub fn holds(&self, departure: &Departure) -> bool {
+        let [src, dst] = [departure.addresses.map(|(src, _)| src), departure.addresses.map(|(_, dst)| dst)];
+        inside(self.src, src)
+            && inside(self.dst, dst)
+            && self.protocol.is_none_or(|wanted| src.is_some() && wanted == departure.protocol)
+            && self.src_port.is_none_or(|wanted| departure.ports.is_some_and(|(src, _)| src == wanted))
+            && self.dst_port.is_none_or(|wanted| departure.ports.is_some_and(|(_, dst)| dst == wanted))
+            && self.dscp.is_none_or(|wanted| src.is_some() && wanted == departure.dscp)
+            && self.vlan.is_none_or(|wanted| wanted == departure.vlan)
+    }
+
+    /// A packet of this kind, as classification would see it: what the filter leaves open is absent, or zero.
+    #[must_use]
+    pub fn fields(&self, tenant: Option<TenantId>) -> Fields {
+        let [src, dst] = [self.src, self.dst].map(|prefix| prefix.map(|prefix| prefix.addr));
+        let zero = |other: IpAddr| match other {
+            IpAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::from(core::net::Ipv6Addr::UNSPECIFIED),
+        };
+        let any_ip = self.protocol.is_some() || self.src_port.is_some() || self.dst_port.is_some() || self.dscp.is_some();
+        let addresses = match (src, dst) {
+            (Some(src), Some(dst)) => Some((src, dst)),
+            (Some(src), None) => Some((src, zero(src))),
+            (None, Some(dst)) => Some((zero(dst), dst)),
+            (None, None) => any_ip.then_some((Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into())),
+        };
+        let ports = match (self.src_port, self.dst_port) {
+            (None, None) => None,
+            (src, dst) => Some((src.unwrap_or(0), dst.unwrap_or(0))),
+        };
+        Fields {
+            tenant,
+            addresses,
+            protocol: self.protocol,
+            ports,
+            dscp: self.dscp.unwrap_or(0),
+            vlan: self.vlan.unwrap_or(0),
+            ..Fields::default()
+        }
+    }
+}
+
+/// Number of a protocol that operators name.
+#[must_use]
+pub fn protocol_number(name: &str) -> Option<u8> {
+    match name {
+        "icmp" => Some(1),
+        "tcp" => Some(6),
+        "udp" => Some(17),
+        "icmpv6" => Some(58),
+        "sctp" => Some(132),
+        _ => None,
+    }
+}
+
+fn inside(wanted: Option<Prefix>, addr: Option<IpAddr>) -> bool {
+    wanted.is_none_or(|prefix| addr.is_some_and(|addr| prefix.contains(addr)))
+}
+
+fn read<T: FromStr>(key: &'static str, value: &str, want: &'static str) -> Result<T, FilterError> {
+    value.parse().map_err(|_| FilterError::BadValue { key, value: value.to_owned(), want })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_words_of_a_match() {
+        let filter: Filter = "tenant=shop tcp,dst=10.0.0.0/8 dst_port=443".parse().expect("a filter");
+        assert_eq!(filter.tenant.as_deref(), Some("shop"));
+        assert_eq!((filter.protocol, filter.dst_port), (Some(6), Some(443)));
+        let fields = filter.fields(None);
+        assert_eq!(fields.addresses.map(|(_, dst)| dst.to_string()).as_deref(), Some("10.0.0.0"));
+    }
+
+    #[test]
+    fn says_what_would_be_right() {
+        let error = |text: &str| text.parse::<Filter>().expect_err("wrong").to_string();
+        assert!(error("port=80").contains("src_port, dst_port"), "{}", error("port=80"));
+        assert!(error("dscp=high").contains("a number up to 63"));
+        assert!(error("everything").contains("key=value"));
+    }
+}

@@ -1,0 +1,152 @@
+//! From a policy file's port to an open one.
+//!
+//! Why: the language says where a port is, the crate `ports` knows how it is made.
+//! From: `docs/policy.md`, "ports".
+//! Not here: what is done with it (`engine`).
+//! Invariant: what fails names the port, the place and the way out.
+
+use plimsoll_nic::Config as EngineConfig;
+use plimsoll_policy::{Checked, Netns, Port as PortSpec, Program};
+use plimsoll_ports::netns::NetnsRef;
+use plimsoll_ports::{
+    PacketConfig, PacketSocket, PcapConfig, PcapPort, Port, PortError, Tap, TapConfig, XdpConfig, XdpSocket,
+};
+use plimsoll_units::{Bytes, Span};
+
+use crate::engine::LaneSpec;
+
+/// A port of the policy that cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The port's own trouble.
+    #[error("{whose}: {source}")]
+    Port {
+        /// `the uplink` or `tenant shop`.
+        whose: String,
+        /// What is wrong.
+        source: PortError,
+    },
+    /// A port for tests only.
+    #[error("{whose}: a `memory` port has its other end inside a program, which `plimsoll run` has not; use a tap, af_packet, af_xdp or pcap port")]
+    Memory {
+        /// `the uplink` or `tenant shop`.
+        whose: String,
+    },
+}
+
+/// Bytes that one pull may take: what the link carries in this time, so that nobody waits longer for a large segment.
+const PULL: Span = Span::micros(50);
+
+/// How far the link's pace may lag behind and be made up: a thread that woke late loses no throughput by it.
+const CATCH_UP: Span = Span::micros(500);
+
+/// Opens a port.
+///
+/// # Errors
+/// See [`OpenError`].
+pub fn open(whose: &str, port: &PortSpec, mtu: u16) -> Result<Port, OpenError> {
+    let opened = match port {
+        PortSpec::Tap { netns, name } => {
+            let mut config = TapConfig::new(netns_ref(netns.as_ref()), name);
+            config.mtu = mtu.into();
+            Tap::open(&config).map(Port::Tap)
+        }
+        PortSpec::AfPacket(interface) => {
+            PacketSocket::open(&PacketConfig::new(NetnsRef::Own, interface)).map(Port::AfPacket)
+        }
+        PortSpec::AfXdp(interface) => XdpSocket::open(&XdpConfig::new(NetnsRef::Own, interface)).map(Port::AfXdp),
+        PortSpec::Pcap { read, write } => {
+            PcapPort::open(&PcapConfig { read: read.clone(), write: write.clone() }).map(Port::Pcap)
+        }
+        PortSpec::Memory => return Err(OpenError::Memory { whose: whose.to_owned() }),
+    };
+    opened.map_err(|source| OpenError::Port { whose: whose.to_owned(), source })
+}
+
+/// Opens every tenant's port, in the order of the policy's tenants.
+///
+/// # Errors
+/// The first port that cannot be opened.
+pub fn lanes(checked: &Checked) -> Result<Vec<LaneSpec>, OpenError> {
+    (checked.config.tenants.iter())
+        .map(|tenant| {
+            let port = open(&format!("tenant {}", tenant.name), &tenant.port, checked.config.uplink.mtu)?;
+            Ok(lane_spec(checked, &tenant.name, Some(port)))
+        })
+        .collect()
+}
+
+/// What the lane of a tenant is made from. Panics when the policy has no such tenant.
+#[must_use]
+pub fn lane_spec(checked: &Checked, name: &str, port: Option<Port>) -> LaneSpec {
+    let tenants = (0..).map(plimsoll_policy::TenantId).zip(&checked.program.tenants);
+    let (tenant, stated) =
+        tenants.into_iter().find(|(_, tenant)| tenant.name == name).expect("the policy's own tenant");
+    LaneSpec {
+        name: name.to_owned(),
+        tenant,
+        port,
+        descriptors: stated.descriptors,
+        flows: flow_share(checked.config.engine.queues, checked.program.tenants.len()),
+    }
+}
+
+/// Flow queues that one tenant may have for itself. A sixteenth is kept for what overflows.
+fn flow_share(queues: u32, tenants: usize) -> u32 {
+    let tenants = u32::try_from(tenants.max(1)).unwrap_or(u32::MAX);
+    ((queues - queues / 16) / tenants).max(1)
+}
+
+/// Sizes of the NIC engine for this policy and uplink.
+#[must_use]
+pub fn engine_config(checked: &Checked, uplink: &Port) -> EngineConfig {
+    let engine = &checked.config.engine;
+    EngineConfig {
+        queues: engine.queues,
+        ring: engine.ring,
+        descriptors: engine.descriptors,
+        pull: pull(&checked.program, uplink.capabilities().takes_segmentation),
+        catch_up: CATCH_UP,
+    }
+}
+
+/// Most bytes that one pull takes: one frame, or what 50 µs carry when the uplink cuts segments itself.
+fn pull(program: &Program, segments: bool) -> Bytes {
+    let frame = program.max_frame + program.overhead;
+    let most = Bytes::new(65_536);
+    if segments { program.link.bytes_in(PULL).min(most).max(frame) } else { frame }
+}
+
+fn netns_ref(netns: Option<&Netns>) -> NetnsRef {
+    match netns {
+        None => NetnsRef::Own,
+        Some(Netns::Name(name)) => NetnsRef::Name(name.clone()),
+        Some(Netns::Path(path)) => NetnsRef::Path(path.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pull_is_fifty_microseconds_of_link_but_at_least_a_frame() {
+        let program = |rate: &str| {
+            let text = format!(
+                "uplink: {{port: memory, rate: {rate}}}\ntenants:\n  a: {{port: memory}}\n  b: {{port: memory}}\n"
+            );
+            plimsoll_policy::check_str("test.yaml", &text).expect("a policy").program
+        };
+        let frame = program("10Gbps").max_frame;
+        assert_eq!(pull(&program("10Gbps"), true), Bytes::new(62_500));
+        assert_eq!(pull(&program("100Gbps"), true), Bytes::new(65_536));
+        assert_eq!(pull(&program("100Mbps"), true), frame);
+        assert_eq!(pull(&program("100Gbps"), false), frame);
+    }
+
+    #[test]
+    fn every_tenant_has_its_share_of_the_flow_table() {
+        assert_eq!(flow_share(65_536, 3), 20_480);
+        assert_eq!(flow_share(16, 1_000), 1);
+    }
+}

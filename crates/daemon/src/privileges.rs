@@ -1,0 +1,39 @@
+//! What the process may still do once its ports are open.
+//!
+//! Why: a daemon that parses hostile frames should own as little of the host as it can.
+//! From: capabilities(7), `no_new_privs`.
+//! Not here: the file system's view, which the systemd unit narrows (`packaging/plimsoll.service`).
+//! Invariant: what is kept is what reload and lost ports need, and nothing else.
+
+use std::collections::HashSet;
+
+use caps::{CapSet, Capability};
+
+/// Making interfaces, entering namespaces, raw sockets: a reload may add a tenant, a lost port may come back. BPF is
+/// for AF_XDP, DAC_OVERRIDE for a namespace file that belongs to a container's user.
+const KEPT: [Capability; 6] = [
+    Capability::CAP_NET_ADMIN,
+    Capability::CAP_NET_RAW,
+    Capability::CAP_SYS_ADMIN,
+    Capability::CAP_BPF,
+    Capability::CAP_DAC_OVERRIDE,
+    Capability::CAP_SYS_PTRACE,
+];
+
+/// Gives up every other capability, for this thread and those that it starts, and the right to gain any by running
+/// another program. What cannot be given up is said, and no reason not to run.
+pub fn drop_unneeded() {
+    if let Err(error) = nix::sys::prctl::set_no_new_privs() {
+        eprintln!("plimsoll: cannot give up new privileges: {error}");
+    }
+    let kept: HashSet<Capability> = KEPT.into_iter().collect();
+    for set in [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable] {
+        let narrowed = caps::read(None, set).and_then(|has| {
+            let rest = has.intersection(&kept).copied().collect();
+            caps::set(None, set, &rest)
+        });
+        if let Err(error) = narrowed {
+            eprintln!("plimsoll: cannot give up capabilities: {error}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Counters as Prometheus reads them.
+//!
+//! Why: operators' dashboards and alerts start from a scrape.
+//! From: the text exposition format 0.0.4; one page written from one [`Stats`], so that its numbers belong together.
+//! Not here: serving it (`api`).
+//! Invariant: every label value is escaped; every counter ends in `_total`; units are bytes and seconds.
+
+use core::fmt::Write;
+
+use crate::stats::{PortStats, Stats};
+
+/// The page.
+#[must_use]
+pub fn page(stats: &Stats) -> String {
+    let mut page = Page::default();
+    page.head("plimsoll_uptime_seconds", "gauge", "Time since the daemon started.");
+    page.line("plimsoll_uptime_seconds", &[], stats.uptime);
+    page.head("plimsoll_reloads_total", "counter", "Policies put in force since the start.");
+    page.line("plimsoll_reloads_total", &[], f64::from(stats.generation));
+    classes(&mut page, stats);
+    limits(&mut page, stats);
+    ports(&mut page, stats);
+    engine(&mut page, stats);
+    page.text
+}
+
+#[derive(Default)]
+struct Page {
+    text: String,
+}
+
+impl Page {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn line(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        self.text.push_str(name);
+        if !labels.is_empty() {
+            let list: Vec<String> = labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escape(value))).collect();
+            let _ = write!(self.text, "{{{}}}", list.join(","));
+        }
+        let _ = writeln!(self.text, " {value}");
+    }
+}
+
+fn escape(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+fn classes(page: &mut Page, stats: &Stats) {
+    let classes: Vec<_> = stats.nodes.iter().filter(|node| node.is_class()).collect();
+    page.head("plimsoll_class_packets_total", "counter", "Frames sent, by class.");
+    for class in &classes {
+        page.line("plimsoll_class_packets_total", &[("class", &class.path)], class.packets as f64);
+    }
+    page.head("plimsoll_class_bytes_total", "counter", "Bytes sent, by class.");
+    for class in &classes {
+        page.line("plimsoll_class_bytes_total", &[("class", &class.path)], class.bytes as f64);
+    }
+    page.head("plimsoll_class_backlog_packets", "gauge", "Descriptors that wait, by class.");
+    for class in &classes {
+        page.line("plimsoll_class_backlog_packets", &[("class", &class.path)], class.backlog_packets as f64);
+    }
+    page.head("plimsoll_class_backlog_bytes", "gauge", "Bytes that wait, by class.");
+    for class in &classes {
+        page.line("plimsoll_class_backlog_bytes", &[("class", &class.path)], class.backlog_bytes as f64);
+    }
+    page.head("plimsoll_class_drops_total", "counter", "Descriptors not taken, by class and reason.");
+    for class in &classes {
+        for (reason, count) in &class.drops {
+            page.line("plimsoll_class_drops_total", &[("class", &class.path), ("reason", reason)], *count as f64);
+        }
+    }
+    page.head("plimsoll_class_delay_seconds", "histogram", "Time from doorbell to port, by class.");
+    for class in &classes {
+        let Some(delay) = &class.delay else { continue };
+        for (bound, count) in &delay.buckets {
+            let bound = (bound / 1e6).to_string();
+            page.line("plimsoll_class_delay_seconds_bucket", &[("class", &class.path), ("le", &bound)], *count as f64);
+        }
+        let all = delay.count as f64;
+        page.line("plimsoll_class_delay_seconds_bucket", &[("class", &class.path), ("le", "+Inf")], all);
+        page.line("plimsoll_class_delay_seconds_sum", &[("class", &class.path)], delay.mean * all / 1e6);
+        page.line("plimsoll_class_delay_seconds_count", &[("class", &class.path)], all);
+    }
+}
+
+fn limits(page: &mut Page, stats: &Stats) {
+    page.head("plimsoll_limit_bytes_total", "counter", "Bytes sent under a limit.");
+    for (name, limit) in &stats.limits {
+        page.line("plimsoll_limit_bytes_total", &[("limit", name)], limit.bytes as f64);
+    }
+    page.head("plimsoll_limit_packets_total", "counter", "Frames sent under a limit.");
+    for (name, limit) in &stats.limits {
+        page.line("plimsoll_limit_packets_total", &[("limit", name)], limit.packets as f64);
+    }
+    page.head("plimsoll_limit_parked_total", "counter", "Times that flow queues had to wait for a limit.");
+    for (name, limit) in &stats.limits {
+        page.line("plimsoll_limit_parked_total", &[("limit", name)], limit.parked as f64);
+    }
+    page.head("plimsoll_limit_waiting", "gauge", "Groups of flow queues that wait for a limit.");
+    for (name, limit) in &stats.limits {
+        page.line("plimsoll_limit_waiting", &[("limit", name)], f64::from(limit.waiting));
+    }
+}
+
+fn ports(page: &mut Page, stats: &Stats) {
+    let tenants = stats.tenants.iter().map(|(name, port)| (name.as_str(), port));
+    let all: Vec<(&str, &PortStats)> = tenants.chain([("uplink", &stats.uplink)]).collect();
+    let totals: [(&str, &str, fn(&PortStats) -> u64); 4] = [
+        ("plimsoll_port_rx_packets_total", "Frames from a port.", |port| port.rx_packets),
+        ("plimsoll_port_rx_bytes_total", "Bytes from a port.", |port| port.rx_bytes),
+        ("plimsoll_port_tx_packets_total", "Frames to a port.", |port| port.tx_packets),
+        ("plimsoll_port_tx_bytes_total", "Bytes to a port.", |port| port.tx_bytes),
+    ];
+    for (name, help, value) in totals {
+        page.head(name, "counter", help);
+        for (port, stats) in &all {
+            page.line(name, &[("port", port)], value(stats) as f64);
+        }
+    }
+    page.head("plimsoll_port_drops_total", "counter", "Frames lost, by the port that they came from, and reason.");
+    for (port, stats) in &all {
+        for (reason, count) in &stats.drops {
+            page.line("plimsoll_port_drops_total", &[("port", port), ("reason", reason)], *count as f64);
+        }
+    }
+    page.head("plimsoll_port_undelivered_total", "counter", "Frames that a port could not take, by reason.");
+    for (port, stats) in &all {
+        for (reason, count) in &stats.undelivered {
+            page.line("plimsoll_port_undelivered_total", &[("port", port), ("reason", reason)], *count as f64);
+        }
+    }
+    page.head("plimsoll_port_events_total", "counter", "What else happened at a port.");
+    for (port, stats) in &all {
+        for (event, count) in &stats.events {
+            page.line("plimsoll_port_events_total", &[("port", port), ("event", event)], *count as f64);
+        }
+    }
+    page.head("plimsoll_port_up", "gauge", "Whether the port is there.");
+    for (port, stats) in &all {
+        page.line("plimsoll_port_up", &[("port", port)], if stats.port.is_some() { 1.0 } else { 0.0 });
+    }
+    page.head("plimsoll_tenant_flows", "gauge", "Flows with a queue of their own, by tenant.");
+    for (name, tenant) in &stats.tenants {
+        page.line("plimsoll_tenant_flows", &[("tenant", name)], f64::from(tenant.flows));
+    }
+    page.head("plimsoll_tenant_descriptors", "gauge", "Descriptors in the engine, by tenant.");
+    for (name, tenant) in &stats.tenants {
+        page.line("plimsoll_tenant_descriptors", &[("tenant", name)], f64::from(tenant.held));
+    }
+}
+
+fn engine(page: &mut Page, stats: &Stats) {
+    let engine = &stats.engine;
+    let totals = [
+        ("plimsoll_engine_pulls_total", "Pulls handed out.", engine.pulls),
+        ("plimsoll_engine_pairs_total", "Enqueue and dequeue pairs on the policy's tree.", engine.pairs),
+        ("plimsoll_engine_bad_doorbells_total", "Doorbell words that made no sense.", engine.bad_doorbells),
+        ("plimsoll_engine_turns_total", "Rounds of the engine's loop.", engine.turns),
+        ("plimsoll_engine_doorbell_batches_total", "Doorbell writes.", engine.doorbell_batches),
+        ("plimsoll_engine_doorbell_entries_total", "Doorbells.", engine.doorbell_entries),
+    ];
+    for (name, help, value) in totals {
+        page.head(name, "counter", help);
+        page.line(name, &[], value as f64);
+    }
+    page.head("plimsoll_engine_descriptors", "gauge", "Descriptors held.");
+    page.line("plimsoll_engine_descriptors", &[], f64::from(engine.held));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::{Delay, NodeStats};
+
+    #[test]
+    fn names_are_escaped_and_histograms_complete() {
+        let delay = Delay { count: 3, mean: 2.0, buckets: vec![(10.0, 2)], ..Delay::default() };
+        let node = NodeStats { path: "a\"b".into(), kind: "class".into(), delay: Some(delay), ..NodeStats::default() };
+        let page = page(&Stats { nodes: vec![node], ..Stats::default() });
+        assert!(page.contains(r#"plimsoll_class_packets_total{class="a\"b"} 0"#), "{page}");
+        assert!(page.contains(r#"plimsoll_class_delay_seconds_bucket{class="a\"b",le="0.00001"} 2"#), "{page}");
+        assert!(page.contains(r#"plimsoll_class_delay_seconds_bucket{class="a\"b",le="+Inf"} 3"#), "{page}");
+        assert!(page.contains(r#"plimsoll_class_delay_seconds_sum{class="a\"b"} 0.000006"#), "{page}");
+    }
+
+    #[test]
+    fn every_line_is_a_comment_or_a_sample() {
+        for line in page(&Stats::default()).lines() {
+            let sample = line.rsplit_once(' ').is_some_and(|(_, value)| value.parse::<f64>().is_ok());
+            assert!(line.starts_with("# ") || sample, "{line}");
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! `plimsoll run`: from a policy file to a running daemon, and to its end.
+//!
+//! Why: somebody must put engine, ports, API, signals and service manager together, and take them apart in order.
+//! From: `docs/operations.md`.
+//! Not here: each of those.
+//! Invariant: a stop sends or counts all that is held, within a time said beforehand.
+
+use std::fs::{self, File};
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::fcntl::{Flock, FlockArg};
+use plimsoll_policy::{Checked, Errors};
+use plimsoll_ports::PortError;
+use plimsoll_units::{Bytes, Span};
+use sd_notify::NotifyState;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::api::Api;
+use crate::control::{Control, ReloadError, Reloaded};
+use crate::departures::DepartureLog;
+use crate::engine::{Engine, Setup, Snapshot};
+use crate::open::{OpenError, engine_config, lanes, open};
+use crate::privileges;
+use crate::thread::{Command, Habits, Notice, Stopped, spawn};
+
+/// How to run.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The policy file.
+    pub file: PathBuf,
+    /// The core to pin the engine's thread to, in place of the file's.
+    pub cpu: Option<u32>,
+}
+
+/// Why the daemon did not start, or ended badly.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The policy file is wrong.
+    #[error("{0}")]
+    Policy(Box<Errors>),
+    /// A port cannot be opened.
+    #[error(transparent)]
+    Port(#[from] OpenError),
+    /// What a dead process left cannot be removed.
+    #[error("cannot remove what an earlier run left: {0}")]
+    Sweep(PortError),
+    /// Another daemon has the socket.
+    #[error("another plimsoll is running with the API socket {socket}; stop it, or give this one another `api.socket`")]
+    Running {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// No such core.
+    #[error("`engine.cpu` is {cpu}, but this process may use the cores {cores} only; choose one of these")]
+    NoCore {
+        /// What was asked for.
+        cpu: u32,
+        /// What there is.
+        cores: String,
+    },
+    /// Something about a file or a socket.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The engine's thread died.
+    #[error("the engine's thread has ended unexpectedly; the message above says where. Please report it")]
+    EngineDied,
+}
+
+/// No stop takes longer: what has not left by then is given up and counted.
+const LONGEST_STOP: Span = Span::secs(4);
+
+/// Between attempts to open a lost port.
+const REOPEN: Duration = Duration::from_secs(1);
+
+/// Runs until a signal says stop.
+///
+/// # Errors
+/// [`RunError`].
+pub fn run(options: &Options) -> Result<(), RunError> {
+    let file = options.file.display().to_string();
+    let checked = plimsoll_policy::load(&file).map_err(|errors| RunError::Policy(Box::new(errors)))?;
+    eprint!("{}", checked.render_warnings(false));
+    let habits = habits(&checked, options)?;
+    let lock = claim(&checked.config.api.socket)?;
+    let swept = plimsoll_ports::netns::sweep().map_err(RunError::Sweep)?;
+    for name in swept.namespaces.iter().chain(&swept.links) {
+        eprintln!("plimsoll: removed {name}, left by an earlier run");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|source| RunError::Io { what: "start".to_owned(), source })?;
+    let log = Arc::new(DepartureLog::default());
+    let engine = build(&checked, &log)?;
+    privileges::drop_unneeded();
+
+    let (notices, noticed) = mpsc::unbounded_channel();
+    let tell = move |notice| {
+        // Once nobody listens, the process is ending anyway.
+        let _ = notices.send(notice);
+    };
+    let (handle, thread) = spawn(engine, habits, tell)
+        .map_err(|source| RunError::Io { what: "start the engine's thread".to_owned(), source })?;
+    let control = Arc::new(Control::new(options.file.clone(), checked, handle));
+    let ended = runtime.block_on(serve(&control, log, noticed));
+    // The thread has said that it ended, or it has panicked; either way it is through.
+    let panicked = thread.join().is_err();
+    drop(lock);
+    if panicked { Err(RunError::EngineDied) } else { ended }
+}
+
+fn build(checked: &Checked, log: &Arc<DepartureLog>) -> Result<Engine, RunError> {
+    let config = &checked.config;
+    let uplink = open("the uplink", &config.uplink.port, config.uplink.mtu)?;
+    let lanes = lanes(checked)?;
+    eprintln!("plimsoll: uplink {} at {}, {} tenants", uplink.name(), config.uplink.rate, lanes.len());
+    Ok(Engine::new(Setup {
+        program: Arc::new(checked.program.clone()),
+        config: engine_config(checked, &uplink),
+        uplink,
+        lanes,
+        log: Arc::clone(log),
+    }))
+}
+
+fn habits(checked: &Checked, options: &Options) -> Result<Habits, RunError> {
+    let engine = &checked.config.engine;
+    let cpu = options.cpu.or(engine.cpu);
+    if let Some(cpu) = cpu {
+        let cores = core_affinity::get_core_ids().unwrap_or_default();
+        if !cores.iter().any(|core| core.id == cpu as usize) {
+            let cores: Vec<String> = cores.iter().map(|core| core.id.to_string()).collect();
+            return Err(RunError::NoCore { cpu, cores: cores.join(", ") });
+        }
+    }
+    Ok(Habits { cpu: cpu.map(|cpu| cpu as usize), busy_poll: engine.busy_poll })
+}
+
+/// Takes the socket's place for this process, and removes a socket that a dead one left there.
+fn claim(socket: &Path) -> Result<Flock<File>, RunError> {
+    let io = |what: String| move |source| RunError::Io { what, source };
+    if let Some(folder) = socket.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        fs::create_dir_all(folder).map_err(io(format!("create {}", folder.display())))?;
+    }
+    let path = socket.with_extension("lock");
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(io(format!("open {}", path.display())))?;
+    // A lock ends with the process, however it ends.
+    let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
+        .map_err(|_| RunError::Running { socket: socket.to_owned() })?;
+    match fs::remove_file(socket) {
+        Ok(()) => eprintln!("plimsoll: removed {}, left by an earlier run", socket.display()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(source) => return Err(RunError::Io { what: format!("remove {}", socket.display()), source }),
+    }
+    Ok(lock)
+}
+
+/// Answers requests, signals and the engine's notices until the engine has ended.
+async fn serve(
+    control: &Arc<Control>,
+    log: Arc<DepartureLog>,
+    mut noticed: mpsc::UnboundedReceiver<Notice>,
+) -> Result<(), RunError> {
+    let checked = control.checked().await;
+    let api = Arc::new(Api::new(Arc::clone(control), log));
+    let socket = checked.config.api.socket.clone();
+    let listener = listen(&socket)?;
+    tokio::spawn({
+        let router = Arc::clone(&api).router();
+        async move { axum::serve(listener, router).await }
+    });
+    if let Some(address) = checked.config.api.metrics {
+        let listener = listen_metrics(address).await?;
+        tokio::spawn(async move { axum::serve(listener, api.metrics_router()).await });
+    }
+    tokio::spawn(feed_watchdog(Arc::clone(control)));
+
+    let signals = |kind| signal(kind).map_err(|source| RunError::Io { what: "listen for signals".to_owned(), source });
+    let (mut term, mut int, mut hup) =
+        (signals(SignalKind::terminate())?, signals(SignalKind::interrupt())?, signals(SignalKind::hangup())?);
+    notify(&[NotifyState::Ready, NotifyState::Status("running")]);
+    eprintln!("plimsoll: running; API at {}", socket.display());
+    let ended = loop {
+        tokio::select! {
+            _ = term.recv() => stop(control).await,
+            _ = int.recv() => stop(control).await,
+            _ = hup.recv() => reload(control).await,
+            notice = noticed.recv() => match notice {
+                Some(Notice::Lost(lost)) => {
+                    tokio::spawn(bring_back(Arc::clone(control), lost));
+                }
+                Some(Notice::Ended { abandoned }) => {
+                    if abandoned > 0 {
+                        eprintln!("plimsoll: {abandoned} frames could not leave in time and were given up");
+                    }
+                    break Ok(());
+                }
+                None => break Err(RunError::EngineDied),
+            },
+        }
+    };
+    // Left for the next start to remove if this fails.
+    let _ = fs::remove_file(&socket);
+    eprintln!("plimsoll: stopped");
+    ended
+}
+
+fn listen(socket: &Path) -> Result<UnixListener, RunError> {
+    let io = |source| RunError::Io { what: format!("listen on {}", socket.display()), source };
+    let listener = UnixListener::bind(socket).map_err(io)?;
+    // Whoever may reload a policy rules the host's network: its owner and group only.
+    fs::set_permissions(socket, fs::Permissions::from_mode(0o660)).map_err(io)?;
+    Ok(listener)
+}
+
+async fn listen_metrics(address: SocketAddr) -> Result<TcpListener, RunError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| RunError::Io { what: format!("listen on {address} (`api.metrics`)"), source })
+}
+
+async fn reload(control: &Control) {
+    let since_boot = NotifyState::monotonic_usec_now().ok();
+    notify(&[NotifyState::Reloading]);
+    if let Some(moment) = since_boot {
+        notify(&[moment]);
+    }
+    report(&control.reload().await);
+    notify(&[NotifyState::Ready]);
+}
+
+fn report(reloaded: &Result<Reloaded, ReloadError>) {
+    match reloaded {
+        Ok(done) => eprintln!("plimsoll: reloaded (number {})\n{}{}", done.generation, done.changes, done.warnings),
+        Err(error) => eprintln!("plimsoll: {error}"),
+    }
+}
+
+/// Says how long it may take, and tells the engine.
+async fn stop(control: &Control) {
+    notify(&[NotifyState::Stopping]);
+    let held = control.handle().ask(Command::Snapshot).await;
+    let within = held.as_ref().map_or(LONGEST_STOP, longest_drain);
+    if let Ok(snapshot) = &held {
+        let waiting: u64 = snapshot.nodes.iter().map(|node| node.counters.backlog_bytes).sum();
+        eprintln!("plimsoll: stopping; {} wait, at most {within}", Bytes::new(waiting));
+    }
+    // An engine that has ended needs no telling.
+    let _: Result<(), Stopped> = control.handle().send(Command::Stop(within));
+}
+
+/// How long what waits can take to leave: what each class holds, at the rate of the slowest limit that may hold it,
+/// one after the other; doubled, and never more than four seconds.
+fn longest_drain(snapshot: &Snapshot) -> Span {
+    let program = &snapshot.program;
+    let slowest = program.limits.iter().map(|limit| limit.rate).chain([program.link]).min().unwrap_or(program.link);
+    let waiting: u64 = snapshot.nodes.iter().map(|node| node.counters.backlog_bytes).sum();
+    let frames = u64::from(snapshot.engine.held);
+    let bytes = Bytes::new(waiting) + program.overhead.times(frames) + program.max_frame.times(frames.min(1));
+    (slowest.wire_time(bytes).times(2) + Span::millis(100)).min(LONGEST_STOP)
+}
+
+/// Tries to open a lost port until it is there again, or its tenant is not.
+async fn bring_back(control: Arc<Control>, lost: crate::engine::Lost) {
+    let name = match lost.lane {
+        None => None,
+        Some(lane) => match control.name_of(lane).await {
+            Some(name) => Some(name),
+            None => return,
+        },
+    };
+    let whose = name.as_deref().map_or_else(|| "the uplink".to_owned(), |name| format!("tenant {name}"));
+    eprintln!("plimsoll: {whose}: {} has disappeared; others go on, and it is tried again", lost.port.name());
+    // Closing an interface takes the kernel milliseconds.
+    let closing = tokio::task::spawn_blocking(move || drop(lost));
+    drop(closing);
+    loop {
+        tokio::time::sleep(REOPEN).await;
+        if control.reopen(name.as_deref()).await {
+            break eprintln!("plimsoll: {whose}: the port is back");
+        }
+    }
+}
+
+/// Tells the service manager that the engine answers. When it does not, nobody is told, and the manager acts.
+async fn feed_watchdog(control: Arc<Control>) {
+    let Some(period) = sd_notify::watchdog_enabled() else { return };
+    loop {
+        tokio::time::sleep(period / 3).await;
+        let answers = tokio::time::timeout(period / 3, control.handle().ask(Command::Ping)).await;
+        if matches!(answers, Ok(Ok(()))) {
+            notify(&[NotifyState::Watchdog]);
+        }
+    }
+}
+
+/// Without a service manager there is nobody to tell.
+fn notify(state: &[NotifyState<'_>]) {
+    let _ = sd_notify::notify(state);
+}

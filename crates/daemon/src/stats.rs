@@ -1,0 +1,321 @@
+//! Counters with names on them: what the API, `plimsoll stats` and `plimsoll top` show.
+//!
+//! Why: a class is `tenants/shop/web` to an operator and number 7 to the engine.
+//! From: one [`Snapshot`] and the policy that was in force when it was taken.
+//! Not here: how counters come about (`engine`), Prometheus' text (`prometheus`).
+//! Invariant: an inner node's numbers are the sums of its classes'.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+use plimsoll_nic::{ClassCounters, Refusal};
+use plimsoll_policy::{FlowOrder, NodeId, NodeKind, Program, Scope};
+use plimsoll_ports::{Counters, DropReason};
+use serde::{Deserialize, Serialize};
+
+use crate::engine::{PortNow, Snapshot, new_delays};
+
+/// Everything at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Seconds since the daemon started.
+    pub uptime: f64,
+    /// How many reloads there have been.
+    pub generation: u16,
+    /// Bits per second of the uplink.
+    pub link: u64,
+    /// Every node of the policy, parents before children.
+    pub nodes: Vec<NodeStats>,
+    /// By the limit's name.
+    pub limits: BTreeMap<String, LimitStats>,
+    /// By the tenant's name.
+    pub tenants: BTreeMap<String, PortStats>,
+    /// The uplink's port.
+    pub uplink: PortStats,
+    /// The engine's own.
+    pub engine: EngineNumbers,
+}
+
+/// One node of the policy.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeStats {
+    /// Path from the root: `tenants/shop/web`.
+    pub path: String,
+    /// Path of its parent; none for the root.
+    pub parent: Option<String>,
+    /// How far from the root.
+    pub depth: u32,
+    /// `priority`, `wfq`, ..., or `class`.
+    pub kind: String,
+    /// Share among its siblings.
+    pub weight: u32,
+    /// Bits per second that it gets first.
+    pub min: Option<u64>,
+    /// Bits per second that it never exceeds.
+    pub max: Option<u64>,
+    /// Frames sent.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Descriptors that wait.
+    pub backlog_packets: u64,
+    /// Their bytes.
+    pub backlog_bytes: u64,
+    /// Descriptors that were not taken, by reason.
+    pub drops: BTreeMap<String, u64>,
+    /// From doorbell to port.
+    pub delay: Option<Delay>,
+}
+
+/// A distribution of delays, in microseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Delay {
+    /// How many were measured.
+    pub count: u64,
+    /// Mean.
+    pub mean: f64,
+    /// Half are shorter.
+    pub p50: f64,
+    /// One in a hundred is longer.
+    pub p99: f64,
+    /// One in a thousand is longer.
+    pub p999: f64,
+    /// The longest.
+    pub max: f64,
+    /// How many were at most so long, for bounds of 10 µs, 20 µs, 50 µs, ... 10 s.
+    pub buckets: Vec<(f64, u64)>,
+}
+
+/// One limit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LimitStats {
+    /// Bits per second.
+    pub rate: u64,
+    /// Bytes.
+    pub burst: u64,
+    /// Whether it is a class's `max`, and of which.
+    pub max_of: Option<String>,
+    /// Frames that left under it.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Groups of flow queues that wait for it now.
+    pub waiting: u32,
+    /// Times that one had to wait.
+    pub parked: u64,
+}
+
+/// One port, and what its tenant holds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PortStats {
+    /// What the port calls itself; none while it is lost.
+    pub port: Option<String>,
+    /// Frames that came in.
+    pub rx_packets: u64,
+    /// Their bytes.
+    pub rx_bytes: u64,
+    /// Frames that went out.
+    pub tx_packets: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+    /// Frames lost, by reason: those that it sent, and for the uplink those that it brought.
+    pub drops: BTreeMap<String, u64>,
+    /// Frames that the port could not deliver, by reason.
+    pub undelivered: BTreeMap<String, u64>,
+    /// What else happened, by name.
+    pub events: BTreeMap<String, u64>,
+    /// Flows with a queue of their own.
+    pub flows: u32,
+    /// Descriptors in the engine.
+    pub held: u32,
+    /// Frame buffers in use.
+    pub buffers: u32,
+}
+
+/// The engine's own numbers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EngineNumbers {
+    /// Pulls handed out.
+    pub pulls: u64,
+    /// Enqueue and dequeue pairs (at most two for each pull).
+    pub pairs: u64,
+    /// Most pairs that one pull took.
+    pub most_pairs: u8,
+    /// Doorbell words that made no sense.
+    pub bad_doorbells: u64,
+    /// Descriptors held now.
+    pub held: u32,
+    /// Rounds of the loop.
+    pub turns: u64,
+    /// Departures noted in the log.
+    pub departures: u64,
+    /// Doorbell batches.
+    pub doorbell_batches: u64,
+    /// Doorbell entries.
+    pub doorbell_entries: u64,
+}
+
+/// Upper bounds of the delay buckets, in microseconds.
+pub const DELAY_BOUNDS: [f64; 19] = [
+    10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7,
+];
+
+impl From<&Snapshot> for Stats {
+    fn from(snapshot: &Snapshot) -> Self {
+        let program = &snapshot.program;
+        let by_node = sums(snapshot);
+        let ids = (0..).map(NodeId).take(program.nodes.len());
+        let nodes = ids.zip(&by_node).map(|(id, (counters, delays))| node(program, id, counters, delays)).collect();
+        let limits = program.limits.iter().zip(&snapshot.limits).map(|(limit, counters)| {
+            let max_of = match limit.scope {
+                Scope::Subtree(id) => Some(program.node(id).name.clone()),
+                Scope::Match { .. } => None,
+            };
+            let stats = LimitStats {
+                rate: limit.rate.get(),
+                burst: limit.burst.as_u64(),
+                max_of,
+                packets: counters.packets,
+                bytes: counters.bytes,
+                waiting: counters.waiting,
+                parked: counters.parked,
+            };
+            (limit.name.clone(), stats)
+        });
+        let engine = &snapshot.engine;
+        Self {
+            uptime: plimsoll_units::Span::ns(snapshot.at.as_u64()).as_secs_f64(),
+            generation: snapshot.generation,
+            link: program.link.get(),
+            nodes,
+            limits: limits.collect(),
+            tenants: snapshot.lanes.iter().map(|lane| (lane.name.clone(), port(lane))).collect(),
+            uplink: port(&snapshot.uplink),
+            engine: EngineNumbers {
+                pulls: engine.pulls,
+                pairs: engine.pairs,
+                most_pairs: engine.most_pairs,
+                bad_doorbells: engine.bad_doorbells,
+                held: engine.held,
+                turns: snapshot.turns,
+                departures: snapshot.departures,
+                doorbell_batches: snapshot.writes.batches,
+                doorbell_entries: snapshot.writes.entries,
+            },
+        }
+    }
+}
+
+impl NodeStats {
+    /// Whether it is a class, rather than a node that orders classes.
+    #[must_use]
+    pub fn is_class(&self) -> bool {
+        self.kind.starts_with("class")
+    }
+}
+
+impl PortStats {
+    /// All frames lost, whatever the reason.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.drops.values().sum()
+    }
+}
+
+/// Each node's counters with those of all below it: children come after their parents, so backwards is upwards.
+fn sums(snapshot: &Snapshot) -> Vec<(ClassCounters, Histogram<u64>)> {
+    let mut all: Vec<_> = snapshot.nodes.iter().map(|node| (node.counters, node.delays.clone())).collect();
+    for index in (1..all.len()).rev() {
+        let Some(NodeId(parent)) = snapshot.program.nodes[index].parent else { continue };
+        let (counters, delays) = core::mem::replace(&mut all[index], (ClassCounters::default(), new_delays()));
+        let above = &mut all[parent as usize];
+        above.0.packets += counters.packets;
+        above.0.bytes += counters.bytes;
+        above.0.backlog_packets += counters.backlog_packets;
+        above.0.backlog_bytes += counters.backlog_bytes;
+        for (to, refused) in above.0.refused.iter_mut().zip(counters.refused) {
+            *to += refused;
+        }
+        // Both have the same bounds, so nothing can be out of range.
+        let _ = above.1.add(&delays);
+        all[index] = (counters, delays);
+    }
+    all
+}
+
+fn node(program: &Program, id: NodeId, counters: &ClassCounters, delays: &Histogram<u64>) -> NodeStats {
+    let node = program.node(id);
+    let refused = Refusal::ALL.map(Refusal::name).into_iter().zip(counters.refused);
+    NodeStats {
+        path: node.name.clone(),
+        parent: node.parent.map(|parent| program.node(parent).name.clone()),
+        depth: u32::try_from(program.path(id).count() - 1).unwrap_or(u32::MAX),
+        kind: kind_name(node.kind).to_owned(),
+        weight: node.weight,
+        min: node.min.map(|rate| rate.get()),
+        max: node.max.map(|limit| program.limit(limit).rate.get()),
+        packets: counters.packets,
+        bytes: counters.bytes,
+        backlog_packets: counters.backlog_packets,
+        backlog_bytes: counters.backlog_bytes,
+        drops: refused.filter(|&(_, count)| count > 0).map(|(name, count)| (name.to_owned(), count)).collect(),
+        delay: (!delays.is_empty()).then(|| delay(delays)),
+    }
+}
+
+/// How a policy file calls this kind of node.
+#[must_use]
+pub fn kind_name(kind: NodeKind) -> &'static str {
+    match kind {
+        NodeKind::Priority => "priority",
+        NodeKind::Wfq => "wfq",
+        NodeKind::Drr => "drr",
+        NodeKind::Fifo => "fifo",
+        NodeKind::Lstf => "lstf",
+        NodeKind::Edf => "edf",
+        NodeKind::Class(FlowOrder::Fifo) => "class",
+        NodeKind::Class(FlowOrder::Drr) => "class, flows: drr",
+        NodeKind::Class(FlowOrder::Lstf(_)) => "class, flows: lstf",
+        NodeKind::Class(FlowOrder::Edf(_)) => "class, flows: edf",
+    }
+}
+
+fn delay(delays: &Histogram<u64>) -> Delay {
+    let micros = |ns: u64| ns as f64 / 1e3;
+    let bucket = |&bound: &f64| (bound, delays.count_between(0, (bound * 1e3) as u64));
+    Delay {
+        count: delays.len(),
+        mean: delays.mean() / 1e3,
+        p50: micros(delays.value_at_quantile(0.5)),
+        p99: micros(delays.value_at_quantile(0.99)),
+        p999: micros(delays.value_at_quantile(0.999)),
+        max: micros(delays.max()),
+        buckets: DELAY_BOUNDS.iter().map(bucket).collect(),
+    }
+}
+
+fn port(now: &PortNow) -> PortStats {
+    let Counters { rx_packets, rx_bytes, tx_packets, tx_bytes, .. } = now.counters;
+    let named = |counts: [u64; DropReason::COUNT]| {
+        let names = DropReason::ALL.into_iter().map(DropReason::name);
+        names.zip(counts).filter(|&(_, count)| count > 0)
+    };
+    let mut drops: BTreeMap<String, u64> = BTreeMap::new();
+    for (name, count) in now.tally.losses().chain(named(now.counters.rx_drops)) {
+        *drops.entry(name.to_owned()).or_default() += count;
+    }
+    let owned = |(name, count): (&'static str, u64)| (name.to_owned(), count);
+    PortStats {
+        port: now.port.clone(),
+        rx_packets,
+        rx_bytes,
+        tx_packets,
+        tx_bytes,
+        drops,
+        undelivered: named(now.counters.tx_drops).map(owned).collect(),
+        events: now.tally.events().map(owned).collect(),
+        flows: now.flows,
+        held: now.held,
+        buffers: now.buffers,
+    }
+}

@@ -1,0 +1,273 @@
+//! The engine's thread: turns, waits, answers commands between turns.
+//!
+//! Why: one thread owns the engine; everybody else sends it notes and waits for answers.
+//! From: `docs/architecture.md`, "live": adaptive polling, which spins only when the next event is nearer than a
+//! wake-up costs.
+//! Not here: what a turn does (`engine`), files and signals (`control`).
+//! Invariant: a command never waits for more than one turn, and never holds one up for longer than its own work.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use mio::Waker;
+use plimsoll_nic::NodeRank;
+use plimsoll_policy::NodeId;
+use plimsoll_ports::Port;
+use plimsoll_units::{Nanos, Span};
+use tokio::sync::oneshot;
+
+use crate::engine::{Change, Engine, Installed, Lost, Snapshot, Turn};
+use crate::wait::Waiter;
+
+/// How often frames are offered again to an uplink that had no room.
+const RETRY: Span = Span::micros(50);
+
+/// What the engine's thread is asked to do.
+#[derive(Debug)]
+pub enum Command {
+    /// Say that you are there.
+    Ping(oneshot::Sender<()>),
+    /// Copy the counters.
+    Snapshot(oneshot::Sender<Snapshot>),
+    /// Say where a packet of this class would stand now.
+    Ranks(NodeId, oneshot::Sender<Vec<NodeRank>>),
+    /// Put another policy in force.
+    Install(Box<Change>, oneshot::Sender<Installed>),
+    /// Put a port that is back where it was; what cannot be used comes back.
+    Attach(Option<u32>, Box<Port>, oneshot::Sender<Option<Port>>),
+    /// Take out a port whose namespace or interface has gone.
+    Detach(Option<u32>),
+    /// Stop reading; send what is held until the deadline, then end.
+    Stop(Span),
+}
+
+/// What the thread tells of its own accord.
+#[derive(Debug)]
+pub enum Notice {
+    /// A port has disappeared.
+    Lost(Lost),
+    /// The thread has ended, after giving up so many frames.
+    Ended {
+        /// Frames that could not leave before the deadline.
+        abandoned: u64,
+    },
+}
+
+/// How the thread runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Habits {
+    /// The core to pin it to.
+    pub cpu: Option<usize>,
+    /// Whether it never sleeps.
+    pub busy_poll: bool,
+}
+
+/// The other threads' end.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    commands: Sender<Command>,
+    waker: Arc<Waker>,
+    clock: Clock,
+}
+
+/// Nanoseconds since the daemon's start; the same clock for all its threads.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    clock: quanta::Clock,
+    start: u64,
+}
+
+/// The thread has ended and answers nothing any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the engine has stopped")]
+pub struct Stopped;
+
+impl Default for Clock {
+    fn default() -> Self {
+        let clock = quanta::Clock::new();
+        let start = clock.raw();
+        Self { clock, start }
+    }
+}
+
+impl Clock {
+    /// Now.
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        Nanos::new(self.clock.delta_as_nanos(self.start, self.clock.raw()))
+    }
+}
+
+impl Handle {
+    /// Sends a command and rings the bell.
+    ///
+    /// # Errors
+    /// [`Stopped`] when the thread has ended.
+    pub fn send(&self, command: Command) -> Result<(), Stopped> {
+        self.commands.send(command).map_err(|_| Stopped)?;
+        self.waker.wake().map_err(|_| Stopped)
+    }
+
+    /// Sends the command that `ask` makes, and waits for its answer.
+    ///
+    /// # Errors
+    /// [`Stopped`] when the thread has ended.
+    pub async fn ask<T>(&self, ask: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Stopped> {
+        let (answer, answered) = oneshot::channel();
+        self.send(ask(answer))?;
+        answered.await.map_err(|_| Stopped)
+    }
+
+    /// The daemon's clock.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+}
+
+/// Starts the thread.
+///
+/// # Errors
+/// When it cannot be made, or has no descriptors to wait with.
+pub fn spawn(
+    engine: Engine,
+    habits: Habits,
+    notices: impl Fn(Notice) + Send + 'static,
+) -> std::io::Result<(Handle, JoinHandle<()>)> {
+    let (commands, received) = channel();
+    let (waiter, waker) = Waiter::new()?;
+    let clock = Clock::default();
+    let handle = Handle { commands, waker, clock: clock.clone() };
+    let looping = Loop { engine, habits, waiter, clock, commands: received, stop_at: None };
+    let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || looping.run(&notices))?;
+    Ok((handle, thread))
+}
+
+struct Loop {
+    engine: Engine,
+    habits: Habits,
+    waiter: Waiter,
+    clock: Clock,
+    commands: Receiver<Command>,
+    stop_at: Option<Nanos>,
+}
+
+impl Loop {
+    fn run(mut self, notices: &impl Fn(Notice)) {
+        if let Some(core) = self.habits.cpu {
+            core_affinity::set_for_current(core_affinity::CoreId { id: core });
+        }
+        // The kernel may make other threads' timers late by 50 µs to save power; not this one's.
+        let _ = nix::sys::prctl::set_timerslack(1);
+        self.watch_all();
+        loop {
+            while let Ok(command) = self.commands.try_recv() {
+                self.obey(command);
+            }
+            let clock = &self.clock;
+            let turn = self.engine.turn_by(&|| clock.now());
+            if self.engine.has_lost() {
+                self.report_lost(notices);
+            }
+            if let Some(abandoned) = self.ending() {
+                return notices(Notice::Ended { abandoned });
+            }
+            let most = self.rest(&turn);
+            let engine = &mut self.engine;
+            if let Err(error) = self.waiter.wait(most, |token| engine.ready(token)) {
+                eprintln!("plimsoll: the engine cannot wait for its ports: {error}; it polls instead");
+                self.habits.busy_poll = true;
+            }
+        }
+    }
+
+    /// How long to wait: not at all while there is work, or when the next event is nearer than a wake-up costs.
+    fn rest(&self, turn: &Turn) -> Option<Span> {
+        if turn.busy || self.habits.busy_poll {
+            return Some(Span::ZERO);
+        }
+        let now = self.clock.now();
+        let wakeup = self.waiter.wakeup();
+        let due = turn.next.map(|next| next.since(now)).map(|span| if span <= wakeup { Span::ZERO } else { span - wakeup });
+        let retry = turn.blocked.then_some(RETRY);
+        let asked = self.engine.must_be_asked().then_some(RETRY);
+        let stop = self.stop_at.map(|at| at.since(now));
+        [due, retry, asked, stop].into_iter().flatten().min()
+    }
+
+    fn obey(&mut self, command: Command) {
+        // An answer that nobody waits for any more is no failure.
+        match command {
+            Command::Ping(answer) => {
+                let _ = answer.send(());
+            }
+            Command::Snapshot(answer) => {
+                let snapshot = self.engine.snapshot(self.clock.now());
+                let _ = answer.send(snapshot);
+            }
+            Command::Ranks(class, answer) => {
+                let _ = answer.send(self.engine.nic().ranks(class));
+            }
+            Command::Install(change, answer) => {
+                self.forget_all();
+                let installed = self.engine.install(*change, self.clock.now());
+                self.watch_all();
+                let _ = answer.send(installed);
+            }
+            Command::Attach(lane, port, answer) => {
+                let rest = self.engine.attach(lane, *port);
+                self.forget_all();
+                self.watch_all();
+                let _ = answer.send(rest);
+            }
+            Command::Detach(lane) => self.engine.lose(lane),
+            Command::Stop(within) => {
+                self.engine.stop_reading();
+                self.stop_at = Some(self.clock.now() + within);
+            }
+        }
+    }
+
+    /// Whether it is time to end: how many frames had to be given up.
+    fn ending(&mut self) -> Option<u64> {
+        let at = self.stop_at?;
+        let now = self.clock.now();
+        if self.engine.held() == 0 {
+            Some(0)
+        } else if now >= at {
+            Some(self.engine.abandon(now))
+        } else {
+            None
+        }
+    }
+
+    fn report_lost(&mut self, notices: &impl Fn(Notice)) {
+        for lost in self.engine.take_lost() {
+            if let Some(fd) = lost.port.fds().receive {
+                self.waiter.forget(fd);
+            }
+            notices(Notice::Lost(lost));
+        }
+    }
+
+    fn watch_all(&mut self) {
+        for (token, port) in self.engine.ports() {
+            if let Some(fd) = port.fds().receive
+                && let Err(error) = self.waiter.watch(token, fd)
+            {
+                eprintln!("plimsoll: {} cannot be waited for: {error}; the engine polls instead", port.name());
+                self.habits.busy_poll = true;
+            }
+        }
+        self.engine.all_ready();
+    }
+
+    fn forget_all(&mut self) {
+        for (_, port) in self.engine.ports() {
+            if let Some(fd) = port.fds().receive {
+                self.waiter.forget(fd);
+            }
+        }
+    }
+}

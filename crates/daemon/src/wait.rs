@@ -1,0 +1,142 @@
+//! Waiting for ports, for a moment, or for a command.
+//!
+//! Why: an idle host must cost next to nothing, and a paced packet must not be late.
+//! From: epoll for readiness, a timer descriptor for nanoseconds (epoll's own timeout counts milliseconds).
+//! Not here: what to do once awake (`thread`).
+//! Invariant: a port that became readable since it was last found empty ends the wait.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use plimsoll_units::Span;
+
+const WAKER: Token = Token(usize::MAX);
+const TIMER: Token = Token(usize::MAX - 1);
+const UPLINK: Token = Token(usize::MAX - 2);
+
+/// Ports, a timer and a bell for commands.
+#[derive(Debug)]
+pub struct Waiter {
+    poll: Poll,
+    events: Events,
+    timer: TimerFd,
+    wakeup: Span,
+}
+
+impl Waiter {
+    /// A waiter without ports, and the bell that ends its waits.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn new() -> io::Result<(Self, Arc<Waker>)> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
+        let fd = timer.as_fd().as_raw_fd();
+        poll.registry().register(&mut SourceFd(&fd), TIMER, Interest::READABLE)?;
+        let mut waiter =
+            Self { poll, events: Events::with_capacity(256), timer, wakeup: Span::ZERO };
+        waiter.wakeup = waiter.measure_wakeup()?;
+        Ok((waiter, waker))
+    }
+
+    /// What a sleep costs beyond what was asked for: measured at the start, between 5 and 100 µs.
+    #[must_use]
+    pub fn wakeup(&self) -> Span {
+        self.wakeup
+    }
+
+    /// Watches a port's descriptor. `lane` is the tenant's; the uplink's when absent.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn watch(&self, lane: Option<u32>, fd: RawFd) -> io::Result<()> {
+        self.poll.registry().register(&mut SourceFd(&fd), token(lane), Interest::READABLE)
+    }
+
+    /// No longer watches it. To be called before it is closed; one that the kernel has dropped already is fine.
+    pub fn forget(&self, fd: RawFd) {
+        let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
+    }
+
+    /// Waits for at most `most` (for ever when absent), and names the ports that may have something.
+    ///
+    /// # Errors
+    /// What the kernel says, interruptions excepted.
+    pub fn wait(&mut self, most: Option<Span>, mut ready: impl FnMut(Option<u32>)) -> io::Result<()> {
+        let timeout = match most {
+            Some(span) if span == Span::ZERO => Some(Duration::ZERO),
+            Some(span) => {
+                self.arm(span)?;
+                None
+            }
+            None => None,
+        };
+        match self.poll.poll(&mut self.events, timeout) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            other => other?,
+        }
+        for event in &self.events {
+            match event.token() {
+                WAKER => {}
+                TIMER => {
+                    // Read, so that its next expiry is an edge again; it is non-blocking, and empty is fine.
+                    let _ = self.timer.wait();
+                }
+                UPLINK => ready(None),
+                Token(lane) => ready(u32::try_from(lane).ok()),
+            }
+        }
+        Ok(())
+    }
+
+    fn arm(&self, span: Span) -> io::Result<()> {
+        let after = TimeSpec::from_duration(span.to_std());
+        Ok(self.timer.set(Expiration::OneShot(after), TimerSetTimeFlags::empty())?)
+    }
+
+    /// Median lateness of a few short sleeps.
+    fn measure_wakeup(&mut self) -> io::Result<Span> {
+        let nap = Span::micros(50);
+        let mut late = [Span::ZERO; 9];
+        for sample in &mut late {
+            let start = Instant::now();
+            self.wait(Some(nap), |_| {})?;
+            let slept = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            *sample = Span::ns(slept) - nap;
+        }
+        late.sort_unstable();
+        Ok(late[4].clamp(Span::micros(5), Span::micros(100)))
+    }
+}
+
+fn token(lane: Option<u32>) -> Token {
+    lane.map_or(UPLINK, |lane| Token(lane as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bell_ends_a_wait_without_end() {
+        let (mut waiter, waker) = Waiter::new().expect("descriptors");
+        waker.wake().expect("a wake-up");
+        waiter.wait(None, |_| panic!("no port is watched")).expect("awake");
+    }
+
+    #[test]
+    fn a_wait_ends_by_its_timer_again_and_again() {
+        let (mut waiter, _waker) = Waiter::new().expect("descriptors");
+        for _ in 0..3 {
+            waiter.wait(Some(Span::micros(10)), |_| {}).expect("awake");
+        }
+        assert!(waiter.wakeup() >= Span::micros(5));
+    }
+}

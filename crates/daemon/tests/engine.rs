@@ -1,0 +1,312 @@
+//! The engine's loop between memory ports: what enters leaves, or is counted; nobody is harmed by a neighbour.
+
+mod support;
+
+use std::collections::HashMap;
+
+use plimsoll_ports::{MemoryConfig, MemoryPort, Port, Sending};
+use plimsoll_units::{Nanos, Span};
+use plimsoll_wire::VnetHeader;
+use support::{World, drain, number, policy, udp};
+
+const TWO: &str = "
+uplink: {port: memory, rate: 1Gbps}
+tenants:
+  shop: {port: memory}
+  batch: {port: memory}
+";
+
+const STEP: Span = Span::micros(10);
+const OUTSIDE: u8 = 99;
+
+#[test]
+fn a_frame_goes_from_its_tenant_to_the_wire_unchanged() {
+    let mut world = World::new(TWO, false);
+    let frame = udp(1, OUTSIDE, 1_000, 7, 200);
+    world.send(0, &frame);
+    assert_eq!(world.run(Span::micros(50), STEP), [frame]);
+    assert_eq!(world.engine.held(), 0);
+}
+
+#[test]
+fn the_wire_gets_no_more_than_its_rate() {
+    let mut world = World::new(TWO, false);
+    for n in 0..400 {
+        world.send(0, &udp(1, OUTSIDE, 1_000, n, 1_250));
+    }
+    // 1,250 B at 1 Gb/s take 10 µs; a thread that lagged may make up 500 µs, which here none does.
+    let out = world.run(Span::millis(1), STEP);
+    assert!((95..=105).contains(&out.len()), "{}", out.len());
+}
+
+#[test]
+fn frames_of_a_flow_keep_their_order() {
+    let mut world = World::new(TWO, false);
+    let mut out = Vec::new();
+    for n in 0..1_000 {
+        for flow in 0..4 {
+            world.send(0, &udp(1, OUTSIDE, flow, n, 100));
+        }
+        out.extend(world.run(Span::micros(20), STEP));
+    }
+    out.extend(world.run(Span::millis(5), STEP));
+    let mut next: HashMap<u16, u32> = HashMap::new();
+    for (flow, number) in out.iter().map(|frame| number(frame)) {
+        let expected = next.entry(flow).or_default();
+        assert_eq!(number, *expected, "flow {flow}");
+        *expected += 1;
+    }
+    assert!(next.values().all(|&count| count == 1_000), "{next:?}");
+}
+
+#[test]
+fn a_malformed_frame_is_counted_and_harms_nobody() {
+    let mut world = World::new(TWO, false);
+    let mut bad = udp(1, OUTSIDE, 1, 1, 100);
+    bad[16..18].copy_from_slice(&9_000_u16.to_be_bytes());
+    world.send(0, &[1, 2, 3]);
+    world.send(0, &bad);
+    let good = udp(2, OUTSIDE, 1, 1, 100);
+    world.send(1, &good);
+    assert_eq!(world.run(Span::micros(50), STEP), [good]);
+    assert_eq!(world.losses("shop"), [("too_short", 1), ("length_beyond_frame", 1)]);
+    assert_eq!(world.losses("batch"), []);
+}
+
+#[test]
+fn absurd_offload_fields_are_counted_and_harm_nobody() {
+    let mut world = World::new(TWO, true);
+    let frame = udp(1, OUTSIDE, 1, 1, 1_000);
+    let absurd = [
+        VnetHeader { gso_type: 77, ..VnetHeader::default() },
+        VnetHeader { gso_type: VnetHeader::GSO_UDP_L4, gso_size: 0, ..VnetHeader::default() },
+        VnetHeader { flags: VnetHeader::NEEDS_CSUM, csum_start: 65_535, csum_offset: 65_535, ..VnetHeader::default() },
+        VnetHeader { hdr_len: 60_000, ..VnetHeader::default() },
+    ];
+    for vnet in &absurd {
+        assert_eq!(world.send_with(0, &frame, vnet), Sending::Sent);
+    }
+    let good = udp(2, OUTSIDE, 1, 1, 100);
+    world.send(1, &good);
+    assert_eq!(world.run(Span::micros(50), STEP), [good]);
+    let lost: u64 = world.losses("shop").iter().map(|(_, count)| count).sum();
+    assert_eq!(lost, 4, "{:?}", world.losses("shop"));
+}
+
+#[test]
+fn a_large_segment_leaves_as_whole_frames_with_right_lengths() {
+    let mut world = World::new(TWO, true);
+    let frame = udp(1, OUTSIDE, 5, 1, 42 + 3_000);
+    let vnet = VnetHeader {
+        flags: VnetHeader::NEEDS_CSUM,
+        gso_type: VnetHeader::GSO_UDP_L4,
+        hdr_len: 42,
+        gso_size: 1_000,
+        csum_start: 34,
+        csum_offset: 6,
+    };
+    world.send_with(0, &frame, &vnet);
+    let out = world.run(Span::millis(1), STEP);
+    assert_eq!(out.iter().map(Vec::len).collect::<Vec<_>>(), [1_042; 3]);
+    for segment in &out {
+        assert_eq!(segment[38..40], 1_008_u16.to_be_bytes());
+        assert_ne!(segment[40..42], [0, 0], "the checksum is made");
+    }
+    let payload: Vec<u8> = out.iter().flat_map(|segment| segment[42..].to_vec()).collect();
+    assert_eq!(payload, frame[42..]);
+}
+
+#[test]
+fn flows_beyond_the_table_share_a_queue_and_are_counted() {
+    let text = TWO.replace("tenants:", "engine: {queues: 64}\ntenants:");
+    let mut world = World::new(&text, false);
+    let mut out = Vec::new();
+    for flow in 0..200 {
+        world.send(0, &udp(1, OUTSIDE, flow, 0, 100));
+        out.extend(world.run(Span::micros(10), STEP));
+    }
+    let good = udp(2, OUTSIDE, 1, 1, 100);
+    world.send(1, &good);
+    out.extend(world.run(Span::millis(1), STEP));
+    assert_eq!(out.len(), 201, "nothing is lost for want of a flow queue");
+    let events = world.events("shop");
+    assert!(events.iter().any(|&(name, count)| name == "flow_table_full" && count >= 100), "{events:?}");
+    assert_eq!(world.events("batch"), [], "the neighbour's part of the table is its own");
+}
+
+#[test]
+fn a_tenant_at_its_cap_waits_and_its_neighbour_does_not() {
+    let text = "
+uplink: {port: memory, rate: 10Mbps}
+engine: {ring: 64}
+tenants:
+  shop: {port: memory}
+  batch: {port: memory, descriptors: 64}
+";
+    let mut world = World::new(text, false);
+    let sent = (0..400).filter(|n| world.send(1, &udp(2, OUTSIDE, *n, 0, 1_000)) == Sending::Sent).count();
+    assert_eq!(sent, 400, "the memory port holds 512");
+    world.run(Span::millis(2), STEP);
+    assert!(world.engine.held() <= 64);
+    assert!(world.events("batch").iter().any(|&(name, _)| name == "tenant_at_cap"));
+    // The neighbour's frame shares the wire with the backlog at once: 800 µs a frame, a few frames' time.
+    let start = world.now;
+    world.send(0, &udp(1, OUTSIDE, 1, 42, 1_000));
+    let mut waited = None;
+    for _ in 0..1_000 {
+        let found = world.run(STEP, STEP).iter().any(|frame| frame[9..12] == [0, 0, 1]);
+        if found {
+            waited = Some(world.now.since(start));
+            break;
+        }
+    }
+    assert!(waited.is_some_and(|waited| waited < Span::millis(3)), "{waited:?}");
+    assert_eq!(world.losses("batch"), [], "what is not read is not lost");
+}
+
+#[test]
+fn a_full_uplink_loses_nothing() {
+    let text = "
+uplink: {port: memory, rate: 10Gbps}
+tenants: {shop: {port: memory}}
+";
+    let mut world = World::new(text, false);
+    let mut got = Vec::new();
+    let mut sent = 0;
+    // The wire's end is drained only now and then: its 512 slots fill up.
+    for round in 0..40 {
+        while sent < 5_000 && world.send(0, &udp(1, OUTSIDE, sent as u16 % 32, sent, 100)) == Sending::Sent {
+            sent += 1;
+        }
+        for _ in 0..100 {
+            world.engine.turn(world.now);
+            world.now += STEP;
+        }
+        if round % 2 == 1 {
+            got.extend(world.received());
+        }
+    }
+    got.extend(world.received());
+    assert_eq!((got.len(), sent), (5_000, 5_000));
+    assert!(world.events("uplink").iter().any(|&(name, _)| name == "uplink_full"));
+    assert_eq!(world.losses("shop"), []);
+}
+
+#[test]
+fn tenants_reach_each_other_and_the_wire_reaches_them() {
+    let mut world = World::new(TWO, false);
+    // Both are heard once, so that their addresses are known.
+    world.send(0, &udp(1, OUTSIDE, 1, 0, 100));
+    world.send(1, &udp(2, OUTSIDE, 1, 0, 100));
+    assert_eq!(world.run(Span::micros(50), STEP).len(), 2);
+    let across = udp(1, 2, 1, 1, 100);
+    world.send(0, &across);
+    assert_eq!(world.run(Span::micros(50), STEP), Vec::<Vec<u8>>::new(), "it does not leave the host");
+    assert_eq!(drain(&mut world.tenants[1]), [across]);
+    let back = udp(OUTSIDE, 1, 80, 2, 100);
+    world.wire.send(&back, None).expect("there");
+    world.run(Span::micros(50), STEP);
+    assert_eq!(drain(&mut world.tenants[0]), [back]);
+}
+
+#[test]
+fn a_broadcast_reaches_all_and_an_unknown_address_nobody() {
+    let mut world = World::new(TWO, false);
+    let mut arp = udp(1, OUTSIDE, 1, 0, 60);
+    arp[..6].copy_from_slice(&[0xff; 6]);
+    world.send(0, &arp);
+    assert_eq!(world.run(Span::micros(50), STEP), [arp.clone()]);
+    assert_eq!(drain(&mut world.tenants[1]), [arp.clone()]);
+    assert!(drain(&mut world.tenants[0]).is_empty(), "its sender does not get it back");
+    world.wire.send(&udp(OUTSIDE, 77, 1, 0, 60), None).expect("there");
+    world.run(Span::micros(50), STEP);
+    assert_eq!(world.losses("uplink"), [("unknown_destination", 1)]);
+}
+
+#[test]
+fn a_spoofed_source_gets_nobody_elses_frames() {
+    let mut world = World::new(TWO, false);
+    world.send(0, &udp(1, OUTSIDE, 1, 0, 100));
+    world.run(Span::micros(50), STEP);
+    world.send(1, &udp(1, OUTSIDE, 1, 0, 100));
+    world.run(Span::micros(50), STEP);
+    let answer = udp(OUTSIDE, 1, 80, 0, 100);
+    world.wire.send(&answer, None).expect("there");
+    world.run(Span::micros(50), STEP);
+    assert_eq!(drain(&mut world.tenants[0]), [answer]);
+    assert!(drain(&mut world.tenants[1]).is_empty());
+    assert_eq!(world.events("batch"), [("foreign_source", 1)]);
+}
+
+#[test]
+fn a_port_that_disappears_takes_nobody_with_it_and_may_come_back() {
+    let mut world = World::new(TWO, false);
+    world.send(1, &udp(2, OUTSIDE, 1, 0, 100));
+    world.run(Span::micros(50), STEP);
+    let (unused, _keep) = MemoryPort::pair("unused", MemoryConfig::default()).expect("memory");
+    drop(std::mem::replace(&mut world.tenants[0], unused));
+    let good = udp(2, OUTSIDE, 1, 1, 100);
+    world.send(1, &good);
+    assert_eq!(world.run(Span::micros(50), STEP), [good]);
+    let lost = world.engine.take_lost();
+    assert_eq!(lost.iter().map(|lost| lost.lane).collect::<Vec<_>>(), [Some(0)]);
+    assert_eq!(world.events("shop"), [("port_lost", 1)]);
+
+    let (port, end) = MemoryPort::pair("shop again", MemoryConfig::default()).expect("memory");
+    world.tenants[0] = end;
+    assert!(world.engine.attach(Some(0), Port::Memory(port)).is_none());
+    let again = udp(1, OUTSIDE, 1, 2, 100);
+    world.send(0, &again);
+    assert_eq!(world.run(Span::micros(50), STEP), [again]);
+}
+
+#[test]
+fn what_waits_for_a_lost_uplink_leaves_when_it_is_back() {
+    let mut world = World::new(TWO, false);
+    let (unused, _keep) = MemoryPort::pair("unused", MemoryConfig::default()).expect("memory");
+    drop(std::mem::replace(&mut world.wire, unused));
+    let frames: Vec<_> = (0..10).map(|n| udp(1, OUTSIDE, 1, n, 100)).collect();
+    for frame in &frames {
+        world.send(0, frame);
+    }
+    assert!(world.run(Span::millis(1), STEP).is_empty());
+    assert_eq!(world.engine.take_lost().len(), 1);
+    let (port, end) = MemoryPort::pair("uplink again", MemoryConfig::default()).expect("memory");
+    world.wire = end;
+    assert!(world.engine.attach(None, Port::Memory(port)).is_none());
+    assert_eq!(world.run(Span::millis(1), STEP), frames);
+}
+
+#[test]
+fn a_stop_sends_what_is_held_and_counts_what_it_cannot() {
+    let mut world = World::new("uplink: {port: memory, rate: 10Mbps}\ntenants: {shop: {port: memory}}\n", false);
+    for n in 0..20 {
+        world.send(0, &udp(1, OUTSIDE, 1, n, 1_000));
+    }
+    world.run(Span::micros(20), STEP);
+    world.engine.stop_reading();
+    world.send(0, &udp(1, OUTSIDE, 1, 99, 1_000));
+    let sent = world.run(Span::millis(8), STEP).len();
+    let lost = world.engine.abandon(world.now);
+    assert!((8..=12).contains(&sent), "{sent}");
+    assert_eq!(world.engine.held(), 0);
+    assert_eq!(world.losses("shop"), [("stopped", lost)]);
+}
+
+#[test]
+fn delays_are_measured_from_doorbell_to_port() {
+    let mut world = World::new("uplink: {port: memory, rate: 10Mbps}\ntenants: {shop: {port: memory}}\n", false);
+    for n in 0..10 {
+        world.send(0, &udp(1, OUTSIDE, 1, n, 1_250));
+    }
+    world.run(Span::millis(15), STEP);
+    let snapshot = world.engine.snapshot(world.now);
+    let stats = plimsoll_daemon::Stats::from(&snapshot);
+    let root = &stats.nodes[0];
+    let delay = root.delay.as_ref().expect("ten delays");
+    // A millisecond each: the last waits for nine others.
+    assert_eq!((root.packets, delay.count), (10, 10));
+    assert!((8_900.0..9_300.0).contains(&delay.max), "{delay:?}");
+    assert!((world.now.since(Nanos::ZERO)) >= Span::millis(15));
+    drop(policy(TWO));
+}
