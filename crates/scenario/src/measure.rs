@@ -86,13 +86,26 @@ impl<'a> Measures<'a> {
         bytes * 8.0 / window.secs()
     }
 
-    /// Latencies in seconds of what was asked in the window, sorted.
+    /// Latencies in seconds of what was asked in the window, sorted. What was never answered had waited at least
+    /// until the end of the run: leaving it out would make the worst system look good.
     pub(crate) fn latencies(&self, run: &'a Run, subject: Option<&str>, window: Window) -> Vec<f64> {
-        let samples = self.found(run, subject).flat_map(|found| &found.samples);
-        let inside = samples.filter(|sample| (window.from..window.to).contains(&sample.at));
-        let mut latencies: Vec<f64> = inside.map(|sample| sample.latency.as_secs_f64()).collect();
+        let inside = |at: Nanos| (window.from..window.to).contains(&at);
+        let end = Nanos::ZERO + self.scenario.duration;
+        let mut latencies = Vec::new();
+        for found in self.found(run, subject) {
+            let answered = found.samples.iter().filter(|sample| inside(sample.at));
+            latencies.extend(answered.map(|sample| sample.latency.as_secs_f64()));
+            let waiting = found.unanswered.iter().filter(|due| inside(**due));
+            latencies.extend(waiting.map(|due| end.since(*due).as_secs_f64()));
+        }
         latencies.sort_by(f64::total_cmp);
         latencies
+    }
+
+    /// How much of what was asked in the window was answered.
+    pub(crate) fn answers(&self, run: &'a Run, subject: Option<&str>, window: Window) -> f64 {
+        let samples = self.found(run, subject).flat_map(|found| &found.samples);
+        samples.filter(|sample| (window.from..window.to).contains(&sample.at)).count() as f64
     }
 
     /// Packets lost, by reason, over a tenant's or all tenants' packets.
@@ -111,8 +124,8 @@ impl<'a> Measures<'a> {
         let latencies = || self.latencies(run, subject, window);
         match path.measure {
             Gauge::Throughput => self.throughput(run, subject, window),
-            Gauge::Requests => latencies().len() as f64 / window.secs(),
-            Gauge::Samples => latencies().len() as f64,
+            Gauge::Requests => self.answers(run, subject, window) / window.secs(),
+            Gauge::Samples => self.answers(run, subject, window),
             Gauge::Percentile(percent) => percentile(&latencies(), percent),
             Gauge::LatencyMean => {
                 let latencies = latencies();

@@ -51,6 +51,8 @@ pub struct Scenario {
     pub(crate) policy: PolicySections,
     /// Whether this is the short form that the test suite runs.
     pub short: bool,
+    /// What every moment of the file was multiplied with for the short form; 1 in the full form.
+    pub time: f64,
     /// The folder of the file, from which paths inside start.
     pub folder: PathBuf,
 }

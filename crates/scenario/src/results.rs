@@ -46,6 +46,9 @@ pub struct WorkloadResult {
     pub packets: u64,
     /// One for each answered request or echoed probe.
     pub samples: Vec<Sample>,
+    /// When each was due that was asked and not answered before the run ended. Percentiles count it with the time
+    /// that it had waited by then.
+    pub unanswered: Vec<Nanos>,
     /// Requests, probes or connections that failed or were never answered.
     pub errors: u64,
 }

@@ -87,9 +87,7 @@ fn summary(scenario: &Scenario, measures: &Measures<'_>, system: &str) -> Summar
         LatencySummary {
             workload: name.to_owned(),
             tenant: workload.tenant.clone(),
-            requests_per_second: over(&|run| {
-                measures.latencies(run, Some(name), usual).len() as f64 / usual.secs()
-            }),
+            requests_per_second: over(&|run| measures.answers(run, Some(name), usual) / usual.secs()),
             p50: at(50.0),
             p90: at(90.0),
             p99: at(99.0),

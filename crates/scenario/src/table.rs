@@ -47,7 +47,11 @@ pub(crate) fn setting(scenario: &Scenario) -> String {
         1 => String::new(),
         pairs => format!(", medians of {pairs} interleaved runs"),
     };
-    let short = if scenario.short { ", short form" } else { "" };
+    let short = match (scenario.short, scenario.time) {
+        (false, _) => String::new(),
+        (true, 1.0) => ", short form".to_owned(),
+        (true, time) => format!(", short form (moments in expectations come at {time} times theirs)"),
+    };
     format!(
         "{} uplink, {}..{} of {}{pairs}{short}",
         scenario.rate, measure.from, measure.to, scenario.duration

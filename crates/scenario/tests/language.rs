@@ -133,6 +133,17 @@ fn what_was_not_measured_fails_and_says_so() {
 }
 
 #[test]
+fn what_was_never_answered_counts_with_the_time_it_had_waited() {
+    let scenario = scenario("fifo.ask.p50 ~ 1s +- 0.001%").expect("reads");
+    let mut results = results(1);
+    let ask = results.runs[0].workloads.get_mut("ask").expect("there");
+    // 100 answers of 1 to 100 ms, and 102 that were due after 1 s of 2 s: the median is one of the latter.
+    ask.unanswered = vec![Nanos::ZERO + Span::secs(1); 102];
+    let verdict = judge(&scenario, &results).remove(0);
+    assert_eq!(verdict.status, Status::Passed, "{}", verdict.detail);
+}
+
+#[test]
 fn the_short_form_comes_earlier_and_leaves_out_what_it_does_not_run() {
     let text = "
 name: t

@@ -126,6 +126,7 @@ impl Reader {
             expect: Vec::new(),
             policy,
             short: form == Form::Short,
+            time: 1.0,
             folder: folder.to_owned(),
         };
         scenario.tenants = self.tenants(&file, &scenario);
@@ -482,6 +483,7 @@ impl Reader {
 impl Scenario {
     fn scale(&mut self, time: f64) {
         let scale = |span: &mut Span| *span = expect::scaled(*span, time);
+        self.time = time;
         scale(&mut self.duration);
         scale(&mut self.measure.from);
         scale(&mut self.measure.to);

@@ -50,6 +50,7 @@ fn run_json<'a>(scenario: &'a Scenario, measures: &Measures<'a>, run: &'a Run) -
                 "throughput_bps": rates,
                 "packets": found.packets,
                 "answers": found.samples.len(),
+                "unanswered": found.unanswered.len(),
                 "errors": found.errors,
             });
             (workload.name.clone(), value)
