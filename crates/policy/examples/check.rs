@@ -8,7 +8,9 @@ fn main() -> std::process::ExitCode {
         return 2.into();
     };
     match plimsoll_policy::load(&path) {
-        Ok(checked) if std::env::args().any(|arg| arg == "--svg") => print!("{}", plimsoll_policy::svg(&checked)),
+        Ok(checked) if std::env::args().any(|arg| arg == "--svg") => {
+            print!("{}", plimsoll_policy::svg(&checked))
+        }
         Ok(checked) => {
             print!("{}{}", checked.render_warnings(false), plimsoll_policy::tree_text(&checked));
         }

@@ -19,7 +19,7 @@ mod schema;
 mod show;
 mod source;
 mod spelling;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(feature = "testing")]
 pub mod testing;
 mod tree;
 

@@ -70,8 +70,13 @@ impl Match {
         if wants_ports && !self.protocol.is_empty() && !self.protocol.iter().any(ported) {
             return Some("only TCP, UDP and SCTP have ports");
         }
+        self.has_empty_range().then_some("its range of ports is empty")
+    }
+
+    /// Whether a range of ports ends before it begins.
+    pub(crate) fn has_empty_range(&self) -> bool {
         let empty = |ranges: &[(u16, u16)]| !ranges.is_empty() && ranges.iter().all(|(from, to)| from > to);
-        (empty(&self.src_port) || empty(&self.dst_port)).then_some("its range of ports is empty")
+        empty(&self.src_port) || empty(&self.dst_port)
     }
 
     /// Whether it asks for nothing but the tenant.

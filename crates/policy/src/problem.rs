@@ -79,6 +79,40 @@ pub enum Law {
 }
 
 impl Law {
+    /// Every rule, in the order of the reference.
+    pub const ALL: [Self; 30] = [
+        Self::Syntax,
+        Self::File,
+        Self::UnknownKey,
+        Self::DuplicateKey,
+        Self::MissingKey,
+        Self::BadValue,
+        Self::BadName,
+        Self::NameClash,
+        Self::UnknownName,
+        Self::Outside,
+        Self::NoRoot,
+        Self::SecondParent,
+        Self::Cycle,
+        Self::Orphan,
+        Self::WrongKind,
+        Self::Nesting,
+        Self::Zero,
+        Self::MinAboveLink,
+        Self::MinAboveMax,
+        Self::MinNotBacked,
+        Self::MaxAboveLink,
+        Self::NeverMatches,
+        Self::MatchOnNode,
+        Self::BurstTooSmall,
+        Self::UnusedLimit,
+        Self::Meaningless,
+        Self::PortClash,
+        Self::TooDeep,
+        Self::TooCostly,
+        Self::TooLarge,
+    ];
+
     /// The rule's name, as printed.
     #[must_use]
     pub fn name(self) -> String {

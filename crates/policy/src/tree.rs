@@ -57,14 +57,29 @@ fn budget() -> Option<serde_saphyr::Budget> {
 }
 
 fn syntax_problem(error: &serde_saphyr::Error, file: FileId, text: &str) -> Problem {
-    let span = error.location().map(|location| location.span());
-    let offset = span.and_then(|span| span.byte_offset()).and_then(|at| usize::try_from(at).ok());
-    let at = mark(file, text, offset.unwrap_or(0), 0);
     let message = error.without_snippet().to_string();
-    let message = message.lines().next().unwrap_or("not YAML").to_owned();
-    Problem::error(Law::Syntax, at, message)
-        .label("reading stops here")
-        .help("a policy file is YAML: keys and values with `:`, the same indentation for siblings, spaces and no tabs")
+    let message = message.lines().next().unwrap_or("not YAML");
+    // Some errors tell their place only in their words.
+    let (message, told) = match message.rsplit_once(" at line ") {
+        Some((message, place)) => (message, place.split_once(", column ")),
+        None => (message, None),
+    };
+    let number = |text: &str| text.trim().parse::<usize>().ok();
+    let told = told.and_then(|(line, column)| Some((number(line)?, number(column)?)));
+    let known = error.location().and_then(|location| {
+        Some((usize::try_from(location.line()).ok()?, usize::try_from(location.column()).ok()?))
+    });
+    let offset = known.or(told).map_or(0, |(line, column)| offset_of(text, line, column));
+    Problem::error(Law::Syntax, mark(file, text, offset, 0), message).label("reading stops here").help(
+        "a policy file is YAML: keys and values with `:`, the same indentation for siblings, spaces and no tabs",
+    )
+}
+
+/// Bytes before a line and column, both counted from 1.
+fn offset_of(text: &str, line: usize, column: usize) -> usize {
+    let start: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
+    let rest = text[start..].chars().take_while(|&c| c != '\n').take(column.saturating_sub(1));
+    start + rest.map(char::len_utf8).sum::<usize>()
 }
 
 /// A mark clamped to the text, to character boundaries and to one line, so that a caret can be drawn under it.

@@ -39,6 +39,8 @@ pub(crate) struct Composer<'a> {
     /// The operator's `tenants:`; the graph may have one more, `host`.
     pub tenants: Vec<TenantEntry>,
     full: bool,
+    /// The operator's policy has no root, so that nothing has a place.
+    rootless: bool,
 }
 
 impl<'a> Composer<'a> {
@@ -52,6 +54,7 @@ impl<'a> Composer<'a> {
             pending: VecDeque::new(),
             tenants: Vec::new(),
             full: false,
+            rootless: false,
         }
     }
 
@@ -184,6 +187,7 @@ impl<'a> Composer<'a> {
         self.add_limits(limits, scope, place);
         let Some(classes) = classes else { return self.finish_leaf_scope(scope, place) };
         let Some(root) = classes.iter().position(|class| class.name.value == "root") else {
+            self.rootless |= outer.is_none();
             let problem = Problem::error(Law::NoRoot, at, "`policy` has no `root`").label("this file");
             self.problems
                 .push(problem.help("name the topmost class `root`, as in `root: {wfq: {a: 2, b: 1}}`"));
@@ -506,8 +510,8 @@ impl<'a> Composer<'a> {
     fn cycle(&mut self, members: &[&ClassEntry]) {
         let Some(first) = members.first() else { return };
         let chain = members.iter().take(8).map(|class| format!("`{}`", class.name.value));
-        let chain = chain.collect::<Vec<_>>().join(" is below ");
-        let message = format!("{chain} is below `{}`", first.name.value);
+        let chain = chain.collect::<Vec<_>>().join(", which is below ");
+        let message = format!("{chain}, which is below `{}`", first.name.value);
         let problem = Problem::error(Law::Cycle, first.name.at, message).label("part of a cycle");
         self.problems
             .push(problem.help("list one of them among the children of a class below `root` instead"));
@@ -553,7 +557,7 @@ impl<'a> Composer<'a> {
         }
         for index in 0..self.tenants.len() {
             let draft = &self.graph.tenants[index];
-            if draft.node.is_some() || self.full {
+            if draft.node.is_some() || self.full || self.rootless {
                 continue;
             }
             if draft.matched_by.is_empty() {
@@ -637,6 +641,17 @@ impl<'a> Composer<'a> {
     /// What a class is, and for a leaf how it orders its flow queues.
     fn kind_of(&mut self, class: &ClassEntry, node: NodeIx) -> DraftKind {
         let name = class.name.value.clone();
+        if let (Some(order), Some(matches)) =
+            (&class.order, class.matches.as_ref().filter(|_| name != "root"))
+        {
+            let message = format!("`{name}` has children and a `match`");
+            let problem = Problem::error(Law::MatchOnNode, matches.at, message).label("only leaves match");
+            self.problems.push(
+                problem
+                    .also(order.at, "has children")
+                    .help("put the match into each of its leaves that it is meant for"),
+            );
+        }
         if let Some(order) = &class.order {
             let leaf_keys = [
                 class.flows.map(|found| (found.at, "flows")),

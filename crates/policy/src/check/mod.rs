@@ -153,6 +153,7 @@ fn check_sources(
         })
         .collect();
     let program = compile::compile(&graph, rules, link, &minima, &descriptors);
+    cost::too_many_limits(&graph, &program, &mut problems);
     cost::too_costly(&graph, &program, &engine, engine_at, &mut problems);
     crate::bounds::not_backed(&graph_minima(&graph), &program, &mut problems);
     if broken(&problems) {

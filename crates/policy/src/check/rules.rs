@@ -101,7 +101,13 @@ impl Writer<'_> {
         for &leaf in &graph.scopes[scope].leaves {
             let Some(entry) = &graph.nodes[leaf].matches else { continue };
             if let Some(why) = entry.conditions.impossible() {
-                self.never(entry.at, format!("no packet matches class `{}`: {why}", graph.nodes[leaf].name));
+                // An empty range was told where it was read.
+                if !entry.conditions.has_empty_range() {
+                    self.never(
+                        entry.at,
+                        format!("no packet matches class `{}`: {why}", graph.nodes[leaf].name),
+                    );
+                }
                 continue;
             }
             for tenant in self.tenants(scope, leaf) {

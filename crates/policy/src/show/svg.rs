@@ -12,17 +12,18 @@ use crate::check::Checked;
 use crate::program::{NodeId, NodeKind, Program, Scope};
 
 const BOX: (f64, f64) = (178.0, 50.0);
-const GAP: (f64, f64) = (76.0, 18.0);
-const MARGIN: f64 = 28.0;
-const PILL: (f64, f64) = (216.0, 46.0);
+const GAP: (f64, f64) = (70.0, 18.0);
+const MARGIN: f64 = 24.0;
+/// Distance of two limits' lines.
+const TRACK: f64 = 9.0;
 /// Colours of limits, told apart also by those who do not see red and green as different.
 const COLOURS: [&str; 6] = ["#d55e00", "#0072b2", "#009e73", "#cc79a7", "#b8860b", "#56b4e9"];
 
 const STYLE: &str = "text{font-family:'DejaVu Sans','Helvetica Neue',Arial,sans-serif;fill:#1d2733}\
-    .name{font-size:14px;font-weight:600}.detail{font-size:11px;fill:#526070}.small{font-size:11px;fill:#526070}\
+    .name{font-size:14px;font-weight:600}.detail{font-size:11px;fill:#526070}.small{font-size:11px;fill:#526070;paint-order:stroke;stroke:#fff;stroke-width:4px}\
     .edge{fill:none;stroke:#8794a3;stroke-width:1.6}.node{fill:#eef2f7;stroke:#8794a3}\
     .class{fill:#ffffff;stroke:#526070}.tenant{fill:#fff6e0;stroke:#b8860b}.via{fill:none;stroke-width:1.6;\
-    stroke-dasharray:5 4}";
+    stroke-linejoin:round}";
 
 /// Draws the policy as SVG.
 #[must_use]
@@ -34,24 +35,27 @@ pub fn svg(checked: &Checked) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
          viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\">\n<title>{}</title>\n<style>{STYLE}</style>\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
-        escape(checked.sources.files().first().map_or("policy", |file| &file.name))
+        escape(checked.sources.files().first().map_or("policy", |file| file.name.as_str()))
     );
     edges(&mut out, program, &layout);
-    limits(&mut out, program, &layout);
     for index in 0..program.nodes.len() {
         node(&mut out, program, &layout, index);
     }
+    limits(&mut out, program, &layout);
     link(&mut out, program, &layout);
     out.push_str("</svg>\n");
     out
 }
 
-/// Where everything goes.
+/// Where everything goes. Columns are numbered by depth, so that the root's is 0 and on the right.
 struct Layout {
+    depth: Vec<usize>,
     /// Upper left corner of each node's box.
     nodes: Vec<(f64, f64)>,
-    /// Stated limits: index and upper left corner.
-    pills: Vec<(usize, (f64, f64))>,
+    /// Stated limits, one below the other: index and upper left corner.
+    limits: Vec<(usize, (f64, f64))>,
+    /// For each column, the limits whose lines run down on its left.
+    tracks: Vec<Vec<usize>>,
     size: (f64, f64),
 }
 
@@ -62,27 +66,49 @@ impl Layout {
             depth[index] = node.parent.map_or(0, |parent| depth[parent.0 as usize] + 1);
         }
         let deepest = depth.iter().max().copied().unwrap_or(0);
+        let tracks = tracks(program, &depth, deepest);
+        let mut columns = vec![0.0; deepest + 1];
+        let mut x = MARGIN - GAP.0 + 10.0;
+        for column in (0..=deepest).rev() {
+            x += GAP.0 + TRACK * tracks[column].len() as f64;
+            columns[column] = x;
+            x += BOX.0;
+        }
         let rows = rows(program);
-        let column = |depth: usize| MARGIN + (deepest - depth) as f64 * (BOX.0 + GAP.0);
         let row = |row: f64| MARGIN + row * (BOX.1 + GAP.1);
         let nodes: Vec<(f64, f64)> =
-            (0..rows.len()).map(|index| (column(depth[index]), row(rows[index]))).collect();
+            (0..rows.len()).map(|index| (columns[depth[index]], row(rows[index]))).collect();
         let bottom = nodes.iter().map(|(_, y)| y + BOX.1).fold(0.0, f64::max);
-        let tree_width = column(0) + BOX.0 + 110.0;
         let stated = program.limits.iter().enumerate();
-        let stated: Vec<usize> = stated
-            .filter(|(_, limit)| matches!(limit.scope, Scope::Match { .. }))
-            .map(|(index, _)| index)
-            .collect();
-        let in_row = (((tree_width - 2.0 * MARGIN) / (PILL.0 + 24.0)) as usize).max(1);
-        let pill = |(position, &index): (usize, &usize)| {
-            let (x, y) = ((position % in_row) as f64, (position / in_row) as f64);
-            (index, (MARGIN + x * (PILL.0 + 24.0), bottom + 62.0 + y * (PILL.1 + 16.0)))
+        let stated = stated.filter(|(_, limit)| matches!(limit.scope, Scope::Match { .. }));
+        let place = |(position, (index, _)): (usize, (usize, _))| {
+            (index, (columns[deepest], bottom + 44.0 + position as f64 * (BOX.1 + 12.0)))
         };
-        let pills: Vec<_> = stated.iter().enumerate().map(pill).collect();
-        let height = pills.iter().map(|(_, (_, y))| y + PILL.1).fold(bottom, f64::max) + MARGIN;
-        Self { nodes, pills, size: (tree_width, height) }
+        let limits: Vec<_> = stated.enumerate().map(place).collect();
+        let height = limits.iter().map(|(_, (_, y))| y + BOX.1).fold(bottom, f64::max) + MARGIN;
+        Self { depth, nodes, limits, tracks, size: (columns[0] + BOX.0 + 110.0, height) }
     }
+
+    /// Where the line of `limit` runs down, left of `column`.
+    fn track(&self, column: usize, x: f64, limit: usize) -> (f64, usize) {
+        let position = self.tracks[column].iter().position(|&known| known == limit).unwrap_or(0);
+        (x - 10.0 - TRACK * position as f64, position)
+    }
+}
+
+/// For each column, the limits that its nodes send through.
+fn tracks(program: &Program, depth: &[usize], deepest: usize) -> Vec<Vec<usize>> {
+    let mut tracks = vec![Vec::new(); deepest + 1];
+    for (index, limit) in program.limits.iter().enumerate() {
+        let Scope::Match { via, .. } = &limit.scope else { continue };
+        for user in via {
+            let track = &mut tracks[depth[user.0 as usize]];
+            if track.last() != Some(&index) {
+                track.push(index);
+            }
+        }
+    }
+    tracks
 }
 
 /// Each leaf has a row, and each parent stands in the middle of its children.
@@ -189,53 +215,47 @@ fn hint(program: &Program, index: usize) -> String {
 }
 
 fn limits(out: &mut String, program: &Program, layout: &Layout) {
-    for (position, &(index, (x, y))) in layout.pills.iter().enumerate() {
+    for (position, &(index, (x, y))) in layout.limits.iter().enumerate() {
         let limit = &program.limits[index];
         let Scope::Match { matches, via } = &limit.scope else { continue };
         let colour = COLOURS[position % COLOURS.len()];
         for user in via {
-            let (node_x, node_y) = layout.nodes[user.0 as usize];
-            let (from, to) =
-                ((x + PILL.0 / 2.0, y), (node_x + 30.0 + 14.0 * (position % 8) as f64, node_y + BOX.1));
-            let bend = ((from.1 - to.1) / 2.0).clamp(20.0, 70.0);
-            let _ = writeln!(
-                out,
-                "<path class=\"via\" stroke=\"{colour}\" d=\"M{:.1} {:.1} C{:.1} {:.1} {:.1} {:.1} {:.1} {:.1}\"/>\
-                 <circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3.5\" fill=\"{colour}\"/>",
-                from.0,
-                from.1,
-                from.0,
-                from.1 - bend,
-                to.0,
-                to.1 + bend,
-                to.0,
-                to.1,
-                to.0,
-                to.1
-            );
+            line(out, layout, user.0 as usize, index, (x, y + BOX.1 / 2.0), colour);
         }
         let words = describe_match(program, matches);
         let words = if words.is_empty() { "everything".to_owned() } else { words };
+        let name = limit.name.rsplit('/').next().unwrap_or(&limit.name);
         let _ = writeln!(
             out,
-            "<g><title>{}: {}</title><rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{}\" height=\"{}\" rx=\"23\" fill=\"#ffffff\" \
-             stroke=\"{colour}\" stroke-width=\"2\"/><text class=\"name\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\
+            "<g><title>{}: {}</title><rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{}\" height=\"{}\" rx=\"4\" \
+             fill=\"#ffffff\" stroke=\"{colour}\" stroke-width=\"2\"/>\
+             <text class=\"name\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\
              <text class=\"detail\" x=\"{:.1}\" y=\"{:.1}\">{}</text></g>",
             escape(&limit.name),
             escape(&words),
-            PILL.0,
-            PILL.1,
-            x + 18.0,
-            y + 19.0,
-            escape(&cut(
-                &format!("{} {}", limit.name.rsplit('/').next().unwrap_or(&limit.name), limit.rate),
-                22
-            )),
-            x + 18.0,
-            y + 35.0,
-            escape(&cut(&words, 32)),
+            BOX.0,
+            BOX.1,
+            x + 12.0,
+            y + 21.0,
+            escape(&cut(&format!("{name} ≤{}", limit.rate), 20)),
+            x + 12.0,
+            y + 38.0,
+            escape(&cut(&words, 26)),
         );
     }
+}
+
+/// From a node's left side down its column's track, and along the limit's row to the limit.
+fn line(out: &mut String, layout: &Layout, node: usize, limit: usize, (x, y): (f64, f64), colour: &str) {
+    let (node_x, node_y) = layout.nodes[node];
+    let (track, position) = layout.track(layout.depth[node], node_x, limit);
+    let start = node_y + 10.0 + (TRACK * position as f64) % (BOX.1 - 16.0);
+    let end = if track < x { x } else { x + BOX.0 };
+    let _ = writeln!(
+        out,
+        "<path class=\"via\" stroke=\"{colour}\" d=\"M{node_x:.1} {start:.1} H{track:.1} V{y:.1} H{end:.1}\"/>\
+         <circle cx=\"{node_x:.1}\" cy=\"{start:.1}\" r=\"3.5\" fill=\"{colour}\"/>"
+    );
 }
 
 fn link(out: &mut String, program: &Program, layout: &Layout) {
