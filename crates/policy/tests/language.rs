@@ -82,3 +82,14 @@ fn limits_come_in_the_order_in_which_a_packet_passes_them() {
     assert_eq!((wan.rate, wan.burst), (BitRate::mbps(500), Bytes::kib(64)));
     assert!(matches!(&wan.scope, Scope::Match { via, .. } if program.node(via[0]).name == "tenants"));
 }
+
+#[test]
+fn a_sub_policy_may_be_one_class() {
+    let operator =
+        "{uplink: {port: memory, rate: 1Gbps}, tenants: {shop: {port: memory, policy: shop.yaml}}}";
+    let program = check(&[("p.yaml", operator), ("shop.yaml", "policy: {root: {flows: drr}}")]).program;
+    let fields = Fields { tenant: Some(plimsoll_policy::TenantId(0)), ..Fields::default() };
+    let class = program.classify(&fields).class;
+    assert_eq!(program.node(class).name, "shop");
+    assert_eq!(program.node(class).kind, NodeKind::Class(FlowOrder::Drr));
+}

@@ -113,7 +113,7 @@ impl Writer<'_> {
             for tenant in self.tenants(scope, leaf) {
                 let own = Match { tenant, ..entry.conditions.clone() };
                 match context.and(&own) {
-                    Some(both) => self.deliver(leaf, both, Some(entry.at)),
+                    Some(both) => self.deliver(scope, leaf, both, Some(entry.at)),
                     None => {
                         let name = &graph.nodes[leaf].name;
                         let message = format!("no packet that reaches this file matches class `{name}`");
@@ -126,19 +126,20 @@ impl Writer<'_> {
             for (index, tenant) in graph.tenants.iter().enumerate() {
                 let Some(node) = tenant.node else { continue };
                 let matches = Match { tenant: Some(tenant_id(index)), ..Match::default() };
-                self.deliver(node, matches, Some(tenant.at));
+                self.deliver(scope, node, matches, Some(tenant.at));
             }
         }
         if let Some(default) = graph.scopes[scope].default {
             let at = (!graph.nodes[default].implicit).then_some(graph.nodes[default].at);
             if scope != 0 || graph.nodes[default].sub.is_some() {
-                self.deliver(default, context.clone(), at);
+                self.deliver(scope, default, context.clone(), at);
             }
         }
     }
 
-    fn deliver(&mut self, node: NodeIx, matches: Match, at: Option<Mark>) {
-        match self.graph.nodes[node].sub {
+    /// `from` is the scope that delivers: its own root may be a leaf.
+    fn deliver(&mut self, from: ScopeIx, node: NodeIx, matches: Match, at: Option<Mark>) {
+        match self.graph.nodes[node].sub.filter(|&sub| sub != from) {
             Some(sub) => self.scope(sub, &matches),
             None => self.rules.push(RuleDraft { matches, class: node, at }),
         }
