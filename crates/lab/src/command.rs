@@ -8,6 +8,7 @@
 use crate::error::LabError;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -67,8 +68,22 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts `program` in network namespace `netns` (the caller's when `None`); what it prints goes to `log`.
-    pub fn start(program: &Path, args: &[String], netns: Option<&str>, log: &Path) -> Result<Self, LabError> {
+    /// Starts a tool in the caller's network namespace; what it prints goes to `log`.
+    pub fn start(program: &Path, args: &[String], log: &Path) -> Result<Self, LabError> {
+        Self::launch(program, args, &[], log)
+    }
+
+    /// Starts a server in network namespace `netns`, before all others on the CPU where that is allowed: the kernel's
+    /// own queues run before every process, too.
+    pub fn start_first(program: &Path, args: &[String], netns: &str, log: &Path) -> Result<Self, LabError> {
+        let (nice, nsenter) = (tool_path("nice"), tool_path("nsenter"));
+        let net = format!("--net=/run/netns/{netns}");
+        let around = [nice.as_os_str(), "-n".as_ref(), "-15".as_ref(), nsenter.as_os_str(), net.as_ref()];
+        Self::launch(program, args, &around, log)
+    }
+
+    /// Starts `program` with the commands `around` it; each becomes the next one in the same process.
+    fn launch(program: &Path, args: &[String], around: &[&OsStr], log: &Path) -> Result<Self, LabError> {
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let found = tool_path(&program.to_string_lossy());
         if !found.is_file() {
@@ -80,11 +95,8 @@ impl Running {
         let out = File::create(log).map_err(|e| LabError::io(format!("make {}", log.display()), e))?;
         let err = out.try_clone().map_err(|e| LabError::io("share a log", e))?;
         let mut command = Command::new(tool_path("setpriv"));
-        command.args(["--pdeathsig", "KILL"]);
-        if let Some(netns) = netns {
-            command.arg(tool_path("nsenter")).arg(format!("--net=/run/netns/{netns}"));
-        }
-        command.arg(found).args(args).stdin(Stdio::null()).stdout(out).stderr(err);
+        command.args(["--pdeathsig", "KILL"]).args(around).arg(found).args(args);
+        command.stdin(Stdio::null()).stdout(out).stderr(err);
         let child = command.spawn().map_err(|e| not_started("setpriv", e))?;
         Ok(Self { child, name, log: log.to_owned() })
     }

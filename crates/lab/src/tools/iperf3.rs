@@ -26,7 +26,7 @@ pub(super) fn serve(
     let port = side.job.workload.port;
     let words = format!("-s -1 -J -i 0.1 -p {port}");
     let args: Vec<String> = words.split(' ').map(str::to_owned).collect();
-    let mut server = Running::start(Path::new("iperf3"), &args, None, &log(side, "server"))?;
+    let mut server = Running::start(Path::new("iperf3"), &args, &log(side, "server"))?;
     wait_until_bound(side, &mut server, true)?;
     ready();
     let begun = wait_for_flows(side, &mut server, flows, udp);
@@ -88,7 +88,7 @@ pub(super) fn send(side: &Side<'_>, flows: u32, udp: Option<BitRate>) -> Result<
         words.push_str(&format!(" -u -b {} -l {}", rate.get(), side.job.mtu - 28));
     }
     let args: Vec<String> = words.split(' ').map(str::to_owned).collect();
-    let mut client = Running::start(Path::new("iperf3"), &args, None, &log(side, "client"))?;
+    let mut client = Running::start(Path::new("iperf3"), &args, &log(side, "client"))?;
     run_until_end(side, &mut client, side.end());
     client.interrupt(REPORT);
     let report: Value = serde_json::from_str(&client.output()).unwrap_or(Value::Null);

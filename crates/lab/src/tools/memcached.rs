@@ -30,7 +30,7 @@ pub(super) fn serve(
     let port = side.job.workload.port;
     let line = format!("-u root -l 0.0.0.0 -p {port} -U 0 -m 256 -t 2 -R 1");
     let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
-    let mut server = Running::start(Path::new("memcached"), &args, None, &log(side, "server"))?;
+    let mut server = Running::start(Path::new("memcached"), &args, &log(side, "server"))?;
     wait_until_bound(side, &mut server, true)?;
     fill(port, key, value).map_err(|e| side.failed("set memcached's values", e))?;
     ready();

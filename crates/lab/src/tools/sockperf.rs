@@ -22,7 +22,7 @@ const REPORT: Duration = Duration::from_secs(2);
 pub(super) fn serve(side: &Side<'_>, tcp: bool, ready: &dyn Fn()) -> Result<WorkloadResult, LabError> {
     let (address, port) = (side.job.peer.address, side.job.workload.port);
     let args = words(&format!("server -i {address} -p {port}"), tcp);
-    let mut server = Running::start(Path::new("sockperf"), &args, None, &log(side, "server"))?;
+    let mut server = Running::start(Path::new("sockperf"), &args, &log(side, "server"))?;
     wait_until_bound(side, &mut server, tcp)?;
     ready();
     run_until_end(side, &mut server, side.last());
@@ -42,7 +42,7 @@ pub(super) fn send(side: &Side<'_>, size: Bytes, rate: u32, tcp: bool) -> Result
         full.display(),
     );
     let begun = Instant::now();
-    let mut client = Running::start(Path::new("sockperf"), &words(&line, tcp), None, &log(side, "client"))?;
+    let mut client = Running::start(Path::new("sockperf"), &words(&line, tcp), &log(side, "client"))?;
     // It ends by itself after whole seconds; a workload that ends between them interrupts it.
     run_until_end(side, &mut client, side.end() + 50_000_000);
     client.interrupt(REPORT);

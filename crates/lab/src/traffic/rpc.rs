@@ -7,7 +7,7 @@
 //! Invariant: each connection has at most one request under way.
 
 use super::bulk::exponential;
-use super::socket::{self, Framing, would_block};
+use super::socket::{self, Framing, Messages, would_block};
 use super::{Events, Measured, Side};
 use crate::error::LabError;
 use plimsoll_scenario::{Role, WorkloadResult};
@@ -71,10 +71,10 @@ impl Protocol for Exchange {
 
 const LISTENER: usize = usize::MAX - 1;
 
-/// One accepted connection: bytes of the request so far, bytes of responses still to write.
+/// One accepted connection: the requests that come, bytes of responses still to write.
 struct Served {
     stream: TcpStream,
-    got: usize,
+    requests: Messages,
     owed: usize,
 }
 
@@ -103,25 +103,21 @@ pub(super) fn answer(
                     let _ = stream.set_nonblocking(true);
                     let _ = stream.set_nodelay(true);
                     events.watch(&stream, served.len(), false).map_err(failed)?;
-                    served.push(Some(Served { stream, got: 0, owed: 0 }));
+                    served.push(Some(Served {
+                        stream,
+                        requests: Messages::of(exchange.request.len() as u64),
+                        owed: 0,
+                    }));
                 }
                 continue;
             }
             let Some(one) = served[found.token].as_mut() else { continue };
             let alive = !found.readable || {
                 let read = socket::read_some(&mut one.stream, &mut buffer);
-                let count = read.unwrap_or(0);
-                let whole = (one.got + count) / exchange.request.len();
-                one.got = (one.got + count) % exchange.request.len();
-                one.owed += whole * exchange.response;
+                let (bytes, packets, whole) = one.requests.take(framing, read.unwrap_or(0) as u64);
+                one.owed += usize::try_from(whole).unwrap_or(usize::MAX) * exchange.response;
                 if counts {
-                    count_requests(
-                        &mut measured,
-                        framing,
-                        count as u64,
-                        whole as u64,
-                        exchange.request.len() as u64,
-                    );
+                    measured.arrived(bytes, packets);
                 }
                 read.is_some()
             };
@@ -134,12 +130,6 @@ pub(super) fn answer(
         }
     }
     Ok(measured.finish())
-}
-
-/// Payload counts when it comes; the headers of a request count when it is whole.
-fn count_requests(measured: &mut Measured<'_>, framing: Framing, payload: u64, whole: u64, size: u64) {
-    let headers = framing.bytes(size) - size;
-    measured.arrived(payload + whole * headers, whole * framing.packets(size));
 }
 
 /// Writes what is owed, as far as the socket takes it. False when the connection is gone.
@@ -163,6 +153,7 @@ struct Asking {
     request: u64,
     /// Its bytes that are still to be written.
     unsent: Vec<u8>,
+    answers: Messages,
     connected: bool,
 }
 
@@ -194,11 +185,13 @@ pub(crate) fn ask<P: Protocol>(
     for token in 0..connections as usize {
         let stream = socket::begin_connect(to, side.job.workload.dscp, &mut random).map_err(failed)?;
         events.watch(&stream, token, true).map_err(failed)?;
+        let answers = Messages::of(asker.protocol.answer_len());
         asker.connections.push(Some(Asking {
             stream,
             due: None,
             request: 0,
             unsent: Vec::new(),
+            answers,
             connected: false,
         }));
     }
@@ -272,9 +265,9 @@ impl<'a, P: Protocol> Asker<'a, P> {
         let Some(one) = self.connections[token].as_mut() else { return true };
         let Some(count) = socket::read_some(&mut one.stream, buffer) else { return false };
         let whole = count > 0 && self.protocol.take(token, &buffer[..count]);
+        let (bytes, packets, _) = one.answers.take(self.framing, count as u64);
         if self.side.job.role() == Role::Server {
-            let size = self.protocol.answer_len();
-            count_requests(&mut self.measured, self.framing, count as u64, u64::from(whole), size);
+            self.measured.arrived(bytes, packets);
         }
         if whole && let Some(due) = one.due.take() {
             if self.side.job.role() == Role::Client && self.protocol.counts_requests() {

@@ -55,7 +55,7 @@ impl Engine {
         std::fs::write(&policy, text).map_err(|e| LabError::io(format!("write {}", policy.display()), e))?;
         let args = ["run".to_owned(), policy.display().to_string()];
         let log = setup.scratch.join(format!("{}.log", system.name));
-        let process = Running::start(&setup.binary, &args, Some(SWITCH), &log)?;
+        let process = Running::start_first(&setup.binary, &args, SWITCH, &log)?;
         let system = system.name.clone();
         let mut engine = Self { process, system, socket, before: Tally::default(), _home: home };
         engine.wait_until_ready()?;
