@@ -110,6 +110,7 @@ pub struct Limit {
 
 /// What a limit applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "limits are few, and read when a flow is placed")]
 pub enum Scope {
     /// Everything below this node (`max`).
     Subtree(NodeId),

@@ -93,3 +93,17 @@ fn a_sub_policy_may_be_one_class() {
     assert_eq!(program.node(class).name, "shop");
     assert_eq!(program.node(class).kind, NodeKind::Class(FlowOrder::Drr));
 }
+
+#[test]
+fn four_thousand_tenants_share_without_a_policy() {
+    let tenants: String = (0..4_096)
+        .map(|index| format!("  t{index}: {{port: memory, max: 100Mbps, weight: {}}}\n", index % 7 + 1))
+        .collect();
+    let text = format!("uplink: {{port: memory, rate: 100Gbps}}\ntenants:\n{tenants}");
+    let checked = check(&[("p.yaml", text.as_str())]);
+    let bounds = plimsoll_policy::bounds(&checked.program);
+    assert_eq!(bounds.len(), 4_097);
+    let fields = Fields { tenant: Some(plimsoll_policy::TenantId(4_000)), ..Fields::default() };
+    let placement = plimsoll_policy::Classifier::new(&checked.program).classify(&checked.program, &fields);
+    assert_eq!(checked.program.node(placement.class).name, "t4000");
+}
