@@ -10,7 +10,7 @@ use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table};
 
 use crate::expect::show;
 use crate::summary::{LatencySummary, Summary, TenantSummary};
-use crate::{Results, Scenario, Status, Unit, Verdict};
+use crate::{Kind, Results, Scenario, Status, Unit, Verdict};
 
 /// The systems' figures, what could not run, and the expectations; at most `width` characters wide where that can
 /// be done.
@@ -24,7 +24,11 @@ pub fn table(
     colour: bool,
 ) -> String {
     let mut text = format!("{}: {}\n", scenario.name, setting(scenario));
-    text += &format!("{}\n", systems(summaries, width));
+    let shown = shown_beside(scenario);
+    text += &format!("{}\n", systems(summaries, shown, width));
+    if let Some(table) = others(summaries, shown, width) {
+        text += &format!("{table}\n");
+    }
     let noted = results
         .runs
         .iter()
@@ -58,45 +62,64 @@ pub(crate) fn setting(scenario: &Scenario) -> String {
     )
 }
 
-fn systems(summaries: &[Summary], width: u16) -> Table {
+/// Which of the workloads that ask has its columns beside the throughputs: the first that is no shuffle.
+fn shown_beside(scenario: &Scenario) -> Option<usize> {
+    let mut asking = scenario.workloads.iter().filter(|workload| workload.kind.has_latency());
+    asking.position(|workload| !matches!(workload.kind, Kind::Shuffle { .. }))
+}
+
+fn systems(summaries: &[Summary], shown: Option<usize>, width: u16) -> Table {
     let mut table = new_table(width);
     let Some(first) = summaries.first() else { return table };
     let mut header = vec!["system".to_owned()];
     header.extend(first.tenants.iter().map(|tenant| format!("{}\nMb/s", tenant.tenant)));
     header.push("all\nMb/s".to_owned());
-    for latency in &first.latency {
-        let name = &latency.workload;
-        header.extend([
-            format!("{name}\n1/s"),
-            "p50\nms".to_owned(),
-            "p99\nms".to_owned(),
-            "p99.9\nms".to_owned(),
-        ]);
+    if let Some(latency) = shown.and_then(|n| first.latency.get(n)) {
+        header.push(format!("{}\n1/s", latency.workload));
+        header.extend(["p50\nms", "p99\nms", "p99.9\nms"].map(str::to_owned));
     }
     header.push("drops by reason".to_owned());
     let figures = header.len() - 2;
     table.set_header(header);
     for summary in summaries {
-        let mut row = vec![Cell::new(&summary.system)];
-        row.extend(figures_of(summary).into_iter().map(Cell::new));
-        row.push(Cell::new(drops(&summary.tenants)));
+        let mut row = vec![summary.system.clone()];
+        row.extend(summary.tenants.iter().map(|tenant| mega(tenant.throughput_bps)));
+        row.push(mega(summary.throughput_bps));
+        row.extend(shown.and_then(|n| summary.latency.get(n)).into_iter().flat_map(latency_figures));
+        row.push(drops(&summary.tenants));
         table.add_row(row);
     }
-    for column in table.column_iter_mut().skip(1).take(figures) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+    align(&mut table, 1, figures);
     table
 }
 
-fn figures_of(summary: &Summary) -> Vec<String> {
-    let mega = |bps: Option<f64>| figure(bps.map(|bps| bps / 1e6));
+/// The other workloads that ask, a row for each of them and each system.
+fn others(summaries: &[Summary], shown: Option<usize>, width: u16) -> Option<Table> {
+    let mut table = new_table(width);
+    table.set_header(["system", "answers to", "1/s", "p50\nms", "p99\nms", "p99.9\nms"]);
+    for summary in summaries {
+        for (_, latency) in summary.latency.iter().enumerate().filter(|(n, _)| Some(*n) != shown) {
+            let names = [summary.system.clone(), latency.workload.clone()];
+            table.add_row(names.into_iter().chain(latency_figures(latency)));
+        }
+    }
+    align(&mut table, 2, 4);
+    (!table.is_empty()).then_some(table)
+}
+
+fn align(table: &mut Table, first: usize, count: usize) {
+    for column in table.column_iter_mut().skip(first).take(count) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+}
+
+fn mega(bps: Option<f64>) -> String {
+    figure(bps.map(|bps| bps / 1e6))
+}
+
+fn latency_figures(latency: &LatencySummary) -> [String; 4] {
     let milli = |secs: Option<f64>| figure(secs.map(|secs| secs * 1e3));
-    let mut figures: Vec<String> = summary.tenants.iter().map(|tenant| mega(tenant.throughput_bps)).collect();
-    figures.push(mega(summary.throughput_bps));
-    let latency =
-        |l: &LatencySummary| [figure(l.requests_per_second), milli(l.p50), milli(l.p99), milli(l.p99_9)];
-    figures.extend(summary.latency.iter().flat_map(latency));
-    figures
+    [figure(latency.requests_per_second), milli(latency.p50), milli(latency.p99), milli(latency.p99_9)]
 }
 
 /// `batch3 flow_full 1234`, a line for each.
