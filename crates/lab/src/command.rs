@@ -76,9 +76,12 @@ impl Running {
     /// Starts a server in network namespace `netns`, before all others on the CPU where that is allowed: the kernel's
     /// own queues run before every process, too.
     pub fn start_first(program: &Path, args: &[String], netns: &str, log: &Path) -> Result<Self, LabError> {
-        let (nice, nsenter) = (tool_path("nice"), tool_path("nsenter"));
+        let (real_time, nsenter) = (tool_path("chrt"), tool_path("nsenter"));
         let net = format!("--net=/run/netns/{netns}");
-        let around = [nice.as_os_str(), "-n".as_ref(), "-15".as_ref(), nsenter.as_os_str(), net.as_ref()];
+        let enter = [nsenter.as_os_str(), net.as_ref()];
+        let first = [real_time.as_os_str(), "--fifo".as_ref(), "1".as_ref()];
+        let may = run("chrt", &["--fifo", "1", "true"], "").is_ok();
+        let around: Vec<&OsStr> = first.iter().filter(|_| may).chain(&enter).copied().collect();
         Self::launch(program, args, &around, log)
     }
 
