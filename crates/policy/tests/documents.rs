@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use plimsoll_policy::{Law, bounds, check_with, load, schema, sub_schema};
+use serde_json::Value;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -136,4 +137,75 @@ fn every_key_of_the_reference_is_in_the_schema() {
     ] {
         assert!(schemas.contains(&format!("\"{key}\":")), "`{key}` is missing");
     }
+}
+
+/// Whether `value` satisfies `schema`: the part of JSON Schema 2020-12 that ours uses, patterns left out.
+fn satisfies(schema: &Value, value: &Value, whole: &Value) -> bool {
+    if let Some(target) = schema.get("$ref").and_then(Value::as_str) {
+        let target = target.strip_prefix('#').and_then(|path| whole.pointer(path));
+        return target.is_some_and(|target| satisfies(target, value, whole));
+    }
+    let list = |key: &str| schema.get(key).and_then(Value::as_array);
+    let count =
+        |key: &str| list(key).map(|all| all.iter().filter(|one| satisfies(one, value, whole)).count());
+    let kinds = match schema.get("type") {
+        Some(Value::String(kind)) => vec![kind.as_str()],
+        Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    };
+    let is = |kind: &str| match kind {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "integer" => value.is_u64() || value.is_i64(),
+        "boolean" => value.is_boolean(),
+        "null" => value.is_null(),
+        _ => false,
+    };
+    (kinds.is_empty() || kinds.into_iter().any(is))
+        && count("anyOf").is_none_or(|fits| fits > 0)
+        && count("oneOf").is_none_or(|fits| fits == 1)
+        && list("enum").is_none_or(|values| values.contains(value))
+        && schema.get("const").is_none_or(|wanted| wanted == value)
+        && value.as_array().is_none_or(|items| {
+            schema.get("items").is_none_or(|each| items.iter().all(|item| satisfies(each, item, whole)))
+        })
+        && value.as_object().is_none_or(|object| fits_object(schema, object, whole))
+}
+
+fn fits_object(schema: &Value, object: &serde_json::Map<String, Value>, whole: &Value) -> bool {
+    let known = schema.get("properties").and_then(Value::as_object);
+    let required = schema.get("required").and_then(Value::as_array);
+    let others = schema.get("additionalProperties");
+    let closed = others == Some(&Value::Bool(false))
+        || schema.get("unevaluatedProperties") == Some(&Value::Bool(false));
+    let fits = |(key, value): (&String, &Value)| match (known.and_then(|known| known.get(key)), others) {
+        (Some(property), _) => satisfies(property, value, whole),
+        (None, Some(each)) if each.is_object() => satisfies(each, value, whole),
+        (None, _) => !closed,
+    };
+    object.iter().all(fits)
+        && required
+            .is_none_or(|keys| keys.iter().filter_map(Value::as_str).all(|key| object.contains_key(key)))
+}
+
+#[test]
+fn the_schema_accepts_the_examples_and_refuses_what_is_misspelt() {
+    let (host, sub) = (schema(), sub_schema());
+    let read = |name: &str| -> Value {
+        let text = std::fs::read_to_string(root().join("examples").join(name)).expect("an example");
+        serde_saphyr::from_str(&text).expect("YAML")
+    };
+    for name in ["plimsoll.yaml", "figure1.yaml", "envelopes.yaml", "wan-limits.yaml"] {
+        assert!(satisfies(&host, &read(name), &host), "{name}");
+    }
+    for name in ["shop.yaml", "figure1-vm1.yaml", "figure1-kvs.yaml"] {
+        assert!(satisfies(&sub, &read(name), &sub), "{name}");
+    }
+    let mut wrong = read("plimsoll.yaml");
+    wrong["tenants"]["shop"]["wieght"] = 3.into();
+    assert!(!satisfies(&host, &wrong, &host), "an unknown key");
+    let mut wrong = read("plimsoll.yaml");
+    wrong["policy"]["mgmt"]["match"]["dst_prot"] = 80.into();
+    assert!(!satisfies(&host, &wrong, &host), "an unknown condition");
 }
