@@ -503,8 +503,11 @@ impl Nic {
 
     fn set_weight(&mut self, node: NodeId, weight: u32) {
         self.program.nodes[node.0 as usize].weight = weight;
-        for &place in self.layout.places(node) {
-            self.forest.set_weight(place, weight);
+        let Some(parent) = self.program.node(node).parent else { return };
+        let slot = self.program.node(parent).children.iter().position(|&child| child == node);
+        // Behind some limits the node may not stand yet, but its parent's order counts on its weight already.
+        for &place in self.layout.places(parent) {
+            self.forest.set_weight(place, slot.expect("a child is listed by its parent") as u32, weight);
         }
     }
 }

@@ -181,7 +181,7 @@ impl Forest {
             if newly {
                 node.order.insert(slot, entrant, returning);
                 if let Some(guarantee) = &mut node.guarantee {
-                    guarantee.insert(slot, now);
+                    guarantee.insert(slot, returning, now);
                 }
                 node.active += 1;
                 newly = node.active == 1;
@@ -257,11 +257,9 @@ impl Forest {
         }
     }
 
-    pub(crate) fn set_weight(&mut self, node: u32, weight: u32) {
-        let Node { parent, slot, .. } = self.nodes[node as usize];
-        if parent != NONE {
-            self.nodes[parent as usize].order.set_weight(slot, weight);
-        }
+    /// Gives a node's child `slot` another weight.
+    pub(crate) fn set_weight(&mut self, node: u32, slot: u32, weight: u32) {
+        self.nodes[node as usize].order.set_weight(slot, weight);
     }
 
     /// From `class` to its root: the node and the rank that a packet from below would get there.

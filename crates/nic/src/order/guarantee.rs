@@ -3,7 +3,7 @@
 //! Why: an envelope's floor holds whatever weights and priorities say.
 //! From: virtual clocks served by earliest deadline; the rest of the node's service goes by its own order.
 //! Not here: whether the sum of the minima fits (the policy's check).
-//! Invariant: a child's clock never lies behind the moment at which it last became active.
+//! Invariant: a child's clock lies at most a packet behind the moment at which it last became active.
 
 use plimsoll_queues::{Pace, RankQueue};
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
@@ -35,10 +35,12 @@ impl Guarantee {
         })
     }
 
+    /// A child is active. One that was away only with its last packet, or behind a limit, keeps up to a packet of
+    /// what it is owed; one that was idle is owed nothing.
     #[inline]
-    pub(crate) fn insert(&mut self, slot: u32, now: Nanos) {
+    pub(crate) fn insert(&mut self, slot: u32, returning: bool, now: Nanos) {
         if let Some(clock) = &mut self.clocks[slot as usize] {
-            clock.pace.catch_up(now);
+            clock.pace.catch_up(if returning { now - clock.slack } else { now });
             self.later.set(slot, clock.pace.earned().as_u64());
         }
     }

@@ -199,3 +199,21 @@ impl Case {
         wanted.iter().map(|min| min * LINK_MBPS * 1_000_000 * 8 / 10 / all).collect()
     }
 }
+
+impl Case {
+    /// The same flows and limits below another tree.
+    pub fn variant(&self, seed: u64) -> Self {
+        let mut case = self.clone();
+        for (n, node) in case.seeds.iter_mut().enumerate() {
+            let turn = (seed as usize).wrapping_mul(n + 1);
+            node.parent += turn;
+            node.kind = (node.kind + turn) % 6;
+            node.flows = (node.flows + turn) % 4;
+            node.weight = 1 + (node.weight + turn as u32) % 9;
+            if turn % 3 == 0 {
+                node.max = None;
+            }
+        }
+        case
+    }
+}

@@ -13,7 +13,9 @@ fn engine(pull: u64) -> World {
     plan.program.overhead = Bytes::new(20);
     let kinds = [NodeKind::Drr, NodeKind::Edf];
     let nodes = kinds.map(|kind| plan.node(ROOT, kind, 1));
-    nodes.map(|node| plan.tenant(node, 64));
+    for node in nodes {
+        plan.tenant(node, 64);
+    }
     let classes = [plan.class(nodes[0], 1), plan.class(nodes[0], 2), plan.class(nodes[1], 1)];
     let dst = plan.limit("dst", mbps(500), 2 * FRAME);
     let config = Config { queues: 16, ring: 8, descriptors: 96, pull: Bytes::new(pull), ..Config::default() };

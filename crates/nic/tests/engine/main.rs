@@ -8,4 +8,5 @@ mod golden;
 mod hostile;
 mod kit;
 mod loom;
+mod properties;
 mod reference;

@@ -320,22 +320,31 @@ impl Reference {
         self.activate(0, bundle, returning, now);
     }
 
+    /// Limits whose slot has come let go one bundle each, the earliest first, round by round.
     fn release_due(&mut self, now: u64) {
         loop {
             let waited_for = (0..self.limits.len()).filter(|&limit| self.is_waited_for(limit));
-            let first = waited_for.map(|limit| (self.due(limit), limit)).min();
-            let Some((_, limit)) = first.filter(|&(due, _)| due <= now) else { return };
-            let bundle = self.pick(1 + limit, now).expect("somebody waits");
-            let Place::Waits(index) = self.bundles[bundle].place else { panic!("it waits") };
-            let len = self.head_charge(bundle);
-            self.settle(1 + limit, bundle, len, true, false);
-            self.pay(limit, len, now);
-            let state = &mut self.bundles[bundle];
-            state.paid.insert(index);
-            state.waits.push((limit, now - state.waits_since));
-            state.paid_len = len;
-            self.go_on(bundle, len, now);
+            let mut round: Vec<(u64, usize)> = waited_for.map(|limit| (self.due(limit), limit)).collect();
+            round.retain(|&(due, _)| due <= now);
+            round.sort_unstable();
+            if round.is_empty() {
+                return;
+            }
+            round.into_iter().for_each(|(_, limit)| self.release(limit, now));
         }
+    }
+
+    fn release(&mut self, limit: usize, now: u64) {
+        let bundle = self.pick(1 + limit, now).expect("somebody waits");
+        let Place::Waits(index) = self.bundles[bundle].place else { panic!("it waits") };
+        let len = self.head_charge(bundle);
+        self.settle(1 + limit, bundle, len, true, false);
+        self.pay(limit, len, now);
+        let state = &mut self.bundles[bundle];
+        state.paid.insert(index);
+        state.waits.push((limit, now - state.waits_since));
+        state.paid_len = len;
+        self.go_on(bundle, len, now);
     }
 
     fn go_on(&mut self, bundle: usize, len: u64, now: u64) {
@@ -522,8 +531,11 @@ impl Reference {
         for (child, node) in self.path(tree, bundle) {
             let was_active = self.is_active(tree, node);
             self.insert(tree, node, child, returning);
+            let largest = Bytes::new(self.largest);
             if let Some(clock) = self.trees[tree].nodes[node].clocks.get_mut(&child) {
-                clock.not_before(now);
+                let rate = BitRate::new(clock.rate as u64).expect("above zero");
+                let owed = if returning { rate.wire_time(largest).as_u64() } else { 0 };
+                clock.not_before(now.saturating_sub(owed));
             }
             if was_active {
                 break;

@@ -1,0 +1,286 @@
+//! What holds for every policy, every flow and every timing.
+
+use std::collections::BTreeMap;
+
+use plimsoll_nic::{Descriptor, QueueId};
+use plimsoll_policy::{LimitId, NodeId, Program};
+use plimsoll_units::{BitRate, Nanos};
+use proptest::prelude::*;
+
+use crate::cases::{Case, Event, Flow, cases};
+use crate::kit::{Departure, MS, World, mbps, placement};
+
+/// A case on its way through the engine.
+struct Run {
+    case: Case,
+    world: World,
+    /// Addresses by queue, in the order of posting.
+    posted: BTreeMap<u32, Vec<u64>>,
+    wire_free: u128,
+}
+
+impl Run {
+    fn new(case: &Case) -> Self {
+        let program = case.program();
+        let mut world = World::new(&program, &case.config());
+        for flow in &case.flows {
+            world.open(case.class_of(flow), &case.limits_of(&program, flow));
+        }
+        Self { case: case.clone(), world, posted: BTreeMap::new(), wire_free: 0 }
+    }
+
+    fn apply(&mut self, event: &Event) {
+        let flows = self.case.flows.len();
+        match *event {
+            Event::Post { flow, count, len, large, tag } => {
+                let queue = QueueId((flow % flows) as u32);
+                for _ in 0..count {
+                    if let Ok(addr) = self.world.post(queue, Case::descriptor(len, large, tag)) {
+                        self.posted.entry(queue.0).or_default().push(addr);
+                    }
+                }
+                self.world.bell(queue);
+            }
+            Event::Weight { node, weight } => {
+                let node = NodeId((node % self.case.seeds.len()) as u32);
+                self.world.notes(|doorbells| doorbells.set_weight(node, weight));
+            }
+            Event::Rate { limit, mbps: rate } => {
+                let limits = self.world.nic.program().limits.len();
+                if limits > 0 {
+                    let limit = LimitId((limit % limits) as u32);
+                    self.world.notes(|doorbells| doorbells.set_rate(limit, mbps(rate)));
+                }
+            }
+            Event::Install { seed } => self.install(seed),
+        }
+    }
+
+    /// Another tree, with the same limits.
+    fn install(&mut self, seed: u64) {
+        self.case = self.case.variant(seed);
+        let (case, program) = (&self.case, self.case.program());
+        let mut place = |queue: QueueId| {
+            let flow: &Flow = &case.flows[queue.0 as usize];
+            placement(&program, case.class_of(flow), &case.limits_of(&program, flow))
+        };
+        self.world.nic.install(&program, &mut place, Nanos::new(self.world.now));
+    }
+
+    fn poll(&mut self) -> Result<(), TestCaseError> {
+        let before = self.world.sent.len();
+        self.world.poll();
+        let link = u128::from(self.world.nic.program().link.get());
+        for sent in &self.world.sent[before..] {
+            let start = u128::from(sent.at) * link;
+            prop_assert!(start + link > self.wire_free, "at {}: the link was busy", sent.at);
+            self.wire_free = self.wire_free.max(start) + u128::from(sent.charge) * 8_000_000_000;
+        }
+        let free = self.wire_free <= u128::from(self.world.now) * link;
+        if free && self.world.sent.len() == before {
+            self.nobody_free_waits()?;
+        }
+        Ok(())
+    }
+
+    /// The link is idle: whoever has something to send waits for a limit.
+    fn nobody_free_waits(&self) -> Result<(), TestCaseError> {
+        let mut completed: BTreeMap<u32, usize> = BTreeMap::new();
+        for (queue, _) in &self.world.completed {
+            *completed.entry(queue.0).or_default() += 1;
+        }
+        let mut waits = false;
+        for (queue, posted) in &self.posted {
+            let backlogged = posted.len() > completed.get(queue).copied().unwrap_or(0);
+            waits |= backlogged;
+            let flow = &self.case.flows[*queue as usize];
+            let program = self.world.nic.program();
+            let limits =
+                placement(program, self.case.class_of(flow), &self.case.limits_of(program, flow)).limits;
+            prop_assert!(
+                !backlogged || !limits.is_empty(),
+                "at {}: queue {queue} waits for nothing",
+                self.world.now
+            );
+        }
+        let wakes = self.world.nic.poll_timeout().map(Nanos::as_u64);
+        prop_assert_eq!(wakes.is_some(), waits);
+        prop_assert!(wakes.is_none_or(|at| at > self.world.now));
+        Ok(())
+    }
+
+    fn run(&mut self, until: u64) -> Result<(), TestCaseError> {
+        while let Some(due) = self.world.nic.poll_timeout().map(Nanos::as_u64).filter(|&due| due < until) {
+            self.world.now = self.world.now.max(due);
+            self.poll()?;
+        }
+        self.world.now = until;
+        Ok(())
+    }
+
+    fn whole(case: &Case) -> Result<Self, TestCaseError> {
+        let mut run = Self::new(case);
+        for (gap, event) in &case.events {
+            run.run(run.world.now + gap)?;
+            run.apply(event);
+            run.poll()?;
+        }
+        run.run(u64::MAX >> 2)?;
+        Ok(run)
+    }
+
+    fn everything_left_once_and_in_order(&self) -> Result<(), TestCaseError> {
+        let mut completed: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        for (queue, addr) in &self.world.completed {
+            completed.entry(queue.0).or_default().push(*addr);
+        }
+        prop_assert_eq!(&completed, &self.posted);
+        let mut next: BTreeMap<u32, (u64, u32)> = BTreeMap::new();
+        for sent in &self.world.sent {
+            let pull = &sent.pull;
+            let (addr, offset) = next.get(&pull.queue.0).copied().unwrap_or((pull.addr, 0));
+            prop_assert_eq!((pull.addr, pull.offset), (addr, offset));
+            let list = &self.posted[&pull.queue.0];
+            let at = list.iter().position(|&addr| addr == pull.addr).expect("it was posted");
+            let after = list.get(at + 1).copied().unwrap_or(0);
+            let payload = pull.len - u32::from(pull.header);
+            next.insert(pull.queue.0, if pull.last { (after, 0) } else { (pull.addr, offset + payload) });
+        }
+        Ok(())
+    }
+
+    fn the_books_balance(&self) -> Result<(), TestCaseError> {
+        let stats = self.world.nic.stats();
+        prop_assert_eq!((stats.held, stats.bad_doorbells), (0, 0));
+        prop_assert!(stats.most_pairs <= 2, "{stats:?}");
+        prop_assert!(stats.pairs <= 2 * stats.pulls);
+        prop_assert_eq!(stats.pulls, self.world.sent.len() as u64);
+        for node in 0..self.world.nic.program().nodes.len() {
+            let counters = self.world.nic.class_counters(NodeId(node as u32));
+            prop_assert_eq!((counters.backlog_packets, counters.backlog_bytes), (0, 0));
+        }
+        for limit in 0..self.world.nic.program().limits.len() {
+            prop_assert_eq!(self.world.nic.limit_counters(LimitId(limit as u32)).waiting, 0);
+        }
+        Ok(())
+    }
+}
+
+/// In any window: at most `slack` bytes more than the rate carries.
+fn within_rate(sent: &[&Departure], rate: BitRate, slack: u64) -> Result<(), TestCaseError> {
+    for (n, first) in sent.iter().enumerate() {
+        let mut bytes = 0;
+        for last in &sent[n..] {
+            bytes += last.charge;
+            // One byte for the moment's rounding to a nanosecond.
+            let allowed = slack + rate.bytes_in(Nanos::new(last.at) - Nanos::new(first.at)).as_u64() + 1;
+            prop_assert!(bytes <= allowed, "{bytes} B in {}..={}, allowed {allowed}", first.at, last.at);
+        }
+    }
+    Ok(())
+}
+
+/// Who passes a limit: for each flow queue its bundle's placement.
+fn behind(case: &Case, program: &Program, limit: LimitId) -> BTreeMap<u32, plimsoll_policy::Placement> {
+    let placed =
+        case.flows.iter().map(|flow| placement(program, case.class_of(flow), &case.limits_of(program, flow)));
+    (0..).zip(placed).filter(|(_, placement)| placement.limits.contains(&limit)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    /// Completion exactly once, order within a flow queue, no idle link, at most two pairs, balanced counters; with
+    /// weights and rates that change in line, and reloads.
+    #[test]
+    fn everything_leaves_once_in_order_without_idling(case in cases(14, 60, true), seeds in proptest::collection::vec((0_usize..60, 0_u64..1_000), 0..4)) {
+        let mut case = case;
+        for (at, seed) in seeds {
+            let at = at.min(case.events.len());
+            case.events.insert(at, (1_000, Event::Install { seed }));
+        }
+        let run = Run::whole(&case)?;
+        run.everything_left_once_and_in_order()?;
+        run.the_books_balance()?;
+    }
+
+    /// Same inputs, same outputs, to the last bit.
+    #[test]
+    fn the_same_run_twice_is_the_same(case in cases(14, 40, true)) {
+        let (one, two) = (Run::whole(&case)?, Run::whole(&case)?);
+        prop_assert_eq!(one.world.sent, two.world.sent);
+        prop_assert_eq!(one.world.completed, two.world.completed);
+    }
+
+    /// Bytes behind each limit in any window <= burst + rate x window + one largest packet for each bundle.
+    #[test]
+    fn no_limit_is_exceeded(case in cases(14, 60, false)) {
+        let run = Run::whole(&case)?;
+        let program = case.program();
+        let largest = case.pull.max(program.max_frame.as_u64() + program.overhead.as_u64());
+        for (id, limit) in (0..).map(LimitId).zip(&program.limits) {
+            let queues = behind(&case, &program, id);
+            let sent: Vec<&Departure> = run.world.sent.iter().filter(|sent| queues.contains_key(&sent.pull.queue.0)).collect();
+            let bundles: std::collections::HashSet<_> = queues.values().collect();
+            let burst = limit.burst.as_u64().max(largest);
+            within_rate(&sent, limit.rate, burst + bundles.len() as u64 * largest)?;
+        }
+    }
+
+    /// Reloads in between change nothing of that for the limits that stay.
+    #[test]
+    fn no_limit_is_exceeded_over_reloads(case in cases(10, 50, false), seeds in proptest::collection::vec((0_usize..50, 0_u64..1_000), 1..4)) {
+        let mut case = case;
+        for (at, seed) in seeds {
+            let at = at.min(case.events.len());
+            case.events.insert(at, (1_000, Event::Install { seed }));
+        }
+        let run = Run::whole(&case)?;
+        let program = case.program();
+        let largest = case.pull.max(program.max_frame.as_u64() + program.overhead.as_u64());
+        for n in 0..case.limits.len() {
+            let (rate, burst) = case.limits[n];
+            let queues: Vec<u32> = (0..).zip(&case.flows).filter(|(_, flow)| flow.limits >> n & 1 == 1).map(|(queue, _)| queue).collect();
+            let sent: Vec<&Departure> = run.world.sent.iter().filter(|sent| queues.contains(&sent.pull.queue.0)).collect();
+            // A bundle is a class with limits: never more of them than flow queues.
+            let slack = burst.max(largest) + queues.len() as u64 * largest;
+            within_rate(&sent, mbps(rate), slack)?;
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(120))]
+
+    /// Whoever is backlogged gets its minimum, but for a few packets; in every node of the tree.
+    #[test]
+    fn backlogged_classes_get_their_minimum(case in cases(14, 6, false), lens in proptest::collection::vec(200_u32..=1_500, 14)) {
+        let mut case = case;
+        for (_, burst) in case.seeds.iter_mut().filter_map(|seed| seed.max.as_mut()) {
+            *burst += 30_000; // a slot that comes while others are on the wire must not be lost
+        }
+        let program = case.program();
+        let mut world = World::new(&program, &case.config());
+        let leaves = case.leaves();
+        for (&leaf, &len) in leaves.iter().zip(lens.iter().cycle()) {
+            for _ in 0..1 + leaf % 3 {
+                world.greedy_with(NodeId(leaf as u32), &[], Descriptor { len, ..Descriptor::default() });
+            }
+        }
+        let (from, until) = (2 * MS, 12 * MS);
+        world.run(until);
+        let largest = case.pull.max(program.max_frame.as_u64() + program.overhead.as_u64());
+        for (id, node) in (0..).map(NodeId).zip(&program.nodes) {
+            let Some(min) = node.min else { continue };
+            let held = |at: NodeId| at != id && program.node(at).max.is_some() && program.path(at).any(|above| above == id);
+            if (0..program.nodes.len() as u32).any(|at| held(NodeId(at))) {
+                continue; // what lies below may not be allowed to use it
+            }
+            let below: Vec<NodeId> = leaves.iter().map(|&leaf| NodeId(leaf as u32)).filter(|&leaf| program.path(leaf).any(|at| at == id)).collect();
+            let bytes = world.bytes_of(from, until, |pull| below.contains(&pull.class));
+            let promised = min.bytes_in(Nanos::new(until) - Nanos::new(from)).as_u64();
+            let depth = program.path(id).count() as u64;
+            prop_assert!(bytes + (2 + 2 * depth) * largest >= promised, "{id:?}: {bytes} of {promised}");
+        }
+    }
+}
