@@ -10,6 +10,7 @@ mod compose;
 mod cost;
 mod envelope;
 mod graph;
+mod leftovers;
 mod limits;
 mod ports;
 mod rules;
