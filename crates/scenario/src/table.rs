@@ -63,7 +63,7 @@ pub(crate) fn setting(scenario: &Scenario) -> String {
 }
 
 /// Which of the workloads that ask has its columns beside the throughputs: the first that is no shuffle.
-fn shown_beside(scenario: &Scenario) -> Option<usize> {
+pub(crate) fn shown_beside(scenario: &Scenario) -> Option<usize> {
     let mut asking = scenario.workloads.iter().filter(|workload| workload.kind.has_latency());
     asking.position(|workload| !matches!(workload.kind, Kind::Shuffle { .. }))
 }
@@ -113,11 +113,11 @@ fn align(table: &mut Table, first: usize, count: usize) {
     }
 }
 
-fn mega(bps: Option<f64>) -> String {
+pub(crate) fn mega(bps: Option<f64>) -> String {
     figure(bps.map(|bps| bps / 1e6))
 }
 
-fn latency_figures(latency: &LatencySummary) -> [String; 4] {
+pub(crate) fn latency_figures(latency: &LatencySummary) -> [String; 4] {
     let milli = |secs: Option<f64>| figure(secs.map(|secs| secs * 1e3));
     [figure(latency.requests_per_second), milli(latency.p50), milli(latency.p99), milli(latency.p99_9)]
 }

@@ -52,6 +52,12 @@ impl Axis {
         Self { title: title.to_owned(), ticks, from: 0.0, to, map: |value| value }
     }
 
+    /// The same axis, cut off at a value that need not be round.
+    pub(super) fn until(mut self, to: f64) -> Self {
+        self.ticks.retain(|(tick, _)| *tick <= to);
+        Self { to, ..self }
+    }
+
     /// Powers of ten around `least..most`, with a tick at 1, 2 and 5 of each.
     pub(super) fn logarithmic(title: &str, least: f64, most: f64) -> Self {
         let least = least.max(1e-6);

@@ -60,8 +60,8 @@ fn throughput(scenario: &Scenario, measures: &Measures<'_>, ran: &[&Summary]) ->
     let mut canvas = Canvas::new("Throughput of each tenant over time");
     canvas.legend(&tenants);
     for (summary, series) in ran.iter().zip(&series) {
-        let x = Axis::linear("time since the start (s)", scenario.duration.as_secs_f64());
-        let x = Axis { to: scenario.duration.as_secs_f64(), ..x };
+        let seconds = scenario.duration.as_secs_f64();
+        let x = Axis::linear("time since the start (s)", seconds).until(seconds);
         let panel = canvas.panel(&summary.system, 170.0, x, Axis::linear("throughput (Mb/s)", most));
         for (at, note) in arrivals(scenario) {
             canvas.moment(&panel, at, &note);
@@ -158,12 +158,15 @@ fn latency(scenario: &Scenario, measures: &Measures<'_>, ran: &[&Summary]) -> Op
     Some(Figure { name: "latency", caption, scene: canvas.scene() })
 }
 
+/// A distribution of fewer samples says nothing: a shuffle's rounds in a short run, for one.
+const FEWEST: usize = 20;
+
 /// Milliseconds and the part answered within, over all runs of a system.
 pub(super) fn distribution(measures: &Measures<'_>, system: &str, workload: &str) -> Vec<(f64, f64)> {
     let runs = measures.runs(system);
     let mut all: Vec<f64> =
         runs.flat_map(|run| measures.latencies(run, Some(workload), measures.usual())).collect();
-    if all.is_empty() {
+    if all.len() < FEWEST {
         return Vec::new();
     }
     all.sort_by(f64::total_cmp);

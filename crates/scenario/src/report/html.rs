@@ -8,8 +8,8 @@
 use std::fmt::Write as _;
 
 use super::figures::Figure;
-use crate::summary::{LatencySummary, Summary, TenantSummary};
-use crate::table::{figure, setting};
+use crate::summary::{Summary, TenantSummary};
+use crate::table::{figure, latency_figures, mega, setting, shown_beside};
 use crate::{Results, Scenario, Status, Verdict};
 
 const STYLE: &str = "
@@ -18,7 +18,7 @@ body { font: 16px/1.5 'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif; colo
 h1 { font-size: 1.7em; margin-bottom: 0; } h2 { font-size: 1.2em; margin-top: 2em; }
 .setting { color: #555; margin-top: .2em; }
 .scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .86em; font-variant-numeric: tabular-nums; }
+table { margin-bottom: 1em; border-collapse: collapse; font-size: .86em; font-variant-numeric: tabular-nums; }
 th, td { padding: .35em .7em; border-bottom: 1px solid #ddd; text-align: right; vertical-align: top; }
 th { border-bottom: 2px solid #888; font-weight: 600; } th small { font-weight: 400; color: #555; }
 th.left, td.left { text-align: left; }
@@ -48,7 +48,7 @@ pub(super) fn page(
         escape(&setting(scenario)),
         escape(&scenario.about)
     );
-    systems(&mut page, summaries);
+    systems(&mut page, summaries, shown_beside(scenario));
     notes(&mut page, results);
     expectations(&mut page, verdicts);
     page.push_str("<h2>Figures</h2>\n");
@@ -76,7 +76,7 @@ fn inline(svg: &str) -> String {
     svg.replacen("<svg", &format!("<svg role=\"img\" viewBox=\"0 0 {width} {height}\""), 1)
 }
 
-fn systems(page: &mut String, summaries: &[Summary]) {
+fn systems(page: &mut String, summaries: &[Summary], shown: Option<usize>) {
     let Some(first) = summaries.first() else { return };
     page.push_str(
         "<h2>Systems side by side</h2>\n<div class=\"scroll\"><table>\n<tr><th class=\"left\">system</th>",
@@ -85,27 +85,25 @@ fn systems(page: &mut String, summaries: &[Summary]) {
         let _ = write!(page, "<th>{}<br><small>Mb/s</small></th>", escape(&tenant.tenant));
     }
     page.push_str("<th>all<br><small>Mb/s</small></th>");
-    for latency in &first.latency {
-        let _ = write!(page, "<th>{}<br><small>answers/s</small></th>", escape(&latency.workload));
-        for percent in ["p50", "p99", "p99.9"] {
-            let _ = write!(page, "<th>{percent}<br><small>ms</small></th>");
-        }
+    if let Some(latency) = shown.and_then(|n| first.latency.get(n)) {
+        let _ =
+            write!(page, "<th>{}<br><small>answers/s</small></th>{PERCENTILES}", escape(&latency.workload));
     }
     page.push_str("<th>fairness<br><small>Jain</small></th><th class=\"left\">drops by reason</th></tr>\n");
     for summary in summaries {
-        row(page, summary);
+        row(page, summary, shown);
     }
     page.push_str("</table></div>\n");
+    others(page, summaries, shown);
 }
 
-fn row(page: &mut String, summary: &Summary) {
-    let mega = |bps: Option<f64>| figure(bps.map(|bps| bps / 1e6));
-    let milli = |secs: Option<f64>| figure(secs.map(|secs| secs * 1e3));
+const PERCENTILES: &str = "<th>p50<br><small>ms</small></th><th>p99<br><small>ms</small></th>\
+                           <th>p99.9<br><small>ms</small></th>";
+
+fn row(page: &mut String, summary: &Summary, shown: Option<usize>) {
     let mut cells: Vec<String> = summary.tenants.iter().map(|tenant| mega(tenant.throughput_bps)).collect();
     cells.push(mega(summary.throughput_bps));
-    let latency =
-        |l: &LatencySummary| [figure(l.requests_per_second), milli(l.p50), milli(l.p99), milli(l.p99_9)];
-    cells.extend(summary.latency.iter().flat_map(latency));
+    cells.extend(shown.and_then(|n| summary.latency.get(n)).into_iter().flat_map(latency_figures));
     cells.push(figure(summary.jain));
     let _ = write!(page, "<tr><td class=\"name\">{}</td>", escape(&summary.system));
     for cell in cells {
@@ -114,6 +112,28 @@ fn row(page: &mut String, summary: &Summary) {
     let drops: Vec<String> = summary.tenants.iter().flat_map(drops).collect();
     let drops = if drops.is_empty() { "-".to_owned() } else { drops.join("<br>") };
     let _ = writeln!(page, "<td class=\"left\">{drops}</td></tr>");
+}
+
+/// The other workloads that ask, a row for each of them and each system.
+fn others(page: &mut String, summaries: &[Summary], shown: Option<usize>) {
+    let mut rows = String::new();
+    for summary in summaries {
+        for (_, latency) in summary.latency.iter().enumerate().filter(|(n, _)| Some(*n) != shown) {
+            let (system, workload) = (escape(&summary.system), escape(&latency.workload));
+            let _ = write!(rows, "<tr><td class=\"name\">{system}</td><td class=\"left\">{workload}</td>");
+            for cell in latency_figures(latency) {
+                let _ = write!(rows, "<td>{cell}</td>");
+            }
+            rows.push_str("</tr>\n");
+        }
+    }
+    if !rows.is_empty() {
+        let _ = write!(
+            page,
+            "<div class=\"scroll\"><table>\n<tr><th class=\"left\">system</th><th class=\"left\">answers to</th>\
+             <th>answers/s</th>{PERCENTILES}</tr>\n{rows}</table></div>\n"
+        );
+    }
 }
 
 fn drops(tenant: &TenantSummary) -> Vec<String> {
