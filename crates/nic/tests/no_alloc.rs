@@ -80,7 +80,7 @@ impl Host {
                 self.step.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let random = self.step >> 33;
             let queue = self.queues[random as usize % self.queues.len()];
-            let large = random % 7 == 0;
+            let large = random.is_multiple_of(7);
             let descriptor = Descriptor {
                 addr: random,
                 len: if large { 20_000 } else { 60 + (random % 1_400) as u32 },
@@ -92,7 +92,7 @@ impl Host {
                 self.doorbells.bell(queue);
             }
         }
-        if self.step % 5 == 0 {
+        if self.step.is_multiple_of(5) {
             self.doorbells.set_rate(LimitId(0), BitRate::mbps(600 + self.step % 300));
         }
         let (nic, now) = (&mut self.nic, self.now);

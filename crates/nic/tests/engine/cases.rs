@@ -123,8 +123,8 @@ impl Case {
         };
         let mut plan = Plan::new(mbps(LINK_MBPS), kind(0));
         plan.program.overhead = Bytes::new(self.overhead);
-        for node in 1..self.seeds.len() {
-            let parent = NodeId(parents[node].expect("only the root has none") as u32);
+        for (node, parent) in parents.iter().enumerate() {
+            let Some(parent) = parent.map(|parent| NodeId(parent as u32)) else { continue };
             plan.node(parent, kind(node), self.seeds[node].weight);
         }
         let minima = self.minima(&parents);
@@ -210,7 +210,7 @@ impl Case {
             node.kind = (node.kind + turn) % 6;
             node.flows = (node.flows + turn) % 4;
             node.weight = 1 + (node.weight + turn as u32) % 9;
-            if turn % 3 == 0 {
+            if turn.is_multiple_of(3) {
                 node.max = None;
             }
         }

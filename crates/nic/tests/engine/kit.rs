@@ -162,11 +162,6 @@ impl World {
         queue
     }
 
-    /// The flow posts nothing more.
-    pub fn stop(&mut self, queue: QueueId) {
-        self.greedy[queue.0 as usize] = None;
-    }
-
     /// Posts a descriptor, with the next address, without a doorbell.
     pub fn post(&mut self, queue: QueueId, descriptor: Descriptor) -> Result<u64, Refusal> {
         let addr = self.posted;

@@ -3,7 +3,9 @@
 //! One binary, so that all of them share the kit.
 
 mod against_reference;
+mod bounds;
 mod cases;
+mod fair_lag;
 mod golden;
 mod hostile;
 mod kit;
