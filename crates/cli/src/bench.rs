@@ -134,7 +134,16 @@ fn tenant_row((tenants, paper_per_queue, paper_loom): (u32, u32, u32)) -> Tenant
 
 fn tenant_table(rows: &[TenantRow]) -> String {
     let heads = [
-        "tenants", "flows", "per queue", "computed", "Loom", "computed", "saved", "paper: per queue", "Loom", "saved",
+        "tenants",
+        "flows",
+        "per queue",
+        "computed",
+        "Loom",
+        "computed",
+        "saved",
+        "paper: per queue",
+        "Loom",
+        "saved",
     ];
     let mut shown = table(&heads, &[Right; 10]);
     let saved = |per_queue: f64, loom: f64| format!("{:.1}%", (per_queue - loom) / per_queue * 100.0);
@@ -160,7 +169,16 @@ fn tenant_table(rows: &[TenantRow]) -> String {
 
 fn rate_table(rows: &[RateRow]) -> String {
     let heads = [
-        "rate", "batch", "per queue", "computed", "SENIC lines", "Loom batches", "computed", "fewer", "Loom lines", "fewer",
+        "rate",
+        "batch",
+        "per queue",
+        "computed",
+        "SENIC lines",
+        "Loom batches",
+        "computed",
+        "fewer",
+        "Loom lines",
+        "fewer",
     ];
     let mut alignments = [Right; 10];
     alignments[0] = Left;

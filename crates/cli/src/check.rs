@@ -21,7 +21,8 @@ pub(crate) fn check(args: &Check) -> Result<(), Failure> {
     };
     if let Some(svg) = &args.svg {
         let drawing = plimsoll_policy::svg(&checked);
-        std::fs::write(svg, drawing).map_err(|error| Failure::io(format!("write {}", svg.display()), &error))?;
+        std::fs::write(svg, drawing)
+            .map_err(|error| Failure::io(format!("write {}", svg.display()), &error))?;
     }
     if args.json {
         return print_json(&plimsoll_policy::report(&checked));

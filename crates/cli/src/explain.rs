@@ -7,7 +7,7 @@
 
 use std::fmt::Write;
 
-use plimsoll_daemon::{Client, ClientError, Explanation, Served, TimeSpent, query};
+use plimsoll_daemon::{Client, ClientError, Explanation, Served, TimeSpent, protocol_number, query};
 
 use crate::args::Explain;
 use crate::failure::{Failure, print, print_json};
@@ -29,7 +29,12 @@ pub(crate) fn explain(args: &Explain) -> Result<(), Failure> {
 
 fn by_policy(file: &str, filter: &str, json: bool) -> Result<(), Failure> {
     let checked = plimsoll_policy::load(file).map_err(|errors| Failure::Policy(Box::new(errors)))?;
-    let filter = plimsoll_policy::Filter::parse(&checked.program, filter);
+    let named = |word: &str| match protocol_number(word) {
+        Some(_) => format!("protocol={word}"),
+        None => word.to_owned(),
+    };
+    let filter: Vec<String> = filter.split_whitespace().map(named).collect();
+    let filter = plimsoll_policy::Filter::parse(&checked.program, &filter.join(" "));
     let filter = filter.map_err(|error| Failure::Wrong(error.to_string()))?;
     let explanation = plimsoll_policy::explain(&checked.program, &filter);
     if json { print_json(&explanation) } else { print(&format!("{}\n", explanation.to_string().trim_end())) }
@@ -74,7 +79,11 @@ fn spent(text: &mut String, time: &TimeSpent) {
     line("behind its own flow", time.own_flow, &[]);
     for limit in &time.limits {
         let held = count(limit.packets as u64);
-        line(&format!("at limit {} ({held} packets); served meanwhile:", limit.limit), limit.time, &limit.served);
+        line(
+            &format!("at limit {} ({held} packets); served meanwhile:", limit.limit),
+            limit.time,
+            &limit.served,
+        );
     }
     for node in &time.nodes {
         line(&format!("at {}; served meanwhile:", node.node), node.time, &node.served);

@@ -19,10 +19,14 @@ use crate::show::rate;
 pub(crate) fn lab(args: &Lab) -> Result<(), Failure> {
     let form = if args.short { Form::Short } else { Form::Full };
     let scenario = Scenario::load(&args.file, form).map_err(|errors| Failure::Scenario(Box::new(errors)))?;
-    let unknown = args.system.iter().find(|name| !scenario.systems.iter().any(|system| system.name == **name));
+    let unknown =
+        args.system.iter().find(|name| !scenario.systems.iter().any(|system| system.name == **name));
     if let Some(name) = unknown {
         let known: Vec<&str> = scenario.systems.iter().map(|system| system.name.as_str()).collect();
-        return Err(Failure::Wrong(format!("there is no system `{name}`; the scenario has {}", known.join(", "))));
+        return Err(Failure::Wrong(format!(
+            "there is no system `{name}`; the scenario has {}",
+            known.join(", ")
+        )));
     }
     // Before anything starts a thread: the kernel lets only single-threaded processes into a user namespace.
     plimsoll_lab::ensure_privileges().map_err(|error| Failure::Failed(error.to_string()))?;
@@ -62,7 +66,8 @@ struct Live {
 impl Live {
     fn new() -> Self {
         let bar = ProgressBar::new(0);
-        if let Ok(style) = ProgressStyle::with_template("[{elapsed_precise}] {pos}/{len} {prefix:<12} {msg}") {
+        if let Ok(style) = ProgressStyle::with_template("[{elapsed_precise}] {pos}/{len} {prefix:<12} {msg}")
+        {
             bar.set_style(style);
         }
         Self { bar }
@@ -77,7 +82,8 @@ impl Live {
                 self.bar.set_message(format!("building, repetition {}", pair + 1));
             }
             Progress::Tick { elapsed, rates } => {
-                let shown: Vec<String> = rates.iter().map(|(name, bits)| format!("{name} {}", rate(*bits))).collect();
+                let shown: Vec<String> =
+                    rates.iter().map(|(name, bits)| format!("{name} {}", rate(*bits))).collect();
                 self.bar.set_message(format!("{} s  {}", elapsed.as_secs(), shown.join("  ")));
             }
         }

@@ -27,11 +27,11 @@ pub(crate) fn reload(args: &Ask) -> Result<(), Failure> {
     if args.json {
         return print_json(&reloaded);
     }
-    let Reloaded { generation, changes, kept, flows, warnings } = reloaded;
+    let Reloaded { generation, changes, kept, flows, took, warnings } = reloaded;
     let changes = if changes.trim().is_empty() { "nothing differs\n".to_owned() } else { changes };
     let changes = changes.trim_end();
     print(&format!(
-        "{changes}\nreload {generation} is in force; {kept} packets and {flows} flows kept their place\n{warnings}"
+        "{changes}\nreload {generation} is in force, within {took}; {kept} packets and {flows} flows that waited kept their place\n{warnings}"
     ))
 }
 
@@ -49,12 +49,22 @@ pub(crate) fn stats(args: &Ask) -> Result<(), Failure> {
 fn tree(stats: &Stats) -> Option<String> {
     let mut table = table(
         &["class", "packets", "bytes", "waiting", "p50", "p99", "p99.9", "drops"],
-        &[CellAlignment::Left, CellAlignment::Right, CellAlignment::Right, CellAlignment::Right, CellAlignment::Right,
-          CellAlignment::Right, CellAlignment::Right, CellAlignment::Left],
+        &[
+            CellAlignment::Left,
+            CellAlignment::Right,
+            CellAlignment::Right,
+            CellAlignment::Right,
+            CellAlignment::Right,
+            CellAlignment::Right,
+            CellAlignment::Right,
+            CellAlignment::Left,
+        ],
     );
     for node in &stats.nodes {
         let name = node.path.rsplit('/').next().unwrap_or(&node.path);
-        let delay = |of: fn(&plimsoll_daemon::Delay) -> f64| node.delay.as_ref().map_or("-".to_owned(), |d| micros(of(d)));
+        let delay = |of: fn(&plimsoll_daemon::Delay) -> f64| {
+            node.delay.as_ref().map_or("-".to_owned(), |d| micros(of(d)))
+        };
         table.add_row([
             format!("{}{name}", "  ".repeat(node.depth as usize)),
             count(node.packets),
@@ -75,8 +85,14 @@ fn limits(stats: &Stats) -> Option<String> {
     }
     let mut table = table(
         &["limit", "rate", "packets", "bytes", "waiting", "waits"],
-        &[CellAlignment::Left, CellAlignment::Right, CellAlignment::Right, CellAlignment::Right, CellAlignment::Right,
-          CellAlignment::Right],
+        &[
+            CellAlignment::Left,
+            CellAlignment::Right,
+            CellAlignment::Right,
+            CellAlignment::Right,
+            CellAlignment::Right,
+            CellAlignment::Right,
+        ],
     );
     for (name, limit) in &stats.limits {
         table.add_row([
@@ -94,8 +110,16 @@ fn limits(stats: &Stats) -> Option<String> {
 fn ports(stats: &Stats) -> Option<String> {
     let mut table = table(
         &["port", "device", "from it", "to it", "flows", "held", "drops", "events"],
-        &[CellAlignment::Left, CellAlignment::Left, CellAlignment::Right, CellAlignment::Right, CellAlignment::Right,
-          CellAlignment::Right, CellAlignment::Left, CellAlignment::Left],
+        &[
+            CellAlignment::Left,
+            CellAlignment::Left,
+            CellAlignment::Right,
+            CellAlignment::Right,
+            CellAlignment::Right,
+            CellAlignment::Right,
+            CellAlignment::Left,
+            CellAlignment::Left,
+        ],
     );
     for (name, port) in &stats.tenants {
         add_port(&mut table, name, port);

@@ -22,7 +22,8 @@ pub(crate) fn completions(shell: Shell) -> Result<(), Failure> {
 
 /// Writes `plimsoll.1` and one page for each command.
 pub(crate) fn man(folder: &Path) -> Result<(), Failure> {
-    let wrong = |error: std::io::Error| Failure::io(format!("write man pages to {}", folder.display()), &error);
+    let wrong =
+        |error: std::io::Error| Failure::io(format!("write man pages to {}", folder.display()), &error);
     std::fs::create_dir_all(folder).map_err(wrong)?;
     clap_mangen::generate_to(Args::command().disable_help_subcommand(true), folder).map_err(wrong)
 }

@@ -29,14 +29,19 @@ pub(crate) fn top(args: &Top) -> Result<(), Failure> {
     // Before the terminal changes: most mistakes are a wrong socket.
     let first: Stats = client.get("/v1/stats")?;
     let mut view = View::new(first);
-    let mut terminal =
-        ratatui::try_init().map_err(|error| Failure::io("this needs a terminal; try `plimsoll stats`", &error))?;
+    let mut terminal = ratatui::try_init()
+        .map_err(|error| Failure::io("this needs a terminal; try `plimsoll stats`", &error))?;
     let ended = watch(&mut terminal, &mut view, &client, args.every.to_std().max(Duration::from_millis(50)));
     ratatui::restore();
     ended
 }
 
-fn watch(terminal: &mut DefaultTerminal, view: &mut View, client: &Client, every: Duration) -> Result<(), Failure> {
+fn watch(
+    terminal: &mut DefaultTerminal,
+    view: &mut View,
+    client: &Client,
+    every: Duration,
+) -> Result<(), Failure> {
     let screen = |error: std::io::Error| Failure::io("the terminal", &error);
     let mut next = Instant::now() + every;
     loop {

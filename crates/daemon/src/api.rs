@@ -133,10 +133,14 @@ type Answer<T> = Result<T, Failure>;
 async fn health(State(api): State<Arc<Api>>) -> Answer<Response> {
     let snapshot = api.snapshot().await?;
     let lanes = snapshot.lanes.iter().filter(|lane| lane.tenant.is_some());
-    let lost: Vec<&str> =
-        lanes.chain([&snapshot.uplink]).filter(|port| port.port.is_none()).map(|port| port.name.as_str()).collect();
+    let lost: Vec<&str> = lanes
+        .chain([&snapshot.uplink])
+        .filter(|port| port.port.is_none())
+        .map(|port| port.name.as_str())
+        .collect();
     let status = if lost.is_empty() { "ok" } else { "degraded" };
-    Ok(Json(json!({ "status": status, "lost_ports": lost, "generation": snapshot.generation })).into_response())
+    Ok(Json(json!({ "status": status, "lost_ports": lost, "generation": snapshot.generation }))
+        .into_response())
 }
 
 async fn stats(State(api): State<Arc<Api>>) -> Answer<Json<Stats>> {

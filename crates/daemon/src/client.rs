@@ -19,7 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody listens.
-    #[error("no plimsoll answers at {socket}: {source}; start one with `plimsoll run FILE`, or name its socket with `--socket`")]
+    #[error(
+        "no plimsoll answers at {socket}: {source}; start one with `plimsoll run FILE`, or name its socket with `--socket`"
+    )]
     Unreachable {
         /// The socket.
         socket: PathBuf,
@@ -30,7 +32,9 @@ pub enum ClientError {
     #[error("{0}")]
     Refused(String),
     /// It answered what this program does not understand.
-    #[error("{socket} answered what this version does not understand ({what}); are both of the same version?")]
+    #[error(
+        "{socket} answered what this version does not understand ({what}); are both of the same version?"
+    )]
     Strange {
         /// The socket.
         socket: PathBuf,
@@ -77,8 +81,11 @@ impl Client {
         let answer =
             answer.map_err(|source| ClientError::Unreachable { socket: self.socket.clone(), source })?;
         let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| self.strange("no header"))?;
-        let status: u16 =
-            head.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(|| self.strange("no status"))?;
+        let status: u16 = head
+            .split(' ')
+            .nth(1)
+            .and_then(|code| code.parse().ok())
+            .ok_or_else(|| self.strange("no status"))?;
         if status == 200 {
             return Ok(body.to_owned());
         }
@@ -110,7 +117,9 @@ impl Client {
 #[must_use]
 pub fn query(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
-    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use plimsoll_policy::Checked;
 use plimsoll_ports::Port;
+use plimsoll_units::Span;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
@@ -24,7 +25,9 @@ pub enum ReloadError {
     #[error("the policy is wrong, so nothing was changed:\n{0}")]
     Policy(String),
     /// It asks for something that only a new process can do.
-    #[error("{what} has changed, which takes a restart; nothing was changed. Put the old value back, or restart the daemon")]
+    #[error(
+        "{what} has changed, which takes a restart; nothing was changed. Put the old value back, or restart the daemon"
+    )]
     NeedsRestart {
         /// The setting.
         what: &'static str,
@@ -48,6 +51,8 @@ pub struct Reloaded {
     pub kept: u32,
     /// Flows that were classified anew.
     pub flows: usize,
+    /// How long packets waited for the change.
+    pub took: Span,
     /// What the author may want to look at, for people.
     pub warnings: String,
 }
@@ -106,11 +111,11 @@ impl Control {
         let installed = self.handle.ask(|answer| Command::Install(Box::new(change), answer)).await?;
         state.checked = Arc::new(checked);
         state.generation = state.generation.wrapping_add(1);
-        let (kept, flows) = (installed.kept, installed.flows);
+        let (kept, flows, took) = (installed.kept, installed.flows, installed.took);
         // Closing an interface takes the kernel milliseconds.
         let closing = tokio::task::spawn_blocking(move || drop(installed));
         drop(closing);
-        Ok(Reloaded { generation: state.generation, changes, kept, flows, warnings })
+        Ok(Reloaded { generation: state.generation, changes, kept, flows, took, warnings })
     }
 
     /// Tries to open a lost port again; answers whether the matter is settled.
@@ -167,7 +172,7 @@ fn prepare(file: &str, old: &Checked) -> Result<(Checked, Change), ReloadError> 
         let port = open(&format!("tenant {}", tenant.name), &tenant.port, mtu)?;
         match before {
             Some(_) => moved.push((tenant.name.clone(), port)),
-            None => added.push(Box::new(Lane::new(lane_spec(&checked, &tenant.name, Some(port))))),
+            None => added.push(Lane::new(lane_spec(&checked, &tenant.name, Some(port)))),
         }
     }
     let change = Change { program: Arc::new(checked.program.clone()), added, moved };

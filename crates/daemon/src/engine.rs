@@ -20,9 +20,9 @@ use std::sync::Arc;
 
 use hdrhistogram::Histogram;
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, QueueId, Refusal, Transmit};
-use plimsoll_policy::{Fields, Metadata, Program, TenantId};
+use plimsoll_policy::{Classifier, Fields, Metadata, Program, TenantId};
 use plimsoll_ports::{Port, Received, Trouble};
-use plimsoll_units::Nanos;
+use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::{FlowKey, FrameError, Offload, Parsed, VnetError, parse};
 
 pub use drops::{Event, Loss, Tally};
@@ -46,6 +46,12 @@ const DEPARTURES: usize = 64;
 /// Flow table slots looked at for idle flows in a turn.
 const EXPIRY_STEPS: usize = 16;
 
+/// How soon frames are offered again to an uplink that had no room: some packets' time at 1 Gb/s.
+const FULL_RETRY: Span = Span::micros(50);
+
+/// How soon they are offered again to one that is down or gone: that takes people, so it need not be soon.
+const DOWN_RETRY: Span = Span::millis(5);
+
 /// What one turn came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
@@ -53,8 +59,8 @@ pub struct Turn {
     pub busy: bool,
     /// When something can next happen without new frames.
     pub next: Option<Nanos>,
-    /// Whether frames wait for the uplink to have room.
-    pub blocked: bool,
+    /// When to offer frames again that wait for the uplink.
+    pub retry: Option<Span>,
 }
 
 /// How an engine is made.
@@ -77,6 +83,7 @@ pub struct Setup {
 pub struct Engine {
     pub(crate) nic: Nic,
     pub(crate) program: Arc<Program>,
+    pub(crate) classifier: Classifier,
     pub(crate) generation: u16,
     pub(crate) lanes: Vec<Option<Box<Lane>>>,
     pub(crate) uplink: Uplink,
@@ -104,6 +111,7 @@ pub(crate) struct Uplink {
     pub(crate) past: plimsoll_ports::Counters,
     pub(crate) ready: bool,
     pub(crate) blocked: bool,
+    pub(crate) down: bool,
     pub(crate) tally: Tally,
 }
 
@@ -113,7 +121,7 @@ pub struct Lost {
     /// Which tenant's; the uplink when absent.
     pub lane: Option<u32>,
     /// What is left of it, to be closed elsewhere.
-    pub port: Port,
+    pub port: Box<Port>,
 }
 
 impl Engine {
@@ -126,6 +134,7 @@ impl Engine {
         let lanes: Vec<_> = setup.lanes.into_iter().map(|spec| Some(Box::new(Lane::new(spec)))).collect();
         Self {
             nic,
+            classifier: Classifier::new(&setup.program),
             generation: 0,
             macs: MacTable::new(lanes.len() + 1),
             uplink: Uplink {
@@ -133,6 +142,7 @@ impl Engine {
                 past: plimsoll_ports::Counters::default(),
                 ready: true,
                 blocked: false,
+                down: false,
                 tally: Tally::default(),
             },
             queues,
@@ -169,7 +179,8 @@ impl Engine {
         self.free_completed();
         self.expire_flows(now);
         let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
-        Turn { busy, next, blocked: self.uplink.blocked }
+        let pause = if self.uplink.down { DOWN_RETRY } else { FULL_RETRY };
+        Turn { busy, next, retry: self.uplink.blocked.then_some(pause) }
     }
 
     /// Stops reading tenants' ports: what is held still leaves.
@@ -238,7 +249,9 @@ impl Engine {
 
     /// Each port that there is, with its token: for waiting.
     pub fn ports(&self) -> impl Iterator<Item = (Option<u32>, &Port)> {
-        let lanes = (0..).zip(&self.lanes).filter_map(|(index, lane)| Some((Some(index), lane.as_ref()?.port.as_ref()?)));
+        let lanes = (0..)
+            .zip(&self.lanes)
+            .filter_map(|(index, lane)| Some((Some(index), lane.as_ref()?.port.as_ref()?)));
         lanes.chain(self.uplink.port.iter().map(|port| (None, port)))
     }
 
@@ -348,7 +361,7 @@ impl Engine {
             Lookup::Full => return self.overflow(index, parsed),
         };
         let fields = fields_of(parsed, lane.tenant);
-        let placement = self.program.classify(&fields);
+        let placement = self.classifier.classify(&self.program, &fields);
         // What the flow sent while the table was full leaves first.
         let shared = lane.overflow.get(&placement).is_some_and(|shared| queues[shared.queue.0 as usize] > 0);
         let queue = if shared { Err(Refusal::NoQueue) } else { self.nic.open_queue(&placement) };
@@ -362,7 +375,7 @@ impl Engine {
         let Some(lane) = &mut self.lanes[index] else { return Err(Refusal::NoQueue) };
         lane.tally.event(Event::FlowTableFull);
         let fields = fields_of(parsed, lane.tenant);
-        let placement = self.program.classify(&fields);
+        let placement = self.classifier.classify(&self.program, &fields);
         if let Some(shared) = lane.overflow.get(&placement) {
             return Ok(shared.queue);
         }
@@ -402,7 +415,7 @@ impl Engine {
             if let Some(lane) = lane {
                 self.macs.forget(Owner::Lane(lane));
             }
-            self.lost.push(Lost { lane, port });
+            self.lost.push(Lost { lane, port: Box::new(port) });
         }
     }
 }

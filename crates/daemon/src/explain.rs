@@ -187,7 +187,8 @@ impl<'a> World<'a> {
     fn new(snapshot: &'a Snapshot, log: &'a [Departure]) -> Self {
         let log = log.iter().filter(|departure| departure.generation == snapshot.generation).collect();
         let lanes = snapshot.lanes.iter();
-        let tenants = lanes.filter_map(|lane| Some((u16::try_from(lane.lane?).ok()?, lane.name.as_str()))).collect();
+        let tenants =
+            lanes.filter_map(|lane| Some((u16::try_from(lane.lane?).ok()?, lane.name.as_str()))).collect();
         Self { snapshot, log, tenants }
     }
 
@@ -197,7 +198,10 @@ impl<'a> World<'a> {
 
     fn matches(&self, index: usize, filter: &Filter) -> bool {
         let departure = self.log[index];
-        let tenant = filter.tenant.as_ref().is_none_or(|name| self.tenants.get(&departure.lane) == Some(&name.as_str()));
+        let tenant = filter
+            .tenant
+            .as_ref()
+            .is_none_or(|name| self.tenants.get(&departure.lane) == Some(&name.as_str()));
         let class = filter.class.as_ref().is_none_or(|name| {
             let path = &self.program().node(departure.class).name;
             path == name || path.ends_with(&format!("/{name}")) || path.starts_with(&format!("{name}/"))

@@ -129,7 +129,10 @@ impl Filter {
             IpAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::from(core::net::Ipv6Addr::UNSPECIFIED),
         };
-        let any_ip = self.protocol.is_some() || self.src_port.is_some() || self.dst_port.is_some() || self.dscp.is_some();
+        let any_ip = self.protocol.is_some()
+            || self.src_port.is_some()
+            || self.dst_port.is_some()
+            || self.dscp.is_some();
         let addresses = match (src, dst) {
             (Some(src), Some(dst)) => Some((src, dst)),
             (Some(src), None) => Some((src, zero(src))),

@@ -21,18 +21,19 @@ mod stats;
 mod thread;
 mod wait;
 
+pub use api::Api;
+pub use client::{Client, ClientError, query};
+pub use control::{Control, ReloadError, Reloaded};
 pub use departures::{Departure, DepartureLog, KEPT};
 pub use engine::{
-    BATCH, Buffer, Change, Engine, Event, Flow, FlowTable, Held, Installed, LARGE, Lane, LaneSpec, Learned, Lookup,
-    Loss, Lost, Mac, MacTable, NodeNow, Owner, Pool, PortNow, SMALL, Setup, Slot, Snapshot, Tally, Turn,
+    BATCH, Buffer, Change, Engine, Event, Flow, FlowTable, Held, Installed, LARGE, Lane, LaneSpec, Learned,
+    Lookup, Loss, Lost, Mac, MacTable, NodeNow, Owner, Pool, PortNow, SMALL, Setup, Slot, Snapshot, Tally,
+    Turn,
 };
+pub use explain::{Explanation, LimitTime, NodeTime, RankNow, Served, TimeSpent, explain, placement};
 pub use filter::{Filter, FilterError, protocol_number};
-pub use thread::{Clock, Command, Habits, Handle, Notice, Stopped, spawn};
 pub use open::{OpenError, engine_config, lane_spec, lanes, open};
 pub use prometheus::page as prometheus_page;
-pub use stats::{DELAY_BOUNDS, Delay, EngineNumbers, LimitStats, NodeStats, PortStats, Stats, kind_name};
-pub use api::Api;
-pub use control::{Control, ReloadError, Reloaded};
-pub use explain::{Explanation, LimitTime, NodeTime, RankNow, Served, TimeSpent, explain, placement};
-pub use client::{Client, ClientError, query};
 pub use run::{Options, RunError, run};
+pub use stats::{DELAY_BOUNDS, Delay, EngineNumbers, LimitStats, NodeStats, PortStats, Stats, kind_name};
+pub use thread::{Clock, Command, Habits, Handle, Notice, Stopped, spawn};

@@ -38,7 +38,8 @@ impl Page {
     fn line(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         self.text.push_str(name);
         if !labels.is_empty() {
-            let list: Vec<String> = labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escape(value))).collect();
+            let list: Vec<String> =
+                labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escape(value))).collect();
             let _ = write!(self.text, "{{{}}}", list.join(","));
         }
         let _ = writeln!(self.text, " {value}");
@@ -70,7 +71,11 @@ fn classes(page: &mut Page, stats: &Stats) {
     page.head("plimsoll_class_drops_total", "counter", "Descriptors not taken, by class and reason.");
     for class in &classes {
         for (reason, count) in &class.drops {
-            page.line("plimsoll_class_drops_total", &[("class", &class.path), ("reason", reason)], *count as f64);
+            page.line(
+                "plimsoll_class_drops_total",
+                &[("class", &class.path), ("reason", reason)],
+                *count as f64,
+            );
         }
     }
     page.head("plimsoll_class_delay_seconds", "histogram", "Time from doorbell to port, by class.");
@@ -78,7 +83,11 @@ fn classes(page: &mut Page, stats: &Stats) {
         let Some(delay) = &class.delay else { continue };
         for (bound, count) in &delay.buckets {
             let bound = (bound / 1e6).to_string();
-            page.line("plimsoll_class_delay_seconds_bucket", &[("class", &class.path), ("le", &bound)], *count as f64);
+            page.line(
+                "plimsoll_class_delay_seconds_bucket",
+                &[("class", &class.path), ("le", &bound)],
+                *count as f64,
+            );
         }
         let all = delay.count as f64;
         page.line("plimsoll_class_delay_seconds_bucket", &[("class", &class.path), ("le", "+Inf")], all);
@@ -106,10 +115,13 @@ fn limits(page: &mut Page, stats: &Stats) {
     }
 }
 
+/// One figure of a port.
+type Figure = fn(&PortStats) -> u64;
+
 fn ports(page: &mut Page, stats: &Stats) {
     let tenants = stats.tenants.iter().map(|(name, port)| (name.as_str(), port));
     let all: Vec<(&str, &PortStats)> = tenants.chain([("uplink", &stats.uplink)]).collect();
-    let totals: [(&str, &str, fn(&PortStats) -> u64); 4] = [
+    let totals: [(&str, &str, Figure); 4] = [
         ("plimsoll_port_rx_packets_total", "Frames from a port.", |port| port.rx_packets),
         ("plimsoll_port_rx_bytes_total", "Bytes from a port.", |port| port.rx_bytes),
         ("plimsoll_port_tx_packets_total", "Frames to a port.", |port| port.tx_packets),
@@ -121,7 +133,11 @@ fn ports(page: &mut Page, stats: &Stats) {
             page.line(name, &[("port", port)], value(stats) as f64);
         }
     }
-    page.head("plimsoll_port_drops_total", "counter", "Frames lost, by the port that they came from, and reason.");
+    page.head(
+        "plimsoll_port_drops_total",
+        "counter",
+        "Frames lost, by the port that they came from, and reason.",
+    );
     for (port, stats) in &all {
         for (reason, count) in &stats.drops {
             page.line("plimsoll_port_drops_total", &[("port", port), ("reason", reason)], *count as f64);
@@ -130,7 +146,11 @@ fn ports(page: &mut Page, stats: &Stats) {
     page.head("plimsoll_port_undelivered_total", "counter", "Frames that a port could not take, by reason.");
     for (port, stats) in &all {
         for (reason, count) in &stats.undelivered {
-            page.line("plimsoll_port_undelivered_total", &[("port", port), ("reason", reason)], *count as f64);
+            page.line(
+                "plimsoll_port_undelivered_total",
+                &[("port", port), ("reason", reason)],
+                *count as f64,
+            );
         }
     }
     page.head("plimsoll_port_events_total", "counter", "What else happened at a port.");
@@ -179,10 +199,18 @@ mod tests {
     #[test]
     fn names_are_escaped_and_histograms_complete() {
         let delay = Delay { count: 3, mean: 2.0, buckets: vec![(10.0, 2)], ..Delay::default() };
-        let node = NodeStats { path: "a\"b".into(), kind: "class".into(), delay: Some(delay), ..NodeStats::default() };
+        let node = NodeStats {
+            path: "a\"b".into(),
+            kind: "class".into(),
+            delay: Some(delay),
+            ..NodeStats::default()
+        };
         let page = page(&Stats { nodes: vec![node], ..Stats::default() });
         assert!(page.contains(r#"plimsoll_class_packets_total{class="a\"b"} 0"#), "{page}");
-        assert!(page.contains(r#"plimsoll_class_delay_seconds_bucket{class="a\"b",le="0.00001"} 2"#), "{page}");
+        assert!(
+            page.contains(r#"plimsoll_class_delay_seconds_bucket{class="a\"b",le="0.00001"} 2"#),
+            "{page}"
+        );
         assert!(page.contains(r#"plimsoll_class_delay_seconds_bucket{class="a\"b",le="+Inf"} 3"#), "{page}");
         assert!(page.contains(r#"plimsoll_class_delay_seconds_sum{class="a\"b"} 0.000006"#), "{page}");
     }

@@ -52,7 +52,9 @@ pub enum RunError {
     #[error("cannot remove what an earlier run left: {0}")]
     Sweep(PortError),
     /// Another daemon has the socket.
-    #[error("another plimsoll is running with the API socket {socket}; stop it, or give this one another `api.socket`")]
+    #[error(
+        "another plimsoll is running with the API socket {socket}; stop it, or give this one another `api.socket`"
+    )]
     Running {
         /// The socket.
         socket: PathBuf,
@@ -186,9 +188,13 @@ async fn serve(
     }
     tokio::spawn(feed_watchdog(Arc::clone(control)));
 
-    let signals = |kind| signal(kind).map_err(|source| RunError::Io { what: "listen for signals".to_owned(), source });
-    let (mut term, mut int, mut hup) =
-        (signals(SignalKind::terminate())?, signals(SignalKind::interrupt())?, signals(SignalKind::hangup())?);
+    let signals =
+        |kind| signal(kind).map_err(|source| RunError::Io { what: "listen for signals".to_owned(), source });
+    let (mut term, mut int, mut hup) = (
+        signals(SignalKind::terminate())?,
+        signals(SignalKind::interrupt())?,
+        signals(SignalKind::hangup())?,
+    );
     notify(&[NotifyState::Ready, NotifyState::Status("running")]);
     eprintln!("plimsoll: running; API at {}", socket.display());
     let ended = loop {
@@ -242,7 +248,9 @@ async fn reload(control: &Control) {
 
 fn report(reloaded: &Result<Reloaded, ReloadError>) {
     match reloaded {
-        Ok(done) => eprintln!("plimsoll: reloaded (number {})\n{}{}", done.generation, done.changes, done.warnings),
+        Ok(done) => {
+            eprintln!("plimsoll: reloaded (number {})\n{}{}", done.generation, done.changes, done.warnings)
+        }
         Err(error) => eprintln!("plimsoll: {error}"),
     }
 }
@@ -264,7 +272,8 @@ async fn stop(control: &Control) {
 /// one after the other; doubled, and never more than four seconds.
 fn longest_drain(snapshot: &Snapshot) -> Span {
     let program = &snapshot.program;
-    let slowest = program.limits.iter().map(|limit| limit.rate).chain([program.link]).min().unwrap_or(program.link);
+    let slowest =
+        program.limits.iter().map(|limit| limit.rate).chain([program.link]).min().unwrap_or(program.link);
     let waiting: u64 = snapshot.nodes.iter().map(|node| node.counters.backlog_bytes).sum();
     let frames = u64::from(snapshot.engine.held);
     let bytes = Bytes::new(waiting) + program.overhead.times(frames) + program.max_frame.times(frames.min(1));

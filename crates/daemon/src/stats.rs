@@ -156,16 +156,16 @@ pub struct EngineNumbers {
 }
 
 /// Upper bounds of the delay buckets, in microseconds.
-pub const DELAY_BOUNDS: [f64; 19] = [
-    10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7,
-];
+pub const DELAY_BOUNDS: [f64; 19] =
+    [10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7];
 
 impl From<&Snapshot> for Stats {
     fn from(snapshot: &Snapshot) -> Self {
         let program = &snapshot.program;
         let by_node = sums(snapshot);
         let ids = (0..).map(NodeId).take(program.nodes.len());
-        let nodes = ids.zip(&by_node).map(|(id, (counters, delays))| node(program, id, counters, delays)).collect();
+        let nodes =
+            ids.zip(&by_node).map(|(id, (counters, delays))| node(program, id, counters, delays)).collect();
         let limits = program.limits.iter().zip(&snapshot.limits).map(|(limit, counters)| {
             let max_of = match limit.scope {
                 Scope::Subtree(id) => Some(program.node(id).name.clone()),
@@ -227,7 +227,8 @@ fn sums(snapshot: &Snapshot) -> Vec<(ClassCounters, Histogram<u64>)> {
     let mut all: Vec<_> = snapshot.nodes.iter().map(|node| (node.counters, node.delays.clone())).collect();
     for index in (1..all.len()).rev() {
         let Some(NodeId(parent)) = snapshot.program.nodes[index].parent else { continue };
-        let (counters, delays) = core::mem::replace(&mut all[index], (ClassCounters::default(), new_delays()));
+        let (counters, delays) =
+            core::mem::replace(&mut all[index], (ClassCounters::default(), new_delays()));
         let above = &mut all[parent as usize];
         above.0.packets += counters.packets;
         above.0.bytes += counters.bytes;
@@ -258,7 +259,10 @@ fn node(program: &Program, id: NodeId, counters: &ClassCounters, delays: &Histog
         bytes: counters.bytes,
         backlog_packets: counters.backlog_packets,
         backlog_bytes: counters.backlog_bytes,
-        drops: refused.filter(|&(_, count)| count > 0).map(|(name, count)| (name.to_owned(), count)).collect(),
+        drops: refused
+            .filter(|&(_, count)| count > 0)
+            .map(|(name, count)| (name.to_owned(), count))
+            .collect(),
         delay: (!delays.is_empty()).then(|| delay(delays)),
     }
 }

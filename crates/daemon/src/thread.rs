@@ -20,8 +20,8 @@ use tokio::sync::oneshot;
 use crate::engine::{Change, Engine, Installed, Lost, Snapshot, Turn};
 use crate::wait::Waiter;
 
-/// How often frames are offered again to an uplink that had no room.
-const RETRY: Span = Span::micros(50);
+/// How often ports are asked for frames that cannot be waited for (capture files, memory).
+const ASK: Span = Span::micros(50);
 
 /// What the engine's thread is asked to do.
 #[derive(Debug)]
@@ -140,7 +140,8 @@ pub fn spawn(
     let clock = Clock::default();
     let handle = Handle { commands, waker, clock: clock.clone() };
     let looping = Loop { engine, habits, waiter, clock, commands: received, stop_at: None };
-    let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || looping.run(&notices))?;
+    let thread =
+        std::thread::Builder::new().name("engine".to_owned()).spawn(move || looping.run(&notices))?;
     Ok((handle, thread))
 }
 
@@ -189,11 +190,13 @@ impl Loop {
         }
         let now = self.clock.now();
         let wakeup = self.waiter.wakeup();
-        let due = turn.next.map(|next| next.since(now)).map(|span| if span <= wakeup { Span::ZERO } else { span - wakeup });
-        let retry = turn.blocked.then_some(RETRY);
-        let asked = self.engine.must_be_asked().then_some(RETRY);
+        let due = turn
+            .next
+            .map(|next| next.since(now))
+            .map(|span| if span <= wakeup { Span::ZERO } else { span - wakeup });
+        let asked = self.engine.must_be_asked().then_some(ASK);
         let stop = self.stop_at.map(|at| at.since(now));
-        [due, retry, asked, stop].into_iter().flatten().min()
+        [due, turn.retry, asked, stop].into_iter().flatten().min()
     }
 
     fn obey(&mut self, command: Command) {
@@ -211,7 +214,9 @@ impl Loop {
             }
             Command::Install(change, answer) => {
                 self.forget_all();
-                let installed = self.engine.install(*change, self.clock.now());
+                let begun = self.clock.now();
+                let mut installed = self.engine.install(*change, begun);
+                installed.took = self.clock.now().since(begun);
                 self.watch_all();
                 let _ = answer.send(installed);
             }
@@ -256,7 +261,10 @@ impl Loop {
             if let Some(fd) = port.fds().receive
                 && let Err(error) = self.waiter.watch(token, fd)
             {
-                eprintln!("plimsoll: {} cannot be waited for: {error}; the engine polls instead", port.name());
+                eprintln!(
+                    "plimsoll: {} cannot be waited for: {error}; the engine polls instead",
+                    port.name()
+                );
                 self.habits.busy_poll = true;
             }
         }

@@ -37,11 +37,11 @@ impl Waiter {
     pub fn new() -> io::Result<(Self, Arc<Waker>)> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
-        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
+        let timer =
+            TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
         let fd = timer.as_fd().as_raw_fd();
         poll.registry().register(&mut SourceFd(&fd), TIMER, Interest::READABLE)?;
-        let mut waiter =
-            Self { poll, events: Events::with_capacity(256), timer, wakeup: Span::ZERO };
+        let mut waiter = Self { poll, events: Events::with_capacity(256), timer, wakeup: Span::ZERO };
         waiter.wakeup = waiter.measure_wakeup()?;
         Ok((waiter, waker))
     }

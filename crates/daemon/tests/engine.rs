@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::HashMap;
 
-use plimsoll_ports::{MemoryConfig, MemoryPort, Port, Sending};
+use plimsoll_ports::{DropReason, MemoryConfig, MemoryPort, PcapConfig, PcapPort, Port, Sending};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::VnetHeader;
 use support::{World, drain, number, policy, udp};
@@ -80,7 +80,12 @@ fn absurd_offload_fields_are_counted_and_harm_nobody() {
     let absurd = [
         VnetHeader { gso_type: 77, ..VnetHeader::default() },
         VnetHeader { gso_type: VnetHeader::GSO_UDP_L4, gso_size: 0, ..VnetHeader::default() },
-        VnetHeader { flags: VnetHeader::NEEDS_CSUM, csum_start: 65_535, csum_offset: 65_535, ..VnetHeader::default() },
+        VnetHeader {
+            flags: VnetHeader::NEEDS_CSUM,
+            csum_start: 65_535,
+            csum_offset: 65_535,
+            ..VnetHeader::default()
+        },
         VnetHeader { hdr_len: 60_000, ..VnetHeader::default() },
     ];
     for vnet in &absurd {
@@ -278,8 +283,34 @@ fn what_waits_for_a_lost_uplink_leaves_when_it_is_back() {
 }
 
 #[test]
+fn a_full_disk_is_counted_and_the_engine_goes_on() {
+    let mut world = World::new(TWO, false);
+    let config = PcapConfig { write: Some("/dev/full".into()), ..PcapConfig::default() };
+    let full = match PcapPort::open(&config) {
+        Ok(port) => port,
+        // Refused at once, with the reason: that is as good.
+        Err(error) => return assert!(error.to_string().contains("/dev/full"), "{error}"),
+    };
+    let (unused, _keep) = MemoryPort::pair("unused", MemoryConfig::default()).expect("memory");
+    drop(std::mem::replace(&mut world.wire, unused));
+    world.run(Span::micros(50), STEP);
+    assert_eq!(world.engine.take_lost().len(), 1);
+    assert!(world.engine.attach(None, Port::Pcap(full)).is_none());
+    for n in 0..500 {
+        world.send(0, &udp(1, OUTSIDE, 1, n, 1_000));
+        world.send(1, &udp(2, OUTSIDE, 1, n, 1_000));
+        world.run(Span::micros(30), STEP);
+    }
+    assert_eq!(world.engine.held(), 0, "nothing is stuck behind the full disk");
+    let uplink = world.engine.snapshot(world.now).uplink;
+    let lost = uplink.counters.tx_dropped(DropReason::FileFull);
+    assert!(lost > 0, "{:?}", uplink.counters);
+}
+
+#[test]
 fn a_stop_sends_what_is_held_and_counts_what_it_cannot() {
-    let mut world = World::new("uplink: {port: memory, rate: 10Mbps}\ntenants: {shop: {port: memory}}\n", false);
+    let mut world =
+        World::new("uplink: {port: memory, rate: 10Mbps}\ntenants: {shop: {port: memory}}\n", false);
     for n in 0..20 {
         world.send(0, &udp(1, OUTSIDE, 1, n, 1_000));
     }
@@ -295,7 +326,8 @@ fn a_stop_sends_what_is_held_and_counts_what_it_cannot() {
 
 #[test]
 fn delays_are_measured_from_doorbell_to_port() {
-    let mut world = World::new("uplink: {port: memory, rate: 10Mbps}\ntenants: {shop: {port: memory}}\n", false);
+    let mut world =
+        World::new("uplink: {port: memory, rate: 10Mbps}\ntenants: {shop: {port: memory}}\n", false);
     for n in 0..10 {
         world.send(0, &udp(1, OUTSIDE, 1, n, 1_250));
     }

@@ -88,13 +88,19 @@ impl View {
     fn footer(&self) -> Line<'static> {
         match &self.trouble {
             Some(why) => Line::styled(why.clone(), Style::new().fg(Color::Red)),
-            None => Line::styled("q quit   p pause   up/down scroll", Style::new().add_modifier(Modifier::DIM)),
+            None => {
+                Line::styled("q quit   p pause   up/down scroll", Style::new().add_modifier(Modifier::DIM))
+            }
         }
     }
 
     fn draw_tree(&self, frame: &mut Frame<'_>, area: Rect) {
-        let earlier: HashMap<&str, &NodeStats> =
-            self.before.iter().flat_map(|stats| &stats.nodes).map(|node| (node.path.as_str(), node)).collect();
+        let earlier: HashMap<&str, &NodeStats> = self
+            .before
+            .iter()
+            .flat_map(|stats| &stats.nodes)
+            .map(|node| (node.path.as_str(), node))
+            .collect();
         let rows = self.now.nodes.iter().skip(self.first).map(|node| {
             let before = earlier.get(node.path.as_str());
             self.tree_row(node, before.copied())
@@ -116,15 +122,20 @@ impl View {
 
     fn tree_row(&self, node: &NodeStats, before: Option<&NodeStats>) -> Row<'static> {
         let seconds = self.seconds();
-        let per_second = |now: u64, before: Option<u64>| before.map(|before| (now.saturating_sub(before)) as f64 / seconds);
+        let per_second = |now: u64, before: Option<u64>| {
+            before.map(|before| (now.saturating_sub(before)) as f64 / seconds)
+        };
         let bits = per_second(node.bytes, before.map(|node| node.bytes)).map(|bytes| bytes * 8.0);
         let packets = per_second(node.packets, before.map(|node| node.packets));
         let name = node.path.rsplit('/').next().unwrap_or(&node.path);
-        let delay = |of: fn(&plimsoll_daemon::Delay) -> f64| node.delay.as_ref().map_or("-".to_owned(), |d| micros(of(d)));
+        let delay = |of: fn(&plimsoll_daemon::Delay) -> f64| {
+            node.delay.as_ref().map_or("-".to_owned(), |d| micros(of(d)))
+        };
         let lost = Style::new().fg(if node.drops.is_empty() { Color::Reset } else { Color::Yellow });
         let weight = if node.is_class() { Modifier::empty() } else { Modifier::BOLD };
         Row::new([
-            Cell::from(format!("{}{name}", "  ".repeat(node.depth as usize))).style(Style::new().add_modifier(weight)),
+            Cell::from(format!("{}{name}", "  ".repeat(node.depth as usize)))
+                .style(Style::new().add_modifier(weight)),
             Cell::from(envelope(node)).style(Style::new().add_modifier(Modifier::DIM)),
             right(bits.map_or("-".to_owned(), rate), 9),
             right(packets.map_or("-".to_owned(), |n| count(n.round() as u64)), 9),
@@ -149,7 +160,13 @@ impl View {
                 right(count(limit.parked), 9),
             ])
         });
-        let widths = [Constraint::Fill(1), Constraint::Length(9), Constraint::Length(9), Constraint::Length(9), Constraint::Length(9)];
+        let widths = [
+            Constraint::Fill(1),
+            Constraint::Length(9),
+            Constraint::Length(9),
+            Constraint::Length(9),
+            Constraint::Length(9),
+        ];
         let heads = ["limit", "at most", "rate", "waiting", "waits"];
         frame.render_widget(Table::new(rows, widths).header(header(&heads)).column_spacing(1), area);
     }
@@ -159,7 +176,8 @@ impl View {
             let before = self.before.as_ref().and_then(|stats| stats.tenants.get(name));
             self.port_row(name, port, before)
         });
-        let uplink = self.port_row("uplink", &self.now.uplink, self.before.as_ref().map(|stats| &stats.uplink));
+        let uplink =
+            self.port_row("uplink", &self.now.uplink, self.before.as_ref().map(|stats| &stats.uplink));
         let widths = [
             Constraint::Fill(1),
             Constraint::Fill(1),
@@ -197,7 +215,9 @@ impl View {
     }
 
     fn per_second(&self, of: impl Fn(&Stats) -> u64) -> f64 {
-        self.before.as_ref().map_or(0.0, |before| of(&self.now).saturating_sub(of(before)) as f64 / self.seconds())
+        self.before
+            .as_ref()
+            .map_or(0.0, |before| of(&self.now).saturating_sub(of(before)) as f64 / self.seconds())
     }
 }
 
@@ -251,7 +271,12 @@ mod tests {
         (shop.min, shop.max) = (Some(2_000_000_000), Some(8_000_000_000));
         shop.delay = Some(Delay { count: 9, p50: 12.0, p99: 140.0, p999: 1_500.0, ..Delay::default() });
         shop.drops.insert("flow_full".into(), 12);
-        let port = PortStats { port: Some("tap shop/eth0".into()), rx_bytes: bytes, flows: 3, ..PortStats::default() };
+        let port = PortStats {
+            port: Some("tap shop/eth0".into()),
+            rx_bytes: bytes,
+            flows: 3,
+            ..PortStats::default()
+        };
         let limit = LimitStats { rate: 500_000_000, bytes, waiting: 2, parked: 40, ..LimitStats::default() };
         Stats {
             uptime,
@@ -297,7 +322,8 @@ mod tests {
         view.update(stats(12.0, 250_000_000));
         let screen = screen(&view, 120, 24);
         let end = |needle: &str| {
-            let line = screen.lines().find(|line| line.contains(needle)).unwrap_or_else(|| panic!("{needle}"));
+            let line =
+                screen.lines().find(|line| line.contains(needle)).unwrap_or_else(|| panic!("{needle}"));
             line.find(needle).map(|start| start + needle.len())
         };
         assert_eq!(end("P99"), end("140us"), "{screen}");

@@ -9,7 +9,7 @@
 use plimsoll_nic::{Outcome, Transmit};
 use plimsoll_policy::NodeId;
 use plimsoll_ports::Trouble;
-use plimsoll_units::Nanos;
+use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::{Offload, Parsed, parse};
 
 use super::drops::{Event, Loss};
@@ -69,7 +69,7 @@ impl Engine {
                 self.nic.poll_transmit(later, &mut self.out);
                 match (self.out.is_empty(), self.nic.poll_timeout()) {
                     (true, None) => break,
-                    (true, Some(next)) => later = later.max(next),
+                    (true, Some(next)) => later = next.max(later + Span::micros(1)),
                     (false, _) => {}
                 }
                 continue;
@@ -116,14 +116,14 @@ impl Engine {
     /// To the uplink, to the lane that owns the address, or to everybody.
     fn hand(&mut self, frame: &[u8], held: &Held, part: Part, target: Mac, from: u32) -> Handed {
         match self.macs.owner(target) {
-            Some(Owner::Lane(to)) if to != from => self.to_lane(frame, &held.offload, part, to),
+            Some(Owner::Lane(to)) if to != from => self.send_lane(frame, &held.offload, part, to),
             _ => {
-                let handed = self.to_uplink(frame, &held.offload, part);
+                let handed = self.send_uplink(frame, &held.offload, part);
                 if is_group(target) && !matches!(handed, Handed::Wait) {
                     for to in 0..self.lanes.len() {
                         let to = u32::try_from(to).unwrap_or(u32::MAX);
                         // Each receiver's own trouble with a broadcast is no loss of the sender's.
-                        let _ = self.to_lane(frame, &held.offload, part, to);
+                        let _ = self.send_lane(frame, &held.offload, part, to);
                     }
                 }
                 handed
@@ -131,9 +131,11 @@ impl Engine {
         }
     }
 
-    fn to_uplink(&mut self, frame: &[u8], offload: &Offload, part: Part) -> Handed {
+    fn send_uplink(&mut self, frame: &[u8], offload: &Offload, part: Part) -> Handed {
         let Some(port) = &mut self.uplink.port else { return Handed::Wait };
-        match emit(port, frame, offload, part, &mut self.scratch) {
+        let emitted = emit(port, frame, offload, part, &mut self.scratch);
+        self.uplink.down = emitted.is_err();
+        match emitted {
             Ok(Emitted::Sent) => Handed::Done,
             Ok(Emitted::Full) | Err(Trouble::Down) => Handed::Wait,
             Ok(Emitted::Refused) => Handed::Lost(Loss::PortRefused),
@@ -145,7 +147,7 @@ impl Engine {
         }
     }
 
-    fn to_lane(&mut self, frame: &[u8], offload: &Offload, part: Part, to: u32) -> Handed {
+    fn send_lane(&mut self, frame: &[u8], offload: &Offload, part: Part, to: u32) -> Handed {
         let Some(lane) = self.lanes.get_mut(to as usize).and_then(Option::as_mut) else {
             return Handed::Lost(Loss::ReceiverGone);
         };
@@ -204,12 +206,12 @@ impl Engine {
         let part = Part::whole(frame, &offload);
         if is_group(target) {
             for to in 0..self.lanes.len() {
-                let _ = self.to_lane(frame, &offload, part, u32::try_from(to).unwrap_or(u32::MAX));
+                let _ = self.send_lane(frame, &offload, part, u32::try_from(to).unwrap_or(u32::MAX));
             }
             return;
         }
         let handed = match self.macs.owner(target) {
-            Some(Owner::Lane(to)) => self.to_lane(frame, &offload, part, to),
+            Some(Owner::Lane(to)) => self.send_lane(frame, &offload, part, to),
             _ => Handed::Lost(Loss::UnknownDestination),
         };
         if let Handed::Lost(why) = handed {

@@ -60,7 +60,11 @@ pub(crate) fn emit(
 ) -> Result<Emitted, Trouble> {
     let able = port.capabilities();
     let several = offload.segment > 0 && part.payload > u32::from(offload.segment);
-    let by_device = if several { able.takes_segmentation && allowed(&able, offload) } else { able.takes_partial_checksum };
+    let by_device = if several {
+        able.takes_segmentation && allowed(&able, offload)
+    } else {
+        able.takes_partial_checksum
+    };
     match offload.kind {
         OffloadKind::Plain => Ok(port.send(frame, None)?.into()),
         _ if by_device => hand_over(port, frame, offload, part, scratch),

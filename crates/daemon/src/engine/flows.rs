@@ -109,8 +109,8 @@ impl FlowTable {
     pub fn expire(&mut self, steps: usize, now: Nanos, holds: impl Fn(QueueId) -> bool) -> Option<Flow> {
         for _ in 0..steps.min(self.slots.len()) {
             self.hand = (self.hand + 1) % self.slots.len();
-            let idle = self.slots[self.hand]
-                .is_some_and(|flow| now.since(flow.seen) > IDLE && !holds(flow.queue));
+            let idle =
+                self.slots[self.hand].is_some_and(|flow| now.since(flow.seen) > IDLE && !holds(flow.queue));
             if idle {
                 return self.remove(Slot(u32::try_from(self.hand).unwrap_or(u32::MAX)));
             }

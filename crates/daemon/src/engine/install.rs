@@ -9,14 +9,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use plimsoll_nic::{ClassCounters, LimitCounters};
-use plimsoll_policy::{LimitId, NodeId, Program, TenantId};
+use plimsoll_policy::{Classifier, LimitId, NodeId, Program, TenantId};
 use plimsoll_ports::Port;
-use plimsoll_units::Nanos;
+use plimsoll_units::{Nanos, Span};
 
 use super::drops::Event;
+use super::forward::Owner;
 use super::lane::Lane;
 use super::{Engine, new_delays};
-use super::forward::Owner;
 
 /// A policy to put in force, with the ports that it brings.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct Change {
     /// The new policy.
     pub program: Arc<Program>,
     /// Tenants whose port is new, with everything allocated.
-    pub added: Vec<Box<Lane>>,
+    pub added: Vec<Lane>,
     /// Names of tenants whose port changes: what is here replaces what was.
     pub moved: Vec<(String, Port)>,
 }
@@ -38,6 +38,8 @@ pub struct Installed {
     pub flows: usize,
     /// Descriptors that went on waiting.
     pub kept: u32,
+    /// How long the engine's thread was at it.
+    pub took: Span,
 }
 
 /// Counters from before the last reload, by name.
@@ -55,6 +57,7 @@ impl Engine {
         self.move_lanes(change.added, change.moved, &change.program, &mut installed);
         self.close_empty_queues();
         installed.flows = self.reclassify(&change.program, now);
+        self.classifier = Classifier::new(&change.program);
         self.program = change.program;
         self.generation = self.generation.wrapping_add(1);
         installed
@@ -84,9 +87,10 @@ impl Engine {
     /// The lane of a tenant in force.
     #[must_use]
     pub fn lane_of(&self, name: &str) -> Option<u32> {
-        let found = self.lanes.iter().position(|lane| {
-            lane.as_ref().is_some_and(|lane| lane.name == name && lane.tenant.is_some())
-        });
+        let found = self
+            .lanes
+            .iter()
+            .position(|lane| lane.as_ref().is_some_and(|lane| lane.name == name && lane.tenant.is_some()));
         found.and_then(|index| u32::try_from(index).ok())
     }
 
@@ -104,7 +108,8 @@ impl Engine {
             carried.parked += counted.parked;
             carried.released += counted.released;
         }
-        let names: HashMap<&str, usize> = self.program.nodes.iter().map(|node| node.name.as_str()).zip(0..).collect();
+        let names: HashMap<&str, usize> =
+            self.program.nodes.iter().map(|node| node.name.as_str()).zip(0..).collect();
         let mut old = core::mem::take(&mut self.delays);
         self.delays = (next.nodes.iter())
             .map(|node| match names.get(node.name.as_str()) {
@@ -117,7 +122,7 @@ impl Engine {
     /// Lanes follow their tenants' names. A tenant that is gone keeps its lane, without a port, until it is empty.
     fn move_lanes(
         &mut self,
-        added: Vec<Box<Lane>>,
+        added: Vec<Lane>,
         moved: Vec<(String, Port)>,
         next: &Program,
         installed: &mut Installed,
@@ -138,7 +143,8 @@ impl Engine {
             }
         }
         for (name, port) in moved {
-            let lane = self.lanes.iter_mut().flatten().find(|lane| lane.name == name && lane.tenant.is_some());
+            let lane =
+                self.lanes.iter_mut().flatten().find(|lane| lane.name == name && lane.tenant.is_some());
             if let Some(lane) = lane {
                 installed.closed.extend(lane.detach());
                 lane.attach(port);
@@ -146,8 +152,8 @@ impl Engine {
         }
         for lane in added {
             match self.lanes.iter_mut().find(|place| place.is_none()) {
-                Some(place) => *place = Some(lane),
-                None => self.lanes.push(Some(lane)),
+                Some(place) => *place = Some(Box::new(lane)),
+                None => self.lanes.push(Some(Box::new(lane))),
             }
         }
     }
@@ -184,11 +190,7 @@ impl Engine {
             }
         }
         let unknown = next.place(next.default_class, &plimsoll_policy::Fields::default());
-        self.nic.install(
-            next,
-            &mut |queue| places.remove(&queue).unwrap_or_else(|| unknown.clone()),
-            now,
-        );
+        self.nic.install(next, &mut |queue| places.remove(&queue).unwrap_or_else(|| unknown.clone()), now);
         self.nic_flows()
     }
 

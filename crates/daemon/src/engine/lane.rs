@@ -119,7 +119,8 @@ impl Lane {
 
 /// Two ports' counters together.
 pub(crate) fn sum(a: &Counters, b: &Counters) -> Counters {
-    let add = |a: [u64; DropReason::COUNT], b: [u64; DropReason::COUNT]| core::array::from_fn(|i| a[i] + b[i]);
+    let add =
+        |a: [u64; DropReason::COUNT], b: [u64; DropReason::COUNT]| core::array::from_fn(|i| a[i] + b[i]);
     Counters {
         rx_packets: a.rx_packets + b.rx_packets,
         rx_bytes: a.rx_bytes + b.rx_bytes,

@@ -141,7 +141,12 @@ impl Pool {
 
 impl Slab {
     fn new(count: u32, size: usize) -> Self {
-        Self { bytes: vec![0; count as usize * size], size, free: (0..count).rev().collect(), held: vec![Held::default(); count as usize] }
+        Self {
+            bytes: vec![0; count as usize * size],
+            size,
+            free: (0..count).rev().collect(),
+            held: vec![Held::default(); count as usize],
+        }
     }
 
     fn slot(&self, index: u32) -> &[u8] {
@@ -156,7 +161,6 @@ impl Slab {
         self.bytes.len() / self.size - self.free.len()
     }
 }
-
 
 #[cfg(test)]
 mod tests {

@@ -102,17 +102,20 @@ impl Engine {
         let nic = &self.nic;
         let held = |lane: &Lane| lane.tenant.map_or(0, |tenant| nic.tenant_counters(tenant).held);
         let lanes = (0..).zip(&mut self.lanes);
-        let lanes = lanes.filter_map(|(index, lane)| lane.as_mut().map(|lane| (index, lane))).map(|(index, lane)| PortNow {
-            name: lane.name.clone(),
-            lane: Some(index),
-            tenant: lane.tenant,
-            port: lane.port.as_ref().map(plimsoll_ports::Port::name),
-            counters: lane.counters(),
-            tally: lane.tally.clone(),
-            flows: lane.flows.len(),
-            buffers: u32::try_from(lane.pool.in_use()).unwrap_or(u32::MAX),
-            held: held(lane),
-        });
+        let lanes =
+            lanes.filter_map(|(index, lane)| lane.as_mut().map(|lane| (index, lane))).map(|(index, lane)| {
+                PortNow {
+                    name: lane.name.clone(),
+                    lane: Some(index),
+                    tenant: lane.tenant,
+                    port: lane.port.as_ref().map(plimsoll_ports::Port::name),
+                    counters: lane.counters(),
+                    tally: lane.tally.clone(),
+                    flows: lane.flows.len(),
+                    buffers: u32::try_from(lane.pool.in_use()).unwrap_or(u32::MAX),
+                    held: held(lane),
+                }
+            });
         Snapshot {
             at: now,
             program: Arc::clone(&self.program),

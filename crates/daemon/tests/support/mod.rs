@@ -91,7 +91,7 @@ impl World {
         for tenant in &new.config.tenants {
             if old.config.tenants.iter().all(|before| before.name != tenant.name) {
                 let (port, end) = memory(&tenant.name, false);
-                added.push(Box::new(Lane::new(lane_spec(new, &tenant.name, Some(Port::Memory(port))))));
+                added.push(Lane::new(lane_spec(new, &tenant.name, Some(Port::Memory(port)))));
                 self.tenants.push(end);
             }
         }
@@ -102,14 +102,20 @@ impl World {
     pub fn losses(&mut self, name: &str) -> Vec<(&'static str, u64)> {
         let snapshot = self.engine.snapshot(self.now);
         let ports = snapshot.lanes.iter().chain([&snapshot.uplink]);
-        ports.filter(|port| port.name == name).flat_map(|port| port.tally.losses().collect::<Vec<_>>()).collect()
+        ports
+            .filter(|port| port.name == name)
+            .flat_map(|port| port.tally.losses().collect::<Vec<_>>())
+            .collect()
     }
 
     /// Events of a tenant, or of the uplink.
     pub fn events(&mut self, name: &str) -> Vec<(&'static str, u64)> {
         let snapshot = self.engine.snapshot(self.now);
         let ports = snapshot.lanes.iter().chain([&snapshot.uplink]);
-        ports.filter(|port| port.name == name).flat_map(|port| port.tally.events().collect::<Vec<_>>()).collect()
+        ports
+            .filter(|port| port.name == name)
+            .flat_map(|port| port.tally.events().collect::<Vec<_>>())
+            .collect()
     }
 }
 

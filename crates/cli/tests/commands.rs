@@ -1,0 +1,132 @@
+//! What the commands print, and their exit codes.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+const GOOD: &str = "
+uplink: {port: {tap: {name: up0}}, rate: 10Gbps}
+tenants:
+  shop: {port: {tap: {netns: shop, name: eth0}}, min: 2Gbps}
+  batch: {port: {tap: {netns: batch, name: eth0}}}
+";
+
+fn plimsoll(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_plimsoll")).args(args).output().expect("it runs")
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A folder of this test's own, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("plimsoll-cli-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, text).expect("written");
+        path.display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn check_prints_the_tree_and_json_and_draws() {
+    let folder = Folder::new("check");
+    let file = folder.write("p.yaml", GOOD);
+    let svg = folder.0.join("p.svg").display().to_string();
+    let done = plimsoll(&["check", &file, "--svg", &svg]);
+    assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+    assert!(out(&done).contains("shop") && out(&done).contains("2Gbps"), "{}", out(&done));
+    assert!(fs::read_to_string(svg).expect("drawn").contains("<svg"));
+    let json: serde_json::Value =
+        serde_json::from_str(&out(&plimsoll(&["check", &file, "--json"]))).expect("JSON");
+    assert!(json["classes"].as_array().is_some_and(|classes| classes.len() >= 2), "{json}");
+}
+
+#[test]
+fn a_wrong_file_has_exit_code_2_and_its_place() {
+    let folder = Folder::new("wrong");
+    let file = folder.write("p.yaml", &GOOD.replace("10Gbps", "1Gbps"));
+    let done = plimsoll(&["check", &file]);
+    assert_eq!(done.status.code(), Some(2));
+    assert!(out(&done).is_empty(), "{}", out(&done));
+    assert!(err(&done).contains("p.yaml:4"), "{}", err(&done));
+    let run = plimsoll(&["run", &file]);
+    assert_eq!(run.status.code(), Some(2), "{}", err(&run));
+    let json: serde_json::Value =
+        serde_json::from_str(&out(&plimsoll(&["check", &file, "--json"]))).expect("JSON");
+    assert_eq!(json["ok"], false);
+    assert_eq!(plimsoll(&["check", "/nonexistent.yaml"]).status.code(), Some(2));
+    assert_eq!(plimsoll(&["frobnicate"]).status.code(), Some(2));
+}
+
+#[test]
+fn explain_works_from_a_file_alone() {
+    let folder = Folder::new("explain");
+    let file = folder.write("p.yaml", GOOD);
+    let done = plimsoll(&["explain", "tenant=shop", "tcp", "--policy", &file]);
+    assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+    assert!(out(&done).contains("shop"), "{}", out(&done));
+    let wrong = plimsoll(&["explain", "tenant=shpo", "--policy", &file]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(err(&wrong).contains("shop"), "{}", err(&wrong));
+}
+
+#[test]
+fn a_daemon_that_is_not_there_is_said_with_a_way_out() {
+    for command in ["stats", "reload", "top", "explain"] {
+        let done = plimsoll(&[command, "--socket", "/nonexistent/api.sock"]);
+        assert_eq!(done.status.code(), Some(1), "{command}");
+        assert!(err(&done).contains("plimsoll run FILE"), "{command}: {}", err(&done));
+    }
+}
+
+#[test]
+fn doorbells_show_both_counts() {
+    let done = plimsoll(&["bench", "doorbells"]);
+    assert_eq!(done.status.code(), Some(0));
+    let text = out(&done);
+    assert!(text.contains("44x") && text.contains("22x"), "{text}");
+    let json: serde_json::Value =
+        serde_json::from_str(&out(&plimsoll(&["bench", "doorbells", "--json"]))).expect("JSON");
+    assert_eq!(json["LO-E9"].as_array().map(Vec::len), Some(6));
+}
+
+#[test]
+fn completions_and_man_pages_come_from_the_definition() {
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(out(&plimsoll(&["completions", shell])).contains("doorbells"), "{shell}");
+    }
+    let folder = Folder::new("man");
+    let done = plimsoll(&["man", &folder.0.display().to_string()]);
+    assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+    for page in ["plimsoll.1", "plimsoll-check.1", "plimsoll-bench-doorbells.1"] {
+        let text = fs::read_to_string(folder.0.join(page)).unwrap_or_else(|error| panic!("{page}: {error}"));
+        assert!(text.contains(".TH"), "{page}");
+    }
+}
+
+#[test]
+fn schemas_are_json_schemas() {
+    for of in ["policy", "sub-policy", "scenario"] {
+        let schema: serde_json::Value = serde_json::from_str(&out(&plimsoll(&["schema", of]))).expect("JSON");
+        assert!(schema["$schema"].is_string(), "{of}: {schema}");
+    }
+}

@@ -1,0 +1,379 @@
+//! `plimsoll run` on real interfaces: two tenants and an uplink, real ping and TCP.
+//!
+//! Needs root (network namespaces) and says so when it has to skip. Everything made here is removed, whatever happens.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use plimsoll_daemon::{Client, Explanation, Reloaded, Stats};
+
+const SHOP: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+const BATCH: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
+const FAR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 9);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Namespaces of this test's own, and a daemon between them.
+struct World {
+    tag: String,
+    folder: PathBuf,
+    daemon: Option<Child>,
+}
+
+impl World {
+    /// `None` without root. `tag` keeps tests apart that run at once: at most four letters.
+    fn new(tag: &str) -> Option<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: this test makes network namespaces, which takes root");
+            return None;
+        }
+        let tag = format!("{tag}{}", std::process::id() % 10_000);
+        let folder = std::env::temp_dir().join(format!("plimsoll-{tag}"));
+        fs::create_dir_all(&folder).expect("a folder");
+        let world = Self { tag, folder, daemon: None };
+        for name in ["shop", "batch", "far"] {
+            world.ip(&["netns", "add", &world.netns(name)]);
+            world.ip(&["-n", &world.netns(name), "link", "set", "lo", "up"]);
+        }
+        Some(world)
+    }
+
+    fn netns(&self, name: &str) -> String {
+        format!("{}-{name}", self.tag)
+    }
+
+    fn ip(&self, args: &[&str]) {
+        let done = Command::new("ip").args(args).output().expect("ip is installed");
+        assert!(done.status.success(), "ip {args:?}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    fn policy(&self, rate: &str, rest: &str) -> String {
+        let [shop, batch, far] = ["shop", "batch", "far"].map(|name| self.netns(name));
+        format!(
+            "uplink: {{port: {{tap: {{netns: {far}, name: up0}}}}, rate: {rate}}}\n\
+             api: {{socket: {}}}\n\
+             tenants:\n\
+             \x20 shop: {{port: {{tap: {{netns: {shop}, name: eth0}}}}}}\n\
+             \x20 batch: {{port: {{tap: {{netns: {batch}, name: eth0}}}}}}\n{rest}",
+            self.socket().display(),
+        )
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.join("plimsoll.yaml")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.join("api.sock")
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+
+    fn write(&self, policy: &str) {
+        fs::write(self.file(), policy).expect("written");
+    }
+
+    /// Starts the daemon and gives everybody an address.
+    fn start(&mut self, policy: &str) {
+        self.write(policy);
+        self.launch();
+        for (name, device, address) in [("shop", "eth0", SHOP), ("batch", "eth0", BATCH), ("far", "up0", FAR)]
+        {
+            self.ip(&["-n", &self.netns(name), "address", "add", &format!("{address}/24"), "dev", device]);
+        }
+    }
+
+    fn launch(&mut self) {
+        let log = fs::File::create(self.folder.join("log")).expect("a log");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        command.arg("run").arg(self.file()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        self.daemon = Some(command.spawn().expect("started"));
+        let client = self.client();
+        self.eventually("the daemon answers", || client.text("GET", "/v1/health").is_ok());
+    }
+
+    fn eventually(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !holds() {
+            assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}; the daemon said\n{}", self.log());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn client(&self) -> Client {
+        Client::new(&self.socket())
+    }
+
+    fn stats(&self) -> Stats {
+        self.client().get("/v1/stats").expect("counters")
+    }
+
+    /// Runs `job` on a thread inside a namespace.
+    fn inside<T: Send + 'static>(
+        &self,
+        name: &str,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> thread::JoinHandle<T> {
+        let path = format!("/run/netns/{}", self.netns(name));
+        thread::spawn(move || {
+            let netns = fs::File::open(path).expect("the namespace");
+            nix::sched::setns(netns, nix::sched::CloneFlags::CLONE_NEWNET).expect("entered");
+            job()
+        })
+    }
+
+    fn ping(&self, from: &str, to: Ipv4Addr) -> bool {
+        let netns = self.netns(from);
+        let args = ["netns", "exec", &netns, "ping", "-c", "1", "-W", "1", &to.to_string()];
+        Command::new("ip").args(args).output().is_ok_and(|done| done.status.success())
+    }
+
+    /// Asks the daemon to stop; its exit code and how long that took.
+    fn stop(&mut self) -> (Option<i32>, Duration) {
+        let mut daemon = self.daemon.take().expect("running");
+        let started = Instant::now();
+        let id = nix::unistd::Pid::from_raw(i32::try_from(daemon.id()).expect("a process id"));
+        nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGTERM).expect("told");
+        while started.elapsed() < PATIENCE {
+            if let Ok(Some(status)) = daemon.try_wait() {
+                return (status.code(), started.elapsed());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        let _ = daemon.kill();
+        let _ = daemon.wait();
+        panic!("it did not stop; it said\n{}", self.log());
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+        for name in ["shop", "batch", "far"] {
+            let _ = Command::new("ip").args(["netns", "del", &self.netns(name)]).output();
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Receives datagrams in the world until none comes for half a second; the numbers that they begin with.
+fn receive_numbers(world: &World, port: u16) -> thread::JoinHandle<Vec<u32>> {
+    let socket = world.inside("far", move || UdpSocket::bind(SocketAddrV4::new(FAR, port)).expect("bound"));
+    let socket = socket.join().expect("bound");
+    // On a busy machine the receiver may wait long for a core; nothing shall be lost here.
+    nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBufForce, &(8 << 20))
+        .expect("root may");
+    thread::spawn(move || {
+        let mut buffer = [0; 2_048];
+        let mut numbers = Vec::new();
+        // The first one may take its time.
+        socket.set_read_timeout(Some(PATIENCE)).expect("set");
+        while socket.recv(&mut buffer).is_ok() {
+            numbers.push(u32::from_be_bytes([buffer[0], buffer[1], buffer[2], buffer[3]]));
+            socket.set_read_timeout(Some(Duration::from_millis(500))).expect("set");
+        }
+        numbers
+    })
+}
+
+/// Sends `bytes` over TCP from a namespace to a listener in another, and checks what arrives. Answers how long it took.
+fn transfer(world: &World, from: &str, to: &str, address: Ipv4Addr, bytes: usize) -> Duration {
+    let listener =
+        world.inside(to, move || TcpListener::bind(SocketAddrV4::new(address, 7_000)).expect("bound"));
+    let listener = listener.join().expect("listening");
+    let receiver = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        stream.set_read_timeout(Some(PATIENCE)).expect("set");
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).expect("all of it");
+        all
+    });
+    let sender = world.inside(from, move || {
+        let started = Instant::now();
+        let mut stream = TcpStream::connect(SocketAddrV4::new(address, 7_000)).expect("connected");
+        let data: Vec<u8> = (0..bytes).map(|n| (n % 251) as u8).collect();
+        stream.write_all(&data).expect("sent");
+        drop(stream);
+        started
+    });
+    let started = sender.join().expect("sent");
+    let all = receiver.join().expect("received");
+    assert_eq!(all.len(), bytes);
+    assert!(
+        all.iter().enumerate().all(|(n, &byte)| byte == (n % 251) as u8),
+        "the data arrived as it was sent"
+    );
+    started.elapsed()
+}
+
+#[test]
+fn ping_and_tcp_pass_and_the_uplinks_rate_holds() {
+    let Some(mut world) = World::new("tcp") else { return };
+    let policy = world.policy("100Mbps", "");
+    world.start(&policy);
+    world.eventually("ping to the world", || world.ping("shop", FAR));
+    world.eventually("ping to a neighbour", || world.ping("shop", BATCH));
+    let took = transfer(&world, "shop", "far", FAR, 5_000_000);
+    // 5 MB at 100 Mb/s take 400 ms, and somewhat more with headers.
+    assert!(took >= Duration::from_millis(400), "{took:?} is faster than the uplink");
+    transfer(&world, "far", "batch", BATCH, 1_000_000);
+    let stats = world.stats();
+    assert!(stats.nodes[0].bytes > 5_000_000, "{stats:?}");
+    let shop = stats.nodes.iter().find(|node| node.path.ends_with("shop")).expect("the class");
+    assert!(shop.delay.as_ref().is_some_and(|delay| delay.count > 100 && delay.p99 > 0.0), "{shop:?}");
+
+    let explanation: Explanation =
+        world.client().get("/v1/explain?filter=tenant%3Dshop%20tcp").expect("explained");
+    let time = explanation.time.expect("packets matched");
+    let parts = time.own_flow
+        + time.rest
+        + time.limits.iter().map(|limit| limit.time).sum::<f64>()
+        + time.nodes.iter().map(|node| node.time).sum::<f64>();
+    assert!((parts - time.total).abs() < 1.0, "the parts add up: {time:?}");
+    let metrics = world.client().text("GET", "/metrics").expect("a page");
+    assert!(metrics.contains("plimsoll_port_rx_packets_total{port=\"shop\"}"), "{metrics}");
+
+    let (code, _) = world.stop();
+    assert_eq!(code, Some(0), "{}", world.log());
+    assert!(!world.socket().exists(), "the socket is removed");
+}
+
+#[test]
+fn a_reload_during_traffic_loses_nothing_and_a_wrong_file_changes_nothing() {
+    let Some(mut world) = World::new("rel") else { return };
+    let policy = world.policy(
+        "100Mbps",
+        // So may the engine's thread: all 2,000 packets have room.
+        "engine: {queues: 256, ring: 4096}\npolicy: {root: {wfq: {shop: 1, batch: 1}}}\n",
+    );
+    world.start(&policy);
+    world.eventually("ping", || world.ping("shop", FAR));
+    let receiver = receive_numbers(&world, 7_001);
+    let count = 2_000_u32;
+    let sender = world.inside("shop", move || {
+        let socket = UdpSocket::bind(SocketAddrV4::new(SHOP, 0)).expect("bound");
+        for n in 0..count {
+            socket.send_to(&n.to_be_bytes().repeat(100), SocketAddrV4::new(FAR, 7_001)).expect("sent");
+            thread::sleep(Duration::from_micros(400));
+        }
+    });
+    for weight in 2..6 {
+        world.write(&policy.replace("shop: 1", &format!("shop: {weight}")));
+        let reloaded: Reloaded = world.client().post("/v1/reload").expect("reloaded");
+        assert!(reloaded.changes.contains("shop"), "{reloaded:?}");
+        eprintln!("reloaded within {}", reloaded.took);
+        thread::sleep(Duration::from_millis(50));
+    }
+    world.write("uplink: nonsense\n");
+    let refused = world.client().post::<Reloaded>("/v1/reload").expect_err("it is wrong").to_string();
+    assert!(refused.contains("nothing was changed"), "{refused}");
+    assert_eq!(world.stats().generation, 4);
+
+    sender.join().expect("sent");
+    let numbers = receiver.join().expect("received");
+    let stats = world.stats();
+    let tenant = &stats.tenants["shop"];
+    assert!(
+        numbers.iter().copied().eq(0..count),
+        "in order, none missing: {} of {count}; {tenant:?}",
+        numbers.len()
+    );
+}
+
+#[test]
+fn a_port_that_disappears_comes_back_and_others_go_on() {
+    let Some(mut world) = World::new("gone") else { return };
+    let policy = world.policy("100Mbps", "");
+    world.start(&policy);
+    world.eventually("ping", || world.ping("shop", FAR));
+    world.ip(&["-n", &world.netns("batch"), "link", "delete", "eth0"]);
+    world.eventually("the loss is noticed", || {
+        world.stats().tenants["batch"].events.contains_key("port_lost")
+    });
+    assert!(world.ping("shop", FAR), "the neighbour goes on");
+    world.eventually("the port is back", || world.stats().tenants["batch"].port.is_some());
+    world.ip(&["-n", &world.netns("batch"), "address", "add", &format!("{BATCH}/24"), "dev", "eth0"]);
+    world.eventually("ping through the new port", || world.ping("batch", FAR));
+}
+
+#[test]
+fn a_stop_sends_what_waits_within_the_time_that_it_said() {
+    let Some(mut world) = World::new("stop") else { return };
+    let policy = world.policy("20Mbps", "");
+    world.start(&policy);
+    world.eventually("ping", || world.ping("shop", FAR));
+    let receiver = receive_numbers(&world, 7_002);
+    // 200 packets of 1,028 B: 82 ms at 20 Mb/s.
+    let sender = world.inside("shop", || {
+        let socket = UdpSocket::bind(SocketAddrV4::new(SHOP, 0)).expect("bound");
+        for n in 0..200_u32 {
+            socket.send_to(&n.to_be_bytes().repeat(250), SocketAddrV4::new(FAR, 7_002)).expect("sent");
+        }
+    });
+    sender.join().expect("sent");
+    world.eventually("all were read", || world.stats().tenants["shop"].rx_packets >= 200);
+    let (code, took) = world.stop();
+    assert_eq!(code, Some(0), "{}", world.log());
+    assert!(took < Duration::from_secs(4), "{took:?}");
+    assert!(world.log().contains("stopping;"), "{}", world.log());
+    let numbers = receiver.join().expect("received");
+    assert!(numbers.into_iter().eq(0..200), "{}", world.log());
+}
+
+#[test]
+fn a_crash_leaves_nothing_in_the_way() {
+    let Some(mut world) = World::new("kill") else { return };
+    let policy = world.policy("100Mbps", "");
+    world.start(&policy);
+    let second =
+        Command::new(env!("CARGO_BIN_EXE_plimsoll")).arg("run").arg(world.file()).output().expect("ran");
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert_eq!(second.status.code(), Some(1));
+    assert!(said.contains("another plimsoll is running"), "{said}");
+
+    let mut daemon = world.daemon.take().expect("running");
+    daemon.kill().expect("killed");
+    daemon.wait().expect("gone");
+    assert!(world.socket().exists(), "the crash left its socket");
+    world.launch();
+    assert!(world.log().contains("left by an earlier run"), "{}", world.log());
+}
+
+#[test]
+fn an_idle_daemon_costs_next_to_nothing() {
+    let Some(mut world) = World::new("idle") else { return };
+    let policy = world.policy("100Mbps", "");
+    world.start(&policy);
+    let id = world.daemon.as_ref().expect("running").id();
+    let ticks = || {
+        let stat = fs::read_to_string(format!("/proc/{id}/stat")).expect("running");
+        let fields: Vec<&str> = stat.rsplit_once(')').expect("a name").1.split_whitespace().collect();
+        fields[11].parse::<u64>().expect("ticks") + fields[12].parse::<u64>().expect("ticks")
+    };
+    // Neighbour discovery of the new interfaces takes some seconds; it is part of being idle.
+    let before = ticks();
+    thread::sleep(Duration::from_secs(2));
+    let used = ticks() - before;
+    eprintln!("idle: {used} ticks of 200");
+    assert!(used < 20, "{used} ticks of 200: more than 10 % of a core");
+}
+
+#[test]
+fn a_missing_namespace_is_named_with_a_way_out() {
+    let Some(world) = World::new("miss") else { return };
+    world.write(&world.policy("100Mbps", "").replace(&world.netns("shop"), "no-such-netns"));
+    let done =
+        Command::new(env!("CARGO_BIN_EXE_plimsoll")).arg("run").arg(world.file()).output().expect("ran");
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(said.contains("tenant shop: network namespace `no-such-netns` does not exist"), "{said}");
+}
