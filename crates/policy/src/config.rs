@@ -94,7 +94,7 @@ pub struct Engine {
 
 impl Default for Engine {
     fn default() -> Self {
-        let (queues, ring, descriptors) = (65_536, 256, 65_536);
+        let (queues, ring, descriptors) = (16_384, 128, 65_536);
         Self { cpu: None, busy_poll: false, queues, ring, descriptors, max_depth: 10, line_rate_frame: None }
     }
 }
