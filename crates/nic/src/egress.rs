@@ -32,6 +32,8 @@ pub struct Nic {
     pub(crate) limits: Vec<Limit>,
     pub(crate) wheel: Wheel,
     pub(crate) layout: Layout,
+    /// Limits that have just let one go: the next only after a pick.
+    pub(crate) resting: Vec<u32>,
     pub(crate) link: Link,
     pub(crate) arrivals: u64,
     /// Refusals by class and reason.
@@ -154,7 +156,12 @@ impl Nic {
     pub fn poll_transmit(&mut self, now: Nanos, out: &mut Vec<Transmit>) {
         while out.len() < out.capacity() && self.link.pace.earned() <= now {
             self.release_due(now);
-            let Some(pick) = self.forest.pick(self.layout.root, now) else { return };
+            let pick = self.forest.pick(self.layout.root, now);
+            let released = !self.resting.is_empty();
+            while let Some(limit) = self.resting.pop() {
+                self.arm(limit);
+            }
+            let Some(pick) = pick else { if released { continue } else { return } };
             match self.blocking_limit(pick.bundle, now) {
                 Some(hold) => self.park(&pick, hold, now),
                 None => out.push(self.send(&pick, now)),
@@ -331,7 +338,7 @@ impl Nic {
         let slot = &mut self.limits[limit as usize];
         slot.waiting -= 1;
         slot.pay(len, now);
-        self.arm(limit);
+        self.resting.push(limit);
         self.note_wait(id, limit, now);
         self.proceed(id, len, now);
     }

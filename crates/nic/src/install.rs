@@ -82,6 +82,7 @@ impl Nic {
             bundles: Vec::new(),
             limits: program.limits.iter().map(|limit| Limit::new(limit, largest)).collect(),
             wheel: Wheel::new(program.limits.len(), WHEEL_SLOTS, WHEEL_GRAIN),
+            resting: Vec::with_capacity(program.limits.len()),
             layout,
             link: Link { pace: Pace::new(program.link), catch_up: config.catch_up },
             arrivals: 0,

@@ -420,3 +420,23 @@ fn a_limit_that_waits_for_its_next_slot_is_not_late() {
     world.run(MS);
     assert!(world.sent.iter().zip(0..).all(|(sent, n)| sent.at == n * 12_000));
 }
+
+#[test]
+fn priority_and_minima_behind_a_limit_hold_for_small_packets_beside_large_ones() {
+    for kind in [NodeKind::Priority, NodeKind::Wfq] {
+        let mut plan = Plan::new(mbps(1_000), NodeKind::Wfq);
+        let tenant = plan.node(ROOT, kind, 1);
+        let (urgent, bulk) = (plan.class(tenant, 1), plan.class(tenant, 1));
+        let other = plan.class(ROOT, 1);
+        plan.min(tenant, mbps(190));
+        plan.min(urgent, mbps(190));
+        plan.max(tenant, mbps(200), 30_000);
+        let mut world = World::with(&plan.program);
+        world.greedy(urgent, &[], 200); // a slot each 8 us, while the other's frame takes 12 us
+        world.greedy(bulk, &[], 1_500);
+        world.greedy(other, &[], 1_500);
+        world.run(40 * MS);
+        let (found, rest) = (world.rate(urgent, 10 * MS, 40 * MS), world.rate(bulk, 10 * MS, 40 * MS));
+        assert!(found >= 188.0, "{kind:?}: the urgent class gets {found:.1}, the bulk {rest:.1}");
+    }
+}

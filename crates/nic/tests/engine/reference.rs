@@ -261,8 +261,8 @@ impl Reference {
     pub fn poll(&mut self, now: u64) -> Vec<Sent> {
         let mut sent = vec![];
         while self.link.earned() <= now {
-            self.release_due(now);
-            let Some(bundle) = self.pick(0, now) else { break };
+            let released = self.release_due(now);
+            let Some(bundle) = self.pick(0, now) else { if released { continue } else { break } };
             let closed =
                 if self.bundles[bundle].paid.is_empty() { self.first_closed(bundle, now) } else { None };
             match closed {
@@ -320,18 +320,14 @@ impl Reference {
         self.activate(0, bundle, returning, now);
     }
 
-    /// Limits whose slot has come let go one bundle each, the earliest first, round by round.
-    fn release_due(&mut self, now: u64) {
-        loop {
-            let waited_for = (0..self.limits.len()).filter(|&limit| self.is_waited_for(limit));
-            let mut round: Vec<(u64, usize)> = waited_for.map(|limit| (self.due(limit), limit)).collect();
-            round.retain(|&(due, _)| due <= now);
-            round.sort_unstable();
-            if round.is_empty() {
-                return;
-            }
-            round.into_iter().for_each(|(_, limit)| self.release(limit, now));
-        }
+    /// Before each pick, limits whose slot has come let go one bundle each, the earliest first. Says whether any did.
+    fn release_due(&mut self, now: u64) -> bool {
+        let waited_for = (0..self.limits.len()).filter(|&limit| self.is_waited_for(limit));
+        let mut round: Vec<(u64, usize)> = waited_for.map(|limit| (self.due(limit), limit)).collect();
+        round.retain(|&(due, _)| due <= now);
+        round.sort_unstable();
+        round.iter().for_each(|&(_, limit)| self.release(limit, now));
+        !round.is_empty()
     }
 
     fn release(&mut self, limit: usize, now: u64) {
