@@ -24,6 +24,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         for (name, result) in &run.workloads {
             let seconds = scenario.duration.as_secs_f64();
             println!("  {name:10} {}", line(result, seconds));
+            if words.get(3).is_some_and(|word| word == "series") {
+                println!("  {:?}", result.bytes);
+            }
         }
         println!("  drops {:?}\n  notes {:?}", run.drops, run.notes);
     }

@@ -71,8 +71,7 @@ fn state_on(line: &str, port: u16) -> Option<u8> {
     (u16::from_str_radix(local, 16).ok()? == port).then(|| u8::from_str_radix(state, 16).ok())?
 }
 
-/// `TCP_ESTABLISHED` and `TCP_LISTEN` of the kernel; an unconnected UDP socket is in state 7.
-const ESTABLISHED: u8 = 1;
+/// `TCP_LISTEN` of the kernel; an unconnected UDP socket is in state 7.
 const LISTEN: u8 = 10;
 const UNCONNECTED: u8 = 7;
 

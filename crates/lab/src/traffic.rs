@@ -198,6 +198,13 @@ impl Measured<'_> {
         self.result.samples.push(Sample { at: Nanos::new(due), latency: Span::ns(now.saturating_sub(due)) });
     }
 
+    /// Counts requests or probes that were due and never answered.
+    pub fn unanswered(&mut self, due: impl Iterator<Item = u64>) {
+        let before = self.result.unanswered.len();
+        self.result.unanswered.extend(due.map(Nanos::new));
+        self.result.errors += (self.result.unanswered.len() - before) as u64;
+    }
+
     /// Counts things that failed or were never answered.
     pub fn errors(&mut self, count: u64) {
         self.result.errors += count;
@@ -255,5 +262,6 @@ pub fn merge(into: &mut WorkloadResult, from: WorkloadResult) {
     }
     into.packets += from.packets;
     into.samples.extend(from.samples);
+    into.unanswered.extend(from.unanswered);
     into.errors += from.errors;
 }

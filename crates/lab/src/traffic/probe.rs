@@ -74,6 +74,6 @@ pub(super) fn source(side: &Side<'_>, size: Bytes, rate: u32) -> Result<Workload
             }
         }
     }
-    measured.errors(missing);
+    measured.unanswered(sent.into_iter().flatten());
     Ok(measured.finish())
 }

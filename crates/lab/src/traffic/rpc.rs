@@ -211,7 +211,8 @@ pub(crate) fn ask<P: Protocol>(
         }
         asker.dispatch(&events).map_err(failed)?;
     }
-    asker.measured.errors(if gap.is_some() { asker.unanswered() } else { 0 });
+    let owed = asker.owed();
+    asker.measured.unanswered(owed.into_iter());
     Ok(asker.measured.finish())
 }
 
@@ -228,14 +229,15 @@ impl<'a, P: Protocol> Asker<'a, P> {
         }
     }
 
-    fn unanswered(&self) -> u64 {
-        let under_way = self.connections.iter().flatten().filter(|one| one.due.is_some()).count();
-        (self.waiting.len() + under_way) as u64
+    /// When the requests were due that have no answer yet.
+    fn owed(&self) -> Vec<u64> {
+        let under_way = self.connections.iter().flatten().filter_map(|one| one.due);
+        self.waiting.iter().copied().chain(under_way).collect()
     }
 
     /// Whether answers are still to come.
     fn owes(&self) -> bool {
-        self.unanswered() > 0
+        !self.waiting.is_empty() || self.connections.iter().flatten().any(|one| one.due.is_some())
     }
 
     /// A socket is ready: it has connected, takes more of its request, or brings an answer.
@@ -246,9 +248,10 @@ impl<'a, P: Protocol> Asker<'a, P> {
             self.free(token, closed_loop);
         }
         if readable && !self.receive(token, buffer, closed_loop) {
-            let lost = self.connections[token].take().is_some_and(|one| one.due.is_some());
+            let lost = self.connections[token].take().and_then(|one| one.due);
             self.idle.retain(|idle| *idle != token);
-            self.measured.errors(1 + u64::from(lost));
+            self.measured.errors(1);
+            self.measured.unanswered(lost.into_iter());
         }
     }
 

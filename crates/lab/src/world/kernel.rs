@@ -8,7 +8,7 @@
 use super::{Drops, Member, SWITCH, TENANT_DEVICE, Tally, UPLINK, WORLD};
 use crate::error::LabError;
 use crate::netns::Netns;
-use plimsoll_scenario::{Scenario, System, SystemKind};
+use plimsoll_scenario::{Scenario, System, SystemKind, Tenant};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -48,7 +48,8 @@ impl Queue {
             switch.offloads_off(OUT)?;
         }
         let shared = system.kind == SystemKind::Fifo;
-        let queue = if shared { fifo(scenario) } else { htb(scenario, tenants) };
+        let queue =
+            if shared { fifo(scenario) } else { htb(scenario, &scenario.tenants_of(system), tenants) };
         switch.tc(&queue)?;
         Ok(Self { switch, shared })
     }
@@ -83,7 +84,7 @@ fn fifo(scenario: &Scenario) -> Vec<String> {
 
 /// A class for each tenant: `rate` its min, `ceil` its max, and quanta in proportion to the weights, by which HTB
 /// divides what the minima leave.
-fn htb(scenario: &Scenario, tenants: &[Member]) -> Vec<String> {
+fn htb(scenario: &Scenario, promised: &[Tenant], tenants: &[Member]) -> Vec<String> {
     let rate = scenario.rate.get();
     let whole = burst(scenario, rate);
     let mut lines = vec![
@@ -93,7 +94,7 @@ fn htb(scenario: &Scenario, tenants: &[Member]) -> Vec<String> {
         ),
         format!("class add dev {OUT} parent 1:2 classid 1:1 htb rate {}bit ceil {rate}bit", floor(rate)),
     ];
-    for (index, (tenant, member)) in scenario.tenants.iter().zip(tenants).enumerate() {
+    for (index, (tenant, member)) in promised.iter().zip(tenants).enumerate() {
         let class = format!("{:x}", FIRST_CLASS + index);
         let min = tenant.min.map_or_else(|| floor(rate), |min| min.get());
         let max = tenant.max.map_or(rate, |max| max.get()).max(min);
