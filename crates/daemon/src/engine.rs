@@ -21,7 +21,7 @@ use std::sync::Arc;
 use hdrhistogram::Histogram;
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, QueueId, Refusal, Transmit};
 use plimsoll_policy::{Classifier, Fields, Metadata, Program, TenantId};
-use plimsoll_ports::{Port, Received, Trouble};
+use plimsoll_ports::{Port, Received};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::{FlowKey, FrameError, Offload, Parsed, VnetError, parse};
 
@@ -79,6 +79,33 @@ pub struct Setup {
 }
 
 /// Ports, flows and the NIC engine, driven by [`Engine::turn`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use plimsoll_daemon::{DepartureLog, Engine, Setup, engine_config, lane_spec};
+/// use plimsoll_ports::{MemoryConfig, MemoryPort, Port};
+/// use plimsoll_units::Nanos;
+///
+/// let text = "{uplink: {port: memory, rate: 1Gbps}, tenants: {shop: {port: memory}}}";
+/// let checked = plimsoll_policy::check_str("demo.yaml", text)?;
+/// let (uplink, mut wire) = MemoryPort::pair("uplink", MemoryConfig::default())?;
+/// let (port, mut shop) = MemoryPort::pair("shop", MemoryConfig::default())?;
+/// let uplink = Port::Memory(uplink);
+/// let mut engine = Engine::new(Setup {
+///     program: Arc::new(checked.program.clone()),
+///     config: engine_config(&checked, &uplink),
+///     uplink,
+///     lanes: vec![lane_spec(&checked, "shop", Some(Port::Memory(port)))],
+///     log: Arc::new(DepartureLog::default()),
+/// });
+///
+/// shop.send(&[2; 60], None).expect("the engine's end is there");
+/// engine.turn(Nanos::ZERO);
+/// let mut frame = [0; 2_048];
+/// let received = wire.receive(&mut frame).expect("the engine's end is there");
+/// assert_eq!(received.map(|received| received.len), Some(60));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) nic: Nic,
@@ -216,18 +243,6 @@ impl Engine {
     #[must_use]
     pub fn must_be_asked(&self) -> bool {
         self.ports().any(|(_, port)| port.fds().receive.is_none())
-    }
-
-    /// Somebody found that a port's interface or namespace has gone.
-    pub fn lose(&mut self, token: Option<u32>) {
-        match token {
-            None => self.lose_uplink(),
-            Some(index) => {
-                let lane = self.lanes.get_mut(index as usize).and_then(Option::as_mut);
-                let gone = lane.and_then(|lane| lane.trouble(Trouble::Gone));
-                self.note_lost(Some(index as usize), gone);
-            }
-        }
     }
 
     /// Ports that have disappeared since the last call.

@@ -36,8 +36,6 @@ pub enum Command {
     Install(Box<Change>, oneshot::Sender<Installed>),
     /// Put a port that is back where it was; what cannot be used comes back.
     Attach(Option<u32>, Box<Port>, oneshot::Sender<Option<Port>>),
-    /// Take out a port whose namespace or interface has gone.
-    Detach(Option<u32>),
     /// Stop reading; send what is held until the deadline, then end.
     Stop(Span),
 }
@@ -226,7 +224,6 @@ impl Loop {
                 self.watch_all();
                 let _ = answer.send(rest);
             }
-            Command::Detach(lane) => self.engine.lose(lane),
             Command::Stop(within) => {
                 self.engine.stop_reading();
                 self.stop_at = Some(self.clock.now() + within);
