@@ -13,7 +13,7 @@ use plimsoll_policy::{FlowOrder, LimitId, NodeId};
 use plimsoll_units::{Nanos, Span};
 use smallvec::SmallVec;
 
-use crate::host::{Host, QueueId};
+use crate::host::{Host, Pull, QueueId};
 use crate::tree::Seat;
 
 /// Flow queues of one class behind the same limits. What every packet needs comes first.
@@ -162,46 +162,35 @@ impl Bundle {
         }
     }
 
-    /// The front flow queue sent `len` bytes and holds `more` or not.
+    /// Bytes of a flow queue's turn, if flow queues take turns here.
     #[inline]
-    pub(crate) fn settle(
-        &mut self,
-        queue: QueueId,
-        len: u32,
-        more: bool,
-        host: &mut Host,
-        context: &Context,
-    ) {
-        self.active -= u32::from(!more);
+    pub(crate) fn quantum(&self, quantum: i32) -> Option<i32> {
+        matches!(self.flows, Flows::Round(_)).then_some(quantum)
+    }
+
+    /// The front flow queue sent a pull.
+    #[inline]
+    pub(crate) fn settle(&mut self, queue: QueueId, pull: &Pull, host: &Host, arrivals: u64) {
+        self.active -= u32::from(!pull.more);
         match &mut self.flows {
             Flows::Ranked(heap) => {
                 let Some(mut front) = heap.peek_mut() else { return };
-                if more {
-                    *front = Reverse((flow_rank(self.order, queue, host, context.arrivals), queue.0));
+                if pull.more {
+                    *front = Reverse((flow_rank(self.order, queue, host, arrivals), queue.0));
                 } else {
                     PeekMut::pop(front);
                 }
             }
             Flows::Round(round) => {
-                let over = host.use_turn(queue, len, context.quantum);
-                if over || !more {
+                if pull.turn_over || !pull.more {
                     round.pop_front();
-                    if more {
+                    if pull.more {
                         round.push_back(queue.0);
                     }
                 }
             }
         }
     }
-}
-
-/// What settling needs to know of the engine.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Context {
-    /// Descriptors that ever arrived.
-    pub(crate) arrivals: u64,
-    /// Bytes of a flow queue's turn.
-    pub(crate) quantum: i32,
 }
 
 /// The rank of a flow queue inside its bundle.

@@ -11,7 +11,7 @@ use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use prefetch_index::prefetch_index;
 
 use crate::account::{Accounts, NOBODY};
-use crate::bundle::{Bundle, Context, Done, Place, flow_rank};
+use crate::bundle::{Bundle, Done, Place, flow_rank};
 use crate::doorbell::{self, ESCAPE, Note};
 use crate::host::{Descriptor, Host, Pull, QueueId, Refusal};
 use crate::install::Layout;
@@ -19,7 +19,7 @@ use crate::limit::Limit;
 use crate::order::ranked::Head;
 use crate::order::{Entrant, Settlement};
 use crate::stats::{Completion, EngineStats, Outcome, Transmit};
-use crate::tree::{Forest, Pick};
+use crate::tree::{Forest, NONE, Pick};
 
 /// The engine of one virtual NIC. See the crate's documentation for how it is driven.
 #[derive(Clone, Debug)]
@@ -50,8 +50,11 @@ pub(crate) struct Completions {
     seen: usize,
 }
 
-/// Limits that are released in one go.
-const RELEASES: usize = 32;
+/// Stands for a bundle that no order looks at.
+const UNSEEN: Entrant = Entrant { bundle: u32::MAX, flows: 0, head: Head { arrival: 0, deadline: 0 } };
+
+/// Limits that are looked at ahead in one go.
+const FETCHED: usize = 16;
 
 /// The uplink's own pace.
 #[derive(Clone, Copy, Debug)]
@@ -200,12 +203,10 @@ impl Nic {
     /// New descriptors of a flow queue: the queue joins its bundle, the bundle its tree.
     #[inline]
     fn admit(&mut self, queue: QueueId, now: Nanos) {
-        let Some(id) = self.host.bundle(queue) else {
-            self.stats.bad_doorbells += 1;
-            return;
-        };
-        if self.host.take_new(queue, now, &mut self.arrivals) {
-            self.join(id, queue, now);
+        match self.host.take_new(queue, now, &mut self.arrivals) {
+            Ok(Some(bundle)) => self.join(bundle, queue, now),
+            Ok(None) => {}
+            Err(_) => self.stats.bad_doorbells += 1,
         }
     }
 
@@ -287,30 +288,31 @@ impl Nic {
         }
     }
 
-    /// Lets go one bundle for each limit whose slot has come. A batch of them is looked at ahead, so that their
-    /// misses overlap.
+    /// Lets go one bundle for each limit whose slot has come, earliest first.
     #[inline]
     fn release_due(&mut self, now: Nanos) {
-        while let Some(first) = self.wheel.pop_due(now) {
-            let mut batch = [first; RELEASES];
-            let mut size = 1;
-            while size < RELEASES
-                && let Some(limit) = self.wheel.pop_due(now)
-            {
-                batch[size] = limit;
-                size += 1;
+        let mut fetched = 0;
+        while let Some(limit) = self.wheel.pop_due(now) {
+            if fetched == 0 && self.outgrows_cache() {
+                fetched = FETCHED;
+                self.prefetch_due(now);
             }
-            let batch = &batch[..size];
-            if self.outgrows_cache() {
-                self.prefetch_released(batch);
-            }
-            batch.iter().for_each(|&limit| self.release(limit, now));
+            fetched = fetched.saturating_sub(1);
+            self.release(limit, now);
         }
     }
 
-    fn prefetch_released(&self, batch: &[u32]) {
-        batch.iter().for_each(|&limit| prefetch_index(&self.limits, limit as usize));
-        let alone = || batch.iter().map(|&limit| self.limits[limit as usize].only as usize);
+    /// Brings what the limits that are due next will release into the cache, in steps, so that misses overlap.
+    fn prefetch_due(&self, now: Nanos) {
+        let mut due = [NONE; FETCHED];
+        let mut size = 0;
+        self.wheel.peek_due(now, FETCHED, |limit| {
+            due[size] = limit;
+            size += 1;
+        });
+        let due = &due[..size];
+        due.iter().for_each(|&limit| prefetch_index(&self.limits, limit as usize));
+        let alone = || due.iter().map(|&limit| self.limits[limit as usize].only as usize);
         alone().for_each(|bundle| prefetch_index(&self.bundles, bundle));
         let fronts = || alone().filter_map(|bundle| self.bundles.get(bundle)?.front());
         fronts().for_each(|queue| self.host.prefetch(queue));
@@ -388,21 +390,26 @@ impl Nic {
         if self.outgrows_cache() {
             self.look_ahead(pick);
         }
-        let id = pick.bundle;
-        let bundle = &mut self.bundles[id as usize];
+        let bundle = &mut self.bundles[pick.bundle as usize];
         let queue = bundle.front().expect("a bundle in a tree holds packets");
-        let pull = self.host.pull(queue, now);
+        let pull = self.host.pull(queue, now, bundle.quantum(self.layout.quantum));
         let transmit = transmit(bundle, queue, &pull);
         bundle.done.count(&pull);
-        let context = Context { arrivals: self.arrivals, quantum: self.layout.quantum };
-        bundle.settle(queue, pull.charge, pull.more, &mut self.host, &context);
+        bundle.settle(queue, &pull, &self.host, self.arrivals);
+        bundle.entries = 1;
         self.stats.pulls += 1;
-        if bundle.has_limits {
-            self.charge_limits(id, &pull, now);
-        }
         self.link.pace.catch_up(now - self.link.catch_up);
         self.link.pace.charge(Bytes::new(pull.charge.into()));
-        self.move_on(pick, pull.charge, now);
+        let idle = bundle.active == 0;
+        if idle {
+            bundle.place = Place::Idle;
+        }
+        if bundle.has_limits || bundle.ranks_packets {
+            self.move_on(pick, &pull, now);
+        } else {
+            let outcome = Settlement { entrant: &UNSEEN, len: pull.charge.into(), remains: !idle, idle };
+            self.forest.settle(pick.seat, &outcome);
+        }
         transmit
     }
 
@@ -424,24 +431,18 @@ impl Nic {
     }
 
     /// After its packet has left: the bundle stays in the tree, waits for a limit now exceeded, or is idle.
-    #[inline]
-    fn move_on(&mut self, pick: &Pick, len: u32, now: Nanos) {
+    fn move_on(&mut self, pick: &Pick, pull: &Pull, now: Nanos) {
         let id = pick.bundle;
+        self.charge_limits(id, pull, now);
         let bundle = &mut self.bundles[id as usize];
         let idle = bundle.active == 0;
-        bundle.entries = 1;
-        if idle {
-            bundle.place = Place::Idle;
-        }
-        let mut closed = None;
-        if bundle.has_limits {
-            (bundle.paid, bundle.fresh) = (0, false);
-            bundle.forget_waits();
-            closed = if idle { None } else { self.first_closed(id, now) };
-        }
+        (bundle.paid, bundle.fresh) = (0, false);
+        bundle.forget_waits();
+        let closed = if idle { None } else { self.first_closed(id, now) };
         let entrant = self.entrant(id);
         let remains = !idle && closed.is_none();
-        self.forest.settle(pick.seat, &Settlement { entrant: &entrant, len: len.into(), remains, idle });
+        self.forest
+            .settle(pick.seat, &Settlement { entrant: &entrant, len: pull.charge.into(), remains, idle });
         if let Some(hold) = closed {
             self.bundles[id as usize].entries = 0;
             self.wait(id, hold, now);

@@ -144,6 +144,7 @@ pub(crate) struct Pull {
     pub(crate) last: bool,
     /// Whether the flow queue holds more.
     pub(crate) more: bool,
+    pub(crate) turn_over: bool,
     pub(crate) arrived: Nanos,
     pub(crate) since: Nanos,
 }
@@ -243,10 +244,18 @@ impl Host {
         self.flows.get(queue.0 as usize).filter(|flow| flow.open).map(|flow| flow.tenant)
     }
 
-    /// A doorbell: stamps what is new, and says whether the flow queue holds packets now and did not before.
+    /// A doorbell: stamps what is new, and names the bundle if the flow queue holds packets now and did not before.
+    ///
+    /// # Errors
+    /// [`Refusal::NoQueue`] when there is no such flow queue.
     #[inline]
-    pub(crate) fn take_new(&mut self, queue: QueueId, now: Nanos, arrivals: &mut u64) -> bool {
-        let flow = &mut self.flows[queue.0 as usize];
+    pub(crate) fn take_new(
+        &mut self,
+        queue: QueueId,
+        now: Nanos,
+        arrivals: &mut u64,
+    ) -> Result<Option<u32>, Refusal> {
+        let flow = self.flows.get_mut(queue.0 as usize).filter(|flow| flow.open).ok_or(Refusal::NoQueue)?;
         let mut at = flow.seen;
         let first = (queue.0 as usize) << self.ring_shift;
         while at != flow.tail {
@@ -262,9 +271,10 @@ impl Host {
         flow.seen = at;
         if wakes {
             flow.since = now;
-            self.load_head(queue);
+            let slot = &self.slots[first | usize::from(flow.head & self.mask)];
+            flow.load(slot, self.cut);
         }
-        wakes
+        Ok(wakes.then_some(flow.bundle))
     }
 
     /// Bytes that the next pull will be charged.
@@ -295,9 +305,10 @@ impl Host {
         flow.head != flow.seen
     }
 
-    /// Takes the next pull off the head and moves on.
+    /// Takes the next pull off the head and moves on. With a quantum, says in `turn_over` whether it ends the flow
+    /// queue's turn.
     #[inline]
-    pub(crate) fn pull(&mut self, queue: QueueId, now: Nanos) -> Pull {
+    pub(crate) fn pull(&mut self, queue: QueueId, now: Nanos, quantum: Option<i32>) -> Pull {
         let flow = &mut self.flows[queue.0 as usize];
         let first = (queue.0 as usize) << self.ring_shift;
         let slot = &self.slots[first | usize::from(flow.head & self.mask)];
@@ -312,6 +323,7 @@ impl Host {
             charge: piece.charge,
             last: piece.last,
             more: true,
+            turn_over: false,
             arrived: Nanos::new(slot.arrived),
             since: flow.since,
         };
@@ -324,23 +336,12 @@ impl Host {
             flow.offset += piece.payload;
         }
         if pull.more {
-            self.load_head(queue);
+            flow.load(&self.slots[first | usize::from(flow.head & self.mask)], self.cut);
+        }
+        if let Some(quantum) = quantum {
+            pull.turn_over = flow.use_turn(pull.charge, quantum, pull.more);
         }
         pull
-    }
-
-    /// A turn is used: says whether the flow queue's turn is over.
-    #[inline]
-    pub(crate) fn use_turn(&mut self, queue: QueueId, len: u32, quantum: i32) -> bool {
-        let flow = &mut self.flows[queue.0 as usize];
-        if flow.deficit <= 0 {
-            flow.deficit = flow.deficit.saturating_add(quantum).max(1); // its turn began with this packet
-        }
-        flow.deficit = flow.deficit.saturating_sub_unsigned(len);
-        if flow.head == flow.seen {
-            flow.deficit = flow.deficit.min(0); // an idle one saves nothing up, and takes its debt along
-        }
-        flow.deficit <= 0
     }
 
     /// Descriptors that are not completed.
@@ -363,13 +364,9 @@ impl Host {
         flow.tenant
     }
 
-    #[inline]
     pub(crate) fn load_head(&mut self, queue: QueueId) {
-        let flow = &mut self.flows[queue.0 as usize];
-        let first = (queue.0 as usize) << self.ring_shift;
-        let slot = &self.slots[first | usize::from(flow.head & self.mask)];
-        flow.charge = self.cut.piece(slot, flow.offset).charge;
-        flow.arrival = slot.arrival;
+        let at = self.at(queue, self.flows[queue.0 as usize].head);
+        self.flows[queue.0 as usize].load(&self.slots[at], self.cut);
     }
 
     /// Brings a flow queue into the cache.
@@ -397,6 +394,28 @@ impl Host {
     #[inline]
     fn at(&self, queue: QueueId, index: u16) -> usize {
         ((queue.0 as usize) << self.ring_shift) | usize::from(index & self.mask)
+    }
+}
+
+impl Flow {
+    /// Remembers of the head what scheduling will ask.
+    #[inline]
+    fn load(&mut self, slot: &Slot, cut: Cut) {
+        self.charge = cut.piece(slot, self.offset).charge;
+        self.arrival = slot.arrival;
+    }
+
+    /// A turn is used, and paid afterwards: says whether it is over (Shreedhar and Varghese, 1995).
+    #[inline]
+    fn use_turn(&mut self, len: u32, quantum: i32, more: bool) -> bool {
+        if self.deficit <= 0 {
+            self.deficit = self.deficit.saturating_add(quantum).max(1); // its turn began with this packet
+        }
+        self.deficit = self.deficit.saturating_sub_unsigned(len);
+        if !more {
+            self.deficit = self.deficit.min(0); // an idle one saves nothing up, and takes its debt along
+        }
+        self.deficit <= 0
     }
 }
 

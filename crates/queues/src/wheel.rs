@@ -127,6 +127,28 @@ impl Wheel {
         None
     }
 
+    /// Names up to `most` ids that are, or may be, due at `now`, in no particular order, without taking them out: for
+    /// fetching what will be needed.
+    #[inline]
+    pub fn peek_due(&self, now: Nanos, most: usize, mut name: impl FnMut(u32)) {
+        let now_slot = now.as_u64() >> self.shift;
+        let mut named = 0;
+        let mut slot =
+            if self.len > 0 && now.as_u64() >= self.quiet_until { self.first_slot() } else { return };
+        while slot <= now_slot && named < most {
+            #[expect(clippy::cast_possible_truncation, reason = "masked to the number of slots")]
+            let index = (slot & self.mask) as usize;
+            let mut id = self.heads[index];
+            while id != NONE && named < most {
+                name(id);
+                named += 1;
+                id = self.entries[id as usize].next;
+            }
+            let Some(next) = self.occupied.next(index + 1) else { return };
+            slot += (next - index) as u64;
+        }
+    }
+
     /// When to ask again: no id is due earlier, and the first is due then, or lies beyond the horizon that ends then.
     #[must_use]
     pub fn next_due(&self) -> Option<Nanos> {
