@@ -86,7 +86,6 @@ impl DoorbellQueue {
 
     /// Gives a limit another rate, from its next packet on.
     pub fn set_rate(&mut self, limit: LimitId, rate: BitRate) {
-        #[expect(clippy::cast_possible_truncation, reason = "the two halves of 64 bits")]
         let (low, high) = (rate.get() as u32, (rate.get() >> 32) as u32);
         let ([l0, l1], [r0, r1], [r2, r3]) = (halves(limit.0), halves(low), halves(high));
         self.push(&[ESCAPE, RATE, l0, l1, r0, r1, r2, r3]);
@@ -140,7 +139,6 @@ pub(crate) fn read_extension(words: &[u16]) -> (Note, usize) {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the two halves of 32 bits")]
 fn halves(word: u32) -> [u16; 2] {
     [word as u16, (word >> 16) as u16]
 }

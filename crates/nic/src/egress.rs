@@ -355,7 +355,6 @@ impl Nic {
             }
             let limit = &mut self.limits[bundle.holds[index].limit as usize];
             if !limit.admits(now) {
-                #[expect(clippy::cast_possible_truncation, reason = "at most MOST_HOLDS")]
                 return self.wait(id, index as u8, now);
             }
             limit.pay(len, now);

@@ -260,7 +260,6 @@ impl Host {
         let first = (queue.0 as usize) << self.ring_shift;
         while at != flow.tail {
             let slot = &mut self.slots[first | usize::from(at & self.mask)];
-            #[expect(clippy::cast_possible_truncation, reason = "the low half; `arrival` restores the rest")]
             let low = *arrivals as u32;
             (slot.arrived, slot.arrival) = (now.as_u64(), low);
             *arrivals += 1;

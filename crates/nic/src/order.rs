@@ -91,7 +91,6 @@ impl Order {
         match self {
             Self::One => Some(0),
             Self::Bundles(order) => order.pick(),
-            #[expect(clippy::cast_possible_truncation, reason = "a slot is a u32")]
             Self::Priority(children) => children.next(0).map(|slot| slot as u32),
             Self::Exact(order) => order.pick(),
             Self::Grouped(order) => order.pick(),

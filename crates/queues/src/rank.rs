@@ -121,7 +121,6 @@ impl RankQueue {
     #[inline]
     fn put(&mut self, at: usize, entry: (u64, u32)) {
         self.heap[at] = entry;
-        #[expect(clippy::cast_possible_truncation, reason = "at most as many entries as u32 ids")]
         let place = at as u32;
         self.place[entry.1 as usize] = place;
     }

@@ -136,7 +136,6 @@ impl Wheel {
         let mut slot =
             if self.len > 0 && now.as_u64() >= self.quiet_until { self.first_slot() } else { return };
         while slot <= now_slot && named < most {
-            #[expect(clippy::cast_possible_truncation, reason = "masked to the number of slots")]
             let index = (slot & self.mask) as usize;
             let mut id = self.heads[index];
             while id != NONE && named < most {
@@ -163,7 +162,6 @@ impl Wheel {
     fn link(&mut self, id: u32) {
         let due_slot = self.entries[id as usize].due >> self.shift;
         let slot = due_slot.clamp(self.cursor, self.cursor + self.mask) & self.mask;
-        #[expect(clippy::cast_possible_truncation, reason = "masked to the number of slots")]
         let index = slot as usize;
         let next = self.heads[index];
         let entry = &mut self.entries[id as usize];
@@ -179,7 +177,6 @@ impl Wheel {
     /// The first occupied slot, counted from time zero. There must be one.
     #[inline]
     fn first_slot(&self) -> u64 {
-        #[expect(clippy::cast_possible_truncation, reason = "masked to the number of slots")]
         let from = (self.cursor & self.mask) as usize;
         let found = self.occupied.next(from).or_else(|| self.occupied.next(0));
         let index = found.expect("a wheel that holds something has an occupied slot") as u64;
@@ -189,7 +186,6 @@ impl Wheel {
     /// The earliest (moment, id) of a slot.
     #[inline]
     fn earliest_in(&self, slot: u64) -> (u64, u32) {
-        #[expect(clippy::cast_possible_truncation, reason = "masked to the number of slots")]
         let mut id = self.heads[(slot & self.mask) as usize];
         let mut least = (u64::MAX, NONE);
         while id != NONE {
@@ -202,7 +198,6 @@ impl Wheel {
 
     /// Links everything in `slot`, all of which lies beyond it, again from the present cursor.
     fn relink_far(&mut self, slot: u64) {
-        #[expect(clippy::cast_possible_truncation, reason = "masked to the number of slots")]
         let index = (slot & self.mask) as usize;
         let mut id = core::mem::replace(&mut self.heads[index], NONE);
         self.occupied.remove(index);

@@ -62,10 +62,28 @@ impl Bundles {
             let step = (len << 8) / u64::from(flows.max(1));
             *start += step;
             self.step = self.step.max(step);
+            if self.v >= REBASE {
+                self.rebase();
+            }
         }
         match next {
             Some(head) => self.insert(slot, head, true),
             None => self.queue.remove(slot),
         }
     }
+
+    /// Begins to count again from zero, long before the counter would be full.
+    #[cold]
+    fn rebase(&mut self) {
+        let by = core::mem::take(&mut self.v);
+        for (slot, start) in (0..).zip(&mut self.starts) {
+            *start = start.saturating_sub(by);
+            if self.order == FlowOrder::Drr && self.queue.rank(slot).is_some() {
+                self.queue.set(slot, *start);
+            }
+        }
+    }
 }
+
+/// Two weeks of one class at 100 Gb/s.
+const REBASE: u64 = 1 << 62;

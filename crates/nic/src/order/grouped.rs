@@ -239,7 +239,6 @@ impl Grouped {
         if group.occupied == 0 {
             self.busy |= 1 << kid.group;
         }
-        #[expect(clippy::cast_possible_truncation, reason = "taken modulo 64")]
         let index = (number % SLOTS) as u8;
         let slot = &mut group.slots[index as usize];
         let back = slot.back;
@@ -309,7 +308,6 @@ impl Group {
     /// The occupied slots, the base first.
     #[inline]
     fn row(&self) -> u64 {
-        #[expect(clippy::cast_possible_truncation, reason = "taken modulo 64")]
         self.occupied.rotate_right((self.base % SLOTS) as u32)
     }
 
