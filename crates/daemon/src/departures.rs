@@ -135,7 +135,6 @@ fn pack(d: &Departure) -> [u64; WORDS - 1] {
     [arrived, head, departed, limited, who, what, size, a, b, c, e]
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "each field is masked to its width by the cast")]
 fn unpack(words: [u64; WORDS - 1]) -> Departure {
     let [arrived, head, departed, limited, who, what, size, a, b, c, e] = words;
     let addresses = match what & (V4 | V6) {
@@ -167,7 +166,6 @@ fn wide(src: IpAddr, dst: IpAddr) -> [u64; 4] {
             IpAddr::V4(addr) => addr.to_ipv6_mapped().to_bits(),
             IpAddr::V6(addr) => addr.to_bits(),
         };
-        #[expect(clippy::cast_possible_truncation, reason = "the two halves of 128 bits")]
         [(bits >> 64) as u64, bits as u64]
     });
     [a, b, c, d]

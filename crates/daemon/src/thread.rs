@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use mio::Waker;
 use plimsoll_nic::NodeRank;
@@ -70,10 +71,12 @@ pub struct Handle {
 }
 
 /// Nanoseconds since the daemon's start; the same clock for all its threads.
-#[derive(Clone, Debug)]
+///
+/// The kernel's monotonic clock: reading the processor's counter is twice as fast, but its rate has to be measured at
+/// the start, and on a machine that is busy just then a wrong rate would make every limit wrong.
+#[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    clock: quanta::Clock,
-    start: u64,
+    start: Instant,
 }
 
 /// The thread has ended and answers nothing any more.
@@ -83,9 +86,7 @@ pub struct Stopped;
 
 impl Default for Clock {
     fn default() -> Self {
-        let clock = quanta::Clock::new();
-        let start = clock.raw();
-        Self { clock, start }
+        Self { start: Instant::now() }
     }
 }
 
@@ -93,7 +94,7 @@ impl Clock {
     /// Now.
     #[must_use]
     pub fn now(&self) -> Nanos {
-        Nanos::new(self.clock.delta_as_nanos(self.start, self.clock.raw()))
+        Nanos::new(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 }
 
@@ -136,7 +137,7 @@ pub fn spawn(
     let (commands, received) = channel();
     let (waiter, waker) = Waiter::new()?;
     let clock = Clock::default();
-    let handle = Handle { commands, waker, clock: clock.clone() };
+    let handle = Handle { commands, waker, clock };
     let looping = Loop { engine, habits, waiter, clock, commands: received, stop_at: None };
     let thread =
         std::thread::Builder::new().name("engine".to_owned()).spawn(move || looping.run(&notices))?;
