@@ -7,11 +7,12 @@
 
 use crate::clock::Clock;
 use crate::error::LabError;
+use crate::meter;
 use crate::tools;
 use crate::traffic::{self, Job, Live, Side};
 use crate::world::{self, Drops, Setup, World};
 use crate::{Options, Progress, privileges};
-use plimsoll_scenario::{Kind, Results, Run, Scenario, System, SystemKind, WorkloadResult};
+use plimsoll_scenario::{Results, Run, Scenario, System, SystemKind, WorkloadResult};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -178,9 +179,16 @@ impl Lab<'_> {
     ) -> Result<BTreeMap<String, WorkloadResult>, LabError> {
         let shared = Shared::default();
         let clock = &Clock::default();
+        let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let _halt = HaltOnPanic(&shared);
+            let _halt = HaltOnPanic(&shared, &over);
             let (ready, readiness) = channel();
+            let bound = ready.clone();
+            let meter = scope.spawn({
+                let (shared, over) = (&shared, &over);
+                let bound = move || bound.send(()).unwrap_or_default();
+                move || shared.keep(meter::count(world::WORLD, jobs, lives, clock, over, &bound))
+            });
             let side = |(job, live)| Side { job, clock, stop: &shared.halt, live };
             let mut threads = Vec::new();
             for side in jobs.iter().zip(lives).map(side) {
@@ -189,7 +197,7 @@ impl Lab<'_> {
                 let serve = move || shared.keep(serve(&side, &ready));
                 threads.push((side.job, scope.spawn(serve)));
             }
-            if shared.halt_on_error(wait_until_ready(&readiness, jobs.len(), &shared)) {
+            if shared.halt_on_error(wait_until_ready(&readiness, jobs.len() + 1, &shared)) {
                 for side in jobs.iter().zip(lives).map(side) {
                     let shared = &shared;
                     threads.push((side.job, scope.spawn(move || shared.keep(send(&side)))));
@@ -203,6 +211,13 @@ impl Lab<'_> {
                 let name = &job.workload.name;
                 let part = thread.join().map_err(|_| LabError::workload(name, "its thread panicked"));
                 traffic::merge(results.entry(name.clone()).or_default(), shared.keep(part));
+            }
+            over.store(true, Ordering::Relaxed);
+            let counted =
+                meter.join().map_err(|_| LabError::Scenario("the uplink's meter panicked".to_owned()));
+            for (job, counted) in jobs.iter().zip(shared.keep(counted)) {
+                let result: &mut WorkloadResult = results.entry(job.workload.name.clone()).or_default();
+                (result.bytes, result.packets) = (counted.bytes, counted.packets);
             }
             shared.error.lock().ok().and_then(|mut error| error.take()).map_or(Ok(results), Err)
         })
@@ -219,14 +234,14 @@ impl Lab<'_> {
     ) -> Result<(), LabError> {
         let end = self.scenario.duration.as_u64();
         std::thread::sleep(clock.until(0));
-        let (mut counted, mut told) = (carried(jobs, lives, world)?, clock.now());
+        let (mut counted, mut told) = (carried(jobs, lives), clock.now());
         while clock.now() < end && !shared.halt.load(Ordering::Relaxed) {
             std::thread::sleep(TICK.min(clock.until(end)));
             if self.stop.load(Ordering::Relaxed) {
                 return Err(LabError::Interrupted);
             }
             world.check()?;
-            let (carried, now) = (carried(jobs, lives, world)?, clock.now());
+            let (carried, now) = (carried(jobs, lives), clock.now());
             let seconds = Duration::from_nanos(now - told).as_secs_f64().max(1e-3);
             let rate = |(tenant, bytes): (&String, &u64)| {
                 let before = counted.get(tenant).unwrap_or(&0);
@@ -268,12 +283,13 @@ impl Shared {
 }
 
 /// Ends the other threads when the lab's own panics, so that the panic shows at once.
-struct HaltOnPanic<'a>(&'a Shared);
+struct HaltOnPanic<'a>(&'a Shared, &'a AtomicBool);
 
 impl Drop for HaltOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.halt.store(true, Ordering::Relaxed);
+            self.1.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -305,22 +321,13 @@ fn send(side: &Side<'_>) -> Result<WorkloadResult, LabError> {
     if tools::drives(&side.job.workload.kind) { tools::send(side) } else { traffic::send(side) }
 }
 
-/// Bytes of each tenant so far: across the uplink, or, for tenants with a tool that tells nothing while it runs, into
-/// their own device.
-fn carried(jobs: &[Job], lives: &[Live], world: &World) -> Result<BTreeMap<String, u64>, LabError> {
-    let silent = |job: &Job| matches!(job.workload.kind, Kind::Iperf3 { .. } | Kind::Sockperf { .. });
+/// Bytes of each tenant that have come across the uplink so far.
+fn carried(jobs: &[Job], lives: &[Live]) -> BTreeMap<String, u64> {
     let mut bytes: BTreeMap<String, u64> = BTreeMap::new();
     for (job, live) in jobs.iter().zip(lives) {
         *bytes.entry(job.workload.tenant.clone()).or_default() += live.bytes.load(Ordering::Relaxed);
     }
-    if jobs.iter().any(silent) {
-        let sent = world.sent()?;
-        for job in jobs.iter().filter(|job| silent(job)) {
-            let count = sent.get(&job.workload.tenant).copied().unwrap_or(0);
-            bytes.insert(job.workload.tenant.clone(), count);
-        }
-    }
-    Ok(bytes)
+    bytes
 }
 
 /// HTB may be missing from a kernel; that is a note and no failure.

@@ -32,7 +32,7 @@ pub(crate) fn lead(kind: &Kind) -> Duration {
 pub(crate) fn serve(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, LabError> {
     netns::enter(&side.job.server_and_client().0.netns)?;
     match &side.job.workload.kind {
-        Kind::Iperf3 { udp, flows } => iperf3::serve(side, *flows, udp.is_some(), ready),
+        Kind::Iperf3 { .. } => iperf3::serve(side, ready),
         Kind::Memcached { key, value, .. } => memcached::serve(side, *key, *value, ready),
         Kind::Sockperf { tcp, .. } => sockperf::serve(side, *tcp, ready),
         other => Err(side.failed("serve", format!("{} is no tool", other.name()))),

@@ -3,7 +3,7 @@
 //! Why: isolation counts only against Linux's own TCP, with its windows, losses and retransmissions.
 //! From: Loom §7 (throughput per 50 ms window), and open-loop latency counted from when a request was due, so that
 //!       a stalled system is not excused (no coordinated omission).
-//! Not here: where packets go (`world`), real tools (`tools`), what the numbers mean (`scenario`).
+//! Not here: what crosses the uplink (`meter`), where packets go (`world`), real tools (`tools`).
 //! Invariant: every source and sink ends within `GRACE` after its workload's end, or at once when told to stop.
 
 mod bulk;
@@ -17,7 +17,7 @@ mod udp;
 pub(crate) use events::Events;
 use rpc::Exchange;
 pub(crate) use rpc::{Protocol, ask};
-pub(crate) use socket::{Framing, SOURCE_PORTS, UDP_HEADERS};
+pub(crate) use socket::SOURCE_PORTS;
 
 use crate::clock::Clock;
 use crate::error::LabError;
@@ -137,11 +137,6 @@ impl Side<'_> {
         }
     }
 
-    /// An empty measurement for this workload.
-    pub fn measured(&self) -> Measured<'_> {
-        Measured { side: *self, result: WorkloadResult::default() }
-    }
-
     /// Counts a datagram on its way out.
     pub fn sent_datagram(&self) {
         self.live.datagrams.fetch_add(1, Ordering::Relaxed);
@@ -154,45 +149,12 @@ impl Side<'_> {
 }
 
 /// A measurement in progress.
-pub struct Measured<'a> {
-    side: Side<'a>,
+#[derive(Debug, Default)]
+pub struct Measured {
     result: WorkloadResult,
 }
 
-impl Measured<'_> {
-    /// Counts frames that came across the uplink now.
-    pub fn arrived(&mut self, bytes: u64, packets: u64) {
-        self.side.live.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.arrived_at(self.side.clock.now(), bytes, packets);
-    }
-
-    /// Counts frames that came at `now`, told afterwards; what comes after the run's end is in no window.
-    pub fn arrived_at(&mut self, now: u64, bytes: u64, packets: u64) {
-        self.result.packets += packets;
-        if now >= self.side.job.duration.as_u64() {
-            return;
-        }
-        let index = usize::try_from(now / self.side.job.window.as_u64().max(1)).unwrap_or(usize::MAX);
-        if self.result.bytes.len() <= index {
-            self.result.bytes.resize(index + 1, 0);
-        }
-        self.result.bytes[index] += bytes;
-    }
-
-    /// Counts frames that came evenly between two moments.
-    pub fn spread(&mut self, from: u64, to: u64, bytes: u64, packets: u64) {
-        let window = self.side.job.window.as_u64().max(1);
-        let (mut at, mut counted) = (from, 0);
-        while at < to {
-            let next = ((at / window + 1) * window).min(to);
-            let share = u128::from(bytes) * u128::from(next - from) / u128::from(to - from);
-            let share = u64::try_from(share).unwrap_or(u64::MAX);
-            self.arrived_at(at, share - counted, 0);
-            (at, counted) = (next, share);
-        }
-        self.result.packets += packets;
-    }
-
+impl Measured {
     /// Counts an answer to what was due at `due` and arrived at `now`.
     pub fn answered(&mut self, due: u64, now: u64) {
         self.result.samples.push(Sample { at: Nanos::new(due), latency: Span::ns(now.saturating_sub(due)) });
@@ -254,13 +216,6 @@ pub fn send(side: &Side<'_>) -> Result<WorkloadResult, LabError> {
 
 /// Adds what one side measured to what the other did.
 pub fn merge(into: &mut WorkloadResult, from: WorkloadResult) {
-    if into.bytes.len() < from.bytes.len() {
-        into.bytes.resize(from.bytes.len(), 0);
-    }
-    for (sum, add) in into.bytes.iter_mut().zip(&from.bytes) {
-        *sum += add;
-    }
-    into.packets += from.packets;
     into.samples.extend(from.samples);
     into.unanswered.extend(from.unanswered);
     into.errors += from.errors;

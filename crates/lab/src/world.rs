@@ -151,16 +151,6 @@ impl World {
         Ok(())
     }
 
-    /// Bytes that each tenant's device has sent so far: what shows of a tool before it writes its report.
-    pub fn sent(&self) -> Result<BTreeMap<String, u64>, LabError> {
-        let count = |member: &Member| {
-            let read = || std::fs::read_to_string("/proc/thread-self/net/dev");
-            let text = netns::within(member.netns.name(), read)?.unwrap_or_default();
-            Ok((member.name.clone(), transmitted(&text, TENANT_DEVICE).unwrap_or(0)))
-        };
-        self.tenants.iter().map(count).collect()
-    }
-
     /// Gives both ends of every wire their addresses, each other's MAC, and plain frames without offloads.
     fn address_all(&self, scenario: &Scenario) -> Result<(), LabError> {
         let mut lines = vec![format!("link set {UPLINK} address {} mtu {} up", world_mac(), scenario.mtu)];
@@ -229,22 +219,9 @@ fn retransmitted(text: &str) -> Option<u64> {
     values.split_whitespace().nth(column)?.parse().ok()
 }
 
-/// Bytes sent by a device, from `/proc/net/dev`: the ninth number after its name.
-fn transmitted(text: &str, device: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.trim_start().strip_prefix(device)?.strip_prefix(':'))?;
-    line.split_whitespace().nth(8)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sent_bytes_are_the_ninth_number_of_the_device() {
-        let text = "Inter-| Receive\n    lo: 1 2 3 4 5 6 7 8 9 10\n  eth0: 1 2 3 4 5 6 7 8 99 10 11\n";
-        assert_eq!(transmitted(text, "eth0"), Some(99));
-        assert_eq!(transmitted(text, "eth1"), None);
-    }
 
     #[test]
     fn retransmissions_are_found_by_their_column() {

@@ -113,14 +113,6 @@ impl Protocol for Gets {
         }
         whole
     }
-
-    fn answer_len(&self) -> u64 {
-        self.answer as u64
-    }
-
-    fn counts_requests(&self) -> bool {
-        true
-    }
 }
 
 /// Key number `number`, padded to the wanted length.
@@ -142,7 +134,7 @@ mod tests {
         let mut gets = Gets::new(Bytes::new(8), Bytes::new(4));
         assert_eq!(gets.request(), b"get k0000001\r\n");
         let answer = b"VALUE k0000001 0 4\r\nvvvv\r\nEND\r\n";
-        assert_eq!(gets.answer_len(), answer.len() as u64);
+        assert_eq!(gets.answer, answer.len());
         assert!(!gets.take(3, &answer[..10]));
         assert!(gets.take(3, &answer[10..]));
         assert!(!gets.take(3, &answer[..1]));

@@ -8,7 +8,7 @@
 use super::{log, run_until_end, wait_until_bound};
 use crate::command::Running;
 use crate::error::LabError;
-use crate::traffic::{Framing, Side, UDP_HEADERS};
+use crate::traffic::{Measured, Side};
 use plimsoll_scenario::WorkloadResult;
 use plimsoll_units::Bytes;
 use std::path::Path;
@@ -47,16 +47,14 @@ pub(super) fn send(side: &Side<'_>, size: Bytes, rate: u32, tcp: bool) -> Result
     run_until_end(side, &mut client, side.end() + 50_000_000);
     client.interrupt(REPORT);
     let text = std::fs::read_to_string(&full).unwrap_or_default();
-    let mut measured = side.measured();
+    let mut measured = Measured::default();
     let zero = side.clock.offset(begun);
-    let (bytes, packets) = frames(side, size, tcp);
     let mut logged = 0_u64;
     for (sent, received) in text.lines().filter_map(message) {
         let moment = |seconds: f64| u64::try_from(zero + (seconds * 1e9) as i64).unwrap_or(0);
         let (at, back) = (moment(sent), moment(received));
         // The scenario's latency for sockperf is what it reports: half of the round trip.
         measured.answered(at, at + (back.saturating_sub(at)) / 2);
-        measured.arrived_at(at, bytes, packets);
         logged += 1;
     }
     if logged == 0 {
@@ -64,13 +62,6 @@ pub(super) fn send(side: &Side<'_>, size: Bytes, rate: u32, tcp: bool) -> Result
     }
     measured.errors(dropped(&client.output()));
     Ok(measured.finish())
-}
-
-/// Frames of one message.
-fn frames(side: &Side<'_>, size: Bytes, tcp: bool) -> (u64, u64) {
-    let framing = Framing::new(side.job.mtu);
-    let size = size.as_u64();
-    if tcp { (framing.bytes(size), framing.packets(size)) } else { (size + UDP_HEADERS, 1) }
 }
 
 /// `17, 2.490902710, 2.490958392, 27.841`: number, sent, received, latency.

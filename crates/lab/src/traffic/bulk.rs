@@ -5,8 +5,8 @@
 //! Not here: shuffles, whose flows wait for each other (`rounds`).
 //! Invariant: one thread, one connection for each flow; at the end unsent data is thrown away, not drained.
 
-use super::socket::{self, Framing, would_block};
-use super::{Events, Side};
+use super::socket::{self, would_block};
+use super::{Events, Measured, Side};
 use crate::error::LabError;
 use plimsoll_scenario::WorkloadResult;
 use plimsoll_units::Span;
@@ -19,16 +19,14 @@ const WRITES: usize = 4;
 const CHUNK: usize = 64 * 1024;
 const LISTENER: usize = usize::MAX - 1;
 
-/// Accepts flows and counts what they bring.
+/// Accepts flows and takes what they bring.
 pub(super) fn sink(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, LabError> {
     let failed = |error| side.failed("receive", error);
     let listener = socket::listen(side.job.workload.port, 0).map_err(failed)?;
     let mut events = Events::new().map_err(failed)?;
     events.watch(&listener, LISTENER, false).map_err(failed)?;
     ready();
-    let framing = Framing::new(side.job.mtu);
-    let mut flows: Vec<Option<(TcpStream, u64)>> = Vec::new();
-    let mut measured = side.measured();
+    let mut flows: Vec<Option<TcpStream>> = Vec::new();
     let mut buffer = vec![0; 256 * 1024];
     while !side.over(side.last()) {
         events.wait(Duration::from_millis(50)).map_err(failed)?;
@@ -37,23 +35,17 @@ pub(super) fn sink(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, 
                 while let Ok((stream, _)) = listener.accept() {
                     let _ = stream.set_nonblocking(true);
                     events.watch(&stream, flows.len(), false).map_err(failed)?;
-                    flows.push(Some((stream, 0)));
+                    flows.push(Some(stream));
                 }
                 continue;
             }
-            let Some((stream, total)) = flows[found.token].as_mut() else { continue };
-            match socket::read_some(stream, &mut buffer) {
-                Some(count) => {
-                    let before = *total;
-                    *total += count as u64;
-                    let bytes = framing.bytes(*total) - framing.bytes(before);
-                    measured.arrived(bytes, framing.packets(*total) - framing.packets(before));
-                }
-                None => flows[found.token] = None,
+            let Some(stream) = flows[found.token].as_mut() else { continue };
+            if socket::read_some(stream, &mut buffer).is_none() {
+                flows[found.token] = None;
             }
         }
     }
-    Ok(measured.finish())
+    Ok(WorkloadResult::default())
 }
 
 /// One sending flow.
@@ -82,7 +74,7 @@ pub(super) fn source(
         events.watch(&stream, token, true).map_err(failed)?;
         all.push(Some(Flow { stream, turn, sending: true }));
     }
-    let mut measured = side.measured();
+    let mut measured = Measured::default();
     let chunk = vec![0x5a; CHUNK];
     while !side.over(side.end()) {
         let next = all.iter().flatten().map(|flow| flow.turn).min().unwrap_or(u64::MAX);

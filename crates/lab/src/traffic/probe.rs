@@ -6,8 +6,8 @@
 //! Invariant: a probe's latency counts from when it was due; one that is not echoed is an error.
 
 use super::bulk::exponential;
-use super::socket::{self, UDP_HEADERS, would_block};
-use super::{Events, Side};
+use super::socket::{self, would_block};
+use super::{Events, Measured, Side};
 use crate::error::LabError;
 use plimsoll_scenario::WorkloadResult;
 use plimsoll_units::{Bytes, Span};
@@ -17,18 +17,16 @@ use std::time::Duration;
 /// A probe begins with its number.
 const NUMBER: usize = 8;
 
-/// Sends every datagram back, and counts it.
+/// Sends every datagram back.
 pub(super) fn echo(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, LabError> {
     let failed = |error| side.failed("echo", error);
     let socket = socket::datagrams(side.job.workload.port, 0).map_err(failed)?;
     socket.set_read_timeout(Some(Duration::from_millis(50))).map_err(failed)?;
     ready();
-    let mut measured = side.measured();
     let mut buffer = vec![0; 65_536];
     while !side.over(side.last()) {
         match socket.recv_from(&mut buffer) {
             Ok((size, from)) => {
-                measured.arrived(size as u64 + UDP_HEADERS, 1);
                 // An echo that finds no room is a lost probe, and counted as such by its sender.
                 let _ = socket.send_to(&buffer[..size], from);
             }
@@ -36,7 +34,7 @@ pub(super) fn echo(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, 
             Err(error) => return Err(failed(error)),
         }
     }
-    Ok(measured.finish())
+    Ok(WorkloadResult::default())
 }
 
 /// Sends probes until the workload ends and waits for the last echoes.
@@ -52,7 +50,7 @@ pub(super) fn source(side: &Side<'_>, size: Bytes, rate: u32) -> Result<Workload
     let mut sent: Vec<Option<u64>> = Vec::new();
     let mut missing = 0_u64;
     let mut due = side.start() + exponential(&mut random, gap);
-    let mut measured = side.measured();
+    let mut measured = Measured::default();
     while !side.over(side.end()) || (missing > 0 && !side.over(side.last())) {
         let next = if due < side.end() { due } else { side.last() };
         events.wait(side.clock.until(next)).map_err(failed)?;

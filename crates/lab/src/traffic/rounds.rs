@@ -7,7 +7,7 @@
 
 use super::rpc::Exchange;
 use super::socket::{self, would_block};
-use super::{Events, Side};
+use super::{Events, Measured, Side};
 use crate::error::LabError;
 use plimsoll_scenario::WorkloadResult;
 use plimsoll_units::{Bytes, Span};
@@ -43,7 +43,7 @@ pub(super) fn source(
         events.watch(&stream, token, true).map_err(failed)?;
         all.push(Flow { stream, unsent: block.as_u64(), acknowledged: false });
     }
-    let mut measured = side.measured();
+    let mut measured = Measured::default();
     let chunk = vec![0x5a; 64 * 1024];
     let mut buffer = [0; 64];
     let mut begun = side.start();

@@ -7,10 +7,10 @@
 //! Invariant: each connection has at most one request under way.
 
 use super::bulk::exponential;
-use super::socket::{self, Framing, Messages, would_block};
+use super::socket::{self, would_block};
 use super::{Events, Measured, Side};
 use crate::error::LabError;
-use plimsoll_scenario::{Role, WorkloadResult};
+use plimsoll_scenario::WorkloadResult;
 use plimsoll_units::{Bytes, Span};
 use std::collections::VecDeque;
 use std::io::Write;
@@ -23,12 +23,6 @@ pub(crate) trait Protocol {
     fn request(&mut self) -> &[u8];
     /// Takes the next bytes of the answer under way on connection `slot`; true when it is whole.
     fn take(&mut self, slot: usize, bytes: &[u8]) -> bool;
-    /// Payload bytes of a whole answer.
-    fn answer_len(&self) -> u64;
-    /// Whether requests are counted here, for a server that does not count what it gets.
-    fn counts_requests(&self) -> bool {
-        false
-    }
 }
 
 /// Requests and responses of fixed sizes.
@@ -63,18 +57,14 @@ impl Protocol for Exchange {
         }
         whole
     }
-
-    fn answer_len(&self) -> u64 {
-        self.response as u64
-    }
 }
 
 const LISTENER: usize = usize::MAX - 1;
 
-/// One accepted connection: the requests that come, bytes of responses still to write.
+/// One accepted connection: bytes of the request under way, bytes of responses still to write.
 struct Served {
     stream: TcpStream,
-    requests: Messages,
+    got: usize,
     owed: usize,
 }
 
@@ -89,10 +79,7 @@ pub(super) fn answer(
     let mut events = Events::new().map_err(failed)?;
     events.watch(&listener, LISTENER, false).map_err(failed)?;
     ready();
-    let framing = Framing::new(side.job.mtu);
-    let counts = side.job.role() == Role::Client;
     let mut served: Vec<Option<Served>> = Vec::new();
-    let mut measured = side.measured();
     let mut buffer = vec![0; 256 * 1024];
     let payload = vec![0x3c; exchange.response.min(256 * 1024)];
     while !side.over(side.last()) {
@@ -103,22 +90,16 @@ pub(super) fn answer(
                     let _ = stream.set_nonblocking(true);
                     let _ = stream.set_nodelay(true);
                     events.watch(&stream, served.len(), false).map_err(failed)?;
-                    served.push(Some(Served {
-                        stream,
-                        requests: Messages::of(exchange.request.len() as u64),
-                        owed: 0,
-                    }));
+                    served.push(Some(Served { stream, got: 0, owed: 0 }));
                 }
                 continue;
             }
             let Some(one) = served[found.token].as_mut() else { continue };
             let alive = !found.readable || {
                 let read = socket::read_some(&mut one.stream, &mut buffer);
-                let (bytes, packets, whole) = one.requests.take(framing, read.unwrap_or(0) as u64);
-                one.owed += usize::try_from(whole).unwrap_or(usize::MAX) * exchange.response;
-                if counts {
-                    measured.arrived(bytes, packets);
-                }
+                let got = one.got + read.unwrap_or(0);
+                one.got = got % exchange.request.len();
+                one.owed += got / exchange.request.len() * exchange.response;
                 read.is_some()
             };
             if !alive || !pay(one, &payload) {
@@ -129,7 +110,7 @@ pub(super) fn answer(
             events.rewatch(&one.stream, found.token, true, waits).map_err(failed)?;
         }
     }
-    Ok(measured.finish())
+    Ok(WorkloadResult::default())
 }
 
 /// Writes what is owed, as far as the socket takes it. False when the connection is gone.
@@ -149,11 +130,8 @@ struct Asking {
     stream: TcpStream,
     /// When the request under way was due.
     due: Option<u64>,
-    /// Its size.
-    request: u64,
     /// Its bytes that are still to be written.
     unsent: Vec<u8>,
-    answers: Messages,
     connected: bool,
 }
 
@@ -161,11 +139,10 @@ struct Asking {
 struct Asker<'a, P> {
     side: &'a Side<'a>,
     protocol: &'a mut P,
-    framing: Framing,
     connections: Vec<Option<Asking>>,
     idle: Vec<usize>,
     waiting: VecDeque<u64>,
-    measured: Measured<'a>,
+    measured: Measured,
 }
 
 /// Asks over `connections` connections until the workload ends: at Poisson moments, `rate` a second, or each
@@ -185,15 +162,7 @@ pub(crate) fn ask<P: Protocol>(
     for token in 0..connections as usize {
         let stream = socket::begin_connect(to, side.job.workload.dscp, &mut random).map_err(failed)?;
         events.watch(&stream, token, true).map_err(failed)?;
-        let answers = Messages::of(asker.protocol.answer_len());
-        asker.connections.push(Some(Asking {
-            stream,
-            due: None,
-            request: 0,
-            unsent: Vec::new(),
-            answers,
-            connected: false,
-        }));
+        asker.connections.push(Some(Asking { stream, due: None, unsent: Vec::new(), connected: false }));
     }
     let gap = rate.map(|rate| Span::ns(1_000_000_000 / u64::from(rate.max(1))));
     let mut due = gap.map_or(u64::MAX, |_| side.start());
@@ -221,11 +190,10 @@ impl<'a, P: Protocol> Asker<'a, P> {
         Self {
             side,
             protocol,
-            framing: Framing::new(side.job.mtu),
             connections: Vec::new(),
             idle: Vec::new(),
             waiting: VecDeque::new(),
-            measured: side.measured(),
+            measured: Measured::default(),
         }
     }
 
@@ -268,15 +236,7 @@ impl<'a, P: Protocol> Asker<'a, P> {
         let Some(one) = self.connections[token].as_mut() else { return true };
         let Some(count) = socket::read_some(&mut one.stream, buffer) else { return false };
         let whole = count > 0 && self.protocol.take(token, &buffer[..count]);
-        let (bytes, packets, _) = one.answers.take(self.framing, count as u64);
-        if self.side.job.role() == Role::Server {
-            self.measured.arrived(bytes, packets);
-        }
         if whole && let Some(due) = one.due.take() {
-            if self.side.job.role() == Role::Client && self.protocol.counts_requests() {
-                let size = one.request;
-                self.measured.arrived(self.framing.bytes(size), self.framing.packets(size));
-            }
             self.measured.answered(due, self.side.clock.now());
             self.free(token, closed_loop);
         }
@@ -291,7 +251,6 @@ impl<'a, P: Protocol> Asker<'a, P> {
             let Some(one) = self.connections[token].as_mut() else { continue };
             one.due = self.waiting.pop_front();
             one.unsent.extend_from_slice(self.protocol.request());
-            one.request = one.unsent.len() as u64;
         }
         for (token, slot) in self.connections.iter_mut().enumerate() {
             let Some(one) = slot.as_mut().filter(|one| one.connected) else { continue };

@@ -17,61 +17,6 @@ use std::os::fd::{AsFd, AsRawFd};
 
 /// Ethernet, IPv4 and UDP headers of a datagram.
 pub(crate) const UDP_HEADERS: u64 = 14 + 20 + 8;
-/// Ethernet, IPv4 and TCP headers of a segment, with the timestamps that Linux adds.
-const TCP_HEADERS: u64 = 14 + 20 + 32;
-
-/// How many bytes of frames a TCP payload makes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Framing {
-    segment: u64,
-}
-
-impl Framing {
-    /// For links whose IP packets are at most `mtu` long.
-    pub(crate) fn new(mtu: u32) -> Self {
-        Self { segment: u64::from(mtu).saturating_sub(52).max(1) }
-    }
-
-    /// Frames of a payload that is sent in full segments.
-    pub(crate) fn packets(self, payload: u64) -> u64 {
-        payload.div_ceil(self.segment)
-    }
-
-    /// Bytes of the frames of such a payload, headers included.
-    pub(crate) fn bytes(self, payload: u64) -> u64 {
-        payload + self.packets(payload) * TCP_HEADERS
-    }
-}
-
-/// Messages of one size on one connection: each begins a segment of its own.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Messages {
-    size: u64,
-    /// Bytes of the message under way that have come.
-    at: u64,
-}
-
-impl Messages {
-    /// Of `size` bytes each, at least one.
-    pub(crate) fn of(size: u64) -> Self {
-        Self { size: size.max(1), at: 0 }
-    }
-
-    /// Takes `payload` bytes that came: bytes and number of their frames, and how many messages they completed.
-    pub(crate) fn take(&mut self, framing: Framing, payload: u64) -> (u64, u64, u64) {
-        let (mut bytes, mut packets, mut whole, mut rest) = (0, 0, 0, payload);
-        while rest > 0 {
-            let next = self.at + rest.min(self.size - self.at);
-            bytes += framing.bytes(next) - framing.bytes(self.at);
-            packets += framing.packets(next) - framing.packets(self.at);
-            rest -= next - self.at;
-            whole += u64::from(next == self.size);
-            self.at = next % self.size;
-        }
-        (bytes, packets, whole)
-    }
-}
-
 /// Where clients' source ports are drawn from. Linux itself hands out neighbours one after the other, which would put
 /// all flows on one queue of a system that spreads them by port.
 pub(crate) const SOURCE_PORTS: RangeInclusive<u16> = 32_768..=60_999;
@@ -153,28 +98,4 @@ fn mark(socket: &impl AsFd, dscp: u8) -> io::Result<()> {
         setsockopt(socket, sockopt::Ipv4Tos, &(i32::from(dscp) << 2))?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_full_segment_makes_a_frame_of_1514_bytes() {
-        let framing = Framing::new(1_500);
-        assert_eq!(framing.packets(1_448), 1);
-        assert_eq!(framing.bytes(1_448), 1_514);
-        assert_eq!(framing.bytes(1_449), 1_449 + 2 * 66);
-        assert_eq!(framing.bytes(0), 0);
-    }
-
-    #[test]
-    fn each_message_begins_a_segment_of_its_own() {
-        let framing = Framing::new(1_500);
-        let mut messages = Messages::of(100);
-        assert_eq!(messages.take(framing, 60), (60 + 66, 1, 0));
-        assert_eq!(messages.take(framing, 140), (140 + 66, 1, 2));
-        let mut blocks = Messages::of(1_448 * 10);
-        assert_eq!(blocks.take(framing, 1_448 * 3), (1_514 * 3, 3, 0));
-    }
 }

@@ -1,0 +1,115 @@
+//! The meter at the world's end of the uplink: every frame that came across, by workload and window.
+//!
+//! Why: what a system carried is what arrived on the wire; an application sees it only in order, later and in lumps.
+//! From: packet(7); a frame belongs to the workload whose tenant sent it and whose port is at one of its ends.
+//! Not here: latency, which the asking side measures (`traffic`).
+//! Invariant: frames are counted in the window in which they arrived; those after the run's end are in no window.
+
+use crate::clock::Clock;
+use crate::error::LabError;
+use crate::netns;
+use crate::traffic::{Job, Live};
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Enough of a frame for Ethernet, IPv4 with options, and both ports.
+const HEADERS: usize = 14 + 60 + 4;
+
+/// What came across the uplink for one workload.
+#[derive(Clone, Debug, Default)]
+pub struct Counted {
+    /// Bytes of whole frames in each window.
+    pub bytes: Vec<u64>,
+    /// Frames, also those after the run's end.
+    pub packets: u64,
+}
+
+/// Counts frames in namespace `place` until `over`; one entry for each job.
+pub fn count(
+    place: &str,
+    jobs: &[Job],
+    lives: &[Live],
+    clock: &Clock,
+    over: &AtomicBool,
+    ready: &dyn Fn(),
+) -> Result<Vec<Counted>, LabError> {
+    netns::enter(place)?;
+    let wire = open().map_err(|e| LabError::io("watch the uplink", e))?;
+    ready();
+    let keys = jobs.iter().enumerate().map(|(index, job)| ((job.tenant.address, job.workload.port), index));
+    let keys: HashMap<(Ipv4Addr, u16), usize> = keys.collect();
+    let mut counted = vec![Counted::default(); jobs.len()];
+    let mut buffer = [0; HEADERS];
+    while !over.load(Ordering::Relaxed) {
+        let length = match recv(wire.as_raw_fd(), &mut buffer, MsgFlags::MSG_TRUNC) {
+            Ok(length) => length,
+            Err(Errno::EAGAIN | Errno::EINTR | Errno::ENETDOWN | Errno::ENOBUFS) => continue,
+            Err(error) => return Err(LabError::io("watch the uplink", error)),
+        };
+        let Some((from, ports)) = ends(&buffer[..length.min(HEADERS)]) else { continue };
+        let Some(index) = ports.iter().find_map(|port| keys.get(&(from, *port))) else { continue };
+        let one = &mut counted[*index];
+        one.packets += 1;
+        lives[*index].bytes.fetch_add(length as u64, Ordering::Relaxed);
+        let (now, job) = (clock.now(), &jobs[*index]);
+        if now >= job.duration.as_u64() {
+            continue;
+        }
+        let window = usize::try_from(now / job.window.as_u64().max(1)).unwrap_or(usize::MAX);
+        if one.bytes.len() <= window {
+            one.bytes.resize(window + 1, 0);
+        }
+        one.bytes[window] += length as u64;
+    }
+    Ok(counted)
+}
+
+/// A socket that sees every frame of its namespace's devices.
+fn open() -> Result<OwnedFd, Errno> {
+    let wire = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll)?;
+    // Half a second of frames, should this thread have to wait; as much as the host allows where it is not root's.
+    setsockopt(&wire, sockopt::RcvBufForce, &(32 << 20))
+        .or_else(|_| setsockopt(&wire, sockopt::RcvBuf, &(4 << 20)))?;
+    setsockopt(&wire, sockopt::ReceiveTimeout, &TimeVal::milliseconds(50))?;
+    Ok(wire)
+}
+
+/// Sender and both ports of an IPv4 frame with ports; nothing for any other frame.
+fn ends(frame: &[u8]) -> Option<(Ipv4Addr, [u16; 2])> {
+    const IPV4: [u8; 2] = [0x08, 0x00];
+    const TCP: u8 = 6;
+    const UDP: u8 = 17;
+    if frame.get(12..14)? != IPV4 || ![TCP, UDP].contains(frame.get(23)?) {
+        return None;
+    }
+    let from: [u8; 4] = frame.get(26..30)?.try_into().ok()?;
+    let transport = 14 + usize::from(frame[14] & 0x0f) * 4;
+    let ports = frame.get(transport..transport + 4)?;
+    let port = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
+    Some((Ipv4Addr::from(from), [port(2), port(0)]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_shows_its_sender_and_both_ports() {
+        let mut frame = vec![0; 42];
+        frame[12..14].copy_from_slice(&[8, 0]);
+        (frame[14], frame[23]) = (0x45, 17);
+        frame[26..30].copy_from_slice(&[10, 200, 1, 1]);
+        frame[34..38].copy_from_slice(&[0x80, 0x00, 0x13, 0x89]);
+        assert_eq!(ends(&frame), Some((Ipv4Addr::new(10, 200, 1, 1), [5_001, 32_768])));
+        frame[23] = 1;
+        assert_eq!(ends(&frame), None, "ICMP has no ports");
+        assert_eq!(ends(&frame[..20]), None, "too short to say");
+    }
+}
