@@ -75,14 +75,18 @@ impl Measured {
     }
 }
 
-/// Through Plimsoll: a class with a `max` for each flow.
+/// Through Plimsoll: a class with a `max` for each flow, and htb's burst.
 fn ours(plimsoll: &Path, mbps: u32) -> Result<Vec<(f64, f64)>> {
     let (left, right) = namespaces()?;
     let mut weights = String::new();
     let mut classes = String::new();
     for flow in 0..FLOWS {
         write!(weights, "f{flow}: 1, ")?;
-        writeln!(classes, "  f{flow}: {{match: {{dst_port: {}}}, max: {mbps}Mbps}}", FIRST_PORT + flow)?;
+        writeln!(
+            classes,
+            "  f{flow}: {{match: {{dst_port: {}}}, max: {mbps}Mbps, burst: 1600B}}",
+            FIRST_PORT + flow
+        )?;
     }
     let policy = format!(
         "uplink: {{port: {{tap: {{netns: {}, name: right}}}}, rate: 10Gbps}}\n\

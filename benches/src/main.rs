@@ -67,28 +67,43 @@ fn main() -> Result<()> {
     // SAFETY: a plain system call that cannot fail.
     let root = unsafe { libc::geteuid() } == 0;
     let mut rows = Vec::new();
+    let mut whole = true;
     for part in Part::value_variants() {
         if !options.only.is_empty() && !options.only.contains(part) {
             continue;
         }
         eprintln!("bench: {}", part.to_possible_value().expect("no part is hidden").get_name());
-        rows.extend(match part {
-            Part::Sched => scheduler::beside_rte_sched(effort)?,
-            Part::Throttled => scheduler::throttled(effort)?,
-            Part::OneLimit => scheduler::one_limit(effort)?,
-            Part::Figure1 => scheduler::figure1(effort)?,
+        let measured = match part {
+            Part::Sched => apart(|| scheduler::beside_rte_sched(effort)),
+            Part::Throttled => scheduler::throttled(effort),
+            Part::OneLimit => scheduler::one_limit(effort),
+            Part::Figure1 => scheduler::figure1(effort),
             Part::Forward | Part::Accuracy if !root => {
                 eprintln!("bench: skipped: it makes namespaces and TAPs, which needs root");
-                Vec::new()
+                Ok(Vec::new())
             }
-            Part::Forward => forward::measure(&options.plimsoll, options.rounds)?,
-            Part::Accuracy => accuracy::measure(&options.plimsoll, options.rounds.min(3))?,
-        });
+            Part::Forward => forward::measure(&options.plimsoll, options.rounds),
+            Part::Accuracy => accuracy::measure(&options.plimsoll, options.rounds.min(3)),
+        };
+        match measured {
+            Ok(measured) => rows.extend(measured),
+            Err(error) => {
+                eprintln!("bench: failed: {error:#}");
+                whole = false;
+            }
+        }
     }
     report::print(&rows);
     if let Some(path) = &options.json {
         report::write_json(&rows, path)?;
         println!("written: {}", path.display());
     }
+    anyhow::ensure!(whole, "a part could not be measured");
     Ok(())
+}
+
+/// Runs on a thread of its own: DPDK pins the one that starts it, and what that one starts later.
+fn apart<T: Send>(measure: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    std::thread::scope(|scope| scope.spawn(measure).join())
+        .unwrap_or_else(|_| anyhow::bail!("a bench thread panicked"))
 }
