@@ -46,14 +46,18 @@ fn median(run: &Run, workload: &str) -> f64 {
     all.get(all.len() / 2).map_or(f64::INFINITY, |ns| *ns as f64)
 }
 
-/// What a lab could leave behind: interfaces, named namespaces, directories, children of this process.
+/// What these labs could leave behind: their devices, namespaces and directories, and children of this process.
+/// Other programs' namespaces come and go beside us.
 fn traces() -> BTreeSet<String> {
+    const OURS: [&str; 10] =
+        ["world", "switch", "quiet", "greedy", "one", "two", "uplink", "out", "bridge", "plimsoll-lab"];
     let names = |folder: &str| {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         entries.map(|entry| entry.path().display().to_string()).collect::<Vec<_>>()
     };
+    let ours = |path: &String| OURS.iter().any(|name| path.ends_with(&format!("/{name}")));
     let mut found: BTreeSet<String> =
-        ["/sys/class/net", "/run/netns", "/run/plimsoll-lab"].into_iter().flat_map(names).collect();
+        ["/sys/class/net", "/run/netns", "/run"].into_iter().flat_map(names).filter(ours).collect();
     for task in names("/proc/self/task") {
         let children = fs::read_to_string(format!("{task}/children")).unwrap_or_default();
         found.extend(children.split_whitespace().map(|id| format!("child {id}")));
