@@ -308,7 +308,7 @@ fn a_port_that_disappears_comes_back_and_others_go_on() {
 #[test]
 fn a_stop_sends_what_waits_within_the_time_that_it_said() {
     let Some(mut world) = World::new("stop") else { return };
-    let policy = world.policy("20Mbps", "");
+    let policy = world.policy("20Mbps", "engine: {queues: 256, ring: 1024}\n");
     world.start(&policy);
     world.eventually("ping", || world.ping("shop", FAR));
     let receiver = receive_numbers(&world, 7_002);
@@ -326,7 +326,7 @@ fn a_stop_sends_what_waits_within_the_time_that_it_said() {
     assert!(took < Duration::from_secs(4), "{took:?}");
     assert!(world.log().contains("stopping;"), "{}", world.log());
     let numbers = receiver.join().expect("received");
-    assert!(numbers.into_iter().eq(0..200), "{}", world.log());
+    assert!(numbers.iter().copied().eq(0..200), "{numbers:?}\n{}", world.log());
 }
 
 #[test]

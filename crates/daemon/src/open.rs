@@ -52,6 +52,7 @@ pub fn open(whose: &str, port: &PortSpec, mtu: u16) -> Result<Port, OpenError> {
         PortSpec::Tap { netns, name } => {
             let mut config = TapConfig::new(netns_ref(netns.as_ref()), name);
             config.mtu = mtu.into();
+            config.mac = machine_id().map(|machine| steady_mac(&machine, &config.netns, name));
             Tap::open(&config).map(Port::Tap)
         }
         PortSpec::AfPacket(interface) => {
@@ -122,6 +123,22 @@ fn pull(program: &Program, segments: bool) -> Bytes {
     if segments { program.link.bytes_in(PULL).min(most).max(frame) } else { frame }
 }
 
+/// What tells this machine from all others. Without it a TAP gets a random address each time.
+fn machine_id() -> Option<String> {
+    std::fs::read_to_string("/etc/machine-id").ok().filter(|id| !id.trim().is_empty())
+}
+
+/// An address that a TAP has again after a restart, or after it was lost: neighbours go on reaching it at once, with
+/// what they remember. Locally administered, for one receiver; FNV-1a, as it must be the same in every version.
+fn steady_mac(machine: &str, netns: &NetnsRef, name: &str) -> [u8; 6] {
+    let text = format!("{}\0{}\0{name}", machine.trim(), netns.path().display());
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let [first, b, c, d, e, f, g, h] = hash.to_be_bytes();
+    [(first & 0xfc) | 0x02, b, c ^ g, d ^ h, e, f]
+}
+
 fn netns_ref(netns: Option<&Netns>) -> NetnsRef {
     match netns {
         None => NetnsRef::Own,
@@ -147,6 +164,21 @@ mod tests {
         assert_eq!(pull(&program("100Gbps"), true), Bytes::new(65_536));
         assert_eq!(pull(&program("100Mbps"), true), frame);
         assert_eq!(pull(&program("100Gbps"), false), frame);
+    }
+
+    #[test]
+    fn a_taps_address_is_its_own_and_stays() {
+        let shop = NetnsRef::Name("shop".into());
+        let mac = steady_mac("m1", &shop, "eth0");
+        assert_eq!(mac, steady_mac("m1\n", &shop, "eth0"));
+        assert_eq!(mac[0] & 3, 2, "locally administered, not a group");
+        for other in [
+            steady_mac("m2", &shop, "eth0"),
+            steady_mac("m1", &shop, "eth1"),
+            steady_mac("m1", &NetnsRef::Own, "eth0"),
+        ] {
+            assert_ne!(mac, other);
+        }
     }
 
     #[test]
