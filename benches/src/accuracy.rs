@@ -75,7 +75,8 @@ impl Measured {
     }
 }
 
-/// Through Plimsoll: a class with a `max` for each flow, and htb's burst.
+/// Through Plimsoll: a class with a `max` for each flow. htb may owe a frame beyond its burst, so ours is a frame more:
+/// then both can make up for being late by as much.
 fn ours(plimsoll: &Path, mbps: u32) -> Result<Vec<(f64, f64)>> {
     let (left, right) = namespaces()?;
     let mut weights = String::new();
@@ -84,7 +85,7 @@ fn ours(plimsoll: &Path, mbps: u32) -> Result<Vec<(f64, f64)>> {
         write!(weights, "f{flow}: 1, ")?;
         writeln!(
             classes,
-            "  f{flow}: {{match: {{dst_port: {}}}, max: {mbps}Mbps, burst: 1600B}}",
+            "  f{flow}: {{match: {{dst_port: {}}}, max: {mbps}Mbps, burst: 3100B}}",
             FIRST_PORT + flow
         )?;
     }
