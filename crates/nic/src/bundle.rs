@@ -6,11 +6,13 @@
 //! Invariant: an active bundle is in the main tree or waits for exactly one limit.
 
 use core::cmp::Reverse;
+use core::slice::from_ref;
 use std::collections::binary_heap::PeekMut;
 use std::collections::{BinaryHeap, VecDeque};
 
 use plimsoll_policy::{FlowOrder, LimitId, NodeId};
 use plimsoll_units::{Nanos, Span};
+use prefetch_index::prefetch_index;
 use smallvec::SmallVec;
 
 use crate::host::{Host, Pull, QueueId};
@@ -122,6 +124,14 @@ impl Bundle {
     #[inline]
     pub(crate) fn forget_waits(&mut self) {
         (self.limited, self.limited_by, self.longest_wait) = (Span::ZERO, None, Span::ZERO);
+    }
+
+    /// Brings all of the bundle into the cache.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch_index(from_ref(&self.active), 0);
+        prefetch_index(from_ref(&self.done), 0);
+        prefetch_index(from_ref(&self.waits_since), 0);
     }
 
     /// Makes room for one more flow queue.

@@ -312,25 +312,29 @@ impl Nic {
         });
         let due = &due[..size];
         due.iter().for_each(|&limit| prefetch_index(&self.limits, limit as usize));
-        let alone = || due.iter().map(|&limit| self.limits[limit as usize].only as usize);
-        alone().for_each(|bundle| prefetch_index(&self.bundles, bundle));
-        let fronts = || alone().filter_map(|bundle| self.bundles.get(bundle)?.front());
+        let alone =
+            || due.iter().filter_map(|&limit| self.bundles.get(self.limits[limit as usize].only as usize));
+        alone().for_each(Bundle::prefetch);
+        alone().for_each(|bundle| self.forest.prefetch(bundle.seat));
+        let fronts = || alone().filter_map(Bundle::front);
         fronts().for_each(|queue| self.host.prefetch(queue));
         fronts().for_each(|queue| self.host.prefetch_head(queue));
     }
 
     /// Among those that wait for the limit, the policy's next one takes the slot.
     fn release(&mut self, limit: u32, now: Nanos) {
-        let restricted = self.limits[limit as usize].root;
-        let pick = restricted.map(|root| self.forest.pick(root, now));
-        let Some(id) = (match pick {
-            Some(pick) => pick.map(|pick| pick.bundle),
-            None => Some(self.limits[limit as usize].only),
-        }) else {
-            return;
+        let alone = self.limits[limit as usize].only;
+        let pick = if alone == NONE {
+            self.limits[limit as usize].root.and_then(|root| self.forest.pick(root, now))
+        } else {
+            None
         };
+        let id = pick.map_or(alone, |pick| pick.bundle);
+        if id == NONE {
+            return;
+        }
         let len = self.head_charge(id);
-        if let Some(Some(pick)) = pick {
+        if let Some(pick) = pick {
             let entrant = self.entrant(id);
             self.forest.settle(
                 pick.seat,

@@ -161,6 +161,14 @@ impl Forest {
         node.ranked_above || matches!(node.order, Order::Ranked(_) | Order::Bundles(_))
     }
 
+    /// Brings what the seat's node keeps of it into the cache.
+    #[inline]
+    pub(crate) fn prefetch(&self, seat: Seat) {
+        if let Order::Grouped(order) = &self.nodes[seat.node as usize].order {
+            order.prefetch(seat.slot);
+        }
+    }
+
     /// Bundles that are likely to be picked soon after the one in this seat, the next one first.
     #[inline]
     pub(crate) fn upcoming(&self, seat: Seat) -> [Option<u32>; 3] {

@@ -10,6 +10,8 @@
 //! group is its rounded start plus twice that length. There are few groups (one for each power of two between the
 //! largest and the least weight), so the best one is found by looking at each rather than by QFQ's four bitmaps.
 
+use prefetch_index::prefetch_index;
+
 use super::virtual_time::{Inverse, Weight, earlier, passes_eighth};
 
 /// Weighted fair queueing over any number of children.
@@ -198,6 +200,11 @@ impl Grouped {
             at = self.kids.get(at as usize)?.next;
             (at != NONE).then_some(at)
         })
+    }
+
+    #[inline]
+    pub(crate) fn prefetch(&self, slot: u32) {
+        prefetch_index(&self.kids, slot as usize);
     }
 
     pub(crate) fn rank(&self, slot: u32) -> u64 {
