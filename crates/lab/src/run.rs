@@ -1,7 +1,7 @@
 //! A whole lab: every system in turn, each in a fresh world, with the scenario's timeline.
 //!
 //! Why: systems are compared side by side in one invocation, repeated in turn, so that a machine's moods hit all.
-//! From: `targets`' rule for live runs: interleaved runs, medians.
+//! From: the usual rule for live comparisons: interleaved runs, medians.
 //! Not here: how a world is built (`world`), what is expected (`scenario`).
 //! Invariant: when `run` returns, whatever it made is gone, also after a panic, an error or a signal.
 
