@@ -2,6 +2,8 @@
 //!
 //! Why: what an operator would use without Plimsoll, with the same shares, on the same links.
 //! From: tc-htb(8), tc-tbf(8). One FIFO of 1,000 packets is Linux's own default for a device (`txqueuelen`).
+//!       Loom's "single queue" is HTB too: all of a software policy in front of one queue. Leaves are plain FIFOs,
+//!       since fair leaves (`fq`, `sfq`) are missing from many kernels.
 //! Not here: Plimsoll's engine (`engine`).
 //! Invariant: only the way out to the world is limited; the way back is free in every system.
 
