@@ -13,6 +13,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use plimsoll_ports::DropReason;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Mutex;
@@ -22,6 +23,7 @@ use crate::departures::{Departure, DepartureLog};
 use crate::engine::Snapshot;
 use crate::explain::{explain, placement};
 use crate::filter::{Filter, FilterError};
+use crate::kernel;
 use crate::prometheus;
 use crate::stats::Stats;
 use crate::thread::{Command, Stopped};
@@ -128,6 +130,22 @@ impl Api {
     }
 }
 
+impl Api {
+    /// All counters by name: the engine's, and what the kernel dropped before it.
+    async fn stats(&self) -> Result<Stats, Stopped> {
+        let mut stats = Stats::from(&*self.snapshot().await?);
+        let checked = self.control.checked().await;
+        // Entering a namespace takes a thread of its own.
+        let asked = tokio::task::spawn_blocking(move || kernel::dropped(&checked)).await;
+        for (name, count) in asked.map_err(|_| Stopped)? {
+            if let Some(tenant) = stats.tenants.get_mut(&name) {
+                *tenant.drops.entry(DropReason::KernelFull.name().to_owned()).or_default() += count;
+            }
+        }
+        Ok(stats)
+    }
+}
+
 type Answer<T> = Result<T, Failure>;
 
 async fn health(State(api): State<Arc<Api>>) -> Answer<Response> {
@@ -144,7 +162,7 @@ async fn health(State(api): State<Arc<Api>>) -> Answer<Response> {
 }
 
 async fn stats(State(api): State<Arc<Api>>) -> Answer<Json<Stats>> {
-    Ok(Json(Stats::from(&*api.snapshot().await?)))
+    Ok(Json(api.stats().await?))
 }
 
 async fn policy(State(api): State<Arc<Api>>) -> Answer<Response> {
@@ -206,6 +224,6 @@ fn departure(snapshot: &Snapshot, entry: &Departure) -> serde_json::Value {
 }
 
 async fn metrics(State(api): State<Arc<Api>>) -> Answer<Response> {
-    let page = prometheus::page(&Stats::from(&*api.snapshot().await?));
+    let page = prometheus::page(&api.stats().await?);
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response())
 }

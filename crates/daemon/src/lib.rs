@@ -13,6 +13,7 @@ mod departures;
 mod engine;
 mod explain;
 mod filter;
+mod kernel;
 mod open;
 mod privileges;
 mod prometheus;

@@ -139,7 +139,9 @@ fn steady_mac(machine: &str, netns: &NetnsRef, name: &str) -> [u8; 6] {
     [(first & 0xfc) | 0x02, b, c ^ g, d ^ h, e, f]
 }
 
-fn netns_ref(netns: Option<&Netns>) -> NetnsRef {
+/// A policy's namespace as ports name it.
+#[must_use]
+pub fn netns_ref(netns: Option<&Netns>) -> NetnsRef {
     match netns {
         None => NetnsRef::Own,
         Some(Netns::Name(name)) => NetnsRef::Name(name.clone()),
