@@ -17,7 +17,8 @@ pub(crate) struct Exact {
     total: Weight,
     active: u32,
     largest: u64,
-    kids: Vec<Kid>,
+    children: usize,
+    kids: [Kid; MOST_CHILDREN],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -32,14 +33,15 @@ pub(crate) const MOST_CHILDREN: usize = 16;
 impl Exact {
     pub(crate) fn new(weights: &[u32], largest: u64) -> Self {
         assert!(weights.len() <= MOST_CHILDREN, "few enough children to look at each");
-        let kids = weights.iter().map(|&w| Kid { start: 0, weight: Weight::new(w.into()) }).collect();
+        let weight = |slot: usize| Weight::new(weights.get(slot).copied().unwrap_or(1).into());
+        let kids = core::array::from_fn(|slot| Kid { start: 0, weight: weight(slot) });
         let total = Weight::total(weights.iter().map(|&w| u64::from(w)).sum());
-        Self { v: 0, total, active: 0, largest, kids }
+        Self { v: 0, total, active: 0, largest, children: weights.len(), kids }
     }
 
     pub(crate) fn set_weight(&mut self, slot: u32, weight: u32) {
         self.kids[slot as usize].weight = Weight::new(weight.into());
-        self.total = Weight::total(self.kids.iter().map(|kid| kid.weight.get()).sum());
+        self.total = Weight::total(self.kids.iter().take(self.children).map(|kid| kid.weight.get()).sum());
     }
 
     #[inline]
@@ -87,37 +89,39 @@ impl Exact {
     /// The eligible child with the least finish; when none is eligible, V jumps to the first start.
     #[inline]
     pub(crate) fn pick(&mut self) -> Option<u32> {
-        let first = self
-            .actives()
-            .map(|slot| self.kids[slot as usize].start)
-            .reduce(|a, b| if earlier(b, a) { b } else { a })?;
-        if earlier(self.v, first) {
-            self.advance(first);
-        }
+        let first = match self.eligible_or_first()? {
+            Ok(slot) => return Some(slot),
+            Err(first) => first,
+        };
+        self.advance(first);
+        self.eligible_or_first().and_then(Result::ok)
+    }
+
+    /// The eligible child with the least finish, or else the first start of all.
+    #[inline]
+    fn eligible_or_first(&self) -> Option<Result<u32, u64>> {
+        let mut left = self.active;
         let mut best: Option<(u64, u32)> = None;
-        for slot in self.actives() {
-            let kid = &self.kids[slot as usize];
-            let finish = kid.start.wrapping_add(kid.weight.span(self.largest));
-            if !earlier(self.v, kid.start) && best.is_none_or(|(least, _)| earlier(finish, least)) {
+        let mut first: Option<u64> = None;
+        while left != 0 {
+            let slot = left.trailing_zeros();
+            left &= left - 1;
+            let Kid { start, weight } = self.kids[slot as usize % MOST_CHILDREN];
+            if earlier(self.v, start) {
+                first = Some(first.map_or(start, |first| if earlier(start, first) { start } else { first }));
+                continue;
+            }
+            let finish = start.wrapping_add(weight.span(self.largest));
+            if best.is_none_or(|(least, _)| earlier(finish, least)) {
                 best = Some((finish, slot));
             }
         }
-        best.map(|(_, slot)| slot)
+        best.map(|(_, slot)| Ok(slot)).or(first.map(Err))
     }
 
     /// How far the child's start lies ahead of V, in bytes at weight 1.
     pub(crate) fn rank(&self, slot: u32) -> u64 {
         super::virtual_time::ahead(self.kids[slot as usize].start, self.v)
-    }
-
-    #[inline]
-    fn actives(&self) -> impl Iterator<Item = u32> + use<> {
-        let mut left = self.active;
-        core::iter::from_fn(move || {
-            let slot = left.trailing_zeros();
-            left &= left.wrapping_sub(1);
-            (slot < 32).then_some(slot)
-        })
     }
 }
 
