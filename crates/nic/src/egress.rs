@@ -150,7 +150,7 @@ impl Nic {
     /// Whether there is more state than a core's own caches keep, so that looking ahead pays.
     #[inline]
     fn outgrows_cache(&self) -> bool {
-        self.bundles.len() + self.host.open_count() > 1_024
+        self.host.open_count() > 512
     }
 
     /// Appends what leaves at `now`, up to the spare capacity of `out`: at most what the link carries. Never
@@ -557,7 +557,7 @@ impl Done {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn transmit(bundle: &Bundle, queue: QueueId, pull: &Pull) -> Transmit {
     Transmit {
         queue,
