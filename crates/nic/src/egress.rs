@@ -41,6 +41,8 @@ pub struct Nic {
     pub(crate) completions: Completions,
     pub(crate) stats: EngineStats,
     pub(crate) config: crate::install::Config,
+    /// The latest moment that the engine was told.
+    pub(crate) now: Nanos,
 }
 
 /// Completions that the host has not seen, oldest first.
@@ -62,6 +64,18 @@ pub(crate) struct Link {
     pub(crate) pace: Pace,
     /// How far the pace may lag behind the present and be made up.
     pub(crate) catch_up: Span,
+    /// When the tree was last left empty.
+    pub(crate) emptied: Nanos,
+}
+
+impl Link {
+    /// Packets come after a pause: what a late caller had to make up before is not lost, but the pause itself earns
+    /// nothing.
+    fn resume(&mut self, now: Nanos) {
+        let forgotten = now.since(self.emptied) > self.catch_up;
+        let lag = if forgotten { Span::ZERO } else { self.emptied.since(self.pace.earned()) };
+        self.pace.catch_up(now - lag);
+    }
 }
 
 impl Nic {
@@ -108,6 +122,7 @@ impl Nic {
     /// A batch of doorbell words arrives. Words that make no sense are counted and change nothing.
     #[inline]
     pub fn ring(&mut self, doorbells: &[u16], now: Nanos) {
+        self.now = now;
         if self.outgrows_cache() {
             self.prefetch_rung(doorbells);
         }
@@ -157,6 +172,7 @@ impl Nic {
     /// allocates. `now` must not run backwards.
     #[inline]
     pub fn poll_transmit(&mut self, now: Nanos, out: &mut Vec<Transmit>) {
+        self.now = now;
         while out.len() < out.capacity() && self.link.pace.earned() <= now {
             self.release_due(now);
             let pick = self.forest.pick(self.layout.root, now);
@@ -168,6 +184,9 @@ impl Nic {
             match self.blocking_limit(pick.bundle, now) {
                 Some(hold) => self.park(&pick, hold, now),
                 None => out.push(self.send(&pick, now)),
+            }
+            if !self.forest.is_active(self.layout.root) {
+                self.link.emptied = now;
             }
         }
     }
@@ -235,6 +254,9 @@ impl Nic {
     }
 
     fn enter_tree(&mut self, id: u32, now: Nanos) {
+        if !self.forest.is_active(self.layout.root) {
+            self.link.resume(now);
+        }
         let entrant = self.entrant(id);
         let bundle = &mut self.bundles[id as usize];
         bundle.place = Place::Tree;
@@ -284,7 +306,7 @@ impl Nic {
             self.forest.activate(seat, &entrant, !bundle.fresh, now);
         }
         if limit.waiting == 1 {
-            self.wheel.set(hold.limit, limit.due());
+            self.wheel.set(hold.limit, limit.due(), now);
         }
     }
 
@@ -383,7 +405,7 @@ impl Nic {
     fn arm(&mut self, limit: u32) {
         let state = &self.limits[limit as usize];
         if state.waiting > 0 {
-            self.wheel.set(limit, state.due());
+            self.wheel.set(limit, state.due(), self.now);
         }
     }
 
@@ -462,7 +484,7 @@ impl Nic {
             if pull.charge > paid {
                 limit.pay(pull.charge - paid, now);
                 if limit.waiting > 0 {
-                    self.wheel.set(hold.limit, limit.due()); // its next slot has just moved
+                    self.wheel.set(hold.limit, limit.due(), now); // its next slot has just moved
                 }
             }
         }

@@ -84,12 +84,13 @@ impl Nic {
             wheel: Wheel::new(program.limits.len(), WHEEL_SLOTS, WHEEL_GRAIN),
             resting: Vec::with_capacity(program.limits.len()),
             layout,
-            link: Link { pace: Pace::new(program.link), catch_up: config.catch_up },
+            link: Link { pace: Pace::new(program.link), catch_up: config.catch_up, emptied: Nanos::ZERO },
             arrivals: 0,
             classes: vec![[0; Refusal::COUNT]; program.nodes.len()],
             completions: Completions::with_capacity(config.descriptors as usize),
             stats: EngineStats::default(),
             config: config.clone(),
+            now: Nanos::ZERO,
         }
     }
 
@@ -124,11 +125,12 @@ impl Nic {
         core::mem::swap(&mut self.host, &mut old.host);
         core::mem::swap(&mut self.completions, &mut old.completions);
         self.config = old.config.clone();
+        self.now = now;
         let cut = cut_of(program, self.config.pull);
         self.host.set_cut(cut);
         self.arrivals = old.arrivals;
         self.stats = old.stats;
-        self.link.pace = old.link.pace;
+        self.link = old.link;
         self.link.pace.change_rate(program.link, now);
         self.inherit_limits(&old, now);
         let mut queues: Vec<QueueId> = self.host.open_queues().collect();
@@ -226,7 +228,7 @@ impl Nic {
             && let Some(seat) = self.bundles[bundle as usize].holds[index].seat
         {
             let entrant = self.entrant(bundle);
-            self.forest.activate(seat, &entrant, false, Nanos::ZERO);
+            self.forest.activate(seat, &entrant, false, self.now);
         }
     }
 
@@ -348,6 +350,17 @@ impl Nic {
             .zip(self.forest.ranks(place))
             .map(|(pair, rank)| NodeRank { child: pair[0], node: pair[1], rank })
             .collect()
+    }
+
+    /// How many flow queues are open.
+    #[must_use]
+    pub fn open_queues(&self) -> usize {
+        self.host.open_count()
+    }
+
+    /// Most bytes that one pull takes, from the next [`Nic::install`] on.
+    pub fn set_pull(&mut self, pull: Bytes) {
+        self.config.pull = pull;
     }
 
     /// The policy in force.

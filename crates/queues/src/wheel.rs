@@ -65,10 +65,13 @@ impl Wheel {
         self.len == 0
     }
 
-    /// Lets `id` wait until `due`, or moves it there.
+    /// Lets `id` wait until `due`, or moves it there. `now` must not run backwards.
     #[inline]
-    pub fn set(&mut self, id: u32, due: Nanos) {
+    pub fn set(&mut self, id: u32, due: Nanos, now: Nanos) {
         self.remove(id);
+        if self.len == 0 {
+            self.cursor = self.cursor.max(now.as_u64() >> self.shift); // nothing was left behind: no need to walk here
+        }
         self.len += 1;
         self.entries[id as usize].due = due.as_u64();
         self.quiet_until = self.quiet_until.min(due.as_u64());
@@ -112,7 +115,7 @@ impl Wheel {
             self.cursor = slot;
             let (due, id) = self.earliest_in(slot);
             if due >> self.shift > slot {
-                self.relink_far(slot); // parked at the horizon: its true slot may have come into reach
+                self.relink_far(slot, now_slot); // parked at the horizon: its true slot may have come into reach
                 continue;
             }
             if due > now.as_u64() {
@@ -196,12 +199,16 @@ impl Wheel {
         least
     }
 
-    /// Links everything in `slot`, all of which lies beyond it, again from the present cursor.
-    fn relink_far(&mut self, slot: u64) {
+    /// Links everything in `slot`, all of which lies beyond it, again from where something can be due next.
+    fn relink_far(&mut self, slot: u64, now_slot: u64) {
+        let (due, _) = self.earliest_in(slot);
         let index = (slot & self.mask) as usize;
         let mut id = core::mem::replace(&mut self.heads[index], NONE);
         self.occupied.remove(index);
-        self.cursor = slot + 1;
+        let alone = self.occupied.next(0).is_none();
+        // Horizon by horizon would take forever after a long sleep.
+        let reach = if alone { now_slot.min(due >> self.shift) } else { 0 };
+        self.cursor = reach.max(slot + 1);
         while id != NONE {
             let next = self.entries[id as usize].next;
             self.link(id);
@@ -230,7 +237,7 @@ mod tests {
                     0 => {
                         oracle.retain(|&(_, other)| other != id);
                         oracle.insert((now + wait, id));
-                        wheel.set(id, Nanos::new(now + wait));
+                        wheel.set(id, Nanos::new(now + wait), Nanos::new(now));
                     }
                     1 => {
                         oracle.retain(|&(_, other)| other != id);
@@ -254,6 +261,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Days of sleep cost no more steps than a moment: this would not end otherwise.
+    #[test]
+    fn a_long_sleep_is_one_step() {
+        let days = |n: u64| Nanos::new(n * 86_400_000_000_000);
+        let mut wheel = Wheel::new(2, 64, Span::ns(1));
+        wheel.set(0, days(30), days(30));
+        assert_eq!(wheel.pop_due(days(30)), Some(0));
+        wheel.set(0, days(90), days(31));
+        wheel.set(1, days(91), days(31));
+        assert_eq!(wheel.pop_due(days(89)), None);
+        assert_eq!((wheel.pop_due(days(90)), wheel.pop_due(days(90))), (Some(0), None));
+        assert_eq!(wheel.pop_due(days(91)), Some(1));
     }
 
     trait PopDue {

@@ -9,6 +9,7 @@ mod fair_lag;
 mod golden;
 mod hostile;
 mod kit;
+mod long_after;
 mod loom;
 mod properties;
 mod reference;
