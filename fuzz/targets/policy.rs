@@ -37,6 +37,8 @@ fn inspect(checked: &Checked) {
     let _ = (checked.render_warnings(false), checked.warning_records());
     let program = &checked.program;
     inspect_tree(program);
+    let held: u64 = program.tenants.iter().map(|tenant| u64::from(tenant.descriptors)).sum();
+    assert!(held <= u64::from(checked.config.engine.descriptors), "the tenants' caps fit the host's");
     let placement = program.classify(&Fields::default());
     assert!((placement.class.0 as usize) < program.nodes.len());
     assert!(placement.limits.iter().all(|limit| (limit.0 as usize) < program.limits.len()));

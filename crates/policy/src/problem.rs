@@ -70,6 +70,8 @@ pub enum Law {
     Meaningless,
     /// Two ports are two things.
     PortClash,
+    /// The tenants' descriptors fit the host's.
+    TooManyDescriptors,
     /// The tree is at most as deep as configured (Loom §4.2.3).
     TooDeep,
     /// A packet can be scheduled in the time that a frame takes on the link (Loom §3, "Policy limitations").
@@ -80,7 +82,7 @@ pub enum Law {
 
 impl Law {
     /// Every rule, in the order of the reference.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::Syntax,
         Self::File,
         Self::UnknownKey,
@@ -108,6 +110,7 @@ impl Law {
         Self::UnusedLimit,
         Self::Meaningless,
         Self::PortClash,
+        Self::TooManyDescriptors,
         Self::TooDeep,
         Self::TooCostly,
         Self::TooLarge,

@@ -137,7 +137,7 @@ struct Engine {
     queues: Option<u32>,
     /// Descriptors of one flow queue; a power of two.
     #[serde(default)]
-    #[schemars(range(min = 1, max = 32768))]
+    #[schemars(range(min = 1, max = 16384))]
     ring: Option<u16>,
     /// Descriptors in all.
     #[serde(default)]

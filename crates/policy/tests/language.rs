@@ -94,6 +94,34 @@ fn a_sub_policy_may_be_one_class() {
     assert_eq!(program.node(class).kind, NodeKind::Class(FlowOrder::Drr));
 }
 
+/// What the host and its tenants may have in the engine; `tenants` state none.
+fn caps(engine: &str, tenants: usize) -> (u32, Vec<u32>) {
+    let tenants: String = (0..tenants).map(|index| format!("  t{index}: {{port: memory}}\n")).collect();
+    let text = format!(
+        "uplink: {{port: memory, rate: 10Gbps}}\n{engine}tenants:\n  big: {{port: memory, descriptors: 1000}}\n{tenants}"
+    );
+    let checked = plimsoll_policy::check_str("p.yaml", &text)
+        .unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+    let caps = checked.program.tenants.iter().map(|tenant| tenant.descriptors).collect();
+    (checked.config.engine.descriptors, caps)
+}
+
+#[test]
+fn tenants_that_state_no_descriptors_divide_what_the_others_leave() {
+    assert_eq!(caps("engine: {descriptors: 4000}\n", 3), (4_000, vec![1_000, 1_000, 1_000, 1_000]));
+    assert_eq!(caps("", 2), (65_536, vec![1_000, 32_268, 32_268]));
+}
+
+#[test]
+fn many_tenants_raise_the_hosts_default_and_never_exceed_it() {
+    for tenants in [1, 31, 2_000, 2_100, 4_000] {
+        let (host, caps) = caps("", tenants);
+        let sum: u32 = caps.iter().sum();
+        assert!(sum <= host, "{tenants} tenants may have {sum} of {host}");
+        assert!(caps.iter().all(|cap| *cap >= 32), "{tenants} tenants: {:?}", caps.iter().min());
+    }
+}
+
 #[test]
 fn four_thousand_tenants_share_without_a_policy() {
     let tenants: String = (0..4_096)

@@ -77,6 +77,8 @@ proptest! {
             }
         }
         prop_assert!(program.rules.iter().all(|rule| program.node(rule.class).children.is_empty()));
+        let caps: u64 = program.tenants.iter().map(|tenant| u64::from(tenant.descriptors)).sum();
+        prop_assert!(caps <= u64::from(checked.config.engine.descriptors), "the tenants' caps fit the host's");
         prop_assert!(diff(&checked, &checked).is_empty());
         prop_assert!(svg(&checked).ends_with("</svg>\n"));
         prop_assert!(tree_text(&checked).contains("guaranteed"));

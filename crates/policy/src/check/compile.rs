@@ -9,7 +9,6 @@ use plimsoll_units::{BitRate, Bytes, Span};
 
 use super::graph::{DraftKind, Graph, LimitDraft, NodeIx};
 use super::rules::{Rules, tenant_id};
-use crate::config::Engine;
 use crate::program::{
     FlowOrder, Limit, LimitId, Match, Node, NodeId, NodeKind, Program, Rule, Scope, Tenant,
 };
@@ -130,10 +129,4 @@ fn node_id(index: NodeIx) -> NodeId {
 
 fn limit_id(index: usize) -> LimitId {
     LimitId(u32::try_from(index).unwrap_or(u32::MAX))
-}
-
-/// A tenant's share of the descriptors where it states none: an equal part of all, 32 at least.
-pub(crate) fn default_descriptors(engine: &Engine, tenants: usize) -> u32 {
-    let tenants = u32::try_from(tenants.max(1)).unwrap_or(u32::MAX);
-    (engine.descriptors / tenants).max(32)
 }

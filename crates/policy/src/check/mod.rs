@@ -8,6 +8,7 @@
 mod compile;
 mod compose;
 mod cost;
+mod descriptors;
 mod envelope;
 mod graph;
 mod leftovers;
@@ -122,8 +123,8 @@ fn check_sources(
     };
     let mut reader = Reader::default();
     let mut host = read::host_file(&mut reader, &tree);
-    let (uplink, engine, api) = (host.uplink.take(), host.engine.clone(), host.api.clone());
-    let engine_at = host.engine_at;
+    let (uplink, mut engine, api) = (host.uplink.take(), host.engine.clone(), host.api.clone());
+    let (engine_at, host_descriptors) = (host.engine_at, host.descriptors);
 
     let mut composer = Composer::new(&mut sources, load);
     composer.problems = reader.problems;
@@ -141,18 +142,13 @@ fn check_sources(
         envelope::judge(&graph, &minima, link, &mut problems);
         limits::judge(&graph, &rules.rules, link, &mut problems);
     }
+    let descriptors =
+        descriptors::share(&mut engine, host_descriptors, &tenants, graph.tenants.len(), &mut problems);
     let broken = |problems: &[Problem]| problems.iter().any(|problem| problem.severity == Severity::Error);
     let (Some(link), Some(uplink), false) = (link, uplink, broken(&problems)) else {
         return Err(Errors::new(problems, sources));
     };
 
-    let count = graph.tenants.len();
-    let default = compile::default_descriptors(&engine, count);
-    let descriptors: Vec<u32> = (0..count)
-        .map(|index| {
-            tenants.get(index).and_then(|tenant| tenant.descriptors).map_or(default, |found| found.value)
-        })
-        .collect();
     let program = compile::compile(&graph, rules, link, &minima, &descriptors);
     cost::too_many_limits(&graph, &program, &mut problems);
     cost::too_costly(&graph, &program, &engine, engine_at, &mut problems);

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use plimsoll_units::Bytes;
 
-use super::syntax::{ClassEntry, HostFile, PolicyFile, TenantEntry, UplinkEntry};
+use super::syntax::{ClassEntry, HostDescriptors, HostFile, PolicyFile, TenantEntry, UplinkEntry};
 use super::{Entries, Reader, bad, class};
 use crate::config::{Api, Engine, Netns, Port};
 use crate::problem::{Law, Problem};
-use crate::source::{Located, Name};
+use crate::source::{Located, Mark, Name};
 use crate::tree::{Tree, Value};
 
 /// Keys of the operator's file.
@@ -37,10 +37,14 @@ pub(crate) fn host_file(reader: &mut Reader, tree: &Tree) -> HostFile {
             None
         }
     };
+    let engine_at = top.key_at("engine").or(top.key_at("uplink")).unwrap_or(tree.at);
+    let (engine, descriptors_at) =
+        top.get("engine").map_or_else(Default::default, |tree| engine(reader, tree));
     HostFile {
         uplink,
-        engine: top.get("engine").map_or_else(Engine::default, |tree| engine(reader, tree)),
-        engine_at: top.key_at("engine").or(top.key_at("uplink")).unwrap_or(tree.at),
+        engine,
+        engine_at,
+        descriptors: HostDescriptors { stated: descriptors_at, engine: engine_at },
         api: top.get("api").map_or_else(Api::default, |tree| api(reader, tree)),
         tenants: top.get("tenants").map_or_else(Vec::new, |tree| tenants(reader, tree)),
         policy: PolicyFile {
@@ -91,7 +95,8 @@ fn mtu(reader: &mut Reader, tree: &Tree) -> Option<u16> {
     None
 }
 
-fn engine(reader: &mut Reader, tree: &Tree) -> Engine {
+/// The engine, and where its descriptors are stated.
+fn engine(reader: &mut Reader, tree: &Tree) -> (Engine, Option<Mark>) {
     let keys = reader.entries(tree, "`engine`", &ENGINE_KEYS);
     let mut engine = Engine::default();
     if let Some(tree) = keys.get("cpu") {
@@ -108,8 +113,8 @@ fn engine(reader: &mut Reader, tree: &Tree) -> Engine {
     };
     let mut ring = u32::from(engine.ring);
     number("queues", 65_536, &mut engine.queues);
-    number("ring", 32_768, &mut ring);
-    number("descriptors", 1 << 24, &mut engine.descriptors);
+    number("ring", 16_384, &mut ring);
+    number("descriptors", HostDescriptors::MOST, &mut engine.descriptors);
     number("max_depth", 64, &mut engine.max_depth);
     if !ring.is_power_of_two() {
         let at = keys.get("ring").map_or(keys.at, |tree| tree.at);
@@ -122,7 +127,7 @@ fn engine(reader: &mut Reader, tree: &Tree) -> Engine {
         let found = reader.value(tree, "`line_rate_frame`", "a size such as `64B`");
         engine.line_rate_frame = found.map(|found: Located<Bytes>| found.value.max(Bytes::new(64)));
     }
-    engine
+    (engine, keys.get("descriptors").map(|tree| tree.at))
 }
 
 fn api(reader: &mut Reader, tree: &Tree) -> Api {
@@ -165,7 +170,7 @@ fn tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> TenantEntry {
         name: name.clone(),
         port: keys.get("port").and_then(|tree| port(reader, tree)),
         weight: number(reader, "weight", class::MAX_WEIGHT),
-        descriptors: number(reader, "descriptors", 1 << 24),
+        descriptors: number(reader, "descriptors", HostDescriptors::MOST),
         class: entry,
     }
 }

@@ -11,9 +11,24 @@ pub(crate) struct HostFile {
     pub uplink: Option<UplinkEntry>,
     pub engine: Engine,
     pub engine_at: Mark,
+    pub descriptors: HostDescriptors,
     pub api: Api,
     pub tenants: Vec<TenantEntry>,
     pub policy: PolicyFile,
+}
+
+/// Where the host's descriptors are stated, or would be.
+#[derive(Clone, Copy)]
+pub(crate) struct HostDescriptors {
+    /// `engine.descriptors`, if it is there.
+    pub stated: Option<Mark>,
+    /// The engine, or what stands in its place.
+    pub engine: Mark,
+}
+
+impl HostDescriptors {
+    /// The most that an engine may have.
+    pub const MOST: u32 = 1 << 24;
 }
 
 /// `limits:` and `policy:`, which every file may have.
