@@ -138,6 +138,8 @@ pub(crate) struct Uplink {
     pub(crate) past: plimsoll_ports::Counters,
     pub(crate) ready: bool,
     pub(crate) blocked: bool,
+    /// Payload bytes of the pull that waits which have left already.
+    pub(crate) resume: u32,
     pub(crate) down: bool,
     pub(crate) tally: Tally,
 }
@@ -169,6 +171,7 @@ impl Engine {
                 past: plimsoll_ports::Counters::default(),
                 ready: true,
                 blocked: false,
+                resume: 0,
                 down: false,
                 tally: Tally::default(),
             },

@@ -76,6 +76,7 @@ impl Engine {
             }
             let transmit = self.out[self.sent];
             self.sent += 1;
+            self.uplink.resume = 0;
             self.nic.complete(&transmit, Outcome::Dropped);
             self.count_loss(&transmit, Loss::Stopped);
             lost += u64::from(transmit.last);
@@ -89,13 +90,17 @@ impl Engine {
         let (from, buffer) = Buffer::from_address(transmit.addr);
         // Taken out for the while, so that the frame can be read while other lanes' ports are written.
         let Some(mut lane) = self.lanes.get_mut(from as usize).and_then(Option::take) else {
+            self.uplink.resume = 0;
             return Some(Outcome::Dropped);
         };
         let (frame, held) = lane.pool.frame(buffer);
-        let part = Part { offset: transmit.offset, payload: transmit.len - u32::from(held.offload.header) };
+        let payload = transmit.len - u32::from(held.offload.header);
+        let mut part = Part { offset: transmit.offset, payload };
+        part.skip(self.uplink.resume);
         let parsed = parse(frame).ok();
         let target = parsed.map(|parsed| parsed.dst_mac.0).unwrap_or_default();
-        let handed = self.hand(frame, &held, part, target, from);
+        let handed = self.hand(frame, &held, &mut part, target, from);
+        self.uplink.resume = if matches!(handed, Handed::Wait) { payload - part.payload } else { 0 };
         if let Some(parsed) = parsed
             && !matches!(handed, Handed::Wait)
         {
@@ -114,16 +119,18 @@ impl Engine {
     }
 
     /// To the uplink, to the lane that owns the address, or to everybody.
-    fn hand(&mut self, frame: &[u8], held: &Held, part: Part, target: Mac, from: u32) -> Handed {
+    fn hand(&mut self, frame: &[u8], held: &Held, part: &mut Part, target: Mac, from: u32) -> Handed {
         match self.macs.owner(target) {
-            Some(Owner::Lane(to)) if to != from => self.send_lane(frame, &held.offload, part, to),
+            Some(Owner::Lane(to)) if to != from => self.send_lane(frame, &held.offload, *part, to),
             _ => {
+                let left = self.uplink.resume;
+                let whole = Part { offset: part.offset - left, payload: part.payload + left };
                 let handed = self.send_uplink(frame, &held.offload, part);
                 if is_group(target) && !matches!(handed, Handed::Wait) {
                     for to in 0..self.lanes.len() {
                         let to = u32::try_from(to).unwrap_or(u32::MAX);
                         // Each receiver's own trouble with a broadcast is no loss of the sender's.
-                        let _ = self.send_lane(frame, &held.offload, part, to);
+                        let _ = self.send_lane(frame, &held.offload, whole, to);
                     }
                 }
                 handed
@@ -131,7 +138,7 @@ impl Engine {
         }
     }
 
-    fn send_uplink(&mut self, frame: &[u8], offload: &Offload, part: Part) -> Handed {
+    fn send_uplink(&mut self, frame: &[u8], offload: &Offload, part: &mut Part) -> Handed {
         let Some(port) = &mut self.uplink.port else { return Handed::Wait };
         let emitted = emit(port, frame, offload, part, &mut self.scratch);
         self.uplink.down = emitted.is_err();
@@ -147,12 +154,13 @@ impl Engine {
         }
     }
 
-    fn send_lane(&mut self, frame: &[u8], offload: &Offload, part: Part, to: u32) -> Handed {
+    /// A tenant that has no room in the middle of many segments loses the rest of them.
+    fn send_lane(&mut self, frame: &[u8], offload: &Offload, mut part: Part, to: u32) -> Handed {
         let Some(lane) = self.lanes.get_mut(to as usize).and_then(Option::as_mut) else {
             return Handed::Lost(Loss::ReceiverGone);
         };
         let Some(port) = &mut lane.port else { return Handed::Lost(Loss::ReceiverGone) };
-        let emitted = emit(port, frame, offload, part, &mut self.scratch);
+        let emitted = emit(port, frame, offload, &mut part, &mut self.scratch);
         lane.wrote = true;
         match emitted {
             Ok(Emitted::Sent) => Handed::Done,

@@ -47,15 +47,21 @@ impl Part {
         let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
         Self { offset: 0, payload: len - u32::from(offload.header) }
     }
+
+    /// Takes off what has left.
+    pub(crate) fn skip(&mut self, payload: u32) {
+        self.offset += payload;
+        self.payload -= payload;
+    }
 }
 
-/// Sends the part through the port. A port that has no room in the middle of many segments loses the rest: the
-/// uplink is never asked for more than one at a time unless it takes them whole.
+/// Sends the part through the port, and takes off the part what has left: where a port has no room in the middle of
+/// many segments, the part says where to go on.
 pub(crate) fn emit(
     port: &mut Port,
     frame: &[u8],
     offload: &Offload,
-    part: Part,
+    part: &mut Part,
     scratch: &mut [u8],
 ) -> Result<Emitted, Trouble> {
     let able = port.capabilities();
@@ -67,7 +73,7 @@ pub(crate) fn emit(
     };
     match offload.kind {
         OffloadKind::Plain => Ok(port.send(frame, None)?.into()),
-        _ if by_device => hand_over(port, frame, offload, part, scratch),
+        _ if by_device => hand_over(port, frame, offload, *part, scratch),
         _ => finish(port, frame, offload, part, scratch),
     }
 }
@@ -102,21 +108,22 @@ fn finish(
     port: &mut Port,
     frame: &[u8],
     offload: &Offload,
-    part: Part,
+    part: &mut Part,
     scratch: &mut [u8],
 ) -> Result<Emitted, Trouble> {
     let step = if offload.segment > 0 { u32::from(offload.segment) } else { part.payload.max(1) };
-    let end = part.offset + part.payload;
-    let mut offset = part.offset;
     loop {
-        let payload = step.min(end - offset);
-        let len = match segment(frame, offload, offset, payload, scratch) {
+        let payload = step.min(part.payload);
+        let len = match segment(frame, offload, part.offset, payload, scratch) {
             Ok(len) => len,
             Err(error) => return Ok(error.into()),
         };
         let emitted = Emitted::from(port.send(&scratch[..len], None)?);
-        offset += payload;
-        if emitted != Emitted::Sent || offset >= end {
+        if emitted != Emitted::Sent {
+            return Ok(emitted);
+        }
+        part.skip(payload);
+        if part.payload == 0 {
             return Ok(emitted);
         }
     }
