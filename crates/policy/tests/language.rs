@@ -135,3 +135,25 @@ fn four_thousand_tenants_share_without_a_policy() {
     let placement = plimsoll_policy::Classifier::new(&checked.program).classify(&checked.program, &fields);
     assert_eq!(checked.program.node(placement.class).name, "t4000");
 }
+
+/// A tenant's link must not show the tenant what only the operator may read.
+#[test]
+fn a_symbolic_link_out_of_the_policys_directory_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    std::fs::create_dir_all(at("etc/tenants")).expect("made");
+    std::fs::write(at("secret"), "root: secret\n").expect("written");
+    std::os::unix::fs::symlink(at("secret"), at("etc/tenants/escape.yaml")).expect("linked");
+    std::fs::write(at("etc/tenants/plain.yaml"), "policy: {root: {flows: drr}}\n").expect("written");
+    std::os::unix::fs::symlink("plain.yaml", at("etc/tenants/inside.yaml")).expect("linked");
+    let policy = |file: &str| {
+        let text = format!(
+            "uplink: {{port: memory, rate: 1Gbps}}\ntenants: {{a: {{port: memory, policy: tenants/{file}.yaml}}}}\n"
+        );
+        std::fs::write(at("etc/host.yaml"), text).expect("written");
+        plimsoll_policy::load(&at("etc/host.yaml").display().to_string())
+    };
+    assert!(policy("plain").is_ok() && policy("inside").is_ok());
+    let refused = policy("escape").expect_err("leads outside").render(false);
+    assert!(refused.contains("symbolic link") && !refused.contains("secret\n"), "{refused}");
+}

@@ -16,6 +16,9 @@ mod limits;
 mod ports;
 mod rules;
 
+use std::io::Read;
+use std::path::{Component, Path, PathBuf};
+
 use plimsoll_units::Bytes;
 
 use self::compile::Link;
@@ -101,13 +104,46 @@ pub fn check_str(name: &str, text: &str) -> Result<Checked, Errors> {
 
 /// Checks the policy in the file `path`; the one function here that reads files.
 pub fn load(path: &str) -> Result<Checked, Errors> {
+    let folder = Path::new(path).parent().filter(|folder| !folder.as_os_str().is_empty());
+    let home = std::fs::canonicalize(folder.unwrap_or(Path::new(".")));
     check_with(path, &mut |name| {
-        let size = std::fs::metadata(name).map_err(|error| error.to_string())?.len();
-        if size > MAX_FILE.as_u64() {
-            return Err(format!("it holds {}, more than {MAX_FILE}", Bytes::new(size)));
+        if name != path {
+            refuse_detour(Path::new(name), home.as_deref().ok())?;
         }
-        std::fs::read_to_string(name).map_err(|error| error.to_string())
+        read_bounded(name)
     })
+}
+
+/// A sub-policy may be reached by a symbolic link only inside the policy's own directory: a tenant's link must not
+/// show the tenant, in an error's excerpt, what only the operator may read.
+fn refuse_detour(name: &Path, home: Option<&Path>) -> Result<(), String> {
+    let real = std::fs::canonicalize(name).map_err(|error| error.to_string())?;
+    let inside = home.is_some_and(|home| real.starts_with(home));
+    let straight = std::path::absolute(name).is_ok_and(|stated| without_dots(&stated) == real);
+    if inside || straight {
+        Ok(())
+    } else {
+        Err("a symbolic link leads out of the policy's directory".to_owned())
+    }
+}
+
+fn without_dots(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut real, part| {
+        if part == Component::ParentDir {
+            real.pop();
+        } else {
+            real.push(part);
+        }
+        real
+    })
+}
+
+fn read_bounded(name: &str) -> Result<String, String> {
+    let file = std::fs::File::open(name).map_err(|error| error.to_string())?;
+    let mut text = String::new();
+    let most = MAX_FILE.as_u64();
+    file.take(most + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
+    if text.len() as u64 > most { Err(format!("it holds more than {MAX_FILE}")) } else { Ok(text) }
 }
 
 /// Largest file that [`load`] reads.
