@@ -153,7 +153,7 @@ pub(crate) struct Lab {
     #[arg(long, value_name = "NAME")]
     pub(crate) system: Vec<String>,
     /// Repeat each system so many times, whatever the file says
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) pairs: Option<u32>,
     /// Print JSON: every measure and expectation
     #[arg(long)]

@@ -8,7 +8,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +58,22 @@ pub enum RunError {
     Running {
         /// The socket.
         socket: PathBuf,
+    },
+    /// Something else stands where the socket belongs.
+    #[error("{} exists and is not a socket; move it away, or name another `api.socket`", socket.display())]
+    NotASocket {
+        /// Where.
+        socket: PathBuf,
+    },
+    /// A user without the rights to run a software NIC.
+    #[error(
+        "may not open {}; run as root (or with the capabilities that the systemd unit lists), or name an `api.socket` \
+         in a directory that you may write to",
+        what.display()
+    )]
+    NotAllowed {
+        /// The file.
+        what: PathBuf,
     },
     /// No such core.
     #[error("`engine.cpu` is {cpu}, but this process may use the cores {cores} only; choose one of these")]
@@ -113,8 +129,14 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     };
     let (handle, thread) = spawn(engine, habits, tell)
         .map_err(|source| RunError::Io { what: "start the engine's thread".to_owned(), source })?;
+    let socket = checked.config.api.socket.clone();
     let control = Arc::new(Control::new(options.file.clone(), checked, handle));
     let ended = runtime.block_on(serve(&control, log, noticed));
+    if ended.is_err() {
+        // Nobody has told the engine yet; one that has ended needs no telling.
+        let _: Result<(), Stopped> = control.handle().send(Command::Stop(Span::ZERO));
+        let _ = fs::remove_file(&socket); // left for the next start to remove if this fails
+    }
     // The thread has said that it ended, or it has panicked; either way it is through.
     let panicked = thread.join().is_err();
     drop(lock);
@@ -156,10 +178,17 @@ fn claim(socket: &Path) -> Result<Flock<File>, RunError> {
     }
     let path = socket.with_extension("lock");
     let file = File::options().create(true).truncate(false).write(true).open(&path);
-    let file = file.map_err(io(format!("open {}", path.display())))?;
+    let file = file.map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied => RunError::NotAllowed { what: path.clone() },
+        _ => RunError::Io { what: format!("open {}", path.display()), source },
+    })?;
     // A lock ends with the process, however it ends.
     let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
         .map_err(|_| RunError::Running { socket: socket.to_owned() })?;
+    let elsewhere = fs::symlink_metadata(socket).is_ok_and(|found| !found.file_type().is_socket());
+    if elsewhere {
+        return Err(RunError::NotASocket { socket: socket.to_owned() });
+    }
     match fs::remove_file(socket) {
         Ok(()) => eprintln!("plimsoll: removed {}, left by an earlier run", socket.display()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -282,13 +311,7 @@ fn longest_drain(snapshot: &Snapshot) -> Span {
 
 /// Tries to open a lost port until it is there again, or its tenant is not.
 async fn bring_back(control: Arc<Control>, lost: crate::engine::Lost) {
-    let name = match lost.lane {
-        None => None,
-        Some(lane) => match control.name_of(lane).await {
-            Some(name) => Some(name),
-            None => return,
-        },
-    };
+    let name = lost.name.clone();
     let whose = name.as_deref().map_or_else(|| "the uplink".to_owned(), |name| format!("tenant {name}"));
     eprintln!("plimsoll: {whose}: {} has disappeared; others go on, and it is tried again", lost.port.name());
     // Closing an interface takes the kernel milliseconds.
