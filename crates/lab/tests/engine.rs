@@ -1,30 +1,17 @@
 //! Live: the real `plimsoll run` between tenants and world, where its binary has been built.
 
+mod support;
+
 use plimsoll_lab::{LabError, Options, Progress};
 use plimsoll_scenario::{Form, Results, Run, Scenario};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use support::binary;
 
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The binary, when live worlds can be made and it is there; else a word on stderr.
-fn binary() -> Option<PathBuf> {
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: live worlds need root");
-        return None;
-    }
-    let named = std::env::var_os("PLIMSOLL_BIN").map(PathBuf::from);
-    // Beside `deps`, in which this test lies.
-    let built = || Some(std::env::current_exe().ok()?.parent()?.parent()?.join("plimsoll"));
-    let binary = named.or_else(built).filter(|path| path.is_file());
-    if binary.is_none() {
-        eprintln!("skipped: no plimsoll binary; cargo build -p plimsoll-cli, or set PLIMSOLL_BIN");
-    }
-    binary
 }
 
 fn load(text: &str) -> Scenario {

@@ -1,5 +1,7 @@
 //! Live: tiny worlds of a few seconds on real namespaces and TCP; relations only, with wide margins.
 
+mod support;
+
 use plimsoll_lab::{LabError, Options, Progress};
 use plimsoll_scenario::{Form, Results, Run, Scenario};
 use std::collections::BTreeSet;
@@ -15,14 +17,16 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// False, and a word on stderr, where live worlds cannot be made.
+/// False where live worlds cannot be made, which is said.
 fn may_run() -> bool {
-    let root = nix::unistd::geteuid().is_root();
-    let possible = root && plimsoll_lab::ensure_privileges().is_ok();
-    if !possible {
-        eprintln!("skipped: live worlds need root");
+    if !support::may_run() {
+        return false;
     }
-    possible
+    let possible = plimsoll_lab::ensure_privileges();
+    if let Err(error) = &possible {
+        support::skip(&error.to_string());
+    }
+    possible.is_ok()
 }
 
 fn load(text: &str) -> Scenario {

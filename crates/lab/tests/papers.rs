@@ -1,25 +1,14 @@
 //! Live: the short forms of Loom's experiments, with the real engine, as their files expect.
 
+mod support;
+
 use plimsoll_lab::Options;
 use plimsoll_scenario::{Form, Scenario, Status, Verdict};
 use std::path::{Path, PathBuf};
+use support::binary;
 
 /// A machine that stalls once must not fail the suite; one that always does must.
 const TRIES: u32 = 3;
-
-fn binary() -> Option<PathBuf> {
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: live worlds need root");
-        return None;
-    }
-    let named = std::env::var_os("PLIMSOLL_BIN").map(PathBuf::from);
-    let built = || Some(std::env::current_exe().ok()?.parent()?.parent()?.join("plimsoll"));
-    let binary = named.or_else(built).filter(|path| path.is_file());
-    if binary.is_none() {
-        eprintln!("skipped: no plimsoll binary; cargo build -p plimsoll-cli, or set PLIMSOLL_BIN");
-    }
-    binary
-}
 
 /// What one run of the short form did not fulfil.
 fn unmet(file: &Path, binary: &Path) -> Vec<Verdict> {

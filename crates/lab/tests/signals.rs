@@ -1,5 +1,7 @@
 //! Live: a lab that is asked to end, in a process of its own because signals reach a whole process.
 
+mod support;
+
 use plimsoll_lab::{LabError, Options, Progress};
 use plimsoll_scenario::{Form, Scenario};
 use std::time::{Duration, Instant};
@@ -18,8 +20,7 @@ workloads:
 
 #[test]
 fn a_signal_ends_the_lab_at_once_and_takes_its_processes_along() {
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: live worlds need root");
+    if !support::may_run() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary directory");
