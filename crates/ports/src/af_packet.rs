@@ -154,7 +154,8 @@ impl PacketSocket {
     /// Sends what waits, as far as there is room.
     ///
     /// # Errors
-    /// [`Trouble`] when the interface is down or has disappeared; what waited has been counted.
+    /// [`Trouble`] when the interface is down (what waits stays and leaves later) or has disappeared (what waited has
+    /// been counted).
     pub fn flush(&mut self) -> Result<(), Trouble> {
         // Bounded: each turn sends or refuses at least one of the frames that wait.
         while !self.outbox.is_empty() {
@@ -166,6 +167,7 @@ impl PacketSocket {
                         self.outbox.drop_first();
                         self.counters.refuse(reason);
                     }
+                    Some(Err(Trouble::Down)) => return Err(Trouble::Down),
                     Some(Err(trouble)) => {
                         for _ in 0..self.outbox.clear() {
                             self.counters.troubled(trouble);
@@ -176,6 +178,12 @@ impl PacketSocket {
             }
         }
         Ok(())
+    }
+
+    /// Frames that wait for room, or for the interface to come up.
+    #[must_use]
+    pub fn staged(&self) -> usize {
+        self.outbox.len()
     }
 
     /// What to wait on.
@@ -280,4 +288,54 @@ fn connect(config: &PacketConfig, index: u32) -> io::Result<OwnedFd> {
         socket::set(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)?;
     }
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    /// A socket pair refuses when its other end is not read, as a device does whose queue is full.
+    fn into(end: UnixDatagram) -> PacketSocket {
+        PacketSocket {
+            socket: end.into(),
+            name: "test".to_owned(),
+            vnet: false,
+            mac: [0; 6],
+            inbox: Inbox::new(),
+            outbox: Outbox::new(),
+            capabilities: Capabilities::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_has_no_room_for_stays_staged_and_leaves_once() {
+        let (here, there) = UnixDatagram::pair().unwrap();
+        there.set_nonblocking(true).unwrap();
+        let mut socket = into(here);
+        let (mut sent, mut got) = (0_u32, Vec::new());
+        // 4 MiB in frames of 4 KiB are more than any such pair holds.
+        while sent < 1_024 {
+            let mut frame = [0; 4_096];
+            frame[..4].copy_from_slice(&sent.to_be_bytes());
+            match socket.send(&frame, None).unwrap() {
+                Sending::Sent => sent += 1,
+                _ => break,
+            }
+        }
+        assert_eq!(socket.flush(), Ok(()));
+        assert!(socket.staged() > 0, "the other end was not read");
+        let mut buffer = [0; 4_096];
+        while got.len() < sent as usize {
+            while there.recv(&mut buffer).is_ok() {
+                got.push(u32::from_be_bytes([buffer[0], buffer[1], buffer[2], buffer[3]]));
+            }
+            assert_eq!(socket.flush(), Ok(()));
+        }
+        assert_eq!(socket.staged(), 0);
+        assert_eq!(got, (0..sent).collect::<Vec<_>>());
+        assert_eq!(socket.counters.tx_packets, u64::from(sent));
+    }
 }

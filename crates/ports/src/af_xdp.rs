@@ -189,6 +189,12 @@ impl XdpSocket {
         outcome
     }
 
+    /// Frames in the transmit ring that the kernel has not taken from it.
+    #[must_use]
+    pub fn staged(&self) -> usize {
+        self.queue.transmit.waiting() as usize
+    }
+
     /// What to wait on.
     #[must_use]
     pub fn fds(&self) -> Fds {

@@ -6,6 +6,7 @@
 //! Not here: any loss. A full ring says so, and the sender keeps its frame.
 //! Invariant: frames arrive whole, once, in order; at most as many wait as the ring has slots.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -28,6 +29,10 @@ pub struct MemoryConfig {
     pub segmentation: bool,
     /// Largest IP packet, as [`crate::Port::capabilities`] tells it.
     pub mtu: u32,
+    /// Frames that this end keeps for want of a place until it is flushed, as sockets do; 0: it says that it is full.
+    pub staged: usize,
+    /// The other end's hardware address, as a TAP's interface has one.
+    pub mac: Option<[u8; 6]>,
     /// Make a file descriptor readable when frames wait; costs a system call for each flush.
     pub wakes: bool,
 }
@@ -35,7 +40,7 @@ pub struct MemoryConfig {
 impl Default for MemoryConfig {
     /// 256 frames of 2 KiB, no segmentation, asked rather than waited for.
     fn default() -> Self {
-        Self { slots: 256, frame: 2_048, segmentation: false, mtu: 1_500, wakes: false }
+        Self { slots: 256, frame: 2_048, segmentation: false, mtu: 1_500, staged: 0, mac: None, wakes: false }
     }
 }
 
@@ -112,23 +117,29 @@ impl MemoryPort {
         if self.outbox.full.is_abandoned() {
             return Err(self.counters.troubled(Trouble::Gone));
         }
-        let Ok(mut slot) = self.outbox.empty.pop() else {
+        let vnet = vnet.copied().unwrap_or_default();
+        if self.outbox.staged.is_empty() && self.outbox.put(frame, vnet) {
+            return Ok(self.counters.sent(frame.len()));
+        }
+        if self.outbox.staged.len() == self.config.staged {
             return Ok(Sending::Full);
-        };
-        slot.bytes[..frame.len()].copy_from_slice(frame);
-        slot.len = frame.len();
-        slot.vnet = vnet.copied().unwrap_or_default();
-        self.outbox.rung = false;
-        let pushed = self.outbox.full.push(slot);
-        debug_assert!(pushed.is_ok(), "the full ring has a place for every buffer");
-        Ok(self.counters.sent(frame.len()))
+        }
+        self.outbox.staged.push_back((frame.to_vec(), vnet));
+        Ok(Sending::Sent)
     }
 
-    /// Wakes the other end, if it wants to be woken.
+    /// Brings over what is staged, as far as there is room, and wakes the other end, if it wants to be woken.
     ///
     /// # Errors
     /// None.
     pub fn flush(&mut self) -> Result<(), Trouble> {
+        while let Some((frame, vnet)) = self.outbox.staged.pop_front() {
+            if !self.outbox.put(&frame, vnet) {
+                self.outbox.staged.push_front((frame, vnet));
+                break;
+            }
+            self.counters.sent(frame.len());
+        }
         if !self.outbox.rung {
             self.outbox.rung = true;
             if let Some(bell) = &self.outbox.bell {
@@ -137,6 +148,18 @@ impl MemoryPort {
             }
         }
         Ok(())
+    }
+
+    /// Frames that wait on this end.
+    #[must_use]
+    pub fn staged(&self) -> usize {
+        self.outbox.staged.len()
+    }
+
+    /// The other end's hardware address.
+    #[must_use]
+    pub fn tenant_mac(&self) -> Option<[u8; 6]> {
+        self.config.mac
     }
 
     /// What to wait on.
@@ -240,8 +263,24 @@ struct Slot {
 struct Outbox {
     full: Producer<Slot>,
     empty: Consumer<Slot>,
+    /// Only for tests of what waits on this end: unlike the rings, it allocates.
+    staged: VecDeque<(Vec<u8>, VnetHeader)>,
     bell: Option<Arc<EventFd>>,
     rung: bool,
+}
+
+impl Outbox {
+    /// Hands a frame over; false when there is no place for it.
+    fn put(&mut self, frame: &[u8], vnet: VnetHeader) -> bool {
+        let Ok(mut slot) = self.empty.pop() else { return false };
+        slot.bytes[..frame.len()].copy_from_slice(frame);
+        slot.len = frame.len();
+        slot.vnet = vnet;
+        self.rung = false;
+        let pushed = self.full.push(slot);
+        debug_assert!(pushed.is_ok(), "the full ring has a place for every buffer");
+        true
+    }
 }
 
 /// Where this end receives.
@@ -271,7 +310,11 @@ fn direction(name: &str, config: &MemoryConfig) -> Result<(Outbox, Inbox), PortE
             )
         })?;
     let bell = bell.map(Arc::new);
-    Ok((Outbox { full, empty, bell: bell.clone(), rung: true }, Inbox { full: at, empty: back, bell }))
+    let staged = VecDeque::new();
+    Ok((
+        Outbox { full, empty, staged, bell: bell.clone(), rung: true },
+        Inbox { full: at, empty: back, bell },
+    ))
 }
 
 #[cfg(test)]

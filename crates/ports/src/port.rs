@@ -265,13 +265,40 @@ impl Port {
         Ok(frames.len())
     }
 
-    /// Makes what was sent leave: call it at the end of each batch.
+    /// Makes what was sent leave: call it at the end of each batch, and again while [`Port::pending`].
     ///
     /// # Errors
     /// [`Trouble`] when the port as a whole carries nothing.
     #[inline]
     pub fn flush(&mut self) -> Result<(), Trouble> {
         each!(self, port => port.flush())
+    }
+
+    /// Frames taken by [`Port::send`] that the device has not taken from here yet.
+    #[must_use]
+    pub fn staged(&self) -> usize {
+        match self {
+            Self::AfPacket(port) => port.staged(),
+            Self::AfXdp(port) => port.staged(),
+            Self::Memory(port) => port.staged(),
+            Self::Tap(_) | Self::Pcap(_) => 0,
+        }
+    }
+
+    /// Whether frames are staged: call [`Port::flush`] again soon, and do not close the port before they have left.
+    #[must_use]
+    pub fn pending(&self) -> bool {
+        self.staged() > 0
+    }
+
+    /// The hardware address of the only interface behind the port, where there is but one: a TAP's.
+    #[must_use]
+    pub fn tenant_mac(&self) -> Option<[u8; 6]> {
+        match self {
+            Self::Tap(port) => Some(port.mac()),
+            Self::Memory(port) => port.tenant_mac(),
+            Self::AfPacket(_) | Self::AfXdp(_) | Self::Pcap(_) => None,
+        }
     }
 
     /// What to wait on.

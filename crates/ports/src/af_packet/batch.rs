@@ -179,6 +179,10 @@ impl Outbox {
         self.first == self.last
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.last - self.first
+    }
+
     pub(super) fn has_room(&self, len: usize) -> bool {
         self.last < BATCH && self.used + VnetHeader::LEN + len <= ARENA
     }

@@ -201,7 +201,8 @@ impl<T: Entry> Ring<T> {
         self.word(self.offsets.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
-    fn waiting(&self) -> u32 {
+    /// Entries between the two words, as far as we know the other side's.
+    pub(super) fn waiting(&self) -> u32 {
         self.produced.wrapping_sub(self.consumed)
     }
 
