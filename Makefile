@@ -17,7 +17,7 @@ RELEASE := target/release/plimsoll
 DEBUG   := target/debug/plimsoll
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test check fmt lint unit docs-check bench-check deny bench fuzz soak doc install clean
+.PHONY: help demo build test check fmt lint unit docs-check bench-check deny deny-if-there bench fuzz soak doc install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,7 +33,8 @@ build: ## build the release binary, target/release/plimsoll
 
 test: ## everything: format, lints, unit, property, scenario and live tests, docs and their examples, licences
 	@scripts/setup.sh test
-	@$(MAKE) --no-print-directory fmt lint unit docs-check bench-check deny
+	@$(MAKE) --no-print-directory fmt lint unit docs-check bench-check deny-if-there
+	@[ "$$(id -u)" -eq 0 ] || echo 'make: not root, so the live tests, which make network namespaces, were skipped' >&2
 
 check: ## what to run before a commit: format, lints and unit tests, without the live ones
 	@scripts/setup.sh build
@@ -59,12 +60,19 @@ docs-check:
 bench-check:
 	$(CARGO) clippy --locked --manifest-path benches/Cargo.toml --target-dir target --no-default-features --all-targets -- -D warnings
 
-# cargo-deny is checked where it is installed; the advisories need the network and are not part of the tests.
-deny:
+# The advisories need the network and are not part of it.
+deny: ## check licences, bans and sources with cargo-deny (the first time takes minutes to install it)
+	@scripts/setup.sh deny
+	$(CARGO) deny --locked check --hide-inclusion-graph licenses bans sources
+
+# Installing cargo-deny takes minutes, so that the tests only use one that is there. What each crate's manifest says
+# of its licence is a test in any case: tests/docs/tests/licences.rs.
+deny-if-there:
 	@if $(CARGO) deny --version >/dev/null 2>&1; then \
-		$(CARGO) deny --locked check --hide-inclusion-graph licenses bans sources; \
+		$(MAKE) --no-print-directory deny; \
 	else \
-		echo 'make: cargo-deny is not installed, so licences and bans were not checked' >&2; \
+		echo 'make: cargo-deny is not installed: licences were checked by what manifests state only,' >&2; \
+		echo 'make: licence files, bans and sources were not checked; `make deny` installs it and does' >&2; \
 	fi
 
 bench: ## measure ours beside DPDK's rte_sched, tc and a copy loop; table, and target/bench.json
@@ -74,9 +82,7 @@ bench: ## measure ours beside DPDK's rte_sched, tc and a copy loop; table, and t
 
 fuzz: ## fuzz frames, vnet headers and policy files, FUZZ_SECONDS (600) each
 	@scripts/setup.sh fuzz
-	@cd fuzz && for target in $$(cargo +nightly fuzz list); do \
-		cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
-	done
+	@fuzz/run.sh $(FUZZ_SECONDS)
 
 soak: ## property tests with many cases, then the demo over and over, for SOAK_MINUTES (60)
 	@scripts/setup.sh run

@@ -4,6 +4,8 @@
 #   fuzz/run.sh [SECONDS [TARGET...]]      600 seconds each, all targets
 set -euo pipefail
 cd "$(dirname "$0")"
+PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
+export PATH
 
 seconds=${1:-600}
 shift || true
@@ -40,6 +42,11 @@ for target in "${targets[@]}"; do
         tail -n 60 "$log" >&2
         echo "fuzz: $target: a finding; the input lies in fuzz/artifacts/$target, replay it with" >&2
         echo "fuzz:   fuzz/target/$host/release/$target fuzz/artifacts/$target/FILE" >&2
+        exit 1
+    fi
+    if ! grep -q '^Done' "$log"; then
+        tail -n 20 "$log" >&2
+        echo "fuzz: $target: ended without having run to its end; fuzz/$log says why" >&2
         exit 1
     fi
     grep -E '^Done|stat::number_of_executed_units|stat::new_units_added|stat::slowest_unit' "$log"

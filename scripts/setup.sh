@@ -1,17 +1,19 @@
 #!/bin/sh
 # Installs what Plimsoll needs on Debian 12 or Ubuntu, and nothing that is there already.
 #
-# Usage: scripts/setup.sh [build|run|test|bench|fuzz]
+# Usage: scripts/setup.sh [build|run|test|bench|fuzz|deny]
 #   build  a linker and the Rust toolchain
 #   run    build, and what the lab drives: iproute2, iperf3, memcached, sockperf, ethtool
 #   test   the same as run
 #   bench  run, and DPDK's libraries and tc, the peers that benches/ measures beside us
-#   fuzz   build, and the nightly toolchain with cargo-fuzz
+#   fuzz   build, and the nightly toolchain
+#   deny   build, and cargo-deny, compiled here: minutes on two cores
 #
 # Silent, and without touching the network, when nothing is missing.
 set -eu
 
 RUST=1.95.0 # the oldest toolchain that builds the workspace, and the one installed where there is none
+DENY=0.20.2 # the cargo-deny that is installed where there is none
 here=$(dirname "$0")
 PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/sbin:/sbin"
 export PATH
@@ -102,18 +104,27 @@ install_rust() {
 }
 
 install_fuzz() {
+    have rustup || fail "fuzzing takes the nightly toolchain, and rustup to install it: https://rustup.rs"
     cargo +nightly --version >/dev/null 2>&1 || rustup toolchain install nightly --profile minimal >&2
-    have cargo-fuzz || cargo +nightly install --locked cargo-fuzz >&2
+}
+
+install_deny() {
+    "$here/cargo" deny --version >/dev/null 2>&1 && return 0
+    say "installing cargo-deny $DENY from source; this takes minutes, once"
+    "$here/cargo" install --locked --version "$DENY" cargo-deny >&2
 }
 
 what=${1:-run}
 want_build
 case $what in
-build | fuzz) ;;
+build | fuzz | deny) ;;
 run | test) want_run ;;
 bench) want_run && want_bench ;;
-*) fail "unknown part '$what': one of build, run, test, bench, fuzz" ;;
+*) fail "unknown part '$what': one of build, run, test, bench, fuzz, deny" ;;
 esac
 install_packages
 install_rust
-if [ "$what" = fuzz ]; then install_fuzz; fi
+case $what in
+fuzz) install_fuzz ;;
+deny) install_deny ;;
+esac
