@@ -9,7 +9,7 @@ use std::process::Command;
 use nix::sys::stat::stat;
 use plimsoll_ports::PortError;
 use plimsoll_ports::netns::{Netns, NetnsRef, sweep};
-use support::{live, quiet};
+use support::{live, quiet, skip};
 
 /// Which namespace the calling thread is in.
 fn here() -> u64 {
@@ -111,7 +111,7 @@ fn what_a_crash_left_is_swept_and_what_lives_is_not() {
     let (mine, leaked) = (format!("plma{}", std::process::id()), format!("plmb{}", std::process::id()));
     let alive = match Netns::create(&mine) {
         Ok(alive) => alive,
-        Err(error) => return eprintln!("SKIPPED: named namespaces cannot be made here: {error}"),
+        Err(error) => return skip(format_args!("named namespaces cannot be made here: {error}")),
     };
     let status = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "leaves_things_behind"])
@@ -138,7 +138,7 @@ fn without_privilege_the_way_out_is_named() {
         .args(["--exact", "--nocapture", "is_refused"])
         .env(REFUSED, "1")
         .output();
-    let Ok(run) = run else { return eprintln!("SKIPPED: no `unshare` here") };
+    let Ok(run) = run else { return skip("no `unshare` here") };
     let text = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
     if text.contains("unshare failed") {
         return eprintln!("SKIPPED: user namespaces are not allowed here");
@@ -180,7 +180,7 @@ fn names_live_beside_those_of_ip_netns() {
         .args(["--exact", "--nocapture", "names_live_beside_those_of_ip_netns"])
         .env(BESIDE, "1")
         .output();
-    let Ok(run) = run else { return eprintln!("SKIPPED: no `unshare` here") };
+    let Ok(run) = run else { return skip("no `unshare` here") };
     let text = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
     if text.contains("unshare failed") || text.contains("permission denied") {
         return eprintln!("SKIPPED: mount namespaces are not allowed here");
@@ -196,7 +196,7 @@ fn names_made_before_and_after_ip_netns() {
     };
     let before = Netns::create("before").unwrap();
     if !ip(&["add", "theirs"]) {
-        return eprintln!("SKIPPED: no `ip` here");
+        return skip("no `ip` here");
     }
     let after = Netns::create("after").unwrap();
     drop((before, after));

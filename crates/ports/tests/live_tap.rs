@@ -12,7 +12,7 @@ use std::time::Duration;
 use plimsoll_ports::netns::{Netns, NetnsRef};
 use plimsoll_ports::{DropReason, FRAME_ROOM, Port, PortError, Sending, Tap, TapConfig, Trouble};
 use plimsoll_wire::VnetHeader;
-use support::{PATIENCE, live, quiet, until};
+use support::{PATIENCE, live, quiet, skip, until};
 
 fn tap(netns: &Netns, address: &str) -> Tap {
     let mut config = TapConfig::new(NetnsRef::Path(netns.path()), "eth0");
@@ -97,7 +97,7 @@ fn ping_is_answered() {
         let answer =
             match pair.a.command("ping").args(["-c", "2", "-i", "0.2", "-W", "5", "10.9.0.2"]).output() {
                 Ok(answer) => answer,
-                Err(error) => return eprintln!("SKIPPED: no `ping` here: {error}"),
+                Err(error) => return skip(format_args!("no `ping` here: {error}")),
             };
         let text = String::from_utf8_lossy(&answer.stdout);
         assert!(text.contains(" 2 received"), "{text}{}", String::from_utf8_lossy(&answer.stderr));
@@ -214,7 +214,7 @@ fn named_namespaces_are_made_found_and_deleted() {
     let name = format!("plmtest{}", std::process::id());
     let made = match Netns::create(&name) {
         Ok(made) => made,
-        Err(error) => return eprintln!("SKIPPED: named namespaces cannot be made here: {error}"),
+        Err(error) => return skip(format_args!("named namespaces cannot be made here: {error}")),
     };
     let again = Netns::create(&name).unwrap_err();
     assert!(matches!(again, PortError::NameTaken { .. }), "{again}");
@@ -232,7 +232,7 @@ fn it_works_as_nobody_in_a_user_namespace() {
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "--nocapture", "tcp_passes_between_two_namespaces_in_frames_of_64_kib"])
         .output();
-    let Ok(run) = run else { return eprintln!("SKIPPED: no `unshare` here") };
+    let Ok(run) = run else { return skip("no `unshare` here") };
     let text = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
     if text.contains("unshare failed") {
         return eprintln!("SKIPPED: user namespaces are not allowed here");

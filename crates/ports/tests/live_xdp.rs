@@ -6,7 +6,7 @@ use plimsoll_ports::netns::{Netns, NetnsRef};
 use plimsoll_ports::{
     Capabilities, DropReason, FRAME_ROOM, Port, PortError, Sending, Trouble, XdpConfig, XdpMode, XdpSocket,
 };
-use support::{live, number_of, numbered, quiet, until};
+use support::{live, number_of, numbered, quiet, skip, until};
 
 /// A veth pair with both ends up, or `None` where BPF is not allowed, which is said.
 fn veth() -> Option<(Netns, Netns)> {
@@ -19,7 +19,7 @@ fn veth() -> Option<(Netns, Netns)> {
     b.links().set_up("right").unwrap();
     match XdpSocket::open(&config(&a, "left")) {
         Err(error @ PortError::Permission { .. }) => {
-            eprintln!("SKIPPED: {error}");
+            skip(error);
             None
         }
         _ => Some((a, b)),
