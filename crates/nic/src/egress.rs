@@ -56,7 +56,7 @@ pub(crate) struct Completions {
 const UNSEEN: Entrant = Entrant { bundle: u32::MAX, flows: 0, head: Head { arrival: 0, deadline: 0 } };
 
 /// Limits that are looked at ahead in one go.
-const FETCHED: usize = 16;
+const FETCHED: usize = 32;
 
 /// The uplink's own pace.
 #[derive(Clone, Copy, Debug)]
