@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use hdrhistogram::Histogram;
 use plimsoll_nic::{ClassCounters, EngineStats, LimitCounters, PcieWrites};
-use plimsoll_policy::{LimitId, NodeId, Program, TenantId};
+use plimsoll_policy::{Program, TenantId};
 use plimsoll_ports::Counters;
 use plimsoll_units::Nanos;
 
@@ -80,16 +80,17 @@ pub struct PortNow {
 impl Engine {
     /// Copies all counters.
     pub fn snapshot(&mut self, now: Nanos) -> Snapshot {
-        let nodes = (0..).map(NodeId).zip(&self.program.nodes).zip(&self.delays);
-        let nodes = nodes.map(|((id, node), delays)| {
-            let mut counters = self.nic.class_counters(id);
+        // Each walks over all flow queues or bundles, so they are asked once for all names.
+        let classes = self.nic.all_class_counters();
+        let nodes = self.program.nodes.iter().zip(&self.delays).zip(classes);
+        let nodes = nodes.map(|((node, delays), mut counters)| {
             if let Some(carried) = self.carried.classes.get(&node.name) {
                 add_class(&mut counters, carried);
             }
             NodeNow { counters, delays: delays.clone() }
         });
-        let limits = (0..).map(LimitId).zip(&self.program.limits).map(|(id, limit)| {
-            let mut counters = self.nic.limit_counters(id);
+        let limits = self.nic.all_limit_counters();
+        let limits = self.program.limits.iter().zip(limits).map(|(limit, mut counters)| {
             if let Some(carried) = self.carried.limits.get(&limit.name) {
                 counters.packets += carried.packets;
                 counters.bytes += carried.bytes;
