@@ -14,22 +14,23 @@ mod forward;
 mod install;
 mod lane;
 mod pool;
+mod queues;
 mod snapshot;
 
 use std::sync::Arc;
 
 use hdrhistogram::Histogram;
-use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, QueueId, Refusal, Transmit};
+use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Transmit};
 use plimsoll_policy::{Classifier, Fields, Metadata, Program, TenantId};
 use plimsoll_ports::{Port, Received};
 use plimsoll_units::{Nanos, Span};
-use plimsoll_wire::{FlowKey, FrameError, Offload, Parsed, VnetError, parse};
+use plimsoll_wire::{FrameError, Offload, Parsed, VnetError, parse};
 
 pub use drops::{Event, Loss, Tally};
 pub use flows::{Flow, FlowTable, Lookup, Slot};
 pub use forward::{Learned, Mac, MacTable, Owner};
 pub use install::{Change, Installed};
-use lane::Overflow;
+pub(crate) use lane::Quota;
 pub use lane::{Lane, LaneSpec};
 pub use pool::{Buffer, Held, LARGE, Pool, SMALL};
 pub use snapshot::{NodeNow, PortNow, Snapshot};
@@ -42,9 +43,6 @@ pub const BATCH: usize = 32;
 
 /// Frames sent in a turn before ports are read again.
 const DEPARTURES: usize = 64;
-
-/// Flow table slots looked at for idle flows in a turn.
-const EXPIRY_STEPS: usize = 16;
 
 /// How soon frames are offered again to an uplink that had no room: some packets' time at 1 Gb/s.
 const FULL_RETRY: Span = Span::micros(50);
@@ -138,6 +136,8 @@ pub(crate) struct Uplink {
     pub(crate) past: plimsoll_ports::Counters,
     pub(crate) ready: bool,
     pub(crate) blocked: bool,
+    /// Whether the port, or the last there was, cuts segments itself.
+    pub(crate) segments: bool,
     /// Payload bytes of the pull that waits which have left already.
     pub(crate) resume: u32,
     pub(crate) down: bool,
@@ -149,6 +149,8 @@ pub(crate) struct Uplink {
 pub struct Lost {
     /// Which tenant's; the uplink when absent.
     pub lane: Option<u32>,
+    /// That tenant's name.
+    pub name: Option<String>,
     /// What is left of it, to be closed elsewhere.
     pub port: Box<Port>,
 }
@@ -161,12 +163,13 @@ impl Engine {
         let queues = vec![0; setup.config.queues as usize];
         let nic = Nic::new(&setup.program, &setup.config);
         let lanes: Vec<_> = setup.lanes.into_iter().map(|spec| Some(Box::new(Lane::new(spec)))).collect();
-        Self {
+        let mut engine = Self {
             nic,
             classifier: Classifier::new(&setup.program),
             generation: 0,
             macs: MacTable::new(lanes.len() + 1),
             uplink: Uplink {
+                segments: setup.uplink.capabilities().takes_segmentation,
                 port: Some(setup.uplink),
                 past: plimsoll_ports::Counters::default(),
                 ready: true,
@@ -190,7 +193,9 @@ impl Engine {
             first: 0,
             reading: true,
             program: setup.program,
-        }
+        };
+        engine.share_queues();
+        engine
     }
 
     /// One round: read, schedule, send, forward, free. `now` must not run backwards.
@@ -358,50 +363,6 @@ impl Engine {
         }
     }
 
-    /// The flow queue of such a frame: its flow's own, or, when there is no room for one, that of its overflow.
-    fn queue_for(&mut self, index: usize, parsed: &Parsed, now: Nanos) -> Result<QueueId, Refusal> {
-        let Some(lane) = &mut self.lanes[index] else { return Err(Refusal::NoQueue) };
-        let key = FlowKey::of(parsed);
-        let queues = &self.queues;
-        let slot = match lane.flows.lookup(&key, now, |queue| queues[queue.0 as usize] > 0) {
-            Lookup::Known(slot) => {
-                let flow = lane.flows.flow_mut(slot);
-                flow.seen = now;
-                return Ok(flow.queue);
-            }
-            Lookup::Free(slot) => slot,
-            Lookup::Idle(slot) => {
-                if let Some(flow) = lane.flows.remove(slot) {
-                    self.nic.close_queue(flow.queue);
-                }
-                slot
-            }
-            Lookup::Full => return self.overflow(index, parsed),
-        };
-        let fields = fields_of(parsed, lane.tenant);
-        let placement = self.classifier.classify(&self.program, &fields);
-        // What the flow sent while the table was full leaves first.
-        let shared = lane.overflow.get(&placement).is_some_and(|shared| queues[shared.queue.0 as usize] > 0);
-        let queue = if shared { Err(Refusal::NoQueue) } else { self.nic.open_queue(&placement) };
-        let Ok(queue) = queue else { return self.overflow(index, parsed) };
-        lane.flows.insert(slot, Flow { key, fields, queue, seen: now });
-        Ok(queue)
-    }
-
-    /// The queue that all flows of this placement share for which the table has no room.
-    fn overflow(&mut self, index: usize, parsed: &Parsed) -> Result<QueueId, Refusal> {
-        let Some(lane) = &mut self.lanes[index] else { return Err(Refusal::NoQueue) };
-        lane.tally.event(Event::FlowTableFull);
-        let fields = fields_of(parsed, lane.tenant);
-        let placement = self.classifier.classify(&self.program, &fields);
-        if let Some(shared) = lane.overflow.get(&placement) {
-            return Ok(shared.queue);
-        }
-        let queue = self.nic.open_queue(&placement)?;
-        lane.overflow.insert(placement, Overflow { queue, fields });
-        Ok(queue)
-    }
-
     /// Frees the buffers of what has left.
     fn free_completed(&mut self) {
         while let Some(done) = self.nic.poll_completion() {
@@ -413,19 +374,6 @@ impl Engine {
         }
     }
 
-    /// Closes the queues of a few flows that have fallen silent, one tenant's each turn.
-    fn expire_flows(&mut self, now: Nanos) {
-        let queues = &self.queues;
-        let Some(lane) = self.lanes.get_mut(self.first).and_then(Option::as_mut) else { return };
-        if lane.flows.is_empty() {
-            return;
-        }
-        let idle = lane.flows.expire(EXPIRY_STEPS, now, |queue| queues[queue.0 as usize] > 0);
-        if let Some(flow) = idle {
-            self.nic.close_queue(flow.queue);
-        }
-    }
-
     /// Notes a port that has disappeared, for the control thread.
     pub(crate) fn note_lost(&mut self, index: Option<usize>, port: Option<Port>) {
         if let Some(port) = port {
@@ -433,7 +381,9 @@ impl Engine {
             if let Some(lane) = lane {
                 self.macs.forget(Owner::Lane(lane));
             }
-            self.lost.push(Lost { lane, port: Box::new(port) });
+            let lost = index.and_then(|index| self.lanes.get(index)?.as_ref());
+            let name = lost.map(|lane| lane.name.clone());
+            self.lost.push(Lost { lane, name, port: Box::new(port) });
         }
     }
 }

@@ -34,7 +34,7 @@ fn the_wire_gets_no_more_than_its_rate() {
     for n in 0..400 {
         world.send(0, &udp(1, OUTSIDE, 1_000, n, 1_250));
     }
-    // 1,250 B at 1 Gb/s take 10 µs; a thread that lagged may make up 500 µs, which here none does.
+    // 1,250 B at 1 Gb/s take 10 µs; a thread that lagged may make up 5 ms, which here none does.
     let out = world.run(Span::millis(1), STEP);
     assert!((95..=105).contains(&out.len()), "{}", out.len());
 }

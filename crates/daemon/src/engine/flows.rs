@@ -4,7 +4,7 @@
 //! tenant sends, nor let one tenant take another's places.
 //! From: MIMIC §IV-B's hash buckets (one hash, a few slots), with expiry in place of eviction.
 //! Not here: what a flow queue does (`nic`), and what overflows (`engine`: one shared queue for each placement).
-//! Invariant: at most `cap` flows; a lookup reads one bucket; a flow that holds packets is never replaced.
+//! Invariant: no new flow beyond `cap`; a lookup reads one bucket; a flow that holds packets is never replaced.
 
 use core::hash::BuildHasher;
 
@@ -140,6 +140,18 @@ impl FlowTable {
         self.used == 0
     }
 
+    /// Forgets every flow.
+    pub fn drain(&mut self) -> impl Iterator<Item = Flow> {
+        self.used = 0;
+        self.slots.iter_mut().filter_map(Option::take)
+    }
+
+    /// From now on it takes new flows only while it has fewer than `cap`; those it has stay. Its slots stay as many as
+    /// they were: a cap far above the first one is reached only as far as they go.
+    pub fn set_cap(&mut self, cap: u32) {
+        self.cap = cap;
+    }
+
     /// Flows it may hold.
     #[must_use]
     pub fn cap(&self) -> u32 {
@@ -195,6 +207,20 @@ mod tests {
     }
 
     #[test]
+    fn a_lower_cap_keeps_what_there_is_and_takes_nothing_new() {
+        let mut table = FlowTable::new(4);
+        for port in 0..3 {
+            put(&mut table, flow(port, port.into(), Nanos::ZERO));
+        }
+        table.set_cap(2);
+        assert_eq!(table.len(), 3);
+        assert_eq!(put(&mut table, flow(9, 9, Nanos::ZERO)), Lookup::Full);
+        assert_eq!(table.drain().count(), 3);
+        assert!(table.is_empty());
+        assert!(matches!(put(&mut table, flow(9, 9, Nanos::ZERO)), Lookup::Free(_)));
+    }
+
+    #[test]
     fn an_idle_flow_makes_room_but_not_while_it_holds_packets() {
         let mut table = FlowTable::new(1);
         put(&mut table, flow(1, 1, Nanos::ZERO));
@@ -209,7 +235,8 @@ mod tests {
 
     #[test]
     fn a_known_flow_is_found_again() {
-        let mut table = FlowTable::new(1_000);
+        // So many slots that no bucket of eight is full, however the hash is seeded.
+        let mut table = FlowTable::new(32_768);
         for port in 0..500 {
             put(&mut table, flow(port, port.into(), Nanos::ZERO));
         }

@@ -5,7 +5,8 @@
 //! Not here: reading and checking the file, opening ports (`control`).
 //! Invariant: what is queued stays queued, in its order; counters go on under the same names.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use plimsoll_nic::{ClassCounters, LimitCounters};
@@ -17,6 +18,7 @@ use super::drops::Event;
 use super::forward::Owner;
 use super::lane::Lane;
 use super::{Engine, new_delays};
+use crate::open::pull;
 
 /// A policy to put in force, with the ports that it brings.
 #[derive(Debug)]
@@ -49,13 +51,29 @@ pub(crate) struct Carried {
     pub(crate) limits: HashMap<String, LimitCounters>,
 }
 
+impl Carried {
+    /// Keeps what one of these policies names: what neither knows would only add up over many reloads.
+    fn forget_others(&mut self, old: &Program, next: &Program) {
+        let nodes = old.nodes.iter().chain(&next.nodes);
+        let nodes: HashSet<&str> = nodes.map(|node| node.name.as_str()).collect();
+        self.classes.retain(|name, _| nodes.contains(name.as_str()));
+        let limits = old.limits.iter().chain(&next.limits);
+        let limits: HashSet<&str> = limits.map(|limit| limit.name.as_str()).collect();
+        self.limits.retain(|name, _| limits.contains(name.as_str()));
+    }
+}
+
 impl Engine {
     /// Puts the change in force.
     pub fn install(&mut self, change: Change, now: Nanos) -> Installed {
         let mut installed = Installed { kept: self.held(), ..Installed::default() };
         self.carry_counters(&change.program);
-        self.move_lanes(change.added, change.moved, &change.program, &mut installed);
+        self.rename_unsent(&change.program);
+        // Before lanes go: nobody else knows their queues.
         self.close_empty_queues();
+        self.move_lanes(change.added, change.moved, &change.program, &mut installed);
+        self.share_queues();
+        self.nic.set_pull(pull(&change.program, self.uplink.segments));
         installed.flows = self.reclassify(&change.program, now);
         self.classifier = Classifier::new(&change.program);
         self.program = change.program;
@@ -67,6 +85,7 @@ impl Engine {
     pub fn attach(&mut self, lane: Option<u32>, port: Port) -> Option<Port> {
         match lane {
             None if self.uplink.port.is_none() => {
+                self.uplink.segments = port.capabilities().takes_segmentation;
                 self.uplink.port = Some(port);
                 self.uplink.ready = true;
                 self.uplink.tally.event(Event::PortBack);
@@ -96,18 +115,17 @@ impl Engine {
 
     /// The engine's counters begin anew with a policy; what was counted so far stays under the name of its node.
     fn carry_counters(&mut self, next: &Program) {
-        for (id, node) in (0..).map(NodeId).zip(&self.program.nodes) {
-            let counted = self.nic.class_counters(id);
+        for (node, counted) in self.program.nodes.iter().zip(self.nic.all_class_counters()) {
             add_class(self.carried.classes.entry(node.name.clone()).or_default(), &counted);
         }
-        for (id, limit) in (0..).map(LimitId).zip(&self.program.limits) {
-            let counted = self.nic.limit_counters(id);
+        for (limit, counted) in self.program.limits.iter().zip(self.nic.all_limit_counters()) {
             let carried = self.carried.limits.entry(limit.name.clone()).or_default();
             carried.packets += counted.packets;
             carried.bytes += counted.bytes;
             carried.parked += counted.parked;
             carried.released += counted.released;
         }
+        self.carried.forget_others(&self.program, next);
         let names: HashMap<&str, usize> =
             self.program.nodes.iter().map(|node| node.name.as_str()).zip(0..).collect();
         let mut old = core::mem::take(&mut self.delays);
@@ -117,6 +135,22 @@ impl Engine {
                 None => new_delays(),
             })
             .collect();
+    }
+
+    /// What was pulled and has not left carries the old policy's numbers: it gets those of the same names, or of the
+    /// default class and of no limit where the names are gone.
+    fn rename_unsent(&mut self, next: &Program) {
+        let old = &self.program;
+        for transmit in &mut self.out[self.sent..] {
+            let class = &old.node(transmit.class).name;
+            let ids = (0..).map(NodeId).zip(&next.nodes);
+            let found = ids.into_iter().find(|(_, node)| node.name == *class).map(|(id, _)| id);
+            transmit.class = found.unwrap_or(next.default_class);
+            transmit.limited_by = transmit.limited_by.and_then(|limit| {
+                let name = &old.limit(limit).name;
+                (0..).map(LimitId).zip(&next.limits).find(|(_, limit)| limit.name == *name).map(|(id, _)| id)
+            });
+        }
     }
 
     /// Lanes follow their tenants' names. A tenant that is gone keeps its lane, without a port, until it is empty.
@@ -158,21 +192,6 @@ impl Engine {
         }
     }
 
-    /// Idle flows are found again by their next packet; only those that hold packets need a new place now.
-    fn close_empty_queues(&mut self) {
-        let (nic, queues) = (&mut self.nic, &self.queues);
-        for lane in self.lanes.iter_mut().flatten() {
-            let empty: Vec<_> = (lane.flows.iter())
-                .filter(|(_, flow)| queues[flow.queue.0 as usize] == 0)
-                .map(|(slot, _)| slot)
-                .collect();
-            for flow in empty.into_iter().filter_map(|slot| lane.flows.remove(slot)) {
-                nic.close_queue(flow.queue);
-            }
-            lane.overflow.retain(|_, shared| !nic.close_queue(shared.queue));
-        }
-    }
-
     /// Hands the policy to the engine, with the new place of each flow queue that holds packets.
     fn reclassify(&mut self, next: &Arc<Program>, now: Nanos) -> usize {
         let mut places = HashMap::new();
@@ -181,12 +200,16 @@ impl Engine {
                 flow.fields.tenant = lane.tenant;
                 places.insert(flow.queue, next.classify(&flow.fields));
             }
-            let shared: Vec<_> = lane.overflow.drain().map(|(_, shared)| shared).collect();
+            let shared: Vec<_> =
+                (lane.overflow.drain().map(|(_, shared)| shared)).chain(lane.leftover.drain(..)).collect();
             for mut shared in shared {
                 shared.fields.tenant = lane.tenant;
                 let placement = next.classify(&shared.fields);
                 places.insert(shared.queue, placement.clone());
-                lane.overflow.entry(placement).or_insert(shared);
+                match lane.overflow.entry(placement) {
+                    Entry::Vacant(place) => drop(place.insert(shared)),
+                    Entry::Occupied(_) => lane.leftover.push(shared),
+                }
             }
         }
         let unknown = next.place(next.default_class, &plimsoll_policy::Fields::default());
@@ -205,5 +228,40 @@ pub(crate) fn add_class(to: &mut ClassCounters, counted: &ClassCounters) {
     to.bytes += counted.bytes;
     for (to, counted) in to.refused.iter_mut().zip(counted.refused) {
         *to += counted;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(class: &str) -> Program {
+        let text = format!(
+            "{{uplink: {{port: memory, rate: 1Gbps}}, tenants: {{shop: {{port: memory}}}}, \
+             limits: {{limit-{class}: {{rate: 1Gbps}}}}, \
+             policy: {{root: {{priority: [{class}, shop], via: [limit-{class}]}}, {class}: {{match: {{src_port: 1}}}}}}}}"
+        );
+        plimsoll_policy::check_str("test.yaml", &text).expect("a policy").program
+    }
+
+    #[test]
+    fn names_that_neither_policy_knows_are_forgotten() {
+        let mut carried = Carried::default();
+        let programs = ["a", "b", "c", "d"].map(program);
+        for pair in programs.windows(2) {
+            for node in &pair[0].nodes {
+                carried.classes.entry(node.name.clone()).or_default().packets += 1;
+            }
+            for limit in &pair[0].limits {
+                carried.limits.entry(limit.name.clone()).or_default().packets += 1;
+            }
+            carried.forget_others(&pair[0], &pair[1]);
+        }
+        let mut limits: Vec<&String> = carried.limits.keys().collect();
+        limits.sort();
+        assert_eq!(limits, ["limit-c"], "`d` is not counted yet, `a` and `b` are gone");
+        assert_eq!(carried.classes.len(), programs[2].nodes.len());
+        let root = &programs[0].nodes[0].name;
+        assert_eq!(carried.classes[root].packets, 3, "what stays counts on");
     }
 }

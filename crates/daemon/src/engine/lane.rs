@@ -11,6 +11,7 @@ use foldhash::fast::RandomState;
 use plimsoll_nic::QueueId;
 use plimsoll_policy::{Fields, Placement, TenantId};
 use plimsoll_ports::{Counters, DropReason, Port, Trouble};
+use plimsoll_units::Nanos;
 
 use super::drops::{Event, Tally};
 use super::flows::FlowTable;
@@ -31,6 +32,10 @@ pub struct Lane {
     pub(crate) flows: FlowTable,
     /// Queues for what the flow table has no room for, by placement.
     pub(crate) overflow: HashMap<Placement, Overflow, RandomState>,
+    /// More such queues, for placements that a reload has made the same: each is closed once it is empty.
+    pub(crate) leftover: Vec<Overflow>,
+    /// Flow queues that the lane may have open.
+    pub(crate) quota: Quota,
     pub(crate) tally: Tally,
     /// Delivered to the tenant since the port was last flushed.
     pub(crate) wrote: bool,
@@ -44,6 +49,27 @@ pub(crate) struct Overflow {
     pub(crate) queue: QueueId,
     /// Those of the first of them, for a later policy.
     pub(crate) fields: Fields,
+    /// When it was last sent to.
+    pub(crate) seen: Nanos,
+}
+
+/// How many flow queues a lane may have open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Quota {
+    /// For flows that have one each.
+    pub(crate) flows: u32,
+    /// In all.
+    pub(crate) queues: u32,
+}
+
+impl Quota {
+    /// An equal part of `queues` for each lane. A sixteenth of it, and at least one, is kept for what overflows. With
+    /// fewer queues than lanes, each may try for one.
+    pub(crate) fn of(queues: u32, lanes: usize) -> Self {
+        let lanes = u32::try_from(lanes.max(1)).unwrap_or(u32::MAX);
+        let queues = (queues / lanes).max(1);
+        Self { flows: queues - (queues / 16).max(1), queues }
+    }
 }
 
 /// What a lane is made from; made outside the engine's thread, as it allocates.
@@ -73,10 +99,24 @@ impl Lane {
             pool: Pool::for_descriptors(spec.descriptors),
             flows: FlowTable::new(spec.flows),
             overflow: HashMap::default(),
+            leftover: Vec::new(),
+            quota: Quota { flows: spec.flows, queues: spec.flows + 1 },
             tally: Tally::default(),
             wrote: false,
             past: Counters::default(),
         }
+    }
+
+    /// Flow queues that are open for this lane.
+    pub(crate) fn open_queues(&self) -> u32 {
+        let shared = u32::try_from(self.overflow.len() + self.leftover.len()).unwrap_or(u32::MAX);
+        self.flows.len() + shared
+    }
+
+    /// Another part of the flow queues: what is open beyond it stays open until it is idle.
+    pub(crate) fn set_quota(&mut self, quota: Quota) {
+        self.flows.set_cap(quota.flows);
+        self.quota = quota;
     }
 
     /// Whether the port must be asked for frames because it cannot be waited on.
@@ -128,5 +168,21 @@ pub(crate) fn sum(a: &Counters, b: &Counters) -> Counters {
         tx_bytes: a.tx_bytes + b.tx_bytes,
         rx_drops: add(a.rx_drops, b.rx_drops),
         tx_drops: add(a.tx_drops, b.tx_drops),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_together_at_most_all_queues_and_leave_one_for_overflow() {
+        assert_eq!(Quota::of(65_536, 3), Quota { flows: 20_480, queues: 21_845 });
+        for (queues, lanes) in [(64, 2), (64, 6), (64, 64), (65_536, 1), (100, 7)] {
+            let quota = Quota::of(queues, lanes);
+            assert!(quota.queues as usize * lanes <= queues as usize, "{queues} for {lanes}");
+            assert!(quota.flows < quota.queues);
+        }
+        assert_eq!(Quota::of(16, 1_000), Quota { flows: 0, queues: 1 });
     }
 }

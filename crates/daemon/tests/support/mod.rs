@@ -38,8 +38,17 @@ fn memory(name: &str, segmentation: bool) -> (MemoryPort, MemoryPort) {
 impl World {
     /// An engine for this policy, whose tenants' ports take and give segmentation offload or not.
     pub fn new(text: &str, segmentation: bool) -> Self {
+        Self::between(text, segmentation, false)
+    }
+
+    /// An engine whose uplink cuts segments itself, as do its tenants' ports.
+    pub fn with_cutting_uplink(text: &str) -> Self {
+        Self::between(text, true, true)
+    }
+
+    fn between(text: &str, segmentation: bool, cutting: bool) -> Self {
         let checked = policy(text);
-        let (uplink, wire) = memory("uplink", false);
+        let (uplink, wire) = memory("uplink", cutting);
         let uplink = Port::Memory(uplink);
         let (mut lanes, mut tenants) = (Vec::new(), Vec::new());
         for tenant in &checked.config.tenants {
