@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_policy::Checked;
-use plimsoll_ports::Port;
 use plimsoll_units::Span;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
@@ -134,27 +133,9 @@ impl Control {
         let Ok(Ok(port)) = tokio::task::spawn_blocking(move || open(&whose, &port, mtu)).await else {
             return false;
         };
-        self.attach(name.as_deref(), port).await
-    }
-
-    async fn attach(&self, name: Option<&str>, port: Port) -> bool {
-        let lane = match name {
-            None => None,
-            Some(name) => {
-                let Ok(snapshot) = self.handle.ask(Command::Snapshot).await else { return true };
-                let lane = snapshot.lanes.iter().find(|lane| lane.name == name && lane.tenant.is_some());
-                let Some(lane) = lane else { return true };
-                lane.lane
-            }
-        };
-        let _ = self.handle.ask(|answer| Command::Attach(lane, Box::new(port), answer)).await;
+        // An engine that has ended, or a tenant that is gone meanwhile, needs no port.
+        let _ = self.handle.ask(|answer| Command::Attach(name, Box::new(port), answer)).await;
         true
-    }
-
-    /// The name of the tenant in a lane.
-    pub async fn name_of(&self, lane: u32) -> Option<String> {
-        let snapshot = self.handle.ask(Command::Snapshot).await.ok()?;
-        snapshot.lanes.into_iter().find(|port| port.lane == Some(lane)).map(|lane| lane.name)
     }
 }
 

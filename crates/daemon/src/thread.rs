@@ -35,8 +35,8 @@ pub enum Command {
     Ranks(NodeId, oneshot::Sender<Vec<NodeRank>>),
     /// Put another policy in force.
     Install(Box<Change>, oneshot::Sender<Installed>),
-    /// Put a port that is back where it was; what cannot be used comes back.
-    Attach(Option<u32>, Box<Port>, oneshot::Sender<Option<Port>>),
+    /// Put a port that is back where it was: a tenant's, by name, or the uplink. What cannot be used comes back.
+    Attach(Option<String>, Box<Port>, oneshot::Sender<Option<Port>>),
     /// Stop reading; send what is held until the deadline, then end.
     Stop(Span),
 }
@@ -219,8 +219,14 @@ impl Loop {
                 self.watch_all();
                 let _ = answer.send(installed);
             }
-            Command::Attach(lane, port, answer) => {
-                let rest = self.engine.attach(lane, *port);
+            Command::Attach(name, port, answer) => {
+                let lane = name.as_deref().map(|name| self.engine.lane_of(name));
+                let rest = match lane {
+                    // The tenant is gone.
+                    Some(None) => Some(*port),
+                    Some(lane) => self.engine.attach(lane, *port),
+                    None => self.engine.attach(None, *port),
+                };
                 self.forget_all();
                 self.watch_all();
                 let _ = answer.send(rest);
