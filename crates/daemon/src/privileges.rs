@@ -2,7 +2,7 @@
 //!
 //! Why: a daemon that parses hostile frames should own as little of the host as it can.
 //! From: capabilities(7), `no_new_privs`.
-//! Not here: the file system's view, which the systemd unit narrows (`packaging/plimsoll.service`).
+//! Not here: the file system's view, which the systemd unit narrows (`dist/plimsoll.service`).
 //! Invariant: what is kept is what reload and lost ports need, and nothing else.
 
 use std::collections::HashSet;
@@ -35,5 +35,25 @@ pub fn drop_unneeded() {
         if let Err(error) = narrowed {
             eprintln!("plimsoll: cannot give up capabilities: {error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_unit_and_the_manual_grant_what_is_kept_and_no_more() {
+        let kept: BTreeSet<String> = KEPT.iter().map(ToString::to_string).collect();
+        let unit = include_str!("../../../dist/plimsoll.service");
+        let granted = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap_or("");
+        assert_eq!(granted.split_whitespace().map(str::to_owned).collect::<BTreeSet<_>>(), kept);
+
+        let manual = include_str!("../../../docs/operations.md");
+        let section = manual.split("## ").find(|section| section.starts_with("Privileges")).unwrap_or("");
+        let named = section.split('`').filter(|word| word.starts_with("CAP_"));
+        assert_eq!(named.map(str::to_owned).collect::<BTreeSet<_>>(), kept);
     }
 }
