@@ -57,7 +57,7 @@ pub struct Turn {
     pub busy: bool,
     /// When something can next happen without new frames.
     pub next: Option<Nanos>,
-    /// When to offer frames again that wait for the uplink.
+    /// When to offer frames again that wait for the uplink, or in a port.
     pub retry: Option<Span>,
 }
 
@@ -125,6 +125,7 @@ pub struct Engine {
     pub(crate) carried: install::Carried,
     pub(crate) lost: Vec<Lost>,
     pub(crate) turns: u64,
+    pub(crate) copies: depart::Copies,
     first: usize,
     reading: bool,
 }
@@ -190,11 +191,13 @@ impl Engine {
             carried: install::Carried::default(),
             lost: Vec::new(),
             turns: 0,
+            copies: depart::Copies::default(),
             first: 0,
             reading: true,
             program: setup.program,
         };
         engine.share_queues();
+        engine.pin_addresses();
         engine
     }
 
@@ -210,12 +213,12 @@ impl Engine {
         let now = clock();
         busy |= self.depart(now);
         busy |= self.receive_uplink(now);
-        self.flush_lanes();
+        let kept = self.flush_lanes();
         self.free_completed();
         self.expire_flows(now);
         let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
         let pause = if self.uplink.down { DOWN_RETRY } else { FULL_RETRY };
-        Turn { busy, next, retry: self.uplink.blocked.then_some(pause) }
+        Turn { busy, next, retry: (self.uplink.blocked || kept).then_some(pause) }
     }
 
     /// Stops reading tenants' ports: what is held still leaves.

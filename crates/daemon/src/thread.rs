@@ -242,7 +242,7 @@ impl Loop {
     fn ending(&mut self) -> Option<u64> {
         let at = self.stop_at?;
         let now = self.clock.now();
-        if self.engine.held() == 0 {
+        if self.engine.held() == 0 && !self.engine.pending() {
             Some(0)
         } else if now >= at {
             Some(self.engine.abandon(now))

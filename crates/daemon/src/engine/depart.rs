@@ -8,7 +8,7 @@
 
 use plimsoll_nic::{Outcome, Transmit};
 use plimsoll_policy::NodeId;
-use plimsoll_ports::Trouble;
+use plimsoll_ports::{Port, Trouble};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::{Offload, Parsed, parse};
 
@@ -26,12 +26,32 @@ enum Handed {
     /// The uplink has no room: try again later.
     Wait,
     Lost(Loss),
+    /// It left, but not to all for whom it was.
+    Curtailed(Loss),
 }
+
+/// Copies of frames for everybody that may still be made in this turn: as each is charged as one frame, its copies
+/// would else keep the thread from everything else. Those from tenants cannot use up what those from the wire need.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copies {
+    of_tenants: usize,
+    of_uplink: usize,
+}
+
+impl Default for Copies {
+    fn default() -> Self {
+        Self { of_tenants: COPIES, of_uplink: COPIES }
+    }
+}
+
+/// As many as two turns' departures. The last frame that begins within it still goes to everybody.
+const COPIES: usize = 2 * DEPARTURES;
 
 impl Engine {
     /// Sends what is due, at most a batch; answers whether anything left.
     pub(super) fn depart(&mut self, now: Nanos) -> bool {
         let mut departed = 0;
+        self.copies = Copies::default();
         self.uplink.blocked = false;
         while departed < DEPARTURES {
             if self.sent == self.out.len() {
@@ -52,9 +72,7 @@ impl Engine {
             self.sent += 1;
             departed += 1;
         }
-        if departed > 0 {
-            self.flush_uplink();
-        }
+        self.flush_uplink();
         departed > 0
     }
 
@@ -82,7 +100,9 @@ impl Engine {
             lost += u64::from(transmit.last);
         }
         self.free_completed();
-        lost
+        let staged = self.uplink.port.as_ref().map_or(0, Port::staged);
+        self.uplink.tally.lost_many(Loss::Stopped, staged as u64);
+        lost + staged as u64
     }
 
     /// One pull goes where its destination address says. `None`: the uplink has no room.
@@ -113,6 +133,10 @@ impl Engine {
                 lane.tally.lost(why);
                 Some(Outcome::Dropped)
             }
+            Handed::Curtailed(why) => {
+                lane.tally.lost(why);
+                Some(Outcome::Sent)
+            }
         };
         self.lanes[from as usize] = Some(lane);
         outcome
@@ -126,13 +150,14 @@ impl Engine {
                 let left = self.uplink.resume;
                 let whole = Part { offset: part.offset - left, payload: part.payload + left };
                 let handed = self.send_uplink(frame, &held.offload, part);
-                if is_group(target) && !matches!(handed, Handed::Wait) {
-                    for to in 0..self.lanes.len() {
-                        let to = u32::try_from(to).unwrap_or(u32::MAX);
-                        // Each receiver's own trouble with a broadcast is no loss of the sender's.
-                        let _ = self.send_lane(frame, &held.offload, whole, to);
-                    }
+                if !is_group(target) || matches!(handed, Handed::Wait) {
+                    return handed;
                 }
+                if self.copies.of_tenants == 0 {
+                    return Handed::Curtailed(Loss::FloodLimit);
+                }
+                let made = self.send_all(frame, &held.offload, whole);
+                self.copies.of_tenants = self.copies.of_tenants.saturating_sub(made);
                 handed
             }
         }
@@ -175,6 +200,18 @@ impl Engine {
         }
     }
 
+    /// To each tenant whose port is there; answers how many those were. A sender does not meet itself here: its lane is
+    /// taken out.
+    fn send_all(&mut self, frame: &[u8], offload: &Offload, part: Part) -> usize {
+        let mut made = 0;
+        for to in 0..self.lanes.len() {
+            made += usize::from(self.lanes[to].is_some());
+            // Each receiver's own trouble with a broadcast is no loss of the sender's.
+            let _ = self.send_lane(frame, offload, part, u32::try_from(to).unwrap_or(u32::MAX));
+        }
+        made
+    }
+
     /// What the uplink brings goes to the tenants whose addresses it bears.
     pub(super) fn receive_uplink(&mut self, now: Nanos) -> bool {
         let must_be_asked = self.uplink.port.as_ref().is_some_and(|port| port.fds().receive.is_none());
@@ -213,9 +250,11 @@ impl Engine {
         let target = parsed.dst_mac.0;
         let part = Part::whole(frame, &offload);
         if is_group(target) {
-            for to in 0..self.lanes.len() {
-                let _ = self.send_lane(frame, &offload, part, u32::try_from(to).unwrap_or(u32::MAX));
+            if self.copies.of_uplink == 0 {
+                return self.uplink.tally.lost(Loss::FloodLimit);
             }
+            let made = self.send_all(frame, &offload, part);
+            self.copies.of_uplink = self.copies.of_uplink.saturating_sub(made);
             return;
         }
         let handed = match self.macs.owner(target) {
@@ -258,24 +297,53 @@ impl Engine {
         }
     }
 
+    /// Lets leave what the uplink has taken. What it keeps for want of room is offered again as frames are that it did
+    /// not take.
     fn flush_uplink(&mut self) {
         let Some(port) = &mut self.uplink.port else { return };
-        if port.flush() == Err(Trouble::Gone) {
+        let flushed = port.flush();
+        if port.pending() {
+            self.uplink.blocked = true;
+            self.uplink.down = flushed == Err(Trouble::Down);
+            self.uplink.tally.event(Event::UplinkFull);
+        }
+        if flushed == Err(Trouble::Gone) {
             self.lose_uplink();
         }
     }
 
-    /// Tells each port that was written to that this was all for now.
-    pub(super) fn flush_lanes(&mut self) {
+    /// Whether a port has taken frames that it still keeps: they have completed, but the engine must not end yet.
+    #[must_use]
+    pub fn pending(&self) -> bool {
+        self.ports().any(|(_, port)| port.pending())
+    }
+
+    /// Tells each port that was written to that this was all for now; answers whether one of them keeps frames.
+    pub(super) fn flush_lanes(&mut self) -> bool {
+        let mut pending = false;
         for index in 0..self.lanes.len() {
             let Some(lane) = &mut self.lanes[index] else { continue };
             if !core::mem::take(&mut lane.wrote) {
                 continue;
             }
             let Some(port) = &mut lane.port else { continue };
-            if let Err(trouble) = port.flush() {
+            let flushed = port.flush();
+            lane.wrote = port.pending();
+            pending |= lane.wrote;
+            if let Err(trouble) = flushed {
                 let gone = lane.trouble(trouble);
                 self.note_lost(Some(index), gone);
+            }
+        }
+        pending
+    }
+
+    /// Each tenant's own interface has an address that no other tenant can take.
+    pub(super) fn pin_addresses(&mut self) {
+        for (index, lane) in (0..).zip(&self.lanes) {
+            let port = lane.as_ref().and_then(|lane| lane.port.as_ref());
+            if let Some(mac) = port.and_then(Port::tenant_mac) {
+                self.macs.pin(mac, Owner::Lane(index));
             }
         }
     }
@@ -283,6 +351,8 @@ impl Engine {
     /// The uplink has disappeared: what is held waits until it is back.
     pub(super) fn lose_uplink(&mut self) {
         let Some(mut port) = self.uplink.port.take() else { return };
+        // What it keeps cannot leave any more, and is counted by this.
+        let _ = port.flush();
         self.uplink.past = sum(&self.uplink.past, &port.counters());
         self.uplink.ready = false;
         self.uplink.tally.event(Event::PortLost);

@@ -19,6 +19,8 @@ pub enum Loss {
     ReceiverGone,
     /// Nobody is known to have its destination address.
     UnknownDestination,
+    /// A frame for everybody that was not copied to the tenants: too many of them came at once.
+    FloodLimit,
     /// The daemon stopped before it could leave.
     Stopped,
     /// A frame's headers changed under the engine: our own fault.
@@ -48,11 +50,12 @@ pub enum Event {
 
 impl Loss {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::PortRefused,
         Self::ReceiverFull,
         Self::ReceiverGone,
         Self::UnknownDestination,
+        Self::FloodLimit,
         Self::Stopped,
         Self::Inconsistent,
     ];
@@ -65,6 +68,7 @@ impl Loss {
             Self::ReceiverFull => "receiver_full",
             Self::ReceiverGone => "receiver_gone",
             Self::UnknownDestination => "unknown_destination",
+            Self::FloodLimit => "flood_limit",
             Self::Stopped => "stopped",
             Self::Inconsistent => "inconsistent",
         }
@@ -129,6 +133,11 @@ impl Tally {
     /// A frame lost for a reason of the loop's own.
     pub fn lost(&mut self, why: Loss) {
         self.lost[why as usize] += 1;
+    }
+
+    /// Several of them.
+    pub fn lost_many(&mut self, why: Loss, count: u64) {
+        self.lost[why as usize] += count;
     }
 
     /// Something worth counting.

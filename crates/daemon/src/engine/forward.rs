@@ -3,7 +3,8 @@
 //! Why: frames from the uplink, and from tenant to tenant, go to the port whose address they bear.
 //! From: IEEE 802.1D learning, made safe for ports that do not trust each other.
 //! Not here: ingress isolation (a later crate), and the frames themselves.
-//! Invariant: an address has one owner until it has been silent for [`IDLE`]; a port owns at most [`PER_PORT`].
+//! Invariant: an address has one owner until it has been silent for [`IDLE`]; the address of a tenant's own interface
+//! is that tenant's while the tenant is there; a port owns at most [`PER_PORT`], and that one.
 
 use std::collections::HashMap;
 
@@ -43,6 +44,8 @@ pub enum Learned {
 struct Entry {
     owner: Owner,
     seen: Nanos,
+    /// Not learned, but known: silence does not free it.
+    pinned: bool,
 }
 
 /// The learning table.
@@ -70,7 +73,7 @@ impl MacTable {
                 entry.seen = now;
                 return Learned::Own;
             }
-            if now - entry.seen <= IDLE {
+            if entry.pinned || now - entry.seen <= IDLE {
                 return Learned::Foreign;
             }
             let before = entry.owner;
@@ -82,8 +85,25 @@ impl MacTable {
             return Learned::TooMany;
         }
         *owned += 1;
-        self.entries.insert(mac, Entry { owner, seen: now });
+        self.entries.insert(mac, Entry { owner, seen: now, pinned: false });
         Learned::Own
+    }
+
+    /// Gives `owner` the address of its own interface: nobody else gets it, however long the owner is silent or its port
+    /// away. An earlier such address of the owner is free again; one that another has already stays where it is.
+    pub fn pin(&mut self, mac: Mac, owner: Owner) {
+        let before = self.entries.get(&mac).copied();
+        let known = before.is_some_and(|entry| entry.pinned && entry.owner == owner);
+        if known || is_group(mac) || mac == Mac::default() {
+            return;
+        }
+        self.entries.retain(|_, entry| !(entry.pinned && entry.owner == owner));
+        match before {
+            Some(Entry { pinned: true, .. }) => return,
+            Some(learned) => self.disown(learned.owner),
+            None => {}
+        }
+        self.entries.insert(mac, Entry { owner, seen: Nanos::ZERO, pinned: true });
     }
 
     /// Who has this address, if that is known. An owner that fell silent still has it until somebody claims it.
@@ -92,8 +112,14 @@ impl MacTable {
         self.entries.get(&mac).map(|entry| entry.owner)
     }
 
-    /// Forgets every address of a port that is gone.
+    /// Forgets what was learned of a port that is gone; the address of its own interface waits for its return.
     pub fn forget(&mut self, owner: Owner) {
+        self.entries.retain(|_, entry| entry.owner != owner || entry.pinned);
+        self.owned.remove(&owner);
+    }
+
+    /// Forgets every address of a tenant that is gone.
+    pub fn release(&mut self, owner: Owner) {
         self.entries.retain(|_, entry| entry.owner != owner);
         self.owned.remove(&owner);
     }
@@ -132,6 +158,36 @@ mod tests {
         let later = Nanos::ZERO + IDLE + Span::ns(1);
         assert_eq!(table.learn(GATEWAY, Owner::Lane(1), later), Learned::Own);
         assert_eq!(table.owner(GATEWAY), Some(Owner::Lane(1)));
+    }
+
+    #[test]
+    fn a_tenants_own_address_is_never_anybody_elses() {
+        let mut table = MacTable::new(2);
+        let (own, other) = (Owner::Lane(0), Owner::Lane(1));
+        let late = Nanos::ZERO + IDLE + IDLE;
+        assert_eq!(table.learn(GATEWAY, other, Nanos::ZERO), Learned::Own);
+        table.pin(GATEWAY, own);
+        assert_eq!(table.owner(GATEWAY), Some(own), "what somebody else had learned is taken back");
+        assert_eq!(table.learn(GATEWAY, other, late), Learned::Foreign, "silent");
+        assert_eq!(table.learn(GATEWAY, Owner::Uplink, late), Learned::Foreign);
+        table.forget(own);
+        assert_eq!(table.learn(GATEWAY, other, late), Learned::Foreign, "its port is away");
+        table.pin(GATEWAY, other);
+        assert_eq!(table.owner(GATEWAY), Some(own), "the first keeps it");
+        assert_eq!(table.learn(GATEWAY, own, late), Learned::Own);
+        table.release(own);
+        assert_eq!(table.learn(GATEWAY, other, late), Learned::Own, "the tenant is gone");
+    }
+
+    #[test]
+    fn a_tenant_has_one_address_of_its_own() {
+        let mut table = MacTable::new(2);
+        table.pin(GATEWAY, Owner::Lane(0));
+        table.pin([2, 0, 0, 0, 0, 2], Owner::Lane(0));
+        assert_eq!(table.owner(GATEWAY), None);
+        table.pin([0xff; 6], Owner::Lane(0));
+        table.pin([0; 6], Owner::Lane(0));
+        assert_eq!(table.owner([2, 0, 0, 0, 0, 2]), Some(Owner::Lane(0)));
     }
 
     #[test]

@@ -72,6 +72,7 @@ impl Engine {
         // Before lanes go: nobody else knows their queues.
         self.close_empty_queues();
         self.move_lanes(change.added, change.moved, &change.program, &mut installed);
+        self.pin_addresses();
         self.share_queues();
         self.nic.set_pull(pull(&change.program, self.uplink.segments));
         installed.flows = self.reclassify(&change.program, now);
@@ -95,6 +96,7 @@ impl Engine {
                 Some(lane) if lane.port.is_none() && lane.tenant.is_some() => {
                     lane.attach(port);
                     lane.tally.event(Event::PortBack);
+                    self.pin_addresses();
                     None
                 }
                 _ => Some(port),
@@ -170,7 +172,7 @@ impl Engine {
             lane.tenant = lane.tenant.and_then(|_| tenant(&lane.name));
             if lane.tenant.is_none() {
                 installed.closed.extend(lane.detach());
-                self.macs.forget(Owner::Lane(u32::try_from(index).unwrap_or(u32::MAX)));
+                self.macs.release(Owner::Lane(u32::try_from(index).unwrap_or(u32::MAX)));
                 if lane.pool.in_use() == 0 {
                     *place = None;
                 }
