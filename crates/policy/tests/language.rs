@@ -157,3 +157,26 @@ fn a_symbolic_link_out_of_the_policys_directory_is_refused() {
     let refused = policy("escape").expect_err("leads outside").render(false);
     assert!(refused.contains("symbolic link") && !refused.contains("secret\n"), "{refused}");
 }
+
+/// A filter that leaves the destination open must not say that no limit holds.
+#[test]
+fn explain_names_limits_that_the_filter_leaves_open() {
+    let text = "
+uplink: {port: memory, rate: 1Gbps}
+tenants: {a: {port: memory}, b: {port: memory}}
+limits:
+  far: {match: {dst: 10.9.0.10}, rate: 10Mbps}
+  b-only: {match: {tenant: b}, rate: 10Mbps}
+policy:
+  root: {wfq: {a: 1, b: 1}, via: [far, b-only]}
+";
+    let program = plimsoll_policy::check_str("explain.yaml", text).expect("a legal policy").program;
+    let explain = |filter: &str| {
+        let filter = plimsoll_policy::Filter::parse(&program, filter).expect("a filter");
+        plimsoll_policy::explain(&program, &filter).to_string()
+    };
+    assert!(explain("tenant=a protocol=tcp").contains("perhaps far at 10Mbps, if dst=10.9.0.10"));
+    assert!(!explain("tenant=a protocol=tcp").contains("perhaps b-only"));
+    assert!(!explain("tenant=a dst=10.9.0.11").contains("perhaps"));
+    assert!(explain("tenant=a dst=10.9.0.10").contains("limits far at 10Mbps"));
+}

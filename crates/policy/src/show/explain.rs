@@ -1,6 +1,7 @@
 //! What a packet would get: class, rule, path and limits.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use plimsoll_units::{BitRate, Span};
 use serde::Serialize;
@@ -9,7 +10,7 @@ use super::filter::Filter;
 use super::words::{describe_match, order_words, scope_words, weighed};
 use crate::bounds::bounds;
 use crate::classifier::Classifier;
-use crate::program::{NodeKind, Placement, Program};
+use crate::program::{Fields, LimitId, Match, NodeKind, Placement, Prefix, Program, Scope};
 
 /// What a packet would get under a policy.
 #[derive(Clone, Debug, Serialize)]
@@ -25,6 +26,8 @@ pub struct Explanation {
     pub path: Vec<Step>,
     /// The limits that hold it, in the order in which it passes them.
     pub limits: Vec<super::report::LimitRecord>,
+    /// Limits that hold it too if what the filter leaves open fits them.
+    pub perhaps: Vec<super::report::LimitRecord>,
     /// What its class is guaranteed.
     pub guaranteed: Option<BitRate>,
     /// How long it waits at most.
@@ -61,7 +64,7 @@ pub fn explain(program: &Program, filter: &Filter) -> Explanation {
         )
     });
     let bound = bounds(program).into_iter().find(|bound| bound.class == placement.class);
-    let limits = placement.limits.iter().map(|&id| {
+    let record = |id: LimitId| {
         let limit = program.limit(id);
         let (matches, via) = scope_words(program, limit);
         super::report::LimitRecord {
@@ -71,16 +74,50 @@ pub fn explain(program: &Program, filter: &Filter) -> Explanation {
             matches,
             via,
         }
-    });
+    };
+    let open = (0..).map(LimitId).take(program.limits.len());
+    let perhaps =
+        open.filter(|id| !placement.limits.contains(id) && may_hold(program, *id, &placement, fields));
     Explanation {
         class: program.node(placement.class).name.clone(),
         rule: words,
         path: steps(program, &placement),
-        limits: limits.collect(),
+        limits: placement.limits.iter().copied().map(record).collect(),
+        perhaps: perhaps.map(record).collect(),
         guaranteed: bound.as_ref().and_then(|bound| bound.guaranteed),
         delay: bound.as_ref().and_then(|bound| bound.delay),
         why: bound.map_or_else(String::new, |bound| bound.why),
         placement,
+    }
+}
+
+/// Whether a packet of that class, of which only `fields` are known, could be held by the limit.
+fn may_hold(program: &Program, id: LimitId, placement: &Placement, fields: &Fields) -> bool {
+    let Scope::Match { matches, via } = &program.limit(id).scope else { return false };
+    let sends_through = program.path(placement.class).any(|node| via.contains(&node));
+    sends_through && matches.and(&stated(fields)).is_some_and(|both| both.impossible().is_none())
+}
+
+/// What is known of a packet, as conditions.
+fn stated(fields: &Fields) -> Match {
+    let exactly = |addr: IpAddr| Prefix { addr, len: if addr.is_ipv4() { 32 } else { 128 } };
+    let port = |port: u16| if port == 0 { vec![] } else { vec![(port, port)] };
+    let known = |addr: &IpAddr| !addr.is_unspecified();
+    let (src, dst) = fields.addresses.map_or((None, None), |(src, dst)| (Some(src), Some(dst)));
+    let (from, to) = fields.ports.unwrap_or_default();
+    Match {
+        tenant: fields.tenant,
+        src: src.filter(known).map(exactly).into_iter().collect(),
+        dst: dst.filter(known).map(exactly).into_iter().collect(),
+        protocol: fields.protocol.into_iter().collect(),
+        src_port: port(from),
+        dst_port: port(to),
+        priority: fields.metadata.priority.into_iter().collect(),
+        cgroup: fields.metadata.cgroup.into_iter().collect(),
+        user: fields.metadata.user.into_iter().collect(),
+        app: fields.metadata.app.into_iter().collect(),
+        core: fields.metadata.core.into_iter().collect(),
+        ..Match::default()
     }
 }
 
@@ -125,6 +162,9 @@ impl fmt::Display for Explanation {
         for (index, limit) in self.limits.iter().enumerate() {
             let head = if index == 0 { "limits" } else { "      " };
             writeln!(f, "{head} {} at {}, burst {}: {}", limit.name, limit.rate, limit.burst, limit.matches)?;
+        }
+        for limit in &self.perhaps {
+            writeln!(f, "perhaps {} at {}, if {}", limit.name, limit.rate, limit.matches)?;
         }
         let rate = self.guaranteed.map_or_else(|| "no rate".to_owned(), |rate| rate.to_string());
         let delay = self
