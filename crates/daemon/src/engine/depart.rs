@@ -297,15 +297,12 @@ impl Engine {
         }
     }
 
-    /// Lets leave what the uplink has taken. What it keeps for want of room is offered again as frames are that it did
-    /// not take.
+    /// Lets leave what the uplink has taken, also what it has kept for want of room since an earlier turn.
     fn flush_uplink(&mut self) {
         let Some(port) = &mut self.uplink.port else { return };
         let flushed = port.flush();
         if port.pending() {
-            self.uplink.blocked = true;
             self.uplink.down = flushed == Err(Trouble::Down);
-            self.uplink.tally.event(Event::UplinkFull);
         }
         if flushed == Err(Trouble::Gone) {
             self.lose_uplink();
@@ -318,9 +315,10 @@ impl Engine {
         self.ports().any(|(_, port)| port.pending())
     }
 
-    /// Tells each port that was written to that this was all for now; answers whether one of them keeps frames.
+    /// Tells each port that was written to that this was all for now; answers whether one of them, or the uplink, keeps
+    /// frames. That hides no deadline, as many devices take what they are given a moment later of their own accord.
     pub(super) fn flush_lanes(&mut self) -> bool {
-        let mut pending = false;
+        let mut pending = self.uplink.port.as_ref().is_some_and(Port::pending);
         for index in 0..self.lanes.len() {
             let Some(lane) = &mut self.lanes[index] else { continue };
             if !core::mem::take(&mut lane.wrote) {
