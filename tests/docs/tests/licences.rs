@@ -98,7 +98,9 @@ fn an_expression_is_read_as_spdx_means_it() {
     for licence in ["MIT", "GPL-3.0/MIT", "(GPL-3.0 OR MIT) AND MIT", "Apache-2.0 WITH LLVM-exception"] {
         assert!(allows(&allowed, licence), "{licence}");
     }
-    for licence in ["GPL-3.0", "Apache-2.0", "MIT AND GPL-3.0", "GPL-3.0 AND (MIT OR MIT)", "(MIT", "", "MIT MIT"] {
+    for licence in
+        ["GPL-3.0", "Apache-2.0", "MIT AND GPL-3.0", "GPL-3.0 AND (MIT OR MIT)", "(MIT", "", "MIT MIT"]
+    {
         assert!(!allows(&allowed, licence), "{licence}");
     }
 }
