@@ -182,6 +182,35 @@ fn an_interface_that_goes_down_or_away_is_noticed() {
 }
 
 #[test]
+fn what_was_taken_leaves_once_the_interface_is_up_again() {
+    if !live() {
+        return;
+    }
+    let (a, b) = veth();
+    let mut receiver = PacketSocket::open(&config(&b, "right")).unwrap();
+    let mut port = Port::AfPacket(PacketSocket::open(&config(&a, "left")).unwrap());
+    a.links().set_down("left").unwrap();
+    for number in 0..5 {
+        assert_eq!(port.send(&numbered(number, 60), None), Ok(Sending::Sent));
+    }
+    assert_eq!(port.flush(), Err(Trouble::Down));
+    assert_eq!(port.staged(), 5);
+    a.links().set_up("left").unwrap();
+    let (mut buffer, mut got) = (vec![0; FRAME_ROOM], Vec::new());
+    until("all five", || {
+        // A stale error may be told once more.
+        let _ = port.flush();
+        while let Ok(Some(received)) = receiver.receive(&mut buffer) {
+            got.extend(number_of(&buffer[..received.len]));
+        }
+        got.len() == 5
+    });
+    assert_eq!(got, [0, 1, 2, 3, 4]);
+    assert!(!port.pending());
+    assert_eq!(port.counters().tx_drops.iter().sum::<u64>(), 0);
+}
+
+#[test]
 fn hostile_offload_fields_are_refused_and_counted() {
     if !live() {
         return;
