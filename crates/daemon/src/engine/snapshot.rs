@@ -27,9 +27,9 @@ pub struct Snapshot {
     pub program: Arc<Program>,
     /// How many reloads there have been, modulo 65,536.
     pub generation: u16,
-    /// By [`NodeId`]; inner nodes count nothing themselves.
+    /// By [`plimsoll_policy::NodeId`]; inner nodes count nothing themselves.
     pub nodes: Vec<NodeNow>,
-    /// By [`LimitId`].
+    /// By [`plimsoll_policy::LimitId`].
     pub limits: Vec<LimitCounters>,
     /// Tenants' ports.
     pub lanes: Vec<PortNow>,
