@@ -118,10 +118,7 @@ impl Nic {
     /// Puts another policy in force: `place` says where each open flow queue belongs in it. What flow queues hold
     /// stays, in its order; limits of the same name go on owing what they owed; counters begin anew.
     pub fn install(&mut self, program: &Program, place: &mut dyn FnMut(QueueId) -> Placement, now: Nanos) {
-        let mut old = core::mem::replace(
-            self,
-            Self::new(&Program { ..program.clone() }, &self.config.without_queues()),
-        );
+        let mut old = core::mem::replace(self, Self::new(program, &self.config.without_queues()));
         core::mem::swap(&mut self.host, &mut old.host);
         core::mem::swap(&mut self.completions, &mut old.completions);
         self.config = old.config.clone();

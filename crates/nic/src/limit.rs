@@ -1,8 +1,8 @@
 //! Limits: when a packet may leave, enforced by waiting.
 //!
 //! Why: a limit cuts across the tree (by destination, by pair, by tenant), so it stands beside it.
-//! From: Loom §4.2.2 (global shaping queue), with the policy's order behind each limit (`design`: one waiting bundle
-//! is chosen for each slot, so that only the limit is on the wheel, never its flow queues).
+//! From: Loom §4.2.2 (global shaping queue), with the policy's order behind each limit: one waiting bundle is chosen
+//! for each slot, so that only the limit is on the wheel, never its flow queues (docs/decisions, 1).
 //! Not here: who is chosen (`tree`), the wheel itself (`plimsoll_queues::Wheel`).
 //! Invariant: charged bytes in any span <= burst + rate x span; a released bundle leaves no earlier than its slot,
 //! and at most one packet of each bundle is released and not yet gone.

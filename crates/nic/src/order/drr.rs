@@ -1,12 +1,13 @@
-//! Deficit round robin, for nodes' children and for a class's flow queues.
+//! Deficit round robin over a node's children.
 //!
 //! Why: constant time at any number, and fair in bytes.
 //! From: Shreedhar and Varghese (1995), as surplus round robin: a turn is paid after it was used, because how long a
 //! child's next packet is, is known only when it sends it.
-//! Not here: weights' meaning; callers give the quantum.
+//! Not here: weights' meaning; callers give the quantum. A class's flow queues take turns in `bundle` and `host`,
+//! where a turn needs no entry of its own.
 //! Invariant: -largest < deficit <= quantum, and whoever stands at the front has a positive deficit.
 
-/// Who takes turns: entries of any number of rounds.
+/// Who takes turns.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Turns {
     entries: Vec<Entry>,

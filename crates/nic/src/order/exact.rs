@@ -8,7 +8,7 @@
 //! One deviation, shared with `grouped`: a child's finish is that of a largest packet, because which packet a child
 //! will send is decided when its turn comes, not before. The child is charged with what it sent.
 
-use super::virtual_time::{Weight, earlier, passes_eighth};
+use super::virtual_time::{Weight, earlier, passes_eighth, raise};
 
 /// Weighted fair queueing over at most [`MOST_CHILDREN`].
 #[derive(Clone, Debug)]
@@ -48,9 +48,7 @@ impl Exact {
     pub(crate) fn insert(&mut self, slot: u32, returning: bool) {
         let kid = &mut self.kids[slot as usize];
         let floor = if returning { self.v.wrapping_sub(kid.weight.span(self.largest)) } else { self.v };
-        if earlier(kid.start, floor) {
-            kid.start = floor;
-        }
+        raise(&mut kid.start, floor);
         self.active |= 1 << slot;
     }
 
@@ -80,9 +78,7 @@ impl Exact {
         let (v, largest, active) = (self.v, self.largest, self.active);
         for (_, kid) in self.kids.iter_mut().enumerate().filter(|(slot, _)| active >> slot & 1 == 0) {
             let floor = v.wrapping_sub(kid.weight.span(largest));
-            if earlier(kid.start, floor) {
-                kid.start = floor;
-            }
+            raise(&mut kid.start, floor);
         }
     }
 

@@ -12,7 +12,7 @@
 
 use prefetch_index::prefetch_index;
 
-use super::virtual_time::{Inverse, Weight, earlier, passes_eighth};
+use super::virtual_time::{Inverse, Weight, earlier, passes_eighth, raise};
 
 /// Weighted fair queueing over any number of children.
 #[derive(Clone, Debug)]
@@ -116,9 +116,7 @@ impl Grouped {
     pub(crate) fn insert(&mut self, slot: u32, returning: bool) {
         let kid = &mut self.kids[slot as usize];
         let floor = if returning { self.v.wrapping_sub(kid.weight.span(self.largest)) } else { self.v };
-        if earlier(kid.start, floor) {
-            kid.start = floor;
-        }
+        raise(&mut kid.start, floor);
         self.link(slot);
     }
 
@@ -157,9 +155,7 @@ impl Grouped {
         let (v, largest) = (self.v, self.largest);
         for kid in self.kids.iter_mut().filter(|kid| kid.slot == ABSENT) {
             let floor = v.wrapping_sub(kid.weight.span(largest));
-            if earlier(kid.start, floor) {
-                kid.start = floor;
-            }
+            raise(&mut kid.start, floor);
         }
     }
 

@@ -53,6 +53,14 @@ pub(crate) fn earlier(a: u64, b: u64) -> bool {
     a.wrapping_sub(b) > u64::MAX / 2
 }
 
+/// Brings a start that lies before `floor` up to it.
+#[inline]
+pub(crate) fn raise(start: &mut u64, floor: u64) {
+    if earlier(*start, floor) {
+        *start = floor;
+    }
+}
+
 /// Whether virtual time has entered another eighth of its range on its way from `before` to `now`: then whoever is idle
 /// must be brought along, or its start would look ahead after half the range (four hours of 10 Gb/s at weight 2).
 #[inline]
