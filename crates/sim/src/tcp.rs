@@ -1,0 +1,1 @@
+//! TCP end points in virtual time.
