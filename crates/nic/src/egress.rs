@@ -270,8 +270,12 @@ impl Nic {
     #[inline]
     fn first_closed(&self, id: u32, now: Nanos) -> Option<u8> {
         let bundle = &self.bundles[id as usize];
+        if !bundle.has_limits {
+            return None;
+        }
+        let len = self.head_charge(id);
         (0..).zip(&bundle.holds).find_map(|(index, hold)| {
-            let closed = bundle.paid >> index & 1 == 0 && !self.limits[hold.limit as usize].admits(now);
+            let closed = bundle.paid >> index & 1 == 0 && !self.limits[hold.limit as usize].admits(len, now);
             closed.then_some(index)
         })
     }
@@ -293,14 +297,13 @@ impl Nic {
 
     /// The bundle waits for one of its limits.
     fn wait(&mut self, id: u32, index: u8, now: Nanos) {
-        let entrant = self.entrant(id);
+        let (entrant, len) = (self.entrant(id), self.head_charge(id));
         let bundle = &mut self.bundles[id as usize];
         bundle.place = Place::Waits(index);
         bundle.waits_since = now;
         let hold = bundle.holds[usize::from(index)];
         let limit = &mut self.limits[hold.limit as usize];
-        limit.waiting += 1;
-        limit.parked += 1;
+        limit.park(len);
         if let Some(seat) = hold.seat {
             // Whoever was away only with its last packet has not been idle, and keeps its place.
             self.forest.activate(seat, &entrant, !bundle.fresh, now);
@@ -343,7 +346,8 @@ impl Nic {
         fronts().for_each(|queue| self.host.prefetch_head(queue));
     }
 
-    /// Among those that wait for the limit, the policy's next one takes the slot.
+    /// Among those that wait for the limit, the policy's next one takes the slot; if its head is longer than the slot
+    /// was for, the choice is made again when it is due.
     fn release(&mut self, limit: u32, now: Nanos) {
         let alone = self.limits[limit as usize].only;
         let pick = if alone == NONE {
@@ -356,6 +360,10 @@ impl Nic {
             return;
         }
         let len = self.head_charge(id);
+        let slot = &mut self.limits[limit as usize];
+        if !slot.release(len, now) {
+            return self.wheel.set(limit, slot.due(), now);
+        }
         if let Some(pick) = pick {
             let entrant = self.entrant(id);
             self.forest.settle(
@@ -363,9 +371,6 @@ impl Nic {
                 &Settlement { entrant: &entrant, len: len.into(), remains: false, idle: false },
             );
         }
-        let slot = &mut self.limits[limit as usize];
-        slot.waiting -= 1;
-        slot.pay(len, now);
         self.resting.push(limit);
         self.note_wait(id, limit, now);
         self.proceed(id, len, now);
@@ -380,7 +385,7 @@ impl Nic {
                 continue;
             }
             let limit = &mut self.limits[bundle.holds[index].limit as usize];
-            if !limit.admits(now) {
+            if !limit.admits(len, now) {
                 return self.wait(id, index as u8, now);
             }
             limit.pay(len, now);

@@ -80,7 +80,7 @@ impl Nic {
             accounts: accounts_of(program, config.descriptors),
             forest,
             bundles: Vec::new(),
-            limits: program.limits.iter().map(|limit| Limit::new(limit, largest)).collect(),
+            limits: program.limits.iter().map(Limit::new).collect(),
             wheel: Wheel::new(program.limits.len(), WHEEL_SLOTS, WHEEL_GRAIN),
             resting: Vec::with_capacity(program.limits.len()),
             layout,
@@ -305,8 +305,8 @@ impl Nic {
     pub fn all_limit_counters(&self) -> Vec<LimitCounters> {
         let counted = |limit: &Limit| LimitCounters {
             waiting: limit.waiting,
-            parked: limit.parked,
-            released: limit.parked - u64::from(limit.waiting),
+            parked: limit.parked(),
+            released: limit.parked() - u64::from(limit.waiting),
             ..LimitCounters::default()
         };
         let mut limits: Vec<LimitCounters> = self.limits.iter().map(counted).collect();

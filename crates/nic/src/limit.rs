@@ -4,8 +4,9 @@
 //! From: Loom §4.2.2 (global shaping queue), with the policy's order behind each limit: one waiting bundle is chosen
 //! for each slot, so that only the limit is on the wheel, never its flow queues (docs/decisions, 1).
 //! Not here: who is chosen (`tree`), the wheel itself (`plimsoll_queues::Wheel`).
-//! Invariant: charged bytes in any span <= burst + rate x span; a released bundle leaves no earlier than its slot,
-//! and at most one packet of each bundle is released and not yet gone.
+//! Invariant: charged bytes in any span <= burst + rate x span, the burst counting as one head where that is longer;
+//! a released bundle leaves no earlier than its slot, and at most one packet of each bundle is released and not yet
+//! gone. A caller who is late by less than the burst leaves beyond the head loses nothing of the rate.
 
 use plimsoll_policy as policy;
 use plimsoll_queues::Pace;
@@ -18,33 +19,37 @@ use crate::tree::NONE;
 #[repr(C, align(64))]
 pub(crate) struct Limit {
     pace: Pace,
-    /// How far ahead of the present the clock may run: what the burst allows beyond one largest packet.
-    slack: Span,
+    /// What the burst takes at the rate, rounded down.
+    full: Span,
     /// Bundles that wait.
     pub(crate) waiting: u32,
     /// The bundle, while it is the only one; else `NONE`.
     pub(crate) only: u32,
-    /// Times that a bundle had to wait.
-    pub(crate) parked: u64,
+    /// Bytes that the next to be let go is expected to be charged: those of the first that came, then of the last that
+    /// was chosen. It decides when the choice is made, not what it may send.
+    expected: u32,
+    /// Times that a bundle had to wait, modulo 2^32, and how often that has come round.
+    parked: u32,
+    parked_rounds: u32,
     /// Root of the policy restricted to this limit's bundles; `None` while there is at most one bundle.
     pub(crate) root: Option<u32>,
     burst: Bytes,
-    largest: u64,
 }
 
 impl Limit {
-    pub(crate) fn new(limit: &policy::Limit, largest: u64) -> Self {
+    pub(crate) fn new(limit: &policy::Limit) -> Self {
         let mut made = Self {
             pace: Pace::new(limit.rate),
             burst: limit.burst,
-            largest,
-            slack: Span::ZERO,
+            full: Span::ZERO,
             root: None,
             only: NONE,
             waiting: 0,
+            expected: 0,
             parked: 0,
+            parked_rounds: 0,
         };
-        made.set_slack();
+        made.set_full();
         made
     }
 
@@ -57,19 +62,49 @@ impl Limit {
 
     pub(crate) fn set_rate(&mut self, rate: BitRate, now: Nanos) {
         self.pace.change_rate(rate, now);
-        self.set_slack();
+        self.set_full();
     }
 
-    /// Whether a packet may pass now, waiting ones first.
+    /// Whether a head of `len` may pass now, waiting ones first.
     #[inline]
-    pub(crate) fn admits(&self, now: Nanos) -> bool {
-        self.waiting == 0 && self.due() <= now
+    pub(crate) fn admits(&self, len: u32, now: Nanos) -> bool {
+        self.waiting == 0 && self.due_for(len) <= now
     }
 
-    /// When the next packet may pass.
+    /// When a head of `len` may pass: the clock may then run ahead of the present by the burst, and does not if the
+    /// head alone is longer than that.
+    #[inline]
+    fn due_for(&self, len: u32) -> Nanos {
+        self.pace.earned() - (self.full - self.pace.wire_time(Bytes::new(len.into())))
+    }
+
+    /// When to choose who passes next.
     #[inline]
     pub(crate) fn due(&self) -> Nanos {
-        self.pace.earned() - self.slack
+        self.due_for(self.expected)
+    }
+
+    /// A bundle whose head is charged `len` waits from now on.
+    #[inline]
+    pub(crate) fn park(&mut self, len: u32) {
+        self.waiting += 1;
+        if self.waiting == 1 {
+            self.expected = len;
+        }
+        self.parked = self.parked.wrapping_add(1);
+        self.parked_rounds += u32::from(self.parked == 0);
+    }
+
+    /// A head of `len` was chosen: whether it passes now. If not, it is the next one expected.
+    #[inline]
+    pub(crate) fn release(&mut self, len: u32, now: Nanos) -> bool {
+        self.expected = len;
+        let passes = self.due() <= now;
+        if passes {
+            self.waiting -= 1;
+            self.pay(len, now);
+        }
+        passes
     }
 
     /// Charges a packet that passes now.
@@ -79,10 +114,63 @@ impl Limit {
         self.pace.charge(Bytes::new(len.into()));
     }
 
-    fn set_slack(&mut self) {
-        let beyond_one = Bytes::new(self.burst.as_u64().saturating_sub(self.largest));
+    /// Times that a bundle had to wait.
+    pub(crate) fn parked(&self) -> u64 {
+        u64::from(self.parked_rounds) << 32 | u64::from(self.parked)
+    }
+
+    fn set_full(&mut self) {
         // Rounded down, so that the burst is never exceeded.
-        let span = self.pace.rate().wire_time(beyond_one);
-        self.slack = if beyond_one == Bytes::ZERO { Span::ZERO } else { span - Span::ns(1) };
+        self.full = self.pace.rate().wire_time(self.burst) - Span::ns(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 12 Mb/s: a byte takes two thirds of a microsecond, 1,500 B a millisecond.
+    fn limit(burst: u64) -> Limit {
+        Limit::new(&policy::Limit {
+            name: "wan".to_owned(),
+            rate: BitRate::mbps(12),
+            burst: Bytes::new(burst),
+            scope: policy::Scope::Subtree(policy::NodeId(0)),
+        })
+    }
+
+    #[test]
+    fn what_the_burst_leaves_beyond_the_head_may_be_made_up() {
+        let mut limit = limit(3_000);
+        let now = Nanos::new(10_000_000);
+        assert!(limit.admits(1_500, now));
+        limit.pay(1_500, now);
+        assert!(limit.admits(1_499, now), "two frames fit the burst, but for the nanosecond of rounding");
+        assert!(!limit.admits(2_000, now), "500 B are not earned yet");
+        assert!(limit.admits(2_000, now + Span::ns(333_335)));
+        assert!(!limit.admits(2_000, now + Span::ns(333_332)));
+    }
+
+    #[test]
+    fn a_head_longer_than_the_burst_passes_once_all_is_earned() {
+        let mut limit = limit(1_500);
+        let now = Nanos::new(10_000_000);
+        limit.pay(1_500, now);
+        assert!(!limit.admits(60_000, now + Span::ns(999_999)));
+        assert!(limit.admits(60_000, now + Span::millis(1)));
+    }
+
+    #[test]
+    fn a_choice_longer_than_expected_waits_until_its_own_slot() {
+        let mut limit = limit(3_000);
+        let now = Nanos::new(10_000_000);
+        limit.pay(3_000, now);
+        limit.park(1_500);
+        limit.park(60);
+        assert_eq!(limit.due(), now + Span::millis(1) + Span::ns(1));
+        assert!(!limit.release(3_000, limit.due()));
+        assert_eq!((limit.waiting, limit.due()), (2, now + Span::millis(2)));
+        assert!(limit.release(60, limit.due()), "a shorter one fits all the more");
+        assert_eq!((limit.waiting, limit.parked()), (1, 2));
     }
 }

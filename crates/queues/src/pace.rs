@@ -99,8 +99,12 @@ impl Pace {
     }
 
     /// How long this rate takes for `len`, rounded up.
+    #[inline]
     #[must_use]
     pub fn wire_time(&self, len: Bytes) -> Span {
+        if u64::from(self.memo.len) == len.as_u64() {
+            return Span::ns(u64::from(self.memo.ns) + u64::from(self.memo.rest > 0));
+        }
         self.rate().wire_time(len)
     }
 }

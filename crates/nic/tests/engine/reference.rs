@@ -87,6 +87,8 @@ enum Place {
 struct Limit {
     clock: Clock,
     burst: u64,
+    /// What the next choice is expected to be charged: as much as the first that waited, then as the last choice.
+    expected: u64,
 }
 
 /// Everything charged is earned at `at / rate` nanoseconds.
@@ -158,10 +160,11 @@ impl Reference {
     pub fn new(program: &Program, pull: u64) -> Self {
         let frame = program.max_frame.as_u64() + program.overhead.as_u64();
         let largest = pull.max(frame);
-        let limits = program
-            .limits
-            .iter()
-            .map(|limit| Limit { clock: Clock::new(limit.rate), burst: limit.burst.as_u64() });
+        let limits = program.limits.iter().map(|limit| Limit {
+            clock: Clock::new(limit.rate),
+            burst: limit.burst.as_u64(),
+            expected: 0,
+        });
         let mut trees = vec![Tree::new(program, 0, true)];
         for limit in &program.limits {
             trees.push(match limit.scope {
@@ -280,16 +283,21 @@ impl Reference {
         !self.trees[1 + limit].inside.is_empty()
     }
 
+    /// When the next choice is made.
     fn due(&self, limit: usize) -> u64 {
-        let Limit { clock, burst } = &self.limits[limit];
-        let beyond = burst.saturating_sub(self.largest);
-        let rate = BitRate::new(u64::try_from(clock.rate).expect("a rate")).expect("above zero");
-        let slack = if beyond == 0 { 0 } else { rate.wire_time(Bytes::new(beyond)).as_u64() - 1 };
-        clock.earned().saturating_sub(slack)
+        self.due_for(limit, self.limits[limit].expected)
     }
 
-    fn admits(&self, limit: usize, now: u64) -> bool {
-        !self.is_waited_for(limit) && self.due(limit) <= now
+    /// When a head of this length may pass: what the burst allows beyond it may be owed.
+    fn due_for(&self, limit: usize, len: u64) -> u64 {
+        let Limit { clock, burst, .. } = &self.limits[limit];
+        let rate = BitRate::new(u64::try_from(clock.rate).expect("a rate")).expect("above zero");
+        let time = |bytes| rate.wire_time(Bytes::new(bytes)).as_u64();
+        clock.earned().saturating_sub((time(*burst) - 1).saturating_sub(time(len)))
+    }
+
+    fn admits(&self, limit: usize, len: u64, now: u64) -> bool {
+        !self.is_waited_for(limit) && self.due_for(limit, len) <= now
     }
 
     fn pay(&mut self, limit: usize, len: u64, now: u64) {
@@ -299,15 +307,18 @@ impl Reference {
     }
 
     fn first_closed(&self, bundle: usize, now: u64) -> Option<usize> {
-        let state = &self.bundles[bundle];
+        let (state, len) = (&self.bundles[bundle], self.head_charge(bundle));
         (0..state.limits.len())
-            .find(|&index| !state.paid.contains(&index) && !self.admits(state.limits[index], now))
+            .find(|&index| !state.paid.contains(&index) && !self.admits(state.limits[index], len, now))
     }
 
     fn wait(&mut self, bundle: usize, index: usize, now: u64) {
         let state = &mut self.bundles[bundle];
         (state.place, state.waits_since) = (Place::Waits(index), now);
         let (limit, keeps_place) = (state.limits[index], !state.fresh);
+        if !self.is_waited_for(limit) {
+            self.limits[limit].expected = self.head_charge(bundle);
+        }
         self.activate(1 + limit, bundle, keeps_place, now);
     }
 
@@ -326,14 +337,18 @@ impl Reference {
         let mut round: Vec<(u64, usize)> = waited_for.map(|limit| (self.due(limit), limit)).collect();
         round.retain(|&(due, _)| due <= now);
         round.sort_unstable();
-        round.iter().for_each(|&(_, limit)| self.release(limit, now));
-        !round.is_empty()
+        round.iter().filter(|&&(_, limit)| self.release(limit, now)).count() > 0
     }
 
-    fn release(&mut self, limit: usize, now: u64) {
+    /// Lets go the tree's choice, unless its head is too long for now: then that is what is expected next.
+    fn release(&mut self, limit: usize, now: u64) -> bool {
         let bundle = self.pick(1 + limit, now).expect("somebody waits");
         let Place::Waits(index) = self.bundles[bundle].place else { panic!("it waits") };
         let len = self.head_charge(bundle);
+        self.limits[limit].expected = len;
+        if self.due(limit) > now {
+            return false;
+        }
         self.settle(1 + limit, bundle, len, true, false);
         self.pay(limit, len, now);
         let state = &mut self.bundles[bundle];
@@ -341,6 +356,7 @@ impl Reference {
         state.waits.push((limit, now - state.waits_since));
         state.paid_len = len;
         self.go_on(bundle, len, now);
+        true
     }
 
     fn go_on(&mut self, bundle: usize, len: u64, now: u64) {
@@ -349,7 +365,7 @@ impl Reference {
                 continue;
             }
             let limit = self.bundles[bundle].limits[index];
-            if !self.admits(limit, now) {
+            if !self.admits(limit, len, now) {
                 return self.wait(bundle, index, now);
             }
             self.pay(limit, len, now);
