@@ -1,0 +1,117 @@
+//! What an end point is set to: Linux's defaults.
+
+use plimsoll_units::{Bytes, Span};
+
+/// Which algorithm governs the congestion window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Congestion {
+    /// RFC 5681 and RFC 6582.
+    NewReno,
+    /// RFC 9438 with fast convergence, its Reno-friendly region and `HyStart++` (RFC 9406): Linux's default.
+    #[default]
+    Cubic,
+    /// RFC 8257. Needs [`Config::ecn`], and a queue that marks at a low threshold.
+    Dctcp,
+}
+
+/// How much of a socket's data may wait in its host's own transmit path (Linux's TCP small queues).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LocalQueue {
+    /// Nothing holds the sender back but its window; `handle_sent` need not be called.
+    Unlimited,
+    /// Two segments or what the connection's rate makes in about a millisecond, whichever is more, but no more than
+    /// this: Linux with its `tcp_limit_output_bytes`.
+    Small(Bytes),
+    /// This much, whatever the rate.
+    Fixed(Bytes),
+}
+
+/// How an end point behaves. The default is a Linux socket, without ECN.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Payload bytes of a full packet; at least 1.
+    pub mss: u16,
+    /// What governs the congestion window.
+    pub congestion: Congestion,
+    /// Ask for ECN when connecting, accept it when asked. Only if both ends do is data ECN-capable.
+    pub ecn: bool,
+    /// Both ends use SACK (RFC 2018). Without it losses are found by three duplicate acknowledgements, one per round
+    /// trip (RFC 6582).
+    pub sack: bool,
+    /// A SYN goes first and the data waits for its answer. `false`: the connection is there from the start.
+    pub handshake: bool,
+    /// Initial congestion window, in segments (RFC 6928: 10).
+    pub initial_window: u32,
+    /// Bytes that the receiver can hold: at most 1 GiB. Linux grows its window as needed; so take what the path needs.
+    pub receive_buffer: Bytes,
+    /// The largest descriptor for segmentation offload; one `mss` or less turns offload off.
+    pub offload: Bytes,
+    /// The sender's credit in its host's transmit path.
+    pub local_queue: LocalQueue,
+    /// Spread segments over the round trip, at Linux's rates: twice the window per round trip in slow start, 1.2 times
+    /// after it.
+    pub pacing: bool,
+    /// Probe for a lost tail before the timeout (RFC 8985 §7).
+    pub tail_loss_probe: bool,
+    /// Leave slow start before it overflows the queue, by RFC 9406. CUBIC only, as in Linux.
+    pub hystart: bool,
+    /// Decay the window of a connection that has been idle for longer than its timeout (RFC 2861, Linux's
+    /// `tcp_slow_start_after_idle`).
+    pub slow_start_after_idle: bool,
+    /// Timeout before the first measured round trip: for a lost SYN.
+    pub initial_rto: Span,
+    /// As in Linux a floor of the timeout's margin over the smoothed round trip, not of the whole.
+    pub min_rto: Span,
+    /// Where backing off ends.
+    pub max_rto: Span,
+    /// How long an acknowledgement may be delayed; zero acknowledges each segment.
+    pub delayed_ack: Span,
+    /// Packets that are acknowledged at once at the start of a connection (Linux's quick acknowledgements).
+    pub quick_acks: u8,
+    /// The application reads what arrives at once. `false`: the window closes until [`super::Receiver::read`].
+    pub auto_read: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            mss: 1_448,
+            congestion: Congestion::Cubic,
+            ecn: false,
+            sack: true,
+            handshake: true,
+            initial_window: 10,
+            receive_buffer: Bytes::kib(6 * 1_024),
+            offload: Bytes::ZERO,
+            local_queue: LocalQueue::Small(Bytes::kib(4 * 1_024)),
+            pacing: false,
+            tail_loss_probe: true,
+            hystart: true,
+            slow_start_after_idle: true,
+            initial_rto: Span::secs(1),
+            min_rto: Span::millis(200),
+            max_rto: Span::secs(120),
+            delayed_ack: Span::millis(40),
+            quick_acks: 16,
+            auto_read: true,
+        }
+    }
+}
+
+impl Config {
+    /// Linux's defaults with DCTCP and the ECN that it needs.
+    #[must_use]
+    pub fn dctcp() -> Self {
+        Self { congestion: Congestion::Dctcp, ecn: true, ..Self::default() }
+    }
+
+    /// The segment size, which is never zero.
+    pub(super) fn segment_size(&self) -> u16 {
+        self.mss.max(1)
+    }
+
+    /// The receive buffer as an acknowledgement can state it.
+    pub(super) fn window_limit(&self) -> u32 {
+        u32::try_from(self.receive_buffer.as_u64()).unwrap_or(u32::MAX).min(1 << 30)
+    }
+}

@@ -1,0 +1,336 @@
+//! The receiving end: reassembles, delays acknowledgements, echoes marks.
+
+use plimsoll_units::{Bytes, Nanos, Span};
+
+use super::config::{Config, Congestion};
+use super::reassembly::Reassembly;
+use super::segment::{Ack, Ecn, Flags, SackBlock, Segment};
+
+/// What a receiver has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReceiverStats {
+    /// Segments with payload, as handed over: a descriptor counts once.
+    pub segments: u64,
+    /// Segments that arrived beyond a gap.
+    pub out_of_order: u64,
+    /// Segments that had arrived before.
+    pub duplicates: u64,
+    /// Segments beyond the window, not kept.
+    pub refused: u64,
+    /// Segments with a congestion mark.
+    pub marked: u64,
+    /// Acknowledgements given out.
+    pub acks: u64,
+}
+
+/// The receiving end of a stream.
+#[derive(Clone, Debug)]
+pub struct Receiver {
+    /// Bytes before this have arrived without a gap.
+    next: u64,
+    /// `next` as last acknowledged.
+    acked: u64,
+    /// The end of the window as last stated; never moves back.
+    edge: u64,
+    /// What the application has taken.
+    taken: u64,
+    /// Timestamp to echo (RFC 7323 §4.3).
+    echo: Nanos,
+    delayed_until: Option<Nanos>,
+    ack_now: bool,
+    syn_pending: bool,
+    /// DCTCP: an acknowledgement for the bytes before a change of marking, which goes first.
+    early: Option<u64>,
+    duplicate: Option<SackBlock>,
+    echoing: Echo,
+    quick: u8,
+    interactive: bool,
+    auto_read: bool,
+    sack: bool,
+    wants_ecn: bool,
+    dctcp: bool,
+    mss: u16,
+    window: u32,
+    delayed_ack: Span,
+    quick_acks: u8,
+    beyond: Reassembly,
+    stats: ReceiverStats,
+}
+
+/// How marks are echoed, once ECN is agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Echo {
+    /// ECN is off.
+    No,
+    /// RFC 3168: from a mark until the sender says that it has reduced.
+    Latched(bool),
+    /// RFC 8257 §3.2: as the latest segment was marked.
+    Exact(bool),
+}
+
+impl Receiver {
+    /// The end that waits for a stream from offset 0.
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        let mut receiver = Self {
+            next: 0,
+            acked: 0,
+            edge: u64::from(config.window_limit()),
+            taken: 0,
+            echo: Nanos::ZERO,
+            delayed_until: None,
+            ack_now: false,
+            syn_pending: false,
+            early: None,
+            duplicate: None,
+            echoing: Echo::No,
+            quick: config.quick_acks,
+            interactive: false,
+            auto_read: config.auto_read,
+            sack: config.sack,
+            wants_ecn: config.ecn,
+            dctcp: config.congestion == Congestion::Dctcp,
+            mss: config.segment_size(),
+            window: config.window_limit(),
+            delayed_ack: config.delayed_ack,
+            quick_acks: config.quick_acks,
+            beyond: Reassembly::new(),
+            stats: ReceiverStats::default(),
+        };
+        if !config.handshake {
+            receiver.agree_on_ecn(true);
+        }
+        receiver
+    }
+
+    /// Takes what the network has delivered: a packet, or several merged by receive offload.
+    ///
+    /// Ask [`Self::poll_ack`] afterwards.
+    pub fn handle_segment(&mut self, segment: &Segment, now: Nanos) {
+        if segment.flags.contains(Flags::SYN) {
+            if self.next == 0 {
+                self.agree_on_ecn(segment.flags.contains(Flags::ECN_SETUP));
+                self.echo = segment.sent;
+            }
+            self.syn_pending = true;
+            return;
+        }
+        if segment.len == 0 {
+            self.ack_now = true; // a window probe
+            return;
+        }
+        self.stats.segments += 1;
+        self.note_mark(segment);
+
+        let end = segment.end();
+        if end > self.taken.saturating_add(u64::from(self.window)) {
+            self.stats.refused += 1;
+            self.ack_now = true;
+        } else if end <= self.next {
+            self.note_duplicate(segment);
+        } else if segment.seq > self.next {
+            self.keep_beyond_gap(segment);
+        } else {
+            self.deliver(segment, now);
+        }
+    }
+
+    /// The next acknowledgement that has to leave now; ask until there is none.
+    pub fn poll_ack(&mut self, _now: Nanos) -> Option<Ack> {
+        if let Some(ack) = self.early.take() {
+            return Some(self.early_ack(ack));
+        }
+        (self.ack_now || self.syn_pending).then(|| self.state())
+    }
+
+    /// When an acknowledgement that is being delayed is due.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Nanos> {
+        self.delayed_until
+    }
+
+    /// Time has come to `now`. Early calls do nothing.
+    pub fn handle_timeout(&mut self, now: Nanos) {
+        if self.delayed_until.is_some_and(|due| due <= now) {
+            self.delayed_until = None;
+            self.ack_now = true;
+        }
+    }
+
+    /// The application takes `bytes` of [`Self::available`]; only needed without [`Config::auto_read`].
+    ///
+    /// Ask [`Self::poll_ack`] afterwards: a window that has opened far is announced.
+    pub fn read(&mut self, bytes: Bytes) {
+        self.taken = self.taken.saturating_add(bytes.as_u64()).min(self.next);
+        let stated = self.edge.saturating_sub(self.next);
+        let (room, step) = (self.offered_edge().saturating_sub(self.next), self.worthwhile_step());
+        if room >= stated.saturating_mul(2) && room - stated >= step {
+            self.ack_now = true;
+        }
+    }
+
+    /// Bytes that have arrived in order since the start of the stream.
+    #[must_use]
+    pub fn delivered(&self) -> Bytes {
+        Bytes::new(self.next)
+    }
+
+    /// Bytes that have arrived in order and wait for the application.
+    #[must_use]
+    pub fn available(&self) -> Bytes {
+        Bytes::new(self.next - self.taken)
+    }
+
+    /// What this end has seen.
+    #[must_use]
+    pub fn stats(&self) -> ReceiverStats {
+        self.stats
+    }
+
+    /// Whether ECN is agreed on.
+    #[must_use]
+    pub fn ecn(&self) -> bool {
+        self.echoing != Echo::No
+    }
+
+    /// An acknowledgement to ride on data that leaves anyway, when there is something to say or `owed`.
+    pub(super) fn piggyback(&mut self, owed: bool) -> Option<Ack> {
+        let due = owed || self.ack_now || self.syn_pending || self.delayed_until.is_some();
+        (due && self.early.is_none()).then(|| self.state())
+    }
+
+    /// Data was sent in reply: acknowledgements now wait for a ride (Linux's ping-pong mode).
+    pub(super) fn set_interactive(&mut self) {
+        self.interactive = true;
+    }
+
+    /// The other end has answered: the connection is there.
+    pub(super) fn open(&mut self, ecn: bool) {
+        self.agree_on_ecn(ecn);
+    }
+
+    fn agree_on_ecn(&mut self, asked: bool) {
+        self.echoing = match (asked && self.wants_ecn, self.dctcp) {
+            (false, _) => Echo::No,
+            (true, false) => Echo::Latched(false),
+            (true, true) => Echo::Exact(false),
+        };
+    }
+
+    fn note_mark(&mut self, segment: &Segment) {
+        let marked = segment.ecn == Ecn::Ce;
+        self.stats.marked += u64::from(marked);
+        match &mut self.echoing {
+            Echo::No => {}
+            Echo::Latched(echo) => {
+                if segment.flags.contains(Flags::CWR) {
+                    *echo = false;
+                    self.ack_now = true; // as Linux: the sender may be left with a small window and no other clock
+                }
+                if marked && !*echo {
+                    *echo = true;
+                    self.acknowledge_quickly(2);
+                }
+            }
+            Echo::Exact(state) if *state != marked => {
+                if self.delayed_until.is_some() {
+                    self.early = Some(self.next);
+                }
+                *state = marked;
+                self.ack_now = true;
+            }
+            Echo::Exact(_) => {}
+        }
+    }
+
+    fn note_duplicate(&mut self, segment: &Segment) {
+        self.stats.duplicates += 1;
+        self.duplicate = Some(SackBlock { start: segment.seq, end: segment.end() });
+        self.acknowledge_quickly(self.quick_acks);
+        self.ack_now = true;
+    }
+
+    fn keep_beyond_gap(&mut self, segment: &Segment) {
+        let run = SackBlock { start: segment.seq, end: segment.end() };
+        if self.beyond.insert(run) {
+            self.stats.out_of_order += 1;
+        } else {
+            self.stats.duplicates += 1;
+            self.duplicate = Some(run);
+        }
+        self.acknowledge_quickly(self.quick_acks);
+        self.ack_now = true;
+    }
+
+    fn deliver(&mut self, segment: &Segment, now: Nanos) {
+        if segment.seq <= self.acked {
+            self.echo = segment.sent;
+        }
+        self.next = segment.end();
+        if !self.beyond.is_empty() {
+            self.next = self.beyond.advance(self.next);
+            self.ack_now = true; // RFC 5681 §4.2: what fills a gap is acknowledged at once
+        }
+        if self.auto_read {
+            self.taken = self.next;
+        }
+        if self.next - self.acked > u64::from(self.mss) || (self.quick > 0 && !self.interactive) {
+            self.ack_now = true;
+        } else if self.delayed_until.is_none() {
+            self.delayed_until = Some(now + self.delayed_ack);
+            self.ack_now |= self.delayed_ack == Span::ZERO;
+        }
+    }
+
+    fn acknowledge_quickly(&mut self, packets: u8) {
+        self.quick = self.quick.max(packets);
+        self.interactive = false;
+    }
+
+    /// What there is to say now; nothing is owed afterwards.
+    fn state(&mut self) -> Ack {
+        if self.offered_edge() - self.edge >= self.worthwhile_step() {
+            self.edge = self.offered_edge();
+        }
+        let syn = core::mem::take(&mut self.syn_pending);
+        let ece = match self.echoing {
+            Echo::No => false,
+            Echo::Latched(_) | Echo::Exact(_) if syn => true, // accepts ECN
+            Echo::Latched(echo) | Echo::Exact(echo) => echo,
+        };
+        let mut ack =
+            Ack::new(self.next, self.stated_window(self.next), self.echo).with_ece(ece).with_syn(syn);
+        if self.sack {
+            ack = self.duplicate.take().into_iter().fold(ack, Ack::with_block);
+            ack = self.beyond.recent().iter().copied().fold(ack, Ack::with_block);
+        }
+        self.acked = self.next;
+        self.ack_now = false;
+        self.delayed_until = None;
+        self.quick = self.quick.saturating_sub(1);
+        self.stats.acks += 1;
+        ack
+    }
+
+    /// Acknowledges up to where marking changed, with the echo as it was before.
+    fn early_ack(&mut self, upto: u64) -> Ack {
+        let was_marked = self.echoing == Echo::Exact(false);
+        self.acked = self.acked.max(upto);
+        self.stats.acks += 1;
+        Ack::new(upto, self.stated_window(upto), self.echo).with_ece(was_marked)
+    }
+
+    fn stated_window(&self, ack: u64) -> u32 {
+        u32::try_from(self.edge.saturating_sub(ack)).unwrap_or(u32::MAX)
+    }
+
+    /// Where the window could end. It never moves back: what arrives and is not read moves `next`, and not `taken`.
+    fn offered_edge(&self) -> u64 {
+        self.taken.saturating_add(u64::from(self.window))
+    }
+
+    /// A smaller opening would invite small segments (RFC 1122 §4.2.3.3).
+    fn worthwhile_step(&self) -> u64 {
+        u64::from(u32::from(self.mss).min(self.window / 2).max(1))
+    }
+}
