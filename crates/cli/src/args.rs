@@ -5,6 +5,7 @@
 //! Not here: what the commands do.
 //! Invariant: every command that prints a table has `--json`.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -49,6 +50,8 @@ pub(crate) enum Command {
     Explain(Explain),
     /// Run a scenario on real Linux traffic, and report
     Lab(Lab),
+    /// Run a scenario in virtual time, at any rate, and report
+    Sim(Sim),
     /// Measure something
     #[command(subcommand)]
     Bench(Bench),
@@ -163,6 +166,35 @@ pub(crate) struct Lab {
     pub(crate) out: PathBuf,
 }
 
+/// `plimsoll sim`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = SIM_EXAMPLES)]
+pub(crate) struct Sim {
+    /// The scenario file
+    pub(crate) file: PathBuf,
+    /// Run its short form
+    #[arg(long)]
+    pub(crate) short: bool,
+    /// Run only this system (may be given several times)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) system: Vec<String>,
+    /// The seed of everything random, in place of the file's
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Run with so many seeds, counting up; each must meet the expectations
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) seeds: u32,
+    /// Threads to run on; the result does not depend on it
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<NonZeroUsize>,
+    /// Print JSON: every measure and expectation
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write the report (HTML, PNG, CSV) into this folder
+    #[arg(long, value_name = "DIR", default_value = "report")]
+    pub(crate) out: PathBuf,
+}
+
 /// `plimsoll bench`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
@@ -233,6 +265,14 @@ const LAB_EXAMPLES: &str = "Examples:
   plimsoll lab examples/noisy-neighbour.yaml --json --out /tmp/report
 
 Without root it enters a user and network namespace of its own. Exit code 1 says that an expectation failed.";
+
+const SIM_EXAMPLES: &str = "Examples:
+  plimsoll sim examples/noisy-neighbour.yaml
+  plimsoll sim examples/noisy-neighbour.yaml --short --system plimsoll --seeds 5
+  plimsoll sim examples/noisy-neighbour.yaml --seed 7 --json --out /tmp/report
+
+One seed gives one result, bit for bit, on any machine. Exit code 1 says that an expectation failed, or that a delay
+bound of `plimsoll check` did not hold.";
 
 const DOORBELLS_EXAMPLES: &str = "Examples:
   plimsoll bench doorbells

@@ -6,10 +6,11 @@
 //! Invariant: exit code 1 exactly when something could not be run or an expectation failed.
 
 use std::io::IsTerminal;
+use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll_lab::{Options, Progress};
-use plimsoll_scenario::{Form, Scenario, Status};
+use plimsoll_scenario::{Form, Results, Scenario, Status, Verdict};
 
 use crate::args::Lab;
 use crate::failure::{Failure, print, print_json};
@@ -17,17 +18,7 @@ use crate::show::rate;
 
 /// Runs a scenario, reports, and judges.
 pub(crate) fn lab(args: &Lab) -> Result<(), Failure> {
-    let form = if args.short { Form::Short } else { Form::Full };
-    let scenario = Scenario::load(&args.file, form).map_err(|errors| Failure::Scenario(Box::new(errors)))?;
-    let unknown =
-        args.system.iter().find(|name| !scenario.systems.iter().any(|system| system.name == **name));
-    if let Some(name) = unknown {
-        let known: Vec<&str> = scenario.systems.iter().map(|system| system.name.as_str()).collect();
-        return Err(Failure::Wrong(format!(
-            "there is no system `{name}`; the scenario has {}",
-            known.join(", ")
-        )));
-    }
+    let scenario = load(&args.file, args.short, &args.system)?;
     // Before anything starts a thread: the kernel lets only single-threaded processes into a user namespace.
     plimsoll_lab::ensure_privileges().map_err(|error| Failure::Failed(error.to_string()))?;
 
@@ -37,18 +28,43 @@ pub(crate) fn lab(args: &Lab) -> Result<(), Failure> {
     bar.end();
     let results = results.map_err(|error| Failure::Failed(error.to_string()))?;
     let verdicts = plimsoll_scenario::judge(&scenario, &results);
-    let written = plimsoll_scenario::report(&scenario, &results, &verdicts, &args.out);
-    let written = written.map_err(|error| Failure::Failed(error.to_string()))?;
-    if args.json {
-        print_json(&plimsoll_scenario::json(&scenario, &results, &verdicts))?;
-    } else {
-        let (width, colour) = terminal();
-        let summaries = plimsoll_scenario::summarise(&scenario, &results);
-        print(&plimsoll_scenario::table(&scenario, &results, &summaries, &verdicts, width, colour))?;
-        print(&format!("\nreport: {}\n", written.html.display()))?;
-    }
+    show(&scenario, &results, &verdicts, &args.out, args.json)?;
     let failed = verdicts.iter().any(|verdict| verdict.status == Status::Failed);
     if failed { Err(Failure::Said) } else { Ok(()) }
+}
+
+/// Reads a scenario, which has to have these systems.
+pub(crate) fn load(file: &Path, short: bool, systems: &[String]) -> Result<Scenario, Failure> {
+    let form = if short { Form::Short } else { Form::Full };
+    let scenario = Scenario::load(file, form).map_err(|errors| Failure::Scenario(Box::new(errors)))?;
+    let unknown = systems.iter().find(|name| !scenario.systems.iter().any(|system| system.name == **name));
+    if let Some(name) = unknown {
+        let known: Vec<&str> = scenario.systems.iter().map(|system| system.name.as_str()).collect();
+        return Err(Failure::Wrong(format!(
+            "there is no system `{name}`; the scenario has {}",
+            known.join(", ")
+        )));
+    }
+    Ok(scenario)
+}
+
+/// Writes the report, and prints the results as JSON or as a table.
+pub(crate) fn show(
+    scenario: &Scenario,
+    results: &Results,
+    verdicts: &[Verdict],
+    out: &Path,
+    json: bool,
+) -> Result<(), Failure> {
+    let written = plimsoll_scenario::report(scenario, results, verdicts, out);
+    let written = written.map_err(|error| Failure::Failed(error.to_string()))?;
+    if json {
+        return print_json(&plimsoll_scenario::json(scenario, results, verdicts));
+    }
+    let (width, colour) = terminal();
+    let summaries = plimsoll_scenario::summarise(scenario, results);
+    print(&plimsoll_scenario::table(scenario, results, &summaries, verdicts, width, colour))?;
+    print(&format!("\nreport: {}\n", written.html.display()))
 }
 
 /// Columns of standard output, and whether it takes colour.

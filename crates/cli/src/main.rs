@@ -15,6 +15,7 @@ mod lab;
 mod live;
 mod paper;
 mod show;
+mod sim;
 mod top;
 
 use std::process::ExitCode;
@@ -42,6 +43,7 @@ fn obey(command: &Command) -> Result<(), Failure> {
         Command::Top(top) => top::top(top),
         Command::Explain(explain) => explain::explain(explain),
         Command::Lab(lab) => lab::lab(lab),
+        Command::Sim(sim) => sim::sim(sim),
         Command::Bench(Bench::Doorbells(doorbells)) => bench::doorbells(doorbells),
         Command::Completions { shell } => paper::completions(*shell),
         Command::Man { folder } => paper::man(folder),

@@ -130,3 +130,37 @@ fn schemas_are_json_schemas() {
         assert!(schema["$schema"].is_string(), "{of}: {schema}");
     }
 }
+
+const FAILING: &str = "
+name: small
+rate: 1Gbps
+duration: 100ms
+systems: [fifo, plimsoll]
+tenants: {a: {}, b: {}}
+workloads:
+  ask: {tenant: a, kind: request_response, connections: 2}
+  all: {tenant: b, kind: bulk, flows: 2}
+expect:
+  - plimsoll.a.throughput >= 2Gbps
+";
+
+#[test]
+fn sim_is_repeatable_and_a_failure_says_how_to_see_it_again() {
+    let folder = Folder::new("sim");
+    let (file, out_folder) = (folder.write("s.yaml", FAILING), folder.0.join("report").display().to_string());
+    let run = |more: &[&str]| plimsoll(&[&["sim", &file, "--out", &out_folder, "--json"][..], more].concat());
+    let first = run(&["--seed", "3", "--seeds", "2"]);
+    assert_eq!(first.status.code(), Some(1), "{}", err(&first));
+    assert_eq!(out(&first), out(&run(&["--seed", "3", "--seeds", "2", "--threads", "1"])));
+    for seed in ["--seed 3", "--seed 4"] {
+        assert!(err(&first).contains(&format!("replay: plimsoll sim {file} {seed}")), "{}", err(&first));
+    }
+    let good = folder.write("good.yaml", &FAILING.replace("2Gbps", "1kbps"));
+    let table = plimsoll(&["sim", &good, "--out", &out_folder]);
+    assert_eq!(table.status.code(), Some(0), "{}", err(&table));
+    assert!(out(&table).contains("delay bounds hold"), "{}", out(&table));
+    let wrong = folder.write("wrong.yaml", &FAILING.replace("rate: 1Gbps", "rate: 900Gbps"));
+    let wrong = plimsoll(&["sim", &wrong, "--out", &out_folder]);
+    assert_eq!(wrong.status.code(), Some(2), "{}", err(&wrong));
+    assert!(err(&wrong).contains("512 Gbps"), "{}", err(&wrong));
+}

@@ -12,7 +12,7 @@ use crate::tools;
 use crate::traffic::{self, Job, Live, Side};
 use crate::world::{self, Drops, Setup, World};
 use crate::{Options, Progress, privileges};
-use plimsoll_scenario::{Results, Run, Scenario, System, SystemKind, WorkloadResult};
+use plimsoll_scenario::{Results, Run, Scenario, System, SystemKind, Workload, WorkloadResult};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -89,6 +89,7 @@ struct Lab<'a> {
 
 impl Lab<'_> {
     fn run_all(&self) -> Result<Results, LabError> {
+        self.refuse_other_worlds()?;
         let mut results = Results::default();
         let chosen =
             |system: &&System| self.options.systems.is_empty() || self.options.systems.contains(&system.name);
@@ -115,6 +116,23 @@ impl Lab<'_> {
             }
         }
         Ok(results)
+    }
+
+    /// Links and machines of the file's own exist in virtual time only.
+    fn refuse_other_worlds(&self) -> Result<(), LabError> {
+        let only_sim = |what: &str| {
+            Err(LabError::Scenario(format!(
+                "{what}; a lab is one host with its uplink, run it with `plimsoll sim`"
+            )))
+        };
+        if !self.scenario.links.is_empty() || !self.scenario.switches.is_empty() {
+            return only_sim("the file has links or switches of its own");
+        }
+        let to_tenant = |workload: &&Workload| self.scenario.tenant_address(&workload.to).is_some();
+        match self.scenario.workloads.iter().find(to_tenant) {
+            Some(workload) => only_sim(&format!("workload `{}` sends to a tenant", workload.name)),
+            None => Ok(()),
+        }
     }
 
     /// One system: a world, the timeline, the measurements.

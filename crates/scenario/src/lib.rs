@@ -9,6 +9,7 @@
 mod expect;
 mod measure;
 mod model;
+mod network;
 mod policy_file;
 mod problem;
 mod read;
@@ -23,6 +24,9 @@ pub use expect::{Expectation, Status, Unit, Verdict, judge};
 pub use measure::jain;
 pub use model::{
     Destination, Kind, Measure, NETWORK, Pace, Role, Scenario, System, SystemKind, Tenant, Workload,
+};
+pub use network::{
+    Completions, Congestion, EngineCost, Host, HostNic, Link, Pcie, ReceiveRing, TransmitRing,
 };
 pub use policy_file::Wiring;
 pub use problem::{Errors, Problem};

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use crate::expect::Expectation;
+use crate::network::{Congestion, Host, Link};
 use crate::yaml::Tree;
 
 /// One scenario: what to run, on which systems, what to measure and what to expect.
@@ -32,7 +33,12 @@ pub struct Scenario {
     /// Seed of everything random (arrival times, payloads).
     pub seed: u64,
     /// Machines; live there is one.
-    pub hosts: Vec<String>,
+    pub hosts: Vec<Host>,
+    /// Nodes that only forward packets; live there is none.
+    pub switches: Vec<String>,
+    /// What lies between hosts, switches and destinations. Without any, each host is behind a link of `rate`, with
+    /// every destination at its other end.
+    pub links: Vec<Link>,
     /// Who holds a vNIC, in the order of the file.
     pub tenants: Vec<Tenant>,
     /// Places beyond the uplink, each with an address of its own.
@@ -165,7 +171,7 @@ pub struct Workload {
     pub name: String,
     /// Whose it is.
     pub tenant: String,
-    /// Its peer beyond the uplink, one of [`Scenario::destinations`].
+    /// Its peer: one of [`Scenario::destinations`], or another tenant.
     pub to: String,
     /// What it sends.
     pub kind: Kind,
@@ -175,6 +181,8 @@ pub struct Workload {
     pub stop: Span,
     /// DSCP of the tenant's packets.
     pub dscp: u8,
+    /// Congestion control of its TCP; the world's own default without.
+    pub congestion: Option<Congestion>,
     /// Port of the server's side; unique in the scenario.
     pub port: u16,
 }

@@ -8,7 +8,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use plimsoll_units::BitRate;
+
 use crate::model::{PolicySections, Scenario, System, SystemKind, Tenant};
+use crate::network::Host;
 use crate::yaml::{Tree, Value};
 
 /// What only the world knows: ports and sockets, each as YAML on one line.
@@ -20,6 +23,8 @@ pub struct Wiring {
     pub tenants: BTreeMap<String, String>,
     /// What follows `api:`, if anything: `{socket: /tmp/x/api.sock}`.
     pub api: Option<String>,
+    /// Rate of this host's own link, where it is not the scenario's.
+    pub rate: Option<BitRate>,
 }
 
 /// Ephemeral ports of Linux, which spread flows over the queues of [`SystemKind::Mq`].
@@ -29,9 +34,38 @@ impl Scenario {
     /// The policy file for a system that runs on the engine ([`SystemKind::on_engine`]).
     #[must_use]
     pub fn policy_file(&self, system: &System, wiring: &Wiring) -> String {
-        let sections = self.sections(system);
+        self.write(system, &self.sections(system), self.tenants.iter(), wiring)
+    }
+
+    /// The same for one of several hosts, with the host's own sections where it has some. Tenants that live elsewhere
+    /// are promised nothing here; they are named only if the policy may name them.
+    #[must_use]
+    pub fn policy_file_of(&self, host: &Host, system: &System, wiring: &Wiring) -> String {
+        let mut sections = self.sections(system);
+        if let Some(own) = &host.policy {
+            sections.override_with(own);
+        }
+        let lives_here = |name: &str| self.tenants.iter().any(|t| t.name == name && t.host == host.name);
+        for (name, entries) in &mut sections.tenants {
+            if !lives_here(name) {
+                entries.clear();
+            }
+        }
+        let named = sections.policy.is_some() || sections.limits.is_some();
+        let tenants = self.tenants.iter().filter(|tenant| named || tenant.host == host.name);
+        self.write(system, &sections, tenants, wiring)
+    }
+
+    fn write<'a>(
+        &self,
+        system: &System,
+        sections: &PolicySections,
+        tenants: impl Iterator<Item = &'a Tenant>,
+        wiring: &Wiring,
+    ) -> String {
         let mut text = String::new();
-        let (uplink, rate, mtu) = (&wiring.uplink, self.rate.get(), self.mtu);
+        let rate = wiring.rate.unwrap_or(self.rate).get();
+        let (uplink, mtu) = (&wiring.uplink, self.mtu);
         let _ = write!(text, "uplink: {{port: {uplink}, rate: {rate}bps, mtu: {mtu}}}");
         if let Some(api) = &wiring.api {
             let _ = write!(text, "\napi: {api}");
@@ -41,8 +75,8 @@ impl Scenario {
             engine.write(&mut text, 2, 0);
         }
         text.push_str("\ntenants:");
-        for tenant in &self.tenants {
-            self.write_tenant(&mut text, &tenant.name, system, &sections, wiring);
+        for tenant in tenants {
+            self.write_tenant(&mut text, &tenant.name, system, sections, wiring);
         }
         for (name, section) in [("limits", &sections.limits), ("policy", &sections.policy)] {
             if let Some(section) = section {
@@ -118,19 +152,9 @@ impl Scenario {
             SystemKind::Qpf => (sections.policy, sections.limits) = (Some(self.per_flow()), None),
             _ => {}
         }
-        let Some(own) = &system.policy else { return sections };
-        if own.policy.is_some() {
-            (sections.policy, sections.limits) = (own.policy.clone(), own.limits.clone());
-        } else if own.limits.is_some() {
-            sections.limits = own.limits.clone();
+        if let Some(own) = &system.policy {
+            sections.override_with(own);
         }
-        if own.engine.is_some() {
-            sections.engine = own.engine.clone();
-        }
-        if !own.tenants.is_empty() {
-            sections.tenants = own.tenants.clone();
-        }
-        sections.base = own.base.clone();
         sections
     }
 
@@ -173,6 +197,22 @@ impl Scenario {
 }
 
 impl PolicySections {
+    /// Takes the sections that `own` has.
+    fn override_with(&mut self, own: &Self) {
+        if own.policy.is_some() {
+            (self.policy, self.limits) = (own.policy.clone(), own.limits.clone());
+        } else if own.limits.is_some() {
+            self.limits = own.limits.clone();
+        }
+        if own.engine.is_some() {
+            self.engine = own.engine.clone();
+        }
+        if !own.tenants.is_empty() {
+            self.tenants = own.tenants.clone();
+        }
+        self.base = own.base.clone();
+    }
+
     /// A tenant's sub-policy is found from where the scenario's file lies.
     fn rebase(&self, key: &str, value: &Tree) -> Tree {
         match &value.value {

@@ -10,7 +10,8 @@ use serde_json::{Map, Value, json};
 use plimsoll_units::{BitRate, Bytes, Span};
 
 use crate::model::SystemKind;
-use crate::read::{KINDS, SHORT_KEYS, SYSTEM_KEYS, TENANT_KEYS};
+use crate::network::Congestion;
+use crate::read::{HOST_KEYS, KINDS, LINK_KEYS, SHORT_KEYS, SYSTEM_KEYS, TENANT_KEYS};
 
 /// The JSON Schema of scenario files.
 #[must_use]
@@ -32,7 +33,12 @@ pub fn schema() -> Value {
             "pairs": count("how often the list of systems is run; medians are compared", 100),
             "seed": {"type": "integer", "minimum": 0, "description": "of everything random"},
             "offload": {"type": "boolean", "description": "whether tenants use segmentation offload"},
-            "hosts": names,
+            "hosts": {
+                "description": "machines, as a list of names or a map to what is known of each",
+                "anyOf": [names, {"type": "object", "additionalProperties": host(&sections)}],
+            },
+            "switches": names,
+            "links": {"type": "object", "additionalProperties": link()},
             "tenants": {"type": "object", "additionalProperties": tenant()},
             "destinations": {
                 "description": "places beyond the uplink, as a list of names or a map to addresses",
@@ -101,17 +107,63 @@ fn system(sections: &Value) -> Value {
     json!({"anyOf": [{"enum": kinds}, named]})
 }
 
+fn host(sections: &Value) -> Value {
+    object(HOST_KEYS.map(|key| {
+        let value = match key {
+            "nic" => json!({"enum": ["engine", "fifo"], "description": "what stands before its link"}),
+            "receive" => object([
+                ("ring", count("packets that wait for the CPU", 1 << 20)),
+                ("cost", unit::<Span>("CPU time for each")),
+            ]),
+            "cpu" => object([
+                ("process", unit::<Span>("the engine's CPU time to take a packet")),
+                ("pull", unit::<Span>("and to send it")),
+            ]),
+            "transmit" => object([
+                ("ring", count("descriptors of a tenant that may be under way", 1 << 16)),
+                ("completions", json!({"enum": ["early", "in_order", "out_of_order"]})),
+            ]),
+            "pcie" => object([
+                ("rate", unit::<BitRate>("of its lanes together")),
+                ("latency", unit::<Span>("from a read request to its data")),
+                ("tlp", unit::<Bytes>("payload of a packet on the bus")),
+                ("overhead", unit::<Bytes>("what each costs beside")),
+                ("outstanding", count("read requests under way at once", 1 << 16)),
+            ]),
+            "policy_file" => json!({"type": "string"}),
+            _ => sections.clone(),
+        };
+        (key, value)
+    }))
+}
+
+fn link() -> Value {
+    object(LINK_KEYS.map(|key| {
+        let value = match key {
+            "between" => json!({"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": "string"}}),
+            "from" | "to" => json!({"type": "string", "description": "a host, switch or destination"}),
+            "rate" => unit::<BitRate>("of the link"),
+            "delay" => unit::<Span>("from the last bit sent to the last bit received"),
+            "queue" => unit::<Bytes>("bytes that may wait"),
+            "ecn" => unit::<Bytes>("bytes of queue from which packets are marked"),
+            _ => json!({"type": ["string", "number"], "description": "part of the packets that is lost"}),
+        };
+        (key, value)
+    }))
+}
+
 /// One alternative for each kind, so that an editor offers the keys of the kind that is written.
 fn workload() -> Value {
     let kinds = KINDS.map(|(kind, keys)| {
         let common = [
             ("kind", json!({"const": kind})),
             ("tenant", json!({"type": "string", "description": "whose traffic it is"})),
-            ("to", json!({"type": "string", "description": "one of `destinations`"})),
+            ("to", json!({"type": "string", "description": "one of `destinations`, or another tenant"})),
             ("start", unit::<Span>("from the start of the run")),
             ("stop", unit::<Span>("from the start of the run")),
             ("dscp", json!({"type": "integer", "minimum": 0, "maximum": 63})),
             ("port", count("of the server's side", 32_767)),
+            ("congestion", json!({"enum": Congestion::NAMES.map(|(name, _)| name)})),
         ];
         let own = keys.iter().map(|key| (*key, workload_key(kind, key)));
         let mut kind = object(common.into_iter().chain(own));

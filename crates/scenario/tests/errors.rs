@@ -45,3 +45,8 @@ fn a_missing_file_is_a_problem_and_not_a_panic() {
     let errors = Scenario::load(Path::new("/nowhere/x.yaml"), Form::Full).expect_err("no such file");
     assert!(errors.render(false).contains("/nowhere/x.yaml"), "{}", errors.render(false));
 }
+
+#[test]
+fn hosts_and_links_have_their_mistakes_shown() {
+    compare("network", include_str!("golden/network.yaml"));
+}

@@ -4,6 +4,46 @@
 //! From: `docs/scenarios.md`.
 //! Not here: a second engine. It drives `nic` as the daemon does; only the clock differs.
 //! Invariant: one seed, one result, whatever the machine and the number of threads.
+//!
+//! ```
+//! use plimsoll_scenario::{Form, Scenario, Status, judge};
+//!
+//! let text = "
+//! name: two
+//! rate: 10Gbps
+//! duration: 100ms
+//! systems: [plimsoll]
+//! tenants: {gold: {weight: 3}, bronze: {}}
+//! workloads:
+//!   g: {tenant: gold, kind: udp, rate: flood}
+//!   b: {tenant: bronze, kind: udp, rate: flood}
+//! expect:
+//!   - plimsoll.gold.throughput ~ 7.5Gbps +- 0.1%
+//! ";
+//! let scenario = Scenario::parse(text, "two.yaml", "".as_ref(), Form::Full).expect("a scenario");
+//! let outcome = plimsoll_sim::run(&scenario, &plimsoll_sim::Options::default(), &|_| {})?;
+//! assert_eq!(judge(&scenario, &outcome.results)[0].status, Status::Passed);
+//! # Ok::<(), plimsoll_sim::SimError>(())
+//! ```
 #![forbid(unsafe_code)]
 
+mod agenda;
+mod build;
+mod chance;
+mod engine;
+mod error;
+mod link;
+mod meter;
+mod packet;
+mod promise;
+mod receive;
+mod run;
+mod sockets;
 pub mod tcp;
+mod topology;
+mod traffic;
+mod world;
+
+pub use error::SimError;
+pub use promise::Promise;
+pub use run::{Kept, Options, Outcome, Progress, run};

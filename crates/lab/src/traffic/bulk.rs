@@ -22,7 +22,7 @@ const LISTENER: usize = usize::MAX - 1;
 /// Accepts flows and takes what they bring.
 pub(super) fn sink(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, LabError> {
     let failed = |error| side.failed("receive", error);
-    let listener = socket::listen(side.job.workload.port, 0).map_err(failed)?;
+    let listener = socket::listen(&side.job.workload, 0).map_err(failed)?;
     let mut events = Events::new().map_err(failed)?;
     events.watch(&listener, LISTENER, false).map_err(failed)?;
     ready();
@@ -68,7 +68,7 @@ pub(super) fn source(
     let mut events = Events::new().map_err(failed)?;
     let mut all = Vec::new();
     for token in 0..flows as usize {
-        let stream = socket::begin_connect(to, side.job.workload.dscp, &mut random).map_err(failed)?;
+        let stream = socket::begin_connect(to, &side.job.workload, &mut random).map_err(failed)?;
         socket::abort_on_close(&stream);
         let turn = rhythm.map_or(u64::MAX, |(on, _)| side.clock.now() + exponential(&mut random, on));
         events.watch(&stream, token, true).map_err(failed)?;

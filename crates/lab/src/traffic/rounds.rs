@@ -38,7 +38,7 @@ pub(super) fn source(
     let mut random = fastrand::Rng::with_seed(side.job.seed);
     let mut all = Vec::new();
     for token in 0..flows as usize {
-        let stream = socket::begin_connect(to, side.job.workload.dscp, &mut random).map_err(failed)?;
+        let stream = socket::begin_connect(to, &side.job.workload, &mut random).map_err(failed)?;
         socket::abort_on_close(&stream);
         events.watch(&stream, token, true).map_err(failed)?;
         all.push(Flow { stream, unsent: block.as_u64(), acknowledged: false });

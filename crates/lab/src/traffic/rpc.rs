@@ -75,7 +75,7 @@ pub(super) fn answer(
     ready: &dyn Fn(),
 ) -> Result<WorkloadResult, LabError> {
     let failed = |error| side.failed("serve", error);
-    let listener = socket::listen(side.job.workload.port, side.job.workload.dscp).map_err(failed)?;
+    let listener = socket::listen(&side.job.workload, side.job.workload.dscp).map_err(failed)?;
     let mut events = Events::new().map_err(failed)?;
     events.watch(&listener, LISTENER, false).map_err(failed)?;
     ready();
@@ -160,7 +160,7 @@ pub(crate) fn ask<P: Protocol>(
     let mut random = fastrand::Rng::with_seed(side.job.seed);
     let mut asker = Asker::new(side, protocol);
     for token in 0..connections as usize {
-        let stream = socket::begin_connect(to, side.job.workload.dscp, &mut random).map_err(failed)?;
+        let stream = socket::begin_connect(to, &side.job.workload, &mut random).map_err(failed)?;
         events.watch(&stream, token, true).map_err(failed)?;
         asker.connections.push(Some(Asking { stream, due: None, unsent: Vec::new(), connected: false }));
     }

@@ -10,6 +10,8 @@ use nix::libc;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt,
 };
+use plimsoll_scenario::{Congestion, Workload};
+use std::ffi::OsString;
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::ops::RangeInclusive;
@@ -24,10 +26,15 @@ pub(crate) const SOURCE_PORTS: RangeInclusive<u16> = 32_768..=60_999;
 const TRIES: u32 = 64;
 
 /// Begins to connect from a random port; the socket becomes writable when it has.
-pub(crate) fn begin_connect(to: SocketAddrV4, dscp: u8, random: &mut Rng) -> io::Result<TcpStream> {
+pub(crate) fn begin_connect(
+    to: SocketAddrV4,
+    workload: &Workload,
+    random: &mut Rng,
+) -> io::Result<TcpStream> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let fd = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
-    mark(&fd, dscp)?;
+    mark(&fd, workload.dscp)?;
+    govern(&fd, workload)?;
     setsockopt(&fd, sockopt::TcpNoDelay, &true)?;
     random_port(random, |port| Ok(bind(fd.as_raw_fd(), &SockaddrIn::new(0, 0, 0, 0, port))?))?;
     match connect(fd.as_raw_fd(), &SockaddrIn::from(to)) {
@@ -37,9 +44,10 @@ pub(crate) fn begin_connect(to: SocketAddrV4, dscp: u8, random: &mut Rng) -> io:
 }
 
 /// Listens on `port` of every address here; accepted sockets carry the DSCP too.
-pub(crate) fn listen(port: u16, dscp: u8) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?;
+pub(crate) fn listen(workload: &Workload, dscp: u8) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, workload.port))?;
     mark(&listener, dscp)?;
+    govern(&listener, workload)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
@@ -91,6 +99,18 @@ pub(crate) fn read_some(stream: &mut TcpStream, buffer: &mut [u8]) -> Option<usi
         Err(error) if would_block(&error) => Some(0),
         Err(_) => None,
     }
+}
+
+/// Sets the congestion control that the file asks for.
+fn govern(socket: &impl AsFd, workload: &Workload) -> io::Result<()> {
+    let name = match workload.congestion {
+        None => return Ok(()),
+        Some(Congestion::Cubic) => "cubic",
+        Some(Congestion::NewReno) => "reno",
+        Some(Congestion::Dctcp) => "dctcp",
+    };
+    let set = setsockopt(socket, sockopt::TcpCongestion, &OsString::from(name));
+    set.map_err(|error| io::Error::other(format!("this kernel has no congestion control `{name}`: {error}")))
 }
 
 fn mark(socket: &impl AsFd, dscp: u8) -> io::Result<()> {

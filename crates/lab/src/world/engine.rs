@@ -49,6 +49,7 @@ impl Engine {
                 .collect(),
             uplink: tap(WORLD, UPLINK),
             api: Some(format!("{{socket: {}}}", socket.display())),
+            ..Wiring::default()
         };
         let policy = setup.scratch.join(format!("{}.yaml", system.name));
         let text = scenario.policy_file(system, &wiring);

@@ -6,6 +6,7 @@
 //! Invariant: any text is answered with a scenario or with problems.
 
 mod fields;
+mod network;
 mod policy;
 mod workload;
 
@@ -21,6 +22,7 @@ use crate::model::{
 use crate::problem::{Errors, Problem};
 use crate::yaml::{self, Tree, Value};
 use fields::{Fields, Reader};
+pub(crate) use network::{HOST_KEYS, LINK_KEYS};
 pub(crate) use workload::KINDS;
 
 /// How much of a scenario to run.
@@ -32,7 +34,7 @@ pub enum Form {
     Short,
 }
 
-pub(crate) const KEYS: [&str; 19] = [
+pub(crate) const KEYS: [&str; 21] = [
     "name",
     "about",
     "rate",
@@ -42,6 +44,8 @@ pub(crate) const KEYS: [&str; 19] = [
     "seed",
     "offload",
     "hosts",
+    "switches",
+    "links",
     "tenants",
     "destinations",
     "systems",
@@ -116,7 +120,9 @@ impl Reader {
             duration,
             pairs: self.count(&file, "pairs", 1, 100),
             seed: self.value(&file, "seed", "a whole number", 1),
-            hosts: self.hosts(&file),
+            hosts: self.hosts(&file, folder),
+            switches: self.switches(&file),
+            links: Vec::new(),
             tenants: Vec::new(),
             destinations: self.destinations(&file),
             offload: self.flag(&file, "offload", false),
@@ -129,6 +135,11 @@ impl Reader {
             time: 1.0,
             folder: folder.to_owned(),
         };
+        let hosts = scenario.hosts.iter().map(|host| host.name.as_str());
+        let places = scenario.destinations.iter().map(|place| place.name.as_str());
+        let nodes: Vec<&str> =
+            hosts.chain(scenario.switches.iter().map(String::as_str)).chain(places).collect();
+        scenario.links = self.links(&file, &nodes);
         scenario.tenants = self.tenants(&file, &scenario);
         scenario.workloads = self.workloads(&file, &scenario);
         scenario.expect = self.expectations(file.get("expect"), &scenario, text);
@@ -174,18 +185,6 @@ impl Reader {
             self.problem(problem.label("out of range").help("write a time from 100ms to 24h"));
         }
         span
-    }
-
-    fn hosts(&mut self, file: &Fields<'_>) -> Vec<String> {
-        let Some(tree) = file.get("hosts") else { return vec!["host".to_owned()] };
-        let items = self.list(tree, "`hosts`");
-        let hosts: Vec<String> = items.iter().filter_map(|item| self.text(item).map(str::to_owned)).collect();
-        if hosts.is_empty() {
-            let problem = Problem::new(tree.at.clone(), "no host is named").label("empty");
-            self.problem(problem.help("name one, or leave `hosts` away"));
-            return vec!["host".to_owned()];
-        }
-        hosts
     }
 
     /// A list of names, or a map from names to addresses.
@@ -312,10 +311,14 @@ impl Reader {
         for (n, (key, tree)) in self.entries(tree, "`tenants`").iter().enumerate() {
             self.name(key, "tenant");
             let fields = self.fields(tree, &key.at, &format!("tenant `{}`", key.text), &TENANT_KEYS);
-            let host =
-                fields.get("host").and_then(|tree| self.text(tree)).unwrap_or(&scenario.hosts[0]).to_owned();
-            if let Some(tree) = fields.get("host").filter(|_| !scenario.hosts.contains(&host)) {
-                self.unknown(&tree.at, "there is no host", &host, scenario.hosts.iter().map(String::as_str));
+            let host = fields
+                .get("host")
+                .and_then(|tree| self.text(tree))
+                .unwrap_or(&scenario.hosts[0].name)
+                .to_owned();
+            let hosts = || scenario.hosts.iter().map(|host| host.name.as_str());
+            if let Some(tree) = fields.get("host").filter(|_| hosts().all(|name| name != host)) {
+                self.unknown(&tree.at, "there is no host", &host, hosts());
             }
             let address = Ipv4Addr::new(10, 200, 1, u8::try_from(n + 1).unwrap_or(u8::MAX));
             tenants.push(self.tenant(&key.text, host, address, &scenario.policy));
@@ -344,7 +347,8 @@ impl Reader {
             return Vec::new();
         };
         let tenants: Vec<&str> = scenario.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
-        let places: Vec<&str> = scenario.destinations.iter().map(|place| place.name.as_str()).collect();
+        let places = scenario.destinations.iter().map(|place| place.name.as_str());
+        let places: Vec<&str> = places.chain(tenants.iter().copied()).collect();
         let mut workloads: Vec<Workload> = Vec::new();
         for (n, (key, tree)) in self.entries(tree, "`workloads`").iter().enumerate() {
             self.name(key, "workload");
@@ -379,7 +383,7 @@ impl Reader {
             return;
         };
         if !known.contains(&name.as_str()) {
-            let what = if key == "to" { "destination" } else { key };
+            let what = if key == "to" { "destination or tenant" } else { key };
             self.unknown(&tree.at, &format!("there is no {what}"), name, known.iter().copied());
         }
     }

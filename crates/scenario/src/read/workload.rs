@@ -9,10 +9,11 @@ use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use super::fields::{Fields, Reader};
 use crate::model::{Kind, Pace, Role, Workload};
+use crate::network::Congestion;
 use crate::problem::Problem;
 use crate::yaml::{Key, Tree};
 
-const COMMON: [&str; 7] = ["tenant", "kind", "to", "start", "stop", "dscp", "port"];
+const COMMON: [&str; 8] = ["tenant", "kind", "to", "start", "stop", "dscp", "port", "congestion"];
 
 /// Keys of each kind beside the common ones.
 pub(crate) const KINDS: [(&str, &[&str]); 9] = [
@@ -77,8 +78,11 @@ impl Reader {
             }
         };
         let to = fields.get("to").and_then(|tree| self.text(tree)).unwrap_or_default().to_owned();
+        let congestion = fields.get("congestion");
+        let congestion =
+            congestion.and_then(|tree| self.choice(tree, "congestion control", &Congestion::NAMES));
         let kind = self.kind(kind, &fields)?;
-        Some(Workload { name: key.text.clone(), tenant, to, kind, start, stop, dscp, port })
+        Some(Workload { name: key.text.clone(), tenant, to, kind, start, stop, dscp, congestion, port })
     }
 
     fn times(&mut self, fields: &Fields<'_>, start: Span, stop: Span, duration: Span) {

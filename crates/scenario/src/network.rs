@@ -1,0 +1,155 @@
+//! What a scenario says of machines and of what lies between them.
+//!
+//! Why: some questions have more than one host in them, or a queue that is not the host's own.
+//! From: `docs/scenarios.md`, "Hosts and links".
+//! Not here: reading it (`read::network`), what becomes of it (`sim`; live there is one host and no link of its own).
+//! Invariant: every name refers to something that exists.
+
+use plimsoll_units::{BitRate, Bytes, Span};
+
+use crate::model::PolicySections;
+
+/// A machine.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Its name, unique among hosts, switches and destinations.
+    pub name: String,
+    /// What its tenants' packets pass.
+    pub nic: HostNic,
+    /// Its receive ring; packets are taken at once without one.
+    pub receive: Option<ReceiveRing>,
+    /// What its engine's CPU needs for a packet.
+    pub cpu: EngineCost,
+    /// How its guests send.
+    pub transmit: TransmitRing,
+    /// How its NIC reads packets; at no cost without one.
+    pub pcie: Option<Pcie>,
+    /// Sections that replace the scenario's own policy here.
+    pub(crate) policy: Option<PolicySections>,
+}
+
+impl Host {
+    /// A machine about which the file says nothing but its name.
+    pub(crate) fn plain(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            nic: HostNic::Engine,
+            receive: None,
+            cpu: EngineCost::default(),
+            transmit: TransmitRing::default(),
+            pcie: None,
+            policy: None,
+        }
+    }
+}
+
+/// What stands between a host's tenants and its link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HostNic {
+    /// What the system says.
+    #[default]
+    Engine,
+    /// One queue, whatever the system says: Loom's second testbed had Loom at the sender only.
+    Fifo,
+}
+
+/// A NIC's receive ring and the CPU that empties it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceiveRing {
+    /// Packets that it holds; what finds it full is lost.
+    pub ring: u32,
+    /// CPU time that one packet takes.
+    pub cost: Span,
+}
+
+/// CPU time that an engine's thread needs for each packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineCost {
+    /// To classify it and post its descriptor.
+    pub process: Span,
+    /// To choose it and read it.
+    pub pull: Span,
+}
+
+/// A guest's transmit ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransmitRing {
+    /// Descriptors of a tenant that may be under way at once.
+    pub ring: u32,
+    /// When they come back.
+    pub completions: Completions,
+}
+
+/// When a guest may use a transmit descriptor again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Completions {
+    /// As soon as the engine has read the packet, as a TAP does it: the guest never learns of the queue.
+    #[default]
+    Early,
+    /// When the packet has left, in the order of posting: one slow flow holds up the ring.
+    InOrder,
+    /// When the packet has left.
+    OutOfOrder,
+}
+
+impl Default for TransmitRing {
+    fn default() -> Self {
+        Self { ring: 256, completions: Completions::Early }
+    }
+}
+
+/// How a NIC reads packets from the host's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pcie {
+    /// Of its lanes together.
+    pub rate: BitRate,
+    /// From a read request to its data.
+    pub latency: Span,
+    /// Payload bytes of one packet on the bus (TLP).
+    pub tlp: Bytes,
+    /// What each of them costs beside.
+    pub overhead: Bytes,
+    /// Read requests, of a TLP each, that may be under way at once.
+    pub outstanding: u32,
+}
+
+/// A link between two of the hosts, switches and destinations.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Link {
+    /// Its name.
+    pub name: String,
+    /// One end.
+    pub from: String,
+    /// The other.
+    pub to: String,
+    /// Whether it leads back, too.
+    pub both: bool,
+    /// Bits a second.
+    pub rate: BitRate,
+    /// From the last bit sent to the last bit received.
+    pub delay: Span,
+    /// Bytes that may wait at each end.
+    pub queue: Bytes,
+    /// Bytes of queue from which ECN-capable packets are marked.
+    pub ecn: Option<Bytes>,
+    /// Part of the packets that is lost.
+    pub loss: f64,
+}
+
+/// Congestion control of a workload's TCP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Congestion {
+    /// RFC 9438, Linux's default.
+    #[default]
+    Cubic,
+    /// RFC 6582.
+    NewReno,
+    /// RFC 8257, with ECN.
+    Dctcp,
+}
+
+impl Congestion {
+    /// Every one, as the file spells it.
+    pub const NAMES: [(&'static str, Self); 3] =
+        [("cubic", Self::Cubic), ("newreno", Self::NewReno), ("dctcp", Self::Dctcp)];
+}

@@ -1,0 +1,207 @@
+//! Reading hosts, switches and links.
+//!
+//! Why: a link to nowhere is found before anything runs, with its place.
+//! From: `docs/scenarios.md`, "Hosts and links".
+//! Not here: whether there is a way for each workload, which needs the world (`sim`).
+//! Invariant: both ends of every link exist, and no name is used twice.
+
+use std::ops::Range;
+use std::path::Path;
+
+use plimsoll_units::{BitRate, Bytes, Span};
+
+use super::fields::{Fields, Reader};
+use crate::network::{Completions, EngineCost, Host, HostNic, Link, Pcie, ReceiveRing, TransmitRing};
+use crate::problem::Problem;
+use crate::yaml::{Key, Tree, Value};
+
+pub(crate) const HOST_KEYS: [&str; 9] =
+    ["nic", "receive", "cpu", "transmit", "pcie", "policy", "limits", "engine", "policy_file"];
+pub(crate) const LINK_KEYS: [&str; 8] = ["between", "from", "to", "rate", "delay", "queue", "ecn", "loss"];
+
+const TIME: &str = "a time such as `5us`";
+const SIZE: &str = "a size such as `90kB`";
+const RATE: &str = "a rate such as `10Gbps`";
+
+/// What a link's queue holds unless the file says: a thousand full packets, as Linux's devices.
+const QUEUE: Bytes = Bytes::new(1_514_000);
+/// How long its light takes: some metres, and a switch's ports.
+const DELAY: Span = Span::micros(5);
+
+impl Reader {
+    /// A list of names, or a map of names to what is known of each.
+    pub(super) fn hosts(&mut self, file: &Fields<'_>, folder: &Path) -> Vec<Host> {
+        let Some(tree) = file.get("hosts") else { return vec![Host::plain("host")] };
+        let mut hosts: Vec<Host> = Vec::new();
+        if let Value::Map(_) = &tree.value {
+            for (key, tree) in self.entries(tree, "`hosts`") {
+                hosts.push(self.host(key, tree, folder));
+            }
+        } else {
+            for item in self.list(tree, "`hosts`") {
+                let Some(name) = self.text(item) else { continue };
+                if hosts.iter().any(|host| host.name == name) {
+                    self.taken(&item.at, name);
+                }
+                hosts.push(Host::plain(name));
+            }
+        }
+        if hosts.is_empty() {
+            let problem = Problem::new(tree.at.clone(), "no host is named").label("empty");
+            self.problem(problem.help("name one, or leave `hosts` away"));
+            hosts.push(Host::plain("host"));
+        }
+        hosts
+    }
+
+    fn host(&mut self, key: &Key, tree: &Tree, folder: &Path) -> Host {
+        let what = format!("host `{}`", key.text);
+        let fields = self.fields(tree, &key.at, &what, &HOST_KEYS);
+        let nics = [("engine", HostNic::Engine), ("fifo", HostNic::Fifo)];
+        let own = HOST_KEYS[5..].iter().any(|key| fields.get(key).is_some());
+        Host {
+            nic: fields.get("nic").and_then(|tree| self.choice(tree, "NIC", &nics)).unwrap_or_default(),
+            receive: fields.get("receive").map(|tree| self.receive(tree)),
+            cpu: fields.get("cpu").map(|tree| self.cpu(tree)).unwrap_or_default(),
+            transmit: fields.get("transmit").map(|tree| self.transmit(tree)).unwrap_or_default(),
+            pcie: fields.get("pcie").map(|tree| self.pcie(tree)),
+            policy: own.then(|| self.sections(&fields, folder)),
+            ..Host::plain(&key.text)
+        }
+    }
+
+    fn receive(&mut self, tree: &Tree) -> ReceiveRing {
+        let fields = self.fields(tree, &tree.at, "`receive`", &["ring", "cost"]);
+        let ring = self.count(&fields, "ring", 1_024, 1 << 20);
+        ReceiveRing { ring, cost: self.value(&fields, "cost", TIME, Span::ns(500)) }
+    }
+
+    fn cpu(&mut self, tree: &Tree) -> EngineCost {
+        let fields = self.fields(tree, &tree.at, "`cpu`", &["process", "pull"]);
+        let mut cost = |key| self.value(&fields, key, TIME, Span::ZERO);
+        EngineCost { process: cost("process"), pull: cost("pull") }
+    }
+
+    fn transmit(&mut self, tree: &Tree) -> TransmitRing {
+        let modes = [
+            ("early", Completions::Early),
+            ("in_order", Completions::InOrder),
+            ("out_of_order", Completions::OutOfOrder),
+        ];
+        let fields = self.fields(tree, &tree.at, "`transmit`", &["ring", "completions"]);
+        let ring = self.count(&fields, "ring", TransmitRing::default().ring, 1 << 16);
+        let mode = fields.get("completions").and_then(|tree| self.choice(tree, "way to complete", &modes));
+        TransmitRing { ring, completions: mode.unwrap_or_default() }
+    }
+
+    fn pcie(&mut self, tree: &Tree) -> Pcie {
+        let known = ["rate", "latency", "tlp", "overhead", "outstanding"];
+        let fields = self.fields(tree, &tree.at, "`pcie`", &known);
+        Pcie {
+            rate: self.value(&fields, "rate", RATE, BitRate::gbps(63)),
+            latency: self.value(&fields, "latency", TIME, Span::ns(900)),
+            tlp: self.value(&fields, "tlp", SIZE, Bytes::new(256)),
+            overhead: self.value(&fields, "overhead", SIZE, Bytes::new(26)),
+            outstanding: self.count(&fields, "outstanding", 64, 1 << 16),
+        }
+    }
+
+    /// Names of nodes that only forward.
+    pub(super) fn switches(&mut self, file: &Fields<'_>) -> Vec<String> {
+        let Some(tree) = file.get("switches") else { return Vec::new() };
+        self.list(tree, "`switches`").iter().filter_map(|item| self.text(item).map(str::to_owned)).collect()
+    }
+
+    /// Every link, with both of its ends among `nodes`.
+    pub(super) fn links(&mut self, file: &Fields<'_>, nodes: &[&str]) -> Vec<Link> {
+        let Some(tree) = file.get("links") else { return Vec::new() };
+        for (n, name) in nodes.iter().enumerate() {
+            if nodes[..n].contains(name) {
+                self.taken(&tree.at, name);
+            }
+        }
+        let entries = self.entries(tree, "`links`");
+        entries.iter().filter_map(|(key, tree)| self.link(key, tree, nodes)).collect()
+    }
+
+    fn link(&mut self, key: &Key, tree: &Tree, nodes: &[&str]) -> Option<Link> {
+        let fields = self.fields(tree, &key.at, &format!("link `{}`", key.text), &LINK_KEYS);
+        let both = fields.get("between");
+        let ends: Vec<&Tree> = match (both, fields.get("from"), fields.get("to")) {
+            (Some(between), None, None) => self.list(between, "`between`").iter().collect(),
+            (None, Some(from), Some(to)) => vec![from, to],
+            _ => {
+                let problem = Problem::new(key.at.clone(), format!("link `{}` has no two ends", key.text));
+                let help = "write `between: [a, b]` for both ways, or `from: a` and `to: b` for one";
+                self.problem(problem.label("from where to where?").help(help));
+                return None;
+            }
+        };
+        let names: Vec<&str> = ends.iter().filter_map(|end| self.link_end(end, nodes)).collect();
+        let &[from, to] = names.as_slice() else {
+            if ends.len() != 2 {
+                let problem =
+                    Problem::new(tree.at.clone(), format!("link `{}` has {} ends", key.text, ends.len()));
+                self.problem(problem.label("not two").help("a link has two ends: `between: [a, b]`"));
+            }
+            return None;
+        };
+        if from == to {
+            let problem =
+                Problem::new(tree.at.clone(), format!("link `{}` leads from `{from}` to itself", key.text));
+            self.problem(problem.label("a loop").help("name two different ends"));
+        }
+        if fields.get("rate").is_none() {
+            self.missing(&fields, "rate", "10Gbps");
+        }
+        Some(Link {
+            name: key.text.clone(),
+            from: from.to_owned(),
+            to: to.to_owned(),
+            both: both.is_some(),
+            rate: self.value(&fields, "rate", RATE, BitRate::gbps(10)),
+            delay: self.value(&fields, "delay", TIME, DELAY),
+            queue: self.value(&fields, "queue", SIZE, QUEUE),
+            ecn: self.optional(&fields, "ecn", SIZE),
+            loss: self.part(&fields, "loss"),
+        })
+    }
+
+    fn link_end<'a>(&mut self, tree: &'a Tree, nodes: &[&str]) -> Option<&'a str> {
+        let name = self.text(tree)?;
+        if !nodes.contains(&name) {
+            self.unknown(
+                &tree.at,
+                "a link leads nowhere: there is no host, switch or destination",
+                name,
+                nodes.iter().copied(),
+            );
+            return None;
+        }
+        Some(name)
+    }
+
+    /// `0.1%`, or the same as a number.
+    fn part(&mut self, fields: &Fields<'_>, key: &str) -> f64 {
+        let Some(tree) = fields.get(key) else { return 0.0 };
+        let Some(text) = self.text(tree) else { return 0.0 };
+        let parsed = match text.strip_suffix('%') {
+            Some(percent) => percent.trim().parse::<f64>().map(|percent| percent / 100.0),
+            None => text.parse(),
+        };
+        match parsed {
+            Ok(part) if (0.0..1.0).contains(&part) => part,
+            _ => {
+                let problem = Problem::new(tree.at.clone(), format!("`{text}` is no part of the packets"));
+                self.problem(problem.label("not understood").help("write a part below 100%, such as `0.1%`"));
+                0.0
+            }
+        }
+    }
+
+    fn taken(&mut self, at: &Range<usize>, name: &str) {
+        let problem =
+            Problem::new(at.clone(), format!("two hosts, switches or destinations are called `{name}`"));
+        self.problem(problem.label("name taken").help("give each a name of its own"));
+    }
+}

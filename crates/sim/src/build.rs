@@ -1,0 +1,497 @@
+//! From a scenario to a world at its first moment.
+//!
+//! Why: everything that allocates, and everything that can be wrong, comes before the first event.
+//! From: `docs/scenarios.md`. Without links of its own a scenario has the lab's: each host behind a link of `rate`,
+//! with every destination at its other end and a free way back.
+//! Not here: what happens then (`world`).
+//! Invariant: what each workload draws follows from the seed and its name, whatever else there is.
+
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+
+use plimsoll_policy::Checked;
+use plimsoll_scenario::{
+    Completions, Congestion, Host, HostNic, Kind, Pace, Role, Scenario, System, SystemKind, Wiring, Workload,
+};
+use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Nanos, Span};
+
+use crate::agenda::{Agenda, SourceId};
+use crate::chance::Chance;
+use crate::engine::Engine;
+use crate::error::SimError;
+use crate::link::{Link, LinkSpec, Overhead};
+use crate::meter::Meter;
+use crate::packet::{SHORTEST, UDP_HEADERS};
+use crate::receive::Receive;
+use crate::tcp::{self, Connection};
+use crate::topology::{Edge, Topology};
+use crate::traffic::{App, Bulk, Job, Probe, Rhythm, Rounds, Rpc, Sizes, Udp};
+use crate::world::{Carrier, End, Flow, LinkEnd, NO_LINK, Node, Socket, Source, Tally, Way, World};
+
+/// The place beyond the uplinks, where destinations are.
+const BEYOND: &str = "beyond the uplinks";
+
+/// How long a link's light takes when the file does not say: some metres and a switch's ports.
+const DELAY: Span = Span::micros(5);
+
+/// Linux's default for a device (`txqueuelen`): what the one queue of `fifo` holds.
+const FIFO_PACKETS: u32 = 1_000;
+
+/// Where clients' source ports are drawn from, as the lab does.
+const SOURCE_PORTS: (u16, u16) = (32_768, 60_999);
+
+/// Ethernet, IPv4 and TCP headers with timestamps.
+const TCP_HEADERS: u32 = 20 + 32;
+
+/// The systems that can be simulated, and a note about each other one.
+pub(crate) fn possible<'a>(systems: impl Iterator<Item = &'a System>) -> (Vec<&'a System>, Vec<String>) {
+    let (possible, others): (Vec<_>, Vec<_>) =
+        systems.partition(|system| system.kind.on_engine() || system.kind == SystemKind::Fifo);
+    let note = |system: &System| format!("{}: Linux's own, which only `plimsoll lab` runs", system.name);
+    (possible, others.into_iter().map(note).collect())
+}
+
+/// The world of one system.
+pub(crate) fn world(scenario: &Scenario, system: &System, seed: u64) -> Result<World, SimError> {
+    let topology = topology(scenario, system);
+    check_rates(scenario, &topology)?;
+    let mut builder = Builder::new(scenario, system, topology, seed);
+    for workload in &scenario.workloads {
+        builder.workload(workload)?;
+    }
+    builder.engines()?;
+    Ok(builder.world)
+}
+
+/// The file's links; without any, each host behind one, with all destinations at its other end.
+fn topology(scenario: &Scenario, system: &System) -> Topology {
+    let hosts = scenario.hosts.iter().map(|host| host.name.clone());
+    let mut topology =
+        Topology { nodes: hosts.chain(scenario.switches.iter().cloned()).collect(), links: Vec::new() };
+    if scenario.links.is_empty() {
+        topology.nodes.push(BEYOND.to_owned());
+        for (host, name) in (0..).zip(scenario.hosts.iter().map(|host| &host.name)) {
+            implied(&mut topology, host, name, scenario, system);
+        }
+        buses(&mut topology, scenario);
+        return topology;
+    }
+    topology.nodes.extend(scenario.destinations.iter().map(|place| place.name.clone()));
+    for link in &scenario.links {
+        let node = |name: &str| topology.node(name).expect("checked when read");
+        let (from, to) = (node(&link.from), node(&link.to));
+        let spec = LinkSpec {
+            rate: Some(link.rate),
+            delay: link.delay,
+            overhead: Overhead::Frame(0),
+            queue: link.queue.as_u64(),
+            packets: u32::MAX,
+            ecn: link.ecn.map(Bytes::as_u64),
+            loss: link.loss,
+        };
+        let back = Edge { name: format!("{} back", link.name), from: to, to: from, spec: spec.clone() };
+        topology.links.push(Edge { name: link.name.clone(), from, to, spec });
+        topology.links.extend(link.both.then_some(back));
+    }
+    buses(&mut topology, scenario);
+    topology
+}
+
+/// The way of a packet's bytes from the host's memory to its NIC, where the file says what that is.
+fn buses(topology: &mut Topology, scenario: &Scenario) {
+    for (host, (name, bus)) in (0..)
+        .zip(scenario.hosts.iter().map(|host| (&host.name, host.pcie)))
+        .filter_map(|(n, (name, bus))| Some((n, (name, bus?))))
+    {
+        let (size, bytes) = (small(bus.tlp).max(1), small(bus.overhead));
+        // Each read request brings one part, and waits its latency for it.
+        let parts = u64::from(bus.outstanding) * NS_PER_SEC / bus.latency.as_u64().max(1);
+        let most = BitRate::new(parts.saturating_mul(u64::from(size + bytes) * 8)).unwrap_or(bus.rate);
+        let spec = LinkSpec {
+            rate: Some(bus.rate.min(most)),
+            delay: bus.latency,
+            overhead: Overhead::Part { size, bytes },
+            queue: u64::MAX,
+            packets: u32::MAX,
+            ecn: None,
+            loss: 0.0,
+        };
+        topology.links.push(Edge { name: format!("{name} pcie"), from: host, to: host, spec });
+    }
+}
+
+fn small(bytes: Bytes) -> u32 {
+    u32::try_from(bytes.as_u64()).unwrap_or(u32::MAX)
+}
+
+/// A link of the scenario's rate to where all destinations are. The way back is free where there is one host, as in the
+/// lab; between several hosts it is a link, too.
+fn implied(topology: &mut Topology, host: u32, name: &str, scenario: &Scenario, system: &System) {
+    let beyond = topology.nodes.len() as u32 - 1;
+    let free = LinkSpec {
+        rate: None,
+        delay: DELAY,
+        overhead: Overhead::Frame(0),
+        queue: u64::MAX,
+        packets: u32::MAX,
+        ecn: None,
+        loss: 0.0,
+    };
+    let queued = LinkSpec { rate: Some(scenario.rate), packets: FIFO_PACKETS, ..free.clone() };
+    let paced = LinkSpec { packets: u32::MAX, ..queued.clone() };
+    let uplink = if system.kind.on_engine() { paced } else { queued.clone() };
+    let back = if scenario.hosts.len() == 1 { free } else { queued };
+    topology.links.push(Edge { name: name.to_owned(), from: host, to: beyond, spec: uplink });
+    topology.links.push(Edge { name: format!("{name} back"), from: beyond, to: host, spec: back });
+}
+
+/// Whether every link's packets take at least a nanosecond, and less than the run.
+fn check_rates(scenario: &Scenario, topology: &Topology) -> Result<(), SimError> {
+    for edge in &topology.links {
+        let Some(rate) = edge.spec.rate.filter(|_| edge.from != edge.to) else { continue };
+        let (what, frame) = (format!("link `{}`", edge.name), scenario.mtu + 14);
+        let takes = rate.wire_time(Bytes::new(frame.into()));
+        if rate > FASTEST {
+            return Err(SimError::TooFast { what, rate });
+        }
+        if takes >= scenario.duration {
+            return Err(SimError::TooSlow { what, rate, frame, takes, duration: scenario.duration });
+        }
+    }
+    Ok(())
+}
+
+/// 64 bytes in a nanosecond.
+const FASTEST: BitRate = BitRate::gbps(512);
+
+struct Builder<'a> {
+    scenario: &'a Scenario,
+    system: &'a System,
+    topology: Topology,
+    seed: u64,
+    world: World,
+}
+
+impl<'a> Builder<'a> {
+    fn new(scenario: &'a Scenario, system: &'a System, topology: Topology, seed: u64) -> Self {
+        let mut sources = Vec::new();
+        let mut links = Vec::new();
+        for (index, edge) in (0..).zip(&topology.links) {
+            let chance = Chance::of(seed, &format!("link {}", edge.name));
+            let from_host = (edge.from as usize) < scenario.hosts.len();
+            let kind = match (from_host, edge.from == edge.to) {
+                (true, true) => Way::Bus,
+                (true, false) => Way::Uplink,
+                (false, _) => Way::Onward,
+            };
+            links.push(LinkEnd {
+                link: Link::new(edge.spec.clone(), chance),
+                to: edge.to,
+                source: sources.len() as SourceId,
+                kind,
+                full: "queue full",
+            });
+            sources.push(Source::Link(index));
+        }
+        let node = |name: &String| Node { name: name.clone(), carrier: Carrier::Plain, receive: None };
+        let world = World {
+            now: Nanos::ZERO,
+            agenda: Agenda::default(),
+            sources,
+            links,
+            nodes: topology.nodes.iter().map(node).collect(),
+            routes: topology.routes(),
+            flows: Vec::new(),
+            connections: Vec::new(),
+            apps: Vec::new(),
+            meters: Vec::new(),
+            tallies: Vec::new(),
+            events: 0,
+            hops: 0,
+            offered: Vec::new(),
+            local: VecDeque::new(),
+            completed: Vec::new(),
+        };
+        Self { scenario, system, topology, seed, world }
+    }
+
+    fn source(&mut self, source: Source) -> SourceId {
+        self.world.sources.push(source);
+        self.world.sources.len() as SourceId - 1
+    }
+
+    fn chance(&self, workload: &Workload, what: &str) -> Chance {
+        Chance::of(self.seed, &format!("workload {} {what}", workload.name))
+    }
+
+    /// A workload with its flows and timers.
+    fn workload(&mut self, workload: &Workload) -> Result<(), SimError> {
+        let index = self.world.apps.len() as u32;
+        let role = role(&workload.kind);
+        let (client, server) = self.ends(workload, role);
+        self.routed(workload, client, server)?;
+        let count = flows(&workload.kind);
+        let mut ports = Ports { chance: self.chance(workload, "ports"), used: Vec::new() };
+        let first_flow = self.world.flows.len() as u32;
+        let first_socket = self.world.connections.len() as u32;
+        for _ in 0..count {
+            let port = ports.draw();
+            self.flow(workload, index, [End { port, ..client }, server]);
+        }
+        let timers = match workload.kind {
+            Kind::OnOff { .. } => 1 + count,
+            Kind::Shuffle { .. } => 2,
+            _ => 1,
+        };
+        let timer = self.world.sources.len() as SourceId;
+        self.world.sources.extend((0..timers).map(|number| Source::App(index, number)));
+        let first = if protocol(&workload.kind) == TCP { first_socket } else { first_flow };
+        let (start, stop) = (Nanos::ZERO + workload.start, Nanos::ZERO + workload.stop);
+        let app = self.app(workload, Job { first, count, start, stop, timer });
+        self.world.apps.push(app);
+        let (measure, back) = (&self.scenario.measure, role == Role::Server);
+        self.world.meters.push(Meter::new(measure.window, self.scenario.duration, back));
+        self.world.tallies.push(Tally::default());
+        Ok(())
+    }
+
+    /// The client's and the server's end, but for the client's port.
+    fn ends(&self, workload: &Workload, role: Role) -> (End, End) {
+        let tenants = (0_u32..).zip(&self.scenario.tenants);
+        let (index, tenant) =
+            tenants.into_iter().find(|(_, t)| t.name == workload.tenant).expect("checked when read");
+        let node = |name: &str| self.topology.node(name).expect("every place is a node");
+        let near = End {
+            node: node(&tenant.host),
+            tenant: Some(index),
+            address: tenant.address,
+            port: workload.port,
+            dscp: workload.dscp,
+            queue: None,
+        };
+        let other = (0_u32..).zip(&self.scenario.tenants).find(|(_, tenant)| tenant.name == workload.to);
+        let far = match other {
+            Some((index, other)) => {
+                End { node: node(&other.host), tenant: Some(index), address: other.address, ..near }
+            }
+            None => {
+                let place = if self.scenario.links.is_empty() { BEYOND } else { &workload.to };
+                let address = self.scenario.destination_address(&workload.to);
+                let address = address.unwrap_or(Ipv4Addr::UNSPECIFIED);
+                End { node: node(place), tenant: None, address, dscp: 0, ..near }
+            }
+        };
+        if role == Role::Server { (far, near) } else { (near, far) }
+    }
+
+    fn routed(&self, workload: &Workload, client: End, server: End) -> Result<(), SimError> {
+        for (from, to) in [(client.node, server.node), (server.node, client.node)] {
+            let route = self.world.routes[from as usize * self.topology.nodes.len() + to as usize];
+            if from != to && route == NO_LINK {
+                let name = |node: u32| self.topology.nodes[node as usize].clone();
+                let (from, to) = (name(from), name(to));
+                return Err(SimError::NoRoute { workload: workload.name.clone(), from, to });
+            }
+        }
+        Ok(())
+    }
+
+    fn flow(&mut self, workload: &Workload, index: u32, ends: [End; 2]) {
+        let (flow, socket) = (self.world.flows.len() as u32, self.world.connections.len() as u32);
+        let protocol = protocol(&workload.kind);
+        self.world.flows.push(Flow { workload: index, ends, protocol, socket });
+        if protocol != TCP {
+            return;
+        }
+        let mss = u16::try_from(self.scenario.mtu.saturating_sub(TCP_HEADERS)).unwrap_or(u16::MAX).max(1);
+        let congestion = match workload.congestion.unwrap_or_default() {
+            Congestion::Cubic => tcp::Congestion::Cubic,
+            Congestion::NewReno => tcp::Congestion::NewReno,
+            Congestion::Dctcp => tcp::Congestion::Dctcp,
+        };
+        let ecn = congestion == tcp::Congestion::Dctcp;
+        let config = tcp::Config { mss, congestion, ecn, ..tcp::Config::default() };
+        for (server, end) in [(false, ends[0]), (true, ends[1])] {
+            // A socket's credit counts only where its host tells it what has left.
+            let local_queue =
+                if self.completes_late(end) { config.local_queue } else { tcp::LocalQueue::Unlimited };
+            let config = tcp::Config { local_queue, ..config.clone() };
+            let source = self.source(Source::Socket(self.world.connections.len() as u32));
+            let tcp = if server { Connection::server(&config) } else { Connection::client(&config) };
+            self.world.connections.push(Socket { tcp, source, flow, written: 0, closed: false });
+        }
+    }
+
+    fn completes_late(&self, end: End) -> bool {
+        let host = self.scenario.hosts.get(end.node as usize).filter(|_| end.tenant.is_some());
+        host.is_some_and(|host| self.has_engine(host) && host.transmit.completions != Completions::Early)
+    }
+
+    fn has_engine(&self, host: &Host) -> bool {
+        let with_tenants = self.scenario.tenants.iter().any(|tenant| tenant.host == host.name);
+        self.system.kind.on_engine() && host.nic == HostNic::Engine && with_tenants
+    }
+
+    fn app(&self, workload: &Workload, job: Job) -> App {
+        let mtu = self.scenario.mtu;
+        let chance = |what| self.chance(workload, what);
+        let rpc = |job, request: u64, response: u64, rate| {
+            App::Rpc(Box::new(Rpc::new(job, Sizes::Fixed { request, response }, rate, chance("requests"))))
+        };
+        match &workload.kind {
+            Kind::Bulk { .. } | Kind::Iperf3 { udp: None, .. } => App::Bulk(Box::new(Bulk::new(job, None))),
+            Kind::OnOff { on, off, .. } => {
+                let rhythm = Rhythm { on: *on, off: *off, chance: chance("turns") };
+                App::Bulk(Box::new(Bulk::new(job, Some(rhythm))))
+            }
+            Kind::Udp { size, pace, .. } => {
+                let gap = self.gap(*pace, small(*size));
+                App::Udp(Box::new(Udp::new(job, small(*size), mtu, gap)))
+            }
+            Kind::Iperf3 { flows, udp: Some(rate) } => {
+                // As iperf3 sends over Ethernet: the largest datagram that is not cut.
+                let size = mtu.saturating_sub(28).max(1);
+                let (over, under) = self.gap(Pace::Bits(*rate), size);
+                App::Udp(Box::new(Udp::new(job, size, mtu, (over, under * u128::from(*flows)))))
+            }
+            Kind::Probe { size, rate } => {
+                App::Probe(Box::new(Probe::new(job, small(*size), mtu, *rate, false, chance("moments"))))
+            }
+            Kind::Sockperf { size, rate, tcp: false } => {
+                App::Probe(Box::new(Probe::new(job, small(*size), mtu, *rate, true, chance("moments"))))
+            }
+            Kind::Sockperf { size, rate, tcp: true } => rpc(job, size.as_u64(), size.as_u64(), Some(*rate)),
+            Kind::RequestResponse { request, response, rate, .. } => {
+                rpc(job, request.as_u64(), response.as_u64(), *rate)
+            }
+            Kind::Memcached { key, value, rate, .. } => {
+                let (key, value) = (key.as_u64(), value.as_u64());
+                rpc(job, memcached_request(key), memcached_response(key, value), *rate)
+            }
+            Kind::Shuffle { block, pause, .. } => {
+                App::Rounds(Box::new(Rounds::new(job, block.as_u64(), *pause)))
+            }
+        }
+    }
+
+    /// Nanoseconds between two datagrams, as a fraction.
+    fn gap(&self, pace: Pace, size: u32) -> (u128, u128) {
+        let frame = (size + UDP_HEADERS).max(SHORTEST);
+        let bit_nanos = u128::from(frame) * 8 * u128::from(NS_PER_SEC);
+        match pace {
+            Pace::Packets(rate) => (NS_PER_SEC.into(), rate.get().into()),
+            Pace::Bits(rate) => (bit_nanos, rate.get().into()),
+            Pace::Flood => (bit_nanos, 2 * u128::from(self.scenario.rate.get())),
+        }
+    }
+
+    /// Gives each host with tenants its engine, and the agenda its sources.
+    fn engines(&mut self) -> Result<(), SimError> {
+        let names: Vec<String> = self.scenario.tenants.iter().map(|tenant| tenant.name.clone()).collect();
+        for (node, host) in (0..).zip(&self.scenario.hosts) {
+            if let Some(ring) = host.receive {
+                let source = self.source(Source::Receive(node));
+                self.world.nodes[node as usize].receive = Some(Box::new(Receive::new(ring, source)));
+            }
+            if !self.has_engine(host) {
+                continue;
+            }
+            let links: Vec<u32> = self.topology.out_of(node).collect();
+            let (first, uplink) = match *links.as_slice() {
+                [uplink] => (uplink, uplink),
+                [uplink, bus] if self.topology.links[bus as usize].to == node => (bus, uplink),
+                _ => return Err(SimError::Uplinks { host: host.name.clone(), links: links.len() }),
+            };
+            let checked = self.checked(host, uplink)?;
+            let from_here = self.world.flows.iter().flat_map(|flow| &flow.ends);
+            let flows = from_here.filter(|end| end.node == node && end.tenant.is_some()).count() as u32;
+            let source = self.source(Source::Engine(node));
+            let engine = Box::new(Engine::new(&checked, &names, flows, host));
+            self.world.nodes[node as usize].carrier = Carrier::Engine { engine, source, first };
+        }
+        self.world.agenda = Agenda::new(self.world.sources.len());
+        for (index, workload) in self.scenario.workloads.iter().enumerate() {
+            let first = Source::App(index as u32, 0);
+            let source =
+                self.world.sources.iter().position(|source| *source == first).expect("a first timer");
+            self.world.agenda.set(source as SourceId, Nanos::ZERO + workload.start);
+        }
+        Ok(())
+    }
+
+    fn checked(&self, host: &Host, uplink: u32) -> Result<Checked, SimError> {
+        let rate = self.topology.links[uplink as usize].spec.rate;
+        let wiring = Wiring { uplink: "memory".to_owned(), rate, ..Wiring::default() };
+        let mut text = Some(self.scenario.policy_file_of(host, self.system, &wiring));
+        let mut load = |path: &str| match text.take() {
+            Some(text) => Ok(text),
+            None => std::fs::read_to_string(path).map_err(|error| error.to_string()),
+        };
+        plimsoll_policy::check_with("policy", &mut load).map_err(|errors| SimError::Policy {
+            system: self.system.name.clone(),
+            host: host.name.clone(),
+            text: errors.render(false),
+        })
+    }
+}
+
+/// Source ports, none twice.
+struct Ports {
+    chance: Chance,
+    used: Vec<u16>,
+}
+
+impl Ports {
+    fn draw(&mut self) -> u16 {
+        let (first, last) = SOURCE_PORTS;
+        let mut port = first + self.chance.below(u32::from(last - first) + 1) as u16;
+        while self.used.contains(&port) {
+            port = if port == last { first } else { port + 1 };
+        }
+        self.used.push(port);
+        port
+    }
+}
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+fn protocol(kind: &Kind) -> u8 {
+    match kind {
+        Kind::Udp { .. }
+        | Kind::Probe { .. }
+        | Kind::Iperf3 { udp: Some(_), .. }
+        | Kind::Sockperf { tcp: false, .. } => UDP,
+        _ => TCP,
+    }
+}
+
+fn role(kind: &Kind) -> Role {
+    match kind {
+        Kind::RequestResponse { role, .. } | Kind::Memcached { role, .. } => *role,
+        _ => Role::Client,
+    }
+}
+
+fn flows(kind: &Kind) -> u32 {
+    match kind {
+        Kind::Bulk { flows }
+        | Kind::Udp { flows, .. }
+        | Kind::OnOff { flows, .. }
+        | Kind::Shuffle { flows, .. }
+        | Kind::Iperf3 { flows, .. } => *flows,
+        Kind::RequestResponse { connections, .. } | Kind::Memcached { connections, .. } => *connections,
+        Kind::Probe { .. } | Kind::Sockperf { .. } => 1,
+    }
+}
+
+/// `get KEY\r\n`.
+fn memcached_request(key: u64) -> u64 {
+    "get \r\n".len() as u64 + key
+}
+
+/// `VALUE KEY 0 LENGTH\r\n`, the value, `\r\nEND\r\n`.
+fn memcached_response(key: u64, value: u64) -> u64 {
+    let digits = value.max(1).ilog10() as u64 + 1;
+    "VALUE  0 \r\n\r\nEND\r\n".len() as u64 + key + digits + value
+}

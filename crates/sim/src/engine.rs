@@ -1,0 +1,327 @@
+//! One host's virtual NIC: the real engine, driven in virtual time as the daemon drives it live.
+//!
+//! Why: what is simulated must be what runs; only clock, ports and frames' bytes are missing.
+//! From: `daemon`'s loop: read tenants, ring, ask what leaves, complete, free.
+//! Not here: how it decides (`nic`), where packets go then (`world`), how guests make them (`traffic`).
+//! Invariant: a packet is in the tenant's own ring, or in the engine with one descriptor, or gone; nothing is allocated
+//! for a packet once buffers have grown to what the policy's caps allow.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Refusal, Transmit};
+use plimsoll_policy::{Checked, Classifier, Fields, NodeId, Placement, TenantId};
+use plimsoll_scenario::{Completions, EngineCost, Host, TransmitRing};
+use plimsoll_units::{Bytes, Nanos, Span};
+
+use crate::packet::Packet;
+use crate::promise::Promises;
+
+/// Packets that wait at a tenant's device while the engine reads no more from it: Linux's `txqueuelen`.
+const GUEST_QUEUE: usize = 1_000;
+
+/// Transmits that are asked for at once, as the daemon does.
+const BATCH: usize = 64;
+
+/// The engine of one host, and what it holds.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    nic: Nic,
+    classifier: Classifier,
+    doorbells: DoorbellQueue,
+    /// Packets by the address in their descriptors.
+    held: Vec<Held>,
+    free: Vec<u32>,
+    out: Vec<Transmit>,
+    /// The policy's tenants by the scenario's.
+    tenants: Vec<Option<TenantId>>,
+    guests: Vec<Guest>,
+    /// What waits in all of them.
+    waiting: usize,
+    transmit: TransmitRing,
+    /// Packets whose senders may send as much again.
+    completed: Vec<Packet>,
+    cpu: Cpu,
+    /// Flow queues for what found no queue of its own.
+    shared: BTreeMap<(NodeId, Vec<u32>), QueueId>,
+    classes: Vec<NodeId>,
+    pub(crate) promises: Promises,
+}
+
+/// A tenant's side of its device.
+#[derive(Clone, Debug, Default)]
+struct Guest {
+    /// What its ring has no room for, or the engine does not read.
+    waiting: VecDeque<(QueueId, Packet)>,
+    /// Addresses of what was posted and not completed, where that counts.
+    ring: VecDeque<u32>,
+    /// How many those are.
+    used: u32,
+}
+
+/// The engine's thread.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cpu {
+    cost: EngineCost,
+    /// Descriptors that were posted and not yet paid for.
+    posted: u64,
+    /// When it is through with what it has taken on.
+    busy: Nanos,
+    spent: Span,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    packet: Packet,
+    tenant: u32,
+    /// It has left, and waits for those before it to complete.
+    done: bool,
+    /// Whether the class had sent no more than its bound allows for when it came.
+    conforms: bool,
+}
+
+/// Why a packet did not get into the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Refused {
+    /// The engine's own reason.
+    Engine(&'static str),
+    /// The tenant's ring has no descriptor, or the engine no room, and its device's queue is full as well.
+    GuestQueue,
+}
+
+impl Engine {
+    /// The engine of a checked policy, sized for as many flows as the host will have.
+    pub(crate) fn new(checked: &Checked, tenants: &[String], flows: u32, host: &Host) -> Self {
+        let program = &checked.program;
+        let never_stalls = host.cpu == EngineCost::default() && host.pcie.is_none();
+        let stated = &checked.config.engine;
+        // One shared queue for each class, should the flows be more than the engine's queues.
+        let spare = u32::try_from(program.nodes.len()).unwrap_or(u32::MAX);
+        let queues = stated.queues.min(flows.saturating_add(spare)).max(1);
+        let descriptors = stated.descriptors.min(queues.saturating_mul(u32::from(stated.ring)));
+        let config =
+            Config { queues, ring: stated.ring, descriptors, pull: Bytes::ZERO, catch_up: Span::ZERO };
+        let id = |name: &String| {
+            (0..).map(TenantId).zip(&program.tenants).find(|(_, t)| t.name == *name).map(|(id, _)| id)
+        };
+        Self {
+            nic: Nic::new(program, &config),
+            classifier: Classifier::new(program),
+            doorbells: DoorbellQueue::with_capacity(4 * BATCH),
+            held: Vec::new(),
+            free: Vec::new(),
+            // A thread that needs time for a packet does one after the other.
+            out: Vec::with_capacity(if host.cpu == EngineCost::default() { BATCH } else { 1 }),
+            tenants: tenants.iter().map(id).collect(),
+            guests: vec![Guest::default(); tenants.len()],
+            waiting: 0,
+            transmit: host.transmit,
+            completed: Vec::new(),
+            cpu: Cpu { cost: host.cpu, ..Cpu::default() },
+            shared: BTreeMap::new(),
+            classes: vec![NodeId(0); queues as usize],
+            // The bounds are those of a link that never stalls.
+            promises: if never_stalls { Promises::new(program) } else { Promises::default() },
+        }
+    }
+
+    /// The flow queue of a flow that looks like this.
+    pub(crate) fn open(&mut self, mut fields: Fields, tenant: u32) -> Option<QueueId> {
+        fields.tenant = self.tenants[tenant as usize];
+        let placement = self.classifier.classify(self.nic.program(), &fields);
+        let queue = match self.nic.open_queue(&placement) {
+            Ok(queue) => queue,
+            Err(_) => self.open_shared(&placement)?,
+        };
+        self.classes[queue.0 as usize] = placement.class;
+        Some(queue)
+    }
+
+    fn open_shared(&mut self, placement: &Placement) -> Option<QueueId> {
+        let key = (placement.class, placement.limits.iter().map(|limit| limit.0).collect());
+        if let Some(&queue) = self.shared.get(&key) {
+            return Some(queue);
+        }
+        let queue = self.nic.open_queue(placement).ok()?;
+        self.shared.insert(key, queue);
+        Some(queue)
+    }
+
+    /// A tenant's packet, to be scheduled from the next [`Engine::ring`] on.
+    #[inline]
+    pub(crate) fn offer(
+        &mut self,
+        tenant: u32,
+        queue: QueueId,
+        packet: Packet,
+        now: Nanos,
+    ) -> Result<(), Refused> {
+        if !self.guests[tenant as usize].waiting.is_empty() || !self.takes(tenant) {
+            let guest = &mut self.guests[tenant as usize];
+            if guest.waiting.len() >= GUEST_QUEUE {
+                return Err(Refused::GuestQueue);
+            }
+            guest.waiting.push_back((queue, packet));
+            self.waiting += 1;
+            return Ok(());
+        }
+        self.post(tenant, queue, packet, now).map_err(|why| Refused::Engine(why.name()))
+    }
+
+    /// Whether a tenant's next packet is read: its ring has a descriptor, and the engine room.
+    #[inline]
+    fn takes(&self, tenant: u32) -> bool {
+        let id = self.tenants[tenant as usize].unwrap_or_default();
+        self.guests[tenant as usize].used < self.transmit.ring && self.nic.tenant_room(id) > 0
+    }
+
+    fn post(&mut self, tenant: u32, queue: QueueId, packet: Packet, now: Nanos) -> Result<(), Refusal> {
+        let address = self.free.last().copied().unwrap_or(self.held.len() as u32);
+        let descriptor = Descriptor { addr: address.into(), len: packet.len, ..Descriptor::default() };
+        self.nic.post(queue, descriptor)?;
+        self.cpu.posted += 1;
+        let conforms = self.promises.arrives(self.classes[queue.0 as usize], packet.len, now);
+        let held = Held { packet, tenant, done: false, conforms };
+        if self.free.pop().is_some() {
+            self.held[address as usize] = held;
+        } else {
+            self.held.push(held);
+        }
+        let guest = &mut self.guests[tenant as usize];
+        match self.transmit.completions {
+            Completions::Early => {}
+            Completions::OutOfOrder => guest.used += 1,
+            Completions::InOrder => {
+                guest.used += 1;
+                guest.ring.push_back(address);
+            }
+        }
+        self.doorbells.bell(queue);
+        Ok(())
+    }
+
+    /// The packet at this address has left: its descriptor, or those whose turn it is, come back.
+    #[inline]
+    fn complete(&mut self, address: u32) {
+        match self.transmit.completions {
+            Completions::Early => self.free.push(address),
+            Completions::OutOfOrder => self.give_back(address),
+            Completions::InOrder => {
+                let tenant = self.held[address as usize].tenant as usize;
+                self.held[address as usize].done = true;
+                while let Some(&first) = self.guests[tenant].ring.front()
+                    && self.held[first as usize].done
+                {
+                    self.guests[tenant].ring.pop_front();
+                    self.give_back(first);
+                }
+            }
+        }
+    }
+
+    fn give_back(&mut self, address: u32) {
+        let Held { packet, tenant, .. } = self.held[address as usize];
+        self.guests[tenant as usize].used -= 1;
+        self.completed.push(packet);
+        self.free.push(address);
+    }
+
+    /// Tells the engine of what was offered.
+    #[inline]
+    pub(crate) fn ring(&mut self, now: Nanos) {
+        let nic = &mut self.nic;
+        self.doorbells.flush(|words| nic.ring(words, now));
+        let posted = core::mem::take(&mut self.cpu.posted);
+        self.cpu.work(posted, self.cpu.cost.process, now);
+    }
+
+    /// The next batch that leaves at `now`, through `leave`, which answers when the link is through with a packet.
+    /// False when there was none.
+    #[inline]
+    pub(crate) fn poll(&mut self, now: Nanos, mut leave: impl FnMut(Packet) -> Nanos) -> bool {
+        let mut out = core::mem::take(&mut self.out);
+        self.nic.poll_transmit(now, &mut out);
+        let some = !out.is_empty();
+        for transmit in out.drain(..) {
+            let address = transmit.addr as u32;
+            let Held { packet, conforms, .. } = self.held[address as usize];
+            let end = leave(packet);
+            self.promises.leaves(&transmit, conforms, end);
+            self.nic.complete(&transmit, Outcome::Sent);
+            self.complete(address);
+            self.cpu.work(1, self.cpu.cost.pull, now);
+        }
+        self.out = out;
+        some
+    }
+
+    /// Takes completions, and reads on from tenants that had to wait. `refused` hears of what found no room then.
+    #[inline]
+    pub(crate) fn free_completed(&mut self, now: Nanos, mut refused: impl FnMut(Packet, Refusal)) {
+        while self.nic.poll_completion().is_some() {}
+        if self.waiting > 0 {
+            self.read_on(now, &mut refused);
+        }
+    }
+
+    fn read_on(&mut self, now: Nanos, refused: &mut dyn FnMut(Packet, Refusal)) {
+        for tenant in 0..self.guests.len() as u32 {
+            while self.takes(tenant)
+                && let Some((queue, packet)) = self.guests[tenant as usize].waiting.pop_front()
+            {
+                self.waiting -= 1;
+                if let Err(why) = self.post(tenant, queue, packet, now) {
+                    refused(packet, why);
+                }
+            }
+        }
+    }
+
+    /// Moves packets that have completed since the last call, where guests wait for that.
+    pub(crate) fn move_completed(&mut self, to: &mut Vec<Packet>) {
+        to.append(&mut self.completed);
+    }
+
+    /// Whether guests wait for completions.
+    pub(crate) fn completes_late(&self) -> bool {
+        self.transmit.completions != Completions::Early
+    }
+
+    /// When it has to be asked next.
+    #[inline]
+    pub(crate) fn next(&self) -> Option<Nanos> {
+        let next = self.nic.poll_timeout();
+        let more = (self.cpu.posted > 0).then_some(self.cpu.busy);
+        next.map(|next| next.max(self.cpu.busy)).into_iter().chain(more).min()
+    }
+
+    /// Whether its thread is still at work on what it took before.
+    #[inline]
+    pub(crate) fn is_busy(&self, now: Nanos) -> bool {
+        self.cpu.busy > now
+    }
+
+    /// What its thread has worked so far; nothing where work takes no time.
+    pub(crate) fn cpu(&self) -> Option<Span> {
+        (self.cpu.cost != EngineCost::default()).then_some(self.cpu.spent)
+    }
+
+    /// Everything that it and its tenants' rings hold.
+    pub(crate) fn holds(&self) -> impl Iterator<Item = &Packet> {
+        let mut free = vec![false; self.held.len()];
+        self.free.iter().for_each(|&address| free[address as usize] = true);
+        let here = |(held, free): &(&Held, bool)| !free && !held.done;
+        let held = self.held.iter().zip(free).filter(here).map(|(held, _)| &held.packet);
+        held.chain(self.guests.iter().flat_map(|guest| &guest.waiting).map(|(_, packet)| packet))
+    }
+}
+
+impl Cpu {
+    /// Takes on `count` pieces of work.
+    #[inline]
+    fn work(&mut self, count: u64, cost: Span, now: Nanos) {
+        if cost > Span::ZERO && count > 0 {
+            self.busy = self.busy.max(now) + cost.times(count);
+            self.spent += cost.times(count);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! A link in one direction: a queue, a rate and a delay.
+//!
+//! Why: where packets wait outside of the engine, are marked, or are lost.
+//! From: a drop-tail queue; marking above a threshold of the queue at arrival, as DCTCP asks of switches (SIGCOMM 2010
+//! §3.1). A packet's departure is known when it arrives, so that it costs one event, at its far end.
+//! Not here: where a packet goes next (`world`), the engine's queues (`engine`).
+//! Invariant: packets leave in their order, each `len / rate` after the one before it or after its arrival, and arrive
+//! `delay` later; what waits never exceeds the queue's limits.
+
+use std::collections::VecDeque;
+
+use plimsoll_queues::Pace;
+use plimsoll_units::{BitRate, Bytes, Nanos, Span};
+
+use crate::chance::Chance;
+use crate::packet::Packet;
+
+/// What a link is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LinkSpec {
+    /// Bits a second; a link without a rate takes no time but its delay.
+    pub(crate) rate: Option<BitRate>,
+    /// From the last bit sent to the last bit received.
+    pub(crate) delay: Span,
+    /// What a frame costs beside its bytes.
+    pub(crate) overhead: Overhead,
+    /// Bytes that may wait, the packet being sent included.
+    pub(crate) queue: u64,
+    /// Packets that may.
+    pub(crate) packets: u32,
+    /// Bytes of queue beyond which packets are marked.
+    pub(crate) ecn: Option<u64>,
+    /// Part of the packets that is lost on the way.
+    pub(crate) loss: f64,
+}
+
+/// What a frame costs on the wire beside its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Overhead {
+    /// So many bytes each.
+    Frame(u32),
+    /// So many for each part of this size, as on PCIe.
+    Part {
+        /// Bytes of a part.
+        size: u32,
+        /// What it costs beside.
+        bytes: u32,
+    },
+}
+
+impl Overhead {
+    #[inline]
+    fn of(self, len: u32) -> u32 {
+        match self {
+            Self::Frame(bytes) => bytes,
+            Self::Part { size, bytes } => len.div_ceil(size) * bytes,
+        }
+    }
+}
+
+/// A link while it carries packets.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    spec: LinkSpec,
+    pace: Option<Pace>,
+    chance: Chance,
+    /// Everything that was taken and has not arrived, by its moment of arrival.
+    under_way: VecDeque<(Nanos, Packet)>,
+    /// How many of those have left the queue.
+    left: usize,
+    /// Bytes of the others.
+    backlog: u64,
+}
+
+/// What became of a packet that was offered to a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Offered {
+    /// It will arrive; it is the link's next one if `first`.
+    Taken {
+        /// Whether nothing else is under way.
+        first: bool,
+    },
+    /// The queue has no room.
+    Full,
+    /// It is lost on the way.
+    Lost,
+}
+
+impl Link {
+    pub(crate) fn new(spec: LinkSpec, chance: Chance) -> Self {
+        Self { pace: spec.rate.map(Pace::new), chance, under_way: VecDeque::new(), left: 0, backlog: 0, spec }
+    }
+
+    /// Takes a packet, marks it, or has no room for it.
+    pub(crate) fn offer(&mut self, mut packet: Packet, now: Nanos) -> Offered {
+        self.forget_departed(now);
+        let waiting = self.under_way.len() - self.left;
+        if self.backlog + u64::from(packet.len) > self.spec.queue || waiting >= self.spec.packets as usize {
+            return Offered::Full;
+        }
+        packet.ce |= packet.ect && self.spec.ecn.is_some_and(|threshold| self.backlog >= threshold);
+        // Exact fractions of a nanosecond are kept in the pace, so that a busy link loses none of its rate.
+        let departure = self.pace.as_mut().map_or(now, |pace| {
+            pace.catch_up(now);
+            pace.charge(Bytes::new((packet.len + self.spec.overhead.of(packet.len)).into()));
+            pace.earned()
+        });
+        if self.spec.loss > 0.0 && self.chance.unit() <= self.spec.loss {
+            return Offered::Lost; // it has taken its time on the wire
+        }
+        let first = self.under_way.is_empty();
+        self.under_way.push_back((departure + self.spec.delay, packet));
+        self.backlog += u64::from(packet.len);
+        Offered::Taken { first }
+    }
+
+    /// When the next packet arrives.
+    #[inline]
+    pub(crate) fn next_arrival(&self) -> Option<Nanos> {
+        self.under_way.front().map(|&(at, _)| at)
+    }
+
+    /// The packet whose moment has come.
+    #[inline]
+    pub(crate) fn arrive(&mut self) -> Option<Packet> {
+        let (_, packet) = self.under_way.pop_front()?;
+        if self.left > 0 {
+            self.left -= 1;
+        } else {
+            self.backlog -= u64::from(packet.len);
+        }
+        Some(packet)
+    }
+
+    /// When the last bit of the packet that was taken last has left.
+    pub(crate) fn last_departure(&self) -> Nanos {
+        self.under_way.back().map_or(Nanos::ZERO, |&(at, _)| at - self.spec.delay)
+    }
+
+    /// Packets that are under way or wait.
+    pub(crate) fn under_way(&self) -> impl Iterator<Item = &Packet> {
+        self.under_way.iter().map(|(_, packet)| packet)
+    }
+
+    fn forget_departed(&mut self, now: Nanos) {
+        while let Some((at, packet)) = self.under_way.get(self.left) {
+            if *at - self.spec.delay > now {
+                break;
+            }
+            self.backlog -= u64::from(packet.len);
+            self.left += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::Body;
+
+    fn packet(len: u32) -> Packet {
+        let body = Body::Datagram { number: 0, last: true };
+        Packet { flow: 0, back: false, ect: true, ce: false, len, body }
+    }
+
+    fn link(queue: u64, ecn: Option<u64>) -> Link {
+        let rate = Some(BitRate::gbps(12));
+        let spec = LinkSpec {
+            rate,
+            delay: Span::micros(5),
+            overhead: Overhead::Frame(0),
+            queue,
+            packets: u32::MAX,
+            ecn,
+            loss: 0.0,
+        };
+        Link::new(spec, Chance::of(1, "link"))
+    }
+
+    #[test]
+    fn packets_follow_each_other_at_the_links_rate() {
+        let mut link = link(4_500, None);
+        // 1,500 B at 12 Gb/s are 1,000 ns.
+        for _ in 0..3 {
+            assert!(matches!(link.offer(packet(1_500), Nanos::ZERO), Offered::Taken { .. }));
+        }
+        assert_eq!(link.offer(packet(1_500), Nanos::new(999)), Offered::Full);
+        assert!(matches!(link.offer(packet(1_500), Nanos::new(1_000)), Offered::Taken { first: false }));
+        let mut arrivals = Vec::new();
+        while let Some(at) = link.next_arrival() {
+            arrivals.push(at.as_u64());
+            link.arrive();
+        }
+        assert_eq!(arrivals, [6_000, 7_000, 8_000, 9_000]);
+        assert_eq!(link.backlog, 0);
+    }
+
+    #[test]
+    fn marks_begin_at_the_threshold() {
+        let mut link = link(10_000, Some(3_000));
+        for _ in 0..4 {
+            link.offer(packet(1_500), Nanos::ZERO);
+        }
+        let marks: Vec<bool> = link.under_way().map(|packet| packet.ce).collect();
+        assert_eq!(marks, [false, false, true, true]);
+    }
+}

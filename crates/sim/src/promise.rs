@@ -1,0 +1,118 @@
+//! The policy's delay bounds, held against every packet that meets their assumptions.
+//!
+//! Why: `plimsoll check` promises; a run that breaks the promise must say so by itself.
+//! From: network calculus. A class served at `rate` with some lag, first in first out, whose arrivals since it was last
+//! empty stay below one frame plus `rate`, waits no longer than its bound (`plimsoll_policy::ASSUMPTIONS`).
+//! Not here: the bounds themselves (`policy`).
+//! Invariant: a packet is judged exactly if what its class had sent since it was last empty conforms when it comes, and
+//! no limit made the class wait since then.
+
+use plimsoll_nic::Transmit;
+use plimsoll_policy::{NodeId, Program, bounds};
+use plimsoll_units::{BitRate, NS_PER_SEC, Nanos, Span};
+
+/// Bounds of one engine's classes.
+#[derive(Debug, Default)]
+pub(crate) struct Promises {
+    classes: Vec<Option<Class>>,
+    overhead: u32,
+    burst: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Class {
+    name: String,
+    bound: Span,
+    rate: BitRate,
+    waiting: u32,
+    /// When it was last empty and then was not.
+    since: Nanos,
+    /// Bytes that came since then.
+    bytes: u64,
+    limited: bool,
+    judged: u64,
+    worst: Span,
+}
+
+/// How a class fared against its bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Promise {
+    /// The host whose engine it was.
+    pub host: String,
+    /// The class.
+    pub class: String,
+    /// What `plimsoll check` prints.
+    pub bound: Span,
+    /// The longest delay of the packets that were judged.
+    pub worst: Span,
+    /// How many packets met the bound's assumptions.
+    pub judged: u64,
+}
+
+impl Promise {
+    /// Whether the bound held.
+    #[must_use]
+    pub fn kept(&self) -> bool {
+        self.worst <= self.bound
+    }
+}
+
+impl Promises {
+    pub(crate) fn new(program: &Program) -> Self {
+        let mut classes = vec![None; program.nodes.len()];
+        for bound in bounds(program) {
+            let (Some(delay), Some(rate)) = (bound.delay, bound.guaranteed) else { continue };
+            classes[bound.class.0 as usize] = Some(Class {
+                name: bound.name,
+                bound: delay,
+                rate,
+                waiting: 0,
+                since: Nanos::ZERO,
+                bytes: 0,
+                limited: false,
+                judged: 0,
+                worst: Span::ZERO,
+            });
+        }
+        let overhead = u32::try_from(program.overhead.as_u64()).unwrap_or(u32::MAX);
+        Self { classes, overhead, burst: (program.max_frame + program.overhead).as_u64() }
+    }
+
+    /// A packet comes; answers whether the bound holds for it.
+    #[inline]
+    pub(crate) fn arrives(&mut self, class: NodeId, len: u32, now: Nanos) -> bool {
+        let Some(Some(class)) = self.classes.get_mut(class.0 as usize) else { return false };
+        if class.waiting == 0 {
+            (class.since, class.bytes, class.limited) = (now, 0, false);
+        }
+        class.waiting += 1;
+        class.bytes += u64::from(len + self.overhead);
+        let earned = u128::from(class.rate.get()) * u128::from(now.since(class.since).as_u64());
+        u128::from(class.bytes.saturating_sub(self.burst)) * u128::from(8 * NS_PER_SEC) <= earned
+    }
+
+    /// A packet has left, with its last bit on the link at `end`.
+    #[inline]
+    pub(crate) fn leaves(&mut self, transmit: &Transmit, conforms: bool, end: Nanos) {
+        let Some(Some(class)) = self.classes.get_mut(transmit.class.0 as usize) else { return };
+        class.waiting -= 1;
+        class.limited |= transmit.limited > Span::ZERO;
+        if conforms && !class.limited {
+            class.judged += 1;
+            class.worst = class.worst.max(end.since(transmit.arrived));
+        }
+    }
+
+    /// What came of it on this host, for every class that was judged.
+    pub(crate) fn report(&self, host: &str) -> Vec<Promise> {
+        let judged = self.classes.iter().flatten().filter(|class| class.judged > 0);
+        let promise = |class: &Class| Promise {
+            host: host.to_owned(),
+            class: class.name.clone(),
+            bound: class.bound,
+            worst: class.worst,
+            judged: class.judged,
+        };
+        judged.map(promise).collect()
+    }
+}

@@ -1,0 +1,228 @@
+//! A whole scenario: every system with every seed, each run on its own.
+//!
+//! Why: runs share nothing, so that all cores work on them, and what comes out does not depend on how many there are.
+//! From: scoped threads that take the next run from one counter.
+//! Not here: how a world is built (`build`) and moves (`world`).
+//! Invariant: results stand in the order of seeds, then of systems in the file; nothing in them was measured with a
+//! real clock.
+
+use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use plimsoll_scenario::{Results, Run, Scenario, System};
+use plimsoll_units::{Nanos, Span};
+
+use crate::build;
+use crate::engine::Engine;
+use crate::error::SimError;
+use crate::promise::Promise;
+use crate::world::{Carrier, GRACE, Node, World};
+
+/// How to simulate a scenario.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Names of the systems to run; empty means all.
+    pub systems: Vec<String>,
+    /// The first seed, in place of the scenario's.
+    pub seed: Option<u64>,
+    /// How many seeds, counting up from the first; 1 if zero. The results call each a pair.
+    pub seeds: u32,
+    /// Threads to run on; as many as there are cores if none is given.
+    pub threads: Option<NonZeroUsize>,
+}
+
+/// What came out.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// What was measured.
+    pub results: Results,
+    /// The policies' delay bounds, against every packet that met their assumptions.
+    pub kept: Vec<Kept>,
+    /// Events that happened, in all runs.
+    pub events: u64,
+    /// Packets times the links that they crossed.
+    pub hops: u64,
+}
+
+/// How a policy's delay bounds fared in one run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The system.
+    pub system: String,
+    /// The run's seed.
+    pub seed: u64,
+    /// Each class that sent what its bound assumes.
+    pub promises: Vec<Promise>,
+}
+
+/// What a simulation tells while it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Which run of all, from 0.
+    pub run: usize,
+    /// How many runs there are.
+    pub runs: usize,
+    /// The system's name.
+    pub system: String,
+    /// The seed.
+    pub seed: u64,
+    /// The run's time.
+    pub now: Nanos,
+    /// How long it is.
+    pub length: Span,
+    /// Events so far in this run.
+    pub events: u64,
+}
+
+/// Simulates every chosen system with every seed. `progress` may be called from several threads.
+///
+/// # Errors
+/// See [`SimError`]; nothing has run then.
+pub fn run(
+    scenario: &Scenario,
+    options: &Options,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Outcome, SimError> {
+    let chosen = |system: &&System| options.systems.is_empty() || options.systems.contains(&system.name);
+    let (possible, notes) = build::possible(scenario.systems.iter().filter(chosen));
+    let first = options.seed.unwrap_or(scenario.seed);
+    let seeds = (0..options.seeds.max(1)).map(|pair| (pair, first.wrapping_add(pair.into())));
+    let jobs: Vec<Job<'_>> = seeds
+        .flat_map(|(pair, seed)| possible.iter().map(move |system| Job { scenario, system, pair, seed }))
+        .collect();
+    let found: Vec<Mutex<Option<Result<Finished, SimError>>>> =
+        jobs.iter().map(|_| Mutex::new(None)).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some((index, job)) = jobs.get(next.load(Ordering::Relaxed)).and_then(|_| {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            jobs.get(index).map(|job| (index, job))
+        }) {
+            let done = job.run(&|now, events| progress(job.progress(index, jobs.len(), now, events)));
+            *found[index].lock().expect("no run panics with the lock") = Some(done);
+        }
+    };
+    let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let threads = options.threads.map_or_else(cores, NonZeroUsize::get).min(jobs.len());
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let mut outcome = Outcome { results: Results { runs: Vec::new(), notes }, ..Outcome::default() };
+    for slot in found {
+        let finished = slot.into_inner().ok().flatten().expect("every run was taken by a thread");
+        outcome.add(finished?);
+    }
+    Ok(outcome)
+}
+
+impl Outcome {
+    fn add(&mut self, finished: Finished) {
+        self.results.runs.push(finished.run);
+        self.kept.push(finished.kept);
+        self.events += finished.events;
+        self.hops += finished.hops;
+    }
+
+    /// The delay bounds that did not hold: there should be none.
+    pub fn broken(&self) -> impl Iterator<Item = (&Kept, &Promise)> {
+        let all = self.kept.iter().flat_map(|kept| kept.promises.iter().map(move |promise| (kept, promise)));
+        all.filter(|(_, promise)| !promise.kept())
+    }
+}
+
+/// One system with one seed.
+#[derive(Clone, Copy, Debug)]
+struct Job<'a> {
+    scenario: &'a Scenario,
+    system: &'a System,
+    pair: u32,
+    seed: u64,
+}
+
+/// What one run came to.
+#[derive(Debug)]
+struct Finished {
+    run: Run,
+    kept: Kept,
+    events: u64,
+    hops: u64,
+}
+
+impl Job<'_> {
+    fn run(&self, tell: &dyn Fn(Nanos, u64)) -> Result<Finished, SimError> {
+        let run = || {
+            let mut world = build::world(self.scenario, self.system, self.seed)?;
+            world.run(Nanos::ZERO + self.scenario.duration + GRACE, &mut |now, events| tell(now, events));
+            Ok(self.finish(&mut world))
+        };
+        let panicked = |_| Err(SimError::Panicked { system: self.system.name.clone(), seed: self.seed });
+        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(panicked)
+    }
+
+    fn progress(&self, run: usize, runs: usize, now: Nanos, events: u64) -> Progress {
+        let (system, length) = (self.system.name.clone(), self.scenario.duration + GRACE);
+        Progress { run, runs, system, seed: self.seed, now, length, events }
+    }
+
+    fn finish(&self, world: &mut World) -> Finished {
+        account(world);
+        let (system, pair) = (self.system.name.clone(), self.pair);
+        let mut run = Run { system: system.clone(), pair, ..Run::default() };
+        for (index, workload) in self.scenario.workloads.iter().enumerate() {
+            let mut app = core::mem::take(&mut world.apps[index]);
+            let mut result = app.finish();
+            let meter = &mut world.meters[index];
+            (result.bytes, result.packets) = (core::mem::take(&mut meter.bytes), meter.packets);
+            run.workloads.insert(workload.name.clone(), result);
+            let tenant = run.drops.entry(workload.tenant.clone()).or_default();
+            for (why, count) in &world.tallies[index].drops {
+                *tenant.entry((*why).to_owned()).or_default() += count;
+            }
+        }
+        run.cpu = cpu(world);
+        let promises = promises(world);
+        run.notes.extend(note(&promises));
+        Finished {
+            run,
+            kept: Kept { system, seed: self.seed, promises },
+            events: world.events,
+            hops: world.hops,
+        }
+    }
+}
+
+/// Every packet is somewhere.
+fn account(world: &World) {
+    for (tally, under_way) in world.tallies.iter().zip(world.under_way()) {
+        let known = tally.delivered + tally.drops.values().sum::<u64>() + under_way;
+        assert_eq!(tally.sent, known, "a packet is delivered, dropped for a reason, or under way");
+    }
+}
+
+fn promises(world: &World) -> Vec<Promise> {
+    engines(world).flat_map(|(node, engine)| engine.promises.report(&node.name)).collect()
+}
+
+/// What all engines' threads have worked together, where that takes time.
+fn cpu(world: &World) -> Option<Span> {
+    engines(world).filter_map(|(_, engine)| engine.cpu()).reduce(|sum, one| sum + one)
+}
+
+fn engines(world: &World) -> impl Iterator<Item = (&Node, &Engine)> {
+    world.nodes.iter().filter_map(|node| match &node.carrier {
+        Carrier::Engine { engine, .. } => Some((node, &**engine)),
+        Carrier::Plain => None,
+    })
+}
+
+/// The bound that came nearest to being reached.
+fn note(promises: &[Promise]) -> Option<String> {
+    let reached = |promise: &Promise| promise.worst.as_secs_f64() / promise.bound.as_secs_f64();
+    let nearest = promises.iter().max_by(|a, b| reached(a).total_cmp(&reached(b)))?;
+    let (kept, count) = (promises.iter().filter(|promise| promise.kept()).count(), promises.len());
+    let Promise { class, worst, bound, judged, .. } = nearest;
+    Some(format!(
+        "delay bounds hold for {kept} of {count} classes that kept to their guarantee; nearest `{class}`, which waited \
+         {worst} of {bound} at most ({judged} packets)"
+    ))
+}

@@ -1,0 +1,72 @@
+//! A shuffle: rounds in which every flow sends one block, and none begins the next before all have arrived.
+//!
+//! Why: what counts for such a job is when its last flow is done.
+//! From: Spark's `TeraSort`, as Loom §7 runs it; a byte from the other side acknowledges a block.
+//! Not here: requests (`rpc`).
+//! Invariant: a round is one sample, from its first byte offered to its last acknowledgement.
+
+use plimsoll_scenario::{Sample, WorkloadResult};
+use plimsoll_units::{Nanos, Span};
+
+use super::{Job, measured, sample};
+use crate::world::World;
+
+/// Flows that send a block each, round after round.
+#[derive(Debug)]
+pub(crate) struct Rounds {
+    job: Job,
+    block: u64,
+    pause: Span,
+    /// Rounds that have begun.
+    rounds: u64,
+    begun: Nanos,
+    /// Flows whose block of this round is not acknowledged.
+    open: u32,
+    samples: Vec<Sample>,
+}
+
+impl Rounds {
+    pub(crate) fn new(job: Job, block: u64, pause: Span) -> Self {
+        Self { job, block: block.max(1), pause, rounds: 0, begun: Nanos::ZERO, open: 0, samples: Vec::new() }
+    }
+
+    /// The next round begins; the second timer ends it all.
+    pub(super) fn timeout(&mut self, world: &mut World, timer: u32) {
+        if timer == 1 || world.now >= self.job.stop {
+            return (0..2 * self.job.count).for_each(|socket| world.close(self.job.first + socket));
+        }
+        if self.rounds == 0 {
+            world.set_timer(self.job.timer + 1, Some(self.job.stop));
+        }
+        self.rounds += 1;
+        (self.begun, self.open) = (world.now, self.job.count);
+        for flow in 0..self.job.count {
+            world.write(self.job.first + 2 * flow, self.block);
+        }
+    }
+
+    pub(super) fn received(&mut self, world: &mut World, socket: u32, total: u64) {
+        if (socket - self.job.first) % 2 == 1 {
+            // A block that is whole is acknowledged once: each end point's bytes only grow.
+            let (whole, answered) = (total / self.block, world.written(socket));
+            if whole > answered {
+                world.write(socket, whole - answered);
+            }
+            return;
+        }
+        if total < self.rounds || self.open == 0 {
+            return;
+        }
+        self.open -= 1;
+        if self.open == 0 {
+            if world.now < self.job.stop {
+                self.samples.push(sample(self.begun, world.now));
+            }
+            world.set_timer(self.job.timer, Some(world.now + self.pause));
+        }
+    }
+
+    pub(super) fn finish(&mut self) -> WorkloadResult {
+        measured(core::mem::take(&mut self.samples), Vec::new())
+    }
+}

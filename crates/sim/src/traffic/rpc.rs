@@ -1,0 +1,145 @@
+//! Requests and responses over TCP, in a closed or an open loop.
+//!
+//! Why: what a tenant's users feel is the time from when a request was due to its answer.
+//! From: memcached-like load generators; open-loop arrivals are Poisson, and a request that waits for a free connection
+//! has been waiting since it was due.
+//! Not here: rounds of blocks (`rounds`).
+//! Invariant: each connection has at most one request under way.
+
+use std::collections::VecDeque;
+
+use plimsoll_scenario::{Sample, WorkloadResult};
+use plimsoll_units::{Nanos, Span};
+
+use super::{Job, gap, measured, sample};
+use crate::chance::Chance;
+use crate::world::{GRACE, World};
+
+/// Clients that ask, and a server that answers at once.
+#[derive(Debug)]
+pub(crate) struct Rpc {
+    job: Job,
+    sizes: Sizes,
+    /// Mean time between requests; a closed loop without.
+    gap: Option<Span>,
+    chance: Chance,
+    begun: bool,
+    calls: Vec<Call>,
+    idle: Vec<u32>,
+    /// Requests that are due and wait for a connection.
+    waiting: VecDeque<Nanos>,
+    samples: Vec<Sample>,
+}
+
+/// How long requests and responses are.
+#[derive(Clone, Debug)]
+pub(crate) enum Sizes {
+    /// All alike.
+    Fixed {
+        /// Bytes of a request.
+        request: u64,
+        /// Bytes of a response.
+        response: u64,
+    },
+}
+
+/// A connection and the request under way on it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Call {
+    due: Option<Nanos>,
+    /// Bytes that the server has received when it has the whole request.
+    asked: u64,
+    /// Bytes that the client has received when it has the whole response.
+    answered: u64,
+    /// What the server will write then; nothing once it has.
+    response: u64,
+}
+
+impl Rpc {
+    pub(crate) fn new(job: Job, sizes: Sizes, rate: Option<u32>, chance: Chance) -> Self {
+        let calls = vec![Call::default(); job.count as usize];
+        Self {
+            sizes,
+            gap: rate.map(gap),
+            chance,
+            begun: false,
+            calls,
+            idle: (0..job.count).rev().collect(),
+            waiting: VecDeque::new(),
+            samples: Vec::new(),
+            job,
+        }
+    }
+
+    pub(super) fn timeout(&mut self, world: &mut World) {
+        let now = world.now;
+        match self.gap {
+            Some(gap) => {
+                if self.begun {
+                    self.waiting.push_back(now);
+                }
+                let next = now + self.chance.exponential(gap);
+                world.set_timer(self.job.timer, (next < self.job.stop).then_some(next));
+            }
+            None => self.waiting.extend(core::iter::repeat_n(now, self.calls.len())),
+        }
+        self.begun = true;
+        self.dispatch(world);
+    }
+
+    /// Gives due requests to idle connections.
+    fn dispatch(&mut self, world: &mut World) {
+        while !self.waiting.is_empty()
+            && let Some(index) = self.idle.pop()
+        {
+            let due = self.waiting.pop_front();
+            let (request, response) = self.sizes.draw(&mut self.chance);
+            let call = &mut self.calls[index as usize];
+            call.due = due;
+            call.asked += request;
+            call.answered += response;
+            call.response = response;
+            world.write(self.job.first + 2 * index, request);
+        }
+    }
+
+    pub(super) fn received(&mut self, world: &mut World, socket: u32, total: u64) {
+        let (index, server) = ((socket - self.job.first) / 2, (socket - self.job.first) % 2 == 1);
+        let call = &mut self.calls[index as usize];
+        if server {
+            if total >= call.asked {
+                let response = core::mem::take(&mut call.response);
+                world.write(socket, response);
+            }
+            return;
+        }
+        if total < call.answered {
+            return;
+        }
+        let Some(due) = call.due.take() else { return };
+        if world.now < self.job.stop + GRACE {
+            self.samples.push(sample(due, world.now));
+        }
+        self.idle.push(index);
+        if self.gap.is_none() && world.now < self.job.stop {
+            self.waiting.push_back(world.now);
+        }
+        self.dispatch(world);
+    }
+
+    pub(super) fn finish(&mut self) -> WorkloadResult {
+        let under_way = self.calls.iter().filter_map(|call| call.due);
+        let mut unanswered: Vec<Nanos> = under_way.chain(self.waiting.iter().copied()).collect();
+        unanswered.sort_unstable();
+        measured(core::mem::take(&mut self.samples), unanswered)
+    }
+}
+
+impl Sizes {
+    /// Bytes of the next request, and of its response: at least one each.
+    fn draw(&self, _chance: &mut Chance) -> (u64, u64) {
+        match *self {
+            Self::Fixed { request, response } => (request.max(1), response.max(1)),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! UDP that nobody answers: paced, or more than the link holds.
+//!
+//! Why: a neighbour that ignores congestion is the hardest one to live beside.
+//! From: packet generators; a flood comes at twice the rate of its host's link, whatever that is.
+//! Not here: echoed datagrams (`probe`).
+//! Invariant: the n-th datagram leaves exactly n gaps after the start, fractions included.
+
+use plimsoll_units::Nanos;
+
+use super::Job;
+use crate::packet::{Body, IP_HEADERS, Packet, SHORTEST, UDP_HEADERS};
+use crate::world::World;
+
+/// A paced sender.
+#[derive(Debug)]
+pub(crate) struct Udp {
+    job: Job,
+    size: u32,
+    mtu: u32,
+    /// Nanoseconds between two datagrams, as a fraction.
+    gap: (u128, u128),
+    sent: u64,
+}
+
+impl Udp {
+    pub(crate) fn new(job: Job, size: u32, mtu: u32, gap: (u128, u128)) -> Self {
+        Self { job, size, mtu, gap, sent: 0 }
+    }
+
+    pub(super) fn timeout(&mut self, world: &mut World) {
+        if world.now >= self.job.stop {
+            return;
+        }
+        let flow = self.job.first + (self.sent % u64::from(self.job.count)) as u32;
+        send(world, flow, false, self.sent, self.size, self.mtu);
+        self.sent += 1;
+        world.set_timer(self.job.timer, Some(self.due(self.sent)));
+    }
+
+    fn due(&self, number: u64) -> Nanos {
+        let after = u128::from(number) * self.gap.0 / self.gap.1;
+        Nanos::new(self.job.start.as_u64().saturating_add(u64::try_from(after).unwrap_or(u64::MAX)))
+    }
+}
+
+/// Sends a datagram, in as many fragments as the MTU asks for.
+pub(super) fn send(world: &mut World, flow: u32, back: bool, number: u64, size: u32, mtu: u32) {
+    let whole = size + UDP_HEADERS - IP_HEADERS;
+    let most = mtu + 14 - IP_HEADERS;
+    let most = if whole > most { most / 8 * 8 } else { most };
+    let mut rest = whole;
+    loop {
+        let part = rest.min(most);
+        rest -= part;
+        let len = (part + IP_HEADERS).max(SHORTEST);
+        let body = Body::Datagram { number, last: rest == 0 };
+        world.send(Packet { flow, back, ect: false, ce: false, len, body });
+        if rest == 0 {
+            return;
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! A world while it runs: hosts, links and flows, and the loop that moves them from moment to moment.
+//!
+//! Why: one place sees every packet, so that none is lost without being counted.
+//! From: discrete-event simulation; a link, an engine or a timer is one source of events with one next moment.
+//! Not here: how a world comes about (`build`), what workloads send (`traffic`).
+//! Invariant: nothing depends on anything but the world's description and its seed; for every workload, packets sent
+//! are packets delivered, dropped for a counted reason, or still under way.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::Ipv4Addr;
+
+use plimsoll_nic::QueueId;
+use plimsoll_policy::{Fields, Metadata};
+use plimsoll_units::{Nanos, Span};
+
+use crate::agenda::{Agenda, SourceId};
+use crate::engine::{Engine, Refused};
+use crate::link::{Link, Offered};
+use crate::meter::Meter;
+use crate::packet::{Body, Packet};
+use crate::receive::Receive;
+use crate::tcp::{Connection, Ecn};
+use crate::traffic::App;
+
+/// Everything that exists in a run.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) now: Nanos,
+    pub(crate) agenda: Agenda,
+    pub(crate) sources: Vec<Source>,
+    pub(crate) links: Vec<LinkEnd>,
+    pub(crate) nodes: Vec<Node>,
+    /// The link towards each node, from each node: `routes[from * nodes + to]`.
+    pub(crate) routes: Vec<u32>,
+    pub(crate) flows: Vec<Flow>,
+    pub(crate) connections: Vec<Socket>,
+    pub(crate) apps: Vec<App>,
+    pub(crate) meters: Vec<Meter>,
+    pub(crate) tallies: Vec<Tally>,
+    pub(crate) events: u64,
+    pub(crate) hops: u64,
+    /// Engines that have been offered something in this moment.
+    pub(crate) offered: Vec<u32>,
+    /// Packets between two tenants of one host.
+    pub(crate) local: VecDeque<Packet>,
+    /// Packets whose senders may send as much again.
+    pub(crate) completed: Vec<Packet>,
+}
+
+/// What a source of events is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The next packet arrives at a link's far end.
+    Link(u32),
+    /// An engine's link is free, or one of its limits lets go.
+    Engine(u32),
+    /// The CPU behind a receive ring is through with a packet.
+    Receive(u32),
+    /// A connection's end point has a deadline.
+    Socket(u32),
+    /// A workload's own timer.
+    App(u32, u32),
+}
+
+/// A link and where it ends.
+#[derive(Debug)]
+pub(crate) struct LinkEnd {
+    pub(crate) link: Link,
+    pub(crate) to: u32,
+    pub(crate) source: SourceId,
+    /// Where it leads.
+    pub(crate) kind: Way,
+    /// Why it drops, as operators see it.
+    pub(crate) full: &'static str,
+}
+
+/// What a link leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// From a host to its NIC.
+    Bus,
+    /// Away from a host.
+    Uplink,
+    /// From a switch, or a place beyond the uplinks.
+    Onward,
+}
+
+/// A host, a switch, or a place beyond the uplink.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) carrier: Carrier,
+    pub(crate) receive: Option<Box<Receive>>,
+}
+
+/// What carries a node's own packets to its link.
+#[derive(Debug)]
+pub(crate) enum Carrier {
+    /// Nothing: the link's queue takes them.
+    Plain,
+    /// An engine with a policy, in front of a link.
+    Engine {
+        /// The engine.
+        engine: Box<Engine>,
+        /// Its source of events.
+        source: SourceId,
+        /// The link that its packets take: the host's own, or the bus to its NIC.
+        first: u32,
+    },
+}
+
+/// Packets with the same addresses, protocol and ports, and those that answer them.
+#[derive(Clone, Debug)]
+pub(crate) struct Flow {
+    pub(crate) workload: u32,
+    /// The client's end, and the server's.
+    pub(crate) ends: [End; 2],
+    pub(crate) protocol: u8,
+    /// The first of its two connections' end points, for TCP.
+    pub(crate) socket: u32,
+}
+
+/// One end of a flow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    pub(crate) node: u32,
+    /// Whose packets it sends; nobody's beyond the uplink.
+    pub(crate) tenant: Option<u32>,
+    pub(crate) address: Ipv4Addr,
+    pub(crate) port: u16,
+    pub(crate) dscp: u8,
+    /// The engine's flow queue, once there is one.
+    pub(crate) queue: Option<QueueId>,
+}
+
+/// A connection's end point.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    pub(crate) tcp: Connection,
+    pub(crate) source: SourceId,
+    pub(crate) flow: u32,
+    /// Bytes that its workload has written.
+    pub(crate) written: u64,
+    /// Closed without a word: what comes is thrown away, and nothing is sent.
+    pub(crate) closed: bool,
+}
+
+/// What became of a workload's packets.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) sent: u64,
+    pub(crate) delivered: u64,
+    pub(crate) drops: BTreeMap<&'static str, u64>,
+}
+
+/// The route to nowhere.
+pub(crate) const NO_LINK: u32 = u32::MAX;
+
+impl World {
+    /// Lets everything happen that happens before `end`; `tell` hears of the time now and then.
+    pub(crate) fn run(&mut self, end: Nanos, tell: &mut dyn FnMut(Nanos, u64)) {
+        let mut told = 0;
+        while let Some((at, source)) = self.agenda.first() {
+            if at >= end {
+                break;
+            }
+            debug_assert!(at >= self.now, "time runs forwards");
+            self.now = at;
+            self.events += 1;
+            self.happen(source);
+            self.settle();
+            if self.events - told >= TELL_EVERY {
+                told = self.events;
+                tell(at, self.events);
+            }
+        }
+        self.now = end;
+        tell(end, self.events);
+    }
+
+    #[inline]
+    fn happen(&mut self, source: SourceId) {
+        match self.sources[source as usize] {
+            Source::Link(link) => self.arrive(link),
+            Source::Engine(node) => {
+                self.agenda.clear(source);
+                self.drive(node);
+            }
+            Source::Socket(socket) => {
+                self.agenda.clear(source);
+                self.socket_timeout(socket);
+            }
+            Source::Receive(node) => self.received(node),
+            Source::App(app, timer) => {
+                self.agenda.clear(source);
+                self.with_app(app, |app, world| app.timeout(world, timer));
+            }
+        }
+    }
+
+    /// Drives the engines that were offered something, and hands over what stays inside a host.
+    fn settle(&mut self) {
+        loop {
+            while let Some(node) = self.offered.pop() {
+                self.drive(node);
+            }
+            if let Some(packet) = self.completed.pop() {
+                self.credit(&packet);
+            } else if let Some(packet) = self.local.pop_front() {
+                self.deliver(packet);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Lets a workload act on the world that it is part of.
+    pub(crate) fn with_app(&mut self, index: u32, act: impl FnOnce(&mut App, &mut Self)) {
+        let mut app = core::mem::take(&mut self.apps[index as usize]);
+        act(&mut app, self);
+        self.apps[index as usize] = app;
+    }
+
+    /// An end of a flow sends a packet.
+    pub(crate) fn send(&mut self, packet: Packet) {
+        let flow = &self.flows[packet.flow as usize];
+        let (from, to) = flow.way(packet.back);
+        let (node, workload) = (from.node, flow.workload as usize);
+        self.tallies[workload].sent += 1;
+        let Carrier::Engine { engine, .. } = &mut self.nodes[node as usize].carrier else {
+            return if to.node == node { self.local.push_back(packet) } else { self.forward(node, packet) };
+        };
+        let Some(tenant) = from.tenant else { return self.forward(node, packet) };
+        let queue = match from.queue {
+            Some(queue) => queue,
+            None => match engine.open(flow.fields(packet.back), tenant) {
+                Some(queue) => {
+                    self.flows[packet.flow as usize].ends[usize::from(packet.back)].queue = Some(queue);
+                    queue
+                }
+                None => return self.lose(&packet, "no_queue"),
+            },
+        };
+        let late = engine.completes_late();
+        let why = match engine.offer(tenant, queue, packet, self.now) {
+            Ok(()) => {
+                if self.offered.last() != Some(&node) {
+                    self.offered.push(node);
+                }
+                return;
+            }
+            Err(Refused::Engine(why)) => why,
+            Err(Refused::GuestQueue) => "guest_queue_full",
+        };
+        if late {
+            self.completed.push(packet); // the guest learns that its buffer is free
+        }
+        self.lose(&packet, why);
+    }
+
+    /// Rings an engine's doorbells, and lets leave what may leave now.
+    fn drive(&mut self, node: u32) {
+        let Carrier::Engine { engine, source, first } = &mut self.nodes[node as usize].carrier else {
+            return;
+        };
+        let (links, flows, local, tallies) =
+            (&mut self.links, &self.flows, &mut self.local, &mut self.tallies);
+        let (now, agenda, completed) = (self.now, &mut self.agenda, &mut self.completed);
+        while !engine.is_busy(now) {
+            engine.ring(now);
+            let some = engine.poll(now, |packet| {
+                let flow = &flows[packet.flow as usize];
+                if flow.way(packet.back).1.node == node {
+                    local.push_back(packet);
+                    return now;
+                }
+                let end = &mut links[*first as usize];
+                if let Some(why) = end.offer(packet, now, agenda) {
+                    *tallies[flow.workload as usize].drops.entry(why).or_default() += 1;
+                }
+                end.link.last_departure()
+            });
+            let late = engine.completes_late();
+            engine.free_completed(now, |packet, why| {
+                let workload = flows[packet.flow as usize].workload as usize;
+                *tallies[workload].drops.entry(why.name()).or_default() += 1;
+                completed.extend(late.then_some(packet));
+            });
+            if late {
+                engine.move_completed(completed);
+            }
+            if !some {
+                break;
+            }
+        }
+        agenda.keep(*source, engine.next());
+    }
+
+    /// Puts a packet on the link towards its destination.
+    fn forward(&mut self, node: u32, packet: Packet) {
+        let to = self.flows[packet.flow as usize].way(packet.back).1.node;
+        let link = self.routes[node as usize * self.nodes.len() + to as usize];
+        assert!(link != NO_LINK, "every flow has a route, checked when the world is built");
+        if let Some(why) = self.links[link as usize].offer(packet, self.now, &mut self.agenda) {
+            self.lose(&packet, why);
+        }
+    }
+
+    /// A link's next packet has arrived at its far end.
+    #[inline]
+    fn arrive(&mut self, link: u32) {
+        let end = &mut self.links[link as usize];
+        let (node, kind, source) = (end.to, end.kind, end.source);
+        let Some(packet) = end.link.arrive() else { return self.agenda.clear(source) };
+        match end.link.next_arrival() {
+            Some(next) => self.agenda.set(source, next),
+            None => self.agenda.clear(source),
+        }
+        self.hops += 1;
+        let flow = &self.flows[packet.flow as usize];
+        let (from, to) = flow.way(packet.back);
+        if kind == Way::Uplink && from.tenant.is_some() {
+            self.meters[flow.workload as usize].count(packet.len, packet.back, self.now);
+        }
+        if to.node != node {
+            return self.forward(node, packet);
+        }
+        let Some(receive) = &mut self.nodes[node as usize].receive else { return self.deliver(packet) };
+        if receive.offer(packet, self.now) {
+            self.agenda.keep(receive.source, receive.next());
+        } else {
+            self.lose(&packet, "rx_ring_full");
+        }
+    }
+
+    /// A receive ring's CPU hands its packet over.
+    fn received(&mut self, node: u32) {
+        let Some(receive) = &mut self.nodes[node as usize].receive else { return };
+        let packet = receive.take();
+        self.agenda.keep(receive.source, receive.next());
+        if let Some(packet) = packet {
+            self.deliver(packet);
+        }
+    }
+
+    /// A packet has reached the end of its flow.
+    fn deliver(&mut self, packet: Packet) {
+        let flow = &self.flows[packet.flow as usize];
+        let (workload, socket) = (flow.workload, flow.socket);
+        self.tallies[workload as usize].delivered += 1;
+        match packet.body {
+            Body::Datagram { number, last } => {
+                if last {
+                    self.with_app(workload, |app, world| {
+                        app.datagram(world, packet.flow, packet.back, number)
+                    });
+                }
+            }
+            Body::Tcp(mut tcp) => {
+                if packet.ce
+                    && let Some(segment) = &mut tcp.segment
+                {
+                    segment.ecn = Ecn::Ce;
+                }
+                self.socket_packet(socket + u32::from(!packet.back), &tcp);
+            }
+        }
+    }
+
+    pub(crate) fn lose(&mut self, packet: &Packet, why: &'static str) {
+        let workload = self.flows[packet.flow as usize].workload as usize;
+        *self.tallies[workload].drops.entry(why).or_default() += 1;
+    }
+
+    /// Wakes a workload's timer at a moment, or never.
+    pub(crate) fn set_timer(&mut self, source: SourceId, at: Option<Nanos>) {
+        self.agenda.keep(source, at);
+    }
+
+    /// Packets of each workload that are still somewhere.
+    pub(crate) fn under_way(&self) -> Vec<u64> {
+        let mut count = vec![0; self.apps.len()];
+        let engines = self.nodes.iter().filter_map(|node| match &node.carrier {
+            Carrier::Engine { engine, .. } => Some(engine),
+            Carrier::Plain => None,
+        });
+        let held = engines.flat_map(|engine| engine.holds());
+        let travelling = self.links.iter().flat_map(|end| end.link.under_way());
+        let received =
+            self.nodes.iter().filter_map(|node| node.receive.as_ref()).flat_map(|ring| ring.holds());
+        for packet in held.chain(travelling).chain(received).chain(&self.local) {
+            count[self.flows[packet.flow as usize].workload as usize] += 1;
+        }
+        count
+    }
+}
+
+impl LinkEnd {
+    /// Puts a packet on the link; answers why not.
+    #[inline]
+    fn offer(&mut self, packet: Packet, now: Nanos, agenda: &mut Agenda) -> Option<&'static str> {
+        match self.link.offer(packet, now) {
+            Offered::Taken { first: true } => agenda.keep(self.source, self.link.next_arrival()),
+            Offered::Taken { first: false } => {}
+            Offered::Full => return Some(self.full),
+            Offered::Lost => return Some(LOST),
+        }
+        None
+    }
+}
+
+impl Flow {
+    /// From which end to which a packet goes.
+    #[inline]
+    pub(crate) fn way(&self, back: bool) -> (&End, &End) {
+        let [client, server] = &self.ends;
+        if back { (server, client) } else { (client, server) }
+    }
+
+    /// As classification sees such a packet, but for the tenant.
+    fn fields(&self, back: bool) -> Fields {
+        let (from, to) = self.way(back);
+        Fields {
+            tenant: None,
+            addresses: Some((from.address.into(), to.address.into())),
+            protocol: Some(self.protocol),
+            ports: Some((from.port, to.port)),
+            dscp: from.dscp,
+            vlan: 0,
+            metadata: Metadata::default(),
+        }
+    }
+}
+
+/// Why packets vanish on a link that loses some.
+const LOST: &str = "lost on a link";
+
+/// Events between two words about the time.
+const TELL_EVERY: u64 = 1 << 18;
+
+/// How long after the run's end answers are still waited for, as in the lab.
+pub(crate) const GRACE: Span = Span::millis(500);

@@ -1,0 +1,115 @@
+//! Cases whose answers are known: on paper first, in virtual time then.
+
+mod support;
+
+use plimsoll_scenario::Run;
+use plimsoll_units::Span;
+use support::{outcome, scenario};
+
+fn run(text: &str) -> Run {
+    outcome(&scenario(text), 1).results.runs.remove(0)
+}
+
+fn bytes(run: &Run, workload: &str) -> u64 {
+    run.workloads[workload].bytes.iter().sum()
+}
+
+#[test]
+fn three_to_one_is_exact_to_the_frame() {
+    let run = run("
+name: shares
+rate: 10Gbps
+duration: 100ms
+systems: [plimsoll]
+tenants: {gold: {weight: 3}, bronze: {}}
+workloads:
+  g: {tenant: gold, kind: udp, rate: flood, size: 1458B}
+  b: {tenant: bronze, kind: udp, rate: flood, size: 1458B}
+");
+    let (gold, bronze) = (bytes(&run, "g"), bytes(&run, "b"));
+    assert!(gold.abs_diff(3 * bronze) <= 3 * 1_500, "{gold} {bronze}");
+    // 1,500 B at 10 Gb/s are 1,200 ns; the first arrives after those and 5 us: so many until 100 ms are over.
+    let frames = (100_000_000 - 5_000 - 1) / 1_200;
+    assert_eq!(gold + bronze, frames * 1_500);
+}
+
+#[test]
+fn a_lone_packet_takes_its_serialisation_and_the_delays() {
+    let run = run("
+name: alone
+rate: 1Gbps
+duration: 1s
+systems: [plimsoll]
+tenants: {a: {}}
+workloads:
+  ping: {tenant: a, kind: probe, size: 83B, rate: 100}
+");
+    // 125 B at 1 Gb/s are 1,000 ns, then 5 us there and 5 us back.
+    let samples = &run.workloads["ping"].samples;
+    assert!(samples.len() > 50);
+    assert!(samples.iter().all(|sample| sample.latency == Span::ns(11_000)), "{samples:?}");
+}
+
+#[test]
+fn poisson_arrivals_wait_as_in_m_d_1() {
+    for (system, rate) in [("plimsoll", 70_000), ("fifo", 70_000), ("plimsoll", 40_000)] {
+        let run = run(&format!(
+            "
+name: queue
+rate: 1Gbps
+duration: 10s
+systems: [{system}]
+tenants: {{a: {{}}}}
+workloads:
+  ping: {{tenant: a, kind: probe, size: 1208B, rate: {rate}}}
+"
+        ));
+        // 1,250 B at 1 Gb/s are 10 us; with load r a packet waits r / (2 (1 - r)) services in the mean.
+        let samples = &run.workloads["ping"].samples;
+        let mean = samples.iter().map(|s| s.latency.as_secs_f64()).sum::<f64>() / samples.len() as f64;
+        let load = f64::from(rate) * 10e-6;
+        let expected = load / (2.0 * (1.0 - load)) * 10e-6;
+        let wait = mean - 10e-6 - 10e-6;
+        assert!((wait / expected - 1.0).abs() < 0.02, "{system} {rate}: {wait} for {expected}");
+        assert!(run.drops.values().all(std::collections::BTreeMap::is_empty));
+    }
+}
+
+#[test]
+fn what_a_flood_loses_is_counted_with_its_reason() {
+    let run = run("
+name: flood
+rate: 1Gbps
+duration: 200ms
+systems: [fifo]
+tenants: {a: {}}
+workloads:
+  flood: {tenant: a, kind: udp, rate: 2Gbps, size: 1458B}
+");
+    // 2 Gb/s of 1,500 B are 6 us each: 33,334 in 200 ms. Half of them leave, and 1,000 wait at the end.
+    let (sent, lost) = (33_334, run.drops["a"]["queue full"]);
+    assert!((sent / 2 - 1_000_u64).abs_diff(lost) <= 2, "{lost} lost");
+}
+
+#[test]
+fn a_class_within_its_guarantee_meets_its_bound() {
+    let outcome = outcome(
+        &scenario(
+            "
+name: bounds
+rate: 1Gbps
+duration: 500ms
+systems: [plimsoll]
+tenants: {quiet: {min: 100Mbps}, loud: {}}
+workloads:
+  steady: {tenant: quiet, kind: udp, rate: 90Mbps, size: 1458B}
+  flood:  {tenant: loud, kind: udp, rate: flood, size: 1458B}
+",
+        ),
+        1,
+    );
+    assert_eq!(outcome.broken().count(), 0);
+    let quiet =
+        outcome.kept[0].promises.iter().find(|promise| promise.class.ends_with("quiet")).expect("judged");
+    assert!(quiet.judged > 3_000 && quiet.worst > Span::ZERO && quiet.worst <= quiet.bound, "{quiet:?}");
+}

@@ -1,0 +1,171 @@
+//! Worlds of more than one host, and what their parts do to packets.
+
+mod support;
+
+use plimsoll_scenario::{Run, Status, judge};
+use plimsoll_sim::{Options, SimError, run};
+use plimsoll_units::Span;
+use support::{outcome, scenario};
+
+/// Two hosts with a switch between them; `more` is added to the first host and to the workloads.
+fn pair(host: &str, workloads: &str) -> Run {
+    let text = format!(
+        "
+name: pair
+rate: 1Gbps
+duration: 400ms
+systems: [plimsoll]
+hosts: {{a: {{{host}}}, b: {{nic: fifo}}}}
+switches: [core]
+links:
+  left:  {{between: [a, core], rate: 1Gbps, delay: 10us}}
+  right: {{between: [core, b], rate: 2Gbps, delay: 20us}}
+tenants: {{x: {{host: a}}, y: {{host: b}}}}
+workloads:
+{workloads}
+"
+    );
+    outcome(&scenario(&text), 1).results.runs.remove(0)
+}
+
+#[test]
+fn every_hop_adds_its_serialisation_and_delay() {
+    let run = pair("", "  ping: {tenant: x, kind: probe, to: y, size: 83B, rate: 500}");
+    // 125 B: 1,000 ns and 500 ns there and back, and 10 us and 20 us each way.
+    let samples = &run.workloads["ping"].samples;
+    assert!(samples.len() > 100);
+    assert!(samples.iter().all(|sample| sample.latency == Span::ns(63_000)));
+}
+
+#[test]
+fn an_engines_cpu_bounds_its_packet_rate() {
+    let run = pair(
+        "cpu: {process: 1us, pull: 3us}",
+        "  flood: {tenant: x, kind: udp, to: y, rate: 300kpps, size: 60B}",
+    );
+    // 4 us each: 250,000 a second.
+    let sent = run.workloads["flood"].bytes.iter().sum::<u64>() / 102;
+    assert!((99_900..=100_000).contains(&sent), "{sent}");
+    let cpu = run.cpu.expect("measured").as_secs_f64();
+    assert!((0.39..0.41).contains(&cpu), "{cpu}");
+}
+
+#[test]
+fn a_receive_ring_drops_what_its_cpu_cannot_take() {
+    let text = "
+name: ring
+rate: 1Gbps
+duration: 100ms
+systems: [plimsoll]
+hosts: {a: {}, b: {nic: fifo, receive: {ring: 100, cost: 10us}}}
+links: {wire: {between: [a, b], rate: 1Gbps}}
+tenants: {x: {host: a}, y: {host: b}}
+workloads:
+  flood: {tenant: x, kind: udp, to: y, rate: 200kpps, size: 83B}
+";
+    let run = outcome(&scenario(text), 1).results.runs.remove(0);
+    // 20,000 come, one in two is taken, and a hundred are in the ring.
+    let lost = run.drops["x"]["rx_ring_full"];
+    assert!(lost.abs_diff(9_900) <= 2, "{lost}");
+}
+
+#[test]
+fn a_bus_adds_its_latency_and_bounds_the_rate() {
+    let bus = "pcie: {rate: 8Gbps, latency: 1us, tlp: 125B, overhead: 25B, outstanding: 8}";
+    let run = pair(bus, "  ping: {tenant: x, kind: probe, to: y, size: 83B, rate: 500}");
+    // One TLP of 125 + 25 B at 8 Gb/s is 150 ns, and the request takes 1 us.
+    assert!(run.workloads["ping"].samples.iter().all(|sample| sample.latency == Span::ns(64_150)));
+    let narrow = "pcie: {rate: 8Gbps, latency: 100us, tlp: 125B, overhead: 0B, outstanding: 4}";
+    let run = pair(narrow, "  flood: {tenant: x, kind: udp, to: y, rate: flood, size: 1458B}");
+    // Four requests of 125 B every 100 us are 5 MB/s, whatever the bus carries.
+    let bytes: u64 = run.workloads["flood"].bytes.iter().sum();
+    assert!(bytes.abs_diff(2_000_000) < 10_000, "{bytes}");
+}
+
+#[test]
+fn completions_in_order_wait_for_the_slowest_flow() {
+    // Two flows of one tenant: one is limited to 1 Mb/s, the other could have the link.
+    let goodput = |completions: &str| {
+        let text = format!(
+            "
+name: order
+rate: 1Gbps
+duration: 1s
+systems: [plimsoll]
+hosts: {{a: {{transmit: {{ring: 64, completions: {completions}}}}}}}
+destinations: [near, far]
+limits: {{slow: {{match: {{dst: 10.200.0.2}}, rate: 1Mbps}}}}
+tenants: {{x: {{via: [slow]}}}}
+workloads:
+  fast: {{tenant: x, kind: bulk, to: near, flows: 1}}
+  slow: {{tenant: x, kind: udp, to: far, rate: 1.2Mbps, size: 1458B}}
+"
+        );
+        let run = outcome(&scenario(&text), 1).results.runs.remove(0);
+        run.workloads["fast"].bytes.iter().sum::<u64>()
+    };
+    let (early, out_of_order, in_order) = (goodput("early"), goodput("out_of_order"), goodput("in_order"));
+    assert!(early > 100_000_000 && out_of_order > 100_000_000, "{early} {out_of_order}");
+    assert!(in_order < out_of_order / 2, "{in_order} {out_of_order}");
+}
+
+#[test]
+fn dctcp_keeps_a_marking_queue_short() {
+    let delay = |congestion: &str| {
+        let text = format!(
+            "
+name: incast
+rate: 10Gbps
+duration: 300ms
+systems: [plimsoll]
+hosts: {{a: {{}}, b: {{}}, sink: {{nic: fifo}}}}
+switches: [core]
+links:
+  a:    {{between: [a, core], rate: 10Gbps}}
+  b:    {{between: [b, core], rate: 10Gbps}}
+  sink: {{between: [core, sink], rate: 10Gbps, queue: 1MB, ecn: 90kB}}
+tenants: {{one: {{host: a}}, two: {{host: b}}, files: {{host: sink}}}}
+workloads:
+  up1: {{tenant: one, kind: bulk, to: files, congestion: {congestion}}}
+  up2: {{tenant: two, kind: bulk, to: files, congestion: {congestion}}}
+  ask: {{tenant: one, kind: probe, to: files, rate: 2000}}
+measure: {{from: 100ms}}
+expect:
+  - plimsoll.throughput >= 9.5Gbps
+  - plimsoll.ask.p90 <= 200us
+"
+        );
+        let scenario = scenario(&text);
+        let results = outcome(&scenario, 1).results;
+        judge(&scenario, &results)
+            .into_iter()
+            .map(|verdict| (verdict.status, verdict.detail))
+            .collect::<Vec<_>>()
+    };
+    let dctcp = delay("dctcp");
+    assert!(dctcp.iter().all(|(status, _)| *status == Status::Passed), "{dctcp:?}");
+    let cubic = delay("cubic");
+    assert_eq!(cubic[1].0, Status::Failed, "{cubic:?}");
+}
+
+fn refused(text: &str) -> SimError {
+    run(&scenario(text), &Options::default(), &|_| {}).expect_err("a world that cannot be")
+}
+
+#[test]
+fn impossible_worlds_are_refused_with_their_names() {
+    let text = |rate: &str, links: &str| {
+        format!(
+            "{{name: t, rate: {rate}, duration: 100ms, systems: [plimsoll], hosts: [a, b], switches: [s], {links} \
+             tenants: {{x: {{host: a}}, y: {{host: b}}}}, workloads: {{w: {{tenant: x, to: y, kind: bulk}}}}}}"
+        )
+    };
+    let no_route = refused(&text("1Gbps", "links: {l: {between: [a, s], rate: 1Gbps}},")).to_string();
+    assert!(no_route.contains("workload `w`") && no_route.contains("`b`"), "{no_route}");
+    let one_way = refused(&text("1Gbps", "links: {l: {from: a, to: b, rate: 1Gbps}},")).to_string();
+    assert!(one_way.contains("from `b` to `a`"), "{one_way}");
+    assert!(matches!(refused(&text("600Gbps", "")), SimError::TooFast { .. }));
+    assert!(matches!(refused(&text("10kbps", "")), SimError::TooSlow { .. }));
+    let two = "links: {l: {between: [a, b], rate: 1Gbps}, m: {between: [a, s], rate: 1Gbps}},";
+    assert!(matches!(refused(&text("1Gbps", two)), SimError::Uplinks { links: 2, .. }));
+}
