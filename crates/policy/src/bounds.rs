@@ -45,9 +45,9 @@ use std::collections::{HashMap, HashSet};
 use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Span};
 use serde::Serialize;
 
-use crate::problem::{Law, Problem};
+use crate::document::Mark;
+use crate::law::{Law, Problem};
 use crate::program::{FlowOrder, LimitId, Match, Node, NodeId, NodeKind, Program, Scope};
-use crate::source::Mark;
 
 /// What the figures take for granted.
 pub const ASSUMPTIONS: &str = "guaranteed rates count whole frames with their overhead, and hold whatever other classes \

@@ -11,27 +11,25 @@ mod bounds;
 mod check;
 mod classifier;
 mod config;
+pub mod document;
+mod law;
 mod matching;
-mod problem;
 mod program;
 mod read;
 mod schema;
 mod show;
-mod source;
-mod spelling;
 #[cfg(feature = "testing")]
 pub mod testing;
-mod tree;
 
 pub use bounds::{ASSUMPTIONS, Bound, bounds, bounds_with};
 pub use check::{Checked, Cost, check_str, check_with, cost, load};
 pub use classifier::Classifier;
 pub use config::{Api, Config, Engine, Netns, Port, TenantConfig, Uplink};
-pub use problem::{Errors, Law, Problem, ProblemRecord, Severity};
+pub use document::{FileId, Mark, Severity, SourceFile, Sources};
+pub use law::{Errors, Law, Problem, ProblemRecord};
 pub use program::*;
 pub use schema::{schema, sub_schema};
 pub use show::{
     Change, ClassRecord, Diff, Explanation, Filter, FilterError, LimitRecord, NodeRecord, Report, RuleRecord,
     Step, describe_match, diff, explain, report, svg, tree_text,
 };
-pub use source::{FileId, Mark, SourceFile, Sources};

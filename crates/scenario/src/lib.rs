@@ -11,7 +11,6 @@ mod measure;
 mod model;
 mod network;
 mod policy_file;
-mod problem;
 mod read;
 mod report;
 mod results;
@@ -29,10 +28,15 @@ pub use network::{
     Completions, Congestion, EngineCost, Host, HostNic, Link, Pcie, ReceiveRing, TransmitRing,
 };
 pub use policy_file::Wiring;
-pub use problem::{Errors, Problem};
 pub use read::Form;
 pub use report::{Report, json, report};
 pub use results::{Results, Run, Sample, WorkloadResult};
 pub use schema::schema;
 pub use summary::{LatencySummary, Summary, TenantSummary, summarise};
 pub use table::table;
+
+/// One thing that is wrong with a scenario.
+pub type Problem = plimsoll_policy::document::Problem<()>;
+
+/// Everything that is wrong with a scenario.
+pub type Errors = plimsoll_policy::document::Errors<()>;

@@ -9,11 +9,11 @@
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
+use plimsoll_policy::document::Tree;
 use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use crate::expect::Expectation;
 use crate::network::{Congestion, Host, Link};
-use crate::yaml::Tree;
 
 /// One scenario: what to run, on which systems, what to measure and what to expect.
 #[derive(Clone, Debug)]

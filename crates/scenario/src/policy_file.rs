@@ -8,11 +8,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use plimsoll_policy::document::{Tree, Value};
 use plimsoll_units::BitRate;
 
 use crate::model::{PolicySections, Scenario, System, SystemKind, Tenant};
 use crate::network::Host;
-use crate::yaml::{Tree, Value};
+use crate::yaml;
 
 /// What only the world knows: ports and sockets, each as YAML on one line.
 #[derive(Clone, Debug, Default)]
@@ -72,7 +73,7 @@ impl Scenario {
         }
         if let Some(engine) = &sections.engine {
             text.push_str("\nengine:");
-            engine.write(&mut text, 2, 0);
+            yaml::write(engine, &mut text, 2, 0);
         }
         text.push_str("\ntenants:");
         for tenant in tenants {
@@ -81,7 +82,7 @@ impl Scenario {
         for (name, section) in [("limits", &sections.limits), ("policy", &sections.policy)] {
             if let Some(section) = section {
                 let _ = write!(text, "\n{name}:");
-                section.write(&mut text, 2, 1);
+                yaml::write(section, &mut text, 2, 1);
             }
         }
         text.push('\n');
@@ -139,7 +140,7 @@ impl Scenario {
             let envelope = system.kind == SystemKind::Plimsoll;
             if envelope {
                 let _ = write!(text, "\n    {key}:");
-                sections.rebase(key, value).write(text, 6, 0);
+                yaml::write(&sections.rebase(key, value), text, 6, 0);
             }
         }
     }
@@ -162,9 +163,9 @@ impl Scenario {
     /// from its client's port, whichever side the tenant is.
     fn per_core(&self, system: &System) -> Tree {
         let names = |n: u32| (format!("core{n}"), format!("core{n}_out"), format!("core{n}_back"));
-        let turns = (0..system.queues).map(|n| (names(n).0, Tree::text("1")));
-        let rest = [("rest".to_owned(), Tree::text("1"))];
-        let mut classes = vec![("root".to_owned(), node("drr", Tree::map(turns.chain(rest))))];
+        let turns = (0..system.queues).map(|n| (names(n).0, yaml::text("1")));
+        let rest = [("rest".to_owned(), yaml::text("1"))];
+        let mut classes = vec![("root".to_owned(), node("drr", yaml::map(turns.chain(rest))))];
         let width = (EPHEMERAL.1 - EPHEMERAL.0 + 1).div_ceil(system.queues);
         for n in 0..system.queues {
             let (core, out, back) = names(n);
@@ -172,27 +173,27 @@ impl Scenario {
             let ports = format!("{first}-{}", (first + width - 1).min(EPHEMERAL.1));
             let mut queue = vec![("fifo".to_owned(), list([&out, &back]))];
             queue.extend(
-                system.queue_rate.map(|rate| ("max".to_owned(), Tree::text(format!("{}bps", rate.get())))),
+                system.queue_rate.map(|rate| ("max".to_owned(), yaml::text(format!("{}bps", rate.get())))),
             );
-            classes.push((core, Tree::map(queue)));
+            classes.push((core, yaml::map(queue)));
             classes.push((out, matching("src_port", &ports)));
             classes.push((back, matching("dst_port", &ports)));
         }
-        classes.push(("rest".to_owned(), Tree::map([("match".to_owned(), self.everyone())])));
-        Tree::map(classes)
+        classes.push(("rest".to_owned(), yaml::map([("match".to_owned(), self.everyone())])));
+        yaml::map(classes)
     }
 
     /// Loom's queue per flow: every flow's queue takes its turn, whoever's it is.
     fn per_flow(&self) -> Tree {
-        let flows = [("match".to_owned(), self.everyone()), ("flows".to_owned(), Tree::text("drr"))];
+        let flows = [("match".to_owned(), self.everyone()), ("flows".to_owned(), yaml::text("drr"))];
         let root = ("root".to_owned(), node("fifo", list([&"flows".to_owned()])));
-        Tree::map([root, ("flows".to_owned(), Tree::map(flows))])
+        yaml::map([root, ("flows".to_owned(), yaml::map(flows))])
     }
 
     /// Matches every tenant's packets.
     fn everyone(&self) -> Tree {
-        let names = self.tenants.iter().map(|tenant| Tree::text(&tenant.name)).collect();
-        Tree::map([("tenant".to_owned(), Tree { at: 0..0, value: Value::List(names) })])
+        let names = self.tenants.iter().map(|tenant| yaml::text(&tenant.name));
+        yaml::map([("tenant".to_owned(), yaml::list(names))])
     }
 }
 
@@ -217,7 +218,7 @@ impl PolicySections {
     fn rebase(&self, key: &str, value: &Tree) -> Tree {
         match &value.value {
             Value::Text(path) if key == "policy" => {
-                Tree::text(self.base.join(path).to_string_lossy().into_owned())
+                yaml::text(self.base.join(path).to_string_lossy().into_owned())
             }
             _ => value.clone(),
         }
@@ -225,15 +226,14 @@ impl PolicySections {
 }
 
 fn node(kind: &str, children: Tree) -> Tree {
-    Tree::map([(kind.to_owned(), children)])
+    yaml::map([(kind.to_owned(), children)])
 }
 
 fn list<const N: usize>(names: [&String; N]) -> Tree {
-    let items = names.into_iter().map(Tree::text).collect();
-    Tree { at: 0..0, value: Value::List(items) }
+    yaml::list(names.into_iter().map(yaml::text))
 }
 
 fn matching(key: &str, ports: &str) -> Tree {
-    let ports = Tree::map([(key.to_owned(), Tree::text(ports))]);
-    Tree::map([("match".to_owned(), ports)])
+    let ports = yaml::map([(key.to_owned(), yaml::text(ports))]);
+    yaml::map([("match".to_owned(), ports)])
 }

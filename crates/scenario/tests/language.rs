@@ -250,7 +250,7 @@ proptest! {
         let (from, to) = (boundary(from), boundary(from + len));
         let text = format!("{}{put}{}", &good[..from], &good[to..]);
         if let Err(errors) = Scenario::parse(&text, "t.yaml", Path::new(""), Form::Full) {
-            prop_assert!(errors.problems().count() > 0);
+            prop_assert!(!errors.problems().is_empty());
             let _ = errors.render(false);
         }
     }

@@ -10,12 +10,10 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use plimsoll_units::Span;
 
 use super::graph::{Draft, DraftKind, Graph, LimitDraft, NodeIx, Scope, ScopeIx, TenantDraft};
-use crate::problem::{Law, Problem};
+use crate::document::{self, FileId, Located, Mark, Name, Sources, Tree, nearest};
+use crate::law::{Law, Problem};
 use crate::read::syntax::{Child, ClassEntry, Flows, HostFile, Order, OrderKind, PolicyFile, TenantEntry};
 use crate::read::{self, Reader};
-use crate::source::{FileId, Located, Mark, Name, Sources};
-use crate::spelling::nearest;
-use crate::tree;
 
 /// Reads the file behind a path; the error says why it cannot.
 pub(crate) type Loader<'a> = dyn FnMut(&str) -> Result<String, String> + 'a;
@@ -118,7 +116,7 @@ impl<'a> Composer<'a> {
         self.place(file, Some(outer), place);
     }
 
-    fn read_sub(&mut self, path: &Name, place: NodeIx) -> Option<tree::Tree> {
+    fn read_sub(&mut self, path: &Name, place: NodeIx) -> Option<Tree> {
         let outer = self.graph.nodes[place].scope;
         let by_tenant = self.graph.scopes[outer].outer.is_some();
         if by_tenant && (path.value.starts_with('/') || path.value.split('/').any(|part| part == "..")) {
@@ -156,10 +154,10 @@ impl<'a> Composer<'a> {
             self.problems.push(problem.help("give the sub-policy a file of its own"));
             return None;
         }
-        match tree::parse(self.sources, id) {
+        match document::parse(self.sources, id) {
             Ok(tree) => Some(tree),
-            Err(problem) => {
-                self.problems.push(*problem);
+            Err(error) => {
+                self.problems.push(super::no_yaml(error));
                 None
             }
         }

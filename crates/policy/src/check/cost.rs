@@ -9,9 +9,9 @@ use plimsoll_units::{Bytes, Span};
 
 use super::graph::Graph;
 use crate::config::Engine;
-use crate::problem::{Law, Problem};
+use crate::document::Mark;
+use crate::law::{Law, Problem};
 use crate::program::{FlowOrder, NodeId, NodeKind, Program, Scope};
-use crate::source::Mark;
 
 /// A class's estimated cost.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 //! Invariant: the tenants' caps sum up to `engine.descriptors` at most, and no default one is below [`LEAST`].
 
 use crate::config::Engine;
-use crate::problem::{Law, Problem};
+use crate::law::{Law, Problem};
 use crate::read::syntax::{HostDescriptors, TenantEntry};
 
 /// Descriptors of a tenant that states none, at least.

@@ -11,7 +11,7 @@ use plimsoll_units::BitRate;
 use super::compile::Link;
 use super::graph::{Graph, NodeIx};
 use super::limits::burst_too_small;
-use crate::problem::{Law, Problem};
+use crate::law::{Law, Problem};
 
 /// Each node's effective minimum.
 pub(crate) fn minima(graph: &Graph) -> Vec<Option<BitRate>> {
@@ -151,7 +151,7 @@ fn children_fit(
 }
 
 /// Where a node's effective minimum comes from: its own, or the first below it.
-fn stated_min(graph: &Graph, node: NodeIx) -> crate::source::Mark {
+fn stated_min(graph: &Graph, node: NodeIx) -> crate::document::Mark {
     let mut at = node;
     loop {
         if let Some(min) = graph.nodes[at].min {

@@ -9,8 +9,8 @@ use std::collections::{HashMap, HashSet};
 
 use plimsoll_units::{BitRate, Bytes, Span};
 
+use crate::document::{Located, Mark};
 use crate::read::syntax::{Flows, LimitEntry, MatchEntry, OrderKind};
-use crate::source::{Located, Mark};
 
 pub(crate) type NodeIx = usize;
 pub(crate) type ScopeIx = usize;

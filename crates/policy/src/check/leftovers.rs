@@ -9,9 +9,9 @@ use std::collections::HashMap;
 
 use super::compose::Composer;
 use super::graph::{NodeIx, ScopeIx};
-use crate::problem::{Law, Problem};
+use crate::document::Name;
+use crate::law::{Law, Problem};
 use crate::read::syntax::ClassEntry;
-use crate::source::Name;
 
 impl Composer<'_> {
     /// Classes that no path from the root reaches.

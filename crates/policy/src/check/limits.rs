@@ -9,9 +9,9 @@ use super::compile::Link;
 use super::compose::Composer;
 use super::graph::{Graph, LimitIx, NodeIx};
 use super::rules::{RuleDraft, tenant_id};
-use crate::problem::{Law, Problem};
+use crate::document::Name;
+use crate::law::{Law, Problem};
 use crate::program::Match;
-use crate::source::Name;
 
 /// Pairs of limits and rules that are compared at most; beyond, a limit that never holds goes unnoticed.
 const MOST_COMPARED: usize = 1 << 20;
@@ -210,7 +210,7 @@ pub(crate) fn judge(graph: &Graph, rules: &[RuleDraft], link: Link, problems: &m
     }
 }
 
-fn never(at: crate::source::Mark, message: String) -> Problem {
+fn never(at: crate::document::Mark, message: String) -> Problem {
     let problem = Problem::error(Law::NeverMatches, at, message).label("never holds");
     problem.help("widen the match, or send other classes through the limit")
 }
@@ -218,7 +218,7 @@ fn never(at: crate::source::Mark, message: String) -> Problem {
 /// A burst that does not hold the largest frame would stop it forever.
 pub(super) fn burst_too_small(
     name: &str,
-    burst: crate::source::Located<plimsoll_units::Bytes>,
+    burst: crate::document::Located<plimsoll_units::Bytes>,
     link: Link,
 ) -> Problem {
     let frame = link.charged_frame();

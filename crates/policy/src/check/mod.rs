@@ -24,12 +24,11 @@ use plimsoll_units::Bytes;
 use self::compile::Link;
 use self::compose::Composer;
 use crate::config::{Config, Port, TenantConfig, Uplink};
-use crate::problem::{Errors, Law, Problem, ProblemRecord, Severity};
+use crate::document::{self, FileId, Located, Mark, Severity, Sources, SyntaxError};
+use crate::law::{Errors, Law, Problem, ProblemRecord};
 use crate::program::Program;
 use crate::read::syntax::{TenantEntry, UplinkEntry};
 use crate::read::{self, Reader};
-use crate::source::{Located, Sources};
-use crate::tree;
 
 pub use self::cost::{Cost, cost};
 
@@ -50,13 +49,13 @@ impl Checked {
     /// The warnings for a machine.
     #[must_use]
     pub fn warning_records(&self) -> Vec<ProblemRecord> {
-        crate::problem::records(&self.warnings, &self.sources)
+        document::records(&self.warnings, &self.sources)
     }
 
     /// The warnings as a terminal shows them.
     #[must_use]
     pub fn render_warnings(&self, colour: bool) -> String {
-        crate::problem::render_problems(&self.warnings, &self.sources, colour)
+        document::render(&self.warnings, &self.sources, colour)
     }
 }
 
@@ -73,7 +72,7 @@ pub fn check_with(
         Ok(text) => text,
         Err(why) => {
             let id = sources.add(name, String::new());
-            let at = crate::source::Mark { file: id, ..Default::default() };
+            let at = Mark { file: id, ..Default::default() };
             let problem = Problem::error(Law::File, at, format!("cannot read `{name}`: {why}"));
             return Err(Errors::new(
                 vec![problem.label("nothing here").help("name a file that can be read")],
@@ -153,9 +152,9 @@ fn check_sources(
     mut sources: Sources,
     load: &mut dyn FnMut(&str) -> Result<String, String>,
 ) -> Result<Checked, Errors> {
-    let tree = match tree::parse(&sources, crate::source::FileId(0)) {
+    let tree = match document::parse(&sources, FileId(0)) {
         Ok(tree) => tree,
-        Err(problem) => return Err(Errors::new(vec![*problem], sources)),
+        Err(error) => return Err(Errors::new(vec![no_yaml(error)], sources)),
     };
     let mut reader = Reader::default();
     let mut host = read::host_file(&mut reader, &tree);
@@ -197,8 +196,14 @@ fn check_sources(
     let port = uplink.port.map_or(Port::Memory, |port| port.value);
     let uplink = Uplink { port, rate: link.rate, overhead: link.overhead, mtu: uplink.mtu };
     let config = Config { uplink, engine, api, tenants: tenants.collect() };
-    crate::problem::sort(&mut problems);
+    document::sort(&mut problems);
     Ok(Checked { config, program, warnings: problems, sources })
+}
+
+fn no_yaml(error: SyntaxError) -> Problem {
+    Problem::error(Law::Syntax, error.at, error.message).label("reading stops here").help(
+        "a policy file is YAML: keys and values with `:`, the same indentation for siblings, spaces and no tabs",
+    )
 }
 
 /// Bytes of an Ethernet header with one VLAN tag: what a frame has beyond the MTU.
@@ -210,7 +215,7 @@ fn link_of(uplink: &UplinkEntry) -> Option<Link> {
 }
 
 /// Where each sub-policy's place and minima are stated, for warnings about promises that nobody backs.
-fn graph_minima(graph: &graph::Graph) -> Vec<(usize, crate::source::Mark)> {
+fn graph_minima(graph: &graph::Graph) -> Vec<(usize, Mark)> {
     let places = graph.scopes.iter().skip(1).map(|scope| scope.root);
     let first_min = |place: usize| {
         let stated = graph.nodes[place].children.iter().filter_map(|&child| graph.nodes[child].min);

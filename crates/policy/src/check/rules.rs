@@ -6,9 +6,9 @@
 //! Invariant: rules are in this order: a file's matches as written, then its tenants, then its default class.
 
 use super::graph::{Draft, Graph, NodeIx, ScopeIx, TenantIx};
-use crate::problem::{Law, Problem};
+use crate::document::Mark;
+use crate::law::{Law, Problem};
 use crate::program::{Match, TenantId};
-use crate::source::Mark;
 
 /// A rule in the making.
 pub(crate) struct RuleDraft {

@@ -2,10 +2,9 @@
 
 use super::syntax::{Child, ClassEntry, Flows, LimitEntry, MatchEntry, Order, OrderKind, PolicyFile};
 use super::{Entries, Reader, bad, matches};
-use crate::problem::{Law, Problem};
+use crate::document::{Located, Name, Tree, Value};
+use crate::law::{Law, Problem};
 use crate::program::Match;
-use crate::source::{Located, Name};
-use crate::tree::{Tree, Value};
 
 /// Largest weight: a share finer than 1 in 65,535 is nothing that a link could show.
 pub(crate) const MAX_WEIGHT: u32 = 65_535;

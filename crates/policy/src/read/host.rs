@@ -7,9 +7,8 @@ use plimsoll_units::Bytes;
 use super::syntax::{ClassEntry, HostDescriptors, HostFile, PolicyFile, TenantEntry, UplinkEntry};
 use super::{Entries, Reader, bad, class};
 use crate::config::{Api, Engine, Netns, Port};
-use crate::problem::{Law, Problem};
-use crate::source::{Located, Mark, Name};
-use crate::tree::{Tree, Value};
+use crate::document::{Located, Mark, Name, Tree, Value};
+use crate::law::{Law, Problem};
 
 /// Keys of the operator's file.
 pub(crate) const HOST_KEYS: [&str; 6] = ["uplink", "engine", "api", "tenants", "limits", "policy"];

@@ -16,10 +16,8 @@ use std::str::FromStr;
 pub(crate) use class::policy_file;
 pub(crate) use host::host_file;
 
-use crate::problem::{Law, Problem};
-use crate::source::{Located, Mark, Name};
-use crate::spelling::nearest;
-use crate::tree::{Tree, Value};
+use crate::document::{Located, Mark, Name, Tree, Value, nearest};
+use crate::law::{Law, Problem};
 
 /// Notes what is wrong while it reads.
 #[derive(Default)]

@@ -3,8 +3,8 @@
 use plimsoll_units::{BitRate, Bytes, Span};
 
 use crate::config::{Api, Engine, Port};
+use crate::document::{Located, Mark, Name};
 use crate::program::Match;
-use crate::source::{Located, Mark, Name};
 
 /// The operator's file.
 pub(crate) struct HostFile {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::words::{describe_match, order_words, scope_words};
 use crate::bounds::{ASSUMPTIONS, Bound, bounds};
 use crate::check::{Checked, cost};
-use crate::problem::ProblemRecord;
+use crate::law::ProblemRecord;
 use crate::program::NodeKind;
 
 /// Everything that `plimsoll check` prints.

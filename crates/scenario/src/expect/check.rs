@@ -5,11 +5,12 @@
 //! Not here: the grammar (`parse`) and numbers (`eval`).
 //! Invariant: what passes here can be evaluated; missing measurements are its only failure left.
 
+use plimsoll_policy::document::nearest;
 use plimsoll_units::Span;
 
 use super::{Claim, Compare, Expectation, Expr, ExprKind, Function, Gauge, Operator, Path, Unit};
+use crate::Problem;
 use crate::model::Measure;
-use crate::problem::{Problem, did_you_mean};
 
 /// What an expectation may speak of.
 #[derive(Clone, Copy, Debug)]
@@ -278,7 +279,7 @@ impl Checker<'_> {
         name: &str,
         known: impl Iterator<Item = &'a str> + Clone,
     ) {
-        let near = did_you_mean(name, known.clone()).map(|near| format!("did you mean `{near}`? "));
+        let near = nearest(name, known.clone()).map(|near| format!("did you mean `{near}`? "));
         let all = known.collect::<Vec<_>>().join("`, `");
         let problem =
             Problem::new(at, format!("there is no {what} `{name}`")).label(format!("unknown {what}"));

@@ -10,7 +10,7 @@ use std::ops::Range;
 use plimsoll_units::{BitRate, Bytes, Span};
 
 use super::Unit;
-use crate::problem::Problem;
+use crate::Problem;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Token {

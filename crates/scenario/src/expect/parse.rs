@@ -7,11 +7,12 @@
 
 use std::ops::Range;
 
+use plimsoll_policy::document::nearest;
 use plimsoll_units::Span;
 
 use super::lex::{Token, lex};
 use super::{Claim, Compare, Expectation, Expr, ExprKind, Function, Gauge, Operator, Path, Unit};
-use crate::problem::{Problem, did_you_mean};
+use crate::Problem;
 
 type Parsed<T> = Result<T, Box<Problem>>;
 
@@ -139,7 +140,7 @@ impl Parser {
         }
         let Some(function) = Function::named(name) else {
             let known = Function::NAMES.into_iter().chain(["fraction"]);
-            let near = did_you_mean(name, known.clone()).map(|near| format!("did you mean `{near}`? "));
+            let near = nearest(name, known.clone()).map(|near| format!("did you mean `{near}`? "));
             let all = known.collect::<Vec<_>>().join("`, `");
             let problem =
                 Problem::new(at, format!("there is no function `{name}`")).label("unknown function");
@@ -263,7 +264,7 @@ fn joined_percentile(a: &str, b: &str) -> bool {
 
 fn unknown_measure(words: &str, name: &str, at: Range<usize>) -> Box<Problem> {
     let start = at.end - name.len();
-    let near = did_you_mean(name, Gauge::NAMES).map(|near| format!("did you mean `{near}`? "));
+    let near = nearest(name, Gauge::NAMES).map(|near| format!("did you mean `{near}`? "));
     let all = Gauge::NAMES.join("`, `");
     let problem = Problem::new(start..at.end, format!("`{words}` names no measure: there is no `{name}`"));
     Box::new(problem.label("unknown measure").help(format!("{}there are `{all}`", near.unwrap_or_default())))

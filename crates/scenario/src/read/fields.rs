@@ -6,16 +6,19 @@
 //! Invariant: whoever gets `None` from a key that stands in the file has had its problem noted.
 
 use std::fmt::Display;
-use std::ops::Range;
 use std::str::FromStr;
 
-use crate::problem::{Problem, did_you_mean};
-use crate::yaml::{Key, Tree, Value};
+use plimsoll_policy::Mark;
+use plimsoll_policy::document::{Name, Sources, Tree, Value, nearest};
+
+use crate::Problem;
 
 /// Collects problems while a file is read.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     pub problems: Vec<Problem>,
+    /// The scenario's file, and the policy files that it names.
+    pub sources: Sources,
 }
 
 /// A map whose keys are all known.
@@ -24,13 +27,13 @@ pub(super) struct Fields<'a> {
     /// Its name, for messages: `workload bulk4`.
     pub what: String,
     /// Where to point when a key is missing.
-    pub at: Range<usize>,
-    entries: &'a [(Key, Tree)],
+    pub at: Mark,
+    entries: &'a [(Name, Tree)],
 }
 
 impl<'a> Fields<'a> {
     pub(super) fn get(&self, key: &str) -> Option<&'a Tree> {
-        self.entries.iter().rfind(|(k, _)| k.text == key).map(|(_, tree)| tree)
+        self.entries.iter().rfind(|(k, _)| k.value == key).map(|(_, tree)| tree)
     }
 }
 
@@ -40,38 +43,31 @@ impl Reader {
     }
 
     /// The map behind `tree`, with every key in `known`; nothing at all is an empty map.
-    pub(super) fn fields<'a>(
-        &mut self,
-        tree: &'a Tree,
-        at: &Range<usize>,
-        what: &str,
-        known: &[&str],
-    ) -> Fields<'a> {
-        let fields = Fields { what: what.to_owned(), at: at.clone(), entries: self.entries(tree, what) };
+    pub(super) fn fields<'a>(&mut self, tree: &'a Tree, at: Mark, what: &str, known: &[&str]) -> Fields<'a> {
+        let fields = Fields { what: what.to_owned(), at, entries: self.entries(tree, what) };
         for (key, _) in fields.entries {
-            if !known.contains(&key.text.as_str()) {
-                self.unknown(&key.at, &format!("{what} has no key"), &key.text, known.iter().copied());
+            if !known.contains(&key.value.as_str()) {
+                self.unknown(key.at, &format!("{what} has no key"), &key.value, known.iter().copied());
             }
         }
         fields
     }
 
     /// The entries of a map with free keys; repeated ones are noted.
-    pub(super) fn entries<'a>(&mut self, tree: &'a Tree, what: &str) -> &'a [(Key, Tree)] {
+    pub(super) fn entries<'a>(&mut self, tree: &'a Tree, what: &str) -> &'a [(Name, Tree)] {
         match &tree.value {
             Value::Null => &[],
             Value::Map(entries) => {
                 for (n, (key, _)) in entries.iter().enumerate() {
-                    if entries[..n].iter().any(|(other, _)| other.text == key.text) {
-                        let problem =
-                            Problem::new(key.at.clone(), format!("`{}` stands twice in {what}", key.text));
+                    if entries[..n].iter().any(|(other, _)| other.value == key.value) {
+                        let problem = Problem::new(key.at, format!("`{}` stands twice in {what}", key.value));
                         self.problem(problem.label("again").help("keep one of them"));
                     }
                 }
                 entries
             }
             _ => {
-                let problem = Problem::new(tree.at.clone(), format!("{what} is a map of keys and values"));
+                let problem = Problem::new(tree.at, format!("{what} is a map of keys and values"));
                 self.problem(problem.label("not a map").help("write `key: value` lines, or `{key: value}`"));
                 &[]
             }
@@ -80,24 +76,24 @@ impl Reader {
 
     pub(super) fn unknown<'a>(
         &mut self,
-        at: &Range<usize>,
+        at: Mark,
         message: &str,
         word: &str,
         known: impl Iterator<Item = &'a str> + Clone,
     ) {
-        let near = did_you_mean(word, known.clone()).map(|near| format!("did you mean `{near}`? "));
+        let near = nearest(word, known.clone()).map(|near| format!("did you mean `{near}`? "));
         let all: Vec<&str> = known.collect();
         let all = if all.is_empty() {
             "there is none".to_owned()
         } else {
             format!("there are `{}`", all.join("`, `"))
         };
-        let problem = Problem::new(at.clone(), format!("{message} `{word}`")).label("unknown");
+        let problem = Problem::new(at, format!("{message} `{word}`")).label("unknown");
         self.problem(problem.help(format!("{}{all}", near.unwrap_or_default())));
     }
 
     pub(super) fn missing(&mut self, fields: &Fields<'_>, key: &str, example: &str) {
-        let problem = Problem::new(fields.at.clone(), format!("{} has no `{key}`", fields.what));
+        let problem = Problem::new(fields.at, format!("{} has no `{key}`", fields.what));
         self.problem(problem.label(format!("`{key}` is missing")).help(format!("add `{key}: {example}`")));
     }
 
@@ -106,7 +102,7 @@ impl Reader {
         if let Value::Text(text) = &tree.value {
             return Some(text);
         }
-        let problem = Problem::new(tree.at.clone(), "one value belongs here, and no list or map");
+        let problem = Problem::new(tree.at, "one value belongs here, and no list or map");
         self.problem(problem.label("not a single value"));
         None
     }
@@ -117,7 +113,7 @@ impl Reader {
         match text.parse() {
             Ok(value) => Some(value),
             Err(_) => {
-                let problem = Problem::new(tree.at.clone(), format!("`{text}` is not {want}"));
+                let problem = Problem::new(tree.at, format!("`{text}` is not {want}"));
                 self.problem(problem.label("not understood").help(format!("write {want}")));
                 None
             }
@@ -151,7 +147,7 @@ impl Reader {
         let want = format!("a whole number from 1 to {most}");
         let Some(count) = self.parse::<u32>(tree, &want) else { return default };
         if !(1..=most).contains(&count) {
-            let problem = Problem::new(tree.at.clone(), format!("`{key}` is {count}"));
+            let problem = Problem::new(tree.at, format!("`{key}` is {count}"));
             self.problem(problem.label("out of range").help(format!("write {want}")));
         }
         count
@@ -163,7 +159,7 @@ impl Reader {
         let found = choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
         if found.is_none() {
             self.unknown(
-                &tree.at,
+                tree.at,
                 &format!("there is no {what}"),
                 text,
                 choices.iter().map(|(name, _)| *name),
@@ -184,7 +180,7 @@ impl Reader {
             Value::Null => &[],
             Value::List(items) => items,
             _ => {
-                let problem = Problem::new(tree.at.clone(), format!("{what} is a list"));
+                let problem = Problem::new(tree.at, format!("{what} is a list"));
                 self.problem(
                     problem.label("not a list").help("write `[a, b]`, or one `- item` on each line"),
                 );
@@ -194,12 +190,12 @@ impl Reader {
     }
 
     /// Whether a name can stand in an expectation.
-    pub(super) fn name(&mut self, key: &Key, what: &str) {
-        let mut letters = key.text.chars();
+    pub(super) fn name(&mut self, key: &Name, what: &str) {
+        let mut letters = key.value.chars();
         let good = letters.next().is_some_and(|c| c.is_ascii_alphabetic())
             && letters.all(|c| c.is_ascii_alphanumeric() || c == '_');
-        if !good || key.text == "line" || key.text == "per" {
-            let problem = Problem::new(key.at.clone(), format!("`{}` cannot name a {what}", key.text));
+        if !good || key.value == "line" || key.value == "per" {
+            let problem = Problem::new(key.at, format!("`{}` cannot name a {what}", key.value));
             let help = "names are letters, digits and `_`, begin with a letter, and are not `line` or `per`; expectations use them";
             self.problem(problem.label("not a name").help(help));
         }

@@ -13,14 +13,14 @@ mod workload;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
+use plimsoll_policy::document::{self, FileId, Mark, Sources, SyntaxError, Tree, Value};
 use plimsoll_units::{BitRate, Span};
 
 use crate::expect::{self, Expectation, Names};
 use crate::model::{
     Destination, Measure, NETWORK, PolicySections, Scenario, System, SystemKind, Tenant, Workload,
 };
-use crate::problem::{Errors, Problem};
-use crate::yaml::{self, Tree, Value};
+use crate::{Errors, Problem};
 use fields::{Fields, Reader};
 pub(crate) use network::{HOST_KEYS, LINK_KEYS};
 pub(crate) use workload::KINDS;
@@ -70,7 +70,7 @@ impl Scenario {
         let name = path.to_string_lossy();
         let text = std::fs::read_to_string(path).map_err(|error| {
             let problem = Problem::new(0..0, format!("{name}: {error}")).label("no text");
-            Errors::new(vec![problem.help("give the path of a scenario file")], &name, "")
+            Errors::new(vec![problem.help("give the path of a scenario file")], Sources::one(&name, ""))
         })?;
         Self::parse(&text, &name, path.parent().unwrap_or(Path::new("")), form)
     }
@@ -95,12 +95,16 @@ impl Scenario {
     /// assert_eq!(scenario.workloads[1].to, "world");
     /// ```
     pub fn parse(text: &str, name: &str, folder: &Path, form: Form) -> Result<Self, Errors> {
-        let tree = yaml::parse(text).map_err(|problem| Errors::new(vec![*problem], name, text))?;
-        let mut reader = Reader::default();
+        let sources = Sources::one(name, text);
+        let tree = match document::parse(&sources, FileId(0)) {
+            Ok(tree) => tree,
+            Err(error) => return Err(Errors::new(vec![no_yaml(error)], sources)),
+        };
+        let mut reader = Reader { problems: Vec::new(), sources };
         let scenario = reader.scenario(&tree, text, folder, form);
         match scenario {
             Some(scenario) if reader.problems.is_empty() => Ok(scenario),
-            _ => Err(Errors::new(reader.problems, name, text)),
+            _ => Err(Errors::new(reader.problems, reader.sources)),
         }
     }
 }
@@ -108,8 +112,8 @@ impl Scenario {
 impl Reader {
     fn scenario(&mut self, tree: &Tree, text: &str, folder: &Path, form: Form) -> Option<Scenario> {
         let known: Vec<&str> = KEYS.into_iter().chain(["short"]).collect();
-        let first_line = 0..text.find('\n').unwrap_or(text.len());
-        let file = self.fields(tree, &first_line, "the scenario", &known);
+        let first_line = Mark::from(0..text.find('\n').unwrap_or(text.len()));
+        let file = self.fields(tree, first_line, "the scenario", &known);
         let duration = self.required_span(&file, "duration", "20s");
         let policy = self.sections(&file, folder);
         let mut scenario = Scenario {
@@ -158,7 +162,7 @@ impl Reader {
         };
         let name = self.text(tree).unwrap_or("unnamed");
         if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_') {
-            let problem = Problem::new(tree.at.clone(), format!("`{name}` cannot name a scenario"));
+            let problem = Problem::new(tree.at, format!("`{name}` cannot name a scenario"));
             self.problem(
                 problem
                     .label("not a name")
@@ -181,7 +185,7 @@ impl Reader {
         }
         let span = self.value(file, key, "a time such as `20s`", Span::secs(20));
         if let Some(tree) = file.get(key).filter(|_| span < Span::millis(100) || span > Span::secs(86_400)) {
-            let problem = Problem::new(tree.at.clone(), format!("`{key}` is {span}"));
+            let problem = Problem::new(tree.at, format!("`{key}` is {span}"));
             self.problem(problem.label("out of range").help("write a time from 100ms to 24h"));
         }
         span
@@ -198,7 +202,7 @@ impl Reader {
             for (n, (key, value)) in entries.iter().enumerate() {
                 let given = !matches!(value.value, Value::Null);
                 let address = given.then(|| self.parse(value, "an address such as `10.200.0.1`")).flatten();
-                found.push(Destination { name: key.text.clone(), address: address.unwrap_or(implied(n)) });
+                found.push(Destination { name: key.value.clone(), address: address.unwrap_or(implied(n)) });
             }
         } else {
             for (n, item) in self.list(tree, "`destinations`").iter().enumerate() {
@@ -216,7 +220,7 @@ impl Reader {
                 let message =
                     format!("destination `{}` cannot be at {}", destination.name, destination.address);
                 let help = "names and addresses are unique, inside 10.200.0.0/16 and outside of the tenants' 10.200.1.0/24";
-                self.problem(Problem::new(tree.at.clone(), message).label("these destinations").help(help));
+                self.problem(Problem::new(tree.at, message).label("these destinations").help(help));
             }
         }
         found
@@ -225,17 +229,17 @@ impl Reader {
     fn measure(&mut self, file: &Fields<'_>, duration: Span) -> Measure {
         let default = Measure { window: Span::millis(50), from: Span::ZERO, to: duration, cpu: false };
         let Some(tree) = file.get("measure") else { return default };
-        let fields = self.fields(tree, &tree.at, "`measure`", &["window", "from", "to", "cpu"]);
+        let fields = self.fields(tree, tree.at, "`measure`", &["window", "from", "to", "cpu"]);
         let mut span = |key, default| self.value(&fields, key, "a time such as `50ms`", default);
         let (window, from, to) =
             (span("window", default.window), span("from", default.from), span("to", default.to));
         if let Some(tree) = fields.get("window").filter(|_| window < Span::millis(1)) {
-            let problem = Problem::new(tree.at.clone(), format!("`window` is {window}"));
+            let problem = Problem::new(tree.at, format!("`window` is {window}"));
             self.problem(problem.label("too short").help("a window holds at least 1ms"));
         }
         if from >= to || to > duration {
             let message = format!("what is measured lies between {from} and {to} of a run of {duration}");
-            let problem = Problem::new(tree.at.clone(), message).label("not in the run");
+            let problem = Problem::new(tree.at, message).label("not in the run");
             self.problem(
                 problem.help("let `from` be before `to`, and `to` no later than the end of the run"),
             );
@@ -252,8 +256,7 @@ impl Reader {
         for item in self.list(tree, "`systems`") {
             let Some(system) = self.system(item, folder) else { continue };
             if systems.iter().any(|other| other.name == system.name) {
-                let problem =
-                    Problem::new(item.at.clone(), format!("there are two systems `{}`", system.name));
+                let problem = Problem::new(item.at, format!("there are two systems `{}`", system.name));
                 self.problem(
                     problem.label("again").help("name it otherwise: `{other_name: {kind: plimsoll}}`"),
                 );
@@ -261,7 +264,7 @@ impl Reader {
             systems.push(system);
         }
         if systems.is_empty() {
-            let problem = Problem::new(tree.at.clone(), "no system is to be run").label("nothing to run");
+            let problem = Problem::new(tree.at, "no system is to be run").label("nothing to run");
             self.problem(problem.help("add `systems: [fifo, htb, plimsoll]`"));
         }
         systems
@@ -281,13 +284,13 @@ impl Reader {
             });
         };
         let [(key, tree)] = entries.as_slice() else {
-            let problem = Problem::new(item.at.clone(), "a system in the list has one name");
+            let problem = Problem::new(item.at, "a system in the list has one name");
             self.problem(problem.label("several").help("write `- name: {kind: plimsoll, policy: ..}`"));
             return None;
         };
         self.name(key, "system");
-        let fields = self.fields(tree, &key.at, &format!("system `{}`", key.text), &SYSTEM_KEYS);
-        let named = kinds.iter().find(|(name, _)| *name == key.text).map(|(_, kind)| *kind);
+        let fields = self.fields(tree, key.at, &format!("system `{}`", key.value), &SYSTEM_KEYS);
+        let named = kinds.iter().find(|(name, _)| *name == key.value).map(|(_, kind)| *kind);
         let kind = match fields.get("kind") {
             Some(tree) => self.choice(tree, "system", &kinds)?,
             None => named.or_else(|| {
@@ -299,7 +302,7 @@ impl Reader {
         let policy = own.iter().any(|key| fields.get(key).is_some()).then(|| self.sections(&fields, folder));
         let queues = self.count(&fields, "queues", 4, 256);
         let queue_rate = self.optional(&fields, "queue_rate", "a rate such as `5Mbps`");
-        Some(System { name: key.text.clone(), kind, queues, queue_rate, policy })
+        Some(System { name: key.value.clone(), kind, queues, queue_rate, policy })
     }
 
     fn tenants(&mut self, file: &Fields<'_>, scenario: &Scenario) -> Vec<Tenant> {
@@ -310,7 +313,7 @@ impl Reader {
         let mut tenants = Vec::new();
         for (n, (key, tree)) in self.entries(tree, "`tenants`").iter().enumerate() {
             self.name(key, "tenant");
-            let fields = self.fields(tree, &key.at, &format!("tenant `{}`", key.text), &TENANT_KEYS);
+            let fields = self.fields(tree, key.at, &format!("tenant `{}`", key.value), &TENANT_KEYS);
             let host = fields
                 .get("host")
                 .and_then(|tree| self.text(tree))
@@ -318,13 +321,13 @@ impl Reader {
                 .to_owned();
             let hosts = || scenario.hosts.iter().map(|host| host.name.as_str());
             if let Some(tree) = fields.get("host").filter(|_| hosts().all(|name| name != host)) {
-                self.unknown(&tree.at, "there is no host", &host, hosts());
+                self.unknown(tree.at, "there is no host", &host, hosts());
             }
             let address = Ipv4Addr::new(10, 200, 1, u8::try_from(n + 1).unwrap_or(u8::MAX));
-            tenants.push(self.tenant(&key.text, host, address, &scenario.policy));
+            tenants.push(self.tenant(&key.value, host, address, &scenario.policy));
         }
         if tenants.is_empty() || tenants.len() > 250 {
-            let problem = Problem::new(tree.at.clone(), format!("there are {} tenants", tenants.len()));
+            let problem = Problem::new(tree.at, format!("there are {} tenants", tenants.len()));
             self.problem(problem.label("out of range").help("name from 1 to 250 tenants"));
         }
         tenants
@@ -352,9 +355,8 @@ impl Reader {
         let mut workloads: Vec<Workload> = Vec::new();
         for (n, (key, tree)) in self.entries(tree, "`workloads`").iter().enumerate() {
             self.name(key, "workload");
-            if tenants.contains(&key.text.as_str()) {
-                let problem =
-                    Problem::new(key.at.clone(), format!("`{}` is a tenant and a workload", key.text));
+            if tenants.contains(&key.value.as_str()) {
+                let problem = Problem::new(key.at, format!("`{}` is a tenant and a workload", key.value));
                 self.problem(
                     problem.label("name taken").help("name the workload otherwise; expectations use both"),
                 );
@@ -365,7 +367,7 @@ impl Reader {
             if tree.get("to").is_none() {
                 workload.to = places.first().copied().unwrap_or_default().to_owned();
             }
-            let at = |key: &str| tree.get(key).map_or(tree.at.clone(), |tree| tree.at.clone());
+            let at = |key: &str| tree.get(key).map_or(tree.at, |tree| tree.at);
             if let Some(other) = workloads.iter().find(|other| other.port == workload.port) {
                 let message =
                     format!("`{}` and `{}` both use port {}", other.name, workload.name, workload.port);
@@ -384,7 +386,7 @@ impl Reader {
         };
         if !known.contains(&name.as_str()) {
             let what = if key == "to" { "destination or tenant" } else { key };
-            self.unknown(&tree.at, &format!("there is no {what}"), name, known.iter().copied());
+            self.unknown(tree.at, &format!("there is no {what}"), name, known.iter().copied());
         }
     }
 
@@ -409,14 +411,13 @@ impl Reader {
         for item in self.list(tree, "`expect`") {
             let (that, because) = match &item.value {
                 Value::Map(_) => {
-                    let fields = self.fields(item, &item.at, "an expectation", &["that", "because"]);
+                    let fields = self.fields(item, item.at, "an expectation", &["that", "because"]);
                     (fields.get("that"), fields.get("because").and_then(|tree| self.text(tree)))
                 }
                 _ => (Some(item), None),
             };
             let Some(that) = that else {
-                let problem =
-                    Problem::new(item.at.clone(), "an expectation has no `that`").label("expects nothing");
+                let problem = Problem::new(item.at, "an expectation has no `that`").label("expects nothing");
                 self.problem(problem.help("write `- that: a.b.p99 <= 5ms`, or the line alone"));
                 continue;
             };
@@ -449,10 +450,10 @@ impl Reader {
 
     /// Applies `short:`; reads it also for the full form, so that its mistakes show.
     fn shorten(&mut self, tree: &Tree, scenario: &mut Scenario, text: &str, form: Form) {
-        let fields = self.fields(tree, &tree.at, "`short`", &SHORT_KEYS);
+        let fields = self.fields(tree, tree.at, "`short`", &SHORT_KEYS);
         let time: f64 = self.value(&fields, "time", "a number such as `0.25`", 1.0);
         if let Some(tree) = fields.get("time").filter(|_| !(0.01..=1.0).contains(&time)) {
-            let problem = Problem::new(tree.at.clone(), format!("`time` is {time}")).label("out of range");
+            let problem = Problem::new(tree.at, format!("`time` is {time}")).label("out of range");
             self.problem(problem.help("write a number from 0.01 to 1: every moment comes that much earlier"));
         }
         let pairs = self.count(&fields, "pairs", 1, 100);
@@ -463,8 +464,8 @@ impl Reader {
         for name in &names {
             if !scenario.systems.iter().any(|system| system.name == *name) {
                 let known = scenario.systems.iter().map(|system| system.name.as_str());
-                let at = fields.get("systems").map_or(tree.at.clone(), |tree| tree.at.clone());
-                self.unknown(&at, "there is no system", name, known);
+                let at = fields.get("systems").map_or(tree.at, |tree| tree.at);
+                self.unknown(at, "there is no system", name, known);
             }
         }
         let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
@@ -502,13 +503,20 @@ impl Scenario {
 }
 
 /// Where a part of a scalar's text stands in the file; the whole scalar where it was quoted or folded.
-fn within(tree: &Tree, line: &str, part: std::ops::Range<usize>, text: &str) -> std::ops::Range<usize> {
-    let rest = &text[tree.at.start..];
+fn within(tree: &Tree, line: &str, part: Mark, text: &str) -> Mark {
+    let start = tree.at.range().start;
+    let rest = &text[start..];
     let quote = usize::from(rest.starts_with('"') || rest.starts_with('\''));
     if rest[quote..].starts_with(line) {
-        let start = tree.at.start + quote;
-        start + part.start..start + part.end
+        let part = part.range();
+        Mark::from(start + quote + part.start..start + quote + part.end)
     } else {
-        tree.at.clone()
+        tree.at
     }
+}
+
+pub(super) fn no_yaml(error: SyntaxError) -> Problem {
+    Problem::new(error.at, error.message).label("reading stops here").help(
+        "a scenario is YAML: keys and values with `:`, the same indentation for siblings, spaces and no tabs",
+    )
 }

@@ -5,15 +5,14 @@
 //! Not here: whether there is a way for each workload, which needs the world (`sim`).
 //! Invariant: both ends of every link exist, and no name is used twice.
 
-use std::ops::Range;
 use std::path::Path;
 
+use plimsoll_policy::document::{Mark, Name, Tree, Value};
 use plimsoll_units::{BitRate, Bytes, Span};
 
 use super::fields::{Fields, Reader};
+use crate::Problem;
 use crate::network::{Completions, EngineCost, Host, HostNic, Link, Pcie, ReceiveRing, TransmitRing};
-use crate::problem::Problem;
-use crate::yaml::{Key, Tree, Value};
 
 pub(crate) const HOST_KEYS: [&str; 9] =
     ["nic", "receive", "cpu", "transmit", "pcie", "policy", "limits", "engine", "policy_file"];
@@ -41,22 +40,22 @@ impl Reader {
             for item in self.list(tree, "`hosts`") {
                 let Some(name) = self.text(item) else { continue };
                 if hosts.iter().any(|host| host.name == name) {
-                    self.taken(&item.at, name);
+                    self.taken(item.at, name);
                 }
                 hosts.push(Host::plain(name));
             }
         }
         if hosts.is_empty() {
-            let problem = Problem::new(tree.at.clone(), "no host is named").label("empty");
+            let problem = Problem::new(tree.at, "no host is named").label("empty");
             self.problem(problem.help("name one, or leave `hosts` away"));
             hosts.push(Host::plain("host"));
         }
         hosts
     }
 
-    fn host(&mut self, key: &Key, tree: &Tree, folder: &Path) -> Host {
-        let what = format!("host `{}`", key.text);
-        let fields = self.fields(tree, &key.at, &what, &HOST_KEYS);
+    fn host(&mut self, key: &Name, tree: &Tree, folder: &Path) -> Host {
+        let what = format!("host `{}`", key.value);
+        let fields = self.fields(tree, key.at, &what, &HOST_KEYS);
         let nics = [("engine", HostNic::Engine), ("fifo", HostNic::Fifo)];
         let own = HOST_KEYS[5..].iter().any(|key| fields.get(key).is_some());
         Host {
@@ -66,18 +65,18 @@ impl Reader {
             transmit: fields.get("transmit").map(|tree| self.transmit(tree)).unwrap_or_default(),
             pcie: fields.get("pcie").map(|tree| self.pcie(tree)),
             policy: own.then(|| self.sections(&fields, folder)),
-            ..Host::plain(&key.text)
+            ..Host::plain(&key.value)
         }
     }
 
     fn receive(&mut self, tree: &Tree) -> ReceiveRing {
-        let fields = self.fields(tree, &tree.at, "`receive`", &["ring", "cost"]);
+        let fields = self.fields(tree, tree.at, "`receive`", &["ring", "cost"]);
         let ring = self.count(&fields, "ring", 1_024, 1 << 20);
         ReceiveRing { ring, cost: self.value(&fields, "cost", TIME, Span::ns(500)) }
     }
 
     fn cpu(&mut self, tree: &Tree) -> EngineCost {
-        let fields = self.fields(tree, &tree.at, "`cpu`", &["process", "pull"]);
+        let fields = self.fields(tree, tree.at, "`cpu`", &["process", "pull"]);
         let mut cost = |key| self.value(&fields, key, TIME, Span::ZERO);
         EngineCost { process: cost("process"), pull: cost("pull") }
     }
@@ -88,7 +87,7 @@ impl Reader {
             ("in_order", Completions::InOrder),
             ("out_of_order", Completions::OutOfOrder),
         ];
-        let fields = self.fields(tree, &tree.at, "`transmit`", &["ring", "completions"]);
+        let fields = self.fields(tree, tree.at, "`transmit`", &["ring", "completions"]);
         let ring = self.count(&fields, "ring", TransmitRing::default().ring, 1 << 16);
         let mode = fields.get("completions").and_then(|tree| self.choice(tree, "way to complete", &modes));
         TransmitRing { ring, completions: mode.unwrap_or_default() }
@@ -96,7 +95,7 @@ impl Reader {
 
     fn pcie(&mut self, tree: &Tree) -> Pcie {
         let known = ["rate", "latency", "tlp", "overhead", "outstanding"];
-        let fields = self.fields(tree, &tree.at, "`pcie`", &known);
+        let fields = self.fields(tree, tree.at, "`pcie`", &known);
         Pcie {
             rate: self.value(&fields, "rate", RATE, BitRate::gbps(63)),
             latency: self.value(&fields, "latency", TIME, Span::ns(900)),
@@ -117,21 +116,21 @@ impl Reader {
         let Some(tree) = file.get("links") else { return Vec::new() };
         for (n, name) in nodes.iter().enumerate() {
             if nodes[..n].contains(name) {
-                self.taken(&tree.at, name);
+                self.taken(tree.at, name);
             }
         }
         let entries = self.entries(tree, "`links`");
         entries.iter().filter_map(|(key, tree)| self.link(key, tree, nodes)).collect()
     }
 
-    fn link(&mut self, key: &Key, tree: &Tree, nodes: &[&str]) -> Option<Link> {
-        let fields = self.fields(tree, &key.at, &format!("link `{}`", key.text), &LINK_KEYS);
+    fn link(&mut self, key: &Name, tree: &Tree, nodes: &[&str]) -> Option<Link> {
+        let fields = self.fields(tree, key.at, &format!("link `{}`", key.value), &LINK_KEYS);
         let both = fields.get("between");
         let ends: Vec<&Tree> = match (both, fields.get("from"), fields.get("to")) {
             (Some(between), None, None) => self.list(between, "`between`").iter().collect(),
             (None, Some(from), Some(to)) => vec![from, to],
             _ => {
-                let problem = Problem::new(key.at.clone(), format!("link `{}` has no two ends", key.text));
+                let problem = Problem::new(key.at, format!("link `{}` has no two ends", key.value));
                 let help = "write `between: [a, b]` for both ways, or `from: a` and `to: b` for one";
                 self.problem(problem.label("from where to where?").help(help));
                 return None;
@@ -140,22 +139,21 @@ impl Reader {
         let names: Vec<&str> = ends.iter().filter_map(|end| self.link_end(end, nodes)).collect();
         let &[from, to] = names.as_slice() else {
             if ends.len() != 2 {
-                let problem =
-                    Problem::new(tree.at.clone(), format!("link `{}` has {} ends", key.text, ends.len()));
+                let problem = Problem::new(tree.at, format!("link `{}` has {} ends", key.value, ends.len()));
                 self.problem(problem.label("not two").help("a link has two ends: `between: [a, b]`"));
             }
             return None;
         };
         if from == to {
             let problem =
-                Problem::new(tree.at.clone(), format!("link `{}` leads from `{from}` to itself", key.text));
+                Problem::new(tree.at, format!("link `{}` leads from `{from}` to itself", key.value));
             self.problem(problem.label("a loop").help("name two different ends"));
         }
         if fields.get("rate").is_none() {
             self.missing(&fields, "rate", "10Gbps");
         }
         Some(Link {
-            name: key.text.clone(),
+            name: key.value.clone(),
             from: from.to_owned(),
             to: to.to_owned(),
             both: both.is_some(),
@@ -171,7 +169,7 @@ impl Reader {
         let name = self.text(tree)?;
         if !nodes.contains(&name) {
             self.unknown(
-                &tree.at,
+                tree.at,
                 "a link leads nowhere: there is no host, switch or destination",
                 name,
                 nodes.iter().copied(),
@@ -192,16 +190,15 @@ impl Reader {
         match parsed {
             Ok(part) if (0.0..1.0).contains(&part) => part,
             _ => {
-                let problem = Problem::new(tree.at.clone(), format!("`{text}` is no part of the packets"));
+                let problem = Problem::new(tree.at, format!("`{text}` is no part of the packets"));
                 self.problem(problem.label("not understood").help("write a part below 100%, such as `0.1%`"));
                 0.0
             }
         }
     }
 
-    fn taken(&mut self, at: &Range<usize>, name: &str) {
-        let problem =
-            Problem::new(at.clone(), format!("two hosts, switches or destinations are called `{name}`"));
+    fn taken(&mut self, at: Mark, name: &str) {
+        let problem = Problem::new(at, format!("two hosts, switches or destinations are called `{name}`"));
         self.problem(problem.label("name taken").help("give each a name of its own"));
     }
 }

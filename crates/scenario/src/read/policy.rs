@@ -7,10 +7,12 @@
 
 use std::path::Path;
 
+use plimsoll_policy::document::{self, Tree};
+
 use super::fields::{Fields, Reader};
+use super::no_yaml;
+use crate::Problem;
 use crate::model::PolicySections;
-use crate::problem::Problem;
-use crate::yaml::{self, Tree, Value};
 
 /// Keys of a tenant that only a scenario knows.
 const OURS: [&str; 2] = ["host", "address"];
@@ -41,7 +43,7 @@ impl Reader {
     fn policy_file(&mut self, fields: &Fields<'_>, tree: &Tree, folder: &Path) -> PolicySections {
         let mut sections = PolicySections { base: folder.to_owned(), ..PolicySections::default() };
         if fields.get("policy").is_some() {
-            let problem = Problem::new(tree.at.clone(), "there is both a `policy` and a `policy_file`");
+            let problem = Problem::new(tree.at, "there is both a `policy` and a `policy_file`");
             self.problem(problem.label("one too many").help("keep one of them"));
         }
         let Some(name) = self.text(tree) else { return sections };
@@ -49,19 +51,16 @@ impl Reader {
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) => {
-                let problem = Problem::new(tree.at.clone(), format!("{}: {error}", path.display()));
+                let problem = Problem::new(tree.at, format!("{}: {error}", path.display()));
                 self.problem(
                     problem.label("cannot be read").help("paths start in the scenario's own folder"),
                 );
                 return sections;
             }
         };
-        match yaml::parse(&text) {
-            Err(problem) => {
-                let message = format!("{} is no YAML: {}", path.display(), problem.message);
-                let problem = Problem::new(tree.at.clone(), message).label("this file");
-                self.problem(problem.help("`plimsoll check` shows the place"));
-            }
+        let file = self.sources.add(&path.to_string_lossy(), text);
+        match document::parse(&self.sources, file) {
+            Err(error) => self.problem(no_yaml(error).also(tree.at, "names this file")),
             Ok(file) => {
                 let own = |key| file.get(key).cloned();
                 (sections.policy, sections.limits, sections.engine) =
@@ -77,13 +76,9 @@ impl Reader {
 
 /// Each tenant's keys without those in `leave`.
 fn promises(tenants: &Tree, leave: &[&str]) -> Vec<(String, Vec<(String, Tree)>)> {
-    let entries = |tree: &Tree| match &tree.value {
-        Value::Map(entries) => entries.clone(),
-        _ => Vec::new(),
-    };
     let kept = |tree: &Tree| {
-        let kept = entries(tree).into_iter().filter(|(key, _)| !leave.contains(&key.text.as_str()));
-        kept.map(|(key, value)| (key.text, value)).collect()
+        let kept = tree.entries().iter().filter(|(key, _)| !leave.contains(&key.value.as_str()));
+        kept.map(|(key, value)| (key.value.clone(), value.clone())).collect()
     };
-    entries(tenants).iter().map(|(key, tree)| (key.text.clone(), kept(tree))).collect()
+    tenants.entries().iter().map(|(key, tree)| (key.value.clone(), kept(tree))).collect()
 }

@@ -5,13 +5,13 @@
 //! Not here: whether tenants and destinations exist (`scenario`).
 //! Invariant: ports are unique; times lie inside the run.
 
+use plimsoll_policy::document::{Name, Tree};
 use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use super::fields::{Fields, Reader};
+use crate::Problem;
 use crate::model::{Kind, Pace, Role, Workload};
 use crate::network::Congestion;
-use crate::problem::Problem;
-use crate::yaml::{Key, Tree};
 
 const COMMON: [&str; 8] = ["tenant", "kind", "to", "start", "stop", "dscp", "port", "congestion"];
 
@@ -39,23 +39,23 @@ impl Reader {
     /// Reads the workload with number `index`, in a run of `duration`.
     pub(super) fn workload(
         &mut self,
-        key: &Key,
+        key: &Name,
         tree: &Tree,
         index: usize,
         duration: Span,
     ) -> Option<Workload> {
-        let what = format!("workload `{}`", key.text);
+        let what = format!("workload `{}`", key.value);
         let kinds = KINDS.map(|(name, keys)| (name, (name, keys)));
         let all: Vec<&str> = KINDS.iter().flat_map(|(_, keys)| *keys).copied().chain(COMMON).collect();
         let Some(kind) = tree.get("kind") else {
-            let fields = self.fields(tree, &key.at, &what, &all);
+            let fields = self.fields(tree, key.at, &what, &all);
             self.missing(&fields, "kind", "bulk");
             return None;
         };
         let (kind, keys) = self.choice(kind, "kind of workload", &kinds)?;
         let known: Vec<&str> = COMMON.into_iter().chain(keys.iter().copied()).collect();
         let what = format!("{what} of kind {kind}");
-        let fields = self.fields(tree, &key.at, &what, &known);
+        let fields = self.fields(tree, key.at, &what, &known);
 
         let start = self.value(&fields, "start", TIME, Span::ZERO);
         let stop = self.value(&fields, "stop", TIME, duration);
@@ -64,10 +64,10 @@ impl Reader {
         let port = self.value(&fields, "port", "a port below 32768", port);
         let dscp: u8 = self.value(&fields, "dscp", "a DSCP from 0 to 63", 0);
         if let Some(tree) = fields.get("dscp").filter(|_| dscp > 63) {
-            self.problem(Problem::new(tree.at.clone(), format!("`dscp` is {dscp}")).label("above 63"));
+            self.problem(Problem::new(tree.at, format!("`dscp` is {dscp}")).label("above 63"));
         }
         if let Some(tree) = fields.get("port").filter(|_| port == 0 || port >= 32_768) {
-            let problem = Problem::new(tree.at.clone(), format!("`port` is {port}")).label("out of range");
+            let problem = Problem::new(tree.at, format!("`port` is {port}")).label("out of range");
             self.problem(problem.help("ports from 32768 belong to clients; use a lower one"));
         }
         let tenant = match fields.get("tenant") {
@@ -82,11 +82,11 @@ impl Reader {
         let congestion =
             congestion.and_then(|tree| self.choice(tree, "congestion control", &Congestion::NAMES));
         let kind = self.kind(kind, &fields)?;
-        Some(Workload { name: key.text.clone(), tenant, to, kind, start, stop, dscp, congestion, port })
+        Some(Workload { name: key.value.clone(), tenant, to, kind, start, stop, dscp, congestion, port })
     }
 
     fn times(&mut self, fields: &Fields<'_>, start: Span, stop: Span, duration: Span) {
-        let at = |key| fields.get(key).map_or(fields.at.clone(), |tree: &Tree| tree.at.clone());
+        let at = |key| fields.get(key).map_or(fields.at, |tree: &Tree| tree.at);
         if stop > duration {
             let problem =
                 Problem::new(at("stop"), format!("{} stops at {stop}, the run at {duration}", fields.what));
@@ -152,7 +152,7 @@ impl Reader {
         let size = self.value(fields, key, SIZE, default);
         let most = if matches!(key, "size") { Bytes::new(65_000) } else { Bytes::new(1 << 30) };
         if let Some(tree) = fields.get(key).filter(|_| size == Bytes::ZERO || size > most) {
-            let problem = Problem::new(tree.at.clone(), format!("`{key}` is {size}")).label("out of range");
+            let problem = Problem::new(tree.at, format!("`{key}` is {size}")).label("out of range");
             self.problem(problem.help(format!("write a size from 1B to {most}")));
         }
         size
@@ -178,7 +178,7 @@ impl Reader {
         fields.get("rate")?;
         let rate = self.optional::<u32>(fields, "rate", COUNT)?;
         if rate == 0 {
-            let at = fields.get("rate").map_or(fields.at.clone(), |tree| tree.at.clone());
+            let at = fields.get("rate").map_or(fields.at, |tree| tree.at);
             self.problem(Problem::new(at, "`rate` is 0").label("never asks").help(format!("write {COUNT}")));
         }
         Some(rate)

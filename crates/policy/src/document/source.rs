@@ -1,13 +1,14 @@
-//! Policy files in memory, and places in them.
+//! Files in memory, and places in them.
 //!
 //! Why: every message must point at a file, a line and a column, also when a policy is spread over many files.
 //! From: `docs/policy.md`, "Errors".
 //! Not here: reading files (the caller's loader does that; [`crate::load`] is the ordinary one).
 //! Invariant: a [`Mark`] lies inside its file's text, on character boundaries.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-/// Which of a policy's files.
+/// Which of a document's files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u32);
 
@@ -22,7 +23,7 @@ pub struct Mark {
     pub len: u32,
 }
 
-/// One file of a policy.
+/// One file of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceFile {
     /// The path as the operator wrote it, or as the including file makes it.
@@ -31,7 +32,7 @@ pub struct SourceFile {
     pub text: Arc<String>,
 }
 
-/// The files of a policy, the operator's first.
+/// The files of a document, the one that names the others first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
     files: Vec<SourceFile>,
@@ -39,17 +40,43 @@ pub struct Sources {
 
 /// A value and where it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Located<T> {
+pub struct Located<T> {
+    /// What it is.
     pub value: T,
+    /// Where it stands.
     pub at: Mark,
 }
 
 /// The name of a thing and where it is written.
-pub(crate) type Name = Located<String>;
+pub type Name = Located<String>;
+
+impl Mark {
+    /// Bytes of its file.
+    #[must_use]
+    pub fn range(self) -> Range<usize> {
+        self.offset as usize..self.offset as usize + self.len as usize
+    }
+}
+
+impl From<Range<usize>> for Mark {
+    /// A stretch of the first file, or of a text that is none.
+    fn from(range: Range<usize>) -> Self {
+        let clamp = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+        Self { file: FileId(0), offset: clamp(range.start), len: clamp(range.len()) }
+    }
+}
 
 impl Sources {
+    /// One file.
+    #[must_use]
+    pub fn one(name: &str, text: &str) -> Self {
+        let mut sources = Self::default();
+        sources.add(name, text.to_owned());
+        sources
+    }
+
     /// Adds a file.
-    pub(crate) fn add(&mut self, name: &str, text: String) -> FileId {
+    pub fn add(&mut self, name: &str, text: String) -> FileId {
         let id = FileId(u32::try_from(self.files.len()).unwrap_or(u32::MAX));
         self.files.push(SourceFile { name: name.to_owned(), text: Arc::new(text) });
         id
@@ -61,7 +88,7 @@ impl Sources {
         &self.files[id.0 as usize]
     }
 
-    /// Every file, the operator's first.
+    /// Every file, the one that names the others first.
     #[must_use]
     pub fn files(&self) -> &[SourceFile] {
         &self.files
@@ -84,6 +111,7 @@ impl Sources {
 }
 
 impl<T> Located<T> {
+    /// A value at its place.
     pub fn new(value: T, at: Mark) -> Self {
         Self { value, at }
     }

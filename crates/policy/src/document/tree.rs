@@ -2,38 +2,54 @@
 //!
 //! Why: all errors must come in one go, each with its place; deserialising into typed structures stops at the first.
 //! From: YAML 1.2, through `serde-saphyr`.
-//! Not here: what the keys mean (`read`).
+//! Not here: what the keys mean.
 //! Invariant: depth and size are bounded by [`budget`]; a repeated key is kept, so that `read` can point at both.
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 use serde_saphyr::options::DuplicateKeyPolicy;
 
-use crate::problem::{Law, Problem};
-use crate::source::{FileId, Located, Mark, Name, Sources};
+use super::source::{FileId, Located, Mark, Name, Sources};
 
-/// A value of a policy file.
-#[derive(Debug)]
-pub(crate) struct Tree {
+/// A value and where it is written.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    /// Where.
     pub at: Mark,
+    /// What it is.
     pub value: Value,
 }
 
-#[derive(Debug)]
-pub(crate) enum Value {
+/// What a value is.
+#[derive(Clone, Debug)]
+pub enum Value {
     /// Nothing, `~` or `null`.
     Null,
     /// Any scalar, as it is written.
     Text(String),
+    /// `[a, b]`, or a line with `-` for each.
     List(Vec<Tree>),
+    /// `{a: 1, b: 2}`, or a line for each.
     Map(Vec<(Name, Tree)>),
 }
 
-/// Deepest nesting of a file; the language itself needs six.
+/// Deepest nesting of a file; policies need six, scenarios about eight.
 const MAX_DEPTH: usize = 24;
 
-/// Reads a file's text. A syntax error ends the reading of this file.
-pub(crate) fn parse(sources: &Sources, file: FileId) -> Result<Tree, Box<Problem>> {
+/// Why a text is no YAML, and where reading stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyntaxError {
+    /// Where.
+    pub at: Mark,
+    /// Why.
+    pub message: String,
+}
+
+/// Reads a file's text.
+///
+/// # Errors
+/// A syntax error ends the reading of this file.
+pub fn parse(sources: &Sources, file: FileId) -> Result<Tree, SyntaxError> {
     let text = &sources.file(file).text;
     let options = serde_saphyr::options! {
         duplicate_keys: DuplicateKeyPolicy::LastWins,
@@ -43,11 +59,11 @@ pub(crate) fn parse(sources: &Sources, file: FileId) -> Result<Tree, Box<Problem
     };
     match serde_saphyr::from_str_with_options::<Raw>(text, options) {
         Ok(raw) => Ok(Grafter { file, text }.tree(raw)),
-        Err(error) => Err(Box::new(syntax_problem(&error, file, text))),
+        Err(error) => Err(syntax_error(&error, file, text)),
     }
 }
 
-/// What a file may cost the reader: far more than any policy needs, far less than a hostile file wants.
+/// What a file may cost the reader: far more than any document needs, far less than a hostile file wants.
 fn budget() -> Option<serde_saphyr::Budget> {
     serde_saphyr::budget! {
         max_depth: MAX_DEPTH,
@@ -56,7 +72,7 @@ fn budget() -> Option<serde_saphyr::Budget> {
     }
 }
 
-fn syntax_problem(error: &serde_saphyr::Error, file: FileId, text: &str) -> Problem {
+fn syntax_error(error: &serde_saphyr::Error, file: FileId, text: &str) -> SyntaxError {
     let message = error.without_snippet().to_string();
     let message = message.lines().next().unwrap_or("not YAML");
     // Some errors tell their place only in their words.
@@ -70,9 +86,7 @@ fn syntax_problem(error: &serde_saphyr::Error, file: FileId, text: &str) -> Prob
         Some((usize::try_from(location.line()).ok()?, usize::try_from(location.column()).ok()?))
     });
     let offset = known.or(told).map_or(0, |(line, column)| offset_of(text, line, column));
-    Problem::error(Law::Syntax, mark(file, text, offset, 0), message).label("reading stops here").help(
-        "a policy file is YAML: keys and values with `:`, the same indentation for siblings, spaces and no tabs",
-    )
+    SyntaxError { at: mark(file, text, offset, 0), message: message.to_owned() }
 }
 
 /// Bytes before a line and column, both counted from 1.
@@ -237,5 +251,22 @@ impl<'de> Visitor<'de> for RawVisitor {
             entries.push(entry);
         }
         Ok(RawValue::Map(entries))
+    }
+}
+
+impl Tree {
+    /// The first value behind a key.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Self> {
+        self.entries().iter().find(|(name, _)| name.value == key).map(|(_, tree)| tree)
+    }
+
+    /// Keys and values of a map; nothing for all else.
+    #[must_use]
+    pub fn entries(&self) -> &[(Name, Self)] {
+        match &self.value {
+            Value::Map(entries) => entries,
+            _ => &[],
+        }
     }
 }

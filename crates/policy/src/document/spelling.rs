@@ -1,7 +1,8 @@
 //! Guessing what a misspelt word was meant to be.
 
 /// The candidate nearest to `word`, if it is near enough to be a slip of the hand.
-pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+#[must_use]
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let reach = word.chars().count() / 3 + 1;
     candidates
         .into_iter()

@@ -1,0 +1,17 @@
+//! Documents: the YAML that operators write, each value with its place, and what is wrong with it.
+//!
+//! Why: policies and scenarios are read alike, and their mistakes look alike: all in one go, with a caret under each.
+//! From: YAML 1.2 through `serde-saphyr`, messages through `miette`.
+//! Not here: what any key means (`read` for policies, the crate `scenario` for scenarios).
+//! Invariant: no text makes it panic or run without end.
+
+mod problem;
+mod source;
+mod spelling;
+mod tree;
+
+pub use problem::{Errors, Problem, ProblemRecord, Rule, Severity};
+pub(crate) use problem::{records, render, sort};
+pub use source::{FileId, Located, Mark, Name, SourceFile, Sources};
+pub use spelling::nearest;
+pub use tree::{SyntaxError, Tree, Value, parse};

@@ -1,0 +1,280 @@
+//! What is wrong with a document, and how it is shown.
+//!
+//! Why: an operator should learn every mistake in one go, each with its place and a way out.
+//! From: compilers that draw a caret under the mistake, through `miette`.
+//! Not here: finding the mistakes.
+//! Invariant: problems are sorted by place, and none is told twice.
+
+use std::fmt;
+use std::sync::Arc;
+
+use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource};
+use serde::Serialize;
+
+use super::source::{Mark, Sources};
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// The document works, but does something that its author may not expect.
+    Warning,
+    /// The document does not work.
+    Error,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
+    }
+}
+
+/// What a problem breaks; `()` where rules have no names.
+pub trait Rule: Clone + Ord + fmt::Debug {
+    /// What stands above the message.
+    fn heading(&self, severity: Severity) -> String;
+}
+
+impl Rule for () {
+    fn heading(&self, severity: Severity) -> String {
+        severity.to_string()
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem<R> {
+    /// The rule broken.
+    pub rule: R,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What is wrong, with the names and numbers in it.
+    pub message: String,
+    /// Where.
+    pub at: Mark,
+    /// What to write under the caret.
+    pub label: String,
+    /// Other places that have a part in it.
+    pub also: Vec<(Mark, String)>,
+    /// A way out.
+    pub help: String,
+}
+
+impl Problem<()> {
+    /// An error that breaks no rule with a name.
+    pub fn new(at: impl Into<Mark>, message: impl Into<String>) -> Self {
+        Self::error((), at, message)
+    }
+}
+
+impl<R> Problem<R> {
+    /// An error.
+    pub fn error(rule: R, at: impl Into<Mark>, message: impl Into<String>) -> Self {
+        let (label, also, help) = ("here".to_owned(), Vec::new(), String::new());
+        Self { rule, severity: Severity::Error, message: message.into(), at: at.into(), label, also, help }
+    }
+
+    /// A doubt.
+    pub fn warning(rule: R, at: impl Into<Mark>, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Warning, ..Self::error(rule, at, message) }
+    }
+
+    /// Says what to write under the caret.
+    #[must_use]
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// Points at another place.
+    #[must_use]
+    pub fn also(mut self, at: Mark, label: impl Into<String>) -> Self {
+        self.also.push((at, label.into()));
+        self
+    }
+
+    /// Says a way out.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = help.into();
+        self
+    }
+}
+
+/// Everything that is wrong with a document: at least one error, and the warnings.
+#[derive(Clone, Debug)]
+pub struct Errors<R> {
+    problems: Vec<Problem<R>>,
+    sources: Sources,
+}
+
+/// A problem as a machine reads it.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProblemRecord<R> {
+    /// The rule's name.
+    pub rule: R,
+    /// How bad it is.
+    pub severity: Severity,
+    /// The file.
+    pub file: String,
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// What is wrong.
+    pub message: String,
+    /// A way out.
+    pub help: String,
+}
+
+impl<R: Rule> Errors<R> {
+    /// Sorts the problems, which point into these files.
+    pub fn new(mut problems: Vec<Problem<R>>, sources: Sources) -> Self {
+        sort(&mut problems);
+        Self { problems, sources }
+    }
+
+    /// Every problem, sorted by place.
+    #[must_use]
+    pub fn problems(&self) -> &[Problem<R>] {
+        &self.problems
+    }
+
+    /// The files that the problems point into.
+    #[must_use]
+    pub fn sources(&self) -> &Sources {
+        &self.sources
+    }
+
+    /// The problems for a machine.
+    #[must_use]
+    pub fn records(&self) -> Vec<ProblemRecord<R>> {
+        records(&self.problems, &self.sources)
+    }
+
+    /// The problems as a terminal shows them, in colour or not.
+    #[must_use]
+    pub fn render(&self, colour: bool) -> String {
+        format!("{}{self}\n", render(&self.problems, &self.sources, colour))
+    }
+}
+
+impl<R> fmt::Display for Errors<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let errors = self.problems.iter().filter(|problem| problem.severity == Severity::Error).count();
+        let name = self.sources.files().first().map_or("the file", |file| file.name.as_str());
+        write!(f, "{name}: {errors} {}", if errors == 1 { "error" } else { "errors" })?;
+        match self.problems.len() - errors {
+            0 => Ok(()),
+            1 => write!(f, ", 1 warning"),
+            warnings => write!(f, ", {warnings} warnings"),
+        }
+    }
+}
+
+impl<R: fmt::Debug> std::error::Error for Errors<R> {}
+
+/// By place, each once.
+pub(crate) fn sort<R: Rule>(problems: &mut Vec<Problem<R>>) {
+    problems.sort_by(|a, b| (a.at, &a.rule, &a.message).cmp(&(b.at, &b.rule, &b.message)));
+    problems.dedup();
+}
+
+pub(crate) fn records<R: Rule>(problems: &[Problem<R>], sources: &Sources) -> Vec<ProblemRecord<R>> {
+    let record = |problem: &Problem<R>| {
+        let (line, column) = sources.position(problem.at);
+        ProblemRecord {
+            rule: problem.rule.clone(),
+            severity: problem.severity,
+            file: sources.file(problem.at.file).name.clone(),
+            line,
+            column,
+            message: problem.message.clone(),
+            help: problem.help.clone(),
+        }
+    };
+    problems.iter().map(record).collect()
+}
+
+/// Problems as a terminal shows them.
+pub(crate) fn render<R: Rule>(problems: &[Problem<R>], sources: &Sources, colour: bool) -> String {
+    let theme = if colour { GraphicalTheme::unicode() } else { GraphicalTheme::unicode_nocolor() };
+    let handler = GraphicalReportHandler::new_themed(theme).with_width(110).with_context_lines(1);
+    let mut text = String::new();
+    for problem in problems {
+        // Writing to a string cannot fail; a failing renderer must not hide the message.
+        if handler.render_report(&mut text, &Shown::new(problem, sources)).is_err() {
+            text.push_str(&problem.message);
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// One problem with its source text, as miette wants it.
+#[derive(Debug)]
+struct Shown<'a, R> {
+    problem: &'a Problem<R>,
+    source: NamedSource<Arc<String>>,
+    help: String,
+}
+
+impl<'a, R> Shown<'a, R> {
+    fn new(problem: &'a Problem<R>, sources: &Sources) -> Self {
+        let file = sources.file(problem.at.file);
+        let elsewhere = problem.also.iter().filter(|(mark, _)| mark.file != problem.at.file);
+        let elsewhere = elsewhere.map(|(mark, label)| format!("\nsee {}: {label}", sources.place(*mark)));
+        let help = format!("{}{}", problem.help, elsewhere.collect::<String>());
+        Self { problem, source: NamedSource::new(&file.name, file.text.clone()), help }
+    }
+
+    /// What a label covers: one byte at least, where there is one.
+    fn span(&self, mark: Mark) -> (usize, usize) {
+        let (offset, len) = (mark.offset as usize, mark.len as usize);
+        let rest = self.source.inner().len().saturating_sub(offset);
+        (offset, len.max(rest.min(1)))
+    }
+}
+
+impl<R> fmt::Display for Shown<'_, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.problem.message)
+    }
+}
+
+impl<R: fmt::Debug> std::error::Error for Shown<'_, R> {}
+
+impl<R: Rule> Diagnostic for Shown<'_, R> {
+    fn code<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        Some(Box::new(self.problem.rule.heading(self.problem.severity)))
+    }
+
+    fn severity(&self) -> Option<miette::Severity> {
+        Some(match self.problem.severity {
+            Severity::Warning => miette::Severity::Warning,
+            Severity::Error => miette::Severity::Error,
+        })
+    }
+
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        (!self.help.is_empty()).then(|| Box::new(&self.help) as Box<dyn fmt::Display>)
+    }
+
+    fn source_code(&self) -> Option<&dyn miette::SourceCode> {
+        Some(&self.source)
+    }
+
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
+        let problem = self.problem;
+        let first = LabeledSpan::new_primary_with_span(Some(problem.label.clone()), self.span(problem.at));
+        let here = problem.also.iter().filter(|(mark, _)| mark.file == problem.at.file);
+        let here = here.map(|(mark, label)| {
+            let (offset, len) = self.span(*mark);
+            LabeledSpan::new(Some(label.clone()), offset, len)
+        });
+        Some(Box::new(std::iter::once(first).chain(here)))
+    }
+}

@@ -1,0 +1,143 @@
+//! The rules of the language, by name.
+//!
+//! Why: a message names the rule that is broken, and the reference explains it under that name.
+//! From: Loom §3 (rules of the graph), `docs/policy.md` (all rules).
+//! Not here: finding what breaks them (`read`, `check`), and showing it (`document`).
+//! Invariant: a name, once printed, stays: scripts read it.
+
+use serde::Serialize;
+
+use crate::document::{self, Rule, Severity};
+
+/// One thing that is wrong with a policy.
+pub type Problem = document::Problem<Law>;
+
+/// Everything that is wrong with a policy.
+pub type Errors = document::Errors<Law>;
+
+/// A problem of a policy as a machine reads it.
+pub type ProblemRecord = document::ProblemRecord<Law>;
+
+/// The rules of the language, by the name under which `docs/policy.md` explains them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Law {
+    /// A file is YAML.
+    Syntax,
+    /// A file that a policy names can be read.
+    File,
+    /// Only keys of the language.
+    UnknownKey,
+    /// No key twice in one place.
+    DuplicateKey,
+    /// What is needed is there.
+    MissingKey,
+    /// A value has its key's form.
+    BadValue,
+    /// Names are letters, digits, `_`, `-` and `.`, start with a letter, and are not reserved.
+    BadName,
+    /// A name means one thing.
+    NameClash,
+    /// A name that is used is defined.
+    UnknownName,
+    /// A sub-policy names nothing outside of itself.
+    Outside,
+    /// A policy has a root.
+    NoRoot,
+    /// Without limits the graph is a tree: one scheduling parent (Loom §3, Figure 5a and b).
+    SecondParent,
+    /// No node is its own ancestor, and no limit encloses itself.
+    Cycle,
+    /// Every class hangs below the root, and every tenant is carried by a class.
+    Orphan,
+    /// A limit shapes and never orders; a class orders and never shapes (Loom §3, Figure 5c and d).
+    WrongKind,
+    /// Packets that pass an inner limit also match the one around it.
+    Nesting,
+    /// Weights and rates are above zero.
+    Zero,
+    /// What classes are promised fits the link and their ancestors' `max`.
+    MinAboveLink,
+    /// A `min` fits below the `max` of the same class and of every ancestor.
+    MinAboveMax,
+    /// What a sub-policy promises should be covered by what its place is guaranteed.
+    MinNotBacked,
+    /// A `max` above the link limits nothing.
+    MaxAboveLink,
+    /// A match can hold for some packet.
+    NeverMatches,
+    /// Only leaves match.
+    MatchOnNode,
+    /// A burst holds at least one frame.
+    BurstTooSmall,
+    /// A limit that nobody uses.
+    UnusedLimit,
+    /// A key means something where it stands.
+    Meaningless,
+    /// Two ports are two things.
+    PortClash,
+    /// The tenants' descriptors fit the host's.
+    TooManyDescriptors,
+    /// The tree is at most as deep as configured (Loom §4.2.3).
+    TooDeep,
+    /// A packet can be scheduled in the time that a frame takes on the link (Loom §3, "Policy limitations").
+    TooCostly,
+    /// A policy fits the engine's tables.
+    TooLarge,
+}
+
+impl Law {
+    /// Every rule, in the order of the reference.
+    pub const ALL: [Self; 31] = [
+        Self::Syntax,
+        Self::File,
+        Self::UnknownKey,
+        Self::DuplicateKey,
+        Self::MissingKey,
+        Self::BadValue,
+        Self::BadName,
+        Self::NameClash,
+        Self::UnknownName,
+        Self::Outside,
+        Self::NoRoot,
+        Self::SecondParent,
+        Self::Cycle,
+        Self::Orphan,
+        Self::WrongKind,
+        Self::Nesting,
+        Self::Zero,
+        Self::MinAboveLink,
+        Self::MinAboveMax,
+        Self::MinNotBacked,
+        Self::MaxAboveLink,
+        Self::NeverMatches,
+        Self::MatchOnNode,
+        Self::BurstTooSmall,
+        Self::UnusedLimit,
+        Self::Meaningless,
+        Self::PortClash,
+        Self::TooManyDescriptors,
+        Self::TooDeep,
+        Self::TooCostly,
+        Self::TooLarge,
+    ];
+
+    /// The rule's name, as printed.
+    #[must_use]
+    pub fn name(self) -> String {
+        let mut name = String::new();
+        for letter in format!("{self:?}").chars() {
+            if letter.is_ascii_uppercase() && !name.is_empty() {
+                name.push('-');
+            }
+            name.push(letter.to_ascii_lowercase());
+        }
+        name
+    }
+}
+
+impl Rule for Law {
+    fn heading(&self, severity: Severity) -> String {
+        format!("{severity}: rule `{}`", self.name())
+    }
+}
