@@ -14,6 +14,7 @@ mod config;
 pub mod document;
 mod law;
 mod matching;
+mod packets;
 mod program;
 mod read;
 mod schema;

@@ -2,16 +2,22 @@
 //!
 //! Why: a rule behind a broader one never fires, and a sub-policy's match holds only within its place.
 //! From: set algebra on conjunctions of lists.
-//! Not here: whether a packet matches (`program`).
-//! Invariant: `covers` answers yes only when it is certain; `and` is exact.
+//! Not here: whether a packet matches (`program`), what several matches take together (`packets`).
+//! Invariant: `covers` and `and` are exact; `plainly_covers` answers yes only when it is certain.
 
+use crate::packets::{Rest, Senders, rest};
 use crate::program::{Match, Prefix};
 
 impl Match {
-    /// Whether every packet that `other` takes is also taken by this match. May answer no where several entries
-    /// together cover one.
+    /// Whether every packet that `other` takes is also taken by this match.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
+        // Two comparisons for each shape of packets are always enough.
+        self.plainly_covers(other) || matches!(rest(other, &[self], Senders::Any, &mut 64), Rest::Nothing(_))
+    }
+
+    /// The same at a glance: each entry of `other` lies in one of this match.
+    pub(crate) fn plainly_covers(&self, other: &Self) -> bool {
         let ports = |a: &[(u16, u16)], b: &[(u16, u16)]| {
             all_within(a, b, |(from, to), (low, high)| low >= from && high <= to)
         };
@@ -29,6 +35,23 @@ impl Match {
             && equal(&self.user, &other.user)
             && equal(&self.app, &other.app)
             && all_within(&self.core, &other.core, |a, b| a == b)
+    }
+
+    /// Whether some packet may be taken by both; yes where only a closer look could tell.
+    pub(crate) fn may_meet(&self, other: &Self) -> bool {
+        (self.tenant.is_none() || other.tenant.is_none() || self.tenant == other.tenant)
+            && any_common(&self.dst_port, &other.dst_port, range_and)
+            && any_common(&self.src_port, &other.src_port, range_and)
+            && any_common(&self.protocol, &other.protocol, same)
+            && any_common(&self.dst, &other.dst, prefix_and)
+            && any_common(&self.src, &other.src, prefix_and)
+            && any_common(&self.dscp, &other.dscp, same)
+            && any_common(&self.vlan, &other.vlan, same)
+            && any_common(&self.priority, &other.priority, same)
+            && any_common(&self.cgroup, &other.cgroup, same)
+            && any_common(&self.user, &other.user, same)
+            && any_common(&self.app, &other.app, same)
+            && any_common(&self.core, &other.core, same)
     }
 
     /// The packets that both take, or `None` if there can be none.
@@ -111,6 +134,11 @@ fn common<T: Copy + PartialEq>(a: &[T], b: &[T], and: impl Fn(T, T) -> Option<T>
         }
     }
     (!both.is_empty()).then_some(both)
+}
+
+/// Whether two lists have anything in common, where an empty one is everything.
+fn any_common<T: Copy>(a: &[T], b: &[T], and: impl Fn(T, T) -> Option<T>) -> bool {
+    a.is_empty() || b.is_empty() || a.iter().any(|&a| b.iter().any(|&b| and(a, b).is_some()))
 }
 
 fn same<T: PartialEq>(a: T, b: T) -> Option<T> {

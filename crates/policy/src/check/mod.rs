@@ -15,6 +15,7 @@ mod leftovers;
 mod limits;
 mod ports;
 mod rules;
+mod shadow;
 
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};

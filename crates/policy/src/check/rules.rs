@@ -6,6 +6,7 @@
 //! Invariant: rules are in this order: a file's matches as written, then its tenants, then its default class.
 
 use super::graph::{Draft, Graph, NodeIx, ScopeIx, TenantIx};
+use super::shadow::{self, Claim};
 use crate::document::Mark;
 use crate::law::{Law, Problem};
 use crate::program::{Match, TenantId};
@@ -23,9 +24,6 @@ pub(crate) struct Rules {
     pub rules: Vec<RuleDraft>,
     pub default: NodeIx,
 }
-
-/// Earlier rules that a rule is compared with; more than this many cannot be told apart in bounded time.
-const MOST_COMPARED: usize = 4_096;
 
 /// Gives every file a class for what it does not match, adding a leaf `default` where it has none.
 pub(crate) fn add_defaults(graph: &mut Graph, problems: &mut Vec<Problem>) {
@@ -73,10 +71,10 @@ fn implicit_default(graph: &mut Graph, problems: &mut Vec<Problem>, scope: Scope
 
 /// Every rule, in order.
 pub(crate) fn rules(graph: &Graph, problems: &mut Vec<Problem>) -> Rules {
-    let mut writer = Writer { graph, problems, rules: Vec::new() };
+    let mut writer = Writer { graph, problems, rules: Vec::new(), claims: Vec::new(), floor: 0 };
     writer.scope(0, &Match::default());
-    let mut rules = writer.rules;
-    report_shadowed(graph, &rules, problems);
+    let (mut rules, claims) = (writer.rules, writer.claims);
+    shadow::judge(graph, &rules, &claims, problems);
     let fallback = graph.scopes[0].default.unwrap_or(0);
     match rules.last() {
         Some(last) if last.matches == Match::default() => {
@@ -92,6 +90,9 @@ struct Writer<'a> {
     graph: &'a Graph,
     problems: &'a mut Vec<Problem>,
     rules: Vec<RuleDraft>,
+    claims: Vec<Claim>,
+    /// Rules before this one have nothing to do with those that are written now.
+    floor: usize,
 }
 
 impl Writer<'_> {
@@ -110,10 +111,11 @@ impl Writer<'_> {
                 }
                 continue;
             }
+            let claim = self.claim(leaf, entry.at);
             for tenant in self.tenants(scope, leaf) {
                 let own = Match { tenant, ..entry.conditions.clone() };
                 match context.and(&own) {
-                    Some(both) => self.deliver(scope, leaf, both, Some(entry.at)),
+                    Some(both) => self.deliver(scope, leaf, both, Some(claim)),
                     None => {
                         let name = &graph.nodes[leaf].name;
                         let message = format!("no packet that reaches this file matches class `{name}`");
@@ -121,24 +123,40 @@ impl Writer<'_> {
                     }
                 }
             }
+            self.claims[claim].end = self.claims.len();
         }
         if scope == 0 {
             for (index, tenant) in graph.tenants.iter().enumerate() {
                 let Some(node) = tenant.node else { continue };
                 let matches = Match { tenant: Some(tenant_id(index)), ..Match::default() };
-                self.deliver(scope, node, matches, Some(tenant.at));
+                let claim = self.claim(node, tenant.at);
+                self.deliver(scope, node, matches, Some(claim));
+                self.claims[claim].end = self.claims.len();
             }
         }
-        if let Some(default) = graph.scopes[scope].default {
-            let at = (!graph.nodes[default].implicit).then_some(graph.nodes[default].at);
-            if scope != 0 || graph.nodes[default].sub.is_some() {
-                self.deliver(scope, default, context.clone(), at);
-            }
+        if let Some(default) = graph.scopes[scope].default
+            && (scope != 0 || graph.nodes[default].sub.is_some())
+        {
+            // The operator's own default class may well wait for tenants to come.
+            let stated = scope != 0 && !graph.nodes[default].implicit;
+            let claim = stated.then(|| self.claim(default, graph.nodes[default].at));
+            self.deliver(scope, default, context.clone(), claim);
+            claim.into_iter().for_each(|claim| self.claims[claim].end = self.claims.len());
         }
     }
 
+    /// Opens the claim of a class to packets; claims of the files below it follow.
+    fn claim(&mut self, class: NodeIx, at: Mark) -> usize {
+        self.claims.push(Claim { class, at, wanted: Vec::new(), end: 0 });
+        self.claims.len() - 1
+    }
+
     /// `from` is the scope that delivers: its own root may be a leaf.
-    fn deliver(&mut self, from: ScopeIx, node: NodeIx, matches: Match, at: Option<Mark>) {
+    fn deliver(&mut self, from: ScopeIx, node: NodeIx, matches: Match, claim: Option<usize>) {
+        let at = claim.map(|claim| self.claims[claim].at);
+        if let Some(claim) = claim {
+            self.claims[claim].wanted.push((matches.clone(), self.floor..self.rules.len()));
+        }
         match self.graph.nodes[node].sub.filter(|&sub| sub != from) {
             Some(sub) => self.scope(sub, &matches),
             None => self.rules.push(RuleDraft { matches, class: node, at }),
@@ -178,43 +196,4 @@ impl Writer<'_> {
 
 pub(crate) fn tenant_id(index: TenantIx) -> TenantId {
     TenantId(u32::try_from(index).unwrap_or(u32::MAX))
-}
-
-/// Rules behind broader ones.
-fn report_shadowed(graph: &Graph, rules: &[RuleDraft], problems: &mut Vec<Problem>) {
-    let mut general: Vec<usize> = Vec::new();
-    let mut by_tenant: Vec<Vec<usize>> = vec![Vec::new(); graph.tenants.len()];
-    for (index, rule) in rules.iter().enumerate() {
-        let tenant = rule.matches.tenant.and_then(|tenant| by_tenant.get(tenant.0 as usize));
-        let own: &[usize] = tenant.map_or(&[], |rules| rules.as_slice());
-        let earlier = general.iter().chain(own).take(MOST_COMPARED).find(|&&earlier| {
-            let earlier = &rules[earlier];
-            earlier.class != rule.class && earlier.matches.covers(&rule.matches)
-        });
-        if let (Some(&earlier), Some(at)) = (earlier, rule.at) {
-            problems.push(shadowed(graph, rule, at, &rules[earlier]));
-        }
-        match rule.matches.tenant {
-            Some(tenant) => {
-                if let Some(list) = by_tenant.get_mut(tenant.0 as usize) {
-                    list.push(index);
-                }
-            }
-            None => general.push(index),
-        }
-    }
-}
-
-fn shadowed(graph: &Graph, rule: &RuleDraft, at: Mark, earlier: &RuleDraft) -> Problem {
-    let (name, first) = (&graph.nodes[rule.class].name, &graph.nodes[earlier.class].name);
-    let message = format!("no packet reaches class `{name}`: `{first}` takes them all");
-    let problem = Problem::error(Law::NeverMatches, at, message).label("never holds");
-    let problem = match earlier.at {
-        Some(first_at) => problem.also(first_at, "this takes every such packet first"),
-        None => problem,
-    };
-    problem.help(
-        "matches are tried in the order of the file, the operator's before a tenant's: put the narrower one first, \
-         or narrow the broader one",
-    )
 }

@@ -1,0 +1,235 @@
+//! Matches that can never fire, because those before them take every packet that they ask for.
+//!
+//! Why: such a class looks served and gets nothing; seldom does one earlier match take everything, more often several
+//! do together.
+//! From: first match wins (`docs/policy.md`, "match"); `packets` says what is left behind the earlier ones.
+//! Not here: matches that no packet at all could meet (`rules`).
+//! Invariant: what is refused never fires; a match that fires is refused never; what was not found out is said.
+
+use std::ops::Range;
+
+use super::graph::{Graph, NodeIx};
+use super::rules::RuleDraft;
+use crate::document::Mark;
+use crate::law::{Law, Problem};
+use crate::packets::{Rest, Senders, rest};
+use crate::program::{Match, TenantId};
+
+/// What a class asks for at one place of a file.
+pub(crate) struct Claim {
+    pub class: NodeIx,
+    pub at: Mark,
+    /// Packets, one set for each tenant that is named, and the rules that come before; none of them left is a mistake.
+    pub wanted: Vec<(Match, Range<usize>)>,
+    /// The claims up to this one are of files below: without packets when this one is.
+    pub end: usize,
+}
+
+/// Comparisons with one earlier match at a glance, in a whole policy.
+const MOST_GLANCES: u64 = 1 << 26;
+/// Comparisons of pieces of one match with an earlier one.
+const MOST_FOR_ONE: u64 = 1 << 18;
+/// The same in a whole policy.
+const MOST_IN_ALL: u64 = 1 << 23;
+/// Earlier matches of which a message tells whether each is needed.
+const MOST_THINNED: usize = 32;
+/// Earlier matches that a message names.
+const MOST_NAMED: usize = 6;
+
+/// Reports every claim that nothing is left for.
+pub(crate) fn judge(graph: &Graph, rules: &[RuleDraft], claims: &[Claim], problems: &mut Vec<Problem>) {
+    let mut judge = Judge {
+        graph,
+        rules,
+        index: Index::new(graph, rules),
+        senders: Senders::Tenants(graph.tenants.len()),
+        glances: MOST_GLANCES,
+        closer: MOST_IN_ALL,
+    };
+    let mut next = 0;
+    while let Some(claim) = claims.get(next) {
+        if judge.is_spent() {
+            problems.push(judge.unknown(claim));
+            return;
+        }
+        next += 1;
+        match judge.takers(claim) {
+            Takers::NotAll => {}
+            Takers::All(takers) => {
+                problems.push(judge.never(claim, &takers));
+                next = claim.end;
+            }
+            Takers::Unknown if judge.is_spent() => next -= 1,
+            Takers::Unknown => problems.push(judge.unknown(claim)),
+        }
+    }
+}
+
+/// Who takes what a claim asks for.
+enum Takers {
+    NotAll,
+    /// Rules, by number.
+    All(Vec<usize>),
+    Unknown,
+}
+
+struct Judge<'a> {
+    graph: &'a Graph,
+    rules: &'a [RuleDraft],
+    index: Index,
+    senders: Senders,
+    glances: u64,
+    closer: u64,
+}
+
+impl Judge<'_> {
+    /// Whether all that may be spent on a policy is spent.
+    fn is_spent(&self) -> bool {
+        self.glances == 0 || self.closer == 0
+    }
+
+    fn takers(&mut self, claim: &Claim) -> Takers {
+        let mut takers = Vec::new();
+        for (wanted, before) in &claim.wanted {
+            match self.takers_of(wanted, before) {
+                Takers::All(some) => takers.extend(some),
+                other => return other,
+            }
+        }
+        takers.sort_unstable();
+        takers.dedup();
+        if takers.is_empty() { Takers::NotAll } else { Takers::All(takers) }
+    }
+
+    fn takers_of(&mut self, wanted: &Match, before: &Range<usize>) -> Takers {
+        let mut met = Vec::new();
+        for number in self.index.rules(wanted.tenant, before) {
+            if self.glances == 0 {
+                return Takers::Unknown;
+            }
+            self.glances -= 1;
+            let earlier = &self.rules[number].matches;
+            if earlier.plainly_covers(wanted) {
+                return Takers::All(vec![number]);
+            }
+            if earlier.may_meet(wanted) {
+                met.push(number);
+            }
+        }
+        met.sort_unstable();
+        self.together(wanted, met)
+    }
+
+    /// Whether these rules together take everything, and which of them are needed.
+    fn together(&mut self, wanted: &Match, mut met: Vec<usize>) -> Takers {
+        match self.rest(wanted, &met) {
+            Rest::Some => return Takers::NotAll,
+            Rest::Unknown => return Takers::Unknown,
+            Rest::Nothing(takers) => met = takers.into_iter().map(|taker| met[taker]).collect(),
+        }
+        if met.len() <= MOST_THINNED {
+            for at in (0..met.len()).rev() {
+                let mut fewer = met.clone();
+                fewer.remove(at);
+                if matches!(self.rest(wanted, &fewer), Rest::Nothing(_)) {
+                    met = fewer;
+                }
+            }
+        }
+        Takers::All(met)
+    }
+
+    fn rest(&mut self, wanted: &Match, earlier: &[usize]) -> Rest {
+        let earlier: Vec<&Match> = earlier.iter().map(|&number| &self.rules[number].matches).collect();
+        let allowed = MOST_FOR_ONE.min(self.closer);
+        let mut left = allowed;
+        let rest = rest(wanted, &earlier, self.senders, &mut left);
+        self.closer -= allowed - left;
+        rest
+    }
+
+    fn never(&self, claim: &Claim, takers: &[usize]) -> Problem {
+        let name = &self.graph.nodes[claim.class].name;
+        let mut places: Vec<(NodeIx, Option<Mark>)> = Vec::new();
+        for taker in takers.iter().map(|&taker| &self.rules[taker]) {
+            if !places.contains(&(taker.class, taker.at)) {
+                places.push((taker.class, taker.at));
+            }
+        }
+        let mut names: Vec<String> = places
+            .iter()
+            .take(MOST_NAMED)
+            .map(|(class, _)| format!("`{}`", self.graph.nodes[*class].name))
+            .collect();
+        names.dedup();
+        let more = places.len().saturating_sub(MOST_NAMED);
+        if more > 0 {
+            names.push(format!("{more} more"));
+        }
+        let (who, label) = match names.as_slice() {
+            [one] => (format!("{one} takes them all"), "this takes every such packet first"),
+            [first @ .., last] => (
+                format!("{} and {last} take them all together", first.join(", ")),
+                "this takes a part of them first",
+            ),
+            [] => ("others take them all".to_owned(), ""),
+        };
+        let problem =
+            Problem::error(Law::NeverMatches, claim.at, format!("no packet reaches class `{name}`: {who}"));
+        let problem = places
+            .iter()
+            .take(MOST_NAMED)
+            .filter_map(|(_, at)| *at)
+            .fold(problem.label("never holds"), |problem, at| problem.also(at, label));
+        problem.help(
+            "matches are tried in the order of the file, the operator's before a tenant's: put the narrower one first, \
+             or narrow the broader one",
+        )
+    }
+
+    fn unknown(&self, claim: &Claim) -> Problem {
+        let name = &self.graph.nodes[claim.class].name;
+        let message = format!(
+            "whether a packet reaches class `{name}` is not known: too many earlier matches overlap it"
+        );
+        let problem = Problem::warning(Law::NeverMatches, claim.at, message);
+        let problem = problem.label(if self.is_spent() {
+            "neither this nor any later match was compared in full"
+        } else {
+            "not compared in full"
+        });
+        problem.help("`plimsoll explain` says where a packet goes; fewer conditions in earlier matches make this known")
+    }
+}
+
+/// Rules by tenant: those of different tenants never meet.
+struct Index {
+    of_tenant: Vec<Vec<usize>>,
+    general: Vec<usize>,
+}
+
+impl Index {
+    fn new(graph: &Graph, rules: &[RuleDraft]) -> Self {
+        let mut index = Self { of_tenant: vec![Vec::new(); graph.tenants.len()], general: Vec::new() };
+        for (number, rule) in rules.iter().enumerate() {
+            let own = rule.matches.tenant.and_then(|tenant| index.of_tenant.get_mut(tenant.0 as usize));
+            own.unwrap_or(&mut index.general).push(number);
+        }
+        index
+    }
+
+    /// The rules in `before` that may meet a tenant's packets, or everybody's; nobody's own come first.
+    fn rules(&self, tenant: Option<TenantId>, before: &Range<usize>) -> impl Iterator<Item = usize> {
+        let inside = |list: &[usize]| {
+            let end = |number| list.partition_point(|&known| known < number);
+            end(before.start)..end(before.end)
+        };
+        let own =
+            tenant.and_then(|tenant| self.of_tenant.get(tenant.0 as usize)).map_or(&[][..], Vec::as_slice);
+        let (all, general) = match tenant {
+            None => (before.clone(), 0..0),
+            Some(_) => (0..0, inside(&self.general)),
+        };
+        all.chain(self.general[general].iter().copied()).chain(own[inside(own)].iter().copied())
+    }
+}
