@@ -3,17 +3,18 @@
 //! Why: an operator, tenants and applications each write their own part (Loom §3, "Composing Sub-Policies").
 //! From: Loom §3 and Figure 5: without limits the graph is a tree.
 //! Not here: rates, matches and costs, which are judged once the whole is there.
-//! Invariant: every node has one parent, the first that claims it on the way down from the root.
+//! Invariant: every node has one parent, the first that claims it on the way down from the root; what has no place is
+//! told, and then judged as if it lay below the root, so that all mistakes come in one go.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use plimsoll_units::Span;
 
-use super::graph::{Draft, DraftKind, Graph, LimitDraft, NodeIx, Scope, ScopeIx, TenantDraft};
+use super::graph::{Draft, DraftKind, Graph, LimitDraft, NodeIx, Scope, ScopeIx, TenantDraft, TenantIx};
 use crate::document::{self, FileId, Located, Mark, Name, Sources, Tree, nearest};
 use crate::law::{Law, Problem};
+use crate::read;
 use crate::read::syntax::{Child, ClassEntry, Flows, HostFile, Order, OrderKind, PolicyFile, TenantEntry};
-use crate::read::{self, Reader};
 
 /// Reads the file behind a path; the error says why it cannot.
 pub(crate) type Loader<'a> = dyn FnMut(&str) -> Result<String, String> + 'a;
@@ -41,6 +42,20 @@ pub(crate) struct Composer<'a> {
     pub(super) rootless: bool,
 }
 
+/// One file's classes while they find their places.
+pub(super) struct Family<'c> {
+    pub classes: &'c [ClassEntry],
+    /// The first class of each name.
+    pub names: HashMap<&'c str, usize>,
+    /// Each class's node, once it has one.
+    pub nodes: Vec<Option<NodeIx>>,
+    pub scope: ScopeIx,
+    /// The node whose place the file's root has.
+    pub place: NodeIx,
+    /// The file states no root.
+    pub rootless: bool,
+}
+
 impl<'a> Composer<'a> {
     pub fn new(sources: &'a mut Sources, load: &'a mut Loader<'a>) -> Self {
         Self {
@@ -59,7 +74,8 @@ impl<'a> Composer<'a> {
     /// The operator's file and all that it names.
     pub fn compose(&mut self, host: HostFile) {
         for (index, tenant) in host.tenants.iter().enumerate() {
-            self.graph.tenant_names.insert(tenant.name.value.clone(), index);
+            // The first of a name counts; the reader has told of the others.
+            self.graph.tenant_names.entry(tenant.name.value.clone()).or_insert(index);
             let (name, at) = (tenant.name.value.clone(), tenant.name.at);
             self.graph.tenants.push(TenantDraft { name, at, node: None, matched_by: Vec::new() });
         }
@@ -71,10 +87,10 @@ impl<'a> Composer<'a> {
         }
         let root = self.node(Draft::leaf("root".to_owned(), file.at, 0));
         self.place(file, None, root);
+        self.unplaced_tenants();
         while let Some((path, place)) = self.pending.pop_front() {
             self.sub_policy(&path, place);
         }
-        self.unplaced_tenants();
     }
 
     /// Frames of the daemon's own host port belong to a tenant `host`, which exists once a match names it.
@@ -94,10 +110,17 @@ impl<'a> Composer<'a> {
         let mut root = ClassEntry::new(Located::new("root".to_owned(), at));
         if !self.tenants.is_empty() {
             let child = |tenant: &TenantEntry| Child { name: tenant.name.clone(), weight: None };
-            let children = self.tenants.iter().map(child).collect();
+            let first = |(index, _): &(usize, _)| self.is_first_tenant(*index);
+            let children =
+                self.tenants.iter().enumerate().filter(first).map(|(_, tenant)| child(tenant)).collect();
             root.order = Some(Order { kind: OrderKind::Wfq, at, children });
         }
         root
+    }
+
+    /// Whether no earlier tenant has its name.
+    pub(super) fn is_first_tenant(&self, index: TenantIx) -> bool {
+        self.graph.tenant_named(&self.tenants[index].name.value) == Some(index)
     }
 
     fn node(&mut self, draft: Draft) -> NodeIx {
@@ -108,10 +131,9 @@ impl<'a> Composer<'a> {
     /// Loads the file that takes `place`.
     fn sub_policy(&mut self, path: &Name, place: NodeIx) {
         let Some(tree) = self.read_sub(path, place) else { return };
-        let mut reader = Reader::default();
-        let file = read::policy_file(&mut reader, &tree);
-        // A file that takes several places is read several times; its mistakes are noted once (`problem::sort`).
-        self.problems.append(&mut reader.problems);
+        // A file that takes several places is read several times; its mistakes are noted once (`document::sort`).
+        let (file, mut problems) = read::read_all(|reader| read::policy_file(reader, &tree));
+        self.problems.append(&mut problems);
         let outer = self.graph.nodes[place].scope;
         self.place(file, Some(outer), place);
     }
@@ -183,27 +205,38 @@ impl<'a> Composer<'a> {
         }
         let PolicyFile { limits, classes, .. } = file;
         self.add_limits(limits, scope, place);
-        let Some(classes) = classes else { return self.finish_leaf_scope(scope, place) };
-        let Some(root) = classes.iter().position(|class| class.name.value == "root") else {
+        let Some(mut classes) = classes else { return self.finish_leaf_scope(scope, place) };
+        let rootless = classes.iter().all(|class| class.name.value != "root");
+        if rootless {
             self.rootless |= outer.is_none();
-            let problem = Problem::error(Law::NoRoot, at, "`policy` has no `root`").label("this file");
-            self.problems
-                .push(problem.help("name the topmost class `root`, as in `root: {wfq: {a: 2, b: 1}}`"));
-            return;
-        };
-        let names: HashMap<&str, usize> =
-            classes.iter().enumerate().map(|(index, class)| (class.name.value.as_str(), index)).collect();
+            classes.push(self.missing_root(at));
+        }
+        let mut names: HashMap<&str, usize> = HashMap::with_capacity(classes.len());
+        for (index, class) in classes.iter().enumerate() {
+            names.entry(class.name.value.as_str()).or_insert(index);
+        }
         self.graph.scopes[scope].stated = names.keys().map(|&name| name.to_owned()).collect();
         self.clashes(&classes, scope);
-        let nodes = self.grow(&classes, &names, scope, root, place);
-        self.leftovers(&classes, &names, &nodes, scope);
+        let mut family =
+            Family { nodes: vec![None; classes.len()], classes: &classes, names, scope, place, rootless };
+        self.grow(&mut family);
+        self.leftovers(&mut family);
         for (index, class) in classes.iter().enumerate() {
-            let Some(node) = nodes[index] else { continue };
-            self.graph.scopes[scope].classes.insert(class.name.value.clone(), node);
+            let Some(node) = family.nodes[index] else { continue };
+            self.graph.scopes[scope].classes.entry(class.name.value.clone()).or_insert(node);
             if self.graph.nodes[node].is_leaf() {
                 self.graph.scopes[scope].leaves.push(node);
             }
         }
+    }
+
+    /// Tells of it, and gives the file one, so that the rest of it can be judged.
+    fn missing_root(&mut self, at: Mark) -> ClassEntry {
+        let problem = Problem::error(Law::NoRoot, at, "`policy` has no `root`").label("this file");
+        self.problems.push(problem.help("name the topmost class `root`, as in `root: {wfq: {a: 2, b: 1}}`"));
+        let mut root = ClassEntry::new(Located::new("root".to_owned(), at));
+        root.order = Some(Order { kind: OrderKind::Fifo, at, children: Vec::new() });
+        root
     }
 
     /// A sub-policy without classes: its place stays a leaf.
@@ -215,44 +248,59 @@ impl<'a> Composer<'a> {
     fn add_limits(&mut self, limits: Vec<crate::read::syntax::LimitEntry>, scope: ScopeIx, place: NodeIx) {
         for entry in limits {
             let name = scoped(&self.graph.nodes[place].name, &entry.name.value);
-            self.graph.scopes[scope].limits.insert(entry.name.value.clone(), self.graph.limits.len());
+            let number = self.graph.limits.len();
+            let first = *self.graph.scopes[scope].limits.entry(entry.name.value.clone()).or_insert(number);
             let (via, outer) = (Vec::new(), Vec::new());
-            self.graph.limits.push(LimitDraft { name, entry, scope, via, tenant: None, outer });
+            let again = first != number;
+            self.graph.limits.push(LimitDraft { name, entry, scope, via, tenant: None, outer, again });
         }
     }
 
-    /// Claims children from the root down and makes their nodes; returns each class's node.
-    fn grow(
-        &mut self,
-        classes: &[ClassEntry],
-        names: &HashMap<&str, usize>,
-        scope: ScopeIx,
-        root: usize,
-        place: NodeIx,
-    ) -> Vec<Option<NodeIx>> {
-        let mut nodes = vec![None; classes.len()];
-        nodes[root] = Some(place);
-        self.adopt_root(&classes[root], scope, place);
-        let mut open = VecDeque::from([root]);
+    /// Claims children from the root down and makes their nodes.
+    fn grow(&mut self, family: &mut Family<'_>) {
+        let root = family.names["root"];
+        family.nodes[root] = Some(family.place);
+        self.adopt_root(&family.classes[root], family.scope, family.place);
+        self.grow_below(family, root, &|_| true);
+    }
+
+    /// The same for a class that has no place of its own, as if it lay below the root: its mistakes are told with
+    /// those of all others. `tell` says of which classes a second claim is worth telling.
+    pub(super) fn grow_loose(&mut self, family: &mut Family<'_>, class: usize, tell: &dyn Fn(usize) -> bool) {
+        if self.full || family.nodes[class].is_some() {
+            return;
+        }
+        let node = self.adopt(&family.classes[class], family.place, 1, family.scope);
+        self.graph.nodes[node].loose = true;
+        family.nodes[class] = Some(node);
+        self.grow_below(family, class, tell);
+    }
+
+    fn grow_below(&mut self, family: &mut Family<'_>, start: usize, tell: &dyn Fn(usize) -> bool) {
+        let mut open = VecDeque::from([start]);
         while let Some(parent) = open.pop_front() {
-            let (Some(order), Some(node)) = (&classes[parent].order, nodes[parent]) else { continue };
+            let (Some(order), Some(node)) = (&family.classes[parent].order, family.nodes[parent]) else {
+                continue;
+            };
             for child in &order.children {
                 if self.graph.nodes.len() >= MAX_NODES {
-                    self.too_large(child.name.at);
-                    return nodes;
+                    return self.too_large(child.name.at);
                 }
                 let weight = child.weight.map_or(1, |weight| weight.value);
-                match names.get(child.name.value.as_str()) {
-                    Some(&class) if nodes[class].is_none() => {
-                        nodes[class] = Some(self.adopt(&classes[class], node, weight, scope));
+                match family.names.get(child.name.value.as_str()) {
+                    Some(&class) if family.nodes[class].is_none() => {
+                        family.nodes[class] =
+                            Some(self.adopt(&family.classes[class], node, weight, family.scope));
                         open.push_back(class);
                     }
-                    Some(&class) => self.claimed_twice(child, &classes[class], nodes[class], node),
-                    None => self.adopt_tenant(child, order.kind, node, scope),
+                    Some(&class) if tell(class) => {
+                        self.claimed_twice(child, &family.classes[class], family.nodes[class], node);
+                    }
+                    Some(_) => {}
+                    None => self.adopt_tenant(child, order.kind, node, family.scope, tell(parent)),
                 }
             }
         }
-        nodes
     }
 
     /// The sub-policy's root brings its order into the place's node, which keeps its own envelope.
@@ -284,14 +332,22 @@ impl<'a> Composer<'a> {
         }
         let via = self.limits_named(&root.via, scope);
         self.graph.nodes[place].via.extend(via);
+        self.judge_match(root, place, scope);
         if let Some(path) = &root.policy {
             let problem = Problem::error(Law::Meaningless, path.at, "`root` is itself another file's policy");
             self.problems
                 .push(problem.label("not at the root").help("name that file where this one is named"));
+            self.attach_aside(path, place);
         }
     }
 
-    fn adopt(&mut self, class: &ClassEntry, parent: NodeIx, weight: u32, scope: ScopeIx) -> NodeIx {
+    pub(super) fn adopt(
+        &mut self,
+        class: &ClassEntry,
+        parent: NodeIx,
+        weight: u32,
+        scope: ScopeIx,
+    ) -> NodeIx {
         let above = &self.graph.nodes[parent];
         let (name, tenant) = (scoped(&above.name, &class.name.value), above.tenant);
         let node = self.node(Draft {
@@ -307,10 +363,45 @@ impl<'a> Composer<'a> {
         self.graph.nodes[parent].children.push(node);
         self.graph.nodes[node].kind = self.kind_of(class, node);
         self.graph.nodes[node].via = self.limits_named(&class.via, scope);
+        self.judge_match(class, node, scope);
         if let Some(path) = &class.policy {
             self.attach(path, class, node);
         }
         node
+    }
+
+    /// What is wrong with a match wherever it stands.
+    fn judge_match(&mut self, class: &ClassEntry, node: NodeIx, scope: ScopeIx) {
+        let Some(entry) = &class.matches else { return };
+        let own = self.graph.scopes[scope].tenant;
+        for name in &entry.tenant {
+            let known = self.graph.tenant_named(&name.value);
+            if own.is_some() && known != own {
+                let message = format!("`{}` is not this file's tenant", name.value);
+                let problem =
+                    Problem::error(Law::Outside, name.at, message).label("outside of this sub-policy");
+                self.problems.push(
+                    problem.help("a sub-policy sees its own tenant's packets only: leave `tenant` out"),
+                );
+            } else if known.is_none() {
+                self.unknown_name(name, scope, "tenant");
+            }
+        }
+        // An empty range was told where it was read.
+        if let Some(why) = entry.conditions.impossible().filter(|_| !entry.conditions.has_empty_range()) {
+            let message = format!("no packet matches class `{}`: {why}", self.graph.nodes[node].name);
+            let problem = Problem::error(Law::NeverMatches, entry.at, message).label("never holds");
+            self.problems.push(problem.help("widen the match, or remove the class"));
+        }
+    }
+
+    /// Notes a file that has no place, so that its mistakes are told all the same.
+    fn attach_aside(&mut self, path: &Name, beside: NodeIx) {
+        let near = &self.graph.nodes[beside];
+        let (name, at, scope, tenant) = (near.name.clone(), near.at, near.scope, near.tenant);
+        let aside = Draft { parent: Some(beside), tenant, loose: true, ..Draft::leaf(name, at, scope) };
+        let aside = self.node(aside);
+        self.pending.push_back((path.clone(), aside));
     }
 
     /// Notes the file whose root takes this leaf's place.
@@ -329,28 +420,45 @@ impl<'a> Composer<'a> {
                         .also(path.at, "and by this file")
                         .help("say it in that file's `root`, or drop the file"),
                 );
+                self.attach_aside(path, node);
             }
             None => self.pending.push_back((path.clone(), node)),
         }
     }
 
     /// A child that is no class of this file: a tenant, for the operator.
-    fn adopt_tenant(&mut self, child: &Child, kind: OrderKind, parent: NodeIx, scope: ScopeIx) {
+    fn adopt_tenant(&mut self, child: &Child, kind: OrderKind, parent: NodeIx, scope: ScopeIx, tell: bool) {
         let known = if scope == 0 { self.graph.tenant_named(&child.name.value) } else { None };
         let known = known.filter(|&tenant| tenant < self.tenants.len());
         let Some(tenant) = known else { return self.unknown_child(child, scope) };
         if let Some(first) = self.graph.tenants[tenant].node {
+            if !tell {
+                return;
+            }
             let message = format!("tenant `{}` has two scheduling parents", child.name.value);
             return self.second_parent(message, child.name.at, first);
         }
-        let entry = std::mem::replace(&mut self.tenants[tenant].class, ClassEntry::new(child.name.clone()));
         let stated = self.tenants[tenant].weight;
         let weight = child.weight.or(stated).map_or(1, |weight| weight.value);
+        let node = self.place_tenant(tenant, parent, weight, scope);
+        self.graph.tenants[tenant].node = Some(node);
+        self.weight_problems(child, stated, kind);
+    }
+
+    /// Makes a tenant's node.
+    pub(super) fn place_tenant(
+        &mut self,
+        tenant: TenantIx,
+        parent: NodeIx,
+        weight: u32,
+        scope: ScopeIx,
+    ) -> NodeIx {
+        let name = self.tenants[tenant].name.clone();
+        let entry = std::mem::replace(&mut self.tenants[tenant].class, ClassEntry::new(name));
         let node = self.adopt(&entry, parent, weight, scope);
         self.tenants[tenant].class = entry;
         self.graph.nodes[node].tenant = Some(tenant);
-        self.graph.tenants[tenant].node = Some(node);
-        self.weight_problems(child, stated, kind);
+        node
     }
 
     fn weight_problems(&mut self, child: &Child, stated: Option<Located<u32>>, kind: OrderKind) {
@@ -557,6 +665,7 @@ impl Draft {
             scope,
             sub: None,
             implicit: false,
+            loose: false,
         }
     }
 }

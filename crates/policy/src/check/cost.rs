@@ -36,12 +36,13 @@ const LIMIT: u64 = 5;
 pub fn cost(program: &Program) -> Vec<Cost> {
     let classes = (0_u32..).zip(&program.nodes).filter(|(_, node)| matches!(node.kind, NodeKind::Class(_)));
     let limits_at = limits_at(program);
+    let ids = (0_u32..).map(NodeId).zip(&program.nodes).map(|(id, _)| id);
+    let each: Vec<u64> = ids.map(|id| node_cost(program, id) + limits_at[id.0 as usize] * LIMIT).collect();
     let class = |(index, _)| {
         let class = NodeId(index);
-        let nodes: u64 = program.path(class).map(|id| node_cost(program, id)).sum();
-        let limits: u64 = program.path(class).map(|id| limits_at[id.0 as usize]).sum();
+        let path: u64 = program.path(class).map(|id| each[id.0 as usize]).sum();
         let depth = u32::try_from(program.path(class).count()).unwrap_or(u32::MAX);
-        Cost { class, depth, packet: Span::ns(BASE + nodes + limits * LIMIT) }
+        Cost { class, depth, packet: Span::ns(BASE + path) }
     };
     classes.map(class).collect()
 }

@@ -70,13 +70,11 @@ fn own_min_fits(graph: &Graph, index: NodeIx, link: Link, problems: &mut Vec<Pro
         let message = format!("`min` of `{}` is {}, above the link's {}", node.name, min.value, link.rate);
         let problem = Problem::error(Law::MinAboveLink, min.at, message).label("cannot be kept");
         problems.push(problem.help(format!("promise at most {}", link.rate)));
-        return;
     }
     if let Some(max) = node.max.filter(|max| max.value < min.value) {
         let message = format!("`min` of `{}` is {}, above its `max` of {}", node.name, min.value, max.value);
         let problem = Problem::error(Law::MinAboveMax, min.at, message).label("more than it may ever get");
         problems.push(problem.also(max.at, "its `max`").help("lower `min` or raise `max`"));
-        return;
     }
     if let Some((above, max)) = max_above(graph, index).filter(|(_, max)| *max < min.value) {
         let above = &graph.nodes[above];
@@ -88,7 +86,6 @@ fn own_min_fits(graph: &Graph, index: NodeIx, link: Link, problems: &mut Vec<Pro
                 .also(above.at, format!("`{}` may send {max} at most", above.name))
                 .help(format!("lower this `min`, or raise the `max` of `{}`", above.name)),
         );
-        return;
     }
     for &limit in graph.path(index).flat_map(|node| &graph.nodes[node].via) {
         let limit = &graph.limits[limit];
@@ -102,7 +99,6 @@ fn own_min_fits(graph: &Graph, index: NodeIx, link: Link, problems: &mut Vec<Pro
         );
         let problem = Problem::error(Law::MinAboveMax, min.at, message).label("more than it may ever get");
         problems.push(problem.also(rate.at, "this limit").help("lower `min`, or raise the limit's `rate`"));
-        return;
     }
 }
 

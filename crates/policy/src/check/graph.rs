@@ -50,6 +50,8 @@ pub(crate) struct Draft {
     pub sub: Option<ScopeIx>,
     /// Nobody wrote it: where a file's unmatched traffic goes.
     pub implicit: bool,
+    /// It has no place, and is here so that its own mistakes are told.
+    pub loose: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +93,8 @@ pub(crate) struct LimitDraft {
     pub tenant: Option<TenantIx>,
     /// Limits around it.
     pub outer: Vec<LimitIx>,
+    /// Another limit of the file has the name already.
+    pub again: bool,
 }
 
 pub(crate) struct TenantDraft {

@@ -5,50 +5,47 @@
 //! Not here: growing the tree (`compose`).
 //! Invariant: each orphan and each cycle is told once, at its first member.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 
-use super::compose::Composer;
+use super::compose::{Composer, Family};
 use super::graph::{NodeIx, ScopeIx};
 use crate::document::Name;
 use crate::law::{Law, Problem};
 use crate::read::syntax::ClassEntry;
 
 impl Composer<'_> {
-    /// Classes that no path from the root reaches.
-    pub(super) fn leftovers(
-        &mut self,
-        classes: &[ClassEntry],
-        names: &HashMap<&str, usize>,
-        nodes: &[Option<NodeIx>],
-        scope: ScopeIx,
-    ) {
+    /// Classes that no path from the root reaches: told, and judged all the same.
+    pub(super) fn leftovers(&mut self, family: &mut Family<'_>) {
+        let classes = family.classes;
+        let again =
+            |family: &Family<'_>, index: usize| family.names[classes[index].name.value.as_str()] != index;
+        for index in (0..classes.len()).filter(|&index| again(family, index)).collect::<Vec<_>>() {
+            self.grow_loose(family, index, &|_| false); // told where it was read
+        }
         let mut parent = vec![None; classes.len()];
-        for (index, class) in classes.iter().enumerate().filter(|(index, _)| nodes[*index].is_none()) {
+        for (index, class) in classes.iter().enumerate().filter(|(index, _)| family.nodes[*index].is_none()) {
             for child in class.order.iter().flat_map(|order| &order.children) {
-                match names.get(child.name.value.as_str()) {
-                    Some(&child) if nodes[child].is_none() && parent[child].is_none() => {
+                match family.names.get(child.name.value.as_str()) {
+                    Some(&child) if family.nodes[child].is_none() && parent[child].is_none() => {
                         parent[child] = Some(index)
                     }
-                    Some(_) => {}
-                    None => {
-                        let tenant = scope == 0 && self.graph.tenant_named(&child.name.value).is_some();
-                        if !tenant {
-                            self.unknown_child(child, scope);
-                        }
-                    }
+                    _ => {}
                 }
             }
         }
-        self.loose_ends(classes, nodes, &parent);
+        self.loose_ends(family, &parent);
     }
 
     /// Of the classes that the root does not reach: those that nobody lists, and those that go round in a circle.
-    fn loose_ends(&mut self, classes: &[ClassEntry], nodes: &[Option<NodeIx>], parent: &[Option<usize>]) {
+    fn loose_ends(&mut self, family: &mut Family<'_>, parent: &[Option<usize>]) {
         if self.full {
             return;
         }
+        let classes = family.classes;
         let mut seen = vec![None; classes.len()];
-        for start in (0..classes.len()).filter(|&index| nodes[index].is_none()) {
+        let mut starts = Vec::new();
+        let mut circling = HashSet::new();
+        for start in (0..classes.len()).filter(|&index| family.nodes[index].is_none()) {
             let mut chain = Vec::new();
             let mut at = start;
             while seen[at].is_none() {
@@ -57,15 +54,23 @@ impl Composer<'_> {
                 match parent[at] {
                     Some(above) => at = above,
                     None => {
-                        self.orphan(&classes[at]);
+                        starts.push(at);
+                        if !family.rootless {
+                            self.orphan(&classes[at]);
+                        }
                         break;
                     }
                 }
             }
             if parent[at].is_some() && seen[at] == Some(start) {
-                let members = chain.iter().skip_while(|&&member| member != at);
-                self.cycle(&members.map(|&member| &classes[member]).collect::<Vec<_>>());
+                let members: Vec<usize> = chain.iter().skip_while(|&&member| member != at).copied().collect();
+                self.cycle(&members.iter().map(|&member| &classes[member]).collect::<Vec<_>>());
+                starts.extend(members.first());
+                circling.extend(members);
             }
+        }
+        for start in starts {
+            self.grow_loose(family, start, &|class| !circling.contains(&class));
         }
     }
 
@@ -125,26 +130,42 @@ impl Composer<'_> {
         }
         for index in 0..self.tenants.len() {
             let draft = &self.graph.tenants[index];
-            if draft.node.is_some() || self.full || self.rootless {
+            if draft.node.is_some() || self.full {
                 continue;
             }
             if draft.matched_by.is_empty() {
-                let message = format!("no class carries tenant `{}`", draft.name);
-                let problem = Problem::error(Law::Orphan, draft.at, message).label("nobody's child");
-                let help = format!(
-                    "list `{0}` among the children of a class, as in `wfq: {{{0}: 1}}`, or match it: \
-                     `match: {{tenant: {0}}}`",
-                    draft.name
-                );
-                self.problems.push(problem.help(help));
-                continue;
+                if !self.rootless && self.is_first_tenant(index) {
+                    self.tenant_without_class(index);
+                }
+                let node = self.place_loose(index);
+                self.graph.tenants[index].node = Some(node);
+            } else if self.envelope_without_place(index) {
+                self.place_loose(index);
             }
-            self.envelope_without_place(index);
         }
     }
 
-    /// A tenant that classes only match has no node of its own, so nothing could keep its envelope.
-    fn envelope_without_place(&mut self, index: usize) {
+    fn place_loose(&mut self, tenant: usize) -> NodeIx {
+        let weight = self.tenants[tenant].weight.map_or(1, |weight| weight.value);
+        let node = self.place_tenant(tenant, 0, weight, 0);
+        self.graph.nodes[node].loose = true;
+        node
+    }
+
+    fn tenant_without_class(&mut self, index: usize) {
+        let draft = &self.graph.tenants[index];
+        let message = format!("no class carries tenant `{}`", draft.name);
+        let problem = Problem::error(Law::Orphan, draft.at, message).label("nobody's child");
+        let help = format!(
+            "list `{0}` among the children of a class, as in `wfq: {{{0}: 1}}`, or match it: \
+             `match: {{tenant: {0}}}`",
+            draft.name
+        );
+        self.problems.push(problem.help(help));
+    }
+
+    /// A tenant that classes only match has no node of its own, so nothing could keep its envelope; whether it has one.
+    fn envelope_without_place(&mut self, index: usize) -> bool {
         let entry = &self.tenants[index];
         let class = &entry.class;
         let stated = [
@@ -155,6 +176,7 @@ impl Composer<'_> {
             class.via.first().map(|found| (found.at, "via")),
             class.flows.map(|found| (found.at, "flows")),
         ];
+        let told = self.problems.len();
         for (at, key) in stated.into_iter().flatten() {
             let message = format!(
                 "`{key}` of tenant `{}` holds nowhere: the tree has no place for it",
@@ -165,5 +187,6 @@ impl Composer<'_> {
                 format!("list `{}` among the children of a class, or leave `{key}` out", entry.name.value);
             self.problems.push(problem.help(help));
         }
+        self.problems.len() > told
     }
 }

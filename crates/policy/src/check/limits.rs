@@ -32,7 +32,7 @@ pub(crate) fn resolve(composer: &mut Composer<'_>) {
     }
     nest(composer);
     let graph = &composer.graph;
-    let unused = graph.limits.iter().filter(|limit| limit.via.is_empty()).map(|limit| {
+    let unused = graph.limits.iter().filter(|limit| limit.via.is_empty() && !limit.again).map(|limit| {
         let name = &limit.entry.name;
         let message = format!("nothing sends through limit `{}`", name.value);
         let problem = Problem::error(Law::UnusedLimit, name.at, message).label("holds nobody back");
@@ -152,7 +152,8 @@ fn limit_cycle(composer: &mut Composer<'_>, limit: LimitIx, outer: LimitIx) {
 fn not_nested(composer: &mut Composer<'_>, inner: LimitIx, outer: LimitIx) {
     let graph = &composer.graph;
     let (inner_match, outer_match) = (limit_match(graph, inner), limit_match(graph, outer));
-    if outer_match.covers(&inner_match) {
+    let known = graph.limits[inner].entry.matches.whole && graph.limits[outer].entry.matches.whole;
+    if !known || outer_match.covers(&inner_match) {
         return;
     }
     let (inner, outer) = (&graph.limits[inner].entry, &graph.limits[outer].entry);
@@ -185,6 +186,9 @@ pub(crate) fn judge(graph: &Graph, rules: &[RuleDraft], link: Link, problems: &m
                 format!("limit `{}` is {}, above the link's {}", entry.name.value, rate.value, link.rate);
             let problem = Problem::warning(Law::MaxAboveLink, rate.at, message).label("limits nothing");
             problems.push(problem.help(format!("lower it below {}, or remove the limit", link.rate)));
+        }
+        if !entry.matches.whole {
+            continue;
         }
         let matches = limit_match(graph, index);
         if let Some(why) = matches.impossible() {

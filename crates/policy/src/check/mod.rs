@@ -20,7 +20,7 @@ mod shadow;
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
-use plimsoll_units::Bytes;
+use plimsoll_units::{BitRate, Bytes};
 
 use self::compile::Link;
 use self::compose::Composer;
@@ -28,8 +28,8 @@ use crate::config::{Config, Port, TenantConfig, Uplink};
 use crate::document::{self, FileId, Located, Mark, Severity, Sources, SyntaxError};
 use crate::law::{Errors, Law, Problem, ProblemRecord};
 use crate::program::Program;
+use crate::read;
 use crate::read::syntax::{TenantEntry, UplinkEntry};
-use crate::read::{self, Reader};
 
 pub use self::cost::{Cost, cost};
 
@@ -157,13 +157,12 @@ fn check_sources(
         Ok(tree) => tree,
         Err(error) => return Err(Errors::new(vec![no_yaml(error)], sources)),
     };
-    let mut reader = Reader::default();
-    let mut host = read::host_file(&mut reader, &tree);
+    let (mut host, problems) = read::read_all(|reader| read::host_file(reader, &tree));
     let (uplink, mut engine, api) = (host.uplink.take(), host.engine.clone(), host.api.clone());
     let (engine_at, host_descriptors) = (host.engine_at, host.descriptors);
 
     let mut composer = Composer::new(&mut sources, load);
-    composer.problems = reader.problems;
+    composer.problems = problems;
     composer.compose(host);
     limits::resolve(&mut composer);
     let tenants = std::mem::take(&mut composer.tenants);
@@ -173,25 +172,23 @@ fn check_sources(
     let rules = rules::rules(&graph, &mut problems);
     cost::too_deep(&graph, &engine, engine_at, &mut problems);
     let minima = envelope::minima(&graph);
-    let link = uplink.as_ref().and_then(link_of);
-    if let Some(link) = link {
-        envelope::judge(&graph, &minima, link, &mut problems);
-        limits::judge(&graph, &rules.rules, link, &mut problems);
-    }
+    let rate = uplink.as_ref().and_then(|uplink| uplink.rate).map(value);
+    // Without a rate, all that does not depend on it is judged as on a link without bound.
+    let link = link(uplink.as_ref(), rate.or(BitRate::new(u64::MAX)).unwrap_or(BitRate::gbps(1)));
+    envelope::judge(&graph, &minima, link, &mut problems);
+    limits::judge(&graph, &rules.rules, link, &mut problems);
     let descriptors =
         descriptors::share(&mut engine, host_descriptors, &tenants, graph.tenants.len(), &mut problems);
-    let broken = |problems: &[Problem]| problems.iter().any(|problem| problem.severity == Severity::Error);
-    let (Some(link), Some(uplink), false) = (link, uplink, broken(&problems)) else {
-        return Err(Errors::new(problems, sources));
-    };
-
     let program = compile::compile(&graph, rules, link, &minima, &descriptors);
     cost::too_many_limits(&graph, &program, &mut problems);
-    cost::too_costly(&graph, &program, &engine, engine_at, &mut problems);
-    crate::bounds::not_backed(&graph_minima(&graph), &program, &mut problems);
-    if broken(&problems) {
-        return Err(Errors::new(problems, sources));
+    if rate.is_some() {
+        cost::too_costly(&graph, &program, &engine, engine_at, &mut problems);
     }
+    let broken = problems.iter().any(|problem| problem.severity == Severity::Error);
+    let (Some(_), Some(uplink), false) = (rate, uplink, broken) else {
+        return Err(Errors::new(problems, sources));
+    };
+    crate::bounds::not_backed(&graph_minima(&graph), &program, &mut problems);
     let tenants =
         tenants.iter().zip(&descriptors).filter_map(|(entry, cap)| tenant_config(entry, *cap, &sources));
     let port = uplink.port.map_or(Port::Memory, |port| port.value);
@@ -210,9 +207,10 @@ fn no_yaml(error: SyntaxError) -> Problem {
 /// Bytes of an Ethernet header with one VLAN tag: what a frame has beyond the MTU.
 const HEADER: u64 = 18;
 
-fn link_of(uplink: &UplinkEntry) -> Option<Link> {
-    let max_frame = Bytes::new(u64::from(uplink.mtu) + HEADER);
-    Some(Link { rate: uplink.rate?.value, overhead: uplink.overhead, max_frame })
+fn link(uplink: Option<&UplinkEntry>, rate: BitRate) -> Link {
+    let (mtu, overhead) =
+        uplink.map_or((read::DEFAULT_MTU, Bytes::ZERO), |uplink| (uplink.mtu, uplink.overhead));
+    Link { rate, overhead, max_frame: Bytes::new(u64::from(mtu) + HEADER) }
 }
 
 /// Where each sub-policy's place and minima are stated, for warnings about promises that nobody backs.

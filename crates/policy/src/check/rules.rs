@@ -30,7 +30,8 @@ pub(crate) fn add_defaults(graph: &mut Graph, problems: &mut Vec<Problem>) {
     for scope in 0..graph.scopes.len() {
         let unmatched =
             graph.scopes[scope].leaves.iter().copied().filter(|&leaf| graph.nodes[leaf].matches.is_none());
-        let unmatched: Vec<NodeIx> = unmatched.collect();
+        let mut unmatched: Vec<NodeIx> = unmatched.collect();
+        unmatched.sort_by_key(|&leaf| graph.nodes[leaf].loose); // one with a place comes first
         for &extra in unmatched.iter().skip(1) {
             let leaf = &graph.nodes[extra];
             let message = format!("no packet reaches class `{}`: it has no `match`", leaf.name);
@@ -71,10 +72,14 @@ fn implicit_default(graph: &mut Graph, problems: &mut Vec<Problem>, scope: Scope
 
 /// Every rule, in order.
 pub(crate) fn rules(graph: &Graph, problems: &mut Vec<Problem>) -> Rules {
-    let mut writer = Writer { graph, problems, rules: Vec::new(), claims: Vec::new(), floor: 0 };
+    let seen = vec![false; graph.scopes.len()];
+    let mut writer = Writer { graph, problems, rules: Vec::new(), claims: Vec::new(), floor: 0, seen };
     writer.scope(0, &Match::default());
+    let in_place = writer.rules.len();
+    writer.scopes_aside();
     let (mut rules, claims) = (writer.rules, writer.claims);
     shadow::judge(graph, &rules, &claims, problems);
+    rules.truncate(in_place);
     let fallback = graph.scopes[0].default.unwrap_or(0);
     match rules.last() {
         Some(last) if last.matches == Match::default() => {
@@ -93,23 +98,30 @@ struct Writer<'a> {
     claims: Vec<Claim>,
     /// Rules before this one have nothing to do with those that are written now.
     floor: usize,
+    /// The files whose rules are written.
+    seen: Vec<bool>,
 }
 
 impl Writer<'_> {
+    /// Rules of files that no packet reaches, because something above them is wrong: each for itself.
+    fn scopes_aside(&mut self) {
+        for scope in 0..self.seen.len() {
+            if !self.seen[scope] {
+                self.floor = self.rules.len();
+                let tenant = self.graph.scopes[scope].tenant.map(tenant_id);
+                self.scope(scope, &Match { tenant, ..Match::default() });
+            }
+        }
+    }
+
     /// A file's rules, for the packets that its place gets.
     fn scope(&mut self, scope: ScopeIx, context: &Match) {
         let graph = self.graph;
+        self.seen[scope] = true;
         for &leaf in &graph.scopes[scope].leaves {
             let Some(entry) = &graph.nodes[leaf].matches else { continue };
-            if let Some(why) = entry.conditions.impossible() {
-                // An empty range was told where it was read.
-                if !entry.conditions.has_empty_range() {
-                    self.never(
-                        entry.at,
-                        format!("no packet matches class `{}`: {why}", graph.nodes[leaf].name),
-                    );
-                }
-                continue;
+            if !entry.whole || entry.conditions.impossible().is_some() {
+                continue; // told already
             }
             let claim = self.claim(leaf, entry.at);
             for tenant in self.tenants(scope, leaf) {
@@ -170,22 +182,12 @@ impl Writer<'_> {
         if entry.tenant.is_empty() {
             return vec![None];
         }
-        let mut found = Vec::new();
-        for name in &entry.tenant {
-            let known = graph.tenant_named(&name.value);
-            let own = graph.scopes[scope].tenant;
-            if own.is_some() && known != own {
-                let message = format!("`{}` is not this file's tenant", name.value);
-                let problem =
-                    Problem::error(Law::Outside, name.at, message).label("outside of this sub-policy");
-                self.problems.push(
-                    problem.help("a sub-policy sees its own tenant's packets only: leave `tenant` out"),
-                );
-            } else if let Some(tenant) = known {
-                found.push(Some(tenant_id(tenant)));
-            }
-        }
-        found
+        let own = graph.scopes[scope].tenant;
+        let known = entry.tenant.iter().filter_map(|name| graph.tenant_named(&name.value));
+        known
+            .filter(|&tenant| own.is_none_or(|own| own == tenant))
+            .map(|tenant| Some(tenant_id(tenant)))
+            .collect()
     }
 
     fn never(&mut self, at: Mark, message: String) {

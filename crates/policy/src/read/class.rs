@@ -1,5 +1,7 @@
 //! `policy:` and `limits:`, which every file may have: classes, their order and their envelopes.
 
+use std::collections::HashSet;
+
 use super::syntax::{Child, ClassEntry, Flows, LimitEntry, MatchEntry, Order, OrderKind, PolicyFile};
 use super::{Entries, Reader, bad, matches};
 use crate::document::{Located, Name, Tree, Value};
@@ -27,15 +29,17 @@ pub(crate) fn policy_file(reader: &mut Reader, tree: &Tree) -> PolicyFile {
 
 /// The entries of `policy:`, if that key is there.
 pub(super) fn classes(reader: &mut Reader, top: &Entries<'_>) -> Option<Vec<ClassEntry>> {
-    let tree = top.get("policy")?;
-    let named = reader.named(tree, "`policy`");
+    let trees = top.all("policy");
+    if trees.is_empty() {
+        return None;
+    }
+    let named = reader.named(&trees, "`policy`");
     Some(named.into_iter().map(|(name, tree)| class(reader, name, tree)).collect())
 }
 
 /// The entries of `limits:`.
 pub(super) fn limits(reader: &mut Reader, top: &Entries<'_>) -> Vec<LimitEntry> {
-    let Some(tree) = top.get("limits") else { return Vec::new() };
-    let named = reader.named(tree, "`limits`");
+    let named = reader.named(&top.all("limits"), "`limits`");
     named.into_iter().map(|(name, tree)| limit(reader, name, tree)).collect()
 }
 
@@ -49,6 +53,7 @@ fn limit(reader: &mut Reader, name: &Name, tree: &Tree) -> LimitEntry {
     let everything = MatchEntry {
         at: name.at,
         stated: false,
+        whole: true,
         tenant: Vec::new(),
         class: Vec::new(),
         conditions: Match::default(),
@@ -73,6 +78,9 @@ fn class(reader: &mut Reader, name: &Name, tree: &Tree) -> ClassEntry {
     entry.matches = keys.get("match").map(|tree| matches::match_entry(reader, tree, false));
     envelope(reader, &keys, &mut entry);
     flow_order(reader, &keys, &mut entry);
+    if !matches!(tree.value, Value::Map(_) | Value::Null) {
+        entry.matches = Some(MatchEntry::unreadable(tree.at));
+    }
     entry
 }
 
@@ -128,16 +136,23 @@ fn order(reader: &mut Reader, keys: &Entries<'_>, what: &str) -> Option<Order> {
                     .also(first.at, "first here")
                     .help("keep one algorithm; put the other into a class of its own between the two"),
             );
-            continue;
         }
-        let children = children(reader, tree, key, kind, what);
-        if children.is_empty() {
+        let told = reader.problems.len();
+        let mut children = children(reader, tree, key, kind, what);
+        if children.is_empty() && reader.problems.len() == told {
             let problem = Problem::error(Law::BadValue, at, format!("`{key}` of {what} has no children"));
             reader.report(
                 problem.label("orders nothing").help("list its children, or leave it out for a leaf"),
             );
         }
-        found = Some(Order { kind, at, children });
+        match &mut found {
+            Some(first) => {
+                children
+                    .retain(|child| first.children.iter().all(|known| known.name.value != child.name.value));
+                first.children.append(&mut children);
+            }
+            None => found = Some(Order { kind, at, children }),
+        }
     }
     found
 }
@@ -145,21 +160,23 @@ fn order(reader: &mut Reader, keys: &Entries<'_>, what: &str) -> Option<Order> {
 fn children(reader: &mut Reader, tree: &Tree, key: &str, kind: OrderKind, what: &str) -> Vec<Child> {
     let here = format!("`{key}` of {what}");
     match &tree.value {
-        Value::Map(_) if kind.weighs() => {
-            let named = reader.named(tree, &here);
-            let child = |(name, weight): (&Name, &Tree)| Child {
-                name: name.clone(),
-                weight: match weight.value {
+        Value::Map(entries) => {
+            if !kind.weighs() {
+                let help = format!("`{key}` has no weights: write a list, as in `{key}: [a, b]`");
+                reader.report(bad(tree.at, format!("{here} is a map"), help));
+            }
+            let mut children: Vec<Child> = Vec::with_capacity(entries.len());
+            let mut seen = HashSet::with_capacity(entries.len());
+            for (name, weight) in reader.named(&[tree], &here) {
+                let weight = match weight.value {
                     Value::Null => None,
                     _ => reader.positive(weight, &format!("the weight of `{}`", name.value), MAX_WEIGHT),
-                },
-            };
-            named.into_iter().map(child).collect()
-        }
-        Value::Map(_) => {
-            let help = format!("`{key}` has no weights: write a list, as in `{key}: [a, b]`");
-            reader.report(bad(tree.at, format!("{here} is a map"), help));
-            Vec::new()
+                };
+                if seen.insert(&name.value) {
+                    children.push(Child { name: name.clone(), weight });
+                }
+            }
+            children
         }
         Value::List(items) if items.is_empty() => Vec::new(),
         _ => {

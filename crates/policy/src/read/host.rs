@@ -10,6 +10,8 @@ use crate::config::{Api, Engine, Netns, Port};
 use crate::document::{Located, Mark, Name, Tree, Value};
 use crate::law::{Law, Problem};
 
+/// Largest IP packet unless stated.
+pub(crate) const DEFAULT_MTU: u16 = 1_500;
 /// Keys of the operator's file.
 pub(crate) const HOST_KEYS: [&str; 6] = ["uplink", "engine", "api", "tenants", "limits", "policy"];
 const UPLINK_KEYS: [&str; 4] = ["port", "rate", "overhead", "mtu"];
@@ -45,7 +47,7 @@ pub(crate) fn host_file(reader: &mut Reader, tree: &Tree) -> HostFile {
         engine_at,
         descriptors: HostDescriptors { stated: descriptors_at, engine: engine_at },
         api: top.get("api").map_or_else(Api::default, |tree| api(reader, tree)),
-        tenants: top.get("tenants").map_or_else(Vec::new, |tree| tenants(reader, tree)),
+        tenants: tenants(reader, &top.all("tenants")),
         policy: PolicyFile {
             at: tree.at,
             limits: class::limits(reader, &top),
@@ -64,7 +66,7 @@ fn uplink(reader: &mut Reader, tree: &Tree) -> UplinkEntry {
     };
     need(reader, "port", "{af_xdp: eth0}");
     need(reader, "rate", "10Gbps");
-    let mtu = keys.get("mtu").and_then(|tree| mtu(reader, tree)).unwrap_or(1_500);
+    let mtu = keys.get("mtu").and_then(|tree| mtu(reader, tree)).unwrap_or(DEFAULT_MTU);
     let overhead =
         keys.get("overhead").and_then(|tree| reader.value(tree, "`overhead`", "a size such as `24B`"));
     let overhead = overhead.map_or(Bytes::ZERO, |found: Located<Bytes>| found.value);
@@ -142,8 +144,8 @@ fn api(reader: &mut Reader, tree: &Tree) -> Api {
     api
 }
 
-fn tenants(reader: &mut Reader, tree: &Tree) -> Vec<TenantEntry> {
-    let named = reader.named(tree, "`tenants`");
+fn tenants(reader: &mut Reader, trees: &[&Tree]) -> Vec<TenantEntry> {
+    let named = reader.named(trees, "`tenants`");
     named.into_iter().map(|(name, tree)| tenant(reader, name, tree)).collect()
 }
 
@@ -177,9 +179,13 @@ fn tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> TenantEntry {
 fn port(reader: &mut Reader, tree: &Tree) -> Option<Located<Port>> {
     let port = match &tree.value {
         Value::Text(text) if text == "memory" => Port::Memory,
-        Value::Map(entries) if entries.len() == 1 => {
+        Value::Map(entries) if !entries.is_empty() => {
             let kinds = reader.entries(tree, "`port`", &["af_xdp", "af_packet", "tap", "pcap", "memory"]);
-            port_kind(reader, &kinds)?
+            let port = port_kind(reader, &kinds);
+            if entries.len() > 1 {
+                reader.report(bad(tree.at, "this is not a port", PORT_HELP));
+            }
+            port?
         }
         _ => {
             reader.report(bad(tree.at, "this is not a port", PORT_HELP));
@@ -189,20 +195,16 @@ fn port(reader: &mut Reader, tree: &Tree) -> Option<Located<Port>> {
     Some(Located::new(port, tree.at))
 }
 
+/// The first kind that is stated; all of them are read.
 fn port_kind(reader: &mut Reader, kinds: &Entries<'_>) -> Option<Port> {
-    if let Some(tree) = kinds.get("af_xdp") {
-        return interface(reader, tree, "`af_xdp`").map(Port::AfXdp);
-    }
-    if let Some(tree) = kinds.get("af_packet") {
-        return interface(reader, tree, "`af_packet`").map(Port::AfPacket);
-    }
-    if let Some(tree) = kinds.get("tap") {
-        return tap(reader, tree);
-    }
-    if let Some(tree) = kinds.get("pcap") {
-        return pcap(reader, tree);
-    }
-    kinds.get("memory").map(|_| Port::Memory)
+    let mut found = [
+        kinds.get("af_xdp").map(|tree| interface(reader, tree, "`af_xdp`").map(Port::AfXdp)),
+        kinds.get("af_packet").map(|tree| interface(reader, tree, "`af_packet`").map(Port::AfPacket)),
+        kinds.get("tap").map(|tree| tap(reader, tree)),
+        kinds.get("pcap").map(|tree| pcap(reader, tree)),
+        kinds.get("memory").map(|_| Some(Port::Memory)),
+    ];
+    found.iter_mut().find_map(Option::take)?
 }
 
 fn tap(reader: &mut Reader, tree: &Tree) -> Option<Port> {

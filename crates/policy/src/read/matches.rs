@@ -19,7 +19,8 @@ const LIMIT_MATCH_KEYS: [&str; 14] = [
 ];
 /// A `match:` map; those of limits may also name classes.
 pub(super) fn match_entry(reader: &mut Reader, tree: &Tree, of_limit: bool) -> MatchEntry {
-    let keys: &[&str] = if of_limit { &LIMIT_MATCH_KEYS } else { &MATCH_KEYS };
+    let keys: &[&'static str] = if of_limit { &LIMIT_MATCH_KEYS } else { &MATCH_KEYS };
+    let told = reader.problems.len();
     let keys = reader.entries(tree, "`match`", keys);
     let mut names =
         |key: &str| keys.get(key).map_or_else(Vec::new, |tree| reader.names(tree, &format!("`{key}`")));
@@ -47,7 +48,8 @@ pub(super) fn match_entry(reader: &mut Reader, tree: &Tree, of_limit: bool) -> M
         app: numbers(reader, &keys, "app"),
         core: numbers(reader, &keys, "core"),
     };
-    MatchEntry { at: tree.at, stated: true, tenant, class, conditions }
+    let whole = reader.problems.len() == told;
+    MatchEntry { at: tree.at, stated: true, whole, tenant, class, conditions }
 }
 
 fn protocol_example() -> &'static str {

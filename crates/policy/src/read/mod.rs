@@ -11,10 +11,11 @@ mod matches;
 pub(crate) mod names;
 pub(crate) mod syntax;
 
+use std::collections::HashMap;
 use std::str::FromStr;
 
 pub(crate) use class::policy_file;
-pub(crate) use host::host_file;
+pub(crate) use host::{DEFAULT_MTU, host_file};
 
 use crate::document::{Located, Mark, Name, Tree, Value, nearest};
 use crate::law::{Law, Problem};
@@ -23,23 +24,63 @@ use crate::law::{Law, Problem};
 #[derive(Default)]
 pub(crate) struct Reader {
     pub problems: Vec<Problem>,
+    /// Which of the values to take where a key stands several times, from 0.
+    turn: usize,
+    /// How often a key stands too often, at most.
+    repeats: usize,
+}
+
+/// Values of one key that are read, at most, if a key stands there many times.
+const MOST_TURNS: usize = 8;
+
+/// Reads a file, and again for each value of a key that stands there twice: only the first value counts, but the
+/// mistakes in all of them are told.
+pub(crate) fn read_all<T>(mut read: impl FnMut(&mut Reader) -> T) -> (T, Vec<Problem>) {
+    let mut reader = Reader::default();
+    let first = read(&mut reader);
+    for turn in 1..=reader.repeats.min(MOST_TURNS) {
+        let mut again = Reader { turn, ..Reader::default() };
+        read(&mut again);
+        reader.problems.append(&mut again.problems);
+    }
+    (first, reader.problems)
 }
 
 /// The entries of a map whose keys the language fixes.
 pub(crate) struct Entries<'t> {
     /// The map's own place.
     pub at: Mark,
-    entries: Vec<(&'t Name, &'t Tree)>,
+    /// Keys, with values that stand behind the same key side by side.
+    entries: Vec<Entry<'t>>,
+    turn: usize,
+}
+
+struct Entry<'t> {
+    /// As the language has it, also if it is misspelt in the file.
+    key: &'t str,
+    at: Mark,
+    value: &'t Tree,
 }
 
 impl<'t> Entries<'t> {
     pub fn get(&self, key: &str) -> Option<&'t Tree> {
-        self.entries.iter().find(|(name, _)| name.value == key).map(|(_, tree)| *tree)
+        self.entry(key).map(|entry| entry.value)
     }
 
     /// Where the key itself stands.
     pub fn key_at(&self, key: &str) -> Option<Mark> {
-        self.entries.iter().find(|(name, _)| name.value == key).map(|(name, _)| name.at)
+        self.entry(key).map(|entry| entry.at)
+    }
+
+    /// Every value of a key that should stand there once.
+    pub fn all(&self, key: &str) -> Vec<&'t Tree> {
+        self.entries.iter().filter(|entry| entry.key == key).map(|entry| entry.value).collect()
+    }
+
+    fn entry(&self, key: &str) -> Option<&Entry<'t>> {
+        let mut found = self.entries.iter().filter(|entry| entry.key == key);
+        let first = found.next();
+        self.turn.checked_sub(1).and_then(|later| found.nth(later)).or(first)
     }
 }
 
@@ -48,76 +89,82 @@ impl Reader {
         self.problems.push(problem);
     }
 
-    /// A map with these keys and no others; `what` names it in messages.
-    pub fn entries<'t>(&mut self, tree: &'t Tree, what: &str, keys: &[&str]) -> Entries<'t> {
-        let mut known = Vec::new();
-        for (name, value) in self.map(tree, what, "keys and values") {
+    /// A map with these keys and no others; `what` names it in messages. What stands behind a misspelt key is read as
+    /// what it was most likely meant to be: its mistakes should not wait until the key is mended.
+    pub fn entries<'t>(&mut self, tree: &'t Tree, what: &str, keys: &[&'static str]) -> Entries<'t> {
+        let mut entries: Vec<Entry<'t>> = Vec::new();
+        let mut misspelt = Vec::new();
+        for (name, value) in self.map(&[tree], what, "keys and values") {
             if keys.contains(&name.value.as_str()) {
-                known.push((name, value));
-            } else {
-                self.unknown_key(name, what, keys);
+                entries.push(Entry { key: &name.value, at: name.at, value });
+            } else if let Some(key) = self.unknown_key(name, what, keys) {
+                misspelt.push(Entry { key, at: name.at, value });
             }
         }
-        Entries { at: tree.at, entries: known }
-    }
-
-    /// A map whose keys the operator chooses.
-    pub fn named<'t>(&mut self, tree: &'t Tree, what: &str) -> Vec<(&'t Name, &'t Tree)> {
-        let entries = self.map(tree, what, "names and what they are");
-        entries.into_iter().filter(|(name, _)| self.good_name(name)).collect()
-    }
-
-    fn map<'t>(&mut self, tree: &'t Tree, what: &str, holds: &str) -> Vec<(&'t Name, &'t Tree)> {
-        let entries = match &tree.value {
-            Value::Map(entries) => entries,
-            Value::Null => return Vec::new(),
-            other => {
-                let problem = Problem::error(
-                    Law::BadValue,
-                    tree.at,
-                    format!("{what} is {}, not a map", described(other)),
-                );
-                self.report(
-                    problem.label("a map belongs here").help(format!("write {holds}: `{{key: value, ...}}`")),
-                );
-                return Vec::new();
+        for entry in misspelt {
+            if entries.iter().all(|known| known.key != entry.key) {
+                entries.push(entry);
             }
-        };
-        let mut kept: Vec<(&Name, &Tree)> = Vec::with_capacity(entries.len());
-        let mut seen = std::collections::HashMap::with_capacity(entries.len());
-        for (name, value) in entries {
-            match seen.entry(name.value.as_str()) {
-                std::collections::hash_map::Entry::Occupied(first) => {
+        }
+        Entries { at: tree.at, entries, turn: self.turn }
+    }
+
+    /// The entries of maps whose keys the operator chooses; those with a bad name or one that is taken come, too.
+    pub fn named<'t>(&mut self, trees: &[&'t Tree], what: &str) -> Vec<(&'t Name, &'t Tree)> {
+        let entries = self.map(trees, what, "names and what they are");
+        for (name, _) in &entries {
+            self.good_name(name);
+        }
+        entries
+    }
+
+    fn map<'t>(&mut self, trees: &[&'t Tree], what: &str, holds: &str) -> Vec<(&'t Name, &'t Tree)> {
+        let mut all: Vec<(&Name, &Tree)> = Vec::new();
+        let mut seen: HashMap<&str, (Mark, usize)> = HashMap::new();
+        for tree in trees {
+            let entries = match &tree.value {
+                Value::Map(entries) => entries.as_slice(),
+                Value::Null => &[],
+                other => {
+                    let message = format!("{what} is {}, not a map", described(other));
+                    let problem = Problem::error(Law::BadValue, tree.at, message).label("a map belongs here");
+                    self.report(problem.help(format!("write {holds}: `{{key: value, ...}}`")));
+                    &[]
+                }
+            };
+            for (name, value) in entries {
+                let (first, count) = seen.entry(name.value.as_str()).or_insert((name.at, 0));
+                let first = *first;
+                if *count > 0 {
+                    self.repeats = self.repeats.max(*count);
                     let message = format!("`{}` is there twice in {what}", name.value);
                     let problem = Problem::error(Law::DuplicateKey, name.at, message).label("again here");
-                    let first: Mark = *first.get();
-                    self.report(
-                        problem
-                            .also(first, "first here")
-                            .help("keep one of them, or give the second another name"),
-                    );
+                    let help = "keep one of them, or give the second another name";
+                    self.problems.push(problem.also(first, "first here").help(help));
                 }
-                std::collections::hash_map::Entry::Vacant(free) => {
-                    free.insert(name.at);
-                    kept.push((name, value));
-                }
+                *count += 1;
+                all.push((name, value));
             }
         }
-        kept
+        all
     }
 
-    fn unknown_key(&mut self, name: &Name, what: &str, keys: &[&str]) {
+    /// Tells of it, and guesses which key was meant.
+    fn unknown_key(&mut self, name: &Name, what: &str, keys: &[&'static str]) -> Option<&'static str> {
         let problem = Problem::error(Law::UnknownKey, name.at, format!("{what} has no key `{}`", name.value));
         let list = keys.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
-        let help = match nearest(&name.value, keys.iter().copied()) {
+        let near = nearest(&name.value, keys.iter().copied());
+        let help = match near {
             Some(near) => format!("did you mean `{near}`? The keys are {list}"),
             None => format!("the keys are {list}"),
         };
         self.report(problem.label("not a key of the language").help(help));
+        // A short word is near to many.
+        keys.iter().copied().find(|key| near == Some(key) && name.value.len() > 3)
     }
 
     /// Whether the operator may call something so.
-    fn good_name(&mut self, name: &Name) -> bool {
+    pub fn good_name(&mut self, name: &Name) -> bool {
         let text = &name.value;
         let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         let fine = text.starts_with(|c: char| c.is_ascii_alphabetic())

@@ -114,11 +114,21 @@ pub(crate) struct MatchEntry {
     pub at: Mark,
     /// Whether the key is there at all.
     pub stated: bool,
+    /// Whether all of it could be read: what is not known takes nothing from others, and nothing is asked of it.
+    pub whole: bool,
     pub tenant: Vec<Name>,
     /// Only in limits: the classes that it holds.
     pub class: Vec<Name>,
     /// All but tenant and class.
     pub conditions: Match,
+}
+
+impl MatchEntry {
+    /// A match of which nothing is known.
+    pub fn unreadable(at: Mark) -> Self {
+        let (tenant, class, conditions) = (Vec::new(), Vec::new(), Match::default());
+        Self { at, stated: true, whole: false, tenant, class, conditions }
+    }
 }
 
 impl ClassEntry {
