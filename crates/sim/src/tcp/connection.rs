@@ -136,7 +136,7 @@ impl Connection {
         self.sender.handle_sent(bytes);
     }
 
-    /// When to call [`Self::handle_timeout`]; `None` when nothing is waited for.
+    /// When to call [`Self::handle_timeout`]; `None` when nothing is waited for. It may have passed already.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Nanos> {
         self.sender.poll_timeout().into_iter().chain(self.receiver.poll_timeout()).min()

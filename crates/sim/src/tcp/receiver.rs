@@ -300,14 +300,14 @@ impl Receiver {
         };
         let mut ack =
             Ack::new(self.next, self.stated_window(self.next), self.echo).with_ece(ece).with_syn(syn);
-        if self.sack {
+        if self.sack && (self.duplicate.is_some() || !self.beyond.is_empty()) {
             ack = self.duplicate.take().into_iter().fold(ack, Ack::with_block);
             ack = self.beyond.recent().iter().copied().fold(ack, Ack::with_block);
         }
         self.acked = self.next;
         self.ack_now = false;
         self.delayed_until = None;
-        self.quick = self.quick.saturating_sub(1);
+        self.quick = self.quick.saturating_sub(u8::from(!syn));
         self.stats.acks += 1;
         ack
     }

@@ -15,6 +15,8 @@ pub(super) struct Rtt {
     min: u64,
     /// What follows from the above, without backing off.
     rto: u64,
+    /// `rto`, backed off: asked for far more often than it changes.
+    timeout: u64,
     backoff: u32,
     min_rto: u64,
     max_rto: u64,
@@ -22,15 +24,18 @@ pub(super) struct Rtt {
 
 impl Rtt {
     pub(super) fn new(config: &Config) -> Self {
-        Self {
+        let mut rtt = Self {
             srtt8: 0,
             rttvar4: 0,
             min: u64::MAX,
             rto: config.initial_rto.as_u64(),
+            timeout: 0,
             backoff: 0,
-            min_rto: config.min_rto.as_u64(),
-            max_rto: config.max_rto.as_u64(),
-        }
+            min_rto: config.min_rto.as_u64().min(MAX_SAMPLE),
+            max_rto: config.max_rto.as_u64().max(1),
+        };
+        rtt.update_timeout();
+        rtt
     }
 
     /// Takes a sample of data that was sent once (Karn's algorithm).
@@ -46,7 +51,8 @@ impl Rtt {
             self.rttvar4 = self.rttvar4 - (self.rttvar4 >> 2) + error;
             self.srtt8 = self.srtt8 - (self.srtt8 >> 3) + rtt;
         }
-        self.rto = (self.srtt8 >> 3).saturating_add(self.rttvar4.max(self.min_rto)).min(self.max_rto);
+        self.rto = (self.srtt8 >> 3) + self.rttvar4.max(self.min_rto);
+        self.update_timeout();
     }
 
     /// The smoothed round trip, ns; zero before the first sample.
@@ -61,24 +67,31 @@ impl Rtt {
 
     /// The timeout as it stands, backed off.
     pub(super) fn timeout(&self) -> Span {
-        // 2^17 times the least RTO that anyone sets is past any ceiling; and the shift stays defined.
-        let shifted = self.rto.saturating_mul(1 << self.backoff.min(17));
-        Span::ns(shifted.clamp(1, self.max_rto.max(1)))
+        Span::ns(self.timeout)
     }
 
     /// Doubles the timeout (RFC 6298 §5.5).
     pub(super) fn back_off(&mut self) {
-        self.backoff = self.backoff.saturating_add(1);
+        // 2^17 times the least timeout that anyone sets is past any ceiling.
+        self.backoff = (self.backoff + 1).min(17);
+        self.update_timeout();
     }
 
     /// New data was acknowledged: the path works.
     pub(super) fn reset_backoff(&mut self) {
-        self.backoff = 0;
+        if self.backoff > 0 {
+            self.backoff = 0;
+            self.update_timeout();
+        }
     }
 
     /// Whether the last timeout brought nothing.
     pub(super) fn is_backed_off(&self) -> bool {
         self.backoff > 0
+    }
+
+    fn update_timeout(&mut self) {
+        self.timeout = self.rto.saturating_mul(1 << self.backoff).clamp(1, self.max_rto);
     }
 
     pub(super) fn min_rto(&self) -> u64 {

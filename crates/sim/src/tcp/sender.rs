@@ -211,11 +211,19 @@ impl Sender {
         self.queued = self.queued.saturating_sub(bytes.as_u64());
     }
 
-    /// When to call [`Self::handle_timeout`]; `None` when nothing is waited for.
+    /// When to call [`Self::handle_timeout`]; `None` when nothing is waited for. It may have passed already: a sample
+    /// of the round trip can bring the timeout forward.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Nanos> {
-        let timers = [self.retransmission_due(), self.tail_probe_due(), self.doubt_until, self.pacing_due()];
-        timers.into_iter().flatten().min()
+        let sooner = |timer: Option<Nanos>, other: Option<Nanos>| match (timer, other) {
+            (Some(timer), Some(other)) => Some(timer.min(other)),
+            (timer, other) => timer.or(other),
+        };
+        let mut next = sooner(self.retransmission_due(), self.tail_probe_due());
+        if self.doubt_until.is_some() || self.paced {
+            next = sooner(sooner(next, self.doubt_until), self.pacing_due());
+        }
+        next
     }
 
     /// Time has come to `now`. Early calls do nothing. Ask [`Self::poll_transmit`] afterwards.

@@ -1,0 +1,7 @@
+//! TCP end points against theory, against faults, and against each other.
+
+mod conversation;
+mod pipe;
+mod properties;
+mod recovery;
+mod theory;
