@@ -73,7 +73,7 @@ pub(crate) enum Command {
 #[derive(Debug, clap::Args)]
 #[command(after_help = CHECK_EXAMPLES)]
 pub(crate) struct Check {
-    /// The policy file
+    /// The policy file; a tenant's own file and a scenario are checked as what they are
     pub(crate) file: PathBuf,
     /// Draw the policy into this SVG file too
     #[arg(long, value_name = "FILE")]

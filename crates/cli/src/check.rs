@@ -1,24 +1,63 @@
 //! `plimsoll check` and `plimsoll schema`.
 //!
 //! Why: a policy is read by people before packets depend on it.
-//! From: the crate `policy`, which does all of it.
-//! Not here: rules of the language.
+//! From: the crates `policy` and `scenario`, which do all of it.
+//! Not here: rules of the languages.
 //! Invariant: nothing is printed on standard output for a wrong file, except with `--json`.
+
+use plimsoll_policy::Errors;
+use plimsoll_scenario::{Form, Scenario};
 
 use crate::args::{Check, SchemaOf};
 use crate::failure::{Failure, print, print_json};
 
-/// Checks a file, and shows what it means.
+/// Checks a file as what its keys say it is, and shows what it means.
 pub(crate) fn check(args: &Check) -> Result<(), Failure> {
-    let checked = match plimsoll_policy::load(&args.file.display().to_string()) {
-        Ok(checked) => checked,
-        Err(errors) => {
-            if args.json {
-                print_json(&serde_json::json!({ "ok": false, "problems": errors.records() }))?;
-            }
-            return Err(Failure::Policy(Box::new(errors)));
+    let file = args.file.display().to_string();
+    let kind = Kind::of(&plimsoll_policy::top_keys(&file));
+    if let (Some(_), Kind::SubPolicy | Kind::Scenario) = (&args.svg, kind) {
+        let why = format!("{file} is {}; `--svg` draws the operator's policy file", kind.words());
+        return Err(Failure::Wrong(why));
+    }
+    match kind {
+        Kind::Policy => policy(args, &file),
+        Kind::SubPolicy => sub_policy(args, &file),
+        Kind::Scenario => scenario(args, &file),
+    }
+}
+
+/// What a file is.
+#[derive(Clone, Copy)]
+enum Kind {
+    Policy,
+    SubPolicy,
+    Scenario,
+}
+
+impl Kind {
+    /// By the keys at its top; whatever is in doubt is the operator's file.
+    fn of(keys: &[String]) -> Self {
+        let has = |wanted: &[&str]| keys.iter().any(|key| wanted.contains(&key.as_str()));
+        if has(&["workloads", "systems", "duration", "expect"]) && !has(&["uplink"]) {
+            Self::Scenario
+        } else if has(&["policy", "limits"]) && keys.iter().all(|key| key == "policy" || key == "limits") {
+            Self::SubPolicy
+        } else {
+            Self::Policy
         }
-    };
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Policy => "a policy",
+            Self::SubPolicy => "a sub-policy",
+            Self::Scenario => "a scenario",
+        }
+    }
+}
+
+fn policy(args: &Check, file: &str) -> Result<(), Failure> {
+    let checked = plimsoll_policy::load(file).map_err(|errors| refused(args, errors))?;
     if let Some(svg) = &args.svg {
         let drawing = plimsoll_policy::svg(&checked);
         std::fs::write(svg, drawing)
@@ -27,9 +66,65 @@ pub(crate) fn check(args: &Check) -> Result<(), Failure> {
     if args.json {
         return print_json(&plimsoll_policy::report(&checked));
     }
-    let warnings = checked.render_warnings(false);
-    eprint!("{warnings}");
+    eprint!("{}", checked.render_warnings(false));
     print(&plimsoll_policy::tree_text(&checked))
+}
+
+/// The file of a tenant or an application, by itself.
+fn sub_policy(args: &Check, file: &str) -> Result<(), Failure> {
+    let checked = plimsoll_policy::load_sub_policy(file).map_err(|errors| refused(args, errors))?;
+    if args.json {
+        let warnings = checked.warning_records();
+        return print_json(
+            &serde_json::json!({ "ok": true, "kind": "sub-policy", "file": file, "warnings": warnings }),
+        );
+    }
+    eprint!("{}", checked.render_warnings(false));
+    print(&plimsoll_policy::sub_policy_text(&checked))
+}
+
+/// A scenario in both its forms, and the policy of each of its systems that has one.
+fn scenario(args: &Check, file: &str) -> Result<(), Failure> {
+    let load = |form| Scenario::load(&args.file, form);
+    let scenario = load(Form::Full).and_then(|full| load(Form::Short).map(|_| full)).map_err(|errors| {
+        match args.json.then(|| print_json(&serde_json::json!({ "ok": false, "problems": errors.records() })))
+        {
+            Some(Err(failure)) => failure,
+            _ => Failure::Scenario(Box::new(errors)),
+        }
+    })?;
+    let mut wrong: Vec<Errors> = scenario.check_policies().into_iter().map(|(_, errors)| errors).collect();
+    if args.json && !wrong.is_empty() {
+        let problems: Vec<_> = wrong.iter().flat_map(Errors::records).collect();
+        print_json(&serde_json::json!({ "ok": false, "problems": problems }))?;
+    }
+    if let Some(last) = wrong.pop() {
+        wrong.iter().for_each(|errors| eprint!("{}", errors.render(false)));
+        return Err(Failure::Policy(Box::new(last)));
+    }
+    let names = |names: Vec<&str>| names.join(", ");
+    let systems = names(scenario.systems.iter().map(|system| system.name.as_str()).collect());
+    if args.json {
+        return print_json(
+            &serde_json::json!({ "ok": true, "kind": "scenario", "file": file, "name": scenario.name }),
+        );
+    }
+    print(&format!(
+        "{file}: a scenario of {} tenants, {} workloads and {} expectations on {systems}; the policies in it hold\n\
+         `plimsoll lab {file}` runs it\n",
+        scenario.tenants.len(),
+        scenario.workloads.len(),
+        scenario.expect.len(),
+    ))
+}
+
+/// The failure; with `--json` its problems are on standard output, too.
+fn refused(args: &Check, errors: Errors) -> Failure {
+    let json = || print_json(&serde_json::json!({ "ok": false, "problems": errors.records() }));
+    match args.json.then(json) {
+        Some(Err(failure)) => failure,
+        _ => Failure::Policy(Box::new(errors)),
+    }
 }
 
 /// Prints a schema.

@@ -78,6 +78,58 @@ fn a_wrong_file_has_exit_code_2_and_its_place() {
 }
 
 #[test]
+fn a_sub_policy_is_checked_alone() {
+    let folder = Folder::new("sub");
+    let file = folder.write(
+        "shop.yaml",
+        "policy:\n  root: {wfq: {web: 3, rest: 1}}\n  web: {match: {dst_port: 80}}\n  rest: {}\n",
+    );
+    let done = plimsoll(&["check", &file]);
+    assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+    let text = out(&done);
+    assert!(text.contains("a sub-policy, checked alone") && text.contains("web"), "{text}");
+    assert!(!text.contains("18446744073"), "no figure of a link that is not there: {text}");
+    let wrong = folder.write(
+        "shop.yaml",
+        "policy:\n  root: {wfq: [web, mail]}\n  web: {match: {dst_port: 80}, min: 2Mbps, max: 1Mbps}\n",
+    );
+    let done = plimsoll(&["check", &wrong]);
+    assert_eq!(done.status.code(), Some(2));
+    assert!(
+        err(&done).contains("shop.yaml:2:21") && err(&done).contains("shop.yaml: 2 errors"),
+        "{}",
+        err(&done)
+    );
+    assert_eq!(plimsoll(&["check", &file, "--svg", "/nonexistent/x.svg"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_scenario_is_checked_with_its_policies() {
+    let folder = Folder::new("scenario");
+    let good = "name: two\nrate: 100Mbps\nduration: 5s\nsystems: [plimsoll]\ntenants: {a: {min: 50Mbps}, b: {}}\n\
+                workloads: {few: {tenant: a, kind: bulk}}\nexpect: [plimsoll.a.throughput >= 40Mbps]\n";
+    let file = folder.write("two.yaml", good);
+    let done = plimsoll(&["check", &file]);
+    assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+    assert!(out(&done).contains(&format!("plimsoll lab {file}")), "{}", out(&done));
+    for (from, to, said) in [
+        ("bulk", "bluk", "did you mean `bulk`"),
+        ("min: 50Mbps", "min: 500Mbps", "rule `min-above-link`"),
+        ("kind: bulk}", "kind: bulk, tennant: b}", "`tennant`"),
+    ] {
+        let done = plimsoll(&["check", &folder.write("two.yaml", &good.replace(from, to)), "--json"]);
+        assert_eq!(done.status.code(), Some(2), "{to}");
+        assert!(err(&done).contains(said), "{}", err(&done));
+        let json: serde_json::Value = serde_json::from_str(&out(&done)).expect("JSON");
+        assert_eq!(
+            (&json["ok"], json["problems"].as_array().map(Vec::len)),
+            (&false.into(), Some(1)),
+            "{json}"
+        );
+    }
+}
+
+#[test]
 fn explain_works_from_a_file_alone() {
     let folder = Folder::new("explain");
     let file = folder.write("p.yaml", GOOD);

@@ -23,7 +23,7 @@ mod show;
 pub mod testing;
 
 pub use bounds::{ASSUMPTIONS, Bound, bounds, bounds_with};
-pub use check::{Checked, Cost, check_str, check_with, cost, load};
+pub use check::{Checked, Cost, check_str, check_with, cost, load, load_sub_policy, top_keys};
 pub use classifier::Classifier;
 pub use config::{Api, Config, Engine, Netns, Port, TenantConfig, Uplink};
 pub use document::{FileId, Mark, Severity, SourceFile, Sources};
@@ -32,5 +32,5 @@ pub use program::*;
 pub use schema::{schema, sub_schema};
 pub use show::{
     Change, ClassRecord, Diff, Explanation, Filter, FilterError, LimitRecord, NodeRecord, Report, RuleRecord,
-    Step, describe_match, diff, explain, report, svg, tree_text,
+    Step, describe_match, diff, explain, report, sub_policy_text, svg, tree_text,
 };

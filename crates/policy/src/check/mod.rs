@@ -29,7 +29,7 @@ use crate::document::{self, FileId, Located, Mark, Severity, Sources, SyntaxErro
 use crate::law::{Errors, Law, Problem, ProblemRecord};
 use crate::program::Program;
 use crate::read;
-use crate::read::syntax::{TenantEntry, UplinkEntry};
+use crate::read::syntax::{HostFile, TenantEntry, UplinkEntry};
 
 pub use self::cost::{Cost, cost};
 
@@ -68,21 +68,17 @@ pub fn check_with(
     name: &str,
     load: &mut dyn FnMut(&str) -> Result<String, String>,
 ) -> Result<Checked, Errors> {
-    let mut sources = Sources::default();
     let text = match load(name) {
         Ok(text) => text,
-        Err(why) => {
-            let id = sources.add(name, String::new());
-            let at = Mark { file: id, ..Default::default() };
-            let problem = Problem::error(Law::File, at, format!("cannot read `{name}`: {why}"));
-            return Err(Errors::new(
-                vec![problem.label("nothing here").help("name a file that can be read")],
-                sources,
-            ));
-        }
+        Err(why) => return Err(unreadable(name, &why)),
     };
-    sources.add(name, text);
-    check_sources(sources, load)
+    check_sources(Sources::one(name, &text), load)
+}
+
+fn unreadable(name: &str, why: &str) -> Errors {
+    let problem = Problem::error(Law::File, Mark::default(), format!("cannot read `{name}`: {why}"));
+    let problem = problem.label("nothing here").help("name a file that can be read");
+    Errors::new(vec![problem], Sources::one(name, ""))
 }
 
 /// Checks a policy that is one text; it can name no further file.
@@ -97,21 +93,26 @@ pub fn check_with(
 /// assert_eq!(checked.program.tenants[0].name, "shop");
 /// ```
 pub fn check_str(name: &str, text: &str) -> Result<Checked, Errors> {
-    let mut sources = Sources::default();
-    sources.add(name, text.to_owned());
-    check_sources(sources, &mut |_| Err("this policy is a text without further files".to_owned()))
+    check_sources(Sources::one(name, text), &mut |_| {
+        Err("this policy is a text without further files".to_owned())
+    })
 }
 
-/// Checks the policy in the file `path`; the one function here that reads files.
+/// Checks the policy in the file `path`.
 pub fn load(path: &str) -> Result<Checked, Errors> {
+    check_with(path, &mut loader(path))
+}
+
+/// Reads the file `path` and those that it names.
+fn loader(path: &str) -> impl FnMut(&str) -> Result<String, String> + use<'_> {
     let folder = Path::new(path).parent().filter(|folder| !folder.as_os_str().is_empty());
     let home = std::fs::canonicalize(folder.unwrap_or(Path::new(".")));
-    check_with(path, &mut |name| {
+    move |name| {
         if name != path {
             refuse_detour(Path::new(name), home.as_deref().ok())?;
         }
         read_bounded(name)
-    })
+    }
 }
 
 /// A sub-policy may be reached by a symbolic link only inside the policy's own directory: a tenant's link must not
@@ -149,6 +150,34 @@ fn read_bounded(name: &str) -> Result<String, String> {
 /// Largest file that [`load`] reads.
 const MAX_FILE: Bytes = Bytes::new(16_000_000);
 
+/// The keys at the top of the file `path`, by which its kind is told; none if it cannot be read or is no map.
+#[must_use]
+pub fn top_keys(path: &str) -> Vec<String> {
+    let Ok(text) = read_bounded(path) else { return Vec::new() };
+    let tree = document::parse(&Sources::one(path, &text), FileId(0));
+    tree.map_or_else(|_| Vec::new(), |tree| tree.entries().iter().map(|(key, _)| key.value.clone()).collect())
+}
+
+/// Checks the file of a tenant or an application by itself, and those that it names: all that holds in any place.
+///
+/// Its place's rate is not known, so the program has a link without bound, and bounds derived from it mean nothing.
+pub fn load_sub_policy(path: &str) -> Result<Checked, Errors> {
+    let mut load = loader(path);
+    let text = match load(path) {
+        Ok(text) => text,
+        Err(why) => return Err(unreadable(path, &why)),
+    };
+    let mut sources = Sources::one(path, &text);
+    let tree = match document::parse(&sources, FileId(0)) {
+        Ok(tree) => tree,
+        Err(error) => return Err(Errors::new(vec![no_yaml(error)], sources)),
+    };
+    let host = read::any_host(&tree, path, sources.add("whoever names this file", String::new()));
+    let mut composer = Composer::new(&mut sources, &mut load);
+    composer.is_loaded(path);
+    judge(composer, host, true)
+}
+
 fn check_sources(
     mut sources: Sources,
     load: &mut dyn FnMut(&str) -> Result<String, String>,
@@ -157,15 +186,21 @@ fn check_sources(
         Ok(tree) => tree,
         Err(error) => return Err(Errors::new(vec![no_yaml(error)], sources)),
     };
-    let (mut host, problems) = read::read_all(|reader| read::host_file(reader, &tree));
+    let (host, problems) = read::read_all(|reader| read::host_file(reader, &tree));
+    let mut composer = Composer::new(&mut sources, load);
+    composer.problems = problems;
+    judge(composer, host, false)
+}
+
+/// `alone` is a sub-policy without the operator's file, whose link has any rate.
+fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<Checked, Errors> {
     let (uplink, mut engine, api) = (host.uplink.take(), host.engine.clone(), host.api.clone());
     let (engine_at, host_descriptors) = (host.engine_at, host.descriptors);
 
-    let mut composer = Composer::new(&mut sources, load);
-    composer.problems = problems;
     composer.compose(host);
     limits::resolve(&mut composer);
     let tenants = std::mem::take(&mut composer.tenants);
+    let sources = std::mem::take(composer.sources);
     let (mut graph, mut problems) = (composer.graph, composer.problems);
     rules::add_defaults(&mut graph, &mut problems);
     ports::judge(uplink.as_ref(), &tenants, &mut problems);
@@ -185,10 +220,12 @@ fn check_sources(
         cost::too_costly(&graph, &program, &engine, engine_at, &mut problems);
     }
     let broken = problems.iter().any(|problem| problem.severity == Severity::Error);
-    let (Some(_), Some(uplink), false) = (rate, uplink, broken) else {
+    let (true, Some(uplink), false) = (rate.is_some() || alone, uplink, broken) else {
         return Err(Errors::new(problems, sources));
     };
-    crate::bounds::not_backed(&graph_minima(&graph), &program, &mut problems);
+    if !alone {
+        crate::bounds::not_backed(&graph_minima(&graph), &program, &mut problems);
+    }
     let tenants =
         tenants.iter().zip(&descriptors).filter_map(|(entry, cap)| tenant_config(entry, *cap, &sources));
     let port = uplink.port.map_or(Port::Memory, |port| port.value);

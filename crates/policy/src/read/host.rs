@@ -7,7 +7,7 @@ use plimsoll_units::Bytes;
 use super::syntax::{ClassEntry, HostDescriptors, HostFile, PolicyFile, TenantEntry, UplinkEntry};
 use super::{Entries, Reader, bad, class};
 use crate::config::{Api, Engine, Netns, Port};
-use crate::document::{Located, Mark, Name, Tree, Value};
+use crate::document::{FileId, Located, Mark, Name, Tree, Value};
 use crate::law::{Law, Problem};
 
 /// Largest IP packet unless stated.
@@ -53,6 +53,36 @@ pub(crate) fn host_file(reader: &mut Reader, tree: &Tree) -> HostFile {
             limits: class::limits(reader, &top),
             classes: class::classes(reader, &top),
         },
+    }
+}
+
+/// What stands around a sub-policy that is checked alone: one tenant, whose file it is, on a link of any rate.
+pub(crate) fn any_host(tree: &Tree, path: &str, file: FileId) -> HostFile {
+    let (folder_end, file_end) = (path.rfind('/').map_or(0, |at| at + 1), path.len());
+    let file_name = &path[folder_end..file_end];
+    let at = Mark { file, ..Mark::default() };
+    // The file may name its tenant; otherwise it is called as the file is.
+    let (policy, _) = super::read_all(|reader| class::policy_file(reader, tree));
+    let classes = policy.classes.iter().flatten().flat_map(|class| &class.matches);
+    let named = classes.flat_map(|found| &found.tenant).map(|name| name.value.clone()).next();
+    let stem = file_name.split('.').next().unwrap_or_default();
+    let name = Located::new(named.unwrap_or_else(|| stem.to_owned()), at);
+    let mut class = ClassEntry::new(name.clone());
+    class.policy = Some(Located::new(file_name.to_owned(), tree.at));
+    let memory = Some(Located::new(Port::Memory, at));
+    HostFile {
+        uplink: Some(UplinkEntry {
+            port: memory.clone(),
+            rate: None,
+            overhead: Bytes::ZERO,
+            mtu: DEFAULT_MTU,
+        }),
+        engine: Engine::default(),
+        engine_at: at,
+        descriptors: HostDescriptors { stated: None, engine: at },
+        api: Api::default(),
+        tenants: vec![TenantEntry { name, port: memory, weight: None, descriptors: None, class }],
+        policy: PolicyFile { at, limits: Vec::new(), classes: None },
     }
 }
 

@@ -18,5 +18,5 @@ pub use explain::{Explanation, Step, explain};
 pub use filter::{Filter, FilterError};
 pub use report::{ClassRecord, LimitRecord, NodeRecord, Report, RuleRecord, report};
 pub use svg::svg;
-pub use text::tree_text;
+pub use text::{sub_policy_text, tree_text};
 pub use words::describe_match;

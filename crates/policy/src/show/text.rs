@@ -29,7 +29,7 @@ pub fn tree_text(checked: &Checked) -> String {
     );
     let bounds: HashMap<NodeId, Bound> =
         bounds(program).into_iter().map(|bound| (bound.class, bound)).collect();
-    text.push_str(&tree_table(program, &bounds));
+    text.push_str(&tree_table(program, NodeId(0), Some(&bounds)));
     if !program.limits.is_empty() {
         text.push('\n');
         text.push_str(&limit_table(program));
@@ -39,14 +39,33 @@ pub fn tree_text(checked: &Checked) -> String {
     text
 }
 
-fn tree_table(program: &Program, bounds: &HashMap<NodeId, Bound>) -> String {
+/// What a sub-policy that was checked alone says: its part of the tree, without what depends on its place.
+#[must_use]
+pub fn sub_policy_text(checked: &Checked) -> String {
+    let program = &checked.program;
+    let place = program.tenants.first().map_or(NodeId(0), |tenant| tenant.node);
+    let file = checked.sources.files().first().map_or("policy", |file| file.name.as_str());
+    let mut text = format!("{file}: a sub-policy, checked alone\n\n{}", tree_table(program, place, None));
+    if !program.limits.is_empty() {
+        text.push('\n');
+        text.push_str(&limit_table(program));
+    }
+    text.push_str(
+        "\nWhat its classes are guaranteed, and whether its promises fit, depends on its place: check the operator's \
+         file that names it.\n",
+    );
+    text
+}
+
+/// The tree from a node down; without bounds, those columns are left out.
+fn tree_table(program: &Program, top: NodeId, bounds: Option<&HashMap<NodeId, Bound>>) -> String {
     let head = ["class", "order", "weight", "min", "max", "guaranteed", "delay up to", "via"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     let via = vias(program);
-    let mut open = vec![(NodeId(0), String::new(), String::new())];
+    let mut open = vec![(top, String::new(), String::new())];
     while let Some((id, glyph, indent)) = open.pop() {
         let node = program.node(id);
-        let bound = bounds.get(&id);
+        let bound = bounds.and_then(|bounds| bounds.get(&id));
         let dash = || "-".to_owned();
         let or_empty = |value: Option<String>| value.unwrap_or_default();
         rows.push(vec![
@@ -63,6 +82,11 @@ fn tree_table(program: &Program, bounds: &HashMap<NodeId, Bound>) -> String {
             let last = index + 1 == node.children.len();
             let (glyph, below) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
             open.push((child, format!("{indent}{glyph}"), format!("{indent}{below}")));
+        }
+    }
+    if bounds.is_none() {
+        for row in &mut rows {
+            row.drain(5..7);
         }
     }
     table(&rows)
