@@ -180,3 +180,31 @@ policy:
     assert!(!explain("tenant=a dst=10.9.0.11").contains("perhaps"));
     assert!(explain("tenant=a dst=10.9.0.10").contains("limits far at 10Mbps"));
 }
+
+#[test]
+fn odd_files_are_refused_in_words_that_an_operator_understands() {
+    let deep = format!("uplink: {}1{}", "{a: ".repeat(200), "}".repeat(200));
+    let bomb: String = ('b'..='h')
+        .zip('a'..)
+        .map(|(name, of)| format!("{name}: &{name} [{}]\n", vec![format!("*{of}"); 9].join(", ")))
+        .collect();
+    for (text, said) in [
+        (deep.as_str(), "nested deeper than 24 levels"),
+        (&"[".repeat(5_000), "nested deeper than 24 levels"),
+        (&format!("a: &a [x, x]\n{bomb}"), "more values than a file may have"),
+        ("uplink: 1\n---\nuplink: 2\n", "a second document begins here"),
+    ] {
+        let errors = plimsoll_policy::check_str("odd.yaml", text).expect_err("odd");
+        assert!(errors.problems()[0].message.contains(said), "{}", errors.problems()[0].message);
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("p.yaml").to_string_lossy().into_owned();
+    std::fs::write(&file, b"uplink: 1\n\xff").expect("written");
+    let errors = plimsoll_policy::load(&file).expect_err("no text");
+    assert!(errors.problems()[0].message.contains("byte 11 of it, in line 2"), "{}", errors.render(false));
+    std::fs::write(&file, "uplink: {port: memory, rate: 1Gbps}\ntenants: {a: {port: memory, policy: sub}}\n")
+        .expect("written");
+    std::fs::create_dir(folder.path().join("sub")).expect("made");
+    let errors = plimsoll_policy::load(&file).expect_err("a directory");
+    assert!(errors.problems()[0].message.contains("no regular file"), "{}", errors.render(false));
+}

@@ -110,6 +110,9 @@ fn loader(path: &str) -> impl FnMut(&str) -> Result<String, String> + use<'_> {
     move |name| {
         if name != path {
             refuse_detour(Path::new(name), home.as_deref().ok())?;
+            if !Path::new(name).is_file() {
+                return Err("it is no regular file".to_owned()); // a pipe could make us wait forever
+            }
         }
         read_bounded(name)
     }
@@ -141,10 +144,17 @@ fn without_dots(path: &Path) -> PathBuf {
 
 fn read_bounded(name: &str) -> Result<String, String> {
     let file = std::fs::File::open(name).map_err(|error| error.to_string())?;
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     let most = MAX_FILE.as_u64();
-    file.take(most + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
-    if text.len() as u64 > most { Err(format!("it holds more than {MAX_FILE}")) } else { Ok(text) }
+    file.take(most + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > most {
+        return Err(format!("it holds more than {MAX_FILE}"));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = 1 + good.iter().filter(|&&byte| byte == b'\n').count();
+        format!("it is no text in UTF-8: see byte {} of it, in line {line}", good.len() + 1)
+    })
 }
 
 /// Largest file that [`load`] reads.
@@ -153,7 +163,9 @@ const MAX_FILE: Bytes = Bytes::new(16_000_000);
 /// The keys at the top of the file `path`, by which its kind is told; none if it cannot be read or is no map.
 #[must_use]
 pub fn top_keys(path: &str) -> Vec<String> {
-    let Ok(text) = read_bounded(path) else { return Vec::new() };
+    // What can be read only once is left to whoever checks it.
+    let text = Path::new(path).is_file().then(|| read_bounded(path));
+    let Some(Ok(text)) = text else { return Vec::new() };
     let tree = document::parse(&Sources::one(path, &text), FileId(0));
     tree.map_or_else(|_| Vec::new(), |tree| tree.entries().iter().map(|(key, _)| key.value.clone()).collect())
 }

@@ -86,7 +86,21 @@ fn syntax_error(error: &serde_saphyr::Error, file: FileId, text: &str) -> Syntax
         Some((usize::try_from(location.line()).ok()?, usize::try_from(location.column()).ok()?))
     });
     let offset = known.or(told).map_or(0, |(line, column)| offset_of(text, line, column));
-    SyntaxError { at: mark(file, text, offset, 0), message: message.to_owned() }
+    SyntaxError { at: mark(file, text, offset, 0), message: in_our_words(message) }
+}
+
+/// The parser's message, or ours where it speaks to programmers.
+fn in_our_words(message: &str) -> String {
+    let says = |words: &str| message.contains(words);
+    if says("recursion limit") || says("budget breached: Depth") {
+        format!("nested deeper than {MAX_DEPTH} levels")
+    } else if says("multiple YAML documents") {
+        "a second document begins here; a file holds one".to_owned()
+    } else if says("alias replay limit") || says("budget breached") {
+        "more values than a file may have, those repeated by aliases counted".to_owned()
+    } else {
+        message.to_owned()
+    }
 }
 
 /// Bytes before a line and column, both counted from 1.
