@@ -7,25 +7,25 @@
 
 use core::cmp::Reverse;
 use core::slice::from_ref;
+use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
-use std::collections::{BinaryHeap, VecDeque};
 
 use plimsoll_policy::{FlowOrder, LimitId, NodeId};
 use plimsoll_units::{Nanos, Span};
 use prefetch_index::prefetch_index;
 use smallvec::SmallVec;
 
+use crate::circle::Circle;
 use crate::host::{Host, Pull, QueueId};
+use crate::limit::Limit;
 use crate::tree::Seat;
 
-/// Flow queues of one class behind the same limits. What every packet needs comes first.
+/// Flow queues of one class behind the same limits. What every packet needs fills the first cache line.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Bundle {
     flows: Flows,
     pub(crate) seat: Seat,
-    /// Flow queues that hold packets.
-    pub(crate) active: u32,
     /// Which limits the head has paid, by bit.
     pub(crate) paid: u32,
     pub(crate) class: NodeId,
@@ -35,6 +35,8 @@ pub(crate) struct Bundle {
     /// Whether some order looks at the packets of this bundle.
     pub(crate) ranks_packets: bool,
     pub(crate) has_limits: bool,
+    /// Whether nothing was sent since it was idle.
+    pub(crate) fresh: bool,
     pub(crate) done: Done,
     /// Limits, in the order in which they are passed.
     pub(crate) holds: Holds,
@@ -48,8 +50,6 @@ pub(crate) struct Bundle {
     pub(crate) limited: Span,
     pub(crate) limited_by: Option<LimitId>,
     pub(crate) longest_wait: Span,
-    /// Whether nothing was sent since it was idle.
-    pub(crate) fresh: bool,
 }
 
 /// What left of one bundle.
@@ -88,25 +88,25 @@ enum Flows {
     /// By arrival or deadline of the head.
     Ranked(BinaryHeap<Reverse<(u64, u32)>>),
     /// In turns, by deficit round robin (Shreedhar and Varghese, 1995) with the turn paid after its use.
-    Round(VecDeque<u32>),
+    Round(Circle),
 }
 
 impl Bundle {
     pub(crate) fn new(class: NodeId, order: FlowOrder, seat: Seat, holds: Holds) -> Self {
         let flows = match order {
-            FlowOrder::Drr => Flows::Round(VecDeque::new()),
+            FlowOrder::Drr => Flows::Round(Circle::new()),
             FlowOrder::Fifo | FlowOrder::Lstf(_) | FlowOrder::Edf(_) => Flows::Ranked(BinaryHeap::new()),
         };
         Self {
             flows,
             seat,
-            active: 0,
             paid: 0,
             class,
             place: Place::Idle,
             entries: 0,
             ranks_packets: false,
             has_limits: !holds.is_empty(),
+            fresh: true,
             done: Done::default(),
             holds,
             paid_len: 0,
@@ -116,7 +116,6 @@ impl Bundle {
             limited: Span::ZERO,
             limited_by: None,
             longest_wait: Span::ZERO,
-            fresh: true,
         }
     }
 
@@ -126,10 +125,21 @@ impl Bundle {
         (self.limited, self.limited_by, self.longest_wait) = (Span::ZERO, None, Span::ZERO);
     }
 
+    /// The first limit that a head of `len` has not paid and that does not let it pass now.
+    #[inline]
+    pub(crate) fn first_closed(&self, limits: &[Limit], len: u32, now: Nanos) -> Option<u8> {
+        for (index, hold) in self.holds.iter().enumerate() {
+            if self.paid >> index & 1 == 0 && !limits[hold.limit as usize].admits(len, now) {
+                return Some(index as u8);
+            }
+        }
+        None
+    }
+
     /// Brings all of the bundle into the cache.
     #[inline]
     pub(crate) fn prefetch(&self) {
-        prefetch_index(from_ref(&self.active), 0);
+        prefetch_index(from_ref(&self.flows), 0);
         prefetch_index(from_ref(&self.done), 0);
         prefetch_index(from_ref(&self.waits_since), 0);
     }
@@ -140,7 +150,16 @@ impl Bundle {
         let wanted = self.members as usize;
         match &mut self.flows {
             Flows::Ranked(heap) => heap.reserve(wanted.saturating_sub(heap.len())),
-            Flows::Round(round) => round.reserve(wanted.saturating_sub(round.len())),
+            Flows::Round(circle) => circle.reserve(wanted),
+        }
+    }
+
+    /// Flow queues that hold packets.
+    #[inline]
+    pub(crate) fn active(&self) -> u32 {
+        match &self.flows {
+            Flows::Ranked(heap) => heap.len() as u32,
+            Flows::Round(circle) => circle.len(),
         }
     }
 
@@ -149,26 +168,25 @@ impl Bundle {
     pub(crate) fn front(&self) -> Option<QueueId> {
         match &self.flows {
             Flows::Ranked(heap) => heap.peek().map(|&Reverse((_, queue))| QueueId(queue)),
-            Flows::Round(round) => round.front().copied().map(QueueId),
+            Flows::Round(circle) => circle.get(0).map(QueueId),
         }
     }
 
     /// The flow queue that will be in front after `turns` more, as far as that can be foreseen.
     #[inline]
-    pub(crate) fn upcoming(&self, turns: usize) -> Option<QueueId> {
+    pub(crate) fn upcoming(&self, turns: u32) -> Option<QueueId> {
         match &self.flows {
             Flows::Ranked(_) => None,
-            Flows::Round(round) => round.get(turns).copied().map(QueueId),
+            Flows::Round(circle) => circle.get(turns).map(QueueId),
         }
     }
 
     /// A flow queue that was empty has packets.
     #[inline]
     pub(crate) fn insert(&mut self, queue: QueueId, rank: u64) {
-        self.active += 1;
         match &mut self.flows {
             Flows::Ranked(heap) => heap.push(Reverse((rank, queue.0))),
-            Flows::Round(round) => round.push_back(queue.0),
+            Flows::Round(circle) => circle.push_back(queue.0),
         }
     }
 
@@ -181,7 +199,6 @@ impl Bundle {
     /// The front flow queue sent a pull.
     #[inline]
     pub(crate) fn settle(&mut self, queue: QueueId, pull: &Pull, host: &Host, arrivals: u64) {
-        self.active -= u32::from(!pull.more);
         match &mut self.flows {
             Flows::Ranked(heap) => {
                 let Some(mut front) = heap.peek_mut() else { return };
@@ -191,14 +208,7 @@ impl Bundle {
                     PeekMut::pop(front);
                 }
             }
-            Flows::Round(round) => {
-                if pull.turn_over || !pull.more {
-                    round.pop_front();
-                    if pull.more {
-                        round.push_back(queue.0);
-                    }
-                }
-            }
+            Flows::Round(circle) => circle.serve(queue.0, pull.turn_over, !pull.more),
         }
     }
 }

@@ -69,6 +69,13 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    /// A pull of `len` takes its time on the link from now on.
+    #[inline]
+    fn charge(&mut self, len: u32, now: Nanos) {
+        self.pace.catch_up(now - self.catch_up);
+        self.pace.charge(Bytes::new(len.into()));
+    }
+
     /// Packets come after a pause: what a late caller had to make up before is not lost, but the pause itself earns
     /// nothing.
     fn resume(&mut self, now: Nanos) {
@@ -173,6 +180,7 @@ impl Nic {
     #[inline]
     pub fn poll_transmit(&mut self, now: Nanos, out: &mut Vec<Transmit>) {
         self.now = now;
+        let wide = self.outgrows_cache();
         while out.len() < out.capacity() && self.link.pace.earned() <= now {
             self.release_due(now);
             let pick = self.forest.pick(self.layout.root, now);
@@ -181,10 +189,10 @@ impl Nic {
                 self.arm(limit);
             }
             let Some(pick) = pick else { if released { continue } else { return } };
-            match self.blocking_limit(pick.bundle, now) {
-                Some(hold) => self.park(&pick, hold, now),
-                None => out.push(self.send(&pick, now)),
+            if wide {
+                self.look_ahead(&pick);
             }
+            self.serve(&pick, now, out);
             if !self.forest.is_active(self.layout.root) {
                 self.link.emptied = now;
             }
@@ -267,24 +275,9 @@ impl Nic {
     }
 
     /// The first limit that the bundle's head has not paid and that does not let it pass.
-    #[inline]
     fn first_closed(&self, id: u32, now: Nanos) -> Option<u8> {
         let bundle = &self.bundles[id as usize];
-        if !bundle.has_limits {
-            return None;
-        }
-        let len = self.head_charge(id);
-        (0..).zip(&bundle.holds).find_map(|(index, hold)| {
-            let closed = bundle.paid >> index & 1 == 0 && !self.limits[hold.limit as usize].admits(len, now);
-            closed.then_some(index)
-        })
-    }
-
-    /// The limit that keeps a picked bundle from sending. One that came from a limit has paid them all.
-    #[inline]
-    fn blocking_limit(&self, id: u32, now: Nanos) -> Option<u8> {
-        let bundle = &self.bundles[id as usize];
-        if !bundle.has_limits || bundle.paid != 0 { None } else { self.first_closed(id, now) }
+        bundle.first_closed(&self.limits, self.head_charge(id), now)
     }
 
     /// The head was picked, but a limit holds it: it leaves the tree with its rank and waits there.
@@ -414,33 +407,34 @@ impl Nic {
         }
     }
 
-    /// The picked bundle's head leaves.
+    /// The picked bundle's head leaves, unless a limit keeps it. One that came from a limit has paid them all.
     #[inline]
-    fn send(&mut self, pick: &Pick, now: Nanos) -> Transmit {
-        if self.outgrows_cache() {
-            self.look_ahead(pick);
-        }
+    fn serve(&mut self, pick: &Pick, now: Nanos, out: &mut Vec<Transmit>) {
         let bundle = &mut self.bundles[pick.bundle as usize];
         let queue = bundle.front().expect("a bundle in a tree holds packets");
+        if bundle.has_limits && bundle.paid == 0 {
+            let len = self.host.charge(queue);
+            if let Some(hold) = bundle.first_closed(&self.limits, len, now) {
+                return self.park(pick, hold, now);
+            }
+        }
         let pull = self.host.pull(queue, now, bundle.quantum(self.layout.quantum));
-        let transmit = transmit(bundle, queue, &pull);
+        out.push(transmit(bundle, queue, &pull));
         bundle.done.count(&pull);
         bundle.settle(queue, &pull, &self.host, self.arrivals);
         bundle.entries = 1;
-        self.stats.pulls += 1;
-        self.link.pace.catch_up(now - self.link.catch_up);
-        self.link.pace.charge(Bytes::new(pull.charge.into()));
-        let idle = bundle.active == 0;
+        let idle = bundle.active() == 0;
         if idle {
             bundle.place = Place::Idle;
         }
-        if bundle.has_limits || bundle.ranks_packets {
-            self.move_on(pick, &pull, now);
-        } else {
-            let outcome = Settlement { entrant: &UNSEEN, len: pull.charge.into(), remains: !idle, idle };
-            self.forest.settle(pick.seat, &outcome);
+        self.stats.pulls += 1;
+        self.link.charge(pull.charge, now);
+        if bundle.has_limits {
+            return self.pass_limits(pick, &pull, idle, now);
         }
-        transmit
+        let len = pull.charge.into();
+        let entrant = if bundle.ranks_packets { &self.entrant(pick.bundle) } else { &UNSEEN };
+        self.forest.settle(pick.seat, &Settlement { entrant, len, remains: !idle, idle });
     }
 
     /// Brings what will probably be picked next into the cache, the nearest one deepest.
@@ -461,30 +455,13 @@ impl Nic {
     }
 
     /// After its packet has left: the bundle stays in the tree, waits for a limit now exceeded, or is idle.
-    fn move_on(&mut self, pick: &Pick, pull: &Pull, now: Nanos) {
-        let id = pick.bundle;
-        self.charge_limits(id, pull, now);
-        let bundle = &mut self.bundles[id as usize];
-        let idle = bundle.active == 0;
-        (bundle.paid, bundle.fresh) = (0, false);
-        bundle.forget_waits();
-        let closed = if idle { None } else { self.first_closed(id, now) };
-        let entrant = self.entrant(id);
-        let remains = !idle && closed.is_none();
-        self.forest
-            .settle(pick.seat, &Settlement { entrant: &entrant, len: pull.charge.into(), remains, idle });
-        if let Some(hold) = closed {
-            self.bundles[id as usize].entries = 0;
-            self.wait(id, hold, now);
-        }
-    }
-
-    /// Limits that the head has not paid are paid now; one that has is charged what it is longer than expected.
     #[inline]
-    fn charge_limits(&mut self, id: u32, pull: &Pull, now: Nanos) {
-        let bundle = &self.bundles[id as usize];
+    fn pass_limits(&mut self, pick: &Pick, pull: &Pull, idle: bool, now: Nanos) {
+        let id = pick.bundle;
+        let bundle = &mut self.bundles[id as usize];
         for (index, hold) in bundle.holds.iter().enumerate() {
             let limit = &mut self.limits[hold.limit as usize];
+            // A head that has paid is charged what it is longer than expected.
             let paid = if bundle.paid >> index & 1 == 1 { bundle.paid_len } else { 0 };
             if pull.charge > paid {
                 limit.pay(pull.charge - paid, now);
@@ -492,6 +469,17 @@ impl Nic {
                     self.wheel.set(hold.limit, limit.due(), now); // its next slot has just moved
                 }
             }
+        }
+        (bundle.paid, bundle.fresh) = (0, false);
+        bundle.forget_waits();
+        let closed = if idle { None } else { self.first_closed(id, now) };
+        let remains = !idle && closed.is_none();
+        let entrant = self.entrant(id);
+        let len = pull.charge.into();
+        self.forest.settle(pick.seat, &Settlement { entrant: &entrant, len, remains, idle });
+        if let Some(hold) = closed {
+            self.bundles[id as usize].entries = 0;
+            self.wait(id, hold, now);
         }
     }
 
@@ -505,7 +493,7 @@ impl Nic {
     pub(crate) fn entrant(&self, id: u32) -> Entrant {
         let bundle = &self.bundles[id as usize];
         let head = if bundle.ranks_packets { self.head_of(bundle) } else { Head::default() };
-        Entrant { bundle: id, flows: bundle.active, head }
+        Entrant { bundle: id, flows: bundle.active(), head }
     }
 
     fn head_of(&self, bundle: &Bundle) -> Head {
@@ -515,7 +503,8 @@ impl Nic {
         };
         bundle.front().map_or_else(Head::default, |queue| Head {
             arrival: self.host.arrival(queue, self.arrivals),
-            deadline: self.host.deadline(queue, default),
+            // The deadline stands in the descriptor: a cache miss that most policies need not pay.
+            deadline: if self.layout.deadlines { self.host.deadline(queue, default) } else { 0 },
         })
     }
 

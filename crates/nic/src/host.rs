@@ -71,12 +71,22 @@ impl Refusal {
 /// Every flow queue of the host.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
-    mask: u16,
-    ring_shift: u32,
-    slots: Vec<Slot>,
+    rings: Rings,
     flows: Vec<Flow>,
     free: Vec<u32>,
     cut: Cut,
+}
+
+/// The descriptor rings, interleaved by cache line: first every ring's first line, then every ring's second, and so on.
+/// Most rings hold little, and begin again at their first line once they are empty, so that what is in use lies
+/// together, in few lines and few pages.
+#[derive(Clone, Debug)]
+struct Rings {
+    /// Slots of each ring, less one.
+    mask: u16,
+    /// Lines from one of a ring to the next.
+    stride: usize,
+    lines: Vec<Line>,
 }
 
 /// How frames are cut and charged.
@@ -119,8 +129,14 @@ struct Flow {
     since: Nanos,
 }
 
+/// A cache line of a ring.
 #[derive(Clone, Copy, Debug, Default)]
-#[repr(align(32))]
+#[repr(align(64))]
+struct Line([Slot; SLOTS_PER_LINE]);
+
+const SLOTS_PER_LINE: usize = 2;
+
+#[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     addr: u64,
     arrived: u64,
@@ -151,11 +167,8 @@ pub(crate) struct Pull {
 
 impl Host {
     pub(crate) fn new(queues: u32, ring: u16, cut: Cut) -> Self {
-        let ring = ring.clamp(2, 1 << 14).next_power_of_two();
         Self {
-            mask: ring - 1,
-            ring_shift: ring.ilog2(),
-            slots: vec![Slot::default(); queues as usize * usize::from(ring)],
+            rings: Rings::new(queues, ring),
             flows: vec![Flow::default(); queues as usize],
             free: (0..queues).rev().collect(),
             cut,
@@ -168,10 +181,7 @@ impl Host {
 
     pub(crate) fn open(&mut self, bundle: u32, tenant: u32) -> Option<QueueId> {
         let id = self.free.pop()?;
-        let flow = &mut self.flows[id as usize];
-        let Flow { tail, .. } = *flow; // indices go on where the last owner left them
-        let indices = Flow { head: tail, seen: tail, tail, done: tail, ..Flow::default() };
-        *flow = Flow { bundle, tenant, open: true, ..indices };
+        self.flows[id as usize] = Flow { bundle, tenant, open: true, ..Flow::default() };
         Some(QueueId(id))
     }
 
@@ -227,15 +237,14 @@ impl Host {
         let flow = self.flows.get_mut(queue.0 as usize).filter(|flow| flow.open).ok_or(Refusal::NoQueue)?;
         self.cut.accepts(descriptor)?;
         let tail = flow.tail;
-        if tail.wrapping_sub(flow.done) > self.mask {
+        if tail.wrapping_sub(flow.done) > self.rings.mask {
             return Err(Refusal::FlowFull);
         }
         accounts.take(flow.tenant)?;
         flow.tail = tail.wrapping_add(1);
         let tag = if descriptor.tag == 0 { flow.tag } else { descriptor.tag };
         let Descriptor { addr, len, segment, header, .. } = *descriptor;
-        let at = self.at(queue, tail);
-        self.slots[at] = Slot { addr, arrived: 0, len, arrival: 0, segment, header, tag };
+        *self.rings.slot_mut(queue, tail) = Slot { addr, arrived: 0, len, arrival: 0, segment, header, tag };
         Ok(())
     }
 
@@ -257,9 +266,8 @@ impl Host {
     ) -> Result<Option<u32>, Refusal> {
         let flow = self.flows.get_mut(queue.0 as usize).filter(|flow| flow.open).ok_or(Refusal::NoQueue)?;
         let mut at = flow.seen;
-        let first = (queue.0 as usize) << self.ring_shift;
         while at != flow.tail {
-            let slot = &mut self.slots[first | usize::from(at & self.mask)];
+            let slot = self.rings.slot_mut(queue, at);
             let low = *arrivals as u32;
             (slot.arrived, slot.arrival) = (now.as_u64(), low);
             *arrivals += 1;
@@ -270,8 +278,7 @@ impl Host {
         flow.seen = at;
         if wakes {
             flow.since = now;
-            let slot = &self.slots[first | usize::from(flow.head & self.mask)];
-            flow.load(slot, self.cut);
+            flow.load(self.rings.slot(queue, flow.head), self.cut);
         }
         Ok(wakes.then_some(flow.bundle))
     }
@@ -293,7 +300,7 @@ impl Host {
     /// When the head should have left, given its class's default.
     #[inline]
     pub(crate) fn deadline(&self, queue: QueueId, default: u64) -> u64 {
-        let slot = &self.slots[self.at(queue, self.flows[queue.0 as usize].head)];
+        let slot = self.rings.slot(queue, self.flows[queue.0 as usize].head);
         let wait = if slot.tag == 0 { default } else { u64::from(slot.tag) * 1_000 };
         slot.arrived.saturating_add(wait)
     }
@@ -312,8 +319,7 @@ impl Host {
     #[inline(always)]
     pub(crate) fn pull(&mut self, queue: QueueId, now: Nanos, quantum: Option<i32>) -> Pull {
         let flow = &mut self.flows[queue.0 as usize];
-        let first = (queue.0 as usize) << self.ring_shift;
-        let slot = &self.slots[first | usize::from(flow.head & self.mask)];
+        let slot = self.rings.slot(queue, flow.head);
         let piece = self.cut.piece(slot, flow.offset);
         let mut pull = Pull {
             addr: slot.addr,
@@ -337,9 +343,8 @@ impl Host {
         } else {
             flow.offset += piece.payload;
         }
-        if pull.more {
-            flow.load(&self.slots[first | usize::from(flow.head & self.mask)], self.cut);
-        }
+        // Whether there is a next one cannot be foretold: what is loaded of a slot that holds none is not used.
+        flow.load(self.rings.slot(queue, flow.head), self.cut);
         if let Some(quantum) = quantum {
             pull.turn_over = flow.use_turn(pull.charge, quantum, pull.more);
         }
@@ -363,12 +368,16 @@ impl Host {
     pub(crate) fn release(&mut self, queue: QueueId) -> u32 {
         let flow = &mut self.flows[queue.0 as usize];
         flow.done = flow.done.wrapping_add(1);
+        // An empty ring begins again at its first line (see `Rings`). Without a branch: nothing foretells it.
+        let keep = u16::from(flow.done != flow.tail).wrapping_neg();
+        (flow.head, flow.seen, flow.tail, flow.done) =
+            (flow.head & keep, flow.seen & keep, flow.tail & keep, flow.done & keep);
         flow.tenant
     }
 
     pub(crate) fn load_head(&mut self, queue: QueueId) {
-        let at = self.at(queue, self.flows[queue.0 as usize].head);
-        self.flows[queue.0 as usize].load(&self.slots[at], self.cut);
+        let flow = &mut self.flows[queue.0 as usize];
+        flow.load(self.rings.slot(queue, flow.head), self.cut);
     }
 
     /// Brings a flow queue into the cache.
@@ -381,7 +390,7 @@ impl Host {
     #[inline]
     pub(crate) fn prefetch_head(&self, queue: QueueId) {
         if let Some(flow) = self.flows.get(queue.0 as usize) {
-            prefetch_index(&self.slots, self.at(queue, flow.head));
+            self.rings.prefetch(queue, flow.head);
         }
     }
 
@@ -389,13 +398,39 @@ impl Host {
     #[inline]
     pub(crate) fn prefetch_tail(&self, queue: QueueId) {
         if let Some(flow) = self.flows.get(queue.0 as usize) {
-            prefetch_index(&self.slots, self.at(queue, flow.tail));
+            self.rings.prefetch(queue, flow.tail);
         }
+    }
+}
+
+impl Rings {
+    fn new(queues: u32, slots: u16) -> Self {
+        let slots = slots.clamp(SLOTS_PER_LINE as u16, 1 << 14).next_power_of_two();
+        // Odd, so that the lines of one ring do not compete for the same few places of a cache.
+        let stride = queues as usize | 1;
+        let lines = stride * (usize::from(slots) / SLOTS_PER_LINE);
+        Self { mask: slots - 1, stride, lines: vec![Line::default(); lines] }
     }
 
     #[inline]
-    fn at(&self, queue: QueueId, index: u16) -> usize {
-        ((queue.0 as usize) << self.ring_shift) | usize::from(index & self.mask)
+    fn line(&self, queue: QueueId, index: u16) -> usize {
+        usize::from(index & self.mask) / SLOTS_PER_LINE * self.stride + queue.0 as usize
+    }
+
+    #[inline]
+    fn slot(&self, queue: QueueId, index: u16) -> &Slot {
+        &self.lines[self.line(queue, index)].0[usize::from(index) % SLOTS_PER_LINE]
+    }
+
+    #[inline]
+    fn slot_mut(&mut self, queue: QueueId, index: u16) -> &mut Slot {
+        let line = self.line(queue, index);
+        &mut self.lines[line].0[usize::from(index) % SLOTS_PER_LINE]
+    }
+
+    #[inline]
+    fn prefetch(&self, queue: QueueId, index: u16) {
+        prefetch_index(&self.lines, self.line(queue, index));
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use plimsoll_policy::{LimitId, NodeId, NodeKind, Placement, Program, Scope, TenantId};
+use plimsoll_policy::{FlowOrder, LimitId, NodeId, NodeKind, Placement, Program, Scope, TenantId};
 use plimsoll_queues::{Pace, Wheel};
 use plimsoll_units::{Bytes, Nanos, Span};
 
@@ -47,6 +47,8 @@ pub(crate) struct Layout {
     pub(crate) largest: u64,
     /// Bytes of a flow queue's turn, in classes that take turns.
     pub(crate) quantum: i32,
+    /// Whether anything in the policy orders by deadline.
+    pub(crate) deadlines: bool,
     /// For each node of the policy: the node of the main tree, and its copies behind limits.
     places: Vec<Vec<u32>>,
     bundles: HashMap<Placement, u32>,
@@ -384,6 +386,10 @@ fn accounts_of(program: &Program, descriptors: u32) -> Accounts {
     Accounts::new(descriptors, program.tenants.iter().map(|tenant| tenant.descriptors))
 }
 
+fn by_deadline(kind: NodeKind) -> bool {
+    matches!(kind, NodeKind::Lstf | NodeKind::Edf | NodeKind::Class(FlowOrder::Lstf(_) | FlowOrder::Edf(_)))
+}
+
 /// The main tree of a policy.
 fn plant(program: &Program, largest: u64) -> (Forest, Layout) {
     let mut forest = Forest::default();
@@ -393,7 +399,14 @@ fn plant(program: &Program, largest: u64) -> (Forest, Layout) {
         places.push(vec![forest.add(program, id, parent, largest, true)]);
     }
     let quantum = i32::try_from(largest).unwrap_or(i32::MAX);
-    let layout =
-        Layout { root: 0, largest, quantum, places, bundles: HashMap::new(), copies: HashMap::new() };
+    let layout = Layout {
+        root: 0,
+        largest,
+        quantum,
+        deadlines: program.nodes.iter().any(|node| by_deadline(node.kind)),
+        places,
+        bundles: HashMap::new(),
+        copies: HashMap::new(),
+    };
     (forest, layout)
 }

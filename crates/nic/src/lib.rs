@@ -37,6 +37,7 @@
 
 mod account;
 mod bundle;
+mod circle;
 mod doorbell;
 mod egress;
 mod host;

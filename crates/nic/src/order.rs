@@ -140,15 +140,6 @@ impl Order {
         }
     }
 
-    /// The children that stand behind `slot`, where an order keeps a row.
-    #[inline]
-    pub(crate) fn upcoming(&self, slot: u32) -> [Option<u32>; 3] {
-        match self {
-            Self::Grouped(order) => order.upcoming(slot),
-            _ => [None; 3],
-        }
-    }
-
     pub(crate) fn set_weight(&mut self, slot: u32, weight: u32) {
         match self {
             Self::Exact(order) => order.set_weight(slot, weight),

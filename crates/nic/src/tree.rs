@@ -21,6 +21,7 @@ pub(crate) struct Forest {
 }
 
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 pub(crate) struct Node {
     parent: u32,
     /// Which child of its parent it is.
@@ -173,7 +174,8 @@ impl Forest {
     #[inline]
     pub(crate) fn upcoming(&self, seat: Seat) -> [Option<u32>; 3] {
         let node = &self.nodes[seat.node as usize];
-        node.order.upcoming(seat.slot).map(|slot| {
+        let Order::Grouped(order) = &node.order else { return [None; 3] };
+        order.upcoming(seat.slot).map(|slot| {
             let child = *node.children.get(slot? as usize)?;
             (child & BUNDLE != 0).then_some(child & !BUNDLE)
         })

@@ -129,8 +129,11 @@ impl Grouped {
     /// [`Grouped::charge_and_remove`] instead.
     #[inline]
     pub(crate) fn charge(&mut self, slot: u32, len: u64) {
-        self.charge_and_remove(slot, len);
-        self.link(slot);
+        let kid = self.kids[slot as usize];
+        self.leave(&kid);
+        let start = kid.start.wrapping_add(kid.weight.span(len));
+        self.advance(self.v.wrapping_add(self.total.span(len)));
+        self.enter(slot, Kid { start, ..kid });
     }
 
     #[inline]
@@ -236,35 +239,45 @@ impl Grouped {
 
     #[inline]
     fn link(&mut self, id: u32) {
-        let kid = &mut self.kids[id as usize];
-        let group = &mut self.groups[kid.group as usize];
-        let number = group.admit(kid.start >> group.shift);
-        if group.occupied == 0 {
-            self.busy |= 1 << kid.group;
-        }
-        let index = (number % SLOTS) as u8;
-        let slot = &mut group.slots[index as usize];
-        let back = slot.back;
-        (kid.slot, kid.next, kid.prev) = (index, NONE, back);
-        slot.back = id;
-        if back == NONE {
-            slot.front = id;
-            group.occupied |= 1 << index;
-        } else {
-            self.kids[back as usize].next = id;
-        }
+        self.enter(id, self.kids[id as usize]);
     }
 
     #[inline]
     fn unlink(&mut self, id: u32) {
         let kid = &mut self.kids[id as usize];
-        let Kid { next, prev, group, slot, .. } = *kid;
-        if slot == ABSENT {
-            return;
+        if kid.slot != ABSENT {
+            let before = *kid;
+            kid.slot = ABSENT;
+            self.leave(&before);
         }
-        kid.slot = ABSENT;
+    }
+
+    /// Puts child `id` at the end of the row for its start.
+    #[inline(always)]
+    fn enter(&mut self, id: u32, mut kid: Kid) {
+        let group = &mut self.groups[kid.group as usize];
+        if group.occupied == 0 {
+            self.busy |= 1 << kid.group;
+        }
+        let index = (group.admit(kid.start >> group.shift) % SLOTS) as u8;
+        let row = &mut group.slots[usize::from(index) % SLOTS as usize];
+        let back = core::mem::replace(&mut row.back, id);
+        if back == NONE {
+            row.front = id;
+            group.occupied |= 1 << index;
+        } else {
+            self.kids[back as usize].next = id;
+        }
+        (kid.slot, kid.next, kid.prev) = (index, NONE, back);
+        self.kids[id as usize] = kid;
+    }
+
+    /// Takes a child, as it stands, out of its row.
+    #[inline(always)]
+    fn leave(&mut self, kid: &Kid) {
+        let Kid { next, prev, group, slot, .. } = *kid;
         let home = &mut self.groups[group as usize];
-        let row = &mut home.slots[slot as usize];
+        let row = &mut home.slots[usize::from(slot) % SLOTS as usize];
         if prev == NONE {
             row.front = next
         } else {

@@ -1,0 +1,104 @@
+//! Flow queues that take turns, in a circle.
+//!
+//! Why: everybody's turn comes again, so going on to the next is often all there is to do; and a class of few flow
+//! queues needs no memory of its own for them.
+//! Not here: how long a turn is (`host`).
+//! Invariant: those in the circle stand in the order of their turns, from `head` on.
+
+use smallvec::SmallVec;
+
+/// A queue of ids with room for a fixed number. Up to [`BESIDE`] lie beside the circle's owner.
+#[derive(Clone, Debug)]
+pub(crate) struct Circle {
+    /// A power of two of places.
+    places: SmallVec<[u32; BESIDE]>,
+    head: u32,
+    len: u32,
+}
+
+const BESIDE: usize = 4;
+
+impl Circle {
+    pub(crate) fn new() -> Self {
+        Self { places: SmallVec::from_elem(0, BESIDE), head: 0, len: 0 }
+    }
+
+    /// Makes room for `members`; the only call that allocates.
+    pub(crate) fn reserve(&mut self, members: usize) {
+        let wanted = members.next_power_of_two();
+        if wanted > self.places.len() {
+            let front = self.at(0);
+            self.places.rotate_left(front);
+            self.head = 0;
+            self.places.resize(wanted, 0);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whose turn comes after `turns` more.
+    #[inline]
+    pub(crate) fn get(&self, turns: u32) -> Option<u32> {
+        (turns < self.len).then(|| self.places[self.at(turns)])
+    }
+
+    #[inline]
+    pub(crate) fn push_back(&mut self, id: u32) {
+        let back = self.at(self.len);
+        self.places[back] = id;
+        self.len += 1;
+    }
+
+    /// `front`, who stands in front, sent something: its turn may be over, or it may leave. Neither can be foretold, so
+    /// there is no branch.
+    #[inline]
+    pub(crate) fn serve(&mut self, front: u32, turn_over: bool, leaves: bool) {
+        let back = self.at(self.len);
+        self.places[back] = front; // free, or its own when all are taken
+        self.head = self.head.wrapping_add(u32::from(turn_over | leaves));
+        self.len -= u32::from(leaves);
+    }
+
+    #[inline]
+    fn at(&self, turns: u32) -> usize {
+        self.head.wrapping_add(turns) as usize & (self.places.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Circle;
+    use std::collections::VecDeque;
+
+    proptest::proptest! {
+        /// Any sequence of operations agrees with a double-ended queue.
+        #[test]
+        fn agrees_with_a_queue(ops in proptest::collection::vec(0..4_u8, 1..300)) {
+            let (mut circle, mut oracle) = (Circle::new(), VecDeque::new());
+            for (id, op) in (0..).zip(ops) {
+                match (op, oracle.front().copied()) {
+                    (0 | 1, _) => {
+                        circle.reserve(oracle.len() + 1);
+                        circle.push_back(id);
+                        oracle.push_back(id);
+                    }
+                    (2, Some(front)) => {
+                        circle.serve(front, id % 2 == 0, false);
+                        oracle.rotate_left(usize::from(id % 2 == 0));
+                    }
+                    (_, Some(front)) => {
+                        circle.serve(front, id % 2 == 0, true);
+                        oracle.pop_front();
+                    }
+                    (_, None) => {}
+                }
+                let found: Vec<u32> = (0..circle.len()).filter_map(|turns| circle.get(turns)).collect();
+                proptest::prop_assert_eq!(found, Vec::from(oracle.clone()));
+                proptest::prop_assert_eq!(circle.get(circle.len()), None);
+            }
+        }
+    }
+}
