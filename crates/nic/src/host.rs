@@ -94,7 +94,7 @@ struct Rings {
 pub(crate) struct Cut {
     pub(crate) overhead: u32,
     pub(crate) max_frame: u32,
-    /// Most bytes, as charged, of one pull.
+    /// Most bytes, as charged, of one pull; flow queues behind limits may have a lower bound.
     pub(crate) pull: u32,
 }
 
@@ -124,6 +124,8 @@ struct Flow {
     deficit: i32,
     /// Bytes of the descriptors that a doorbell told of and that have not left.
     backlog: u32,
+    /// Most bytes, as charged, of one pull.
+    pull: u32,
     open: bool,
     /// When the head became the head.
     since: Nanos,
@@ -179,9 +181,10 @@ impl Host {
         self.cut = cut;
     }
 
-    pub(crate) fn open(&mut self, bundle: u32, tenant: u32) -> Option<QueueId> {
+    pub(crate) fn open(&mut self, bundle: u32, tenant: u32, pull: u32) -> Option<QueueId> {
         let id = self.free.pop()?;
-        self.flows[id as usize] = Flow { bundle, tenant, open: true, ..Flow::default() };
+        let pull = pull.min(self.cut.pull);
+        self.flows[id as usize] = Flow { bundle, tenant, pull, open: true, ..Flow::default() };
         Some(QueueId(id))
     }
 
@@ -217,9 +220,10 @@ impl Host {
         self.flows.get(queue.0 as usize).filter(|flow| flow.open).map(|flow| flow.bundle)
     }
 
-    pub(crate) fn rehome(&mut self, queue: QueueId, bundle: u32, tenant: u32) {
+    pub(crate) fn rehome(&mut self, queue: QueueId, bundle: u32, tenant: u32, pull: u32) {
         let flow = &mut self.flows[queue.0 as usize];
         (flow.bundle, flow.tenant, flow.deficit) = (bundle, tenant, 0);
+        flow.pull = pull.min(self.cut.pull);
     }
 
     pub(crate) fn set_tag(&mut self, queue: QueueId, tag: u32) {
@@ -320,7 +324,7 @@ impl Host {
     pub(crate) fn pull(&mut self, queue: QueueId, now: Nanos, quantum: Option<i32>) -> Pull {
         let flow = &mut self.flows[queue.0 as usize];
         let slot = self.rings.slot(queue, flow.head);
-        let piece = self.cut.piece(slot, flow.offset);
+        let piece = self.cut.piece(slot, flow.offset, flow.pull);
         let mut pull = Pull {
             addr: slot.addr,
             offset: flow.offset,
@@ -438,7 +442,7 @@ impl Flow {
     /// Remembers of the head what scheduling will ask.
     #[inline]
     fn load(&mut self, slot: &Slot, cut: Cut) {
-        self.charge = cut.piece(slot, self.offset).charge;
+        self.charge = cut.piece(slot, self.offset, self.pull).charge;
         self.arrival = slot.arrival;
     }
 
@@ -481,9 +485,9 @@ impl Cut {
         if too_long { Err(Refusal::Oversize) } else { Ok(()) }
     }
 
-    /// What one pull takes from `offset` on.
+    /// What one pull of at most `pull` bytes, or of one frame, takes from `offset` on.
     #[inline(always)]
-    fn piece(self, slot: &Slot, offset: u32) -> Piece {
+    fn piece(self, slot: &Slot, offset: u32, pull: u32) -> Piece {
         let header = u32::from(slot.header);
         let segment = u32::from(slot.segment);
         if segment == 0 || slot.len <= header + segment {
@@ -492,7 +496,7 @@ impl Cut {
         }
         let rest = slot.len - header - offset;
         let frame = header + segment + self.overhead;
-        let payload = rest.min((self.pull / frame).max(1) * segment);
+        let payload = rest.min((pull / frame).max(1) * segment);
         let frames = payload.div_ceil(segment);
         let charge = payload + frames * (header + self.overhead);
         Piece { payload, len: header + payload, frames, charge, last: payload == rest }

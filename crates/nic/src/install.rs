@@ -102,7 +102,8 @@ impl Nic {
     /// [`Refusal::NoQueue`] when none is left, or when the placement names no class, or more limits than fit.
     pub fn open_queue(&mut self, placement: &Placement) -> Result<QueueId, Refusal> {
         let bundle = self.bundle_for(placement).ok_or(Refusal::NoQueue)?;
-        let queue = self.host.open(bundle, self.tenant_of(placement.class)).ok_or(Refusal::NoQueue)?;
+        let (tenant, pull) = (self.tenant_of(placement.class), self.pull_of(bundle));
+        let queue = self.host.open(bundle, tenant, pull).ok_or(Refusal::NoQueue)?;
         self.bundles[bundle as usize].join();
         Ok(queue)
     }
@@ -156,13 +157,19 @@ impl Nic {
         let placed = placed.or_else(|| self.bundle_for(&fallback).map(|bundle| (bundle, fallback.class)));
         let (bundle, class) = placed.expect("the default class takes anything");
         let tenant = self.tenant_of(class);
-        self.host.rehome(queue, bundle, tenant);
+        self.host.rehome(queue, bundle, tenant, self.pull_of(bundle));
         self.bundles[bundle as usize].join();
         self.accounts.charge(tenant, self.host.held(queue));
         if self.host.holds_packets(queue) {
             self.host.load_head(queue);
             self.join(bundle, queue, now);
         }
+    }
+
+    /// Most bytes that one pull may take behind the bundle's limits.
+    fn pull_of(&self, bundle: u32) -> u32 {
+        let holds = &self.bundles[bundle as usize].holds;
+        holds.iter().map(|hold| self.limits[hold.limit as usize].longest_pull()).min().unwrap_or(u32::MAX)
     }
 
     /// The bundle of a placement, made when it is the first of its kind.

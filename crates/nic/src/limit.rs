@@ -4,9 +4,9 @@
 //! From: Loom §4.2.2 (global shaping queue), with the policy's order behind each limit: one waiting bundle is chosen
 //! for each slot, so that only the limit is on the wheel, never its flow queues (docs/decisions, 1).
 //! Not here: who is chosen (`tree`), the wheel itself (`plimsoll_queues::Wheel`).
-//! Invariant: charged bytes in any span <= burst + rate x span, the burst counting as one head where that is longer;
-//! a released bundle leaves no earlier than its slot, and at most one packet of each bundle is released and not yet
-//! gone. A caller who is late by less than the burst leaves beyond the head loses nothing of the rate.
+//! Invariant: charged bytes in any span <= burst + rate x span, a burst shorter than a frame counting as one; a
+//! released bundle leaves no earlier than its slot, and at most one packet of each bundle is released and not yet gone.
+//! A caller who is late by less than what the burst leaves beyond the head loses nothing of the rate.
 
 use plimsoll_policy as policy;
 use plimsoll_queues::Pace;
@@ -112,6 +112,11 @@ impl Limit {
     pub(crate) fn pay(&mut self, len: u32, now: Nanos) {
         self.pace.catch_up(now);
         self.pace.charge(Bytes::new(len.into()));
+    }
+
+    /// Most bytes that one pull should take: half the burst, so that one that is due late can be made up for.
+    pub(crate) fn longest_pull(&self) -> u32 {
+        u32::try_from(self.burst.as_u64() / 2).unwrap_or(u32::MAX)
     }
 
     /// Times that a bundle had to wait.

@@ -212,17 +212,19 @@ proptest! {
         prop_assert_eq!(one.world.completed, two.world.completed);
     }
 
-    /// Bytes behind each limit in any window <= burst + rate x window + one largest packet for each bundle.
+    /// Bytes behind each limit in any window <= burst + rate x window + one largest pull for each bundle; a pull is no
+    /// longer than half the burst, or a frame.
     #[test]
     fn no_limit_is_exceeded(case in cases(14, 60, false)) {
         let run = Run::whole(&case)?;
         let program = case.program();
-        let largest = case.pull.max(program.max_frame.as_u64() + program.overhead.as_u64());
+        let frame = program.max_frame.as_u64() + program.overhead.as_u64();
         for (id, limit) in (0..).map(LimitId).zip(&program.limits) {
             let queues = behind(&case, &program, id);
             let sent: Vec<&Departure> = run.world.sent.iter().filter(|sent| queues.contains_key(&sent.pull.queue.0)).collect();
             let bundles: std::collections::HashSet<_> = queues.values().collect();
-            let burst = limit.burst.as_u64().max(largest);
+            let burst = limit.burst.as_u64().max(frame);
+            let largest = case.pull.min(burst / 2).max(frame);
             within_rate(&sent, limit.rate, burst + bundles.len() as u64 * largest)?;
         }
     }

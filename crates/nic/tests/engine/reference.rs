@@ -435,6 +435,9 @@ impl Reference {
 
     /// Payload, bytes and charge of the head's next pull.
     fn piece(&self, flow: usize) -> (u32, u32, u64) {
+        let limits = &self.bundles[self.flows[flow].bundle].limits;
+        let halves = limits.iter().map(|&limit| self.limits[limit].burst / 2);
+        let pull = halves.min().unwrap_or(self.pull).min(self.pull);
         let Descriptor { len, segment, header, .. } = self.flows[flow].packets[0].descriptor;
         let overhead = self.program.overhead.as_u64();
         if self.whole(flow) {
@@ -446,7 +449,7 @@ impl Reference {
         while payload < rest {
             let next = segment.min(rest - payload);
             let full_frame = u64::from(segment + header) + overhead;
-            if payload > 0 && (u64::from(payload / segment) + 1) * full_frame > self.pull {
+            if payload > 0 && (u64::from(payload / segment) + 1) * full_frame > pull {
                 break;
             }
             payload += next;
