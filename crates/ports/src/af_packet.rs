@@ -169,9 +169,7 @@ impl PacketSocket {
                     }
                     Some(Err(Trouble::Down)) => return Err(Trouble::Down),
                     Some(Err(trouble)) => {
-                        for _ in 0..self.outbox.clear() {
-                            self.counters.troubled(trouble);
-                        }
+                        self.counters.gone(self.outbox.clear());
                         return Err(trouble);
                     }
                 },

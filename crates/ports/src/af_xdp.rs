@@ -182,9 +182,7 @@ impl XdpSocket {
         let outcome = self.queue.kick();
         self.reap();
         if outcome == Err(Trouble::Gone) {
-            for _ in 0..self.queue.forget() {
-                self.counters.troubled(Trouble::Gone);
-            }
+            self.counters.gone(self.queue.forget());
         }
         outcome
     }

@@ -12,6 +12,7 @@ mod memory;
 pub mod netns;
 mod pcap;
 mod port;
+pub mod realtime;
 mod socket;
 mod tap;
 

@@ -3,7 +3,7 @@
 //! Why: the daemon polls TAPs, sockets and files in one loop and must not care which is which.
 //! From: an enum with a `match`, so that no call per packet goes through a table of functions.
 //! Not here: threads, waiting, classification, and any decision on which frame goes next.
-//! Invariant: every frame handed in is counted once, as sent or with the reason why not.
+//! Invariant: every frame taken or refused is counted once, as sent or with the reason why not.
 
 use std::os::fd::RawFd;
 
@@ -12,6 +12,7 @@ use plimsoll_wire::VnetHeader;
 
 use crate::af_packet::PacketSocket;
 use crate::af_xdp::XdpSocket;
+use crate::error::PortError;
 use crate::memory::MemoryPort;
 use crate::pcap::PcapPort;
 use crate::tap::Tap;
@@ -60,9 +61,7 @@ pub enum DropReason {
     Oversize,
     /// Its offload fields ask for what the device or the kernel refuses.
     BadOffload,
-    /// The interface was down.
-    Down,
-    /// The interface had disappeared.
+    /// The interface disappeared before a frame that the port had taken could leave.
     Gone,
     /// The capture file could not be written (a full disk, say).
     FileFull,
@@ -76,14 +75,13 @@ pub enum DropReason {
 
 impl DropReason {
     /// How many reasons there are.
-    pub const COUNT: usize = 9;
+    pub const COUNT: usize = 8;
 
     /// All reasons, in the order of their counters.
     pub const ALL: [Self; Self::COUNT] = [
         Self::TooShort,
         Self::Oversize,
         Self::BadOffload,
-        Self::Down,
         Self::Gone,
         Self::FileFull,
         Self::BadRecord,
@@ -98,7 +96,6 @@ impl DropReason {
             Self::TooShort => "too_short",
             Self::Oversize => "oversize",
             Self::BadOffload => "bad_offload",
-            Self::Down => "down",
             Self::Gone => "gone",
             Self::FileFull => "file_full",
             Self::BadRecord => "bad_record",
@@ -158,14 +155,9 @@ impl Counters {
         self.rx_drops[reason as usize] += 1;
     }
 
-    /// Counts a frame lost to a port in trouble.
-    pub(crate) fn troubled(&mut self, trouble: Trouble) -> Trouble {
-        let reason = match trouble {
-            Trouble::Down => DropReason::Down,
-            Trouble::Gone => DropReason::Gone,
-        };
-        self.tx_drops[reason as usize] += 1;
-        trouble
+    /// Counts frames that a port had taken and that disappeared with it.
+    pub(crate) fn gone(&mut self, frames: usize) {
+        self.tx_drops[DropReason::Gone as usize] += frames as u64;
     }
 }
 
@@ -243,7 +235,8 @@ impl Port {
     /// Sends one frame. A port without such headers refuses a `vnet` that asks for anything.
     ///
     /// # Errors
-    /// [`Trouble`] when the port as a whole carries nothing; the frame has been counted.
+    /// [`Trouble`] when the port as a whole carries nothing. The frame is the caller's still, who may try again or count
+    /// it as lost; it is not counted here.
     #[inline]
     pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
         each!(self, port => port.send(frame, vnet))
@@ -313,6 +306,14 @@ impl Port {
     /// The [`Trouble`] it is in.
     pub fn probe(&mut self) -> Result<(), Trouble> {
         each!(self, port => port.probe())
+    }
+
+    /// Why frames are being lost, told once when that begins: to be logged.
+    pub fn take_problem(&mut self) -> Option<PortError> {
+        match self {
+            Self::Pcap(port) => port.take_problem(),
+            Self::Tap(_) | Self::AfPacket(_) | Self::AfXdp(_) | Self::Memory(_) => None,
+        }
     }
 
     /// What the port can do.

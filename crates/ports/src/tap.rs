@@ -245,10 +245,8 @@ impl Tap {
     fn send_failed(&mut self, error: &io::Error, vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
         match error.raw_os_error() {
             Some(libc::EAGAIN | libc::EINTR) => Ok(Sending::Full),
-            Some(libc::EBADFD | libc::ENODEV | libc::EBADF | libc::ENXIO) => {
-                Err(self.counters.troubled(Trouble::Gone))
-            }
-            Some(libc::EIO | libc::ENETDOWN) => Err(self.counters.troubled(Trouble::Down)),
+            Some(libc::EBADFD | libc::ENODEV | libc::EBADF | libc::ENXIO) => Err(Trouble::Gone),
+            Some(libc::EIO | libc::ENETDOWN) => Err(Trouble::Down),
             Some(libc::EINVAL) if asks_for_work(vnet) => Ok(self.counters.refuse(DropReason::BadOffload)),
             _ => Ok(self.counters.refuse(DropReason::Kernel)),
         }
