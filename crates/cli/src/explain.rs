@@ -3,7 +3,8 @@
 //! Why: "why is it slow?" deserves an answer with names and figures.
 //! From: the daemon's departure log, or, with `--policy`, the policy alone.
 //! Not here: how the answer comes about (`daemon::explain`, `policy::explain`).
-//! Invariant: the parts of the time that are shown add up to the total that is shown.
+//! Invariant: the parts of the time that are shown add up to the total that is shown; all of them, and the counts, are
+//! means for one packet.
 
 use std::fmt::Write;
 
@@ -57,30 +58,37 @@ fn text(explanation: &Explanation) -> String {
     };
     let _ = writeln!(
         text,
-        "\nmean time of the last {} that matched, among {} departures: {} (longest {})",
+        "\nthe last {} that matched, among {} departures; times and counts are means for one of them:",
         count(explanation.matched as u64),
         count(explanation.logged as u64),
-        micros(time.total),
-        micros(time.longest),
     );
-    spent(&mut text, time);
+    spent(&mut text, time, explanation.matched);
     text
 }
 
-fn spent(text: &mut String, time: &TimeSpent) {
+/// `matched` packets were looked at: what they waited for, added up, is shown for one of them, as its time is.
+fn spent(text: &mut String, time: &TimeSpent, matched: usize) {
     let share = |part: f64| if time.total > 0.0 { part / time.total * 100.0 } else { 0.0 };
+    let mean = |sum: u64| sum as f64 / matched.max(1) as f64;
+    let whole = format!("from its doorbell to the port (the longest {})", micros(time.longest));
+    let _ = writeln!(text, "  {:>8}  100%  {whole}; of that:", micros(time.total));
     let mut line = |what: &str, part: f64, served: &[Served]| {
         let _ = writeln!(text, "  {:>8}  {:>3.0}%  {what}", micros(part), share(part));
         for one in served.iter().take(5) {
-            let (packets, bytes) = (count(one.packets), count(one.bytes));
-            let _ = writeln!(text, "{:18}{} of {}: {packets} packets, {bytes}B", "", one.class, one.tenant);
+            let (packets, bytes) = (mean(one.packets), count(mean(one.bytes).round() as u64));
+            let _ =
+                writeln!(text, "{:18}{} of {}: {packets:.1} packets, {bytes}B", "", one.class, one.tenant);
         }
     };
     line("behind its own flow", time.own_flow, &[]);
     for limit in &time.limits {
         let held = count(limit.packets as u64);
         line(
-            &format!("at limit {} ({held} packets); served meanwhile:", limit.limit),
+            &format!(
+                "at limit {} ({held} of the {} waited there longest); served meanwhile:",
+                limit.limit,
+                count(matched as u64)
+            ),
             limit.time,
             &limit.served,
         );
@@ -121,9 +129,10 @@ mod tests {
             "class   shop",
             "limits  wan (500Mbps)",
             "ranks   shop in root (wfq): 7",
-            "100us (longest 250us)",
-            "    50us   50%  at limit wan (5 packets)",
-            "batch of batch: 40 packets, 60kB",
+            "the last 20 that matched, among 65.5k departures; times and counts are means for one of them:",
+            "   100us  100%  from its doorbell to the port (the longest 250us); of that:",
+            "    50us   50%  at limit wan (5 of the 20 waited there longest)",
+            "batch of batch: 2.0 packets, 3kB",
         ] {
             assert!(text.contains(expected), "{expected} is missing in\n{text}");
         }

@@ -10,7 +10,7 @@ use plimsoll_daemon::{Client, ClientError, Options, PortStats, Reloaded, Stats};
 
 use crate::args::{Ask, Run};
 use crate::failure::{Failure, print, print_json};
-use crate::show::{count, drops, micros, rate, table};
+use crate::show::{count, drops_below_each_other, micros, rate, table};
 
 /// Runs the daemon.
 pub(crate) fn run(args: &Run) -> Result<(), Failure> {
@@ -73,7 +73,7 @@ fn tree(stats: &Stats) -> Option<String> {
             delay(|d| d.p50),
             delay(|d| d.p99),
             delay(|d| d.p999),
-            drops(&node.drops),
+            drops_below_each_other(&node.drops),
         ]);
     }
     Some(table.to_string())
@@ -138,7 +138,7 @@ fn add_port(table: &mut Table, name: &str, port: &PortStats) {
         count(port.tx_packets),
         count(port.flows.into()),
         count(port.held.into()),
-        drops(&lost),
-        drops(&port.events),
+        drops_below_each_other(&lost),
+        drops_below_each_other(&port.events),
     ]);
 }

@@ -40,8 +40,16 @@ pub(crate) fn drops(reasons: &BTreeMap<String, u64>) -> String {
     if reasons.is_empty() {
         return "-".to_owned();
     }
-    let list: Vec<String> = reasons.iter().map(|(why, n)| format!("{why} {}", count(*n))).collect();
-    list.join(", ")
+    listed(reasons).join(", ")
+}
+
+/// The same for a column: a line for each, as a dozen of them would be wider than any terminal.
+pub(crate) fn drops_below_each_other(reasons: &BTreeMap<String, u64>) -> String {
+    if reasons.is_empty() { drops(reasons) } else { listed(reasons).join("\n") }
+}
+
+fn listed(reasons: &BTreeMap<String, u64>) -> Vec<String> {
+    reasons.iter().map(|(why, n)| format!("{why} {}", count(*n))).collect()
 }
 
 /// Three significant digits and the unit of the thousand.
@@ -71,6 +79,17 @@ mod tests {
         assert_eq!([count(7), count(3_410), count(1_200_000)], ["7", "3.41k", "1.2M"]);
         assert_eq!([rate(0.0), rate(940e6), rate(9.99951e9)], ["0bps", "940Mbps", "10Gbps"]);
         assert_eq!([micros(0.5), micros(12.34), micros(3_400.0)], ["500ns", "12.3us", "3.4ms"]);
+    }
+
+    #[test]
+    fn many_reasons_make_a_row_higher_not_wider() {
+        let reasons: BTreeMap<String, u64> =
+            (0..12).map(|n| (format!("vnet_a_long_reason_{n:02}"), n + 1)).collect();
+        let mut table = table(&["port", "drops"], &[CellAlignment::Left; 2]);
+        table.add_row(["shop".to_owned(), drops_below_each_other(&reasons)]);
+        let text = table.to_string();
+        assert_eq!(text.lines().count(), 13, "{text}");
+        assert!(text.lines().all(|line| line.len() < 40), "{text}");
     }
 
     #[test]

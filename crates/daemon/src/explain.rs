@@ -103,9 +103,10 @@ pub struct Served {
     pub class: String,
     /// Name of the tenant.
     pub tenant: String,
-    /// Frames, or parts of them, while the packets looked at waited; one that two of them waited for counts twice.
+    /// Frames, or parts of them, while the packets looked at waited, a sum over all of these: one that two of them waited
+    /// for counts twice.
     pub packets: u64,
-    /// Their bytes.
+    /// Their bytes, the same sum.
     pub bytes: u64,
 }
 
