@@ -4,7 +4,8 @@
 //! From: SENIC's measure, the deviation of the gaps over the ideal gap.
 //! Not here: exactness in the engine's own time; the property tests of `nic` hold it to the nanosecond.
 //! Invariant: the same senders and receivers stand on all three sides: Plimsoll, `tc htb`, and a thread that spins
-//! and writes each frame when it is due, which is the floor that this machine allows in this minute.
+//! and writes each frame when it is due, which is the floor that this machine allows in this minute. Senders go before
+//! ordinary threads, so that other work on the machine shows in the shapers only.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -133,6 +134,7 @@ fn floor(mbps: u32) -> Result<Vec<(f64, f64)>> {
     let gap = ideal_gap(mbps);
     receive_while(&right, mbps, move || {
         net::pin(1);
+        net::go_first();
         let frames: Vec<Vec<u8>> = (0..FLOWS).map(frame).collect();
         let (from, mut sent) = (Instant::now(), 0_u32);
         loop {
@@ -169,6 +171,7 @@ fn connect(
 /// Offers every flow 1.3 times its limit, in bursts of a millisecond, so that the limit always binds.
 fn send(mbps: u32) -> Result<()> {
     net::pin(0);
+    net::go_first();
     let socket = UdpSocket::bind((LEFT, 0))?;
     socket.set_nonblocking(true)?;
     let data = [0; FRAME - HEADERS];
