@@ -88,11 +88,24 @@ impl World {
 
     /// Starts the daemon and gives everybody an address.
     fn start(&mut self, policy: &str) {
+        self.start_with(policy, &[("shop", "eth0", SHOP), ("batch", "eth0", BATCH), ("far", "up0", FAR)]);
+    }
+
+    fn start_with(&mut self, policy: &str, devices: &[(&str, &str, Ipv4Addr)]) {
         self.write(policy);
         self.launch();
-        for (name, device, address) in [("shop", "eth0", SHOP), ("batch", "eth0", BATCH), ("far", "up0", FAR)]
-        {
-            self.ip(&["-n", &self.netns(name), "address", "add", &format!("{address}/24"), "dev", device]);
+        for (name, device, address) in devices {
+            self.ip(&[
+                "-n",
+                &self.netns(name),
+                "address",
+                "add",
+                &format!("{address}/24"),
+                "brd",
+                "+",
+                "dev",
+                device,
+            ]);
         }
     }
 
@@ -383,4 +396,87 @@ fn a_missing_namespace_is_named_with_a_way_out() {
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert_eq!(done.status.code(), Some(1), "{said}");
     assert!(said.contains("tenant shop: network namespace `no-such-netns` does not exist"), "{said}");
+}
+
+#[test]
+fn a_metrics_address_that_is_taken_ends_the_start_with_a_way_out() {
+    let Some(world) = World::new("met") else { return };
+    let other = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = other.local_addr().expect("its address");
+    let policy = world.policy("100Mbps", "");
+    world.write(&policy.replace("api: {", &format!("api: {{metrics: {address}, ")));
+    let done =
+        Command::new(env!("CARGO_BIN_EXE_plimsoll")).arg("run").arg(world.file()).output().expect("ran");
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(said.contains("`api.metrics`") && said.contains(&address.to_string()), "{said}");
+    assert!(said.contains("listens there already"), "{said}");
+    assert!(!said.contains("running;"), "it was never ready: {said}");
+    assert!(!world.socket().exists(), "the API's socket is gone with it");
+}
+
+#[test]
+fn a_file_in_the_sockets_place_is_refused_and_stays() {
+    let Some(world) = World::new("file") else { return };
+    fs::write(world.socket(), "precious").expect("written");
+    world.write(&world.policy("100Mbps", ""));
+    let done =
+        Command::new(env!("CARGO_BIN_EXE_plimsoll")).arg("run").arg(world.file()).output().expect("ran");
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(said.contains(&world.socket().display().to_string()) && said.contains("not a socket"), "{said}");
+    assert_eq!(fs::read_to_string(world.socket()).expect("still there"), "precious");
+}
+
+/// A disk of 16 KiB, until the test ends.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn new(world: &World) -> Self {
+        let disk = Self(world.folder.join("disk"));
+        fs::create_dir_all(&disk.0).expect("a folder");
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=16k", "tmpfs"]).arg(&disk.0).status();
+        assert!(mounted.is_ok_and(|status| status.success()), "a small tmpfs");
+        disk
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: after a failure the daemon may still have a file open on it.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_capture_on_a_full_disk_is_said_once_and_traffic_goes_on() {
+    let Some(mut world) = World::new("disk") else { return };
+    let disk = SmallDisk::new(&world);
+    let capture = disk.0.join("batch.pcapng");
+    let tap = format!("tap: {{netns: {}, name: eth0}}", world.netns("batch"));
+    let policy =
+        world.policy("100Mbps", "").replace(&tap, &format!("pcap: {{write: {}}}", capture.display()));
+    world.start_with(&policy, &[("shop", "eth0", SHOP), ("far", "up0", FAR)]);
+    world.eventually("ping", || world.ping("shop", FAR));
+    // Broadcasts go to every tenant.
+    let broadcast = || {
+        let send = world.inside("shop", || {
+            let socket = UdpSocket::bind((SHOP, 0)).expect("a socket");
+            socket.set_broadcast(true).expect("broadcasts");
+            for _ in 0..40 {
+                let _ = socket.send_to(&[0; 1_000], (Ipv4Addr::new(10, 9, 0, 255), 9));
+            }
+        });
+        send.join().expect("sent");
+    };
+    let said = || world.log().lines().filter(|line| line.contains("batch.pcapng")).count();
+    world.eventually("the full disk is said", || {
+        broadcast();
+        said() > 0
+    });
+    broadcast();
+    thread::sleep(Duration::from_millis(1_500));
+    assert_eq!(said(), 1, "{}", world.log());
+    assert!(world.ping("shop", FAR), "traffic goes on");
 }

@@ -156,21 +156,45 @@ fn prepare(file: &str, old: &Checked) -> Result<(Checked, Change), ReloadError> 
             None => added.push(Lane::new(lane_spec(&checked, &tenant.name, Some(port)))),
         }
     }
-    let change = Change { program: Arc::new(checked.program.clone()), added, moved };
+    let change = Change { added, moved, ..Change::between(old, &checked) };
     Ok((checked, change))
 }
 
-/// The uplink's port, the engine's sizes and the API's places stay as they were at the start.
+/// What is allocated or opened once stays as it was at the start: the uplink's port, the flow queues, the API's places.
 fn needs_no_restart(old: &Checked, new: &Checked) -> Result<(), ReloadError> {
     let (old, new) = (&old.config, &new.config);
+    let (engine, next) = (&old.engine, &new.engine);
     let settings = [
         ("`uplink.port`", old.uplink.port == new.uplink.port),
         ("`uplink.mtu`", old.uplink.mtu == new.uplink.mtu),
-        ("`engine`", old.engine == new.engine),
+        ("`engine.cpu`", engine.cpu == next.cpu),
+        ("`engine.busy_poll`", engine.busy_poll == next.busy_poll),
+        ("`engine.queues`", engine.queues == next.queues),
+        ("`engine.ring`", engine.ring == next.ring),
         ("`api`", old.api == new.api),
     ];
     match settings.into_iter().find(|(_, same)| !same) {
         Some((what, _)) => Err(ReloadError::NeedsRestart { what }),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_a_restart_is_named_and_the_rest_does_not() {
+        let checked = |engine: &str| {
+            let text = format!(
+                "{{uplink: {{port: memory, rate: 1Gbps}}, engine: {{{engine}}}, tenants: {{a: {{port: memory}}}}}}"
+            );
+            plimsoll_policy::check_str("test.yaml", &text).expect("a policy")
+        };
+        let (old, refused) =
+            (checked(""), |engine| needs_no_restart(&checked(""), &checked(engine)).unwrap_err().to_string());
+        assert!(needs_no_restart(&old, &checked("descriptors: 100000, max_depth: 5")).is_ok());
+        assert!(refused("queues: 1024").starts_with("`engine.queues` has changed, which takes a restart"));
+        assert!(refused("ring: 64").starts_with("`engine.ring`"));
     }
 }

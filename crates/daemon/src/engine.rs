@@ -22,12 +22,12 @@ use std::sync::Arc;
 use hdrhistogram::Histogram;
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Transmit};
 use plimsoll_policy::{Classifier, Fields, Metadata, Program, TenantId};
-use plimsoll_ports::{Port, Received};
+use plimsoll_ports::{Port, PortError, Received};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::{FrameError, Offload, Parsed, VnetError, parse};
 
 pub use drops::{Event, Loss, Tally};
-pub use flows::{Flow, FlowTable, Lookup, Slot};
+pub use flows::{Flow, FlowTable, Lookup, Room, Slot};
 pub use forward::{Learned, Mac, MacTable, Owner};
 pub use install::{Change, Installed};
 pub(crate) use lane::Quota;
@@ -265,6 +265,16 @@ impl Engine {
     #[must_use]
     pub fn has_lost(&self) -> bool {
         !self.lost.is_empty()
+    }
+
+    /// Why ports are losing frames, told once each, with whose port it is; the uplink's when absent.
+    pub fn take_problems(&mut self) -> Vec<(Option<String>, PortError)> {
+        let uplink = self.uplink.port.as_mut().and_then(Port::take_problem).map(|problem| (None, problem));
+        let lanes = self.lanes.iter_mut().flatten();
+        let lanes = lanes.filter_map(|lane| {
+            lane.port.as_mut().and_then(Port::take_problem).map(|problem| (Some(lane.name.clone()), problem))
+        });
+        lanes.chain(uplink).collect()
     }
 
     /// The NIC engine, for questions.

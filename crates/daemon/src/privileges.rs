@@ -21,12 +21,14 @@ const KEPT: [Capability; 6] = [
 ];
 
 /// Gives up every other capability, for this thread and those that it starts, and the right to gain any by running
-/// another program. What cannot be given up is said, and no reason not to run.
-pub fn drop_unneeded() {
+/// another program. What cannot be given up is said, and no reason not to run. With `keep_nice` the one to go before
+/// other processes stays as well.
+pub fn drop_unneeded(keep_nice: bool) {
     if let Err(error) = nix::sys::prctl::set_no_new_privs() {
         eprintln!("plimsoll: cannot give up new privileges: {error}");
     }
-    let kept: HashSet<Capability> = KEPT.into_iter().collect();
+    let nice = keep_nice.then_some(Capability::CAP_SYS_NICE);
+    let kept: HashSet<Capability> = KEPT.into_iter().chain(nice).collect();
     for set in [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable] {
         let narrowed = caps::read(None, set).and_then(|has| {
             let rest = has.intersection(&kept).copied().collect();

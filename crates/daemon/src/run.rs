@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use nix::fcntl::{Flock, FlockArg};
 use plimsoll_policy::{Checked, Errors};
-use plimsoll_ports::PortError;
+use plimsoll_ports::{PortError, realtime};
 use plimsoll_units::{Bytes, Span};
 use sd_notify::NotifyState;
 use tokio::net::{TcpListener, UnixListener};
@@ -64,6 +64,14 @@ pub enum RunError {
     NotASocket {
         /// Where.
         socket: PathBuf,
+    },
+    /// Somebody else answers where the metrics should.
+    #[error(
+        "`api.metrics` is {address}, but another program listens there already; stop it, or choose another port"
+    )]
+    MetricsTaken {
+        /// Where.
+        address: SocketAddr,
     },
     /// A user without the rights to run a software NIC.
     #[error(
@@ -120,7 +128,14 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let runtime = runtime.map_err(|source| RunError::Io { what: "start".to_owned(), source })?;
     let log = Arc::new(DepartureLog::default());
     let engine = build(&checked, &log)?;
-    privileges::drop_unneeded();
+    // Where the limit cannot be raised, a root without CAP_SYS_RESOURCE say, the capability itself has to stay.
+    privileges::drop_unneeded(realtime::permit().is_err());
+    if let Err(error) = realtime::take().and_then(|()| realtime::give_back()) {
+        eprintln!(
+            "plimsoll: the engine may not go before other processes ({error}): where cores are busy, limits with a \
+             short burst lose some of their rate. Run as root, or with `LimitRTPRIO=1` in the unit"
+        );
+    }
 
     let (notices, noticed) = mpsc::unbounded_channel();
     let tell = move |notice| {
@@ -235,6 +250,7 @@ async fn serve(
                 Some(Notice::Lost(lost)) => {
                     tokio::spawn(bring_back(Arc::clone(control), lost));
                 }
+                Some(Notice::Problem { name, problem }) => eprintln!("plimsoll: {}: {problem}", whose(name.as_deref())),
                 Some(Notice::Ended { abandoned }) => {
                     if abandoned > 0 {
                         eprintln!("plimsoll: {abandoned} frames could not leave in time and were given up");
@@ -260,9 +276,10 @@ fn listen(socket: &Path) -> Result<UnixListener, RunError> {
 }
 
 async fn listen_metrics(address: SocketAddr) -> Result<TcpListener, RunError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|source| RunError::Io { what: format!("listen on {address} (`api.metrics`)"), source })
+    TcpListener::bind(address).await.map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => RunError::MetricsTaken { address },
+        _ => RunError::Io { what: format!("listen on {address} (`api.metrics`)"), source },
+    })
 }
 
 async fn reload(control: &Control) {
@@ -309,10 +326,15 @@ fn longest_drain(snapshot: &Snapshot) -> Span {
     (slowest.wire_time(bytes).times(2) + Span::millis(100)).min(LONGEST_STOP)
 }
 
+/// A port as messages name it.
+fn whose(name: Option<&str>) -> String {
+    name.map_or_else(|| "the uplink".to_owned(), |name| format!("tenant {name}"))
+}
+
 /// Tries to open a lost port until it is there again, or its tenant is not.
 async fn bring_back(control: Arc<Control>, lost: crate::engine::Lost) {
     let name = lost.name.clone();
-    let whose = name.as_deref().map_or_else(|| "the uplink".to_owned(), |name| format!("tenant {name}"));
+    let whose = whose(name.as_deref());
     eprintln!("plimsoll: {whose}: {} has disappeared; others go on, and it is tried again", lost.port.name());
     // Closing an interface takes the kernel milliseconds.
     let closing = tokio::task::spawn_blocking(move || drop(lost));

@@ -14,15 +14,19 @@ use std::time::Instant;
 use mio::Waker;
 use plimsoll_nic::NodeRank;
 use plimsoll_policy::NodeId;
-use plimsoll_ports::Port;
+use plimsoll_ports::{Port, PortError};
 use plimsoll_units::{Nanos, Span};
 use tokio::sync::oneshot;
 
 use crate::engine::{Change, Engine, Installed, Lost, Snapshot, Turn};
+use crate::urgency::Urgency;
 use crate::wait::Waiter;
 
 /// How often ports are asked for frames that cannot be waited for (capture files, memory).
 const ASK: Span = Span::micros(50);
+
+/// How often they are asked whether they have begun to lose frames.
+const ASK_PROBLEMS: Span = Span::secs(1);
 
 /// What the engine's thread is asked to do.
 #[derive(Debug)]
@@ -46,6 +50,13 @@ pub enum Command {
 pub enum Notice {
     /// A port has disappeared.
     Lost(Lost),
+    /// A port has begun to lose frames.
+    Problem {
+        /// Which tenant's; the uplink's when absent.
+        name: Option<String>,
+        /// Why.
+        problem: PortError,
+    },
     /// The thread has ended, after giving up so many frames.
     Ended {
         /// Frames that could not leave before the deadline.
@@ -160,7 +171,9 @@ impl Loop {
         }
         // The kernel may make other threads' timers late by 50 µs to save power; not this one's.
         let _ = nix::sys::prctl::set_timerslack(1);
+        let mut urgency = Urgency::of_this_thread(!self.habits.busy_poll, self.clock.now());
         self.watch_all();
+        let mut asked = self.clock.now();
         loop {
             while let Ok(command) = self.commands.try_recv() {
                 self.obey(command);
@@ -173,7 +186,14 @@ impl Loop {
             if let Some(abandoned) = self.ending() {
                 return notices(Notice::Ended { abandoned });
             }
-            let most = self.rest(&turn);
+            let now = self.clock.now();
+            urgency.look(now);
+            if now.since(asked) >= ASK_PROBLEMS {
+                asked = now;
+                let problems = self.engine.take_problems();
+                problems.into_iter().for_each(|(name, problem)| notices(Notice::Problem { name, problem }));
+            }
+            let most = self.rest(&turn, now, urgency.spins());
             let engine = &mut self.engine;
             if let Err(error) = self.waiter.wait(most, |token| engine.ready(token)) {
                 eprintln!("plimsoll: the engine cannot wait for its ports: {error}; it polls instead");
@@ -183,12 +203,11 @@ impl Loop {
     }
 
     /// How long to wait: not at all while there is work, or when the next event is nearer than a wake-up costs.
-    fn rest(&self, turn: &Turn) -> Option<Span> {
+    fn rest(&self, turn: &Turn, now: Nanos, spins: bool) -> Option<Span> {
         if turn.busy || self.habits.busy_poll {
             return Some(Span::ZERO);
         }
-        let now = self.clock.now();
-        let wakeup = self.waiter.wakeup();
+        let wakeup = if spins { self.waiter.wakeup() } else { Span::ZERO };
         let due = turn
             .next
             .map(|next| next.since(now))

@@ -344,3 +344,48 @@ fn counters_go_on_under_the_same_names() {
     let now = shop(&mut world);
     assert_eq!(now.0, 15, "the class counts on");
 }
+
+#[test]
+fn a_reload_may_raise_the_descriptors_for_tenants_that_come() {
+    let text = |descriptors: u32, tenants: u32| {
+        let tenants: String = (0..tenants).map(|n| format!("t{n}: {{port: memory}}, ")).collect();
+        policy(&format!(
+            "{{uplink: {{port: memory, rate: 1Mbps}}, engine: {{queues: 1024, descriptors: {descriptors}}}, \
+             tenants: {{{tenants}}}}}"
+        ))
+    };
+    let (before, after) = (text(64, 2), text(128, 4));
+    let mut world = World::between(&before, false, false);
+    let change = world.change(&before, &after);
+    world.engine.install(change, world.now);
+    // At 1 Mb/s hardly anything leaves: each tenant fills its own part.
+    for (tenant, from) in (0..4).zip(1..) {
+        for number in 0..40 {
+            world.send(tenant, &udp(from, 99, 1, number, 1_000));
+        }
+    }
+    world.run(Span::millis(1), STEP);
+    assert!(world.engine.held() >= 126, "four times 32, but for those on the wire: {}", world.engine.held());
+    assert!(world.losses("t3").is_empty());
+}
+
+#[test]
+fn a_tenant_that_is_alone_after_a_reload_may_have_as_many_flows_as_all_had() {
+    let text = |tenants: u32| {
+        let tenants: String = (0..tenants).map(|n| format!("t{n}: {{port: memory}}, ")).collect();
+        policy(&format!(
+            "{{uplink: {{port: memory, rate: 10Gbps}}, engine: {{queues: 4096}}, tenants: {{{tenants}}}}}"
+        ))
+    };
+    let (before, after) = (text(16), text(1));
+    let mut world = World::between(&before, false, false);
+    world.send(0, &udp(1, 99, 9_999, 0, 100));
+    let change = world.change(&before, &after);
+    world.engine.install(change, world.now);
+    for flow in 0..3_000 {
+        world.send(0, &udp(1, 99, flow, 0, 100));
+        world.run(STEP, STEP);
+    }
+    let snapshot = world.engine.snapshot(world.now);
+    assert!(snapshot.lanes[0].flows > 1_000, "{} flows have a queue of their own", snapshot.lanes[0].flows);
+}

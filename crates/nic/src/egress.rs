@@ -544,6 +544,11 @@ impl Completions {
         Self { entries: Vec::with_capacity(entries), seen: 0 }
     }
 
+    /// Makes room for as many in all.
+    pub(crate) fn reserve(&mut self, entries: usize) {
+        self.entries.reserve(entries.saturating_sub(self.entries.len()));
+    }
+
     #[inline]
     fn push(&mut self, completion: Completion) {
         if self.entries.len() == self.entries.capacity() {

@@ -3,7 +3,8 @@
 //! Why: everything that allocates happens here, never per packet.
 //! From: Loom §4.3.2 (reconfiguration without stopping); a reload keeps flow queues and what they hold.
 //! Not here: the language (`plimsoll_policy`).
-//! Invariant: after an install every open flow queue has a bundle of the new policy, and holds what it held.
+//! Invariant: after an install every open flow queue has a bundle of the new policy, and holds what it held, in order.
+//! Between flow queues there is no order to keep: whoever puts one flow into several has to see to it.
 
 use std::collections::HashMap;
 
@@ -124,6 +125,7 @@ impl Nic {
         let mut old = core::mem::replace(self, Self::new(program, &self.config.without_queues()));
         core::mem::swap(&mut self.host, &mut old.host);
         core::mem::swap(&mut self.completions, &mut old.completions);
+        self.completions.reserve(old.config.descriptors as usize);
         self.config = old.config.clone();
         self.now = now;
         let cut = cut_of(program, self.config.pull);
@@ -367,6 +369,11 @@ impl Nic {
     /// Most bytes that one pull takes, from the next [`Nic::install`] on.
     pub fn set_pull(&mut self, pull: Bytes) {
         self.config.pull = pull;
+    }
+
+    /// Descriptors that the host holds at most, from the next [`Nic::install`] on.
+    pub fn set_descriptors(&mut self, descriptors: u32) {
+        self.config.descriptors = descriptors;
     }
 
     /// The policy in force.

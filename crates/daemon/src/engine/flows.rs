@@ -50,6 +50,18 @@ pub enum Lookup {
     Full,
 }
 
+/// Slots for flows: made, and freed, outside the engine's thread.
+#[derive(Debug)]
+pub struct Room(Vec<Option<Flow>>);
+
+impl Room {
+    /// For at most `cap` flows, with twice as many slots so that full buckets are rare.
+    #[must_use]
+    pub fn new(cap: u32) -> Self {
+        Self(vec![None; (cap as usize * 2).next_power_of_two().max(BUCKET)])
+    }
+}
+
 /// The flows of one tenant.
 #[derive(Debug)]
 pub struct FlowTable {
@@ -61,11 +73,29 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// A table for at most `cap` flows, with twice as many slots so that full buckets are rare.
+    /// A table for at most `cap` flows.
     #[must_use]
     pub fn new(cap: u32) -> Self {
-        let slots = (cap as usize * 2).next_power_of_two().max(BUCKET);
-        Self { slots: vec![None; slots], hasher: RandomState::default(), used: 0, cap, hand: 0 }
+        let Room(slots) = Room::new(cap);
+        Self { slots, hasher: RandomState::default(), used: 0, cap, hand: 0 }
+    }
+
+    /// Moves into a larger room, and answers the one that is free now: the old one, or a new one that is no larger.
+    ///
+    /// No flow is left without a place: both counts of buckets are powers of two, so each larger bucket takes flows from
+    /// one smaller only.
+    pub fn move_to(&mut self, Room(mut slots): Room) -> Room {
+        if slots.len() <= self.slots.len() {
+            return Room(slots);
+        }
+        core::mem::swap(&mut self.slots, &mut slots);
+        self.hand = 0;
+        for flow in slots.iter_mut().filter_map(Option::take) {
+            let first = self.bucket(&flow.key);
+            let free = self.slots[first..first + BUCKET].iter_mut().find(|slot| slot.is_none());
+            *free.expect("as many flows as one smaller bucket had, at most") = Some(flow);
+        }
+        Room(slots)
     }
 
     /// Where the flow with this key is or may go. `holds` says whether a queue still holds packets.
@@ -147,7 +177,7 @@ impl FlowTable {
     }
 
     /// From now on it takes new flows only while it has fewer than `cap`; those it has stay. Its slots stay as many as
-    /// they were: a cap far above the first one is reached only as far as they go.
+    /// they were: for a cap far above the first one there is [`FlowTable::move_to`].
     pub fn set_cap(&mut self, cap: u32) {
         self.cap = cap;
     }
@@ -218,6 +248,27 @@ mod tests {
         assert_eq!(table.drain().count(), 3);
         assert!(table.is_empty());
         assert!(matches!(put(&mut table, flow(9, 9, Nanos::ZERO)), Lookup::Free(_)));
+    }
+
+    #[test]
+    fn a_larger_room_keeps_every_flow_and_a_smaller_one_is_refused() {
+        let mut table = FlowTable::new(64);
+        for port in 0..64 {
+            put(&mut table, flow(port, port.into(), Nanos::ZERO));
+        }
+        let known: Vec<_> = table.iter().map(|(_, flow)| *flow).collect();
+        table.move_to(Room::new(10_000));
+        table.set_cap(10_000);
+        assert_eq!(table.move_to(Room::new(64)).0.len(), 128, "it stays in the larger one");
+        assert_eq!(table.len() as usize, known.len());
+        for flow in known {
+            let found = table.lookup(&flow.key, Nanos::ZERO, |_| true);
+            assert!(matches!(found, Lookup::Known(slot) if table.flow_mut(slot).queue == flow.queue));
+        }
+        for port in 1_000..6_000 {
+            put(&mut table, flow(port, port.into(), Nanos::ZERO));
+        }
+        assert!(table.len() > 1_000, "it takes more flows than its first room had slots");
     }
 
     #[test]

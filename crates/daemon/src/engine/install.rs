@@ -3,20 +3,24 @@
 //! Why: changing a policy must lose no packet and reorder none.
 //! From: `nic`'s install, and lanes that outlive their tenant until they are empty.
 //! Not here: reading and checking the file, opening ports (`control`).
-//! Invariant: what is queued stays queued, in its order; counters go on under the same names.
+//! Invariant: what is queued stays queued, in its order; counters go on under the same names. A flow that has a queue of
+//! its own keeps its order. One that shares a queue, for want of room in the flow table, keeps it unless the new policy
+//! tells it apart from the first flow of that queue, whose place the queue gets, or puts several such queues into one
+//! class whose flows take turns.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use plimsoll_nic::{ClassCounters, LimitCounters};
-use plimsoll_policy::{Classifier, LimitId, NodeId, Program, TenantId};
+use plimsoll_policy::{Checked, Classifier, LimitId, NodeId, Program, TenantId};
 use plimsoll_ports::Port;
 use plimsoll_units::{Nanos, Span};
 
 use super::drops::Event;
+use super::flows::Room;
 use super::forward::Owner;
-use super::lane::Lane;
+use super::lane::{Lane, Quota};
 use super::{Engine, new_delays};
 use crate::open::pull;
 
@@ -29,6 +33,29 @@ pub struct Change {
     pub added: Vec<Lane>,
     /// Names of tenants whose port changes: what is here replaces what was.
     pub moved: Vec<(String, Port)>,
+    /// Room for the flows of tenants who may have more of them than before, by name.
+    pub rooms: Vec<(String, Room)>,
+    /// Descriptors in all.
+    pub descriptors: u32,
+}
+
+impl Change {
+    /// From one policy to another, without the ports that are new.
+    #[must_use]
+    pub fn between(old: &Checked, new: &Checked) -> Self {
+        let part =
+            |checked: &Checked| Quota::of(checked.config.engine.queues, checked.program.tenants.len()).flows;
+        let stays = |name: &str| old.program.tenants.iter().any(|tenant| tenant.name == name);
+        let grows = part(new) > part(old);
+        let growing = new.program.tenants.iter().filter(|tenant| grows && stays(&tenant.name));
+        Self {
+            program: Arc::new(new.program.clone()),
+            added: Vec::new(),
+            moved: Vec::new(),
+            rooms: growing.map(|tenant| (tenant.name.clone(), Room::new(part(new)))).collect(),
+            descriptors: new.config.engine.descriptors,
+        }
+    }
 }
 
 /// What the change left over, to be freed outside the engine's thread.
@@ -36,6 +63,8 @@ pub struct Change {
 pub struct Installed {
     /// Ports that are no longer used.
     pub closed: Vec<Port>,
+    /// Room that flows have left.
+    pub freed: Vec<Room>,
     /// Flow queues that were re-classified.
     pub flows: usize,
     /// Descriptors that went on waiting.
@@ -72,8 +101,10 @@ impl Engine {
         // Before lanes go: nobody else knows their queues.
         self.close_empty_queues();
         self.move_lanes(change.added, change.moved, &change.program, &mut installed);
+        installed.freed = self.move_flows(change.rooms);
         self.pin_addresses();
         self.share_queues();
+        self.nic.set_descriptors(change.descriptors);
         self.nic.set_pull(pull(&change.program, self.uplink.segments));
         installed.flows = self.reclassify(&change.program, now);
         self.classifier = Classifier::new(&change.program);
@@ -192,6 +223,16 @@ impl Engine {
                 None => self.lanes.push(Some(Box::new(lane))),
             }
         }
+    }
+
+    /// Flows move into the rooms made for them; answers those that nobody needs.
+    fn move_flows(&mut self, rooms: Vec<(String, Room)>) -> Vec<Room> {
+        let lanes = &mut self.lanes;
+        let mut move_to = |(name, room): (String, Room)| {
+            let lane = lanes.iter_mut().flatten().find(|lane| lane.name == name && lane.tenant.is_some());
+            lane.map(|lane| lane.flows.move_to(room))
+        };
+        rooms.into_iter().filter_map(&mut move_to).collect()
     }
 
     /// Hands the policy to the engine, with the new place of each flow queue that holds packets.

@@ -38,28 +38,28 @@ fn memory(name: &str, segmentation: bool) -> (MemoryPort, MemoryPort) {
 impl World {
     /// An engine for this policy, whose tenants' ports take and give segmentation offload or not.
     pub fn new(text: &str, segmentation: bool) -> Self {
-        Self::between(text, segmentation, false)
+        Self::between(&policy(text), segmentation, false)
     }
 
     /// An engine whose uplink cuts segments itself, as do its tenants' ports.
     pub fn with_cutting_uplink(text: &str) -> Self {
-        Self::between(text, true, true)
+        Self::between(&policy(text), true, true)
     }
 
-    fn between(text: &str, segmentation: bool, cutting: bool) -> Self {
-        let checked = policy(text);
+    /// An engine for a policy that is checked already.
+    pub fn between(checked: &Checked, segmentation: bool, cutting: bool) -> Self {
         let (uplink, wire) = memory("uplink", cutting);
         let uplink = Port::Memory(uplink);
         let (mut lanes, mut tenants) = (Vec::new(), Vec::new());
         for tenant in &checked.config.tenants {
             let (port, end) = memory(&tenant.name, segmentation);
-            lanes.push(lane_spec(&checked, &tenant.name, Some(Port::Memory(port))));
+            lanes.push(lane_spec(checked, &tenant.name, Some(Port::Memory(port))));
             tenants.push(end);
         }
         let log = Arc::new(DepartureLog::default());
         let engine = Engine::new(Setup {
             program: Arc::new(checked.program.clone()),
-            config: engine_config(&checked, &uplink),
+            config: engine_config(checked, &uplink),
             uplink,
             lanes,
             log: Arc::clone(&log),
@@ -104,7 +104,7 @@ impl World {
                 self.tenants.push(end);
             }
         }
-        Change { program: Arc::new(new.program.clone()), added, moved: Vec::new() }
+        Change { added, ..Change::between(old, new) }
     }
 
     /// Losses of a tenant, or of the uplink, by reason.

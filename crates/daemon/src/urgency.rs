@@ -1,0 +1,127 @@
+//! Whether the engine's thread goes before all ordinary ones, and whether it spins.
+//!
+//! Why: behind another process's slice a paced packet is milliseconds late, and a limit loses what its burst does not
+//! cover (docs/performance.md, "What limits accuracy, live").
+//! From: the kernel's real-time throttling, with giving way in the place of being stopped.
+//! Not here: the system call (`plimsoll_ports::realtime`), waiting (`wait`).
+//! Invariant: a thread that uses more than [`MOST`] of its core for a [`LOOK`] first stops spinning, and is an ordinary
+//! one if that was not enough, until it uses less.
+
+use nix::time::{ClockId, clock_gettime};
+use plimsoll_ports::realtime;
+use plimsoll_units::{Nanos, Span};
+
+/// How often the thread's use of its core is looked at: others wait for the core no longer than this.
+const LOOK: Span = Span::millis(20);
+
+/// Thousandths of a core above which the thread goes one step down; below which it goes first again; and below which it
+/// spins again.
+const MOST: u64 = 600;
+const LITTLE: u64 = 400;
+const HARDLY_ANY: u64 = 150;
+
+/// What the calling thread is, and how much of its core it uses.
+#[derive(Debug)]
+pub(crate) struct Urgency {
+    standing: Standing,
+    /// When the thread's use was last looked at, and what it had used by then.
+    looked: Nanos,
+    used: Span,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// The kernel does not let it be anything else.
+    Ordinary,
+    /// Before all ordinary threads, and spinning for what is nearer than a wake-up costs.
+    First,
+    /// The same without spinning: a limit's burst makes up for the wake-up, but not for a lost core.
+    Thrifty,
+    /// Among the ordinary threads.
+    GivenWay,
+}
+
+impl Urgency {
+    /// For the calling thread, which goes first from now on if it may and `wanted`.
+    pub(crate) fn of_this_thread(wanted: bool, now: Nanos) -> Self {
+        let first = wanted && realtime::take().is_ok();
+        Self { standing: if first { Standing::First } else { Standing::Ordinary }, looked: now, used: used() }
+    }
+
+    /// Whether to spin for what is nearer than a wake-up costs.
+    #[inline]
+    pub(crate) fn spins(&self) -> bool {
+        matches!(self.standing, Standing::First | Standing::Ordinary)
+    }
+
+    /// To be called often: gives way to others once the thread needs most of its core, and no longer than that.
+    #[inline]
+    pub(crate) fn look(&mut self, now: Nanos) {
+        if self.standing != Standing::Ordinary && now.since(self.looked) >= LOOK {
+            self.weigh(now, used());
+        }
+    }
+
+    #[cold]
+    fn weigh(&mut self, now: Nanos, used: Span) {
+        let next = after(self.standing, used - self.used, now.since(self.looked));
+        (self.looked, self.used) = (now, used);
+        let changed = match (self.standing, next) {
+            (Standing::GivenWay, Standing::Thrifty) => realtime::take(),
+            (_, Standing::GivenWay) if next != self.standing => realtime::give_back(),
+            _ => Ok(()),
+        };
+        // Whoever may no longer change is left as it is.
+        self.standing = if changed.is_ok() { next } else { Standing::Ordinary };
+    }
+}
+
+/// What a thread of this standing is after `used` of a core in `span`.
+fn after(standing: Standing, used: Span, span: Span) -> Standing {
+    let thousandths = used.as_u64().saturating_mul(1_000) / span.as_u64().max(1);
+    match standing {
+        Standing::First if thousandths > MOST => Standing::Thrifty,
+        Standing::Thrifty if thousandths > MOST => Standing::GivenWay,
+        Standing::GivenWay if thousandths < LITTLE => Standing::Thrifty,
+        Standing::Thrifty if thousandths < HARDLY_ANY => Standing::First,
+        same => same,
+    }
+}
+
+/// Processor time of the calling thread.
+fn used() -> Span {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(std::time::Duration::from);
+    Span::ns(time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goes_down_a_step_above_most_of_a_core_and_up_again_below_little() {
+        use Standing::{First, GivenWay, Ordinary, Thrifty};
+        let after = |standing, millis| after(standing, Span::millis(millis), Span::millis(20));
+        assert_eq!([after(First, 12), after(First, 13), after(Thrifty, 13)], [First, Thrifty, GivenWay]);
+        assert_eq!([after(GivenWay, 9), after(GivenWay, 7)], [GivenWay, Thrifty], "no flutter in between");
+        assert_eq!([after(Thrifty, 7), after(Thrifty, 2)], [Thrifty, First]);
+        assert_eq!([after(Ordinary, 0), after(Ordinary, 20)], [Ordinary; 2]);
+    }
+
+    #[test]
+    fn a_thread_that_never_sleeps_gives_way() {
+        let spun = std::thread::spawn(|| {
+            let clock = crate::thread::Clock::default();
+            let mut urgency = Urgency::of_this_thread(true, clock.now());
+            let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+            while std::time::Instant::now() < end
+                && !matches!(urgency.standing, Standing::GivenWay | Standing::Ordinary)
+            {
+                urgency.look(clock.now());
+            }
+            urgency.standing
+        });
+        let standing = spun.join().expect("the thread ends");
+        assert!(matches!(standing, Standing::GivenWay | Standing::Ordinary), "{standing:?}");
+    }
+}
