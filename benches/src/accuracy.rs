@@ -4,8 +4,8 @@
 //! From: SENIC's measure, the deviation of the gaps over the ideal gap.
 //! Not here: exactness in the engine's own time; the property tests of `nic` hold it to the nanosecond.
 //! Invariant: the same senders and receivers stand on all three sides: Plimsoll, `tc htb`, and a thread that spins
-//! and writes each frame when it is due, which is the floor that this machine allows in this minute. Senders go before
-//! ordinary threads, so that other work on the machine shows in the shapers only.
+//! and writes each frame when it is due, which is the floor that this machine allows in this minute. Senders get
+//! the larger part of their cores, so that other work on the machine shows in the shapers only.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -132,7 +132,7 @@ fn floor(mbps: u32) -> Result<Vec<(f64, f64)>> {
     let mut device = right.enter(|| net::tap("right"))?;
     connect(&right, "right", RIGHT, RIGHT_MAC, LEFT, LEFT_MAC)?;
     let gap = ideal_gap(mbps);
-    receive_while(&right, mbps, move || {
+    let spin = move || {
         net::pin(1);
         net::go_first();
         let frames: Vec<Vec<u8>> = (0..FLOWS).map(frame).collect();
@@ -148,7 +148,9 @@ fn floor(mbps: u32) -> Result<Vec<(f64, f64)>> {
             let _ = device.write(&frames[sent as usize % frames.len()]); // a full device shows as jitter
             sent += 1;
         }
-    })
+    };
+    // On a thread of its own, which alone is pinned.
+    receive_while(&right, mbps, || crate::apart(spin))
 }
 
 fn namespaces() -> Result<(Netns, Netns)> {
@@ -218,7 +220,7 @@ fn judge(times: &[Duration], mbps: u32) -> Result<(f64, f64)> {
     let first = *times.first().context("a limited flow got nothing through")?;
     let counted: Vec<f64> = times
         .iter()
-        .map(|&time| time - first)
+        .map(|&time| time.saturating_sub(first)) // the clock may be set back meanwhile
         .filter(|&time| time > WARM_UP && time < SPAN)
         .map(|time| time.as_secs_f64())
         .collect();
