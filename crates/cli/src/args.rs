@@ -184,6 +184,9 @@ pub(crate) struct Sim {
     /// Run with so many seeds, counting up; each must meet the expectations
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) seeds: u32,
+    /// Set a value of the file by its path: `tenants.shop.min=20Mbps` (may be given several times)
+    #[arg(long, value_name = "PATH=VALUE", value_parser = setting)]
+    pub(crate) set: Vec<(String, String)>,
     /// Threads to run on; the result does not depend on it
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
@@ -209,6 +212,11 @@ pub(crate) struct Doorbells {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (path, value) = text.split_once('=').ok_or("write PATH=VALUE, as in `tenants.shop.min=20Mbps`")?;
+    Ok((path.trim().to_owned(), value.trim().to_owned()))
 }
 
 /// Where a daemon answers unless its policy says otherwise.
@@ -270,6 +278,7 @@ const SIM_EXAMPLES: &str = "Examples:
   plimsoll sim examples/noisy-neighbour.yaml
   plimsoll sim examples/noisy-neighbour.yaml --short --system plimsoll --seeds 5
   plimsoll sim examples/noisy-neighbour.yaml --seed 7 --json --out /tmp/report
+  plimsoll sim examples/noisy-neighbour.yaml --set rate=10Gbps --set workloads.most.flows=16
 
 One seed gives one result, bit for bit, on any machine. Exit code 1 says that an expectation failed, or that a delay
 bound of `plimsoll check` did not hold.";

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll_lab::{Options, Progress};
-use plimsoll_scenario::{Form, Results, Scenario, Status, Verdict};
+use plimsoll_scenario::{Form, Point, Results, Scenario, Status, Verdict};
 
 use crate::args::Lab;
 use crate::failure::{Failure, print, print_json};
@@ -18,7 +18,7 @@ use crate::show::rate;
 
 /// Runs a scenario, reports, and judges.
 pub(crate) fn lab(args: &Lab) -> Result<(), Failure> {
-    let scenario = load(&args.file, args.short, &args.system)?;
+    let scenario = load(&args.file, args.short, &args.system, &[])?.swap_remove(0).scenario;
     // Before anything starts a thread: the kernel lets only single-threaded processes into a user namespace.
     plimsoll_lab::ensure_privileges().map_err(|error| Failure::Failed(error.to_string()))?;
 
@@ -33,10 +33,17 @@ pub(crate) fn lab(args: &Lab) -> Result<(), Failure> {
     if failed { Err(Failure::Said) } else { Ok(()) }
 }
 
-/// Reads a scenario, which has to have these systems.
-pub(crate) fn load(file: &Path, short: bool, systems: &[String]) -> Result<Scenario, Failure> {
+/// Reads a scenario, which has to have these systems: every point of its sweep, and at least one.
+pub(crate) fn load(
+    file: &Path,
+    short: bool,
+    systems: &[String],
+    settings: &[(String, String)],
+) -> Result<Vec<Point>, Failure> {
     let form = if short { Form::Short } else { Form::Full };
-    let scenario = Scenario::load(file, form).map_err(|errors| Failure::Scenario(Box::new(errors)))?;
+    let points = Scenario::load_points(file, form, settings);
+    let points = points.map_err(|errors| Failure::Scenario(Box::new(errors)))?;
+    let scenario = &points[0].scenario;
     let unknown = systems.iter().find(|name| !scenario.systems.iter().any(|system| system.name == **name));
     if let Some(name) = unknown {
         let known: Vec<&str> = scenario.systems.iter().map(|system| system.name.as_str()).collect();
@@ -45,7 +52,7 @@ pub(crate) fn load(file: &Path, short: bool, systems: &[String]) -> Result<Scena
             known.join(", ")
         )));
     }
-    Ok(scenario)
+    Ok(points)
 }
 
 /// Writes the report, and prints the results as JSON or as a table.
@@ -68,7 +75,7 @@ pub(crate) fn show(
 }
 
 /// Columns of standard output, and whether it takes colour.
-fn terminal() -> (u16, bool) {
+pub(crate) fn terminal() -> (u16, bool) {
     let shown = std::io::stdout().is_terminal();
     let width = crossterm::terminal::size().ok().filter(|_| shown).map_or(120, |(columns, _)| columns);
     (width, shown && std::env::var_os("NO_COLOR").is_none())

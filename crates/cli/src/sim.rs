@@ -11,41 +11,78 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
-use plimsoll_scenario::{Results, Scenario, Status, Verdict};
+use plimsoll_scenario::{Point, Results, Scenario, Status, Verdict};
 use plimsoll_sim::{Options, Outcome, Progress, SimError};
 
 use crate::args::Sim;
-use crate::failure::Failure;
+use crate::failure::{Failure, print, print_json};
 use crate::lab;
 
-/// Simulates a scenario, reports, and judges.
+/// Simulates a scenario, or every point of its sweep, reports, and judges.
 pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
-    let scenario = lab::load(&args.file, args.short, &args.system)?;
+    let points = lab::load(&args.file, args.short, &args.system, &args.set)?;
     let options =
         Options { systems: args.system.clone(), seed: args.seed, seeds: args.seeds, threads: args.threads };
+    let scenarios: Vec<&Scenario> = points.iter().map(|point| &point.scenario).collect();
     let bar = Live::new();
-    let outcome = plimsoll_sim::run(&scenario, &options, &|progress| bar.show(&progress));
+    let outcomes = plimsoll_sim::run_all(&scenarios, &options, &|progress| bar.show(&progress));
     bar.end();
-    let outcome = outcome.map_err(|error| match error {
+    let outcomes = outcomes.map_err(|error| match error {
         SimError::Panicked { .. } => Failure::Failed(error.to_string()),
         wrong => Failure::Wrong(wrong.to_string()),
     })?;
-    let verdicts = plimsoll_scenario::judge(&scenario, &outcome.results);
-    lab::show(&scenario, &outcome.results, &verdicts, &args.out, args.json)?;
-    let first = args.seed.unwrap_or(scenario.seed);
-    let mut complaints = broken_bounds(args, &outcome);
-    for (pair, seed) in (0..args.seeds).map(|pair| (pair, first.wrapping_add(pair.into()))) {
-        let failed = judge_pair(&scenario, &outcome.results, pair);
-        if !failed.is_empty() {
-            let lines: Vec<String> = failed.iter().map(|verdict| format!("`{}`", verdict.expect)).collect();
-            complaints.push(format!("failed: {}; replay: {}", lines.join(", "), replay(args, seed, None)));
+    match (points.as_slice(), outcomes.as_slice()) {
+        ([point], [outcome]) if point.settings.is_empty() => {
+            let verdicts = plimsoll_scenario::judge(&point.scenario, &outcome.results);
+            lab::show(&point.scenario, &outcome.results, &verdicts, &args.out, args.json)?;
         }
+        _ => show_sweep(args, &points, &outcomes)?,
     }
+    let all = points.iter().zip(&outcomes);
+    let complaints: Vec<String> = all.flat_map(|(point, outcome)| complaints(args, point, outcome)).collect();
     if complaints.is_empty() {
         return Ok(());
     }
     complaints.iter().for_each(|complaint| eprintln!("{complaint}"));
     Err(Failure::Said)
+}
+
+/// One table for all points, and the report.
+fn show_sweep(args: &Sim, points: &[Point], outcomes: &[Outcome]) -> Result<(), Failure> {
+    let mut rows = Vec::new();
+    let mut machine = Vec::new();
+    for (point, outcome) in points.iter().zip(outcomes) {
+        let verdicts = plimsoll_scenario::judge(&point.scenario, &outcome.results);
+        rows.extend(plimsoll_scenario::rows(point, &outcome.results, &verdicts));
+        machine.push(serde_json::json!({
+            "settings": point.settings.iter().cloned().collect::<BTreeMap<String, String>>(),
+            "results": plimsoll_scenario::json(&point.scenario, &outcome.results, &verdicts),
+        }));
+    }
+    let (name, about) = (&points[0].scenario.name, &points[0].scenario.about);
+    let written = plimsoll_scenario::sweep_report(name, about, &rows, &args.out);
+    let written = written.map_err(|error| Failure::Failed(error.to_string()))?;
+    if args.json {
+        return print_json(&machine);
+    }
+    print(&format!("{name}: {} points\n", points.len()))?;
+    print(&plimsoll_scenario::sweep_table(&rows, lab::terminal().0))?;
+    print(&format!("\n\nreport: {}\n", written.html.display()))
+}
+
+/// What one point did not fulfil, each with the command that shows it again.
+fn complaints(args: &Sim, point: &Point, outcome: &Outcome) -> Vec<String> {
+    let first = args.seed.unwrap_or(point.scenario.seed);
+    let mut complaints = broken_bounds(args, point, outcome);
+    for (pair, seed) in (0..args.seeds).map(|pair| (pair, first.wrapping_add(pair.into()))) {
+        let failed = judge_pair(&point.scenario, &outcome.results, pair);
+        if !failed.is_empty() {
+            let lines: Vec<String> = failed.iter().map(|verdict| format!("`{}`", verdict.expect)).collect();
+            let again = replay(args, point, seed, None);
+            complaints.push(format!("failed: {}; replay: {again}", lines.join(", ")));
+        }
+    }
+    complaints
 }
 
 /// What one seed's runs did not fulfil.
@@ -58,7 +95,7 @@ fn judge_pair(scenario: &Scenario, results: &Results, pair: u32) -> Vec<Verdict>
     verdicts
 }
 
-fn broken_bounds(args: &Sim, outcome: &Outcome) -> Vec<String> {
+fn broken_bounds(args: &Sim, point: &Point, outcome: &Outcome) -> Vec<String> {
     let complaint = |(kept, promise): (&plimsoll_sim::Kept, &plimsoll_sim::Promise)| {
         format!(
             "a delay bound did not hold: class `{}` on `{}` waited {} where {} were promised; replay: {}",
@@ -66,22 +103,25 @@ fn broken_bounds(args: &Sim, outcome: &Outcome) -> Vec<String> {
             promise.host,
             promise.worst,
             promise.bound,
-            replay(args, kept.seed, Some(&kept.system))
+            replay(args, point, kept.seed, Some(&kept.system))
         )
     };
     outcome.broken().map(complaint).collect()
 }
 
 /// The one command that shows a failure again.
-fn replay(args: &Sim, seed: u64, system: Option<&str>) -> String {
-    let short = if args.short { " --short" } else { "" };
-    let own = args.system.iter().map(String::as_str);
-    let systems: String = system
-        .map_or_else(|| own.collect(), |one| vec![one])
-        .iter()
-        .map(|name| format!(" --system {name}"))
-        .collect();
-    format!("plimsoll sim {}{short}{systems} --seed {seed}", args.file.display())
+fn replay(args: &Sim, point: &Point, seed: u64, system: Option<&str>) -> String {
+    let mut words = vec![format!("plimsoll sim {}", args.file.display())];
+    words.extend(args.short.then(|| "--short".to_owned()));
+    let systems: Vec<&str> =
+        system.map_or_else(|| args.system.iter().map(String::as_str).collect(), |one| vec![one]);
+    words.extend(systems.iter().map(|name| format!("--system {name}")));
+    for (path, value) in args.set.iter().chain(&point.settings) {
+        let plain = value.chars().all(|c| c.is_ascii_alphanumeric() || "._%-".contains(c));
+        words.push(if plain { format!("--set {path}={value}") } else { format!("--set '{path}={value}'") });
+    }
+    words.push(format!("--seed {seed}"));
+    words.join(" ")
 }
 
 /// The bar that moves while runs go on; nothing where standard error is no terminal.

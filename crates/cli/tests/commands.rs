@@ -216,3 +216,37 @@ fn sim_is_repeatable_and_a_failure_says_how_to_see_it_again() {
     assert_eq!(wrong.status.code(), Some(2), "{}", err(&wrong));
     assert!(err(&wrong).contains("512 Gbps"), "{}", err(&wrong));
 }
+
+const SWEEP: &str = "
+name: grid
+rate: 1Gbps
+duration: 100ms
+systems: [plimsoll]
+tenants: {a: {}, b: {}}
+workloads:
+  one:  {tenant: a, kind: udp, rate: flood}
+  more: {tenant: b, kind: udp, rate: flood}
+sweep:
+  tenants.a.weight: [1, 3]
+  rate: [1Gbps, 2Gbps]
+expect:
+  - plimsoll.a.throughput ~ line / 2 +- 1%
+";
+
+#[test]
+fn a_sweep_is_one_table_and_each_failure_names_its_point() {
+    let folder = Folder::new("sweep");
+    let (file, out_folder) = (folder.write("s.yaml", SWEEP), folder.0.join("report").display().to_string());
+    let done = plimsoll(&["sim", &file, "--out", &out_folder]);
+    assert_eq!(done.status.code(), Some(1), "{}", err(&done));
+    assert!(out(&done).contains("4 points") && out(&done).contains("1500"), "{}", out(&done));
+    let replay = format!("replay: plimsoll sim {file} --set tenants.a.weight=3 --set rate=2Gbps --seed 1");
+    assert!(err(&done).contains(&replay), "{}", err(&done));
+    let csv = fs::read_to_string(format!("{out_folder}/sweep.csv")).expect("written");
+    assert!(csv.starts_with("tenants.a.weight,rate,system,") && csv.lines().count() == 5, "{csv}");
+    assert!(fs::read(format!("{out_folder}/sweep-throughput.png")).expect("drawn").starts_with(b"\x89PNG"));
+    let fixed = plimsoll(&["sim", &file, "--out", &out_folder, "--set", "tenants.a.weight=1"]);
+    assert_eq!(fixed.status.code(), Some(0), "{}", err(&fixed));
+    let nowhere = plimsoll(&["sim", &file, "--out", &out_folder, "--set", "tenants.z.weight=1"]);
+    assert_eq!(nowhere.status.code(), Some(2), "{}", err(&nowhere));
+}

@@ -12,7 +12,9 @@ use crate::tools;
 use crate::traffic::{self, Job, Live, Side};
 use crate::world::{self, Drops, Setup, World};
 use crate::{Options, Progress, privileges};
-use plimsoll_scenario::{Results, Run, Scenario, System, SystemKind, Workload, WorkloadResult};
+use plimsoll_scenario::{
+    KeyValueSizes, Kind, Results, Run, Scenario, System, SystemKind, Workload, WorkloadResult,
+};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -127,6 +129,17 @@ impl Lab<'_> {
         };
         if !self.scenario.links.is_empty() || !self.scenario.switches.is_empty() {
             return only_sim("the file has links or switches of its own");
+        }
+        if !self.scenario.sweep.is_empty() {
+            return only_sim("the file has a sweep");
+        }
+        if let Some(tenant) = self.scenario.tenants.iter().find(|tenant| tenant.homes.len() > 1) {
+            return only_sim(&format!("tenant `{}` lives on several hosts", tenant.name));
+        }
+        let etc =
+            |workload: &&Workload| matches!(workload.kind, Kind::Memcached { sizes: KeyValueSizes::Etc, .. });
+        if let Some(workload) = self.scenario.workloads.iter().find(etc) {
+            return only_sim(&format!("workload `{}` has a mix of sizes", workload.name));
         }
         let to_tenant = |workload: &&Workload| self.scenario.tenant_address(&workload.to).is_some();
         match self.scenario.workloads.iter().find(to_tenant) {

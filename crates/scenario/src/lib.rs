@@ -16,23 +16,26 @@ mod report;
 mod results;
 mod schema;
 mod summary;
+mod sweep;
 mod table;
 mod yaml;
 
 pub use expect::{Expectation, Status, Unit, Verdict, judge};
 pub use measure::jain;
 pub use model::{
-    Destination, Kind, Measure, NETWORK, Pace, Role, Scenario, System, SystemKind, Tenant, Workload,
+    Destination, Home, KeyValueSizes, Kind, Measure, NETWORK, Pace, Role, Scenario, System, SystemKind,
+    Tenant, Workload,
 };
 pub use network::{
     Completions, Congestion, EngineCost, Host, HostNic, Link, Pcie, ReceiveRing, TransmitRing,
 };
 pub use policy_file::Wiring;
 pub use read::Form;
-pub use report::{Report, json, report};
-pub use results::{Results, Run, Sample, WorkloadResult};
+pub use report::{Report, json, report, sweep_report};
+pub use results::{COUNTERS, Results, Run, Sample, WorkloadResult};
 pub use schema::schema;
 pub use summary::{LatencySummary, Summary, TenantSummary, summarise};
+pub use sweep::{Point, Row, rows, sweep_table};
 pub use table::table;
 
 /// One thing that is wrong with a scenario.

@@ -135,6 +135,7 @@ impl<'a> Measures<'a> {
             Gauge::Packets => self.found(run, subject).map(|found| found.packets).sum::<u64>() as f64,
             Gauge::Errors => self.found(run, subject).map(|found| found.errors).sum::<u64>() as f64,
             Gauge::Drops => self.drops(run, subject).values().sum::<u64>() as f64,
+            Gauge::Counter(name) => run.counters.get(name).map_or(f64::NAN, |count| *count as f64),
             Gauge::Cpu => {
                 run.cpu.map_or(f64::NAN, |cpu| cpu.as_secs_f64() / self.scenario.duration.as_secs_f64())
             }

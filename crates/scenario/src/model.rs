@@ -49,6 +49,8 @@ pub struct Scenario {
     pub systems: Vec<System>,
     /// Who sends what, and when.
     pub workloads: Vec<Workload>,
+    /// Values of the file that are varied, by their path: what is read is one of the points.
+    pub sweep: Vec<(String, Vec<String>)>,
     /// How finely to measure.
     pub measure: Measure,
     /// What must hold.
@@ -73,7 +75,8 @@ pub struct Destination {
 }
 
 /// Everything of a scenario is in this network: destination `n` is 10.200.0.n and tenant `n` is 10.200.1.n,
-/// counted from 1 in the order of the file, unless the file gives a destination another address.
+/// counted from 1 in the order of the file, unless the file gives a destination another address. From the 251st vNIC
+/// on they are 10.200.128.1 and up.
 pub const NETWORK: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 200, 0, 0), 16);
 
 /// A tenant and what it is promised.
@@ -81,16 +84,25 @@ pub const NETWORK: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 200, 0, 0), 16);
 pub struct Tenant {
     /// The operator's name.
     pub name: String,
-    /// Its address inside [`NETWORK`].
+    /// Its address inside [`NETWORK`]; of the first of its vNICs where it has several.
     pub address: Ipv4Addr,
-    /// The machine it lives on.
-    pub host: String,
+    /// The machines that it lives on, with an address on each; live it is on one.
+    pub homes: Vec<Home>,
     /// Its guaranteed rate.
     pub min: Option<BitRate>,
     /// The rate that it never exceeds.
     pub max: Option<BitRate>,
     /// Its share of what is left.
     pub weight: u32,
+}
+
+/// One of a tenant's vNICs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home {
+    /// The machine.
+    pub host: String,
+    /// Its address there.
+    pub address: Ipv4Addr,
 }
 
 /// One of the systems that are compared.
@@ -196,6 +208,17 @@ pub enum Role {
     Server,
 }
 
+/// How long keys and values are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeyValueSizes {
+    /// As the workload says.
+    #[default]
+    Fixed,
+    /// As in Facebook's general-purpose pool ETC (Atikoglu et al., SIGMETRICS 2012): sizes from its fitted
+    /// distributions, one write for thirty reads.
+    Etc,
+}
+
 /// How fast packets are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
@@ -280,6 +303,8 @@ pub enum Kind {
         key: Bytes,
         /// Bytes of a value.
         value: Bytes,
+        /// Whether keys and values are as long as those say, or as in a known mix.
+        sizes: KeyValueSizes,
         /// Connections; each has one request under way.
         connections: u32,
         /// As for request-response.

@@ -46,14 +46,16 @@ impl Scenario {
         if let Some(own) = &host.policy {
             sections.override_with(own);
         }
-        let lives_here = |name: &str| self.tenants.iter().any(|t| t.name == name && t.host == host.name);
+        let at_home = |tenant: &Tenant| tenant.homes.iter().any(|home| home.host == host.name);
+        let lives_here =
+            |name: &str| self.tenants.iter().any(|tenant| tenant.name == name && at_home(tenant));
         for (name, entries) in &mut sections.tenants {
             if !lives_here(name) {
                 entries.clear();
             }
         }
         let named = sections.policy.is_some() || sections.limits.is_some();
-        let tenants = self.tenants.iter().filter(|tenant| named || tenant.host == host.name);
+        let tenants = self.tenants.iter().filter(|tenant| named || at_home(tenant));
         self.write(system, &sections, tenants, wiring)
     }
 

@@ -19,6 +19,12 @@ pub struct Results {
     pub notes: Vec<String>,
 }
 
+/// What a system may count beside packets: writes of doorbells over PCIe as Loom counts them (one for a batch), by the
+/// cache line, and with a register for each queue; reads of packets over PCIe; scheduling decisions, and pairs of
+/// enqueue and dequeue on the tree.
+pub const COUNTERS: [&str; 6] =
+    ["doorbell_writes", "doorbell_lines", "doorbell_queue_writes", "bus_reads", "pulls", "pairs"];
+
 /// One run of one system.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
@@ -32,6 +38,8 @@ pub struct Run {
     pub drops: BTreeMap<String, BTreeMap<String, u64>>,
     /// CPU time of what carried the packets (engine thread; empty for the kernel's systems), if measured.
     pub cpu: Option<Span>,
+    /// What was counted beside, by the names in [`COUNTERS`]; what the world cannot count is missing.
+    pub counters: BTreeMap<&'static str, u64>,
     /// What went wrong but did not stop the run.
     pub notes: Vec<String>,
 }

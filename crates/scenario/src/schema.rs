@@ -47,6 +47,11 @@ pub fn schema() -> Value {
             "systems": {"type": "array", "minItems": 1, "items": system(&sections)},
             "workloads": {"type": "object", "additionalProperties": workload()},
             "measure": measure(),
+            "sweep": {
+                "type": "object",
+                "description": "values of this file that are varied, by their path",
+                "additionalProperties": {"type": "array", "minItems": 1},
+            },
             "expect": expectations(),
             "policy": sections,
             "limits": sections,
@@ -80,7 +85,10 @@ fn count(about: &str, most: u32) -> Value {
 fn tenant() -> Value {
     object(TENANT_KEYS.map(|key| {
         let value = match key {
-            "host" => json!({"type": "string", "description": "one of `hosts`"}),
+            "host" => json!({
+                "description": "one of `hosts`, or a list of them",
+                "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+            }),
             "min" => unit::<BitRate>("guaranteed rate"),
             "max" => unit::<BitRate>("rate that is never exceeded"),
             "weight" => count("share of what is left", u32::MAX),
@@ -183,6 +191,9 @@ fn workload_key(kind: &str, key: &str) -> Value {
         (_, "flows" | "connections") => count("how many", 4_096),
         (_, "on" | "off" | "pause") => unit::<Span>("how long"),
         (_, "role") => json!({"enum": ["client", "server"], "description": "which side the tenant is"}),
+        (_, "sizes") => {
+            json!({"enum": ["fixed", "etc"], "description": "as long as said, or as in a known mix"})
+        }
         (_, "protocol") => json!({"enum": ["udp", "tcp"]}),
         _ => unit::<Bytes>("how large"),
     }

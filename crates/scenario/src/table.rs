@@ -152,7 +152,7 @@ fn expectations(verdicts: &[Verdict], width: u16, colour: bool) -> Table {
     table
 }
 
-fn new_table(width: u16) -> Table {
+pub(crate) fn new_table(width: u16) -> Table {
     let mut table = Table::new();
     table
         .load_style(UTF8_FULL_CONDENSED)

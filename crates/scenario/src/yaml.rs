@@ -26,6 +26,45 @@ pub(crate) fn list(items: impl IntoIterator<Item = Tree>) -> Tree {
     Tree { at: Mark::default(), value: Value::List(items.into_iter().collect()) }
 }
 
+/// Puts a value where a path of keys and list places leads, in the place of what is there; a last key may be new. The
+/// part of the path that leads nowhere, if there is one.
+pub(crate) fn set<'p>(tree: &mut Tree, path: &'p str, value: Tree) -> Result<(), &'p str> {
+    let (key, rest) = path.split_once('.').unwrap_or((path, ""));
+    let last = rest.is_empty();
+    if matches!(tree.value, Value::Null) && last {
+        tree.value = Value::Map(Vec::new());
+    }
+    let next = match &mut tree.value {
+        Value::Map(entries) => {
+            let place = entries.iter().rposition(|(name, _)| name.value == key);
+            if place.is_none() && last {
+                entries
+                    .push((Name::new(key.to_owned(), value.at), Tree { at: value.at, value: Value::Null }));
+            }
+            let place = place.or(if last { entries.len().checked_sub(1) } else { None });
+            place.and_then(|place| entries.get_mut(place)).map(|(_, tree)| tree)
+        }
+        Value::List(items) => key.parse().ok().and_then(|place: usize| items.get_mut(place)),
+        _ => None,
+    };
+    let next = next.ok_or(key)?;
+    if last {
+        *next = value;
+        return Ok(());
+    }
+    set(next, rest, value)
+}
+
+/// A value on one line, as a path's setting shows it.
+pub(crate) fn on_one_line(tree: &Tree) -> String {
+    if let Value::Text(text) = &tree.value {
+        return text.clone();
+    }
+    let mut line = String::new();
+    write_flow(tree, &mut line);
+    line
+}
+
 /// Writes maps in blocks down to `blocks` levels and in braces below.
 pub(crate) fn write(tree: &Tree, to: &mut String, indent: usize, blocks: usize) {
     match &tree.value {

@@ -11,7 +11,8 @@ use std::net::Ipv4Addr;
 
 use plimsoll_policy::Checked;
 use plimsoll_scenario::{
-    Completions, Congestion, Host, HostNic, Kind, Pace, Role, Scenario, System, SystemKind, Wiring, Workload,
+    Completions, Congestion, Home, Host, HostNic, KeyValueSizes, Kind, Pace, Role, Scenario, System,
+    SystemKind, Tenant, Wiring, Workload,
 };
 use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Nanos, Span};
 
@@ -228,13 +229,17 @@ impl<'a> Builder<'a> {
     fn workload(&mut self, workload: &Workload) -> Result<(), SimError> {
         let index = self.world.apps.len() as u32;
         let role = role(&workload.kind);
-        let (client, server) = self.ends(workload, role);
-        self.routed(workload, client, server)?;
-        let count = flows(&workload.kind);
+        let pairs = self.ends(workload, role);
+        for (client, server) in &pairs {
+            self.routed(workload, *client, *server)?;
+        }
+        // Among a tenant's own vNICs each talks to each.
+        let all_to_all = workload.to == workload.tenant;
+        let count = flows(&workload.kind) * if all_to_all { pairs.len() as u32 } else { 1 };
         let mut ports = Ports { chance: self.chance(workload, "ports"), used: Vec::new() };
         let first_flow = self.world.flows.len() as u32;
         let first_socket = self.world.connections.len() as u32;
-        for _ in 0..count {
+        for (client, server) in pairs.iter().copied().cycle().take(count as usize) {
             let port = ports.draw();
             self.flow(workload, index, [End { port, ..client }, server]);
         }
@@ -255,33 +260,46 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// The client's and the server's end, but for the client's port.
-    fn ends(&self, workload: &Workload, role: Role) -> (End, End) {
+    /// The clients' and the servers' ends, but for the client's port: each of the tenant's vNICs with each of its
+    /// peer's.
+    fn ends(&self, workload: &Workload, role: Role) -> Vec<(End, End)> {
+        let near = self.ends_of_tenant(&workload.tenant, workload);
+        let mut far = self.ends_of_tenant(&workload.to, workload);
+        if far.is_empty() {
+            let place = if self.scenario.links.is_empty() { BEYOND } else { &workload.to };
+            let address = self.scenario.destination_address(&workload.to).unwrap_or(Ipv4Addr::UNSPECIFIED);
+            let node = self.topology.node(place).expect("every place is a node");
+            far.push(End { node, tenant: None, address, port: workload.port, dscp: 0, queue: None });
+        }
+        let mut pairs = Vec::new();
+        // Peers turn, so that a few flows are spread over as many of them as there are.
+        for turn in 0..far.len() {
+            for (index, &near) in near.iter().enumerate() {
+                let far = far[(turn + index) % far.len()];
+                if near.address != far.address {
+                    pairs.push(if role == Role::Server { (far, near) } else { (near, far) });
+                }
+            }
+        }
+        pairs
+    }
+
+    /// A tenant's vNICs; none for a name that is no tenant's.
+    fn ends_of_tenant(&self, name: &str, workload: &Workload) -> Vec<End> {
         let tenants = (0_u32..).zip(&self.scenario.tenants);
-        let (index, tenant) =
-            tenants.into_iter().find(|(_, t)| t.name == workload.tenant).expect("checked when read");
-        let node = |name: &str| self.topology.node(name).expect("every place is a node");
-        let near = End {
-            node: node(&tenant.host),
+        let Some((index, tenant)) = tenants.into_iter().find(|(_, tenant)| tenant.name == name) else {
+            return Vec::new();
+        };
+        let dscp = if name == workload.tenant { workload.dscp } else { 0 };
+        let end = |home: &Home| End {
+            node: self.topology.node(&home.host).expect("every host is a node"),
             tenant: Some(index),
-            address: tenant.address,
+            address: home.address,
             port: workload.port,
-            dscp: workload.dscp,
+            dscp,
             queue: None,
         };
-        let other = (0_u32..).zip(&self.scenario.tenants).find(|(_, tenant)| tenant.name == workload.to);
-        let far = match other {
-            Some((index, other)) => {
-                End { node: node(&other.host), tenant: Some(index), address: other.address, ..near }
-            }
-            None => {
-                let place = if self.scenario.links.is_empty() { BEYOND } else { &workload.to };
-                let address = self.scenario.destination_address(&workload.to);
-                let address = address.unwrap_or(Ipv4Addr::UNSPECIFIED);
-                End { node: node(place), tenant: None, address, dscp: 0, ..near }
-            }
-        };
-        if role == Role::Server { (far, near) } else { (near, far) }
+        tenant.homes.iter().map(end).collect()
     }
 
     fn routed(&self, workload: &Workload, client: End, server: End) -> Result<(), SimError> {
@@ -328,15 +346,17 @@ impl<'a> Builder<'a> {
     }
 
     fn has_engine(&self, host: &Host) -> bool {
-        let with_tenants = self.scenario.tenants.iter().any(|tenant| tenant.host == host.name);
+        let with_tenants = self.scenario.tenants.iter().any(|tenant| lives_on(tenant, host));
         self.system.kind.on_engine() && host.nic == HostNic::Engine && with_tenants
     }
 
     fn app(&self, workload: &Workload, job: Job) -> App {
         let mtu = self.scenario.mtu;
         let chance = |what| self.chance(workload, what);
-        let rpc = |job, request: u64, response: u64, rate| {
-            App::Rpc(Box::new(Rpc::new(job, Sizes::Fixed { request, response }, rate, chance("requests"))))
+        let rpc = |job, sizes, rate| App::Rpc(Box::new(Rpc::new(job, sizes, rate, chance("requests"))));
+        let fixed = |request: Bytes, response: Bytes| Sizes::Fixed {
+            request: request.as_u64(),
+            response: response.as_u64(),
         };
         match &workload.kind {
             Kind::Bulk { .. } | Kind::Iperf3 { udp: None, .. } => App::Bulk(Box::new(Bulk::new(job, None))),
@@ -360,13 +380,16 @@ impl<'a> Builder<'a> {
             Kind::Sockperf { size, rate, tcp: false } => {
                 App::Probe(Box::new(Probe::new(job, small(*size), mtu, *rate, true, chance("moments"))))
             }
-            Kind::Sockperf { size, rate, tcp: true } => rpc(job, size.as_u64(), size.as_u64(), Some(*rate)),
+            Kind::Sockperf { size, rate, tcp: true } => rpc(job, fixed(*size, *size), Some(*rate)),
             Kind::RequestResponse { request, response, rate, .. } => {
-                rpc(job, request.as_u64(), response.as_u64(), *rate)
+                rpc(job, fixed(*request, *response), *rate)
             }
-            Kind::Memcached { key, value, rate, .. } => {
-                let (key, value) = (key.as_u64(), value.as_u64());
-                rpc(job, memcached_request(key), memcached_response(key, value), *rate)
+            Kind::Memcached { key, value, sizes, rate, .. } => {
+                let sizes = match sizes {
+                    KeyValueSizes::Fixed => Sizes::memcached(key.as_u64(), value.as_u64()),
+                    KeyValueSizes::Etc => Sizes::Etc,
+                };
+                rpc(job, sizes, *rate)
             }
             Kind::Shuffle { block, pause, .. } => {
                 App::Rounds(Box::new(Rounds::new(job, block.as_u64(), *pause)))
@@ -435,6 +458,10 @@ impl<'a> Builder<'a> {
     }
 }
 
+fn lives_on(tenant: &Tenant, host: &Host) -> bool {
+    tenant.homes.iter().any(|home| home.host == host.name)
+}
+
 /// Source ports, none twice.
 struct Ports {
     chance: Chance,
@@ -483,15 +510,4 @@ fn flows(kind: &Kind) -> u32 {
         Kind::RequestResponse { connections, .. } | Kind::Memcached { connections, .. } => *connections,
         Kind::Probe { .. } | Kind::Sockperf { .. } => 1,
     }
-}
-
-/// `get KEY\r\n`.
-fn memcached_request(key: u64) -> u64 {
-    "get \r\n".len() as u64 + key
-}
-
-/// `VALUE KEY 0 LENGTH\r\n`, the value, `\r\nEND\r\n`.
-fn memcached_response(key: u64, value: u64) -> u64 {
-    let digits = value.max(1).ilog10() as u64 + 1;
-    "VALUE  0 \r\n\r\nEND\r\n".len() as u64 + key + digits + value
 }

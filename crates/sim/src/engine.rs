@@ -294,6 +294,18 @@ impl Engine {
         next.map(|next| next.max(self.cpu.busy)).into_iter().chain(more).min()
     }
 
+    /// What it counted of doorbells, and of its own work.
+    pub(crate) fn counters(&self) -> [(&'static str, u64); 5] {
+        let (writes, stats) = (self.doorbells.writes(), self.nic.stats());
+        [
+            ("doorbell_writes", writes.batches),
+            ("doorbell_lines", writes.lines),
+            ("doorbell_queue_writes", writes.per_queue),
+            ("pulls", stats.pulls),
+            ("pairs", stats.pairs),
+        ]
+    }
+
     /// Whether its thread is still at work on what it took before.
     #[inline]
     pub(crate) fn is_busy(&self, now: Nanos) -> bool {

@@ -46,4 +46,4 @@ mod world;
 
 pub use error::SimError;
 pub use promise::Promise;
-pub use run::{Kept, Options, Outcome, Progress, run};
+pub use run::{Kept, Options, Outcome, Progress, run, run_all};

@@ -56,6 +56,14 @@ impl Overhead {
             Self::Part { size, bytes } => len.div_ceil(size) * bytes,
         }
     }
+
+    #[inline]
+    fn parts(self, len: u32) -> u64 {
+        match self {
+            Self::Frame(_) => 0,
+            Self::Part { size, .. } => len.div_ceil(size).into(),
+        }
+    }
 }
 
 /// A link while it carries packets.
@@ -70,6 +78,8 @@ pub(crate) struct Link {
     left: usize,
     /// Bytes of the others.
     backlog: u64,
+    /// Parts that packets were cut into, where that is how they travel.
+    parts: u64,
 }
 
 /// What became of a packet that was offered to a link.
@@ -88,7 +98,15 @@ pub(crate) enum Offered {
 
 impl Link {
     pub(crate) fn new(spec: LinkSpec, chance: Chance) -> Self {
-        Self { pace: spec.rate.map(Pace::new), chance, under_way: VecDeque::new(), left: 0, backlog: 0, spec }
+        Self {
+            pace: spec.rate.map(Pace::new),
+            chance,
+            under_way: VecDeque::new(),
+            left: 0,
+            backlog: 0,
+            parts: 0,
+            spec,
+        }
     }
 
     /// Takes a packet, marks it, or has no room for it.
@@ -99,6 +117,7 @@ impl Link {
             return Offered::Full;
         }
         packet.ce |= packet.ect && self.spec.ecn.is_some_and(|threshold| self.backlog >= threshold);
+        self.parts += self.spec.overhead.parts(packet.len);
         // Exact fractions of a nanosecond are kept in the pace, so that a busy link loses none of its rate.
         let departure = self.pace.as_mut().map_or(now, |pace| {
             pace.catch_up(now);
@@ -135,6 +154,11 @@ impl Link {
     /// When the last bit of the packet that was taken last has left.
     pub(crate) fn last_departure(&self) -> Nanos {
         self.under_way.back().map_or(Nanos::ZERO, |&(at, _)| at - self.spec.delay)
+    }
+
+    /// Parts that packets were cut into so far.
+    pub(crate) fn parts(&self) -> u64 {
+        self.parts
     }
 
     /// Packets that are under way or wait.

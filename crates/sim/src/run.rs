@@ -6,6 +6,7 @@
 //! Invariant: results stand in the order of seeds, then of systems in the file; nothing in them was measured with a
 //! real clock.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -18,7 +19,7 @@ use crate::build;
 use crate::engine::Engine;
 use crate::error::SimError;
 use crate::promise::Promise;
-use crate::world::{Carrier, GRACE, Node, World};
+use crate::world::{Carrier, GRACE, Node, Way, World};
 
 /// How to simulate a scenario.
 #[derive(Clone, Debug, Default)]
@@ -79,40 +80,63 @@ pub struct Progress {
 /// Simulates every chosen system with every seed. `progress` may be called from several threads.
 ///
 /// # Errors
-/// See [`SimError`]; nothing has run then.
+/// See [`SimError`].
 pub fn run(
     scenario: &Scenario,
     options: &Options,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Outcome, SimError> {
-    let chosen = |system: &&System| options.systems.is_empty() || options.systems.contains(&system.name);
-    let (possible, notes) = build::possible(scenario.systems.iter().filter(chosen));
-    let first = options.seed.unwrap_or(scenario.seed);
-    let seeds = (0..options.seeds.max(1)).map(|pair| (pair, first.wrapping_add(pair.into())));
-    let jobs: Vec<Job<'_>> = seeds
-        .flat_map(|(pair, seed)| possible.iter().map(move |system| Job { scenario, system, pair, seed }))
-        .collect();
+    run_all(&[scenario], options, progress).map(|mut outcomes| outcomes.swap_remove(0))
+}
+
+/// The same for many scenarios at once, such as the points of a sweep: one outcome for each.
+///
+/// # Errors
+/// The first, in the order of the scenarios.
+pub fn run_all(
+    scenarios: &[&Scenario],
+    options: &Options,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Vec<Outcome>, SimError> {
+    let mut outcomes = Vec::new();
+    let mut jobs = Vec::new();
+    for (index, &scenario) in scenarios.iter().enumerate() {
+        let chosen = |system: &&System| options.systems.is_empty() || options.systems.contains(&system.name);
+        let (possible, notes) = build::possible(scenario.systems.iter().filter(chosen));
+        outcomes.push(Outcome { results: Results { runs: Vec::new(), notes }, ..Outcome::default() });
+        let first = options.seed.unwrap_or(scenario.seed);
+        for (pair, seed) in (0..options.seeds.max(1)).map(|pair| (pair, first.wrapping_add(pair.into()))) {
+            jobs.extend(possible.iter().map(|&system| Job { index, scenario, system, pair, seed }));
+        }
+    }
+    for (job, finished) in jobs.iter().zip(work(&jobs, options.threads, progress)) {
+        outcomes[job.index].add(finished?);
+    }
+    Ok(outcomes)
+}
+
+/// Every job's result, in their order, from as many threads as are wanted.
+fn work(
+    jobs: &[Job<'_>],
+    threads: Option<NonZeroUsize>,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Vec<Result<Finished, SimError>> {
     let found: Vec<Mutex<Option<Result<Finished, SimError>>>> =
         jobs.iter().map(|_| Mutex::new(None)).collect();
     let next = AtomicUsize::new(0);
-    let work = || {
-        while let Some((index, job)) = jobs.get(next.load(Ordering::Relaxed)).and_then(|_| {
+    let take_turns = || {
+        loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
-            jobs.get(index).map(|job| (index, job))
-        }) {
+            let Some(job) = jobs.get(index) else { return };
             let done = job.run(&|now, events| progress(job.progress(index, jobs.len(), now, events)));
             *found[index].lock().expect("no run panics with the lock") = Some(done);
         }
     };
     let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let threads = options.threads.map_or_else(cores, NonZeroUsize::get).min(jobs.len());
-    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
-    let mut outcome = Outcome { results: Results { runs: Vec::new(), notes }, ..Outcome::default() };
-    for slot in found {
-        let finished = slot.into_inner().ok().flatten().expect("every run was taken by a thread");
-        outcome.add(finished?);
-    }
-    Ok(outcome)
+    let threads = threads.map_or_else(cores, NonZeroUsize::get).min(jobs.len());
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(take_turns))));
+    let taken = |slot: Mutex<Option<_>>| slot.into_inner().ok().flatten().expect("a thread took every run");
+    found.into_iter().map(taken).collect()
 }
 
 impl Outcome {
@@ -133,6 +157,8 @@ impl Outcome {
 /// One system with one seed.
 #[derive(Clone, Copy, Debug)]
 struct Job<'a> {
+    /// Which scenario.
+    index: usize,
     scenario: &'a Scenario,
     system: &'a System,
     pair: u32,
@@ -180,6 +206,7 @@ impl Job<'_> {
             }
         }
         run.cpu = cpu(world);
+        run.counters = counters(world);
         let promises = promises(world);
         run.notes.extend(note(&promises));
         Finished {
@@ -201,6 +228,17 @@ fn account(world: &World) {
 
 fn promises(world: &World) -> Vec<Promise> {
     engines(world).flat_map(|(node, engine)| engine.promises.report(&node.name)).collect()
+}
+
+/// What all engines and buses counted together.
+fn counters(world: &World) -> BTreeMap<&'static str, u64> {
+    let mut counters = BTreeMap::new();
+    let buses = world.links.iter().filter(|end| end.kind == Way::Bus);
+    let buses = buses.map(|end| ("bus_reads", end.link.parts()));
+    for (name, count) in engines(world).flat_map(|(_, engine)| engine.counters()).chain(buses) {
+        *counters.entry(name).or_default() += count;
+    }
+    counters
 }
 
 /// What all engines' threads have worked together, where that takes time.

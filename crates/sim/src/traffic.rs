@@ -11,6 +11,7 @@ mod bulk;
 mod probe;
 mod rounds;
 mod rpc;
+mod sizes;
 mod udp;
 
 use plimsoll_scenario::{Sample, WorkloadResult};
@@ -19,7 +20,8 @@ use plimsoll_units::{Nanos, Span};
 pub(crate) use bulk::{Bulk, Rhythm};
 pub(crate) use probe::Probe;
 pub(crate) use rounds::Rounds;
-pub(crate) use rpc::{Rpc, Sizes};
+pub(crate) use rpc::Rpc;
+pub(crate) use sizes::Sizes;
 pub(crate) use udp::Udp;
 
 use crate::agenda::SourceId;

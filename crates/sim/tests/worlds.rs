@@ -148,6 +148,44 @@ expect:
     assert_eq!(cubic[1].0, Status::Failed, "{cubic:?}");
 }
 
+#[test]
+fn a_tenant_on_several_hosts_shuffles_all_to_all() {
+    let text = "
+name: shuffle
+rate: 10Gbps
+duration: 100ms
+systems: [plimsoll]
+hosts: [a, b, c]
+switches: [s]
+links:
+  a: {between: [a, s], rate: 10Gbps}
+  b: {between: [b, s], rate: 10Gbps}
+  c: {between: [c, s], rate: 10Gbps}
+tenants: {sort: {host: [a, b, c]}}
+workloads:
+  spark: {tenant: sort, kind: shuffle, to: sort, block: 1MB, pause: 1ms}
+";
+    let run = outcome(&scenario(text), 1).results.runs.remove(0);
+    let spark = &run.workloads["spark"];
+    // Six flows of 1 MB a round, each host sends two: 1.6 ms of its link, and TCP's beginning.
+    assert!(spark.samples.len() > 20, "{}", spark.samples.len());
+    assert!(spark.samples.iter().all(|sample| sample.latency > Span::micros(1_600)));
+    let rounds = spark.samples.len() as u64;
+    let bytes: u64 = spark.bytes.iter().sum();
+    assert!((rounds * 6_000_000..(rounds + 1) * 6_600_000).contains(&bytes), "{bytes} in {rounds} rounds");
+}
+
+#[test]
+fn buses_and_doorbells_are_counted() {
+    let bus = "pcie: {rate: 8Gbps, latency: 1us, tlp: 250B, overhead: 25B, outstanding: 8}";
+    let run = pair(bus, "  steady: {tenant: x, kind: udp, to: y, rate: 10kpps, size: 583B}");
+    // 4,000 packets of 625 B: three TLPs each, and a doorbell each, as they come alone.
+    assert_eq!(run.counters["pulls"], 4_000);
+    assert_eq!(run.counters["bus_reads"], 12_000);
+    assert_eq!(run.counters["doorbell_writes"], 4_000);
+    assert_eq!(run.counters["doorbell_queue_writes"], 4_000);
+}
+
 fn refused(text: &str) -> SimError {
     run(&scenario(text), &Options::default(), &|_| {}).expect_err("a world that cannot be")
 }

@@ -226,9 +226,10 @@ impl Checker<'_> {
             let help =
                 "latency and requests come from request_response, probe, shuffle, memcached and sockperf";
             self.problems.push(problem.label("has no latency").help(help));
-        } else if measure == Gauge::Cpu {
-            let problem = Problem::new(at, "CPU time is measured for a system and not for its tenants");
-            self.problems.push(problem.label("too much here").help("write `SYSTEM.cpu`"));
+        } else if measure.of_system() {
+            let problem = Problem::new(at, "this is measured for a system and not for its tenants");
+            self.problems
+                .push(problem.label("too much here").help("leave this name away, as in `SYSTEM.cpu`"));
         }
     }
 

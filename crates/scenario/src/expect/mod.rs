@@ -15,6 +15,8 @@ use std::ops::Range;
 use plimsoll_units::Span;
 use serde::Serialize;
 
+use crate::results::COUNTERS;
+
 pub(crate) use check::{Names, check};
 pub(crate) use eval::{Measured, show};
 pub use eval::{Status, Verdict, judge};
@@ -129,6 +131,8 @@ pub(crate) enum Gauge {
     Errors,
     Drops,
     Cpu,
+    /// One of [`COUNTERS`], of a system.
+    Counter(&'static str),
 }
 
 impl Gauge {
@@ -160,6 +164,9 @@ impl Gauge {
             "errors" => Self::Errors,
             "drops" => Self::Drops,
             "cpu" => Self::Cpu,
+            _ if COUNTERS.contains(&name) => {
+                Self::Counter(COUNTERS.into_iter().find(|counter| *counter == name)?)
+            }
             _ => {
                 let number = name.strip_prefix('p')?;
                 let plain = number.chars().all(|c| c.is_ascii_digit() || c == '.');
@@ -177,9 +184,14 @@ impl Gauge {
         }
     }
 
+    /// Whether only a whole system has it.
+    pub(crate) const fn of_system(self) -> bool {
+        matches!(self, Self::Cpu | Self::Counter(_))
+    }
+
     /// Whether it is known by the moment.
     const fn has_windows(self) -> bool {
-        !matches!(self, Self::Packets | Self::Errors | Self::Drops | Self::Cpu)
+        !matches!(self, Self::Packets | Self::Errors | Self::Drops | Self::Cpu | Self::Counter(_))
     }
 }
 

@@ -13,6 +13,7 @@ use plimsoll_units::Span;
 use super::lex::{Token, lex};
 use super::{Claim, Compare, Expectation, Expr, ExprKind, Function, Gauge, Operator, Path, Unit};
 use crate::Problem;
+use crate::results::COUNTERS;
 
 type Parsed<T> = Result<T, Box<Problem>>;
 
@@ -264,8 +265,9 @@ fn joined_percentile(a: &str, b: &str) -> bool {
 
 fn unknown_measure(words: &str, name: &str, at: Range<usize>) -> Box<Problem> {
     let start = at.end - name.len();
-    let near = nearest(name, Gauge::NAMES).map(|near| format!("did you mean `{near}`? "));
-    let all = Gauge::NAMES.join("`, `");
+    let known = Gauge::NAMES.into_iter().chain(COUNTERS);
+    let near = nearest(name, known.clone()).map(|near| format!("did you mean `{near}`? "));
+    let all = known.collect::<Vec<_>>().join("`, `");
     let problem = Problem::new(start..at.end, format!("`{words}` names no measure: there is no `{name}`"));
     Box::new(problem.label("unknown measure").help(format!("{}there are `{all}`", near.unwrap_or_default())))
 }

@@ -8,6 +8,7 @@
 mod fields;
 mod network;
 mod policy;
+mod sweep;
 mod workload;
 
 use std::net::Ipv4Addr;
@@ -18,8 +19,9 @@ use plimsoll_units::{BitRate, Span};
 
 use crate::expect::{self, Expectation, Names};
 use crate::model::{
-    Destination, Measure, NETWORK, PolicySections, Scenario, System, SystemKind, Tenant, Workload,
+    Destination, Home, Measure, NETWORK, PolicySections, Scenario, System, SystemKind, Tenant, Workload,
 };
+use crate::sweep::Point;
 use crate::{Errors, Problem};
 use fields::{Fields, Reader};
 pub(crate) use network::{HOST_KEYS, LINK_KEYS};
@@ -34,7 +36,7 @@ pub enum Form {
     Short,
 }
 
-pub(crate) const KEYS: [&str; 21] = [
+pub(crate) const KEYS: [&str; 22] = [
     "name",
     "about",
     "rate",
@@ -51,6 +53,7 @@ pub(crate) const KEYS: [&str; 21] = [
     "systems",
     "workloads",
     "measure",
+    "sweep",
     "expect",
     "policy",
     "limits",
@@ -65,14 +68,21 @@ pub(crate) const TENANT_KEYS: [&str; 11] =
     ["host", "min", "max", "weight", "policy", "burst", "via", "flows", "slack", "deadline", "descriptors"];
 
 impl Scenario {
-    /// Reads a file in one of its forms. A file that cannot be read is a problem like any other.
+    /// Reads a file in one of its forms; of a sweep, its first point. A file that cannot be read is a problem like any
+    /// other.
     pub fn load(path: &Path, form: Form) -> Result<Self, Errors> {
+        Self::load_points(path, form, &[]).map(|mut points| points.swap_remove(0).scenario)
+    }
+
+    /// Reads a file and gives every point of its sweep, or the one that there is without. `settings` replace values of
+    /// the file by their path (`tenants.shop.min`), and fix what the sweep would vary.
+    pub fn load_points(path: &Path, form: Form, settings: &[(String, String)]) -> Result<Vec<Point>, Errors> {
         let name = path.to_string_lossy();
         let text = std::fs::read_to_string(path).map_err(|error| {
             let problem = Problem::new(0..0, format!("{name}: {error}")).label("no text");
             Errors::new(vec![problem.help("give the path of a scenario file")], Sources::one(&name, ""))
         })?;
-        Self::parse(&text, &name, path.parent().unwrap_or(Path::new("")), form)
+        Self::points(&text, &name, path.parent().unwrap_or(Path::new("")), form, settings)
     }
 
     /// Reads a file's text; `name` is for messages, and paths inside start from `folder`.
@@ -95,16 +105,32 @@ impl Scenario {
     /// assert_eq!(scenario.workloads[1].to, "world");
     /// ```
     pub fn parse(text: &str, name: &str, folder: &Path, form: Form) -> Result<Self, Errors> {
+        Self::points(text, name, folder, form, &[]).map(|mut points| points.swap_remove(0).scenario)
+    }
+
+    /// [`Scenario::load_points`] of a text.
+    pub fn points(
+        text: &str,
+        name: &str,
+        folder: &Path,
+        form: Form,
+        settings: &[(String, String)],
+    ) -> Result<Vec<Point>, Errors> {
         let sources = Sources::one(name, text);
         let tree = match document::parse(&sources, FileId(0)) {
             Ok(tree) => tree,
             Err(error) => return Err(Errors::new(vec![no_yaml(error)], sources)),
         };
         let mut reader = Reader { problems: Vec::new(), sources };
-        let scenario = reader.scenario(&tree, text, folder, form);
-        match scenario {
-            Some(scenario) if reader.problems.is_empty() => Ok(scenario),
-            _ => Err(Errors::new(reader.problems, reader.sources)),
+        let mut points = Vec::new();
+        for (settings, tree) in reader.settings(&tree, settings) {
+            let scenario = reader.scenario(&tree, text, folder, form);
+            points.extend(scenario.map(|scenario| Point { settings, scenario }));
+        }
+        if reader.problems.is_empty() && !points.is_empty() {
+            Ok(points)
+        } else {
+            Err(Errors::new(reader.problems, reader.sources))
         }
     }
 }
@@ -132,6 +158,7 @@ impl Reader {
             offload: self.flag(&file, "offload", false),
             systems: self.systems(&file, folder),
             workloads: Vec::new(),
+            sweep: sweep::axes(tree),
             measure: self.measure(&file, duration),
             expect: Vec::new(),
             policy,
@@ -212,14 +239,14 @@ impl Reader {
         }
         for (n, destination) in found.iter().enumerate() {
             let octets = destination.address.octets();
-            let inside = octets[..2] == NETWORK.0.octets()[..2] && octets[2] != 1;
+            let inside = octets[..2] == NETWORK.0.octets()[..2] && octets[2] != 1 && octets[2] < 128;
             let again = found[..n]
                 .iter()
                 .any(|other| other.address == destination.address || other.name == destination.name);
             if !inside || again || found.len() > 200 {
                 let message =
                     format!("destination `{}` cannot be at {}", destination.name, destination.address);
-                let help = "names and addresses are unique, inside 10.200.0.0/16 and outside of the tenants' 10.200.1.0/24";
+                let help = "names and addresses are unique, inside 10.200.0.0/17 and outside of the tenants' 10.200.1.0/24";
                 self.problem(Problem::new(tree.at, message).label("these destinations").help(help));
             }
         }
@@ -311,37 +338,60 @@ impl Reader {
             return Vec::new();
         };
         let mut tenants = Vec::new();
+        let mut next = FIRST_ADDRESSES;
+        let mut further = || {
+            next += 1;
+            next - 1
+        };
         for (n, (key, tree)) in self.entries(tree, "`tenants`").iter().enumerate() {
             self.name(key, "tenant");
             let fields = self.fields(tree, key.at, &format!("tenant `{}`", key.value), &TENANT_KEYS);
-            let host = fields
-                .get("host")
-                .and_then(|tree| self.text(tree))
-                .unwrap_or(&scenario.hosts[0].name)
-                .to_owned();
-            let hosts = || scenario.hosts.iter().map(|host| host.name.as_str());
-            if let Some(tree) = fields.get("host").filter(|_| hosts().all(|name| name != host)) {
-                self.unknown(tree.at, "there is no host", &host, hosts());
-            }
-            let address = Ipv4Addr::new(10, 200, 1, u8::try_from(n + 1).unwrap_or(u8::MAX));
-            tenants.push(self.tenant(&key.value, host, address, &scenario.policy));
+            let hosts = self.homes(&fields, scenario);
+            let first = if n < FIRST_ADDRESSES { n } else { further() };
+            let rest = (1..hosts.len()).map(|_| further());
+            let addresses: Vec<Ipv4Addr> = std::iter::once(first).chain(rest).map(address).collect();
+            let homes = hosts.into_iter().zip(addresses).map(|(host, address)| Home { host, address });
+            tenants.push(self.tenant(&key.value, homes.collect(), &scenario.policy));
         }
-        if tenants.is_empty() || tenants.len() > 250 {
+        if tenants.is_empty() || further() > MOST_ADDRESSES {
             let problem = Problem::new(tree.at, format!("there are {} tenants", tenants.len()));
-            self.problem(problem.label("out of range").help("name from 1 to 250 tenants"));
+            self.problem(problem.label("out of range").help("name from 1 to 10000 tenants and vNICs"));
         }
         tenants
     }
 
+    /// One host, or a list of them; the first of all without.
+    fn homes(&mut self, fields: &Fields<'_>, scenario: &Scenario) -> Vec<String> {
+        let known = || scenario.hosts.iter().map(|host| host.name.as_str());
+        let Some(tree) = fields.get("host") else { return vec![scenario.hosts[0].name.clone()] };
+        let items = if let Value::List(items) = &tree.value { items } else { std::slice::from_ref(tree) };
+        let mut homes: Vec<String> = Vec::new();
+        for item in items {
+            let Some(name) = self.text(item) else { continue };
+            if known().all(|host| host != name) {
+                self.unknown(item.at, "there is no host", name, known());
+            } else if homes.iter().any(|home| home == name) {
+                let problem = Problem::new(item.at, format!("host `{name}` is named twice"));
+                self.problem(problem.label("again").help("a tenant has one vNIC on a host"));
+            }
+            homes.push(name.to_owned());
+        }
+        if homes.is_empty() {
+            homes.push(scenario.hosts[0].name.clone());
+        }
+        homes
+    }
+
     /// The envelope comes from the policy's sections, which may lie in another file.
-    fn tenant(&mut self, name: &str, host: String, address: Ipv4Addr, policy: &PolicySections) -> Tenant {
+    fn tenant(&mut self, name: &str, homes: Vec<Home>, policy: &PolicySections) -> Tenant {
         let entries = policy.tenants.iter().find(|(tenant, _)| tenant == name).map(|(_, entries)| entries);
         let value =
             |key: &str| entries.and_then(|entries| entries.iter().find(|(k, _)| k == key)).map(|(_, v)| v);
         let mut rate = |key| value(key).and_then(|tree| self.parse(tree, "a rate such as `20Mbps`"));
         let (min, max) = (rate("min"), rate("max"));
         let weight = value("weight").and_then(|tree| self.parse(tree, "a whole number")).unwrap_or(1);
-        Tenant { name: name.to_owned(), address, host, min, max, weight }
+        let address = homes[0].address;
+        Tenant { name: name.to_owned(), address, homes, min, max, weight }
     }
 
     fn workloads(&mut self, file: &Fields<'_>, scenario: &Scenario) -> Vec<Workload> {
@@ -364,6 +414,13 @@ impl Reader {
             self.known_in(tree, "tenant", &tenants);
             self.known_in(tree, "to", &places);
             let Some(mut workload) = self.workload(key, tree, n, scenario.duration) else { continue };
+            let alone = |tenant: &Tenant| tenant.name == workload.to && tenant.homes.len() == 1;
+            let to_itself = workload.to == workload.tenant && scenario.tenants.iter().any(alone);
+            if let Some(tree) = tree.get("to").filter(|_| to_itself) {
+                let message = format!("`{}` sends to itself, and lives on one host", workload.tenant);
+                let problem = Problem::new(tree.at, message).label("its own tenant");
+                self.problem(problem.help("name another tenant or a destination, or give it several hosts"));
+            }
             if tree.get("to").is_none() {
                 workload.to = places.first().copied().unwrap_or_default().to_owned();
             }
@@ -499,6 +556,20 @@ impl Scenario {
         for expectation in &mut self.expect {
             expectation.scale(time);
         }
+    }
+}
+
+/// Addresses of 10.200.1.0/24 that tenants get first, by their number; further ones lie in 10.200.128.0/17.
+const FIRST_ADDRESSES: usize = 250;
+const MOST_ADDRESSES: usize = FIRST_ADDRESSES + 10_000;
+
+/// The address of a tenant's vNIC.
+fn address(n: usize) -> Ipv4Addr {
+    let octet = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
+    let n = n.min(MOST_ADDRESSES);
+    match n.checked_sub(FIRST_ADDRESSES) {
+        None => Ipv4Addr::new(10, 200, 1, octet(n + 1)),
+        Some(n) => Ipv4Addr::new(10, 200, octet(128 + n / FIRST_ADDRESSES), octet(n % FIRST_ADDRESSES + 1)),
     }
 }
 

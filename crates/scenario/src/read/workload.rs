@@ -10,7 +10,7 @@ use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use super::fields::{Fields, Reader};
 use crate::Problem;
-use crate::model::{Kind, Pace, Role, Workload};
+use crate::model::{KeyValueSizes, Kind, Pace, Role, Workload};
 use crate::network::Congestion;
 
 const COMMON: [&str; 8] = ["tenant", "kind", "to", "start", "stop", "dscp", "port", "congestion"];
@@ -24,7 +24,7 @@ pub(crate) const KINDS: [(&str, &[&str]); 9] = [
     ("on_off", &["flows", "on", "off"]),
     ("shuffle", &["flows", "block", "pause"]),
     ("iperf3", &["flows", "udp"]),
-    ("memcached", &["role", "key", "value", "connections", "rate"]),
+    ("memcached", &["role", "key", "value", "sizes", "connections", "rate"]),
     ("sockperf", &["size", "rate", "protocol"]),
 ];
 
@@ -137,6 +137,7 @@ impl Reader {
                 role: self.role(fields, Role::Server),
                 key: size(self, "key", Bytes::new(32)),
                 value: size(self, "value", Bytes::new(1_000)),
+                sizes: self.sizes(fields),
                 connections: self.count(fields, "connections", 1, 4_096),
                 rate: self.rate(fields),
             },
@@ -187,6 +188,11 @@ impl Reader {
     fn role(&mut self, fields: &Fields<'_>, default: Role) -> Role {
         let roles = [("client", Role::Client), ("server", Role::Server)];
         fields.get("role").and_then(|tree| self.choice(tree, "role", &roles)).unwrap_or(default)
+    }
+
+    fn sizes(&mut self, fields: &Fields<'_>) -> KeyValueSizes {
+        let mixes = [("fixed", KeyValueSizes::Fixed), ("etc", KeyValueSizes::Etc)];
+        fields.get("sizes").and_then(|tree| self.choice(tree, "mix of sizes", &mixes)).unwrap_or_default()
     }
 
     fn protocol(&mut self, fields: &Fields<'_>) -> bool {

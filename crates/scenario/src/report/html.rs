@@ -12,7 +12,7 @@ use crate::summary::{Summary, TenantSummary};
 use crate::table::{figure, latency_figures, mega, setting, shown_beside};
 use crate::{Results, Scenario, Status, Verdict};
 
-const STYLE: &str = "
+pub(super) const STYLE: &str = "
 body { font: 16px/1.5 'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif; color: #222; background: #fff;
        max-width: 1000px; margin: 2em auto; padding: 0 20px; }
 h1 { font-size: 1.7em; margin-bottom: 0; } h2 { font-size: 1.2em; margin-top: 2em; }
@@ -66,7 +66,7 @@ pub(super) fn page(
 }
 
 /// Inside HTML an SVG needs no namespace address, and scales with the page by its view box.
-fn inline(svg: &str) -> String {
+pub(super) fn inline(svg: &str) -> String {
     let svg = svg.replacen(" xmlns=\"http://www.w3.org/2000/svg\"", "", 1);
     let attribute = |name: &str| {
         let start = svg.find(&format!("{name}=\""))? + name.len() + 2;
@@ -184,6 +184,6 @@ fn expectations(page: &mut String, verdicts: &[Verdict]) {
     page.push_str("</table></div>\n");
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

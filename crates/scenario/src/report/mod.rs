@@ -10,6 +10,7 @@ mod csv;
 mod figures;
 mod html;
 mod json;
+mod sweep;
 
 use std::fs;
 use std::io;
@@ -22,6 +23,7 @@ use crate::summary::summarise;
 use crate::{Results, Scenario, Verdict};
 
 pub use json::json;
+pub use sweep::sweep_report;
 
 /// What was written, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]

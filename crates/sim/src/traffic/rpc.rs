@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use plimsoll_scenario::{Sample, WorkloadResult};
 use plimsoll_units::{Nanos, Span};
 
-use super::{Job, gap, measured, sample};
+use super::{Job, Sizes, gap, measured, sample};
 use crate::chance::Chance;
 use crate::world::{GRACE, World};
 
@@ -29,18 +29,6 @@ pub(crate) struct Rpc {
     /// Requests that are due and wait for a connection.
     waiting: VecDeque<Nanos>,
     samples: Vec<Sample>,
-}
-
-/// How long requests and responses are.
-#[derive(Clone, Debug)]
-pub(crate) enum Sizes {
-    /// All alike.
-    Fixed {
-        /// Bytes of a request.
-        request: u64,
-        /// Bytes of a response.
-        response: u64,
-    },
 }
 
 /// A connection and the request under way on it.
@@ -132,14 +120,5 @@ impl Rpc {
         let mut unanswered: Vec<Nanos> = under_way.chain(self.waiting.iter().copied()).collect();
         unanswered.sort_unstable();
         measured(core::mem::take(&mut self.samples), unanswered)
-    }
-}
-
-impl Sizes {
-    /// Bytes of the next request, and of its response: at least one each.
-    fn draw(&self, _chance: &mut Chance) -> (u64, u64) {
-        match *self {
-            Self::Fixed { request, response } => (request.max(1), response.max(1)),
-        }
     }
 }
