@@ -1,12 +1,12 @@
-//! What a segment and its acknowledgement cost, through a sender and a receiver and nothing between them.
+//! What a data packet and its share of an acknowledgement cost, through both ends of a connection.
 //!
-//! $ cargo run --release -p plimsoll-sim --example tcp_speed [SEGMENTS]
+//! $ cargo run --release -p plimsoll-sim --example tcp_speed [PACKETS]
 
 use std::collections::VecDeque;
 use std::hint::black_box;
 use std::time::Instant;
 
-use plimsoll_sim::tcp::{Ack, Config, Congestion, LocalQueue, Receiver, Segment, Sender};
+use plimsoll_sim::tcp::{Config, Congestion, Connection, Packet};
 use plimsoll_units::{Bytes, Nanos, Span};
 
 /// Flows that take turns, so that each finds its state as cold as in a dumbbell of as many.
@@ -15,90 +15,88 @@ const FLOWS: usize = 16;
 const STEP: Span = Span::ns(1_211);
 
 fn main() {
-    let segments = std::env::args().nth(1).and_then(|word| word.parse().ok()).unwrap_or(10_000_000);
-    println!("{:<10} {:>10} {:>8} {:>16}", "algorithm", "window", "losses", "ns per segment");
+    let packets = std::env::args().nth(1).and_then(|word| word.parse().ok()).unwrap_or(10_000_000);
+    println!("{:<10} {:>6} {:>14} {:>14}", "algorithm", "queue", "ns per packet", "sent again");
     for congestion in [Congestion::NewReno, Congestion::Cubic, Congestion::Dctcp] {
-        for (window, lose_every) in [(64, 0), (1_024, 0), (64, 1_000)] {
-            let ns = measure(congestion, window, lose_every, segments);
-            let losses = if lose_every == 0 { "none".into() } else { format!("1/{lose_every}") };
-            println!("{:<10} {window:>10} {losses:>8} {ns:>16.1}", format!("{congestion:?}"));
+        for queue in [16, 64, 1_024] {
+            let (ns, again) = measure(congestion, queue, packets);
+            println!("{:<10} {queue:>6} {ns:>14.1} {:>13.2}%", format!("{congestion:?}"), 100.0 * again);
         }
     }
 }
 
-/// Nanoseconds for a segment and its share of an acknowledgement, `window` segments in flight for each flow.
-fn measure(congestion: Congestion, window: u64, lose_every: u64, segments: u64) -> f64 {
-    let config = Config {
-        congestion,
-        ecn: congestion == Congestion::Dctcp,
-        handshake: false,
-        receive_buffer: Bytes::new(window * 1_448),
-        local_queue: LocalQueue::Unlimited,
-        ..Config::default()
-    };
-    let mut flows: Vec<Flow> = (0..FLOWS).map(|_| Flow::new(&config)).collect();
+/// Nanoseconds for a packet and its share of an acknowledgement, and the share of packets that was sent again. Each
+/// flow has its own queue of so many packets, and is held by its window alone, as in a network.
+fn measure(congestion: Congestion, queue: usize, packets: u64) -> (f64, f64) {
+    let ecn = congestion == Congestion::Dctcp;
+    let config = Config { congestion, ecn, receive_buffer: Bytes::new(1 << 30), ..Config::default() };
+    let mut flows: Vec<Flow> = (0..FLOWS).map(|_| Flow::new(&config, queue)).collect();
     let mut now = Nanos::ZERO;
-    let mut turn = |flows: &mut Vec<Flow>, segments: u64| {
-        let mut done = 0;
-        while done < segments {
+    let mut turn = |flows: &mut Vec<Flow>, packets: u64| {
+        let mut carried = 0;
+        while carried < packets {
             for flow in flows.iter_mut() {
                 now += STEP;
-                done += flow.step(now, lose_every);
+                carried += flow.step(now);
             }
         }
-        done
+        carried
     };
-    turn(&mut flows, segments / 10); // slow start, and memory for the window
+    turn(&mut flows, packets / 10); // slow start, and memory for the window
     let started = Instant::now();
-    let done = turn(&mut flows, segments);
+    let carried = turn(&mut flows, packets);
     let spent = started.elapsed();
-    black_box(&flows);
-    spent.as_nanos() as f64 / done as f64
+    let again: u64 =
+        flows.iter().map(|flow| flow.client.sender().stats().retransmitted.as_u64() / 1_448).sum();
+    (spent.as_nanos() as f64 / carried as f64, again as f64 / (packets + packets / 10) as f64)
 }
 
 struct Flow {
-    sender: Sender,
-    receiver: Receiver,
-    wire: VecDeque<Segment>,
-    acks: VecDeque<Ack>,
-    carried: u64,
+    client: Connection,
+    server: Connection,
+    wire: VecDeque<Packet>,
+    queue: usize,
 }
 
 impl Flow {
-    fn new(config: &Config) -> Self {
-        let mut sender = Sender::new(config);
-        sender.write_unlimited();
-        let (wire, acks) = (VecDeque::with_capacity(4_096), VecDeque::with_capacity(4_096));
-        Self { sender, receiver: Receiver::new(config), wire, acks, carried: 0 }
+    fn new(config: &Config, queue: usize) -> Self {
+        let mut client = Connection::client(config);
+        client.write_unlimited();
+        Self { client, server: Connection::server(config), wire: VecDeque::with_capacity(queue), queue }
     }
 
-    /// Carries one segment, and what it sets off. Returns the segments carried.
-    fn step(&mut self, now: Nanos, lose_every: u64) -> u64 {
-        while let Some(segment) = self.sender.poll_transmit(now) {
-            self.wire.push_back(segment);
+    /// Carries one packet, and what it sets off. Returns the packets carried.
+    fn step(&mut self, now: Nanos) -> u64 {
+        while let Some(packet) = self.client.poll_transmit(now) {
+            self.client.handle_sent(Bytes::new(packet.len().into()));
+            self.enqueue(packet);
         }
-        let Some(segment) = self.wire.pop_front() else {
-            // All that is in flight was lost or waits for its acknowledgement.
-            self.receiver.handle_timeout(now);
-            self.sender.handle_timeout(now);
-            self.take_acks(now);
+        let Some(packet) = self.wire.pop_front() else {
+            self.client.handle_timeout(now);
+            self.server.handle_timeout(now);
+            self.answer(now);
             return 0;
         };
-        self.carried += 1;
-        if lose_every == 0 || !self.carried.is_multiple_of(lose_every) {
-            self.receiver.handle_segment(&segment, now);
-        }
-        self.take_acks(now);
-        black_box(self.sender.poll_timeout());
+        self.server.handle_packet(&packet, now);
+        self.answer(now);
+        black_box((self.client.poll_timeout(), self.server.poll_timeout()));
         1
     }
 
-    fn take_acks(&mut self, now: Nanos) {
-        while let Some(ack) = self.receiver.poll_ack(now) {
-            self.acks.push_back(ack);
+    /// A queue that marks from half its length on, and drops at its end.
+    fn enqueue(&mut self, mut packet: Packet) {
+        if self.wire.len() >= self.queue {
+            return;
         }
-        while let Some(ack) = self.acks.pop_front() {
-            self.sender.handle_ack(&ack, now);
+        if let Some(segment) = packet.segment.as_mut().filter(|_| self.wire.len() >= self.queue / 2) {
+            segment.ecn = segment.ecn.marked().unwrap_or(segment.ecn);
+        }
+        self.wire.push_back(packet);
+    }
+
+    fn answer(&mut self, now: Nanos) {
+        while let Some(packet) = self.server.poll_transmit(now) {
+            self.client.handle_packet(&packet, now);
         }
     }
 }

@@ -53,7 +53,7 @@ pub struct Config {
     pub pacing: bool,
     /// Probe for a lost tail before the timeout (RFC 8985 §7).
     pub tail_loss_probe: bool,
-    /// Leave slow start before it overflows the queue, by RFC 9406. CUBIC only, as in Linux.
+    /// Leave slow start before it overflows the queue, by RFC 9406, where Linux has the older `HyStart`. CUBIC only.
     pub hystart: bool,
     /// Decay the window of a connection that has been idle for longer than its timeout (RFC 2861, Linux's
     /// `tcp_slow_start_after_idle`).

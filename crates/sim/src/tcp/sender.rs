@@ -206,7 +206,8 @@ impl Sender {
         }
     }
 
-    /// `bytes` of payload have left the host's transmit path: credit comes back. Ask [`Self::poll_transmit`].
+    /// `bytes` of payload have left the host's transmit path, or were dropped in it: credit comes back. Ask
+    /// [`Self::poll_transmit`] afterwards.
     pub fn handle_sent(&mut self, bytes: Bytes) {
         self.queued = self.queued.saturating_sub(bytes.as_u64());
     }

@@ -84,6 +84,31 @@ proptest! {
         prop_assert_eq!(flow.sender.in_flight(), Bytes::ZERO);
     }
 
+    /// DCTCP's sender has to learn how many bytes were marked (RFC 8257 §3.2), although acknowledgements are delayed.
+    #[test]
+    fn dctcp_acknowledges_exactly_what_was_marked(marks in proptest::collection::vec(any::<bool>(), 1..200)) {
+        let config = Config { handshake: false, quick_acks: 0, ..Config::dctcp() };
+        let mut receiver = Receiver::new(&config);
+        let (mut acked, mut marked) = (0, 0);
+        let mut take = |receiver: &mut Receiver| {
+            while let Some(ack) = receiver.poll_ack(Nanos::ZERO) {
+                marked += if ack.ece() { ack.ack - acked } else { 0 };
+                acked = ack.ack;
+            }
+        };
+        for (n, &mark) in marks.iter().enumerate() {
+            let ecn = if mark { Ecn::Ce } else { Ecn::Ect0 };
+            let (seq, flags) = (1_000 * n as u64, Flags::default());
+            let segment = Segment { seq, sent: Nanos::ZERO, len: 1_000, mss: 1_000, flags, ecn };
+            receiver.handle_segment(&segment, Nanos::ZERO);
+            take(&mut receiver);
+        }
+        receiver.handle_timeout(Nanos::new(1_000_000_000));
+        take(&mut receiver);
+        prop_assert_eq!(acked, 1_000 * marks.len() as u64);
+        prop_assert_eq!(marked, 1_000 * marks.iter().filter(|&&mark| mark).count() as u64);
+    }
+
     /// Acknowledgements from nowhere: of bytes never sent, stale, with blocks that contradict each other.
     #[test]
     fn hostile_acknowledgements_do_no_harm(

@@ -1,7 +1,7 @@
 //! Losses, reordering, silence: one fault at a time.
 
 use plimsoll_sim::tcp::{
-    Ack, Config, Congestion, Flags, LocalQueue, Receiver, SackBlock, Sender, SenderStats,
+    Ack, Config, Congestion, Ecn, Flags, LocalQueue, Receiver, SackBlock, Segment, Sender, SenderStats,
 };
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 
@@ -81,7 +81,7 @@ fn sack_repairs_a_burst_in_a_round_trip_and_newreno_in_as_many_as_it_lost() {
 fn a_lost_retransmission_is_found_without_a_timeout() {
     // The 20th packet, and then its retransmission.
     let mut first = None;
-    let faults = move |n, segment: &plimsoll_sim::tcp::Segment| {
+    let faults = move |n, segment: &Segment| {
         let again = first == Some(segment.seq) && n < 70;
         if n == 20 {
             first = Some(segment.seq);
@@ -357,4 +357,20 @@ fn reneging_ends_with_a_timeout_and_not_in_silence() {
     }
     assert_eq!(again, 14_480);
     assert!(sender.is_idle() && sender.poll_timeout().is_none());
+}
+
+#[test]
+fn a_mark_is_echoed_until_the_sender_says_that_it_has_reduced() {
+    let config = Config { ecn: true, handshake: false, delayed_ack: Span::ZERO, ..Config::default() };
+    let mut receiver = Receiver::new(&config);
+    let mut echo = |n: u64, ecn, flags| {
+        let segment = Segment { seq: n * 1_000, sent: Nanos::ZERO, len: 1_000, mss: 1_000, flags, ecn };
+        receiver.handle_segment(&segment, Nanos::ZERO);
+        receiver.poll_ack(Nanos::ZERO).expect("none is delayed").ece()
+    };
+    assert!(!echo(0, Ecn::Ect0, Flags::default()));
+    assert!(echo(1, Ecn::Ce, Flags::default()));
+    assert!(echo(2, Ecn::Ect0, Flags::default()));
+    assert!(!echo(3, Ecn::Ect0, Flags::CWR));
+    assert!(echo(4, Ecn::Ce, Flags::CWR), "a mark on the same packet is a new one");
 }

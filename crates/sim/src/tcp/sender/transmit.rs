@@ -8,8 +8,14 @@ use crate::tcp::segment::{Ecn, Flags, Segment};
 impl Sender {
     /// The next segment that may leave now; ask until there is none.
     ///
-    /// Lost bytes go before new ones. Constant time, no allocation unless the window is larger than ever before.
+    /// Lost bytes go before new ones. Constant time over a round trip, no allocation unless the window is larger than
+    /// ever before.
     pub fn poll_transmit(&mut self, now: Nanos) -> Option<Segment> {
+        if self.is_idle() {
+            // The silent half of a connection is asked as often as the busy one.
+            self.tail_probe_now = false;
+            return None;
+        }
         if self.open != Open::Yes {
             return self.transmit_syn(now);
         }
@@ -19,18 +25,19 @@ impl Sender {
         if core::mem::take(&mut self.tail_probe_now)
             && let Some(segment) = self.transmit_tail_probe(now)
         {
-            return Some(self.hand_over(segment, now));
+            return Some(segment);
         }
         if self.pacing && now < self.next_send {
             self.paced = true;
             return None;
         }
         let burst = self.burst();
-        let segment = match self.transmit_lost(burst, now) {
-            Some(segment) => Some(segment),
-            None => self.transmit_new(burst, now),
-        };
-        segment.map(|segment| self.hand_over(segment, now))
+        if self.board.has_lost()
+            && let Some(segment) = self.transmit_lost(burst, now)
+        {
+            return Some(segment);
+        }
+        self.transmit_new(burst, now)
     }
 
     fn transmit_syn(&mut self, now: Nanos) -> Option<Segment> {
@@ -65,9 +72,6 @@ impl Sender {
     }
 
     fn transmit_lost(&mut self, burst: u64, now: Nanos) -> Option<Segment> {
-        if !self.board.has_lost() {
-            return None;
-        }
         let room = self.control.cwnd.saturating_sub(self.pipe());
         let (seq, len) = self.board.next_resend(room.min(burst), self.mss as u32)?;
         if u64::from(len) > room || !self.has_credit(u64::from(len)) {
@@ -120,6 +124,7 @@ impl Sender {
         let (seq, ends) = (self.nxt, self.nxt + u64::from(len) == self.written);
         self.board.push(seq, len, self.mss as u32, now);
         self.nxt += u64::from(len);
+        self.book(u64::from(len), now);
         let mut flags = if ends { Flags::PSH } else { Flags::default() };
         if core::mem::take(&mut self.say_cwr) && self.ecn {
             flags |= Flags::CWR;
@@ -130,6 +135,7 @@ impl Sender {
     fn send_again(&mut self, seq: u64, len: u32, now: Nanos) -> Segment {
         self.board.resend(seq, seq + u64::from(len), now);
         self.recovery.note_resend(now);
+        self.book(u64::from(len), now);
         self.stats.retransmitted += plimsoll_units::Bytes::new(u64::from(len));
         let mut segment = self.segment(seq, len, Flags::RETRANSMISSION, now);
         if !self.control.needs_ecn() {
@@ -144,8 +150,7 @@ impl Sender {
     }
 
     /// Books what leaves: recovery's, the host's and pacing's accounts.
-    fn hand_over(&mut self, segment: Segment, now: Nanos) -> Segment {
-        let len = u64::from(segment.len);
+    fn book(&mut self, len: u64, now: Nanos) {
         self.stats.segments += 1;
         self.recovery.note_sent(len);
         if self.local_queue != LocalQueue::Unlimited {
@@ -156,7 +161,6 @@ impl Sender {
             let wait = u128::from(len) * u128::from(nanos) / u128::from(bytes.max(1));
             self.next_send = self.next_send.max(now) + Span::ns(u64::try_from(wait).unwrap_or(0));
         }
-        segment
     }
 
     /// Linux's pacing rate, whether or not segments are paced: bytes per nanoseconds. Zero nanoseconds when unknown.
