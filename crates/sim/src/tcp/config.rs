@@ -38,7 +38,8 @@ pub struct Config {
     /// Both ends use SACK (RFC 2018). Without it losses are found by three duplicate acknowledgements, one per round
     /// trip (RFC 6582).
     pub sack: bool,
-    /// A SYN goes first and the data waits for its answer. `false`: the connection is there from the start.
+    /// A SYN goes first and the data waits for its answer. `false`: the connection is there from the start, and the
+    /// other end has the same `receive_buffer`.
     pub handshake: bool,
     /// Initial congestion window, in segments (RFC 6928: 10).
     pub initial_window: u32,

@@ -12,7 +12,7 @@ use super::sender::Sender;
 pub struct Packet {
     /// Data, a SYN or a window probe.
     pub segment: Option<Segment>,
-    /// What the end says about the other direction. Alone it is a pure acknowledgement.
+    /// What the end says about the other direction. Alone it is a pure acknowledgement; on a SYN, the window.
     pub ack: Option<Ack>,
 }
 
@@ -89,7 +89,7 @@ impl Connection {
     #[must_use]
     pub fn server(config: &Config) -> Self {
         let mut server = Self::client(config);
-        server.sender.wait_for_peer(config);
+        server.sender.wait_for_peer();
         server
     }
 
@@ -125,7 +125,11 @@ impl Connection {
             if segment.len > 0 && self.heard.is_some_and(|heard| now - heard < self.conversation) {
                 self.receiver.set_interactive();
             }
-            return Some(Packet { segment: Some(segment), ack: self.receiver.piggyback(confirm) });
+            let ack = match segment.flags.contains(Flags::SYN) {
+                true => Some(self.receiver.window_statement()),
+                false => self.receiver.piggyback(confirm),
+            };
+            return Some(Packet { segment: Some(segment), ack });
         }
         let ack = if confirm { self.receiver.piggyback(true) } else { self.receiver.poll_ack(now) };
         ack.map(|ack| Packet { segment: None, ack: Some(ack) })

@@ -15,7 +15,7 @@ pub struct ReceiverStats {
     pub out_of_order: u64,
     /// Segments that had arrived before.
     pub duplicates: u64,
-    /// Segments beyond the window, not kept.
+    /// Segments that reach beyond the window; what does is not kept.
     pub refused: u64,
     /// Segments with a congestion mark.
     pub marked: u64,
@@ -122,16 +122,21 @@ impl Receiver {
         self.stats.segments += 1;
         self.note_mark(segment);
 
-        let end = segment.end();
-        if end > self.taken.saturating_add(u64::from(self.window)) {
+        let room = self.offered_edge();
+        if segment.end() > room {
             self.stats.refused += 1;
             self.ack_now = true;
-        } else if end <= self.next {
-            self.note_duplicate(segment);
-        } else if segment.seq > self.next {
-            self.keep_beyond_gap(segment);
+        }
+        let run = SackBlock { start: segment.seq, end: segment.end().min(room) };
+        if run.start >= run.end {
+            return; // wholly beyond the window
+        }
+        if run.end <= self.next {
+            self.note_duplicate(run);
+        } else if run.start > self.next {
+            self.keep_beyond_gap(run);
         } else {
-            self.deliver(segment, now);
+            self.deliver(run, segment.sent, now);
         }
     }
 
@@ -199,6 +204,11 @@ impl Receiver {
         (due && self.early.is_none()).then(|| self.state())
     }
 
+    /// What a SYN says about the other direction: how much there is room for.
+    pub(super) fn window_statement(&self) -> Ack {
+        Ack::new(self.next, self.stated_window(self.next), self.echo)
+    }
+
     /// Data was sent in reply: acknowledgements now wait for a ride (Linux's ping-pong mode).
     pub(super) fn set_interactive(&mut self) {
         self.interactive = true;
@@ -243,15 +253,14 @@ impl Receiver {
         }
     }
 
-    fn note_duplicate(&mut self, segment: &Segment) {
+    fn note_duplicate(&mut self, run: SackBlock) {
         self.stats.duplicates += 1;
-        self.duplicate = Some(SackBlock { start: segment.seq, end: segment.end() });
+        self.duplicate = Some(run);
         self.acknowledge_quickly(self.quick_acks);
         self.ack_now = true;
     }
 
-    fn keep_beyond_gap(&mut self, segment: &Segment) {
-        let run = SackBlock { start: segment.seq, end: segment.end() };
+    fn keep_beyond_gap(&mut self, run: SackBlock) {
         if self.beyond.insert(run) {
             self.stats.out_of_order += 1;
         } else {
@@ -262,11 +271,11 @@ impl Receiver {
         self.ack_now = true;
     }
 
-    fn deliver(&mut self, segment: &Segment, now: Nanos) {
-        if segment.seq <= self.acked {
-            self.echo = segment.sent;
+    fn deliver(&mut self, run: SackBlock, sent: Nanos, now: Nanos) {
+        if run.start <= self.acked {
+            self.echo = sent;
         }
-        self.next = segment.end();
+        self.next = run.end;
         if !self.beyond.is_empty() {
             self.next = self.beyond.advance(self.next);
             self.ack_now = true; // RFC 5681 §4.2: what fills a gap is acknowledged at once

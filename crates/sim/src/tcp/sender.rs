@@ -321,11 +321,9 @@ impl Sender {
     }
 
     /// Waits for the other end to connect.
-    pub(super) fn wait_for_peer(&mut self, config: &Config) {
+    pub(super) fn wait_for_peer(&mut self) {
         if self.open != Open::Yes {
             self.open = Open::Closed { passive: true };
-            // A SYN can state no more than this: its window is not scaled (RFC 7323 §2.2).
-            self.edge = u64::from(config.window_limit().min(65_535));
         }
     }
 

@@ -1,9 +1,14 @@
 //! Requests and responses over both directions of a connection.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
 
 use plimsoll_sim::tcp::{Config, Connection, Packet};
 use plimsoll_units::{Bytes, Nanos, Span};
+
+use crate::pipe::{Fault, arrivals};
+use crate::properties::{configs, faults};
 
 const ONE_WAY: Span = Span::millis(5);
 
@@ -11,7 +16,10 @@ const ONE_WAY: Span = Span::millis(5);
 struct Wire {
     now: Nanos,
     ends: [Connection; 2],
-    flying: VecDeque<(Nanos, usize, Packet)>,
+    flying: BTreeMap<(Nanos, u64), (usize, Packet)>,
+    order: u64,
+    /// What befalls the first packets of each end.
+    faults: [Vec<Fault>; 2],
     packets: [u64; 2],
     pure_acks: [u64; 2],
 }
@@ -21,7 +29,9 @@ impl Wire {
         Self {
             now: Nanos::ZERO,
             ends: [Connection::client(client), Connection::server(server)],
-            flying: VecDeque::new(),
+            flying: BTreeMap::new(),
+            order: 0,
+            faults: [Vec::new(), Vec::new()],
             packets: [0; 2],
             pure_acks: [0; 2],
         }
@@ -31,9 +41,13 @@ impl Wire {
         for end in 0..2 {
             while let Some(packet) = self.ends[end].poll_transmit(self.now) {
                 self.ends[end].handle_sent(Bytes::new(packet.len().into()));
+                let fault = self.faults[end].get(self.packets[end] as usize).copied().unwrap_or(Fault::None);
                 self.packets[end] += u64::from(packet.packet_count());
                 self.pure_acks[end] += u64::from(packet.segment.is_none());
-                self.flying.push_back((self.now + ONE_WAY, 1 - end, packet));
+                for at in arrivals(fault, self.now + ONE_WAY) {
+                    self.order += 1;
+                    self.flying.insert((at, self.order), (1 - end, packet));
+                }
             }
         }
     }
@@ -45,15 +59,14 @@ impl Wire {
             if self.ends[end].delivered() >= Bytes::new(bytes) {
                 return self.now;
             }
-            let arrival = self.flying.front().map(|&(at, ..)| at);
+            let arrival = self.flying.keys().next().map(|&(at, _)| at);
             let timers = self.ends.iter().filter_map(Connection::poll_timeout);
             self.now = timers.chain(arrival).min().expect("something is left to happen").max(self.now);
             for end in &mut self.ends {
                 end.handle_timeout(self.now);
             }
-            while let Some(&(at, to, packet)) = self.flying.front().filter(|(at, ..)| *at <= self.now) {
-                assert!(at <= self.now);
-                self.flying.pop_front();
+            while let Some(first) = self.flying.first_entry().filter(|first| first.key().0 <= self.now) {
+                let (to, packet) = first.remove();
                 self.ends[to].handle_packet(&packet, self.now);
             }
         }
@@ -127,4 +140,38 @@ fn a_silent_reader_gets_its_acknowledgement_after_forty_milliseconds() {
     let arrived = wire.now;
     wire.pump();
     assert_eq!(wire.ends[1].poll_timeout(), Some(arrived + Span::millis(40)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    /// Lost SYNs and answers to them, lost requests, responses and acknowledgements, whatever each end is set to.
+    #[test]
+    fn a_conversation_goes_on_whatever_befalls_its_packets(
+        client in configs(),
+        server in configs(),
+        there in faults(),
+        back in faults(),
+        rounds in proptest::collection::vec((1_u64..30_000, 1_u64..60_000), 1..5),
+        greeting in 0_u64..5_000,
+    ) {
+        // Whether there is a handshake, and SACK, both ends know; and the buffer, if nobody says.
+        let receive_buffer = if client.handshake { server.receive_buffer } else { client.receive_buffer };
+        let server = Config { handshake: client.handshake, sack: client.sack, receive_buffer, ..server };
+        let mut wire = Wire::new(&client, &server);
+        wire.faults = [there, back];
+        // Some servers speak first.
+        wire.ends[1].write(Bytes::new(greeting));
+        let (mut asked, mut answered) = (0, greeting);
+        for (request, response) in rounds {
+            wire.ends[0].write(Bytes::new(request));
+            asked += request;
+            wire.run_until_delivered(1, asked);
+            wire.ends[1].write(Bytes::new(response));
+            answered += response;
+            wire.run_until_delivered(0, answered);
+        }
+        prop_assert_eq!(wire.ends[1].delivered(), Bytes::new(asked));
+        prop_assert_eq!(wire.ends[0].delivered(), Bytes::new(answered));
+    }
 }

@@ -9,7 +9,7 @@ use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 
 use crate::pipe::{Fault, Link, Pipe};
 
-fn faults() -> impl Strategy<Value = Vec<Fault>> {
+pub fn faults() -> impl Strategy<Value = Vec<Fault>> {
     let fault = prop_oneof![
         6 => Just(Fault::None),
         3 => Just(Fault::Drop),
@@ -19,7 +19,7 @@ fn faults() -> impl Strategy<Value = Vec<Fault>> {
     proptest::collection::vec(fault, 0..200)
 }
 
-fn configs() -> impl Strategy<Value = Config> {
+pub fn configs() -> impl Strategy<Value = Config> {
     let congestion = prop_oneof![Just(Congestion::NewReno), Just(Congestion::Cubic), Just(Congestion::Dctcp)];
     let queue = prop_oneof![
         Just(LocalQueue::Unlimited),

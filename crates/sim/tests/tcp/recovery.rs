@@ -374,3 +374,23 @@ fn a_mark_is_echoed_until_the_sender_says_that_it_has_reduced() {
     assert!(!echo(3, Ecn::Ect0, Flags::CWR));
     assert!(echo(4, Ecn::Ce, Flags::CWR), "a mark on the same packet is a new one");
 }
+
+#[test]
+fn what_does_not_fit_is_not_said_to_have_arrived() {
+    let config =
+        Config { handshake: false, auto_read: false, receive_buffer: Bytes::new(1_500), ..Config::default() };
+    let mut receiver = Receiver::new(&config);
+    let give = |receiver: &mut Receiver, seq| {
+        let (mss, flags, ecn) = (1_000, Flags::default(), Ecn::NotEct);
+        receiver
+            .handle_segment(&Segment { seq, sent: Nanos::ZERO, len: 1_000, mss, flags, ecn }, Nanos::ZERO);
+        let ack = receiver.poll_ack(Nanos::ZERO).expect("at once");
+        (ack.ack, ack.window, ack.blocks().collect::<Vec<_>>())
+    };
+    assert_eq!(give(&mut receiver, 0), (1_000, 500, vec![]));
+    // Half of the next fits, nothing of the third; only the first half of the second is a duplicate then.
+    assert_eq!(give(&mut receiver, 1_000), (1_500, 0, vec![]));
+    assert_eq!(give(&mut receiver, 2_000), (1_500, 0, vec![]));
+    assert_eq!(give(&mut receiver, 1_000), (1_500, 0, vec![SackBlock { start: 1_000, end: 1_500 }]));
+    assert_eq!(receiver.stats().refused, 3);
+}
