@@ -14,8 +14,6 @@ pub(super) struct Cubic {
     epoch: Option<Nanos>,
     /// The window at the last reduction, lowered by fast convergence.
     w_max: u64,
-    /// The window at the last reduction (`cwnd_prior`).
-    prior: u64,
     /// The curve's plateau.
     origin: u64,
     /// When the curve is at its plateau, after `epoch`, in 2^-20 s.
@@ -30,23 +28,12 @@ pub(super) struct Cubic {
 
 impl Cubic {
     pub(super) fn new(mss: u64) -> Self {
-        Self {
-            epoch: None,
-            w_max: 0,
-            prior: 0,
-            origin: 0,
-            k: 0,
-            w_est: 0,
-            est_credit: 0,
-            c: (mss << 20) * 2 / 5,
-            mss,
-        }
+        Self { epoch: None, w_max: 0, origin: 0, k: 0, w_est: 0, est_credit: 0, c: (mss << 20) * 2 / 5, mss }
     }
 
     /// §4.6 and §4.7: 0.7 of the window; and the plateau is put lower when it was not reached this time.
     pub(super) fn reduce(&mut self, cwnd: u64) -> u64 {
         self.w_max = if cwnd < self.w_max { cwnd / 20 * 17 } else { cwnd };
-        self.prior = cwnd;
         self.epoch = None;
         cwnd * 7 / 10
     }
@@ -108,9 +95,10 @@ impl Cubic {
         if t < self.k { self.origin.saturating_sub(distance) } else { self.origin.saturating_add(distance) }
     }
 
-    /// W_est (§4.3): grows by 9/17 segments a round trip, and as Reno once past the window before the reduction.
+    /// W_est (§4.3): grows by 9/17 segments a round trip. Past the window before the reduction it goes on so, as in
+    /// Linux, where the RFC would have it grow as Reno.
     fn grow_estimate(&mut self, cwnd: u64, delivered: u64) -> u64 {
-        self.est_credit += delivered * if self.w_est >= self.prior { 17 } else { 9 };
+        self.est_credit += delivered * 9;
         let price = cwnd * 17;
         if self.est_credit >= price {
             self.est_credit -= price;
