@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use plimsoll_policy::Prefix;
 
 /// Predictable virtual NICs for the tenants of a shared host
 #[derive(Debug, Parser)]
@@ -170,8 +171,14 @@ pub(crate) struct Lab {
 #[derive(Debug, clap::Args)]
 #[command(after_help = SIM_EXAMPLES)]
 pub(crate) struct Sim {
-    /// The scenario file
+    /// The scenario file; with --replay, a policy file
     pub(crate) file: PathBuf,
+    /// Send this capture (pcap or pcapng) through a policy, and say how each class would have fared
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["short", "system", "seed", "seeds", "set", "trace", "threads"])]
+    pub(crate) replay: Option<PathBuf>,
+    /// Whose the packets of a capture are, by source address: `shop=10.1.0.0/16` (may be given several times)
+    #[arg(long, value_name = "TENANT=PREFIX", value_parser = owner, requires = "replay")]
+    pub(crate) from: Vec<(String, Prefix)>,
     /// Run its short form
     #[arg(long)]
     pub(crate) short: bool,
@@ -187,6 +194,12 @@ pub(crate) struct Sim {
     /// Set a value of the file by its path: `tenants.shop.min=20Mbps` (may be given several times)
     #[arg(long, value_name = "PATH=VALUE", value_parser = setting)]
     pub(crate) set: Vec<(String, String)>,
+    /// Write what crossed hosts' links into this pcapng file, with the scheduler's decisions as comments
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+    /// Trace this link in place of the hosts' own (may be given several times)
+    #[arg(long, value_name = "LINK", requires = "trace")]
+    pub(crate) trace_at: Vec<String>,
     /// Threads to run on; the result does not depend on it
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
@@ -212,6 +225,12 @@ pub(crate) struct Doorbells {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+fn owner(text: &str) -> Result<(String, Prefix), String> {
+    let (name, prefix) = text.split_once('=').ok_or("write TENANT=PREFIX, as in `shop=10.1.0.0/16`")?;
+    let prefix = prefix.trim().parse().map_err(|error| format!("`{prefix}` is {error}"))?;
+    Ok((name.trim().to_owned(), prefix))
 }
 
 fn setting(text: &str) -> Result<(String, String), String> {
@@ -278,7 +297,9 @@ const SIM_EXAMPLES: &str = "Examples:
   plimsoll sim examples/noisy-neighbour.yaml
   plimsoll sim examples/noisy-neighbour.yaml --short --system plimsoll --seeds 5
   plimsoll sim examples/noisy-neighbour.yaml --seed 7 --json --out /tmp/report
+  plimsoll sim examples/noisy-neighbour.yaml --short --system plimsoll --trace packets.pcapng
   plimsoll sim examples/noisy-neighbour.yaml --set rate=10Gbps --set workloads.most.flows=16
+  plimsoll sim plimsoll.yaml --replay yesterday.pcap --from shop=10.1.0.0/16 --from batch=10.2.0.0/16
 
 One seed gives one result, bit for bit, on any machine. Exit code 1 says that an expectation failed, or that a delay
 bound of `plimsoll check` did not hold.";

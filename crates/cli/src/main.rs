@@ -14,6 +14,7 @@ mod failure;
 mod lab;
 mod live;
 mod paper;
+mod replay;
 mod show;
 mod sim;
 mod top;

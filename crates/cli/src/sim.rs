@@ -12,23 +12,33 @@ use std::time::Instant;
 
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use plimsoll_scenario::{Point, Results, Scenario, Status, Verdict};
-use plimsoll_sim::{Options, Outcome, Progress, SimError};
+use plimsoll_sim::{Options, Outcome, Progress, SimError, Trace};
 
 use crate::args::Sim;
 use crate::failure::{Failure, print, print_json};
-use crate::lab;
+use crate::{lab, replay};
 
 /// Simulates a scenario, or every point of its sweep, reports, and judges.
 pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
-    let points = lab::load(&args.file, args.short, &args.system, &args.set)?;
-    let options =
-        Options { systems: args.system.clone(), seed: args.seed, seeds: args.seeds, threads: args.threads };
+    if let Some(capture) = &args.replay {
+        return replay::replay(args, capture);
+    }
+    let mut points = lab::load(&args.file, args.short, &args.system, &args.set)?;
+    // Nothing disturbs a run here: only another seed makes another one.
+    points.iter_mut().for_each(|point| point.scenario.pairs = args.seeds);
+    let options = Options {
+        systems: args.system.clone(),
+        seed: args.seed,
+        seeds: args.seeds,
+        threads: args.threads,
+        trace: args.trace.clone().map(|file| Trace { file, at: args.trace_at.clone() }),
+    };
     let scenarios: Vec<&Scenario> = points.iter().map(|point| &point.scenario).collect();
     let bar = Live::new();
     let outcomes = plimsoll_sim::run_all(&scenarios, &options, &|progress| bar.show(&progress));
     bar.end();
     let outcomes = outcomes.map_err(|error| match error {
-        SimError::Panicked { .. } => Failure::Failed(error.to_string()),
+        SimError::Panicked { .. } | SimError::Trace { .. } => Failure::Failed(error.to_string()),
         wrong => Failure::Wrong(wrong.to_string()),
     })?;
     match (points.as_slice(), outcomes.as_slice()) {
@@ -78,7 +88,7 @@ fn complaints(args: &Sim, point: &Point, outcome: &Outcome) -> Vec<String> {
         let failed = judge_pair(&point.scenario, &outcome.results, pair);
         if !failed.is_empty() {
             let lines: Vec<String> = failed.iter().map(|verdict| format!("`{}`", verdict.expect)).collect();
-            let again = replay(args, point, seed, None);
+            let again = replay_command(args, point, seed, None);
             complaints.push(format!("failed: {}; replay: {again}", lines.join(", ")));
         }
     }
@@ -103,14 +113,14 @@ fn broken_bounds(args: &Sim, point: &Point, outcome: &Outcome) -> Vec<String> {
             promise.host,
             promise.worst,
             promise.bound,
-            replay(args, point, kept.seed, Some(&kept.system))
+            replay_command(args, point, kept.seed, Some(&kept.system))
         )
     };
     outcome.broken().map(complaint).collect()
 }
 
 /// The one command that shows a failure again.
-fn replay(args: &Sim, point: &Point, seed: u64, system: Option<&str>) -> String {
+fn replay_command(args: &Sim, point: &Point, seed: u64, system: Option<&str>) -> String {
     let mut words = vec![format!("plimsoll sim {}", args.file.display())];
     words.extend(args.short.then(|| "--short".to_owned()));
     let systems: Vec<&str> =

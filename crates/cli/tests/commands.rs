@@ -250,3 +250,54 @@ fn a_sweep_is_one_table_and_each_failure_names_its_point() {
     let nowhere = plimsoll(&["sim", &file, "--out", &out_folder, "--set", "tenants.z.weight=1"]);
     assert_eq!(nowhere.status.code(), Some(2), "{}", err(&nowhere));
 }
+
+const TRACED: &str = "
+name: traced
+rate: 100Mbps
+duration: 100ms
+systems: [plimsoll]
+tenants: {shop: {max: 20Mbps}, batch: {}}
+workloads:
+  ask:  {tenant: shop, kind: request_response, connections: 2, request: 4kB}
+  many: {tenant: batch, kind: udp, size: 1400B, rate: 80Mbps}
+";
+
+const WHAT_IF: &str = "
+uplink: {port: memory, rate: 100Mbps}
+tenants:
+  shop: {port: memory, min: 60Mbps}
+  batch: {port: memory, max: 10Mbps}
+";
+
+#[test]
+fn a_trace_can_be_read_and_replayed_through_another_policy() {
+    let folder = Folder::new("trace");
+    let (file, policy) = (folder.write("s.yaml", TRACED), folder.write("p.yaml", WHAT_IF));
+    let at = |name: &str| folder.0.join(name).display().to_string();
+    let done = plimsoll(&["sim", &file, "--out", &at("report"), "--trace", &at("t.pcapng")]);
+    assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+    let bytes = fs::read(at("t.pcapng")).expect("written");
+    let text = String::from_utf8_lossy(&bytes);
+    assert!(text.contains("class shop; waited") && text.contains("longest by max(shop)"), "no decisions");
+
+    let from = ["--from", "shop=10.200.1.1", "--from", "batch=10.200.1.2/32"];
+    let capture = at("t.pcapng");
+    let replayed = [&["sim", &policy, "--replay", &capture, "--json"][..], &from].concat();
+    let found: serde_json::Value = serde_json::from_str(&out(&plimsoll(&replayed))).expect("JSON");
+    let class = |name: &str| {
+        let classes = found["classes"].as_array().expect("classes");
+        classes
+            .iter()
+            .find(|class| class["class"] == name)
+            .unwrap_or_else(|| panic!("{name}: {found}"))
+            .clone()
+    };
+    // 10 Mb/s is an eighth of what batch sent: its ring of 128 fills, and the rest is dropped.
+    assert!(class("batch")["drops"]["flow_full"].as_u64().is_some_and(|count| count > 200), "{found}");
+    assert!(class("batch")["rate_bps"].as_f64().is_some_and(|rate| rate < 10.1e6), "{found}");
+    assert!(class("shop")["packets"].as_u64().is_some_and(|count| count > 100), "{found}");
+    assert_eq!(found["not_sent"], serde_json::json!({}));
+    let wrong = plimsoll(&["sim", &policy, "--replay", &at("t.pcapng"), "--from", "shoe=10.0.0.0/8"]);
+    assert_eq!(wrong.status.code(), Some(2), "{}", err(&wrong));
+    assert_eq!(plimsoll(&["sim", &policy, "--replay", &file]).status.code(), Some(2), "no capture");
+}

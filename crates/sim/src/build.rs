@@ -24,8 +24,10 @@ use crate::link::{Link, LinkSpec, Overhead};
 use crate::meter::Meter;
 use crate::packet::{SHORTEST, UDP_HEADERS};
 use crate::receive::Receive;
+use crate::run::Trace;
 use crate::tcp::{self, Connection};
 use crate::topology::{Edge, Topology};
+use crate::trace::Tracer;
 use crate::traffic::{App, Bulk, Job, Probe, Rhythm, Rounds, Rpc, Sizes, Udp};
 use crate::world::{Carrier, End, Flow, LinkEnd, NO_LINK, Node, Socket, Source, Tally, Way, World};
 
@@ -53,7 +55,12 @@ pub(crate) fn possible<'a>(systems: impl Iterator<Item = &'a System>) -> (Vec<&'
 }
 
 /// The world of one system.
-pub(crate) fn world(scenario: &Scenario, system: &System, seed: u64) -> Result<World, SimError> {
+pub(crate) fn world(
+    scenario: &Scenario,
+    system: &System,
+    seed: u64,
+    trace: Option<&Trace>,
+) -> Result<World, SimError> {
     let topology = topology(scenario, system);
     check_rates(scenario, &topology)?;
     let mut builder = Builder::new(scenario, system, topology, seed);
@@ -61,6 +68,9 @@ pub(crate) fn world(scenario: &Scenario, system: &System, seed: u64) -> Result<W
         builder.workload(workload)?;
     }
     builder.engines()?;
+    if let Some(trace) = trace {
+        builder.trace(trace)?;
+    }
     Ok(builder.world)
 }
 
@@ -191,6 +201,7 @@ impl<'a> Builder<'a> {
                 source: sources.len() as SourceId,
                 kind,
                 full: "queue full",
+                traced: None,
             });
             sources.push(Source::Link(index));
         }
@@ -207,6 +218,7 @@ impl<'a> Builder<'a> {
             apps: Vec::new(),
             meters: Vec::new(),
             tallies: Vec::new(),
+            tracer: None,
             events: 0,
             hops: 0,
             offered: Vec::new(),
@@ -430,7 +442,7 @@ impl<'a> Builder<'a> {
             let flows = from_here.filter(|end| end.node == node && end.tenant.is_some()).count() as u32;
             let source = self.source(Source::Engine(node));
             let engine = Box::new(Engine::new(&checked, &names, flows, host));
-            self.world.nodes[node as usize].carrier = Carrier::Engine { engine, source, first };
+            self.world.nodes[node as usize].carrier = Carrier::Engine { engine, source, first, traced: None };
         }
         self.world.agenda = Agenda::new(self.world.sources.len());
         for (index, workload) in self.scenario.workloads.iter().enumerate() {
@@ -439,6 +451,33 @@ impl<'a> Builder<'a> {
                 self.world.sources.iter().position(|source| *source == first).expect("a first timer");
             self.world.agenda.set(source as SourceId, Nanos::ZERO + workload.start);
         }
+        Ok(())
+    }
+
+    /// Traces links by name, or every host's uplink. Where an engine stands before a link, what leaves is traced with
+    /// the engine's decision; elsewhere what arrives.
+    fn trace(&mut self, trace: &Trace) -> Result<(), SimError> {
+        let links: Vec<&Edge> = self.topology.links.iter().filter(|edge| edge.from != edge.to).collect();
+        let uplinks = || links.iter().filter(|edge| (edge.from as usize) < self.scenario.hosts.len());
+        let names: Vec<String> = match trace.at.as_slice() {
+            [] => uplinks().map(|edge| edge.name.clone()).collect(),
+            names => names.to_vec(),
+        };
+        for (interface, name) in (0..).zip(&names) {
+            let known = || links.iter().map(|edge| edge.name.clone()).collect::<Vec<_>>().join("`, `");
+            let edge = links.iter().find(|edge| edge.name == *name);
+            let edge = edge.ok_or_else(|| SimError::NoLink { name: name.clone(), known: known() })?;
+            match &mut self.world.nodes[edge.from as usize].carrier {
+                Carrier::Engine { traced, .. } => *traced = Some(interface),
+                Carrier::Plain => {
+                    let place = self.topology.links.iter().position(|edge| edge.name == *name);
+                    self.world.links[place.expect("found above")].traced = Some(interface);
+                }
+            }
+        }
+        let tracer = Tracer::create(&trace.file, &names, self.world.flows.len());
+        let failed = |source| SimError::Trace { file: trace.file.clone(), source };
+        self.world.tracer = Some(Box::new(tracer.map_err(failed)?));
         Ok(())
     }
 

@@ -237,14 +237,18 @@ impl Engine {
     /// The next batch that leaves at `now`, through `leave`, which answers when the link is through with a packet.
     /// False when there was none.
     #[inline]
-    pub(crate) fn poll(&mut self, now: Nanos, mut leave: impl FnMut(Packet) -> Nanos) -> bool {
+    pub(crate) fn poll(
+        &mut self,
+        now: Nanos,
+        mut leave: impl FnMut(Packet, &Transmit, &Nic) -> Nanos,
+    ) -> bool {
         let mut out = core::mem::take(&mut self.out);
         self.nic.poll_transmit(now, &mut out);
         let some = !out.is_empty();
         for transmit in out.drain(..) {
             let address = transmit.addr as u32;
             let Held { packet, conforms, .. } = self.held[address as usize];
-            let end = leave(packet);
+            let end = leave(packet, &transmit, &self.nic);
             self.promises.leaves(&transmit, conforms, end);
             self.nic.complete(&transmit, Outcome::Sent);
             self.complete(address);

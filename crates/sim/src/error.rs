@@ -4,6 +4,8 @@
 //! From: the project's rule for messages.
 //! Not here: mistakes in the file's text (`scenario`), failed expectations (results).
 
+use std::path::PathBuf;
+
 use plimsoll_units::{BitRate, Span};
 
 /// Why a scenario cannot be simulated.
@@ -66,6 +68,22 @@ pub enum SimError {
         from: String,
         /// Where they cannot go.
         to: String,
+    },
+    /// No link is called so.
+    #[error("there is no link `{name}` to trace; there are `{known}`")]
+    NoLink {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// A trace cannot be written.
+    #[error("cannot write the trace {}: {source}", file.display())]
+    Trace {
+        /// Which file.
+        file: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
     },
     /// A simulation thread panicked: our fault.
     #[error("the simulation of `{system}` with seed {seed} panicked; please report the scenario")]

@@ -37,13 +37,16 @@ mod meter;
 mod packet;
 mod promise;
 mod receive;
+mod replay;
 mod run;
 mod sockets;
 pub mod tcp;
 mod topology;
+mod trace;
 mod traffic;
 mod world;
 
 pub use error::SimError;
 pub use promise::Promise;
-pub use run::{Kept, Options, Outcome, Progress, run, run_all};
+pub use replay::{Owners, Replay, Replayed, Replayer};
+pub use run::{Kept, Options, Outcome, Progress, Trace, run, run_all};

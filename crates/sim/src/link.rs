@@ -183,7 +183,7 @@ mod tests {
     use crate::packet::Body;
 
     fn packet(len: u32) -> Packet {
-        let body = Body::Datagram { number: 0, last: true };
+        let body = Body::Datagram { number: 0, offset: 0, size: 0, last: true };
         Packet { flow: 0, back: false, ect: true, ce: false, len, body }
     }
 

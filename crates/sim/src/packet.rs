@@ -31,6 +31,10 @@ pub(crate) enum Body {
     Datagram {
         /// Which one of its flow.
         number: u64,
+        /// Where in the IP payload of the whole datagram this begins, in bytes.
+        offset: u16,
+        /// Bytes of the whole datagram's payload.
+        size: u16,
         /// Whether this completes it.
         last: bool,
     },

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -32,6 +33,28 @@ pub struct Options {
     pub seeds: u32,
     /// Threads to run on; as many as there are cores if none is given.
     pub threads: Option<NonZeroUsize>,
+    /// What to write down, packet by packet.
+    pub trace: Option<Trace>,
+}
+
+/// A trace to be written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    /// The file, in pcapng. With several runs each has a file of its own, named after its system and seed.
+    pub file: PathBuf,
+    /// Names of the links to look at; every host's own if none is given.
+    pub at: Vec<String>,
+}
+
+impl Trace {
+    /// The file of one of several runs.
+    fn of(&self, job: &Job<'_>) -> Self {
+        let stem = self.file.file_stem().unwrap_or_default().to_string_lossy();
+        let point = if job.index > 0 { format!("-{}", job.index) } else { String::new() };
+        let name = format!("{stem}{point}-{}-{}", job.system.name, job.seed);
+        let end = self.file.extension().map(|end| format!(".{}", end.to_string_lossy())).unwrap_or_default();
+        Self { file: self.file.with_file_name(name + &end), at: self.at.clone() }
+    }
 }
 
 /// What came out.
@@ -106,8 +129,19 @@ pub fn run_all(
         outcomes.push(Outcome { results: Results { runs: Vec::new(), notes }, ..Outcome::default() });
         let first = options.seed.unwrap_or(scenario.seed);
         for (pair, seed) in (0..options.seeds.max(1)).map(|pair| (pair, first.wrapping_add(pair.into()))) {
-            jobs.extend(possible.iter().map(|&system| Job { index, scenario, system, pair, seed }));
+            jobs.extend(possible.iter().map(|&system| Job {
+                index,
+                scenario,
+                system,
+                pair,
+                seed,
+                trace: None,
+            }));
         }
+    }
+    if let Some(trace) = &options.trace {
+        let alone = jobs.len() == 1;
+        jobs.iter_mut().for_each(|job| job.trace = Some(if alone { trace.clone() } else { trace.of(job) }));
     }
     for (job, finished) in jobs.iter().zip(work(&jobs, options.threads, progress)) {
         outcomes[job.index].add(finished?);
@@ -155,7 +189,7 @@ impl Outcome {
 }
 
 /// One system with one seed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Job<'a> {
     /// Which scenario.
     index: usize,
@@ -163,6 +197,7 @@ struct Job<'a> {
     system: &'a System,
     pair: u32,
     seed: u64,
+    trace: Option<Trace>,
 }
 
 /// What one run came to.
@@ -177,8 +212,11 @@ struct Finished {
 impl Job<'_> {
     fn run(&self, tell: &dyn Fn(Nanos, u64)) -> Result<Finished, SimError> {
         let run = || {
-            let mut world = build::world(self.scenario, self.system, self.seed)?;
+            let mut world = build::world(self.scenario, self.system, self.seed, self.trace.as_ref())?;
             world.run(Nanos::ZERO + self.scenario.duration + GRACE, &mut |now, events| tell(now, events));
+            let written = world.tracer.take().map_or(Ok(()), |tracer| tracer.finish());
+            let file = || self.trace.as_ref().map(|trace| trace.file.clone()).unwrap_or_default();
+            written.map_err(|source| SimError::Trace { file: file(), source })?;
             Ok(self.finish(&mut world))
         };
         let panicked = |_| Err(SimError::Panicked { system: self.system.name.clone(), seed: self.seed });

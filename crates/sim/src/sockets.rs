@@ -9,11 +9,13 @@
 use plimsoll_units::Bytes;
 
 use crate::packet::{Body, IP_HEADERS, Packet, SHORTEST};
-use crate::tcp;
+use crate::tcp::{self, Flags};
 use crate::world::World;
 
 /// TCP's header with timestamps, as Linux sends it.
 const TCP_HEADER: u32 = 32;
+/// The same of a SYN, with what else it negotiates.
+const SYN_HEADER: u32 = 40;
 
 impl World {
     /// Appends to the stream that this end point sends.
@@ -113,8 +115,10 @@ impl World {
 fn packet_of(tcp: tcp::Packet, flow: u32, back: bool) -> Packet {
     let blocks = tcp.ack.map_or(0, |ack| ack.blocks().count() as u32);
     let options = if blocks > 0 { 4 + 8 * blocks } else { 0 };
-    let payload = tcp.segment.map_or(0, |segment| segment.len);
-    let len = (IP_HEADERS + TCP_HEADER + options + payload).max(SHORTEST);
+    let syn = tcp.segment.is_some_and(|segment| segment.flags.contains(Flags::SYN));
+    let syn = syn || tcp.ack.is_some_and(|ack| ack.syn());
+    let header = if syn { SYN_HEADER } else { TCP_HEADER };
+    let len = (IP_HEADERS + header + options + tcp.len()).max(SHORTEST);
     let ect = tcp.segment.is_some_and(|segment| segment.ecn.marked().is_some());
     Packet { flow, back, ect, ce: false, len, body: Body::Tcp(tcp) }
 }

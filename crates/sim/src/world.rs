@@ -20,6 +20,7 @@ use crate::meter::Meter;
 use crate::packet::{Body, Packet};
 use crate::receive::Receive;
 use crate::tcp::{Connection, Ecn};
+use crate::trace::{self, Tracer};
 use crate::traffic::App;
 
 /// Everything that exists in a run.
@@ -37,6 +38,7 @@ pub(crate) struct World {
     pub(crate) apps: Vec<App>,
     pub(crate) meters: Vec<Meter>,
     pub(crate) tallies: Vec<Tally>,
+    pub(crate) tracer: Option<Box<Tracer>>,
     pub(crate) events: u64,
     pub(crate) hops: u64,
     /// Engines that have been offered something in this moment.
@@ -72,6 +74,8 @@ pub(crate) struct LinkEnd {
     pub(crate) kind: Way,
     /// Why it drops, as operators see it.
     pub(crate) full: &'static str,
+    /// Its interface in the trace of what arrives, if it is traced so.
+    pub(crate) traced: Option<u32>,
 }
 
 /// What a link leads to.
@@ -106,6 +110,8 @@ pub(crate) enum Carrier {
         source: SourceId,
         /// The link that its packets take: the host's own, or the bus to its NIC.
         first: u32,
+        /// Its interface in the trace of what leaves, if that is traced.
+        traced: Option<u32>,
     },
 }
 
@@ -260,16 +266,21 @@ impl World {
 
     /// Rings an engine's doorbells, and lets leave what may leave now.
     fn drive(&mut self, node: u32) {
-        let Carrier::Engine { engine, source, first } = &mut self.nodes[node as usize].carrier else {
+        let Carrier::Engine { engine, source, first, traced } = &mut self.nodes[node as usize].carrier else {
             return;
         };
         let (links, flows, local, tallies) =
             (&mut self.links, &self.flows, &mut self.local, &mut self.tallies);
         let (now, agenda, completed) = (self.now, &mut self.agenda, &mut self.completed);
+        let tracer = &mut self.tracer;
         while !engine.is_busy(now) {
             engine.ring(now);
-            let some = engine.poll(now, |packet| {
+            let some = engine.poll(now, |packet, transmit, nic| {
                 let flow = &flows[packet.flow as usize];
+                if let (Some(interface), Some(tracer)) = (*traced, tracer.as_mut()) {
+                    let comment = trace::decision(transmit, nic, now);
+                    tracer.record(interface, flow, &packet, now, Some(&comment));
+                }
                 if flow.way(packet.back).1.node == node {
                     local.push_back(packet);
                     return now;
@@ -318,6 +329,9 @@ impl World {
         }
         self.hops += 1;
         let flow = &self.flows[packet.flow as usize];
+        if let (Some(interface), Some(tracer)) = (self.links[link as usize].traced, &mut self.tracer) {
+            tracer.record(interface, flow, &packet, self.now, None);
+        }
         let (from, to) = flow.way(packet.back);
         if kind == Way::Uplink && from.tenant.is_some() {
             self.meters[flow.workload as usize].count(packet.len, packet.back, self.now);
@@ -349,7 +363,7 @@ impl World {
         let (workload, socket) = (flow.workload, flow.socket);
         self.tallies[workload as usize].delivered += 1;
         match packet.body {
-            Body::Datagram { number, last } => {
+            Body::Datagram { number, last, .. } => {
                 if last {
                     self.with_app(workload, |app, world| {
                         app.datagram(world, packet.flow, packet.back, number)

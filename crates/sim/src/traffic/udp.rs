@@ -49,11 +49,12 @@ pub(super) fn send(world: &mut World, flow: u32, back: bool, number: u64, size: 
     let most = mtu + 14 - IP_HEADERS;
     let most = if whole > most { most / 8 * 8 } else { most };
     let mut rest = whole;
+    let short = |bytes: u32| u16::try_from(bytes).unwrap_or(u16::MAX);
     loop {
-        let part = rest.min(most);
+        let (part, offset) = (rest.min(most), short(whole - rest));
         rest -= part;
         let len = (part + IP_HEADERS).max(SHORTEST);
-        let body = Body::Datagram { number, last: rest == 0 };
+        let body = Body::Datagram { number, offset, size: short(size), last: rest == 0 };
         world.send(Packet { flow, back, ect: false, ce: false, len, body });
         if rest == 0 {
             return;
