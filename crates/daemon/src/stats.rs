@@ -277,6 +277,7 @@ pub fn kind_name(kind: NodeKind) -> &'static str {
         NodeKind::Fifo => "fifo",
         NodeKind::Lstf => "lstf",
         NodeKind::Edf => "edf",
+        NodeKind::RateShare(_) => "rate_share",
         NodeKind::Class(FlowOrder::Fifo) => "class",
         NodeKind::Class(FlowOrder::Drr) => "class, flows: drr",
         NodeKind::Class(FlowOrder::Lstf(_)) => "class, flows: lstf",

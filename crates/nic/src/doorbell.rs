@@ -40,6 +40,7 @@ pub(crate) enum Note {
     NewDescriptors(QueueId),
     Weight(NodeId, u32),
     Rate(LimitId, BitRate),
+    ClassRate(NodeId, BitRate),
     Tag(QueueId, u32),
     Malformed,
 }
@@ -53,6 +54,7 @@ const WIDE_QUEUE: u16 = 1;
 const WEIGHT: u16 = 2;
 const RATE: u16 = 3;
 const TAG: u16 = 4;
+const CLASS_RATE: u16 = 5;
 
 impl DoorbellQueue {
     /// An empty queue that holds batches of up to `entries` without allocating.
@@ -86,9 +88,18 @@ impl DoorbellQueue {
 
     /// Gives a limit another rate, from its next packet on.
     pub fn set_rate(&mut self, limit: LimitId, rate: BitRate) {
+        self.push_rate(RATE, limit.0, rate);
+    }
+
+    /// Gives a child of a `rate_share` node another rate, from the next decision on.
+    pub fn set_class_rate(&mut self, node: NodeId, rate: BitRate) {
+        self.push_rate(CLASS_RATE, node.0, rate);
+    }
+
+    fn push_rate(&mut self, code: u16, of: u32, rate: BitRate) {
         let (low, high) = (rate.get() as u32, (rate.get() >> 32) as u32);
-        let ([l0, l1], [r0, r1], [r2, r3]) = (halves(limit.0), halves(low), halves(high));
-        self.push(&[ESCAPE, RATE, l0, l1, r0, r1, r2, r3]);
+        let ([n0, n1], [r0, r1], [r2, r3]) = (halves(of), halves(low), halves(high));
+        self.push(&[ESCAPE, code, n0, n1, r0, r1, r2, r3]);
     }
 
     /// Gives a flow queue the tag (slack or deadline, in microseconds) of descriptors that bring none.
@@ -130,9 +141,13 @@ pub(crate) fn read_extension(words: &[u16]) -> (Note, usize) {
         [WIDE_QUEUE, q0, q1, ..] => (Note::NewDescriptors(QueueId(whole(q0, q1))), 3),
         [WEIGHT, n0, n1, w0, w1, ..] => (Note::Weight(NodeId(whole(n0, n1)), whole(w0, w1)), 5),
         [TAG, q0, q1, t0, t1, ..] => (Note::Tag(QueueId(whole(q0, q1)), whole(t0, t1)), 5),
-        [RATE, l0, l1, r0, r1, r2, r3, ..] => {
+        [code @ (RATE | CLASS_RATE), n0, n1, r0, r1, r2, r3, ..] => {
             let rate = u64::from(whole(r2, r3)) << 32 | u64::from(whole(r0, r1));
-            let note = BitRate::new(rate).map(|rate| Note::Rate(LimitId(whole(l0, l1)), rate));
+            let of = whole(n0, n1);
+            let note = BitRate::new(rate).map(|rate| match code {
+                RATE => Note::Rate(LimitId(of), rate),
+                _ => Note::ClassRate(NodeId(of), rate),
+            });
             (note.unwrap_or(Note::Malformed), 7)
         }
         _ => (Note::Malformed, words.len()),
@@ -180,6 +195,7 @@ mod tests {
         queue.bell(QueueId(65_535));
         queue.set_weight(NodeId(3), 70_000);
         queue.set_rate(LimitId(1), BitRate::gbps(100));
+        queue.set_class_rate(NodeId(2), BitRate::mbps(3));
         queue.set_tag(QueueId(9), 250);
         let expected = [
             Note::NewDescriptors(QueueId(7)),
@@ -187,6 +203,7 @@ mod tests {
             Note::NewDescriptors(QueueId(65_535)),
             Note::Weight(NodeId(3), 70_000),
             Note::Rate(LimitId(1), BitRate::gbps(100)),
+            Note::ClassRate(NodeId(2), BitRate::mbps(3)),
             Note::Tag(QueueId(9), 250),
         ];
         assert_eq!(notes(&mut queue), expected);

@@ -165,6 +165,7 @@ impl Nic {
             Note::Rate(limit, rate) if (limit.0 as usize) < self.limits.len() => {
                 self.set_rate(limit, rate, now)
             }
+            Note::ClassRate(node, rate) if self.has_rate(node) => self.set_class_rate(node, rate, now),
             _ => self.stats.bad_doorbells += 1,
         }
     }
@@ -272,6 +273,30 @@ impl Nic {
         let returning = bundle.entries > 1;
         self.stats.most_pairs = self.stats.most_pairs.max(bundle.entries);
         self.forest.activate(bundle.seat, &entrant, returning, now);
+        self.set_alarms(now);
+    }
+
+    /// Puts nodes that have just fallen asleep on the wheel, behind the limits, and takes off those that woke up.
+    #[inline]
+    fn set_alarms(&mut self, now: Nanos) {
+        while let Some((alarm, due)) = self.forest.next_alarm() {
+            let id = self.limits.len() as u32 + alarm;
+            match due {
+                Some(due) => self.wheel.set(id, due, now),
+                None => self.wheel.remove(id),
+            }
+        }
+    }
+
+    /// A node's rates let something go again.
+    #[cold]
+    fn wake(&mut self, alarm: u32, now: Nanos) {
+        let was_active = self.forest.is_active(self.layout.root);
+        self.forest.wake(alarm, now);
+        if !was_active && self.forest.is_active(self.layout.root) {
+            self.link.resume(now);
+        }
+        self.set_alarms(now);
     }
 
     /// The first limit that the bundle's head has not paid and that does not let it pass.
@@ -284,6 +309,7 @@ impl Nic {
     fn park(&mut self, pick: &Pick, hold: u8, now: Nanos) {
         let entrant = self.entrant(pick.bundle);
         self.forest.settle(pick.seat, &Settlement { entrant: &entrant, len: 0, remains: false, idle: false });
+        self.set_alarms(now);
         self.stats.pairs += 1; // one without a pull
         self.wait(pick.bundle, hold, now);
     }
@@ -311,6 +337,10 @@ impl Nic {
     fn release_due(&mut self, now: Nanos) {
         let mut fetched = 0;
         while let Some(limit) = self.wheel.pop_due(now) {
+            if let Some(alarm) = limit.checked_sub(self.limits.len() as u32) {
+                self.wake(alarm, now);
+                continue;
+            }
             if fetched == 0 && self.outgrows_cache() {
                 fetched = FETCHED;
                 self.prefetch_due(now);
@@ -325,8 +355,10 @@ impl Nic {
         let mut due = [NONE; FETCHED];
         let mut size = 0;
         self.wheel.peek_due(now, FETCHED, |limit| {
-            due[size] = limit;
-            size += 1;
+            if (limit as usize) < self.limits.len() {
+                due[size] = limit;
+                size += 1;
+            }
         });
         let due = &due[..size];
         due.iter().for_each(|&limit| prefetch_index(&self.limits, limit as usize));
@@ -435,6 +467,7 @@ impl Nic {
         let len = pull.charge.into();
         let entrant = if bundle.ranks_packets { &self.entrant(pick.bundle) } else { &UNSEEN };
         self.forest.settle(pick.seat, &Settlement { entrant, len, remains: !idle, idle });
+        self.set_alarms(now);
     }
 
     /// Brings what will probably be picked next into the cache, the nearest one deepest.
@@ -477,6 +510,7 @@ impl Nic {
         let entrant = self.entrant(id);
         let len = pull.charge.into();
         self.forest.settle(pick.seat, &Settlement { entrant: &entrant, len, remains, idle });
+        self.set_alarms(now);
         if let Some(hold) = closed {
             self.bundles[id as usize].entries = 0;
             self.wait(id, hold, now);
@@ -530,12 +564,38 @@ impl Nic {
 
     fn set_weight(&mut self, node: NodeId, weight: u32) {
         self.program.nodes[node.0 as usize].weight = weight;
-        let Some(parent) = self.program.node(node).parent else { return };
-        let slot = self.program.node(parent).children.iter().position(|&child| child == node);
+        let Some((parent, slot)) = self.place_below(node) else { return };
         // Behind some limits the node may not stand yet, but its parent's order counts on its weight already.
         for &place in self.layout.places(parent) {
-            self.forest.set_weight(place, slot.expect("a child is listed by its parent") as u32, weight);
+            self.forest.set_weight(place, slot, weight);
         }
+    }
+
+    fn has_rate(&self, node: NodeId) -> bool {
+        self.program.nodes.get(node.0 as usize).is_some_and(|node| node.rate.is_some())
+    }
+
+    /// In force at the next decision; nodes below that share what the rate gives them learn of it too.
+    fn set_class_rate(&mut self, node: NodeId, rate: BitRate, now: Nanos) {
+        self.program.nodes[node.0 as usize].rate = Some(rate);
+        let Some((parent, slot)) = self.place_below(node) else { return };
+        for &place in self.layout.places(parent) {
+            self.forest.set_rate(place, slot, rate, now);
+        }
+        for alarm in 0..self.forest.alarm_count() {
+            let id = self.forest.timed_node(alarm);
+            if self.program.path(id).any(|above| above == node) {
+                self.forest.set_drain(id, self.program.drain(id), now);
+            }
+        }
+        self.set_alarms(now);
+    }
+
+    /// The parent of a node, and which of its children the node is.
+    fn place_below(&self, node: NodeId) -> Option<(NodeId, u32)> {
+        let parent = self.program.node(node).parent?;
+        let slot = self.program.node(parent).children.iter().position(|&child| child == node);
+        Some((parent, slot.expect("a child is listed by its parent") as u32))
     }
 }
 

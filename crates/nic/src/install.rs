@@ -18,7 +18,7 @@ use crate::egress::{Completions, Link, Nic};
 use crate::host::{Cut, Host, QueueId, Refusal};
 use crate::limit::Limit;
 use crate::stats::{ClassCounters, EngineStats, LimitCounters, NodeRank, TenantCounters};
-use crate::tree::{Adoption, Forest, NONE, Seat};
+use crate::tree::{Adoption, Forest, NONE, Purpose, Seat};
 
 /// Sizes of the engine; they decide its memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,15 +76,15 @@ impl Nic {
     pub fn new(program: &Program, config: &Config) -> Self {
         let cut = cut_of(program, config.pull);
         let largest = cut.largest();
-        let (forest, layout) = plant(program, largest);
+        let (forest, layout) = plant(program, largest, config.catch_up);
         Self {
             program: program.clone(),
             host: Host::new(config.queues, config.ring, cut),
             accounts: accounts_of(program, config.descriptors),
+            wheel: Wheel::new(program.limits.len() + forest.alarm_count(), WHEEL_SLOTS, WHEEL_GRAIN),
             forest,
             bundles: Vec::new(),
             limits: program.limits.iter().map(Limit::new).collect(),
-            wheel: Wheel::new(program.limits.len(), WHEEL_SLOTS, WHEEL_GRAIN),
             resting: Vec::with_capacity(program.limits.len()),
             layout,
             link: Link { pace: Pace::new(program.link), catch_up: config.catch_up, emptied: Nanos::ZERO },
@@ -266,7 +266,8 @@ impl Nic {
         };
         let above = if id == top { None } else { self.program.node(id).parent };
         let parent = above.map(|above| self.copy_for(limit, above));
-        let copy = self.forest.add(&self.program, id, parent, self.layout.largest, minima);
+        let purpose = Purpose { largest: self.layout.largest, minima, late: None };
+        let copy = self.forest.add(&self.program, id, parent, purpose);
         if parent.is_none() {
             self.limits[limit.0 as usize].root = Some(copy);
         }
@@ -405,12 +406,13 @@ fn by_deadline(kind: NodeKind) -> bool {
 }
 
 /// The main tree of a policy.
-fn plant(program: &Program, largest: u64) -> (Forest, Layout) {
+fn plant(program: &Program, largest: u64, late: Span) -> (Forest, Layout) {
     let mut forest = Forest::default();
     let mut places: Vec<Vec<u32>> = Vec::with_capacity(program.nodes.len());
     for id in (0..).map(NodeId).take(program.nodes.len()) {
         let parent = program.node(id).parent.map(|above| places[above.0 as usize][0]);
-        places.push(vec![forest.add(program, id, parent, largest, true)]);
+        let purpose = Purpose { largest, minima: true, late: Some(late) };
+        places.push(vec![forest.add(program, id, parent, purpose)]);
     }
     let quantum = i32::try_from(largest).unwrap_or(i32::MAX);
     let layout = Layout {

@@ -13,7 +13,7 @@
 //! use plimsoll_units::{BitRate, Bytes, Nanos};
 //!
 //! // One class that owns a 12 Gb/s link.
-//! let root = Node { name: "root".into(), parent: None, kind: NodeKind::Class(FlowOrder::Fifo), weight: 1,
+//! let root = Node { name: "root".into(), parent: None, kind: NodeKind::Class(FlowOrder::Fifo), weight: 1, rate: None,
 //!                   min: None, max: None, children: vec![], tenant: None };
 //! let program = Program { link: BitRate::gbps(12), overhead: Bytes::ZERO, max_frame: Bytes::new(1_514),
 //!                         nodes: vec![root], limits: vec![], tenants: vec![], rules: vec![],

@@ -2,7 +2,7 @@
 //!
 //! Why: one enum, so that the packet path has no dynamic dispatch.
 //! From: Loom §4.1; each algorithm's own source stands in its file.
-//! Not here: the tree that ties nodes together (`tree`), and time other than in guarantees.
+//! Not here: the tree that ties nodes together (`tree`), and time other than in guarantees and strict rates.
 //! Invariant: an order holds exactly the active children of its node.
 
 pub(crate) mod bundles;
@@ -11,15 +11,19 @@ pub(crate) mod exact;
 pub(crate) mod grouped;
 pub(crate) mod guarantee;
 pub(crate) mod ranked;
+pub(crate) mod rate_share;
+mod rows;
 mod virtual_time;
 
 use plimsoll_queues::Bits;
+use plimsoll_units::{BitRate, Nanos};
 
 use bundles::Bundles;
 use drr::{Round, Turns};
 use exact::Exact;
 use grouped::Grouped;
 use ranked::{Head, Ranked};
+use rate_share::RateShare;
 
 /// A node's algorithm with its state.
 #[derive(Clone, Debug)]
@@ -32,6 +36,7 @@ pub(crate) enum Order {
     Grouped(Box<Grouped>),
     Drr(Box<Rounds>),
     Ranked(Box<Ranked>),
+    RateShare(Box<RateShare>),
 }
 
 /// Deficit round robin over a node's children.
@@ -50,6 +55,16 @@ pub(crate) struct Entrant {
     /// Flow queues of the bundle that hold packets.
     pub(crate) flows: u32,
     pub(crate) head: Head,
+}
+
+/// How a child comes into an order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Coming {
+    /// From a limit, or from waiting for its own rates: it keeps its earlier rank.
+    pub(crate) returning: bool,
+    /// Since when it could have come.
+    pub(crate) since: Nanos,
+    pub(crate) now: Nanos,
 }
 
 impl Order {
@@ -74,20 +89,21 @@ impl Order {
     }
 
     #[inline]
-    pub(crate) fn insert(&mut self, slot: u32, entrant: &Entrant, returning: bool) {
+    pub(crate) fn insert(&mut self, slot: u32, entrant: &Entrant, coming: &Coming) {
         match self {
             Self::One => {}
-            Self::Bundles(order) => order.insert(slot, entrant.head, returning),
+            Self::Bundles(order) => order.insert(slot, entrant.head, coming.returning),
             Self::Priority(children) => children.insert(slot as usize),
-            Self::Exact(order) => order.insert(slot, returning),
-            Self::Grouped(order) => order.insert(slot, returning),
+            Self::Exact(order) => order.insert(slot, coming.returning),
+            Self::Grouped(order) => order.insert(slot, coming.returning),
             Self::Drr(order) => order.turns.insert(&mut order.round, slot),
             Self::Ranked(order) => order.set(entrant.bundle, entrant.head),
+            Self::RateShare(order) => order.insert(slot, coming),
         }
     }
 
     #[inline]
-    pub(crate) fn pick(&mut self) -> Option<u32> {
+    pub(crate) fn pick(&mut self, now: Nanos) -> Option<u32> {
         match self {
             Self::One => Some(0),
             Self::Bundles(order) => order.pick(),
@@ -96,6 +112,7 @@ impl Order {
             Self::Grouped(order) => order.pick(),
             Self::Drr(order) => order.round.front(),
             Self::Ranked(order) => order.pick(),
+            Self::RateShare(order) => order.pick(now),
         }
     }
 
@@ -137,6 +154,7 @@ impl Order {
                     order.remove(outcome.entrant.bundle);
                 }
             }
+            Self::RateShare(order) => order.settle(slot, len, stays),
         }
     }
 
@@ -145,7 +163,13 @@ impl Order {
             Self::Exact(order) => order.set_weight(slot, weight),
             Self::Grouped(order) => order.set_weight(slot, weight),
             Self::Drr(order) => order.set_weight(slot, weight),
-            Self::One | Self::Bundles(_) | Self::Priority(_) | Self::Ranked(_) => {}
+            Self::One | Self::Bundles(_) | Self::Priority(_) | Self::Ranked(_) | Self::RateShare(_) => {}
+        }
+    }
+
+    pub(crate) fn set_rate(&mut self, slot: u32, rate: BitRate, now: Nanos) {
+        if let Self::RateShare(order) = self {
+            order.set_rate(slot, rate, now);
         }
     }
 
@@ -158,6 +182,7 @@ impl Order {
             Self::Grouped(order) => order.rank(slot),
             Self::Drr(order) => u64::try_from(order.turns.deficit(slot)).unwrap_or(0),
             Self::Ranked(order) => order.first_rank(),
+            Self::RateShare(order) => order.rank(slot),
         }
     }
 }

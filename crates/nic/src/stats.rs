@@ -118,6 +118,6 @@ pub struct NodeRank {
     /// Its child on the way to the class.
     pub child: NodeId,
     /// Lower is sooner; what it counts depends on the node: place in the list (priority), bytes at weight 1 ahead of
-    /// virtual time (wfq), bytes left of the turn (drr), the first arrival or deadline (fifo, lstf, edf).
+    /// virtual time (wfq), nanoseconds of system time until its start (rate_share), bytes left of the turn (drr), the first arrival or deadline (fifo, lstf, edf).
     pub rank: u64,
 }

@@ -3,21 +3,38 @@
 //! Why: behind a limit that binds, the same policy decides among those that wait; so one structure serves both.
 //! From: Loom §4.1 (PIFO tree), with one entry for each active child instead of one for each packet.
 //! Not here: flow queues (`bundle`), rates (`limit`), frames.
-//! Invariant: a node is in its parent's order exactly while something below it is active.
+//! Invariant: a node is in its parent's order exactly while something below it is active and it is not asleep. Asleep is
+//! only a node whose rates hold in real time, while none of its children is eligible.
 
 use plimsoll_policy::{FlowOrder, NodeId, NodeKind, Program};
 use plimsoll_queues::Bits;
-use plimsoll_units::Nanos;
+use plimsoll_units::{BitRate, Nanos, Span};
 
 use crate::order::bundles::Bundles;
 use crate::order::guarantee::Guarantee;
 use crate::order::ranked::Ranked;
-use crate::order::{Entrant, Order, Settlement};
+use crate::order::rate_share::RateShare;
+use crate::order::{Coming, Entrant, Order, Settlement};
 
 /// Every node of the main tree and of the limits' trees.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Forest {
     nodes: Vec<Node>,
+    /// Nodes whose rates hold in real time, by alarm.
+    timed: Vec<u32>,
+    /// Alarms that have just changed: when to call [`Forest::wake`], or `None` for never.
+    alarms: Vec<(u32, Option<Nanos>)>,
+}
+
+/// What a tree is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Purpose {
+    /// Bytes of the largest pull.
+    pub(crate) largest: u64,
+    /// Whether minima hold in it.
+    pub(crate) minima: bool,
+    /// In the main tree, where rates hold in real time: how late its caller may be.
+    pub(crate) late: Option<Span>,
 }
 
 #[derive(Clone, Debug)]
@@ -32,6 +49,10 @@ pub(crate) struct Node {
     guaranteed: bool,
     /// Whether a node above orders by packets, so that it must hear of each bundle.
     ranked_above: bool,
+    /// Whether its rates hold in real time.
+    timed: bool,
+    /// Whether it waits until one of its children is eligible.
+    asleep: bool,
     order: Order,
     guarantee: Option<Box<Guarantee>>,
     /// By slot: nodes, or bundles below a class. `NONE` where a restriction has no such child.
@@ -71,8 +92,7 @@ impl Forest {
         program: &Program,
         id: NodeId,
         parent: Option<u32>,
-        largest: u64,
-        minima: bool,
+        purpose: Purpose,
     ) -> u32 {
         let index = u32::try_from(self.nodes.len()).expect("fewer nodes than u32 holds");
         let (slot, ranked_above) = match (parent, program.node(id).parent) {
@@ -85,14 +105,26 @@ impl Forest {
             }
             _ => (0, false),
         };
+        let mut order = order_of(program, id, purpose, ranked_above);
+        let timed = match &mut order {
+            Order::RateShare(order) if order.is_real() => {
+                order.alarm = u32::try_from(self.timed.len()).expect("fewer alarms than u32 holds");
+                self.timed.push(index);
+                self.alarms.reserve(2 * self.timed.len());
+                true
+            }
+            _ => false,
+        };
         self.nodes.push(Node {
             parent: parent.unwrap_or(NONE),
             slot: u32::try_from(slot).expect("fewer children than u32 holds"),
             active: 0,
             guaranteed: false,
             ranked_above,
-            order: order_of(program, id, largest),
-            guarantee: if minima { guarantee_of(program, id, largest) } else { None },
+            timed,
+            asleep: false,
+            order,
+            guarantee: if purpose.minima { guarantee_of(program, id, purpose.largest) } else { None },
             children: vec![NONE; program.node(id).children.len()],
         });
         index
@@ -136,12 +168,31 @@ impl Forest {
     /// Enters a bundle that is active already into the order that its class has just been given.
     pub(crate) fn enter_first(&mut self, seat: Seat, entrant: &Entrant) {
         let node = &mut self.nodes[seat.node as usize];
-        node.order.insert(seat.slot, entrant, false);
+        let coming = Coming { returning: false, since: Nanos::ZERO, now: Nanos::ZERO };
+        node.order.insert(seat.slot, entrant, &coming);
         node.active = 1;
     }
 
+    /// Whether something below the node may go now.
+    #[inline]
     pub(crate) fn is_active(&self, node: u32) -> bool {
-        self.nodes[node as usize].active > 0
+        self.nodes[node as usize].active > 0 && !self.nodes[node as usize].asleep
+    }
+
+    /// How many nodes have an alarm.
+    pub(crate) fn alarm_count(&self) -> usize {
+        self.timed.len()
+    }
+
+    /// The node of an alarm. The main tree's nodes stand where the policy's do.
+    pub(crate) fn timed_node(&self, alarm: usize) -> NodeId {
+        NodeId(self.timed[alarm])
+    }
+
+    /// An alarm that has changed, and when it is due; `None` for never.
+    #[inline]
+    pub(crate) fn next_alarm(&mut self) -> Option<(u32, Option<Nanos>)> {
+        self.alarms.pop()
     }
 
     /// Orders that look at packets learn below which of their children the bundle lies.
@@ -184,19 +235,27 @@ impl Forest {
     /// Makes a bundle active below its class. One that returns from a limit keeps its earlier rank.
     #[inline]
     pub(crate) fn activate(&mut self, seat: Seat, entrant: &Entrant, returning: bool, now: Nanos) {
+        self.enter(seat, entrant, &Coming { returning, since: now, now });
+    }
+
+    #[inline]
+    fn enter(&mut self, seat: Seat, entrant: &Entrant, coming: &Coming) {
         let Seat { node: mut at, mut slot } = seat;
         let mut newly = true;
         loop {
             let node = &mut self.nodes[at as usize];
             if newly {
-                node.order.insert(slot, entrant, returning);
+                node.order.insert(slot, entrant, coming);
                 if let Some(guarantee) = &mut node.guarantee {
-                    guarantee.insert(slot, returning, now);
+                    guarantee.insert(slot, coming.returning, coming.now);
                 }
                 node.active += 1;
                 newly = node.active == 1;
+                if node.timed {
+                    newly = node.stir(&mut self.alarms);
+                }
             } else if matches!(node.order, Order::Ranked(_)) {
-                node.order.insert(slot, entrant, returning);
+                node.order.insert(slot, entrant, coming);
             }
             if node.parent == NONE || !(newly || node.ranked_above) {
                 return;
@@ -209,14 +268,14 @@ impl Forest {
     #[inline]
     pub(crate) fn pick(&mut self, root: u32, now: Nanos) -> Option<Pick> {
         let mut at = root;
-        if self.nodes[at as usize].active == 0 {
+        if !self.is_active(at) {
             return None;
         }
         loop {
             let node = &mut self.nodes[at as usize];
             let promised = node.guarantee.as_mut().and_then(|guarantee| guarantee.pick(now));
             node.guaranteed = promised.is_some();
-            let slot = promised.or_else(|| node.order.pick())?;
+            let slot = promised.or_else(|| node.order.pick(now))?;
             let child = node.children[slot as usize];
             if child & BUNDLE != 0 {
                 return Some(Pick { bundle: child & !BUNDLE, seat: Seat { node: at, slot } });
@@ -230,6 +289,8 @@ impl Forest {
     pub(crate) fn settle(&mut self, seat: Seat, outcome: &Settlement<'_>) {
         let Seat { node: mut at, mut slot } = seat;
         let mut stays = outcome.remains;
+        let asleep = Settlement { idle: false, ..*outcome };
+        let mut outcome = outcome;
         loop {
             let node = &mut self.nodes[at as usize];
             let mut charged = outcome.len;
@@ -245,11 +306,37 @@ impl Forest {
             node.order.settle(slot, charged, outcome, stays);
             node.active -= u32::from(!stays);
             stays = node.active > 0;
+            if node.timed && stays && node.falls_asleep(&mut self.alarms) {
+                (stays, outcome) = (false, &asleep); // it leaves, but is not idle
+            }
             if node.parent == NONE {
                 return;
             }
             (at, slot) = (node.parent, node.slot);
         }
+    }
+
+    /// The moment of an alarm has come: if a child of its node is eligible, the node is again in its parent's order, as
+    /// from the moment at which the child became so.
+    pub(crate) fn wake(&mut self, alarm: u32, now: Nanos) {
+        self.reconsider(self.timed[alarm as usize], now);
+    }
+
+    /// Time has passed, or rates have changed, for a node that may be asleep.
+    fn reconsider(&mut self, at: u32, now: Nanos) {
+        let node = &mut self.nodes[at as usize];
+        let Order::RateShare(order) = &mut node.order else { return };
+        if !node.asleep {
+            return;
+        }
+        let since = order.wakes_at().min(now);
+        order.advance(now);
+        if !node.stir(&mut self.alarms) || node.parent == NONE {
+            return;
+        }
+        let seat = Seat { node: node.parent, slot: node.slot };
+        // Orders that look at packets are never above.
+        self.enter(seat, &Entrant::default(), &Coming { returning: true, since, now });
     }
 
     /// The bundle, active in this tree, has another head: orders that look at packets must know.
@@ -258,7 +345,8 @@ impl Forest {
         loop {
             let node = &mut self.nodes[at as usize];
             if matches!(node.order, Order::Ranked(_) | Order::Bundles(_)) {
-                node.order.insert(slot, entrant, true);
+                let coming = Coming { returning: true, since: Nanos::ZERO, now: Nanos::ZERO };
+                node.order.insert(slot, entrant, &coming);
             }
             if node.parent == NONE || !node.ranked_above {
                 return;
@@ -272,6 +360,20 @@ impl Forest {
         self.nodes[node as usize].order.set_weight(slot, weight);
     }
 
+    /// Gives a node's child `slot` another rate.
+    pub(crate) fn set_rate(&mut self, node: u32, slot: u32, rate: BitRate, now: Nanos) {
+        self.nodes[node as usize].order.set_rate(slot, rate, now);
+        self.reconsider(node, now);
+    }
+
+    /// The most that a node whose rates hold in real time gets.
+    pub(crate) fn set_drain(&mut self, node: NodeId, drain: BitRate, now: Nanos) {
+        if let Order::RateShare(order) = &mut self.nodes[node.0 as usize].order {
+            order.set_drain(drain, now);
+            self.reconsider(node.0, now);
+        }
+    }
+
     /// From `class` to its root: the node and the rank that a packet from below would get there.
     pub(crate) fn ranks(&self, class: u32) -> impl Iterator<Item = u64> + '_ {
         let mut at = class;
@@ -283,8 +385,37 @@ impl Forest {
     }
 }
 
-fn order_of(program: &Program, id: NodeId, largest: u64) -> Order {
-    let node = program.node(id);
+impl Node {
+    /// A child has come, or its time has: whether the node may go now, and could not before. Otherwise it sleeps until
+    /// a child is eligible.
+    fn stir(&mut self, alarms: &mut Vec<(u32, Option<Nanos>)>) -> bool {
+        let Order::RateShare(order) = &self.order else { return false };
+        let was_ready = self.active > 1 && !self.asleep;
+        if !order.is_ready() {
+            self.asleep = true;
+            alarms.push((order.alarm, Some(order.wakes_at())));
+            return false;
+        }
+        if core::mem::take(&mut self.asleep) {
+            alarms.push((order.alarm, None));
+            return true;
+        }
+        !was_ready
+    }
+
+    /// Something has left: whether no child may go now, although some have packets.
+    fn falls_asleep(&mut self, alarms: &mut Vec<(u32, Option<Nanos>)>) -> bool {
+        let Order::RateShare(order) = &self.order else { return false };
+        self.asleep = !order.is_ready();
+        if self.asleep {
+            alarms.push((order.alarm, Some(order.wakes_at())));
+        }
+        self.asleep
+    }
+}
+
+fn order_of(program: &Program, id: NodeId, purpose: Purpose, ranked_above: bool) -> Order {
+    let (node, largest) = (program.node(id), purpose.largest);
     let weights = || node.children.iter().map(|&child| program.node(child).weight).collect::<Vec<_>>();
     match node.kind {
         NodeKind::Class(_) => Order::One,
@@ -293,10 +424,23 @@ fn order_of(program: &Program, id: NodeId, largest: u64) -> Order {
         NodeKind::Drr => Order::rounds(&weights(), largest),
         NodeKind::Fifo => Order::Ranked(Box::new(Ranked::new(false))),
         NodeKind::Lstf | NodeKind::Edf => Order::Ranked(Box::new(Ranked::new(true))),
+        NodeKind::RateShare(form) => {
+            let rates: Vec<BitRate> =
+                node.children.iter().map(|&child| program.node(child).rate.unwrap_or(program.link)).collect();
+            // An order that looks at packets cannot be told to look away from those below a node that sleeps.
+            let order = match purpose.late.filter(|_| !ranked_above) {
+                Some(late) => RateShare::real(&rates, form, largest, program.drain(id), late),
+                None => RateShare::served(&rates, form, largest),
+            };
+            Order::RateShare(Box::new(order))
+        }
     }
 }
 
 fn guarantee_of(program: &Program, id: NodeId, largest: u64) -> Option<Box<Guarantee>> {
+    if matches!(program.node(id).kind, NodeKind::RateShare(_)) {
+        return None; // the rates are the guarantee, and strict
+    }
     let minima: Vec<_> = program.node(id).children.iter().map(|&child| program.node(child).min).collect();
     Guarantee::new(&minima, largest).map(Box::new)
 }

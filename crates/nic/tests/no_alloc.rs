@@ -6,7 +6,7 @@ use std::alloc::System;
 
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId};
 use plimsoll_policy::{
-    FlowOrder, Limit, LimitId, Match, Node, NodeId, NodeKind, Placement, Program, Scope, TenantId,
+    FlowOrder, Form, Limit, LimitId, Match, Node, NodeId, NodeKind, Placement, Program, Scope, TenantId,
 };
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -33,6 +33,20 @@ fn program() -> Program {
     for weight in 1..=40 {
         add(&mut nodes, wide, NodeKind::Class(FlowOrder::Drr), weight);
     }
+    // Strict rates in two levels, in both forms; together less than the link, so that nodes fall asleep.
+    for form in [Form::Exact, Form::Grouped] {
+        let paced = add(&mut nodes, NodeId(0), NodeKind::RateShare(form), 2);
+        for n in 1..=20 {
+            let class = add(&mut nodes, paced, NodeKind::Class(FlowOrder::Drr), 1);
+            nodes[class.0 as usize].rate = BitRate::new(n * 4_000_000);
+        }
+        let inner = add(&mut nodes, paced, NodeKind::RateShare(form), 1);
+        nodes[inner.0 as usize].rate = BitRate::new(200_000_000);
+        for _ in 0..3 {
+            let class = add(&mut nodes, inner, NodeKind::Class(FlowOrder::Fifo), 1);
+            nodes[class.0 as usize].rate = BitRate::new(100_000_000);
+        }
+    }
     let limit = |name: &str, mbps, burst| Limit {
         name: name.into(),
         rate: BitRate::mbps(mbps),
@@ -52,7 +66,17 @@ fn program() -> Program {
 }
 
 fn node(parent: Option<NodeId>, kind: NodeKind, weight: u32) -> Node {
-    Node { name: String::new(), parent, kind, weight, min: None, max: None, children: vec![], tenant: None }
+    Node {
+        name: String::new(),
+        parent,
+        kind,
+        weight,
+        rate: None,
+        min: None,
+        max: None,
+        children: vec![],
+        tenant: None,
+    }
 }
 
 fn add(nodes: &mut Vec<Node>, parent: NodeId, kind: NodeKind, weight: u32) -> NodeId {
@@ -65,6 +89,7 @@ fn add(nodes: &mut Vec<Node>, parent: NodeId, kind: NodeKind, weight: u32) -> No
 struct Host {
     nic: Nic,
     queues: Vec<QueueId>,
+    paced: Vec<NodeId>,
     doorbells: DoorbellQueue,
     out: Vec<plimsoll_nic::Transmit>,
     now: Nanos,
@@ -94,6 +119,8 @@ impl Host {
         }
         if self.step.is_multiple_of(5) {
             self.doorbells.set_rate(LimitId(0), BitRate::mbps(600 + self.step % 300));
+            let (node, rate) = (self.paced[self.step as usize % self.paced.len()], 4 + self.step % 80);
+            self.doorbells.set_class_rate(node, BitRate::mbps(rate));
         }
         let (nic, now) = (&mut self.nic, self.now);
         self.doorbells.flush(|words| nic.ring(words, now));
@@ -118,6 +145,8 @@ fn main() {
 fn a_hundred_thousand_packets_allocate_nothing() {
     let program = program();
     let mut nic = Nic::new(&program, &Config { queues: 512, ring: 16, ..Config::default() });
+    let with_rate = (0..).map(NodeId).zip(&program.nodes).filter(|(_, node)| node.rate.is_some());
+    let nodes_with_rates: Vec<NodeId> = with_rate.map(|(id, _)| id).collect();
     let classes = (0..).map(NodeId).zip(&program.nodes).filter(|(_, node)| node.children.is_empty());
     let choices: [&[u32]; 5] = [&[], &[0], &[1], &[0, 2], &[1, 2]];
     let mut queues = Vec::new();
@@ -130,6 +159,7 @@ fn a_hundred_thousand_packets_allocate_nothing() {
     let mut host = Host {
         nic,
         queues,
+        paced: nodes_with_rates,
         doorbells: DoorbellQueue::with_capacity(256),
         out: Vec::with_capacity(32),
         now: Nanos::ZERO,

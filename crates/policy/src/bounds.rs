@@ -26,7 +26,12 @@
 //!    - `wfq` beyond: grouped and rounded starts (a group's slot is less than twice a frame's virtual length, and the
 //!      lag is below three slots and two frames): `a = 12L + phi * k * L`;
 //!    - `drr`: quantum `Q = weight * L / least weight`, a turn ends at most one frame late: `a = 3Q + L + phi * k * L`.
-//! 3. **What others cannot take.** A sibling that a limit holds takes at most `r * t + burst + L` for each set of limits
+//!    - `rate_share`: with rates `r` for weights and `R` together, `rate = min(r, r * g / R)`: time is real while the
+//!      rates fit, and slowed down by `R / g` otherwise. Starts are those of WF²Q+, so `a` is that of `wfq` and of the
+//!      grouped `wfq`, and three more frames by which the node's time may run ahead where the node itself is late, and
+//!      one for those that sleep: `a = 8L` and `a = 16L`. Minima do not count: the rates are the promise.
+//! 3. **What others cannot take.** A child of a `rate_share` takes at most `r * t + 8L` (`16L` grouped), whatever the
+//!    node above it is late. A sibling that a limit holds takes at most `r * t + burst + L` for each set of limits
 //!    and each class below it. If every sibling that may go first has such a ceiling, the rest is left over. For
 //!    `priority` these are the higher ones, and of the lower ones only their minima; for all other nodes, every sibling.
 //!    This gives `rate = g - sum of r`, `lag = lag_parent + sum of the constants`.
@@ -47,7 +52,7 @@ use serde::Serialize;
 
 use crate::document::Mark;
 use crate::law::{Law, Problem};
-use crate::program::{FlowOrder, LimitId, Match, Node, NodeId, NodeKind, Program, Scope};
+use crate::program::{FlowOrder, Form, LimitId, Match, Node, NodeId, NodeKind, Program, Scope};
 
 /// What the figures take for granted.
 pub const ASSUMPTIONS: &str = "guaranteed rates count whole frames with their overhead, and hold whatever other classes \
@@ -115,13 +120,14 @@ impl<'a> Family<'a> {
     fn new(analysis: &Analysis<'a>, id: NodeId, minima: bool, keep: &dyn Fn(NodeId) -> bool) -> Self {
         let program = analysis.program;
         let node = program.node(id);
-        let weight = |id: NodeId| u128::from(program.node(id).weight.max(1));
+        let weight = |id: NodeId| share_of(program, id);
         let rivals: Vec<NodeId> = node
             .children
             .iter()
             .copied()
             .filter(|&child| keep(child) && analysis.idle != Some(child))
             .collect();
+        let minima = minima && !matches!(node.kind, NodeKind::RateShare(_));
         let stated = |&id: &NodeId| program.node(id).min.filter(|_| minima).map(|min| (id, bits_of(min)));
         let minima: HashMap<NodeId, u128> = rivals.iter().filter_map(stated).collect();
         let ceilings = || rivals.iter().map(|rival| analysis.ceilings[rival.0 as usize]);
@@ -233,9 +239,21 @@ impl<'a> Analysis<'a> {
                     })
                 })
                 .flatten();
-            ceilings[index] = limits.chain(below).min_by_key(|ceiling| ceiling.rate);
+            let own_rate = self.strict_rate(node);
+            ceilings[index] = limits.chain(below).chain(own_rate).min_by_key(|ceiling| ceiling.rate);
         }
         ceilings
+    }
+
+    /// What a child of a `rate_share` can take.
+    fn strict_rate(&self, node: &Node) -> Option<Ceiling> {
+        let (parent, rate) = (node.parent?, node.rate?);
+        let NodeKind::RateShare(form) = self.program.node(parent).kind else { return None };
+        let by_packets = |id: NodeId| {
+            matches!(self.program.node(id).kind, NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf)
+        };
+        let strict = !self.program.path(parent).any(by_packets);
+        strict.then(|| Ceiling { rate: bits_of(rate), burst: slack_of(form) * self.frame })
     }
 
     /// Below each node, pairs of a class and a set of limits: each may have one packet released and not yet gone.
@@ -312,14 +330,16 @@ impl<'a> Analysis<'a> {
         above: &Curve,
         others: Option<Ceiling>,
     ) -> Option<Curve> {
-        if family.rivals.len() == 1 {
+        if family.rivals.len() == 1 && !matches!(family.node.kind, NodeKind::RateShare(_)) {
             return Some(above.clone());
         }
         let feasible = family.promised <= above.rate;
         let own = family.min(child);
         let floor = (own > 0 && feasible).then(|| self.by_minimum(own, above));
         let share = if feasible { self.by_weight(family, child, above, floor.as_ref()) } else { None };
-        let rest = others.and_then(|others| self.by_ceilings(family, child, above, others));
+        let strict = matches!(family.node.kind, NodeKind::RateShare(_));
+        let rest =
+            others.filter(|_| !strict).and_then(|others| self.by_ceilings(family, child, above, others));
         [floor, share, rest]
             .into_iter()
             .flatten()
@@ -342,13 +362,14 @@ impl<'a> Analysis<'a> {
         floor: Option<&Curve>,
     ) -> Option<Curve> {
         let node = family.node;
-        if !matches!(node.kind, NodeKind::Wfq | NodeKind::Drr) {
+        if !matches!(node.kind, NodeKind::Wfq | NodeKind::Drr | NodeKind::RateShare(_)) {
             return None;
         }
-        let weight = u128::from(self.program.node(child).weight.max(1));
+        let weight = share_of(self.program, child);
         let total = family.weights.max(1);
         let order_lag = match node.kind {
             // The engine rounds the least quantum up to a whole byte.
+            NodeKind::RateShare(form) => slack_of(form) * self.frame,
             NodeKind::Drr => 3 * weight * (self.frame.div_ceil(family.least_weight) + 8) + self.frame,
             _ if node.children.len() <= 16 => 4 * self.frame,
             _ => 12 * self.frame,
@@ -356,6 +377,14 @@ impl<'a> Analysis<'a> {
         let siblings = family.promising + family.rivals.len() as u128;
         let shared = (weight * (above.lag + siblings * self.frame)).div_ceil(total);
         let rest = (above.rate - family.promised) * weight / total;
+        if let NodeKind::RateShare(_) = node.kind {
+            let (rate, why) = if weight <= rest {
+                (weight, format!("its rate in `{}`", node.name))
+            } else {
+                (rest, format!("its part by rate of what `{}` gets", node.name))
+            };
+            return Some(Curve { rate, lag: shared + order_lag, why });
+        }
         let (floor_rate, floor_lag) = floor.map_or((0, 0), |floor| (floor.rate, floor.lag));
         let why = match (floor_rate, rest) {
             (0, _) if family.promised == 0 => format!("{weight} of {total} of what `{}` gets", node.name),
@@ -479,7 +508,7 @@ impl<'a> Analysis<'a> {
         let unbounded = rivals.iter().find(|rival| self.ceilings[rival.0 as usize].is_none());
         match (unbounded, parent.1.kind) {
             (Some(rival), _) => format!("no bound: `{}` has no `max`", self.program.node(*rival).name),
-            (None, NodeKind::Wfq | NodeKind::Drr) => {
+            (None, NodeKind::Wfq | NodeKind::Drr | NodeKind::RateShare(_)) => {
                 format!("no bound: the minima below `{}` take all that it is guaranteed", parent.1.name)
             }
             (None, _) => format!("no bound: its siblings in `{}` may take everything", parent.1.name),
@@ -500,6 +529,20 @@ fn idle_default(program: &Program) -> Option<NodeId> {
     let count = u32::try_from(program.tenants.len()).unwrap_or(u32::MAX);
     let all_taken = count > 0 && (0..count).all(|tenant| by_tenant.contains(&tenant));
     (class != NodeId(0) && !named && all_taken).then_some(class)
+}
+
+/// What a child counts among its siblings.
+fn share_of(program: &Program, id: NodeId) -> u128 {
+    let node = program.node(id);
+    node.rate.map_or_else(|| u128::from(node.weight.max(1)), bits_of)
+}
+
+/// Frames by which service strays from the rates.
+fn slack_of(form: Form) -> u128 {
+    match form {
+        Form::Exact => 8,
+        Form::Grouped => 16,
+    }
 }
 
 fn node_id(index: usize) -> Option<NodeId> {

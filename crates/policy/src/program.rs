@@ -53,6 +53,8 @@ pub struct Node {
     pub kind: NodeKind,
     /// Share among siblings below a `wfq` or `drr` node; 1 elsewhere.
     pub weight: u32,
+    /// What it gets, and no more, below a `rate_share` node; none elsewhere.
+    pub rate: Option<BitRate>,
     /// Served first, before weights or priorities divide the rest. Includes what the children promise.
     pub min: Option<BitRate>,
     /// The limit that enforces this node's `max`.
@@ -78,8 +80,19 @@ pub enum NodeKind {
     Lstf,
     /// The child whose packet has the earliest deadline.
     Edf,
+    /// Each child its rate, strictly and in real time; in the ratio of the rates when there is less (SENIC).
+    RateShare(Form),
     /// A class: it holds flow queues.
     Class(FlowOrder),
+}
+
+/// How a node with many children looks for the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// By the definition: time grows with the logarithm of the active children.
+    Exact,
+    /// With rounded times, in constant time (QFQ).
+    Grouped,
 }
 
 /// How a class orders its flow queues.
@@ -238,6 +251,12 @@ impl Program {
     #[must_use]
     pub fn limit(&self, id: LimitId) -> &Limit {
         &self.limits[id.0 as usize]
+    }
+
+    /// The most that can reach a node in real time: the least rate of its own and those above it, and of the link.
+    #[must_use]
+    pub fn drain(&self, id: NodeId) -> BitRate {
+        self.path(id).filter_map(|id| self.node(id).rate).fold(self.link, BitRate::min)
     }
 
     /// From `id` to the root, both included.

@@ -239,6 +239,12 @@ struct Class {
     /// Children whose packets go by earliest deadline.
     #[serde(default)]
     edf: Option<OneOrMore<String>>,
+    /// Children with rates that are strict, in real time.
+    #[serde(default)]
+    rate_share: Option<BTreeMap<String, BitRate>>,
+    /// How `rate_share` looks for the next child: by its definition, or in constant time; by their number when absent.
+    #[serde(default)]
+    form: Option<Form>,
     /// Which packets come here, for a leaf.
     #[serde(default)]
     r#match: Option<PacketMatch>,
@@ -340,6 +346,13 @@ enum Flows {
     Drr,
     Lstf,
     Edf,
+}
+
+#[derive(JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Form {
+    Exact,
+    Grouped,
 }
 
 /// One value or a list of them.

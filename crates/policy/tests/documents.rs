@@ -59,7 +59,7 @@ fn the_reference_names_every_rule() {
 
 #[test]
 fn examples_are_legal_and_without_warnings() {
-    for name in ["plimsoll", "figure1", "envelopes", "wan-limits"] {
+    for name in ["plimsoll", "figure1", "envelopes", "wan-limits", "strict-rates"] {
         let path = root().join(format!("examples/{name}.yaml"));
         let checked =
             load(&path.to_string_lossy()).unwrap_or_else(|errors| panic!("{}", errors.render(false)));
@@ -196,7 +196,7 @@ fn the_schema_accepts_the_examples_and_refuses_what_is_misspelt() {
         let text = std::fs::read_to_string(root().join("examples").join(name)).expect("an example");
         serde_saphyr::from_str(&text).expect("YAML")
     };
-    for name in ["plimsoll.yaml", "figure1.yaml", "envelopes.yaml", "wan-limits.yaml"] {
+    for name in ["plimsoll.yaml", "figure1.yaml", "envelopes.yaml", "wan-limits.yaml", "strict-rates.yaml"] {
         assert!(satisfies(&host, &read(name), &host), "{name}");
     }
     for name in ["shop.yaml", "figure1-vm1.yaml", "figure1-kvs.yaml"] {

@@ -40,6 +40,16 @@ impl Weight {
 }
 
 impl Inverse {
+    /// As [`Inverse::get`] gave it.
+    #[inline]
+    pub(crate) fn of(inverse: u64) -> Self {
+        Self(inverse)
+    }
+
+    pub(crate) fn get(self) -> u64 {
+        self.0
+    }
+
     /// The virtual time that `len` bytes (at most 2^30) take.
     #[inline]
     pub(crate) fn span(self, len: u64) -> u64 {

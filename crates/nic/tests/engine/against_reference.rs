@@ -56,6 +56,11 @@ impl Pair {
                     reference.set_rate(limit, mbps(rate), world.now);
                 }
             }
+            Event::ClassRate { node, mbps: rate } => {
+                let node = NodeId((node % case.seeds.len()) as u32);
+                world.notes(|doorbells| doorbells.set_class_rate(node, mbps(rate)));
+                reference.set_class_rate(node, mbps(rate), world.now);
+            }
             Event::Install { .. } => {}
         }
     }

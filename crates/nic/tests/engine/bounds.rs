@@ -1,7 +1,7 @@
 //! The delay bounds that `plimsoll check` prints: no run exceeds them.
 
 use plimsoll_nic::Descriptor;
-use plimsoll_policy::{FlowOrder, NodeId, NodeKind, bounds_with};
+use plimsoll_policy::{FlowOrder, Form, NodeId, NodeKind, bounds_with};
 use plimsoll_units::Bytes;
 use proptest::prelude::*;
 
@@ -13,7 +13,9 @@ proptest! {
 
     /// One class sends frame by frame at its guaranteed rate, all others flood.
     #[test]
-    fn no_packet_waits_longer_than_its_bound(case in cases(12, 6, false), chosen in 0_usize..12, lens in proptest::collection::vec(64_u32..=1_500, 12)) {
+    fn no_packet_waits_longer_than_its_bound(case in cases(12, 6, false), grouped: bool, chosen in 0_usize..12, lens in proptest::collection::vec(64_u32..=1_500, 12)) {
+        let mut case = case;
+        case.form = if grouped { Form::Grouped } else { Form::Exact };
         let mut program = case.program();
         let leaves = case.leaves();
         let class = NodeId(leaves[chosen % leaves.len()] as u32);

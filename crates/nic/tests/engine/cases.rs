@@ -4,7 +4,7 @@
 //! Invariant: every case is a legal policy: minima fit the link and their own maxima, bursts hold a frame.
 
 use plimsoll_nic::{Config, Descriptor};
-use plimsoll_policy::{FlowOrder, LimitId, NodeId, NodeKind, Program};
+use plimsoll_policy::{FlowOrder, Form, LimitId, NodeId, NodeKind, Program};
 use plimsoll_units::{BitRate, Bytes, Span};
 use proptest::prelude::*;
 
@@ -12,6 +12,15 @@ use crate::kit::{FRAME, Plan, ROOT, mbps};
 
 pub const LINK_MBPS: u64 = 1_000;
 const DEPTH: usize = 6;
+const KINDS: [NodeKind; 7] = [
+    NodeKind::Priority,
+    NodeKind::Wfq,
+    NodeKind::Drr,
+    NodeKind::Fifo,
+    NodeKind::Lstf,
+    NodeKind::Edf,
+    NodeKind::RateShare(Form::Exact),
+];
 
 /// A node: a place among the earlier ones, and what it is.
 #[derive(Clone, Debug)]
@@ -20,6 +29,8 @@ pub struct Seed {
     pub kind: usize,
     pub flows: usize,
     pub weight: u32,
+    /// Below a `rate_share`, in thousandths of the link.
+    pub rate: u64,
     /// In thousandths of the link, before all of them are made to fit.
     pub min: Option<u64>,
     /// In thousandths of the link, above what is promised.
@@ -52,6 +63,10 @@ pub enum Event {
         limit: usize,
         mbps: u64,
     },
+    ClassRate {
+        node: usize,
+        mbps: u64,
+    },
     /// Another policy: the same tree with other numbers.
     Install {
         seed: u64,
@@ -68,12 +83,16 @@ pub struct Case {
     pub events: Vec<(u64, Event)>,
     pub pull: u64,
     pub overhead: u64,
+    /// Of every `rate_share`.
+    pub form: Form,
 }
 
 fn seed() -> impl Strategy<Value = Seed> {
     let max = proptest::option::weighted(0.3, (10_u64..600, FRAME + 30..12_000));
-    (0_usize..100, 0_usize..6, 0_usize..4, 1_u32..9, proptest::option::weighted(0.4, 1_u64..400), max)
-        .prop_map(|(parent, kind, flows, weight, min, max)| Seed { parent, kind, flows, weight, min, max })
+    let min = proptest::option::weighted(0.4, 1_u64..400);
+    (0_usize..100, 0..KINDS.len(), 0_usize..4, 1_u32..9, 3_u64..900, min, max).prop_map(
+        |(parent, kind, flows, weight, rate, min, max)| Seed { parent, kind, flows, weight, rate, min, max },
+    )
 }
 
 fn event(updates: bool) -> impl Strategy<Value = Event> {
@@ -84,6 +103,7 @@ fn event(updates: bool) -> impl Strategy<Value = Event> {
         20 => post,
         rare => (1_usize..100, 1_u32..9).prop_map(|(node, weight)| Event::Weight { node, weight }),
         rare => (0_usize..100, 5_u64..900).prop_map(|(limit, mbps)| Event::Rate { limit, mbps }),
+        rare => (1_usize..100, 5_u64..900).prop_map(|(node, mbps)| Event::ClassRate { node, mbps }),
     ]
 }
 
@@ -105,6 +125,7 @@ pub fn cases(nodes: usize, events: usize, updates: bool) -> impl Strategy<Value 
             events,
             pull,
             overhead,
+            form: Form::Exact,
         })
 }
 
@@ -113,19 +134,24 @@ impl Case {
     pub fn program(&self) -> Program {
         let wait = Span::micros(80);
         let orders = [FlowOrder::Fifo, FlowOrder::Drr, FlowOrder::Lstf(wait), FlowOrder::Edf(wait.times(2))];
-        let kinds =
-            [NodeKind::Priority, NodeKind::Wfq, NodeKind::Drr, NodeKind::Fifo, NodeKind::Lstf, NodeKind::Edf];
         let parents = self.parents();
         let inner = |node: usize| parents.contains(&Some(node));
         let kind = |node: usize| {
             let seed = &self.seeds[node];
-            if inner(node) { kinds[seed.kind] } else { NodeKind::Class(orders[seed.flows]) }
+            match KINDS[seed.kind] {
+                _ if !inner(node) => NodeKind::Class(orders[seed.flows]),
+                NodeKind::RateShare(_) => NodeKind::RateShare(self.form),
+                kind => kind,
+            }
         };
         let mut plan = Plan::new(mbps(LINK_MBPS), kind(0));
         plan.program.overhead = Bytes::new(self.overhead);
         for (node, parent) in parents.iter().enumerate() {
             let Some(parent) = parent.map(|parent| NodeId(parent as u32)) else { continue };
-            plan.node(parent, kind(node), self.seeds[node].weight);
+            let id = plan.node(parent, kind(node), self.seeds[node].weight);
+            if let NodeKind::RateShare(_) = plan.program.node(parent).kind {
+                plan.rate(id, mbps(self.seeds[node].rate * LINK_MBPS / 1_000));
+            }
         }
         let minima = self.minima(&parents);
         for (node, min) in (0..).map(NodeId).zip(&minima) {
@@ -207,7 +233,7 @@ impl Case {
         for (n, node) in case.seeds.iter_mut().enumerate() {
             let turn = (seed as usize).wrapping_mul(n + 1);
             node.parent += turn;
-            node.kind = (node.kind + turn) % 6;
+            node.kind = (node.kind + turn) % KINDS.len();
             node.flows = (node.flows + turn) % 4;
             node.weight = 1 + (node.weight + turn as u32) % 9;
             if turn.is_multiple_of(3) {

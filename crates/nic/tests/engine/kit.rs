@@ -56,6 +56,17 @@ impl Plan {
         id
     }
 
+    /// A class below a `rate_share` node.
+    pub fn paced(&mut self, parent: NodeId, rate: BitRate) -> NodeId {
+        let id = self.class(parent, 1);
+        self.rate(id, rate);
+        id
+    }
+
+    pub fn rate(&mut self, id: NodeId, rate: BitRate) {
+        self.program.nodes[id.0 as usize].rate = Some(rate);
+    }
+
     pub fn min(&mut self, id: NodeId, rate: BitRate) {
         self.program.nodes[id.0 as usize].min = Some(rate);
     }
@@ -86,7 +97,7 @@ impl Plan {
 }
 
 fn node(name: String, parent: Option<NodeId>, kind: NodeKind, weight: u32) -> Node {
-    Node { name, parent, kind, weight, min: None, max: None, children: vec![], tenant: None }
+    Node { name, parent, kind, weight, rate: None, min: None, max: None, children: vec![], tenant: None }
 }
 
 /// The placement of a flow of `class` that also sends through `limits`.

@@ -12,4 +12,5 @@ mod kit;
 mod long_after;
 mod loom;
 mod properties;
+mod rate_share;
 mod reference;

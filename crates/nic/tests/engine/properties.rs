@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use plimsoll_nic::{Descriptor, QueueId};
-use plimsoll_policy::{LimitId, NodeId, Program};
+use plimsoll_policy::{Form, LimitId, NodeId, Program};
 use plimsoll_units::{BitRate, Nanos};
 use proptest::prelude::*;
 
@@ -52,6 +52,12 @@ impl Run {
                     self.world.notes(|doorbells| doorbells.set_rate(limit, mbps(rate)));
                 }
             }
+            Event::ClassRate { node, mbps: rate } => {
+                let node = NodeId((node % self.case.seeds.len()) as u32);
+                if self.world.nic.program().node(node).rate.is_some() {
+                    self.world.notes(|doorbells| doorbells.set_class_rate(node, mbps(rate)));
+                }
+            }
             Event::Install { seed } => self.install(seed),
         }
     }
@@ -83,7 +89,7 @@ impl Run {
         Ok(())
     }
 
-    /// The link is idle: whoever has something to send waits for a limit.
+    /// The link is idle: whoever has something to send waits for a limit, or for a rate of its own.
     fn nobody_free_waits(&self) -> Result<(), TestCaseError> {
         let mut completed: BTreeMap<u32, usize> = BTreeMap::new();
         for (queue, _) in &self.world.completed {
@@ -95,10 +101,11 @@ impl Run {
             waits |= backlogged;
             let flow = &self.case.flows[*queue as usize];
             let program = self.world.nic.program();
-            let limits =
-                placement(program, self.case.class_of(flow), &self.case.limits_of(program, flow)).limits;
+            let class = self.case.class_of(flow);
+            let limits = placement(program, class, &self.case.limits_of(program, flow)).limits;
+            let paced = program.path(class).any(|id| program.node(id).rate.is_some());
             prop_assert!(
-                !backlogged || !limits.is_empty(),
+                !backlogged || !limits.is_empty() || paced,
                 "at {}: queue {queue} waits for nothing",
                 self.world.now
             );
@@ -193,8 +200,9 @@ proptest! {
     /// Completion exactly once, order within a flow queue, no idle link, at most two pairs, balanced counters; with
     /// weights and rates that change in line, and reloads.
     #[test]
-    fn everything_leaves_once_in_order_without_idling(case in cases(14, 60, true), seeds in proptest::collection::vec((0_usize..60, 0_u64..1_000), 0..4)) {
+    fn everything_leaves_once_in_order_without_idling(case in cases(14, 60, true), grouped: bool, seeds in proptest::collection::vec((0_usize..60, 0_u64..1_000), 0..4)) {
         let mut case = case;
+        case.form = if grouped { Form::Grouped } else { Form::Exact };
         for (at, seed) in seeds {
             let at = at.min(case.events.len());
             case.events.insert(at, (1_000, Event::Install { seed }));
@@ -274,12 +282,16 @@ proptest! {
         let largest = case.pull.max(program.max_frame.as_u64() + program.overhead.as_u64());
         for (id, node) in (0..).map(NodeId).zip(&program.nodes) {
             let Some(min) = node.min else { continue };
-            let held = |at: NodeId| at != id && program.node(at).max.is_some() && program.path(at).any(|above| above == id);
+            let held = |at: NodeId| at != id && (program.node(at).max.is_some() || program.node(at).rate.is_some()) && program.path(at).any(|above| above == id);
             if (0..program.nodes.len() as u32).any(|at| held(NodeId(at))) {
                 continue; // what lies below may not be allowed to use it
             }
             // Behind a `max`, a slot that comes while a class is away with its last packet goes to a sibling.
             if program.path(id).skip(1).any(|at| program.node(at).max.is_some()) {
+                continue;
+            }
+            // A rate is strict: it may be less than what the classes below it are promised.
+            if program.path(id).any(|at| program.node(at).rate.is_some()) {
                 continue;
             }
             let below: Vec<NodeId> = leaves.iter().map(|&leaf| NodeId(leaf as u32)).filter(|&leaf| program.path(leaf).any(|at| at == id)).collect();

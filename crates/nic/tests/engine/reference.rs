@@ -1,7 +1,7 @@
 //! The engine as it should be: slow, and obviously right.
 //!
 //! Why: an independent statement of what every node, limit and flow queue does, to compare departures with.
-//! From: the definitions of WF²Q+ (Bennett and Zhang 1997), surplus round robin (Adiseshu et al. 1996), virtual
+//! From: the definitions of WF²Q+ (Bennett and Zhang 1997), SENIC (NSDI 2014, its V divided by phi), surplus round robin (Adiseshu et al. 1996), virtual
 //! clock (Zhang 1990), GCRA; and `design`, "Egress", for what happens behind limits.
 //! Not here: nodes with more than sixteen children (`fair_lag`), caps, reloads.
 //! Invariant: nothing is cached: who is active, who is eligible and what is due is looked up whenever it is asked.
@@ -114,8 +114,28 @@ struct Node {
     step: u64,
     ring: Vec<usize>,
     deficits: BTreeMap<usize, i64>,
+    paced: Paced,
     clocks: BTreeMap<usize, Clock>,
     guaranteed: bool,
+}
+
+/// What a node with rates remembers beyond V and starts.
+#[derive(Clone, Default)]
+struct Paced {
+    /// Whether V goes with real time, when it was last looked at, and its fraction in 2^-32.
+    real: bool,
+    at: u64,
+    fraction: u128,
+    drain: u64,
+    patience: u64,
+    largest: u64,
+    /// Children that are active, those of them that have been eligible since they were charged, and their rates.
+    members: BTreeSet<usize>,
+    due: BTreeSet<usize>,
+    rates: BTreeMap<usize, u64>,
+    rests: BTreeMap<usize, u128>,
+    /// Until when nobody is eligible.
+    asleep: Option<u64>,
 }
 
 impl Clock {
@@ -165,11 +185,11 @@ impl Reference {
             burst: limit.burst.as_u64(),
             expected: 0,
         });
-        let mut trees = vec![Tree::new(program, 0, true)];
+        let mut trees = vec![Tree::new(program, 0, true, true, largest)];
         for limit in &program.limits {
             trees.push(match limit.scope {
-                Scope::Subtree(top) => Tree::new(program, top.0 as usize, true),
-                Scope::Match { .. } => Tree::new(program, 0, false),
+                Scope::Subtree(top) => Tree::new(program, top.0 as usize, true, false, largest),
+                Scope::Match { .. } => Tree::new(program, 0, false, false, largest),
             });
         }
         Self {
@@ -246,6 +266,27 @@ impl Reference {
         self.program.nodes[node.0 as usize].weight = weight;
     }
 
+    pub fn set_class_rate(&mut self, node: NodeId, rate: BitRate, now: u64) {
+        let child = node.0 as usize;
+        let (Some(_), Some(parent)) = (self.program.nodes[child].rate, self.program.nodes[child].parent)
+        else {
+            return;
+        };
+        self.program.nodes[child].rate = Some(rate);
+        for tree in 0..self.trees.len() {
+            self.trees[tree].nodes[parent.0 as usize].set_rate(child, rate.get(), now);
+            self.look_again(tree, parent.0 as usize, now);
+        }
+        for below in 0..self.program.nodes.len() {
+            let id = NodeId(below as u32);
+            if self.trees[0].nodes[below].paced.real && self.program.path(id).any(|above| above == node) {
+                self.trees[0].nodes[below].advance(now);
+                self.trees[0].nodes[below].paced.drain = self.program.drain(id).get();
+                self.look_again(0, below, now);
+            }
+        }
+    }
+
     pub fn set_rate(&mut self, limit: LimitId, rate: BitRate, now: u64) {
         self.limits[limit.0 as usize].clock.change_rate(rate, now);
     }
@@ -253,11 +294,12 @@ impl Reference {
     /// When the next pull can leave, if nothing else happens.
     pub fn next(&self) -> Option<u64> {
         let link = self.link.earned();
-        if !self.trees[0].inside.is_empty() {
+        if self.is_active(0, 0) {
             return Some(link);
         }
         let waited_for = (0..self.limits.len()).filter(|&limit| self.is_waited_for(limit));
-        waited_for.map(|limit| self.due(limit)).min().map(|due| due.max(link))
+        let asleep = self.trees[0].nodes.iter().filter_map(|node| node.paced.asleep);
+        waited_for.map(|limit| self.due(limit)).chain(asleep).min().map(|due| due.max(link))
     }
 
     /// Everything that leaves at `now`.
@@ -331,13 +373,44 @@ impl Reference {
         self.activate(0, bundle, returning, now);
     }
 
-    /// Before each pick, limits whose slot has come let go one bundle each, the earliest first. Says whether any did.
+    /// Before each pick, limits whose slot has come let go one bundle each, and nodes that slept until now wake up, the
+    /// earliest first. Says whether any limit did.
     fn release_due(&mut self, now: u64) -> bool {
         let waited_for = (0..self.limits.len()).filter(|&limit| self.is_waited_for(limit));
         let mut round: Vec<(u64, usize)> = waited_for.map(|limit| (self.due(limit), limit)).collect();
+        let limits = self.limits.len();
+        let asleep = self.trees[0].nodes.iter().enumerate();
+        round.extend(asleep.filter_map(|(node, state)| Some((state.paced.asleep?, limits + node))));
         round.retain(|&(due, _)| due <= now);
         round.sort_unstable();
-        round.iter().filter(|&&(_, limit)| self.release(limit, now)).count() > 0
+        let mut released = 0;
+        for (_, who) in round {
+            match who.checked_sub(limits) {
+                Some(node) => self.look_again(0, node, now),
+                None => released += u32::from(self.release(who, now)),
+            }
+        }
+        released > 0
+    }
+
+    /// A node that may be asleep: if a child is eligible, it is again active, as from the moment of that.
+    fn look_again(&mut self, tree: usize, node: usize, now: u64) {
+        let state = &mut self.trees[tree].nodes[node];
+        if state.paced.asleep.is_none() {
+            return;
+        }
+        let since = state.wakes_at().min(now);
+        state.advance(now);
+        if state.paced.due.is_empty() {
+            state.paced.asleep = Some(state.wakes_at());
+            return;
+        }
+        let above: Vec<NodeId> = self.program.path(NodeId(node as u32)).collect();
+        let path: Vec<(usize, usize)> =
+            above.windows(2).map(|pair| (pair[0].0 as usize, pair[1].0 as usize)).collect();
+        let active: Vec<bool> = path.iter().map(|&(_, node)| self.is_active(tree, node)).collect();
+        self.trees[tree].nodes[node].paced.asleep = None;
+        self.enter_along(tree, &path, &active, true, since, now);
     }
 
     /// Lets go the tree's choice, unless its head is too long for now: then that is what is expected next.
@@ -519,11 +592,14 @@ impl Reference {
         path
     }
 
+    /// Whether something below the node may go: a bundle on whose way there nobody is asleep.
     fn is_active(&self, tree: usize, node: usize) -> bool {
-        self.trees[tree]
-            .inside
-            .iter()
-            .any(|&bundle| self.path(tree, bundle).iter().any(|&(_, at)| at == node))
+        let awake = |at: usize| self.trees[tree].nodes[at].paced.asleep.is_none();
+        self.trees[tree].inside.iter().any(|&bundle| {
+            let path = self.path(tree, bundle);
+            let end = path.iter().position(|&(_, at)| at == node);
+            end.is_some_and(|end| path[..=end].iter().all(|&(_, at)| awake(at)))
+        })
     }
 
     fn slot(&self, node: usize, child: usize) -> usize {
@@ -543,8 +619,26 @@ impl Reference {
     }
 
     fn activate(&mut self, tree: usize, bundle: usize, returning: bool, now: u64) {
-        for (child, node) in self.path(tree, bundle) {
-            let was_active = self.is_active(tree, node);
+        let path = self.path(tree, bundle);
+        let active: Vec<bool> = path.iter().map(|&(_, node)| self.is_active(tree, node)).collect();
+        self.enter_along(tree, &path, &active, returning, now, now);
+        self.trees[tree].inside.insert(bundle);
+    }
+
+    /// Each (child, node) of the way enters, as far as its node was not active before, nor falls asleep.
+    fn enter_along(
+        &mut self,
+        tree: usize,
+        path: &[(usize, usize)],
+        active: &[bool],
+        returning: bool,
+        since: u64,
+        now: u64,
+    ) {
+        for (&(child, node), &was_active) in path.iter().zip(active) {
+            if matches!(self.program.nodes[node].kind, NodeKind::RateShare(_)) {
+                self.trees[tree].nodes[node].join(child, since, now);
+            }
             self.insert(tree, node, child, returning);
             let largest = Bytes::new(self.largest);
             if let Some(clock) = self.trees[tree].nodes[node].clocks.get_mut(&child) {
@@ -552,11 +646,14 @@ impl Reference {
                 let owed = if returning { rate.wire_time(largest).as_u64() } else { 0 };
                 clock.not_before(now.saturating_sub(owed));
             }
-            if was_active {
+            let state = &mut self.trees[tree].nodes[node];
+            if state.paced.real {
+                state.paced.asleep = state.paced.due.is_empty().then(|| state.wakes_at());
+            }
+            if was_active || self.trees[tree].nodes[node].paced.asleep.is_some() {
                 break;
             }
         }
-        self.trees[tree].inside.insert(bundle);
     }
 
     fn insert(&mut self, tree: usize, node: usize, child: usize, returning: bool) {
@@ -597,7 +694,7 @@ impl Reference {
     }
 
     fn pick(&mut self, tree: usize, now: u64) -> Option<usize> {
-        if self.trees[tree].inside.is_empty() {
+        if !self.is_active(tree, self.trees[tree].top) {
             return None;
         }
         let mut node = self.trees[tree].top;
@@ -608,7 +705,7 @@ impl Reference {
             }
             let promised = self.promised(tree, node, now);
             self.trees[tree].nodes[node].guaranteed = promised.is_some();
-            node = promised.unwrap_or_else(|| self.pick_child(tree, node, kind));
+            node = promised.unwrap_or_else(|| self.pick_child(tree, node, kind, now));
         }
     }
 
@@ -643,7 +740,12 @@ impl Reference {
         children.filter(|&child| self.is_active(tree, child)).collect()
     }
 
-    fn pick_child(&mut self, tree: usize, node: usize, kind: NodeKind) -> usize {
+    fn pick_child(&mut self, tree: usize, node: usize, kind: NodeKind, now: u64) -> usize {
+        if let NodeKind::RateShare(_) = kind {
+            let slots: Vec<usize> =
+                self.program.nodes[node].children.iter().map(|child| child.0 as usize).collect();
+            return self.trees[tree].nodes[node].pick(&slots, now);
+        }
         let children = self.active_children(tree, node);
         match kind {
             NodeKind::Priority => children[0],
@@ -684,6 +786,7 @@ impl Reference {
         if leaves {
             self.trees[tree].inside.remove(&bundle);
         }
+        let mut idle = idle;
         for (child, node) in self.path(tree, bundle) {
             let class = node == self.bundles[bundle].class;
             let stays = if class { !leaves } else { self.is_active(tree, child) };
@@ -694,6 +797,10 @@ impl Reference {
                 charged = 0;
             }
             self.charge(tree, node, child, charged, stays, idle);
+            let state = &mut self.trees[tree].nodes[node];
+            if state.paced.real && !state.paced.members.is_empty() && state.paced.due.is_empty() {
+                (state.paced.asleep, idle) = (Some(state.wakes_at()), false);
+            }
         }
     }
 
@@ -711,6 +818,7 @@ impl Reference {
                 *state.starts.get_mut(&child).expect("it was active") += step;
                 state.v += span(charged, (1 << 32) / total);
             }
+            NodeKind::RateShare(_) => self.trees[tree].nodes[node].serve(child, charged, stays),
             NodeKind::Class(FlowOrder::Drr) if charged > 0 && !self.single(tree, node) => {
                 let flows = self.bundles[child].turns.len().max(1) as u64;
                 let state = &mut self.trees[tree].nodes[node];
@@ -753,15 +861,172 @@ impl Node {
     }
 }
 
+/// Rates: SENIC §4.1, `V += elapsed / max(1, phi)`; behind a limit `V += served / phi`.
+impl Node {
+    fn phi(&self) -> u64 {
+        self.paced.members.iter().map(|child| self.paced.rates[child]).sum()
+    }
+
+    fn start(&self, child: usize) -> u64 {
+        self.starts.get(&child).copied().unwrap_or(0)
+    }
+
+    /// A byte takes 8 / rate, kept in 2^-30 ns and rounded up.
+    fn fine(&self, child: usize, len: u64) -> u128 {
+        u128::from(len) * (8_000_000_000_u128 << 30).div_ceil(self.paced.rates[&child].into())
+    }
+
+    fn pass(&mut self, bits: u128) {
+        let fine = (bits << 32) / u128::from(self.phi()) + self.paced.fraction;
+        self.v += (fine >> 32) as u64;
+        self.paced.fraction = fine & 0xffff_ffff;
+    }
+
+    fn ripen(&mut self) {
+        let come = self.paced.members.iter().copied().filter(|&child| self.start(child) <= self.v);
+        let come: Vec<usize> = come.collect();
+        self.paced.due.extend(come);
+    }
+
+    fn finish(&self, child: usize) -> u64 {
+        self.start(child) + (self.fine(child, self.paced.largest) >> 30) as u64
+    }
+
+    /// V comes to the present, but no further than a few frames beyond the first that should have been through.
+    fn advance(&mut self, now: u64) {
+        let elapsed = now.saturating_sub(self.paced.at);
+        if !self.paced.real || elapsed == 0 {
+            return;
+        }
+        let before = self.v;
+        self.paced.at = now;
+        if self.phi() <= self.paced.drain {
+            self.v += elapsed;
+        } else {
+            self.pass(u128::from(elapsed) * u128::from(self.paced.drain));
+        }
+        self.ripen();
+        if let Some(first) = self.paced.due.iter().map(|&child| self.finish(child)).min() {
+            self.v = self.v.min(first + self.paced.patience).max(before);
+        }
+    }
+
+    fn wakes_at(&self) -> u64 {
+        let later = self.paced.members.difference(&self.paced.due);
+        let Some(first) = later.map(|&child| self.start(child)).min() else { return self.paced.at };
+        let gap = first - self.v;
+        if self.phi() <= self.paced.drain {
+            return self.paced.at + gap;
+        }
+        let fine = (u128::from(gap) << 32) - self.paced.fraction;
+        self.paced.at + (fine * u128::from(self.phi())).div_ceil(u128::from(self.paced.drain) << 32) as u64
+    }
+
+    fn join(&mut self, child: usize, since: u64, now: u64) {
+        self.advance(now);
+        let waited = now - since;
+        let passed = match self.phi() {
+            phi if phi > self.paced.drain => {
+                (u128::from(waited) * u128::from(self.paced.drain) / u128::from(phi)) as u64
+            }
+            _ => waited,
+        };
+        let floor = if self.paced.real { self.v.saturating_sub(passed) } else { self.v };
+        if self.start(child) < floor {
+            self.starts.insert(child, floor);
+            self.paced.rests.insert(child, 0);
+        }
+        self.paced.members.insert(child);
+        self.place(child);
+    }
+
+    fn place(&mut self, child: usize) {
+        self.paced.due.remove(&child);
+        if self.start(child) <= self.v {
+            self.paced.due.insert(child);
+        }
+    }
+
+    fn pick(&mut self, slots: &[usize], now: u64) -> usize {
+        self.advance(now);
+        if self.paced.due.is_empty() {
+            assert!(!self.paced.real, "an active node has somebody who is eligible");
+            let first = self.paced.members.iter().map(|&child| self.start(child)).min();
+            self.v = self.v.max(first.expect("an active child"));
+            self.ripen();
+        }
+        let slot = |child: usize| slots.iter().position(|&other| other == child);
+        let due = self.paced.due.iter().copied();
+        due.min_by_key(|&child| (self.finish(child), slot(child))).expect("somebody is eligible")
+    }
+
+    fn serve(&mut self, child: usize, charged: u64, stays: bool) {
+        if charged > 0 {
+            let fine = self.fine(child, charged) + self.paced.rests.get(&child).copied().unwrap_or(0);
+            *self.starts.entry(child).or_insert(0) += (fine >> 30) as u64;
+            self.paced.rests.insert(child, fine & ((1 << 30) - 1));
+            if !self.paced.real {
+                self.pass(u128::from(charged) * 8_000_000_000);
+                self.ripen();
+            }
+        }
+        if stays {
+            return self.place(child);
+        }
+        self.paced.members.remove(&child);
+        self.paced.due.remove(&child);
+    }
+
+    fn set_rate(&mut self, child: usize, rate: u64, now: u64) {
+        self.advance(now);
+        let before = self.paced.rates.insert(child, rate).expect("it has one");
+        let start = self.start(child);
+        if start > self.v {
+            let owed = u128::from(start - self.v) * u128::from(before);
+            self.starts.insert(child, self.v + owed.div_ceil(rate.into()) as u64);
+        }
+        self.paced.rests.insert(child, 0);
+        if self.paced.members.contains(&child) {
+            self.place(child);
+        }
+    }
+}
+
+impl Paced {
+    /// Rates hold in real time in the main tree, unless an order above looks at packets.
+    fn new(program: &Program, id: usize, main: bool, largest: u64) -> Self {
+        let node = &program.nodes[id];
+        if !matches!(node.kind, NodeKind::RateShare(_)) {
+            return Self::default();
+        }
+        let id = NodeId(id as u32);
+        let by_packets = |above: NodeId| {
+            matches!(program.node(above).kind, NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf)
+        };
+        let rate = |&child: &NodeId| (child.0 as usize, program.node(child).rate.expect("stated").get());
+        let drain = program.drain(id);
+        Self {
+            real: main && !program.path(id).any(by_packets),
+            drain: drain.get(),
+            patience: 3 * drain.wire_time(Bytes::new(largest)).as_u64(),
+            largest,
+            rates: node.children.iter().map(rate).collect(),
+            ..Self::default()
+        }
+    }
+}
+
 impl Tree {
-    fn new(program: &Program, top: usize, minima: bool) -> Self {
+    fn new(program: &Program, top: usize, minima: bool, main: bool, largest: u64) -> Self {
         let node = |id: usize| {
             let children = program.nodes[id].children.iter().map(|child| child.0 as usize);
             let clock = |child: usize| program.nodes[child].min.map(|min| (child, Clock::new(min)));
+            let minima = minima && !matches!(program.nodes[id].kind, NodeKind::RateShare(_));
             let clocks = if minima { children.clone().filter_map(clock).collect() } else { BTreeMap::new() };
             let least = children.map(|child| u64::from(program.nodes[child].weight)).min();
             let step = if program.nodes[id].kind == NodeKind::Drr { least.unwrap_or(1) } else { 0 };
-            Node { clocks, step, ..Node::default() }
+            let paced = Paced::new(program, id, main, largest);
+            Node { clocks, step, paced, ..Node::default() }
         };
         Self { top, inside: BTreeSet::new(), nodes: (0..program.nodes.len()).map(node).collect() }
     }

@@ -7,7 +7,8 @@
 
 use plimsoll_units::{BitRate, Bytes, Span};
 
-use super::graph::{DraftKind, Graph, LimitDraft, NodeIx};
+use super::graph::{Draft, DraftKind, Graph, LimitDraft, NodeIx};
+use super::rates;
 use super::rules::{Rules, tenant_id};
 use crate::program::{
     FlowOrder, Limit, LimitId, Match, Node, NodeId, NodeKind, Program, Rule, Scope, Tenant,
@@ -54,8 +55,9 @@ pub(crate) fn compile(
         nodes.push(Node {
             name: draft.name.clone(),
             parent: draft.parent.map(node_id),
-            kind: kind(draft.kind),
+            kind: kind(draft),
             weight: draft.weight,
+            rate: rates::of(graph, index, link.rate),
             min: minima[index],
             max,
             children: draft.children.iter().map(|&child| node_id(child)).collect(),
@@ -108,14 +110,15 @@ fn common_ancestor(graph: &Graph, nodes: &[NodeIx]) -> NodeIx {
     graph.path(first).find(above_all).unwrap_or(0)
 }
 
-fn kind(kind: DraftKind) -> NodeKind {
-    match kind {
+fn kind(draft: &Draft) -> NodeKind {
+    match draft.kind {
         DraftKind::Order(OrderKind::Priority) => NodeKind::Priority,
         DraftKind::Order(OrderKind::Wfq) => NodeKind::Wfq,
         DraftKind::Order(OrderKind::Drr) => NodeKind::Drr,
         DraftKind::Order(OrderKind::Fifo) => NodeKind::Fifo,
         DraftKind::Order(OrderKind::Lstf) => NodeKind::Lstf,
         DraftKind::Order(OrderKind::Edf) => NodeKind::Edf,
+        DraftKind::Order(OrderKind::RateShare) => NodeKind::RateShare(rates::form(draft)),
         DraftKind::Leaf { flows: Flows::Fifo, .. } => NodeKind::Class(FlowOrder::Fifo),
         DraftKind::Leaf { flows: Flows::Drr, .. } => NodeKind::Class(FlowOrder::Drr),
         DraftKind::Leaf { flows: Flows::Lstf, tag } => NodeKind::Class(FlowOrder::Lstf(tag)),

@@ -114,7 +114,7 @@ impl<'a> Composer<'a> {
     fn default_root(&self, at: Mark) -> ClassEntry {
         let mut root = ClassEntry::new(Located::new("root".to_owned(), at));
         if !self.tenants.is_empty() {
-            let child = |tenant: &TenantEntry| Child { name: tenant.name.clone(), weight: None };
+            let child = |tenant: &TenantEntry| Child { name: tenant.name.clone(), weight: None, rate: None };
             let first = |(index, _): &(usize, _)| self.is_first_tenant(*index);
             let children =
                 self.tenants.iter().enumerate().filter(first).map(|(_, tenant)| child(tenant)).collect();
@@ -294,8 +294,9 @@ impl<'a> Composer<'a> {
                 let weight = child.weight.map_or(1, |weight| weight.value);
                 match family.names.get(child.name.value.as_str()) {
                     Some(&class) if family.nodes[class].is_none() => {
-                        family.nodes[class] =
-                            Some(self.adopt(&family.classes[class], node, weight, family.scope));
+                        let adopted = self.adopt(&family.classes[class], node, weight, family.scope);
+                        self.graph.nodes[adopted].rate = child.rate;
+                        family.nodes[class] = Some(adopted);
                         open.push_back(class);
                     }
                     Some(&class) if tell(class) => {
@@ -331,7 +332,7 @@ impl<'a> Composer<'a> {
         self.problems.extend(refused.into_iter().flatten());
         let kind = self.kind_of(root, place);
         let node = &mut self.graph.nodes[place];
-        node.kind = kind;
+        (node.kind, node.form) = (kind, root.form);
         if top {
             (node.at, node.max, node.burst) = (root.name.at, root.max, root.burst);
         }
@@ -361,6 +362,7 @@ impl<'a> Composer<'a> {
             min: class.min,
             max: class.max,
             burst: class.burst,
+            form: class.form,
             matches: class.matches.clone(),
             tenant,
             ..Draft::leaf(name, class.name.at, scope)
@@ -446,6 +448,7 @@ impl<'a> Composer<'a> {
         let stated = self.tenants[tenant].weight;
         let weight = child.weight.or(stated).map_or(1, |weight| weight.value);
         let node = self.place_tenant(tenant, parent, weight, scope);
+        self.graph.nodes[node].rate = child.rate;
         self.graph.tenants[tenant].node = Some(node);
         self.weight_problems(child, stated, kind);
     }
@@ -660,6 +663,8 @@ impl Draft {
             parent: None,
             kind: DraftKind::Leaf { flows: Flows::Fifo, tag: Span::ZERO },
             weight: 1,
+            rate: None,
+            form: None,
             min: None,
             max: None,
             burst: None,

@@ -11,7 +11,7 @@ use super::graph::Graph;
 use crate::config::Engine;
 use crate::document::Mark;
 use crate::law::{Law, Problem};
-use crate::program::{FlowOrder, NodeId, NodeKind, Program, Scope};
+use crate::program::{FlowOrder, Form, NodeId, NodeKind, Program, Scope};
 
 /// A class's estimated cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +68,8 @@ fn node_cost(program: &Program, id: NodeId) -> u64 {
         NodeKind::Drr => 5,
         NodeKind::Wfq if node.children.len() <= 16 => 7,
         NodeKind::Wfq => 11,
+        NodeKind::RateShare(Form::Exact) => 45,
+        NodeKind::RateShare(Form::Grouped) => 30,
         NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf => 8,
         NodeKind::Class(FlowOrder::Fifo | FlowOrder::Drr) => 5,
         NodeKind::Class(FlowOrder::Lstf(_) | FlowOrder::Edf(_)) => 8,

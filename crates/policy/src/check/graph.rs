@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 use plimsoll_units::{BitRate, Bytes, Span};
 
 use crate::document::{Located, Mark};
+use crate::program::Form;
 use crate::read::syntax::{Flows, LimitEntry, MatchEntry, OrderKind};
 
 pub(crate) type NodeIx = usize;
@@ -37,6 +38,10 @@ pub(crate) struct Draft {
     pub kind: DraftKind,
     /// Its share below a `wfq` or `drr` node.
     pub weight: u32,
+    /// What it gets below a `rate_share` node.
+    pub rate: Option<Located<BitRate>>,
+    /// How a `rate_share` node looks for the next child, if the file says so.
+    pub form: Option<Located<Form>>,
     pub min: Option<Located<BitRate>>,
     pub max: Option<Located<BitRate>>,
     pub burst: Option<Located<Bytes>>,

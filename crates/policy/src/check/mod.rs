@@ -14,6 +14,7 @@ mod graph;
 mod leftovers;
 mod limits;
 mod ports;
+mod rates;
 mod rules;
 mod shadow;
 
@@ -223,6 +224,7 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
     // Without a rate, all that does not depend on it is judged as on a link without bound.
     let link = link(uplink.as_ref(), rate.or(BitRate::new(u64::MAX)).unwrap_or(BitRate::gbps(1)));
     envelope::judge(&graph, &minima, link, &mut problems);
+    rates::judge(&graph, link, &mut problems);
     limits::judge(&graph, &rules.rules, link, &mut problems);
     let descriptors =
         descriptors::share(&mut engine, host_descriptors, &tenants, graph.tenants.len(), &mut problems);

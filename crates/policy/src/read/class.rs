@@ -6,7 +6,7 @@ use super::syntax::{Child, ClassEntry, Flows, LimitEntry, MatchEntry, Order, Ord
 use super::{Entries, Reader, bad, matches};
 use crate::document::{Located, Name, Tree, Value};
 use crate::law::{Law, Problem};
-use crate::program::Match;
+use crate::program::{Form, Match};
 
 /// Largest weight: a share finer than 1 in 65,535 is nothing that a link could show.
 pub(crate) const MAX_WEIGHT: u32 = 65_535;
@@ -14,10 +14,26 @@ pub(crate) const MAX_WEIGHT: u32 = 65_535;
 pub(crate) const RATE: &str = "a rate such as `500Mbps` or `10Gbps`";
 
 const LIMIT_KEYS: [&str; 4] = ["match", "rate", "burst", "via"];
-const CLASS_KEYS: [&str; 15] = [
-    "priority", "wfq", "drr", "fifo", "lstf", "edf", "match", "min", "max", "burst", "via", "flows", "slack",
-    "deadline", "policy",
+const CLASS_KEYS: [&str; 17] = [
+    "priority",
+    "wfq",
+    "drr",
+    "fifo",
+    "lstf",
+    "edf",
+    "rate_share",
+    "form",
+    "match",
+    "min",
+    "max",
+    "burst",
+    "via",
+    "flows",
+    "slack",
+    "deadline",
+    "policy",
 ];
+const FORMS: [(&str, Form); 2] = [("exact", Form::Exact), ("grouped", Form::Grouped)];
 const FLOWS: [(&str, Flows); 4] =
     [("fifo", Flows::Fifo), ("drr", Flows::Drr), ("lstf", Flows::Lstf), ("edf", Flows::Edf)];
 
@@ -75,6 +91,7 @@ fn class(reader: &mut Reader, name: &Name, tree: &Tree) -> ClassEntry {
     let keys = reader.entries(tree, &what, &CLASS_KEYS);
     let mut entry = ClassEntry::new(name.clone());
     entry.order = order(reader, &keys, &what);
+    entry.form = form(reader, &keys, &what, entry.order.as_ref());
     entry.matches = keys.get("match").map(|tree| matches::match_entry(reader, tree, false));
     envelope(reader, &keys, &mut entry);
     flow_order(reader, &keys, &mut entry);
@@ -123,6 +140,24 @@ pub(super) fn flow_order(reader: &mut Reader, keys: &Entries<'_>, entry: &mut Cl
     entry.deadline = keys.get("deadline").and_then(|tree| reader.value(tree, &what("deadline"), TIME));
 }
 
+/// `form`: how a `rate_share` looks for the next child.
+fn form(reader: &mut Reader, keys: &Entries<'_>, what: &str, order: Option<&Order>) -> Option<Located<Form>> {
+    let (tree, example) = (keys.get("form")?, "`exact` or `grouped`");
+    let text = reader.text(tree, &format!("`form` of {what}"), example)?;
+    let Some((_, form)) = FORMS.iter().find(|(name, _)| *name == text) else {
+        let message = format!("`form` of {what} is `{text}`, not {example}");
+        reader.report(bad(tree.at, message, format!("write {example}, or leave it out")));
+        return None;
+    };
+    if order.is_none_or(|order| order.kind != OrderKind::RateShare) {
+        let problem =
+            Problem::error(Law::Meaningless, tree.at, format!("{what} has `form` but no `rate_share`"));
+        reader
+            .report(problem.label("the form of what?").help("leave it out: only `rate_share` has two forms"));
+    }
+    Some(Located::new(*form, tree.at))
+}
+
 /// The one algorithm that a class names, if it names one.
 fn order(reader: &mut Reader, keys: &Entries<'_>, what: &str) -> Option<Order> {
     let mut found: Option<Order> = None;
@@ -161,19 +196,27 @@ fn children(reader: &mut Reader, tree: &Tree, key: &str, kind: OrderKind, what: 
     let here = format!("`{key}` of {what}");
     match &tree.value {
         Value::Map(entries) => {
-            if !kind.weighs() {
+            if !kind.weighs() && kind != OrderKind::RateShare {
                 let help = format!("`{key}` has no weights: write a list, as in `{key}: [a, b]`");
                 reader.report(bad(tree.at, format!("{here} is a map"), help));
             }
             let mut children: Vec<Child> = Vec::with_capacity(entries.len());
             let mut seen = HashSet::with_capacity(entries.len());
-            for (name, weight) in reader.named(&[tree], &here) {
-                let weight = match weight.value {
-                    Value::Null => None,
-                    _ => reader.positive(weight, &format!("the weight of `{}`", name.value), MAX_WEIGHT),
-                };
+            for (name, number) in reader.named(&[tree], &here) {
+                let (mut weight, mut rate) = (None, None);
+                match (&number.value, kind) {
+                    (Value::Null, OrderKind::RateShare) => no_rate(reader, name, &here),
+                    (Value::Null, _) => {}
+                    (_, OrderKind::RateShare) => {
+                        rate = reader.value(number, &format!("the rate of `{}`", name.value), RATE);
+                    }
+                    _ => {
+                        let what = format!("the weight of `{}`", name.value);
+                        weight = reader.positive(number, &what, MAX_WEIGHT);
+                    }
+                }
                 if seen.insert(&name.value) {
-                    children.push(Child { name: name.clone(), weight });
+                    children.push(Child { name: name.clone(), weight, rate });
                 }
             }
             children
@@ -181,7 +224,18 @@ fn children(reader: &mut Reader, tree: &Tree, key: &str, kind: OrderKind, what: 
         Value::List(items) if items.is_empty() => Vec::new(),
         _ => {
             let names = reader.names(tree, &here);
-            names.into_iter().map(|name| Child { name, weight: None }).collect()
+            if let (OrderKind::RateShare, Some(first)) = (kind, names.first()) {
+                no_rate(reader, first, &here);
+            }
+            names.into_iter().map(|name| Child { name, weight: None, rate: None }).collect()
         }
     }
+}
+
+fn no_rate(reader: &mut Reader, child: &Name, here: &str) {
+    let message = format!("`{}` has no rate in {here}", child.value);
+    let problem = Problem::error(Law::MissingKey, child.at, message).label("at which rate?");
+    reader.report(
+        problem.help(format!("write it beside the name: `rate_share: {{{}: 500Mbps}}`", child.value)),
+    );
 }

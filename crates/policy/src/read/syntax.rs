@@ -4,7 +4,7 @@ use plimsoll_units::{BitRate, Bytes, Span};
 
 use crate::config::{Api, Engine, Port};
 use crate::document::{Located, Mark, Name};
-use crate::program::Match;
+use crate::program::{Form, Match};
 
 /// The operator's file.
 pub(crate) struct HostFile {
@@ -67,6 +67,8 @@ pub(crate) struct LimitEntry {
 pub(crate) struct ClassEntry {
     pub name: Name,
     pub order: Option<Order>,
+    /// How a `rate_share` looks for the next child, where the number of children should not decide.
+    pub form: Option<Located<Form>>,
     pub matches: Option<MatchEntry>,
     pub min: Option<Located<BitRate>>,
     pub max: Option<Located<BitRate>>,
@@ -94,11 +96,14 @@ pub(crate) enum OrderKind {
     Fifo,
     Lstf,
     Edf,
+    RateShare,
 }
 
 pub(crate) struct Child {
     pub name: Name,
     pub weight: Option<Located<u32>>,
+    /// Below a `rate_share` node.
+    pub rate: Option<Located<BitRate>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +141,7 @@ impl ClassEntry {
         Self {
             name,
             order: None,
+            form: None,
             matches: None,
             min: None,
             max: None,
@@ -150,13 +156,14 @@ impl ClassEntry {
 }
 
 impl OrderKind {
-    pub const ALL: [(&'static str, Self); 6] = [
+    pub const ALL: [(&'static str, Self); 7] = [
         ("priority", Self::Priority),
         ("wfq", Self::Wfq),
         ("drr", Self::Drr),
         ("fifo", Self::Fifo),
         ("lstf", Self::Lstf),
         ("edf", Self::Edf),
+        ("rate_share", Self::RateShare),
     ];
 
     pub fn weighs(self) -> bool {

@@ -177,6 +177,7 @@ fn classes(program: &Program) -> Things {
         if super::words::weighed(program, node) {
             properties.insert("weight", node.weight.to_string());
         }
+        some(&mut properties, "rate", node.rate);
         if !node.children.is_empty() {
             let children = node.children.iter().map(|&child| super::words::short(program.node(child)));
             properties.insert("children", children.collect::<Vec<_>>().join(","));

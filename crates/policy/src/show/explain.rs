@@ -136,7 +136,7 @@ fn steps(program: &Program, placement: &Placement) -> Vec<Step> {
                     parent.children.iter().map(|&child| u64::from(program.node(child).weight)).sum();
                 format!("weight {} of {total}", node.weight)
             }
-            _ => String::new(),
+            _ => node.rate.map_or_else(String::new, |rate| format!("rate {rate}")),
         };
         if let Some(min) = node.min {
             let comma = if place.is_empty() { "" } else { ", " };

@@ -45,6 +45,8 @@ pub struct NodeRecord {
     pub order: String,
     /// Share among siblings.
     pub weight: u32,
+    /// What it gets below a `rate_share`, strictly.
+    pub rate: Option<BitRate>,
     /// Effective minimum.
     pub min: Option<BitRate>,
     /// What it never exceeds.
@@ -99,6 +101,7 @@ pub fn report(checked: &Checked) -> Report {
         parent: node.parent.map(name),
         order: order_words(node.kind),
         weight: node.weight,
+        rate: node.rate,
         min: node.min,
         max: node.max.map(|max| program.limit(max).rate),
         tenant: node

@@ -159,7 +159,7 @@ fn edges(out: &mut String, program: &Program, layout: &Layout) {
                 position.map(|position| format!("#{}", position + 1))
             }
             _ if weighed(program, node) => Some(format!("×{}", node.weight)),
-            _ => None,
+            _ => node.rate.map(|rate| format!("={rate}")),
         };
         if let Some(label) = label {
             let _ = writeln!(

@@ -71,7 +71,11 @@ fn tree_table(program: &Program, top: NodeId, bounds: Option<&HashMap<NodeId, Bo
         rows.push(vec![
             format!("{glyph}{}", short(node)),
             order_words(node.kind),
-            if weighed(program, node) { node.weight.to_string() } else { String::new() },
+            match node.rate {
+                Some(rate) => rate.to_string(),
+                None if weighed(program, node) => node.weight.to_string(),
+                None => String::new(),
+            },
             or_empty(node.min.map(|min| min.to_string())),
             or_empty(node.max.map(|max| program.limit(max).rate.to_string())),
             or_empty(bound.map(|bound| bound.guaranteed.map_or_else(dash, |rate| rate.to_string()))),
@@ -83,6 +87,9 @@ fn tree_table(program: &Program, top: NodeId, bounds: Option<&HashMap<NodeId, Bo
             let (glyph, below) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
             open.push((child, format!("{indent}{glyph}"), format!("{indent}{below}")));
         }
+    }
+    if program.nodes.iter().any(|node| node.rate.is_some()) {
+        rows[0][2] = "weight or rate".to_owned();
     }
     if bounds.is_none() {
         for row in &mut rows {

@@ -2,7 +2,7 @@
 
 use plimsoll_units::Span;
 
-use crate::program::{FlowOrder, Limit, Match, Node, NodeKind, Program, Scope};
+use crate::program::{FlowOrder, Form, Limit, Match, Node, NodeKind, Program, Scope};
 use crate::read::names::{code_point_name, protocol_name};
 
 /// A match as a filter writes it: `tenant=shop dst=10.0.0.0/8 dst_port=80`; empty when it takes everything.
@@ -49,6 +49,8 @@ pub(super) fn order_words(kind: NodeKind) -> String {
         NodeKind::Fifo => "fifo of children".to_owned(),
         NodeKind::Lstf => "lstf of children".to_owned(),
         NodeKind::Edf => "edf of children".to_owned(),
+        NodeKind::RateShare(Form::Exact) => "rate_share".to_owned(),
+        NodeKind::RateShare(Form::Grouped) => "rate_share, grouped".to_owned(),
         NodeKind::Class(FlowOrder::Fifo) => "class, fifo".to_owned(),
         NodeKind::Class(FlowOrder::Drr) => "class, drr".to_owned(),
         NodeKind::Class(FlowOrder::Lstf(slack)) => tagged("class, lstf", "slack", slack),

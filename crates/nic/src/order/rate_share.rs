@@ -1,0 +1,351 @@
+//! Strict rates in real time; shares in the ratio of the rates when they add up to more than there is.
+//!
+//! Why: a child gets its rate and no more, evenly paced, with one small record and no bucket that could burst.
+//! From: SENIC §4.1 (Radhakrishnan et al., NSDI 2014), with its system time corrected: it is *divided* by the
+//! oversubscription, `V += elapsed / max(1, phi)`. As printed it would outrun every start, and who comes late would
+//! starve. Nested nodes do what SENIC §4.2 does for two levels, for any number of them.
+//! Not here: who wakes the node up when nobody is eligible (`tree`, and the wheel in `egress`).
+//! Invariant: a child's start never falls, and rises by at least `len / rate` for each packet; nobody is picked before
+//! the nanosecond of its start. V never jumps to a start while rates hold in real time.
+//!
+//! Times are nanoseconds with a binary fraction: whole ones are compared, fractions are carried, so that no rate
+//! drifts. A child's finish is that of a largest packet, as in `exact`.
+//!
+//! The exact form keeps two heaps, by start and by finish. The grouped one sorts starts only by rows (`rows`), as QFQ
+//! does, and lets the first of a row go when its own start has come, so that no rate is exceeded: who stands behind it
+//! may have to wait for less than two of its own packets.
+
+use plimsoll_policy::Form;
+use plimsoll_queues::RankQueue;
+use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Nanos, Span};
+
+use super::Coming;
+use super::rows::{Kid, Rows};
+
+/// Children with rates.
+#[derive(Clone, Debug)]
+pub(crate) struct RateShare {
+    clock: Clock,
+    /// System time, in nanoseconds, and in 2^-32 of one beyond that.
+    v: u64,
+    fraction: u32,
+    /// The name under which the node is woken up.
+    pub(crate) alarm: u32,
+    /// Rates of the active children together.
+    sum: u64,
+    largest: u64,
+    /// Rates, by child: needed only when one comes or goes.
+    bits: Vec<u64>,
+    /// The children's starts; in the grouped form also who is active.
+    rows: Rows,
+    exact: Option<Box<Heaps>>,
+}
+
+/// Who is active, in the exact form.
+#[derive(Clone, Debug)]
+struct Heaps {
+    /// Those that are not eligible, by start.
+    later: RankQueue,
+    /// Those that are, by finish.
+    due: RankQueue,
+}
+
+/// How system time moves.
+#[derive(Clone, Copy, Debug)]
+enum Clock {
+    /// With real time, slowed down by oversubscription.
+    Real {
+        /// Bits per second that the node gets at most.
+        drain: u64,
+        /// When V was last looked at.
+        at: u64,
+        /// How far V may run ahead of the least finish of those that could have gone: only a node that gets less than
+        /// its drain ever comes that far.
+        patience: u64,
+    },
+    /// With service, as behind a limit that paces already: then the rates are weights.
+    Served,
+}
+
+/// Frames by which V may run ahead where the node gets less than its drain.
+const FRAMES_OF_PATIENCE: u64 = 3;
+/// Fraction bits of a start.
+const FINE: u32 = 30;
+
+impl RateShare {
+    /// Children of these rates, below a node that gets `drain` at most and whose caller may be `late`.
+    pub(crate) fn real(rates: &[BitRate], form: Form, largest: u64, drain: BitRate, late: Span) -> Self {
+        let patience = drain.wire_time(Bytes::new(largest)).times(FRAMES_OF_PATIENCE) + late;
+        let clock = Clock::Real { drain: drain.get(), at: 0, patience: patience.as_u64() };
+        Self::new(rates, form, largest, clock)
+    }
+
+    /// Children that share whatever is served in the ratio of their rates.
+    pub(crate) fn served(rates: &[BitRate], form: Form, largest: u64) -> Self {
+        Self::new(rates, form, largest, Clock::Served)
+    }
+
+    fn new(rates: &[BitRate], form: Form, largest: u64, clock: Clock) -> Self {
+        let heaps = || Heaps { later: RankQueue::new(rates.len()), due: RankQueue::new(rates.len()) };
+        let mut made = Self {
+            clock,
+            v: 0,
+            fraction: 0,
+            alarm: u32::MAX,
+            sum: 0,
+            largest,
+            bits: rates.iter().map(|rate| rate.get()).collect(),
+            rows: Rows::new(rates.iter().map(|&rate| inverse(rate))),
+            exact: (form == Form::Exact).then(|| Box::new(heaps())),
+        };
+        (0..rates.len() as u32).for_each(|slot| made.join_group(slot));
+        made
+    }
+
+    fn join_group(&mut self, slot: u32) {
+        if self.exact.is_none() {
+            let longest = fine(self.rows.kids[slot as usize].inverse, self.largest) >> FINE;
+            self.rows.join_group(slot, u64::try_from(longest).unwrap_or(u64::MAX));
+        }
+    }
+
+    /// Whether rates hold in real time.
+    pub(crate) fn is_real(&self) -> bool {
+        matches!(self.clock, Clock::Real { .. })
+    }
+
+    /// Whether some active child is eligible.
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.is_real() || self.first_due().is_some()
+    }
+
+    /// The least finish of an eligible child, and the child.
+    #[inline]
+    fn first_due(&self) -> Option<(u64, u32)> {
+        match &self.exact {
+            Some(heaps) => heaps.due.first(),
+            None => self.rows.best_started(self.v),
+        }
+    }
+
+    /// The least start of those that are not eligible; in the grouped form of all.
+    #[inline]
+    fn first_start(&self) -> Option<u64> {
+        match &self.exact {
+            Some(heaps) => heaps.later.first().map(|(start, _)| start),
+            None => self.rows.first_of_all(),
+        }
+    }
+
+    /// When the first child that is not eligible becomes so, if nothing changes; without one, the present.
+    pub(crate) fn wakes_at(&self) -> Nanos {
+        let Clock::Real { drain, at, .. } = self.clock else { return Nanos::ZERO };
+        let Some(first) = self.first_start() else { return Nanos::new(at) };
+        let gap = first.saturating_sub(self.v);
+        let wait = if self.sum <= drain {
+            gap
+        } else {
+            let fine = (u128::from(gap) << 32).saturating_sub(self.fraction.into());
+            let bits = fine.saturating_mul(self.sum.into());
+            u64::try_from(bits.div_ceil(u128::from(drain) << 32)).unwrap_or(u64::MAX)
+        };
+        Nanos::new(at.saturating_add(wait))
+    }
+
+    /// Brings system time to the present.
+    #[inline]
+    pub(crate) fn advance(&mut self, now: Nanos) {
+        let Clock::Real { drain, at, patience } = &mut self.clock else { return };
+        let (drain, patience) = (*drain, *patience);
+        let elapsed = now.as_u64().saturating_sub(*at);
+        if elapsed == 0 {
+            return;
+        }
+        *at = now.as_u64();
+        let before = self.v;
+        if self.sum <= drain {
+            self.v = self.v.saturating_add(elapsed);
+        } else {
+            self.pass(u128::from(elapsed) * u128::from(drain));
+        }
+        self.ripen();
+        if let Some((finish, _)) = self.first_due() {
+            self.v = self.v.min(finish.saturating_add(patience)).max(before);
+        }
+    }
+
+    /// System time goes on by what the active children together take for so many bit-nanoseconds per second.
+    #[inline]
+    fn pass(&mut self, amount: u128) {
+        let fine = (amount << 32) / u128::from(self.sum.max(1)) + u128::from(self.fraction);
+        self.v = self.v.saturating_add(u64::try_from(fine >> 32).unwrap_or(u64::MAX));
+        self.fraction = fine as u32;
+    }
+
+    /// Moves those whose start has come to those that are due.
+    #[inline]
+    fn ripen(&mut self) {
+        let Some(heaps) = &mut self.exact else { return };
+        while let Some((start, slot)) = heaps.later.first() {
+            if start > self.v {
+                break;
+            }
+            heaps.later.remove(slot);
+            heaps.due.set(slot, finish(&self.rows.kids[slot as usize], self.largest));
+        }
+    }
+
+    /// A child has packets: it begins where it left off, or at the system time of the moment since when it has them.
+    #[inline]
+    pub(crate) fn insert(&mut self, slot: u32, coming: &Coming) {
+        self.advance(coming.now);
+        let floor = self.v - self.passed_since(coming).min(self.v);
+        let kid = &mut self.rows.kids[slot as usize];
+        if kid.start < floor {
+            (kid.start, kid.rest) = (floor, 0);
+        }
+        self.sum = self.sum.saturating_add(self.bits[slot as usize]);
+        self.place(slot);
+    }
+
+    /// How far V has gone since the child has had its packets.
+    #[inline]
+    fn passed_since(&self, coming: &Coming) -> u64 {
+        let waited = coming.now.since(coming.since).as_u64();
+        match self.clock {
+            Clock::Real { drain, .. } if waited > 0 && self.sum > drain => {
+                u64::try_from(u128::from(waited) * u128::from(drain) / u128::from(self.sum)).unwrap_or(waited)
+            }
+            Clock::Real { .. } => waited,
+            Clock::Served => 0,
+        }
+    }
+
+    /// Puts an active child where its start belongs.
+    #[inline]
+    fn place(&mut self, slot: u32) {
+        let Some(heaps) = &mut self.exact else {
+            self.rows.unlink(slot);
+            return self.rows.link(slot);
+        };
+        let kid = &self.rows.kids[slot as usize];
+        if kid.start <= self.v {
+            heaps.later.remove(slot);
+            heaps.due.set(slot, finish(kid, self.largest));
+        } else {
+            heaps.due.remove(slot);
+            heaps.later.set(slot, kid.start);
+        }
+    }
+
+    #[inline]
+    fn remove(&mut self, slot: u32) {
+        match &mut self.exact {
+            Some(heaps) => {
+                heaps.due.remove(slot);
+                heaps.later.remove(slot);
+            }
+            None => self.rows.unlink(slot),
+        }
+        self.sum = self.sum.saturating_sub(self.bits[slot as usize]);
+    }
+
+    fn is_active(&self, slot: u32) -> bool {
+        match &self.exact {
+            Some(heaps) => heaps.later.rank(slot).is_some() || heaps.due.rank(slot).is_some(),
+            None => self.rows.is_queued(slot),
+        }
+    }
+
+    /// The eligible child with the least finish.
+    #[inline]
+    pub(crate) fn pick(&mut self, now: Nanos) -> Option<u32> {
+        self.advance(now);
+        let mut first = self.first_due();
+        if first.is_none() && !self.is_real() {
+            // Work-conserving: whoever comes first is let go.
+            self.v = self.v.max(self.first_start()?);
+            self.ripen();
+            first = self.first_due();
+        }
+        first.map(|(_, slot)| slot)
+    }
+
+    /// The child was picked and sent `len` bytes (0: it was parked), and has more if it `stays`.
+    #[inline]
+    pub(crate) fn settle(&mut self, slot: u32, len: u64, stays: bool) {
+        if len > 0 {
+            if self.exact.is_none() {
+                self.rows.unlink(slot);
+            }
+            charge(&mut self.rows.kids[slot as usize], len);
+            if let Clock::Served = self.clock {
+                self.pass(u128::from(len * 8) * u128::from(NS_PER_SEC));
+                self.ripen();
+            }
+        }
+        if stays { self.place(slot) } else { self.remove(slot) }
+    }
+
+    /// Another rate for a child, in force at the next decision: what it owes is earned at the new one.
+    pub(crate) fn set_rate(&mut self, slot: u32, rate: BitRate, now: Nanos) {
+        self.advance(now);
+        let active = self.is_active(slot);
+        if active {
+            self.remove(slot);
+        }
+        let before = core::mem::replace(&mut self.bits[slot as usize], rate.get());
+        let (v, kid) = (self.v, &mut self.rows.kids[slot as usize]);
+        (kid.inverse, kid.rest) = (inverse(rate), 0);
+        if kid.start > v {
+            let owed = u128::from(kid.start - v) * u128::from(before);
+            let wait = owed.div_ceil(u128::from(rate.get()));
+            kid.start = v.saturating_add(u64::try_from(wait).unwrap_or(u64::MAX));
+        }
+        self.join_group(slot);
+        if active {
+            self.sum = self.sum.saturating_add(rate.get());
+            self.place(slot);
+        }
+    }
+
+    /// The node gets another rate at most.
+    pub(crate) fn set_drain(&mut self, rate: BitRate, now: Nanos) {
+        self.advance(now);
+        if let Clock::Real { drain, .. } = &mut self.clock {
+            *drain = rate.get();
+        }
+    }
+
+    /// Nanoseconds of system time until the child's start.
+    pub(crate) fn rank(&self, slot: u32) -> u64 {
+        self.rows.kids[slot as usize].start.saturating_sub(self.v)
+    }
+}
+
+/// Nanoseconds for a byte, in 2^-30, rounded up: a rate is never exceeded.
+fn inverse(rate: BitRate) -> u64 {
+    let inverse = (u128::from(8 * NS_PER_SEC) << FINE).div_ceil(rate.get().into());
+    u64::try_from(inverse).expect("8e9 * 2^30 is less than 2^63")
+}
+
+/// What `len` bytes take, in 2^-30 of a nanosecond.
+#[inline]
+fn fine(inverse: u64, len: u64) -> u128 {
+    u128::from(len) * u128::from(inverse)
+}
+
+#[inline]
+fn charge(kid: &mut Kid, len: u64) {
+    let fine = fine(kid.inverse, len) + u128::from(kid.rest);
+    kid.start = kid.start.saturating_add(u64::try_from(fine >> FINE).unwrap_or(u64::MAX));
+    kid.rest = fine as u32 & ((1 << FINE) - 1);
+}
+
+/// When a largest packet would be through, at its rate.
+#[inline]
+fn finish(kid: &Kid, largest: u64) -> u64 {
+    let span = fine(kid.inverse, largest) >> FINE;
+    kid.start.saturating_add(u64::try_from(span).unwrap_or(u64::MAX))
+}
