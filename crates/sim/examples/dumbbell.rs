@@ -1,7 +1,6 @@
-//! How fast the simulator is: TCP flows through one 10 Gb/s link, with a policy at every sender.
+//! How fast the simulator is: 16 TCP flows through one 10 Gb/s link with a policy at every sender, and ever more hosts.
 //!
 //! $ cargo run --release -p plimsoll-sim --example dumbbell
-//! hosts  flows  packet-hops  seconds  hops/s
 
 use std::fmt::Write as _;
 use std::num::NonZeroUsize;
@@ -40,24 +39,43 @@ fn dumbbell(senders: usize, flows: usize, millis: u64) -> String {
     text
 }
 
+/// `pairs` of hosts, each with a link and two flows of its own.
+fn pairs(pairs: usize, millis: u64) -> String {
+    let mut text = format!("name: pairs\nrate: 1Gbps\nduration: {millis}ms\nsystems: [plimsoll]\nhosts:\n");
+    let (mut links, mut tenants, mut workloads) = (String::new(), String::new(), String::new());
+    for n in 0..pairs {
+        let _ = writeln!(text, "  s{n}: {{}}\n  r{n}: {{nic: fifo}}");
+        let _ = writeln!(links, "  l{n}: {{between: [s{n}, r{n}], rate: 1Gbps, delay: 20us}}");
+        let _ = writeln!(tenants, "  a{n}: {{host: s{n}}}\n  b{n}: {{host: s{n}}}\n  z{n}: {{host: r{n}}}");
+        let _ = writeln!(workloads, "  wa{n}: {{tenant: a{n}, to: z{n}, kind: bulk}}");
+        let _ = writeln!(workloads, "  wb{n}: {{tenant: b{n}, to: z{n}, kind: bulk}}");
+    }
+    text + "links:\n" + &links + "tenants:\n" + &tenants + "workloads:\n" + &workloads
+}
+
+fn measure(what: &str, text: &str, millis: u64) {
+    let scenario = Scenario::parse(text, "bench.yaml", Path::new(""), Form::Full)
+        .unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+    let options = Options { threads: NonZeroUsize::new(1), ..Options::default() };
+    let begun = Instant::now();
+    let outcome = run(&scenario, &options, &|_| {}).expect("it runs");
+    let seconds = begun.elapsed().as_secs_f64();
+    let bytes: u64 = outcome.results.runs[0].workloads.values().flat_map(|found| &found.bytes).sum();
+    println!(
+        "{what:<32} {:>11} {:>10} {seconds:>7.2} {:>10.0} {:>7.2}",
+        outcome.hops,
+        outcome.events,
+        outcome.hops as f64 / seconds,
+        bytes as f64 * 8.0 / (millis as f64 / 1e3) / 1e9,
+    );
+}
+
 fn main() {
-    println!("senders  flows  packet-hops    events  seconds    hops/s  Gb/s");
-    for (senders, flows, millis) in [(1, 16, 2_000), (4, 4, 2_000), (8, 2, 2_000), (80, 2, 2_000)] {
-        let text = dumbbell(senders, flows, millis);
-        let scenario = Scenario::parse(&text, "dumbbell.yaml", Path::new(""), Form::Full)
-            .unwrap_or_else(|errors| panic!("{}", errors.render(false)));
-        let options = Options { threads: NonZeroUsize::new(1), ..Options::default() };
-        let begun = Instant::now();
-        let outcome = run(&scenario, &options, &|_| {}).expect("it runs");
-        let seconds = begun.elapsed().as_secs_f64();
-        let bytes: u64 = outcome.results.runs[0].workloads.values().flat_map(|found| &found.bytes).sum();
-        println!(
-            "{senders:>7} {:>6} {:>12} {:>9} {seconds:>8.2} {:>9.0} {:>5.2}",
-            senders * flows,
-            outcome.hops,
-            outcome.events,
-            outcome.hops as f64 / seconds,
-            bytes as f64 * 8.0 / (millis as f64 / 1e3) / 1e9,
-        );
+    println!("world                            packet-hops     events seconds     hops/s    Gb/s");
+    for (senders, flows) in [(1, 16), (4, 4), (8, 2)] {
+        measure(&format!("dumbbell, {senders} senders, 16 flows"), &dumbbell(senders, flows, 2_000), 2_000);
+    }
+    for count in [1, 10, 100] {
+        measure(&format!("{} hosts with links of 1 Gb/s", 2 * count), &pairs(count, 500), 500);
     }
 }

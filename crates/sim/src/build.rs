@@ -20,6 +20,7 @@ use crate::agenda::{Agenda, SourceId};
 use crate::chance::Chance;
 use crate::engine::Engine;
 use crate::error::SimError;
+use crate::htb::Htb;
 use crate::link::{Link, LinkSpec, Overhead};
 use crate::meter::Meter;
 use crate::packet::{SHORTEST, UDP_HEADERS};
@@ -45,14 +46,6 @@ const SOURCE_PORTS: (u16, u16) = (32_768, 60_999);
 
 /// Ethernet, IPv4 and TCP headers with timestamps.
 const TCP_HEADERS: u32 = 20 + 32;
-
-/// The systems that can be simulated, and a note about each other one.
-pub(crate) fn possible<'a>(systems: impl Iterator<Item = &'a System>) -> (Vec<&'a System>, Vec<String>) {
-    let (possible, others): (Vec<_>, Vec<_>) =
-        systems.partition(|system| system.kind.on_engine() || system.kind == SystemKind::Fifo);
-    let note = |system: &System| format!("{}: Linux's own, which only `plimsoll lab` runs", system.name);
-    (possible, others.into_iter().map(note).collect())
-}
 
 /// The world of one system.
 pub(crate) fn world(
@@ -150,7 +143,7 @@ fn implied(topology: &mut Topology, host: u32, name: &str, scenario: &Scenario, 
     };
     let queued = LinkSpec { rate: Some(scenario.rate), packets: FIFO_PACKETS, ..free.clone() };
     let paced = LinkSpec { packets: u32::MAX, ..queued.clone() };
-    let uplink = if system.kind.on_engine() { paced } else { queued.clone() };
+    let uplink = if system.kind == SystemKind::Fifo { queued.clone() } else { paced };
     let back = if scenario.hosts.len() == 1 { free } else { queued };
     topology.links.push(Edge { name: name.to_owned(), from: host, to: beyond, spec: uplink });
     topology.links.push(Edge { name: format!("{name} back"), from: beyond, to: host, spec: back });
@@ -358,8 +351,30 @@ impl<'a> Builder<'a> {
     }
 
     fn has_engine(&self, host: &Host) -> bool {
+        self.system.kind.on_engine() && self.has_nic(host)
+    }
+
+    /// Loom's "single queue" is HTB, too.
+    fn has_htb(&self, host: &Host) -> bool {
+        matches!(self.system.kind, SystemKind::Htb | SystemKind::Sq) && self.has_nic(host)
+    }
+
+    /// Whether the system, whatever it is, stands between a host's tenants and its link.
+    fn has_nic(&self, host: &Host) -> bool {
         let with_tenants = self.scenario.tenants.iter().any(|tenant| lives_on(tenant, host));
-        self.system.kind.on_engine() && host.nic == HostNic::Engine && with_tenants
+        host.nic == HostNic::Engine && with_tenants
+    }
+
+    fn htb(&mut self, node: u32, host: &Host) -> Result<(), SimError> {
+        let links: Vec<u32> = self.topology.out_of(node).collect();
+        let &[link] = links.as_slice() else {
+            return Err(SimError::Uplinks { host: host.name.clone(), links: links.len() });
+        };
+        let line = self.topology.links[link as usize].spec.rate.unwrap_or(self.scenario.rate);
+        let htb = Box::new(Htb::new(&self.scenario.tenants_of(self.system), line, self.scenario.mtu));
+        let source = self.source(Source::Engine(node));
+        self.world.nodes[node as usize].carrier = Carrier::Htb { htb, source };
+        Ok(())
     }
 
     fn app(&self, workload: &Workload, job: Job) -> App {
@@ -428,6 +443,9 @@ impl<'a> Builder<'a> {
                 let source = self.source(Source::Receive(node));
                 self.world.nodes[node as usize].receive = Some(Box::new(Receive::new(ring, source)));
             }
+            if self.has_htb(host) {
+                self.htb(node, host)?;
+            }
             if !self.has_engine(host) {
                 continue;
             }
@@ -469,7 +487,7 @@ impl<'a> Builder<'a> {
             let edge = edge.ok_or_else(|| SimError::NoLink { name: name.clone(), known: known() })?;
             match &mut self.world.nodes[edge.from as usize].carrier {
                 Carrier::Engine { traced, .. } => *traced = Some(interface),
-                Carrier::Plain => {
+                Carrier::Plain | Carrier::Htb { .. } => {
                     let place = self.topology.links.iter().position(|edge| edge.name == *name);
                     self.world.links[place.expect("found above")].traced = Some(interface);
                 }

@@ -32,6 +32,7 @@ mod build;
 mod chance;
 mod engine;
 mod error;
+mod htb;
 mod link;
 mod meter;
 mod packet;

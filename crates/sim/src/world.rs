@@ -15,6 +15,7 @@ use plimsoll_units::{Nanos, Span};
 
 use crate::agenda::{Agenda, SourceId};
 use crate::engine::{Engine, Refused};
+use crate::htb::Htb;
 use crate::link::{Link, Offered};
 use crate::meter::Meter;
 use crate::packet::{Body, Packet};
@@ -112,6 +113,13 @@ pub(crate) enum Carrier {
         first: u32,
         /// Its interface in the trace of what leaves, if that is traced.
         traced: Option<u32>,
+    },
+    /// Linux's HTB, in front of a link.
+    Htb {
+        /// The queueing discipline.
+        htb: Box<Htb>,
+        /// Its source of events.
+        source: SourceId,
     },
 }
 
@@ -233,7 +241,14 @@ impl World {
         let (from, to) = flow.way(packet.back);
         let (node, workload) = (from.node, flow.workload as usize);
         self.tallies[workload].sent += 1;
-        let Carrier::Engine { engine, .. } = &mut self.nodes[node as usize].carrier else {
+        let carrier = &mut self.nodes[node as usize].carrier;
+        if let (Carrier::Htb { htb, .. }, Some(tenant)) = (&mut *carrier, from.tenant) {
+            if htb.offer(tenant, packet) {
+                return self.offered.push(node);
+            }
+            return self.lose(&packet, "queue full");
+        }
+        let Carrier::Engine { engine, .. } = carrier else {
             return if to.node == node { self.local.push_back(packet) } else { self.forward(node, packet) };
         };
         let Some(tenant) = from.tenant else { return self.forward(node, packet) };
@@ -264,8 +279,25 @@ impl World {
         self.lose(&packet, why);
     }
 
+    /// Lets leave what HTB lets pass now.
+    fn drive_htb(&mut self, node: u32) {
+        let now = self.now;
+        while let Carrier::Htb { htb, .. } = &mut self.nodes[node as usize].carrier
+            && let Some(packet) = htb.dequeue(now)
+        {
+            let here = self.flows[packet.flow as usize].way(packet.back).1.node == node;
+            if here { self.local.push_back(packet) } else { self.forward(node, packet) }
+        }
+        if let Carrier::Htb { htb, source, .. } = &self.nodes[node as usize].carrier {
+            self.agenda.keep(*source, htb.next(now));
+        }
+    }
+
     /// Rings an engine's doorbells, and lets leave what may leave now.
     fn drive(&mut self, node: u32) {
+        if matches!(self.nodes[node as usize].carrier, Carrier::Htb { .. }) {
+            return self.drive_htb(node);
+        }
         let Carrier::Engine { engine, source, first, traced } = &mut self.nodes[node as usize].carrier else {
             return;
         };
@@ -396,9 +428,13 @@ impl World {
         let mut count = vec![0; self.apps.len()];
         let engines = self.nodes.iter().filter_map(|node| match &node.carrier {
             Carrier::Engine { engine, .. } => Some(engine),
-            Carrier::Plain => None,
+            Carrier::Plain | Carrier::Htb { .. } => None,
         });
-        let held = engines.flat_map(|engine| engine.holds());
+        let disciplines = self.nodes.iter().filter_map(|node| match &node.carrier {
+            Carrier::Htb { htb, .. } => Some(htb),
+            Carrier::Plain | Carrier::Engine { .. } => None,
+        });
+        let held = engines.flat_map(|engine| engine.holds()).chain(disciplines.flat_map(|htb| htb.holds()));
         let travelling = self.links.iter().flat_map(|end| end.link.under_way());
         let received =
             self.nodes.iter().filter_map(|node| node.receive.as_ref()).flat_map(|ring| ring.holds());

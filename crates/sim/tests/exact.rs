@@ -113,3 +113,29 @@ workloads:
         outcome.kept[0].promises.iter().find(|promise| promise.class.ends_with("quiet")).expect("judged");
     assert!(quiet.judged > 3_000 && quiet.worst > Span::ZERO && quiet.worst <= quiet.bound, "{quiet:?}");
 }
+
+#[test]
+fn htb_keeps_to_rates_ceilings_and_weights() {
+    let shares = |tenants: &str| {
+        let run = run(&format!(
+            "
+name: htb
+rate: 100Mbps
+duration: 4s
+systems: [htb]
+tenants: {{{tenants}}}
+workloads:
+  a: {{tenant: x, kind: udp, rate: flood, size: 1458B}}
+  b: {{tenant: y, kind: udp, rate: flood, size: 1458B}}
+"
+        ));
+        // Bytes in 4 s as Mb/s.
+        ["a", "b"].map(|workload| bytes(&run, workload) as f64 * 2.0 / 1e6)
+    };
+    let near = |found: [f64; 2], expected: [f64; 2]| {
+        assert!((0..2).all(|n| (found[n] / expected[n] - 1.0).abs() < 0.01), "{found:?} for {expected:?}");
+    };
+    near(shares("x: {min: 30Mbps, max: 40Mbps}, y: {}"), [40.0, 60.0]);
+    near(shares("x: {min: 80Mbps}, y: {min: 20Mbps}"), [80.0, 20.0]);
+    near(shares("x: {weight: 3}, y: {}"), [75.0, 25.0]);
+}
