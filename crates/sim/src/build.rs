@@ -392,14 +392,15 @@ impl<'a> Builder<'a> {
                 App::Bulk(Box::new(Bulk::new(job, Some(rhythm))))
             }
             Kind::Udp { size, pace, .. } => {
+                let uneven = (*pace == Pace::Flood).then(|| chance("gaps"));
                 let gap = self.gap(*pace, small(*size));
-                App::Udp(Box::new(Udp::new(job, small(*size), mtu, gap)))
+                App::Udp(Box::new(Udp::new(job, small(*size), mtu, gap, uneven)))
             }
             Kind::Iperf3 { flows, udp: Some(rate) } => {
                 // As iperf3 sends over Ethernet: the largest datagram that is not cut.
                 let size = mtu.saturating_sub(28).max(1);
                 let (over, under) = self.gap(Pace::Bits(*rate), size);
-                App::Udp(Box::new(Udp::new(job, size, mtu, (over, under * u128::from(*flows)))))
+                App::Udp(Box::new(Udp::new(job, size, mtu, (over, under * u128::from(*flows)), None)))
             }
             Kind::Probe { size, rate } => {
                 App::Probe(Box::new(Probe::new(job, small(*size), mtu, *rate, false, chance("moments"))))

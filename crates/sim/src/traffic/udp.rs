@@ -1,13 +1,16 @@
 //! UDP that nobody answers: paced, or more than the link holds.
 //!
 //! Why: a neighbour that ignores congestion is the hardest one to live beside.
-//! From: packet generators; a flood comes at twice the rate of its host's link, whatever that is.
+//! From: packet generators; a flood comes at twice the rate of its host's link, whatever that is, and at uneven moments:
+//! evenly spaced it would find each free place of a queue first, or never (Floyd and Jacobson, "On Traffic Phase
+//! Effects in Packet-Switched Gateways", 1992).
 //! Not here: echoed datagrams (`probe`).
-//! Invariant: the n-th datagram leaves exactly n gaps after the start, fractions included.
+//! Invariant: the n-th paced datagram leaves exactly n gaps after the start, fractions included.
 
-use plimsoll_units::Nanos;
+use plimsoll_units::{Nanos, Span};
 
 use super::Job;
+use crate::chance::Chance;
 use crate::packet::{Body, IP_HEADERS, Packet, SHORTEST, UDP_HEADERS};
 use crate::world::World;
 
@@ -19,12 +22,14 @@ pub(crate) struct Udp {
     mtu: u32,
     /// Nanoseconds between two datagrams, as a fraction.
     gap: (u128, u128),
+    /// Uneven gaps, between none and twice the mean.
+    uneven: Option<Chance>,
     sent: u64,
 }
 
 impl Udp {
-    pub(crate) fn new(job: Job, size: u32, mtu: u32, gap: (u128, u128)) -> Self {
-        Self { job, size, mtu, gap, sent: 0 }
+    pub(crate) fn new(job: Job, size: u32, mtu: u32, gap: (u128, u128), uneven: Option<Chance>) -> Self {
+        Self { job, size, mtu, gap, uneven, sent: 0 }
     }
 
     pub(super) fn timeout(&mut self, world: &mut World) {
@@ -34,7 +39,14 @@ impl Udp {
         let flow = self.job.first + (self.sent % u64::from(self.job.count)) as u32;
         send(world, flow, false, self.sent, self.size, self.mtu);
         self.sent += 1;
-        world.set_timer(self.job.timer, Some(self.due(self.sent)));
+        let next = match &mut self.uneven {
+            None => self.due(self.sent),
+            Some(chance) => {
+                let mean = u32::try_from(self.gap.0 / self.gap.1).unwrap_or(u32::MAX / 4);
+                world.now + Span::ns(chance.below(2 * mean + 1).into())
+            }
+        };
+        world.set_timer(self.job.timer, Some(next));
     }
 
     fn due(&self, number: u64) -> Nanos {
