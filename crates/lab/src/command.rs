@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Runs a tool to its end with `input` on its standard input and returns what it printed.
 pub fn run(program: &str, args: &[&str], input: &str) -> Result<String, LabError> {
     let words = || format!("{program} {}", args.join(" "));
-    let mut command = Command::new(tool_path(program));
+    let mut command = command(program);
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|e| not_started(program, e))?;
     if let Some(mut stdin) = child.stdin.take() {
@@ -35,13 +35,27 @@ pub fn run(program: &str, args: &[&str], input: &str) -> Result<String, LabError
 
 /// Where a tool is: the search path, then the directories that ordinary users' paths leave out.
 pub(crate) fn tool_path(program: &str) -> PathBuf {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let usual = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
-    std::env::split_paths(&path)
-        .chain(usual)
+    search_path()
+        .into_iter()
         .map(|dir| dir.join(program))
         .find(|p| p.is_file())
         .unwrap_or_else(|| PathBuf::from(program))
+}
+
+/// The search path, and the directories that ordinary users' paths leave out. Tools get the same one: some start others.
+fn search_path() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let usual = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(usual).collect()
+}
+
+/// A command that finds what we find.
+fn command(program: &str) -> Command {
+    let mut command = Command::new(tool_path(program));
+    if let Ok(path) = std::env::join_paths(search_path()) {
+        command.env("PATH", path);
+    }
+    command
 }
 
 fn not_started(program: &str, error: std::io::Error) -> LabError {
@@ -97,7 +111,7 @@ impl Running {
         }
         let out = File::create(log).map_err(|e| LabError::io(format!("make {}", log.display()), e))?;
         let err = out.try_clone().map_err(|e| LabError::io("share a log", e))?;
-        let mut command = Command::new(tool_path("setpriv"));
+        let mut command = command("setpriv");
         command.args(["--pdeathsig", "KILL"]).args(around).arg(found).args(args);
         command.stdin(Stdio::null()).stdout(out).stderr(err);
         let child = command.spawn().map_err(|e| not_started("setpriv", e))?;

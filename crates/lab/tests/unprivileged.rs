@@ -59,10 +59,11 @@ fn nobody_runs_a_lab() {
     }
 }
 
-/// Runs what is appended as nobody.
+/// Runs what is appended as nobody, with an ordinary user's search path, where `ip` and `ethtool` are not.
 fn nobody() -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    command.env("PATH", "/usr/local/bin:/usr/bin:/bin");
     command
 }
 

@@ -17,8 +17,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long the engine may take until it answers.
+/// How long the engine may take until it is ready, and to answer: a machine whose cores are all busy takes seconds.
 const START: Duration = Duration::from_secs(10);
+const ANSWER: Duration = Duration::from_secs(10);
 /// How long it may take to finish what it holds.
 const STOP: Duration = Duration::from_secs(5);
 
@@ -113,8 +114,10 @@ impl Engine {
     }
 
     fn counters(&self) -> Result<Tally, LabError> {
-        let text =
-            get(&self.socket, "/v1/stats").map_err(|e| LabError::io("ask the engine for its counters", e))?;
+        let text = get(&self.socket, "/v1/stats").map_err(|e| LabError::Engine {
+            system: self.system.clone(),
+            reason: format!("it did not tell its counters: {e}"),
+        })?;
         let stats: Value = serde_json::from_str(&text).map_err(|e| LabError::Engine {
             system: self.system.clone(),
             reason: format!("its counters are no JSON: {e}"),
@@ -152,12 +155,17 @@ fn cpu(id: u32) -> Option<Duration> {
 /// The body of a successful answer from the engine's API.
 fn get(socket: &Path, path: &str) -> std::io::Result<String> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    stream.set_read_timeout(Some(ANSWER))?;
     stream.write_all(
         format!("GET {path} HTTP/1.1\r\nHost: plimsoll\r\nConnection: close\r\n\r\n").as_bytes(),
     )?;
     let mut text = String::new();
-    stream.read_to_string(&mut text)?;
+    stream.read_to_string(&mut text).map_err(|e| match e.kind() {
+        std::io::ErrorKind::WouldBlock => {
+            std::io::Error::other(format!("no answer within {} s: are all cores busy?", ANSWER.as_secs()))
+        }
+        _ => e,
+    })?;
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
     if head.split_whitespace().nth(1) != Some("200") {
         let status = head.lines().next().unwrap_or("no answer");
