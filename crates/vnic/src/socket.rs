@@ -1,0 +1,144 @@
+//! The Unix socket of a vNIC: messages, and the descriptors that come with the first answer.
+//!
+//! Why: shared memory must be handed over by somebody who knows whom it is for.
+//! From: unix(7), SOCK_SEQPACKET and SCM_RIGHTS.
+//! Not here: what messages say (`message`).
+//! Invariant: nothing here waits, whatever the other side does to its end.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
+
+use nix::cmsg_space;
+use nix::sys::socket::{
+    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
+    accept4, bind, connect, listen, recv, recvmsg, send, sendmsg, socket,
+};
+
+use crate::message::{LEN, Message};
+
+/// What a look at the socket finds.
+#[derive(Debug)]
+pub enum Incoming {
+    /// A message.
+    Message(Message),
+    /// Bytes that are none.
+    Garbage,
+    /// Nothing now.
+    Nothing,
+    /// The other side is gone.
+    Closed,
+}
+
+fn new() -> io::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    Ok(socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?)
+}
+
+/// A listening socket at `path`, where nothing may be.
+///
+/// # Errors
+/// What the kernel says.
+pub fn listen_at(path: &Path) -> io::Result<OwnedFd> {
+    let listener = new()?;
+    bind(listener.as_raw_fd(), &UnixAddr::new(path)?)?;
+    listen(&listener, Backlog::new(4)?)?;
+    Ok(listener)
+}
+
+/// Connects to the daemon's socket at `path`.
+///
+/// # Errors
+/// What the kernel says.
+pub fn connect_to(path: &Path) -> io::Result<OwnedFd> {
+    let end = new()?;
+    connect(end.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(end)
+}
+
+/// The next who wants to connect, if any.
+///
+/// # Errors
+/// What the kernel says.
+pub fn accept_from(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    match accept4(listener.as_raw_fd(), flags) {
+        // SAFETY: the kernel just made this descriptor for us, and nobody else knows it.
+        Ok(fd) => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
+        Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::ECONNABORTED) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Sends a message, with descriptors if there are any.
+///
+/// # Errors
+/// What the kernel says, also that the other side does not read.
+pub fn send_message(socket: &OwnedFd, message: Message, descriptors: &[RawFd]) -> io::Result<()> {
+    let bytes = message.to_bytes();
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    if descriptors.is_empty() {
+        send(socket.as_raw_fd(), &bytes, flags)?;
+        return Ok(());
+    }
+    let slices = [io::IoSlice::new(&bytes)];
+    let rights = [ControlMessage::ScmRights(descriptors)];
+    sendmsg::<UnixAddr>(socket.as_raw_fd(), &slices, &rights, flags, None)?;
+    Ok(())
+}
+
+/// Reads a message. Descriptors that come with it are closed.
+pub fn read_message(socket: &OwnedFd) -> Incoming {
+    let mut bytes = [0; LEN + 1];
+    match recv(socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
+        Ok(0) => Incoming::Closed,
+        Ok(len) => Message::from_bytes(&bytes[..len]).map_or(Incoming::Garbage, Incoming::Message),
+        Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EINTR) => Incoming::Nothing,
+        Err(_) => Incoming::Closed,
+    }
+}
+
+/// Reads the daemon's answer to the first message, and the descriptors with it.
+///
+/// # Errors
+/// What the kernel says; `UnexpectedEof` when the daemon is gone.
+pub fn read_welcome(socket: &OwnedFd) -> io::Result<(Option<Message>, Vec<OwnedFd>)> {
+    let mut bytes = [0; LEN];
+    let mut slices = [io::IoSliceMut::new(&mut bytes)];
+    let mut space = cmsg_space!([RawFd; DESCRIPTORS]);
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
+    let received = recvmsg::<UnixAddr>(socket.as_raw_fd(), &mut slices, Some(&mut space), flags)?;
+    let mut descriptors = Vec::new();
+    for control in received.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(fds) = control {
+            // SAFETY: the kernel just made these descriptors for us, and nobody else knows them.
+            descriptors.extend(fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+        }
+    }
+    let len = received.bytes;
+    if len == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok((Message::from_bytes(&bytes[..len]), descriptors))
+}
+
+/// Waits until a descriptor can be read, for at most `millis` (for ever when negative); whether it can.
+///
+/// # Errors
+/// What the kernel says, interruptions excepted.
+pub fn wait_readable(fd: &impl AsFd, millis: i32) -> io::Result<bool> {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    let timeout = if millis < 0 {
+        PollTimeout::NONE
+    } else {
+        PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
+    };
+    match poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], timeout) {
+        Ok(ready) => Ok(ready > 0),
+        Err(nix::errno::Errno::EINTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Region, kick and wake.
+pub const DESCRIPTORS: usize = 3;
