@@ -1,7 +1,7 @@
-//! Where packets enter and leave: TAP, AF_PACKET, AF_XDP, capture files, memory.
+//! Where packets enter and leave: TAP, AF_PACKET, AF_XDP, capture files, memory, a client's shared memory.
 //!
 //! Why: the engine neither knows nor cares how a frame reaches the kernel.
-//! From: Linux's own interfaces, called directly; this is the only crate with `unsafe`.
+//! From: Linux's own interfaces, called directly; `unsafe` is here and in `vnic`, and nowhere else.
 //! Not here: threads, waiting, classification, or any decision on which frame goes next.
 //! Invariant: each frame handed to a port is sent or counted with the reason why not.
 
@@ -13,6 +13,7 @@ pub mod netns;
 mod pcap;
 mod port;
 pub mod realtime;
+mod shared_memory;
 mod socket;
 mod tap;
 
@@ -24,4 +25,5 @@ pub use pcap::{Capture, PcapConfig, PcapPort, Unwritten};
 pub use port::{
     Capabilities, Counters, DropReason, FRAME_ROOM, Fds, Outgoing, Port, Received, Sending, Trouble,
 };
+pub use shared_memory::{Taken, Ticket, Took, VnicConfig, VnicPort, VnicRequest};
 pub use tap::{Tap, TapConfig};

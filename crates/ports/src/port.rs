@@ -15,6 +15,7 @@ use crate::af_xdp::XdpSocket;
 use crate::error::PortError;
 use crate::memory::MemoryPort;
 use crate::pcap::PcapPort;
+use crate::shared_memory::VnicPort;
 use crate::tap::Tap;
 
 /// A receive buffer of this size holds any frame that Linux hands out: 64 KiB of IP packet, link
@@ -71,11 +72,17 @@ pub enum DropReason {
     KernelFull,
     /// The kernel refused it for another reason.
     Kernel,
+    /// A vNIC's client rang for a flow queue that it has not.
+    UnmappedQueue,
+    /// A vNIC's client wrote a doorbell that makes no sense, or is not for it to give.
+    BadDoorbell,
+    /// A vNIC's client wrote a descriptor, or the end of a ring, that makes no sense.
+    BadDescriptor,
 }
 
 impl DropReason {
     /// How many reasons there are.
-    pub const COUNT: usize = 8;
+    pub const COUNT: usize = 11;
 
     /// All reasons, in the order of their counters.
     pub const ALL: [Self; Self::COUNT] = [
@@ -87,6 +94,9 @@ impl DropReason {
         Self::BadRecord,
         Self::KernelFull,
         Self::Kernel,
+        Self::UnmappedQueue,
+        Self::BadDoorbell,
+        Self::BadDescriptor,
     ];
 
     /// The name under which operators see it.
@@ -101,6 +111,9 @@ impl DropReason {
             Self::BadRecord => "bad_record",
             Self::KernelFull => "kernel_full",
             Self::Kernel => "kernel",
+            Self::UnmappedQueue => "unmapped_queue",
+            Self::BadDoorbell => "bad_doorbell",
+            Self::BadDescriptor => "bad_descriptor",
         }
     }
 }
@@ -207,6 +220,8 @@ pub enum Port {
     Pcap(PcapPort),
     /// The other end is in this process.
     Memory(MemoryPort),
+    /// A client process, through shared memory.
+    Vnic(VnicPort),
 }
 
 /// Calls `$call` on whichever port this is.
@@ -218,6 +233,7 @@ macro_rules! each {
             Port::AfXdp($it) => $call,
             Port::Pcap($it) => $call,
             Port::Memory($it) => $call,
+            Port::Vnic($it) => $call,
         }
     };
 }
@@ -274,7 +290,7 @@ impl Port {
             Self::AfPacket(port) => port.staged(),
             Self::AfXdp(port) => port.staged(),
             Self::Memory(port) => port.staged(),
-            Self::Tap(_) | Self::Pcap(_) => 0,
+            Self::Tap(_) | Self::Pcap(_) | Self::Vnic(_) => 0,
         }
     }
 
@@ -290,6 +306,7 @@ impl Port {
         match self {
             Self::Tap(port) => Some(port.mac()),
             Self::Memory(port) => port.tenant_mac(),
+            Self::Vnic(port) => port.tenant_mac(),
             Self::AfPacket(_) | Self::AfXdp(_) | Self::Pcap(_) => None,
         }
     }
@@ -312,7 +329,7 @@ impl Port {
     pub fn take_problem(&mut self) -> Option<PortError> {
         match self {
             Self::Pcap(port) => port.take_problem(),
-            Self::Tap(_) | Self::AfPacket(_) | Self::AfXdp(_) | Self::Memory(_) => None,
+            Self::Tap(_) | Self::AfPacket(_) | Self::AfXdp(_) | Self::Memory(_) | Self::Vnic(_) => None,
         }
     }
 

@@ -1,0 +1,292 @@
+//! A client that writes anything, anywhere, at any moment: the port takes what is sound, counts the rest, and each call
+//! ends.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use plimsoll_ports::{DropReason, Sending, Took, Trouble, VnicConfig, VnicPort, VnicRequest};
+use plimsoll_vnic::layout::{BUFFER, MAX_FRAME, header};
+use plimsoll_vnic::message::{FlowSpec, Message};
+use plimsoll_vnic::socket::{Incoming, connect_to, read_message, read_welcome, send_message};
+use plimsoll_vnic::{Descriptor, Layout, Posted, Region, Sizes, Status};
+use proptest::prelude::*;
+
+const SIZES: Sizes = Sizes {
+    flow_queues: 8,
+    ring: 8,
+    doorbell_queues: 2,
+    doorbell_words: 32,
+    completions: 16,
+    receive: 4,
+    buffers: 64,
+};
+
+/// A client without the client's manners.
+struct Raw {
+    port: VnicPort,
+    socket: OwnedFd,
+    wake: OwnedFd,
+    region: Region,
+    layout: Layout,
+    _folder: tempfile::TempDir,
+}
+
+impl Raw {
+    fn connect() -> Self {
+        let folder = tempfile::tempdir().expect("a directory");
+        let path = folder.path().join("shop.sock");
+        let mut port =
+            VnicPort::open(&VnicConfig { sizes: SIZES, ..VnicConfig::new(&path) }).expect("a port");
+        let socket = connect_to(&path).expect("connected");
+        send_message(&socket, Message::hello(), &[]).expect("sent");
+        port.rest();
+        assert_eq!(port.request(), None);
+        let (answer, descriptors) = read_welcome(&socket).expect("an answer");
+        let Some(Message::Welcome(len)) = answer else { panic!("{answer:?}") };
+        let [memory, _kick, wake]: [OwnedFd; 3] = descriptors.try_into().expect("three descriptors");
+        let region = Region::map(&memory, len as usize).expect("mapped");
+        let (layout, _) = Layout::read_header(&region).expect("a header");
+        Self { port, socket, wake, region, layout, _folder: folder }
+    }
+
+    fn open_all(&mut self) {
+        for target in 1..SIZES.flow_queues {
+            send_message(&self.socket, Message::Open(FlowSpec::default()), &[]).expect("sent");
+            self.port.rest();
+            assert!(matches!(self.port.request(), Some(VnicRequest::Open(_))));
+            self.port.map(target);
+            let answer = read_message(&self.socket);
+            assert!(
+                matches!(answer, Incoming::Message(Message::Opened(queue)) if queue == target),
+                "{answer:?}"
+            );
+        }
+    }
+
+    fn store(&self, at: usize, value: u32) {
+        self.region.word32(at).store(value, Ordering::Release);
+    }
+
+    /// A batch as the daemon makes it: bounded by `most` looks. Frames complete at once, or stay.
+    fn batch(&mut self, most: usize, complete: bool, bytes: &mut [u8]) -> usize {
+        if self.port.begin().is_err() {
+            return 0;
+        }
+        for took in 0..most {
+            match self.port.take(4) {
+                Took::Frame(taken) => {
+                    assert!((1..=MAX_FRAME).contains(&taken.len));
+                    self.port.copy(&mut bytes[..taken.len]);
+                    if complete {
+                        self.port.complete(taken.ticket, Status::Sent);
+                    }
+                }
+                Took::Refused => {}
+                Took::Nothing => return took,
+            }
+        }
+        most
+    }
+
+    fn dropped(&self, why: DropReason) -> u64 {
+        self.port.counters().rx_dropped(why)
+    }
+}
+
+#[test]
+fn a_tail_too_far_ahead_is_refused_and_mended_by_a_right_one() {
+    let mut raw = Raw::connect();
+    let mut bytes = vec![0; MAX_FRAME];
+    for bad in [SIZES.ring + 1, u32::MAX, 1 << 31] {
+        raw.store(raw.layout.ring_tail(0), bad);
+        raw.region.word16(raw.layout.doorbell_word(0, 0)).store(0, Ordering::Relaxed);
+        let tail = raw.region.word32(raw.layout.doorbell_tail(0)).load(Ordering::Relaxed);
+        raw.store(raw.layout.doorbell_tail(0), tail + 1);
+        assert_eq!(raw.batch(32, true, &mut bytes), 0);
+    }
+    assert_eq!(raw.dropped(DropReason::BadDescriptor), 3);
+    raw.store(raw.layout.doorbell_tail(0), u32::MAX);
+    assert_eq!(raw.batch(32, true, &mut bytes), 0);
+    assert_eq!(raw.dropped(DropReason::BadDoorbell), 1);
+    let descriptor = Descriptor { len: 60, ..Descriptor::default() };
+    descriptor.store(&raw.region, raw.layout.descriptor(0, 0));
+    raw.store(raw.layout.ring_tail(0), 1);
+    raw.region.word16(raw.layout.doorbell_word(0, u32::MAX)).store(0, Ordering::Relaxed);
+    raw.store(raw.layout.doorbell_tail(0), 0);
+    assert_eq!(raw.batch(32, true, &mut bytes), 1);
+}
+
+#[test]
+fn pieces_outside_the_buffers_chains_without_end_and_empty_pieces_are_refused() {
+    let mut raw = Raw::connect();
+    let end = u64::from(SIZES.buffers) * BUFFER as u64;
+    let piece = |addr, len, more| Descriptor { addr, len, more, ..Descriptor::default() };
+    let bad = [
+        piece(end - 59, 60, false),
+        piece(u64::MAX - 20, 60, false),
+        piece(0, 0, false),
+        piece(0, u32::MAX, false),
+        piece(0, MAX_FRAME as u32 + 1, false),
+        piece(0, 60, true),
+    ];
+    for (index, descriptor) in (0..).zip(bad) {
+        descriptor.store(&raw.region, raw.layout.descriptor(0, index));
+    }
+    raw.store(raw.layout.ring_tail(0), bad.len() as u32);
+    raw.store(raw.layout.doorbell_tail(0), 1);
+    let mut bytes = vec![0; MAX_FRAME];
+    assert_eq!(raw.batch(32, true, &mut bytes), bad.len());
+    assert_eq!(raw.dropped(DropReason::BadDescriptor), bad.len() as u64);
+    raw.port.flush().expect("no trouble");
+    let told = raw.region.word32(raw.layout.completion_tail()).load(Ordering::Acquire);
+    assert_eq!(told, bad.len() as u32, "each is completed as malformed");
+}
+
+#[test]
+fn a_client_that_never_reads_completions_holds_up_itself_only() {
+    let mut raw = Raw::connect();
+    raw.open_all();
+    let mut bytes = vec![0; MAX_FRAME];
+    let mut taken = 0;
+    for round in 1..20 {
+        for queue in 0..SIZES.flow_queues {
+            for index in 0..SIZES.ring {
+                let descriptor = Descriptor { len: 60, ..Descriptor::default() };
+                descriptor.store(&raw.region, raw.layout.descriptor(queue, index));
+            }
+            raw.store(raw.layout.ring_tail(queue), round * SIZES.ring);
+            raw.region.word16(raw.layout.doorbell_word(1, queue)).store(queue as u16, Ordering::Relaxed);
+        }
+        raw.store(raw.layout.doorbell_tail(1), round * SIZES.doorbell_words);
+        taken += raw.batch(1_000, false, &mut bytes);
+    }
+    assert_eq!((raw.port.in_flight(), taken as u32), (SIZES.completions, SIZES.completions));
+}
+
+#[test]
+fn a_client_that_fills_its_own_wake_pipe_or_stops_reading_keeps_nobody_waiting() {
+    let mut raw = Raw::connect();
+    let posted = Posted { addr: 0, len: BUFFER as u32, cookie: 0 };
+    // The client's end: whatever it sets there is not the daemon's.
+    let flags = nix::fcntl::fcntl(&raw.wake, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty()));
+    assert!(flags.is_ok() && raw.wake.as_raw_fd() >= 0);
+    let begun = Instant::now();
+    for number in 0..70_000_u32 {
+        posted.store(&raw.region, raw.layout.posted(number));
+        raw.store(raw.layout.posted_tail(), number + 1);
+        raw.store(header::CLIENT_WAITS, 1);
+        assert_eq!(raw.port.send(&[1; 60], None), Ok(Sending::Sent));
+        raw.port.flush().expect("no trouble");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(30), "a full pipe does not block");
+    for _ in 0..10_000 {
+        if send_message(&raw.socket, Message::Open(FlowSpec::default()), &[]).is_err() {
+            raw.port.rest();
+            while raw.port.request().is_some() {
+                raw.port.refuse(plimsoll_vnic::OpenRefusal::NoQueue);
+            }
+        }
+    }
+    assert_eq!(raw.port.begin(), Err(Trouble::Gone), "it does not read its answers");
+}
+
+/// Writes random bytes all over the region until told to stop; every other time something nearly right, so that it is
+/// read at all: a tail moved on a little, a sound descriptor.
+fn scribble(region: &Region, layout: &Layout, seed: u64, done: &AtomicBool) -> u64 {
+    let mut state = seed | 1;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let mut writes = 0;
+    let rings = (0..SIZES.flow_queues).map(|queue| layout.ring_tail(queue));
+    let bells = (0..SIZES.doorbell_queues).map(|core| layout.doorbell_tail(core));
+    let tails: Vec<usize> = rings.chain(bells).chain([layout.posted_tail()]).collect();
+    // Sizes of rings lie low: half of all writes go there.
+    let low = region.len() as u64 / 8;
+    while !done.load(Ordering::Relaxed) {
+        writes += 1;
+        if random() % 4 == 0 {
+            let tail = region.word32(tails[random() as usize % tails.len()]);
+            tail.fetch_add(random() as u32 % 12, Ordering::Release);
+            continue;
+        }
+        if random() % 4 == 0 {
+            let place = layout.descriptor(random() as u32 % SIZES.flow_queues, random() as u32);
+            Descriptor { len: 60, ..Descriptor::default() }.store(region, place);
+            continue;
+        }
+        let span = if random() % 2 == 0 { low } else { region.len() as u64 };
+        let at = (random() % (span - 64)) as usize;
+        let value = match random() % 4 {
+            0 => random() % 8,
+            1 => random() % 64,
+            _ => random(),
+        };
+        let len = (random() % 9) as usize;
+        region.write(at, &value.to_le_bytes()[..len]);
+    }
+    writes
+}
+
+#[test]
+fn scribbling_over_the_whole_region_while_the_port_polls_breaks_nothing() {
+    let mut raw = Raw::connect();
+    raw.open_all();
+    let region = std::mem::replace(&mut raw.region, Region::create(4_096).expect("memory").0);
+    let (layout, done) = (raw.layout, AtomicBool::new(false));
+    let mut bytes = vec![0; MAX_FRAME];
+    let (mut batches, mut took) = (0_u64, 0);
+    std::thread::scope(|scope| {
+        let scribbler = scope.spawn(|| scribble(&region, &layout, 7, &done));
+        let end = Instant::now() + Duration::from_secs(3);
+        while Instant::now() < end {
+            took += raw.batch(32, true, &mut bytes) as u64;
+            // Whatever lies there, it is a frame for nobody, no buffer, or a place in the region.
+            let _ = raw.port.send(&bytes[..60], None).expect("the client is there");
+            raw.port.flush().expect("no trouble");
+            raw.port.rest();
+            batches += 1;
+        }
+        done.store(true, Ordering::Relaxed);
+        let writes = scribbler.join().expect("no panic");
+        assert!(batches > 1_000 && writes > 1_000, "{batches} batches, {writes} writes");
+    });
+    let counters = raw.port.counters();
+    assert!(took > 0 && counters.rx_dropped(DropReason::BadDescriptor) > 0, "{took}: {counters:?}");
+    assert!(counters.rx_dropped(DropReason::BadDoorbell) > 0, "{counters:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Whatever lies in the rings, one batch takes at most what it was asked for, completes at most what it took, and
+    /// leaves the header's sizes in force.
+    #[test]
+    fn any_rings_are_read_to_their_end(
+        writes in proptest::collection::vec((0_usize..8, 0_u32..64, any::<u32>()), 0..200),
+        words in proptest::collection::vec(any::<u16>(), 0..32),
+    ) {
+        let mut raw = Raw::connect();
+        raw.open_all();
+        for (queue, word, value) in writes {
+            let at = raw.layout.ring_tail(queue as u32) + (word as usize % 80) * 4;
+            raw.store(at, if value % 2 == 0 { value % 12 } else { value });
+        }
+        for (index, &word) in (0..).zip(&words) {
+            let word = if word % 3 == 0 { word } else { word % 9 };
+            raw.region.word16(raw.layout.doorbell_word(0, index)).store(word, Ordering::Relaxed);
+        }
+        raw.store(raw.layout.doorbell_tail(0), words.len() as u32);
+        let mut bytes = vec![0; MAX_FRAME];
+        let took = raw.batch(1_000, true, &mut bytes);
+        prop_assert!(took as u32 <= SIZES.flow_queues * SIZES.ring, "{took} of rings that hold no more");
+        prop_assert_eq!(raw.port.in_flight(), 0);
+        raw.port.flush().expect("no trouble");
+        let told = raw.region.word32(raw.layout.completion_tail()).load(Ordering::Acquire);
+        prop_assert_eq!(told, took as u32);
+    }
+}
