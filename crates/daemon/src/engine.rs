@@ -16,6 +16,7 @@ mod lane;
 mod pool;
 mod queues;
 mod snapshot;
+mod vnic;
 
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Transmit};
 use plimsoll_policy::{Classifier, Fields, Metadata, Program, TenantId};
 use plimsoll_ports::{Port, PortError, Received};
 use plimsoll_units::{Nanos, Span};
+use plimsoll_vnic::Status;
 use plimsoll_wire::{FrameError, Offload, Parsed, VnetError, parse};
 
 pub use drops::{Event, Loss, Tally};
@@ -34,6 +36,7 @@ pub(crate) use lane::Quota;
 pub use lane::{Lane, LaneSpec};
 pub use pool::{Buffer, Held, LARGE, Pool, SMALL};
 pub use snapshot::{NodeNow, PortNow, Snapshot};
+use vnic::{Origin, status_of};
 
 use crate::departures::DepartureLog;
 
@@ -126,6 +129,8 @@ pub struct Engine {
     pub(crate) lost: Vec<Lost>,
     pub(crate) turns: u64,
     pub(crate) copies: depart::Copies,
+    /// Descriptors that one flow queue holds.
+    pub(crate) window: u32,
     first: usize,
     reading: bool,
 }
@@ -163,6 +168,7 @@ impl Engine {
         let nodes = setup.program.nodes.len();
         let queues = vec![0; setup.config.queues as usize];
         let nic = Nic::new(&setup.program, &setup.config);
+        let window = u32::from(nic.slots());
         let lanes: Vec<_> = setup.lanes.into_iter().map(|spec| Some(Box::new(Lane::new(spec)))).collect();
         let mut engine = Self {
             nic,
@@ -192,6 +198,7 @@ impl Engine {
             lost: Vec::new(),
             turns: 0,
             copies: depart::Copies::default(),
+            window,
             first: 0,
             reading: true,
             program: setup.program,
@@ -213,8 +220,8 @@ impl Engine {
         let now = clock();
         busy |= self.depart(now);
         busy |= self.receive_uplink(now);
-        let kept = self.flush_lanes();
         self.free_completed();
+        let kept = self.flush_lanes();
         self.expire_flows(now);
         let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
         let pause = if self.uplink.down { DOWN_RETRY } else { FULL_RETRY };
@@ -311,6 +318,9 @@ impl Engine {
         if !lane.ready && !lane.must_be_asked() {
             return 0;
         }
+        if matches!(lane.port, Some(Port::Vnic(_))) {
+            return self.read_vnic(index, now);
+        }
         for read in 0..BATCH {
             let Some(lane) = &mut self.lanes[index] else { return read };
             let Some(port) = &mut lane.port else { return read };
@@ -323,7 +333,7 @@ impl Engine {
                 return read;
             };
             match port.receive(lane.pool.bytes_mut(buffer)) {
-                Ok(Some(received)) => self.admit(index, buffer, &received, now),
+                Ok(Some(received)) => self.admit(index, buffer, &received, Origin::default(), now),
                 Ok(None) => {
                     lane.pool.give(buffer);
                     lane.ready = false;
@@ -341,14 +351,14 @@ impl Engine {
     }
 
     /// A frame came from a tenant: parse, classify, post; or count why not.
-    fn admit(&mut self, index: usize, buffer: Buffer, received: &Received, now: Nanos) {
+    fn admit(&mut self, index: usize, buffer: Buffer, received: &Received, origin: Origin, now: Nanos) {
         let Some(lane) = &mut self.lanes[index] else { return };
         let frame = &lane.pool.bytes(buffer)[..received.len];
         let (parsed, offload) = match check(frame, received) {
             Ok(checked) => checked,
             Err(why) => {
                 why.count(&mut lane.tally);
-                return lane.pool.give(buffer);
+                return lane.give(buffer, origin.ticket, Status::Malformed);
             }
         };
         let token = u32::try_from(index).unwrap_or(u32::MAX);
@@ -357,20 +367,23 @@ impl Engine {
             Learned::Foreign => lane.tally.event(Event::ForeignSource),
             Learned::TooMany => lane.tally.event(Event::TooManyAddresses),
         }
-        let queue = self.queue_for(index, &parsed, now);
+        let queue = match origin.queue {
+            Some(queue) => Ok(queue),
+            None => self.queue_for(index, &parsed, now),
+        };
         let Some(lane) = &mut self.lanes[index] else { return };
         let len = u32::try_from(received.len).unwrap_or(u32::MAX);
         let buffer = lane.pool.settle(buffer, received.len);
-        lane.pool.set_held(buffer, Held { len, offload });
+        lane.pool.set_held(buffer, Held { len, offload, ticket: origin.ticket });
         let Offload { header, segment, .. } = offload;
-        let descriptor = Descriptor { addr: buffer.address(token), len, segment, header, tag: 0 };
+        let descriptor = Descriptor { addr: buffer.address(token), len, segment, header, tag: origin.tag };
         match queue.and_then(|queue| self.nic.post(queue, descriptor).map(|()| queue)) {
             Ok(queue) => {
                 self.queues[queue.0 as usize] += 1;
                 self.doorbells.bell(queue);
             }
             Err(why) => {
-                lane.pool.give(buffer);
+                lane.give(buffer, origin.ticket, Status::Dropped);
                 lane.tally.refused(why);
             }
         }
@@ -382,7 +395,8 @@ impl Engine {
             self.queues[done.queue.0 as usize] -= 1;
             let (lane, buffer) = Buffer::from_address(done.addr);
             if let Some(lane) = self.lanes.get_mut(lane as usize).and_then(Option::as_mut) {
-                lane.pool.give(buffer);
+                let (_, held) = lane.pool.frame(buffer);
+                lane.give(buffer, held.ticket, status_of(done.outcome));
             }
         }
     }

@@ -199,6 +199,11 @@ impl Host {
         empty
     }
 
+    /// Descriptors that one ring holds.
+    pub(crate) fn slots(&self) -> u16 {
+        self.rings.mask + 1
+    }
+
     /// How many flow queues are open.
     #[inline]
     pub(crate) fn open_count(&self) -> usize {

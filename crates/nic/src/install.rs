@@ -367,6 +367,12 @@ impl Nic {
         self.host.open_count()
     }
 
+    /// Descriptors that one flow queue holds.
+    #[must_use]
+    pub fn slots(&self) -> u16 {
+        self.host.slots()
+    }
+
     /// Most bytes that one pull takes, from the next [`Nic::install`] on.
     pub fn set_pull(&mut self, pull: Bytes) {
         self.config.pull = pull;

@@ -59,6 +59,8 @@ pub enum Port {
         /// What goes out.
         write: Option<PathBuf>,
     },
+    /// A client process, through memory that it shares with the daemon.
+    Vnic(PathBuf),
     /// Frames in memory, for tests and benches.
     Memory,
 }

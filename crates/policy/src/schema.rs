@@ -97,6 +97,8 @@ enum Port {
     Tap(Tap),
     /// Frames from and into files.
     Pcap(Pcap),
+    /// A client process, through shared memory: the Unix socket that it connects to.
+    Vnic(String),
     /// Frames in memory.
     Memory,
 }

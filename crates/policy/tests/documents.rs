@@ -129,6 +129,7 @@ fn every_key_of_the_reference_is_in_the_schema() {
         "af_xdp",
         "af_packet",
         "tap",
+        "vnic",
         "pcap",
         "netns",
         "name",

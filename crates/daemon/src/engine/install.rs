@@ -110,6 +110,7 @@ impl Engine {
         self.classifier = Classifier::new(&change.program);
         self.program = change.program;
         self.generation = self.generation.wrapping_add(1);
+        self.tell_generation();
         installed
     }
 
@@ -205,6 +206,9 @@ impl Engine {
                 installed.closed.extend(lane.detach());
                 self.macs.release(Owner::Lane(u32::try_from(index).unwrap_or(u32::MAX)));
                 if lane.pool.in_use() == 0 {
+                    for opened in lane.opened.drain(..) {
+                        self.nic.close_queue(opened.queue);
+                    }
                     *place = None;
                 }
             }
@@ -242,6 +246,10 @@ impl Engine {
             for flow in lane.flows.iter_mut() {
                 flow.fields.tenant = lane.tenant;
                 places.insert(flow.queue, next.classify(&flow.fields));
+            }
+            for opened in &mut lane.opened {
+                opened.fields.tenant = lane.tenant;
+                places.insert(opened.queue, next.classify(&opened.fields));
             }
             let shared: Vec<_> =
                 (lane.overflow.drain().map(|(_, shared)| shared)).chain(lane.leftover.drain(..)).collect();

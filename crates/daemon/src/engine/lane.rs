@@ -16,6 +16,7 @@ use plimsoll_units::Nanos;
 use super::drops::{Event, Tally};
 use super::flows::FlowTable;
 use super::pool::Pool;
+use super::vnic::Opened;
 
 /// One tenant's port and all that it uses.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub struct Lane {
     pub(crate) overflow: HashMap<Placement, Overflow, RandomState>,
     /// More such queues, for placements that a reload has made the same: each is closed once it is empty.
     pub(crate) leftover: Vec<Overflow>,
+    /// Flow queues that a client asked for.
+    pub(crate) opened: Vec<Opened>,
     /// Flow queues that the lane may have open.
     pub(crate) quota: Quota,
     pub(crate) tally: Tally,
@@ -100,6 +103,7 @@ impl Lane {
             flows: FlowTable::new(spec.flows),
             overflow: HashMap::default(),
             leftover: Vec::new(),
+            opened: Vec::new(),
             quota: Quota { flows: spec.flows, queues: spec.flows + 1 },
             tally: Tally::default(),
             wrote: false,
@@ -109,7 +113,8 @@ impl Lane {
 
     /// Flow queues that are open for this lane.
     pub(crate) fn open_queues(&self) -> u32 {
-        let shared = u32::try_from(self.overflow.len() + self.leftover.len()).unwrap_or(u32::MAX);
+        let shared =
+            u32::try_from(self.overflow.len() + self.leftover.len() + self.opened.len()).unwrap_or(u32::MAX);
         self.flows.len() + shared
     }
 
@@ -137,6 +142,8 @@ impl Lane {
     /// Takes the port out; what it has carried stays counted.
     pub(crate) fn detach(&mut self) -> Option<Port> {
         let mut port = self.port.take()?;
+        // With its port a client's flow queues go, once they are empty.
+        self.opened.iter_mut().for_each(|opened| opened.live = false);
         self.past = sum(&self.past, &port.counters());
         Some(port)
     }

@@ -5,6 +5,7 @@
 //! Not here: which frames wait (`nic`), and when a port is read (`engine`).
 //! Invariant: a buffer has one holder; taking and giving back allocate nothing.
 
+use plimsoll_ports::Ticket;
 use plimsoll_wire::Offload;
 
 /// Holds a frame of at most one ordinary MTU, VLAN tags included.
@@ -24,6 +25,8 @@ pub struct Held {
     pub len: u32,
     /// What is still to be done to it.
     pub offload: Offload,
+    /// For its completion, where a client wants one.
+    pub ticket: Option<Ticket>,
 }
 
 /// The buffers of one tenant.
@@ -75,6 +78,18 @@ impl Pool {
     /// A large buffer to receive into, if one is free.
     pub fn take_large(&mut self) -> Option<Buffer> {
         self.large.free.pop().map(|index| Buffer(index | LARGE_BIT))
+    }
+
+    /// Whether a frame of any length finds a buffer.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        !self.large.free.is_empty()
+    }
+
+    /// A buffer for so many bytes: a small one where they fit and one is free.
+    pub fn take(&mut self, len: usize) -> Option<Buffer> {
+        let small = if len <= SMALL { self.small.free.pop().map(Buffer) } else { None };
+        small.or_else(|| self.take_large())
     }
 
     /// Moves the `len` bytes of a large buffer to a small one when they fit and one is free. Answers where they are

@@ -125,6 +125,7 @@ impl Engine {
             nic.close_queue(flow.queue);
         }
         lane.leftover.retain(|shared| !nic.close_queue(shared.queue));
+        lane.opened.retain(|opened| opened.live || !nic.close_queue(opened.queue));
         lane.overflow.retain(|_, shared| now.since(shared.seen) <= IDLE || !nic.close_queue(shared.queue));
     }
 
@@ -132,7 +133,9 @@ impl Engine {
     fn close_lane(&mut self, index: usize) {
         let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return };
         let shared = lane.overflow.drain().map(|(_, shared)| shared).chain(lane.leftover.drain(..));
+        let opened = lane.opened.drain(..).map(|opened| opened.queue);
         let queues = lane.flows.drain().map(|flow| flow.queue).chain(shared.map(|shared| shared.queue));
+        let queues = queues.chain(opened);
         for queue in queues {
             let closed = self.nic.close_queue(queue);
             debug_assert!(closed, "a queue without buffers is empty");

@@ -19,6 +19,7 @@ enum Thing<'a> {
     Interface(Option<&'a Netns>, &'a str),
     Written(&'a Path),
     ReadBy(&'a Path),
+    Socket(&'a Path),
 }
 
 pub(crate) fn judge(uplink: Option<&UplinkEntry>, tenants: &[TenantEntry], problems: &mut Vec<Problem>) {
@@ -33,11 +34,9 @@ pub(crate) fn judge(uplink: Option<&UplinkEntry>, tenants: &[TenantEntry], probl
             if let Some((first, at)) = taken.get(&thing) {
                 let message = format!("{owner} and {first} have the same port: {named}");
                 let problem = Problem::error(Law::PortClash, port.at, message).label("taken");
-                problems.push(
-                    problem
-                        .also(*at, format!("{first} has it already"))
-                        .help("give each port an interface (name and network namespace) or file of its own"),
-                );
+                problems.push(problem.also(*at, format!("{first} has it already")).help(
+                    "give each port an interface (name and network namespace), socket or file of its own",
+                ));
                 continue;
             }
             taken.insert(thing, (owner, port.at));
@@ -63,6 +62,7 @@ fn things(port: &Port) -> Vec<(Thing<'_>, String)> {
             let write = write.iter().map(|path| (Thing::Written(path), format!("file `{}`", path.display())));
             read.chain(write).collect()
         }
+        Port::Vnic(path) => vec![(Thing::Socket(path), format!("socket `{}`", path.display()))],
         Port::Memory => Vec::new(),
     }
 }

@@ -10,6 +10,8 @@ use crate::config::{Api, Engine, Netns, Port};
 use crate::document::{FileId, Located, Mark, Name, Tree, Value};
 use crate::law::{Law, Problem};
 
+/// `sun_path` less the closing zero.
+const LONGEST_SOCKET: usize = 107;
 /// Largest IP packet unless stated.
 pub(crate) const DEFAULT_MTU: u16 = 1_500;
 /// Keys of the operator's file.
@@ -21,7 +23,7 @@ const API_KEYS: [&str; 2] = ["socket", "metrics"];
 const TENANT_KEYS: [&str; 11] =
     ["port", "min", "max", "burst", "weight", "via", "flows", "slack", "deadline", "descriptors", "policy"];
 const PORT_HELP: &str = "a port is one of `{af_xdp: eth0}`, `{af_packet: eth0}`, `{tap: {netns: shop, name: eth0}}`, \
-                         `{pcap: {read: in.pcap, write: out.pcap}}` and `memory`";
+                         `{vnic: /run/plimsoll/shop.sock}`, `{pcap: {read: in.pcap, write: out.pcap}}` and `memory`";
 
 /// The operator's file.
 pub(crate) fn host_file(reader: &mut Reader, tree: &Tree) -> HostFile {
@@ -108,8 +110,13 @@ fn uplink(reader: &mut Reader, tree: &Tree) -> UplinkEntry {
             "Ethernet's is 20B, or 24B with the check sequence; 256B at most",
         ));
     }
+    let port = keys.get("port").and_then(|tree| port(reader, tree));
+    if let Some(Located { value: Port::Vnic(_), at }) = &port {
+        let help = "a vNIC serves one tenant's process; an uplink is `af_xdp`, `af_packet`, `tap`, `pcap` or `memory`";
+        reader.report(bad(*at, "the uplink cannot be a vNIC", help));
+    }
     UplinkEntry {
-        port: keys.get("port").and_then(|tree| port(reader, tree)),
+        port,
         rate: keys.get("rate").and_then(|tree| reader.value(tree, "`rate`", super::class::RATE)),
         overhead,
         mtu,
@@ -210,7 +217,8 @@ fn port(reader: &mut Reader, tree: &Tree) -> Option<Located<Port>> {
     let port = match &tree.value {
         Value::Text(text) if text == "memory" => Port::Memory,
         Value::Map(entries) if !entries.is_empty() => {
-            let kinds = reader.entries(tree, "`port`", &["af_xdp", "af_packet", "tap", "pcap", "memory"]);
+            let kinds =
+                reader.entries(tree, "`port`", &["af_xdp", "af_packet", "tap", "vnic", "pcap", "memory"]);
             let port = port_kind(reader, &kinds);
             if entries.len() > 1 {
                 reader.report(bad(tree.at, "this is not a port", PORT_HELP));
@@ -231,6 +239,7 @@ fn port_kind(reader: &mut Reader, kinds: &Entries<'_>) -> Option<Port> {
         kinds.get("af_xdp").map(|tree| interface(reader, tree, "`af_xdp`").map(Port::AfXdp)),
         kinds.get("af_packet").map(|tree| interface(reader, tree, "`af_packet`").map(Port::AfPacket)),
         kinds.get("tap").map(|tree| tap(reader, tree)),
+        kinds.get("vnic").map(|tree| vnic(reader, tree)),
         kinds.get("pcap").map(|tree| pcap(reader, tree)),
         kinds.get("memory").map(|_| Some(Port::Memory)),
     ];
@@ -261,6 +270,18 @@ fn netns(reader: &mut Reader, tree: &Tree) -> Option<Netns> {
         return None;
     }
     Some(Netns::Name(text.to_owned()))
+}
+
+/// The Unix socket of a vNIC: a path that fits into a socket's address.
+fn vnic(reader: &mut Reader, tree: &Tree) -> Option<Port> {
+    let text = reader.text(tree, "`vnic`", "the path of a Unix socket such as `/run/plimsoll/shop.sock`")?;
+    if text.starts_with('/') && text.len() <= LONGEST_SOCKET {
+        return Some(Port::Vnic(PathBuf::from(text)));
+    }
+    let message = format!("`{text}` cannot name a vNIC's socket");
+    let help = "write an absolute path of at most 107 bytes, such as `/run/plimsoll/shop.sock`";
+    reader.report(bad(tree.at, message, help));
+    None
 }
 
 fn pcap(reader: &mut Reader, tree: &Tree) -> Option<Port> {

@@ -1,0 +1,185 @@
+//! Clients on shared memory: their flow queues, their frames, their completions.
+//!
+//! Why: a client that says once what a flow is need not have each packet classified, and learns of each packet when it
+//! has really left.
+//! From: SENIC §5.1 (the host's table classifies, the client remembers the queue); Loom §4.3.
+//! Not here: what the client may write (`ports` has checked it), and the order of packets (`nic`).
+//! Invariant: each frame that is taken is completed once; a flow queue belongs to one lane; a turn answers so many
+//! requests and takes so many frames.
+
+use plimsoll_nic::{Outcome, QueueId};
+use plimsoll_policy::{Fields, Metadata, TenantId};
+use plimsoll_ports::{Port, Received, Taken, Ticket, Took, VnicPort, VnicRequest};
+use plimsoll_units::Nanos;
+use plimsoll_vnic::{FlowSpec, OpenRefusal, Status};
+
+use super::drops::Event;
+use super::lane::Lane;
+use super::pool::Buffer;
+use super::{BATCH, Engine};
+
+/// A flow queue that a client asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opened {
+    pub(crate) queue: QueueId,
+    /// What it was asked for, for a later policy.
+    pub(crate) fields: Fields,
+    /// The client has it still; otherwise it is closed once it is empty.
+    pub(crate) live: bool,
+}
+
+/// How a frame came: from a port that knows nothing of it, or posted by a client.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Origin {
+    /// The flow queue that the client chose.
+    pub(crate) queue: Option<QueueId>,
+    /// Slack or deadline in microseconds.
+    pub(crate) tag: u32,
+    /// For its completion.
+    pub(crate) ticket: Option<Ticket>,
+}
+
+/// Requests answered in a turn.
+const REQUESTS: usize = 8;
+
+impl Engine {
+    /// Reads a batch from a client's rings. What finds no room stays there.
+    pub(super) fn read_vnic(&mut self, index: usize, now: Nanos) -> usize {
+        let Some(lane) = &mut self.lanes[index] else { return 0 };
+        let (Some(tenant), Some(Port::Vnic(port))) = (lane.tenant, &mut lane.port) else { return 0 };
+        if let Err(trouble) = port.begin() {
+            let gone = lane.trouble(trouble);
+            self.note_lost(Some(index), gone);
+            return 0;
+        }
+        self.answer_requests(index);
+        for read in 0..BATCH {
+            let Some(lane) = &mut self.lanes[index] else { return read };
+            let Some(Port::Vnic(port)) = &mut lane.port else { return read };
+            let full = if self.nic.tenant_room(tenant) == 0 {
+                Some(Event::TenantAtCap)
+            } else if !lane.pool.has_room() {
+                Some(Event::BuffersInUse)
+            } else {
+                None
+            };
+            if let Some(event) = full {
+                lane.tally.event(event);
+                // Whether the client is still there is worth knowing also while it waits; the next batch reacts.
+                let _ = port.probe();
+                return read;
+            }
+            match port.take(self.window) {
+                Took::Frame(taken) => self.admit_taken(index, &taken, now),
+                Took::Refused => lane.wrote = true,
+                Took::Nothing => {
+                    lane.ready = !port.rest();
+                    return read + usize::from(lane.ready);
+                }
+            }
+        }
+        BATCH
+    }
+
+    /// Copies a frame out of the client's memory: from here on it cannot change.
+    fn admit_taken(&mut self, index: usize, taken: &Taken, now: Nanos) {
+        let Some(lane) = &mut self.lanes[index] else { return };
+        let Some(Port::Vnic(port)) = &mut lane.port else { return };
+        let Some(buffer) = lane.pool.take(taken.len) else {
+            return lane.complete(Some(taken.ticket), Status::Dropped);
+        };
+        port.copy(&mut lane.pool.bytes_mut(buffer)[..taken.len]);
+        let received = Received { len: taken.len, vnet: Some(taken.vnet), at: None };
+        let origin = Origin { queue: taken.target.map(QueueId), tag: taken.tag, ticket: Some(taken.ticket) };
+        self.admit(index, buffer, &received, origin, now);
+    }
+
+    fn answer_requests(&mut self, index: usize) {
+        for _ in 0..REQUESTS {
+            let Some(Port::Vnic(port)) = self.lanes[index].as_mut().and_then(|lane| lane.port.as_mut())
+            else {
+                return;
+            };
+            match port.request() {
+                None => return,
+                Some(VnicRequest::Open(spec)) => self.open_flow(index, &spec),
+                Some(VnicRequest::Close(target)) => self.close_flow(index, QueueId(target)),
+            }
+        }
+    }
+
+    /// Classifies what the client describes, and gives it a flow queue there.
+    fn open_flow(&mut self, index: usize, spec: &FlowSpec) {
+        let Some(lane) = &mut self.lanes[index] else { return };
+        let Some(Port::Vnic(port)) = &mut lane.port else { return };
+        let used = lane.flows.len() as usize + lane.opened.len();
+        let fields = fields_of_spec(spec, lane.tenant);
+        let queue = if used < lane.quota.flows as usize {
+            self.nic.open_queue(&self.classifier.classify(&self.program, &fields)).ok()
+        } else {
+            None
+        };
+        match queue {
+            Some(queue) => {
+                lane.opened.push(Opened { queue, fields, live: true });
+                port.map(queue.0);
+            }
+            None => port.refuse(OpenRefusal::NoQueue),
+        }
+    }
+
+    fn close_flow(&mut self, index: usize, queue: QueueId) {
+        let Some(lane) = &mut self.lanes[index] else { return };
+        for opened in lane.opened.iter_mut().filter(|opened| opened.queue == queue) {
+            opened.live = false;
+        }
+        let nic = &mut self.nic;
+        lane.opened.retain(|opened| opened.live || !nic.close_queue(opened.queue));
+    }
+
+    /// Tells clients which policy is in force.
+    pub(super) fn tell_generation(&mut self) {
+        let generation = u32::from(self.generation);
+        self.lanes.iter_mut().flatten().filter_map(|lane| lane.vnic()).for_each(|port| {
+            port.set_generation(generation);
+        });
+    }
+}
+
+impl Lane {
+    /// The port, if it is a client's shared memory.
+    pub(crate) fn vnic(&mut self) -> Option<&mut VnicPort> {
+        match &mut self.port {
+            Some(Port::Vnic(port)) => Some(port),
+            _ => None,
+        }
+    }
+
+    /// A buffer is free again, and a client's frame that was in it is through.
+    pub(crate) fn give(&mut self, buffer: Buffer, ticket: Option<Ticket>, status: Status) {
+        self.pool.give(buffer);
+        self.complete(ticket, status);
+    }
+
+    fn complete(&mut self, ticket: Option<Ticket>, status: Status) {
+        if let Some(ticket) = ticket
+            && let Some(Port::Vnic(port)) = &mut self.port
+        {
+            self.ready |= port.complete(ticket, status);
+            self.wrote = true;
+        }
+    }
+}
+
+/// What the client is told about a frame that the engine has done with.
+pub(super) fn status_of(outcome: Outcome) -> Status {
+    match outcome {
+        Outcome::Sent => Status::Sent,
+        Outcome::Dropped => Status::Dropped,
+    }
+}
+
+fn fields_of_spec(spec: &FlowSpec, tenant: Option<TenantId>) -> Fields {
+    let FlowSpec { addresses, protocol, ports, dscp, vlan } = *spec;
+    Fields { tenant, addresses, protocol, ports, dscp, vlan, metadata: Metadata::default() }
+}
