@@ -345,6 +345,76 @@ fn counters_go_on_under_the_same_names() {
     assert_eq!(now.0, 15, "the class counts on");
 }
 
+/// Classes below `all`, each with a limit of its own name.
+fn named(classes: [&str; 2]) -> String {
+    let [a, b] = classes;
+    format!(
+        "uplink: {{port: memory, rate: 200Mbps}}\ntenants: {{shop: {{port: memory}}, batch: {{port: memory}}}}\n\
+         limits: {{to-{a}: {{rate: 190Mbps}}, wan: {{rate: 195Mbps}}}}\n\
+         policy:\n  root: {{priority: [all, batch], via: [wan]}}\n  all: {{wfq: {{{a}: 1, {b}: 1}}, via: [to-{a}]}}\n  \
+         {a}: {{match: {{tenant: shop, src_port: 1}}}}\n  {b}: {{match: {{tenant: shop}}}}\n"
+    )
+}
+
+#[test]
+fn counters_go_on_over_any_number_of_reloads() {
+    let (first, other) = (named(["a", "b"]), named(["c", "d"]));
+    let mut world = World::new(&first, false);
+    let counted = |world: &mut World| {
+        let stats = Stats::from(&world.engine.snapshot(world.now));
+        let node = |name: &str| {
+            let node = stats.nodes.iter().find(|node| node.path == name)?;
+            Some((node.packets, node.delay.as_ref().map_or(0, |delay| delay.count)))
+        };
+        (
+            ["root", "all", "all/a", "all/c"].map(node),
+            ["wan", "to-a", "to-c"].map(|name| stats.limits.get(name).map(|limit| limit.packets)),
+        )
+    };
+    let send = |world: &mut World| {
+        for n in 0..10 {
+            world.send(0, &udp(1, 99, 1, n, 300));
+            world.run(Span::micros(100), STEP);
+        }
+    };
+    send(&mut world);
+    let all = |packets| Some((packets, packets));
+    assert_eq!(counted(&mut world), ([all(10), all(10), all(10), None], [Some(10), Some(10), None]));
+    let mut now = policy(&first);
+    let mut reload = |world: &mut World, text: &str| {
+        let next = policy(text);
+        let change = world.change(&now, &next);
+        world.engine.install(change, world.now);
+        now = next;
+    };
+    for round in 1..5 {
+        for _ in 0..round {
+            reload(&mut world, &other);
+        }
+        let sent = 20 * round - 10;
+        assert_eq!(
+            counted(&mut world),
+            ([all(sent), all(sent), None, all(0)], [Some(sent), None, Some(0)]),
+            "what a name that is gone has counted is the node's above it"
+        );
+        send(&mut world);
+        assert_eq!(counted(&mut world).0[3], all(10));
+        for _ in 0..round {
+            reload(&mut world, &first);
+        }
+        let sent = sent + 10;
+        assert_eq!(
+            counted(&mut world),
+            ([all(sent), all(sent), all(0), None], [Some(sent), Some(0), None]),
+            "a name that comes back begins anew, however many reloads it was away"
+        );
+        send(&mut world);
+    }
+    // Nothing but the root is left of it.
+    reload(&mut world, NARROW);
+    assert_eq!(counted(&mut world).0, [all(90), None, None, None]);
+}
+
 #[test]
 fn a_reload_may_raise_the_descriptors_for_tenants_that_come() {
     let text = |descriptors: u32, tenants: u32| {

@@ -12,6 +12,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use hdrhistogram::Histogram;
 use plimsoll_nic::{ClassCounters, LimitCounters};
 use plimsoll_policy::{Checked, Classifier, LimitId, NodeId, Program, TenantId};
 use plimsoll_ports::Port;
@@ -73,23 +74,41 @@ pub struct Installed {
     pub took: Span,
 }
 
-/// Counters from before the last reload, by name.
+/// What was counted under earlier policies: for names of the policy in force, and no others.
 #[derive(Debug, Default)]
 pub(crate) struct Carried {
     pub(crate) classes: HashMap<String, ClassCounters>,
     pub(crate) limits: HashMap<String, LimitCounters>,
 }
 
-impl Carried {
-    /// Keeps what one of these policies names: what neither knows would only add up over many reloads.
-    fn forget_others(&mut self, old: &Program, next: &Program) {
-        let nodes = old.nodes.iter().chain(&next.nodes);
-        let nodes: HashSet<&str> = nodes.map(|node| node.name.as_str()).collect();
-        self.classes.retain(|name, _| nodes.contains(name.as_str()));
-        let limits = old.limits.iter().chain(&next.limits);
-        let limits: HashSet<&str> = limits.map(|limit| limit.name.as_str()).collect();
-        self.limits.retain(|name, _| limits.contains(name.as_str()));
+/// Which nodes of a policy go on for those of an earlier one.
+struct Heirs<'a> {
+    paths: HashMap<&'a str, usize>,
+    /// For classes that have moved to another place in the tree: their own names, which are one's alone among the
+    /// operator's and among each tenant's.
+    names: HashMap<(Option<&'a str>, &'a str), usize>,
+}
+
+impl<'a> Heirs<'a> {
+    fn of(next: &'a Program) -> Self {
+        let paths = next.nodes.iter().map(|node| node.name.as_str()).zip(0..);
+        let names = (0..next.nodes.len()).map(|index| (own_name(next, index), index));
+        Self { paths: paths.collect(), names: names.collect() }
     }
+
+    fn heir(&self, old: &Program, index: usize) -> Option<usize> {
+        let path = old.nodes[index].name.as_str();
+        self.paths.get(path).or_else(|| self.names.get(&own_name(old, index))).copied()
+    }
+}
+
+/// The tenant that a node belongs to, and the last part of its path.
+fn own_name(program: &Program, index: usize) -> (Option<&str>, &str) {
+    let path = program.nodes[index].name.as_str();
+    let id = NodeId(u32::try_from(index).unwrap_or(u32::MAX));
+    let tenant = program.path(id).find_map(|id| program.node(id).tenant);
+    let tenant = tenant.map(|TenantId(tenant)| program.tenants[tenant as usize].name.as_str());
+    (tenant, path.rsplit('/').next().unwrap_or(path))
 }
 
 impl Engine {
@@ -147,11 +166,40 @@ impl Engine {
         found.and_then(|index| u32::try_from(index).ok())
     }
 
-    /// The engine's counters begin anew with a policy; what was counted so far stays under the name of its node.
+    /// The engine's counters begin anew with a policy; what was counted so far stays under the same name. What a node
+    /// counted that the next policy does not know goes to the one above it, so that sums never fall; a name that comes
+    /// back begins anew.
     fn carry_counters(&mut self, next: &Program) {
-        for (node, counted) in self.program.nodes.iter().zip(self.nic.all_class_counters()) {
-            add_class(self.carried.classes.entry(node.name.clone()).or_default(), &counted);
+        let heirs = Heirs::of(next);
+        let past = core::mem::take(&mut self.carried.classes);
+        let mut counted = self.nic.all_class_counters();
+        let new = core::iter::repeat_with(new_delays).take(next.nodes.len()).collect();
+        let mut delays = core::mem::replace(&mut self.delays, new);
+        // Children come after their parents, so backwards is upwards.
+        for (index, node) in self.program.nodes.iter().enumerate().rev() {
+            if let Some(past) = past.get(&node.name) {
+                add_class(&mut counted[index], past);
+            }
+            let (counters, measured) = (counted[index], core::mem::replace(&mut delays[index], new_delays()));
+            let above = node.parent.map(|NodeId(above)| above as usize);
+            match (heirs.heir(&self.program, index), above) {
+                (None, Some(above)) => {
+                    add_class(&mut counted[above], &counters);
+                    add_delays(&mut delays[above], measured);
+                }
+                (heir, _) => {
+                    // A root is the next policy's root, whatever it is called.
+                    let heir = heir.unwrap_or(0);
+                    let to = self.carried.classes.entry(next.nodes[heir].name.clone()).or_default();
+                    add_class(to, &counters);
+                    add_delays(&mut self.delays[heir], measured);
+                }
+            }
         }
+        self.carry_limits(next);
+    }
+
+    fn carry_limits(&mut self, next: &Program) {
         for (limit, counted) in self.program.limits.iter().zip(self.nic.all_limit_counters()) {
             let carried = self.carried.limits.entry(limit.name.clone()).or_default();
             carried.packets += counted.packets;
@@ -159,16 +207,8 @@ impl Engine {
             carried.parked += counted.parked;
             carried.released += counted.released;
         }
-        self.carried.forget_others(&self.program, next);
-        let names: HashMap<&str, usize> =
-            self.program.nodes.iter().map(|node| node.name.as_str()).zip(0..).collect();
-        let mut old = core::mem::take(&mut self.delays);
-        self.delays = (next.nodes.iter())
-            .map(|node| match names.get(node.name.as_str()) {
-                Some(&index) => core::mem::replace(&mut old[index], new_delays()),
-                None => new_delays(),
-            })
-            .collect();
+        let stay: HashSet<&str> = next.limits.iter().map(|limit| limit.name.as_str()).collect();
+        self.carried.limits.retain(|name, _| stay.contains(name.as_str()));
     }
 
     /// What was pulled and has not left carries the old policy's numbers: it gets those of the same names, or of the
@@ -282,37 +322,11 @@ pub(crate) fn add_class(to: &mut ClassCounters, counted: &ClassCounters) {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn program(class: &str) -> Program {
-        let text = format!(
-            "{{uplink: {{port: memory, rate: 1Gbps}}, tenants: {{shop: {{port: memory}}}}, \
-             limits: {{limit-{class}: {{rate: 1Gbps}}}}, \
-             policy: {{root: {{priority: [{class}, shop], via: [limit-{class}]}}, {class}: {{match: {{src_port: 1}}}}}}}}"
-        );
-        plimsoll_policy::check_str("test.yaml", &text).expect("a policy").program
-    }
-
-    #[test]
-    fn names_that_neither_policy_knows_are_forgotten() {
-        let mut carried = Carried::default();
-        let programs = ["a", "b", "c", "d"].map(program);
-        for pair in programs.windows(2) {
-            for node in &pair[0].nodes {
-                carried.classes.entry(node.name.clone()).or_default().packets += 1;
-            }
-            for limit in &pair[0].limits {
-                carried.limits.entry(limit.name.clone()).or_default().packets += 1;
-            }
-            carried.forget_others(&pair[0], &pair[1]);
-        }
-        let mut limits: Vec<&String> = carried.limits.keys().collect();
-        limits.sort();
-        assert_eq!(limits, ["limit-c"], "`d` is not counted yet, `a` and `b` are gone");
-        assert_eq!(carried.classes.len(), programs[2].nodes.len());
-        let root = &programs[0].nodes[0].name;
-        assert_eq!(carried.classes[root].packets, 3, "what stays counts on");
+/// All have the same bounds, so nothing can be out of range.
+fn add_delays(to: &mut Histogram<u64>, measured: Histogram<u64>) {
+    if to.is_empty() {
+        *to = measured;
+    } else if !measured.is_empty() {
+        let _ = to.add(measured);
     }
 }
