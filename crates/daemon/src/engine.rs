@@ -150,6 +150,13 @@ pub(crate) struct Uplink {
     pub(crate) tally: Tally,
 }
 
+impl Uplink {
+    /// Whether it is down or gone, rather than full.
+    fn is_away(&self) -> bool {
+        self.down || self.port.is_none()
+    }
+}
+
 /// A port that has disappeared.
 #[derive(Debug)]
 pub struct Lost {
@@ -224,7 +231,7 @@ impl Engine {
         let kept = self.flush_lanes();
         self.expire_flows(now);
         let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
-        let pause = if self.uplink.down { DOWN_RETRY } else { FULL_RETRY };
+        let pause = if self.uplink.is_away() { DOWN_RETRY } else { FULL_RETRY };
         Turn { busy, next, retry: (self.uplink.blocked || kept).then_some(pause) }
     }
 

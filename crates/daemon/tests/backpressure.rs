@@ -104,6 +104,29 @@ fn frames_that_the_uplink_keeps_at_the_end_are_counted() {
 }
 
 #[test]
+fn an_uplink_that_is_gone_is_not_full_and_is_tried_again_at_leisure() {
+    let mut world = World::new(ONE, false);
+    let (unused, _keep) = MemoryPort::pair("unused", MemoryConfig::default()).expect("memory");
+    drop(std::mem::replace(&mut world.wire, unused));
+    for number in 0..20 {
+        world.send(0, &udp(1, OUTSIDE, 1, number, 100));
+        let turn = world.engine.turn(world.now);
+        assert_eq!(turn.retry, Some(Span::millis(5)), "frame {number}");
+        world.now += STEP;
+    }
+    assert_eq!(world.engine.held(), 20);
+    assert_eq!(world.events("uplink"), [("port_lost", 1)]);
+    // A full one is another matter.
+    let config = MemoryConfig { slots: 8, ..MemoryConfig::default() };
+    let (port, end) = MemoryPort::pair("uplink again", config).expect("memory");
+    world.wire = end;
+    assert!(world.engine.attach(None, Port::Memory(port)).is_none());
+    world.now += Span::millis(1);
+    assert_eq!(world.engine.turn(world.now).retry, Some(Span::micros(50)));
+    assert_eq!(world.events("uplink"), [("uplink_full", 1), ("port_lost", 1), ("port_back", 1)]);
+}
+
+#[test]
 fn a_flood_of_broadcasts_is_bounded_and_counted() {
     let names: Vec<_> = (0..40).map(|n| format!("t{n}: {{port: memory}}")).collect();
     let text = format!("{{uplink: {{port: memory, rate: 100Gbps}}, tenants: {{{}}}}}", names.join(", "));

@@ -65,7 +65,9 @@ impl Engine {
             let transmit = self.out[self.sent];
             let Some(outcome) = self.send(&transmit, now) else {
                 self.uplink.blocked = true;
-                self.uplink.tally.event(Event::UplinkFull);
+                if !self.uplink.is_away() {
+                    self.uplink.tally.event(Event::UplinkFull);
+                }
                 break;
             };
             self.nic.complete(&transmit, outcome);
