@@ -5,20 +5,25 @@
 //! From: the kernel's real-time throttling, with giving way in the place of being stopped.
 //! Not here: the system call (`plimsoll_ports::realtime`), waiting (`wait`).
 //! Invariant: a thread that uses more than [`MOST`] of its core for a [`LOOK`] first stops spinning, and is an ordinary
-//! one if that was not enough, until it uses less.
+//! one if that was not enough, for some looks and until it uses less.
 
 use nix::time::{ClockId, clock_gettime};
 use plimsoll_ports::realtime;
 use plimsoll_units::{Nanos, Span};
 
-/// How often the thread's use of its core is looked at: others wait for the core no longer than this.
-const LOOK: Span = Span::millis(20);
+/// How often the thread's use of its core is looked at: long enough that a burst of some tens of milliseconds does not
+/// count as need. Others wait for the core no longer than twice this, as it is two steps down.
+const LOOK: Span = Span::millis(100);
 
 /// Thousandths of a core above which the thread goes one step down; below which it goes first again; and below which it
-/// spins again.
-const MOST: u64 = 600;
-const LITTLE: u64 = 400;
+/// spins again. Beside another thread that never sleeps, one that has given way gets half of the core: as that is
+/// [`LITTLE`], one that needs less than [`MOST`] finds its way back.
+const MOST: u64 = 850;
+const LITTLE: u64 = 600;
 const HARDLY_ANY: u64 = 150;
+
+/// Looks for which it gives way at least, so that one that needs all of a core goes first for one in so many.
+const PENANCE: u8 = 5;
 
 /// What the calling thread is, and how much of its core it uses.
 #[derive(Debug)]
@@ -37,8 +42,8 @@ enum Standing {
     First,
     /// The same without spinning: a limit's burst makes up for the wake-up, but not for a lost core.
     Thrifty,
-    /// Among the ordinary threads.
-    GivenWay,
+    /// Among the ordinary threads, for so many looks more at least.
+    GivenWay(u8),
 }
 
 impl Urgency {
@@ -67,8 +72,8 @@ impl Urgency {
         let next = after(self.standing, used - self.used, now.since(self.looked));
         (self.looked, self.used) = (now, used);
         let changed = match (self.standing, next) {
-            (Standing::GivenWay, Standing::Thrifty) => realtime::take(),
-            (_, Standing::GivenWay) if next != self.standing => realtime::give_back(),
+            (Standing::GivenWay(_), Standing::Thrifty) => realtime::take(),
+            (Standing::Thrifty, Standing::GivenWay(_)) => realtime::give_back(),
             _ => Ok(()),
         };
         // Whoever may no longer change is left as it is.
@@ -81,8 +86,9 @@ fn after(standing: Standing, used: Span, span: Span) -> Standing {
     let thousandths = used.as_u64().saturating_mul(1_000) / span.as_u64().max(1);
     match standing {
         Standing::First if thousandths > MOST => Standing::Thrifty,
-        Standing::Thrifty if thousandths > MOST => Standing::GivenWay,
-        Standing::GivenWay if thousandths < LITTLE => Standing::Thrifty,
+        Standing::Thrifty if thousandths > MOST => Standing::GivenWay(PENANCE - 1),
+        Standing::GivenWay(0) if thousandths < LITTLE => Standing::Thrifty,
+        Standing::GivenWay(looks) => Standing::GivenWay(looks.saturating_sub(1)),
         Standing::Thrifty if thousandths < HARDLY_ANY => Standing::First,
         same => same,
     }
@@ -101,11 +107,33 @@ mod tests {
     #[test]
     fn goes_down_a_step_above_most_of_a_core_and_up_again_below_little() {
         use Standing::{First, GivenWay, Ordinary, Thrifty};
-        let after = |standing, millis| after(standing, Span::millis(millis), Span::millis(20));
-        assert_eq!([after(First, 12), after(First, 13), after(Thrifty, 13)], [First, Thrifty, GivenWay]);
-        assert_eq!([after(GivenWay, 9), after(GivenWay, 7)], [GivenWay, Thrifty], "no flutter in between");
-        assert_eq!([after(Thrifty, 7), after(Thrifty, 2)], [Thrifty, First]);
-        assert_eq!([after(Ordinary, 0), after(Ordinary, 20)], [Ordinary; 2]);
+        let after = |standing, millis| after(standing, Span::millis(millis), LOOK);
+        assert_eq!([after(First, 85), after(First, 86), after(Thrifty, 86)], [First, Thrifty, GivenWay(4)]);
+        assert_eq!([after(GivenWay(4), 0), after(GivenWay(0), 70)], [GivenWay(3), GivenWay(0)]);
+        assert_eq!([after(GivenWay(0), 59), after(Thrifty, 59)], [Thrifty, Thrifty]);
+        assert_eq!([after(Thrifty, 16), after(Thrifty, 12)], [Thrifty, First]);
+        assert_eq!([after(Ordinary, 0), after(Ordinary, 100)], [Ordinary; 2]);
+    }
+
+    /// Shares of the core, in thousandths, that a thread gets and of the time for which it goes first, in a minute beside
+    /// a thread that never sleeps, when it needs so much.
+    fn beside_a_busy_one(mut standing: Standing, need: u64) -> (u64, u64) {
+        let (mut used, mut first) = (0, 0);
+        for _ in 0..600 {
+            let goes_first = matches!(standing, Standing::First | Standing::Thrifty);
+            let gets = if goes_first { need } else { need.min(500) };
+            (used, first) = (used + gets, first + u64::from(goes_first));
+            standing = after(standing, Span::micros(gets * 100), LOOK);
+        }
+        (used / 600, first * 1_000 / 600)
+    }
+
+    #[test]
+    fn a_core_is_never_taken_and_priority_is_not_lost_for_good() {
+        let (used, first) = beside_a_busy_one(Standing::First, 1_000);
+        assert!(used < 600 && first < 200, "one that needs all of a core: {used}, first for {first}");
+        let (used, first) = beside_a_busy_one(Standing::GivenWay(4), 800);
+        assert!(used > 790 && first > 980, "one that had needed more once: {used}, first for {first}");
     }
 
     #[test]
@@ -115,13 +143,13 @@ mod tests {
             let mut urgency = Urgency::of_this_thread(true, clock.now());
             let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
             while std::time::Instant::now() < end
-                && !matches!(urgency.standing, Standing::GivenWay | Standing::Ordinary)
+                && !matches!(urgency.standing, Standing::GivenWay(_) | Standing::Ordinary)
             {
                 urgency.look(clock.now());
             }
             urgency.standing
         });
         let standing = spun.join().expect("the thread ends");
-        assert!(matches!(standing, Standing::GivenWay | Standing::Ordinary), "{standing:?}");
+        assert!(matches!(standing, Standing::GivenWay(_) | Standing::Ordinary), "{standing:?}");
     }
 }
