@@ -58,8 +58,8 @@ pub enum PortError {
 
     /// The name is in use.
     #[error(
-        "{what}: the name `{name}` is taken in {place}; \
-         choose another, or remove what holds it (`ip link`, `ip netns`)"
+        "{what}: the name `{name}` is taken in {place}; another plimsoll may hold it: stop that one, \
+         choose another name, or remove what holds it (`ip link`, `ip netns`)"
     )]
     NameTaken {
         /// What was tried.

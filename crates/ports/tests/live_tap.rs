@@ -206,6 +206,7 @@ fn a_taken_name_is_explained() {
     assert!(matches!(error, PortError::NameTaken { .. }), "{error}");
     let message = error.to_string();
     assert!(message.contains("`eth0` is taken in network namespace /proc/"), "{message}");
+    assert!(message.contains("another plimsoll may hold it"), "{message}");
 }
 
 #[test]
