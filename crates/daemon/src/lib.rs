@@ -8,6 +8,7 @@
 
 mod api;
 mod client;
+mod connections;
 mod control;
 mod departures;
 mod engine;

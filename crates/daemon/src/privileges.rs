@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 
 use caps::{CapSet, Capability};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Making interfaces, entering namespaces, raw sockets: a reload may add a tenant, a lost port may come back. BPF is
 /// for AF_XDP, DAC_OVERRIDE for a namespace file that belongs to a container's user.
@@ -40,11 +41,25 @@ pub fn drop_unneeded(keep_nice: bool) {
     }
 }
 
+/// As many open files as this process may have: ports and connections need one each, and 1,024 are the usual start.
+pub fn allow_files() {
+    // With fewer it runs as well, only for fewer tenants.
+    let _ = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+
+    #[test]
+    fn as_many_files_as_allowed() {
+        allow_files();
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+        assert_eq!(soft, hard);
+    }
 
     #[test]
     fn the_unit_and_the_manual_grant_what_is_kept_and_no_more() {

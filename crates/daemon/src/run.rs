@@ -8,7 +8,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +23,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::api::Api;
+use crate::connections;
 use crate::control::{Control, ReloadError, Reloaded};
 use crate::departures::DepartureLog;
 use crate::engine::{Engine, Setup, Snapshot};
@@ -119,7 +120,8 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let checked = plimsoll_policy::load(&file).map_err(|errors| RunError::Policy(Box::new(errors)))?;
     eprint!("{}", checked.render_warnings(false));
     let habits = habits(&checked, options)?;
-    let lock = claim(&checked.config.api.socket)?;
+    let claim = claim(&checked.config.api.socket)?;
+    privileges::allow_files();
     let swept = plimsoll_ports::netns::sweep().map_err(RunError::Sweep)?;
     for name in swept.namespaces.iter().chain(&swept.links) {
         eprintln!("plimsoll: removed {name}, left by an earlier run");
@@ -154,7 +156,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     }
     // The thread has said that it ended, or it has panicked; either way it is through.
     let panicked = thread.join().is_err();
-    drop(lock);
+    drop(claim);
     if panicked { Err(RunError::EngineDied) } else { ended }
 }
 
@@ -185,21 +187,28 @@ fn habits(checked: &Checked, options: &Options) -> Result<Habits, RunError> {
     Ok(Habits { cpu: cpu.map(|cpu| cpu as usize), busy_poll: engine.busy_poll })
 }
 
+/// The socket's place, held for this process: a locked file beside it, which goes with the value.
+#[derive(Debug)]
+struct Claim {
+    /// A lock ends with the process, however it ends.
+    _lock: Flock<File>,
+    path: PathBuf,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // While it is still locked: nobody else's can be removed. Left for the next start to use if this fails.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
 /// Takes the socket's place for this process, and removes a socket that a dead one left there.
-fn claim(socket: &Path) -> Result<Flock<File>, RunError> {
+fn claim(socket: &Path) -> Result<Claim, RunError> {
     let io = |what: String| move |source| RunError::Io { what, source };
     if let Some(folder) = socket.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         fs::create_dir_all(folder).map_err(io(format!("create {}", folder.display())))?;
     }
-    let path = socket.with_extension("lock");
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
-    let file = file.map_err(|source| match source.kind() {
-        io::ErrorKind::PermissionDenied => RunError::NotAllowed { what: path.clone() },
-        _ => RunError::Io { what: format!("open {}", path.display()), source },
-    })?;
-    // A lock ends with the process, however it ends.
-    let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
-        .map_err(|_| RunError::Running { socket: socket.to_owned() })?;
+    let claim = lock(socket)?;
     let elsewhere = fs::symlink_metadata(socket).is_ok_and(|found| !found.file_type().is_socket());
     if elsewhere {
         return Err(RunError::NotASocket { socket: socket.to_owned() });
@@ -209,7 +218,27 @@ fn claim(socket: &Path) -> Result<Flock<File>, RunError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(source) => return Err(RunError::Io { what: format!("remove {}", socket.display()), source }),
     }
-    Ok(lock)
+    Ok(claim)
+}
+
+/// Locks the file beside the socket. One that its holder has removed between our opening and locking it is no place to
+/// hold, as the next to come would make another: then it is tried again.
+fn lock(socket: &Path) -> Result<Claim, RunError> {
+    let path = socket.with_extension("lock");
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::PermissionDenied => RunError::NotAllowed { what: path.clone() },
+        _ => RunError::Io { what: format!("open {}", path.display()), source },
+    };
+    loop {
+        let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+        let place = |found: &fs::Metadata| (found.dev(), found.ino());
+        let opened = file.metadata().map_err(failed)?;
+        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
+            .map_err(|_| RunError::Running { socket: socket.to_owned() })?;
+        if fs::symlink_metadata(&path).is_ok_and(|found| place(&found) == place(&opened)) {
+            return Ok(Claim { _lock: lock, path });
+        }
+    }
 }
 
 /// Answers requests, signals and the engine's notices until the engine has ended.
@@ -224,11 +253,11 @@ async fn serve(
     let listener = listen(&socket)?;
     tokio::spawn({
         let router = Arc::clone(&api).router();
-        async move { axum::serve(listener, router).await }
+        connections::serve(listener, router, connections::SOCKET)
     });
     if let Some(address) = checked.config.api.metrics {
         let listener = listen_metrics(address).await?;
-        tokio::spawn(async move { axum::serve(listener, api.metrics_router()).await });
+        tokio::spawn(connections::serve(listener, api.metrics_router(), connections::METRICS));
     }
     tokio::spawn(feed_watchdog(Arc::clone(control)));
 
@@ -362,4 +391,25 @@ async fn feed_watchdog(control: Arc<Control>) {
 /// Without a service manager there is nobody to tell.
 fn notify(state: &[NotifyState<'_>]) {
     let _ = sd_notify::notify(state);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_held_once_and_nothing_is_left_of_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("api.sock");
+        let held = claim(&socket).expect("free");
+        let again = claim(&socket).expect_err("held").to_string();
+        assert!(again.contains("another plimsoll is running"), "{again}");
+        assert!(folder.path().join("api.lock").exists(), "who may not have it removes nothing");
+        drop(held);
+        assert_eq!(fs::read_dir(folder.path()).expect("there").count(), 0);
+        drop(claim(&socket).expect("free again"));
+        fs::write(&socket, "a file").expect("written");
+        assert!(matches!(claim(&socket), Err(RunError::NotASocket { .. })));
+        assert!(!folder.path().join("api.lock").exists(), "nor after a failed start");
+    }
 }
