@@ -134,8 +134,8 @@ pub(crate) struct Top {
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXPLAIN_EXAMPLES)]
 pub(crate) struct Explain {
-    /// Conditions: tenant=, class=, src=, dst=, protocol=, src_port=, dst_port=, dscp=, vlan=; `tcp` and `udp` may
-    /// stand alone. Without any, all packets
+    /// Conditions: tenant=, class=, src=, dst=, protocol=, src_port=, dst_port=, dscp=, vlan=, priority=, cgroup=,
+    /// user=, app=, core=; `tcp` and `udp` may stand alone. Without any, all packets
     pub(crate) filter: Vec<String>,
     /// Explain with this policy file, without a running daemon: class, limits and guarantees only
     #[arg(long, value_name = "FILE")]

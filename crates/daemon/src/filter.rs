@@ -8,7 +8,7 @@
 use core::net::{IpAddr, Ipv4Addr};
 use core::str::FromStr;
 
-use plimsoll_policy::{Fields, Prefix, TenantId};
+use plimsoll_policy::{Fields, Metadata, Prefix, TenantId};
 use serde::Serialize;
 
 use crate::departures::Departure;
@@ -43,6 +43,9 @@ pub struct Filter {
     /// VLAN identifier; 0 for frames without a tag.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
+    /// What comes with a descriptor: priority, control group, user, application and core.
+    #[serde(skip)]
+    pub metadata: Metadata,
 }
 
 /// A text that is no filter.
@@ -69,7 +72,8 @@ pub enum FilterError {
     },
 }
 
-const KEYS: &str = "tenant, class, src, dst, protocol, src_port, dst_port, dscp and vlan";
+const KEYS: &str = "tenant, class, src, dst, protocol, src_port, dst_port, dscp, vlan, priority, cgroup, user, app \
+                    and core";
 
 impl FromStr for Filter {
     type Err = FilterError;
@@ -103,16 +107,24 @@ impl Filter {
             "dst_port" => self.dst_port = Some(read("dst_port", value, "a port number")?),
             "dscp" => self.dscp = Some(read("dscp", value, "a number up to 63")?),
             "vlan" => self.vlan = Some(read("vlan", value, "a VLAN identifier up to 4094")?),
+            "priority" => self.metadata.priority = Some(read("priority", value, NUMBER)?),
+            "cgroup" => self.metadata.cgroup = Some(read("cgroup", value, NUMBER)?),
+            "user" => self.metadata.user = Some(read("user", value, NUMBER)?),
+            "app" => self.metadata.app = Some(read("app", value, NUMBER)?),
+            "core" => self.metadata.core = Some(read("core", value, NUMBER)?),
             _ => return Err(FilterError::NoKey(key.to_owned())),
         }
         Ok(())
     }
 
-    /// Whether the header's conditions hold for what left. Tenant and class are the caller's to compare.
+    /// Whether the conditions hold for what left. Tenant and class are the caller's to compare.
+    ///
+    /// No condition on metadata does: the frames that the daemon's ports read come without.
     #[must_use]
     pub fn holds(&self, departure: &Departure) -> bool {
         let [src, dst] = [departure.addresses.map(|(src, _)| src), departure.addresses.map(|(_, dst)| dst)];
-        inside(self.src, src)
+        self.metadata == Metadata::default()
+            && inside(self.src, src)
             && inside(self.dst, dst)
             && self.protocol.is_none_or(|wanted| src.is_some() && wanted == departure.protocol)
             && self.src_port.is_none_or(|wanted| departure.ports.is_some_and(|(src, _)| src == wanted))
@@ -150,10 +162,12 @@ impl Filter {
             ports,
             dscp: self.dscp.unwrap_or(0),
             vlan: self.vlan.unwrap_or(0),
-            ..Fields::default()
+            metadata: self.metadata,
         }
     }
 }
+
+const NUMBER: &str = "a whole number in range";
 
 /// Number of a protocol that operators name.
 #[must_use]
@@ -178,6 +192,9 @@ fn read<T: FromStr>(key: &'static str, value: &str, want: &'static str) -> Resul
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_policy::NodeId;
+    use plimsoll_units::{Nanos, Span};
+
     use super::*;
 
     #[test]
@@ -187,6 +204,38 @@ mod tests {
         assert_eq!((filter.protocol, filter.dst_port), (Some(6), Some(443)));
         let fields = filter.fields(None);
         assert_eq!(fields.addresses.map(|(_, dst)| dst.to_string()).as_deref(), Some("10.0.0.0"));
+    }
+
+    #[test]
+    fn metadata_decides_the_class_and_no_frame_read_from_a_port_has_any() {
+        let filter: Filter = "priority=6 cgroup=9000000000 user=1000 app=7,core=3".parse().expect("a filter");
+        let metadata = Metadata {
+            priority: Some(6),
+            cgroup: Some(9_000_000_000),
+            user: Some(1_000),
+            app: Some(7),
+            core: Some(3),
+        };
+        assert_eq!(filter.fields(None), Fields { metadata, ..Fields::default() });
+        let departure = Departure {
+            arrived: Nanos::ZERO,
+            head: Nanos::ZERO,
+            departed: Nanos::ZERO,
+            limited: Span::ZERO,
+            limited_by: None,
+            class: NodeId(0),
+            generation: 0,
+            lane: 0,
+            len: 64,
+            addresses: None,
+            ports: None,
+            protocol: 0,
+            dscp: 0,
+            vlan: 0,
+        };
+        assert!(Filter::default().holds(&departure) && !filter.holds(&departure));
+        let error = "user=root".parse::<Filter>().expect_err("a name").to_string();
+        assert_eq!(error, "`user=root`: not a whole number in range");
     }
 
     #[test]
