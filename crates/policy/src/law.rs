@@ -70,8 +70,12 @@ pub enum Law {
     MatchOnNode,
     /// A burst holds at least one frame.
     BurstTooSmall,
+    /// A burst leaves within a minute at its limit's rate.
+    BurstTooLarge,
     /// A limit that nobody uses.
     UnusedLimit,
+    /// A limit behind one that is as tight holds nothing back.
+    NeverBinds,
     /// A key means something where it stands.
     Meaningless,
     /// Two ports are two things.
@@ -88,7 +92,7 @@ pub enum Law {
 
 impl Law {
     /// Every rule, in the order of the reference.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 33] = [
         Self::Syntax,
         Self::File,
         Self::UnknownKey,
@@ -113,7 +117,9 @@ impl Law {
         Self::NeverMatches,
         Self::MatchOnNode,
         Self::BurstTooSmall,
+        Self::BurstTooLarge,
         Self::UnusedLimit,
+        Self::NeverBinds,
         Self::Meaningless,
         Self::PortClash,
         Self::TooManyDescriptors,

@@ -208,3 +208,16 @@ fn odd_files_are_refused_in_words_that_an_operator_understands() {
     let errors = plimsoll_policy::load(&file).expect_err("a directory");
     assert!(errors.problems()[0].message.contains("no regular file"), "{}", errors.render(false));
 }
+
+/// Below some rate no burst is both a frame and within a minute; two frames are never too much.
+#[test]
+fn a_slow_limit_may_hold_two_frames() {
+    let burst = |burst: u32| {
+        let text = format!(
+            "{{uplink: {{port: memory, rate: 1Gbps}}, tenants: {{a: {{port: memory, max: 100bps, burst: {burst}B}}}}}}"
+        );
+        plimsoll_policy::check_str("p.yaml", &text).map_err(|errors| errors.problems()[0].rule)
+    };
+    assert!(burst(1_518).is_ok() && burst(3_036).is_ok());
+    assert_eq!(burst(3_037).expect_err("too large"), plimsoll_policy::Law::BurstTooLarge);
+}

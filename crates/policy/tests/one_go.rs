@@ -360,6 +360,29 @@ const MISTAKES: &[Mistake] = &[
         files: &[("in45.yaml", "policy: {root: {wfq: [in45]}, in45: {flows: drr, slack: 1ms}}")],
         ..NONE
     },
+    Mistake {
+        law: Law::BadValue,
+        says: "this `via` names `l46` twice",
+        limits: "  l46: {rate: 1Mbps}\n",
+        classes: "  c46: {match: {vlan: 46}, via: [l46, l46]}\n",
+        root: &["c46"],
+        ..NONE
+    },
+    Mistake {
+        law: Law::NeverBinds,
+        says: "limit `l47` (2Mbps) holds nothing back",
+        limits: "  l47: {rate: 2Mbps}\n  m47: {rate: 1Mbps}\n",
+        classes: "  c47: {match: {vlan: 47}, via: [l47, m47]}\n",
+        root: &["c47"],
+        ..NONE
+    },
+    Mistake {
+        law: Law::BurstTooLarge,
+        says: "the burst of `c48` is 8MB, which takes 64s at its rate of 1Mbps",
+        classes: "  c48: {match: {vlan: 48}, max: 1Mbps, burst: 8MB}\n",
+        root: &["c48"],
+        ..NONE
+    },
 ];
 
 /// The policy with these mistakes, as files.

@@ -572,10 +572,19 @@ impl<'a> Composer<'a> {
 
     /// Limits that `via` names.
     pub fn limits_named(&mut self, names: &[Name], scope: ScopeIx) -> Vec<usize> {
-        let mut found = Vec::new();
+        let mut found: Vec<usize> = Vec::new();
+        let mut seen: HashMap<&str, Mark> = HashMap::with_capacity(names.len());
         for name in names {
+            if let Some(&first) = seen.get(name.value.as_str()) {
+                let message = format!("this `via` names `{}` twice", name.value);
+                let problem = Problem::error(Law::BadValue, name.at, message).label("again here");
+                self.problems.push(problem.also(first, "first here").help(
+                    "take one of the two out: a packet passes a limit once (was another limit's name meant?)",
+                ));
+                continue;
+            }
+            seen.insert(&name.value, name.at);
             match self.graph.scopes[scope].limit(&name.value) {
-                Some(limit) if found.contains(&limit) => {}
                 Some(limit) => found.push(limit),
                 None => self.unknown_limit(name, scope),
             }

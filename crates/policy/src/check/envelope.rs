@@ -10,7 +10,7 @@ use plimsoll_units::BitRate;
 
 use super::compile::Link;
 use super::graph::{Graph, NodeIx};
-use super::limits::burst_too_small;
+use super::limits::wrong_burst;
 use crate::law::{Law, Problem};
 
 /// Each node's effective minimum.
@@ -37,10 +37,7 @@ fn promised(graph: &Graph, minima: &[Option<BitRate>], node: NodeIx) -> Option<B
 /// Checks every envelope.
 pub(crate) fn judge(graph: &Graph, minima: &[Option<BitRate>], link: Link, problems: &mut Vec<Problem>) {
     for (index, node) in graph.nodes.iter().enumerate() {
-        if let (Some(burst), true) = (node.burst, node.burst.is_some_and(|b| b.value < link.charged_frame()))
-        {
-            problems.push(burst_too_small(&node.name, burst, link));
-        }
+        problems.extend(wrong_burst(&format!("`{}`", node.name), node.burst, node.max, link));
         max_is_useful(graph, index, link, problems);
         own_min_fits(graph, index, link, problems);
         children_fit(graph, minima, index, link, problems);

@@ -5,16 +5,23 @@
 //! Not here: the envelopes' `max`, which are limits too (`envelope`).
 //! Invariant: afterwards each limit knows every node that sends through it, its own and its inner limits'.
 
+use std::collections::HashMap;
+
+use plimsoll_units::{BitRate, Bytes, Span};
+
 use super::compile::Link;
 use super::compose::Composer;
 use super::graph::{Graph, LimitIx, NodeIx};
 use super::rules::{RuleDraft, tenant_id};
-use crate::document::Name;
+use crate::document::{Located, Mark, Name};
 use crate::law::{Law, Problem};
 use crate::program::Match;
 
 /// Pairs of limits and rules that are compared at most; beyond, a limit that never holds goes unnoticed.
 const MOST_COMPARED: usize = 1 << 20;
+
+/// A burst that takes longer at its limit's rate is a mistake: the limit would hold nothing back for so long.
+const LONGEST_BURST: Span = Span::secs(60);
 
 /// Resolves the names in limits and spreads users over nested ones.
 pub(crate) fn resolve(composer: &mut Composer<'_>) {
@@ -176,11 +183,7 @@ pub(crate) fn judge(graph: &Graph, rules: &[RuleDraft], link: Link, problems: &m
     let mut compared = 0;
     for (index, draft) in graph.limits.iter().enumerate() {
         let entry = &draft.entry;
-        if let (Some(burst), true) =
-            (entry.burst, entry.burst.is_some_and(|b| b.value < link.charged_frame()))
-        {
-            problems.push(burst_too_small(&entry.name.value, burst, link));
-        }
+        problems.extend(wrong_burst(&format!("limit `{}`", entry.name.value), entry.burst, entry.rate, link));
         if let Some(rate) = entry.rate.filter(|rate| rate.value > link.rate) {
             let message =
                 format!("limit `{}` is {}, above the link's {}", entry.name.value, rate.value, link.rate);
@@ -212,22 +215,104 @@ pub(crate) fn judge(graph: &Graph, rules: &[RuleDraft], link: Link, problems: &m
             problems.push(never(draft.entry.matches.at, message));
         }
     }
+    never_bind(graph, link, problems);
 }
 
-fn never(at: crate::document::Mark, message: String) -> Problem {
+/// Limits that hold the packets of another, which is as tight: same classes, same match, no more rate, no more burst.
+fn never_bind(graph: &Graph, link: Link, problems: &mut Vec<Problem>) {
+    let mut together: HashMap<_, Vec<Bucket>> = HashMap::new();
+    for (limit, draft) in graph.limits.iter().enumerate() {
+        let Some(rate) = draft.entry.rate.filter(|rate| rate.value <= link.rate) else { continue };
+        if draft.entry.matches.whole && !draft.again && !draft.via.is_empty() {
+            let burst = draft.entry.burst.map_or_else(|| link.default_burst(rate.value), |burst| burst.value);
+            let bucket = Bucket { rate: rate.value, burst, limit, at: rate.at };
+            together.entry((draft.scope, draft.via.as_slice())).or_default().push(bucket);
+        }
+    }
+    let mut compared = 0;
+    for buckets in together.values_mut() {
+        // The tightest first; of two that are equal, the first of the file.
+        buckets.sort_by_key(|bucket| (bucket.rate, bucket.burst, bucket.limit));
+        for (index, loose) in buckets.iter().enumerate() {
+            compared += index;
+            if compared > MOST_COMPARED {
+                return;
+            }
+            let wanted = limit_match(graph, loose.limit);
+            let tight = buckets[..index].iter().find(|tight| {
+                let other = || limit_match(graph, tight.limit);
+                tight.burst <= loose.burst && same_packets(&wanted, &other())
+            });
+            problems.extend(tight.map(|tight| never_binds(graph, loose, tight)));
+        }
+    }
+}
+
+/// A limit as the engine will have it.
+struct Bucket {
+    rate: BitRate,
+    burst: Bytes,
+    limit: LimitIx,
+    at: Mark,
+}
+
+fn same_packets(a: &Match, b: &Match) -> bool {
+    a.plainly_covers(b) && b.plainly_covers(a)
+}
+
+fn never_binds(graph: &Graph, loose: &Bucket, tight: &Bucket) -> Problem {
+    let [name, other] = [loose, tight].map(|bucket| draft_name(graph, bucket.limit));
+    let message = format!(
+        "limit `{name}` ({}) holds nothing back: `{other}` lets {} of the same packets through",
+        loose.rate, tight.rate
+    );
+    let problem = Problem::warning(Law::NeverBinds, loose.at, message).label("never reached");
+    problem.also(tight.at, format!("`{other}` is as tight, or tighter")).help(format!(
+        "lower `{name}` below {}, give the two different packets, or remove one of them",
+        tight.rate
+    ))
+}
+
+fn never(at: Mark, message: String) -> Problem {
     let problem = Problem::error(Law::NeverMatches, at, message).label("never holds");
     problem.help("widen the match, or send other classes through the limit")
 }
 
-/// A burst that does not hold the largest frame would stop it forever.
-pub(super) fn burst_too_small(
-    name: &str,
-    burst: crate::document::Located<plimsoll_units::Bytes>,
+/// What is wrong with the burst of `what`, if one is stated.
+pub(super) fn wrong_burst(
+    what: &str,
+    burst: Option<Located<Bytes>>,
+    rate: Option<Located<BitRate>>,
     link: Link,
-) -> Problem {
+) -> Option<Problem> {
+    let burst = burst?;
+    if burst.value < link.charged_frame() {
+        return Some(burst_too_small(what, burst, link));
+    }
+    let rate = rate?;
+    // Two frames are as little as anybody should state, however slow the limit.
+    let most = rate.value.bytes_in(LONGEST_BURST).max(link.charged_frame().times(2));
+    (burst.value > most).then(|| {
+        let message = format!(
+            "the burst of {what} is {}, which takes {} at its rate of {}",
+            burst.value,
+            rate.value.wire_time(burst.value),
+            rate.value
+        );
+        let problem =
+            Problem::error(Law::BurstTooLarge, burst.at, message).label("leaves at once, unlimited");
+        problem.also(rate.at, "the rate").help(format!(
+            "write at most {most} ({LONGEST_BURST} of the rate, or two frames), or leave `burst` out for {}",
+            link.default_burst(rate.value)
+        ))
+    })
+}
+
+/// A burst that does not hold the largest frame would stop it forever.
+fn burst_too_small(what: &str, burst: Located<Bytes>, link: Link) -> Problem {
     let frame = link.charged_frame();
     let message = format!(
-        "the burst of `{name}` is {} bytes, less than a frame of {}",
+        "the burst of {what} is {} bytes, less than a frame of {}",
         burst.value.as_u64(),
         frame.as_u64()
     );
