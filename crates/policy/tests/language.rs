@@ -209,6 +209,23 @@ fn odd_files_are_refused_in_words_that_an_operator_understands() {
     assert!(errors.problems()[0].message.contains("no regular file"), "{}", errors.render(false));
 }
 
+#[test]
+fn a_core_that_this_machine_has_not_raises_a_doubt() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("p.yaml").to_string_lossy().into_owned();
+    let warnings = |cpu: u32| {
+        let text = format!(
+            "uplink: {{port: memory, rate: 1Gbps}}\nengine: {{cpu: {cpu}}}\ntenants: {{a: {{port: memory}}}}\n"
+        );
+        std::fs::write(&file, text).expect("written");
+        plimsoll_policy::load(&file).expect("a doubt is no mistake").warning_records()
+    };
+    let told = warnings(9_999_999);
+    assert_eq!((told.len(), told[0].line, told[0].column), (1, 2, 15), "{told:?}");
+    assert!(told[0].message.contains("`cpu` is 9999999, but this machine's cores are "), "{told:?}");
+    assert!(warnings(0).is_empty(), "every machine has a first core");
+}
+
 /// Below some rate no burst is both a frame and within a minute; two frames are never too much.
 #[test]
 fn a_slow_limit_may_hold_two_frames() {

@@ -13,6 +13,7 @@ mod envelope;
 mod graph;
 mod leftovers;
 mod limits;
+mod machine;
 mod ports;
 mod rates;
 mod rules;
@@ -45,6 +46,8 @@ pub struct Checked {
     pub warnings: Vec<Problem>,
     /// The files that it was made of.
     pub sources: Sources,
+    /// Where `engine.cpu` is stated.
+    cpu_at: Option<Mark>,
 }
 
 impl Checked {
@@ -99,9 +102,14 @@ pub fn check_str(name: &str, text: &str) -> Result<Checked, Errors> {
     })
 }
 
-/// Checks the policy in the file `path`.
+/// Checks the policy in the file `path`, and warns of what this machine has not.
 pub fn load(path: &str) -> Result<Checked, Errors> {
-    check_with(path, &mut loader(path))
+    let mut checked = check_with(path, &mut loader(path))?;
+    if let (Some(cpu), Some(at)) = (checked.config.engine.cpu, checked.cpu_at) {
+        checked.warnings.extend(machine::no_such_core(Located::new(cpu, at), &machine::cores()));
+        document::sort(&mut checked.warnings);
+    }
+    Ok(checked)
 }
 
 /// Reads the file `path` and those that it names.
@@ -208,7 +216,7 @@ fn check_sources(
 /// `alone` is a sub-policy without the operator's file, whose link has any rate.
 fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<Checked, Errors> {
     let (uplink, mut engine, api) = (host.uplink.take(), host.engine.clone(), host.api.clone());
-    let (engine_at, host_descriptors) = (host.engine_at, host.descriptors);
+    let (engine_at, cpu_at, host_descriptors) = (host.engine_at, host.cpu_at, host.descriptors);
 
     composer.compose(host);
     limits::resolve(&mut composer);
@@ -246,7 +254,7 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
     let uplink = Uplink { port, rate: link.rate, overhead: link.overhead, mtu: uplink.mtu };
     let config = Config { uplink, engine, api, tenants: tenants.collect() };
     document::sort(&mut problems);
-    Ok(Checked { config, program, warnings: problems, sources })
+    Ok(Checked { config, program, warnings: problems, sources, cpu_at })
 }
 
 fn no_yaml(error: SyntaxError) -> Problem {

@@ -41,12 +41,13 @@ pub(crate) fn host_file(reader: &mut Reader, tree: &Tree) -> HostFile {
         }
     };
     let engine_at = top.key_at("engine").or(top.key_at("uplink")).unwrap_or(tree.at);
-    let (engine, descriptors_at) =
+    let (engine, [cpu_at, descriptors_at]) =
         top.get("engine").map_or_else(Default::default, |tree| engine(reader, tree));
     HostFile {
         uplink,
         engine,
         engine_at,
+        cpu_at,
         descriptors: HostDescriptors { stated: descriptors_at, engine: engine_at },
         api: top.get("api").map_or_else(Api::default, |tree| api(reader, tree)),
         tenants: tenants(reader, &top.all("tenants")),
@@ -81,6 +82,7 @@ pub(crate) fn any_host(tree: &Tree, path: &str, file: FileId) -> HostFile {
         }),
         engine: Engine::default(),
         engine_at: at,
+        cpu_at: None,
         descriptors: HostDescriptors { stated: None, engine: at },
         api: Api::default(),
         tenants: vec![TenantEntry { name, port: memory, weight: None, descriptors: None, class }],
@@ -133,8 +135,8 @@ fn mtu(reader: &mut Reader, tree: &Tree) -> Option<u16> {
     None
 }
 
-/// The engine, and where its descriptors are stated.
-fn engine(reader: &mut Reader, tree: &Tree) -> (Engine, Option<Mark>) {
+/// The engine, and where its core and its descriptors are stated.
+fn engine(reader: &mut Reader, tree: &Tree) -> (Engine, [Option<Mark>; 2]) {
     let keys = reader.entries(tree, "`engine`", &ENGINE_KEYS);
     let mut engine = Engine::default();
     if let Some(tree) = keys.get("cpu") {
@@ -165,7 +167,7 @@ fn engine(reader: &mut Reader, tree: &Tree) -> (Engine, Option<Mark>) {
         let found = reader.value(tree, "`line_rate_frame`", "a size such as `64B`");
         engine.line_rate_frame = found.map(|found: Located<Bytes>| found.value.max(Bytes::new(64)));
     }
-    (engine, keys.get("descriptors").map(|tree| tree.at))
+    (engine, ["cpu", "descriptors"].map(|key| keys.get(key).map(|tree| tree.at)))
 }
 
 fn api(reader: &mut Reader, tree: &Tree) -> Api {

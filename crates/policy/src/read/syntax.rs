@@ -11,6 +11,8 @@ pub(crate) struct HostFile {
     pub uplink: Option<UplinkEntry>,
     pub engine: Engine,
     pub engine_at: Mark,
+    /// Where `engine.cpu` is stated.
+    pub cpu_at: Option<Mark>,
     pub descriptors: HostDescriptors,
     pub api: Api,
     pub tenants: Vec<TenantEntry>,
