@@ -5,6 +5,7 @@
 //! Not here: what any key means (`read` for policies, the crate `scenario` for scenarios).
 //! Invariant: no text makes it panic or run without end.
 
+mod excerpt;
 mod problem;
 mod source;
 mod spelling;

@@ -6,11 +6,11 @@
 //! Invariant: problems are sorted by place, and none is told twice.
 
 use std::fmt;
-use std::sync::Arc;
 
-use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource};
+use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan};
 use serde::Serialize;
 
+use super::excerpt::Excerpt;
 use super::source::{Mark, Sources};
 
 /// How bad it is.
@@ -218,24 +218,18 @@ pub(crate) fn render<R: Rule>(problems: &[Problem<R>], sources: &Sources, colour
 #[derive(Debug)]
 struct Shown<'a, R> {
     problem: &'a Problem<R>,
-    source: NamedSource<Arc<String>>,
+    source: Excerpt,
     help: String,
 }
 
 impl<'a, R> Shown<'a, R> {
     fn new(problem: &'a Problem<R>, sources: &Sources) -> Self {
-        let file = sources.file(problem.at.file);
         let elsewhere = problem.also.iter().filter(|(mark, _)| mark.file != problem.at.file);
         let elsewhere = elsewhere.map(|(mark, label)| format!("\nsee {}: {label}", sources.place(*mark)));
         let help = format!("{}{}", problem.help, elsewhere.collect::<String>());
-        Self { problem, source: NamedSource::new(&file.name, file.text.clone()), help }
-    }
-
-    /// What a label covers: one byte at least, where there is one.
-    fn span(&self, mark: Mark) -> (usize, usize) {
-        let (offset, len) = (mark.offset as usize, mark.len as usize);
-        let rest = self.source.inner().len().saturating_sub(offset);
-        (offset, len.max(rest.min(1)))
+        let here = problem.also.iter().map(|(mark, _)| *mark).filter(|mark| mark.file == problem.at.file);
+        let marks: Vec<Mark> = std::iter::once(problem.at).chain(here).collect();
+        Self { problem, source: Excerpt::new(sources, &marks), help }
     }
 }
 
@@ -269,10 +263,11 @@ impl<R: Rule> Diagnostic for Shown<'_, R> {
 
     fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
         let problem = self.problem;
-        let first = LabeledSpan::new_primary_with_span(Some(problem.label.clone()), self.span(problem.at));
+        let first =
+            LabeledSpan::new_primary_with_span(Some(problem.label.clone()), self.source.span(problem.at));
         let here = problem.also.iter().filter(|(mark, _)| mark.file == problem.at.file);
         let here = here.map(|(mark, label)| {
-            let (offset, len) = self.span(*mark);
+            let (offset, len) = self.source.span(*mark);
             LabeledSpan::new(Some(label.clone()), offset, len)
         });
         Some(Box::new(std::iter::once(first).chain(here)))

@@ -24,7 +24,7 @@ pub struct Mark {
 }
 
 /// One file of a document.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceFile {
     /// The path as the operator wrote it, or as the including file makes it.
     pub name: String,
