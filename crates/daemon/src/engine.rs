@@ -6,6 +6,7 @@
 //! Invariant: each turn is bounded: so many frames read from each port, so many sent; every frame leaves, waits, or
 //! is counted with its reason.
 
+mod blame;
 mod depart;
 mod drops;
 mod emit;
@@ -148,6 +149,9 @@ pub(crate) struct Uplink {
     pub(crate) resume: u32,
     pub(crate) down: bool,
     pub(crate) tally: Tally,
+    /// Frames that the port could not take and that count for their senders.
+    pub(crate) blamed: lane::Blamed,
+    pub(crate) senders: blame::Senders,
 }
 
 impl Uplink {
@@ -191,6 +195,8 @@ impl Engine {
                 resume: 0,
                 down: false,
                 tally: Tally::default(),
+                blamed: lane::Blamed::default(),
+                senders: blame::Senders::default(),
             },
             queues,
             doorbells: DoorbellQueue::with_capacity(4 * BATCH * lanes.len()),

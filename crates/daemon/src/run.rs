@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use nix::fcntl::{Flock, FlockArg};
 use plimsoll_policy::{Checked, Errors};
-use plimsoll_ports::{PortError, realtime};
+use plimsoll_ports::{Port, PortError, realtime};
 use plimsoll_units::{Bytes, Span};
 use sd_notify::NotifyState;
 use tokio::net::{TcpListener, UnixListener};
@@ -83,6 +83,19 @@ pub enum RunError {
     NotAllowed {
         /// The file.
         what: PathBuf,
+    },
+    /// The uplink's device carries less than the policy lets tenants send.
+    #[error(
+        "the uplink, {name}, has an MTU of {most} and `uplink.mtu` is {wanted}: longer packets than the device carries \
+         would be lost; raise the device's (`ip link set dev NAME mtu {wanted}`), or write `mtu: {most}` for the uplink"
+    )]
+    ShortUplink {
+        /// The uplink's port.
+        name: String,
+        /// Its MTU.
+        most: u32,
+        /// The policy's.
+        wanted: u16,
     },
     /// No such core.
     #[error("`engine.cpu` is {cpu}, but this process may use the cores {cores} only; choose one of these")]
@@ -163,6 +176,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
 fn build(checked: &Checked, log: &Arc<DepartureLog>) -> Result<Engine, RunError> {
     let config = &checked.config;
     let uplink = open("the uplink", &config.uplink.port, config.uplink.mtu)?;
+    carries(&uplink, config.uplink.mtu)?;
     let lanes = lanes(checked)?;
     eprintln!("plimsoll: uplink {} at {}, {} tenants", uplink.name(), config.uplink.rate, lanes.len());
     Ok(Engine::new(Setup {
@@ -172,6 +186,15 @@ fn build(checked: &Checked, log: &Arc<DepartureLog>) -> Result<Engine, RunError>
         lanes,
         log: Arc::clone(log),
     }))
+}
+
+/// Whether the uplink takes packets as long as tenants may send: longer ones would be lost without a word to them.
+fn carries(uplink: &Port, wanted: u16) -> Result<(), RunError> {
+    let most = uplink.capabilities().mtu;
+    if most < u32::from(wanted) {
+        return Err(RunError::ShortUplink { name: uplink.name(), most, wanted });
+    }
+    Ok(())
 }
 
 fn habits(checked: &Checked, options: &Options) -> Result<Habits, RunError> {
@@ -395,7 +418,19 @@ fn notify(state: &[NotifyState<'_>]) {
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_ports::{MemoryConfig, MemoryPort};
+
     use super::*;
+
+    #[test]
+    fn an_uplink_that_carries_less_than_tenants_may_send_is_told_at_the_start() {
+        let (port, _end) = MemoryPort::pair("eth0", MemoryConfig::default()).expect("memory");
+        let uplink = Port::Memory(port);
+        assert!(carries(&uplink, 1_400).and_then(|()| carries(&uplink, 1_500)).is_ok());
+        let message = carries(&uplink, 9_000).expect_err("1500 are fewer").to_string();
+        assert!(message.contains("has an MTU of 1500 and `uplink.mtu` is 9000"), "{message}");
+        assert!(message.contains("mtu 9000") && message.contains("`mtu: 1500`"), "{message}");
+    }
 
     #[test]
     fn a_place_is_held_once_and_nothing_is_left_of_it() {

@@ -2,6 +2,7 @@
 
 mod support;
 
+use plimsoll_daemon::Stats;
 use plimsoll_ports::{MemoryConfig, MemoryPort, Port, Sending};
 use plimsoll_units::Span;
 use plimsoll_wire::VnetHeader;
@@ -124,6 +125,45 @@ fn an_uplink_that_is_gone_is_not_full_and_is_tried_again_at_leisure() {
     world.now += Span::millis(1);
     assert_eq!(world.engine.turn(world.now).retry, Some(Span::micros(50)));
     assert_eq!(world.events("uplink"), [("uplink_full", 1), ("port_lost", 1), ("port_back", 1)]);
+}
+
+/// What was lost, for the only tenant and for the uplink: both ways in which a port may lose.
+fn lost(world: &mut World) -> [Vec<(String, u64)>; 2] {
+    let Stats { tenants, uplink, .. } = Stats::from(&world.engine.snapshot(world.now));
+    [&tenants["shop"], &uplink]
+        .map(|port| port.drops.clone().into_iter().chain(port.undelivered.clone()).collect())
+}
+
+#[test]
+fn a_frame_that_the_uplink_does_not_take_is_its_senders_loss_once() {
+    let mut world = World::new(&ONE.replace("10Gbps", "10Gbps, mtu: 9000"), true);
+    // A slot of the wire has room for 2,048 bytes.
+    for len in [3_000, 100, 4_000] {
+        assert_eq!(world.send(0, &udp(1, OUTSIDE, 1, 0, len)), Sending::Sent);
+    }
+    assert_eq!(world.run(Span::micros(100), STEP).len(), 1);
+    assert_eq!(lost(&mut world), [vec![("oversize".to_owned(), 2)], vec![]]);
+}
+
+#[test]
+fn frames_that_disappear_with_the_uplink_are_their_senders_losses_once() {
+    let mut world = keeping(8);
+    for round in 1..3 {
+        for number in 0..20 {
+            world.send(0, &udp(1, OUTSIDE, 1, number, 100));
+        }
+        for _ in 0..10 {
+            world.engine.turn(world.now);
+            world.now += STEP;
+        }
+        assert!(world.engine.pending(), "eight are on the wire, twelve wait for it");
+        let config = MemoryConfig { slots: 8, staged: 32, ..MemoryConfig::default() };
+        let (port, end) = MemoryPort::pair("uplink again", config).expect("memory");
+        drop(std::mem::replace(&mut world.wire, end));
+        world.engine.turn(world.now);
+        assert_eq!(lost(&mut world), [vec![("gone".to_owned(), 12 * round)], vec![]]);
+        assert!(world.engine.attach(None, Port::Memory(port)).is_none());
+    }
 }
 
 #[test]

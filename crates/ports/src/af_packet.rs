@@ -14,6 +14,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use plimsoll_wire::VnetHeader;
 
 use crate::error::PortError;
+use crate::ledger::{Ledger, Refused};
 use crate::netns::{Netns, NetnsRef};
 use crate::port::{
     Capabilities, Counters, DropReason, FRAME_ROOM, Fds, MIN_FRAME, Received, Sending, Trouble, asks_for_work,
@@ -65,6 +66,7 @@ pub struct PacketSocket {
     outbox: Outbox,
     capabilities: Capabilities,
     counters: Counters,
+    ledger: Ledger,
 }
 
 impl PacketSocket {
@@ -94,6 +96,7 @@ impl PacketSocket {
                 mtu: link.mtu,
             },
             counters: Counters::default(),
+            ledger: Ledger::default(),
         })
     }
 
@@ -148,6 +151,7 @@ impl PacketSocket {
             return Ok(Sending::Full);
         }
         self.outbox.push(frame, self.vnet.then_some(vnet));
+        self.ledger.take();
         Ok(Sending::Sent)
     }
 
@@ -164,12 +168,15 @@ impl PacketSocket {
                 Err(error) => match self.send_failed(&error) {
                     None => return Ok(()),
                     Some(Ok(reason)) => {
+                        self.ledger.refuse(self.outbox.len(), 1, reason);
                         self.outbox.drop_first();
                         self.counters.refuse(reason);
                     }
                     Some(Err(Trouble::Down)) => return Err(Trouble::Down),
                     Some(Err(trouble)) => {
-                        self.counters.gone(self.outbox.clear());
+                        let lost = self.outbox.clear();
+                        self.ledger.refuse(lost, lost as u64, DropReason::Gone);
+                        self.counters.gone(lost);
                         return Err(trouble);
                     }
                 },
@@ -182,6 +189,17 @@ impl PacketSocket {
     #[must_use]
     pub fn staged(&self) -> usize {
         self.outbox.len()
+    }
+
+    /// Frames taken to be sent, sent or not.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.ledger.taken()
+    }
+
+    /// Frames of these that could not leave; see [`crate::Port::take_refused`].
+    pub fn take_refused(&mut self) -> Option<Refused> {
+        self.ledger.next_refused()
     }
 
     /// What to wait on.
@@ -305,7 +323,25 @@ mod tests {
             outbox: Outbox::new(),
             capabilities: Capabilities::default(),
             counters: Counters::default(),
+            ledger: Ledger::default(),
         }
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_later_is_told_by_number() {
+        let (here, _there) = UnixDatagram::pair().unwrap();
+        let mut socket = into(here);
+        socket::set(&socket.socket, libc::SOL_SOCKET, libc::SO_SNDBUF, &8_192).unwrap();
+        for len in [100, 60_000, 100] {
+            assert_eq!(socket.send(&vec![0; len], None), Ok(Sending::Sent));
+        }
+        assert_eq!((socket.flush(), socket.taken()), (Ok(()), 3));
+        assert_eq!(
+            socket.take_refused(),
+            Some(Refused { first: 1, frames: 1, reason: DropReason::Oversize })
+        );
+        assert_eq!(socket.take_refused(), None);
+        assert_eq!((socket.counters.tx_packets, socket.counters.tx_dropped(DropReason::Oversize)), (2, 1));
     }
 
     #[test]

@@ -22,6 +22,7 @@ use std::time::Duration;
 use plimsoll_wire::VnetHeader;
 
 use crate::error::PortError;
+use crate::ledger::{Ledger, Refused};
 use crate::netns::{LinkInfo, Netns, NetnsRef};
 use crate::port::{
     Capabilities, Counters, DropReason, Fds, MIN_FRAME, Received, Sending, Trouble, asks_for_work,
@@ -85,6 +86,7 @@ pub struct XdpSocket {
     _redirect: Arc<Redirect>,
     capabilities: Capabilities,
     counters: Counters,
+    ledger: Ledger,
 }
 
 impl XdpSocket {
@@ -118,6 +120,7 @@ impl XdpSocket {
             _redirect: Arc::clone(&redirect),
             capabilities: Capabilities { mtu: link.mtu, ..Capabilities::default() },
             counters: Counters::default(),
+            ledger: Ledger::default(),
         };
         Ok(opened.into_iter().enumerate().map(socket).collect())
     }
@@ -171,7 +174,11 @@ impl XdpSocket {
         if self.queue.free.is_empty() {
             self.reap();
         }
-        if self.queue.push(frame) { Ok(Sending::Sent) } else { Ok(Sending::Full) }
+        if !self.queue.push(frame) {
+            return Ok(Sending::Full);
+        }
+        self.ledger.take();
+        Ok(Sending::Sent)
     }
 
     /// Makes the kernel send what waits, and takes back the frames it has sent.
@@ -182,7 +189,10 @@ impl XdpSocket {
         let outcome = self.queue.kick();
         self.reap();
         if outcome == Err(Trouble::Gone) {
-            self.counters.gone(self.queue.forget());
+            // Frames leave in the order in which they were taken, so these are the last.
+            let lost = self.queue.forget();
+            self.ledger.refuse(lost, lost as u64, DropReason::Gone);
+            self.counters.gone(lost);
         }
         outcome
     }
@@ -191,6 +201,17 @@ impl XdpSocket {
     #[must_use]
     pub fn staged(&self) -> usize {
         self.queue.transmit.waiting() as usize
+    }
+
+    /// Frames taken to be sent, sent or not.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.ledger.taken()
+    }
+
+    /// Frames of these that could not leave; see [`crate::Port::take_refused`].
+    pub fn take_refused(&mut self) -> Option<Refused> {
+        self.ledger.next_refused()
     }
 
     /// What to wait on.

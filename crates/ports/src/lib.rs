@@ -8,6 +8,7 @@
 mod af_packet;
 mod af_xdp;
 mod error;
+mod ledger;
 mod memory;
 pub mod netns;
 mod pcap;
@@ -20,6 +21,7 @@ mod tap;
 pub use af_packet::{PacketConfig, PacketSocket};
 pub use af_xdp::{XdpConfig, XdpMode, XdpSocket};
 pub use error::PortError;
+pub use ledger::Refused;
 pub use memory::{MemoryConfig, MemoryEnd, MemoryPort};
 pub use pcap::{Capture, PcapConfig, PcapPort, Unwritten};
 pub use port::{

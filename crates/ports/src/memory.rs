@@ -16,6 +16,7 @@ use plimsoll_wire::VnetHeader;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::error::PortError;
+use crate::ledger::{Ledger, Refused};
 use crate::port::{Capabilities, Counters, DropReason, Fds, Received, Sending, Trouble};
 
 /// Size and habits of a [`MemoryPort::pair`].
@@ -61,6 +62,7 @@ pub struct MemoryPort {
     outbox: Outbox,
     inbox: Inbox,
     counters: Counters,
+    ledger: Ledger,
 }
 
 impl MemoryPort {
@@ -77,6 +79,7 @@ impl MemoryPort {
             outbox,
             inbox,
             counters: Counters::default(),
+            ledger: Ledger::default(),
         };
         Ok((end("a", to_b, at_a), end("b", to_a, at_b)))
     }
@@ -119,20 +122,29 @@ impl MemoryPort {
         }
         let vnet = vnet.copied().unwrap_or_default();
         if self.outbox.staged.is_empty() && self.outbox.put(frame, vnet) {
+            self.ledger.take();
             return Ok(self.counters.sent(frame.len()));
         }
         if self.outbox.staged.len() == self.config.staged {
             return Ok(Sending::Full);
         }
         self.outbox.staged.push_back((frame.to_vec(), vnet));
+        self.ledger.take();
         Ok(Sending::Sent)
     }
 
     /// Brings over what is staged, as far as there is room, and wakes the other end, if it wants to be woken.
     ///
     /// # Errors
-    /// None.
+    /// [`Trouble::Gone`] when the other end has been dropped while frames were staged, which have been counted.
     pub fn flush(&mut self) -> Result<(), Trouble> {
+        if !self.outbox.staged.is_empty() && self.outbox.full.is_abandoned() {
+            let lost = self.outbox.staged.len();
+            self.outbox.staged.clear();
+            self.ledger.refuse(lost, lost as u64, DropReason::Gone);
+            self.counters.gone(lost);
+            return Err(Trouble::Gone);
+        }
         while let Some((frame, vnet)) = self.outbox.staged.pop_front() {
             if !self.outbox.put(&frame, vnet) {
                 self.outbox.staged.push_front((frame, vnet));
@@ -154,6 +166,17 @@ impl MemoryPort {
     #[must_use]
     pub fn staged(&self) -> usize {
         self.outbox.staged.len()
+    }
+
+    /// Frames taken to be sent, sent or not.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.ledger.taken()
+    }
+
+    /// Frames of these that could not leave; see [`crate::Port::take_refused`].
+    pub fn take_refused(&mut self) -> Option<Refused> {
+        self.ledger.next_refused()
     }
 
     /// The other end's hardware address.

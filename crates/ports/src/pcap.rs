@@ -16,6 +16,7 @@ use plimsoll_units::Nanos;
 use plimsoll_wire::VnetHeader;
 
 use crate::error::PortError;
+use crate::ledger::{Ledger, Refused};
 use crate::port::{Capabilities, Counters, DropReason, Fds, Received, Sending, Trouble, asks_for_work};
 
 pub use capture::{Capture, Unwritten};
@@ -37,6 +38,7 @@ pub struct PcapPort {
     source: Option<Source>,
     capture: Option<Capture>,
     counters: Counters,
+    ledger: Ledger,
 }
 
 impl PcapPort {
@@ -53,6 +55,7 @@ impl PcapPort {
             source: config.read.as_deref().map(Source::open).transpose()?,
             capture: config.write.as_deref().map(Capture::create).transpose()?,
             counters: Counters::default(),
+            ledger: Ledger::default(),
         })
     }
 
@@ -94,6 +97,7 @@ impl PcapPort {
             full = capture.is_full();
         }
         let sent = self.counters.sent(frame.len());
+        self.ledger.take();
         if full {
             self.flush()?;
         }
@@ -107,6 +111,11 @@ impl PcapPort {
     pub fn flush(&mut self) -> Result<(), Trouble> {
         if let Some(capture) = &mut self.capture {
             let lost = capture.flush();
+            self.ledger.refuse(
+                usize::try_from(lost.frames).unwrap_or(usize::MAX),
+                lost.frames,
+                DropReason::FileFull,
+            );
             self.counters.tx_drops[DropReason::FileFull as usize] += lost.frames;
             // They were counted as sent when they went into the buffer.
             self.counters.tx_packets -= lost.frames;
@@ -125,6 +134,17 @@ impl PcapPort {
     pub fn take_problem(&mut self) -> Option<PortError> {
         let reading = self.source.as_mut().and_then(Source::take_problem);
         reading.or_else(|| self.capture.as_mut().and_then(Capture::take_problem))
+    }
+
+    /// Frames taken to be sent, sent or not.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.ledger.taken()
+    }
+
+    /// Frames of these that could not leave; see [`crate::Port::take_refused`].
+    pub fn take_refused(&mut self) -> Option<Refused> {
+        self.ledger.next_refused()
     }
 
     /// Nothing to wait on: files must be asked.

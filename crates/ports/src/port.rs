@@ -13,6 +13,7 @@ use plimsoll_wire::VnetHeader;
 use crate::af_packet::PacketSocket;
 use crate::af_xdp::XdpSocket;
 use crate::error::PortError;
+use crate::ledger::Refused;
 use crate::memory::MemoryPort;
 use crate::pcap::PcapPort;
 use crate::shared_memory::VnicPort;
@@ -291,6 +292,29 @@ impl Port {
             Self::AfXdp(port) => port.staged(),
             Self::Memory(port) => port.staged(),
             Self::Tap(_) | Self::Pcap(_) | Self::Vnic(_) => 0,
+        }
+    }
+
+    /// Frames that [`Port::send`] has taken so far; 0 for ports that never refuse one later.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        match self {
+            Self::AfPacket(port) => port.taken(),
+            Self::AfXdp(port) => port.taken(),
+            Self::Pcap(port) => port.taken(),
+            Self::Memory(port) => port.taken(),
+            Self::Tap(_) | Self::Vnic(_) => 0,
+        }
+    }
+
+    /// Frames that it had taken and could not send after all, by number: each is told once, and counts as lost here.
+    pub fn take_refused(&mut self) -> Option<Refused> {
+        match self {
+            Self::AfPacket(port) => port.take_refused(),
+            Self::AfXdp(port) => port.take_refused(),
+            Self::Pcap(port) => port.take_refused(),
+            Self::Memory(port) => port.take_refused(),
+            Self::Tap(_) | Self::Vnic(_) => None,
         }
     }
 

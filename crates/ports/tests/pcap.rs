@@ -165,6 +165,9 @@ fn a_disk_that_fills_up_loses_frames_and_nothing_else() {
     let counters = port.counters();
     assert!(refused > 100, "{counters:?}");
     assert_eq!(counters.tx_packets + counters.tx_dropped(DropReason::FileFull), 200, "each counted once");
+    let late: u64 = std::iter::from_fn(|| port.take_refused()).map(|told| told.frames).sum();
+    assert!(late > 0);
+    assert_eq!(refused + late, counters.tx_dropped(DropReason::FileFull), "each told once");
     let problem = port.take_problem().unwrap();
     assert!(matches!(problem, PortError::File { .. }));
     assert!(problem.to_string().contains("left.pcapng: cannot be written: No space left"), "{problem}");

@@ -8,7 +8,7 @@
 
 use plimsoll_nic::{Outcome, Transmit};
 use plimsoll_policy::NodeId;
-use plimsoll_ports::{Port, Trouble};
+use plimsoll_ports::{DropReason, Port, Trouble};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::{Offload, Parsed, parse};
 
@@ -26,6 +26,8 @@ enum Handed {
     /// The uplink has no room: try again later.
     Wait,
     Lost(Loss),
+    /// The port could not take it.
+    Refused(DropReason),
     /// It left, but not to all for whom it was.
     Curtailed(Loss),
 }
@@ -75,6 +77,7 @@ impl Engine {
             departed += 1;
         }
         self.flush_uplink();
+        self.blame_senders();
         departed > 0
     }
 
@@ -135,6 +138,10 @@ impl Engine {
                 lane.tally.lost(why);
                 Some(Outcome::Dropped)
             }
+            Handed::Refused(why) => {
+                lane.tally.undelivered(why);
+                Some(Outcome::Dropped)
+            }
             Handed::Curtailed(why) => {
                 lane.tally.lost(why);
                 Some(Outcome::Sent)
@@ -147,11 +154,11 @@ impl Engine {
     /// To the uplink, to the lane that owns the address, or to everybody.
     fn hand(&mut self, frame: &[u8], held: &Held, part: &mut Part, target: Mac, from: u32) -> Handed {
         match self.macs.owner(target) {
-            Some(Owner::Lane(to)) if to != from => self.send_lane(frame, &held.offload, *part, to),
+            Some(Owner::Lane(to)) if to != from => self.send_one(frame, &held.offload, *part, to),
             _ => {
                 let left = self.uplink.resume;
                 let whole = Part { offset: part.offset - left, payload: part.payload + left };
-                let handed = self.send_uplink(frame, &held.offload, part);
+                let handed = self.send_uplink(frame, &held.offload, part, from);
                 if !is_group(target) || matches!(handed, Handed::Wait) {
                     return handed;
                 }
@@ -165,20 +172,33 @@ impl Engine {
         }
     }
 
-    fn send_uplink(&mut self, frame: &[u8], offload: &Offload, part: &mut Part) -> Handed {
+    fn send_uplink(&mut self, frame: &[u8], offload: &Offload, part: &mut Part, from: u32) -> Handed {
         let Some(port) = &mut self.uplink.port else { return Handed::Wait };
         let emitted = emit(port, frame, offload, part, &mut self.scratch);
+        self.uplink.senders.note(port.taken(), from);
         self.uplink.down = emitted.is_err();
         match emitted {
             Ok(Emitted::Sent) => Handed::Done,
             Ok(Emitted::Full) | Err(Trouble::Down) => Handed::Wait,
-            Ok(Emitted::Refused) => Handed::Lost(Loss::PortRefused),
+            Ok(Emitted::Refused(why)) => {
+                self.uplink.blamed[why as usize] += 1;
+                Handed::Refused(why)
+            }
             Ok(Emitted::Inconsistent) => Handed::Lost(Loss::Inconsistent),
             Err(Trouble::Gone) => {
                 self.lose_uplink();
                 Handed::Wait
             }
         }
+    }
+
+    /// What one tenant's port cannot take is its sender's loss, and counts there only.
+    fn send_one(&mut self, frame: &[u8], offload: &Offload, part: Part, to: u32) -> Handed {
+        let handed = self.send_lane(frame, offload, part, to);
+        if let (Handed::Refused(why), Some(Some(lane))) = (&handed, self.lanes.get_mut(to as usize)) {
+            lane.blamed[*why as usize] += 1;
+        }
+        handed
     }
 
     /// A tenant that has no room in the middle of many segments loses the rest of them.
@@ -192,7 +212,7 @@ impl Engine {
         match emitted {
             Ok(Emitted::Sent) => Handed::Done,
             Ok(Emitted::Full) => Handed::Lost(Loss::ReceiverFull),
-            Ok(Emitted::Refused) => Handed::Lost(Loss::PortRefused),
+            Ok(Emitted::Refused(why)) => Handed::Refused(why),
             Ok(Emitted::Inconsistent) => Handed::Lost(Loss::Inconsistent),
             Err(trouble) => {
                 let gone = lane.trouble(trouble);
@@ -208,7 +228,7 @@ impl Engine {
         let mut made = 0;
         for to in 0..self.lanes.len() {
             made += usize::from(self.lanes[to].is_some());
-            // Each receiver's own trouble with a broadcast is no loss of the sender's.
+            // Each receiver's own trouble with a broadcast is no loss of the sender's: the port counts it.
             let _ = self.send_lane(frame, offload, part, u32::try_from(to).unwrap_or(u32::MAX));
         }
         made
@@ -260,11 +280,13 @@ impl Engine {
             return;
         }
         let handed = match self.macs.owner(target) {
-            Some(Owner::Lane(to)) => self.send_lane(frame, &offload, part, to),
+            Some(Owner::Lane(to)) => self.send_one(frame, &offload, part, to),
             _ => Handed::Lost(Loss::UnknownDestination),
         };
-        if let Handed::Lost(why) = handed {
-            self.uplink.tally.lost(why);
+        match handed {
+            Handed::Lost(why) => self.uplink.tally.lost(why),
+            Handed::Refused(why) => self.uplink.tally.undelivered(why),
+            _ => {}
         }
     }
 
@@ -353,6 +375,7 @@ impl Engine {
         let Some(mut port) = self.uplink.port.take() else { return };
         // What it keeps cannot leave any more, and is counted by this.
         let _ = port.flush();
+        self.uplink.senders.port_lost(&mut port);
         self.uplink.past = sum(&self.uplink.past, &port.counters());
         self.uplink.ready = false;
         self.uplink.tally.event(Event::PortLost);

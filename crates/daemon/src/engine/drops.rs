@@ -6,13 +6,12 @@
 //! Invariant: each lost frame is counted once, for the tenant that sent it.
 
 use plimsoll_nic::Refusal;
+use plimsoll_ports::DropReason;
 use plimsoll_wire::{FrameError, VnetError};
 
 /// Reasons that only the engine's loop knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// The port that it was going to refused it.
-    PortRefused,
     /// The tenant's port that it was going to had no room.
     ReceiverFull,
     /// The port that it was going to is down or gone.
@@ -50,8 +49,7 @@ pub enum Event {
 
 impl Loss {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 7] = [
-        Self::PortRefused,
+    pub const ALL: [Self; 6] = [
         Self::ReceiverFull,
         Self::ReceiverGone,
         Self::UnknownDestination,
@@ -64,7 +62,6 @@ impl Loss {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::PortRefused => "port_refused",
             Self::ReceiverFull => "receiver_full",
             Self::ReceiverGone => "receiver_gone",
             Self::UnknownDestination => "unknown_destination",
@@ -111,6 +108,7 @@ pub struct Tally {
     vnet: [u64; VnetError::COUNT],
     refused: [u64; Refusal::COUNT],
     lost: [u64; Loss::ALL.len()],
+    port: [u64; DropReason::COUNT],
     events: [u64; Event::ALL.len()],
 }
 
@@ -140,18 +138,24 @@ impl Tally {
         self.lost[why as usize] += count;
     }
 
+    /// A frame that the port it was for could not take or send.
+    pub fn undelivered(&mut self, why: DropReason) {
+        self.port[why as usize] += 1;
+    }
+
     /// Something worth counting.
     pub fn event(&mut self, what: Event) {
         self.events[what as usize] += 1;
     }
 
-    /// Losses that occurred, by name.
+    /// Losses that occurred, by name; two kinds may have the same.
     pub fn losses(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let frame = FrameError::ALL.iter().map(|why| why.name()).zip(self.frame);
         let vnet = VnetError::ALL.iter().map(|why| why.name()).zip(self.vnet);
         let refused = Refusal::ALL.map(Refusal::name).into_iter().zip(self.refused);
         let lost = Loss::ALL.map(Loss::name).into_iter().zip(self.lost);
-        frame.chain(vnet).chain(refused).chain(lost).filter(|&(_, count)| count > 0)
+        let port = DropReason::ALL.map(DropReason::name).into_iter().zip(self.port);
+        frame.chain(vnet).chain(refused).chain(lost).chain(port).filter(|&(_, count)| count > 0)
     }
 
     /// Events that occurred, by name.

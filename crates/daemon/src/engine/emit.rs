@@ -5,7 +5,7 @@
 //! Not here: which port (`forward`), and when (`nic`).
 //! Invariant: the tenant's frame is copied at most once, and not at all when the port takes it as it is.
 
-use plimsoll_ports::{Port, Sending, Trouble};
+use plimsoll_ports::{DropReason, Port, Sending, Trouble};
 use plimsoll_wire::{Offload, OffloadKind, SegmentError, segment, split, supersegment};
 
 /// A part of a frame: where its payload begins behind the header, and how long it is.
@@ -21,7 +21,7 @@ pub(crate) struct Part {
 pub(crate) enum Emitted {
     Sent,
     Full,
-    Refused,
+    Refused(DropReason),
     Inconsistent,
 }
 
@@ -30,7 +30,7 @@ impl From<Sending> for Emitted {
         match sending {
             Sending::Sent => Self::Sent,
             Sending::Full => Self::Full,
-            Sending::Refused(_) => Self::Refused,
+            Sending::Refused(why) => Self::Refused(why),
         }
     }
 }

@@ -42,9 +42,15 @@ pub struct Lane {
     pub(crate) tally: Tally,
     /// Delivered to the tenant since the port was last flushed.
     pub(crate) wrote: bool,
+    /// Frames that the port could not take and that count for their senders.
+    pub(crate) blamed: Blamed,
     /// What earlier ports of this lane had carried.
     past: Counters,
 }
+
+/// Frames that a port could not take, by reason, and that were counted as their senders' losses: those it counts itself
+/// besides are nobody's.
+pub(crate) type Blamed = [u64; DropReason::COUNT];
 
 /// A queue that flows share for which the table has no room.
 #[derive(Clone, Copy, Debug)]
@@ -107,6 +113,7 @@ impl Lane {
             quota: Quota { flows: spec.flows, queues: spec.flows + 1 },
             tally: Tally::default(),
             wrote: false,
+            blamed: Blamed::default(),
             past: Counters::default(),
         }
     }
@@ -157,11 +164,17 @@ impl Lane {
 
     /// What the lane's ports have carried, all of them together.
     pub(crate) fn counters(&mut self) -> Counters {
-        match &mut self.port {
-            Some(port) => sum(&self.past, &port.counters()),
-            None => self.past,
-        }
+        carried(&mut self.port, &self.past, &self.blamed)
     }
+}
+
+/// What a port has carried, after what had been carried in its place, without the losses that are counted elsewhere.
+pub(crate) fn carried(port: &mut Option<Port>, past: &Counters, blamed: &Blamed) -> Counters {
+    let mut counters = port.as_mut().map_or(*past, |port| sum(past, &port.counters()));
+    for (lost, blamed) in counters.tx_drops.iter_mut().zip(blamed) {
+        *lost = lost.saturating_sub(*blamed);
+    }
+    counters
 }
 
 /// Two ports' counters together.

@@ -16,7 +16,7 @@ use plimsoll_units::Nanos;
 use super::Engine;
 use super::drops::Tally;
 use super::install::add_class;
-use super::lane::{Lane, sum};
+use super::lane::{Lane, carried};
 
 /// All counters at one moment.
 #[derive(Clone, Debug)]
@@ -129,10 +129,7 @@ impl Engine {
                 lane: None,
                 tenant: None,
                 port: self.uplink.port.as_ref().map(plimsoll_ports::Port::name),
-                counters: match &mut self.uplink.port {
-                    Some(port) => sum(&self.uplink.past, &port.counters()),
-                    None => self.uplink.past,
-                },
+                counters: carried(&mut self.uplink.port, &self.uplink.past, &self.uplink.blamed),
                 tally: self.uplink.tally.clone(),
                 flows: 0,
                 buffers: 0,

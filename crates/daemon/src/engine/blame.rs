@@ -1,0 +1,73 @@
+//! Whose frames an uplink had taken and could not send.
+//!
+//! Why: a loss counts for the tenant that sent the frame, also when the kernel refuses it a moment later.
+//! From: the numbers by which ports tell such frames (`plimsoll_ports::Refused`).
+//! Not here: what a port refuses at once (`depart`).
+//! Invariant: each such frame is counted once: for its tenant, or where that is no longer known, for the uplink.
+
+use plimsoll_ports::{DropReason, Port, Refused};
+
+use super::Engine;
+
+/// More than any port holds: a packet socket takes 32, a ring of AF_XDP 4,096, and the buffer of a capture some 1,500.
+const KNOWN: usize = 8_192;
+
+/// Which lane sent each of the last frames that the uplink's port has taken.
+#[derive(Debug)]
+pub(crate) struct Senders {
+    lanes: Box<[u16]>,
+    /// Frames noted so far.
+    noted: u64,
+    /// Losses of a port that is lost, which could not be counted yet.
+    losses: Vec<(u16, DropReason)>,
+}
+
+impl Default for Senders {
+    fn default() -> Self {
+        Self { lanes: vec![0; KNOWN].into_boxed_slice(), noted: 0, losses: Vec::new() }
+    }
+}
+
+impl Senders {
+    /// The port has taken so many frames by now, the latest of them from this lane.
+    #[inline]
+    pub(crate) fn note(&mut self, taken: u64, from: u32) {
+        for number in self.noted..taken {
+            self.lanes[place(number)] = u16::try_from(from).unwrap_or(u16::MAX);
+        }
+        self.noted = taken;
+    }
+
+    /// Remembers what a port that is lost had refused, to be counted; the next one's frames are numbered anew.
+    pub(crate) fn port_lost(&mut self, port: &mut Port) {
+        while let Some(refused) = port.take_refused() {
+            self.blame(refused);
+        }
+        self.noted = 0;
+    }
+
+    fn blame(&mut self, Refused { first, frames, reason }: Refused) {
+        let known = first.max(self.noted.saturating_sub(KNOWN as u64))..(first + frames).min(self.noted);
+        self.losses.extend(known.map(|number| (self.lanes[place(number)], reason)));
+    }
+}
+
+fn place(number: u64) -> usize {
+    usize::try_from(number % KNOWN as u64).unwrap_or(0)
+}
+
+impl Engine {
+    /// Counts what the uplink had taken and could not send as losses of the tenants that had sent it.
+    pub(super) fn blame_senders(&mut self) {
+        let uplink = &mut self.uplink;
+        while let Some(refused) = uplink.port.as_mut().and_then(Port::take_refused) {
+            uplink.senders.blame(refused);
+        }
+        for (lane, reason) in uplink.senders.losses.drain(..) {
+            if let Some(lane) = self.lanes.get_mut(usize::from(lane)).and_then(Option::as_mut) {
+                lane.tally.undelivered(reason);
+                uplink.blamed[reason as usize] += 1;
+            }
+        }
+    }
+}
