@@ -246,3 +246,172 @@ fn a_reload_places_open_flow_queues_anew_and_tells_the_client() {
     client.ring().expect("a kick");
     assert!(world.run(Span::millis(3)).len() < 5, "it is under the limit now");
 }
+
+/// The engine on a thread of its own, which sleeps when nothing is to do.
+struct Live {
+    handle: plimsoll_daemon::Handle,
+    thread: Option<std::thread::JoinHandle<()>>,
+    wire: Option<MemoryPort>,
+    folder: tempfile::TempDir,
+}
+
+impl Live {
+    fn new(text: &str) -> Self {
+        let World { engine, wire, folder, .. } = World::new(text);
+        let (handle, thread) =
+            plimsoll_daemon::spawn(engine, plimsoll_daemon::Habits::default(), |_| {}).expect("a thread");
+        Self { handle, thread: Some(thread), wire: Some(wire), folder }
+    }
+
+    /// Counts what comes out on the wire until the engine ends.
+    fn count(&mut self) -> std::thread::JoinHandle<u64> {
+        let mut wire = self.wire.take().expect("not taken yet");
+        std::thread::spawn(move || {
+            let (mut frame, mut count) = (vec![0; FRAME_ROOM], 0);
+            loop {
+                match wire.receive(&mut frame) {
+                    Ok(Some(_)) => count += 1,
+                    Ok(None) => std::thread::sleep(std::time::Duration::from_micros(50)),
+                    Err(_) => return count,
+                }
+            }
+        })
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.handle.send(plimsoll_daemon::Command::Stop(Span::millis(500))).expect("it runs");
+        self.thread.take().map(std::thread::JoinHandle::join).expect("a thread").expect("no panic");
+    }
+}
+
+#[test]
+fn a_sleeping_engine_is_woken_by_its_client_and_wakes_it() {
+    let mut live = Live::new(TWO);
+    let counting = live.count();
+    let mut client = Vnic::connect(live.folder.path().join("shop")).expect("connected");
+    let queue = client.open_flow(&spec(8)).expect("a flow queue");
+    let mut left = 0;
+    for number in 0..200 {
+        client.send(queue, &udp(1, OUTSIDE, 8, number, 500)).expect("room");
+        client.ring().expect("a kick");
+        // Long enough for both to fall asleep, now and then.
+        if number % 10 == 0 {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        assert!(client.wait(5_000).expect("the daemon is there"), "frame {number} completes");
+        left += client.poll_completions(|done| assert_eq!(done.status, Status::Sent));
+    }
+    assert_eq!(left, 200);
+    drop(client);
+    drop(live);
+    assert_eq!(counting.join().expect("no panic"), 200);
+}
+
+#[test]
+fn a_program_in_c_sends_through_the_static_library() {
+    let mut live = Live::new(TWO);
+    let counting = live.count();
+    let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let vnic = here.parent().expect("crates/").join("vnic");
+    let test = std::env::current_exe().expect("this test's own file");
+    let deps = test.parent().expect("deps/");
+    let library = newest_library(deps);
+    let program = live.folder.path().join("send");
+    let compiled = std::process::Command::new("cc")
+        .args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O2", "-I"])
+        .arg(vnic.join("include"))
+        .arg(vnic.join("examples/send.c"))
+        .arg(&library)
+        .args(["-lpthread", "-ldl", "-lm", "-o"])
+        .arg(&program)
+        .status()
+        .expect("a C compiler");
+    assert!(compiled.success());
+    let ran = std::process::Command::new(&program)
+        .arg(live.folder.path().join("shop"))
+        .args(["10.0.0.1", "10.0.0.99", "1000"])
+        .output()
+        .expect("it runs");
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "1000 frames left, 0 were dropped\n", "{ran:?}");
+    drop(live);
+    assert_eq!(counting.join().expect("no panic"), 1_000);
+}
+
+/// The client's static library as cargo made it for this test.
+fn newest_library(deps: &std::path::Path) -> std::path::PathBuf {
+    let found = std::fs::read_dir(deps).expect("deps/").flatten().filter(|entry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        name.starts_with("libplimsoll_vnic") && name.ends_with(".a")
+    });
+    let newest = found.max_by_key(|entry| entry.metadata().and_then(|data| data.modified()).ok());
+    newest.expect("the static library beside this test").path()
+}
+
+/// Writes anything over a client's whole region until told to stop.
+fn scribble(client: &mut Vnic, done: &std::sync::atomic::AtomicBool) {
+    use std::sync::atomic::Ordering;
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    while !done.load(Ordering::Relaxed) {
+        // Now and then something sound, so that there is traffic, and the doorbells are read.
+        if random() % 8 == 0 {
+            let _ = client.send((random() % 4) as u32, &udp(1, OUTSIDE, random() as u16, 0, 200));
+            let _ = client.ring();
+            client.poll_completions(|_| {});
+        }
+        let (region, layout) = client.region();
+        // The rings lie before the buffers; half of all writes go there.
+        let span = if random() % 2 == 0 { layout.in_buffers(0, 0).expect("inside") } else { region.len() };
+        let at = (random() % (span as u64 - 8)) as usize;
+        region.write(at, &random().to_le_bytes()[..(random() % 9) as usize]);
+    }
+}
+
+/// Frames of the tenant `batch` that leave in ten milliseconds, beside a neighbour that scribbles or one that is silent.
+fn beside(hostile: bool) -> (usize, Span) {
+    let text = "{uplink: {port: memory, rate: 1Gbps}, tenants: {shop: {port: memory}, batch: {port: memory}}, \
+                policy: {root: {priority: [batch, shop]}}}";
+    let mut world = World::new(text);
+    let mut shop = world.client("shop");
+    let mut batch = world.client("batch");
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let (mut left, mut slowest) = (0, Span::ZERO);
+    std::thread::scope(|scope| {
+        let scribbling = hostile.then(|| scope.spawn(|| scribble(&mut shop, &done)));
+        for number in 0..1_000 {
+            batch.send(0, &udp(2, OUTSIDE, 9, number, 500)).expect("room");
+            batch.ring().expect("a kick");
+            world.turn();
+            left += drain(&mut world.wire).iter().filter(|frame| frame[11] == 2).count();
+            batch.poll_completions(|completion| assert_eq!(completion.status, Status::Sent));
+            let snapshot = world.engine.snapshot(world.now);
+            let class = snapshot.program.nodes.iter().position(|node| node.name == "batch").expect("a class");
+            slowest = slowest.max(Span::ns(snapshot.nodes[class].delays.max()));
+            if number % 100 == 99 {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        scribbling.map(std::thread::ScopedJoinHandle::join).transpose().expect("no panic");
+    });
+    (left, slowest)
+}
+
+#[test]
+fn a_neighbour_that_scribbles_over_its_memory_is_not_noticed() {
+    let (quiet, quiet_delay) = beside(false);
+    let (hostile, hostile_delay) = beside(true);
+    assert!(quiet >= 990 && hostile + 10 >= quiet, "{hostile} frames left beside it, {quiet} without");
+    // At most a frame of the other's is on the wire: 12 µs at 1 Gb/s, and the turns are 10 µs apart.
+    assert!(
+        hostile_delay <= quiet_delay + Span::micros(30),
+        "{hostile_delay} beside it, {quiet_delay} without"
+    );
+}

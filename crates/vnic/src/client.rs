@@ -366,24 +366,19 @@ impl Vnic {
     pub fn poll_completions(&mut self, mut tell: impl FnMut(Completion)) -> usize {
         // Acquire: pairs with the daemon's Release, so that the entries before the tail are whole.
         let tail = self.region.word32(self.layout.completion_tail()).load(Ordering::Acquire);
-        let mut count = 0;
-        while self.completion_head != tail {
-            let at = self.layout.completion(self.completion_head);
-            let first = self.region.word64(at).load(Ordering::Relaxed);
-            let descriptors = self.region.word64(at + 8).load(Ordering::Relaxed) as u32;
-            self.completion_head = self.completion_head.wrapping_add(1);
-            let (cookie, queue) = (first as u32, u32::from((first >> 32) as u16));
-            self.free_chain(cookie);
-            self.on_their_way = self.on_their_way.saturating_sub(1);
-            if let Some(flow) = self.flows.get_mut(queue as usize) {
-                flow.used = flow.used.saturating_sub(descriptors);
-            }
-            tell(Completion { queue, status: Status::from_word((first >> 48) as u16) });
-            count += 1;
+        let count = tail.wrapping_sub(self.completion_head).min(self.layout.sizes().completions);
+        for _ in 0..count {
+            tell(self.take_completion());
         }
-        count
+        count as usize
     }
 
+    /// The next frame that is through; its buffers are free again.
+    pub fn next_completion(&mut self) -> Option<Completion> {
+        // Acquire: as in `poll_completions`.
+        let tail = self.region.word32(self.layout.completion_tail()).load(Ordering::Acquire);
+        (self.completion_head != tail).then(|| self.take_completion())
+    }
     /// Copies the oldest received frame out and answers its length. What does not fit is cut off.
     pub fn receive(&mut self, into: &mut [u8]) -> Option<usize> {
         // Acquire: pairs with the daemon's Release, so that the frame is whole.
@@ -441,6 +436,20 @@ impl Vnic {
     #[must_use]
     pub fn region(&self) -> (&Region, &Layout) {
         (&self.region, &self.layout)
+    }
+
+    fn take_completion(&mut self) -> Completion {
+        let at = self.layout.completion(self.completion_head);
+        let first = self.region.word64(at).load(Ordering::Relaxed);
+        let descriptors = self.region.word64(at + 8).load(Ordering::Relaxed) as u32;
+        self.completion_head = self.completion_head.wrapping_add(1);
+        let (cookie, queue) = (first as u32, u32::from((first >> 32) as u16));
+        self.free_chain(cookie);
+        self.on_their_way = self.on_their_way.saturating_sub(1);
+        if let Some(flow) = self.flows.get_mut(queue as usize) {
+            flow.used = flow.used.saturating_sub(descriptors);
+        }
+        Completion { queue, status: Status::from_word((first >> 48) as u16) }
     }
 
     fn has_news(&self) -> bool {

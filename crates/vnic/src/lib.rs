@@ -15,6 +15,7 @@ pub mod message;
 pub mod socket;
 
 mod client;
+mod ffi;
 mod region;
 
 pub use client::{Buffer, Busy, Completion, Vnic, VnicError};

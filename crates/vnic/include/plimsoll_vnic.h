@@ -1,0 +1,78 @@
+/* The client of Plimsoll's shared-memory vNIC, for C. The format is in docs/vnic.md.
+ *
+ * Link with libplimsoll_vnic.a (cargo build --release -p plimsoll-vnic).
+ * A vNIC belongs to one thread at a time. What fails answers -1 (or NULL) and sets errno. */
+#ifndef PLIMSOLL_VNIC_H
+#define PLIMSOLL_VNIC_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct plimsoll_vnic;
+
+/* Headers of the packets of one flow. Addresses are in network order, ports and VLAN in the machine's. */
+struct plimsoll_flow {
+    uint8_t family;    /* 0: not IP; 4; 6 */
+    uint8_t protocol;  /* of IP */
+    uint8_t dscp;
+    uint8_t has_ports; /* 1: TCP, UDP or SCTP */
+    uint16_t vlan;     /* 0: none */
+    uint16_t src_port;
+    uint16_t dst_port;
+    uint8_t src[16];   /* the first 4 for IPv4 */
+    uint8_t dst[16];
+};
+
+/* Work left to the daemon, in virtio-net's terms. */
+struct plimsoll_offload {
+    uint8_t flags;    /* 1: complete the checksum */
+    uint8_t gso_type; /* 0: one frame; 1: TCP over IPv4; 4: TCP over IPv6; 5: UDP */
+    uint16_t hdr_len;
+    uint16_t gso_size;
+    uint16_t csum_start;
+    uint16_t csum_offset;
+};
+
+enum plimsoll_status { PLIMSOLL_SENT = 0, PLIMSOLL_DROPPED = 1, PLIMSOLL_MALFORMED = 2 };
+
+struct plimsoll_completion {
+    uint32_t queue;
+    uint16_t status; /* enum plimsoll_status */
+};
+
+/* Connects to a tenant's socket; waits up to five seconds for one that is not there yet. */
+struct plimsoll_vnic *plimsoll_vnic_connect(const char *path);
+void plimsoll_vnic_close(struct plimsoll_vnic *vnic);
+void plimsoll_vnic_mac(const struct plimsoll_vnic *vnic, uint8_t mac[6]);
+
+/* A flow queue for such packets: its number. Queue 0 needs no asking: each of its packets is classified.
+ * ENOSPC: there is none left for this tenant. */
+int plimsoll_vnic_open_flow(struct plimsoll_vnic *vnic, const struct plimsoll_flow *flow);
+int plimsoll_vnic_close_flow(struct plimsoll_vnic *vnic, uint32_t queue);
+
+/* Copies a frame and posts it. offload may be NULL; tag is the slack or deadline in microseconds, 0 for the class's.
+ * EAGAIN: no room, poll and try again. */
+int plimsoll_vnic_send(struct plimsoll_vnic *vnic, uint32_t queue, const void *frame, size_t len,
+                       const struct plimsoll_offload *offload, uint32_t tag);
+/* Tells the daemon of all that was posted. EAGAIN: no room for the doorbells, ring again later. */
+int plimsoll_vnic_ring(struct plimsoll_vnic *vnic);
+/* Takes up to `most` completions; into may be NULL. How many there were. */
+size_t plimsoll_vnic_poll(struct plimsoll_vnic *vnic, struct plimsoll_completion *into, size_t most);
+/* Copies the oldest received frame out: its length. EAGAIN: there is none. */
+ssize_t plimsoll_vnic_receive(struct plimsoll_vnic *vnic, void *into, size_t len);
+
+/* Sleeps until something has completed or come in, at most `millis` (for ever if negative): 1 if so, 0 if not. */
+int plimsoll_vnic_wait(struct plimsoll_vnic *vnic, int millis);
+/* Readable when the wait would end: call plimsoll_vnic_wait with 0 before polling it, and after. */
+int plimsoll_vnic_fd(const struct plimsoll_vnic *vnic);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,248 @@
+//! The client for programs in C: `include/plimsoll_vnic.h` says what each function does.
+//!
+//! Why: most programs that bypass the kernel are not written in Rust.
+//! From: the header, with which a test compiles a C program.
+//! Not here: anything that the Rust client does not do.
+//! Invariant: no function keeps a pointer after it returns; what fails sets `errno` and answers -1, or NULL.
+
+use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+
+use crate::client::{Vnic, VnicError};
+use crate::layout::Offload;
+use crate::message::FlowSpec;
+
+/// A flow, as the header lays it out.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct PlimsollFlow {
+    family: u8,
+    protocol: u8,
+    dscp: u8,
+    has_ports: u8,
+    vlan: u16,
+    src_port: u16,
+    dst_port: u16,
+    src: [u8; 16],
+    dst: [u8; 16],
+}
+
+/// A completion, as the header lays it out.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct PlimsollCompletion {
+    queue: u32,
+    status: u16,
+}
+
+/// Connects to a tenant's socket.
+///
+/// # Safety
+/// `path` is a string that ends in a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_vnic_connect(path: *const c_char) -> *mut Vnic {
+    // SAFETY: the caller's promise.
+    let path = unsafe { CStr::from_ptr(path) };
+    match Vnic::connect(OsStr::from_bytes(path.to_bytes())) {
+        Ok(vnic) => Box::into_raw(Box::new(vnic)),
+        Err(error) => {
+            set_errno(errno_of(&error));
+            std::ptr::null_mut()
+        }
+    }
+}
+
+/// Closes a vNIC.
+///
+/// # Safety
+/// `vnic` comes from [`plimsoll_vnic_connect`] and is not used afterwards; NULL is nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_vnic_close(vnic: *mut Vnic) {
+    if !vnic.is_null() {
+        // SAFETY: the caller's promise: the box that `connect` gave away comes back, once.
+        drop(unsafe { Box::from_raw(vnic) });
+    }
+}
+
+/// The interface's hardware address.
+///
+/// # Safety
+/// `vnic` is open, and no other thread uses it meanwhile; `mac` has room for six bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_vnic_mac(vnic: *const Vnic, mac: *mut u8) {
+    // SAFETY: the caller's promise.
+    let (vnic, mac) = unsafe { (&*vnic, std::slice::from_raw_parts_mut(mac, 6)) };
+    mac.copy_from_slice(&vnic.identity().mac);
+}
+
+/// Asks for a flow queue.
+///
+/// # Safety
+/// `vnic` is open, and no other thread uses it meanwhile; `flow` points to a flow.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_vnic_open_flow(vnic: *mut Vnic, flow: *const PlimsollFlow) -> c_int {
+    // SAFETY: the caller's promise.
+    let (vnic, flow) = unsafe { (&mut *vnic, &*flow) };
+    let Some(spec) = spec(flow) else { return fail(libc::EINVAL) };
+    match vnic.open_flow(&spec) {
+        Ok(queue) => c_int::try_from(queue).unwrap_or(c_int::MAX),
+        Err(error) => fail(errno_of(&error)),
+    }
+}
+
+/// Gives a flow queue back.
+///
+/// # Safety
+/// `vnic` is open, and no other thread uses it meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_vnic_close_flow(vnic: *mut Vnic, queue: u32) -> c_int {
+    // SAFETY: the caller's promise.
+    let vnic = unsafe { &mut *vnic };
+    vnic.close_flow(queue).map_or_else(|error| fail(errno_of(&error)), |()| 0)
+}
+
+/// Copies a frame and posts it.
+///
+/// # Safety
+/// `vnic` is open, and no other thread uses it meanwhile; `frame` points to `len` bytes; `offload` is NULL or points to
+/// one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_vnic_send(
+    vnic: *mut Vnic,
+    queue: u32,
+    frame: *const u8,
+    len: usize,
+    offload: *const Offload,
+    tag: u32,
+) -> c_int {
+    if frame.is_null() || len > crate::layout::MAX_FRAME {
+        return fail(libc::EMSGSIZE);
+    }
+    // SAFETY: the caller's promise.
+    let (vnic, frame) = unsafe { (&mut *vnic, std::slice::from_raw_parts(frame, len)) };
+    // SAFETY: the caller's promise.
+    let offload = unsafe { offload.as_ref() }.copied().unwrap_or_default();
+    vnic.send_with(queue, frame, &offload, tag).map_or_else(|_| fail(libc::EAGAIN), |()| 0)
+}
+
+/// Tells the daemon of everything posted.
+///
+/// # Safety
+/// `vnic` is open, and no other thread uses it meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_vnic_ring(vnic: *mut Vnic) -> c_int {
+    // SAFETY: the caller's promise.
+    match unsafe { &mut *vnic }.ring() {
+        Ok(true) => 0,
+        Ok(false) => fail(libc::EAGAIN),
+        Err(error) => fail(error.raw_os_error().unwrap_or(libc::EIO)),
+    }
+}
+
+/// Takes completions.
+///
+/// # Safety
+/// `vnic` is open, and no other thread uses it meanwhile; `into` is NULL or has room for `most`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_vnic_poll(
+    vnic: *mut Vnic,
+    into: *mut PlimsollCompletion,
+    most: usize,
+) -> usize {
+    // SAFETY: the caller's promise.
+    let vnic = unsafe { &mut *vnic };
+    let mut count = 0;
+    while count < most {
+        let Some(done) = vnic.next_completion() else { break };
+        if !into.is_null() {
+            let done = PlimsollCompletion { queue: done.queue, status: done.status as u16 };
+            // SAFETY: the caller's promise, and `count < most`.
+            unsafe { into.add(count).write(done) };
+        }
+        count += 1;
+    }
+    count
+}
+
+/// Copies the oldest received frame out.
+///
+/// # Safety
+/// `vnic` is open, and no other thread uses it meanwhile; `into` has room for `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_vnic_receive(vnic: *mut Vnic, into: *mut u8, len: usize) -> isize {
+    if into.is_null() {
+        return fail(libc::EINVAL) as isize;
+    }
+    // SAFETY: the caller's promise: room that it may read as well, as it gave it away for this call.
+    let (vnic, into) = unsafe { (&mut *vnic, std::slice::from_raw_parts_mut(into, len)) };
+    match vnic.receive(into) {
+        Some(len) => isize::try_from(len).unwrap_or(isize::MAX),
+        None => fail(libc::EAGAIN) as isize,
+    }
+}
+
+/// Sleeps until something has completed or come in.
+///
+/// # Safety
+/// `vnic` is open, and no other thread uses it meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_vnic_wait(vnic: *mut Vnic, millis: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    match unsafe { &mut *vnic }.wait(millis) {
+        Ok(news) => c_int::from(news),
+        Err(error) => fail(errno_of(&error)),
+    }
+}
+
+/// What becomes readable when the wait would end.
+///
+/// # Safety
+/// `vnic` is open, and no other thread uses it meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_vnic_fd(vnic: *const Vnic) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { &*vnic }.as_raw_fd()
+}
+
+fn spec(flow: &PlimsollFlow) -> Option<FlowSpec> {
+    let four = |bytes: &[u8; 16]| [bytes[0], bytes[1], bytes[2], bytes[3]].into();
+    let addresses = match flow.family {
+        0 => None,
+        4 => Some((four(&flow.src), four(&flow.dst))),
+        6 => Some((flow.src.into(), flow.dst.into())),
+        _ => return None,
+    };
+    Some(FlowSpec {
+        addresses,
+        protocol: addresses.map(|_| flow.protocol),
+        ports: (flow.has_ports != 0).then_some((flow.src_port, flow.dst_port)),
+        dscp: flow.dscp,
+        vlan: flow.vlan,
+    })
+}
+
+fn errno_of(error: &VnicError) -> c_int {
+    match error {
+        VnicError::Connect { source, .. } | VnicError::Io(source) => {
+            source.raw_os_error().unwrap_or_else(|| match source.kind() {
+                io::ErrorKind::TimedOut => libc::ETIMEDOUT,
+                _ => libc::ECONNRESET,
+            })
+        }
+        VnicError::Occupied { .. } => libc::EBUSY,
+        VnicError::Layout(_) | VnicError::Answer { .. } => libc::EPROTO,
+        VnicError::NotOpened(_) => libc::ENOSPC,
+        VnicError::Closed => libc::EPIPE,
+    }
+}
+
+fn fail(errno: c_int) -> c_int {
+    set_errno(errno);
+    -1
+}
+
+fn set_errno(errno: c_int) {
+    nix::errno::Errno::from_raw(errno).set();
+}
