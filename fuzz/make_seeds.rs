@@ -1,13 +1,15 @@
 //! Writes the seeds of the binary targets: good frames of every kind, from which the fuzzer starts.
 //!
 //! $ cargo run --release --example seeds
-//! wrote 22 seeds
+//! wrote 23 seeds
 //!
 //! The texts under `seeds/policy` are written by hand.
 
 use std::fs;
 use std::path::Path;
 
+use plimsoll_vnic::layout::header;
+use plimsoll_vnic::{Layout, Sizes};
 use plimsoll_wire::{Offload, OffloadKind, VnetHeader, parse};
 
 fn main() -> std::io::Result<()> {
@@ -22,8 +24,37 @@ fn main() -> std::io::Result<()> {
             written += 1;
         }
     }
+    fs::create_dir_all(seeds.join("vnic"))?;
+    fs::write(seeds.join("vnic/one_frame_each_way"), one_frame_each_way())?;
+    written += 1;
     println!("wrote {written} seeds");
     Ok(())
+}
+
+/// What a client writes to send a frame and to receive one, as the target `vnic` reads it: places and values.
+fn one_frame_each_way() -> Vec<u8> {
+    let sizes = Sizes {
+        flow_queues: 4,
+        ring: 4,
+        doorbell_queues: 2,
+        doorbell_words: 32,
+        completions: 8,
+        receive: 4,
+        buffers: 4,
+    };
+    let layout = Layout::new(sizes).expect("sizes within bounds");
+    let writes = [
+        (layout.posted(0) + 8, 2_048_u32),
+        (layout.posted_tail(), 1),
+        (layout.descriptor(0, 0) + 8, 60),
+        (layout.ring_tail(0), 1),
+        (layout.doorbell_tail(0), 1),
+    ];
+    let bytes = writes.into_iter().flat_map(|(at, value)| {
+        let place = (at - header::CLIENT_WAITS) as u16;
+        [place.to_le_bytes().to_vec(), value.to_le_bytes().to_vec()].concat()
+    });
+    bytes.chain([0xff; 6]).collect()
 }
 
 /// A virtio-net header that asks for all that can be had.
