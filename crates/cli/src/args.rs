@@ -79,6 +79,9 @@ pub(crate) struct Check {
     /// Draw the policy into this SVG file too
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
+    /// Print what the engine keeps in memory for it, class by class, beside SENIC's formats
+    #[arg(long)]
+    pub(crate) memory: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -5,7 +5,7 @@
 //! Not here: rules of the languages.
 //! Invariant: nothing is printed on standard output for a wrong file, except with `--json`.
 
-use plimsoll_policy::Errors;
+use plimsoll_policy::{Checked, Errors};
 use plimsoll_scenario::{Form, Scenario};
 
 use crate::args::{Check, SchemaOf};
@@ -15,6 +15,10 @@ use crate::failure::{Failure, print, print_json};
 pub(crate) fn check(args: &Check) -> Result<(), Failure> {
     let file = args.file.display().to_string();
     let kind = Kind::of(&plimsoll_policy::top_keys(&file));
+    if let (true, Kind::SubPolicy | Kind::Scenario) = (args.memory, kind) {
+        let why = format!("{file} is {}; `--memory` counts for the operator's policy file", kind.words());
+        return Err(Failure::Wrong(why));
+    }
     if let (Some(_), Kind::SubPolicy | Kind::Scenario) = (&args.svg, kind) {
         let why = format!("{file} is {}; `--svg` draws the operator's policy file", kind.words());
         return Err(Failure::Wrong(why));
@@ -63,11 +67,58 @@ fn policy(args: &Check, file: &str) -> Result<(), Failure> {
         std::fs::write(svg, drawing)
             .map_err(|error| Failure::io(format!("write {}", svg.display()), &error))?;
     }
+    if args.memory {
+        return memory(args, &checked);
+    }
     if args.json {
         return print_json(&plimsoll_policy::report(&checked));
     }
     eprint!("{}", checked.render_warnings(false));
     print(&plimsoll_policy::tree_text(&checked))
+}
+
+/// What the engine keeps for the policy, with one flow queue for each class.
+fn memory(args: &Check, checked: &Checked) -> Result<(), Failure> {
+    let engine = &checked.config.engine;
+    let config = plimsoll_nic::Config {
+        queues: engine.queues,
+        ring: engine.ring,
+        descriptors: engine.descriptors,
+        ..plimsoll_nic::Config::default()
+    };
+    let found = plimsoll_nic::footprint(&checked.program, &config);
+    let named = |parts: &[plimsoll_nic::Part]| -> serde_json::Map<String, serde_json::Value> {
+        parts.iter().map(|part| (part.what.to_owned(), part.bytes.into())).collect()
+    };
+    if args.json {
+        return print_json(&serde_json::json!({
+            "classes": found.classes, "class": named(&found.class), "class_bytes": found.class_bytes,
+            "ring_bytes": found.ring_bytes, "global": named(&found.global), "global_bytes": found.global_bytes,
+            "total_bytes": found.total_bytes, "senic_bytes": found.senic_bytes,
+            "senic_qfq_bytes": found.senic_qfq_bytes, "avoided_bytes": found.avoided_bytes,
+        }));
+    }
+    print(&memory_text(&found))
+}
+
+fn memory_text(found: &plimsoll_nic::Footprint) -> String {
+    let rows = |parts: &[plimsoll_nic::Part]| {
+        parts.iter().map(|part| format!("  {:<34}{:>12} B\n", part.what, part.bytes)).collect::<String>()
+    };
+    let line = |what: &str, bytes: u64| format!("{what:<36}{bytes:>12} B\n");
+    let classes = found.classes;
+    [
+        line("an idle class, beside its ring", found.class_bytes),
+        rows(&found.class),
+        line("the ring of its flow queue", found.ring_bytes),
+        line("global", found.global_bytes),
+        rows(&found.global),
+        line(&format!("total, for {classes} classes"), found.total_bytes),
+        line("SENIC, 30 B a class", found.senic_bytes),
+        line("SENIC with QFQ, 40 B and 10 kB", found.senic_qfq_bytes),
+        line("queues on a NIC, ten frames a class", found.avoided_bytes),
+    ]
+    .concat()
 }
 
 /// The file of a tenant or an application, by itself.

@@ -137,6 +137,8 @@ struct Flow {
 struct Line([Slot; SLOTS_PER_LINE]);
 
 const SLOTS_PER_LINE: usize = 2;
+pub(crate) const FLOW_BYTES: usize = size_of::<Flow>();
+pub(crate) const SLOT_BYTES: usize = size_of::<Slot>();
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {

@@ -57,7 +57,7 @@ pub(crate) struct Layout {
 }
 
 /// Slots of the wheel and the span of each: a horizon of 67 ms, beyond which entries are looked at once per horizon.
-const WHEEL_SLOTS: usize = 1 << 16;
+pub(crate) const WHEEL_SLOTS: usize = 1 << 16;
 const WHEEL_GRAIN: Span = Span::ns(1_024);
 
 impl Layout {
@@ -413,7 +413,7 @@ fn by_deadline(kind: NodeKind) -> bool {
 
 /// The main tree of a policy.
 fn plant(program: &Program, largest: u64, late: Span) -> (Forest, Layout) {
-    let mut forest = Forest::default();
+    let mut forest = Forest::with_capacity(program.nodes.len());
     let mut places: Vec<Vec<u32>> = Vec::with_capacity(program.nodes.len());
     for id in (0..).map(NodeId).take(program.nodes.len()) {
         let parent = program.node(id).parent.map(|above| places[above.0 as usize][0]);

@@ -40,6 +40,7 @@ mod bundle;
 mod circle;
 mod doorbell;
 mod egress;
+mod footprint;
 mod host;
 mod install;
 mod limit;
@@ -49,6 +50,7 @@ mod tree;
 
 pub use doorbell::{DoorbellQueue, ENTRIES_PER_LINE, PcieWrites};
 pub use egress::Nic;
+pub use footprint::{Footprint, Part, footprint};
 pub use host::{Descriptor, MAX_DESCRIPTOR, QueueId, Refusal};
 pub use install::Config;
 pub use stats::{

@@ -15,7 +15,8 @@ pub(crate) mod rate_share;
 mod rows;
 mod virtual_time;
 
-use plimsoll_queues::Bits;
+use plimsoll_policy::{Form, NodeKind};
+use plimsoll_queues::{Bits, RankQueue};
 use plimsoll_units::{BitRate, Nanos};
 
 use bundles::Bundles;
@@ -24,6 +25,7 @@ use exact::Exact;
 use grouped::Grouped;
 use ranked::{Head, Ranked};
 use rate_share::RateShare;
+use rows::{Kid, Rows};
 
 /// A node's algorithm with its state.
 #[derive(Clone, Debug)]
@@ -184,6 +186,33 @@ impl Order {
             Self::Ranked(order) => order.first_rank(),
             Self::RateShare(order) => order.rank(slot),
         }
+    }
+}
+
+/// Bytes that an order keeps for each child.
+pub(crate) fn place_bytes(kind: NodeKind, children: usize) -> usize {
+    const RANKED: usize = size_of::<(u64, u32)>() + size_of::<u32>(); // an entry of a heap, and where it is
+    match kind {
+        NodeKind::Wfq if children > exact::MOST_CHILDREN => size_of::<Kid>() + size_of::<u32>(),
+        NodeKind::RateShare(Form::Grouped) => size_of::<Kid>() + size_of::<u64>(),
+        NodeKind::RateShare(Form::Exact) => size_of::<Kid>() + size_of::<u64>() + 2 * RANKED,
+        NodeKind::Drr => Turns::ENTRY_BYTES,
+        NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf => RANKED + size_of::<u32>(),
+        NodeKind::Wfq | NodeKind::Priority | NodeKind::Class(_) => 0, // bits, or all of it is the node's
+    }
+}
+
+/// Bytes that an order keeps beside that; of grouped ones with all children in one group.
+pub(crate) fn fixed_bytes(kind: NodeKind, children: usize) -> usize {
+    match kind {
+        NodeKind::Wfq if children > exact::MOST_CHILDREN => size_of::<Grouped>() + Rows::GROUP_BYTES,
+        NodeKind::Wfq => size_of::<Exact>(),
+        NodeKind::RateShare(Form::Grouped) => size_of::<RateShare>() + Rows::GROUP_BYTES,
+        NodeKind::RateShare(Form::Exact) => size_of::<RateShare>() + 2 * size_of::<RankQueue>(),
+        NodeKind::Drr => size_of::<Rounds>(),
+        NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf => size_of::<Ranked>(),
+        NodeKind::Priority => size_of::<Bits>() + children.div_ceil(64) * size_of::<u64>(),
+        NodeKind::Class(_) => 0,
     }
 }
 

@@ -82,10 +82,16 @@ pub(crate) struct Adoption {
 }
 
 pub(crate) const NONE: u32 = u32::MAX;
+pub(crate) const NODE_BYTES: usize = size_of::<Node>();
 /// Marks a child that is a bundle, not a node.
 const BUNDLE: u32 = 1 << 31;
 
 impl Forest {
+    /// Room for so many nodes, and no more: one for each class of a large policy must not be two.
+    pub(crate) fn with_capacity(nodes: usize) -> Self {
+        Self { nodes: Vec::with_capacity(nodes), ..Self::default() }
+    }
+
     /// Adds a node for `id` of the policy below `parent` (a node of this forest), and returns it.
     pub(crate) fn add(
         &mut self,

@@ -140,6 +140,45 @@ impl Host {
 fn main() {
     a_hundred_thousand_packets_allocate_nothing();
     println!("a hundred thousand packets allocate nothing: ok");
+    an_idle_class_takes_what_is_said();
+    println!("an idle class takes what is said: ok");
+}
+
+/// Bytes that an engine with `classes` idle classes of a flow queue each holds, and what it says.
+fn held(kind: NodeKind, classes: u32) -> (usize, plimsoll_nic::Footprint) {
+    let mut nodes = vec![node(None, kind, 1)];
+    for n in 0..classes {
+        let class = add(&mut nodes, NodeId(0), NodeKind::Class(FlowOrder::Fifo), 1);
+        nodes[class.0 as usize].rate = BitRate::new(1_000_000 + 1_000 * u64::from(n % 7));
+    }
+    let program = Program { nodes, limits: vec![], default_class: NodeId(1), ..program() };
+    let config = Config { queues: classes, ring: 8, ..Config::default() };
+    let said = plimsoll_nic::footprint(&program, &config);
+    let region = Region::new(ALLOCATOR);
+    let mut nic = Nic::new(&program, &config);
+    for class in (1..).map(NodeId).take(classes as usize) {
+        nic.open_queue(&Placement { class, limits: vec![] }).expect("queues are left");
+    }
+    let change = region.change();
+    let copied = Region::new(ALLOCATOR);
+    let policy = program.clone();
+    let policy_bytes = copied.change().bytes_allocated;
+    drop((nic, policy));
+    (change.bytes_allocated - change.bytes_deallocated - policy_bytes, said)
+}
+
+/// What `footprint` says of a class and its ring is what the allocator counts, but for tables that double as they grow.
+fn an_idle_class_takes_what_is_said() {
+    for kind in
+        [NodeKind::RateShare(Form::Grouped), NodeKind::RateShare(Form::Exact), NodeKind::Wfq, NodeKind::Drr]
+    {
+        // Powers of two, at which what doubles has just done so, or is about to.
+        let ((few, _), (many, said)) = (held(kind, 16_384), held(kind, 32_768));
+        let counted = (many - few) as u64 / 16_384;
+        let stated = said.class_bytes + said.ring_bytes;
+        println!("{kind:?}: {stated} B said, {counted} B counted, of these {} B of ring", said.ring_bytes);
+        assert!(counted.abs_diff(stated) <= stated / 4, "{kind:?}: {counted} B counted, {stated} B said");
+    }
 }
 
 fn a_hundred_thousand_packets_allocate_nothing() {

@@ -53,6 +53,15 @@ impl Wheel {
         }
     }
 
+    /// Bytes that an id takes.
+    pub const ENTRY_BYTES: usize = size_of::<Entry>();
+
+    /// Bytes that a wheel of so many slots takes without ids.
+    #[must_use]
+    pub const fn bytes(slots: usize) -> usize {
+        slots * size_of::<u32>() + slots.div_ceil(64) * size_of::<u64>()
+    }
+
     /// How many ids wait.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -41,6 +41,8 @@ impl Round {
 }
 
 impl Turns {
+    pub(crate) const ENTRY_BYTES: usize = size_of::<Entry>();
+
     pub(crate) fn with_entries(entries: usize, quantum: i32) -> Self {
         Self { entries: vec![Entry { deficit: 0, quantum, next: NONE, prev: NONE }; entries] }
     }

@@ -60,6 +60,9 @@ const NONE: u32 = u32::MAX;
 const ABSENT: u8 = u8::MAX;
 
 impl Rows {
+    /// A group with its row.
+    pub(crate) const GROUP_BYTES: usize = size_of::<Group>();
+
     /// Children by what a byte adds to each one's start.
     pub(crate) fn new(inverses: impl Iterator<Item = u64>) -> Self {
         let kid =

@@ -246,6 +246,28 @@ fn the_rate_of_an_upper_level_changes_what_is_below() {
     assert_eq!(world.nic.stats().bad_doorbells, bad + 1, "the root has no rate to change");
 }
 
+/// From one bit a second to more than any link: nothing breaks, and who has a sane rate keeps it.
+#[test]
+fn extreme_rates_do_not_break_the_engine() {
+    for form in FORMS {
+        for rate in [1, u64::MAX] {
+            let (plan, classes) = flat(form, &[100, 100, 100]);
+            let mut world = World::with(&plan.program);
+            classes.iter().for_each(|&class| _ = world.greedy(class, &[], 1_500));
+            world.run(MS);
+            let extreme = BitRate::new(rate).expect("above zero");
+            world.notes(|doorbells| classes[..2].iter().for_each(|&c| doorbells.set_class_rate(c, extreme)));
+            world.run(3 * MS);
+            world.notes(|doorbells| classes[..2].iter().for_each(|&c| doorbells.set_class_rate(c, mbps(800))));
+            world.run(40 * MS);
+            assert_near("back at its rate", world.rate(classes[2], 20 * MS, 40 * MS), 800.0, 1.0);
+            if rate > 1 {
+                assert_near("back at its rate", world.rate(classes[0], 20 * MS, 40 * MS), 800.0, 1.0);
+            }
+        }
+    }
+}
+
 /// From the policy file to the wire.
 #[test]
 fn rates_from_a_policy_file() {
