@@ -71,6 +71,8 @@ enum Clock {
 const FRAMES_OF_PATIENCE: u64 = 3;
 /// Fraction bits of a start.
 const FINE: u32 = 30;
+/// Higher rates count as this one, 8.8 Tb/s: a million of them still add up.
+const MOST_BITS: u64 = 1 << 43;
 
 impl RateShare {
     /// Children of these rates, below a node that gets `drain` at most and whose caller may be `late`.
@@ -94,7 +96,7 @@ impl RateShare {
             alarm: u32::MAX,
             sum: 0,
             largest,
-            bits: rates.iter().map(|rate| rate.get()).collect(),
+            bits: rates.iter().map(|&rate| bits(rate)).collect(),
             rows: Rows::new(rates.iter().map(|&rate| inverse(rate))),
             exact: (form == Form::Exact).then(|| Box::new(heaps())),
         };
@@ -292,21 +294,28 @@ impl RateShare {
     pub(crate) fn set_rate(&mut self, slot: u32, rate: BitRate, now: Nanos) {
         self.advance(now);
         let active = self.is_active(slot);
+        // Whoever is eligible stays so, also if V was held back meanwhile: the node counts on it.
+        let due = self.exact.as_ref().is_some_and(|heaps| heaps.due.rank(slot).is_some());
         if active {
             self.remove(slot);
         }
-        let before = core::mem::replace(&mut self.bits[slot as usize], rate.get());
+        let before = core::mem::replace(&mut self.bits[slot as usize], bits(rate));
         let (v, kid) = (self.v, &mut self.rows.kids[slot as usize]);
         (kid.inverse, kid.rest) = (inverse(rate), 0);
-        if kid.start > v {
+        if kid.start > v && !due {
             let owed = u128::from(kid.start - v) * u128::from(before);
-            let wait = owed.div_ceil(u128::from(rate.get()));
+            let wait = owed.div_ceil(u128::from(bits(rate)));
             kid.start = v.saturating_add(u64::try_from(wait).unwrap_or(u64::MAX));
         }
         self.join_group(slot);
         if active {
-            self.sum = self.sum.saturating_add(rate.get());
-            self.place(slot);
+            self.sum = self.sum.saturating_add(bits(rate));
+            let kid = &self.rows.kids[slot as usize];
+            match &mut self.exact {
+                Some(heaps) if due => heaps.due.set(slot, finish(kid, self.largest)),
+                None if kid.start <= v => self.rows.link_first(slot),
+                _ => self.place(slot),
+            }
         }
     }
 
@@ -324,9 +333,13 @@ impl RateShare {
     }
 }
 
+fn bits(rate: BitRate) -> u64 {
+    rate.get().min(MOST_BITS)
+}
+
 /// Nanoseconds for a byte, in 2^-30, rounded up: a rate is never exceeded.
 fn inverse(rate: BitRate) -> u64 {
-    let inverse = (u128::from(8 * NS_PER_SEC) << FINE).div_ceil(rate.get().into());
+    let inverse = (u128::from(8 * NS_PER_SEC) << FINE).div_ceil(bits(rate).into());
     u64::try_from(inverse).expect("8e9 * 2^30 is less than 2^63")
 }
 

@@ -228,6 +228,24 @@ impl Rows {
         self.kids[id as usize] = kid;
     }
 
+    /// Puts child `id`, which must not be queued, in front of the row for its start.
+    pub(crate) fn link_first(&mut self, id: u32) {
+        let mut kid = self.kids[id as usize];
+        let group = &mut self.groups[kid.group as usize];
+        self.busy |= 1 << kid.group;
+        let index = (group.admit(kid.start >> group.shift) % SLOTS) as u8;
+        let row = &mut group.slots[usize::from(index) % SLOTS as usize];
+        let front = core::mem::replace(&mut row.front, id);
+        if front == NONE {
+            row.back = id;
+            group.occupied |= 1 << index;
+        } else {
+            self.kids[front as usize].prev = id;
+        }
+        (kid.slot, kid.next, kid.prev) = (index, front, NONE);
+        self.kids[id as usize] = kid;
+    }
+
     /// Takes a child, as it stands, out of its row.
     #[inline(always)]
     pub(crate) fn leave(&mut self, kid: &Kid) {

@@ -981,12 +981,13 @@ impl Node {
         self.advance(now);
         let before = self.paced.rates.insert(child, rate).expect("it has one");
         let start = self.start(child);
-        if start > self.v {
+        let due = self.paced.due.contains(&child);
+        if start > self.v && !due {
             let owed = u128::from(start - self.v) * u128::from(before);
             self.starts.insert(child, self.v + owed.div_ceil(rate.into()) as u64);
         }
         self.paced.rests.insert(child, 0);
-        if self.paced.members.contains(&child) {
+        if self.paced.members.contains(&child) && !due {
             self.place(child);
         }
     }
