@@ -302,6 +302,9 @@ impl Nic {
     /// The first limit that the bundle's head has not paid and that does not let it pass.
     fn first_closed(&self, id: u32, now: Nanos) -> Option<u8> {
         let bundle = &self.bundles[id as usize];
+        if !bundle.has_limits {
+            return None; // most bundles: their head's length need not be looked up
+        }
         bundle.first_closed(&self.limits, self.head_charge(id), now)
     }
 
