@@ -8,6 +8,10 @@
 use std::fs;
 use std::path::Path;
 
+use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome};
+use plimsoll_policy::{Fields, TenantId};
+use plimsoll_record::{Limits, Recorded, Recorder, SharedSink};
+use plimsoll_units::Nanos;
 use plimsoll_vnic::layout::header;
 use plimsoll_vnic::{Layout, Sizes};
 use plimsoll_wire::{Offload, OffloadKind, VnetHeader, parse};
@@ -26,6 +30,9 @@ fn main() -> std::io::Result<()> {
     }
     fs::create_dir_all(seeds.join("vnic"))?;
     fs::write(seeds.join("vnic/one_frame_each_way"), one_frame_each_way())?;
+    written += 1;
+    fs::create_dir_all(seeds.join("engine_trace"))?;
+    fs::write(seeds.join("engine_trace/two_flows_and_a_reload"), two_flows_and_a_reload())?;
     written += 1;
     println!("wrote {written} seeds");
     Ok(())
@@ -55,6 +62,37 @@ fn one_frame_each_way() -> Vec<u8> {
         [place.to_le_bytes().to_vec(), value.to_le_bytes().to_vec()].concat()
     });
     bytes.chain([0xff; 6]).collect()
+}
+
+/// The events of an engine's trace, behind the byte that has blocks put around them.
+fn two_flows_and_a_reload() -> Vec<u8> {
+    let text = "{uplink: {port: memory, rate: 1Gbps}, engine: {queues: 16, ring: 4, descriptors: 32}, \
+                tenants: {a: {port: memory, descriptors: 16}, b: {port: memory, max: 9Mbps, descriptors: 16}}}";
+    let policy = plimsoll_policy::check_str("p.yaml", text).expect("a policy");
+    let config = Config { queues: 16, ring: 4, descriptors: 32, ..Config::default() };
+    let mut nic = Recorded::new(Nic::new(&policy.program, &config));
+    let file = SharedSink::default();
+    nic.record(Recorder::new(Box::new(file.clone()), Limits::default()), &policy.sources);
+    let place = |tenant| Fields { tenant: Some(TenantId(tenant)), ..Fields::default() };
+    let [a, b] = [0, 1].map(|tenant| policy.program.classify(&place(tenant)));
+    let queues = [&a, &b].map(|place| nic.open_queue(place).expect("there is room"));
+    let (mut doorbells, mut out) = (DoorbellQueue::default(), Vec::with_capacity(8));
+    for (turn, segment) in (0..6).zip([0, 0, 500, 0, 0, 0]) {
+        let now = Nanos::new(turn * 300_000);
+        for queue in queues {
+            let _ = nic.post(queue, Descriptor { len: 1_400, segment, header: segment / 10, ..Descriptor::default() });
+            doorbells.bell(queue);
+        }
+        doorbells.flush(|words| nic.ring(words, now));
+        nic.poll_transmit(now, &mut out);
+        out.drain(..).for_each(|transmit| nic.complete(&transmit, Outcome::Sent));
+        if turn == 3 {
+            let mut place = |queue| if queue == queues[0] { a.clone() } else { b.clone() };
+            nic.install(&policy.program, &policy.sources, &mut place, now);
+        }
+    }
+    drop(nic);
+    [&[0xff], &file.bytes()[plimsoll_record::MAGIC.len() + 8..]].concat()
 }
 
 /// A virtio-net header that asks for all that can be had.

@@ -108,6 +108,12 @@ pub(crate) struct Run {
     /// Pin the engine's thread to this core, whatever the file says
     #[arg(long, value_name = "N")]
     pub(crate) cpu: Option<u32>,
+    /// Record all that the engine is told and decides into this file, for `plimsoll sim --replay FILE`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
+    /// The recording ends, and traffic goes on, once its file is so long
+    #[arg(long, value_name = "SIZE", default_value = "1GB", requires = "record")]
+    pub(crate) record_limit: plimsoll_units::Bytes,
 }
 
 /// Commands that ask a running daemon.
@@ -174,9 +180,11 @@ pub(crate) struct Lab {
 #[derive(Debug, clap::Args)]
 #[command(after_help = SIM_EXAMPLES)]
 pub(crate) struct Sim {
-    /// The scenario file; with --replay, a policy file
-    pub(crate) file: PathBuf,
-    /// Send this capture (pcap or pcapng) through a policy, and say how each class would have fared
+    /// The scenario file; with --replay of a capture, a policy file
+    #[arg(required_unless_present = "replay")]
+    pub(crate) file: Option<PathBuf>,
+    /// Send this capture (pcap or pcapng) through a policy, and say how each class would have fared; or run this
+    /// recording of `plimsoll run --record` again, and say whether every decision is the same
     #[arg(long, value_name = "FILE", conflicts_with_all = ["short", "system", "seed", "seeds", "set", "trace", "threads"])]
     pub(crate) replay: Option<PathBuf>,
     /// Whose the packets of a capture are, by source address: `shop=10.1.0.0/16` (may be given several times)
@@ -262,6 +270,7 @@ An editor with a YAML language server takes it from a first line such as
 const RUN_EXAMPLES: &str = "Examples:
   plimsoll run /etc/plimsoll/plimsoll.yaml
   plimsoll run plimsoll.yaml --cpu 1
+  plimsoll run plimsoll.yaml --record noon.trace --record-limit 200MB
 
 Needs CAP_NET_ADMIN and CAP_SYS_ADMIN (root, or a user namespace). SIGHUP reloads the file; SIGTERM and SIGINT
 send what is held, and end.";
@@ -303,6 +312,7 @@ const SIM_EXAMPLES: &str = "Examples:
   plimsoll sim examples/noisy-neighbour.yaml --short --system plimsoll --trace packets.pcapng
   plimsoll sim examples/noisy-neighbour.yaml --set rate=10Gbps --set workloads.most.flows=16
   plimsoll sim plimsoll.yaml --replay yesterday.pcap --from shop=10.1.0.0/16 --from batch=10.2.0.0/16
+  plimsoll sim --replay noon.trace
 
 One seed gives one result, bit for bit, on any machine. Exit code 1 says that an expectation failed, or that a delay
 bound of `plimsoll check` did not hold.";

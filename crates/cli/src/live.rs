@@ -6,7 +6,7 @@
 //! Invariant: what `--json` prints is what the API answered.
 
 use comfy_table::{CellAlignment, Table};
-use plimsoll_daemon::{Client, ClientError, Options, PortStats, Reloaded, Stats};
+use plimsoll_daemon::{Client, ClientError, Options, PortStats, Record, Reloaded, Stats};
 
 use crate::args::{Ask, Run};
 use crate::failure::{Failure, print, print_json};
@@ -14,7 +14,8 @@ use crate::show::{count, drops_below_each_other, micros, rate, table};
 
 /// Runs the daemon.
 pub(crate) fn run(args: &Run) -> Result<(), Failure> {
-    Ok(plimsoll_daemon::run(&Options { file: args.file.clone(), cpu: args.cpu })?)
+    let record = args.record.clone().map(|file| Record { file, limit: args.record_limit });
+    Ok(plimsoll_daemon::run(&Options { file: args.file.clone(), cpu: args.cpu, record })?)
 }
 
 /// Has the daemon read its file again.

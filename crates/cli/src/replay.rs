@@ -1,27 +1,125 @@
 //! `plimsoll sim --replay`.
 //!
-//! Why: an operator asks of a new policy what it would have done to yesterday's packets.
+//! Why: an operator asks of a new policy what it would have done to yesterday's packets, and of an engine's recording
+//! what it did.
 //! From: the crate `sim`, which does all of it.
-//! Not here: reading captures, scheduling.
+//! Not here: reading captures and traces, scheduling.
 //! Invariant: every frame of the capture is in exactly one column of one row, or below the table.
 
+use std::fs::File;
+use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, Table};
 use plimsoll_policy::Prefix;
 use plimsoll_ports::{PcapConfig, PcapPort, PortError};
-use plimsoll_sim::{Owners, Replay, Replayer};
-use plimsoll_units::Nanos;
+use plimsoll_record::{End, MAGIC, Reader, is_trace};
+use plimsoll_sim::{Difference, Owners, Replay, Replayer, Rerun, RerunError, rerun};
+use plimsoll_units::{Bytes, Nanos};
 use serde_json::json;
 
 use crate::args::Sim;
 use crate::failure::{Failure, print, print_json};
 use crate::show::rate;
 
-/// Sends a capture through a policy, and says how each class fared.
-pub(crate) fn replay(args: &Sim, capture: &Path) -> Result<(), Failure> {
-    let checked = plimsoll_policy::load(&args.file.display().to_string());
+/// Runs a recording again, or sends a capture through a policy, and says how each class fared.
+pub(crate) fn replay(args: &Sim, recorded: &Path, policy: Option<&Path>) -> Result<(), Failure> {
+    let name = recorded.display();
+    let mut file = File::open(recorded).map_err(|error| Failure::Wrong(format!("{name}: {error}")))?;
+    let mut begin = Vec::new();
+    let read = file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut begin).and_then(|_| file.rewind());
+    read.map_err(|error| Failure::Wrong(format!("{name}: {error}")))?;
+    match (is_trace(&begin), policy) {
+        (true, None) => again(args, recorded, file),
+        (true, Some(policy)) => Err(Failure::Wrong(format!(
+            "{name} is an engine's trace, which holds its policy; leave `{}` out",
+            policy.display()
+        ))),
+        (false, Some(policy)) => what_if(args, recorded, policy),
+        (false, None) => Err(Failure::Wrong(format!(
+            "{name} is no recording of `plimsoll run --record`; to send a capture through a policy write \
+             `plimsoll sim POLICY --replay {name}`"
+        ))),
+    }
+}
+
+/// Runs a recording again, and says whether every decision is the same.
+fn again(args: &Sim, recorded: &Path, file: File) -> Result<(), Failure> {
+    if !args.from.is_empty() {
+        return Err(Failure::Wrong(
+            "--from is for captures: an engine's trace knows whose packets are whose".to_owned(),
+        ));
+    }
+    let wrong = |error: RerunError| Failure::Wrong(format!("{} {error}", recorded.display()));
+    let reader = Reader::new(BufReader::new(file)).map_err(|error| wrong(error.into()))?;
+    let found = rerun(reader, MEMORY).map_err(wrong)?;
+    if args.json {
+        print_json(&machine_again(&found))?;
+    } else {
+        print(&format!("{}{}", text(&found.replay), summary(&found)))?;
+    }
+    let Some(Difference { decision, event, at, recorded, again }) = &found.difference else { return Ok(()) };
+    let at = at.since(Nanos::ZERO);
+    eprintln!(
+        "decision {decision} (event {event}, {at} after the engine's start) is another one\n  recorded: {recorded}\n  \
+         now:      {again}"
+    );
+    Err(Failure::Said)
+}
+
+/// Memory for the flow queues of a recorded engine: more than the largest that `check` lets pass would be no use here.
+const MEMORY: Bytes = Bytes::new(8_000_000_000);
+
+fn summary(found: &Rerun) -> String {
+    let end = match (&found.difference, found.end) {
+        (Some(_), _) => "up to the first that is another one",
+        (None, End::Stopped) => "all as recorded",
+        (None, End::Full) => "all as recorded; the recording ended at its limit",
+        (None, End::Overrun) => {
+            "all as recorded; the recording ended because the disk took less than there was"
+        }
+        (None, End::Torn) => {
+            "all as recorded; the file ends without an end, by a crash or a copy that was cut off"
+        }
+    };
+    let Rerun { packets, decisions, reloads, .. } = found;
+    format!("{packets} packets, {reloads} reloads, {decisions} decisions, {end}\n")
+}
+
+fn machine_again(found: &Rerun) -> serde_json::Value {
+    let mut whole = machine(&found.replay);
+    let difference = found.difference.as_ref().map(|difference| {
+        json!({
+            "decision": difference.decision,
+            "event": difference.event,
+            "at": difference.at.since(Nanos::ZERO).as_secs_f64(),
+            "recorded": difference.recorded,
+            "now": difference.again,
+        })
+    });
+    let end = match found.end {
+        End::Stopped => "stopped",
+        End::Full => "full",
+        End::Overrun => "overrun",
+        End::Torn => "torn",
+    };
+    let more = json!({
+        "packets": found.packets,
+        "decisions": found.decisions,
+        "reloads": found.reloads,
+        "end": end,
+        "difference": difference,
+    });
+    if let (Some(whole), serde_json::Value::Object(more)) = (whole.as_object_mut(), more) {
+        whole.extend(more);
+    }
+    whole
+}
+
+/// Sends a capture through a policy.
+fn what_if(args: &Sim, capture: &Path, policy: &Path) -> Result<(), Failure> {
+    let checked = plimsoll_policy::load(&policy.display().to_string());
     let checked = checked.map_err(|errors| Failure::Policy(Box::new(errors)))?;
     let tenants: Vec<&str> = checked.config.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
     let owners = owners(args, &tenants)?;

@@ -7,6 +7,7 @@
 //! bound did not hold; each failure names the command that replays it.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
 
@@ -20,10 +21,12 @@ use crate::{lab, replay};
 
 /// Simulates a scenario, or every point of its sweep, reports, and judges.
 pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
-    if let Some(capture) = &args.replay {
-        return replay::replay(args, capture);
-    }
-    let mut points = lab::load(&args.file, args.short, &args.system, &args.set)?;
+    let file = match (&args.replay, &args.file) {
+        (Some(recorded), policy) => return replay::replay(args, recorded, policy.as_deref()),
+        (None, Some(file)) => file,
+        (None, None) => return Err(Failure::Wrong("name a scenario file".to_owned())),
+    };
+    let mut points = lab::load(file, args.short, &args.system, &args.set)?;
     // Nothing disturbs a run here: only another seed makes another one.
     points.iter_mut().for_each(|point| point.scenario.pairs = args.seeds);
     let options = Options {
@@ -121,7 +124,8 @@ fn broken_bounds(args: &Sim, point: &Point, outcome: &Outcome) -> Vec<String> {
 
 /// The one command that shows a failure again.
 fn replay_command(args: &Sim, point: &Point, seed: u64, system: Option<&str>) -> String {
-    let mut words = vec![format!("plimsoll sim {}", args.file.display())];
+    let file = args.file.as_deref().unwrap_or(Path::new("")).display();
+    let mut words = vec![format!("plimsoll sim {file}")];
     words.extend(args.short.then(|| "--short".to_owned()));
     let systems: Vec<&str> =
         system.map_or_else(|| args.system.iter().map(String::as_str).collect(), |one| vec![one]);

@@ -28,6 +28,8 @@ fn skip(why: &str) {
 struct World {
     tag: String,
     folder: PathBuf,
+    /// What `plimsoll run` is told beside its file.
+    options: Vec<String>,
     daemon: Option<Child>,
 }
 
@@ -41,7 +43,7 @@ impl World {
         let tag = format!("{tag}{}", std::process::id() % 10_000);
         let folder = std::env::temp_dir().join(format!("plimsoll-{tag}"));
         fs::create_dir_all(&folder).expect("a folder");
-        let world = Self { tag, folder, daemon: None };
+        let world = Self { tag, folder, options: Vec::new(), daemon: None };
         for name in ["shop", "batch", "far"] {
             world.ip(&["netns", "add", &world.netns(name)]);
             world.ip(&["-n", &world.netns(name), "link", "set", "lo", "up"]);
@@ -112,7 +114,13 @@ impl World {
     fn launch(&mut self) {
         let log = fs::File::create(self.folder.join("log")).expect("a log");
         let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-        command.arg("run").arg(self.file()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command
+            .arg("run")
+            .arg(self.file())
+            .args(&self.options)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
         self.daemon = Some(command.spawn().expect("started"));
         let client = self.client();
         self.eventually("the daemon answers", || client.text("GET", "/v1/health").is_ok());
@@ -428,15 +436,15 @@ fn a_file_in_the_sockets_place_is_refused_and_stays() {
     assert_eq!(fs::read_to_string(world.socket()).expect("still there"), "precious");
 }
 
-/// A disk of 16 KiB, until the test ends.
+/// A small disk, until the test ends.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    fn new(world: &World) -> Self {
+    fn new(world: &World, kib: u32) -> Self {
         let disk = Self(world.folder.join("disk"));
         fs::create_dir_all(&disk.0).expect("a folder");
-        let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=16k", "tmpfs"]).arg(&disk.0).status();
+        let size = format!("size={kib}k");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&disk.0).status();
         assert!(mounted.is_ok_and(|status| status.success()), "a small tmpfs");
         disk
     }
@@ -452,7 +460,7 @@ impl Drop for SmallDisk {
 #[test]
 fn a_capture_on_a_full_disk_is_said_once_and_traffic_goes_on() {
     let Some(mut world) = World::new("disk") else { return };
-    let disk = SmallDisk::new(&world);
+    let disk = SmallDisk::new(&world, 16);
     let capture = disk.0.join("batch.pcapng");
     let tap = format!("tap: {{netns: {}, name: eth0}}", world.netns("batch"));
     let policy =
@@ -479,4 +487,71 @@ fn a_capture_on_a_full_disk_is_said_once_and_traffic_goes_on() {
     thread::sleep(Duration::from_millis(1_500));
     assert_eq!(said(), 1, "{}", world.log());
     assert!(world.ping("shop", FAR), "traffic goes on");
+}
+
+/// Runs a recording again; what it says on standard output, and its exit code.
+fn replayed(trace: &std::path::Path) -> (serde_json::Value, Option<i32>) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    let done = command.args(["sim", "--json", "--replay"]).arg(trace).output().expect("started");
+    let found = serde_json::from_slice(&done.stdout);
+    (found.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&done.stderr))), done.status.code())
+}
+
+#[test]
+fn what_a_live_engine_decided_is_decided_again_in_virtual_time() {
+    let Some(mut world) = World::new("rec") else { return };
+    let trace = world.folder.join("noon.trace");
+    world.options = ["--record".to_owned(), trace.display().to_string()].into();
+    let policy = world.policy(
+        "100Mbps",
+        "limits: {slow: {match: {dst_port: 7000}, rate: 60Mbps}}\n\
+         policy: {root: {wfq: {shop: 1, batch: 1}, via: [slow]}}\n",
+    );
+    world.start(&policy);
+    world.eventually("ping", || world.ping("shop", FAR));
+    // A flood beside TCP with large segments, and a reload in the middle of both.
+    let flood = world.inside("batch", || {
+        let socket = UdpSocket::bind(SocketAddrV4::new(BATCH, 0)).expect("bound");
+        for _ in 0..20_000 {
+            let _ = socket.send_to(&[7; 1_000], SocketAddrV4::new(FAR, 9));
+        }
+    });
+    transfer(&world, "shop", "far", FAR, 2_000_000);
+    world.write(&policy.replace("shop: 1", "shop: 3"));
+    let _: Reloaded = world.client().post("/v1/reload").expect("reloaded");
+    transfer(&world, "shop", "far", FAR, 2_000_000);
+    flood.join().expect("sent");
+    let sent = world.stats().nodes[0].packets;
+    assert_eq!(world.stop().0, Some(0), "{}", world.log());
+    assert!(world.log().contains("recorded"), "{}", world.log());
+
+    let (found, code) = replayed(&trace);
+    assert_eq!((code, &found["difference"]), (Some(0), &serde_json::Value::Null), "{found}");
+    assert_eq!((&found["end"], &found["reloads"]), (&"stopped".into(), &1.into()), "{found}");
+    let left: u64 =
+        found["classes"].as_array().expect("classes").iter().filter_map(|c| c["packets"].as_u64()).sum();
+    assert!(left >= sent && sent > 3_000, "{left} of {sent}: {found}");
+    let limited = found["classes"].as_array().expect("classes").iter().find(|class| class["class"] == "shop");
+    assert!(limited.is_some_and(|shop| shop["limited"].as_f64() > Some(0.1)), "{found}");
+}
+
+#[test]
+fn a_recording_that_the_disk_does_not_take_is_said_once_and_traffic_goes_on() {
+    let Some(mut world) = World::new("rfd") else { return };
+    let disk = SmallDisk::new(&world, 700);
+    let trace = disk.0.join("noon.trace");
+    world.options = ["--record".to_owned(), trace.display().to_string()].into();
+    let policy = world.policy("1Gbps", "");
+    world.start(&policy);
+    world.eventually("ping", || world.ping("shop", FAR));
+    world.eventually("the disk is full", || {
+        transfer(&world, "shop", "far", FAR, 10_000_000);
+        world.log().contains("No space left")
+    });
+    transfer(&world, "shop", "far", FAR, 1_000_000);
+    assert_eq!(world.log().matches("recording into").count(), 2, "its start and its end: {}", world.log());
+    assert_eq!(world.stop().0, Some(0), "{}", world.log());
+    let (found, code) = replayed(&trace);
+    assert_eq!((code, &found["end"]), (Some(0), &"torn".into()), "{found}");
+    assert!(found["decisions"].as_u64().is_some_and(|count| count > 1_000), "{found}");
 }

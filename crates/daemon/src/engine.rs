@@ -23,8 +23,9 @@ use std::sync::Arc;
 
 use hdrhistogram::Histogram;
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Transmit};
-use plimsoll_policy::{Classifier, Fields, Metadata, Program, TenantId};
+use plimsoll_policy::{Classifier, Fields, Metadata, Program, Sources, TenantId};
 use plimsoll_ports::{Port, PortError, Received};
+use plimsoll_record::{Recorded, Recorder};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_vnic::Status;
 use plimsoll_wire::{FrameError, Offload, Parsed, VnetError, parse};
@@ -110,7 +111,7 @@ pub struct Setup {
 /// ```
 #[derive(Debug)]
 pub struct Engine {
-    pub(crate) nic: Nic,
+    pub(crate) nic: Recorded,
     pub(crate) program: Arc<Program>,
     pub(crate) classifier: Classifier,
     pub(crate) generation: u16,
@@ -178,7 +179,7 @@ impl Engine {
     pub fn new(setup: Setup) -> Self {
         let nodes = setup.program.nodes.len();
         let queues = vec![0; setup.config.queues as usize];
-        let nic = Nic::new(&setup.program, &setup.config);
+        let nic = Recorded::new(Nic::new(&setup.program, &setup.config));
         let window = u32::from(nic.slots());
         let lanes: Vec<_> = setup.lanes.into_iter().map(|spec| Some(Box::new(Lane::new(spec)))).collect();
         let mut engine = Self {
@@ -219,6 +220,12 @@ impl Engine {
         engine.share_queues();
         engine.pin_addresses();
         engine
+    }
+
+    /// Records from now on all that the NIC engine is told and decides. `sources` are the policy's; nothing may have
+    /// been sent yet.
+    pub fn record(&mut self, recorder: Recorder, sources: &Sources) {
+        self.nic.record(recorder, sources);
     }
 
     /// One round: read, schedule, send, forward, free. `now` must not run backwards.

@@ -18,6 +18,7 @@ mod kernel;
 mod open;
 mod privileges;
 mod prometheus;
+mod record;
 mod run;
 mod stats;
 mod thread;
@@ -37,6 +38,7 @@ pub use explain::{Explanation, LimitTime, NodeTime, RankNow, Served, TimeSpent, 
 pub use filter::{Filter, FilterError, protocol_number};
 pub use open::{OpenError, engine_config, lane_spec, lanes, open};
 pub use prometheus::page as prometheus_page;
+pub use record::{Record, Writer, start as start_recording};
 pub use run::{Options, RunError, run};
 pub use stats::{DELAY_BOUNDS, Delay, EngineNumbers, LimitStats, NodeStats, PortStats, Stats, kind_name};
 pub use thread::{Clock, Command, Habits, Handle, Notice, Stopped, spawn};

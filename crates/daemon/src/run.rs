@@ -29,6 +29,7 @@ use crate::departures::DepartureLog;
 use crate::engine::{Engine, Setup, Snapshot};
 use crate::open::{OpenError, engine_config, lanes, open};
 use crate::privileges;
+use crate::record::{self, Record};
 use crate::thread::{Command, Habits, Notice, Stopped, spawn};
 
 /// How to run.
@@ -38,6 +39,8 @@ pub struct Options {
     pub file: PathBuf,
     /// The core to pin the engine's thread to, in place of the file's.
     pub cpu: Option<u32>,
+    /// Record all that the engine is told and decides.
+    pub record: Option<Record>,
 }
 
 /// Why the daemon did not start, or ended badly.
@@ -142,7 +145,8 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|source| RunError::Io { what: "start".to_owned(), source })?;
     let log = Arc::new(DepartureLog::default());
-    let engine = build(&checked, &log)?;
+    let mut engine = build(&checked, &log)?;
+    let writer = options.record.as_ref().map(|record| begin(record, &mut engine, &checked)).transpose()?;
     // Where the limit cannot be raised, a root without CAP_SYS_RESOURCE say, the capability itself has to stay.
     privileges::drop_unneeded(realtime::permit().is_err());
     if let Err(error) = realtime::take().and_then(|()| realtime::give_back()) {
@@ -169,6 +173,9 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     }
     // The thread has said that it ended, or it has panicked; either way it is through.
     let panicked = thread.join().is_err();
+    if let Some(writer) = writer {
+        writer.finish();
+    }
     drop(claim);
     if panicked { Err(RunError::EngineDied) } else { ended }
 }
@@ -186,6 +193,16 @@ fn build(checked: &Checked, log: &Arc<DepartureLog>) -> Result<Engine, RunError>
         lanes,
         log: Arc::clone(log),
     }))
+}
+
+/// Begins to record.
+fn begin(record: &Record, engine: &mut Engine, checked: &Checked) -> Result<record::Writer, RunError> {
+    let started = record::start(record);
+    let (recorder, writer) =
+        started.map_err(|source| RunError::Io { what: record::what(&record.file), source })?;
+    engine.record(recorder, &checked.sources);
+    eprintln!("plimsoll: recording into {}, {} at most", record.file.display(), record.limit);
+    Ok(writer)
 }
 
 /// Whether the uplink takes packets as long as tenants may send: longer ones would be lost without a word to them.

@@ -126,6 +126,12 @@ impl Nic {
         self.accounts.room(tenant.0)
     }
 
+    /// The class of an open flow queue.
+    #[must_use]
+    pub fn class_of(&self, queue: QueueId) -> Option<NodeId> {
+        self.host.bundle(queue).map(|bundle| self.bundles[bundle as usize].class)
+    }
+
     /// A batch of doorbell words arrives. Words that make no sense are counted and change nothing.
     #[inline]
     pub fn ring(&mut self, doorbells: &[u16], now: Nanos) {

@@ -383,6 +383,12 @@ impl Nic {
         self.config.descriptors = descriptors;
     }
 
+    /// The engine's sizes.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// The policy in force.
     #[must_use]
     pub fn program(&self) -> &Program {

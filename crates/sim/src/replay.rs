@@ -80,8 +80,10 @@ pub struct Replayer<'a> {
     now: Nanos,
 }
 
+/// What one class has done so far.
 #[derive(Clone, Debug, Default)]
-struct Class {
+pub(crate) struct Class {
+    packets: u64,
     bytes: u64,
     waits: Vec<u64>,
     drops: BTreeMap<&'static str, u64>,
@@ -137,7 +139,7 @@ impl<'a> Replayer<'a> {
         let queue = *opened.or_insert_with(|| nic.open_queue(&classifier.classify(program, &fields)).ok());
         let class = classifier.classify(program, &fields).class;
         let class = &mut self.classes[class.0 as usize];
-        let Some(queue) = queue else { return *class.drops.entry("no_queue").or_default() += 1 };
+        let Some(queue) = queue else { return class.refuse("no_queue") };
         let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
         match nic.post(queue, Descriptor { len, ..Descriptor::default() }) {
             Ok(()) => {
@@ -145,7 +147,7 @@ impl<'a> Replayer<'a> {
                 let nic = &mut self.nic;
                 self.doorbells.flush(|words| nic.ring(words, at));
             }
-            Err(why) => *class.drops.entry(why.name()).or_default() += 1,
+            Err(why) => class.refuse(why.name()),
         }
     }
 
@@ -159,10 +161,7 @@ impl<'a> Replayer<'a> {
             self.now = next;
             self.nic.poll_transmit(next, &mut self.out);
             for transmit in self.out.drain(..) {
-                let class = &mut self.classes[transmit.class.0 as usize];
-                class.bytes += u64::from(transmit.len);
-                class.waits.push(next.since(transmit.arrived).as_u64());
-                class.limited += transmit.limited;
+                self.classes[transmit.class.0 as usize].leaves(&transmit, next);
                 self.nic.complete(&transmit, Outcome::Sent);
             }
             while self.nic.poll_completion().is_some() {}
@@ -194,14 +193,31 @@ impl<'a> Replayer<'a> {
         self.run_until(None);
         let program = &self.checked.program;
         let classes = (0..).map(NodeId).zip(self.classes);
-        let classes = classes.filter(|(_, class)| !class.waits.is_empty() || !class.drops.is_empty());
+        let classes = classes.filter(|(_, class)| !class.is_empty());
         let classes = classes.map(|(id, class)| class.report(program.node(id).name.clone()));
         Replay { classes: classes.collect(), unread: self.unread, lasted: self.now.since(Nanos::ZERO) }
     }
 }
 
 impl Class {
-    fn report(mut self, name: String) -> Replayed {
+    /// Something of it leaves.
+    pub(crate) fn leaves(&mut self, transmit: &Transmit, now: Nanos) {
+        self.bytes += u64::from(transmit.len) + u64::from(transmit.frames - 1) * u64::from(transmit.header);
+        self.packets += u64::from(transmit.frames);
+        self.waits.push(now.since(transmit.arrived).as_u64());
+        self.limited += transmit.limited;
+    }
+
+    /// Something of it is not taken.
+    pub(crate) fn refuse(&mut self, why: &'static str) {
+        *self.drops.entry(why).or_default() += 1;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waits.is_empty() && self.drops.is_empty()
+    }
+
+    pub(crate) fn report(mut self, name: String) -> Replayed {
         self.waits.sort_unstable();
         let count = self.waits.len();
         let part = |percent: usize| {
@@ -212,7 +228,7 @@ impl Class {
         let mean = u64::try_from(sum / count.max(1) as u128).unwrap_or(u64::MAX);
         Replayed {
             class: name,
-            packets: count as u64,
+            packets: self.packets,
             bytes: self.bytes,
             mean: Span::ns(mean),
             p50: part(50),

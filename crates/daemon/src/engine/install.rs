@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use hdrhistogram::Histogram;
 use plimsoll_nic::{ClassCounters, LimitCounters};
-use plimsoll_policy::{Checked, Classifier, LimitId, NodeId, Program, TenantId};
+use plimsoll_policy::{Checked, Classifier, LimitId, NodeId, Program, Sources, TenantId};
 use plimsoll_ports::Port;
 use plimsoll_units::{Nanos, Span};
 
@@ -30,6 +30,8 @@ use crate::open::pull;
 pub struct Change {
     /// The new policy.
     pub program: Arc<Program>,
+    /// The files that it was made of.
+    pub sources: Sources,
     /// Tenants whose port is new, with everything allocated.
     pub added: Vec<Lane>,
     /// Names of tenants whose port changes: what is here replaces what was.
@@ -51,6 +53,7 @@ impl Change {
         let growing = new.program.tenants.iter().filter(|tenant| grows && stays(&tenant.name));
         Self {
             program: Arc::new(new.program.clone()),
+            sources: new.sources.clone(),
             added: Vec::new(),
             moved: Vec::new(),
             rooms: growing.map(|tenant| (tenant.name.clone(), Room::new(part(new)))).collect(),
@@ -125,7 +128,7 @@ impl Engine {
         self.share_queues();
         self.nic.set_descriptors(change.descriptors);
         self.nic.set_pull(pull(&change.program, self.uplink.segments));
-        installed.flows = self.reclassify(&change.program, now);
+        installed.flows = self.reclassify(&change.program, &change.sources, now);
         self.classifier = Classifier::new(&change.program);
         self.program = change.program;
         self.generation = self.generation.wrapping_add(1);
@@ -280,7 +283,7 @@ impl Engine {
     }
 
     /// Hands the policy to the engine, with the new place of each flow queue that holds packets.
-    fn reclassify(&mut self, next: &Arc<Program>, now: Nanos) -> usize {
+    fn reclassify(&mut self, next: &Arc<Program>, sources: &Sources, now: Nanos) -> usize {
         let mut places = HashMap::new();
         for lane in self.lanes.iter_mut().flatten() {
             for flow in lane.flows.iter_mut() {
@@ -304,7 +307,8 @@ impl Engine {
             }
         }
         let unknown = next.place(next.default_class, &plimsoll_policy::Fields::default());
-        self.nic.install(next, &mut |queue| places.remove(&queue).unwrap_or_else(|| unknown.clone()), now);
+        let mut place = |queue| places.remove(&queue).unwrap_or_else(|| unknown.clone());
+        self.nic.install(next, sources, &mut place, now);
         self.nic_flows()
     }
 

@@ -1,0 +1,386 @@
+//! What a trace tells, event by event.
+//!
+//! Why: the one list of what goes into an engine and what comes out, for writer and reader.
+//! From: the methods of `plimsoll_nic::Nic`, one event for each that can change a decision.
+//! Not here: blocks, files.
+//! Invariant: what was written is read; any other bytes are refused, or read as events that mean nothing bad.
+
+use plimsoll_nic::{Config, Descriptor, QueueId, Refusal, Transmit};
+use plimsoll_policy::{LimitId, NodeId, Placement, Sources};
+use plimsoll_units::{Bytes as Size, Nanos, Span};
+
+use crate::numbers::{Bytes, Unreadable, put};
+
+/// One thing that an engine was told, with its answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// An engine was made, with this policy; always the first.
+    Start {
+        /// Its sizes.
+        config: Config,
+        /// The policy's files, the one that names the others first.
+        files: Vec<File>,
+    },
+    /// A flow queue was asked for.
+    Open {
+        /// Where its packets belong.
+        placement: Placement,
+        /// The queue; none when it was refused.
+        queue: Option<QueueId>,
+    },
+    /// A flow queue was to be closed.
+    Close {
+        /// Which.
+        queue: QueueId,
+        /// Whether it was.
+        closed: bool,
+    },
+    /// A packet came: its descriptor was posted, or refused.
+    Post {
+        /// Its flow queue.
+        queue: QueueId,
+        /// The descriptor, without its address.
+        descriptor: Descriptor,
+        /// Why it was not taken.
+        refused: Option<Refusal>,
+    },
+    /// Doorbells rang.
+    Ring {
+        /// When.
+        now: Nanos,
+        /// The words.
+        words: Vec<u16>,
+    },
+    /// The engine was asked what leaves.
+    Poll {
+        /// When.
+        now: Nanos,
+        /// For how much there was room.
+        room: u32,
+        /// What left.
+        left: Vec<Left>,
+    },
+    /// So many of what left, the oldest first, were through, and gave their descriptors back.
+    Complete {
+        /// How many.
+        count: u64,
+    },
+    /// Another policy came into force.
+    Install {
+        /// When.
+        now: Nanos,
+        /// The policy's files.
+        files: Vec<File>,
+        /// Where each open flow queue then belonged.
+        places: Vec<(QueueId, Placement)>,
+    },
+    /// How many descriptors the host holds, from the next policy on.
+    Descriptors(u32),
+    /// How much one pull takes, from the next policy on.
+    Pull(Size),
+    /// The recording ends.
+    End(End),
+}
+
+/// One file of a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// Its path.
+    pub name: String,
+    /// What it held.
+    pub text: String,
+}
+
+/// A frame, or a part of a large segment, that left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Its flow queue.
+    pub queue: QueueId,
+    /// Bytes, headers included.
+    pub len: u32,
+    /// Where its payload began.
+    pub offset: u32,
+    /// Whether its descriptor was through with it.
+    pub last: bool,
+    /// Since its doorbell.
+    pub waited: Span,
+    /// The limit that held it longest, and how long limits held it altogether.
+    pub limited: Option<(LimitId, Span)>,
+}
+
+/// Why a recording ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The engine ended.
+    Stopped,
+    /// The file is as large as it may become.
+    Full,
+    /// The disk took less than there was.
+    Overrun,
+    /// The file ends without saying so: a crash, or a copy that was cut off.
+    Torn,
+}
+
+const START: u8 = 1;
+const OPEN: u8 = 2;
+const CLOSE: u8 = 3;
+const POST: u8 = 4;
+/// A frame that leaves as it is and was taken: most are.
+const FRAME: u8 = 5;
+const RING: u8 = 6;
+const POLL: u8 = 7;
+const COMPLETE: u8 = 8;
+const INSTALL: u8 = 9;
+const DESCRIPTORS: u8 = 10;
+const PULL: u8 = 11;
+const END: u8 = 12;
+
+const LAST: u64 = 1;
+const LATER_PART: u64 = 2;
+const LIMITED: u64 = 4;
+
+/// Most that one poll may have had room for.
+const MOST_ROOM: u32 = 1 << 16;
+
+impl Left {
+    /// What of a transmit has to be the same.
+    #[must_use]
+    pub fn of(transmit: &Transmit, now: Nanos) -> Self {
+        Self {
+            queue: transmit.queue,
+            len: transmit.len,
+            offset: transmit.offset,
+            last: transmit.last,
+            waited: now.since(transmit.arrived),
+            limited: transmit.limited_by.map(|limit| (limit, transmit.limited)),
+        }
+    }
+
+    #[inline]
+    fn write(&self, to: &mut Vec<u8>) {
+        let mut flags = 0;
+        flags |= if self.last { LAST } else { 0 };
+        flags |= if self.offset > 0 { LATER_PART } else { 0 };
+        flags |= if self.limited.is_some() { LIMITED } else { 0 };
+        put(to, self.queue.0.into());
+        put(to, u64::from(self.len) << 3 | flags);
+        put(to, self.waited.as_u64());
+        if self.offset > 0 {
+            put(to, self.offset.into());
+        }
+        if let Some((limit, span)) = self.limited {
+            put(to, limit.0.into());
+            put(to, span.as_u64());
+        }
+    }
+
+    fn read(bytes: &mut Bytes<'_>) -> Result<Self, Unreadable> {
+        let queue = QueueId(bytes.small()?);
+        let word = bytes.number()?;
+        let waited = Span::ns(bytes.number()?);
+        let offset = if word & LATER_PART == 0 { 0 } else { bytes.small()? };
+        let limited = if word & LIMITED == 0 {
+            None
+        } else {
+            Some((LimitId(bytes.small()?), Span::ns(bytes.number()?)))
+        };
+        let len = u32::try_from(word >> 3).map_err(|_| Unreadable)?;
+        Ok(Self { queue, len, offset, last: word & LAST != 0, waited, limited })
+    }
+}
+
+/// The writer's half: one function for each event, so that nothing is made on the packet path only to be written.
+pub(crate) mod write {
+    use super::*;
+
+    pub(crate) fn start(to: &mut Vec<u8>, config: &Config, sources: &Sources) {
+        to.push(START);
+        let Config { queues, ring, descriptors, pull, catch_up } = config;
+        let numbers =
+            [(*queues).into(), (*ring).into(), (*descriptors).into(), pull.as_u64(), catch_up.as_u64()];
+        numbers.into_iter().for_each(|number| put(to, number));
+        files(to, sources);
+    }
+
+    fn files(to: &mut Vec<u8>, sources: &Sources) {
+        put(to, sources.files().len() as u64);
+        for file in sources.files() {
+            for text in [&file.name, file.text.as_ref()] {
+                put(to, text.len() as u64);
+                to.extend_from_slice(text.as_bytes());
+            }
+        }
+    }
+
+    fn placement(to: &mut Vec<u8>, placement: &Placement) {
+        put(to, placement.class.0.into());
+        put(to, placement.limits.len() as u64);
+        placement.limits.iter().for_each(|limit| put(to, limit.0.into()));
+    }
+
+    pub(crate) fn open(to: &mut Vec<u8>, place: &Placement, queue: Option<QueueId>) {
+        to.push(OPEN);
+        placement(to, place);
+        put(to, queue.map_or(0, |QueueId(queue)| u64::from(queue) + 1));
+    }
+
+    pub(crate) fn close(to: &mut Vec<u8>, queue: QueueId, closed: bool) {
+        to.push(CLOSE);
+        put(to, queue.0.into());
+        to.push(closed.into());
+    }
+
+    #[inline]
+    pub(crate) fn post(to: &mut Vec<u8>, queue: QueueId, descriptor: &Descriptor, refused: Option<Refusal>) {
+        let Descriptor { len, segment, header, tag, addr: _ } = *descriptor;
+        let plain = (segment, header, tag, refused) == (0, 0, 0, None);
+        to.push(if plain { FRAME } else { POST });
+        put(to, queue.0.into());
+        put(to, len.into());
+        if !plain {
+            let rest = [segment.into(), header.into(), tag.into(), refused.map_or(0, |why| why as u64 + 1)];
+            rest.into_iter().for_each(|number| put(to, number));
+        }
+    }
+
+    #[inline]
+    pub(crate) fn ring(to: &mut Vec<u8>, after: Span, words: &[u16]) {
+        to.push(RING);
+        put(to, after.as_u64());
+        put(to, words.len() as u64);
+        words.iter().for_each(|&word| put(to, word.into()));
+    }
+
+    #[inline]
+    pub(crate) fn poll(to: &mut Vec<u8>, after: Span, room: usize, now: Nanos, left: &[Transmit]) {
+        to.push(POLL);
+        put(to, after.as_u64());
+        put(to, room as u64);
+        put(to, left.len() as u64);
+        left.iter().for_each(|transmit| Left::of(transmit, now).write(to));
+    }
+
+    pub(crate) fn complete(to: &mut Vec<u8>, count: u64) {
+        to.push(COMPLETE);
+        put(to, count);
+    }
+
+    pub(crate) fn install(to: &mut Vec<u8>, after: Span, sources: &Sources, places: &[(QueueId, Placement)]) {
+        to.push(INSTALL);
+        put(to, after.as_u64());
+        files(to, sources);
+        put(to, places.len() as u64);
+        for (queue, place) in places {
+            put(to, queue.0.into());
+            placement(to, place);
+        }
+    }
+
+    pub(crate) fn descriptors(to: &mut Vec<u8>, descriptors: u32) {
+        to.push(DESCRIPTORS);
+        put(to, descriptors.into());
+    }
+
+    pub(crate) fn pull(to: &mut Vec<u8>, pull: Size) {
+        to.push(PULL);
+        put(to, pull.as_u64());
+    }
+
+    pub(crate) fn end(to: &mut Vec<u8>, why: End) {
+        to.push(END);
+        to.push(why as u8);
+    }
+}
+
+impl Event {
+    /// The next event, and the moment that it moves `now` to.
+    pub(crate) fn read(bytes: &mut Bytes<'_>, now: &mut Nanos) -> Result<Self, Unreadable> {
+        Ok(match bytes.byte()? {
+            START => Self::Start { config: read_config(bytes)?, files: read_files(bytes)? },
+            OPEN => Self::Open { placement: read_placement(bytes)?, queue: read_answer(bytes)? },
+            CLOSE => Self::Close { queue: QueueId(bytes.small()?), closed: bytes.byte()? != 0 },
+            kind @ (POST | FRAME) => read_post(bytes, kind == FRAME)?,
+            RING => {
+                let now = advance(bytes, now)?;
+                let count = bytes.count()?;
+                Self::Ring { now, words: (0..count).map(|_| bytes.small()).collect::<Result<_, _>>()? }
+            }
+            POLL => {
+                let (now, room) = (advance(bytes, now)?, bytes.small()?);
+                let count = bytes.count()?;
+                let left = (0..count).map(|_| Left::read(bytes)).collect::<Result<_, _>>()?;
+                if room > MOST_ROOM {
+                    return Err(Unreadable);
+                }
+                Self::Poll { now, room, left }
+            }
+            COMPLETE => Self::Complete { count: bytes.number()? },
+            INSTALL => {
+                let (now, files) = (advance(bytes, now)?, read_files(bytes)?);
+                let count = bytes.count()?;
+                let place = |_| Ok((QueueId(bytes.small()?), read_placement(bytes)?));
+                Self::Install { now, files, places: (0..count).map(place).collect::<Result<_, _>>()? }
+            }
+            DESCRIPTORS => Self::Descriptors(bytes.small()?),
+            PULL => Self::Pull(Size::new(bytes.number()?)),
+            END => Self::End(match bytes.byte()? {
+                0 => End::Stopped,
+                1 => End::Full,
+                2 => End::Overrun,
+                _ => return Err(Unreadable),
+            }),
+            _ => return Err(Unreadable),
+        })
+    }
+}
+
+/// The latest moment that a trace may tell: 146 years. What an engine adds to it is a moment, too.
+const LATEST: u64 = 1 << 62;
+
+fn advance(bytes: &mut Bytes<'_>, now: &mut Nanos) -> Result<Nanos, Unreadable> {
+    let next = now.as_u64().checked_add(bytes.number()?).filter(|&next| next < LATEST).ok_or(Unreadable)?;
+    *now = Nanos::new(next);
+    Ok(*now)
+}
+
+fn read_config(bytes: &mut Bytes<'_>) -> Result<Config, Unreadable> {
+    let (queues, ring, descriptors) = (bytes.small()?, bytes.small()?, bytes.small()?);
+    let (pull, catch_up) = (Size::new(bytes.number()?), Span::ns(bytes.number()?));
+    Ok(Config { queues, ring, descriptors, pull, catch_up })
+}
+
+fn read_files(bytes: &mut Bytes<'_>) -> Result<Vec<File>, Unreadable> {
+    let count = bytes.count()?;
+    (0..count).map(|_| Ok(File { name: bytes.text()?, text: bytes.text()? })).collect()
+}
+
+fn read_placement(bytes: &mut Bytes<'_>) -> Result<Placement, Unreadable> {
+    let class = NodeId(bytes.small()?);
+    let count = bytes.count()?;
+    let limits = (0..count).map(|_| Ok(LimitId(bytes.small()?))).collect::<Result<_, Unreadable>>()?;
+    Ok(Placement { class, limits })
+}
+
+fn read_answer(bytes: &mut Bytes<'_>) -> Result<Option<QueueId>, Unreadable> {
+    match bytes.number()?.checked_sub(1) {
+        None => Ok(None),
+        Some(queue) => u32::try_from(queue).map(|queue| Some(QueueId(queue))).map_err(|_| Unreadable),
+    }
+}
+
+fn read_post(bytes: &mut Bytes<'_>, plain: bool) -> Result<Event, Unreadable> {
+    let (queue, len) = (QueueId(bytes.small()?), bytes.small()?);
+    if plain {
+        return Ok(Event::Post {
+            queue,
+            descriptor: Descriptor { len, ..Descriptor::default() },
+            refused: None,
+        });
+    }
+    let (segment, header, tag) = (bytes.small()?, bytes.small()?, bytes.small()?);
+    let refused = match bytes.small::<usize>()?.checked_sub(1) {
+        None => None,
+        Some(why) => Some(*Refusal::ALL.get(why).ok_or(Unreadable)?),
+    };
+    Ok(Event::Post { queue, descriptor: Descriptor { addr: 0, len, segment, header, tag }, refused })
+}

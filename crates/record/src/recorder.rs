@@ -1,0 +1,258 @@
+//! Writes an engine's trace into chunks of memory that somebody else brings to disk.
+//!
+//! Why: the engine's thread must never wait for a disk.
+//! From: `docs/engine-trace.md`, "what it costs".
+//! Not here: threads and files (`daemon`).
+//! Invariants: events are written whole and in their order; a recording ends once, with its reason; its bytes stay
+//! below the limit but for one event.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+use plimsoll_nic::{Config, Descriptor, QueueId, Refusal, Transmit};
+use plimsoll_policy::{Placement, Sources};
+use plimsoll_units::{Bytes, Nanos, Span};
+
+use crate::blocks::BlockWriter;
+use crate::event::{End, write};
+
+/// Bytes of a chunk: some ten thousand packets, well over a millisecond at the fastest.
+pub const CHUNK: usize = 256 << 10;
+
+/// A chunk is handed over once its first event is so old, full or not: what a crash may lose.
+const FLUSH: Span = Span::millis(200);
+
+/// Room that is left for what comes last.
+const RESERVE: usize = 64;
+
+/// Where full chunks go and empty ones come from. Must not wait.
+pub trait Sink: Send + Debug {
+    /// An empty chunk; `None` when all are on their way to the disk, or the disk takes no more.
+    fn empty(&mut self) -> Option<Vec<u8>>;
+    /// Takes a chunk that [`Sink::empty`] gave.
+    fn full(&mut self, chunk: Vec<u8>);
+    /// Takes the last one, and hears why it is.
+    fn last(&mut self, chunk: Vec<u8>, why: End);
+}
+
+/// How much is recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of the file.
+    pub bytes: Bytes,
+}
+
+impl Default for Limits {
+    /// A gigabyte: some fifty million packets.
+    fn default() -> Self {
+        Self { bytes: Bytes::new(1_000_000_000) }
+    }
+}
+
+/// Writes the events of one engine.
+#[derive(Debug)]
+pub struct Recorder {
+    sink: Box<dyn Sink>,
+    /// The chunk that is filled; none once the recording has ended.
+    chunk: Option<Vec<u8>>,
+    limits: Limits,
+    /// Bytes of the chunks handed over.
+    handed: u64,
+    /// The time of the last event that has one.
+    last: Nanos,
+    /// When the chunk got its first event with a time.
+    begun: Option<Nanos>,
+    /// Completions that are not written yet.
+    completed: u64,
+    /// The last of the polls that found nothing due, which are not written while nothing else happens.
+    idle: Option<(Nanos, usize)>,
+}
+
+impl Recorder {
+    /// A recording without events.
+    #[must_use]
+    pub fn new(mut sink: Box<dyn Sink>, limits: Limits) -> Self {
+        let chunk = sink.empty();
+        let (last, begun) = (Nanos::ZERO, None);
+        Self { sink, chunk, limits, handed: 0, last, begun, completed: 0, idle: None }
+    }
+
+    /// Whether it still goes on.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.chunk.is_some()
+    }
+
+    pub(crate) fn start(&mut self, config: &Config, sources: &Sources) {
+        self.write(|to| write::start(to, config, sources));
+    }
+
+    pub(crate) fn open(&mut self, placement: &Placement, queue: Option<QueueId>) {
+        self.settle();
+        self.write(|to| write::open(to, placement, queue));
+    }
+
+    pub(crate) fn close(&mut self, queue: QueueId, closed: bool) {
+        self.settle();
+        self.write(|to| write::close(to, queue, closed));
+    }
+
+    #[inline]
+    pub(crate) fn post(&mut self, queue: QueueId, descriptor: &Descriptor, refused: Option<Refusal>) {
+        self.settle();
+        self.write(|to| write::post(to, queue, descriptor, refused));
+    }
+
+    #[inline]
+    pub(crate) fn ring(&mut self, words: &[u16], now: Nanos) {
+        self.settle();
+        let after = self.advance(now);
+        self.write(|to| write::ring(to, after, words));
+    }
+
+    #[inline]
+    pub(crate) fn poll(&mut self, now: Nanos, room: usize, left: &[Transmit]) {
+        self.settle();
+        let after = self.advance(now);
+        self.write(|to| write::poll(to, after, room, now, left));
+    }
+
+    /// A poll at which nothing was due: of many in a row only the last one is written, once something happens.
+    #[inline]
+    pub(crate) fn idle(&mut self, now: Nanos, room: usize) {
+        if self.completed > 0 {
+            self.settle();
+        }
+        self.idle = Some((now, room));
+        if self.begun.is_some_and(|begun| now.since(begun) > FLUSH) {
+            self.hand_over();
+        }
+    }
+
+    #[inline]
+    pub(crate) fn complete(&mut self) {
+        if self.idle.is_some() {
+            self.settle();
+        }
+        self.completed += 1;
+    }
+
+    pub(crate) fn install(&mut self, now: Nanos, sources: &Sources, places: &[(QueueId, Placement)]) {
+        self.settle();
+        let after = self.advance(now);
+        self.write(|to| write::install(to, after, sources, places));
+    }
+
+    pub(crate) fn descriptors(&mut self, descriptors: u32) {
+        self.settle();
+        self.write(|to| write::descriptors(to, descriptors));
+    }
+
+    pub(crate) fn pull(&mut self, pull: Bytes) {
+        self.settle();
+        self.write(|to| write::pull(to, pull));
+    }
+
+    /// Writes what was put off.
+    #[inline]
+    fn settle(&mut self) {
+        if self.completed > 0 {
+            let count = core::mem::take(&mut self.completed);
+            self.write(|to| write::complete(to, count));
+        }
+        if let Some((now, room)) = self.idle.take() {
+            let after = self.advance(now);
+            self.write(|to| write::poll(to, after, room, now, &[]));
+        }
+    }
+
+    #[inline]
+    fn advance(&mut self, now: Nanos) -> Span {
+        let after = now.since(self.last);
+        self.last = self.last.max(now);
+        self.begun.get_or_insert(now);
+        after
+    }
+
+    /// One event. An event longer than a chunk, of many doorbells or a large policy, makes its chunk longer.
+    #[inline]
+    fn write(&mut self, event: impl FnOnce(&mut Vec<u8>)) {
+        let Some(chunk) = &mut self.chunk else { return };
+        event(chunk);
+        if chunk.len() + RESERVE > CHUNK - LARGEST_USUAL || self.is_old() {
+            self.hand_over();
+        }
+    }
+
+    #[inline]
+    fn is_old(&self) -> bool {
+        self.begun.is_some_and(|begun| self.last.since(begun) > FLUSH)
+    }
+
+    /// The chunk goes to the disk, and another one comes.
+    #[cold]
+    fn hand_over(&mut self) {
+        let Some(chunk) = &self.chunk else { return };
+        self.handed += chunk.len() as u64;
+        if self.handed >= self.limits.bytes.as_u64() {
+            return self.end(End::Full);
+        }
+        let Some(empty) = self.sink.empty() else { return self.end(End::Overrun) };
+        self.begun = None;
+        if let Some(chunk) = self.chunk.replace(empty) {
+            self.sink.full(chunk);
+        }
+    }
+
+    fn end(&mut self, why: End) {
+        let Some(mut chunk) = self.chunk.take() else { return };
+        write::end(&mut chunk, why);
+        self.sink.last(chunk, why);
+    }
+}
+
+/// What an event takes at most, unless it is of many doorbells or a policy: a poll of 64 frames.
+const LARGEST_USUAL: usize = 4 << 10;
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.settle();
+        self.end(End::Stopped);
+    }
+}
+
+/// A trace in memory, shared with whoever reads it: for tests and examples.
+#[derive(Clone, Debug, Default)]
+pub struct SharedSink {
+    blocks: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl SharedSink {
+    /// The file as it would be.
+    ///
+    /// # Panics
+    /// When another thread has panicked with it.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut writer = BlockWriter::new(Vec::new()).expect("memory takes all");
+        let blocks = self.blocks.lock().expect("nobody has panicked");
+        blocks.iter().for_each(|block| writer.write(block).expect("memory takes all"));
+        writer.finish().expect("memory takes all")
+    }
+}
+
+impl Sink for SharedSink {
+    fn empty(&mut self) -> Option<Vec<u8>> {
+        Some(Vec::with_capacity(CHUNK))
+    }
+
+    fn full(&mut self, chunk: Vec<u8>) {
+        if let Ok(mut blocks) = self.blocks.lock() {
+            blocks.push(chunk);
+        }
+    }
+
+    fn last(&mut self, chunk: Vec<u8>, _: End) {
+        self.full(chunk);
+    }
+}
