@@ -53,6 +53,8 @@ pub(crate) enum Command {
     Lab(Lab),
     /// Run a scenario in virtual time, at any rate, and report
     Sim(Sim),
+    /// Repeat the papers' experiments in virtual time, and show their figures beside ours
+    Papers(Papers),
     /// Measure something
     #[command(subcommand)]
     Bench(Bench),
@@ -222,6 +224,39 @@ pub(crate) struct Sim {
     pub(crate) out: PathBuf,
 }
 
+/// `plimsoll papers`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = PAPERS_EXAMPLES)]
+pub(crate) struct Papers {
+    /// Only this paper (`LO`) or experiment (`LO-E4`); may be given several times
+    #[arg(long, value_name = "ID")]
+    pub(crate) only: Vec<String>,
+    /// Run the short forms
+    #[arg(long)]
+    pub(crate) short: bool,
+    /// Run with so many seeds, counting up; each must meet the expectations. 5 unless given, 1 with --seed
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) seeds: Option<u32>,
+    /// The first seed, in place of the files'
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Threads to run on; the result does not depend on it
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<NonZeroUsize>,
+    /// Take the scenario files below this folder, in place of those that come with the program
+    #[arg(long, value_name = "DIR")]
+    pub(crate) folder: Option<PathBuf>,
+    /// Write the scenario files that come with the program into this folder, and run nothing
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["only", "short", "seeds", "seed", "threads", "folder", "write", "json"])]
+    pub(crate) unpack: Option<PathBuf>,
+    /// Write the table and what differs from the papers into this file, as a page of Markdown
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["only", "short"])]
+    pub(crate) write: Option<PathBuf>,
+    /// Print JSON: every figure and failure
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// `plimsoll bench`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
@@ -316,6 +351,17 @@ const SIM_EXAMPLES: &str = "Examples:
 
 One seed gives one result, bit for bit, on any machine. Exit code 1 says that an expectation failed, or that a delay
 bound of `plimsoll check` did not hold.";
+
+const PAPERS_EXAMPLES: &str = "Examples:
+  plimsoll papers --short
+  plimsoll papers --only LO
+  plimsoll papers --only LO-E4 --seed 3
+  plimsoll papers --json | jq '.[] | select(.passed | not)'
+  plimsoll papers --unpack papers && plimsoll papers --folder papers
+  plimsoll papers --write docs/fidelity.md
+
+All of them take some minutes on two cores, the short forms some seconds. Exit code 1 says that an experiment failed, and
+standard error how to show that again.";
 
 const DOORBELLS_EXAMPLES: &str = "Examples:
   plimsoll bench doorbells

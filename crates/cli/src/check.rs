@@ -134,17 +134,21 @@ fn sub_policy(args: &Check, file: &str) -> Result<(), Failure> {
     print(&plimsoll_policy::sub_policy_text(&checked))
 }
 
-/// A scenario in both its forms, and the policy of each of its systems that has one.
+/// A scenario in all its forms, and the policy of each of its systems that has one.
 fn scenario(args: &Check, file: &str) -> Result<(), Failure> {
-    let load = |form| Scenario::load(&args.file, form);
-    let scenario = load(Form::Full).and_then(|full| load(Form::Short).map(|_| full)).map_err(|errors| {
+    let forms = [Form::Full, Form::Virtual, Form::Short, Form::VirtualShort];
+    let read: Result<Vec<Scenario>, _> =
+        forms.into_iter().map(|form| Scenario::load(&args.file, form)).collect();
+    let scenarios = read.map_err(|errors| {
         match args.json.then(|| print_json(&serde_json::json!({ "ok": false, "problems": errors.records() })))
         {
             Some(Err(failure)) => failure,
             _ => Failure::Scenario(Box::new(errors)),
         }
     })?;
-    let mut wrong: Vec<Errors> = scenario.check_policies().into_iter().map(|(_, errors)| errors).collect();
+    let scenario = &scenarios[0];
+    let policies = scenarios[..2].iter().flat_map(Scenario::check_policies);
+    let mut wrong: Vec<Errors> = policies.map(|(_, errors)| errors).collect();
     if args.json && !wrong.is_empty() {
         let problems: Vec<_> = wrong.iter().flat_map(Errors::records).collect();
         print_json(&serde_json::json!({ "ok": false, "problems": problems }))?;
@@ -162,10 +166,11 @@ fn scenario(args: &Check, file: &str) -> Result<(), Failure> {
     }
     print(&format!(
         "{file}: a scenario of {} tenants, {} workloads and {} expectations on {systems}; the policies in it hold\n\
-         `plimsoll lab {file}` runs it\n",
+         `plimsoll {} {file}` runs it\n",
         scenario.tenants.len(),
         scenario.workloads.len(),
         scenario.expect.len(),
+        if scenario.live { "lab" } else { "sim" },
     ))
 }
 

@@ -18,7 +18,15 @@ use crate::show::rate;
 
 /// Runs a scenario, reports, and judges.
 pub(crate) fn lab(args: &Lab) -> Result<(), Failure> {
-    let scenario = load(&args.file, args.short, &args.system, &[])?.swap_remove(0).scenario;
+    let form = Form::new(false, args.short);
+    let scenario = load(&args.file, form, &args.system, &[])?.swap_remove(0).scenario;
+    if !scenario.live {
+        let file = args.file.display();
+        let why = format!(
+            "{file}: `live: false` says that this is for virtual time alone; try `plimsoll sim {file}`"
+        );
+        return Err(Failure::Wrong(why));
+    }
     // Before anything starts a thread: the kernel lets only single-threaded processes into a user namespace.
     plimsoll_lab::ensure_privileges().map_err(|error| Failure::Failed(error.to_string()))?;
 
@@ -36,11 +44,10 @@ pub(crate) fn lab(args: &Lab) -> Result<(), Failure> {
 /// Reads a scenario, which has to have these systems: every point of its sweep, and at least one.
 pub(crate) fn load(
     file: &Path,
-    short: bool,
+    form: Form,
     systems: &[String],
     settings: &[(String, String)],
 ) -> Result<Vec<Point>, Failure> {
-    let form = if short { Form::Short } else { Form::Full };
     let points = Scenario::load_points(file, form, settings);
     let points = points.map_err(|errors| Failure::Scenario(Box::new(errors)))?;
     let scenario = &points[0].scenario;

@@ -14,6 +14,7 @@ mod failure;
 mod lab;
 mod live;
 mod paper;
+mod papers;
 mod replay;
 mod show;
 mod sim;
@@ -45,6 +46,7 @@ fn obey(command: &Command) -> Result<(), Failure> {
         Command::Explain(explain) => explain::explain(explain),
         Command::Lab(lab) => lab::lab(lab),
         Command::Sim(sim) => sim::sim(sim),
+        Command::Papers(papers) => papers::papers(papers),
         Command::Bench(Bench::Doorbells(doorbells)) => bench::doorbells(doorbells),
         Command::Completions { shell } => paper::completions(*shell),
         Command::Man { folder } => paper::man(folder),

@@ -12,8 +12,8 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
-use plimsoll_scenario::{Point, Results, Scenario, Status, Verdict};
-use plimsoll_sim::{Options, Outcome, Progress, SimError, Trace};
+use plimsoll_scenario::{Form, Point, Results, Scenario, Status, Verdict};
+use plimsoll_sim::{Options, Outcome, Progress, Promise, SimError, Trace};
 
 use crate::args::Sim;
 use crate::failure::{Failure, print, print_json};
@@ -26,7 +26,7 @@ pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
         (None, Some(file)) => file,
         (None, None) => return Err(Failure::Wrong("name a scenario file".to_owned())),
     };
-    let mut points = lab::load(file, args.short, &args.system, &args.set)?;
+    let mut points = lab::load(file, Form::new(true, args.short), &args.system, &args.set)?;
     // Nothing disturbs a run here: only another seed makes another one.
     points.iter_mut().for_each(|point| point.scenario.pairs = args.seeds);
     let options = Options {
@@ -38,7 +38,7 @@ pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
     };
     let scenarios: Vec<&Scenario> = points.iter().map(|point| &point.scenario).collect();
     let bar = Live::new();
-    let outcomes = plimsoll_sim::run_all(&scenarios, &options, &|progress| bar.show(&progress));
+    let outcomes = plimsoll_sim::run_all(&scenarios, &options, &|progress| bar.show("", &progress));
     bar.end();
     let outcomes = outcomes.map_err(|error| match error {
         SimError::Panicked { .. } | SimError::Trace { .. } => Failure::Failed(error.to_string()),
@@ -52,7 +52,14 @@ pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
         _ => show_sweep(args, &points, &outcomes)?,
     }
     let all = points.iter().zip(&outcomes);
-    let complaints: Vec<String> = all.flat_map(|(point, outcome)| complaints(args, point, outcome)).collect();
+    let complaint = |point, (what, seed, system): Unmet| {
+        format!("{what}; replay: {}", replay_command(args, point, seed, system.as_deref()))
+    };
+    let complaints: Vec<String> = all
+        .flat_map(|(point, outcome)| {
+            unmet(point, outcome, &options).into_iter().map(move |unmet| complaint(point, unmet))
+        })
+        .collect();
     if complaints.is_empty() {
         return Ok(());
     }
@@ -83,19 +90,22 @@ fn show_sweep(args: &Sim, points: &[Point], outcomes: &[Outcome]) -> Result<(), 
     print(&format!("\n\nreport: {}\n", written.html.display()))
 }
 
-/// What one point did not fulfil, each with the command that shows it again.
-fn complaints(args: &Sim, point: &Point, outcome: &Outcome) -> Vec<String> {
-    let first = args.seed.unwrap_or(point.scenario.seed);
-    let mut complaints = broken_bounds(args, point, outcome);
-    for (pair, seed) in (0..args.seeds).map(|pair| (pair, first.wrapping_add(pair.into()))) {
+/// What did not hold, with which seed, and for which system if only for one.
+pub(crate) type Unmet = (String, u64, Option<String>);
+
+/// What one point did not fulfil.
+pub(crate) fn unmet(point: &Point, outcome: &Outcome, options: &Options) -> Vec<Unmet> {
+    let first = options.seed.unwrap_or(point.scenario.seed);
+    let mut unmet: Vec<Unmet> = outcome.broken().map(broken).collect();
+    for (pair, seed) in (0..options.seeds).map(|pair| (pair, first.wrapping_add(pair.into()))) {
         let failed = judge_pair(&point.scenario, &outcome.results, pair);
         if !failed.is_empty() {
-            let lines: Vec<String> = failed.iter().map(|verdict| format!("`{}`", verdict.expect)).collect();
-            let again = replay_command(args, point, seed, None);
-            complaints.push(format!("failed: {}; replay: {again}", lines.join(", ")));
+            let line = |verdict: &Verdict| format!("`{}` ({})", verdict.expect, verdict.detail);
+            let lines: Vec<String> = failed.iter().map(line).collect();
+            unmet.push((format!("failed: {}", lines.join(", ")), seed, None));
         }
     }
-    complaints
+    unmet
 }
 
 /// What one seed's runs did not fulfil.
@@ -108,18 +118,12 @@ fn judge_pair(scenario: &Scenario, results: &Results, pair: u32) -> Vec<Verdict>
     verdicts
 }
 
-fn broken_bounds(args: &Sim, point: &Point, outcome: &Outcome) -> Vec<String> {
-    let complaint = |(kept, promise): (&plimsoll_sim::Kept, &plimsoll_sim::Promise)| {
-        format!(
-            "a delay bound did not hold: class `{}` on `{}` waited {} where {} were promised; replay: {}",
-            promise.class,
-            promise.host,
-            promise.worst,
-            promise.bound,
-            replay_command(args, point, kept.seed, Some(&kept.system))
-        )
-    };
-    outcome.broken().map(complaint).collect()
+fn broken((kept, promise): (&plimsoll_sim::Kept, &plimsoll_sim::Promise)) -> Unmet {
+    let Promise { class, host, worst, bound, .. } = promise;
+    let what = format!(
+        "a delay bound did not hold: class `{class}` on `{host}` waited {worst} where {bound} were promised"
+    );
+    (what, kept.seed, Some(kept.system.clone()))
 }
 
 /// The one command that shows a failure again.
@@ -139,7 +143,7 @@ fn replay_command(args: &Sim, point: &Point, seed: u64, system: Option<&str>) ->
 }
 
 /// The bar that moves while runs go on; nothing where standard error is no terminal.
-struct Live {
+pub(crate) struct Live {
     bar: ProgressBar,
     begun: Instant,
     runs: Mutex<BTreeMap<usize, (u64, u64)>>,
@@ -149,7 +153,7 @@ struct Live {
 const STEPS: u64 = 1_000;
 
 impl Live {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let bar = ProgressBar::new(0);
         let template = "[{elapsed_precise}] {wide_bar} {percent} %  {msg}  {eta} left";
         if let Ok(style) = ProgressStyle::with_template(template) {
@@ -158,7 +162,8 @@ impl Live {
         Self { bar, begun: Instant::now(), runs: Mutex::new(BTreeMap::new()) }
     }
 
-    fn show(&self, progress: &Progress) {
+    /// `what` goes before the system's name.
+    pub(crate) fn show(&self, what: &str, progress: &Progress) {
         let Ok(mut runs) = self.runs.lock() else { return };
         let (now, length) = (progress.now.as_u64(), progress.length.as_u64().max(1));
         runs.insert(progress.run, (now * STEPS / length, progress.events));
@@ -167,14 +172,15 @@ impl Live {
         self.bar.set_length(progress.runs as u64 * STEPS);
         self.bar.set_position(done);
         self.bar.set_message(format!(
-            "{} at {:.2} s, {} events/s",
+            "{what}{}{} at {:.2} s, {} events/s",
+            if what.is_empty() { "" } else { " " },
             progress.system,
             now as f64 / 1e9,
             HumanCount(per_second as u64)
         ));
     }
 
-    fn end(&self) {
+    pub(crate) fn end(&self) {
         self.bar.finish_and_clear();
     }
 }

@@ -10,6 +10,7 @@ mod expect;
 mod measure;
 mod model;
 mod network;
+mod paper;
 mod policy_file;
 mod read;
 mod report;
@@ -29,6 +30,7 @@ pub use model::{
 pub use network::{
     Completions, Congestion, EngineCost, Host, HostNic, Link, Pcie, ReceiveRing, TransmitRing,
 };
+pub use paper::{Figure, Number, Paper};
 pub use policy_file::Wiring;
 pub use read::Form;
 pub use report::{Report, json, report, sweep_report};

@@ -14,6 +14,7 @@ use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use crate::expect::Expectation;
 use crate::network::{Congestion, Host, Link};
+use crate::paper::Paper;
 
 /// One scenario: what to run, on which systems, what to measure and what to expect.
 #[derive(Clone, Debug)]
@@ -55,6 +56,10 @@ pub struct Scenario {
     pub measure: Measure,
     /// What must hold.
     pub expect: Vec<Expectation>,
+    /// The experiment of a paper that it repeats, if it does.
+    pub paper: Option<Paper>,
+    /// Whether it can be run live; else it is for virtual time alone.
+    pub live: bool,
     /// The policy's sections as the file has them.
     pub(crate) policy: PolicySections,
     /// Whether this is the short form that the test suite runs.

@@ -11,7 +11,9 @@ use plimsoll_units::{BitRate, Bytes, Span};
 
 use crate::model::SystemKind;
 use crate::network::Congestion;
-use crate::read::{HOST_KEYS, KINDS, LINK_KEYS, SHORT_KEYS, SYSTEM_KEYS, TENANT_KEYS};
+use crate::read::{
+    HOST_KEYS, KEYS, KINDS, LINK_KEYS, NUMBER_KEYS, PAPER_KEYS, SHORT_KEYS, SYSTEM_KEYS, TENANT_KEYS,
+};
 
 /// The JSON Schema of scenario files.
 #[must_use]
@@ -57,6 +59,13 @@ pub fn schema() -> Value {
             "limits": sections,
             "engine": sections,
             "policy_file": {"type": "string", "description": "a policy file to take these sections from"},
+            "paper": paper(),
+            "live": {"type": "boolean", "description": "false: for virtual time alone"},
+            "virtual": {
+                "type": "object",
+                "description": "what is otherwise in virtual time; maps are merged, `~` takes a key away",
+                "propertyNames": {"enum": KEYS},
+            },
             "short": object(SHORT_KEYS.map(|key| (key, short(key)))),
         },
     })
@@ -215,6 +224,31 @@ fn expectations() -> Value {
     json!({"type": "array", "items": {"anyOf": [line, with_reason]}})
 }
 
+fn paper() -> Value {
+    let number = |key| match key {
+        "at" => json!({"type": "object", "description": "points of the sweep that ours is taken from"}),
+        "ours" => {
+            json!({"type": "string", "description": "one side of an expectation, such as `plimsoll.t1.throughput`"})
+        }
+        "paper" => json!({"type": "string", "description": "the paper's figure"}),
+        _ => json!({"type": "string", "description": "what is counted"}),
+    };
+    let mut number = object(NUMBER_KEYS.map(|key| (key, number(key))));
+    number["required"] = json!(["paper", "ours"]);
+    let mut paper = object(PAPER_KEYS.map(|key| {
+        let value = match key {
+            "id" => json!({"type": "string", "pattern": "^[A-Z]+-E[0-9]+$"}),
+            "figure" => json!({"type": "string", "description": "where the paper shows it"}),
+            "shows" => json!({"type": "string", "description": "what it shows, in one line"}),
+            "numbers" => json!({"type": "array", "minItems": 1, "items": number}),
+            _ => json!({"type": "string", "description": "what is otherwise than in the paper, and why"}),
+        };
+        (key, value)
+    }));
+    paper["required"] = json!(["id", "figure", "shows", "numbers"]);
+    paper
+}
+
 fn short(key: &str) -> Value {
     match key {
         "time" => json!({"type": "number", "minimum": 0.01, "maximum": 1, "description": "of every moment"}),
@@ -227,13 +261,12 @@ fn short(key: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read::KEYS;
 
     #[test]
     fn it_knows_the_keys_that_are_read() {
         let schema = schema();
         let known = schema["properties"].as_object().expect("properties");
-        let mut keys: Vec<&str> = KEYS.into_iter().chain(["short"]).collect();
+        let mut keys: Vec<&str> = KEYS.into_iter().chain(["virtual"]).collect();
         keys.sort_unstable();
         assert_eq!(known.keys().map(String::as_str).collect::<Vec<_>>(), keys);
     }

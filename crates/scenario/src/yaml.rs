@@ -55,6 +55,22 @@ pub(crate) fn set<'p>(tree: &mut Tree, path: &'p str, value: Tree) -> Result<(),
     set(next, rest, value)
 }
 
+/// Lays a tree over another: maps are merged key by key, `~` takes a key away, everything else is replaced.
+pub(crate) fn overlay(tree: &mut Tree, over: &Tree) {
+    let (Value::Map(entries), Value::Map(others)) = (&mut tree.value, &over.value) else {
+        return *tree = over.clone();
+    };
+    for (key, other) in others {
+        let place = entries.iter().rposition(|(name, _)| name.value == key.value);
+        match (place, &other.value) {
+            (Some(place), Value::Null) => drop(entries.remove(place)),
+            (Some(place), _) => overlay(&mut entries[place].1, other),
+            (None, Value::Null) => {}
+            (None, _) => entries.push((key.clone(), other.clone())),
+        }
+    }
+}
+
 /// A value on one line, as a path's setting shows it.
 pub(crate) fn on_one_line(tree: &Tree) -> String {
     if let Value::Text(text) = &tree.value {

@@ -50,3 +50,8 @@ fn a_missing_file_is_a_problem_and_not_a_panic() {
 fn hosts_and_links_have_their_mistakes_shown() {
     compare("network", include_str!("golden/network.yaml"));
 }
+
+#[test]
+fn an_experiment_of_a_paper_has_its_mistakes_shown() {
+    compare("paper", include_str!("golden/paper.yaml"));
+}

@@ -1,4 +1,4 @@
-//! Every scenario in `examples/` reads in both forms.
+//! Every scenario in `examples/` reads in all its forms.
 
 use std::path::{Path, PathBuf};
 
@@ -7,17 +7,19 @@ use plimsoll_scenario::{Form, Scenario};
 fn examples() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let mut found = vec![root.join("noisy-neighbour.yaml")];
-    let papers = std::fs::read_dir(root.join("papers/loom")).expect("examples/papers/loom is there");
-    found.extend(papers.map(|entry| entry.expect("readable").path()));
+    for folder in std::fs::read_dir(root.join("papers")).expect("examples/papers is there") {
+        let papers = std::fs::read_dir(folder.expect("readable").path()).expect("a folder for each paper");
+        found.extend(papers.map(|entry| entry.expect("readable").path()));
+    }
     found.sort();
     found
 }
 
 #[test]
-fn every_example_reads_in_both_forms_and_its_policies_hold() {
+fn every_example_reads_in_all_forms_and_its_policies_hold() {
     let mut wrong = String::new();
     for path in examples() {
-        for form in [Form::Full, Form::Short] {
+        for form in [Form::Full, Form::Short, Form::Virtual, Form::VirtualShort] {
             let scenario = Scenario::load(&path, form);
             let scenario = scenario.unwrap_or_else(|errors| panic!("{}", errors.render(false)));
             assert!(!scenario.expect.is_empty(), "{} expects nothing", path.display());

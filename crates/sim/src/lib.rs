@@ -52,4 +52,4 @@ pub use error::SimError;
 pub use promise::Promise;
 pub use replay::{Owners, Replay, Replayed, Replayer};
 pub use rerun::{Difference, Rerun, RerunError, rerun};
-pub use run::{Kept, Options, Outcome, Progress, Trace, run, run_all};
+pub use run::{Kept, Options, Outcome, Progress, Trace, run, run_all, run_each};

@@ -84,6 +84,8 @@ pub struct Kept {
 /// What a simulation tells while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
+    /// Which of the scenarios, from 0.
+    pub scenario: usize,
     /// Which run of all, from 0.
     pub run: usize,
     /// How many runs there are.
@@ -121,11 +123,20 @@ pub fn run_all(
     options: &Options,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Vec<Outcome>, SimError> {
-    let mut outcomes = Vec::new();
+    run_each(scenarios, options, progress).into_iter().collect()
+}
+
+/// The same for scenarios that have nothing to do with each other: what is wrong with one of them is told in its place.
+pub fn run_each(
+    scenarios: &[&Scenario],
+    options: &Options,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Vec<Result<Outcome, SimError>> {
+    let mut outcomes: Vec<Result<Outcome, SimError>> = Vec::new();
     let mut jobs = Vec::new();
     for (index, &scenario) in scenarios.iter().enumerate() {
         let chosen = |system: &&System| options.systems.is_empty() || options.systems.contains(&system.name);
-        outcomes.push(Outcome::default());
+        outcomes.push(Ok(Outcome::default()));
         let first = options.seed.unwrap_or(scenario.seed);
         for (pair, seed) in (0..options.seeds.max(1)).map(|pair| (pair, first.wrapping_add(pair.into()))) {
             jobs.extend(scenario.systems.iter().filter(chosen).map(|system| Job {
@@ -143,12 +154,17 @@ pub fn run_all(
         jobs.iter_mut().for_each(|job| job.trace = Some(if alone { trace.clone() } else { trace.of(job) }));
     }
     for (job, finished) in jobs.iter().zip(work(&jobs, options.threads, progress)) {
-        outcomes[job.index].add(finished?);
+        match (&mut outcomes[job.index], finished) {
+            (Ok(outcome), Ok(finished)) => outcome.add(finished),
+            (Ok(_), Err(error)) => outcomes[job.index] = Err(error),
+            (Err(_), _) => {} // the first error is told
+        }
     }
-    Ok(outcomes)
+    outcomes
 }
 
-/// Every job's result, in their order, from as many threads as are wanted.
+/// Every job's result, in their order, from as many threads as are wanted. The longest begin first, so that no thread
+/// ends long before the others.
 fn work(
     jobs: &[Job<'_>],
     threads: Option<NonZeroUsize>,
@@ -157,10 +173,14 @@ fn work(
     let found: Vec<Mutex<Option<Result<Finished, SimError>>>> =
         jobs.iter().map(|_| Mutex::new(None)).collect();
     let next = AtomicUsize::new(0);
+    let mut order: Vec<usize> = (0..jobs.len()).collect();
+    order.sort_by_key(|&index| {
+        std::cmp::Reverse(jobs[index].scenario.rate.bytes_in(jobs[index].scenario.duration))
+    });
     let take_turns = || {
         loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(job) = jobs.get(index) else { return };
+            let Some(&index) = order.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
+            let job = &jobs[index];
             let done = job.run(&|now, events| progress(job.progress(index, jobs.len(), now, events)));
             *found[index].lock().expect("no run panics with the lock") = Some(done);
         }
@@ -224,7 +244,7 @@ impl Job<'_> {
 
     fn progress(&self, run: usize, runs: usize, now: Nanos, events: u64) -> Progress {
         let (system, length) = (self.system.name.clone(), self.scenario.duration + GRACE);
-        Progress { run, runs, system, seed: self.seed, now, length, events }
+        Progress { scenario: self.index, run, runs, system, seed: self.seed, now, length, events }
     }
 
     fn finish(&self, world: &mut World) -> Finished {

@@ -8,18 +8,36 @@
 use plimsoll_policy::document::nearest;
 use plimsoll_units::Span;
 
-use super::{Claim, Compare, Expectation, Expr, ExprKind, Function, Gauge, Operator, Path, Unit};
+use super::{Claim, Compare, Expectation, Expr, ExprKind, Function, Gauge, Operator, Path, Quantity, Unit};
 use crate::Problem;
-use crate::model::Measure;
+use crate::model::{Measure, Scenario};
 
 /// What an expectation may speak of.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Names<'a> {
-    pub systems: &'a [String],
+#[derive(Clone, Debug)]
+pub(crate) struct Names {
+    systems: Vec<String>,
     /// Tenants and workloads, and whether they have latency samples.
-    pub subjects: &'a [(String, bool)],
-    pub duration: Span,
-    pub measure: Measure,
+    subjects: Vec<(String, bool)>,
+    duration: Span,
+    measure: Measure,
+}
+
+impl Names {
+    /// Everything that a scenario has, which need not be whole yet.
+    pub(crate) fn of(scenario: &Scenario) -> Self {
+        let answered = |name: &str| {
+            let mut own = scenario.workloads.iter().filter(|w| w.name == name || w.tenant == name);
+            own.any(|workload| workload.kind.has_latency())
+        };
+        let tenants = scenario.tenants.iter().map(|tenant| &tenant.name);
+        let subjects = tenants.chain(scenario.workloads.iter().map(|workload| &workload.name));
+        Self {
+            systems: scenario.systems.iter().map(|system| system.name.clone()).collect(),
+            subjects: subjects.map(|name| (name.clone(), answered(name))).collect(),
+            duration: scenario.duration,
+            measure: scenario.measure,
+        }
+    }
 }
 
 /// What a part of an expectation is.
@@ -35,7 +53,7 @@ impl Type {
 }
 
 /// Checks a parsed expectation; positions count from the start of its text.
-pub(crate) fn check(expectation: &Expectation, names: &Names<'_>) -> Vec<Problem> {
+pub(crate) fn check(expectation: &Expectation, names: &Names) -> Vec<Problem> {
     let mut checker = Checker { names, problems: Vec::new() };
     if let Some(Some(_)) = checker.claim(&expectation.claim) {
         let at = expectation.claim.left.at.start..expectation.claim.right.at.end;
@@ -47,8 +65,20 @@ pub(crate) fn check(expectation: &Expectation, names: &Names<'_>) -> Vec<Problem
     checker.problems
 }
 
+/// Checks a value that stands alone.
+pub(crate) fn check_quantity(quantity: &Quantity, names: &Names) -> Vec<Problem> {
+    let mut checker = Checker { names, problems: Vec::new() };
+    if let Some(Type { series: Some(_), .. }) = checker.expr(&quantity.expr) {
+        let problem =
+            Problem::new(quantity.expr.at.clone(), "this is a series, which has many values and not one");
+        let help = "reduce it: `max(...)`, `median(...)` or `p90(...)`";
+        checker.problems.push(problem.label("one value for each window").help(help));
+    }
+    checker.problems
+}
+
 struct Checker<'a> {
-    names: &'a Names<'a>,
+    names: &'a Names,
     problems: Vec<Problem>,
 }
 

@@ -7,7 +7,7 @@
 
 use serde::Serialize;
 
-use super::{Claim, Compare, Expectation, Expr, ExprKind, Function, Operator, Path, Unit};
+use super::{Claim, Compare, Expectation, Expr, ExprKind, Function, Operator, Path, Quantity, Unit};
 use crate::measure::{jain, median, percentile};
 
 /// Gives the values of a path in one pair: one value, or one for each window; `NaN` where nothing was measured.
@@ -94,6 +94,12 @@ pub(crate) fn judge_with(expectation: &Expectation, measured: &dyn Measured) -> 
 pub fn judge(scenario: &crate::Scenario, results: &crate::Results) -> Vec<Verdict> {
     let measured = crate::measure::Measures::new(scenario, results);
     scenario.expect.iter().map(|expectation| judge_with(expectation, &measured)).collect()
+}
+
+/// A value in one pair; `None` where a system did not run, or nothing was measured.
+pub(crate) fn value_in(quantity: &Quantity, measured: &dyn Measured, pair: u32) -> Option<f64> {
+    let values = Eval { measured, pair }.expr(&quantity.expr)?;
+    values.first().copied().filter(|value| value.is_finite())
 }
 
 /// Left, right and tolerance in one pair.
@@ -196,7 +202,7 @@ fn call(function: Function, mut arguments: Vec<Vec<f64>>) -> Vec<f64> {
 
 impl Expr {
     /// What it counts; meaningful for checked expressions.
-    pub(super) fn unit(&self) -> Unit {
+    pub(crate) fn unit(&self) -> Unit {
         match &self.kind {
             ExprKind::Number(_, unit) => *unit,
             ExprKind::Line => Unit::Rate,

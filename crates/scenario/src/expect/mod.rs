@@ -17,10 +17,10 @@ use serde::Serialize;
 
 use crate::results::COUNTERS;
 
-pub(crate) use check::{Names, check};
-pub(crate) use eval::{Measured, show};
+pub(crate) use check::{Names, check, check_quantity};
+pub(crate) use eval::{Measured, show, value_in};
 pub use eval::{Status, Verdict, judge};
-pub(crate) use parse::parse;
+pub(crate) use parse::{parse, parse_quantity};
 
 /// One line of `expect:`.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +50,31 @@ impl Expectation {
     /// The same with every moment at `scale` times its time; lengths of `per` stay.
     pub(crate) fn scale(&mut self, scale: f64) {
         self.claim.scale(scale);
+    }
+}
+
+/// A value that a run gives: one side of an expectation, standing alone.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Quantity {
+    /// As the file has it.
+    pub text: String,
+    pub expr: Expr,
+}
+
+impl Quantity {
+    /// Whether all systems that it speaks of are among these.
+    pub(crate) fn speaks_of(&self, systems: &[String]) -> bool {
+        let mut known = true;
+        self.expr.visit(&mut |expr| {
+            if let ExprKind::Path(path) = &expr.kind {
+                known &= systems.contains(&path.system);
+            }
+        });
+        known
+    }
+
+    pub(crate) fn scale(&mut self, scale: f64) {
+        self.expr.scale(scale);
     }
 }
 

@@ -11,7 +11,7 @@ use plimsoll_policy::document::nearest;
 use plimsoll_units::Span;
 
 use super::lex::{Token, lex};
-use super::{Claim, Compare, Expectation, Expr, ExprKind, Function, Gauge, Operator, Path, Unit};
+use super::{Claim, Compare, Expectation, Expr, ExprKind, Function, Gauge, Operator, Path, Quantity, Unit};
 use crate::Problem;
 use crate::results::COUNTERS;
 
@@ -29,6 +29,16 @@ pub(crate) fn parse(text: &str) -> Parsed<Expectation> {
         return Err(parser.wrong("the expectation should end here", help));
     }
     Ok(Expectation { text: text.to_owned(), because: None, claim })
+}
+
+/// Reads one side of an expectation, standing alone.
+pub(crate) fn parse_quantity(text: &str) -> Parsed<Quantity> {
+    let mut parser = Parser { tokens: lex(text)?, at: 0, end: text.len(), depth: 0 };
+    let expr = parser.sum()?;
+    if parser.at < parser.tokens.len() {
+        return Err(parser.wrong("the value should end here", "a value is one side of an expectation"));
+    }
+    Ok(Quantity { text: text.to_owned(), expr })
 }
 
 struct Parser {

@@ -7,6 +7,7 @@
 
 mod fields;
 mod network;
+mod paper;
 mod policy;
 mod sweep;
 mod workload;
@@ -22,9 +23,10 @@ use crate::model::{
     Destination, Home, Measure, NETWORK, PolicySections, Scenario, System, SystemKind, Tenant, Workload,
 };
 use crate::sweep::Point;
-use crate::{Errors, Problem};
+use crate::{Errors, Problem, yaml};
 use fields::{Fields, Reader};
 pub(crate) use network::{HOST_KEYS, LINK_KEYS};
+pub(crate) use paper::{NUMBER_KEYS, PAPER_KEYS};
 pub(crate) use workload::KINDS;
 
 /// How much of a scenario to run.
@@ -34,9 +36,44 @@ pub enum Form {
     Full,
     /// With `short:` applied, as the test suite runs it.
     Short,
+    /// With `virtual:` applied, as it runs in virtual time.
+    Virtual,
+    /// With `virtual:` applied, and `short:` after it.
+    VirtualShort,
 }
 
-pub(crate) const KEYS: [&str; 22] = [
+impl Form {
+    /// The form with `short:`, or without.
+    #[must_use]
+    pub const fn new(in_virtual_time: bool, short: bool) -> Self {
+        match (in_virtual_time, short) {
+            (false, false) => Self::Full,
+            (false, true) => Self::Short,
+            (true, false) => Self::Virtual,
+            (true, true) => Self::VirtualShort,
+        }
+    }
+
+    /// Whether `short:` is applied.
+    #[must_use]
+    pub const fn is_short(self) -> bool {
+        matches!(self, Self::Short | Self::VirtualShort)
+    }
+
+    /// Whether `virtual:` is applied.
+    #[must_use]
+    pub const fn is_virtual(self) -> bool {
+        matches!(self, Self::Virtual | Self::VirtualShort)
+    }
+
+    /// The same in the other world.
+    const fn elsewhere(self) -> Self {
+        Self::new(!self.is_virtual(), self.is_short())
+    }
+}
+
+/// Keys that `virtual:` may replace: all but itself.
+pub(crate) const KEYS: [&str; 25] = [
     "name",
     "about",
     "rate",
@@ -59,6 +96,9 @@ pub(crate) const KEYS: [&str; 22] = [
     "limits",
     "engine",
     "policy_file",
+    "paper",
+    "live",
+    "short",
 ];
 pub(crate) const SYSTEM_KEYS: [&str; 8] =
     ["kind", "queues", "queue_rate", "policy", "limits", "engine", "policy_file", "tenants"];
@@ -123,10 +163,11 @@ impl Scenario {
         };
         let mut reader = Reader { problems: Vec::new(), sources };
         let mut points = Vec::new();
-        for (settings, tree) in reader.settings(&tree, settings) {
+        for (settings, tree) in reader.settings(&in_world(&tree, form), settings) {
             let scenario = reader.scenario(&tree, text, folder, form);
             points.extend(scenario.map(|scenario| Point { settings, scenario }));
         }
+        reader.other_world(&tree, text, folder, form);
         if reader.problems.is_empty() && !points.is_empty() {
             Ok(points)
         } else {
@@ -135,9 +176,31 @@ impl Scenario {
     }
 }
 
+/// The file as one world has it.
+fn in_world(file: &Tree, form: Form) -> Tree {
+    let mut tree = file.clone();
+    if let Some(over) = file.get("virtual").filter(|_| form.is_virtual()) {
+        yaml::overlay(&mut tree, over);
+    }
+    tree
+}
+
 impl Reader {
+    /// Reads the file as the other world has it, so that its mistakes show here, too.
+    fn other_world(&mut self, file: &Tree, text: &str, folder: &Path, form: Form) {
+        let Some(over) = file.get("virtual") else { return };
+        let known: Vec<&str> = KEYS.into_iter().chain(["virtual"]).collect();
+        let fields = self.fields(over, over.at, "`virtual`", &known);
+        if let Some(tree) = fields.get("virtual") {
+            let problem = Problem::new(tree.at, "`virtual` stands in `virtual`").label("once too often");
+            self.problem(problem.help("write its keys one level up"));
+        }
+        let mut points = self.settings(&in_world(file, form.elsewhere()), &[]);
+        self.scenario(&points.swap_remove(0).1, text, folder, form.elsewhere());
+    }
+
     fn scenario(&mut self, tree: &Tree, text: &str, folder: &Path, form: Form) -> Option<Scenario> {
-        let known: Vec<&str> = KEYS.into_iter().chain(["short"]).collect();
+        let known: Vec<&str> = KEYS.into_iter().chain(["virtual"]).collect();
         let first_line = Mark::from(0..text.find('\n').unwrap_or(text.len()));
         let file = self.fields(tree, first_line, "the scenario", &known);
         let duration = self.required_span(&file, "duration", "20s");
@@ -161,8 +224,10 @@ impl Reader {
             sweep: sweep::axes(tree),
             measure: self.measure(&file, duration),
             expect: Vec::new(),
+            paper: None,
+            live: self.flag(&file, "live", true),
             policy,
-            short: form == Form::Short,
+            short: form.is_short(),
             time: 1.0,
             folder: folder.to_owned(),
         };
@@ -174,9 +239,12 @@ impl Reader {
         scenario.tenants = self.tenants(&file, &scenario);
         scenario.workloads = self.workloads(&file, &scenario);
         scenario.expect = self.expectations(file.get("expect"), &scenario, text);
+        // The figures are those of virtual time: where that is another world, they may not fit this one.
+        let here = form.is_virtual() || file.get("virtual").is_none();
+        scenario.paper = file.get("paper").filter(|_| here).map(|tree| self.paper(tree, &scenario, text));
         if let Some(tree) = file.get("short") {
             self.shorten(tree, &mut scenario, text, form);
-        } else if form == Form::Short {
+        } else if form.is_short() {
             scenario.pairs = 1;
         }
         Some(scenario)
@@ -450,20 +518,7 @@ impl Reader {
     /// Lines, or maps of `that` and `because`.
     fn expectations(&mut self, tree: Option<&Tree>, scenario: &Scenario, text: &str) -> Vec<Expectation> {
         let Some(tree) = tree else { return Vec::new() };
-        let systems: Vec<String> = scenario.systems.iter().map(|system| system.name.clone()).collect();
-        let answered = |name: &str| {
-            let mut own = scenario.workloads.iter().filter(|w| w.name == name || w.tenant == name);
-            own.any(|workload| workload.kind.has_latency())
-        };
-        let tenants = scenario.tenants.iter().map(|tenant| &tenant.name);
-        let subjects = tenants.chain(scenario.workloads.iter().map(|workload| &workload.name));
-        let subjects: Vec<(String, bool)> = subjects.map(|name| (name.clone(), answered(name))).collect();
-        let names = Names {
-            systems: &systems,
-            subjects: &subjects,
-            duration: scenario.duration,
-            measure: scenario.measure,
-        };
+        let names = Names::of(scenario);
         let mut found = Vec::new();
         for item in self.list(tree, "`expect`") {
             let (that, because) = match &item.value {
@@ -487,7 +542,7 @@ impl Reader {
         &mut self,
         tree: &Tree,
         because: Option<&str>,
-        names: &Names<'_>,
+        names: &Names,
         text: &str,
     ) -> Option<Expectation> {
         let line = self.text(tree)?;
@@ -533,10 +588,13 @@ impl Reader {
         short
             .expect
             .retain(|expectation| expectation.systems().iter().all(|name| names.iter().any(|n| n == name)));
+        if let Some(paper) = &mut short.paper {
+            paper.numbers.retain(|number| number.ours.speaks_of(&names));
+        }
         if let Some(tree) = fields.get("expect") {
             short.expect = self.expectations(Some(tree), &short, text);
         }
-        if form == Form::Short {
+        if form.is_short() {
             *scenario = short;
         }
     }
@@ -555,6 +613,9 @@ impl Scenario {
         }
         for expectation in &mut self.expect {
             expectation.scale(time);
+        }
+        for number in self.paper.iter_mut().flat_map(|paper| &mut paper.numbers) {
+            number.ours.scale(time);
         }
     }
 }

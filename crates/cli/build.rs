@@ -1,0 +1,37 @@
+//! Puts the papers' experiments into the binary.
+//!
+//! Why: an installed `plimsoll papers` must not need the source tree; a new file is picked up by being there.
+//! From: `examples/papers/`, every `.yaml` below it.
+//! Not here: what the files say (`plimsoll-scenario`).
+//! Invariant: files come in the order of their paths.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+fn main() -> io::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/papers");
+    println!("cargo::rerun-if-changed={}", root.display());
+    let mut files = Vec::new();
+    collect(&root, &mut files)?;
+    files.sort();
+    let mut list = String::from("&[\n");
+    for file in files {
+        let name = file.strip_prefix(&root).unwrap_or(&file);
+        let _ = writeln!(list, "    ({:?}, include_str!({:?})),", name, file.canonicalize()?);
+    }
+    let out = env::var_os("OUT_DIR").map(PathBuf::from).unwrap_or_default();
+    fs::write(out.join("papers.rs"), list + "]\n")
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            collect(&path, files)?;
+        } else if path.extension().is_some_and(|extension| extension == "yaml") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}

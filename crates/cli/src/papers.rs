@@ -1,0 +1,151 @@
+//! `plimsoll papers`: what the papers measured, and what ours shows.
+//!
+//! Why: whoever builds on the engine should see, in one table and with one command, which of the papers' results it
+//! repeats and which it does not.
+//! From: the scenario files of `examples/papers/`, run in virtual time; `paper:` in each says where it belongs.
+//! Not here: what a file means (`scenario`), how it is run (`sim`).
+//! Invariant: an experiment passes when every expectation and delay bound holds with every seed; exit code 1 when one
+//! does not, with the command that shows it again.
+
+mod files;
+mod page;
+mod table;
+
+use std::time::Instant;
+
+use plimsoll_scenario::{Figure, Form, Number, Paper, Scenario};
+use plimsoll_sim::{Options, Outcome, SimError};
+use serde_json::{Value, json};
+
+use crate::args::Papers;
+use crate::failure::{Failure, print, print_json};
+use crate::{lab, sim};
+use files::Experiment;
+
+/// Seeds that an experiment has to hold for, unless the command line says otherwise.
+const SEEDS: u32 = 5;
+
+/// What came out of an experiment.
+#[derive(Clone, Debug)]
+struct Finding {
+    paper: Paper,
+    /// Its file, as it is called in `examples/papers/`.
+    file: String,
+    figures: Vec<(Number, Option<Figure>)>,
+    /// What did not hold, each with the command that shows it again.
+    failures: Vec<String>,
+}
+
+impl Finding {
+    fn passed(&self) -> bool {
+        self.failures.is_empty()
+    }
+}
+
+/// Runs the experiments that are asked for, and shows what came out.
+pub(crate) fn papers(args: &Papers) -> Result<(), Failure> {
+    if let Some(folder) = &args.unpack {
+        return files::unpack(folder);
+    }
+    let form = Form::new(true, args.short);
+    let experiments = files::experiments(args.folder.as_deref(), form, &args.only)?;
+    let seeds = args.seeds.unwrap_or(if args.seed.is_some() { 1 } else { SEEDS });
+    let options = Options { seed: args.seed, seeds, threads: args.threads, ..Options::default() };
+    let begun = Instant::now();
+    let (findings, hops) = run(args, &experiments, &options);
+    if let Some(file) = &args.write {
+        page::write(file, &findings, seeds)?;
+    }
+    if args.json {
+        print_json(&findings.iter().map(machine).collect::<Vec<Value>>())?;
+    } else {
+        let (width, colour) = lab::terminal();
+        print(&table::table(&findings, width, colour))?;
+        print(&summary(&findings, seeds, hops, begun.elapsed().as_secs_f64()))?;
+    }
+    if findings.iter().all(Finding::passed) {
+        return Ok(());
+    }
+    findings.iter().flat_map(|finding| &finding.failures).for_each(|failure| eprintln!("{failure}"));
+    Err(Failure::Said)
+}
+
+/// All experiments' runs at once, on all cores, and what they came to; packets times links on the way.
+fn run(args: &Papers, experiments: &[Experiment], options: &Options) -> (Vec<Finding>, u64) {
+    let points = || experiments.iter().flat_map(|one| one.points.iter().map(move |point| (one, point)));
+    let scenarios: Vec<&Scenario> = points().map(|(_, point)| &point.scenario).collect();
+    let ids: Vec<&str> = points().map(|(one, _)| one.paper.id.as_str()).collect();
+    let bar = sim::Live::new();
+    let mut outcomes =
+        plimsoll_sim::run_each(&scenarios, options, &|progress| bar.show(ids[progress.scenario], &progress))
+            .into_iter();
+    bar.end();
+    let mut hops = 0;
+    let findings = experiments.iter().map(|experiment| {
+        let own: Vec<_> = outcomes.by_ref().take(experiment.points.len()).collect();
+        hops += own.iter().flatten().map(|outcome| outcome.hops).sum::<u64>();
+        finding(args, experiment, &own, options)
+    });
+    (findings.collect(), hops)
+}
+
+fn finding(
+    args: &Papers,
+    experiment: &Experiment,
+    outcomes: &[Result<Outcome, SimError>],
+    options: &Options,
+) -> Finding {
+    let mut failures = Vec::new();
+    // The file as it stands gives what every point has: the first is as good as any.
+    let mut values = vec![Vec::new(); experiment.paper.numbers.len()];
+    for (point, outcome) in experiment.points.iter().zip(outcomes) {
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                failures.push(format!("{}: {}: {error}", experiment.paper.id, experiment.file));
+                continue;
+            }
+        };
+        let shown = |seed: u64| {
+            let short = if args.short { " --short" } else { "" };
+            format!("plimsoll papers --only {}{short} --seed {seed}", experiment.paper.id)
+        };
+        failures.extend(sim::unmet(point, outcome, options).into_iter().map(|(what, seed, _)| {
+            format!("{}: {}: {what}; replay: {}", experiment.paper.id, experiment.file, shown(seed))
+        }));
+        let numbers = point.scenario.paper.iter().flat_map(|paper| &paper.numbers);
+        for (values, number) in values.iter_mut().zip(numbers).filter(|(_, n)| n.is_at(&point.settings)) {
+            values.extend(number.values(&point.scenario, &outcome.results));
+        }
+    }
+    let numbers = experiment.paper.numbers.iter().cloned();
+    let figures = numbers.zip(values).map(|(number, values)| (number.clone(), number.figure(&values)));
+    let (paper, file) = (experiment.paper.clone(), experiment.file.clone());
+    Finding { figures: figures.collect(), paper, file, failures }
+}
+
+fn machine(finding: &Finding) -> Value {
+    let Finding { paper, file, figures, failures } = finding;
+    let figures = figures.iter().map(|(number, ours)| {
+        let at: serde_json::Map<String, Value> =
+            number.at.iter().map(|(path, value)| (path.clone(), value.as_str().into())).collect();
+        json!({ "of": number.of, "at": at, "paper": number.paper, "expression": number.ours(), "ours": ours })
+    });
+    json!({
+        "id": paper.id, "figure": paper.figure, "shows": paper.shows, "file": file,
+        "numbers": figures.collect::<Vec<Value>>(), "differs": paper.differs,
+        "passed": failures.is_empty(), "failures": failures,
+    })
+}
+
+/// `14 experiments, 13 pass; 5 seeds, 213 s, 5.1M packet-hops/s`.
+fn summary(findings: &[Finding], seeds: u32, hops: u64, seconds: f64) -> String {
+    let passed = findings.iter().filter(|finding| finding.passed()).count();
+    let speed = crate::show::count((hops as f64 / seconds.max(1e-3)) as u64);
+    let plural = |count: usize, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
+    format!(
+        "\n{}, {passed} pass; {}, {seconds:.0} s, {speed} packet-hops/s\n",
+        plural(findings.len(), "experiment"),
+        plural(seeds as usize, "seed"),
+    )
+}

@@ -1,0 +1,160 @@
+//! Which experiments there are.
+//!
+//! Why: an installed binary has them all inside; whoever changes one reads it from a folder.
+//! From: `build.rs`, which collects `examples/papers/`.
+//! Not here: running them.
+//! Invariant: experiments come in the order of the papers, then of their numbers, then of their files.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use plimsoll_policy::document::nearest;
+use plimsoll_scenario::{Form, Paper, Point, Scenario};
+
+use crate::failure::Failure;
+
+/// The files of `examples/papers/`: path below it, and text.
+const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/papers.rs"));
+
+/// The papers by their letters, in the order in which they are shown.
+pub(super) const SERIES: [(&str, &str); 5] = [
+    ("LO", "Loom (NSDI 2019)"),
+    ("SE", "SENIC (NSDI 2014)"),
+    ("PN", "PicNIC (SIGCOMM 2019)"),
+    ("MI", "MIMIC"),
+    ("FN", "FairNIC (SIGCOMM 2020)"),
+];
+
+/// One file with an experiment.
+#[derive(Debug)]
+pub(super) struct Experiment {
+    /// Its path.
+    pub file: String,
+    pub paper: Paper,
+    /// Every point of its sweep, or the one that there is.
+    pub points: Vec<Point>,
+}
+
+/// The experiments that are asked for, of a folder or of those that the binary carries.
+pub(super) fn experiments(
+    folder: Option<&Path>,
+    form: Form,
+    only: &[String],
+) -> Result<Vec<Experiment>, Failure> {
+    let mut all = match folder {
+        Some(folder) => in_folder(folder, form)?,
+        None => carried(form)?,
+    };
+    if let Some(word) = only.iter().find(|word| !all.iter().any(|one| one.paper.is_meant_by(word))) {
+        return Err(unknown(word, &all));
+    }
+    all.retain(|one| only.is_empty() || only.iter().any(|word| one.paper.is_meant_by(word)));
+    all.sort_by_cached_key(place);
+    Ok(all)
+}
+
+fn carried(form: Form) -> Result<Vec<Experiment>, Failure> {
+    let read = |(name, text): &(&str, &str)| {
+        let points = Scenario::points(text, name, Path::new(""), form, &[]);
+        experiment(name, points).transpose()
+    };
+    FILES.iter().filter_map(read).collect()
+}
+
+fn in_folder(folder: &Path, form: Form) -> Result<Vec<Experiment>, Failure> {
+    let mut files = Vec::new();
+    let wrong = |error: io::Error| {
+        Failure::Wrong(format!("{}: {error}; give a folder with scenario files", folder.display()))
+    };
+    collect(folder, &mut files).map_err(wrong)?;
+    files.sort();
+    let read = |file: &PathBuf| {
+        experiment(&file.to_string_lossy(), Scenario::load_points(file, form, &[])).transpose()
+    };
+    let found: Vec<Experiment> = files.iter().filter_map(read).collect::<Result<_, _>>()?;
+    if found.is_empty() {
+        let why = format!("{}: no scenario file with a `paper:` block is in it", folder.display());
+        return Err(Failure::Wrong(why));
+    }
+    Ok(found)
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            collect(&path, files)?;
+        } else if path.extension().is_some_and(|extension| extension == "yaml") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Nothing, with a word about it, where a file repeats no experiment.
+fn experiment(
+    file: &str,
+    points: Result<Vec<Point>, plimsoll_scenario::Errors>,
+) -> Result<Option<Experiment>, Failure> {
+    let points = points.map_err(|errors| Failure::Scenario(Box::new(errors)))?;
+    let Some(paper) = points[0].scenario.paper.clone() else {
+        eprintln!("note: {file} has no `paper:` block and is left out");
+        return Ok(None);
+    };
+    Ok(Some(Experiment { file: file.to_owned(), paper, points }))
+}
+
+fn unknown(word: &str, all: &[Experiment]) -> Failure {
+    let mut ids: Vec<&str> = all.iter().flat_map(|one| [one.paper.series(), one.paper.id.as_str()]).collect();
+    ids.sort_by_key(|id| (id.len(), *id));
+    ids.dedup();
+    let near = nearest(word, ids.iter().copied()).map(|near| format!("did you mean `{near}`? "));
+    let (near, ids) = (near.unwrap_or_default(), ids.join("`, `"));
+    Failure::Wrong(format!("there is no experiment `{word}`; {near}there are `{ids}`"))
+}
+
+/// Where an experiment stands in the table.
+fn place(one: &Experiment) -> (usize, String, u32, String) {
+    let series = one.paper.series();
+    let paper = SERIES.iter().position(|(letters, _)| *letters == series).unwrap_or(SERIES.len());
+    let number = one.paper.id.rsplit('E').next().and_then(|number| number.parse().ok()).unwrap_or(0);
+    (paper, series.to_owned(), number, one.file.clone())
+}
+
+/// Writes the files that the binary carries into a folder.
+pub(super) fn unpack(folder: &Path) -> Result<(), Failure> {
+    for (name, text) in FILES {
+        let file = folder.join(name);
+        let written = std::fs::create_dir_all(file.parent().unwrap_or(folder));
+        let written = written.and_then(|()| std::fs::write(&file, text));
+        written.map_err(|error| Failure::io(file.display(), &error))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file without a `paper:` block would run nowhere, and nobody would notice.
+    #[test]
+    fn every_file_that_is_carried_is_an_experiment_of_a_known_paper() {
+        let all = experiments(None, Form::Virtual, &[]).unwrap_or_else(|failure| panic!("{failure:?}"));
+        assert_eq!(all.len(), FILES.len());
+        for one in &all {
+            assert!(SERIES.iter().any(|(letters, _)| *letters == one.paper.series()), "{}", one.file);
+            assert!(one.points.iter().all(|point| !point.scenario.expect.is_empty()), "{}", one.file);
+        }
+    }
+
+    #[test]
+    fn a_word_means_a_paper_or_one_experiment() {
+        let only = |word: &str| experiments(None, Form::Virtual, &[word.to_owned()]);
+        let ids =
+            |word| only(word).unwrap_or_default().into_iter().map(|one| one.paper.id).collect::<Vec<_>>();
+        assert!(ids("LO").len() >= 9 && ids("LO").iter().all(|id| id.starts_with("LO-")));
+        assert!(ids("lo-e4").iter().all(|id| id == "LO-E4"));
+        let Err(Failure::Wrong(why)) = only("LOE4") else { panic!("there is no such experiment") };
+        assert!(why.contains("did you mean `LO-E4`?"), "{why}");
+    }
+}

@@ -1,0 +1,108 @@
+//! Reading which experiment of a paper a scenario repeats.
+//!
+//! Why: the table of all experiments is made from the files, so that a file without a place in it is a mistake.
+//! From: `docs/scenarios.md`, "Experiments of papers".
+//! Not here: figures (`crate::paper`).
+//! Invariant: an id is letters, `-E` and a number; each figure of ours can be worked out once the runs are over.
+
+use plimsoll_policy::document::Tree;
+
+use super::fields::{Fields, Reader};
+use super::within;
+use crate::Problem;
+use crate::expect::{Names, check_quantity, parse_quantity};
+use crate::model::Scenario;
+use crate::paper::{Number, Paper};
+use crate::yaml;
+
+pub(crate) const PAPER_KEYS: [&str; 5] = ["id", "figure", "shows", "numbers", "differs"];
+pub(crate) const NUMBER_KEYS: [&str; 4] = ["of", "paper", "ours", "at"];
+
+impl Reader {
+    /// `paper:` of a scenario whose systems, tenants and workloads are known.
+    pub(super) fn paper(&mut self, tree: &Tree, scenario: &Scenario, text: &str) -> Paper {
+        let fields = self.fields(tree, tree.at, "`paper`", &PAPER_KEYS);
+        let id = self.line(&fields, "id", "LO-E4");
+        if let Some(tree) = fields.get("id").filter(|_| !is_id(&id)) {
+            let problem = Problem::new(tree.at, format!("`{id}` is no experiment's id")).label("not an id");
+            self.problem(problem.help("write the paper's letters, `-E` and a number, as in `LO-E4`"));
+        }
+        let names = Names::of(scenario);
+        let numbers = fields.get("numbers").map_or(&[][..], |tree| self.list(tree, "`numbers`"));
+        if numbers.is_empty() {
+            self.missing(&fields, "numbers", "[{paper: 2.5 Gb/s each, ours: plimsoll.t1.throughput}]");
+        }
+        let numbers = numbers.iter().filter_map(|tree| self.number(tree, &names, scenario, text)).collect();
+        Paper {
+            id,
+            figure: self.line(&fields, "figure", "Figure 9"),
+            shows: self.line(&fields, "shows", "equal shares, whatever the numbers of flows"),
+            numbers,
+            differs: fields
+                .get("differs")
+                .and_then(|tree| self.text(tree))
+                .unwrap_or_default()
+                .trim()
+                .to_owned(),
+        }
+    }
+
+    fn number(&mut self, tree: &Tree, names: &Names, scenario: &Scenario, text: &str) -> Option<Number> {
+        let fields = self.fields(tree, tree.at, "a number", &NUMBER_KEYS);
+        let of = fields.get("of").and_then(|tree| self.text(tree)).unwrap_or_default().to_owned();
+        let paper = self.line(&fields, "paper", "2.5 Gb/s each");
+        let at = self.points(&fields, scenario);
+        if fields.get("ours").is_none() {
+            self.missing(&fields, "ours", "plimsoll.t1.throughput");
+        }
+        let tree = fields.get("ours")?;
+        let line = self.text(tree)?;
+        let parsed = parse_quantity(line);
+        let problems = match &parsed {
+            Ok(quantity) => check_quantity(quantity, names),
+            Err(problem) => vec![(**problem).clone()],
+        };
+        for mut problem in problems {
+            problem.at = within(tree, line, problem.at, text);
+            self.problem(problem);
+        }
+        Some(Number { of, paper, at, ours: parsed.ok()? })
+    }
+
+    /// `at`: values that the sweep gives its paths.
+    fn points(&mut self, fields: &Fields<'_>, scenario: &Scenario) -> Vec<(String, String)> {
+        let Some(tree) = fields.get("at") else { return Vec::new() };
+        let mut points = Vec::new();
+        for (path, value) in self.entries(tree, "`at`") {
+            let wanted = yaml::on_one_line(value);
+            let axis = scenario.sweep.iter().find(|(swept, _)| *swept == path.value);
+            let known = axis.map(|(_, values)| values.iter().map(String::as_str));
+            match known {
+                None => {
+                    let paths = scenario.sweep.iter().map(|(path, _)| path.as_str());
+                    self.unknown(path.at, "`sweep` has no path", &path.value, paths);
+                }
+                Some(known) if !known.clone().any(|value| value == wanted) => {
+                    self.unknown(value.at, "`sweep` has no value", &wanted, known);
+                }
+                Some(_) => points.push((path.value.clone(), wanted)),
+            }
+        }
+        points
+    }
+
+    /// A text that has to be there.
+    fn line(&mut self, fields: &Fields<'_>, key: &str, example: &str) -> String {
+        if fields.get(key).is_none() {
+            self.missing(fields, key, example);
+        }
+        fields.get(key).and_then(|tree| self.text(tree)).unwrap_or_default().trim().to_owned()
+    }
+}
+
+fn is_id(text: &str) -> bool {
+    let number = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
+    text.split_once("-E").is_some_and(|(paper, count)| {
+        !paper.is_empty() && paper.chars().all(|c| c.is_ascii_uppercase()) && number(count)
+    })
+}
