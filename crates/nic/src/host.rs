@@ -356,6 +356,8 @@ impl Host {
         }
         // Whether there is a next one cannot be foretold: what is loaded of a slot that holds none is not used.
         flow.load(self.rings.slot(queue, flow.head), self.cut);
+        // By the time that this one leaves, others have had their turns and their lines in the cache.
+        self.rings.prefetch(queue, flow.head.wrapping_add(1));
         if let Some(quantum) = quantum {
             pull.turn_over = flow.use_turn(pull.charge, quantum, pull.more);
         }

@@ -20,17 +20,29 @@ pub(crate) struct Agenda {
     set: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    at: u64,
-    set: u64,
-    source: SourceId,
-}
+/// A moment, the number of its setting, and whose it is, in one integer that sorts as they do: a comparison without a
+/// branch, and a node's children in one cache line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry(u128);
 
 impl Entry {
+    /// Sources have 24 bits, and settings 40: at ten million a second, a day's worth.
+    const SOURCE_BITS: u32 = 24;
+
     #[inline]
-    fn before(&self, other: &Self) -> bool {
-        (self.at, self.set) < (other.at, other.set)
+    fn new(at: Nanos, set: u64, source: SourceId) -> Self {
+        debug_assert!(source >> Self::SOURCE_BITS == 0 && set >> (64 - Self::SOURCE_BITS) == 0);
+        Self(u128::from(at.as_u64()) << 64 | u128::from(set << Self::SOURCE_BITS | u64::from(source)))
+    }
+
+    #[inline]
+    fn at(self) -> Nanos {
+        Nanos::new((self.0 >> 64) as u64)
+    }
+
+    #[inline]
+    fn source(self) -> SourceId {
+        self.0 as SourceId & ((1 << Self::SOURCE_BITS) - 1)
     }
 }
 
@@ -38,29 +50,33 @@ const ABSENT: u32 = u32::MAX;
 const ARITY: usize = 4;
 
 impl Agenda {
+    /// The most sources that there can be.
+    pub(crate) const MOST: usize = 1 << Entry::SOURCE_BITS;
+
     /// For so many sources, none of which has a moment yet.
     pub(crate) fn new(sources: usize) -> Self {
+        assert!(sources <= Self::MOST, "more sources of events than there are numbers for them");
         Self { heap: Vec::with_capacity(sources), places: vec![ABSENT; sources], set: 0 }
     }
 
     /// The earliest moment, and whose it is.
     #[inline]
     pub(crate) fn first(&self) -> Option<(Nanos, SourceId)> {
-        self.heap.first().map(|entry| (Nanos::new(entry.at), entry.source))
+        self.heap.first().map(|entry| (entry.at(), entry.source()))
     }
 
     /// Gives a source its moment, in place of the one that it may have.
     #[inline]
     pub(crate) fn set(&mut self, source: SourceId, at: Nanos) {
         self.set += 1;
-        let entry = Entry { at: at.as_u64(), set: self.set, source };
+        let entry = Entry::new(at, self.set, source);
         let place = self.places[source as usize];
         if place == ABSENT {
             self.heap.push(entry);
             return self.rise(self.heap.len() - 1, entry);
         }
         let place = place as usize;
-        if entry.at < self.heap[place].at { self.rise(place, entry) } else { self.sink(place, entry) }
+        if entry < self.heap[place] { self.rise(place, entry) } else { self.sink(place, entry) }
     }
 
     /// As [`Agenda::set`], unless the source stands there with this moment already.
@@ -73,11 +89,20 @@ impl Agenda {
         }
     }
 
+    /// The source that is first has had its moment: gives it the next one, if it has one.
+    #[inline]
+    pub(crate) fn renew(&mut self, source: SourceId, at: Option<Nanos>) {
+        match at {
+            None => self.clear(source),
+            Some(at) => self.set(source, at),
+        }
+    }
+
     /// The moment of a source.
     #[inline]
     pub(crate) fn moment(&self, source: SourceId) -> Option<Nanos> {
         let place = self.places[source as usize];
-        (place != ABSENT).then(|| Nanos::new(self.heap[place as usize].at))
+        (place != ABSENT).then(|| self.heap[place as usize].at())
     }
 
     /// Takes a source's moment away.
@@ -90,7 +115,7 @@ impl Agenda {
         let (place, last) = (place as usize, self.heap.pop().expect("it stands there"));
         if place < self.heap.len() {
             let parent = place.wrapping_sub(1) / ARITY;
-            if place > 0 && last.before(&self.heap[parent]) {
+            if place > 0 && last < self.heap[parent] {
                 self.rise(place, last);
             } else {
                 self.sink(place, last);
@@ -102,7 +127,7 @@ impl Agenda {
     fn rise(&mut self, mut place: usize, entry: Entry) {
         while place > 0 {
             let parent = (place - 1) / ARITY;
-            if !entry.before(&self.heap[parent]) {
+            if entry > self.heap[parent] {
                 break;
             }
             self.put(place, self.heap[parent]);
@@ -113,26 +138,33 @@ impl Agenda {
 
     #[inline]
     fn sink(&mut self, mut place: usize, entry: Entry) {
-        loop {
-            let first = place * ARITY + 1;
-            let Some(children) = self.heap.get(first..) else { break };
-            let mut least = None;
-            for (index, child) in children.iter().take(ARITY).enumerate() {
-                if child.before(least.map_or(&entry, |at: usize| &self.heap[at])) {
-                    least = Some(first + index);
-                }
-            }
-            let Some(least) = least else { break };
-            self.put(place, self.heap[least]);
-            place = least;
+        while let Some((child, least)) = self.least_child(place)
+            && least < entry
+        {
+            self.put(place, least);
+            place = child;
         }
         self.put(place, entry);
     }
 
     #[inline]
+    fn least_child(&self, place: usize) -> Option<(usize, Entry)> {
+        let first = place * ARITY + 1;
+        let children = self.heap.get(first..)?;
+        if let Some(&[a, b, c, d]) = children.first_chunk::<ARITY>() {
+            let (left, right) = (
+                if b < a { (first + 1, b) } else { (first, a) },
+                if d < c { (first + 3, d) } else { (first + 2, c) },
+            );
+            return Some(if right.1 < left.1 { right } else { left });
+        }
+        (first..).zip(children.iter().copied()).min_by_key(|&(_, child)| child)
+    }
+
+    #[inline]
     fn put(&mut self, place: usize, entry: Entry) {
         self.heap[place] = entry;
-        self.places[entry.source as usize] = place as u32;
+        self.places[entry.source() as usize] = place as u32;
     }
 }
 

@@ -6,12 +6,14 @@
 //! Invariant: a packet is in the tenant's own ring, or in the engine with one descriptor, or gone; nothing is allocated
 //! for a packet once buffers have grown to what the policy's caps allow.
 
+use core::slice::from_ref;
 use std::collections::{BTreeMap, VecDeque};
 
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Refusal, Transmit};
 use plimsoll_policy::{Checked, Classifier, Fields, NodeId, Placement, TenantId};
 use plimsoll_scenario::{Completions, EngineCost, Host, TransmitRing};
 use plimsoll_units::{Bytes, Nanos, Span};
+use prefetch_index::prefetch_index;
 
 use crate::packet::Packet;
 use crate::promise::Promises;
@@ -43,7 +45,8 @@ pub(crate) struct Engine {
     cpu: Cpu,
     /// Flow queues for what found no queue of its own.
     shared: BTreeMap<(NodeId, Vec<u32>), QueueId>,
-    classes: Vec<NodeId>,
+    /// By flow queue.
+    queues: Vec<Queue>,
     pub(crate) promises: Promises,
 }
 
@@ -69,10 +72,21 @@ struct Cpu {
     spent: Span,
 }
 
+/// What is known of a flow queue.
+#[derive(Clone, Copy, Debug, Default)]
+struct Queue {
+    class: NodeId,
+    /// Where the packet that was posted last is held, or was.
+    last: u32,
+}
+
 #[derive(Clone, Copy, Debug)]
+#[repr(C, align(128))]
 struct Held {
     packet: Packet,
     tenant: u32,
+    /// Where the packet behind it in its queue is, most likely: to be fetched into the cache ahead of its turn.
+    next: u32,
     /// It has left, and waits for those before it to complete.
     done: bool,
     /// Whether the class had sent no more than its bound allows for when it came.
@@ -118,7 +132,7 @@ impl Engine {
             completed: Vec::new(),
             cpu: Cpu { cost: host.cpu, ..Cpu::default() },
             shared: BTreeMap::new(),
-            classes: vec![NodeId(0); queues as usize],
+            queues: vec![Queue::default(); queues as usize],
             // The bounds are those of a link that never stalls.
             promises: if never_stalls { Promises::new(program) } else { Promises::default() },
         }
@@ -132,7 +146,7 @@ impl Engine {
             Ok(queue) => queue,
             Err(_) => self.open_shared(&placement)?,
         };
-        self.classes[queue.0 as usize] = placement.class;
+        self.queues[queue.0 as usize].class = placement.class;
         Some(queue)
     }
 
@@ -179,8 +193,13 @@ impl Engine {
         let descriptor = Descriptor { addr: address.into(), len: packet.len, ..Descriptor::default() };
         self.nic.post(queue, descriptor)?;
         self.cpu.posted += 1;
-        let conforms = self.promises.arrives(self.classes[queue.0 as usize], packet.len, now);
-        let held = Held { packet, tenant, done: false, conforms };
+        let at = &mut self.queues[queue.0 as usize];
+        let before = core::mem::replace(&mut at.last, address);
+        if let Some(before) = self.held.get_mut(before as usize) {
+            before.next = address;
+        }
+        let conforms = self.promises.arrives(at.class, packet.len, now);
+        let held = Held { packet, tenant, next: address, done: false, conforms };
         if self.free.pop().is_some() {
             self.held[address as usize] = held;
         } else {
@@ -247,7 +266,12 @@ impl Engine {
         let some = !out.is_empty();
         for transmit in out.drain(..) {
             let address = transmit.addr as u32;
-            let Held { packet, conforms, .. } = self.held[address as usize];
+            let Held { packet, conforms, next, .. } = self.held[address as usize];
+            // It was last looked at when it came, a whole queue ago.
+            if let Some(next) = self.held.get(next as usize) {
+                prefetch_index(from_ref(&next.packet.flow), 0);
+                prefetch_index(from_ref(&next.tenant), 0);
+            }
             let end = leave(packet, &transmit, &self.nic);
             self.promises.leaves(&transmit, conforms, end);
             self.nic.complete(&transmit, Outcome::Sent);

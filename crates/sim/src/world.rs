@@ -196,10 +196,7 @@ impl World {
     fn happen(&mut self, source: SourceId) {
         match self.sources[source as usize] {
             Source::Link(link) => self.arrive(link),
-            Source::Engine(node) => {
-                self.agenda.clear(source);
-                self.drive(node);
-            }
+            Source::Engine(node) => self.drive(node),
             Source::Socket(socket) => {
                 self.agenda.clear(source);
                 self.socket_timeout(socket);
@@ -355,10 +352,7 @@ impl World {
         let end = &mut self.links[link as usize];
         let (node, kind, source) = (end.to, end.kind, end.source);
         let Some(packet) = end.link.arrive() else { return self.agenda.clear(source) };
-        match end.link.next_arrival() {
-            Some(next) => self.agenda.set(source, next),
-            None => self.agenda.clear(source),
-        }
+        self.agenda.renew(source, end.link.next_arrival());
         self.hops += 1;
         let flow = &self.flows[packet.flow as usize];
         if let (Some(interface), Some(tracer)) = (self.links[link as usize].traced, &mut self.tracer) {

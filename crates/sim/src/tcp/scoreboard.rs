@@ -7,11 +7,16 @@
 //! Not here: what follows from a loss (`sender`).
 //! Invariant: `sacked`, `lost` and `resent` are the sums over the packets that say so; `pipe` is what is in flight.
 
+use core::slice::from_ref;
 use std::collections::VecDeque;
 
 use plimsoll_units::{Nanos, Span};
+use prefetch_index::prefetch_index;
 
 use super::segment::SackBlock;
+
+/// How far ahead of the first packet in flight its record is fetched: a line, and a delayed acknowledgement's stride.
+const SOON: usize = 3;
 
 /// One packet from the first unacknowledged byte on.
 #[derive(Clone, Copy, Debug)]
@@ -167,6 +172,9 @@ impl Scoreboard {
             let packet = *packet;
             self.packets.pop_front();
             self.first += 1;
+            if let Some(soon) = self.packets.get(SOON) {
+                prefetch_index(from_ref(soon), 0);
+            }
             if packet.state == 0 {
                 delivery.bytes += u64::from(packet.len);
                 delivery.note_sent_once(packet.sent);
