@@ -48,6 +48,7 @@ want_run() {
 want_bench() {
     want pkg-config pkg-config
     pkg-config --exists libdpdk 2>/dev/null || missing="$missing libdpdk-dev"
+    want dpdk-testpmd dpdk-dev
 }
 
 # Installs the missing packages, as root or through sudo; says what to do when it is neither.

@@ -13,6 +13,7 @@ mod net;
 mod policies;
 mod report;
 mod scheduler;
+mod vnic;
 
 #[cfg(feature = "dpdk")]
 mod dpdk;
@@ -42,6 +43,12 @@ struct Options {
     /// Where to write the rows as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Be the client of a vNIC instead, at this socket: started by the part `vnic`.
+    #[arg(long, hide = true)]
+    vnic_client: Option<PathBuf>,
+    /// Over so many flow queues.
+    #[arg(long, hide = true, default_value_t = 1)]
+    vnic_flows: u16,
 }
 
 /// What can be measured.
@@ -59,10 +66,15 @@ enum Part {
     Forward,
     /// Rates and gaps of limited flows beside tc's htb; needs root.
     Accuracy,
+    /// A vNIC's client process through the daemon to a sink, beside DPDK's memif.
+    Vnic,
 }
 
 fn main() -> Result<()> {
     let options = Options::parse();
+    if let Some(socket) = &options.vnic_client {
+        return vnic::client(socket, options.vnic_flows);
+    }
     let effort = Effort { rounds: options.rounds, packets: options.packets };
     // SAFETY: a plain system call that cannot fail.
     let root = unsafe { libc::geteuid() } == 0;
@@ -83,6 +95,7 @@ fn main() -> Result<()> {
                 Ok(Vec::new())
             }
             Part::Forward => forward::measure(&options.plimsoll, options.rounds),
+            Part::Vnic => vnic::measure(&options.plimsoll, options.rounds),
             Part::Accuracy => accuracy::measure(&options.plimsoll, options.rounds.min(3)),
         };
         match measured {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use plimsoll_policy::{LimitId, NodeId};
 use plimsoll_units::{Nanos, Span};
+use plimsoll_wire::Parsed;
 
 /// Departures that are kept.
 pub const KEPT: usize = 65_536;
@@ -57,6 +58,69 @@ pub struct DepartureLog {
 /// Words of an entry: its number, and twelve that say what left.
 const WORDS: usize = 12;
 
+/// What a departure says beyond its headers.
+#[derive(Clone, Copy, Debug)]
+pub struct Passage {
+    /// When its descriptor was posted.
+    pub arrived: Nanos,
+    /// When it became the first of its flow queue.
+    pub head: Nanos,
+    /// When it was handed to the port.
+    pub departed: Nanos,
+    /// Time it was parked behind limits.
+    pub limited: Span,
+    /// The limit that held it longest, if any.
+    pub limited_by: Option<LimitId>,
+    /// Its class, in the policy of its generation.
+    pub class: NodeId,
+    /// Which policy was in force.
+    pub generation: u16,
+    /// The lane of its tenant.
+    pub lane: u16,
+    /// Bytes of the frame.
+    pub len: u32,
+}
+
+/// A frame's headers as the log keeps them: made once, when they are parsed, and copied when it leaves.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Headers {
+    what: u64,
+    ports: u32,
+    addresses: [u64; 4],
+}
+
+impl Headers {
+    /// Of a parsed frame.
+    #[inline]
+    #[must_use]
+    pub fn of(parsed: &Parsed) -> Self {
+        let dscp = parsed.ip.as_ref().map_or(0, |ip| ip.dscp);
+        let protocol = parsed.protocol().unwrap_or(0);
+        Self::new(parsed.addresses(), parsed.ports(), protocol, dscp, parsed.vlan)
+    }
+
+    #[inline]
+    fn new(
+        addresses: Option<(IpAddr, IpAddr)>,
+        ports: Option<(u16, u16)>,
+        protocol: u8,
+        dscp: u8,
+        vlan: u16,
+    ) -> Self {
+        let (family, addresses) = match addresses {
+            Some((IpAddr::V4(src), IpAddr::V4(dst))) => {
+                (V4, [src.to_bits().into(), dst.to_bits().into(), 0, 0])
+            }
+            Some((src, dst)) => (V6, wide(src, dst)),
+            None => (0, [0; 4]),
+        };
+        let (src_port, dst_port) = ports.unwrap_or_default();
+        let flags = family | if ports.is_some() { PORTS } else { 0 };
+        let what = u64::from(protocol) << 56 | u64::from(dscp) << 48 | u64::from(vlan) << 32 | flags;
+        Self { what, ports: u32::from(src_port) << 16 | u32::from(dst_port), addresses }
+    }
+}
+
 impl Default for DepartureLog {
     fn default() -> Self {
         let words = core::iter::repeat_with(AtomicU64::default).take(KEPT * WORDS).collect();
@@ -66,13 +130,13 @@ impl Default for DepartureLog {
 
 impl DepartureLog {
     /// Adds an entry in place of the oldest one. For one thread only.
-    pub fn push(&self, departure: &Departure) {
+    pub fn push(&self, passage: &Passage, headers: &Headers) {
         let number = self.written.load(Ordering::Relaxed);
         let [name, rest @ ..] = self.slot(number) else { return };
         // The entry is void while it changes; `read` looks at its number before and after.
         name.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
-        for (word, value) in rest.iter().zip(pack(departure)) {
+        for (word, value) in rest.iter().zip(pack(passage, headers)) {
             word.store(value, Ordering::Relaxed);
         }
         // Release: pairs with the Acquire in `read`, so that whoever sees the number sees the words.
@@ -117,22 +181,16 @@ const V4: u64 = 1;
 const V6: u64 = 2;
 const PORTS: u64 = 4;
 
-fn pack(d: &Departure) -> [u64; WORDS - 1] {
-    let (family, [a, b, c, e]) = match d.addresses {
-        Some((IpAddr::V4(src), IpAddr::V4(dst))) => (V4, [src.to_bits().into(), dst.to_bits().into(), 0, 0]),
-        Some((src, dst)) => (V6, wide(src, dst)),
-        None => (0, [0; 4]),
-    };
-    let (src_port, dst_port) = d.ports.unwrap_or_default();
-    let flags = family | if d.ports.is_some() { PORTS } else { 0 };
-    let limit = d.limited_by.map_or(0, |limit| u64::from(limit.0) + 1);
-    let who = u64::from(d.generation) << 48 | u64::from(d.lane) << 32 | u64::from(d.class.0);
-    let what = u64::from(d.protocol) << 56 | u64::from(d.dscp) << 48 | u64::from(d.vlan) << 32 | flags;
-    let size = u64::from(d.len) << 32 | u64::from(src_port) << 16 | u64::from(dst_port);
-    let [arrived, head, departed] = [d.arrived, d.head, d.departed].map(Nanos::as_u64);
+fn pack(passage: &Passage, headers: &Headers) -> [u64; WORDS - 1] {
+    let Passage { generation, lane, class: NodeId(class), len, .. } = *passage;
+    let limit = passage.limited_by.map_or(0, |limit| u64::from(limit.0) + 1);
+    let who = u64::from(generation) << 48 | u64::from(lane) << 32 | u64::from(class);
+    let size = u64::from(len) << 32 | u64::from(headers.ports);
+    let [arrived, head, departed] = [passage.arrived, passage.head, passage.departed].map(Nanos::as_u64);
     // The limit's number has its own word's upper half: pauses of more than 2^32 µs do not occur.
-    let limited = limit << 40 | (d.limited.as_u64() / 1_000).min((1 << 40) - 1);
-    [arrived, head, departed, limited, who, what, size, a, b, c, e]
+    let limited = limit << 40 | (passage.limited.as_u64() / 1_000).min((1 << 40) - 1);
+    let [a, b, c, e] = headers.addresses;
+    [arrived, head, departed, limited, who, headers.what, size, a, b, c, e]
 }
 
 fn unpack(words: [u64; WORDS - 1]) -> Departure {
@@ -198,6 +256,12 @@ mod tests {
         }
     }
 
+    fn push(log: &DepartureLog, d: &Departure) {
+        let Departure { arrived, head, departed, limited, limited_by, class, generation, lane, len, .. } = *d;
+        let passage = Passage { arrived, head, departed, limited, limited_by, class, generation, lane, len };
+        log.push(&passage, &Headers::new(d.addresses, d.ports, d.protocol, d.dscp, d.vlan));
+    }
+
     #[test]
     fn what_was_written_is_read() {
         let log = DepartureLog::default();
@@ -205,7 +269,7 @@ mod tests {
         let v6 = ("2001:db8::1".parse().expect("v6"), "::1".parse().expect("v6"));
         let six = Departure { addresses: Some(v6), ..departure(6) };
         for entry in [departure(1), plain, six] {
-            log.push(&entry);
+            push(&log, &entry);
         }
         assert_eq!(log.last(10), [departure(1), plain, six]);
         assert_eq!(log.last(1), [six]);
@@ -214,7 +278,7 @@ mod tests {
     #[test]
     fn the_oldest_make_room() {
         let log = DepartureLog::default();
-        (0..KEPT as u64 + 3).for_each(|n| log.push(&departure(n)));
+        (0..KEPT as u64 + 3).for_each(|n| push(&log, &departure(n)));
         let last = log.last(usize::MAX);
         assert_eq!((last.len(), last[0]), (KEPT, departure(3)));
     }

@@ -40,7 +40,7 @@ pub use pool::{Buffer, Held, LARGE, Pool, SMALL};
 pub use snapshot::{NodeNow, PortNow, Snapshot};
 use vnic::{Origin, status_of};
 
-use crate::departures::DepartureLog;
+use crate::departures::{DepartureLog, Headers};
 
 /// Frames read from one port in a turn: enough to pay for the system calls around them, few enough that no port
 /// keeps the others waiting for more than some tens of microseconds.
@@ -135,6 +135,8 @@ pub struct Engine {
     pub(crate) window: u32,
     first: usize,
     reading: bool,
+    /// A client's rings are looked at in the next turn as well: nothing else would tell of what it writes.
+    attentive: bool,
 }
 
 /// Where packets leave.
@@ -215,6 +217,7 @@ impl Engine {
             window,
             first: 0,
             reading: true,
+            attentive: false,
             program: setup.program,
         };
         engine.share_queues();
@@ -236,6 +239,7 @@ impl Engine {
     /// [`Engine::turn`], asking for the time before each part of the round, so that what a long round measures is right.
     pub fn turn_by(&mut self, clock: &impl Fn() -> Nanos) -> Turn {
         self.turns += 1;
+        self.attentive = false;
         let mut busy = self.reading && self.read_tenants(clock());
         let now = clock();
         busy |= self.depart(now);
@@ -245,7 +249,7 @@ impl Engine {
         self.expire_flows(now);
         let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
         let pause = if self.uplink.is_away() { DOWN_RETRY } else { FULL_RETRY };
-        Turn { busy, next, retry: (self.uplink.blocked || kept).then_some(pause) }
+        Turn { busy: busy || self.attentive, next, retry: (self.uplink.blocked || kept).then_some(pause) }
     }
 
     /// Stops reading tenants' ports: what is held still leaves.
@@ -374,7 +378,8 @@ impl Engine {
     fn admit(&mut self, index: usize, buffer: Buffer, received: &Received, origin: Origin, now: Nanos) {
         let Some(lane) = &mut self.lanes[index] else { return };
         let frame = &lane.pool.bytes(buffer)[..received.len];
-        let (parsed, offload) = match check(frame, received) {
+        let parsed = parse(frame);
+        let (parsed, offload) = match check(&parsed, frame, received) {
             Ok(checked) => checked,
             Err(why) => {
                 why.count(&mut lane.tally);
@@ -382,19 +387,22 @@ impl Engine {
             }
         };
         let token = u32::try_from(index).unwrap_or(u32::MAX);
-        match self.macs.learn(parsed.src_mac.0, Owner::Lane(token), now) {
-            Learned::Own => {}
-            Learned::Foreign => lane.tally.event(Event::ForeignSource),
-            Learned::TooMany => lane.tally.event(Event::TooManyAddresses),
+        if !lane.sent_from(parsed.src_mac.0, now) {
+            match self.macs.learn(parsed.src_mac.0, Owner::Lane(token), now) {
+                Learned::Own => lane.source = Some((parsed.src_mac.0, now)),
+                Learned::Foreign => lane.tally.event(Event::ForeignSource),
+                Learned::TooMany => lane.tally.event(Event::TooManyAddresses),
+            }
         }
         let queue = match origin.queue {
             Some(queue) => Ok(queue),
-            None => self.queue_for(index, &parsed, now),
+            None => self.queue_for(index, parsed, now),
         };
         let Some(lane) = &mut self.lanes[index] else { return };
         let len = u32::try_from(received.len).unwrap_or(u32::MAX);
         let buffer = lane.pool.settle(buffer, received.len);
-        lane.pool.set_held(buffer, Held { len, offload, ticket: origin.ticket });
+        let (to, headers) = (parsed.dst_mac.0, Headers::of(parsed));
+        lane.pool.set_held(buffer, Held { len, offload, ticket: origin.ticket, to, headers });
         let Offload { header, segment, .. } = offload;
         let descriptor = Descriptor { addr: buffer.address(token), len, segment, header, tag: origin.tag };
         match queue.and_then(|queue| self.nic.post(queue, descriptor).map(|()| queue)) {
@@ -415,8 +423,8 @@ impl Engine {
             self.queues[done.queue.0 as usize] -= 1;
             let (lane, buffer) = Buffer::from_address(done.addr);
             if let Some(lane) = self.lanes.get_mut(lane as usize).and_then(Option::as_mut) {
-                let (_, held) = lane.pool.frame(buffer);
-                lane.give(buffer, held.ticket, status_of(done.outcome));
+                let ticket = lane.pool.frame(buffer).1.ticket;
+                lane.give(buffer, ticket, status_of(done.outcome));
             }
         }
     }
@@ -442,8 +450,8 @@ enum Bad {
 }
 
 impl Bad {
-    fn count(self, tally: &mut Tally) {
-        match self {
+    fn count(&self, tally: &mut Tally) {
+        match *self {
             Self::Frame(why) => tally.bad_frame(why),
             Self::Offload(why) => tally.bad_offload(why),
         }
@@ -451,10 +459,16 @@ impl Bad {
 }
 
 /// Headers and offloads of a frame, checked once: nothing behind this looks for malformations again.
-fn check(frame: &[u8], received: &Received) -> Result<(Parsed, Offload), Bad> {
-    let parsed = parse(frame).map_err(Bad::Frame)?;
+///
+/// By reference: the parser writes headers in small parts, and who moves them at once waits until that is done.
+fn check<'p>(
+    parsed: &'p Result<Parsed, FrameError>,
+    frame: &[u8],
+    received: &Received,
+) -> Result<(&'p Parsed, Offload), Bad> {
+    let parsed = parsed.as_ref().map_err(|&why| Bad::Frame(why))?;
     let offload = match received.vnet {
-        Some(vnet) => vnet.offload(frame, &parsed).map_err(Bad::Offload)?,
+        Some(vnet) => vnet.offload(frame, parsed).map_err(Bad::Offload)?,
         None => Offload::PLAIN,
     };
     Ok((parsed, offload))

@@ -25,6 +25,9 @@ use crate::wait::Waiter;
 /// How often ports are asked for frames that cannot be waited for (capture files, memory).
 const ASK: Span = Span::micros(50);
 
+/// How often a thread that has work asks which ports have something: a system call.
+const LOOK: Span = Span::micros(10);
+
 /// How often they are asked whether they have begun to lose frames.
 const ASK_PROBLEMS: Span = Span::secs(1);
 
@@ -174,6 +177,7 @@ impl Loop {
         let mut urgency = Urgency::of_this_thread(!self.habits.busy_poll, self.clock.now());
         self.watch_all();
         let mut asked = self.clock.now();
+        let mut looked = asked;
         loop {
             while let Ok(command) = self.commands.try_recv() {
                 self.obey(command);
@@ -194,6 +198,10 @@ impl Loop {
                 problems.into_iter().for_each(|(name, problem)| notices(Notice::Problem { name, problem }));
             }
             let most = self.rest(&turn, now, urgency.spins());
+            if most == Some(Span::ZERO) && now.since(looked) < LOOK {
+                continue;
+            }
+            looked = now;
             let engine = &mut self.engine;
             if let Err(error) = self.waiter.wait(most, |token| engine.ready(token)) {
                 eprintln!("plimsoll: the engine cannot wait for its ports: {error}; it polls instead");

@@ -351,8 +351,14 @@ impl Vnic {
             let at = self.layout.doorbell_word(CORE, self.bell_tail);
             self.region.word16(at).store(word, Ordering::Relaxed);
             self.bell_tail = self.bell_tail.wrapping_add(1);
+            // The words of a tag may look like a queue: its tail is stored in vain then.
             if let Some(flow) = self.flows.get_mut(usize::from(word)) {
                 flow.rung = false;
+                // Release: pairs with the daemon's Acquire, so that whoever sees the tail also sees descriptors and
+                // bytes. One store for all that the batch brings this ring, as each costs the daemon's copy of the line.
+                self.region
+                    .word32(self.layout.ring_tail(u32::from(word)))
+                    .store(flow.tail, Ordering::Release);
             }
         }
         self.batch.clear();
@@ -496,13 +502,11 @@ impl Vnic {
         flow.used += 1;
     }
 
-    /// A whole frame is in its ring: publishes it and notes its queue in the batch.
+    /// A whole frame is in its ring: notes its queue in the batch, with which its tail is published.
     #[inline]
     fn tell(&mut self, queue: u32) {
         self.on_their_way += 1;
         let flow = &mut self.flows[queue as usize];
-        // Release: pairs with the daemon's Acquire, so that whoever sees the tail also sees descriptors and bytes.
-        self.region.word32(self.layout.ring_tail(queue)).store(flow.tail, Ordering::Release);
         if !flow.rung {
             flow.rung = true;
             doorbell::bell(queue, &mut self.batch);

@@ -121,27 +121,31 @@ pub fn parse(frame: &[u8]) -> Result<Parsed, FrameError> {
 
 impl Parsed {
     /// Source and destination address, for IP.
+    #[inline]
     #[must_use]
     pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
-        self.ip.map(|ip| (ip.src, ip.dst))
+        self.ip.as_ref().map(|ip| (ip.src, ip.dst))
     }
 
     /// IP protocol number.
+    #[inline]
     #[must_use]
     pub fn protocol(&self) -> Option<u8> {
-        self.ip.map(|ip| ip.protocol)
+        self.ip.as_ref().map(|ip| ip.protocol)
     }
 
     /// Source and destination port, for TCP, UDP and SCTP.
+    #[inline]
     #[must_use]
     pub fn ports(&self) -> Option<(u16, u16)> {
-        self.ip.and_then(|ip| ip.ports)
+        self.ip.as_ref().and_then(|ip| ip.ports)
     }
 
     /// DSCP; 0 for what is not IP.
+    #[inline]
     #[must_use]
     pub fn dscp(&self) -> u8 {
-        self.ip.map_or(0, |ip| ip.dscp)
+        self.ip.as_ref().map_or(0, |ip| ip.dscp)
     }
 }
 

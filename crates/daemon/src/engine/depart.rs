@@ -10,15 +10,15 @@ use plimsoll_nic::{Outcome, Transmit};
 use plimsoll_policy::NodeId;
 use plimsoll_ports::{DropReason, Port, Trouble};
 use plimsoll_units::{Nanos, Span};
-use plimsoll_wire::{Offload, Parsed, parse};
+use plimsoll_wire::{Offload, parse};
 
 use super::drops::{Event, Loss};
 use super::emit::{Emitted, Part, emit};
-use super::forward::{Mac, Owner, is_group};
+use super::forward::{Owner, is_group};
 use super::lane::sum;
 use super::pool::Buffer;
 use super::{BATCH, DEPARTURES, Engine, Held, check};
-use crate::departures::Departure;
+use crate::departures::{Headers, Passage};
 
 /// What became of one frame for one receiver.
 enum Handed {
@@ -122,14 +122,10 @@ impl Engine {
         let payload = transmit.len - u32::from(held.offload.header);
         let mut part = Part { offset: transmit.offset, payload };
         part.skip(self.uplink.resume);
-        let parsed = parse(frame).ok();
-        let target = parsed.map(|parsed| parsed.dst_mac.0).unwrap_or_default();
-        let handed = self.hand(frame, &held, &mut part, target, from);
+        let handed = self.hand(frame, held, &mut part, from);
         self.uplink.resume = if matches!(handed, Handed::Wait) { payload - part.payload } else { 0 };
-        if let Some(parsed) = parsed
-            && !matches!(handed, Handed::Wait)
-        {
-            self.note(transmit, &parsed, from, now);
+        if !matches!(handed, Handed::Wait) {
+            self.note(transmit, &held.headers, from, now);
         }
         let outcome = match handed {
             Handed::Done => Some(Outcome::Sent),
@@ -152,7 +148,8 @@ impl Engine {
     }
 
     /// To the uplink, to the lane that owns the address, or to everybody.
-    fn hand(&mut self, frame: &[u8], held: &Held, part: &mut Part, target: Mac, from: u32) -> Handed {
+    fn hand(&mut self, frame: &[u8], held: &Held, part: &mut Part, from: u32) -> Handed {
+        let target = held.to;
         match self.macs.owner(target) {
             Some(Owner::Lane(to)) if to != from => self.send_one(frame, &held.offload, *part, to),
             _ => {
@@ -264,7 +261,8 @@ impl Engine {
     }
 
     fn deliver(&mut self, frame: &[u8], received: &plimsoll_ports::Received, now: Nanos) {
-        let (parsed, offload) = match check(frame, received) {
+        let parsed = parse(frame);
+        let (parsed, offload) = match check(&parsed, frame, received) {
             Ok(checked) => checked,
             Err(why) => return why.count(&mut self.uplink.tally),
         };
@@ -291,8 +289,8 @@ impl Engine {
     }
 
     /// Writes the departure down: in the log, and in its class's delays.
-    fn note(&mut self, transmit: &Transmit, parsed: &Parsed, lane: u32, now: Nanos) {
-        self.log.push(&Departure {
+    fn note(&mut self, transmit: &Transmit, headers: &Headers, lane: u32, now: Nanos) {
+        let passage = Passage {
             arrived: transmit.arrived,
             head: transmit.head,
             departed: now,
@@ -302,12 +300,8 @@ impl Engine {
             generation: self.generation,
             lane: u16::try_from(lane).unwrap_or(u16::MAX),
             len: transmit.len,
-            addresses: parsed.addresses(),
-            ports: parsed.ports(),
-            protocol: parsed.protocol().unwrap_or(0),
-            dscp: parsed.ip.map_or(0, |ip| ip.dscp),
-            vlan: parsed.vlan,
-        });
+        };
+        self.log.push(&passage, headers);
         if transmit.last {
             let NodeId(class) = transmit.class;
             self.delays[class as usize].saturating_record(now.since(transmit.arrived).as_u64());

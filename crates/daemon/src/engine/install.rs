@@ -245,6 +245,7 @@ impl Engine {
         for (index, place) in self.lanes.iter_mut().enumerate() {
             let Some(lane) = place else { continue };
             lane.tenant = lane.tenant.and_then(|_| tenant(&lane.name));
+            lane.source = None;
             if lane.tenant.is_none() {
                 installed.closed.extend(lane.detach());
                 self.macs.release(Owner::Lane(u32::try_from(index).unwrap_or(u32::MAX)));

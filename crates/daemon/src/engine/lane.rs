@@ -11,12 +11,16 @@ use foldhash::fast::RandomState;
 use plimsoll_nic::QueueId;
 use plimsoll_policy::{Fields, Placement, TenantId};
 use plimsoll_ports::{Counters, DropReason, Port, Trouble};
-use plimsoll_units::Nanos;
+use plimsoll_units::{Nanos, Span};
 
 use super::drops::{Event, Tally};
 use super::flows::FlowTable;
+use super::forward::Mac;
 use super::pool::Pool;
 use super::vnic::Opened;
+
+/// How often an address that sends all the time is learned again: often enough that its owner never seems silent.
+const LEARN_AGAIN: Span = Span::secs(1);
 
 /// One tenant's port and all that it uses.
 #[derive(Debug)]
@@ -29,6 +33,10 @@ pub struct Lane {
     pub(crate) port: Option<Port>,
     /// Whether the port may have something to read.
     pub(crate) ready: bool,
+    /// The address that it sent from last, and when that was looked up: it is this lane's.
+    pub(crate) source: Option<(Mac, Nanos)>,
+    /// When a client's rings last had something.
+    pub(crate) quiet_since: Nanos,
     pub(crate) pool: Pool,
     pub(crate) flows: FlowTable,
     /// Queues for what the flow table has no room for, by placement.
@@ -37,6 +45,8 @@ pub struct Lane {
     pub(crate) leftover: Vec<Overflow>,
     /// Flow queues that a client asked for.
     pub(crate) opened: Vec<Opened>,
+    /// Some of them are not the client's any more.
+    pub(crate) closing: bool,
     /// Flow queues that the lane may have open.
     pub(crate) quota: Quota,
     pub(crate) tally: Tally,
@@ -105,11 +115,14 @@ impl Lane {
             tenant: Some(spec.tenant),
             port: spec.port,
             ready: true,
+            source: None,
+            quiet_since: Nanos::ZERO,
             pool: Pool::for_descriptors(spec.descriptors),
             flows: FlowTable::new(spec.flows),
             overflow: HashMap::default(),
             leftover: Vec::new(),
             opened: Vec::new(),
+            closing: false,
             quota: Quota { flows: spec.flows, queues: spec.flows + 1 },
             tally: Tally::default(),
             wrote: false,
@@ -146,11 +159,19 @@ impl Lane {
         self.detach()
     }
 
+    /// Whether it is known, since a moment ago, that this address is the lane's.
+    #[inline]
+    pub(crate) fn sent_from(&self, mac: Mac, now: Nanos) -> bool {
+        self.source.is_some_and(|(known, at)| known == mac && now.since(at) < LEARN_AGAIN)
+    }
+
     /// Takes the port out; what it has carried stays counted.
     pub(crate) fn detach(&mut self) -> Option<Port> {
+        self.source = None;
         let mut port = self.port.take()?;
         // With its port a client's flow queues go, once they are empty.
         self.opened.iter_mut().for_each(|opened| opened.live = false);
+        self.closing = true;
         self.past = sum(&self.past, &port.counters());
         Some(port)
     }

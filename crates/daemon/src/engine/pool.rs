@@ -8,6 +8,9 @@
 use plimsoll_ports::Ticket;
 use plimsoll_wire::Offload;
 
+use super::forward::Mac;
+use crate::departures::Headers;
+
 /// Holds a frame of at most one ordinary MTU, VLAN tags included.
 pub const SMALL: usize = 2_048;
 
@@ -27,6 +30,10 @@ pub struct Held {
     pub offload: Offload,
     /// For its completion, where a client wants one.
     pub ticket: Option<Ticket>,
+    /// Whom it is for.
+    pub to: Mac,
+    /// What the departure log says of it.
+    pub headers: Headers,
 }
 
 /// The buffers of one tenant.
@@ -132,10 +139,11 @@ impl Pool {
 
     /// The frame in a buffer, and what is known of it.
     #[must_use]
-    pub fn frame(&self, buffer: Buffer) -> (&[u8], Held) {
+    #[inline]
+    pub fn frame(&self, buffer: Buffer) -> (&[u8], &Held) {
         let slab = if buffer.0 & LARGE_BIT == 0 { &self.small } else { &self.large };
         let index = buffer.0 & !LARGE_BIT;
-        let held = slab.held[index as usize];
+        let held = &slab.held[index as usize];
         (&slab.slot(index)[..held.len as usize], held)
     }
 

@@ -125,7 +125,10 @@ impl Engine {
             nic.close_queue(flow.queue);
         }
         lane.leftover.retain(|shared| !nic.close_queue(shared.queue));
-        lane.opened.retain(|opened| opened.live || !nic.close_queue(opened.queue));
+        if lane.closing {
+            lane.opened.retain(|opened| opened.live || !nic.close_queue(opened.queue));
+            lane.closing = lane.opened.iter().any(|opened| !opened.live);
+        }
         lane.overflow.retain(|_, shared| now.since(shared.seen) <= IDLE || !nic.close_queue(shared.queue));
     }
 

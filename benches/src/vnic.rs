@@ -1,0 +1,243 @@
+//! A client process on a shared-memory vNIC, through the daemon, to a sink: beside DPDK's memif between two processes.
+//!
+//! Why: what bypassing the kernel is worth when the packets still pass a policy.
+//! From: the bar of 5 million packets a second on two cores; memif is the shared-memory interface that Debian's DPDK
+//! brings, and `dpdk-testpmd` its sender and its sink.
+//! Not here: the engine alone (`scheduler`).
+//! Invariant: on both sides one process with a core of its own makes each packet, and another, with the other core, takes
+//! it out of the shared memory and throws it away.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use plimsoll_vnic::{FlowSpec, Status, Vnic};
+
+use crate::forward::Forwarder;
+use crate::net;
+use crate::report::{Goal, Row};
+
+/// Bytes of a frame: 64 on the wire, with the check sequence.
+const FRAME: usize = 60;
+
+/// How long each side sends in a round, and before it counts.
+const SPAN: Duration = Duration::from_millis(1_500);
+const WARM_UP: Duration = Duration::from_millis(500);
+
+/// What the daemon must reach on two cores.
+const BAR: f64 = 5e6;
+
+/// Flow queues that the client spreads its packets over.
+const FLOWS: [u16; 2] = [1, 64];
+
+/// Frames that the client posts between two doorbells.
+const BATCH: u32 = 32;
+
+/// `rounds` times, the sides taking turns.
+pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
+    let mut peer = Vec::new();
+    let mut ours = FLOWS.map(|_| Vec::new());
+    let mut trouble = None;
+    for _ in 0..rounds {
+        match memif() {
+            Ok(rate) => peer.push(rate),
+            Err(error) => trouble = Some(error),
+        }
+        for (flows, ours) in FLOWS.into_iter().zip(&mut ours) {
+            ours.push(through_the_daemon(plimsoll, flows)?);
+        }
+    }
+    if let Some(trouble) = trouble {
+        eprintln!("bench: no memif beside it: {trouble:#}");
+    }
+    let row = |flows: u16, ours: &[f64]| {
+        Row::new(format!("vNIC client to a sink, 64 B, {flows} flow queues"), "DPDK memif", "packets/s")
+            .figures(&peer, ours)
+            .goal(Goal::AtLeast(BAR))
+            .note("a process and a core on each side; memif has no policy")
+    };
+    Ok(FLOWS.into_iter().zip(&ours).map(|(flows, ours)| row(flows, ours)).collect())
+}
+
+/// Packets a second of a client process that the daemon has sent.
+fn through_the_daemon(plimsoll: &Path, flows: u16) -> Result<f64> {
+    let dir = tempfile::tempdir()?;
+    let (empty, socket) = (dir.path().join("empty.pcap"), dir.path().join("shop.sock"));
+    std::fs::write(&empty, EMPTY_PCAP)?;
+    // An uplink that reads nothing and writes no file: what leaves is gone.
+    let policy = format!(
+        "uplink: {{port: {{pcap: {{read: {}}}}}, rate: 100Gbps}}\nengine: {{cpu: 1}}\n\
+         tenants:\n  shop: {{port: {{vnic: {}}}}}\n",
+        empty.display(),
+        socket.display(),
+    );
+    let daemon = Forwarder::plimsoll(plimsoll, &policy)?;
+    let client = Command::new(std::env::current_exe()?)
+        .arg("--vnic-client")
+        .arg(&socket)
+        .args(["--vnic-flows", &flows.to_string()])
+        .output()
+        .context("the client")?;
+    ensure!(
+        client.status.success(),
+        "the client failed: {}{}",
+        String::from_utf8_lossy(&client.stderr),
+        daemon.words()
+    );
+    String::from_utf8(client.stdout)?.trim().parse().context("the client's figure")
+}
+
+/// The client process: sends for a while and prints how many packets left in a second.
+pub fn client(socket: &Path, flows: u16) -> Result<()> {
+    net::pin(0);
+    let mut vnic = Vnic::connect(socket)?;
+    let mut queues = Vec::new();
+    for flow in 0..flows {
+        queues.push(vnic.open_flow(&spec(flow)).context("a flow queue")?);
+    }
+    let mac = vnic.identity().mac;
+    let frames: Vec<_> = (0..flows).map(|flow| datagram(mac, flow)).collect();
+    let (mut left, mut dropped, mut turn) = (0_u64, 0_u64, 0);
+    let mut begun = None;
+    let start = Instant::now();
+    loop {
+        for _ in 0..BATCH {
+            if vnic.send(queues[turn], &frames[turn]).is_ok() {
+                turn = (turn + 1) % queues.len();
+            }
+        }
+        vnic.ring()?;
+        vnic.poll_completions(|done| match done.status {
+            Status::Sent => left += 1,
+            Status::Dropped | Status::Malformed => dropped += 1,
+        });
+        let elapsed = start.elapsed();
+        match begun {
+            None if elapsed >= WARM_UP => begun = Some((elapsed, left)),
+            Some((at, before)) if elapsed >= WARM_UP + SPAN => {
+                ensure!(dropped == 0, "{dropped} packets were dropped");
+                println!("{}", (left - before) as f64 / (elapsed - at).as_secs_f64());
+                return Ok(());
+            }
+            _ => {}
+        }
+    }
+}
+
+fn spec(flow: u16) -> FlowSpec {
+    FlowSpec {
+        addresses: Some((SOURCE.into(), DESTINATION.into())),
+        protocol: Some(17),
+        ports: Some((FIRST_PORT + flow, 9)),
+        ..FlowSpec::default()
+    }
+}
+
+const SOURCE: [u8; 4] = [10, 99, 0, 1];
+const DESTINATION: [u8; 4] = [10, 99, 0, 2];
+const FIRST_PORT: u16 = 10_000;
+
+/// A datagram of 18 bytes without checksums.
+fn datagram(mac: [u8; 6], flow: u16) -> [u8; FRAME] {
+    let mut frame = [0; FRAME];
+    frame[..6].copy_from_slice(&[2, 0, 0, 0, 0x99, 2]);
+    frame[6..12].copy_from_slice(&mac);
+    frame[12..14].copy_from_slice(&[8, 0]);
+    frame[14..24].copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
+    frame[26..30].copy_from_slice(&SOURCE);
+    frame[30..34].copy_from_slice(&DESTINATION);
+    frame[34..36].copy_from_slice(&(FIRST_PORT + flow).to_be_bytes());
+    frame[36..38].copy_from_slice(&9_u16.to_be_bytes());
+    frame[38..40].copy_from_slice(&26_u16.to_be_bytes());
+    frame
+}
+
+/// A capture file's header, and no frame.
+const EMPTY_PCAP: [u8; 24] =
+    [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0];
+
+/// Packets a second that one `dpdk-testpmd` receives over memif from another.
+fn memif() -> Result<f64> {
+    let dir = tempfile::tempdir()?;
+    let device = |role: &str| {
+        format!(
+            "net_memif0,role={role},id=0,socket={}/m.sock,socket-abstract=no,rsize=11",
+            dir.path().display()
+        )
+    };
+    let mut sink = Testpmd::start("0", &device("server"), &["--forward-mode=rxonly"])?;
+    sink.received()?;
+    let mut sender = Testpmd::start("1", &device("client"), &["--forward-mode=txonly", "--txpkts=60"])?;
+    sender.received()?;
+    std::thread::sleep(WARM_UP);
+    let (from, before) = (Instant::now(), sink.received()?);
+    std::thread::sleep(SPAN);
+    let (span, after) = (from.elapsed(), sink.received()?);
+    ensure!(after > before, "nothing crossed the memif");
+    Ok((after - before) as f64 / span.as_secs_f64())
+}
+
+/// A `dpdk-testpmd` that is asked over its standard input; it ends when dropped.
+struct Testpmd {
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Testpmd {
+    /// Its commands run on the core `asks`, its traffic on the other.
+    fn start(asks: &str, device: &str, mode: &[&str]) -> Result<Self> {
+        // Its lines must not wait in a buffer until there are 4 KiB of them.
+        let mut child = Command::new("stdbuf")
+            .args(["-oL", "dpdk-testpmd"])
+            .args(["-l", "0,1", "--main-lcore", asks, "--file-prefix"])
+            .arg(format!("plimsoll{}-{asks}", std::process::id()))
+            .args(["--no-huge", "-m", "256", "--no-pci", "--no-telemetry", "--log-level=error"])
+            .arg(format!("--vdev={device}"))
+            .args(["--", "-i", "--no-mlockall", "--auto-start", "--total-num-mbufs=16384"])
+            .args(["--txd=2048", "--rxd=2048"])
+            .args(mode)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("no dpdk-testpmd; scripts/setup.sh bench installs it")?;
+        let out = BufReader::new(child.stdout.take().context("its output")?);
+        Ok(Self { child, out })
+    }
+
+    /// Packets that its port has received.
+    fn received(&mut self) -> Result<u64> {
+        let input = self.child.stdin.as_mut().context("its input")?;
+        writeln!(input, "show port stats 0")?;
+        for line in self.out.by_ref().lines() {
+            let line = line?;
+            if let Some(rest) = line.trim_start().strip_prefix("RX-packets:") {
+                let number = rest.split_whitespace().next().context("a number")?;
+                return Ok(number.parse()?);
+            }
+        }
+        let mut rest = String::new();
+        self.out.read_to_string(&mut rest)?;
+        bail!("dpdk-testpmd ended: {rest}")
+    }
+}
+
+impl Drop for Testpmd {
+    fn drop(&mut self) {
+        if let Some(input) = &mut self.child.stdin {
+            let _ = writeln!(input, "quit");
+        }
+        drop(self.child.stdin.take());
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(5) {
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
