@@ -146,6 +146,9 @@ impl Engine {
         for opened in lane.opened.iter_mut().filter(|opened| opened.queue == queue) {
             opened.live = false;
         }
+        // One that is empty is closed at once; others when their last packet has left.
+        let nic = &mut self.nic;
+        lane.opened.retain(|opened| opened.live || !nic.close_queue(opened.queue));
         lane.closing = true;
     }
 
