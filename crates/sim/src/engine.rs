@@ -24,6 +24,10 @@ const GUEST_QUEUE: usize = 1_000;
 /// Transmits that are asked for at once, as the daemon does.
 const BATCH: usize = 64;
 
+/// The engine is asked at whole nanoseconds, a frame ends in between. What lies between is made up: without that a link
+/// of 10 Gb/s lost 0.07 % of its rate, and with it every class its guarantee.
+const ONE_TICK: Span = Span::ns(1);
+
 /// The engine of one host, and what it holds.
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -113,7 +117,7 @@ impl Engine {
         let queues = stated.queues.min(flows.saturating_add(spare)).max(1);
         let descriptors = stated.descriptors.min(queues.saturating_mul(u32::from(stated.ring)));
         let config =
-            Config { queues, ring: stated.ring, descriptors, pull: Bytes::ZERO, catch_up: Span::ZERO };
+            Config { queues, ring: stated.ring, descriptors, pull: Bytes::ZERO, catch_up: ONE_TICK };
         let id = |name: &String| {
             (0..).map(TenantId).zip(&program.tenants).find(|(_, t)| t.name == *name).map(|(id, _)| id)
         };
