@@ -93,9 +93,11 @@ fn memory(args: &Check, checked: &Checked) -> Result<(), Failure> {
     if args.json {
         return print_json(&serde_json::json!({
             "classes": found.classes, "class": named(&found.class), "class_bytes": found.class_bytes,
-            "ring_bytes": found.ring_bytes, "global": named(&found.global), "global_bytes": found.global_bytes,
+            "ring_bytes": found.ring_bytes, "beside": named(&found.beside), "beside_bytes": found.beside_bytes,
+            "global": named(&found.global), "global_bytes": found.global_bytes,
             "total_bytes": found.total_bytes, "senic_bytes": found.senic_bytes,
-            "senic_qfq_bytes": found.senic_qfq_bytes, "avoided_bytes": found.avoided_bytes,
+            "senic_qfq_bytes": found.senic_qfq_bytes, "linux_fq_bytes": found.linux_fq_bytes,
+            "avoided_bytes": found.avoided_bytes,
         }));
     }
     print(&memory_text(&found))
@@ -103,19 +105,23 @@ fn memory(args: &Check, checked: &Checked) -> Result<(), Failure> {
 
 fn memory_text(found: &plimsoll_nic::Footprint) -> String {
     let rows = |parts: &[plimsoll_nic::Part]| {
-        parts.iter().map(|part| format!("  {:<34}{:>12} B\n", part.what, part.bytes)).collect::<String>()
+        parts.iter().map(|part| format!("  {:<38}{:>12} B\n", part.what, part.bytes)).collect::<String>()
     };
-    let line = |what: &str, bytes: u64| format!("{what:<36}{bytes:>12} B\n");
+    let line = |what: &str, bytes: u64| format!("{what:<40}{bytes:>12} B\n");
     let classes = found.classes;
     [
-        line("an idle class, beside its ring", found.class_bytes),
+        line("an idle class: the scheduler's state", found.class_bytes),
         rows(&found.class),
-        line("the ring of its flow queue", found.ring_bytes),
+        line("the ring of a flow queue with packets", found.ring_bytes),
+        line("what else is kept for it", found.beside_bytes),
+        rows(&found.beside),
         line("global", found.global_bytes),
         rows(&found.global),
         line(&format!("total, for {classes} classes"), found.total_bytes),
+        line(&format!("scheduler's state, for {classes} classes"), classes * found.class_bytes),
         line("SENIC, 30 B a class", found.senic_bytes),
         line("SENIC with QFQ, 40 B and 10 kB", found.senic_qfq_bytes),
+        line("Linux fq, 104 B a flow", found.linux_fq_bytes),
         line("queues on a NIC, ten frames a class", found.avoided_bytes),
     ]
     .concat()

@@ -16,7 +16,7 @@ use prefetch_index::prefetch_index;
 use smallvec::SmallVec;
 
 use crate::circle::Circle;
-use crate::host::{Host, Pull, QueueId};
+use crate::host::{FlowId, Host, Pull, QueueId};
 use crate::limit::Limit;
 use crate::tree::Seat;
 
@@ -85,8 +85,8 @@ pub(crate) const MOST_HOLDS: usize = 32;
 
 #[derive(Clone, Debug)]
 enum Flows {
-    /// By arrival or deadline of the head.
-    Ranked(BinaryHeap<Reverse<(u64, u32)>>),
+    /// By arrival or deadline of the head, and then by the flow queue's number; with its record.
+    Ranked(BinaryHeap<Reverse<(u64, QueueId, u32)>>),
     /// In turns, by deficit round robin (Shreedhar and Varghese, 1995) with the turn paid after its use.
     Round(Circle),
 }
@@ -165,28 +165,31 @@ impl Bundle {
 
     /// The flow queue whose head goes next.
     #[inline]
-    pub(crate) fn front(&self) -> Option<QueueId> {
+    pub(crate) fn front(&self) -> Option<FlowId> {
         match &self.flows {
-            Flows::Ranked(heap) => heap.peek().map(|&Reverse((_, queue))| QueueId(queue)),
-            Flows::Round(circle) => circle.get(0).map(QueueId),
+            Flows::Ranked(heap) => heap.peek().map(|&Reverse((_, _, flow))| FlowId(flow)),
+            Flows::Round(circle) => circle.get(0).map(FlowId),
         }
     }
 
     /// The flow queue that will be in front after `turns` more, as far as that can be foreseen.
     #[inline]
-    pub(crate) fn upcoming(&self, turns: u32) -> Option<QueueId> {
+    pub(crate) fn upcoming(&self, turns: u32) -> Option<FlowId> {
         match &self.flows {
             Flows::Ranked(_) => None,
-            Flows::Round(circle) => circle.get(turns).map(QueueId),
+            Flows::Round(circle) => circle.get(turns).map(FlowId),
         }
     }
 
     /// A flow queue that was empty has packets.
     #[inline]
-    pub(crate) fn insert(&mut self, queue: QueueId, rank: u64) {
+    pub(crate) fn insert(&mut self, id: FlowId, host: &Host, arrivals: u64) {
         match &mut self.flows {
-            Flows::Ranked(heap) => heap.push(Reverse((rank, queue.0))),
-            Flows::Round(circle) => circle.push_back(queue.0),
+            Flows::Ranked(heap) => {
+                let rank = flow_rank(self.order, id, host, arrivals);
+                heap.push(Reverse((rank, host.queue_of(id), id.0)));
+            }
+            Flows::Round(circle) => circle.push_back(id.0),
         }
     }
 
@@ -198,27 +201,27 @@ impl Bundle {
 
     /// The front flow queue sent a pull.
     #[inline]
-    pub(crate) fn settle(&mut self, queue: QueueId, pull: &Pull, host: &Host, arrivals: u64) {
+    pub(crate) fn settle(&mut self, id: FlowId, pull: &Pull, host: &Host, arrivals: u64) {
         match &mut self.flows {
             Flows::Ranked(heap) => {
                 let Some(mut front) = heap.peek_mut() else { return };
                 if pull.more {
-                    *front = Reverse((flow_rank(self.order, queue, host, arrivals), queue.0));
+                    *front = Reverse((flow_rank(self.order, id, host, arrivals), pull.queue, id.0));
                 } else {
                     PeekMut::pop(front);
                 }
             }
-            Flows::Round(circle) => circle.serve(queue.0, pull.turn_over, !pull.more),
+            Flows::Round(circle) => circle.serve(id.0, pull.turn_over, !pull.more),
         }
     }
 }
 
 /// The rank of a flow queue inside its bundle.
 #[inline]
-pub(crate) fn flow_rank(order: FlowOrder, queue: QueueId, host: &Host, arrivals: u64) -> u64 {
+fn flow_rank(order: FlowOrder, id: FlowId, host: &Host, arrivals: u64) -> u64 {
     match order {
-        FlowOrder::Fifo => host.arrival(queue, arrivals),
+        FlowOrder::Fifo => host.arrival(id, arrivals),
         FlowOrder::Drr => 0,
-        FlowOrder::Lstf(default) | FlowOrder::Edf(default) => host.deadline(queue, default.as_u64()),
+        FlowOrder::Lstf(default) | FlowOrder::Edf(default) => host.deadline(id, default.as_u64()),
     }
 }

@@ -5,21 +5,21 @@
 //! Not here: how nodes choose (`order`), how a policy is installed (`install`).
 //! Invariant: a bundle with packets is in the main tree, or waits for exactly one limit.
 
-use plimsoll_policy::{FlowOrder, LimitId, NodeId, Program, TenantId};
+use plimsoll_policy::{FlowOrder, LimitId, NodeId, NodeKind, Program, TenantId};
 use plimsoll_queues::{Pace, Wheel};
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use prefetch_index::prefetch_index;
 
 use crate::account::{Accounts, NOBODY};
-use crate::bundle::{Bundle, Done, Place, flow_rank};
+use crate::bundle::{Bundle, Done, Place};
 use crate::doorbell::{self, ESCAPE, Note};
-use crate::host::{Descriptor, Host, Pull, QueueId, Refusal};
+use crate::host::{Descriptor, FlowId, Home, Host, Pull, QueueId, Refusal};
 use crate::install::Layout;
 use crate::limit::Limit;
 use crate::order::ranked::Head;
 use crate::order::{Entrant, Settlement};
 use crate::stats::{Completion, EngineStats, Outcome, Transmit};
-use crate::tree::{Forest, NONE, Pick};
+use crate::tree::{Child, Forest, NONE, Pick, Seat};
 
 /// The engine of one virtual NIC. See the crate's documentation for how it is driven.
 #[derive(Clone, Debug)]
@@ -37,7 +37,9 @@ pub struct Nic {
     pub(crate) link: Link,
     pub(crate) arrivals: u64,
     /// Refusals by class and reason.
-    pub(crate) classes: Vec<[u64; Refusal::COUNT]>,
+    pub(crate) refused: Vec<[u64; Refusal::COUNT]>,
+    /// Of classes without a bundle, the frames that left, and their bytes, as far as they are added up.
+    pub(crate) sums: Vec<[u64; 2]>,
     pub(crate) completions: Completions,
     pub(crate) stats: EngineStats,
     pub(crate) config: crate::install::Config,
@@ -93,31 +95,74 @@ impl Nic {
     #[inline]
     pub fn post(&mut self, queue: QueueId, descriptor: Descriptor) -> Result<(), Refusal> {
         let taken = self.host.write(queue, &descriptor, &mut self.accounts);
+        if taken.is_ok() { taken } else { self.post_anew(queue, &descriptor, taken) }
+    }
+
+    /// Where records are scarce, the flow queue's is found, or it takes one; whatever is refused then, or was before, is
+    /// counted.
+    #[cold]
+    fn post_anew(
+        &mut self,
+        queue: QueueId,
+        descriptor: &Descriptor,
+        refused: Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        let Some(home) = self.host.home(queue) else {
+            self.accounts.refuse(NOBODY, Refusal::NoQueue);
+            return refused;
+        };
+        let taken = match self.host.find(queue).or_else(|| self.employ(queue, home)) {
+            _ if !self.host.is_scarce() => refused,
+            Some(id) => self.host.write_found(id, descriptor, &mut self.accounts),
+            // Only while as many flow queues hold descriptors as the host may.
+            None => Err(Refusal::HostFull),
+        };
         if let Err(why) = taken {
-            self.count_refusal(queue, why);
+            let class = self.class_at(home);
+            self.accounts.refuse(self.tenant_of(class), why);
+            self.refused[class.0 as usize][why as usize] += 1;
+            self.retire(queue);
         }
         taken
     }
 
-    #[cold]
-    fn count_refusal(&mut self, queue: QueueId, why: Refusal) {
-        self.accounts.refuse(self.host.tenant(queue).unwrap_or(NOBODY), why);
-        if let Some(bundle) = self.host.bundle(queue) {
-            let class = self.bundles[bundle as usize].class;
-            self.classes[class.0 as usize][why as usize] += 1;
+    /// A flow queue that is about to hold something takes a record, if one is spare.
+    fn employ(&mut self, queue: QueueId, home: Home) -> Option<FlowId> {
+        let (tenant, pull) = (self.tenant_of(self.class_at(home)), self.pull_of(home));
+        let id = self.host.give_record(queue, tenant, pull)?;
+        if let Some(class) = home.as_class() {
+            self.forest.hang(self.forest.seat(class), Some(id.0));
         }
+        Some(id)
+    }
+
+    /// Where records are scarce, a flow queue that holds nothing leaves its own to others.
+    fn retire(&mut self, queue: QueueId) {
+        let Some(id) = self.host.find(queue).filter(|&id| self.host.is_scarce() && self.host.is_empty(id))
+        else {
+            return;
+        };
+        if let Some(class) = self.host.home(queue).and_then(Home::as_class) {
+            self.add_up(id, class);
+            self.forest.hang(self.forest.seat(class), Some(queue.0));
+        }
+        self.host.take_record(queue);
+    }
+
+    pub(crate) fn class_at(&self, home: Home) -> NodeId {
+        home.as_class().unwrap_or_else(|| self.bundles[home.as_bundle().map_or(0, |id| id as usize)].class)
     }
 
     /// Brings a flow queue into the cache: a host with a batch to post may say so for all of it first.
     #[inline]
     pub fn prefetch(&self, queue: QueueId) {
-        self.host.prefetch(queue);
+        self.host.prefetch(FlowId(queue.0));
     }
 
     /// The same for the place of its next descriptor, once the flow queue itself has come.
     #[inline]
     pub fn prefetch_ring(&self, queue: QueueId) {
-        self.host.prefetch_tail(queue);
+        self.host.prefetch_tail(FlowId(queue.0));
     }
 
     /// Descriptors that the tenant may still post; at 0 its port need not be read.
@@ -129,7 +174,7 @@ impl Nic {
     /// The class of an open flow queue.
     #[must_use]
     pub fn class_of(&self, queue: QueueId) -> Option<NodeId> {
-        self.host.bundle(queue).map(|bundle| self.bundles[bundle as usize].class)
+        self.host.home(queue).map(|home| self.class_at(home))
     }
 
     /// A batch of doorbell words arrives. Words that make no sense are counted and change nothing.
@@ -154,7 +199,8 @@ impl Nic {
 
     fn prefetch_rung(&self, doorbells: &[u16]) {
         for &word in doorbells {
-            if let Some(bundle) = self.host.bundle(QueueId(word.into())) {
+            let owner = self.host.owner(FlowId(word.into()));
+            if let Some(bundle) = owner.and_then(|(home, _)| home.as_bundle()) {
                 prefetch_index(&self.bundles, bundle as usize);
             }
         }
@@ -165,7 +211,7 @@ impl Nic {
         match note {
             Note::NewDescriptors(queue) => self.admit(queue, now),
             Note::Tag(queue, tag) if self.host.is_open(queue) => self.host.set_tag(queue, tag),
-            Note::Weight(node, weight) if self.layout.knows(node) && weight > 0 => {
+            Note::Weight(node, weight) if self.forest.knows(node) && weight > 0 => {
                 self.set_weight(node, weight)
             }
             Note::Rate(limit, rate) if (limit.0 as usize) < self.limits.len() => {
@@ -199,7 +245,10 @@ impl Nic {
             if wide {
                 self.look_ahead(&pick);
             }
-            self.serve(&pick, now, out);
+            match pick.child.as_bundle() {
+                Some(bundle) => self.serve(bundle, pick.seat, now, out),
+                None => self.serve_alone(FlowId(pick.child.name()), pick.seat, now, out),
+            }
             if !self.forest.is_active(self.layout.root) {
                 self.link.emptied = now;
             }
@@ -223,9 +272,21 @@ impl Nic {
             return;
         }
         let Transmit { queue, addr, .. } = *transmit;
-        let tenant = self.host.release(queue);
-        self.accounts.give_back(tenant);
         self.completions.push(Completion { queue, addr, outcome });
+        match self.host.release(queue) {
+            Some(tenant) => self.accounts.give_back(tenant),
+            None => self.release_found(queue),
+        }
+    }
+
+    /// The same where records are scarce.
+    #[cold]
+    fn release_found(&mut self, queue: QueueId) {
+        if let Some(id) = self.host.find(queue) {
+            let tenant = self.host.release_found(id);
+            self.accounts.give_back(tenant);
+            self.retire(queue);
+        }
     }
 
     /// The next descriptor that the host may use again.
@@ -238,18 +299,32 @@ impl Nic {
     #[inline]
     fn admit(&mut self, queue: QueueId, now: Nanos) {
         match self.host.take_new(queue, now, &mut self.arrivals) {
-            Ok(Some(bundle)) => self.join(bundle, queue, now),
+            Ok(Some(home)) => self.join(home, FlowId(queue.0), now),
             Ok(None) => {}
-            Err(_) => self.stats.bad_doorbells += 1,
+            Err(_) => self.admit_found(queue, now),
         }
     }
 
-    /// A flow queue with packets joins its bundle.
+    /// The same where records are scarce.
+    #[cold]
+    fn admit_found(&mut self, queue: QueueId, now: Nanos) {
+        let found = self.host.find(queue);
+        if let Some((id, home)) =
+            found.and_then(|id| Some((id, self.host.take_new_found(id, now, &mut self.arrivals)?)))
+        {
+            return self.join(home, id, now);
+        }
+        self.stats.bad_doorbells += u64::from(!self.host.is_open(queue));
+    }
+
+    /// A flow queue with packets joins its bundle, or the tree if it has none.
     #[inline]
-    pub(crate) fn join(&mut self, id: u32, queue: QueueId, now: Nanos) {
+    pub(crate) fn join(&mut self, home: Home, queue: FlowId, now: Nanos) {
+        let Some(id) = home.as_bundle() else {
+            return home.as_class().into_iter().for_each(|class| self.enter_alone(class, now));
+        };
         let bundle = &mut self.bundles[id as usize];
-        let rank = flow_rank(bundle.order, queue, &self.host, self.arrivals);
-        bundle.insert(queue, rank);
+        bundle.insert(queue, &self.host, self.arrivals);
         if bundle.place == Place::Idle {
             self.enter(id, now);
         } else if bundle.ranks_packets {
@@ -266,6 +341,17 @@ impl Nic {
             Some(hold) => self.wait(id, hold, now),
             None => self.enter_tree(id, now),
         }
+    }
+
+    /// A class whose only flow queue has packets enters the tree.
+    #[inline]
+    fn enter_alone(&mut self, class: NodeId, now: Nanos) {
+        if !self.forest.is_active(self.layout.root) {
+            self.link.resume(now);
+        }
+        self.stats.most_pairs = self.stats.most_pairs.max(1);
+        self.forest.activate(self.forest.seat(class), &UNSEEN, false, now);
+        self.set_alarms(now);
     }
 
     fn enter_tree(&mut self, id: u32, now: Nanos) {
@@ -315,12 +401,12 @@ impl Nic {
     }
 
     /// The head was picked, but a limit holds it: it leaves the tree with its rank and waits there.
-    fn park(&mut self, pick: &Pick, hold: u8, now: Nanos) {
-        let entrant = self.entrant(pick.bundle);
-        self.forest.settle(pick.seat, &Settlement { entrant: &entrant, len: 0, remains: false, idle: false });
+    fn park(&mut self, id: u32, seat: Seat, hold: u8, now: Nanos) {
+        let entrant = self.entrant(id);
+        self.forest.settle(seat, Settlement { entrant: &entrant, len: 0, remains: false, idle: false });
         self.set_alarms(now);
         self.stats.pairs += 1; // one without a pull
-        self.wait(pick.bundle, hold, now);
+        self.wait(id, hold, now);
     }
 
     /// The bundle waits for one of its limits.
@@ -389,7 +475,7 @@ impl Nic {
         } else {
             None
         };
-        let id = pick.map_or(alone, |pick| pick.bundle);
+        let id = pick.map_or(alone, |pick| pick.child.name()); // only bundles are behind limits
         if id == NONE {
             return;
         }
@@ -402,7 +488,7 @@ impl Nic {
             let entrant = self.entrant(id);
             self.forest.settle(
                 pick.seat,
-                &Settlement { entrant: &entrant, len: len.into(), remains: false, idle: false },
+                Settlement { entrant: &entrant, len: len.into(), remains: false, idle: false },
             );
         }
         self.resting.push(limit);
@@ -450,17 +536,17 @@ impl Nic {
 
     /// The picked bundle's head leaves, unless a limit keeps it. One that came from a limit has paid them all.
     #[inline]
-    fn serve(&mut self, pick: &Pick, now: Nanos, out: &mut Vec<Transmit>) {
-        let bundle = &mut self.bundles[pick.bundle as usize];
+    fn serve(&mut self, id: u32, seat: Seat, now: Nanos, out: &mut Vec<Transmit>) {
+        let bundle = &mut self.bundles[id as usize];
         let queue = bundle.front().expect("a bundle in a tree holds packets");
         if bundle.has_limits && bundle.paid == 0 {
             let len = self.host.charge(queue);
             if let Some(hold) = bundle.first_closed(&self.limits, len, now) {
-                return self.park(pick, hold, now);
+                return self.park(id, seat, hold, now);
             }
         }
         let pull = self.host.pull(queue, now, bundle.quantum(self.layout.quantum));
-        out.push(transmit(bundle, queue, &pull));
+        out.push(transmit(bundle.class, (bundle.limited_by, bundle.limited), &pull));
         bundle.done.count(&pull);
         bundle.settle(queue, &pull, &self.host, self.arrivals);
         bundle.entries = 1;
@@ -471,35 +557,63 @@ impl Nic {
         self.stats.pulls += 1;
         self.link.charge(pull.charge, now);
         if bundle.has_limits {
-            return self.pass_limits(pick, &pull, idle, now);
+            return self.pass_limits(id, seat, &pull, idle, now);
         }
         let len = pull.charge.into();
-        let entrant = if bundle.ranks_packets { &self.entrant(pick.bundle) } else { &UNSEEN };
-        self.forest.settle(pick.seat, &Settlement { entrant, len, remains: !idle, idle });
+        let entrant = if bundle.ranks_packets { &self.entrant(id) } else { &UNSEEN };
+        self.forest.settle(seat, Settlement { entrant, len, remains: !idle, idle });
         self.set_alarms(now);
+    }
+
+    /// The same for a class with one flow queue and no limits: nothing to choose, nothing to wait for.
+    #[inline]
+    fn serve_alone(&mut self, queue: FlowId, seat: Seat, now: Nanos, out: &mut Vec<Transmit>) {
+        let pull = self.host.pull(queue, now, None);
+        let owner = self.host.owner(queue).and_then(|(home, _)| home.as_class());
+        let class = owner.expect("it hangs in its class's seat");
+        out.push(transmit(class, (None, Span::ZERO), &pull));
+        if self.host.count(queue, pull.frames, wire_bytes(&pull)) {
+            self.add_up(queue, class);
+        }
+        self.stats.pulls += 1;
+        self.link.charge(pull.charge, now);
+        let outcome =
+            Settlement { entrant: &UNSEEN, len: pull.charge.into(), remains: pull.more, idle: !pull.more };
+        self.forest.settle(seat, outcome);
+        self.set_alarms(now);
+    }
+
+    /// Adds what a class's only flow queue has counted to the class's sum.
+    pub(crate) fn add_up(&mut self, queue: FlowId, class: NodeId) {
+        let (packets, bytes) = self.host.take_counted(queue);
+        let [all_packets, all_bytes] = &mut self.sums[class.0 as usize];
+        *all_packets += u64::from(packets);
+        *all_bytes += u64::from(bytes);
     }
 
     /// Brings what will probably be picked next into the cache, the nearest one deepest.
     #[inline]
     fn look_ahead(&self, pick: &Pick) {
         let [next, soon, later] = self.forest.upcoming(pick.seat);
-        if let Some(later) = later {
+        if let Some(later) = later.and_then(Child::as_bundle) {
             prefetch_index(&self.bundles, later as usize);
         }
-        let front = |id: Option<u32>| id.and_then(|id| self.bundles[id as usize].front());
-        let own = &self.bundles[pick.bundle as usize];
-        if let Some(queue) = front(soon).or_else(|| own.upcoming(4)) {
+        let front = |child: Option<Child>| match child?.as_bundle() {
+            Some(id) => self.bundles[id as usize].front(),
+            None => child.map(|child| FlowId(child.name())),
+        };
+        let own = |turns| self.bundles.get(pick.child.as_bundle()? as usize)?.upcoming(turns);
+        if let Some(queue) = front(soon).or_else(|| own(4)) {
             self.host.prefetch(queue);
         }
-        if let Some(queue) = front(next).or_else(|| own.upcoming(2)) {
+        if let Some(queue) = front(next).or_else(|| own(2)) {
             self.host.prefetch_head(queue);
         }
     }
 
     /// After its packet has left: the bundle stays in the tree, waits for a limit now exceeded, or is idle.
     #[inline]
-    fn pass_limits(&mut self, pick: &Pick, pull: &Pull, idle: bool, now: Nanos) {
-        let id = pick.bundle;
+    fn pass_limits(&mut self, id: u32, seat: Seat, pull: &Pull, idle: bool, now: Nanos) {
         let bundle = &mut self.bundles[id as usize];
         for (index, hold) in bundle.holds.iter().enumerate() {
             let limit = &mut self.limits[hold.limit as usize];
@@ -518,7 +632,7 @@ impl Nic {
         let remains = !idle && closed.is_none();
         let entrant = self.entrant(id);
         let len = pull.charge.into();
-        self.forest.settle(pick.seat, &Settlement { entrant: &entrant, len, remains, idle });
+        self.forest.settle(seat, Settlement { entrant: &entrant, len, remains, idle });
         self.set_alarms(now);
         if let Some(hold) = closed {
             self.bundles[id as usize].entries = 0;
@@ -573,10 +687,12 @@ impl Nic {
 
     fn set_weight(&mut self, node: NodeId, weight: u32) {
         self.program.nodes[node.0 as usize].weight = weight;
-        let Some((parent, slot)) = self.place_below(node) else { return };
+        let Some(parent) = self.program.node(node).parent else { return };
+        let Seat { node: main, slot } = self.forest.seat(node);
+        self.forest.set_weight(main, slot, weight);
         // Behind some limits the node may not stand yet, but its parent's order counts on its weight already.
-        for &place in self.layout.places(parent) {
-            self.forest.set_weight(place, slot, weight);
+        for &copy in self.layout.copies_of(parent) {
+            self.forest.set_weight(copy, slot, weight);
         }
     }
 
@@ -587,24 +703,22 @@ impl Nic {
     /// In force at the next decision; nodes below that share what the rate gives them learn of it too.
     fn set_class_rate(&mut self, node: NodeId, rate: BitRate, now: Nanos) {
         self.program.nodes[node.0 as usize].rate = Some(rate);
-        let Some((parent, slot)) = self.place_below(node) else { return };
-        for &place in self.layout.places(parent) {
-            self.forest.set_rate(place, slot, rate, now);
+        let Some(parent) = self.program.node(node).parent else { return };
+        let Seat { node: main, slot } = self.forest.seat(node);
+        self.forest.set_rate(main, slot, rate, now);
+        for &copy in self.layout.copies_of(parent) {
+            self.forest.set_rate(copy, slot, rate, now);
+        }
+        if matches!(self.program.node(node).kind, NodeKind::Class(_)) {
+            return self.set_alarms(now); // nobody is below
         }
         for alarm in 0..self.forest.alarm_count() {
             let id = self.forest.timed_node(alarm);
             if self.program.path(id).any(|above| above == node) {
-                self.forest.set_drain(id, self.program.drain(id), now);
+                self.forest.set_drain(alarm, self.program.drain(id), now);
             }
         }
         self.set_alarms(now);
-    }
-
-    /// The parent of a node, and which of its children the node is.
-    fn place_below(&self, node: NodeId) -> Option<(NodeId, u32)> {
-        let parent = self.program.node(node).parent?;
-        let slot = self.program.node(parent).children.iter().position(|&child| child == node);
-        Some((parent, slot.expect("a child is listed by its parent") as u32))
     }
 }
 
@@ -648,10 +762,10 @@ impl Done {
 }
 
 #[inline(always)]
-fn transmit(bundle: &Bundle, queue: QueueId, pull: &Pull) -> Transmit {
+fn transmit(class: NodeId, (limited_by, limited): (Option<LimitId>, Span), pull: &Pull) -> Transmit {
     Transmit {
-        queue,
-        class: bundle.class,
+        queue: pull.queue,
+        class,
         addr: pull.addr,
         offset: pull.offset,
         len: pull.len,
@@ -661,8 +775,8 @@ fn transmit(bundle: &Bundle, queue: QueueId, pull: &Pull) -> Transmit {
         last: pull.last,
         arrived: pull.arrived,
         head: pull.since,
-        limited_by: bundle.limited_by,
-        limited: bundle.limited,
+        limited_by,
+        limited,
     }
 }
 

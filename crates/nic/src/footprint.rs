@@ -2,43 +2,48 @@
 //!
 //! Why: how many classes a host carries is a matter of bytes; an operator should know before the traffic does.
 //! From: SENIC §4.2 and Table 2 (30 B a class in its format, 40 B and 10 kB in all for QFQ), which stand beside ours.
-//! Not here: allocators' rounding; what the policy itself and the daemon keep.
+//! Not here: allocators' rounding; what the daemon keeps; bundles, for classes with several flow queues or limits.
 //! Invariant: a test compares the sum with what an engine really allocates.
 
 use core::mem::size_of;
 
-use plimsoll_policy::{NodeId, NodeKind, Placement, Program};
+use plimsoll_policy::{Match, NodeId, NodeKind, Program};
 use plimsoll_queues::Wheel;
 
-use crate::bundle::Bundle;
-use crate::host::{FLOW_BYTES, Refusal, SLOT_BYTES};
+use crate::host::{FLOW_BYTES, NAME_BYTES, Refusal, SLOT_BYTES};
 use crate::install::Config;
 use crate::limit::Limit;
 use crate::order::{fixed_bytes, place_bytes};
 use crate::stats::Completion;
-use crate::tree::NODE_BYTES;
+use crate::tree::{CHILD_BYTES, NODE_BYTES, SEAT_BYTES};
 
 /// Bytes of an engine, idle, with one flow queue for each class.
 #[derive(Clone, Debug)]
 pub struct Footprint {
     /// Classes of the policy.
     pub classes: u64,
-    /// What one class takes on average, beside its ring, by what it is for.
+    /// What the scheduler keeps for an idle class on average, beside its ring, by what it is for.
     pub class: Vec<Part>,
     /// The sum of these.
     pub class_bytes: u64,
-    /// The ring of one flow queue.
+    /// The ring of one flow queue, which it has while it holds descriptors.
     pub ring_bytes: u64,
+    /// What else is kept for a class, and no decision needs, by what it is for.
+    pub beside: Vec<Part>,
+    /// The sum of these.
+    pub beside_bytes: u64,
     /// What does not grow with classes, by what it is for.
     pub global: Vec<Part>,
     /// The sum of these.
     pub global_bytes: u64,
-    /// Classes, their rings, and the rest.
+    /// Classes, what is beside them, and the rest.
     pub total_bytes: u64,
     /// As much scheduler state in SENIC's token-bucket format.
     pub senic_bytes: u64,
     /// As much in SENIC's QFQ format.
     pub senic_qfq_bytes: u64,
+    /// As much in the format of Linux's `fq`, one flow for each class.
+    pub linux_fq_bytes: u64,
     /// What queues on a NIC would take instead of host memory, at ten largest frames a class (SENIC §2).
     pub avoided_bytes: u64,
 }
@@ -56,6 +61,8 @@ pub struct Part {
 const SENIC_CLASS: u64 = 30;
 const SENIC_QFQ_CLASS: u64 = 40;
 const SENIC_QFQ_GLOBAL: u64 = 10_000;
+/// `struct fq_flow` of Linux 6.
+const LINUX_FQ_FLOW: u64 = 104;
 /// SENIC §2.1: 15 kB of packets a queue, which is ten frames of 1,500 B.
 const FRAMES_PER_QUEUE: u64 = 10;
 
@@ -72,51 +79,77 @@ pub fn footprint(program: &Program, config: &Config) -> Footprint {
         .map(|(_, node)| node.parent.map_or(0, |parent| child_bytes(program, parent)))
         .sum();
     let class = vec![
-        part("node of the tree", NODE_BYTES),
-        Part { what: "place in its parent's order", bytes: places / each },
-        part("bundle of its flow queues", size_of::<Bundle>()),
-        part("flow queue", FLOW_BYTES),
-        part("where it is, what was refused", places_bytes() + Refusal::COUNT * size_of::<u64>()),
+        part("where it hangs in the tree", SEAT_BYTES),
+        Part { what: "place and rate in its parent's order", bytes: places / each },
+        part("flow queue that holds nothing", NAME_BYTES),
     ];
+    let beside = vec![
+        part("counters", (Refusal::COUNT + 2) * size_of::<u64>()),
+        Part { what: "the policy: names, rates, matches", bytes: policy_bytes(program) / each },
+    ];
+    let ring_bytes = SLOT_BYTES as u64 * u64::from(config.ring);
     let inner = program.nodes.iter().filter(|node| !is_class(node)).count();
     let orders: usize = program.nodes.iter().map(|node| fixed_bytes(node.kind, node.children.len())).sum();
-    let limits = program.limits.len();
+    let (limits, records) = (program.limits.len(), classes.min(config.descriptors.into()));
     let global = vec![
         part("inner nodes and their orders", inner * NODE_BYTES + orders),
+        Part { what: "records of flow queues with packets", bytes: records * RECORD_BYTES },
+        Part { what: "their rings", bytes: records * ring_bytes },
         part("wheel", Wheel::bytes(crate::install::WHEEL_SLOTS)),
         part("limits", limits * (size_of::<Limit>() + Wheel::ENTRY_BYTES + size_of::<u32>())),
         part("completions", config.descriptors as usize * size_of::<Completion>()),
     ];
     let sum = |parts: &[Part]| parts.iter().map(|part| part.bytes).sum::<u64>();
-    let (class_bytes, global_bytes) = (sum(&class), sum(&global));
-    let ring_bytes = SLOT_BYTES as u64 * u64::from(config.ring);
+    let (class_bytes, beside_bytes, global_bytes) = (sum(&class), sum(&beside), sum(&global));
     Footprint {
         classes,
-        total_bytes: classes * (class_bytes + ring_bytes) + global_bytes,
+        total_bytes: classes * (class_bytes + beside_bytes) + global_bytes,
         class,
         class_bytes,
         ring_bytes,
+        beside,
+        beside_bytes,
         global,
         global_bytes,
         senic_bytes: classes * SENIC_CLASS,
         senic_qfq_bytes: classes * SENIC_QFQ_CLASS + SENIC_QFQ_GLOBAL,
+        linux_fq_bytes: classes * LINUX_FQ_FLOW,
         avoided_bytes: classes * FRAMES_PER_QUEUE * program.max_frame.as_u64(),
     }
+}
+
+/// A record, and its number while nobody has it.
+const RECORD_BYTES: u64 = (FLOW_BYTES + size_of::<u32>()) as u64;
+
+/// The compiled policy, of which the engine keeps a copy.
+fn policy_bytes(program: &Program) -> u64 {
+    let node = |node: &plimsoll_policy::Node| {
+        size_of_val(node) + node.name.len() + node.children.len() * size_of::<NodeId>()
+    };
+    let rule = |rule: &plimsoll_policy::Rule| size_of_val(rule) + matches_bytes(&rule.matches);
+    let nodes: usize = program.nodes.iter().map(node).sum();
+    let rules: usize = program.rules.iter().map(rule).sum();
+    let limits: usize = program.limits.iter().map(|limit| size_of_val(limit) + limit.name.len()).sum();
+    let tenants: usize = program.tenants.iter().map(|tenant| size_of_val(tenant) + tenant.name.len()).sum();
+    (nodes + rules + limits + tenants) as u64
+}
+
+fn matches_bytes(matches: &Match) -> usize {
+    size_of_val(&*matches.src)
+        + size_of_val(&*matches.dst)
+        + size_of_val(&*matches.protocol)
+        + size_of_val(&*matches.src_port)
+        + size_of_val(&*matches.dst_port)
+        + size_of_val(&*matches.dscp)
+        + size_of_val(&*matches.vlan)
 }
 
 fn part(what: &'static str, bytes: usize) -> Part {
     Part { what, bytes: bytes as u64 }
 }
 
-/// Where a class stands in the tree, its list of bundles (of four at least), and its entry in the table of placements,
-/// which doubles as it grows.
-fn places_bytes() -> usize {
-    let entry = size_of::<(Placement, u32)>() + 1;
-    size_of::<Vec<u32>>() + 5 * size_of::<u32>() + 2 * entry
-}
-
-/// What a node keeps of one child: its name, and its place in the order.
+/// What a node keeps of one child: who it is, and its place in the order.
 fn child_bytes(program: &Program, parent: NodeId) -> u64 {
     let node = program.node(parent);
-    (size_of::<u32>() + place_bytes(node.kind, node.children.len())) as u64
+    (CHILD_BYTES + place_bytes(node.kind, node.children.len())) as u64
 }

@@ -3,8 +3,10 @@
 //! Why: one ring per flow, so that no packet waits behind another flow's.
 //! From: Loom §4.3 (descriptor queues); SENIC §5.2 (segmentation at scheduling time, one frame a turn).
 //! Not here: who goes next (`tree`), caps (`account`).
-//! Invariant: done <= head <= seen <= tail, modulo 2^16, and tail - done never exceeds the ring.
+//! Invariant: done <= head <= seen <= tail, modulo 2^16, and tail - done never exceeds the ring. A flow queue that holds
+//! descriptors has a record.
 
+use plimsoll_policy::NodeId;
 use plimsoll_units::{Bytes, Nanos};
 use prefetch_index::prefetch_index;
 
@@ -13,6 +15,10 @@ use crate::account::Accounts;
 /// Names a flow queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(pub u32);
+
+/// Names the record of a flow queue that may hold descriptors. A bundle, a tree and a ring know it by no other name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FlowId(pub(crate) u32);
 
 /// What the host writes for one frame, or for one large segment to be cut into frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,9 +78,27 @@ impl Refusal {
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
     rings: Rings,
+    names: Vec<Name>,
+    /// Tags for descriptors that bring none.
+    tags: Vec<u32>,
     flows: Vec<Flow>,
-    free: Vec<u32>,
+    /// Whether there are fewer records than flow queues may be open. Then a flow queue has one only while it holds
+    /// descriptors, of which there are no more; otherwise it has that of its own number.
+    scarce: bool,
+    /// Records that no flow queue has, where they are scarce.
+    spare: Vec<u32>,
+    /// The first of the names that are not in use.
+    free: u32,
+    open: usize,
     cut: Cut,
+}
+
+/// All that a flow queue without descriptors needs to be.
+#[derive(Clone, Copy, Debug)]
+struct Name {
+    home: Home,
+    /// Where its record is. Or, with [`Name::BARE`], what it owes of its turns; of one that is not open, the next such.
+    word: u32,
 }
 
 /// The descriptor rings, interleaved by cache line: first every ring's first line, then every ring's second, and so on.
@@ -98,7 +122,7 @@ pub(crate) struct Cut {
     pub(crate) pull: u32,
 }
 
-/// A flow queue, all of it in one cache line.
+/// The record of a flow queue that holds descriptors, all of it in one cache line.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct Flow {
@@ -114,7 +138,7 @@ struct Flow {
     charge: u32,
     /// Low half of the head's number among all arrivals.
     arrival: u32,
-    bundle: u32,
+    home: Home,
     tenant: u32,
     /// Payload bytes of the head that were pulled before.
     offset: u32,
@@ -126,10 +150,22 @@ struct Flow {
     backlog: u32,
     /// Most bytes, as charged, of one pull.
     pull: u32,
-    open: bool,
+    /// Frames that left, and their bytes, of a flow queue that is its class's only one: what has not been added up yet.
+    packets: u32,
+    bytes: u32,
+    bearer: Bearer,
     /// When the head became the head.
     since: Nanos,
 }
+
+/// Which flow queue has a record. Where each has that of its own number, and only there, this is that number: so the host's
+/// calls find their record, and see that it is theirs, with one look. All others go the longer way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bearer(u32);
+
+/// Whose a flow queue is: a bundle's; or a class's, of which it is the only one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Home(u32);
 
 /// A cache line of a ring.
 #[derive(Clone, Copy, Debug, Default)]
@@ -137,6 +173,8 @@ struct Flow {
 struct Line([Slot; SLOTS_PER_LINE]);
 
 const SLOTS_PER_LINE: usize = 2;
+/// Of a flow queue that holds nothing, and of one that does.
+pub(crate) const NAME_BYTES: usize = size_of::<Name>() + size_of::<u32>();
 pub(crate) const FLOW_BYTES: usize = size_of::<Flow>();
 pub(crate) const SLOT_BYTES: usize = size_of::<Slot>();
 
@@ -154,6 +192,7 @@ struct Slot {
 /// One pull: what leaves now of the head descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pull {
+    pub(crate) queue: QueueId,
     pub(crate) addr: u64,
     pub(crate) offset: u32,
     pub(crate) len: u32,
@@ -169,13 +208,89 @@ pub(crate) struct Pull {
     pub(crate) since: Nanos,
 }
 
+impl Home {
+    /// Of a flow queue that is not open.
+    const NOBODY: Self = Self(u32::MAX);
+    const CLASS: u32 = 1 << 31;
+
+    pub(crate) fn bundle(id: u32) -> Self {
+        Self(id)
+    }
+
+    pub(crate) fn class(id: NodeId) -> Self {
+        Self(id.0 | Self::CLASS)
+    }
+
+    #[inline]
+    pub(crate) fn as_bundle(self) -> Option<u32> {
+        (self.0 & Self::CLASS == 0).then_some(self.0)
+    }
+
+    #[inline]
+    pub(crate) fn as_class(self) -> Option<NodeId> {
+        (self.0 & Self::CLASS != 0).then_some(NodeId(self.0 & !Self::CLASS))
+    }
+}
+
+impl Bearer {
+    const NOBODY: Self = Self(u32::MAX);
+    /// Marks those that took whatever record was spare.
+    const FOUND: u32 = 1 << 31;
+
+    #[inline]
+    fn queue(self) -> QueueId {
+        QueueId(self.0 & !Self::FOUND)
+    }
+}
+
+impl Default for Bearer {
+    fn default() -> Self {
+        Self::NOBODY
+    }
+}
+
+impl Name {
+    /// Marks one without a record.
+    const BARE: u32 = 1 << 31;
+
+    fn bare(home: Home, debt: u32) -> Self {
+        Self { home, word: debt.min(Self::BARE - 1) | Self::BARE }
+    }
+}
+
+impl Default for Home {
+    fn default() -> Self {
+        Self::NOBODY
+    }
+}
+
 impl Host {
-    pub(crate) fn new(queues: u32, ring: u16, cut: Cut) -> Self {
+    /// Room for so many flow queues, of which so many hold descriptors at a time.
+    pub(crate) fn new(queues: u32, ring: u16, descriptors: u32, cut: Cut) -> Self {
+        let records = queues.min(descriptors);
+        let scarce = records < queues;
+        let next_free = |id| Name::bare(Home::NOBODY, id + 1);
         Self {
-            rings: Rings::new(queues, ring),
-            flows: vec![Flow::default(); queues as usize],
-            free: (0..queues).rev().collect(),
+            rings: Rings::new(records, ring),
+            names: (0..queues).map(next_free).collect(),
+            tags: vec![0; queues as usize],
+            flows: vec![Flow::default(); records as usize],
+            scarce,
+            spare: if scarce { (0..records).rev().collect() } else { Vec::new() },
+            free: 0,
+            open: 0,
             cut,
+        }
+    }
+
+    /// Makes room for more flow queues that hold descriptors at a time.
+    pub(crate) fn fit(&mut self, descriptors: u32) {
+        let (records, wanted) = (self.flows.len() as u32, (self.names.len() as u32).min(descriptors));
+        if self.scarce && wanted > records {
+            self.flows.resize(wanted as usize, Flow::default());
+            self.rings.grow(wanted);
+            self.spare.reserve(wanted as usize - self.spare.len());
+            self.spare.extend(records..wanted);
         }
     }
 
@@ -183,22 +298,92 @@ impl Host {
         self.cut = cut;
     }
 
-    pub(crate) fn open(&mut self, bundle: u32, tenant: u32, pull: u32) -> Option<QueueId> {
-        let id = self.free.pop()?;
-        let pull = pull.min(self.cut.pull);
-        self.flows[id as usize] = Flow { bundle, tenant, pull, open: true, ..Flow::default() };
+    pub(crate) fn open(&mut self, home: Home, tenant: u32, pull: u32) -> Option<QueueId> {
+        let id = self.free;
+        let name = self.names.get_mut(id as usize)?;
+        self.free = name.word & !Name::BARE;
+        self.open += 1;
+        *name = Name::bare(home, 0);
+        self.tags[id as usize] = 0;
+        if !self.scarce {
+            self.assign(id, id, tenant, pull);
+        }
         Some(QueueId(id))
     }
 
-    /// Closes a flow queue that holds nothing.
+    /// Closes a flow queue that holds nothing. What it counted is still to be had from its record.
     pub(crate) fn close(&mut self, queue: QueueId) -> bool {
-        let Some(flow) = self.flows.get_mut(queue.0 as usize) else { return false };
-        let empty = flow.open && flow.done == flow.tail;
+        let empty = self.is_open(queue) && self.find(queue).is_none_or(|id| self.is_empty(id));
         if empty {
-            flow.open = false;
-            self.free.push(queue.0);
+            self.take_record(queue);
+            self.names[queue.0 as usize] = Name::bare(Home::NOBODY, self.free);
+            self.free = queue.0;
+            self.open -= 1;
         }
         empty
+    }
+
+    /// Whether records are scarce: then [`Host::give_record`] and [`Host::take_record`] have to be called.
+    #[inline]
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.scarce
+    }
+
+    /// Gives an open flow queue a record, if it has none and one is left.
+    pub(crate) fn give_record(&mut self, queue: QueueId, tenant: u32, pull: u32) -> Option<FlowId> {
+        let record = self.spare.pop()?;
+        self.assign(queue.0, record, tenant, pull);
+        Some(FlowId(record))
+    }
+
+    fn assign(&mut self, id: u32, record: u32, tenant: u32, pull: u32) {
+        let name = &mut self.names[id as usize];
+        let debt = (name.word & !Name::BARE) as i32;
+        let (tag, pull) = (self.tags[id as usize], pull.min(self.cut.pull));
+        let (home, bearer) = (name.home, Bearer(if self.scarce { id | Bearer::FOUND } else { id }));
+        self.flows[record as usize] =
+            Flow { home, tenant, pull, tag, bearer, deficit: -debt, ..Flow::default() };
+        name.word = record;
+    }
+
+    /// Takes the record of a flow queue that holds nothing, and keeps what must be remembered of it.
+    pub(crate) fn take_record(&mut self, queue: QueueId) {
+        let Some(id) = self.find(queue) else { return };
+        let flow = &mut self.flows[id.0 as usize];
+        self.names[queue.0 as usize] = Name::bare(flow.home, flow.deficit.min(0).unsigned_abs());
+        (flow.home, flow.bearer) = (Home::NOBODY, Bearer::NOBODY);
+        if self.scarce {
+            self.spare.push(id.0);
+        }
+    }
+
+    /// The record of an open flow queue, if it has one.
+    pub(crate) fn find(&self, queue: QueueId) -> Option<FlowId> {
+        let id = FlowId(self.names.get(queue.0 as usize)?.word);
+        self.flow(id).is_some_and(|flow| flow.bearer.queue() == queue).then_some(id)
+    }
+
+    #[inline]
+    fn flow(&self, id: FlowId) -> Option<&Flow> {
+        self.flows.get(id.0 as usize).filter(|flow| flow.is_open())
+    }
+
+    /// Whether nothing is in a flow queue that has a record.
+    #[inline]
+    pub(crate) fn is_empty(&self, id: FlowId) -> bool {
+        self.flow(id).is_some_and(Flow::is_empty)
+    }
+
+    /// The flow queue of a record.
+    #[inline]
+    pub(crate) fn queue_of(&self, id: FlowId) -> QueueId {
+        self.flows[id.0 as usize].bearer.queue()
+    }
+
+    /// Whose a record is, and of which flow queue.
+    #[inline]
+    pub(crate) fn owner(&self, id: FlowId) -> Option<(Home, QueueId)> {
+        self.flow(id).map(|flow| (flow.home, flow.bearer.queue()))
     }
 
     /// Descriptors that one ring holds.
@@ -209,35 +394,74 @@ impl Host {
     /// How many flow queues are open.
     #[inline]
     pub(crate) fn open_count(&self) -> usize {
-        self.flows.len() - self.free.len()
+        self.open
     }
 
     pub(crate) fn is_open(&self, queue: QueueId) -> bool {
-        self.flows.get(queue.0 as usize).is_some_and(|flow| flow.open)
+        self.names.get(queue.0 as usize).is_some_and(|name| name.home != Home::NOBODY)
     }
 
     /// Every open flow queue.
     pub(crate) fn open_queues(&self) -> impl Iterator<Item = QueueId> + '_ {
-        (0..).map(QueueId).zip(&self.flows).filter_map(|(id, flow)| flow.open.then_some(id))
+        (0..).map(QueueId).zip(&self.names).filter_map(|(id, name)| (name.home != Home::NOBODY).then_some(id))
     }
 
-    /// The bundle of an open flow queue.
-    #[inline]
-    pub(crate) fn bundle(&self, queue: QueueId) -> Option<u32> {
-        self.flows.get(queue.0 as usize).filter(|flow| flow.open).map(|flow| flow.bundle)
+    /// Whose an open flow queue is.
+    pub(crate) fn home(&self, queue: QueueId) -> Option<Home> {
+        self.names.get(queue.0 as usize).map(|name| name.home).filter(|&home| home != Home::NOBODY)
     }
 
-    pub(crate) fn rehome(&mut self, queue: QueueId, bundle: u32, tenant: u32, pull: u32) {
-        let flow = &mut self.flows[queue.0 as usize];
-        (flow.bundle, flow.tenant, flow.deficit) = (bundle, tenant, 0);
+    pub(crate) fn set_home(&mut self, queue: QueueId, home: Home) {
+        let found = self.find(queue);
+        self.names[queue.0 as usize].home = home;
+        if let Some(id) = found {
+            self.flows[id.0 as usize].home = home;
+        }
+    }
+
+    /// A flow queue, with what it holds, becomes another's.
+    pub(crate) fn rehome(&mut self, queue: QueueId, home: Home, tenant: u32, pull: u32) {
+        self.set_home(queue, home);
+        let Some(id) = self.find(queue) else {
+            self.names[queue.0 as usize] = Name::bare(home, 0);
+            return;
+        };
+        let flow = &mut self.flows[id.0 as usize];
+        (flow.tenant, flow.deficit, flow.packets, flow.bytes) = (tenant, 0, 0, 0);
         flow.pull = pull.min(self.cut.pull);
     }
 
+    /// Counts what left of a class's only flow queue; whether it is time to add it up.
+    #[inline]
+    pub(crate) fn count(&mut self, id: FlowId, frames: u32, bytes: u64) -> bool {
+        let flow = &mut self.flows[id.0 as usize];
+        (flow.packets, flow.bytes) = (flow.packets + frames, flow.bytes + bytes as u32);
+        (flow.packets | flow.bytes) >> 31 != 0
+    }
+
+    /// What has not been added up of a flow queue, which begins again at zero.
+    pub(crate) fn take_counted(&mut self, id: FlowId) -> (u32, u32) {
+        let taken = |flow: &mut Flow| (core::mem::take(&mut flow.packets), core::mem::take(&mut flow.bytes));
+        self.flows.get_mut(id.0 as usize).map_or((0, 0), taken)
+    }
+
+    /// Of every open flow queue: whose it is, and what has not been added up.
+    pub(crate) fn counted(&self) -> impl Iterator<Item = (Home, u32, u32)> + '_ {
+        self.flows.iter().filter(|flow| flow.is_open()).map(|flow| (flow.home, flow.packets, flow.bytes))
+    }
+
     pub(crate) fn set_tag(&mut self, queue: QueueId, tag: u32) {
-        self.flows[queue.0 as usize].tag = tag;
+        self.tags[queue.0 as usize] = tag;
+        if let Some(id) = self.find(queue) {
+            self.flows[id.0 as usize].tag = tag;
+        }
     }
 
     /// Writes a descriptor, if it makes sense, its ring has room and its owner may hold one more.
+    ///
+    /// # Errors
+    /// [`Refusal::NoQueue`] when there is no such flow queue, or when its record is not the one of its number: then
+    /// [`Host::find`] knows which it is.
     #[inline]
     pub(crate) fn write(
         &mut self,
@@ -245,26 +469,44 @@ impl Host {
         descriptor: &Descriptor,
         accounts: &mut Accounts,
     ) -> Result<(), Refusal> {
-        let flow = self.flows.get_mut(queue.0 as usize).filter(|flow| flow.open).ok_or(Refusal::NoQueue)?;
-        self.cut.accepts(descriptor)?;
+        let flow = self.flows.get_mut(queue.0 as usize).filter(|flow| flow.bearer == Bearer(queue.0));
+        let flow = flow.ok_or(Refusal::NoQueue)?;
+        Self::write_into(flow, FlowId(queue.0), &mut self.rings, self.cut, descriptor, accounts)
+    }
+
+    /// The same into a record that was found.
+    pub(crate) fn write_found(
+        &mut self,
+        id: FlowId,
+        descriptor: &Descriptor,
+        accounts: &mut Accounts,
+    ) -> Result<(), Refusal> {
+        Self::write_into(&mut self.flows[id.0 as usize], id, &mut self.rings, self.cut, descriptor, accounts)
+    }
+
+    #[inline(always)]
+    fn write_into(
+        flow: &mut Flow,
+        id: FlowId,
+        rings: &mut Rings,
+        cut: Cut,
+        descriptor: &Descriptor,
+        accounts: &mut Accounts,
+    ) -> Result<(), Refusal> {
+        cut.accepts(descriptor)?;
         let tail = flow.tail;
-        if tail.wrapping_sub(flow.done) > self.rings.mask {
+        if tail.wrapping_sub(flow.done) > rings.mask {
             return Err(Refusal::FlowFull);
         }
         accounts.take(flow.tenant)?;
         flow.tail = tail.wrapping_add(1);
         let tag = if descriptor.tag == 0 { flow.tag } else { descriptor.tag };
         let Descriptor { addr, len, segment, header, .. } = *descriptor;
-        *self.rings.slot_mut(queue, tail) = Slot { addr, arrived: 0, len, arrival: 0, segment, header, tag };
+        *rings.slot_mut(id, tail) = Slot { addr, arrived: 0, len, arrival: 0, segment, header, tag };
         Ok(())
     }
 
-    /// The tenant of a flow queue.
-    pub(crate) fn tenant(&self, queue: QueueId) -> Option<u32> {
-        self.flows.get(queue.0 as usize).filter(|flow| flow.open).map(|flow| flow.tenant)
-    }
-
-    /// A doorbell: stamps what is new, and names the bundle if the flow queue holds packets now and did not before.
+    /// A doorbell: stamps what is new, and says whose the flow queue is if it holds packets now and did not before.
     ///
     /// # Errors
     /// [`Refusal::NoQueue`] when there is no such flow queue.
@@ -274,11 +516,19 @@ impl Host {
         queue: QueueId,
         now: Nanos,
         arrivals: &mut u64,
-    ) -> Result<Option<u32>, Refusal> {
-        let flow = self.flows.get_mut(queue.0 as usize).filter(|flow| flow.open).ok_or(Refusal::NoQueue)?;
+    ) -> Result<Option<Home>, Refusal> {
+        let flow = self.flows.get(queue.0 as usize).filter(|flow| flow.bearer == Bearer(queue.0));
+        flow.ok_or(Refusal::NoQueue)?;
+        Ok(self.take_new_found(FlowId(queue.0), now, arrivals))
+    }
+
+    /// The same of a record that was found.
+    #[inline(always)]
+    pub(crate) fn take_new_found(&mut self, id: FlowId, now: Nanos, arrivals: &mut u64) -> Option<Home> {
+        let flow = &mut self.flows[id.0 as usize];
         let mut at = flow.seen;
         while at != flow.tail {
-            let slot = self.rings.slot_mut(queue, at);
+            let slot = self.rings.slot_mut(id, at);
             let low = *arrivals as u32;
             (slot.arrived, slot.arrival) = (now.as_u64(), low);
             *arrivals += 1;
@@ -289,37 +539,36 @@ impl Host {
         flow.seen = at;
         if wakes {
             flow.since = now;
-            flow.load(self.rings.slot(queue, flow.head), self.cut);
+            flow.load(self.rings.slot(id, flow.head), self.cut);
         }
-        Ok(wakes.then_some(flow.bundle))
+        wakes.then_some(flow.home)
     }
 
     /// Bytes that the next pull will be charged.
     #[inline]
-    pub(crate) fn charge(&self, queue: QueueId) -> u32 {
-        self.flows[queue.0 as usize].charge
+    pub(crate) fn charge(&self, id: FlowId) -> u32 {
+        self.flows[id.0 as usize].charge
     }
 
     /// Number of the head among all arrivals; `arrivals` is how many there have been.
     #[inline]
-    pub(crate) fn arrival(&self, queue: QueueId, arrivals: u64) -> u64 {
-        let low = u64::from(self.flows[queue.0 as usize].arrival);
+    pub(crate) fn arrival(&self, id: FlowId, arrivals: u64) -> u64 {
+        let low = self.flow(id).map_or(0, |flow| flow.arrival.into());
         let high = arrivals & !u64::from(u32::MAX);
         if (high | low) <= arrivals { high | low } else { (high | low).saturating_sub(1 << 32) }
     }
 
     /// When the head should have left, given its class's default.
     #[inline]
-    pub(crate) fn deadline(&self, queue: QueueId, default: u64) -> u64 {
-        let slot = self.rings.slot(queue, self.flows[queue.0 as usize].head);
+    pub(crate) fn deadline(&self, id: FlowId, default: u64) -> u64 {
+        let slot = self.rings.slot(id, self.flows[id.0 as usize].head);
         let wait = if slot.tag == 0 { default } else { u64::from(slot.tag) * 1_000 };
         slot.arrived.saturating_add(wait)
     }
 
     #[inline]
-    pub(crate) fn holds_packets(&self, queue: QueueId) -> bool {
-        let flow = &self.flows[queue.0 as usize];
-        flow.head != flow.seen
+    pub(crate) fn holds_packets(&self, id: FlowId) -> bool {
+        self.flow(id).is_some_and(|flow| flow.head != flow.seen)
     }
 
     /// Takes the next pull off the head and moves on. With a quantum, says in `turn_over` whether it ends the flow
@@ -328,11 +577,12 @@ impl Host {
     /// Always inlined: handed over in memory, the narrow stores of its fields and the wide loads of their reader do
     /// not forward to each other, which costs more than the whole pull.
     #[inline(always)]
-    pub(crate) fn pull(&mut self, queue: QueueId, now: Nanos, quantum: Option<i32>) -> Pull {
-        let flow = &mut self.flows[queue.0 as usize];
-        let slot = self.rings.slot(queue, flow.head);
+    pub(crate) fn pull(&mut self, id: FlowId, now: Nanos, quantum: Option<i32>) -> Pull {
+        let flow = &mut self.flows[id.0 as usize];
+        let slot = self.rings.slot(id, flow.head);
         let piece = self.cut.piece(slot, flow.offset, flow.pull);
         let mut pull = Pull {
+            queue: flow.bearer.queue(),
             addr: slot.addr,
             offset: flow.offset,
             len: piece.len,
@@ -355,9 +605,9 @@ impl Host {
             flow.offset += piece.payload;
         }
         // Whether there is a next one cannot be foretold: what is loaded of a slot that holds none is not used.
-        flow.load(self.rings.slot(queue, flow.head), self.cut);
+        flow.load(self.rings.slot(id, flow.head), self.cut);
         // By the time that this one leaves, others have had their turns and their lines in the cache.
-        self.rings.prefetch(queue, flow.head.wrapping_add(1));
+        self.rings.prefetch(id, flow.head.wrapping_add(1));
         if let Some(quantum) = quantum {
             pull.turn_over = flow.use_turn(pull.charge, quantum, pull.more);
         }
@@ -365,89 +615,119 @@ impl Host {
     }
 
     /// Descriptors that are not completed.
-    pub(crate) fn held(&self, queue: QueueId) -> u32 {
-        let flow = &self.flows[queue.0 as usize];
-        flow.tail.wrapping_sub(flow.done).into()
+    pub(crate) fn held(&self, id: FlowId) -> u32 {
+        self.flow(id).map_or(0, |flow| flow.tail.wrapping_sub(flow.done).into())
     }
 
-    /// The bundle of each open flow queue, with the descriptors, and their bytes, that wait in it.
-    pub(crate) fn backlogs(&self) -> impl Iterator<Item = (u32, u64, u64)> + '_ {
-        let open = self.flows.iter().filter(|flow| flow.open);
-        open.map(|flow| (flow.bundle, flow.seen.wrapping_sub(flow.head).into(), flow.backlog.into()))
+    /// Whose each open flow queue is, with the descriptors, and their bytes, that wait in it.
+    pub(crate) fn backlogs(&self) -> impl Iterator<Item = (Home, u64, u64)> + '_ {
+        let open = self.flows.iter().filter(|flow| flow.is_open());
+        open.map(|flow| (flow.home, flow.seen.wrapping_sub(flow.head).into(), flow.backlog.into()))
     }
 
-    /// The oldest descriptor that has left may be written again; its tenant.
+    /// The oldest descriptor that has left may be written again; its tenant. `None` as [`Host::write`] fails.
     #[inline]
-    pub(crate) fn release(&mut self, queue: QueueId) -> u32 {
-        let flow = &mut self.flows[queue.0 as usize];
-        flow.done = flow.done.wrapping_add(1);
-        // An empty ring begins again at its first line (see `Rings`). Without a branch: nothing foretells it.
-        let keep = u16::from(flow.done != flow.tail).wrapping_neg();
-        (flow.head, flow.seen, flow.tail, flow.done) =
-            (flow.head & keep, flow.seen & keep, flow.tail & keep, flow.done & keep);
-        flow.tenant
+    pub(crate) fn release(&mut self, queue: QueueId) -> Option<u32> {
+        let flow = self.flows.get_mut(queue.0 as usize).filter(|flow| flow.bearer == Bearer(queue.0))?;
+        Some(flow.release())
     }
 
-    pub(crate) fn load_head(&mut self, queue: QueueId) {
-        let flow = &mut self.flows[queue.0 as usize];
-        flow.load(self.rings.slot(queue, flow.head), self.cut);
+    /// The same of a record that was found.
+    pub(crate) fn release_found(&mut self, id: FlowId) -> u32 {
+        self.flows[id.0 as usize].release()
+    }
+
+    pub(crate) fn load_head(&mut self, id: FlowId) {
+        let flow = &mut self.flows[id.0 as usize];
+        flow.load(self.rings.slot(id, flow.head), self.cut);
     }
 
     /// Brings a flow queue into the cache.
     #[inline]
-    pub(crate) fn prefetch(&self, queue: QueueId) {
-        prefetch_index(&self.flows, queue.0 as usize);
+    pub(crate) fn prefetch(&self, id: FlowId) {
+        prefetch_index(&self.flows, id.0 as usize);
     }
 
     /// Brings the head descriptor of a flow queue, itself in the cache, into it as well.
     #[inline]
-    pub(crate) fn prefetch_head(&self, queue: QueueId) {
-        if let Some(flow) = self.flows.get(queue.0 as usize) {
-            self.rings.prefetch(queue, flow.head);
+    pub(crate) fn prefetch_head(&self, id: FlowId) {
+        if let Some(flow) = self.flows.get(id.0 as usize) {
+            self.rings.prefetch(id, flow.head);
         }
     }
 
     /// Brings the place for the next descriptor of a flow queue, itself in the cache, into it as well.
     #[inline]
-    pub(crate) fn prefetch_tail(&self, queue: QueueId) {
-        if let Some(flow) = self.flows.get(queue.0 as usize) {
-            self.rings.prefetch(queue, flow.tail);
+    pub(crate) fn prefetch_tail(&self, id: FlowId) {
+        if let Some(flow) = self.flows.get(id.0 as usize) {
+            self.rings.prefetch(id, flow.tail);
         }
     }
 }
 
 impl Rings {
-    fn new(queues: u32, slots: u16) -> Self {
+    fn new(records: u32, slots: u16) -> Self {
         let slots = slots.clamp(SLOTS_PER_LINE as u16, 1 << 14).next_power_of_two();
         // Odd, so that the lines of one ring do not compete for the same few places of a cache.
-        let stride = queues as usize | 1;
+        let stride = records as usize | 1;
         let lines = stride * (usize::from(slots) / SLOTS_PER_LINE);
         Self { mask: slots - 1, stride, lines: vec![Line::default(); lines] }
     }
 
-    #[inline]
-    fn line(&self, queue: QueueId, index: u16) -> usize {
-        usize::from(index & self.mask) / SLOTS_PER_LINE * self.stride + queue.0 as usize
+    /// The same descriptors in rings of more flow queues.
+    fn grow(&mut self, records: u32) {
+        let mut grown = Self::new(records, self.mask + 1);
+        for id in (0..).map(FlowId).take(self.stride) {
+            for index in 0..=self.mask {
+                *grown.slot_mut(id, index) = *self.slot(id, index);
+            }
+        }
+        *self = grown;
     }
 
     #[inline]
-    fn slot(&self, queue: QueueId, index: u16) -> &Slot {
-        &self.lines[self.line(queue, index)].0[usize::from(index) % SLOTS_PER_LINE]
+    fn line(&self, id: FlowId, index: u16) -> usize {
+        usize::from(index & self.mask) / SLOTS_PER_LINE * self.stride + id.0 as usize
     }
 
     #[inline]
-    fn slot_mut(&mut self, queue: QueueId, index: u16) -> &mut Slot {
-        let line = self.line(queue, index);
+    fn slot(&self, id: FlowId, index: u16) -> &Slot {
+        &self.lines[self.line(id, index)].0[usize::from(index) % SLOTS_PER_LINE]
+    }
+
+    #[inline]
+    fn slot_mut(&mut self, id: FlowId, index: u16) -> &mut Slot {
+        let line = self.line(id, index);
         &mut self.lines[line].0[usize::from(index) % SLOTS_PER_LINE]
     }
 
     #[inline]
-    fn prefetch(&self, queue: QueueId, index: u16) {
-        prefetch_index(&self.lines, self.line(queue, index));
+    fn prefetch(&self, id: FlowId, index: u16) {
+        prefetch_index(&self.lines, self.line(id, index));
     }
 }
 
 impl Flow {
+    #[inline]
+    fn is_open(&self) -> bool {
+        self.home != Home::NOBODY
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.done == self.tail
+    }
+
+    #[inline]
+    fn release(&mut self) -> u32 {
+        self.done = self.done.wrapping_add(1);
+        // An empty ring begins again at its first line (see `Rings`). Without a branch: nothing foretells it.
+        let keep = u16::from(self.done != self.tail).wrapping_neg();
+        (self.head, self.seen, self.tail, self.done) =
+            (self.head & keep, self.seen & keep, self.tail & keep, self.done & keep);
+        self.tenant
+    }
+
     /// Remembers of the head what scheduling will ask.
     #[inline]
     fn load(&mut self, slot: &Slot, cut: Cut) {

@@ -15,7 +15,7 @@ use plimsoll_units::{Bytes, Nanos, Span};
 use crate::account::{Accounts, NOBODY};
 use crate::bundle::{Bundle, Hold, MOST_HOLDS, Place};
 use crate::egress::{Completions, Link, Nic};
-use crate::host::{Cut, Host, QueueId, Refusal};
+use crate::host::{Cut, FlowId, Home, Host, QueueId, Refusal};
 use crate::limit::Limit;
 use crate::stats::{ClassCounters, EngineStats, LimitCounters, NodeRank, TenantCounters};
 use crate::tree::{Adoption, Forest, NONE, Purpose, Seat};
@@ -50,10 +50,12 @@ pub(crate) struct Layout {
     pub(crate) quantum: i32,
     /// Whether anything in the policy orders by deadline.
     pub(crate) deadlines: bool,
-    /// For each node of the policy: the node of the main tree, and its copies behind limits.
-    places: Vec<Vec<u32>>,
+    /// Classes that have bundles: their nodes of the main tree.
+    classes: HashMap<NodeId, u32>,
     bundles: HashMap<Placement, u32>,
     copies: HashMap<(LimitId, NodeId), u32>,
+    /// The same by node of the policy.
+    copied: HashMap<NodeId, Vec<u32>>,
 }
 
 /// Slots of the wheel and the span of each: a horizon of 67 ms, beyond which entries are looked at once per horizon.
@@ -61,12 +63,22 @@ pub(crate) const WHEEL_SLOTS: usize = 1 << 16;
 const WHEEL_GRAIN: Span = Span::ns(1_024);
 
 impl Layout {
-    pub(crate) fn knows(&self, node: NodeId) -> bool {
-        (node.0 as usize) < self.places.len()
+    fn new(program: &Program, largest: u64) -> Self {
+        Self {
+            root: 0,
+            largest,
+            quantum: i32::try_from(largest).unwrap_or(i32::MAX),
+            deadlines: program.nodes.iter().any(|node| by_deadline(node.kind)),
+            classes: HashMap::new(),
+            bundles: HashMap::new(),
+            copies: HashMap::new(),
+            copied: HashMap::new(),
+        }
     }
 
-    pub(crate) fn places(&self, node: NodeId) -> &[u32] {
-        &self.places[node.0 as usize]
+    /// Copies of a node behind limits.
+    pub(crate) fn copies_of(&self, node: NodeId) -> &[u32] {
+        self.copied.get(&node).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -76,20 +88,21 @@ impl Nic {
     pub fn new(program: &Program, config: &Config) -> Self {
         let cut = cut_of(program, config.pull);
         let largest = cut.largest();
-        let (forest, layout) = plant(program, largest, config.catch_up);
+        let forest = Forest::plant(program, main_tree(largest, config.catch_up));
         Self {
             program: program.clone(),
-            host: Host::new(config.queues, config.ring, cut),
+            host: Host::new(config.queues, config.ring, config.descriptors, cut),
             accounts: accounts_of(program, config.descriptors),
             wheel: Wheel::new(program.limits.len() + forest.alarm_count(), WHEEL_SLOTS, WHEEL_GRAIN),
             forest,
             bundles: Vec::new(),
             limits: program.limits.iter().map(Limit::new).collect(),
             resting: Vec::with_capacity(program.limits.len()),
-            layout,
+            layout: Layout::new(program, largest),
             link: Link { pace: Pace::new(program.link), catch_up: config.catch_up, emptied: Nanos::ZERO },
             arrivals: 0,
-            classes: vec![[0; Refusal::COUNT]; program.nodes.len()],
+            refused: vec![[0; Refusal::COUNT]; program.nodes.len()],
+            sums: vec![[0; 2]; program.nodes.len()],
             completions: Completions::with_capacity(config.descriptors as usize),
             stats: EngineStats::default(),
             config: config.clone(),
@@ -102,19 +115,20 @@ impl Nic {
     /// # Errors
     /// [`Refusal::NoQueue`] when none is left, or when the placement names no class, or more limits than fit.
     pub fn open_queue(&mut self, placement: &Placement) -> Result<QueueId, Refusal> {
-        let bundle = self.bundle_for(placement).ok_or(Refusal::NoQueue)?;
-        let (tenant, pull) = (self.tenant_of(placement.class), self.pull_of(bundle));
-        let queue = self.host.open(bundle, tenant, pull).ok_or(Refusal::NoQueue)?;
-        self.bundles[bundle as usize].join();
+        let home = self.home_for(placement).ok_or(Refusal::NoQueue)?;
+        let (tenant, pull) = (self.tenant_of(placement.class), self.pull_of(home));
+        let queue = self.host.open(home, tenant, pull).ok_or(Refusal::NoQueue)?;
+        self.move_in(queue, home);
         Ok(queue)
     }
 
     /// Closes a flow queue, unless it holds something.
     pub fn close_queue(&mut self, queue: QueueId) -> bool {
-        let bundle = self.host.bundle(queue);
+        let Some(home) = self.host.home(queue) else { return false };
+        let id = self.host.find(queue);
         let closed = self.host.close(queue);
-        if let Some(bundle) = bundle {
-            self.bundles[bundle as usize].members -= u32::from(closed);
+        if closed {
+            self.move_out(id, home);
         }
         closed
     }
@@ -130,13 +144,15 @@ impl Nic {
         self.now = now;
         let cut = cut_of(program, self.config.pull);
         self.host.set_cut(cut);
+        self.host.fit(self.config.descriptors);
         self.arrivals = old.arrivals;
         self.stats = old.stats;
         self.link = old.link;
         self.link.pace.change_rate(program.link, now);
         self.inherit_limits(&old, now);
         let mut queues: Vec<QueueId> = self.host.open_queues().collect();
-        queues.sort_by_key(|&queue| (self.host.arrival(queue, self.arrivals), queue));
+        let holding = |queue| self.host.find(queue).filter(|&id| self.host.holds_packets(id));
+        queues.sort_by_key(|&queue| (holding(queue).map(|id| self.host.arrival(id, self.arrivals)), queue));
         for queue in queues {
             self.replant(queue, &place(queue), now);
         }
@@ -155,21 +171,79 @@ impl Nic {
     /// An open flow queue moves to its place in the new policy, with all that it holds.
     fn replant(&mut self, queue: QueueId, placement: &Placement, now: Nanos) {
         let fallback = Placement { class: self.program.default_class, limits: Vec::new() };
-        let placed = self.bundle_for(placement).map(|bundle| (bundle, placement.class));
-        let placed = placed.or_else(|| self.bundle_for(&fallback).map(|bundle| (bundle, fallback.class)));
-        let (bundle, class) = placed.expect("the default class takes anything");
+        let placed = self.home_for(placement).map(|home| (home, placement.class));
+        let placed = placed.or_else(|| self.home_for(&fallback).map(|home| (home, fallback.class)));
+        let (home, class) = placed.expect("the default class takes anything");
         let tenant = self.tenant_of(class);
-        self.host.rehome(queue, bundle, tenant, self.pull_of(bundle));
-        self.bundles[bundle as usize].join();
-        self.accounts.charge(tenant, self.host.held(queue));
-        if self.host.holds_packets(queue) {
-            self.host.load_head(queue);
-            self.join(bundle, queue, now);
+        self.host.rehome(queue, home, tenant, self.pull_of(home));
+        self.move_in(queue, home);
+        let Some(id) = self.host.find(queue) else { return };
+        self.accounts.charge(tenant, self.host.held(id));
+        if self.host.holds_packets(id) {
+            self.host.load_head(id);
+            self.join(home, id, now);
         }
     }
 
-    /// Most bytes that one pull may take behind the bundle's limits.
-    fn pull_of(&self, bundle: u32) -> u32 {
+    /// Where a flow queue of this placement belongs: a class with one flow queue and no limits needs no bundle.
+    fn home_for(&mut self, placement: &Placement) -> Option<Home> {
+        let class = placement.class;
+        let NodeKind::Class(_) = self.program.nodes.get(class.0 as usize)?.kind else { return None };
+        let seat = self.forest.seat(class);
+        let bare = placement.limits.is_empty() && self.forest.does_without_bundle(seat);
+        if bare && self.forest.child(seat).is_none() {
+            return Some(Home::class(class));
+        }
+        self.bundle_for(placement).map(Home::bundle)
+    }
+
+    fn move_in(&mut self, queue: QueueId, home: Home) {
+        match home.as_class() {
+            Some(class) => {
+                let known = self.host.find(queue).map_or(queue.0, |FlowId(id)| id);
+                self.forest.hang(self.forest.seat(class), Some(known));
+            }
+            None => home.as_bundle().into_iter().for_each(|bundle| self.bundles[bundle as usize].join()),
+        }
+    }
+
+    fn move_out(&mut self, record: Option<FlowId>, home: Home) {
+        if let Some(class) = home.as_class() {
+            record.into_iter().for_each(|id| self.add_up(id, class));
+            self.forest.hang(self.forest.seat(class), None);
+        } else if let Some(bundle) = home.as_bundle() {
+            self.bundles[bundle as usize].members -= 1;
+        }
+    }
+
+    /// The only flow queue of a class that needed no bundle so far moves into one, with what it holds.
+    fn bundle_up(&mut self, class: NodeId) -> Option<()> {
+        let Some((queue, record)) = self.alone_in(class) else { return Some(()) };
+        record.into_iter().for_each(|id| self.add_up(id, class));
+        let bundle = self.make_bundle(&Placement { class, limits: Vec::new() })?;
+        self.host.set_home(queue, Home::bundle(bundle));
+        let bundle = &mut self.bundles[bundle as usize];
+        bundle.join();
+        if let Some(id) = record.filter(|&id| self.host.holds_packets(id)) {
+            bundle.insert(id, &self.host, self.arrivals);
+            (bundle.place, bundle.entries, bundle.fresh) = (Place::Tree, 1, false);
+        }
+        Some(())
+    }
+
+    /// The only flow queue of a class that needs no bundle, and its record. It hangs in the tree by its record, or by its
+    /// own name while it has none.
+    fn alone_in(&self, class: NodeId) -> Option<(QueueId, Option<FlowId>)> {
+        let seat = self.forest.seat(class);
+        let bare = self.forest.does_without_bundle(seat);
+        let name = if bare { self.forest.child(seat)?.as_queue()? } else { return None };
+        let record = self.host.owner(FlowId(name)).filter(|&(home, _)| home == Home::class(class));
+        Some(record.map_or((QueueId(name), None), |(_, queue)| (queue, Some(FlowId(name)))))
+    }
+
+    /// Most bytes that one pull may take behind the limits that hold there.
+    pub(crate) fn pull_of(&self, home: Home) -> u32 {
+        let Some(bundle) = home.as_bundle() else { return u32::MAX };
         let holds = &self.bundles[bundle as usize].holds;
         holds.iter().map(|hold| self.limits[hold.limit as usize].longest_pull()).min().unwrap_or(u32::MAX)
     }
@@ -179,15 +253,21 @@ impl Nic {
         if let Some(&bundle) = self.layout.bundles.get(placement) {
             return Some(bundle);
         }
-        let NodeKind::Class(order) = self.program.nodes.get(placement.class.0 as usize)?.kind else {
-            return None;
-        };
+        self.bundle_up(placement.class)?;
+        match self.layout.bundles.get(placement) {
+            Some(&bundle) => Some(bundle), // the one that was just made
+            None => self.make_bundle(placement),
+        }
+    }
+
+    fn make_bundle(&mut self, placement: &Placement) -> Option<u32> {
+        let NodeKind::Class(order) = self.program.node(placement.class).kind else { return None };
         let known = placement.limits.iter().all(|limit| (limit.0 as usize) < self.limits.len());
         if !known || placement.limits.len() > MOST_HOLDS {
             return None;
         }
         let id = u32::try_from(self.bundles.len()).ok()?;
-        let place = self.layout.places(placement.class)[0];
+        let place = self.node_for(placement.class);
         let Adoption { seat, first } = self.forest.adopt(place, id, order);
         let holds = placement.limits.iter().map(|&limit| Hold { limit: limit.0, seat: None }).collect();
         self.bundles.push(Bundle::new(placement.class, order, seat, holds));
@@ -201,6 +281,18 @@ impl Nic {
         }
         self.layout.bundles.insert(placement.clone(), id);
         Some(id)
+    }
+
+    /// The node of the main tree for a class that gets a bundle.
+    fn node_for(&mut self, class: NodeId) -> u32 {
+        let seat = self.forest.seat(class);
+        if class.0 == 0 {
+            return self.layout.root;
+        }
+        *self.layout.classes.entry(class).or_insert_with(|| {
+            let purpose = main_tree(self.layout.largest, self.config.catch_up);
+            self.forest.add(&self.program, class, seat, purpose)
+        })
     }
 
     /// The first bundle of a class was moved below it, as there is a second one now.
@@ -267,16 +359,16 @@ impl Nic {
         let above = if id == top { None } else { self.program.node(id).parent };
         let parent = above.map(|above| self.copy_for(limit, above));
         let purpose = Purpose { largest: self.layout.largest, minima, late: None };
-        let copy = self.forest.add(&self.program, id, parent, purpose);
+        let copy = self.forest.add(&self.program, id, self.forest.seat_below(parent, id), purpose);
         if parent.is_none() {
             self.limits[limit.0 as usize].root = Some(copy);
         }
         self.layout.copies.insert((limit, id), copy);
-        self.layout.places[id.0 as usize].push(copy);
+        self.layout.copied.entry(id).or_default().push(copy);
         copy
     }
 
-    fn tenant_of(&self, class: NodeId) -> u32 {
+    pub(crate) fn tenant_of(&self, class: NodeId) -> u32 {
         self.program.path(class).find_map(|id| self.program.node(id).tenant).map_or(NOBODY, |TenantId(id)| id)
     }
 
@@ -291,14 +383,22 @@ impl Nic {
     #[must_use]
     pub fn all_class_counters(&self) -> Vec<ClassCounters> {
         let refused = |&refused| ClassCounters { refused, ..ClassCounters::default() };
-        let mut classes: Vec<ClassCounters> = self.classes.iter().map(refused).collect();
+        let mut classes: Vec<ClassCounters> = self.refused.iter().map(refused).collect();
+        for (class, &[packets, bytes]) in classes.iter_mut().zip(&self.sums) {
+            (class.packets, class.bytes) = (packets, bytes);
+        }
+        for (home, packets, bytes) in self.host.counted() {
+            let class = &mut classes[self.class_at(home).0 as usize];
+            class.packets += u64::from(packets);
+            class.bytes += u64::from(bytes);
+        }
         for bundle in &self.bundles {
             let class = &mut classes[bundle.class.0 as usize];
             class.packets += bundle.done.packets;
             class.bytes += bundle.done.bytes;
         }
-        for (bundle, packets, bytes) in self.host.backlogs() {
-            let class = &mut classes[self.bundles[bundle as usize].class.0 as usize];
+        for (home, packets, bytes) in self.host.backlogs() {
+            let class = &mut classes[self.class_at(home).0 as usize];
             class.backlog_packets += packets;
             class.backlog_bytes += bytes;
         }
@@ -351,12 +451,12 @@ impl Nic {
     /// From a class to the root: where its packet would stand now at each node.
     #[must_use]
     pub fn ranks(&self, class: NodeId) -> Vec<NodeRank> {
-        let Some(&[place, ..]) = self.layout.places.get(class.0 as usize).map(Vec::as_slice) else {
+        if !self.forest.knows(class) {
             return Vec::new();
-        };
+        }
         let path: Vec<NodeId> = self.program.path(class).collect();
         path.windows(2)
-            .zip(self.forest.ranks(place))
+            .zip(self.forest.ranks(class))
             .map(|(pair, rank)| NodeRank { child: pair[0], node: pair[1], rank })
             .collect()
     }
@@ -417,24 +517,7 @@ fn by_deadline(kind: NodeKind) -> bool {
     matches!(kind, NodeKind::Lstf | NodeKind::Edf | NodeKind::Class(FlowOrder::Lstf(_) | FlowOrder::Edf(_)))
 }
 
-/// The main tree of a policy.
-fn plant(program: &Program, largest: u64, late: Span) -> (Forest, Layout) {
-    let mut forest = Forest::with_capacity(program.nodes.len());
-    let mut places: Vec<Vec<u32>> = Vec::with_capacity(program.nodes.len());
-    for id in (0..).map(NodeId).take(program.nodes.len()) {
-        let parent = program.node(id).parent.map(|above| places[above.0 as usize][0]);
-        let purpose = Purpose { largest, minima: true, late: Some(late) };
-        places.push(vec![forest.add(program, id, parent, purpose)]);
-    }
-    let quantum = i32::try_from(largest).unwrap_or(i32::MAX);
-    let layout = Layout {
-        root: 0,
-        largest,
-        quantum,
-        deadlines: program.nodes.iter().any(|node| by_deadline(node.kind)),
-        places,
-        bundles: HashMap::new(),
-        copies: HashMap::new(),
-    };
-    (forest, layout)
+/// What the main tree is for.
+fn main_tree(largest: u64, late: Span) -> Purpose {
+    Purpose { largest, minima: true, late: Some(late) }
 }

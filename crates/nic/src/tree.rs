@@ -19,9 +19,12 @@ use crate::order::{Coming, Entrant, Order, Settlement};
 /// Every node of the main tree and of the limits' trees.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Forest {
+    /// Nodes that order something: inner ones, and classes that have a bundle.
     nodes: Vec<Node>,
-    /// Nodes whose rates hold in real time, by alarm.
-    timed: Vec<u32>,
+    /// For each node of the policy: where it hangs in the main tree. All that a class without a bundle needs.
+    seats: Vec<Seat>,
+    /// Nodes whose rates hold in real time, by alarm: here, and in the policy.
+    timed: Vec<(u32, NodeId)>,
     /// Alarms that have just changed: when to call [`Forest::wake`], or `None` for never.
     alarms: Vec<(u32, Option<Nanos>)>,
 }
@@ -55,18 +58,23 @@ pub(crate) struct Node {
     asleep: bool,
     order: Order,
     guarantee: Option<Box<Guarantee>>,
-    /// By slot: nodes, or bundles below a class. `NONE` where a restriction has no such child.
-    children: Vec<u32>,
+    /// By slot: whoever hangs there.
+    children: Vec<Child>,
 }
 
-/// A walk down a tree: the bundle that goes next, and where it hangs.
+/// Who hangs below a node: another node; a bundle; or the only flow queue of a class that needs no bundle. Nobody, where
+/// a restriction has no such child, or a class no flow queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Child(u32);
+
+/// A walk down a tree: who goes next, and where it hangs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pick {
-    pub(crate) bundle: u32,
+    pub(crate) child: Child,
     pub(crate) seat: Seat,
 }
 
-/// Where a bundle hangs in a tree.
+/// Where a bundle, a flow queue or a node hangs in a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seat {
     pub(crate) node: u32,
@@ -83,47 +91,90 @@ pub(crate) struct Adoption {
 
 pub(crate) const NONE: u32 = u32::MAX;
 pub(crate) const NODE_BYTES: usize = size_of::<Node>();
-/// Marks a child that is a bundle, not a node.
-const BUNDLE: u32 = 1 << 31;
+pub(crate) const SEAT_BYTES: usize = size_of::<Seat>();
+pub(crate) const CHILD_BYTES: usize = size_of::<Child>();
+const NOWHERE: Seat = Seat { node: NONE, slot: 0 };
 
-impl Forest {
-    /// Room for so many nodes, and no more: one for each class of a large policy must not be two.
-    pub(crate) fn with_capacity(nodes: usize) -> Self {
-        Self { nodes: Vec::with_capacity(nodes), ..Self::default() }
+impl Child {
+    const NOBODY: Self = Self(NONE);
+    /// Marks what is not a node.
+    const LEAF: u32 = 1 << 31;
+    /// Marks, beside that, a flow queue.
+    const QUEUE: u32 = 1 << 30;
+
+    fn bundle(id: u32) -> Self {
+        Self(id | Self::LEAF)
     }
 
-    /// Adds a node for `id` of the policy below `parent` (a node of this forest), and returns it.
-    pub(crate) fn add(
-        &mut self,
-        program: &Program,
-        id: NodeId,
-        parent: Option<u32>,
-        purpose: Purpose,
-    ) -> u32 {
-        let index = u32::try_from(self.nodes.len()).expect("fewer nodes than u32 holds");
-        let (slot, ranked_above) = match (parent, program.node(id).parent) {
-            (Some(parent), Some(above)) => {
-                let slot = program.node(above).children.iter().position(|&child| child == id);
-                let slot = slot.expect("a child is listed by its parent");
-                let node = &mut self.nodes[parent as usize];
-                node.children[slot] = index;
-                (slot, node.ranked_above || matches!(node.order, Order::Ranked(_)))
-            }
-            _ => (0, false),
+    /// The bundle, if it is not a flow queue.
+    #[inline]
+    pub(crate) fn as_bundle(self) -> Option<u32> {
+        (self.0 & Self::QUEUE == 0).then_some(self.0 & !Self::LEAF)
+    }
+
+    /// The flow queue, if it is one.
+    pub(crate) fn as_queue(self) -> Option<u32> {
+        (self.0 & Self::QUEUE != 0 && self != Self::NOBODY && !self.is_node()).then_some(self.name())
+    }
+
+    /// The flow queue or the bundle; which of them, [`Child::as_bundle`] says.
+    #[inline]
+    pub(crate) fn name(self) -> u32 {
+        self.0 & !(Self::LEAF | Self::QUEUE)
+    }
+
+    #[inline]
+    fn is_node(self) -> bool {
+        self.0 & Self::LEAF == 0
+    }
+}
+
+impl Seat {
+    /// The seat `slot` of a node.
+    fn of(node: u32, slot: usize) -> Self {
+        Self { node, slot: u32::try_from(slot).expect("fewer children than u32 holds") }
+    }
+}
+
+impl Forest {
+    /// The main tree of a policy, without the nodes of classes: those come with their first bundle.
+    pub(crate) fn plant(program: &Program, purpose: Purpose) -> Self {
+        let is_class = |id: usize| id > 0 && matches!(program.nodes[id].kind, NodeKind::Class(_));
+        let inner = (0..program.nodes.len()).filter(|&id| !is_class(id));
+        let mut forest = Self {
+            nodes: Vec::with_capacity(inner.clone().count()),
+            seats: vec![NOWHERE; program.nodes.len()],
+            ..Self::default()
         };
+        for id in inner {
+            let node = forest.add(program, NodeId(id as u32), forest.seats[id], purpose);
+            for (slot, &child) in program.nodes[id].children.iter().enumerate() {
+                forest.seats[child.0 as usize] = Seat::of(node, slot);
+            }
+        }
+        forest
+    }
+
+    /// Adds a node for `id` of the policy in a seat of this forest, and returns it.
+    pub(crate) fn add(&mut self, program: &Program, id: NodeId, seat: Seat, purpose: Purpose) -> u32 {
+        let index = u32::try_from(self.nodes.len()).expect("fewer nodes than u32 holds");
+        let ranked_above = seat != NOWHERE && self.is_below_ranked(seat);
+        if let Some(above) = self.nodes.get_mut(seat.node as usize) {
+            above.children[seat.slot as usize] = Child(index);
+        }
         let mut order = order_of(program, id, purpose, ranked_above);
         let timed = match &mut order {
             Order::RateShare(order) if order.is_real() => {
                 order.alarm = u32::try_from(self.timed.len()).expect("fewer alarms than u32 holds");
-                self.timed.push(index);
+                self.timed.push((index, id));
                 self.alarms.reserve(2 * self.timed.len());
                 true
             }
             _ => false,
         };
         self.nodes.push(Node {
-            parent: parent.unwrap_or(NONE),
-            slot: u32::try_from(slot).expect("fewer children than u32 holds"),
+            parent: seat.node,
+            slot: seat.slot,
             active: 0,
             guaranteed: false,
             ranked_above,
@@ -131,9 +182,48 @@ impl Forest {
             asleep: false,
             order,
             guarantee: if purpose.minima { guarantee_of(program, id, purpose.largest) } else { None },
-            children: vec![NONE; program.node(id).children.len()],
+            children: vec![Child::NOBODY; program.node(id).children.len()],
         });
         index
+    }
+
+    /// Whether the policy has such a node.
+    pub(crate) fn knows(&self, id: NodeId) -> bool {
+        (id.0 as usize) < self.seats.len()
+    }
+
+    /// Where a node of the policy hangs in the main tree; nowhere for the root.
+    #[inline]
+    pub(crate) fn seat(&self, id: NodeId) -> Seat {
+        self.seats[id.0 as usize]
+    }
+
+    /// The place `slot` of the copy of a node's parent: where its own copy hangs.
+    pub(crate) fn seat_below(&self, copy: Option<u32>, id: NodeId) -> Seat {
+        copy.map_or(NOWHERE, |node| Seat { node, ..self.seat(id) })
+    }
+
+    /// Whether a class that hangs there may do without a bundle as long as it has one flow queue and no limits: orders
+    /// that look at packets know bundles only.
+    pub(crate) fn does_without_bundle(&self, seat: Seat) -> bool {
+        seat != NOWHERE && !self.is_below_ranked(seat)
+    }
+
+    fn is_below_ranked(&self, seat: Seat) -> bool {
+        let above = &self.nodes[seat.node as usize];
+        above.ranked_above || matches!(above.order, Order::Ranked(_))
+    }
+
+    /// Who hangs there.
+    pub(crate) fn child(&self, seat: Seat) -> Option<Child> {
+        let child = self.nodes[seat.node as usize].children[seat.slot as usize];
+        (child != Child::NOBODY).then_some(child)
+    }
+
+    /// Hangs up the only flow queue of a class, or takes it down.
+    pub(crate) fn hang(&mut self, seat: Seat, queue: Option<u32>) {
+        let child = queue.map_or(Child::NOBODY, |queue| Child(queue | Child::LEAF | Child::QUEUE));
+        self.nodes[seat.node as usize].children[seat.slot as usize] = child;
     }
 
     /// Hangs a bundle below the class `class` of this forest. A class with one bundle has nothing to decide: the
@@ -142,10 +232,10 @@ impl Forest {
         let Node { parent, slot: class_slot, .. } = self.nodes[class as usize];
         let slot =
             u32::try_from(self.nodes[class as usize].children.len()).expect("fewer bundles than u32 holds");
-        self.nodes[class as usize].children.push(bundle | BUNDLE);
+        self.nodes[class as usize].children.push(Child::bundle(bundle));
         let seat = Seat { node: class, slot };
         if slot == 0 && parent != NONE {
-            self.nodes[parent as usize].children[class_slot as usize] = bundle | BUNDLE;
+            self.nodes[parent as usize].children[class_slot as usize] = Child::bundle(bundle);
             let seat = Seat { node: parent, slot: class_slot };
             self.announce(seat, bundle);
             return Adoption { seat, first: None };
@@ -164,11 +254,11 @@ impl Forest {
         order.adopt();
         let Node { parent, slot, .. } = self.nodes[class as usize];
         if parent != NONE {
-            self.nodes[parent as usize].children[slot as usize] = class;
+            self.nodes[parent as usize].children[slot as usize] = Child(class);
         }
         let node = &mut self.nodes[class as usize];
         node.order = Order::Bundles(Box::new(order));
-        (node.children[0] & !BUNDLE, Seat { node: class, slot: 0 })
+        (node.children[0].name(), Seat { node: class, slot: 0 })
     }
 
     /// Enters a bundle that is active already into the order that its class has just been given.
@@ -190,9 +280,9 @@ impl Forest {
         self.timed.len()
     }
 
-    /// The node of an alarm. The main tree's nodes stand where the policy's do.
+    /// The policy's node of an alarm.
     pub(crate) fn timed_node(&self, alarm: usize) -> NodeId {
-        NodeId(self.timed[alarm])
+        self.timed[alarm].1
     }
 
     /// An alarm that has changed, and when it is due; `None` for never.
@@ -227,14 +317,14 @@ impl Forest {
         }
     }
 
-    /// Bundles that are likely to be picked soon after the one in this seat, the next one first.
+    /// Who is likely to be picked soon after the one in this seat, the next one first.
     #[inline]
-    pub(crate) fn upcoming(&self, seat: Seat) -> [Option<u32>; 3] {
+    pub(crate) fn upcoming(&self, seat: Seat) -> [Option<Child>; 3] {
         let node = &self.nodes[seat.node as usize];
         let Order::Grouped(order) = &node.order else { return [None; 3] };
         order.upcoming(seat.slot).map(|slot| {
             let child = *node.children.get(slot? as usize)?;
-            (child & BUNDLE != 0).then_some(child & !BUNDLE)
+            (!child.is_node()).then_some(child)
         })
     }
 
@@ -283,20 +373,18 @@ impl Forest {
             node.guaranteed = promised.is_some();
             let slot = promised.or_else(|| node.order.pick(now))?;
             let child = node.children[slot as usize];
-            if child & BUNDLE != 0 {
-                return Some(Pick { bundle: child & !BUNDLE, seat: Seat { node: at, slot } });
+            if !child.is_node() {
+                return Some(Pick { child, seat: Seat { node: at, slot } });
             }
-            at = child;
+            at = child.0;
         }
     }
 
     /// Tells every node on the way up what became of the bundle that [`Forest::pick`] returned last.
     #[inline]
-    pub(crate) fn settle(&mut self, seat: Seat, outcome: &Settlement<'_>) {
+    pub(crate) fn settle(&mut self, seat: Seat, mut outcome: Settlement<'_>) {
         let Seat { node: mut at, mut slot } = seat;
         let mut stays = outcome.remains;
-        let asleep = Settlement { idle: false, ..*outcome };
-        let mut outcome = outcome;
         loop {
             let node = &mut self.nodes[at as usize];
             let mut charged = outcome.len;
@@ -309,11 +397,11 @@ impl Forest {
                     guarantee.remove(slot);
                 }
             }
-            node.order.settle(slot, charged, outcome, stays);
+            node.order.settle(slot, charged, &outcome, stays);
             node.active -= u32::from(!stays);
             stays = node.active > 0;
             if node.timed && stays && node.falls_asleep(&mut self.alarms) {
-                (stays, outcome) = (false, &asleep); // it leaves, but is not idle
+                (stays, outcome.idle) = (false, false); // it leaves, but is not idle
             }
             if node.parent == NONE {
                 return;
@@ -325,7 +413,7 @@ impl Forest {
     /// The moment of an alarm has come: if a child of its node is eligible, the node is again in its parent's order, as
     /// from the moment at which the child became so.
     pub(crate) fn wake(&mut self, alarm: u32, now: Nanos) {
-        self.reconsider(self.timed[alarm as usize], now);
+        self.reconsider(self.timed[alarm as usize].0, now);
     }
 
     /// Time has passed, or rates have changed, for a node that may be asleep.
@@ -372,21 +460,23 @@ impl Forest {
         self.reconsider(node, now);
     }
 
-    /// The most that a node whose rates hold in real time gets.
-    pub(crate) fn set_drain(&mut self, node: NodeId, drain: BitRate, now: Nanos) {
-        if let Order::RateShare(order) = &mut self.nodes[node.0 as usize].order {
+    /// The most that the node of an alarm gets.
+    pub(crate) fn set_drain(&mut self, alarm: usize, drain: BitRate, now: Nanos) {
+        let (node, _) = self.timed[alarm];
+        if let Order::RateShare(order) = &mut self.nodes[node as usize].order {
             order.set_drain(drain, now);
-            self.reconsider(node.0, now);
+            self.reconsider(node, now);
         }
     }
 
-    /// From `class` to its root: the node and the rank that a packet from below would get there.
-    pub(crate) fn ranks(&self, class: u32) -> impl Iterator<Item = u64> + '_ {
-        let mut at = class;
+    /// From a class to the root of the main tree: the rank that a packet from below would get at each node.
+    pub(crate) fn ranks(&self, class: NodeId) -> impl Iterator<Item = u64> + '_ {
+        let mut at = self.seat(class);
         core::iter::from_fn(move || {
-            let node = self.nodes.get(at as usize)?;
-            at = node.parent;
-            Some(self.nodes.get(at as usize)?.order.rank(node.slot))
+            let node = self.nodes.get(at.node as usize)?;
+            let rank = node.order.rank(at.slot);
+            at = Seat { node: node.parent, slot: node.slot };
+            Some(rank)
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_nic::{Descriptor, QueueId};
+use plimsoll_nic::{Config, Descriptor, QueueId};
 use plimsoll_policy::{Form, LimitId, NodeId, Program};
 use plimsoll_units::{BitRate, Nanos};
 use proptest::prelude::*;
@@ -20,9 +20,9 @@ struct Run {
 }
 
 impl Run {
-    fn new(case: &Case) -> Self {
+    fn new(case: &Case, config: &Config) -> Self {
         let program = case.program();
-        let mut world = World::new(&program, &case.config());
+        let mut world = World::new(&program, config);
         for flow in &case.flows {
             world.open(case.class_of(flow), &case.limits_of(&program, flow));
         }
@@ -126,7 +126,11 @@ impl Run {
     }
 
     fn whole(case: &Case) -> Result<Self, TestCaseError> {
-        let mut run = Self::new(case);
+        Self::whole_with(case, &case.config())
+    }
+
+    fn whole_with(case: &Case, config: &Config) -> Result<Self, TestCaseError> {
+        let mut run = Self::new(case, config);
         for (gap, event) in &case.events {
             run.run(run.world.now + gap)?;
             run.apply(event);
@@ -218,6 +222,17 @@ proptest! {
         let (one, two) = (Run::whole(&case)?, Run::whole(&case)?);
         prop_assert_eq!(one.world.sent, two.world.sent);
         prop_assert_eq!(one.world.completed, two.world.completed);
+    }
+
+    /// Whether every flow queue has a record of its own, or there are only as many as descriptors, decides nothing.
+    #[test]
+    fn scarce_records_change_nothing(case in cases(14, 60, true), descriptors in 16_u32..33) {
+        let config = |queues| Config { queues, descriptors, ..case.config() };
+        let (ample, scarce) = (Run::whole_with(&case, &config(descriptors))?, Run::whole_with(&case, &config(64))?);
+        prop_assert_eq!(&ample.world.sent, &scarce.world.sent);
+        prop_assert_eq!(&ample.world.completed, &scarce.world.completed);
+        let counters = |run: &Run| run.world.nic.all_class_counters();
+        prop_assert_eq!(counters(&ample), counters(&scarce));
     }
 
     /// Bytes behind each limit in any window <= burst + rate x window + one largest pull for each bundle; a pull is no
