@@ -176,6 +176,19 @@ pub(crate) struct Lab {
     /// Write the report (HTML, PNG, CSV) into this folder
     #[arg(long, value_name = "DIR", default_value = "report")]
     pub(crate) out: PathBuf,
+    /// Write the report's tables in this format too
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) format: Format,
+}
+
+/// What tables for programs are written as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Text, in any case
+    #[default]
+    Csv,
+    /// Parquet beside it, for data frames
+    Parquet,
 }
 
 /// `plimsoll sim`.
@@ -222,6 +235,9 @@ pub(crate) struct Sim {
     /// Write the report (HTML, PNG, CSV) into this folder
     #[arg(long, value_name = "DIR", default_value = "report")]
     pub(crate) out: PathBuf,
+    /// Write the report's tables in this format too
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) format: Format,
 }
 
 /// `plimsoll papers`.
@@ -346,6 +362,7 @@ const SIM_EXAMPLES: &str = "Examples:
   plimsoll sim examples/noisy-neighbour.yaml --seed 7 --json --out /tmp/report
   plimsoll sim examples/noisy-neighbour.yaml --short --system plimsoll --trace packets.pcapng
   plimsoll sim examples/noisy-neighbour.yaml --set rate=10Gbps --set workloads.most.flows=16
+  plimsoll sim sweep.yaml --format parquet --out results
   plimsoll sim plimsoll.yaml --replay yesterday.pcap --from shop=10.1.0.0/16 --from batch=10.2.0.0/16
   plimsoll sim --replay noon.trace
 

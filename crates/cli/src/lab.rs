@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll_lab::{Options, Progress};
 use plimsoll_scenario::{Form, Point, Results, Scenario, Status, Verdict};
 
-use crate::args::Lab;
+use crate::args::{Format, Lab};
 use crate::failure::{Failure, print, print_json};
 use crate::show::rate;
 
@@ -36,7 +36,7 @@ pub(crate) fn lab(args: &Lab) -> Result<(), Failure> {
     bar.end();
     let results = results.map_err(|error| Failure::Failed(error.to_string()))?;
     let verdicts = plimsoll_scenario::judge(&scenario, &results);
-    show(&scenario, &results, &verdicts, &args.out, args.json)?;
+    show(&scenario, &results, &verdicts, (&args.out, args.format), args.json)?;
     let failed = verdicts.iter().any(|verdict| verdict.status == Status::Failed);
     if failed { Err(Failure::Said) } else { Ok(()) }
 }
@@ -67,11 +67,15 @@ pub(crate) fn show(
     scenario: &Scenario,
     results: &Results,
     verdicts: &[Verdict],
-    out: &Path,
+    (out, format): (&Path, Format),
     json: bool,
 ) -> Result<(), Failure> {
     let written = plimsoll_scenario::report(scenario, results, verdicts, out);
     let written = written.map_err(|error| Failure::Failed(error.to_string()))?;
+    if format == Format::Parquet {
+        let parquet = plimsoll_scenario::parquet_report(scenario, results, out);
+        parquet.map_err(|error| Failure::Failed(error.to_string()))?;
+    }
     if json {
         return print_json(&plimsoll_scenario::json(scenario, results, verdicts));
     }

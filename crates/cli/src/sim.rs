@@ -15,7 +15,7 @@ use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use plimsoll_scenario::{Form, Point, Results, Scenario, Status, Verdict};
 use plimsoll_sim::{Options, Outcome, Progress, Promise, SimError, Trace};
 
-use crate::args::Sim;
+use crate::args::{Format, Sim};
 use crate::failure::{Failure, print, print_json};
 use crate::{lab, replay};
 
@@ -47,7 +47,7 @@ pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
     match (points.as_slice(), outcomes.as_slice()) {
         ([point], [outcome]) if point.settings.is_empty() => {
             let verdicts = plimsoll_scenario::judge(&point.scenario, &outcome.results);
-            lab::show(&point.scenario, &outcome.results, &verdicts, &args.out, args.json)?;
+            lab::show(&point.scenario, &outcome.results, &verdicts, (&args.out, args.format), args.json)?;
         }
         _ => show_sweep(args, &points, &outcomes)?,
     }
@@ -82,6 +82,10 @@ fn show_sweep(args: &Sim, points: &[Point], outcomes: &[Outcome]) -> Result<(), 
     let (name, about) = (&points[0].scenario.name, &points[0].scenario.about);
     let written = plimsoll_scenario::sweep_report(name, about, &rows, &args.out);
     let written = written.map_err(|error| Failure::Failed(error.to_string()))?;
+    if args.format == Format::Parquet {
+        let parquet = plimsoll_scenario::parquet_sweep(&rows, &args.out);
+        parquet.map_err(|error| Failure::Failed(error.to_string()))?;
+    }
     if args.json {
         return print_json(&machine);
     }

@@ -237,8 +237,9 @@ expect:
 fn a_sweep_is_one_table_and_each_failure_names_its_point() {
     let folder = Folder::new("sweep");
     let (file, out_folder) = (folder.write("s.yaml", SWEEP), folder.0.join("report").display().to_string());
-    let done = plimsoll(&["sim", &file, "--out", &out_folder]);
+    let done = plimsoll(&["sim", &file, "--out", &out_folder, "--format", "parquet"]);
     assert_eq!(done.status.code(), Some(1), "{}", err(&done));
+    assert!(fs::read(format!("{out_folder}/sweep.parquet")).expect("written").ends_with(b"PAR1"));
     assert!(out(&done).contains("4 points") && out(&done).contains("1500"), "{}", out(&done));
     let replay = format!("replay: plimsoll sim {file} --set tenants.a.weight=3 --set rate=2Gbps --seed 1");
     assert!(err(&done).contains(&replay), "{}", err(&done));

@@ -33,7 +33,7 @@ pub use network::{
 pub use paper::{Figure, Number, Paper};
 pub use policy_file::Wiring;
 pub use read::Form;
-pub use report::{Report, json, report, sweep_report};
+pub use report::{Report, json, parquet_report, parquet_sweep, report, sweep_report};
 pub use results::{COUNTERS, Results, Run, Sample, WorkloadResult};
 pub use schema::schema;
 pub use summary::{LatencySummary, Summary, TenantSummary, summarise};

@@ -1,4 +1,4 @@
-//! The written report: one HTML file with its figures inside, and PNG, CSV and JSON files beside it.
+//! The written report: one HTML file with its figures inside, and PNG, CSV, JSON and Parquet files beside it.
 //!
 //! Why: a result is sent to someone else, who has neither the machine nor the program.
 //! From: the figures of Loom §7.
@@ -8,9 +8,12 @@
 mod canvas;
 mod csv;
 mod figures;
+mod grid;
 mod html;
 mod json;
+mod parquet;
 mod sweep;
+mod tables;
 
 use std::fs;
 use std::io;
@@ -20,7 +23,10 @@ use kuva::PngBackend;
 use kuva::backend::svg::SvgBackend;
 
 use crate::summary::summarise;
+use crate::sweep::Row;
 use crate::{Results, Scenario, Verdict};
+
+use self::grid::Grid;
 
 pub use json::json;
 pub use sweep::sweep_report;
@@ -57,10 +63,41 @@ pub fn report(
         let png = PngBackend::new().with_scale(2.0).render_scene(&figure.scene).map_err(io::Error::other)?;
         write(&format!("{}.png", figure.name), &png)?;
     }
-    write("summary.csv", csv::summary(&summaries).as_bytes())?;
-    write("throughput.csv", csv::throughput(scenario, results).as_bytes())?;
-    write("latency.csv", csv::latency(scenario, results).as_bytes())?;
+    for (name, grid) in tables(scenario, results) {
+        write(&format!("{name}.csv"), csv::text(&grid).as_bytes())?;
+    }
     let machine = serde_json::to_vec_pretty(&json(scenario, results, verdicts)).map_err(io::Error::other)?;
     write("results.json", &machine)?;
     Ok(Report { html: folder.join("report.html"), files })
+}
+
+/// Writes the report's tables as Parquet, beside their CSV; answers the files.
+///
+/// # Errors
+/// What the file system says.
+pub fn parquet_report(scenario: &Scenario, results: &Results, folder: &Path) -> io::Result<Vec<PathBuf>> {
+    tables(scenario, results).iter().map(|(name, grid)| write_parquet(folder, name, grid)).collect()
+}
+
+/// Writes a sweep's table as Parquet, beside its CSV; answers the file.
+///
+/// # Errors
+/// What the file system says.
+pub fn parquet_sweep(rows: &[Row], folder: &Path) -> io::Result<PathBuf> {
+    write_parquet(folder, "sweep", &tables::sweep(rows))
+}
+
+fn write_parquet(folder: &Path, name: &str, grid: &Grid) -> io::Result<PathBuf> {
+    fs::create_dir_all(folder)?;
+    let path = folder.join(format!("{name}.parquet"));
+    fs::write(&path, parquet::bytes(grid)?).map(|()| path)
+}
+
+/// The tables for programs, each with its file's name.
+fn tables(scenario: &Scenario, results: &Results) -> [(&'static str, Grid); 3] {
+    [
+        ("summary", tables::summary(&summarise(scenario, results))),
+        ("throughput", tables::throughput(scenario, results)),
+        ("latency", tables::latency(scenario, results)),
+    ]
 }

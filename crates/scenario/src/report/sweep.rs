@@ -13,10 +13,10 @@ use std::path::Path;
 use kuva::PngBackend;
 use kuva::backend::svg::SvgBackend;
 
-use super::Report;
 use super::canvas::{Axis, Canvas};
 use super::figures::Figure;
 use super::html::{STYLE, escape, inline};
+use super::{Report, csv, tables};
 use crate::sweep::Row;
 use crate::table::figure;
 
@@ -51,33 +51,8 @@ pub fn sweep_report(name: &str, about: &str, rows: &[Row], folder: &Path) -> io:
         let png = PngBackend::new().with_scale(2.0).render_scene(&figure.scene).map_err(io::Error::other)?;
         write(&format!("{}.png", figure.name), &png)?;
     }
-    write("sweep.csv", csv(rows).as_bytes())?;
+    write("sweep.csv", csv::text(&tables::sweep(rows)).as_bytes())?;
     Ok(Report { html: folder.join("sweep.html"), files })
-}
-
-/// One line for each row, one column for each setting and figure.
-fn csv(rows: &[Row]) -> String {
-    let Some(first) = rows.first() else { return String::new() };
-    let mut header: Vec<String> = first.settings.iter().map(|(path, _)| quoted(path)).collect();
-    header.extend(["system", "expectations_met", "expectations"].map(str::to_owned));
-    header.extend(first.figures.iter().map(|(name, _)| quoted(name)));
-    let mut text = header.join(",") + "\n";
-    for row in rows {
-        let mut line: Vec<String> = row.settings.iter().map(|(_, value)| quoted(value)).collect();
-        line.extend([row.system.clone(), row.met.0.to_string(), row.met.1.to_string()]);
-        line.extend(row.figures.iter().map(|(_, value)| value.map(|v| v.to_string()).unwrap_or_default()));
-        text += &(line.join(",") + "\n");
-    }
-    text
-}
-
-/// RFC 4180: a value with a comma or a quote in it stands in quotes.
-fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
-    }
 }
 
 fn table(rows: &[Row]) -> String {

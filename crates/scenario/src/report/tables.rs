@@ -1,0 +1,103 @@
+//! The tables of a report that programs read.
+//!
+//! Why: spreadsheets, plotting programs and data frames start from them.
+//! From: the same figures as people see.
+//! Not here: their formats (`csv`, `parquet`).
+//! Invariant: units are in the columns' names.
+
+use plimsoll_units::{Nanos, Span};
+
+use super::figures::distribution;
+use super::grid::{Cell, Grid};
+use crate::measure::{Measures, Window};
+use crate::summary::Summary;
+use crate::sweep::Row;
+use crate::{Results, Scenario};
+
+/// Each system's figures, one in each line.
+pub(super) fn summary(summaries: &[Summary]) -> Grid {
+    let mut grid = Grid::default().text("system").text("subject").text("figure").number("value");
+    let mut line = |system: &str, subject: &str, figure: &str, value: Option<f64>| {
+        if value.is_some() {
+            grid.line([system.into(), subject.into(), figure.into(), value.into()]);
+        }
+    };
+    for summary in summaries {
+        let system = summary.system.as_str();
+        line(system, "", "throughput_bps", summary.throughput_bps);
+        line(system, "", "jain", summary.jain);
+        line(system, "", "cpu_cores", summary.cpu);
+        for tenant in &summary.tenants {
+            line(system, &tenant.tenant, "throughput_bps", tenant.throughput_bps);
+            for (reason, count) in &tenant.drops {
+                line(system, &tenant.tenant, &format!("drops_{reason}"), Some(*count));
+            }
+        }
+        for latency in &summary.latency {
+            line(system, &latency.workload, "requests_per_second", latency.requests_per_second);
+            line(system, &latency.workload, "p50_seconds", latency.p50);
+            line(system, &latency.workload, "p90_seconds", latency.p90);
+            line(system, &latency.workload, "p99_seconds", latency.p99);
+            line(system, &latency.workload, "p99.9_seconds", latency.p99_9);
+            line(system, &latency.workload, "errors", latency.errors);
+        }
+    }
+    grid
+}
+
+/// Throughput of each workload in each window of each run.
+pub(super) fn throughput(scenario: &Scenario, results: &Results) -> Grid {
+    let measures = Measures::new(scenario, results);
+    let grid = Grid::default().text("system").number("pair").number("from_seconds");
+    let mut grid = grid.text("tenant").text("workload").decimals("bits_per_second", 0);
+    for run in &results.runs {
+        for part in Window::new(Span::ZERO, scenario.duration).parts(scenario.measure.window) {
+            let from = part.from.since(Nanos::ZERO).as_secs_f64();
+            for workload in &scenario.workloads {
+                let rate = measures.throughput(run, Some(&workload.name), part);
+                let place: [Cell; 3] = [run.system.as_str().into(), f64::from(run.pair).into(), from.into()];
+                let what: [Cell; 3] =
+                    [workload.tenant.as_str().into(), workload.name.as_str().into(), rate.into()];
+                grid.line(place.into_iter().chain(what));
+            }
+        }
+    }
+    grid
+}
+
+/// Latency distributions over all runs of each system.
+pub(super) fn latency(scenario: &Scenario, results: &Results) -> Grid {
+    let measures = Measures::new(scenario, results);
+    let grid = Grid::default().text("system").text("workload");
+    let mut grid = grid.decimals("part", 6).decimals("seconds", 9);
+    for system in &scenario.systems {
+        for workload in &scenario.workloads {
+            for (ms, part) in distribution(&measures, &system.name, &workload.name) {
+                let seconds = ms / 1e3;
+                grid.line([
+                    system.name.as_str().into(),
+                    workload.name.as_str().into(),
+                    part.into(),
+                    seconds.into(),
+                ]);
+            }
+        }
+    }
+    grid
+}
+
+/// A sweep: one line for each row, one column for each setting and figure.
+pub(super) fn sweep(rows: &[Row]) -> Grid {
+    let Some(first) = rows.first() else { return Grid::default() };
+    let mut grid = first.settings.iter().fold(Grid::default(), |grid, (path, _)| grid.text(path));
+    grid = grid.text("system").number("expectations_met").number("expectations");
+    grid = first.figures.iter().fold(grid, |grid, (name, _)| grid.number(name));
+    for row in rows {
+        let settings = row.settings.iter().map(|(_, value)| Cell::from(value.as_str()));
+        let (met, all) = row.met;
+        let middle: [Cell; 3] = [row.system.as_str().into(), (met as f64).into(), (all as f64).into()];
+        let figures = row.figures.iter().map(|(_, value)| Cell::from(*value));
+        grid.line(settings.chain(middle).chain(figures));
+    }
+    grid
+}
