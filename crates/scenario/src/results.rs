@@ -22,8 +22,15 @@ pub struct Results {
 /// What a system may count beside packets: writes of doorbells over PCIe as Loom counts them (one for a batch), by the
 /// cache line, and with a register for each queue; reads of packets over PCIe; scheduling decisions, and pairs of
 /// enqueue and dequeue on the tree.
-pub const COUNTERS: [&str; 6] =
-    ["doorbell_writes", "doorbell_lines", "doorbell_queue_writes", "bus_reads", "pulls", "pairs"];
+pub const COUNTERS: [&str; 7] = [
+    "doorbell_writes",
+    "doorbell_lines",
+    "doorbell_queue_writes",
+    "bus_reads",
+    "dma_reads",
+    "pulls",
+    "pairs",
+];
 
 /// One run of one system.
 #[derive(Clone, Debug, Default)]

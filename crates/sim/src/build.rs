@@ -47,6 +47,9 @@ const SOURCE_PORTS: (u16, u16) = (32_768, 60_999);
 /// Ethernet, IPv4 and TCP headers with timestamps.
 const TCP_HEADERS: u32 = 20 + 32;
 
+/// The longest segment that a guest hands over to be cut: what an IP packet can hold.
+const LARGEST: Bytes = Bytes::new(65_535 - TCP_HEADERS as u64);
+
 /// The world of one system.
 pub(crate) fn world(
     scenario: &Scenario,
@@ -338,7 +341,8 @@ impl<'a> Builder<'a> {
             // A socket's credit counts only where its host tells it what has left.
             let local_queue =
                 if self.completes_late(end) { config.local_queue } else { tcp::LocalQueue::Unlimited };
-            let config = tcp::Config { local_queue, ..config.clone() };
+            let offload = if self.offloads(end) { LARGEST } else { Bytes::ZERO };
+            let config = tcp::Config { local_queue, offload, ..config.clone() };
             let source = self.source(Source::Socket(self.world.connections.len() as u32));
             let tcp = if server { Connection::server(&config) } else { Connection::client(&config) };
             self.world.connections.push(Socket { tcp, source, flow, written: 0, closed: false });
@@ -348,6 +352,12 @@ impl<'a> Builder<'a> {
     fn completes_late(&self, end: End) -> bool {
         let host = self.scenario.hosts.get(end.node as usize).filter(|_| end.tenant.is_some());
         host.is_some_and(|host| self.has_engine(host) && host.transmit.completions != Completions::Early)
+    }
+
+    /// Whether this end hands long segments to its NIC: where there is an engine that cuts them.
+    fn offloads(&self, end: End) -> bool {
+        let host = self.scenario.hosts.get(end.node as usize).filter(|_| end.tenant.is_some());
+        self.scenario.offload && host.is_some_and(|host| self.has_engine(host))
     }
 
     fn has_engine(&self, host: &Host) -> bool {

@@ -51,6 +51,8 @@ pub(crate) struct Engine {
     shared: BTreeMap<(NodeId, Vec<u32>), QueueId>,
     /// By flow queue.
     queues: Vec<Queue>,
+    /// Reads from the host beside one for each pull.
+    dma: u64,
     pub(crate) promises: Promises,
 }
 
@@ -91,11 +93,16 @@ struct Held {
     tenant: u32,
     /// Where the packet behind it in its queue is, most likely: to be fetched into the cache ahead of its turn.
     next: u32,
+    /// Frames of it that have left, of a segment that is cut.
+    cut: u16,
     /// It has left, and waits for those before it to complete.
     done: bool,
     /// Whether the class had sent no more than its bound allows for when it came.
     conforms: bool,
 }
+
+// Two cache lines, which are fetched ahead.
+const _: () = assert!(size_of::<Held>() == 128);
 
 /// Why a packet did not get into the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -137,6 +144,7 @@ impl Engine {
             cpu: Cpu { cost: host.cpu, ..Cpu::default() },
             shared: BTreeMap::new(),
             queues: vec![Queue::default(); queues as usize],
+            dma: 0,
             // The bounds are those of a link that never stalls.
             promises: if never_stalls { Promises::new(program) } else { Promises::default() },
         }
@@ -194,7 +202,9 @@ impl Engine {
 
     fn post(&mut self, tenant: u32, queue: QueueId, packet: Packet, now: Nanos) -> Result<(), Refusal> {
         let address = self.free.last().copied().unwrap_or(self.held.len() as u32);
-        let descriptor = Descriptor { addr: address.into(), len: packet.len, ..Descriptor::default() };
+        let (segment, header) = packet.cut_as();
+        let (addr, len) = (address.into(), packet.len);
+        let descriptor = Descriptor { addr, len, segment, header, ..Descriptor::default() };
         self.nic.post(queue, descriptor)?;
         self.cpu.posted += 1;
         let at = &mut self.queues[queue.0 as usize];
@@ -202,8 +212,10 @@ impl Engine {
         if let Some(before) = self.held.get_mut(before as usize) {
             before.next = address;
         }
-        let conforms = self.promises.arrives(at.class, packet.len, now);
-        let held = Held { packet, tenant, next: address, done: false, conforms };
+        let frames = packet.frames();
+        let bytes = packet.len + (frames - 1) * u32::from(header);
+        let conforms = self.promises.arrives(at.class, bytes, frames, now);
+        let held = Held { packet, tenant, next: address, cut: 0, done: false, conforms };
         if self.free.pop().is_some() {
             self.held[address as usize] = held;
         } else {
@@ -270,7 +282,12 @@ impl Engine {
         let some = !out.is_empty();
         for transmit in out.drain(..) {
             let address = transmit.addr as u32;
-            let Held { packet, conforms, next, .. } = self.held[address as usize];
+            let Held { mut packet, conforms, next, .. } = self.held[address as usize];
+            if transmit.segment > 0 {
+                self.held[address as usize].cut += transmit.frames as u16;
+                self.dma += u64::from(transmit.frames); // each frame's header is read apart from its payload
+                packet = packet.cut(transmit.offset);
+            }
             // It was last looked at when it came, a whole queue ago.
             if let Some(next) = self.held.get(next as usize) {
                 prefetch_index(from_ref(&next.packet.flow), 0);
@@ -279,7 +296,9 @@ impl Engine {
             let end = leave(packet, &transmit, &self.nic);
             self.promises.leaves(&transmit, conforms, end);
             self.nic.complete(&transmit, Outcome::Sent);
-            self.complete(address);
+            if transmit.last {
+                self.complete(address);
+            }
             self.cpu.work(1, self.cpu.cost.pull, now);
         }
         self.out = out;
@@ -327,7 +346,7 @@ impl Engine {
     }
 
     /// What it counted of doorbells, and of its own work.
-    pub(crate) fn counters(&self) -> [(&'static str, u64); 5] {
+    pub(crate) fn counters(&self) -> [(&'static str, u64); 6] {
         let (writes, stats) = (self.doorbells.writes(), self.nic.stats());
         [
             ("doorbell_writes", writes.batches),
@@ -335,6 +354,7 @@ impl Engine {
             ("doorbell_queue_writes", writes.per_queue),
             ("pulls", stats.pulls),
             ("pairs", stats.pairs),
+            ("dma_reads", stats.pulls + self.dma),
         ]
     }
 
@@ -349,13 +369,15 @@ impl Engine {
         (self.cpu.cost != EngineCost::default()).then_some(self.cpu.spent)
     }
 
-    /// Everything that it and its tenants' rings hold.
-    pub(crate) fn holds(&self) -> impl Iterator<Item = &Packet> {
+    /// Everything that it and its tenants' rings hold, and how many frames those are.
+    pub(crate) fn holds(&self) -> impl Iterator<Item = (&Packet, u32)> {
         let mut free = vec![false; self.held.len()];
         self.free.iter().for_each(|&address| free[address as usize] = true);
         let here = |(held, free): &(&Held, bool)| !free && !held.done;
-        let held = self.held.iter().zip(free).filter(here).map(|(held, _)| &held.packet);
-        held.chain(self.guests.iter().flat_map(|guest| &guest.waiting).map(|(_, packet)| packet))
+        let held = self.held.iter().zip(free).filter(here);
+        let held = held.map(|(held, _)| (&held.packet, held.packet.frames() - u32::from(held.cut)));
+        let waiting = self.guests.iter().flat_map(|guest| &guest.waiting);
+        held.chain(waiting.map(|(_, packet)| (packet, packet.frames())))
     }
 }
 

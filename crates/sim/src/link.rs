@@ -50,20 +50,26 @@ pub(crate) enum Overhead {
 
 impl Overhead {
     #[inline]
-    fn of(self, len: u32) -> u32 {
+    fn of(self, packet: &Packet) -> u32 {
         match self {
             Self::Frame(bytes) => bytes,
-            Self::Part { size, bytes } => len.div_ceil(size) * bytes,
+            Self::Part { size, bytes } => parts(packet, size) * bytes,
         }
     }
 
     #[inline]
-    fn parts(self, len: u32) -> u64 {
+    fn parts(self, packet: &Packet) -> u64 {
         match self {
             Self::Frame(_) => 0,
-            Self::Part { size, .. } => len.div_ceil(size).into(),
+            Self::Part { size, .. } => parts(packet, size).into(),
         }
     }
+}
+
+/// Parts of one packet; a header that lies elsewhere than the payload has parts of its own.
+fn parts(packet: &Packet, size: u32) -> u32 {
+    let header = u32::from(packet.apart);
+    header.div_ceil(size) + (packet.len - header).div_ceil(size)
 }
 
 /// A link while it carries packets.
@@ -117,11 +123,11 @@ impl Link {
             return Offered::Full;
         }
         packet.ce |= packet.ect && self.spec.ecn.is_some_and(|threshold| self.backlog >= threshold);
-        self.parts += self.spec.overhead.parts(packet.len);
+        self.parts += self.spec.overhead.parts(&packet);
         // Exact fractions of a nanosecond are kept in the pace, so that a busy link loses none of its rate.
         let departure = self.pace.as_mut().map_or(now, |pace| {
             pace.catch_up(now);
-            pace.charge(Bytes::new((packet.len + self.spec.overhead.of(packet.len)).into()));
+            pace.charge(Bytes::new((packet.len + self.spec.overhead.of(&packet)).into()));
             pace.earned()
         });
         if self.spec.loss > 0.0 && self.chance.unit() <= self.spec.loss {
@@ -184,7 +190,7 @@ mod tests {
 
     fn packet(len: u32) -> Packet {
         let body = Body::Datagram { number: 0, offset: 0, size: 0, last: true };
-        Packet { flow: 0, back: false, ect: true, ce: false, len, body }
+        Packet { flow: 0, back: false, ect: true, ce: false, apart: 0, len, body }
     }
 
     fn link(queue: u64, ecn: Option<u64>) -> Link {

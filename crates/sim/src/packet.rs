@@ -3,7 +3,8 @@
 //! Why: millions a second are copied from ring to ring; nobody looks at payload.
 //! From: Ethernet, IPv4, UDP and TCP header lengths.
 //! Not here: frames with all their bytes, which `trace` makes when somebody wants to see them.
-//! Invariant: `len` is the whole frame from the Ethernet header on, at least the shortest that Ethernet sends.
+//! Invariant: `len` is the whole frame from the Ethernet header on, at least the shortest that Ethernet sends. Only
+//! between a guest and its engine may it be longer than a link carries: a segment that the NIC cuts.
 
 use crate::tcp;
 
@@ -18,6 +19,8 @@ pub(crate) struct Packet {
     pub(crate) ect: bool,
     /// Congestion was experienced.
     pub(crate) ce: bool,
+    /// Header bytes that the NIC reads apart from the payload, of a frame that it cut out of a longer segment.
+    pub(crate) apart: u8,
     /// Bytes of the frame.
     pub(crate) len: u32,
     /// What it carries.
@@ -40,6 +43,41 @@ pub(crate) enum Body {
     },
     /// A TCP segment, an acknowledgement, or both.
     Tcp(tcp::Packet),
+}
+
+impl Packet {
+    /// Frames on a link.
+    #[inline]
+    pub(crate) fn frames(&self) -> u32 {
+        match &self.body {
+            Body::Tcp(tcp::Packet { segment: Some(segment), .. }) => segment.packet_count(),
+            _ => 1,
+        }
+    }
+
+    /// Payload bytes of each frame, and the header's, of a segment that the NIC cuts; zeros for a frame.
+    #[inline]
+    pub(crate) fn cut_as(&self) -> (u16, u16) {
+        match &self.body {
+            Body::Tcp(tcp::Packet { segment: Some(segment), .. }) if segment.packet_count() > 1 => {
+                (segment.mss, (self.len - segment.len) as u16)
+            }
+            _ => (0, 0),
+        }
+    }
+
+    /// The frame that begins so many payload bytes into the segment. CWR stays on the first, PSH on the last.
+    pub(crate) fn cut(mut self, offset: u32) -> Self {
+        let Body::Tcp(tcp::Packet { segment: Some(segment), .. }) = &mut self.body else { return self };
+        let header = self.len - segment.len;
+        segment.split_front(offset / u32::from(segment.mss.max(1)));
+        if let Some(front) = segment.split_front(1) {
+            *segment = front;
+        }
+        self.len = header + segment.len;
+        self.apart = header as u8;
+        self
+    }
 }
 
 /// Ethernet and IPv4 headers.

@@ -78,15 +78,15 @@ impl Promises {
         Self { classes, overhead, burst: (program.max_frame + program.overhead).as_u64() }
     }
 
-    /// A packet comes; answers whether the bound holds for it.
+    /// A packet comes, or a segment of several frames and all their bytes; answers whether the bound holds for it.
     #[inline]
-    pub(crate) fn arrives(&mut self, class: NodeId, len: u32, now: Nanos) -> bool {
+    pub(crate) fn arrives(&mut self, class: NodeId, len: u32, frames: u32, now: Nanos) -> bool {
         let Some(Some(class)) = self.classes.get_mut(class.0 as usize) else { return false };
         if class.waiting == 0 {
             (class.since, class.bytes, class.limited) = (now, 0, false);
         }
         class.waiting += 1;
-        class.bytes += u64::from(len + self.overhead);
+        class.bytes += u64::from(len) + u64::from(frames) * u64::from(self.overhead);
         let earned = u128::from(class.rate.get()) * u128::from(now.since(class.since).as_u64());
         u128::from(class.bytes.saturating_sub(self.burst)) * u128::from(8 * NS_PER_SEC) <= earned
     }
@@ -95,8 +95,11 @@ impl Promises {
     #[inline]
     pub(crate) fn leaves(&mut self, transmit: &Transmit, conforms: bool, end: Nanos) {
         let Some(Some(class)) = self.classes.get_mut(transmit.class.0 as usize) else { return };
-        class.waiting -= 1;
         class.limited |= transmit.limited > Span::ZERO;
+        if !transmit.last {
+            return; // the segment's last frame is what the bound is for
+        }
+        class.waiting -= 1;
         if conforms && !class.limited {
             class.judged += 1;
             class.worst = class.worst.max(end.since(transmit.arrived));

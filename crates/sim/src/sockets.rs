@@ -114,11 +114,12 @@ impl World {
 
 fn packet_of(tcp: tcp::Packet, flow: u32, back: bool) -> Packet {
     let blocks = tcp.ack.map_or(0, |ack| ack.blocks().count() as u32);
-    let options = if blocks > 0 { 4 + 8 * blocks } else { 0 };
+    // A segment that is cut leaves room for the shortest header only.
+    let options = if blocks > 0 && tcp.packet_count() == 1 { 4 + 8 * blocks } else { 0 };
     let syn = tcp.segment.is_some_and(|segment| segment.flags.contains(Flags::SYN));
     let syn = syn || tcp.ack.is_some_and(|ack| ack.syn());
     let header = if syn { SYN_HEADER } else { TCP_HEADER };
     let len = (IP_HEADERS + header + options + tcp.len()).max(SHORTEST);
     let ect = tcp.segment.is_some_and(|segment| segment.ecn.marked().is_some());
-    Packet { flow, back, ect, ce: false, len, body: Body::Tcp(tcp) }
+    Packet { flow, back, ect, ce: false, apart: 0, len, body: Body::Tcp(tcp) }
 }

@@ -237,7 +237,7 @@ impl World {
         let flow = &self.flows[packet.flow as usize];
         let (from, to) = flow.way(packet.back);
         let (node, workload) = (from.node, flow.workload as usize);
-        self.tallies[workload].sent += 1;
+        self.tallies[workload].sent += u64::from(packet.frames());
         let carrier = &mut self.nodes[node as usize].carrier;
         if let (Carrier::Htb { htb, .. }, Some(tenant)) = (&mut *carrier, from.tenant) {
             if htb.offer(tenant, packet) {
@@ -323,7 +323,7 @@ impl World {
             let late = engine.completes_late();
             engine.free_completed(now, |packet, why| {
                 let workload = flows[packet.flow as usize].workload as usize;
-                *tallies[workload].drops.entry(why.name()).or_default() += 1;
+                *tallies[workload].drops.entry(why.name()).or_default() += u64::from(packet.frames());
                 completed.extend(late.then_some(packet));
             });
             if late {
@@ -409,7 +409,7 @@ impl World {
 
     pub(crate) fn lose(&mut self, packet: &Packet, why: &'static str) {
         let workload = self.flows[packet.flow as usize].workload as usize;
-        *self.tallies[workload].drops.entry(why).or_default() += 1;
+        *self.tallies[workload].drops.entry(why).or_default() += u64::from(packet.frames());
     }
 
     /// Wakes a workload's timer at a moment, or never.
@@ -428,12 +428,14 @@ impl World {
             Carrier::Htb { htb, .. } => Some(htb),
             Carrier::Plain | Carrier::Engine { .. } => None,
         });
-        let held = engines.flat_map(|engine| engine.holds()).chain(disciplines.flat_map(|htb| htb.holds()));
+        let held = engines.flat_map(|engine| engine.holds());
+        let queued = disciplines.flat_map(|htb| htb.holds());
         let travelling = self.links.iter().flat_map(|end| end.link.under_way());
         let received =
             self.nodes.iter().filter_map(|node| node.receive.as_ref()).flat_map(|ring| ring.holds());
-        for packet in held.chain(travelling).chain(received).chain(&self.local) {
-            count[self.flows[packet.flow as usize].workload as usize] += 1;
+        let frames = queued.chain(travelling).chain(received).chain(&self.local).map(|packet| (packet, 1));
+        for (packet, frames) in held.chain(frames) {
+            count[self.flows[packet.flow as usize].workload as usize] += u64::from(frames);
         }
         count
     }

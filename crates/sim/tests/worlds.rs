@@ -207,3 +207,51 @@ fn impossible_worlds_are_refused_with_their_names() {
     let two = "links: {l: {between: [a, b], rate: 1Gbps}, m: {between: [a, s], rate: 1Gbps}},";
     assert!(matches!(refused(&text("1Gbps", two)), SimError::Uplinks { links: 2, .. }));
 }
+
+/// One host with a bulk sender and a neighbour that asks, with and without segmentation offload.
+fn offloaded(offload: bool, host: &str) -> Run {
+    let text = format!(
+        "
+name: offload
+rate: 1Gbps
+duration: 400ms
+offload: {offload}
+systems: [plimsoll]
+hosts: {{a: {{{host}}}, b: {{nic: fifo}}}}
+links: {{wire: {{between: [a, b], rate: 1Gbps, delay: 10us}}}}
+tenants: {{x: {{host: a}}, y: {{host: a}}, z: {{host: b}}}}
+workloads:
+  bulk: {{tenant: x, kind: bulk, to: z, flows: 4}}
+  ask:  {{tenant: y, kind: probe, to: z, size: 83B, rate: 1000}}
+"
+    );
+    outcome(&scenario(&text), 1).results.runs.remove(0)
+}
+
+#[test]
+fn long_segments_are_scheduled_frame_by_frame_and_read_in_two_parts() {
+    let bus = "pcie: {rate: 100Gbps, latency: 1us, tlp: 256B, overhead: 26B, outstanding: 64}";
+    let (plain, cut) = (offloaded(false, bus), offloaded(true, bus));
+    let bytes = |run: &Run| run.workloads["bulk"].bytes.iter().sum::<u64>() as f64;
+    assert!((bytes(&cut) / bytes(&plain) - 1.0).abs() < 0.01, "{} and {}", bytes(&cut), bytes(&plain));
+    // Many frames to a descriptor, so few doorbells; each cut frame is read in two parts.
+    let counted = |run: &Run, name| run.counters[name] as f64;
+    let part = |run: &Run| counted(run, "doorbell_queue_writes") / counted(run, "pulls");
+    assert!(part(&plain) > 0.4 && part(&cut) < 0.25 * part(&plain), "{} and {}", part(&cut), part(&plain));
+    assert_eq!(plain.counters["dma_reads"], plain.counters["pulls"]);
+    let reads = counted(&cut, "dma_reads") / counted(&cut, "pulls");
+    assert!((1.9..=2.0).contains(&reads), "{reads}");
+    // 1,514 B are six parts of 256 B; 66 B of header and 1,448 B of payload are one and six.
+    let parts = counted(&cut, "bus_reads") / counted(&cut, "pulls");
+    assert!((6.5..7.0).contains(&parts), "{parts}");
+    assert!(counted(&plain, "bus_reads") / counted(&plain, "pulls") < 6.0);
+}
+
+#[test]
+fn nobody_waits_for_a_neighbours_whole_segment() {
+    let run = offloaded(true, "");
+    let slowest = run.workloads["ask"].samples.iter().map(|sample| sample.latency).max();
+    // A frame of 1,514 B takes 12 us on the wire and a segment of 64 kB 524 us: the probe meets one frame in the engine.
+    // Its way there and back takes 22 us.
+    assert!(slowest.is_some_and(|slowest| slowest < Span::micros(22 + 2 * 13)), "{slowest:?}");
+}

@@ -67,7 +67,7 @@ pub(super) fn send(world: &mut World, flow: u32, back: bool, number: u64, size: 
         rest -= part;
         let len = (part + IP_HEADERS).max(SHORTEST);
         let body = Body::Datagram { number, offset, size: short(size), last: rest == 0 };
-        world.send(Packet { flow, back, ect: false, ce: false, len, body });
+        world.send(Packet { flow, back, ect: false, ce: false, apart: 0, len, body });
         if rest == 0 {
             return;
         }
