@@ -25,7 +25,7 @@ pub use expect::{Expectation, Status, Unit, Verdict, judge};
 pub use measure::jain;
 pub use model::{
     Destination, Home, KeyValueSizes, Kind, Measure, NETWORK, Pace, Role, Scenario, System, SystemKind,
-    Tenant, Workload,
+    Tenant, Turns, Workload,
 };
 pub use network::{
     Completions, Congestion, EngineCost, Host, HostNic, Link, Pcie, ReceiveRing, TransmitRing,

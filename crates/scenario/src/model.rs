@@ -251,6 +251,8 @@ pub enum Kind {
         pace: Pace,
         /// Source ports among which they alternate.
         flows: u32,
+        /// Mean times of sending and of pausing, for a sender that takes turns.
+        turns: Option<Turns>,
     },
     /// TCP connections that carry requests and their responses.
     RequestResponse {
@@ -380,6 +382,15 @@ pub struct Measure {
     pub to: Span,
     /// Whether CPU time is measured.
     pub cpu: bool,
+}
+
+/// Mean times of a sender that sends and pauses in turn, both exponentially distributed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turns {
+    /// Of sending.
+    pub on: Span,
+    /// Of pausing.
+    pub off: Span,
 }
 
 /// The parts of a policy file that a scenario carries.

@@ -12,7 +12,7 @@ use std::net::Ipv4Addr;
 use plimsoll_policy::Checked;
 use plimsoll_scenario::{
     Completions, Congestion, Home, Host, HostNic, KeyValueSizes, Kind, Pace, Role, Scenario, System,
-    SystemKind, Tenant, Wiring, Workload,
+    SystemKind, Tenant, Turns, Wiring, Workload,
 };
 use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Nanos, Span};
 
@@ -401,10 +401,15 @@ impl<'a> Builder<'a> {
                 let rhythm = Rhythm { on: *on, off: *off, chance: chance("turns") };
                 App::Bulk(Box::new(Bulk::new(job, Some(rhythm))))
             }
-            Kind::Udp { size, pace, .. } => {
+            Kind::Udp { size, pace, turns, .. } => {
                 let uneven = (*pace == Pace::Flood).then(|| chance("gaps"));
                 let gap = self.gap(*pace, small(*size));
-                App::Udp(Box::new(Udp::new(job, small(*size), mtu, gap, uneven)))
+                let udp = Udp::new(job, small(*size), mtu, gap, uneven);
+                let rhythm = turns.map(|Turns { on, off }| Rhythm { on, off, chance: chance("turns") });
+                App::Udp(Box::new(match rhythm {
+                    Some(rhythm) => udp.in_turns(rhythm),
+                    None => udp,
+                }))
             }
             Kind::Iperf3 { flows, udp: Some(rate) } => {
                 // As iperf3 sends over Ethernet: the largest datagram that is not cut.

@@ -139,3 +139,24 @@ workloads:
     near(shares("x: {min: 80Mbps}, y: {min: 20Mbps}"), [80.0, 20.0]);
     near(shares("x: {weight: 3}, y: {}"), [75.0, 25.0]);
 }
+
+#[test]
+fn udp_in_turns_sends_its_part_of_the_time_and_at_its_rate() {
+    let run = run("
+name: turns
+rate: 1Gbps
+duration: 20s
+systems: [plimsoll]
+tenants: {t: {}}
+workloads:
+  gusts: {tenant: t, kind: udp, rate: 8Mbps, size: 958B, on: 10ms, off: 30ms}
+measure: {window: 1ms}
+");
+    // 1,000 B on the wire at 8 Mb/s are one a millisecond, a quarter of the time: 5,000 in 20 s, give or take some 9 %.
+    let windows = &run.workloads["gusts"].bytes;
+    let sent = windows.iter().sum::<u64>() / 1_000;
+    assert!((4_000..6_000).contains(&sent), "{sent}");
+    assert!(windows.iter().all(|&bytes| bytes <= 2_000), "never faster than its rate");
+    let quiet = windows.iter().filter(|&&bytes| bytes == 0).count();
+    assert!(quiet > 13_000, "{quiet} ms of 20,000 were quiet");
+}

@@ -6,9 +6,10 @@
 //! Invariant: a flood is bounded by what one thread sends with a nap after each burst; it leaves the machine alive.
 
 use super::Side;
+use super::bulk::exponential;
 use super::socket::{self, UDP_HEADERS};
 use crate::error::LabError;
-use plimsoll_scenario::{Pace, WorkloadResult};
+use plimsoll_scenario::{Pace, Turns, WorkloadResult};
 use plimsoll_units::Bytes;
 use std::net::{SocketAddrV4, UdpSocket};
 use std::time::Duration;
@@ -37,12 +38,13 @@ pub(super) fn sink(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, 
     Ok(WorkloadResult::default())
 }
 
-/// Sends at the given pace, over `flows` source ports in turn.
+/// Sends at the given pace, over `flows` source ports in turn; with `turns`, sends and pauses.
 pub(super) fn source(
     side: &Side<'_>,
     size: Bytes,
     pace: Pace,
     flows: u32,
+    turns: Option<Turns>,
 ) -> Result<WorkloadResult, LabError> {
     let failed = |error| side.failed("send", error);
     let to = SocketAddrV4::new(side.job.peer.address, side.job.workload.port);
@@ -54,7 +56,15 @@ pub(super) fn source(
     let payload = vec![0x77; usize::try_from(size.as_u64()).unwrap_or(usize::MAX).clamp(1, 65_000)];
     let mut turn = 0;
     let mut due = side.clock.now();
+    let mut until = turns.map_or(u64::MAX, |turns| due + exponential(&mut random, turns.on));
     while !side.over(side.end()) {
+        if let Some(turns) = turns.filter(|_| side.clock.now() >= until) {
+            due = until + exponential(&mut random, turns.off);
+            until = due + exponential(&mut random, turns.on);
+            while side.clock.now() < due && !side.over(side.end()) {
+                std::thread::sleep(side.clock.until(due).min(Duration::from_millis(50)));
+            }
+        }
         let gap = gap(pace, size);
         let late = side.clock.now().saturating_sub(due);
         let count = gap.map_or(FLOOD, |gap| (late / gap + 1).min(BURST));

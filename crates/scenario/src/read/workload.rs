@@ -10,7 +10,7 @@ use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use super::fields::{Fields, Reader};
 use crate::Problem;
-use crate::model::{KeyValueSizes, Kind, Pace, Role, Workload};
+use crate::model::{KeyValueSizes, Kind, Pace, Role, Turns, Workload};
 use crate::network::Congestion;
 
 const COMMON: [&str; 8] = ["tenant", "kind", "to", "start", "stop", "dscp", "port", "congestion"];
@@ -18,7 +18,7 @@ const COMMON: [&str; 8] = ["tenant", "kind", "to", "start", "stop", "dscp", "por
 /// Keys of each kind beside the common ones.
 pub(crate) const KINDS: [(&str, &[&str]); 9] = [
     ("bulk", &["flows"]),
-    ("udp", &["size", "rate", "flows"]),
+    ("udp", &["size", "rate", "flows", "on", "off"]),
     ("request_response", &["role", "request", "response", "connections", "rate"]),
     ("probe", &["size", "rate"]),
     ("on_off", &["flows", "on", "off"]),
@@ -85,6 +85,13 @@ impl Reader {
         Some(Workload { name: key.value.clone(), tenant, to, kind, start, stop, dscp, congestion, port })
     }
 
+    /// Of UDP, which sends without a pause unless one is stated.
+    fn turns(&mut self, fields: &Fields<'_>) -> Option<Turns> {
+        let stated = ["on", "off"].iter().any(|key| fields.get(key).is_some());
+        let mut time = |key| self.value(fields, key, TIME, Span::millis(500));
+        stated.then(|| Turns { on: time("on"), off: time("off") })
+    }
+
     fn times(&mut self, fields: &Fields<'_>, start: Span, stop: Span, duration: Span) {
         let at = |key| fields.get(key).map_or(fields.at, |tree: &Tree| tree.at);
         if stop > duration {
@@ -105,9 +112,12 @@ impl Reader {
         let size = |reader: &mut Self, key, default| reader.size(fields, key, default);
         Some(match kind {
             "bulk" => Kind::Bulk { flows },
-            "udp" => {
-                Kind::Udp { size: size(self, "size", Bytes::new(1_400)), pace: self.pace(fields)?, flows }
-            }
+            "udp" => Kind::Udp {
+                size: size(self, "size", Bytes::new(1_400)),
+                pace: self.pace(fields)?,
+                flows,
+                turns: self.turns(fields),
+            },
             "request_response" => Kind::RequestResponse {
                 role: self.role(fields, Role::Client),
                 request: size(self, "request", Bytes::new(128)),

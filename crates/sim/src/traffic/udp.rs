@@ -5,11 +5,12 @@
 //! evenly spaced it would find each free place of a queue first, or never (Floyd and Jacobson, "On Traffic Phase
 //! Effects in Packet-Switched Gateways", 1992).
 //! Not here: echoed datagrams (`probe`).
-//! Invariant: the n-th paced datagram leaves exactly n gaps after the start, fractions included.
+//! Invariant: the n-th paced datagram leaves exactly n gaps after the start, or after its turn's, fractions included.
 
 use plimsoll_units::{Nanos, Span};
 
 use super::Job;
+use super::bulk::Rhythm;
 use crate::chance::Chance;
 use crate::packet::{Body, IP_HEADERS, Packet, SHORTEST, UDP_HEADERS};
 use crate::world::World;
@@ -25,11 +26,31 @@ pub(crate) struct Udp {
     /// Uneven gaps, between none and twice the mean.
     uneven: Option<Chance>,
     sent: u64,
+    turn: Turn,
+}
+
+/// A time of sending.
+#[derive(Debug)]
+struct Turn {
+    begun: Nanos,
+    /// How many had been sent before.
+    before: u64,
+    /// When it ends, and how long the next ones are; it never ends without a rhythm.
+    until: Nanos,
+    rhythm: Option<Rhythm>,
 }
 
 impl Udp {
     pub(crate) fn new(job: Job, size: u32, mtu: u32, gap: (u128, u128), uneven: Option<Chance>) -> Self {
-        Self { job, size, mtu, gap, uneven, sent: 0 }
+        let turn = Turn { begun: job.start, before: 0, until: job.stop, rhythm: None };
+        Self { job, size, mtu, gap, uneven, sent: 0, turn }
+    }
+
+    /// The same with pauses.
+    pub(crate) fn in_turns(mut self, mut rhythm: Rhythm) -> Self {
+        self.turn.until = self.turn.begun + rhythm.chance.exponential(rhythm.on);
+        self.turn.rhythm = Some(rhythm);
+        self
     }
 
     pub(super) fn timeout(&mut self, world: &mut World) {
@@ -46,12 +67,24 @@ impl Udp {
                 world.now + Span::ns(chance.below(2 * mean + 1).into())
             }
         };
+        let next = if next < self.turn.until { next } else { self.turn.next(self.sent).unwrap_or(next) };
         world.set_timer(self.job.timer, Some(next));
     }
 
     fn due(&self, number: u64) -> Nanos {
-        let after = u128::from(number) * self.gap.0 / self.gap.1;
-        Nanos::new(self.job.start.as_u64().saturating_add(u64::try_from(after).unwrap_or(u64::MAX)))
+        let after = u128::from(number - self.turn.before) * self.gap.0 / self.gap.1;
+        Nanos::new(self.turn.begun.as_u64().saturating_add(u64::try_from(after).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Turn {
+    /// The pause is over: when that is. Nothing without a rhythm.
+    fn next(&mut self, sent: u64) -> Option<Nanos> {
+        let Rhythm { on, off, chance } = self.rhythm.as_mut()?;
+        self.begun = self.until + chance.exponential(*off);
+        self.until = self.begun + chance.exponential(*on);
+        self.before = sent;
+        Some(self.begun)
     }
 }
 
