@@ -32,10 +32,28 @@ use crate::world::Flow;
 /// A capture being written.
 pub(crate) struct Tracer {
     file: PcapNgWriter<BufWriter<File>>,
-    /// What each end of a flow will send next, for acknowledgements that carry nothing.
-    next: Vec<[u32; 2]>,
+    /// What each end of a flow has said last.
+    said: Vec<[Said; 2]>,
     frame: Vec<u8>,
     problem: Option<io::Error>,
+}
+
+/// What an end of a flow has said last, here: a real header repeats it in every segment.
+#[derive(Clone, Copy, Debug)]
+struct Said {
+    /// Where what it sends next begins.
+    next: u32,
+    /// What it acknowledges.
+    acknowledged: u32,
+    /// The room that it has, in units of the scale.
+    window: u16,
+}
+
+impl Default for Said {
+    /// After the handshake.
+    fn default() -> Self {
+        Self { next: 1, acknowledged: 1, window: (65_535 >> WINDOW_SCALE) as u16 }
+    }
 }
 
 /// Where each tenant and place has its card: locally administered, as in the lab.
@@ -57,7 +75,7 @@ impl Tracer {
             interface.options.push(InterfaceDescriptionOption::IfTsResol(NANOSECONDS));
             file.write_pcapng_block(interface).map_err(io::Error::other)?;
         }
-        Ok(Self { file, next: vec![[1; 2]; flows], frame: Vec::new(), problem: None })
+        Ok(Self { file, said: vec![[Said::default(); 2]; flows], frame: Vec::new(), problem: None })
     }
 
     /// A packet crosses link number `interface`.
@@ -70,8 +88,8 @@ impl Tracer {
         comment: Option<&str>,
     ) {
         self.frame.clear();
-        let next = &mut self.next[packet.flow as usize];
-        let written = write_headers(&mut self.frame, flow, packet, next);
+        let said = &mut self.said[packet.flow as usize][usize::from(packet.back)];
+        let written = write_headers(&mut self.frame, flow, packet, said);
         let comment = comment.map(|text| EnhancedPacketOption::Comment(Cow::Borrowed(text)));
         let block = EnhancedPacketBlock {
             interface_id: interface,
@@ -123,7 +141,7 @@ pub(crate) fn decision(transmit: &Transmit, nic: &Nic, now: Nanos) -> String {
     text
 }
 
-fn write_headers(to: &mut Vec<u8>, flow: &Flow, packet: &Packet, next: &mut [u32; 2]) -> io::Result<()> {
+fn write_headers(to: &mut Vec<u8>, flow: &Flow, packet: &Packet, said: &mut Said) -> io::Result<()> {
     let (from, peer) = flow.way(packet.back);
     let card = |address: std::net::Ipv4Addr| {
         let [a, b, c, d] = address.octets();
@@ -160,7 +178,7 @@ fn write_headers(to: &mut Vec<u8>, flow: &Flow, packet: &Packet, next: &mut [u32
         Body::Tcp(body) => {
             finish_ip(&mut ip, packet, body.segment.map_or(Ecn::NotEct, |segment| segment.ecn));
             ip.write(to)?;
-            let mut header = tcp_header(&body, (from.port, peer.port), packet.back, next)?;
+            let mut header = tcp_header(&body, (from.port, peer.port), said)?;
             let data = usize::try_from(body.len()).unwrap_or(0).min(NOTHING.len() - 128);
             header.checksum = header
                 .calc_checksum_ipv4_raw(addresses.0, addresses.1, &NOTHING[..data])
@@ -187,23 +205,30 @@ fn finish_ip(ip: &mut Ipv4Header, packet: &Packet, ecn: Ecn) {
 fn tcp_header(
     packet: &tcp::Packet,
     (source, destination): (u16, u16),
-    back: bool,
-    next: &mut [u32; 2],
+    said: &mut Said,
 ) -> io::Result<TcpHeader> {
-    let own = &mut next[usize::from(back)];
     let answers_syn = packet.ack.is_some_and(|ack| ack.syn());
     let syn = packet.segment.is_some_and(|segment| segment.flags.contains(Flags::SYN)) || answers_syn;
     let sequence = match packet.segment {
         _ if syn => 0,
         Some(segment) => {
-            *own = (segment.end() as u32).wrapping_add(1);
+            said.next = (segment.end() as u32).wrapping_add(1);
             (segment.seq as u32).wrapping_add(1)
         }
-        None => *own,
+        None => said.next,
     };
-    let window = packet.ack.map_or(0, |ack| ack.window);
-    let window = if syn { window.min(65_535) } else { window >> WINDOW_SCALE };
-    let mut header = TcpHeader::new(source, destination, sequence, u16::try_from(window).unwrap_or(u16::MAX));
+    if let Some(ack) = packet.ack {
+        said.window = u16::try_from(ack.window >> WINDOW_SCALE).unwrap_or(u16::MAX);
+        said.acknowledged = if answers_syn { 1 } else { (ack.ack as u32).wrapping_add(1) };
+    }
+    let window = match packet.ack {
+        Some(ack) if syn => u16::try_from(ack.window).unwrap_or(u16::MAX),
+        _ => said.window,
+    };
+    let mut header = TcpHeader::new(source, destination, sequence, window);
+    // All but a client's SYN acknowledges, whether or not there is something new.
+    header.ack = !syn || answers_syn;
+    header.acknowledgment_number = if header.ack { said.acknowledged } else { 0 };
     header.syn = syn;
     if let Some(segment) = packet.segment {
         header.psh = segment.flags.contains(Flags::PSH);
@@ -231,9 +256,7 @@ fn tcp_header(
         ]);
     }
     if let Some(ack) = packet.ack {
-        header.ack = true;
         header.ece |= ack.ece();
-        header.acknowledgment_number = if answers_syn { 1 } else { (ack.ack as u32).wrapping_add(1) };
         let edge = |offset: u64| (offset as u32).wrapping_add(1);
         let mut blocks = ack.blocks().map(|block| (edge(block.start), edge(block.end)));
         if let Some(first) = blocks.next() {

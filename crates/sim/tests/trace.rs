@@ -70,6 +70,9 @@ fn every_frame_is_sound_and_none_is_missing() {
         assert_eq!(usize::from(ip.total_len), frame.len() - 14);
         if let Some(TransportHeader::Tcp(tcp)) = &headers.transport {
             let payload = headers.payload.slice();
+            let syn = tcp.syn && tcp.sequence_number == 0;
+            assert_eq!(tcp.ack, !syn, "all but a SYN acknowledges");
+            assert!(tcp.window_size > 0, "there is room at the other end");
             assert_eq!(tcp.checksum, tcp.calc_checksum_ipv4(ip, payload).expect("it fits"));
             let next = tcp.sequence_number.wrapping_add(u32::from(tcp.syn) + payload.len() as u32);
             sequence.entry(tcp.source_port).or_default().push((tcp.sequence_number, next as usize));
