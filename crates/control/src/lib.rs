@@ -1,0 +1,22 @@
+//! Rate control between hosts: what a receiver allows its senders, once each epoch.
+//!
+//! Why: a sender's own limits cannot know that a receiver is overrun; whoever receives can, and says so.
+//! From: PicNIC §5.3 (congestion control of bandwidth and of packet rate), EyeQ and RCP for the bandwidth law, QCN and
+//! TIMELY for the packet rate's.
+//! Not here: how rates are measured (`nic`), how limits travel and are enforced, clocks.
+//! Invariant: integers only, so that the same measurements give the same limits on every machine.
+#![forbid(unsafe_code)]
+
+pub mod bandwidth;
+pub mod packet_rate;
+pub mod share;
+
+pub use bandwidth::{BandwidthLaw, BandwidthLimit};
+pub use packet_rate::{PacketRateLaw, PacketRateLimit, Seen};
+pub use share::{Idle, Receiver, Shares};
+
+/// A part of a whole, in thousandths.
+pub type PerMille = u32;
+
+/// The whole.
+pub(crate) const WHOLE: u64 = 1_000;

@@ -1,0 +1,254 @@
+//! The packet-rate law: how many packets a second each sender to a VM may send, so that they wait little on arrival.
+//!
+//! Why: a VM inside its bandwidth can still overrun the ingress with small packets, and its delay shows that.
+//! From: PicNIC §5.3.2 and Algorithm 1 (PCCP). Two readings differ from what is printed: the rate to which recovery
+//! returns is kept from *before* the cut, as its prose and QCN say (printed, recovery does nothing), and averaging
+//! belongs to the branch below the threshold. What §5.3.2 leaves open is in [`PacketRateLaw`].
+//! Not here: delay and occupancy (`nic` measures them), the number of senders (`queues`), bandwidth (`bandwidth`).
+//! Invariant: off unless the VM's queue has built up; while on, above zero; one cut or one recovery for each epoch.
+
+use plimsoll_units::{PacketRate, Span};
+
+use crate::{PerMille, WHOLE};
+
+/// When it is on, and how it moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketRateLaw {
+    /// The delay that it keeps to.
+    pub threshold: Span,
+    /// How much of the excess is cut: β.
+    pub cut: PerMille,
+    /// Weight of the newest delay in their average.
+    pub newest: PerMille,
+    /// Epochs of recovery after which the target rises, and after which it rises faster.
+    pub additive_after: u32,
+    /// See [`PacketRateLaw::additive_after`].
+    pub hyperactive_after: u32,
+    /// What the target rises by, as a part of the rate at the start: δ.
+    pub step: PerMille,
+    /// How full the VM's queue is when it goes on; a drop counts as full.
+    pub on_at: PerMille,
+    /// How full it may be for an epoch to count towards going off.
+    pub off_below: PerMille,
+    /// So many such epochs in a row, in which no sender needed its whole limit, and it goes off.
+    pub off_after: u32,
+}
+
+impl PacketRateLaw {
+    /// The proposed constants for a threshold.
+    #[must_use]
+    pub const fn new(threshold: Span) -> Self {
+        Self {
+            threshold,
+            cut: 800,
+            newest: 300,
+            additive_after: 5,
+            hyperactive_after: 10,
+            step: 10,
+            on_at: 500,
+            off_below: 100,
+            off_after: 50,
+        }
+    }
+}
+
+/// What an epoch showed of a VM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// How long packets waited from their arrival at the NIC until they left the VM's queue; `None` if none did.
+    pub delay: Option<Span>,
+    /// How full the queue was at most.
+    pub occupancy: PerMille,
+    /// Packets dropped for want of room in it.
+    pub drops: u64,
+    /// Packets per second that were served.
+    pub goodput: u64,
+    /// The weights of the senders together, an ordinary one counting as a thousand.
+    pub weights: u64,
+}
+
+/// What a VM allows a sender of weight one, while it allows less than everything.
+///
+/// ```
+/// use plimsoll_control::{PacketRateLaw, PacketRateLimit, Seen};
+/// use plimsoll_units::{PacketRate, Span};
+///
+/// let law = PacketRateLaw::new(Span::micros(10));
+/// let mut limit = PacketRateLimit::default();
+/// let calm = Seen { delay: Some(Span::micros(2)), goodput: 1_000_000, weights: 2_000, ..Seen::default() };
+/// assert_eq!(limit.epoch(&law, &calm), None);
+/// let flooded = Seen { drops: 12, delay: Some(Span::micros(10)), ..calm };
+/// assert_eq!(limit.epoch(&law, &flooded), PacketRate::new(500_000), "two senders share what was served");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PacketRateLimit(Option<On>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct On {
+    /// Packets per second, in parts of [`FRACTION`].
+    rate: u64,
+    /// The rate that recovery returns to, in the same.
+    target: u64,
+    step: u64,
+    /// Averaged delay in nanoseconds.
+    delay: u64,
+    /// Epochs since the last cut.
+    recovered: u32,
+    /// Epochs in a row that gave no reason to be on.
+    calm: u32,
+}
+
+impl PacketRateLimit {
+    /// What it is now; `None` while it is off.
+    #[must_use]
+    pub fn get(&self) -> Option<PacketRate> {
+        self.0.and_then(|on| PacketRate::new((on.rate / FRACTION).max(1)))
+    }
+
+    /// Another epoch is over.
+    pub fn epoch(&mut self, law: &PacketRateLaw, seen: &Seen) -> Option<PacketRate> {
+        match &mut self.0 {
+            None if seen.drops > 0 || seen.occupancy >= law.on_at => self.0 = Some(On::start(law, seen)),
+            None => {}
+            Some(on) => {
+                on.follow(law, seen);
+                if on.calm >= law.off_after {
+                    self.0 = None;
+                }
+            }
+        }
+        self.get()
+    }
+}
+
+impl On {
+    /// What was served without loss, divided among the senders.
+    fn start(law: &PacketRateLaw, seen: &Seen) -> Self {
+        let served = u128::from(seen.goodput) * u128::from(FRACTION * WHOLE);
+        let rate =
+            u64::try_from(served / u128::from(seen.weights.max(1))).unwrap_or(MOST).clamp(FRACTION, MOST);
+        let step = (rate / WHOLE * u64::from(law.step)).max(1);
+        let delay = seen.delay.unwrap_or(law.threshold).as_u64();
+        Self { rate, target: rate, step, delay, recovered: 0, calm: 0 }
+    }
+
+    fn follow(&mut self, law: &PacketRateLaw, seen: &Seen) {
+        self.note_calm(law, seen);
+        // An epoch without packets waited for nothing: it counts as one below the threshold.
+        let newest = seen.delay.unwrap_or(Span::ZERO).as_u64();
+        let part = u128::from(law.newest.min(WHOLE as u32));
+        let average = u128::from(newest) * part + u128::from(self.delay) * (u128::from(WHOLE) - part);
+        self.delay = (average / u128::from(WHOLE)) as u64;
+        if self.delay > law.threshold.as_u64() { self.cut(law) } else { self.recover(law) }
+    }
+
+    /// `rate · (1 − cut · (1 − threshold / delay))`, rounded down.
+    fn cut(&mut self, law: &PacketRateLaw) {
+        (self.target, self.recovered) = (self.rate, 0);
+        let excess = u128::from(self.delay - law.threshold.as_u64());
+        let whole = u128::from(self.delay) * u128::from(WHOLE);
+        let left = whole - excess * u128::from(law.cut.min(WHOLE as u32));
+        self.rate = ((u128::from(self.rate) * left / whole) as u64).max(FRACTION);
+    }
+
+    /// Half of the way back to the target, which rises the longer nothing is wrong.
+    fn recover(&mut self, law: &PacketRateLaw) {
+        let steps = match self.recovered {
+            epochs if epochs > law.hyperactive_after => u64::from(epochs - law.hyperactive_after),
+            epochs => u64::from(epochs > law.additive_after),
+        };
+        self.target = self.target.saturating_add(self.step.saturating_mul(steps)).min(MOST);
+        self.rate = self.rate.midpoint(self.target);
+        self.recovered = self.recovered.saturating_add(1);
+    }
+
+    fn note_calm(&mut self, law: &PacketRateLaw, seen: &Seen) {
+        let allowed = u128::from(self.rate / FRACTION) * u128::from(seen.weights) / u128::from(WHOLE);
+        // A tenth less than allowed is not for want of permission.
+        let needless = u128::from(seen.goodput) * 10 < allowed * 9;
+        let calm = needless && seen.drops == 0 && seen.occupancy < law.off_below;
+        self.calm = if calm { self.calm + 1 } else { 0 };
+    }
+}
+
+/// A rate's fractions of a packet per second.
+const FRACTION: u64 = 1 << 16;
+/// Some 140 terapackets per second: room for a step that grows every epoch.
+const MOST: u64 = u64::MAX / 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn plain(average: PerMille) -> PacketRateLaw {
+        PacketRateLaw { newest: average, step: 20, ..PacketRateLaw::new(Span::ns(10)) }
+    }
+
+    fn seen(delay: u64) -> Seen {
+        Seen {
+            delay: Some(Span::ns(delay)),
+            occupancy: 800,
+            goodput: 1_000,
+            weights: 1_000,
+            ..Seen::default()
+        }
+    }
+
+    /// G6: rate 1,000, threshold 10, one sample of 20 and then 5s; β 0.8, δ 20, recovery of 5 and 10, no average.
+    #[test]
+    fn cuts_recovers_and_probes_as_algorithm_1_means_it() {
+        let (law, mut limit) = (plain(1_000), PacketRateLimit::default());
+        limit.epoch(&law, &seen(10));
+        let mut rates = Vec::new();
+        for delay in core::iter::once(20).chain(core::iter::repeat_n(5, 13)) {
+            limit.epoch(&law, &seen(delay));
+            let on = limit.0.expect("the queue is full");
+            rates.push(((on.rate as f64 / FRACTION as f64) * 10.0).round() / 10.0);
+        }
+        let golden = [
+            600.0, 800.0, 900.0, 950.0, 975.0, 987.5, 993.8, 1006.9, 1023.4, 1041.7, 1060.9, 1080.4, 1100.2,
+            1130.1,
+        ];
+        assert_eq!(rates, golden);
+    }
+
+    #[test]
+    fn is_off_until_the_queue_builds_and_goes_off_when_nobody_needs_it() {
+        let law = PacketRateLaw { off_after: 3, ..PacketRateLaw::new(Span::micros(10)) };
+        let mut limit = PacketRateLimit::default();
+        let calm = Seen { occupancy: 20, goodput: 200_000, weights: 1_000, ..Seen::default() };
+        let slow = Seen { delay: Some(Span::millis(5)), ..calm };
+        assert_eq!(limit.epoch(&law, &slow), None, "delay alone is somebody else's doing");
+        let full = Seen { occupancy: 500, goodput: 1_000_000, ..calm };
+        assert_eq!(limit.epoch(&law, &full), PacketRate::new(1_000_000));
+        let bound = Seen { goodput: 990_000, ..calm };
+        for _ in 0..10 {
+            assert!(limit.epoch(&law, &bound).is_some(), "it binds");
+        }
+        for _ in 0..2 {
+            assert!(limit.epoch(&law, &calm).is_some());
+        }
+        assert_eq!(limit.epoch(&law, &calm), None);
+    }
+
+    proptest! {
+        /// Whatever is measured: no overflow, above zero while on, and no cut by more than four fifths.
+        #[test]
+        fn stays_within_its_clamps(
+            epochs in proptest::collection::vec(
+                (any::<Option<u64>>(), 0_u32..2_000, any::<u64>(), any::<u64>(), any::<u64>()), 1..100),
+        ) {
+            let (law, mut limit) = (PacketRateLaw::new(Span::micros(10)), PacketRateLimit::default());
+            for (delay, occupancy, drops, goodput, weights) in epochs {
+                let before = limit.0.map(|on| on.rate);
+                let delay = delay.map(Span::ns);
+                limit.epoch(&law, &Seen { delay, occupancy, drops: drops % 2, goodput, weights });
+                if let (Some(before), Some(on)) = (before, limit.0) {
+                    prop_assert!(on.rate >= FRACTION);
+                    prop_assert!(u128::from(on.rate) * 1_000 + 1_000 >= u128::from(before) * 199 || on.rate == FRACTION);
+                }
+            }
+        }
+    }
+}
