@@ -16,7 +16,9 @@ mod install;
 mod lane;
 mod pool;
 mod queues;
+mod rules;
 mod snapshot;
+mod verify;
 mod vnic;
 
 use std::sync::Arc;
@@ -38,6 +40,7 @@ pub(crate) use lane::Quota;
 pub use lane::{Lane, LaneSpec};
 pub use pool::{Buffer, Held, LARGE, Pool, SMALL};
 pub use snapshot::{NodeNow, PortNow, Snapshot};
+pub use verify::{Sampler, Step};
 use vnic::{Origin, status_of};
 
 use crate::departures::{DepartureLog, Headers};
@@ -135,6 +138,12 @@ pub struct Engine {
     pub(crate) window: u32,
     first: usize,
     reading: bool,
+    /// Which packets that clients classified are classified again.
+    pub(crate) sampler: Sampler,
+    /// What clients have brought upon themselves, to be told: lanes.
+    pub(crate) steps: Vec<(usize, Step)>,
+    /// When a client that is not served now is served again.
+    pub(crate) wake_at: Option<Nanos>,
     /// A client's rings are looked at in the next turn as well: nothing else would tell of what it writes.
     attentive: bool,
 }
@@ -217,6 +226,9 @@ impl Engine {
             window,
             first: 0,
             reading: true,
+            sampler: Sampler::new(verify::ONE_IN, verify::seed()),
+            steps: Vec::new(),
+            wake_at: None,
             attentive: false,
             program: setup.program,
         };
@@ -240,6 +252,7 @@ impl Engine {
     pub fn turn_by(&mut self, clock: &impl Fn() -> Nanos) -> Turn {
         self.turns += 1;
         self.attentive = false;
+        self.wake_at = None;
         let mut busy = self.reading && self.read_tenants(clock());
         let now = clock();
         busy |= self.depart(now);
@@ -248,6 +261,7 @@ impl Engine {
         let kept = self.flush_lanes();
         self.expire_flows(now);
         let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
+        let next = [next, self.wake_at].into_iter().flatten().min();
         let pause = if self.uplink.is_away() { DOWN_RETRY } else { FULL_RETRY };
         Turn { busy: busy || self.attentive, next, retry: (self.uplink.blocked || kept).then_some(pause) }
     }
@@ -306,6 +320,23 @@ impl Engine {
             lane.port.as_mut().and_then(Port::take_problem).map(|problem| (Some(lane.name.clone()), problem))
         });
         lanes.chain(uplink).collect()
+    }
+
+    /// Which packets that clients classified are classified again, from now on.
+    pub fn set_sampler(&mut self, sampler: Sampler) {
+        self.sampler = sampler;
+    }
+
+    /// The same, one in so many; 0: none.
+    pub fn set_verify(&mut self, one_in: u32) {
+        self.sampler.set(one_in);
+    }
+
+    /// What tenants' clients have brought upon themselves since the last call, with the tenants' names.
+    pub fn take_steps(&mut self) -> Vec<(String, Step)> {
+        let lanes = &self.lanes;
+        let name = |lane: usize| lanes.get(lane)?.as_ref().map(|lane| lane.name.clone());
+        self.steps.drain(..).filter_map(|(lane, step)| Some((name(lane)?, step))).collect()
     }
 
     /// The NIC engine, for questions.
@@ -395,6 +426,7 @@ impl Engine {
             }
         }
         let queue = match origin.queue {
+            Some(queue) if self.sampler.draw() => self.verify(index, queue, parsed, now),
             Some(queue) => Ok(queue),
             None => self.queue_for(index, parsed, now),
         };

@@ -186,13 +186,15 @@ fn build(checked: &Checked, log: &Arc<DepartureLog>) -> Result<Engine, RunError>
     carries(&uplink, config.uplink.mtu)?;
     let lanes = lanes(checked)?;
     eprintln!("plimsoll: uplink {} at {}, {} tenants", uplink.name(), config.uplink.rate, lanes.len());
-    Ok(Engine::new(Setup {
+    let mut engine = Engine::new(Setup {
         program: Arc::new(checked.program.clone()),
         config: engine_config(checked, &uplink),
         uplink,
         lanes,
         log: Arc::clone(log),
-    }))
+    });
+    engine.set_verify(checked.config.engine.verify);
+    Ok(engine)
 }
 
 /// Begins to record.
@@ -320,6 +322,7 @@ async fn serve(
                     tokio::spawn(bring_back(Arc::clone(control), lost));
                 }
                 Some(Notice::Problem { name, problem }) => eprintln!("plimsoll: {}: {problem}", whose(name.as_deref())),
+                Some(Notice::Distrust { name, step }) => eprintln!("plimsoll: {}: {step}", whose(Some(&name))),
                 Some(Notice::Ended { abandoned }) => {
                     if abandoned > 0 {
                         eprintln!("plimsoll: {abandoned} frames could not leave in time and were given up");

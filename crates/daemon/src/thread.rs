@@ -18,7 +18,7 @@ use plimsoll_ports::{Port, PortError};
 use plimsoll_units::{Nanos, Span};
 use tokio::sync::oneshot;
 
-use crate::engine::{Change, Engine, Installed, Lost, Snapshot, Turn};
+use crate::engine::{Change, Engine, Installed, Lost, Snapshot, Step, Turn};
 use crate::urgency::Urgency;
 use crate::wait::Waiter;
 
@@ -59,6 +59,13 @@ pub enum Notice {
         name: Option<String>,
         /// Why.
         problem: PortError,
+    },
+    /// A tenant's client classifies its packets wrongly.
+    Distrust {
+        /// The tenant's name.
+        name: String,
+        /// What follows from that.
+        step: Step,
     },
     /// The thread has ended, after giving up so many frames.
     Ended {
@@ -196,6 +203,8 @@ impl Loop {
                 asked = now;
                 let problems = self.engine.take_problems();
                 problems.into_iter().for_each(|(name, problem)| notices(Notice::Problem { name, problem }));
+                let steps = self.engine.take_steps();
+                steps.into_iter().for_each(|(name, step)| notices(Notice::Distrust { name, step }));
             }
             let most = self.rest(&turn, now, urgency.spins());
             if most == Some(Span::ZERO) && now.since(looked) < LOOK {

@@ -2,13 +2,15 @@
 
 mod support;
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use plimsoll_daemon::{Change, DepartureLog, Engine, Setup, engine_config, lane_spec};
 use plimsoll_policy::Checked;
 use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, VnicConfig, VnicPort};
 use plimsoll_units::{Nanos, Span};
-use plimsoll_vnic::{FlowSpec, Offload, OpenRefusal, Status, Vnic, VnicError};
+use plimsoll_vnic::{FlowSpec, Offload, OpenRefusal, RuleCounts, Sizes, Status, Vnic, VnicError};
 use support::{drain, policy, udp};
 
 /// An engine whose tenants have vNICs, and a wire in memory.
@@ -29,20 +31,24 @@ tenants: {shop: {port: memory, via: [slow]}, batch: {port: memory}}
 limits: {slow: {match: {src_port: 7}, rate: 1Mbps, burst: 1518B}}
 ";
 
-fn vnic(folder: &tempfile::TempDir, name: &str) -> Port {
+fn vnic(folder: &tempfile::TempDir, name: &str, sizes: Sizes) -> Port {
     let path = folder.path().join(name);
-    Port::Vnic(VnicPort::open(&VnicConfig::new(path)).expect("a port"))
+    Port::Vnic(VnicPort::open(&VnicConfig { sizes, ..VnicConfig::new(path) }).expect("a port"))
 }
 
 impl World {
     fn new(text: &str) -> Self {
+        Self::sized(text, Sizes::default())
+    }
+
+    fn sized(text: &str, sizes: Sizes) -> Self {
         let checked = policy(text);
         let folder = tempfile::tempdir().expect("a directory");
         let config = MemoryConfig { slots: 4_096, frame: FRAME_ROOM, ..MemoryConfig::default() };
         let (uplink, wire) = MemoryPort::pair("uplink", config).expect("memory");
         let uplink = Port::Memory(uplink);
         let lanes = (checked.config.tenants.iter())
-            .map(|tenant| lane_spec(&checked, &tenant.name, Some(vnic(&folder, &tenant.name))));
+            .map(|tenant| lane_spec(&checked, &tenant.name, Some(vnic(&folder, &tenant.name, sizes))));
         let engine = Engine::new(Setup {
             program: Arc::new(checked.program.clone()),
             config: engine_config(&checked, &uplink),
@@ -72,6 +78,27 @@ impl World {
             let queue = client.open_flow(&spec(src_port));
             (client, queue)
         })
+    }
+
+    /// The flow queue of each flow, as the rules say.
+    fn queues_for(&mut self, mut client: Vnic, flows: Vec<FlowSpec>) -> (Vnic, Vec<u32>) {
+        self.while_turning(move || {
+            let queues = flows.iter().map(|flow| client.queue_for(flow).expect("the daemon is there"));
+            let queues = queues.collect();
+            (client, queues)
+        })
+    }
+
+    fn reload(&mut self, text: &str) {
+        let next = policy(text);
+        self.engine.install(Change::between(&self.checked, &next), self.now);
+        self.checked = next;
+    }
+
+    fn event(&mut self, name: &str, event: &str) -> u64 {
+        let snapshot = self.engine.snapshot(self.now);
+        let lane = snapshot.lanes.iter().find(|lane| lane.name == name).expect("a lane");
+        lane.tally.events().find(|&(found, _)| found == event).map_or(0, |(_, count)| count)
     }
 
     /// As when the waiter names every port.
@@ -213,7 +240,7 @@ fn flow_queues_are_the_tenants_part_and_come_back_when_the_client_goes() {
     drop(world.engine.take_lost());
     world.run(Span::micros(100));
     assert_eq!(world.engine.nic().open_queues(), 0);
-    assert!(world.engine.attach(Some(0), vnic(&world.folder, "shop")).is_none());
+    assert!(world.engine.attach(Some(0), vnic(&world.folder, "shop", Sizes::default())).is_none());
     let mut client = world.client("shop");
     client.send(0, &udp(1, OUTSIDE, 1, 0, 60)).expect("room");
     client.ring().expect("a kick");
@@ -247,6 +274,120 @@ fn a_reload_places_open_flow_queues_anew_and_tells_the_client() {
     assert!(world.run(Span::millis(3)).len() < 5, "it is under the limit now");
 }
 
+#[test]
+fn a_client_asks_once_for_each_flow_and_is_told_anew_after_a_reload() {
+    let mut world = World::new(TWO);
+    let client = world.client("shop");
+    let flows = vec![spec(7), spec(8), spec(7), spec(8), spec(8)];
+    let (mut client, queues) = world.queues_for(client, flows.clone());
+    assert_eq!(queues, [1, 2, 1, 2, 2]);
+    assert_eq!(client.rule_counts(), RuleCounts { hits: 3, misses: 2, pushed: 0, ended: 0 });
+    for number in 0..20 {
+        let frame = udp(1, OUTSIDE, 7, number, 500);
+        let queue = client.classify(&frame).expect("known");
+        client.send(queue, &frame).expect("room");
+    }
+    client.ring().expect("a kick");
+    assert!(world.run(Span::millis(3)).len() < 5, "under the limit");
+    world.reload(&TWO.replace("src_port: 7", "src_port: 8"));
+    let (client, queues) = world.queues_for(client, flows);
+    assert_eq!(queues, [1, 2, 1, 2, 2], "the flow queues stay");
+    let RuleCounts { misses, pushed, ended, .. } = client.rule_counts();
+    assert_eq!((misses, pushed, ended), (2, 2, 2), "told without a question");
+    assert_eq!(world.run(Span::millis(3)).len(), 17, "what waited is free of the limit");
+}
+
+#[test]
+fn where_flow_queues_are_few_flows_share_those_that_the_policy_does_not_tell_apart() {
+    let mut world = World::sized(TWO, Sizes { flow_queues: 8, ..Sizes::default() });
+    let client = world.client("shop");
+    let to = |host: u8, src_port: u16| FlowSpec {
+        addresses: Some(([10, 0, 0, 1].into(), [10, 0, host, 9].into())),
+        ..spec(src_port)
+    };
+    let own = (1..=6).map(|host| to(host, 100)).collect();
+    let (client, queues) = world.queues_for(client, own);
+    assert_eq!(queues, [1, 2, 3, 4, 5, 6], "a flow queue for each flow");
+    let (client, queues) = world.queues_for(client, (10..20).map(|host| to(host, 100)).collect());
+    assert_eq!(queues, [7; 10], "the policy looks at the source port only");
+    assert_eq!(client.rule_counts().misses, 7, "and one question is enough");
+    let (client, queues) = world.queues_for(client, vec![to(1, 200), to(1, 201), to(1, 100)]);
+    assert_eq!(queues, [0, 0, 1], "the daemon classifies what no flow queue is left for");
+    // A policy that looks at more: what was shared is classified packet by packet, and no packet is lost or misplaced.
+    world.reload(&TWO.replace("src_port: 7", "dst: 10.0.12.0/24"));
+    world.engine.set_sampler(plimsoll_daemon::Sampler::new(1, 1));
+    let mut client = client;
+    for number in 0..20 {
+        let mut frame = udp(1, OUTSIDE, 100, number, 500);
+        frame[32] = 12;
+        client.send(7, &frame).expect("room");
+    }
+    client.ring().expect("a kick");
+    assert!(world.run(Span::millis(3)).len() < 5, "these are under the limit now");
+    assert_eq!(world.event("shop", "misclassified"), 0, "which nobody holds against the client");
+}
+
+#[test]
+fn a_client_that_posts_to_wrong_flow_queues_is_told_on_halted_and_classified() {
+    let mut world = World::new(TWO);
+    world.engine.set_sampler(plimsoll_daemon::Sampler::new(1, 1));
+    let client = world.client("shop");
+    let (mut client, queue) = world.open(client, 8);
+    let queue = queue.expect("a flow queue");
+    let cheat = |world: &mut World, client: &mut Vnic, span| {
+        client.send(queue, &udp(1, OUTSIDE, 7, 0, 500)).expect("room");
+        client.ring().expect("a kick");
+        world.run(span);
+        (world.engine.take_steps().into_iter().map(|(name, step)| (name, format!("{step:?}"))))
+            .collect::<Vec<_>>()
+    };
+    let told = |step: &str| vec![("shop".to_owned(), step.to_owned())];
+    assert_eq!(cheat(&mut world, &mut client, Span::micros(50)), told("Alert"));
+    assert_eq!(cheat(&mut world, &mut client, Span::micros(50)), []);
+    assert_eq!(cheat(&mut world, &mut client, Span::micros(50)), told("Halt"));
+    // Halted: nothing is taken for a second, whatever it posts; its neighbour goes on.
+    let mut neighbour = world.client("batch");
+    neighbour.send(0, &udp(2, OUTSIDE, 9, 0, 500)).expect("room");
+    neighbour.ring().expect("a kick");
+    assert_eq!(cheat(&mut world, &mut client, Span::millis(10)), []);
+    assert_eq!(statuses(&mut neighbour), [Status::Sent]);
+    assert_eq!(world.event("shop", "verified"), 3);
+    world.now += Span::secs(1);
+    world.run(Span::micros(50));
+    assert_eq!(world.engine.take_steps().len(), 1, "what it posted meanwhile is wrong as well");
+    for (event, count) in [("misclassified", 4), ("trust_alert", 1), ("trust_halt", 1), ("trust_forced", 1)] {
+        assert_eq!(world.event("shop", event), count, "{event}");
+    }
+    // Forced: each packet goes where it belongs, nothing is held against it any more, and there are no flow queues.
+    assert_eq!(cheat(&mut world, &mut client, Span::millis(1)), []);
+    assert_eq!(world.event("shop", "misclassified"), 4);
+    let (client, refused) = world.open(client, 9);
+    assert!(matches!(refused, Err(VnicError::NotOpened(OpenRefusal::Forced))), "{refused:?}");
+    let (client, queues) = world.queues_for(client, vec![spec(8), spec(9)]);
+    assert_eq!(queues, [0, 0]);
+    world.reload(TWO);
+    let (client, queues) = world.queues_for(client, vec![spec(9)]);
+    assert_ne!(queues, [0], "a reload begins anew");
+    drop(client);
+}
+
+#[test]
+fn a_client_that_keeps_to_the_rules_is_never_suspected() {
+    let mut world = World::new(TWO);
+    world.engine.set_sampler(plimsoll_daemon::Sampler::new(1, 1));
+    let client = world.client("shop");
+    let (mut client, _) = world.queues_for(client, (1..20).map(spec).collect());
+    for number in 0..100 {
+        let frame = udp(1, OUTSIDE, 1 + (number % 19) as u16, number, 200);
+        let queue = client.classify(&frame).expect("known");
+        assert_ne!(queue, 0);
+        client.send(queue, &frame).expect("room");
+    }
+    client.ring().expect("a kick");
+    world.run(Span::millis(2));
+    assert_eq!((world.event("shop", "verified"), world.event("shop", "misclassified")), (100, 0));
+}
+
 /// The engine on a thread of its own, which sleeps when nothing is to do.
 struct Live {
     handle: plimsoll_daemon::Handle,
@@ -261,6 +402,23 @@ impl Live {
         let (handle, thread) =
             plimsoll_daemon::spawn(engine, plimsoll_daemon::Habits::default(), |_| {}).expect("a thread");
         Self { handle, thread: Some(thread), wire: Some(wire), folder }
+    }
+
+    /// A program in C with the client's header and static library.
+    fn compile(&self, source: PathBuf) -> PathBuf {
+        let test = std::env::current_exe().expect("this test's own file");
+        let program = self.folder.path().join("program");
+        let compiled = Command::new("cc")
+            .args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O2", "-I"])
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../vnic/include"))
+            .arg(source)
+            .arg(newest_library(test.parent().expect("deps/")))
+            .args(["-lpthread", "-ldl", "-lm", "-o"])
+            .arg(&program)
+            .status()
+            .expect("a C compiler");
+        assert!(compiled.success());
+        program
     }
 
     /// Counts what comes out on the wire until the engine ends.
@@ -313,23 +471,8 @@ fn a_sleeping_engine_is_woken_by_its_client_and_wakes_it() {
 fn a_program_in_c_sends_through_the_static_library() {
     let mut live = Live::new(TWO);
     let counting = live.count();
-    let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let vnic = here.parent().expect("crates/").join("vnic");
-    let test = std::env::current_exe().expect("this test's own file");
-    let deps = test.parent().expect("deps/");
-    let library = newest_library(deps);
-    let program = live.folder.path().join("send");
-    let compiled = std::process::Command::new("cc")
-        .args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O2", "-I"])
-        .arg(vnic.join("include"))
-        .arg(vnic.join("examples/send.c"))
-        .arg(&library)
-        .args(["-lpthread", "-ldl", "-lm", "-o"])
-        .arg(&program)
-        .status()
-        .expect("a C compiler");
-    assert!(compiled.success());
-    let ran = std::process::Command::new(&program)
+    let program = live.compile(Path::new(env!("CARGO_MANIFEST_DIR")).join("../vnic/examples/send.c"));
+    let ran = Command::new(&program)
         .arg(live.folder.path().join("shop"))
         .args(["10.0.0.1", "10.0.0.99", "1000"])
         .output()
@@ -337,6 +480,45 @@ fn a_program_in_c_sends_through_the_static_library() {
     assert_eq!(String::from_utf8_lossy(&ran.stdout), "1000 frames left, 0 were dropped\n", "{ran:?}");
     drop(live);
     assert_eq!(counting.join().expect("no panic"), 1_000);
+}
+
+#[test]
+fn a_program_in_c_gathers_segments_classifies_and_receives() {
+    let mut live = Live::new(TWO);
+    let mut wire = live.wire.take().expect("not taken yet");
+    let program = live.compile(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/gather.c"));
+    let running = Command::new(&program)
+        .arg(live.folder.path().join("shop"))
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let (mut frame, mut segments) = (vec![0; FRAME_ROOM], Vec::new());
+    while segments.len() < 3 {
+        match wire.receive(&mut frame).expect("the engine is there") {
+            Some(received) => segments.push((received.len, frame[received.len - 1])),
+            None => std::thread::sleep(std::time::Duration::from_micros(50)),
+        }
+    }
+    assert_eq!(segments, [(1_042, 0), (1_042, 1), (1_042, 2)], "three datagrams, in order");
+    let mut answer = udp(OUTSIDE, 1, 80, 0, 200);
+    answer[199] = 77;
+    wire.send(&answer, None).expect("the engine is there");
+    wire.flush().expect("the engine is there");
+    let ran = running.wait_with_output().expect("it ends");
+    // Flow queues of a stump, of the flow, and of the flow again; completion; frame; what the cache did.
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "0 1 1 1 0 200 77 1 1\n", "{ran:?}");
+}
+
+#[test]
+fn pieces_that_lie_apart_leave_as_one_frame() {
+    let mut world = World::new(TWO);
+    let mut client = world.client("shop");
+    let frame = udp(1, OUTSIDE, 1, 9, 1_400);
+    let parts = [&frame[..14], &frame[14..42], &[], &frame[42..43], &frame[43..]];
+    client.send_gathered(0, &parts, &Offload::default(), 0).expect("room");
+    client.ring().expect("a kick");
+    assert_eq!(world.run(Span::micros(100)), [frame]);
+    assert_eq!(statuses(&mut client), [Status::Sent]);
 }
 
 /// The client's static library as cargo made it for this test.

@@ -152,6 +152,9 @@ struct Engine {
     /// Smallest frame at which the engine must keep up with the link; the largest frame when absent.
     #[serde(default)]
     line_rate_frame: Option<Bytes>,
+    /// Of so many packets that a vNIC's client classified itself one is classified again; 0: none.
+    #[serde(default)]
+    verify: Option<u32>,
 }
 
 #[derive(JsonSchema)]

@@ -96,6 +96,7 @@ fn every_key_of_the_reference_is_in_the_schema() {
         "descriptors",
         "max_depth",
         "line_rate_frame",
+        "verify",
         "socket",
         "metrics",
         "min",

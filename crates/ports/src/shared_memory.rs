@@ -22,7 +22,8 @@ use plimsoll_vnic::layout::{self, MAX_PIECES, VERSION, completion_words, header}
 use plimsoll_vnic::message::Message;
 use plimsoll_vnic::socket::{self, Incoming};
 use plimsoll_vnic::{
-    Descriptor, FlowSpec, Identity, Layout, LayoutError, OpenRefusal, Posted, Region, Sizes, Status, Used,
+    Descriptor, FlowSpec, Identity, Layout, LayoutError, OpenRefusal, Posted, Region, Rule, Scope, Sizes,
+    Status, Used,
 };
 use plimsoll_wire::VnetHeader;
 
@@ -94,6 +95,10 @@ struct Client {
     welcome: bool,
     /// It may have sent a message.
     talks: bool,
+    /// It has asked for a rule: others are told to it unasked.
+    asks: bool,
+    /// Rules told unasked.
+    news: u32,
 }
 
 /// A ring that the daemon writes.
@@ -172,6 +177,8 @@ pub enum Took {
 pub enum VnicRequest {
     /// A flow queue for such packets: to be answered by [`VnicPort::map`] or [`VnicPort::refuse`].
     Open(FlowSpec),
+    /// Where such packets go: to be answered by [`VnicPort::tell_rule`].
+    Ask(FlowSpec),
     /// It needs the flow queue with this number no longer.
     Close(u32),
 }
@@ -333,6 +340,10 @@ impl VnicPort {
                     }
                     self.refuse(OpenRefusal::NoQueue);
                 }
+                Incoming::Message(Message::Ask(spec)) if client.welcome => {
+                    client.asks = true;
+                    return Some(VnicRequest::Ask(spec));
+                }
                 Incoming::Message(Message::Close(queue)) if client.welcome => return self.unmap(queue),
                 Incoming::Message(_) | Incoming::Garbage | Incoming::Closed => self.lose_client(),
             }
@@ -342,12 +353,75 @@ impl VnicPort {
 
     /// Answers [`VnicRequest::Open`]: the client gets a flow queue that leads to `target`.
     pub fn map(&mut self, target: u32) {
-        let Some(queue) = self.free_queue() else { return self.refuse(OpenRefusal::NoQueue) };
+        match self.lead_to(target) {
+            Some(queue) => self.answer(Message::Opened(queue)),
+            None => self.refuse(OpenRefusal::NoQueue),
+        }
+    }
+
+    /// Lets a flow queue of the client's lead to `target`: its number, if there is one left.
+    pub fn lead_to(&mut self, target: u32) -> Option<u32> {
+        let queue = self.free_queue()?;
         // What lies in the ring is an earlier flow's; an honest client continues its count from there.
         let tail = self.region.word32(self.layout.ring_tail(queue)).load(Ordering::Relaxed);
         self.queues[queue as usize] =
             Flow { place: Place::Mapped(target), head: tail, tail, ..Flow::default() };
-        self.answer(Message::Opened(queue));
+        Some(queue)
+    }
+
+    /// The client's flow queue that leads to `target`.
+    #[must_use]
+    pub fn queue_of(&self, target: u32) -> Option<u32> {
+        let found = self.queues.iter().position(|flow| flow.place == Place::Mapped(target))?;
+        u32::try_from(found).ok()
+    }
+
+    /// Whether another flow queue may lead somewhere.
+    #[must_use]
+    pub fn has_queue(&self) -> bool {
+        self.free_queue().is_some()
+    }
+
+    /// Whether so many are left that each flow may have its own: a quarter.
+    #[must_use]
+    pub fn has_many_queues(&self) -> bool {
+        let mapped = self.queues.iter().filter(|flow| matches!(flow.place, Place::Mapped(_))).count();
+        mapped < self.queues.len() - self.queues.len().div_ceil(4)
+    }
+
+    /// Answers [`VnicRequest::Ask`].
+    pub fn tell_rule(&mut self, rule: &Rule) {
+        self.answer(Message::Rule(*rule));
+    }
+
+    /// Tells a rule that was not asked for, if the client asks for rules at all. One that does not read them goes without:
+    /// it asks when it needs one. [`VnicPort::tell_news`] lets it know.
+    pub fn push_rule(&mut self, rule: &Rule) {
+        let Some(client) = self.client.as_mut().filter(|client| client.asks) else { return };
+        if socket::send_message(&client.socket, Message::Rule(*rule), &[]).is_ok() {
+            client.news = client.news.wrapping_add(1);
+        }
+    }
+
+    /// Lets the client know how many rules it was told unasked.
+    pub fn tell_news(&mut self) {
+        let Some(client) = &self.client else { return };
+        // Release: pairs with the client's Acquire; whoever sees the count finds the rules in its socket.
+        self.region.word32(header::NEWS).store(client.news, Ordering::Release);
+    }
+
+    /// From now on packets of the flow queue that leads to `target` are to be classified one by one.
+    pub fn classify_target(&mut self, target: u32) {
+        for flow in self.queues.iter_mut().filter(|flow| flow.place == Place::Mapped(target)) {
+            flow.place = Place::Classified;
+        }
+    }
+
+    /// The same for every flow queue that leads anywhere.
+    pub fn classify_all(&mut self) {
+        for flow in self.queues.iter_mut().filter(|flow| matches!(flow.place, Place::Mapped(_))) {
+            flow.place = Place::Classified;
+        }
     }
 
     /// Answers [`VnicRequest::Open`] otherwise.
@@ -374,8 +448,18 @@ impl VnicPort {
     pub fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<Received>, Trouble> {
         if self.pending.is_empty() {
             self.begin()?;
-            while self.request().is_some_and(|request| matches!(request, VnicRequest::Open(_))) {
-                self.refuse(OpenRefusal::Forced);
+            while let Some(request) = self.request() {
+                match request {
+                    VnicRequest::Open(_) => self.refuse(OpenRefusal::Forced),
+                    VnicRequest::Ask(spec) => self.tell_rule(&Rule {
+                        flow: Scope::NOTHING.of(&spec),
+                        scope: Scope::NOTHING,
+                        queue: 0,
+                        generation: 0,
+                        asked: true,
+                    }),
+                    VnicRequest::Close(_) => {}
+                }
             }
         }
         for _ in 0..REFUSALS {
@@ -696,7 +780,7 @@ impl VnicPort {
                 continue;
             }
             if self.events.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, CLIENT)).is_ok() {
-                self.client = Some(Client { socket, welcome: false, talks: true });
+                self.client = Some(Client { socket, welcome: false, talks: true, asks: false, news: 0 });
             }
         }
     }
@@ -732,11 +816,14 @@ impl VnicPort {
         }
     }
 
-    /// A queue that leads nowhere and waits for nothing.
+    /// A queue that leads nowhere and waits for nothing; failing that, one whose rule has ended and that is empty.
     fn free_queue(&self) -> Option<u32> {
-        let free = |flow: &Flow| flow.place == Place::Unmapped && flow.in_flight == 0 && !flow.pending;
-        let found = self.queues.iter().position(free)?;
-        u32::try_from(found).ok()
+        let idle = |flow: &Flow| flow.in_flight == 0 && !flow.pending;
+        let free = |flow: &Flow| flow.place == Place::Unmapped && idle(flow);
+        let ended = |flow: &Flow| flow.place == Place::Classified && idle(flow) && flow.head == flow.tail;
+        let own = &self.queues[1..];
+        let found = own.iter().position(free).or_else(|| own.iter().position(ended))?;
+        u32::try_from(found + 1).ok()
     }
 
     /// The client gives a queue back; what leads to it.

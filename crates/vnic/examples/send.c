@@ -45,14 +45,19 @@ int main(int argc, char **argv) {
     }
     long count = atol(argv[4]);
     struct plimsoll_vnic *vnic = plimsoll_vnic_connect(argv[1]);
-    int queue = vnic ? plimsoll_vnic_open_flow(vnic, &flow) : -1;
-    if (queue < 0) {
+    if (!vnic) {
         perror("send");
         return 1;
     }
     plimsoll_vnic_mac(vnic, mac);
     datagram(frame, mac, &flow);
     while (left + dropped < count) {
+        /* For each batch: the answer comes from a cache, and may change with the policy. */
+        int queue = plimsoll_vnic_classify(vnic, frame, LEN);
+        if (queue < 0) {
+            perror("send");
+            return 1;
+        }
         while (posted < count && plimsoll_vnic_send(vnic, (uint32_t)queue, frame, LEN, NULL, 0) == 0)
             posted++;
         if (plimsoll_vnic_ring(vnic) < 0 && errno != EAGAIN) {

@@ -6,7 +6,7 @@
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
 
-use plimsoll_vnic::{FlowSpec, Status, Vnic, VnicError};
+use plimsoll_vnic::{Status, Vnic, VnicError};
 
 const SOURCE_PORT: u16 = 5_000;
 const DESTINATION_PORT: u16 = 5_001;
@@ -35,15 +35,11 @@ fn main() -> ExitCode {
 
 fn send(path: &str, from: Ipv4Addr, to: Ipv4Addr, count: u32) -> Result<(u32, u32), VnicError> {
     let mut vnic = Vnic::connect(path)?;
-    let queue = vnic.open_flow(&FlowSpec {
-        addresses: Some((from.into(), to.into())),
-        protocol: Some(17),
-        ports: Some((SOURCE_PORT, DESTINATION_PORT)),
-        ..FlowSpec::default()
-    })?;
     let frame = datagram(vnic.identity().mac, from, to);
     let (mut posted, mut left, mut dropped) = (0, 0, 0);
     while left + dropped < count {
+        // For each batch: the answer comes from a cache, and may change with the policy.
+        let queue = vnic.classify(&frame)?;
         while posted < count && vnic.send(queue, &frame).is_ok() {
             posted += 1;
         }

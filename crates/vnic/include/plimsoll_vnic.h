@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -45,6 +46,14 @@ struct plimsoll_completion {
     uint16_t status; /* enum plimsoll_status */
 };
 
+/* What the cache of rules has done. */
+struct plimsoll_rules {
+    uint64_t hits;   /* packets whose queue was known */
+    uint64_t misses; /* packets whose queue was asked for */
+    uint64_t pushed; /* rules that came without a question */
+    uint64_t ended;  /* rules that a new policy has ended */
+};
+
 /* Connects to a tenant's socket; waits up to five seconds for one that is not there yet. */
 struct plimsoll_vnic *plimsoll_vnic_connect(const char *path);
 void plimsoll_vnic_close(struct plimsoll_vnic *vnic);
@@ -53,12 +62,20 @@ void plimsoll_vnic_mac(const struct plimsoll_vnic *vnic, uint8_t mac[6]);
 /* A flow queue for such packets: its number. Queue 0 needs no asking: each of its packets is classified.
  * ENOSPC: there is none left for this tenant. */
 int plimsoll_vnic_open_flow(struct plimsoll_vnic *vnic, const struct plimsoll_flow *flow);
+/* The flow queue for such packets, or for such a frame, as the daemon's rules say: from a cache, or after asking. To be
+ * called for each packet, as a rule ends with the policy. 0 where the daemon is to classify. */
+int plimsoll_vnic_queue_for(struct plimsoll_vnic *vnic, const struct plimsoll_flow *flow);
+int plimsoll_vnic_classify(struct plimsoll_vnic *vnic, const void *frame, size_t len);
+void plimsoll_vnic_rules(const struct plimsoll_vnic *vnic, struct plimsoll_rules *into);
 int plimsoll_vnic_close_flow(struct plimsoll_vnic *vnic, uint32_t queue);
 
 /* Copies a frame and posts it. offload may be NULL; tag is the slack or deadline in microseconds, 0 for the class's.
  * EAGAIN: no room, poll and try again. */
 int plimsoll_vnic_send(struct plimsoll_vnic *vnic, uint32_t queue, const void *frame, size_t len,
                        const struct plimsoll_offload *offload, uint32_t tag);
+/* The same for a frame that lies in several places, at most 40 pieces of up to 2048 bytes. */
+int plimsoll_vnic_sendv(struct plimsoll_vnic *vnic, uint32_t queue, const struct iovec *parts, size_t count,
+                        const struct plimsoll_offload *offload, uint32_t tag);
 /* Tells the daemon of all that was posted. EAGAIN: no room for the doorbells, ring again later. */
 int plimsoll_vnic_ring(struct plimsoll_vnic *vnic);
 /* Takes up to `most` completions; into may be NULL. How many there were. */

@@ -18,6 +18,7 @@ use crate::layout::{
 };
 use crate::message::{FlowSpec, Message, OpenRefusal};
 use crate::region::Region;
+use crate::rules::{Rule, RuleCounts, Rules};
 use crate::socket::{self, DESCRIPTORS, Incoming};
 
 /// Why a vNIC cannot be had.
@@ -113,6 +114,9 @@ pub struct Vnic {
     on_their_way: u32,
     posted_tail: u32,
     used_head: u32,
+    rules: Rules,
+    /// Messages that came without a question, read so far.
+    news: u32,
 }
 
 /// What the client knows of a flow ring.
@@ -131,6 +135,8 @@ const CORE: u32 = 0;
 const PATIENCE: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(20);
 const ANSWER_MILLIS: i32 = 5_000;
+/// Questions that a policy may overtake.
+const RELOADS: u32 = 3;
 const NONE: u32 = u32::MAX;
 
 impl Vnic {
@@ -188,6 +194,8 @@ impl Vnic {
             on_their_way: 0,
             posted_tail: 0,
             used_head: 0,
+            rules: Rules::default(),
+            news: 0,
         };
         // At most half of the buffers: the others are to send from.
         for _ in 0..sizes.receive.min(sizes.buffers / 2) {
@@ -217,16 +225,107 @@ impl Vnic {
     /// # Errors
     /// [`VnicError::NotOpened`] when there is none, [`VnicError::Closed`] when the daemon has gone.
     pub fn open_flow(&mut self, spec: &FlowSpec) -> Result<u32, VnicError> {
-        socket::send_message(&self.socket, Message::Open(*spec), &[]).map_err(|_| VnicError::Closed)?;
-        if !socket::wait_readable(&self.socket, ANSWER_MILLIS)? {
-            return Err(VnicError::Io(io::ErrorKind::TimedOut.into()));
+        match self.ask(Message::Open(*spec))? {
+            Message::Opened(queue) if (queue as usize) < self.flows.len() => Ok(queue),
+            Message::NotOpened(why) => Err(why.into()),
+            _ => Err(self.nonsense()),
         }
-        match socket::read_message(&self.socket) {
-            Incoming::Message(Message::Opened(queue)) if (queue as usize) < self.flows.len() => Ok(queue),
-            Incoming::Message(Message::NotOpened(why)) => Err(why.into()),
-            Incoming::Closed => Err(VnicError::Closed),
-            _ => Err(VnicError::Answer { path: self.path.clone() }),
+    }
+
+    /// The flow queue for packets with these headers, as the daemon's rules say: from this client's cache, or, when no rule
+    /// there fits, after asking. To be called for each packet: a rule holds until the policy changes, which a word in
+    /// shared memory tells, and the daemon then tells anew what it had told.
+    ///
+    /// # Errors
+    /// [`VnicError::Closed`] when the daemon has gone.
+    #[inline]
+    pub fn queue_for(&mut self, flow: &FlowSpec) -> Result<u32, VnicError> {
+        let in_force = self.generation();
+        self.rules.heed(in_force);
+        // Acquire: pairs with the daemon's Release; what it counts has been sent.
+        let news = self.region.word32(header::NEWS).load(Ordering::Acquire);
+        if news != self.news {
+            self.hear(news)?;
         }
+        match self.rules.find(flow) {
+            Some(queue) => Ok(queue),
+            None => self.learn(flow),
+        }
+    }
+
+    /// The flow queue for such a frame; queue 0 for what is not parsed here.
+    ///
+    /// # Errors
+    /// As [`Vnic::queue_for`].
+    pub fn classify(&mut self, frame: &[u8]) -> Result<u32, VnicError> {
+        FlowSpec::of_frame(frame).map_or(Ok(0), |flow| self.queue_for(&flow))
+    }
+
+    /// What the cache of rules has done.
+    #[must_use]
+    pub fn rule_counts(&self) -> RuleCounts {
+        self.rules.counts
+    }
+
+    /// A miss: asks the daemon.
+    #[cold]
+    fn learn(&mut self, flow: &FlowSpec) -> Result<u32, VnicError> {
+        // What was posted under earlier rules is told of first: a flow queue that leads elsewhere now must be empty.
+        self.ring()?;
+        for _ in 0..RELOADS {
+            let Message::Rule(rule) = self.ask(Message::Ask(*flow))? else { return Err(self.nonsense()) };
+            if (rule.queue as usize) >= self.flows.len() {
+                return Err(self.nonsense());
+            }
+            let in_force = self.generation();
+            if self.rules.learn(&rule, in_force) {
+                return Ok(rule.queue);
+            }
+        }
+        // Policies follow each other faster than answers: the daemon classifies.
+        Ok(0)
+    }
+
+    /// Sends a question and waits for its answer. Rules that come in between are learned.
+    fn ask(&mut self, question: Message) -> Result<Message, VnicError> {
+        socket::send_message(&self.socket, question, &[]).map_err(|_| VnicError::Closed)?;
+        loop {
+            match socket::read_message(&self.socket) {
+                Incoming::Message(Message::Rule(rule)) if !rule.asked => self.told(&rule)?,
+                Incoming::Message(message) => return Ok(message),
+                Incoming::Closed => return Err(VnicError::Closed),
+                Incoming::Garbage => return Err(self.nonsense()),
+                Incoming::Nothing if socket::wait_readable(&self.socket, ANSWER_MILLIS)? => {}
+                Incoming::Nothing => return Err(VnicError::Io(io::ErrorKind::TimedOut.into())),
+            }
+        }
+    }
+
+    /// Reads what the daemon has told without being asked.
+    #[cold]
+    fn hear(&mut self, news: u32) -> Result<(), VnicError> {
+        self.news = news;
+        loop {
+            match socket::read_message(&self.socket) {
+                Incoming::Message(Message::Rule(rule)) => self.told(&rule)?,
+                Incoming::Nothing => return Ok(()),
+                Incoming::Closed => return Err(VnicError::Closed),
+                Incoming::Message(_) | Incoming::Garbage => return Err(self.nonsense()),
+            }
+        }
+    }
+
+    fn told(&mut self, rule: &Rule) -> Result<(), VnicError> {
+        if (rule.queue as usize) >= self.flows.len() {
+            return Err(self.nonsense());
+        }
+        let in_force = self.generation();
+        self.rules.learn(rule, in_force);
+        Ok(())
+    }
+
+    fn nonsense(&self) -> VnicError {
+        VnicError::Answer { path: self.path.clone() }
     }
 
     /// Gives a flow queue back. What was posted and not rung for is lost.
@@ -284,17 +383,36 @@ impl Vnic {
     ///
     /// # Errors
     /// [`Busy`] when there is no room. Panics on a frame beyond 80 KiB.
+    #[inline]
     pub fn send_with(&mut self, queue: u32, frame: &[u8], offload: &Offload, tag: u32) -> Result<(), Busy> {
-        let pieces = frame.len().div_ceil(BUFFER).max(1);
-        assert!(pieces <= MAX_PIECES, "a frame of 64 KiB at most");
+        self.send_gathered(queue, &[frame], offload, tag)
+    }
+
+    /// The same for a frame that lies in several places, headers here and payload there: each begins a descriptor of its
+    /// own, and none is put together before the daemon takes the frame.
+    ///
+    /// # Errors
+    /// As [`Vnic::send_with`]. Panics on a frame of more than 40 descriptors.
+    pub fn send_gathered(
+        &mut self,
+        queue: u32,
+        parts: &[&[u8]],
+        offload: &Offload,
+        tag: u32,
+    ) -> Result<(), Busy> {
+        let pieces: usize = parts.iter().map(|part| part.len().div_ceil(BUFFER)).sum::<usize>().max(1);
+        assert!(pieces <= MAX_PIECES, "a frame of 64 KiB, in 40 pieces at most");
         if !self.has_room(queue, pieces as u32) || self.free.len() < pieces {
             return Err(Busy);
         }
         let mut first = NONE;
         let mut before = NONE;
-        for at in (0..frame.len().max(1)).step_by(BUFFER) {
+        let mut left = pieces;
+        // A frame of nothing is a piece of nothing, which the daemon refuses.
+        let none: [&[u8]; 1] = [&[]];
+        let all = parts.iter().flat_map(|part| part.chunks(BUFFER));
+        for piece in all.chain(none.into_iter().filter(|_| parts.iter().all(|part| part.is_empty()))) {
             let Some(buffer) = self.free.pop() else { return Err(Busy) };
-            let piece = &frame[at..frame.len().min(at + BUFFER)];
             let begin = self.buffer_at(buffer);
             self.region.write(begin, piece);
             if first == NONE {
@@ -303,10 +421,11 @@ impl Vnic {
                 self.next[before as usize] = buffer;
             }
             (before, self.next[buffer as usize]) = (buffer, NONE);
+            left -= 1;
             let descriptor = Descriptor {
                 addr: u64::from(buffer) * BUFFER as u64,
                 len: piece.len() as u32,
-                more: at + BUFFER < frame.len(),
+                more: left > 0,
                 offload: *offload,
                 tag,
                 cookie: first,

@@ -11,8 +11,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 
 use crate::client::{Vnic, VnicError};
-use crate::layout::Offload;
+use crate::layout::{MAX_PIECES, Offload};
 use crate::message::FlowSpec;
+use crate::rules::RuleCounts;
 
 /// A flow, as the header lays it out.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +36,16 @@ pub struct PlimsollFlow {
 pub struct PlimsollCompletion {
     queue: u32,
     status: u16,
+}
+
+/// What the cache of rules has done, as the header lays it out.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct PlimsollRules {
+    hits: u64,
+    misses: u64,
+    pushed: u64,
+    ended: u64,
 }
 
 /// Connects to a tenant's socket.
@@ -86,10 +97,46 @@ pub unsafe extern "C" fn plimsoll_vnic_open_flow(vnic: *mut Vnic, flow: *const P
     // SAFETY: the caller's promise.
     let (vnic, flow) = unsafe { (&mut *vnic, &*flow) };
     let Some(spec) = spec(flow) else { return fail(libc::EINVAL) };
-    match vnic.open_flow(&spec) {
-        Ok(queue) => c_int::try_from(queue).unwrap_or(c_int::MAX),
-        Err(error) => fail(errno_of(&error)),
+    numbered(vnic.open_flow(&spec))
+}
+
+/// The flow queue for such packets, as the daemon's rules say.
+///
+/// # Safety
+/// `vnic` is open, and no other thread uses it meanwhile; `flow` points to a flow.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_vnic_queue_for(vnic: *mut Vnic, flow: *const PlimsollFlow) -> c_int {
+    // SAFETY: the caller's promise.
+    let (vnic, flow) = unsafe { (&mut *vnic, &*flow) };
+    let Some(spec) = spec(flow) else { return fail(libc::EINVAL) };
+    numbered(vnic.queue_for(&spec))
+}
+
+/// The flow queue for such a frame.
+///
+/// # Safety
+/// `vnic` is open, and no other thread uses it meanwhile; `frame` points to `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_vnic_classify(vnic: *mut Vnic, frame: *const u8, len: usize) -> c_int {
+    if frame.is_null() || len > crate::layout::MAX_FRAME {
+        return fail(libc::EMSGSIZE);
     }
+    // SAFETY: the caller's promise.
+    let (vnic, frame) = unsafe { (&mut *vnic, std::slice::from_raw_parts(frame, len)) };
+    numbered(vnic.classify(frame))
+}
+
+/// What the cache of rules has done.
+///
+/// # Safety
+/// `vnic` is open, and no other thread uses it meanwhile; `into` points to one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_vnic_rules(vnic: *const Vnic, into: *mut PlimsollRules) {
+    // SAFETY: the caller's promise.
+    let counts = unsafe { &*vnic }.rule_counts();
+    let RuleCounts { hits, misses, pushed, ended } = counts;
+    // SAFETY: the caller's promise.
+    unsafe { into.write(PlimsollRules { hits, misses, pushed, ended }) };
 }
 
 /// Gives a flow queue back.
@@ -125,6 +172,41 @@ pub unsafe extern "C" fn plimsoll_vnic_send(
     // SAFETY: the caller's promise.
     let offload = unsafe { offload.as_ref() }.copied().unwrap_or_default();
     vnic.send_with(queue, frame, &offload, tag).map_or_else(|_| fail(libc::EAGAIN), |()| 0)
+}
+
+/// Copies a frame that lies in several places, and posts it.
+///
+/// # Safety
+/// `vnic` is open, and no other thread uses it meanwhile; `parts` points to `count` vectors, each of which names bytes;
+/// `offload` is NULL or points to one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_vnic_sendv(
+    vnic: *mut Vnic,
+    queue: u32,
+    parts: *const libc::iovec,
+    count: usize,
+    offload: *const Offload,
+    tag: u32,
+) -> c_int {
+    if parts.is_null() || count == 0 || count > MAX_PIECES {
+        return fail(libc::EMSGSIZE);
+    }
+    // SAFETY: the caller's promise.
+    let (vnic, parts) = unsafe { (&mut *vnic, std::slice::from_raw_parts(parts, count)) };
+    let mut slices: [&[u8]; MAX_PIECES] = [&[]; MAX_PIECES];
+    for (slice, part) in slices.iter_mut().zip(parts.iter().filter(|part| part.iov_len > 0)) {
+        if part.iov_base.is_null() || part.iov_len > crate::layout::MAX_FRAME {
+            return fail(libc::EMSGSIZE);
+        }
+        // SAFETY: the caller's promise.
+        *slice = unsafe { std::slice::from_raw_parts(part.iov_base.cast(), part.iov_len) };
+    }
+    if slices.iter().map(|slice| slice.len().div_ceil(crate::layout::BUFFER)).sum::<usize>() > MAX_PIECES {
+        return fail(libc::EMSGSIZE);
+    }
+    // SAFETY: the caller's promise.
+    let offload = unsafe { offload.as_ref() }.copied().unwrap_or_default();
+    vnic.send_gathered(queue, &slices[..count], &offload, tag).map_or_else(|_| fail(libc::EAGAIN), |()| 0)
 }
 
 /// Tells the daemon of everything posted.
@@ -204,6 +286,13 @@ pub unsafe extern "C" fn plimsoll_vnic_wait(vnic: *mut Vnic, millis: c_int) -> c
 pub unsafe extern "C" fn plimsoll_vnic_fd(vnic: *const Vnic) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { &*vnic }.as_raw_fd()
+}
+
+fn numbered(queue: Result<u32, VnicError>) -> c_int {
+    match queue {
+        Ok(queue) => c_int::try_from(queue).unwrap_or(c_int::MAX),
+        Err(error) => fail(errno_of(&error)),
+    }
 }
 
 fn spec(flow: &PlimsollFlow) -> Option<FlowSpec> {

@@ -62,6 +62,8 @@ pub mod header {
     pub const MAC: usize = 76;
     /// The daemon's: number of the policy in force, one more with each reload.
     pub const GENERATION: usize = 128;
+    /// The daemon's: messages that it has sent without being asked, so that nobody reads the socket in vain.
+    pub const NEWS: usize = 132;
     /// The client's: it sleeps, and wants to be woken.
     pub const CLIENT_WAITS: usize = 192;
     /// The daemon's (the client may clear it): it sleeps, and wants to be woken.

@@ -17,8 +17,10 @@ pub mod socket;
 mod client;
 mod ffi;
 mod region;
+mod rules;
 
 pub use client::{Buffer, Busy, Completion, Vnic, VnicError};
 pub use layout::{Descriptor, Identity, Layout, LayoutError, Offload, Posted, Sizes, Status, Used};
 pub use message::{FlowSpec, OpenRefusal};
 pub use region::Region;
+pub use rules::{Rule, RuleCounts, Scope};

@@ -7,13 +7,16 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use plimsoll_wire::Parsed;
+
 use crate::layout::VERSION;
+use crate::rules::{Rule, Scope};
 
 /// Bytes of a message.
 pub const LEN: usize = 64;
 
 /// Headers of the packets of one flow, as the policy's matches see them; the tenant is the port's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FlowSpec {
     /// Source and destination, both of one family, for IP.
     pub addresses: Option<(IpAddr, IpAddr)>,
@@ -25,6 +28,17 @@ pub struct FlowSpec {
     pub dscp: u8,
     /// VLAN identifier; 0 without a tag.
     pub vlan: u16,
+}
+
+impl FlowSpec {
+    /// The flow of a frame; `None` for what makes no sense.
+    #[must_use]
+    pub fn of_frame(frame: &[u8]) -> Option<Self> {
+        let parsed = &plimsoll_wire::parse(frame).ok()?;
+        let Parsed { vlan, .. } = *parsed;
+        let (addresses, protocol, ports) = (parsed.addresses(), parsed.protocol(), parsed.ports());
+        Some(Self { addresses, protocol, ports, dscp: parsed.dscp(), vlan })
+    }
 }
 
 /// Why no flow queue was opened.
@@ -59,6 +73,10 @@ pub enum Message {
     NotOpened(OpenRefusal),
     /// The client needs a flow queue no longer.
     Close(u32),
+    /// The client asks where such packets go.
+    Ask(FlowSpec),
+    /// The daemon's answer, or told without being asked: to a client that has asked once.
+    Rule(Rule),
 }
 
 const HELLO: u32 = 1;
@@ -69,6 +87,8 @@ const OPEN: u32 = 5;
 const OPENED: u32 = 6;
 const NOT_OPENED: u32 = 7;
 const CLOSE: u32 = 8;
+const ASK: u32 = 9;
+const RULE: u32 = 10;
 
 /// Where a flow's fields lie in an `Open`.
 mod flow {
@@ -83,6 +103,14 @@ mod flow {
     pub(super) const DESTINATION: usize = 40;
     pub(super) const HAS_PROTOCOL: u8 = 1;
     pub(super) const HAS_PORTS: u8 = 2;
+}
+
+/// Where the rest of a `Rule` lies, between and behind a flow's fields.
+mod rule {
+    pub(super) const QUEUE: usize = 18;
+    pub(super) const GENERATION: usize = 20;
+    pub(super) const SCOPE: usize = 56;
+    pub(super) const ASKED: usize = 61;
 }
 
 impl Message {
@@ -100,11 +128,15 @@ impl Message {
             Self::NotOpened(OpenRefusal::NoQueue) => (NOT_OPENED, 1),
             Self::NotOpened(OpenRefusal::Forced) => (NOT_OPENED, 2),
             Self::Close(queue) => (CLOSE, queue.into()),
+            Self::Ask(_) => (ASK, 0),
+            Self::Rule(_) => (RULE, 0),
         };
         bytes[..4].copy_from_slice(&kind.to_le_bytes());
         bytes[8..16].copy_from_slice(&value.to_le_bytes());
-        if let Self::Open(spec) = self {
-            write_flow(&spec, &mut bytes);
+        match self {
+            Self::Open(spec) | Self::Ask(spec) => write_flow(&spec, &mut bytes),
+            Self::Rule(rule) => write_rule(&rule, &mut bytes),
+            _ => {}
         }
         bytes
     }
@@ -127,6 +159,8 @@ impl Message {
             NOT_OPENED if value == 2 => Self::NotOpened(OpenRefusal::Forced),
             NOT_OPENED => Self::NotOpened(OpenRefusal::NoQueue),
             CLOSE => Self::Close(short()?),
+            ASK => Self::Ask(read_flow(bytes)?),
+            RULE => Self::Rule(read_rule(bytes)?),
             _ => return None,
         })
     }
@@ -162,6 +196,26 @@ fn write_flow(spec: &FlowSpec, bytes: &mut [u8; LEN]) {
             }
         }
     }
+}
+
+fn write_rule(rule: &Rule, bytes: &mut [u8; LEN]) {
+    write_flow(&rule.flow, bytes);
+    // A region has no more flow queues than fit.
+    let queue = rule.queue as u16;
+    bytes[rule::QUEUE..rule::QUEUE + 2].copy_from_slice(&queue.to_le_bytes());
+    bytes[rule::GENERATION..rule::GENERATION + 4].copy_from_slice(&rule.generation.to_le_bytes());
+    bytes[rule::SCOPE..rule::SCOPE + 5].copy_from_slice(&rule.scope.to_bytes());
+    bytes[rule::ASKED] = rule.asked.into();
+}
+
+fn read_rule(bytes: &[u8; LEN]) -> Option<Rule> {
+    Some(Rule {
+        flow: read_flow(bytes)?,
+        scope: Scope::from_bytes(bytes[rule::SCOPE..rule::SCOPE + 5].try_into().ok()?),
+        queue: u16::from_le_bytes([bytes[rule::QUEUE], bytes[rule::QUEUE + 1]]).into(),
+        generation: u32::from_le_bytes(bytes[rule::GENERATION..rule::GENERATION + 4].try_into().ok()?),
+        asked: bytes[rule::ASKED] != 0,
+    })
 }
 
 fn read_flow(bytes: &[u8; LEN]) -> Option<FlowSpec> {
@@ -220,6 +274,9 @@ mod tests {
             Message::NotOpened(OpenRefusal::NoQueue),
             Message::NotOpened(OpenRefusal::Forced),
             Message::Close(7),
+            Message::Ask(four),
+            Message::Rule(Rule { flow: four, scope: Scope::EXACT, queue: 4_095, generation: 7, asked: true }),
+            Message::Rule(Rule { flow: six, scope: Scope::NOTHING, queue: 0, generation: 0, asked: false }),
         ] {
             assert_eq!(Message::from_bytes(&message.to_bytes()), Some(message));
         }

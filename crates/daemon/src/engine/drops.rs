@@ -45,6 +45,16 @@ pub enum Event {
     PortLost,
     /// The port was opened again.
     PortBack,
+    /// A packet that a client had classified was classified again.
+    Verified,
+    /// It belonged to another class than the flow queue that it was posted to.
+    Misclassified,
+    /// That was told to the operator.
+    TrustAlert,
+    /// The client was not served for a while for it.
+    TrustHalt,
+    /// The client's packets are classified one by one since.
+    TrustForced,
 }
 
 impl Loss {
@@ -74,7 +84,7 @@ impl Loss {
 
 impl Event {
     /// Every event, in the order of the counters.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 13] = [
         Self::FlowTableFull,
         Self::TenantAtCap,
         Self::BuffersInUse,
@@ -83,6 +93,11 @@ impl Event {
         Self::UplinkFull,
         Self::PortLost,
         Self::PortBack,
+        Self::Verified,
+        Self::Misclassified,
+        Self::TrustAlert,
+        Self::TrustHalt,
+        Self::TrustForced,
     ];
 
     /// The event as operators see it.
@@ -97,6 +112,11 @@ impl Event {
             Self::UplinkFull => "uplink_full",
             Self::PortLost => "port_lost",
             Self::PortBack => "port_back",
+            Self::Verified => "verified",
+            Self::Misclassified => "misclassified",
+            Self::TrustAlert => "trust_alert",
+            Self::TrustHalt => "trust_halt",
+            Self::TrustForced => "trust_forced",
         }
     }
 }

@@ -40,6 +40,8 @@ pub struct Change {
     pub rooms: Vec<(String, Room)>,
     /// Descriptors in all.
     pub descriptors: u32,
+    /// Of so many packets that a client classified one is classified again; 0: none.
+    pub verify: u32,
 }
 
 impl Change {
@@ -58,6 +60,7 @@ impl Change {
             moved: Vec::new(),
             rooms: growing.map(|tenant| (tenant.name.clone(), Room::new(part(new)))).collect(),
             descriptors: new.config.engine.descriptors,
+            verify: new.config.engine.verify,
         }
     }
 }
@@ -132,7 +135,8 @@ impl Engine {
         self.classifier = Classifier::new(&change.program);
         self.program = change.program;
         self.generation = self.generation.wrapping_add(1);
-        self.tell_generation();
+        self.sampler.set(change.verify);
+        self.renew_rules();
         installed
     }
 
@@ -293,7 +297,8 @@ impl Engine {
             }
             for opened in &mut lane.opened {
                 opened.fields.tenant = lane.tenant;
-                places.insert(opened.queue, next.classify(&opened.fields));
+                opened.placement = next.classify(&opened.fields);
+                places.insert(opened.queue, opened.placement.clone());
             }
             let shared: Vec<_> =
                 (lane.overflow.drain().map(|(_, shared)| shared)).chain(lane.leftover.drain(..)).collect();

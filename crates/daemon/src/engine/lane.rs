@@ -12,12 +12,14 @@ use plimsoll_nic::QueueId;
 use plimsoll_policy::{Fields, Placement, TenantId};
 use plimsoll_ports::{Counters, DropReason, Port, Trouble};
 use plimsoll_units::{Nanos, Span};
+use plimsoll_vnic::Scope;
 
 use super::drops::{Event, Tally};
 use super::flows::FlowTable;
 use super::forward::Mac;
 use super::pool::Pool;
-use super::vnic::Opened;
+use super::rules::Opened;
+use super::verify::Trust;
 
 /// How often an address that sends all the time is learned again: often enough that its owner never seems silent.
 const LEARN_AGAIN: Span = Span::secs(1);
@@ -47,6 +49,10 @@ pub struct Lane {
     pub(crate) opened: Vec<Opened>,
     /// Some of them are not the client's any more.
     pub(crate) closing: bool,
+    /// What the policy looks at to place the tenant's packets, once somebody has asked.
+    pub(crate) scope: Option<Scope>,
+    /// How far a client is believed that it classifies its packets well.
+    pub(crate) trust: Trust,
     /// Flow queues that the lane may have open.
     pub(crate) quota: Quota,
     pub(crate) tally: Tally,
@@ -123,6 +129,8 @@ impl Lane {
             leftover: Vec::new(),
             opened: Vec::new(),
             closing: false,
+            scope: None,
+            trust: Trust::default(),
             quota: Quota { flows: spec.flows, queues: spec.flows + 1 },
             tally: Tally::default(),
             wrote: false,

@@ -3,30 +3,19 @@
 //! Why: a client that says once what a flow is need not have each packet classified, and learns of each packet when it
 //! has really left.
 //! From: SENIC §5.1 (the host's table classifies, the client remembers the queue); Loom §4.3.
-//! Not here: what the client may write (`ports` has checked it), and the order of packets (`nic`).
-//! Invariant: each frame that is taken is completed once; a flow queue belongs to one lane; a turn answers so many
-//! requests and takes so many frames.
+//! Not here: what the client asks for (`rules`), whether it is to be believed (`verify`), what it may write at all
+//! (`ports` has checked it), and the order of packets (`nic`).
+//! Invariant: each frame that is taken is completed once; a flow queue belongs to one lane; a turn takes so many frames.
 
 use plimsoll_nic::{Outcome, QueueId};
-use plimsoll_policy::{Fields, Metadata, TenantId};
-use plimsoll_ports::{Port, Received, Taken, Ticket, Took, VnicPort, VnicRequest};
+use plimsoll_ports::{Port, Received, Taken, Ticket, Took, VnicPort};
 use plimsoll_units::{Nanos, Span};
-use plimsoll_vnic::{FlowSpec, OpenRefusal, Status};
+use plimsoll_vnic::Status;
 
 use super::drops::Event;
 use super::lane::Lane;
 use super::pool::Buffer;
 use super::{BATCH, Engine};
-
-/// A flow queue that a client asked for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Opened {
-    pub(crate) queue: QueueId,
-    /// What it was asked for, for a later policy.
-    pub(crate) fields: Fields,
-    /// The client has it still; otherwise it is closed once it is empty.
-    pub(crate) live: bool,
-}
 
 /// How a frame came: from a port that knows nothing of it, or posted by a client.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,17 +35,20 @@ const ATTENTION: Span = Span::micros(20);
 /// Frames taken from one client in a turn: as many as may leave in it, as no system call stands between them.
 const POSTED: usize = 2 * BATCH;
 
-/// Requests answered in a turn.
-const REQUESTS: usize = 8;
-
 impl Engine {
     /// Reads a batch from a client's rings. What finds no room stays there.
     pub(super) fn read_vnic(&mut self, index: usize, now: Nanos) -> usize {
         let Some(lane) = &mut self.lanes[index] else { return 0 };
         let (Some(tenant), Some(Port::Vnic(port))) = (lane.tenant, &mut lane.port) else { return 0 };
-        if let Err(trouble) = port.begin() {
+        let halted = lane.trust.halted(now);
+        let begun = if halted.is_some() { port.probe() } else { port.begin() };
+        if let Err(trouble) = begun {
             let gone = lane.trouble(trouble);
             self.note_lost(Some(index), gone);
+            return 0;
+        }
+        if let Some(until) = halted {
+            self.wake_at = Some(self.wake_at.map_or(until, |at| at.min(until)));
             return 0;
         }
         self.answer_requests(index);
@@ -106,59 +98,6 @@ impl Engine {
         let origin = Origin { queue: taken.target.map(QueueId), tag: taken.tag, ticket: Some(taken.ticket) };
         self.admit(index, buffer, &received, origin, now);
     }
-
-    fn answer_requests(&mut self, index: usize) {
-        for _ in 0..REQUESTS {
-            let Some(Port::Vnic(port)) = self.lanes[index].as_mut().and_then(|lane| lane.port.as_mut())
-            else {
-                return;
-            };
-            match port.request() {
-                None => return,
-                Some(VnicRequest::Open(spec)) => self.open_flow(index, &spec),
-                Some(VnicRequest::Close(target)) => self.close_flow(index, QueueId(target)),
-            }
-        }
-    }
-
-    /// Classifies what the client describes, and gives it a flow queue there.
-    fn open_flow(&mut self, index: usize, spec: &FlowSpec) {
-        let Some(lane) = &mut self.lanes[index] else { return };
-        let Some(Port::Vnic(port)) = &mut lane.port else { return };
-        let used = lane.flows.len() as usize + lane.opened.len();
-        let fields = fields_of_spec(spec, lane.tenant);
-        let queue = if used < lane.quota.flows as usize {
-            self.nic.open_queue(&self.classifier.classify(&self.program, &fields)).ok()
-        } else {
-            None
-        };
-        match queue {
-            Some(queue) => {
-                lane.opened.push(Opened { queue, fields, live: true });
-                port.map(queue.0);
-            }
-            None => port.refuse(OpenRefusal::NoQueue),
-        }
-    }
-
-    fn close_flow(&mut self, index: usize, queue: QueueId) {
-        let Some(lane) = &mut self.lanes[index] else { return };
-        for opened in lane.opened.iter_mut().filter(|opened| opened.queue == queue) {
-            opened.live = false;
-        }
-        // One that is empty is closed at once; others when their last packet has left.
-        let nic = &mut self.nic;
-        lane.opened.retain(|opened| opened.live || !nic.close_queue(opened.queue));
-        lane.closing = true;
-    }
-
-    /// Tells clients which policy is in force.
-    pub(super) fn tell_generation(&mut self) {
-        let generation = u32::from(self.generation);
-        self.lanes.iter_mut().flatten().filter_map(|lane| lane.vnic()).for_each(|port| {
-            port.set_generation(generation);
-        });
-    }
 }
 
 impl Lane {
@@ -192,9 +131,4 @@ pub(super) fn status_of(outcome: Outcome) -> Status {
         Outcome::Sent => Status::Sent,
         Outcome::Dropped => Status::Dropped,
     }
-}
-
-fn fields_of_spec(spec: &FlowSpec, tenant: Option<TenantId>) -> Fields {
-    let FlowSpec { addresses, protocol, ports, dscp, vlan } = *spec;
-    Fields { tenant, addresses, protocol, ports, dscp, vlan, metadata: Metadata::default() }
 }

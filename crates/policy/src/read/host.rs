@@ -17,8 +17,8 @@ pub(crate) const DEFAULT_MTU: u16 = 1_500;
 /// Keys of the operator's file.
 pub(crate) const HOST_KEYS: [&str; 6] = ["uplink", "engine", "api", "tenants", "limits", "policy"];
 const UPLINK_KEYS: [&str; 4] = ["port", "rate", "overhead", "mtu"];
-const ENGINE_KEYS: [&str; 7] =
-    ["cpu", "busy_poll", "queues", "ring", "descriptors", "max_depth", "line_rate_frame"];
+const ENGINE_KEYS: [&str; 8] =
+    ["cpu", "busy_poll", "queues", "ring", "descriptors", "max_depth", "line_rate_frame", "verify"];
 const API_KEYS: [&str; 2] = ["socket", "metrics"];
 const TENANT_KEYS: [&str; 11] =
     ["port", "min", "max", "burst", "weight", "via", "flows", "slack", "deadline", "descriptors", "policy"];
@@ -145,6 +145,10 @@ fn engine(reader: &mut Reader, tree: &Tree) -> (Engine, [Option<Mark>; 2]) {
     }
     if let Some(flag) = keys.get("busy_poll").and_then(|tree| reader.flag(tree, "`busy_poll`")) {
         engine.busy_poll = flag;
+    }
+    if let Some(tree) = keys.get("verify") {
+        let found = reader.value::<u32>(tree, "`verify`", "a number: one packet of so many, 0 for none");
+        engine.verify = found.map_or(engine.verify, |found| found.value);
     }
     let mut number = |key: &str, most: u32, into: &mut u32| {
         if let Some(found) = keys.get(key).and_then(|tree| reader.positive(tree, &format!("`{key}`"), most)) {

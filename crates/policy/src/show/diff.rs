@@ -149,6 +149,7 @@ fn engine(config: &Config) -> Things {
         ("queues", engine.queues.to_string()),
         ("ring", engine.ring.to_string()),
         ("descriptors", engine.descriptors.to_string()),
+        ("verify", engine.verify.to_string()),
     ]);
     some(&mut properties, "cpu", engine.cpu);
     alone(properties)

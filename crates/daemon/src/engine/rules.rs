@@ -1,0 +1,194 @@
+//! What clients ask for: flow queues, and rules that say which packets go to which of them.
+//!
+//! Why: the policy's table is the daemon's; a client that remembers its answers asks once for each flow.
+//! From: SENIC §5.1: a miss asks the hypervisor, which answers, pushes, and ends what no longer holds.
+//! Not here: the cache (`plimsoll-vnic`), how questions and answers travel (`ports`), and samples (`verify`).
+//! Invariant: packets that one rule takes have one place in the policy: a rule looks at all that the policy looks at, or
+//! the flow queue behind it is classified packet by packet. A turn answers so many requests.
+
+use plimsoll_nic::QueueId;
+use plimsoll_policy::{Fields, Match, Metadata, Placement, Prefix, Program, TenantId};
+use plimsoll_ports::{Port, VnicRequest};
+use plimsoll_vnic::{FlowSpec, OpenRefusal, Rule, Scope};
+
+use super::Engine;
+use super::verify::Trust;
+
+/// A flow queue that a client asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Opened {
+    pub(crate) queue: QueueId,
+    /// What it was asked for, for a later policy.
+    pub(crate) fields: Fields,
+    /// Where that belongs under the policy in force.
+    pub(crate) placement: Placement,
+    /// What the client was told to send there, if it was told a rule.
+    pub(crate) rule: Option<(Scope, FlowSpec)>,
+    /// The client has it still; otherwise it is closed once it is empty.
+    pub(crate) live: bool,
+}
+
+/// Requests answered in a turn.
+const REQUESTS: usize = 8;
+
+impl Engine {
+    pub(super) fn answer_requests(&mut self, index: usize) {
+        for _ in 0..REQUESTS {
+            let Some(Port::Vnic(port)) = self.lanes[index].as_mut().and_then(|lane| lane.port.as_mut())
+            else {
+                return;
+            };
+            match port.request() {
+                None => return,
+                Some(VnicRequest::Open(spec)) => self.open_flow(index, &spec),
+                Some(VnicRequest::Ask(spec)) => self.give_rule(index, &spec),
+                Some(VnicRequest::Close(target)) => self.close_flow(index, QueueId(target)),
+            }
+        }
+    }
+
+    /// Classifies what the client describes, and gives it a flow queue there.
+    fn open_flow(&mut self, index: usize, spec: &FlowSpec) {
+        let forced = self.lanes[index].as_ref().is_some_and(|lane| lane.trust == Trust::Forced);
+        let queue = if forced { None } else { self.open_place(index, spec, None) };
+        let Some(port) = self.lanes[index].as_mut().and_then(|lane| lane.vnic()) else { return };
+        match queue {
+            Some(QueueId(queue)) => port.map(queue),
+            None if forced => port.refuse(OpenRefusal::Forced),
+            None => port.refuse(OpenRefusal::NoQueue),
+        }
+    }
+
+    /// Answers where such packets go: to a flow queue of this flow's own while the client has many left, then to one for
+    /// all that the policy does not tell apart, and at last to queue 0.
+    fn give_rule(&mut self, index: usize, spec: &FlowSpec) {
+        let generation = u32::from(self.generation);
+        let Some(lane) = &mut self.lanes[index] else { return };
+        let wide = *lane.scope.get_or_insert_with(|| scope_of(&self.program, lane.tenant));
+        let forced = lane.trust == Trust::Forced;
+        let Some(port) = lane.vnic() else { return };
+        let scope = match port.has_many_queues() {
+            _ if forced => Scope::NOTHING,
+            true => Scope::EXACT,
+            false => wide,
+        };
+        let flow = scope.of(spec);
+        let queue = if forced { None } else { self.queue_of_rule(index, spec, scope, flow) };
+        let Some(port) = self.lanes[index].as_mut().and_then(|lane| lane.vnic()) else { return };
+        port.tell_rule(&Rule { flow, scope, queue: queue.unwrap_or(0), generation, asked: true });
+    }
+
+    /// The client's queue of a rule: the one that there is, or a new one.
+    fn queue_of_rule(&mut self, index: usize, spec: &FlowSpec, scope: Scope, flow: FlowSpec) -> Option<u32> {
+        let lane = self.lanes[index].as_mut()?;
+        let known = lane.opened.iter().find(|opened| opened.live && opened.rule == Some((scope, flow)));
+        if let Some(known) = known.map(|opened| opened.queue) {
+            return lane.vnic()?.queue_of(known.0);
+        }
+        if !lane.vnic()?.has_queue() {
+            return None;
+        }
+        let QueueId(target) = self.open_place(index, spec, Some((scope, flow)))?;
+        self.lanes[index].as_mut()?.vnic()?.lead_to(target)
+    }
+
+    /// Opens a flow queue of the engine's where such packets belong, if the lane may have another.
+    fn open_place(
+        &mut self,
+        index: usize,
+        spec: &FlowSpec,
+        rule: Option<(Scope, FlowSpec)>,
+    ) -> Option<QueueId> {
+        let lane = self.lanes[index].as_mut()?;
+        let used = lane.flows.len() as usize + lane.opened.len();
+        if used >= lane.quota.flows as usize {
+            return None;
+        }
+        let fields = fields_of_spec(spec, lane.tenant);
+        let placement = self.classifier.classify(&self.program, &fields);
+        let queue = self.nic.open_queue(&placement).ok()?;
+        lane.opened.push(Opened { queue, fields, placement, rule, live: true });
+        Some(queue)
+    }
+
+    fn close_flow(&mut self, index: usize, queue: QueueId) {
+        let Some(lane) = &mut self.lanes[index] else { return };
+        for opened in lane.opened.iter_mut().filter(|opened| opened.queue == queue) {
+            opened.live = false;
+        }
+        // One that is empty is closed at once; others when their last packet has left.
+        let nic = &mut self.nic;
+        lane.opened.retain(|opened| opened.live || !nic.close_queue(opened.queue));
+        lane.closing = true;
+    }
+
+    /// From now on each packet of the client's is classified here.
+    pub(super) fn force(&mut self, index: usize) {
+        let Some(lane) = &mut self.lanes[index] else { return };
+        lane.opened.iter_mut().for_each(|opened| opened.live = false);
+        lane.closing = true;
+        if let Some(port) = lane.vnic() {
+            port.classify_all();
+        }
+    }
+
+    /// After a reload: tells clients which policy is in force, and anew the rules that still hold. Flow queues whose rule
+    /// does not tell apart what the new policy does are classified packet by packet until the client has asked again.
+    pub(super) fn renew_rules(&mut self) {
+        let generation = u32::from(self.generation);
+        for lane in self.lanes.iter_mut().flatten() {
+            let scope = scope_of(&self.program, lane.tenant);
+            (lane.scope, lane.trust) = (Some(scope), Trust::default());
+            let Some(Port::Vnic(port)) = &mut lane.port else { continue };
+            port.set_generation(generation);
+            for opened in lane.opened.iter_mut().filter(|opened| opened.live) {
+                let Some((rule, flow)) = opened.rule else { continue };
+                let QueueId(target) = opened.queue;
+                if rule.covers(&scope) {
+                    let queue = port.queue_of(target).unwrap_or(0);
+                    port.push_rule(&Rule { flow, scope: rule, queue, generation, asked: false });
+                } else {
+                    port.classify_target(target);
+                    (opened.live, lane.closing) = (false, true);
+                }
+            }
+            port.tell_news();
+        }
+    }
+}
+
+/// All that the policy looks at to place a tenant's packets: what a rule must look at as well.
+fn scope_of(program: &Program, tenant: Option<TenantId>) -> Scope {
+    let rules = program.rules.iter().map(|rule| &rule.matches);
+    let limits = program.limits.iter().filter_map(|limit| match &limit.scope {
+        plimsoll_policy::Scope::Match { matches, .. } => Some(matches),
+        plimsoll_policy::Scope::Subtree(_) => None,
+    });
+    let concerned =
+        rules.chain(limits).filter(|matches| matches.tenant.is_none() || matches.tenant == tenant);
+    concerned.fold(Scope::NOTHING, widened)
+}
+
+fn widened(scope: Scope, matches: &Match) -> Scope {
+    Scope {
+        src: longest(scope.src, &matches.src),
+        dst: longest(scope.dst, &matches.dst),
+        protocol: scope.protocol || !matches.protocol.is_empty(),
+        src_port: scope.src_port || !matches.src_port.is_empty(),
+        dst_port: scope.dst_port || !matches.dst_port.is_empty(),
+        dscp: scope.dscp || !matches.dscp.is_empty(),
+        vlan: scope.vlan || !matches.vlan.is_empty(),
+    }
+}
+
+/// The most leading bits that any of them looks at, of IPv4 and of IPv6.
+fn longest([four, six]: [u8; 2], prefixes: &[Prefix]) -> [u8; 2] {
+    prefixes.iter().fold([four, six], |[four, six], prefix| {
+        if prefix.addr.is_ipv4() { [four.max(prefix.len), six] } else { [four, six.max(prefix.len)] }
+    })
+}
+
+fn fields_of_spec(spec: &FlowSpec, tenant: Option<TenantId>) -> Fields {
+    let FlowSpec { addresses, protocol, ports, dscp, vlan } = *spec;
+    Fields { tenant, addresses, protocol, ports, dscp, vlan, metadata: Metadata::default() }
+}
