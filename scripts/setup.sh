@@ -5,7 +5,7 @@
 #   build  a linker and the Rust toolchain
 #   run    build, and what the lab drives: iproute2, iperf3, memcached, sockperf, ethtool
 #   test   the same as run
-#   bench  run, and DPDK's libraries and tc, the peers that benches/ measures beside us
+#   bench  run, and DPDK's libraries, tc and ns-3, the peers that benches/ measures beside us
 #   fuzz   build, and the nightly toolchain
 #   deny   build, and cargo-deny, compiled here: minutes on two cores
 #
@@ -49,6 +49,15 @@ want_bench() {
     want pkg-config pkg-config
     pkg-config --exists libdpdk 2>/dev/null || missing="$missing libdpdk-dev"
     want dpdk-testpmd dpdk-dev
+}
+
+# ns-3 stands beside our simulator where it can be had; the bench says so where it cannot.
+want_ns3() {
+    pkg-config --exists ns3-internet 2>/dev/null && return 0
+    have apt-get || return 0
+    [ "$(id -u)" -eq 0 ] || return 0
+    DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends libns3-dev libgsl-dev >&2 ||
+        say 'libns3-dev cannot be installed here: the simulator is measured alone'
 }
 
 # Installs the missing packages, as root or through sudo; says what to do when it is neither.
@@ -126,6 +135,7 @@ esac
 install_packages
 install_rust
 case $what in
+bench) want_ns3 ;;
 fuzz) install_fuzz ;;
 deny) install_deny ;;
 esac

@@ -7,7 +7,8 @@
 
 use anyhow::{Result, anyhow};
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Transmit};
-use plimsoll_policy::{Placement, Program};
+use plimsoll_policy::{Placement, Program, Sources};
+use plimsoll_record::{Recorded, Recorder};
 use plimsoll_units::{Bytes, Nanos, Span};
 
 use crate::hold::{Draw, FRAME, Moved, in_flight, processor_time};
@@ -30,7 +31,7 @@ pub enum Refill {
 
 /// The engine and the host that feeds it.
 pub struct Engine {
-    nic: Nic,
+    nic: Recorded,
     bells: DoorbellQueue,
     queues: Vec<QueueId>,
     sent: Vec<Transmit>,
@@ -43,6 +44,17 @@ pub struct Engine {
 impl Engine {
     /// An engine under `program` with one flow queue for each placement, and `inside` packets in them.
     pub fn new(program: &Program, places: &[Placement], inside: u32, refill: Refill) -> Result<Self> {
+        Self::recorded(program, places, inside, refill, None)
+    }
+
+    /// The same with a recorder beside it, or without.
+    pub fn recorded(
+        program: &Program,
+        places: &[Placement],
+        inside: u32,
+        refill: Refill,
+        recorder: Option<Recorder>,
+    ) -> Result<Self> {
         let config = Config {
             queues: u32::try_from(places.len())?,
             ring: RING,
@@ -50,7 +62,10 @@ impl Engine {
             pull: Bytes::new(1_514),
             catch_up: Span::micros(10),
         };
-        let mut nic = Nic::new(program, &config);
+        let mut nic = Recorded::new(Nic::new(program, &config));
+        if let Some(recorder) = recorder {
+            nic.record(recorder, &Sources::default());
+        }
         let open = |place| nic.open_queue(place).map_err(|refusal| anyhow!("no flow queue: {refusal:?}"));
         let queues = places.iter().map(open).collect::<Result<Vec<_>>>()?;
         let mut engine = Self {
@@ -151,6 +166,11 @@ impl Engine {
             }
         }
         lost
+    }
+
+    /// Packets served since the start of time.
+    pub fn served(&self) -> u64 {
+        self.served
     }
 
     /// Of the link, in per cent, what has been served since the start of time.

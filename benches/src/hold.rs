@@ -56,9 +56,18 @@ impl Draw {
 
 /// Processor time of this thread: what other work takes from the core in the meantime does not count.
 pub fn processor_time() -> Duration {
+    time_of(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// Processor time of all threads so far.
+pub fn process_time() -> Duration {
+    time_of(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+fn time_of(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is live, and every Linux has this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    // SAFETY: `time` is live, and every Linux has these two clocks.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
     Duration::from_secs(time.tv_sec.unsigned_abs()) + Duration::from_nanos(time.tv_nsec.unsigned_abs())
 }
 

@@ -13,6 +13,7 @@ mod net;
 mod policies;
 mod report;
 mod scheduler;
+mod simulator;
 mod vnic;
 
 #[cfg(feature = "dpdk")]
@@ -62,6 +63,10 @@ enum Part {
     OneLimit,
     /// Loom's Figure 1.
     Figure1,
+    /// What recording costs.
+    Recorded,
+    /// The simulator beside ns-3.
+    Simulator,
     /// TAP to TAP beside a copy loop; needs root.
     Forward,
     /// Rates and gaps of limited flows beside tc's htb; needs root.
@@ -90,6 +95,8 @@ fn main() -> Result<()> {
             Part::Throttled => scheduler::throttled(effort),
             Part::OneLimit => scheduler::one_limit(effort),
             Part::Figure1 => scheduler::figure1(effort),
+            Part::Recorded => scheduler::recorded(effort),
+            Part::Simulator => simulator::measure(options.rounds),
             Part::Forward | Part::Accuracy if !root => {
                 eprintln!("bench: skipped: it makes namespaces and TAPs, which needs root");
                 Ok(Vec::new())

@@ -5,8 +5,13 @@
 //! Not here: how a run goes (`engine`, `dpdk`).
 //! Invariant: the sides of a row take turns, round by round, in one process and on one core.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
 use anyhow::Result;
 use plimsoll_policy::Placement;
+use plimsoll_record::{CHUNK, End, Limits, Recorder, Sink};
+use plimsoll_units::Bytes;
 
 use crate::engine::{Engine, Refill, inside, spread};
 use crate::hold::{Moved, QUEUES_PER_TENANT};
@@ -79,6 +84,46 @@ pub fn one_limit(effort: Effort) -> Result<Vec<Row>> {
     let costs = take_turns(&mut engines, effort);
     let row = Row::new("10,000 flow queues behind one limit", "ours with 10", "ns/packet");
     Ok(vec![row.figures(&costs[0], &costs[1]).goal(Goal::RatioAtMost(2.0)).note(throttled_note(&engines[1]))])
+}
+
+/// What recording costs the engine's thread: the chunks are thrown away as soon as they are full.
+pub fn recorded(effort: Effort) -> Result<Vec<Row>> {
+    let program = policies::equal_tenants(1_024);
+    let places = spread(&program, QUEUES_PER_TENANT);
+    let bin = Bin::default();
+    let recorder = Recorder::new(Box::new(bin.clone()), Limits { bytes: Bytes::new(u64::MAX) });
+    let make = |recorder| Engine::recorded(&program, &places, inside(places.len()), Refill::Random, recorder);
+    let mut engines = vec![make(None)?, make(Some(recorder))?];
+    let costs = take_turns(&mut engines, effort);
+    let each = bin.bytes.load(Ordering::Relaxed) as f64 / engines[1].served() as f64;
+    let row = Row::new("1,024 tenants, 4 queues each, recorded", "ours, not recorded", "ns/packet");
+    Ok(vec![row.figures(&costs[0], &costs[1]).note(format!("{each:.1} B a packet"))])
+}
+
+/// Takes chunks as a disk that is never late.
+#[derive(Clone, Debug, Default)]
+struct Bin {
+    spare: Arc<Mutex<Vec<Vec<u8>>>>,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Sink for Bin {
+    fn empty(&mut self) -> Option<Vec<u8>> {
+        let spare = self.spare.lock().ok()?.pop();
+        Some(spare.unwrap_or_else(|| Vec::with_capacity(CHUNK)))
+    }
+
+    fn full(&mut self, mut chunk: Vec<u8>) {
+        self.bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+        chunk.clear();
+        if let Ok(mut spare) = self.spare.lock() {
+            spare.push(chunk);
+        }
+    }
+
+    fn last(&mut self, chunk: Vec<u8>, _: End) {
+        self.full(chunk);
+    }
 }
 
 /// Packets a second under Loom's Figure 1 with 10,000 flows.
