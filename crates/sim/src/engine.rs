@@ -123,8 +123,7 @@ impl Engine {
         let spare = u32::try_from(program.nodes.len()).unwrap_or(u32::MAX);
         let queues = stated.queues.min(flows.saturating_add(spare)).max(1);
         let descriptors = stated.descriptors.min(queues.saturating_mul(u32::from(stated.ring)));
-        let config =
-            Config { queues, ring: stated.ring, descriptors, pull: Bytes::ZERO, catch_up: ONE_TICK };
+        let config = Config { queues, ring: stated.ring, descriptors, pull: Bytes::ZERO, catch_up: ONE_TICK };
         let id = |name: &String| {
             (0..).map(TenantId).zip(&program.tenants).find(|(_, t)| t.name == *name).map(|(id, _)| id)
         };

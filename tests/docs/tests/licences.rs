@@ -5,10 +5,9 @@
 //! Not here: bans, sources, and what the licence files themselves say; that is cargo-deny's.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
-
-use serde_json::Value;
 
 #[test]
 fn every_dependency_has_a_licence_that_is_allowed() {
@@ -21,20 +20,26 @@ fn every_dependency_has_a_licence_that_is_allowed() {
     assert!(refused.is_empty(), "not in the allow list of deny.toml: {refused:?}");
 }
 
-/// The crates of others that this machine's build takes, with what their manifests say.
+/// The crates of others that this machine's build takes, with what their manifests say. `cargo tree` knows which features
+/// count on this platform; `cargo metadata` also names what others would link.
 fn foreign(root: &Path) -> Vec<(String, String)> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let run = Command::new(env!("CARGO"))
-        .args(["metadata", "--locked", "--format-version", "1", "--filter-platform", &target])
+        .args(["tree", "--locked", "--workspace", "--target", &target, "--prefix", "none"])
+        .args(["--edges", "normal,build,dev", "--format", "{p}\t{l}"])
         .current_dir(root)
         .output()
         .expect("cargo runs");
-    assert!(run.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&run.stderr));
-    let metadata: Value = serde_json::from_slice(&run.stdout).expect("cargo metadata writes JSON");
-    let packages = metadata["packages"].as_array().expect("a list of packages");
-    let foreign = packages.iter().filter(|package| !package["source"].is_null());
-    let text = |value: &Value| value.as_str().unwrap_or("none stated").to_owned();
-    foreign.map(|package| (text(&package["name"]), text(&package["license"]))).collect()
+    assert!(run.status.success(), "cargo tree: {}", String::from_utf8_lossy(&run.stderr));
+    let text = String::from_utf8(run.stdout).expect("cargo tree writes text");
+    // Ours are followed by their folder; one that is told again by `(*)` behind its licence.
+    let theirs = |line: &&str| !line.contains("(/") && !line.trim().is_empty();
+    let split = |line: &str| {
+        let (name, licence) = line.split_once('\t').unwrap_or((line, "none stated"));
+        (name.to_owned(), licence.trim_end_matches("(*)").trim().to_owned())
+    };
+    let found: BTreeSet<(String, String)> = text.lines().filter(theirs).map(split).collect();
+    found.into_iter().collect()
 }
 
 /// The strings of `allow = [...]` under `[licenses]`.
