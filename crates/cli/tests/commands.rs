@@ -281,6 +281,22 @@ fn a_trace_can_be_read_and_replayed_through_another_policy() {
     let text = String::from_utf8_lossy(&bytes);
     assert!(text.contains("class shop; waited") && text.contains("longest by max(shop)"), "no decisions");
 
+    // Where Wireshark's own reader is: it finds nothing wrong, and the comments.
+    let tshark = |filter| {
+        Command::new("tshark")
+            .args(["-r", &at("t.pcapng"), "-Y", filter, "-T", "fields", "-e", "frame.comment"])
+            .output()
+    };
+    if let (Ok(strange), Ok(said)) = (
+        tshark(
+            "_ws.malformed or tcp.analysis.zero_window or tcp.analysis.lost_segment or tcp.checksum.status == 0",
+        ),
+        tshark("frame.comment contains \"class shop\""),
+    ) {
+        assert_eq!(out(&strange), "", "{}", err(&strange));
+        assert!(out(&said).lines().count() > 20, "{}", err(&said));
+    }
+
     let from = ["--from", "shop=10.200.1.1", "--from", "batch=10.200.1.2/32"];
     let capture = at("t.pcapng");
     let replayed = [&["sim", &policy, "--replay", &capture, "--json"][..], &from].concat();

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use plimsoll_scenario::{Form, Results, Run, Sample, Scenario, Status, Verdict, WorkloadResult, judge};
+use plimsoll_scenario::{
+    Form, Kind, Results, Run, Sample, Scenario, Status, Turns, Verdict, WorkloadResult, judge,
+};
 use plimsoll_units::{Nanos, Span};
 use proptest::prelude::*;
 
@@ -263,4 +265,24 @@ proptest! {
             prop_assert!(scenario(&text).is_err());
         }
     }
+}
+
+#[test]
+fn udp_takes_turns_when_it_is_told_how_long() {
+    let kind = |rest: &str| {
+        let text = format!(
+            "name: t\nrate: 10Mbps\nduration: 1s\nsystems: [fifo]\ntenants: {{a: {{}}}}\n\
+             workloads: {{w: {{tenant: a, kind: udp, rate: 1Mbps{rest}}}}}\n"
+        );
+        let scenario = Scenario::parse(&text, "t.yaml", Path::new(""), Form::Full);
+        scenario.unwrap_or_else(|errors| panic!("{}", errors.render(false))).workloads[0].kind.clone()
+    };
+    let turns = |kind| match kind {
+        Kind::Udp { turns, .. } => turns,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(turns(kind("")), None);
+    let half = Span::millis(500);
+    assert_eq!(turns(kind(", on: 20ms")), Some(Turns { on: Span::millis(20), off: half }));
+    assert_eq!(turns(kind(", off: 2ms")), Some(Turns { on: half, off: Span::millis(2) }));
 }

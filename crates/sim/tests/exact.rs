@@ -160,3 +160,41 @@ measure: {window: 1ms}
     let quiet = windows.iter().filter(|&&bytes| bytes == 0).count();
     assert!(quiet > 13_000, "{quiet} ms of 20,000 were quiet");
 }
+
+/// One connection that asks for 1 kB, in a closed loop or so many times a second.
+fn asking(rate: &str) -> Run {
+    run(&format!(
+        "
+name: asking
+rate: 1Gbps
+duration: 1s
+systems: [plimsoll]
+tenants: {{t: {{}}}}
+workloads:
+  ask: {{tenant: t, kind: request_response, request: 200B, response: 1kB{rate}}}
+"
+    ))
+}
+
+#[test]
+fn a_closed_loop_asks_when_it_is_answered_and_an_open_one_when_it_is_time() {
+    let closed = asking("");
+    let samples = &closed.workloads["ask"].samples;
+    let usual = samples[100].latency;
+    assert!(samples[100..].iter().all(|sample| sample.latency == usual), "nobody else is there");
+    assert!(samples[100..].windows(2).all(|pair| pair[1].at - pair[0].at == usual), "one after the other");
+
+    // A tenth of what the closed loop does: so many a second, and most find the connection free.
+    let tenth = samples.len() / 10;
+    let open = asking(&format!(", rate: {tenth}"));
+    let mut latencies: Vec<Span> =
+        open.workloads["ask"].samples.iter().map(|sample| sample.latency).collect();
+    latencies.sort_unstable();
+    assert!(latencies.len().abs_diff(tenth) < 5 * tenth.isqrt(), "{} of {tenth}", latencies.len());
+    assert_eq!(latencies[latencies.len() / 2], usual);
+
+    // Twice of it: what has to wait for the connection waits ever longer, and that counts.
+    let busy = asking(&format!(", rate: {}", 2 * samples.len()));
+    let worst = busy.workloads["ask"].samples.iter().map(|sample| sample.latency).max();
+    assert!(worst > Some(Span::millis(300)), "{worst:?}");
+}
