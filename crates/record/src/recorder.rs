@@ -3,8 +3,8 @@
 //! Why: the engine's thread must never wait for a disk.
 //! From: `docs/engine-trace.md`, "what it costs".
 //! Not here: threads and files (`daemon`).
-//! Invariants: events are written whole and in their order; a recording ends once, with its reason; its bytes stay
-//! below the limit but for one event.
+//! Invariants: events are written whole and in their order; a recording ends once, with its reason; its bytes exceed the
+//! limit by less than a chunk.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
@@ -254,5 +254,53 @@ impl Sink for SharedSink {
 
     fn last(&mut self, chunk: Vec<u8>, _: End) {
         self.full(chunk);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_nic::{Config, Nic};
+
+    use super::*;
+    use crate::{Event, Reader, Recorded};
+
+    /// Takes so many chunks and gives none back.
+    #[derive(Debug)]
+    struct SlowDisk(SharedSink, u32);
+
+    impl Sink for SlowDisk {
+        fn empty(&mut self) -> Option<Vec<u8>> {
+            self.1 = self.1.checked_sub(1)?;
+            self.0.empty()
+        }
+
+        fn full(&mut self, chunk: Vec<u8>) {
+            self.0.full(chunk);
+        }
+
+        fn last(&mut self, chunk: Vec<u8>, why: End) {
+            self.0.last(chunk, why);
+        }
+    }
+
+    #[test]
+    fn a_disk_that_is_too_slow_ends_the_recording_with_all_that_was_before() {
+        let text = "{uplink: {port: memory, rate: 1Gbps}, tenants: {shop: {port: memory}}}";
+        let checked = plimsoll_policy::check_str("demo.yaml", text).expect("a policy");
+        let mut nic = Recorded::new(Nic::new(&checked.program, &Config::default()));
+        let file = SharedSink::default();
+        nic.record(Recorder::new(Box::new(SlowDisk(file.clone(), 2)), Limits::default()), &checked.sources);
+        let mut closed = 0_u32;
+        while nic.is_recorded() {
+            nic.close_queue(QueueId(closed));
+            closed += 1;
+        }
+        nic.close_queue(QueueId(closed)); // traffic goes on
+        let events: Vec<Event> =
+            Reader::new(file.bytes().as_slice()).expect("a trace").collect::<Result<_, _>>().expect("whole");
+        assert!(closed > 50_000, "two chunks hold more than {closed}");
+        assert_eq!(events.last(), Some(&Event::End(End::Overrun)));
+        let told = events.iter().filter(|event| matches!(event, Event::Close { .. })).count();
+        assert_eq!(told as u32, closed);
     }
 }
