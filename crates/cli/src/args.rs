@@ -170,6 +170,9 @@ pub(crate) struct Lab {
     /// Repeat each system so many times, whatever the file says
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) pairs: Option<u32>,
+    /// Set a value of the file by its path: `tenants.shop.min=20Mbps` (may be given several times)
+    #[arg(long, value_name = "PATH=VALUE", value_parser = setting)]
+    pub(crate) set: Vec<(String, String)>,
     /// Print JSON: every measure and expectation
     #[arg(long)]
     pub(crate) json: bool,

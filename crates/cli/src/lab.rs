@@ -5,6 +5,7 @@
 //! Not here: either of those.
 //! Invariant: exit code 1 exactly when something could not be run or an expectation failed.
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::path::Path;
 
@@ -19,8 +20,8 @@ use crate::show::rate;
 /// Runs a scenario, reports, and judges.
 pub(crate) fn lab(args: &Lab) -> Result<(), Failure> {
     let form = Form::new(false, args.short);
-    let scenario = load(&args.file, form, &args.system, &[])?.swap_remove(0).scenario;
-    if !scenario.live {
+    let points = load(&args.file, form, &args.system, &args.set)?;
+    if !points[0].scenario.live {
         let file = args.file.display();
         let why = format!(
             "{file}: `live: false` says that this is for virtual time alone; try `plimsoll sim {file}`"
@@ -32,13 +33,65 @@ pub(crate) fn lab(args: &Lab) -> Result<(), Failure> {
 
     let options = Options { systems: args.system.clone(), pairs: args.pairs, ..Options::default() };
     let bar = Live::new();
-    let results = plimsoll_lab::run(&scenario, &options, &mut |progress| bar.show(progress));
+    let run = |point: &Point| plimsoll_lab::run(&point.scenario, &options, &mut |told| bar.show(told));
+    let results: Result<Vec<Results>, _> = points.iter().map(run).collect();
     bar.end();
     let results = results.map_err(|error| Failure::Failed(error.to_string()))?;
-    let verdicts = plimsoll_scenario::judge(&scenario, &results);
-    show(&scenario, &results, &verdicts, (&args.out, args.format), args.json)?;
-    let failed = verdicts.iter().any(|verdict| verdict.status == Status::Failed);
+    let judged =
+        points.iter().zip(&results).map(|(point, found)| plimsoll_scenario::judge(&point.scenario, found));
+    let judged: Vec<Vec<Verdict>> = judged.collect();
+    match (points.as_slice(), results.as_slice()) {
+        ([point], [found]) if point.settings.is_empty() => {
+            show(&point.scenario, found, &judged[0], (&args.out, args.format), args.json)?;
+        }
+        _ => {
+            show_sweep(&points, &results.iter().collect::<Vec<_>>(), (&args.out, args.format), args.json)?;
+            points.iter().zip(&judged).for_each(|(point, verdicts)| complain(point, verdicts));
+        }
+    }
+    let failed = judged.iter().flatten().any(|verdict| verdict.status == Status::Failed);
     if failed { Err(Failure::Said) } else { Ok(()) }
+}
+
+/// Says what did not hold at a point of a sweep.
+fn complain(point: &Point, verdicts: &[Verdict]) {
+    let settings: Vec<String> =
+        point.settings.iter().map(|(path, value)| format!("{path}={value}")).collect();
+    for verdict in verdicts.iter().filter(|verdict| verdict.status == Status::Failed) {
+        eprintln!("failed at {}: `{}` ({})", settings.join(", "), verdict.expect, verdict.detail);
+    }
+}
+
+/// One table for all points, and the report.
+pub(crate) fn show_sweep(
+    points: &[Point],
+    results: &[&Results],
+    (out, format): (&Path, Format),
+    json: bool,
+) -> Result<(), Failure> {
+    let mut rows = Vec::new();
+    let mut machine = Vec::new();
+    for (point, results) in points.iter().zip(results) {
+        let verdicts = plimsoll_scenario::judge(&point.scenario, results);
+        rows.extend(plimsoll_scenario::rows(point, results, &verdicts));
+        machine.push(serde_json::json!({
+            "settings": point.settings.iter().cloned().collect::<BTreeMap<String, String>>(),
+            "results": plimsoll_scenario::json(&point.scenario, results, &verdicts),
+        }));
+    }
+    let (name, about) = (&points[0].scenario.name, &points[0].scenario.about);
+    let written = plimsoll_scenario::sweep_report(name, about, &rows, out);
+    let written = written.map_err(|error| Failure::Failed(error.to_string()))?;
+    if format == Format::Parquet {
+        let parquet = plimsoll_scenario::parquet_sweep(&rows, out);
+        parquet.map_err(|error| Failure::Failed(error.to_string()))?;
+    }
+    if json {
+        return print_json(&machine);
+    }
+    print(&format!("{name}: {} points\n", points.len()))?;
+    print(&plimsoll_scenario::sweep_table(&rows, terminal().0))?;
+    print(&format!("\n\nreport: {}\n", written.html.display()))
 }
 
 /// Reads a scenario, which has to have these systems: every point of its sweep, and at least one.

@@ -15,8 +15,8 @@ use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use plimsoll_scenario::{Form, Point, Results, Scenario, Status, Verdict};
 use plimsoll_sim::{Options, Outcome, Progress, Promise, SimError, Trace};
 
-use crate::args::{Format, Sim};
-use crate::failure::{Failure, print, print_json};
+use crate::args::Sim;
+use crate::failure::Failure;
 use crate::{lab, replay};
 
 /// Simulates a scenario, or every point of its sweep, reports, and judges.
@@ -49,7 +49,12 @@ pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
             let verdicts = plimsoll_scenario::judge(&point.scenario, &outcome.results);
             lab::show(&point.scenario, &outcome.results, &verdicts, (&args.out, args.format), args.json)?;
         }
-        _ => show_sweep(args, &points, &outcomes)?,
+        _ => lab::show_sweep(
+            &points,
+            &outcomes.iter().map(|one| &one.results).collect::<Vec<_>>(),
+            (&args.out, args.format),
+            args.json,
+        )?,
     }
     let all = points.iter().zip(&outcomes);
     let complaint = |point, (what, seed, system): Unmet| {
@@ -65,33 +70,6 @@ pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
     }
     complaints.iter().for_each(|complaint| eprintln!("{complaint}"));
     Err(Failure::Said)
-}
-
-/// One table for all points, and the report.
-fn show_sweep(args: &Sim, points: &[Point], outcomes: &[Outcome]) -> Result<(), Failure> {
-    let mut rows = Vec::new();
-    let mut machine = Vec::new();
-    for (point, outcome) in points.iter().zip(outcomes) {
-        let verdicts = plimsoll_scenario::judge(&point.scenario, &outcome.results);
-        rows.extend(plimsoll_scenario::rows(point, &outcome.results, &verdicts));
-        machine.push(serde_json::json!({
-            "settings": point.settings.iter().cloned().collect::<BTreeMap<String, String>>(),
-            "results": plimsoll_scenario::json(&point.scenario, &outcome.results, &verdicts),
-        }));
-    }
-    let (name, about) = (&points[0].scenario.name, &points[0].scenario.about);
-    let written = plimsoll_scenario::sweep_report(name, about, &rows, &args.out);
-    let written = written.map_err(|error| Failure::Failed(error.to_string()))?;
-    if args.format == Format::Parquet {
-        let parquet = plimsoll_scenario::parquet_sweep(&rows, &args.out);
-        parquet.map_err(|error| Failure::Failed(error.to_string()))?;
-    }
-    if args.json {
-        return print_json(&machine);
-    }
-    print(&format!("{name}: {} points\n", points.len()))?;
-    print(&plimsoll_scenario::sweep_table(&rows, lab::terminal().0))?;
-    print(&format!("\n\nreport: {}\n", written.html.display()))
 }
 
 /// What did not hold, with which seed, and for which system if only for one.

@@ -11,9 +11,12 @@ use crate::netns;
 use crate::traffic::{Job, Live};
 use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockProtocol, SockType, recvmsg, setsockopt,
+    socket, sockopt,
 };
-use nix::sys::time::{TimeVal, TimeValLike};
+use nix::sys::time::{TimeSpec, TimeVal, TimeValLike};
+use nix::time::{ClockId, clock_gettime};
+use plimsoll_scenario::Departure;
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -29,6 +32,8 @@ pub struct Counted {
     pub bytes: Vec<u64>,
     /// Frames, also those after the run's end.
     pub packets: u64,
+    /// When each frame came, where that is kept.
+    pub departures: Vec<Departure>,
 }
 
 /// Counts frames in namespace `place` until `over`; one entry for each job.
@@ -47,9 +52,10 @@ pub fn count(
     let keys: HashMap<(Ipv4Addr, u16), usize> = keys.collect();
     let mut counted = vec![Counted::default(); jobs.len()];
     let mut buffer = [0; HEADERS];
+    let mut control = nix::cmsg_space!(TimeSpec);
     while !over.load(Ordering::Relaxed) {
-        let length = match recv(wire.as_raw_fd(), &mut buffer, MsgFlags::MSG_TRUNC) {
-            Ok(length) => length,
+        let (length, late) = match receive(&wire, &mut buffer, &mut control) {
+            Ok(frame) => frame,
             Err(Errno::EAGAIN | Errno::EINTR | Errno::ENETDOWN | Errno::ENOBUFS) => continue,
             Err(error) => return Err(LabError::io("watch the uplink", error)),
         };
@@ -58,7 +64,7 @@ pub fn count(
         let one = &mut counted[*index];
         one.packets += 1;
         lives[*index].bytes.fetch_add(length as u64, Ordering::Relaxed);
-        let (now, job) = (clock.now(), &jobs[*index]);
+        let (now, job) = (clock.now().saturating_sub(late), &jobs[*index]);
         if now >= job.duration.as_u64() {
             continue;
         }
@@ -67,8 +73,25 @@ pub fn count(
             one.bytes.resize(window + 1, 0);
         }
         one.bytes[window] += length as u64;
+        if job.moments {
+            let len = u32::try_from(length).unwrap_or(u32::MAX);
+            one.departures.push(Departure { at: plimsoll_units::Nanos::new(now), len });
+        }
     }
     Ok(counted)
+}
+
+/// The next frame's length, and how long ago the kernel saw it: this thread may have had to wait for its turn.
+fn receive(wire: &OwnedFd, buffer: &mut [u8], control: &mut Vec<u8>) -> Result<(usize, u64), Errno> {
+    let mut slices = [std::io::IoSliceMut::new(buffer)];
+    let got = recvmsg::<()>(wire.as_raw_fd(), &mut slices, Some(control), MsgFlags::MSG_TRUNC)?;
+    let stamp = got.cmsgs()?.find_map(|message| match message {
+        ControlMessageOwned::ScmTimestampns(at) => Some(at),
+        _ => None,
+    });
+    let since = |at: TimeSpec| clock_gettime(ClockId::CLOCK_REALTIME).map(|now| (now - at).num_nanoseconds());
+    let late = stamp.map(since).transpose()?.unwrap_or(0);
+    Ok((got.bytes, u64::try_from(late).unwrap_or(0)))
 }
 
 /// A socket that sees every frame of its namespace's devices.
@@ -77,6 +100,7 @@ fn open() -> Result<OwnedFd, Errno> {
     // Half a second of frames, should this thread have to wait; as much as the host allows where it is not root's.
     setsockopt(&wire, sockopt::RcvBufForce, &(32 << 20))
         .or_else(|_| setsockopt(&wire, sockopt::RcvBuf, &(4 << 20)))?;
+    setsockopt(&wire, sockopt::ReceiveTimestampns, &true)?;
     setsockopt(&wire, sockopt::ReceiveTimeout, &TimeVal::milliseconds(50))?;
     Ok(wire)
 }

@@ -104,6 +104,11 @@ impl Lab<'_> {
             if unavailable.contains(&system.name.as_str()) {
                 continue;
             }
+            if system.kind.is_model() {
+                unavailable.push(&system.name);
+                results.notes.push(format!("{}: a model, which runs with `plimsoll sim` only", system.name));
+                continue;
+            }
             let _ = self.tell.send(Progress::System { index, total, name: system.name.clone(), pair });
             match self.run_one(system, pair) {
                 Ok(run) => results.runs.push(run),
@@ -129,9 +134,6 @@ impl Lab<'_> {
         };
         if !self.scenario.links.is_empty() || !self.scenario.switches.is_empty() {
             return only_sim("the file has links or switches of its own");
-        }
-        if !self.scenario.sweep.is_empty() {
-            return only_sim("the file has a sweep");
         }
         if let Some(tenant) = self.scenario.tenants.iter().find(|tenant| tenant.homes.len() > 1) {
             return only_sim(&format!("tenant `{}` lives on several hosts", tenant.name));
@@ -194,6 +196,7 @@ impl Lab<'_> {
                 mtu: scenario.mtu,
                 duration: scenario.duration,
                 window: scenario.measure.window,
+                moments: scenario.measure.gaps,
                 seed: scenario.seed ^ ((index as u64 + 1) << 32) ^ u64::from(pair),
                 scratch: scratch.to_owned(),
             })
@@ -249,6 +252,7 @@ impl Lab<'_> {
             for (job, counted) in jobs.iter().zip(shared.keep(counted)) {
                 let result: &mut WorkloadResult = results.entry(job.workload.name.clone()).or_default();
                 (result.bytes, result.packets) = (counted.bytes, counted.packets);
+                result.departures = counted.departures;
             }
             shared.error.lock().ok().and_then(|mut error| error.take()).map_or(Ok(results), Err)
         })

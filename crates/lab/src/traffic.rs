@@ -56,6 +56,8 @@ pub struct Job {
     pub duration: Span,
     /// Length of a throughput window.
     pub window: Span,
+    /// Whether the moment of each frame is kept.
+    pub moments: bool,
     /// Seed of this workload's random choices.
     pub seed: u64,
     /// Directory for tools' logs.

@@ -6,6 +6,7 @@
 //! Invariant: a [`Scenario`] is checked in full before anything runs; what is shown is worked out in one place.
 #![forbid(unsafe_code)]
 
+mod departures;
 mod expect;
 mod measure;
 mod model;
@@ -24,17 +25,17 @@ mod yaml;
 pub use expect::{Expectation, Status, Unit, Verdict, judge};
 pub use measure::jain;
 pub use model::{
-    Destination, Home, KeyValueSizes, Kind, Measure, NETWORK, Pace, Role, Scenario, System, SystemKind,
-    Tenant, Turns, Workload,
+    Destination, Fetch, Home, KeyValueSizes, Kind, Measure, Model, NETWORK, Pace, Role, Scenario, System,
+    SystemKind, Tenant, Turns, Workload,
 };
 pub use network::{
-    Completions, Congestion, EngineCost, Host, HostNic, Link, Pcie, ReceiveRing, TransmitRing,
+    Completions, Congestion, CoreCost, EngineCost, Host, HostNic, Link, Pcie, ReceiveRing, TransmitRing,
 };
 pub use paper::{Figure, Number, Paper};
 pub use policy_file::Wiring;
 pub use read::Form;
 pub use report::{Report, json, parquet_report, parquet_sweep, report, sweep_report};
-pub use results::{COUNTERS, Results, Run, Sample, WorkloadResult};
+pub use results::{COUNTERS, Departure, Results, Run, Sample, WorkloadResult};
 pub use schema::schema;
 pub use summary::{LatencySummary, Summary, TenantSummary, summarise};
 pub use sweep::{Point, Row, rows, sweep_table};

@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 
 use plimsoll_units::{Nanos, Span};
 
+use crate::departures::Departures;
 use crate::expect::{Gauge, Measured, Path};
-use crate::{Results, Run, Scenario, Workload, WorkloadResult};
+use crate::{Results, Run, Scenario, Tenant, Workload, WorkloadResult};
 
 /// The results of a scenario, with what is needed to read them.
 #[derive(Clone, Copy, Debug)]
@@ -65,12 +66,16 @@ impl<'a> Measures<'a> {
         self.results.runs.iter().filter(move |run| run.system == system)
     }
 
-    /// Workloads of a tenant, or the workload of that name, or all.
+    /// Workloads of a tenant, the workload of that name, or those of a family of either; or all.
     fn workloads(&self, subject: Option<&str>) -> impl Iterator<Item = &'a Workload> {
-        let subject = subject.map(str::to_owned);
-        self.scenario.workloads.iter().filter(move |w| {
-            subject.as_ref().is_none_or(|subject| w.tenant == *subject || w.name == *subject)
-        })
+        let meant = self.meant(subject);
+        self.scenario.workloads.iter().filter(move |workload| meant.means(workload))
+    }
+
+    fn meant(&self, subject: Option<&str>) -> Meant<'a> {
+        let of_family = |tenant: &&Tenant| subject.is_some() && tenant.family.as_deref() == subject;
+        let family = self.scenario.tenants.iter().filter(of_family).map(|tenant| tenant.name.as_str());
+        Meant { subject: subject.map(str::to_owned), family: family.collect() }
     }
 
     fn found(&self, run: &'a Run, subject: Option<&str>) -> impl Iterator<Item = &'a WorkloadResult> {
@@ -108,15 +113,33 @@ impl<'a> Measures<'a> {
         samples.filter(|sample| (window.from..window.to).contains(&sample.at)).count() as f64
     }
 
+    /// What was asked and never answered.
+    pub(crate) fn errors(&self, run: &'a Run, subject: &str) -> f64 {
+        let found: Vec<u64> = self.found(run, Some(subject)).map(|found| found.errors).collect();
+        if found.is_empty() { f64::NAN } else { found.iter().sum::<u64>() as f64 }
+    }
+
     /// Packets lost, by reason, over a tenant's or all tenants' packets.
     pub(crate) fn drops(&self, run: &'a Run, subject: Option<&str>) -> BTreeMap<&'a str, u64> {
         let mut reasons = BTreeMap::new();
-        let tenant = |name: &str| subject.is_none_or(|subject| subject == name);
+        let meant = self.meant(subject);
+        let tenant = |name: &str| meant.means_tenant(name);
         for (reason, count) in run.drops.iter().filter(|(name, _)| tenant(name)).flat_map(|(_, drops)| drops)
         {
             *reasons.entry(reason.as_str()).or_insert(0) += count;
         }
         reasons
+    }
+
+    /// When packets crossed the uplink: the subject's, and all others' where the measure looks at them.
+    fn departures(&self, run: &'a Run, subject: Option<&str>, gauge: Gauge) -> Departures {
+        let meant = self.meant(subject);
+        let beside = matches!(gauge, Gauge::LeastOf(_) | Gauge::MostOf(_));
+        let workloads = self.scenario.workloads.iter().map(|workload| (workload, meant.means(workload)));
+        let kept = workloads.filter(|(_, own)| *own || beside);
+        let found = kept.filter_map(|(workload, own)| Some((own, run.workloads.get(&workload.name)?)));
+        let all = found.flat_map(|(own, found)| found.departures.iter().map(move |one| (*one, own)));
+        Departures::new(all.collect())
     }
 
     fn gauge(&self, run: &'a Run, path: &Path, window: Window) -> f64 {
@@ -139,7 +162,28 @@ impl<'a> Measures<'a> {
             Gauge::Cpu => {
                 run.cpu.map_or(f64::NAN, |cpu| cpu.as_secs_f64() / self.scenario.duration.as_secs_f64())
             }
+            gauge => self.departures(run, subject, gauge).gauge(gauge, window),
         }
+    }
+}
+
+/// What a name stands for.
+struct Meant<'a> {
+    subject: Option<String>,
+    /// Tenants of the family of that name.
+    family: Vec<&'a str>,
+}
+
+impl Meant<'_> {
+    fn means(&self, workload: &Workload) -> bool {
+        let named = |name: &str| self.subject.as_deref() == Some(name);
+        named(&workload.name)
+            || workload.family.as_deref().is_some_and(named)
+            || self.means_tenant(&workload.tenant)
+    }
+
+    fn means_tenant(&self, name: &str) -> bool {
+        self.subject.as_deref().is_none_or(|subject| subject == name) || self.family.contains(&name)
     }
 }
 
@@ -148,6 +192,14 @@ impl Measured for Measures<'_> {
         let run = self.run(&path.system, pair)?;
         let window = path.window.map_or_else(|| self.usual(), |(from, to)| Window::new(from, to));
         Some(match path.per {
+            None if path.each => {
+                let members = self.scenario.family(path.subject.as_deref().unwrap_or_default());
+                let one = |name: &&str| {
+                    let path = Path { subject: Some((*name).to_owned()), ..path.clone() };
+                    self.gauge(run, &path, window)
+                };
+                members.iter().map(one).collect()
+            }
             None => vec![self.gauge(run, path, window)],
             Some(per) => window.parts(per).map(|part| self.gauge(run, path, part)).collect(),
         })

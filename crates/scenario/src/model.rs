@@ -99,6 +99,10 @@ pub struct Tenant {
     pub max: Option<BitRate>,
     /// Its share of what is left.
     pub weight: u32,
+    /// What it is one of, where one key stands for many (`repeat`).
+    pub family: Option<String>,
+    /// The core of its host that it runs on, shared with those that name the same; its own without.
+    pub core: Option<String>,
 }
 
 /// One of a tenant's vNICs.
@@ -121,6 +125,8 @@ pub struct System {
     pub queues: u32,
     /// Rate to which each of them is held (Loom, Figure 2), if any.
     pub queue_rate: Option<BitRate>,
+    /// What the systems that are models alone take.
+    pub model: Model,
     /// Sections that replace the scenario's own policy for this system.
     pub(crate) policy: Option<PolicySections>,
 }
@@ -140,9 +146,102 @@ pub enum SystemKind {
     Mq,
     /// Loom's "queue per flow": one queue for each flow, served in turn.
     Qpf,
+    /// Parallel token buckets: one for each tenant, served on the core that sends (EyeQ's, SENIC's second baseline).
+    Ptb,
+    /// A NIC's few limiters in hardware; tenants beyond their number share them.
+    Hwrl,
+    /// SENIC's hardware: a token bucket for each tenant, and modules that fetch packets over PCIe.
+    ClassFetch,
+}
+
+/// Timing of the systems that are models alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Model {
+    /// What each operation under HTB's one lock takes: a packet has two, one to come and one to go.
+    pub lock: Span,
+    /// From the moment at which HTB's timer is due to the interrupt's work.
+    pub wake: Span,
+    /// What a packet of [`SystemKind::Ptb`] costs the core that sends it.
+    pub cost: Span,
+    /// Limiters of [`SystemKind::Hwrl`].
+    pub limiters: u32,
+    /// Of [`SystemKind::ClassFetch`].
+    pub fetch: Fetch,
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Self { lock: Span::ZERO, wake: Span::ZERO, cost: Span::ZERO, limiters: 16, fetch: Fetch::default() }
+    }
+}
+
+/// SENIC's scheduler and its class-fetch modules (§6.2, §7.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fetch {
+    /// Modules that fetch at the same time.
+    pub modules: u32,
+    /// From a read over PCIe to its data.
+    pub latency: Span,
+    /// Standard deviation of that.
+    pub sigma: Span,
+    /// The scheduler's clock.
+    pub cycle: Span,
+    /// Cycles of one iteration: it looks at one class in each.
+    pub cycles: u32,
+    /// Bytes that a module fetches of a class before it asks the scheduler again; one packet at least.
+    pub burst: Bytes,
+}
+
+impl Default for Fetch {
+    fn default() -> Self {
+        Self {
+            modules: 1,
+            latency: Span::ns(1_250),
+            sigma: Span::ns(40),
+            cycle: Span::ns(10),
+            cycles: 5,
+            burst: Bytes::new(1),
+        }
+    }
 }
 
 impl Scenario {
+    /// Tenants as tables show them, those of one family under its name.
+    pub(crate) fn shown_tenants(&self) -> Vec<&str> {
+        families(self.tenants.iter().map(|tenant| (tenant.name.as_str(), tenant.family.as_deref())))
+    }
+
+    /// The same of the workloads that ask for answers, each with one that stands for it.
+    pub(crate) fn shown_asking(&self) -> Vec<(&str, &Workload)> {
+        let asking = || self.workloads.iter().filter(|workload| workload.kind.has_latency());
+        let shown = families(asking().map(|workload| (workload.name.as_str(), workload.family.as_deref())));
+        let one = |name: &str| {
+            asking().find(|workload| workload.name == name || workload.family.as_deref() == Some(name))
+        };
+        shown.into_iter().filter_map(|name| Some((name, one(name)?))).collect()
+    }
+
+    /// What `repeat` made many of, and how many.
+    pub(crate) fn families(&self) -> Vec<(String, u64)> {
+        let mut families: Vec<(String, u64)> = Vec::new();
+        let tenants = self.tenants.iter().filter_map(|tenant| tenant.family.as_ref());
+        for family in tenants.chain(self.workloads.iter().filter_map(|workload| workload.family.as_ref())) {
+            match families.iter_mut().find(|(name, _)| name == family) {
+                Some((_, count)) => *count += 1,
+                None => families.push((family.clone(), 1)),
+            }
+        }
+        families
+    }
+
+    /// Tenants and workloads of one family; nothing for a name that is none.
+    pub(crate) fn family(&self, name: &str) -> Vec<&str> {
+        let tenants = self.tenants.iter().map(|tenant| (tenant.name.as_str(), &tenant.family));
+        let workloads = self.workloads.iter().map(|workload| (workload.name.as_str(), &workload.family));
+        let members = tenants.chain(workloads).filter(|(_, family)| family.as_deref() == Some(name));
+        members.map(|(member, _)| member).collect()
+    }
+
     /// Where a tenant lives; `None` for a name that is none.
     #[must_use]
     pub fn tenant_address(&self, name: &str) -> Option<Ipv4Addr> {
@@ -156,9 +255,31 @@ impl Scenario {
     }
 }
 
+/// Names, but one for each family.
+fn families<'a>(names: impl Iterator<Item = (&'a str, Option<&'a str>)>) -> Vec<&'a str> {
+    let mut shown = Vec::new();
+    for (name, family) in names {
+        let name = family.unwrap_or(name);
+        if shown.last() != Some(&name) && !shown.contains(&name) {
+            shown.push(name);
+        }
+    }
+    shown
+}
+
 impl SystemKind {
     /// Every kind.
-    pub const ALL: [Self; 6] = [Self::Fifo, Self::Htb, Self::Plimsoll, Self::Sq, Self::Mq, Self::Qpf];
+    pub const ALL: [Self; 9] = [
+        Self::Fifo,
+        Self::Htb,
+        Self::Plimsoll,
+        Self::Sq,
+        Self::Mq,
+        Self::Qpf,
+        Self::Ptb,
+        Self::Hwrl,
+        Self::ClassFetch,
+    ];
 
     /// As the file spells it.
     #[must_use]
@@ -170,7 +291,16 @@ impl SystemKind {
             Self::Sq => "sq",
             Self::Mq => "mq",
             Self::Qpf => "qpf",
+            Self::Ptb => "ptb",
+            Self::Hwrl => "hwrl",
+            Self::ClassFetch => "class_fetch",
         }
+    }
+
+    /// Whether it is a model of what no machine here has: it runs in virtual time only.
+    #[must_use]
+    pub const fn is_model(self) -> bool {
+        matches!(self, Self::Ptb | Self::Hwrl | Self::ClassFetch)
     }
 
     /// Whether it runs on Plimsoll's engine with a policy file ([`Scenario::policy_file`]); the others are the
@@ -202,6 +332,10 @@ pub struct Workload {
     pub congestion: Option<Congestion>,
     /// Port of the server's side; unique in the scenario.
     pub port: u16,
+    /// Whether requests come evenly, from a random moment on, and not at random moments.
+    pub even: bool,
+    /// What it is one of, where one key stands for many (`repeat`).
+    pub family: Option<String>,
 }
 
 /// Which side of a request-response workload the tenant is; the other side lives at the destination.
@@ -382,6 +516,8 @@ pub struct Measure {
     pub to: Span,
     /// Whether CPU time is measured.
     pub cpu: bool,
+    /// Whether the moment at which each packet crossed the uplink is kept.
+    pub gaps: bool,
 }
 
 /// Mean times of a sender that sends and pauses in turn, both exponentially distributed.

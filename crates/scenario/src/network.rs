@@ -20,6 +20,8 @@ pub struct Host {
     pub receive: Option<ReceiveRing>,
     /// What its engine's CPU needs for a packet.
     pub cpu: EngineCost,
+    /// What its tenants' cores need; they take no time without.
+    pub cores: Option<CoreCost>,
     /// How its guests send.
     pub transmit: TransmitRing,
     /// How its NIC reads packets; at no cost without one.
@@ -36,6 +38,7 @@ impl Host {
             nic: HostNic::Engine,
             receive: None,
             cpu: EngineCost::default(),
+            cores: None,
             transmit: TransmitRing::default(),
             pcie: None,
             policy: None,
@@ -69,6 +72,15 @@ pub struct EngineCost {
     pub process: Span,
     /// To choose it and read it.
     pub pull: Span,
+}
+
+/// CPU time that a tenant's core needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoreCost {
+    /// To answer a request, from its last byte to the answer's first.
+    pub answer: Span,
+    /// To send a packet.
+    pub send: Span,
 }
 
 /// A guest's transmit ring.

@@ -5,7 +5,7 @@
 //! Not here: kernel queueing disciplines, which `lab` makes for the systems that do not run on the engine.
 //! Invariant: same scenario and wiring, same text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use plimsoll_policy::document::{Tree, Value};
@@ -54,8 +54,10 @@ impl Scenario {
                 entries.clear();
             }
         }
-        let named = sections.policy.is_some() || sections.limits.is_some();
-        let tenants = self.tenants.iter().filter(|tenant| named || at_home(tenant));
+        let mut named = BTreeSet::new();
+        [&sections.policy, &sections.limits].into_iter().flatten().for_each(|tree| words(tree, &mut named));
+        let named = |tenant: &Tenant| named.contains(tenant.name.as_str());
+        let tenants = self.tenants.iter().filter(|tenant| at_home(tenant) || named(tenant));
         self.write(system, &sections, tenants, wiring)
     }
 
@@ -124,7 +126,33 @@ impl Scenario {
             tenant.max = value("max").and_then(|text| text.parse().ok());
             tenant.weight = value("weight").and_then(|text| text.parse().ok()).unwrap_or(1);
         }
+        self.hold_to_rates(&mut tenants, &self.sections(system));
         tenants
+    }
+
+    /// The same on one of several hosts, which may have a policy of its own.
+    #[must_use]
+    pub fn tenants_on(&self, host: &Host, system: &System) -> Vec<Tenant> {
+        let mut tenants = self.tenants_of(system);
+        if let Some(own) = &host.policy {
+            self.hold_to_rates(&mut tenants, own);
+        }
+        tenants
+    }
+
+    /// What `rate_share` gives a tenant is all that it may have and all that it is promised, unless the file says so
+    /// otherwise.
+    fn hold_to_rates(&self, tenants: &mut [Tenant], sections: &PolicySections) {
+        let classes = sections.policy.iter().flat_map(Tree::entries);
+        let rates = classes.filter_map(|(_, class)| class.get("rate_share")).flat_map(Tree::entries);
+        for (name, rate) in rates {
+            let Value::Text(rate) = &rate.value else { continue };
+            let rate: Option<BitRate> = rate.parse().ok();
+            let found = tenants.iter_mut().find(|tenant| tenant.name == name.value);
+            if let Some(tenant) = found.filter(|tenant| tenant.min.is_none() && tenant.max.is_none()) {
+                (tenant.min, tenant.max) = (rate, rate);
+            }
+        }
     }
 
     fn write_tenant(
@@ -223,6 +251,21 @@ impl PolicySections {
                 yaml::text(self.base.join(path).to_string_lossy().into_owned())
             }
             _ => value.clone(),
+        }
+    }
+}
+
+/// Every key and text of a tree.
+fn words<'t>(tree: &'t Tree, to: &mut BTreeSet<&'t str>) {
+    match &tree.value {
+        Value::Null => {}
+        Value::Text(text) => drop(to.insert(text)),
+        Value::List(items) => items.iter().for_each(|item| words(item, to)),
+        Value::Map(entries) => {
+            for (key, tree) in entries {
+                to.insert(&key.value);
+                words(tree, to);
+            }
         }
     }
 }

@@ -22,14 +22,16 @@ pub struct Results {
 /// What a system may count beside packets: writes of doorbells over PCIe as Loom counts them (one for a batch), by the
 /// cache line, and with a register for each queue; reads of packets over PCIe; scheduling decisions, and pairs of
 /// enqueue and dequeue on the tree.
-pub const COUNTERS: [&str; 7] = [
+pub const COUNTERS: [&str; 9] = [
     "doorbell_writes",
     "doorbell_lines",
     "doorbell_queue_writes",
     "bus_reads",
-    "dma_reads",
     "pulls",
     "pairs",
+    "decisions",
+    "dma_reads",
+    "cycles",
 ];
 
 /// One run of one system.
@@ -66,6 +68,18 @@ pub struct WorkloadResult {
     pub unanswered: Vec<Nanos>,
     /// Requests, probes or connections that failed or were never answered.
     pub errors: u64,
+    /// Each packet that is counted in `bytes`, by the moment at which it had crossed the uplink; empty unless
+    /// `measure.gaps` asks for them.
+    pub departures: Vec<Departure>,
+}
+
+/// A packet that has crossed the uplink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Departure {
+    /// When its last bit came to the uplink's other end, from the start of the run.
+    pub at: Nanos,
+    /// Bytes of the whole frame.
+    pub len: u32,
 }
 
 /// A request that was answered.

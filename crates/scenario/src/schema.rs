@@ -12,7 +12,8 @@ use plimsoll_units::{BitRate, Bytes, Span};
 use crate::model::SystemKind;
 use crate::network::Congestion;
 use crate::read::{
-    HOST_KEYS, KEYS, KINDS, LINK_KEYS, NUMBER_KEYS, PAPER_KEYS, SHORT_KEYS, SYSTEM_KEYS, TENANT_KEYS,
+    FETCH_KEYS, HOST_KEYS, KEYS, KINDS, LINK_KEYS, NUMBER_KEYS, PAPER_KEYS, SHORT_KEYS, SYSTEM_KEYS,
+    TENANT_KEYS,
 };
 
 /// The JSON Schema of scenario files.
@@ -49,6 +50,11 @@ pub fn schema() -> Value {
             "systems": {"type": "array", "minItems": 1, "items": system(&sections)},
             "workloads": {"type": "object", "additionalProperties": workload()},
             "measure": measure(),
+            "repeat": {
+                "type": "object",
+                "description": "how many there are of what a name in `<>` stands for",
+                "additionalProperties": {"type": "integer", "minimum": 1, "maximum": 10_000},
+            },
             "sweep": {
                 "type": "object",
                 "description": "values of this file that are varied, by their path",
@@ -98,10 +104,25 @@ fn tenant() -> Value {
                 "description": "one of `hosts`, or a list of them",
                 "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
             }),
+            "core" => json!({"type": "string", "description": "the core that it runs on, in virtual time"}),
             "min" => unit::<BitRate>("guaranteed rate"),
             "max" => unit::<BitRate>("rate that is never exceeded"),
             "weight" => count("share of what is left", u32::MAX),
             _ => json!({"description": "as in a policy file"}),
+        };
+        (key, value)
+    }))
+}
+
+fn fetch() -> Value {
+    object(FETCH_KEYS.map(|key| {
+        let value = match key {
+            "modules" => count("modules that fetch at the same time", 256),
+            "latency" => unit::<Span>("from a read over PCIe to its data"),
+            "sigma" => unit::<Span>("standard deviation of that"),
+            "cycle" => unit::<Span>("of the scheduler's clock"),
+            "cycles" => count("of one iteration of the scheduler", 1_000),
+            _ => unit::<Bytes>("that a module fetches of a class at once"),
         };
         (key, value)
     }))
@@ -115,6 +136,11 @@ fn system(sections: &Value) -> Value {
             "queues" => count("transmit queues of `mq`", 256),
             "queue_rate" => unit::<BitRate>("rate to which each queue of `mq` is held"),
             "policy_file" => json!({"type": "string"}),
+            "lock" => unit::<Span>("what an operation under HTB's lock takes, in virtual time"),
+            "wake" => unit::<Span>("how late HTB's timer is, in virtual time"),
+            "cost" => unit::<Span>("what a packet costs the sending core of `ptb`"),
+            "limiters" => count("limiters of `hwrl`", 4_096),
+            "fetch" => fetch(),
             _ => sections.clone(),
         };
         (key, value)
@@ -135,6 +161,10 @@ fn host(sections: &Value) -> Value {
             "cpu" => object([
                 ("process", unit::<Span>("the engine's CPU time to take a packet")),
                 ("pull", unit::<Span>("and to send it")),
+            ]),
+            "cores" => object([
+                ("answer", unit::<Span>("CPU time of a tenant's core to answer a request")),
+                ("send", unit::<Span>("and to send a packet")),
             ]),
             "transmit" => object([
                 ("ring", count("descriptors of a tenant that may be under way", 1 << 16)),
@@ -203,6 +233,7 @@ fn workload_key(kind: &str, key: &str) -> Value {
         (_, "sizes") => {
             json!({"enum": ["fixed", "etc"], "description": "as long as said, or as in a known mix"})
         }
+        (_, "arrivals") => json!({"enum": ["random", "even"], "description": "of requests"}),
         (_, "protocol") => json!({"enum": ["udp", "tcp"]}),
         _ => unit::<Bytes>("how large"),
     }
@@ -214,12 +245,15 @@ fn measure() -> Value {
         ("from", unit::<Span>("where that begins which is meant when no window is named")),
         ("to", unit::<Span>("where it ends")),
         ("cpu", json!({"type": "boolean", "description": "whether CPU time is measured"})),
+        ("gaps", json!({"type": "boolean", "description": "whether each packet's moment is kept"})),
     ])
 }
 
 fn expectations() -> Value {
     let line = json!({"type": "string", "description": "such as `plimsoll.shop.p99 <= 1.5 * fifo.shop.p99`"});
-    let mut with_reason = object([("that", line.clone()), ("because", json!({"type": "string"}))]);
+    let at = json!({"type": "object", "description": "the sweep's points at which it must hold"});
+    let mut with_reason =
+        object([("that", line.clone()), ("because", json!({"type": "string"})), ("at", at)]);
     with_reason["required"] = json!(["that"]);
     json!({"type": "array", "items": {"anyOf": [line, with_reason]}})
 }

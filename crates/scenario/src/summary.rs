@@ -75,24 +75,24 @@ fn summary(scenario: &Scenario, measures: &Measures<'_>, system: &str) -> Summar
     let usual = measures.usual();
     let over = |f: &dyn Fn(&Run) -> f64| known(median(&runs.iter().map(|run| f(run)).collect::<Vec<_>>()));
     let rate = |run: &Run, name: &str| measures.throughput(run, Some(name), usual);
-    let tenants = scenario.tenants.iter().map(|tenant| TenantSummary {
-        tenant: tenant.name.clone(),
-        throughput_bps: over(&|run| rate(run, &tenant.name)),
-        drops: drops(measures, &runs, &tenant.name),
+    let shown = scenario.shown_tenants();
+    let tenants = shown.into_iter().map(|name| TenantSummary {
+        tenant: name.to_owned(),
+        throughput_bps: over(&|run| rate(run, name)),
+        drops: drops(measures, &runs, name),
     });
-    let asking = scenario.workloads.iter().filter(|workload| workload.kind.has_latency());
-    let latency = asking.map(|workload| {
-        let name = workload.name.as_str();
+    let asking = scenario.shown_asking();
+    let latency = asking.into_iter().map(|(name, workload)| {
         let at = |percent| over(&|run| percentile(&measures.latencies(run, Some(name), usual), percent));
         LatencySummary {
             workload: name.to_owned(),
-            tenant: workload.tenant.clone(),
+            tenant: whose(scenario, &workload.tenant).to_owned(),
             requests_per_second: over(&|run| measures.answers(run, Some(name), usual) / usual.secs()),
             p50: at(50.0),
             p90: at(90.0),
             p99: at(99.0),
             p99_9: at(99.9),
-            errors: over(&|run| run.workloads.get(name).map_or(f64::NAN, |found| found.errors as f64)),
+            errors: over(&|run| measures.errors(run, name)),
         }
     });
     let share = |run: &Run| {
@@ -108,6 +108,12 @@ fn summary(scenario: &Scenario, measures: &Measures<'_>, system: &str) -> Summar
         tenants: tenants.collect(),
         latency: latency.collect(),
     }
+}
+
+/// A tenant as tables show it.
+fn whose<'a>(scenario: &'a Scenario, name: &'a str) -> &'a str {
+    let tenant = scenario.tenants.iter().find(|tenant| tenant.name == name);
+    tenant.and_then(|tenant| tenant.family.as_deref()).unwrap_or(name)
 }
 
 fn drops(measures: &Measures<'_>, runs: &[&Run], tenant: &str) -> BTreeMap<String, f64> {

@@ -64,8 +64,8 @@ pub(crate) fn setting(scenario: &Scenario) -> String {
 
 /// Which of the workloads that ask has its columns beside the throughputs: the first that is no shuffle.
 pub(crate) fn shown_beside(scenario: &Scenario) -> Option<usize> {
-    let mut asking = scenario.workloads.iter().filter(|workload| workload.kind.has_latency());
-    asking.position(|workload| !matches!(workload.kind, Kind::Shuffle { .. }))
+    let mut asking = scenario.shown_asking().into_iter();
+    asking.position(|(_, workload)| !matches!(workload.kind, Kind::Shuffle { .. }))
 }
 
 fn systems(summaries: &[Summary], shown: Option<usize>, width: u16) -> Table {

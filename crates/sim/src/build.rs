@@ -6,7 +6,7 @@
 //! Not here: what happens then (`world`).
 //! Invariant: what each workload draws follows from the seed and its name, whatever else there is.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
 
 use plimsoll_policy::Checked;
@@ -18,9 +18,10 @@ use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Nanos, Span};
 
 use crate::agenda::{Agenda, SourceId};
 use crate::chance::Chance;
+use crate::cores::Core;
 use crate::engine::Engine;
 use crate::error::SimError;
-use crate::htb::Htb;
+use crate::limiter::Limiter;
 use crate::link::{Link, LinkSpec, Overhead};
 use crate::meter::Meter;
 use crate::packet::{SHORTEST, UDP_HEADERS};
@@ -60,6 +61,7 @@ pub(crate) fn world(
     let topology = topology(scenario, system);
     check_rates(scenario, &topology)?;
     let mut builder = Builder::new(scenario, system, topology, seed);
+    builder.cores();
     for workload in &scenario.workloads {
         builder.workload(workload)?;
     }
@@ -177,6 +179,8 @@ struct Builder<'a> {
     topology: Topology,
     seed: u64,
     world: World,
+    /// Cores by their host and name, where what they do takes time.
+    cores: BTreeMap<(String, String), u32>,
 }
 
 impl<'a> Builder<'a> {
@@ -220,8 +224,31 @@ impl<'a> Builder<'a> {
             offered: Vec::new(),
             local: VecDeque::new(),
             completed: Vec::new(),
+            cores: Vec::new(),
         };
-        Self { scenario, system, topology, seed, world }
+        Self { scenario, system, topology, seed, world, cores: BTreeMap::new() }
+    }
+
+    /// The cores of every host that says what they need. Parallel token buckets are worked on there.
+    fn cores(&mut self) {
+        let scenario = self.scenario;
+        for tenant in &scenario.tenants {
+            for home in &tenant.homes {
+                let host = scenario.hosts.iter().find(|host| host.name == home.host);
+                let Some(cost) = host.and_then(|host| host.cores) else { continue };
+                let key = (home.host.clone(), core_of(tenant));
+                if self.cores.contains_key(&key) {
+                    continue;
+                }
+                let index = self.world.cores.len() as u32;
+                let mut core = Core::new(cost, self.source(Source::Core(index)));
+                if self.system.kind == SystemKind::Ptb {
+                    core.burden(self.system.model.cost);
+                }
+                self.world.cores.push(core);
+                self.cores.insert(key, index);
+            }
+        }
     }
 
     fn source(&mut self, source: Source) -> SourceId {
@@ -263,7 +290,7 @@ impl<'a> Builder<'a> {
         let app = self.app(workload, Job { first, count, start, stop, timer });
         self.world.apps.push(app);
         let (measure, back) = (&self.scenario.measure, role == Role::Server);
-        self.world.meters.push(Meter::new(measure.window, self.scenario.duration, back));
+        self.world.meters.push(Meter::new(measure, self.scenario.duration, back));
         self.world.tallies.push(Tally::default());
         Ok(())
     }
@@ -277,7 +304,15 @@ impl<'a> Builder<'a> {
             let place = if self.scenario.links.is_empty() { BEYOND } else { &workload.to };
             let address = self.scenario.destination_address(&workload.to).unwrap_or(Ipv4Addr::UNSPECIFIED);
             let node = self.topology.node(place).expect("every place is a node");
-            far.push(End { node, tenant: None, address, port: workload.port, dscp: 0, queue: None });
+            far.push(End {
+                node,
+                tenant: None,
+                address,
+                port: workload.port,
+                dscp: 0,
+                queue: None,
+                core: None,
+            });
         }
         let mut pairs = Vec::new();
         // Peers turn, so that a few flows are spread over as many of them as there are.
@@ -306,6 +341,7 @@ impl<'a> Builder<'a> {
             port: workload.port,
             dscp,
             queue: None,
+            core: self.cores.get(&(home.host.clone(), core_of(tenant))).copied(),
         };
         tenant.homes.iter().map(end).collect()
     }
@@ -365,8 +401,8 @@ impl<'a> Builder<'a> {
     }
 
     /// Loom's "single queue" is HTB, too.
-    fn has_htb(&self, host: &Host) -> bool {
-        matches!(self.system.kind, SystemKind::Htb | SystemKind::Sq) && self.has_nic(host)
+    fn has_limiter(&self, host: &Host) -> bool {
+        !self.system.kind.on_engine() && self.system.kind != SystemKind::Fifo && self.has_nic(host)
     }
 
     /// Whether the system, whatever it is, stands between a host's tenants and its link.
@@ -375,22 +411,26 @@ impl<'a> Builder<'a> {
         host.nic == HostNic::Engine && with_tenants
     }
 
-    fn htb(&mut self, node: u32, host: &Host) -> Result<(), SimError> {
+    fn limiter(&mut self, node: u32, host: &Host) -> Result<(), SimError> {
         let links: Vec<u32> = self.topology.out_of(node).collect();
         let &[link] = links.as_slice() else {
             return Err(SimError::Uplinks { host: host.name.clone(), links: links.len() });
         };
         let line = self.topology.links[link as usize].spec.rate.unwrap_or(self.scenario.rate);
-        let htb = Box::new(Htb::new(&self.scenario.tenants_of(self.system), line, self.scenario.mtu));
+        let tenants = self.scenario.tenants_on(host, self.system);
+        let chance = Chance::of(self.seed, &format!("limiter {}", host.name));
+        let limiter = Box::new(Limiter::new(self.system, &tenants, line, self.scenario.mtu, chance));
         let source = self.source(Source::Engine(node));
-        self.world.nodes[node as usize].carrier = Carrier::Htb { htb, source };
+        self.world.nodes[node as usize].carrier = Carrier::Limiter { limiter, source, link };
         Ok(())
     }
 
     fn app(&self, workload: &Workload, job: Job) -> App {
         let mtu = self.scenario.mtu;
         let chance = |what| self.chance(workload, what);
-        let rpc = |job, sizes, rate| App::Rpc(Box::new(Rpc::new(job, sizes, rate, chance("requests"))));
+        let rpc = |job, sizes, rate| {
+            App::Rpc(Box::new(Rpc::new(job, sizes, rate, workload.even, chance("requests"))))
+        };
         let fixed = |request: Bytes, response: Bytes| Sizes::Fixed {
             request: request.as_u64(),
             response: response.as_u64(),
@@ -459,8 +499,8 @@ impl<'a> Builder<'a> {
                 let source = self.source(Source::Receive(node));
                 self.world.nodes[node as usize].receive = Some(Box::new(Receive::new(ring, source)));
             }
-            if self.has_htb(host) {
-                self.htb(node, host)?;
+            if self.has_limiter(host) {
+                self.limiter(node, host)?;
             }
             if !self.has_engine(host) {
                 continue;
@@ -503,7 +543,7 @@ impl<'a> Builder<'a> {
             let edge = edge.ok_or_else(|| SimError::NoLink { name: name.clone(), known: known() })?;
             match &mut self.world.nodes[edge.from as usize].carrier {
                 Carrier::Engine { traced, .. } => *traced = Some(interface),
-                Carrier::Plain | Carrier::Htb { .. } => {
+                Carrier::Plain | Carrier::Limiter { .. } => {
                     let place = self.topology.links.iter().position(|edge| edge.name == *name);
                     self.world.links[place.expect("found above")].traced = Some(interface);
                 }
@@ -529,6 +569,11 @@ impl<'a> Builder<'a> {
             text: errors.render(false),
         })
     }
+}
+
+/// The core that a tenant runs on, on each of its hosts.
+fn core_of(tenant: &Tenant) -> String {
+    tenant.core.clone().unwrap_or_else(|| tenant.name.clone())
 }
 
 fn lives_on(tenant: &Tenant, host: &Host) -> bool {

@@ -30,9 +30,10 @@
 mod agenda;
 mod build;
 mod chance;
+mod cores;
 mod engine;
 mod error;
-mod htb;
+mod limiter;
 mod link;
 mod meter;
 mod packet;

@@ -5,6 +5,7 @@
 //! Not here: latency (`traffic`).
 //! Invariant: frames are counted in the window in which they arrived; those after the run's end in none.
 
+use plimsoll_scenario::{Departure, Measure};
 use plimsoll_units::{Nanos, Span};
 
 /// Bytes of one workload's tenant.
@@ -18,13 +19,24 @@ pub(crate) struct Meter {
     until: Nanos,
     pub(crate) bytes: Vec<u64>,
     pub(crate) packets: u64,
+    /// Whether each packet's moment is kept.
+    moments: bool,
+    pub(crate) departures: Vec<Departure>,
 }
 
 impl Meter {
     /// For a run of this length; `back` if the tenant is the server.
-    pub(crate) fn new(window: Span, duration: Span, back: bool) -> Self {
-        let window = window.as_u64().max(1);
-        Self { back, window, end: Nanos::ZERO + duration, until: Nanos::ZERO, bytes: Vec::new(), packets: 0 }
+    pub(crate) fn new(measure: &Measure, duration: Span, back: bool) -> Self {
+        Self {
+            back,
+            window: measure.window.as_u64().max(1),
+            end: Nanos::ZERO + duration,
+            until: Nanos::ZERO,
+            bytes: Vec::new(),
+            packets: 0,
+            moments: measure.gaps,
+            departures: Vec::new(),
+        }
     }
 
     /// A frame has come across.
@@ -41,6 +53,9 @@ impl Meter {
             let index = now.as_u64() / self.window;
             self.bytes.resize(index as usize + 1, 0);
             self.until = Nanos::new((index + 1) * self.window).min(self.end);
+        }
+        if self.moments {
+            self.departures.push(Departure { at: now, len });
         }
         if let Some(bytes) = self.bytes.last_mut() {
             *bytes += u64::from(len);

@@ -19,6 +19,7 @@ use plimsoll_units::{Nanos, Span};
 use crate::build;
 use crate::engine::Engine;
 use crate::error::SimError;
+use crate::limiter::Limiter;
 use crate::promise::Promise;
 use crate::world::{Carrier, GRACE, Node, Way, World};
 
@@ -256,6 +257,7 @@ impl Job<'_> {
             let mut result = app.finish();
             let meter = &mut world.meters[index];
             (result.bytes, result.packets) = (core::mem::take(&mut meter.bytes), meter.packets);
+            result.departures = core::mem::take(&mut meter.departures);
             run.workloads.insert(workload.name.clone(), result);
             let tenant = run.drops.entry(workload.tenant.clone()).or_default();
             for (why, count) in &world.tallies[index].drops {
@@ -292,7 +294,9 @@ fn counters(world: &World) -> BTreeMap<&'static str, u64> {
     let mut counters = BTreeMap::new();
     let buses = world.links.iter().filter(|end| end.kind == Way::Bus);
     let buses = buses.map(|end| ("bus_reads", end.link.parts()));
-    for (name, count) in engines(world).flat_map(|(_, engine)| engine.counters()).chain(buses) {
+    let limited = limiters(world).flat_map(Limiter::counters);
+    for (name, count) in engines(world).flat_map(|(_, engine)| engine.counters()).chain(buses).chain(limited)
+    {
         *counters.entry(name).or_default() += count;
     }
     counters
@@ -300,13 +304,18 @@ fn counters(world: &World) -> BTreeMap<&'static str, u64> {
 
 /// What all engines' threads have worked together, where that takes time.
 fn cpu(world: &World) -> Option<Span> {
-    engines(world).filter_map(|(_, engine)| engine.cpu()).reduce(|sum, one| sum + one)
+    let engines = engines(world).filter_map(|(_, engine)| engine.cpu());
+    engines.chain(limiters(world).filter_map(Limiter::cpu)).reduce(|sum, one| sum + one)
+}
+
+fn limiters(world: &World) -> impl Iterator<Item = &Limiter> {
+    world.nodes.iter().filter_map(|node| node.carrier.limiter())
 }
 
 fn engines(world: &World) -> impl Iterator<Item = (&Node, &Engine)> {
     world.nodes.iter().filter_map(|node| match &node.carrier {
         Carrier::Engine { engine, .. } => Some((node, &**engine)),
-        Carrier::Plain | Carrier::Htb { .. } => None,
+        Carrier::Plain | Carrier::Limiter { .. } => None,
     })
 }
 

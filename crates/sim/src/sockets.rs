@@ -8,6 +8,7 @@
 
 use plimsoll_units::Bytes;
 
+use crate::cores::Work;
 use crate::packet::{Body, IP_HEADERS, Packet, SHORTEST};
 use crate::tcp::{self, Flags};
 use crate::world::World;
@@ -24,6 +25,17 @@ impl World {
         end.written += bytes;
         end.tcp.write(Bytes::new(bytes));
         self.pump(socket);
+    }
+
+    /// The same for an answer, which takes its tenant's core time where that is known.
+    pub(crate) fn answer(&mut self, socket: u32, bytes: u64) {
+        let end = &self.connections[socket as usize];
+        match self.flows[end.flow as usize].way(socket & 1 == 1).0.core {
+            Some(core) => {
+                self.give(core, Work::Answer(socket, bytes));
+            }
+            None => self.write(socket, bytes),
+        }
     }
 
     /// This end point always has more to send.

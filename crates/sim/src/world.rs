@@ -14,8 +14,9 @@ use plimsoll_policy::{Fields, Metadata};
 use plimsoll_units::{Nanos, Span};
 
 use crate::agenda::{Agenda, SourceId};
+use crate::cores::{Core, Work};
 use crate::engine::{Engine, Refused};
-use crate::htb::Htb;
+use crate::limiter::Limiter;
 use crate::link::{Link, Offered};
 use crate::meter::Meter;
 use crate::packet::{Body, Packet};
@@ -48,6 +49,8 @@ pub(crate) struct World {
     pub(crate) local: VecDeque<Packet>,
     /// Packets whose senders may send as much again.
     pub(crate) completed: Vec<Packet>,
+    /// Tenants' cores, where what they do takes time.
+    pub(crate) cores: Vec<Core>,
 }
 
 /// What a source of events is.
@@ -63,6 +66,8 @@ pub(crate) enum Source {
     Socket(u32),
     /// A workload's own timer.
     App(u32, u32),
+    /// A tenant's core is through with something.
+    Core(u32),
 }
 
 /// A link and where it ends.
@@ -114,12 +119,14 @@ pub(crate) enum Carrier {
         /// Its interface in the trace of what leaves, if that is traced.
         traced: Option<u32>,
     },
-    /// Linux's HTB, in front of a link.
-    Htb {
-        /// The queueing discipline.
-        htb: Box<Htb>,
+    /// What holds tenants to their rates without an engine, in front of a link.
+    Limiter {
+        /// What it is.
+        limiter: Box<Limiter>,
         /// Its source of events.
         source: SourceId,
+        /// The link.
+        link: u32,
     },
 }
 
@@ -145,6 +152,8 @@ pub(crate) struct End {
     pub(crate) dscp: u8,
     /// The engine's flow queue, once there is one.
     pub(crate) queue: Option<QueueId>,
+    /// The core that it runs on, if what it does there takes time.
+    pub(crate) core: Option<u32>,
 }
 
 /// A connection's end point.
@@ -202,6 +211,7 @@ impl World {
                 self.socket_timeout(socket);
             }
             Source::Receive(node) => self.received(node),
+            Source::Core(core) => self.core_done(core),
             Source::App(app, timer) => {
                 self.agenda.clear(source);
                 self.with_app(app, |app, world| app.timeout(world, timer));
@@ -235,12 +245,42 @@ impl World {
     /// An end of a flow sends a packet.
     pub(crate) fn send(&mut self, packet: Packet) {
         let flow = &self.flows[packet.flow as usize];
-        let (from, to) = flow.way(packet.back);
-        let (node, workload) = (from.node, flow.workload as usize);
+        let (core, workload) = (flow.way(packet.back).0.core, flow.workload as usize);
         self.tallies[workload].sent += u64::from(packet.frames());
+        match core {
+            None => self.transmit(packet),
+            Some(core) if self.give(core, Work::Send(packet)) => {}
+            Some(_) => self.lose(&packet, "core_busy"),
+        }
+    }
+
+    /// Gives a core work; false if it does not take it.
+    pub(crate) fn give(&mut self, core: u32, work: Work) -> bool {
+        let core = &mut self.cores[core as usize];
+        let taken = core.take(work, self.now);
+        self.agenda.keep(core.source, core.next());
+        taken
+    }
+
+    fn core_done(&mut self, core: u32) {
+        while let Some(work) = self.cores[core as usize].done(self.now) {
+            match work {
+                Work::Send(packet) => self.transmit(packet),
+                Work::Answer(socket, bytes) => self.write(socket, bytes),
+            }
+        }
+        let core = &self.cores[core as usize];
+        self.agenda.keep(core.source, core.next());
+    }
+
+    /// A packet comes to what carries it to its host's link.
+    fn transmit(&mut self, packet: Packet) {
+        let flow = &self.flows[packet.flow as usize];
+        let (from, to) = flow.way(packet.back);
+        let node = from.node;
         let carrier = &mut self.nodes[node as usize].carrier;
-        if let (Carrier::Htb { htb, .. }, Some(tenant)) = (&mut *carrier, from.tenant) {
-            if htb.offer(tenant, packet) {
+        if let (Carrier::Limiter { limiter, .. }, Some(tenant)) = (&mut *carrier, from.tenant) {
+            if limiter.offer(tenant, packet, self.now) {
                 return self.offered.push(node);
             }
             return self.lose(&packet, "queue full");
@@ -276,24 +316,26 @@ impl World {
         self.lose(&packet, why);
     }
 
-    /// Lets leave what HTB lets pass now.
-    fn drive_htb(&mut self, node: u32) {
+    /// Lets leave what a limiter lets pass now.
+    fn drive_limiter(&mut self, node: u32) {
         let now = self.now;
-        while let Carrier::Htb { htb, .. } = &mut self.nodes[node as usize].carrier
-            && let Some(packet) = htb.dequeue(now)
+        while let Carrier::Limiter { limiter, link, .. } = &mut self.nodes[node as usize].carrier
+            && let Some(packet) = limiter.dequeue(now, self.links[*link as usize].link.last_departure())
         {
             let here = self.flows[packet.flow as usize].way(packet.back).1.node == node;
             if here { self.local.push_back(packet) } else { self.forward(node, packet) }
         }
-        if let Carrier::Htb { htb, source, .. } = &self.nodes[node as usize].carrier {
-            self.agenda.keep(*source, htb.next(now));
+        if let Carrier::Limiter { limiter, source, link } = &self.nodes[node as usize].carrier {
+            let free = self.links[*link as usize].link.last_departure();
+            let next = limiter.next(now).map(|next| if next <= now { free.max(next) } else { next });
+            self.agenda.keep(*source, next);
         }
     }
 
     /// Rings an engine's doorbells, and lets leave what may leave now.
     fn drive(&mut self, node: u32) {
-        if matches!(self.nodes[node as usize].carrier, Carrier::Htb { .. }) {
-            return self.drive_htb(node);
+        if matches!(self.nodes[node as usize].carrier, Carrier::Limiter { .. }) {
+            return self.drive_limiter(node);
         }
         let Carrier::Engine { engine, source, first, traced } = &mut self.nodes[node as usize].carrier else {
             return;
@@ -422,22 +464,30 @@ impl World {
         let mut count = vec![0; self.apps.len()];
         let engines = self.nodes.iter().filter_map(|node| match &node.carrier {
             Carrier::Engine { engine, .. } => Some(engine),
-            Carrier::Plain | Carrier::Htb { .. } => None,
+            Carrier::Plain | Carrier::Limiter { .. } => None,
         });
-        let disciplines = self.nodes.iter().filter_map(|node| match &node.carrier {
-            Carrier::Htb { htb, .. } => Some(htb),
-            Carrier::Plain | Carrier::Engine { .. } => None,
-        });
+        let limiters = self.nodes.iter().filter_map(|node| node.carrier.limiter());
         let held = engines.flat_map(|engine| engine.holds());
-        let queued = disciplines.flat_map(|htb| htb.holds());
+        let on_cores = self.cores.iter().flat_map(Core::holds).map(|packet| (packet, packet.frames()));
+        let queued = limiters.flat_map(Limiter::holds);
         let travelling = self.links.iter().flat_map(|end| end.link.under_way());
         let received =
             self.nodes.iter().filter_map(|node| node.receive.as_ref()).flat_map(|ring| ring.holds());
         let frames = queued.chain(travelling).chain(received).chain(&self.local).map(|packet| (packet, 1));
-        for (packet, frames) in held.chain(frames) {
+        for (packet, frames) in held.chain(on_cores).chain(frames) {
             count[self.flows[packet.flow as usize].workload as usize] += u64::from(frames);
         }
         count
+    }
+}
+
+impl Carrier {
+    /// What holds tenants to their rates, if that is no engine.
+    pub(crate) fn limiter(&self) -> Option<&Limiter> {
+        match self {
+            Self::Limiter { limiter, .. } => Some(limiter),
+            Self::Plain | Self::Engine { .. } => None,
+        }
     }
 }
 

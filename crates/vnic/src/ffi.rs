@@ -10,10 +10,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 
-use plimsoll_wire::VnetHeader;
-
 use crate::client::{Vnic, VnicError};
-use crate::layout::MAX_PIECES;
+use crate::layout::{MAX_PIECES, Offload};
 use crate::message::FlowSpec;
 use crate::rules::RuleCounts;
 
@@ -163,7 +161,7 @@ pub unsafe extern "C" fn plimsoll_vnic_send(
     queue: u32,
     frame: *const u8,
     len: usize,
-    offload: *const VnetHeader,
+    offload: *const Offload,
     tag: u32,
 ) -> c_int {
     if frame.is_null() || len > crate::layout::MAX_FRAME {
@@ -187,7 +185,7 @@ pub unsafe extern "C" fn plimsoll_vnic_sendv(
     queue: u32,
     parts: *const libc::iovec,
     count: usize,
-    offload: *const VnetHeader,
+    offload: *const Offload,
     tag: u32,
 ) -> c_int {
     if parts.is_null() || count == 0 || count > MAX_PIECES {

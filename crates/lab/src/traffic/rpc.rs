@@ -165,7 +165,9 @@ pub(crate) fn ask<P: Protocol>(
         asker.connections.push(Some(Asking { stream, due: None, unsent: Vec::new(), connected: false }));
     }
     let gap = rate.map(|rate| Span::ns(1_000_000_000 / u64::from(rate.max(1))));
-    let mut due = gap.map_or(u64::MAX, |_| side.start());
+    let even = side.job.workload.even;
+    let mut phase = |gap: Span| if even { random.u64(0..gap.as_u64().max(1)) } else { 0 };
+    let mut due = gap.map_or(u64::MAX, |gap| side.start() + phase(gap));
     let mut buffer = vec![0; 256 * 1024];
     while !side.over(side.end()) || (asker.owes() && !side.over(side.last())) {
         events
@@ -176,7 +178,7 @@ pub(crate) fn ask<P: Protocol>(
         }
         while let Some(gap) = gap.filter(|_| due <= side.clock.now() && due < side.end()) {
             asker.waiting.push_back(due);
-            due += exponential(&mut random, gap);
+            due += if even { gap.as_u64() } else { exponential(&mut random, gap) };
         }
         asker.dispatch(&events).map_err(failed)?;
     }

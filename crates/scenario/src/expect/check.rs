@@ -18,6 +18,8 @@ pub(crate) struct Names {
     systems: Vec<String>,
     /// Tenants and workloads, and whether they have latency samples.
     subjects: Vec<(String, bool)>,
+    /// What `repeat` makes many of, and how many.
+    families: Vec<(String, u64)>,
     duration: Span,
     measure: Measure,
 }
@@ -31,9 +33,15 @@ impl Names {
         };
         let tenants = scenario.tenants.iter().map(|tenant| &tenant.name);
         let subjects = tenants.chain(scenario.workloads.iter().map(|workload| &workload.name));
+        let subjects = subjects.map(|name| (name.clone(), answered(name)));
+        let families = scenario.families();
+        let of_family = |name: &str| scenario.family(name).into_iter().any(answered);
+        let joined: Vec<(String, bool)> =
+            families.iter().map(|(name, _)| (name.clone(), of_family(name))).collect();
         Self {
             systems: scenario.systems.iter().map(|system| system.name.clone()).collect(),
-            subjects: subjects.map(|name| (name.clone(), answered(name))).collect(),
+            subjects: subjects.chain(joined).collect(),
+            families,
             duration: scenario.duration,
             measure: scenario.measure,
         }
@@ -231,12 +239,13 @@ impl Checker<'_> {
         if let Some(subject) = &path.subject {
             let at = system.end + 1..system.end + 1 + subject.len();
             self.subject(at, subject, path.measure);
-        } else if path.measure.unit() == Unit::Time {
+        } else if path.measure.of_answers() && path.measure.unit() == Unit::Time {
             let problem = Problem::new(expr.at.clone(), "latency belongs to a tenant or a workload");
             self.problems
                 .push(problem.label("whose?").help("write `SYSTEM.TENANT.p99` or `SYSTEM.WORKLOAD.p99`"));
         }
         let series = self.windows(expr, path);
+        let series = if path.each { self.members(expr, path) } else { series };
         (self.problems.len() == before).then_some(Type { unit: path.measure.unit(), series })
     }
 
@@ -249,9 +258,7 @@ impl Checker<'_> {
                 self.names.subjects.iter().map(|(name, _)| &**name),
             );
         };
-        let needs_samples =
-            measure.unit() == Unit::Time || matches!(measure, Gauge::Requests | Gauge::Samples);
-        if needs_samples && !latency {
+        if measure.of_answers() && !latency {
             let problem = Problem::new(at, format!("`{subject}` asks nothing, so that nothing is answered"));
             let help =
                 "latency and requests come from request_response, probe, shuffle, memcached and sockperf";
@@ -263,6 +270,22 @@ impl Checker<'_> {
         }
     }
 
+    /// How many there are of what `each` speaks of.
+    fn members(&mut self, expr: &Expr, path: &Path) -> Option<u64> {
+        let families = || self.names.families.iter().map(|(name, _)| name.as_str());
+        let subject = path.subject.as_deref().unwrap_or_default();
+        let found = self.names.families.iter().find(|(name, _)| name == subject);
+        if found.is_none() {
+            let all = families().collect::<Vec<_>>().join("`, `");
+            let all = if all.is_empty() { "nothing is".to_owned() } else { format!("`{all}` is") };
+            let problem = Problem::new(expr.at.clone(), format!("`{subject}` is not one of many"));
+            self.problems.push(
+                problem.label("no family").help(format!("`each` takes what `repeat` makes many of; {all}")),
+            );
+        }
+        found.map(|(_, count)| *count)
+    }
+
     /// Checks the window and gives the number of its parts, for a series.
     fn windows(&mut self, expr: &Expr, path: &Path) -> Option<u64> {
         let (from, to) = path.window.unwrap_or((self.names.measure.from, self.names.measure.to));
@@ -270,6 +293,9 @@ impl Checker<'_> {
         if path.measure == Gauge::Cpu && !self.names.measure.cpu {
             let problem = Problem::new(at, "CPU time is not measured").label("not measured");
             self.problems.push(problem.help("add `cpu: true` under `measure:`"));
+        } else if path.measure.of_departures() && !self.names.measure.gaps {
+            let problem = Problem::new(at, "the moments of packets are not kept").label("not measured");
+            self.problems.push(problem.help("add `gaps: true` under `measure:`"));
         } else if (path.window.is_some() || path.per.is_some()) && !path.measure.has_windows() {
             let problem = Problem::new(at, "this is known for whole runs only").label("no windows here");
             self.problems.push(problem.help("leave `[..]` and `per` away"));

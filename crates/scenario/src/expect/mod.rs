@@ -12,7 +12,7 @@ mod parse;
 
 use std::ops::Range;
 
-use plimsoll_units::Span;
+use plimsoll_units::{BitRate, Span};
 use serde::Serialize;
 
 use crate::results::COUNTERS;
@@ -141,6 +141,8 @@ pub(crate) struct Path {
     pub measure: Gauge,
     pub window: Option<(Span, Span)>,
     pub per: Option<Span>,
+    /// `each(..)`: one value for each of a family, in place of one for all of them.
+    pub each: bool,
 }
 
 /// What is measured.
@@ -156,12 +158,26 @@ pub(crate) enum Gauge {
     Errors,
     Drops,
     Cpu,
+    /// From one packet's crossing of the uplink to the next one's.
+    GapMean,
+    GapStddev,
+    GapMin,
+    GapMax,
+    /// When the first packet had crossed it.
+    First,
+    /// Bytes that did.
+    Sent,
+    /// The fewest and the most of its own in any so many packets of the uplink.
+    LeastOf(u32),
+    MostOf(u32),
+    /// By how many bytes it was ever beyond a rate of so many bits a second, from one of its packets to another.
+    Beyond(u64),
     /// One of [`COUNTERS`], of a system.
     Counter(&'static str),
 }
 
 impl Gauge {
-    const NAMES: [&str; 13] = [
+    const NAMES: [&str; 22] = [
         "throughput",
         "requests",
         "p50",
@@ -175,6 +191,15 @@ impl Gauge {
         "errors",
         "drops",
         "cpu",
+        "gap_mean",
+        "gap_stddev",
+        "gap_min",
+        "gap_max",
+        "first",
+        "sent",
+        "least_of_100",
+        "most_of_100",
+        "beyond_10Mbps",
     ];
 
     /// The measure that a name stands for.
@@ -189,6 +214,13 @@ impl Gauge {
             "errors" => Self::Errors,
             "drops" => Self::Drops,
             "cpu" => Self::Cpu,
+            "gap_mean" => Self::GapMean,
+            "gap_stddev" => Self::GapStddev,
+            "gap_min" => Self::GapMin,
+            "gap_max" => Self::GapMax,
+            "first" => Self::First,
+            "sent" => Self::Sent,
+            _ if name.contains("_") && Self::measured_by(name).is_some() => Self::measured_by(name)?,
             _ if COUNTERS.contains(&name) => {
                 Self::Counter(COUNTERS.into_iter().find(|counter| *counter == name)?)
             }
@@ -201,12 +233,43 @@ impl Gauge {
         })
     }
 
+    /// Measures with a number of their own: `least_of_100`, `most_of_100`, `beyond_4Gbps`.
+    fn measured_by(name: &str) -> Option<Self> {
+        let count = |text: &str| text.parse::<u32>().ok().filter(|count| (1..=1_000_000).contains(count));
+        if let Some(rate) = name.strip_prefix("beyond_") {
+            return rate.parse::<BitRate>().ok().map(|rate| Self::Beyond(rate.get()));
+        }
+        if let Some(number) = name.strip_prefix("least_of_") {
+            return count(number).map(Self::LeastOf);
+        }
+        name.strip_prefix("most_of_").and_then(count).map(Self::MostOf)
+    }
+
     const fn unit(self) -> Unit {
         match self {
             Self::Throughput => Unit::Rate,
             Self::Percentile(_) | Self::LatencyMean | Self::LatencyMax => Unit::Time,
+            Self::GapMean | Self::GapStddev | Self::GapMin | Self::GapMax | Self::First => Unit::Time,
+            Self::Sent | Self::Beyond(_) => Unit::Size,
             _ => Unit::Plain,
         }
+    }
+
+    /// Whether it is worked out from the moments at which packets crossed the uplink.
+    pub(crate) const fn of_departures(self) -> bool {
+        use Gauge::{Beyond, First, GapMax, GapMean, GapMin, GapStddev, LeastOf, MostOf, Sent};
+        matches!(
+            self,
+            GapMean | GapStddev | GapMin | GapMax | First | Sent | LeastOf(_) | MostOf(_) | Beyond(_)
+        )
+    }
+
+    /// Whether only what asks for answers has it.
+    const fn of_answers(self) -> bool {
+        matches!(
+            self,
+            Self::Percentile(_) | Self::LatencyMean | Self::LatencyMax | Self::Requests | Self::Samples
+        )
     }
 
     /// Whether only a whole system has it.

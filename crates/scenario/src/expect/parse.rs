@@ -149,8 +149,11 @@ impl Parser {
             let end = self.need(")")?.end;
             return Ok(Expr { at: at.start..end, kind: ExprKind::Fraction(claim) });
         }
+        if name == "each" {
+            return self.each(at);
+        }
         let Some(function) = Function::named(name) else {
-            let known = Function::NAMES.into_iter().chain(["fraction"]);
+            let known = Function::NAMES.into_iter().chain(["fraction", "each"]);
             let near = nearest(name, known.clone()).map(|near| format!("did you mean `{near}`? "));
             let all = known.collect::<Vec<_>>().join("`, `");
             let problem =
@@ -163,6 +166,23 @@ impl Parser {
         }
         let end = self.need(")")?.end;
         Ok(Expr { at: at.start..end, kind: ExprKind::Call(function, arguments) })
+    }
+
+    /// `each(system.family.measure)`, read up to its parenthesis.
+    fn each(&mut self, at: Range<usize>) -> Parsed<Expr> {
+        let argument = self.sum()?;
+        let end = self.need(")")?.end;
+        match argument.kind {
+            ExprKind::Path(path) if path.per.is_none() => {
+                Ok(Expr { at: argument.at, kind: ExprKind::Path(Path { each: true, ..path }) })
+            }
+            _ => {
+                let problem = Problem::new(at.start..end, "`each` takes one measure, without `per`");
+                let help =
+                    "`max(each(plimsoll.c.gap_stddev))` is the worst of all that `repeat` makes of `c`";
+                Err(Box::new(problem.label("not one measure").help(help)))
+            }
+        }
     }
 
     /// `system.subject.measure[a..b] per c`, its words read already.
@@ -180,7 +200,10 @@ impl Parser {
             None
         };
         let (system, subject) = (system.to_owned(), subject.map(str::to_owned));
-        Ok(Expr { at: at.start..end, kind: ExprKind::Path(Path { system, subject, measure, window, per }) })
+        Ok(Expr {
+            at: at.start..end,
+            kind: ExprKind::Path(Path { system, subject, measure, window, per, each: false }),
+        })
     }
 
     fn window(&mut self, end: &mut usize) -> Parsed<(Span, Span)> {

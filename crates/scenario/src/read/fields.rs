@@ -17,6 +17,8 @@ use crate::Problem;
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     pub problems: Vec<Problem>,
+    /// What is set at the point of the sweep that is read.
+    pub point: Vec<(String, String)>,
     /// The scenario's file, and the policy files that it names.
     pub sources: Sources,
 }

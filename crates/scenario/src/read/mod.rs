@@ -6,12 +6,15 @@
 //! Invariant: any text is answered with a scenario or with problems.
 
 mod fields;
+mod model;
 mod network;
 mod paper;
 mod policy;
+mod repeat;
 mod sweep;
 mod workload;
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
@@ -20,13 +23,16 @@ use plimsoll_units::{BitRate, Span};
 
 use crate::expect::{self, Expectation, Names};
 use crate::model::{
-    Destination, Home, Measure, NETWORK, PolicySections, Scenario, System, SystemKind, Tenant, Workload,
+    Destination, Home, Measure, Model, NETWORK, PolicySections, Scenario, System, SystemKind, Tenant,
+    Workload,
 };
 use crate::sweep::Point;
 use crate::{Errors, Problem, yaml};
 use fields::{Fields, Reader};
+pub(crate) use model::FETCH_KEYS;
 pub(crate) use network::{HOST_KEYS, LINK_KEYS};
 pub(crate) use paper::{NUMBER_KEYS, PAPER_KEYS};
+use repeat::Written;
 pub(crate) use workload::KINDS;
 
 /// How much of a scenario to run.
@@ -73,7 +79,7 @@ impl Form {
 }
 
 /// Keys that `virtual:` may replace: all but itself.
-pub(crate) const KEYS: [&str; 25] = [
+pub(crate) const KEYS: [&str; 26] = [
     "name",
     "about",
     "rate",
@@ -99,13 +105,40 @@ pub(crate) const KEYS: [&str; 25] = [
     "paper",
     "live",
     "short",
+    "repeat",
 ];
-pub(crate) const SYSTEM_KEYS: [&str; 8] =
-    ["kind", "queues", "queue_rate", "policy", "limits", "engine", "policy_file", "tenants"];
+pub(crate) const SYSTEM_KEYS: [&str; 13] = [
+    "kind",
+    "queues",
+    "queue_rate",
+    "policy",
+    "limits",
+    "engine",
+    "policy_file",
+    "tenants",
+    "lock",
+    "wake",
+    "cost",
+    "limiters",
+    "fetch",
+];
+pub(crate) const MEASURE_KEYS: [&str; 5] = ["window", "from", "to", "cpu", "gaps"];
 pub(crate) const SHORT_KEYS: [&str; 4] = ["time", "pairs", "systems", "expect"];
 /// Keys of a tenant: ours, and those that go into the policy file as they are.
-pub(crate) const TENANT_KEYS: [&str; 11] =
-    ["host", "min", "max", "weight", "policy", "burst", "via", "flows", "slack", "deadline", "descriptors"];
+pub(crate) const TENANT_KEYS: [&str; 12] = [
+    "host",
+    "core",
+    "min",
+    "max",
+    "weight",
+    "policy",
+    "burst",
+    "via",
+    "flows",
+    "slack",
+    "deadline",
+    "descriptors",
+];
 
 impl Scenario {
     /// Reads a file in one of its forms; of a sweep, its first point. A file that cannot be read is a problem like any
@@ -161,9 +194,11 @@ impl Scenario {
             Ok(tree) => tree,
             Err(error) => return Err(Errors::new(vec![no_yaml(error)], sources)),
         };
-        let mut reader = Reader { problems: Vec::new(), sources };
+        let mut reader = Reader { problems: Vec::new(), point: Vec::new(), sources };
         let mut points = Vec::new();
-        for (settings, tree) in reader.settings(&in_world(&tree, form), settings) {
+        let fixed = settings;
+        for (settings, tree) in reader.settings(&in_world(&tree, form), fixed) {
+            reader.point = fixed.iter().chain(&settings).cloned().collect();
             let scenario = reader.scenario(&tree, text, folder, form);
             points.extend(scenario.map(|scenario| Point { settings, scenario }));
         }
@@ -196,11 +231,14 @@ impl Reader {
             self.problem(problem.help("write its keys one level up"));
         }
         let mut points = self.settings(&in_world(file, form.elsewhere()), &[]);
-        self.scenario(&points.swap_remove(0).1, text, folder, form.elsewhere());
+        let (settings, tree) = points.swap_remove(0);
+        self.point = settings;
+        self.scenario(&tree, text, folder, form.elsewhere());
     }
 
     fn scenario(&mut self, tree: &Tree, text: &str, folder: &Path, form: Form) -> Option<Scenario> {
         let known: Vec<&str> = KEYS.into_iter().chain(["virtual"]).collect();
+        let Written { tree, families } = &self.written_out(tree);
         let first_line = Mark::from(0..text.find('\n').unwrap_or(text.len()));
         let file = self.fields(tree, first_line, "the scenario", &known);
         let duration = self.required_span(&file, "duration", "20s");
@@ -238,6 +276,7 @@ impl Reader {
         scenario.links = self.links(&file, &nodes);
         scenario.tenants = self.tenants(&file, &scenario);
         scenario.workloads = self.workloads(&file, &scenario);
+        self.join_families(&file, &mut scenario, families);
         scenario.expect = self.expectations(file.get("expect"), &scenario, text);
         // The figures are those of virtual time: where that is another world, they may not fit this one.
         let here = form.is_virtual() || file.get("virtual").is_none();
@@ -322,9 +361,10 @@ impl Reader {
     }
 
     fn measure(&mut self, file: &Fields<'_>, duration: Span) -> Measure {
-        let default = Measure { window: Span::millis(50), from: Span::ZERO, to: duration, cpu: false };
+        let default =
+            Measure { window: Span::millis(50), from: Span::ZERO, to: duration, cpu: false, gaps: false };
         let Some(tree) = file.get("measure") else { return default };
-        let fields = self.fields(tree, tree.at, "`measure`", &["window", "from", "to", "cpu"]);
+        let fields = self.fields(tree, tree.at, "`measure`", &MEASURE_KEYS);
         let mut span = |key, default| self.value(&fields, key, "a time such as `50ms`", default);
         let (window, from, to) =
             (span("window", default.window), span("from", default.from), span("to", default.to));
@@ -339,7 +379,8 @@ impl Reader {
                 problem.help("let `from` be before `to`, and `to` no later than the end of the run"),
             );
         }
-        Measure { window, from, to, cpu: self.flag(&fields, "cpu", default.cpu) }
+        let mut flag = |key| self.flag(&fields, key, false);
+        Measure { window, from, to, cpu: flag("cpu"), gaps: flag("gaps") }
     }
 
     fn systems(&mut self, file: &Fields<'_>, folder: &Path) -> Vec<System> {
@@ -375,6 +416,7 @@ impl Reader {
                 kind,
                 queues: 4,
                 queue_rate: None,
+                model: Model::default(),
                 policy: None,
             });
         };
@@ -397,7 +439,8 @@ impl Reader {
         let policy = own.iter().any(|key| fields.get(key).is_some()).then(|| self.sections(&fields, folder));
         let queues = self.count(&fields, "queues", 4, 256);
         let queue_rate = self.optional(&fields, "queue_rate", "a rate such as `5Mbps`");
-        Some(System { name: key.value.clone(), kind, queues, queue_rate, policy })
+        let model = self.model(&fields, kind);
+        Some(System { name: key.value.clone(), kind, queues, queue_rate, model, policy })
     }
 
     fn tenants(&mut self, file: &Fields<'_>, scenario: &Scenario) -> Vec<Tenant> {
@@ -419,7 +462,8 @@ impl Reader {
             let rest = (1..hosts.len()).map(|_| further());
             let addresses: Vec<Ipv4Addr> = std::iter::once(first).chain(rest).map(address).collect();
             let homes = hosts.into_iter().zip(addresses).map(|(host, address)| Home { host, address });
-            tenants.push(self.tenant(&key.value, homes.collect(), &scenario.policy));
+            let core = fields.get("core").and_then(|tree| self.text(tree)).map(str::to_owned);
+            tenants.push(Tenant { core, ..self.tenant(&key.value, homes.collect(), &scenario.policy) });
         }
         if tenants.is_empty() || further() > MOST_ADDRESSES {
             let problem = Problem::new(tree.at, format!("there are {} tenants", tenants.len()));
@@ -459,7 +503,36 @@ impl Reader {
         let (min, max) = (rate("min"), rate("max"));
         let weight = value("weight").and_then(|tree| self.parse(tree, "a whole number")).unwrap_or(1);
         let address = homes[0].address;
-        Tenant { name: name.to_owned(), address, homes, min, max, weight }
+        Tenant { name: name.to_owned(), address, homes, min, max, weight, family: None, core: None }
+    }
+
+    /// Says of tenants and workloads which `repeat` made of one what they are one of.
+    fn join_families(
+        &mut self,
+        file: &Fields<'_>,
+        scenario: &mut Scenario,
+        families: &BTreeMap<String, String>,
+    ) {
+        let family = |name: &String| families.get(name).cloned();
+        scenario.tenants.iter_mut().for_each(|tenant| tenant.family = family(&tenant.name));
+        scenario.workloads.iter_mut().for_each(|workload| workload.family = family(&workload.name));
+        let tenants = scenario.tenants.iter().map(|tenant| (&tenant.name, &tenant.family, "tenants"));
+        let workloads = scenario.workloads.iter().map(|w| (&w.name, &w.family, "workloads"));
+        let all: Vec<_> = tenants.chain(workloads).collect();
+        let taken = all.iter().find_map(|(_, family, key)| {
+            let family = family.as_ref()?;
+            let other = |(name, of, at): &(&String, &Option<String>, &str)| {
+                *name == family || (of.as_ref() == Some(family) && at != key)
+            };
+            all.iter().any(other).then_some((family, key))
+        });
+        if let Some((family, key)) = taken {
+            let at = file.get(key).map_or(file.at, |tree| tree.at);
+            let problem = Problem::new(at, format!("`{family}` would be the name of all of them together"));
+            let help =
+                "name them otherwise: `worker<c>` makes the family `worker`, and another thing is called so";
+            self.problem(problem.label("name taken").help(help));
+        }
     }
 
     fn workloads(&mut self, file: &Fields<'_>, scenario: &Scenario) -> Vec<Workload> {
@@ -521,19 +594,24 @@ impl Reader {
         let names = Names::of(scenario);
         let mut found = Vec::new();
         for item in self.list(tree, "`expect`") {
-            let (that, because) = match &item.value {
+            let (that, because, at) = match &item.value {
                 Value::Map(_) => {
-                    let fields = self.fields(item, item.at, "an expectation", &["that", "because"]);
-                    (fields.get("that"), fields.get("because").and_then(|tree| self.text(tree)))
+                    let fields = self.fields(item, item.at, "an expectation", &["that", "because", "at"]);
+                    let because = fields.get("because").and_then(|tree| self.text(tree));
+                    (fields.get("that"), because, self.points_meant(&fields, scenario))
                 }
-                _ => (Some(item), None),
+                _ => (Some(item), None, Vec::new()),
             };
             let Some(that) = that else {
                 let problem = Problem::new(item.at, "an expectation has no `that`").label("expects nothing");
                 self.problem(problem.help("write `- that: a.b.p99 <= 5ms`, or the line alone"));
                 continue;
             };
-            found.extend(self.expectation(that, because, &names, text));
+            if !at.iter().all(|wanted| self.point.contains(wanted)) {
+                continue; // it may speak of what is not there at this point
+            }
+            let expectation = self.expectation(that, because, &names, text);
+            found.extend(expectation);
         }
         found
     }

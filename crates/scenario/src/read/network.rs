@@ -12,10 +12,12 @@ use plimsoll_units::{BitRate, Bytes, Span};
 
 use super::fields::{Fields, Reader};
 use crate::Problem;
-use crate::network::{Completions, EngineCost, Host, HostNic, Link, Pcie, ReceiveRing, TransmitRing};
+use crate::network::{
+    Completions, CoreCost, EngineCost, Host, HostNic, Link, Pcie, ReceiveRing, TransmitRing,
+};
 
-pub(crate) const HOST_KEYS: [&str; 9] =
-    ["nic", "receive", "cpu", "transmit", "pcie", "policy", "limits", "engine", "policy_file"];
+pub(crate) const HOST_KEYS: [&str; 10] =
+    ["nic", "receive", "cpu", "cores", "transmit", "pcie", "policy", "limits", "engine", "policy_file"];
 pub(crate) const LINK_KEYS: [&str; 8] = ["between", "from", "to", "rate", "delay", "queue", "ecn", "loss"];
 
 const TIME: &str = "a time such as `5us`";
@@ -57,11 +59,12 @@ impl Reader {
         let what = format!("host `{}`", key.value);
         let fields = self.fields(tree, key.at, &what, &HOST_KEYS);
         let nics = [("engine", HostNic::Engine), ("fifo", HostNic::Fifo)];
-        let own = HOST_KEYS[5..].iter().any(|key| fields.get(key).is_some());
+        let own = HOST_KEYS[6..].iter().any(|key| fields.get(key).is_some());
         Host {
             nic: fields.get("nic").and_then(|tree| self.choice(tree, "NIC", &nics)).unwrap_or_default(),
             receive: fields.get("receive").map(|tree| self.receive(tree)),
             cpu: fields.get("cpu").map(|tree| self.cpu(tree)).unwrap_or_default(),
+            cores: fields.get("cores").map(|tree| self.cores(tree)),
             transmit: fields.get("transmit").map(|tree| self.transmit(tree)).unwrap_or_default(),
             pcie: fields.get("pcie").map(|tree| self.pcie(tree)),
             policy: own.then(|| self.sections(&fields, folder)),
@@ -79,6 +82,12 @@ impl Reader {
         let fields = self.fields(tree, tree.at, "`cpu`", &["process", "pull"]);
         let mut cost = |key| self.value(&fields, key, TIME, Span::ZERO);
         EngineCost { process: cost("process"), pull: cost("pull") }
+    }
+
+    fn cores(&mut self, tree: &Tree) -> CoreCost {
+        let fields = self.fields(tree, tree.at, "`cores`", &["answer", "send"]);
+        let mut cost = |key| self.value(&fields, key, TIME, Span::ZERO);
+        CoreCost { answer: cost("answer"), send: cost("send") }
     }
 
     fn transmit(&mut self, tree: &Tree) -> TransmitRing {

@@ -13,7 +13,6 @@ use crate::Problem;
 use crate::expect::{Names, check_quantity, parse_quantity};
 use crate::model::Scenario;
 use crate::paper::{Number, Paper};
-use crate::yaml;
 
 pub(crate) const PAPER_KEYS: [&str; 5] = ["id", "figure", "shows", "numbers", "differs"];
 pub(crate) const NUMBER_KEYS: [&str; 4] = ["of", "paper", "ours", "at"];
@@ -51,7 +50,7 @@ impl Reader {
         let fields = self.fields(tree, tree.at, "a number", &NUMBER_KEYS);
         let of = fields.get("of").and_then(|tree| self.text(tree)).unwrap_or_default().to_owned();
         let paper = self.line(&fields, "paper", "2.5 Gb/s each");
-        let at = self.points(&fields, scenario);
+        let at = self.points_meant(&fields, scenario);
         if fields.get("ours").is_none() {
             self.missing(&fields, "ours", "plimsoll.t1.throughput");
         }
@@ -67,28 +66,6 @@ impl Reader {
             self.problem(problem);
         }
         Some(Number { of, paper, at, ours: parsed.ok()? })
-    }
-
-    /// `at`: values that the sweep gives its paths.
-    fn points(&mut self, fields: &Fields<'_>, scenario: &Scenario) -> Vec<(String, String)> {
-        let Some(tree) = fields.get("at") else { return Vec::new() };
-        let mut points = Vec::new();
-        for (path, value) in self.entries(tree, "`at`") {
-            let wanted = yaml::on_one_line(value);
-            let axis = scenario.sweep.iter().find(|(swept, _)| *swept == path.value);
-            let known = axis.map(|(_, values)| values.iter().map(String::as_str));
-            match known {
-                None => {
-                    let paths = scenario.sweep.iter().map(|(path, _)| path.as_str());
-                    self.unknown(path.at, "`sweep` has no path", &path.value, paths);
-                }
-                Some(known) if !known.clone().any(|value| value == wanted) => {
-                    self.unknown(value.at, "`sweep` has no value", &wanted, known);
-                }
-                Some(_) => points.push((path.value.clone(), wanted)),
-            }
-        }
-        points
     }
 
     /// A text that has to be there.

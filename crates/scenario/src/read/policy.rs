@@ -15,7 +15,7 @@ use crate::Problem;
 use crate::model::PolicySections;
 
 /// Keys of a tenant that only a scenario knows.
-const OURS: [&str; 2] = ["host", "address"];
+const OURS: [&str; 3] = ["host", "address", "core"];
 
 impl Reader {
     /// `policy:`, `limits:`, `engine:` and what `tenants:` promises.

@@ -6,10 +6,11 @@
 //! Invariant: points come in the order of the file, the last path varying fastest; there is at least one.
 
 use plimsoll_policy::Mark;
-use plimsoll_policy::document::{Tree, Value};
+use plimsoll_policy::document::{Name, Tree, Value};
 
-use super::fields::Reader;
+use super::fields::{Fields, Reader};
 use crate::Problem;
+use crate::model::Scenario;
 use crate::yaml;
 
 /// Points that one file may have.
@@ -18,14 +19,35 @@ const MOST: usize = 10_000;
 /// What each path is set to at one point.
 type Settings = Vec<(String, String)>;
 
+/// What stands between paths that vary together.
+const TOGETHER: &str = " + ";
+
 /// The paths and their values, as the file has them.
 pub(super) fn axes(file: &Tree) -> Vec<(String, Vec<String>)> {
     let Some(Value::Map(axes)) = file.get("sweep").map(|tree| &tree.value) else { return Vec::new() };
     let values = |tree: &Tree| match &tree.value {
-        Value::List(values) => values.iter().map(yaml::on_one_line).collect(),
+        Value::List(values) => values.clone(),
         _ => Vec::new(),
     };
-    axes.iter().map(|(path, tree)| (path.value.clone(), values(tree))).collect()
+    let mut found = Vec::new();
+    for (paths, tree) in axes {
+        for (index, path) in paths.value.split(TOGETHER).enumerate() {
+            let values = values(tree);
+            let own = values.iter().filter_map(|value| together(&paths.value, value)?.get(index).copied());
+            found.push((path.to_owned(), own.map(yaml::on_one_line).collect()));
+        }
+    }
+    found
+}
+
+/// A value for each of the paths that vary together; nothing if there are more or fewer.
+fn together<'t>(paths: &str, value: &'t Tree) -> Option<Vec<&'t Tree>> {
+    let count = paths.split(TOGETHER).count();
+    match &value.value {
+        _ if count == 1 => Some(vec![value]),
+        Value::List(values) if values.len() == count => Some(values.iter().collect()),
+        _ => None,
+    }
 }
 
 impl Reader {
@@ -39,7 +61,7 @@ impl Reader {
         let mut points = vec![(Vec::new(), base)];
         let Some(sweep) = file.get("sweep") else { return points };
         for (path, values) in self.entries(sweep, "`sweep`") {
-            if fixed.iter().any(|(fixed, _)| *fixed == path.value) {
+            if fixed.iter().any(|(fixed, _)| path.value.split(TOGETHER).any(|path| path == fixed)) {
                 continue;
             }
             let values = self.list(values, &format!("`{}`", path.value));
@@ -58,12 +80,49 @@ impl Reader {
             for (settings, tree) in &points {
                 for value in values {
                     let (mut settings, mut tree): (Settings, Tree) = (settings.clone(), tree.clone());
-                    self.set(&mut tree, &path.value, value.clone(), path.at);
-                    settings.push((path.value.clone(), yaml::on_one_line(value)));
+                    let Some(own) = together(&path.value, value) else {
+                        self.not_together(path, value);
+                        continue;
+                    };
+                    for (path_of_one, value) in path.value.split(TOGETHER).zip(own) {
+                        self.set(&mut tree, path_of_one, value.clone(), path.at);
+                        settings.push((path_of_one.to_owned(), yaml::on_one_line(value)));
+                    }
                     next.push((settings, tree));
                 }
             }
             points = next;
+        }
+        points
+    }
+
+    fn not_together(&mut self, path: &Name, value: &Tree) {
+        let count = path.value.split(TOGETHER).count();
+        let message = format!("`{}` varies {count} values together", path.value);
+        let problem = Problem::new(value.at, message).label(format!("not {count} values"));
+        self.problem(
+            problem.help(format!("write a list of {count} for each point: `[[1, 10Mbps], [10, 1Mbps]]`")),
+        );
+    }
+
+    /// `at`: values that the sweep gives its paths.
+    pub(super) fn points_meant(&mut self, fields: &Fields<'_>, scenario: &Scenario) -> Settings {
+        let Some(tree) = fields.get("at") else { return Vec::new() };
+        let mut points = Vec::new();
+        for (path, value) in self.entries(tree, "`at`") {
+            let wanted = yaml::on_one_line(value);
+            let axis = scenario.sweep.iter().find(|(swept, _)| *swept == path.value);
+            let known = axis.map(|(_, values)| values.iter().map(String::as_str));
+            match known {
+                None => {
+                    let paths = scenario.sweep.iter().map(|(path, _)| path.as_str());
+                    self.unknown(path.at, "`sweep` has no path", &path.value, paths);
+                }
+                Some(known) if !known.clone().any(|value| value == wanted) => {
+                    self.unknown(value.at, "`sweep` has no value", &wanted, known);
+                }
+                Some(_) => points.push((path.value.clone(), wanted)),
+            }
         }
         points
     }

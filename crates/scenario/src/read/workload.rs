@@ -19,12 +19,12 @@ const COMMON: [&str; 8] = ["tenant", "kind", "to", "start", "stop", "dscp", "por
 pub(crate) const KINDS: [(&str, &[&str]); 9] = [
     ("bulk", &["flows"]),
     ("udp", &["size", "rate", "flows", "on", "off"]),
-    ("request_response", &["role", "request", "response", "connections", "rate"]),
+    ("request_response", &["role", "request", "response", "connections", "rate", "arrivals"]),
     ("probe", &["size", "rate"]),
     ("on_off", &["flows", "on", "off"]),
     ("shuffle", &["flows", "block", "pause"]),
     ("iperf3", &["flows", "udp"]),
-    ("memcached", &["role", "key", "value", "sizes", "connections", "rate"]),
+    ("memcached", &["role", "key", "value", "sizes", "connections", "rate", "arrivals"]),
     ("sockperf", &["size", "rate", "protocol"]),
 ];
 
@@ -82,7 +82,9 @@ impl Reader {
         let congestion =
             congestion.and_then(|tree| self.choice(tree, "congestion control", &Congestion::NAMES));
         let kind = self.kind(kind, &fields)?;
-        Some(Workload { name: key.value.clone(), tenant, to, kind, start, stop, dscp, congestion, port })
+        let (name, family) = (key.value.clone(), None);
+        let even = self.arrivals(&fields);
+        Some(Workload { name, tenant, to, kind, start, stop, dscp, congestion, port, even, family })
     }
 
     /// Of UDP, which sends without a pause unless one is stated.
@@ -193,6 +195,15 @@ impl Reader {
             self.problem(Problem::new(at, "`rate` is 0").label("never asks").help(format!("write {COUNT}")));
         }
         Some(rate)
+    }
+
+    fn arrivals(&mut self, fields: &Fields<'_>) -> bool {
+        let Some(tree) = fields.get("arrivals") else { return false };
+        if fields.get("rate").is_none() {
+            let problem = Problem::new(tree.at, "`arrivals` of requests that have no `rate`");
+            self.problem(problem.label("the next follows the last answer").help("add `rate: 500`"));
+        }
+        self.choice(tree, "way to arrive", &[("random", false), ("even", true)]).unwrap_or(false)
     }
 
     fn role(&mut self, fields: &Fields<'_>, default: Role) -> Role {

@@ -22,6 +22,8 @@ pub(crate) struct Rpc {
     sizes: Sizes,
     /// Mean time between requests; a closed loop without.
     gap: Option<Span>,
+    /// Whether it is always that.
+    even: bool,
     chance: Chance,
     begun: bool,
     calls: Vec<Call>,
@@ -44,11 +46,12 @@ struct Call {
 }
 
 impl Rpc {
-    pub(crate) fn new(job: Job, sizes: Sizes, rate: Option<u32>, chance: Chance) -> Self {
+    pub(crate) fn new(job: Job, sizes: Sizes, rate: Option<u32>, even: bool, chance: Chance) -> Self {
         let calls = vec![Call::default(); job.count as usize];
         Self {
             sizes,
             gap: rate.map(gap),
+            even,
             chance,
             begun: false,
             calls,
@@ -66,7 +69,15 @@ impl Rpc {
                 if self.begun {
                     self.waiting.push_back(now);
                 }
-                let next = now + self.chance.exponential(gap);
+                let next = now
+                    + match (self.even, self.begun) {
+                        (false, _) => self.chance.exponential(gap),
+                        (true, true) => gap,
+                        // Clients begin at moments of their own.
+                        (true, false) => Span::ns(
+                            self.chance.below(u32::try_from(gap.as_u64()).unwrap_or(u32::MAX)).into(),
+                        ),
+                    };
                 world.set_timer(self.job.timer, (next < self.job.stop).then_some(next));
             }
             None => self.waiting.extend(core::iter::repeat_n(now, self.calls.len())),
@@ -97,7 +108,7 @@ impl Rpc {
         if server {
             if total >= call.asked {
                 let response = core::mem::take(&mut call.response);
-                world.write(socket, response);
+                world.answer(socket, response);
             }
             return;
         }

@@ -11,17 +11,15 @@ use std::collections::VecDeque;
 use plimsoll_scenario::Tenant;
 use plimsoll_units::{BitRate, Bytes, Nanos};
 
+use super::QUEUE;
 use crate::packet::Packet;
-
-/// Packets that each class's FIFO holds.
-const QUEUE: usize = 1_000;
 
 /// Buckets longer than this are cut, as the kernel's `mbuffer`.
 const LONGEST: i64 = 60_000_000_000;
 
 /// The queueing discipline of one host.
 #[derive(Clone, Debug)]
-pub(crate) struct Htb {
+pub(super) struct Htb {
     root: Buckets,
     leaves: Vec<Leaf>,
     /// Whose turn it is: among those with credit of their own, and among those that borrow.
@@ -56,7 +54,7 @@ const BORROWED: usize = 1;
 impl Htb {
     /// A class for each tenant: `rate` its min, `ceil` its max, quanta by weight, bursts of a millisecond, as the lab
     /// sets them.
-    pub(crate) fn new(tenants: &[Tenant], line: BitRate, mtu: u32) -> Self {
+    pub(super) fn new(tenants: &[Tenant], line: BitRate, mtu: u32) -> Self {
         let frame = u64::from(mtu) + 14;
         let floor = BitRate::new((line.get() / 1_000).max(8_000)).unwrap_or(line);
         let leaf = |tenant: &Tenant| {
@@ -74,7 +72,7 @@ impl Htb {
     }
 
     /// A tenant's packet; false when its queue is full.
-    pub(crate) fn offer(&mut self, tenant: u32, packet: Packet) -> bool {
+    pub(super) fn offer(&mut self, tenant: u32, packet: Packet) -> bool {
         let waiting = &mut self.leaves[tenant as usize].waiting;
         let room = waiting.len() < QUEUE;
         if room {
@@ -83,8 +81,18 @@ impl Htb {
         room
     }
 
+    /// Packets of a tenant that wait.
+    pub(super) fn backlog(&self, tenant: u32) -> usize {
+        self.leaves[tenant as usize].waiting.len()
+    }
+
+    /// Whether something may leave now.
+    pub(super) fn has_due(&self, now: Nanos) -> bool {
+        self.leaves.iter().any(|leaf| !leaf.waiting.is_empty() && leaf.next(&self.root, now) <= now)
+    }
+
     /// The next packet that may leave now.
-    pub(crate) fn dequeue(&mut self, now: Nanos) -> Option<Packet> {
+    pub(super) fn dequeue(&mut self, now: Nanos) -> Option<Packet> {
         let own = |leaf: &Leaf, _: &Buckets| leaf.buckets.own(now) >= 0;
         let borrowed = |leaf: &Leaf, root: &Buckets| leaf.buckets.own(now) < 0 && root.own(now) >= 0;
         match self.turn(OWN, now, own) {
@@ -119,13 +127,13 @@ impl Htb {
     }
 
     /// When something may leave that may not now.
-    pub(crate) fn next(&self, now: Nanos) -> Option<Nanos> {
+    pub(super) fn next(&self, now: Nanos) -> Option<Nanos> {
         let waiting = self.leaves.iter().filter(|leaf| !leaf.waiting.is_empty());
         waiting.map(|leaf| leaf.next(&self.root, now)).min()
     }
 
     /// Everything that waits.
-    pub(crate) fn holds(&self) -> impl Iterator<Item = &Packet> {
+    pub(super) fn holds(&self) -> impl Iterator<Item = &Packet> {
         self.leaves.iter().flat_map(|leaf| &leaf.waiting)
     }
 }

@@ -1,0 +1,98 @@
+//! Reading the timing of systems that are models.
+//!
+//! Why: a key that a system of another kind would pass over is a mistake, and an impossible time is one.
+//! From: `docs/scenarios.md`, "Models".
+//! Not here: what becomes of it (`sim`).
+//! Invariant: nothing that must take time takes none.
+
+use plimsoll_policy::document::Tree;
+use plimsoll_units::{Bytes, Span};
+
+use super::fields::{Fields, Reader};
+use crate::Problem;
+use crate::model::{Fetch, Model, SystemKind};
+
+pub(crate) const FETCH_KEYS: [&str; 6] = ["modules", "latency", "sigma", "cycle", "cycles", "burst"];
+
+const TIME: &str = "a time such as `50ns`";
+/// What no operation of a NIC or a kernel takes.
+const LONGEST: Span = Span::millis(10);
+
+/// Keys that belong to some kinds of systems alone.
+const KEYS: [(&str, &[SystemKind]); 5] = [
+    ("lock", &[SystemKind::Htb, SystemKind::Sq]),
+    ("wake", &[SystemKind::Htb, SystemKind::Sq]),
+    ("cost", &[SystemKind::Ptb]),
+    ("limiters", &[SystemKind::Hwrl]),
+    ("fetch", &[SystemKind::ClassFetch]),
+];
+
+impl Reader {
+    /// A system's timing.
+    pub(super) fn model(&mut self, fields: &Fields<'_>, kind: SystemKind) -> Model {
+        for (key, kinds) in KEYS {
+            let Some(tree) = fields.get(key).filter(|_| !kinds.contains(&kind)) else { continue };
+            let known = kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>().join("` or `");
+            let problem = Problem::new(tree.at, format!("a system of kind `{}` has no `{key}`", kind.name()));
+            self.problem(
+                problem.label("of another kind").help(format!("`{key}` belongs to `kind: {known}`")),
+            );
+        }
+        if let Some(tree) = fields.get("wake").filter(|_| fields.get("lock").is_none()) {
+            let problem = Problem::new(tree.at, "a timer that is late, and a lock that takes no time");
+            self.problem(problem.label("`lock` is missing").help("add `lock: 1us`: the interrupt takes it"));
+        }
+        let usual = Model::default();
+        Model {
+            lock: self.short(fields, "lock", usual.lock),
+            wake: self.short(fields, "wake", usual.wake),
+            cost: self.short(fields, "cost", usual.cost),
+            limiters: self.count(fields, "limiters", usual.limiters, 4_096),
+            fetch: fields.get("fetch").map_or(usual.fetch, |tree| self.fetch(tree)),
+        }
+    }
+
+    fn fetch(&mut self, tree: &Tree) -> Fetch {
+        let fields = self.fields(tree, tree.at, "`fetch`", &FETCH_KEYS);
+        let usual = Fetch::default();
+        let fetch = Fetch {
+            modules: self.count(&fields, "modules", usual.modules, 256),
+            latency: self.short(&fields, "latency", usual.latency),
+            sigma: self.short(&fields, "sigma", usual.sigma),
+            cycle: self.short(&fields, "cycle", usual.cycle),
+            cycles: self.count(&fields, "cycles", usual.cycles, 1_000),
+            burst: self.value(&fields, "burst", "a size such as `3000B`", usual.burst),
+        };
+        for (key, span) in [("latency", fetch.latency), ("cycle", fetch.cycle)] {
+            if let Some(tree) = fields.get(key).filter(|_| span == Span::ZERO) {
+                let problem = Problem::new(tree.at, format!("`{key}` takes no time")).label("too fast");
+                self.problem(problem.help(format!("write {TIME}")));
+            }
+        }
+        if let Some(tree) = fields.get("sigma").filter(|_| fetch.sigma > fetch.latency) {
+            let message = format!("`sigma` is {}, and the latency {}", fetch.sigma, fetch.latency);
+            let problem = Problem::new(tree.at, message).label("more than the latency itself");
+            self.problem(problem.help("write a standard deviation below `latency`"));
+        }
+        if let Some(tree) = fields.get("burst").filter(|_| fetch.burst > MOST_BURST) {
+            let problem = Problem::new(tree.at, format!("`burst` is {}", fetch.burst)).label("out of range");
+            self.problem(
+                problem.help(format!("a class's tokens are 16 bits (SENIC, table 2): at most {MOST_BURST}")),
+            );
+        }
+        fetch
+    }
+
+    /// A time that one operation takes.
+    fn short(&mut self, fields: &Fields<'_>, key: &str, default: Span) -> Span {
+        let span = self.value(fields, key, TIME, default);
+        if let Some(tree) = fields.get(key).filter(|_| span > LONGEST) {
+            let problem = Problem::new(tree.at, format!("`{key}` is {span}")).label("out of range");
+            self.problem(problem.help(format!("write a time of {LONGEST} at most, such as `50ns`")));
+        }
+        span
+    }
+}
+
+/// What 16 bits count.
+const MOST_BURST: Bytes = Bytes::new(65_535);

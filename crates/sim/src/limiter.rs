@@ -1,0 +1,109 @@
+//! What holds tenants to their rates where no engine does.
+//!
+//! Why: an engine is compared with what there is without it, and SENIC's hardware with our software.
+//! From: SENIC's baselines (§2.2, §7.2) and its prototype in hardware (§6.2).
+//! Not here: Plimsoll's own engine (`crate::engine`). These are models of timing for comparison: nothing live uses them.
+//! Invariant: packets of a tenant leave in the order in which they came, each once.
+
+mod buckets;
+mod fetch;
+mod htb;
+mod lock;
+
+use plimsoll_scenario::{System, SystemKind, Tenant};
+use plimsoll_units::{BitRate, Nanos, Span};
+
+use crate::chance::Chance;
+use crate::packet::Packet;
+use buckets::Buckets;
+use fetch::ClassFetch;
+use htb::Htb;
+use lock::LockedHtb;
+
+/// One host's limiter.
+#[derive(Debug)]
+pub(crate) enum Limiter {
+    /// Linux's HTB.
+    Htb(Box<LockedHtb>),
+    /// Token buckets side by side.
+    Buckets(Buckets),
+    /// SENIC's hardware.
+    Fetch(Box<ClassFetch>),
+}
+
+/// Packets that wait of each tenant: Linux's `txqueuelen`.
+const QUEUE: usize = 1_000;
+
+impl Limiter {
+    /// The limiter of a system that is no engine.
+    pub(crate) fn new(system: &System, tenants: &[Tenant], line: BitRate, mtu: u32, chance: Chance) -> Self {
+        let rate = |tenant: &Tenant| tenant.max.unwrap_or(line).min(line);
+        let rates: Vec<BitRate> = tenants.iter().map(rate).collect();
+        let model = system.model;
+        match system.kind {
+            SystemKind::Ptb => Self::Buckets(Buckets::for_each(&rates)),
+            SystemKind::Hwrl => Self::Buckets(Buckets::shared(&rates, model.limiters as usize)),
+            SystemKind::ClassFetch => {
+                Self::Fetch(Box::new(ClassFetch::new(model.fetch, &rates, mtu, chance)))
+            }
+            _ => Self::Htb(Box::new(LockedHtb::new(
+                Htb::new(tenants, line, mtu),
+                model,
+                tenants.len(),
+                chance,
+            ))),
+        }
+    }
+
+    /// A tenant's packet; false when there is no room for it.
+    pub(crate) fn offer(&mut self, tenant: u32, packet: Packet, now: Nanos) -> bool {
+        match self {
+            Self::Htb(htb) => htb.offer(tenant, packet, now),
+            Self::Buckets(buckets) => buckets.offer(tenant, packet, now),
+            Self::Fetch(fetch) => fetch.offer(tenant, packet, now),
+        }
+    }
+
+    /// The next packet that leaves now, for a link that is free from `free` on.
+    pub(crate) fn dequeue(&mut self, now: Nanos, free: Nanos) -> Option<Packet> {
+        match self {
+            Self::Htb(htb) => htb.dequeue(now),
+            Self::Buckets(buckets) => buckets.dequeue(now),
+            Self::Fetch(fetch) => fetch.dequeue(now, free),
+        }
+    }
+
+    /// When it has to be asked next, once nothing leaves any more.
+    pub(crate) fn next(&self, now: Nanos) -> Option<Nanos> {
+        match self {
+            Self::Htb(htb) => htb.next(now),
+            Self::Buckets(buckets) => buckets.next(),
+            Self::Fetch(fetch) => fetch.next(),
+        }
+    }
+
+    /// Everything that it holds.
+    pub(crate) fn holds(&self) -> Box<dyn Iterator<Item = &Packet> + '_> {
+        match self {
+            Self::Htb(htb) => Box::new(htb.holds()),
+            Self::Buckets(buckets) => Box::new(buckets.holds()),
+            Self::Fetch(fetch) => Box::new(fetch.holds()),
+        }
+    }
+
+    /// CPU time that it took, where that is modelled.
+    pub(crate) fn cpu(&self) -> Option<Span> {
+        match self {
+            Self::Htb(htb) => htb.cpu(),
+            Self::Buckets(_) | Self::Fetch(_) => None,
+        }
+    }
+
+    /// What it counted.
+    pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
+        match self {
+            Self::Fetch(fetch) => fetch.counters().to_vec(),
+            Self::Htb(_) | Self::Buckets(_) => Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Token buckets side by side, each with a queue of its own.
+//!
+//! Why: EyeQ's parallel token buckets have one for each tenant, a NIC has a few, which its tenants share in turn.
+//! From: SENIC §2.2.2 (classes beyond the NIC's 16 limiters are assigned to them round robin, each limiter at the sum of
+//! their rates) and §7.2 (PTB). A bucket holds one packet: both pace.
+//! Not here: what a packet costs the core that sends it (`crate::cores`).
+//! Invariant: a bucket sends at most its rate and one packet in any time, whoever of its tenants has packets.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use plimsoll_queues::Pace;
+use plimsoll_units::{BitRate, Bytes, Nanos};
+
+use super::QUEUE;
+use crate::packet::Packet;
+
+/// All buckets of a host.
+#[derive(Debug)]
+pub(crate) struct Buckets {
+    buckets: Vec<Bucket>,
+    /// Which of them is a tenant's.
+    of: Vec<u32>,
+    /// Those with packets, by the moment at which the first of them may leave.
+    due: BTreeSet<(Nanos, u32)>,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    pace: Pace,
+    waiting: VecDeque<Packet>,
+}
+
+impl Buckets {
+    /// One for each tenant.
+    pub(super) fn for_each(rates: &[BitRate]) -> Self {
+        Self::shared(rates, rates.len())
+    }
+
+    /// So many at most, the tenants assigned to them in turn.
+    pub(super) fn shared(rates: &[BitRate], count: usize) -> Self {
+        let count = count.min(rates.len()).max(1);
+        let sum = |bucket: usize| {
+            let own = rates.iter().skip(bucket).step_by(count);
+            own.fold(0_u64, |sum, rate| sum.saturating_add(rate.get()))
+        };
+        let bucket = |index| {
+            let rate = BitRate::new(sum(index)).unwrap_or(BitRate::gbps(1));
+            Bucket { pace: Pace::new(rate), waiting: VecDeque::new() }
+        };
+        Self {
+            buckets: (0..count).map(bucket).collect(),
+            of: (0..rates.len()).map(|tenant| (tenant % count) as u32).collect(),
+            due: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn offer(&mut self, tenant: u32, packet: Packet, now: Nanos) -> bool {
+        let index = self.of[tenant as usize];
+        let bucket = &mut self.buckets[index as usize];
+        if bucket.waiting.len() >= QUEUE {
+            return false;
+        }
+        bucket.waiting.push_back(packet);
+        if bucket.waiting.len() == 1 {
+            self.due.insert((bucket.pace.earned().max(now), index));
+        }
+        true
+    }
+
+    pub(super) fn dequeue(&mut self, now: Nanos) -> Option<Packet> {
+        let &(at, index) = self.due.first().filter(|(at, _)| *at <= now)?;
+        self.due.pop_first();
+        let bucket = &mut self.buckets[index as usize];
+        let packet = bucket.waiting.pop_front()?;
+        bucket.pace.catch_up(at);
+        bucket.pace.charge(Bytes::new(packet.len.into()));
+        if !bucket.waiting.is_empty() {
+            self.due.insert((bucket.pace.earned(), index));
+        }
+        Some(packet)
+    }
+
+    pub(super) fn next(&self) -> Option<Nanos> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    pub(super) fn holds(&self) -> impl Iterator<Item = &Packet> {
+        self.buckets.iter().flat_map(|bucket| &bucket.waiting)
+    }
+}

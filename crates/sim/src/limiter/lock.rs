@@ -1,0 +1,168 @@
+//! HTB under its one lock.
+//!
+//! Why: a queueing discipline is one lock that every sending core takes, and a timer that an interrupt serves; at 10 Gb/s
+//! these decide, not its algorithm.
+//! From: SENIC §2.2.2 ("lock contention and frequent interrupts"; 6.5 Gb/s of 1,500-byte packets at most) and
+//! `net/core/dev.c`: a core holds the root lock to enqueue, and whoever runs the discipline holds it for each packet.
+//! Not here: HTB itself (`htb`).
+//! Invariant: operations follow each other, exponentially distributed around what the lock takes; cores take turns, and coming and going do.
+
+use std::collections::VecDeque;
+
+use plimsoll_scenario::Model;
+use plimsoll_units::{Nanos, Span};
+
+use super::QUEUE;
+use super::htb::Htb;
+use crate::chance::Chance;
+use crate::packet::{Body, Packet};
+
+/// HTB, the lock in front of it and the timer behind it.
+#[derive(Debug)]
+pub(crate) struct LockedHtb {
+    htb: Htb,
+    lock: Span,
+    wake: Span,
+    /// What each tenant's core waits to enqueue, since when.
+    coming: Vec<VecDeque<(Nanos, Packet)>>,
+    /// How many those are together.
+    waiting: usize,
+    /// Whose turn it is.
+    turn: usize,
+    held: Option<(Held, Nanos)>,
+    /// Whether the last operation let a packet in.
+    let_in: bool,
+    /// When the timer's interrupt works, if nothing else does before.
+    timer: Option<Nanos>,
+    chance: Chance,
+    spent: Span,
+}
+
+/// What the lock is held for.
+#[derive(Debug)]
+enum Held {
+    ToEnqueue(u32, Packet),
+    ToDequeue,
+}
+
+impl LockedHtb {
+    pub(super) fn new(htb: Htb, model: Model, tenants: usize, chance: Chance) -> Self {
+        Self {
+            htb,
+            lock: model.lock,
+            wake: model.wake,
+            chance,
+            coming: vec![VecDeque::new(); tenants],
+            waiting: 0,
+            turn: 0,
+            held: None,
+            let_in: false,
+            timer: None,
+            spent: Span::ZERO,
+        }
+    }
+
+    /// A packet. Who sends datagrams as fast as it can waits for the lock, and sends nothing meanwhile.
+    pub(super) fn offer(&mut self, tenant: u32, packet: Packet, now: Nanos) -> bool {
+        let entering = matches!(&self.held, Some((Held::ToEnqueue(other, _), _)) if *other == tenant);
+        let waiting = self.coming[tenant as usize].len() + usize::from(entering);
+        let blocked = waiting > 0 && matches!(packet.body, Body::Datagram { .. });
+        if blocked || waiting + self.htb.backlog(tenant) >= QUEUE {
+            return false;
+        }
+        if self.lock == Span::ZERO {
+            return self.htb.offer(tenant, packet);
+        }
+        self.coming[tenant as usize].push_back((now, packet));
+        self.waiting += 1;
+        true
+    }
+
+    pub(super) fn dequeue(&mut self, now: Nanos) -> Option<Packet> {
+        if self.lock == Span::ZERO {
+            return self.htb.dequeue(now);
+        }
+        loop {
+            match self.held.take() {
+                Some((held, until)) if until > now => {
+                    self.held = Some((held, until));
+                    return None;
+                }
+                Some((Held::ToEnqueue(tenant, packet), until)) => {
+                    self.htb.offer(tenant, packet);
+                    self.let_in = true;
+                    self.timer = None;
+                    self.hold(until);
+                }
+                Some((Held::ToDequeue, until)) => {
+                    let packet = self.htb.dequeue(until);
+                    self.let_in = false;
+                    self.hold(until);
+                    if packet.is_some() {
+                        return packet;
+                    }
+                }
+                None => {
+                    if self.timer.is_some_and(|timer| timer <= now) {
+                        self.timer = None;
+                    }
+                    self.hold(now);
+                    self.held.as_ref()?;
+                }
+            }
+        }
+    }
+
+    /// How long an operation takes: what its core misses in its caches, and who else asks for the lock, make it uneven.
+    fn operation(&mut self) -> Span {
+        self.chance.exponential(self.lock)
+    }
+
+    /// The next operation takes the lock, if there is one.
+    fn hold(&mut self, now: Nanos) {
+        let leaves = self.timer.is_none() && self.htb.has_due(now);
+        if leaves && (self.let_in || self.waiting == 0) {
+            let takes = self.operation();
+            self.spent += takes;
+            self.held = Some((Held::ToDequeue, now + takes));
+        } else if self.waiting > 0 {
+            let count = self.coming.len();
+            let mut places = (0..count).map(|step| (self.turn + step) % count);
+            let tenant = places.find(|&tenant| !self.coming[tenant].is_empty());
+            let Some(tenant) = tenant else { return };
+            let Some((since, packet)) = self.coming[tenant].pop_front() else { return };
+            self.waiting -= 1;
+            self.turn = (tenant + 1) % count;
+            // The core has spun since it came.
+            let takes = self.operation();
+            self.spent += takes + now.since(since);
+            self.held = Some((Held::ToEnqueue(tenant as u32, packet), now + takes));
+        } else if self.timer.is_none() {
+            self.timer = self.htb.next(now).map(|at| at + self.wake);
+        }
+    }
+
+    pub(super) fn next(&self, now: Nanos) -> Option<Nanos> {
+        if self.lock == Span::ZERO {
+            return self.htb.next(now);
+        }
+        match &self.held {
+            Some((_, until)) => Some(*until),
+            None if self.waiting > 0 => Some(now),
+            None => self.timer,
+        }
+    }
+
+    pub(super) fn holds(&self) -> impl Iterator<Item = &Packet> {
+        let held = self.held.iter().filter_map(|(held, _)| match held {
+            Held::ToEnqueue(_, packet) => Some(packet),
+            Held::ToDequeue => None,
+        });
+        self.htb.holds().chain(self.coming.iter().flatten().map(|(_, packet)| packet)).chain(held)
+    }
+
+    /// What all cores spent with the lock, or waiting for it.
+    pub(super) fn cpu(&self) -> Option<Span> {
+        (self.lock > Span::ZERO).then_some(self.spent)
+    }
+}

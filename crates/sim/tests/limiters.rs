@@ -1,0 +1,134 @@
+//! What is compared with the engine does what its papers say of it.
+
+use std::path::Path;
+
+use plimsoll_scenario::{Form, Scenario, Status, judge};
+use plimsoll_sim::Options;
+
+/// Runs a scenario whose expectations must all hold.
+fn holds(text: &str) {
+    let scenario = Scenario::parse(text, "test.yaml", Path::new(""), Form::Full);
+    let scenario = scenario.unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+    let outcome = plimsoll_sim::run(&scenario, &Options::default(), &|_| {}).expect("a run");
+    for verdict in judge(&scenario, &outcome.results) {
+        assert_eq!(verdict.status, Status::Passed, "{}: {}", verdict.expect, verdict.detail);
+    }
+}
+
+#[test]
+fn class_fetch_modules_carry_what_their_latency_allows() {
+    holds(
+        "
+name: fetch
+rate: 10Gbps
+duration: 100ms
+repeat: {c: 8}
+systems:
+  - one: {kind: class_fetch, fetch: {sigma: 0s}}
+  - two: {kind: class_fetch, fetch: {modules: 2, sigma: 0s}}
+  - bursts: {kind: class_fetch, fetch: {sigma: 0s, burst: 3000B}}
+tenants: {c<c>: {}, alone: {}}
+workloads:
+  u<c>: {tenant: c<c>, kind: udp, size: 470B, rate: <11Gbps / c>, stop: 5ms}
+  single: {tenant: alone, kind: udp, size: 470B, rate: 11Gbps, start: 60ms, stop: 65ms}
+measure: {window: 1ms, from: 1ms, to: 5ms, gaps: true}
+expect:
+  # 512 bytes each 1,250 + 50 ns.
+  - {that: one.c.throughput ~ 3.151Gbps +- 0.1%}
+  - {that: two.c.throughput ~ 6.302Gbps +- 1%}
+  - {that: 'two.alone.throughput[61ms..64ms] ~ 3.151Gbps +- 0.1%', because: a class is with one module at a time}
+  # Five packets of 512 bytes are within 3,000: 5 * 512 B each 5 * 1,250 + 50 ns.
+  - {that: bursts.c.throughput ~ 3.251Gbps +- 0.5%}
+  - {that: 'max(one.cycles, two.cycles) <= 5'}
+",
+    );
+}
+
+#[test]
+fn a_class_is_paced_to_its_rate_by_the_round() {
+    holds(
+        "
+name: rates
+rate: 10Gbps
+duration: 200ms
+repeat: {c: 20}
+systems: [class_fetch]
+tenants: {c<c>: {}}
+policy: {root: {rate_share: {c<c>: 50Mbps}}}
+workloads:
+  u<c>: {tenant: c<c>, kind: udp, size: 1458B, rate: 60Mbps}
+measure: {gaps: true, from: 20ms}
+expect:
+  - {that: 'max(each(class_fetch.c.gap_mean)) ~ 240us +- 0.1%'}
+  # A round of 20 looks takes 1 us, and a packet on the link 1.2 us.
+  - {that: 'max(each(class_fetch.c.gap_max)) <= 240us + 4us'}
+",
+    );
+}
+
+#[test]
+fn a_limiter_that_two_share_knows_their_sum_alone() {
+    holds(
+        "
+name: shared
+rate: 1Gbps
+duration: 500ms
+systems: [{two: {kind: hwrl, limiters: 2}}, {four: {kind: hwrl, limiters: 4}}, ptb]
+tenants: {a: {max: 100Mbps}, b: {max: 100Mbps}, c: {max: 100Mbps}, d: {max: 100Mbps}}
+workloads:
+  ua: {tenant: a, kind: udp, rate: 300Mbps}
+  ub: {tenant: b, kind: udp, rate: 300Mbps}
+  uc: {tenant: c, kind: udp, rate: 20Mbps}
+measure: {from: 200ms}
+expect:
+  - {that: two.a.throughput >= 150Mbps, because: c leaves it}
+  - {that: two.b.throughput ~ 200Mbps +- 1%, because: nobody else uses its limiter}
+  - {that: four.a.throughput ~ 100Mbps +- 1%}
+  - {that: ptb.a.throughput ~ 100Mbps +- 1%}
+  - {that: ptb.c.throughput ~ 20Mbps +- 1%}
+",
+    );
+}
+
+#[test]
+fn one_lock_carries_one_packet_in_two_operations() {
+    holds(
+        "
+name: locked
+rate: 10Gbps
+duration: 200ms
+systems: [{locked: {kind: htb, lock: 925ns, wake: 2us}}, htb]
+tenants: {a: {max: 5Gbps}, b: {max: 4Gbps}}
+workloads:
+  ua: {tenant: a, kind: udp, size: 1458B, rate: 6Gbps}
+  ub: {tenant: b, kind: udp, size: 1458B, rate: 5Gbps}
+measure: {from: 50ms, cpu: true}
+expect:
+  - {that: locked.throughput <= 6.55Gbps, because: '1,500 B each 1.85 us are 6.49 Gb/s'}
+  - {that: locked.throughput >= 6Gbps}
+  - {that: locked.cpu >= 100%, because: one core holds the lock and others spin}
+  - {that: htb.throughput ~ 9Gbps +- 1%}
+",
+    );
+}
+
+#[test]
+fn a_core_answers_and_sends_one_thing_after_the_other() {
+    holds(
+        "
+name: cores
+rate: 10Gbps
+duration: 300ms
+systems: [plimsoll, {ptb: {cost: 20us}}]
+hosts: {near: {cores: {answer: 50us, send: 10us}}, far: {}}
+links: {wire: {between: [near, far], rate: 10Gbps}}
+tenants: {server: {host: near}, client: {host: far}}
+workloads:
+  ask: {tenant: client, to: server, kind: request_response, connections: 32}
+measure: {from: 50ms}
+expect:
+  - {that: plimsoll.ask.requests ~ 16666 +- 3%, because: 50 us to answer and 10 to send}
+  - {that: ptb.ask.requests ~ 12500 +- 3%, because: a packet takes 20 us more}
+",
+    );
+}
