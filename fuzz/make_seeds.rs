@@ -5,6 +5,9 @@
 //!
 //! The texts under `seeds/policy` are written by hand.
 
+#[path = "targets/sizes.rs"]
+mod sizes;
+
 use std::fs;
 use std::path::Path;
 
@@ -12,9 +15,10 @@ use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome};
 use plimsoll_policy::{Fields, TenantId};
 use plimsoll_record::{Limits, Recorded, Recorder, SharedSink};
 use plimsoll_units::Nanos;
+use plimsoll_vnic::Layout;
 use plimsoll_vnic::layout::header;
-use plimsoll_vnic::{Layout, Sizes};
 use plimsoll_wire::{Offload, OffloadKind, VnetHeader, parse};
+use sizes::SIZES;
 
 fn main() -> std::io::Result<()> {
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
@@ -29,70 +33,59 @@ fn main() -> std::io::Result<()> {
         }
     }
     fs::create_dir_all(seeds.join("vnic"))?;
-    fs::write(seeds.join("vnic/one_frame_each_way"), one_frame_each_way())?;
-    written += 1;
-    fs::create_dir_all(seeds.join("engine_trace"))?;
-    fs::write(seeds.join("engine_trace/two_flows_and_a_reload"), two_flows_and_a_reload())?;
-    written += 1;
+    for (name, writes) in clients() {
+        fs::write(seeds.join("vnic").join(name), writes)?;
+        written += 1;
+    }
     println!("wrote {written} seeds");
     Ok(())
 }
 
-/// What a client writes to send a frame and to receive one, as the target `vnic` reads it: places and values.
-fn one_frame_each_way() -> Vec<u8> {
-    let sizes = Sizes {
-        flow_queues: 4,
-        ring: 4,
-        doorbell_queues: 2,
-        doorbell_words: 32,
-        completions: 8,
-        receive: 4,
-        buffers: 4,
-    };
-    let layout = Layout::new(sizes).expect("sizes within bounds");
-    let writes = [
-        (layout.posted(0) + 8, 2_048_u32),
-        (layout.posted_tail(), 1),
-        (layout.descriptor(0, 0) + 8, 60),
-        (layout.ring_tail(0), 1),
-        (layout.doorbell_tail(0), 1),
+/// What clients write, as the target `vnic` reads it: places and values; a place of all ones is a batch of the daemon's.
+fn clients() -> [(&'static str, Vec<u8>); 5] {
+    let layout = Layout::new(SIZES).expect("sizes within bounds");
+    let (ring, bell) = (layout.ring_tail(0), layout.doorbell_tail(0));
+    let word = layout.doorbell_word(0, 0);
+    let len = |queue: u32, index: u32| layout.descriptor(queue, index) + 8;
+    let posted = [(layout.posted(0) + 8, 2_048), (layout.posted_tail(), 1)];
+    let frame = [(len(0, 0), 60), (ring, 1), (bell, 1)];
+    // Two pieces: bit 32 of the second word is the low bit of the half behind the length.
+    let gathered = [(len(0, 0), 14), (len(0, 0) + 4, 1), (len(0, 1), 46), (ring, 2), (bell, 1)];
+    let segments = [
+        (len(0, 0), 1_500),
+        (len(0, 0) + 4, 0x0501_0000),
+        (len(0, 0) + 8, 500 << 16 | 42),
+        (ring, 1),
+        (bell, 1),
     ];
-    let bytes = writes.into_iter().flat_map(|(at, value)| {
-        let place = (at - header::CLIENT_WAITS) as u16;
-        [place.to_le_bytes().to_vec(), value.to_le_bytes().to_vec()].concat()
-    });
-    bytes.chain([0xff; 6]).collect()
-}
-
-/// The events of an engine's trace, behind the byte that has blocks put around them.
-fn two_flows_and_a_reload() -> Vec<u8> {
-    let text = "{uplink: {port: memory, rate: 1Gbps}, engine: {queues: 16, ring: 4, descriptors: 32}, \
-                tenants: {a: {port: memory, descriptors: 16}, b: {port: memory, max: 9Mbps, descriptors: 16}}}";
-    let policy = plimsoll_policy::check_str("p.yaml", text).expect("a policy");
-    let config = Config { queues: 16, ring: 4, descriptors: 32, ..Config::default() };
-    let mut nic = Recorded::new(Nic::new(&policy.program, &config));
-    let file = SharedSink::default();
-    nic.record(Recorder::new(Box::new(file.clone()), Limits::default()), &policy.sources);
-    let place = |tenant| Fields { tenant: Some(TenantId(tenant)), ..Fields::default() };
-    let [a, b] = [0, 1].map(|tenant| policy.program.classify(&place(tenant)));
-    let queues = [&a, &b].map(|place| nic.open_queue(place).expect("there is room"));
-    let (mut doorbells, mut out) = (DoorbellQueue::default(), Vec::with_capacity(8));
-    for (turn, segment) in (0..6).zip([0, 0, 500, 0, 0, 0]) {
-        let now = Nanos::new(turn * 300_000);
-        for queue in queues {
-            let _ = nic.post(queue, Descriptor { len: 1_400, segment, header: segment / 10, ..Descriptor::default() });
-            doorbells.bell(queue);
-        }
-        doorbells.flush(|words| nic.ring(words, now));
-        nic.poll_transmit(now, &mut out);
-        out.drain(..).for_each(|transmit| nic.complete(&transmit, Outcome::Sent));
-        if turn == 3 {
-            let mut place = |queue| if queue == queues[0] { a.clone() } else { b.clone() };
-            nic.install(&policy.program, &policy.sources, &mut place, now);
-        }
-    }
-    drop(nic);
-    [&[0xff], &file.bytes()[plimsoll_record::MAGIC.len() + 8..]].concat()
+    // Rings for queues 1 and 2, and gives queue 1 a deadline: escape, 4, 1, 0, 250, 0.
+    let notes = [
+        (len(1, 0), 60),
+        (layout.ring_tail(1), 1),
+        (len(2, 0), 60),
+        (layout.ring_tail(2), 1),
+        (word, 2 << 16 | 1),
+        (word + 4, 4 << 16 | 0xffff),
+        (word + 8, 1),
+        (word + 12, 250),
+        (bell, 8),
+    ];
+    let wrapped =
+        [(len(3, 0), 60), (layout.ring_tail(3), 4), (word, 3), (bell, 1), (0, 1), (layout.ring_tail(3), 8)];
+    let write = |writes: &[(usize, u32)]| -> Vec<u8> {
+        let bytes = writes.iter().flat_map(|&(at, value)| {
+            let place = at.checked_sub(header::CLIENT_WAITS).map_or(u16::MAX, |place| place as u16);
+            [place.to_le_bytes().to_vec(), value.to_le_bytes().to_vec()].concat()
+        });
+        bytes.chain([0xff; 6]).collect()
+    };
+    [
+        ("one_frame_each_way", write(&[&posted[..], &frame].concat())),
+        ("gathered", write(&gathered)),
+        ("segments", write(&segments)),
+        ("doorbells_with_a_deadline", write(&notes)),
+        ("a_ring_that_wraps", write(&wrapped)),
+    ]
 }
 
 /// A virtio-net header that asks for all that can be had.

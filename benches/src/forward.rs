@@ -141,6 +141,14 @@ impl Forwarder {
         }
     }
 
+    /// Where Plimsoll answers.
+    pub fn socket(&self) -> Option<std::path::PathBuf> {
+        match self {
+            Self::Loop(..) => None,
+            Self::Plimsoll(_, dir) => Some(dir.path().join("api.sock")),
+        }
+    }
+
     /// Starts `plimsoll run` under `policy`.
     pub fn plimsoll(binary: &Path, policy: &str) -> Result<Self> {
         let dir = tempfile::tempdir()?;

@@ -47,6 +47,9 @@ struct Options {
     /// Be the client of a vNIC instead, at this socket: started by the part `vnic`.
     #[arg(long, hide = true)]
     vnic_client: Option<PathBuf>,
+    /// What it does.
+    #[arg(long, hide = true, value_enum, default_value_t = vnic::Role::Flood)]
+    vnic_role: vnic::Role,
     /// Over so many flow queues.
     #[arg(long, hide = true, default_value_t = 1)]
     vnic_flows: u16,
@@ -73,12 +76,14 @@ enum Part {
     Accuracy,
     /// A vNIC's client process through the daemon to a sink, beside DPDK's memif.
     Vnic,
+    /// A tenant beside a vNIC's client that scribbles over its memory.
+    Isolation,
 }
 
 fn main() -> Result<()> {
     let options = Options::parse();
     if let Some(socket) = &options.vnic_client {
-        return vnic::client(socket, options.vnic_flows);
+        return vnic::client(socket, options.vnic_role, options.vnic_flows);
     }
     let effort = Effort { rounds: options.rounds, packets: options.packets };
     // SAFETY: a plain system call that cannot fail.
@@ -103,6 +108,7 @@ fn main() -> Result<()> {
             }
             Part::Forward => forward::measure(&options.plimsoll, options.rounds),
             Part::Vnic => vnic::measure(&options.plimsoll, options.rounds),
+            Part::Isolation => vnic::isolation(&options.plimsoll, options.rounds),
             Part::Accuracy => accuracy::measure(&options.plimsoll, options.rounds.min(3)),
         };
         match measured {

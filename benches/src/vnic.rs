@@ -33,7 +33,7 @@ const BAR: f64 = 5e6;
 const FLOWS: [u16; 2] = [1, 64];
 
 /// Frames that the client posts between two doorbells.
-const BATCH: u32 = 32;
+const BATCH: u64 = 32;
 
 /// `rounds` times, the sides taking turns.
 pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
@@ -61,36 +61,114 @@ pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
     Ok(FLOWS.into_iter().zip(&ours).map(|(flows, ours)| row(flows, ours)).collect())
 }
 
+/// A tenant's rate and delay beside a neighbour that scribbles over its whole region, and beside one that only sends.
+///
+/// Both clients share a core, the engine has the other. The rate is what the daemon sent of 100,000 packets a second
+/// offered; the delay is from doorbell to port, as the daemon measures it.
+pub fn isolation(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
+    let (mut rates, mut delays) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+    for _ in 0..rounds {
+        for (side, role) in [(0, "flood"), (1, "scribble")] {
+            let (rate, delay) = beside(plimsoll, role)?;
+            rates[side].push(rate);
+            delays[side].push(delay);
+        }
+    }
+    let beside = "an honest flood";
+    Ok(vec![
+        Row::new("beside a vNIC client that scribbles: rate", beside, "packets/s")
+            .figures(&rates[0], &rates[1])
+            .goal(Goal::RatioAtLeast(0.98)),
+        Row::new("beside a vNIC client that scribbles: p99 delay", beside, "us")
+            .figures(&delays[0], &delays[1])
+            .goal(Goal::RatioAtMost(1.2)),
+    ])
+}
+
+/// The tenant `quiet`'s packets a second and microseconds (p99) beside a neighbour.
+fn beside(plimsoll: &Path, role: &str) -> Result<(f64, f64)> {
+    let world = World::new(plimsoll, &["quiet", "shop"])?;
+    let mut neighbour = world.start("shop", role, 4)?;
+    let quiet = world.start("quiet", "steady", 1)?.wait_with_output()?;
+    let stats = world.stats();
+    let _ = neighbour.kill();
+    let _ = neighbour.wait();
+    ensure!(quiet.status.success(), "{}{}", String::from_utf8_lossy(&quiet.stderr), world.daemon.words());
+    let rate = String::from_utf8(quiet.stdout)?.trim().parse().context("the client's figure")?;
+    let stats = stats?;
+    let nodes = stats["nodes"].as_array().context("no classes in the stats")?;
+    let class = nodes.iter().find(|node| node["path"] == "quiet").context("no class `quiet`")?;
+    Ok((rate, class["delay"]["p99"].as_f64().context("no delay")?))
+}
+
+/// A daemon whose tenants have vNICs and whose uplink throws away what it gets.
+struct World {
+    plimsoll: std::path::PathBuf,
+    daemon: Forwarder,
+    dir: tempfile::TempDir,
+}
+
+impl World {
+    fn new(plimsoll: &Path, tenants: &[&str]) -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let empty = dir.path().join("empty.pcap");
+        std::fs::write(&empty, EMPTY_PCAP)?;
+        // An uplink that reads nothing and writes no file: what leaves is gone. As `dpdk-testpmd` does, the daemon spins.
+        let mut policy = format!(
+            "uplink: {{port: {{pcap: {{read: {}}}}}, rate: 100Gbps}}\nengine: {{cpu: 1, busy_poll: true}}\ntenants:\n",
+            empty.display()
+        );
+        for tenant in tenants {
+            policy += &format!("  {tenant}: {{port: {{vnic: {}}}}}\n", dir.path().join(tenant).display());
+        }
+        Ok(Self { plimsoll: plimsoll.to_owned(), daemon: Forwarder::plimsoll(plimsoll, &policy)?, dir })
+    }
+
+    /// A client process of a tenant's.
+    fn start(&self, tenant: &str, role: &str, flows: u16) -> Result<Child> {
+        Command::new(std::env::current_exe()?)
+            .arg("--vnic-client")
+            .arg(self.dir.path().join(tenant))
+            .args(["--vnic-role", role, "--vnic-flows", &flows.to_string()])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("the client")
+    }
+
+    fn stats(&self) -> Result<serde_json::Value> {
+        let socket = self.daemon.socket().context("no API socket")?;
+        let out = Command::new(&self.plimsoll).args(["stats", "--json", "--socket"]).arg(socket).output()?;
+        serde_json::from_slice(&out.stdout)
+            .with_context(|| format!("plimsoll stats: {}", String::from_utf8_lossy(&out.stderr)))
+    }
+}
+
 /// Packets a second of a client process that the daemon has sent.
 fn through_the_daemon(plimsoll: &Path, flows: u16) -> Result<f64> {
-    let dir = tempfile::tempdir()?;
-    let (empty, socket) = (dir.path().join("empty.pcap"), dir.path().join("shop.sock"));
-    std::fs::write(&empty, EMPTY_PCAP)?;
-    // An uplink that reads nothing and writes no file: what leaves is gone.
-    let policy = format!(
-        "uplink: {{port: {{pcap: {{read: {}}}}}, rate: 100Gbps}}\nengine: {{cpu: 1}}\n\
-         tenants:\n  shop: {{port: {{vnic: {}}}}}\n",
-        empty.display(),
-        socket.display(),
-    );
-    let daemon = Forwarder::plimsoll(plimsoll, &policy)?;
-    let client = Command::new(std::env::current_exe()?)
-        .arg("--vnic-client")
-        .arg(&socket)
-        .args(["--vnic-flows", &flows.to_string()])
-        .output()
-        .context("the client")?;
-    ensure!(
-        client.status.success(),
-        "the client failed: {}{}",
-        String::from_utf8_lossy(&client.stderr),
-        daemon.words()
-    );
+    let world = World::new(plimsoll, &["shop"])?;
+    let client = world.start("shop", "flood", flows)?.wait_with_output()?;
+    let said = String::from_utf8_lossy(&client.stderr);
+    ensure!(client.status.success(), "the client failed: {said}{}", world.daemon.words());
     String::from_utf8(client.stdout)?.trim().parse().context("the client's figure")
 }
 
-/// The client process: sends for a while and prints how many packets left in a second.
-pub fn client(socket: &Path, flows: u16) -> Result<()> {
+/// What a client process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Role {
+    /// Sends all it can, for a while.
+    Flood,
+    /// Sends 100,000 packets a second, for a while.
+    Steady,
+    /// Writes anything anywhere in its region and sends between, until it is stopped.
+    Scribble,
+}
+
+/// Packets a second of a steady client.
+const STEADY: f64 = 1e5;
+
+/// The client process: does its part, and prints how many of its packets left in a second.
+pub fn client(socket: &Path, role: Role, flows: u16) -> Result<()> {
     net::pin(0);
     let mut vnic = Vnic::connect(socket)?;
     let mut queues = Vec::new();
@@ -99,13 +177,19 @@ pub fn client(socket: &Path, flows: u16) -> Result<()> {
     }
     let mac = vnic.identity().mac;
     let frames: Vec<_> = (0..flows).map(|flow| datagram(mac, flow)).collect();
-    let (mut left, mut dropped, mut turn) = (0_u64, 0_u64, 0);
+    if role == Role::Scribble {
+        scribble(&mut vnic, &queues, &frames[0]);
+    }
+    let (mut sent, mut left, mut dropped, mut turn) = (0_u64, 0_u64, 0_u64, 0);
     let mut begun = None;
     let start = Instant::now();
     loop {
-        for _ in 0..BATCH {
+        let elapsed = start.elapsed();
+        let due = if role == Role::Steady { (elapsed.as_secs_f64() * STEADY) as u64 } else { u64::MAX };
+        for _ in 0..BATCH.min(due.saturating_sub(sent)) {
             if vnic.send(queues[turn], &frames[turn]).is_ok() {
                 turn = (turn + 1) % queues.len();
+                sent += 1;
             }
         }
         vnic.ring()?;
@@ -113,7 +197,6 @@ pub fn client(socket: &Path, flows: u16) -> Result<()> {
             Status::Sent => left += 1,
             Status::Dropped | Status::Malformed => dropped += 1,
         });
-        let elapsed = start.elapsed();
         match begun {
             None if elapsed >= WARM_UP => begun = Some((elapsed, left)),
             Some((at, before)) if elapsed >= WARM_UP + SPAN => {
@@ -123,6 +206,31 @@ pub fn client(socket: &Path, flows: u16) -> Result<()> {
             }
             _ => {}
         }
+    }
+}
+
+/// Never ends: whoever started it stops it.
+fn scribble(vnic: &mut Vnic, queues: &[u32], frame: &[u8]) -> ! {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    loop {
+        // Now and then something sound, so that the rest is looked at.
+        if random() % 8 == 0 {
+            let _ = vnic.send(queues[random() as usize % queues.len()], frame);
+            let _ = vnic.ring();
+            vnic.poll_completions(|_| {});
+        }
+        let (region, layout) = vnic.region();
+        // The rings lie before the buffers; half of all writes go there.
+        let rings = layout.in_buffers(0, 0).unwrap_or(region.len());
+        let span = if random() % 2 == 0 { rings } else { region.len() };
+        let at = (random() % (span as u64 - 8)) as usize;
+        region.write(at, &random().to_le_bytes()[..(random() % 9) as usize]);
     }
 }
 

@@ -1,6 +1,8 @@
 //! What a vNIC's client writes into shared memory: taken, refused or left, in a bounded number of steps.
 #![no_main]
 
+mod sizes;
+
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
@@ -9,17 +11,8 @@ use plimsoll_ports::{Sending, Took, VnicConfig, VnicPort, VnicRequest};
 use plimsoll_vnic::layout::{MAX_FRAME, header};
 use plimsoll_vnic::message::{FlowSpec, Message};
 use plimsoll_vnic::socket::{connect_to, read_welcome, send_message};
-use plimsoll_vnic::{Layout, Region, Sizes, Status};
-
-const SIZES: Sizes = Sizes {
-    flow_queues: 4,
-    ring: 4,
-    doorbell_queues: 2,
-    doorbell_words: 32,
-    completions: 8,
-    receive: 4,
-    buffers: 4,
-};
+use plimsoll_vnic::{Layout, Region, Status};
+use sizes::SIZES;
 
 /// The input is a list of writes, each of a place (modulo the region) and a value; a place of all ones is a batch of the
 /// daemon's.

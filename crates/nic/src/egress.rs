@@ -8,11 +8,12 @@
 use plimsoll_policy::{FlowOrder, LimitId, NodeId, NodeKind, Program, TenantId};
 use plimsoll_queues::{Pace, Wheel};
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
+use plimsoll_wire::doorbell::ESCAPE;
 use prefetch_index::prefetch_index;
 
 use crate::account::{Accounts, NOBODY};
 use crate::bundle::{Bundle, Done, Place};
-use crate::doorbell::{self, ESCAPE, Note};
+use crate::doorbell::{self, Note};
 use crate::host::{Descriptor, FlowId, Home, Host, Pull, QueueId, Refusal};
 use crate::install::Layout;
 use crate::limit::Limit;

@@ -17,7 +17,6 @@ use std::{fs, io};
 use nix::fcntl::OFlag;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use plimsoll_vnic::doorbell::{self, Note};
 use plimsoll_vnic::layout::{self, MAX_PIECES, VERSION, completion_words, header};
 use plimsoll_vnic::message::Message;
 use plimsoll_vnic::socket::{self, Incoming};
@@ -26,6 +25,7 @@ use plimsoll_vnic::{
     Status, Used,
 };
 use plimsoll_wire::VnetHeader;
+use plimsoll_wire::doorbell::Note;
 
 use crate::error::PortError;
 use crate::port::{Capabilities, Counters, DropReason, Fds, MIN_FRAME, Received, Sending, Trouble};
@@ -611,7 +611,7 @@ impl VnicPort {
     }
 
     fn heed(&mut self, mut words: &[u16]) {
-        while let Some((note, used)) = doorbell::first(words) {
+        while let Some((note, used)) = Note::first(words) {
             words = words.get(used..).unwrap_or(&[]);
             match note {
                 Note::Bell(queue) => self.rung(queue),
@@ -619,7 +619,10 @@ impl VnicPort {
                     Some(flow) if flow.place != Place::Unmapped => flow.tag = tag,
                     _ => self.counters.lose(DropReason::UnmappedQueue),
                 },
-                Note::Forbidden | Note::Malformed => self.counters.lose(DropReason::BadDoorbell),
+                // Weights and rates are the operator's to give.
+                Note::Weight(..) | Note::Rate(..) | Note::ClassRate(..) | Note::Malformed => {
+                    self.counters.lose(DropReason::BadDoorbell)
+                }
             }
         }
     }
@@ -711,7 +714,7 @@ impl VnicPort {
             descriptors: count as u16,
         };
         let target = if let Place::Mapped(target) = target { Some(target) } else { None };
-        Took::Frame(Taken { target, len, vnet: vnet(&first), tag, ticket })
+        Took::Frame(Taken { target, len, vnet: first.offload, tag, ticket })
     }
 
     fn write_completion(&mut self, cookie: u32, queue: u32, status: Status, descriptors: u32) {
@@ -845,12 +848,6 @@ impl Drop for VnicPort {
             let _ = fs::remove_file(&self.config.path);
         }
     }
-}
-
-fn vnet(first: &Descriptor) -> VnetHeader {
-    let plimsoll_vnic::Offload { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset } =
-        first.offload;
-    VnetHeader { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset }
 }
 
 /// Listens at `path`; a socket there that nobody listens on any more is replaced. Its owner and group may connect.

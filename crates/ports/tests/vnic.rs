@@ -214,17 +214,3 @@ fn a_socket_that_nobody_listens_on_is_replaced() {
     let error = VnicPort::open(&VnicConfig::new(place.socket())).expect_err("taken").to_string();
     assert!(error.contains("somebody else has it"), "{error}");
 }
-
-#[test]
-fn doorbells_are_the_engines_own_words() {
-    use plimsoll_nic::{DoorbellQueue, QueueId};
-    let mut theirs = DoorbellQueue::default();
-    theirs.bell(QueueId(7));
-    theirs.bell(QueueId(70_000));
-    theirs.set_tag(QueueId(9), 250);
-    let mut ours = Vec::new();
-    plimsoll_vnic::doorbell::bell(7, &mut ours);
-    plimsoll_vnic::doorbell::bell(70_000, &mut ours);
-    plimsoll_vnic::doorbell::tag(9, 250, &mut ours);
-    theirs.flush(|words| assert_eq!(words, ours));
-}

@@ -2,7 +2,7 @@
 //! ends.
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use plimsoll_ports::{DropReason, Sending, Took, Trouble, VnicConfig, VnicPort, VnicRequest};
@@ -193,7 +193,10 @@ fn a_client_that_fills_its_own_wake_pipe_or_stops_reading_keeps_nobody_waiting()
 
 /// Writes random bytes all over the region until told to stop; every other time something nearly right, so that it is
 /// read at all: a tail moved on a little, a sound descriptor.
-fn scribble(region: &Region, layout: &Layout, seed: u64, done: &AtomicBool) -> u64 {
+///
+/// After some writes it waits for the port's next batch: on a busy machine it would else run alone for whole slices, and
+/// leave nothing but tails that are far away.
+fn scribble(region: &Region, layout: &Layout, seed: u64, done: &AtomicBool, batches: &AtomicU64) -> u64 {
     let mut state = seed | 1;
     let mut random = move || {
         state ^= state << 13;
@@ -209,6 +212,10 @@ fn scribble(region: &Region, layout: &Layout, seed: u64, done: &AtomicBool) -> u
     let low = region.len() as u64 / 8;
     while !done.load(Ordering::Relaxed) {
         writes += 1;
+        let batch = batches.load(Ordering::Relaxed);
+        while writes % 100 == 0 && batches.load(Ordering::Relaxed) == batch && !done.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
         if random() % 4 == 0 {
             let tail = region.word32(tails[random() as usize % tails.len()]);
             tail.fetch_add(random() as u32 % 12, Ordering::Release);
@@ -237,11 +244,11 @@ fn scribbling_over_the_whole_region_while_the_port_polls_breaks_nothing() {
     let mut raw = Raw::connect();
     raw.open_all();
     let region = std::mem::replace(&mut raw.region, Region::create(4_096).expect("memory").0);
-    let (layout, done) = (raw.layout, AtomicBool::new(false));
+    let (layout, done, turns) = (raw.layout, AtomicBool::new(false), AtomicU64::new(0));
     let mut bytes = vec![0; MAX_FRAME];
     let (mut batches, mut took) = (0_u64, 0);
     std::thread::scope(|scope| {
-        let scribbler = scope.spawn(|| scribble(&region, &layout, 7, &done));
+        let scribbler = scope.spawn(|| scribble(&region, &layout, 7, &done, &turns));
         let end = Instant::now() + Duration::from_secs(3);
         while Instant::now() < end {
             took += raw.batch(32, true, &mut bytes) as u64;
@@ -250,6 +257,7 @@ fn scribbling_over_the_whole_region_while_the_port_polls_breaks_nothing() {
             raw.port.flush().expect("no trouble");
             raw.port.rest();
             batches += 1;
+            turns.store(batches, Ordering::Relaxed);
         }
         done.store(true, Ordering::Relaxed);
         let writes = scribbler.join().expect("no panic");

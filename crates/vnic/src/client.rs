@@ -1,24 +1,23 @@
 //! The client: flow queues, frames out, completions, frames in.
 //!
 //! Why: a program should post packets and not think about cache lines.
-//! From: `docs/vnic.md`; one `Vnic` belongs to one thread and rings one doorbell queue.
-//! Not here: what lies where (`layout`).
-//! Invariant: the client never has more frames on their way than the completion ring holds, nor more descriptors in a
-//! flow ring than it has places: nothing that it has not read yet is ever written over.
+//! From: `docs/vnic.md`; one `Vnic` belongs to one thread.
+//! Not here: what lies where (`layout`), buffers and doorbells (`sender`).
+//! Invariant: each completion is handed to the thread whose buffers it frees, once.
 
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use crate::doorbell;
-use crate::layout::{
-    BUFFER, Descriptor, Identity, Layout, LayoutError, MAX_PIECES, Offload, Posted, Status, Used, header,
-};
+use crate::layout::{BUFFER, Identity, Layout, LayoutError, Posted, Status, Used, header};
 use crate::message::{FlowSpec, Message, OpenRefusal};
 use crate::region::Region;
 use crate::rules::{Rule, RuleCounts, Rules};
+use crate::sender::{Done, Poster, Sender, Shared};
 use crate::socket::{self, DESCRIPTORS, Incoming};
 
 /// Why a vNIC cannot be had.
@@ -58,15 +57,6 @@ pub enum VnicError {
     Io(#[from] io::Error),
 }
 
-/// No room now: poll completions and try again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no room now: poll completions, and try again")]
-pub struct Busy;
-
-/// A buffer of 2 KiB that belongs to the program: to be filled and posted.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Buffer(u32);
-
 /// A frame that is through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
@@ -99,19 +89,13 @@ pub struct Completion {
 pub struct Vnic {
     path: PathBuf,
     socket: OwnedFd,
-    kick: OwnedFd,
     wake: OwnedFd,
-    region: Region,
-    layout: Layout,
     identity: Identity,
-    flows: Vec<Flow>,
-    free: Vec<u32>,
-    /// The next buffer of the frame that a buffer belongs to.
-    next: Vec<u32>,
-    batch: Vec<u16>,
-    bell_tail: u32,
+    sender: Sender,
+    /// Whose each buffer is: this thread's, or that of the poster with this number.
+    owners: Vec<u8>,
+    posters: Vec<mpsc::Sender<Done>>,
     completion_head: u32,
-    on_their_way: u32,
     posted_tail: u32,
     used_head: u32,
     rules: Rules,
@@ -119,25 +103,12 @@ pub struct Vnic {
     news: u32,
 }
 
-/// What the client knows of a flow ring.
-#[derive(Clone, Copy, Debug, Default)]
-struct Flow {
-    tail: u32,
-    /// Descriptors that have not completed.
-    used: u32,
-    /// Whether the batch names it already.
-    rung: bool,
-}
-
-/// The doorbell queue that this client uses.
-const CORE: u32 = 0;
 /// How long a socket that is not there yet is waited for: a daemon makes it anew after its client has gone.
 const PATIENCE: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(20);
 const ANSWER_MILLIS: i32 = 5_000;
 /// Questions that a policy may overtake.
 const RELOADS: u32 = 3;
-const NONE: u32 = u32::MAX;
 
 impl Vnic {
     /// Connects to a tenant's socket, as the policy names it, and posts buffers for frames to be received. Waits up to
@@ -180,18 +151,12 @@ impl Vnic {
         let mut vnic = Self {
             path: path.to_owned(),
             socket,
-            kick,
             wake,
-            region,
-            layout,
             identity,
-            flows: vec![Flow::default(); sizes.flow_queues as usize],
-            free: (0..sizes.buffers).rev().collect(),
-            next: vec![NONE; sizes.buffers as usize],
-            batch: Vec::with_capacity(sizes.doorbell_words as usize),
-            bell_tail: 0,
+            sender: Sender::first(Arc::new(Shared { region, layout, kick })),
+            owners: vec![0; sizes.buffers as usize],
+            posters: Vec::new(),
             completion_head: 0,
-            on_their_way: 0,
             posted_tail: 0,
             used_head: 0,
             rules: Rules::default(),
@@ -199,7 +164,7 @@ impl Vnic {
         };
         // At most half of the buffers: the others are to send from.
         for _ in 0..sizes.receive.min(sizes.buffers / 2) {
-            if let Some(buffer) = vnic.free.pop() {
+            if let Some(buffer) = vnic.sender.take_buffer() {
                 vnic.post_receive(buffer);
             }
         }
@@ -216,7 +181,7 @@ impl Vnic {
     /// anew itself.
     #[must_use]
     pub fn generation(&self) -> u32 {
-        self.region.word32(header::GENERATION).load(Ordering::Acquire)
+        self.sender.shared.region.word32(header::GENERATION).load(Ordering::Acquire)
     }
 
     /// Asks for a flow queue for packets with these headers. Queue 0 needs no asking: the daemon classifies each of its
@@ -226,7 +191,7 @@ impl Vnic {
     /// [`VnicError::NotOpened`] when there is none, [`VnicError::Closed`] when the daemon has gone.
     pub fn open_flow(&mut self, spec: &FlowSpec) -> Result<u32, VnicError> {
         match self.ask(Message::Open(*spec))? {
-            Message::Opened(queue) if (queue as usize) < self.flows.len() => Ok(queue),
+            Message::Opened(queue) if (queue as usize) < self.sender.flow_queues() => Ok(queue),
             Message::NotOpened(why) => Err(why.into()),
             _ => Err(self.nonsense()),
         }
@@ -243,7 +208,7 @@ impl Vnic {
         let in_force = self.generation();
         self.rules.heed(in_force);
         // Acquire: pairs with the daemon's Release; what it counts has been sent.
-        let news = self.region.word32(header::NEWS).load(Ordering::Acquire);
+        let news = self.sender.shared.region.word32(header::NEWS).load(Ordering::Acquire);
         if news != self.news {
             self.hear(news)?;
         }
@@ -261,6 +226,23 @@ impl Vnic {
         FlowSpec::of_frame(frame).map_or(Ok(0), |flow| self.queue_for(&flow))
     }
 
+    /// What another thread sends with: a doorbell queue of its own, these flow queues, which nothing is posted to now and
+    /// which are its alone from now on, and so many buffers; it may have an equal part of the completion ring's frames on
+    /// their way. `None` when doorbell queues or buffers are used up, or a flow queue is in use.
+    ///
+    /// This thread goes on polling completions: it hands on those of others.
+    pub fn poster(&mut self, queues: &[u32], buffers: usize) -> Option<Poster> {
+        let core = u32::try_from(self.posters.len()).ok()? + 1;
+        let (sender, own) = self.sender.split(core, queues, buffers)?;
+        for buffer in own {
+            // At most 64 doorbell queues.
+            self.owners[buffer as usize] = core as u8;
+        }
+        let (hand, done) = mpsc::channel();
+        self.posters.push(hand);
+        Some(Poster { sender, done })
+    }
+
     /// What the cache of rules has done.
     #[must_use]
     pub fn rule_counts(&self) -> RuleCounts {
@@ -274,7 +256,7 @@ impl Vnic {
         self.ring()?;
         for _ in 0..RELOADS {
             let Message::Rule(rule) = self.ask(Message::Ask(*flow))? else { return Err(self.nonsense()) };
-            if (rule.queue as usize) >= self.flows.len() {
+            if (rule.queue as usize) >= self.sender.flow_queues() {
                 return Err(self.nonsense());
             }
             let in_force = self.generation();
@@ -316,7 +298,7 @@ impl Vnic {
     }
 
     fn told(&mut self, rule: &Rule) -> Result<(), VnicError> {
-        if (rule.queue as usize) >= self.flows.len() {
+        if (rule.queue as usize) >= self.sender.flow_queues() {
             return Err(self.nonsense());
         }
         let in_force = self.generation();
@@ -336,194 +318,58 @@ impl Vnic {
         socket::send_message(&self.socket, Message::Close(queue), &[]).map_err(|_| VnicError::Closed)
     }
 
-    /// A buffer to fill, if one is free. One that is dropped instead of posted is lost to this client.
-    pub fn buffer(&mut self) -> Option<Buffer> {
-        self.free.pop().map(Buffer)
-    }
-
-    /// Writes into a buffer from `at` on. Panics beyond its 2,048 bytes.
-    pub fn fill(&mut self, buffer: &Buffer, at: usize, bytes: &[u8]) {
-        assert!(at <= BUFFER && bytes.len() <= BUFFER - at, "bytes of one buffer");
-        let begin = self.buffer_at(buffer.0);
-        self.region.write(begin + at, bytes);
-    }
-
-    /// Posts the first `len` bytes of a buffer as a frame. Its buffer is free again when it completes.
-    ///
-    /// # Errors
-    /// The buffer, when there is no room.
-    pub fn post(&mut self, queue: u32, buffer: Buffer, len: usize) -> Result<(), Buffer> {
-        assert!(len <= BUFFER, "bytes of one buffer");
-        if !self.has_room(queue, 1) {
-            return Err(buffer);
-        }
-        let descriptor = Descriptor {
-            addr: u64::from(buffer.0) * BUFFER as u64,
-            len: len as u32,
-            cookie: buffer.0,
-            ..Descriptor::default()
-        };
-        self.next[buffer.0 as usize] = NONE;
-        self.put(queue, &descriptor);
-        self.tell(queue);
-        Ok(())
-    }
-
-    /// Copies a finished frame into buffers and posts it.
-    ///
-    /// # Errors
-    /// [`Busy`] when there is no room.
-    #[inline]
-    pub fn send(&mut self, queue: u32, frame: &[u8]) -> Result<(), Busy> {
-        self.send_with(queue, frame, &Offload::default(), 0)
-    }
-
-    /// Copies a frame into buffers and posts it, with work left to the daemon (checksum, segmentation) and a slack or
-    /// deadline in microseconds (0: the class's own).
-    ///
-    /// # Errors
-    /// [`Busy`] when there is no room. Panics on a frame beyond 80 KiB.
-    #[inline]
-    pub fn send_with(&mut self, queue: u32, frame: &[u8], offload: &Offload, tag: u32) -> Result<(), Busy> {
-        self.send_gathered(queue, &[frame], offload, tag)
-    }
-
-    /// The same for a frame that lies in several places, headers here and payload there: each begins a descriptor of its
-    /// own, and none is put together before the daemon takes the frame.
-    ///
-    /// # Errors
-    /// As [`Vnic::send_with`]. Panics on a frame of more than 40 descriptors.
-    pub fn send_gathered(
-        &mut self,
-        queue: u32,
-        parts: &[&[u8]],
-        offload: &Offload,
-        tag: u32,
-    ) -> Result<(), Busy> {
-        let pieces: usize = parts.iter().map(|part| part.len().div_ceil(BUFFER)).sum::<usize>().max(1);
-        assert!(pieces <= MAX_PIECES, "a frame of 64 KiB, in 40 pieces at most");
-        if !self.has_room(queue, pieces as u32) || self.free.len() < pieces {
-            return Err(Busy);
-        }
-        let mut first = NONE;
-        let mut before = NONE;
-        let mut left = pieces;
-        // A frame of nothing is a piece of nothing, which the daemon refuses.
-        let none: [&[u8]; 1] = [&[]];
-        let all = parts.iter().flat_map(|part| part.chunks(BUFFER));
-        for piece in all.chain(none.into_iter().filter(|_| parts.iter().all(|part| part.is_empty()))) {
-            let Some(buffer) = self.free.pop() else { return Err(Busy) };
-            let begin = self.buffer_at(buffer);
-            self.region.write(begin, piece);
-            if first == NONE {
-                first = buffer;
-            } else {
-                self.next[before as usize] = buffer;
-            }
-            (before, self.next[buffer as usize]) = (buffer, NONE);
-            left -= 1;
-            let descriptor = Descriptor {
-                addr: u64::from(buffer) * BUFFER as u64,
-                len: piece.len() as u32,
-                more: left > 0,
-                offload: *offload,
-                tag,
-                cookie: first,
-            };
-            self.put(queue, &descriptor);
-        }
-        self.tell(queue);
-        Ok(())
-    }
-
-    /// Gives the descriptors of a flow queue that bring no slack or deadline this one, in microseconds, with the next
-    /// [`Vnic::ring`].
-    ///
-    /// # Errors
-    /// [`Busy`] when the batch of doorbells is full: ring first.
-    pub fn set_tag(&mut self, queue: u32, tag: u32) -> Result<(), Busy> {
-        if self.batch.len() + 6 > self.layout.sizes().doorbell_words as usize / 2 {
-            return Err(Busy);
-        }
-        doorbell::tag(queue, tag, &mut self.batch);
-        Ok(())
-    }
-
-    /// Tells the daemon of everything posted since the last call: one store for all, and a wake-up if it sleeps.
-    /// Answers whether the doorbells found room; if not, ring again later.
-    ///
-    /// # Errors
-    /// What the kernel says to the wake-up.
-    pub fn ring(&mut self) -> io::Result<bool> {
-        let words = self.layout.sizes().doorbell_words;
-        if self.batch.is_empty() {
-            return Ok(true);
-        }
-        // Acquire: pairs with the daemon's Release; words before the head may be written again.
-        let head = self.region.word32(self.layout.doorbell_head(CORE)).load(Ordering::Acquire);
-        let room = words - self.bell_tail.wrapping_sub(head).min(words);
-        if self.batch.len() > room as usize {
-            self.kick()?;
-            return Ok(false);
-        }
-        for &word in &self.batch {
-            let at = self.layout.doorbell_word(CORE, self.bell_tail);
-            self.region.word16(at).store(word, Ordering::Relaxed);
-            self.bell_tail = self.bell_tail.wrapping_add(1);
-            // The words of a tag may look like a queue: its tail is stored in vain then.
-            if let Some(flow) = self.flows.get_mut(usize::from(word)) {
-                flow.rung = false;
-                // Release: pairs with the daemon's Acquire, so that whoever sees the tail also sees descriptors and
-                // bytes. One store for all that the batch brings this ring, as each costs the daemon's copy of the line.
-                self.region
-                    .word32(self.layout.ring_tail(u32::from(word)))
-                    .store(flow.tail, Ordering::Release);
-            }
-        }
-        self.batch.clear();
-        // Release: pairs with the daemon's Acquire, so that whoever sees the tail also sees the words.
-        self.region.word32(self.layout.doorbell_tail(CORE)).store(self.bell_tail, Ordering::Release);
-        self.kick()?;
-        Ok(true)
-    }
-
     /// Tells of each frame that is through since the last call; its buffers are free again. Answers how many.
     pub fn poll_completions(&mut self, mut tell: impl FnMut(Completion)) -> usize {
         // Acquire: pairs with the daemon's Release, so that the entries before the tail are whole.
-        let tail = self.region.word32(self.layout.completion_tail()).load(Ordering::Acquire);
-        let count = tail.wrapping_sub(self.completion_head).min(self.layout.sizes().completions);
-        for _ in 0..count {
-            tell(self.take_completion());
+        let tail = self
+            .sender
+            .shared
+            .region
+            .word32(self.sender.shared.layout.completion_tail())
+            .load(Ordering::Acquire);
+        let left = tail.wrapping_sub(self.completion_head).min(self.sender.shared.layout.sizes().completions);
+        let mut count = 0;
+        for _ in 0..left {
+            if let Some(done) = self.take_completion() {
+                tell(done);
+                count += 1;
+            }
         }
-        count as usize
+        count
     }
 
     /// The next frame that is through; its buffers are free again.
     pub fn next_completion(&mut self) -> Option<Completion> {
         // Acquire: as in `poll_completions`.
-        let tail = self.region.word32(self.layout.completion_tail()).load(Ordering::Acquire);
-        (self.completion_head != tail).then(|| self.take_completion())
+        let tail = self
+            .sender
+            .shared
+            .region
+            .word32(self.sender.shared.layout.completion_tail())
+            .load(Ordering::Acquire);
+        while self.completion_head != tail {
+            if let Some(done) = self.take_completion() {
+                return Some(done);
+            }
+        }
+        None
     }
+
     /// Copies the oldest received frame out and answers its length. What does not fit is cut off.
     pub fn receive(&mut self, into: &mut [u8]) -> Option<usize> {
         // Acquire: pairs with the daemon's Release, so that the frame is whole.
-        let tail = self.region.word32(self.layout.used_tail()).load(Ordering::Acquire);
+        let tail =
+            self.sender.shared.region.word32(self.sender.shared.layout.used_tail()).load(Ordering::Acquire);
         if self.used_head == tail {
             return None;
         }
-        let used = Used::load(&self.region, self.layout.used(self.used_head));
+        let used = Used::load(&self.sender.shared.region, self.sender.shared.layout.used(self.used_head));
         self.used_head = self.used_head.wrapping_add(1);
         let len = (used.len as usize).min(BUFFER).min(into.len());
-        let buffer = used.cookie.min(self.layout.sizes().buffers - 1);
-        self.region.read(self.buffer_at(buffer), &mut into[..len]);
+        let buffer = used.cookie.min(self.sender.shared.layout.sizes().buffers - 1);
+        self.sender.shared.region.read(self.sender.buffer_at(buffer), &mut into[..len]);
         self.post_receive(buffer);
         Some(len)
-    }
-
-    /// Frames on their way.
-    #[must_use]
-    pub fn on_their_way(&self) -> u32 {
-        self.on_their_way
     }
 
     /// Sleeps until a frame has completed or come in, at most `millis` (for ever when negative). Answers whether there
@@ -532,15 +378,15 @@ impl Vnic {
     /// # Errors
     /// [`VnicError::Closed`] when the daemon has gone.
     pub fn wait(&mut self, millis: i32) -> Result<bool, VnicError> {
-        self.region.word32(header::CLIENT_WAITS).store(1, Ordering::Relaxed);
+        self.sender.shared.region.word32(header::CLIENT_WAITS).store(1, Ordering::Relaxed);
         // Orders the flag before the look that follows; pairs with the daemon's fence after it has written.
         fence(Ordering::SeqCst);
         if self.has_news() {
-            self.region.word32(header::CLIENT_WAITS).store(0, Ordering::Relaxed);
+            self.sender.shared.region.word32(header::CLIENT_WAITS).store(0, Ordering::Relaxed);
             return Ok(true);
         }
         let woken = self.sleep(millis)?;
-        self.region.word32(header::CLIENT_WAITS).store(0, Ordering::Relaxed);
+        self.sender.shared.region.word32(header::CLIENT_WAITS).store(0, Ordering::Relaxed);
         if woken {
             let mut bytes = [0; 64];
             // It does not block, and empty is fine.
@@ -560,27 +406,32 @@ impl Vnic {
     #[doc(hidden)]
     #[must_use]
     pub fn region(&self) -> (&Region, &Layout) {
-        (&self.region, &self.layout)
+        (&self.sender.shared.region, &self.sender.shared.layout)
     }
 
-    fn take_completion(&mut self) -> Completion {
-        let at = self.layout.completion(self.completion_head);
-        let first = self.region.word64(at).load(Ordering::Relaxed);
-        let descriptors = self.region.word64(at + 8).load(Ordering::Relaxed) as u32;
+    /// Takes the oldest completion; one of another thread's is handed on.
+    fn take_completion(&mut self) -> Option<Completion> {
+        let Shared { region, layout, .. } = &*self.sender.shared;
+        let at = layout.completion(self.completion_head);
+        let first = region.word64(at).load(Ordering::Relaxed);
+        let descriptors = region.word64(at + 8).load(Ordering::Relaxed) as u32;
         self.completion_head = self.completion_head.wrapping_add(1);
         let (cookie, queue) = (first as u32, u32::from((first >> 32) as u16));
-        self.free_chain(cookie);
-        self.on_their_way = self.on_their_way.saturating_sub(1);
-        if let Some(flow) = self.flows.get_mut(queue as usize) {
-            flow.used = flow.used.saturating_sub(descriptors);
+        let done = Done { cookie, queue, status: Status::from_word((first >> 48) as u16), descriptors };
+        match self.owners.get(cookie as usize) {
+            Some(&owner) if owner > 0 => {
+                // A poster that is gone takes its buffers along.
+                let _ = self.posters[usize::from(owner) - 1].send(done);
+                None
+            }
+            _ => Some(self.sender.through(done)),
         }
-        Completion { queue, status: Status::from_word((first >> 48) as u16) }
     }
 
     fn has_news(&self) -> bool {
-        let word = |at| self.region.word32(at).load(Ordering::Acquire);
-        word(self.layout.completion_tail()) != self.completion_head
-            || word(self.layout.used_tail()) != self.used_head
+        let word = |at| self.sender.shared.region.word32(at).load(Ordering::Acquire);
+        word(self.sender.shared.layout.completion_tail()) != self.completion_head
+            || word(self.sender.shared.layout.used_tail()) != self.used_head
     }
 
     /// Waits for the wake-up or the end of the socket.
@@ -606,62 +457,30 @@ impl Vnic {
         Ok(said(&fds[0]).contains(PollFlags::POLLIN))
     }
 
-    #[inline]
-    fn has_room(&self, queue: u32, pieces: u32) -> bool {
-        let sizes = self.layout.sizes();
-        let Some(flow) = self.flows.get(queue as usize) else { return false };
-        flow.used + pieces <= sizes.ring && self.on_their_way < sizes.completions
-    }
-
-    #[inline]
-    fn put(&mut self, queue: u32, descriptor: &Descriptor) {
-        let flow = &mut self.flows[queue as usize];
-        descriptor.store(&self.region, self.layout.descriptor(queue, flow.tail));
-        flow.tail = flow.tail.wrapping_add(1);
-        flow.used += 1;
-    }
-
-    /// A whole frame is in its ring: notes its queue in the batch, with which its tail is published.
-    #[inline]
-    fn tell(&mut self, queue: u32) {
-        self.on_their_way += 1;
-        let flow = &mut self.flows[queue as usize];
-        if !flow.rung {
-            flow.rung = true;
-            doorbell::bell(queue, &mut self.batch);
-        }
-    }
-
-    fn kick(&self) -> io::Result<()> {
-        // Orders the tail before the look at the flag; pairs with the daemon's fence between flag and last look.
-        fence(Ordering::SeqCst);
-        let waits = self.region.word32(header::DAEMON_WAITS);
-        if waits.load(Ordering::Relaxed) != 0 && waits.swap(0, Ordering::Relaxed) != 0 {
-            nix::unistd::write(&self.kick, &1_u64.to_ne_bytes())?;
-        }
-        Ok(())
-    }
-
     fn post_receive(&mut self, buffer: u32) {
         let posted = Posted { addr: u64::from(buffer) * BUFFER as u64, len: BUFFER as u32, cookie: buffer };
-        posted.store(&self.region, self.layout.posted(self.posted_tail));
+        posted.store(&self.sender.shared.region, self.sender.shared.layout.posted(self.posted_tail));
         self.posted_tail = self.posted_tail.wrapping_add(1);
         // Release: pairs with the daemon's Acquire, so that whoever sees the tail also sees the entry.
-        self.region.word32(self.layout.posted_tail()).store(self.posted_tail, Ordering::Release);
+        self.sender
+            .shared
+            .region
+            .word32(self.sender.shared.layout.posted_tail())
+            .store(self.posted_tail, Ordering::Release);
     }
+}
 
-    fn free_chain(&mut self, first: u32) {
-        let mut buffer = first;
-        while let Some(next) = self.next.get_mut(buffer as usize) {
-            let following = core::mem::replace(next, NONE);
-            self.free.push(buffer);
-            buffer = following;
-        }
+impl Deref for Vnic {
+    type Target = Sender;
+
+    fn deref(&self) -> &Sender {
+        &self.sender
     }
+}
 
-    fn buffer_at(&self, buffer: u32) -> usize {
-        let at = self.layout.in_buffers(u64::from(buffer) * BUFFER as u64, BUFFER as u32);
-        at.expect("a buffer's number is below their count")
+impl DerefMut for Vnic {
+    fn deref_mut(&mut self) -> &mut Sender {
+        &mut self.sender
     }
 }
 

@@ -10,8 +10,10 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 
+use plimsoll_wire::VnetHeader;
+
 use crate::client::{Vnic, VnicError};
-use crate::layout::{MAX_PIECES, Offload};
+use crate::layout::MAX_PIECES;
 use crate::message::FlowSpec;
 use crate::rules::RuleCounts;
 
@@ -161,7 +163,7 @@ pub unsafe extern "C" fn plimsoll_vnic_send(
     queue: u32,
     frame: *const u8,
     len: usize,
-    offload: *const Offload,
+    offload: *const VnetHeader,
     tag: u32,
 ) -> c_int {
     if frame.is_null() || len > crate::layout::MAX_FRAME {
@@ -185,7 +187,7 @@ pub unsafe extern "C" fn plimsoll_vnic_sendv(
     queue: u32,
     parts: *const libc::iovec,
     count: usize,
-    offload: *const Offload,
+    offload: *const VnetHeader,
     tag: u32,
 ) -> c_int {
     if parts.is_null() || count == 0 || count > MAX_PIECES {

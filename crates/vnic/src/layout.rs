@@ -7,6 +7,8 @@
 
 use std::sync::atomic::Ordering;
 
+use plimsoll_wire::VnetHeader;
+
 use crate::region::Region;
 
 /// The first eight bytes.
@@ -374,24 +376,6 @@ fn check_sizes(sizes: &Sizes) -> Result<(), LayoutError> {
     Ok(())
 }
 
-/// Work on a frame that is left to the daemon, in virtio-net's terms; all zero for a finished frame.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Offload {
-    /// 1: the checksum from `csum_start` on is still to be completed.
-    pub flags: u8,
-    /// 0: one frame; 1: TCP over IPv4 in segments; 4: over IPv6; 5: UDP in datagrams.
-    pub gso_type: u8,
-    /// Bytes of the headers, repeated before each segment.
-    pub hdr_len: u16,
-    /// Payload bytes of each segment.
-    pub gso_size: u16,
-    /// Where the checksum's coverage begins.
-    pub csum_start: u16,
-    /// Where the checksum lies, from there.
-    pub csum_offset: u16,
-}
-
 /// A piece of a frame to send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor {
@@ -401,8 +385,8 @@ pub struct Descriptor {
     pub len: u32,
     /// The next descriptor goes on with the same frame; what follows counts of the first only.
     pub more: bool,
-    /// Work left to the daemon.
-    pub offload: Offload,
+    /// Work left to the daemon; all zero for a finished frame.
+    pub offload: VnetHeader,
     /// Slack or deadline in microseconds from the doorbell; 0 for the class's own.
     pub tag: u32,
     /// Given back with the completion.
@@ -416,7 +400,7 @@ impl Descriptor {
     #[inline]
     #[must_use]
     pub fn to_words(&self) -> [u64; 4] {
-        let Offload { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset } = self.offload;
+        let VnetHeader { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset } = self.offload;
         let more = if self.more { MORE } else { 0 };
         [
             self.addr,
@@ -438,7 +422,7 @@ impl Descriptor {
             addr,
             len: second as u32,
             more: second >> 32 & MORE != 0,
-            offload: Offload {
+            offload: VnetHeader {
                 flags: (second >> 48) as u8,
                 gso_type: (second >> 56) as u8,
                 hdr_len: third as u16,
@@ -633,7 +617,7 @@ mod tests {
             addr: 0x0102_0304_0506,
             len: 70_000,
             more: true,
-            offload: Offload {
+            offload: VnetHeader {
                 flags: 1,
                 gso_type: 0x81,
                 hdr_len: 54,

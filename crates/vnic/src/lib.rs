@@ -9,7 +9,6 @@
 //!
 //! This crate and `ports` are the only ones with `unsafe`: here to map the region, and to speak C.
 
-pub mod doorbell;
 pub mod layout;
 pub mod message;
 pub mod socket;
@@ -18,9 +17,12 @@ mod client;
 mod ffi;
 mod region;
 mod rules;
+mod sender;
 
-pub use client::{Buffer, Busy, Completion, Vnic, VnicError};
-pub use layout::{Descriptor, Identity, Layout, LayoutError, Offload, Posted, Sizes, Status, Used};
+pub use client::{Completion, Vnic, VnicError};
+pub use layout::{Descriptor, Identity, Layout, LayoutError, Posted, Sizes, Status, Used};
 pub use message::{FlowSpec, OpenRefusal};
+pub use plimsoll_wire::VnetHeader;
 pub use region::Region;
 pub use rules::{Rule, RuleCounts, Scope};
+pub use sender::{Buffer, Busy, Poster, Sender};

@@ -35,6 +35,8 @@
     deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)
 )]
 
+pub mod doorbell;
+
 mod bytes;
 mod checksum;
 mod flow;

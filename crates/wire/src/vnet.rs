@@ -10,8 +10,9 @@ use crate::bytes::array;
 use crate::parse::{Fragment, Ip, Parsed, protocol};
 use crate::reason::VnetError;
 
-/// A virtio-net header, as read or to be written.
+/// A virtio-net header, as read or to be written. Laid out for programs in C as well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct VnetHeader {
     /// [`Self::NEEDS_CSUM`] and [`Self::DATA_VALID`]; other bits are ignored.
     pub flags: u8,

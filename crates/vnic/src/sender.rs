@@ -1,0 +1,414 @@
+//! What one thread of a client sends with: buffers, flow rings, and a doorbell queue of its own.
+//!
+//! Why: threads that shared a doorbell queue would need a lock for each packet.
+//! From: Loom §4.3: a descriptor ring for each flow, a doorbell queue for each core.
+//! Not here: the vNIC itself, completions and receiving (`client`).
+//! Invariant: a flow ring, a buffer and a doorbell queue belong to one sender at a time. Nobody has more frames on their
+//! way than its part of the completion ring, nor more descriptors in a flow ring than it has places: nothing that has not
+//! been read yet is ever written over.
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use plimsoll_wire::VnetHeader;
+use plimsoll_wire::doorbell::Note;
+
+use crate::client::Completion;
+use crate::layout::{BUFFER, Descriptor, Layout, MAX_PIECES, Status, header};
+use crate::region::Region;
+
+/// No room now: poll completions and try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no room now: poll completions, and try again")]
+pub struct Busy;
+
+/// A buffer of 2 KiB that belongs to the program: to be filled and posted.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Buffer(u32);
+
+/// What all threads of a client use.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) region: Region,
+    pub(crate) layout: Layout,
+    pub(crate) kick: OwnedFd,
+}
+
+/// What one thread sends with. A [`crate::Vnic`] is one, on the first doorbell queue; other threads have a [`Poster`].
+#[derive(Debug)]
+pub struct Sender {
+    pub(crate) shared: Arc<Shared>,
+    core: u32,
+    flows: Vec<Flow>,
+    free: Vec<u32>,
+    /// The next buffer of the frame that a buffer belongs to.
+    next: Vec<u32>,
+    batch: Vec<u16>,
+    bell_tail: u32,
+    on_their_way: u32,
+    /// Frames that it may have on their way.
+    most: u32,
+}
+
+/// What the client knows of a flow ring.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Flow {
+    pub(crate) tail: u32,
+    /// Descriptors that have not completed.
+    pub(crate) used: u32,
+    /// Whether the batch names it already.
+    rung: bool,
+    /// Another thread posts to it.
+    elsewhere: bool,
+}
+
+/// The end of a chain of buffers.
+const NONE: u32 = u32::MAX;
+
+impl Sender {
+    /// The first, with all buffers and flow rings.
+    pub(crate) fn first(shared: Arc<Shared>) -> Self {
+        let sizes = *shared.layout.sizes();
+        Self {
+            core: 0,
+            flows: vec![Flow::default(); sizes.flow_queues as usize],
+            free: (0..sizes.buffers).rev().collect(),
+            next: vec![NONE; sizes.buffers as usize],
+            batch: Vec::with_capacity(sizes.doorbell_words as usize),
+            bell_tail: 0,
+            on_their_way: 0,
+            most: sizes.completions,
+            shared,
+        }
+    }
+
+    /// Splits off a sender for doorbell queue `core`, with these flow queues, which must be idle, so many buffers and an
+    /// equal part of the completion ring; answers its buffers as well.
+    pub(crate) fn split(&mut self, core: u32, queues: &[u32], buffers: usize) -> Option<(Self, Vec<u32>)> {
+        let sizes = *self.shared.layout.sizes();
+        let idle = |&queue: &u32| {
+            let flow = self.flows.get(queue as usize);
+            flow.is_some_and(|flow| flow.used == 0 && !flow.rung && !flow.elsewhere)
+        };
+        let part = sizes.completions / sizes.doorbell_queues;
+        if core >= sizes.doorbell_queues || part == 0 || self.free.len() < buffers || !queues.iter().all(idle)
+        {
+            return None;
+        }
+        let mut flows = vec![Flow { elsewhere: true, ..Flow::default() }; self.flows.len()];
+        for &queue in queues {
+            let own = &mut self.flows[queue as usize];
+            flows[queue as usize] = Flow { tail: own.tail, ..Flow::default() };
+            own.elsewhere = true;
+        }
+        self.most -= part;
+        let free = self.free.split_off(self.free.len() - buffers);
+        let sender = Self {
+            shared: Arc::clone(&self.shared),
+            core,
+            flows,
+            next: vec![NONE; self.next.len()],
+            batch: Vec::with_capacity(sizes.doorbell_words as usize),
+            bell_tail: 0,
+            on_their_way: 0,
+            most: part,
+            free: free.clone(),
+        };
+        Some((sender, free))
+    }
+
+    /// The number of a free buffer.
+    pub(crate) fn take_buffer(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    /// Flow queues of the vNIC.
+    pub(crate) fn flow_queues(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// A frame is through.
+    #[inline]
+    pub(crate) fn through(&mut self, done: Done) -> Completion {
+        self.free_chain(done.cookie);
+        self.on_their_way = self.on_their_way.saturating_sub(1);
+        if let Some(flow) = self.flows.get_mut(done.queue as usize) {
+            flow.used = flow.used.saturating_sub(done.descriptors);
+        }
+        Completion { queue: done.queue, status: done.status }
+    }
+
+    /// A buffer to fill, if one is free. One that is dropped instead of posted is lost to this client.
+    pub fn buffer(&mut self) -> Option<Buffer> {
+        self.free.pop().map(Buffer)
+    }
+
+    /// Writes into a buffer from `at` on. Panics beyond its 2,048 bytes.
+    pub fn fill(&mut self, buffer: &Buffer, at: usize, bytes: &[u8]) {
+        assert!(at <= BUFFER && bytes.len() <= BUFFER - at, "bytes of one buffer");
+        let begin = self.buffer_at(buffer.0);
+        self.shared.region.write(begin + at, bytes);
+    }
+
+    /// Posts the first `len` bytes of a buffer as a frame. Its buffer is free again when it completes.
+    ///
+    /// # Errors
+    /// The buffer, when there is no room.
+    pub fn post(&mut self, queue: u32, buffer: Buffer, len: usize) -> Result<(), Buffer> {
+        assert!(len <= BUFFER, "bytes of one buffer");
+        if !self.has_room(queue, 1) {
+            return Err(buffer);
+        }
+        let descriptor = Descriptor {
+            addr: u64::from(buffer.0) * BUFFER as u64,
+            len: len as u32,
+            cookie: buffer.0,
+            ..Descriptor::default()
+        };
+        self.next[buffer.0 as usize] = NONE;
+        self.put(queue, &descriptor);
+        self.tell(queue);
+        Ok(())
+    }
+
+    /// Copies a finished frame into buffers and posts it.
+    ///
+    /// # Errors
+    /// [`Busy`] when there is no room.
+    #[inline]
+    pub fn send(&mut self, queue: u32, frame: &[u8]) -> Result<(), Busy> {
+        self.send_with(queue, frame, &VnetHeader::default(), 0)
+    }
+
+    /// Copies a frame into buffers and posts it, with work left to the daemon (checksum, segmentation) and a slack or
+    /// deadline in microseconds (0: the class's own).
+    ///
+    /// # Errors
+    /// [`Busy`] when there is no room. Panics on a frame beyond 80 KiB.
+    #[inline]
+    pub fn send_with(
+        &mut self,
+        queue: u32,
+        frame: &[u8],
+        offload: &VnetHeader,
+        tag: u32,
+    ) -> Result<(), Busy> {
+        self.send_gathered(queue, &[frame], offload, tag)
+    }
+
+    /// The same for a frame that lies in several places, headers here and payload there: each begins a descriptor of its
+    /// own, and none is put together before the daemon takes the frame.
+    ///
+    /// # Errors
+    /// As [`Sender::send_with`]. Panics on a frame of more than 40 descriptors.
+    pub fn send_gathered(
+        &mut self,
+        queue: u32,
+        parts: &[&[u8]],
+        offload: &VnetHeader,
+        tag: u32,
+    ) -> Result<(), Busy> {
+        let pieces: usize = parts.iter().map(|part| part.len().div_ceil(BUFFER)).sum::<usize>().max(1);
+        assert!(pieces <= MAX_PIECES, "a frame of 64 KiB, in 40 pieces at most");
+        if !self.has_room(queue, pieces as u32) || self.free.len() < pieces {
+            return Err(Busy);
+        }
+        let mut first = NONE;
+        let mut before = NONE;
+        let mut left = pieces;
+        // A frame of nothing is a piece of nothing, which the daemon refuses.
+        let none: [&[u8]; 1] = [&[]];
+        let all = parts.iter().flat_map(|part| part.chunks(BUFFER));
+        for piece in all.chain(none.into_iter().filter(|_| parts.iter().all(|part| part.is_empty()))) {
+            let Some(buffer) = self.free.pop() else { return Err(Busy) };
+            let begin = self.buffer_at(buffer);
+            self.shared.region.write(begin, piece);
+            if first == NONE {
+                first = buffer;
+            } else {
+                self.next[before as usize] = buffer;
+            }
+            (before, self.next[buffer as usize]) = (buffer, NONE);
+            left -= 1;
+            let descriptor = Descriptor {
+                addr: u64::from(buffer) * BUFFER as u64,
+                len: piece.len() as u32,
+                more: left > 0,
+                offload: *offload,
+                tag,
+                cookie: first,
+            };
+            self.put(queue, &descriptor);
+        }
+        self.tell(queue);
+        Ok(())
+    }
+
+    /// Gives the descriptors of a flow queue that bring no slack or deadline this one, in microseconds, with the next
+    /// [`Sender::ring`].
+    ///
+    /// # Errors
+    /// [`Busy`] when the batch of doorbells is full: ring first.
+    pub fn set_tag(&mut self, queue: u32, tag: u32) -> Result<(), Busy> {
+        if self.batch.len() + 6 > self.shared.layout.sizes().doorbell_words as usize / 2 {
+            return Err(Busy);
+        }
+        Note::Tag(queue, tag).write(&mut self.batch);
+        Ok(())
+    }
+
+    /// Tells the daemon of everything posted since the last call: one store for all, and a wake-up if it sleeps.
+    /// Answers whether the doorbells found room; if not, ring again later.
+    ///
+    /// # Errors
+    /// What the kernel says to the wake-up.
+    pub fn ring(&mut self) -> io::Result<bool> {
+        let words = self.shared.layout.sizes().doorbell_words;
+        if self.batch.is_empty() {
+            return Ok(true);
+        }
+        // Acquire: pairs with the daemon's Release; words before the head may be written again.
+        let head =
+            self.shared.region.word32(self.shared.layout.doorbell_head(self.core)).load(Ordering::Acquire);
+        let room = words - self.bell_tail.wrapping_sub(head).min(words);
+        if self.batch.len() > room as usize {
+            self.kick()?;
+            return Ok(false);
+        }
+        for &word in &self.batch {
+            let at = self.shared.layout.doorbell_word(self.core, self.bell_tail);
+            self.shared.region.word16(at).store(word, Ordering::Relaxed);
+            self.bell_tail = self.bell_tail.wrapping_add(1);
+            // The words of a tag may look like a queue: its tail is stored in vain then.
+            if let Some(flow) = self.flows.get_mut(usize::from(word)) {
+                flow.rung = false;
+                // Release: pairs with the daemon's Acquire, so that whoever sees the tail also sees descriptors and
+                // bytes. One store for all that the batch brings this ring, as each costs the daemon's copy of the line.
+                self.shared
+                    .region
+                    .word32(self.shared.layout.ring_tail(u32::from(word)))
+                    .store(flow.tail, Ordering::Release);
+            }
+        }
+        self.batch.clear();
+        // Release: pairs with the daemon's Acquire, so that whoever sees the tail also sees the words.
+        self.shared
+            .region
+            .word32(self.shared.layout.doorbell_tail(self.core))
+            .store(self.bell_tail, Ordering::Release);
+        self.kick()?;
+        Ok(true)
+    }
+
+    /// Frames on their way.
+    #[must_use]
+    pub fn on_their_way(&self) -> u32 {
+        self.on_their_way
+    }
+
+    #[inline]
+    fn has_room(&self, queue: u32, pieces: u32) -> bool {
+        let sizes = self.shared.layout.sizes();
+        let Some(flow) = self.flows.get(queue as usize) else { return false };
+        !flow.elsewhere && flow.used + pieces <= sizes.ring && self.on_their_way < self.most
+    }
+
+    #[inline]
+    fn put(&mut self, queue: u32, descriptor: &Descriptor) {
+        let flow = &mut self.flows[queue as usize];
+        descriptor.store(&self.shared.region, self.shared.layout.descriptor(queue, flow.tail));
+        flow.tail = flow.tail.wrapping_add(1);
+        flow.used += 1;
+    }
+
+    /// A whole frame is in its ring: notes its queue in the batch, with which its tail is published.
+    #[inline]
+    fn tell(&mut self, queue: u32) {
+        self.on_their_way += 1;
+        let flow = &mut self.flows[queue as usize];
+        if !flow.rung {
+            flow.rung = true;
+            Note::Bell(queue).write(&mut self.batch);
+        }
+    }
+
+    fn kick(&self) -> io::Result<()> {
+        // Orders the tail before the look at the flag; pairs with the daemon's fence between flag and last look.
+        fence(Ordering::SeqCst);
+        let waits = self.shared.region.word32(header::DAEMON_WAITS);
+        if waits.load(Ordering::Relaxed) != 0 && waits.swap(0, Ordering::Relaxed) != 0 {
+            nix::unistd::write(&self.shared.kick, &1_u64.to_ne_bytes())?;
+        }
+        Ok(())
+    }
+
+    fn free_chain(&mut self, first: u32) {
+        let mut buffer = first;
+        while let Some(next) = self.next.get_mut(buffer as usize) {
+            let following = core::mem::replace(next, NONE);
+            self.free.push(buffer);
+            buffer = following;
+        }
+    }
+
+    pub(crate) fn buffer_at(&self, buffer: u32) -> usize {
+        let at = self.shared.layout.in_buffers(u64::from(buffer) * BUFFER as u64, BUFFER as u32);
+        at.expect("a buffer's number is below their count")
+    }
+}
+
+/// A completion as it lies in the ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Done {
+    pub(crate) cookie: u32,
+    pub(crate) queue: u32,
+    pub(crate) status: Status,
+    pub(crate) descriptors: u32,
+}
+
+/// What a further thread sends with: see [`crate::Vnic::poster`]. It is a [`Sender`]; its completions come from the thread
+/// that polls the vNIC's.
+#[derive(Debug)]
+pub struct Poster {
+    pub(crate) sender: Sender,
+    pub(crate) done: Receiver<Done>,
+}
+
+impl Poster {
+    /// Tells of each frame that is through since the last call; its buffers are free again. Answers how many.
+    pub fn poll_completions(&mut self, mut tell: impl FnMut(Completion)) -> usize {
+        let mut count = 0;
+        while let Ok(done) = self.done.try_recv() {
+            tell(self.sender.through(done));
+            count += 1;
+        }
+        count
+    }
+
+    /// Sleeps until a frame is through, and tells of it; `None` when none was in that time, or when the vNIC is gone.
+    pub fn wait(&mut self, most: Duration) -> Option<Completion> {
+        match self.done.recv_timeout(most) {
+            Ok(done) => Some(self.sender.through(done)),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+        }
+    }
+}
+
+impl Deref for Poster {
+    type Target = Sender;
+
+    fn deref(&self) -> &Sender {
+        &self.sender
+    }
+}
+
+impl DerefMut for Poster {
+    fn deref_mut(&mut self) -> &mut Sender {
+        &mut self.sender
+    }
+}

@@ -1,0 +1,148 @@
+//! Doorbell words: 16-bit notes that flow queues have new descriptors, and the few notes that carry values.
+//!
+//! Why: 32 notes of 16 bits fill a cache line; one write tells of all of them. The NIC engine and a client on shared
+//! memory speak the same words.
+//! From: Loom §4.3.1 and §4.3.2. Sixteen bits can neither carry values nor name more than 65,535 queues, so one entry is
+//! an escape, followed by extension words.
+//! Not here: the queues that words lie in (`nic`, `plimsoll-vnic`), and who may write which note (`nic`, `ports`).
+//! Invariant: whatever words come in, reading them ends.
+
+/// The entry that extension words follow.
+pub const ESCAPE: u16 = 0xffff;
+/// Entries in a cache line.
+pub const ENTRIES_PER_LINE: usize = 32;
+
+const WIDE_QUEUE: u16 = 1;
+const WEIGHT: u16 = 2;
+const RATE: u16 = 3;
+const TAG: u16 = 4;
+const CLASS_RATE: u16 = 5;
+
+/// What doorbell words say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// This queue has new descriptors.
+    Bell(u32),
+    /// This node has another weight.
+    Weight(u32, u32),
+    /// This limit has another rate, in bits per second.
+    Rate(u32, u64),
+    /// This child of a `rate_share` node has another rate.
+    ClassRate(u32, u64),
+    /// Descriptors of this queue that bring no slack or deadline have this one, in microseconds.
+    Tag(u32, u32),
+    /// Not in this language; nothing tells where the next note begins.
+    Malformed,
+}
+
+impl Note {
+    /// Appends the words that say it; none for [`Note::Malformed`].
+    #[inline]
+    pub fn write(self, words: &mut impl Extend<u16>) {
+        match self {
+            Self::Bell(queue) => match u16::try_from(queue) {
+                Ok(id) if id != ESCAPE => words.extend([id]),
+                _ => words.extend([ESCAPE, WIDE_QUEUE, low(queue), high(queue)]),
+            },
+            Self::Weight(of, value) => words.extend(pair(WEIGHT, of, value)),
+            Self::Tag(of, value) => words.extend(pair(TAG, of, value)),
+            Self::Rate(of, rate) => words.extend(long(RATE, of, rate)),
+            Self::ClassRate(of, rate) => words.extend(long(CLASS_RATE, of, rate)),
+            Self::Malformed => {}
+        }
+    }
+
+    /// The first note of a batch, and how many words it takes; `None` at its end.
+    #[inline]
+    #[must_use]
+    pub fn first(words: &[u16]) -> Option<(Self, usize)> {
+        let (&word, rest) = words.split_first()?;
+        if word != ESCAPE {
+            return Some((Self::Bell(word.into()), 1));
+        }
+        let (note, used) = Self::extension(rest);
+        Some((note, used + 1))
+    }
+
+    /// The note behind an escape, and how many words it takes; a wrong one takes all.
+    #[must_use]
+    pub fn extension(words: &[u16]) -> (Self, usize) {
+        match *words {
+            [WIDE_QUEUE, q0, q1, ..] => (Self::Bell(whole(q0, q1)), 3),
+            [WEIGHT, n0, n1, w0, w1, ..] => (Self::Weight(whole(n0, n1), whole(w0, w1)), 5),
+            [TAG, q0, q1, t0, t1, ..] => (Self::Tag(whole(q0, q1), whole(t0, t1)), 5),
+            [code @ (RATE | CLASS_RATE), n0, n1, r0, r1, r2, r3, ..] => {
+                let rate = u64::from(whole(r2, r3)) << 32 | u64::from(whole(r0, r1));
+                let of = whole(n0, n1);
+                (if code == RATE { Self::Rate(of, rate) } else { Self::ClassRate(of, rate) }, 7)
+            }
+            _ => (Self::Malformed, words.len()),
+        }
+    }
+}
+
+fn pair(code: u16, of: u32, value: u32) -> [u16; 6] {
+    [ESCAPE, code, low(of), high(of), low(value), high(value)]
+}
+
+fn long(code: u16, of: u32, value: u64) -> [u16; 8] {
+    let (first, second) = (value as u32, (value >> 32) as u32);
+    [ESCAPE, code, low(of), high(of), low(first), high(first), low(second), high(second)]
+}
+
+fn low(word: u32) -> u16 {
+    word as u16
+}
+
+fn high(word: u32) -> u16 {
+    (word >> 16) as u16
+}
+
+fn whole(low: u16, high: u16) -> u32 {
+    u32::from(high) << 16 | u32::from(low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notes(mut words: &[u16]) -> Vec<Note> {
+        let mut found = Vec::new();
+        while let Some((note, used)) = Note::first(words) {
+            found.push(note);
+            words = words.get(used..).unwrap_or(&[]);
+        }
+        found
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let all = [
+            Note::Bell(7),
+            Note::Bell(65_535),
+            Note::Bell(70_000),
+            Note::Weight(3, 70_000),
+            Note::Rate(1, 100_000_000_000),
+            Note::ClassRate(2, 3_000_000),
+            Note::Tag(9, 70_001),
+        ];
+        let mut words = Vec::new();
+        all.into_iter().for_each(|note| note.write(&mut words));
+        assert_eq!(notes(&words), all);
+    }
+
+    #[test]
+    fn a_cut_escape_ends_the_batch() {
+        assert_eq!(notes(&[3, ESCAPE]), [Note::Bell(3), Note::Malformed]);
+        assert_eq!(notes(&[ESCAPE, TAG, 1, 2, 3]), [Note::Malformed]);
+        assert_eq!(notes(&[ESCAPE, RATE, 1, 0, 1, 0, 0, 0, 5]), [Note::Rate(1, 1), Note::Bell(5)]);
+    }
+
+    proptest::proptest! {
+        /// Any words are read to their end.
+        #[test]
+        fn any_words_are_answered(words in proptest::collection::vec(0_u16.., 0..200)) {
+            proptest::prop_assert!(notes(&words).len() <= words.len());
+        }
+    }
+}
