@@ -78,7 +78,7 @@ deny-if-there:
 bench: ## measure ours beside DPDK's rte_sched, tc, ns-3 and a copy loop; table, and target/bench.json
 	@scripts/setup.sh bench
 	@$(CARGO) build --release --locked -p plimsoll-cli
-	@$(CARGO) run --release --locked --manifest-path benches/Cargo.toml -- --plimsoll $(RELEASE) --json target/bench.json
+	@GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(CARGO) run --release --locked --manifest-path benches/Cargo.toml -- --plimsoll $(RELEASE) --json target/bench.json
 
 fuzz: ## fuzz frames, vnet headers, policy files, vNICs and engine traces, FUZZ_SECONDS (600) each
 	@scripts/setup.sh fuzz

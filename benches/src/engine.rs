@@ -44,7 +44,7 @@ pub struct Engine {
 impl Engine {
     /// An engine under `program` with one flow queue for each placement, and `inside` packets in them.
     pub fn new(program: &Program, places: &[Placement], inside: u32, refill: Refill) -> Result<Self> {
-        Self::recorded(program, places, inside, refill, None)
+        Self::made(program, places, inside, refill, RING, None)
     }
 
     /// The same with a recorder beside it, or without.
@@ -55,9 +55,31 @@ impl Engine {
         refill: Refill,
         recorder: Option<Recorder>,
     ) -> Result<Self> {
+        Self::made(program, places, inside, refill, RING, recorder)
+    }
+
+    /// The same with rings of so many descriptors.
+    pub fn with_ring(
+        program: &Program,
+        places: &[Placement],
+        inside: u32,
+        refill: Refill,
+        ring: u16,
+    ) -> Result<Self> {
+        Self::made(program, places, inside, refill, ring, None)
+    }
+
+    fn made(
+        program: &Program,
+        places: &[Placement],
+        inside: u32,
+        refill: Refill,
+        ring: u16,
+        recorder: Option<Recorder>,
+    ) -> Result<Self> {
         let config = Config {
             queues: u32::try_from(places.len())?,
-            ring: RING,
+            ring,
             descriptors: inside.max(BATCH) * 2,
             pull: Bytes::new(1_514),
             catch_up: Span::micros(10),
@@ -67,7 +89,12 @@ impl Engine {
             nic.record(recorder, &Sources::default());
         }
         let open = |place| nic.open_queue(place).map_err(|refusal| anyhow!("no flow queue: {refusal:?}"));
-        let queues = places.iter().map(open).collect::<Result<Vec<_>>>()?;
+        let mut queues = places.iter().map(open).collect::<Result<Vec<_>>>()?;
+        let mut draw = Draw::new();
+        for left in (1..queues.len()).rev() {
+            // In no order that memory has, or everything would be fetched ahead as if by itself.
+            queues.swap(left, draw.below(u32::try_from(left + 1)?) as usize);
+        }
         let mut engine = Self {
             nic,
             bells: DoorbellQueue::default(),

@@ -64,6 +64,8 @@ enum Part {
     Throttled,
     /// Many flow queues behind one limit.
     OneLimit,
+    /// Up to a million classes below one `rate_share`.
+    Classes,
     /// Loom's Figure 1.
     Figure1,
     /// What recording costs.
@@ -99,6 +101,7 @@ fn main() -> Result<()> {
             Part::Sched => apart(|| scheduler::beside_rte_sched(effort)),
             Part::Throttled => scheduler::throttled(effort),
             Part::OneLimit => scheduler::one_limit(effort),
+            Part::Classes => scheduler::classes(effort),
             Part::Figure1 => scheduler::figure1(effort),
             Part::Recorded => scheduler::recorded(effort),
             Part::Simulator => simulator::measure(options.rounds),

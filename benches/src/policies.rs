@@ -6,7 +6,7 @@
 //! Invariant: parents come before their children.
 
 use plimsoll_policy::{
-    FlowOrder, Limit, LimitId, Match, Node, NodeId, NodeKind, Program, Scope, Tenant, TenantId,
+    FlowOrder, Form, Limit, LimitId, Match, Node, NodeId, NodeKind, Program, Scope, Tenant, TenantId,
 };
 use plimsoll_units::{BitRate, Bytes};
 
@@ -112,6 +112,21 @@ pub fn throttled_tenants(tenants: u32) -> Program {
     for tenant in 0..tenants {
         let node = builder.tenant(NodeId(0), &format!("t{tenant}"), NodeKind::Class(FlowOrder::Drr), 1);
         builder.max(node, BitRate::new(total * share(tenant) / sum).expect("a share above zero"), 2 * FRAME);
+    }
+    builder.finish()
+}
+
+/// `classes` classes below one `rate_share` in its grouped form, of rates that differ by up to a factor of three and are
+/// so many per cent of the link together.
+pub fn paced_classes(classes: u32, percent: u64) -> Program {
+    let mut builder = Builder::new(NodeKind::RateShare(Form::Grouped));
+    let share = |class: u32| 50 + u64::from(class.wrapping_mul(2_654_435_761) >> 16) % 101;
+    let sum: u64 = (0..classes).map(share).sum();
+    let total = u128::from(LINK.get() / 100 * percent);
+    for class in 0..classes {
+        let node = builder.child(NodeId(0), &format!("c{class}"), NodeKind::Class(FlowOrder::Fifo), 1);
+        let rate = total * u128::from(share(class)) / u128::from(sum);
+        builder.0.nodes[node.0 as usize].rate = BitRate::new(u64::try_from(rate).expect("below the link"));
     }
     builder.finish()
 }

@@ -126,6 +126,50 @@ impl Sink for Bin {
     }
 }
 
+/// The cost of a packet with ever more classes below one `rate_share`, each with packets at all times.
+pub fn classes(effort: Effort) -> Result<Vec<Row>> {
+    const SIZES: [u32; 4] = [1_000, 10_000, 100_000, 1_000_000];
+    const RING: u16 = 4;
+    let mut rows = Vec::new();
+    // Rates that add up to twice the link: nobody waits for its rate. To 70 %: everybody does, with packets in store, or
+    // with one, so that the class comes and goes with it.
+    for (title, percent, each) in [
+        ("classes that share the link", 200, 2),
+        ("throttled classes", policies::THROTTLED_PERCENT, 2),
+        ("throttled classes that come and go", policies::THROTTLED_PERCENT, 1),
+    ] {
+        let mut engines = Vec::new();
+        for classes in SIZES {
+            let program = policies::paced_classes(classes, percent);
+            let from = std::time::Instant::now();
+            let places = spread(&program, 1);
+            let mut engine = Engine::with_ring(&program, &places, classes * each, Refill::Same, RING)?;
+            let built = from.elapsed();
+            engine.run(u64::from(classes) * 3); // until nobody is where it began
+            engines.push((engine, built));
+        }
+        let mut costs = vec![Vec::new(); engines.len()];
+        for _ in 0..effort.rounds {
+            for ((engine, _), costs) in engines.iter_mut().zip(&mut costs) {
+                costs.push(honest(engine.run(effort.packets)).cost());
+            }
+        }
+        for (index, classes) in SIZES.into_iter().enumerate() {
+            let (engine, built) = &engines[index];
+            let row = Row::new(format!("{classes} {title}"), "ours with 1000", "ns/packet");
+            let note =
+                format!("{:.1} % of the link, built in {:.2} s", engine.used_percent(), built.as_secs_f64());
+            let row = row.figures(&costs[0], &costs[index]).note(note);
+            rows.push(match classes {
+                100_000 => row.goal(Goal::RatioAtMost(2.0)),
+                1_000_000 => row.goal(Goal::RatioAtMost(2.5)),
+                _ => row,
+            });
+        }
+    }
+    Ok(rows)
+}
+
 /// Packets a second under Loom's Figure 1 with 10,000 flows.
 pub fn figure1(effort: Effort) -> Result<Vec<Row>> {
     const FLOWS: u32 = 10_000;

@@ -116,6 +116,7 @@ impl DoorbellQueue {
 
 /// The note behind an escape entry and how many words it takes; a wrong one takes all, as nothing tells where the
 /// next begins.
+#[inline]
 pub(crate) fn read_extension(words: &[u16]) -> (Note, usize) {
     let (note, used) = doorbell::Note::extension(words);
     let note = match note {

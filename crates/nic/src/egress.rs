@@ -199,10 +199,19 @@ impl Nic {
     }
 
     fn prefetch_rung(&self, doorbells: &[u16]) {
-        for &word in doorbells {
-            let owner = self.host.owner(FlowId(word.into()));
-            if let Some(bundle) = owner.and_then(|(home, _)| home.as_bundle()) {
-                prefetch_index(&self.bundles, bundle as usize);
+        let mut words = doorbells;
+        while let Some((&word, rest)) = words.split_first() {
+            words = rest;
+            let mut queue = u32::from(word);
+            if word == ESCAPE {
+                let (note, used) = doorbell::read_extension(rest);
+                words = rest.get(used..).unwrap_or(&[]);
+                queue = if let Note::NewDescriptors(QueueId(queue)) = note { queue } else { continue };
+            }
+            match self.host.owner(FlowId(queue)).map(|(home, _)| (home.as_class(), home.as_bundle())) {
+                Some((Some(class), _)) => self.forest.prefetch_seat(class),
+                Some((_, Some(bundle))) => prefetch_index(&self.bundles, bundle as usize),
+                _ => {}
             }
         }
     }
@@ -594,7 +603,7 @@ impl Nic {
 
     /// Brings what will probably be picked next into the cache, the nearest one deepest.
     #[inline]
-    fn look_ahead(&self, pick: &Pick) {
+    fn look_ahead(&mut self, pick: &Pick) {
         let [next, soon, later] = self.forest.upcoming(pick.seat);
         if let Some(later) = later.and_then(Child::as_bundle) {
             prefetch_index(&self.bundles, later as usize);

@@ -653,6 +653,7 @@ impl Host {
     pub(crate) fn prefetch_head(&self, id: FlowId) {
         if let Some(flow) = self.flows.get(id.0 as usize) {
             self.rings.prefetch(id, flow.head);
+            self.rings.prefetch(id, flow.head.wrapping_add(1)); // looked at when the head has left
         }
     }
 

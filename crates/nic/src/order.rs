@@ -13,6 +13,7 @@ pub(crate) mod guarantee;
 pub(crate) mod ranked;
 pub(crate) mod rate_share;
 mod rows;
+mod scout;
 mod virtual_time;
 
 use plimsoll_policy::{Form, NodeKind};
@@ -26,6 +27,7 @@ use grouped::Grouped;
 use ranked::{Head, Ranked};
 use rate_share::RateShare;
 use rows::{Kid, Rows};
+use scout::Scout;
 
 /// A node's algorithm with its state.
 #[derive(Clone, Debug)]
@@ -207,7 +209,9 @@ pub(crate) fn fixed_bytes(kind: NodeKind, children: usize) -> usize {
     match kind {
         NodeKind::Wfq if children > exact::MOST_CHILDREN => size_of::<Grouped>() + Rows::GROUP_BYTES,
         NodeKind::Wfq => size_of::<Exact>(),
-        NodeKind::RateShare(Form::Grouped) => size_of::<RateShare>() + Rows::GROUP_BYTES,
+        NodeKind::RateShare(Form::Grouped) => {
+            size_of::<RateShare>() + Rows::GROUP_BYTES + Scout::bytes(children)
+        }
         NodeKind::RateShare(Form::Exact) => size_of::<RateShare>() + 2 * size_of::<RankQueue>(),
         NodeKind::Drr => size_of::<Rounds>(),
         NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf => size_of::<Ranked>(),

@@ -9,6 +9,7 @@
 use plimsoll_policy::{FlowOrder, NodeId, NodeKind, Program};
 use plimsoll_queues::Bits;
 use plimsoll_units::{BitRate, Nanos, Span};
+use prefetch_index::prefetch_index;
 
 use crate::order::bundles::Bundles;
 use crate::order::guarantee::Guarantee;
@@ -312,20 +313,36 @@ impl Forest {
     /// Brings what the seat's node keeps of it into the cache.
     #[inline]
     pub(crate) fn prefetch(&self, seat: Seat) {
-        if let Order::Grouped(order) = &self.nodes[seat.node as usize].order {
-            order.prefetch(seat.slot);
+        match self.nodes.get(seat.node as usize).map(|node| &node.order) {
+            Some(Order::Grouped(order)) => order.prefetch(seat.slot),
+            Some(Order::RateShare(order)) => order.prefetch(seat.slot),
+            _ => {}
         }
+    }
+
+    /// Brings where a class hangs into the cache.
+    #[inline]
+    pub(crate) fn prefetch_seat(&self, class: NodeId) {
+        prefetch_index(&self.seats, class.0 as usize);
     }
 
     /// Who is likely to be picked soon after the one in this seat, the next one first.
     #[inline]
-    pub(crate) fn upcoming(&self, seat: Seat) -> [Option<Child>; 3] {
-        let node = &self.nodes[seat.node as usize];
-        let Order::Grouped(order) = &node.order else { return [None; 3] };
-        order.upcoming(seat.slot).map(|slot| {
-            let child = *node.children.get(slot? as usize)?;
-            (!child.is_node()).then_some(child)
-        })
+    pub(crate) fn upcoming(&mut self, seat: Seat) -> [Option<Child>; 3] {
+        let node = &mut self.nodes[seat.node as usize];
+        let children = &node.children;
+        let leaf = |slot: Option<u32>| children.get(slot? as usize).copied().filter(|child| !child.is_node());
+        match &mut node.order {
+            Order::Grouped(order) => order.upcoming(seat.slot).map(leaf),
+            Order::RateShare(order) => {
+                let [far, soon, next] = order.look_ahead(seat.slot);
+                if let Some(far) = far {
+                    prefetch_index(children, far as usize);
+                }
+                [leaf(next), leaf(soon), None]
+            }
+            _ => [None; 3],
+        }
     }
 
     /// Makes a bundle active below its class. One that returns from a limit keeps its earlier rank.

@@ -18,9 +18,11 @@
 use plimsoll_policy::Form;
 use plimsoll_queues::RankQueue;
 use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Nanos, Span};
+use prefetch_index::prefetch_index;
 
 use super::Coming;
 use super::rows::{Kid, Rows};
+use super::scout::{NAME_BITS, RateAndName, Scout};
 
 /// Children with rates.
 #[derive(Clone, Debug)]
@@ -34,11 +36,13 @@ pub(crate) struct RateShare {
     /// Rates of the active children together.
     sum: u64,
     largest: u64,
-    /// Rates, by child: needed only when one comes or goes.
-    bits: Vec<u64>,
+    /// Rates, by child: needed only when one comes or goes. With whom the scout sees from there.
+    bits: Vec<RateAndName>,
     /// The children's starts; in the grouped form also who is active.
     rows: Rows,
     exact: Option<Box<Heaps>>,
+    /// In the grouped form, with many children.
+    scout: Option<Box<Scout>>,
 }
 
 /// Who is active, in the exact form.
@@ -72,7 +76,7 @@ const FRAMES_OF_PATIENCE: u64 = 3;
 /// Fraction bits of a start.
 const FINE: u32 = 30;
 /// Higher rates count as this one, 8.8 Tb/s: a million of them still add up.
-const MOST_BITS: u64 = 1 << 43;
+const MOST_BITS: u64 = (1 << (64 - NAME_BITS)) - 1;
 
 impl RateShare {
     /// Children of these rates, below a node that gets `drain` at most and whose caller may be `late`.
@@ -96,9 +100,10 @@ impl RateShare {
             alarm: u32::MAX,
             sum: 0,
             largest,
-            bits: rates.iter().map(|&rate| bits(rate)).collect(),
+            bits: rates.iter().map(|&rate| RateAndName::new(bits(rate))).collect(),
             rows: Rows::new(rates.iter().map(|&rate| inverse(rate))),
             exact: (form == Form::Exact).then(|| Box::new(heaps())),
+            scout: if form == Form::Exact { None } else { Scout::new(rates.len()) },
         };
         (0..rates.len() as u32).for_each(|slot| made.join_group(slot));
         made
@@ -108,6 +113,9 @@ impl RateShare {
         if self.exact.is_none() {
             let longest = fine(self.rows.kids[slot as usize].inverse, self.largest) >> FINE;
             self.rows.join_group(slot, u64::try_from(longest).unwrap_or(u64::MAX));
+            if let Some(scout) = &mut self.scout {
+                scout.reserve(self.rows.groups());
+            }
         }
     }
 
@@ -207,7 +215,7 @@ impl RateShare {
         if kid.start < floor {
             (kid.start, kid.rest) = (floor, 0);
         }
-        self.sum = self.sum.saturating_add(self.bits[slot as usize]);
+        self.sum = self.sum.saturating_add(self.bits[slot as usize].bits());
         self.place(slot);
     }
 
@@ -229,7 +237,8 @@ impl RateShare {
     fn place(&mut self, slot: u32) {
         let Some(heaps) = &mut self.exact else {
             self.rows.unlink(slot);
-            return self.rows.link(slot);
+            self.rows.link(slot);
+            return self.tell_scout(slot);
         };
         let kid = &self.rows.kids[slot as usize];
         if kid.start <= self.v {
@@ -241,6 +250,37 @@ impl RateShare {
         }
     }
 
+    /// A child stands at the end of a row.
+    #[inline]
+    fn tell_scout(&mut self, slot: u32) {
+        if let Some(scout) = &mut self.scout {
+            let (group, row, first) = self.rows.kids[slot as usize].place();
+            self.bits[slot as usize].set_name(None);
+            if let Some(before) = scout.join(slot, group, row, first) {
+                self.bits[before as usize].set_name(Some(slot));
+            }
+        }
+    }
+
+    /// The child `slot` is about to be served: others that are likely to follow, the farthest first. That one is being
+    /// brought into the cache.
+    #[inline]
+    pub(crate) fn look_ahead(&mut self, slot: u32) -> [Option<u32>; 3] {
+        let Some(scout) = &mut self.scout else { return [None; 3] };
+        let (group, ..) = self.rows.kids[slot as usize].place();
+        let found = scout.look(group, self.bits[slot as usize].name());
+        if let [Some(far), ..] = found {
+            self.prefetch(far);
+        }
+        found
+    }
+
+    #[inline]
+    pub(crate) fn prefetch(&self, slot: u32) {
+        self.rows.prefetch(slot);
+        prefetch_index(&self.bits, slot as usize);
+    }
+
     #[inline]
     fn remove(&mut self, slot: u32) {
         match &mut self.exact {
@@ -250,7 +290,7 @@ impl RateShare {
             }
             None => self.rows.unlink(slot),
         }
-        self.sum = self.sum.saturating_sub(self.bits[slot as usize]);
+        self.sum = self.sum.saturating_sub(self.bits[slot as usize].bits());
     }
 
     fn is_active(&self, slot: u32) -> bool {
@@ -299,7 +339,7 @@ impl RateShare {
         if active {
             self.remove(slot);
         }
-        let before = core::mem::replace(&mut self.bits[slot as usize], bits(rate));
+        let before = core::mem::replace(&mut self.bits[slot as usize], RateAndName::new(bits(rate))).bits();
         let (v, kid) = (self.v, &mut self.rows.kids[slot as usize]);
         (kid.inverse, kid.rest) = (inverse(rate), 0);
         if kid.start > v && !due {

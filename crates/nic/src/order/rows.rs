@@ -55,7 +55,7 @@ pub(crate) struct Kid {
     slot: u8,
 }
 
-const SLOTS: u64 = 64;
+pub(crate) const SLOTS: u64 = 64;
 const NONE: u32 = u32::MAX;
 const ABSENT: u8 = u8::MAX;
 
@@ -96,6 +96,11 @@ impl Rows {
     /// Children that are not queued.
     pub(crate) fn idle(&mut self) -> impl Iterator<Item = &mut Kid> {
         self.kids.iter_mut().filter(|kid| kid.slot == ABSENT)
+    }
+
+    /// How many groups there are.
+    pub(crate) fn groups(&self) -> usize {
+        self.groups.len()
     }
 
     /// The only busy group, if there is one.
@@ -268,6 +273,14 @@ impl Rows {
                 self.busy &= !(1 << group);
             }
         }
+    }
+}
+
+impl Kid {
+    /// Where a queued child stands: its group, the row in it, and whether it is the first there.
+    #[inline]
+    pub(crate) fn place(&self) -> (u8, u8, bool) {
+        (self.group, self.slot, self.prev == NONE)
     }
 }
 

@@ -167,6 +167,41 @@ fn three_levels_are_strict_too() {
     assert_near("a third", world.rate(y, MS, 30 * MS), 333.33, 0.6);
 }
 
+/// SENIC has a control loop modulate leaf rates for more than two levels (§4.2). Nested nodes need none: at four levels,
+/// whoever is active, each gets its rate, or its share of what the level above gets (docs/decisions, 5).
+#[test]
+fn four_levels_hold_their_rates_whoever_is_active() {
+    for form in FORMS {
+        // Rates at the levels: 4,000 and 2,000; 3,000 and 2,000; 2,000 and 2,000; 1,500 and 500.
+        for (active, expected) in [
+            (&[0, 1, 2, 3, 4][..], &[900.0, 300.0, 1_200.0, 1_600.0, 2_000.0][..]),
+            (&[0, 1, 2], &[1_125.0, 375.0, 1_500.0]),
+            (&[0, 1, 3], &[1_500.0, 500.0, 2_000.0]),
+            (&[0, 4], &[1_500.0, 2_000.0]),
+            (&[1], &[500.0]),
+        ] {
+            let mut plan = Plan::new(mbps(LINK_MBPS), NodeKind::RateShare(form));
+            let inner = |plan: &mut Plan, parent, rate| {
+                let node = plan.node(parent, NodeKind::RateShare(form), 1);
+                plan.rate(node, mbps(rate));
+                node
+            };
+            let upper = inner(&mut plan, ROOT, 4_000);
+            let middle = inner(&mut plan, upper, 3_000);
+            let lower = inner(&mut plan, middle, 2_000);
+            let leaves = [(lower, 1_500), (lower, 500), (middle, 2_000), (upper, 2_000), (ROOT, 2_000)];
+            let leaves = leaves.map(|(parent, rate)| plan.paced(parent, mbps(rate)));
+            let mut world = World::with(&plan.program);
+            active.iter().for_each(|&leaf: &usize| _ = world.greedy(leaves[leaf], &[], 1_500));
+            world.run(60 * MS);
+            for (&leaf, &expected) in active.iter().zip(expected) {
+                let rate = world.rate(leaves[leaf], 2 * MS, 60 * MS);
+                assert_near(&format!("{form:?}, leaf {leaf} of {active:?}"), rate, expected, 0.5);
+            }
+        }
+    }
+}
+
 /// While it sleeps, everybody else has the link; and what it leaves is not lost.
 #[test]
 fn a_node_that_waits_for_its_rates_leaves_the_link_to_others() {

@@ -1,0 +1,139 @@
+//! Who will be served soon, among more children than a cache holds.
+//!
+//! Why: rows are linked lists, and a list is walked one miss of memory at a time, some 200 ns each; so each child must name
+//! one that stands far behind it, while there is time to fetch it.
+//! From: jump pointers (Luk and Mowry, "Compiler-based prefetching for recursive data structures", 1996).
+//! Not here: the rows themselves (`rows`), and what hangs below a child (`tree`).
+//! Invariant: only hints: whatever they say, nothing else is decided.
+
+use super::rows::SLOTS;
+
+/// Looks ahead along the rows of a node's children.
+#[derive(Clone, Debug)]
+pub(crate) struct Scout {
+    /// By group and row: who joined last.
+    rows: Vec<Recent>,
+    /// By group: who was named last.
+    named: Vec<Recent>,
+}
+
+/// The last few, in a circle.
+#[derive(Clone, Copy, Debug)]
+struct Recent {
+    ids: [u32; AHEAD],
+    at: u32,
+}
+
+/// How far behind a child the one is that it names: a power of two. See docs/performance.md, "A million classes".
+const AHEAD: usize = 8;
+/// After how many services each next look at a named child comes: what the one before asked for is there by then.
+const STAGE: u32 = 3;
+/// Fewer children lie in the cache anyway.
+const WORTHWHILE: usize = 4_096;
+/// A name is kept in the spare bits of a rate.
+pub(crate) const NAME_BITS: u32 = 21;
+const NOBODY: u32 = (1 << NAME_BITS) - 1;
+
+impl Scout {
+    /// A scout for so many children, if it is worth while and can tell them apart.
+    pub(crate) fn new(children: usize) -> Option<Box<Self>> {
+        let useful = (WORTHWHILE..NOBODY as usize).contains(&children);
+        useful.then(|| Box::new(Self { rows: Vec::new(), named: Vec::new() }))
+    }
+
+    /// Bytes for so many children in one group.
+    pub(crate) fn bytes(children: usize) -> usize {
+        let group = (SLOTS as usize + 1) * size_of::<Recent>();
+        Self::new(children).map_or(0, |_| size_of::<Self>() + group)
+    }
+
+    /// Makes room for so many groups.
+    pub(crate) fn reserve(&mut self, groups: usize) {
+        self.rows.resize(groups * SLOTS as usize, Recent::EMPTY);
+        self.named.resize(groups, Recent::EMPTY);
+    }
+
+    /// The child `id` joins a row at its end. Whoever joined so many before it is to name it; nobody, if the row was empty.
+    #[inline]
+    pub(crate) fn join(&mut self, id: u32, group: u8, row: u8, was_empty: bool) -> Option<u32> {
+        let recent = &mut self.rows[usize::from(group) * SLOTS as usize + usize::from(row)];
+        if was_empty {
+            *recent = Recent::EMPTY;
+        }
+        let before = recent.push(id);
+        (before != NOBODY).then_some(before)
+    }
+
+    /// A child of the group, which names `far`, is about to be served: that one, and two that were named before.
+    #[inline]
+    pub(crate) fn look(&mut self, group: u8, far: u32) -> [Option<u32>; 3] {
+        let named = &mut self.named[usize::from(group)];
+        named.push(far);
+        [0, STAGE, 2 * STAGE].map(|before| {
+            let id = named.ids[(named.at.wrapping_sub(1 + before)) as usize % AHEAD];
+            (id != NOBODY).then_some(id)
+        })
+    }
+}
+
+impl Recent {
+    const EMPTY: Self = Self { ids: [NOBODY; AHEAD], at: 0 };
+
+    /// Notes one, in place of the oldest.
+    #[inline]
+    fn push(&mut self, id: u32) -> u32 {
+        let oldest = core::mem::replace(&mut self.ids[self.at as usize % AHEAD], id);
+        self.at = self.at.wrapping_add(1);
+        oldest
+    }
+}
+
+/// A rate, and whom its child names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RateAndName(u64);
+
+impl RateAndName {
+    pub(crate) fn new(bits: u64) -> Self {
+        Self(bits << NAME_BITS | u64::from(NOBODY))
+    }
+
+    #[inline]
+    pub(crate) fn bits(self) -> u64 {
+        self.0 >> NAME_BITS
+    }
+
+    #[inline]
+    pub(crate) fn name(self) -> u32 {
+        self.0 as u32 & NOBODY
+    }
+
+    #[inline]
+    pub(crate) fn set_name(&mut self, id: Option<u32>) {
+        self.0 = self.0 & !u64::from(NOBODY) | u64::from(id.unwrap_or(NOBODY));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_joined_eight_before_names_the_newcomer() {
+        let mut scout = Scout::new(5_000).expect("enough children");
+        scout.reserve(1);
+        let named: Vec<_> = (0..20).map(|id| scout.join(id, 0, 5, id == 0)).collect();
+        let expected: Vec<_> = (0..20_u32).map(|id| id.checked_sub(AHEAD as u32)).collect();
+        assert_eq!(named, expected);
+        assert_eq!(scout.join(99, 0, 5, true), None, "the row was empty meanwhile");
+    }
+
+    #[test]
+    fn a_rate_keeps_its_bits_whoever_is_named() {
+        let mut rate = RateAndName::new(1 << 42);
+        assert_eq!(rate.name(), NOBODY);
+        rate.set_name(Some(1_999_999));
+        assert_eq!((rate.bits(), rate.name()), (1 << 42, 1_999_999));
+        rate.set_name(None);
+        assert_eq!((rate.bits(), rate.name()), (1 << 42, NOBODY));
+    }
+}
