@@ -15,6 +15,7 @@ use crate::{Options, Progress, privileges};
 use plimsoll_scenario::{
     KeyValueSizes, Kind, Results, Run, Scenario, System, SystemKind, Workload, WorkloadResult,
 };
+use plimsoll_units::Bytes;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -134,6 +135,16 @@ impl Lab<'_> {
         };
         if !self.scenario.links.is_empty() || !self.scenario.switches.is_empty() {
             return only_sim("the file has links or switches of its own");
+        }
+        if !self.scenario.timeline.is_empty() {
+            return only_sim("the file has a timeline");
+        }
+        let odd = |workload: &&Workload| match workload.kind {
+            Kind::Udp { burst, .. } => burst > Bytes::ZERO,
+            _ => false,
+        };
+        if let Some(workload) = self.scenario.workloads.iter().find(odd) {
+            return only_sim(&format!("workload `{}` sends in bursts", workload.name));
         }
         if let Some(tenant) = self.scenario.tenants.iter().find(|tenant| tenant.homes.len() > 1) {
             return only_sim(&format!("tenant `{}` lives on several hosts", tenant.name));

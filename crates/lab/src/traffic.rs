@@ -206,7 +206,7 @@ pub fn send(side: &Side<'_>) -> Result<WorkloadResult, LabError> {
     match &side.job.workload.kind {
         Kind::Bulk { flows } => bulk::source(side, *flows, None),
         Kind::OnOff { flows, on, off } => bulk::source(side, *flows, Some((*on, *off))),
-        Kind::Udp { size, pace, flows, turns } => udp::source(side, *size, *pace, *flows, *turns),
+        Kind::Udp { size, pace, flows, turns, .. } => udp::source(side, *size, *pace, *flows, *turns),
         Kind::Probe { size, rate } => probe::source(side, *size, *rate),
         Kind::RequestResponse { request, response, connections, rate, .. } => {
             rpc::ask(side, &mut Exchange::of(*request, *response), *connections, *rate)

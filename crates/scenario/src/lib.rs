@@ -25,8 +25,8 @@ mod yaml;
 pub use expect::{Expectation, Status, Unit, Verdict, judge};
 pub use measure::jain;
 pub use model::{
-    Destination, Fetch, Home, KeyValueSizes, Kind, Measure, Model, NETWORK, Pace, Role, Scenario, System,
-    SystemKind, Tenant, Turns, Workload,
+    Change, Destination, Fetch, Home, KeyValueSizes, Kind, Measure, Model, NETWORK, Pace, Role, Scenario,
+    Setting, System, SystemKind, Tenant, Turns, Workload,
 };
 pub use network::{
     Completions, Congestion, CoreCost, EngineCost, Host, HostNic, Link, Pcie, ReceiveRing, TransmitRing,

@@ -52,6 +52,8 @@ pub struct Scenario {
     pub workloads: Vec<Workload>,
     /// Values of the file that are varied, by their path: what is read is one of the points.
     pub sweep: Vec<(String, Vec<String>)>,
+    /// What changes in the policy while a run goes on, in the order of the moments.
+    pub timeline: Vec<Change>,
     /// How finely to measure.
     pub measure: Measure,
     /// What must hold.
@@ -68,6 +70,28 @@ pub struct Scenario {
     pub time: f64,
     /// The folder of the file, from which paths inside start.
     pub folder: PathBuf,
+}
+
+/// One change of the policy while a run goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// When, from the start of the run.
+    pub at: Span,
+    /// What of the policy: a limit, or a class or node by its path or its last part.
+    pub name: String,
+    /// Its new value.
+    pub setting: Setting,
+}
+
+/// What can be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// A limit's rate.
+    Limit(BitRate),
+    /// The weight of a class or node.
+    Weight(u32),
+    /// The rate of a child of a `rate_share` node.
+    Rate(BitRate),
 }
 
 /// A place beyond the uplink.
@@ -383,6 +407,8 @@ pub enum Kind {
         size: Bytes,
         /// How fast, all flows together.
         pace: Pace,
+        /// Bytes of frames that are sent at once, then a pause follows; one datagram if zero.
+        burst: Bytes,
         /// Source ports among which they alternate.
         flows: u32,
         /// Mean times of sending and of pausing, for a sender that takes turns.

@@ -20,12 +20,13 @@ pub struct Results {
 }
 
 /// What a system may count beside packets: writes of doorbells over PCIe as Loom counts them (one for a batch), by the
-/// cache line, and with a register for each queue; reads of packets over PCIe; scheduling decisions, and pairs of
-/// enqueue and dequeue on the tree.
-pub const COUNTERS: [&str; 9] = [
+/// cache line, and with a register for each queue; how often a packet's flow queue was another than that of the packet
+/// before it in the batch; reads of packets over PCIe; scheduling decisions, and pairs of enqueue and dequeue on the tree.
+pub const COUNTERS: [&str; 10] = [
     "doorbell_writes",
     "doorbell_lines",
     "doorbell_queue_writes",
+    "flow_changes",
     "bus_reads",
     "pulls",
     "pairs",

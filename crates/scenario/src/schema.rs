@@ -13,7 +13,7 @@ use crate::model::SystemKind;
 use crate::network::Congestion;
 use crate::read::{
     FETCH_KEYS, HOST_KEYS, KEYS, KINDS, LINK_KEYS, NUMBER_KEYS, PAPER_KEYS, SHORT_KEYS, SYSTEM_KEYS,
-    TENANT_KEYS,
+    TENANT_KEYS, TIMELINE_KEYS,
 };
 
 /// The JSON Schema of scenario files.
@@ -49,6 +49,7 @@ pub fn schema() -> Value {
             },
             "systems": {"type": "array", "minItems": 1, "items": system(&sections)},
             "workloads": {"type": "object", "additionalProperties": workload()},
+            "timeline": {"type": "array", "items": timeline()},
             "measure": measure(),
             "repeat": {
                 "type": "object",
@@ -223,7 +224,7 @@ fn workload() -> Value {
 fn workload_key(kind: &str, key: &str) -> Value {
     match (kind, key) {
         ("udp", "rate") => {
-            json!({"type": "string", "description": "`flood`, `5Mbps` of whole frames or `2kpps`"})
+            json!({"type": "string", "description": "`line`, `flood`, `5Mbps` of whole frames or `2kpps`"})
         }
         (_, "rate") => count("a second, at random moments", u32::MAX),
         ("iperf3", "udp") => unit::<BitRate>("UDP at this rate for each flow"),
@@ -237,6 +238,21 @@ fn workload_key(kind: &str, key: &str) -> Value {
         (_, "protocol") => json!({"enum": ["udp", "tcp"]}),
         _ => unit::<Bytes>("how large"),
     }
+}
+
+fn timeline() -> Value {
+    let map = |value: Value, about: &str| json!({"type": "object", "description": about, "additionalProperties": value});
+    let mut moment = object(TIMELINE_KEYS.map(|key| {
+        let value = match key {
+            "at" => unit::<Span>("from the start of the run"),
+            "limits" => map(unit::<BitRate>("its new rate"), "limits by name"),
+            "weights" => map(count("its new weight", u32::MAX), "classes and nodes by name"),
+            _ => map(unit::<BitRate>("its new rate"), "children of `rate_share` nodes by name"),
+        };
+        (key, value)
+    }));
+    moment["required"] = json!(["at"]);
+    moment
 }
 
 fn measure() -> Value {

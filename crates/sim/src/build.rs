@@ -225,6 +225,8 @@ impl<'a> Builder<'a> {
             local: VecDeque::new(),
             completed: Vec::new(),
             cores: Vec::new(),
+            timeline: Vec::new(),
+            timeline_source: 0,
         };
         Self { scenario, system, topology, seed, world, cores: BTreeMap::new() }
     }
@@ -441,10 +443,10 @@ impl<'a> Builder<'a> {
                 let rhythm = Rhythm { on: *on, off: *off, chance: chance("turns") };
                 App::Bulk(Box::new(Bulk::new(job, Some(rhythm))))
             }
-            Kind::Udp { size, pace, turns, .. } => {
+            Kind::Udp { size, pace, burst, turns, .. } => {
                 let uneven = (*pace == Pace::Flood).then(|| chance("gaps"));
                 let gap = self.gap(*pace, small(*size));
-                let udp = Udp::new(job, small(*size), mtu, gap, uneven);
+                let udp = Udp::new(job, small(*size), mtu, gap, uneven).in_bursts(burst.as_u64());
                 let rhythm = turns.map(|Turns { on, off }| Rhythm { on, off, chance: chance("turns") });
                 App::Udp(Box::new(match rhythm {
                     Some(rhythm) => udp.in_turns(rhythm),
@@ -491,6 +493,28 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// What changes while the run goes on, as one more that acts; only a policy of the scenario's own has its names.
+    fn timeline(&mut self) -> Result<(), SimError> {
+        let changes = &self.scenario.timeline;
+        let Some(first) = changes.first().filter(|_| self.system.kind == SystemKind::Plimsoll) else {
+            return Ok(());
+        };
+        for change in changes {
+            let knows = |node: &Node| match &node.carrier {
+                Carrier::Engine { engine, .. } => engine.knows(change),
+                _ => false,
+            };
+            if !self.world.nodes.iter().any(knows) {
+                let (name, system) = (change.name.clone(), self.system.name.clone());
+                return Err(SimError::NoSuchSetting { name, system, at: change.at });
+            }
+        }
+        let timer = self.world.timeline_source;
+        self.world.agenda.set(timer, Nanos::ZERO + first.at);
+        self.world.timeline = changes.iter().rev().cloned().collect();
+        Ok(())
+    }
+
     /// Gives each host with tenants its engine, and the agenda its sources.
     fn engines(&mut self) -> Result<(), SimError> {
         let names: Vec<String> = self.scenario.tenants.iter().map(|tenant| tenant.name.clone()).collect();
@@ -518,6 +542,7 @@ impl<'a> Builder<'a> {
             let engine = Box::new(Engine::new(&checked, &names, flows, host));
             self.world.nodes[node as usize].carrier = Carrier::Engine { engine, source, first, traced: None };
         }
+        self.world.timeline_source = self.source(Source::Timeline);
         self.world.agenda = Agenda::new(self.world.sources.len());
         for (index, workload) in self.scenario.workloads.iter().enumerate() {
             let first = Source::App(index as u32, 0);
@@ -525,6 +550,7 @@ impl<'a> Builder<'a> {
                 self.world.sources.iter().position(|source| *source == first).expect("a first timer");
             self.world.agenda.set(source as SourceId, Nanos::ZERO + workload.start);
         }
+        self.timeline()?;
         Ok(())
     }
 

@@ -10,9 +10,9 @@ use core::slice::from_ref;
 use std::collections::{BTreeMap, VecDeque};
 
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Refusal, Transmit};
-use plimsoll_policy::{Checked, Classifier, Fields, NodeId, Placement, TenantId};
-use plimsoll_scenario::{Completions, EngineCost, Host, TransmitRing};
-use plimsoll_units::{Bytes, Nanos, Span};
+use plimsoll_policy::{Checked, Classifier, Fields, LimitId, NodeId, Placement, TenantId};
+use plimsoll_scenario::{Change, Completions, EngineCost, Host, Setting, TransmitRing};
+use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use prefetch_index::prefetch_index;
 
 use crate::packet::Packet;
@@ -56,7 +56,20 @@ pub(crate) struct Engine {
     queues: Vec<Queue>,
     /// Reads from the host beside one for each pull.
     dma: u64,
+    /// Changes of the policy that wait for the next doorbell, to go in front of it.
+    changes: Vec<Update>,
+    /// The flow queue of the packet before, in the batch that is being made.
+    before: Option<QueueId>,
+    flow_changes: u64,
     pub(crate) promises: Promises,
+}
+
+/// A change of the policy, as doorbells carry it.
+#[derive(Clone, Copy, Debug)]
+enum Update {
+    Limit(LimitId, BitRate),
+    Weight(NodeId, u32),
+    Rate(NodeId, BitRate),
 }
 
 /// A tenant's side of its device.
@@ -148,6 +161,9 @@ impl Engine {
             shared: BTreeMap::new(),
             queues: vec![Queue::default(); queues as usize],
             dma: 0,
+            changes: Vec::new(),
+            before: None,
+            flow_changes: 0,
             // The bounds are those of a link that never stalls.
             promises: if never_stalls { Promises::new(program) } else { Promises::default() },
         }
@@ -233,8 +249,47 @@ impl Engine {
                 guest.ring.push_back(address);
             }
         }
+        self.flow_changes += u64::from(self.before.is_some_and(|before| before != queue));
+        self.before = Some(queue);
+        if !self.changes.is_empty() {
+            self.announce_changes();
+        }
         self.doorbells.bell(queue);
         Ok(())
+    }
+
+    /// Whether a change is one of something that this engine's policy has.
+    pub(crate) fn knows(&self, change: &Change) -> bool {
+        self.update(change).is_some()
+    }
+
+    /// Changes the policy from the next doorbell on: the change goes in front of it, in the same write (Loom §4.3.2).
+    pub(crate) fn change(&mut self, change: &Change) {
+        self.changes.extend(self.update(change));
+    }
+
+    fn update(&self, change: &Change) -> Option<Update> {
+        let program = self.nic.program();
+        let limit = || (0..).map(LimitId).zip(&program.limits).find(|(_, limit)| limit.name == change.name);
+        let last = |path: &str| path.rsplit('/').next() == Some(change.name.as_str());
+        let is_it = |name: &str| name == change.name || last(name);
+        let node = || (0..).map(NodeId).zip(&program.nodes).find(|(_, node)| is_it(&node.name));
+        Some(match change.setting {
+            Setting::Limit(rate) => Update::Limit(limit()?.0, rate),
+            Setting::Weight(weight) => Update::Weight(node()?.0, weight),
+            Setting::Rate(rate) => Update::Rate(node().filter(|(_, node)| node.rate.is_some())?.0, rate),
+        })
+    }
+
+    #[cold]
+    fn announce_changes(&mut self) {
+        for update in self.changes.drain(..) {
+            match update {
+                Update::Limit(limit, rate) => self.doorbells.set_rate(limit, rate),
+                Update::Weight(node, weight) => self.doorbells.set_weight(node, weight),
+                Update::Rate(node, rate) => self.doorbells.set_class_rate(node, rate),
+            }
+        }
     }
 
     /// The packet at this address has left: its descriptor, or those whose turn it is, come back.
@@ -268,6 +323,7 @@ impl Engine {
     pub(crate) fn ring(&mut self, now: Nanos) {
         let nic = &mut self.nic;
         self.doorbells.flush(|words| nic.ring(words, now));
+        self.before = None;
         let posted = core::mem::take(&mut self.cpu.posted);
         self.cpu.work(posted, self.cpu.cost.process, now);
     }
@@ -349,12 +405,13 @@ impl Engine {
     }
 
     /// What it counted of doorbells, and of its own work.
-    pub(crate) fn counters(&self) -> [(&'static str, u64); 6] {
+    pub(crate) fn counters(&self) -> [(&'static str, u64); 7] {
         let (writes, stats) = (self.doorbells.writes(), self.nic.stats());
         [
             ("doorbell_writes", writes.batches),
             ("doorbell_lines", writes.lines),
             ("doorbell_queue_writes", writes.per_queue),
+            ("flow_changes", self.flow_changes),
             ("pulls", stats.pulls),
             ("pairs", stats.pairs),
             ("dma_reads", stats.pulls + self.dma),

@@ -69,6 +69,18 @@ pub enum SimError {
         /// Where they cannot go.
         to: String,
     },
+    /// A change of something that the policy has not.
+    #[error(
+        "timeline, at {at}: the policy of system `{system}` has no `{name}` to change so; name a limit that it states, or a class"
+    )]
+    NoSuchSetting {
+        /// What was to change.
+        name: String,
+        /// The system.
+        system: String,
+        /// When.
+        at: Span,
+    },
     /// No link is called so.
     #[error("there is no link `{name}` to trace; there are `{known}`")]
     NoLink {

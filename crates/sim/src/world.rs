@@ -11,6 +11,7 @@ use std::net::Ipv4Addr;
 
 use plimsoll_nic::QueueId;
 use plimsoll_policy::{Fields, Metadata};
+use plimsoll_scenario::Change;
 use plimsoll_units::{Nanos, Span};
 
 use crate::agenda::{Agenda, SourceId};
@@ -51,6 +52,9 @@ pub(crate) struct World {
     pub(crate) completed: Vec<Packet>,
     /// Tenants' cores, where what they do takes time.
     pub(crate) cores: Vec<Core>,
+    /// What changes in policies, the last first.
+    pub(crate) timeline: Vec<Change>,
+    pub(crate) timeline_source: SourceId,
 }
 
 /// What a source of events is.
@@ -68,6 +72,8 @@ pub(crate) enum Source {
     App(u32, u32),
     /// A tenant's core is through with something.
     Core(u32),
+    /// Something in the policy changes.
+    Timeline,
 }
 
 /// A link and where it ends.
@@ -212,11 +218,26 @@ impl World {
             }
             Source::Receive(node) => self.received(node),
             Source::Core(core) => self.core_done(core),
+            Source::Timeline => self.change(),
             Source::App(app, timer) => {
                 self.agenda.clear(source);
                 self.with_app(app, |app, world| app.timeout(world, timer));
             }
         }
+    }
+
+    /// Tells every engine what has changed by now.
+    fn change(&mut self) {
+        let due = |at: Span, now: Nanos| Nanos::ZERO + at <= now;
+        while let Some(change) = self.timeline.pop_if(|change| due(change.at, self.now)) {
+            for node in &mut self.nodes {
+                if let Carrier::Engine { engine, .. } = &mut node.carrier {
+                    engine.change(&change);
+                }
+            }
+        }
+        let next = self.timeline.last().map(|change| Nanos::ZERO + change.at);
+        self.agenda.keep(self.timeline_source, next);
     }
 
     /// Drives the engines that were offered something, and hands over what stays inside a host.

@@ -12,6 +12,7 @@ mod paper;
 mod policy;
 mod repeat;
 mod sweep;
+mod timeline;
 mod workload;
 
 use std::collections::BTreeMap;
@@ -33,6 +34,7 @@ pub(crate) use model::FETCH_KEYS;
 pub(crate) use network::{HOST_KEYS, LINK_KEYS};
 pub(crate) use paper::{NUMBER_KEYS, PAPER_KEYS};
 use repeat::Written;
+pub(crate) use timeline::TIMELINE_KEYS;
 pub(crate) use workload::KINDS;
 
 /// How much of a scenario to run.
@@ -79,7 +81,7 @@ impl Form {
 }
 
 /// Keys that `virtual:` may replace: all but itself.
-pub(crate) const KEYS: [&str; 26] = [
+pub(crate) const KEYS: [&str; 27] = [
     "name",
     "about",
     "rate",
@@ -95,6 +97,7 @@ pub(crate) const KEYS: [&str; 26] = [
     "destinations",
     "systems",
     "workloads",
+    "timeline",
     "measure",
     "sweep",
     "expect",
@@ -260,6 +263,7 @@ impl Reader {
             systems: self.systems(&file, folder),
             workloads: Vec::new(),
             sweep: sweep::axes(tree),
+            timeline: self.timeline(&file, duration),
             measure: self.measure(&file, duration),
             expect: Vec::new(),
             paper: None,
@@ -554,7 +558,9 @@ impl Reader {
             }
             self.known_in(tree, "tenant", &tenants);
             self.known_in(tree, "to", &places);
-            let Some(mut workload) = self.workload(key, tree, n, scenario.duration) else { continue };
+            let Some(mut workload) = self.workload(key, tree, n, scenario.duration, scenario.rate) else {
+                continue;
+            };
             let alone = |tenant: &Tenant| tenant.name == workload.to && tenant.homes.len() == 1;
             let to_itself = workload.to == workload.tenant && scenario.tenants.iter().any(alone);
             if let Some(tree) = tree.get("to").filter(|_| to_itself) {
@@ -685,6 +691,7 @@ impl Scenario {
         scale(&mut self.duration);
         scale(&mut self.measure.from);
         scale(&mut self.measure.to);
+        self.timeline.iter_mut().for_each(|change| scale(&mut change.at));
         for workload in &mut self.workloads {
             scale(&mut workload.start);
             scale(&mut workload.stop);

@@ -18,7 +18,7 @@ const COMMON: [&str; 8] = ["tenant", "kind", "to", "start", "stop", "dscp", "por
 /// Keys of each kind beside the common ones.
 pub(crate) const KINDS: [(&str, &[&str]); 9] = [
     ("bulk", &["flows"]),
-    ("udp", &["size", "rate", "flows", "on", "off"]),
+    ("udp", &["size", "rate", "burst", "flows", "on", "off"]),
     ("request_response", &["role", "request", "response", "connections", "rate", "arrivals"]),
     ("probe", &["size", "rate"]),
     ("on_off", &["flows", "on", "off"]),
@@ -36,13 +36,14 @@ const TIME: &str = "a time such as `2s` or `50ms`";
 const COUNT: &str = "a number of requests a second, such as `500`";
 
 impl Reader {
-    /// Reads the workload with number `index`, in a run of `duration`.
+    /// Reads the workload with number `index`, in a run of `duration` behind an uplink of the rate `line`.
     pub(super) fn workload(
         &mut self,
         key: &Name,
         tree: &Tree,
         index: usize,
         duration: Span,
+        line: BitRate,
     ) -> Option<Workload> {
         let what = format!("workload `{}`", key.value);
         let kinds = KINDS.map(|(name, keys)| (name, (name, keys)));
@@ -81,7 +82,7 @@ impl Reader {
         let congestion = fields.get("congestion");
         let congestion =
             congestion.and_then(|tree| self.choice(tree, "congestion control", &Congestion::NAMES));
-        let kind = self.kind(kind, &fields)?;
+        let kind = self.kind(kind, &fields, line)?;
         let (name, family) = (key.value.clone(), None);
         let even = self.arrivals(&fields);
         Some(Workload { name, tenant, to, kind, start, stop, dscp, congestion, port, even, family })
@@ -109,14 +110,15 @@ impl Reader {
         }
     }
 
-    fn kind(&mut self, kind: &str, fields: &Fields<'_>) -> Option<Kind> {
+    fn kind(&mut self, kind: &str, fields: &Fields<'_>, line: BitRate) -> Option<Kind> {
         let flows = self.count(fields, "flows", 1, 4_096);
         let size = |reader: &mut Self, key, default| reader.size(fields, key, default);
         Some(match kind {
             "bulk" => Kind::Bulk { flows },
             "udp" => Kind::Udp {
                 size: size(self, "size", Bytes::new(1_400)),
-                pace: self.pace(fields)?,
+                pace: self.pace(fields, line)?,
+                burst: self.value(fields, "burst", SIZE, Bytes::ZERO),
                 flows,
                 turns: self.turns(fields),
             },
@@ -171,7 +173,7 @@ impl Reader {
         size
     }
 
-    fn pace(&mut self, fields: &Fields<'_>) -> Option<Pace> {
+    fn pace(&mut self, fields: &Fields<'_>, line: BitRate) -> Option<Pace> {
         let Some(tree) = fields.get("rate") else {
             self.missing(fields, "rate", "5Mbps");
             return None;
@@ -180,11 +182,17 @@ impl Reader {
         if text == "flood" {
             return Some(Pace::Flood);
         }
+        if text == "line" {
+            return Some(Pace::Bits(line));
+        }
         if let Ok(rate) = text.parse::<PacketRate>() {
             return Some(Pace::Packets(rate));
         }
-        self.parse::<BitRate>(tree, "`flood`, a rate such as `5Mbps` or a packet rate such as `2kpps`")
-            .map(Pace::Bits)
+        self.parse::<BitRate>(
+            tree,
+            "`line`, `flood`, a rate such as `5Mbps` or a packet rate such as `2kpps`",
+        )
+        .map(Pace::Bits)
     }
 
     fn rate(&mut self, fields: &Fields<'_>) -> Option<u32> {

@@ -5,7 +5,8 @@
 //! evenly spaced it would find each free place of a queue first, or never (Floyd and Jacobson, "On Traffic Phase
 //! Effects in Packet-Switched Gateways", 1992).
 //! Not here: echoed datagrams (`probe`).
-//! Invariant: the n-th paced datagram leaves exactly n gaps after the start, or after its turn's, fractions included.
+//! Invariant: the n-th paced datagram leaves exactly n gaps after the start, or after its turn's, fractions included; of
+//! a burst, the first does.
 
 use plimsoll_units::{Nanos, Span};
 
@@ -25,6 +26,10 @@ pub(crate) struct Udp {
     gap: (u128, u128),
     /// Uneven gaps, between none and twice the mean.
     uneven: Option<Chance>,
+    /// Bytes of frames that are sent at once.
+    burst: u64,
+    /// Of those, the bytes that count for the next burst already.
+    bytes: u64,
     sent: u64,
     turn: Turn,
 }
@@ -43,7 +48,7 @@ struct Turn {
 impl Udp {
     pub(crate) fn new(job: Job, size: u32, mtu: u32, gap: (u128, u128), uneven: Option<Chance>) -> Self {
         let turn = Turn { begun: job.start, before: 0, until: job.stop, rhythm: None };
-        Self { job, size, mtu, gap, uneven, sent: 0, turn }
+        Self { job, size, mtu, gap, uneven, burst: 0, sent: 0, bytes: 0, turn }
     }
 
     /// The same with pauses.
@@ -53,13 +58,16 @@ impl Udp {
         self
     }
 
+    /// Sends so many bytes of frames at once, on average: a burst ends with the datagram that fills it.
+    pub(crate) fn in_bursts(self, burst: u64) -> Self {
+        Self { burst, ..self }
+    }
+
     pub(super) fn timeout(&mut self, world: &mut World) {
         if world.now >= self.job.stop {
             return;
         }
-        let flow = self.job.first + (self.sent % u64::from(self.job.count)) as u32;
-        send(world, flow, false, self.sent, self.size, self.mtu);
-        self.sent += 1;
+        self.send(world);
         let next = match &mut self.uneven {
             None => self.due(self.sent),
             Some(chance) => {
@@ -69,6 +77,19 @@ impl Udp {
         };
         let next = if next < self.turn.until { next } else { self.turn.next(self.sent).unwrap_or(next) };
         world.set_timer(self.job.timer, Some(next));
+    }
+
+    /// A datagram, or as many as fill the burst.
+    fn send(&mut self, world: &mut World) {
+        loop {
+            let flow = self.job.first + (self.sent % u64::from(self.job.count)) as u32;
+            send(world, flow, false, self.sent, self.size, self.mtu);
+            self.sent += 1;
+            self.bytes += u64::from((self.size + UDP_HEADERS).max(SHORTEST));
+            if self.bytes >= self.burst {
+                return self.bytes -= self.burst.min(self.bytes);
+            }
+        }
     }
 
     fn due(&self, number: u64) -> Nanos {

@@ -1,0 +1,67 @@
+//! Reading what changes while a run goes on.
+//!
+//! Why: an operator changes rates and weights under traffic, and wants to see what becomes of it first.
+//! From: `docs/scenarios.md`, "Timeline".
+//! Not here: whether a policy has the names (`sim`, which has the policy).
+//! Invariant: changes come in the order of their moments, all of them inside the run.
+
+use plimsoll_policy::document::Tree;
+use plimsoll_units::Span;
+
+use super::fields::{Fields, Reader};
+use crate::Problem;
+use crate::model::{Change, Setting};
+
+pub(crate) const TIMELINE_KEYS: [&str; 4] = ["at", "limits", "weights", "rates"];
+
+impl Reader {
+    /// `timeline:` of a run of `duration`.
+    pub(super) fn timeline(&mut self, file: &Fields<'_>, duration: Span) -> Vec<Change> {
+        let Some(tree) = file.get("timeline") else { return Vec::new() };
+        let mut changes = Vec::new();
+        for item in self.list(tree, "`timeline`") {
+            let fields = self.fields(item, item.at, "a moment of `timeline`", &TIMELINE_KEYS);
+            let at = self.moment(&fields, duration);
+            self.settings_of(&fields, "limits", "a rate such as `5Mbps`", &mut |name, rate| {
+                changes.push(Change { at, name, setting: Setting::Limit(rate) });
+            });
+            self.settings_of(&fields, "weights", "a whole number", &mut |name, weight| {
+                changes.push(Change { at, name, setting: Setting::Weight(weight) });
+            });
+            self.settings_of(&fields, "rates", "a rate such as `5Mbps`", &mut |name, rate| {
+                changes.push(Change { at, name, setting: Setting::Rate(rate) });
+            });
+        }
+        changes.sort_by_key(|change| change.at);
+        changes
+    }
+
+    fn moment(&mut self, fields: &Fields<'_>, duration: Span) -> Span {
+        if fields.get("at").is_none() {
+            self.missing(fields, "at", "2s");
+        }
+        let at = self.value(fields, "at", "a time such as `2s`", Span::ZERO);
+        if let Some(tree) = fields.get("at").filter(|_| at >= duration) {
+            let problem = Problem::new(tree.at, format!("this is at {at}, and the run ends at {duration}"));
+            self.problem(problem.label("too late").help("let it be earlier, or raise `duration`"));
+        }
+        at
+    }
+
+    /// A map of names to values of one kind.
+    fn settings_of<T: std::str::FromStr<Err: std::fmt::Display>>(
+        &mut self,
+        fields: &Fields<'_>,
+        key: &str,
+        want: &str,
+        add: &mut dyn FnMut(String, T),
+    ) {
+        let Some(tree) = fields.get(key) else { return };
+        for (name, value) in self.entries(tree, &format!("`{key}`")) {
+            let value: &Tree = value;
+            if let Some(value) = self.parse(value, want) {
+                add(name.value.clone(), value);
+            }
+        }
+    }
+}
