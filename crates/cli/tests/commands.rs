@@ -318,3 +318,52 @@ fn a_trace_can_be_read_and_replayed_through_another_policy() {
     assert_eq!(wrong.status.code(), Some(2), "{}", err(&wrong));
     assert_eq!(plimsoll(&["sim", &policy, "--replay", &file]).status.code(), Some(2), "no capture");
 }
+
+#[test]
+fn looms_short_forms_all_pass_and_each_experiment_is_there() {
+    let done = plimsoll(&["papers", "--only", "LO", "--short", "--seeds", "1", "--json"]);
+    assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+    let all: serde_json::Value = serde_json::from_str(&out(&done)).expect("JSON");
+    let all = all.as_array().expect("a list");
+    assert!(all.iter().all(|one| one["passed"] == true && one["failures"] == serde_json::json!([])));
+    for number in 1..=14 {
+        let id = format!("LO-E{number}");
+        assert!(all.iter().any(|one| one["id"] == id.as_str()), "{id} is missing");
+    }
+    let measured = |one: &serde_json::Value| one["numbers"].as_array().is_some_and(|all| !all.is_empty());
+    assert!(all.iter().all(measured), "every experiment has a figure of ours");
+}
+
+#[test]
+fn a_paper_that_fails_names_the_command_that_shows_it_again() {
+    let folder = Folder::new("papers");
+    let paper = "
+name: figures
+rate: 1Gbps
+duration: 100ms
+systems: [plimsoll]
+tenants: {a: {}}
+workloads: {w: {tenant: a, kind: udp, rate: 500Mbps}}
+expect: [plimsoll.a.throughput > 600Mbps]
+paper:
+  id: LO-E99
+  figure: Figure 99
+  shows: nothing
+  numbers: [{paper: 600 Mb/s, ours: plimsoll.a.throughput}]
+";
+    folder.write("wrong.yaml", paper);
+    folder.write("other.yaml", &paper[..paper.find("paper:").expect("a block")]);
+    let done = plimsoll(&["papers", "--folder", &folder.0.display().to_string(), "--seeds", "2"]);
+    assert_eq!(done.status.code(), Some(1), "{}", err(&done));
+    assert!(out(&done).contains("LO-E99") && out(&done).contains("FAIL"), "{}", out(&done));
+    assert!(err(&done).contains("plimsoll papers --only LO-E99 --seed 2"), "{}", err(&done));
+    assert!(err(&done).contains("other.yaml has no `paper:` block"), "{}", err(&done));
+    for (args, said) in [
+        (["papers", "--only", "XX-E1"], "there is no experiment `XX-E1`"),
+        (["papers", "--folder", "/nowhere"], "/nowhere: No such file"),
+    ] {
+        let done = plimsoll(&args);
+        assert_eq!(done.status.code(), Some(2));
+        assert!(err(&done).contains(said), "{}", err(&done));
+    }
+}

@@ -118,7 +118,7 @@ fn place(one: &Experiment) -> (usize, String, u32, String) {
     let series = one.paper.series();
     let paper = SERIES.iter().position(|(letters, _)| *letters == series).unwrap_or(SERIES.len());
     let number = one.paper.id.rsplit('E').next().and_then(|number| number.parse().ok()).unwrap_or(0);
-    (paper, series.to_owned(), number, one.file.clone())
+    (paper, series.to_owned(), number, one.file.trim_end_matches(".yaml").to_owned())
 }
 
 /// Writes the files that the binary carries into a folder.
