@@ -1,0 +1,265 @@
+//! The client behind the socket: who it is, what it asks for, what it is told.
+//!
+//! Why: what happens once for each flow may cost a system call, and must be answered.
+//! From: SENIC §5.1 (slices of the NIC behind a translation table); `docs/vnic.md`, "The socket" and "Rules".
+//! Not here: the rings (`rings`), and the answers themselves (the daemon).
+//! Invariant: nothing here waits; a client that does not read its answers is lost, one that does not read its rules goes
+//! without.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::{fs, io};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::EventFd;
+use plimsoll_vnic::layout::{VERSION, header};
+use plimsoll_vnic::message::Message;
+use plimsoll_vnic::socket::{self, Incoming};
+use plimsoll_vnic::{OpenRefusal, Rule};
+
+use super::{Client, Flow, Place, VnicPort, VnicRequest};
+use crate::error::PortError;
+use crate::port::DropReason;
+
+impl VnicPort {
+    /// What the client asks for next.
+    pub fn request(&mut self) -> Option<VnicRequest> {
+        while let Some(client) = self.client.as_mut().filter(|client| client.talks) {
+            match socket::read_message(&client.socket) {
+                Incoming::Nothing => client.talks = false,
+                Incoming::Message(Message::Hello(version)) if !client.welcome => self.welcome(version),
+                Incoming::Message(Message::Open(spec)) if client.welcome => {
+                    if self.free_queue().is_some() {
+                        return Some(VnicRequest::Open(spec));
+                    }
+                    self.refuse(OpenRefusal::NoQueue);
+                }
+                Incoming::Message(Message::Ask(spec)) if client.welcome => {
+                    client.asks = true;
+                    return Some(VnicRequest::Ask(spec));
+                }
+                Incoming::Message(Message::Close(queue)) if client.welcome => return self.unmap(queue),
+                Incoming::Message(_) | Incoming::Garbage | Incoming::Closed => self.lose_client(),
+            }
+        }
+        None
+    }
+
+    /// Answers [`VnicRequest::Open`]: the client gets a flow queue that leads to `target`.
+    pub fn map(&mut self, target: u32) {
+        match self.lead_to(target) {
+            Some(queue) => self.answer(Message::Opened(queue)),
+            None => self.refuse(OpenRefusal::NoQueue),
+        }
+    }
+
+    /// Lets a flow queue of the client's lead to `target`: its number, if there is one left.
+    pub fn lead_to(&mut self, target: u32) -> Option<u32> {
+        let queue = self.free_queue()?;
+        // What lies in the ring is an earlier flow's; an honest client continues its count from there.
+        let tail = self.region.word32(self.layout.ring_tail(queue)).load(Ordering::Relaxed);
+        self.queues[queue as usize] =
+            Flow { place: Place::Mapped(target), head: tail, tail, ..Flow::default() };
+        Some(queue)
+    }
+
+    /// The client's flow queue that leads to `target`.
+    #[must_use]
+    pub fn queue_of(&self, target: u32) -> Option<u32> {
+        let found = self.queues.iter().position(|flow| flow.place == Place::Mapped(target))?;
+        u32::try_from(found).ok()
+    }
+
+    /// Whether another flow queue may lead somewhere.
+    #[must_use]
+    pub fn has_queue(&self) -> bool {
+        self.free_queue().is_some()
+    }
+
+    /// Whether so many are left that each flow may have its own: a quarter.
+    #[must_use]
+    pub fn has_many_queues(&self) -> bool {
+        let mapped = self.queues.iter().filter(|flow| matches!(flow.place, Place::Mapped(_))).count();
+        mapped < self.queues.len() - self.queues.len().div_ceil(4)
+    }
+
+    /// Answers [`VnicRequest::Ask`].
+    pub fn tell_rule(&mut self, rule: &Rule) {
+        self.answer(Message::Rule(*rule));
+    }
+
+    /// Tells a rule that was not asked for, if the client asks for rules at all. One that does not read them goes without:
+    /// it asks when it needs one. [`VnicPort::tell_news`] lets it know.
+    pub fn push_rule(&mut self, rule: &Rule) {
+        let Some(client) = self.client.as_mut().filter(|client| client.asks) else { return };
+        if socket::send_message(&client.socket, Message::Rule(*rule), &[]).is_ok() {
+            client.news = client.news.wrapping_add(1);
+        }
+    }
+
+    /// Lets the client know how many rules it was told unasked.
+    pub fn tell_news(&mut self) {
+        let Some(client) = &self.client else { return };
+        // Release: pairs with the client's Acquire; whoever sees the count finds the rules in its socket.
+        self.region.word32(header::NEWS).store(client.news, Ordering::Release);
+    }
+
+    /// From now on packets of the flow queue that leads to `target` are to be classified one by one.
+    pub fn classify_target(&mut self, target: u32) {
+        for flow in self.queues.iter_mut().filter(|flow| flow.place == Place::Mapped(target)) {
+            flow.place = Place::Classified;
+        }
+    }
+
+    /// The same for every flow queue that leads anywhere.
+    pub fn classify_all(&mut self) {
+        for flow in self.queues.iter_mut().filter(|flow| matches!(flow.place, Place::Mapped(_))) {
+            flow.place = Place::Classified;
+        }
+    }
+
+    /// Answers [`VnicRequest::Open`] otherwise.
+    pub fn refuse(&mut self, why: OpenRefusal) {
+        self.answer(Message::NotOpened(why));
+    }
+
+    /// Closes the flow queues that lead to `target`: what the client rings for there is refused and counted.
+    pub fn unmap_target(&mut self, target: u32) {
+        for flow in self.queues.iter_mut().filter(|flow| flow.place == Place::Mapped(target)) {
+            flow.place = Place::Unmapped;
+        }
+    }
+
+    /// Tells the client which policy is in force.
+    pub fn set_generation(&mut self, generation: u32) {
+        self.region.word32(header::GENERATION).store(generation, Ordering::Release);
+    }
+
+    /// Looks at the sockets: who wants in, and whether the client has said something.
+    pub(super) fn look(&mut self) {
+        let mut found = [EpollEvent::empty(); 4];
+        let Ok(count) = self.events.wait(&mut found, EpollTimeout::ZERO) else { return };
+        for event in &found[..count] {
+            match event.data() {
+                LISTENER => self.admit(),
+                CLIENT => {
+                    if let Some(client) = &mut self.client {
+                        client.talks = true;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The first to connect has the vNIC, others are told so.
+    pub(super) fn admit(&mut self) {
+        for _ in 0..ADMISSIONS {
+            let Ok(Some(socket)) = socket::accept_from(&self.listener) else { return };
+            if self.client.is_some() {
+                // It may not even wait for the answer.
+                let _ = socket::send_message(&socket, Message::Occupied, &[]);
+                self.turned_away = Some(socket);
+                continue;
+            }
+            if self.events.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, CLIENT)).is_ok() {
+                self.client = Some(Client { socket, welcome: false, talks: true, asks: false, news: 0 });
+            }
+        }
+    }
+
+    /// Hands the region over.
+    pub(super) fn welcome(&mut self, version: u32) {
+        let Some(client) = &mut self.client else { return };
+        if version != VERSION {
+            let _ = socket::send_message(&client.socket, Message::OtherVersion(VERSION), &[]);
+            return self.lose_client();
+        }
+        let len = self.layout.region_len() as u64;
+        let descriptors = [self.memory.as_raw_fd(), self.kick.as_raw_fd(), self.wake_end.as_raw_fd()];
+        client.welcome = true;
+        if socket::send_message(&client.socket, Message::Welcome(len), &descriptors).is_err() {
+            self.lose_client();
+        }
+    }
+
+    pub(super) fn answer(&mut self, message: Message) {
+        let Some(client) = &self.client else { return };
+        // A client that asks and does not read the answers has no use for them.
+        if socket::send_message(&client.socket, message, &[]).is_err() {
+            self.lose_client();
+        }
+    }
+
+    /// One that had the region may still write to it: the port ends with it. Before that it may be another's.
+    pub(super) fn lose_client(&mut self) {
+        if let Some(client) = self.client.take() {
+            let _ = self.events.delete(&client.socket);
+            self.gone |= client.welcome;
+        }
+    }
+
+    /// A queue that leads nowhere and waits for nothing; failing that, one whose rule has ended and that is empty.
+    pub(super) fn free_queue(&self) -> Option<u32> {
+        let idle = |flow: &Flow| flow.in_flight == 0 && !flow.pending;
+        let free = |flow: &Flow| flow.place == Place::Unmapped && idle(flow);
+        let ended = |flow: &Flow| flow.place == Place::Classified && idle(flow) && flow.head == flow.tail;
+        let own = &self.queues[1..];
+        let found = own.iter().position(free).or_else(|| own.iter().position(ended))?;
+        u32::try_from(found + 1).ok()
+    }
+
+    /// The client gives a queue back; what leads to it.
+    pub(super) fn unmap(&mut self, queue: u32) -> Option<VnicRequest> {
+        let flow = self.queues.get_mut(queue as usize)?;
+        let Place::Mapped(target) = flow.place else {
+            self.counters.lose(DropReason::UnmappedQueue);
+            return None;
+        };
+        flow.place = Place::Unmapped;
+        Some(VnicRequest::Close(target))
+    }
+}
+
+/// Listens at `path`; a socket there that nobody listens on any more is replaced. Its owner and group may connect.
+pub(super) fn listen(path: &Path) -> Result<(OwnedFd, u64), PortError> {
+    let what = "listening for the vNIC's client";
+    let place = || path.display().to_string();
+    let failed = |source: io::Error| PortError::system(what, place(), source);
+    let listener = match socket::listen_at(path) {
+        Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {
+            let old = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+                && socket::connect_to(path)
+                    .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+            if !old {
+                return Err(PortError::File {
+                    path: path.to_owned(),
+                    problem: "somebody else has it".to_owned(),
+                    advice: "stop who listens there, move what lies there away, or name another socket",
+                });
+            }
+            fs::remove_file(path).map_err(failed)?;
+            socket::listen_at(path).map_err(failed)?
+        }
+        other => other.map_err(failed)?,
+    };
+    fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(failed)?;
+    let inode = fs::symlink_metadata(path).map_err(failed)?.ino();
+    Ok((listener, inode))
+}
+
+pub(super) fn watch(listener: &impl AsFd, kick: &EventFd) -> io::Result<Epoll> {
+    let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    events.add(listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
+    // By edges, so that it never has to be read: the client has it too, and could make a read or a write of it wait.
+    events.add(kick, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, KICK))?;
+    Ok(events)
+}
+
+const LISTENER: u64 = 0;
+const CLIENT: u64 = 1;
+const KICK: u64 = 2;
+/// Connections accepted at a look.
+const ADMISSIONS: usize = 4;

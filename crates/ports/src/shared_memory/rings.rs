@@ -1,0 +1,285 @@
+//! The rings: doorbells read, frames taken, completions and filled buffers shown.
+//!
+//! Why: all that happens for each packet lies here, and nothing else.
+//! From: Loom §4.3; `docs/vnic.md`, "The region".
+//! Not here: sockets and messages (`client`).
+//! Invariant: each word is copied out once, and the copy is checked; each call is bounded.
+
+use std::sync::atomic::{Ordering, fence};
+
+use plimsoll_vnic::layout::{self, MAX_PIECES, completion_words, header};
+use plimsoll_vnic::{Descriptor, Status, Used};
+use plimsoll_wire::doorbell::Note;
+
+use super::{Place, Taken, Ticket, Took, VnicPort};
+use crate::port::{DropReason, Trouble};
+
+impl VnicPort {
+    /// Begins a batch: reads the doorbells, and now and then the sockets.
+    ///
+    /// # Errors
+    /// [`Trouble::Gone`] when the client has gone.
+    pub fn begin(&mut self) -> Result<(), Trouble> {
+        self.batches = self.batches.wrapping_add(1);
+        if self.batches.is_multiple_of(LOOK_EVERY) {
+            self.look();
+        }
+        if self.gone {
+            return Err(Trouble::Gone);
+        }
+        self.read_doorbells();
+        Ok(())
+    }
+
+    /// The next frame of the flow queues that doorbells named, one of each in turn. A flow queue with `window` frames on
+    /// their way keeps its descriptors, and holds up no other.
+    pub fn take(&mut self, window: u32) -> Took {
+        while let Some(queue) = self.pending.pop_front() {
+            self.look_ahead(queue);
+            let flow = &mut self.queues[queue as usize];
+            flow.pending = false;
+            if flow.place == Place::Unmapped || flow.head == flow.tail {
+                continue;
+            }
+            if flow.in_flight >= window {
+                flow.blocked = true;
+                continue;
+            }
+            if self.in_flight >= self.layout.sizes().completions {
+                // More than an honest client posts: it waits until something has completed.
+                self.pend(queue);
+                return Took::Nothing;
+            }
+            return self.take_from(queue);
+        }
+        Took::Nothing
+    }
+
+    /// Copies the frame taken last.
+    ///
+    /// Panics when `into` is shorter than the frame.
+    pub fn copy(&self, into: &mut [u8]) {
+        let mut rest = into;
+        for &(at, len) in &self.pieces {
+            let (piece, others) = rest.split_at_mut(len);
+            self.region.read(at, piece);
+            rest = others;
+        }
+    }
+
+    /// A frame is through; [`VnicPort::flush`] tells the client. Answers whether another may be taken now. A ticket of an
+    /// earlier client's is ignored.
+    pub fn complete(&mut self, ticket: Ticket, status: Status) -> bool {
+        if ticket.session != self.session {
+            return false;
+        }
+        let queue = u32::from(ticket.queue);
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.write_completion(ticket.cookie, queue, status, ticket.descriptors.into());
+        let flow = &mut self.queues[queue as usize];
+        flow.in_flight = flow.in_flight.saturating_sub(1);
+        if flow.blocked {
+            flow.blocked = false;
+            self.pend(queue);
+        }
+        !self.pending.is_empty()
+    }
+
+    /// Nothing is to be taken: asks the client to ring when that changes. Answers whether the owner may sleep; if not, it
+    /// should begin another batch.
+    pub fn rest(&mut self) -> bool {
+        self.look();
+        if self.gone || self.client.as_ref().is_some_and(|client| client.talks) {
+            return false;
+        }
+        self.region.word32(header::DAEMON_WAITS).store(1, Ordering::Relaxed);
+        // Orders the flag before the look; pairs with the client's fence between its tail and its look at the flag.
+        fence(Ordering::SeqCst);
+        let rung = (0..).zip(&self.doorbell_heads).any(|(core, &head)| {
+            self.region.word32(self.layout.doorbell_tail(core)).load(Ordering::Relaxed) != head
+        });
+        if rung {
+            self.region.word32(header::DAEMON_WAITS).store(0, Ordering::Relaxed);
+        }
+        !rung
+    }
+
+    /// Reads each doorbell queue to its end, once.
+    pub(super) fn read_doorbells(&mut self) {
+        let capacity = self.layout.sizes().doorbell_words;
+        for core in 0..self.layout.sizes().doorbell_queues {
+            let head = self.doorbell_heads[core as usize];
+            // Acquire: pairs with the client's Release, so that the words before the tail are there.
+            let tail = self.region.word32(self.layout.doorbell_tail(core)).load(Ordering::Acquire);
+            if tail == head {
+                continue;
+            }
+            let count = tail.wrapping_sub(head);
+            let mut words = core::mem::take(&mut self.words);
+            words.clear();
+            if count <= capacity {
+                words.extend((0..count).map(|index| {
+                    let at = self.layout.doorbell_word(core, head.wrapping_add(index));
+                    self.region.word16(at).load(Ordering::Relaxed)
+                }));
+            } else {
+                self.counters.lose(DropReason::BadDoorbell);
+            }
+            self.doorbell_heads[core as usize] = tail;
+            // Release: pairs with the client's Acquire; the words have been copied out before it sees their room.
+            self.region.word32(self.layout.doorbell_head(core)).store(tail, Ordering::Release);
+            self.heed(&words);
+            self.words = words;
+        }
+    }
+
+    pub(super) fn heed(&mut self, mut words: &[u16]) {
+        while let Some((note, used)) = Note::first(words) {
+            words = words.get(used..).unwrap_or(&[]);
+            match note {
+                Note::Bell(queue) => self.rung(queue),
+                Note::Tag(queue, tag) => match self.queues.get_mut(queue as usize) {
+                    Some(flow) if flow.place != Place::Unmapped => flow.tag = tag,
+                    _ => self.counters.lose(DropReason::UnmappedQueue),
+                },
+                // Weights and rates are the operator's to give.
+                Note::Weight(..) | Note::Rate(..) | Note::ClassRate(..) | Note::Malformed => {
+                    self.counters.lose(DropReason::BadDoorbell)
+                }
+            }
+        }
+    }
+
+    /// A doorbell names a flow queue: reads how far its ring goes now.
+    #[inline]
+    pub(super) fn rung(&mut self, queue: u32) {
+        let Some(flow) = self.queues.get_mut(queue as usize).filter(|flow| flow.place != Place::Unmapped)
+        else {
+            return self.counters.lose(DropReason::UnmappedQueue);
+        };
+        // Acquire: pairs with the client's Release, so that the descriptors before the tail are whole.
+        let tail = self.region.word32(self.layout.ring_tail(queue)).load(Ordering::Acquire);
+        if tail.wrapping_sub(flow.head) > self.layout.sizes().ring {
+            return self.counters.lose(DropReason::BadDescriptor);
+        }
+        flow.tail = tail;
+        let (blocked, head) = (flow.blocked, flow.head);
+        if !blocked {
+            self.region.prefetch(self.layout.descriptor(queue, head));
+            self.pend(queue);
+        }
+    }
+
+    #[inline]
+    pub(super) fn pend(&mut self, queue: u32) {
+        let flow = &mut self.queues[queue as usize];
+        if !flow.pending && flow.head != flow.tail {
+            flow.pending = true;
+            self.pending.push_back(queue);
+        }
+    }
+
+    /// What the client wrote lies in its core's cache: the bytes of a frame that is taken soon are fetched meanwhile. Its
+    /// descriptor came with the doorbell.
+    #[inline]
+    pub(super) fn look_ahead(&self, queue: u32) {
+        let (queue, ahead) = self.pending.get(AHEAD).map_or((queue, AHEAD as u32), |&queue| (queue, 0));
+        let index = self.queues[queue as usize].head.wrapping_add(ahead);
+        let next = Descriptor::load(&self.region, self.layout.descriptor(queue, index));
+        if let Some(at) = self.layout.in_buffers(next.addr, next.len) {
+            self.region.prefetch(at);
+        }
+    }
+
+    /// Takes the descriptors of one frame.
+    #[inline]
+    pub(super) fn take_from(&mut self, queue: u32) -> Took {
+        let flow = self.queues[queue as usize];
+        let (mut len, mut count, mut sound) = (0_usize, 0_u32, true);
+        let mut first = Descriptor::default();
+        self.pieces.clear();
+        loop {
+            let at = self.layout.descriptor(queue, flow.head.wrapping_add(count));
+            let piece = Descriptor::load(&self.region, at);
+            if count == 0 {
+                first = piece;
+            }
+            count += 1;
+            match self.layout.in_buffers(piece.addr, piece.len) {
+                Some(at) if piece.len > 0 => self.pieces.push((at, piece.len as usize)),
+                _ => sound = false,
+            }
+            len += piece.len as usize;
+            if !piece.more {
+                break;
+            }
+            if count as usize == MAX_PIECES || flow.head.wrapping_add(count) == flow.tail {
+                sound = false;
+                break;
+            }
+        }
+        let flow = &mut self.queues[queue as usize];
+        flow.head = flow.head.wrapping_add(count);
+        let (target, tag) = (flow.place, if first.tag == 0 { flow.tag } else { first.tag });
+        self.pend(queue);
+        if !sound || len > layout::MAX_FRAME {
+            self.counters.lose(DropReason::BadDescriptor);
+            self.write_completion(first.cookie, queue, Status::Malformed, count);
+            return Took::Refused;
+        }
+        self.queues[queue as usize].in_flight += 1;
+        self.in_flight += 1;
+        self.counters.received(len);
+        let ticket = Ticket {
+            session: self.session,
+            cookie: first.cookie,
+            queue: queue as u16,
+            descriptors: count as u16,
+        };
+        let target = if let Place::Mapped(target) = target { Some(target) } else { None };
+        Took::Frame(Taken { target, len, vnet: first.offload, tag, ticket })
+    }
+
+    pub(super) fn write_completion(&mut self, cookie: u32, queue: u32, status: Status, descriptors: u32) {
+        let at = self.layout.completion(self.completed.tail);
+        let [first, second] = completion_words(cookie, queue, status, descriptors);
+        self.region.word64(at).store(first, Ordering::Relaxed);
+        self.region.word64(at + 8).store(second, Ordering::Relaxed);
+        self.completed.tail = self.completed.tail.wrapping_add(1);
+    }
+
+    pub(super) fn fill(&mut self, used: Used) {
+        used.store(&self.region, self.layout.used(self.filled.tail));
+        self.filled.tail = self.filled.tail.wrapping_add(1);
+    }
+
+    pub(super) fn publish(&mut self) {
+        let mut news = false;
+        for (ring, at) in [
+            (&mut self.completed, self.layout.completion_tail()),
+            (&mut self.filled, self.layout.used_tail()),
+        ] {
+            if ring.tail != ring.published {
+                ring.published = ring.tail;
+                // Release: pairs with the client's Acquire, so that whoever sees the tail also sees the entries.
+                self.region.word32(at).store(ring.tail, Ordering::Release);
+                news = true;
+            }
+        }
+        if !news {
+            return;
+        }
+        // Orders the tails before the look at the flag; pairs with the client's fence between its flag and its look.
+        fence(Ordering::SeqCst);
+        let waits = self.region.word32(header::CLIENT_WAITS);
+        if waits.load(Ordering::Relaxed) != 0 && waits.swap(0, Ordering::Relaxed) != 0 {
+            // A full pipe wakes it as well; one that nobody reads is no concern of ours.
+            let _ = nix::unistd::write(&self.wake, &[1]);
+        }
+    }
+}
+
+/// Batches between looks at the sockets while the rings are busy: a system call in 64 batches is lost in them.
+const LOOK_EVERY: u32 = 64;
+/// Flow queues between the one that is taken from and the one whose frame is fetched.
+const AHEAD: usize = 3;
