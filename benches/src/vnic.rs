@@ -181,7 +181,11 @@ pub fn client(socket: &Path, role: Role, flows: u16) -> Result<()> {
     let mac = vnic.identity().mac;
     let frames: Vec<_> = (0..flows).map(|flow| datagram(mac, flow)).collect();
     if role == Role::Scribble {
-        scribble(&mut vnic, &queues, &frames[0]);
+        // To another address than its neighbour's packets: once a scribbled frame claims that as its own, and nobody has
+        // been heard from there yet, frames for it go to who claims it.
+        let mut frame = frames[0];
+        frame[5] = 3;
+        scribble(&mut vnic, &queues, &frame);
     }
     let (mut sent, mut left, mut dropped, mut turn) = (0_u64, 0_u64, 0_u64, 0);
     let mut begun = None;
