@@ -1,4 +1,4 @@
-//! Live: the short forms of Loom's experiments, with the real engine, as their files expect.
+//! Live: the short forms of Loom's and SENIC's experiments, with the real engine, as their files expect.
 
 mod support;
 
@@ -23,15 +23,15 @@ fn unmet(file: &Path, binary: &Path) -> Vec<Verdict> {
     verdicts.into_iter().filter(|verdict| verdict.status == Status::Failed).collect()
 }
 
-#[test]
-fn looms_experiments_come_out_as_their_files_expect() {
+/// Every scenario of a folder of examples, each tried again where the machine may have stalled.
+fn all_come_out(folder: &str, least: usize) {
     let Some(binary) = binary() else { return };
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/papers/loom");
-    let entries = std::fs::read_dir(&folder).expect("the papers' folder").flatten();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(folder);
+    let entries = std::fs::read_dir(&folder).expect("the folder").flatten();
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "yaml"));
     files.sort();
-    assert!(files.len() >= 9, "nine experiments: {files:?}");
+    assert!(files.len() >= least, "{least} experiments: {files:?}");
     for file in files {
         let mut failed = unmet(&file, &binary);
         for _ in 1..TRIES {
@@ -43,4 +43,14 @@ fn looms_experiments_come_out_as_their_files_expect() {
         }
         assert!(failed.is_empty(), "{}: {failed:?}", file.display());
     }
+}
+
+#[test]
+fn looms_experiments_come_out_as_their_files_expect() {
+    all_come_out("papers/loom", 9);
+}
+
+#[test]
+fn senics_live_forms_come_out_as_their_files_expect() {
+    all_come_out("lab", 3);
 }
