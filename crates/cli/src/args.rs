@@ -42,6 +42,9 @@ pub(crate) enum Command {
     /// Have the running daemon read its policy file again
     #[command(after_help = RELOAD_EXAMPLES)]
     Reload(Ask),
+    /// Give a class of the running daemon another rate, until the next reload
+    #[command(after_help = RATE_EXAMPLES)]
+    Rate(Rate),
     /// Show the running daemon's counters
     #[command(after_help = STATS_EXAMPLES)]
     Stats(Ask),
@@ -127,6 +130,17 @@ pub(crate) struct Ask {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `plimsoll rate`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Rate {
+    /// The class, as `plimsoll stats` names it; a child of a `rate_share`
+    pub(crate) class: String,
+    /// Its rate from the next decision on: `200Mbps`
+    pub(crate) rate: plimsoll_units::BitRate,
+    #[command(flatten)]
+    pub(crate) ask: Ask,
 }
 
 /// `plimsoll top`.
@@ -334,6 +348,12 @@ const RELOAD_EXAMPLES: &str = "Examples:
   plimsoll reload --socket /run/plimsoll/api.sock --json
 
 Prints what changed. A file that is wrong changes nothing, and exit code 2 says so.";
+
+const RATE_EXAMPLES: &str = "Examples:
+  plimsoll rate rates/shop 200Mbps
+  plimsoll rate rates/shop 1.5Gbps --json
+
+The policy file stays as it is, and a reload puts its rates back. Exit code 2 for a class without a rate of its own.";
 
 const STATS_EXAMPLES: &str = "Examples:
   plimsoll stats

@@ -6,9 +6,9 @@
 //! Invariant: what `--json` prints is what the API answered.
 
 use comfy_table::{CellAlignment, Table};
-use plimsoll_daemon::{Client, ClientError, Options, PortStats, Record, Reloaded, Stats};
+use plimsoll_daemon::{Client, ClientError, Options, PortStats, Rated, Record, Reloaded, Stats, query};
 
-use crate::args::{Ask, Run};
+use crate::args::{Ask, Rate, Run};
 use crate::failure::{Failure, print, print_json};
 use crate::show::{count, drops_below_each_other, micros, rate, table};
 
@@ -34,6 +34,20 @@ pub(crate) fn reload(args: &Ask) -> Result<(), Failure> {
     print(&format!(
         "{changes}\nreload {generation} is in force, within {took}; {kept} packets and {flows} flows that waited kept their place\n{warnings}"
     ))
+}
+
+/// Changes a class's rate.
+pub(crate) fn set_rate(args: &Rate) -> Result<(), Failure> {
+    let bits = format!("{}bps", args.rate.get());
+    let path = format!("/v1/rate?class={}&rate={bits}", query(&args.class));
+    let rated: Rated = match Client::new(&args.ask.socket).post(&path) {
+        Err(ClientError::Refused(why)) => return Err(Failure::Wrong(why)),
+        other => other?,
+    };
+    if args.ask.json {
+        return print_json(&rated);
+    }
+    print(&format!("{}: {} from now on, {} until now\n", rated.class, rated.rate, rated.before))
 }
 
 /// Prints counters.

@@ -41,6 +41,7 @@ fn obey(command: &Command) -> Result<(), Failure> {
         Command::Schema { of } => check::schema(*of),
         Command::Run(run) => live::run(run),
         Command::Reload(ask) => live::reload(ask),
+        Command::Rate(rate) => live::set_rate(rate),
         Command::Stats(ask) => live::stats(ask),
         Command::Top(top) => top::top(top),
         Command::Explain(explain) => explain::explain(explain),

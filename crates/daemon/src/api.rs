@@ -14,13 +14,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use plimsoll_ports::DropReason;
+use plimsoll_units::{BitRate, UnitError};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Mutex;
 
 use crate::control::{Control, ReloadError};
 use crate::departures::{Departure, DepartureLog};
-use crate::engine::Snapshot;
+use crate::engine::{RateError, Snapshot};
 use crate::explain::{explain, placement};
 use crate::filter::{Filter, FilterError};
 use crate::kernel;
@@ -44,6 +45,8 @@ enum Failure {
     Stopped,
     Filter(FilterError),
     Reload(ReloadError),
+    Rate(UnitError),
+    Class(RateError),
 }
 
 impl IntoResponse for Failure {
@@ -51,6 +54,8 @@ impl IntoResponse for Failure {
         let (status, why) = match self {
             Self::Stopped => (StatusCode::SERVICE_UNAVAILABLE, Stopped.to_string()),
             Self::Filter(error) => (StatusCode::BAD_REQUEST, error.to_string()),
+            Self::Rate(error) => (StatusCode::BAD_REQUEST, error.to_string()),
+            Self::Class(error) => (StatusCode::UNPROCESSABLE_ENTITY, error.to_string()),
             Self::Reload(ReloadError::Stopped(error)) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
             Self::Reload(error) => (StatusCode::UNPROCESSABLE_ENTITY, error.to_string()),
         };
@@ -83,6 +88,12 @@ struct FilterQuery {
 }
 
 #[derive(Deserialize)]
+struct RateQuery {
+    class: String,
+    rate: String,
+}
+
+#[derive(Deserialize)]
 struct LastQuery {
     #[serde(default = "hundred")]
     last: usize,
@@ -106,6 +117,7 @@ impl Api {
             .route("/v1/stats", get(stats))
             .route("/v1/policy", get(policy))
             .route("/v1/reload", post(reload))
+            .route("/v1/rate", post(rate))
             .route("/v1/explain", get(explained))
             .route("/v1/departures", get(departures))
             .route("/metrics", get(metrics))
@@ -174,6 +186,14 @@ async fn reload(State(api): State<Arc<Api>>) -> Answer<Response> {
     let reloaded = api.control.reload().await?;
     *api.latest.lock().await = None;
     Ok(Json(reloaded).into_response())
+}
+
+async fn rate(State(api): State<Arc<Api>>, Query(query): Query<RateQuery>) -> Answer<Response> {
+    let rate: BitRate = query.rate.parse().map_err(Failure::Rate)?;
+    let rated = api.control.handle().ask(|answer| Command::Rate(query.class, rate, answer)).await?;
+    let rated = rated.map_err(Failure::Class)?;
+    *api.latest.lock().await = None;
+    Ok(Json(rated).into_response())
 }
 
 async fn explained(State(api): State<Arc<Api>>, Query(query): Query<FilterQuery>) -> Answer<Response> {

@@ -31,8 +31,8 @@ pub use control::{Control, ReloadError, Reloaded};
 pub use departures::{Departure, DepartureLog, KEPT};
 pub use engine::{
     BATCH, Buffer, Change, Engine, Event, Flow, FlowTable, Held, Installed, LARGE, Lane, LaneSpec, Learned,
-    Lookup, Loss, Lost, Mac, MacTable, NodeNow, Owner, Pool, PortNow, Room, SMALL, Sampler, Setup, Slot,
-    Snapshot, Step, Tally, Turn,
+    Lookup, Loss, Lost, Mac, MacTable, NodeNow, Owner, Pool, PortNow, RateError, Rated, Room, SMALL, Sampler,
+    Setup, Slot, Snapshot, Step, Tally, Turn,
 };
 pub use explain::{Explanation, LimitTime, NodeTime, RankNow, Served, TimeSpent, explain, placement};
 pub use filter::{Filter, FilterError, protocol_number};

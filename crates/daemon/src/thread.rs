@@ -15,10 +15,10 @@ use mio::Waker;
 use plimsoll_nic::NodeRank;
 use plimsoll_policy::NodeId;
 use plimsoll_ports::{Port, PortError};
-use plimsoll_units::{Nanos, Span};
+use plimsoll_units::{BitRate, Nanos, Span};
 use tokio::sync::oneshot;
 
-use crate::engine::{Change, Engine, Installed, Lost, Snapshot, Step, Turn};
+use crate::engine::{Change, Engine, Installed, Lost, RateError, Rated, Snapshot, Step, Turn};
 use crate::urgency::Urgency;
 use crate::wait::Waiter;
 
@@ -40,6 +40,8 @@ pub enum Command {
     Snapshot(oneshot::Sender<Snapshot>),
     /// Say where a packet of this class would stand now.
     Ranks(NodeId, oneshot::Sender<Vec<NodeRank>>),
+    /// Give a class another rate.
+    Rate(String, BitRate, oneshot::Sender<Result<Rated, RateError>>),
     /// Put another policy in force.
     Install(Box<Change>, oneshot::Sender<Installed>),
     /// Put a port that is back where it was: a tenant's, by name, or the uplink. What cannot be used comes back.
@@ -246,6 +248,9 @@ impl Loop {
             }
             Command::Ranks(class, answer) => {
                 let _ = answer.send(self.engine.nic().ranks(class));
+            }
+            Command::Rate(class, rate, answer) => {
+                let _ = answer.send(self.engine.set_rate(&class, rate, self.clock.now()));
             }
             Command::Install(change, answer) => {
                 self.forget_all();

@@ -4,8 +4,9 @@ mod support;
 
 use std::collections::HashMap;
 
+use plimsoll_daemon::RateError;
 use plimsoll_ports::{DropReason, MemoryConfig, MemoryPort, PcapConfig, PcapPort, Port, Sending};
-use plimsoll_units::{Nanos, Span};
+use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_wire::VnetHeader;
 use support::{World, drain, number, policy, udp};
 
@@ -26,6 +27,32 @@ fn a_frame_goes_from_its_tenant_to_the_wire_unchanged() {
     world.send(0, &frame);
     assert_eq!(world.run(Span::micros(50), STEP), [frame]);
     assert_eq!(world.engine.held(), 0);
+}
+
+/// A rate that changes between two frames holds for the second, and nobody loses one; what has no rate of its own is told.
+#[test]
+fn a_rate_changes_at_the_next_decision() {
+    let mut world = World::new(
+        "
+uplink: {port: memory, rate: 1Gbps}
+tenants:
+  shop: {port: memory}
+  batch: {port: memory}
+policy: {root: {rate_share: {shop: 10Mbps, batch: 10Mbps}}}
+",
+        false,
+    );
+    (0..100).for_each(|n| _ = world.send(0, &udp(1, OUTSIDE, 1_000, n, 1_250)));
+    // 1,250 B take a millisecond at 10 Mb/s, and 100 µs at 100 Mb/s.
+    let before = world.run(Span::millis(10), STEP).len();
+    let rated = world.engine.set_rate("shop", BitRate::mbps(100), world.now).expect("it has a rate");
+    assert_eq!((rated.before.as_str(), rated.rate.as_str()), ("10Mbps", "100Mbps"));
+    let after = world.run(Span::millis(4), STEP).len();
+    assert!((10..=12).contains(&before) && (39..=42).contains(&after), "{before} and {after}");
+    assert_eq!(before + after + world.run(Span::millis(20), STEP).len(), 100);
+    let refused = |class: &str, world: &mut World| world.engine.set_rate(class, BitRate::mbps(1), world.now);
+    assert_eq!(refused("root", &mut world), Err(RateError::NoRate("root".into())));
+    assert_eq!(refused("shoe", &mut world), Err(RateError::NoClass("shoe".into())));
 }
 
 #[test]

@@ -1,0 +1,55 @@
+//! Rates that operators change while packets flow.
+//!
+//! Why: a class's rate may follow a contract, a time of day or a controller, and a reload for that is much.
+//! From: SENIC §3.2: a changed rate is in force at the next decision.
+//! Not here: which rates a policy may state (`plimsoll_policy`).
+//! Invariant: no packet is lost or moved; the policy file is not changed, and a reload puts its rates back.
+
+use plimsoll_policy::NodeId;
+use plimsoll_units::{BitRate, Nanos};
+use serde::{Deserialize, Serialize};
+
+use super::Engine;
+
+/// A rate that was changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rated {
+    /// The class, as the policy calls it.
+    pub class: String,
+    /// Its rate until now.
+    pub before: String,
+    /// Its rate from the next decision on.
+    pub rate: String,
+}
+
+/// Why a rate was not changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RateError {
+    /// Nobody is called so.
+    #[error("no class is called `{0}`; `plimsoll stats` names them, from the root down")]
+    NoClass(String),
+    /// Its rate is nobody's to change.
+    #[error(
+        "class `{0}` has no rate of its own, as only children of a `rate_share` have; what it gets stands in the \
+         policy file, and `plimsoll reload` puts that in force"
+    )]
+    NoRate(String),
+}
+
+impl Engine {
+    /// Gives a class below a `rate_share` another rate, from the next decision on.
+    ///
+    /// # Errors
+    /// [`RateError`]; then nothing was changed.
+    pub fn set_rate(&mut self, class: &str, rate: BitRate, now: Nanos) -> Result<Rated, RateError> {
+        let nodes = (0..).map(NodeId).zip(&self.nic.program().nodes);
+        let found =
+            nodes.map(|(id, node)| (id, node.name.as_str(), node.rate)).find(|&(_, name, _)| name == class);
+        let (id, _, before) = found.ok_or_else(|| RateError::NoClass(class.to_owned()))?;
+        let before = before.ok_or_else(|| RateError::NoRate(class.to_owned()))?;
+        self.doorbells.set_class_rate(id, rate);
+        let nic = &mut self.nic;
+        self.doorbells.flush(|words| nic.ring(words, now));
+        Ok(Rated { class: class.to_owned(), before: before.to_string(), rate: rate.to_string() })
+    }
+}
