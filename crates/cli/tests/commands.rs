@@ -320,14 +320,14 @@ fn a_trace_can_be_read_and_replayed_through_another_policy() {
 }
 
 #[test]
-fn looms_short_forms_all_pass_and_each_experiment_is_there() {
-    let done = plimsoll(&["papers", "--only", "LO", "--short", "--seeds", "1", "--json"]);
+fn the_papers_short_forms_all_pass_and_each_experiment_is_there() {
+    let done = plimsoll(&["papers", "--short", "--seeds", "1", "--json"]);
     assert_eq!(done.status.code(), Some(0), "{}", err(&done));
     let all: serde_json::Value = serde_json::from_str(&out(&done)).expect("JSON");
     let all = all.as_array().expect("a list");
     assert!(all.iter().all(|one| one["passed"] == true && one["failures"] == serde_json::json!([])));
-    for number in 1..=14 {
-        let id = format!("LO-E{number}");
+    let (loom, senic) = ((1..=14).map(|n| format!("LO-E{n}")), (1..=9).map(|n| format!("SE-E{n}")));
+    for id in loom.chain(senic) {
         assert!(all.iter().any(|one| one["id"] == id.as_str()), "{id} is missing");
     }
     let measured = |one: &serde_json::Value| one["numbers"].as_array().is_some_and(|all| !all.is_empty());

@@ -69,7 +69,7 @@ pub enum Trust {
 pub enum Step {
     /// The operator is told.
     Alert,
-    /// It is not served for [`HALT`].
+    /// It is not served for `HALT`.
     Halt,
     /// It classifies nothing any more.
     Force,
