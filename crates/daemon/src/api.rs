@@ -219,20 +219,20 @@ async fn departures(State(api): State<Arc<Api>>, Query(query): Query<LastQuery>)
 }
 
 fn departure(snapshot: &Snapshot, entry: &Departure) -> serde_json::Value {
-    let current = entry.generation == snapshot.generation;
+    let current = entry.passage.generation == snapshot.generation;
     let program = &snapshot.program;
-    let class = current.then(|| program.node(entry.class).name.as_str());
-    let limit = entry.limited_by.filter(|_| current).map(|limit| program.limit(limit).name.as_str());
-    let lane = snapshot.lanes.iter().find(|lane| lane.lane == Some(entry.lane.into()));
+    let class = current.then(|| program.node(entry.passage.class).name.as_str());
+    let limit = entry.passage.limited_by.filter(|_| current).map(|limit| program.limit(limit).name.as_str());
+    let lane = snapshot.lanes.iter().find(|lane| lane.lane == Some(entry.passage.lane.into()));
     json!({
         "tenant": lane.map(|lane| lane.name.as_str()),
         "class": class,
-        "arrived_ns": entry.arrived.as_u64(),
-        "head_ns": entry.head.as_u64(),
-        "departed_ns": entry.departed.as_u64(),
-        "limited_us": entry.limited.as_u64() / 1_000,
+        "arrived_ns": entry.passage.arrived.as_u64(),
+        "head_ns": entry.passage.head.as_u64(),
+        "departed_ns": entry.passage.departed.as_u64(),
+        "limited_us": entry.passage.limited.as_u64() / 1_000,
         "limited_by": limit,
-        "bytes": entry.len,
+        "bytes": entry.passage.len,
         "src": entry.addresses.map(|(src, _)| src.to_string()),
         "dst": entry.addresses.map(|(_, dst)| dst.to_string()),
         "protocol": entry.protocol,

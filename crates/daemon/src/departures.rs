@@ -18,24 +18,8 @@ pub const KEPT: usize = 65_536;
 /// One departure: a packet, or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
-    /// When its descriptor was posted.
-    pub arrived: Nanos,
-    /// When it became the first of its flow queue.
-    pub head: Nanos,
-    /// When it was handed to the port.
-    pub departed: Nanos,
-    /// Time it was parked behind limits.
-    pub limited: Span,
-    /// The limit that held it longest, if any.
-    pub limited_by: Option<LimitId>,
-    /// Its class, in the policy of its generation.
-    pub class: NodeId,
-    /// Which policy was in force: counts reloads, modulo 65,536.
-    pub generation: u16,
-    /// The lane of its tenant.
-    pub lane: u16,
-    /// Bytes of the frame.
-    pub len: u32,
+    /// What it says beyond its headers.
+    pub passage: Passage,
     /// Addresses, for IP.
     pub addresses: Option<(IpAddr, IpAddr)>,
     /// Ports, where the protocol has them.
@@ -59,7 +43,7 @@ pub struct DepartureLog {
 const WORDS: usize = 12;
 
 /// What a departure says beyond its headers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passage {
     /// When its descriptor was posted.
     pub arrived: Nanos,
@@ -73,7 +57,7 @@ pub struct Passage {
     pub limited_by: Option<LimitId>,
     /// Its class, in the policy of its generation.
     pub class: NodeId,
-    /// Which policy was in force.
+    /// Which policy was in force: counts reloads, modulo 65,536.
     pub generation: u16,
     /// The lane of its tenant.
     pub lane: u16,
@@ -201,15 +185,17 @@ fn unpack(words: [u64; WORDS - 1]) -> Departure {
         _ => None,
     };
     Departure {
-        arrived: Nanos::new(arrived),
-        head: Nanos::new(head),
-        departed: Nanos::new(departed),
-        limited: Span::micros(limited & ((1 << 40) - 1)),
-        limited_by: (limited >> 40).checked_sub(1).map(|limit| LimitId(limit as u32)),
-        class: NodeId(who as u32),
-        generation: (who >> 48) as u16,
-        lane: (who >> 32) as u16,
-        len: (size >> 32) as u32,
+        passage: Passage {
+            arrived: Nanos::new(arrived),
+            head: Nanos::new(head),
+            departed: Nanos::new(departed),
+            limited: Span::micros(limited & ((1 << 40) - 1)),
+            limited_by: (limited >> 40).checked_sub(1).map(|limit| LimitId(limit as u32)),
+            class: NodeId(who as u32),
+            generation: (who >> 48) as u16,
+            lane: (who >> 32) as u16,
+            len: (size >> 32) as u32,
+        },
         addresses,
         ports: (what & PORTS != 0).then_some(((size >> 16) as u16, size as u16)),
         protocol: (what >> 56) as u8,
@@ -238,7 +224,7 @@ mod tests {
     use super::*;
 
     fn departure(n: u64) -> Departure {
-        Departure {
+        let passage = Passage {
             arrived: Nanos::new(n),
             head: Nanos::new(n + 1),
             departed: Nanos::new(n + 2),
@@ -248,6 +234,9 @@ mod tests {
             generation: 65_535,
             lane: 9,
             len: 65_550,
+        };
+        Departure {
+            passage,
             addresses: Some(("10.0.0.1".parse().expect("v4"), "10.0.0.2".parse().expect("v4"))),
             ports: Some((65_535, 0)),
             protocol: 17,
@@ -257,15 +246,14 @@ mod tests {
     }
 
     fn push(log: &DepartureLog, d: &Departure) {
-        let Departure { arrived, head, departed, limited, limited_by, class, generation, lane, len, .. } = *d;
-        let passage = Passage { arrived, head, departed, limited, limited_by, class, generation, lane, len };
-        log.push(&passage, &Headers::new(d.addresses, d.ports, d.protocol, d.dscp, d.vlan));
+        log.push(&d.passage, &Headers::new(d.addresses, d.ports, d.protocol, d.dscp, d.vlan));
     }
 
     #[test]
     fn what_was_written_is_read() {
         let log = DepartureLog::default();
-        let plain = Departure { addresses: None, ports: None, limited_by: None, ..departure(5) };
+        let passage = Passage { limited_by: None, ..departure(5).passage };
+        let plain = Departure { addresses: None, ports: None, passage, ..departure(5) };
         let v6 = ("2001:db8::1".parse().expect("v6"), "::1".parse().expect("v6"));
         let six = Departure { addresses: Some(v6), ..departure(6) };
         for entry in [departure(1), plain, six] {

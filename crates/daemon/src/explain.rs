@@ -186,7 +186,8 @@ struct Sums {
 
 impl<'a> World<'a> {
     fn new(snapshot: &'a Snapshot, log: &'a [Departure]) -> Self {
-        let log = log.iter().filter(|departure| departure.generation == snapshot.generation).collect();
+        let log =
+            log.iter().filter(|departure| departure.passage.generation == snapshot.generation).collect();
         let lanes = snapshot.lanes.iter();
         let tenants =
             lanes.filter_map(|lane| Some((u16::try_from(lane.lane?).ok()?, lane.name.as_str()))).collect();
@@ -202,9 +203,9 @@ impl<'a> World<'a> {
         let tenant = filter
             .tenant
             .as_ref()
-            .is_none_or(|name| self.tenants.get(&departure.lane) == Some(&name.as_str()));
+            .is_none_or(|name| self.tenants.get(&departure.passage.lane) == Some(&name.as_str()));
         let class = filter.class.as_ref().is_none_or(|name| {
-            let path = &self.program().node(departure.class).name;
+            let path = &self.program().node(departure.passage.class).name;
             path == name || path.ends_with(&format!("/{name}")) || path.starts_with(&format!("{name}/"))
         });
         tenant && class && filter.holds(departure)
@@ -240,15 +241,15 @@ impl<'a> World<'a> {
     /// Cuts one packet's delay into its parts.
     fn add(&self, index: usize, sums: &mut Sums) {
         let packet = self.log[index];
-        let total = packet.departed.since(packet.arrived).as_u64();
-        let head = packet.head.max(packet.arrived).min(packet.departed);
-        let own_flow = head.since(packet.arrived).as_u64();
-        let limited = packet.limited.as_u64().min(total - own_flow);
+        let total = packet.passage.departed.since(packet.passage.arrived).as_u64();
+        let head = packet.passage.head.max(packet.passage.arrived).min(packet.passage.departed);
+        let own_flow = head.since(packet.passage.arrived).as_u64();
+        let limited = packet.passage.limited.as_u64().min(total - own_flow);
         let in_tree = total - own_flow - limited;
         sums.total += total;
         sums.longest = sums.longest.max(total);
         sums.own_flow += own_flow;
-        if let Some(limit) = packet.limited_by {
+        if let Some(limit) = packet.passage.limited_by {
             let released = head + plimsoll_units::Span::ns(limited);
             let (time, packets, served) = sums.limits.entry(limit).or_default();
             *time += limited;
@@ -265,12 +266,12 @@ impl<'a> World<'a> {
     /// Shares the time in the tree among the nodes; answers what nobody else's wire time explains.
     fn add_tree(&self, index: usize, in_tree: u64, sums: &mut Sums) -> u64 {
         let packet = self.log[index];
-        let from = packet.departed - plimsoll_units::Span::ns(in_tree);
-        let others: Vec<_> = self.between(index, from, packet.departed).collect();
+        let from = packet.passage.departed - plimsoll_units::Span::ns(in_tree);
+        let others: Vec<_> = self.between(index, from, packet.passage.departed).collect();
         let wire = |other: &Departure| self.wire_time(other);
         let all: u64 = others.iter().map(|other| wire(other)).sum();
         for other in others {
-            let node = self.meeting(packet.class, other.class);
+            let node = self.meeting(packet.passage.class, other.passage.class);
             let (time, served) = sums.nodes.entry(node).or_default();
             // More wire time than wait: departures are noted in batches. Each then explains its part of the wait.
             *time += if all > in_tree { scale(wire(other), in_tree, all) } else { wire(other) };
@@ -281,12 +282,15 @@ impl<'a> World<'a> {
 
     /// Other departures in `(from, to]` before this one, at most [`WINDOW`].
     fn between(&self, index: usize, from: Nanos, to: Nanos) -> impl Iterator<Item = &'a Departure> {
-        let earlier = self.log[..index].iter().rev().take_while(move |other| other.departed >= from);
-        earlier.filter(move |other| other.departed > from && other.departed <= to).take(WINDOW).copied()
+        let earlier = self.log[..index].iter().rev().take_while(move |other| other.passage.departed >= from);
+        earlier
+            .filter(move |other| other.passage.departed > from && other.passage.departed <= to)
+            .take(WINDOW)
+            .copied()
     }
 
     fn is_under(&self, other: &Departure, limit: LimitId) -> bool {
-        let tenant = self.snapshot.lanes.iter().find(|lane| lane.lane == Some(other.lane.into()));
+        let tenant = self.snapshot.lanes.iter().find(|lane| lane.lane == Some(other.passage.lane.into()));
         let fields = plimsoll_policy::Fields {
             tenant: tenant.and_then(|lane| lane.tenant),
             addresses: other.addresses,
@@ -296,11 +300,11 @@ impl<'a> World<'a> {
             vlan: other.vlan,
             ..Default::default()
         };
-        self.program().place(other.class, &fields).limits.contains(&limit)
+        self.program().place(other.passage.class, &fields).limits.contains(&limit)
     }
 
     fn wire_time(&self, other: &Departure) -> u64 {
-        let len = Bytes::new(other.len.into()) + self.program().overhead;
+        let len = Bytes::new(other.passage.len.into()) + self.program().overhead;
         self.program().link.wire_time(len).as_u64()
     }
 
@@ -328,9 +332,9 @@ impl<'a> World<'a> {
 }
 
 fn count(shares: &mut Shares, other: &Departure) {
-    let (packets, bytes) = shares.entry((other.class, other.lane)).or_default();
+    let (packets, bytes) = shares.entry((other.passage.class, other.passage.lane)).or_default();
     *packets += 1;
-    *bytes += u64::from(other.len);
+    *bytes += u64::from(other.passage.len);
 }
 
 /// `part / whole` of `of`, rounded down.

@@ -196,6 +196,7 @@ mod tests {
     use plimsoll_units::{Nanos, Span};
 
     use super::*;
+    use crate::departures::Passage;
 
     #[test]
     fn reads_the_words_of_a_match() {
@@ -217,7 +218,7 @@ mod tests {
             core: Some(3),
         };
         assert_eq!(filter.fields(None), Fields { metadata, ..Fields::default() });
-        let departure = Departure {
+        let passage = Passage {
             arrived: Nanos::ZERO,
             head: Nanos::ZERO,
             departed: Nanos::ZERO,
@@ -227,12 +228,8 @@ mod tests {
             generation: 0,
             lane: 0,
             len: 64,
-            addresses: None,
-            ports: None,
-            protocol: 0,
-            dscp: 0,
-            vlan: 0,
         };
+        let departure = Departure { passage, addresses: None, ports: None, protocol: 0, dscp: 0, vlan: 0 };
         assert!(Filter::default().holds(&departure) && !filter.holds(&departure));
         let error = "user=root".parse::<Filter>().expect_err("a name").to_string();
         assert_eq!(error, "`user=root`: not a whole number in range");

@@ -28,7 +28,7 @@ mod wait;
 pub use api::Api;
 pub use client::{Client, ClientError, query};
 pub use control::{Control, ReloadError, Reloaded};
-pub use departures::{Departure, DepartureLog, KEPT};
+pub use departures::{Departure, DepartureLog, KEPT, Passage};
 pub use engine::{
     BATCH, Buffer, Change, Engine, Event, Flow, FlowTable, Held, Installed, LARGE, Lane, LaneSpec, Learned,
     Lookup, Loss, Lost, Mac, MacTable, NodeNow, Owner, Pool, PortNow, RateError, Rated, Room, SMALL, Sampler,

@@ -167,11 +167,11 @@ fn what_was_pulled_before_a_reload_leaves_under_the_new_policy() {
     world.engine.install(change, world.now);
     assert_eq!(world.run(Span::millis(5), STEP).len(), sent);
     let departures = world.log.last(usize::MAX);
-    let after: Vec<_> = departures.iter().filter(|departure| departure.generation == 1).collect();
+    let after: Vec<_> = departures.iter().filter(|departure| departure.passage.generation == 1).collect();
     assert!(!after.is_empty());
     for departure in after {
-        assert!((departure.class.0 as usize) < narrow.program.nodes.len(), "{departure:?}");
-        assert_eq!(departure.limited_by, None, "the limit is gone");
+        assert!((departure.passage.class.0 as usize) < narrow.program.nodes.len(), "{departure:?}");
+        assert_eq!(departure.passage.limited_by, None, "the limit is gone");
     }
 }
 
