@@ -320,13 +320,7 @@ impl Vnic {
 
     /// Tells of each frame that is through since the last call; its buffers are free again. Answers how many.
     pub fn poll_completions(&mut self, mut tell: impl FnMut(Completion)) -> usize {
-        // Acquire: pairs with the daemon's Release, so that the entries before the tail are whole.
-        let tail = self
-            .sender
-            .shared
-            .region
-            .word32(self.sender.shared.layout.completion_tail())
-            .load(Ordering::Acquire);
+        let tail = self.completion_tail();
         let left = tail.wrapping_sub(self.completion_head).min(self.sender.shared.layout.sizes().completions);
         let mut count = 0;
         for _ in 0..left {
@@ -340,13 +334,7 @@ impl Vnic {
 
     /// The next frame that is through; its buffers are free again.
     pub fn next_completion(&mut self) -> Option<Completion> {
-        // Acquire: as in `poll_completions`.
-        let tail = self
-            .sender
-            .shared
-            .region
-            .word32(self.sender.shared.layout.completion_tail())
-            .load(Ordering::Acquire);
+        let tail = self.completion_tail();
         while self.completion_head != tail {
             if let Some(done) = self.take_completion() {
                 return Some(done);
@@ -407,6 +395,13 @@ impl Vnic {
     #[must_use]
     pub fn region(&self) -> (&Region, &Layout) {
         (&self.sender.shared.region, &self.sender.shared.layout)
+    }
+
+    /// How many completions the daemon has written.
+    fn completion_tail(&self) -> u32 {
+        let Shared { region, layout, .. } = &*self.sender.shared;
+        // Acquire: pairs with the daemon's Release, so that the entries before the tail are whole.
+        region.word32(layout.completion_tail()).load(Ordering::Acquire)
     }
 
     /// Takes the oldest completion; one of another thread's is handed on.
