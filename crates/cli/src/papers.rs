@@ -7,6 +7,7 @@
 //! Invariant: an experiment passes when every expectation and delay bound holds with every seed; exit code 1 when one
 //! does not, with the command that shows it again.
 
+mod collect;
 mod files;
 mod page;
 mod table;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use plimsoll_policy::document::nearest;
 use plimsoll_scenario::{Form, Paper, Point, Scenario};
 
+use super::collect::collect;
 use crate::failure::Failure;
 
 /// The files of `examples/papers/`: path below it, and text.
@@ -77,18 +78,6 @@ fn in_folder(folder: &Path, form: Form) -> Result<Vec<Experiment>, Failure> {
         return Err(Failure::Wrong(why));
     }
     Ok(found)
-}
-
-fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            collect(&path, files)?;
-        } else if path.extension().is_some_and(|extension| extension == "yaml") {
-            files.push(path);
-        }
-    }
-    Ok(())
 }
 
 /// Nothing, with a word about it, where a file repeats no experiment.
