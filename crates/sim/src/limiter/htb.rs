@@ -14,13 +14,13 @@ use plimsoll_units::{BitRate, Bytes, Nanos};
 use super::QUEUE;
 use crate::packet::Packet;
 
-/// Buckets longer than this are cut, as the kernel's `mbuffer`.
+/// Credit beyond this is cut, as the kernel's `mbuffer`.
 const LONGEST: i64 = 60_000_000_000;
 
 /// The queueing discipline of one host.
 #[derive(Clone, Debug)]
 pub(super) struct Htb {
-    root: Buckets,
+    root: Credit,
     leaves: Vec<Leaf>,
     /// Whose turn it is: among those with credit of their own, and among those that borrow.
     turns: [usize; 2],
@@ -28,7 +28,7 @@ pub(super) struct Htb {
 
 #[derive(Clone, Debug)]
 struct Leaf {
-    buckets: Buckets,
+    credit: Credit,
     quantum: i64,
     /// What is left of its turn, by kind.
     deficits: [i64; 2],
@@ -37,7 +37,7 @@ struct Leaf {
 
 /// Credit at `rate` and at `ceil`, in nanoseconds of each.
 #[derive(Clone, Debug)]
-struct Buckets {
+struct Credit {
     rate: BitRate,
     ceil: BitRate,
     burst: i64,
@@ -61,11 +61,11 @@ impl Htb {
             let rate = tenant.min.unwrap_or(floor);
             let ceil = tenant.max.unwrap_or(line).max(rate);
             let quantum = i64::try_from(u64::from(tenant.weight) * frame).unwrap_or(i64::MAX);
-            let buckets = Buckets::new(rate, ceil, frame);
-            Leaf { buckets, quantum, deficits: [0; 2], waiting: VecDeque::new() }
+            let credit = Credit::new(rate, ceil, frame);
+            Leaf { credit, quantum, deficits: [0; 2], waiting: VecDeque::new() }
         };
         Self {
-            root: Buckets::new(line, line, frame),
+            root: Credit::new(line, line, frame),
             leaves: tenants.iter().map(leaf).collect(),
             turns: [0; 2],
         }
@@ -93,8 +93,8 @@ impl Htb {
 
     /// The next packet that may leave now.
     pub(super) fn dequeue(&mut self, now: Nanos) -> Option<Packet> {
-        let own = |leaf: &Leaf, _: &Buckets| leaf.buckets.own(now) >= 0;
-        let borrowed = |leaf: &Leaf, root: &Buckets| leaf.buckets.own(now) < 0 && root.own(now) >= 0;
+        let own = |leaf: &Leaf, _: &Credit| leaf.credit.own(now) >= 0;
+        let borrowed = |leaf: &Leaf, root: &Credit| leaf.credit.own(now) < 0 && root.own(now) >= 0;
         match self.turn(OWN, now, own) {
             Some(index) => Some(self.send(index, OWN, now)),
             None => self.turn(BORROWED, now, borrowed).map(|index| self.send(index, BORROWED, now)),
@@ -102,12 +102,12 @@ impl Htb {
     }
 
     /// The class of this kind whose turn it is.
-    fn turn(&self, kind: usize, now: Nanos, may: impl Fn(&Leaf, &Buckets) -> bool) -> Option<usize> {
+    fn turn(&self, kind: usize, now: Nanos, may: impl Fn(&Leaf, &Credit) -> bool) -> Option<usize> {
         let count = self.leaves.len();
         let places = (0..count).map(|step| (self.turns[kind] + step) % count);
         places.into_iter().find(|&index| {
             let leaf = &self.leaves[index];
-            !leaf.waiting.is_empty() && leaf.buckets.ceiling(now) >= 0 && may(leaf, &self.root)
+            !leaf.waiting.is_empty() && leaf.credit.ceiling(now) >= 0 && may(leaf, &self.root)
         })
     }
 
@@ -121,7 +121,7 @@ impl Htb {
             leaf.deficits[kind] = (leaf.deficits[kind] + leaf.quantum).max(0);
             self.turns[kind] = (index + 1) % self.leaves.len();
         }
-        self.leaves[index].buckets.charge(len, kind == OWN, now);
+        self.leaves[index].credit.charge(len, kind == OWN, now);
         self.root.charge(len, true, now);
         packet
     }
@@ -139,13 +139,13 @@ impl Htb {
 }
 
 impl Leaf {
-    fn next(&self, root: &Buckets, now: Nanos) -> Nanos {
-        let wait = (-self.buckets.own(now)).min(-root.own(now)).max(-self.buckets.ceiling(now)).max(0);
+    fn next(&self, root: &Credit, now: Nanos) -> Nanos {
+        let wait = (-self.credit.own(now)).min(-root.own(now)).max(-self.credit.ceiling(now)).max(0);
         now + plimsoll_units::Span::ns(wait.unsigned_abs())
     }
 }
 
-impl Buckets {
+impl Credit {
     fn new(rate: BitRate, ceil: BitRate, frame: u64) -> Self {
         // A millisecond of the rate, and never less than two frames.
         let burst = |rate: BitRate| nanos(rate, Bytes::new((rate.get() / 8_000).max(2 * frame)));

@@ -5,7 +5,8 @@
 //! From: SENIC §2.2.2 ("lock contention and frequent interrupts"; 6.5 Gb/s of 1,500-byte packets at most) and
 //! `net/core/dev.c`: a core holds the root lock to enqueue, and whoever runs the discipline holds it for each packet.
 //! Not here: HTB itself (`htb`).
-//! Invariant: operations follow each other, exponentially distributed around what the lock takes; cores take turns, and coming and going do.
+//! Invariant: operations follow each other, exponentially distributed around what the lock takes; cores take turns, and
+//! coming and going do.
 
 use std::collections::VecDeque;
 

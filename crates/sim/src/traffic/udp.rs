@@ -87,7 +87,7 @@ impl Udp {
             self.sent += 1;
             self.bytes += u64::from((self.size + UDP_HEADERS).max(SHORTEST));
             if self.bytes >= self.burst {
-                return self.bytes -= self.burst.min(self.bytes);
+                return self.bytes -= self.burst;
             }
         }
     }
