@@ -4,7 +4,7 @@
 # Usage: scripts/setup.sh [build|run|test|bench|fuzz|deny]
 #   build  a linker and the Rust toolchain
 #   run    build, and what the lab drives: iproute2, iperf3, memcached, sockperf, ethtool
-#   test   the same as run
+#   test   run, and DPDK's testpmd, which stands for a virtual machine in the live tests
 #   bench  run, and DPDK's libraries, tc and ns-3, the peers that benches/ measures beside us
 #   fuzz   build, and the nightly toolchain
 #   deny   build, and cargo-deny, compiled here: minutes on two cores
@@ -43,6 +43,10 @@ want_run() {
     want ethtool ethtool
     want ping iputils-ping
     want unshare util-linux
+}
+
+want_test() {
+    want dpdk-testpmd dpdk-dev
 }
 
 want_bench() {
@@ -128,7 +132,8 @@ what=${1:-run}
 want_build
 case $what in
 build | fuzz | deny) ;;
-run | test) want_run ;;
+run) want_run ;;
+test) want_run && want_test ;;
 bench) want_run && want_bench ;;
 *) fail "unknown part '$what': one of build, run, test, bench, fuzz, deny" ;;
 esac

@@ -15,12 +15,12 @@ mod forward;
 mod install;
 mod lane;
 mod pool;
+mod posted;
 mod queues;
 mod rates;
 mod rules;
 mod snapshot;
 mod verify;
-mod vnic;
 
 use std::sync::Arc;
 
@@ -40,10 +40,10 @@ pub use install::{Change, Installed};
 pub(crate) use lane::Quota;
 pub use lane::{Lane, LaneSpec};
 pub use pool::{Buffer, Held, LARGE, Pool, SMALL};
+use posted::{Origin, status_of};
 pub use rates::{RateError, Rated};
 pub use snapshot::{NodeNow, PortNow, Snapshot};
 pub use verify::{Sampler, Step};
-use vnic::{Origin, status_of};
 
 use crate::departures::{DepartureLog, Headers};
 
@@ -375,8 +375,8 @@ impl Engine {
         if !lane.ready && !lane.must_be_asked() {
             return 0;
         }
-        if matches!(lane.port, Some(Port::Vnic(_))) {
-            return self.read_vnic(index, now);
+        if lane.port.as_ref().is_some_and(Port::is_posted) {
+            return self.read_posted(index, now);
         }
         for read in 0..BATCH {
             let Some(lane) = &mut self.lanes[index] else { return read };
@@ -398,6 +398,7 @@ impl Engine {
                 }
                 Err(trouble) => {
                     lane.pool.give(buffer);
+                    lane.ready = false;
                     let gone = lane.trouble(trouble);
                     self.note_lost(Some(index), gone);
                     return read;

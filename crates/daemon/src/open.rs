@@ -9,8 +9,8 @@ use plimsoll_nic::Config as EngineConfig;
 use plimsoll_policy::{Checked, Netns, Port as PortSpec, Program};
 use plimsoll_ports::netns::NetnsRef;
 use plimsoll_ports::{
-    PacketConfig, PacketSocket, PcapConfig, PcapPort, Port, PortError, Tap, TapConfig, VnicConfig, VnicPort,
-    XdpConfig, XdpSocket,
+    PacketConfig, PacketSocket, PcapConfig, PcapPort, Port, PortError, Tap, TapConfig, VhostUser,
+    VhostUserConfig, VnicConfig, VnicPort, XdpConfig, XdpSocket,
 };
 use plimsoll_units::{Bytes, Span};
 
@@ -29,7 +29,7 @@ pub enum OpenError {
     },
     /// A port for tests only.
     #[error(
-        "{whose}: a `memory` port has its other end inside a program, which `plimsoll run` has not; use a tap, vnic, af_packet, af_xdp or pcap port"
+        "{whose}: a `memory` port has its other end inside a program, which `plimsoll run` has not; use a tap, vhost_user, vnic, af_packet, af_xdp or pcap port"
     )]
     Memory {
         /// `the uplink` or `tenant shop`.
@@ -72,6 +72,11 @@ pub fn open(whose: &str, port: &PortSpec, mtu: u16) -> Result<Port, OpenError> {
             let place = NetnsRef::Path(path.clone());
             config.mac = steady_mac(&machine_id().unwrap_or_default(), &place, "vnic");
             VnicPort::open(&config).map(Port::Vnic)
+        }
+        PortSpec::VhostUser(path) => {
+            let mut config = VhostUserConfig::new(path);
+            config.mtu = mtu.into();
+            VhostUser::open(&config).map(Port::VhostUser)
         }
         PortSpec::Memory => return Err(OpenError::Memory { whose: whose.to_owned() }),
     };

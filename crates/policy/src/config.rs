@@ -61,6 +61,8 @@ pub enum Port {
     },
     /// A client process, through memory that it shares with the daemon.
     Vnic(PathBuf),
+    /// A virtual machine, through vhost-user: the socket that its front end connects to.
+    VhostUser(PathBuf),
     /// Frames in memory, for tests and benches.
     Memory,
 }

@@ -99,6 +99,8 @@ enum Port {
     Pcap(Pcap),
     /// A client process, through shared memory: the Unix socket that it connects to.
     Vnic(String),
+    /// A virtual machine, through vhost-user: the Unix socket that its front end (QEMU, say) connects to.
+    VhostUser(String),
     /// Frames in memory.
     Memory,
 }

@@ -1,4 +1,5 @@
-//! Where packets enter and leave: TAP, AF_PACKET, AF_XDP, capture files, memory, a client's shared memory.
+//! Where packets enter and leave: TAP, AF_PACKET, AF_XDP, capture files, memory, a client's shared memory, a virtual
+//! machine's rings.
 //!
 //! Why: the engine neither knows nor cares how a frame reaches the kernel.
 //! From: Linux's own interfaces, called directly; `unsafe` is here and in `vnic`, and nowhere else.
@@ -13,10 +14,12 @@ mod memory;
 pub mod netns;
 mod pcap;
 mod port;
+mod posted;
 pub mod realtime;
 mod shared_memory;
 mod socket;
 mod tap;
+mod vhost_user;
 
 pub use af_packet::{PacketConfig, PacketSocket};
 pub use af_xdp::{XdpConfig, XdpMode, XdpSocket};
@@ -27,5 +30,7 @@ pub use pcap::{Capture, PcapConfig, PcapPort, Unwritten};
 pub use port::{
     Capabilities, Counters, DropReason, FRAME_ROOM, Fds, Outgoing, Port, Received, Sending, Trouble,
 };
-pub use shared_memory::{Taken, Ticket, Took, VnicConfig, VnicPort, VnicRequest};
+pub use posted::{Taken, Ticket, Took};
+pub use shared_memory::{VnicConfig, VnicPort, VnicRequest};
 pub use tap::{Tap, TapConfig};
+pub use vhost_user::{VhostUser, VhostUserConfig};

@@ -8,6 +8,7 @@
 use std::os::fd::RawFd;
 
 use plimsoll_units::Nanos;
+use plimsoll_vnic::Status;
 use plimsoll_wire::VnetHeader;
 
 use crate::af_packet::PacketSocket;
@@ -16,8 +17,10 @@ use crate::error::PortError;
 use crate::ledger::Refused;
 use crate::memory::MemoryPort;
 use crate::pcap::PcapPort;
+use crate::posted::{Ticket, Took};
 use crate::shared_memory::VnicPort;
 use crate::tap::Tap;
+use crate::vhost_user::VhostUser;
 
 /// A receive buffer of this size holds any frame that Linux hands out: 64 KiB of IP packet, link
 /// header and VLAN tags, and one byte so that a frame cut short can be told from one that fits.
@@ -77,13 +80,15 @@ pub enum DropReason {
     UnmappedQueue,
     /// A vNIC's client wrote a doorbell that makes no sense, or is not for it to give.
     BadDoorbell,
-    /// A vNIC's client wrote a descriptor, or the end of a ring, that makes no sense.
+    /// A vNIC's client, or a virtual machine, wrote a descriptor, or the end of a ring, that makes no sense.
     BadDescriptor,
+    /// A virtual machine's front end sent a message that makes no sense, and was hung up on.
+    BadMessage,
 }
 
 impl DropReason {
     /// How many reasons there are.
-    pub const COUNT: usize = 11;
+    pub const COUNT: usize = 12;
 
     /// All reasons, in the order of their counters.
     pub const ALL: [Self; Self::COUNT] = [
@@ -98,6 +103,7 @@ impl DropReason {
         Self::UnmappedQueue,
         Self::BadDoorbell,
         Self::BadDescriptor,
+        Self::BadMessage,
     ];
 
     /// The name under which operators see it.
@@ -115,6 +121,7 @@ impl DropReason {
             Self::UnmappedQueue => "unmapped_queue",
             Self::BadDoorbell => "bad_doorbell",
             Self::BadDescriptor => "bad_descriptor",
+            Self::BadMessage => "bad_message",
         }
     }
 }
@@ -223,6 +230,8 @@ pub enum Port {
     Memory(MemoryPort),
     /// A client process, through shared memory.
     Vnic(VnicPort),
+    /// A virtual machine, through its virtio rings.
+    VhostUser(VhostUser),
 }
 
 /// Calls `$call` on whichever port this is.
@@ -235,6 +244,7 @@ macro_rules! each {
             Port::Pcap($it) => $call,
             Port::Memory($it) => $call,
             Port::Vnic($it) => $call,
+            Port::VhostUser($it) => $call,
         }
     };
 }
@@ -275,6 +285,66 @@ impl Port {
         Ok(frames.len())
     }
 
+    /// Whether what it receives lies in memory shared with the sender: such frames may be taken one by one, with
+    /// [`Port::begin`], [`Port::take`] and [`Port::copy`], and completed when they have left.
+    #[must_use]
+    #[inline]
+    pub fn is_posted(&self) -> bool {
+        matches!(self, Self::Vnic(_) | Self::VhostUser(_))
+    }
+
+    /// Begins a batch of [`Port::take`]: looks at what has been posted.
+    ///
+    /// # Errors
+    /// [`Trouble`] when the port as a whole carries nothing.
+    #[inline]
+    pub fn begin(&mut self) -> Result<(), Trouble> {
+        match self {
+            Self::Vnic(port) => port.begin(),
+            Self::VhostUser(port) => port.begin(),
+            _ => Ok(()),
+        }
+    }
+
+    /// The next frame that was posted. A flow queue of a client's with `window` frames on their way keeps the rest.
+    #[inline]
+    pub fn take(&mut self, window: u32) -> Took {
+        match self {
+            Self::Vnic(port) => port.take(window),
+            Self::VhostUser(port) => port.take(),
+            _ => Took::Nothing,
+        }
+    }
+
+    /// Copies the frame taken last. Panics when `into` is shorter than the frame.
+    #[inline]
+    pub fn copy(&self, into: &mut [u8]) {
+        match self {
+            Self::Vnic(port) => port.copy(into),
+            Self::VhostUser(port) => port.copy(into),
+            _ => {}
+        }
+    }
+
+    /// A frame is through; [`Port::flush`] tells its sender. Answers whether another may be taken now.
+    #[inline]
+    pub fn complete(&mut self, ticket: Ticket, status: Status) -> bool {
+        match self {
+            Self::Vnic(port) => port.complete(ticket, status),
+            Self::VhostUser(port) => port.complete(ticket),
+            _ => false,
+        }
+    }
+
+    /// Nothing is to be taken: asks the sender to ring when that changes. Answers whether the owner may sleep.
+    pub fn rest(&mut self) -> bool {
+        match self {
+            Self::Vnic(port) => port.rest(),
+            Self::VhostUser(port) => port.rest(),
+            _ => true,
+        }
+    }
+
     /// Makes what was sent leave: call it at the end of each batch, and again while [`Port::pending`].
     ///
     /// # Errors
@@ -291,7 +361,7 @@ impl Port {
             Self::AfPacket(port) => port.staged(),
             Self::AfXdp(port) => port.staged(),
             Self::Memory(port) => port.staged(),
-            Self::Tap(_) | Self::Pcap(_) | Self::Vnic(_) => 0,
+            Self::Tap(_) | Self::Pcap(_) | Self::Vnic(_) | Self::VhostUser(_) => 0,
         }
     }
 
@@ -303,7 +373,7 @@ impl Port {
             Self::AfXdp(port) => port.taken(),
             Self::Pcap(port) => port.taken(),
             Self::Memory(port) => port.taken(),
-            Self::Tap(_) | Self::Vnic(_) => 0,
+            Self::Tap(_) | Self::Vnic(_) | Self::VhostUser(_) => 0,
         }
     }
 
@@ -314,7 +384,7 @@ impl Port {
             Self::AfXdp(port) => port.take_refused(),
             Self::Pcap(port) => port.take_refused(),
             Self::Memory(port) => port.take_refused(),
-            Self::Tap(_) | Self::Vnic(_) => None,
+            Self::Tap(_) | Self::Vnic(_) | Self::VhostUser(_) => None,
         }
     }
 
@@ -331,7 +401,7 @@ impl Port {
             Self::Tap(port) => Some(port.mac()),
             Self::Memory(port) => port.tenant_mac(),
             Self::Vnic(port) => port.tenant_mac(),
-            Self::AfPacket(_) | Self::AfXdp(_) | Self::Pcap(_) => None,
+            Self::AfPacket(_) | Self::AfXdp(_) | Self::Pcap(_) | Self::VhostUser(_) => None,
         }
     }
 
@@ -353,6 +423,7 @@ impl Port {
     pub fn take_problem(&mut self) -> Option<PortError> {
         match self {
             Self::Pcap(port) => port.take_problem(),
+            Self::VhostUser(port) => port.take_problem(),
             Self::Tap(_) | Self::AfPacket(_) | Self::AfXdp(_) | Self::Memory(_) | Self::Vnic(_) => None,
         }
     }

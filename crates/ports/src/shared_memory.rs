@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::{fs, io};
 
 use nix::fcntl::OFlag;
@@ -30,6 +30,7 @@ use client::{listen, watch};
 
 use crate::error::PortError;
 use crate::port::{Capabilities, Counters, DropReason, Fds, MIN_FRAME, Received, Sending, Trouble};
+use crate::posted::{Took, new_session};
 
 /// How a [`VnicPort`] is made.
 #[derive(Clone, Debug)]
@@ -138,41 +139,6 @@ enum Place {
     Mapped(u32),
 }
 
-/// A frame that the client posted; [`VnicPort::copy`] brings its bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
-    /// The flow queue behind the client's, as [`VnicPort::map`] was told; none for queue 0, which is to be classified.
-    pub target: Option<u32>,
-    /// Bytes of the frame.
-    pub len: usize,
-    /// Checksum and segmentation left to us.
-    pub vnet: VnetHeader,
-    /// Slack or deadline in microseconds, 0 for the class's own.
-    pub tag: u32,
-    /// For its completion.
-    pub ticket: Ticket,
-}
-
-/// What completes a frame, in any order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticket {
-    session: u32,
-    cookie: u32,
-    queue: u16,
-    descriptors: u16,
-}
-
-/// What a look at the rings found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Took {
-    /// A frame.
-    Frame(Taken),
-    /// Descriptors that make no sense: completed as such, and counted.
-    Refused,
-    /// Nothing that may be taken now.
-    Nothing,
-}
-
 /// What a client asks of the port's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VnicRequest {
@@ -222,7 +188,7 @@ impl VnicPort {
             client: None,
             turned_away: None,
             gone: false,
-            session: SESSIONS.fetch_add(1, Ordering::Relaxed),
+            session: new_session(),
             batches: 0,
             queues: vec![Flow::default(); sizes.flow_queues as usize],
             pending: VecDeque::with_capacity(sizes.flow_queues as usize),
@@ -389,9 +355,6 @@ impl Drop for VnicPort {
         }
     }
 }
-
-/// Tells the tickets of one port from those of another.
-static SESSIONS: AtomicU32 = AtomicU32::new(0);
 
 /// Senseless descriptors skipped in one call.
 const REFUSALS: usize = 32;

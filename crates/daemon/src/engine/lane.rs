@@ -157,9 +157,9 @@ impl Lane {
         self.port.as_ref().is_some_and(|port| port.fds().receive.is_none())
     }
 
-    /// Reacts to a port in trouble. One that is gone is taken out; its counters stay.
+    /// Reacts to a port in trouble. One that is gone is taken out; its counters stay. One that takes nothing now may yet
+    /// have something to read.
     pub(crate) fn trouble(&mut self, trouble: Trouble) -> Option<Port> {
-        self.ready = false;
         if trouble == Trouble::Down {
             return None;
         }

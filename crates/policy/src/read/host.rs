@@ -23,7 +23,7 @@ const API_KEYS: [&str; 2] = ["socket", "metrics"];
 const TENANT_KEYS: [&str; 11] =
     ["port", "min", "max", "burst", "weight", "via", "flows", "slack", "deadline", "descriptors", "policy"];
 const PORT_HELP: &str = "a port is one of `{af_xdp: eth0}`, `{af_packet: eth0}`, `{tap: {netns: shop, name: eth0}}`, \
-                         `{vnic: /run/plimsoll/shop.sock}`, `{pcap: {read: in.pcap, write: out.pcap}}` and `memory`";
+                         `{vhost_user: /run/plimsoll/vm.sock}`, `{vnic: /run/plimsoll/shop.sock}`, `{pcap: {read: in.pcap, write: out.pcap}}` and `memory`";
 
 /// The operator's file.
 pub(crate) fn host_file(reader: &mut Reader, tree: &Tree) -> HostFile {
@@ -113,8 +113,9 @@ fn uplink(reader: &mut Reader, tree: &Tree) -> UplinkEntry {
         ));
     }
     let port = keys.get("port").and_then(|tree| port(reader, tree));
-    if let Some(Located { value: Port::Vnic(_), at }) = &port {
-        let help = "a vNIC serves one tenant's process; an uplink is `af_xdp`, `af_packet`, `tap`, `pcap` or `memory`";
+    if let Some(Located { value: Port::Vnic(_) | Port::VhostUser(_), at }) = &port {
+        let help = "a vNIC serves one tenant's process, and `vhost_user` a tenant's virtual machine; an uplink is `af_xdp`, \
+                    `af_packet`, `tap`, `pcap` or `memory`";
         reader.report(bad(*at, "the uplink cannot be a vNIC", help));
     }
     UplinkEntry {
@@ -223,8 +224,11 @@ fn port(reader: &mut Reader, tree: &Tree) -> Option<Located<Port>> {
     let port = match &tree.value {
         Value::Text(text) if text == "memory" => Port::Memory,
         Value::Map(entries) if !entries.is_empty() => {
-            let kinds =
-                reader.entries(tree, "`port`", &["af_xdp", "af_packet", "tap", "vnic", "pcap", "memory"]);
+            let kinds = reader.entries(
+                tree,
+                "`port`",
+                &["af_xdp", "af_packet", "tap", "vhost_user", "vnic", "pcap", "memory"],
+            );
             let port = port_kind(reader, &kinds);
             if entries.len() > 1 {
                 reader.report(bad(tree.at, "this is not a port", PORT_HELP));
@@ -245,7 +249,8 @@ fn port_kind(reader: &mut Reader, kinds: &Entries<'_>) -> Option<Port> {
         kinds.get("af_xdp").map(|tree| interface(reader, tree, "`af_xdp`").map(Port::AfXdp)),
         kinds.get("af_packet").map(|tree| interface(reader, tree, "`af_packet`").map(Port::AfPacket)),
         kinds.get("tap").map(|tree| tap(reader, tree)),
-        kinds.get("vnic").map(|tree| vnic(reader, tree)),
+        kinds.get("vhost_user").map(|tree| socket(reader, tree, "`vhost_user`").map(Port::VhostUser)),
+        kinds.get("vnic").map(|tree| socket(reader, tree, "`vnic`").map(Port::Vnic)),
         kinds.get("pcap").map(|tree| pcap(reader, tree)),
         kinds.get("memory").map(|_| Some(Port::Memory)),
     ];
@@ -278,13 +283,13 @@ fn netns(reader: &mut Reader, tree: &Tree) -> Option<Netns> {
     Some(Netns::Name(text.to_owned()))
 }
 
-/// The Unix socket of a vNIC: a path that fits into a socket's address.
-fn vnic(reader: &mut Reader, tree: &Tree) -> Option<Port> {
-    let text = reader.text(tree, "`vnic`", "the path of a Unix socket such as `/run/plimsoll/shop.sock`")?;
+/// A Unix socket of a tenant's: a path that fits into a socket's address.
+fn socket(reader: &mut Reader, tree: &Tree, what: &str) -> Option<PathBuf> {
+    let text = reader.text(tree, what, "the path of a Unix socket such as `/run/plimsoll/shop.sock`")?;
     if text.starts_with('/') && text.len() <= LONGEST_SOCKET {
-        return Some(Port::Vnic(PathBuf::from(text)));
+        return Some(PathBuf::from(text));
     }
-    let message = format!("`{text}` cannot name a vNIC's socket");
+    let message = format!("`{text}` cannot name the socket of {what}");
     let help = "write an absolute path of at most 107 bytes, such as `/run/plimsoll/shop.sock`";
     reader.report(bad(tree.at, message, help));
     None

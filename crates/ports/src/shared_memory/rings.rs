@@ -11,8 +11,9 @@ use plimsoll_vnic::layout::{self, MAX_PIECES, completion_words, header};
 use plimsoll_vnic::{Descriptor, Status, Used};
 use plimsoll_wire::doorbell::Note;
 
-use super::{Place, Taken, Ticket, Took, VnicPort};
+use super::{Place, VnicPort};
 use crate::port::{DropReason, Trouble};
+use crate::posted::{Taken, Ticket, Took};
 
 impl VnicPort {
     /// Begins a batch: reads the doorbells, and now and then the sockets.

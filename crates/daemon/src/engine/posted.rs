@@ -1,8 +1,10 @@
-//! Clients on shared memory: their flow queues, their frames, their completions.
+//! Frames that lie with their sender until they are taken, and are completed when they have left: clients on shared
+//! memory, and virtual machines.
 //!
-//! Why: a client that says once what a flow is need not have each packet classified, and learns of each packet when it
-//! has really left.
-//! From: SENIC §5.1 (the host's table classifies, the client remembers the queue); Loom §4.3.
+//! Why: a sender that learns of each packet when it has really left keeps the rest where it belongs, in its own sockets;
+//! a client that says once what a flow is need not have each packet classified.
+//! From: PicNIC §5.4.3 (deferred completions); SENIC §5.1 (the host's table classifies, the client remembers the queue);
+//! Loom §4.3.
 //! Not here: what the client asks for (`rules`), whether it is to be believed (`verify`), what it may write at all
 //! (`ports` has checked it), and the order of packets (`nic`).
 //! Invariant: each frame that is taken is completed once; a flow queue belongs to one lane; a turn takes so many frames.
@@ -17,7 +19,7 @@ use super::lane::Lane;
 use super::pool::Buffer;
 use super::{BATCH, Engine};
 
-/// How a frame came: from a port that knows nothing of it, or posted by a client.
+/// How a frame came: from a port that knows nothing of it, or posted by its sender.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Origin {
     /// The flow queue that the client chose.
@@ -28,21 +30,22 @@ pub(crate) struct Origin {
     pub(crate) ticket: Option<Ticket>,
 }
 
-/// How long a client that has gone quiet is still looked at before it is asked to ring a bell: about what that bell, a
+/// How long a sender that has gone quiet is still looked at before it is asked to ring a bell: about what that bell, a
 /// system call and a wake-up, costs the two of us.
 const ATTENTION: Span = Span::micros(20);
 
-/// Frames taken from one client in a turn: as many as may leave in it, as no system call stands between them.
+/// Frames taken from one sender in a turn: as many as may leave in it, as no system call stands between them.
 const POSTED: usize = 2 * BATCH;
 
 impl Engine {
-    /// Reads a batch from a client's rings. What finds no room stays there.
-    pub(super) fn read_vnic(&mut self, index: usize, now: Nanos) -> usize {
+    /// Reads a batch from a sender's rings. What finds no room stays there.
+    pub(super) fn read_posted(&mut self, index: usize, now: Nanos) -> usize {
         let Some(lane) = &mut self.lanes[index] else { return 0 };
-        let (Some(tenant), Some(Port::Vnic(port))) = (lane.tenant, &mut lane.port) else { return 0 };
+        let (Some(tenant), Some(port)) = (lane.tenant, &mut lane.port) else { return 0 };
         let halted = lane.trust.halted(now);
         let begun = if halted.is_some() { port.probe() } else { port.begin() };
         if let Err(trouble) = begun {
+            lane.ready = false;
             let gone = lane.trouble(trouble);
             self.note_lost(Some(index), gone);
             return 0;
@@ -54,7 +57,7 @@ impl Engine {
         self.answer_requests(index);
         for read in 0..POSTED {
             let Some(lane) = &mut self.lanes[index] else { return read };
-            let Some(Port::Vnic(port)) = &mut lane.port else { return read };
+            let Some(port) = &mut lane.port else { return read };
             let full = if self.nic.tenant_room(tenant) == 0 {
                 Some(Event::TenantAtCap)
             } else if !lane.pool.has_room() {
@@ -86,10 +89,10 @@ impl Engine {
         POSTED
     }
 
-    /// Copies a frame out of the client's memory: from here on it cannot change.
+    /// Copies a frame out of the sender's memory: from here on it cannot change.
     fn admit_taken(&mut self, index: usize, taken: &Taken, now: Nanos) {
         let Some(lane) = &mut self.lanes[index] else { return };
-        let Some(Port::Vnic(port)) = &mut lane.port else { return };
+        let Some(port) = &mut lane.port else { return };
         let Some(buffer) = lane.pool.take(taken.len) else {
             return lane.complete(Some(taken.ticket), Status::Dropped);
         };
@@ -109,7 +112,7 @@ impl Lane {
         }
     }
 
-    /// A buffer is free again, and a client's frame that was in it is through.
+    /// A buffer is free again, and the frame that was in it is through.
     pub(crate) fn give(&mut self, buffer: Buffer, ticket: Option<Ticket>, status: Status) {
         self.pool.give(buffer);
         self.complete(ticket, status);
@@ -117,7 +120,7 @@ impl Lane {
 
     fn complete(&mut self, ticket: Option<Ticket>, status: Status) {
         if let Some(ticket) = ticket
-            && let Some(Port::Vnic(port)) = &mut self.port
+            && let Some(port) = &mut self.port
         {
             self.ready |= port.complete(ticket, status);
             self.wrote = true;
@@ -125,7 +128,7 @@ impl Lane {
     }
 }
 
-/// What the client is told about a frame that the engine has done with.
+/// What the sender is told about a frame that the engine has done with.
 pub(super) fn status_of(outcome: Outcome) -> Status {
     match outcome {
         Outcome::Sent => Status::Sent,

@@ -1,0 +1,175 @@
+//! `plimsoll run` with virtual machines: DPDK's virtio-user as the guest, the kernel behind a TAP as the wire.
+//!
+//! Needs root (network namespaces) and `dpdk-testpmd`, and says so when it has to skip. Everything made here is removed,
+//! whatever happens.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use plimsoll_daemon::{Client, Stats};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const MAC: &str = "02:00:00:00:00:77";
+
+/// Says why a test does nothing. Where `PLIMSOLL_REQUIRE_LIVE=1` asks for all of them, that is a failure: what a
+/// passing test says is shown to nobody.
+fn skip(why: &str) {
+    assert!(std::env::var_os("PLIMSOLL_REQUIRE_LIVE").is_none_or(|value| value != "1"), "skipped: {why}");
+    eprintln!("skipped: {why}");
+}
+
+/// A namespace behind the uplink, a daemon, and guests.
+struct World {
+    tag: String,
+    folder: PathBuf,
+    daemon: Option<Child>,
+    guest: Option<Child>,
+}
+
+impl World {
+    /// `None` without what it takes. `tag` keeps tests apart that run at once: at most four letters.
+    fn new(tag: &str) -> Option<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            skip("this test makes network namespaces, which takes root");
+            return None;
+        }
+        if Command::new("dpdk-testpmd")
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_err()
+        {
+            skip("dpdk-testpmd is missing; scripts/setup.sh test installs it");
+            return None;
+        }
+        let tag = format!("{tag}{}", std::process::id() % 10_000);
+        let folder = std::env::temp_dir().join(format!("plimsoll-{tag}"));
+        fs::create_dir_all(&folder).expect("a folder");
+        let world = Self { tag, folder, daemon: None, guest: None };
+        world.ip(&["netns", "add", &world.tag]);
+        Some(world)
+    }
+
+    fn ip(&self, args: &[&str]) {
+        let done = Command::new("ip").args(args).output().expect("ip is installed");
+        assert!(done.status.success(), "ip {args:?}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    /// A command in the namespace behind the uplink.
+    fn outside(&self, program: &str, args: &[&str]) -> Output {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.tag, program]).args(args);
+        command.output().expect("ip is installed")
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.file(name)).unwrap_or_default()
+    }
+
+    fn start(&mut self, rest: &str) {
+        let policy = format!(
+            "uplink: {{port: {{tap: {{netns: {}, name: up0}}}}, rate: 10Gbps}}\n\
+             api: {{socket: {}}}\n\
+             tenants: {{vm: {{port: {{vhost_user: {}}}}}}}\n{rest}",
+            self.tag,
+            self.file("api.sock").display(),
+            self.file("vm.sock").display(),
+        );
+        fs::write(self.file("plimsoll.yaml"), policy).expect("written");
+        let log = fs::File::create(self.file("log")).expect("a log");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        command
+            .arg("run")
+            .arg(self.file("plimsoll.yaml"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        self.daemon = Some(command.spawn().expect("started"));
+        let client = self.client();
+        self.eventually("the daemon answers", || client.text("GET", "/v1/health").is_ok());
+        self.ip(&["-n", &self.tag, "address", "add", "10.9.0.9/24", "dev", "up0"]);
+    }
+
+    fn client(&self) -> Client {
+        Client::new(&self.file("api.sock"))
+    }
+
+    fn eventually(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !holds() {
+            let (log, guest) = (self.read("log"), self.read("guest"));
+            assert!(
+                Instant::now() < end,
+                "{what}: not within {PATIENCE:?}; the daemon said\n{log}the guest\n{guest}"
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// A guest that answers ARP and ping, with `device` added to its virtio-user device.
+    fn guest(&mut self, device: &str, rest: &[&str]) {
+        let log = fs::File::create(self.file("guest")).expect("a log");
+        let socket = self.file("vm.sock").display().to_string();
+        let mut command = Command::new("dpdk-testpmd");
+        command
+            .args(["--no-huge", "-m", "64", "--no-pci", "--lcores=0@0,1@0", "--file-prefix", &self.tag])
+            .arg(format!("--vdev=net_virtio_user0,path={socket},mac={MAC},{device}"))
+            .args(["--", "-i", "--total-num-mbufs=2048", "--auto-start"])
+            .args(rest)
+            // It ends when its standard input does, and so with this process.
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone().expect("a descriptor"))
+            .stderr(log);
+        self.guest = Some(command.spawn().expect("started"));
+    }
+
+    fn end_guest(&mut self) {
+        if let Some(mut guest) = self.guest.take() {
+            let _ = guest.kill();
+            let _ = guest.wait();
+        }
+    }
+
+    fn answers(&self) -> bool {
+        self.outside("ping", &["-c", "1", "-W", "1", "10.9.0.1"]).status.success()
+    }
+
+    fn stats(&self) -> Stats {
+        self.client().get("/v1/stats").expect("statistics")
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.end_guest();
+        if let Some(mut daemon) = self.daemon.take() {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+        let _ = Command::new("ip").args(["netns", "del", &self.tag]).output();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[test]
+fn a_guest_on_virtio_user_is_reached_and_answers() {
+    let Some(mut world) = World::new("vhe") else { return };
+    world.start("");
+    world.guest("queues=1,queue_size=256", &["--forward-mode=icmpecho"]);
+    world.eventually("the guest answers", || world.answers());
+    let ping = world.outside("ping", &["-c", "50", "-i", "0.01", "-s", "1000", "-W", "5", "10.9.0.1"]);
+    let said = String::from_utf8_lossy(&ping.stdout);
+    assert!(said.contains(" 0% packet loss"), "{said}\n{}", world.read("log"));
+    let stats = world.stats();
+    let vm = &stats.tenants["vm"];
+    assert!(vm.rx_packets >= 51 && vm.tx_packets >= 51, "{vm:?}");
+    assert!(vm.drops.is_empty(), "{vm:?}");
+}

@@ -1,0 +1,472 @@
+//! A virtual machine's network card: vhost-user's back end, with virtio-net's split rings.
+//!
+//! Why: QEMU, libvirt, cloud-hypervisor and DPDK's virtio-user reach us this way, and a descriptor that is held back holds
+//! back the guest's sockets.
+//! From: QEMU's `docs/interop/vhost-user.rst`, virtio 1.2 (2.7 and 5.1), PicNIC §5.4.3; `docs/vhost-user.md`.
+//! Not here: classification and the order of packets (the daemon, `nic`), waiting (the daemon).
+//! Invariant: whatever guest and front end write, whenever they write it: each word is copied out once and the copy is
+//! checked, each call is bounded, nothing outside guest memory is touched, and no call waits.
+
+mod bell;
+mod front_end;
+mod guard;
+mod memory;
+mod message;
+mod ring;
+
+use std::fs;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags};
+use plimsoll_wire::VnetHeader;
+
+use front_end::{FrontEnd, listen, watch};
+use memory::Memory;
+use message::feature;
+use ring::{Live, MOST_PARTS, Next, Part, Ring, Way};
+
+use crate::error::PortError;
+use crate::port::{
+    Capabilities, Counters, DropReason, FRAME_ROOM, Fds, MIN_FRAME, Received, Sending, Trouble,
+    asks_for_work, vnet_bytes,
+};
+use crate::posted::{Taken, Ticket, Took};
+
+/// How a [`VhostUser`] is made.
+#[derive(Clone, Debug)]
+pub struct VhostUserConfig {
+    /// The socket that the front end connects to.
+    pub path: PathBuf,
+    /// Pairs of rings that the guest may use.
+    pub pairs: u16,
+    /// Largest IP packet of one segment.
+    pub mtu: u32,
+}
+
+impl VhostUserConfig {
+    /// One pair of rings and 1500 bytes of MTU.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), pairs: 1, mtu: 1_500 }
+    }
+}
+
+/// One virtual machine's virtual NIC. It outlives its guests: one goes, another may come.
+#[derive(Debug)]
+pub struct VhostUser {
+    config: VhostUserConfig,
+    listener: UnixListener,
+    inode: u64,
+    events: Epoll,
+    front_end: Option<FrontEnd>,
+    /// The front end may have sent a message.
+    talks: bool,
+    memory: Memory,
+    /// Pairs of rings: to the guest, then from it.
+    rings: Vec<Ring>,
+    /// What the driver has agreed to.
+    features: u64,
+    /// What the front end has agreed to.
+    protocol: u64,
+    /// The pair that is taken from next.
+    turn: usize,
+    /// Batches begun, to look at the sockets now and then however busy the rings are.
+    batches: u32,
+    /// Where the bytes of the frame taken last lie.
+    parts: Vec<Part>,
+    /// Buffers that a frame for the guest is put into: heads, and where the parts of each end.
+    buffers: Vec<(u16, usize)>,
+    counters: Counters,
+    problem: Option<PortError>,
+}
+
+impl VhostUser {
+    /// Listens for the front end.
+    ///
+    /// # Errors
+    /// When the socket's place is taken, or descriptors are short.
+    pub fn open(config: &VhostUserConfig) -> Result<Self, PortError> {
+        let failed = |source: io::Error| {
+            PortError::system("watching the socket", config.path.display().to_string(), source)
+        };
+        let (listener, inode) = listen(&config.path)?;
+        let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|error| failed(error.into()))?;
+        watch(&events, &listener).map_err(|error| failed(error.into()))?;
+        Ok(Self {
+            config: config.clone(),
+            listener,
+            inode,
+            events,
+            front_end: None,
+            talks: false,
+            memory: Memory::default(),
+            rings: (0..2 * config.pairs).map(|_| Ring::default()).collect(),
+            features: 0,
+            protocol: 0,
+            turn: 0,
+            batches: 0,
+            parts: Vec::with_capacity(MOST_PARTS),
+            buffers: Vec::with_capacity(MOST_BUFFERS),
+            counters: Counters::default(),
+            problem: None,
+        })
+    }
+
+    /// What the device offers to the driver.
+    fn offered(&self) -> u64 {
+        let several = if self.config.pairs > 1 { feature::MQ } else { 0 };
+        feature::VERSION_1 | feature::ANY_LAYOUT | feature::PROTOCOL | several
+    }
+
+    /// Begins a batch: now and then looks at the sockets.
+    ///
+    /// # Errors
+    /// None: a port without a guest has nothing to be taken.
+    pub fn begin(&mut self) -> Result<(), Trouble> {
+        self.batches = self.batches.wrapping_add(1);
+        if self.batches.is_multiple_of(LOOK_EVERY) {
+            self.look();
+        }
+        if self.memory.torn() {
+            self.lose_memory();
+        }
+        for ring in self.rings.iter_mut().skip(1).step_by(2) {
+            if let Some(live) = &mut ring.live {
+                live.mute(&self.memory);
+            }
+        }
+        Ok(())
+    }
+
+    /// The next frame that the guest has posted, of one pair of rings after the other.
+    pub fn take(&mut self) -> Took {
+        let pairs = self.rings.len() / 2;
+        for _ in 0..pairs {
+            let index = 2 * self.turn + 1;
+            self.turn = (self.turn + 1) % pairs;
+            let Some(live) = self.rings[index].running() else { continue };
+            self.parts.clear();
+            match live.take(&self.memory, Way::Out, &mut self.parts) {
+                Next::Nothing if live.take_bad_end(&self.memory) => {
+                    self.counters.lose(DropReason::BadDescriptor);
+                    return Took::Refused;
+                }
+                Next::Nothing => {}
+                Next::Bad => {
+                    self.counters.lose(DropReason::BadDescriptor);
+                    return Took::Refused;
+                }
+                Next::Head(head) => return self.take_frame(index, head),
+            }
+        }
+        Took::Nothing
+    }
+
+    /// Reads the header and leaves `parts` with the frame.
+    #[inline]
+    fn take_frame(&mut self, index: usize, head: u16) -> Took {
+        let room = self.header_len();
+        let mut header = [0; VnetHeader::LEN_WITH_BUFFERS];
+        let read = take_front(&self.memory, &mut self.parts, &mut header[..room]);
+        let len: usize = self.parts.iter().map(|&(_, len)| len).sum();
+        let Some(live) = &mut self.rings[index].live else { return Took::Nothing };
+        if read < room || !(1..FRAME_ROOM).contains(&len) {
+            live.give(&self.memory, head, 0);
+            self.counters.lose(DropReason::BadDescriptor);
+            return Took::Refused;
+        }
+        let ticket =
+            Ticket { session: live.session, cookie: head.into(), queue: index as u16, descriptors: 1 };
+        let vnet = header.first_chunk().map(|bytes| VnetHeader::from_bytes(*bytes)).unwrap_or_default();
+        self.counters.received(len);
+        Took::Frame(Taken { target: None, len, vnet, tag: 0, ticket })
+    }
+
+    /// Copies the frame taken last.
+    ///
+    /// Panics when `into` is shorter than the frame.
+    pub fn copy(&self, into: &mut [u8]) {
+        let mut rest = into;
+        for &(place, len) in &self.parts {
+            let (part, others) = rest.split_at_mut(len);
+            self.memory.read(place, part);
+            rest = others;
+        }
+    }
+
+    /// A frame is through: its descriptor is the guest's again. [`VhostUser::flush`] tells it. Answers whether another may
+    /// be taken now. The ticket of a ring that has been stopped since is ignored.
+    pub fn complete(&mut self, ticket: Ticket) -> bool {
+        let Some(Ring { live: Some(live), .. }) = self.rings.get_mut(usize::from(ticket.queue)) else {
+            return false;
+        };
+        if live.session != ticket.session {
+            return false;
+        }
+        live.give(&self.memory, ticket.cookie as u16, 0);
+        false
+    }
+
+    /// Nothing is to be taken: asks the guest to ring when that changes. Answers whether the owner may sleep; if not, it
+    /// should begin another batch.
+    pub fn rest(&mut self) -> bool {
+        self.look();
+        let mut quiet = !self.talks;
+        for ring in self.rings.iter_mut().skip(1).step_by(2) {
+            if let Some(live) = ring.running() {
+                quiet &= live.listen(&self.memory);
+                if !quiet {
+                    live.mute(&self.memory);
+                }
+            }
+        }
+        quiet
+    }
+
+    /// Takes the next frame and completes it at once; see [`crate::Port::receive`].
+    ///
+    /// # Errors
+    /// None.
+    pub fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<Received>, Trouble> {
+        self.begin()?;
+        for _ in 0..REFUSALS {
+            match self.take() {
+                Took::Frame(taken) if taken.len <= buffer.len() => {
+                    self.copy(&mut buffer[..taken.len]);
+                    self.complete(taken.ticket);
+                    self.flush()?;
+                    return Ok(Some(Received { len: taken.len, vnet: Some(taken.vnet), at: None }));
+                }
+                Took::Frame(taken) => {
+                    self.counters.lose(DropReason::Oversize);
+                    self.complete(taken.ticket);
+                }
+                Took::Refused => {}
+                Took::Nothing => break,
+            }
+        }
+        self.flush()?;
+        let _ = self.rest();
+        Ok(None)
+    }
+
+    /// Puts a frame into buffers that the guest has posted; see [`crate::Port::send`].
+    ///
+    /// # Errors
+    /// [`Trouble::Down`] without a guest, or one whose driver is not there.
+    pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
+        let room = self.header_len();
+        let Some(live) = self.rings[0].running() else { return Err(Trouble::Down) };
+        if asks_for_work(vnet) {
+            return Ok(self.counters.refuse(DropReason::BadOffload));
+        }
+        if frame.len() < MIN_FRAME {
+            return Ok(self.counters.refuse(DropReason::TooShort));
+        }
+        self.parts.clear();
+        self.buffers.clear();
+        match gather(live, &self.memory, room + frame.len(), 1, &mut self.parts, &mut self.buffers) {
+            Gathered::Enough => {}
+            Gathered::Full => return Ok(Sending::Full),
+            Gathered::Short => return Ok(self.counters.refuse(DropReason::Oversize)),
+            Gathered::Bad => return Ok(self.counters.refuse(DropReason::BadDescriptor)),
+        }
+        let mut header = [0; VnetHeader::LEN_WITH_BUFFERS];
+        header[..VnetHeader::LEN].copy_from_slice(&vnet_bytes(vnet));
+        header[VnetHeader::LEN..].copy_from_slice(&(self.buffers.len() as u16).to_le_bytes());
+        put(live, &self.memory, &[&header[..room], frame], &self.parts, &self.buffers);
+        Ok(self.counters.sent(frame.len()))
+    }
+
+    /// Shows the guest its completions and frames, and wakes it if it wants to be.
+    ///
+    /// # Errors
+    /// None.
+    pub fn flush(&mut self) -> Result<(), Trouble> {
+        let memory = &self.memory;
+        self.rings.iter_mut().for_each(|ring| ring.publish(memory));
+        Ok(())
+    }
+
+    /// Whether a front end is connected.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.front_end.is_some()
+    }
+
+    /// Frames taken that have not completed.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        let from_guest = self.rings.iter().skip(1).step_by(2).filter_map(|ring| ring.live.as_ref());
+        from_guest.map(|live| u32::from(live.in_flight)).sum()
+    }
+
+    /// What to wait on: one descriptor for the socket, the front end and the guest's kicks.
+    #[must_use]
+    pub fn fds(&self) -> Fds {
+        Fds { receive: Some(self.events.0.as_raw_fd()), transmit: None }
+    }
+
+    /// Looks at the sockets. The port itself is always there.
+    ///
+    /// # Errors
+    /// None.
+    pub fn probe(&mut self) -> Result<(), Trouble> {
+        self.look();
+        Ok(())
+    }
+
+    /// Why a front end was hung up on, told once.
+    pub fn take_problem(&mut self) -> Option<PortError> {
+        self.problem.take()
+    }
+
+    /// What it can do: what the guest's driver has agreed to.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        Capabilities { gives_segmentation: true, mtu: self.config.mtu, ..Capabilities::default() }
+    }
+
+    /// What it has carried.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// How operators know it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("vhost-user {}", self.config.path.display())
+    }
+
+    /// Bytes of the header before each frame: the number of buffers is there where frames may have several.
+    #[inline]
+    fn header_len(&self) -> usize {
+        if self.features & (feature::VERSION_1 | feature::MRG_RXBUF) != 0 {
+            VnetHeader::LEN_WITH_BUFFERS
+        } else {
+            VnetHeader::LEN
+        }
+    }
+
+    /// Guest memory has been cut off: there is no guest any more.
+    #[cold]
+    fn lose_memory(&mut self) {
+        self.counters.lose(DropReason::BadDescriptor);
+        self.problem.get_or_insert_with(|| PortError::Config {
+            what: format!("vhost-user {}", self.config.path.display()),
+            problem:
+                "the file of the guest's memory was cut off; the connection was closed, and it may try again"
+                    .to_owned(),
+        });
+        self.hang_up();
+    }
+}
+
+impl Drop for VhostUser {
+    /// The socket's place is free again, unless somebody else has taken it. The guest gets back what it had posted.
+    fn drop(&mut self) {
+        self.hang_up();
+        if fs::symlink_metadata(&self.config.path).is_ok_and(|found| found.ino() == self.inode) {
+            let _ = fs::remove_file(&self.config.path);
+        }
+    }
+}
+
+/// Copies the first bytes out of `parts` and takes them off; how many those were.
+fn take_front(memory: &Memory, parts: &mut Vec<Part>, into: &mut [u8]) -> usize {
+    let (mut done, mut used) = (0, 0);
+    for (place, len) in parts.iter_mut() {
+        let count = (*len).min(into.len() - done);
+        memory.read(*place, &mut into[done..done + count]);
+        done += count;
+        (*place, *len) = (place.plus(count), *len - count);
+        if *len > 0 {
+            break;
+        }
+        used += 1;
+    }
+    parts.drain(..used);
+    done
+}
+
+/// Whether there are buffers for a frame.
+enum Gathered {
+    Enough,
+    /// Too few now.
+    Full,
+    /// Too small, and another one may not be used.
+    Short,
+    /// One made no sense; it was given back.
+    Bad,
+}
+
+/// Takes buffers for `len` bytes, at most `most`; none is kept unless they are enough.
+fn gather(
+    live: &mut Live,
+    memory: &Memory,
+    len: usize,
+    most: usize,
+    parts: &mut Vec<Part>,
+    buffers: &mut Vec<(u16, usize)>,
+) -> Gathered {
+    let mut room = 0;
+    let found = loop {
+        if room >= len {
+            return Gathered::Enough;
+        }
+        if buffers.len() == most {
+            break Gathered::Short;
+        }
+        let begun = parts.len();
+        match live.take(memory, Way::In, parts) {
+            Next::Head(head) => {
+                room += parts[begun..].iter().map(|&(_, len)| len).sum::<usize>();
+                buffers.push((head, parts.len()));
+            }
+            Next::Nothing => break Gathered::Full,
+            // Those before it cannot be put back behind it: they go back to the guest empty.
+            Next::Bad => {
+                buffers.iter().for_each(|&(head, _)| live.give(memory, head, 0));
+                return Gathered::Bad;
+            }
+        }
+    };
+    live.untake(buffers.iter().map(|&(head, _)| head));
+    found
+}
+
+/// Writes `pieces` one after the other into the buffers, and gives them to the guest.
+fn put(live: &mut Live, memory: &Memory, pieces: &[&[u8]], parts: &[Part], buffers: &[(u16, usize)]) {
+    let mut pieces = pieces.iter().copied();
+    let mut piece = pieces.next().unwrap_or_default();
+    let mut begin = 0;
+    for &(head, end) in buffers {
+        let mut written = 0;
+        for &(mut place, mut room) in &parts[begin..end] {
+            while room > 0 {
+                if piece.is_empty() {
+                    let Some(next) = pieces.next() else { break };
+                    piece = next;
+                }
+                let (now, later) = piece.split_at(room.min(piece.len()));
+                memory.write(place, now);
+                (place, room, written, piece) =
+                    (place.plus(now.len()), room - now.len(), written + now.len(), later);
+            }
+        }
+        live.give(memory, head, written as u32);
+        begin = end;
+    }
+}
+
+/// Buffers that one frame for the guest may take: 64 KiB in the 1,526 bytes that Linux posts without room for more.
+const MOST_BUFFERS: usize = 64;
+/// Batches between looks at the sockets while the rings are busy: a system call in 64 batches is lost in them.
+const LOOK_EVERY: u32 = 64;
+/// Senseless descriptors skipped in one call.
+const REFUSALS: usize = 32;

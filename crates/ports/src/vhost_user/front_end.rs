@@ -1,0 +1,350 @@
+//! The front end behind the socket: its messages read and answered, its descriptors taken over.
+//!
+//! Why: whoever owns the virtual machine says where its memory and its rings are, and may say so again at any moment.
+//! From: QEMU's `docs/interop/vhost-user.rst`; the order in which QEMU 7.2 and DPDK's virtio-user send.
+//! Not here: what messages look like (`message`), and the frames (`port`).
+//! Invariant: nothing here waits; each look handles so many messages; a message that makes no sense ends the connection,
+//! is counted and told, and changes nothing for anybody else.
+
+use std::fs;
+use std::io::{self, IoSliceMut, Write};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixAddr, recvmsg};
+
+use super::bell::Bell;
+use super::memory::Memory;
+use super::message::{
+    HEADER, Header, LONGEST, MAX_RING, Nonsense, Request, answer, answer_ring, feature, protocol,
+};
+use super::{VhostUser, ring::Ring};
+use crate::error::PortError;
+use crate::port::DropReason;
+
+/// Who is connected, and what it has sent of its next message.
+#[derive(Debug)]
+pub(super) struct FrontEnd {
+    socket: UnixStream,
+    header: Option<Header>,
+    bytes: [u8; LONGEST],
+    have: usize,
+    descriptors: Vec<OwnedFd>,
+}
+
+/// What a look at the socket finds.
+enum Incoming {
+    Message(Header, Result<Request, Nonsense>, Vec<OwnedFd>),
+    Nothing,
+    Nonsense(Nonsense),
+    Closed,
+}
+
+impl FrontEnd {
+    fn new(socket: UnixStream) -> Self {
+        Self { socket, header: None, bytes: [0; LONGEST], have: 0, descriptors: Vec::new() }
+    }
+
+    /// Reads on until a message is whole, or nothing is left.
+    fn read(&mut self) -> Incoming {
+        loop {
+            let wanted = self.header.map_or(HEADER, |header| header.len);
+            if self.have < wanted {
+                match receive(&self.socket, &mut self.bytes[self.have..wanted], &mut self.descriptors) {
+                    Ok(0) => return Incoming::Closed,
+                    Ok(read) => self.have += read,
+                    Err(Errno::EAGAIN | Errno::EINTR) => return Incoming::Nothing,
+                    Err(_) => return Incoming::Closed,
+                }
+                continue;
+            }
+            self.have = 0;
+            let Some(header) = self.header.take() else {
+                let header = self.bytes.first_chunk().map(|bytes| Header::parse(*bytes));
+                match header.unwrap_or(Err(Nonsense::Version(0))) {
+                    Ok(header) => self.header = Some(header),
+                    Err(nonsense) => return Incoming::Nonsense(nonsense),
+                }
+                continue;
+            };
+            let descriptors = std::mem::take(&mut self.descriptors);
+            let request = Request::parse(&header, &self.bytes[..wanted], descriptors.len());
+            return Incoming::Message(header, request, descriptors);
+        }
+    }
+}
+
+/// Reads at most what `into` holds. Descriptors that come along are ours.
+fn receive(socket: &UnixStream, into: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> Result<usize, Errno> {
+    // As many as the kernel passes at once: none is ever lost for want of room.
+    let mut space = cmsg_space!([RawFd; 253]);
+    let mut slices = [IoSliceMut::new(into)];
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
+    let received = recvmsg::<UnixAddr>(socket.as_raw_fd(), &mut slices, Some(&mut space), flags)?;
+    for control in received.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(fds) = control {
+            // SAFETY: the kernel just made these descriptors for us, and nobody else knows them.
+            descriptors.extend(fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+        }
+    }
+    Ok(received.bytes)
+}
+
+impl VhostUser {
+    /// Looks at the sockets: who wants in, and what the front end has said.
+    pub(super) fn look(&mut self) {
+        let mut found = [EpollEvent::empty(); 16];
+        let Ok(count) = self.events.wait(&mut found, EpollTimeout::ZERO) else { return };
+        for event in &found[..count] {
+            match event.data() {
+                LISTENER => self.admit(),
+                FRONT_END => self.talks = true,
+                _ => {}
+            }
+        }
+        self.converse();
+    }
+
+    /// The first to connect has the port; another is hung up on, and may try again.
+    fn admit(&mut self) {
+        for _ in 0..ADMISSIONS {
+            let Ok((socket, _)) = self.listener.accept() else { return };
+            let watched = EpollEvent::new(EpollFlags::EPOLLIN, FRONT_END);
+            let ready = self.front_end.is_none()
+                && socket.set_nonblocking(true).is_ok()
+                && self.events.add(&socket, watched).is_ok();
+            if ready {
+                self.front_end = Some(FrontEnd::new(socket));
+                self.talks = true;
+            }
+        }
+    }
+
+    /// Handles some of what the front end has said.
+    fn converse(&mut self) {
+        for _ in 0..MESSAGES {
+            if !self.talks {
+                return;
+            }
+            let Some(front_end) = &mut self.front_end else {
+                self.talks = false;
+                return;
+            };
+            match front_end.read() {
+                Incoming::Nothing => self.talks = false,
+                Incoming::Closed => self.hang_up(),
+                Incoming::Nonsense(nonsense) => self.refuse(nonsense),
+                Incoming::Message(header, request, descriptors) => {
+                    let handled = request.and_then(|request| self.handle(&header, request, descriptors));
+                    if let Err(nonsense) = handled {
+                        self.refuse(nonsense);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What it was told is forgotten, frames that it posted still leave.
+    pub(super) fn hang_up(&mut self) {
+        if let Some(front_end) = self.front_end.take() {
+            let _ = self.events.delete(&front_end.socket);
+        }
+        for ring in &mut self.rings {
+            ring.stop(&self.memory);
+            *ring = Ring::default();
+        }
+        self.memory = Memory::default();
+        (self.features, self.protocol, self.talks) = (0, 0, false);
+    }
+
+    fn refuse(&mut self, nonsense: Nonsense) {
+        self.counters.lose(DropReason::BadMessage);
+        self.problem.get_or_insert_with(|| PortError::Config {
+            what: format!("vhost-user {}", self.config.path.display()),
+            problem: format!(
+                "the front end sent {nonsense}; the connection was closed, and it may try again"
+            ),
+        });
+        self.hang_up();
+    }
+
+    fn handle(
+        &mut self,
+        header: &Header,
+        request: Request,
+        mut descriptors: Vec<OwnedFd>,
+    ) -> Result<(), Nonsense> {
+        let reply = match request {
+            Request::GetFeatures => Some(answer(header.request, self.offered())),
+            Request::GetProtocolFeatures => Some(answer(header.request, PROTOCOL)),
+            Request::GetQueueNum => Some(answer(header.request, (self.rings.len() / 2) as u64)),
+            Request::GetRingBase(index) => {
+                let memory = &self.memory;
+                let ring = ring(&mut self.rings, index)?;
+                ring.stop(memory);
+                ring.started = false;
+                Some(answer_ring(header.request, index, ring.base.into()))
+            }
+            other => {
+                self.obey(other, &mut descriptors)?;
+                let acknowledges = header.wants_answer && self.protocol & protocol::REPLY_ACK != 0;
+                acknowledges.then(|| answer(header.request, 0))
+            }
+        };
+        if let (Some(reply), Some(front_end)) = (reply, &mut self.front_end) {
+            // Whoever asks and does not read the answers has no use for them.
+            let sent = front_end.socket.write(&reply);
+            if !matches!(sent, Ok(len) if len == reply.len()) {
+                self.hang_up();
+            }
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, request: Request, descriptors: &mut Vec<OwnedFd>) -> Result<(), Nonsense> {
+        match request {
+            Request::SetFeatures(features) => {
+                let foreign = features & !self.offered();
+                if foreign != 0 {
+                    return Err(Nonsense::Features(foreign));
+                }
+                self.set_features(features);
+            }
+            Request::SetProtocolFeatures(features) if features & !PROTOCOL != 0 => {
+                return Err(Nonsense::Features(features & !PROTOCOL));
+            }
+            Request::SetProtocolFeatures(features) => self.protocol = features,
+            Request::SetMemTable(pieces) => {
+                self.rings.iter_mut().for_each(|ring| ring.stop(&self.memory));
+                let files = std::mem::take(descriptors);
+                self.memory = Memory::map(&pieces, files).map_err(Nonsense::Other)?;
+            }
+            Request::SetRingSize(index, size) => {
+                if !size.is_power_of_two() || size > MAX_RING {
+                    return Err(Nonsense::RingSize(size));
+                }
+                self.still(index)?.size = size as u16;
+            }
+            Request::SetRingPlace(index, place) => self.still(index)?.place = Some(place),
+            Request::SetRingBase(index, base) => self.still(index)?.base = base as u16,
+            Request::SetKick(index, _) => self.set_kick(index, descriptors.pop())?,
+            Request::SetCall(index, _) => {
+                let bell = descriptors.pop().map(Bell::new).transpose().map_err(Nonsense::Other)?;
+                ring(&mut self.rings, index)?.bell = bell;
+            }
+            Request::SetErr(index, _) => drop(ring(&mut self.rings, index)?),
+            Request::SetEnable(index, enabled) => ring(&mut self.rings, index)?.enabled = enabled,
+            // Owning the device, and giving it up, is what the connection stands for.
+            _ => {}
+        }
+        self.start_rings()
+    }
+
+    /// Rings keep running: only those that are started later see another layout, as a driver stops them first.
+    fn set_features(&mut self, features: u64) {
+        if features & feature::PROTOCOL == 0 {
+            // Without features of its own the protocol knows no disabled rings.
+            self.rings.iter_mut().for_each(|ring| ring.enabled = true);
+        }
+        if features != self.features {
+            self.rings.iter_mut().for_each(|ring| ring.stop(&self.memory));
+            self.features = features;
+        }
+    }
+
+    /// A ring that a message changes does not run meanwhile.
+    fn still(&mut self, index: u32) -> Result<&mut Ring, Nonsense> {
+        let memory = &self.memory;
+        let ring = ring(&mut self.rings, index)?;
+        ring.stop(memory);
+        Ok(ring)
+    }
+
+    /// By edges, so that it never has to be read: the front end has it too, and could make a read of it wait.
+    fn set_kick(&mut self, index: u32, kick: Option<OwnedFd>) -> Result<(), Nonsense> {
+        let Some(kick) = kick else {
+            return Err(Nonsense::Other(
+                "a ring without a kick descriptor, which would have to be polled".to_owned(),
+            ));
+        };
+        let watched = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, KICK);
+        ring(&mut self.rings, index)?;
+        self.events.add(&kick, watched).map_err(|error| {
+            Nonsense::Other(format!("a kick descriptor that cannot be waited for: {error}"))
+        })?;
+        let ring = ring(&mut self.rings, index)?;
+        (ring.kick, ring.started) = (Some(kick), true);
+        Ok(())
+    }
+
+    /// Puts those to work of which all is known.
+    fn start_rings(&mut self) -> Result<(), Nonsense> {
+        for (index, ring) in self.rings.iter_mut().enumerate() {
+            if ring.live.is_some() || self.memory.is_empty() {
+                continue;
+            }
+            ring.start(&self.memory, self.features).map_err(Nonsense::Other)?;
+            if index % 2 == 0
+                && let Some(live) = &mut ring.live
+            {
+                // Buffers for the guest are looked for when there is a frame for one.
+                live.mute(&self.memory);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn ring(rings: &mut [Ring], index: u32) -> Result<&mut Ring, Nonsense> {
+    rings.get_mut(index as usize).ok_or(Nonsense::NoRing(index))
+}
+
+/// Listens at `path`; a socket there that nobody listens on any more is replaced. Its owner and group may connect.
+pub(super) fn listen(path: &Path) -> Result<(UnixListener, u64), PortError> {
+    let failed = |source: io::Error| {
+        PortError::system("listening for the virtual machine", path.display().to_string(), source)
+    };
+    let listener = match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+            let dead = || {
+                UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+            };
+            if !socket || !dead() {
+                return Err(PortError::File {
+                    path: path.to_owned(),
+                    problem: "somebody else has it".to_owned(),
+                    advice: "stop who listens there, move what lies there away, or name another socket",
+                });
+            }
+            fs::remove_file(path).map_err(failed)?;
+            UnixListener::bind(path).map_err(failed)?
+        }
+        other => other.map_err(failed)?,
+    };
+    listener.set_nonblocking(true).map_err(failed)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(failed)?;
+    let inode = fs::symlink_metadata(path).map_err(failed)?.ino();
+    Ok((listener, inode))
+}
+
+/// Watches the listening socket.
+pub(super) fn watch(events: &nix::sys::epoll::Epoll, listener: &impl AsFd) -> nix::Result<()> {
+    events.add(listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))
+}
+
+/// What is offered of the protocol's own features.
+const PROTOCOL: u64 = protocol::MQ | protocol::REPLY_ACK;
+
+const LISTENER: u64 = 0;
+const FRONT_END: u64 = 1;
+const KICK: u64 = 2;
+/// Connections accepted at a look.
+const ADMISSIONS: usize = 4;
+/// Messages handled at a look: about what starts one pair of rings.
+const MESSAGES: usize = 16;

@@ -1,0 +1,281 @@
+//! Guest memory: mapped piece by piece, touched nowhere else.
+//!
+//! Why: every address in a ring is the guest's word, and the front end's file is its own to change.
+//! From: the crate `vm-memory` for mappings and for access that other processes may race with; the memory table of the
+//! vhost-user protocol.
+//! Not here: what lies there (`ring`).
+//! Invariant: every access lies inside one mapped piece; pieces overlap neither for the guest nor for the front end; a
+//! page that disappears reads as zeros (`guard`).
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use nix::sys::statfs::{HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
+use vm_memory::mmap::MmapRegionBuilder;
+use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
+
+use super::guard::Guard;
+use super::message::Piece;
+
+/// All of a guest's memory that is mapped.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    pieces: Vec<Mapped>,
+}
+
+#[derive(Debug)]
+struct Mapped {
+    guest: u64,
+    user: u64,
+    len: u64,
+    /// Where the piece begins in its mapping, which begins on a page.
+    start: usize,
+    // Dropped before the mapping that it watches over.
+    guard: Guard,
+    map: MmapRegion,
+}
+
+/// A place in guest memory that was found to be mapped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    piece: usize,
+    at: usize,
+}
+
+impl Place {
+    /// So many bytes further on, in the same piece.
+    #[inline]
+    pub(super) fn plus(self, bytes: usize) -> Self {
+        Self { at: self.at + bytes, ..self }
+    }
+}
+
+impl Memory {
+    /// Maps what the front end describes; a file for each piece.
+    pub(super) fn map(pieces: &[Piece], files: Vec<OwnedFd>) -> Result<Self, String> {
+        check(pieces)?;
+        let mapped = pieces.iter().zip(files).map(|(piece, file)| Mapped::new(piece, file.into()));
+        Ok(Self { pieces: mapped.collect::<Result<_, _>>()? })
+    }
+
+    /// Whether nothing is mapped.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Whether a page has disappeared: then nothing here is the guest's any more.
+    #[inline]
+    pub(super) fn torn(&self) -> bool {
+        self.pieces.iter().any(|piece| piece.guard.torn())
+    }
+
+    /// Where the guest's address is, and how many of `len` bytes from there on are in the same piece.
+    #[inline]
+    pub(super) fn guest(&self, address: u64, len: usize) -> Option<(Place, usize)> {
+        self.pieces.iter().enumerate().find_map(|(index, piece)| {
+            let at = address.wrapping_sub(piece.guest);
+            (at < piece.len).then(|| piece.place(index, at, len))
+        })
+    }
+
+    /// Where the front end's address is, if all `len` bytes from there on are in the same piece.
+    pub(super) fn user(&self, address: u64, len: usize) -> Option<Place> {
+        self.pieces.iter().enumerate().find_map(|(index, piece)| {
+            let at = address.wrapping_sub(piece.user);
+            let (place, found) = (at < piece.len).then(|| piece.place(index, at, len))?;
+            (found == len).then_some(place)
+        })
+    }
+
+    /// The 16-bit word at `place`. Panics outside the piece, and where it is not aligned: places of rings are checked.
+    #[inline]
+    pub(super) fn word16(&self, place: Place) -> &AtomicU16 {
+        self.pieces[place.piece].map.get_atomic_ref(place.at).expect("an aligned word of a ring's")
+    }
+
+    /// The 32-bit word at `place`. Panics as [`Memory::word16`].
+    #[inline]
+    pub(super) fn word32(&self, place: Place) -> &AtomicU32 {
+        self.pieces[place.piece].map.get_atomic_ref(place.at).expect("an aligned word of a ring's")
+    }
+
+    /// Two words that a descriptor is made of, copied out once; `None` outside the piece or where they are not aligned.
+    #[inline]
+    pub(super) fn pair(&self, place: Place) -> Option<[u64; 2]> {
+        let map = &self.pieces[place.piece].map;
+        let first: &AtomicU64 = map.get_atomic_ref(place.at).ok()?;
+        let second: &AtomicU64 = map.get_atomic_ref(place.at + 8).ok()?;
+        Some([u64::from_le(first.load(Ordering::Relaxed)), u64::from_le(second.load(Ordering::Relaxed))])
+    }
+
+    /// Copies out. Panics outside the piece.
+    #[inline]
+    pub(super) fn read(&self, place: Place, into: &mut [u8]) {
+        let slice = self.pieces[place.piece].map.get_slice(place.at, into.len());
+        slice.expect("bytes of a place that was found").copy_to(into);
+    }
+
+    /// Copies in. Panics outside the piece.
+    #[inline]
+    pub(super) fn write(&self, place: Place, from: &[u8]) {
+        let slice = self.pieces[place.piece].map.get_slice(place.at, from.len());
+        slice.expect("bytes of a place that was found").copy_from(from);
+    }
+}
+
+impl Mapped {
+    fn new(piece: &Piece, file: File) -> Result<Self, String> {
+        let page = page_of(&file)?;
+        let shift = piece.offset % page;
+        let end = piece.offset.checked_add(piece.len).ok_or("a piece of memory that ends beyond any file")?;
+        let found = file.metadata().map_err(|error| error.to_string())?.size();
+        if end > found {
+            return Err(format!("a piece of memory that ends at {end} in a file of {found} bytes"));
+        }
+        // Whole pages, as huge ones are unmapped whole or not at all.
+        let len = (shift + piece.len).next_multiple_of(page);
+        let (Ok(len), Ok(start)) = (usize::try_from(len), usize::try_from(shift)) else {
+            return Err(format!("a piece of memory of {} bytes", piece.len));
+        };
+        let map = MmapRegionBuilder::new(len)
+            .with_file_offset(FileOffset::new(file, piece.offset - shift))
+            .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
+            .with_mmap_flags(libc::MAP_SHARED | libc::MAP_NORESERVE)
+            .build()
+            .map_err(|error| format!("guest memory that cannot be mapped: {error}"))?;
+        let guard = Guard::new(map.as_ptr() as usize, len)
+            .map_err(|error: io::Error| format!("guest memory that cannot be watched over: {error}"))?;
+        Ok(Self { guest: piece.guest, user: piece.user, len: piece.len, start, guard, map })
+    }
+
+    /// `at` lies in the piece, and the piece in the address space: neither sum wraps.
+    #[inline]
+    fn place(&self, index: usize, at: u64, len: usize) -> (Place, usize) {
+        let left = self.len - at;
+        let found = usize::try_from(left).map_or(len, |left| left.min(len));
+        (Place { piece: index, at: self.start + at as usize }, found)
+    }
+}
+
+/// Bytes of the file's pages. What is not memory is refused: reading a page from a disk, or from another process (FUSE),
+/// would keep every tenant waiting.
+fn page_of(file: &File) -> Result<u64, String> {
+    let found =
+        fstatfs(file).map_err(|error| format!("guest memory whose file cannot be looked at: {error}"))?;
+    match found.filesystem_type() {
+        TMPFS_MAGIC => Ok(4_096),
+        HUGETLBFS_MAGIC => Ok(u64::try_from(found.block_size()).unwrap_or(4_096).max(4_096)),
+        _ => Err("guest memory in a file on a disk; give the guest a memfd, or a file in tmpfs or hugetlbfs"
+            .to_owned()),
+    }
+}
+
+/// Pieces that wrap, or lie on top of each other, for the guest or for the front end, are none.
+fn check(pieces: &[Piece]) -> Result<(), String> {
+    for (index, piece) in pieces.iter().enumerate() {
+        if piece.len == 0 || piece.len > LONGEST_PIECE {
+            return Err(format!("a piece of memory of {} bytes", piece.len));
+        }
+        for begin in [piece.guest, piece.user] {
+            begin.checked_add(piece.len).ok_or("a piece of memory that ends beyond any address")?;
+        }
+        let overlap = |a: u64, a_len: u64, b: u64, b_len: u64| a < b + b_len && b < a + a_len;
+        for other in &pieces[..index] {
+            if overlap(piece.guest, piece.len, other.guest, other.len) {
+                return Err(format!("two pieces of guest memory at {:#x}", piece.guest.max(other.guest)));
+            }
+            if overlap(piece.user, piece.len, other.user, other.len) {
+                return Err(format!(
+                    "two pieces of the front end's memory at {:#x}",
+                    piece.user.max(other.user)
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// 16 TiB: more than a process can map of several guests.
+const LONGEST_PIECE: u64 = 1 << 44;
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use nix::unistd::ftruncate;
+
+    use super::*;
+
+    fn file(len: i64) -> OwnedFd {
+        let file = memfd_create("guest", MFdFlags::MFD_CLOEXEC).expect("a memfd");
+        ftruncate(&file, len).expect("long enough");
+        file
+    }
+
+    fn piece(guest: u64, len: u64) -> Piece {
+        Piece { guest, len, user: 0x7000_0000 + guest, offset: 0 }
+    }
+
+    #[test]
+    fn an_address_is_found_in_its_piece_and_no_further() {
+        let pieces = [piece(0, 0x2000), piece(0x2000, 0x1000)];
+        let memory = Memory::map(&pieces, vec![file(0x2000), file(0x1000)]).expect("mapped");
+        let (place, found) = memory.guest(0x1ff0, 0x100).expect("mapped");
+        assert_eq!(found, 0x10, "the rest is in another piece");
+        memory.write(place, &[7; 16]);
+        let mut read = [0; 16];
+        memory.read(place, &mut read);
+        assert_eq!(read, [7; 16]);
+        for address in [0x3000, u64::MAX, 1 << 63] {
+            assert_eq!(memory.guest(address, 1), None, "{address:#x}");
+        }
+        assert!(memory.user(0x7000_1000, 0x1000).is_some());
+        assert_eq!(memory.user(0x7000_1000, 0x1001), None, "a ring lies in one piece");
+    }
+
+    #[test]
+    fn pieces_that_overlap_wrap_or_are_longer_than_their_file_are_refused() {
+        for pieces in [
+            vec![piece(0, 0x2000), piece(0x1000, 0x1000)],
+            vec![piece(u64::MAX - 0xfff, 0x2000)],
+            vec![piece(0, 0)],
+            vec![piece(0, 1 << 60)],
+            vec![piece(0, 0x3000)],
+            vec![Piece { offset: u64::MAX, ..piece(0, 0x1000) }],
+        ] {
+            let files = pieces.iter().map(|_| file(0x2000)).collect();
+            assert!(Memory::map(&pieces, files).is_err(), "{pieces:x?}");
+        }
+        let disk = tempfile::tempfile_in("/").map(OwnedFd::from);
+        if let Ok(disk) = disk {
+            ftruncate(&disk, 0x1000).expect("long enough");
+            let refused = Memory::map(&[piece(0, 0x1000)], vec![disk]);
+            assert!(refused.is_err_and(|why| why.contains("memfd")));
+        }
+    }
+
+    #[test]
+    fn memory_that_is_cut_off_reads_as_zeros_and_nobody_dies() {
+        let (file, other) = (file(0x4000), file(0x1000));
+        let end = file.as_fd().try_clone_to_owned().expect("a descriptor");
+        let pieces = [piece(0, 0x4000), piece(0x10000, 0x1000)];
+        let memory = Memory::map(&pieces, vec![file, other]).expect("mapped");
+        let (place, _) = memory.guest(0x2000, 8).expect("mapped");
+        memory.write(place, &[9; 8]);
+        assert!(!memory.torn());
+        ftruncate(&end, 0).expect("cut off");
+        let mut read = [1; 8];
+        memory.read(place, &mut read);
+        assert_eq!(read, [0; 8]);
+        assert!(memory.torn());
+        memory.write(place, &[3; 8]);
+        let (whole, _) = memory.guest(0x10000, 8).expect("mapped");
+        memory.write(whole, &[5; 8]);
+        memory.read(whole, &mut read);
+        assert_eq!(read, [5; 8], "the others are as they were");
+    }
+}
