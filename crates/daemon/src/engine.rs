@@ -14,6 +14,7 @@ mod flows;
 mod forward;
 mod install;
 mod lane;
+mod parked;
 mod pool;
 mod posted;
 mod queues;
@@ -259,7 +260,7 @@ impl Engine {
         let now = clock();
         busy |= self.depart(now);
         busy |= self.receive_uplink(now);
-        self.free_completed();
+        self.free_completed(now);
         let kept = self.flush_lanes();
         self.expire_flows(now);
         let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
@@ -440,8 +441,18 @@ impl Engine {
         lane.pool.set_held(buffer, Held { len, offload, ticket: origin.ticket, to, headers });
         let Offload { header, segment, .. } = offload;
         let descriptor = Descriptor { addr: buffer.address(token), len, segment, header, tag: origin.tag };
-        match queue.and_then(|queue| self.nic.post(queue, descriptor).map(|()| queue)) {
-            Ok(queue) => {
+        let posted =
+            queue.and_then(|queue| match lane.room(queue, self.queues[queue.0 as usize], self.window) {
+                parked::Room::Engine => self.nic.post(queue, descriptor).map(|()| Some(queue)),
+                parked::Room::Sender => {
+                    lane.parked.push(queue, descriptor);
+                    Ok(None)
+                }
+                parked::Room::Nowhere => Err(plimsoll_nic::Refusal::FlowFull),
+            });
+        match posted {
+            Ok(None) => lane.tally.event(Event::HeldBySender),
+            Ok(Some(queue)) => {
                 self.queues[queue.0 as usize] += 1;
                 self.doorbells.bell(queue);
             }
@@ -452,15 +463,22 @@ impl Engine {
         }
     }
 
-    /// Frees the buffers of what has left.
-    fn free_completed(&mut self) {
+    /// Frees the buffers of what has left, and lets what is parked behind it take its place.
+    fn free_completed(&mut self, now: Nanos) {
+        let mut unparked = false;
         while let Some(done) = self.nic.poll_completion() {
             self.queues[done.queue.0 as usize] -= 1;
-            let (lane, buffer) = Buffer::from_address(done.addr);
-            if let Some(lane) = self.lanes.get_mut(lane as usize).and_then(Option::as_mut) {
-                let ticket = lane.pool.frame(buffer).1.ticket;
-                lane.give(buffer, ticket, status_of(done.outcome));
+            let (index, buffer) = Buffer::from_address(done.addr);
+            let Some(lane) = self.lanes.get_mut(index as usize).and_then(Option::as_mut) else { continue };
+            let ticket = lane.pool.frame(buffer).1.ticket;
+            lane.give(buffer, ticket, status_of(done.outcome));
+            if !lane.parked.is_empty() {
+                unparked |= self.unpark(index as usize, done.queue);
             }
+        }
+        if unparked {
+            let nic = &mut self.nic;
+            self.doorbells.flush(|words| nic.ring(words, now));
         }
     }
 

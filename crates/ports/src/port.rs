@@ -293,6 +293,17 @@ impl Port {
         matches!(self, Self::Vnic(_) | Self::VhostUser(_))
     }
 
+    /// Descriptors that its sender has for frames on their way, where a frame may stay with it for longer than the engine
+    /// has room for; none where it may not.
+    #[must_use]
+    #[inline]
+    pub fn depth(&self) -> Option<u32> {
+        match self {
+            Self::VhostUser(port) => port.depth(),
+            _ => None,
+        }
+    }
+
     /// Begins a batch of [`Port::take`]: looks at what has been posted.
     ///
     /// # Errors

@@ -72,6 +72,8 @@ pub struct VhostUser {
     features: u64,
     /// What the front end has agreed to.
     protocol: u64,
+    /// Descriptors of the shortest ring from the guest that runs.
+    depth: Option<u32>,
     /// The pair that is taken from next.
     turn: usize,
     /// Batches begun, to look at the sockets now and then however busy the rings are.
@@ -107,6 +109,7 @@ impl VhostUser {
             rings: (0..2 * config.pairs).map(|_| Ring::default()).collect(),
             features: 0,
             protocol: 0,
+            depth: None,
             turn: 0,
             batches: 0,
             parts: Vec::with_capacity(MOST_PARTS),
@@ -303,6 +306,13 @@ impl VhostUser {
     pub fn in_flight(&self) -> u32 {
         let from_guest = self.rings.iter().skip(1).step_by(2).filter_map(|ring| ring.live.as_ref());
         from_guest.map(|live| u32::from(live.in_flight)).sum()
+    }
+
+    /// Descriptors of the shortest ring that the guest sends with; none without a guest.
+    #[must_use]
+    #[inline]
+    pub fn depth(&self) -> Option<u32> {
+        self.depth
     }
 
     /// What to wait on: one descriptor for the socket, the front end and the guest's kicks.

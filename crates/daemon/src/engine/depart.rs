@@ -85,7 +85,8 @@ impl Engine {
     pub fn abandon(&mut self, now: Nanos) -> u64 {
         let mut lost = 0;
         let mut later = now;
-        while self.held() > 0 {
+        // What is parked comes in as room is made.
+        while self.held() > 0 || self.free_parked(later) {
             if self.sent == self.out.len() {
                 self.sent = 0;
                 self.out.clear();
@@ -104,10 +105,15 @@ impl Engine {
             self.count_loss(&transmit, Loss::Stopped);
             lost += u64::from(transmit.last);
         }
-        self.free_completed();
         let staged = self.uplink.port.as_ref().map_or(0, Port::staged);
         self.uplink.tally.lost_many(Loss::Stopped, staged as u64);
         lost + staged as u64
+    }
+
+    /// Frees what has completed; answers whether that let something in that was parked.
+    fn free_parked(&mut self, now: Nanos) -> bool {
+        self.free_completed(now);
+        self.held() > 0
     }
 
     /// One pull goes where its destination address says. `None`: the uplink has no room.

@@ -55,6 +55,8 @@ pub enum Event {
     TrustHalt,
     /// The client's packets are classified one by one since.
     TrustForced,
+    /// A frame beyond its flow's cap waited with its sender, who was not told yet that it is through.
+    HeldBySender,
 }
 
 impl Loss {
@@ -84,7 +86,7 @@ impl Loss {
 
 impl Event {
     /// Every event, in the order of the counters.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::FlowTableFull,
         Self::TenantAtCap,
         Self::BuffersInUse,
@@ -98,6 +100,7 @@ impl Event {
         Self::TrustAlert,
         Self::TrustHalt,
         Self::TrustForced,
+        Self::HeldBySender,
     ];
 
     /// The event as operators see it.
@@ -117,6 +120,7 @@ impl Event {
             Self::TrustAlert => "trust_alert",
             Self::TrustHalt => "trust_halt",
             Self::TrustForced => "trust_forced",
+            Self::HeldBySender => "held_by_sender",
         }
     }
 }

@@ -17,6 +17,7 @@ use plimsoll_vnic::Scope;
 use super::drops::{Event, Tally};
 use super::flows::FlowTable;
 use super::forward::Mac;
+use super::parked::Parked;
 use super::pool::Pool;
 use super::rules::Opened;
 use super::verify::Trust;
@@ -40,6 +41,8 @@ pub struct Lane {
     /// When a client's rings last had something.
     pub(crate) quiet_since: Nanos,
     pub(crate) pool: Pool,
+    /// Frames that wait outside the engine.
+    pub(crate) parked: Parked,
     pub(crate) flows: FlowTable,
     /// Queues for what the flow table has no room for, by placement.
     pub(crate) overflow: HashMap<Placement, Overflow, RandomState>,
@@ -124,6 +127,7 @@ impl Lane {
             source: None,
             quiet_since: Nanos::ZERO,
             pool: Pool::for_descriptors(spec.descriptors),
+            parked: Parked::default(),
             flows: FlowTable::new(spec.flows),
             overflow: HashMap::default(),
             leftover: Vec::new(),

@@ -160,6 +160,7 @@ impl VhostUser {
         }
         self.memory = Memory::default();
         (self.features, self.protocol, self.talks) = (0, 0, false);
+        self.measure();
     }
 
     fn refuse(&mut self, nonsense: Nonsense) {
@@ -296,7 +297,14 @@ impl VhostUser {
                 live.mute(&self.memory);
             }
         }
+        self.measure();
         Ok(())
+    }
+
+    /// What of the rings is asked for often.
+    fn measure(&mut self) {
+        let from_guest = self.rings.iter().skip(1).step_by(2).filter(|ring| ring.live.is_some());
+        self.depth = from_guest.map(|ring| u32::from(ring.size)).min();
     }
 }
 

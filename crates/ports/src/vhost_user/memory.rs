@@ -217,7 +217,7 @@ mod tests {
     }
 
     fn piece(guest: u64, len: u64) -> Piece {
-        Piece { guest, len, user: 0x7000_0000 + guest, offset: 0 }
+        Piece { guest, len, user: guest.wrapping_add(0x7000_0000), offset: 0 }
     }
 
     #[test]

@@ -1,0 +1,153 @@
+//! Frames beyond their flow's cap, whose descriptors stay with their sender.
+//!
+//! Why: a flow that waits for its limit must hold neither the engine's descriptors nor, at first, lose packets: the guest
+//! that is not told of their completion sends less of that flow, and as much as before of the others.
+//! From: PicNIC §5.4.2 and §5.4.3: a cap for each flow, lower than the guest's ring, and refusal that leaves the packet
+//! where it is. What the paper leaves open, the flow that goes on nevertheless, ends in a drop: an eighth of the ring is
+//! for others.
+//! Not here: how many frames a flow queue takes (`nic`), and the guest's ring (`ports`).
+//! Invariant: a flow queue with parked frames has as many in the engine as it may, so that each completion brings the next
+//! one in, in order; nothing is parked without that.
+
+use std::collections::{HashMap, VecDeque};
+
+use foldhash::fast::RandomState;
+use plimsoll_nic::{Descriptor, QueueId};
+use plimsoll_ports::Port;
+use plimsoll_vnic::Status;
+
+use super::Engine;
+use super::lane::Lane;
+use super::pool::Buffer;
+
+/// Where a frame of a flow has room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// In its flow queue.
+    Engine,
+    /// Not there yet: its sender is not told that it is through.
+    Sender,
+    /// The flow has as much on its way as it may.
+    Nowhere,
+}
+
+impl Room {
+    /// For a flow that has `held` frames in the engine, which takes `window` of one flow, and `parked` outside it; its
+    /// sender has a ring of `depth` descriptors. Half of that for what is in the engine, an eighth for other flows.
+    fn of(depth: u32, held: u32, parked: u32, window: u32) -> Self {
+        if parked == 0 && held < window.min(depth / 2).max(1) {
+            Self::Engine
+        } else if held + parked < depth - depth / 8 {
+            Self::Sender
+        } else {
+            Self::Nowhere
+        }
+    }
+}
+
+impl Lane {
+    /// Where the next frame of this flow queue goes. Ports that cannot hold a frame leave that to the engine.
+    #[inline]
+    pub(crate) fn room(&self, queue: QueueId, held: u32, window: u32) -> Room {
+        match self.port.as_ref().and_then(Port::depth) {
+            Some(depth) => Room::of(depth, held, self.parked.of(queue), window),
+            // A port that was lost, or begins anew, may leave some behind, which go first.
+            None if self.parked.of(queue) > 0 => Room::Nowhere,
+            None => Room::Engine,
+        }
+    }
+}
+
+impl Engine {
+    /// A frame of this flow queue has left: the next one that is parked may come in. Answers whether one did.
+    pub(super) fn unpark(&mut self, index: usize, queue: QueueId) -> bool {
+        let Some(lane) = &mut self.lanes[index] else { return false };
+        while let Some(next) = lane.parked.pop(queue) {
+            match self.nic.post(queue, next) {
+                Ok(()) => {
+                    self.queues[queue.0 as usize] += 1;
+                    self.doorbells.bell(queue);
+                    return true;
+                }
+                Err(why) => {
+                    let (_, buffer) = Buffer::from_address(next.addr);
+                    let ticket = lane.pool.frame(buffer).1.ticket;
+                    lane.give(buffer, ticket, Status::Dropped);
+                    lane.tally.refused(why);
+                }
+            }
+        }
+        false
+    }
+}
+
+/// Frames of one lane that wait outside the engine.
+#[derive(Debug, Default)]
+pub(crate) struct Parked {
+    flows: HashMap<QueueId, VecDeque<Descriptor>, RandomState>,
+    /// Emptied, to be used again.
+    spare: Vec<VecDeque<Descriptor>>,
+}
+
+impl Parked {
+    /// Whether nothing is parked.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.flows.is_empty()
+    }
+
+    /// Frames of this flow queue that are.
+    #[inline]
+    pub(crate) fn of(&self, queue: QueueId) -> u32 {
+        let waiting = if self.is_empty() { None } else { self.flows.get(&queue) };
+        waiting.map_or(0, |waiting| u32::try_from(waiting.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Parks a frame behind those of its flow queue.
+    pub(crate) fn push(&mut self, queue: QueueId, frame: Descriptor) {
+        let waiting = self.flows.entry(queue).or_insert_with(|| self.spare.pop().unwrap_or_default());
+        waiting.push_back(frame);
+    }
+
+    /// The next frame of this flow queue.
+    pub(crate) fn pop(&mut self, queue: QueueId) -> Option<Descriptor> {
+        let waiting = self.flows.get_mut(&queue)?;
+        let next = waiting.pop_front();
+        if waiting.is_empty() {
+            self.spare.extend(self.flows.remove(&queue));
+        }
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_flow_never_has_all_of_its_senders_ring() {
+        assert_eq!(Room::of(256, 0, 0, 128), Room::Engine);
+        assert_eq!(Room::of(256, 128, 0, 128), Room::Sender);
+        assert_eq!(Room::of(256, 64, 0, 64), Room::Sender, "the engine's own cap is lower");
+        assert_eq!(Room::of(256, 127, 1, 128), Room::Sender, "behind what is parked");
+        assert_eq!(Room::of(256, 128, 96, 128), Room::Nowhere);
+        assert_eq!(Room::of(1, 0, 0, 128), Room::Engine, "the shortest ring carries something");
+    }
+
+    #[test]
+    fn each_flow_queue_keeps_its_order_and_nothing_else() {
+        let mut parked = Parked::default();
+        for addr in 0..4 {
+            parked.push(QueueId(addr as u32 % 2), Descriptor { addr, ..Descriptor::default() });
+        }
+        assert_eq!((parked.of(QueueId(0)), parked.of(QueueId(7))), (2, 0));
+        let next = |parked: &mut Parked, queue| parked.pop(QueueId(queue)).map(|frame| frame.addr);
+        assert_eq!(next(&mut parked, 1), Some(1));
+        assert_eq!(
+            (next(&mut parked, 0), next(&mut parked, 0), next(&mut parked, 0)),
+            (Some(0), Some(2), None)
+        );
+        assert_eq!(next(&mut parked, 1), Some(3));
+        assert!(parked.is_empty());
+    }
+}
