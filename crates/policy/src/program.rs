@@ -253,6 +253,16 @@ impl Program {
         &self.limits[id.0 as usize]
     }
 
+    /// The node that an operator calls so: by its path, or by the end of it where no other node's path ends so.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<NodeId> {
+        let ids = || (0..).map(NodeId).zip(&self.nodes);
+        let whole = ids().find(|(_, node)| node.name == name);
+        let mut ends =
+            ids().filter(|(_, node)| node.name.strip_suffix(name).is_some_and(|path| path.ends_with('/')));
+        whole.or_else(|| ends.next().filter(|_| ends.next().is_none())).map(|(id, _)| id)
+    }
+
     /// The most that can reach a node in real time: the least rate of its own and those above it, and of the link.
     #[must_use]
     pub fn drain(&self, id: NodeId) -> BitRate {

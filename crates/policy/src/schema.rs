@@ -207,6 +207,12 @@ struct Tenant {
     /// File with its own policy.
     #[serde(default)]
     policy: Option<String>,
+    /// Queues that it divides itself into.
+    #[serde(default)]
+    queues: Option<BTreeMap<String, Option<Queue>>>,
+    /// Which of the queues goes first.
+    #[serde(default)]
+    among: Option<Among>,
 }
 
 #[derive(JsonSchema)]
@@ -279,6 +285,30 @@ struct Class {
     /// File whose root takes this leaf's place.
     #[serde(default)]
     policy: Option<String>,
+    /// Queues that a leaf divides itself into.
+    #[serde(default)]
+    queues: Option<BTreeMap<String, Option<Queue>>>,
+    /// Which of the queues goes first: they take turns when absent.
+    #[serde(default)]
+    among: Option<Among>,
+}
+
+/// One of several queues of a class.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Queue {
+    /// Which of the class's packets come here; what no other queue takes when absent.
+    #[serde(default)]
+    r#match: Option<PacketMatch>,
+    /// How it orders its flows.
+    #[serde(default)]
+    flows: Option<Flows>,
+    /// Slack of packets that bring none.
+    #[serde(default)]
+    slack: Option<Span>,
+    /// Deadline of packets that bring none.
+    #[serde(default)]
+    deadline: Option<Span>,
 }
 
 /// Conditions on a packet, all of which must hold.
@@ -353,6 +383,13 @@ enum Flows {
     Drr,
     Lstf,
     Edf,
+}
+
+#[derive(JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Among {
+    Drr,
+    Priority,
 }
 
 #[derive(JsonSchema)]

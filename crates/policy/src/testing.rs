@@ -63,7 +63,9 @@ pub fn policies() -> impl Strategy<Value = Policy> {
 
 /// Legal policies of a shape.
 pub fn policies_like(shape: Shape) -> impl Strategy<Value = Policy> {
-    let order = prop_oneof![3 => Just("wfq"), 2 => Just("priority"), 1 => Just("drr"), 1 => Just("fifo")];
+    let order = prop_oneof![
+        3 => Just("wfq"), 2 => Just("priority"), 2 => Just("rate_share"), 1 => Just("drr"), 1 => Just("fifo")
+    ];
     let shared = vec(10_u64..=60, if shape.limits { 0..=2 } else { 0..=0 });
     let tenants = vec(spot(shape), 1..=shape.tenants.max(1));
     (order, tenants, shared)
@@ -74,6 +76,8 @@ pub fn policies_like(shape: Shape) -> impl Strategy<Value = Policy> {
 #[derive(Clone, Debug)]
 struct Spot {
     weight: u32,
+    /// Below a `rate_share`, its rate in percent of what reaches that.
+    rate: u64,
     /// Share, in percent, of what could be promised.
     min: Option<u64>,
     /// Share, in percent, of the room above `min`.
@@ -94,8 +98,8 @@ fn spot(shape: Shape) -> BoxedStrategy<Spot> {
     let leaf = place(shape, flows.prop_map(Tree::Leaf).boxed());
     leaf.prop_recursive(shape.depth, 16, 4, move |inner| {
         let order = prop_oneof![
-            3 => Just("wfq"), 2 => Just("priority"), 1 => Just("drr"), 1 => Just("fifo"), 1 => Just("lstf"),
-            1 => Just("edf")
+            3 => Just("wfq"), 2 => Just("priority"), 2 => Just("rate_share"), 1 => Just("drr"), 1 => Just("fifo"),
+            1 => Just("lstf"), 1 => Just("edf")
         ];
         place(
             shape,
@@ -108,9 +112,10 @@ fn spot(shape: Shape) -> BoxedStrategy<Spot> {
 fn place(shape: Shape, tree: BoxedStrategy<Tree>) -> BoxedStrategy<Spot> {
     let min = option::of(if shape.minima { 1..=100_u64 } else { 1..=1_u64 });
     let max = option::weighted(0.3, 5..=100_u64);
-    (1_u32..=9, min, max, proptest::bool::weighted(0.3), tree)
-        .prop_map(move |(weight, min, max, limited, tree)| Spot {
+    (1_u32..=9, 5_u64..=100, min, max, proptest::bool::weighted(0.3), tree)
+        .prop_map(move |(weight, rate, min, max, limited, tree)| Spot {
             weight,
+            rate,
             min: min.filter(|_| shape.minima),
             max: max.filter(|_| shape.limits),
             limited: limited && shape.limits,
@@ -125,13 +130,14 @@ fn write_policy(shape: Shape, order: &str, tenants: &[Spot], shared: &[u64]) -> 
         format!("uplink: {{port: memory, rate: {link}Mbps}}\nengine: {{max_depth: 64}}\ntenants:\n");
     let mut files = Vec::new();
     let limits: Vec<String> = (0..shared.len()).map(|index| format!("shared{index}")).collect();
+    let room = Room { floor: link, cap: link, drain: link * 1_000, by_packets: false };
+    let order = room.order(order);
     for (index, spot) in tenants.iter().enumerate() {
-        let floor = link / tenants.len() as u64;
-        let (envelope, cap, promise) = envelope(spot, floor, link);
+        let (envelope, room) = room.below(order, tenants, spot);
         let via = if limits.is_empty() { String::new() } else { format!(", via: [{}]", limits.join(", ")) };
         let file = format!("t{index}.yaml");
         let _ = writeln!(host, "  t{index}: {{port: memory, policy: {file}{envelope}{via}}}");
-        files.push((file, tenant_file(spot, promise, cap)));
+        files.push((file, tenant_file(spot, room)));
     }
     if !shared.is_empty() {
         host.push_str("limits:\n");
@@ -141,32 +147,69 @@ fn write_policy(shape: Shape, order: &str, tenants: &[Spot], shared: &[u64]) -> 
         let _ = writeln!(host, "  shared{index}: {{match: {{dst: 10.9.{index}.0/24}}, rate: {rate}Mbps}}");
     }
     let names = (0..tenants.len()).map(|index| format!("t{index}"));
-    let _ = writeln!(host, "policy:\n  root: {{{order}: {}}}", listed(order, names.zip(tenants)));
+    let _ = writeln!(host, "policy:\n  root: {{{order}: {}}}", room.listed(order, names, tenants));
     files.insert(0, ("policy.yaml".to_owned(), host));
     Policy { files }
 }
 
-/// `min` and `max` as text, the room for maxima below, and what may be promised below.
-fn envelope(spot: &Spot, floor: u64, cap: u64) -> (String, u64, u64) {
-    let mut text = String::new();
-    let min = spot.min.map_or(0, |percent| floor * percent / 100);
-    if min > 0 {
-        let _ = write!(text, ", min: {min}Mbps");
-    }
-    let max = spot.max.map(|percent| (min.max(floor) + (cap - min.max(floor)) * percent / 100).max(1));
-    if let Some(max) = max {
-        let _ = write!(text, ", max: {max}Mbps");
-    }
-    (text, max.unwrap_or(cap), floor)
+/// What a place leaves to those below it.
+#[derive(Clone, Copy)]
+struct Room {
+    /// What may be promised, in Mbit/s.
+    floor: u64,
+    /// What maxima may be, in Mbit/s.
+    cap: u64,
+    /// The most that comes here in real time, in kbit/s.
+    drain: u64,
+    /// Whether an order above looks at packets.
+    by_packets: bool,
 }
 
-/// Children as their parent lists them.
-fn listed<'a>(order: &str, children: impl Iterator<Item = (String, &'a Spot)>) -> String {
-    let weighed = matches!(order, "wfq" | "drr");
-    let child =
-        |(name, spot): (String, &Spot)| if weighed { format!("{name}: {}", spot.weight) } else { name };
-    let children = children.map(child).collect::<Vec<_>>().join(", ");
-    if weighed { format!("{{{children}}}") } else { format!("[{children}]") }
+impl Room {
+    /// The order that a node may have here: strict rates do not hold below one that looks at packets.
+    fn order<'o>(&self, order: &'o str) -> &'o str {
+        if order == "rate_share" && self.by_packets { "wfq" } else { order }
+    }
+
+    /// The envelope, as text, of one child of a node of this order, and its room.
+    fn below(&self, order: &str, siblings: &[Spot], spot: &Spot) -> (String, Self) {
+        let drain = if order == "rate_share" { self.rate(siblings, spot) } else { self.drain };
+        // Rates are promises of their own, of which those below give away no more than there is.
+        let floor = (self.floor / siblings.len() as u64).min(drain / 1_000);
+        let by_packets = self.by_packets || matches!(order, "fifo" | "lstf" | "edf");
+        let room = Self { floor, drain, by_packets, ..*self };
+        let min = spot.min.filter(|_| order != "rate_share").map_or(0, |percent| floor * percent / 100);
+        let mut text = if min > 0 { format!(", min: {min}Mbps") } else { String::new() };
+        let least = min.max(floor);
+        let max = spot.max.map(|percent| (least + self.cap.saturating_sub(least) * percent / 100).max(1));
+        if let Some(max) = max {
+            let _ = write!(text, ", max: {max}Mbps");
+        }
+        (text, Self { cap: max.unwrap_or(self.cap), ..room })
+    }
+
+    /// The rate of one child, in kbit/s: all of them fit where another level of rates may follow, and need not elsewhere.
+    fn rate(&self, siblings: &[Spot], spot: &Spot) -> u64 {
+        let inner = |spot: &Spot| matches!(spot.tree, Tree::Node("rate_share", _));
+        let whole =
+            if siblings.iter().any(inner) { siblings.iter().map(|spot| spot.rate).sum() } else { 100 };
+        (self.drain * spot.rate / whole).max(1)
+    }
+
+    /// Children as their parent lists them.
+    fn listed(&self, order: &str, names: impl Iterator<Item = String>, children: &[Spot]) -> String {
+        let child = |(name, spot): (String, &Spot)| match order {
+            "wfq" | "drr" => format!("{name}: {}", spot.weight),
+            "rate_share" => format!("{name}: {}kbps", self.rate(children, spot)),
+            _ => name,
+        };
+        let list = names.zip(children).map(child).collect::<Vec<_>>().join(", ");
+        if matches!(order, "wfq" | "drr" | "rate_share") {
+            format!("{{{list}}}")
+        } else {
+            format!("[{list}]")
+        }
+    }
 }
 
 /// Writes classes, numbering them as they come.
@@ -177,16 +220,16 @@ struct Writer {
     nodes: u32,
 }
 
-fn tenant_file(spot: &Spot, floor: u64, cap: u64) -> String {
+fn tenant_file(spot: &Spot, room: Room) -> String {
     let mut writer = Writer { classes: String::new(), limits: String::new(), leaves: 0, nodes: 0 };
-    let body = writer.body(&spot.tree, "root", floor, cap);
+    let body = writer.body(&spot.tree, "root", room);
     let limits = if writer.limits.is_empty() { String::new() } else { format!("limits:\n{}", writer.limits) };
     format!("{limits}policy:\n  root: {{{body}}}\n{}", writer.classes)
 }
 
 impl Writer {
     /// What stands between a class's braces, its children written before.
-    fn body(&mut self, tree: &Tree, name: &str, floor: u64, cap: u64) -> String {
+    fn body(&mut self, tree: &Tree, name: &str, room: Room) -> String {
         match tree {
             Tree::Leaf(flows) if name == "root" => format!("flows: {flows}"),
             Tree::Leaf(flows) => {
@@ -198,7 +241,7 @@ impl Writer {
                 format!("flows: {flows}{matches}")
             }
             Tree::Node(order, children) => {
-                let share = floor / children.len() as u64;
+                let order = room.order(order);
                 let names: Vec<String> = children
                     .iter()
                     .map(|_| {
@@ -207,19 +250,19 @@ impl Writer {
                     })
                     .collect();
                 for (name, spot) in names.iter().zip(children) {
-                    self.class(name, spot, share, cap);
+                    let (envelope, room) = room.below(order, children, spot);
+                    self.class(name, spot, &envelope, room);
                 }
-                format!("{order}: {}", listed(order, names.into_iter().zip(children)))
+                format!("{order}: {}", room.listed(order, names.into_iter(), children))
             }
         }
     }
 
-    fn class(&mut self, name: &str, spot: &Spot, floor: u64, cap: u64) {
-        let (envelope, cap, floor) = envelope(spot, floor, cap);
-        let body = self.body(&spot.tree, name, floor, cap);
+    fn class(&mut self, name: &str, spot: &Spot, envelope: &str, room: Room) {
+        let body = self.body(&spot.tree, name, room);
         let mut via = String::new();
         if spot.limited {
-            let rate = (cap / 2).max(1);
+            let rate = (room.cap / 2).max(1);
             let _ = writeln!(self.limits, "  l-{name}: {{match: {{dst: 10.8.0.0/16}}, rate: {rate}Mbps}}");
             let _ = write!(via, ", via: l-{name}");
         }

@@ -105,6 +105,7 @@ fn every_key_of_the_reference_is_in_the_schema() {
         "via",
         "weight",
         "flows",
+        "among",
         "slack",
         "deadline",
         "priority",

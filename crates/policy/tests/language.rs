@@ -94,6 +94,93 @@ fn a_sub_policy_may_be_one_class() {
     assert_eq!(program.node(class).kind, NodeKind::Class(FlowOrder::Drr));
 }
 
+#[test]
+fn a_node_is_found_by_its_path_or_by_an_end_that_no_other_has() {
+    let program = example().program;
+    let find = |name: &str| program.find(name).map(|id| program.node(id).name.as_str());
+    assert_eq!(find("tenants/shop/web"), Some("tenants/shop/web"));
+    assert_eq!(find("shop/web"), Some("tenants/shop/web"));
+    assert_eq!(find("mgmt"), Some("mgmt"));
+    assert_eq!(find("hop"), None, "part of a name");
+    let program = check(&[("p.yaml", &QUEUES.replace("c0: {match: {core: 0}}", "rest: {}"))]).program;
+    assert_eq!(program.find("rest"), None, "two end so");
+    assert!(program.find("bulk/rest").is_some());
+}
+
+/// A class's own queues, in a tenant and in a class with a match.
+const QUEUES: &str = "
+uplink: {port: memory, rate: 10Gbps}
+tenants:
+  shop:  {port: memory, queues: {voice: {match: {dscp: ef}}, rest: {flows: drr}}, among: priority}
+  batch: {port: memory}
+policy:
+  root:  {rate_share: {shop: 4Gbps, batch: 2Gbps, bulk: 1Gbps}}
+  bulk:  {match: {tenant: batch, dst_port: 873}, queues: {c0: {match: {core: 0}}, c1: {match: {core: 1}}}}
+";
+
+#[test]
+fn queues_divide_a_class_and_keep_its_place() {
+    let program = check(&[("p.yaml", QUEUES)]).program;
+    let find = |name: &str| program.nodes.iter().find(|node| node.name == name).expect(name);
+    let kinds = ["shop", "bulk", "shop/rest"].map(|name| find(name).kind);
+    assert_eq!(kinds, [NodeKind::Priority, NodeKind::Drr, NodeKind::Class(FlowOrder::Drr)]);
+    assert_eq!(find("shop").rate, Some(BitRate::gbps(4)));
+    assert_eq!(find("shop/voice").rate, None, "the class has the rate");
+    let class = |tenant: u32, dscp: u8, port: u16, core: u16| {
+        let fields = Fields {
+            tenant: Some(plimsoll_policy::TenantId(tenant)),
+            addresses: Some(("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap())),
+            dscp,
+            ports: Some((40_000, port)),
+            metadata: plimsoll_policy::Metadata { core: Some(core), ..Default::default() },
+            ..Fields::default()
+        };
+        program.node(program.classify(&fields).class).name.clone()
+    };
+    assert_eq!(class(0, 46, 80, 0), "shop/voice");
+    assert_eq!(class(0, 0, 873, 0), "shop/rest", "the match of `bulk` takes only the packets of `batch`");
+    assert_eq!(class(1, 46, 873, 1), "bulk/c1", "a queue takes its part of what its class takes");
+    assert_eq!(class(1, 46, 873, 7), "bulk/default", "what no queue takes has one of its own, the last");
+    assert_eq!(class(1, 46, 80, 1), "batch");
+}
+
+#[test]
+fn a_minimum_below_a_strict_rate_must_fit_it() {
+    let refused = |a: &str, b: &str| {
+        let text = format!(
+            "{{uplink: {{port: memory, rate: 10Gbps}}, tenants: {{a: {{port: memory{a}}}, b: {{port: memory{b}}}}}, \
+             policy: {{root: {{rate_share: {{both: 1Gbps}}}}, both: {{wfq: [a, b]}}}}}}"
+        );
+        let errors = plimsoll_policy::check_str("p.yaml", &text).err()?;
+        Some(errors.problems().iter().map(|problem| problem.rule).collect::<Vec<_>>())
+    };
+    use plimsoll_policy::Law;
+    assert_eq!(refused(", min: 500Mbps", ", min: 500Mbps"), None);
+    assert_eq!(refused(", min: 1500Mbps", ""), Some(vec![Law::MinAboveMax]), "one of them");
+    assert_eq!(refused(", min: 500Mbps", ", min: 600Mbps"), Some(vec![Law::MinAboveMax]), "both together");
+}
+
+#[test]
+fn mistakes_in_queues_are_told() {
+    let refused = |from: &str, to: &str, law: plimsoll_policy::Law| {
+        let text = QUEUES.replacen(from, to, 1);
+        assert_ne!(text, QUEUES, "{from}");
+        let errors = plimsoll_policy::check_str("p.yaml", &text).expect_err(to);
+        assert!(errors.problems().iter().any(|problem| problem.rule == law), "{}", errors.render(false));
+    };
+    use plimsoll_policy::Law;
+    refused("among: priority", "among: wfq", Law::BadValue);
+    refused("queues: {voice: {match: {dscp: ef}}, rest: {flows: drr}}, ", "", Law::Meaningless);
+    refused("queues: {voice: {match: {dscp: ef}}, rest: {flows: drr}}", "queues: {}", Law::BadValue);
+    refused("rest: {flows: drr}", "rest: {max: 1Gbps}", Law::UnknownKey);
+    refused("rest: {flows: drr}", "rest: {}, more: {}", Law::NeverMatches);
+    refused("rest: {flows: drr}", "root: {flows: drr}", Law::BadName);
+    refused("{match: {core: 1}}", "{match: {tenant: shop}}", Law::NeverMatches);
+    refused("among: priority", "flows: drr", Law::Meaningless);
+    refused("among: priority", "policy: p.yaml", Law::Meaningless);
+    refused("  root:  {", "  root:  {queues: {a: {}}, ", Law::Meaningless);
+}
+
 /// What the host and its tenants may have in the engine; `tenants` state none.
 fn caps(engine: &str, tenants: usize) -> (u32, Vec<u32>) {
     let tenants: String = (0..tenants).map(|index| format!("  t{index}: {{port: memory}}\n")).collect();

@@ -12,5 +12,6 @@ mod kit;
 mod long_after;
 mod loom;
 mod properties;
+mod queues;
 mod rate_share;
 mod reference;

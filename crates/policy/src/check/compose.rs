@@ -14,7 +14,9 @@ use super::graph::{Draft, DraftKind, Graph, LimitDraft, NodeIx, Scope, ScopeIx, 
 use crate::document::{self, FileId, Located, Mark, Name, Sources, Tree, nearest};
 use crate::law::{Law, Problem};
 use crate::read;
-use crate::read::syntax::{Child, ClassEntry, Flows, HostFile, Order, OrderKind, PolicyFile, TenantEntry};
+use crate::read::syntax::{
+    Child, ClassEntry, Flows, HostFile, Order, OrderKind, PolicyFile, Queues, TenantEntry,
+};
 
 /// Reads the file behind a path; the error says why it cannot.
 pub(crate) type Loader<'a> = dyn FnMut(&str) -> Result<String, String> + 'a;
@@ -33,13 +35,19 @@ pub(crate) struct Composer<'a> {
     pub sources: &'a mut Sources,
     load: &'a mut Loader<'a>,
     loaded: HashMap<String, FileId>,
-    /// Sub-policies still to be put in their places: path, place.
-    pending: VecDeque<(Name, NodeIx)>,
+    /// Sub-policies still to be put in their places.
+    pending: VecDeque<(Sub, NodeIx)>,
     /// The operator's `tenants:`; the graph may have one more, `host`.
     pub tenants: Vec<TenantEntry>,
     pub(super) full: bool,
     /// The operator's policy has no root, so that nothing has a place.
     pub(super) rootless: bool,
+}
+
+/// What takes a leaf's place.
+enum Sub {
+    File(Name),
+    Queues(Queues),
 }
 
 /// One file's classes while they find their places.
@@ -93,8 +101,14 @@ impl<'a> Composer<'a> {
         let root = self.node(Draft::leaf("root".to_owned(), file.at, 0));
         self.place(file, None, root);
         self.unplaced_tenants();
-        while let Some((path, place)) = self.pending.pop_front() {
-            self.sub_policy(&path, place);
+        while let Some((sub, place)) = self.pending.pop_front() {
+            match sub {
+                Sub::File(path) => self.sub_policy(&path, place),
+                Sub::Queues(queues) => {
+                    let outer = self.graph.nodes[place].scope;
+                    self.place(queues.into_policy(), Some(outer), place);
+                }
+            }
         }
     }
 
@@ -345,6 +359,12 @@ impl<'a> Composer<'a> {
                 .push(problem.label("not at the root").help("name that file where this one is named"));
             self.attach_aside(path, place);
         }
+        if let Some(queues) = &root.queues {
+            let problem = Problem::error(Law::Meaningless, queues.at, "`root` has `queues`");
+            self.problems.push(problem.label("not at the root").help(
+                "list them as its children, `priority: [voice, rest]`, and give each a `match` of its own",
+            ));
+        }
     }
 
     pub(super) fn adopt(
@@ -373,6 +393,9 @@ impl<'a> Composer<'a> {
         self.judge_match(class, node, scope);
         if let Some(path) = &class.policy {
             self.attach(path, class, node);
+        }
+        if let Some(queues) = &class.queues {
+            self.attach_queues(queues, class, node);
         }
         node
     }
@@ -408,7 +431,7 @@ impl<'a> Composer<'a> {
         let (name, at, scope, tenant) = (near.name.clone(), near.at, near.scope, near.tenant);
         let aside = Draft { parent: Some(beside), tenant, loose: true, ..Draft::leaf(name, at, scope) };
         let aside = self.node(aside);
-        self.pending.push_back((path.clone(), aside));
+        self.pending.push_back((Sub::File(path.clone()), aside));
     }
 
     /// Notes the file whose root takes this leaf's place.
@@ -429,8 +452,26 @@ impl<'a> Composer<'a> {
                 );
                 self.attach_aside(path, node);
             }
-            None => self.pending.push_back((path.clone(), node)),
+            None => self.pending.push_back((Sub::File(path.clone()), node)),
         }
+    }
+
+    /// Notes the queues that a class divides itself into.
+    fn attach_queues(&mut self, queues: &Queues, class: &ClassEntry, node: NodeIx) {
+        let stated = [
+            class.order.as_ref().map(|order| (order.at, "children")),
+            class.policy.as_ref().map(|path| (path.at, "a `policy` file")),
+            class.flows.map(|flows| (flows.at, "`flows`")),
+            class.slack.map(|slack| (slack.at, "`slack`")),
+            class.deadline.map(|deadline| (deadline.at, "`deadline`")),
+        ];
+        let Some((at, what)) = stated.into_iter().flatten().next() else {
+            return self.pending.push_back((Sub::Queues(queues.clone()), node));
+        };
+        let message = format!("`{}` has {what} and `queues`", class.name.value);
+        let problem = Problem::error(Law::Meaningless, at, message).label("stated here");
+        let help = "say it in each of the queues, or leave `queues` out";
+        self.problems.push(problem.also(queues.at, "its queues").help(help));
     }
 
     /// A child that is no class of this file: a tenant, for the operator.

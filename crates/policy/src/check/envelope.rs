@@ -11,6 +11,7 @@ use plimsoll_units::BitRate;
 use super::compile::Link;
 use super::graph::{Graph, NodeIx};
 use super::limits::wrong_burst;
+use crate::document::Located;
 use crate::law::{Law, Problem};
 
 /// Each node's effective minimum.
@@ -44,10 +45,24 @@ pub(crate) fn judge(graph: &Graph, minima: &[Option<BitRate>], link: Link, probl
     }
 }
 
-/// The nearest ancestor's `max`.
-fn max_above(graph: &Graph, node: NodeIx) -> Option<(NodeIx, BitRate)> {
-    let above = graph.path(node).skip(1);
-    above.filter_map(|above| graph.nodes[above].max.map(|max| (above, max.value))).min_by_key(|(_, max)| *max)
+/// What some node may send at most, and how the file says so.
+#[derive(Clone, Copy)]
+struct Most {
+    node: NodeIx,
+    rate: BitRate,
+    word: &'static str,
+}
+
+/// A node's own `max`, or its rate below a `rate_share`, whichever is less.
+fn own_most(graph: &Graph, node: NodeIx) -> Option<Most> {
+    let most = |rate: Option<Located<BitRate>>, word| rate.map(|rate| Most { node, rate: rate.value, word });
+    let (max, rate) = (most(graph.nodes[node].max, "`max`"), most(graph.nodes[node].rate, "rate"));
+    max.into_iter().chain(rate).min_by_key(|most| most.rate)
+}
+
+/// The least that a node above may send at most.
+fn most_above(graph: &Graph, node: NodeIx) -> Option<Most> {
+    graph.path(node).skip(1).filter_map(|above| own_most(graph, above)).min_by_key(|most| most.rate)
 }
 
 fn max_is_useful(graph: &Graph, index: NodeIx, link: Link, problems: &mut Vec<Problem>) {
@@ -73,15 +88,19 @@ fn own_min_fits(graph: &Graph, index: NodeIx, link: Link, problems: &mut Vec<Pro
         let problem = Problem::error(Law::MinAboveMax, min.at, message).label("more than it may ever get");
         problems.push(problem.also(max.at, "its `max`").help("lower `min` or raise `max`"));
     }
-    if let Some((above, max)) = max_above(graph, index).filter(|(_, max)| *max < min.value) {
+    if let Some(Most { node: above, rate, word }) =
+        most_above(graph, index).filter(|most| most.rate < min.value)
+    {
         let above = &graph.nodes[above];
-        let message =
-            format!("`min` of `{}` is {}, above the `max` of `{}`, {max}", node.name, min.value, above.name);
+        let message = format!(
+            "`min` of `{}` is {}, above the {word} of `{}`, {rate}",
+            node.name, min.value, above.name
+        );
         let problem = Problem::error(Law::MinAboveMax, min.at, message).label("more than it may ever get");
         problems.push(
             problem
-                .also(above.at, format!("`{}` may send {max} at most", above.name))
-                .help(format!("lower this `min`, or raise the `max` of `{}`", above.name)),
+                .also(above.at, format!("`{}` may send {rate} at most", above.name))
+                .help(format!("lower this `min`, or raise the {word} of `{}`", above.name)),
         );
     }
     for &limit in graph.path(index).flat_map(|node| &graph.nodes[node].via) {
@@ -120,11 +139,8 @@ fn children_fit(
     let list = list.collect::<Vec<_>>().join(", ");
     let more = if promising.len() > 6 { ", ..." } else { "" };
     let at = stated_min(graph, first);
-    let available = match (node.max, max_above(graph, index)) {
-        (Some(max), Some((_, above))) => Some(max.value.min(above)),
-        (Some(max), None) => Some(max.value),
-        (None, above) => above.map(|(_, above)| above),
-    };
+    let own = own_most(graph, index).into_iter().chain(most_above(graph, index));
+    let available = own.map(|most| most.rate).min();
     let (rule, whose, available) = match available {
         Some(max) if max < link.rate => (Law::MinAboveMax, format!("`{}` may send", node.name), max),
         _ => (Law::MinAboveLink, "the link carries".to_owned(), link.rate),

@@ -175,6 +175,7 @@ impl Composer<'_> {
             class.policy.as_ref().map(|found| (found.at, "policy")),
             class.via.first().map(|found| (found.at, "via")),
             class.flows.map(|found| (found.at, "flows")),
+            class.queues.as_ref().map(|found| (found.at, "queues")),
         ];
         let told = self.problems.len();
         for (at, key) in stated.into_iter().flatten() {

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::syntax::{Child, ClassEntry, Flows, LimitEntry, MatchEntry, Order, OrderKind, PolicyFile};
+use super::syntax::{Child, ClassEntry, Flows, LimitEntry, MatchEntry, Order, OrderKind, PolicyFile, Queues};
 use super::{Entries, Reader, bad, matches};
 use crate::document::{Located, Name, Tree, Value};
 use crate::law::{Law, Problem};
@@ -14,7 +14,7 @@ pub(crate) const MAX_WEIGHT: u32 = 65_535;
 pub(crate) const RATE: &str = "a rate such as `500Mbps` or `10Gbps`";
 
 const LIMIT_KEYS: [&str; 4] = ["match", "rate", "burst", "via"];
-const CLASS_KEYS: [&str; 17] = [
+const CLASS_KEYS: [&str; 19] = [
     "priority",
     "wfq",
     "drr",
@@ -32,7 +32,11 @@ const CLASS_KEYS: [&str; 17] = [
     "slack",
     "deadline",
     "policy",
+    "queues",
+    "among",
 ];
+const QUEUE_KEYS: [&str; 4] = ["match", "flows", "slack", "deadline"];
+const AMONG: [(&str, OrderKind); 2] = [("drr", OrderKind::Drr), ("priority", OrderKind::Priority)];
 const FORMS: [(&str, Form); 2] = [("exact", Form::Exact), ("grouped", Form::Grouped)];
 const FLOWS: [(&str, Flows); 4] =
     [("fifo", Flows::Fifo), ("drr", Flows::Drr), ("lstf", Flows::Lstf), ("edf", Flows::Edf)];
@@ -95,9 +99,57 @@ fn class(reader: &mut Reader, name: &Name, tree: &Tree) -> ClassEntry {
     entry.matches = keys.get("match").map(|tree| matches::match_entry(reader, tree, false));
     envelope(reader, &keys, &mut entry);
     flow_order(reader, &keys, &mut entry);
+    entry.queues = queues(reader, &keys, &what);
     if !matches!(tree.value, Value::Map(_) | Value::Null) {
         entry.matches = Some(MatchEntry::unreadable(tree.at));
     }
+    entry
+}
+
+/// `queues` and `among`: several queues of one class, and who of them goes first.
+pub(super) fn queues(reader: &mut Reader, keys: &Entries<'_>, what: &str) -> Option<Queues> {
+    let among = keys.get("among").and_then(|tree| among(reader, tree, what));
+    let Some(tree) = keys.get("queues") else {
+        if let Some(at) = keys.key_at("among") {
+            let problem = Problem::error(Law::Meaningless, at, format!("{what} has `among` but no `queues`"));
+            reader.report(problem.label("among whom?").help("add `queues`, or leave `among` out"));
+        }
+        return None;
+    };
+    let here = format!("`queues` of {what}");
+    if tree.entries().is_empty() && matches!(tree.value, Value::Map(_) | Value::Null) {
+        let help = "name its queues, as in `queues: {voice: {match: {dscp: ef}}, rest: {}}`, or leave it out";
+        reader.report(bad(tree.at, format!("{here} names none"), help));
+    }
+    let named = reader.named(&[tree], &here);
+    let list = named.into_iter().map(|(name, tree)| queue(reader, name, tree, what)).collect();
+    Some(Queues {
+        at: keys.key_at("queues").unwrap_or(tree.at),
+        among: among.unwrap_or(OrderKind::Drr),
+        list,
+    })
+}
+
+fn among(reader: &mut Reader, tree: &Tree, what: &str) -> Option<OrderKind> {
+    let (here, example) = (format!("`among` of {what}"), "`drr` or `priority`");
+    let text = reader.text(tree, &here, example)?;
+    let found = AMONG.iter().find(|(name, _)| *name == text).map(|(_, kind)| *kind);
+    if found.is_none() {
+        let help = "write `drr` for turns, or `priority` for the first listed with a packet";
+        reader.report(bad(tree.at, format!("{here} is `{text}`, not {example}"), help));
+    }
+    found
+}
+
+fn queue(reader: &mut Reader, name: &Name, tree: &Tree, class: &str) -> ClassEntry {
+    let keys = reader.entries(tree, &format!("queue `{}` of {class}", name.value), &QUEUE_KEYS);
+    if name.value == "root" {
+        let problem = Problem::error(Law::BadName, name.at, "a queue cannot be called `root`");
+        reader.report(problem.label("this queue").help("`root` is the topmost class: rename the queue"));
+    }
+    let mut entry = ClassEntry::new(name.clone());
+    entry.matches = keys.get("match").map(|tree| matches::match_entry(reader, tree, false));
+    flow_order(reader, &keys, &mut entry);
     entry
 }
 

@@ -20,8 +20,21 @@ const UPLINK_KEYS: [&str; 4] = ["port", "rate", "overhead", "mtu"];
 const ENGINE_KEYS: [&str; 8] =
     ["cpu", "busy_poll", "queues", "ring", "descriptors", "max_depth", "line_rate_frame", "verify"];
 const API_KEYS: [&str; 2] = ["socket", "metrics"];
-const TENANT_KEYS: [&str; 11] =
-    ["port", "min", "max", "burst", "weight", "via", "flows", "slack", "deadline", "descriptors", "policy"];
+const TENANT_KEYS: [&str; 13] = [
+    "port",
+    "min",
+    "max",
+    "burst",
+    "weight",
+    "via",
+    "flows",
+    "slack",
+    "deadline",
+    "descriptors",
+    "policy",
+    "queues",
+    "among",
+];
 const PORT_HELP: &str = "a port is one of `{af_xdp: eth0}`, `{af_packet: eth0}`, `{tap: {netns: shop, name: eth0}}`, \
                          `{vhost_user: /run/plimsoll/vm.sock}`, `{vnic: /run/plimsoll/shop.sock}`, `{pcap: {read: in.pcap, write: out.pcap}}` and `memory`";
 
@@ -208,6 +221,7 @@ fn tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> TenantEntry {
     let mut entry = ClassEntry::new(name.clone());
     class::envelope(reader, &keys, &mut entry);
     class::flow_order(reader, &keys, &mut entry);
+    entry.queues = class::queues(reader, &keys, &what);
     let number = |reader: &mut Reader, key: &str, most: u32| {
         keys.get(key).and_then(|tree| reader.positive(tree, &format!("`{key}` of {what}"), most))
     };

@@ -66,6 +66,7 @@ pub(crate) struct LimitEntry {
     pub via: Vec<Name>,
 }
 
+#[derive(Clone)]
 pub(crate) struct ClassEntry {
     pub name: Name,
     pub order: Option<Order>,
@@ -81,9 +82,20 @@ pub(crate) struct ClassEntry {
     pub deadline: Option<Located<Span>>,
     /// A file whose root takes this place.
     pub policy: Option<Name>,
+    pub queues: Option<Queues>,
+}
+
+/// The queues of one class, and who of them goes first.
+#[derive(Clone)]
+pub(crate) struct Queues {
+    pub at: Mark,
+    pub among: OrderKind,
+    /// Leaves without envelopes.
+    pub list: Vec<ClassEntry>,
 }
 
 /// A scheduling node's algorithm and children.
+#[derive(Clone)]
 pub(crate) struct Order {
     pub kind: OrderKind,
     pub at: Mark,
@@ -101,6 +113,7 @@ pub(crate) enum OrderKind {
     RateShare,
 }
 
+#[derive(Clone)]
 pub(crate) struct Child {
     pub name: Name,
     pub weight: Option<Located<u32>>,
@@ -153,7 +166,20 @@ impl ClassEntry {
             slack: None,
             deadline: None,
             policy: None,
+            queues: None,
         }
+    }
+}
+
+impl Queues {
+    /// The policy that they come to: a root that orders them, which takes the class's place.
+    pub fn into_policy(self) -> PolicyFile {
+        let Self { at, among, list } = self;
+        let child = |queue: &ClassEntry| Child { name: queue.name.clone(), weight: None, rate: None };
+        let mut root = ClassEntry::new(Name::new("root".to_owned(), at));
+        root.order = Some(Order { kind: among, at, children: list.iter().map(child).collect() });
+        let classes = std::iter::once(root).chain(list).collect();
+        PolicyFile { at, limits: Vec::new(), classes: Some(classes) }
     }
 }
 

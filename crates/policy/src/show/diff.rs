@@ -174,7 +174,7 @@ fn tenants(config: &Config) -> Things {
 
 fn classes(program: &Program) -> Things {
     let class = |node: &crate::program::Node| {
-        let mut properties = Properties::from([("order", order_words(node.kind))]);
+        let mut properties = Properties::from([("order", order_words(program, node))]);
         if super::words::weighed(program, node) {
             properties.insert("weight", node.weight.to_string());
         }

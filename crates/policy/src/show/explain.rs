@@ -142,7 +142,7 @@ fn steps(program: &Program, placement: &Placement) -> Vec<Step> {
             let comma = if place.is_empty() { "" } else { ", " };
             place.push_str(&format!("{comma}first {min} before its siblings"));
         }
-        Step { node: node.name.clone(), order: order_words(node.kind), place }
+        Step { node: node.name.clone(), order: order_words(program, node), place }
     };
     program.path(placement.class).map(step).collect()
 }

@@ -99,7 +99,7 @@ pub fn report(checked: &Checked) -> Report {
     let nodes = program.nodes.iter().map(|node| NodeRecord {
         name: node.name.clone(),
         parent: node.parent.map(name),
-        order: order_words(node.kind),
+        order: order_words(program, node),
         weight: node.weight,
         rate: node.rate,
         min: node.min,

@@ -182,7 +182,7 @@ fn node(out: &mut String, program: &Program, layout: &Layout, index: usize) {
         NodeKind::Class(_) => ("class", 6),
         _ => ("node", 22),
     };
-    let mut detail = order_words(node.kind);
+    let mut detail = order_words(program, node);
     if let Some(min) = node.min {
         let _ = write!(detail, "  ≥{min}");
     }

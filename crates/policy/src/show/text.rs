@@ -70,7 +70,7 @@ fn tree_table(program: &Program, top: NodeId, bounds: Option<&HashMap<NodeId, Bo
         let or_empty = |value: Option<String>| value.unwrap_or_default();
         rows.push(vec![
             format!("{glyph}{}", short(node)),
-            order_words(node.kind),
+            order_words(program, node),
             match node.rate {
                 Some(rate) => rate.to_string(),
                 None if weighed(program, node) => node.weight.to_string(),

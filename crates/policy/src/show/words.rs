@@ -2,7 +2,7 @@
 
 use plimsoll_units::Span;
 
-use crate::program::{FlowOrder, Form, Limit, Match, Node, NodeKind, Program, Scope};
+use crate::program::{FlowOrder, Form, Limit, Match, Node, NodeId, NodeKind, Program, Scope};
 use crate::read::names::{code_point_name, protocol_name};
 
 /// A match as a filter writes it: `tenant=shop dst=10.0.0.0/8 dst_port=80`; empty when it takes everything.
@@ -39,8 +39,22 @@ fn range(&(from, to): &(u16, u16)) -> String {
     if from == to { from.to_string() } else { format!("{from}-{to}") }
 }
 
-/// How a node orders what is below it.
-pub(super) fn order_words(kind: NodeKind) -> String {
+/// How a node orders what is below it. One that has a rate and only queues below it is one class.
+pub(super) fn order_words(program: &Program, node: &Node) -> String {
+    let leaf = |&child: &NodeId| matches!(program.node(child).kind, NodeKind::Class(_));
+    let among = match node.kind {
+        NodeKind::Priority => "priority",
+        NodeKind::Drr => "drr",
+        kind => return kind_words(kind),
+    };
+    if node.rate.is_some() && node.children.iter().all(leaf) {
+        format!("class of {} queues, {among}", node.children.len())
+    } else {
+        among.to_owned()
+    }
+}
+
+fn kind_words(kind: NodeKind) -> String {
     let tagged = |name: &str, key: &str, tag: Span| format!("{name} ({key} {tag})");
     match kind {
         NodeKind::Priority => "priority".to_owned(),
