@@ -10,6 +10,7 @@ pub(crate) mod drr;
 pub(crate) mod exact;
 pub(crate) mod grouped;
 pub(crate) mod guarantee;
+mod heaps;
 pub(crate) mod ranked;
 pub(crate) mod rate_share;
 mod rows;
@@ -17,7 +18,7 @@ mod scout;
 mod virtual_time;
 
 use plimsoll_policy::{Form, NodeKind};
-use plimsoll_queues::{Bits, RankQueue};
+use plimsoll_queues::Bits;
 use plimsoll_units::{BitRate, Nanos};
 
 use bundles::Bundles;
@@ -196,8 +197,7 @@ pub(crate) fn place_bytes(kind: NodeKind, children: usize) -> usize {
     const RANKED: usize = size_of::<(u64, u32)>() + size_of::<u32>(); // an entry of a heap, and where it is
     match kind {
         NodeKind::Wfq if children > exact::MOST_CHILDREN => size_of::<Kid>() + size_of::<u32>(),
-        NodeKind::RateShare(Form::Grouped) => size_of::<Kid>() + size_of::<u64>(),
-        NodeKind::RateShare(Form::Exact) => size_of::<Kid>() + size_of::<u64>() + 2 * RANKED,
+        NodeKind::RateShare(_) => size_of::<Kid>() + size_of::<u64>(),
         NodeKind::Drr => Turns::ENTRY_BYTES,
         NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf => RANKED + size_of::<u32>(),
         NodeKind::Wfq | NodeKind::Priority | NodeKind::Class(_) => 0, // bits, or all of it is the node's
@@ -212,7 +212,7 @@ pub(crate) fn fixed_bytes(kind: NodeKind, children: usize) -> usize {
         NodeKind::RateShare(Form::Grouped) => {
             size_of::<RateShare>() + Rows::GROUP_BYTES + Scout::bytes(children)
         }
-        NodeKind::RateShare(Form::Exact) => size_of::<RateShare>() + 2 * size_of::<RankQueue>(),
+        NodeKind::RateShare(Form::Exact) => size_of::<RateShare>(),
         NodeKind::Drr => size_of::<Rounds>(),
         NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf => size_of::<Ranked>(),
         NodeKind::Priority => size_of::<Bits>() + children.div_ceil(64) * size_of::<u64>(),

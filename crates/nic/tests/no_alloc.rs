@@ -185,9 +185,7 @@ fn an_idle_class_takes_what_is_said() {
             said.class_bytes
         );
         assert!(counted.abs_diff(stated) <= 4, "{kind:?}: {counted} B counted, {stated} B said");
-        if kind != NodeKind::RateShare(Form::Exact) {
-            assert!(said.class_bytes <= 64, "{kind:?}: {} B for an idle class", said.class_bytes);
-        }
+        assert!(said.class_bytes <= 64, "{kind:?}: {} B for an idle class", said.class_bytes);
     }
 }
 

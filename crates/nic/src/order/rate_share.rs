@@ -11,16 +11,16 @@
 //! Times are nanoseconds with a binary fraction: whole ones are compared, fractions are carried, so that no rate
 //! drifts. A child's finish is that of a largest packet, as in `exact`.
 //!
-//! The exact form keeps two heaps, by start and by finish. The grouped one sorts starts only by rows (`rows`), as QFQ
+//! The exact form keeps two heaps, by start and by finish (`heaps`). The grouped one sorts starts only by rows (`rows`), as QFQ
 //! does, and lets the first of a row go when its own start has come, so that no rate is exceeded: who stands behind it
 //! may have to wait for less than two of its own packets.
 
 use plimsoll_policy::Form;
-use plimsoll_queues::RankQueue;
 use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Nanos, Span};
 use prefetch_index::prefetch_index;
 
 use super::Coming;
+use super::heaps::{Heap, Heaps};
 use super::rows::{Kid, Rows};
 use super::scout::{NAME_BITS, RateAndName, Scout};
 
@@ -38,20 +38,12 @@ pub(crate) struct RateShare {
     largest: u64,
     /// Rates, by child: needed only when one comes or goes. With whom the scout sees from there.
     bits: Vec<RateAndName>,
-    /// The children's starts; in the grouped form also who is active.
+    /// The children's starts, and who is active.
     rows: Rows,
-    exact: Option<Box<Heaps>>,
+    /// In the exact form, instead of rows.
+    exact: Option<Heaps>,
     /// In the grouped form, with many children.
     scout: Option<Box<Scout>>,
-}
-
-/// Who is active, in the exact form.
-#[derive(Clone, Debug)]
-struct Heaps {
-    /// Those that are not eligible, by start.
-    later: RankQueue,
-    /// Those that are, by finish.
-    due: RankQueue,
 }
 
 /// How system time moves.
@@ -92,7 +84,6 @@ impl RateShare {
     }
 
     fn new(rates: &[BitRate], form: Form, largest: u64, clock: Clock) -> Self {
-        let heaps = || Heaps { later: RankQueue::new(rates.len()), due: RankQueue::new(rates.len()) };
         let mut made = Self {
             clock,
             v: 0,
@@ -102,7 +93,7 @@ impl RateShare {
             largest,
             bits: rates.iter().map(|&rate| RateAndName::new(bits(rate))).collect(),
             rows: Rows::new(rates.iter().map(|&rate| inverse(rate))),
-            exact: (form == Form::Exact).then(|| Box::new(heaps())),
+            exact: (form == Form::Exact).then(Heaps::default),
             scout: if form == Form::Exact { None } else { Scout::new(rates.len()) },
         };
         (0..rates.len() as u32).for_each(|slot| made.join_group(slot));
@@ -134,7 +125,7 @@ impl RateShare {
     #[inline]
     fn first_due(&self) -> Option<(u64, u32)> {
         match &self.exact {
-            Some(heaps) => heaps.due.first(),
+            Some(heaps) => heaps.first_due(&self.rows.kids, |kid| finish(kid, self.largest)),
             None => self.rows.best_started(self.v),
         }
     }
@@ -143,7 +134,7 @@ impl RateShare {
     #[inline]
     fn first_start(&self) -> Option<u64> {
         match &self.exact {
-            Some(heaps) => heaps.later.first().map(|(start, _)| start),
+            Some(heaps) => heaps.first_later(&self.rows.kids).map(|(start, _)| start),
             None => self.rows.first_of_all(),
         }
     }
@@ -196,13 +187,12 @@ impl RateShare {
     /// Moves those whose start has come to those that are due.
     #[inline]
     fn ripen(&mut self) {
-        let Some(heaps) = &mut self.exact else { return };
-        while let Some((start, slot)) = heaps.later.first() {
-            if start > self.v {
-                break;
-            }
-            heaps.later.remove(slot);
-            heaps.due.set(slot, finish(&self.rows.kids[slot as usize], self.largest));
+        let (Some(heaps), kids, largest) = (&mut self.exact, &mut self.rows.kids, self.largest) else {
+            return;
+        };
+        while let Some((_, slot)) = heaps.first_later(kids).filter(|&(start, _)| start <= self.v) {
+            heaps.remove(kids, slot, |kid| finish(kid, largest));
+            heaps.insert(kids, slot, Heap::Due, |kid| finish(kid, largest));
         }
     }
 
@@ -235,18 +225,32 @@ impl RateShare {
     /// Puts an active child where its start belongs.
     #[inline]
     fn place(&mut self, slot: u32) {
-        let Some(heaps) = &mut self.exact else {
-            self.rows.unlink(slot);
-            self.rows.link(slot);
-            return self.tell_scout(slot);
-        };
-        let kid = &self.rows.kids[slot as usize];
-        if kid.start <= self.v {
-            heaps.later.remove(slot);
-            heaps.due.set(slot, finish(kid, self.largest));
+        self.take_out(slot);
+        if self.exact.is_some() {
+            let due = self.rows.kids[slot as usize].start <= self.v;
+            self.put(slot, if due { Heap::Due } else { Heap::Later });
         } else {
-            heaps.due.remove(slot);
-            heaps.later.set(slot, kid.start);
+            self.rows.link(slot);
+            self.tell_scout(slot);
+        }
+    }
+
+    /// Puts a child, in the exact form, into a heap.
+    #[inline]
+    fn put(&mut self, slot: u32, heap: Heap) {
+        let largest = self.largest;
+        if let Some(heaps) = &mut self.exact {
+            heaps.insert(&mut self.rows.kids, slot, heap, |kid| finish(kid, largest));
+        }
+    }
+
+    /// Takes a child from where its start belongs: before that may change.
+    #[inline]
+    fn take_out(&mut self, slot: u32) {
+        let largest = self.largest;
+        match &mut self.exact {
+            Some(heaps) => heaps.remove(&mut self.rows.kids, slot, |kid| finish(kid, largest)),
+            None => self.rows.unlink(slot),
         }
     }
 
@@ -283,21 +287,8 @@ impl RateShare {
 
     #[inline]
     fn remove(&mut self, slot: u32) {
-        match &mut self.exact {
-            Some(heaps) => {
-                heaps.due.remove(slot);
-                heaps.later.remove(slot);
-            }
-            None => self.rows.unlink(slot),
-        }
+        self.take_out(slot);
         self.sum = self.sum.saturating_sub(self.bits[slot as usize].bits());
-    }
-
-    fn is_active(&self, slot: u32) -> bool {
-        match &self.exact {
-            Some(heaps) => heaps.later.rank(slot).is_some() || heaps.due.rank(slot).is_some(),
-            None => self.rows.is_queued(slot),
-        }
     }
 
     /// The eligible child with the least finish.
@@ -318,9 +309,7 @@ impl RateShare {
     #[inline]
     pub(crate) fn settle(&mut self, slot: u32, len: u64, stays: bool) {
         if len > 0 {
-            if self.exact.is_none() {
-                self.rows.unlink(slot);
-            }
+            self.take_out(slot);
             charge(&mut self.rows.kids[slot as usize], len);
             if let Clock::Served = self.clock {
                 self.pass(u128::from(len * 8) * u128::from(NS_PER_SEC));
@@ -333,9 +322,9 @@ impl RateShare {
     /// Another rate for a child, in force at the next decision: what it owes is earned at the new one.
     pub(crate) fn set_rate(&mut self, slot: u32, rate: BitRate, now: Nanos) {
         self.advance(now);
-        let active = self.is_active(slot);
+        let active = self.rows.is_queued(slot);
         // Whoever is eligible stays so, also if V was held back meanwhile: the node counts on it.
-        let due = self.exact.as_ref().is_some_and(|heaps| heaps.due.rank(slot).is_some());
+        let due = self.exact.is_some() && Heaps::is_due(&self.rows.kids[slot as usize]);
         if active {
             self.remove(slot);
         }
@@ -350,10 +339,9 @@ impl RateShare {
         self.join_group(slot);
         if active {
             self.sum = self.sum.saturating_add(bits(rate));
-            let kid = &self.rows.kids[slot as usize];
-            match &mut self.exact {
-                Some(heaps) if due => heaps.due.set(slot, finish(kid, self.largest)),
-                None if kid.start <= v => self.rows.link_first(slot),
+            match &self.exact {
+                Some(_) if due => self.put(slot, Heap::Due),
+                None if self.rows.kids[slot as usize].start <= v => self.rows.link_first(slot),
                 _ => self.place(slot),
             }
         }

@@ -46,18 +46,19 @@ pub(crate) struct Kid {
     pub(crate) start: u64,
     /// What a byte adds to the start, in the owner's unit.
     pub(crate) inverse: u64,
-    next: u32,
-    prev: u32,
+    /// Neighbours in a row; or a cell of a heap, and which one this child has (`heaps`).
+    pub(super) next: u32,
+    pub(super) prev: u32,
     /// What the start has beyond its unit, for owners that carry it.
     pub(crate) rest: u32,
     group: u8,
-    /// Index into the group's row, or `ABSENT`.
-    slot: u8,
+    /// Index into the group's row, or which heap; or `ABSENT`.
+    pub(super) slot: u8,
 }
 
 pub(crate) const SLOTS: u64 = 64;
 const NONE: u32 = u32::MAX;
-const ABSENT: u8 = u8::MAX;
+pub(super) const ABSENT: u8 = u8::MAX;
 
 impl Rows {
     /// A group with its row.
