@@ -50,7 +50,9 @@ fn text(explanation: &Explanation) -> String {
     let _ = writeln!(text, "limits  {limits}");
     for (index, step) in explanation.ranks.iter().enumerate() {
         let head = if index == 0 { "ranks" } else { "" };
-        let _ = writeln!(text, "{head:<8}{} in {} ({}): {}", step.child, step.node, step.kind, step.rank);
+        let strict = step.rate.map_or_else(String::new, |bits| format!(", at {}", rate(bits as f64)));
+        let _ =
+            writeln!(text, "{head:<8}{} in {} ({}): {}{strict}", step.child, step.node, step.kind, step.rank);
     }
     let Some(time) = &explanation.time else {
         let _ = writeln!(text, "\nnone of the last {} departures matched", count(explanation.logged as u64));
@@ -118,7 +120,13 @@ mod tests {
         };
         let explanation = Explanation {
             class: "shop".into(),
-            ranks: vec![RankNow { node: "root".into(), kind: "wfq".into(), child: "shop".into(), rank: 7 }],
+            ranks: vec![RankNow {
+                node: "root".into(),
+                kind: "rate_share".into(),
+                child: "shop".into(),
+                rank: 7,
+                rate: Some(400_000_000),
+            }],
             limits: vec![("wan".into(), 500_000_000)],
             matched: 20,
             logged: 65_536,
@@ -128,7 +136,7 @@ mod tests {
         for expected in [
             "class   shop",
             "limits  wan (500Mbps)",
-            "ranks   shop in root (wfq): 7",
+            "ranks   shop in root (rate_share): 7, at 400Mbps",
             "the last 20 that matched, among 65.5k departures; times and counts are means for one of them:",
             "   100us  100%  from its doorbell to the port (the longest 250us); of that:",
             "    50us   50%  at limit wan (5 of the 20 waited there longest)",

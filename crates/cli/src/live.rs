@@ -5,7 +5,7 @@
 //! Not here: anything that outlives the command, except the daemon itself.
 //! Invariant: what `--json` prints is what the API answered.
 
-use comfy_table::{CellAlignment, Table};
+use comfy_table::{CellAlignment, ColumnConstraint, Table};
 use plimsoll_daemon::{Client, ClientError, Options, PortStats, Rated, Record, Reloaded, Stats, query};
 
 use crate::args::{Ask, Rate, Run};
@@ -63,9 +63,10 @@ pub(crate) fn stats(args: &Ask) -> Result<(), Failure> {
 
 fn tree(stats: &Stats) -> Option<String> {
     let mut table = table(
-        &["class", "packets", "bytes", "waiting", "p50", "p99", "p99.9", "drops"],
+        &["class", "rate", "packets", "bytes", "waiting", "p50", "p99", "p99.9", "drops"],
         &[
             CellAlignment::Left,
+            CellAlignment::Right,
             CellAlignment::Right,
             CellAlignment::Right,
             CellAlignment::Right,
@@ -82,6 +83,7 @@ fn tree(stats: &Stats) -> Option<String> {
         };
         table.add_row([
             format!("{}{name}", "  ".repeat(node.depth as usize)),
+            node.rate.map_or_else(String::new, |bits| rate(bits as f64)),
             count(node.packets),
             count(node.bytes),
             count(node.backlog_packets),
@@ -90,6 +92,9 @@ fn tree(stats: &Stats) -> Option<String> {
             delay(|d| d.p999),
             drops_below_each_other(&node.drops),
         ]);
+    }
+    if let Some(rates) = table.column_mut(1).filter(|_| stats.nodes.iter().all(|node| node.rate.is_none())) {
+        rates.set_constraint(ColumnConstraint::Hidden);
     }
     Some(table.to_string())
 }

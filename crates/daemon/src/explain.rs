@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use plimsoll_nic::NodeRank;
 use plimsoll_policy::{LimitId, NodeId, Placement, Program};
-use plimsoll_units::{Bytes, Nanos};
+use plimsoll_units::{BitRate, Bytes, Nanos};
 use serde::{Deserialize, Serialize};
 
 use crate::departures::Departure;
@@ -53,6 +53,8 @@ pub struct RankNow {
     pub child: String,
     /// Lower is sooner; what it counts depends on the node.
     pub rank: u64,
+    /// Bits per second that the child has there, strictly; none where its share is not a rate.
+    pub rate: Option<u64>,
 }
 
 /// Means over the packets looked at, in microseconds; the parts add up to the total.
@@ -120,7 +122,7 @@ pub fn explain(snapshot: &Snapshot, log: &[Departure], filter: &Filter, ranks: &
         (0..world.log.len()).rev().filter(|&index| world.matches(index, filter)).take(SAMPLES).collect();
     Explanation {
         class: program.node(placement.class).name.clone(),
-        ranks: ranks.iter().map(|rank| rank_now(program, rank)).collect(),
+        ranks: ranks.iter().map(|rank| rank_now(snapshot, rank)).collect(),
         limits: named_limits(program, &placement),
         matched: matching.len(),
         logged: world.log.len(),
@@ -132,7 +134,7 @@ pub fn explain(snapshot: &Snapshot, log: &[Departure], filter: &Filter, ranks: &
 #[must_use]
 pub fn placement(snapshot: &Snapshot, filter: &Filter) -> Placement {
     let program = &snapshot.program;
-    let named = filter.class.as_ref().and_then(|class| find_class(program, class));
+    let named = filter.class.as_ref().and_then(|class| program.find(class));
     let tenant = filter.tenant.as_ref().and_then(|name| {
         let lane = snapshot.lanes.iter().find(|lane| lane.name == *name);
         lane.and_then(|lane| lane.tenant)
@@ -144,18 +146,14 @@ pub fn placement(snapshot: &Snapshot, filter: &Filter) -> Placement {
     }
 }
 
-/// A class by its path, or by the end of it.
-fn find_class(program: &Program, name: &str) -> Option<NodeId> {
-    let ends = |path: &str| path == name || path.ends_with(&format!("/{name}"));
-    (0..).map(NodeId).zip(&program.nodes).find(|(_, node)| ends(&node.name)).map(|(id, _)| id)
-}
-
-fn rank_now(program: &Program, rank: &NodeRank) -> RankNow {
+fn rank_now(snapshot: &Snapshot, rank: &NodeRank) -> RankNow {
+    let program = &snapshot.program;
     RankNow {
         node: program.node(rank.node).name.clone(),
         kind: crate::stats::kind_name(program.node(rank.node).kind).to_owned(),
         child: program.node(rank.child).name.clone(),
         rank: rank.rank,
+        rate: snapshot.nodes[rank.child.0 as usize].rate.map(BitRate::get),
     }
 }
 

@@ -68,6 +68,12 @@ fn classes(page: &mut Page, stats: &Stats) {
     for class in &classes {
         page.line("plimsoll_class_backlog_bytes", &[("class", &class.path)], class.backlog_bytes as f64);
     }
+    page.head("plimsoll_class_rate_bytes_per_second", "gauge", "Strict rate in effect, by class.");
+    for node in &stats.nodes {
+        if let Some(rate) = node.rate {
+            page.line("plimsoll_class_rate_bytes_per_second", &[("class", &node.path)], rate as f64 / 8.0);
+        }
+    }
     page.head("plimsoll_class_drops_total", "counter", "Descriptors not taken, by class and reason.");
     for class in &classes {
         for (reason, count) in &class.drops {
@@ -203,10 +209,12 @@ mod tests {
             path: "a\"b".into(),
             kind: "class".into(),
             delay: Some(delay),
+            rate: Some(80),
             ..NodeStats::default()
         };
         let page = page(&Stats { nodes: vec![node], ..Stats::default() });
         assert!(page.contains(r#"plimsoll_class_packets_total{class="a\"b"} 0"#), "{page}");
+        assert!(page.contains(r#"plimsoll_class_rate_bytes_per_second{class="a\"b"} 10"#), "{page}");
         assert!(
             page.contains(r#"plimsoll_class_delay_seconds_bucket{class="a\"b",le="0.00001"} 2"#),
             "{page}"

@@ -11,6 +11,7 @@ use hdrhistogram::Histogram;
 use plimsoll_nic::{ClassCounters, Refusal};
 use plimsoll_policy::{FlowOrder, NodeId, NodeKind, Program, Scope};
 use plimsoll_ports::{Counters, DropReason};
+use plimsoll_units::BitRate;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{PortNow, Snapshot, new_delays};
@@ -49,6 +50,9 @@ pub struct NodeStats {
     pub kind: String,
     /// Share among its siblings.
     pub weight: u32,
+    /// Bits per second that it gets below a `rate_share`, as they are in effect.
+    #[serde(default)]
+    pub rate: Option<u64>,
     /// Bits per second that it gets first.
     pub min: Option<u64>,
     /// Bits per second that it never exceeds.
@@ -162,10 +166,12 @@ pub const DELAY_BOUNDS: [f64; 19] =
 impl From<&Snapshot> for Stats {
     fn from(snapshot: &Snapshot) -> Self {
         let program = &snapshot.program;
-        let by_node = sums(snapshot);
-        let ids = (0..).map(NodeId).take(program.nodes.len());
-        let nodes =
-            ids.zip(&by_node).map(|(id, (counters, delays))| node(program, id, counters, delays)).collect();
+        let sums = sums(snapshot);
+        let by_node = (0..).map(NodeId).zip(&snapshot.nodes).zip(&sums);
+        let nodes = by_node.map(|((id, now), (counters, delays))| NodeStats {
+            rate: now.rate.map(BitRate::get),
+            ..node(program, id, counters, delays)
+        });
         let limits = program.limits.iter().zip(&snapshot.limits).map(|(limit, counters)| {
             let max_of = match limit.scope {
                 Scope::Subtree(id) => Some(program.node(id).name.clone()),
@@ -187,7 +193,7 @@ impl From<&Snapshot> for Stats {
             uptime: plimsoll_units::Span::ns(snapshot.at.as_u64()).as_secs_f64(),
             generation: snapshot.generation,
             link: program.link.get(),
-            nodes,
+            nodes: nodes.collect(),
             limits: limits.collect(),
             tenants: snapshot.lanes.iter().map(|lane| (lane.name.clone(), port(lane))).collect(),
             uplink: port(&snapshot.uplink),
@@ -253,6 +259,7 @@ fn node(program: &Program, id: NodeId, counters: &ClassCounters, delays: &Histog
         depth: u32::try_from(program.path(id).count() - 1).unwrap_or(u32::MAX),
         kind: kind_name(node.kind).to_owned(),
         weight: node.weight,
+        rate: None,
         min: node.min.map(|rate| rate.get()),
         max: node.max.map(|limit| program.limit(limit).rate.get()),
         packets: counters.packets,

@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::HashMap;
 
-use plimsoll_daemon::RateError;
+use plimsoll_daemon::{Filter, RateError, Stats};
 use plimsoll_ports::{DropReason, MemoryConfig, MemoryPort, PcapConfig, PcapPort, Port, Sending};
 use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_wire::VnetHeader;
@@ -47,12 +47,34 @@ policy: {root: {rate_share: {shop: 10Mbps, batch: 10Mbps}}}
     let before = world.run(Span::millis(10), STEP).len();
     let rated = world.engine.set_rate("shop", BitRate::mbps(100), world.now).expect("it has a rate");
     assert_eq!((rated.before.as_str(), rated.rate.as_str()), ("10Mbps", "100Mbps"));
+    shows_the_rate(&mut world, 100);
     let after = world.run(Span::millis(4), STEP).len();
     assert!((10..=12).contains(&before) && (39..=42).contains(&after), "{before} and {after}");
     assert_eq!(before + after + world.run(Span::millis(20), STEP).len(), 100);
+    let again = world.engine.set_rate("shop", BitRate::mbps(20), world.now).expect("it has a rate");
+    assert_eq!(again.before, "100Mbps", "what was in effect, not what the file says");
+    shows_the_rate(&mut world, 20);
     let refused = |class: &str, world: &mut World| world.engine.set_rate(class, BitRate::mbps(1), world.now);
     assert_eq!(refused("root", &mut world), Err(RateError::NoRate("root".into())));
     assert_eq!(refused("shoe", &mut world), Err(RateError::NoClass("shoe".into())));
+}
+
+/// Whatever shows a rate shows the one that is in effect.
+#[track_caller]
+fn shows_the_rate(world: &mut World, mbps: u64) {
+    let snapshot = world.engine.snapshot(world.now);
+    let stats = Stats::from(&snapshot);
+    let rates: Vec<Option<u64>> =
+        stats.nodes.iter().map(|node| node.rate.map(|rate| rate / 1_000_000)).collect();
+    assert_eq!(rates[..3], [None, Some(mbps), Some(10)], "the root, shop and batch");
+    let page = plimsoll_daemon::prometheus_page(&stats);
+    let line = format!("plimsoll_class_rate_bytes_per_second{{class=\"shop\"}} {}\n", mbps * 125_000);
+    assert!(page.contains(&line), "{line} is missing in {page}");
+    let filter: Filter = "class=shop".parse().expect("a filter");
+    let class = plimsoll_daemon::placement(&snapshot, &filter).class;
+    let ranks = world.engine.nic().ranks(class);
+    let told = plimsoll_daemon::explain(&snapshot, &[], &filter, &ranks);
+    assert_eq!(told.ranks[0].rate, Some(mbps * 1_000_000));
 }
 
 #[test]

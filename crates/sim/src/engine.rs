@@ -271,13 +271,11 @@ impl Engine {
     fn update(&self, change: &Change) -> Option<Update> {
         let program = self.nic.program();
         let limit = || (0..).map(LimitId).zip(&program.limits).find(|(_, limit)| limit.name == change.name);
-        let last = |path: &str| path.rsplit('/').next() == Some(change.name.as_str());
-        let is_it = |name: &str| name == change.name || last(name);
-        let node = || (0..).map(NodeId).zip(&program.nodes).find(|(_, node)| is_it(&node.name));
+        let node = || program.find(&change.name);
         Some(match change.setting {
             Setting::Limit(rate) => Update::Limit(limit()?.0, rate),
-            Setting::Weight(weight) => Update::Weight(node()?.0, weight),
-            Setting::Rate(rate) => Update::Rate(node().filter(|(_, node)| node.rate.is_some())?.0, rate),
+            Setting::Weight(weight) => Update::Weight(node()?, weight),
+            Setting::Rate(rate) => Update::Rate(node().filter(|&id| program.node(id).rate.is_some())?, rate),
         })
     }
 

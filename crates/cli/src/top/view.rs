@@ -221,10 +221,11 @@ impl View {
     }
 }
 
-/// `2Gbps..8Gbps`, `..8Gbps`, or the way that it orders.
+/// `400Mbps` for a strict rate, `2Gbps..8Gbps`, `..8Gbps`, or the way that it orders.
 fn envelope(node: &NodeStats) -> String {
     let shown = |bits: Option<u64>| bits.map_or(String::new(), |bits| rate(bits as f64));
     match (node.min, node.max) {
+        (None, None) if node.rate.is_some() => shown(node.rate),
         (None, None) if node.is_class() => String::new(),
         (None, None) => node.kind.clone(),
         (min, max) => format!("{}..{}", shown(min), shown(max)),
@@ -271,6 +272,8 @@ mod tests {
         (shop.min, shop.max) = (Some(2_000_000_000), Some(8_000_000_000));
         shop.delay = Some(Delay { count: 9, p50: 12.0, p99: 140.0, p999: 1_500.0, ..Delay::default() });
         shop.drops.insert("flow_full".into(), 12);
+        let mut batch = node("root/batch", 1, "class", 0);
+        batch.rate = Some(300_000_000);
         let port = PortStats {
             port: Some("tap shop/eth0".into()),
             rx_bytes: bytes,
@@ -281,7 +284,7 @@ mod tests {
         Stats {
             uptime,
             link: 10_000_000_000,
-            nodes: vec![node("root", 0, "wfq", bytes), shop, node("root/batch", 1, "class", 0)],
+            nodes: vec![node("root", 0, "wfq", bytes), shop, batch],
             limits: [("wan".to_owned(), limit)].into(),
             tenants: [("shop".to_owned(), port)].into(),
             ..Stats::default()
@@ -310,6 +313,7 @@ mod tests {
             "tap shop/eth0",
             "wan",
             "500Mbps",
+            "300Mbps",
             "q quit",
         ] {
             assert!(screen.contains(expected), "{expected} is missing in\n{screen}");

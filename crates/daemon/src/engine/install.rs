@@ -224,8 +224,7 @@ impl Engine {
         let old = &self.program;
         for transmit in &mut self.out[self.sent..] {
             let class = &old.node(transmit.class).name;
-            let ids = (0..).map(NodeId).zip(&next.nodes);
-            let found = ids.into_iter().find(|(_, node)| node.name == *class).map(|(id, _)| id);
+            let found = next.find(class).filter(|&id| next.node(id).name == *class);
             transmit.class = found.unwrap_or(next.default_class);
             transmit.limited_by = transmit.limited_by.and_then(|limit| {
                 let name = &old.limit(limit).name;

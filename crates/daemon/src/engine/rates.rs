@@ -5,7 +5,6 @@
 //! Not here: which rates a policy may state (`plimsoll_policy`).
 //! Invariant: no packet is lost or moved; the policy file is not changed, and a reload puts its rates back.
 
-use plimsoll_policy::NodeId;
 use plimsoll_units::{BitRate, Nanos};
 use serde::{Deserialize, Serialize};
 
@@ -42,14 +41,15 @@ impl Engine {
     /// # Errors
     /// [`RateError`]; then nothing was changed.
     pub fn set_rate(&mut self, class: &str, rate: BitRate, now: Nanos) -> Result<Rated, RateError> {
-        let nodes = (0..).map(NodeId).zip(&self.nic.program().nodes);
-        let found =
-            nodes.map(|(id, node)| (id, node.name.as_str(), node.rate)).find(|&(_, name, _)| name == class);
-        let (id, _, before) = found.ok_or_else(|| RateError::NoClass(class.to_owned()))?;
-        let before = before.ok_or_else(|| RateError::NoRate(class.to_owned()))?;
+        // What the NIC has, unlike the file, is what is in effect.
+        let program = self.nic.program();
+        let id = program.find(class).ok_or_else(|| RateError::NoClass(class.to_owned()))?;
+        let node = program.node(id);
+        let (class, before) = (node.name.clone(), node.rate);
+        let before = before.ok_or_else(|| RateError::NoRate(class.clone()))?;
         self.doorbells.set_class_rate(id, rate);
         let nic = &mut self.nic;
         self.doorbells.flush(|words| nic.ring(words, now));
-        Ok(Rated { class: class.to_owned(), before: before.to_string(), rate: rate.to_string() })
+        Ok(Rated { class, before: before.to_string(), rate: rate.to_string() })
     }
 }

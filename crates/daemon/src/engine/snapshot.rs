@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 use plimsoll_nic::{ClassCounters, EngineStats, LimitCounters, PcieWrites};
 use plimsoll_policy::{Program, TenantId};
 use plimsoll_ports::Counters;
-use plimsoll_units::Nanos;
+use plimsoll_units::{BitRate, Nanos};
 
 use super::Engine;
 use super::drops::Tally;
@@ -45,9 +45,11 @@ pub struct Snapshot {
     pub departures: u64,
 }
 
-/// One node's counters.
+/// One node's counters, and its rate.
 #[derive(Clone, Debug)]
 pub struct NodeNow {
+    /// Its rate below a `rate_share`, as it is in effect: the file's, or what an operator has set since.
+    pub rate: Option<BitRate>,
     /// Frames and bytes.
     pub counters: ClassCounters,
     /// Nanoseconds from doorbell to port.
@@ -82,12 +84,12 @@ impl Engine {
     pub fn snapshot(&mut self, now: Nanos) -> Snapshot {
         // Each walks over all flow queues or bundles, so they are asked once for all names.
         let classes = self.nic.all_class_counters();
-        let nodes = self.program.nodes.iter().zip(&self.delays).zip(classes);
+        let nodes = self.nic.program().nodes.iter().zip(&self.delays).zip(classes);
         let nodes = nodes.map(|((node, delays), mut counters)| {
             if let Some(carried) = self.carried.classes.get(&node.name) {
                 add_class(&mut counters, carried);
             }
-            NodeNow { counters, delays: delays.clone() }
+            NodeNow { rate: node.rate, counters, delays: delays.clone() }
         });
         let limits = self.nic.all_limit_counters();
         let limits = self.program.limits.iter().zip(limits).map(|(limit, mut counters)| {
