@@ -92,7 +92,7 @@ fn memory(args: &Check, checked: &Checked) -> Result<(), Failure> {
     };
     if args.json {
         return print_json(&serde_json::json!({
-            "classes": found.classes, "class": named(&found.class), "class_bytes": found.class_bytes,
+            "classes": found.classes, "queues": found.queues, "class": named(&found.class), "class_bytes": found.class_bytes,
             "ring_bytes": found.ring_bytes, "beside": named(&found.beside), "beside_bytes": found.beside_bytes,
             "global": named(&found.global), "global_bytes": found.global_bytes,
             "total_bytes": found.total_bytes, "senic_bytes": found.senic_bytes,
@@ -109,6 +109,8 @@ fn memory_text(found: &plimsoll_nic::Footprint) -> String {
     };
     let line = |what: &str, bytes: u64| format!("{what:<40}{bytes:>12} B\n");
     let classes = found.classes;
+    let queues =
+        if found.queues > classes { format!(" with {} queues", found.queues) } else { String::new() };
     [
         line("an idle class: the scheduler's state", found.class_bytes),
         rows(&found.class),
@@ -117,7 +119,7 @@ fn memory_text(found: &plimsoll_nic::Footprint) -> String {
         rows(&found.beside),
         line("global", found.global_bytes),
         rows(&found.global),
-        line(&format!("total, for {classes} classes"), found.total_bytes),
+        line(&format!("total, for {classes} classes{queues}"), found.total_bytes),
         line(&format!("scheduler's state, for {classes} classes"), classes * found.class_bytes),
         line("SENIC, 30 B a class", found.senic_bytes),
         line("SENIC with QFQ, 40 B and 10 kB", found.senic_qfq_bytes),

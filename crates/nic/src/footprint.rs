@@ -7,7 +7,7 @@
 
 use core::mem::size_of;
 
-use plimsoll_policy::{Match, NodeId, NodeKind, Program};
+use plimsoll_policy::{Match, Node, NodeId, NodeKind, Program};
 use plimsoll_queues::Wheel;
 
 use crate::host::{FLOW_BYTES, NAME_BYTES, Refusal, SLOT_BYTES};
@@ -20,8 +20,10 @@ use crate::tree::{CHILD_BYTES, NODE_BYTES, SEAT_BYTES};
 /// Bytes of an engine, idle, with one flow queue for each class.
 #[derive(Clone, Debug)]
 pub struct Footprint {
-    /// Classes of the policy.
+    /// Classes of the policy; what lies below one rate is one class, of several queues perhaps (SENIC §5.2).
     pub classes: u64,
+    /// Queues of all classes: leaves of the tree.
+    pub queues: u64,
     /// What the scheduler keeps for an idle class on average, beside its ring, by what it is for.
     pub class: Vec<Part>,
     /// The sum of these.
@@ -61,6 +63,8 @@ pub struct Part {
 const SENIC_CLASS: u64 = 30;
 const SENIC_QFQ_CLASS: u64 = 40;
 const SENIC_QFQ_GLOBAL: u64 = 10_000;
+/// Head and tail of each further ring of a class (SENIC §5.2).
+const SENIC_RING: u64 = 4;
 /// `struct fq_flow` of Linux 6.
 const LINUX_FQ_FLOW: u64 = 104;
 /// SENIC §2.1: 15 kB of packets a queue, which is ten frames of 1,500 B.
@@ -69,30 +73,41 @@ const FRAMES_PER_QUEUE: u64 = 10;
 /// What an engine of this configuration keeps for a policy.
 #[must_use]
 pub fn footprint(program: &Program, config: &Config) -> Footprint {
-    let is_class = |node: &plimsoll_policy::Node| matches!(node.kind, NodeKind::Class(_));
-    let classes = program.nodes.iter().filter(|node| is_class(node)).count() as u64;
-    let each = classes.max(1);
-    let places: u64 = (0..)
-        .map(NodeId)
-        .zip(&program.nodes)
-        .filter(|(_, node)| is_class(node))
-        .map(|(_, node)| node.parent.map_or(0, |parent| child_bytes(program, parent)))
-        .sum();
-    let class = vec![
-        part("where it hangs in the tree", SEAT_BYTES),
-        Part { what: "place and rate in its parent's order", bytes: places / each },
-        part("flow queue that holds nothing", NAME_BYTES),
+    let roles = roles(program);
+    let count = |wanted: &[Role]| roles.iter().filter(|role| wanted.contains(role)).count() as u64;
+    let (classes, queues) = (count(&[Role::Class, Role::Divided]), count(&[Role::Class, Role::Queue]));
+    // Bytes for all classes together.
+    let sum_of = |wanted: &[Role], bytes: &dyn Fn(&Node) -> u64| -> u64 {
+        program
+            .nodes
+            .iter()
+            .zip(&roles)
+            .filter(|(_, role)| wanted.contains(role))
+            .map(|(node, _)| bytes(node))
+            .sum()
+    };
+    let place = |node: &Node| node.parent.map_or(0, |parent| child_bytes(program, parent));
+    let order = |node: &Node| (NODE_BYTES + fixed_bytes(node.kind, node.children.len())) as u64;
+    let below = sum_of(&[Role::Queue, Role::Inside], &place) + sum_of(&[Role::Divided, Role::Inside], &order);
+    let mut class = vec![
+        Part { what: "where it hangs in the tree", bytes: queues * SEAT_BYTES as u64 },
+        Part {
+            what: "place and rate in its parent's order",
+            bytes: sum_of(&[Role::Class, Role::Divided], &place),
+        },
+        Part { what: "flow queue that holds nothing", bytes: queues * NAME_BYTES as u64 },
     ];
-    let beside = vec![
-        part("counters", (Refusal::COUNT + 2) * size_of::<u64>()),
-        Part { what: "the policy: names, rates, matches", bytes: policy_bytes(program) / each },
+    if queues > classes {
+        class.push(Part { what: "the order among its queues", bytes: below });
+    }
+    let mut beside = vec![
+        Part { what: "counters", bytes: queues * ((Refusal::COUNT + 2) * size_of::<u64>()) as u64 },
+        Part { what: "the policy: names, rates, matches", bytes: policy_bytes(program) },
     ];
     let ring_bytes = SLOT_BYTES as u64 * u64::from(config.ring);
-    let inner = program.nodes.iter().filter(|node| !is_class(node)).count();
-    let orders: usize = program.nodes.iter().map(|node| fixed_bytes(node.kind, node.children.len())).sum();
-    let (limits, records) = (program.limits.len(), classes.min(config.descriptors.into()));
+    let (limits, records) = (program.limits.len(), queues.min(config.descriptors.into()));
     let global = vec![
-        part("inner nodes and their orders", inner * NODE_BYTES + orders),
+        Part { what: "inner nodes and their orders", bytes: sum_of(&[Role::Above], &order) },
         Part { what: "records of flow queues with packets", bytes: records * RECORD_BYTES },
         Part { what: "their rings", bytes: records * ring_bytes },
         part("wheel", Wheel::bytes(crate::install::WHEEL_SLOTS)),
@@ -100,10 +115,14 @@ pub fn footprint(program: &Program, config: &Config) -> Footprint {
         part("completions", config.descriptors as usize * size_of::<Completion>()),
     ];
     let sum = |parts: &[Part]| parts.iter().map(|part| part.bytes).sum::<u64>();
-    let (class_bytes, beside_bytes, global_bytes) = (sum(&class), sum(&beside), sum(&global));
+    let (total_bytes, global_bytes) = (sum(&class) + sum(&beside) + sum(&global), sum(&global));
+    // From here on, of one class on average.
+    class.iter_mut().chain(&mut beside).for_each(|part| part.bytes /= classes.max(1));
+    let (class_bytes, beside_bytes) = (sum(&class), sum(&beside));
     Footprint {
         classes,
-        total_bytes: classes * (class_bytes + beside_bytes) + global_bytes,
+        queues,
+        total_bytes,
         class,
         class_bytes,
         ring_bytes,
@@ -111,11 +130,49 @@ pub fn footprint(program: &Program, config: &Config) -> Footprint {
         beside_bytes,
         global,
         global_bytes,
-        senic_bytes: classes * SENIC_CLASS,
-        senic_qfq_bytes: classes * SENIC_QFQ_CLASS + SENIC_QFQ_GLOBAL,
-        linux_fq_bytes: classes * LINUX_FQ_FLOW,
-        avoided_bytes: classes * FRAMES_PER_QUEUE * program.max_frame.as_u64(),
+        senic_bytes: classes * SENIC_CLASS + (queues - classes) * SENIC_RING,
+        senic_qfq_bytes: classes * SENIC_QFQ_CLASS + (queues - classes) * SENIC_RING + SENIC_QFQ_GLOBAL,
+        linux_fq_bytes: queues * LINUX_FQ_FLOW,
+        avoided_bytes: queues * FRAMES_PER_QUEUE * program.max_frame.as_u64(),
     }
+}
+
+/// What a node is to the classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// It orders classes.
+    Above,
+    /// A class of one queue.
+    Class,
+    /// A class that has several: it has the rate, and all below it share that.
+    Divided,
+    /// Between such a class and its queues.
+    Inside,
+    /// One of its queues.
+    Queue,
+}
+
+fn roles(program: &Program) -> Vec<Role> {
+    // Whether a node further down has a rate: parents come before children, so backwards is upwards.
+    let mut above_rates = vec![false; program.nodes.len()];
+    for (index, node) in program.nodes.iter().enumerate().rev() {
+        if let Some(NodeId(parent)) = node.parent {
+            above_rates[parent as usize] |= above_rates[index] || node.rate.is_some();
+        }
+    }
+    let mut roles: Vec<Role> = Vec::with_capacity(program.nodes.len());
+    for (index, node) in program.nodes.iter().enumerate() {
+        let parent = node.parent.map(|NodeId(parent)| roles[parent as usize]);
+        let leaf = matches!(node.kind, NodeKind::Class(_));
+        roles.push(match (parent, leaf) {
+            (Some(Role::Divided | Role::Inside), true) => Role::Queue,
+            (Some(Role::Divided | Role::Inside), false) => Role::Inside,
+            (_, true) => Role::Class,
+            (_, false) if node.rate.is_some() && !above_rates[index] => Role::Divided,
+            (_, false) => Role::Above,
+        });
+    }
+    roles
 }
 
 /// A record, and its number while nobody has it.
@@ -123,9 +180,7 @@ const RECORD_BYTES: u64 = (FLOW_BYTES + size_of::<u32>()) as u64;
 
 /// The compiled policy, of which the engine keeps a copy.
 fn policy_bytes(program: &Program) -> u64 {
-    let node = |node: &plimsoll_policy::Node| {
-        size_of_val(node) + node.name.len() + node.children.len() * size_of::<NodeId>()
-    };
+    let node = |node: &Node| size_of_val(node) + node.name.len() + node.children.len() * size_of::<NodeId>();
     let rule = |rule: &plimsoll_policy::Rule| size_of_val(rule) + matches_bytes(&rule.matches);
     let nodes: usize = program.nodes.iter().map(node).sum();
     let rules: usize = program.rules.iter().map(rule).sum();
@@ -152,4 +207,34 @@ fn part(what: &'static str, bytes: usize) -> Part {
 fn child_bytes(program: &Program, parent: NodeId) -> u64 {
     let node = program.node(parent);
     (CHILD_BYTES + place_bytes(node.kind, node.children.len())) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(shop: &str) -> Footprint {
+        let text = format!(
+            "{{uplink: {{port: memory, rate: 8Gbps}}, tenants: {{shop: {{port: memory{shop}}}, batch: {{port: memory}}}}, \
+             policy: {{root: {{priority: [rates, rest]}}, rates: {{rate_share: {{shop: 3Gbps, batch: 1Gbps}}}}, rest: {{}}}}}}"
+        );
+        let checked = plimsoll_policy::check_str("p.yaml", &text);
+        let program = checked.unwrap_or_else(|errors| panic!("{}", errors.render(false))).program;
+        footprint(&program, &Config::default())
+    }
+
+    #[test]
+    fn a_class_with_three_queues_is_one_class() {
+        let whole = said("");
+        assert_eq!((whole.classes, whole.queues, whole.senic_bytes), (3, 3, 90));
+        assert!(whole.class.iter().all(|part| part.what != "the order among its queues"));
+        let divided = said(", queues: {voice: {match: {dscp: ef}}, web: {match: {dst_port: 443}}, rest: {}}");
+        assert_eq!((divided.classes, divided.queues, divided.senic_bytes), (3, 5, 98));
+        let more = divided.total_bytes - whole.total_bytes;
+        let ring_and_record = divided.ring_bytes + RECORD_BYTES;
+        assert!(
+            more > 2 * ring_and_record && more < 2 * (ring_and_record + 1_000),
+            "{more} B for two more queues"
+        );
+    }
 }
