@@ -6,6 +6,9 @@
 //! Not here: matches that no packet at all could meet (`rules`).
 //! Invariant: what is refused never fires; a match that fires is refused never; what was not found out is said.
 
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::IpAddr;
 use std::ops::Range;
 
 use super::graph::{Graph, NodeIx};
@@ -13,7 +16,7 @@ use super::rules::RuleDraft;
 use crate::document::Mark;
 use crate::law::{Law, Problem};
 use crate::packets::{Rest, Senders, rest};
-use crate::program::{Match, TenantId};
+use crate::program::{Match, Prefix};
 
 /// What a class asks for at one place of a file.
 pub(crate) struct Claim {
@@ -103,7 +106,7 @@ impl Judge<'_> {
 
     fn takers_of(&mut self, wanted: &Match, before: &Range<usize>) -> Takers {
         let mut met = Vec::new();
-        for number in self.index.rules(wanted.tenant, before) {
+        for number in self.index.rules(wanted, before) {
             if self.glances == 0 {
                 return Takers::Unknown;
             }
@@ -117,6 +120,7 @@ impl Judge<'_> {
             }
         }
         met.sort_unstable();
+        met.dedup();
         self.together(wanted, met)
     }
 
@@ -202,34 +206,108 @@ impl Judge<'_> {
     }
 }
 
-/// Rules by tenant: those of different tenants never meet.
+/// Rules by tenant, and by what few others share: those of different tenants, hosts or ports never meet.
 struct Index {
-    of_tenant: Vec<Vec<usize>>,
-    general: Vec<usize>,
+    of_tenant: Vec<Shelf>,
+    general: Shelf,
+    all: Shelf,
+}
+
+/// Rules, each once: by destination host, else by destination port, else in one list.
+#[derive(Clone, Default)]
+struct Shelf {
+    hosts: Keyed<IpAddr>,
+    ports: Keyed<u16>,
+    others: Vec<usize>,
+}
+
+/// Rules that ask for one of a few values.
+#[derive(Clone)]
+struct Keyed<K> {
+    all: Vec<usize>,
+    by: HashMap<K, Vec<usize>>,
+}
+
+impl<K> Default for Keyed<K> {
+    fn default() -> Self {
+        Self { all: Vec::new(), by: HashMap::new() }
+    }
 }
 
 impl Index {
     fn new(graph: &Graph, rules: &[RuleDraft]) -> Self {
-        let mut index = Self { of_tenant: vec![Vec::new(); graph.tenants.len()], general: Vec::new() };
+        let mut index = Self {
+            of_tenant: vec![Shelf::default(); graph.tenants.len()],
+            general: Shelf::default(),
+            all: Shelf::default(),
+        };
         for (number, rule) in rules.iter().enumerate() {
             let own = rule.matches.tenant.and_then(|tenant| index.of_tenant.get_mut(tenant.0 as usize));
-            own.unwrap_or(&mut index.general).push(number);
+            own.unwrap_or(&mut index.general).add(number, &rule.matches);
+            index.all.add(number, &rule.matches);
         }
         index
     }
 
-    /// The rules in `before` that may meet a tenant's packets, or everybody's; nobody's own come first.
-    fn rules(&self, tenant: Option<TenantId>, before: &Range<usize>) -> impl Iterator<Item = usize> {
-        let inside = |list: &[usize]| {
+    /// The rules in `before` that may meet such packets; nobody's own come first. One may come more than once.
+    fn rules(&self, wanted: &Match, before: &Range<usize>) -> impl Iterator<Item = usize> {
+        let own = wanted.tenant.map(|tenant| self.of_tenant.get(tenant.0 as usize));
+        let shelves = match own {
+            None => [Some(&self.all), None],
+            Some(own) => [Some(&self.general), own],
+        };
+        let (hosts, ports) = (hosts_of(wanted), ports_of(wanted));
+        let mut lists = Vec::new();
+        for shelf in shelves.into_iter().flatten() {
+            lists.push(shelf.others.as_slice());
+            shelf.hosts.find(hosts.as_deref(), &mut lists);
+            shelf.ports.find(ports.as_deref(), &mut lists);
+        }
+        let before = before.clone();
+        let inside = move |list: &[usize]| {
             let end = |number| list.partition_point(|&known| known < number);
             end(before.start)..end(before.end)
         };
-        let own =
-            tenant.and_then(|tenant| self.of_tenant.get(tenant.0 as usize)).map_or(&[][..], Vec::as_slice);
-        let (all, general) = match tenant {
-            None => (before.clone(), 0..0),
-            Some(_) => (0..0, inside(&self.general)),
-        };
-        all.chain(self.general[general].iter().copied()).chain(own[inside(own)].iter().copied())
+        lists.into_iter().flat_map(move |list| list[inside(list)].iter().copied())
     }
+}
+
+impl Shelf {
+    fn add(&mut self, number: usize, matches: &Match) {
+        match (hosts_of(matches), ports_of(matches)) {
+            (Some(hosts), _) => self.hosts.add(number, hosts),
+            (None, Some(ports)) => self.ports.add(number, ports),
+            (None, None) => self.others.push(number),
+        }
+    }
+}
+
+impl<K: Eq + Hash> Keyed<K> {
+    fn add(&mut self, number: usize, keys: Vec<K>) {
+        self.all.push(number);
+        for key in keys {
+            self.by.entry(key).or_default().push(number);
+        }
+    }
+
+    /// The rules for some of these values, or all of them where any value will do.
+    fn find<'i>(&'i self, keys: Option<&[K]>, lists: &mut Vec<&'i [usize]>) {
+        match keys {
+            Some(keys) => lists.extend(keys.iter().filter_map(|key| self.by.get(key)).map(Vec::as_slice)),
+            None => lists.push(&self.all),
+        }
+    }
+}
+
+/// The destinations that a match asks for, if it asks for single hosts.
+fn hosts_of(matches: &Match) -> Option<Vec<IpAddr>> {
+    let host =
+        |prefix: &Prefix| (prefix.len == if prefix.addr.is_ipv4() { 32 } else { 128 }).then_some(prefix.addr);
+    if matches.dst.is_empty() { None } else { matches.dst.iter().map(host).collect() }
+}
+
+/// The same for ports.
+fn ports_of(matches: &Match) -> Option<Vec<u16>> {
+    let one = |&(from, to): &(u16, u16)| (from == to).then_some(from);
+    if matches.dst_port.is_empty() { None } else { matches.dst_port.iter().map(one).collect() }
 }
