@@ -137,7 +137,7 @@ struct Engine {
     busy_poll: Option<bool>,
     /// Flow queues in all.
     #[serde(default)]
-    #[schemars(range(min = 1, max = 65536))]
+    #[schemars(range(min = 1, max = 1048576))]
     queues: Option<u32>,
     /// Descriptors of one flow queue; a power of two.
     #[serde(default)]

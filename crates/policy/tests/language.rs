@@ -144,6 +144,35 @@ fn queues_divide_a_class_and_keep_its_place() {
     assert_eq!(class(1, 46, 80, 1), "batch");
 }
 
+/// One file in seventy places; a million classes take fourteen times as long (docs/policy.md).
+#[test]
+fn a_policy_may_have_as_many_classes_as_the_engine_has_flow_queues() {
+    let list = |count: usize, word: &str| (0..count).map(|n| format!("{word}{n}")).collect::<Vec<_>>();
+    let classes = list(1_000, "c");
+    let rates = classes.iter().map(|class| format!("{class}: 10kbps")).collect::<Vec<_>>().join(", ");
+    let matches = (0..)
+        .zip(&classes)
+        .map(|(n, class)| format!("  {class}: {{match: {{dst: 10.0.{}.{}}}}}\n", n >> 8, n & 255));
+    let many = format!("policy:\n  root: {{rate_share: {{{rates}}}}}\n{}", matches.collect::<String>());
+    let host = |queues: u32| {
+        let tenants = list(70, "t")
+            .iter()
+            .map(|t| format!("  {t}: {{port: memory, policy: many.yaml}}\n"))
+            .collect::<String>();
+        format!("uplink: {{port: memory, rate: 10Gbps}}\nengine: {{queues: {queues}}}\ntenants:\n{tenants}")
+    };
+    let verdict = |queues: u32| {
+        let files = [("p.yaml", host(queues)), ("many.yaml", many.clone())];
+        let mut load =
+            |name: &str| Ok(files.iter().find(|(known, _)| *known == name).expect("known").1.clone());
+        check_with("p.yaml", &mut load)
+    };
+    let program = verdict(100_000).unwrap_or_else(|errors| panic!("{}", errors.render(false))).program;
+    assert_eq!(program.nodes.len(), 2 + 70 * 1_002, "with a default class in each place, and one of all");
+    let errors = verdict(16_384).expect_err("more than 65,536 classes");
+    assert!(errors.problems().iter().any(|problem| problem.rule == plimsoll_policy::Law::TooLarge));
+}
+
 #[test]
 fn a_minimum_below_a_strict_rate_must_fit_it() {
     let refused = |a: &str, b: &str| {

@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use plimsoll_units::Span;
 
 use super::graph::{Draft, DraftKind, Graph, LimitDraft, NodeIx, Scope, ScopeIx, TenantDraft, TenantIx};
-use crate::document::{self, FileId, Located, Mark, Name, Sources, Tree, nearest};
+use crate::document::{self, FileId, Located, Mark, Name, Sources, nearest};
 use crate::law::{Law, Problem};
 use crate::read;
 use crate::read::syntax::{
@@ -23,7 +23,7 @@ pub(crate) type Loader<'a> = dyn FnMut(&str) -> Result<String, String> + 'a;
 
 /// The tenant of the daemon's own host port.
 const HOST: &str = "host";
-/// Nodes that a policy may have in all.
+/// Nodes that any policy may have in all; one whose engine has more flow queues may have as many as those.
 pub(crate) const MAX_NODES: usize = 65_536;
 /// Slack or deadline of a class below an `lstf` or `edf` node that states none.
 pub(crate) const DEFAULT_TAG: Span = Span::millis(10);
@@ -35,6 +35,10 @@ pub(crate) struct Composer<'a> {
     pub sources: &'a mut Sources,
     load: &'a mut Loader<'a>,
     loaded: HashMap<String, FileId>,
+    /// What the files say that take more than one place, perhaps; nothing for one that is no YAML.
+    read: HashMap<FileId, Option<PolicyFile>>,
+    /// Nodes that the policy may have.
+    most: usize,
     /// Sub-policies still to be put in their places.
     pending: VecDeque<(Sub, NodeIx)>,
     /// The operator's `tenants:`; the graph may have one more, `host`.
@@ -72,6 +76,8 @@ impl<'a> Composer<'a> {
             sources,
             load,
             loaded: HashMap::new(),
+            read: HashMap::new(),
+            most: MAX_NODES,
             pending: VecDeque::new(),
             tenants: Vec::new(),
             full: false,
@@ -93,6 +99,7 @@ impl<'a> Composer<'a> {
             self.graph.tenants.push(TenantDraft { name, at, node: None, matched_by: Vec::new() });
         }
         self.tenants = host.tenants;
+        self.most = MAX_NODES.max(host.engine.queues as usize);
         self.host_tenant(&host.policy);
         let mut file = host.policy;
         if file.classes.is_none() {
@@ -149,15 +156,12 @@ impl<'a> Composer<'a> {
 
     /// Loads the file that takes `place`.
     fn sub_policy(&mut self, path: &Name, place: NodeIx) {
-        let Some(tree) = self.read_sub(path, place) else { return };
-        // A file that takes several places is read several times; its mistakes are noted once (`document::sort`).
-        let (file, mut problems) = read::read_all(|reader| read::policy_file(reader, &tree));
-        self.problems.append(&mut problems);
+        let Some(file) = self.read_sub(path, place) else { return };
         let outer = self.graph.nodes[place].scope;
         self.place(file, Some(outer), place);
     }
 
-    fn read_sub(&mut self, path: &Name, place: NodeIx) -> Option<Tree> {
+    fn read_sub(&mut self, path: &Name, place: NodeIx) -> Option<PolicyFile> {
         let outer = self.graph.nodes[place].scope;
         let by_tenant = self.graph.scopes[outer].outer.is_some();
         if by_tenant && (path.value.starts_with('/') || path.value.split('/').any(|part| part == "..")) {
@@ -195,13 +199,22 @@ impl<'a> Composer<'a> {
             self.problems.push(problem.help("give the sub-policy a file of its own"));
             return None;
         }
-        match document::parse(self.sources, id) {
-            Ok(tree) => Some(tree),
+        if let Some(known) = self.read.get(&id) {
+            return known.clone();
+        }
+        let file = match document::parse(self.sources, id) {
+            Ok(tree) => {
+                let (file, mut problems) = read::read_all(|reader| read::policy_file(reader, &tree));
+                self.problems.append(&mut problems);
+                Some(file)
+            }
             Err(error) => {
                 self.problems.push(super::no_yaml(error));
                 None
             }
-        }
+        };
+        self.read.insert(id, file.clone());
+        file
     }
 
     /// Puts a file's classes below `place`, whose position its root takes.
@@ -302,7 +315,7 @@ impl<'a> Composer<'a> {
                 continue;
             };
             for child in &order.children {
-                if self.graph.nodes.len() >= MAX_NODES {
+                if self.graph.nodes.len() >= self.most {
                     return self.too_large(child.name.at);
                 }
                 let weight = child.weight.map_or(1, |weight| weight.value);
@@ -603,9 +616,13 @@ impl<'a> Composer<'a> {
 
     fn too_large(&mut self, at: Mark) {
         if !self.full {
-            let message = format!("the composed policy has more than {MAX_NODES} classes");
+            let message = format!("the composed policy has more than {} classes", self.most);
             let problem = Problem::error(Law::TooLarge, at, message).label("no room from here on");
-            self.problems.push(problem.help("merge classes, or split the policy over several hosts"));
+            self.problems.push(problem.help(format!(
+                "merge classes, or have the operator give the engine as many flow queues: `engine: {{queues: N}}`, up to \
+                 {}",
+                read::MOST_QUEUES
+            )));
         }
         self.full = true;
         self.pending.clear();

@@ -14,6 +14,8 @@ use crate::law::{Law, Problem};
 const LONGEST_SOCKET: usize = 107;
 /// Largest IP packet unless stated.
 pub(crate) const DEFAULT_MTU: u16 = 1_500;
+/// Flow queues that an engine may have: a million classes have one each.
+pub(crate) const MOST_QUEUES: u32 = 1 << 20;
 /// Keys of the operator's file.
 pub(crate) const HOST_KEYS: [&str; 6] = ["uplink", "engine", "api", "tenants", "limits", "policy"];
 const UPLINK_KEYS: [&str; 4] = ["port", "rate", "overhead", "mtu"];
@@ -170,7 +172,7 @@ fn engine(reader: &mut Reader, tree: &Tree) -> (Engine, [Option<Mark>; 2]) {
         }
     };
     let mut ring = u32::from(engine.ring);
-    number("queues", 65_536, &mut engine.queues);
+    number("queues", MOST_QUEUES, &mut engine.queues);
     number("ring", 16_384, &mut ring);
     number("descriptors", HostDescriptors::MOST, &mut engine.descriptors);
     number("max_depth", 64, &mut engine.max_depth);

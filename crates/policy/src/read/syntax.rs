@@ -34,6 +34,7 @@ impl HostDescriptors {
 }
 
 /// `limits:` and `policy:`, which every file may have.
+#[derive(Clone)]
 pub(crate) struct PolicyFile {
     pub at: Mark,
     pub limits: Vec<LimitEntry>,
@@ -57,6 +58,7 @@ pub(crate) struct TenantEntry {
     pub class: ClassEntry,
 }
 
+#[derive(Clone)]
 pub(crate) struct LimitEntry {
     pub name: Name,
     pub matches: MatchEntry,
