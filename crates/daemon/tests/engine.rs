@@ -59,6 +59,34 @@ policy: {root: {rate_share: {shop: 10Mbps, batch: 10Mbps}}}
     assert_eq!(refused("shoe", &mut world), Err(RateError::NoClass("shoe".into())));
 }
 
+/// From a frame's header to its queue of the class: the first queue goes first, and the class has one rate.
+#[test]
+fn queues_of_a_class_go_by_priority_at_the_classs_rate() {
+    let mut world = World::new(
+        "
+uplink: {port: memory, rate: 1Gbps}
+tenants:
+  shop:
+    port: memory
+    queues: {voice: {match: {src_port: 5060}}, rest: {}}
+    among: priority
+  batch: {port: memory}
+policy: {root: {rate_share: {shop: 10Mbps, batch: 10Mbps}}}
+",
+        false,
+    );
+    (0..40).for_each(|n| _ = world.send(0, &udp(1, OUTSIDE, 1_000, n, 1_250)));
+    // 1,250 B take a millisecond at 10 Mb/s.
+    let first = world.run(Span::millis(5), STEP);
+    assert!(first.iter().all(|frame| number(frame).0 == 1_000));
+    (0..10).for_each(|n| _ = world.send(0, &udp(1, OUTSIDE, 5_060, n, 1_250)));
+    let next = world.run(Span::millis(10), STEP);
+    assert!(next.iter().all(|frame| number(frame).0 == 5_060), "voice came later and goes first");
+    let last = world.run(Span::millis(40), STEP);
+    assert_eq!(first.len() + next.len() + last.len(), 50);
+    assert!((9..=11).contains(&next.len()), "{} in ten milliseconds: not the class's rate", next.len());
+}
+
 /// Whatever shows a rate shows the one that is in effect.
 #[track_caller]
 fn shows_the_rate(world: &mut World, mbps: u64) {
