@@ -47,10 +47,10 @@ impl Scenario {
             sections.override_with(own);
         }
         let at_home = |tenant: &Tenant| tenant.homes.iter().any(|home| home.host == host.name);
-        let lives_here =
-            |name: &str| self.tenants.iter().any(|tenant| tenant.name == name && at_home(tenant));
+        let here = self.tenants.iter().filter(|tenant| at_home(tenant)).map(|tenant| tenant.name.as_str());
+        let here: BTreeSet<&str> = here.collect();
         for (name, entries) in &mut sections.tenants {
-            if !lives_here(name) {
+            if !here.contains(name.as_str()) {
                 entries.clear();
             }
         }
