@@ -71,6 +71,11 @@ fn measure(what: &str, text: &str, millis: u64) {
 }
 
 fn main() {
+    if let [hosts, millis] =
+        std::env::args().skip(1).map(|a| a.parse().expect("a number")).collect::<Vec<u64>>()[..]
+    {
+        return measure(&format!("{hosts} hosts"), &pairs(hosts as usize / 2, millis), millis);
+    }
     println!("world                            packet-hops     events seconds     hops/s    Gb/s");
     for (senders, flows) in [(1, 16), (4, 4), (8, 2)] {
         measure(&format!("dumbbell, {senders} senders, 16 flows"), &dumbbell(senders, flows, 2_000), 2_000);

@@ -1,12 +1,19 @@
 //! What happens next: one moment for each source of events.
 //!
-//! Why: a link, a host or a timer has at most one next moment, which moves often; a heap in which each source has one
-//! place stays as small as the world, and holds nothing stale.
-//! From: an indexed 4-ary heap (fewer levels than a binary one, and a node's children share a cache line or two).
+//! Why: a link, a host or a timer has at most one next moment, which moves often; where each source has one place, the
+//! agenda stays as small as the world, and holds nothing stale.
+//! From: a calendar queue (Brown, 1988) for what is near, whose cost does not grow with the number of sources; a heap for
+//! what is far, mostly timers that never come due.
 //! Not here: what a source does when its moment comes (`world`).
 //! Invariant: sources leave in the order of (moment, order of setting), so that a run never depends on anything else.
 
+mod calendar;
+mod heap;
+
 use plimsoll_units::Nanos;
+
+use calendar::Calendar;
+use heap::Heap;
 
 /// Names a source of events.
 pub(crate) type SourceId = u32;
@@ -14,9 +21,8 @@ pub(crate) type SourceId = u32;
 /// The next moment of every source that has one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Agenda {
-    heap: Vec<Entry>,
-    /// Where each source stands in the heap.
-    places: Vec<u32>,
+    near: Calendar,
+    far: Heap,
     set: u64,
 }
 
@@ -41,13 +47,15 @@ impl Entry {
     }
 
     #[inline]
+    fn set(self) -> u64 {
+        self.0 as u64 >> Self::SOURCE_BITS
+    }
+
+    #[inline]
     fn source(self) -> SourceId {
         self.0 as SourceId & ((1 << Self::SOURCE_BITS) - 1)
     }
 }
-
-const ABSENT: u32 = u32::MAX;
-const ARITY: usize = 4;
 
 impl Agenda {
     /// The most sources that there can be.
@@ -56,27 +64,33 @@ impl Agenda {
     /// For so many sources, none of which has a moment yet.
     pub(crate) fn new(sources: usize) -> Self {
         assert!(sources <= Self::MOST, "more sources of events than there are numbers for them");
-        Self { heap: Vec::with_capacity(sources), places: vec![ABSENT; sources], set: 0 }
+        Self { near: Calendar::new(sources), far: Heap::new(sources), set: 0 }
     }
 
-    /// The earliest moment, and whose it is.
+    /// The earliest moment, and whose it is. Nothing is set before it from then on.
     #[inline]
-    pub(crate) fn first(&self) -> Option<(Nanos, SourceId)> {
-        self.heap.first().map(|entry| (entry.at(), entry.source()))
+    pub(crate) fn next(&mut self) -> Option<(Nanos, SourceId)> {
+        let first = match (self.near.first(), self.far.first()) {
+            (Some(near), Some(far)) => near.min(far),
+            (near, far) => near.or(far)?,
+        };
+        self.near.turn_to(first.at());
+        Some((first.at(), first.source()))
     }
 
     /// Gives a source its moment, in place of the one that it may have.
     #[inline]
     pub(crate) fn set(&mut self, source: SourceId, at: Nanos) {
+        self.clear(source);
         self.set += 1;
         let entry = Entry::new(at, self.set, source);
-        let place = self.places[source as usize];
-        if place == ABSENT {
-            self.heap.push(entry);
-            return self.rise(self.heap.len() - 1, entry);
+        if self.near.covers(at) {
+            if self.near.insert(entry) {
+                self.refine();
+            }
+        } else {
+            self.far.insert(entry);
         }
-        let place = place as usize;
-        if entry < self.heap[place] { self.rise(place, entry) } else { self.sink(place, entry) }
     }
 
     /// As [`Agenda::set`], unless the source stands there with this moment already.
@@ -89,7 +103,7 @@ impl Agenda {
         }
     }
 
-    /// The source that is first has had its moment: gives it the next one, if it has one.
+    /// A source that has had its moment gets the next one, if it has one: behind others, should they be the same.
     #[inline]
     pub(crate) fn renew(&mut self, source: SourceId, at: Option<Nanos>) {
         match at {
@@ -101,70 +115,23 @@ impl Agenda {
     /// The moment of a source.
     #[inline]
     pub(crate) fn moment(&self, source: SourceId) -> Option<Nanos> {
-        let place = self.places[source as usize];
-        (place != ABSENT).then(|| self.heap[place as usize].at())
+        self.near.moment(source).or_else(|| self.far.moment(source))
     }
 
     /// Takes a source's moment away.
     #[inline]
     pub(crate) fn clear(&mut self, source: SourceId) {
-        let place = core::mem::replace(&mut self.places[source as usize], ABSENT);
-        if place == ABSENT {
-            return;
-        }
-        let (place, last) = (place as usize, self.heap.pop().expect("it stands there"));
-        if place < self.heap.len() {
-            let parent = place.wrapping_sub(1) / ARITY;
-            if place > 0 && last < self.heap[parent] {
-                self.rise(place, last);
-            } else {
-                self.sink(place, last);
-            }
+        if !self.near.remove(source) {
+            self.far.remove(source);
         }
     }
 
-    #[inline]
-    fn rise(&mut self, mut place: usize, entry: Entry) {
-        while place > 0 {
-            let parent = (place - 1) / ARITY;
-            if entry > self.heap[parent] {
-                break;
-            }
-            self.put(place, self.heap[parent]);
-            place = parent;
+    /// Too many moments share a day: days are made shorter, and what they no longer cover goes to the heap.
+    #[cold]
+    fn refine(&mut self) {
+        for entry in self.near.shorten_days() {
+            self.far.insert(entry);
         }
-        self.put(place, entry);
-    }
-
-    #[inline]
-    fn sink(&mut self, mut place: usize, entry: Entry) {
-        while let Some((child, least)) = self.least_child(place)
-            && least < entry
-        {
-            self.put(place, least);
-            place = child;
-        }
-        self.put(place, entry);
-    }
-
-    #[inline]
-    fn least_child(&self, place: usize) -> Option<(usize, Entry)> {
-        let first = place * ARITY + 1;
-        let children = self.heap.get(first..)?;
-        if let Some(&[a, b, c, d]) = children.first_chunk::<ARITY>() {
-            let (left, right) = (
-                if b < a { (first + 1, b) } else { (first, a) },
-                if d < c { (first + 3, d) } else { (first + 2, c) },
-            );
-            return Some(if right.1 < left.1 { right } else { left });
-        }
-        (first..).zip(children.iter().copied()).min_by_key(|&(_, child)| child)
-    }
-
-    #[inline]
-    fn put(&mut self, place: usize, entry: Entry) {
-        self.heap[place] = entry;
-        self.places[entry.source() as usize] = place as u32;
     }
 }
 
@@ -174,29 +141,52 @@ mod tests {
     use std::collections::BTreeSet;
 
     proptest::proptest! {
-        /// The first is always the one that a sorted set has first, however moments move.
+        /// The next is always the one that a sorted set has first, however moments move, near and far.
         #[test]
         fn agrees_with_a_sorted_set(
-            ops in proptest::collection::vec((0_u32..20, 0_u64..50, 0_u8..4), 1..400),
+            ops in proptest::collection::vec((0_u32..40, 0_u64..1 << 24, 0_u32..24, 0_u8..6), 1..600),
         ) {
-            let mut agenda = Agenda::new(20);
+            let mut agenda = Agenda::new(40);
             let mut oracle: BTreeSet<(u64, u64, u32)> = BTreeSet::new();
-            for (step, (source, at, op)) in ops.into_iter().enumerate() {
+            let mut now = 0;
+            for (step, (source, ahead, shift, op)) in ops.into_iter().enumerate() {
+                let next = agenda.next();
+                proptest::prop_assert_eq!(next, oracle.first().map(|&(at, _, source)| (Nanos::new(at), source)));
+                // Some take the next one's turn, others come from elsewhere; none is set before now.
+                let turn = next.filter(|_| op < 3);
+                now = turn.map_or(now, |(at, _)| at.as_u64());
+                let source = turn.map_or(source, |(_, source)| source);
                 oracle.retain(|&(.., other)| other != source);
                 if op == 0 {
                     agenda.clear(source);
+                    proptest::prop_assert_eq!(agenda.moment(source), None);
                 } else {
+                    let at = now + (ahead >> shift);
                     agenda.set(source, Nanos::new(at));
+                    proptest::prop_assert_eq!(agenda.moment(source), Some(Nanos::new(at)));
                     oracle.insert((at, step as u64, source));
                 }
-                let first = oracle.first().map(|&(at, _, source)| (Nanos::new(at), source));
-                proptest::prop_assert_eq!(agenda.first(), first);
             }
-            while let Some((_, source)) = agenda.first() {
+            while let Some((_, source)) = agenda.next() {
                 proptest::prop_assert_eq!(oracle.pop_first().map(|(.., source)| source), Some(source));
                 agenda.clear(source);
             }
             proptest::prop_assert!(oracle.is_empty());
         }
+    }
+
+    #[test]
+    fn a_crowded_agenda_keeps_its_order() {
+        let mut agenda = Agenda::new(10_000);
+        (0..10_000).for_each(|source| agenda.set(source, Nanos::new(u64::from(source) * 7_919 % 10_007)));
+        let mut before = Nanos::ZERO;
+        for left in (0..10_000).rev() {
+            let (at, source) = agenda.next().expect("one is left");
+            assert!(at >= before, "in order, with {left} left");
+            assert_eq!(at.as_u64(), u64::from(source) * 7_919 % 10_007);
+            before = at;
+            agenda.clear(source);
+        }
+        assert_eq!(agenda.next(), None);
     }
 }

@@ -189,7 +189,7 @@ impl World {
     /// Lets everything happen that happens before `end`; `tell` hears of the time now and then.
     pub(crate) fn run(&mut self, end: Nanos, tell: &mut dyn FnMut(Nanos, u64)) {
         let mut told = 0;
-        while let Some((at, source)) = self.agenda.first() {
+        while let Some((at, source)) = self.agenda.next() {
             if at >= end {
                 break;
             }
