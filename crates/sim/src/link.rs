@@ -74,18 +74,20 @@ fn parts(packet: &Packet, size: u32) -> u32 {
 
 /// A link while it carries packets.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub(crate) struct Link {
-    spec: LinkSpec,
-    pace: Option<Pace>,
-    chance: Chance,
     /// Everything that was taken and has not arrived, by its moment of arrival.
     under_way: VecDeque<(Nanos, Packet)>,
     /// How many of those have left the queue.
     left: usize,
     /// Bytes of the others.
     backlog: u64,
+    pace: Option<Pace>,
+    spec: LinkSpec,
     /// Parts that packets were cut into, where that is how they travel.
     parts: u64,
+    /// Far larger than all the rest, and seldom asked.
+    chance: Box<Chance>,
 }
 
 /// What became of a packet that was offered to a link.
@@ -106,7 +108,7 @@ impl Link {
     pub(crate) fn new(spec: LinkSpec, chance: Chance) -> Self {
         Self {
             pace: spec.rate.map(Pace::new),
-            chance,
+            chance: Box::new(chance),
             under_way: VecDeque::new(),
             left: 0,
             backlog: 0,

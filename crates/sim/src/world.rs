@@ -78,12 +78,13 @@ pub(crate) enum Source {
 
 /// A link and where it ends.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct LinkEnd {
-    pub(crate) link: Link,
     pub(crate) to: u32,
     pub(crate) source: SourceId,
     /// Where it leads.
     pub(crate) kind: Way,
+    pub(crate) link: Link,
     /// Why it drops, as operators see it.
     pub(crate) full: &'static str,
     /// Its interface in the trace of what arrives, if it is traced so.
@@ -164,14 +165,15 @@ pub(crate) struct End {
 
 /// A connection's end point.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Socket {
-    pub(crate) tcp: Connection,
     pub(crate) source: SourceId,
     pub(crate) flow: u32,
     /// Bytes that its workload has written.
     pub(crate) written: u64,
     /// Closed without a word: what comes is thrown away, and nothing is sent.
     pub(crate) closed: bool,
+    pub(crate) tcp: Connection,
 }
 
 /// What became of a workload's packets.

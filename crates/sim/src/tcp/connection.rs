@@ -62,14 +62,15 @@ impl Packet {
 /// }
 /// ```
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct Connection {
-    sender: Sender,
-    receiver: Receiver,
     /// When data last arrived.
     heard: Option<Nanos>,
+    conversation: Span,
     /// The third acknowledgement of the handshake is owed.
     confirm: bool,
-    conversation: Span,
+    receiver: Receiver,
+    sender: Sender,
 }
 
 impl Connection {

@@ -25,6 +25,7 @@ pub struct ReceiverStats {
 
 /// The receiving end of a stream.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct Receiver {
     /// Bytes before this have arrived without a gap.
     next: u64,
@@ -41,7 +42,6 @@ pub struct Receiver {
     syn_pending: bool,
     /// DCTCP: an acknowledgement for the bytes before a change of marking, which goes first.
     early: Option<u64>,
-    duplicate: Option<SackBlock>,
     echoing: Echo,
     quick: u8,
     interactive: bool,
@@ -49,12 +49,13 @@ pub struct Receiver {
     sack: bool,
     wants_ecn: bool,
     dctcp: bool,
+    quick_acks: u8,
     mss: u16,
     window: u32,
     delayed_ack: Span,
-    quick_acks: u8,
-    beyond: Reassembly,
     stats: ReceiverStats,
+    beyond: Reassembly,
+    duplicate: Option<SackBlock>,
 }
 
 /// How marks are echoed, once ECN is agreed on.

@@ -38,35 +38,33 @@ pub struct SenderStats {
 /// What it holds grows with the packets in flight and is reused; nothing is allocated per packet once the window has
 /// been as large as it gets.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct Sender {
+    // The first cache line is all that the silent half of a connection looks at.
     // Sequence space: una <= nxt <= written; edge is where the receiver's window ends.
     una: u64,
     nxt: u64,
     written: u64,
     edge: u64,
-    mss: u64,
-
     open: Open,
-    board: Scoreboard,
-    control: Control,
-    recovery: Recovery,
-    rtt: Rtt,
 
     /// ECN is agreed on: data is ECN-capable.
     ecn: bool,
     /// The next new segment says that the window was reduced.
     say_cwr: bool,
+    probe_now: bool,
+    tail_probe_now: bool,
+    paced: bool,
+    pacing: bool,
+    // Whether the window is what holds us back (RFC 7661 in Linux's form).
+    window_limited: bool,
+    config: Settings,
 
+    mss: u64,
     // Timers. The timeout runs from `waiting_since`, the tail loss probe from `last_news`.
     waiting_since: Nanos,
     last_news: Nanos,
     doubt_until: Option<Nanos>,
-    probe_now: bool,
-    tail_probe: Option<TailProbe>,
-    tail_probe_now: bool,
-
-    // Whether the window is what holds us back (RFC 7661 in Linux's form).
-    window_limited: bool,
     most_outstanding: u64,
     usage_until: u64,
 
@@ -74,12 +72,14 @@ pub struct Sender {
     queued: u64,
     local_queue: LocalQueue,
     offload: u64,
-    pacing: bool,
-    next_send: Nanos,
-    paced: bool,
 
-    config: Settings,
+    rtt: Rtt,
+    control: Control,
+    board: Scoreboard,
+    tail_probe: Option<TailProbe>,
+    next_send: Nanos,
     stats: SenderStats,
+    recovery: Recovery,
 }
 
 /// What of the configuration is still asked for later.

@@ -36,7 +36,7 @@ pub(super) struct Recovery {
     sent: u64,
     /// When the phase's first retransmission left, and what to go back to if it was needless.
     first_resend: Option<Nanos>,
-    undo: Option<Control>,
+    undo: Option<Box<Control>>,
     /// The network reorders: RACK's window, in quarters of the least round trip, and how long it stays wide.
     reordering_seen: bool,
     quarters: u64,
@@ -164,7 +164,7 @@ impl Sender {
         let fresh =
             phase == Phase::Open || self.una >= self.recovery.high || (phase == Phase::Loss && !backed_off);
         if fresh {
-            self.recovery.undo = Some(self.control.clone());
+            self.recovery.undo = Some(Box::new(self.control.clone()));
         }
         self.control.note_timeout(fresh);
         self.recovery.phase = Phase::Loss;
@@ -207,7 +207,7 @@ impl Sender {
     fn begin_recovery(&mut self) {
         // A reduction for a mark of the same window is reduction enough.
         if self.recovery.phase == Phase::Open {
-            self.recovery.undo = Some(self.control.clone());
+            self.recovery.undo = Some(Box::new(self.control.clone()));
             self.recovery.start_account(self.control.cwnd);
             self.control.note_loss();
         }
@@ -259,7 +259,7 @@ impl Sender {
             return;
         };
         control.set_cwnd(control.cwnd.max(self.control.cwnd));
-        self.control = control;
+        self.control = *control;
         self.board.undo_losses();
         self.recovery.phase = Phase::Open;
         self.recovery.first_resend = None;
