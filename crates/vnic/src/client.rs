@@ -13,11 +13,11 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use crate::layout::{BUFFER, Identity, Layout, LayoutError, Posted, Status, Used, header};
+use crate::layout::{BUFFER, Done, Identity, Layout, LayoutError, Posted, Status, Used, header};
 use crate::message::{FlowSpec, Message, OpenRefusal};
 use crate::region::Region;
 use crate::rules::{Rule, RuleCounts, Rules};
-use crate::sender::{Done, Poster, Sender, Shared};
+use crate::sender::{Poster, Sender, Shared};
 use crate::socket::{self, DESCRIPTORS, Incoming};
 
 /// Why a vNIC cannot be had.
@@ -407,13 +407,9 @@ impl Vnic {
     /// Takes the oldest completion; one of another thread's is handed on.
     fn take_completion(&mut self) -> Option<Completion> {
         let Shared { region, layout, .. } = &*self.sender.shared;
-        let at = layout.completion(self.completion_head);
-        let first = region.word64(at).load(Ordering::Relaxed);
-        let descriptors = region.word64(at + 8).load(Ordering::Relaxed) as u32;
+        let done = Done::load(region, layout.completion(self.completion_head));
         self.completion_head = self.completion_head.wrapping_add(1);
-        let (cookie, queue) = (first as u32, u32::from((first >> 32) as u16));
-        let done = Done { cookie, queue, status: Status::from_word((first >> 48) as u16), descriptors };
-        match self.owners.get(cookie as usize) {
+        match self.owners.get(done.cookie as usize) {
             Some(&owner) if owner > 0 => {
                 // A poster that is gone takes its buffers along.
                 let _ = self.posters[usize::from(owner) - 1].send(done);

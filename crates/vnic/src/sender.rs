@@ -19,7 +19,7 @@ use plimsoll_wire::VnetHeader;
 use plimsoll_wire::doorbell::Note;
 
 use crate::client::Completion;
-use crate::layout::{BUFFER, Descriptor, Layout, MAX_PIECES, Status, header};
+use crate::layout::{BUFFER, Descriptor, Done, Layout, MAX_PIECES, header};
 use crate::region::Region;
 
 /// No room now: poll completions and try again.
@@ -360,15 +360,6 @@ impl Sender {
         let at = self.shared.layout.in_buffers(u64::from(buffer) * BUFFER as u64, BUFFER as u32);
         at.expect("a buffer's number is below their count")
     }
-}
-
-/// A completion as it lies in the ring.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Done {
-    pub(crate) cookie: u32,
-    pub(crate) queue: u32,
-    pub(crate) status: Status,
-    pub(crate) descriptors: u32,
 }
 
 /// What a further thread sends with: see [`crate::Vnic::poster`]. It is a [`Sender`]; its completions come from the thread

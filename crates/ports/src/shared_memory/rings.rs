@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use plimsoll_vnic::layout::{self, MAX_PIECES, completion_words, header};
+use plimsoll_vnic::layout::{self, Done, MAX_PIECES, header};
 use plimsoll_vnic::{Descriptor, Status, Used};
 use plimsoll_wire::doorbell::Note;
 
@@ -76,7 +76,8 @@ impl VnicPort {
         }
         let queue = u32::from(ticket.queue);
         self.in_flight = self.in_flight.saturating_sub(1);
-        self.write_completion(ticket.cookie, queue, status, ticket.descriptors.into());
+        let Ticket { cookie, descriptors, .. } = ticket;
+        self.write_completion(Done { cookie, queue, status, descriptors: descriptors.into() });
         let flow = &mut self.queues[queue as usize];
         flow.in_flight = flow.in_flight.saturating_sub(1);
         if flow.blocked {
@@ -225,7 +226,8 @@ impl VnicPort {
         self.pend(queue);
         if !sound || len > layout::MAX_FRAME {
             self.counters.lose(DropReason::BadDescriptor);
-            self.write_completion(first.cookie, queue, Status::Malformed, count);
+            let (cookie, status) = (first.cookie, Status::Malformed);
+            self.write_completion(Done { cookie, queue, status, descriptors: count });
             return Took::Refused;
         }
         self.queues[queue as usize].in_flight += 1;
@@ -241,11 +243,8 @@ impl VnicPort {
         Took::Frame(Taken { target, len, vnet: first.offload, tag, ticket })
     }
 
-    pub(super) fn write_completion(&mut self, cookie: u32, queue: u32, status: Status, descriptors: u32) {
-        let at = self.layout.completion(self.completed.tail);
-        let [first, second] = completion_words(cookie, queue, status, descriptors);
-        self.region.word64(at).store(first, Ordering::Relaxed);
-        self.region.word64(at + 8).store(second, Ordering::Relaxed);
+    pub(super) fn write_completion(&mut self, done: Done) {
+        done.store(&self.region, self.layout.completion(self.completed.tail));
         self.completed.tail = self.completed.tail.wrapping_add(1);
     }
 
