@@ -491,7 +491,7 @@ fn each_thread_of_a_client_rings_a_doorbell_queue_of_its_own() {
                         done += 1;
                     };
                     poster.poll_completions(&mut check);
-                    poster.wait(std::time::Duration::from_millis(1)).map(check);
+                    poster.wait(std::time::Duration::from_millis(1)).expect("the vNIC is open").map(check);
                 }
             })
         });
@@ -525,6 +525,22 @@ fn a_program_in_c_sends_through_the_static_library() {
     assert_eq!(String::from_utf8_lossy(&ran.stdout), "1000 frames left, 0 were dropped\n", "{ran:?}");
     drop(live);
     assert_eq!(counting.join().expect("no panic"), 1_000);
+}
+
+#[test]
+fn two_threads_of_a_program_in_c_ring_doorbell_queues_of_their_own() {
+    let mut live = Live::new(TWO);
+    let counting = live.count();
+    let program = live.compile(Path::new(env!("CARGO_MANIFEST_DIR")).join("../vnic/examples/threads.c"));
+    let ran = Command::new(&program)
+        .arg(live.folder.path().join("shop"))
+        .args(["10.0.0.1", "10.0.0.99", "2000"])
+        .output()
+        .expect("it runs");
+    let said = "first: 2000 frames left, 0 were dropped\nsecond: 2000 frames left, 0 were dropped\n";
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), said, "{ran:?}");
+    drop(live);
+    assert_eq!(counting.join().expect("no panic"), 4_000);
 }
 
 #[test]

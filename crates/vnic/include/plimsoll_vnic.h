@@ -1,7 +1,8 @@
 /* The client of Plimsoll's shared-memory vNIC, for C. The format is in docs/vnic.md.
  *
  * Link with libplimsoll_vnic.a (cargo build --release -p plimsoll-vnic).
- * A vNIC belongs to one thread at a time. What fails answers -1 (or NULL) and sets errno. */
+ * A vNIC belongs to one thread at a time, and so does each poster: other threads send with one of their own. What fails
+ * answers -1 (or NULL) and sets errno. */
 #ifndef PLIMSOLL_VNIC_H
 #define PLIMSOLL_VNIC_H
 
@@ -15,6 +16,7 @@ extern "C" {
 #endif
 
 struct plimsoll_vnic;
+struct plimsoll_poster;
 
 /* Headers of the packets of one flow. Addresses are in network order, ports and VLAN in the machine's. */
 struct plimsoll_flow {
@@ -87,6 +89,27 @@ ssize_t plimsoll_vnic_receive(struct plimsoll_vnic *vnic, void *into, size_t len
 int plimsoll_vnic_wait(struct plimsoll_vnic *vnic, int millis);
 /* Readable when the wait would end: call plimsoll_vnic_wait with 0 before polling it, and after. */
 int plimsoll_vnic_fd(const struct plimsoll_vnic *vnic);
+
+/* What another thread sends with, without a lock: a doorbell queue of its own, `count` flow queues that nothing is on its
+ * way in and that are its alone from now on, and so many free buffers of 2048 bytes; it may have an equal part of the
+ * completion ring's frames on their way. To be made by the thread that has the vNIC, and then handed to the other.
+ * ENOSPC: doorbell queues or buffers are used up, or a flow queue is in use.
+ *
+ * Its completions come from the thread that has the vNIC, which hands them on as it polls: that thread must go on polling.
+ * A poster may be closed before its vNIC or after it; its buffers, flow queues and doorbell queue do not come back. */
+struct plimsoll_poster *plimsoll_vnic_poster(struct plimsoll_vnic *vnic, const uint32_t *queues, size_t count,
+                                             size_t buffers);
+void plimsoll_poster_close(struct plimsoll_poster *poster);
+/* As those of a vNIC. */
+int plimsoll_poster_send(struct plimsoll_poster *poster, uint32_t queue, const void *frame, size_t len,
+                         const struct plimsoll_offload *offload, uint32_t tag);
+int plimsoll_poster_sendv(struct plimsoll_poster *poster, uint32_t queue, const struct iovec *parts, size_t count,
+                          const struct plimsoll_offload *offload, uint32_t tag);
+int plimsoll_poster_ring(struct plimsoll_poster *poster);
+size_t plimsoll_poster_poll(struct plimsoll_poster *poster, struct plimsoll_completion *into, size_t most);
+/* Sleeps until a completion is handed on, at most `millis` (for ever if negative), and takes it: 1 if so, 0 if not; into
+ * may be NULL. EPIPE: the vNIC is closed. */
+int plimsoll_poster_wait(struct plimsoll_poster *poster, int millis, struct plimsoll_completion *into);
 
 #ifdef __cplusplus
 }

@@ -9,13 +9,15 @@ use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 use plimsoll_wire::VnetHeader;
 
-use crate::client::{Vnic, VnicError};
-use crate::layout::MAX_PIECES;
+use crate::client::{Completion, Vnic, VnicError};
+use crate::layout::{BUFFER, MAX_FRAME, MAX_PIECES};
 use crate::message::FlowSpec;
 use crate::rules::RuleCounts;
+use crate::sender::{Poster, Sender};
 
 /// A flow, as the header lays it out.
 #[derive(Clone, Copy, Debug)]
@@ -120,7 +122,7 @@ pub unsafe extern "C" fn plimsoll_vnic_queue_for(vnic: *mut Vnic, flow: *const P
 /// `vnic` is open, and no other thread uses it meanwhile; `frame` points to `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plimsoll_vnic_classify(vnic: *mut Vnic, frame: *const u8, len: usize) -> c_int {
-    if frame.is_null() || len > crate::layout::MAX_FRAME {
+    if frame.is_null() || len > MAX_FRAME {
         return fail(libc::EMSGSIZE);
     }
     // SAFETY: the caller's promise.
@@ -166,14 +168,8 @@ pub unsafe extern "C" fn plimsoll_vnic_send(
     offload: *const VnetHeader,
     tag: u32,
 ) -> c_int {
-    if frame.is_null() || len > crate::layout::MAX_FRAME {
-        return fail(libc::EMSGSIZE);
-    }
     // SAFETY: the caller's promise.
-    let (vnic, frame) = unsafe { (&mut *vnic, std::slice::from_raw_parts(frame, len)) };
-    // SAFETY: the caller's promise.
-    let offload = unsafe { offload.as_ref() }.copied().unwrap_or_default();
-    vnic.send_with(queue, frame, &offload, tag).map_or_else(|_| fail(libc::EAGAIN), |()| 0)
+    unsafe { send(&mut *vnic, queue, frame, len, offload, tag) }
 }
 
 /// Copies a frame that lies in several places, and posts it.
@@ -190,25 +186,8 @@ pub unsafe extern "C" fn plimsoll_vnic_sendv(
     offload: *const VnetHeader,
     tag: u32,
 ) -> c_int {
-    if parts.is_null() || count == 0 || count > MAX_PIECES {
-        return fail(libc::EMSGSIZE);
-    }
     // SAFETY: the caller's promise.
-    let (vnic, parts) = unsafe { (&mut *vnic, std::slice::from_raw_parts(parts, count)) };
-    let mut slices: [&[u8]; MAX_PIECES] = [&[]; MAX_PIECES];
-    for (slice, part) in slices.iter_mut().zip(parts.iter().filter(|part| part.iov_len > 0)) {
-        if part.iov_base.is_null() || part.iov_len > crate::layout::MAX_FRAME {
-            return fail(libc::EMSGSIZE);
-        }
-        // SAFETY: the caller's promise.
-        *slice = unsafe { std::slice::from_raw_parts(part.iov_base.cast(), part.iov_len) };
-    }
-    if slices.iter().map(|slice| slice.len().div_ceil(crate::layout::BUFFER)).sum::<usize>() > MAX_PIECES {
-        return fail(libc::EMSGSIZE);
-    }
-    // SAFETY: the caller's promise.
-    let offload = unsafe { offload.as_ref() }.copied().unwrap_or_default();
-    vnic.send_gathered(queue, &slices[..count], &offload, tag).map_or_else(|_| fail(libc::EAGAIN), |()| 0)
+    unsafe { send_gathered(&mut *vnic, queue, parts, count, offload, tag) }
 }
 
 /// Tells the daemon of everything posted.
@@ -218,11 +197,7 @@ pub unsafe extern "C" fn plimsoll_vnic_sendv(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plimsoll_vnic_ring(vnic: *mut Vnic) -> c_int {
     // SAFETY: the caller's promise.
-    match unsafe { &mut *vnic }.ring() {
-        Ok(true) => 0,
-        Ok(false) => fail(libc::EAGAIN),
-        Err(error) => fail(error.raw_os_error().unwrap_or(libc::EIO)),
-    }
+    ring(unsafe { &mut *vnic })
 }
 
 /// Takes completions.
@@ -237,17 +212,8 @@ pub unsafe extern "C" fn plimsoll_vnic_poll(
 ) -> usize {
     // SAFETY: the caller's promise.
     let vnic = unsafe { &mut *vnic };
-    let mut count = 0;
-    while count < most {
-        let Some(done) = vnic.next_completion() else { break };
-        if !into.is_null() {
-            let done = PlimsollCompletion { queue: done.queue, status: done.status as u16 };
-            // SAFETY: the caller's promise, and `count < most`.
-            unsafe { into.add(count).write(done) };
-        }
-        count += 1;
-    }
-    count
+    // SAFETY: the caller's promise.
+    unsafe { take_completions(|| vnic.next_completion(), into, most) }
 }
 
 /// Copies the oldest received frame out.
@@ -288,6 +254,205 @@ pub unsafe extern "C" fn plimsoll_vnic_wait(vnic: *mut Vnic, millis: c_int) -> c
 pub unsafe extern "C" fn plimsoll_vnic_fd(vnic: *const Vnic) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { &*vnic }.as_raw_fd()
+}
+
+/// What another thread sends with.
+///
+/// # Safety
+/// `vnic` is open, and no other thread uses it meanwhile; `queues` points to `count` numbers, or `count` is 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_vnic_poster(
+    vnic: *mut Vnic,
+    queues: *const u32,
+    count: usize,
+    buffers: usize,
+) -> *mut Poster {
+    let queues = if queues.is_null() || count == 0 {
+        &[]
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(queues, count) }
+    };
+    // SAFETY: the caller's promise.
+    match unsafe { &mut *vnic }.poster(queues, buffers) {
+        Some(poster) => Box::into_raw(Box::new(poster)),
+        None => {
+            set_errno(libc::ENOSPC);
+            std::ptr::null_mut()
+        }
+    }
+}
+
+/// Gives up what a thread sent with.
+///
+/// # Safety
+/// `poster` comes from [`plimsoll_vnic_poster`] and is not used afterwards; NULL is nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_poster_close(poster: *mut Poster) {
+    if !poster.is_null() {
+        // SAFETY: the caller's promise: the box that `poster` gave away comes back, once.
+        drop(unsafe { Box::from_raw(poster) });
+    }
+}
+
+/// As [`plimsoll_vnic_send`].
+///
+/// # Safety
+/// `poster` is open, and no other thread uses it meanwhile; the rest as there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_poster_send(
+    poster: *mut Poster,
+    queue: u32,
+    frame: *const u8,
+    len: usize,
+    offload: *const VnetHeader,
+    tag: u32,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { send(&mut *poster, queue, frame, len, offload, tag) }
+}
+
+/// As [`plimsoll_vnic_sendv`].
+///
+/// # Safety
+/// `poster` is open, and no other thread uses it meanwhile; the rest as there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_poster_sendv(
+    poster: *mut Poster,
+    queue: u32,
+    parts: *const libc::iovec,
+    count: usize,
+    offload: *const VnetHeader,
+    tag: u32,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { send_gathered(&mut *poster, queue, parts, count, offload, tag) }
+}
+
+/// Tells the daemon of everything that this thread has posted.
+///
+/// # Safety
+/// `poster` is open, and no other thread uses it meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_poster_ring(poster: *mut Poster) -> c_int {
+    // SAFETY: the caller's promise.
+    ring(unsafe { &mut *poster })
+}
+
+/// Takes the completions of this thread's frames that were handed on.
+///
+/// # Safety
+/// `poster` is open, and no other thread uses it meanwhile; `into` is NULL or has room for `most`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_poster_poll(
+    poster: *mut Poster,
+    into: *mut PlimsollCompletion,
+    most: usize,
+) -> usize {
+    // SAFETY: the caller's promise.
+    let poster = unsafe { &mut *poster };
+    // SAFETY: the caller's promise.
+    unsafe { take_completions(|| poster.next_completion(), into, most) }
+}
+
+/// Sleeps until a frame of this thread's is through, and takes its completion.
+///
+/// # Safety
+/// `poster` is open, and no other thread uses it meanwhile; `into` is NULL or has room for one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_poster_wait(
+    poster: *mut Poster,
+    millis: c_int,
+    into: *mut PlimsollCompletion,
+) -> c_int {
+    let most = u64::try_from(millis).map_or(Duration::MAX, Duration::from_millis);
+    // SAFETY: the caller's promise.
+    match unsafe { &mut *poster }.wait(most) {
+        Ok(mut done) => {
+            // SAFETY: the caller's promise.
+            let taken = unsafe { take_completions(|| done.take(), into, 1) };
+            c_int::from(taken > 0)
+        }
+        Err(error) => fail(errno_of(&error)),
+    }
+}
+
+/// # Safety
+/// `frame` points to `len` bytes; `offload` is NULL or points to one.
+unsafe fn send(
+    sender: &mut Sender,
+    queue: u32,
+    frame: *const u8,
+    len: usize,
+    offload: *const VnetHeader,
+    tag: u32,
+) -> c_int {
+    if frame.is_null() || len > MAX_FRAME {
+        return fail(libc::EMSGSIZE);
+    }
+    // SAFETY: the caller's promise.
+    let (frame, offload) = unsafe { (std::slice::from_raw_parts(frame, len), offload.as_ref()) };
+    let offload = offload.copied().unwrap_or_default();
+    sender.send_with(queue, frame, &offload, tag).map_or_else(|_| fail(libc::EAGAIN), |()| 0)
+}
+
+/// # Safety
+/// `parts` points to `count` vectors, each of which names bytes; `offload` is NULL or points to one.
+unsafe fn send_gathered(
+    sender: &mut Sender,
+    queue: u32,
+    parts: *const libc::iovec,
+    count: usize,
+    offload: *const VnetHeader,
+    tag: u32,
+) -> c_int {
+    if parts.is_null() || count == 0 || count > MAX_PIECES {
+        return fail(libc::EMSGSIZE);
+    }
+    // SAFETY: the caller's promise.
+    let parts = unsafe { std::slice::from_raw_parts(parts, count) };
+    let mut slices: [&[u8]; MAX_PIECES] = [&[]; MAX_PIECES];
+    for (slice, part) in slices.iter_mut().zip(parts.iter().filter(|part| part.iov_len > 0)) {
+        if part.iov_base.is_null() || part.iov_len > MAX_FRAME {
+            return fail(libc::EMSGSIZE);
+        }
+        // SAFETY: the caller's promise.
+        *slice = unsafe { std::slice::from_raw_parts(part.iov_base.cast(), part.iov_len) };
+    }
+    if slices.iter().map(|slice| slice.len().div_ceil(BUFFER)).sum::<usize>() > MAX_PIECES {
+        return fail(libc::EMSGSIZE);
+    }
+    // SAFETY: the caller's promise.
+    let offload = unsafe { offload.as_ref() }.copied().unwrap_or_default();
+    sender.send_gathered(queue, &slices[..count], &offload, tag).map_or_else(|_| fail(libc::EAGAIN), |()| 0)
+}
+
+fn ring(sender: &mut Sender) -> c_int {
+    match sender.ring() {
+        Ok(true) => 0,
+        Ok(false) => fail(libc::EAGAIN),
+        Err(error) => fail(error.raw_os_error().unwrap_or(libc::EIO)),
+    }
+}
+
+/// # Safety
+/// `into` is NULL or has room for `most`.
+unsafe fn take_completions(
+    mut next: impl FnMut() -> Option<Completion>,
+    into: *mut PlimsollCompletion,
+    most: usize,
+) -> usize {
+    let mut count = 0;
+    while count < most {
+        let Some(done) = next() else { break };
+        if !into.is_null() {
+            let done = PlimsollCompletion { queue: done.queue, status: done.status as u16 };
+            // SAFETY: the caller's promise, and `count < most`.
+            unsafe { into.add(count).write(done) };
+        }
+        count += 1;
+    }
+    count
 }
 
 fn numbered(queue: Result<u32, VnicError>) -> c_int {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use plimsoll_wire::VnetHeader;
 use plimsoll_wire::doorbell::Note;
 
-use crate::client::Completion;
+use crate::client::{Completion, VnicError};
 use crate::layout::{BUFFER, Descriptor, Done, Layout, MAX_PIECES, header};
 use crate::region::Region;
 
@@ -374,18 +374,27 @@ impl Poster {
     /// Tells of each frame that is through since the last call; its buffers are free again. Answers how many.
     pub fn poll_completions(&mut self, mut tell: impl FnMut(Completion)) -> usize {
         let mut count = 0;
-        while let Ok(done) = self.done.try_recv() {
-            tell(self.sender.through(done));
+        while let Some(done) = self.next_completion() {
+            tell(done);
             count += 1;
         }
         count
     }
 
-    /// Sleeps until a frame is through, and tells of it; `None` when none was in that time, or when the vNIC is gone.
-    pub fn wait(&mut self, most: Duration) -> Option<Completion> {
+    /// The next frame that is through; its buffers are free again.
+    pub fn next_completion(&mut self) -> Option<Completion> {
+        self.done.try_recv().ok().map(|done| self.sender.through(done))
+    }
+
+    /// Sleeps until a frame is through, and tells of it; `None` when none was in that time.
+    ///
+    /// # Errors
+    /// [`VnicError::Closed`] when the vNIC has been dropped: nobody hands completions on any more.
+    pub fn wait(&mut self, most: Duration) -> Result<Option<Completion>, VnicError> {
         match self.done.recv_timeout(most) {
-            Ok(done) => Some(self.sender.through(done)),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+            Ok(done) => Ok(Some(self.sender.through(done))),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(VnicError::Closed),
         }
     }
 }
