@@ -201,6 +201,23 @@ fn a_segment_of_64_kib_is_cut_and_completes_once() {
 }
 
 #[test]
+fn long_frames_are_taken_a_few_at_a_time() {
+    let mut world = World::new(TWO);
+    let mut client = world.client("shop");
+    let large = udp(1, OUTSIDE, 1, 0, 42 + 40 * 1_000);
+    let offload =
+        VnetHeader { flags: 1, gso_type: 5, hdr_len: 42, gso_size: 1_000, csum_start: 34, csum_offset: 6 };
+    for _ in 0..12 {
+        client.send_with(0, &large, &offload, 0).expect("room");
+    }
+    client.ring().expect("a kick");
+    world.turn();
+    assert!(world.engine.held() <= 3, "their copies would keep the others waiting: {}", world.engine.held());
+    assert_eq!(world.run(Span::millis(10)).len(), 12 * 40);
+    assert_eq!(statuses(&mut client), [Status::Sent; 12]);
+}
+
+#[test]
 fn neighbours_on_one_host_reach_each_other() {
     let mut world = World::new(TWO);
     let mut shop = world.client("shop");

@@ -68,6 +68,8 @@ pub struct VnicPort {
     listener: OwnedFd,
     inode: u64,
     events: Epoll,
+    /// Those who have connected and said nothing yet, the oldest first: whoever speaks first has the vNIC.
+    silent: VecDeque<OwnedFd>,
     client: Option<Client>,
     /// Who was told last that the vNIC is taken: kept, as an end that is closed before it has read what was sent to it
     /// takes its answer along.
@@ -90,11 +92,10 @@ pub struct VnicPort {
     counters: Counters,
 }
 
+/// Who has the region.
 #[derive(Debug)]
 struct Client {
     socket: OwnedFd,
-    /// It has the region.
-    welcome: bool,
     /// It may have sent a message.
     talks: bool,
     /// It has asked for a rule: others are told to it unasked.
@@ -185,6 +186,7 @@ impl VnicPort {
             listener,
             inode,
             events,
+            silent: VecDeque::with_capacity(client::SILENT),
             client: None,
             turned_away: None,
             gone: false,
@@ -298,7 +300,7 @@ impl VnicPort {
     /// Whether a client has the region.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        !self.gone && self.client.as_ref().is_some_and(|client| client.welcome)
+        !self.gone && self.client.is_some()
     }
 
     /// Frames taken that have not completed.

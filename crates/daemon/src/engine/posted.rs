@@ -37,6 +37,10 @@ const ATTENTION: Span = Span::micros(20);
 /// Frames taken from one sender in a turn: as many as may leave in it, as no system call stands between them.
 const POSTED: usize = 2 * BATCH;
 
+/// Bytes taken from one client in a turn, as copying them keeps the others waiting: 64 frames of an MTU, or two of the
+/// longest. The last frame that begins within them is taken whole.
+const COPIED: usize = 96 * 1_024;
+
 impl Engine {
     /// Reads a batch from a sender's rings. What finds no room stays there.
     pub(super) fn read_posted(&mut self, index: usize, now: Nanos) -> usize {
@@ -55,6 +59,7 @@ impl Engine {
             return 0;
         }
         self.answer_requests(index);
+        let mut copied = 0;
         for read in 0..POSTED {
             let Some(lane) = &mut self.lanes[index] else { return read };
             let Some(port) = &mut lane.port else { return read };
@@ -72,7 +77,13 @@ impl Engine {
                 return read;
             }
             match port.take(self.window) {
-                Took::Frame(taken) => self.admit_taken(index, &taken, now),
+                Took::Frame(taken) => {
+                    self.admit_taken(index, &taken, now);
+                    copied += taken.len;
+                    if copied >= COPIED {
+                        return read + 1;
+                    }
+                }
                 Took::Refused => lane.wrote = true,
                 Took::Nothing => {
                     if read > 0 {

@@ -29,18 +29,17 @@ impl VnicPort {
         while let Some(client) = self.client.as_mut().filter(|client| client.talks) {
             match socket::read_message(&client.socket) {
                 Incoming::Nothing => client.talks = false,
-                Incoming::Message(Message::Hello(version)) if !client.welcome => self.welcome(version),
-                Incoming::Message(Message::Open(spec)) if client.welcome => {
+                Incoming::Message(Message::Open(spec)) => {
                     if self.free_queue().is_some() {
                         return Some(VnicRequest::Open(spec));
                     }
                     self.refuse(OpenRefusal::NoQueue);
                 }
-                Incoming::Message(Message::Ask(spec)) if client.welcome => {
+                Incoming::Message(Message::Ask(spec)) => {
                     client.asks = true;
                     return Some(VnicRequest::Ask(spec));
                 }
-                Incoming::Message(Message::Close(queue)) if client.welcome => return self.unmap(queue),
+                Incoming::Message(Message::Close(queue)) => return self.unmap(queue),
                 Incoming::Message(_) | Incoming::Garbage | Incoming::Closed => self.lose_client(),
             }
         }
@@ -139,11 +138,15 @@ impl VnicPort {
 
     /// Looks at the sockets: who wants in, and whether the client has said something.
     pub(super) fn look(&mut self) {
+        if self.gone {
+            return;
+        }
         let mut found = [EpollEvent::empty(); 4];
         let Ok(count) = self.events.wait(&mut found, EpollTimeout::ZERO) else { return };
         for event in &found[..count] {
             match event.data() {
                 LISTENER => self.admit(),
+                HELLO => self.hear_hello(),
                 CLIENT => {
                     if let Some(client) = &mut self.client {
                         client.talks = true;
@@ -154,38 +157,66 @@ impl VnicPort {
         }
     }
 
-    /// The first to connect has the vNIC, others are told so.
-    pub(super) fn admit(&mut self) {
-        for _ in 0..ADMISSIONS {
-            let Ok(Some(socket)) = socket::accept_from(&self.listener) else { return };
-            if self.client.is_some() {
-                // It may not even wait for the answer.
-                let _ = socket::send_message(&socket, Message::Occupied, &[]);
-                self.turned_away = Some(socket);
+    /// Lets one in who wants to, if the vNIC is free; otherwise it is told so. One for each look: who connects without end
+    /// takes little of the daemon's time.
+    fn admit(&mut self) {
+        let Ok(Some(socket)) = socket::accept_from(&self.listener) else { return };
+        if self.client.is_some() {
+            return self.turn_away(socket);
+        }
+        // Who says nothing must not keep others out: the longest silent makes room.
+        if self.silent.len() == SILENT
+            && let Some(oldest) = self.silent.pop_front()
+        {
+            let _ = self.events.delete(&oldest);
+        }
+        if self.events.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, HELLO)).is_ok() {
+            self.silent.push_back(socket);
+            // Most have spoken before they are let in.
+            self.hear_hello();
+        }
+    }
+
+    /// The first to speak has the vNIC.
+    fn hear_hello(&mut self) {
+        for _ in 0..self.silent.len() {
+            let Some(socket) = self.silent.pop_front() else { return };
+            let heard = socket::read_message(&socket);
+            if matches!(heard, Incoming::Nothing) {
+                self.silent.push_back(socket);
                 continue;
             }
-            if self.events.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, CLIENT)).is_ok() {
-                self.client = Some(Client { socket, welcome: false, talks: true, asks: false, news: 0 });
+            let _ = self.events.delete(&socket);
+            match heard {
+                Incoming::Message(Message::Hello(_)) if self.client.is_some() => self.turn_away(socket),
+                Incoming::Message(Message::Hello(VERSION)) => self.welcome(socket),
+                Incoming::Message(Message::Hello(_)) => {
+                    let _ = socket::send_message(&socket, Message::OtherVersion(VERSION), &[]);
+                    self.turned_away = Some(socket);
+                }
+                _ => {}
             }
         }
+    }
+
+    fn turn_away(&mut self, socket: OwnedFd) {
+        // It may not even wait for the answer.
+        let _ = socket::send_message(&socket, Message::Occupied, &[]);
+        self.turned_away = Some(socket);
     }
 
     /// Hands the region over.
-    pub(super) fn welcome(&mut self, version: u32) {
-        let Some(client) = &mut self.client else { return };
-        if version != VERSION {
-            let _ = socket::send_message(&client.socket, Message::OtherVersion(VERSION), &[]);
-            return self.lose_client();
-        }
+    fn welcome(&mut self, socket: OwnedFd) {
         let len = self.layout.region_len() as u64;
         let descriptors = [self.memory.as_raw_fd(), self.kick.as_raw_fd(), self.wake_end.as_raw_fd()];
-        client.welcome = true;
-        if socket::send_message(&client.socket, Message::Welcome(len), &descriptors).is_err() {
-            self.lose_client();
+        let watched = self.events.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, CLIENT));
+        // One that has gone already has not got the region, and leaves the vNIC to the next.
+        if watched.is_ok() && socket::send_message(&socket, Message::Welcome(len), &descriptors).is_ok() {
+            self.client = Some(Client { socket, talks: true, asks: false, news: 0 });
         }
     }
 
-    pub(super) fn answer(&mut self, message: Message) {
+    fn answer(&mut self, message: Message) {
         let Some(client) = &self.client else { return };
         // A client that asks and does not read the answers has no use for them.
         if socket::send_message(&client.socket, message, &[]).is_err() {
@@ -193,16 +224,16 @@ impl VnicPort {
         }
     }
 
-    /// One that had the region may still write to it: the port ends with it. Before that it may be another's.
-    pub(super) fn lose_client(&mut self) {
+    /// It may still write to the region: the port ends with it.
+    fn lose_client(&mut self) {
         if let Some(client) = self.client.take() {
             let _ = self.events.delete(&client.socket);
-            self.gone |= client.welcome;
+            self.gone = true;
         }
     }
 
     /// A queue that leads nowhere and waits for nothing; failing that, one whose rule has ended and that is empty.
-    pub(super) fn free_queue(&self) -> Option<u32> {
+    fn free_queue(&self) -> Option<u32> {
         let idle = |flow: &Flow| flow.in_flight == 0 && !flow.pending;
         let free = |flow: &Flow| flow.place == Place::Unmapped && idle(flow);
         let ended = |flow: &Flow| flow.place == Place::Classified && idle(flow) && flow.head == flow.tail;
@@ -212,7 +243,7 @@ impl VnicPort {
     }
 
     /// The client gives a queue back; what leads to it.
-    pub(super) fn unmap(&mut self, queue: u32) -> Option<VnicRequest> {
+    fn unmap(&mut self, queue: u32) -> Option<VnicRequest> {
         let flow = self.queues.get_mut(queue as usize)?;
         let Place::Mapped(target) = flow.place else {
             self.counters.lose(DropReason::UnmappedQueue);
@@ -261,5 +292,6 @@ pub(super) fn watch(listener: &impl AsFd, kick: &EventFd) -> io::Result<Epoll> {
 const LISTENER: u64 = 0;
 const CLIENT: u64 = 1;
 const KICK: u64 = 2;
-/// Connections accepted at a look.
-const ADMISSIONS: usize = 4;
+const HELLO: u64 = 3;
+/// Connections that may be silent.
+pub(super) const SILENT: usize = 4;

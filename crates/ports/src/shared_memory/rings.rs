@@ -106,38 +106,63 @@ impl VnicPort {
         !rung
     }
 
-    /// Reads each doorbell queue to its end, once.
+    /// Reads doorbell queues, another one first in each batch, for so many words: who rings without end is read no faster
+    /// than its frames are taken, and what is left is read in the next batch.
     pub(super) fn read_doorbells(&mut self) {
-        let capacity = self.layout.sizes().doorbell_words;
-        for core in 0..self.layout.sizes().doorbell_queues {
-            let head = self.doorbell_heads[core as usize];
-            // Acquire: pairs with the client's Release, so that the words before the tail are there.
-            let tail = self.region.word32(self.layout.doorbell_tail(core)).load(Ordering::Acquire);
-            if tail == head {
-                continue;
+        let queues = self.layout.sizes().doorbell_queues;
+        let mut budget = WORDS;
+        for core in 0..queues {
+            if budget == 0 {
+                return;
             }
-            let count = tail.wrapping_sub(head);
-            let mut words = core::mem::take(&mut self.words);
-            words.clear();
-            if count <= capacity {
-                words.extend((0..count).map(|index| {
-                    let at = self.layout.doorbell_word(core, head.wrapping_add(index));
-                    self.region.word16(at).load(Ordering::Relaxed)
-                }));
-            } else {
-                self.counters.lose(DropReason::BadDoorbell);
-            }
-            self.doorbell_heads[core as usize] = tail;
-            // Release: pairs with the client's Acquire; the words have been copied out before it sees their room.
-            self.region.word32(self.layout.doorbell_head(core)).store(tail, Ordering::Release);
-            self.heed(&words);
-            self.words = words;
+            budget =
+                budget.saturating_sub(self.read_doorbell(self.batches.wrapping_add(core) % queues, budget));
         }
     }
 
-    pub(super) fn heed(&mut self, mut words: &[u16]) {
-        while let Some((note, used)) = Note::first(words) {
-            words = words.get(used..).unwrap_or(&[]);
+    /// Reads up to `most` words of a doorbell queue, and those that belong to the last of them; answers how many.
+    fn read_doorbell(&mut self, core: u32, most: u32) -> u32 {
+        let head = self.doorbell_heads[core as usize];
+        // Acquire: pairs with the client's Release, so that the words before the tail are there.
+        let tail = self.region.word32(self.layout.doorbell_tail(core)).load(Ordering::Acquire);
+        if tail == head {
+            return 0;
+        }
+        let count = tail.wrapping_sub(head);
+        let mut read = count;
+        if count <= self.layout.sizes().doorbell_words {
+            let mut words = core::mem::take(&mut self.words);
+            self.copy_words(core, head, count.min(most + LONGEST_NOTE - 1), &mut words);
+            if let Some(used) = self.heed(&words, most as usize) {
+                read = used as u32;
+            }
+            self.words = words;
+        } else {
+            self.counters.lose(DropReason::BadDoorbell);
+        }
+        let head = head.wrapping_add(read);
+        self.doorbell_heads[core as usize] = head;
+        // Release: pairs with the client's Acquire; the words have been copied out before it sees their room.
+        self.region.word32(self.layout.doorbell_head(core)).store(head, Ordering::Release);
+        read
+    }
+
+    fn copy_words(&self, core: u32, head: u32, count: u32, into: &mut Vec<u16>) {
+        into.clear();
+        into.extend((0..count).map(|index| {
+            let at = self.layout.doorbell_word(core, head.wrapping_add(index));
+            self.region.word16(at).load(Ordering::Relaxed)
+        }));
+    }
+
+    /// Does what the notes say that begin in the first `most` words; answers how many words those were. `None` when one
+    /// makes no sense: nothing tells where the next begins.
+    fn heed(&mut self, words: &[u16], most: usize) -> Option<usize> {
+        let mut used = 0;
+        while used < most
+            && let Some((note, len)) = Note::first(words.get(used..).unwrap_or(&[]))
+        {
+            used += len;
             match note {
                 Note::Bell(queue) => self.rung(queue),
                 Note::Tag(queue, tag) => match self.queues.get_mut(queue as usize) {
@@ -145,11 +170,16 @@ impl VnicPort {
                     _ => self.counters.lose(DropReason::UnmappedQueue),
                 },
                 // Weights and rates are the operator's to give.
-                Note::Weight(..) | Note::Rate(..) | Note::ClassRate(..) | Note::Malformed => {
+                Note::Weight(..) | Note::Rate(..) | Note::ClassRate(..) => {
                     self.counters.lose(DropReason::BadDoorbell)
+                }
+                Note::Malformed => {
+                    self.counters.lose(DropReason::BadDoorbell);
+                    return None;
                 }
             }
         }
+        Some(used)
     }
 
     /// A doorbell names a flow queue: reads how far its ring goes now.
@@ -281,5 +311,9 @@ impl VnicPort {
 
 /// Batches between looks at the sockets while the rings are busy: a system call in 64 batches is lost in them.
 const LOOK_EVERY: u32 = 64;
+/// Words of all doorbell queues that are read in a batch: twice as many as there are frames that the daemon takes in one.
+const WORDS: u32 = 128;
+/// Words of the longest note.
+const LONGEST_NOTE: u32 = 8;
 /// Flow queues between the one that is taken from and the one whose frame is fetched.
 const AHEAD: usize = 3;
