@@ -318,6 +318,30 @@ fn a_reload_during_traffic_loses_nothing_and_a_wrong_file_changes_nothing() {
 }
 
 #[test]
+fn a_tenant_that_poses_as_the_gateway_loses_its_address_to_the_gateway() {
+    const GATEWAY: &str = "02:aa:00:00:00:09";
+    let Some(mut world) = World::new("pose") else { return };
+    let policy = world.policy("100Mbps", "");
+    world.start(&policy);
+    let takes = |name: &str, device: &str| {
+        world.ip(&["-n", &world.netns(name), "link", "set", device, "address", GATEWAY]);
+    };
+    let event = |reason: &str| world.stats().tenants["batch"].events.contains_key(reason);
+    let dropped = || world.stats().tenants["batch"].drops.get("foreign_source").copied().unwrap_or(0);
+    // Before anybody behind the uplink has used it, and heard by the daemon as its neighbour's answer shows.
+    takes("batch", "eth0");
+    world.eventually("the poser is answered", || world.ping("batch", SHOP));
+    world.ip(&["-n", &world.netns("shop"), "neighbour", "flush", "dev", "eth0"]);
+    takes("far", "up0");
+    world.eventually("ping to the gateway", || world.ping("far", SHOP) && world.ping("shop", FAR));
+    world.eventually("the address is taken", || event("address_taken"));
+    let before = dropped();
+    assert!(!world.ping("batch", SHOP), "nobody hears the poser any more");
+    assert!(dropped() > before, "{:?}", world.stats().tenants["batch"]);
+    assert!(world.ping("shop", FAR), "nor do the gateway's neighbours notice");
+}
+
+#[test]
 fn a_port_that_disappears_comes_back_and_others_go_on() {
     let Some(mut world) = World::new("gone") else { return };
     let policy = world.policy("100Mbps", "");

@@ -424,8 +424,11 @@ impl Engine {
         let token = u32::try_from(index).unwrap_or(u32::MAX);
         if !lane.sent_from(parsed.src_mac.0, now) {
             match self.macs.learn(parsed.src_mac.0, Owner::Lane(token), now) {
-                Learned::Own => lane.source = Some((parsed.src_mac.0, now)),
-                Learned::Foreign => lane.tally.event(Event::ForeignSource),
+                Learned::Own | Learned::Taken(_) => lane.source = Some((parsed.src_mac.0, now)),
+                Learned::Foreign => {
+                    lane.tally.lost(Loss::ForeignSource);
+                    return lane.give(buffer, origin.ticket, Status::Dropped);
+                }
                 Learned::TooMany => lane.tally.event(Event::TooManyAddresses),
             }
         }

@@ -215,7 +215,7 @@ fn a_tenants_own_address_waits_for_its_port() {
             world.now += Span::secs(1_000);
             world.send(1, &udp(1, OUTSIDE, 1, 0, 100));
             world.run(STEP, STEP);
-            assert_eq!(world.events("batch"), [("foreign_source", 1)]);
+            assert_eq!(world.losses("batch"), [("foreign_source", 1)]);
         }
         let (port, end) = MemoryPort::pair("shop again", own).expect("memory");
         world.tenants[0] = end;

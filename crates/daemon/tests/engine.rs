@@ -311,13 +311,33 @@ fn a_spoofed_source_gets_nobody_elses_frames() {
     world.send(0, &udp(1, OUTSIDE, 1, 0, 100));
     world.run(Span::micros(50), STEP);
     world.send(1, &udp(1, OUTSIDE, 1, 0, 100));
-    world.run(Span::micros(50), STEP);
+    assert!(world.run(Span::micros(50), STEP).is_empty(), "nor would a switch behind the uplink believe it");
     let answer = udp(OUTSIDE, 1, 80, 0, 100);
     world.wire.send(&answer, None).expect("there");
     world.run(Span::micros(50), STEP);
     assert_eq!(drain(&mut world.tenants[0]), [answer]);
     assert!(drain(&mut world.tenants[1]).is_empty());
-    assert_eq!(world.events("batch"), [("foreign_source", 1)]);
+    assert_eq!(world.losses("batch"), [("foreign_source", 1)]);
+}
+
+#[test]
+fn who_speaks_before_the_gateway_loses_its_address_to_the_gateway() {
+    let mut world = World::new(TWO, false);
+    let (to_gateway, gateways) = (udp(1, OUTSIDE, 1, 0, 100), udp(OUTSIDE, 1, 80, 0, 100));
+    world.send(0, &to_gateway);
+    world.send(1, &udp(OUTSIDE, 9, 1, 0, 100));
+    world.run(Span::micros(50), STEP);
+    world.wire.send(&gateways, None).expect("there");
+    world.run(Span::micros(50), STEP);
+    assert_eq!(world.events("batch"), [("address_taken", 1)]);
+    drain(&mut world.tenants[0]);
+    drain(&mut world.tenants[1]);
+    // Not even at once, while the tenant's last source need not be looked up again.
+    world.send(1, &udp(OUTSIDE, 9, 1, 1, 100));
+    world.send(0, &to_gateway);
+    assert_eq!(world.run(Span::micros(50), STEP), [to_gateway], "it goes to the gateway");
+    assert!(drain(&mut world.tenants[1]).is_empty());
+    assert_eq!(world.losses("batch"), [("foreign_source", 1)]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use plimsoll_wire::{Offload, parse};
 
 use super::drops::{Event, Loss};
 use super::emit::{Emitted, Part, emit};
-use super::forward::{Owner, is_group};
+use super::forward::{Learned, Owner, is_group};
 use super::lane::sum;
 use super::pool::Buffer;
 use super::{BATCH, DEPARTURES, Engine, Held, check};
@@ -272,7 +272,9 @@ impl Engine {
             Ok(checked) => checked,
             Err(why) => return why.count(&mut self.uplink.tally),
         };
-        self.macs.learn(parsed.src_mac.0, Owner::Uplink, now);
+        if let Learned::Taken(Owner::Lane(from)) = self.macs.learn(parsed.src_mac.0, Owner::Uplink, now) {
+            self.note_taken(from);
+        }
         let target = parsed.dst_mac.0;
         let part = Part::whole(frame, &offload);
         if is_group(target) {
@@ -291,6 +293,14 @@ impl Engine {
             Handed::Lost(why) => self.uplink.tally.lost(why),
             Handed::Refused(why) => self.uplink.tally.undelivered(why),
             _ => {}
+        }
+    }
+
+    /// The tenant in this lane has an address no longer: what it sends from it now is looked at again.
+    fn note_taken(&mut self, from: u32) {
+        if let Some(lane) = self.lanes.get_mut(from as usize).and_then(Option::as_mut) {
+            lane.source = None;
+            lane.tally.event(Event::AddressTaken);
         }
     }
 

@@ -24,6 +24,8 @@ pub enum Loss {
     Stopped,
     /// A frame's headers changed under the engine: our own fault.
     Inconsistent,
+    /// Its source address is another tenant's, somebody's behind the uplink, or no single host's.
+    ForeignSource,
 }
 
 /// What is worth counting though nothing was lost.
@@ -35,8 +37,8 @@ pub enum Event {
     TenantAtCap,
     /// The port was not read because the tenant's buffers are all in use.
     BuffersInUse,
-    /// A frame's source address belongs to another port.
-    ForeignSource,
+    /// An address that the tenant had used was used behind the uplink, whose it is now.
+    AddressTaken,
     /// A port learned more addresses than it may.
     TooManyAddresses,
     /// The uplink had no room, and frames waited for it.
@@ -61,13 +63,14 @@ pub enum Event {
 
 impl Loss {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::ReceiverFull,
         Self::ReceiverGone,
         Self::UnknownDestination,
         Self::FloodLimit,
         Self::Stopped,
         Self::Inconsistent,
+        Self::ForeignSource,
     ];
 
     /// The reason as operators see it.
@@ -80,6 +83,7 @@ impl Loss {
             Self::FloodLimit => "flood_limit",
             Self::Stopped => "stopped",
             Self::Inconsistent => "inconsistent",
+            Self::ForeignSource => "foreign_source",
         }
     }
 }
@@ -90,7 +94,7 @@ impl Event {
         Self::FlowTableFull,
         Self::TenantAtCap,
         Self::BuffersInUse,
-        Self::ForeignSource,
+        Self::AddressTaken,
         Self::TooManyAddresses,
         Self::UplinkFull,
         Self::PortLost,
@@ -110,7 +114,7 @@ impl Event {
             Self::FlowTableFull => "flow_table_full",
             Self::TenantAtCap => "tenant_at_cap",
             Self::BuffersInUse => "buffers_in_use",
-            Self::ForeignSource => "foreign_source",
+            Self::AddressTaken => "address_taken",
             Self::TooManyAddresses => "too_many_addresses",
             Self::UplinkFull => "uplink_full",
             Self::PortLost => "port_lost",

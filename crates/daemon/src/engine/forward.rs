@@ -1,12 +1,14 @@
 //! Which port has a MAC address.
 //!
 //! Why: frames from the uplink, and from tenant to tenant, go to the port whose address they bear.
-//! From: IEEE 802.1D learning, made safe for ports that do not trust each other.
+//! From: IEEE 802.1D learning, made safe for ports that do not trust each other, as a NIC's spoof check and OVN's port
+//! security do: what a tenant says of itself counts less than what the operator's wire shows.
 //! Not here: ingress isolation (a later crate), and the frames themselves.
-//! Invariant: an address has one owner until it has been silent for [`IDLE`]; the address of a tenant's own interface
-//! is that tenant's while the tenant is there; a port owns at most [`PER_PORT`], and that one.
+//! Invariant: the address of a tenant's own interface is that tenant's while the tenant is there; any other is the
+//! uplink's as soon as somebody behind it has used it, and else the first tenant's, until it has been silent for
+//! [`IDLE`]; a tenant owns at most [`PER_PORT`], and that one; the uplink [`BEHIND_UPLINK`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use foldhash::fast::RandomState;
 use plimsoll_units::{Nanos, Span};
@@ -14,11 +16,15 @@ use plimsoll_units::{Nanos, Span};
 /// A hardware address.
 pub type Mac = [u8; 6];
 
-/// An owner that has not used an address for so long may lose it.
+/// An owner that has not used an address for so long may lose it to a tenant.
 pub const IDLE: Span = Span::secs(300);
 
-/// Addresses that one port may own.
+/// Addresses that one tenant may own beside its interface's: those of what it runs behind a bridge of its own.
 pub const PER_PORT: u32 = 1_024;
+
+/// Addresses behind the uplink that are kept: as many as Open vSwitch keeps of a bridge. Beyond, the one learned first
+/// is forgotten, so that the table is bounded and nobody can keep the uplink from learning.
+pub const BEHIND_UPLINK: usize = 8_192;
 
 /// Who owns an address: a lane, or the uplink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,8 +38,10 @@ pub enum Owner {
 /// What learning an address came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learned {
-    /// It is the sender's, and was so before or is now.
+    /// It is the sender's, and was so before or was nobody's.
     Own,
+    /// It is the sender's, and was this one's.
+    Taken(Owner),
     /// Somebody else has it, and keeps it.
     Foreign,
     /// The sender has too many addresses.
@@ -48,11 +56,22 @@ struct Entry {
     pinned: bool,
 }
 
+impl Entry {
+    /// Whether `owner`, who has just sent from the address, gets it. What is behind the uplink is the operator's: it gets
+    /// back at once what a tenant has claimed, so that nobody can be the gateway by speaking before it does.
+    fn yields_to(&self, owner: Owner, now: Nanos) -> bool {
+        !self.pinned && (owner == Owner::Uplink || now.since(self.seen) > IDLE)
+    }
+}
+
 /// The learning table.
 #[derive(Debug)]
 pub struct MacTable {
     entries: HashMap<Mac, Entry, RandomState>,
+    /// How many each tenant has learned.
     owned: HashMap<Owner, u32, RandomState>,
+    /// What the uplink has learned, oldest first; some of it may have become somebody else's since.
+    heard: VecDeque<Mac>,
 }
 
 impl MacTable {
@@ -60,7 +79,7 @@ impl MacTable {
     #[must_use]
     pub fn new(ports: usize) -> Self {
         let entries = HashMap::with_capacity_and_hasher(ports.min(64) * 64, RandomState::default());
-        Self { entries, owned: HashMap::default() }
+        Self { entries, owned: HashMap::default(), heard: VecDeque::new() }
     }
 
     /// Notes that `owner` sent from `mac`.
@@ -68,25 +87,43 @@ impl MacTable {
         if is_group(mac) {
             return Learned::Foreign;
         }
+        let mut learned = Learned::Own;
         if let Some(entry) = self.entries.get_mut(&mac) {
             if entry.owner == owner {
                 entry.seen = now;
                 return Learned::Own;
             }
-            if entry.pinned || now - entry.seen <= IDLE {
+            if !entry.yields_to(owner, now) {
                 return Learned::Foreign;
             }
             let before = entry.owner;
             self.entries.remove(&mac);
             self.disown(before);
+            learned = Learned::Taken(before);
         }
-        let owned = self.owned.entry(owner).or_default();
-        if *owned >= PER_PORT {
+        if !self.make_room(mac, owner) {
             return Learned::TooMany;
         }
-        *owned += 1;
         self.entries.insert(mac, Entry { owner, seen: now, pinned: false });
-        Learned::Own
+        learned
+    }
+
+    /// Counts one more address for `owner`; false when it has as many as it may.
+    fn make_room(&mut self, mac: Mac, owner: Owner) -> bool {
+        if owner == Owner::Uplink {
+            if self.heard.len() >= BEHIND_UPLINK
+                && let Some(oldest) = self.heard.pop_front()
+                && self.entries.get(&oldest).is_some_and(|entry| entry.owner == owner)
+            {
+                self.entries.remove(&oldest);
+            }
+            self.heard.push_back(mac);
+            return true;
+        }
+        let owned = self.owned.entry(owner).or_default();
+        let room = *owned < PER_PORT;
+        *owned += u32::from(room);
+        room
     }
 
     /// Gives `owner` the address of its own interface: nobody else gets it, however long the owner is silent or its port
@@ -124,6 +161,7 @@ impl MacTable {
         self.owned.remove(&owner);
     }
 
+    /// The uplink's are counted by the order in which they came.
     fn disown(&mut self, owner: Owner) {
         if let Some(owned) = self.owned.get_mut(&owner) {
             *owned -= 1;
@@ -152,11 +190,47 @@ mod tests {
     }
 
     #[test]
+    fn who_speaks_before_the_gateway_does_not_stay_the_gateway() {
+        let mut table = MacTable::new(2);
+        let tenant = Owner::Lane(0);
+        assert_eq!(table.learn(GATEWAY, tenant, Nanos::ZERO), Learned::Own);
+        assert_eq!(table.learn(GATEWAY, Owner::Uplink, Nanos::ZERO), Learned::Taken(tenant));
+        assert_eq!(table.learn(GATEWAY, tenant, Nanos::ZERO + IDLE), Learned::Foreign);
+        assert_eq!(table.owner(GATEWAY), Some(Owner::Uplink));
+        let others = (0..PER_PORT).filter(|n| {
+            let [_, _, a, b] = n.to_be_bytes();
+            table.learn([2, 1, 0, 0, a, b], tenant, Nanos::ZERO) == Learned::Own
+        });
+        assert_eq!(others.count(), PER_PORT as usize, "what was taken does not count any more");
+    }
+
+    #[test]
+    fn the_uplink_can_always_learn_and_never_fills_the_memory() {
+        let mut table = MacTable::new(2);
+        let address = |n: usize| {
+            let [.., a, b, c] = n.to_be_bytes();
+            [2, 1, 0, a, b, c]
+        };
+        for n in 0..3 * BEHIND_UPLINK {
+            assert_eq!(table.learn(address(n), Owner::Uplink, Nanos::ZERO), Learned::Own);
+        }
+        assert_eq!((table.entries.len(), table.heard.len()), (BEHIND_UPLINK, BEHIND_UPLINK));
+        assert_eq!(table.owner(address(3 * BEHIND_UPLINK - 1)), Some(Owner::Uplink));
+        assert_eq!(table.owner(address(0)), None, "the first was forgotten");
+        // What a tenant claims and the uplink takes back does not add up either.
+        for n in 0..2 * BEHIND_UPLINK {
+            table.learn(address(n), Owner::Lane(0), Nanos::ZERO);
+            table.learn(address(n), Owner::Uplink, Nanos::ZERO);
+        }
+        assert!(table.entries.len() <= BEHIND_UPLINK && table.heard.len() == BEHIND_UPLINK);
+    }
+
+    #[test]
     fn an_address_may_move_once_its_owner_is_silent() {
         let mut table = MacTable::new(2);
         table.learn(GATEWAY, Owner::Lane(0), Nanos::ZERO);
         let later = Nanos::ZERO + IDLE + Span::ns(1);
-        assert_eq!(table.learn(GATEWAY, Owner::Lane(1), later), Learned::Own);
+        assert_eq!(table.learn(GATEWAY, Owner::Lane(1), later), Learned::Taken(Owner::Lane(0)));
         assert_eq!(table.owner(GATEWAY), Some(Owner::Lane(1)));
     }
 
