@@ -6,7 +6,8 @@
 
 use crate::command;
 use crate::error::LabError;
-use nix::sched::{CloneFlags, setns};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
 use std::fs::{self, File};
 
 /// A network namespace; removed when dropped.
@@ -16,12 +17,22 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Makes the namespace, brings its loopback up and gives it the same TCP whatever the host's settings are.
+    /// Makes the namespace and gives it the same TCP whatever the host's settings are. Its loopback is down.
+    ///
+    /// As `ip netns add` does, on a thread and not in a process: a world may have hundreds.
     pub fn create(name: &str) -> Result<Self, LabError> {
-        command::run("ip", &["netns", "add", name], "")?;
+        let path = path(name);
+        let failed = |e: std::io::Error| LabError::io(format!("make namespace {path}"), e);
+        File::create_new(&path).map_err(failed)?;
         let netns = Self { name: name.to_owned() };
-        netns.ip(&["link set lo up".to_owned()])?;
-        netns.settle()?;
+        on_a_thread(name, || {
+            unshare(CloneFlags::CLONE_NEWNET).map_err(|e| failed(e.into()))?;
+            let none: Option<&str> = None;
+            mount(Some("/proc/thread-self/ns/net"), path.as_str(), none, MsFlags::MS_BIND, none)
+                .map_err(|e| failed(e.into()))?;
+            settle();
+            Ok(())
+        })?;
         Ok(netns)
     }
 
@@ -58,46 +69,57 @@ impl Netns {
         // Old devices lack UDP segmentation: then there is nothing to switch off.
         command::run("nsenter", &args, "").or_else(|_| command::run("nsenter", &args[..10], "")).map(drop)
     }
-
-    /// CUBIC, nothing remembered from earlier connections, no IPv6 chatter: the same start for every system.
-    fn settle(&self) -> Result<(), LabError> {
-        let settings = [
-            ("net/ipv4/tcp_congestion_control", "cubic"),
-            ("net/ipv4/tcp_no_metrics_save", "1"),
-            ("net/ipv4/conf/all/rp_filter", "0"),
-            ("net/ipv4/conf/default/rp_filter", "0"),
-            ("net/ipv6/conf/default/accept_dad", "0"),
-            ("net/ipv6/conf/default/router_solicitations", "0"),
-            ("net/ipv6/conf/default/addr_gen_mode", "1"),
-        ];
-        within(&self.name, move || {
-            for (key, value) in settings {
-                // A kernel without IPv6, or with CUBIC as its only choice, has nothing to set.
-                let _ = fs::write(format!("/proc/sys/{key}"), value);
-            }
-        })
-    }
 }
 
 impl Drop for Netns {
     fn drop(&mut self) {
-        let _ = command::run("ip", &["netns", "del", &self.name], "");
+        let path = path(&self.name);
+        // Whoever is still inside keeps it until they leave.
+        let _ = umount2(path.as_str(), MntFlags::MNT_DETACH);
+        let _ = fs::remove_file(path);
     }
+}
+
+/// CUBIC, nothing remembered from earlier connections, no IPv6 chatter: the same start for every system, in the calling
+/// thread's namespace.
+fn settle() {
+    let settings = [
+        ("net/ipv4/tcp_congestion_control", "cubic"),
+        ("net/ipv4/tcp_no_metrics_save", "1"),
+        ("net/ipv4/conf/all/rp_filter", "0"),
+        ("net/ipv4/conf/default/rp_filter", "0"),
+        ("net/ipv6/conf/default/accept_dad", "0"),
+        ("net/ipv6/conf/default/router_solicitations", "0"),
+        ("net/ipv6/conf/default/addr_gen_mode", "1"),
+    ];
+    for (key, value) in settings {
+        // A kernel without IPv6, or with CUBIC as its only choice, has nothing to set.
+        let _ = fs::write(format!("/proc/sys/{key}"), value);
+    }
+}
+
+fn path(name: &str) -> String {
+    format!("/run/netns/{name}")
 }
 
 /// Moves the calling thread into the named namespace.
 pub fn enter(name: &str) -> Result<(), LabError> {
-    let path = format!("/run/netns/{name}");
+    let path = path(name);
     let file = File::open(&path).map_err(|e| LabError::io(format!("open {path}"), e))?;
     setns(file, CloneFlags::CLONE_NEWNET).map_err(|e| LabError::io(format!("enter {path}"), e))
 }
 
 /// Runs `work` on a thread inside the named namespace and returns its value.
 pub fn within<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
+    on_a_thread(name, || enter(name).map(|()| work()))
+}
+
+fn on_a_thread<T: Send>(
+    name: &str,
+    work: impl FnOnce() -> Result<T, LabError> + Send,
+) -> Result<T, LabError> {
     std::thread::scope(|scope| {
-        let thread = scope.spawn(|| enter(name).map(|()| work()));
-        thread
-            .join()
-            .unwrap_or_else(|_| Err(LabError::Scenario(format!("a helper thread in `{name}` panicked"))))
+        let panicked = |_| Err(LabError::Scenario(format!("a helper thread in `{name}` panicked")));
+        scope.spawn(work).join().unwrap_or_else(panicked)
     })
 }

@@ -8,6 +8,7 @@
 use crate::clock::Clock;
 use crate::error::LabError;
 use crate::meter;
+use crate::netns;
 use crate::tools;
 use crate::traffic::{self, Job, Live, Side};
 use crate::world::{self, Drops, Setup, World};
@@ -23,13 +24,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// From the decision to start until the first workload may: every thread is in its namespace by then.
+/// From the moment when every thread is in its namespace until the first workload may start.
 const LEAD: Duration = Duration::from_millis(100);
-/// More of it for each workload.
-const LEAD_PER_JOB: Duration = Duration::from_millis(10);
 /// How often progress is told.
 const TICK: Duration = Duration::from_millis(250);
-/// How long sinks may take to be bound.
+/// How long sinks may take to be bound, and sources to be in their namespaces.
 const READY: Duration = Duration::from_secs(10);
 
 /// Runs every system of the scenario and returns what was measured.
@@ -244,11 +243,13 @@ impl Lab<'_> {
             }
             if shared.halt_on_error(wait_until_ready(&readiness, jobs.len() + 1, &shared)) {
                 for side in jobs.iter().zip(lives).map(side) {
-                    let shared = &shared;
-                    threads.push((side.job, scope.spawn(move || shared.keep(send(&side)))));
+                    let (shared, ready) = (&shared, ready.clone());
+                    let ready = move || ready.send(()).unwrap_or_default();
+                    threads.push((side.job, scope.spawn(move || shared.keep(send(&side, &ready)))));
                 }
+                shared.halt_on_error(wait_until_ready(&readiness, jobs.len(), &shared));
                 let tools = jobs.iter().map(|job| tools::lead(&job.workload.kind)).max().unwrap_or_default();
-                clock.start_in(tools + LEAD + LEAD_PER_JOB * u32::try_from(jobs.len()).unwrap_or(u32::MAX));
+                clock.start_in(tools + LEAD);
                 shared.halt_on_error(self.watch(clock, jobs, lives, &shared, world));
             }
             let mut results = BTreeMap::new();
@@ -347,7 +348,7 @@ fn wait_until_ready(readiness: &Receiver<()>, count: usize, shared: &Shared) -> 
         match readiness.recv_timeout(TICK) {
             Ok(()) => ready += 1,
             Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
-            Err(_) => return Err(LabError::Scenario("not all servers were ready in time".to_owned())),
+            Err(_) => return Err(LabError::Scenario("not all workloads were ready in time".to_owned())),
         }
     }
     Ok(())
@@ -362,8 +363,10 @@ fn serve(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, LabError> 
     }
 }
 
-/// The side that connects: a real tool or ours.
-fn send(side: &Side<'_>) -> Result<WorkloadResult, LabError> {
+/// The side that connects: a real tool or ours. It is ready once it is where it sends from.
+fn send(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, LabError> {
+    netns::enter(&side.job.server_and_client().1.netns)?;
+    ready();
     if tools::drives(&side.job.workload.kind) { tools::send(side) } else { traffic::send(side) }
 }
 

@@ -39,9 +39,8 @@ pub(crate) fn serve(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult,
     }
 }
 
-/// Runs the tool's client from the workload's start to its end.
+/// Runs the tool's client, in the calling thread's namespace, from the workload's start to its end.
 pub(crate) fn send(side: &Side<'_>) -> Result<WorkloadResult, LabError> {
-    netns::enter(&side.job.server_and_client().1.netns)?;
     if !side.wait_until_before_start(lead(&side.job.workload.kind)) {
         return Ok(WorkloadResult::default());
     }

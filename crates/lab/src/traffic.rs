@@ -196,10 +196,8 @@ pub fn serve(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, LabErr
     }
 }
 
-/// Runs the side that starts the conversation, from the workload's start to its end.
+/// Runs the side that starts the conversation, in the calling thread's namespace, from the workload's start to its end.
 pub fn send(side: &Side<'_>) -> Result<WorkloadResult, LabError> {
-    let place = side.job.server_and_client().1;
-    netns::enter(&place.netns)?;
     if !side.wait_until_before_start(Duration::ZERO) {
         return Ok(WorkloadResult::default());
     }

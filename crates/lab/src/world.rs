@@ -153,7 +153,10 @@ impl World {
 
     /// Gives both ends of every wire their addresses, each other's MAC, and plain frames without offloads.
     fn address_all(&self, scenario: &Scenario) -> Result<(), LabError> {
-        let mut lines = vec![format!("link set {UPLINK} address {} mtu {} up", world_mac(), scenario.mtu)];
+        let mut lines = vec![
+            "link set lo up".to_owned(),
+            format!("link set {UPLINK} address {} mtu {} up", world_mac(), scenario.mtu),
+        ];
         for destination in &scenario.destinations {
             lines.push(format!("address add {}/32 dev {UPLINK}", destination.address));
         }
@@ -168,6 +171,7 @@ impl World {
         for (index, tenant) in self.tenants.iter().enumerate() {
             let mac = tenant_mac(index);
             let mut lines = vec![
+                "link set lo up".to_owned(),
                 format!("link set {TENANT_DEVICE} address {mac} mtu {} up", scenario.mtu),
                 format!("address add {}/32 dev {TENANT_DEVICE}", tenant.address),
                 format!("route add default dev {TENANT_DEVICE}"),

@@ -52,5 +52,5 @@ fn looms_experiments_come_out_as_their_files_expect() {
 
 #[test]
 fn senics_live_forms_come_out_as_their_files_expect() {
-    all_come_out("lab", 3);
+    all_come_out("papers/senic", 9);
 }

@@ -11,8 +11,6 @@ fn examples() -> Vec<PathBuf> {
         let papers = std::fs::read_dir(folder.expect("readable").path()).expect("a folder for each paper");
         found.extend(papers.map(|entry| entry.expect("readable").path()));
     }
-    let lab = std::fs::read_dir(root.join("lab")).expect("examples/lab is there");
-    found.extend(lab.map(|entry| entry.expect("readable").path()));
     found.sort();
     found
 }

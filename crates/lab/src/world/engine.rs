@@ -20,8 +20,10 @@ use std::time::{Duration, Instant};
 /// How long the engine may take until it is ready, and to answer: a machine whose cores are all busy takes seconds.
 const START: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(10);
-/// How long it may take to finish what it holds.
+/// How long it may take to finish what it holds; and, for each of its devices, to take it away: the kernel waits for all
+/// cores each time.
 const STOP: Duration = Duration::from_secs(5);
+const STOP_DEVICE: Duration = Duration::from_millis(100);
 
 /// The engine's process and how to talk to it.
 pub(super) struct Engine {
@@ -29,6 +31,7 @@ pub(super) struct Engine {
     system: String,
     socket: PathBuf,
     before: Tally,
+    devices: u32,
     // The engine's own devices live here, away from the tenants'.
     _home: Netns,
 }
@@ -59,7 +62,8 @@ impl Engine {
         let log = setup.scratch.join(format!("{}.log", system.name));
         let process = Running::start_first(&setup.binary, &args, SWITCH, &log)?;
         let system = system.name.clone();
-        let mut engine = Self { process, system, socket, before: Tally::default(), _home: home };
+        let devices = u32::try_from(tenants.len()).unwrap_or(u32::MAX);
+        let mut engine = Self { process, system, socket, before: Tally::default(), devices, _home: home };
         engine.wait_until_ready()?;
         Ok(engine)
     }
@@ -107,7 +111,7 @@ impl Engine {
 
     /// Ends it as an operator would; says so when it did not end well.
     pub(super) fn stop(&mut self) -> Result<Vec<String>, LabError> {
-        if self.process.stop(STOP) {
+        if self.process.stop(STOP + STOP_DEVICE * self.devices) {
             return Ok(Vec::new());
         }
         Ok(vec![format!("`plimsoll run` did not end cleanly when asked to: {}", self.process.last_words())])

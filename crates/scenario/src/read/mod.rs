@@ -284,7 +284,7 @@ impl Reader {
         scenario.expect = self.expectations(file.get("expect"), &scenario, text);
         // The figures are those of virtual time: where that is another world, they may not fit this one.
         let here = form.is_virtual() || file.get("virtual").is_none();
-        scenario.paper = file.get("paper").filter(|_| here).map(|tree| self.paper(tree, &scenario, text));
+        scenario.paper = file.get("paper").map(|tree| self.paper(tree, &scenario, text, here));
         if let Some(tree) = file.get("short") {
             self.shorten(tree, &mut scenario, text, form);
         } else if form.is_short() {

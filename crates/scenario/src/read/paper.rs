@@ -18,8 +18,8 @@ pub(crate) const PAPER_KEYS: [&str; 5] = ["id", "figure", "shows", "numbers", "d
 pub(crate) const NUMBER_KEYS: [&str; 4] = ["of", "paper", "ours", "at"];
 
 impl Reader {
-    /// `paper:` of a scenario whose systems, tenants and workloads are known.
-    pub(super) fn paper(&mut self, tree: &Tree, scenario: &Scenario, text: &str) -> Paper {
+    /// `paper:` of a scenario whose systems, tenants and workloads are known; its figures where they are of this form.
+    pub(super) fn paper(&mut self, tree: &Tree, scenario: &Scenario, text: &str, figures: bool) -> Paper {
         let fields = self.fields(tree, tree.at, "`paper`", &PAPER_KEYS);
         let id = self.line(&fields, "id", "LO-E4");
         if let Some(tree) = fields.get("id").filter(|_| !is_id(&id)) {
@@ -31,6 +31,7 @@ impl Reader {
         if numbers.is_empty() {
             self.missing(&fields, "numbers", "[{paper: 2.5 Gb/s each, ours: plimsoll.t1.throughput}]");
         }
+        let numbers = if figures { numbers } else { &[] };
         let numbers = numbers.iter().filter_map(|tree| self.number(tree, &names, scenario, text)).collect();
         Paper {
             id,
