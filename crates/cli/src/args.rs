@@ -273,6 +273,9 @@ pub(crate) struct Papers {
     /// The first seed, in place of the files'
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
+    /// Run the live forms, on network namespaces and real Linux TCP as `plimsoll lab` does, and judge what they expect
+    #[arg(long, conflicts_with_all = ["seeds", "seed", "threads"])]
+    pub(crate) live: bool,
     /// Threads to run on; the result does not depend on it
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
@@ -280,10 +283,11 @@ pub(crate) struct Papers {
     #[arg(long, value_name = "DIR")]
     pub(crate) folder: Option<PathBuf>,
     /// Write the scenario files that come with the program into this folder, and run nothing
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["only", "short", "seeds", "seed", "threads", "folder", "write", "json"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["only", "short", "live", "seeds", "seed", "threads", "folder", "write", "json"])]
     pub(crate) unpack: Option<PathBuf>,
-    /// Write the table and what differs from the papers into this file, as a page of Markdown
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["only", "short"])]
+    /// Write the table and what differs from the papers into this file, as a page of Markdown; with --live, only what was
+    /// run, into the page's part for live results
+    #[arg(long, value_name = "FILE", conflicts_with = "short")]
     pub(crate) write: Option<PathBuf>,
     /// Print JSON: every figure and failure
     #[arg(long)]
@@ -399,6 +403,7 @@ const PAPERS_EXAMPLES: &str = "Examples:
   plimsoll papers --json | jq '.[] | select(.passed | not)'
   plimsoll papers --unpack papers && plimsoll papers --folder papers
   plimsoll papers --write docs/fidelity.md
+  sudo plimsoll papers --live --only SE-E1 --write docs/fidelity.md
 
 All of them take some minutes on two cores, the short forms some seconds. Exit code 1 says that an experiment failed, and
 standard error how to show that again.";

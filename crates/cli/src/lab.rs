@@ -33,8 +33,11 @@ pub(crate) fn lab(args: &Lab) -> Result<(), Failure> {
 
     let options = Options { systems: args.system.clone(), pairs: args.pairs, ..Options::default() };
     let bar = Live::new();
-    let run = |point: &Point| plimsoll_lab::run(&point.scenario, &options, &mut |told| bar.show(told));
-    let results: Result<Vec<Results>, _> = points.iter().map(run).collect();
+    let run = |(index, point): (usize, &Point)| {
+        let place = place(point, index, points.len());
+        plimsoll_lab::run(&point.scenario, &options, &mut |told| bar.show(&place, told))
+    };
+    let results: Result<Vec<Results>, _> = points.iter().enumerate().map(run).collect();
     bar.end();
     let results = results.map_err(|error| Failure::Failed(error.to_string()))?;
     let judged =
@@ -55,11 +58,23 @@ pub(crate) fn lab(args: &Lab) -> Result<(), Failure> {
 
 /// Says what did not hold at a point of a sweep.
 fn complain(point: &Point, verdicts: &[Verdict]) {
-    let settings: Vec<String> =
-        point.settings.iter().map(|(path, value)| format!("{path}={value}")).collect();
     for verdict in verdicts.iter().filter(|verdict| verdict.status == Status::Failed) {
-        eprintln!("failed at {}: `{}` ({})", settings.join(", "), verdict.expect, verdict.detail);
+        eprintln!("failed at {}: `{}` ({})", settings(point), verdict.expect, verdict.detail);
     }
+}
+
+/// `repeat.c=4`: what a point of a sweep has set; nothing without a sweep.
+pub(crate) fn settings(point: &Point) -> String {
+    let settings = point.settings.iter().map(|(path, value)| format!("{path}={value}"));
+    settings.collect::<Vec<_>>().join(", ")
+}
+
+/// Which point of a sweep is run: `2/5, repeat.c=4: `.
+pub(crate) fn place(point: &Point, index: usize, points: usize) -> String {
+    if point.settings.is_empty() {
+        return String::new();
+    }
+    format!("{}/{points}, {}: ", index + 1, settings(point))
 }
 
 /// One table for all points, and the report.
@@ -145,13 +160,16 @@ pub(crate) fn terminal() -> (u16, bool) {
     (width, shown && std::env::var_os("NO_COLOR").is_none())
 }
 
+/// Tenants whose rates fit into a line.
+const MOST_SHOWN: usize = 8;
+
 /// The bar that moves while the lab runs; nothing where standard error is no terminal.
-struct Live {
+pub(crate) struct Live {
     bar: ProgressBar,
 }
 
 impl Live {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let bar = ProgressBar::new(0);
         if let Ok(style) = ProgressStyle::with_template("[{elapsed_precise}] {pos}/{len} {prefix:<12} {msg}")
         {
@@ -160,23 +178,27 @@ impl Live {
         Self { bar }
     }
 
-    fn show(&self, progress: Progress) {
+    /// `place` goes before the system's name.
+    pub(crate) fn show(&self, place: &str, progress: Progress) {
         match progress {
             Progress::System { index, total, name, pair } => {
                 self.bar.set_length(total as u64);
                 self.bar.set_position(index as u64 + 1);
-                self.bar.set_prefix(name);
+                self.bar.set_prefix(format!("{place}{name}"));
                 self.bar.set_message(format!("building, repetition {}", pair + 1));
             }
             Progress::Tick { elapsed, rates } => {
-                let shown: Vec<String> =
+                let mut shown: Vec<String> =
                     rates.iter().map(|(name, bits)| format!("{name} {}", rate(*bits))).collect();
+                if shown.len() > MOST_SHOWN {
+                    shown = vec![format!("{} tenants {}", rates.len(), rate(rates.values().sum()))];
+                }
                 self.bar.set_message(format!("{} s  {}", elapsed.as_secs(), shown.join("  ")));
             }
         }
     }
 
-    fn end(&self) {
+    pub(crate) fn end(&self) {
         self.bar.finish_and_clear();
     }
 }

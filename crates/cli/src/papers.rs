@@ -3,12 +3,13 @@
 //! Why: whoever builds on the engine should see, in one table and with one command, which of the papers' results it
 //! repeats and which it does not.
 //! From: the scenario files of `examples/papers/`, run in virtual time; `paper:` in each says where it belongs.
-//! Not here: what a file means (`scenario`), how it is run (`sim`).
+//! Not here: what a file means (`scenario`), how it is run (`sim`), the live forms (`live`).
 //! Invariant: an experiment passes when every expectation and delay bound holds with every seed; exit code 1 when one
 //! does not, with the command that shows it again.
 
 mod collect;
 mod files;
+mod live;
 mod page;
 mod table;
 
@@ -47,6 +48,13 @@ impl Finding {
 pub(crate) fn papers(args: &Papers) -> Result<(), Failure> {
     if let Some(folder) = &args.unpack {
         return files::unpack(folder);
+    }
+    if args.live {
+        return live::live(args);
+    }
+    if args.write.is_some() && !args.only.is_empty() {
+        let why = "a page is written whole: leave `--only` away, or add `--live`";
+        return Err(Failure::Wrong(why.to_owned()));
     }
     let form = Form::new(true, args.short);
     let experiments = files::experiments(args.folder.as_deref(), form, &args.only)?;

@@ -50,7 +50,7 @@ pub(super) fn experiments(
         return Err(unknown(word, &all));
     }
     all.retain(|one| only.is_empty() || only.iter().any(|word| one.paper.is_meant_by(word)));
-    all.sort_by_cached_key(place);
+    all.sort_by_cached_key(|one| place(&one.paper.id, &one.file));
     Ok(all)
 }
 
@@ -103,11 +103,11 @@ fn unknown(word: &str, all: &[Experiment]) -> Failure {
 }
 
 /// Where an experiment stands in the table.
-fn place(one: &Experiment) -> (usize, String, u32, String) {
-    let series = one.paper.series();
+pub(super) fn place(id: &str, file: &str) -> (usize, String, u32, String) {
+    let series = id.split('-').next().unwrap_or_default();
     let paper = SERIES.iter().position(|(letters, _)| *letters == series).unwrap_or(SERIES.len());
-    let number = one.paper.id.rsplit('E').next().and_then(|number| number.parse().ok()).unwrap_or(0);
-    (paper, series.to_owned(), number, one.file.trim_end_matches(".yaml").to_owned())
+    let number = id.rsplit('E').next().and_then(|number| number.parse().ok()).unwrap_or(0);
+    (paper, series.to_owned(), number, file.trim_end_matches(".yaml").to_owned())
 }
 
 /// Writes the files that the binary carries into a folder.

@@ -3,7 +3,8 @@
 //! Why: what is claimed of the papers is what the last run showed, and nothing that somebody remembered.
 //! From: the same rows as the terminal's table; what differs from a paper stands in each experiment's file.
 //! Not here: running anything.
-//! Invariant: same findings, same page; a page is replaced whole or not at all.
+//! Invariant: same findings, same page; a page is replaced whole or not at all. What ran live stays as it was measured
+//! until it is run again.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,14 +12,61 @@ use std::path::Path;
 use plimsoll_scenario::Paper;
 
 use super::Finding;
-use super::files::SERIES;
+use super::files::{self, SERIES};
+use super::live::{self, Shown};
 use super::table::rows;
 use crate::failure::Failure;
 
-/// Writes the page.
+/// Writes the page; its part for live results stays.
 pub(super) fn write(file: &Path, findings: &[Finding], seeds: u32) -> Result<(), Failure> {
+    let (_, groups) = parts(file);
+    replace(file, &(page(findings, seeds) + &live_part(&groups)))
+}
+
+/// Writes what ran live into the page, in the place of what was measured of it before.
+pub(super) fn write_live(file: &Path, all: &[Shown<'_>]) -> Result<(), Failure> {
+    let (page, mut groups) = parts(file);
+    for shown in all {
+        let rows = shown.rows();
+        let command = &rows[0][2];
+        groups.retain(|group| !group.lines().next().is_some_and(|line| line.contains(command.as_str())));
+        groups.push(rows.iter().map(|row| line(row.as_slice())).collect());
+    }
+    groups.sort_by_cached_key(|group| {
+        let cells: Vec<&str> = group.split(" | ").collect();
+        files::place(cells[0].trim_start_matches("| "), cells.get(2).unwrap_or(&""))
+    });
+    replace(file, &(page + &live_part(&groups)))
+}
+
+/// The page without its part for live results, and of that the lines of each experiment.
+fn parts(file: &Path) -> (String, Vec<String>) {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let (page, live) = text.split_once(LIVE_TITLE).unwrap_or((&text, ""));
+    let mut groups: Vec<String> = Vec::new();
+    for line in live.lines().filter(|line| line.starts_with("| ")).skip(2) {
+        match groups.last_mut() {
+            Some(group) if line.starts_with("|  |") => *group += &format!("{line}\n"),
+            _ => groups.push(format!("{line}\n")),
+        }
+    }
+    (page.to_owned(), groups)
+}
+
+fn live_part(groups: &[String]) -> String {
+    let head = line(&live::HEAD);
+    let ruler = line(&["---"; live::HEAD.len()]);
+    format!("{LIVE_TITLE}{LIVE_HEAD}{head}{ruler}{}", groups.concat())
+}
+
+fn line(cells: &[impl AsRef<str>]) -> String {
+    let cells: Vec<String> = cells.iter().map(|cell| cell.as_ref().replace('|', "\\|")).collect();
+    format!("| {} |\n", cells.join(" | "))
+}
+
+fn replace(file: &Path, text: &str) -> Result<(), Failure> {
     let next = file.with_extension("md.new");
-    let written = std::fs::write(&next, page(findings, seeds)).and_then(|()| std::fs::rename(&next, file));
+    let written = std::fs::write(&next, text).and_then(|()| std::fs::rename(&next, file));
     written.map_err(|error| Failure::io(file.display(), &error))
 }
 
@@ -85,6 +133,16 @@ them; one seed gives one result, bit for bit, on any machine.
 
 ";
 
+const LIVE_TITLE: &str = "\n## Live\n";
+
+const LIVE_HEAD: &str = "
+What one machine can carry runs live as well, at its rates, on network namespaces, TAPs and Linux TCP, beside what the
+kernel offers: the same files, without what they say of virtual time. `plimsoll papers --live --only SE-E1 --write
+docs/fidelity.md` runs one and writes its rows; the command in the row runs it with a report. Live figures are of the
+machine, and of what else ran on it.
+
+";
+
 #[cfg(test)]
 mod tests {
     use plimsoll_scenario::Form;
@@ -116,7 +174,8 @@ mod tests {
         assert!(findings.len() >= 25, "Loom's and SENIC's at least");
         let written = page(&findings, super::super::SEEDS);
         let again = "write it again: `plimsoll papers --write docs/fidelity.md`";
-        // What fails stands at the end of the page, and nothing after it.
+        // What fails stands at the end of the page, before what ran live.
+        let (shown, _) = shown.split_once(LIVE_TITLE).expect("a part for live results");
         let shown = shown.split("\n## What fails").next().unwrap_or_default();
         assert_eq!(without_figures(shown), without_figures(&written), "{again}");
         let measured = |row: &str| row.rsplit(" | ").nth(1) != Some("-");
@@ -124,5 +183,33 @@ mod tests {
             shown.lines().filter(|line| line.starts_with("| ")).all(measured),
             "every figure was measured"
         );
+    }
+
+    #[test]
+    fn what_ran_live_is_what_the_files_expect_there() {
+        let all = experiments(None, Form::Full, &[]).unwrap_or_else(|failure| panic!("{failure:?}"));
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/fidelity.md");
+        let (_, groups) = parts(&file);
+        // Columns are measured but for the first three.
+        let said = |group: &str| {
+            let cells = |line: &str| line.split(" | ").take(3).map(str::to_owned).collect::<Vec<_>>();
+            group.lines().map(cells).collect::<Vec<_>>()
+        };
+        let expected = all.iter().filter(|one| one.points[0].scenario.live).map(|experiment| {
+            let nothing = plimsoll_scenario::Results::default();
+            let judge =
+                |point: &plimsoll_scenario::Point| plimsoll_scenario::judge(&point.scenario, &nothing);
+            let verdicts = experiment.points.iter().map(judge).collect();
+            let shown = Shown { experiment, verdicts, machine: String::new() };
+            said(&shown.rows().iter().map(|row| line(row.as_slice())).collect::<String>())
+        });
+        let expected: Vec<_> = expected.collect();
+        for group in &groups {
+            let again = "run it again: `plimsoll papers --live --only ID --write docs/fidelity.md`";
+            assert!(expected.contains(&said(group)), "{again}:\n{group}");
+        }
+        for id in ["SE-E1", "SE-E5", "SE-E7"] {
+            assert!(groups.iter().any(|group| group.starts_with(&format!("| {id} |"))), "{id} ran live");
+        }
     }
 }

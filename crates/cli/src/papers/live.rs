@@ -1,0 +1,151 @@
+//! `plimsoll papers --live`: the experiments that one machine can run, on real namespaces and Linux TCP.
+//!
+//! Why: virtual time says what the engine decides; only a live run says what a kernel, a TAP and a clock make of it.
+//! From: the same files as they stand, without what they say of virtual time; `expect:` is the criterion.
+//! Not here: how a world is built (`lab`), where the rows are written down (`page`).
+//! Invariant: an experiment passes when every expectation holds at every point; what could not run here is skipped, and
+//! said.
+
+use std::fmt::Write as _;
+
+use comfy_table::CellAlignment::Left;
+use comfy_table::ContentArrangement;
+use plimsoll_lab::Options;
+use plimsoll_scenario::{Form, Results, Status, Verdict};
+use serde_json::json;
+
+use super::files::{self, Experiment};
+use super::page;
+use crate::args::Papers;
+use crate::failure::{Failure, print, print_json};
+use crate::{lab, show};
+
+/// The head of the rows below, for a terminal and for a page.
+pub(super) const HEAD: [&str; 5] = ["id", "where", "what is expected", "measured", ""];
+
+/// What came out of an experiment: for each point what its expectations came to.
+pub(super) struct Shown<'a> {
+    pub(super) experiment: &'a Experiment,
+    pub(super) verdicts: Vec<Vec<Verdict>>,
+    /// On what it ran.
+    pub(super) machine: String,
+}
+
+/// Runs the live forms that are asked for, and shows what came out.
+pub(super) fn live(args: &Papers) -> Result<(), Failure> {
+    let form = Form::new(false, args.short);
+    let mut experiments = files::experiments(args.folder.as_deref(), form, &args.only)?;
+    experiments.retain(|one| one.points[0].scenario.live);
+    if experiments.is_empty() {
+        let asked = args.only.join("`, `");
+        return Err(Failure::Wrong(format!("`{asked}` runs in virtual time alone; leave `--live` away")));
+    }
+    // Before anything starts a thread: the kernel lets only single-threaded processes into a user namespace.
+    plimsoll_lab::ensure_privileges().map_err(|error| Failure::Failed(error.to_string()))?;
+    let bar = lab::Live::new();
+    let all: Result<Vec<Shown<'_>>, Failure> = experiments.iter().map(|one| run(one, &bar)).collect();
+    bar.end();
+    let all = all?;
+    if let Some(file) = &args.write {
+        page::write_live(file, &all)?;
+    }
+    if args.json {
+        print_json(&all.iter().map(machine).collect::<Vec<_>>())?;
+    } else {
+        print(&table(&all))?;
+    }
+    if all.iter().all(Shown::passed) { Ok(()) } else { Err(Failure::Said) }
+}
+
+fn run<'a>(experiment: &'a Experiment, bar: &lab::Live) -> Result<Shown<'a>, Failure> {
+    let points = &experiment.points;
+    let mut loads = vec![load()];
+    let mut verdicts = Vec::new();
+    for (index, point) in points.iter().enumerate() {
+        let place = format!("{} {}", experiment.paper.id, lab::place(point, index, points.len()));
+        let found =
+            plimsoll_lab::run(&point.scenario, &Options::default(), &mut |told| bar.show(&place, told));
+        let found: Results =
+            found.map_err(|error| Failure::Failed(format!("{}: {error}", experiment.file)))?;
+        verdicts.push(plimsoll_scenario::judge(&point.scenario, &found));
+        loads.push(load());
+    }
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let (least, most) =
+        (loads.iter().copied().fold(f64::MAX, f64::min), loads.iter().copied().fold(0.0, f64::max));
+    let pairs = points.iter().map(|point| point.scenario.pairs);
+    let pairs = match (pairs.clone().min().unwrap_or(1), pairs.max().unwrap_or(1)) {
+        (least, most) if least == most => most.to_string(),
+        (least, most) => format!("{least} to {most}"),
+    };
+    let machine = format!("{cores} cores, load {least:.0} to {most:.0}, medians of {pairs}");
+    Ok(Shown { experiment, verdicts, machine })
+}
+
+/// How many threads want a core, over the last minute.
+fn load() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
+}
+
+impl Shown<'_> {
+    fn passed(&self) -> bool {
+        self.verdicts.iter().flatten().all(|verdict| verdict.status != Status::Failed)
+    }
+
+    /// The experiment's row with the command that runs it, and one for each expectation at each point.
+    pub(super) fn rows(&self) -> Vec<[String; 5]> {
+        let paper = &self.experiment.paper;
+        let command = command(&self.experiment.file);
+        let passed = if self.passed() { "pass" } else { "**fails**" };
+        let first = [&paper.id, &paper.figure, &command, &self.machine, passed].map(ToString::to_string);
+        let points = self.experiment.points.iter().zip(&self.verdicts);
+        let below = points.flat_map(|(point, verdicts)| {
+            let settings = lab::settings(point);
+            let at = if settings.is_empty() { settings } else { format!("`{settings}`: ") };
+            verdicts.iter().map(move |verdict| {
+                let expected = format!("- {at}`{}`", verdict.expect);
+                let word = match verdict.status {
+                    Status::Passed => "",
+                    Status::Failed => "**fails**",
+                    Status::Skipped => "skipped",
+                };
+                [String::new(), String::new(), expected, verdict.detail.clone(), word.to_owned()]
+            })
+        });
+        core::iter::once(first).chain(below).collect()
+    }
+}
+
+/// As it is typed where the source is.
+fn command(file: &str) -> String {
+    let path = std::path::Path::new(file);
+    let place =
+        if path.is_absolute() || path.exists() { String::new() } else { "examples/papers/".to_owned() };
+    format!("`plimsoll lab {place}{file}`")
+}
+
+fn table(all: &[Shown<'_>]) -> String {
+    let mut table = show::table(&HEAD, &[Left; 5]);
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(lab::terminal().0);
+    for row in all.iter().flat_map(Shown::rows) {
+        table.add_row(row.map(|cell| cell.replace('`', "").replace("**", "")));
+    }
+    let mut text = String::new();
+    for line in table.to_string().lines() {
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+fn machine(shown: &Shown<'_>) -> serde_json::Value {
+    let points = shown.experiment.points.iter().zip(&shown.verdicts).map(|(point, verdicts)| {
+        let verdicts = verdicts.iter().map(|one| {
+            json!({ "expect": one.expect, "status": format!("{:?}", one.status).to_lowercase(),
+                    "left": one.left, "right": one.right, "detail": one.detail })
+        });
+        json!({ "at": lab::settings(point), "expectations": verdicts.collect::<Vec<_>>() })
+    });
+    json!({ "id": shown.experiment.paper.id, "file": shown.experiment.file, "machine": shown.machine,
+            "passed": shown.passed(), "points": points.collect::<Vec<_>>() })
+}
