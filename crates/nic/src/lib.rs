@@ -1,4 +1,4 @@
-//! The engine: host interface and egress of the virtual NIC.
+//! The engine: host interface, egress and ingress of the virtual NIC.
 //!
 //! Why: one deterministic state machine decides who sends next, live and in simulation.
 //! From: Loom (NSDI 2019) and, for late pull and accounting, SENIC (NSDI 2014) and PicNIC (SIGCOMM 2019).
@@ -42,6 +42,7 @@ mod doorbell;
 mod egress;
 mod footprint;
 mod host;
+mod ingress;
 mod install;
 mod limit;
 mod order;
@@ -52,6 +53,7 @@ pub use doorbell::{DoorbellQueue, ENTRIES_PER_LINE, PcieWrites};
 pub use egress::Nic;
 pub use footprint::{Footprint, Part, footprint};
 pub use host::{Descriptor, MAX_DESCRIPTOR, QueueId, Refusal};
+pub use ingress::{Arrival, Drain, Ingress, IngressCounters, QueueFull, Station};
 pub use install::Config;
 pub use stats::{
     ClassCounters, Completion, EngineStats, LimitCounters, NodeRank, Outcome, TenantCounters, Transmit,

@@ -1,0 +1,238 @@
+//! Ingress: a bounded queue for each tenant, and whose packet the CPU takes next.
+//!
+//! Why: what arrives for one tenant, however much and however costly, must not delay or drop what arrives for another.
+//! From: PicNIC §5.2 (CPU-fair weighted fair queues: drain early, classify by tenant, charge CPU time) and §2's stations.
+//! Not here: frames' bytes, how a packet's tenant is found, what a packet cost (whoever processes it says), and rates for
+//! senders (`control`).
+//! Invariant: a packet waits in its tenant's queue only, is dropped only where that queue is full, and leaves it in the
+//! order of arrival; while anything waits, somebody is next.
+//!
+//! ```
+//! use plimsoll_nic::{Arrival, Ingress, Station};
+//! use plimsoll_units::{Nanos, Span};
+//!
+//! let (shop, flood) = (0, 1);
+//! let mut ingress = Ingress::new(&[Station { weight: 1, slots: 64 }; 2]);
+//! let packet = |addr| Arrival { addr, len: 100, at: Nanos::ZERO };
+//! for addr in 0..100 {
+//!     ingress.offer(flood, packet(addr)).ok();
+//! }
+//! ingress.charge(flood, Span::micros(40), Nanos::ZERO);
+//! ingress.offer(shop, packet(100)).expect("the flood has filled its own queue only");
+//!
+//! let now = Nanos::ZERO + Span::micros(40);
+//! assert_eq!(ingress.next(), Some(shop));
+//! assert_eq!(ingress.take(shop, now).map(|packet| packet.addr), Some(100));
+//! assert_eq!(ingress.seen(flood).drops, 36);
+//! ```
+
+mod drain;
+mod share;
+
+use std::collections::VecDeque;
+
+use plimsoll_units::{Nanos, Span};
+
+pub use drain::Drain;
+use share::CpuShare;
+
+/// What a tenant may hold here, and its part of the CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Station {
+    /// Its part of the CPU among those that have something waiting; at least 1.
+    pub weight: u32,
+    /// Packets that may wait; at least 1.
+    pub slots: u32,
+}
+
+/// A packet that has come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Where it lies: the caller's word for it.
+    pub addr: u64,
+    /// Its bytes.
+    pub len: u32,
+    /// When the NIC had it: delay counts from here.
+    pub at: Nanos,
+}
+
+/// The tenant's queue is full: the packet is dropped, and counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueFull;
+
+/// What has come by for one tenant, since the start or in an epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IngressCounters {
+    /// Packets that came, dropped ones included.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Packets that found the queue full.
+    pub drops: u64,
+    /// Packets that the CPU has taken.
+    pub served: u64,
+    /// Their bytes.
+    pub served_bytes: u64,
+    /// How long those had waited since the NIC had them, together.
+    pub waited: Span,
+    /// The longest of these waits.
+    pub longest: Span,
+    /// CPU time charged.
+    pub cpu: Span,
+    /// Most packets that waited at once.
+    pub peak: u32,
+}
+
+/// Tenants' queues on the way in.
+#[derive(Clone, Debug)]
+pub struct Ingress {
+    stations: Vec<Queue>,
+    share: CpuShare,
+    held: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Queue {
+    slots: u32,
+    waiting: VecDeque<Arrival>,
+    total: IngressCounters,
+    epoch: IngressCounters,
+}
+
+impl Ingress {
+    /// Allocates every tenant's queue.
+    #[must_use]
+    pub fn new(stations: &[Station]) -> Self {
+        let weights: Vec<u32> = stations.iter().map(|station| station.weight).collect();
+        Self { stations: stations.iter().map(Queue::new).collect(), share: CpuShare::new(&weights), held: 0 }
+    }
+
+    /// A packet for `tenant`, an index into what [`Ingress::new`] was given. Constant time but for a heap's depth.
+    ///
+    /// # Errors
+    ///
+    /// [`QueueFull`] when the tenant's queue is: nobody else's packets matter for that.
+    #[inline]
+    pub fn offer(&mut self, tenant: u32, arrival: Arrival) -> Result<(), QueueFull> {
+        let queue = &mut self.stations[tenant as usize];
+        queue.count(|seen| {
+            seen.packets += 1;
+            seen.bytes += u64::from(arrival.len);
+        });
+        if queue.waiting.len() >= queue.slots as usize {
+            queue.count(|seen| seen.drops += 1);
+            return Err(QueueFull);
+        }
+        queue.waiting.push_back(arrival);
+        let waiting = queue.waiting.len() as u32;
+        queue.count(|seen| seen.peak = seen.peak.max(waiting));
+        self.held += 1;
+        if waiting == 1 {
+            self.share.wake(tenant);
+        }
+        Ok(())
+    }
+
+    /// Whose turn it is: of those that have something waiting, the one that has had least of its part of the CPU.
+    #[must_use]
+    #[inline]
+    pub fn next(&self) -> Option<u32> {
+        self.share.least()
+    }
+
+    /// Takes the tenant's oldest packet; its delay ends here.
+    #[inline]
+    pub fn take(&mut self, tenant: u32, now: Nanos) -> Option<Arrival> {
+        let queue = &mut self.stations[tenant as usize];
+        let arrival = queue.waiting.pop_front()?;
+        let waited = now.since(arrival.at);
+        queue.count(|seen| {
+            seen.served += 1;
+            seen.served_bytes += u64::from(arrival.len);
+            seen.waited += waited;
+            seen.longest = seen.longest.max(waited);
+        });
+        if queue.waiting.is_empty() {
+            self.share.sleep(tenant);
+        }
+        self.held -= 1;
+        Some(arrival)
+    }
+
+    /// What the tenant's packets took of the CPU, as measured. Until it is charged a tenant stays next.
+    #[inline]
+    pub fn charge(&mut self, tenant: u32, cost: Span, now: Nanos) {
+        self.stations[tenant as usize].count(|seen| seen.cpu += cost);
+        self.share.charge(tenant, cost, now);
+    }
+
+    /// How many tenants there are.
+    #[must_use]
+    pub fn tenants(&self) -> u32 {
+        self.stations.len() as u32
+    }
+
+    /// Packets that wait, of all tenants.
+    #[must_use]
+    pub fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// Packets of the tenant that wait, the oldest first.
+    pub fn waiting(&self, tenant: u32) -> impl ExactSizeIterator<Item = &Arrival> {
+        self.stations[tenant as usize].waiting.iter()
+    }
+
+    /// Packets of the tenant that may wait.
+    #[must_use]
+    pub fn slots(&self, tenant: u32) -> u32 {
+        self.stations[tenant as usize].slots
+    }
+
+    /// What has come by since the start.
+    #[must_use]
+    pub fn seen(&self, tenant: u32) -> &IngressCounters {
+        &self.stations[tenant as usize].total
+    }
+
+    /// What has come by since this was last asked: a control epoch.
+    pub fn take_epoch(&mut self, tenant: u32) -> IngressCounters {
+        let queue = &mut self.stations[tenant as usize];
+        let fresh = IngressCounters { peak: queue.waiting.len() as u32, ..IngressCounters::default() };
+        core::mem::replace(&mut queue.epoch, fresh)
+    }
+
+    /// Other parts of the CPU from now on, for as many tenants as there are.
+    pub fn set_weights(&mut self, weights: &[u32]) {
+        self.share.set_weights(weights);
+    }
+}
+
+impl Queue {
+    fn new(station: &Station) -> Self {
+        let slots = station.slots.max(1);
+        Self {
+            slots,
+            waiting: VecDeque::with_capacity(slots as usize),
+            total: IngressCounters::default(),
+            epoch: IngressCounters::default(),
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, note: impl Fn(&mut IngressCounters)) {
+        note(&mut self.total);
+        note(&mut self.epoch);
+    }
+}
+
+impl IngressCounters {
+    /// How long a packet waited on average; `None` if none was served.
+    #[must_use]
+    pub fn mean_wait(&self) -> Option<Span> {
+        (self.served > 0).then(|| Span::ns(self.waited.as_u64() / self.served))
+    }
+}
+
+#[cfg(test)]
+mod tests;

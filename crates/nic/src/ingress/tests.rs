@@ -1,0 +1,197 @@
+use super::*;
+use proptest::prelude::*;
+
+fn station(weight: u32, slots: u32) -> Station {
+    Station { weight, slots }
+}
+
+fn packet(addr: u64, at: Nanos) -> Arrival {
+    Arrival { addr, len: 100, at }
+}
+
+/// Keeps every tenant's queue full and serves packets of the tenants' costs until `end`; CPU time each has had.
+fn backlogged(weights: &[u32], costs: &[u64], end: Span) -> Vec<u64> {
+    let stations: Vec<Station> = weights.iter().map(|&weight| station(weight, 4)).collect();
+    let mut ingress = Ingress::new(&stations);
+    let mut now = Nanos::ZERO;
+    while now < Nanos::ZERO + end {
+        for tenant in 0..weights.len() as u32 {
+            while ingress.offer(tenant, packet(0, now)).is_ok() {}
+        }
+        let tenant = ingress.next().expect("everybody waits");
+        ingress.take(tenant, now);
+        let cost = Span::ns(costs[tenant as usize]);
+        now += cost;
+        ingress.charge(tenant, cost, now);
+    }
+    (0..weights.len() as u32).map(|tenant| ingress.seen(tenant).cpu.as_u64()).collect()
+}
+
+/// PicNIC §5.2: a million small packets a second may cost more than 200,000 large ones; time is what is shared.
+#[test]
+fn time_is_shared_by_weight_whatever_packets_cost() {
+    let had = backlogged(&[1, 1, 2], &[200, 2_000, 500], Span::millis(400));
+    let part = |tenant: usize| had[tenant] * 1_000 / had.iter().sum::<u64>();
+    assert!((248..=252).contains(&part(0)) && (248..=252).contains(&part(1)), "{had:?}");
+    assert!((497..=503).contains(&part(2)), "{had:?}");
+}
+
+#[test]
+fn a_flood_fills_its_own_queue_and_is_passed() {
+    let mut ingress = Ingress::new(&[station(1, 8), station(1, 100)]);
+    let mut now = Nanos::ZERO;
+    let (calm, flood) = (0, 1);
+    let mut longest = Span::ZERO;
+    for round in 0..10_000_u64 {
+        for addr in 0..3 {
+            ingress.offer(flood, packet(addr, now)).ok();
+        }
+        if round % 5 == 0 {
+            ingress.offer(calm, packet(round, now)).expect("its queue is its own");
+        }
+        let tenant = ingress.next().expect("the flood waits");
+        let arrival = ingress.take(tenant, now).expect("next has something");
+        if tenant == calm {
+            longest = longest.max(now.since(arrival.at));
+        }
+        now += Span::ns(400);
+        ingress.charge(tenant, Span::ns(400), now);
+    }
+    assert_eq!(ingress.seen(calm).drops, 0);
+    assert!(ingress.seen(flood).drops > 10_000);
+    assert!(longest <= Span::ns(400), "{longest}");
+    assert!(ingress.seen(flood).mean_wait() > Some(Span::micros(40)), "a full queue's wait is the flood's");
+}
+
+/// The average alone would give it the CPU until it had caught up with the other's: half a millisecond and more.
+#[test]
+fn silence_earns_no_more_than_the_credit() {
+    let mut ingress = Ingress::new(&[station(1, 1_000), station(1, 1_000)]);
+    let mut now = Nanos::ZERO;
+    let (steady, late) = (0, 1);
+    let mut waited = Span::ZERO;
+    for round in 0..40_000 {
+        if round >= 20_000 {
+            while ingress.offer(late, packet(0, now)).is_ok() {}
+        }
+        if round % 3 == 0 {
+            ingress.offer(steady, packet(0, now)).expect("it needs a third of the time");
+        }
+        if let Some(tenant) = ingress.next() {
+            let arrival = ingress.take(tenant, now).expect("next has something");
+            if tenant == steady {
+                waited = waited.max(now.since(arrival.at));
+            }
+            ingress.charge(tenant, Span::ns(300), now + Span::ns(300));
+        }
+        now += Span::ns(300);
+    }
+    assert!(waited <= Span::micros(11), "{waited}");
+}
+
+#[test]
+fn an_epoch_is_what_came_since_the_last() {
+    let mut ingress = Ingress::new(&[station(1, 2)]);
+    for addr in 0..3 {
+        ingress.offer(0, packet(addr, Nanos::ZERO)).ok();
+    }
+    ingress.take(0, Nanos::ZERO + Span::micros(3));
+    let first = ingress.take_epoch(0);
+    assert_eq!((first.packets, first.drops, first.served, first.peak), (3, 1, 1, 2));
+    assert_eq!((first.mean_wait(), first.longest), (Some(Span::micros(3)), Span::micros(3)));
+    let second = ingress.take_epoch(0);
+    assert_eq!((second.packets, second.peak, second.mean_wait()), (0, 1, None));
+    assert_eq!(ingress.seen(0).packets, 3);
+}
+
+/// PN-E6's calibration: two million packets a second more than there is time for, and fetching leaves time to process.
+#[test]
+fn fetching_leaves_the_rest_of_the_time_to_processing() {
+    for share in [200, 640, 900] {
+        let mut drain = Drain::new(share);
+        let (fetch, process) = (Span::ns(260), Span::ns(380));
+        let (mut fetching, mut processing) = (0, 0);
+        for _ in 0..100_000 {
+            if drain.may() {
+                drain.fetched(fetch);
+                fetching += fetch.as_u64();
+            } else {
+                drain.processed(process);
+                processing += process.as_u64();
+            }
+        }
+        let part = fetching * 1_000 / (fetching + processing);
+        assert!(part.abs_diff(u64::from(share)) <= 2, "{part} of {share}");
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Offer(u32),
+    Serve,
+    Charge(u32, u64),
+    Wait(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0_u32..5).prop_map(Step::Offer),
+        4 => Just(Step::Serve),
+        2 => (0_u32..5, any::<u64>()).prop_map(|(tenant, cost)| Step::Charge(tenant, cost)),
+        1 => (0_u64..1 << 50).prop_map(Step::Wait),
+    ]
+}
+
+proptest! {
+    /// Against plain queues, whatever is charged whenever: in order, nothing lost, and somebody is next while any waits.
+    #[test]
+    fn keeps_every_packet_in_its_tenants_order(
+        slots in proptest::collection::vec((1_u32..4, 0_u32..2_000_000), 5),
+        steps in proptest::collection::vec(step(), 1..300),
+    ) {
+        let stations: Vec<Station> = slots.iter().map(|&(slots, weight)| station(weight, slots)).collect();
+        let mut ingress = Ingress::new(&stations);
+        let mut model = vec![VecDeque::new(); stations.len()];
+        let mut now = Nanos::ZERO;
+        for (addr, step) in (0..).zip(steps) {
+            match step {
+                Step::Offer(tenant) => {
+                    let room = model[tenant as usize].len() < stations[tenant as usize].slots as usize;
+                    prop_assert_eq!(ingress.offer(tenant, packet(addr, now)).is_ok(), room);
+                    if room {
+                        model[tenant as usize].push_back(addr);
+                    }
+                }
+                Step::Serve => {
+                    let next = ingress.next();
+                    prop_assert_eq!(next.is_some(), model.iter().any(|queue| !queue.is_empty()));
+                    if let Some(tenant) = next {
+                        let taken = ingress.take(tenant, now).map(|arrival| arrival.addr);
+                        prop_assert!(taken.is_some());
+                        prop_assert_eq!(taken, model[tenant as usize].pop_front());
+                    }
+                }
+                Step::Charge(tenant, cost) => ingress.charge(tenant, Span::ns(cost), now),
+                Step::Wait(span) => now += Span::ns(span),
+            }
+            prop_assert_eq!(ingress.held() as usize, model.iter().map(VecDeque::len).sum::<usize>());
+        }
+    }
+
+    /// Whatever the weights and costs, those that wait all the time get CPU by weight: within a credit and, for each of 30
+    /// half-lives, a charge each.
+    #[test]
+    fn backlogged_tenants_share_by_weight(
+        raw in proptest::collection::vec((1_u32..8, 50_u64..5_000), 2..6),
+    ) {
+        let (weights, costs): (Vec<u32>, Vec<u64>) = raw.into_iter().unzip();
+        let had = backlogged(&weights, &costs, Span::millis(30));
+        let normal = |tenant: usize| had[tenant] / u64::from(weights[tenant]);
+        for a in 0..had.len() {
+            for b in 0..had.len() {
+                let slack = 30 * (costs[a] + costs[b]) + 10_000;
+                prop_assert!(normal(a) <= normal(b) + slack, "{had:?} by {weights:?}");
+            }
+        }
+    }
+}
