@@ -85,9 +85,19 @@ impl<'a> Measures<'a> {
     /// Bits a second of whole frames over the uplink. Windows of `measure.window` that lie in the window in part
     /// count in part.
     pub(crate) fn throughput(&self, run: &'a Run, subject: Option<&str>, window: Window) -> f64 {
+        self.rate(self.found(run, subject).map(|found| &found.bytes), window)
+    }
+
+    /// The same of what was delivered; nothing where that was not counted.
+    fn goodput(&self, run: &'a Run, subject: Option<&str>, window: Window) -> f64 {
+        let delivered = || self.found(run, subject).map(|found| &found.delivered);
+        if delivered().all(Vec::is_empty) { f64::NAN } else { self.rate(delivered(), window) }
+    }
+
+    fn rate(&self, series: impl Iterator<Item = &'a Vec<u64>>, window: Window) -> f64 {
         let step = self.scenario.measure.window.as_u64() as f64;
         let (from, to) = (window.from.as_u64() as f64 / step, window.to.as_u64() as f64 / step);
-        let bytes: f64 = self.found(run, subject).map(|found| bytes_between(&found.bytes, from, to)).sum();
+        let bytes: f64 = series.map(|bytes| bytes_between(bytes, from, to)).sum();
         bytes * 8.0 / window.secs()
     }
 
@@ -147,6 +157,7 @@ impl<'a> Measures<'a> {
         let latencies = || self.latencies(run, subject, window);
         match path.measure {
             Gauge::Throughput => self.throughput(run, subject, window),
+            Gauge::Goodput => self.goodput(run, subject, window),
             Gauge::Requests => self.answers(run, subject, window) / window.secs(),
             Gauge::Samples => self.answers(run, subject, window),
             Gauge::Percentile(percent) => percentile(&latencies(), percent),

@@ -13,7 +13,7 @@ use plimsoll_policy::document::Tree;
 use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use crate::expect::Expectation;
-use crate::network::{Congestion, Host, Link};
+use crate::network::{Congestion, Host, Ingress, Link};
 use crate::paper::Paper;
 
 /// One scenario: what to run, on which systems, what to measure and what to expect.
@@ -151,6 +151,8 @@ pub struct System {
     pub queue_rate: Option<BitRate>,
     /// What the systems that are models alone take.
     pub model: Model,
+    /// How its hosts take what comes in, where it runs on Plimsoll's engine; the others have one queue.
+    pub ingress: Ingress,
     /// Sections that replace the scenario's own policy for this system.
     pub(crate) policy: Option<PolicySections>,
 }

@@ -61,8 +61,24 @@ pub enum HostNic {
 pub struct ReceiveRing {
     /// Packets that it holds; what finds it full is lost.
     pub ring: u32,
-    /// CPU time that one packet takes.
+    /// CPU time to fetch one packet from the ring and to see whose it is.
+    pub drain: Span,
+    /// CPU time that it takes then, until it is delivered.
     pub cost: Span,
+    /// Packets that each tenant's queue holds, where each has one.
+    pub slots: u32,
+    /// Part of the CPU's time, in thousandths, that fetching may take while fetched packets wait.
+    pub drain_share: u32,
+}
+
+/// How a host's CPU takes what has come in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ingress {
+    /// A queue for each tenant, served so that each has its share of the CPU (`nic`'s ingress).
+    #[default]
+    Fair,
+    /// One queue, in the order of arrival.
+    Shared,
 }
 
 /// CPU time that an engine's thread needs for each packet.

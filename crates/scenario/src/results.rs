@@ -60,6 +60,9 @@ pub struct WorkloadResult {
     /// Bytes of whole frames that its tenant's side got across the uplink, in windows of `measure.window` from
     /// the start of the run; missing windows at the end are empty.
     pub bytes: Vec<u64>,
+    /// Bytes of whole frames of its tenant's side that reached the other, in the same windows; empty where that was not
+    /// counted.
+    pub delivered: Vec<u64>,
     /// Packets counted with `bytes`, where known.
     pub packets: u64,
     /// One for each answered request or echoed probe.

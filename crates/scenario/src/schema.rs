@@ -134,6 +134,7 @@ fn system(sections: &Value) -> Value {
     let own = object(SYSTEM_KEYS.map(|key| {
         let value = match key {
             "kind" => json!({"enum": kinds}),
+            "ingress" => json!({"enum": ["fair", "shared"], "description": "how what comes in is taken"}),
             "queues" => count("transmit queues of `mq`", 256),
             "queue_rate" => unit::<BitRate>("rate to which each queue of `mq` is held"),
             "policy_file" => json!({"type": "string"}),
@@ -157,7 +158,13 @@ fn host(sections: &Value) -> Value {
             "nic" => json!({"enum": ["engine", "fifo"], "description": "what stands before its link"}),
             "receive" => object([
                 ("ring", count("packets that wait for the CPU", 1 << 20)),
-                ("cost", unit::<Span>("CPU time for each")),
+                ("drain", unit::<Span>("CPU time to fetch one and see whose it is")),
+                ("cost", unit::<Span>("CPU time for each then")),
+                ("slots", count("packets of each tenant that wait then", 1 << 16)),
+                (
+                    "drain_share",
+                    json!({"type": ["string", "number"], "description": "part of the CPU for fetching"}),
+                ),
             ]),
             "cpu" => object([
                 ("process", unit::<Span>("the engine's CPU time to take a packet")),

@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 
 use plimsoll_policy::Checked;
 use plimsoll_scenario::{
-    Completions, Congestion, Home, Host, HostNic, KeyValueSizes, Kind, Pace, Role, Scenario, System,
+    Completions, Congestion, Home, Host, HostNic, Ingress, KeyValueSizes, Kind, Pace, Role, Scenario, System,
     SystemKind, Tenant, Turns, Wiring, Workload,
 };
 use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Nanos, Span};
@@ -225,6 +225,7 @@ impl<'a> Builder<'a> {
             local: VecDeque::new(),
             completed: Vec::new(),
             cores: Vec::new(),
+            tenants: scenario.tenants.len() as u32,
             timeline: Vec::new(),
             timeline_source: 0,
         };
@@ -413,6 +414,17 @@ impl<'a> Builder<'a> {
         host.nic == HostNic::Engine && with_tenants
     }
 
+    /// Each tenant's part of a receiving CPU: as its `max`, or as its weight where not every tenant has one; and the
+    /// least part for what is for none of them.
+    fn cpu_weights(&self) -> Vec<u32> {
+        let tenants = &self.scenario.tenants;
+        let mbps = |rate: BitRate| u32::try_from(rate.get() / 1_000_000).unwrap_or(u32::MAX).max(1);
+        let by_max: Option<Vec<u32>> = tenants.iter().map(|tenant| tenant.max.map(mbps)).collect();
+        let mut weights = by_max.unwrap_or_else(|| tenants.iter().map(|tenant| tenant.weight).collect());
+        weights.push(1);
+        weights
+    }
+
     fn limiter(&mut self, node: u32, host: &Host) -> Result<(), SimError> {
         let links: Vec<u32> = self.topology.out_of(node).collect();
         let &[link] = links.as_slice() else {
@@ -521,7 +533,13 @@ impl<'a> Builder<'a> {
         for (node, host) in (0..).zip(&self.scenario.hosts) {
             if let Some(ring) = host.receive {
                 let source = self.source(Source::Receive(node));
-                self.world.nodes[node as usize].receive = Some(Box::new(Receive::new(ring, source)));
+                let fair = self.has_engine(host) && self.system.ingress == Ingress::Fair;
+                let receive = if fair {
+                    Receive::fair(ring, source, &self.cpu_weights())
+                } else {
+                    Receive::shared(ring, source)
+                };
+                self.world.nodes[node as usize].receive = Some(Box::new(receive));
             }
             if self.has_limiter(host) {
                 self.limiter(node, host)?;

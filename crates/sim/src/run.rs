@@ -256,7 +256,8 @@ impl Job<'_> {
             let mut app = core::mem::take(&mut world.apps[index]);
             let mut result = app.finish();
             let meter = &mut world.meters[index];
-            (result.bytes, result.packets) = (core::mem::take(&mut meter.bytes), meter.packets);
+            (result.bytes, result.packets) = (core::mem::take(&mut meter.crossed.bytes), meter.packets);
+            result.delivered = core::mem::take(&mut meter.delivered.bytes);
             result.departures = core::mem::take(&mut meter.departures);
             run.workloads.insert(workload.name.clone(), result);
             let tenant = run.drops.entry(workload.tenant.clone()).or_default();

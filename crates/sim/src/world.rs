@@ -21,7 +21,7 @@ use crate::limiter::Limiter;
 use crate::link::{Link, Offered};
 use crate::meter::Meter;
 use crate::packet::{Body, Packet};
-use crate::receive::Receive;
+use crate::receive::{Fate, Receive};
 use crate::tcp::{Connection, Ecn};
 use crate::trace::{self, Tracer};
 use crate::traffic::App;
@@ -52,6 +52,8 @@ pub(crate) struct World {
     pub(crate) completed: Vec<Packet>,
     /// Tenants' cores, where what they do takes time.
     pub(crate) cores: Vec<Core>,
+    /// How many tenants there are: on the way in, a number for what is for none of them.
+    pub(crate) tenants: u32,
     /// What changes in policies, the last first.
     pub(crate) timeline: Vec<Change>,
     pub(crate) timeline_source: SourceId,
@@ -425,26 +427,28 @@ impl World {
         }
         let (from, to) = flow.way(packet.back);
         if kind == Way::Uplink && from.tenant.is_some() {
-            self.meters[flow.workload as usize].count(packet.len, packet.back, self.now);
+            self.meters[flow.workload as usize].cross(packet.len, packet.back, self.now);
         }
         if to.node != node {
             return self.forward(node, packet);
         }
         let Some(receive) = &mut self.nodes[node as usize].receive else { return self.deliver(packet) };
-        if receive.offer(packet, self.now) {
+        if receive.offer(packet, to.tenant.unwrap_or(self.tenants), self.now) {
             self.agenda.keep(receive.source, receive.next());
         } else {
             self.lose(&packet, "rx_ring_full");
         }
     }
 
-    /// A receive ring's CPU hands its packet over.
+    /// The CPU behind a receive ring is through with something.
     fn received(&mut self, node: u32) {
         let Some(receive) = &mut self.nodes[node as usize].receive else { return };
-        let packet = receive.take();
+        let done = receive.finish(self.now);
         self.agenda.keep(receive.source, receive.next());
-        if let Some(packet) = packet {
-            self.deliver(packet);
+        match done {
+            Some((packet, Fate::Delivered)) => self.deliver(packet),
+            Some((packet, Fate::Dropped(why))) => self.lose(&packet, why),
+            None => {}
         }
     }
 
@@ -453,6 +457,7 @@ impl World {
         let flow = &self.flows[packet.flow as usize];
         let (workload, socket) = (flow.workload, flow.socket);
         self.tallies[workload as usize].delivered += 1;
+        self.meters[workload as usize].deliver(packet.len, packet.back, self.now);
         match packet.body {
             Body::Datagram { number, last, .. } => {
                 if last {

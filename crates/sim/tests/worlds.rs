@@ -69,6 +69,36 @@ workloads:
     assert!(lost.abs_diff(9_900) <= 2, "{lost}");
 }
 
+/// What comes for one tenant at ten times what the CPU can process costs the other nothing, unless all share a queue.
+#[test]
+fn a_flood_on_the_way_in_is_the_floods_own_loss() {
+    let text = "
+name: ingress
+rate: 10Gbps
+duration: 100ms
+systems: [plimsoll, one_queue: {kind: plimsoll, ingress: shared}]
+hosts: {a: {}, b: {receive: {ring: 512, drain: 100ns, cost: 2us, slots: 64}}}
+links: {wire: {between: [a, b], rate: 10Gbps}}
+tenants: {x: {host: a}, calm: {host: a}, y: {host: b}, z: {host: b}}
+workloads:
+  flood: {tenant: x, kind: udp, to: y, rate: 2Mpps, size: 60B}
+  ping: {tenant: calm, kind: probe, to: z, size: 60B, rate: 20000}
+measure: {from: 5ms}
+";
+    let runs = outcome(&scenario(text), 1).results.runs;
+    let (ours, shared) = (&runs[0], &runs[1]);
+    assert_eq!(ours.drops["calm"].values().sum::<u64>(), 0, "{:?}", ours.drops);
+    assert!(ours.drops["x"]["ingress_full"] > 50_000, "{:?}", ours.drops);
+    assert!(shared.drops["calm"]["rx_ring_full"] > 100, "{:?}", shared.drops);
+    let slowest = |run: &Run| run.workloads["ping"].samples.iter().map(|sample| sample.latency).max();
+    // One packet in the CPU and one to be fetched are in its way, and its own answer's.
+    assert!(slowest(ours) < Some(Span::micros(40)), "{:?}", slowest(ours));
+    assert!(slowest(shared) > Some(Span::micros(1_000)), "{:?}", slowest(shared));
+    // Fetching takes what it may, 64 % at most, and no more than there is to fetch.
+    let goodput = ours.workloads["flood"].delivered.iter().sum::<u64>() / 102;
+    assert!((17_000..=50_000).contains(&goodput), "{goodput}");
+}
+
 #[test]
 fn a_bus_adds_its_latency_and_bounds_the_rate() {
     let bus = "pcie: {rate: 8Gbps, latency: 1us, tlp: 125B, overhead: 25B, outstanding: 8}";

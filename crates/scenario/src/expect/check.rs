@@ -313,7 +313,8 @@ impl Checker<'_> {
 
     fn parts(&mut self, expr: &Expr, path: &Path, per: Span, whole: Span) -> Option<u64> {
         let window = self.names.measure.window;
-        let odd = path.measure == Gauge::Throughput && !per.as_u64().is_multiple_of(window.as_u64());
+        let odd = matches!(path.measure, Gauge::Throughput | Gauge::Goodput)
+            && !per.as_u64().is_multiple_of(window.as_u64());
         if per > whole || per == Span::ZERO || odd {
             let (message, help) = if odd {
                 (

@@ -149,6 +149,7 @@ pub(crate) struct Path {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Gauge {
     Throughput,
+    Goodput,
     Requests,
     Percentile(f64),
     LatencyMean,
@@ -177,8 +178,9 @@ pub(crate) enum Gauge {
 }
 
 impl Gauge {
-    const NAMES: [&str; 22] = [
+    const NAMES: [&str; 23] = [
         "throughput",
+        "goodput",
         "requests",
         "p50",
         "p90",
@@ -206,6 +208,7 @@ impl Gauge {
     pub(crate) fn named(name: &str) -> Option<Self> {
         Some(match name {
             "throughput" => Self::Throughput,
+            "goodput" => Self::Goodput,
             "requests" => Self::Requests,
             "latency_mean" => Self::LatencyMean,
             "latency_max" => Self::LatencyMax,
@@ -247,7 +250,7 @@ impl Gauge {
 
     const fn unit(self) -> Unit {
         match self {
-            Self::Throughput => Unit::Rate,
+            Self::Throughput | Self::Goodput => Unit::Rate,
             Self::Percentile(_) | Self::LatencyMean | Self::LatencyMax => Unit::Time,
             Self::GapMean | Self::GapStddev | Self::GapMin | Self::GapMax | Self::First => Unit::Time,
             Self::Sent | Self::Beyond(_) => Unit::Size,

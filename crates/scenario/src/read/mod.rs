@@ -27,6 +27,7 @@ use crate::model::{
     Destination, Home, Measure, Model, NETWORK, PolicySections, Scenario, System, SystemKind, Tenant,
     Workload,
 };
+use crate::network::Ingress;
 use crate::sweep::Point;
 use crate::{Errors, Problem, yaml};
 use fields::{Fields, Reader};
@@ -110,8 +111,9 @@ pub(crate) const KEYS: [&str; 27] = [
     "short",
     "repeat",
 ];
-pub(crate) const SYSTEM_KEYS: [&str; 13] = [
+pub(crate) const SYSTEM_KEYS: [&str; 14] = [
     "kind",
+    "ingress",
     "queues",
     "queue_rate",
     "policy",
@@ -421,6 +423,7 @@ impl Reader {
                 queues: 4,
                 queue_rate: None,
                 model: Model::default(),
+                ingress: Ingress::default(),
                 policy: None,
             });
         };
@@ -444,7 +447,10 @@ impl Reader {
         let queues = self.count(&fields, "queues", 4, 256);
         let queue_rate = self.optional(&fields, "queue_rate", "a rate such as `5Mbps`");
         let model = self.model(&fields, kind);
-        Some(System { name: key.value.clone(), kind, queues, queue_rate, model, policy })
+        let ways = [("fair", Ingress::Fair), ("shared", Ingress::Shared)];
+        let ingress =
+            fields.get("ingress").and_then(|tree| self.choice(tree, "way in", &ways)).unwrap_or_default();
+        Some(System { name: key.value.clone(), kind, queues, queue_rate, model, ingress, policy })
     }
 
     fn tenants(&mut self, file: &Fields<'_>, scenario: &Scenario) -> Vec<Tenant> {

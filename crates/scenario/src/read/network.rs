@@ -18,8 +18,11 @@ use crate::network::{
 
 pub(crate) const HOST_KEYS: [&str; 10] =
     ["nic", "receive", "cpu", "cores", "transmit", "pcie", "policy", "limits", "engine", "policy_file"];
+pub(crate) const RECEIVE_KEYS: [&str; 5] = ["ring", "drain", "cost", "slots", "drain_share"];
 pub(crate) const LINK_KEYS: [&str; 8] = ["between", "from", "to", "rate", "delay", "queue", "ecn", "loss"];
 
+/// What reproduces PicNIC's figures of packets fetched and packets processed (§6.1.1).
+const DRAIN_SHARE: f64 = 0.64;
 const TIME: &str = "a time such as `5us`";
 const SIZE: &str = "a size such as `90kB`";
 const RATE: &str = "a rate such as `10Gbps`";
@@ -73,9 +76,15 @@ impl Reader {
     }
 
     fn receive(&mut self, tree: &Tree) -> ReceiveRing {
-        let fields = self.fields(tree, tree.at, "`receive`", &["ring", "cost"]);
-        let ring = self.count(&fields, "ring", 1_024, 1 << 20);
-        ReceiveRing { ring, cost: self.value(&fields, "cost", TIME, Span::ns(500)) }
+        let fields = self.fields(tree, tree.at, "`receive`", &RECEIVE_KEYS);
+        let share = fields.get("drain_share").map_or(DRAIN_SHARE, |_| self.part(&fields, "drain_share"));
+        ReceiveRing {
+            ring: self.count(&fields, "ring", 1_024, 1 << 20),
+            drain: self.value(&fields, "drain", TIME, Span::ZERO),
+            cost: self.value(&fields, "cost", TIME, Span::ns(500)),
+            slots: self.count(&fields, "slots", 256, 1 << 16),
+            drain_share: (share * 1_000.0).round() as u32,
+        }
     }
 
     fn cpu(&mut self, tree: &Tree) -> EngineCost {
