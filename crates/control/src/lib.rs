@@ -9,10 +9,14 @@
 
 pub mod bandwidth;
 pub mod packet_rate;
+pub mod receiver;
+pub mod senders;
 pub mod share;
 
 pub use bandwidth::{BandwidthLaw, BandwidthLimit};
 pub use packet_rate::{PacketRateLaw, PacketRateLimit, Seen};
+pub use receiver::{Envelope, Laws, Limits, Measured, Receivers};
+pub use senders::{Heavy, SenderId, Senders};
 pub use share::{Idle, Receiver, Shares};
 
 /// A part of a whole, in thousandths.

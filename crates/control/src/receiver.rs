@@ -1,0 +1,215 @@
+//! A host's receiving side: once each epoch, what each of its VMs allows a sender.
+//!
+//! Why: bandwidth and packet rate are one decision for whoever must obey it, and both start from the same measurements.
+//! From: PicNIC §5.3 (PCC) and §5.5: per epoch, from what is measured anyway.
+//! Not here: the laws themselves (`bandwidth`, `packet_rate`), who the senders are (`senders`), messages (`feedback`).
+//! Invariant: integers only; an epoch allocates nothing; a VM that receives nothing allows its capacity and no packet
+//! limit of its own.
+
+use plimsoll_units::{BitRate, NS_PER_SEC, PacketRate, Span};
+
+use crate::share::{Idle, Receiver, Shares};
+use crate::{BandwidthLaw, BandwidthLimit, PacketRateLaw, PacketRateLimit, PerMille, Seen};
+
+/// What a VM may receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// What it gets whatever the others do.
+    pub min: Option<BitRate>,
+    /// What it never exceeds.
+    pub max: BitRate,
+}
+
+/// What an epoch brought for a VM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Measured {
+    /// Bytes that came, dropped ones included.
+    pub bytes: u64,
+    /// Packets that were served.
+    pub served: u64,
+    /// How long those had waited since the NIC had them, on average.
+    pub delay: Option<Span>,
+    /// How full its queue was at most.
+    pub occupancy: PerMille,
+    /// Packets that found it full.
+    pub drops: u64,
+    /// Weights of the senders together, an ordinary one counting as a thousand.
+    pub weights: u64,
+}
+
+/// What a VM allows a sender of weight one; others in proportion to theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bits a second.
+    pub bits: BitRate,
+    /// Packets a second, while its CPU is what is short.
+    pub packets: Option<PacketRate>,
+}
+
+/// How a host's limits move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Laws {
+    /// For bandwidth.
+    pub bandwidth: BandwidthLaw,
+    /// For packet rates; none: bandwidth only, as EyeQ.
+    pub packets: Option<PacketRateLaw>,
+    /// What becomes of an idle VM's minimum.
+    pub idle: Idle,
+}
+
+/// The VMs of one host that receive.
+///
+/// ```
+/// use plimsoll_control::{Envelope, Idle, Laws, Measured, Receivers};
+/// use plimsoll_units::{BitRate, Span};
+///
+/// let envelope = Envelope { min: Some(BitRate::gbps(4)), max: BitRate::gbps(12) };
+/// let laws = Laws { bandwidth: Default::default(), packets: None, idle: Idle::Reserved };
+/// let mut host = Receivers::new(BitRate::gbps(20), laws, &[envelope; 2]);
+/// // 18 Gb/s come for the first for half a millisecond, in which it may have 12.
+/// let flood = Measured { bytes: 1_125_000, ..Measured::default() };
+/// host.epoch(Span::micros(500), &[flood, Measured::default()]);
+/// assert_eq!(host.limits(0).bits, BitRate::gbps(9));
+/// assert_eq!(host.capacity(1), 4_000_000_000);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Receivers {
+    line: BitRate,
+    laws: Laws,
+    vms: Vec<Vm>,
+    shares: Shares,
+    asked: Vec<Receiver>,
+}
+
+#[derive(Clone, Debug)]
+struct Vm {
+    envelope: Envelope,
+    capacity: u64,
+    bandwidth: BandwidthLimit,
+    packets: PacketRateLimit,
+}
+
+impl Receivers {
+    /// Behind a line of this rate. VMs are known by their index from here on.
+    #[must_use]
+    pub fn new(line: BitRate, laws: Laws, envelopes: &[Envelope]) -> Self {
+        let vm = |&envelope: &Envelope| Vm {
+            envelope,
+            capacity: envelope.max.get().min(line.get()),
+            bandwidth: BandwidthLimit::new(envelope.max.min(line)),
+            packets: PacketRateLimit::default(),
+        };
+        let vms: Vec<Vm> = envelopes.iter().map(vm).collect();
+        Self { line, laws, asked: Vec::with_capacity(vms.len()), vms, shares: Shares::default() }
+    }
+
+    /// An epoch of this length is over, in which this was seen of each VM.
+    pub fn epoch(&mut self, length: Span, measured: &[Measured]) {
+        self.divide(measured);
+        for (vm, seen) in self.vms.iter_mut().zip(measured) {
+            let Some(capacity) = BitRate::new(vm.capacity) else { continue };
+            vm.bandwidth.epoch(
+                &self.laws.bandwidth,
+                per_second(seen.bytes.saturating_mul(8), length),
+                capacity,
+                vm.envelope.max,
+            );
+            if let Some(law) = &self.laws.packets {
+                vm.packets.epoch(law, &seen.by_packets(length));
+            }
+        }
+    }
+
+    /// What the VM allows a sender of weight one.
+    #[must_use]
+    pub fn limits(&self, vm: usize) -> Limits {
+        let Vm { bandwidth, packets, .. } = &self.vms[vm];
+        Limits { bits: bandwidth.get(), packets: packets.get() }
+    }
+
+    /// Bits a second that the VM may receive: its fair part of the line.
+    #[must_use]
+    pub fn capacity(&self, vm: usize) -> u64 {
+        self.vms[vm].capacity
+    }
+
+    fn divide(&mut self, measured: &[Measured]) {
+        let receivers = self.vms.iter().zip(measured).map(|(vm, seen)| Receiver {
+            min: vm.envelope.min,
+            max: vm.envelope.max,
+            active: seen.bytes > 0,
+        });
+        self.asked.clear();
+        self.asked.extend(receivers);
+        let shares = self.shares.divide(self.line, &self.asked, self.laws.idle);
+        for (vm, &share) in self.vms.iter_mut().zip(shares) {
+            vm.capacity = share;
+        }
+    }
+}
+
+impl Measured {
+    fn by_packets(&self, length: Span) -> Seen {
+        Seen {
+            delay: self.delay,
+            occupancy: self.occupancy,
+            drops: self.drops,
+            goodput: per_second(self.served, length),
+            weights: self.weights,
+        }
+    }
+}
+
+fn per_second(count: u64, length: Span) -> u64 {
+    let rate = u128::from(count) * u128::from(NS_PER_SEC) / u128::from(length.as_u64().max(1));
+    u64::try_from(rate).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EPOCH: Span = Span::micros(500);
+
+    fn host(packets: Option<PacketRateLaw>) -> Receivers {
+        let envelope = Envelope { min: Some(BitRate::gbps(4)), max: BitRate::gbps(12) };
+        let laws = Laws { bandwidth: BandwidthLaw::default(), packets, idle: Idle::Reserved };
+        Receivers::new(BitRate::gbps(20), laws, &[envelope; 2])
+    }
+
+    fn gbps(rate: u64) -> Measured {
+        Measured { bytes: rate * 1_000_000_000 / 8 / 2_000, weights: 1_000, ..Measured::default() }
+    }
+
+    /// PN-E5's plateaus: one VM active may have 12, two 10 each, and a sender gets what makes the sum right.
+    #[test]
+    fn capacity_follows_who_is_active() {
+        let mut host = host(None);
+        host.epoch(EPOCH, &[gbps(12), gbps(0)]);
+        assert_eq!((host.capacity(0), host.capacity(1)), (12_000_000_000, 4_000_000_000));
+        host.epoch(EPOCH, &[gbps(12), gbps(1)]);
+        assert_eq!((host.capacity(0), host.capacity(1)), (10_000_000_000, 10_000_000_000));
+        assert_eq!(host.limits(0).bits.get(), 10_800_000_000, "a fifth too much, of which half is corrected");
+    }
+
+    #[test]
+    fn an_idle_vm_starts_again_from_its_capacity() {
+        let mut host = host(None);
+        for _ in 0..20 {
+            host.epoch(EPOCH, &[gbps(18), gbps(0)]);
+        }
+        assert!(host.limits(0).bits < BitRate::mbps(100));
+        host.epoch(EPOCH, &[gbps(0), gbps(0)]);
+        assert_eq!(host.limits(0).bits.get(), host.capacity(0));
+    }
+
+    #[test]
+    fn packets_are_limited_for_the_vm_whose_queue_builds_up() {
+        let mut host = host(Some(PacketRateLaw::new(Span::micros(10))));
+        let flooded =
+            Measured { served: 500, drops: 20, delay: Some(Span::micros(200)), weights: 2_000, ..gbps(1) };
+        host.epoch(EPOCH, &[flooded, gbps(1)]);
+        assert_eq!(host.limits(0).packets, PacketRate::new(500_000), "a million served, for two senders");
+        assert_eq!(host.limits(1).packets, None);
+    }
+}

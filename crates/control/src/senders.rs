@@ -1,0 +1,137 @@
+//! Who sends to a VM: the heavy ones by name, all of them by number.
+//!
+//! Why: a limit reaches only whom it is told to, and a list of all senders would cost more than the traffic.
+//! From: PicNIC §5.5 (sampling finds the heavy sources) by Space-Saving (Metwally et al., ICDT 2005), and §5.3.2's
+//! cardinality by HyperLogLog.
+//! Not here: who is a sender at all: the caller says, so that sources that anybody can make up count as one.
+//! Invariant: whoever sends more than one of [`Senders::CAPACITY`] sampled packets is known by name; constant memory.
+
+use plimsoll_queues::HyperLogLog;
+
+/// A sender, as the caller names it.
+pub type SenderId = u64;
+
+/// The senders to one VM in the present window.
+#[derive(Clone, Debug)]
+pub struct Senders {
+    heavy: Vec<Heavy>,
+    seen: HyperLogLog,
+    /// Packets until the next one is looked at.
+    skip: u32,
+    /// Where the gaps between those come from, so that nobody can send in step with them.
+    random: u64,
+}
+
+/// A sender known by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heavy {
+    /// Whose packets.
+    pub sender: SenderId,
+    /// Its part of a limit, an ordinary one's being a thousand.
+    pub weight: u32,
+    /// Sampled packets, an upper bound.
+    pub packets: u64,
+}
+
+impl Senders {
+    /// How many are known by name.
+    pub const CAPACITY: usize = 64;
+
+    /// Nobody yet. Gaps between sampled packets follow from `seed`.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let seen = HyperLogLog::with_registers(256);
+        Self { heavy: Vec::with_capacity(Self::CAPACITY), seen, skip: 0, random: seed }
+    }
+
+    /// A packet came. `hash` is the sender's, from a keyed hash if senders may choose their names.
+    #[inline]
+    pub fn note(&mut self, sender: SenderId, weight: u32, hash: u64) {
+        self.seen.insert(hash);
+        if self.skip > 0 {
+            self.skip -= 1;
+            return;
+        }
+        // Knuth's linear congruential generator: its top four bits are one packet in eight and a half.
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.skip = (self.random >> 60) as u32;
+        self.sample(sender, weight);
+    }
+
+    fn sample(&mut self, sender: SenderId, weight: u32) {
+        if let Some(known) = self.heavy.iter_mut().find(|heavy| heavy.sender == sender) {
+            (known.packets, known.weight) = (known.packets + 1, weight);
+        } else if self.heavy.len() < Self::CAPACITY {
+            self.heavy.push(Heavy { sender, weight, packets: 1 });
+        } else if let Some(least) = self.heavy.iter_mut().min_by_key(|heavy| heavy.packets) {
+            *least = Heavy { sender, weight, packets: least.packets + 1 };
+        }
+    }
+
+    /// Those known by name.
+    #[must_use]
+    pub fn heavy(&self) -> &[Heavy] {
+        &self.heavy
+    }
+
+    /// The weights of all senders together: of those known by name, and as many more of their mean weight as there seem
+    /// to be.
+    #[must_use]
+    pub fn weights(&self) -> u64 {
+        let known: u64 = self.heavy.iter().map(|heavy| u64::from(heavy.weight)).sum();
+        let count = self.heavy.len() as u64;
+        match self.seen.count() {
+            all if count == Self::CAPACITY as u64 && all > count => known / count * all,
+            _ => known,
+        }
+    }
+
+    /// Another window begins.
+    pub fn clear(&mut self) {
+        self.heavy.clear();
+        self.seen.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A hash as good as any: splitmix64.
+    fn hash(n: u64) -> u64 {
+        let mut z = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    #[test]
+    fn few_senders_are_all_known_with_their_weights() {
+        let mut senders = Senders::new(7);
+        for n in 0..3_000 {
+            senders.note(n % 3, 1_000 + (n % 3) as u32, hash(n % 3));
+        }
+        assert_eq!(senders.heavy().len(), 3);
+        assert_eq!(senders.weights(), 3_003);
+        senders.clear();
+        assert_eq!((senders.heavy().len(), senders.weights()), (0, 0));
+    }
+
+    #[test]
+    fn heavy_ones_are_found_among_very_many() {
+        let mut senders = Senders::new(7);
+        for n in 0..400_000_u64 {
+            // Two of them send a fortieth each.
+            let sender = match n % 40 {
+                0 => 1,
+                20 => 2,
+                _ => 1_000 + hash(n) % 10_000,
+            };
+            senders.note(sender, 1_000, hash(sender));
+        }
+        let known = |id| senders.heavy().iter().any(|heavy| heavy.sender == id);
+        assert!(known(1) && known(2));
+        assert!((7_000_000..13_000_000).contains(&senders.weights()), "{}", senders.weights());
+    }
+}
