@@ -3,17 +3,21 @@
 //! Why: a sender's own limits cannot know that a receiver is overrun; whoever receives can, and says so.
 //! From: PicNIC §5.3 (congestion control of bandwidth and of packet rate), EyeQ and RCP for the bandwidth law, QCN and
 //! TIMELY for the packet rate's.
-//! Not here: how rates are measured (`nic`), how limits travel and are enforced, clocks.
+//! Not here: how rates are measured and limits enforced (`nic`), what carries messages (`daemon`, `sim`), clocks.
 //! Invariant: integers only, so that the same measurements give the same limits on every machine.
 #![forbid(unsafe_code)]
 
 pub mod bandwidth;
+pub mod feedback;
+pub mod obeyed;
 pub mod packet_rate;
 pub mod receiver;
 pub mod senders;
 pub mod share;
 
 pub use bandwidth::{BandwidthLaw, BandwidthLimit};
+pub use feedback::{Allowance, HostId, Opener, Rejected, Sealer, Vnic};
+pub use obeyed::Obeyed;
 pub use packet_rate::{PacketRateLaw, PacketRateLimit, Seen};
 pub use receiver::{Envelope, Laws, Limits, Measured, Receivers};
 pub use senders::{Heavy, SenderId, Senders};

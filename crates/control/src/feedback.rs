@@ -1,0 +1,307 @@
+//! Feedback on the wire: what VMs of one host allow the VMs of another, sealed.
+//!
+//! Why: a tenant that could forge a limit would starve its neighbours, and one that could read them would know who talks
+//! to whom. Fabrics lose, repeat and reorder.
+//! From: PicNIC §5.3.2 (in-datapath feedback and a control channel carry the same); RFC 8439 (ChaCha20-Poly1305) with a
+//! fleet's key; RFC 4303 §3.4.3's rule against replays, without a window as only the newest counts.
+//! Not here: how it travels (a Geneve option, a frame of its own, a control channel), and obeying it (`obeyed`).
+//! Invariant: what opens was sealed with the key, for this version and these hosts, and is newer than all that was
+//! accepted from that host before; a nonce is used once.
+//!
+//! # Format, version 1
+//!
+//! | bytes | field | sealed |
+//! | --- | --- | --- |
+//! | 0 | version, 1 | bound |
+//! | 1 | limits that follow, 1 to 48 | bound |
+//! | 2..6 | the host that sends it | bound |
+//! | 6..10 | the host that it is for | bound |
+//! | 10..18 | sequence number | bound |
+//! | 18.. | limits, 26 bytes each | hidden |
+//! | last 16 | tag | |
+//!
+//! A limit: network (3 bytes of a VNI and a zero), address of the VM (6), bits a second (8), packets a second (8, zero for
+//! none). All in network order. The nonce is the sending host and the sequence number.
+
+use std::collections::HashMap;
+
+use chacha20poly1305::aead::{AeadInPlace, KeyInit};
+use chacha20poly1305::{ChaCha20Poly1305, Key, Nonce, Tag};
+use foldhash::fast::FixedState;
+use plimsoll_units::{BitRate, PacketRate};
+
+use crate::Limits;
+
+/// A host of the fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostId(pub u32);
+
+/// A VM as all hosts know it: its virtual network, and its hardware address there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Vnic {
+    /// The VNI, 24 bits.
+    pub network: u32,
+    /// The inner address.
+    pub mac: [u8; 6],
+}
+
+/// What one VM allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// The VM that receives.
+    pub receiver: Vnic,
+    /// What a sender of weight one may send to it.
+    pub limits: Limits,
+}
+
+/// Why a message was not accepted. Each is counted by whoever asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rejected {
+    /// Not as long as it says, or of another version.
+    #[error("feedback that is cut short, too long or of another version")]
+    Malformed,
+    /// For another host.
+    #[error("feedback for another host")]
+    Misdirected,
+    /// It was not sealed with the fleet's key, or has been changed since.
+    #[error("feedback that was not sealed with the fleet's key")]
+    Forged,
+    /// As old as what was accepted from that host before, or older.
+    #[error("feedback that comes again, or too late")]
+    Stale,
+}
+
+/// Seals what this host allows.
+pub struct Sealer {
+    cipher: ChaCha20Poly1305,
+    host: HostId,
+    sequence: u64,
+}
+
+/// Opens what other hosts allow, the newest of each only.
+pub struct Opener {
+    cipher: ChaCha20Poly1305,
+    host: HostId,
+    newest: HashMap<HostId, u64, FixedState>,
+    most: usize,
+}
+
+/// Most limits in one message: it then fits any frame.
+pub const MOST: usize = 48;
+
+const VERSION: u8 = 1;
+const HEADER: usize = 18;
+const LIMIT: usize = 26;
+const TAG: usize = 16;
+
+/// Bytes of a message with so many limits.
+#[must_use]
+pub const fn sealed_len(limits: usize) -> usize {
+    HEADER + limits * LIMIT + TAG
+}
+
+impl Sealer {
+    /// `first` must be beyond any sequence number that this host has used with this key: the time in nanoseconds at the
+    /// start is.
+    #[must_use]
+    pub fn new(key: &[u8; 32], host: HostId, first: u64) -> Self {
+        Self { cipher: ChaCha20Poly1305::new(Key::from_slice(key)), host, sequence: first }
+    }
+
+    /// Writes a message for `to` into `out`; its length. At most [`MOST`] of the limits go in; none makes none.
+    pub fn seal(&mut self, to: HostId, allowances: &[Allowance], out: &mut Vec<u8>) -> usize {
+        let allowances = &allowances[..allowances.len().min(MOST)];
+        out.clear();
+        if allowances.is_empty() {
+            return 0;
+        }
+        out.push(VERSION);
+        out.push(allowances.len() as u8);
+        out.extend(self.host.0.to_be_bytes());
+        out.extend(to.0.to_be_bytes());
+        out.extend(self.sequence.to_be_bytes());
+        allowances.iter().for_each(|allowance| allowance.write(out));
+        let (header, body) = out.split_at_mut(HEADER);
+        let tag = self
+            .cipher
+            .encrypt_in_place_detached(&nonce(self.host, self.sequence), header, body)
+            .expect("a message is far shorter than the cipher's bound");
+        self.sequence += 1;
+        out.extend(tag);
+        out.len()
+    }
+}
+
+impl Opener {
+    /// For at most `most` other hosts: what further ones send is stale.
+    #[must_use]
+    pub fn new(key: &[u8; 32], host: HostId, most: usize) -> Self {
+        let newest = HashMap::with_capacity_and_hasher(most, FixedState::default());
+        Self { cipher: ChaCha20Poly1305::new(Key::from_slice(key)), host, newest, most }
+    }
+
+    /// Opens a message in place: who sent it, and what it allows.
+    ///
+    /// # Errors
+    /// [`Rejected`] says why it counts for nothing; the message may then be garbled.
+    pub fn open<'m>(
+        &mut self,
+        message: &'m mut [u8],
+    ) -> Result<(HostId, impl Iterator<Item = Allowance> + use<'m>), Rejected> {
+        let count = usize::from(*message.get(1).ok_or(Rejected::Malformed)?);
+        let sound =
+            message[0] == VERSION && (1..=MOST).contains(&count) && message.len() == sealed_len(count);
+        if !sound {
+            return Err(Rejected::Malformed);
+        }
+        let (header, rest) = message.split_at_mut(HEADER);
+        let (body, tag) = rest.split_at_mut(count * LIMIT);
+        let (from, to) = (HostId(word(header, 2)), HostId(word(header, 6)));
+        let sequence = u64::from_be_bytes(header[10..18].try_into().expect("eight bytes"));
+        if to != self.host {
+            return Err(Rejected::Misdirected);
+        }
+        self.cipher
+            .decrypt_in_place_detached(&nonce(from, sequence), header, body, Tag::from_slice(tag))
+            .map_err(|_| Rejected::Forged)?;
+        let full = self.newest.len() >= self.most && !self.newest.contains_key(&from);
+        if full || self.newest.get(&from).is_some_and(|&newest| sequence <= newest) {
+            return Err(Rejected::Stale);
+        }
+        self.newest.insert(from, sequence);
+        let body: &'m [u8] = body;
+        Ok((from, body.chunks_exact(LIMIT).filter_map(Allowance::read)))
+    }
+}
+
+impl Allowance {
+    fn write(&self, out: &mut Vec<u8>) {
+        let Self { receiver, limits } = self;
+        out.extend((receiver.network << 8).to_be_bytes());
+        out.extend(receiver.mac);
+        out.extend(limits.bits.get().to_be_bytes());
+        out.extend(limits.packets.map_or(0, PacketRate::get).to_be_bytes());
+    }
+
+    /// Nothing where no bits a second are allowed: whoever holds the key says no such thing.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let number = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let mac = bytes[4..10].try_into().expect("six bytes");
+        let receiver = Vnic { network: word(bytes, 0) >> 8, mac };
+        let limits = Limits { bits: BitRate::new(number(10))?, packets: PacketRate::new(number(18)) };
+        Some(Self { receiver, limits })
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn nonce(host: HostId, sequence: u64) -> Nonce {
+    let mut nonce = Nonce::default();
+    nonce[..4].copy_from_slice(&host.0.to_be_bytes());
+    nonce[4..].copy_from_slice(&sequence.to_be_bytes());
+    nonce
+}
+
+impl std::fmt::Debug for Sealer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sealer")
+            .field("host", &self.host)
+            .field("sequence", &self.sequence)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Opener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Opener")
+            .field("host", &self.host)
+            .field("newest", &self.newest)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const KEY: [u8; 32] = [7; 32];
+    const HERE: HostId = HostId(1);
+    const THERE: HostId = HostId(2);
+
+    fn allowance(n: u64, packets: u64) -> Allowance {
+        let receiver = Vnic { network: 0x00ab_cdef, mac: [2, 0, 0, 0, 0, n as u8] };
+        Allowance {
+            receiver,
+            limits: Limits { bits: BitRate::gbps(n + 1), packets: PacketRate::new(packets) },
+        }
+    }
+
+    fn opened(opener: &mut Opener, message: &[u8]) -> Result<Vec<Allowance>, Rejected> {
+        opener.open(&mut message.to_vec()).map(|(from, allowances)| {
+            assert_eq!(from, HERE);
+            allowances.collect()
+        })
+    }
+
+    #[test]
+    fn what_was_sealed_opens_once_and_in_order() {
+        let (mut sealer, mut opener) = (Sealer::new(&KEY, HERE, 100), Opener::new(&KEY, THERE, 4));
+        let allowances = [allowance(0, 0), allowance(1, 500_000)];
+        let (mut first, mut second) = (Vec::new(), Vec::new());
+        assert_eq!(sealer.seal(THERE, &allowances, &mut first), sealed_len(2));
+        sealer.seal(THERE, &allowances[1..], &mut second);
+        assert_eq!(opened(&mut opener, &first).as_deref(), Ok(&allowances[..]));
+        assert_eq!(opened(&mut opener, &second).as_deref(), Ok(&allowances[1..]));
+        assert_eq!(opened(&mut opener, &second), Err(Rejected::Stale), "it comes again");
+        assert_eq!(opened(&mut opener, &first), Err(Rejected::Stale), "it was overtaken");
+    }
+
+    #[test]
+    fn nothing_of_a_message_can_be_read_on_the_way() {
+        let mut sealer = Sealer::new(&KEY, HERE, 100);
+        let mut message = Vec::new();
+        sealer.seal(THERE, &[allowance(3, 9)], &mut message);
+        let mut plain = Vec::new();
+        allowance(3, 9).write(&mut plain);
+        assert!(message[HEADER..].windows(4).all(|part| !plain.windows(4).any(|window| window == part)));
+    }
+
+    #[test]
+    fn another_key_and_another_host_are_turned_away() {
+        let mut sealer = Sealer::new(&KEY, HERE, 100);
+        let mut message = Vec::new();
+        sealer.seal(THERE, &[allowance(3, 9)], &mut message);
+        assert_eq!(opened(&mut Opener::new(&[8; 32], THERE, 4), &message), Err(Rejected::Forged));
+        assert_eq!(opened(&mut Opener::new(&KEY, HostId(3), 4), &message), Err(Rejected::Misdirected));
+        assert_eq!(opened(&mut Opener::new(&KEY, THERE, 0), &message), Err(Rejected::Stale), "no room");
+    }
+
+    proptest! {
+        /// Whatever is done to a message on the way, it is the one that was sealed or counts for nothing.
+        #[test]
+        fn a_changed_message_counts_for_nothing(
+            count in 1_usize..6,
+            at in any::<proptest::sample::Index>(),
+            change in 1_u8..,
+            cut in any::<proptest::sample::Index>(),
+        ) {
+            let allowances: Vec<Allowance> = (0..count as u64).map(|n| allowance(n, n * 7)).collect();
+            let mut message = Vec::new();
+            Sealer::new(&KEY, HERE, 100).seal(THERE, &allowances, &mut message);
+            let mut opener = Opener::new(&KEY, THERE, 4);
+            let mut changed = message.clone();
+            changed[at.index(message.len())] ^= change;
+            prop_assert!(opened(&mut opener, &changed).is_err());
+            prop_assert!(opened(&mut opener, &message[..cut.index(message.len())]).is_err());
+            prop_assert_eq!(opened(&mut opener, &message), Ok(allowances));
+        }
+
+        #[test]
+        fn any_bytes_are_turned_away(bytes in proptest::collection::vec(any::<u8>(), 0..1_500)) {
+            prop_assert!(opened(&mut Opener::new(&KEY, THERE, 4), &bytes).is_err());
+        }
+    }
+}
