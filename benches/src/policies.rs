@@ -6,7 +6,7 @@
 //! Invariant: parents come before their children.
 
 use plimsoll_policy::{
-    FlowOrder, Form, Limit, LimitId, Match, Node, NodeId, NodeKind, Program, Scope, Tenant, TenantId,
+    Counts, FlowOrder, Form, Limit, LimitId, Match, Node, NodeId, NodeKind, Program, Scope, Tenant, TenantId,
 };
 use plimsoll_units::{BitRate, Bytes};
 
@@ -78,6 +78,7 @@ impl Builder {
         let name = format!("max({})", self.0.nodes[node.0 as usize].name);
         self.0.nodes[node.0 as usize].max = Some(id);
         self.0.limits.push(Limit {
+            counts: Counts::Bytes,
             name,
             rate,
             burst: Bytes::new(burst.into()),
@@ -164,6 +165,7 @@ pub fn figure1() -> Program {
     for destination in 0..DESTINATIONS {
         // Each destination has room to spare: this bench is about the tree, and the packets pass the limits.
         builder.0.limits.push(Limit {
+            counts: Counts::Bytes,
             name: format!("dst{destination}"),
             rate: LINK,
             burst: Bytes::new(1 << 20),

@@ -175,7 +175,7 @@ impl From<&Snapshot> for Stats {
         let limits = program.limits.iter().zip(&snapshot.limits).map(|(limit, counters)| {
             let max_of = match limit.scope {
                 Scope::Subtree(id) => Some(program.node(id).name.clone()),
-                Scope::Match { .. } => None,
+                Scope::Match { .. } | Scope::Peer(_) => None,
             };
             let stats = LimitStats {
                 rate: limit.rate.get(),

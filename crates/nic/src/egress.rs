@@ -630,7 +630,7 @@ impl Nic {
             // A head that has paid is charged what it is longer than expected.
             let paid = if bundle.paid >> index & 1 == 1 { bundle.paid_len } else { 0 };
             if pull.charge > paid {
-                limit.pay(pull.charge - paid, now);
+                limit.pay_rest(pull.charge, paid, now);
                 if limit.waiting > 0 {
                     self.wheel.set(hold.limit, limit.due(), now); // its next slot has just moved
                 }

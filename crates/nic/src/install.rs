@@ -88,6 +88,7 @@ impl Nic {
     pub fn new(program: &Program, config: &Config) -> Self {
         let cut = cut_of(program, config.pull);
         let largest = cut.largest();
+        let frame = u32::try_from((program.max_frame + program.overhead).as_u64()).unwrap_or(u32::MAX);
         let forest = Forest::plant(program, main_tree(largest, config.catch_up));
         Self {
             program: program.clone(),
@@ -96,7 +97,7 @@ impl Nic {
             wheel: Wheel::new(program.limits.len() + forest.alarm_count(), WHEEL_SLOTS, WHEEL_GRAIN),
             forest,
             bundles: Vec::new(),
-            limits: program.limits.iter().map(Limit::new).collect(),
+            limits: program.limits.iter().map(|limit| Limit::new(limit, frame)).collect(),
             resting: Vec::with_capacity(program.limits.len()),
             layout: Layout::new(program, largest),
             link: Link { pace: Pace::new(program.link), catch_up: config.catch_up, emptied: Nanos::ZERO },
@@ -354,7 +355,7 @@ impl Nic {
         }
         let (top, minima) = match self.program.limit(limit).scope {
             Scope::Subtree(top) => (top, true),
-            Scope::Match { .. } => (NodeId(0), false),
+            Scope::Match { .. } | Scope::Peer(_) => (NodeId(0), false),
         };
         let above = if id == top { None } else { self.program.node(id).parent };
         let parent = above.map(|above| self.copy_for(limit, above));

@@ -4,11 +4,13 @@
 //! From: Loom §4.2.2 (global shaping queue), with the policy's order behind each limit: one waiting bundle is chosen
 //! for each slot, so that only the limit is on the wheel, never its flow queues (docs/decisions, 1).
 //! Not here: who is chosen (`tree`), the wheel itself (`plimsoll_queues::Wheel`).
-//! Invariant: charged bytes in any span <= burst + rate x span, a burst shorter than a frame counting as one; a
+//! Invariant: charged bytes (or packets, each as one byte) in any span <= burst + rate x span, a burst shorter than a frame counting as one; a
 //! released bundle leaves no earlier than its slot, and at most one packet of each bundle is released and not yet gone.
 //! A caller who is late by less than what the burst leaves beyond the head loses nothing of the rate.
 
-use plimsoll_policy as policy;
+use core::num::NonZeroU32;
+
+use plimsoll_policy::{self as policy, Counts};
 use plimsoll_queues::Pace;
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 
@@ -34,11 +36,15 @@ pub(crate) struct Limit {
     /// Root of the policy restricted to this limit's bundles; `None` while there is at most one bundle.
     pub(crate) root: Option<u32>,
     burst: Bytes,
+    /// What is charged of a frame at most, if frames are counted and not bytes.
+    frame: Option<NonZeroU32>,
 }
 
 impl Limit {
-    pub(crate) fn new(limit: &policy::Limit) -> Self {
+    /// `frame` is what is charged of a whole frame.
+    pub(crate) fn new(limit: &policy::Limit, frame: u32) -> Self {
         let mut made = Self {
+            frame: NonZeroU32::new(frame).filter(|_| limit.counts == Counts::Packets),
             pace: Pace::new(limit.rate),
             burst: limit.burst,
             full: Span::ZERO,
@@ -68,10 +74,16 @@ impl Limit {
     /// Whether a head of `len` may pass now, waiting ones first.
     #[inline]
     pub(crate) fn admits(&self, len: u32, now: Nanos) -> bool {
-        self.waiting == 0 && self.due_for(len) <= now
+        self.waiting == 0 && self.due_for(self.counted(len)) <= now
     }
 
-    /// When a head of `len` may pass: the clock may then run ahead of the present by the burst, and does not if the
+    /// What a pull that is charged `len` counts here. Segments of a pull are whole frames, but for the last.
+    #[inline]
+    fn counted(&self, len: u32) -> u32 {
+        self.frame.map_or(len, |frame| len.div_ceil(frame.get()))
+    }
+
+    /// When a head that counts `len` may pass: the clock may then run ahead of the present by the burst, and does not if the
     /// head alone is longer than that.
     #[inline]
     fn due_for(&self, len: u32) -> Nanos {
@@ -89,7 +101,7 @@ impl Limit {
     pub(crate) fn park(&mut self, len: u32) {
         self.waiting += 1;
         if self.waiting == 1 {
-            self.expected = len;
+            self.expected = self.counted(len);
         }
         self.parked = self.parked.wrapping_add(1);
         self.parked_rounds += u32::from(self.parked == 0);
@@ -98,7 +110,7 @@ impl Limit {
     /// A head of `len` was chosen: whether it passes now. If not, it is the next one expected.
     #[inline]
     pub(crate) fn release(&mut self, len: u32, now: Nanos) -> bool {
-        self.expected = len;
+        self.expected = self.counted(len);
         let passes = self.due() <= now;
         if passes {
             self.waiting -= 1;
@@ -110,13 +122,20 @@ impl Limit {
     /// Charges a packet that passes now.
     #[inline]
     pub(crate) fn pay(&mut self, len: u32, now: Nanos) {
+        self.pay_rest(len, 0, now);
+    }
+
+    /// Charges what the packet is beyond what was `paid` for it.
+    #[inline]
+    pub(crate) fn pay_rest(&mut self, len: u32, paid: u32, now: Nanos) {
         self.pace.catch_up(now);
-        self.pace.charge(Bytes::new(len.into()));
+        self.pace.charge(Bytes::new((self.counted(len) - self.counted(paid)).into()));
     }
 
     /// Most bytes that one pull should take: half the burst, so that one that is due late can be made up for.
     pub(crate) fn longest_pull(&self) -> u32 {
-        u32::try_from(self.burst.as_u64() / 2).unwrap_or(u32::MAX)
+        let unit = self.frame.map_or(1, NonZeroU32::get);
+        u32::try_from(self.burst.as_u64() / 2 * u64::from(unit)).unwrap_or(u32::MAX)
     }
 
     /// Times that a bundle had to wait.
@@ -136,12 +155,18 @@ mod tests {
 
     /// 12 Mb/s: a byte takes two thirds of a microsecond, 1,500 B a millisecond.
     fn limit(burst: u64) -> Limit {
-        Limit::new(&policy::Limit {
+        made(Counts::Bytes, BitRate::mbps(12), burst)
+    }
+
+    fn made(counts: Counts, rate: BitRate, burst: u64) -> Limit {
+        let limit = policy::Limit {
             name: "wan".to_owned(),
-            rate: BitRate::mbps(12),
+            counts,
+            rate,
             burst: Bytes::new(burst),
             scope: policy::Scope::Subtree(policy::NodeId(0)),
-        })
+        };
+        Limit::new(&limit, 1_500)
     }
 
     #[test]
@@ -177,5 +202,23 @@ mod tests {
         assert_eq!((limit.waiting, limit.due()), (2, now + Span::millis(2)));
         assert!(limit.release(60, limit.due()), "a shorter one fits all the more");
         assert_eq!((limit.waiting, limit.parked()), (1, 2));
+    }
+
+    /// A thousand packets a second.
+    #[test]
+    fn packets_count_alike_whatever_their_length() {
+        let mut limit = made(Counts::Packets, BitRate::new(8_000).expect("some"), 1);
+        let now = Nanos::new(10_000_000);
+        for (len, next) in [(60, 0), (1_500, 1), (1_500, 2)] {
+            let due = now + Span::millis(next);
+            assert!(limit.admits(len, due) && (next == 0 || !limit.admits(len, due - Span::ns(2))), "{len}");
+            limit.pay(len, due);
+        }
+        let due = now + Span::millis(4);
+        assert!(limit.admits(3_000, due), "two frames in one pull");
+        limit.pay_rest(3_000, 1_500, due); // one of which had been paid for
+        let next = due + Span::millis(1);
+        assert!(limit.admits(60, next) && !limit.admits(60, next - Span::ns(2)));
+        assert_eq!(made(Counts::Packets, BitRate::mbps(1), 4).longest_pull(), 3_000);
     }
 }

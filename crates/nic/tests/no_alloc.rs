@@ -6,7 +6,8 @@ use std::alloc::System;
 
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId};
 use plimsoll_policy::{
-    FlowOrder, Form, Limit, LimitId, Match, Node, NodeId, NodeKind, Placement, Program, Scope, TenantId,
+    Counts, FlowOrder, Form, Limit, LimitId, Match, Node, NodeId, NodeKind, Placement, Program, Scope,
+    TenantId,
 };
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -49,6 +50,7 @@ fn program() -> Program {
     }
     let limit = |name: &str, mbps, burst| Limit {
         name: name.into(),
+        counts: Counts::Bytes,
         rate: BitRate::mbps(mbps),
         burst: Bytes::new(burst),
         scope: Scope::Match { matches: Match::default(), via: vec![NodeId(0)] },

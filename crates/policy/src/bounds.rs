@@ -292,7 +292,7 @@ impl<'a> Analysis<'a> {
                 Scope::Match { matches, via } if *matches == Match::default() => {
                     via.iter().for_each(|node| own[node.0 as usize].push(LimitId(index)));
                 }
-                Scope::Match { .. } => {}
+                Scope::Match { .. } | Scope::Peer(_) => {}
             }
         }
         own
@@ -427,7 +427,7 @@ impl<'a> Analysis<'a> {
                 let curves = self.curves(NodeId(0), rate, false, &users);
                 (held, curves)
             }
-            Scope::Match { .. } => return,
+            Scope::Match { .. } | Scope::Peer(_) => return,
         };
         for id in held {
             match (rates.get_mut(&id), curves.get(&id)) {

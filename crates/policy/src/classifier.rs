@@ -76,7 +76,7 @@ impl Classifier {
             let through = self.via.get(&id).map_or(&[][..], Vec::as_slice);
             limits.extend(through.iter().filter(|&&limit| match &program.limit(limit).scope {
                 Scope::Match { matches, .. } => matches.holds(fields),
-                Scope::Subtree(_) => false,
+                Scope::Subtree(_) | Scope::Peer(_) => false,
             }));
         }
         limits[maxima..].sort_unstable();

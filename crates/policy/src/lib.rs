@@ -15,6 +15,7 @@ pub mod document;
 mod law;
 mod matching;
 mod packets;
+mod peers;
 mod program;
 mod read;
 mod schema;
@@ -28,6 +29,7 @@ pub use classifier::Classifier;
 pub use config::{Api, Config, Engine, Netns, Port, TenantConfig, Uplink};
 pub use document::{FileId, Mark, Severity, SourceFile, Sources};
 pub use law::{Errors, Law, Problem, ProblemRecord};
+pub use peers::{Peers, UNLIMITED};
 pub use program::*;
 pub use schema::{schema, sub_schema};
 pub use show::{

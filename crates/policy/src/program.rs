@@ -113,12 +113,24 @@ pub enum FlowOrder {
 pub struct Limit {
     /// The operator's name; a class's `max` is called `max(PATH)`.
     pub name: String,
-    /// Bits per second that may leave.
+    /// What it counts.
+    pub counts: Counts,
+    /// Bits per second that may leave; of packets, each counts as eight bits.
     pub rate: BitRate,
-    /// Bytes that may leave at once after a pause (RFC 2697's committed burst size).
+    /// Bytes that may leave at once after a pause (RFC 2697's committed burst size); of packets, each counts as a byte.
     pub burst: Bytes,
     /// Which packets it holds to its rate.
     pub scope: Scope,
+}
+
+/// What a limit counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Counts {
+    /// Bytes, as on the wire.
+    #[default]
+    Bytes,
+    /// Frames, whatever their length.
+    Packets,
 }
 
 /// What a limit applies to.
@@ -134,6 +146,8 @@ pub enum Scope {
         /// The nodes that send through this limit; the root when it holds everywhere.
         via: Vec<NodeId>,
     },
+    /// Flow queues to this peer, whose limits others state while the program runs (`peers`).
+    Peer(u32),
 }
 
 /// Who holds a vNIC.
@@ -290,7 +304,7 @@ impl Program {
                 let sends_through = self.path(class).any(|id| via.contains(&id));
                 (sends_through && matches.holds(fields)).then_some(LimitId(index))
             }
-            Scope::Subtree(_) => None,
+            Scope::Subtree(_) | Scope::Peer(_) => None,
         });
         Placement { class, limits: maxima.chain(matching).collect() }
     }

@@ -29,8 +29,8 @@ pub use model::{
     Setting, System, SystemKind, Tenant, Turns, Workload,
 };
 pub use network::{
-    Completions, Congestion, CoreCost, EngineCost, Host, HostNic, Ingress, Link, Pcie, ReceiveRing,
-    TransmitRing,
+    Completions, Congestion, Control, ControlLevel, CoreCost, EngineCost, Host, HostNic, Ingress, Link, Pcie,
+    ReceiveRing, TransmitRing,
 };
 pub use paper::{Figure, Number, Paper};
 pub use policy_file::Wiring;

@@ -13,7 +13,7 @@ use plimsoll_policy::document::Tree;
 use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use crate::expect::Expectation;
-use crate::network::{Congestion, Host, Ingress, Link};
+use crate::network::{Congestion, Control, ControlLevel, Host, Ingress, Link};
 use crate::paper::Paper;
 
 /// One scenario: what to run, on which systems, what to measure and what to expect.
@@ -40,6 +40,8 @@ pub struct Scenario {
     /// What lies between hosts, switches and destinations. Without any, each host is behind a link of `rate`, with
     /// every destination at its other end.
     pub links: Vec<Link>,
+    /// How receivers control their senders' rates; not at all without.
+    pub control: Option<Control>,
     /// Who holds a vNIC, in the order of the file.
     pub tenants: Vec<Tenant>,
     /// Places beyond the uplink, each with an address of its own.
@@ -153,6 +155,8 @@ pub struct System {
     pub model: Model,
     /// How its hosts take what comes in, where it runs on Plimsoll's engine; the others have one queue.
     pub ingress: Ingress,
+    /// How much of the scenario's control it has, where it runs on Plimsoll's engine.
+    pub control: ControlLevel,
     /// Sections that replace the scenario's own policy for this system.
     pub(crate) policy: Option<PolicySections>,
 }

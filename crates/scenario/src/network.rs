@@ -5,6 +5,7 @@
 //! Not here: reading it (`read::network`), what becomes of it (`sim`; live there is one host and no link of its own).
 //! Invariant: every name refers to something that exists.
 
+use plimsoll_control::Idle;
 use plimsoll_units::{BitRate, Bytes, Span};
 
 use crate::model::PolicySections;
@@ -79,6 +80,35 @@ pub enum Ingress {
     Fair,
     /// One queue, in the order of arrival.
     Shared,
+}
+
+/// How receivers control their senders' rates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Control {
+    /// From one decision to the next.
+    pub epoch: Span,
+    /// From a receiver's decision until its senders keep to it.
+    pub feedback: Span,
+    /// How long a sender keeps to what it does not hear again.
+    pub lapse: Span,
+    /// The delay on the way in that packet rates are held to.
+    pub threshold: Span,
+    /// Part of an error in bandwidth, in thousandths, that is corrected in an epoch.
+    pub gain: u32,
+    /// What becomes of an idle tenant's minimum.
+    pub idle: Idle,
+}
+
+/// How much of it a system has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ControlLevel {
+    /// None.
+    Off,
+    /// Bandwidth only, as EyeQ.
+    Bandwidth,
+    /// Bandwidth and packet rate.
+    #[default]
+    Full,
 }
 
 /// CPU time that an engine's thread needs for each packet.

@@ -12,8 +12,8 @@ use plimsoll_units::{BitRate, Bytes, Span};
 use crate::model::SystemKind;
 use crate::network::Congestion;
 use crate::read::{
-    FETCH_KEYS, HOST_KEYS, KEYS, KINDS, LINK_KEYS, NUMBER_KEYS, PAPER_KEYS, SHORT_KEYS, SYSTEM_KEYS,
-    TENANT_KEYS, TIMELINE_KEYS,
+    CONTROL_KEYS, FETCH_KEYS, HOST_KEYS, KEYS, KINDS, LINK_KEYS, NUMBER_KEYS, PAPER_KEYS, SHORT_KEYS,
+    SYSTEM_KEYS, TENANT_KEYS, TIMELINE_KEYS,
 };
 
 /// The JSON Schema of scenario files.
@@ -42,6 +42,7 @@ pub fn schema() -> Value {
             },
             "switches": names,
             "links": {"type": "object", "additionalProperties": link()},
+            "control": control(),
             "tenants": {"type": "object", "additionalProperties": tenant()},
             "destinations": {
                 "description": "places beyond the uplink, as a list of names or a map to addresses",
@@ -135,6 +136,9 @@ fn system(sections: &Value) -> Value {
         let value = match key {
             "kind" => json!({"enum": kinds}),
             "ingress" => json!({"enum": ["fair", "shared"], "description": "how what comes in is taken"}),
+            "control" => {
+                json!({"enum": ["off", "bandwidth", "full"], "description": "how much of `control` it has"})
+            }
             "queues" => count("transmit queues of `mq`", 256),
             "queue_rate" => unit::<BitRate>("rate to which each queue of `mq` is held"),
             "policy_file" => json!({"type": "string"}),
@@ -187,6 +191,24 @@ fn host(sections: &Value) -> Value {
             ]),
             "policy_file" => json!({"type": "string"}),
             _ => sections.clone(),
+        };
+        (key, value)
+    }))
+}
+
+fn control() -> Value {
+    object(CONTROL_KEYS.map(|key| {
+        let value = match key {
+            "epoch" => unit::<Span>("from one decision to the next"),
+            "feedback" => unit::<Span>("from a receiver's decision until its senders keep to it"),
+            "lapse" => unit::<Span>("how long a sender keeps to what it does not hear again"),
+            "threshold" => unit::<Span>("delay on the way in that packet rates are held to"),
+            "gain" => {
+                json!({"type": ["string", "number"], "description": "part of an error corrected in an epoch"})
+            }
+            _ => {
+                json!({"enum": ["reserved", "lent"], "description": "what becomes of an idle tenant's `min`"})
+            }
         };
         (key, value)
     }))

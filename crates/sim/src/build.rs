@@ -6,18 +6,20 @@
 //! Not here: what happens then (`world`).
 //! Invariant: what each workload draws follows from the seed and its name, whatever else there is.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
 
+use plimsoll_control::Envelope;
 use plimsoll_policy::Checked;
 use plimsoll_scenario::{
-    Completions, Congestion, Home, Host, HostNic, Ingress, KeyValueSizes, Kind, Pace, Role, Scenario, System,
-    SystemKind, Tenant, Turns, Wiring, Workload,
+    Completions, Congestion, ControlLevel, Home, Host, HostNic, Ingress, KeyValueSizes, Kind, Pace, Role,
+    Scenario, System, SystemKind, Tenant, Turns, Wiring, Workload,
 };
 use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Nanos, Span};
 
 use crate::agenda::{Agenda, SourceId};
 use crate::chance::Chance;
+use crate::control::Control;
 use crate::cores::Core;
 use crate::engine::Engine;
 use crate::error::SimError;
@@ -225,6 +227,8 @@ impl<'a> Builder<'a> {
             local: VecDeque::new(),
             completed: Vec::new(),
             cores: Vec::new(),
+            control: None,
+            weights: Vec::new(),
             tenants: scenario.tenants.len() as u32,
             timeline: Vec::new(),
             timeline_source: 0,
@@ -414,6 +418,53 @@ impl<'a> Builder<'a> {
         host.nic == HostNic::Engine && with_tenants
     }
 
+    /// Whether receivers control their senders in this system.
+    fn controlled(&self) -> bool {
+        self.scenario.control.is_some()
+            && self.system.control != ControlLevel::Off
+            && self.system.kind.on_engine()
+    }
+
+    /// How many pairs of a tenant here and one elsewhere there are.
+    fn pairs_from(&self, node: u32) -> u32 {
+        let ways = self.world.flows.iter().flat_map(|flow| [flow.way(false), flow.way(true)]);
+        let away = ways.filter(|(from, to)| from.node == node && to.node != node && to.tenant.is_some());
+        let pairs: BTreeSet<_> =
+            away.filter_map(|(from, to)| Some((from.tenant?, to.tenant?, to.node))).collect();
+        pairs.len() as u32
+    }
+
+    /// Control epochs for each host with tenants. They do not begin together: hosts know nothing of each other's.
+    fn control(&mut self) {
+        let Some(spec) = self.scenario.control else { return };
+        let source = self.source(Source::Feedback);
+        let mut control = Box::new(Control::new(spec, self.topology.nodes.len(), source));
+        for (node, host) in (0..).zip(&self.scenario.hosts) {
+            if !self.has_engine(host) {
+                continue;
+            }
+            let into = self.topology.links.iter().filter(|edge| edge.to == node && edge.from != node);
+            let line = into.filter_map(|edge| edge.spec.rate).max().unwrap_or(self.scenario.rate);
+            let tenants = (0..).zip(&self.scenario.tenants).filter(|(_, tenant)| lives_on(tenant, host));
+            let envelope = |tenant: &Tenant| Envelope { min: tenant.min, max: tenant.max.unwrap_or(line) };
+            let vms: Vec<_> = tenants.map(|(index, tenant)| (index, envelope(tenant))).collect();
+            let source = self.source(Source::Epoch(node));
+            control.add(node, source, line, self.system.control, &vms);
+        }
+        self.world.control = Some(control);
+        self.world.weights = self.sender_weights();
+    }
+
+    /// As a tenant's `max` to the greatest of them; all alike unless every one has a `max`.
+    fn sender_weights(&self) -> Vec<u32> {
+        let maxima: Option<Vec<u64>> =
+            self.scenario.tenants.iter().map(|tenant| tenant.max.map(BitRate::get)).collect();
+        let Some(maxima) = maxima else { return vec![1_000; self.scenario.tenants.len()] };
+        let most = maxima.iter().copied().max().unwrap_or(1);
+        let weight = |max: u64| (u128::from(max) * 1_000 / u128::from(most)).max(1) as u32;
+        maxima.into_iter().map(weight).collect()
+    }
+
     /// Each tenant's part of a receiving CPU: as its `max`, or as its weight where not every tenant has one; and the
     /// least part for what is for none of them.
     fn cpu_weights(&self) -> Vec<u32> {
@@ -557,8 +608,12 @@ impl<'a> Builder<'a> {
             let from_here = self.world.flows.iter().flat_map(|flow| &flow.ends);
             let flows = from_here.filter(|end| end.node == node && end.tenant.is_some()).count() as u32;
             let source = self.source(Source::Engine(node));
-            let engine = Box::new(Engine::new(&checked, &names, flows, host));
+            let peers = if self.controlled() { self.pairs_from(node) } else { 0 };
+            let engine = Box::new(Engine::new(&checked, &names, flows, peers, host));
             self.world.nodes[node as usize].carrier = Carrier::Engine { engine, source, first, traced: None };
+        }
+        if self.controlled() {
+            self.control();
         }
         self.world.timeline_source = self.source(Source::Timeline);
         self.world.agenda = Agenda::new(self.world.sources.len());
@@ -567,6 +622,9 @@ impl<'a> Builder<'a> {
             let source =
                 self.world.sources.iter().position(|source| *source == first).expect("a first timer");
             self.world.agenda.set(source as SourceId, Nanos::ZERO + workload.start);
+        }
+        if let Some(control) = &self.world.control {
+            control.moments().for_each(|(source, at)| self.world.agenda.set(source, at));
         }
         self.timeline()?;
         Ok(())

@@ -9,12 +9,14 @@
 use core::slice::from_ref;
 use std::collections::{BTreeMap, VecDeque};
 
+use plimsoll_control::Limits;
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Refusal, Transmit};
-use plimsoll_policy::{Checked, Classifier, Fields, LimitId, NodeId, Placement, TenantId};
+use plimsoll_policy::{Checked, Classifier, Fields, LimitId, NodeId, Peers, Placement, TenantId, UNLIMITED};
 use plimsoll_scenario::{Change, Completions, EngineCost, Host, Setting, TransmitRing};
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use prefetch_index::prefetch_index;
 
+use crate::control::Vm;
 use crate::packet::Packet;
 use crate::promise::Promises;
 
@@ -56,6 +58,9 @@ pub(crate) struct Engine {
     queues: Vec<Queue>,
     /// Reads from the host beside one for each pull.
     dma: u64,
+    /// Room for what receivers elsewhere allow, and whose it is: by a tenant here and its peer there.
+    peers: Peers,
+    known_peers: BTreeMap<(u32, Vm), u32>,
     /// Changes of the policy that wait for the next doorbell, to go in front of it.
     changes: Vec<Update>,
     /// The flow queue of the packet before, in the batch that is being made.
@@ -130,9 +135,11 @@ pub(crate) enum Refused {
 }
 
 impl Engine {
-    /// The engine of a checked policy, sized for as many flows as the host will have.
-    pub(crate) fn new(checked: &Checked, tenants: &[String], flows: u32, host: &Host) -> Self {
-        let program = &checked.program;
+    /// The engine of a checked policy, sized for as many flows as the host will have, and for receivers elsewhere that
+    /// control its tenants.
+    pub(crate) fn new(checked: &Checked, tenants: &[String], flows: u32, peers: u32, host: &Host) -> Self {
+        let program = &mut checked.program.clone();
+        let peers = program.add_peers(peers, Bytes::ZERO);
         let never_stalls = host.cpu == EngineCost::default() && host.pcie.is_none();
         let stated = &checked.config.engine;
         // One shared queue for each class, should the flows be more than the engine's queues.
@@ -161,24 +168,50 @@ impl Engine {
             shared: BTreeMap::new(),
             queues: vec![Queue::default(); queues as usize],
             dma: 0,
+            peers,
+            known_peers: BTreeMap::new(),
             changes: Vec::new(),
             before: None,
             flow_changes: 0,
-            // The bounds are those of a link that never stalls.
-            promises: if never_stalls { Promises::new(program) } else { Promises::default() },
+            // The bounds are those of a link that never stalls, and of what the policy alone holds back.
+            promises: if never_stalls && peers.count() == 0 {
+                Promises::new(program)
+            } else {
+                Promises::default()
+            },
         }
     }
 
-    /// The flow queue of a flow that looks like this.
-    pub(crate) fn open(&mut self, mut fields: Fields, tenant: u32) -> Option<QueueId> {
+    /// The flow queue of a flow that looks like this, to a tenant elsewhere if it goes to one.
+    pub(crate) fn open(&mut self, mut fields: Fields, tenant: u32, to: Option<Vm>) -> Option<QueueId> {
         fields.tenant = self.tenants[tenant as usize];
-        let placement = self.classifier.classify(self.nic.program(), &fields);
+        let mut placement = self.classifier.classify(self.nic.program(), &fields);
+        let peer = to.and_then(|to| self.peer(tenant, to));
+        placement.limits.extend(peer.into_iter().flatten());
         let queue = match self.nic.open_queue(&placement) {
             Ok(queue) => queue,
             Err(_) => self.open_shared(&placement)?,
         };
         self.queues[queue.0 as usize].class = placement.class;
         Some(queue)
+    }
+
+    /// The limits of a tenant's packets to a peer, as long as there is room.
+    fn peer(&mut self, tenant: u32, to: Vm) -> Option<[LimitId; 2]> {
+        let next = self.known_peers.len() as u32;
+        let known = self.known_peers.get(&(tenant, to)).copied();
+        let peer = known.or((next < self.peers.count()).then_some(next))?;
+        self.known_peers.insert((tenant, to), peer);
+        Some(self.peers.limits(peer))
+    }
+
+    /// What a tenant may send to a peer from now on; everything if nothing is said. In force at the next doorbell.
+    pub(crate) fn obey(&mut self, tenant: u32, to: Vm, limits: Option<Limits>) {
+        let Some([bits, packets]) = self.peer(tenant, to) else { return };
+        let by_packets = limits.and_then(|limits| limits.packets);
+        let by_packets = by_packets.and_then(|packets| BitRate::new(packets.get().saturating_mul(8)));
+        self.doorbells.set_rate(bits, limits.map_or(UNLIMITED, |limits| limits.bits));
+        self.doorbells.set_rate(packets, by_packets.unwrap_or(UNLIMITED));
     }
 
     fn open_shared(&mut self, placement: &Placement) -> Option<QueueId> {

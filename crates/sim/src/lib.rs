@@ -30,6 +30,7 @@
 mod agenda;
 mod build;
 mod chance;
+mod control;
 mod cores;
 mod engine;
 mod error;

@@ -112,6 +112,14 @@ impl Receive {
         }
     }
 
+    /// The tenants' queues, where each has one.
+    pub(crate) fn ingress(&mut self) -> Option<&mut Ingress> {
+        match &mut self.cpu {
+            Cpu::Shared(_) => None,
+            Cpu::Fair(cpu) => Some(&mut cpu.ingress),
+        }
+    }
+
     /// All that it holds.
     pub(crate) fn holds(&self) -> Vec<&Packet> {
         match &self.cpu {

@@ -15,6 +15,7 @@ use plimsoll_scenario::Change;
 use plimsoll_units::{Nanos, Span};
 
 use crate::agenda::{Agenda, SourceId};
+use crate::control::{Control, Order, Vm};
 use crate::cores::{Core, Work};
 use crate::engine::{Engine, Refused};
 use crate::limiter::Limiter;
@@ -52,6 +53,10 @@ pub(crate) struct World {
     pub(crate) completed: Vec<Packet>,
     /// Tenants' cores, where what they do takes time.
     pub(crate) cores: Vec<Core>,
+    /// How receivers control senders, where they do.
+    pub(crate) control: Option<Box<Control>>,
+    /// Each tenant's weight as a sender, an ordinary one's being a thousand.
+    pub(crate) weights: Vec<u32>,
     /// How many tenants there are: on the way in, a number for what is for none of them.
     pub(crate) tenants: u32,
     /// What changes in policies, the last first.
@@ -76,6 +81,10 @@ pub(crate) enum Source {
     Core(u32),
     /// Something in the policy changes.
     Timeline,
+    /// A host's control epoch is over.
+    Epoch(u32),
+    /// Feedback arrives.
+    Feedback,
 }
 
 /// A link and where it ends.
@@ -223,6 +232,8 @@ impl World {
             Source::Receive(node) => self.received(node),
             Source::Core(core) => self.core_done(core),
             Source::Timeline => self.change(),
+            Source::Epoch(node) => self.end_epoch(node, source),
+            Source::Feedback => self.hear(source),
             Source::App(app, timer) => {
                 self.agenda.clear(source);
                 self.with_app(app, |app, world| app.timeout(world, timer));
@@ -242,6 +253,34 @@ impl World {
         }
         let next = self.timeline.last().map(|change| Nanos::ZERO + change.at);
         self.agenda.keep(self.timeline_source, next);
+    }
+
+    /// A receiver decides what its senders may send.
+    fn end_epoch(&mut self, node: u32, source: SourceId) {
+        let Some(control) = &mut self.control else { return };
+        let receive = self.nodes[node as usize].receive.as_mut();
+        let (next, lapsed) = control.epoch(node, receive.and_then(|receive| receive.ingress()), self.now);
+        self.agenda.keep(source, Some(next));
+        self.agenda.keep(control.source, control.next_message());
+        lapsed.into_iter().for_each(|order| self.obey(node, order));
+    }
+
+    /// A sender hears what a receiver allows it.
+    fn hear(&mut self, source: SourceId) {
+        while let Some((node, order)) =
+            self.control.as_mut().and_then(|control| control.receive(&self.weights, self.now))
+        {
+            self.obey(node, order);
+        }
+        let next = self.control.as_ref().and_then(|control| control.next_message());
+        self.agenda.keep(source, next);
+    }
+
+    fn obey(&mut self, node: u32, (tenant, peer, limits): Order) {
+        if let Carrier::Engine { engine, .. } = &mut self.nodes[node as usize].carrier {
+            engine.obey(tenant, peer, limits);
+            self.offered.push(node);
+        }
     }
 
     /// Drives the engines that were offered something, and hands over what stays inside a host.
@@ -316,7 +355,7 @@ impl World {
         let Some(tenant) = from.tenant else { return self.forward(node, packet) };
         let queue = match from.queue {
             Some(queue) => queue,
-            None => match engine.open(flow.fields(packet.back), tenant) {
+            None => match engine.open(flow.fields(packet.back), tenant, to.elsewhere(node)) {
                 Some(queue) => {
                     self.flows[packet.flow as usize].ends[usize::from(packet.back)].queue = Some(queue);
                     queue
@@ -433,6 +472,9 @@ impl World {
             return self.forward(node, packet);
         }
         let Some(receive) = &mut self.nodes[node as usize].receive else { return self.deliver(packet) };
+        if let (Some(control), Some(sender), Some(receiver)) = (&mut self.control, from.vm(), to.vm()) {
+            control.note(receiver, sender, self.weights[sender.tenant as usize]);
+        }
         if receive.offer(packet, to.tenant.unwrap_or(self.tenants), self.now) {
             self.agenda.keep(receive.source, receive.next());
         } else {
@@ -530,6 +572,18 @@ impl LinkEnd {
             Offered::Lost => return Some(LOST),
         }
         None
+    }
+}
+
+impl End {
+    /// The vNIC, if it is a tenant's.
+    fn vm(&self) -> Option<Vm> {
+        self.tenant.map(|tenant| Vm { tenant, node: self.node })
+    }
+
+    /// The same, if it is on another host.
+    fn elsewhere(&self, node: u32) -> Option<Vm> {
+        self.vm().filter(|vm| vm.node != node)
     }
 }
 

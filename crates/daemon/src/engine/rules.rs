@@ -162,7 +162,7 @@ fn scope_of(program: &Program, tenant: Option<TenantId>) -> Scope {
     let rules = program.rules.iter().map(|rule| &rule.matches);
     let limits = program.limits.iter().filter_map(|limit| match &limit.scope {
         plimsoll_policy::Scope::Match { matches, .. } => Some(matches),
-        plimsoll_policy::Scope::Subtree(_) => None,
+        plimsoll_policy::Scope::Subtree(_) | plimsoll_policy::Scope::Peer(_) => None,
     });
     let concerned =
         rules.chain(limits).filter(|matches| matches.tenant.is_none() || matches.tenant == tenant);

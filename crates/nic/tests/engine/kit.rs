@@ -6,7 +6,8 @@
 
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Refusal, Transmit};
 use plimsoll_policy::{
-    FlowOrder, Limit, LimitId, Match, Node, NodeId, NodeKind, Placement, Program, Scope, Tenant, TenantId,
+    Counts, FlowOrder, Limit, LimitId, Match, Node, NodeId, NodeKind, Placement, Program, Scope, Tenant,
+    TenantId,
 };
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 
@@ -84,7 +85,13 @@ impl Plan {
 
     fn add(&mut self, name: String, rate: BitRate, burst: u64, scope: Scope) -> LimitId {
         let id = LimitId(u32::try_from(self.program.limits.len()).expect("few limits"));
-        self.program.limits.push(Limit { name, rate, burst: Bytes::new(burst), scope });
+        self.program.limits.push(Limit {
+            name,
+            counts: Counts::Bytes,
+            rate,
+            burst: Bytes::new(burst),
+            scope,
+        });
         id
     }
 

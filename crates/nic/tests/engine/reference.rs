@@ -189,7 +189,7 @@ impl Reference {
         for limit in &program.limits {
             trees.push(match limit.scope {
                 Scope::Subtree(top) => Tree::new(program, top.0 as usize, true, false, largest),
-                Scope::Match { .. } => Tree::new(program, 0, false, false, largest),
+                Scope::Match { .. } | Scope::Peer(_) => Tree::new(program, 0, false, false, largest),
             });
         }
         Self {

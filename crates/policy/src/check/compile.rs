@@ -11,7 +11,7 @@ use super::graph::{Draft, DraftKind, Graph, LimitDraft, NodeIx};
 use super::rates;
 use super::rules::{Rules, tenant_id};
 use crate::program::{
-    FlowOrder, Limit, LimitId, Match, Node, NodeId, NodeKind, Program, Rule, Scope, Tenant,
+    Counts, FlowOrder, Limit, LimitId, Match, Node, NodeId, NodeKind, Program, Rule, Scope, Tenant,
 };
 use crate::read::syntax::{Flows, OrderKind};
 
@@ -49,7 +49,8 @@ pub(crate) fn compile(
         let max = draft.max.map(|max| {
             let burst = draft.burst.map_or_else(|| link.default_burst(max.value), |burst| burst.value);
             let name = format!("max({})", draft.name);
-            limits.push(Limit { name, rate: max.value, burst, scope: Scope::Subtree(node_id(index)) });
+            let scope = Scope::Subtree(node_id(index));
+            limits.push(Limit { name, counts: Counts::Bytes, rate: max.value, burst, scope });
             limit_id(limits.len() - 1)
         });
         nodes.push(Node {
@@ -87,6 +88,7 @@ fn stated_limit(draft: &LimitDraft, link: Link) -> Option<Limit> {
     let via = draft.via.iter().map(|&node| node_id(node)).collect();
     Some(Limit {
         name: draft.name.clone(),
+        counts: Counts::Bytes,
         rate,
         burst: draft.entry.burst.map_or_else(|| link.default_burst(rate), |burst| burst.value),
         scope: Scope::Match { matches, via },

@@ -54,6 +54,7 @@ fn limits_at(program: &Program) -> Vec<u64> {
         match &limit.scope {
             Scope::Subtree(node) => count[node.0 as usize] += 1,
             Scope::Match { via, .. } => via.iter().for_each(|node| count[node.0 as usize] += 1),
+            Scope::Peer(_) => {}
         }
     }
     count

@@ -87,6 +87,7 @@ pub(super) fn short(node: &Node) -> &str {
 pub(super) fn scope_words(program: &Program, limit: &Limit) -> (String, Vec<String>) {
     match &limit.scope {
         Scope::Subtree(node) => ("everything".to_owned(), vec![program.node(*node).name.clone()]),
+        Scope::Peer(peer) => (format!("what goes to peer {peer}"), Vec::new()),
         Scope::Match { matches, via } => {
             let what = describe_match(program, matches);
             let what = if what.is_empty() { "everything".to_owned() } else { what };

@@ -27,12 +27,12 @@ use crate::model::{
     Destination, Home, Measure, Model, NETWORK, PolicySections, Scenario, System, SystemKind, Tenant,
     Workload,
 };
-use crate::network::Ingress;
+use crate::network::{ControlLevel, Ingress};
 use crate::sweep::Point;
 use crate::{Errors, Problem, yaml};
 use fields::{Fields, Reader};
 pub(crate) use model::FETCH_KEYS;
-pub(crate) use network::{HOST_KEYS, LINK_KEYS};
+pub(crate) use network::{CONTROL_KEYS, HOST_KEYS, LINK_KEYS};
 pub(crate) use paper::{NUMBER_KEYS, PAPER_KEYS};
 use repeat::Written;
 pub(crate) use timeline::TIMELINE_KEYS;
@@ -82,7 +82,7 @@ impl Form {
 }
 
 /// Keys that `virtual:` may replace: all but itself.
-pub(crate) const KEYS: [&str; 27] = [
+pub(crate) const KEYS: [&str; 28] = [
     "name",
     "about",
     "rate",
@@ -94,6 +94,7 @@ pub(crate) const KEYS: [&str; 27] = [
     "hosts",
     "switches",
     "links",
+    "control",
     "tenants",
     "destinations",
     "systems",
@@ -111,9 +112,10 @@ pub(crate) const KEYS: [&str; 27] = [
     "short",
     "repeat",
 ];
-pub(crate) const SYSTEM_KEYS: [&str; 14] = [
+pub(crate) const SYSTEM_KEYS: [&str; 15] = [
     "kind",
     "ingress",
+    "control",
     "queues",
     "queue_rate",
     "policy",
@@ -259,6 +261,7 @@ impl Reader {
             hosts: self.hosts(&file, folder),
             switches: self.switches(&file),
             links: Vec::new(),
+            control: file.get("control").map(|tree| self.control(tree)),
             tenants: Vec::new(),
             destinations: self.destinations(&file),
             offload: self.flag(&file, "offload", false),
@@ -424,6 +427,7 @@ impl Reader {
                 queue_rate: None,
                 model: Model::default(),
                 ingress: Ingress::default(),
+                control: ControlLevel::default(),
                 policy: None,
             });
         };
@@ -450,7 +454,14 @@ impl Reader {
         let ways = [("fair", Ingress::Fair), ("shared", Ingress::Shared)];
         let ingress =
             fields.get("ingress").and_then(|tree| self.choice(tree, "way in", &ways)).unwrap_or_default();
-        Some(System { name: key.value.clone(), kind, queues, queue_rate, model, ingress, policy })
+        let levels = [
+            ("off", ControlLevel::Off),
+            ("bandwidth", ControlLevel::Bandwidth),
+            ("full", ControlLevel::Full),
+        ];
+        let control =
+            fields.get("control").and_then(|tree| self.choice(tree, "control", &levels)).unwrap_or_default();
+        Some(System { name: key.value.clone(), kind, queues, queue_rate, model, ingress, control, policy })
     }
 
     fn tenants(&mut self, file: &Fields<'_>, scenario: &Scenario) -> Vec<Tenant> {

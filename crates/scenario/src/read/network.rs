@@ -7,18 +7,20 @@
 
 use std::path::Path;
 
+use plimsoll_control::Idle;
 use plimsoll_policy::document::{Mark, Name, Tree, Value};
 use plimsoll_units::{BitRate, Bytes, Span};
 
 use super::fields::{Fields, Reader};
 use crate::Problem;
 use crate::network::{
-    Completions, CoreCost, EngineCost, Host, HostNic, Link, Pcie, ReceiveRing, TransmitRing,
+    Completions, Control, CoreCost, EngineCost, Host, HostNic, Link, Pcie, ReceiveRing, TransmitRing,
 };
 
 pub(crate) const HOST_KEYS: [&str; 10] =
     ["nic", "receive", "cpu", "cores", "transmit", "pcie", "policy", "limits", "engine", "policy_file"];
 pub(crate) const RECEIVE_KEYS: [&str; 5] = ["ring", "drain", "cost", "slots", "drain_share"];
+pub(crate) const CONTROL_KEYS: [&str; 6] = ["epoch", "feedback", "lapse", "threshold", "gain", "idle"];
 pub(crate) const LINK_KEYS: [&str; 8] = ["between", "from", "to", "rate", "delay", "queue", "ecn", "loss"];
 
 /// What reproduces PicNIC's figures of packets fetched and packets processed (§6.1.1).
@@ -84,6 +86,21 @@ impl Reader {
             cost: self.value(&fields, "cost", TIME, Span::ns(500)),
             slots: self.count(&fields, "slots", 256, 1 << 16),
             drain_share: (share * 1_000.0).round() as u32,
+        }
+    }
+
+    /// How receivers control their senders.
+    pub(super) fn control(&mut self, tree: &Tree) -> Control {
+        let fields = self.fields(tree, tree.at, "`control`", &CONTROL_KEYS);
+        let idle = [("reserved", Idle::Reserved), ("lent", Idle::Lent)];
+        let epoch = self.value(&fields, "epoch", TIME, Span::micros(500)).max(Span::micros(1));
+        Control {
+            epoch,
+            feedback: self.value(&fields, "feedback", TIME, Span::micros(100)),
+            lapse: self.value(&fields, "lapse", TIME, epoch.times(50)),
+            threshold: self.value(&fields, "threshold", TIME, Span::micros(10)),
+            gain: fields.get("gain").map_or(500, |_| (self.part(&fields, "gain") * 1_000.0).round() as u32),
+            idle: fields.get("idle").and_then(|tree| self.choice(tree, "way", &idle)).unwrap_or_default(),
         }
     }
 
