@@ -5,10 +5,7 @@
 //! Not here: the order among bundles (`order::bundles`), rates (`limit`).
 //! Invariant: an active bundle is in the main tree or waits for exactly one limit.
 
-use core::cmp::Reverse;
 use core::slice::from_ref;
-use std::collections::BinaryHeap;
-use std::collections::binary_heap::PeekMut;
 
 use plimsoll_policy::{FlowOrder, LimitId, NodeId};
 use plimsoll_units::{Nanos, Span};
@@ -18,6 +15,7 @@ use smallvec::SmallVec;
 use crate::circle::Circle;
 use crate::host::{FlowId, Host, Pull, QueueId};
 use crate::limit::Limit;
+use crate::ranked::Ranked;
 use crate::tree::Seat;
 
 /// Flow queues of one class behind the same limits. What every packet needs fills the first cache line.
@@ -86,7 +84,7 @@ pub(crate) const MOST_HOLDS: usize = 32;
 #[derive(Clone, Debug)]
 enum Flows {
     /// By arrival or deadline of the head, and then by the flow queue's number; with its record.
-    Ranked(BinaryHeap<Reverse<(u64, QueueId, u32)>>),
+    Ranked(Ranked),
     /// In turns, by deficit round robin (Shreedhar and Varghese, 1995) with the turn paid after its use.
     Round(Circle),
 }
@@ -95,7 +93,7 @@ impl Bundle {
     pub(crate) fn new(class: NodeId, order: FlowOrder, seat: Seat, holds: Holds) -> Self {
         let flows = match order {
             FlowOrder::Drr => Flows::Round(Circle::new()),
-            FlowOrder::Fifo | FlowOrder::Lstf(_) | FlowOrder::Edf(_) => Flows::Ranked(BinaryHeap::new()),
+            FlowOrder::Fifo | FlowOrder::Lstf(_) | FlowOrder::Edf(_) => Flows::Ranked(Ranked::default()),
         };
         Self {
             flows,
@@ -149,7 +147,7 @@ impl Bundle {
         self.members += 1;
         let wanted = self.members as usize;
         match &mut self.flows {
-            Flows::Ranked(heap) => heap.reserve(wanted.saturating_sub(heap.len())),
+            Flows::Ranked(ranked) => ranked.reserve(wanted),
             Flows::Round(circle) => circle.reserve(wanted),
         }
     }
@@ -158,7 +156,7 @@ impl Bundle {
     #[inline]
     pub(crate) fn active(&self) -> u32 {
         match &self.flows {
-            Flows::Ranked(heap) => heap.len() as u32,
+            Flows::Ranked(ranked) => ranked.len() as u32,
             Flows::Round(circle) => circle.len(),
         }
     }
@@ -167,7 +165,7 @@ impl Bundle {
     #[inline]
     pub(crate) fn front(&self) -> Option<FlowId> {
         match &self.flows {
-            Flows::Ranked(heap) => heap.peek().map(|&Reverse((_, _, flow))| FlowId(flow)),
+            Flows::Ranked(ranked) => ranked.first().map(|(_, _, flow)| FlowId(flow)),
             Flows::Round(circle) => circle.get(0).map(FlowId),
         }
     }
@@ -176,7 +174,7 @@ impl Bundle {
     #[inline]
     pub(crate) fn upcoming(&self, turns: u32) -> Option<FlowId> {
         match &self.flows {
-            Flows::Ranked(_) => None,
+            Flows::Ranked(ranked) => ranked.upcoming(turns).map(FlowId),
             Flows::Round(circle) => circle.get(turns).map(FlowId),
         }
     }
@@ -185,9 +183,9 @@ impl Bundle {
     #[inline]
     pub(crate) fn insert(&mut self, id: FlowId, host: &Host, arrivals: u64) {
         match &mut self.flows {
-            Flows::Ranked(heap) => {
+            Flows::Ranked(ranked) => {
                 let rank = flow_rank(self.order, id, host, arrivals);
-                heap.push(Reverse((rank, host.queue_of(id), id.0)));
+                ranked.push((rank, host.queue_of(id), id.0));
             }
             Flows::Round(circle) => circle.push_back(id.0),
         }
@@ -203,12 +201,10 @@ impl Bundle {
     #[inline]
     pub(crate) fn settle(&mut self, id: FlowId, pull: &Pull, host: &Host, arrivals: u64) {
         match &mut self.flows {
-            Flows::Ranked(heap) => {
-                let Some(mut front) = heap.peek_mut() else { return };
+            Flows::Ranked(ranked) => {
+                ranked.pop_first();
                 if pull.more {
-                    *front = Reverse((flow_rank(self.order, id, host, arrivals), pull.queue, id.0));
-                } else {
-                    PeekMut::pop(front);
+                    ranked.push((flow_rank(self.order, id, host, arrivals), pull.queue, id.0));
                 }
             }
             Flows::Round(circle) => circle.serve(id.0, pull.turn_over, !pull.more),

@@ -46,6 +46,7 @@ mod ingress;
 mod install;
 mod limit;
 mod order;
+mod ranked;
 mod stats;
 mod tree;
 

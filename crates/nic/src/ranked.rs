@@ -1,0 +1,104 @@
+//! Flow queues by the rank of their heads, where a new rank is nearly always the greatest.
+//!
+//! Why: in order of arrival a flow queue's next head came after all heads that wait, so that it belongs at the end; a
+//! heap would move half of its entries for that (18 ns with 64 flow queues, and 2 ns with one).
+//! From: a run that is sorted as it comes, and a heap for what comes out of order, as a merge sort's runs.
+//! Not here: what a rank means.
+//! Invariant: `run` ascends; the least is at the front of either. Equal ranks leave in the order of the second key.
+
+use core::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use crate::host::QueueId;
+
+/// A head's rank, its flow queue's number, and its record.
+pub(crate) type Entry = (u64, QueueId, u32);
+
+/// The flow queues of a bundle that hold packets.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ranked {
+    run: VecDeque<Entry>,
+    /// There once a second flow queue could come out of order.
+    rest: Option<Box<BinaryHeap<Reverse<Entry>>>>,
+}
+
+impl Ranked {
+    /// Makes room for so many in all.
+    pub(crate) fn reserve(&mut self, wanted: usize) {
+        self.run.reserve(wanted.saturating_sub(self.run.len()));
+        if wanted > 1 {
+            let rest = self.rest.get_or_insert_default();
+            rest.reserve(wanted.saturating_sub(rest.len()));
+        }
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.run.len() + self.rest.as_ref().map_or(0, |rest| rest.len())
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, entry: Entry) {
+        match (self.run.back(), &mut self.rest) {
+            (Some(last), Some(rest)) if *last > entry => rest.push(Reverse(entry)),
+            _ => self.run.push_back(entry),
+        }
+    }
+
+    /// The least.
+    #[inline]
+    pub(crate) fn first(&self) -> Option<Entry> {
+        let run = self.run.front().copied();
+        match self.late() {
+            Some(late) if run.is_none_or(|run| late < run) => Some(late),
+            _ => run,
+        }
+    }
+
+    /// The flow queue that is in front after `turns` more, if nothing comes out of order.
+    #[inline]
+    pub(crate) fn upcoming(&self, turns: u32) -> Option<u32> {
+        self.run.get(turns as usize).map(|&(_, _, flow)| flow)
+    }
+
+    #[inline]
+    pub(crate) fn pop_first(&mut self) -> Option<Entry> {
+        let run = self.run.front().copied();
+        match self.late() {
+            Some(late) if run.is_none_or(|run| late < run) => {
+                self.rest.as_mut().and_then(|rest| rest.pop()).map(|Reverse(entry)| entry)
+            }
+            _ => self.run.pop_front(),
+        }
+    }
+
+    /// The least of what came out of order.
+    #[inline]
+    fn late(&self) -> Option<Entry> {
+        self.rest.as_ref().and_then(|rest| rest.peek()).map(|&Reverse(entry)| entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Against a sorted set: any ranks, in any order.
+        #[test]
+        fn leaves_in_order(steps in proptest::collection::vec((any::<bool>(), 0_u64..40), 1..200)) {
+            let (mut ranked, mut model) = (Ranked::default(), std::collections::BTreeSet::new());
+            ranked.reserve(steps.len());
+            for (number, (push, rank)) in (0..).zip(steps) {
+                if push {
+                    ranked.push((rank, QueueId(number), number));
+                    model.insert((rank, QueueId(number), number));
+                } else {
+                    prop_assert_eq!(ranked.pop_first(), model.pop_first());
+                }
+                prop_assert_eq!((ranked.first(), ranked.len()), (model.first().copied(), model.len()));
+            }
+        }
+    }
+}
