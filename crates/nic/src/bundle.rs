@@ -13,7 +13,7 @@ use prefetch_index::prefetch_index;
 use smallvec::SmallVec;
 
 use crate::circle::Circle;
-use crate::host::{FlowId, Host, Pull, QueueId};
+use crate::host::{FlowId, Host, Pull};
 use crate::limit::Limit;
 use crate::ranked::Ranked;
 use crate::tree::Seat;

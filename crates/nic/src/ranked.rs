@@ -19,6 +19,7 @@ pub(crate) type Entry = (u64, QueueId, u32);
 pub(crate) struct Ranked {
     run: VecDeque<Entry>,
     /// There once a second flow queue could come out of order.
+    #[expect(clippy::box_collection, reason = "a bundle keeps what every packet needs in a cache line")]
     rest: Option<Box<BinaryHeap<Reverse<Entry>>>>,
 }
 
