@@ -4,7 +4,7 @@
 # Usage: scripts/setup.sh [build|run|test|bench|fuzz|deny]
 #   build  a linker and the Rust toolchain
 #   run    build, and what the lab drives: iproute2, iperf3, memcached, sockperf, ethtool
-#   test   run, and DPDK's testpmd, which stands for a virtual machine in the live tests
+#   test   run, and what virtual machines in the live tests take: DPDK's testpmd, QEMU, busybox
 #   bench  run, and DPDK's libraries, tc and ns-3, the peers that benches/ measures beside us
 #   fuzz   build, and the nightly toolchain
 #   deny   build, and cargo-deny, compiled here: minutes on two cores
@@ -47,6 +47,8 @@ want_run() {
 
 want_test() {
     want dpdk-testpmd dpdk-dev
+    want qemu-system-x86_64 qemu-system-x86
+    want busybox busybox-static
 }
 
 want_bench() {

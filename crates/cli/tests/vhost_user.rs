@@ -1,17 +1,21 @@
-//! `plimsoll run` with virtual machines: DPDK's virtio-user as the guest, the kernel behind a TAP as the wire.
+//! `plimsoll run` with virtual machines: DPDK's virtio-user, or Linux in QEMU, as the guest; the kernel behind a TAP as the
+//! wire.
 //!
-//! Needs root (network namespaces) and `dpdk-testpmd`, and says so when it has to skip. Everything made here is removed,
+//! Needs root (network namespaces), `dpdk-testpmd` and QEMU, and says so when it has to skip. Everything made here is removed,
 //! whatever happens.
 
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use plimsoll_daemon::{Client, Stats};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(90);
 const MAC: &str = "02:00:00:00:00:77";
 
 /// Says why a test does nothing. Where `PLIMSOLL_REQUIRE_LIVE=1` asks for all of them, that is a failure: what a
@@ -36,15 +40,13 @@ impl World {
             skip("this test makes network namespaces, which takes root");
             return None;
         }
-        if Command::new("dpdk-testpmd")
-            .arg("--version")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
-            .is_err()
-        {
-            skip("dpdk-testpmd is missing; scripts/setup.sh test installs it");
-            return None;
+        for program in ["dpdk-testpmd", "qemu-system-x86_64", "busybox"] {
+            let there =
+                Command::new(program).arg("--help").stdout(Stdio::null()).stderr(Stdio::null()).status();
+            if there.is_err() {
+                skip(&format!("{program} is missing; scripts/setup.sh test installs it"));
+                return None;
+            }
         }
         let tag = format!("{tag}{}", std::process::id() % 10_000);
         let folder = std::env::temp_dir().join(format!("plimsoll-{tag}"));
@@ -131,6 +133,75 @@ impl World {
         self.guest = Some(command.spawn().expect("started"));
     }
 
+    /// Linux in QEMU, with a shell that [`World::type_in`] reaches; false where there is nothing to boot.
+    fn boot(&mut self) -> bool {
+        let images = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("guest");
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/guest.sh");
+        let made = Command::new(script).arg(&images).output().expect("a shell");
+        if !made.status.success() {
+            skip(&format!("no guest to boot: {}", String::from_utf8_lossy(&made.stderr)));
+            return false;
+        }
+        let log = fs::File::create(self.file("guest")).expect("a log");
+        let mut command = Command::new("qemu-system-x86_64");
+        command
+            .args([
+                "-accel",
+                "tcg",
+                "-m",
+                "256M",
+                "-nodefaults",
+                "-no-user-config",
+                "-display",
+                "none",
+                "-serial",
+                "stdio",
+            ])
+            .arg("-kernel")
+            .arg(images.join("vmlinuz"))
+            .arg("-initrd")
+            .arg(images.join("initrd"))
+            .args(["-append", "console=ttyS0 quiet mitigations=off"])
+            .args(["-object", "memory-backend-memfd,id=mem,size=256M,share=on", "-numa", "node,memdev=mem"])
+            .arg("-chardev")
+            .arg(format!("socket,id=net0,path={},reconnect=1", self.file("vm.sock").display()))
+            .args(["-netdev", "vhost-user,id=net0,chardev=net0"])
+            .args(["-device", &format!("virtio-net-pci,netdev=net0,vectors=0,mac={MAC}")])
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone().expect("a descriptor"))
+            .stderr(log);
+        self.guest = Some(command.spawn().expect("started"));
+        self.configure(1);
+        true
+    }
+
+    /// Waits until the guest has come up so many times, and gives it an address.
+    fn configure(&mut self, times: usize) {
+        self.eventually("the guest boots", || self.read("guest").matches("guest is up").count() >= times);
+        self.type_in("ip address add 10.9.0.1/24 dev eth0; ip link set eth0 up");
+        self.eventually("the guest answers", || self.answers());
+    }
+
+    fn type_in(&mut self, line: &str) {
+        let stdin = self.guest.as_mut().and_then(|guest| guest.stdin.as_mut()).expect("a guest");
+        writeln!(stdin, "{line}").expect("it reads");
+    }
+
+    fn end_daemon(&mut self, signal: Signal) {
+        if let Some(mut daemon) = self.daemon.take() {
+            let pid = Pid::from_raw(i32::try_from(daemon.id()).expect("a process"));
+            kill(pid, signal).expect("it runs");
+            daemon.wait().expect("ended");
+        }
+    }
+
+    /// Many pings, of which none may be lost.
+    fn loses_nothing(&self) {
+        let ping = self.outside("ping", &["-c", "50", "-i", "0.01", "-s", "1000", "-W", "10", "10.9.0.1"]);
+        let said = String::from_utf8_lossy(&ping.stdout);
+        assert!(said.contains(" 0% packet loss"), "{said}\n{}{}", self.read("log"), self.read("guest"));
+    }
+
     fn end_guest(&mut self) {
         if let Some(mut guest) = self.guest.take() {
             let _ = guest.kill();
@@ -165,11 +236,47 @@ fn a_guest_on_virtio_user_is_reached_and_answers() {
     world.start("");
     world.guest("queues=1,queue_size=256", &["--forward-mode=icmpecho"]);
     world.eventually("the guest answers", || world.answers());
-    let ping = world.outside("ping", &["-c", "50", "-i", "0.01", "-s", "1000", "-W", "5", "10.9.0.1"]);
-    let said = String::from_utf8_lossy(&ping.stdout);
-    assert!(said.contains(" 0% packet loss"), "{said}\n{}", world.read("log"));
+    world.loses_nothing();
     let stats = world.stats();
     let vm = &stats.tenants["vm"];
     assert!(vm.rx_packets >= 51 && vm.tx_packets >= 51, "{vm:?}");
     assert!(vm.drops.is_empty(), "{vm:?}");
+}
+
+#[test]
+fn linux_in_qemu_outlives_the_daemon_and_the_port_outlives_linux() {
+    let Some(mut world) = World::new("vhq") else { return };
+    world.start("");
+    if !world.boot() {
+        return;
+    }
+    world.loses_nothing();
+    world.type_in("iperf3 -s -D");
+    world.eventually("the guest serves", || {
+        world.outside("iperf3", &["-c", "10.9.0.1", "-n", "1M"]).status.success()
+    });
+    for direction in [&["-c", "10.9.0.1", "-n", "30M"][..], &["-c", "10.9.0.1", "-n", "30M", "-R"]] {
+        let done = world.outside("iperf3", direction);
+        assert!(done.status.success(), "{}{}", String::from_utf8_lossy(&done.stdout), world.read("log"));
+    }
+    let stats = world.stats();
+    let vm = &stats.tenants["vm"];
+    assert!(
+        vm.rx_bytes > 30_000_000 && vm.rx_bytes / vm.rx_packets > 2_000,
+        "segments from the guest: {vm:?}"
+    );
+    assert!(
+        vm.tx_bytes > 30_000_000 && vm.tx_bytes / vm.tx_packets > 2_000,
+        "segments for the guest: {vm:?}"
+    );
+
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        world.end_daemon(signal);
+        world.start("");
+        world.eventually("the guest is back", || world.answers());
+        world.loses_nothing();
+    }
+    world.type_in("reboot -f");
+    world.configure(2);
+    world.loses_nothing();
 }

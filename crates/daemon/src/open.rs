@@ -9,8 +9,8 @@ use plimsoll_nic::Config as EngineConfig;
 use plimsoll_policy::{Checked, Netns, Port as PortSpec, Program};
 use plimsoll_ports::netns::NetnsRef;
 use plimsoll_ports::{
-    PacketConfig, PacketSocket, PcapConfig, PcapPort, Port, PortError, Tap, TapConfig, VhostUser,
-    VhostUserConfig, VnicConfig, VnicPort, XdpConfig, XdpSocket,
+    Completions, PacketConfig, PacketSocket, PcapConfig, PcapPort, Port, PortError, Tap, TapConfig,
+    VhostUser, VhostUserConfig, VnicConfig, VnicPort, XdpConfig, XdpSocket,
 };
 use plimsoll_units::{Bytes, Span};
 
@@ -73,9 +73,14 @@ pub fn open(whose: &str, port: &PortSpec, mtu: u16) -> Result<Port, OpenError> {
             config.mac = steady_mac(&machine_id().unwrap_or_default(), &place, "vnic");
             VnicPort::open(&config).map(Port::Vnic)
         }
-        PortSpec::VhostUser(path) => {
-            let mut config = VhostUserConfig::new(path);
+        PortSpec::VhostUser { socket, completions } => {
+            let mut config = VhostUserConfig::new(socket);
             config.mtu = mtu.into();
+            config.completions = match completions {
+                plimsoll_policy::Completions::Ooo => Completions::OutOfOrder,
+                plimsoll_policy::Completions::InOrder => Completions::InOrder,
+                plimsoll_policy::Completions::Early => Completions::Early,
+            };
             VhostUser::open(&config).map(Port::VhostUser)
         }
         PortSpec::Memory => return Err(OpenError::Memory { whose: whose.to_owned() }),

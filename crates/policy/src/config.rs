@@ -62,9 +62,27 @@ pub enum Port {
     /// A client process, through memory that it shares with the daemon.
     Vnic(PathBuf),
     /// A virtual machine, through vhost-user: the socket that its front end connects to.
-    VhostUser(PathBuf),
+    VhostUser {
+        /// Where.
+        socket: PathBuf,
+        /// When the machine gets its descriptors back.
+        completions: Completions,
+    },
     /// Frames in memory, for tests and benches.
     Memory,
+}
+
+/// When and in which order a virtual machine gets back the descriptors that it has sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Completions {
+    /// Each when its packet has left or was dropped, in any order.
+    #[default]
+    Ooo,
+    /// The same, but never before one that was posted earlier.
+    InOrder,
+    /// Each when it is taken.
+    Early,
 }
 
 /// A network namespace.

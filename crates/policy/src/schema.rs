@@ -100,9 +100,40 @@ enum Port {
     /// A client process, through shared memory: the Unix socket that it connects to.
     Vnic(String),
     /// A virtual machine, through vhost-user: the Unix socket that its front end (QEMU, say) connects to.
-    VhostUser(String),
+    VhostUser(VhostUser),
     /// Frames in memory.
     Memory,
+}
+
+/// A socket's path, or more than that.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+enum VhostUser {
+    /// The socket.
+    Socket(String),
+    /// The socket and habits.
+    More(VhostUserPort),
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct VhostUserPort {
+    /// The Unix socket that the front end connects to.
+    socket: String,
+    /// When and in which order the machine gets its descriptors back.
+    #[serde(default)]
+    completions: Option<Completions>,
+}
+
+#[derive(JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Completions {
+    /// Each when its packet has left or was dropped, in any order.
+    Ooo,
+    /// The same, but never before one that was posted earlier.
+    InOrder,
+    /// Each when it is taken.
+    Early,
 }
 
 #[derive(JsonSchema)]

@@ -33,4 +33,4 @@ pub use port::{
 pub use posted::{Taken, Ticket, Took};
 pub use shared_memory::{VnicConfig, VnicPort, VnicRequest};
 pub use tap::{Tap, TapConfig};
-pub use vhost_user::{VhostUser, VhostUserConfig};
+pub use vhost_user::{Completions, VhostUser, VhostUserConfig};

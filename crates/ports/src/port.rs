@@ -197,6 +197,17 @@ pub struct Capabilities {
     pub mtu: u32,
 }
 
+impl Capabilities {
+    /// Whether a frame may be sent with such a header.
+    pub(crate) fn allow(&self, vnet: Option<&VnetHeader>) -> bool {
+        vnet.is_none_or(|vnet| match vnet.gso_type {
+            VnetHeader::GSO_NONE => vnet.flags & VnetHeader::NEEDS_CSUM == 0 || self.takes_partial_checksum,
+            VnetHeader::GSO_UDP_L4 => self.udp_segmentation,
+            _ => self.takes_segmentation,
+        })
+    }
+}
+
 /// What to wait on, for `poll` or `epoll`. The descriptors stay the port's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fds {

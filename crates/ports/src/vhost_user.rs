@@ -31,8 +31,7 @@ use ring::{Live, MOST_PARTS, Next, Part, Ring, Way};
 
 use crate::error::PortError;
 use crate::port::{
-    Capabilities, Counters, DropReason, FRAME_ROOM, Fds, MIN_FRAME, Received, Sending, Trouble,
-    asks_for_work, vnet_bytes,
+    Capabilities, Counters, DropReason, FRAME_ROOM, Fds, MIN_FRAME, Received, Sending, Trouble, vnet_bytes,
 };
 use crate::posted::{Taken, Ticket, Took};
 
@@ -43,16 +42,30 @@ pub struct VhostUserConfig {
     pub path: PathBuf,
     /// Pairs of rings that the guest may use.
     pub pairs: u16,
+    /// When and in which order the guest gets its descriptors back.
+    pub completions: Completions,
     /// Largest IP packet of one segment.
     pub mtu: u32,
 }
 
 impl VhostUserConfig {
-    /// One pair of rings and 1500 bytes of MTU.
+    /// Up to eight pairs of rings, completions in any order, and 1500 bytes of MTU.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), pairs: 1, mtu: 1_500 }
+        Self { path: path.into(), pairs: 8, completions: Completions::default(), mtu: 1_500 }
     }
+}
+
+/// When and in which order a guest gets back the descriptors that it has sent (PicNIC §5.4.3 and Appendix B).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Completions {
+    /// Each when its packet has left or was dropped.
+    #[default]
+    OutOfOrder,
+    /// The same, but never before one that was posted earlier: for comparison, as one slow flow then holds up all.
+    InOrder,
+    /// Each when it is taken: for comparison, as the guest then never learns that it sends too much.
+    Early,
 }
 
 /// One virtual machine's virtual NIC. It outlives its guests: one goes, another may come.
@@ -74,6 +87,10 @@ pub struct VhostUser {
     protocol: u64,
     /// Descriptors of the shortest ring from the guest that runs.
     depth: Option<u32>,
+    /// Pairs up to the last whose ring from the guest runs.
+    from_guest: usize,
+    /// Pairs from the first on whose ring to the guest runs.
+    to_guest: usize,
     /// The pair that is taken from next.
     turn: usize,
     /// Batches begun, to look at the sockets now and then however busy the rings are.
@@ -110,6 +127,8 @@ impl VhostUser {
             features: 0,
             protocol: 0,
             depth: None,
+            from_guest: 0,
+            to_guest: 0,
             turn: 0,
             batches: 0,
             parts: Vec::with_capacity(MOST_PARTS),
@@ -117,12 +136,6 @@ impl VhostUser {
             counters: Counters::default(),
             problem: None,
         })
-    }
-
-    /// What the device offers to the driver.
-    fn offered(&self) -> u64 {
-        let several = if self.config.pairs > 1 { feature::MQ } else { 0 };
-        feature::VERSION_1 | feature::ANY_LAYOUT | feature::PROTOCOL | several
     }
 
     /// Begins a batch: now and then looks at the sockets.
@@ -147,10 +160,9 @@ impl VhostUser {
 
     /// The next frame that the guest has posted, of one pair of rings after the other.
     pub fn take(&mut self) -> Took {
-        let pairs = self.rings.len() / 2;
-        for _ in 0..pairs {
+        for _ in 0..self.from_guest {
             let index = 2 * self.turn + 1;
-            self.turn = (self.turn + 1) % pairs;
+            self.turn = if self.turn + 1 < self.from_guest { self.turn + 1 } else { 0 };
             let Some(live) = self.rings[index].running() else { continue };
             self.parts.clear();
             match live.take(&self.memory, Way::Out, &mut self.parts) {
@@ -184,6 +196,10 @@ impl VhostUser {
         }
         let ticket =
             Ticket { session: live.session, cookie: head.into(), queue: index as u16, descriptors: 1 };
+        if self.config.completions == Completions::Early {
+            // The guest learns of it at the next flush, after the copy.
+            live.give(&self.memory, head, 0);
+        }
         let vnet = header.first_chunk().map(|bytes| VnetHeader::from_bytes(*bytes)).unwrap_or_default();
         self.counters.received(len);
         Took::Frame(Taken { target: None, len, vnet, tag: 0, ticket })
@@ -262,9 +278,11 @@ impl VhostUser {
     /// # Errors
     /// [`Trouble::Down`] without a guest, or one whose driver is not there.
     pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
-        let room = self.header_len();
-        let Some(live) = self.rings[0].running() else { return Err(Trouble::Down) };
-        if asks_for_work(vnet) {
+        let (room, several) = (self.header_len(), self.features & feature::MRG_RXBUF != 0);
+        let pair = if self.to_guest > 1 { spread(frame) as usize % self.to_guest } else { 0 };
+        let able = self.capabilities();
+        let Some(live) = self.rings[2 * pair].running() else { return Err(Trouble::Down) };
+        if !able.allow(vnet) {
             return Ok(self.counters.refuse(DropReason::BadOffload));
         }
         if frame.len() < MIN_FRAME {
@@ -272,7 +290,8 @@ impl VhostUser {
         }
         self.parts.clear();
         self.buffers.clear();
-        match gather(live, &self.memory, room + frame.len(), 1, &mut self.parts, &mut self.buffers) {
+        let most = if several { MOST_BUFFERS } else { 1 };
+        match gather(live, &self.memory, room + frame.len(), most, &mut self.parts, &mut self.buffers) {
             Gathered::Enough => {}
             Gathered::Full => return Ok(Sending::Full),
             Gathered::Short => return Ok(self.counters.refuse(DropReason::Oversize)),
@@ -308,11 +327,11 @@ impl VhostUser {
         from_guest.map(|live| u32::from(live.in_flight)).sum()
     }
 
-    /// Descriptors of the shortest ring that the guest sends with; none without a guest.
+    /// Descriptors of the shortest ring that the guest sends with; none without a guest, or where it gets them back early.
     #[must_use]
     #[inline]
     pub fn depth(&self) -> Option<u32> {
-        self.depth
+        self.depth.filter(|_| self.config.completions != Completions::Early)
     }
 
     /// What to wait on: one descriptor for the socket, the front end and the guest's kicks.
@@ -338,7 +357,14 @@ impl VhostUser {
     /// What it can do: what the guest's driver has agreed to.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
-        Capabilities { gives_segmentation: true, mtu: self.config.mtu, ..Capabilities::default() }
+        let agreed = |features: u64| self.features & features == features;
+        Capabilities {
+            takes_segmentation: agreed(TAKES_TCP),
+            gives_segmentation: true,
+            udp_segmentation: agreed(TAKES_TCP | feature::GUEST_USO4 | feature::GUEST_USO6),
+            takes_partial_checksum: agreed(feature::GUEST_CSUM),
+            mtu: self.config.mtu,
+        }
     }
 
     /// What it has carried.
@@ -386,6 +412,28 @@ impl Drop for VhostUser {
         }
     }
 }
+
+/// A number that packets of one connection share: of its addresses and ports, where a plain IP header says where they
+/// are.
+fn spread(frame: &[u8]) -> u32 {
+    let looked_at = match frame.get(12..15) {
+        // Of a fragment's ports only the first knows: all of them go by their addresses.
+        Some([0x08, 0x00, 0x45])
+            if frame.get(20..22).is_some_and(|bits| bits[0] & 0x3f != 0 || bits[1] != 0) =>
+        {
+            frame.get(26..34)
+        }
+        Some([0x08, 0x00, 0x45]) => frame.get(26..38),
+        Some([0x86, 0xdd, _]) => frame.get(22..58),
+        _ => None,
+    };
+    let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+    let hash = looked_at.unwrap_or_default().iter().fold(0x811c_9dc5, step);
+    hash ^ (hash >> 16)
+}
+
+/// What the driver must take for TCP to come larger than the MTU.
+const TAKES_TCP: u64 = feature::GUEST_CSUM | feature::GUEST_TSO4 | feature::GUEST_TSO6 | feature::GUEST_ECN;
 
 /// Copies the first bytes out of `parts` and takes them off; how many those were.
 fn take_front(memory: &Memory, parts: &mut Vec<Part>, into: &mut [u8]) -> usize {

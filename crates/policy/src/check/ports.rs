@@ -62,7 +62,7 @@ fn things(port: &Port) -> Vec<(Thing<'_>, String)> {
             let write = write.iter().map(|path| (Thing::Written(path), format!("file `{}`", path.display())));
             read.chain(write).collect()
         }
-        Port::Vnic(path) | Port::VhostUser(path) => {
+        Port::Vnic(path) | Port::VhostUser { socket: path, .. } => {
             vec![(Thing::Socket(path), format!("socket `{}`", path.display()))]
         }
         Port::Memory => Vec::new(),

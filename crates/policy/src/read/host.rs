@@ -6,7 +6,7 @@ use plimsoll_units::Bytes;
 
 use super::syntax::{ClassEntry, HostDescriptors, HostFile, PolicyFile, TenantEntry, UplinkEntry};
 use super::{Entries, Reader, bad, class};
-use crate::config::{Api, Engine, Netns, Port};
+use crate::config::{Api, Completions, Engine, Netns, Port};
 use crate::document::{FileId, Located, Mark, Name, Tree, Value};
 use crate::law::{Law, Problem};
 
@@ -128,7 +128,7 @@ fn uplink(reader: &mut Reader, tree: &Tree) -> UplinkEntry {
         ));
     }
     let port = keys.get("port").and_then(|tree| port(reader, tree));
-    if let Some(Located { value: Port::Vnic(_) | Port::VhostUser(_), at }) = &port {
+    if let Some(Located { value: Port::Vnic(_) | Port::VhostUser { .. }, at }) = &port {
         let help = "a vNIC serves one tenant's process, and `vhost_user` a tenant's virtual machine; an uplink is `af_xdp`, \
                     `af_packet`, `tap`, `pcap` or `memory`";
         reader.report(bad(*at, "the uplink cannot be a vNIC", help));
@@ -265,7 +265,7 @@ fn port_kind(reader: &mut Reader, kinds: &Entries<'_>) -> Option<Port> {
         kinds.get("af_xdp").map(|tree| interface(reader, tree, "`af_xdp`").map(Port::AfXdp)),
         kinds.get("af_packet").map(|tree| interface(reader, tree, "`af_packet`").map(Port::AfPacket)),
         kinds.get("tap").map(|tree| tap(reader, tree)),
-        kinds.get("vhost_user").map(|tree| socket(reader, tree, "`vhost_user`").map(Port::VhostUser)),
+        kinds.get("vhost_user").map(|tree| vhost_user(reader, tree)),
         kinds.get("vnic").map(|tree| socket(reader, tree, "`vnic`").map(Port::Vnic)),
         kinds.get("pcap").map(|tree| pcap(reader, tree)),
         kinds.get("memory").map(|_| Some(Port::Memory)),
@@ -297,6 +297,40 @@ fn netns(reader: &mut Reader, tree: &Tree) -> Option<Netns> {
         return None;
     }
     Some(Netns::Name(text.to_owned()))
+}
+
+/// A socket's path, or that and more.
+fn vhost_user(reader: &mut Reader, tree: &Tree) -> Option<Port> {
+    if !matches!(tree.value, Value::Map(_)) {
+        let socket = socket(reader, tree, "`vhost_user`")?;
+        return Some(Port::VhostUser { socket, completions: Completions::default() });
+    }
+    let keys = reader.entries(tree, "`vhost_user`", &["socket", "completions"]);
+    let completions =
+        keys.get("completions").map_or(Some(Completions::default()), |tree| completions(reader, tree));
+    let Some(path) = keys.get("socket") else {
+        let problem = Problem::error(Law::MissingKey, tree.at, "`vhost_user` states no `socket`");
+        reader.report(
+            problem.label("this port").help("add `socket: /run/plimsoll/vm.sock`, which QEMU connects to"),
+        );
+        return None;
+    };
+    let socket = socket(reader, path, "`socket`")?;
+    Some(Port::VhostUser { socket, completions: completions? })
+}
+
+fn completions(reader: &mut Reader, tree: &Tree) -> Option<Completions> {
+    let text = reader.text(tree, "`completions`", "`ooo`, `in_order` or `early`")?;
+    match text {
+        "ooo" => Some(Completions::Ooo),
+        "in_order" => Some(Completions::InOrder),
+        "early" => Some(Completions::Early),
+        _ => {
+            let help = "write `ooo` (each when its packet has left), `in_order` or `early`; the latter two are for comparison";
+            reader.report(bad(tree.at, format!("`{text}` is no order of completions"), help));
+            None
+        }
+    }
 }
 
 /// A Unix socket of a tenant's: a path that fits into a socket's address.

@@ -23,7 +23,8 @@ use super::memory::Memory;
 use super::message::{
     HEADER, Header, LONGEST, MAX_RING, Nonsense, Request, answer, answer_ring, feature, protocol,
 };
-use super::{VhostUser, ring::Ring};
+use super::ring::Ring;
+use super::{Completions, VhostUser};
 use crate::error::PortError;
 use crate::port::DropReason;
 
@@ -100,14 +101,14 @@ impl VhostUser {
     pub(super) fn look(&mut self) {
         let mut found = [EpollEvent::empty(); 16];
         let Ok(count) = self.events.wait(&mut found, EpollTimeout::ZERO) else { return };
-        for event in &found[..count] {
-            match event.data() {
-                LISTENER => self.admit(),
-                FRONT_END => self.talks = true,
-                _ => {}
-            }
-        }
+        let tells = |whom| found[..count].iter().any(|event| event.data() == whom);
+        self.talks |= tells(FRONT_END);
         self.converse();
+        // After that: who was there may have gone, and be the one who comes back.
+        if tells(LISTENER) {
+            self.admit();
+            self.converse();
+        }
     }
 
     /// The first to connect has the port; another is hung up on, and may try again.
@@ -181,7 +182,7 @@ impl VhostUser {
         mut descriptors: Vec<OwnedFd>,
     ) -> Result<(), Nonsense> {
         let reply = match request {
-            Request::GetFeatures => Some(answer(header.request, self.offered())),
+            Request::GetFeatures => Some(answer(header.request, feature::OFFERED)),
             Request::GetProtocolFeatures => Some(answer(header.request, PROTOCOL)),
             Request::GetQueueNum => Some(answer(header.request, (self.rings.len() / 2) as u64)),
             Request::GetRingBase(index) => {
@@ -189,7 +190,9 @@ impl VhostUser {
                 let ring = ring(&mut self.rings, index)?;
                 ring.stop(memory);
                 ring.started = false;
-                Some(answer_ring(header.request, index, ring.base.into()))
+                let base = ring.base;
+                self.measure();
+                Some(answer_ring(header.request, index, base.into()))
             }
             other => {
                 self.obey(other, &mut descriptors)?;
@@ -210,7 +213,7 @@ impl VhostUser {
     fn obey(&mut self, request: Request, descriptors: &mut Vec<OwnedFd>) -> Result<(), Nonsense> {
         match request {
             Request::SetFeatures(features) => {
-                let foreign = features & !self.offered();
+                let foreign = features & !feature::OFFERED;
                 if foreign != 0 {
                     return Err(Nonsense::Features(foreign));
                 }
@@ -289,7 +292,9 @@ impl VhostUser {
             if ring.live.is_some() || self.memory.is_empty() {
                 continue;
             }
-            ring.start(&self.memory, self.features).map_err(Nonsense::Other)?;
+            // Buffers for the guest are filled one after the other anyway.
+            let in_order = index % 2 == 1 && self.config.completions == Completions::InOrder;
+            ring.start(&self.memory, self.features, in_order).map_err(Nonsense::Other)?;
             if index % 2 == 0
                 && let Some(live) = &mut ring.live
             {
@@ -303,8 +308,13 @@ impl VhostUser {
 
     /// What of the rings is asked for often.
     fn measure(&mut self) {
-        let from_guest = self.rings.iter().skip(1).step_by(2).filter(|ring| ring.live.is_some());
-        self.depth = from_guest.map(|ring| u32::from(ring.size)).min();
+        let live = |ring: &&Ring| ring.live.is_some();
+        let from_guest = || self.rings.iter().skip(1).step_by(2);
+        self.depth = from_guest().filter(live).map(|ring| u32::from(ring.size)).min();
+        self.from_guest = from_guest().rposition(|ring| ring.live.is_some()).map_or(0, |last| last + 1);
+        let mut to_guest = self.rings.iter().step_by(2);
+        let all = to_guest.len();
+        self.to_guest = to_guest.position(|ring| !ring.enabled || ring.live.is_none()).unwrap_or(all);
     }
 }
 

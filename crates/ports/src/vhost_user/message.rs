@@ -24,8 +24,30 @@ pub(super) mod protocol {
     pub(in super::super) const REPLY_ACK: u64 = 1 << 3;
 }
 
-/// Features of the device, by bit.
+/// Features of the device, by bit. "Host" is us: what the guest may leave to us; "guest" what we may leave to it.
 pub(super) mod feature {
+    /// Frames from the guest may come with their checksum still to be completed.
+    pub(in super::super) const CSUM: u64 = 1 << 0;
+    /// Frames for the guest may.
+    pub(in super::super) const GUEST_CSUM: u64 = 1 << 1;
+    /// Frames for the guest may be larger than the MTU: TCP over IPv4.
+    pub(in super::super) const GUEST_TSO4: u64 = 1 << 7;
+    /// TCP over IPv6.
+    pub(in super::super) const GUEST_TSO6: u64 = 1 << 8;
+    /// TCP with CWR.
+    pub(in super::super) const GUEST_ECN: u64 = 1 << 9;
+    /// Frames from the guest may be larger than the MTU: TCP over IPv4.
+    pub(in super::super) const HOST_TSO4: u64 = 1 << 11;
+    /// TCP over IPv6.
+    pub(in super::super) const HOST_TSO6: u64 = 1 << 12;
+    /// TCP with CWR.
+    pub(in super::super) const HOST_ECN: u64 = 1 << 13;
+    /// A frame for the guest may lie in several buffers.
+    pub(in super::super) const MRG_RXBUF: u64 = 1 << 15;
+    /// The guest may have several pairs of rings.
+    pub(in super::super) const MQ: u64 = 1 << 22;
+    /// A header may share a descriptor with the frame.
+    pub(in super::super) const ANY_LAYOUT: u64 = 1 << 27;
     /// Descriptors may be in a table of their own.
     pub(in super::super) const INDIRECT: u64 = 1 << 28;
     /// Each side says from which entry on it wants to be woken.
@@ -34,12 +56,32 @@ pub(super) mod feature {
     pub(in super::super) const PROTOCOL: u64 = 1 << 30;
     /// virtio 1.0: little endian, a header of twelve bytes.
     pub(in super::super) const VERSION_1: u64 = 1 << 32;
-    /// A header may share a descriptor with the frame.
-    pub(in super::super) const ANY_LAYOUT: u64 = 1 << 27;
-    /// The guest may have several pairs of rings.
-    pub(in super::super) const MQ: u64 = 1 << 22;
-    /// A frame for the guest may lie in several buffers.
-    pub(in super::super) const MRG_RXBUF: u64 = 1 << 15;
+    /// UDP for the guest in datagrams: over IPv4.
+    pub(in super::super) const GUEST_USO4: u64 = 1 << 54;
+    /// Over IPv6.
+    pub(in super::super) const GUEST_USO6: u64 = 1 << 55;
+    /// UDP from the guest in datagrams.
+    pub(in super::super) const HOST_USO: u64 = 1 << 56;
+
+    /// All that is offered. Not IN_ORDER: completions come in any order.
+    pub(in super::super) const OFFERED: u64 = CSUM
+        | GUEST_CSUM
+        | GUEST_TSO4
+        | GUEST_TSO6
+        | GUEST_ECN
+        | HOST_TSO4
+        | HOST_TSO6
+        | HOST_ECN
+        | MRG_RXBUF
+        | MQ
+        | ANY_LAYOUT
+        | INDIRECT
+        | EVENT_IDX
+        | PROTOCOL
+        | VERSION_1
+        | GUEST_USO4
+        | GUEST_USO6
+        | HOST_USO;
 }
 
 /// A piece of guest memory as the front end describes it.

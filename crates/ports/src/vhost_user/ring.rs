@@ -7,6 +7,7 @@
 //! Invariant: each word is copied out once, and the copy is checked; each call is bounded by the ring's size; a descriptor
 //! that is taken is given back once, and none that was not taken.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{Ordering, fence};
 
@@ -50,12 +51,23 @@ pub(super) struct Live {
     filled: u16,
     /// Its end as the guest knows it.
     published: u16,
-    /// Which heads are out, and were not given back.
-    out: Vec<bool>,
-    /// How many those are.
+    /// Of each head, whose it is.
+    heads: Vec<Holder>,
+    /// Heads in the order in which they are to be given back, where that is not any.
+    order: Option<VecDeque<u16>>,
+    /// Heads that are being worked on.
     pub(super) in_flight: u16,
     /// The guest need not ring.
     muted: bool,
+}
+
+/// Who has a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holder {
+    Guest,
+    Device,
+    /// The device is through with it, and has not given it back yet: another is before it in order.
+    Done,
 }
 
 /// A part of a buffer.
@@ -83,7 +95,7 @@ pub(super) enum Way {
 
 impl Ring {
     /// Puts a ring to work once all of it is known. Where its memory is not mapped, or it lies askew, it stays still.
-    pub(super) fn start(&mut self, memory: &Memory, features: u64) -> Result<(), String> {
+    pub(super) fn start(&mut self, memory: &Memory, features: u64, in_order: bool) -> Result<(), String> {
         if self.live.is_some() || !self.started || self.size == 0 {
             return Ok(());
         }
@@ -108,7 +120,8 @@ impl Ring {
             bad_end: None,
             filled: 0,
             published: 0,
-            out: vec![false; size],
+            heads: vec![Holder::Guest; size],
+            order: in_order.then(|| VecDeque::with_capacity(size)),
             in_flight: 0,
             muted: false,
         };
@@ -122,7 +135,8 @@ impl Ring {
     /// Takes the ring out of work: what is out is given back, as its bytes have been copied.
     pub(super) fn stop(&mut self, memory: &Memory) {
         let Some(mut live) = self.live.take() else { return };
-        let out: Vec<u16> = (0..live.size).filter(|&head| live.out[usize::from(head)]).collect();
+        let out: Vec<u16> =
+            (0..live.size).filter(|&head| live.heads[usize::from(head)] == Holder::Device).collect();
         out.into_iter().for_each(|head| live.give(memory, head, 0));
         if live.publish(memory) {
             self.ring_bell();
@@ -193,10 +207,13 @@ impl Live {
         let place = self.available.plus(4 + usize::from(self.next % self.size) * 2);
         self.next = self.next.wrapping_add(1);
         let head = self.word(memory, place);
-        match self.out.get_mut(usize::from(head)) {
+        match self.heads.get_mut(usize::from(head)) {
+            Some(holder) if *holder == Holder::Guest => *holder = Holder::Device,
             // A head that is out already, or none at all, cannot be given back.
-            None | Some(true) => return Next::Bad,
-            Some(out) => *out = true,
+            _ => return Next::Bad,
+        }
+        if let Some(order) = &mut self.order {
+            order.push_back(head);
         }
         self.in_flight += 1;
         let begun = parts.len();
@@ -263,7 +280,7 @@ impl Live {
     /// Puts back what was taken last: so many buffers, which nobody has seen anything of.
     pub(super) fn untake(&mut self, heads: impl Iterator<Item = u16>) {
         for head in heads {
-            self.out[usize::from(head)] = false;
+            self.heads[usize::from(head)] = Holder::Guest;
             self.in_flight -= 1;
             self.next = self.next.wrapping_sub(1);
         }
@@ -272,11 +289,29 @@ impl Live {
     /// Gives a buffer back into which `len` bytes were written. Nothing happens to one that is not out.
     #[inline]
     pub(super) fn give(&mut self, memory: &Memory, head: u16, len: u32) {
-        match self.out.get_mut(usize::from(head)) {
-            Some(out) if *out => *out = false,
+        match self.heads.get_mut(usize::from(head)) {
+            Some(holder) if *holder == Holder::Device => *holder = Holder::Done,
             _ => return,
         }
         self.in_flight -= 1;
+        if self.order.is_none() {
+            return self.fill(memory, head, len);
+        }
+        while let Some(next) = self.next_done() {
+            self.fill(memory, next, 0);
+        }
+    }
+
+    /// The head that is next in order, if it is through.
+    fn next_done(&mut self) -> Option<u16> {
+        let order = self.order.as_mut()?;
+        let done = |head: &u16| self.heads[usize::from(*head)] == Holder::Done;
+        if order.front().is_some_and(done) { order.pop_front() } else { None }
+    }
+
+    #[inline]
+    fn fill(&mut self, memory: &Memory, head: u16, len: u32) {
+        self.heads[usize::from(head)] = Holder::Guest;
         let place = self.used.plus(4 + usize::from(self.filled % self.size) * 8);
         memory.word32(place).store(u32::from(head).to_le(), Ordering::Relaxed);
         memory.word32(place.plus(4)).store(len.to_le(), Ordering::Relaxed);
