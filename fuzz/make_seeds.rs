@@ -5,6 +5,9 @@
 //!
 //! The texts under `seeds/policy` are written by hand.
 
+#[path = "../crates/ports/tests/support/guest.rs"]
+#[allow(dead_code)]
+mod guest;
 #[path = "targets/sizes.rs"]
 mod sizes;
 
@@ -37,8 +40,55 @@ fn main() -> std::io::Result<()> {
         fs::write(seeds.join("vnic").join(name), writes)?;
         written += 1;
     }
+    for (target, name, bytes) in guests() {
+        fs::create_dir_all(seeds.join(target))?;
+        fs::write(seeds.join(target).join(name), bytes)?;
+        written += 1;
+    }
     println!("wrote {written} seeds");
     Ok(())
+}
+
+/// What guests write, as the target `vhost_ring` reads it, and what a front end says, as `vhost_messages` does.
+fn guests() -> [(&'static str, &'static str, Vec<u8>); 3] {
+    use guest::{BUFFERS, FROM, GUEST, MEMORY, TO, USER, available, descriptors, used};
+    let write = |at: usize, value: u32| [&((at / 4) as u16).to_le_bytes()[..], &value.to_le_bytes()].concat();
+    let batch = [0xff, 0xff, 0, 0, 0, 0];
+    let [low, high] = [GUEST as u32 + BUFFERS as u32, (GUEST >> 32) as u32];
+    let descriptor = |ring: usize, len: u32, flags: u32| {
+        let at = descriptors(ring);
+        [write(at, low), write(at + 4, high), write(at + 8, len), write(at + 12, flags)].concat()
+    };
+    // One frame from the guest, one buffer for it.
+    let ends = [write(available(FROM), 1 << 16), write(available(TO), 1 << 16)].concat();
+    let plain = [&[0][..], &descriptor(FROM, 72, 0), &descriptor(TO, 2_000, 2), &ends, &batch].concat();
+    // The same through a table, in memory for buffers.
+    let table = |word: u16, value: u32| [&(0x8000 + word).to_le_bytes()[..], &value.to_le_bytes()].concat();
+    let entries = [table(0, low), table(1, high), table(2, 72), table(3, 0)].concat();
+    let indirect = [&[7][..], &descriptor(FROM, 16, 4), &entries, &ends, &batch].concat();
+
+    let piece = |kind: u8, request: u32, payload: &[u8]| {
+        let header = [request, 1, payload.len() as u32].map(u32::to_le_bytes).concat();
+        [&[kind, (header.len() + payload.len()) as u8][..], &header, payload].concat()
+    };
+    let pair = |a: u32, b: u32| [a.to_le_bytes(), b.to_le_bytes()].concat();
+    let map = [1, GUEST, MEMORY as u64, USER, 0].map(u64::to_le_bytes).concat();
+    let mut said = [piece(0, 1, &[]), piece(0, 2, &(1_u64 << 32).to_le_bytes()), piece(1, 5, &map)].concat();
+    for ring in [TO, FROM] {
+        let at = |offset: usize| USER + offset as u64;
+        let places = [ring as u64, at(descriptors(ring)), at(used(ring)), at(available(ring)), 0];
+        said.extend(piece(0, 8, &pair(ring as u32, 8)));
+        said.extend(piece(0, 9, &places.map(u64::to_le_bytes).concat()));
+        said.extend(piece(2, 12, &(ring as u64).to_le_bytes()));
+        said.extend(piece(2, 13, &(ring as u64).to_le_bytes()));
+        said.extend(piece(0, 18, &pair(ring as u32, 1)));
+    }
+    said.extend(piece(0, 11, &pair(1, 0)));
+    [
+        ("vhost_ring", "one_frame_each_way", plain),
+        ("vhost_ring", "through_a_table", indirect),
+        ("vhost_messages", "a_start_and_a_stop", said),
+    ]
 }
 
 /// What clients write, as the target `vnic` reads it: places and values; a place of all ones is a batch of the daemon's.

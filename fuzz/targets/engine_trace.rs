@@ -19,7 +19,9 @@ fuzz_target!(|bytes: &[u8]| {
         Reader::new(file.as_slice()).map_err(RerunError::Trace).and_then(|trace| rerun(trace, MOST));
     match found {
         Ok(found) => assert!(found.decisions <= file.len() as u64 + 1, "each decision is in the file"),
-        Err(RerunError::Trace(TraceError::Kind | TraceError::Version { .. })) => panic!("the first line is right"),
+        Err(RerunError::Trace(TraceError::Kind | TraceError::Version { .. })) => {
+            panic!("the first line is right")
+        }
         Err(other) => assert!(!other.to_string().is_empty()),
     }
 });

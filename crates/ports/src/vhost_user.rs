@@ -12,6 +12,7 @@ mod front_end;
 mod guard;
 mod memory;
 mod message;
+mod record;
 mod ring;
 
 use std::fs;
@@ -27,6 +28,7 @@ use plimsoll_wire::VnetHeader;
 use front_end::{FrontEnd, listen, watch};
 use memory::Memory;
 use message::feature;
+use record::Record;
 use ring::{Live, MOST_PARTS, Next, Part, Ring, Way};
 
 use crate::error::PortError;
@@ -79,6 +81,7 @@ pub struct VhostUser {
     /// The front end may have sent a message.
     talks: bool,
     memory: Memory,
+    record: Record,
     /// Pairs of rings: to the guest, then from it.
     rings: Vec<Ring>,
     /// What the driver has agreed to.
@@ -114,6 +117,7 @@ impl VhostUser {
         };
         let (listener, inode) = listen(&config.path)?;
         let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|error| failed(error.into()))?;
+        let record = Record::open(&config.path, usize::from(config.pairs)).map_err(failed)?;
         watch(&events, &listener).map_err(|error| failed(error.into()))?;
         Ok(Self {
             config: config.clone(),
@@ -123,6 +127,7 @@ impl VhostUser {
             front_end: None,
             talks: false,
             memory: Memory::default(),
+            record,
             rings: (0..2 * config.pairs).map(|_| Ring::default()).collect(),
             features: 0,
             protocol: 0,

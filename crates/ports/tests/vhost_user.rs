@@ -221,6 +221,40 @@ fn a_guest_goes_and_another_comes() {
     assert_eq!(guest.heads(FROM), [0]);
 }
 
+/// What a daemon that is killed leaves: memory as it was, its record, and no word to anybody.
+#[test]
+fn what_was_out_when_the_daemon_died_is_taken_again_and_nothing_twice() {
+    let (_folder, path, mut port) = open(Completions::OutOfOrder);
+    let mut guest = Guest::start(&mut port, &path, SIZE, VERSION_1);
+    (0..6).for_each(|head| guest.post(head, &[head as u8; 60]));
+    let taken: Vec<_> = (0..4).map(|_| take(&mut port).expect("posted").0).collect();
+    [2, 0].iter().for_each(|&number: &usize| {
+        port.complete(taken[number].ticket);
+    });
+    port.flush().expect("always there");
+    assert_eq!(guest.heads(FROM), [2, 0]);
+    let record = PathBuf::from(format!("{}.inflight", path.display()));
+    let (memory, noted) = (guest.read(0, guest::MEMORY), std::fs::read(&record).expect("a record"));
+    drop(port);
+    assert!(!record.exists(), "who ends in order leaves nothing");
+    guest.region.write(0, &memory);
+    std::fs::write(&record, noted).expect("written");
+
+    let mut port = VhostUser::open(&VhostUserConfig::new(&path)).expect("a port");
+    guest.come_back(&mut port, &path, VERSION_1);
+    assert!(!port.rest(), "there is something to be taken");
+    let again: Vec<_> = (0..4).map(|_| take(&mut port).expect("left")).collect();
+    assert_eq!(again.iter().map(|(_, bytes)| bytes[0]).collect::<Vec<_>>(), [1, 3, 4, 5]);
+    assert_eq!(take(&mut port), None);
+    again.iter().rev().for_each(|(taken, _)| {
+        port.complete(taken.ticket);
+    });
+    port.flush().expect("always there");
+    assert_eq!(guest.heads(FROM), [5, 4, 3, 1]);
+    guest.post(2, &[9; 60]);
+    assert_eq!(take(&mut port).map(|(_, bytes)| bytes[0]), Some(9));
+}
+
 /// QEMU 7.2 enables rings before it sets features.
 #[test]
 fn rings_may_be_enabled_before_features_are_set() {

@@ -23,7 +23,7 @@ use super::memory::Memory;
 use super::message::{
     HEADER, Header, LONGEST, MAX_RING, Nonsense, Request, answer, answer_ring, feature, protocol,
 };
-use super::ring::Ring;
+use super::ring::{Habits, Ring};
 use super::{Completions, VhostUser};
 use crate::error::PortError;
 use crate::port::DropReason;
@@ -292,9 +292,13 @@ impl VhostUser {
             if ring.live.is_some() || self.memory.is_empty() {
                 continue;
             }
-            // Buffers for the guest are filled one after the other anyway.
-            let in_order = index % 2 == 1 && self.config.completions == Completions::InOrder;
-            ring.start(&self.memory, self.features, in_order).map_err(Nonsense::Other)?;
+            let from_guest = index % 2 == 1;
+            let habits = Habits {
+                // Buffers for the guest are filled one after the other anyway, and none is out for longer than a call.
+                in_order: from_guest && self.config.completions == Completions::InOrder,
+                page: if from_guest { self.record.page(index / 2, ring.size) } else { None },
+            };
+            ring.start(&self.memory, self.features, habits).map_err(Nonsense::Other)?;
             if index % 2 == 0
                 && let Some(live) = &mut ring.live
             {

@@ -14,6 +14,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::bell::Bell;
 use super::memory::{Memory, Place};
 use super::message::{RingPlace, feature};
+use super::record::{Identity, Page};
 use crate::posted::new_session;
 
 /// A ring as the front end has described it so far, and, once it has been started, as it runs.
@@ -59,6 +60,12 @@ pub(super) struct Live {
     pub(super) in_flight: u16,
     /// The guest need not ring.
     muted: bool,
+    /// What is out, noted for a daemon after this one.
+    page: Option<Page>,
+    /// Given back since the end was shown, for the page.
+    given: Vec<u16>,
+    /// Heads that were out when an earlier daemon died: taken before all others.
+    again: VecDeque<u16>,
 }
 
 /// Who has a descriptor.
@@ -68,6 +75,15 @@ enum Holder {
     Device,
     /// The device is through with it, and has not given it back yet: another is before it in order.
     Done,
+}
+
+/// How a ring is to work.
+#[derive(Debug, Default)]
+pub(super) struct Habits {
+    /// Descriptors are given back in the order in which they were taken.
+    pub(super) in_order: bool,
+    /// Where to note which are out.
+    pub(super) page: Option<Page>,
 }
 
 /// A part of a buffer.
@@ -95,7 +111,8 @@ pub(super) enum Way {
 
 impl Ring {
     /// Puts a ring to work once all of it is known. Where its memory is not mapped, or it lies askew, it stays still.
-    pub(super) fn start(&mut self, memory: &Memory, features: u64, in_order: bool) -> Result<(), String> {
+    pub(super) fn start(&mut self, memory: &Memory, features: u64, habits: Habits) -> Result<(), String> {
+        let Habits { in_order, page } = habits;
         if self.live.is_some() || !self.started || self.size == 0 {
             return Ok(());
         }
@@ -124,10 +141,16 @@ impl Ring {
             order: in_order.then(|| VecDeque::with_capacity(size)),
             in_flight: 0,
             muted: false,
+            page: None,
+            given: Vec::new(),
+            again: VecDeque::new(),
         };
         // What the guest has been told so far; it goes on from there.
         live.filled = live.word(memory, live.used.plus(2));
         live.published = live.filled;
+        if let Some(page) = page {
+            live.keep(memory, page, Identity { size: self.size, descriptors: place.descriptors });
+        }
         self.live = Some(live);
         Ok(())
     }
@@ -138,8 +161,17 @@ impl Ring {
         let out: Vec<u16> =
             (0..live.size).filter(|&head| live.heads[usize::from(head)] == Holder::Device).collect();
         out.into_iter().for_each(|head| live.give(memory, head, 0));
+        // What an earlier daemon had taken is lost by this.
+        while let Some(head) = live.again.pop_front() {
+            live.heads[usize::from(head)] = Holder::Device;
+            live.in_flight += 1;
+            live.give(memory, head, 0);
+        }
         if live.publish(memory) {
             self.ring_bell();
+        }
+        if let Some(page) = &live.page {
+            page.end();
         }
         self.base = live.next;
     }
@@ -165,6 +197,26 @@ impl Ring {
 }
 
 impl Live {
+    /// Begins a record of what is out, after taking up one that an earlier daemon has left of the same ring: the front end
+    /// begins behind what was given back, and what is left must be among what the guest has made available since.
+    fn keep(&mut self, memory: &Memory, mut page: Page, ring: Identity) {
+        let used = self.used;
+        let entry = |index: u16| {
+            let place = used.plus(4 + usize::from(index % ring.size) * 8);
+            u32::from_le(memory.word32(place).load(Ordering::Relaxed))
+        };
+        let left = page.left(ring, self.filled, entry);
+        let offered = self.word(memory, self.available.plus(2)).wrapping_sub(self.filled);
+        page.begin(ring, self.filled);
+        if self.next == self.filled && left.len() <= usize::from(offered.min(ring.size)) {
+            self.next = self.next.wrapping_add(left.len() as u16);
+            self.end = self.next;
+            left.iter().for_each(|&head| page.take(head));
+            self.again = left.into();
+        }
+        self.page = Some(page);
+    }
+
     /// Whether so many entries can be taken without another look, or after one.
     #[inline]
     pub(super) fn available(&mut self, memory: &Memory) -> u16 {
@@ -201,12 +253,15 @@ impl Live {
     /// Takes the next buffer, and adds its parts to `parts`.
     #[inline]
     pub(super) fn take(&mut self, memory: &Memory, way: Way, parts: &mut Vec<Part>) -> Next {
-        if self.available(memory) == 0 {
-            return Next::Nothing;
-        }
-        let place = self.available.plus(4 + usize::from(self.next % self.size) * 2);
-        self.next = self.next.wrapping_add(1);
-        let head = self.word(memory, place);
+        let head = match self.again.pop_front() {
+            Some(head) => head,
+            None if self.available(memory) == 0 => return Next::Nothing,
+            None => {
+                let place = self.available.plus(4 + usize::from(self.next % self.size) * 2);
+                self.next = self.next.wrapping_add(1);
+                self.word(memory, place)
+            }
+        };
         match self.heads.get_mut(usize::from(head)) {
             Some(holder) if *holder == Holder::Guest => *holder = Holder::Device,
             // A head that is out already, or none at all, cannot be given back.
@@ -214,6 +269,9 @@ impl Live {
         }
         if let Some(order) = &mut self.order {
             order.push_back(head);
+        }
+        if let Some(page) = &mut self.page {
+            page.take(head);
         }
         self.in_flight += 1;
         let begun = parts.len();
@@ -312,6 +370,9 @@ impl Live {
     #[inline]
     fn fill(&mut self, memory: &Memory, head: u16, len: u32) {
         self.heads[usize::from(head)] = Holder::Guest;
+        if self.page.is_some() {
+            self.given.push(head);
+        }
         let place = self.used.plus(4 + usize::from(self.filled % self.size) * 8);
         memory.word32(place).store(u32::from(head).to_le(), Ordering::Relaxed);
         memory.word32(place.plus(4)).store(len.to_le(), Ordering::Relaxed);
@@ -327,6 +388,10 @@ impl Live {
         self.published = new;
         // Release: pairs with the driver's barrier after it has read the end, so that it finds the entries before it.
         memory.word16(self.used.plus(2)).store(new.to_le(), Ordering::Release);
+        if let Some(page) = &self.page {
+            page.give(&self.given, new);
+            self.given.clear();
+        }
         // Orders the end before the look at what the driver wants; pairs with the driver's barrier between the two.
         fence(Ordering::SeqCst);
         if self.event_idx {
@@ -354,7 +419,7 @@ impl Live {
         }
         // Orders that before the look; pairs with the driver's barrier between its end and its look at what we want.
         fence(Ordering::SeqCst);
-        self.look(memory) == 0
+        self.look(memory) == 0 && self.again.is_empty()
     }
 
     #[inline]

@@ -59,6 +59,8 @@ pub struct Guest {
     pub calls: Vec<EventFd>,
     /// Entries of each used ring that were read.
     pub seen: [u16; 2],
+    /// Where each ring begins.
+    pub bases: [u16; 2],
 }
 
 impl Guest {
@@ -67,22 +69,33 @@ impl Guest {
         let (region, file) = Region::create(MEMORY).expect("memory");
         let socket = UnixStream::connect(path).expect("connected");
         let bells = || (0..2).map(|_| EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("a bell")).collect();
-        Self { socket, region, file, size, kicks: bells(), calls: bells(), seen: [0; 2] }
+        Self { socket, region, file, size, kicks: bells(), calls: bells(), seen: [0; 2], bases: [0; 2] }
     }
 
     /// A guest whose driver has agreed to `features` and whose rings run.
     pub fn start(port: &mut VhostUser, path: &Path, size: u16, features: u64) -> Self {
-        let guest = Self::connect(path, size);
-        guest.say(SET_FEATURES, &features.to_le_bytes(), &[]);
-        guest.share_memory();
+        let mut guest = Self::connect(path, size);
+        guest.introduce(port, features);
+        guest
+    }
+
+    /// The same guest, memory and all, with another daemon: as QEMU does, its rings begin behind what was given back.
+    pub fn come_back(&mut self, port: &mut VhostUser, path: &Path, features: u64) {
+        self.socket = UnixStream::connect(path).expect("connected");
+        self.bases = [TO, FROM].map(|ring| self.region.word16(used(ring) + 2).load(Ordering::Relaxed));
+        self.introduce(port, features);
+    }
+
+    fn introduce(&mut self, port: &mut VhostUser, features: u64) {
+        self.say(SET_FEATURES, &features.to_le_bytes(), &[]);
+        self.share_memory();
         for ring in [TO, FROM] {
-            guest.describe(ring);
+            self.describe(ring);
         }
         for _ in 0..8 {
             port.probe().expect("always there");
         }
         assert!(port.is_connected());
-        guest
     }
 
     /// One message, whole or not.
@@ -121,7 +134,7 @@ impl Guest {
         let pair = |a: u32, b: u32| [a.to_le_bytes(), b.to_le_bytes()].concat();
         let index = ring as u32;
         self.say(SET_SIZE, &pair(index, self.size.into()), &[]);
-        self.say(SET_BASE, &pair(index, 0), &[]);
+        self.say(SET_BASE, &pair(index, self.bases[ring].into()), &[]);
         self.place(ring, USER);
         self.say(SET_KICK, &u64::from(index).to_le_bytes(), &[self.kicks[ring].as_raw_fd()]);
         self.say(SET_CALL, &u64::from(index).to_le_bytes(), &[self.calls[ring].as_raw_fd()]);

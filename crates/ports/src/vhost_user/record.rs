@@ -1,0 +1,190 @@
+//! Which descriptors are out, written where it outlives the daemon.
+//!
+//! Why: descriptors come back in any order, so that the guest's rings alone do not tell which are still out. After a
+//! daemon that was killed, QEMU begins again behind the last one that came back: what was out would be lost, and others
+//! given back twice, which ends the guest's driver.
+//! From: vhost-user's in-flight descriptors for split rings, which QEMU passes for disks and not for network cards; the
+//! file is ours, beside the socket.
+//! Not here: what is done with them (`ring`).
+//! Invariant: whenever the process ends, a descriptor that is out is noted, or the guest's used ring says that it is not.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use nix::fcntl::posix_fallocate;
+use vm_memory::mmap::MmapRegionBuilder;
+use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
+
+/// The file, with a page for each ring.
+#[derive(Debug)]
+pub(super) struct Record {
+    map: Arc<MmapRegion>,
+    path: PathBuf,
+}
+
+/// What is noted of one ring.
+#[derive(Debug)]
+pub(super) struct Page {
+    map: Arc<MmapRegion>,
+    at: usize,
+    /// Descriptors taken since the ring was started: the order in which they are taken again.
+    taken: u64,
+}
+
+/// Which ring it is: after another guest has come, or the guest's driver has begun anew, a record says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) size: u16,
+    /// Where the front end has the descriptors.
+    pub(super) descriptors: u64,
+}
+
+impl Record {
+    /// The record beside the socket at `path`, as an earlier daemon has left it or new.
+    pub(super) fn open(path: &Path, rings: usize) -> io::Result<Self> {
+        let path = PathBuf::from(format!("{}.inflight", path.display()));
+        let file = own_file(&path)?;
+        let len = rings * PAGE;
+        // All of it is there from the start: a file system that is full later takes nothing back.
+        posix_fallocate(&file, 0, i64::try_from(len).map_err(io::Error::other)?)?;
+        let map = MmapRegionBuilder::new(len)
+            .with_file_offset(FileOffset::new(file, 0))
+            .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
+            .with_mmap_flags(libc::MAP_SHARED)
+            .build()
+            .map_err(io::Error::other)?;
+        Ok(Self { map: Arc::new(map), path })
+    }
+
+    /// The page of one ring; none for a ring with more descriptors than a page has room for.
+    pub(super) fn page(&self, ring: usize, size: u16) -> Option<Page> {
+        (size <= MOST).then(|| Page { map: Arc::clone(&self.map), at: ring * PAGE, taken: 0 })
+    }
+}
+
+impl Drop for Record {
+    /// Who ends in order has given everything back.
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Page {
+    /// What was out of the same ring when the daemon died, oldest first, and was not given back since. `used` is the end of
+    /// the used ring in guest memory, `entry` reads an entry of it.
+    pub(super) fn left(&self, ring: Identity, used: u16, entry: impl Fn(u16) -> u32) -> Vec<u16> {
+        let [size, noted] = [SIZE, USED].map(|at| self.word(at).load(Ordering::Relaxed));
+        let same =
+            size == u32::from(ring.size) && self.long(WHERE).load(Ordering::Relaxed) == ring.descriptors;
+        let later = used.wrapping_sub(noted as u16);
+        if !same || later > ring.size {
+            return Vec::new();
+        }
+        let given: Vec<u32> = (0..later).map(|step| entry((noted as u16).wrapping_add(step))).collect();
+        let number = |head: u16| self.long(OUT + usize::from(head) * 8).load(Ordering::Relaxed);
+        let mut left: Vec<u16> =
+            (0..ring.size).filter(|&head| number(head) != 0 && !given.contains(&head.into())).collect();
+        left.sort_by_key(|&head| number(head));
+        left
+    }
+
+    /// Begins anew: nothing is out.
+    pub(super) fn begin(&mut self, ring: Identity, used: u16) {
+        self.end();
+        self.taken = 0;
+        (0..ring.size).for_each(|head| self.long(OUT + usize::from(head) * 8).store(0, Ordering::Relaxed));
+        self.word(USED).store(used.into(), Ordering::Relaxed);
+        self.long(WHERE).store(ring.descriptors, Ordering::Relaxed);
+        self.word(SIZE).store(ring.size.into(), Ordering::Release);
+    }
+
+    /// The ring has stopped, with nothing out.
+    pub(super) fn end(&self) {
+        self.word(SIZE).store(0, Ordering::Release);
+    }
+
+    /// A descriptor is out.
+    #[inline]
+    pub(super) fn take(&mut self, head: u16) {
+        self.taken += 1;
+        self.long(OUT + usize::from(head) * 8).store(self.taken, Ordering::Release);
+    }
+
+    /// The guest has these back, and its used ring ends at `used`.
+    #[inline]
+    pub(super) fn give(&self, heads: &[u16], used: u16) {
+        for &head in heads {
+            self.long(OUT + usize::from(head) * 8).store(0, Ordering::Relaxed);
+        }
+        // Release: not before those, or one of them would be out for ever.
+        self.word(USED).store(used.into(), Ordering::Release);
+    }
+
+    fn word(&self, at: usize) -> &AtomicU32 {
+        self.map.get_atomic_ref(self.at + at).expect("a word of the page")
+    }
+
+    fn long(&self, at: usize) -> &AtomicU64 {
+        self.map.get_atomic_ref(self.at + at).expect("a word of the page")
+    }
+}
+
+/// The file, which nobody else may have written: a guest's front end may be allowed to write beside its socket. What is
+/// not ours is removed.
+fn own_file(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    if let Ok(file) = options.open(path) {
+        let found = file.metadata()?;
+        if found.is_file() && found.nlink() == 1 && found.uid() == nix::unistd::geteuid().as_raw() {
+            return Ok(file);
+        }
+    }
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    options.create_new(true).open(path)
+}
+
+/// Descriptors of the longest ring that is recorded: QEMU has none longer.
+const MOST: u16 = 1_024;
+/// Where what is on a page.
+const SIZE: usize = 0;
+const USED: usize = 4;
+const WHERE: usize = 8;
+const OUT: usize = 64;
+const PAGE: usize = OUT + MOST as usize * 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RING: Identity = Identity { size: 8, descriptors: 0x7000 };
+
+    #[test]
+    fn what_was_out_is_found_by_the_next_daemon_in_its_order() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("vm.sock");
+        let record = Record::open(&socket, 2).expect("a record");
+        let mut page = record.page(1, 8).expect("room");
+        page.begin(RING, 65_535);
+        [3, 1, 7, 2].iter().for_each(|&head| page.take(head));
+        page.give(&[1], 0);
+        // The daemon dies: nobody removes the file. The guest has got 7 back, which was not noted.
+        let later = Record::open(&socket, 2).expect("a record");
+        let found = later.page(1, 8).expect("room");
+        assert_eq!(found.left(RING, 1, |_| 7), [3, 2]);
+        assert_eq!(found.left(RING, 0, |_| 7), [3, 7, 2]);
+        assert!(found.left(Identity { size: 16, ..RING }, 1, |_| 7).is_empty());
+        assert!(found.left(Identity { descriptors: 0, ..RING }, 1, |_| 7).is_empty());
+        assert!(found.left(RING, 9, |_| 7).is_empty(), "more than a ring has come back since");
+        page.end();
+        assert!(found.left(RING, 1, |_| 7).is_empty());
+        assert!(record.page(0, 2_048).is_none());
+    }
+}
