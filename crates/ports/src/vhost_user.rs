@@ -77,7 +77,7 @@ pub struct VhostUser {
     listener: UnixListener,
     inode: u64,
     events: Epoll,
-    front_end: Option<FrontEnd>,
+    front_end: Option<Box<FrontEnd>>,
     /// The front end may have sent a message.
     talks: bool,
     memory: Memory,

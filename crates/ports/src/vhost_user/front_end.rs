@@ -120,7 +120,7 @@ impl VhostUser {
                 && socket.set_nonblocking(true).is_ok()
                 && self.events.add(&socket, watched).is_ok();
             if ready {
-                self.front_end = Some(FrontEnd::new(socket));
+                self.front_end = Some(Box::new(FrontEnd::new(socket)));
                 self.talks = true;
             }
         }
