@@ -146,11 +146,11 @@ fn what_is_beyond_a_flows_cap_waits_with_the_guest_in_order_and_is_lost_only_at_
     assert!(world.event("held_by_sender") > 0 && world.losses().is_empty(), "{:?}", world.losses());
     assert!(world.engine.held() <= u32::from(SIZE) / 2, "{} in the engine", world.engine.held());
     // The guest has no manners: the rest of its ring is for others all the same.
-    world.run(Span::millis(20), &[(7, SIZE.into()), (1, 4)]);
+    world.run(Span::millis(20), &[(1, 4), (7, SIZE.into())]);
     let lost: Vec<_> = world.losses();
     assert!(matches!(lost[..], [("flow_full", _)]), "{lost:?}");
     let before = world.left(1);
-    world.run(Span::millis(100), &[(7, SIZE.into()), (1, 4)]);
+    world.run(Span::millis(100), &[(1, 4), (7, SIZE.into())]);
     assert!(world.left(1) > before + 100, "{} more", world.left(1) - before);
     // All that was posted leaves or was counted.
     world.run(Span::secs(2), &[]);
