@@ -288,6 +288,43 @@ fn a_message_may_come_byte_by_byte_and_nobody_waits() {
 }
 
 #[test]
+fn who_connects_and_says_nothing_keeps_nobody_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("vm.sock");
+    let mut port = VhostUser::open(&VhostUserConfig::new(&path)).expect("a port");
+    let _silent = Guest::connect(&path, SIZE);
+    port.probe().expect("always there");
+    let half = Guest::connect(&path, SIZE);
+    half.send(&[1, 0, 0], &[]);
+    port.probe().expect("always there");
+    let guest = Guest::start(&mut port, &path, SIZE, ALL);
+    let _late = Guest::connect(&path, SIZE);
+    port.probe().expect("always there");
+    guest.post(0, &[1; 60]);
+    assert!(matches!(port.take(), Took::Frame(_)));
+}
+
+#[test]
+fn a_frame_in_very_many_parts_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("vm.sock");
+    let mut port = VhostUser::open(&VhostUserConfig::new(&path)).expect("a port");
+    let mut guest = Guest::start(&mut port, &path, 256, ALL);
+    for (parts, passes) in [(128, true), (129, false)] {
+        for part in 0..parts {
+            let flags = if part + 1 < parts { NEXT } else { 0 };
+            guest.descriptor(FROM, part, GUEST + buffer(0) as u64, 1, flags, part + 1);
+        }
+        guest.offer(FROM, 0);
+        assert_eq!(matches!(port.take(), Took::Frame(_)), passes, "{parts} parts");
+        guest.say(SET_ENABLE, &[1, 0, 0, 0, 1, 0, 0, 0], &[]);
+        guest.place(FROM, USER);
+        port.probe().expect("always there");
+        assert_eq!(guest.heads(FROM), [0]);
+    }
+}
+
+#[test]
 fn rings_may_move_while_they_run() {
     let mut world = World::new(ALL);
     world.guest.post(0, &[1; 60]);

@@ -15,7 +15,7 @@ use std::path::Path;
 
 use nix::cmsg_space;
 use nix::errno::Errno;
-use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixAddr, recvmsg};
 
 use super::bell::Bell;
@@ -36,6 +36,8 @@ pub(super) struct FrontEnd {
     bytes: [u8; LONGEST],
     have: usize,
     descriptors: Vec<OwnedFd>,
+    /// It has said something that makes sense.
+    spoken: bool,
 }
 
 /// What a look at the socket finds.
@@ -48,7 +50,7 @@ enum Incoming {
 
 impl FrontEnd {
     fn new(socket: UnixStream) -> Self {
-        Self { socket, header: None, bytes: [0; LONGEST], have: 0, descriptors: Vec::new() }
+        Self { socket, header: None, bytes: [0; LONGEST], have: 0, descriptors: Vec::new(), spoken: false }
     }
 
     /// Reads on until a message is whole, or nothing is left.
@@ -74,6 +76,7 @@ impl FrontEnd {
                 continue;
             };
             let descriptors = std::mem::take(&mut self.descriptors);
+            self.spoken = true;
             let request = Request::parse(&header, &self.bytes[..wanted], descriptors.len());
             return Incoming::Message(header, request, descriptors);
         }
@@ -111,18 +114,19 @@ impl VhostUser {
         }
     }
 
-    /// The first to connect has the port; another is hung up on, and may try again.
+    /// The first to speak has the port; another is hung up on, and may try again. One for each look: who connects without
+    /// end takes little of the daemon's time.
     fn admit(&mut self) {
-        for _ in 0..ADMISSIONS {
-            let Ok((socket, _)) = self.listener.accept() else { return };
-            let watched = EpollEvent::new(EpollFlags::EPOLLIN, FRONT_END);
-            let ready = self.front_end.is_none()
-                && socket.set_nonblocking(true).is_ok()
-                && self.events.add(&socket, watched).is_ok();
-            if ready {
-                self.front_end = Some(Box::new(FrontEnd::new(socket)));
-                self.talks = true;
-            }
+        let Ok((socket, _)) = self.listener.accept() else { return };
+        if self.front_end.as_ref().is_some_and(|front_end| front_end.spoken) {
+            return;
+        }
+        // Who says nothing must not keep others out.
+        self.hang_up();
+        let watched = EpollEvent::new(EpollFlags::EPOLLIN, FRONT_END);
+        if socket.set_nonblocking(true).is_ok() && self.events.add(&socket, watched).is_ok() {
+            self.front_end = Some(Box::new(FrontEnd::new(socket)));
+            self.talks = true;
         }
     }
 
@@ -157,6 +161,7 @@ impl VhostUser {
         }
         for ring in &mut self.rings {
             ring.stop(&self.memory);
+            unwatch(&self.events, ring.kick.take());
             *ring = Ring::default();
         }
         self.memory = Memory::default();
@@ -282,7 +287,8 @@ impl VhostUser {
             Nonsense::Other(format!("a kick descriptor that cannot be waited for: {error}"))
         })?;
         let ring = ring(&mut self.rings, index)?;
-        (ring.kick, ring.started) = (Some(kick), true);
+        unwatch(&self.events, ring.kick.replace(kick));
+        ring.started = true;
         Ok(())
     }
 
@@ -326,6 +332,13 @@ fn ring(rings: &mut [Ring], index: u32) -> Result<&mut Ring, Nonsense> {
     rings.get_mut(index as usize).ok_or(Nonsense::NoRing(index))
 }
 
+/// To be called before a descriptor is closed: the front end has its description too, which would else stay watched.
+fn unwatch(events: &Epoll, kick: Option<OwnedFd>) {
+    if let Some(kick) = kick {
+        let _ = events.delete(kick);
+    }
+}
+
 /// Listens at `path`; a socket there that nobody listens on any more is replaced. Its owner and group may connect.
 pub(super) fn listen(path: &Path) -> Result<(UnixListener, u64), PortError> {
     let failed = |source: io::Error| {
@@ -356,7 +369,7 @@ pub(super) fn listen(path: &Path) -> Result<(UnixListener, u64), PortError> {
 }
 
 /// Watches the listening socket.
-pub(super) fn watch(events: &nix::sys::epoll::Epoll, listener: &impl AsFd) -> nix::Result<()> {
+pub(super) fn watch(events: &Epoll, listener: &impl AsFd) -> nix::Result<()> {
     events.add(listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))
 }
 
@@ -366,7 +379,5 @@ const PROTOCOL: u64 = protocol::MQ | protocol::REPLY_ACK;
 const LISTENER: u64 = 0;
 const FRONT_END: u64 = 1;
 const KICK: u64 = 2;
-/// Connections accepted at a look.
-const ADMISSIONS: usize = 4;
 /// Messages handled at a look: about what starts one pair of rings.
 const MESSAGES: usize = 16;
