@@ -29,6 +29,8 @@ fn skip(why: &str) {
 struct World {
     tag: String,
     folder: PathBuf,
+    /// When the guest gets its descriptors back.
+    completions: &'static str,
     daemon: Option<Child>,
     guest: Option<Child>,
 }
@@ -51,7 +53,7 @@ impl World {
         let tag = format!("{tag}{}", std::process::id() % 10_000);
         let folder = std::env::temp_dir().join(format!("plimsoll-{tag}"));
         fs::create_dir_all(&folder).expect("a folder");
-        let world = Self { tag, folder, daemon: None, guest: None };
+        let world = Self { tag, folder, completions: "ooo", daemon: None, guest: None };
         world.ip(&["netns", "add", &world.tag]);
         Some(world)
     }
@@ -76,14 +78,15 @@ impl World {
         fs::read_to_string(self.file(name)).unwrap_or_default()
     }
 
-    fn start(&mut self, rest: &str) {
+    fn start(&mut self, rate: &str, rest: &str) {
         let policy = format!(
-            "uplink: {{port: {{tap: {{netns: {}, name: up0}}}}, rate: 10Gbps}}\n\
+            "uplink: {{port: {{tap: {{netns: {}, name: up0}}}}, rate: {rate}}}\n\
              api: {{socket: {}}}\n\
-             tenants: {{vm: {{port: {{vhost_user: {}}}}}}}\n{rest}",
+             tenants: {{vm: {{port: {{vhost_user: {{socket: {}, completions: {}}}}}}}}}\n{rest}",
             self.tag,
             self.file("api.sock").display(),
             self.file("vm.sock").display(),
+            self.completions,
         );
         fs::write(self.file("plimsoll.yaml"), policy).expect("written");
         let log = fs::File::create(self.file("log")).expect("a log");
@@ -195,7 +198,8 @@ impl World {
         }
     }
 
-    /// Ends the daemon while the guest sends as much as it can; what it sends goes on with the next daemon.
+    /// Ends the daemon while the guest sends more than the uplink takes, so that much is on its way; what it sends goes on
+    /// with the next daemon.
     fn restart_under_load(&mut self, signal: Signal) {
         let netns = self.tag.clone();
         let load = thread::spawn(move || {
@@ -204,7 +208,7 @@ impl World {
         });
         thread::sleep(Duration::from_secs(2));
         self.end_daemon(signal);
-        self.start("");
+        self.start("500Mbps", "");
         self.eventually("the guest is back", || self.answers());
         let done = load.join().expect("no panic");
         assert!(
@@ -215,6 +219,23 @@ impl World {
         );
         let vm = self.stats().tenants["vm"].clone();
         assert!(vm.rx_bytes > 1_000_000, "it goes on sending: {vm:?}");
+    }
+
+    /// Bits a second of a TCP connection of the guest's, as who receives it counts them.
+    fn tcp_from_guest(&mut self) -> f64 {
+        let netns = self.tag.clone();
+        let server = thread::spawn(move || {
+            let serves = ["netns", "exec", &netns, "iperf3", "-s", "-1", "-J"];
+            Command::new("ip").args(serves).output().expect("ip is installed")
+        });
+        thread::sleep(Duration::from_millis(500));
+        self.type_in("timeout 30 iperf3 -c 10.9.0.9 -t 5 >/dev/null");
+        let said = String::from_utf8_lossy(&server.join().expect("no panic").stdout).into_owned();
+        let received =
+            said.split("\"sum_received\"").nth(1).and_then(|rest| rest.split("\"bits_per_second\":").nth(1));
+        let bits =
+            received.and_then(|rest| rest.split(',').next()).and_then(|number| number.trim().parse().ok());
+        bits.unwrap_or_else(|| panic!("{said}\n{}", self.read("guest")))
     }
 
     /// Many pings, of which none may be lost.
@@ -255,7 +276,7 @@ impl Drop for World {
 #[test]
 fn a_guest_on_virtio_user_is_reached_and_answers() {
     let Some(mut world) = World::new("vhe") else { return };
-    world.start("");
+    world.start("10Gbps", "");
     world.guest("queues=1,queue_size=256", &["--forward-mode=icmpecho"]);
     world.eventually("the guest answers", || world.answers());
     world.loses_nothing();
@@ -268,7 +289,7 @@ fn a_guest_on_virtio_user_is_reached_and_answers() {
 #[test]
 fn linux_in_qemu_outlives_the_daemon_and_the_port_outlives_linux() {
     let Some(mut world) = World::new("vhq") else { return };
-    world.start("");
+    world.start("500Mbps", "");
     if !world.boot() {
         return;
     }
@@ -304,4 +325,49 @@ fn linux_in_qemu_outlives_the_daemon_and_the_port_outlives_linux() {
     world.type_in("reboot -f");
     world.configure(2);
     world.loses_nothing();
+}
+
+/// PicNIC's Table 4, in a Linux guest with its sockets and NAPI: UDP that is held to 0.5 Mbit/s, and TCP beside it. What TCP
+/// gets alone and beside it, and what was lost of the guest's.
+fn tcp_beside_slow_udp(tag: &str, completions: &'static str) -> Option<(f64, f64, u64)> {
+    let mut world = World::new(tag)?;
+    world.completions = completions;
+    world.start("100Mbps", "limits: {slow: {match: {dst_port: 5202}, rate: 500kbps, burst: 3KB}}\npolicy: {root: {wfq: {vm: 1}, via: [slow]}}\n");
+    if !world.boot() {
+        return None;
+    }
+    let alone = world.tcp_from_guest();
+    let netns = world.tag.clone();
+    let server = thread::spawn(move || {
+        let serves = ["netns", "exec", &netns, "timeout", "40", "iperf3", "-s", "-1", "-p", "5202"];
+        Command::new("ip").args(serves).output().expect("ip is installed")
+    });
+    thread::sleep(Duration::from_millis(500));
+    world.type_in("timeout 25 iperf3 -u -c 10.9.0.9 -p 5202 -b 20M -t 20 >/dev/null 2>&1 &");
+    world.eventually("the slow flow is there", || world.stats().limits["slow"].packets > 20);
+    let beside = world.tcp_from_guest();
+    let stats = world.stats();
+    let lost = stats.tenants["vm"].drops.values().sum();
+    eprintln!(
+        "{completions}: TCP {:.1} Mbit/s alone, {:.1} beside slow UDP; {:?}",
+        alone / 1e6,
+        beside / 1e6,
+        stats.tenants["vm"]
+    );
+    world.end_guest();
+    let _ = server.join();
+    Some((alone, beside, lost))
+}
+
+#[test]
+fn in_a_linux_guest_a_slow_flow_holds_up_no_other_and_loses_nothing() {
+    let Some((alone, beside, lost)) = tcp_beside_slow_udp("vho", "ooo") else { return };
+    assert!(beside > 0.85 * alone, "{beside} of {alone}");
+    assert_eq!(lost, 0);
+}
+
+#[test]
+fn in_a_linux_guest_with_completions_in_order_it_holds_up_all() {
+    let Some((alone, beside, _)) = tcp_beside_slow_udp("vhi", "in_order") else { return };
+    assert!(beside < 0.6 * alone, "{beside} of {alone}");
 }
