@@ -8,6 +8,7 @@
 //! The way of a frame: [`parse`] → [`FlowKey`] for its flow queue, and [`VnetHeader::offload`] for its descriptor's
 //! `header` and `segment`; then, for each pull that the engine asks for, [`segment`] (one finished frame),
 //! [`supersegment`] (a smaller frame that still wants segmenting) or [`split`] (the latter without copying payload).
+//! Between hosts, each finished frame travels in an [`overlay`].
 //!
 //! ```
 //! use plimsoll_wire::{FlowKey, Offload, VnetHeader, parse, segment};
@@ -36,9 +37,11 @@
 )]
 
 pub mod doorbell;
+pub mod overlay;
 
 mod bytes;
 mod checksum;
+mod ecn;
 mod flow;
 mod parse;
 mod reason;
@@ -46,8 +49,9 @@ mod segment;
 mod vnet;
 
 pub use checksum::{finish_checksum, ones_complement_sum};
+pub use ecn::Ecn;
 pub use flow::FlowKey;
 pub use parse::{Fragment, Ip, Mac, Parsed, parse, protocol};
-pub use reason::{FrameError, SegmentError, VnetError};
+pub use reason::{DecapsulationError, EncapsulationError, FrameError, SegmentError, TooBigError, VnetError};
 pub use segment::{Split, segment, split, supersegment};
 pub use vnet::{Offload, OffloadKind, VnetHeader};

@@ -171,6 +171,23 @@ impl fmt::Display for Mac {
     }
 }
 
+/// Where a frame's IP header begins, behind two tags at most, and whether it is IPv4; none where the fixed header is cut
+/// off or of another version than its EtherType.
+pub(crate) fn network_header(frame: &[u8]) -> Option<(usize, bool)> {
+    let (mut at, mut ethertype) = (ETHERNET, be16(frame, 12)?);
+    while is_tag(ethertype) && at <= ONE_TAG {
+        ethertype = be16(frame, at + 2)?;
+        at += 4;
+    }
+    let [first] = array(frame, at)?;
+    let (version, len) = match ethertype {
+        IPV4 => (4, 20),
+        IPV6 => (6, IPV6_HEADER),
+        _ => return None,
+    };
+    (first >> 4 == version && frame.len() >= at + len).then_some((at, ethertype == IPV4))
+}
+
 fn parse_v4(frame: &[u8], l3: usize) -> Result<Ip, FrameError> {
     let header: [u8; 20] = array(frame, l3).ok_or(FrameError::IpCut)?;
     let [first, tos, len_0, len_1, _, _, frag_0, frag_1, _, protocol, _, _, addresses @ ..] = header;
@@ -344,12 +361,12 @@ fn end(packet: &[u8]) -> u32 {
     packet.len() as u32
 }
 
-const ETHERNET: usize = 14;
+pub(crate) const ETHERNET: usize = 14;
 const ONE_TAG: usize = ETHERNET + 4;
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
+pub(crate) const IPV4: u16 = 0x0800;
+pub(crate) const IPV6: u16 = 0x86dd;
 const MORE_FRAGMENTS_V4: u16 = 0x2000;
-const IPV6_HEADER: usize = 40;
+pub(crate) const IPV6_HEADER: usize = 40;
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;

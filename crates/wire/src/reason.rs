@@ -119,6 +119,74 @@ reasons! {
     }
 }
 
+reasons! {
+    /// Why a frame cannot go through a tunnel.
+    EncapsulationError {
+        /// The packet would be longer than the path carries. [`crate::overlay::too_big`] tells the sender.
+        TooLong = "overlay_too_long": "with the overlay's headers the packet is longer than the path's MTU",
+        /// The inner frame has no whole Ethernet header.
+        FrameCut = "overlay_frame_cut": "the frame to be encapsulated is shorter than an Ethernet header",
+        /// The caller's buffer does not hold the headers.
+        NoRoom = "overlay_no_room": "the buffer has no room for the overlay's headers",
+        /// Feedback that does not fit an option, or empty, or on a path without options.
+        Feedback = "overlay_feedback": "the feedback is empty or too long, or VXLAN, which has no options, was to carry it",
+    }
+}
+
+reasons! {
+    /// Why a packet that came for the overlay is dropped.
+    DecapsulationError {
+        /// A fragment: tunnel endpoints do not reassemble (RFC 7348 §4.3).
+        OuterFragment = "overlay_outer_fragment": "the outer packet is a fragment",
+        /// The overlay's header or its options end behind the datagram.
+        HeaderCut = "overlay_header_cut": "the datagram ends inside the VXLAN or Geneve header",
+        /// VXLAN without a valid VNI.
+        NoVni = "overlay_no_vni": "the VXLAN header says that it has no VNI",
+        /// Another version of Geneve.
+        BadVersion = "overlay_bad_version": "the version of the Geneve header is not 0",
+        /// An option that reaches behind the options.
+        OptionBeyondEnd = "overlay_option_beyond_end": "a Geneve option reaches behind the end of the options",
+        /// An option that must be understood, and is not.
+        CriticalOption = "overlay_critical_option": "a Geneve option that must be understood is unknown",
+        /// Feedback whose length does not fit its option or datagram.
+        BadFeedback = "overlay_bad_feedback": "the length of the feedback does not fit its option or datagram",
+        /// What Geneve carries is no Ethernet frame.
+        UnknownProtocol = "overlay_unknown_protocol": "what Geneve carries is not an Ethernet frame",
+        /// A control message of somebody else's.
+        UnknownControl = "overlay_unknown_control": "the Geneve control message is unknown",
+        /// The inner frame has no whole Ethernet header.
+        InnerCut = "overlay_inner_cut": "the inner frame is shorter than an Ethernet header",
+        /// The outer IPv4 header's checksum is wrong.
+        HeaderChecksum = "overlay_header_checksum": "the checksum of the outer IPv4 header is wrong",
+        /// The outer UDP checksum is wrong.
+        UdpChecksum = "overlay_udp_checksum": "the checksum of the outer UDP header is wrong",
+        /// No UDP checksum over IPv6, though nobody agreed to that (RFC 6936).
+        NoUdpChecksum = "overlay_no_udp_checksum": "the outer UDP header over IPv6 has no checksum",
+        /// The fabric marked a packet whose inner sender does not understand marks (RFC 6040).
+        MarkLost = "overlay_mark_lost": "the outer packet is marked CE but the inner one is not ECN-capable",
+    }
+}
+
+reasons! {
+    /// Why a sender is not told that its packet was too big.
+    TooBigError {
+        /// It does not parse, or is not IP.
+        NotIp = "too_big_not_ip": "the frame is no sound IP packet",
+        /// IPv4 that may be fragmented.
+        MayFragment = "too_big_may_fragment": "the packet may be fragmented, so its sender expects no answer",
+        /// A fragment after the first.
+        LaterFragment = "too_big_later_fragment": "the packet is a fragment after the first",
+        /// An address of it names a group, or nobody.
+        Address = "too_big_address": "the packet comes from or goes to a group, or to nobody",
+        /// It is an error message itself.
+        IsError = "too_big_is_error": "the packet is an ICMP error itself",
+        /// IPv6 senders go no lower than 1280 bytes.
+        BelowMinimum = "too_big_below_minimum": "the MTU is less than any sender of IPv6 can go down to, 1280 bytes",
+        /// The caller's buffer is too short.
+        NoRoom = "too_big_no_room": "the buffer is shorter than the answer",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,8 +196,13 @@ mod tests {
         let names: Vec<&str> = (FrameError::ALL.iter().map(|reason| reason.name()))
             .chain(VnetError::ALL.iter().map(|reason| reason.name()))
             .chain(SegmentError::ALL.iter().map(|reason| reason.name()))
+            .chain(EncapsulationError::ALL.iter().map(|reason| reason.name()))
+            .chain(DecapsulationError::ALL.iter().map(|reason| reason.name()))
+            .chain(TooBigError::ALL.iter().map(|reason| reason.name()))
             .collect();
-        assert_eq!(names.len(), FrameError::COUNT + VnetError::COUNT + SegmentError::COUNT);
+        let counts = [FrameError::COUNT, VnetError::COUNT, SegmentError::COUNT, EncapsulationError::COUNT];
+        let counts: usize = counts.iter().sum();
+        assert_eq!(names.len(), counts + DecapsulationError::COUNT + TooBigError::COUNT);
         assert!(names.iter().enumerate().all(|(index, name)| !names[..index].contains(name)));
         assert!(FrameError::ALL.iter().enumerate().all(|(index, reason)| reason.index() == index));
         assert!(VnetError::ALL.iter().enumerate().all(|(index, reason)| reason.index() == index));

@@ -1,0 +1,175 @@
+//! Geneve's header, its options, and the option that is ours.
+//!
+//! Why: options let hosts' feedback ride on frames that go there anyway.
+//! From: RFC 8926 §3.4 (header), §3.5 (options, the critical bit, lengths that must agree), §7 (experimental classes).
+//! Not here: what feedback says.
+//! Invariant: reading options ends, after 63 at most.
+//!
+//! The feedback option: class [`OPTION_CLASS`], type [`OPTION_FEEDBACK`] (not critical: who does not know it skips it),
+//! data: the message's length in one byte, the message, zeros up to a multiple of four. An option has five bits for its
+//! length in words: 124 bytes of data, so [`MOST_IN_OPTION`] for the message. Longer ones have a frame of their own.
+//!
+//! The feedback frame: Geneve's control bit, no options, VNI 0, protocol [`PROTOCOL_FEEDBACK`]; the message is the rest of
+//! the datagram. Considered: a UDP port of its own. Geneve's is open between the hosts in any case, and what knows nothing
+//! of us drops a control message of an unknown protocol, as RFC 8926 has it.
+
+use core::ops::Range;
+
+use super::{TUNNEL, Vni};
+use crate::bytes::{array, be16, be32, put};
+use crate::reason::DecapsulationError;
+
+/// Our options' class: of those for experiments (0xff00 to 0xffff), `P`.
+pub const OPTION_CLASS: u16 = 0xff50;
+/// The type of the option that carries feedback.
+pub const OPTION_FEEDBACK: u8 = 0x01;
+/// Longest feedback in an option.
+pub const MOST_IN_OPTION: usize = 31 * 4 - 1;
+/// The EtherType of a feedback frame's message: the first that IEEE 802 leaves to local experiments.
+pub const PROTOCOL_FEEDBACK: u16 = 0x88b5;
+
+/// One option of a Geneve header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GeneveOption<'o> {
+    /// Whose type it is.
+    pub class: u16,
+    /// The type, with the critical bit.
+    pub kind: u8,
+    /// Its data: up to 124 bytes, in words.
+    pub data: &'o [u8],
+}
+
+/// Options one after the other, until their end or the first that reaches behind it.
+#[derive(Clone, Debug)]
+pub struct Options<'o> {
+    left: &'o [u8],
+}
+
+impl GeneveOption<'_> {
+    /// Whether a packet must be dropped by whoever does not know it.
+    #[must_use]
+    pub const fn is_critical(&self) -> bool {
+        self.kind & CRITICAL != 0
+    }
+
+    const fn is_feedback(&self) -> bool {
+        self.class == OPTION_CLASS && self.kind == OPTION_FEEDBACK
+    }
+}
+
+impl<'o> Options<'o> {
+    /// Of the bytes between header and payload.
+    #[must_use]
+    pub const fn new(bytes: &'o [u8]) -> Self {
+        Self { left: bytes }
+    }
+
+    fn first(&self) -> Option<(GeneveOption<'o>, &'o [u8])> {
+        let (&[class_0, class_1, kind, len], rest) = self.left.split_first_chunk()?;
+        let (data, rest) = rest.split_at_checked(usize::from(len & 0x1f) * 4)?;
+        Some((GeneveOption { class: u16::from_be_bytes([class_0, class_1]), kind, data }, rest))
+    }
+}
+
+impl<'o> Iterator for Options<'o> {
+    type Item = Result<GeneveOption<'o>, DecapsulationError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left.is_empty() {
+            return None;
+        }
+        let Some((option, rest)) = self.first() else {
+            self.left = &[];
+            return Some(Err(DecapsulationError::OptionBeyondEnd));
+        };
+        self.left = rest;
+        Some(Ok(option))
+    }
+}
+
+/// What lies where in a datagram; places from its start.
+pub(super) struct Read {
+    pub vni: Vni,
+    pub control: bool,
+    pub payload: usize,
+    pub feedback: Option<Range<usize>>,
+}
+
+pub(super) fn read(datagram: &[u8]) -> Result<Read, DecapsulationError> {
+    let [first, flags]: [u8; 2] = array(datagram, 0).ok_or(DecapsulationError::HeaderCut)?;
+    if first >> 6 != 0 {
+        return Err(DecapsulationError::BadVersion);
+    }
+    let protocol = be16(datagram, 2).ok_or(DecapsulationError::HeaderCut)?;
+    let vni = Vni::from_word(be32(datagram, 4).ok_or(DecapsulationError::HeaderCut)?);
+    let payload = TUNNEL + usize::from(first & 0x3f) * 4;
+    let options = datagram.get(TUNNEL..payload).ok_or(DecapsulationError::HeaderCut)?;
+    let feedback = read_options(options)?;
+    let control = flags & CONTROL != 0;
+    match (control, protocol) {
+        (false, ETHERNET_FRAME) => Ok(Read { vni, control, payload, feedback }),
+        (false, _) => Err(DecapsulationError::UnknownProtocol),
+        (true, PROTOCOL_FEEDBACK) if payload == datagram.len() => Err(DecapsulationError::BadFeedback),
+        (true, PROTOCOL_FEEDBACK) => {
+            Ok(Read { vni, control, payload, feedback: Some(payload..datagram.len()) })
+        }
+        (true, _) => Err(DecapsulationError::UnknownControl),
+    }
+}
+
+/// Where the feedback lies, if there is any: the first, when somebody sends several. All options are looked at, whether
+/// the header says that one of them is critical or not.
+fn read_options(bytes: &[u8]) -> Result<Option<Range<usize>>, DecapsulationError> {
+    let mut feedback = None;
+    let mut at = TUNNEL;
+    for option in Options::new(bytes) {
+        let option = option?;
+        if option.is_feedback() {
+            let place = at + OPTION + 1;
+            let len = usize::from(*option.data.first().ok_or(DecapsulationError::BadFeedback)?);
+            if len == 0 || len >= option.data.len() {
+                return Err(DecapsulationError::BadFeedback);
+            }
+            feedback = feedback.or(Some(place..place + len));
+        } else if option.is_critical() {
+            return Err(DecapsulationError::CriticalOption);
+        }
+        at += OPTION + option.data.len();
+    }
+    Ok(feedback)
+}
+
+/// Bytes of the option with feedback of so many; more than fits counts as all that fits.
+pub(super) const fn option_len(feedback: usize) -> usize {
+    let feedback = if feedback > MOST_IN_OPTION { MOST_IN_OPTION } else { feedback };
+    OPTION + (1 + feedback).next_multiple_of(4)
+}
+
+/// Writes header and, where there is feedback, its option to the start of `to`; the caller has seen that they fit.
+pub(super) fn write(to: &mut [u8], vni: Vni, feedback: Option<&[u8]>) -> Option<()> {
+    let options = feedback.map_or(0, |message| option_len(message.len()));
+    put(to, 0, [(options / 4) as u8, 0])?;
+    put(to, 2, ETHERNET_FRAME.to_be_bytes())?;
+    put(to, 4, vni.word())?;
+    let Some(message) = feedback else { return Some(()) };
+    let option = to.get_mut(TUNNEL..TUNNEL + options)?;
+    put(option, 0, OPTION_CLASS.to_be_bytes())?;
+    put(option, 2, [OPTION_FEEDBACK, ((options - OPTION) / 4) as u8, message.len() as u8])?;
+    let (place, padding) = option.get_mut(OPTION + 1..)?.split_at_mut_checked(message.len())?;
+    place.copy_from_slice(message);
+    padding.fill(0);
+    Some(())
+}
+
+/// Writes the header of a feedback frame.
+pub(super) fn write_control(to: &mut [u8]) -> Option<()> {
+    put(to, 0, [0, CONTROL])?;
+    put(to, 2, PROTOCOL_FEEDBACK.to_be_bytes())?;
+    put(to, 4, [0; 4])
+}
+
+/// An option's header.
+const OPTION: usize = 4;
+const CRITICAL: u8 = 0x80;
+const CONTROL: u8 = 0x80;
+const ETHERNET_FRAME: u16 = 0x6558;

@@ -1,0 +1,286 @@
+//! The way out: headers from this host to another, in front of a frame.
+//!
+//! Why: the frame lies finished in its buffer; only headers are to be written.
+//! From: RFC 7348 §5 and RFC 8926 §3 (headers, source port), RFC 6864 (identifier 0 when it is not to be fragmented),
+//! RFC 6438 (flow label), RFC 6936 (UDP checksum over IPv6), RFC 6040 §4.1 (ECN).
+//! Not here: the next hop's Ethernet address, and which host it is to be.
+//! Invariant: a packet is no longer than its path's MTU, and its checksums verify.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::{Family, Format, HAS_VNI, TUNNEL, UDP, Vni, geneve};
+use crate::bytes::put;
+use crate::checksum::{add, nonzero, ones_complement_sum};
+use crate::ecn::Ecn;
+use crate::parse::{ETHERNET, IPV4, IPV6, Mac, protocol};
+use crate::reason::EncapsulationError;
+
+/// From this host to another: what all packets there have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// How frames are wrapped.
+    pub format: Format,
+    /// This host's Ethernet address.
+    pub src_mac: Mac,
+    /// The next hop's.
+    pub dst_mac: Mac,
+    /// Both hosts' addresses.
+    pub addresses: Addresses,
+    /// The outer DSCP, below 64. Never the tenant's own, which would let it choose its place in the fabric.
+    pub dscp: u8,
+    /// The longest IP packet that the underlay carries.
+    pub mtu: u16,
+    /// Whether UDP has a checksum over IPv6, as it must (RFC 8200 §8.1) unless both hosts and all between them keep to
+    /// RFC 6936 §4 and 5. Over IPv4 it has none: the inner packet has its own (RFC 7348 §5).
+    pub v6_checksum: bool,
+}
+
+/// Both hosts' addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addresses {
+    /// Over IPv4.
+    V4 {
+        /// This host's.
+        src: Ipv4Addr,
+        /// The other's.
+        dst: Ipv4Addr,
+    },
+    /// Over IPv6.
+    V6 {
+        /// This host's.
+        src: Ipv6Addr,
+        /// The other's.
+        dst: Ipv6Addr,
+    },
+}
+
+/// What goes with one frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Inner<'m> {
+    /// The tenant's network.
+    pub vni: Vni,
+    /// A hash of the inner flow, the same for all its frames: the fabric sends a flow's packets one way.
+    pub flow_hash: u64,
+    /// Sealed feedback for the other host: 1 to [`MOST_IN_OPTION`](super::MOST_IN_OPTION) bytes, with Geneve.
+    pub feedback: Option<&'m [u8]>,
+}
+
+/// The source port that tells flows apart: 49152 to 65535 (RFC 7348 §5).
+#[must_use]
+pub const fn source_port(flow_hash: u64) -> u16 {
+    49_152 + (mixed(flow_hash) >> 50) as u16
+}
+
+/// Every bit of a hash counts, also for callers whose hashes are narrow.
+const fn mixed(flow_hash: u64) -> u64 {
+    (flow_hash ^ flow_hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+impl Addresses {
+    /// None when one is IPv4 and the other IPv6.
+    #[must_use]
+    pub const fn new(src: IpAddr, dst: IpAddr) -> Option<Addresses> {
+        match (src, dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Addresses::V4 { src, dst }),
+            (IpAddr::V6(src), IpAddr::V6(dst)) => Some(Addresses::V6 { src, dst }),
+            _ => None,
+        }
+    }
+
+    /// Which of the two.
+    #[must_use]
+    pub const fn family(&self) -> Family {
+        match self {
+            Addresses::V4 { .. } => Family::V4,
+            Addresses::V6 { .. } => Family::V6,
+        }
+    }
+}
+
+impl Path {
+    /// Bytes of headers before a frame that takes along feedback of so many.
+    #[must_use]
+    pub const fn head_room(&self, feedback: Option<usize>) -> usize {
+        let option = match feedback {
+            Some(len) => geneve::option_len(len),
+            None => 0,
+        };
+        ETHERNET + self.addresses.family().header() + UDP + TUNNEL + option
+    }
+
+    /// The longest IP packet that tenants may send along here with feedback of so many bytes (0: without).
+    #[must_use]
+    pub const fn inner_mtu(&self, feedback: usize) -> u16 {
+        self.format.inner_mtu(self.addresses.family(), self.mtu, feedback)
+    }
+
+    /// Writes the headers in front of the frame at `buffer[start..]`, which is finished and ends with the buffer; says
+    /// where they begin. A few nanoseconds; over IPv6 one pass for the checksum.
+    ///
+    /// # Errors
+    /// [`EncapsulationError`]; nothing has been written then.
+    pub fn encapsulate(
+        &self,
+        buffer: &mut [u8],
+        start: usize,
+        inner: &Inner<'_>,
+    ) -> Result<usize, EncapsulationError> {
+        let head = self.checked_head(inner.feedback)?;
+        let begin = start.checked_sub(head).ok_or(EncapsulationError::NoRoom)?;
+        let frame = buffer.get(start..).ok_or(EncapsulationError::NoRoom)?;
+        self.check_len(head, frame.len())?;
+        let ecn = Ecn::of(frame).unwrap_or_default();
+        let packet = buffer.get_mut(begin..).ok_or(EncapsulationError::NoRoom)?;
+        self.write(packet, inner, ecn).ok_or(EncapsulationError::NoRoom)?;
+        Ok(begin)
+    }
+
+    /// Copies `frame` into `out` with its headers; the length of both.
+    ///
+    /// # Errors
+    /// [`EncapsulationError`]; nothing has been written then.
+    pub fn encapsulate_into(
+        &self,
+        frame: &[u8],
+        out: &mut [u8],
+        inner: &Inner<'_>,
+    ) -> Result<usize, EncapsulationError> {
+        let head = self.checked_head(inner.feedback)?;
+        self.check_len(head, frame.len())?;
+        let len = head + frame.len();
+        let packet = out.get_mut(..len).ok_or(EncapsulationError::NoRoom)?;
+        packet.get_mut(head..).ok_or(EncapsulationError::NoRoom)?.copy_from_slice(frame);
+        self.encapsulate(packet, head, inner)?;
+        Ok(len)
+    }
+
+    /// Writes a frame that carries nothing but feedback, always as Geneve; its length. `flow_hash` chooses its way.
+    ///
+    /// # Errors
+    /// [`EncapsulationError`]; nothing has been written then.
+    pub fn feedback_frame(
+        &self,
+        message: &[u8],
+        flow_hash: u64,
+        out: &mut [u8],
+    ) -> Result<usize, EncapsulationError> {
+        if message.is_empty() {
+            return Err(EncapsulationError::Feedback);
+        }
+        let head = self.head_room(None);
+        let len = head + message.len();
+        self.check_mtu(len)?;
+        let packet = out.get_mut(..len).ok_or(EncapsulationError::NoRoom)?;
+        let (header, place) = packet.split_at_mut_checked(head).ok_or(EncapsulationError::NoRoom)?;
+        place.copy_from_slice(message);
+        header
+            .get_mut(head - TUNNEL..)
+            .and_then(geneve::write_control)
+            .and_then(|()| self.write_outer(packet, Format::Geneve, flow_hash, Ecn::NotEct))
+            .ok_or(EncapsulationError::NoRoom)?;
+        Ok(len)
+    }
+
+    fn checked_head(&self, feedback: Option<&[u8]>) -> Result<usize, EncapsulationError> {
+        match feedback {
+            Some(message) if self.format == Format::Vxlan || !fits_option(message) => {
+                Err(EncapsulationError::Feedback)
+            }
+            _ => Ok(self.head_room(feedback.map(<[u8]>::len))),
+        }
+    }
+
+    const fn check_len(&self, head: usize, frame: usize) -> Result<(), EncapsulationError> {
+        if frame < ETHERNET {
+            return Err(EncapsulationError::FrameCut);
+        }
+        self.check_mtu(head.saturating_add(frame))
+    }
+
+    const fn check_mtu(&self, packet: usize) -> Result<(), EncapsulationError> {
+        if packet - ETHERNET > self.mtu as usize { Err(EncapsulationError::TooLong) } else { Ok(()) }
+    }
+
+    fn write(&self, packet: &mut [u8], inner: &Inner<'_>, ecn: Ecn) -> Option<()> {
+        let tunnel = packet.get_mut(self.head_room(None) - TUNNEL..)?;
+        match self.format {
+            Format::Vxlan => {
+                put(tunnel, 0, [HAS_VNI, 0, 0, 0])?;
+                put(tunnel, 4, inner.vni.word())?;
+            }
+            Format::Geneve => geneve::write(tunnel, inner.vni, inner.feedback)?,
+        }
+        self.write_outer(packet, self.format, inner.flow_hash, ecn)
+    }
+
+    /// Ethernet, IP and UDP of a packet that is complete behind them.
+    fn write_outer(&self, packet: &mut [u8], format: Format, flow_hash: u64, ecn: Ecn) -> Option<()> {
+        put(packet, 0, self.dst_mac.0)?;
+        put(packet, 6, self.src_mac.0)?;
+        let class = self.dscp << 2 | ecn.bits();
+        let (ethertype, ip) = packet.get_mut(12..)?.split_at_mut_checked(2)?;
+        let len = u16::try_from(ip.len()).ok()?;
+        match self.addresses {
+            Addresses::V4 { src, dst } => {
+                put(ethertype, 0, IPV4.to_be_bytes())?;
+                write_v4(ip, class, len, src, dst)?;
+            }
+            Addresses::V6 { src, dst } => {
+                put(ethertype, 0, IPV6.to_be_bytes())?;
+                write_v6(ip, class, flow_hash, src, dst)?;
+            }
+        }
+        let header = self.addresses.family().header();
+        let len = len.checked_sub(header as u16)?;
+        let udp = ip.get_mut(header..)?;
+        put(udp, 0, source_port(flow_hash).to_be_bytes())?;
+        put(udp, 2, format.port().to_be_bytes())?;
+        put(udp, 4, len.to_be_bytes())?;
+        put(udp, 6, [0, 0])?;
+        match self.addresses {
+            Addresses::V6 { .. } if self.v6_checksum => {
+                let checksum = nonzero(!v6_udp_sum(ip, header)?);
+                put(ip, header + 6, checksum.to_be_bytes())
+            }
+            _ => Some(()),
+        }
+    }
+}
+
+fn fits_option(message: &[u8]) -> bool {
+    (1..=geneve::MOST_IN_OPTION).contains(&message.len())
+}
+
+/// Identifier 0 and not to be fragmented (RFC 6864 §4.1, RFC 7348 §4.3).
+fn write_v4(ip: &mut [u8], class: u8, len: u16, src: Ipv4Addr, dst: Ipv4Addr) -> Option<()> {
+    put(ip, 0, [0x45, class])?;
+    put(ip, 2, len.to_be_bytes())?;
+    put(ip, 4, [0, 0, DO_NOT_FRAGMENT, 0, HOPS, protocol::UDP, 0, 0])?;
+    put(ip, 12, src.octets())?;
+    put(ip, 16, dst.octets())?;
+    let checksum = !ones_complement_sum(ip.get(..20)?);
+    put(ip, 10, checksum.to_be_bytes())
+}
+
+fn write_v6(ip: &mut [u8], class: u8, flow_hash: u64, src: Ipv6Addr, dst: Ipv6Addr) -> Option<()> {
+    let label = (mixed(flow_hash) >> 44) as u32;
+    let len = u16::try_from(ip.len().checked_sub(40)?).ok()?;
+    put(ip, 0, (6 << 28 | u32::from(class) << 20 | label).to_be_bytes())?;
+    put(ip, 4, len.to_be_bytes())?;
+    put(ip, 6, [protocol::UDP, HOPS])?;
+    put(ip, 8, src.octets())?;
+    put(ip, 24, dst.octets())
+}
+
+/// The sum of pseudo-header, header and payload of the UDP datagram that begins at `udp` of an IPv6 packet and ends with
+/// it.
+pub(super) fn v6_udp_sum(ip: &[u8], udp: usize) -> Option<u16> {
+    let (addresses, datagram) = (ip.get(8..40)?, ip.get(udp..)?);
+    // A datagram ends within 64 KiB.
+    let pseudo = [ones_complement_sum(addresses), protocol::UDP.into(), datagram.len() as u16];
+    Some(add(&[add(&pseudo), ones_complement_sum(datagram)]))
+}
+
+/// Tunnel packets' time to live.
+const HOPS: u8 = 64;
+const DO_NOT_FRAGMENT: u8 = 0x40;

@@ -1,0 +1,157 @@
+//! The way in: a packet from another host, and the frame in it.
+//!
+//! Why: whose frame it is must be known before anything costly is done for it (PicNIC §5.2); what is costly, sums over
+//! all of it, comes when its tenant's turn has come.
+//! From: RFC 7348 §4 and 5, RFC 8926 §3 and 4, RFC 6936 §3 (a datagram over IPv6 without a checksum), RFC 6040.
+//! Not here: whether the other host may send for that network (`control`'s directory knows the hosts).
+//! Invariant: the places that it names are inside the packet that was read.
+
+use core::net::IpAddr;
+use core::ops::Range;
+
+use super::crossing::Crossing;
+use super::path::v6_udp_sum;
+use super::{Format, HAS_VNI, TUNNEL, Vni, geneve};
+use crate::bytes::{array, be16, be32};
+use crate::checksum::{add, ones_complement_sum};
+use crate::ecn::{Ecn, v4_header_verifies};
+use crate::parse::{ETHERNET, Fragment, Parsed, protocol};
+use crate::reason::DecapsulationError;
+
+/// What a packet for the overlay says; its bytes stay where they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tunnelled {
+    /// How it is wrapped.
+    pub format: Format,
+    /// The tenant's network; 0 for a feedback frame.
+    pub vni: Vni,
+    /// The host that sent it. Anyone may write anything here; only feedback is sealed.
+    pub src: IpAddr,
+    /// The address of this host that it was sent to.
+    pub dst: IpAddr,
+    /// The outer ECN field: the fabric's word, before the inner one is settled.
+    pub ecn: Ecn,
+    feedback: Option<Range<usize>>,
+    frame: Option<Range<usize>>,
+    v4: bool,
+    l3: usize,
+    l4: usize,
+    end: usize,
+}
+
+/// Which sums need no looking at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checks {
+    /// The device has verified the outer checksums.
+    pub verified: bool,
+    /// Datagrams over IPv6 may come without a checksum: both hosts keep to RFC 6936, as their operator says.
+    pub v6_without: bool,
+}
+
+impl Tunnelled {
+    /// Reads a packet with these headers; none when it is not for the overlay.
+    ///
+    /// Looks at no more than 63 options, and at no payload.
+    ///
+    /// # Errors
+    /// [`DecapsulationError`]: the packet came for the overlay, and is to be counted and dropped.
+    pub fn read(packet: &[u8], outer: &Parsed) -> Result<Option<Tunnelled>, DecapsulationError> {
+        let Some((ip, (_, port))) = outer.ip.and_then(|ip| Some((ip, ip.ports?))) else { return Ok(None) };
+        let Some(format) = Format::of_port(port).filter(|_| ip.protocol == protocol::UDP) else {
+            return Ok(None);
+        };
+        if ip.fragment != Fragment::Whole {
+            return Err(DecapsulationError::OuterFragment);
+        }
+        let (l4, payload) = (usize::from(ip.l4), usize::from(ip.payload));
+        let end = l4 + be16(packet, l4 + 4).map_or(0, usize::from);
+        let datagram = packet.get(payload..end).ok_or(DecapsulationError::HeaderCut)?;
+        let read = match format {
+            Format::Vxlan => read_vxlan(datagram)?,
+            Format::Geneve => geneve::read(datagram)?,
+        };
+        if !read.control && datagram.len() < read.payload + ETHERNET {
+            return Err(DecapsulationError::InnerCut);
+        }
+        Ok(Some(Tunnelled {
+            format,
+            vni: read.vni,
+            src: ip.src,
+            dst: ip.dst,
+            ecn: Ecn::from_bits(ip.ecn),
+            feedback: read.feedback.map(|place| payload + place.start..payload + place.end),
+            frame: (!read.control).then_some(payload + read.payload..end),
+            v4: ip.src.is_ipv4(),
+            l3: outer.l3.into(),
+            l4,
+            end,
+        }))
+    }
+
+    /// Where the tenant's frame lies; none in a feedback frame.
+    #[must_use]
+    pub fn frame(&self) -> Option<Range<usize>> {
+        self.frame.clone()
+    }
+
+    /// Where sealed feedback lies: what an option carries, or a feedback frame.
+    #[must_use]
+    pub fn feedback(&self) -> Option<Range<usize>> {
+        self.feedback.clone()
+    }
+
+    /// Verifies the outer checksums of the packet that was read, and settles the inner frame's ECN field; says what
+    /// both were.
+    ///
+    /// # Errors
+    /// [`DecapsulationError`]: the packet is to be counted and dropped, its feedback too.
+    pub fn deliver(&self, packet: &mut [u8], checks: Checks) -> Result<Crossing, DecapsulationError> {
+        self.verify(packet, checks)?;
+        let frame = self.frame().and_then(|place| packet.get_mut(place)).unwrap_or_default();
+        let inner = Ecn::of(frame).unwrap_or_default();
+        let crossing = Crossing::of(inner, self.ecn).ok_or(DecapsulationError::MarkLost)?;
+        if crossing.delivered != inner {
+            // There is a field, or it would be not capable and stay so.
+            let _ = crossing.delivered.write(frame);
+        }
+        Ok(crossing)
+    }
+
+    fn verify(&self, packet: &[u8], checks: Checks) -> Result<(), DecapsulationError> {
+        let checksum = be16(packet, self.l4 + 6).ok_or(DecapsulationError::HeaderCut)?;
+        if checksum == 0 && !self.v4 && !checks.v6_without {
+            return Err(DecapsulationError::NoUdpChecksum);
+        }
+        if checks.verified {
+            return Ok(());
+        }
+        if self.v4 && !v4_header_verifies(packet, self.l3) {
+            return Err(DecapsulationError::HeaderChecksum);
+        }
+        if checksum != 0 && self.udp_sum(packet) != Some(0xffff) {
+            return Err(DecapsulationError::UdpChecksum);
+        }
+        Ok(())
+    }
+
+    fn udp_sum(&self, packet: &[u8]) -> Option<u16> {
+        let ip = packet.get(self.l3..self.end)?;
+        let udp = self.l4.checked_sub(self.l3)?;
+        if !self.v4 {
+            return v6_udp_sum(ip, udp);
+        }
+        let datagram = ip.get(udp..)?;
+        let addresses = ones_complement_sum(ip.get(12..20)?);
+        Some(add(&[addresses, protocol::UDP.into(), datagram.len() as u16, ones_complement_sum(datagram)]))
+    }
+}
+
+/// Flags and bytes that are reserved say nothing (RFC 7348 §5).
+fn read_vxlan(datagram: &[u8]) -> Result<geneve::Read, DecapsulationError> {
+    let [flags] = array(datagram, 0).ok_or(DecapsulationError::HeaderCut)?;
+    let vni = Vni::from_word(be32(datagram, 4).ok_or(DecapsulationError::HeaderCut)?);
+    if flags & HAS_VNI == 0 {
+        return Err(DecapsulationError::NoVni);
+    }
+    Ok(geneve::Read { vni, control: false, payload: TUNNEL, feedback: None })
+}
