@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bandwidth;
+pub mod directory;
 pub mod feedback;
 pub mod obeyed;
 pub mod packet_rate;
@@ -16,6 +17,7 @@ pub mod senders;
 pub mod share;
 
 pub use bandwidth::{BandwidthLaw, BandwidthLimit};
+pub use directory::{Directory, DirectoryError, InnerAddr, Peer, StaticDirectory};
 pub use feedback::{Allowance, HostId, Opener, Rejected, Sealer, Vnic};
 pub use obeyed::Obeyed;
 pub use packet_rate::{PacketRateLaw, PacketRateLimit, Seen};
