@@ -13,6 +13,7 @@ mod emit;
 mod flows;
 mod forward;
 mod install;
+mod inward;
 mod lane;
 mod parked;
 mod pool;
@@ -131,6 +132,7 @@ pub struct Engine {
     pub(crate) sent: usize,
     pub(crate) scratch: Vec<u8>,
     pub(crate) landing: Vec<u8>,
+    pub(crate) inward: inward::Inward,
     pub(crate) log: Arc<DepartureLog>,
     pub(crate) delays: Vec<Histogram<u64>>,
     pub(crate) carried: install::Carried,
@@ -196,6 +198,9 @@ impl Engine {
         let nic = Recorded::new(Nic::new(&setup.program, &setup.config));
         let window = u32::from(nic.slots());
         let lanes: Vec<_> = setup.lanes.into_iter().map(|spec| Some(Box::new(Lane::new(spec)))).collect();
+        let tenants: Vec<_> =
+            lanes.iter().map(|lane: &Option<Box<Lane>>| lane.as_ref()?.tenant.map(|id| id.0)).collect();
+        let inward = inward::Inward::new(&setup.program, &tenants);
         let mut engine = Self {
             nic,
             classifier: Classifier::new(&setup.program),
@@ -220,6 +225,7 @@ impl Engine {
             sent: 0,
             scratch: vec![0; LARGE],
             landing: vec![0; LARGE],
+            inward,
             log: setup.log,
             delays: core::iter::repeat_with(new_delays).take(nodes).collect(),
             carried: install::Carried::default(),
@@ -259,7 +265,7 @@ impl Engine {
         let mut busy = self.reading && self.read_tenants(clock());
         let now = clock();
         busy |= self.depart(now);
-        busy |= self.receive_uplink(now);
+        busy |= self.take_in(clock);
         self.free_completed(now);
         let kept = self.flush_lanes();
         self.expire_flows(now);

@@ -134,6 +134,32 @@ pub struct PortStats {
     pub held: u32,
     /// Frame buffers in use.
     pub buffers: u32,
+    /// What the uplink brought for it.
+    #[serde(default)]
+    pub ingress: IngressStats,
+}
+
+/// What came in from the uplink for one tenant; for the uplink what was for everybody or nobody.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct IngressStats {
+    /// Frames that came.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Frames that found its queue full.
+    pub dropped: u64,
+    /// Frames delivered, or lost for another reason after they had waited.
+    pub served: u64,
+    /// Frames that wait now.
+    pub waiting: u32,
+    /// Most that ever waited at once.
+    pub peak: u32,
+    /// Mean time from the uplink to their turn, in microseconds.
+    pub wait_mean: f64,
+    /// The longest.
+    pub wait_max: f64,
+    /// Seconds of CPU that they took.
+    pub cpu: f64,
 }
 
 /// The engine's own numbers.
@@ -306,6 +332,22 @@ fn delay(delays: &Histogram<u64>) -> Delay {
     }
 }
 
+fn ingress(now: &PortNow) -> IngressStats {
+    let seen = &now.ingress;
+    let micros = |span: plimsoll_units::Span| span.as_u64() as f64 / 1e3;
+    IngressStats {
+        packets: seen.packets,
+        bytes: seen.bytes,
+        dropped: seen.drops,
+        served: seen.served,
+        waiting: now.waiting,
+        peak: seen.peak,
+        wait_mean: seen.mean_wait().map_or(0.0, micros),
+        wait_max: micros(seen.longest),
+        cpu: seen.cpu.as_secs_f64(),
+    }
+}
+
 fn port(now: &PortNow) -> PortStats {
     let Counters { rx_packets, rx_bytes, tx_packets, tx_bytes, .. } = now.counters;
     let named = |counts: [u64; DropReason::COUNT]| {
@@ -329,5 +371,6 @@ fn port(now: &PortNow) -> PortStats {
         flows: now.flows,
         held: now.held,
         buffers: now.buffers,
+        ingress: ingress(now),
     }
 }

@@ -305,6 +305,44 @@ fn a_broadcast_reaches_all_and_an_unknown_address_nobody() {
     assert_eq!(world.losses("uplink"), [("unknown_destination", 1)]);
 }
 
+/// More for one tenant than can be delivered: what is too much is lost there, and what is for the other is not.
+#[test]
+fn a_flood_on_the_way_in_costs_its_own_tenant() {
+    let mut world = World::new(TWO, false);
+    world.send(0, &udp(1, OUTSIDE, 1, 0, 100));
+    world.send(1, &udp(2, OUTSIDE, 1, 0, 100));
+    world.run(Span::micros(50), STEP);
+    // Every look at the clock is two microseconds later: a batch fetched, or a few frames delivered.
+    let clock = std::cell::Cell::new(world.now);
+    let tick = || {
+        clock.set(clock.get() + Span::micros(2));
+        clock.get()
+    };
+    let (mut flood, mut calm) = (0, 0);
+    for round in 0..400 {
+        for number in 0..128 {
+            world.wire.send(&udp(OUTSIDE, 1, 80, number, 100), None).expect("there");
+        }
+        world.wire.send(&udp(OUTSIDE, 2, 80, round, 100), None).expect("there");
+        world.engine.turn_by(&tick);
+        flood += drain(&mut world.tenants[0]).len();
+        calm += drain(&mut world.tenants[1]).len();
+    }
+    world.now = clock.get();
+    world.run(Span::millis(1), STEP);
+    calm += drain(&mut world.tenants[1]).len();
+    let stats = Stats::from(&world.engine.snapshot(world.now));
+    let (shop, batch) = (&stats.tenants["shop"].ingress, &stats.tenants["batch"].ingress);
+    assert_eq!((calm, batch.dropped, batch.waiting), (400, 0, 0));
+    assert!(flood > 10_000 && shop.dropped > 10_000, "{flood} delivered, {} lost", shop.dropped);
+    assert_eq!(
+        world.losses("uplink"),
+        [("ingress_full", shop.dropped)],
+        "counted once, where the frames came from"
+    );
+    assert!(shop.peak == 256 && batch.peak < 64 && batch.wait_max < shop.wait_max, "{shop:?} {batch:?}");
+}
+
 #[test]
 fn a_spoofed_source_gets_nobody_elses_frames() {
     let mut world = World::new(TWO, false);

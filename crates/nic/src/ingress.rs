@@ -133,6 +133,16 @@ impl Ingress {
         Ok(())
     }
 
+    /// A packet for `tenant` of `len` bytes for which the caller has no memory: dropped, and counted as if the queue were
+    /// full.
+    pub fn drop(&mut self, tenant: u32, len: u32) {
+        self.stations[tenant as usize].count(|seen| {
+            seen.packets += 1;
+            seen.bytes += u64::from(len);
+            seen.drops += 1;
+        });
+    }
+
     /// Whose turn it is: of those that have something waiting, the one that has had least of its part of the CPU.
     #[must_use]
     #[inline]
@@ -202,9 +212,16 @@ impl Ingress {
         core::mem::replace(&mut queue.epoch, fresh)
     }
 
-    /// Other parts of the CPU from now on, for as many tenants as there are.
-    pub fn set_weights(&mut self, weights: &[u32]) {
-        self.share.set_weights(weights);
+    /// Other parts of the CPU and of the memory from now on, for as many tenants as there are or more. What waits stays.
+    pub fn set_stations(&mut self, stations: &[Station]) {
+        let weights: Vec<u32> = stations.iter().map(|station| station.weight).collect();
+        self.share.set_weights(&weights);
+        for (queue, station) in self.stations.iter_mut().zip(stations) {
+            queue.slots = station.slots.max(1);
+            queue.waiting.reserve((queue.slots as usize).saturating_sub(queue.waiting.len()));
+        }
+        let further = stations.get(self.stations.len()..).unwrap_or_default();
+        self.stations.extend(further.iter().map(Queue::new));
     }
 }
 

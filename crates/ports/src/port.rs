@@ -27,7 +27,7 @@ use crate::vhost_user::VhostUser;
 pub const FRAME_ROOM: usize = 65_536 + 64;
 
 /// What came in with one frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     /// Bytes of the frame now in the caller's buffer.
     pub len: usize,

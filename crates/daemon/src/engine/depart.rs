@@ -2,8 +2,7 @@
 //!
 //! Why: every frame of a tenant passes the policy, also one to a neighbour on the same host.
 //! From: `docs/architecture.md`, "live".
-//! Not here: the order (`nic`), and ingress isolation (a later crate): what comes from the uplink goes straight to the
-//! tenant that has its address.
+//! Not here: the order (`nic`), and how what the uplink brings waits for its turn (`inward`).
 //! Invariant: a frame that the uplink has no room for is kept and tried again, in its place.
 
 use plimsoll_nic::{Outcome, Transmit};
@@ -17,7 +16,7 @@ use super::emit::{Emitted, Part, emit};
 use super::forward::{Learned, Owner, is_group};
 use super::lane::sum;
 use super::pool::Buffer;
-use super::{BATCH, DEPARTURES, Engine, Held, check};
+use super::{DEPARTURES, Engine, Held, check};
 use crate::departures::{Headers, Passage};
 
 /// What became of one frame for one receiver.
@@ -237,36 +236,8 @@ impl Engine {
         made
     }
 
-    /// What the uplink brings goes to the tenants whose addresses it bears.
-    pub(super) fn receive_uplink(&mut self, now: Nanos) -> bool {
-        let must_be_asked = self.uplink.port.as_ref().is_some_and(|port| port.fds().receive.is_none());
-        if !self.uplink.ready && !must_be_asked {
-            return false;
-        }
-        let mut landing = core::mem::take(&mut self.landing);
-        let mut received = 0;
-        while received < BATCH {
-            let Some(port) = &mut self.uplink.port else { break };
-            match port.receive(&mut landing) {
-                Ok(Some(frame)) => {
-                    received += 1;
-                    self.deliver(&landing[..frame.len], &frame, now);
-                }
-                Ok(None) | Err(Trouble::Down) => {
-                    self.uplink.ready = false;
-                    break;
-                }
-                Err(Trouble::Gone) => {
-                    self.lose_uplink();
-                    break;
-                }
-            }
-        }
-        self.landing = landing;
-        received > 0
-    }
-
-    fn deliver(&mut self, frame: &[u8], received: &plimsoll_ports::Received, now: Nanos) {
+    /// A frame from the uplink goes to the tenant whose address it bears, or to everybody.
+    pub(super) fn deliver(&mut self, frame: &[u8], received: &plimsoll_ports::Received, now: Nanos) {
         let parsed = parse(frame);
         let (parsed, offload) = match check(&parsed, frame, received) {
             Ok(checked) => checked,

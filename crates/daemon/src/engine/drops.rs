@@ -18,6 +18,8 @@ pub enum Loss {
     ReceiverGone,
     /// Nobody is known to have its destination address.
     UnknownDestination,
+    /// It came in for a tenant whose queue on the way in was full.
+    IngressFull,
     /// A frame for everybody that was not copied to the tenants: too many of them came at once.
     FloodLimit,
     /// The daemon stopped before it could leave.
@@ -63,10 +65,11 @@ pub enum Event {
 
 impl Loss {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::ReceiverFull,
         Self::ReceiverGone,
         Self::UnknownDestination,
+        Self::IngressFull,
         Self::FloodLimit,
         Self::Stopped,
         Self::Inconsistent,
@@ -80,6 +83,7 @@ impl Loss {
             Self::ReceiverFull => "receiver_full",
             Self::ReceiverGone => "receiver_gone",
             Self::UnknownDestination => "unknown_destination",
+            Self::IngressFull => "ingress_full",
             Self::FloodLimit => "flood_limit",
             Self::Stopped => "stopped",
             Self::Inconsistent => "inconsistent",

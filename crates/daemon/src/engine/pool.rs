@@ -36,19 +36,19 @@ pub struct Held {
     pub headers: Headers,
 }
 
-/// The buffers of one tenant.
+/// The buffers of one tenant, with what is known of the frame in each.
 #[derive(Debug)]
-pub struct Pool {
-    small: Slab,
-    large: Slab,
+pub struct Pool<H = Held> {
+    small: Slab<H>,
+    large: Slab<H>,
 }
 
 #[derive(Debug)]
-struct Slab {
+struct Slab<H> {
     bytes: Vec<u8>,
     size: usize,
     free: Vec<u32>,
-    held: Vec<Held>,
+    held: Vec<H>,
 }
 
 const LARGE_BIT: u32 = 1 << 31;
@@ -68,18 +68,11 @@ impl Buffer {
     }
 }
 
-impl Pool {
+impl<H: Copy + Default> Pool<H> {
     /// A pool with so many buffers of each size; memory is touched only when a buffer is first used.
     #[must_use]
     pub fn new(small: u32, large: u32) -> Self {
         Self { small: Slab::new(small, SMALL), large: Slab::new(large, LARGE) }
-    }
-
-    /// A pool for a tenant that may have `descriptors` in the engine: a small buffer for each, and large ones for a
-    /// sixteenth of them (at least 64, at most 1,024).
-    #[must_use]
-    pub fn for_descriptors(descriptors: u32) -> Self {
-        Self::new(descriptors.clamp(64, 65_536), (descriptors / 16).clamp(64, 1_024))
     }
 
     /// A large buffer to receive into, if one is free.
@@ -130,21 +123,20 @@ impl Pool {
     }
 
     /// Notes what the buffer holds.
-    pub fn set_held(&mut self, buffer: Buffer, held: Held) {
+    pub fn set_held(&mut self, buffer: Buffer, held: H) {
         match buffer.0 & LARGE_BIT {
             0 => self.small.held[buffer.0 as usize] = held,
             _ => self.large.held[(buffer.0 & !LARGE_BIT) as usize] = held,
         }
     }
 
-    /// The frame in a buffer, and what is known of it.
+    /// What is known of the frame in a buffer.
     #[must_use]
-    #[inline]
-    pub fn frame(&self, buffer: Buffer) -> (&[u8], &Held) {
-        let slab = if buffer.0 & LARGE_BIT == 0 { &self.small } else { &self.large };
-        let index = buffer.0 & !LARGE_BIT;
-        let held = &slab.held[index as usize];
-        (&slab.slot(index)[..held.len as usize], held)
+    pub fn held(&self, buffer: Buffer) -> &H {
+        match buffer.0 & LARGE_BIT {
+            0 => &self.small.held[buffer.0 as usize],
+            _ => &self.large.held[(buffer.0 & !LARGE_BIT) as usize],
+        }
     }
 
     /// Frees a buffer.
@@ -162,13 +154,32 @@ impl Pool {
     }
 }
 
-impl Slab {
+impl Pool {
+    /// A pool for a tenant that may have `descriptors` in the engine: a small buffer for each, and large ones for a
+    /// sixteenth of them (at least 64, at most 1,024).
+    #[must_use]
+    pub fn for_descriptors(descriptors: u32) -> Self {
+        Self::new(descriptors.clamp(64, 65_536), (descriptors / 16).clamp(64, 1_024))
+    }
+
+    /// The frame in a buffer, and what is known of it.
+    #[must_use]
+    #[inline]
+    pub fn frame(&self, buffer: Buffer) -> (&[u8], &Held) {
+        let slab = if buffer.0 & LARGE_BIT == 0 { &self.small } else { &self.large };
+        let index = buffer.0 & !LARGE_BIT;
+        let held = &slab.held[index as usize];
+        (&slab.slot(index)[..held.len as usize], held)
+    }
+}
+
+impl<H: Copy + Default> Slab<H> {
     fn new(count: u32, size: usize) -> Self {
         Self {
             bytes: vec![0; count as usize * size],
             size,
             free: (0..count).rev().collect(),
-            held: vec![Held::default(); count as usize],
+            held: vec![H::default(); count as usize],
         }
     }
 
@@ -191,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_short_frame_settles_in_a_small_buffer() {
-        let mut pool = Pool::new(1, 1);
+        let mut pool: Pool = Pool::new(1, 1);
         let buffer = pool.take_large().expect("one large buffer");
         assert_eq!(pool.take_large(), None);
         pool.bytes_mut(buffer)[..3].copy_from_slice(b"abc");
@@ -206,7 +217,7 @@ mod tests {
 
     #[test]
     fn addresses_round_trip() {
-        let mut pool = Pool::new(1, 3);
+        let mut pool: Pool = Pool::new(1, 3);
         let buffer = pool.take_large().expect("free");
         assert_eq!(Buffer::from_address(buffer.address(7)), (7, buffer));
     }

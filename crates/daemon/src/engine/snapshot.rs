@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use hdrhistogram::Histogram;
-use plimsoll_nic::{ClassCounters, EngineStats, LimitCounters, PcieWrites};
+use plimsoll_nic::{ClassCounters, EngineStats, IngressCounters, LimitCounters, PcieWrites};
 use plimsoll_policy::{Program, TenantId};
 use plimsoll_ports::Counters;
 use plimsoll_units::{BitRate, Nanos};
@@ -77,6 +77,10 @@ pub struct PortNow {
     pub buffers: u32,
     /// Descriptors in the engine.
     pub held: u32,
+    /// What the uplink brought for it; for the uplink what was not for one tenant.
+    pub ingress: IngressCounters,
+    /// How much of that waits.
+    pub waiting: u32,
 }
 
 impl Engine {
@@ -104,10 +108,15 @@ impl Engine {
         let (nodes, limits) = (nodes.collect(), limits.collect());
         let nic = &self.nic;
         let held = |lane: &Lane| lane.tenant.map_or(0, |tenant| nic.tenant_counters(tenant).held);
+        let inward = &self.inward;
+        let common = inward.seen(None);
         let lanes = (0..).zip(&mut self.lanes);
         let lanes =
             lanes.filter_map(|(index, lane)| lane.as_mut().map(|lane| (index, lane))).map(|(index, lane)| {
+                let (ingress, waiting) = inward.seen(Some(index));
                 PortNow {
+                    ingress,
+                    waiting,
                     name: lane.name.clone(),
                     lane: Some(index),
                     tenant: lane.tenant,
@@ -136,6 +145,8 @@ impl Engine {
                 flows: 0,
                 buffers: 0,
                 held: 0,
+                ingress: common.0,
+                waiting: common.1,
             },
             engine: self.nic.stats(),
             writes: self.doorbells.writes(),

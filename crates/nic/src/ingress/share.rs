@@ -72,6 +72,10 @@ impl CpuShare {
         for (weight, &new) in self.weights.iter_mut().zip(weights) {
             *weight = new.max(1);
         }
+        let further = weights.get(self.weights.len()..).unwrap_or_default();
+        self.weights.extend(further.iter().map(|&weight| weight.max(1)));
+        self.used.resize(self.weights.len(), 0);
+        self.ready.grow(self.weights.len());
     }
 
     /// Lets what is charged from now on weigh as much more as what was charged before has faded.

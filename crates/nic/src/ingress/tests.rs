@@ -104,6 +104,18 @@ fn an_epoch_is_what_came_since_the_last() {
     assert_eq!(ingress.seen(0).packets, 3);
 }
 
+#[test]
+fn tenants_are_added_while_packets_wait() {
+    let mut ingress = Ingress::new(&[station(1, 2)]);
+    ingress.offer(0, packet(7, Nanos::ZERO)).expect("it is empty");
+    ingress.set_stations(&[station(1, 1), station(3, 4)]);
+    assert!(ingress.offer(0, packet(8, Nanos::ZERO)).is_err(), "a slot less");
+    ingress.offer(1, packet(9, Nanos::ZERO)).expect("it is new");
+    let taken: Vec<u64> =
+        (0..2).filter_map(|_| ingress.take(ingress.next()?, Nanos::ZERO)).map(|a| a.addr).collect();
+    assert_eq!(taken, [7, 9]);
+}
+
 /// PN-E6's calibration: two million packets a second more than there is time for, and fetching leaves time to process.
 #[test]
 fn fetching_leaves_the_rest_of_the_time_to_processing() {

@@ -1,0 +1,199 @@
+//! The way in: what the uplink brings waits with the tenant that it is for.
+//!
+//! Why: a tenant that is flooded, or whose device is slow, must cost itself the time and the packets, and nobody else.
+//! From: PicNIC §5.2: fetch and tell tenants apart first, which costs little; parse, check and deliver after, in the order
+//! that each tenant's share of the CPU says (`nic`'s ingress), charged with the time that it took.
+//! Not here: who is next (`nic`), to whom a frame goes at last (`depart`).
+//! Invariant: a frame that was fetched is delivered, or lost for a counted reason; what is not for one tenant has a queue of
+//! its own, beside the tenants'.
+
+use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, Station};
+use plimsoll_policy::Program;
+use plimsoll_ports::{Received, Trouble};
+use plimsoll_units::Nanos;
+
+use super::drops::Loss;
+use super::forward::{Mac, Owner};
+use super::pool::{Buffer, Pool};
+use super::{BATCH, Engine};
+
+/// Frames that wait on their way in.
+#[derive(Debug)]
+pub(crate) struct Inward {
+    ingress: Ingress,
+    drain: Drain,
+    /// By station, taken out while one of its frames is delivered.
+    pools: Vec<Option<Pool<Received>>>,
+}
+
+/// The station of what is for everybody, for nobody known, or cut short; a lane's is the one after its number.
+const COMMON: u32 = 0;
+
+/// Frames that wait for one tenant.
+const SLOTS: u32 = 256;
+
+/// How many of them may be longer than an ordinary MTU.
+const LONG: u32 = 16;
+
+/// Frames of one tenant that are delivered before the next tenant is chosen: the clock is asked once for them.
+const QUANTUM: usize = 8;
+
+/// Frames delivered in a turn, and fetched.
+const DELIVERIES: usize = 64;
+const FETCHES: usize = 8 * BATCH;
+
+/// Part of the time, in thousandths, that fetching may take while frames wait: what reproduces PicNIC's figures (§6.1.1).
+const DRAIN_SHARE: u32 = 640;
+
+impl Inward {
+    pub(crate) fn new(program: &Program, lanes: &[Option<u32>]) -> Self {
+        let stations = stations(program, lanes);
+        let pools = stations.iter().map(|_| Some(Pool::new(SLOTS, LONG))).collect();
+        Self { ingress: Ingress::new(&stations), drain: Drain::new(DRAIN_SHARE), pools }
+    }
+
+    /// Another policy, or other lanes. Each lane is known by its tenant.
+    pub(crate) fn install(&mut self, program: &Program, lanes: &[Option<u32>]) {
+        let stations = stations(program, lanes);
+        self.pools.resize_with(stations.len().max(self.pools.len()), || Some(Pool::new(SLOTS, LONG)));
+        self.ingress.set_stations(&stations);
+    }
+
+    /// What came by for a lane, or for everybody, and how much of it waits.
+    pub(crate) fn seen(&self, lane: Option<u32>) -> (IngressCounters, u32) {
+        let station = lane.map_or(COMMON, |lane| lane + 1);
+        (*self.ingress.seen(station), self.ingress.waiting(station).len() as u32)
+    }
+
+    /// Frames that wait.
+    pub(crate) fn held(&self) -> u32 {
+        self.ingress.held()
+    }
+
+    /// A frame joins its station's queue; false when that is full.
+    fn store(&mut self, station: u32, frame: &[u8], received: &Received, now: Nanos) -> bool {
+        let pool = self.pools[station as usize].as_mut().expect("in its place between deliveries");
+        let buffer = pool.take(frame.len());
+        let addr = buffer.map_or(0, |buffer| buffer.address(station));
+        let arrival = Arrival { addr, len: u32::try_from(frame.len()).unwrap_or(u32::MAX), at: now };
+        let Some(buffer) = buffer else {
+            self.ingress.drop(station, arrival.len);
+            return false;
+        };
+        if self.ingress.offer(station, arrival).is_err() {
+            pool.give(buffer);
+            return false;
+        }
+        pool.bytes_mut(buffer)[..frame.len()].copy_from_slice(frame);
+        pool.set_held(buffer, *received);
+        true
+    }
+}
+
+/// As a tenant's `max`, if every one has one; else all alike. What is not for one tenant has the least part.
+fn stations(program: &Program, lanes: &[Option<u32>]) -> Vec<Station> {
+    let max = |tenant: u32| program.node(program.tenants[tenant as usize].node).max;
+    let mbps = |tenant| max(tenant).map(|limit| program.limit(limit).rate.get() / 1_000_000);
+    let by_max = lanes.iter().flatten().all(|&tenant| mbps(tenant).is_some());
+    let weight =
+        |tenant| mbps(tenant).filter(|_| by_max).map_or(1, |mbps| u32::try_from(mbps).unwrap_or(u32::MAX));
+    let lane = |tenant: &Option<u32>| Station { weight: tenant.map_or(1, weight), slots: SLOTS };
+    core::iter::once(Station { weight: 1, slots: SLOTS }).chain(lanes.iter().map(lane)).collect()
+}
+
+impl Engine {
+    /// Fetches what the uplink has, as far as its share of the time goes, and delivers what waits, each tenant by its
+    /// share; answers whether anything moved.
+    pub(super) fn take_in(&mut self, clock: &impl Fn() -> Nanos) -> bool {
+        let (mut fetched, mut delivered) = (0, 0);
+        let mut now = clock();
+        let mut empty = false;
+        while delivered < DELIVERIES {
+            let may_fetch =
+                fetched < FETCHES && !empty && (self.inward.held() == 0 || self.inward.drain.may());
+            if may_fetch {
+                let batch = self.fetch(now);
+                (fetched, empty) = (fetched + batch, batch < BATCH);
+                let after = clock();
+                self.inward.drain.fetched(after.since(now));
+                now = after;
+            } else if let Some(station) = self.inward.ingress.next() {
+                delivered += self.deliver_some(station, now);
+                let after = clock();
+                self.inward.ingress.charge(station, after.since(now), after);
+                self.inward.drain.processed(after.since(now));
+                now = after;
+            } else {
+                break;
+            }
+        }
+        fetched + delivered > 0
+    }
+
+    /// The tenant's oldest frames, a quantum at most; how many those were.
+    fn deliver_some(&mut self, station: u32, now: Nanos) -> usize {
+        for delivered in 0..QUANTUM {
+            let Some(arrival) = self.inward.ingress.take(station, now) else { return delivered };
+            self.deliver_from(station, &arrival, now);
+        }
+        QUANTUM
+    }
+
+    /// A batch from the uplink, each frame to the queue of the tenant whose address it bears.
+    fn fetch(&mut self, now: Nanos) -> usize {
+        let must_be_asked = self.uplink.port.as_ref().is_some_and(|port| port.fds().receive.is_none());
+        if !self.uplink.ready && !must_be_asked {
+            return 0;
+        }
+        let mut landing = core::mem::take(&mut self.landing);
+        let mut fetched = 0;
+        while fetched < BATCH {
+            let Some(port) = &mut self.uplink.port else { break };
+            match port.receive(&mut landing) {
+                Ok(Some(received)) => {
+                    fetched += 1;
+                    let frame = &landing[..received.len];
+                    let station = self.station_of(frame);
+                    if !self.inward.store(station, frame, &received, now) {
+                        self.uplink.tally.lost(Loss::IngressFull);
+                    }
+                }
+                Ok(None) | Err(Trouble::Down) => {
+                    self.uplink.ready = false;
+                    break;
+                }
+                Err(Trouble::Gone) => {
+                    self.lose_uplink();
+                    break;
+                }
+            }
+        }
+        self.landing = landing;
+        fetched
+    }
+
+    /// By the destination's address alone: all else can wait.
+    fn station_of(&self, frame: &[u8]) -> u32 {
+        let mac: Option<&Mac> = frame.first_chunk();
+        match mac.and_then(|&mac| self.macs.owner(mac)) {
+            Some(Owner::Lane(lane)) if lane < self.inward.ingress.tenants() - 1 => lane + 1,
+            _ => COMMON,
+        }
+    }
+
+    fn deliver_from(&mut self, station: u32, arrival: &Arrival, now: Nanos) {
+        // Taken out for the while, so that the frame can be read while ports are written.
+        let Some(mut pool) = self.inward.pools[station as usize].take() else { return };
+        let (_, buffer) = Buffer::from_address(arrival.addr);
+        let received = *pool.held(buffer);
+        self.deliver(&pool.bytes(buffer)[..received.len], &received, now);
+        pool.give(buffer);
+        self.inward.pools[station as usize] = Some(pool);
+    }
+
+    /// Each lane's tenant in the policy in force.
+    pub(super) fn lane_tenants(&self) -> Vec<Option<u32>> {
+        let tenant = |lane: &Option<Box<super::Lane>>| lane.as_ref()?.tenant.map(|tenant| tenant.0);
+        self.lanes.iter().map(tenant).collect()
+    }
+}
