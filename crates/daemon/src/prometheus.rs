@@ -7,7 +7,7 @@
 
 use core::fmt::Write;
 
-use crate::stats::{PortStats, Stats};
+use crate::stats::{IngressStats, PortStats, Stats};
 
 /// The page.
 #[must_use]
@@ -169,6 +169,7 @@ fn ports(page: &mut Page, stats: &Stats) {
     for (port, stats) in &all {
         page.line("plimsoll_port_up", &[("port", port)], if stats.port.is_some() { 1.0 } else { 0.0 });
     }
+    ingress(page, &all);
     page.head("plimsoll_tenant_flows", "gauge", "Flows with a queue of their own, by tenant.");
     for (name, tenant) in &stats.tenants {
         page.line("plimsoll_tenant_flows", &[("tenant", name)], f64::from(tenant.flows));
@@ -176,6 +177,33 @@ fn ports(page: &mut Page, stats: &Stats) {
     page.head("plimsoll_tenant_descriptors", "gauge", "Descriptors in the engine, by tenant.");
     for (name, tenant) in &stats.tenants {
         page.line("plimsoll_tenant_descriptors", &[("tenant", name)], f64::from(tenant.held));
+    }
+}
+
+/// One figure of a port's way in.
+type Inbound = fn(&IngressStats) -> f64;
+
+fn ingress(page: &mut Page, ports: &[(&str, &PortStats)]) {
+    let figures: [(&str, &str, &str, Inbound); 6] = [
+        ("packets_total", "counter", "Frames that the uplink brought for a tenant.", |seen| {
+            seen.packets as f64
+        }),
+        ("dropped_total", "counter", "Of these, frames that found its queue full.", |seen| {
+            seen.dropped as f64
+        }),
+        ("waiting", "gauge", "Frames that wait for their turn.", |seen| f64::from(seen.waiting)),
+        ("wait_seconds_sum", "counter", "What frames had waited at their turn.", |seen| {
+            seen.wait_mean * seen.served as f64 / 1e6
+        }),
+        ("wait_seconds_count", "counter", "How many frames had their turn.", |seen| seen.served as f64),
+        ("cpu_seconds_total", "counter", "CPU time that they took then.", |seen| seen.cpu),
+    ];
+    for (name, kind, help, value) in figures {
+        let name = format!("plimsoll_ingress_{name}");
+        page.head(&name, kind, help);
+        for (port, stats) in ports {
+            page.line(&name, &[("port", port)], value(&stats.ingress));
+        }
     }
 }
 
