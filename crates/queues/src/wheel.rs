@@ -83,8 +83,9 @@ impl Wheel {
         }
         self.len += 1;
         self.entries[id as usize].due = due.as_u64();
-        self.quiet_until = self.quiet_until.min(due.as_u64());
-        self.link(id);
+        let slot = self.link(id);
+        // From beyond the horizon it is looked at when that ends, as `next_due` says.
+        self.quiet_until = self.quiet_until.min(due.as_u64().min(self.end_of(slot)));
     }
 
     /// Takes `id` out, if it waits.
@@ -166,15 +167,20 @@ impl Wheel {
         (self.len > 0).then(|| {
             let slot = self.first_slot();
             let (due, _) = self.earliest_in(slot);
-            let end_of_slot = ((slot + 1) << self.shift) - 1;
-            Nanos::new(due.min(end_of_slot))
+            Nanos::new(due.min(self.end_of(slot)))
         })
     }
 
-    fn link(&mut self, id: u32) {
+    /// The last moment of a slot.
+    fn end_of(&self, slot: u64) -> u64 {
+        ((slot + 1) << self.shift) - 1
+    }
+
+    /// Puts `id` into the slot of its moment, or the last one within reach; answers which.
+    fn link(&mut self, id: u32) -> u64 {
         let due_slot = self.entries[id as usize].due >> self.shift;
-        let slot = due_slot.clamp(self.cursor, self.cursor + self.mask) & self.mask;
-        let index = slot as usize;
+        let slot = due_slot.clamp(self.cursor, self.cursor + self.mask);
+        let index = (slot & self.mask) as usize;
         let next = self.heads[index];
         let entry = &mut self.entries[id as usize];
         (entry.next, entry.prev, entry.slot) = (next, NONE, index as u32);
@@ -184,6 +190,7 @@ impl Wheel {
             self.entries[next as usize].prev = id;
         }
         self.heads[index] = id;
+        slot
     }
 
     /// The first occupied slot, counted from time zero. There must be one.
@@ -284,6 +291,28 @@ mod tests {
         assert_eq!(wheel.pop_due(days(89)), None);
         assert_eq!((wheel.pop_due(days(90)), wheel.pop_due(days(90))), (Some(0), None));
         assert_eq!(wheel.pop_due(days(91)), Some(1));
+    }
+
+    proptest::proptest! {
+        /// Whoever asks only when told to gets everything at its moment, and is told of few moments in between: also far
+        /// beyond the horizon, which one that is asked at a horizon's end and stays there never leaves.
+        #[test]
+        fn asking_when_told_ends(waits in proptest::collection::vec(1_u64..2_000_000, 1..20)) {
+            let mut wheel = Wheel::new(waits.len(), 64, Span::ns(64)); // horizon 4,096 ns
+            for (id, &wait) in (0..).zip(&waits) {
+                wheel.set(id, Nanos::new(wait), Nanos::ZERO);
+            }
+            let mut left: BTreeSet<(u64, u32)> = waits.iter().copied().zip(0..).collect();
+            let mut asked = 0;
+            while let Some(next) = wheel.next_due() {
+                while let Some(id) = wheel.pop_due(next) {
+                    proptest::prop_assert_eq!(Some((next.as_u64(), id)), left.pop_first());
+                }
+                asked += 1;
+                proptest::prop_assert!(asked <= 2_000_000 / 4_000 + 2 * waits.len(), "{} left", left.len());
+            }
+            proptest::prop_assert!(left.is_empty());
+        }
     }
 
     trait PopDue {

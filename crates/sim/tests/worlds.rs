@@ -99,6 +99,31 @@ measure: {from: 5ms}
     assert!((17_000..=50_000).contains(&goodput), "{goodput}");
 }
 
+/// A frame of 1,514 bytes takes 121 ms at 100 kb/s: its turn lies beyond the horizon of the engine's wheel.
+#[test]
+fn a_rate_whose_frames_lie_far_apart_is_kept() {
+    let rated = [
+        "tenants: {x: {max: 100kbps}}",
+        "tenants: {x: {via: [slow]}}\nlimits: {slow: {rate: 100kbps}}",
+        "tenants: {x: {}}\npolicy: {root: {rate_share: {x: 100kbps}}}",
+    ];
+    for rated in rated {
+        let text = format!(
+            "
+name: slow
+rate: 1Gbps
+duration: 10s
+systems: [plimsoll]
+{rated}
+workloads: {{flood: {{tenant: x, kind: udp, rate: 1Mbps, size: 1458B}}}}
+"
+        );
+        let run = outcome(&scenario(&text), 1).results.runs.remove(0);
+        let bytes: u64 = run.workloads["flood"].bytes.iter().sum();
+        assert!((120_000..135_000).contains(&bytes), "{rated}: {bytes} in ten seconds");
+    }
+}
+
 #[test]
 fn a_bus_adds_its_latency_and_bounds_the_rate() {
     let bus = "pcie: {rate: 8Gbps, latency: 1us, tlp: 125B, overhead: 25B, outstanding: 8}";
