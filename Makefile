@@ -80,7 +80,7 @@ bench: ## measure ours beside DPDK's rte_sched, tc, ns-3 and a copy loop; table,
 	@$(CARGO) build --release --locked -p plimsoll-cli
 	@GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(CARGO) run --release --locked --manifest-path benches/Cargo.toml -- --plimsoll $(RELEASE) --json target/bench.json
 
-fuzz: ## fuzz frames, vnet headers, policy files, vNICs and engine traces, FUZZ_SECONDS (600) each
+fuzz: ## fuzz frames, vnet headers, overlays, policy files, vNICs and engine traces, FUZZ_SECONDS (600) each
 	@scripts/setup.sh fuzz
 	@fuzz/run.sh $(FUZZ_SECONDS)
 

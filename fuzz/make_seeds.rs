@@ -1,7 +1,7 @@
 //! Writes the seeds of the binary targets: good frames of every kind, from which the fuzzer starts.
 //!
 //! $ cargo run --release --example seeds
-//! wrote 23 seeds
+//! wrote 38 seeds
 //!
 //! The texts under `seeds/policy` are written by hand.
 
@@ -20,7 +20,8 @@ use plimsoll_record::{Limits, Recorded, Recorder, SharedSink};
 use plimsoll_units::Nanos;
 use plimsoll_vnic::Layout;
 use plimsoll_vnic::layout::header;
-use plimsoll_wire::{Offload, OffloadKind, VnetHeader, parse};
+use plimsoll_wire::overlay::{self, Addresses, Format, Inner, Vni};
+use plimsoll_wire::{Ecn, Mac, Offload, OffloadKind, VnetHeader, ones_complement_sum, parse};
 use sizes::SIZES;
 
 fn main() -> std::io::Result<()> {
@@ -45,8 +46,68 @@ fn main() -> std::io::Result<()> {
         fs::write(seeds.join(target).join(name), bytes)?;
         written += 1;
     }
+    fs::create_dir_all(seeds.join("overlay"))?;
+    for (name, packet) in tunnels() {
+        // Sums are verified; sent on as Geneve over IPv6 with feedback of 60 bytes, over an underlay of 1500.
+        fs::write(seeds.join("overlay").join(name), [&[0, 3, 5, 0xdc, 1, 2, 3, 60][..], &packet].concat())?;
+        written += 1;
+    }
     println!("wrote {written} seeds");
     Ok(())
+}
+
+/// Frames in tunnels of each kind, feedback, and options of others.
+fn tunnels() -> Vec<(&'static str, Vec<u8>)> {
+    let path = |format, over_v6: bool| overlay::Path {
+        format,
+        src_mac: Mac([2, 0, 0, 0, 0, 1]),
+        dst_mac: Mac([2, 0, 0, 0, 0, 2]),
+        addresses: if over_v6 {
+            let host = |n| [0x2001, 0xdb8, 0, 0, 0, 0, 0, n].into();
+            Addresses::V6 { src: host(1), dst: host(2) }
+        } else {
+            let host = |n| [192, 0, 2, n].into();
+            Addresses::V4 { src: host(1), dst: host(2) }
+        },
+        dscp: 0,
+        mtu: 1_500,
+        v6_checksum: true,
+    };
+    let frame = ethernet(&[], 0x0800, &v4_packet());
+    let wrap = |path: &overlay::Path, frame: &[u8], feedback: Option<&[u8]>| {
+        let inner = Inner { vni: Vni::new(7).expect("it is small"), flow_hash: 9, feedback };
+        let mut out = vec![0; 1_514];
+        let len = path.encapsulate_into(frame, &mut out, &inner).expect("seeds fit");
+        out.truncate(len);
+        out
+    };
+    let mut marked = wrap(&path(Format::Vxlan, false), &frame, None);
+    assert!(Ecn::Ce.write(&mut marked));
+    let mut control = vec![0; 1_514];
+    let len = path(Format::Geneve, true).feedback_frame(&[5; 60], 9, &mut control).expect("seeds fit");
+    control.truncate(len);
+    let geneve = path(Format::Geneve, false);
+    vec![
+        ("vxlan4_arp", wrap(&path(Format::Vxlan, false), &ethernet(&[], 0x0806, &[0; 46]), None)),
+        ("vxlan4_marked", marked),
+        ("vxlan6", wrap(&path(Format::Vxlan, true), &frame, None)),
+        ("geneve4_feedback", wrap(&geneve, &frame, Some(&[5; 60]))),
+        (
+            "geneve6_tagged",
+            wrap(&path(Format::Geneve, true), &ethernet(&[0x8100_0005], 0x0800, &v4_packet()), None),
+        ),
+        ("geneve6_feedback_alone", control),
+        ("too_big4", ethernet(&[], 0x0800, &v4(17, 0x4000, &[], &datagram(&[7; 40])))),
+        ("too_big6", ethernet(&[0x8100_0005], 0x86dd, &v6(17, &datagram(&[7; 40])))),
+    ]
+}
+
+/// TCP that is ECN-capable, with a right header checksum.
+fn v4_packet() -> Vec<u8> {
+    let mut packet = v4(6, 0x4000, &[], &TCP);
+    let checksum = !ones_complement_sum(&packet[..20]);
+    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+    packet
 }
 
 /// What guests write, as the target `vhost_ring` reads it, and what a front end says, as `vhost_messages` does.

