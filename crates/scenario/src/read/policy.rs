@@ -14,6 +14,9 @@ use super::no_yaml;
 use crate::Problem;
 use crate::model::PolicySections;
 
+/// Keys of a policy file. What is not taken from it may stand in it: the file is one in use.
+const POLICY_FILE_KEYS: [&str; 6] = ["uplink", "engine", "api", "tenants", "limits", "policy"];
+
 /// Keys of a tenant that only a scenario knows.
 const OURS: [&str; 3] = ["host", "address", "core"];
 
@@ -62,7 +65,8 @@ impl Reader {
         match document::parse(&self.sources, file) {
             Err(error) => self.problem(no_yaml(error).also(tree.at, "names this file")),
             Ok(file) => {
-                let own = |key| file.get(key).cloned();
+                let top = self.fields(&file, file.at, "a policy file", &POLICY_FILE_KEYS);
+                let own = |key| top.get(key).cloned();
                 (sections.policy, sections.limits, sections.engine) =
                     (own("policy"), own("limits"), own("engine"));
                 sections.tenants =
@@ -81,4 +85,52 @@ fn promises(tenants: &Tree, leave: &[&str]) -> Vec<(String, Vec<(String, Tree)>)
         kept.map(|(key, value)| (key.value.clone(), value.clone())).collect()
     };
     tenants.entries().iter().map(|(key, tree)| (key.value.clone(), kept(tree))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::POLICY_FILE_KEYS;
+    use crate::{Form, Scenario};
+
+    const SCENARIO: &str = "
+name: t
+rate: 10Mbps
+duration: 1s
+systems: [plimsoll]
+tenants: {a: {}, b: {}}
+workloads: {w: {tenant: a, kind: bulk}}
+policy_file: p.yaml
+";
+
+    fn read(policy: &str) -> Result<Scenario, String> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::fs::write(folder.path().join("p.yaml"), policy).expect("written");
+        let read = Scenario::parse(SCENARIO, "t.yaml", folder.path(), Form::Full);
+        read.map_err(|errors| errors.render(false))
+    }
+
+    #[test]
+    fn a_policy_files_unknown_keys_are_refused_with_their_place() {
+        read("uplink: {port: memory, rate: 1Gbps}\npolicy: {root: {wfq: {a: 2, b: 1}}}\n")
+            .expect("a policy file");
+        let shown = read("policy: {root: {wfq: {a: 2, b: 1}}}\nlimts: {}\n").expect_err("a slip");
+        assert!(shown.contains("p.yaml:2:1") && shown.contains("did you mean `limits`?"), "{shown}");
+        let shown = read("polcy: {root: {wfq: {a: 2, b: 1}}}\n").expect_err("a slip");
+        assert!(shown.contains("p.yaml:1:1") && shown.contains("did you mean `policy`?"), "{shown}");
+        let shown = read(SCENARIO).expect_err("another kind of file");
+        assert!(shown.contains("a policy file has no key `name`"), "{shown}");
+        let shown = read("- policy\n").expect_err("no map");
+        assert!(shown.contains("a policy file is a map"), "{shown}");
+    }
+
+    #[test]
+    fn the_keys_are_those_that_the_policy_language_knows() {
+        let schema = plimsoll_policy::schema();
+        let mut known: Vec<&str> =
+            schema["properties"].as_object().expect("properties").keys().map(String::as_str).collect();
+        let mut ours = POLICY_FILE_KEYS;
+        known.sort_unstable();
+        ours.sort_unstable();
+        assert_eq!(ours.as_slice(), known);
+    }
 }
