@@ -19,7 +19,7 @@ use crate::paper::Paper;
 /// One scenario: what to run, on which systems, what to measure and what to expect.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Short name, also of the report's folder: `noisy-neighbour`.
+    /// Short name, which heads tables and reports: `noisy-neighbour`.
     pub name: String,
     /// What it shows, in a few sentences.
     pub about: String,

@@ -28,7 +28,7 @@ pub fn schema() -> Value {
         "additionalProperties": false,
         "required": ["name", "rate", "duration", "systems", "tenants", "workloads"],
         "properties": {
-            "name": {"type": "string", "pattern": "^[A-Za-z0-9_-]+$", "description": "also the report's folder"},
+            "name": {"type": "string", "pattern": "^[A-Za-z0-9_-]+$", "description": "how tables and reports call it"},
             "about": {"type": "string", "description": "what it shows"},
             "rate": unit::<BitRate>("rate of the uplink"),
             "mtu": count("largest IP packet", 9_000),

@@ -306,11 +306,7 @@ impl Reader {
         let name = self.text(tree).unwrap_or("unnamed");
         if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_') {
             let problem = Problem::new(tree.at, format!("`{name}` cannot name a scenario"));
-            self.problem(
-                problem
-                    .label("not a name")
-                    .help("use letters, digits, `-` and `_`: the report's folder is called so"),
-            );
+            self.problem(problem.label("not a name").help("use letters, digits, `-` and `_`"));
         }
         name.to_owned()
     }
