@@ -22,7 +22,7 @@ mod sweep;
 mod table;
 mod yaml;
 
-pub use expect::{Expectation, Status, Unit, Verdict, judge};
+pub use expect::{Expectation, Status, Unit, Verdict, judge, judge_pair, judge_seeds};
 pub use measure::jain;
 pub use model::{
     Change, Destination, Fetch, Home, KeyValueSizes, Kind, Measure, Model, NETWORK, Pace, Role, Scenario,

@@ -49,6 +49,27 @@ fn verdict(expect: &str, pairs: u32) -> Verdict {
     judge(&scenario, &results(pairs)).remove(0)
 }
 
+#[test]
+fn what_one_seed_of_several_fails_has_failed_with_that_seeds_values() {
+    let judged = |expect: &str| {
+        let scenario = scenario(expect).unwrap_or_else(|shown| panic!("{expect}\n{shown}"));
+        (plimsoll_scenario::judge_seeds(&scenario, &results(3), 7).remove(0), scenario)
+    };
+    // The medians are 50, 100 and 150 ms: of the three that of the middle one.
+    let (verdict, scenario) = judged("fifo.a.p50 <= 120ms");
+    assert_eq!(judge(&scenario, &results(3))[0].status, Status::Passed, "the median of the seeds holds");
+    assert_eq!((verdict.status, verdict.seed), (Status::Failed, Some(9)));
+    assert_eq!(verdict.detail, "150ms <= 120ms with seed 9; 1 of 3 fail");
+    let machine = plimsoll_scenario::json(&scenario, &results(3), &[verdict]);
+    assert_eq!((&machine["passed"], &machine["expectations"][0]["seed"]), (&false.into(), &9.into()));
+
+    let (verdict, _) = judged("fifo.a.p50 <= 160ms");
+    assert_eq!((verdict.status, verdict.seed), (Status::Passed, None));
+    assert_eq!(verdict.detail, "100ms <= 160ms", "what every seed meets shows its medians");
+    let (verdict, _) = judged("fifo.a.p50 <= 60ms");
+    assert_eq!(verdict.detail, "100ms <= 60.0ms with seed 8; 2 of 3 fail");
+}
+
 fn holds(expect: &str) {
     let verdict = verdict(expect, 1);
     assert_eq!(verdict.status, Status::Passed, "{expect}: {}", verdict.detail);

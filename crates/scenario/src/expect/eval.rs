@@ -3,7 +3,10 @@
 //! Why: one verdict for the terminal, the report, JSON and the exit code.
 //! From: comparing interleaved runs by the medians of each side, as good measurements do.
 //! Not here: what a measure is (`measure`).
-//! Invariant: each side is worked out in each pair on its own; medians over the pairs are compared.
+//! Invariant: each side is worked out in each pair on its own; medians over the pairs are compared, except that of
+//! seeds each one counts.
+
+use std::ops::Range;
 
 use serde::Serialize;
 
@@ -51,13 +54,14 @@ pub struct Verdict {
     pub unit: Unit,
     /// For people: `12.3ms <= 18.2ms`.
     pub detail: String,
+    /// The seed that these values come from, where it has to hold with each and does not with this one.
+    pub seed: Option<u64>,
 }
 
-/// Judges one expectation.
-pub(crate) fn judge_with(expectation: &Expectation, measured: &dyn Measured) -> Verdict {
+/// Judges one expectation by the medians over these pairs.
+pub(crate) fn judge_with(expectation: &Expectation, measured: &dyn Measured, pairs: Range<u32>) -> Verdict {
     let claim = &expectation.claim;
-    let sides: Option<Vec<[f64; 3]>> =
-        (0..measured.pairs()).map(|pair| sides(claim, measured, pair)).collect();
+    let sides: Option<Vec<[f64; 3]>> = pairs.map(|pair| sides(claim, measured, pair)).collect();
     let unit = claim.left.unit();
     let verdict = |status, values: Option<[f64; 3]>, detail| Verdict {
         expect: expectation.text.clone(),
@@ -68,6 +72,7 @@ pub(crate) fn judge_with(expectation: &Expectation, measured: &dyn Measured) -> 
         tolerance: values.map(|v| v[2]).filter(|v| v.is_finite() && claim.tolerance.is_some()),
         unit,
         detail,
+        seed: None,
     };
     let Some(sides) = sides.filter(|sides| !sides.is_empty()) else {
         let absent = expectation.systems().join(", ");
@@ -93,7 +98,43 @@ pub(crate) fn judge_with(expectation: &Expectation, measured: &dyn Measured) -> 
 #[must_use]
 pub fn judge(scenario: &crate::Scenario, results: &crate::Results) -> Vec<Verdict> {
     let measured = crate::measure::Measures::new(scenario, results);
-    scenario.expect.iter().map(|expectation| judge_with(expectation, &measured)).collect()
+    let pairs = measured.pairs();
+    scenario.expect.iter().map(|expectation| judge_with(expectation, &measured, 0..pairs)).collect()
+}
+
+/// Judges every expectation of a scenario by one pair alone.
+#[must_use]
+pub fn judge_pair(scenario: &crate::Scenario, results: &crate::Results, pair: u32) -> Vec<Verdict> {
+    let measured = crate::measure::Measures::new(scenario, results);
+    scenario.expect.iter().map(|expectation| judge_with(expectation, &measured, pair..pair + 1)).collect()
+}
+
+/// Judges every expectation of a scenario whose pairs are seeds, counted up from `first`: each must meet it.
+///
+/// What every seed meets has its medians; what one does not has the values of the first that does not.
+#[must_use]
+pub fn judge_seeds(scenario: &crate::Scenario, results: &crate::Results, first: u64) -> Vec<Verdict> {
+    let measured = crate::measure::Measures::new(scenario, results);
+    let pairs = measured.pairs();
+    let judged = |expectation| {
+        let all = judge_with(expectation, &measured, 0..pairs);
+        if pairs < 2 {
+            return all;
+        }
+        let alone = |pair: u32| judge_with(expectation, &measured, pair..pair + 1);
+        let mut seeds = (0..pairs).map(|pair| (first.wrapping_add(pair.into()), alone(pair)));
+        match seeds.find(|(_, verdict)| verdict.status == Status::Failed) {
+            Some((seed, verdict)) => {
+                let rest = seeds.filter(|(_, verdict)| verdict.status == Status::Failed).count();
+                let detail = format!("{} with seed {seed}; {} of {pairs} fail", verdict.detail, rest + 1);
+                Verdict { detail, seed: Some(seed), ..verdict }
+            }
+            // Both sides hold in each run, and their medians, of different runs, need not.
+            None if all.status == Status::Failed => alone(0),
+            None => all,
+        }
+    };
+    scenario.expect.iter().map(judged).collect()
 }
 
 /// A value in one pair; `None` where a system did not run, or nothing was measured.

@@ -19,7 +19,7 @@ use crate::results::COUNTERS;
 
 pub(crate) use check::{Names, check, check_quantity};
 pub(crate) use eval::{Measured, show, value_in};
-pub use eval::{Status, Verdict, judge};
+pub use eval::{Status, Verdict, judge, judge_pair, judge_seeds};
 pub(crate) use parse::{parse, parse_quantity};
 
 /// One line of `expect:`.
