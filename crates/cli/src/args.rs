@@ -405,8 +405,8 @@ const PAPERS_EXAMPLES: &str = "Examples:
   plimsoll papers --write docs/fidelity.md
   sudo plimsoll papers --live --only SE-E1 --write docs/fidelity.md
 
-All of them take some minutes on two cores, the short forms some seconds. Exit code 1 says that an experiment failed, and
-standard error how to show that again.";
+All of them take some minutes on two cores; the short forms a minute or so, 100 seconds of processor time in all. Exit
+code 1 says that an experiment failed, and standard error how to show that again.";
 
 const DOORBELLS_EXAMPLES: &str = "Examples:
   plimsoll bench doorbells

@@ -6,12 +6,13 @@
 //! Invariant: exit code 1 exactly when something could not be run or an expectation failed.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
+use std::fs;
+use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll_lab::{Options, Progress};
-use plimsoll_scenario::{Form, Point, Results, Scenario, Status, Verdict};
+use plimsoll_scenario::{Form, Point, Report, Results, Scenario, Status, Verdict};
 
 use crate::args::{Format, Lab};
 use crate::failure::{Failure, print, print_json};
@@ -28,6 +29,7 @@ pub(crate) fn lab(args: &Lab) -> Result<(), Failure> {
         );
         return Err(Failure::Wrong(why));
     }
+    writable(&args.out)?;
     // Before anything starts a thread: the kernel lets only single-threaded processes into a user namespace.
     plimsoll_lab::ensure_privileges().map_err(|error| Failure::Failed(error.to_string()))?;
 
@@ -48,8 +50,10 @@ pub(crate) fn lab(args: &Lab) -> Result<(), Failure> {
             show(&point.scenario, found, &judged[0], (&args.out, args.format), args.json)?;
         }
         _ => {
-            show_sweep(&points, &results.iter().collect::<Vec<_>>(), (&args.out, args.format), args.json)?;
+            let results: Vec<&Results> = results.iter().collect();
+            let shown = show_sweep(&points, &results, &judged, (&args.out, args.format), args.json);
             points.iter().zip(&judged).for_each(|(point, verdicts)| complain(point, verdicts));
+            shown?;
         }
     }
     let failed = judged.iter().flatten().any(|verdict| verdict.status == Status::Failed);
@@ -77,36 +81,59 @@ pub(crate) fn place(point: &Point, index: usize, points: usize) -> String {
     format!("{}/{points}, {}: ", index + 1, settings(point))
 }
 
-/// One table for all points, and the report.
+/// Prints one table for all points, or JSON, and writes the report.
 pub(crate) fn show_sweep(
     points: &[Point],
     results: &[&Results],
+    judged: &[Vec<Verdict>],
     (out, format): (&Path, Format),
     json: bool,
 ) -> Result<(), Failure> {
     let mut rows = Vec::new();
     let mut machine = Vec::new();
-    for (point, results) in points.iter().zip(results) {
-        let verdicts = plimsoll_scenario::judge(&point.scenario, results);
-        rows.extend(plimsoll_scenario::rows(point, results, &verdicts));
+    for ((point, results), verdicts) in points.iter().zip(results).zip(judged) {
+        rows.extend(plimsoll_scenario::rows(point, results, verdicts));
         machine.push(serde_json::json!({
             "settings": point.settings.iter().cloned().collect::<BTreeMap<String, String>>(),
-            "results": plimsoll_scenario::json(&point.scenario, results, &verdicts),
+            "results": plimsoll_scenario::json(&point.scenario, results, verdicts),
         }));
     }
     let (name, about) = (&points[0].scenario.name, &points[0].scenario.about);
-    let written = plimsoll_scenario::sweep_report(name, about, &rows, out);
-    let written = written.map_err(|error| Failure::Failed(error.to_string()))?;
-    if format == Format::Parquet {
-        let parquet = plimsoll_scenario::parquet_sweep(&rows, out);
-        parquet.map_err(|error| Failure::Failed(error.to_string()))?;
-    }
+    let written = plimsoll_scenario::sweep_report(name, about, &rows, out).and_then(|written| {
+        let more = (format == Format::Parquet).then(|| plimsoll_scenario::parquet_sweep(&rows, out));
+        more.transpose().map(|_| written)
+    });
     if json {
-        return print_json(&machine);
+        print_json(&machine)?;
+    } else {
+        let table = plimsoll_scenario::sweep_table(&rows, terminal().0);
+        print(&format!("{name}: {} points\n{table}\n", points.len()))?;
     }
-    print(&format!("{name}: {} points\n", points.len()))?;
-    print(&plimsoll_scenario::sweep_table(&rows, terminal().0))?;
-    print(&format!("\n\nreport: {}\n", written.html.display()))
+    tell(written, out, json)
+}
+
+/// Says where the report lies, beneath a table; or why there is none, beneath what was measured all the same.
+fn tell(written: io::Result<Report>, out: &Path, json: bool) -> Result<(), Failure> {
+    match written {
+        Ok(_) if json => Ok(()),
+        Ok(report) => print(&format!("\nreport: {}\n", report.html.display())),
+        Err(error) => Err(Failure::Failed(no_report(out, &error))),
+    }
+}
+
+fn no_report(out: &Path, error: &io::Error) -> String {
+    format!(
+        "the report cannot be written into the folder `{}`: {error}; name another with --out",
+        out.display()
+    )
+}
+
+/// Makes the report's folder and looks whether files can be made in it, so that no run is for nothing.
+pub(crate) fn writable(out: &Path) -> Result<(), Failure> {
+    let probe = out.join(format!(".plimsoll-{}", std::process::id()));
+    let tried =
+        fs::create_dir_all(out).and_then(|()| fs::write(&probe, [])).and_then(|()| fs::remove_file(&probe));
+    tried.map_err(|error| Failure::Wrong(no_report(out, &error)))
 }
 
 /// Reads a scenario, which has to have these systems: every point of its sweep, and at least one.
@@ -130,7 +157,7 @@ pub(crate) fn load(
     Ok(points)
 }
 
-/// Writes the report, and prints the results as JSON or as a table.
+/// Prints the results as JSON or as a table, and writes the report.
 pub(crate) fn show(
     scenario: &Scenario,
     results: &Results,
@@ -138,19 +165,19 @@ pub(crate) fn show(
     (out, format): (&Path, Format),
     json: bool,
 ) -> Result<(), Failure> {
-    let written = plimsoll_scenario::report(scenario, results, verdicts, out);
-    let written = written.map_err(|error| Failure::Failed(error.to_string()))?;
-    if format == Format::Parquet {
-        let parquet = plimsoll_scenario::parquet_report(scenario, results, out);
-        parquet.map_err(|error| Failure::Failed(error.to_string()))?;
-    }
+    let written = plimsoll_scenario::report(scenario, results, verdicts, out).and_then(|written| {
+        let more =
+            (format == Format::Parquet).then(|| plimsoll_scenario::parquet_report(scenario, results, out));
+        more.transpose().map(|_| written)
+    });
     if json {
-        return print_json(&plimsoll_scenario::json(scenario, results, verdicts));
+        print_json(&plimsoll_scenario::json(scenario, results, verdicts))?;
+    } else {
+        let (width, colour) = terminal();
+        let summaries = plimsoll_scenario::summarise(scenario, results);
+        print(&plimsoll_scenario::table(scenario, results, &summaries, verdicts, width, colour))?;
     }
-    let (width, colour) = terminal();
-    let summaries = plimsoll_scenario::summarise(scenario, results);
-    print(&plimsoll_scenario::table(scenario, results, &summaries, verdicts, width, colour))?;
-    print(&format!("\nreport: {}\n", written.html.display()))
+    tell(written, out, json)
 }
 
 /// Columns of standard output, and whether it takes colour.

@@ -13,6 +13,7 @@ mod live;
 mod page;
 mod table;
 
+use std::path::Path;
 use std::time::Instant;
 
 use plimsoll_scenario::{Figure, Form, Number, Paper, Scenario};
@@ -116,6 +117,10 @@ fn finding(
             }
         };
         let shown = |seed: u64| {
+            if args.folder.is_some() {
+                let settings: Vec<_> = point.settings.iter().collect();
+                return sim::command(Path::new(&experiment.file), args.short, &[], &settings, seed);
+            }
             let short = if args.short { " --short" } else { "" };
             format!("plimsoll papers --only {}{short} --seed {seed}", experiment.paper.id)
         };

@@ -27,8 +27,12 @@ pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
         (None, None) => return Err(Failure::Wrong("name a scenario file".to_owned())),
     };
     let mut points = lab::load(file, Form::new(true, args.short), &args.system, &args.set)?;
+    lab::writable(&args.out)?;
     // Nothing disturbs a run here: only another seed makes another one.
-    points.iter_mut().for_each(|point| point.scenario.pairs = args.seeds);
+    for Point { scenario, .. } in &mut points {
+        scenario.pairs = args.seeds;
+        scenario.seed = args.seed.unwrap_or(scenario.seed);
+    }
     let options = Options {
         systems: args.system.clone(),
         seed: args.seed,
@@ -44,32 +48,38 @@ pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
         SimError::Panicked { .. } | SimError::Trace { .. } => Failure::Failed(error.to_string()),
         wrong => Failure::Wrong(wrong.to_string()),
     })?;
-    match (points.as_slice(), outcomes.as_slice()) {
-        ([point], [outcome]) if point.settings.is_empty() => {
-            let verdicts = plimsoll_scenario::judge(&point.scenario, &outcome.results);
-            lab::show(&point.scenario, &outcome.results, &verdicts, (&args.out, args.format), args.json)?;
-        }
-        _ => lab::show_sweep(
-            &points,
-            &outcomes.iter().map(|one| &one.results).collect::<Vec<_>>(),
-            (&args.out, args.format),
-            args.json,
-        )?,
+    let shown = show(args, &points, &outcomes);
+    let mut complaints = Vec::new();
+    for (point, outcome) in points.iter().zip(&outcomes) {
+        complaints.extend(unmet(point, outcome, &options).into_iter().map(|(what, seed, system)| {
+            format!("{what}; replay: {}", replay_command(args, file, point, seed, system.as_deref()))
+        }));
     }
-    let all = points.iter().zip(&outcomes);
-    let complaint = |point, (what, seed, system): Unmet| {
-        format!("{what}; replay: {}", replay_command(args, point, seed, system.as_deref()))
-    };
-    let complaints: Vec<String> = all
-        .flat_map(|(point, outcome)| {
-            unmet(point, outcome, &options).into_iter().map(move |unmet| complaint(point, unmet))
-        })
-        .collect();
     if complaints.is_empty() {
-        return Ok(());
+        return shown;
     }
     complaints.iter().for_each(|complaint| eprintln!("{complaint}"));
-    Err(Failure::Said)
+    match shown {
+        Ok(()) | Err(Failure::PipeClosed) => Err(Failure::Said),
+        wrong => wrong,
+    }
+}
+
+/// Judges by what every seed showed, prints, and writes the report.
+fn show(args: &Sim, points: &[Point], outcomes: &[Outcome]) -> Result<(), Failure> {
+    let judged = |(point, outcome): (&Point, &Outcome)| {
+        plimsoll_scenario::judge_seeds(&point.scenario, &outcome.results, point.scenario.seed)
+    };
+    let verdicts: Vec<Vec<Verdict>> = points.iter().zip(outcomes).map(judged).collect();
+    match (points, outcomes) {
+        ([point], [outcome]) if point.settings.is_empty() => {
+            lab::show(&point.scenario, &outcome.results, &verdicts[0], (&args.out, args.format), args.json)
+        }
+        _ => {
+            let results: Vec<&Results> = outcomes.iter().map(|one| &one.results).collect();
+            lab::show_sweep(points, &results, &verdicts, (&args.out, args.format), args.json)
+        }
+    }
 }
 
 /// What did not hold, with which seed, and for which system if only for one.
@@ -80,7 +90,8 @@ pub(crate) fn unmet(point: &Point, outcome: &Outcome, options: &Options) -> Vec<
     let first = options.seed.unwrap_or(point.scenario.seed);
     let mut unmet: Vec<Unmet> = outcome.broken().map(broken).collect();
     for (pair, seed) in (0..options.seeds).map(|pair| (pair, first.wrapping_add(pair.into()))) {
-        let failed = judge_pair(&point.scenario, &outcome.results, pair);
+        let mut failed = plimsoll_scenario::judge_pair(&point.scenario, &outcome.results, pair);
+        failed.retain(|verdict| verdict.status == Status::Failed);
         if !failed.is_empty() {
             let line = |verdict: &Verdict| format!("`{}` ({})", verdict.expect, verdict.detail);
             let lines: Vec<String> = failed.iter().map(line).collect();
@@ -88,16 +99,6 @@ pub(crate) fn unmet(point: &Point, outcome: &Outcome, options: &Options) -> Vec<
         }
     }
     unmet
-}
-
-/// What one seed's runs did not fulfil.
-fn judge_pair(scenario: &Scenario, results: &Results, pair: u32) -> Vec<Verdict> {
-    let mut own = results.clone();
-    own.runs.retain(|run| run.pair == pair);
-    own.runs.iter_mut().for_each(|run| run.pair = 0);
-    let mut verdicts = plimsoll_scenario::judge(scenario, &own);
-    verdicts.retain(|verdict| verdict.status == Status::Failed);
-    verdicts
 }
 
 fn broken((kept, promise): (&plimsoll_sim::Kept, &plimsoll_sim::Promise)) -> Unmet {
@@ -109,19 +110,37 @@ fn broken((kept, promise): (&plimsoll_sim::Kept, &plimsoll_sim::Promise)) -> Unm
 }
 
 /// The one command that shows a failure again.
-fn replay_command(args: &Sim, point: &Point, seed: u64, system: Option<&str>) -> String {
-    let file = args.file.as_deref().unwrap_or(Path::new("")).display();
-    let mut words = vec![format!("plimsoll sim {file}")];
-    words.extend(args.short.then(|| "--short".to_owned()));
+fn replay_command(args: &Sim, file: &Path, point: &Point, seed: u64, system: Option<&str>) -> String {
     let systems: Vec<&str> =
         system.map_or_else(|| args.system.iter().map(String::as_str).collect(), |one| vec![one]);
-    words.extend(systems.iter().map(|name| format!("--system {name}")));
-    for (path, value) in args.set.iter().chain(&point.settings) {
-        let plain = value.chars().all(|c| c.is_ascii_alphanumeric() || "._%-".contains(c));
-        words.push(if plain { format!("--set {path}={value}") } else { format!("--set '{path}={value}'") });
-    }
+    let settings: Vec<&(String, String)> = args.set.iter().chain(&point.settings).collect();
+    command(file, args.short, &systems, &settings, seed)
+}
+
+/// `plimsoll sim FILE ..` as one pastes it into a shell.
+pub(crate) fn command(
+    file: &Path,
+    short: bool,
+    systems: &[&str],
+    settings: &[&(String, String)],
+    seed: u64,
+) -> String {
+    let mut words = vec![format!("plimsoll sim {}", quoted(&file.to_string_lossy()))];
+    words.extend(short.then(|| "--short".to_owned()));
+    words.extend(systems.iter().map(|name| format!("--system {}", quoted(name))));
+    words
+        .extend(settings.iter().map(|(path, value)| format!("--set {}", quoted(&format!("{path}={value}")))));
     words.push(format!("--seed {seed}"));
     words.join(" ")
+}
+
+/// A word as a POSIX shell reads it back: in single quotes where anything in it could mean more than itself.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._%-+,:/@=".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 /// The bar that moves while runs go on; nothing where standard error is no terminal.
@@ -164,5 +183,34 @@ impl Live {
 
     pub(crate) fn end(&self) {
         self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_shell_reads_the_replay_back_word_by_word() {
+        let settings = [("repeat.<c>".to_owned(), "it's $HOME & 4".to_owned())];
+        let settings: Vec<_> = settings.iter().collect();
+        let shown = command(Path::new("my files/a(1).yaml"), true, &["<s>"], &settings, 3);
+        let echoed = shown.replacen("plimsoll", "printf '%s\\n'", 1);
+        let read = Command::new("sh").args(["-c", &echoed]).output().expect("a shell");
+        let words = String::from_utf8(read.stdout).expect("text");
+        let told = [
+            "sim",
+            "my files/a(1).yaml",
+            "--short",
+            "--system",
+            "<s>",
+            "--set",
+            "repeat.<c>=it's $HOME & 4",
+            "--seed",
+            "3",
+        ];
+        assert_eq!(words.lines().collect::<Vec<_>>(), told, "{shown}");
     }
 }

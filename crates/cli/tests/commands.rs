@@ -217,6 +217,73 @@ fn sim_is_repeatable_and_a_failure_says_how_to_see_it_again() {
     assert!(err(&wrong).contains("512 Gbps"), "{}", err(&wrong));
 }
 
+/// Requests at random moments: how many are answered in so short a run depends on the seed.
+const UNEVEN: &str = "
+name: uneven
+rate: 1Gbps
+duration: 100ms
+systems: [plimsoll]
+tenants: {a: {}, b: {}}
+workloads:
+  ask: {tenant: a, kind: request_response, connections: 2, rate: 2000}
+expect:
+  - plimsoll.ask.samples >= 0
+";
+
+#[test]
+fn a_seed_that_fails_fails_the_table_the_report_and_json() {
+    let folder = Folder::new("seeds");
+    let report = folder.0.join("report").display().to_string();
+    let run = |least: u64, more: &[&str]| {
+        let file = folder.write("s.yaml", &UNEVEN.replace(">= 0", &format!(">= {least}")));
+        plimsoll(&[&["sim", &file, "--out", &report, "--seed", "5", "--seeds", "3"][..], more].concat())
+    };
+    let passed = run(0, &["--json"]);
+    assert_eq!(passed.status.code(), Some(0), "{}", err(&passed));
+    let found: serde_json::Value = serde_json::from_str(&out(&passed)).expect("JSON");
+    assert_eq!((&found["passed"], &found["seed"]), (&true.into(), &5.into()));
+    let runs = found["runs"].as_array().expect("runs");
+    let answers = |run: &serde_json::Value| run["workloads"]["ask"]["answers"].as_u64().expect("a count");
+    let counts: Vec<u64> = runs.iter().map(answers).collect();
+    let fewest = *counts.iter().min().expect("some");
+    let first = counts.iter().position(|count| *count == fewest).expect("it is there") as u64;
+    assert_eq!(counts.iter().filter(|count| **count == fewest).count(), 1, "two pass: {counts:?}");
+
+    let failed = run(fewest + 1, &["--json"]);
+    assert_eq!(failed.status.code(), Some(1), "{}", err(&failed));
+    let found: serde_json::Value = serde_json::from_str(&out(&failed)).expect("JSON");
+    let verdict = &found["expectations"][0];
+    assert_eq!((&found["passed"], &verdict["status"]), (&false.into(), &"failed".into()));
+    assert_eq!((&verdict["seed"], &verdict["left"]), (&(5 + first).into(), &(fewest as f64).into()));
+    let table = run(fewest + 1, &[]);
+    let said = format!("with seed {}; 1 of 3 fail", 5 + first);
+    assert!(out(&table).contains("FAIL") && out(&table).contains(&said), "{}", out(&table));
+    let page = fs::read_to_string(format!("{report}/report.html")).expect("written");
+    assert!(page.contains("0 passed, 1 failed") && page.contains(&said), "the page passes it");
+}
+
+#[test]
+fn a_folder_that_takes_no_report_is_found_before_the_run() {
+    let folder = Folder::new("out");
+    let (file, none) = (folder.write("s.yaml", UNEVEN), folder.write("file", ""));
+    for command in ["sim", "lab"] {
+        let done = plimsoll(&[command, &file, "--out", &format!("{none}/report")]);
+        assert_eq!(done.status.code(), Some(2), "{command}: {}", err(&done));
+        assert!(out(&done).is_empty(), "{command} ran: {}", out(&done));
+        let said = format!("into the folder `{none}/report`: ");
+        assert!(err(&done).contains(&said) && err(&done).contains("--out"), "{command}: {}", err(&done));
+    }
+    // What goes wrong only afterwards, here a folder in a file's place, costs the report and not the table.
+    let report = folder.0.join("report");
+    fs::create_dir_all(report.join("results.json")).expect("a folder");
+    let done = plimsoll(&["sim", &file, "--out", &report.display().to_string()]);
+    assert_eq!(done.status.code(), Some(1), "{}", err(&done));
+    assert!(out(&done).contains("plimsoll.ask.samples >= 0"), "no table: {}", out(&done));
+    assert!(err(&done).contains(&format!("into the folder `{}`: ", report.display())), "{}", err(&done));
+    let left = fs::read_dir(&report).expect("the folder").flatten().map(|entry| entry.file_name());
+    assert!(left.into_iter().all(|name| !name.to_string_lossy().starts_with('.')), "what was tried is gone");
+}
+
 const SWEEP: &str = "
 name: grid
 rate: 1Gbps
@@ -356,7 +423,8 @@ paper:
     let done = plimsoll(&["papers", "--folder", &folder.0.display().to_string(), "--seeds", "2"]);
     assert_eq!(done.status.code(), Some(1), "{}", err(&done));
     assert!(out(&done).contains("LO-E99") && out(&done).contains("FAIL"), "{}", out(&done));
-    assert!(err(&done).contains("plimsoll papers --only LO-E99 --seed 2"), "{}", err(&done));
+    let replay = format!("replay: plimsoll sim {} --seed 2", folder.0.join("wrong.yaml").display());
+    assert!(err(&done).contains(&replay), "the file in the folder, not one of the program's: {}", err(&done));
     assert!(err(&done).contains("other.yaml has no `paper:` block"), "{}", err(&done));
     for (args, said) in [
         (["papers", "--only", "XX-E1"], "there is no experiment `XX-E1`"),
