@@ -17,6 +17,7 @@ use plimsoll_ports::{PcapConfig, PcapPort, PortError};
 use plimsoll_record::{End, MAGIC, Reader, is_trace};
 use plimsoll_sim::{Difference, Owners, Replay, Replayer, Rerun, RerunError, rerun};
 use plimsoll_units::{Bytes, Nanos};
+use plimsoll_wire::parse;
 use serde_json::json;
 
 use crate::args::Sim;
@@ -124,27 +125,54 @@ fn what_if(args: &Sim, capture: &Path, policy: &Path) -> Result<(), Failure> {
     let tenants: Vec<&str> = checked.config.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
     let owners = owners(args, &tenants)?;
     let mut replayer = Replayer::new(&checked, &owners);
-    read(capture, &mut replayer).map_err(|error| Failure::Wrong(error.to_string()))?;
+    let mut nobodys = 0_u64;
+    let mut arrive = |frame: &[u8], at: Nanos| {
+        nobodys += u64::from(is_nobodys(frame, &owners));
+        replayer.arrive(frame, at);
+    };
+    let unread = read(capture, &mut arrive).map_err(|error| Failure::Wrong(error.to_string()))?;
+    unread.into_iter().for_each(|(why, lost)| replayer.unread(why, lost));
     let found = replayer.finish();
-    if args.json { print_json(&machine(&found)) } else { print(&text(&found)) }
+    // Without any --from the only tenant has all that has an address; the rest, ARP, is nothing to ask about.
+    let nobodys = if args.from.is_empty() && tenants.len() == 1 { 0 } else { nobodys };
+    if args.json {
+        let mut whole = machine(&found);
+        whole["no_tenant"] = nobodys.into();
+        return print_json(&whole);
+    }
+    print(&format!("{}{}", text(&found), note(nobodys)))
 }
 
-/// Every frame of the file, at its time.
-fn read(capture: &Path, replayer: &mut Replayer<'_>) -> Result<(), PortError> {
+/// Whether a frame that is sent is no tenant's.
+fn is_nobodys(frame: &[u8], owners: &Owners) -> bool {
+    let Ok(parsed) = parse(frame) else { return false };
+    let source = parsed.addresses().map(|(source, _)| source);
+    !owners.iter().any(|(prefix, _)| source.is_some_and(|source| prefix.contains(source)))
+}
+
+fn note(nobodys: u64) -> String {
+    if nobodys == 0 {
+        return String::new();
+    }
+    format!(
+        "note: {nobodys} packets matched no --from and were sent as no tenant's; say whose they are with \
+         --from TENANT=PREFIX\n"
+    )
+}
+
+/// Every frame of the file, at its time; why frames could not be read, and how many.
+fn read(capture: &Path, arrive: &mut impl FnMut(&[u8], Nanos)) -> Result<Option<(String, u64)>, PortError> {
     let mut port = PcapPort::open(&PcapConfig { read: Some(capture.to_owned()), write: None })?;
     let mut frame = vec![0; LARGEST];
     let mut last = Nanos::ZERO;
     while !port.finished() {
         let Ok(Some(received)) = port.receive(&mut frame) else { continue };
         last = received.at.unwrap_or(last);
-        replayer.arrive(&frame[..received.len], last);
+        arrive(&frame[..received.len], last);
     }
     let lost: u64 = port.counters().rx_drops.iter().sum();
-    if lost > 0 {
-        let problem = port.take_problem().map(|problem| problem.to_string());
-        replayer.unread(problem.unwrap_or_else(|| "no Ethernet frame".to_owned()), lost);
-    }
-    Ok(())
+    let problem = port.take_problem().map(|problem| problem.to_string());
+    Ok((lost > 0).then(|| (problem.unwrap_or_else(|| "no Ethernet frame".to_owned()), lost)))
 }
 
 /// The largest frame that a capture may hold.

@@ -381,6 +381,21 @@ fn a_trace_can_be_read_and_replayed_through_another_policy() {
     assert!(class("batch")["rate_bps"].as_f64().is_some_and(|rate| rate < 10.1e6), "{found}");
     assert!(class("shop")["packets"].as_u64().is_some_and(|count| count > 100), "{found}");
     assert_eq!(found["not_sent"], serde_json::json!({}));
+    assert_eq!(found["no_tenant"], 0, "all come from one of the two");
+
+    // Without all owners the rest is no tenant's, and that is said.
+    let count = |from: &[&str]| {
+        let told = plimsoll(&[&["sim", &policy, "--replay", &capture, "--json"][..], from].concat());
+        let told: serde_json::Value = serde_json::from_str(&out(&told)).expect("JSON");
+        told["no_tenant"].as_u64().expect("a count")
+    };
+    let (none, shop, batch) = (count(&[]), count(&from[..2]), count(&from[2..]));
+    assert!(shop > 0 && batch > 0 && none == shop + batch, "{none} = {shop} + {batch}");
+    let table = plimsoll(&[&["sim", &policy, "--replay", &capture][..], &from[..2]].concat());
+    let note = format!("note: {shop} packets matched no --from");
+    assert!(out(&table).contains(&note), "{}", out(&table));
+    let table = plimsoll(&[&["sim", &policy, "--replay", &capture][..], &from].concat());
+    assert!(!out(&table).contains("note:"), "{}", out(&table));
     let wrong = plimsoll(&["sim", &policy, "--replay", &at("t.pcapng"), "--from", "shoe=10.0.0.0/8"]);
     assert_eq!(wrong.status.code(), Some(2), "{}", err(&wrong));
     assert_eq!(plimsoll(&["sim", &policy, "--replay", &file]).status.code(), Some(2), "no capture");
