@@ -101,7 +101,7 @@ pub fn rerun<R: Read>(mut trace: Reader<R>, memory: Bytes) -> Result<Rerun, Reru
 
 /// Bytes that rings, flow queues and completions take.
 fn memory_of(config: &Config) -> Bytes {
-    let slots = u64::from(config.ring.max(1).next_power_of_two()) * 32;
+    let slots = u64::from(config.ring.max(1)).next_power_of_two() * 32; // beyond 16 bits for the longest
     let queues = u64::from(config.queues).saturating_mul(slots + 64);
     Bytes::new(queues) + Bytes::new(24).times(config.descriptors.into())
 }

@@ -70,8 +70,12 @@ enum Deed {
 
 impl Host {
     fn new(policy: usize) -> Self {
+        Self::with_ring(policy, 8)
+    }
+
+    fn with_ring(policy: usize, ring: u16) -> Self {
         let policy = check_str("p.yaml", POLICIES[policy]).expect("a policy");
-        let config = Config { queues: 16, ring: 8, descriptors: 64, ..Config::default() };
+        let config = Config { queues: 16, ring, descriptors: 64, ..Config::default() };
         let mut nic = Recorded::new(Nic::new(&policy.program, &config));
         let file = SharedSink::default();
         nic.record(Recorder::new(Box::new(file.clone()), Limits::default()), &policy.sources);
@@ -271,4 +275,13 @@ fn an_engine_that_needs_too_much_is_refused() {
     let bytes = busy();
     let found = rerun(Reader::new(bytes.as_slice()).expect("a trace"), Bytes::new(1_000));
     assert!(matches!(found, Err(RerunError::TooLarge { .. })), "{found:?}");
+}
+
+/// Its next power of two does not fit the ring's own 16 bits; found by fuzzing.
+#[test]
+fn the_longest_ring_is_counted() {
+    let whole = Host::with_ring(0, u16::MAX).end();
+    assert_eq!(again(&whole).map(|found| found.end).ok(), Some(End::Stopped));
+    let too_large = rerun(Reader::new(whole.as_slice()).expect("a trace"), Bytes::new(16 * 65_536 * 32));
+    assert!(matches!(too_large, Err(RerunError::TooLarge { .. })), "{too_large:?}");
 }
