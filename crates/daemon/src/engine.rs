@@ -198,9 +198,7 @@ impl Engine {
         let nic = Recorded::new(Nic::new(&setup.program, &setup.config));
         let window = u32::from(nic.slots());
         let lanes: Vec<_> = setup.lanes.into_iter().map(|spec| Some(Box::new(Lane::new(spec)))).collect();
-        let tenants: Vec<_> =
-            lanes.iter().map(|lane: &Option<Box<Lane>>| lane.as_ref()?.tenant.map(|id| id.0)).collect();
-        let inward = inward::Inward::new(&setup.program, &tenants);
+        let inward = inward::Inward::new(&setup.program, &lanes);
         let mut engine = Self {
             nic,
             classifier: Classifier::new(&setup.program),

@@ -133,7 +133,7 @@ impl Engine {
         self.nic.set_pull(pull(&change.program, self.uplink.segments));
         installed.flows = self.reclassify(&change.program, &change.sources, now);
         self.classifier = Classifier::new(&change.program);
-        self.inward.install(&change.program, &self.lane_tenants());
+        self.inward.install(&change.program, &self.lanes);
         self.program = change.program;
         self.generation = self.generation.wrapping_add(1);
         self.sampler.set(change.verify);

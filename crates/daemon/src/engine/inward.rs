@@ -15,7 +15,7 @@ use plimsoll_units::Nanos;
 use super::drops::Loss;
 use super::forward::{Mac, Owner};
 use super::pool::{Buffer, Pool};
-use super::{BATCH, Engine};
+use super::{BATCH, Engine, Lane};
 
 /// Frames that wait on their way in.
 #[derive(Debug)]
@@ -46,14 +46,14 @@ const FETCHES: usize = 8 * BATCH;
 const DRAIN_SHARE: u32 = 640;
 
 impl Inward {
-    pub(crate) fn new(program: &Program, lanes: &[Option<u32>]) -> Self {
+    pub(crate) fn new(program: &Program, lanes: &[Option<Box<Lane>>]) -> Self {
         let stations = stations(program, lanes);
         let pools = stations.iter().map(|_| Some(Pool::new(SLOTS, LONG))).collect();
         Self { ingress: Ingress::new(&stations), drain: Drain::new(DRAIN_SHARE), pools }
     }
 
-    /// Another policy, or other lanes. Each lane is known by its tenant.
-    pub(crate) fn install(&mut self, program: &Program, lanes: &[Option<u32>]) {
+    /// Another policy, or other lanes.
+    pub(crate) fn install(&mut self, program: &Program, lanes: &[Option<Box<Lane>>]) {
         let stations = stations(program, lanes);
         self.pools.resize_with(stations.len().max(self.pools.len()), || Some(Pool::new(SLOTS, LONG)));
         self.ingress.set_stations(&stations);
@@ -91,14 +91,16 @@ impl Inward {
 }
 
 /// As a tenant's `max`, if every one has one; else all alike. What is not for one tenant has the least part.
-fn stations(program: &Program, lanes: &[Option<u32>]) -> Vec<Station> {
+fn stations(program: &Program, lanes: &[Option<Box<Lane>>]) -> Vec<Station> {
+    let tenants: Vec<Option<u32>> =
+        lanes.iter().map(|lane| lane.as_ref()?.tenant.map(|tenant| tenant.0)).collect();
     let max = |tenant: u32| program.node(program.tenants[tenant as usize].node).max;
     let mbps = |tenant| max(tenant).map(|limit| program.limit(limit).rate.get() / 1_000_000);
-    let by_max = lanes.iter().flatten().all(|&tenant| mbps(tenant).is_some());
+    let by_max = tenants.iter().flatten().all(|&tenant| mbps(tenant).is_some());
     let weight =
         |tenant| mbps(tenant).filter(|_| by_max).map_or(1, |mbps| u32::try_from(mbps).unwrap_or(u32::MAX));
     let lane = |tenant: &Option<u32>| Station { weight: tenant.map_or(1, weight), slots: SLOTS };
-    core::iter::once(Station { weight: 1, slots: SLOTS }).chain(lanes.iter().map(lane)).collect()
+    core::iter::once(Station { weight: 1, slots: SLOTS }).chain(tenants.iter().map(lane)).collect()
 }
 
 impl Engine {
@@ -189,11 +191,5 @@ impl Engine {
         self.deliver(&pool.bytes(buffer)[..received.len], &received, now);
         pool.give(buffer);
         self.inward.pools[station as usize] = Some(pool);
-    }
-
-    /// Each lane's tenant in the policy in force.
-    pub(super) fn lane_tenants(&self) -> Vec<Option<u32>> {
-        let tenant = |lane: &Option<Box<super::Lane>>| lane.as_ref()?.tenant.map(|tenant| tenant.0);
-        self.lanes.iter().map(tenant).collect()
     }
 }
