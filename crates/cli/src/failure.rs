@@ -10,6 +10,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use plimsoll_daemon::{ClientError, RunError};
+use plimsoll_sim::SimError;
 
 /// A command's failure.
 #[derive(Debug)]
@@ -57,6 +58,16 @@ impl From<RunError> for Failure {
             RunError::Policy(errors) => Self::Policy(errors),
             error @ RunError::NoCore { .. } => Self::Wrong(error.to_string()),
             error => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<SimError> for Failure {
+    fn from(error: SimError) -> Self {
+        match error {
+            SimError::Scenario(errors) => Self::Scenario(errors),
+            SimError::Panicked { .. } | SimError::Trace { .. } => Self::Failed(error.to_string()),
+            wrong => Self::Wrong(wrong.to_string()),
         }
     }
 }

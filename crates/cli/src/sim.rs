@@ -12,8 +12,8 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
-use plimsoll_scenario::{Form, Point, Results, Scenario, Status, Verdict};
-use plimsoll_sim::{Options, Outcome, Progress, Promise, SimError, Trace};
+use plimsoll_scenario::{Form, Point, Results, Scenario, Status, Unit, Verdict};
+use plimsoll_sim::{Options, Outcome, Progress, Promise, Trace};
 
 use crate::args::Sim;
 use crate::failure::Failure;
@@ -44,10 +44,7 @@ pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
     let bar = Live::new();
     let outcomes = plimsoll_sim::run_all(&scenarios, &options, &|progress| bar.show("", &progress));
     bar.end();
-    let outcomes = outcomes.map_err(|error| match error {
-        SimError::Panicked { .. } | SimError::Trace { .. } => Failure::Failed(error.to_string()),
-        wrong => Failure::Wrong(wrong.to_string()),
-    })?;
+    let outcomes = outcomes?;
     let shown = show(args, &points, &outcomes);
     let mut complaints = Vec::new();
     for (point, outcome) in points.iter().zip(&outcomes) {
@@ -68,7 +65,10 @@ pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
 /// Judges by what every seed showed, prints, and writes the report.
 fn show(args: &Sim, points: &[Point], outcomes: &[Outcome]) -> Result<(), Failure> {
     let judged = |(point, outcome): (&Point, &Outcome)| {
-        plimsoll_scenario::judge_seeds(&point.scenario, &outcome.results, point.scenario.seed)
+        let seed = point.scenario.seed;
+        let mut verdicts = plimsoll_scenario::judge_seeds(&point.scenario, &outcome.results, seed);
+        verdicts.extend(outcome.broken().map(verdict));
+        verdicts
     };
     let verdicts: Vec<Vec<Verdict>> = points.iter().zip(outcomes).map(judged).collect();
     match (points, outcomes) {
@@ -79,6 +79,22 @@ fn show(args: &Sim, points: &[Point], outcomes: &[Outcome]) -> Result<(), Failur
             let results: Vec<&Results> = outcomes.iter().map(|one| &one.results).collect();
             lab::show_sweep(points, &results, &verdicts, (&args.out, args.format), args.json)
         }
+    }
+}
+
+/// A delay bound that did not hold, among what the file expects.
+fn verdict((kept, promise): (&plimsoll_sim::Kept, &Promise)) -> Verdict {
+    let Promise { class, host, worst, bound, .. } = promise;
+    Verdict {
+        expect: format!("{}: class `{class}` on `{host}` waits at most {bound}", kept.system),
+        because: Some("its policy bounds the delay, as `plimsoll check` says".to_owned()),
+        status: Status::Failed,
+        left: Some(worst.as_secs_f64()),
+        right: Some(bound.as_secs_f64()),
+        tolerance: None,
+        unit: Unit::Time,
+        detail: format!("{worst} <= {bound} with seed {}", kept.seed),
+        seed: Some(kept.seed),
     }
 }
 
@@ -190,7 +206,21 @@ impl Live {
 mod tests {
     use std::process::Command;
 
+    use plimsoll_units::Span;
+
     use super::*;
+
+    #[test]
+    fn a_broken_bound_fails_like_an_expectation() {
+        let (host, class) = ("h".to_owned(), "shop".to_owned());
+        let (bound, worst) = (Span::millis(1), Span::millis(2));
+        let promise = Promise { host, class, bound, worst, judged: 7 };
+        let kept = plimsoll_sim::Kept { system: "plimsoll".to_owned(), seed: 3, promises: Vec::new() };
+        let verdict = verdict((&kept, &promise));
+        assert_eq!((verdict.status, verdict.seed), (Status::Failed, Some(3)));
+        assert_eq!(verdict.detail, "2.00ms <= 1.00ms with seed 3");
+        assert!(verdict.expect.contains("`shop` on `h`"), "{}", verdict.expect);
+    }
 
     #[test]
     fn a_shell_reads_the_replay_back_word_by_word() {

@@ -190,8 +190,7 @@ async fn reload(State(api): State<Arc<Api>>) -> Answer<Response> {
 
 async fn rate(State(api): State<Arc<Api>>, Query(query): Query<RateQuery>) -> Answer<Response> {
     let rate: BitRate = query.rate.parse().map_err(Failure::Rate)?;
-    let rated = api.control.handle().ask(|answer| Command::Rate(query.class, rate, answer)).await?;
-    let rated = rated.map_err(Failure::Class)?;
+    let rated = api.control.set_rate(query.class, rate).await?.map_err(Failure::Class)?;
     *api.latest.lock().await = None;
     Ok(Json(rated).into_response())
 }

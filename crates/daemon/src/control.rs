@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_policy::Checked;
-use plimsoll_units::Span;
+use plimsoll_units::{BitRate, Span};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
-use crate::engine::{Change, Lane};
+use crate::engine::{Change, Lane, RateError, Rated};
 use crate::open::{OpenError, lane_spec, open};
 use crate::thread::{Command, Handle, Stopped};
 
@@ -92,6 +92,22 @@ impl Control {
     #[must_use]
     pub fn handle(&self) -> &Handle {
         &self.handle
+    }
+
+    /// Changes the rate of a class, in the engine and in what counts as in force: a reload says what it takes back.
+    ///
+    /// # Errors
+    /// [`Stopped`] when the engine has ended; [`RateError`] inside when the class has no rate.
+    pub async fn set_rate(&self, class: String, rate: BitRate) -> Result<Result<Rated, RateError>, Stopped> {
+        let mut state = self.state.lock().await;
+        let rated = self.handle.ask(|answer| Command::Rate(class, rate, answer)).await?;
+        if let Ok(rated) = &rated {
+            let program = &mut Arc::make_mut(&mut state.checked).program;
+            if let Some(node) = program.find(&rated.class) {
+                program.nodes[node.0 as usize].rate = Some(rate);
+            }
+        }
+        Ok(rated)
     }
 
     /// Reads the file again and puts it in force.

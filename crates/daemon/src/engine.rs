@@ -305,7 +305,7 @@ impl Engine {
     /// Whether some port cannot be waited for.
     #[must_use]
     pub fn must_be_asked(&self) -> bool {
-        self.ports().any(|(_, port)| port.fds().receive.is_none())
+        self.ports().any(|(_, port)| port.must_be_asked())
     }
 
     /// Ports that have disappeared since the last call.

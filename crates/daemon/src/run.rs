@@ -407,14 +407,20 @@ fn whose(name: Option<&str>) -> String {
 async fn bring_back(control: Arc<Control>, lost: crate::engine::Lost) {
     let name = lost.name.clone();
     let whose = whose(name.as_deref());
-    eprintln!("plimsoll: {whose}: {} has disappeared; others go on, and it is tried again", lost.port.name());
+    let (port, has_clients) = (lost.port.name().to_owned(), lost.port.has_clients());
+    if has_clients {
+        eprintln!("plimsoll: {whose}: the client on {port} has left");
+    } else {
+        eprintln!("plimsoll: {whose}: {port} has disappeared; others go on, and it is tried again");
+    }
     // Closing an interface takes the kernel milliseconds.
     let closing = tokio::task::spawn_blocking(move || drop(lost));
     drop(closing);
     loop {
         tokio::time::sleep(REOPEN).await;
         if control.reopen(name.as_deref()).await {
-            break eprintln!("plimsoll: {whose}: the port is back");
+            let there = if has_clients { "the next client can come" } else { "the port is back" };
+            break eprintln!("plimsoll: {whose}: {there}");
         }
     }
 }

@@ -433,6 +433,21 @@ impl Port {
         each!(self, port => port.fds())
     }
 
+    /// Whether frames may come that nothing announces, so that it has to be asked now and then.
+    #[must_use]
+    pub fn must_be_asked(&self) -> bool {
+        match self {
+            Self::Pcap(port) => !port.finished(),
+            port => port.fds().receive.is_none(),
+        }
+    }
+
+    /// Whether it comes and goes with a client of its own, whose end is no failure.
+    #[must_use]
+    pub fn has_clients(&self) -> bool {
+        matches!(self, Self::Vnic(_) | Self::VhostUser(_))
+    }
+
     /// Whether the port still exists: ask when `poll` reports an error or a hang-up.
     ///
     /// # Errors

@@ -9,12 +9,14 @@
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
-use plimsoll_policy::document::Tree;
+use plimsoll_policy::Mark;
+use plimsoll_policy::document::{Sources, Tree};
 use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use crate::expect::Expectation;
 use crate::network::{Congestion, Control, ControlLevel, Host, Ingress, Link};
 use crate::paper::Paper;
+use crate::{Errors, Problem};
 
 /// One scenario: what to run, on which systems, what to measure and what to expect.
 #[derive(Clone, Debug)]
@@ -72,6 +74,16 @@ pub struct Scenario {
     pub time: f64,
     /// The folder of the file, from which paths inside start.
     pub folder: PathBuf,
+    /// The file, and the policy files that it names.
+    pub(crate) sources: Sources,
+}
+
+impl Scenario {
+    /// The scenario's errors, for what only shows when its world is built; places are those of its own parts.
+    #[must_use]
+    pub fn wrong(&self, problem: Problem) -> Errors {
+        Errors::new(vec![problem], self.sources.clone())
+    }
 }
 
 /// One change of the policy while a run goes on.
@@ -83,6 +95,8 @@ pub struct Change {
     pub name: String,
     /// Its new value.
     pub setting: Setting,
+    /// Where the name stands.
+    pub place: Mark,
 }
 
 /// What can be changed.
@@ -366,6 +380,8 @@ pub struct Workload {
     pub even: bool,
     /// What it is one of, where one key stands for many (`repeat`).
     pub family: Option<String>,
+    /// Where its name stands.
+    pub place: Mark,
 }
 
 /// Which side of a request-response workload the tenant is; the other side lives at the destination.

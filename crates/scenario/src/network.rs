@@ -6,6 +6,7 @@
 //! Invariant: every name refers to something that exists.
 
 use plimsoll_control::Idle;
+use plimsoll_policy::Mark;
 use plimsoll_units::{BitRate, Bytes, Span};
 
 use crate::model::PolicySections;
@@ -15,6 +16,8 @@ use crate::model::PolicySections;
 pub struct Host {
     /// Its name, unique among hosts, switches and destinations.
     pub name: String,
+    /// Where it stands; nowhere if the file names no host.
+    pub place: Mark,
     /// What its tenants' packets pass.
     pub nic: HostNic,
     /// Its receive ring; packets are taken at once without one.
@@ -33,9 +36,10 @@ pub struct Host {
 
 impl Host {
     /// A machine about which the file says nothing but its name.
-    pub(crate) fn plain(name: &str) -> Self {
+    pub(crate) fn plain(name: &str, place: Mark) -> Self {
         Self {
             name: name.to_owned(),
+            place,
             nic: HostNic::Engine,
             receive: None,
             cpu: EngineCost::default(),
@@ -184,6 +188,8 @@ pub struct Link {
     pub both: bool,
     /// Bits a second.
     pub rate: BitRate,
+    /// Where its rate stands, or its name.
+    pub place: Mark,
     /// From the last bit sent to the last bit received.
     pub delay: Span,
     /// Bytes that may wait at each end.

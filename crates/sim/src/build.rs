@@ -12,8 +12,8 @@ use std::net::Ipv4Addr;
 use plimsoll_control::Envelope;
 use plimsoll_policy::Checked;
 use plimsoll_scenario::{
-    Completions, Congestion, ControlLevel, Home, Host, HostNic, Ingress, KeyValueSizes, Kind, Pace, Role,
-    Scenario, System, SystemKind, Tenant, Turns, Wiring, Workload,
+    Completions, Congestion, ControlLevel, Home, Host, HostNic, Ingress, KeyValueSizes, Kind, Pace, Problem,
+    Role, Scenario, System, SystemKind, Tenant, Turns, Wiring, Workload,
 };
 use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Nanos, Span};
 
@@ -61,7 +61,6 @@ pub(crate) fn world(
     trace: Option<&Trace>,
 ) -> Result<World, SimError> {
     let topology = topology(scenario, system);
-    check_rates(scenario, &topology)?;
     let mut builder = Builder::new(scenario, system, topology, seed);
     builder.cores();
     for workload in &scenario.workloads {
@@ -155,25 +154,6 @@ fn implied(topology: &mut Topology, host: u32, name: &str, scenario: &Scenario, 
     topology.links.push(Edge { name: name.to_owned(), from: host, to: beyond, spec: uplink });
     topology.links.push(Edge { name: format!("{name} back"), from: beyond, to: host, spec: back });
 }
-
-/// Whether every link's packets take at least a nanosecond, and less than the run.
-fn check_rates(scenario: &Scenario, topology: &Topology) -> Result<(), SimError> {
-    for edge in &topology.links {
-        let Some(rate) = edge.spec.rate.filter(|_| edge.from != edge.to) else { continue };
-        let (what, frame) = (format!("link `{}`", edge.name), scenario.mtu + 14);
-        let takes = rate.wire_time(Bytes::new(frame.into()));
-        if rate > FASTEST {
-            return Err(SimError::TooFast { what, rate });
-        }
-        if takes >= scenario.duration {
-            return Err(SimError::TooSlow { what, rate, frame, takes, duration: scenario.duration });
-        }
-    }
-    Ok(())
-}
-
-/// 64 bytes in a nanosecond.
-const FASTEST: BitRate = BitRate::gbps(512);
 
 struct Builder<'a> {
     scenario: &'a Scenario,
@@ -358,8 +338,14 @@ impl<'a> Builder<'a> {
             let route = self.world.routes[from as usize * self.topology.nodes.len() + to as usize];
             if from != to && route == NO_LINK {
                 let name = |node: u32| self.topology.nodes[node as usize].clone();
-                let (from, to) = (name(from), name(to));
-                return Err(SimError::NoRoute { workload: workload.name.clone(), from, to });
+                let message = format!(
+                    "workload `{}`: no links lead from `{}` to `{}`",
+                    workload.name,
+                    name(from),
+                    name(to)
+                );
+                let problem = Problem::new(workload.place, message).label("no way to its peer, or back");
+                return Err(self.wrong(problem.help("add a link to `links`")));
             }
         }
         Ok(())
@@ -476,10 +462,21 @@ impl<'a> Builder<'a> {
         weights
     }
 
+    /// An engine stands before exactly one link.
+    fn uplinks(&self, host: &Host, links: usize) -> SimError {
+        let message = format!("host `{}` has {links} links, and its engine stands before one", host.name);
+        let problem = Problem::new(host.place, message).label("not one link");
+        self.wrong(problem.help("give it one link, to a switch"))
+    }
+
+    fn wrong(&self, problem: Problem) -> SimError {
+        SimError::Scenario(Box::new(self.scenario.wrong(problem)))
+    }
+
     fn limiter(&mut self, node: u32, host: &Host) -> Result<(), SimError> {
         let links: Vec<u32> = self.topology.out_of(node).collect();
         let &[link] = links.as_slice() else {
-            return Err(SimError::Uplinks { host: host.name.clone(), links: links.len() });
+            return Err(self.uplinks(host, links.len()));
         };
         let line = self.topology.links[link as usize].spec.rate.unwrap_or(self.scenario.rate);
         let tenants = self.scenario.tenants_on(host, self.system);
@@ -568,8 +565,12 @@ impl<'a> Builder<'a> {
                 _ => false,
             };
             if !self.world.nodes.iter().any(knows) {
-                let (name, system) = (change.name.clone(), self.system.name.clone());
-                return Err(SimError::NoSuchSetting { name, system, at: change.at });
+                let message = format!(
+                    "the policy of system `{}` has no `{}` to change so",
+                    self.system.name, change.name
+                );
+                let problem = Problem::new(change.place, message).label("unknown");
+                return Err(self.wrong(problem.help("name a limit that it states, or a class")));
             }
         }
         let timer = self.world.timeline_source;
@@ -602,7 +603,7 @@ impl<'a> Builder<'a> {
             let (first, uplink) = match *links.as_slice() {
                 [uplink] => (uplink, uplink),
                 [uplink, bus] if self.topology.links[bus as usize].to == node => (bus, uplink),
-                _ => return Err(SimError::Uplinks { host: host.name.clone(), links: links.len() }),
+                _ => return Err(self.uplinks(host, links.len())),
             };
             let checked = self.checked(host, uplink)?;
             let from_here = self.world.flows.iter().flat_map(|flow| &flow.ends);

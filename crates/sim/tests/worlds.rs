@@ -257,10 +257,9 @@ fn impossible_worlds_are_refused_with_their_names() {
     assert!(no_route.contains("workload `w`") && no_route.contains("`b`"), "{no_route}");
     let one_way = refused(&text("1Gbps", "links: {l: {from: a, to: b, rate: 1Gbps}},")).to_string();
     assert!(one_way.contains("from `b` to `a`"), "{one_way}");
-    assert!(matches!(refused(&text("600Gbps", "")), SimError::TooFast { .. }));
-    assert!(matches!(refused(&text("10kbps", "")), SimError::TooSlow { .. }));
     let two = "links: {l: {between: [a, b], rate: 1Gbps}, m: {between: [a, s], rate: 1Gbps}},";
-    assert!(matches!(refused(&text("1Gbps", two)), SimError::Uplinks { links: 2, .. }));
+    let two = refused(&text("1Gbps", two)).to_string();
+    assert!(two.contains("host `a` has 2 links"), "{two}");
 }
 
 /// One host with a bulk sender and a neighbour that asks, with and without segmentation offload.

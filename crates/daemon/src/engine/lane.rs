@@ -158,7 +158,7 @@ impl Lane {
 
     /// Whether the port must be asked for frames because it cannot be waited on.
     pub(crate) fn must_be_asked(&self) -> bool {
-        self.port.as_ref().is_some_and(|port| port.fds().receive.is_none())
+        self.port.as_ref().is_some_and(Port::must_be_asked)
     }
 
     /// Reacts to a port in trouble. One that is gone is taken out; its counters stay. One that takes nothing now may yet

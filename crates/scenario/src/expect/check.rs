@@ -171,6 +171,12 @@ impl Checker<'_> {
 
     fn binary(&mut self, expr: &Expr, op: Operator, a: Type, b: Type) -> Option<Type> {
         let series = self.same_windows(expr.at.clone(), a.series, b.series)?;
+        if let ExprKind::Binary(Operator::Div, _, by) = &expr.kind
+            && matches!(by.kind, ExprKind::Number(0.0, _))
+        {
+            let problem = Problem::new(by.at.clone(), "this divides by nothing").label("zero");
+            self.problems.push(problem.help("divide by something that is not zero"));
+        }
         let unit = match op {
             Operator::Add | Operator::Sub if a.unit == b.unit => a.unit,
             Operator::Mul if a.unit == Unit::Plain => b.unit,

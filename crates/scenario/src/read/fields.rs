@@ -5,6 +5,7 @@
 //! Not here: which keys there are (`scenario`, `workload`).
 //! Invariant: whoever gets `None` from a key that stands in the file has had its problem noted.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::str::FromStr;
 
@@ -60,8 +61,9 @@ impl Reader {
         match &tree.value {
             Value::Null => &[],
             Value::Map(entries) => {
-                for (n, (key, _)) in entries.iter().enumerate() {
-                    if entries[..n].iter().any(|(other, _)| other.value == key.value) {
+                let mut seen = BTreeSet::new();
+                for (key, _) in entries {
+                    if !seen.insert(key.value.as_str()) {
                         let problem = Problem::new(key.at, format!("`{}` stands twice in {what}", key.value));
                         self.problem(problem.label("again").help("keep one of them"));
                     }

@@ -206,10 +206,13 @@ impl Scenario {
         let fixed = settings;
         for (settings, tree) in reader.settings(&in_world(&tree, form), fixed) {
             reader.point = fixed.iter().chain(&settings).cloned().collect();
-            let scenario = reader.scenario(&tree, text, folder, form);
+            let scenario = reader.scenario(&tree, folder, form);
             points.extend(scenario.map(|scenario| Point { settings, scenario }));
         }
-        reader.other_world(&tree, text, folder, form);
+        reader.other_world(&tree, folder, form);
+        for Point { scenario, .. } in &mut points {
+            scenario.sources.clone_from(&reader.sources);
+        }
         if reader.problems.is_empty() && !points.is_empty() {
             Ok(points)
         } else {
@@ -229,7 +232,7 @@ fn in_world(file: &Tree, form: Form) -> Tree {
 
 impl Reader {
     /// Reads the file as the other world has it, so that its mistakes show here, too.
-    fn other_world(&mut self, file: &Tree, text: &str, folder: &Path, form: Form) {
+    fn other_world(&mut self, file: &Tree, folder: &Path, form: Form) {
         let Some(over) = file.get("virtual") else { return };
         let known: Vec<&str> = KEYS.into_iter().chain(["virtual"]).collect();
         let fields = self.fields(over, over.at, "`virtual`", &known);
@@ -240,12 +243,13 @@ impl Reader {
         let mut points = self.settings(&in_world(file, form.elsewhere()), &[]);
         let (settings, tree) = points.swap_remove(0);
         self.point = settings;
-        self.scenario(&tree, text, folder, form.elsewhere());
+        self.scenario(&tree, folder, form.elsewhere());
     }
 
-    fn scenario(&mut self, tree: &Tree, text: &str, folder: &Path, form: Form) -> Option<Scenario> {
+    fn scenario(&mut self, tree: &Tree, folder: &Path, form: Form) -> Option<Scenario> {
         let known: Vec<&str> = KEYS.into_iter().chain(["virtual"]).collect();
         let Written { tree, families } = &self.written_out(tree);
+        let text = &self.sources.file(FileId(0)).text;
         let first_line = Mark::from(0..text.find('\n').unwrap_or(text.len()));
         let file = self.fields(tree, first_line, "the scenario", &known);
         let duration = self.required_span(&file, "duration", "20s");
@@ -277,6 +281,7 @@ impl Reader {
             short: form.is_short(),
             time: 1.0,
             folder: folder.to_owned(),
+            sources: Sources::default(),
         };
         let hosts = scenario.hosts.iter().map(|host| host.name.as_str());
         let places = scenario.destinations.iter().map(|place| place.name.as_str());
@@ -286,15 +291,16 @@ impl Reader {
         scenario.tenants = self.tenants(&file, &scenario);
         scenario.workloads = self.workloads(&file, &scenario);
         self.join_families(&file, &mut scenario, families);
-        scenario.expect = self.expectations(file.get("expect"), &scenario, text);
+        scenario.expect = self.expectations(file.get("expect"), &scenario);
         // The figures are those of virtual time: where that is another world, they may not fit this one.
         let here = form.is_virtual() || file.get("virtual").is_none();
-        scenario.paper = file.get("paper").map(|tree| self.paper(tree, &scenario, text, here));
+        scenario.paper = file.get("paper").map(|tree| self.paper(tree, &scenario, here));
         if let Some(tree) = file.get("short") {
-            self.shorten(tree, &mut scenario, text, form);
+            self.shorten(tree, &mut scenario, form);
         } else if form.is_short() {
             scenario.pairs = 1;
         }
+        self.check_links(&file, &scenario);
         Some(scenario)
     }
 
@@ -608,7 +614,7 @@ impl Reader {
     }
 
     /// Lines, or maps of `that` and `because`.
-    fn expectations(&mut self, tree: Option<&Tree>, scenario: &Scenario, text: &str) -> Vec<Expectation> {
+    fn expectations(&mut self, tree: Option<&Tree>, scenario: &Scenario) -> Vec<Expectation> {
         let Some(tree) = tree else { return Vec::new() };
         let names = Names::of(scenario);
         let mut found = Vec::new();
@@ -629,19 +635,13 @@ impl Reader {
             if !at.iter().all(|wanted| self.point.contains(wanted)) {
                 continue; // it may speak of what is not there at this point
             }
-            let expectation = self.expectation(that, because, &names, text);
+            let expectation = self.expectation(that, because, &names);
             found.extend(expectation);
         }
         found
     }
 
-    fn expectation(
-        &mut self,
-        tree: &Tree,
-        because: Option<&str>,
-        names: &Names,
-        text: &str,
-    ) -> Option<Expectation> {
+    fn expectation(&mut self, tree: &Tree, because: Option<&str>, names: &Names) -> Option<Expectation> {
         let line = self.text(tree)?;
         let parsed = expect::parse(line);
         let problems = match &parsed {
@@ -649,7 +649,7 @@ impl Reader {
             Err(problem) => vec![(**problem).clone()],
         };
         for mut problem in problems {
-            problem.at = within(tree, line, problem.at, text);
+            problem.at = self.within(tree, line, problem.at);
             self.problem(problem);
         }
         let mut expectation = parsed.ok()?;
@@ -657,8 +657,19 @@ impl Reader {
         Some(expectation)
     }
 
+    /// Where a part of a scalar's text stands; the whole scalar where it was quoted or folded.
+    fn within(&self, tree: &Tree, line: &str, part: Mark) -> Mark {
+        let rest = &self.sources.file(tree.at.file).text[tree.at.range().start..];
+        let quote = u32::from(rest.starts_with('"') || rest.starts_with('\''));
+        if rest[quote as usize..].starts_with(line) {
+            Mark { offset: tree.at.offset + quote + part.offset, len: part.len, ..tree.at }
+        } else {
+            tree.at
+        }
+    }
+
     /// Applies `short:`; reads it also for the full form, so that its mistakes show.
-    fn shorten(&mut self, tree: &Tree, scenario: &mut Scenario, text: &str, form: Form) {
+    fn shorten(&mut self, tree: &Tree, scenario: &mut Scenario, form: Form) {
         let fields = self.fields(tree, tree.at, "`short`", &SHORT_KEYS);
         let time: f64 = self.value(&fields, "time", "a number such as `0.25`", 1.0);
         if let Some(tree) = fields.get("time").filter(|_| !(0.01..=1.0).contains(&time)) {
@@ -689,7 +700,7 @@ impl Reader {
             paper.numbers.retain(|number| number.ours.speaks_of(&names));
         }
         if let Some(tree) = fields.get("expect") {
-            short.expect = self.expectations(Some(tree), &short, text);
+            short.expect = self.expectations(Some(tree), &short);
         }
         if form.is_short() {
             *scenario = short;
@@ -729,19 +740,6 @@ fn address(n: usize) -> Ipv4Addr {
     match n.checked_sub(FIRST_ADDRESSES) {
         None => Ipv4Addr::new(10, 200, 1, octet(n + 1)),
         Some(n) => Ipv4Addr::new(10, 200, octet(128 + n / FIRST_ADDRESSES), octet(n % FIRST_ADDRESSES + 1)),
-    }
-}
-
-/// Where a part of a scalar's text stands in the file; the whole scalar where it was quoted or folded.
-fn within(tree: &Tree, line: &str, part: Mark, text: &str) -> Mark {
-    let start = tree.at.range().start;
-    let rest = &text[start..];
-    let quote = usize::from(rest.starts_with('"') || rest.starts_with('\''));
-    if rest[quote..].starts_with(line) {
-        let part = part.range();
-        Mark::from(start + quote + part.start..start + quote + part.end)
-    } else {
-        tree.at
     }
 }
 

@@ -13,6 +13,7 @@ use plimsoll_units::{BitRate, Bytes, Span};
 
 use super::fields::{Fields, Reader};
 use crate::Problem;
+use crate::model::Scenario;
 use crate::network::{
     Completions, Control, CoreCost, EngineCost, Host, HostNic, Link, Pcie, ReceiveRing, TransmitRing,
 };
@@ -31,13 +32,15 @@ const RATE: &str = "a rate such as `10Gbps`";
 
 /// What a link's queue holds unless the file says: a thousand full packets, as Linux's devices.
 const QUEUE: Bytes = Bytes::new(1_514_000);
+/// 64 bytes in a nanosecond.
+const FASTEST: BitRate = BitRate::gbps(512);
 /// How long its light takes: some metres, and a switch's ports.
 const DELAY: Span = Span::micros(5);
 
 impl Reader {
     /// A list of names, or a map of names to what is known of each.
     pub(super) fn hosts(&mut self, file: &Fields<'_>, folder: &Path) -> Vec<Host> {
-        let Some(tree) = file.get("hosts") else { return vec![Host::plain("host")] };
+        let Some(tree) = file.get("hosts") else { return vec![Host::plain("host", Mark::default())] };
         let mut hosts: Vec<Host> = Vec::new();
         if let Value::Map(_) = &tree.value {
             for (key, tree) in self.entries(tree, "`hosts`") {
@@ -49,13 +52,13 @@ impl Reader {
                 if hosts.iter().any(|host| host.name == name) {
                     self.taken(item.at, name);
                 }
-                hosts.push(Host::plain(name));
+                hosts.push(Host::plain(name, item.at));
             }
         }
         if hosts.is_empty() {
             let problem = Problem::new(tree.at, "no host is named").label("empty");
             self.problem(problem.help("name one, or leave `hosts` away"));
-            hosts.push(Host::plain("host"));
+            hosts.push(Host::plain("host", tree.at));
         }
         hosts
     }
@@ -73,7 +76,7 @@ impl Reader {
             transmit: fields.get("transmit").map(|tree| self.transmit(tree)).unwrap_or_default(),
             pcie: fields.get("pcie").map(|tree| self.pcie(tree)),
             policy: own.then(|| self.sections(&fields, folder)),
-            ..Host::plain(&key.value)
+            ..Host::plain(&key.value, key.at)
         }
     }
 
@@ -193,11 +196,54 @@ impl Reader {
             to: to.to_owned(),
             both: both.is_some(),
             rate: self.value(&fields, "rate", RATE, BitRate::gbps(10)),
+            place: fields.get("rate").map_or(key.at, |tree| tree.at),
             delay: self.value(&fields, "delay", TIME, DELAY),
             queue: self.value(&fields, "queue", SIZE, QUEUE),
             ecn: self.optional(&fields, "ecn", SIZE),
             loss: self.part(&fields, "loss"),
         })
+    }
+
+    /// Whether every link carries packets within the run: each takes at least a nanosecond, which is virtual time's
+    /// clock, finds room where it waits, and arrives.
+    pub(super) fn check_links(&mut self, file: &Fields<'_>, scenario: &Scenario) {
+        if scenario.links.is_empty() {
+            let at = file.get("rate").map_or(file.at, |tree| tree.at);
+            return self.check_speed("the uplink", scenario.rate, at, scenario);
+        }
+        let (frame, duration) = (scenario.mtu + 14, scenario.duration);
+        for Link { name, rate, queue, delay, place, .. } in &scenario.links {
+            self.check_speed(&format!("link `{name}`"), *rate, *place, scenario);
+            if queue.as_u64() < frame.into() {
+                let message =
+                    format!("the queue of link `{name}` holds {queue}, and a frame is up to {frame} B");
+                let problem = Problem::new(*place, message).label("on this link nothing could wait");
+                self.problem(problem.help("write a `queue` of some frames at least, such as `90kB`"));
+            }
+            if *delay >= duration {
+                let message = format!("link `{name}` delays by {delay}, and the run ends after {duration}");
+                let problem = Problem::new(*place, message).label("nothing would arrive");
+                self.problem(problem.help("write a shorter `delay`, or raise `duration`"));
+            }
+        }
+    }
+
+    fn check_speed(&mut self, what: &str, rate: BitRate, at: Mark, scenario: &Scenario) {
+        let (frame, duration) = (scenario.mtu + 14, scenario.duration);
+        let takes = rate.wire_time(Bytes::new(frame.into()));
+        if rate > FASTEST {
+            let message = format!("on {what} a frame of 64 B would take less than a nanosecond");
+            let problem = Problem::new(at, message).label("too fast");
+            self.problem(
+                problem.help(format!("lower the rate to {FASTEST} or less: time is counted in nanoseconds")),
+            );
+        }
+        if takes >= duration {
+            let message =
+                format!("on {what} a frame of {frame} B takes {takes}, and the run ends after {duration}");
+            let problem = Problem::new(at, message).label("too slow");
+            self.problem(problem.help("raise the rate, or `duration`"));
+        }
     }
 
     fn link_end<'a>(&mut self, tree: &'a Tree, nodes: &[&str]) -> Option<&'a str> {

@@ -8,7 +8,6 @@
 use plimsoll_policy::document::Tree;
 
 use super::fields::{Fields, Reader};
-use super::within;
 use crate::Problem;
 use crate::expect::{Names, check_quantity, parse_quantity};
 use crate::model::Scenario;
@@ -19,7 +18,7 @@ pub(crate) const NUMBER_KEYS: [&str; 4] = ["of", "paper", "ours", "at"];
 
 impl Reader {
     /// `paper:` of a scenario whose systems, tenants and workloads are known; its figures where they are of this form.
-    pub(super) fn paper(&mut self, tree: &Tree, scenario: &Scenario, text: &str, figures: bool) -> Paper {
+    pub(super) fn paper(&mut self, tree: &Tree, scenario: &Scenario, figures: bool) -> Paper {
         let fields = self.fields(tree, tree.at, "`paper`", &PAPER_KEYS);
         let id = self.line(&fields, "id", "LO-E4");
         if let Some(tree) = fields.get("id").filter(|_| !is_id(&id)) {
@@ -32,7 +31,7 @@ impl Reader {
             self.missing(&fields, "numbers", "[{paper: 2.5 Gb/s each, ours: plimsoll.t1.throughput}]");
         }
         let numbers = if figures { numbers } else { &[] };
-        let numbers = numbers.iter().filter_map(|tree| self.number(tree, &names, scenario, text)).collect();
+        let numbers = numbers.iter().filter_map(|tree| self.number(tree, &names, scenario)).collect();
         Paper {
             id,
             figure: self.line(&fields, "figure", "Figure 9"),
@@ -47,7 +46,7 @@ impl Reader {
         }
     }
 
-    fn number(&mut self, tree: &Tree, names: &Names, scenario: &Scenario, text: &str) -> Option<Number> {
+    fn number(&mut self, tree: &Tree, names: &Names, scenario: &Scenario) -> Option<Number> {
         let fields = self.fields(tree, tree.at, "a number", &NUMBER_KEYS);
         let of = fields.get("of").and_then(|tree| self.text(tree)).unwrap_or_default().to_owned();
         let paper = self.line(&fields, "paper", "2.5 Gb/s each");
@@ -63,7 +62,7 @@ impl Reader {
             Err(problem) => vec![(**problem).clone()],
         };
         for mut problem in problems {
-            problem.at = within(tree, line, problem.at, text);
+            problem.at = self.within(tree, line, problem.at);
             self.problem(problem);
         }
         Some(Number { of, paper, at, ours: parsed.ok()? })

@@ -55,8 +55,13 @@ impl Reader {
     pub(super) fn settings(&mut self, file: &Tree, fixed: &[(String, String)]) -> Vec<(Settings, Tree)> {
         let mut base = file.clone();
         for (path, value) in fixed {
-            let value = yaml::text(value);
-            self.set(&mut base, path, value, Mark::default());
+            // What is wrong with it shall point at itself, not into the file.
+            let text = format!("{path}={value}");
+            let whole = text.len();
+            let file = self.sources.add("--set", text);
+            let part = |range| Mark { file, ..Mark::from(range) };
+            let value = Tree { at: part(path.len() + 1..whole), value: Value::Text(value.clone()) };
+            self.set(&mut base, path, value, part(0..path.len()));
         }
         let mut points = vec![(Vec::new(), base)];
         let Some(sweep) = file.get("sweep") else { return points };

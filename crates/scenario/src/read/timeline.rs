@@ -5,7 +5,7 @@
 //! Not here: whether a policy has the names (`sim`, which has the policy).
 //! Invariant: changes come in the order of their moments, all of them inside the run.
 
-use plimsoll_policy::document::Tree;
+use plimsoll_policy::document::{Name, Tree};
 use plimsoll_units::Span;
 
 use super::fields::{Fields, Reader};
@@ -23,13 +23,28 @@ impl Reader {
             let fields = self.fields(item, item.at, "a moment of `timeline`", &TIMELINE_KEYS);
             let at = self.moment(&fields, duration);
             self.settings_of(&fields, "limits", "a rate such as `5Mbps`", &mut |name, rate| {
-                changes.push(Change { at, name, setting: Setting::Limit(rate) });
+                changes.push(Change {
+                    at,
+                    name: name.value.clone(),
+                    setting: Setting::Limit(rate),
+                    place: name.at,
+                });
             });
             self.settings_of(&fields, "weights", "a whole number", &mut |name, weight| {
-                changes.push(Change { at, name, setting: Setting::Weight(weight) });
+                changes.push(Change {
+                    at,
+                    name: name.value.clone(),
+                    setting: Setting::Weight(weight),
+                    place: name.at,
+                });
             });
             self.settings_of(&fields, "rates", "a rate such as `5Mbps`", &mut |name, rate| {
-                changes.push(Change { at, name, setting: Setting::Rate(rate) });
+                changes.push(Change {
+                    at,
+                    name: name.value.clone(),
+                    setting: Setting::Rate(rate),
+                    place: name.at,
+                });
             });
         }
         changes.sort_by_key(|change| change.at);
@@ -54,13 +69,13 @@ impl Reader {
         fields: &Fields<'_>,
         key: &str,
         want: &str,
-        add: &mut dyn FnMut(String, T),
+        add: &mut dyn FnMut(&Name, T),
     ) {
         let Some(tree) = fields.get(key) else { return };
         for (name, value) in self.entries(tree, &format!("`{key}`")) {
             let value: &Tree = value;
             if let Some(value) = self.parse(value, want) {
-                add(name.value.clone(), value);
+                add(name, value);
             }
         }
     }

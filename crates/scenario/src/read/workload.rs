@@ -83,9 +83,9 @@ impl Reader {
         let congestion =
             congestion.and_then(|tree| self.choice(tree, "congestion control", &Congestion::NAMES));
         let kind = self.kind(kind, &fields, line)?;
-        let (name, family) = (key.value.clone(), None);
+        let (name, family, place) = (key.value.clone(), None, key.at);
         let even = self.arrivals(&fields);
-        Some(Workload { name, tenant, to, kind, start, stop, dscp, congestion, port, even, family })
+        Some(Workload { name, tenant, to, kind, start, stop, dscp, congestion, port, even, family, place })
     }
 
     /// Of UDP, which sends without a pause unless one is stated.

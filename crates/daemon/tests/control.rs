@@ -1,0 +1,35 @@
+//! What operators change in a running daemon, with its real thread and without ports of the kernel's.
+
+mod support;
+
+use plimsoll_daemon::{Command, Control, Habits, spawn};
+use plimsoll_units::{BitRate, Span};
+use support::World;
+
+const POLICY: &str = "
+uplink: {port: memory, rate: 1Gbps}
+tenants: {shop: {port: memory}, batch: {port: memory}}
+policy: {root: {rate_share: {shop: 400Mbps, batch: 100Mbps}}}
+";
+
+#[test]
+fn a_reload_says_that_it_takes_a_rate_back() {
+    let checked = support::policy(POLICY);
+    let World { engine, tenants: _tenants, wire: _wire, .. } = World::between(&checked, false, false);
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("plimsoll.yaml");
+    std::fs::write(&file, POLICY).expect("written");
+    let (handle, thread) = spawn(engine, Habits::default(), |_| {}).expect("a thread");
+    let control = Control::new(file, checked, handle);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let rated = control.set_rate("shop".to_owned(), BitRate::mbps(300)).await.expect("it runs");
+        assert_eq!(rated.expect("it has a rate").before, "400Mbps");
+        let reloaded = control.reload().await.expect("reloaded").changes;
+        assert!(reloaded.contains("300Mbps") && reloaded.contains("400Mbps"), "{reloaded}");
+        let again = control.reload().await.expect("reloaded").changes;
+        assert!(!again.contains("Mbps"), "nothing is left to take back: {again}");
+        control.handle().send(Command::Stop(Span::ZERO)).expect("it runs");
+    });
+    thread.join().expect("it ended in peace");
+}
