@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use plimsoll_wire::overlay::{Addresses, Checks, Format, Inner, Path, TOO_BIG_MOST, Tunnelled, too_big};
+use plimsoll_wire::overlay::{Addresses, Checks, Format, Inner, Path, Ports, TOO_BIG_MOST, Tunnelled, too_big};
 use plimsoll_wire::{Ecn, Mac, parse};
 
 fuzz_target!(|data: &[u8]| {
@@ -67,5 +67,6 @@ fn path(kind: u8, mtu: u16) -> Path {
         dscp: kind >> 4,
         mtu,
         v6_checksum: kind & 4 == 0,
+        ports: Ports::default(),
     }
 }

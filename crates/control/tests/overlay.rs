@@ -5,7 +5,7 @@ use plimsoll_control::{
     Allowance, Directory, HostId, InnerAddr, Limits, Opener, Peer, Rejected, Sealer, StaticDirectory, Vnic,
 };
 use plimsoll_units::BitRate;
-use plimsoll_wire::overlay::{Addresses, Checks, Format, Inner, MOST_IN_OPTION, Path, Tunnelled, Vni};
+use plimsoll_wire::overlay::{Addresses, Checks, Format, Inner, MOST_IN_OPTION, Path, Ports, Tunnelled, Vni};
 use plimsoll_wire::{Mac, parse};
 
 const KEY: [u8; 32] = [7; 32];
@@ -32,6 +32,7 @@ fn path(directory: &impl Directory, to: InnerAddr) -> Path {
         dscp: 0,
         mtu: 1_500,
         v6_checksum: true,
+        ports: Ports::default(),
     }
 }
 

@@ -37,6 +37,7 @@
 )]
 
 pub mod doorbell;
+pub mod neighbour;
 pub mod overlay;
 
 mod bytes;

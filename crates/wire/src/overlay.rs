@@ -13,7 +13,7 @@
 //! whose frame it is, cheaply; [`Tunnelled::deliver`] checks sums and settles the ECN field, when its turn has come.
 //!
 //! ```
-//! use plimsoll_wire::overlay::{Addresses, Checks, Format, Inner, Path, Tunnelled, Vni};
+//! use plimsoll_wire::overlay::{Addresses, Checks, Format, Inner, Path, Ports, Tunnelled, Vni};
 //! use plimsoll_wire::{Mac, parse};
 //!
 //! let path = Path {
@@ -24,6 +24,7 @@
 //!     dscp: 0,
 //!     mtu: 1_500,
 //!     v6_checksum: true,
+//!     ports: Ports::default(),
 //! };
 //! let frame = [0xab; 60];
 //! let room = path.head_room(None);
@@ -72,30 +73,20 @@ pub enum Family {
     V6,
 }
 
+/// The UDP ports that both hosts use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ports {
+    /// For VXLAN.
+    pub vxlan: u16,
+    /// For Geneve, and for feedback in frames of its own.
+    pub geneve: u16,
+}
+
 /// A virtual network's identifier, 24 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Vni(u32);
 
 impl Format {
-    /// The UDP port that it is sent to.
-    #[must_use]
-    pub const fn port(self) -> u16 {
-        match self {
-            Format::Vxlan => 4_789,
-            Format::Geneve => 6_081,
-        }
-    }
-
-    /// Whose port it is.
-    #[must_use]
-    pub const fn of_port(port: u16) -> Option<Format> {
-        match port {
-            4_789 => Some(Format::Vxlan),
-            6_081 => Some(Format::Geneve),
-            _ => None,
-        }
-    }
-
     /// The longest IP packet that tenants may send when the underlay carries packets of `outer_mtu` bytes and frames take
     /// along feedback of `feedback` bytes (0: none).
     ///
@@ -115,6 +106,36 @@ impl Format {
         let taken = family.header() + UDP + TUNNEL + option + ETHERNET;
         // More than any MTU can be is as much as all of it.
         outer_mtu.saturating_sub(if taken > u16::MAX as usize { u16::MAX } else { taken as u16 })
+    }
+}
+
+impl Default for Ports {
+    /// Those that IANA has assigned.
+    fn default() -> Self {
+        Self { vxlan: 4_789, geneve: 6_081 }
+    }
+}
+
+impl Ports {
+    /// The one that this format is sent to.
+    #[must_use]
+    pub const fn of(&self, format: Format) -> u16 {
+        match format {
+            Format::Vxlan => self.vxlan,
+            Format::Geneve => self.geneve,
+        }
+    }
+
+    /// What is sent to this port.
+    #[must_use]
+    pub const fn format(&self, port: u16) -> Option<Format> {
+        if port == self.geneve {
+            Some(Format::Geneve)
+        } else if port == self.vxlan {
+            Some(Format::Vxlan)
+        } else {
+            None
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use plimsoll_wire::overlay::{
-    Addresses, Checks, Format, Inner, MOST_IN_OPTION, Path, TOO_BIG_MOST, Tunnelled, Vni, source_port,
+    Addresses, Checks, Format, Inner, MOST_IN_OPTION, Path, Ports, TOO_BIG_MOST, Tunnelled, Vni, source_port,
     too_big,
 };
 use plimsoll_wire::{Ecn, EncapsulationError, Mac, VnetHeader, parse, segment};
@@ -28,6 +28,7 @@ fn paths() -> impl Strategy<Value = Path> {
             dscp,
             mtu: 9_000,
             v6_checksum,
+            ports: Ports::default(),
         },
     )
 }
@@ -36,7 +37,10 @@ fn paths() -> impl Strategy<Value = Path> {
 fn outer<'p>(path: &Path, packet: &'p [u8], flow_hash: u64, ecn: Ecn) -> &'p [u8] {
     let sliced = SlicedPacket::from_ethernet(packet).expect("headers are sound");
     let Some(TransportSlice::Udp(udp)) = &sliced.transport else { panic!("not UDP") };
-    assert_eq!((udp.source_port(), udp.destination_port()), (source_port(flow_hash), path.format.port()));
+    assert_eq!(
+        (udp.source_port(), udp.destination_port()),
+        (source_port(flow_hash), path.ports.of(path.format))
+    );
     let header = udp.to_header();
     match (sliced.net.as_ref().expect("IP"), path.addresses) {
         (NetSlice::Ipv4(ip), Addresses::V4 { src, dst }) => {

@@ -8,7 +8,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{Family, Format, HAS_VNI, TUNNEL, UDP, Vni, geneve};
+use super::{Family, Format, HAS_VNI, Ports, TUNNEL, UDP, Vni, geneve};
 use crate::bytes::put;
 use crate::checksum::{add, nonzero, ones_complement_sum};
 use crate::ecn::Ecn;
@@ -33,6 +33,8 @@ pub struct Path {
     /// Whether UDP has a checksum over IPv6, as it must (RFC 8200 §8.1) unless both hosts and all between them keep to
     /// RFC 6936 §4 and 5. Over IPv4 it has none: the inner packet has its own (RFC 7348 §5).
     pub v6_checksum: bool,
+    /// Where both hosts listen.
+    pub ports: Ports,
 }
 
 /// Both hosts' addresses.
@@ -234,7 +236,7 @@ impl Path {
         let len = len.checked_sub(header as u16)?;
         let udp = ip.get_mut(header..)?;
         put(udp, 0, source_port(flow_hash).to_be_bytes())?;
-        put(udp, 2, format.port().to_be_bytes())?;
+        put(udp, 2, self.ports.of(format).to_be_bytes())?;
         put(udp, 4, len.to_be_bytes())?;
         put(udp, 6, [0, 0])?;
         match self.addresses {

@@ -20,6 +20,7 @@ fn v4(format: Format) -> Path {
         dscp: 46,
         mtu: 1_500,
         v6_checksum: true,
+        ports: Ports::default(),
     }
 }
 

@@ -11,7 +11,7 @@ use core::ops::Range;
 
 use super::crossing::Crossing;
 use super::path::v6_udp_sum;
-use super::{Format, HAS_VNI, TUNNEL, Vni, geneve};
+use super::{Format, HAS_VNI, Ports, TUNNEL, Vni, geneve};
 use crate::bytes::{array, be16, be32};
 use crate::checksum::{add, ones_complement_sum};
 use crate::ecn::{Ecn, v4_header_verifies};
@@ -49,15 +49,27 @@ pub struct Checks {
 }
 
 impl Tunnelled {
+    /// Reads a packet with these headers; none when it is not for the overlay, at its usual ports.
+    ///
+    /// # Errors
+    /// As [`Tunnelled::read_at`].
+    pub fn read(packet: &[u8], outer: &Parsed) -> Result<Option<Tunnelled>, DecapsulationError> {
+        Self::read_at(packet, outer, &Ports::default())
+    }
+
     /// Reads a packet with these headers; none when it is not for the overlay.
     ///
     /// Looks at no more than 63 options, and at no payload.
     ///
     /// # Errors
     /// [`DecapsulationError`]: the packet came for the overlay, and is to be counted and dropped.
-    pub fn read(packet: &[u8], outer: &Parsed) -> Result<Option<Tunnelled>, DecapsulationError> {
+    pub fn read_at(
+        packet: &[u8],
+        outer: &Parsed,
+        ports: &Ports,
+    ) -> Result<Option<Tunnelled>, DecapsulationError> {
         let Some((ip, (_, port))) = outer.ip.and_then(|ip| Some((ip, ip.ports?))) else { return Ok(None) };
-        let Some(format) = Format::of_port(port).filter(|_| ip.protocol == protocol::UDP) else {
+        let Some(format) = ports.format(port).filter(|_| ip.protocol == protocol::UDP) else {
             return Ok(None);
         };
         if ip.fragment != Fragment::Whole {
