@@ -5,10 +5,11 @@
 //! Not here: how tenants share the link (the compiled `Program`).
 //! Invariant: names of interfaces fit the kernel's; tenants are in the order of `Program::tenants`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::{fmt, str};
 
-use plimsoll_units::{BitRate, Bytes};
+use plimsoll_units::{BitRate, Bytes, Span};
 use serde::Serialize;
 
 /// Everything in the operator's file but the policy itself.
@@ -22,7 +23,170 @@ pub struct Config {
     pub api: Api,
     /// Who has a port, in the order of the file and of `Program::tenants` (which may end with `host`).
     pub tenants: Vec<TenantConfig>,
+    /// How tenants reach those of other hosts; none: their frames leave as they are.
+    pub overlay: Option<Overlay>,
 }
+
+impl Config {
+    /// Largest IP packet that a tenant may send: the uplink's, less what the overlay adds.
+    #[must_use]
+    pub fn tenant_mtu(&self) -> u16 {
+        self.uplink.mtu - self.overlay.as_ref().map_or(0, Overlay::header)
+    }
+}
+
+/// How tenants reach those of other hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Overlay {
+    /// How their frames are wrapped.
+    pub kind: Encapsulation,
+    /// The network that all tenants of this file are in, below 2^24.
+    pub vni: u32,
+    /// UDP port of all hosts; that of the kind when absent.
+    pub port: Option<u16>,
+    /// The DSCP of outer headers.
+    pub dscp: u8,
+    /// Whether UDP has a checksum over IPv6, both ways.
+    pub v6_checksum: bool,
+    /// The router that other hosts are behind; they are on the uplink's own link when absent.
+    pub gateway: Option<IpAddr>,
+    /// Which of the hosts this one is.
+    pub host: usize,
+    /// All hosts of the fleet, this one included, in the order of the file.
+    pub hosts: Vec<FleetHost>,
+    /// What receivers tell senders; none: nothing, and nobody is held back.
+    pub feedback: Option<Feedback>,
+}
+
+impl Overlay {
+    /// This host.
+    #[must_use]
+    pub fn own(&self) -> &FleetHost {
+        &self.hosts[self.host]
+    }
+
+    /// Bytes that a tenant's IP packet gets in front on the underlay: outer IP, UDP, the tunnel's header, its Ethernet
+    /// header.
+    #[must_use]
+    pub fn header(&self) -> u16 {
+        overlay_header(self.own().address)
+    }
+}
+
+/// [`Overlay::header`] between hosts with such addresses.
+pub(crate) fn overlay_header(address: IpAddr) -> u16 {
+    let ip = if address.is_ipv4() { 20 } else { 40 };
+    ip + 8 + 8 + 14
+}
+
+/// How frames are wrapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Encapsulation {
+    /// RFC 7348.
+    Vxlan,
+    /// RFC 8926.
+    Geneve,
+}
+
+/// A host of the fleet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FleetHost {
+    /// The operator's name for it.
+    pub name: String,
+    /// A number that follows from the name, so that all hosts give it the same one.
+    pub number: u32,
+    /// Its address on the underlay.
+    pub address: IpAddr,
+    /// The next hop's hardware address, where it is not asked for.
+    pub mac: Option<MacAddr>,
+    /// Where its control channel listens.
+    pub channel: Option<SocketAddr>,
+    /// What each tenant here may send to each of its tenants while it does not say.
+    pub fallback: Option<BitRate>,
+    /// Its tenants.
+    pub tenants: Vec<FleetTenant>,
+}
+
+/// A tenant and its addresses: each interface's, the first of which names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FleetTenant {
+    /// What its host's operator calls it.
+    pub name: String,
+    /// Its hardware addresses.
+    pub macs: Vec<MacAddr>,
+}
+
+/// What receivers tell senders, and how.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Feedback {
+    /// The file with the fleet's key.
+    pub key: PathBuf,
+    /// Which way it goes.
+    pub via: Via,
+    /// How often.
+    pub epoch: Span,
+    /// How long a limit holds after it was last heard.
+    pub lapse: Span,
+    /// How long packets may wait at a receiver before their rate is limited, too.
+    pub delay: Span,
+    /// What each tenant here may send to a tenant elsewhere whose host does not say.
+    pub fallback: BitRate,
+}
+
+/// Which way feedback goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Via {
+    /// With tenants' frames, or in frames of its own.
+    #[default]
+    Datapath,
+    /// In datagrams between the hosts' control channels.
+    Channel,
+}
+
+/// A hardware address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MacAddr(pub [u8; 6]);
+
+impl str::FromStr for MacAddr {
+    type Err = MacAddrError;
+
+    /// Reads `02:00:00:00:0a:01`: one interface's address, no group's.
+    fn from_str(text: &str) -> Result<Self, MacAddrError> {
+        let mut parts = text.trim().split(':').map(|part| {
+            let two = part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+            two.then(|| u8::from_str_radix(part, 16).ok()).flatten()
+        });
+        let mut mac = [0; 6];
+        for byte in &mut mac {
+            *byte = parts.next().flatten().ok_or(MacAddrError)?;
+        }
+        if parts.next().is_some() || mac[0] & 1 == 1 || mac == [0; 6] {
+            Err(MacAddrError)
+        } else {
+            Ok(Self(mac))
+        }
+    }
+}
+
+impl fmt::Display for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl Serialize for MacAddr {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+/// A text that is no interface's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not an interface's address such as `02:00:00:00:0a:01`")]
+pub struct MacAddrError;
 
 /// Where packets leave, and how fast.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -26,7 +26,10 @@ pub mod testing;
 pub use bounds::{ASSUMPTIONS, Bound, bounds, bounds_with};
 pub use check::{Checked, Cost, check_str, check_with, cost, load, load_sub_policy, top_keys};
 pub use classifier::Classifier;
-pub use config::{Api, Completions, Config, Engine, Netns, Port, TenantConfig, Uplink};
+pub use config::{
+    Api, Completions, Config, Encapsulation, Engine, Feedback, FleetHost, FleetTenant, MacAddr, MacAddrError,
+    Netns, Overlay, Port, TenantConfig, Uplink, Via,
+};
 pub use document::{FileId, Mark, Severity, SourceFile, Sources};
 pub use law::{Errors, Law, Problem, ProblemRecord};
 pub use peers::{Peers, UNLIMITED};

@@ -49,6 +49,9 @@ struct HostFile {
     /// Who has a port.
     #[serde(default)]
     tenants: Option<BTreeMap<String, Tenant>>,
+    /// How tenants reach those of other hosts.
+    #[serde(default)]
+    overlay: Option<Overlay>,
     /// Rates that hold wherever a class sends through them.
     #[serde(default)]
     limits: Option<BTreeMap<String, Limit>>,
@@ -244,6 +247,93 @@ struct Tenant {
     /// Which of the queues goes first.
     #[serde(default)]
     among: Option<Among>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Overlay {
+    /// How frames are wrapped.
+    kind: OverlayKind,
+    /// The network that all tenants of this file are in.
+    #[schemars(range(min = 0, max = 16777215))]
+    vni: u32,
+    /// UDP port of all hosts; 4789 for VXLAN and 6081 for Geneve when absent.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 65535))]
+    port: Option<u16>,
+    /// DSCP of outer headers, by name or number.
+    #[serde(default)]
+    dscp: Option<Scalar>,
+    /// Whether UDP over IPv6 has a checksum; all hosts must say the same.
+    #[serde(default)]
+    v6_checksum: Option<bool>,
+    /// The router that other hosts are behind; on the uplink's own link when absent.
+    #[serde(default)]
+    gateway: Option<String>,
+    /// Which of the hosts this file is for.
+    host: String,
+    /// All hosts of the fleet, this one included.
+    hosts: BTreeMap<String, FleetHost>,
+    /// What receivers tell senders; nothing when absent.
+    #[serde(default)]
+    feedback: Option<Feedback>,
+}
+
+#[derive(JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum OverlayKind {
+    Geneve,
+    Vxlan,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct FleetHost {
+    /// Its address on the underlay.
+    address: String,
+    /// The next hop's hardware address, where it shall not be asked for.
+    #[serde(default)]
+    mac: Option<String>,
+    /// Address and port of its control channel.
+    #[serde(default)]
+    channel: Option<String>,
+    /// What each tenant here may send to each of its tenants while it says nothing.
+    #[serde(default)]
+    fallback: Option<BitRate>,
+    /// Its tenants' hardware addresses.
+    #[serde(default)]
+    tenants: Option<BTreeMap<String, OneOrMore<String>>>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Feedback {
+    /// The file with the fleet's key, 32 bytes.
+    key: String,
+    /// Which way it goes.
+    #[serde(default)]
+    via: Option<Via>,
+    /// How often.
+    #[serde(default)]
+    epoch: Option<Span>,
+    /// How long a limit holds after it was last heard.
+    #[serde(default)]
+    lapse: Option<Span>,
+    /// How long packets may wait at a receiver before their rate is limited, too.
+    #[serde(default)]
+    delay: Option<Span>,
+    /// What each tenant here may send to a tenant elsewhere whose host says nothing; a tenth of the link when absent.
+    #[serde(default)]
+    fallback: Option<BitRate>,
+}
+
+#[derive(JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Via {
+    /// With tenants' frames, or in frames of its own.
+    Datapath,
+    /// Between the hosts' control channels.
+    Channel,
 }
 
 #[derive(JsonSchema)]

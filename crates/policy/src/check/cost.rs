@@ -78,19 +78,20 @@ fn node_cost(program: &Program, id: NodeId) -> u64 {
     algorithm + if promises { 6 } else { 0 }
 }
 
-/// Refuses classes behind more limits than the engine keeps for one packet.
-pub(crate) fn too_many_limits(graph: &Graph, program: &Program, problems: &mut Vec<Problem>) {
+/// Refuses classes behind more limits than the engine keeps for one packet, `of_pairs` of which other hosts state.
+pub(crate) fn too_many_limits(graph: &Graph, program: &Program, of_pairs: u64, problems: &mut Vec<Problem>) {
+    let most = MOST_LIMITS - of_pairs;
     let limits_at = limits_at(program);
     let mut above = vec![0_u64; program.nodes.len()];
     for (index, node) in program.nodes.iter().enumerate() {
         let outer = node.parent.map_or(0, |parent| above[parent.0 as usize]);
         above[index] = limits_at[index] + outer;
-        if above[index] > MOST_LIMITS && outer <= MOST_LIMITS {
+        if above[index] > most && outer <= most {
             let at = graph.nodes[index].at;
             let message = format!("packets of `{}` may be behind {} limits", node.name, above[index]);
             let problem = Problem::error(Law::TooLarge, at, message).label("too many limits");
             problems.push(problem.help(format!(
-                "a packet can be behind {MOST_LIMITS} limits, every `max` on its way counted: send it through fewer"
+                "a packet can be behind {most} limits, every `max` on its way counted: send it through fewer"
             )));
         }
     }

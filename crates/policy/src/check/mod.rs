@@ -14,6 +14,7 @@ mod graph;
 mod leftovers;
 mod limits;
 mod machine;
+mod overlay;
 mod ports;
 mod rates;
 mod rules;
@@ -217,6 +218,7 @@ fn check_sources(
 fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<Checked, Errors> {
     let (uplink, mut engine, api) = (host.uplink.take(), host.engine.clone(), host.api.clone());
     let (engine_at, cpu_at, host_descriptors) = (host.engine_at, host.cpu_at, host.descriptors);
+    let overlay_stated = host.overlay.take();
 
     composer.compose(host);
     limits::resolve(&mut composer);
@@ -230,18 +232,31 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
     let minima = envelope::minima(&graph);
     let rate = uplink.as_ref().and_then(|uplink| uplink.rate).map(value);
     // Without a rate, all that does not depend on it is judged as on a link without bound.
-    let link = link(uplink.as_ref(), rate.or(BitRate::new(u64::MAX)).unwrap_or(BitRate::gbps(1)));
+    let mut link = link(uplink.as_ref(), rate.or(BitRate::new(u64::MAX)).unwrap_or(BitRate::gbps(1)));
+    let overlay = overlay_stated.as_ref().and_then(|stated| {
+        let mtu = uplink.as_ref().map_or(read::DEFAULT_MTU, |uplink| uplink.mtu);
+        overlay::judge(stated, &tenants, link.rate, mtu, &mut problems)
+    });
+    if let Some(overlay) = &overlay {
+        // What the overlay adds is the link's to carry, and no tenant's to send.
+        let header = Bytes::new(overlay.header().into());
+        link.max_frame = Bytes::new(link.max_frame.as_u64().saturating_sub(header.as_u64()));
+        link.overhead += header;
+    }
     envelope::judge(&graph, &minima, link, &mut problems);
     rates::judge(&graph, link, &mut problems);
     limits::judge(&graph, &rules.rules, link, &mut problems);
     let descriptors =
         descriptors::share(&mut engine, host_descriptors, &tenants, graph.tenants.len(), &mut problems);
     let program = compile::compile(&graph, rules, link, &minima, &descriptors);
-    cost::too_many_limits(&graph, &program, &mut problems);
+    // A packet for another host's tenant is behind what that one allows, in bits and in packets.
+    let of_pairs = if overlay.as_ref().is_some_and(|overlay| overlay.feedback.is_some()) { 2 } else { 0 };
+    cost::too_many_limits(&graph, &program, of_pairs, &mut problems);
     if rate.is_some() {
         cost::too_costly(&graph, &program, &engine, engine_at, &mut problems);
     }
-    let broken = problems.iter().any(|problem| problem.severity == Severity::Error);
+    let broken = problems.iter().any(|problem| problem.severity == Severity::Error)
+        || overlay.is_none() != overlay_stated.is_none();
     let (true, Some(uplink), false) = (rate.is_some() || alone, uplink, broken) else {
         return Err(Errors::new(problems, sources));
     };
@@ -251,8 +266,8 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
     let tenants =
         tenants.iter().zip(&descriptors).filter_map(|(entry, cap)| tenant_config(entry, *cap, &sources));
     let port = uplink.port.map_or(Port::Memory, |port| port.value);
-    let uplink = Uplink { port, rate: link.rate, overhead: link.overhead, mtu: uplink.mtu };
-    let config = Config { uplink, engine, api, tenants: tenants.collect() };
+    let uplink = Uplink { port, rate: link.rate, overhead: uplink.overhead, mtu: uplink.mtu };
+    let config = Config { uplink, engine, api, tenants: tenants.collect(), overlay };
     document::sort(&mut problems);
     Ok(Checked { config, program, warnings: problems, sources, cpu_at })
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use plimsoll_units::Bytes;
 
 use super::syntax::{ClassEntry, HostDescriptors, HostFile, PolicyFile, TenantEntry, UplinkEntry};
-use super::{Entries, Reader, bad, class};
+use super::{Entries, Reader, bad, class, overlay};
 use crate::config::{Api, Completions, Engine, Netns, Port};
 use crate::document::{FileId, Located, Mark, Name, Tree, Value};
 use crate::law::{Law, Problem};
@@ -17,7 +17,7 @@ pub(crate) const DEFAULT_MTU: u16 = 1_500;
 /// Flow queues that an engine may have: a million classes have one each.
 pub(crate) const MOST_QUEUES: u32 = 1 << 20;
 /// Keys of the operator's file.
-pub(crate) const HOST_KEYS: [&str; 6] = ["uplink", "engine", "api", "tenants", "limits", "policy"];
+pub(crate) const HOST_KEYS: [&str; 7] = ["uplink", "engine", "api", "tenants", "overlay", "limits", "policy"];
 const UPLINK_KEYS: [&str; 4] = ["port", "rate", "overhead", "mtu"];
 const ENGINE_KEYS: [&str; 8] =
     ["cpu", "busy_poll", "queues", "ring", "descriptors", "max_depth", "line_rate_frame", "verify"];
@@ -66,6 +66,7 @@ pub(crate) fn host_file(reader: &mut Reader, tree: &Tree) -> HostFile {
         descriptors: HostDescriptors { stated: descriptors_at, engine: engine_at },
         api: top.get("api").map_or_else(Api::default, |tree| api(reader, tree)),
         tenants: tenants(reader, &top.all("tenants")),
+        overlay: top.get("overlay").map(|tree| overlay::overlay(reader, tree)),
         policy: PolicyFile {
             at: tree.at,
             limits: class::limits(reader, &top),
@@ -101,6 +102,7 @@ pub(crate) fn any_host(tree: &Tree, path: &str, file: FileId) -> HostFile {
         descriptors: HostDescriptors { stated: None, engine: at },
         api: Api::default(),
         tenants: vec![TenantEntry { name, port: memory, weight: None, descriptors: None, class }],
+        overlay: None,
         policy: PolicyFile { at, limits: Vec::new(), classes: None },
     }
 }

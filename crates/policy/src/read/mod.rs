@@ -9,6 +9,7 @@ mod class;
 mod host;
 mod matches;
 pub(crate) mod names;
+mod overlay;
 pub(crate) mod syntax;
 
 use std::collections::HashMap;

@@ -1,8 +1,10 @@
 //! What policy files say, before names are resolved.
 
+use std::net::{IpAddr, SocketAddr};
+
 use plimsoll_units::{BitRate, Bytes, Span};
 
-use crate::config::{Api, Engine, Port};
+use crate::config::{Api, Encapsulation, Engine, Feedback, MacAddr, Port};
 use crate::document::{Located, Mark, Name};
 use crate::program::{Form, Match};
 
@@ -16,7 +18,41 @@ pub(crate) struct HostFile {
     pub descriptors: HostDescriptors,
     pub api: Api,
     pub tenants: Vec<TenantEntry>,
+    pub overlay: Option<OverlayEntry>,
     pub policy: PolicyFile,
+}
+
+/// `overlay:`, before its names are looked up.
+pub(crate) struct OverlayEntry {
+    pub at: Mark,
+    pub kind: Option<Encapsulation>,
+    pub vni: Option<u32>,
+    pub port: Option<u16>,
+    pub dscp: u8,
+    pub v6_checksum: bool,
+    pub gateway: Option<Located<IpAddr>>,
+    pub host: Option<Name>,
+    pub hosts: Vec<FleetHostEntry>,
+    /// Without a `fallback` when none is stated.
+    pub feedback: Option<FeedbackEntry>,
+}
+
+pub(crate) struct FleetHostEntry {
+    pub name: Name,
+    pub address: Option<Located<IpAddr>>,
+    pub mac: Option<MacAddr>,
+    pub channel: Option<SocketAddr>,
+    pub fallback: Option<BitRate>,
+    pub tenants: Vec<(Name, Vec<Located<MacAddr>>)>,
+}
+
+pub(crate) struct FeedbackEntry {
+    /// Where it says which way feedback goes, or stands.
+    pub via_at: Mark,
+    /// None when it could not be read.
+    pub feedback: Option<Feedback>,
+    /// Whether `fallback` is stated.
+    pub fallback: Option<BitRate>,
 }
 
 /// Where the host's descriptors are stated, or would be.

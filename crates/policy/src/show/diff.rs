@@ -7,13 +7,13 @@ use serde::Serialize;
 
 use super::words::{describe_match, order_words, scope_words};
 use crate::check::Checked;
-use crate::config::Config;
+use crate::config::{Config, FleetHost};
 use crate::program::Program;
 
 /// Everything that differs between two policies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Diff {
-    /// In the order: uplink, engine, API, tenants, classes, limits, classification.
+    /// In the order: uplink, engine, API, tenants, overlay, hosts, classes, limits, classification.
     pub changes: Vec<Change>,
 }
 
@@ -46,6 +46,8 @@ pub fn diff(old: &Checked, new: &Checked) -> Diff {
     diff.compare("engine", both(engine));
     diff.compare("api", both(api));
     diff.compare("tenant", both(tenants));
+    diff.compare("overlay", both(overlay));
+    diff.compare("host", both(hosts));
     diff.compare("class", (classes(&old.program), classes(&new.program)));
     diff.compare("limit", (limits(&old.program), limits(&new.program)));
     diff.compare("classification", (rules(&old.program), rules(&new.program)));
@@ -170,6 +172,47 @@ fn tenants(config: &Config) -> Things {
         )
     };
     config.tenants.iter().map(tenant).collect()
+}
+
+fn overlay(config: &Config) -> Things {
+    let Some(overlay) = &config.overlay else { return Things::new() };
+    let mut properties = Properties::from([
+        ("kind", format!("{:?}", overlay.kind).to_lowercase()),
+        ("vni", overlay.vni.to_string()),
+        ("dscp", overlay.dscp.to_string()),
+        ("v6_checksum", overlay.v6_checksum.to_string()),
+        ("host", overlay.own().name.clone()),
+    ]);
+    some(&mut properties, "port", overlay.port);
+    some(&mut properties, "gateway", overlay.gateway);
+    if let Some(feedback) = &overlay.feedback {
+        properties.extend([
+            ("key", feedback.key.display().to_string()),
+            ("via", format!("{:?}", feedback.via).to_lowercase()),
+            ("epoch", feedback.epoch.to_string()),
+            ("lapse", feedback.lapse.to_string()),
+            ("delay", feedback.delay.to_string()),
+            ("fallback", feedback.fallback.to_string()),
+        ]);
+    }
+    alone(properties)
+}
+
+fn hosts(config: &Config) -> Things {
+    let host = |host: &FleetHost| {
+        let tenants = host.tenants.iter().map(|tenant| {
+            let macs: Vec<String> = tenant.macs.iter().map(ToString::to_string).collect();
+            format!("{} {}", tenant.name, macs.join(" "))
+        });
+        let tenants: Vec<String> = tenants.collect();
+        let mut properties =
+            Properties::from([("address", host.address.to_string()), ("tenants", tenants.join(", "))]);
+        some(&mut properties, "mac", host.mac);
+        some(&mut properties, "channel", host.channel);
+        some(&mut properties, "fallback", host.fallback);
+        (host.name.clone(), properties)
+    };
+    config.overlay.iter().flat_map(|overlay| &overlay.hosts).map(host).collect()
 }
 
 fn classes(program: &Program) -> Things {

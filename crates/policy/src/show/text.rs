@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use super::words::{order_words, scope_words, short, weighed};
 use crate::bounds::{ASSUMPTIONS, Bound, bounds};
 use crate::check::Checked;
+use crate::config::{Encapsulation, Overlay, Via};
 use crate::program::{NodeId, Program, Scope};
 
 /// The tree, each class's guaranteed rate and worst-case delay, the limits, and what the figures assume.
@@ -35,7 +36,52 @@ pub fn tree_text(checked: &Checked) -> String {
         text.push_str(&limit_table(program));
     }
     text.push_str(&unbounded(&bounds));
+    if let Some(overlay) = &checked.config.overlay {
+        text.push_str(&overlay_text(overlay, checked.config.tenant_mtu()));
+    }
     let _ = write!(text, "\nThe figures assume: {ASSUMPTIONS}.\n");
+    text
+}
+
+/// How tenants reach those of other hosts, and what holds them back.
+fn overlay_text(overlay: &Overlay, mtu: u16) -> String {
+    let own = overlay.own();
+    let kind = match overlay.kind {
+        Encapsulation::Geneve => "Geneve",
+        Encapsulation::Vxlan => "VXLAN",
+    };
+    let mut text = format!(
+        "\nOverlay: {kind}, network {}; this is host {} at {}. Tenants may send packets of up to {mtu} bytes.\n",
+        overlay.vni, own.name, own.address,
+    );
+    for host in &overlay.hosts {
+        let tenants: Vec<&str> = host.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+        let tenants = if tenants.is_empty() { "nobody".to_owned() } else { tenants.join(", ") };
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {} at {} has {tenants}", host.name, host.address);
+    }
+    let Some(feedback) = &overlay.feedback else {
+        text.push_str(
+            "Receivers tell senders nothing: nobody is held back for what another host can take.\n",
+        );
+        return text;
+    };
+    let way = match (feedback.via, overlay.kind) {
+        (Via::Datapath, Encapsulation::Geneve) => "with tenants' frames, or in frames of its own",
+        (Via::Datapath, Encapsulation::Vxlan) => "in frames of its own",
+        (Via::Channel, _) => "over the hosts' control channels",
+    };
+    let _ = writeln!(
+        text,
+        "Receivers tell senders every {} what they may send, {way}. A limit lapses {} after it was last heard; while a \
+         host says nothing, each tenant here sends each tenant there {} at most.",
+        feedback.epoch, feedback.lapse, feedback.fallback,
+    );
+    for host in overlay.hosts.iter().filter(|host| host.name != own.name) {
+        if let Some(fallback) = host.fallback {
+            let _ = writeln!(text, "  to a tenant at {}: {fallback}", host.name);
+        }
+    }
     text
 }
 

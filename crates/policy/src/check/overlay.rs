@@ -1,0 +1,218 @@
+//! The overlay: who is where, without contradiction.
+//!
+//! Why: a frame that goes to the wrong host is lost without a word, and so is feedback under a number that two have.
+//! From: `docs/policy.md`, "`overlay`".
+//! Not here: whether the other hosts' files say the same (nobody has both), the key file (the daemon reads it).
+//! Invariant: every tenant of the file is at this host; an address is one tenant's at one host, and hosts are told apart by
+//! name, number and underlay address, all of one family.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use plimsoll_units::BitRate;
+
+use crate::config::{Feedback, FleetHost, FleetTenant, MacAddr, Overlay, Via, overlay_header};
+use crate::document::{Located, Mark, nearest};
+use crate::law::{Law, Problem};
+use crate::read::syntax::{FleetHostEntry, OverlayEntry, TenantEntry};
+
+/// Pairs of a tenant here and one elsewhere, each of which has limits of its own.
+const MOST_PAIRS: usize = 16_384;
+/// The shortest packet that every tenant's stack must be able to send (RFC 791's reassembly size).
+const LEAST_MTU: u16 = 576;
+
+/// The overlay as the daemon takes it; none, with problems, when it contradicts itself.
+pub(crate) fn judge(
+    entry: &OverlayEntry,
+    tenants: &[TenantEntry],
+    link: BitRate,
+    mtu: u16,
+    problems: &mut Vec<Problem>,
+) -> Option<Overlay> {
+    apart(entry, problems);
+    one_family(entry, problems);
+    let host = own(entry, problems)?;
+    let own = &entry.hosts[host];
+    same_tenants(own, tenants, problems);
+    reachable(entry, host, problems);
+    few_pairs(entry, own, problems);
+    if let Some(address) = own.address.map(|address| address.value)
+        && mtu < LEAST_MTU + overlay_header(address)
+    {
+        let message = format!("tenants would have an MTU of {}", mtu.saturating_sub(overlay_header(address)));
+        let problem =
+            Problem::error(Law::BadValue, entry.at, message).label("takes the rest of `uplink.mtu`");
+        problems.push(
+            problem
+                .help(format!("write `mtu: {}` or more for the uplink", LEAST_MTU + overlay_header(address))),
+        );
+    }
+    let feedback = match &entry.feedback {
+        Some(stated) => {
+            // A tenth of the link: ten hosts that say nothing fill it.
+            let fallback = stated.fallback.or(BitRate::new(link.get() / 10)).unwrap_or(link);
+            Some(Feedback { fallback, ..stated.feedback.clone()? })
+        }
+        None => None,
+    };
+    Some(Overlay {
+        kind: entry.kind?,
+        vni: entry.vni?,
+        port: entry.port,
+        dscp: entry.dscp,
+        v6_checksum: entry.v6_checksum,
+        gateway: entry.gateway.map(|gateway| gateway.value),
+        host,
+        hosts: entry.hosts.iter().map(fleet_host).collect::<Option<_>>()?,
+        feedback,
+    })
+}
+
+fn fleet_host(entry: &FleetHostEntry) -> Option<FleetHost> {
+    let tenant = |(name, macs): &(crate::document::Name, Vec<Located<MacAddr>>)| FleetTenant {
+        name: name.value.clone(),
+        macs: macs.iter().map(|mac| mac.value).collect(),
+    };
+    Some(FleetHost {
+        name: entry.name.value.clone(),
+        number: number(&entry.name.value),
+        address: entry.address?.value,
+        mac: entry.mac,
+        channel: entry.channel,
+        fallback: entry.fallback,
+        tenants: entry.tenants.iter().map(tenant).collect(),
+    })
+}
+
+/// A number that every host makes of the name: FNV-1a, as it must be the same in every version.
+fn number(name: &str) -> u32 {
+    name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+/// Which host this one is.
+fn own(entry: &OverlayEntry, problems: &mut Vec<Problem>) -> Option<usize> {
+    let name = entry.host.as_ref()?;
+    let found = entry.hosts.iter().position(|host| host.name.value == name.value);
+    if found.is_none() {
+        let near = nearest(&name.value, entry.hosts.iter().map(|host| host.name.value.as_str()));
+        let help = match near {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "name the one of `hosts` that this file is for, or add it to them".to_owned(),
+        };
+        let message = format!("`hosts` has no `{}`", name.value);
+        problems
+            .push(Problem::error(Law::UnknownName, name.at, message).label("not among the hosts").help(help));
+    }
+    found
+}
+
+/// What must not be there twice.
+fn apart(entry: &OverlayEntry, problems: &mut Vec<Problem>) {
+    let mut clash = |what: String, at: Mark, before: Mark| {
+        let problem = Problem::error(Law::NameClash, at, what).label("again here").also(before, "first here");
+        problems.push(problem.help("give each its own"));
+    };
+    let mut addresses: HashMap<IpAddr, Mark> = HashMap::new();
+    let mut numbers: HashMap<u32, &crate::document::Name> = HashMap::new();
+    let mut macs: HashMap<MacAddr, Mark> = HashMap::new();
+    for host in &entry.hosts {
+        if let Some(address) = host.address
+            && let Some(before) = addresses.insert(address.value, address.at)
+        {
+            clash(format!("two hosts have the address {}", address.value), address.at, before);
+        }
+        if let Some(before) = numbers.insert(number(&host.name.value), &host.name)
+            && before.value != host.name.value
+        {
+            let what = format!("`{}` and `{}` come to the same number", before.value, host.name.value);
+            clash(what, host.name.at, before.at);
+        }
+        for mac in host.tenants.iter().flat_map(|(_, macs)| macs) {
+            if let Some(before) = macs.insert(mac.value, mac.at) {
+                clash(format!("{} is there twice", mac.value), mac.at, before);
+            }
+        }
+    }
+}
+
+fn one_family(entry: &OverlayEntry, problems: &mut Vec<Problem>) {
+    let addresses = entry.hosts.iter().filter_map(|host| host.address).chain(entry.gateway);
+    let all: Vec<Located<IpAddr>> = addresses.collect();
+    let Some(first) = all.first() else { return };
+    for other in all.iter().filter(|other| other.value.is_ipv4() != first.value.is_ipv4()) {
+        let message = format!("{} and {} cannot reach each other", first.value, other.value);
+        let problem = Problem::error(Law::BadValue, other.at, message).label("of the other family");
+        problems.push(
+            problem
+                .also(first.at, "of one family")
+                .help("give all hosts IPv4 addresses, or all of them IPv6"),
+        );
+    }
+    for one in &all {
+        let ip = one.value;
+        if ip.is_multicast() || ip.is_unspecified() || ip.is_loopback() {
+            let message = format!("{ip} is no single host's address");
+            let problem = Problem::error(Law::BadValue, one.at, message).label("this address");
+            problems.push(problem.help("write the address that the host has on the underlay"));
+        }
+    }
+}
+
+/// The tenants of the file are those of this host in the map.
+fn same_tenants(own: &FleetHostEntry, tenants: &[TenantEntry], problems: &mut Vec<Problem>) {
+    for tenant in tenants {
+        let known = own.tenants.iter().find(|(name, _)| name.value == tenant.name.value);
+        if known.is_none() {
+            let (name, host) = (&tenant.name.value, &own.name.value);
+            let message = format!("tenant `{name}` has no address at host `{host}`");
+            let problem =
+                Problem::error(Law::MissingKey, tenant.name.at, message).label("nobody could reach it");
+            problems.push(problem.also(own.name.at, "this host").help(format!(
+                "add `{name}: 02:00:00:00:0a:01`, the address of its interface, to its `tenants`; a TAP gets this address"
+            )));
+        }
+    }
+    for (name, _) in &own.tenants {
+        if tenants.iter().all(|tenant| tenant.name.value != name.value) {
+            let near = nearest(&name.value, tenants.iter().map(|tenant| tenant.name.value.as_str()));
+            let help = match near {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => "add it to the file's `tenants`, or remove it here".to_owned(),
+            };
+            let message = format!("the file has no tenant `{}`", name.value);
+            problems
+                .push(Problem::error(Law::UnknownName, name.at, message).label("no tenant here").help(help));
+        }
+    }
+}
+
+/// Feedback over the control channel needs one at each host.
+fn reachable(entry: &OverlayEntry, own: usize, problems: &mut Vec<Problem>) {
+    let Some(stated) = &entry.feedback else { return };
+    if stated.feedback.as_ref().is_none_or(|feedback| feedback.via != Via::Channel) {
+        return;
+    }
+    for (index, host) in entry.hosts.iter().enumerate().filter(|(_, host)| host.channel.is_none()) {
+        let name = &host.name.value;
+        let message = match index == own {
+            true => format!("feedback goes over the control channel, and this host, `{name}`, has none"),
+            false => format!("feedback goes over the control channel, and host `{name}` has none"),
+        };
+        let problem = Problem::error(Law::MissingKey, host.name.at, message).label("states no `channel`");
+        let help = "add `channel: 192.0.2.1:7077`, or write `via: datapath`";
+        problems.push(problem.also(stated.via_at, "asked for here").help(help));
+    }
+}
+
+fn few_pairs(entry: &OverlayEntry, own: &FleetHostEntry, problems: &mut Vec<Problem>) {
+    let Some(stated) = &entry.feedback else { return };
+    let all: usize = entry.hosts.iter().map(|host| host.tenants.len()).sum();
+    let pairs = own.tenants.len() * (all - own.tenants.len());
+    if pairs > MOST_PAIRS {
+        let message = format!("{pairs} pairs of tenants here and elsewhere, each with limits of its own");
+        let problem =
+            Problem::error(Law::TooLarge, stated.via_at, message).label("too many to hold to limits");
+        problems
+            .push(problem.help(format!("at most {MOST_PAIRS}: leave `feedback` out, or split the fleet")));
+    }
+}

@@ -1,0 +1,191 @@
+//! The operator's file: `overlay`, and the fleet's map in it.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use plimsoll_units::{BitRate, Span};
+
+use super::syntax::{FeedbackEntry, FleetHostEntry, OverlayEntry};
+use super::{Entries, Reader, bad, class, names};
+use crate::config::{Encapsulation, Feedback, MacAddr, Via};
+use crate::document::{Located, Name, Tree};
+use crate::law::{Law, Problem};
+
+const KEYS: [&str; 9] =
+    ["kind", "vni", "port", "dscp", "v6_checksum", "gateway", "host", "hosts", "feedback"];
+const HOST_KEYS: [&str; 5] = ["address", "mac", "channel", "fallback", "tenants"];
+const FEEDBACK_KEYS: [&str; 6] = ["key", "via", "epoch", "lapse", "delay", "fallback"];
+const ADDRESS: &str = "an IP address such as `192.0.2.1` or `2001:db8::1`";
+const MAC: &str = "an interface's address such as `02:00:00:00:0a:01`";
+
+/// How often receivers tell, unless stated: a timer that any kernel keeps, and far below what a person notices.
+const EPOCH: Span = Span::millis(10);
+/// For how long a limit holds that is not heard again, unless stated.
+const LAPSE: Span = Span::millis(500);
+/// How long packets may wait at a receiver, unless stated.
+const DELAY: Span = Span::micros(500);
+
+pub(super) fn overlay(reader: &mut Reader, tree: &Tree) -> OverlayEntry {
+    let keys = reader.entries(tree, "`overlay`", &KEYS);
+    need(reader, &keys, "`overlay`", "kind", "geneve");
+    need(reader, &keys, "`overlay`", "vni", "7");
+    need(reader, &keys, "`overlay`", "host", "a");
+    need(
+        reader,
+        &keys,
+        "`overlay`",
+        "hosts",
+        "{a: {address: 192.0.2.1, tenants: {shop: 02:00:00:00:0a:01}}}",
+    );
+    let vni = keys.get("vni").and_then(|tree| below(reader, tree, "`vni`", 0, (1 << 24) - 1));
+    let port = keys.get("port").and_then(|tree| below(reader, tree, "`port` of `overlay`", 1, 65_535));
+    let host = keys.get("host").and_then(|tree| {
+        let text = reader.text(tree, "`host`", "the name of one of `hosts`")?;
+        Some(Located::new(text.to_owned(), tree.at))
+    });
+    let hosts = reader.named(&keys.all("hosts"), "`hosts`");
+    OverlayEntry {
+        at: tree.at,
+        kind: keys.get("kind").and_then(|tree| kind(reader, tree)),
+        vni,
+        port: port.and_then(|port| u16::try_from(port).ok()),
+        dscp: keys.get("dscp").and_then(|tree| dscp(reader, tree)).unwrap_or(0),
+        v6_checksum: keys
+            .get("v6_checksum")
+            .and_then(|tree| reader.flag(tree, "`v6_checksum`"))
+            .unwrap_or(true),
+        gateway: keys.get("gateway").and_then(|tree| reader.value::<IpAddr>(tree, "`gateway`", ADDRESS)),
+        host,
+        hosts: hosts.into_iter().map(|(name, tree)| fleet_host(reader, name, tree)).collect(),
+        feedback: keys.get("feedback").map(|tree| feedback(reader, tree)),
+    }
+}
+
+fn need(reader: &mut Reader, keys: &Entries<'_>, what: &str, key: &str, example: &str) {
+    if keys.get(key).is_none() {
+        let problem = Problem::error(Law::MissingKey, keys.at, format!("{what} states no `{key}`"));
+        reader.report(problem.label("here").help(format!("add `{key}: {example}`")));
+    }
+}
+
+/// A whole number from `least` to `most`.
+fn below(reader: &mut Reader, tree: &Tree, what: &str, least: u32, most: u32) -> Option<u32> {
+    let example = format!("a whole number from {least} to {most}");
+    let found = reader.value::<u32>(tree, what, &example)?.value;
+    if (least..=most).contains(&found) {
+        return Some(found);
+    }
+    reader.report(bad(tree.at, format!("{what} is {found}"), format!("write {example}")));
+    None
+}
+
+fn kind(reader: &mut Reader, tree: &Tree) -> Option<Encapsulation> {
+    match reader.text(tree, "`kind`", "`geneve` or `vxlan`")? {
+        "geneve" => Some(Encapsulation::Geneve),
+        "vxlan" => Some(Encapsulation::Vxlan),
+        other => {
+            let help = "write `geneve`, with which feedback rides on tenants' frames, or `vxlan`, which every switch knows";
+            reader.report(bad(tree.at, format!("`{other}` is no kind of overlay"), help));
+            None
+        }
+    }
+}
+
+fn dscp(reader: &mut Reader, tree: &Tree) -> Option<u8> {
+    let text = reader.text(tree, "`dscp`", "a name such as `cs1`, or a number below 64")?;
+    let found = names::code_point(text);
+    if found.is_none() {
+        let help = "write a name such as `cs1` or `af21`, or a number below 64";
+        reader.report(bad(tree.at, format!("`{text}` is no DSCP"), help));
+    }
+    found
+}
+
+fn fleet_host(reader: &mut Reader, name: &Name, tree: &Tree) -> FleetHostEntry {
+    let what = format!("host `{}`", name.value);
+    let keys = reader.entries(tree, &what, &HOST_KEYS);
+    need(reader, &keys, &what, "address", "192.0.2.1");
+    let tenants = reader.named(&keys.all("tenants"), &format!("`tenants` of {what}"));
+    let mut macs = |name: &Name, tree: &Tree| -> Vec<Located<MacAddr>> {
+        let what = format!("the address of `{}`", name.value);
+        let items = reader.one_or_more(tree, &what);
+        items.into_iter().filter_map(|item| reader.value(item, &what, MAC)).collect()
+    };
+    let tenants = tenants.into_iter().map(|(name, tree)| (name.clone(), macs(name, tree))).collect();
+    let mac = keys.get("mac").and_then(|tree| reader.value::<MacAddr>(tree, "`mac`", MAC));
+    let channel = keys
+        .get("channel")
+        .and_then(|tree| reader.value(tree, "`channel`", "an address and port such as `192.0.2.1:7077`"));
+    FleetHostEntry {
+        name: name.clone(),
+        address: keys.get("address").and_then(|tree| reader.value(tree, "`address`", ADDRESS)),
+        mac: mac.map(|found| found.value),
+        channel: channel.map(|found| found.value),
+        fallback: keys.get("fallback").and_then(|tree| fallback(reader, tree)),
+        tenants,
+    }
+}
+
+fn fallback(reader: &mut Reader, tree: &Tree) -> Option<BitRate> {
+    reader.value(tree, "`fallback`", class::RATE).map(|found| found.value)
+}
+
+fn feedback(reader: &mut Reader, tree: &Tree) -> FeedbackEntry {
+    let keys = reader.entries(tree, "`feedback`", &FEEDBACK_KEYS);
+    need(reader, &keys, "`feedback`", "key", "/etc/plimsoll/fleet.key");
+    let mut span = |key: &str, unless: Span, [least, most]: [Span; 2]| {
+        let Some(tree) = keys.get(key) else { return Some(unless) };
+        let example = format!("a time from {least} to {most}");
+        let found = reader.value::<Span>(tree, &format!("`{key}`"), &example)?.value;
+        if (least..=most).contains(&found) {
+            return Some(found);
+        }
+        reader.report(bad(tree.at, format!("`{key}` is {found}"), format!("write {example}")));
+        None
+    };
+    let epoch = span("epoch", EPOCH, [Span::millis(1), Span::secs(1)]);
+    let lapse = span("lapse", LAPSE, [Span::millis(10), Span::secs(60)]);
+    let delay = span("delay", DELAY, [Span::micros(1), Span::secs(1)]);
+    if let (Some(epoch), Some(lapse)) = (epoch, lapse)
+        && lapse < epoch.times(5)
+    {
+        let at = keys.get("lapse").or(keys.get("epoch")).map_or(keys.at, |tree| tree.at);
+        let message = format!("`lapse` is {lapse} and `epoch` is {epoch}");
+        let help = format!("a limit must outlive a few lost messages: write {} or more", epoch.times(5));
+        reader.report(bad(at, message, help));
+    }
+    let stated = keys.get("fallback").and_then(|tree| fallback(reader, tree));
+    let key = keys.get("key").and_then(|tree| key_file(reader, tree));
+    let via = keys.get("via").map_or(Some(Via::default()), |tree| via(reader, tree));
+    let all = || {
+        let (key, via, epoch, lapse, delay) = (key?, via?, epoch?, lapse?, delay?);
+        // The caller knows the link.
+        Some(Feedback { key, via, epoch, lapse, delay, fallback: BitRate::gbps(1) })
+    };
+    let via_at = keys.get("via").map_or(tree.at, |tree| tree.at);
+    FeedbackEntry { via_at, feedback: all(), fallback: stated }
+}
+
+fn key_file(reader: &mut Reader, tree: &Tree) -> Option<PathBuf> {
+    let text = reader.text(tree, "`key`", "the path of a file with the fleet's key")?;
+    if text.starts_with('/') {
+        return Some(PathBuf::from(text));
+    }
+    let help = "write an absolute path such as `/etc/plimsoll/fleet.key`; \
+                `head -c 32 /dev/urandom >FILE; chmod 600 FILE` makes a key, the same file for all hosts";
+    reader.report(bad(tree.at, format!("`{text}` is no absolute path"), help));
+    None
+}
+
+fn via(reader: &mut Reader, tree: &Tree) -> Option<Via> {
+    match reader.text(tree, "`via`", "`datapath` or `channel`")? {
+        "datapath" => Some(Via::Datapath),
+        "channel" => Some(Via::Channel),
+        other => {
+            let help = "write `datapath` (with tenants' frames, or in frames of its own) or `channel` (from a thread of its \
+                        own, to each host's `channel`)";
+            reader.report(bad(tree.at, format!("`{other}` is no way for feedback"), help));
+            None
+        }
+    }
+}
