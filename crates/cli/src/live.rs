@@ -56,7 +56,8 @@ pub(crate) fn stats(args: &Ask) -> Result<(), Failure> {
     if args.json {
         return print_json(&stats);
     }
-    let parts = [tree(&stats), limits(&stats), ports(&stats)];
+    let parts =
+        [tree(&stats), limits(&stats), ports(&stats), hosts(&stats), pairs(&stats), receivers(&stats)];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     print(&format!("{}\n", parts.join("\n\n")))
 }
@@ -145,6 +146,69 @@ fn ports(stats: &Stats) -> Option<String> {
         add_port(&mut table, name, port);
     }
     add_port(&mut table, "uplink", &stats.uplink);
+    Some(table.to_string())
+}
+
+fn hosts(stats: &Stats) -> Option<String> {
+    let fleet = stats.fleet.as_ref()?;
+    let right = CellAlignment::Right;
+    let left = CellAlignment::Left;
+    let mut table = table(
+        &["host", "address", "next hop", "state", "heard", "to it", "from it", "feedback"],
+        &[left, left, left, left, right, right, right, left],
+    );
+    for (name, host) in &fleet.hosts {
+        table.add_row([
+            name.clone(),
+            host.address.clone(),
+            host.next_hop.clone().unwrap_or_else(|| "NOT KNOWN".to_owned()),
+            host.state.clone(),
+            host.heard.map_or_else(|| "never".to_owned(), |ago| format!("{} ago", micros(ago * 1e6))),
+            count(host.sent),
+            count(host.received),
+            drops_below_each_other(&host.feedback),
+        ]);
+    }
+    Some(table.to_string())
+}
+
+/// Who may send how much to whom: what the receiver says, or what holds while it says nothing.
+fn pairs(stats: &Stats) -> Option<String> {
+    let pairs = &stats.fleet.as_ref().filter(|fleet| !fleet.pairs.is_empty())?.pairs;
+    let right = CellAlignment::Right;
+    let left = CellAlignment::Left;
+    let heads = ["from", "to", "state", "may send", "packets/s", "packets", "bytes", "waiting", "waits"];
+    let mut table = table(&heads, &[left, left, left, right, right, right, right, right, right]);
+    for pair in pairs {
+        table.add_row([
+            pair.tenant.clone(),
+            format!("{}@{}", pair.peer, pair.host),
+            pair.state.clone(),
+            rate(pair.rate as f64),
+            pair.packet_rate.map_or_else(|| "-".to_owned(), count),
+            count(pair.packets),
+            count(pair.bytes),
+            count(pair.waiting.into()),
+            count(pair.parked),
+        ]);
+    }
+    Some(table.to_string())
+}
+
+fn receivers(stats: &Stats) -> Option<String> {
+    let receivers = &stats.fleet.as_ref().filter(|fleet| !fleet.receivers.is_empty())?.receivers;
+    let right = CellAlignment::Right;
+    let heads = ["receiver", "may receive", "each sender", "packets/s", "senders"];
+    let mut table = table(&heads, &[CellAlignment::Left, right, right, right, right]);
+    for (name, seen) in receivers {
+        table.add_row([
+            name.clone(),
+            rate(seen.capacity as f64),
+            rate(seen.rate as f64),
+            seen.packet_rate.map_or_else(|| "-".to_owned(), count),
+            count(seen.senders as u64),
+        ]);
+    }
     Some(table.to_string())
 }
 

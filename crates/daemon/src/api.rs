@@ -21,7 +21,7 @@ use tokio::sync::Mutex;
 
 use crate::control::{Control, ReloadError};
 use crate::departures::{Departure, DepartureLog};
-use crate::engine::{RateError, Snapshot};
+use crate::engine::{HostState, RateError, Snapshot};
 use crate::explain::{explain, placement};
 use crate::filter::{Filter, FilterError};
 use crate::kernel;
@@ -169,8 +169,17 @@ async fn health(State(api): State<Arc<Api>>) -> Answer<Response> {
         .map(|port| port.name.as_str())
         .collect();
     let status = if lost.is_empty() { "ok" } else { "degraded" };
-    Ok(Json(json!({ "status": status, "lost_ports": lost, "generation": snapshot.generation }))
-        .into_response())
+    let silent: Vec<&str> = snapshot
+        .fleet
+        .iter()
+        .flat_map(|fleet| &fleet.hosts)
+        .filter(|host| host.state == HostState::Silent)
+        .map(|host| host.name.as_str())
+        .collect();
+    let health = json!({
+        "status": status, "lost_ports": lost, "silent_hosts": silent, "generation": snapshot.generation,
+    });
+    Ok(Json(health).into_response())
 }
 
 async fn stats(State(api): State<Arc<Api>>) -> Answer<Json<Stats>> {

@@ -8,13 +8,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use plimsoll_policy::Checked;
+use plimsoll_policy::{Checked, Overlay};
 use plimsoll_units::{BitRate, Span};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
 use crate::engine::{Change, Lane, RateError, Rated};
-use crate::open::{OpenError, lane_spec, open};
+use crate::open::{OpenError, lane_spec, open, open_tenant};
 use crate::thread::{Command, Handle, Stopped};
 
 /// Why a reload changed nothing.
@@ -136,19 +136,20 @@ impl Control {
     /// Tries to open a lost port again; answers whether the matter is settled.
     pub async fn reopen(&self, lost: Option<&str>) -> bool {
         let checked = self.checked().await;
-        let spec = match lost {
-            None => Some((None, checked.config.uplink.port.clone())),
+        let known = |name: &str| checked.config.tenants.iter().any(|tenant| tenant.name == name);
+        if lost.is_some_and(|name| !known(name)) {
+            return true;
+        }
+        let name = lost.map(str::to_owned);
+        let whose = name.clone();
+        let opening = move || match whose {
+            None => open("the uplink", &checked.config.uplink.port, checked.config.uplink.mtu, None).ok(),
             Some(name) => {
-                let tenant = checked.config.tenants.iter().find(|tenant| tenant.name == name);
-                tenant.map(|tenant| (Some(name.to_owned()), tenant.port.clone()))
+                let tenant = checked.config.tenants.iter().find(|tenant| tenant.name == name)?;
+                open_tenant(&checked, &name, &tenant.port).ok()
             }
         };
-        let Some((name, port)) = spec else { return true };
-        let mtu = checked.config.uplink.mtu;
-        let whose = name.as_ref().map_or_else(|| "the uplink".to_owned(), |name| format!("tenant {name}"));
-        let Ok(Ok(port)) = tokio::task::spawn_blocking(move || open(&whose, &port, mtu)).await else {
-            return false;
-        };
+        let Ok(Some(port)) = tokio::task::spawn_blocking(opening).await else { return false };
         // An engine that has ended, or a tenant that is gone meanwhile, needs no port.
         let _ = self.handle.ask(|answer| Command::Attach(name, Box::new(port), answer)).await;
         true
@@ -159,14 +160,15 @@ impl Control {
 fn prepare(file: &str, old: &Checked) -> Result<(Checked, Change), ReloadError> {
     let checked = plimsoll_policy::load(file).map_err(|errors| ReloadError::Policy(errors.render(false)))?;
     needs_no_restart(old, &checked)?;
-    let mtu = checked.config.uplink.mtu;
     let (mut added, mut moved) = (Vec::new(), Vec::new());
     for tenant in &checked.config.tenants {
         let before = old.config.tenants.iter().find(|before| before.name == tenant.name);
-        if before.is_some_and(|before| before.port == tenant.port) {
+        if before.is_some_and(|before| before.port == tenant.port)
+            && same_address(old, &checked, &tenant.name)
+        {
             continue;
         }
-        let port = open(&format!("tenant {}", tenant.name), &tenant.port, mtu)?;
+        let port = open_tenant(&checked, &tenant.name, &tenant.port)?;
         match before {
             Some(_) => moved.push((tenant.name.clone(), port)),
             None => added.push(Lane::new(lane_spec(&checked, &tenant.name, Some(port)))),
@@ -174,6 +176,26 @@ fn prepare(file: &str, old: &Checked) -> Result<(Checked, Change), ReloadError> 
     }
     let change = Change { added, moved, ..Change::between(old, &checked) };
     Ok((checked, change))
+}
+
+/// Whether a tenant has the address that other hosts know it by in both.
+fn same_address(old: &Checked, new: &Checked, name: &str) -> bool {
+    let mac = |checked: &Checked| {
+        let own = checked.config.overlay.as_ref()?.own().tenants.iter().find(|tenant| tenant.name == name);
+        own?.macs.first().copied()
+    };
+    mac(old) == mac(new)
+}
+
+/// What of an overlay is opened or agreed on once.
+fn same_overlay(old: Option<&Overlay>, new: Option<&Overlay>) -> bool {
+    let (Some(old), Some(new)) = (old, new) else { return old == new };
+    let way =
+        |overlay: &Overlay| overlay.feedback.as_ref().map(|feedback| (feedback.key.clone(), feedback.via));
+    let own = |overlay: &Overlay| (overlay.own().name.clone(), overlay.own().address, overlay.own().channel);
+    (old.kind, old.vni, old.port) == (new.kind, new.vni, new.port)
+        && way(old) == way(new)
+        && own(old) == own(new)
 }
 
 /// What is allocated or opened once stays as it was at the start: the uplink's port, the flow queues, the API's places.
@@ -188,6 +210,7 @@ fn needs_no_restart(old: &Checked, new: &Checked) -> Result<(), ReloadError> {
         ("`engine.queues`", engine.queues == next.queues),
         ("`engine.ring`", engine.ring == next.ring),
         ("`api`", old.api == new.api),
+        ("`overlay`", same_overlay(old.overlay.as_ref(), new.overlay.as_ref())),
     ];
     match settings.into_iter().find(|(_, same)| !same) {
         Some((what, _)) => Err(ReloadError::NeedsRestart { what }),

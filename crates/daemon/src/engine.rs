@@ -10,6 +10,7 @@ mod blame;
 mod depart;
 mod drops;
 mod emit;
+mod fleet;
 mod flows;
 mod forward;
 mod install;
@@ -24,8 +25,10 @@ mod rules;
 mod snapshot;
 mod verify;
 
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
+use foldhash::fast::FixedState;
 use hdrhistogram::Histogram;
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Transmit};
 use plimsoll_policy::{Classifier, Fields, Metadata, Program, Sources, TenantId};
@@ -33,9 +36,10 @@ use plimsoll_ports::{Port, PortError, Received};
 use plimsoll_record::{Recorded, Recorder};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_vnic::Status;
-use plimsoll_wire::{FrameError, Offload, Parsed, VnetError, parse};
+use plimsoll_wire::{FlowKey, FrameError, Offload, Parsed, VnetError, parse};
 
 pub use drops::{Event, Loss, Tally};
+pub use fleet::{FleetMap, FleetNow, FleetSetup, HostNow, HostState, PairNow, ReceiverNow, Sent, own_mac};
 pub use flows::{Flow, FlowTable, Lookup, Room, Slot};
 pub use forward::{Learned, Mac, MacTable, Owner};
 pub use install::{Change, Installed};
@@ -86,6 +90,8 @@ pub struct Setup {
     pub lanes: Vec<LaneSpec>,
     /// Where departures are noted.
     pub log: Arc<DepartureLog>,
+    /// Other hosts, whose tenants ours reach.
+    pub fleet: Option<FleetSetup>,
 }
 
 /// Ports, flows and the NIC engine, driven by [`Engine::turn`].
@@ -107,6 +113,7 @@ pub struct Setup {
 ///     uplink,
 ///     lanes: vec![lane_spec(&checked, "shop", Some(Port::Memory(port)))],
 ///     log: Arc::new(DepartureLog::default()),
+///     fleet: None,
 /// });
 ///
 /// shop.send(&[2; 60], None).expect("the engine's end is there");
@@ -133,6 +140,7 @@ pub struct Engine {
     pub(crate) scratch: Vec<u8>,
     pub(crate) landing: Vec<u8>,
     pub(crate) inward: inward::Inward,
+    pub(crate) fleet: Option<Box<fleet::Fleet>>,
     pub(crate) log: Arc<DepartureLog>,
     pub(crate) delays: Vec<Histogram<u64>>,
     pub(crate) carried: install::Carried,
@@ -164,6 +172,8 @@ pub(crate) struct Uplink {
     pub(crate) segments: bool,
     /// Payload bytes of the pull that waits which have left already.
     pub(crate) resume: u32,
+    /// Other hosts to which it has left already, if it is for all of them.
+    pub(crate) flooded: usize,
     pub(crate) down: bool,
     pub(crate) tally: Tally,
     /// Frames that the port could not take and that count for their senders.
@@ -199,18 +209,22 @@ impl Engine {
         let window = u32::from(nic.slots());
         let lanes: Vec<_> = setup.lanes.into_iter().map(|spec| Some(Box::new(Lane::new(spec)))).collect();
         let inward = inward::Inward::new(&setup.program, &lanes);
+        let whole = setup.fleet.is_some();
+        let fleet = setup.fleet.map(|fleet| Box::new(fleet::Fleet::new(fleet, &lanes, &setup.program)));
         let mut engine = Self {
             nic,
             classifier: Classifier::new(&setup.program),
             generation: 0,
             macs: MacTable::new(lanes.len() + 1),
             uplink: Uplink {
-                segments: setup.uplink.capabilities().takes_segmentation,
+                // What goes through an overlay is cut here.
+                segments: !whole && setup.uplink.capabilities().takes_segmentation,
                 port: Some(setup.uplink),
                 past: plimsoll_ports::Counters::default(),
                 ready: true,
                 blocked: false,
                 resume: 0,
+                flooded: 0,
                 down: false,
                 tally: Tally::default(),
                 blamed: lane::Blamed::default(),
@@ -224,6 +238,7 @@ impl Engine {
             scratch: vec![0; LARGE],
             landing: vec![0; LARGE],
             inward,
+            fleet,
             log: setup.log,
             delays: core::iter::repeat_with(new_delays).take(nodes).collect(),
             carried: install::Carried::default(),
@@ -260,6 +275,7 @@ impl Engine {
         self.turns += 1;
         self.attentive = false;
         self.wake_at = None;
+        let tended = self.tend_fleet(clock());
         let mut busy = self.reading && self.read_tenants(clock());
         let now = clock();
         busy |= self.depart(now);
@@ -268,7 +284,7 @@ impl Engine {
         let kept = self.flush_lanes();
         self.expire_flows(now);
         let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
-        let next = [next, self.wake_at].into_iter().flatten().min();
+        let next = [next, self.wake_at, tended].into_iter().flatten().min();
         let pause = if self.uplink.is_away() { DOWN_RETRY } else { FULL_RETRY };
         Turn { busy: busy || self.attentive, next, retry: (self.uplink.blocked || kept).then_some(pause) }
     }
@@ -425,6 +441,12 @@ impl Engine {
                 return lane.give(buffer, origin.ticket, Status::Malformed);
             }
         };
+        if self.fleet.is_some()
+            && !self.may_leave(index, buffer, parsed, &offload, &origin, received.len, now)
+        {
+            return;
+        }
+        let Some(lane) = &mut self.lanes[index] else { return };
         let token = u32::try_from(index).unwrap_or(u32::MAX);
         if !lane.sent_from(parsed.src_mac.0, now) {
             match self.macs.learn(parsed.src_mac.0, Owner::Lane(token), now) {
@@ -436,7 +458,8 @@ impl Engine {
                 Learned::TooMany => lane.tally.event(Event::TooManyAddresses),
             }
         }
-        let queue = match origin.queue {
+        // What a client chose says nothing of who it is for, and each of those has limits of its own.
+        let queue = match origin.queue.filter(|_| !self.is_steered()) {
             Some(queue) if self.sampler.draw() => self.verify(index, queue, parsed, now),
             Some(queue) => Ok(queue),
             None => self.queue_for(index, parsed, now),
@@ -445,7 +468,8 @@ impl Engine {
         let len = u32::try_from(received.len).unwrap_or(u32::MAX);
         let buffer = lane.pool.settle(buffer, received.len);
         let (to, headers) = (parsed.dst_mac.0, Headers::of(parsed));
-        lane.pool.set_held(buffer, Held { len, offload, ticket: origin.ticket, to, headers });
+        let hash = flow_hash(parsed);
+        lane.pool.set_held(buffer, Held { len, offload, ticket: origin.ticket, to, headers, hash });
         let Offload { header, segment, .. } = offload;
         let descriptor = Descriptor { addr: buffer.address(token), len, segment, header, tag: origin.tag };
         let posted =
@@ -532,6 +556,11 @@ fn check<'p>(
         None => Offload::PLAIN,
     };
     Ok((parsed, offload))
+}
+
+/// Which way through the fabric a flow goes: the same for all its packets.
+fn flow_hash(parsed: &Parsed) -> u32 {
+    FixedState::default().hash_one(FlowKey::of(parsed)) as u32
 }
 
 /// A frame's header as classification sees it.

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod channel;
 mod client;
 mod connections;
 mod control;
@@ -14,6 +15,7 @@ mod departures;
 mod engine;
 mod explain;
 mod filter;
+mod fleet;
 mod kernel;
 mod open;
 mod privileges;
@@ -30,15 +32,20 @@ pub use client::{Client, ClientError, query};
 pub use control::{Control, ReloadError, Reloaded};
 pub use departures::{Departure, DepartureLog, KEPT, Passage};
 pub use engine::{
-    BATCH, Buffer, Change, Engine, Event, Flow, FlowTable, Held, Installed, LARGE, Lane, LaneSpec, Learned,
-    Lookup, Loss, Lost, Mac, MacTable, NodeNow, Owner, Pool, PortNow, RateError, Rated, Room, SMALL, Sampler,
-    Setup, Slot, Snapshot, Step, Tally, Turn,
+    BATCH, Buffer, Change, Engine, Event, FleetMap, FleetNow, FleetSetup, Flow, FlowTable, Held, HostNow,
+    HostState, Installed, LARGE, Lane, LaneSpec, Learned, Lookup, Loss, Lost, Mac, MacTable, NodeNow, Owner,
+    PairNow, Pool, PortNow, RateError, Rated, ReceiverNow, Room, SMALL, Sampler, Sent, Setup, Slot, Snapshot,
+    Step, Tally, Turn, own_mac,
 };
 pub use explain::{Explanation, LimitTime, NodeTime, RankNow, Served, TimeSpent, explain, placement};
 pub use filter::{Filter, FilterError, protocol_number};
-pub use open::{OpenError, engine_config, lane_spec, lanes, open};
+pub use fleet::{FleetError, read_key};
+pub use open::{OpenError, engine_config, fleet_map, lane_spec, lanes, open};
 pub use prometheus::page as prometheus_page;
 pub use record::{Record, Writer, start as start_recording};
 pub use run::{Options, RunError, run};
-pub use stats::{DELAY_BOUNDS, Delay, EngineNumbers, LimitStats, NodeStats, PortStats, Stats, kind_name};
+pub use stats::{
+    DELAY_BOUNDS, Delay, EngineNumbers, FleetStats, HostStats, LimitStats, NodeStats, PairStats, PortStats,
+    ReceiverStats, Stats, kind_name,
+};
 pub use thread::{Clock, Command, Habits, Handle, Notice, Stopped, spawn};

@@ -14,7 +14,7 @@ use plimsoll_ports::{
 };
 use plimsoll_units::{Bytes, Span};
 
-use crate::engine::{LaneSpec, Quota};
+use crate::engine::{FleetMap, LaneSpec, Mac, Quota};
 
 /// A port of the policy that cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -45,16 +45,17 @@ const PULL: Span = Span::micros(50);
 /// 80 % of its rate there. A link that had nothing to send makes up nothing.
 const CATCH_UP: Span = Span::millis(5);
 
-/// Opens a port.
+/// Opens a port; `mac` is the hardware address that the tenant's interface shall have, where we make it.
 ///
 /// # Errors
 /// See [`OpenError`].
-pub fn open(whose: &str, port: &PortSpec, mtu: u16) -> Result<Port, OpenError> {
+pub fn open(whose: &str, port: &PortSpec, mtu: u16, mac: Option<Mac>) -> Result<Port, OpenError> {
     let opened = match port {
         PortSpec::Tap { netns, name } => {
             let mut config = TapConfig::new(netns_ref(netns.as_ref()), name);
             config.mtu = mtu.into();
-            config.mac = machine_id().map(|machine| steady_mac(&machine, &config.netns, name));
+            config.mac =
+                mac.or_else(|| machine_id().map(|machine| steady_mac(&machine, &config.netns, name)));
             Tap::open(&config).map(Port::Tap)
         }
         PortSpec::AfPacket(interface) => {
@@ -70,7 +71,7 @@ pub fn open(whose: &str, port: &PortSpec, mtu: u16) -> Result<Port, OpenError> {
             let mut config = VnicConfig::new(path);
             config.mtu = mtu.into();
             let place = NetnsRef::Path(path.clone());
-            config.mac = steady_mac(&machine_id().unwrap_or_default(), &place, "vnic");
+            config.mac = mac.unwrap_or_else(|| steady_mac(&machine_id().unwrap_or_default(), &place, "vnic"));
             VnicPort::open(&config).map(Port::Vnic)
         }
         PortSpec::VhostUser { socket, completions } => {
@@ -95,10 +96,33 @@ pub fn open(whose: &str, port: &PortSpec, mtu: u16) -> Result<Port, OpenError> {
 pub fn lanes(checked: &Checked) -> Result<Vec<LaneSpec>, OpenError> {
     (checked.config.tenants.iter())
         .map(|tenant| {
-            let port = open(&format!("tenant {}", tenant.name), &tenant.port, checked.config.uplink.mtu)?;
+            let port = open_tenant(checked, &tenant.name, &tenant.port)?;
             Ok(lane_spec(checked, &tenant.name, Some(port)))
         })
         .collect()
+}
+
+/// Opens a tenant's port: it sends packets as long as reach other hosts, from the address that those know.
+///
+/// # Errors
+/// See [`OpenError`].
+pub(crate) fn open_tenant(checked: &Checked, name: &str, port: &PortSpec) -> Result<Port, OpenError> {
+    let own = checked.config.overlay.as_ref().map(plimsoll_policy::Overlay::own);
+    let known = own.and_then(|own| own.tenants.iter().find(|tenant| tenant.name == name));
+    let mac = known.and_then(|tenant| tenant.macs.first()).map(|mac| mac.0);
+    open(&format!("tenant {name}"), port, checked.config.tenant_mtu(), mac)
+}
+
+/// The fleet of this policy, if it states one; its limits for tenants elsewhere are added to the program.
+#[must_use]
+pub fn fleet_map(checked: &Checked, program: &mut Program) -> Option<FleetMap> {
+    let overlay = checked.config.overlay.as_ref()?;
+    Some(FleetMap::new(overlay, checked.config.uplink.mtu, program))
+}
+
+/// This host's hardware address on an uplink that has none of its own.
+pub(crate) fn steady_uplink_mac(host: &str) -> Mac {
+    steady_mac(&machine_id().unwrap_or_default(), &NetnsRef::Name(host.to_owned()), "uplink")
 }
 
 /// What the lane of a tenant is made from. Panics when the policy has no such tenant.
@@ -124,7 +148,11 @@ pub fn engine_config(checked: &Checked, uplink: &Port) -> EngineConfig {
         queues: engine.queues,
         ring: engine.ring,
         descriptors: engine.descriptors,
-        pull: pull(&checked.program, uplink.capabilities().takes_segmentation),
+        // What goes through an overlay is cut here.
+        pull: pull(
+            &checked.program,
+            checked.config.overlay.is_none() && uplink.capabilities().takes_segmentation,
+        ),
         catch_up: CATCH_UP,
     }
 }

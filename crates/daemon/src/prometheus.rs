@@ -7,7 +7,7 @@
 
 use core::fmt::Write;
 
-use crate::stats::{IngressStats, PortStats, Stats};
+use crate::stats::{FleetStats, HostStats, IngressStats, PairStats, PortStats, ReceiverStats, Stats};
 
 /// The page.
 #[must_use]
@@ -21,6 +21,11 @@ pub fn page(stats: &Stats) -> String {
     limits(&mut page, stats);
     ports(&mut page, stats);
     engine(&mut page, stats);
+    if let Some(fleet) = &stats.fleet {
+        hosts(&mut page, fleet);
+        pairs(&mut page, fleet);
+        receivers(&mut page, fleet);
+    }
     page.text
 }
 
@@ -223,6 +228,81 @@ fn engine(page: &mut Page, stats: &Stats) {
     }
     page.head("plimsoll_engine_descriptors", "gauge", "Descriptors held.");
     page.line("plimsoll_engine_descriptors", &[], f64::from(engine.held));
+}
+
+/// One figure of something.
+type Of<T> = fn(&T) -> f64;
+
+fn hosts(page: &mut Page, fleet: &FleetStats) {
+    let figures: [(&str, &str, &str, Of<HostStats>); 4] = [
+        ("up", "gauge", "Whether the way to another host is known.", |host| {
+            f64::from(u8::from(host.next_hop.is_some()))
+        }),
+        ("silent", "gauge", "Whether frames go to a host that does not say what it can take.", |host| {
+            f64::from(u8::from(host.state == "silent"))
+        }),
+        ("sent_packets_total", "counter", "Tenants' frames to a host.", |host| host.sent as f64),
+        ("received_packets_total", "counter", "Packets of the overlay from a host.", |host| {
+            host.received as f64
+        }),
+    ];
+    for (name, kind, help, value) in figures {
+        let name = format!("plimsoll_host_{name}");
+        page.head(&name, kind, help);
+        for (host, stats) in &fleet.hosts {
+            page.line(&name, &[("host", host)], value(stats));
+        }
+    }
+    page.head(
+        "plimsoll_feedback_total",
+        "counter",
+        "Messages of feedback, by the host that they are to or from, and way.",
+    );
+    for (host, stats) in &fleet.hosts {
+        for (way, count) in &stats.feedback {
+            page.line("plimsoll_feedback_total", &[("host", host), ("way", way)], *count as f64);
+        }
+    }
+}
+
+fn pairs(page: &mut Page, fleet: &FleetStats) {
+    let figures: [(&str, &str, &str, Of<PairStats>); 4] = [
+        ("rate_bytes_per_second", "gauge", "What a tenant may send to a tenant elsewhere.", |pair| {
+            pair.rate as f64 / 8.0
+        }),
+        ("fallback", "gauge", "Whether that is the fallback, as the other host does not say.", |pair| {
+            f64::from(u8::from(pair.state == "fallback"))
+        }),
+        ("bytes_total", "counter", "Bytes sent to a tenant elsewhere.", |pair| pair.bytes as f64),
+        ("parked_total", "counter", "Times that flow queues had to wait for what it may send.", |pair| {
+            pair.parked as f64
+        }),
+    ];
+    for (name, kind, help, value) in figures {
+        let name = format!("plimsoll_pair_{name}");
+        page.head(&name, kind, help);
+        for pair in &fleet.pairs {
+            let labels = [("tenant", pair.tenant.as_str()), ("peer", &pair.peer), ("host", &pair.host)];
+            page.line(&name, &labels, value(pair));
+        }
+    }
+}
+
+fn receivers(page: &mut Page, fleet: &FleetStats) {
+    let figures: [(&str, &str, Of<ReceiverStats>); 3] = [
+        ("capacity_bytes_per_second", "What a tenant may receive.", |seen| seen.capacity as f64 / 8.0),
+        ("sender_rate_bytes_per_second", "What each of its senders may send to it.", |seen| {
+            seen.rate as f64 / 8.0
+        }),
+        ("senders", "Senders that are known by name.", |seen| seen.senders as f64),
+    ];
+    for (name, help, value) in figures {
+        let name = format!("plimsoll_receiver_{name}");
+        page.head(&name, "gauge", help);
+        for (tenant, stats) in &fleet.receivers {
+            page.line(&name, &[("tenant", tenant)], value(stats));
+        }
+    }
 }
 
 #[cfg(test)]

@@ -23,10 +23,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::api::Api;
+use crate::channel;
 use crate::connections;
 use crate::control::{Control, ReloadError, Reloaded};
 use crate::departures::DepartureLog;
-use crate::engine::{Engine, Setup, Snapshot};
+use crate::engine::{Engine, Sent, Setup, Snapshot};
+use crate::fleet::{self, FleetError};
 use crate::open::{OpenError, engine_config, lanes, open};
 use crate::privileges;
 use crate::record::{self, Record};
@@ -116,6 +118,15 @@ pub enum RunError {
         /// The system's answer.
         source: io::Error,
     },
+    /// Something about the fleet.
+    #[error(transparent)]
+    Fleet(#[from] FleetError),
+    /// A recording of an engine that other hosts steer.
+    #[error(
+        "a recording does not hold what other hosts allow yet, so it could not be replayed; leave `--record` out, or \
+         `overlay.feedback` out of the policy"
+    )]
+    RecordedFleet,
     /// The engine's thread died.
     #[error("the engine's thread has ended unexpectedly; the message above says where. Please report it")]
     EngineDied,
@@ -145,6 +156,11 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|source| RunError::Io { what: "start".to_owned(), source })?;
     let log = Arc::new(DepartureLog::default());
+    let steered = checked.config.overlay.as_ref().is_some_and(|overlay| overlay.feedback.is_some());
+    if steered && options.record.is_some() {
+        return Err(RunError::RecordedFleet);
+    }
+    let reserved = checked.config.overlay.as_ref().map(fleet::reserve).transpose()?;
     let mut engine = build(&checked, &log)?;
     let writer = options.record.as_ref().map(|record| begin(record, &mut engine, &checked)).transpose()?;
     // Where the limit cannot be raised, a root without CAP_SYS_RESOURCE say, the capability itself has to stay.
@@ -176,18 +192,21 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     if let Some(writer) = writer {
         writer.finish();
     }
-    drop(claim);
+    drop((claim, reserved));
     if panicked { Err(RunError::EngineDied) } else { ended }
 }
 
 fn build(checked: &Checked, log: &Arc<DepartureLog>) -> Result<Engine, RunError> {
     let config = &checked.config;
-    let uplink = open("the uplink", &config.uplink.port, config.uplink.mtu)?;
+    let uplink = open("the uplink", &config.uplink.port, config.uplink.mtu, None)?;
     carries(&uplink, config.uplink.mtu)?;
     let lanes = lanes(checked)?;
     eprintln!("plimsoll: uplink {} at {}, {} tenants", uplink.name(), config.uplink.rate, lanes.len());
+    let mut program = checked.program.clone();
+    let fleet = fleet::setup(checked, &uplink, &mut program)?;
     let mut engine = Engine::new(Setup {
-        program: Arc::new(checked.program.clone()),
+        program: Arc::new(program),
+        fleet,
         config: engine_config(checked, &uplink),
         uplink,
         lanes,
@@ -302,6 +321,7 @@ async fn serve(
         tokio::spawn(connections::serve(listener, api.metrics_router(), connections::METRICS));
     }
     tokio::spawn(feed_watchdog(Arc::clone(control)));
+    let outbox = open_channel(control, &checked).await?;
 
     let signals =
         |kind| signal(kind).map_err(|source| RunError::Io { what: "listen for signals".to_owned(), source });
@@ -323,6 +343,10 @@ async fn serve(
                 }
                 Some(Notice::Problem { name, problem }) => eprintln!("plimsoll: {}: {problem}", whose(name.as_deref())),
                 Some(Notice::Distrust { name, step }) => eprintln!("plimsoll: {}: {step}", whose(Some(&name))),
+                Some(Notice::Feedback(sent)) => {
+                    // A channel that is behind has newer ones soon.
+                    let _ = outbox.as_ref().map(|outbox| outbox.try_send(sent));
+                }
                 Some(Notice::Ended { abandoned }) => {
                     if abandoned > 0 {
                         eprintln!("plimsoll: {abandoned} frames could not leave in time and were given up");
@@ -337,6 +361,19 @@ async fn serve(
     let _ = fs::remove_file(&socket);
     eprintln!("plimsoll: stopped");
     ended
+}
+
+/// The control channel, if this host has one: what is to be sent over it goes in here.
+async fn open_channel(
+    control: &Arc<Control>,
+    checked: &Checked,
+) -> Result<Option<mpsc::Sender<Sent>>, RunError> {
+    let Some(overlay) = &checked.config.overlay else { return Ok(None) };
+    let (Some(feedback), Some(address)) = (&overlay.feedback, overlay.own().channel) else { return Ok(None) };
+    let (key, host) = (fleet::read_key(&feedback.key)?, overlay.own().number);
+    let (outbox, sent) = mpsc::channel(channel::WAITING);
+    channel::open(address, &key, host, overlay.hosts.len(), control.handle().clone(), sent).await?;
+    Ok(Some(outbox))
 }
 
 fn listen(socket: &Path) -> Result<UnixListener, RunError> {

@@ -8,13 +8,14 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
+use plimsoll_control::Limits;
 use plimsoll_nic::{ClassCounters, Refusal};
 use plimsoll_policy::{FlowOrder, NodeId, NodeKind, Program, Scope};
 use plimsoll_ports::{Counters, DropReason};
-use plimsoll_units::BitRate;
+use plimsoll_units::{BitRate, PacketRate};
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{PortNow, Snapshot, new_delays};
+use crate::engine::{FleetNow, HostNow, PairNow, PortNow, ReceiverNow, Snapshot, new_delays};
 
 /// Everything at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -35,6 +36,80 @@ pub struct Stats {
     pub uplink: PortStats,
     /// The engine's own.
     pub engine: EngineNumbers,
+    /// Other hosts, where there is an overlay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<FleetStats>,
+}
+
+/// Other hosts, and who is held back for whom.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FleetStats {
+    /// By the host's name.
+    pub hosts: BTreeMap<String, HostStats>,
+    /// Tenants here, each with those elsewhere to whom it has sent.
+    pub pairs: Vec<PairStats>,
+    /// What each tenant here allows its senders.
+    pub receivers: BTreeMap<String, ReceiverStats>,
+}
+
+/// Another host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HostStats {
+    /// Its address on the underlay.
+    pub address: String,
+    /// The next hop's hardware address; none while nobody has answered for it.
+    pub next_hop: Option<String>,
+    /// `heard`, `silent` (frames go there, and nothing is heard: fallbacks hold), `idle`, or `uncontrolled` without
+    /// feedback.
+    pub state: String,
+    /// Seconds since it was last heard.
+    pub heard: Option<f64>,
+    /// Frames to it.
+    pub sent: u64,
+    /// Packets from it.
+    pub received: u64,
+    /// Feedback to it, by the way it went: `ridden`, `framed`, `channelled`, and `unsent`; and from it: `heard`.
+    pub feedback: BTreeMap<String, u64>,
+    /// Bits per second that each tenant here may send each tenant there while it says nothing.
+    pub fallback: u64,
+}
+
+/// What one tenant here sends to one elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PairStats {
+    /// The tenant here.
+    pub tenant: String,
+    /// The tenant there.
+    pub peer: String,
+    /// Its host.
+    pub host: String,
+    /// `limited`, as the receiver says, or `fallback`, as it does not say.
+    pub state: String,
+    /// Bits per second.
+    pub rate: u64,
+    /// Packets per second, where the receiver's CPU is what is short.
+    pub packet_rate: Option<u64>,
+    /// Frames that went.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Groups of flow queues that wait for it.
+    pub waiting: u32,
+    /// Times that one had to wait.
+    pub parked: u64,
+}
+
+/// What one tenant here allows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ReceiverStats {
+    /// Bits per second that it may receive now.
+    pub capacity: u64,
+    /// Bits per second that each sender may send to it.
+    pub rate: u64,
+    /// Packets per second that each may.
+    pub packet_rate: Option<u64>,
+    /// Senders that are known by name.
+    pub senders: usize,
 }
 
 /// One node of the policy.
@@ -198,7 +273,10 @@ impl From<&Snapshot> for Stats {
             rate: now.rate.map(BitRate::get),
             ..node(program, id, counters, delays)
         });
-        let limits = program.limits.iter().zip(&snapshot.limits).map(|(limit, counters)| {
+        // Limits of pairs stand with the fleet.
+        let stated = program.limits.iter().zip(&snapshot.limits);
+        let stated = stated.filter(|(limit, _)| !matches!(limit.scope, Scope::Peer(_)));
+        let limits = stated.map(|(limit, counters)| {
             let max_of = match limit.scope {
                 Scope::Subtree(id) => Some(program.node(id).name.clone()),
                 Scope::Match { .. } | Scope::Peer(_) => None,
@@ -234,7 +312,60 @@ impl From<&Snapshot> for Stats {
                 doorbell_batches: snapshot.writes.batches,
                 doorbell_entries: snapshot.writes.entries,
             },
+            fleet: snapshot.fleet.as_ref().map(fleet),
         }
+    }
+}
+
+fn fleet(now: &FleetNow) -> FleetStats {
+    let packets = |limits: &Limits| limits.packets.map(PacketRate::get);
+    let pair = |pair: &PairNow| PairStats {
+        tenant: pair.tenant.clone(),
+        peer: pair.peer.clone(),
+        host: pair.host.clone(),
+        state: if pair.limits.is_some() { "limited" } else { "fallback" }.to_owned(),
+        rate: pair.bits.get(),
+        packet_rate: pair.limits.as_ref().and_then(packets),
+        packets: pair.counters.packets,
+        bytes: pair.counters.bytes,
+        waiting: pair.counters.waiting,
+        parked: pair.counters.parked,
+    };
+    let receiver = |receiver: &ReceiverNow| ReceiverStats {
+        capacity: receiver.capacity,
+        rate: receiver.limits.bits.get(),
+        packet_rate: packets(&receiver.limits),
+        senders: receiver.senders,
+    };
+    FleetStats {
+        hosts: now.hosts.iter().map(|now| (now.name.clone(), host(now))).collect(),
+        pairs: now.pairs.iter().map(pair).collect(),
+        receivers: now.receivers.iter().map(|now| (now.tenant.clone(), receiver(now))).collect(),
+    }
+}
+
+fn host(now: &HostNow) -> HostStats {
+    let counts = now.messages;
+    let messages = [
+        ("ridden", counts.ridden),
+        ("framed", counts.framed),
+        ("channelled", counts.channelled),
+        ("unsent", counts.unsent),
+        ("heard", counts.heard),
+    ];
+    HostStats {
+        address: now.address.to_string(),
+        next_hop: now.next_hop.map(|mac| plimsoll_wire::Mac(mac).to_string()),
+        state: now.state.name().to_owned(),
+        heard: now.heard.map(plimsoll_units::Span::as_secs_f64),
+        sent: now.sent,
+        received: now.received,
+        feedback: messages
+            .into_iter()
+            .filter(|&(_, count)| count > 0)
+            .map(|(way, n)| (way.to_owned(), n))
+            .collect(),
+        fallback: now.fallback.get(),
     }
 }
 

@@ -18,7 +18,7 @@ use plimsoll_ports::{Port, PortError};
 use plimsoll_units::{BitRate, Nanos, Span};
 use tokio::sync::oneshot;
 
-use crate::engine::{Change, Engine, Installed, Lost, RateError, Rated, Snapshot, Step, Turn};
+use crate::engine::{Change, Engine, Installed, Lost, RateError, Rated, Sent, Snapshot, Step, Turn};
 use crate::urgency::Urgency;
 use crate::wait::Waiter;
 
@@ -46,6 +46,8 @@ pub enum Command {
     Install(Box<Change>, oneshot::Sender<Installed>),
     /// Put a port that is back where it was: a tenant's, by name, or the uplink. What cannot be used comes back.
     Attach(Option<String>, Box<Port>, oneshot::Sender<Option<Port>>),
+    /// Obey what came over the control channel.
+    Heard(Vec<u8>),
     /// Stop reading; send what is held until the deadline, then end.
     Stop(Span),
 }
@@ -69,6 +71,8 @@ pub enum Notice {
         /// What follows from that.
         step: Step,
     },
+    /// A message for another host's control channel.
+    Feedback(Sent),
     /// The thread has ended, after giving up so many frames.
     Ended {
         /// Frames that could not leave before the deadline.
@@ -196,6 +200,9 @@ impl Loop {
             if self.engine.has_lost() {
                 self.report_lost(notices);
             }
+            if self.engine.has_feedback() {
+                self.engine.take_feedback().into_iter().for_each(|sent| notices(Notice::Feedback(sent)));
+            }
             if let Some(abandoned) = self.ending() {
                 return notices(Notice::Ended { abandoned });
             }
@@ -272,6 +279,7 @@ impl Loop {
                 self.watch_all();
                 let _ = answer.send(rest);
             }
+            Command::Heard(message) => self.engine.hear_channel(&message, self.clock.now()),
             Command::Stop(within) => {
                 self.engine.stop_reading();
                 self.stop_at = Some(self.clock.now() + within);

@@ -58,6 +58,7 @@ impl World {
             lanes: vec![lane_spec(&checked, "vm", Some(Port::VhostUser(port)))],
             uplink,
             log: Arc::new(DepartureLog::default()),
+            fleet: None,
         });
         let free = (0..SIZE).rev().collect();
         let (behind, posted, left) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());

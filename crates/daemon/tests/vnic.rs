@@ -55,6 +55,7 @@ impl World {
             lanes: lanes.collect(),
             uplink,
             log: Arc::new(DepartureLog::default()),
+            fleet: None,
         });
         Self { engine, wire, now: Nanos::ZERO, folder, checked }
     }

@@ -9,7 +9,7 @@ use plimsoll_nic::{Outcome, Transmit};
 use plimsoll_policy::NodeId;
 use plimsoll_ports::{DropReason, Port, Trouble};
 use plimsoll_units::{Nanos, Span};
-use plimsoll_wire::{Offload, parse};
+use plimsoll_wire::{EncapsulationError, Offload, parse};
 
 use super::drops::{Event, Loss};
 use super::emit::{Emitted, Part, emit};
@@ -20,7 +20,7 @@ use super::{DEPARTURES, Engine, Held, check};
 use crate::departures::{Headers, Passage};
 
 /// What became of one frame for one receiver.
-enum Handed {
+pub(super) enum Handed {
     Done,
     /// The uplink has no room: try again later.
     Wait,
@@ -29,6 +29,8 @@ enum Handed {
     Refused(DropReason),
     /// It left, but not to all for whom it was.
     Curtailed(Loss),
+    /// The overlay does not carry it.
+    Unfit(EncapsulationError),
 }
 
 /// Copies of frames for everybody that may still be made in this turn: as each is charged as one frame, its copies
@@ -99,7 +101,7 @@ impl Engine {
             }
             let transmit = self.out[self.sent];
             self.sent += 1;
-            self.uplink.resume = 0;
+            (self.uplink.resume, self.uplink.flooded) = (0, 0);
             self.nic.complete(&transmit, Outcome::Dropped);
             self.count_loss(&transmit, Loss::Stopped);
             lost += u64::from(transmit.last);
@@ -120,14 +122,14 @@ impl Engine {
         let (from, buffer) = Buffer::from_address(transmit.addr);
         // Taken out for the while, so that the frame can be read while other lanes' ports are written.
         let Some(mut lane) = self.lanes.get_mut(from as usize).and_then(Option::take) else {
-            self.uplink.resume = 0;
+            (self.uplink.resume, self.uplink.flooded) = (0, 0);
             return Some(Outcome::Dropped);
         };
         let (frame, held) = lane.pool.frame(buffer);
         let payload = transmit.len - u32::from(held.offload.header);
         let mut part = Part { offset: transmit.offset, payload };
         part.skip(self.uplink.resume);
-        let handed = self.hand(frame, held, &mut part, from);
+        let handed = self.hand(frame, held, &mut part, from, now);
         self.uplink.resume = if matches!(handed, Handed::Wait) { payload - part.payload } else { 0 };
         if !matches!(handed, Handed::Wait) {
             self.note(transmit, &held.headers, from, now);
@@ -147,20 +149,27 @@ impl Engine {
                 lane.tally.lost(why);
                 Some(Outcome::Sent)
             }
+            Handed::Unfit(why) => {
+                lane.tally.not_wrapped(why);
+                Some(Outcome::Dropped)
+            }
         };
         self.lanes[from as usize] = Some(lane);
         outcome
     }
 
     /// To the uplink, to the lane that owns the address, or to everybody.
-    fn hand(&mut self, frame: &[u8], held: &Held, part: &mut Part, from: u32) -> Handed {
+    fn hand(&mut self, frame: &[u8], held: &Held, part: &mut Part, from: u32, now: Nanos) -> Handed {
         let target = held.to;
         match self.macs.owner(target) {
             Some(Owner::Lane(to)) if to != from => self.send_one(frame, &held.offload, *part, to),
             _ => {
                 let left = self.uplink.resume;
                 let whole = Part { offset: part.offset - left, payload: part.payload + left };
-                let handed = self.send_uplink(frame, &held.offload, part, from);
+                let handed = match self.fleet {
+                    Some(_) => self.send_out(frame, held, part, whole, from, now),
+                    None => self.send_uplink(frame, &held.offload, part, from),
+                };
                 if !is_group(target) || matches!(handed, Handed::Wait) {
                     return handed;
                 }
@@ -243,7 +252,10 @@ impl Engine {
             Ok(checked) => checked,
             Err(why) => return why.count(&mut self.uplink.tally),
         };
-        if let Learned::Taken(Owner::Lane(from)) = self.macs.learn(parsed.src_mac.0, Owner::Uplink, now) {
+        // In a fleet the map says who is where.
+        if self.fleet.is_none()
+            && let Learned::Taken(Owner::Lane(from)) = self.macs.learn(parsed.src_mac.0, Owner::Uplink, now)
+        {
             self.note_taken(from);
         }
         let target = parsed.dst_mac.0;
@@ -346,6 +358,11 @@ impl Engine {
         for (index, lane) in (0..).zip(&self.lanes) {
             let port = lane.as_ref().and_then(|lane| lane.port.as_ref());
             if let Some(mac) = port.and_then(Port::tenant_mac) {
+                self.macs.pin(mac, Owner::Lane(index));
+            }
+            // Other hosts know the tenant by this one, whatever its port says.
+            let known = lane.as_ref().and_then(|lane| self.fleet.as_ref()?.map.own_mac(&lane.name));
+            if let Some(mac) = known {
                 self.macs.pin(mac, Owner::Lane(index));
             }
         }

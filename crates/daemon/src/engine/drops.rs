@@ -7,7 +7,7 @@
 
 use plimsoll_nic::Refusal;
 use plimsoll_ports::DropReason;
-use plimsoll_wire::{FrameError, VnetError};
+use plimsoll_wire::{DecapsulationError, EncapsulationError, FrameError, TooBigError, VnetError};
 
 /// Reasons that only the engine's loop knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,16 @@ pub enum Loss {
     Inconsistent,
     /// Its source address is another tenant's, somebody's behind the uplink, or no single host's.
     ForeignSource,
+    /// No host of the fleet has a tenant of its destination address.
+    NoPeer,
+    /// The hardware address of the way to that host is not known.
+    NoNextHop,
+    /// It came in the overlay from a host that is none of the fleet's.
+    UnknownHost,
+    /// It came for another network than the tenants'.
+    UnknownNetwork,
+    /// Its source is no tenant of the host that sent it.
+    WrongHost,
 }
 
 /// What is worth counting though nothing was lost.
@@ -61,11 +71,31 @@ pub enum Event {
     TrustForced,
     /// A frame beyond its flow's cap waited with its sender, who was not told yet that it is through.
     HeldBySender,
+    /// What the uplink brought was neither the overlay's nor a neighbour's: others of the machine may have wanted it.
+    NotOverlay,
+    /// A tenant was told that its packet was too big for the overlay.
+    TooBigTold,
+    /// The fabric had marked a packet's outer header.
+    FabricMarked,
+    /// Outer and inner ECN fields that should never have come together (RFC 6040).
+    StrangeMark,
+    /// Feedback that is cut short, too long, or of another version.
+    FeedbackMalformed,
+    /// Feedback for another host.
+    FeedbackMisdirected,
+    /// Feedback that was not sealed with the fleet's key.
+    FeedbackForged,
+    /// Feedback that came again, or too late.
+    FeedbackStale,
+    /// Feedback on behalf of another host's tenant, or nobody's.
+    FeedbackForeign,
+    /// Feedback for a host that obeys none.
+    FeedbackUnasked,
 }
 
 impl Loss {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 13] = [
         Self::ReceiverFull,
         Self::ReceiverGone,
         Self::UnknownDestination,
@@ -74,6 +104,11 @@ impl Loss {
         Self::Stopped,
         Self::Inconsistent,
         Self::ForeignSource,
+        Self::NoPeer,
+        Self::NoNextHop,
+        Self::UnknownHost,
+        Self::UnknownNetwork,
+        Self::WrongHost,
     ];
 
     /// The reason as operators see it.
@@ -88,13 +123,18 @@ impl Loss {
             Self::Stopped => "stopped",
             Self::Inconsistent => "inconsistent",
             Self::ForeignSource => "foreign_source",
+            Self::NoPeer => "overlay_no_peer",
+            Self::NoNextHop => "overlay_no_next_hop",
+            Self::UnknownHost => "overlay_unknown_host",
+            Self::UnknownNetwork => "overlay_unknown_network",
+            Self::WrongHost => "overlay_wrong_host",
         }
     }
 }
 
 impl Event {
     /// Every event, in the order of the counters.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 24] = [
         Self::FlowTableFull,
         Self::TenantAtCap,
         Self::BuffersInUse,
@@ -109,6 +149,16 @@ impl Event {
         Self::TrustHalt,
         Self::TrustForced,
         Self::HeldBySender,
+        Self::NotOverlay,
+        Self::TooBigTold,
+        Self::FabricMarked,
+        Self::StrangeMark,
+        Self::FeedbackMalformed,
+        Self::FeedbackMisdirected,
+        Self::FeedbackForged,
+        Self::FeedbackStale,
+        Self::FeedbackForeign,
+        Self::FeedbackUnasked,
     ];
 
     /// The event as operators see it.
@@ -129,6 +179,16 @@ impl Event {
             Self::TrustHalt => "trust_halt",
             Self::TrustForced => "trust_forced",
             Self::HeldBySender => "held_by_sender",
+            Self::NotOverlay => "not_overlay",
+            Self::TooBigTold => "too_big_told",
+            Self::FabricMarked => "fabric_marked",
+            Self::StrangeMark => "overlay_strange_mark",
+            Self::FeedbackMalformed => "feedback_malformed",
+            Self::FeedbackMisdirected => "feedback_misdirected",
+            Self::FeedbackForged => "feedback_forged",
+            Self::FeedbackStale => "feedback_stale",
+            Self::FeedbackForeign => "feedback_foreign",
+            Self::FeedbackUnasked => "feedback_unasked",
         }
     }
 }
@@ -138,6 +198,9 @@ impl Event {
 pub struct Tally {
     frame: [u64; FrameError::COUNT],
     vnet: [u64; VnetError::COUNT],
+    wrap: [u64; EncapsulationError::COUNT],
+    unwrap: [u64; DecapsulationError::COUNT],
+    untold: [u64; TooBigError::COUNT],
     refused: [u64; Refusal::COUNT],
     lost: [u64; Loss::ALL.len()],
     port: [u64; DropReason::COUNT],
@@ -153,6 +216,21 @@ impl Tally {
     /// A frame whose offload fields make no sense.
     pub fn bad_offload(&mut self, why: VnetError) {
         self.vnet[why.index()] += 1;
+    }
+
+    /// A frame that the overlay does not carry.
+    pub fn not_wrapped(&mut self, why: EncapsulationError) {
+        self.wrap[why.index()] += 1;
+    }
+
+    /// A packet of the overlay's that is not sound.
+    pub fn not_unwrapped(&mut self, why: DecapsulationError) {
+        self.unwrap[why.index()] += 1;
+    }
+
+    /// A sender that is not told that its packet was too big.
+    pub fn untold(&mut self, why: TooBigError) {
+        self.untold[why.index()] += 1;
     }
 
     /// A frame that the engine did not take.
@@ -187,11 +265,22 @@ impl Tally {
         let refused = Refusal::ALL.map(Refusal::name).into_iter().zip(self.refused);
         let lost = Loss::ALL.map(Loss::name).into_iter().zip(self.lost);
         let port = DropReason::ALL.map(DropReason::name).into_iter().zip(self.port);
-        frame.chain(vnet).chain(refused).chain(lost).chain(port).filter(|&(_, count)| count > 0)
+        let wrap = EncapsulationError::ALL.iter().map(|why| why.name()).zip(self.wrap);
+        let unwrap = DecapsulationError::ALL.iter().map(|why| why.name()).zip(self.unwrap);
+        let overlay = wrap.chain(unwrap);
+        frame
+            .chain(vnet)
+            .chain(overlay)
+            .chain(refused)
+            .chain(lost)
+            .chain(port)
+            .filter(|&(_, count)| count > 0)
     }
 
     /// Events that occurred, by name.
     pub fn events(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        Event::ALL.map(Event::name).into_iter().zip(self.events).filter(|&(_, count)| count > 0)
+        let untold = TooBigError::ALL.iter().map(|why| why.name()).zip(self.untold);
+        let events = Event::ALL.map(Event::name).into_iter().zip(self.events);
+        events.chain(untold).filter(|&(_, count)| count > 0)
     }
 }

@@ -25,6 +25,8 @@ const BUCKET: usize = 8;
 pub struct Flow {
     /// What identifies it: addresses, ports, protocol, DSCP and VLAN.
     pub key: FlowKey,
+    /// The tenant elsewhere that it goes to, where limits hold what goes there: headers do not say so.
+    pub peer: Option<u32>,
     /// The same as classification sees it, for a later policy.
     pub fields: Fields,
     /// Its flow queue.
@@ -99,13 +101,19 @@ impl FlowTable {
     }
 
     /// Where the flow with this key is or may go. `holds` says whether a queue still holds packets.
-    pub fn lookup(&self, key: &FlowKey, now: Nanos, holds: impl Fn(QueueId) -> bool) -> Lookup {
+    pub fn lookup(
+        &self,
+        key: &FlowKey,
+        peer: Option<u32>,
+        now: Nanos,
+        holds: impl Fn(QueueId) -> bool,
+    ) -> Lookup {
         let first = self.bucket(key);
         let mut place = Lookup::Full;
         for index in first..first + BUCKET {
             let slot = Slot(u32::try_from(index).unwrap_or(u32::MAX));
             match &self.slots[index] {
-                Some(flow) if flow.key == *key => return Lookup::Known(slot),
+                Some(flow) if flow.key == *key && flow.peer == peer => return Lookup::Known(slot),
                 None if self.used < self.cap => place = Lookup::Free(slot),
                 Some(flow) if place == Lookup::Full && now - flow.seen > IDLE && !holds(flow.queue) => {
                     place = Lookup::Idle(slot);
@@ -209,11 +217,11 @@ mod tests {
         frame[34..36].copy_from_slice(&port.to_be_bytes());
         frame[39] = 26;
         let parsed = plimsoll_wire::parse(&frame).expect("a whole UDP datagram");
-        Flow { key: FlowKey::of(&parsed), fields: Fields::default(), queue: QueueId(queue), seen }
+        Flow { key: FlowKey::of(&parsed), peer: None, fields: Fields::default(), queue: QueueId(queue), seen }
     }
 
     fn put(table: &mut FlowTable, flow: Flow) -> Lookup {
-        let answer = table.lookup(&flow.key, flow.seen, |_| false);
+        let answer = table.lookup(&flow.key, flow.peer, flow.seen, |_| false);
         match answer {
             Lookup::Free(slot) => table.insert(slot, flow),
             Lookup::Idle(slot) => {
@@ -233,7 +241,7 @@ mod tests {
         }
         assert_eq!(table.len(), 4);
         let newcomer = flow(1_000, 9, Nanos::ZERO);
-        assert_eq!(table.lookup(&newcomer.key, Nanos::ZERO, |_| false), Lookup::Full);
+        assert_eq!(table.lookup(&newcomer.key, None, Nanos::ZERO, |_| false), Lookup::Full);
     }
 
     #[test]
@@ -262,7 +270,7 @@ mod tests {
         assert_eq!(table.move_to(Room::new(64)).0.len(), 128, "it stays in the larger one");
         assert_eq!(table.len() as usize, known.len());
         for flow in known {
-            let found = table.lookup(&flow.key, Nanos::ZERO, |_| true);
+            let found = table.lookup(&flow.key, None, Nanos::ZERO, |_| true);
             assert!(matches!(found, Lookup::Known(slot) if table.flow_mut(slot).queue == flow.queue));
         }
         for port in 1_000..6_000 {
@@ -289,7 +297,7 @@ mod tests {
         put(&mut table, flow(1, 1, Nanos::ZERO));
         let later = Nanos::ZERO + IDLE + Span::ns(1);
         let other = flow(2, 2, later);
-        let answer = table.lookup(&other.key, later, |_| true);
+        let answer = table.lookup(&other.key, None, later, |_| true);
         assert_eq!(answer, Lookup::Full, "its queue holds packets");
         assert!(table.expire(64, later, |_| true).is_none());
         assert_eq!(table.expire(64, later, |_| false).map(|flow| flow.queue), Some(QueueId(1)));
@@ -305,7 +313,7 @@ mod tests {
         }
         for port in 0..500 {
             let flow = flow(port, 0, Nanos::ZERO);
-            let Lookup::Known(slot) = table.lookup(&flow.key, Nanos::ZERO, |_| true) else {
+            let Lookup::Known(slot) = table.lookup(&flow.key, None, Nanos::ZERO, |_| true) else {
                 panic!("flow {port} was lost")
             };
             assert_eq!(table.flow_mut(slot).queue, QueueId(port.into()));

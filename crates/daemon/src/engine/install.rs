@@ -19,11 +19,12 @@ use plimsoll_ports::Port;
 use plimsoll_units::{Nanos, Span};
 
 use super::drops::Event;
+use super::fleet::{FleetMap, pair_of};
 use super::flows::Room;
 use super::forward::Owner;
 use super::lane::{Lane, Quota};
 use super::{Engine, new_delays};
-use crate::open::pull;
+use crate::open::{fleet_map, pull};
 
 /// A policy to put in force, with the ports that it brings.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub struct Change {
     pub descriptors: u32,
     /// Of so many packets that a client classified one is classified again; 0: none.
     pub verify: u32,
+    /// The fleet, if this host is in one.
+    pub fleet: Option<FleetMap>,
 }
 
 impl Change {
@@ -52,15 +55,18 @@ impl Change {
             |checked: &Checked| Quota::of(checked.config.engine.queues, checked.program.tenants.len()).flows;
         let stays = |name: &str| old.program.tenants.iter().any(|tenant| tenant.name == name);
         let grows = part(new) > part(old);
+        let mut program = new.program.clone();
+        let fleet = fleet_map(new, &mut program);
         let growing = new.program.tenants.iter().filter(|tenant| grows && stays(&tenant.name));
         Self {
-            program: Arc::new(new.program.clone()),
+            program: Arc::new(program),
             sources: new.sources.clone(),
             added: Vec::new(),
             moved: Vec::new(),
             rooms: growing.map(|tenant| (tenant.name.clone(), Room::new(part(new)))).collect(),
             descriptors: new.config.engine.descriptors,
             verify: new.config.engine.verify,
+            fleet,
         }
     }
 }
@@ -131,10 +137,15 @@ impl Engine {
         self.share_queues();
         self.nic.set_descriptors(change.descriptors);
         self.nic.set_pull(pull(&change.program, self.uplink.segments));
+        self.move_fleet(change.fleet, now);
         installed.flows = self.reclassify(&change.program, &change.sources, now);
         self.classifier = Classifier::new(&change.program);
         self.inward.install(&change.program, &self.lanes);
+        if let Some(fleet) = &mut self.fleet {
+            fleet.set_receivers(&self.lanes, &change.program, now);
+        }
         self.program = change.program;
+        self.hold_again(now);
         self.generation = self.generation.wrapping_add(1);
         self.sampler.set(change.verify);
         self.renew_rules();
@@ -145,7 +156,7 @@ impl Engine {
     pub fn attach(&mut self, lane: Option<u32>, port: Port) -> Option<Port> {
         match lane {
             None if self.uplink.port.is_none() => {
-                self.uplink.segments = port.capabilities().takes_segmentation;
+                self.uplink.segments = self.fleet.is_none() && port.capabilities().takes_segmentation;
                 self.uplink.port = Some(port);
                 self.uplink.ready = true;
                 self.uplink.tally.event(Event::PortBack);
@@ -287,13 +298,29 @@ impl Engine {
         rooms.into_iter().filter_map(&mut move_to).collect()
     }
 
+    /// Another map of the fleet: flows go on to the same tenants, by their new numbers.
+    fn move_fleet(&mut self, map: Option<FleetMap>, now: Nanos) {
+        let (Some(fleet), Some(map)) = (&mut self.fleet, map) else { return };
+        let old = fleet.install(map, now);
+        let renumber = |peer: &mut Option<u32>| {
+            *peer = peer.and_then(|before| fleet.map.vm(old.vms[before as usize].mac));
+        };
+        for lane in self.lanes.iter_mut().flatten() {
+            lane.flows.iter_mut().for_each(|flow| renumber(&mut flow.peer));
+            let shared = lane.overflow.values_mut().chain(&mut lane.leftover);
+            shared.for_each(|shared| renumber(&mut shared.peer));
+        }
+    }
+
     /// Hands the policy to the engine, with the new place of each flow queue that holds packets.
     fn reclassify(&mut self, next: &Arc<Program>, sources: &Sources, now: Nanos) -> usize {
         let mut places = HashMap::new();
         for lane in self.lanes.iter_mut().flatten() {
             for flow in lane.flows.iter_mut() {
                 flow.fields.tenant = lane.tenant;
-                places.insert(flow.queue, next.classify(&flow.fields));
+                let mut placement = next.classify(&flow.fields);
+                placement.limits.extend(pair_of(&self.fleet, lane.tenant, flow.peer));
+                places.insert(flow.queue, placement);
             }
             for opened in &mut lane.opened {
                 opened.fields.tenant = lane.tenant;
@@ -304,7 +331,8 @@ impl Engine {
                 (lane.overflow.drain().map(|(_, shared)| shared)).chain(lane.leftover.drain(..)).collect();
             for mut shared in shared {
                 shared.fields.tenant = lane.tenant;
-                let placement = next.classify(&shared.fields);
+                let mut placement = next.classify(&shared.fields);
+                placement.limits.extend(pair_of(&self.fleet, lane.tenant, shared.peer));
                 places.insert(shared.queue, placement.clone());
                 match lane.overflow.entry(placement) {
                     Entry::Vacant(place) => drop(place.insert(shared)),

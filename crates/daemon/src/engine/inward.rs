@@ -13,6 +13,7 @@ use plimsoll_ports::{Received, Trouble};
 use plimsoll_units::Nanos;
 
 use super::drops::Loss;
+use super::fleet::Came;
 use super::forward::{Mac, Owner};
 use super::pool::{Buffer, Pool};
 use super::{BATCH, Engine, Lane};
@@ -27,7 +28,7 @@ pub(crate) struct Inward {
 }
 
 /// The station of what is for everybody, for nobody known, or cut short; a lane's is the one after its number.
-const COMMON: u32 = 0;
+pub(crate) const COMMON: u32 = 0;
 
 /// Frames that wait for one tenant.
 const SLOTS: u32 = 256;
@@ -63,6 +64,16 @@ impl Inward {
     pub(crate) fn seen(&self, lane: Option<u32>) -> (IngressCounters, u32) {
         let station = lane.map_or(COMMON, |lane| lane + 1);
         (*self.ingress.seen(station), self.ingress.waiting(station).len() as u32)
+    }
+
+    /// How many stations there are.
+    pub(crate) fn stations(&self) -> u32 {
+        self.ingress.tenants()
+    }
+
+    /// What came for a station since this was last asked, and how many frames may wait there.
+    pub(crate) fn take_epoch(&mut self, station: u32) -> (IngressCounters, u32) {
+        (self.ingress.take_epoch(station), self.ingress.slots(station))
     }
 
     /// Frames that wait.
@@ -154,8 +165,15 @@ impl Engine {
             match port.receive(&mut landing) {
                 Ok(Some(received)) => {
                     fetched += 1;
-                    let frame = &landing[..received.len];
-                    let station = self.station_of(frame);
+                    let frame = &mut landing[..received.len];
+                    let station = if self.fleet.is_some() {
+                        match self.sort(frame, now) {
+                            Came::For(station) => station,
+                            Came::Done => continue,
+                        }
+                    } else {
+                        frame.first_chunk().map_or(COMMON, |&mac| self.station_for(mac))
+                    };
                     if !self.inward.store(station, frame, &received, now) {
                         self.uplink.tally.lost(Loss::IngressFull);
                     }
@@ -175,10 +193,9 @@ impl Engine {
     }
 
     /// By the destination's address alone: all else can wait.
-    fn station_of(&self, frame: &[u8]) -> u32 {
-        let mac: Option<&Mac> = frame.first_chunk();
-        match mac.and_then(|&mac| self.macs.owner(mac)) {
-            Some(Owner::Lane(lane)) if lane < self.inward.ingress.tenants() - 1 => lane + 1,
+    pub(super) fn station_for(&self, mac: Mac) -> u32 {
+        match self.macs.owner(mac) {
+            Some(Owner::Lane(lane)) if lane < self.inward.stations() - 1 => lane + 1,
             _ => COMMON,
         }
     }
@@ -188,7 +205,11 @@ impl Engine {
         let Some(mut pool) = self.inward.pools[station as usize].take() else { return };
         let (_, buffer) = Buffer::from_address(arrival.addr);
         let received = *pool.held(buffer);
-        self.deliver(&pool.bytes(buffer)[..received.len], &received, now);
+        if self.fleet.is_some() {
+            self.unwrap(&mut pool.bytes_mut(buffer)[..received.len], &received, now);
+        } else {
+            self.deliver(&pool.bytes(buffer)[..received.len], &received, now);
+        }
         pool.give(buffer);
         self.inward.pools[station as usize] = Some(pool);
     }

@@ -25,6 +25,11 @@ use super::verify::Trust;
 /// How often an address that sends all the time is learned again: often enough that its owner never seems silent.
 const LEARN_AGAIN: Span = Span::secs(1);
 
+/// How often a tenant is told that its packets are too big, and how far ahead of that at first: a hundred times a second
+/// and ten times at once, as RFC 1812 §4.3.2.8 and RFC 4443 §2.4 (f) want it bounded.
+const TELL: Span = Span::millis(10);
+const TOLD_AT_ONCE: Span = Span::millis(90);
+
 /// One tenant's port and all that it uses.
 #[derive(Debug)]
 pub struct Lane {
@@ -59,6 +64,8 @@ pub struct Lane {
     /// Flow queues that the lane may have open.
     pub(crate) quota: Quota,
     pub(crate) tally: Tally,
+    /// Until when the tenant has been told that packets are too big: each time counts [`TELL`].
+    told_until: Nanos,
     /// Delivered to the tenant since the port was last flushed.
     pub(crate) wrote: bool,
     /// Frames that the port could not take and that count for their senders.
@@ -77,6 +84,8 @@ pub(crate) struct Overflow {
     pub(crate) queue: QueueId,
     /// Those of the first of them, for a later policy.
     pub(crate) fields: Fields,
+    /// The tenant elsewhere that they go to.
+    pub(crate) peer: Option<u32>,
     /// When it was last sent to.
     pub(crate) seen: Nanos,
 }
@@ -137,6 +146,7 @@ impl Lane {
             trust: Trust::default(),
             quota: Quota { flows: spec.flows, queues: spec.flows + 1 },
             tally: Tally::default(),
+            told_until: Nanos::ZERO,
             wrote: false,
             blamed: Blamed::default(),
             past: Counters::default(),
@@ -175,6 +185,15 @@ impl Lane {
     #[inline]
     pub(crate) fn sent_from(&self, mac: Mac, now: Nanos) -> bool {
         self.source.is_some_and(|(known, at)| known == mac && now.since(at) < LEARN_AGAIN)
+    }
+
+    /// Whether the tenant may be told once more that a packet was too big.
+    pub(crate) fn may_tell(&mut self, now: Nanos) -> bool {
+        let may = self.told_until <= now + TOLD_AT_ONCE;
+        if may {
+            self.told_until = self.told_until.max(now) + TELL;
+        }
+        may
     }
 
     /// Takes the port out; what it has carried stays counted.

@@ -34,6 +34,8 @@ pub struct Held {
     pub to: Mac,
     /// What the departure log says of it.
     pub headers: Headers,
+    /// The same for all frames of its flow.
+    pub hash: u32,
 }
 
 /// The buffers of one tenant, with what is known of the frame in each.

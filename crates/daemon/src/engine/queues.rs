@@ -13,7 +13,7 @@ use plimsoll_wire::{FlowKey, Parsed};
 use super::drops::Event;
 use super::flows::{Flow, IDLE, Lookup};
 use super::lane::{Overflow, Quota};
-use super::{Engine, fields_of};
+use super::{Engine, fields_of, fleet};
 
 /// Flow table slots looked at for idle flows in a turn.
 const EXPIRY_STEPS: usize = 16;
@@ -26,11 +26,12 @@ impl Engine {
         parsed: &Parsed,
         now: Nanos,
     ) -> Result<QueueId, Refusal> {
+        let peer = self.peer_of(parsed.dst_mac.0);
         let Some(lane) = &mut self.lanes[index] else { return Err(Refusal::NoQueue) };
         let key = FlowKey::of(parsed);
         let queues = &self.queues;
         let holds = |queue: QueueId| queues[queue.0 as usize] > 0;
-        let slot = match lane.flows.lookup(&key, now, holds) {
+        let slot = match lane.flows.lookup(&key, peer, now, holds) {
             Lookup::Known(slot) => {
                 let flow = lane.flows.flow_mut(slot);
                 flow.seen = now;
@@ -43,26 +44,34 @@ impl Engine {
                 }
                 slot
             }
-            Lookup::Full => return self.overflow(index, parsed, now),
+            Lookup::Full => return self.overflow(index, parsed, peer, now),
         };
         let fields = fields_of(parsed, lane.tenant);
-        let placement = self.classifier.classify(&self.program, &fields);
+        let mut placement = self.classifier.classify(&self.program, &fields);
+        placement.limits.extend(fleet::pair_of(&self.fleet, lane.tenant, peer));
         // What the flow sent while the table was full leaves first.
         let shared = lane.overflow.get(&placement).is_some_and(|shared| holds(shared.queue))
             || lane.leftover.iter().any(|shared| holds(shared.queue));
         let opens = !shared && lane.open_queues() < lane.quota.queues;
         let queue = if opens { self.nic.open_queue(&placement) } else { Err(Refusal::NoQueue) };
-        let Ok(queue) = queue else { return self.overflow(index, parsed, now) };
-        lane.flows.insert(slot, Flow { key, fields, queue, seen: now });
+        let Ok(queue) = queue else { return self.overflow(index, parsed, peer, now) };
+        lane.flows.insert(slot, Flow { key, peer, fields, queue, seen: now });
         Ok(queue)
     }
 
     /// The queue that all flows of this placement share for which the table has no room.
-    fn overflow(&mut self, index: usize, parsed: &Parsed, now: Nanos) -> Result<QueueId, Refusal> {
+    fn overflow(
+        &mut self,
+        index: usize,
+        parsed: &Parsed,
+        peer: Option<u32>,
+        now: Nanos,
+    ) -> Result<QueueId, Refusal> {
         let Some(lane) = &mut self.lanes[index] else { return Err(Refusal::NoQueue) };
         lane.tally.event(Event::FlowTableFull);
         let fields = fields_of(parsed, lane.tenant);
-        let placement = self.classifier.classify(&self.program, &fields);
+        let mut placement = self.classifier.classify(&self.program, &fields);
+        placement.limits.extend(fleet::pair_of(&self.fleet, lane.tenant, peer));
         if let Some(shared) = lane.overflow.get_mut(&placement) {
             shared.seen = now;
             return Ok(shared.queue);
@@ -76,7 +85,7 @@ impl Engine {
             return Err(Refusal::NoQueue);
         }
         let queue = self.nic.open_queue(&placement)?;
-        lane.overflow.insert(placement, Overflow { queue, fields, seen: now });
+        lane.overflow.insert(placement, Overflow { queue, fields, peer, seen: now });
         Ok(queue)
     }
 

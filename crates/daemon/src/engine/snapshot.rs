@@ -15,6 +15,7 @@ use plimsoll_units::{BitRate, Nanos};
 
 use super::Engine;
 use super::drops::Tally;
+use super::fleet::FleetNow;
 use super::install::add_class;
 use super::lane::{Lane, carried};
 
@@ -43,6 +44,8 @@ pub struct Snapshot {
     pub turns: u64,
     /// Departures noted.
     pub departures: u64,
+    /// Other hosts.
+    pub fleet: Option<FleetNow>,
 }
 
 /// One node's counters, and its rate.
@@ -105,7 +108,8 @@ impl Engine {
             }
             counters
         });
-        let (nodes, limits) = (nodes.collect(), limits.collect());
+        let (nodes, limits): (_, Vec<LimitCounters>) = (nodes.collect(), limits.collect());
+        let fleet = self.fleet_now(&limits, now);
         let nic = &self.nic;
         let held = |lane: &Lane| lane.tenant.map_or(0, |tenant| nic.tenant_counters(tenant).held);
         let inward = &self.inward;
@@ -152,6 +156,7 @@ impl Engine {
             writes: self.doorbells.writes(),
             turns: self.turns,
             departures: self.log.written(),
+            fleet,
         }
     }
 }

@@ -4,11 +4,16 @@
 
 use std::sync::Arc;
 
-use plimsoll_daemon::{Change, DepartureLog, Engine, Lane, Setup, engine_config, lane_spec};
+use plimsoll_daemon::{
+    Change, DepartureLog, Engine, FleetSetup, Lane, Setup, engine_config, fleet_map, lane_spec,
+};
 use plimsoll_policy::Checked;
 use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, Sending};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::VnetHeader;
+
+/// The key of every fleet in these tests.
+pub const KEY: [u8; 32] = [7; 32];
 
 /// The engine, and the other end of each of its ports.
 pub struct World {
@@ -57,12 +62,29 @@ impl World {
             tenants.push(end);
         }
         let log = Arc::new(DepartureLog::default());
+        let mut program = checked.program.clone();
+        let fleet = fleet_map(checked, &mut program).map(|map| {
+            let own = checked.config.overlay.as_ref().expect("a fleet is an overlay's").own();
+            let mac = [6, 0, 0, 0, 0, own.number.to_be_bytes()[3]];
+            FleetSetup {
+                map,
+                mac,
+                key: checked
+                    .config
+                    .overlay
+                    .as_ref()
+                    .and_then(|overlay| overlay.feedback.as_ref())
+                    .map(|_| KEY),
+                sequence: 1_000,
+            }
+        });
         let engine = Engine::new(Setup {
-            program: Arc::new(checked.program.clone()),
+            program: Arc::new(program),
             config: engine_config(checked, &uplink),
             uplink,
             lanes,
             log: Arc::clone(&log),
+            fleet,
         });
         Self { engine, log, tenants, wire, now: Nanos::ZERO }
     }

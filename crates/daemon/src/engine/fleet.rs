@@ -1,0 +1,365 @@
+//! Other hosts: tenants' frames to and from them, in the overlay.
+//!
+//! Why: a tenant's neighbour may live on another host, and the fabric between knows nothing of tenants.
+//! From: RFC 7348 and 8926 by `wire::overlay`; who is where by `control::directory`; `docs/overlay.md`.
+//! Not here: the order of frames (`nic`), waiting for one's turn on the way in (`inward`), headers (`wire`).
+//! Invariant: with an overlay nothing leaves the uplink but the overlay's packets and questions for next hops, and nothing
+//! comes in from it but frames of the tenants' network whose sender is at the host that sent them; whatever else came is
+//! counted by its reason.
+
+mod map;
+mod neighbours;
+mod status;
+mod steer;
+mod wrap;
+
+use std::net::IpAddr;
+
+use plimsoll_control::HostId;
+use plimsoll_policy::{LimitId, Program, TenantId};
+use plimsoll_ports::{Port, Received, Sending};
+use plimsoll_units::Nanos;
+use plimsoll_vnic::Status;
+use plimsoll_wire::neighbour::{self, Heard};
+use plimsoll_wire::overlay::{Checks, Path, Tunnelled, too_big};
+use plimsoll_wire::{EncapsulationError, Mac as WireMac, Offload, Parsed, VnetHeader, parse};
+
+pub use map::FleetMap;
+pub use status::{FleetNow, HostNow, HostState, PairNow, ReceiverNow};
+pub use steer::Sent;
+
+use super::Engine;
+use super::drops::{Event, Loss};
+use super::forward::{Mac, Owner};
+use super::lane::Lane;
+use super::pool::Buffer;
+use super::posted::Origin;
+use neighbours::Neighbours;
+use steer::Steering;
+
+/// What an engine of a fleet is made from.
+#[derive(Debug)]
+pub struct FleetSetup {
+    /// The fleet.
+    pub map: FleetMap,
+    /// This host's hardware address on the uplink.
+    pub mac: Mac,
+    /// The fleet's key, where there is feedback.
+    pub key: Option<[u8; 32]>,
+    /// Beyond any number that this host has sealed a message with: the time in nanoseconds.
+    pub sequence: u64,
+}
+
+/// The engine's part of the fleet.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    pub(crate) map: FleetMap,
+    mac: Mac,
+    neighbours: Neighbours,
+    /// By the map's hosts.
+    links: Vec<Link>,
+    steering: Option<Box<Steering>>,
+    /// Messages for control channels, since they were last taken.
+    outbox: Vec<Sent>,
+}
+
+/// One host, as frames reach it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Link {
+    /// Its next hop's place among the neighbours.
+    hop: usize,
+    /// Frames to it, and from it.
+    sent: u64,
+    received: u64,
+    /// When a tenant's frame last left for it.
+    sent_at: Option<Nanos>,
+}
+
+/// What a packet from the uplink is for.
+pub(super) enum Came {
+    /// A tenant, or all of them: it waits there.
+    For(u32),
+    /// Nobody behind this: it has been dealt with, or counted.
+    Done,
+}
+
+impl Fleet {
+    pub(crate) fn new(setup: FleetSetup, lanes: &[Option<Box<Lane>>], policy: &Program) -> Self {
+        let FleetSetup { map, mac, key, sequence } = setup;
+        let steering = key.map(|key| Box::new(Steering::new(&map, &key, sequence)));
+        let mut fleet = Self {
+            map,
+            mac,
+            neighbours: Neighbours::default(),
+            links: Vec::new(),
+            steering,
+            outbox: Vec::new(),
+        };
+        fleet.set_links(&[], Nanos::ZERO);
+        fleet.set_receivers(lanes, policy, Nanos::ZERO);
+        fleet
+    }
+
+    /// The map is another one: what is known of hosts stays with their names. Answers the tenants' old numbers by new ones.
+    pub(crate) fn install(&mut self, map: FleetMap, now: Nanos) -> FleetMap {
+        let old = core::mem::replace(&mut self.map, map);
+        let links: Vec<(HostId, Link)> =
+            old.hosts.iter().map(|host| host.number).zip(self.links.iter().copied()).collect();
+        self.set_links(&links, now);
+        if let Some(steering) = &mut self.steering {
+            steering.remap(&old, &self.map);
+        }
+        old
+    }
+
+    fn set_links(&mut self, before: &[(HostId, Link)], now: Nanos) {
+        let hops = self.map.hosts.iter().map(|host| (host.hop, host.mac));
+        self.neighbours = Neighbours::new(hops, &self.neighbours, now);
+        let link = |host: &map::Host| {
+            let known = before.iter().find(|(number, _)| *number == host.number);
+            let hop = self.neighbours.place(host.hop).unwrap_or(usize::MAX);
+            Link { hop, ..known.map(|(_, link)| *link).unwrap_or_default() }
+        };
+        self.links = self.map.hosts.iter().map(link).collect();
+    }
+
+    fn own(&self) -> IpAddr {
+        self.map.overlay.own().address
+    }
+
+    /// The way to a host, once its next hop has answered.
+    fn path(&self, host: usize) -> Option<Path> {
+        let mac = self.neighbours.mac(self.links[host].hop)?;
+        Some(self.map.path(host, self.mac, mac))
+    }
+
+    fn checks(&self, vnet: Option<VnetHeader>) -> Checks {
+        // What a kernel hands over on the same machine comes with its checksum unfinished, and was never on a wire.
+        let fine = |vnet: VnetHeader| vnet.flags & (VnetHeader::NEEDS_CSUM | VnetHeader::DATA_VALID) != 0;
+        Checks { verified: vnet.is_some_and(fine), v6_without: !self.map.overlay.v6_checksum }
+    }
+}
+
+impl Engine {
+    /// Whether what goes to other hosts is held to limits of theirs.
+    #[inline]
+    pub(super) fn is_steered(&self) -> bool {
+        self.fleet.as_ref().is_some_and(|fleet| fleet.steering.is_some())
+    }
+
+    /// What is due between hosts: questions for next hops, epochs, feedback in frames of its own. When there is more.
+    pub(super) fn tend_fleet(&mut self, now: Nanos) -> Option<Nanos> {
+        // Taken out for the while, so that it can be asked while ports are written.
+        let mut fleet = self.fleet.take()?;
+        let mut frame = [0; neighbour::LONGEST];
+        while let Some(of) = fleet.neighbours.ask(now) {
+            let me = (fleet.own(), WireMac(fleet.mac));
+            if let Some(len) = neighbour::ask(me, of, &mut frame) {
+                self.send_own(&frame[..len]);
+            }
+        }
+        let next = self.steer(&mut fleet, now);
+        let asks = fleet.neighbours.next();
+        self.fleet = Some(fleet);
+        [next, asks].into_iter().flatten().min()
+    }
+
+    /// Whether there are messages for control channels.
+    #[must_use]
+    pub fn has_feedback(&self) -> bool {
+        self.fleet.as_ref().is_some_and(|fleet| !fleet.outbox.is_empty())
+    }
+
+    /// Messages for control channels, with where each goes.
+    pub fn take_feedback(&mut self) -> Vec<Sent> {
+        self.fleet.as_mut().map_or_else(Vec::new, |fleet| core::mem::take(&mut fleet.outbox))
+    }
+
+    /// A frame of this host's own leaves, if there is room now; answers whether it did.
+    fn send_own(&mut self, frame: &[u8]) -> bool {
+        let Some(port) = &mut self.uplink.port else { return false };
+        let sent = matches!(port.send(frame, None), Ok(Sending::Sent));
+        // No tenant's, should the port lose it.
+        self.uplink.senders.note(port.taken(), u32::MAX);
+        sent
+    }
+
+    /// Sorts what the uplink brought by the tenant that it is for, and deals with what is for this host itself.
+    pub(super) fn sort(&mut self, packet: &[u8], now: Nanos) -> Came {
+        let Some(mut fleet) = self.fleet.take() else { return Came::Done };
+        let came = self.sort_for(&mut fleet, packet, now);
+        self.fleet = Some(fleet);
+        came
+    }
+
+    fn sort_for(&mut self, fleet: &mut Fleet, packet: &[u8], now: Nanos) -> Came {
+        let outer = match parse(packet) {
+            Ok(outer) => outer,
+            Err(why) => {
+                self.uplink.tally.bad_frame(why);
+                return Came::Done;
+            }
+        };
+        let tunnelled = match Tunnelled::read_at(packet, &outer, &fleet.map.ports) {
+            Ok(Some(tunnelled)) if tunnelled.dst == fleet.own() => tunnelled,
+            Ok(_) => {
+                self.hear_neighbour(fleet, packet, &outer, now);
+                return Came::Done;
+            }
+            // As long as it is not for us it is none of ours.
+            Err(why) => {
+                if outer.addresses().is_some_and(|(_, to)| to == fleet.own()) {
+                    self.uplink.tally.not_unwrapped(why);
+                }
+                return Came::Done;
+            }
+        };
+        let Some(host) = fleet.map.host_at(tunnelled.src) else {
+            self.uplink.tally.lost(Loss::UnknownHost);
+            return Came::Done;
+        };
+        fleet.links[host].received += 1;
+        if let Some(place) = tunnelled.feedback() {
+            self.hear_feedback(fleet, &packet[place], now);
+        }
+        let Some(place) = tunnelled.frame() else { return Came::Done };
+        if tunnelled.vni != fleet.map.vni {
+            self.uplink.tally.lost(Loss::UnknownNetwork);
+            return Came::Done;
+        }
+        let Some((to, from)) = addresses(&packet[place]) else { return Came::Done };
+        if fleet.map.host_of(from) != Some(host) {
+            self.uplink.tally.lost(Loss::WrongHost);
+            return Came::Done;
+        }
+        let station = self.station_for(to);
+        if let (Some(steering), Some(vm)) = (&mut fleet.steering, fleet.map.vm(from)) {
+            steering.note(station, vm);
+        }
+        Came::For(station)
+    }
+
+    fn hear_neighbour(&mut self, fleet: &mut Fleet, frame: &[u8], parsed: &Parsed, now: Nanos) {
+        match neighbour::hear(frame, parsed) {
+            Some(Heard::Asks { of, by: (address, mac) }) => {
+                fleet.neighbours.hear(address, mac.0, now);
+                let mut answer = [0; neighbour::LONGEST];
+                let me = (fleet.own(), WireMac(fleet.mac));
+                if of == me.0
+                    && let Some(len) = neighbour::tell(me, (address, mac), &mut answer)
+                {
+                    self.send_own(&answer[..len]);
+                }
+            }
+            Some(Heard::Tells { of, mac }) => fleet.neighbours.hear(of, mac.0, now),
+            // Others of this machine may have business of their own there.
+            None => self.uplink.tally.event(Event::NotOverlay),
+        }
+    }
+
+    /// Delivers the frame in a packet that has waited for its turn.
+    pub(super) fn unwrap(&mut self, packet: &mut [u8], received: &Received, now: Nanos) {
+        let Some(fleet) = &self.fleet else { return };
+        let Ok(outer) = parse(packet) else { return };
+        let Ok(Some(tunnelled)) = Tunnelled::read_at(packet, &outer, &fleet.map.ports) else { return };
+        let crossing = match tunnelled.deliver(packet, fleet.checks(received.vnet)) {
+            Ok(crossing) => crossing,
+            Err(why) => return self.uplink.tally.not_unwrapped(why),
+        };
+        if crossing.marked_by_fabric() {
+            self.uplink.tally.event(Event::FabricMarked);
+        }
+        if crossing.alarm.is_some() {
+            self.uplink.tally.event(Event::StrangeMark);
+        }
+        let Some(place) = tunnelled.frame() else { return };
+        let frame = Received { len: place.len(), vnet: None, at: received.at };
+        self.deliver(&packet[place], &frame, now);
+    }
+
+    /// The tenant elsewhere that a tenant's frame goes to, where limits hold what goes there.
+    #[inline]
+    pub(super) fn peer_of(&self, to: Mac) -> Option<u32> {
+        let fleet = self.fleet.as_ref().filter(|fleet| fleet.map.is_controlled())?;
+        fleet.map.vm(to)
+    }
+
+    /// Whether a tenant's frame may go on, in a fleet: it has an address of its own, and no packet is longer than the
+    /// overlay carries. Else it is counted, and given back.
+    #[expect(clippy::too_many_arguments, reason = "what is known of a frame while it is admitted")]
+    pub(super) fn may_leave(
+        &mut self,
+        index: usize,
+        buffer: Buffer,
+        parsed: &Parsed,
+        offload: &Offload,
+        origin: &Origin,
+        len: usize,
+        now: Nanos,
+    ) -> bool {
+        let Some(fleet) = &self.fleet else { return true };
+        let Some(lane) = &mut self.lanes[index] else { return false };
+        let stays = matches!(self.macs.owner(parsed.dst_mac.0), Some(Owner::Lane(_)));
+        let longest = match usize::from(offload.segment) {
+            0 => len,
+            segment => len.min(usize::from(offload.header) + segment),
+        };
+        let mtu = fleet.map.inner_mtu();
+        if fleet.map.is_elsewhere(parsed.src_mac.0) {
+            lane.tally.lost(Loss::ForeignSource);
+        } else if stays || longest <= usize::from(mtu) + ETHERNET {
+            return true;
+        } else {
+            lane.tally.not_wrapped(EncapsulationError::TooLong);
+            lane.tell_too_big(buffer, len, mtu, &mut self.scratch, now);
+        }
+        lane.give(buffer, origin.ticket, Status::Dropped);
+        false
+    }
+}
+
+impl Lane {
+    /// Tells the tenant what it may send, as often as that may be.
+    fn tell_too_big(&mut self, buffer: Buffer, len: usize, mtu: u16, scratch: &mut [u8], now: Nanos) {
+        if !self.may_tell(now) {
+            return;
+        }
+        match too_big(&self.pool.bytes(buffer)[..len], mtu, scratch) {
+            Ok(len) => {
+                let sent = self.port.as_mut().map(|port| port.send(&scratch[..len], None));
+                if matches!(sent, Some(Ok(Sending::Sent))) {
+                    self.wrote = true;
+                    self.tally.event(Event::TooBigTold);
+                }
+            }
+            Err(why) => self.tally.untold(why),
+        }
+    }
+}
+
+/// The limits of what a tenant here sends to one elsewhere.
+pub(super) fn pair_of(
+    fleet: &Option<Box<Fleet>>,
+    tenant: Option<TenantId>,
+    peer: Option<u32>,
+) -> impl Iterator<Item = LimitId> + use<> {
+    let pair = fleet.as_ref().and_then(|fleet| fleet.map.pair(tenant?, peer?));
+    pair.into_iter().flatten()
+}
+
+/// Destination and source of an Ethernet frame.
+fn addresses(frame: &[u8]) -> Option<(Mac, Mac)> {
+    Some((*frame.first_chunk()?, *frame.get(6..)?.first_chunk()?))
+}
+
+/// This host's address on an uplink: the device's own, or one that stays.
+#[must_use]
+pub fn own_mac(port: &Port) -> Option<Mac> {
+    match port {
+        Port::AfPacket(port) => Some(port.mac()),
+        Port::AfXdp(port) => Some(port.mac()),
+        _ => None,
+    }
+}
+
+const ETHERNET: usize = 14;

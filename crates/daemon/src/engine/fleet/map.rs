@@ -1,0 +1,226 @@
+//! The fleet as this host sees it: who is where, and a path to each host.
+//!
+//! Why: what follows from a policy's `overlay` is worked out once, outside the engine's thread.
+//! From: `docs/overlay.md`; the directory is `control`'s, stated by the policy.
+//! Not here: next hops' hardware addresses (`neighbours`), frames (`wrap`), limits (`steer`).
+//! Invariant: a tenant elsewhere has one number here, whichever of its addresses is asked for; pairs of a tenant here and
+//! one elsewhere are numbered by the policy's tenants, then by these numbers.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use foldhash::fast::FixedState;
+use plimsoll_control::directory::{Directory, InnerAddr, Peer, StaticDirectory};
+use plimsoll_control::{HostId, Vnic};
+use plimsoll_policy::{Encapsulation, LimitId, Overlay, Peers, Program, TenantId};
+use plimsoll_units::{BitRate, Bytes, Span};
+use plimsoll_wire::Mac as WireMac;
+use plimsoll_wire::overlay::{Addresses, Format, Path, Ports, Vni};
+
+use super::super::forward::Mac;
+
+/// What a policy's `overlay` comes to.
+#[derive(Clone, Debug)]
+pub struct FleetMap {
+    pub(crate) overlay: Overlay,
+    pub(crate) vni: Vni,
+    pub(crate) own: HostId,
+    pub(crate) format: Format,
+    pub(crate) ports: Ports,
+    pub(crate) mtu: u16,
+    directory: StaticDirectory,
+    /// The other hosts.
+    pub(crate) hosts: Vec<Host>,
+    by_number: HashMap<HostId, usize, FixedState>,
+    by_address: HashMap<IpAddr, usize, FixedState>,
+    /// Tenants elsewhere.
+    pub(crate) vms: Vec<Vm>,
+    by_mac: HashMap<Mac, u32, FixedState>,
+    /// Limits for each pair, where there is feedback.
+    peers: Peers,
+}
+
+/// Another host.
+#[derive(Clone, Debug)]
+pub(crate) struct Host {
+    pub(crate) name: String,
+    pub(crate) number: HostId,
+    pub(crate) address: IpAddr,
+    /// Who is asked for the next hop's hardware address.
+    pub(crate) hop: IpAddr,
+    pub(crate) mac: Option<Mac>,
+    /// What each tenant here may send to each of its tenants while it says nothing.
+    pub(crate) fallback: BitRate,
+    pub(crate) channel: Option<std::net::SocketAddr>,
+}
+
+/// A tenant elsewhere.
+#[derive(Clone, Debug)]
+pub(crate) struct Vm {
+    pub(crate) name: String,
+    /// Which of [`FleetMap::hosts`] has it.
+    pub(crate) host: usize,
+    /// Its first address, by which hosts name it.
+    pub(crate) mac: Mac,
+}
+
+/// What pairs may send at once after a pause: some frames, so that a thread that wakes up late loses none of the rate.
+const BURST: Span = Span::micros(200);
+const BURST_FRAMES: u64 = 4;
+
+impl FleetMap {
+    /// The fleet of this overlay, on an underlay whose packets have up to `mtu` bytes. With feedback the program gets room
+    /// for the limits of each pair of tenants, which begin with what holds while nobody has said anything.
+    #[must_use]
+    pub fn new(overlay: &Overlay, mtu: u16, program: &mut Program) -> Self {
+        let own = HostId(overlay.own().number);
+        let (mut directory, mut vms) = (StaticDirectory::default(), Vec::new());
+        let (mut hosts, mut by_mac) = (Vec::new(), HashMap::default());
+        for host in &overlay.hosts {
+            let number = HostId(host.number);
+            for tenant in &host.tenants {
+                for mac in &tenant.macs {
+                    let peer = Peer { host: number, underlay: host.address };
+                    // The policy's check has refused contradictions.
+                    let _ = directory.insert(overlay.vni, InnerAddr::Mac(mac.0), peer);
+                }
+            }
+            if number == own {
+                continue;
+            }
+            for tenant in &host.tenants {
+                let Some(first) = tenant.macs.first() else { continue };
+                let vm = u32::try_from(vms.len()).unwrap_or(u32::MAX);
+                by_mac.extend(tenant.macs.iter().map(|mac| (mac.0, vm)));
+                vms.push(Vm { name: tenant.name.clone(), host: hosts.len(), mac: first.0 });
+            }
+            let fallback = overlay.feedback.as_ref().map_or(program.link, |feedback| feedback.fallback);
+            hosts.push(Host {
+                name: host.name.clone(),
+                number,
+                address: host.address,
+                hop: overlay.gateway.unwrap_or(host.address),
+                mac: host.mac.map(|mac| mac.0),
+                fallback: host.fallback.unwrap_or(fallback),
+                channel: host.channel,
+            });
+        }
+        let format = match overlay.kind {
+            Encapsulation::Vxlan => Format::Vxlan,
+            Encapsulation::Geneve => Format::Geneve,
+        };
+        let mut ports = Ports::default();
+        match (format, overlay.port) {
+            (Format::Vxlan, Some(port)) => ports.vxlan = port,
+            (Format::Geneve, Some(port)) => ports.geneve = port,
+            (_, None) => {}
+        }
+        let mut map = Self {
+            vni: Vni::new(overlay.vni).expect("checked with the policy"),
+            own,
+            format,
+            ports,
+            mtu,
+            directory,
+            by_number: (0..).zip(&hosts).map(|(index, host)| (host.number, index)).collect(),
+            by_address: (0..).zip(&hosts).map(|(index, host)| (host.address, index)).collect(),
+            hosts,
+            vms,
+            by_mac,
+            peers: Peers::default(),
+            overlay: overlay.clone(),
+        };
+        if overlay.feedback.is_some() {
+            map.add_pairs(program);
+        }
+        map
+    }
+
+    fn add_pairs(&mut self, program: &mut Program) {
+        let tenants = u32::try_from(program.tenants.len()).unwrap_or(u32::MAX);
+        let vms = u32::try_from(self.vms.len()).unwrap_or(u32::MAX);
+        let frame = program.max_frame + program.overhead;
+        let burst = program.link.bytes_in(BURST).max(Bytes::new(frame.as_u64() * BURST_FRAMES));
+        self.peers = program.add_peers(tenants * vms, burst);
+        for tenant in (0..tenants).map(TenantId) {
+            for vm in 0..vms {
+                let elsewhere = &self.vms[vm as usize];
+                let host = &self.hosts[elsewhere.host];
+                let [bits, packets] = self.pair(tenant, vm).expect("room was made");
+                let from = program.tenants[tenant.0 as usize].name.clone();
+                let name = format!("{from} -> {}@{}", elsewhere.name, host.name);
+                program.limits[packets.0 as usize].name = format!("{name} (packets)");
+                let limit = &mut program.limits[bits.0 as usize];
+                (limit.name, limit.rate) = (name, host.fallback);
+            }
+        }
+    }
+
+    /// Whether other hosts' limits hold here.
+    pub(crate) fn is_controlled(&self) -> bool {
+        self.overlay.feedback.is_some()
+    }
+
+    /// The limits, in bits and in packets, of what a tenant here sends to one elsewhere.
+    pub(crate) fn pair(&self, tenant: TenantId, vm: u32) -> Option<[LimitId; 2]> {
+        let pair = tenant.0 * u32::try_from(self.vms.len()).unwrap_or(u32::MAX) + vm;
+        (pair < self.peers.count()).then(|| self.peers.limits(pair))
+    }
+
+    /// The tenant elsewhere that has this address.
+    pub(crate) fn vm(&self, mac: Mac) -> Option<u32> {
+        self.by_mac.get(&mac).copied()
+    }
+
+    /// The other host that has this address of the tenants' network.
+    pub(crate) fn host_of(&self, mac: Mac) -> Option<usize> {
+        let peer = self.directory.peer(self.vni.get(), InnerAddr::Mac(mac))?;
+        self.by_number.get(&peer.host).copied()
+    }
+
+    /// Whether the address is in the map, and not at this host.
+    pub(crate) fn is_elsewhere(&self, mac: Mac) -> bool {
+        self.by_mac.contains_key(&mac)
+    }
+
+    /// The other host with this address on the underlay.
+    pub(crate) fn host_at(&self, address: IpAddr) -> Option<usize> {
+        self.by_address.get(&address).copied()
+    }
+
+    /// The other host of this number.
+    pub(crate) fn host_numbered(&self, number: HostId) -> Option<usize> {
+        self.by_number.get(&number).copied()
+    }
+
+    /// The first address of a tenant of this host, by its name.
+    pub(crate) fn own_mac(&self, tenant: &str) -> Option<Mac> {
+        let tenants = &self.overlay.own().tenants;
+        tenants.iter().find(|known| known.name == tenant)?.macs.first().map(|mac| mac.0)
+    }
+
+    /// A tenant's name among hosts.
+    pub(crate) fn vnic(&self, mac: Mac) -> Vnic {
+        Vnic { network: self.vni.get(), mac }
+    }
+
+    /// From here to a host whose next hop is at this hardware address.
+    pub(crate) fn path(&self, host: usize, from: Mac, to: Mac) -> Path {
+        let addresses = Addresses::new(self.overlay.own().address, self.hosts[host].address);
+        Path {
+            format: self.format,
+            src_mac: WireMac(from),
+            dst_mac: WireMac(to),
+            addresses: addresses.expect("checked with the policy: all of one family"),
+            dscp: self.overlay.dscp,
+            mtu: self.mtu,
+            v6_checksum: self.overlay.v6_checksum,
+            ports: self.ports,
+        }
+    }
+
+    /// Longest IP packet that tenants may send.
+    pub(crate) fn inner_mtu(&self) -> u16 {
+        self.mtu.saturating_sub(self.overlay.header())
+    }
+}

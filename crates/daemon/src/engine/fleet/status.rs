@@ -1,0 +1,166 @@
+//! What there is to say of other hosts.
+//!
+//! Why: an operator must see whether a host is heard, who is held back for whom, and by how much.
+//! From: PicNIC's PN-C3, the state of each VM reported; copied out between two turns.
+//! Not here: tables and metrics (`stats`, `prometheus`).
+//! Invariant: taking it costs time in proportion to hosts and tenants, never to packets.
+
+use std::net::IpAddr;
+
+use plimsoll_control::Limits;
+use plimsoll_nic::LimitCounters;
+use plimsoll_policy::TenantId;
+use plimsoll_units::{BitRate, Nanos, Span};
+
+use super::super::Engine;
+use super::super::forward::Mac;
+use super::steer::Counts;
+
+/// Other hosts at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct FleetNow {
+    /// The other hosts.
+    pub hosts: Vec<HostNow>,
+    /// Tenants here, each with those elsewhere to whom it has sent.
+    pub pairs: Vec<PairNow>,
+    /// What tenants here allow.
+    pub receivers: Vec<ReceiverNow>,
+}
+
+/// Whether a host says what its tenants can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostState {
+    /// Nobody here asks anything of any host.
+    Uncontrolled,
+    /// It was heard of late.
+    Heard,
+    /// Frames go there, and it says nothing: each pair is held to its fallback.
+    Silent,
+    /// Neither of the two.
+    Idle,
+}
+
+impl HostState {
+    /// The word that operators see.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Uncontrolled => "uncontrolled",
+            Self::Heard => "heard",
+            Self::Silent => "silent",
+            Self::Idle => "idle",
+        }
+    }
+}
+
+/// Another host.
+#[derive(Clone, Debug)]
+pub struct HostNow {
+    /// The operator's name for it.
+    pub name: String,
+    /// Its address on the underlay.
+    pub address: IpAddr,
+    /// The next hop's hardware address, once it is known.
+    pub next_hop: Option<Mac>,
+    /// Whether it is heard.
+    pub state: HostState,
+    /// How long ago it was last heard.
+    pub heard: Option<Span>,
+    /// Frames to it.
+    pub sent: u64,
+    /// Packets from it.
+    pub received: u64,
+    /// Messages.
+    pub messages: Counts,
+    /// What holds while it says nothing.
+    pub fallback: BitRate,
+}
+
+/// What one tenant here sends to one elsewhere.
+#[derive(Clone, Debug)]
+pub struct PairNow {
+    /// The tenant here.
+    pub tenant: String,
+    /// The other one, and its host.
+    pub peer: String,
+    /// See [`PairNow::peer`].
+    pub host: String,
+    /// What it is allowed; none while its host says nothing, and the fallback holds.
+    pub limits: Option<Limits>,
+    /// What it is held to, in bits a second.
+    pub bits: BitRate,
+    /// What went.
+    pub counters: LimitCounters,
+}
+
+/// What one tenant here allows its senders.
+#[derive(Clone, Debug)]
+pub struct ReceiverNow {
+    /// The tenant.
+    pub tenant: String,
+    /// What it may receive, in bits a second.
+    pub capacity: u64,
+    /// What each sender may send to it.
+    pub limits: Limits,
+    /// Senders that are known by name.
+    pub senders: usize,
+}
+
+impl Engine {
+    /// What there is to say of other hosts; none without an overlay. `limits` are all limits' counters.
+    pub(in super::super) fn fleet_now(&self, limits: &[LimitCounters], now: Nanos) -> Option<FleetNow> {
+        let fleet = self.fleet.as_ref()?;
+        let steering = fleet.steering.as_deref();
+        let hosts = fleet.map.hosts.iter().zip(&fleet.links).enumerate().map(|(index, (host, link))| {
+            let told = steering.map(|steering| &steering.told[index]);
+            let heard = told.and_then(|told| told.heard_at).map(|at| now.since(at));
+            let lapse = steering.map(|steering| steering.settings.lapse).unwrap_or_default();
+            let state = match steering {
+                None => HostState::Uncontrolled,
+                Some(_) if heard.is_some_and(|ago| ago < lapse) => HostState::Heard,
+                Some(_) if link.sent_at.is_some_and(|at| now.since(at) < lapse) => HostState::Silent,
+                Some(_) => HostState::Idle,
+            };
+            HostNow {
+                name: host.name.clone(),
+                address: host.address,
+                next_hop: fleet.neighbours.mac(link.hop),
+                state,
+                heard,
+                sent: link.sent,
+                received: link.received,
+                messages: told.map(|told| told.counts).unwrap_or_default(),
+                fallback: host.fallback,
+            }
+        });
+        let (mut pairs, mut receivers) = (Vec::new(), Vec::new());
+        if let Some(steering) = steering {
+            for (tenant, stated) in (0..).map(TenantId).zip(&self.program.tenants) {
+                for (vm, peer) in (0..).zip(&fleet.map.vms) {
+                    let Some([bits, _]) = fleet.map.pair(tenant, vm) else { continue };
+                    let counters = limits[bits.0 as usize];
+                    if counters.packets == 0 && counters.waiting == 0 {
+                        continue;
+                    }
+                    let (host, allowed) = (&fleet.map.hosts[peer.host], steering.allowed[vm as usize]);
+                    pairs.push(PairNow {
+                        tenant: stated.name.clone(),
+                        peer: peer.name.clone(),
+                        host: host.name.clone(),
+                        limits: allowed,
+                        bits: allowed.map_or(host.fallback, |limits| limits.bits),
+                        counters,
+                    });
+                }
+            }
+            receivers.extend(steering.own.iter().enumerate().map(|(vm, own)| ReceiverNow {
+                tenant:
+                    self.lanes[own.lane as usize].as_ref().map_or(String::new(), |lane| lane.name.clone()),
+                capacity: steering.receivers.capacity(vm),
+                limits: steering.receivers.limits(vm),
+                senders: own.senders.heavy().len(),
+            }));
+        }
+        Some(FleetNow { hosts: hosts.collect(), pairs, receivers })
+    }
+}

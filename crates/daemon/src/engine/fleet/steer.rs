@@ -1,0 +1,411 @@
+//! What tenants here allow those elsewhere, and what they are allowed: once an epoch, with the fleet's key.
+//!
+//! Why: a flood is best stopped where it begins, and only who receives it knows that it is one.
+//! From: PicNIC §5.3 and §5.5 by `control`, in the order of `sim`'s `control`: measure, decide, tell the heavy senders; three
+//! ways for what is told (PN-M18): with tenants' frames, in frames of its own where none go that way within half an epoch,
+//! or over a control channel, from another thread.
+//! Not here: the laws (`control`), limits at work (`nic`), sockets of the channel (`channel`).
+//! Invariant: a limit changes only by what was sealed with the key, by the host that its receiver is at, and newer than what
+//! that host had said before; one that is not heard again lapses to what holds while a host says nothing.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use plimsoll_control::{
+    Allowance, BandwidthLaw, Envelope, Heavy, HostId, Idle, Laws, Limits, Measured, Obeyed, Opener,
+    PacketRateLaw, Receivers, Rejected, Sealer, Senders, Vnic,
+};
+use plimsoll_policy::{Feedback, Program, TenantId, UNLIMITED, Via};
+use plimsoll_units::{BitRate, Nanos, Span};
+use plimsoll_wire::overlay::{Format, MOST_IN_OPTION};
+
+use super::super::Engine;
+use super::super::drops::Event;
+use super::super::lane::Lane;
+use super::map::FleetMap;
+use super::{Fleet, Link};
+
+/// The engine's part of control between hosts.
+#[derive(Debug)]
+pub(crate) struct Steering {
+    pub(super) settings: Feedback,
+    sealer: Sealer,
+    opener: Opener,
+    pub(super) receivers: Receivers,
+    /// Tenants here that receive, in the receivers' order.
+    pub(super) own: Vec<Own>,
+    /// Which of them waits at a station.
+    by_station: Vec<Option<u32>>,
+    measured: Vec<Measured>,
+    /// What tenants elsewhere allow, and that by their number while it holds.
+    obeyed: Obeyed<Vnic>,
+    pub(super) allowed: Vec<Option<Limits>>,
+    /// By the map's hosts.
+    pub(super) told: Vec<Told>,
+    /// A message while it is opened.
+    opened: Vec<u8>,
+    last: Nanos,
+    next: Nanos,
+    epochs: u64,
+}
+
+/// A tenant here that receives.
+#[derive(Debug)]
+pub(crate) struct Own {
+    pub(super) lane: u32,
+    vnic: Vnic,
+    pub(super) senders: Senders,
+}
+
+/// What passes between this host and another.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Told {
+    number: Option<HostId>,
+    allowances: Vec<Allowance>,
+    /// Sealed, and still to leave.
+    messages: VecDeque<Vec<u8>>,
+    /// When they leave in frames of their own.
+    due: Nanos,
+    pub(super) heard_at: Option<Nanos>,
+    pub(super) counts: Counts,
+}
+
+/// Messages, by the way that they went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// With tenants' frames.
+    pub ridden: u64,
+    /// In frames of their own.
+    pub framed: u64,
+    /// Over the control channel.
+    pub channelled: u64,
+    /// Not, as the uplink had no room before there were newer ones.
+    pub unsent: u64,
+    /// Accepted from there.
+    pub heard: u64,
+}
+
+/// A message for a control channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Where to.
+    pub to: SocketAddr,
+    /// The sealed message.
+    pub message: Vec<u8>,
+}
+
+/// Epochs in which senders are counted together: a light one sends once in some.
+const WINDOW: u64 = 16;
+/// Limits that are kept.
+const MOST_LIMITS: usize = 16_384;
+/// Limits in a message: what an underlay of 1,280 bytes carries in a frame of its own.
+const IN_MESSAGE: usize = 45;
+/// An ordinary sender's weight: hosts do not tell each other what their tenants' maxima are.
+const WEIGHT: u32 = 1_000;
+
+impl Steering {
+    pub(super) fn new(map: &FleetMap, key: &[u8; 32], sequence: u64) -> Self {
+        let settings = map.overlay.feedback.clone().expect("steered only with feedback");
+        let mut made = Self {
+            sealer: Sealer::new(key, map.own, sequence),
+            opener: Opener::new(key, map.own, map.overlay.hosts.len()),
+            receivers: Receivers::new(BitRate::gbps(1), laws(&settings), &[]),
+            own: Vec::new(),
+            by_station: Vec::new(),
+            measured: Vec::new(),
+            obeyed: Obeyed::new(MOST_LIMITS, settings.lapse),
+            allowed: vec![None; map.vms.len()],
+            told: Vec::new(),
+            opened: Vec::new(),
+            last: Nanos::ZERO,
+            next: Nanos::ZERO + settings.epoch,
+            epochs: 0,
+            settings,
+        };
+        made.set_hosts(map);
+        made
+    }
+
+    fn set_hosts(&mut self, map: &FleetMap) {
+        let mut before = core::mem::take(&mut self.told);
+        let told = |number: HostId| {
+            let known = before.iter_mut().find(|told| told.number == Some(number));
+            Told { number: Some(number), ..known.map(core::mem::take).unwrap_or_default() }
+        };
+        self.told = map.hosts.iter().map(|host| host.number).map(told).collect();
+    }
+
+    /// Another map: what others allow stays with them.
+    pub(super) fn remap(&mut self, old: &FleetMap, new: &FleetMap) {
+        self.settings = new.overlay.feedback.clone().expect("a reload does not end feedback");
+        self.allowed = (new.vms.iter())
+            .map(|vm| old.vm(vm.mac).and_then(|before| self.allowed[before as usize]))
+            .collect();
+        self.set_hosts(new);
+    }
+
+    /// A packet of a tenant elsewhere came for this station.
+    #[inline]
+    pub(super) fn note(&mut self, station: u32, vm: u32) {
+        if let Some(own) = self.by_station.get(station as usize).copied().flatten() {
+            self.own[own as usize].senders.note(vm.into(), WEIGHT, spread(vm.into()));
+        }
+    }
+
+    /// What may go with a frame to this host.
+    #[inline]
+    pub(super) fn riding(&self, host: usize) -> Option<&[u8]> {
+        let message = self.told[host].messages.front()?;
+        (message.len() <= MOST_IN_OPTION).then_some(message)
+    }
+
+    /// It went.
+    pub(super) fn rode(&mut self, host: usize) {
+        let told = &mut self.told[host];
+        told.messages.pop_front();
+        told.counts.ridden += 1;
+    }
+
+    /// When a message has to leave in a frame of its own, or the next epoch ends.
+    fn next(&self) -> Nanos {
+        let due = self.told.iter().filter(|told| !told.messages.is_empty()).map(|told| told.due);
+        due.min().map_or(self.next, |due| due.min(self.next))
+    }
+
+    /// Says whom each of this host's tenants has to tell what, and seals it.
+    fn address(&mut self, map: &FleetMap, links: &[Link], now: Nanos) {
+        for told in &mut self.told {
+            told.counts.unsent += told.messages.len() as u64;
+            told.messages.clear();
+            told.allowances.clear();
+        }
+        for (vm, own) in self.own.iter().enumerate() {
+            let allowance = Allowance { receiver: own.vnic, limits: self.receivers.limits(vm) };
+            for &Heavy { sender, .. } in own.senders.heavy() {
+                let Some(elsewhere) = map.vms.get(sender as usize) else { continue };
+                let told = &mut self.told[elsewhere.host].allowances;
+                if told.last().is_none_or(|last| last.receiver != allowance.receiver) {
+                    told.push(allowance);
+                }
+            }
+        }
+        for ((told, host), link) in self.told.iter_mut().zip(&map.hosts).zip(links) {
+            for part in told.allowances.chunks(IN_MESSAGE) {
+                let mut message = Vec::new();
+                self.sealer.seal(host.number, part, &mut message);
+                told.messages.push_back(message);
+            }
+            // Where frames go that way they take it along, if it is short; else it need not wait for one.
+            let ridden = map.format == Format::Geneve
+                && told.messages.len() == 1
+                && told.messages[0].len() <= MOST_IN_OPTION
+                && link.sent_at.is_some_and(|at| now.since(at) < self.settings.epoch.times(2));
+            told.due = if ridden { now + half(self.settings.epoch) } else { now };
+        }
+        if self.epochs.is_multiple_of(WINDOW) {
+            self.own.iter_mut().for_each(|own| own.senders.clear());
+        }
+    }
+}
+
+impl Fleet {
+    /// The tenants of these lanes receive from now on, with the policy's envelopes.
+    pub(crate) fn set_receivers(&mut self, lanes: &[Option<Box<Lane>>], policy: &Program, now: Nanos) {
+        let Self { map, steering: Some(steering), .. } = self else { return };
+        let mut envelopes = Vec::new();
+        steering.own.clear();
+        steering.by_station = vec![None; lanes.len() + 1];
+        for (index, lane) in (0..).zip(lanes) {
+            let tenant = lane.as_ref().and_then(|lane| Some((lane.tenant?, map.own_mac(&lane.name)?)));
+            let Some((TenantId(tenant), mac)) = tenant else { continue };
+            let node = policy.node(policy.tenants[tenant as usize].node);
+            let max = node.max.map_or(policy.link, |max| policy.limit(max).rate);
+            envelopes.push(Envelope { min: node.min, max });
+            steering.by_station[index as usize + 1] = u32::try_from(steering.own.len()).ok();
+            // The gaps between sampled packets are nobody's to foresee, and need not be the same elsewhere.
+            let senders = Senders::new(u64::from(index) ^ now.as_u64().rotate_left(17));
+            steering.own.push(Own { lane: index, vnic: map.vnic(mac), senders });
+        }
+        steering.measured = vec![Measured::default(); envelopes.len()];
+        steering.receivers = Receivers::new(policy.link, laws(&steering.settings), &envelopes);
+    }
+}
+
+impl Engine {
+    /// Ends an epoch that is over, and sends what waits to be told. When there is more to do.
+    pub(super) fn steer(&mut self, fleet: &mut Fleet, now: Nanos) -> Option<Nanos> {
+        let mut steering = fleet.steering.take()?;
+        if steering.next <= now {
+            self.end_epoch(fleet, &mut steering, now);
+        }
+        match steering.settings.via {
+            Via::Datapath => self.send_feedback(fleet, &mut steering, now),
+            Via::Channel => {
+                for (told, host) in steering.told.iter_mut().zip(&fleet.map.hosts) {
+                    let Some(to) = host.channel else { continue };
+                    told.counts.channelled += told.messages.len() as u64;
+                    fleet.outbox.extend(told.messages.drain(..).map(|message| Sent { to, message }));
+                }
+            }
+        }
+        let next = steering.next();
+        fleet.steering = Some(steering);
+        Some(next)
+    }
+
+    fn end_epoch(&mut self, fleet: &mut Fleet, steering: &mut Steering, now: Nanos) {
+        let length = now.since(steering.last);
+        (steering.last, steering.next) = (now, now + steering.settings.epoch);
+        steering.epochs += 1;
+        for (own, measured) in steering.own.iter().zip(&mut steering.measured) {
+            let (seen, slots) = self.inward.take_epoch(own.lane + 1);
+            *measured = Measured {
+                bytes: seen.bytes,
+                served: seen.served,
+                delay: seen.mean_wait(),
+                occupancy: seen.peak * 1_000 / slots,
+                drops: seen.drops,
+                weights: own.senders.weights(),
+            };
+        }
+        steering.receivers.epoch(length, &steering.measured);
+        steering.address(&fleet.map, &fleet.links, now);
+        let mut lapsed = Vec::new();
+        steering.obeyed.expire(now, |receiver| lapsed.push(receiver));
+        for receiver in lapsed {
+            if let Some(vm) = fleet.map.vm(receiver.mac) {
+                steering.allowed[vm as usize] = None;
+                self.hold(&fleet.map, vm, None);
+            }
+        }
+        self.ring_changes(now);
+    }
+
+    /// What nothing took along leaves in frames of its own. One that finds no room waits for the next turn.
+    fn send_feedback(&mut self, fleet: &mut Fleet, steering: &mut Steering, now: Nanos) {
+        for host in 0..steering.told.len() {
+            while steering.told[host].due <= now
+                && let Some(message) = steering.told[host].messages.front()
+            {
+                let mut scratch = core::mem::take(&mut self.scratch);
+                let hash = fleet.map.hosts[host].number.0.into();
+                let len =
+                    fleet.path(host).and_then(|path| path.feedback_frame(message, hash, &mut scratch).ok());
+                let sent = len.is_some_and(|len| self.send_own(&scratch[..len]));
+                self.scratch = scratch;
+                let told = &mut steering.told[host];
+                if !sent {
+                    // Soon enough: the next epoch has newer ones.
+                    told.due = now + Span::millis(1);
+                    break;
+                }
+                told.messages.pop_front();
+                told.counts.framed += 1;
+            }
+        }
+    }
+
+    /// Another host's word, as it came with a frame or alone.
+    pub(super) fn hear_feedback(&mut self, fleet: &mut Fleet, sealed: &[u8], now: Nanos) {
+        let Some(mut steering) = fleet.steering.take() else {
+            return self.uplink.tally.event(Event::FeedbackUnasked);
+        };
+        let mut message = core::mem::take(&mut steering.opened);
+        message.clear();
+        message.extend_from_slice(sealed);
+        match steering.opener.open(&mut message) {
+            Ok((from, allowances)) => {
+                let host = fleet.map.host_numbered(from);
+                if let Some(host) = host {
+                    let told = &mut steering.told[host];
+                    (told.heard_at, told.counts.heard) = (Some(now), told.counts.heard + 1);
+                }
+                for Allowance { receiver, limits } in allowances {
+                    let known = (receiver.network == fleet.map.vni.get())
+                        .then(|| fleet.map.vm(receiver.mac))
+                        .flatten();
+                    // Each host speaks for its own tenants only.
+                    match known.filter(|&vm| Some(fleet.map.vms[vm as usize].host) == host) {
+                        Some(vm) => {
+                            steering.obeyed.hear(receiver, limits, now);
+                            if steering.allowed[vm as usize].replace(limits) != Some(limits) {
+                                self.hold(&fleet.map, vm, Some(limits));
+                            }
+                        }
+                        None => self.uplink.tally.event(Event::FeedbackForeign),
+                    }
+                }
+            }
+            Err(why) => self.uplink.tally.event(rejected(why)),
+        }
+        steering.opened = message;
+        fleet.steering = Some(steering);
+        self.ring_changes(now);
+    }
+
+    /// What came over the control channel; it has been opened there once, so that no flood of forged ones comes here.
+    pub fn hear_channel(&mut self, sealed: &[u8], now: Nanos) {
+        let Some(mut fleet) = self.fleet.take() else { return };
+        self.hear_feedback(&mut fleet, sealed, now);
+        self.fleet = Some(fleet);
+    }
+
+    /// Holds all tenants here to what one elsewhere allows, or to what holds while it says nothing.
+    fn hold(&mut self, map: &FleetMap, vm: u32, limits: Option<Limits>) {
+        let fallback = map.hosts[map.vms[vm as usize].host].fallback;
+        let limits = limits.map(|limits| limits.of_weight(WEIGHT));
+        let packets = limits.and_then(|limits| limits.packets);
+        let packets = packets.and_then(|packets| BitRate::new(packets.get().saturating_mul(8)));
+        for tenant in (0..self.program.tenants.len() as u32).map(TenantId) {
+            let Some([in_bits, in_packets]) = map.pair(tenant, vm) else { continue };
+            self.doorbells.set_rate(in_bits, limits.map_or(fallback, |limits| limits.bits).min(UNLIMITED));
+            self.doorbells.set_rate(in_packets, packets.unwrap_or(UNLIMITED).min(UNLIMITED));
+        }
+    }
+
+    /// After a reload limits begin with what holds in silence: what was heard before still holds.
+    pub(in super::super) fn hold_again(&mut self, now: Nanos) {
+        let Some(fleet) = self.fleet.take() else { return };
+        let allowed = fleet.steering.as_ref().map(|steering| steering.allowed.clone()).unwrap_or_default();
+        for (vm, limits) in (0..).zip(allowed) {
+            if limits.is_some() {
+                self.hold(&fleet.map, vm, limits);
+            }
+        }
+        self.fleet = Some(fleet);
+        self.ring_changes(now);
+    }
+
+    fn ring_changes(&mut self, now: Nanos) {
+        let nic = &mut self.nic;
+        self.doorbells.flush(|words| nic.ring(words, now));
+    }
+}
+
+fn laws(settings: &Feedback) -> Laws {
+    Laws {
+        bandwidth: BandwidthLaw::default(),
+        packets: Some(PacketRateLaw::new(settings.delay)),
+        idle: Idle::Reserved,
+    }
+}
+
+fn rejected(why: Rejected) -> Event {
+    match why {
+        Rejected::Malformed => Event::FeedbackMalformed,
+        Rejected::Misdirected => Event::FeedbackMisdirected,
+        Rejected::Forged => Event::FeedbackForged,
+        Rejected::Stale => Event::FeedbackStale,
+    }
+}
+
+fn half(span: Span) -> Span {
+    Span::ns(span.as_u64() / 2)
+}
+
+/// A hash of all 64 bits: splitmix64's last steps. Only addresses of the map get here, so nobody can choose it.
+fn spread(id: u64) -> u64 {
+    let z = (id ^ (id >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

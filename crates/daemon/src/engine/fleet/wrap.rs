@@ -1,0 +1,159 @@
+//! The way out to other hosts: each finished frame in the overlay's headers, with feedback where it has room.
+//!
+//! Why: the underlay carries packets between hosts, and nothing of a tenant's beside them.
+//! From: `wire::overlay`: segments are cut first, so that each has outer lengths and checksums of its own.
+//! Not here: which host (`map`), which feedback (`steer`).
+//! Invariant: a copy for many hosts that has begun ends before another frame leaves; feedback is lost with no frame, as a
+//! message that did not leave goes with the next.
+
+use plimsoll_ports::{Port, Sending, Trouble};
+use plimsoll_units::Nanos;
+use plimsoll_wire::overlay::{Inner, MOST_IN_OPTION, Path};
+use plimsoll_wire::{Offload, OffloadKind, segment};
+
+use super::super::depart::Handed;
+use super::super::drops::Loss;
+use super::super::emit::{Emitted, Part};
+use super::super::forward::is_group;
+use super::super::{Engine, Held};
+
+/// What goes with each of a frame's segments.
+struct Wrapping<'a> {
+    path: Path,
+    inner: Inner<'a>,
+    /// Whether the feedback has left.
+    told: bool,
+}
+
+impl Engine {
+    /// To the host that serves the address, or to all of them. `whole` is the pull without what has left.
+    pub(in super::super) fn send_out(
+        &mut self,
+        frame: &[u8],
+        held: &Held,
+        part: &mut Part,
+        whole: Part,
+        from: u32,
+        now: Nanos,
+    ) -> Handed {
+        if !is_group(held.to) {
+            let host = self.fleet.as_ref().and_then(|fleet| fleet.map.host_of(held.to));
+            let Some(host) = host else { return Handed::Lost(Loss::NoPeer) };
+            return self.send_to(host, frame, held, part, from, now);
+        }
+        let hosts = self.fleet.as_ref().map_or(0, |fleet| fleet.links.len());
+        let mut handed = Handed::Done;
+        while self.uplink.flooded < hosts {
+            match self.send_to(self.uplink.flooded, frame, held, part, from, now) {
+                Handed::Wait => return Handed::Wait,
+                Handed::Lost(why) => handed = Handed::Curtailed(why),
+                _ => {}
+            }
+            *part = whole;
+            self.uplink.flooded += 1;
+        }
+        self.uplink.flooded = 0;
+        handed
+    }
+
+    fn send_to(
+        &mut self,
+        host: usize,
+        frame: &[u8],
+        held: &Held,
+        part: &mut Part,
+        from: u32,
+        now: Nanos,
+    ) -> Handed {
+        let (Some(port), Some(fleet)) = (&mut self.uplink.port, &mut self.fleet) else { return Handed::Wait };
+        let Some(path) = fleet.path(host) else { return Handed::Lost(Loss::NoNextHop) };
+        let feedback = fleet.steering.as_ref().and_then(|steering| steering.riding(host));
+        let inner = Inner { vni: fleet.map.vni, flow_hash: held.hash.into(), feedback };
+        let mut wrapping = Wrapping { path, inner, told: false };
+        let emitted = emit_wrapped(port, &mut wrapping, frame, &held.offload, part, &mut self.scratch);
+        let told = wrapping.told;
+        self.uplink.senders.note(port.taken(), from);
+        self.uplink.down = emitted.is_err();
+        if told && let Some(steering) = &mut fleet.steering {
+            steering.rode(host);
+        }
+        match emitted {
+            Ok(Ok(Emitted::Sent)) => {
+                let link = &mut fleet.links[host];
+                (link.sent, link.sent_at) = (link.sent + 1, Some(now));
+                Handed::Done
+            }
+            Ok(Ok(Emitted::Full)) | Err(Trouble::Down) => Handed::Wait,
+            Ok(Ok(Emitted::Refused(why))) => {
+                self.uplink.blamed[why as usize] += 1;
+                Handed::Refused(why)
+            }
+            Ok(Ok(Emitted::Inconsistent)) => Handed::Lost(Loss::Inconsistent),
+            Ok(Err(why)) => Handed::Unfit(why),
+            Err(Trouble::Gone) => {
+                self.lose_uplink();
+                Handed::Wait
+            }
+        }
+    }
+}
+
+type Wrapped = Result<Emitted, plimsoll_wire::EncapsulationError>;
+
+/// Each segment is finished behind room for its headers, and leaves with them.
+fn emit_wrapped(
+    port: &mut Port,
+    wrapping: &mut Wrapping<'_>,
+    frame: &[u8],
+    offload: &Offload,
+    part: &mut Part,
+    scratch: &mut [u8],
+) -> Result<Wrapped, Trouble> {
+    let step = if offload.segment > 0 { u32::from(offload.segment) } else { part.payload.max(1) };
+    loop {
+        let payload = step.min(part.payload);
+        let len = if offload.kind == OffloadKind::Plain {
+            scratch[ROOM..ROOM + frame.len()].copy_from_slice(frame);
+            frame.len()
+        } else {
+            match segment(frame, offload, part.offset, payload, &mut scratch[ROOM..]) {
+                Ok(len) => len,
+                Err(error) => return Ok(Ok(error.into())),
+            }
+        };
+        let sending = match send_wrapped(port, wrapping, &mut scratch[..ROOM + len])? {
+            Ok(sending) => Emitted::from(sending),
+            Err(why) => return Ok(Err(why)),
+        };
+        if sending != Emitted::Sent {
+            return Ok(Ok(sending));
+        }
+        part.skip(payload);
+        if part.payload == 0 || offload.kind == OffloadKind::Plain {
+            return Ok(Ok(sending));
+        }
+    }
+}
+
+fn send_wrapped(
+    port: &mut Port,
+    wrapping: &mut Wrapping<'_>,
+    buffer: &mut [u8],
+) -> Result<Result<Sending, plimsoll_wire::EncapsulationError>, Trouble> {
+    let Wrapping { path, inner, told } = wrapping;
+    let len = buffer.len() - ROOM;
+    let fits = |message: &&[u8]| {
+        len + path.head_room(Some(message.len())) <= usize::from(path.mtu) + super::ETHERNET
+    };
+    let feedback = inner.feedback.filter(|_| !*told).filter(fits);
+    let start = match path.encapsulate(buffer, ROOM, &Inner { feedback, ..*inner }) {
+        Ok(start) => start,
+        Err(why) => return Ok(Err(why)),
+    };
+    let sending = port.send(&buffer[start..], None)?;
+    *told |= feedback.is_some() && sending == Sending::Sent;
+    Ok(Ok(sending))
+}
+
+/// Room for the longest outer headers: Ethernet, IPv6, UDP, Geneve and its longest option.
+const ROOM: usize = 14 + 40 + 8 + 8 + 4 + MOST_IN_OPTION.next_multiple_of(4) + 4;

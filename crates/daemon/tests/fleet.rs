@@ -1,0 +1,326 @@
+//! Two hosts whose uplinks are joined in memory: tenants reach each other, limits follow receivers, and nobody else can
+//! say what they are.
+
+mod support;
+
+use plimsoll_control::{Allowance, HostId, Limits, Sealer, Vnic};
+use plimsoll_daemon::{HostState, Stats};
+use plimsoll_units::{BitRate, Nanos, Span};
+use plimsoll_wire::Mac;
+use plimsoll_wire::overlay::{Addresses, Format, Inner, Path, Ports, Vni};
+use support::{KEY, World, drain, policy, udp};
+
+const STEP: Span = Span::micros(50);
+/// Tenants by the last byte of their addresses: two at host a, one and one at host b.
+const SHOP: u8 = 1;
+const CALM: u8 = 2;
+const FAR: u8 = 11;
+const QUIET: u8 = 12;
+
+/// The file of one of two hosts. `rest` goes into `overlay`.
+fn file(host: &str, kind: &str, v6: bool, rest: &str) -> String {
+    let [a, b] = if v6 { ["2001:db8::1", "2001:db8::2"] } else { ["192.0.2.1", "192.0.2.2"] };
+    let tenants = match host {
+        "a" => "{shop: {port: memory}, calm: {port: memory}}",
+        _ => "{far: {port: memory, max: 20Mbps}, quiet: {port: memory}}",
+    };
+    format!(
+        "uplink: {{port: memory, rate: 1Gbps}}\n\
+         tenants: {tenants}\n\
+         overlay:\n\
+         \x20 kind: {kind}\n\
+         \x20 vni: 7\n\
+         \x20 host: {host}\n\
+         \x20 hosts:\n\
+         \x20   a: {{address: {a}, tenants: {{shop: 02:00:00:00:00:01, calm: 02:00:00:00:00:02}}}}\n\
+         \x20   b: {{address: {b}, tenants: {{far: 02:00:00:00:00:0b, quiet: 02:00:00:00:00:0c}}}}\n{rest}"
+    )
+}
+
+const FEEDBACK: &str = "  feedback: {key: /not/read, epoch: 2ms, lapse: 100ms, fallback: 100Mbps}\n";
+
+struct Fleet {
+    a: World,
+    b: World,
+}
+
+impl Fleet {
+    fn new(kind: &str, v6: bool, rest: &str) -> Self {
+        let host = |name: &str| World::new(&file(name, kind, v6, rest), true);
+        let mut fleet = Self { a: host("a"), b: host("b") };
+        fleet.run(Span::millis(1));
+        fleet
+    }
+
+    /// Both hosts' turns, each packet on the other's wire a step later.
+    fn run(&mut self, span: Span) {
+        let end = self.a.now + span;
+        while self.a.now < end {
+            self.exchange();
+        }
+    }
+
+    fn exchange(&mut self) {
+        let from_a = self.a.run(STEP, STEP);
+        let from_b = self.b.run(STEP, STEP);
+        from_a.iter().for_each(|packet| _ = self.b.wire.send(packet, None).expect("there"));
+        from_b.iter().for_each(|packet| _ = self.a.wire.send(packet, None).expect("there"));
+    }
+
+    /// `shop` floods `far` for so long with frames of 1,250 bytes at 200 Mb/s; how many come out there.
+    fn flood(&mut self, span: Span) -> usize {
+        let (end, mut came, mut n) = (self.a.now + span, 0, 0);
+        while self.a.now < end {
+            self.a.send(0, &udp(SHOP, FAR, 7, n, 1_250));
+            n += 1;
+            self.exchange();
+            came += drain(&mut self.b.tenants[0]).len();
+        }
+        came
+    }
+}
+
+fn stats(world: &mut World) -> Stats {
+    Stats::from(&world.engine.snapshot(world.now))
+}
+
+fn count(list: &[(&'static str, u64)], name: &str) -> u64 {
+    list.iter().filter(|(known, _)| *known == name).map(|(_, count)| count).sum()
+}
+
+#[test]
+fn tenants_reach_each_other_over_each_kind_and_family() {
+    for (kind, v6) in [("vxlan", false), ("geneve", false), ("vxlan", true), ("geneve", true)] {
+        let mut fleet = Fleet::new(kind, v6, "");
+        let there = udp(SHOP, FAR, 1_000, 7, 900);
+        let back = udp(FAR, SHOP, 80, 8, 200);
+        fleet.a.send(0, &there);
+        fleet.b.send(0, &back);
+        fleet.run(Span::millis(1));
+        assert_eq!(drain(&mut fleet.b.tenants[0]), [there], "{kind}, over IPv6: {v6}");
+        assert_eq!(drain(&mut fleet.a.tenants[0]), [back], "{kind}, over IPv6: {v6}");
+        assert_eq!(drain(&mut fleet.b.tenants[1]).len(), 0, "nobody else's");
+        // Within a host nothing is wrapped, and broadcasts reach everybody once.
+        let near = udp(SHOP, CALM, 1_000, 9, 100);
+        let mut all = udp(SHOP, 0, 1_000, 10, 100);
+        all[..6].copy_from_slice(&[0xff; 6]);
+        fleet.a.send(0, &near);
+        fleet.a.send(0, &all);
+        fleet.run(Span::millis(1));
+        assert_eq!(drain(&mut fleet.a.tenants[1]), [near, all.clone()]);
+        assert_eq!(
+            (drain(&mut fleet.b.tenants[0]), drain(&mut fleet.b.tenants[1])),
+            (vec![all.clone()], vec![all])
+        );
+        assert_eq!((fleet.a.losses("uplink"), fleet.b.losses("uplink")), (vec![], vec![]));
+    }
+}
+
+#[test]
+fn what_cannot_go_on_is_counted_by_its_reason() {
+    let mut fleet = Fleet::new("geneve", false, "");
+    fleet.a.send(0, &udp(SHOP, 99, 1, 1, 100));
+    fleet.a.send(0, &udp(FAR, QUIET, 1, 1, 100));
+    fleet.run(Span::millis(1));
+    let lost = fleet.a.losses("shop");
+    assert_eq!((count(&lost, "overlay_no_peer"), count(&lost, "foreign_source")), (1, 1), "{lost:?}");
+    // From a host that is none of ours, for another network, and of a tenant that is not there.
+    let path = |src: u8| Path {
+        format: Format::Geneve,
+        src_mac: Mac([6; 6]),
+        dst_mac: Mac([6; 6]),
+        addresses: Addresses::V4 { src: [192, 0, 2, src].into(), dst: [192, 0, 2, 2].into() },
+        dscp: 0,
+        mtu: 1_500,
+        v6_checksum: true,
+        ports: Ports::default(),
+    };
+    let mut out = [0; 1_600];
+    for (src, vni, from) in [(9, 7, SHOP), (1, 8, SHOP), (1, 7, QUIET)] {
+        let inner = Inner { vni: Vni::new(vni).expect("small"), flow_hash: 1, feedback: None };
+        let len = path(src).encapsulate_into(&udp(from, FAR, 1, 1, 100), &mut out, &inner).expect("it fits");
+        fleet.b.wire.send(&out[..len], None).expect("there");
+    }
+    fleet.b.wire.send(&udp(77, 78, 1, 1, 100), None).expect("there");
+    fleet.run(Span::millis(1));
+    assert_eq!(drain(&mut fleet.b.tenants[0]).len(), 0);
+    let lost = fleet.b.losses("uplink");
+    for reason in ["overlay_unknown_host", "overlay_unknown_network", "overlay_wrong_host"] {
+        assert_eq!(count(&lost, reason), 1, "{reason} in {lost:?}");
+    }
+    assert_eq!(count(&fleet.b.events("uplink"), "not_overlay"), 1);
+}
+
+#[test]
+fn who_sends_packets_that_are_too_long_is_told() {
+    let mut fleet = Fleet::new("geneve", false, "");
+    let mut long = udp(SHOP, FAR, 1, 1, 1_465);
+    long[20] = 0x40; // not to be fragmented
+    fleet.a.send(0, &long);
+    fleet.a.send(0, &udp(SHOP, FAR, 1, 2, 1_464));
+    fleet.run(Span::millis(1));
+    assert_eq!(drain(&mut fleet.b.tenants[0]).iter().map(Vec::len).collect::<Vec<_>>(), [1_464]);
+    let told = drain(&mut fleet.a.tenants[0]);
+    assert_eq!(told.len(), 1);
+    assert_eq!((told[0][23], &told[0][34..36]), (1, &[3, 4][..]), "ICMP: fragmentation needed");
+    assert_eq!(u16::from_be_bytes([told[0][40], told[0][41]]), 1_450);
+    assert_eq!(count(&fleet.a.losses("shop"), "overlay_too_long"), 1);
+}
+
+/// The receiver's `max` is a tenth of what is sent. Drops move from its queue to the sender, and a neighbour loses nothing.
+#[test]
+fn a_flood_is_throttled_where_it_begins() {
+    for kind in ["geneve", "vxlan"] {
+        let mut fleet = Fleet::new(kind, false, FEEDBACK);
+        fleet.flood(Span::millis(300));
+        let came = fleet.flood(Span::millis(500));
+        // 20 Mb/s are 10 Mb in half a second, 980 frames with all headers.
+        assert!((850..=1_050).contains(&came), "{kind}: {came}");
+        let here = stats(&mut fleet.a);
+        let there = stats(&mut fleet.b);
+        let pairs = &here.fleet.as_ref().expect("a fleet").pairs;
+        assert_eq!((pairs[0].tenant.as_str(), pairs[0].state.as_str()), ("shop", "limited"), "{pairs:?}");
+        assert!((17_000_000..23_000_000).contains(&pairs[0].rate), "{pairs:?}");
+        assert!(
+            here.nodes.iter().any(|node| node.drops.contains_key("flow_full"))
+                || here.tenants["shop"].drops.contains_key("flow_full"),
+            "{kind}: backpressure: {here:?}"
+        );
+        assert_eq!(there.uplink.drops.get("ingress_full"), None);
+        let host = &here.fleet.as_ref().expect("a fleet").hosts["b"];
+        assert_eq!((host.state.as_str(), host.feedback.contains_key("heard")), ("heard", true));
+        let receiver = &there.fleet.as_ref().expect("a fleet").receivers["far"];
+        assert_eq!(receiver.capacity, 20_000_000);
+    }
+}
+
+/// Feedback rides on frames that go there anyway, if they have room.
+#[test]
+fn feedback_rides_on_frames_of_the_other_way() {
+    let mut fleet = Fleet::new("geneve", false, FEEDBACK);
+    for n in 0..4_000 {
+        fleet.a.send(0, &udp(SHOP, FAR, 7, n, 1_250));
+        if n % 4 == 0 {
+            fleet.b.send(0, &udp(FAR, SHOP, 80, n, 100));
+        }
+        fleet.exchange();
+        drain(&mut fleet.b.tenants[0]);
+        drain(&mut fleet.a.tenants[0]);
+    }
+    let there = stats(&mut fleet.b);
+    let ways = &there.fleet.as_ref().expect("a fleet").hosts["a"].feedback;
+    assert!(ways["ridden"] > 25 && ways.get("framed").is_none_or(|&framed| framed < 5), "{ways:?}");
+    let here = stats(&mut fleet.a);
+    let heard = here.fleet.as_ref().expect("a fleet").hosts["b"].feedback["heard"];
+    assert!(heard >= ways["ridden"], "{heard} of {ways:?}");
+}
+
+#[test]
+fn limits_lapse_to_the_fallback_when_a_host_falls_silent() {
+    let mut fleet = Fleet::new("geneve", false, FEEDBACK);
+    fleet.flood(Span::millis(300));
+    // The other host is gone: what we send is heard by nobody.
+    let mut left = 0;
+    for n in 0..8_000 {
+        fleet.a.send(0, &udp(SHOP, FAR, 7, n, 1_250));
+        left += fleet.a.run(STEP, STEP).len() * usize::from(n >= 4_000);
+    }
+    let snapshot = fleet.a.engine.snapshot(fleet.a.now);
+    let now = snapshot.fleet.as_ref().expect("a fleet");
+    assert_eq!(now.hosts[0].state, HostState::Silent);
+    assert_eq!((now.pairs[0].limits, now.pairs[0].bits), (None, BitRate::mbps(100)));
+    // 100 Mb/s for 200 ms are 20 Mb: 1,923 frames of 1,300 bytes.
+    assert!((1_800..2_000).contains(&left), "{left}");
+}
+
+/// Whoever reaches the underlay can send what looks like feedback, and who has the key can say it for its own tenants only.
+#[test]
+fn forged_repeated_and_foreign_feedback_changes_nothing() {
+    let mut fleet = Fleet::new("geneve", false, FEEDBACK);
+    fleet.a.send(0, &udp(SHOP, FAR, 7, 1, 1_250));
+    fleet.run(Span::millis(20));
+    let hosts = policy(&file("a", "geneve", false, FEEDBACK)).config.overlay.expect("an overlay").hosts;
+    let (a, b) = (HostId(hosts[0].number), HostId(hosts[1].number));
+    let allowance = |last: u8| Allowance {
+        receiver: Vnic { network: 7, mac: [2, 0, 0, 0, 0, last] },
+        limits: Limits { bits: BitRate::new(1_000).expect("some"), packets: None },
+    };
+    let path = Path {
+        format: Format::Geneve,
+        src_mac: Mac([6; 6]),
+        dst_mac: Mac([6; 6]),
+        addresses: Addresses::V4 { src: [192, 0, 2, 2].into(), dst: [192, 0, 2, 1].into() },
+        dscp: 0,
+        mtu: 1_500,
+        v6_checksum: true,
+        ports: Ports::default(),
+    };
+    let before = stats(&mut fleet.a).fleet.expect("a fleet").pairs;
+    let say = |world: &mut World, key: &[u8; 32], from: HostId, to: HostId, sequence: u64, last: u8| {
+        let (mut message, mut out) = (Vec::new(), [0; 1_600]);
+        Sealer::new(key, from, sequence).seal(to, &[allowance(last)], &mut message);
+        let len = path.feedback_frame(&message, 1, &mut out).expect("it fits");
+        world.wire.send(&out[..len], None).expect("there");
+        world.run(Span::millis(1), STEP);
+    };
+    say(&mut fleet.a, &[8; 32], b, a, u64::MAX / 2, FAR); // another key
+    say(&mut fleet.a, &KEY, b, a, 1, FAR); // an old one
+    say(&mut fleet.a, &KEY, b, b, u64::MAX / 2, FAR); // for another host
+    say(&mut fleet.a, &KEY, b, a, u64::MAX / 2, CALM); // for a tenant of ours
+    let events = fleet.a.events("uplink");
+    for reason in ["feedback_forged", "feedback_stale", "feedback_misdirected", "feedback_foreign"] {
+        assert_eq!(count(&events, reason), 1, "{reason} in {events:?}");
+    }
+    assert_eq!(stats(&mut fleet.a).fleet.expect("a fleet").pairs, before);
+    say(&mut fleet.a, &KEY, b, a, u64::MAX / 2 + 9, FAR);
+    let after = stats(&mut fleet.a).fleet.expect("a fleet").pairs;
+    assert_eq!((after[0].state.as_str(), after[0].rate), ("limited", 1_000), "the right one is obeyed");
+}
+
+/// Two frames that look alike to classification go to two tenants: each has its own limit.
+#[test]
+fn no_flow_evades_a_limit_behind_another_tenants() {
+    let mut fleet = Fleet::new("geneve", false, FEEDBACK);
+    for n in 0..6_000 {
+        fleet.a.send(0, &udp(SHOP, FAR, 7, n, 1_250));
+        let mut alike = udp(SHOP, FAR, 7, n, 1_250);
+        alike[5] = QUIET;
+        if n % 8 == 0 {
+            fleet.a.send(0, &alike);
+        }
+        fleet.exchange();
+    }
+    let pairs = stats(&mut fleet.a).fleet.expect("a fleet").pairs;
+    assert_eq!(pairs.len(), 2, "{pairs:?}");
+    assert!(pairs[0].rate < 25_000_000 && pairs[1].rate > 50_000_000, "{pairs:?}");
+}
+
+#[test]
+fn a_reload_keeps_what_was_heard_and_takes_a_new_map() {
+    let mut fleet = Fleet::new("geneve", false, FEEDBACK);
+    fleet.flood(Span::millis(200));
+    let old = policy(&file("a", "geneve", false, FEEDBACK));
+    let text = file("a", "geneve", false, FEEDBACK).replace("far: 02:", "early: 02:00:00:00:00:0a, far: 02:");
+    let new = policy(&text);
+    let change = fleet.a.change(&old, &new);
+    fleet.a.engine.install(change, fleet.a.now);
+    let pairs = stats(&mut fleet.a).fleet.expect("a fleet").pairs;
+    let far = pairs.iter().find(|pair| pair.peer == "far").expect("it has sent");
+    assert_eq!(far.state, "limited", "{pairs:?}");
+    let came = fleet.flood(Span::millis(500));
+    assert!((850..=1_100).contains(&came), "{came}");
+}
+
+#[test]
+fn a_next_hop_that_does_not_answer_costs_its_frames_only() {
+    let mut a = World::new(&file("a", "geneve", false, ""), true);
+    a.run(Span::millis(1), STEP);
+    a.send(0, &udp(SHOP, FAR, 7, 1, 100));
+    a.send(0, &udp(SHOP, CALM, 7, 1, 100));
+    let out = a.run(Span::secs(3), Span::millis(10));
+    assert_eq!(out.len(), 2, "it is asked for once a second: {out:?}");
+    assert!(out.iter().all(|frame| frame[12..14] == [8, 6]), "{out:?}");
+    assert_eq!(count(&a.losses("shop"), "overlay_no_next_hop"), 1);
+    assert_eq!(drain(&mut a.tenants[1]).len(), 1);
+    assert_eq!(a.now.since(Nanos::ZERO), Span::millis(3_001));
+}
