@@ -7,7 +7,7 @@
 
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -211,3 +211,51 @@ impl Drop for Forwarder {
         }
     }
 }
+
+/// A daemon whose uplink throws away what it gets; like `dpdk-testpmd`, it spins.
+pub struct Sink {
+    plimsoll: PathBuf,
+    daemon: Forwarder,
+    dir: tempfile::TempDir,
+}
+
+impl Sink {
+    /// `port` says what a tenant's port is, behind a socket.
+    pub fn new(plimsoll: &Path, tenants: &[&str], port: impl Fn(String) -> String) -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let empty = dir.path().join("empty.pcap");
+        std::fs::write(&empty, EMPTY_PCAP)?;
+        // An uplink that reads nothing and writes no file: what leaves is gone.
+        let mut policy = format!(
+            "uplink: {{port: {{pcap: {{read: {}}}}}, rate: 100Gbps}}\nengine: {{cpu: 1, busy_poll: true}}\ntenants:\n",
+            empty.display()
+        );
+        for tenant in tenants {
+            policy +=
+                &format!("  {tenant}: {{port: {}}}\n", port(dir.path().join(tenant).display().to_string()));
+        }
+        Ok(Self { plimsoll: plimsoll.to_owned(), daemon: Forwarder::plimsoll(plimsoll, &policy)?, dir })
+    }
+
+    /// Where a tenant's client connects.
+    pub fn socket(&self, tenant: &str) -> PathBuf {
+        self.dir.path().join(tenant)
+    }
+
+    /// What the daemon counts.
+    pub fn stats(&self) -> Result<serde_json::Value> {
+        let socket = self.daemon.socket().context("no API socket")?;
+        let out = Command::new(&self.plimsoll).args(["stats", "--json", "--socket"]).arg(socket).output()?;
+        serde_json::from_slice(&out.stdout)
+            .with_context(|| format!("plimsoll stats: {}", String::from_utf8_lossy(&out.stderr)))
+    }
+
+    /// What the daemon has said.
+    pub fn words(&self) -> String {
+        self.daemon.words()
+    }
+}
+
+/// A capture file's header, and no frame.
+const EMPTY_PCAP: [u8; 24] =
+    [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0];

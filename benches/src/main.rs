@@ -14,6 +14,8 @@ mod policies;
 mod report;
 mod scheduler;
 mod simulator;
+mod testpmd;
+mod vhost;
 mod vnic;
 
 #[cfg(feature = "dpdk")]
@@ -80,6 +82,8 @@ enum Part {
     Vnic,
     /// A tenant beside a vNIC's client that scribbles over its memory.
     Isolation,
+    /// Guests on vhost-user beside DPDK's own vhost port.
+    Vhost,
 }
 
 fn main() -> Result<()> {
@@ -112,6 +116,7 @@ fn main() -> Result<()> {
             Part::Forward => forward::measure(&options.plimsoll, options.rounds),
             Part::Vnic => vnic::measure(&options.plimsoll, options.rounds),
             Part::Isolation => vnic::isolation(&options.plimsoll, options.rounds),
+            Part::Vhost => vhost::measure(&options.plimsoll, options.rounds),
             Part::Accuracy => accuracy::measure(&options.plimsoll, options.rounds.min(3)),
         };
         match measured {

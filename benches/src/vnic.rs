@@ -7,24 +7,20 @@
 //! Invariant: on both sides one process with a core of its own makes each packet, and another, with the other core, takes
 //! it out of the shared memory and throws it away.
 
-use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use plimsoll_vnic::{FlowSpec, Status, Vnic};
 
-use crate::forward::Forwarder;
+use crate::forward::Sink;
 use crate::net;
 use crate::report::{Goal, Row};
+use crate::testpmd::{SPAN, Testpmd, WARM_UP, per_second};
 
 /// Bytes of a frame: 64 on the wire, with the check sequence.
 const FRAME: usize = 60;
-
-/// How long each side sends in a round, and before it counts.
-const SPAN: Duration = Duration::from_millis(1_500);
-const WARM_UP: Duration = Duration::from_millis(500);
 
 /// What the daemon must reach on two cores.
 const BAR: f64 = 5e6;
@@ -87,13 +83,13 @@ pub fn isolation(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
 
 /// The tenant `quiet`'s packets a second and microseconds (p99) beside a neighbour.
 fn beside(plimsoll: &Path, role: &str) -> Result<(f64, f64)> {
-    let world = World::new(plimsoll, &["quiet", "shop"])?;
-    let mut neighbour = world.start("shop", role, 4)?;
-    let quiet = world.start("quiet", "steady", 1)?.wait_with_output()?;
-    let stats = world.stats();
+    let sink = vnics(plimsoll, &["quiet", "shop"])?;
+    let mut neighbour = start(&sink, "shop", role, 4)?;
+    let quiet = start(&sink, "quiet", "steady", 1)?.wait_with_output()?;
+    let stats = sink.stats();
     let _ = neighbour.kill();
     let _ = neighbour.wait();
-    ensure!(quiet.status.success(), "{}{}", String::from_utf8_lossy(&quiet.stderr), world.daemon.words());
+    ensure!(quiet.status.success(), "{}{}", String::from_utf8_lossy(&quiet.stderr), sink.words());
     let rate = String::from_utf8(quiet.stdout)?.trim().parse().context("the client's figure")?;
     let stats = stats?;
     let nodes = stats["nodes"].as_array().context("no classes in the stats")?;
@@ -101,55 +97,29 @@ fn beside(plimsoll: &Path, role: &str) -> Result<(f64, f64)> {
     Ok((rate, class["delay"]["p99"].as_f64().context("no delay")?))
 }
 
-/// A daemon whose tenants have vNICs and whose uplink throws away what it gets.
-struct World {
-    plimsoll: std::path::PathBuf,
-    daemon: Forwarder,
-    dir: tempfile::TempDir,
+/// A daemon whose tenants have vNICs.
+fn vnics(plimsoll: &Path, tenants: &[&str]) -> Result<Sink> {
+    Sink::new(plimsoll, tenants, |socket| format!("{{vnic: {socket}}}"))
 }
 
-impl World {
-    fn new(plimsoll: &Path, tenants: &[&str]) -> Result<Self> {
-        let dir = tempfile::tempdir()?;
-        let empty = dir.path().join("empty.pcap");
-        std::fs::write(&empty, EMPTY_PCAP)?;
-        // An uplink that reads nothing and writes no file: what leaves is gone. As `dpdk-testpmd` does, the daemon spins.
-        let mut policy = format!(
-            "uplink: {{port: {{pcap: {{read: {}}}}}, rate: 100Gbps}}\nengine: {{cpu: 1, busy_poll: true}}\ntenants:\n",
-            empty.display()
-        );
-        for tenant in tenants {
-            policy += &format!("  {tenant}: {{port: {{vnic: {}}}}}\n", dir.path().join(tenant).display());
-        }
-        Ok(Self { plimsoll: plimsoll.to_owned(), daemon: Forwarder::plimsoll(plimsoll, &policy)?, dir })
-    }
-
-    /// A client process of a tenant's.
-    fn start(&self, tenant: &str, role: &str, flows: u16) -> Result<Child> {
-        Command::new(std::env::current_exe()?)
-            .arg("--vnic-client")
-            .arg(self.dir.path().join(tenant))
-            .args(["--vnic-role", role, "--vnic-flows", &flows.to_string()])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .context("the client")
-    }
-
-    fn stats(&self) -> Result<serde_json::Value> {
-        let socket = self.daemon.socket().context("no API socket")?;
-        let out = Command::new(&self.plimsoll).args(["stats", "--json", "--socket"]).arg(socket).output()?;
-        serde_json::from_slice(&out.stdout)
-            .with_context(|| format!("plimsoll stats: {}", String::from_utf8_lossy(&out.stderr)))
-    }
+/// A client process of a tenant's.
+fn start(sink: &Sink, tenant: &str, role: &str, flows: u16) -> Result<Child> {
+    Command::new(std::env::current_exe()?)
+        .arg("--vnic-client")
+        .arg(sink.socket(tenant))
+        .args(["--vnic-role", role, "--vnic-flows", &flows.to_string()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("the client")
 }
 
 /// Packets a second of a client process that the daemon has sent.
 fn through_the_daemon(plimsoll: &Path, flows: u16) -> Result<f64> {
-    let world = World::new(plimsoll, &["shop"])?;
-    let client = world.start("shop", "flood", flows)?.wait_with_output()?;
+    let sink = vnics(plimsoll, &["shop"])?;
+    let client = start(&sink, "shop", "flood", flows)?.wait_with_output()?;
     let said = String::from_utf8_lossy(&client.stderr);
-    ensure!(client.status.success(), "the client failed: {said}{}", world.daemon.words());
+    ensure!(client.status.success(), "the client failed: {said}{}", sink.words());
     String::from_utf8(client.stdout)?.trim().parse().context("the client's figure")
 }
 
@@ -273,10 +243,6 @@ fn datagram(mac: [u8; 6], flow: u16) -> [u8; FRAME] {
     frame
 }
 
-/// A capture file's header, and no frame.
-const EMPTY_PCAP: [u8; 24] =
-    [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0];
-
 /// Packets a second that one `dpdk-testpmd` receives over memif from another.
 fn memif() -> Result<f64> {
     let dir = tempfile::tempdir()?;
@@ -286,77 +252,10 @@ fn memif() -> Result<f64> {
             dir.path().display()
         )
     };
-    let mut sink = Testpmd::start("0", &device("server"), &["--forward-mode=rxonly"])?;
-    sink.received()?;
-    let mut sender = Testpmd::start("1", &device("client"), &["--forward-mode=txonly", "--txpkts=60"])?;
-    sender.received()?;
-    std::thread::sleep(WARM_UP);
-    let (from, before) = (Instant::now(), sink.received()?);
-    std::thread::sleep(SPAN);
-    let (span, after) = (from.elapsed(), sink.received()?);
-    ensure!(after > before, "nothing crossed the memif");
-    Ok((after - before) as f64 / span.as_secs_f64())
-}
-
-/// A `dpdk-testpmd` that is asked over its standard input; it ends when dropped.
-struct Testpmd {
-    child: Child,
-    out: BufReader<ChildStdout>,
-}
-
-impl Testpmd {
-    /// Its commands run on the core `asks`, its traffic on the other.
-    fn start(asks: &str, device: &str, mode: &[&str]) -> Result<Self> {
-        // Its lines must not wait in a buffer until there are 4 KiB of them.
-        let mut child = Command::new("stdbuf")
-            .args(["-oL", "dpdk-testpmd"])
-            .args(["-l", "0,1", "--main-lcore", asks, "--file-prefix"])
-            .arg(format!("plimsoll{}-{asks}", std::process::id()))
-            .args(["--no-huge", "-m", "256", "--no-pci", "--no-telemetry", "--log-level=error"])
-            .arg(format!("--vdev={device}"))
-            .args(["--", "-i", "--no-mlockall", "--auto-start", "--total-num-mbufs=16384"])
-            .args(["--txd=2048", "--rxd=2048"])
-            .args(mode)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .context("no dpdk-testpmd; scripts/setup.sh bench installs it")?;
-        let out = BufReader::new(child.stdout.take().context("its output")?);
-        Ok(Self { child, out })
-    }
-
-    /// Packets that its port has received.
-    fn received(&mut self) -> Result<u64> {
-        let input = self.child.stdin.as_mut().context("its input")?;
-        writeln!(input, "show port stats 0")?;
-        for line in self.out.by_ref().lines() {
-            let line = line?;
-            if let Some(rest) = line.trim_start().strip_prefix("RX-packets:") {
-                let number = rest.split_whitespace().next().context("a number")?;
-                return Ok(number.parse()?);
-            }
-        }
-        let mut rest = String::new();
-        self.out.read_to_string(&mut rest)?;
-        bail!("dpdk-testpmd ended: {rest}")
-    }
-}
-
-impl Drop for Testpmd {
-    fn drop(&mut self) {
-        if let Some(input) = &mut self.child.stdin {
-            let _ = writeln!(input, "quit");
-        }
-        drop(self.child.stdin.take());
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(5) {
-            if matches!(self.child.try_wait(), Ok(Some(_))) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    let mut sink = Testpmd::start("0", &[&device("server")], &["--auto-start", "--forward-mode=rxonly"])?;
+    sink.received(0)?;
+    let mut sender =
+        Testpmd::start("1", &[&device("client")], &["--auto-start", "--forward-mode=txonly", "--txpkts=60"])?;
+    sender.received(0)?;
+    per_second(|| sink.received(0)).context("over memif")
 }

@@ -1,0 +1,118 @@
+//! Guests on vhost-user, through the daemon: beside DPDK's own vhost port in `dpdk-testpmd`.
+//!
+//! Why: what a policy costs where virtual machines' packets are taken out of their rings by a thread that spins.
+//! From: the bar of 90 % of testpmd's loop, and 60 % as the floor. The guests are DPDK's virtio-user on both sides.
+//! Not here: Linux guests, whose own stack is what limits (`crates/cli/tests/vhost_user.rs`).
+//! Invariant: the guest process has one core and the switch the other, on both sides.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::forward::Sink;
+use crate::report::{Goal, Row};
+use crate::testpmd::{Testpmd, per_second};
+
+/// The guests' addresses, so that each can be told to send to the other.
+const MACS: [&str; 2] = ["02:00:00:00:00:a0", "02:00:00:00:00:b0"];
+
+/// Bursts of 32 packets that go round, from each guest: less than its ring holds.
+const BURSTS: u32 = 16;
+
+/// The bar.
+const BAR: f64 = 0.9;
+
+/// `rounds` times, the sides taking turns.
+pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
+    let (mut sink, mut loops) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+    for _ in 0..rounds {
+        sink[0].push(dpdk_sink().context("DPDK's vhost as a sink")?);
+        sink[1].push(our_sink(plimsoll).context("vhost-user to the uplink")?);
+        loops[0].push(dpdk_loop().context("DPDK's vhost as a switch")?);
+        loops[1].push(our_loop(plimsoll).context("vhost-user to vhost-user")?);
+    }
+    let row = |name: &str, [peer, ours]: &[Vec<f64>; 2]| {
+        Row::new(name, "testpmd, net_vhost", "packets/s")
+            .figures(peer, ours)
+            .goal(Goal::RatioAtLeast(BAR))
+            .note("a process and a core on each side; testpmd has no policy")
+    };
+    Ok(vec![
+        row("vhost-user guest to a sink, 64 B", &sink),
+        row("two vhost-user guests to each other, 64 B", &loops),
+    ])
+}
+
+/// A guest that only sends.
+fn sender(socket: &Path) -> Result<Testpmd> {
+    let device = device(0, socket);
+    Testpmd::start("1", &[&device], &["--auto-start", "--forward-mode=txonly", "--txpkts=60"])
+}
+
+/// One process that is both guests: what one receives it sends to the other, and so round and round through the switch.
+fn pair(sockets: [&Path; 2]) -> Result<Testpmd> {
+    let devices = [device(0, sockets[0]), device(1, sockets[1])];
+    let peers = [format!("--eth-peer=0,{}", MACS[1]), format!("--eth-peer=1,{}", MACS[0])];
+    let mode = ["--forward-mode=mac", "--txpkts=60", &peers[0], &peers[1]];
+    let mut guests = Testpmd::start("1", &[&devices[0], &devices[1]], &mode)?;
+    guests.received(0)?;
+    guests.tell(&format!("start tx_first {BURSTS}"))?;
+    Ok(guests)
+}
+
+fn device(n: usize, socket: &Path) -> String {
+    format!("net_virtio_user{n},path={},mac={},queue_size=1024", socket.display(), MACS[n])
+}
+
+fn dpdk_sink() -> Result<f64> {
+    let dir = tempfile::tempdir()?;
+    let socket = dir.path().join("vm");
+    let vhost = format!("net_vhost0,iface={}", socket.display());
+    let mut sink = Testpmd::start("0", &[&vhost], &["--auto-start", "--forward-mode=rxonly"])?;
+    sink.received(0)?;
+    let mut guest = sender(&socket)?;
+    guest.received(0)?;
+    per_second(|| sink.received(0))
+}
+
+fn our_sink(plimsoll: &Path) -> Result<f64> {
+    let sink = Sink::new(plimsoll, &["vm"], |socket| format!("{{vhost_user: {socket}}}"))?;
+    await_sockets(&[&sink.socket("vm")])?;
+    let mut guest = sender(&sink.socket("vm"))?;
+    guest.received(0)?;
+    per_second(|| {
+        let sent = sink.stats()?["uplink"]["tx_packets"].as_u64();
+        sent.with_context(|| format!("no count of what left; {}", sink.words()))
+    })
+}
+
+fn dpdk_loop() -> Result<f64> {
+    let dir = tempfile::tempdir()?;
+    let sockets = ["a", "b"].map(|name| dir.path().join(name));
+    let vhosts = [0, 1].map(|n: usize| format!("net_vhost{n},iface={}", sockets[n].display()));
+    let mut switch = Testpmd::start("0", &[&vhosts[0], &vhosts[1]], &["--auto-start", "--forward-mode=io"])?;
+    switch.received(0)?;
+    received_by_both(pair([&sockets[0], &sockets[1]])?)
+}
+
+fn our_loop(plimsoll: &Path) -> Result<f64> {
+    let sink = Sink::new(plimsoll, &["a", "b"], |socket| format!("{{vhost_user: {socket}}}"))?;
+    let sockets = ["a", "b"].map(|name| sink.socket(name));
+    await_sockets(&[&sockets[0], &sockets[1]])?;
+    received_by_both(pair([&sockets[0], &sockets[1]])?).with_context(|| sink.words())
+}
+
+fn received_by_both(mut guests: Testpmd) -> Result<f64> {
+    per_second(|| Ok(guests.received(0)? + guests.received(1)?))
+}
+
+/// Waits until the daemon has made its sockets.
+fn await_sockets(sockets: &[&Path]) -> Result<()> {
+    for _ in 0..500 {
+        if sockets.iter().all(|socket| socket.exists()) {
+            return Ok(());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    anyhow::bail!("the daemon made no sockets within 5 s")
+}
