@@ -9,6 +9,7 @@ mod accuracy;
 mod engine;
 mod forward;
 mod hold;
+mod ingress;
 mod net;
 mod policies;
 mod report;
@@ -72,6 +73,8 @@ enum Part {
     Figure1,
     /// What recording costs.
     Recorded,
+    /// Frames from the uplink to 64 tenants, by their shares of the CPU.
+    Ingress,
     /// The simulator beside ns-3.
     Simulator,
     /// TAP to TAP beside a copy loop; needs root.
@@ -108,6 +111,7 @@ fn main() -> Result<()> {
             Part::Classes => scheduler::classes(effort),
             Part::Figure1 => scheduler::figure1(effort),
             Part::Recorded => scheduler::recorded(effort),
+            Part::Ingress => ingress::measure(effort),
             Part::Simulator => simulator::measure(options.rounds),
             Part::Forward | Part::Accuracy if !root => {
                 eprintln!("bench: skipped: it makes namespaces and TAPs, which needs root");

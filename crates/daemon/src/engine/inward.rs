@@ -9,7 +9,7 @@
 
 use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, Station};
 use plimsoll_policy::Program;
-use plimsoll_ports::{Received, Trouble};
+use plimsoll_ports::{Port, Received, Trouble};
 use plimsoll_units::Nanos;
 
 use super::drops::Loss;
@@ -154,7 +154,7 @@ impl Engine {
 
     /// A batch from the uplink, each frame to the queue of the tenant whose address it bears.
     fn fetch(&mut self, now: Nanos) -> usize {
-        let must_be_asked = self.uplink.port.as_ref().is_some_and(|port| port.fds().receive.is_none());
+        let must_be_asked = self.uplink.port.as_ref().is_some_and(Port::must_be_asked);
         if !self.uplink.ready && !must_be_asked {
             return 0;
         }

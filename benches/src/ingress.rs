@@ -1,0 +1,186 @@
+//! The way in: frames from the uplink to 64 tenants, each by its share of the CPU.
+//!
+//! Why: isolation on the way in is paid for by each frame.
+//! From: the bar of 5 million packets a second and core, through memory ports (PicNIC's budget is about 100 ns, §6.5).
+//! Not here: what a flood costs its neighbours (the tests).
+//! Invariant: both sides take the frames from the same port and put them into the same tenants' ports, and only that is
+//! charged; the frames are made before and thrown away after.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use plimsoll_daemon::{Clock, DepartureLog, Engine, Setup, engine_config, lane_spec};
+use plimsoll_policy::Checked;
+use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, Sending};
+
+use crate::hold::processor_time;
+use crate::report::{Goal, Row};
+use crate::scheduler::Effort;
+
+/// How many tenants there are.
+const TENANTS: u8 = 64;
+
+/// Frames that wait at the uplink when a side gets its turn.
+const BATCH: usize = 512;
+
+/// What one core must take in.
+const BAR: f64 = 5e6;
+
+/// `rounds` times, the sides taking turns.
+pub fn measure(effort: Effort) -> Result<Vec<Row>> {
+    let (mut peer, mut ours) = (Vec::new(), Vec::new());
+    for _ in 0..effort.rounds {
+        peer.push(rate(effort.packets, &mut Loop::new()?)?);
+        ours.push(rate(effort.packets, &mut Ours::new()?)?);
+    }
+    let name = format!("frames in, 64 B, {TENANTS} tenants");
+    let row = Row::new(name, "a loop that copies by address", "packets/s").figures(&peer, &ours);
+    Ok(vec![
+        row.goal(Goal::AtLeast(BAR)).note("one core; ours with a queue for each tenant, served by CPU time"),
+    ])
+}
+
+/// What takes frames from the uplink to their tenants.
+trait Side {
+    /// The far ends: the wire's, and the tenants'.
+    fn ends(&mut self) -> (&mut MemoryPort, &mut [MemoryPort]);
+    /// Moves everything that waits.
+    fn move_all(&mut self);
+}
+
+/// Packets a second of one side, by the time that it takes to move them.
+fn rate(packets: u64, side: &mut dyn Side) -> Result<f64> {
+    let mut spent = Duration::ZERO;
+    let (mut arrived, mut buffer) = (0, vec![0; FRAME_ROOM]);
+    let batches = packets.div_ceil(BATCH as u64);
+    for _ in 0..batches {
+        for n in 0..BATCH {
+            let sent = side.ends().0.send(&frame(n as u8 % TENANTS), None);
+            ensure!(sent == Ok(Sending::Sent), "the wire takes no frame: {sent:?}");
+        }
+        let begun = processor_time();
+        side.move_all();
+        spent += processor_time() - begun;
+        for tenant in side.ends().1 {
+            while let Ok(Some(_)) = tenant.receive(&mut buffer) {
+                arrived += 1;
+            }
+        }
+    }
+    ensure!(arrived == batches * BATCH as u64, "{arrived} of {} frames arrived", batches * BATCH as u64);
+    Ok(arrived as f64 / spent.as_secs_f64())
+}
+
+/// A daemon's engine.
+struct Ours {
+    engine: Engine,
+    wire: MemoryPort,
+    tenants: Vec<MemoryPort>,
+    clock: Clock,
+}
+
+impl Ours {
+    fn new() -> Result<Self> {
+        let mut text = "uplink: {port: memory, rate: 100Gbps}\ntenants:\n".to_owned();
+        (0..TENANTS).for_each(|n| text += &format!("  t{n}: {{port: memory, max: 10Gbps}}\n"));
+        let checked: Checked = plimsoll_policy::check_str("bench.yaml", &text)
+            .map_err(|errors| anyhow::anyhow!(errors.render(false)))?;
+        let (uplink, wire) = memory(BATCH, None)?;
+        let uplink = Port::Memory(uplink);
+        let (mut lanes, mut tenants) = (Vec::new(), Vec::new());
+        for (n, tenant) in (0..).zip(&checked.config.tenants) {
+            let (port, end) = memory(4 * BATCH / usize::from(TENANTS), Some(mac(n)))?;
+            lanes.push(lane_spec(&checked, &tenant.name, Some(Port::Memory(port))));
+            tenants.push(end);
+        }
+        let engine = Engine::new(Setup {
+            program: Arc::new(checked.program.clone()),
+            config: engine_config(&checked, &uplink),
+            uplink,
+            lanes,
+            log: Arc::new(DepartureLog::default()),
+        });
+        Ok(Self { engine, wire, tenants, clock: Clock::default() })
+    }
+}
+
+impl Side for Ours {
+    fn ends(&mut self) -> (&mut MemoryPort, &mut [MemoryPort]) {
+        (&mut self.wire, &mut self.tenants)
+    }
+
+    fn move_all(&mut self) {
+        let clock = self.clock;
+        while self.engine.turn_by(&|| clock.now()).busy {}
+    }
+}
+
+/// The least that can be done: take a frame, look its address up, give it.
+struct Loop {
+    uplink: MemoryPort,
+    wire: MemoryPort,
+    ports: Vec<MemoryPort>,
+    tenants: Vec<MemoryPort>,
+    by_address: HashMap<[u8; 6], usize>,
+    buffer: Vec<u8>,
+}
+
+impl Loop {
+    fn new() -> Result<Self> {
+        let (uplink, wire) = memory(BATCH, None)?;
+        let (mut ports, mut tenants) = (Vec::new(), Vec::new());
+        for n in 0..TENANTS {
+            let (port, end) = memory(4 * BATCH / usize::from(TENANTS), Some(mac(n)))?;
+            ports.push(port);
+            tenants.push(end);
+        }
+        let by_address = (0..TENANTS).map(|n| (mac(n), usize::from(n))).collect();
+        Ok(Self { uplink, wire, ports, tenants, by_address, buffer: vec![0; FRAME_ROOM] })
+    }
+}
+
+impl Side for Loop {
+    fn ends(&mut self) -> (&mut MemoryPort, &mut [MemoryPort]) {
+        (&mut self.wire, &mut self.tenants)
+    }
+
+    fn move_all(&mut self) {
+        while let Ok(Some(received)) = self.uplink.receive(&mut self.buffer) {
+            let frame = &self.buffer[..received.len];
+            let owner = frame.first_chunk().and_then(|mac| self.by_address.get(mac));
+            if let Some(&tenant) = owner {
+                let _ = self.ports[tenant].send(frame, None);
+            }
+        }
+        for port in &mut self.ports {
+            let _ = port.flush();
+        }
+    }
+}
+
+/// A pair of ports for so many frames; what would not fit the caches is not what is measured.
+fn memory(slots: usize, mac: Option<[u8; 6]>) -> Result<(MemoryPort, MemoryPort)> {
+    let config = MemoryConfig { slots, mac, ..MemoryConfig::default() };
+    MemoryPort::pair("bench", config).context("memory ports")
+}
+
+fn mac(tenant: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 1, tenant]
+}
+
+/// A datagram of 18 bytes to a tenant.
+fn frame(tenant: u8) -> [u8; 60] {
+    let mut frame = [0; 60];
+    frame[..6].copy_from_slice(&mac(tenant));
+    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0x99, 2]);
+    frame[12..14].copy_from_slice(&[8, 0]);
+    frame[14..24].copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
+    frame[26..30].copy_from_slice(&[10, 99, 0, 2]);
+    frame[30..34].copy_from_slice(&[10, 99, 1, tenant]);
+    frame[34..36].copy_from_slice(&10_000_u16.to_be_bytes());
+    frame[36..38].copy_from_slice(&9_u16.to_be_bytes());
+    frame[38..40].copy_from_slice(&26_u16.to_be_bytes());
+    frame
+}
