@@ -7,15 +7,14 @@
 //! charged; the frames are made before and thrown away after.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use plimsoll_daemon::{Clock, DepartureLog, Engine, Setup, engine_config, lane_spec};
-use plimsoll_policy::Checked;
-use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, Sending};
+use anyhow::{Result, ensure};
+use plimsoll_daemon::Clock;
+use plimsoll_ports::{FRAME_ROOM, MemoryPort, Sending};
 
 use crate::hold::processor_time;
+use crate::host::{Host, datagram, mac, memory};
 use crate::report::{Goal, Row};
 use crate::scheduler::Effort;
 
@@ -24,6 +23,9 @@ const TENANTS: u8 = 64;
 
 /// Frames that wait at the uplink when a side gets its turn.
 const BATCH: usize = 512;
+
+/// Frames that a tenant's port holds.
+const SLOTS: usize = 4 * BATCH / TENANTS as usize;
 
 /// What one core must take in.
 const BAR: f64 = 5e6;
@@ -55,9 +57,10 @@ fn rate(packets: u64, side: &mut dyn Side) -> Result<f64> {
     let mut spent = Duration::ZERO;
     let (mut arrived, mut buffer) = (0, vec![0; FRAME_ROOM]);
     let batches = packets.div_ceil(BATCH as u64);
+    let frames: Vec<_> = (0..TENANTS).map(|tenant| datagram([2, 0, 0, 0, 2, 2], mac(tenant), 60)).collect();
     for _ in 0..batches {
         for n in 0..BATCH {
-            let sent = side.ends().0.send(&frame(n as u8 % TENANTS), None);
+            let sent = side.ends().0.send(&frames[n % frames.len()], None);
             ensure!(sent == Ok(Sending::Sent), "the wire takes no frame: {sent:?}");
         }
         let begun = processor_time();
@@ -75,45 +78,26 @@ fn rate(packets: u64, side: &mut dyn Side) -> Result<f64> {
 
 /// A daemon's engine.
 struct Ours {
-    engine: Engine,
-    wire: MemoryPort,
-    tenants: Vec<MemoryPort>,
+    host: Host,
     clock: Clock,
 }
 
 impl Ours {
     fn new() -> Result<Self> {
-        let mut text = "uplink: {port: memory, rate: 100Gbps}\ntenants:\n".to_owned();
-        (0..TENANTS).for_each(|n| text += &format!("  t{n}: {{port: memory, max: 10Gbps}}\n"));
-        let checked: Checked = plimsoll_policy::check_str("bench.yaml", &text)
-            .map_err(|errors| anyhow::anyhow!(errors.render(false)))?;
-        let (uplink, wire) = memory(BATCH, None)?;
-        let uplink = Port::Memory(uplink);
-        let (mut lanes, mut tenants) = (Vec::new(), Vec::new());
-        for (n, tenant) in (0..).zip(&checked.config.tenants) {
-            let (port, end) = memory(4 * BATCH / usize::from(TENANTS), Some(mac(n)))?;
-            lanes.push(lane_spec(&checked, &tenant.name, Some(Port::Memory(port))));
-            tenants.push(end);
-        }
-        let engine = Engine::new(Setup {
-            program: Arc::new(checked.program.clone()),
-            config: engine_config(&checked, &uplink),
-            uplink,
-            lanes,
-            log: Arc::new(DepartureLog::default()),
-        });
-        Ok(Self { engine, wire, tenants, clock: Clock::default() })
+        let mut policy = "uplink: {port: memory, rate: 100Gbps}\ntenants:\n".to_owned();
+        (0..TENANTS).for_each(|n| policy += &format!("  t{n}: {{port: memory, max: 10Gbps}}\n"));
+        Ok(Self { host: Host::new(&policy, BATCH, SLOTS)?, clock: Clock::default() })
     }
 }
 
 impl Side for Ours {
     fn ends(&mut self) -> (&mut MemoryPort, &mut [MemoryPort]) {
-        (&mut self.wire, &mut self.tenants)
+        (&mut self.host.wire, &mut self.host.tenants)
     }
 
     fn move_all(&mut self) {
         let clock = self.clock;
-        while self.engine.turn_by(&|| clock.now()).busy {}
+        while self.host.engine.turn_by(&|| clock.now()).busy {}
     }
 }
 
@@ -132,7 +116,7 @@ impl Loop {
         let (uplink, wire) = memory(BATCH, None)?;
         let (mut ports, mut tenants) = (Vec::new(), Vec::new());
         for n in 0..TENANTS {
-            let (port, end) = memory(4 * BATCH / usize::from(TENANTS), Some(mac(n)))?;
+            let (port, end) = memory(SLOTS, Some(mac(n)))?;
             ports.push(port);
             tenants.push(end);
         }
@@ -158,29 +142,4 @@ impl Side for Loop {
             let _ = port.flush();
         }
     }
-}
-
-/// A pair of ports for so many frames; what would not fit the caches is not what is measured.
-fn memory(slots: usize, mac: Option<[u8; 6]>) -> Result<(MemoryPort, MemoryPort)> {
-    let config = MemoryConfig { slots, mac, ..MemoryConfig::default() };
-    MemoryPort::pair("bench", config).context("memory ports")
-}
-
-fn mac(tenant: u8) -> [u8; 6] {
-    [2, 0, 0, 0, 1, tenant]
-}
-
-/// A datagram of 18 bytes to a tenant.
-fn frame(tenant: u8) -> [u8; 60] {
-    let mut frame = [0; 60];
-    frame[..6].copy_from_slice(&mac(tenant));
-    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0x99, 2]);
-    frame[12..14].copy_from_slice(&[8, 0]);
-    frame[14..24].copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
-    frame[26..30].copy_from_slice(&[10, 99, 0, 2]);
-    frame[30..34].copy_from_slice(&[10, 99, 1, tenant]);
-    frame[34..36].copy_from_slice(&10_000_u16.to_be_bytes());
-    frame[36..38].copy_from_slice(&9_u16.to_be_bytes());
-    frame[38..40].copy_from_slice(&26_u16.to_be_bytes());
-    frame
 }

@@ -6,9 +6,11 @@
 //! Invariant: the sides of a row take turns, and the median of the rounds counts.
 
 mod accuracy;
+mod control;
 mod engine;
 mod forward;
 mod hold;
+mod host;
 mod ingress;
 mod net;
 mod policies;
@@ -73,6 +75,8 @@ enum Part {
     Figure1,
     /// What recording costs.
     Recorded,
+    /// What receivers' control of senders costs a packet.
+    Control,
     /// Frames from the uplink to 64 tenants, by their shares of the CPU.
     Ingress,
     /// The simulator beside ns-3.
@@ -111,6 +115,7 @@ fn main() -> Result<()> {
             Part::Classes => scheduler::classes(effort),
             Part::Figure1 => scheduler::figure1(effort),
             Part::Recorded => scheduler::recorded(effort),
+            Part::Control => control::measure(effort),
             Part::Ingress => ingress::measure(effort),
             Part::Simulator => simulator::measure(options.rounds),
             Part::Forward | Part::Accuracy if !root => {

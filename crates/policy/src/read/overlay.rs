@@ -143,7 +143,7 @@ fn feedback(reader: &mut Reader, tree: &Tree) -> FeedbackEntry {
         reader.report(bad(tree.at, format!("`{key}` is {found}"), format!("write {example}")));
         None
     };
-    let epoch = span("epoch", EPOCH, [Span::millis(1), Span::secs(1)]);
+    let epoch = span("epoch", EPOCH, [Span::micros(10), Span::secs(1)]);
     let lapse = span("lapse", LAPSE, [Span::millis(10), Span::secs(60)]);
     let delay = span("delay", DELAY, [Span::micros(1), Span::secs(1)]);
     if let (Some(epoch), Some(lapse)) = (epoch, lapse)
