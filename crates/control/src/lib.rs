@@ -9,21 +9,27 @@
 
 pub mod bandwidth;
 pub mod directory;
+pub mod distributor;
+pub mod fabric;
 pub mod feedback;
 pub mod obeyed;
 pub mod packet_rate;
 pub mod receiver;
 pub mod senders;
 pub mod share;
+pub mod strangers;
 
 pub use bandwidth::{BandwidthLaw, BandwidthLimit};
 pub use directory::{Directory, DirectoryError, InnerAddr, Peer, StaticDirectory};
+pub use distributor::Distributor;
+pub use fabric::{FabricLaw, FabricLimit, Marks};
 pub use feedback::{Allowance, HostId, Opener, Rejected, Sealer, Vnic};
 pub use obeyed::Obeyed;
 pub use packet_rate::{PacketRateLaw, PacketRateLimit, Seen};
 pub use receiver::{Envelope, Laws, Limits, Measured, Receivers};
 pub use senders::{Heavy, SenderId, Senders};
 pub use share::{Idle, Receiver, Shares};
+pub use strangers::Strangers;
 
 /// A part of a whole, in thousandths.
 pub type PerMille = u32;

@@ -3,13 +3,14 @@
 //! Why: bandwidth and packet rate are one decision for whoever must obey it, and both start from the same measurements.
 //! From: PicNIC §5.3 (PCC) and §5.5: per epoch, from what is measured anyway.
 //! Not here: the laws themselves (`bandwidth`, `packet_rate`), who the senders are (`senders`), messages (`feedback`).
-//! Invariant: integers only; an epoch allocates nothing; a VM that receives nothing allows its capacity and no packet
-//! limit of its own.
+//! Invariant: integers only; an epoch allocates nothing; a VM that receives nothing allows its capacity, or what it began
+//! with where none is kept for it, and no packet limit of its own.
 
 use plimsoll_units::{BitRate, NS_PER_SEC, PacketRate, Span};
 
 use crate::share::{Idle, Receiver, Shares};
-use crate::{BandwidthLaw, BandwidthLimit, PacketRateLaw, PacketRateLimit, PerMille, Seen};
+use crate::{BandwidthLaw, BandwidthLimit, FabricLaw, FabricLimit, Marks, PacketRateLaw, PacketRateLimit};
+use crate::{PerMille, Seen};
 
 /// What a VM may receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,10 @@ pub struct Measured {
     pub drops: u64,
     /// Weights of the senders together, an ordinary one counting as a thousand.
     pub weights: u64,
+    /// The least weight of a sender; zero stands for a thousand.
+    pub least: u32,
+    /// What the fabric had marked of what came.
+    pub marks: Marks,
 }
 
 /// What a VM allows a sender of weight one; others in proportion to theirs.
@@ -55,6 +60,8 @@ pub struct Laws {
     pub packets: Option<PacketRateLaw>,
     /// What becomes of an idle VM's minimum.
     pub idle: Idle,
+    /// For what the fabric marks; none: marks mean nothing.
+    pub fabric: Option<FabricLaw>,
 }
 
 /// The VMs of one host that receive.
@@ -64,7 +71,7 @@ pub struct Laws {
 /// use plimsoll_units::{BitRate, Span};
 ///
 /// let envelope = Envelope { min: Some(BitRate::gbps(4)), max: BitRate::gbps(12) };
-/// let laws = Laws { bandwidth: Default::default(), packets: None, idle: Idle::Reserved };
+/// let laws = Laws { bandwidth: Default::default(), packets: None, idle: Idle::Reserved, fabric: None };
 /// let mut host = Receivers::new(BitRate::gbps(20), laws, &[envelope; 2]);
 /// // 18 Gb/s come for the first for half a millisecond, in which it may have 12.
 /// let flood = Measured { bytes: 1_125_000, ..Measured::default() };
@@ -87,6 +94,7 @@ struct Vm {
     capacity: u64,
     bandwidth: BandwidthLimit,
     packets: PacketRateLimit,
+    fabric: FabricLimit,
 }
 
 impl Receivers {
@@ -98,6 +106,7 @@ impl Receivers {
             capacity: envelope.max.get().min(line.get()),
             bandwidth: BandwidthLimit::new(envelope.max.min(line)),
             packets: PacketRateLimit::default(),
+            fabric: FabricLimit::default(),
         };
         let vms: Vec<Vm> = envelopes.iter().map(vm).collect();
         Self { line, laws, asked: Vec::with_capacity(vms.len()), vms, shares: Shares::default() }
@@ -107,15 +116,15 @@ impl Receivers {
     pub fn epoch(&mut self, length: Span, measured: &[Measured]) {
         self.divide(measured);
         for (vm, seen) in self.vms.iter_mut().zip(measured) {
-            let Some(capacity) = BitRate::new(vm.capacity) else { continue };
-            vm.bandwidth.epoch(
-                &self.laws.bandwidth,
-                per_second(seen.bytes.saturating_mul(8), length),
-                capacity,
-                vm.envelope.max,
-            );
+            let received = per_second(seen.bytes.saturating_mul(8), length);
+            let capacity = vm.steered_to(received, self.line);
+            vm.bandwidth.epoch(&self.laws.bandwidth, received, capacity, vm.most(seen.least));
             if let Some(law) = &self.laws.packets {
                 vm.packets.epoch(law, &seen.by_packets(length));
+            }
+            if let Some(law) = &self.laws.fabric {
+                let most = vm.envelope.max.min(self.line);
+                vm.fabric.epoch(law, seen.marks, vm.bandwidth.get(), most);
             }
         }
     }
@@ -123,8 +132,9 @@ impl Receivers {
     /// What the VM allows a sender of weight one.
     #[must_use]
     pub fn limits(&self, vm: usize) -> Limits {
-        let Vm { bandwidth, packets, .. } = &self.vms[vm];
-        Limits { bits: bandwidth.get(), packets: packets.get() }
+        let Vm { bandwidth, packets, fabric, .. } = &self.vms[vm];
+        let bits = fabric.get().map_or(bandwidth.get(), |fabric| fabric.min(bandwidth.get()));
+        Limits { bits, packets: packets.get() }
     }
 
     /// Bits a second that the VM may receive: its fair part of the line.
@@ -145,6 +155,23 @@ impl Receivers {
         for (vm, &share) in self.vms.iter_mut().zip(shares) {
             vm.capacity = share;
         }
+    }
+}
+
+impl Vm {
+    /// What its lightest sender needs to be told to bring its maximum alone.
+    fn most(&self, least: u32) -> BitRate {
+        let weight = if least == 0 { 1_000 } else { least.min(1_000) };
+        let most = u128::from(self.envelope.max.get()) * 1_000 / u128::from(weight);
+        BitRate::new(u64::try_from(most).unwrap_or(u64::MAX)).unwrap_or(self.envelope.max)
+    }
+
+    /// What it may receive. Nothing is kept for an idle one without a minimum, or with a minimum that is lent: it begins
+    /// again where it did at first (PN-M8 restarts an idle VM from its capacity, and its capacity once it receives is not
+    /// known before). One that receives where minima leave nothing has a bit a second, so that it is told less each epoch.
+    fn steered_to(&self, received: u64, line: BitRate) -> BitRate {
+        let nothing = if received > 0 { BitRate::new(1) } else { None };
+        BitRate::new(self.capacity).or(nothing).unwrap_or(self.envelope.max.min(line))
     }
 }
 
@@ -171,9 +198,13 @@ mod tests {
 
     const EPOCH: Span = Span::micros(500);
 
+    fn laws(packets: Option<PacketRateLaw>, idle: Idle) -> Laws {
+        Laws { bandwidth: BandwidthLaw::default(), packets, idle, fabric: None }
+    }
+
     fn host(packets: Option<PacketRateLaw>) -> Receivers {
         let envelope = Envelope { min: Some(BitRate::gbps(4)), max: BitRate::gbps(12) };
-        let laws = Laws { bandwidth: BandwidthLaw::default(), packets, idle: Idle::Reserved };
+        let laws = laws(packets, Idle::Reserved);
         Receivers::new(BitRate::gbps(20), laws, &[envelope; 2])
     }
 
@@ -201,6 +232,61 @@ mod tests {
         assert!(host.limits(0).bits < BitRate::mbps(100));
         host.epoch(EPOCH, &[gbps(0), gbps(0)]);
         assert_eq!(host.limits(0).bits.get(), host.capacity(0));
+    }
+
+    /// Without a minimum nothing is kept for an idle VM: it must not stay at what it was told last, long ago.
+    #[test]
+    fn an_idle_vm_without_a_minimum_starts_again_as_it_began() {
+        for (min, idle) in [(None, Idle::Reserved), (Some(BitRate::gbps(4)), Idle::Lent)] {
+            let envelope = Envelope { min, max: BitRate::gbps(12) };
+            let mut host = Receivers::new(BitRate::gbps(20), laws(None, idle), &[envelope; 2]);
+            let first = host.limits(0).bits;
+            for _ in 0..20 {
+                host.epoch(EPOCH, &[gbps(18), gbps(1)]);
+            }
+            assert!(host.limits(0).bits < BitRate::mbps(100));
+            host.epoch(EPOCH, &[gbps(0), gbps(1)]);
+            assert_eq!((host.capacity(0), host.limits(0).bits), (0, first));
+        }
+    }
+
+    /// PN-M8: the limit is for weight one; half of that alone must be able to bring all that the VM may receive.
+    #[test]
+    fn a_light_sender_alone_may_bring_the_whole() {
+        let mut host = host(None);
+        for _ in 0..20 {
+            // It brings half of what it was told last.
+            let bits = host.limits(0).bits.get() / 2;
+            let seen = Measured { bytes: bits / 8 / 2_000, weights: 500, least: 500, ..Measured::default() };
+            host.epoch(EPOCH, &[seen, gbps(0)]);
+        }
+        assert!(
+            (23_900_000_000..=24_000_000_000).contains(&host.limits(0).bits.get()),
+            "{:?}",
+            host.limits(0)
+        );
+    }
+
+    #[test]
+    fn who_receives_where_minima_leave_nothing_is_told_less_each_epoch() {
+        let all = Envelope { min: Some(BitRate::gbps(20)), max: BitRate::gbps(20) };
+        let none = Envelope { min: None, max: BitRate::gbps(12) };
+        let mut host = Receivers::new(BitRate::gbps(20), laws(None, Idle::Reserved), &[all, none]);
+        for gbit in [BitRate::mbps(1_200), BitRate::mbps(120), BitRate::mbps(12)] {
+            host.epoch(EPOCH, &[gbps(20), gbps(1)]);
+            assert_eq!((host.capacity(1), host.limits(1).bits), (0, gbit));
+        }
+    }
+
+    #[test]
+    fn the_fabrics_marks_hold_senders_below_their_share() {
+        let envelope = Envelope { min: None, max: BitRate::gbps(12) };
+        let laws = Laws { fabric: Some(FabricLaw::default()), ..laws(None, Idle::Reserved) };
+        let mut host = Receivers::new(BitRate::gbps(20), laws, &[envelope; 2]);
+        let marked = Measured { marks: Marks { packets: 100, marked: 100 }, ..gbps(6) };
+        host.epoch(EPOCH, &[marked, gbps(6)]);
+        assert_eq!(host.limits(0).bits, BitRate::gbps(6), "half of its 12");
+        assert_eq!(host.limits(1).bits, BitRate::gbps(12), "whose packets come unmarked");
     }
 
     #[test]

@@ -87,6 +87,12 @@ impl Senders {
         }
     }
 
+    /// The least weight of those known by name; none without any.
+    #[must_use]
+    pub fn least(&self) -> Option<u32> {
+        self.heavy.iter().map(|heavy| heavy.weight).min()
+    }
+
     /// Another window begins.
     pub fn clear(&mut self) {
         self.heavy.clear();
@@ -113,7 +119,7 @@ mod tests {
             senders.note(n % 3, 1_000 + (n % 3) as u32, hash(n % 3));
         }
         assert_eq!(senders.heavy().len(), 3);
-        assert_eq!(senders.weights(), 3_003);
+        assert_eq!((senders.weights(), senders.least()), (3_003, Some(1_000)));
         senders.clear();
         assert_eq!((senders.heavy().len(), senders.weights()), (0, 0));
     }

@@ -14,7 +14,7 @@ use crate::traffic::{self, Job, Live, Side};
 use crate::world::{self, Drops, Setup, World};
 use crate::{Options, Progress, privileges};
 use plimsoll_scenario::{
-    KeyValueSizes, Kind, Results, Run, Scenario, System, SystemKind, Workload, WorkloadResult,
+    Faults, KeyValueSizes, Kind, Results, Run, Scenario, System, SystemKind, Workload, WorkloadResult,
 };
 use plimsoll_units::Bytes;
 use std::collections::BTreeMap;
@@ -138,12 +138,17 @@ impl Lab<'_> {
         if !self.scenario.timeline.is_empty() {
             return only_sim("the file has a timeline");
         }
+        if self.scenario.faults != Faults::default() {
+            return only_sim("the file says what goes wrong");
+        }
         let odd = |workload: &&Workload| match workload.kind {
-            Kind::Udp { burst, .. } => burst > Bytes::ZERO,
+            Kind::Udp { burst, buffer, claims, .. } => {
+                burst > Bytes::ZERO || buffer > Bytes::ZERO || claims > 0
+            }
             _ => false,
         };
         if let Some(workload) = self.scenario.workloads.iter().find(odd) {
-            return only_sim(&format!("workload `{}` sends in bursts", workload.name));
+            return only_sim(&format!("workload `{}` has a `burst`, a `buffer` or `claims`", workload.name));
         }
         if let Some(tenant) = self.scenario.tenants.iter().find(|tenant| tenant.homes.len() > 1) {
             return only_sim(&format!("tenant `{}` lives on several hosts", tenant.name));

@@ -123,6 +123,13 @@ impl<'a> Measures<'a> {
         samples.filter(|sample| (window.from..window.to).contains(&sample.at)).count() as f64
     }
 
+    /// Answers that came in the window, whenever they were asked for.
+    fn answered(&self, run: &'a Run, subject: Option<&str>, window: Window) -> f64 {
+        let samples = self.found(run, subject).flat_map(|found| &found.samples);
+        let came = samples.map(|sample| sample.at + sample.latency);
+        came.filter(|at| (window.from..window.to).contains(at)).count() as f64
+    }
+
     /// What was asked and never answered.
     pub(crate) fn errors(&self, run: &'a Run, subject: &str) -> f64 {
         let found: Vec<u64> = self.found(run, Some(subject)).map(|found| found.errors).collect();
@@ -152,6 +159,22 @@ impl<'a> Measures<'a> {
         Departures::new(all.collect())
     }
 
+    /// Waits on the way in that ended in the window, in seconds, sorted.
+    fn waits(&self, run: &'a Run, subject: Option<&str>, window: Window) -> Vec<f64> {
+        let waits = self.found(run, subject).flat_map(|found| &found.waits);
+        let inside = waits.filter(|wait| (window.from..window.to).contains(&wait.at));
+        let mut waits: Vec<f64> = inside.map(|wait| wait.latency.as_secs_f64()).collect();
+        waits.sort_by(f64::total_cmp);
+        waits
+    }
+
+    /// Packets that engines held, on average; nothing where that was not counted.
+    fn held(&self, run: &'a Run, subject: Option<&str>, window: Window) -> f64 {
+        let held = || self.found(run, subject).map(|found| &found.held);
+        // A rate of packet nanoseconds, as bits from bytes.
+        if held().all(Vec::is_empty) { f64::NAN } else { self.rate(held(), window) / 8.0 / 1e9 }
+    }
+
     fn gauge(&self, run: &'a Run, path: &Path, window: Window) -> f64 {
         let subject = path.subject.as_deref();
         let latencies = || self.latencies(run, subject, window);
@@ -160,15 +183,19 @@ impl<'a> Measures<'a> {
             Gauge::Goodput => self.goodput(run, subject, window),
             Gauge::Requests => self.answers(run, subject, window) / window.secs(),
             Gauge::Samples => self.answers(run, subject, window),
+            Gauge::Answered => self.answered(run, subject, window) / window.secs(),
             Gauge::Percentile(percent) => percentile(&latencies(), percent),
-            Gauge::LatencyMean => {
-                let latencies = latencies();
-                latencies.iter().sum::<f64>() / latencies.len() as f64
-            }
+            Gauge::LatencyMean => mean(&latencies()),
             Gauge::LatencyMax => latencies().last().copied().unwrap_or(f64::NAN),
             Gauge::Packets => self.found(run, subject).map(|found| found.packets).sum::<u64>() as f64,
             Gauge::Errors => self.found(run, subject).map(|found| found.errors).sum::<u64>() as f64,
             Gauge::Drops => self.drops(run, subject).values().sum::<u64>() as f64,
+            Gauge::NicDrops => {
+                self.drops(run, subject).get("rx_ring_full").map_or(0.0, |count| *count as f64)
+            }
+            Gauge::Held => self.held(run, subject, window),
+            Gauge::IngressMean => mean(&self.waits(run, subject, window)),
+            Gauge::IngressPercentile(percent) => percentile(&self.waits(run, subject, window), percent),
             Gauge::Counter(name) => run.counters.get(name).map_or(f64::NAN, |count| *count as f64),
             Gauge::Cpu => {
                 run.cpu.map_or(f64::NAN, |cpu| cpu.as_secs_f64() / self.scenario.duration.as_secs_f64())
@@ -223,6 +250,11 @@ impl Measured for Measures<'_> {
     fn line(&self) -> f64 {
         self.scenario.rate.get() as f64
     }
+}
+
+/// `NaN` of none.
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
 /// Bytes between two moments that are counted in windows.

@@ -14,7 +14,8 @@ use plimsoll_policy::document::{Sources, Tree};
 use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use crate::expect::Expectation;
-use crate::network::{Congestion, Control, ControlLevel, Host, Ingress, Link};
+use crate::fault::Faults;
+use crate::network::{Completions, Congestion, Control, ControlLevel, Host, Ingress, Link};
 use crate::paper::Paper;
 use crate::{Errors, Problem};
 
@@ -58,6 +59,8 @@ pub struct Scenario {
     pub sweep: Vec<(String, Vec<String>)>,
     /// What changes in the policy while a run goes on, in the order of the moments.
     pub timeline: Vec<Change>,
+    /// What goes wrong.
+    pub faults: Faults,
     /// How finely to measure.
     pub measure: Measure,
     /// What must hold.
@@ -171,6 +174,14 @@ pub struct System {
     pub ingress: Ingress,
     /// How much of the scenario's control it has, where it runs on Plimsoll's engine.
     pub control: ControlLevel,
+    /// What control is for this system, where that is not the scenario's.
+    pub steering: Option<Control>,
+    /// When its guests get their descriptors back, where that is not as their hosts say.
+    pub completions: Option<Completions>,
+    /// Whether each tenant has descriptors of its own; else each may take all.
+    pub accounting: bool,
+    /// Whether what goes wrong goes wrong here.
+    pub faults: bool,
     /// Sections that replace the scenario's own policy for this system.
     pub(crate) policy: Option<PolicySections>,
 }
@@ -435,6 +446,10 @@ pub enum Kind {
         flows: u32,
         /// Mean times of sending and of pausing, for a sender that takes turns.
         turns: Option<Turns>,
+        /// Bytes of frames that its socket holds until they have left; what comes on top is not held back if zero.
+        buffer: Bytes,
+        /// Senders that its datagrams claim to come from, each another one; its own if zero.
+        claims: u32,
     },
     /// TCP connections that carry requests and their responses.
     RequestResponse {
@@ -554,7 +569,7 @@ impl Kind {
 }
 
 /// How finely to measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measure {
     /// Throughput is counted in windows of this length.
     pub window: Span,
@@ -566,6 +581,10 @@ pub struct Measure {
     pub cpu: bool,
     /// Whether the moment at which each packet crossed the uplink is kept.
     pub gaps: bool,
+    /// Whether what engines hold is counted.
+    pub held: bool,
+    /// Whether each packet's wait on the way in is kept.
+    pub ingress: bool,
 }
 
 /// Mean times of a sender that sends and pauses in turn, both exponentially distributed.

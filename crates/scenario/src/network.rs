@@ -74,6 +74,8 @@ pub struct ReceiveRing {
     pub slots: u32,
     /// Part of the CPU's time, in thousandths, that fetching may take while fetched packets wait.
     pub drain_share: u32,
+    /// Whether these times are means, exponentially distributed; else each packet takes exactly as long.
+    pub vary: bool,
 }
 
 /// How a host's CPU takes what has come in.
@@ -87,7 +89,7 @@ pub enum Ingress {
 }
 
 /// How receivers control their senders' rates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Control {
     /// From one decision to the next.
     pub epoch: Span,
@@ -99,8 +101,15 @@ pub struct Control {
     pub threshold: Span,
     /// Part of an error in bandwidth, in thousandths, that is corrected in an epoch.
     pub gain: u32,
+    /// Part of an excess in delay, in thousandths, that is cut from a packet rate in an epoch.
+    pub cut: u32,
     /// What becomes of an idle tenant's minimum.
     pub idle: Idle,
+    /// Whether the fabric's marks hold senders back.
+    pub ecn: bool,
+    /// Tenants that are load balancers, by name, and each one's weight among them: receivers know them as one sender, and
+    /// one place divides among them what that may send.
+    pub balancers: Vec<(String, u32)>,
 }
 
 /// How much of it a system has.
@@ -152,6 +161,12 @@ pub enum Completions {
     InOrder,
     /// When the packet has left.
     OutOfOrder,
+}
+
+impl Completions {
+    /// Every one, as the file spells it.
+    pub(crate) const NAMES: [(&'static str, Self); 3] =
+        [("early", Self::Early), ("in_order", Self::InOrder), ("out_of_order", Self::OutOfOrder)];
 }
 
 impl Default for TransmitRing {

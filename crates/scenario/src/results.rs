@@ -70,6 +70,12 @@ pub struct WorkloadResult {
     /// When each was due that was asked and not answered before the run ended. Percentiles count it with the time
     /// that it had waited by then.
     pub unanswered: Vec<Nanos>,
+    /// Packets of its tenant's side that engines held, times the nanoseconds that each was there, in the same windows
+    /// as `bytes`; empty where that was not counted.
+    pub held: Vec<u64>,
+    /// How long each packet of its tenant's side waited on the way in of the other, from its arrival at the NIC until the
+    /// CPU took it from its queue, by that moment; empty unless `measure.ingress` asks for them.
+    pub waits: Vec<Sample>,
     /// Requests, probes or connections that failed or were never answered.
     pub errors: u64,
     /// Each packet that is counted in `bytes`, by the moment at which it had crossed the uplink; empty unless

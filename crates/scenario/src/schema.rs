@@ -10,10 +10,10 @@ use serde_json::{Map, Value, json};
 use plimsoll_units::{BitRate, Bytes, Span};
 
 use crate::model::SystemKind;
-use crate::network::Congestion;
+use crate::network::{Completions, Congestion};
 use crate::read::{
-    CONTROL_KEYS, FETCH_KEYS, HOST_KEYS, KEYS, KINDS, LINK_KEYS, NUMBER_KEYS, PAPER_KEYS, SHORT_KEYS,
-    SYSTEM_KEYS, TENANT_KEYS, TIMELINE_KEYS,
+    CLOCK_KEYS, CONTROL_KEYS, FAULT_KEYS, FEEDBACK_KEYS, FETCH_KEYS, HOST_KEYS, KEYS, KINDS, LINK_KEYS,
+    NUMBER_KEYS, PAPER_KEYS, RESTART_KEYS, SHORT_KEYS, STALL_KEYS, SYSTEM_KEYS, TENANT_KEYS, TIMELINE_KEYS,
 };
 
 /// The JSON Schema of scenario files.
@@ -51,6 +51,7 @@ pub fn schema() -> Value {
             "systems": {"type": "array", "minItems": 1, "items": system(&sections)},
             "workloads": {"type": "object", "additionalProperties": workload()},
             "timeline": {"type": "array", "items": timeline()},
+            "faults": faults(),
             "measure": measure(),
             "repeat": {
                 "type": "object",
@@ -137,8 +138,17 @@ fn system(sections: &Value) -> Value {
             "kind" => json!({"enum": kinds}),
             "ingress" => json!({"enum": ["fair", "shared"], "description": "how what comes in is taken"}),
             "control" => {
-                json!({"enum": ["off", "bandwidth", "full"], "description": "how much of `control` it has"})
+                let level =
+                    json!({"enum": ["off", "bandwidth", "full"], "description": "how much of `control` it has"});
+                let mut own = control();
+                own["properties"]["level"] = level.clone();
+                json!({"anyOf": [level, own]})
             }
+            "completions" => json!({"enum": Completions::NAMES.map(|(name, _)| name)}),
+            "accounting" => {
+                json!({"type": "boolean", "description": "whether each tenant has descriptors of its own"})
+            }
+            "faults" => json!({"type": "boolean", "description": "whether what goes wrong goes wrong here"}),
             "queues" => count("transmit queues of `mq`", 256),
             "queue_rate" => unit::<BitRate>("rate to which each queue of `mq` is held"),
             "policy_file" => json!({"type": "string"}),
@@ -169,6 +179,7 @@ fn host(sections: &Value) -> Value {
                     "drain_share",
                     json!({"type": ["string", "number"], "description": "part of the CPU for fetching"}),
                 ),
+                ("vary", json!({"type": "boolean", "description": "whether these times are means"})),
             ]),
             "cpu" => object([
                 ("process", unit::<Span>("the engine's CPU time to take a packet")),
@@ -203,9 +214,17 @@ fn control() -> Value {
             "feedback" => unit::<Span>("from a receiver's decision until its senders keep to it"),
             "lapse" => unit::<Span>("how long a sender keeps to what it does not hear again"),
             "threshold" => unit::<Span>("delay on the way in that packet rates are held to"),
-            "gain" => {
+            "gain" | "cut" => {
                 json!({"type": ["string", "number"], "description": "part of an error corrected in an epoch"})
             }
+            "ecn" => {
+                json!({"type": "boolean", "description": "whether the fabric's marks hold senders back"})
+            }
+            "balancers" => json!({
+                "type": "object",
+                "description": "tenants that are load balancers, and each one's weight",
+                "additionalProperties": {"type": ["integer", "null"]},
+            }),
             _ => {
                 json!({"enum": ["reserved", "lent"], "description": "what becomes of an idle tenant's `min`"})
             }
@@ -258,6 +277,7 @@ fn workload_key(kind: &str, key: &str) -> Value {
         (_, "rate") => count("a second, at random moments", u32::MAX),
         ("iperf3", "udp") => unit::<BitRate>("UDP at this rate for each flow"),
         (_, "flows" | "connections") => count("how many", 4_096),
+        (_, "claims") => count("senders that its datagrams claim to come from", u32::MAX),
         (_, "on" | "off" | "pause") => unit::<Span>("how long"),
         (_, "role") => json!({"enum": ["client", "server"], "description": "which side the tenant is"}),
         (_, "sizes") => {
@@ -284,6 +304,51 @@ fn timeline() -> Value {
     moment
 }
 
+fn faults() -> Value {
+    let moment = || unit::<Span>("from the start of the run");
+    let part = |about: &str| json!({"type": ["string", "number"], "description": about});
+    let feedback = object(FEEDBACK_KEYS.map(|key| {
+        let value = match key {
+            "loss" => part("of the messages, that never arrives"),
+            "duplicate" => part("of the messages, that arrives twice"),
+            "reorder" => part("of the messages, that others overtake"),
+            _ => unit::<Span>("how late those are, at most"),
+        };
+        (key, value)
+    }));
+    let restart = object(RESTART_KEYS.map(|key| {
+        let value = match key {
+            "host" => json!({"type": "string"}),
+            "at" => moment(),
+            _ => unit::<Span>("how long nobody is there"),
+        };
+        (key, value)
+    }));
+    let clock = object(CLOCK_KEYS.map(|key| {
+        let value = match key {
+            "host" => json!({"type": "string"}),
+            "at" => moment(),
+            _ => unit::<Span>("by how much it is set"),
+        };
+        (key, value)
+    }));
+    let stall = object(STALL_KEYS.map(|key| match key {
+        "tenant" => (key, json!({"type": "string"})),
+        _ => (key, moment()),
+    }));
+    let list = |items: Value| json!({"type": "array", "items": items});
+    object(FAULT_KEYS.map(|key| {
+        let value = match key {
+            "feedback" => feedback.clone(),
+            "silent" => list(json!({"type": "string"})),
+            "restart" => list(restart.clone()),
+            "clock" => list(clock.clone()),
+            _ => list(stall.clone()),
+        };
+        (key, value)
+    }))
+}
+
 fn measure() -> Value {
     object([
         ("window", unit::<Span>("throughput is counted in windows of this length")),
@@ -291,6 +356,11 @@ fn measure() -> Value {
         ("to", unit::<Span>("where it ends")),
         ("cpu", json!({"type": "boolean", "description": "whether CPU time is measured"})),
         ("gaps", json!({"type": "boolean", "description": "whether each packet's moment is kept"})),
+        ("held", json!({"type": "boolean", "description": "whether what engines hold is counted"})),
+        (
+            "ingress",
+            json!({"type": "boolean", "description": "whether each packet's wait on the way in is kept"}),
+        ),
     ])
 }
 

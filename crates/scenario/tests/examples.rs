@@ -7,9 +7,11 @@ use plimsoll_scenario::{Form, Scenario};
 fn examples() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let mut found = vec![root.join("noisy-neighbour.yaml")];
-    for folder in std::fs::read_dir(root.join("papers")).expect("examples/papers is there") {
-        let papers = std::fs::read_dir(folder.expect("readable").path()).expect("a folder for each paper");
-        found.extend(papers.map(|entry| entry.expect("readable").path()));
+    let papers = std::fs::read_dir(root.join("papers")).expect("examples/papers is there");
+    let folders = papers.map(|folder| folder.expect("readable").path());
+    for folder in folders.chain([root.join("faults")]) {
+        let files = std::fs::read_dir(folder).expect("a folder for each paper, and one for faults");
+        found.extend(files.map(|entry| entry.expect("readable").path()));
     }
     found.sort();
     found

@@ -307,3 +307,91 @@ fn udp_takes_turns_when_it_is_told_how_long() {
     assert_eq!(turns(kind(", on: 20ms")), Some(Turns { on: Span::millis(20), off: half }));
     assert_eq!(turns(kind(", off: 2ms")), Some(Turns { on: half, off: Span::millis(2) }));
 }
+
+/// In system `fifo` b sends 100, 200, 300 and 400 kB in windows of 500 ms: 1.6, 3.2, 4.8 and 6.4 Mb/s.
+#[test]
+fn settled_is_the_end_of_the_last_window_in_which_it_does_not_hold() {
+    for (expect, seconds) in [
+        ("settled(fifo.b.throughput per 500ms >= 4Mbps) <= 1s", 1.0),
+        ("settled(fifo.b.throughput per 500ms >= 1Mbps) <= 0s", 0.0),
+        ("settled(fifo.b.throughput per 500ms <= 4Mbps) >= 2s", 2.0),
+        ("settled(fifo.b.throughput[0.5s..2s] per 500ms ~ 5.6Mbps +- 15%) <= 500ms", 0.5),
+    ] {
+        let verdict = verdict(expect, 1);
+        assert_eq!((verdict.status, verdict.left), (Status::Passed, Some(seconds)), "{expect}");
+    }
+    let shown = scenario("settled(fifo.b.throughput >= 4Mbps) <= 1s").expect_err("one value");
+    assert!(shown.contains("`settled` needs a series"), "{shown}");
+}
+
+#[test]
+fn what_is_not_measured_is_not_expected() {
+    for (expect, key) in [("fifo.b.held <= 5", "held: true"), ("fifo.b.ingress_p99 <= 5us", "ingress: true")]
+    {
+        let shown = scenario(expect).expect_err("not measured");
+        assert!(shown.contains(key), "{shown}");
+    }
+}
+
+#[test]
+fn waits_holdings_and_answers_are_counted_by_window() {
+    let text = "name: t\nrate: 8Mbps\nduration: 2s\nsystems: [plimsoll]\ntenants: {a: {}}\n\
+                workloads: {ask: {tenant: a, kind: probe}}\n\
+                measure: {window: 500ms, held: true, ingress: true}\n\
+                expect: [plimsoll.a.held ~ 3 +- 1%, 'plimsoll.a.held[0s..500ms] <= 0', \
+                'plimsoll.a.ingress_mean[1s..2s] ~ 20us +- 1%', plimsoll.a.ingress_p99 ~ 30us +- 1%, \
+                'plimsoll.ask.answered[1s..2s] ~ 2 +- 1%', 'plimsoll.ask.requests[1s..2s] <= 1', \
+                plimsoll.nic_drops ~ 4 +- 1%]\n";
+    let scenario = Scenario::parse(text, "t.yaml", Path::new(""), Form::Full);
+    let scenario = scenario.unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+    let at = |ms, us| Sample { at: Nanos::ZERO + Span::millis(ms), latency: Span::micros(us) };
+    // Four packets, there for half of the time, then eight.
+    let held = vec![0, 2_000_000_000, 4_000_000_000, 0];
+    let ask = WorkloadResult {
+        held,
+        waits: vec![at(100, 5), at(1_100, 10), at(1_200, 30)],
+        samples: vec![at(900, 200_000), at(1_100, 100)],
+        ..WorkloadResult::default()
+    };
+    let mut run = Run { system: "plimsoll".to_owned(), ..Run::default() };
+    run.workloads.insert("ask".to_owned(), ask);
+    run.drops.insert("a".to_owned(), [("rx_ring_full".to_owned(), 4), ("other".to_owned(), 2)].into());
+    for verdict in judge(&scenario, &Results { runs: vec![run], ..Results::default() }) {
+        assert_eq!(verdict.status, Status::Passed, "{}: {}", verdict.expect, verdict.detail);
+    }
+}
+
+#[test]
+fn a_system_has_control_of_its_own_and_faults_name_what_exists() {
+    let parse = |rest: &str| {
+        let text = format!(
+            "name: t\nrate: 8Mbps\nduration: 2s\ntenants: {{a: {{}}, b: {{}}}}\n\
+             workloads: {{ask: {{tenant: a, kind: probe}}}}\n{rest}"
+        );
+        let scenario = Scenario::parse(&text, "t.yaml", Path::new(""), Form::Full);
+        scenario.map_err(|errors| errors.render(false))
+    };
+    let scenario = parse(
+        "control: {epoch: 1ms, gain: 20%}\n\
+         systems: [plimsoll, other: {kind: plimsoll, control: {level: bandwidth, epoch: 2ms}, faults: false}]\n\
+         faults: {feedback: {loss: 10%}, silent: [host], restart: [{host: host, at: 1s, gap: 10ms}], \
+         clock: [{host: host, at: 1s, back: 1h}], stalled: [{tenant: b, from: 1s, to: 1.5s}]}\n",
+    )
+    .unwrap_or_else(|shown| panic!("{shown}"));
+    let [first, second] = scenario.systems.as_slice() else { panic!("two systems") };
+    assert_eq!((first.steering.as_ref(), first.faults), (None, true));
+    let own = second.steering.as_ref().expect("its own");
+    assert_eq!((own.epoch, own.gain, second.faults), (Span::millis(2), 200, false));
+    assert_eq!(scenario.faults.restarts[0].gap, Span::millis(10));
+    assert!(scenario.faults.clocks[0].back);
+
+    for (rest, said) in [
+        ("faults: {silent: [nobody]}\n", "there is no host `nobody`"),
+        ("faults: {stalled: [{tenant: c, from: 1s}]}\n", "there is no tenant `c`"),
+        ("faults: {restart: [{host: host, at: 3s}]}\n", "the run ends at 2s"),
+        ("control: {balancers: {c: 1}}\n", "there is no tenant `c`"),
+    ] {
+        let shown = parse(&format!("systems: [plimsoll]\n{rest}")).expect_err("wrong");
+        assert!(shown.contains(said), "{shown}");
+    }
+}

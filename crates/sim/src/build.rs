@@ -12,20 +12,21 @@ use std::net::Ipv4Addr;
 use plimsoll_control::Envelope;
 use plimsoll_policy::Checked;
 use plimsoll_scenario::{
-    Completions, Congestion, ControlLevel, Home, Host, HostNic, Ingress, KeyValueSizes, Kind, Pace, Problem,
-    Role, Scenario, System, SystemKind, Tenant, Turns, Wiring, Workload,
+    Completions, Congestion, Control, ControlLevel, Home, Host, HostNic, Ingress, KeyValueSizes, Kind, Pace,
+    Problem, ReceiveRing, Role, Scenario, System, SystemKind, Tenant, Turns, Wiring, Workload,
 };
 use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Nanos, Span};
 
 use crate::agenda::{Agenda, SourceId};
 use crate::chance::Chance;
-use crate::control::Control;
+use crate::control;
 use crate::cores::Core;
 use crate::engine::Engine;
 use crate::error::SimError;
+use crate::fault::{Deed, Faults, Spare};
 use crate::limiter::Limiter;
 use crate::link::{Link, LinkSpec, Overhead};
-use crate::meter::Meter;
+use crate::meter::{Holdings, Meter};
 use crate::packet::{SHORTEST, UDP_HEADERS};
 use crate::receive::Receive;
 use crate::run::Trace;
@@ -187,7 +188,8 @@ impl<'a> Builder<'a> {
             });
             sources.push(Source::Link(index));
         }
-        let node = |name: &String| Node { name: name.clone(), carrier: Carrier::Plain, receive: None };
+        let node =
+            |name: &String| Node { name: name.clone(), carrier: Carrier::Plain, receive: None, down: false };
         let world = World {
             now: Nanos::ZERO,
             agenda: Agenda::default(),
@@ -212,6 +214,10 @@ impl<'a> Builder<'a> {
             tenants: scenario.tenants.len() as u32,
             timeline: Vec::new(),
             timeline_source: 0,
+            encapsulated: false,
+            faults: Faults::default(),
+            stalled: Vec::new(),
+            spoofed: Vec::new(),
         };
         Self { scenario, system, topology, seed, world, cores: BTreeMap::new() }
     }
@@ -279,6 +285,7 @@ impl<'a> Builder<'a> {
         let (measure, back) = (&self.scenario.measure, role == Role::Server);
         self.world.meters.push(Meter::new(measure, self.scenario.duration, back));
         self.world.tallies.push(Tally::default());
+        self.world.spoofed.push(matches!(workload.kind, Kind::Udp { claims: 1.., .. }));
         Ok(())
     }
 
@@ -380,7 +387,12 @@ impl<'a> Builder<'a> {
 
     fn completes_late(&self, end: End) -> bool {
         let host = self.scenario.hosts.get(end.node as usize).filter(|_| end.tenant.is_some());
-        host.is_some_and(|host| self.has_engine(host) && host.transmit.completions != Completions::Early)
+        host.is_some_and(|host| self.has_engine(host) && self.completions(host) != Completions::Early)
+    }
+
+    /// When a host's guests get their descriptors back.
+    fn completions(&self, host: &Host) -> Completions {
+        self.system.completions.unwrap_or(host.transmit.completions)
     }
 
     /// Whether this end hands long segments to its NIC: where there is an engine that cuts them.
@@ -406,9 +418,12 @@ impl<'a> Builder<'a> {
 
     /// Whether receivers control their senders in this system.
     fn controlled(&self) -> bool {
-        self.scenario.control.is_some()
-            && self.system.control != ControlLevel::Off
-            && self.system.kind.on_engine()
+        self.steering().is_some() && self.system.control != ControlLevel::Off && self.system.kind.on_engine()
+    }
+
+    /// How they do.
+    fn steering(&self) -> Option<Control> {
+        self.system.steering.clone().or_else(|| self.scenario.control.clone())
     }
 
     /// How many pairs of a tenant here and one elsewhere there are.
@@ -422,11 +437,20 @@ impl<'a> Builder<'a> {
 
     /// Control epochs for each host with tenants. They do not begin together: hosts know nothing of each other's.
     fn control(&mut self) {
-        let Some(spec) = self.scenario.control else { return };
+        let Some(spec) = self.steering() else { return };
         let source = self.source(Source::Feedback);
-        let mut control = Box::new(Control::new(spec, self.topology.nodes.len(), source));
+        self.world.encapsulated = spec.ecn;
+        let balancers = self.balancers(&spec);
+        let mut control = Box::new(control::Control::new(spec, self.topology.nodes.len(), source));
+        if !balancers.is_empty() {
+            control.balance(balancers);
+        }
+        if self.system.faults {
+            control.disturb(self.scenario.faults.feedback, Chance::of(self.seed, "feedback"));
+        }
+        let silent = |host: &Host| self.system.faults && self.scenario.faults.silent.contains(&host.name);
         for (node, host) in (0..).zip(&self.scenario.hosts) {
-            if !self.has_engine(host) {
+            if !self.has_engine(host) || silent(host) {
                 continue;
             }
             let into = self.topology.links.iter().filter(|edge| edge.to == node && edge.from != node);
@@ -439,6 +463,68 @@ impl<'a> Builder<'a> {
         }
         self.world.control = Some(control);
         self.world.weights = self.sender_weights();
+    }
+
+    /// Load balancers' vNICs, each with its tenant's weight.
+    fn balancers(&self, spec: &Control) -> Vec<(control::Vm, u32)> {
+        let mut members = Vec::new();
+        for (name, weight) in &spec.balancers {
+            let tenants = (0..).zip(&self.scenario.tenants);
+            for (index, tenant) in tenants.filter(|(_, tenant)| tenant.name == *name) {
+                let node = |home: &Home| self.topology.node(&home.host).expect("every host is a node");
+                let vms = tenant.homes.iter().map(|home| control::Vm { tenant: index, node: node(home) });
+                members.extend(vms.map(|vm| (vm, *weight)));
+            }
+        }
+        members
+    }
+
+    /// What goes wrong, and what takes over then.
+    fn faults(&mut self) {
+        if !self.system.faults {
+            return;
+        }
+        let faults = &self.scenario.faults;
+        let node = |name: &String| self.topology.node(name).expect("every host is a node");
+        let tenant = |name: &String| {
+            let place = self.scenario.tenants.iter().position(|tenant| tenant.name == *name);
+            place.expect("checked when read") as u32
+        };
+        let at = |span: Span| Nanos::ZERO + span;
+        let nanos = |span: Span| i64::try_from(span.as_u64()).unwrap_or(i64::MAX);
+        let mut deeds = Vec::new();
+        for restart in &faults.restarts {
+            let node = node(&restart.host);
+            deeds.push((at(restart.at), Deed::Down(node)));
+            deeds.push((at(restart.at + restart.gap), Deed::Up(node)));
+        }
+        for clock in &faults.clocks {
+            let ahead = if clock.back { -nanos(clock.step) } else { nanos(clock.step) };
+            deeds.push((at(clock.at), Deed::Clock(node(&clock.host), ahead)));
+        }
+        for stall in &faults.stalls {
+            deeds.push((at(stall.from), Deed::Stall(tenant(&stall.tenant))));
+            deeds.push((at(stall.to), Deed::Resume(tenant(&stall.tenant))));
+        }
+        deeds.sort_by_key(|&(at, _)| std::cmp::Reverse(at));
+        self.world.faults.deeds = deeds;
+    }
+
+    /// How often a host's daemon ends.
+    fn restarts(&self, host: &Host) -> usize {
+        let restarts = self.scenario.faults.restarts.iter().filter(|restart| restart.host == host.name);
+        if self.system.faults { restarts.count() } else { 0 }
+    }
+
+    /// A host's way in.
+    fn receive(&self, host: &Host, ring: ReceiveRing, source: SourceId) -> Box<Receive> {
+        let fair = self.has_engine(host) && self.system.ingress == Ingress::Fair;
+        let chance = Chance::of(self.seed, &format!("receive {}", host.name));
+        Box::new(if fair {
+            Receive::fair(ring, source, &self.cpu_weights(), chance)
+        } else {
+            Receive::shared(ring, source, chance)
+        })
     }
 
     /// As a tenant's `max` to the greatest of them; all alike unless every one has a `max`.
@@ -473,6 +559,18 @@ impl<'a> Builder<'a> {
         SimError::Scenario(Box::new(self.scenario.wrong(problem)))
     }
 
+    /// Whose packets those of each flow are, for an engine that counts what it holds.
+    fn holdings(&self) -> Holdings {
+        let whose = |flow: &Flow| {
+            let mut whose = [None; 2];
+            whose[usize::from(self.world.meters[flow.workload as usize].is_back())] = Some(flow.workload);
+            whose
+        };
+        let flows = self.world.flows.iter().map(whose).collect();
+        let (measure, duration) = (&self.scenario.measure, self.scenario.duration);
+        Holdings::new(measure, duration, flows, self.scenario.workloads.len())
+    }
+
     fn limiter(&mut self, node: u32, host: &Host) -> Result<(), SimError> {
         let links: Vec<u32> = self.topology.out_of(node).collect();
         let &[link] = links.as_slice() else {
@@ -503,10 +601,14 @@ impl<'a> Builder<'a> {
                 let rhythm = Rhythm { on: *on, off: *off, chance: chance("turns") };
                 App::Bulk(Box::new(Bulk::new(job, Some(rhythm))))
             }
-            Kind::Udp { size, pace, burst, turns, .. } => {
+            Kind::Udp { size, pace, burst, turns, buffer, .. } => {
                 let uneven = (*pace == Pace::Flood).then(|| chance("gaps"));
                 let gap = self.gap(*pace, small(*size));
+                let first = job.first as usize;
                 let udp = Udp::new(job, small(*size), mtu, gap, uneven).in_bursts(burst.as_u64());
+                // Who hears of nothing that has left could only wait for ever.
+                let hears = self.completes_late(self.world.flows[first].ends[0]);
+                let udp = if hears { udp.held_back(buffer.as_u64()) } else { udp };
                 let rhythm = turns.map(|Turns { on, off }| Rhythm { on, off, chance: chance("turns") });
                 App::Udp(Box::new(match rhythm {
                     Some(rhythm) => udp.in_turns(rhythm),
@@ -585,13 +687,7 @@ impl<'a> Builder<'a> {
         for (node, host) in (0..).zip(&self.scenario.hosts) {
             if let Some(ring) = host.receive {
                 let source = self.source(Source::Receive(node));
-                let fair = self.has_engine(host) && self.system.ingress == Ingress::Fair;
-                let receive = if fair {
-                    Receive::fair(ring, source, &self.cpu_weights())
-                } else {
-                    Receive::shared(ring, source)
-                };
-                self.world.nodes[node as usize].receive = Some(Box::new(receive));
+                self.world.nodes[node as usize].receive = Some(self.receive(host, ring, source));
             }
             if self.has_limiter(host) {
                 self.limiter(node, host)?;
@@ -605,18 +701,37 @@ impl<'a> Builder<'a> {
                 [uplink, bus] if self.topology.links[bus as usize].to == node => (bus, uplink),
                 _ => return Err(self.uplinks(host, links.len())),
             };
-            let checked = self.checked(host, uplink)?;
+            let mut checked = self.checked(host, uplink)?;
+            if !self.system.accounting {
+                let all = checked.config.engine.descriptors;
+                checked.program.tenants.iter_mut().for_each(|tenant| tenant.descriptors = all);
+            }
             let from_here = self.world.flows.iter().flat_map(|flow| &flow.ends);
             let flows = from_here.filter(|end| end.node == node && end.tenant.is_some()).count() as u32;
             let source = self.source(Source::Engine(node));
             let peers = if self.controlled() { self.pairs_from(node) } else { 0 };
-            let engine = Box::new(Engine::new(&checked, &names, flows, peers, host));
+            let mut own = host.clone();
+            own.transmit.completions = self.completions(host);
+            let mut engine = Box::new(Engine::new(&checked, &names, flows, peers, &own));
+            if !self.system.accounting {
+                engine.share_descriptors();
+            }
+            let spare = || {
+                let receive = self.world.nodes[node as usize].receive.as_ref().zip(host.receive);
+                let receive = receive.map(|(old, ring)| self.receive(host, ring, old.source));
+                Spare { engine: Box::new(Engine::new(&checked, &names, flows, peers, &own)), receive }
+            };
+            let spares: Vec<Spare> = (0..self.restarts(host)).map(|_| spare()).collect();
+            self.world.faults.spares.insert(node, spares);
+            engine.holdings = self.scenario.measure.held.then(|| Box::new(self.holdings()));
             self.world.nodes[node as usize].carrier = Carrier::Engine { engine, source, first, traced: None };
         }
         if self.controlled() {
             self.control();
         }
         self.world.timeline_source = self.source(Source::Timeline);
+        self.world.faults.source = self.source(Source::Fault);
+        self.faults();
         self.world.agenda = Agenda::new(self.world.sources.len());
         for (index, workload) in self.scenario.workloads.iter().enumerate() {
             let first = Source::App(index as u32, 0);
@@ -627,6 +742,8 @@ impl<'a> Builder<'a> {
         if let Some(control) = &self.world.control {
             control.moments().for_each(|(source, at)| self.world.agenda.set(source, at));
         }
+        let fault = self.world.faults.deeds.last().map(|&(at, _)| at);
+        self.world.agenda.keep(self.world.faults.source, fault);
         self.timeline()?;
         Ok(())
     }

@@ -17,6 +17,7 @@ use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use prefetch_index::prefetch_index;
 
 use crate::control::Vm;
+use crate::meter::Holdings;
 use crate::packet::Packet;
 use crate::promise::Promises;
 
@@ -46,6 +47,8 @@ pub(crate) struct Engine {
     /// The policy's tenants by the scenario's.
     tenants: Vec<Option<TenantId>>,
     guests: Vec<Guest>,
+    /// Who is read first when descriptors come free that anybody may take; none where each tenant has its own.
+    first: Option<u32>,
     /// What waits in all of them.
     waiting: usize,
     transmit: TransmitRing,
@@ -67,6 +70,8 @@ pub(crate) struct Engine {
     before: Option<QueueId>,
     flow_changes: u64,
     pub(crate) promises: Promises,
+    /// What it holds for each workload, where that is counted.
+    pub(crate) holdings: Option<Box<Holdings>>,
 }
 
 /// A change of the policy, as doorbells carry it.
@@ -161,6 +166,7 @@ impl Engine {
             out: Vec::with_capacity(if host.cpu == EngineCost::default() { BATCH } else { 1 }),
             tenants: tenants.iter().map(id).collect(),
             guests: vec![Guest::default(); tenants.len()],
+            first: None,
             waiting: 0,
             transmit: host.transmit,
             completed: Vec::new(),
@@ -179,6 +185,7 @@ impl Engine {
             } else {
                 Promises::default()
             },
+            holdings: None,
         }
     }
 
@@ -257,8 +264,12 @@ impl Engine {
         let (segment, header) = packet.cut_as();
         let (addr, len) = (address.into(), packet.len);
         let descriptor = Descriptor { addr, len, segment, header, ..Descriptor::default() };
-        self.nic.post(queue, descriptor)?;
+        // What is refused has been read and classified all the same.
         self.cpu.posted += 1;
+        self.nic.post(queue, descriptor)?;
+        if let Some(holdings) = &mut self.holdings {
+            holdings.change(&packet, true, now);
+        }
         let at = &mut self.queues[queue.0 as usize];
         let before = core::mem::replace(&mut at.last, address);
         if let Some(before) = self.held.get_mut(before as usize) {
@@ -387,12 +398,24 @@ impl Engine {
             self.promises.leaves(&transmit, conforms, end);
             self.nic.complete(&transmit, Outcome::Sent);
             if transmit.last {
+                if let Some(holdings) = &mut self.holdings {
+                    holdings.change(&packet, false, now);
+                }
                 self.complete(address);
             }
             self.cpu.work(1, self.cpu.cost.pull, now);
         }
         self.out = out;
         some
+    }
+
+    /// Packets whose buffers a guest has not got back: what is here when the daemon ends.
+    pub(crate) fn abandoned(&self) -> Vec<Packet> {
+        let mut free = vec![false; self.held.len()];
+        self.free.iter().for_each(|&address| free[address as usize] = true);
+        let held = self.held.iter().zip(free).filter(|(_, free)| !free).map(|(held, _)| held.packet);
+        let waiting = self.guests.iter().flat_map(|guest| &guest.waiting).map(|(_, packet)| *packet);
+        held.chain(waiting).chain(self.completed.iter().copied()).collect()
     }
 
     /// Takes completions, and reads on from tenants that had to wait. `refused` hears of what found no room then.
@@ -405,7 +428,10 @@ impl Engine {
     }
 
     fn read_on(&mut self, now: Nanos, refused: &mut dyn FnMut(Packet, Refusal)) {
-        for tenant in 0..self.guests.len() as u32 {
+        let count = self.guests.len() as u32;
+        let first = self.first.map_or(0, |first| (first + 1) % count);
+        self.first = self.first.map(|_| first);
+        for tenant in (0..count).map(|turn| (first + turn) % count) {
             while self.takes(tenant)
                 && let Some((queue, packet)) = self.guests[tenant as usize].waiting.pop_front()
             {
@@ -420,6 +446,11 @@ impl Engine {
     /// Moves packets that have completed since the last call, where guests wait for that.
     pub(crate) fn move_completed(&mut self, to: &mut Vec<Packet>) {
         to.append(&mut self.completed);
+    }
+
+    /// Tenants have no descriptors of their own: they take them from each other, one after the other.
+    pub(crate) fn share_descriptors(&mut self) {
+        self.first = Some(0);
     }
 
     /// Whether guests wait for completions.

@@ -34,6 +34,7 @@ mod control;
 mod cores;
 mod engine;
 mod error;
+mod fault;
 mod limiter;
 mod link;
 mod meter;

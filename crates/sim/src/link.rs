@@ -124,7 +124,9 @@ impl Link {
         if self.backlog + u64::from(packet.len) > self.spec.queue || waiting >= self.spec.packets as usize {
             return Offered::Full;
         }
-        packet.ce |= packet.ect && self.spec.ecn.is_some_and(|threshold| self.backlog >= threshold);
+        let congested = self.spec.ecn.is_some_and(|threshold| self.backlog >= threshold);
+        packet.ce |= packet.ect && congested;
+        packet.marked |= packet.carried && congested;
         self.parts += self.spec.overhead.parts(&packet);
         // Exact fractions of a nanosecond are kept in the pace, so that a busy link loses none of its rate.
         let departure = self.pace.as_mut().map_or(now, |pace| {
@@ -192,7 +194,17 @@ mod tests {
 
     fn packet(len: u32) -> Packet {
         let body = Body::Datagram { number: 0, offset: 0, size: 0, last: true };
-        Packet { flow: 0, back: false, ect: true, ce: false, apart: 0, len, body }
+        Packet {
+            flow: 0,
+            back: false,
+            ect: true,
+            ce: false,
+            carried: false,
+            marked: false,
+            apart: 0,
+            len,
+            body,
+        }
     }
 
     fn link(queue: u64, ecn: Option<u64>) -> Link {

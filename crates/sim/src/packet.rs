@@ -19,6 +19,10 @@ pub(crate) struct Packet {
     pub(crate) ect: bool,
     /// Congestion was experienced.
     pub(crate) ce: bool,
+    /// It travels in an outer header that routers may mark.
+    pub(crate) carried: bool,
+    /// They have: congestion in the fabric.
+    pub(crate) marked: bool,
     /// Header bytes that the NIC reads apart from the payload, of a frame that it cut out of a longer segment.
     pub(crate) apart: u8,
     /// Bytes of the frame.

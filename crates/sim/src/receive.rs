@@ -8,11 +8,13 @@
 
 use std::collections::VecDeque;
 
+use plimsoll_control::{Limits, Strangers};
 use plimsoll_nic::{Arrival, Drain, Ingress, Station};
 use plimsoll_scenario::ReceiveRing;
-use plimsoll_units::Nanos;
+use plimsoll_units::{Nanos, Span};
 
 use crate::agenda::SourceId;
+use crate::chance::Chance;
 use crate::packet::Packet;
 
 /// A host's way in.
@@ -26,30 +28,35 @@ pub(crate) struct Receive {
 /// How the CPU goes about it.
 #[derive(Debug)]
 enum Cpu {
-    Shared(Shared),
+    Shared(Box<Shared>),
     Fair(Box<Fair>),
 }
 
 /// What has become of a packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    Delivered,
+    /// Processed, after this wait for the CPU.
+    Delivered(Span),
     Dropped(&'static str),
 }
 
 /// One queue: each packet is fetched and processed before the next.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
-    /// Packets by the moment at which the CPU is through with them.
-    held: VecDeque<(Nanos, Packet)>,
+    work: Takes,
+    /// Packets by the moment at which the CPU is through with them, with how long each waits for it.
+    held: VecDeque<(Nanos, Span, Packet)>,
     busy: Nanos,
 }
 
 /// A queue for each tenant behind the ring.
 #[derive(Debug)]
 struct Fair {
-    /// What the NIC holds, with the moment of arrival and the tenant.
-    ring: VecDeque<(Nanos, u32, Packet)>,
+    work: Takes,
+    /// What the NIC holds.
+    ring: VecDeque<Came>,
+    /// What senders may bring that no limit reaches, by tenant.
+    strangers: Vec<Strangers>,
     ingress: Ingress,
     drain: Drain,
     /// What waits in `ingress`, by address.
@@ -60,24 +67,51 @@ struct Fair {
     idle_since: Nanos,
 }
 
+/// A packet in the NIC.
+#[derive(Clone, Copy, Debug)]
+struct Came {
+    at: Nanos,
+    tenant: u32,
+    /// No limit reaches its sender.
+    stranger: bool,
+    packet: Packet,
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Work {
-    Fetch,
-    Process { tenant: u32, packet: Packet },
+    Fetch { cost: Span },
+    Process { tenant: u32, packet: Packet, waited: Span, cost: Span },
+}
+
+/// How long things take.
+#[derive(Debug)]
+struct Takes(Option<Chance>);
+
+impl Takes {
+    fn time(&mut self, mean: Span) -> Span {
+        match &mut self.0 {
+            Some(chance) if mean > Span::ZERO => chance.exponential(mean),
+            _ => mean,
+        }
+    }
 }
 
 impl Receive {
     /// Everything in the order of arrival.
-    pub(crate) fn shared(spec: ReceiveRing, source: SourceId) -> Self {
-        Self { source, spec, cpu: Cpu::Shared(Shared::default()) }
+    pub(crate) fn shared(spec: ReceiveRing, source: SourceId, chance: Chance) -> Self {
+        let work = Takes(spec.vary.then_some(chance));
+        let shared = Shared { work, held: VecDeque::new(), busy: Nanos::ZERO };
+        Self { source, spec, cpu: Cpu::Shared(Box::new(shared)) }
     }
 
     /// A queue for each tenant, of these weights.
-    pub(crate) fn fair(spec: ReceiveRing, source: SourceId, weights: &[u32]) -> Self {
+    pub(crate) fn fair(spec: ReceiveRing, source: SourceId, weights: &[u32], chance: Chance) -> Self {
         let stations: Vec<Station> =
             weights.iter().map(|&weight| Station { weight, slots: spec.slots }).collect();
         let fair = Fair {
+            work: Takes(spec.vary.then_some(chance)),
             ring: VecDeque::new(),
+            strangers: vec![Strangers::default(); weights.len()],
             ingress: Ingress::new(&stations),
             drain: Drain::new(spec.drain_share),
             fetched: Vec::new(),
@@ -89,17 +123,24 @@ impl Receive {
     }
 
     /// Takes a packet for a tenant; false when the ring is full.
-    pub(crate) fn offer(&mut self, packet: Packet, tenant: u32, now: Nanos) -> bool {
+    pub(crate) fn offer(&mut self, packet: Packet, tenant: u32, stranger: bool, now: Nanos) -> bool {
         match &mut self.cpu {
             Cpu::Shared(cpu) => cpu.offer(&self.spec, packet, now),
-            Cpu::Fair(cpu) => cpu.offer(&self.spec, packet, tenant, now),
+            Cpu::Fair(cpu) => cpu.offer(&self.spec, Came { at: now, tenant, stranger, packet }),
+        }
+    }
+
+    /// What senders that no limit reaches may bring for a tenant, all of them together.
+    pub(crate) fn allow_strangers(&mut self, tenant: u32, limits: Limits, now: Nanos) {
+        if let Cpu::Fair(cpu) = &mut self.cpu {
+            cpu.strangers[tenant as usize].allow(limits, now);
         }
     }
 
     /// When the CPU is through with what it is at.
     pub(crate) fn next(&self) -> Option<Nanos> {
         match &self.cpu {
-            Cpu::Shared(cpu) => cpu.held.front().map(|&(at, _)| at),
+            Cpu::Shared(cpu) => cpu.held.front().map(|&(at, ..)| at),
             Cpu::Fair(cpu) => cpu.doing.map(|(at, _)| at),
         }
     }
@@ -107,7 +148,9 @@ impl Receive {
     /// It is: a packet that has come to the end of its way, if that was it.
     pub(crate) fn finish(&mut self, now: Nanos) -> Option<(Packet, Fate)> {
         match &mut self.cpu {
-            Cpu::Shared(cpu) => cpu.held.pop_front().map(|(_, packet)| (packet, Fate::Delivered)),
+            Cpu::Shared(cpu) => {
+                cpu.held.pop_front().map(|(_, waited, packet)| (packet, Fate::Delivered(waited)))
+            }
             Cpu::Fair(cpu) => cpu.finish(&self.spec, now),
         }
     }
@@ -123,7 +166,7 @@ impl Receive {
     /// All that it holds.
     pub(crate) fn holds(&self) -> Vec<&Packet> {
         match &self.cpu {
-            Cpu::Shared(cpu) => cpu.held.iter().map(|(_, packet)| packet).collect(),
+            Cpu::Shared(cpu) => cpu.held.iter().map(|(.., packet)| packet).collect(),
             Cpu::Fair(cpu) => cpu.holds(),
         }
     }
@@ -134,18 +177,20 @@ impl Shared {
         if self.held.len() >= spec.ring as usize {
             return false;
         }
-        self.busy = self.busy.max(now) + spec.drain + spec.cost;
-        self.held.push_back((self.busy, packet));
+        let fetched = self.busy.max(now) + self.work.time(spec.drain);
+        self.busy = fetched + self.work.time(spec.cost);
+        self.held.push_back((self.busy, fetched.since(now), packet));
         true
     }
 }
 
 impl Fair {
-    fn offer(&mut self, spec: &ReceiveRing, packet: Packet, tenant: u32, now: Nanos) -> bool {
+    fn offer(&mut self, spec: &ReceiveRing, came: Came) -> bool {
         if self.ring.len() >= spec.ring as usize {
             return false;
         }
-        self.ring.push_back((now, tenant, packet));
+        let now = came.at;
+        self.ring.push_back(came);
         if self.doing.is_none() {
             self.drain.processed(now.since(self.idle_since));
             self.begin(spec, now);
@@ -156,14 +201,14 @@ impl Fair {
     fn finish(&mut self, spec: &ReceiveRing, now: Nanos) -> Option<(Packet, Fate)> {
         let (_, work) = self.doing.take()?;
         let done = match work {
-            Work::Fetch => {
-                self.drain.fetched(spec.drain);
-                self.fetch()
+            Work::Fetch { cost } => {
+                self.drain.fetched(cost);
+                self.fetch(now)
             }
-            Work::Process { tenant, packet } => {
-                self.drain.processed(spec.cost);
-                self.ingress.charge(tenant, spec.cost, now);
-                Some((packet, Fate::Delivered))
+            Work::Process { tenant, packet, waited, cost } => {
+                self.drain.processed(cost);
+                self.ingress.charge(tenant, cost, now);
+                Some((packet, Fate::Delivered(waited)))
             }
         };
         self.begin(spec, now);
@@ -179,17 +224,25 @@ impl Fair {
                 let slot = u32::try_from(arrival.addr).expect("an index of `fetched`");
                 self.free.push(slot);
                 let packet = self.fetched[slot as usize];
-                Some((now + spec.cost, Work::Process { tenant, packet }))
+                let waited = now.since(arrival.at);
+                let cost = self.work.time(spec.cost);
+                Some((now + cost, Work::Process { tenant, packet, waited, cost }))
             }
             _ if self.ring.is_empty() => None,
-            _ => Some((now + spec.drain, Work::Fetch)),
+            _ => {
+                let cost = self.work.time(spec.drain);
+                Some((now + cost, Work::Fetch { cost }))
+            }
         };
         self.idle_since = now;
     }
 
     /// The ring's oldest packet goes to its tenant's queue.
-    fn fetch(&mut self) -> Option<(Packet, Fate)> {
-        let (at, tenant, packet) = self.ring.pop_front()?;
+    fn fetch(&mut self, now: Nanos) -> Option<(Packet, Fate)> {
+        let Came { at, tenant, stranger, packet } = self.ring.pop_front()?;
+        if stranger && !self.strangers[tenant as usize].admits(packet.len, now) {
+            return Some((packet, Fate::Dropped("stranger_over_limit")));
+        }
         let slot = self.free.last().copied().unwrap_or(self.fetched.len() as u32);
         let arrival = Arrival { addr: slot.into(), len: packet.len, at };
         if self.ingress.offer(tenant, arrival).is_err() {
@@ -207,9 +260,9 @@ impl Fair {
             |tenant| self.ingress.waiting(tenant).map(|arrival| &self.fetched[arrival.addr as usize]);
         let processed = self.doing.iter().filter_map(|(_, work)| match work {
             Work::Process { packet, .. } => Some(packet),
-            Work::Fetch => None,
+            Work::Fetch { .. } => None,
         });
         let fetched = (0..self.ingress.tenants()).flat_map(waiting);
-        self.ring.iter().map(|(_, _, packet)| packet).chain(fetched).chain(processed).collect()
+        self.ring.iter().map(|came| &came.packet).chain(fetched).chain(processed).collect()
     }
 }

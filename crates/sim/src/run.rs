@@ -259,12 +259,14 @@ impl Job<'_> {
             (result.bytes, result.packets) = (core::mem::take(&mut meter.crossed.bytes), meter.packets);
             result.delivered = core::mem::take(&mut meter.delivered.bytes);
             result.departures = core::mem::take(&mut meter.departures);
+            result.waits = core::mem::take(&mut meter.waits);
             run.workloads.insert(workload.name.clone(), result);
             let tenant = run.drops.entry(workload.tenant.clone()).or_default();
             for (why, count) in &world.tallies[index].drops {
                 *tenant.entry((*why).to_owned()).or_default() += count;
             }
         }
+        self.held(world, &mut run);
         run.cpu = cpu(world);
         run.counters = counters(world);
         let promises = promises(world);
@@ -274,6 +276,23 @@ impl Job<'_> {
             kept: Kept { system, seed: self.seed, promises },
             events: world.events,
             hops: world.hops,
+        }
+    }
+}
+
+impl Job<'_> {
+    /// What all engines held of each workload's packets.
+    fn held(&self, world: &mut World, run: &mut Run) {
+        let engines = world.nodes.iter_mut().filter_map(|node| match &mut node.carrier {
+            Carrier::Engine { engine, .. } => engine.holdings.as_mut(),
+            Carrier::Plain | Carrier::Limiter { .. } => None,
+        });
+        for holdings in engines {
+            for (workload, held) in self.scenario.workloads.iter().zip(holdings.finish()) {
+                let Some(result) = run.workloads.get_mut(&workload.name) else { continue };
+                result.held.resize(result.held.len().max(held.len()), 0);
+                result.held.iter_mut().zip(held).for_each(|(sum, held)| *sum += held);
+            }
         }
     }
 }

@@ -97,10 +97,17 @@ impl World {
 
     /// A packet has left its host's transmit path: its socket may put as much there again.
     pub(crate) fn credit(&mut self, packet: &Packet) {
-        if let Body::Tcp(tcp) = &packet.body {
-            let socket = self.flows[packet.flow as usize].socket + u32::from(packet.back);
-            self.connections[socket as usize].tcp.handle_sent(Bytes::new(tcp.len().into()));
-            self.pump(socket);
+        let flow = &self.flows[packet.flow as usize];
+        match &packet.body {
+            Body::Tcp(tcp) => {
+                let socket = flow.socket + u32::from(packet.back);
+                self.connections[socket as usize].tcp.handle_sent(Bytes::new(tcp.len().into()));
+                self.pump(socket);
+            }
+            Body::Datagram { .. } => {
+                let (workload, len) = (flow.workload, packet.len);
+                self.with_app(workload, |app, world| app.left(world, len));
+            }
         }
     }
 
@@ -133,5 +140,5 @@ fn packet_of(tcp: tcp::Packet, flow: u32, back: bool) -> Packet {
     let header = if syn { SYN_HEADER } else { TCP_HEADER };
     let len = (IP_HEADERS + header + options + tcp.len()).max(SHORTEST);
     let ect = tcp.segment.is_some_and(|segment| segment.ecn.marked().is_some());
-    Packet { flow, back, ect, ce: false, apart: 0, len, body: Body::Tcp(tcp) }
+    Packet { flow, back, ect, ce: false, carried: false, marked: false, apart: 0, len, body: Body::Tcp(tcp) }
 }

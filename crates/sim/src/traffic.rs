@@ -93,6 +93,13 @@ impl App {
         }
     }
 
+    /// A datagram has left its host's transmit path, or was refused there.
+    pub(crate) fn left(&mut self, world: &mut World, len: u32) {
+        if let Self::Udp(app) = self {
+            app.left(world, len);
+        }
+    }
+
     /// What it measured.
     pub(crate) fn finish(&mut self) -> WorkloadResult {
         match self {

@@ -18,6 +18,7 @@ use crate::agenda::{Agenda, SourceId};
 use crate::control::{Control, Order, Vm};
 use crate::cores::{Core, Work};
 use crate::engine::{Engine, Refused};
+use crate::fault::{DOWN, Faults};
 use crate::limiter::Limiter;
 use crate::link::{Link, Offered};
 use crate::meter::Meter;
@@ -62,6 +63,14 @@ pub(crate) struct World {
     /// What changes in policies, the last first.
     pub(crate) timeline: Vec<Change>,
     pub(crate) timeline_source: SourceId,
+    /// Whether tenants' packets travel in outer headers that the fabric may mark.
+    pub(crate) encapsulated: bool,
+    /// What goes wrong.
+    pub(crate) faults: Faults,
+    /// Tenants whose guests take nothing from their devices.
+    pub(crate) stalled: Vec<u32>,
+    /// Workloads whose datagrams claim to come from others.
+    pub(crate) spoofed: Vec<bool>,
 }
 
 /// What a source of events is.
@@ -81,6 +90,8 @@ pub(crate) enum Source {
     Core(u32),
     /// Something in the policy changes.
     Timeline,
+    /// Something goes wrong.
+    Fault,
     /// A host's control epoch is over.
     Epoch(u32),
     /// Feedback arrives.
@@ -119,6 +130,8 @@ pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) carrier: Carrier,
     pub(crate) receive: Option<Box<Receive>>,
+    /// Its daemon is down: nothing comes in or goes out.
+    pub(crate) down: bool,
 }
 
 /// What carries a node's own packets to its link.
@@ -232,6 +245,7 @@ impl World {
             Source::Receive(node) => self.received(node),
             Source::Core(core) => self.core_done(core),
             Source::Timeline => self.change(),
+            Source::Fault => self.go_wrong(),
             Source::Epoch(node) => self.end_epoch(node, source),
             Source::Feedback => self.hear(source),
             Source::App(app, timer) => {
@@ -258,8 +272,10 @@ impl World {
     /// A receiver decides what its senders may send.
     fn end_epoch(&mut self, node: u32, source: SourceId) {
         let Some(control) = &mut self.control else { return };
-        let receive = self.nodes[node as usize].receive.as_mut();
-        let (next, lapsed) = control.epoch(node, receive.and_then(|receive| receive.ingress()), self.now);
+        let receive = self.nodes[node as usize].receive.as_deref_mut();
+        let Some((next, lapsed)) = control.epoch(node, receive, self.now) else {
+            return self.agenda.clear(source);
+        };
         self.agenda.keep(source, Some(next));
         self.agenda.keep(control.source, control.next_message());
         lapsed.into_iter().for_each(|order| self.obey(node, order));
@@ -338,10 +354,15 @@ impl World {
     }
 
     /// A packet comes to what carries it to its host's link.
-    fn transmit(&mut self, packet: Packet) {
+    fn transmit(&mut self, mut packet: Packet) {
         let flow = &self.flows[packet.flow as usize];
         let (from, to) = flow.way(packet.back);
         let node = from.node;
+        packet.carried = self.encapsulated && from.tenant.is_some();
+        if self.nodes[node as usize].down {
+            self.completed.push(packet); // nobody keeps the guest's buffers any more
+            return self.lose(&packet, DOWN);
+        }
         let carrier = &mut self.nodes[node as usize].carrier;
         if let (Carrier::Limiter { limiter, .. }, Some(tenant)) = (&mut *carrier, from.tenant) {
             if limiter.offer(tenant, packet, self.now) {
@@ -471,11 +492,17 @@ impl World {
         if to.node != node {
             return self.forward(node, packet);
         }
-        let Some(receive) = &mut self.nodes[node as usize].receive else { return self.deliver(packet) };
-        if let (Some(control), Some(sender), Some(receiver)) = (&mut self.control, from.vm(), to.vm()) {
-            control.note(receiver, sender, self.weights[sender.tenant as usize]);
+        if self.nodes[node as usize].down {
+            return self.lose(&packet, DOWN);
         }
-        if receive.offer(packet, to.tenant.unwrap_or(self.tenants), self.now) {
+        let Some(receive) = &mut self.nodes[node as usize].receive else { return self.deliver(packet) };
+        let mut stranger = false;
+        if let (Some(control), Some(receiver)) = (&mut self.control, to.vm()) {
+            let sender = from.vm().filter(|_| packet.back || !self.spoofed[flow.workload as usize]);
+            let weight = sender.map_or(0, |sender| self.weights[sender.tenant as usize]);
+            stranger = control.note(receiver, sender, weight, packet.marked);
+        }
+        if receive.offer(packet, to.tenant.unwrap_or(self.tenants), stranger, self.now) {
             self.agenda.keep(receive.source, receive.next());
         } else {
             self.lose(&packet, "rx_ring_full");
@@ -488,7 +515,14 @@ impl World {
         let done = receive.finish(self.now);
         self.agenda.keep(receive.source, receive.next());
         match done {
-            Some((packet, Fate::Delivered)) => self.deliver(packet),
+            Some((packet, Fate::Delivered(waited))) => {
+                let workload = self.flows[packet.flow as usize].workload as usize;
+                self.meters[workload].wait(waited, packet.back, self.now);
+                if self.is_stalled(&packet) {
+                    return self.lose(&packet, "guest_full");
+                }
+                self.deliver(packet);
+            }
             Some((packet, Fate::Dropped(why))) => self.lose(&packet, why),
             None => {}
         }
@@ -520,8 +554,13 @@ impl World {
     }
 
     pub(crate) fn lose(&mut self, packet: &Packet, why: &'static str) {
+        self.lose_frames(packet, packet.frames(), why);
+    }
+
+    /// Only so many frames of it.
+    pub(crate) fn lose_frames(&mut self, packet: &Packet, frames: u32, why: &'static str) {
         let workload = self.flows[packet.flow as usize].workload as usize;
-        *self.tallies[workload].drops.entry(why).or_default() += u64::from(packet.frames());
+        *self.tallies[workload].drops.entry(why).or_default() += u64::from(frames);
     }
 
     /// Wakes a workload's timer at a moment, or never.

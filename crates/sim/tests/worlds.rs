@@ -43,9 +43,9 @@ fn an_engines_cpu_bounds_its_packet_rate() {
         "cpu: {process: 1us, pull: 3us}",
         "  flood: {tenant: x, kind: udp, to: y, rate: 300kpps, size: 60B}",
     );
-    // 4 us each: 250,000 a second.
+    // 3 us for each that is sent, and 1 us for each of 300,000 that are taken, refused ones too: 233,333 a second.
     let sent = run.workloads["flood"].bytes.iter().sum::<u64>() / 102;
-    assert!((99_900..=100_000).contains(&sent), "{sent}");
+    assert!((93_200..=93_500).contains(&sent), "{sent}");
     let cpu = run.cpu.expect("measured").as_secs_f64();
     assert!((0.39..0.41).contains(&cpu), "{cpu}");
 }
@@ -308,4 +308,191 @@ fn nobody_waits_for_a_neighbours_whole_segment() {
     // A frame of 1,514 B takes 12 us on the wire and a segment of 64 kB 524 us: the probe meets one frame in the engine.
     // Its way there and back takes 22 us.
     assert!(slowest.is_some_and(|slowest| slowest < Span::micros(22 + 2 * 13)), "{slowest:?}");
+}
+
+/// A slow flow beside a fast one, behind a guest's ring: what each mode of completion makes of it, and what is held.
+#[test]
+fn a_sockets_buffer_holds_its_writer_back_and_engines_count_what_they_hold() {
+    let text = "
+name: sockets
+rate: 1Gbps
+duration: 200ms
+systems: [plimsoll, early: {kind: plimsoll, completions: early}]
+hosts: {a: {transmit: {ring: 256, completions: out_of_order}}}
+engine: {ring: 128}
+tenants: {x: {via: [slow]}}
+limits: {slow: {match: {dst: 10.200.0.1}, rate: 10Mbps}}
+workloads: {u: {tenant: x, kind: udp, rate: 100Mbps, size: 958B, buffer: 50kB}}
+measure: {window: 10ms, held: true}
+";
+    let runs = outcome(&scenario(text), 1).results.runs;
+    let held = |run: &Run| run.workloads["u"].held[10..20].iter().sum::<u64>() as f64 / 100e6;
+    // 50 frames of 1,000 bytes fill the buffer; without completions the flow's ring of 128 fills, and the rest is lost.
+    assert!((49.0..=50.0).contains(&held(&runs[0])), "{}", held(&runs[0]));
+    assert!((127.0..=128.0).contains(&held(&runs[1])), "{}", held(&runs[1]));
+    assert_eq!(runs[0].drops["x"].values().sum::<u64>(), 0, "{:?}", runs[0].drops);
+    assert!(runs[1].drops["x"]["flow_full"] > 1_000, "{:?}", runs[1].drops);
+    for run in &runs {
+        let sent = run.workloads["u"].bytes.iter().sum::<u64>();
+        assert!((240_000..=260_000).contains(&sent), "{sent}: 10 Mb/s for 200 ms");
+    }
+}
+
+/// Two hosts under control send to a third, which one fault after the other befalls.
+fn faulty(faults: &str, workloads: &str) -> (Run, Run) {
+    let text = format!(
+        "
+name: faulty
+rate: 10Gbps
+duration: 100ms
+systems: [plimsoll, well: {{kind: plimsoll, faults: false}}]
+control: {{epoch: 500us, feedback: 100us}}
+hosts:
+  a: {{transmit: {{ring: 256, completions: out_of_order}}}}
+  b: {{transmit: {{ring: 256, completions: out_of_order}}}}
+  c: {{receive: {{ring: 1024, drain: 100ns, cost: 400ns, slots: 256}}}}
+switches: [switch]
+links:
+  la: {{between: [a, switch], rate: 10Gbps}}
+  lb: {{between: [b, switch], rate: 10Gbps}}
+  lc: {{between: [switch, c], rate: 10Gbps}}
+tenants: {{x: {{host: a}}, y: {{host: b}}, u: {{host: c, max: 4Gbps}}, v: {{host: c}}}}
+workloads:
+  xu: {{tenant: x, kind: udp, to: u, rate: 5Gbps, size: 1458B, buffer: 208KiB}}
+  yu: {{tenant: y, kind: udp, to: u, rate: 5Gbps, size: 1458B, buffer: 208KiB}}
+{workloads}
+faults: {{{faults}}}
+measure: {{window: 1ms}}
+"
+    );
+    let mut runs = outcome(&scenario(&text), 1).results.runs;
+    let well = runs.remove(1);
+    (runs.remove(0), well)
+}
+
+fn gbps(run: &Run, workload: &str, from: usize, to: usize) -> f64 {
+    let bytes: u64 = run.workloads[workload].delivered.iter().skip(from).take(to - from).sum();
+    bytes as f64 * 8.0 / (to - from) as f64 / 1e6
+}
+
+#[test]
+fn a_daemon_that_ends_loses_what_it_holds_and_comes_back_with_nothing() {
+    let (run, well) = faulty("restart: [{host: c, at: 40ms, gap: 10ms}, {host: a, at: 60ms, gap: 10ms}]", "");
+    for (workload, out) in [("xu", 40..50), ("yu", 40..50), ("xu", 60..70)] {
+        let inside = gbps(&run, workload, out.start + 1, out.end - 1);
+        assert!(inside < 0.01, "{workload} in {out:?}: {inside}");
+    }
+    assert!(run.drops["x"]["daemon_down"] > 1_000 && !well.drops["x"].contains_key("daemon_down"));
+    for run in [&run, &well] {
+        let (x, y) = (gbps(run, "xu", 85, 100), gbps(run, "yu", 85, 100));
+        assert!((1.8..=2.2).contains(&x) && (1.8..=2.2).contains(&y), "half of u's 4 Gb/s each: {x}, {y}");
+    }
+}
+
+#[test]
+fn who_stops_reading_loses_its_own() {
+    let (run, well) = faulty(
+        "stalled: [{tenant: u, from: 40ms, to: 60ms}]",
+        "  ping: {tenant: x, kind: probe, to: v, rate: 20000}",
+    );
+    let (stalled, after) = (gbps(&run, "xu", 41, 60), gbps(&run, "xu", 70, 100));
+    // Beside v, which answers, u has four fourteenths of the line.
+    assert!(stalled < 0.01 && (1.4..1.5).contains(&after), "{stalled} and {after}");
+    assert!(run.drops["x"]["guest_full"] > 1_000 && run.drops["y"]["guest_full"] > 1_000);
+    let mean = |run: &Run| {
+        let samples = &run.workloads["ping"].samples;
+        samples.iter().map(|sample| sample.latency.as_secs_f64()).sum::<f64>() / samples.len() as f64
+    };
+    assert!(mean(&run) < 1.05 * mean(&well), "{} and {}", mean(&run), mean(&well));
+}
+
+#[test]
+fn messages_that_are_lost_late_or_doubled_change_little() {
+    let (run, well) = faulty("feedback: {loss: 30%, duplicate: 30%, reorder: 30%, late: 2ms}", "");
+    for run in [&run, &well] {
+        let both = gbps(run, "xu", 50, 100) + gbps(run, "yu", 50, 100);
+        assert!((3.6..=4.2).contains(&both), "{both}");
+    }
+    assert_ne!(gbps(&run, "xu", 50, 100), gbps(&well, "xu", 50, 100), "something went wrong");
+}
+
+/// y hears nothing: it is held to one sender's part where it arrives, and x has its own.
+#[test]
+fn who_hears_no_limit_is_held_to_one_senders_part() {
+    let (run, _) = faulty("silent: [b]", "");
+    let (x, y) = (gbps(&run, "xu", 50, 100), gbps(&run, "yu", 50, 100));
+    assert!((1.8..=2.2).contains(&x) && (1.8..=2.2).contains(&y), "{x} and {y}");
+    assert!(run.drops["y"]["stranger_over_limit"] > 1_000, "{:?}", run.drops);
+    assert!(!run.drops["x"].contains_key("stranger_over_limit"));
+}
+
+/// Ten thousand made-up senders count as one, together with what y sends in its own name and without a limit.
+#[test]
+fn made_up_senders_are_one_together() {
+    let spoofed =
+        "  lies: {tenant: y, kind: udp, to: u, rate: 2Gbps, size: 1458B, claims: 10000, start: 20ms}";
+    let (run, _) = faulty("silent: [b]", spoofed);
+    let [x, y, lies] = ["xu", "yu", "lies"].map(|workload| gbps(&run, workload, 60, 100));
+    assert!((1.8..=2.2).contains(&x) && (1.8..=2.2).contains(&(y + lies)), "{x}, {y}, {lies}");
+}
+
+/// Load balancers bring three times as much as one another, and share one sender's part by that.
+#[test]
+fn load_balancers_divide_what_one_sender_may_send() {
+    let text = "
+name: balancers
+rate: 10Gbps
+duration: 100ms
+systems: [plimsoll]
+control: {epoch: 500us, feedback: 100us, balancers: {lb1: 1, lb2: 3}}
+hosts:
+  a: {transmit: {ring: 256, completions: out_of_order}}
+  b: {transmit: {ring: 256, completions: out_of_order}}
+  c: {receive: {ring: 1024, drain: 100ns, cost: 400ns, slots: 256}}
+switches: [switch]
+links:
+  la: {between: [a, switch], rate: 10Gbps}
+  lb: {between: [b, switch], rate: 10Gbps}
+  lc: {between: [switch, c], rate: 10Gbps}
+tenants: {lb1: {host: a}, lb2: {host: b}, u: {host: c, max: 4Gbps}}
+workloads:
+  one: {tenant: lb1, kind: udp, to: u, rate: 6Gbps, size: 1458B, buffer: 208KiB}
+  two: {tenant: lb2, kind: udp, to: u, rate: 6Gbps, size: 1458B, buffer: 208KiB}
+measure: {window: 1ms}
+";
+    let run = outcome(&scenario(text), 1).results.runs.remove(0);
+    let (one, two) = (gbps(&run, "one", 50, 100), gbps(&run, "two", 50, 100));
+    assert!((0.9..=1.1).contains(&one) && (2.8..=3.2).contains(&two), "{one} and {two}");
+}
+
+/// A link between the switches is the bottleneck: marked there, senders keep its queue short; unmarked it overflows.
+#[test]
+fn the_fabrics_marks_hold_senders_back() {
+    let text = "
+name: fabric
+rate: 10Gbps
+duration: 100ms
+systems: [plimsoll, deaf: {kind: plimsoll, control: {ecn: false}}]
+control: {epoch: 500us, feedback: 100us, ecn: true}
+hosts:
+  a: {transmit: {ring: 256, completions: out_of_order}}
+  b: {transmit: {ring: 256, completions: out_of_order}}
+  c: {receive: {ring: 1024, drain: 50ns, cost: 100ns, slots: 256}}
+switches: [left, right]
+links:
+  la: {between: [a, left], rate: 10Gbps}
+  lb: {between: [b, left], rate: 10Gbps}
+  core: {between: [left, right], rate: 4Gbps, queue: 500kB, ecn: 60kB}
+  lc: {between: [right, c], rate: 10Gbps}
+tenants: {x: {host: a}, y: {host: b}, u: {host: c}, v: {host: c}}
+workloads:
+  xu: {tenant: x, kind: udp, to: u, rate: 6Gbps, size: 1458B, buffer: 208KiB}
+  yv: {tenant: y, kind: udp, to: v, rate: 6Gbps, size: 1458B, buffer: 208KiB}
+measure: {window: 1ms}
+";
+    let runs = outcome(&scenario(text), 1).results.runs;
+    let both = |run: &Run| gbps(run, "xu", 50, 100) + gbps(run, "yv", 50, 100);
+    assert!(both(&runs[0]) > 3.4, "the link is used: {}", both(&runs[0]));
+    let lost = |run: &Run| run.drops.values().flat_map(|drops| drops.get("queue full")).sum::<u64>();
+    assert!(10 * lost(&runs[0]) < lost(&runs[1]), "{} and {}", lost(&runs[0]), lost(&runs[1]));
 }

@@ -155,18 +155,26 @@ impl Checker<'_> {
             }
             ExprKind::Call(function, arguments) => self.call(expr, *function, arguments),
             ExprKind::Fraction(claim) => {
-                if self.claim(claim)?.is_none() {
-                    let problem = Problem::new(
-                        expr.at.clone(),
-                        "`fraction` needs a series, and both sides are one value",
-                    );
-                    let help =
-                        "add windows: `fraction(mq.a.p90 per 1s >= 2.5 * plimsoll.a.p90 per 1s) >= 25%`";
-                    self.problems.push(problem.label("nothing to count").help(help));
-                }
+                let help = "add windows: `fraction(mq.a.p90 per 1s >= 2.5 * plimsoll.a.p90 per 1s) >= 25%`";
+                self.over_windows(expr, claim, "fraction", help)?;
                 Some(Type::PLAIN)
             }
+            ExprKind::Settled(claim) => {
+                let help = "add windows: `settled(plimsoll.a.goodput[2s..4s] per 50ms ~ 5Gbps +- 5%) <= 1s`";
+                self.over_windows(expr, claim, "settled", help)?;
+                Some(Type { unit: Unit::Time, series: None })
+            }
         }
+    }
+
+    /// A comparison inside of a function that looks at each window.
+    fn over_windows(&mut self, expr: &Expr, claim: &Claim, name: &str, help: &str) -> Option<()> {
+        if self.claim(claim)?.is_none() || claim.per().is_none() {
+            let message = format!("`{name}` needs a series, and both sides are one value");
+            let problem = Problem::new(expr.at.clone(), message);
+            self.problems.push(problem.label("nothing to count").help(help));
+        }
+        Some(())
     }
 
     fn binary(&mut self, expr: &Expr, op: Operator, a: Type, b: Type) -> Option<Type> {
@@ -302,6 +310,12 @@ impl Checker<'_> {
         } else if path.measure.of_departures() && !self.names.measure.gaps {
             let problem = Problem::new(at, "the moments of packets are not kept").label("not measured");
             self.problems.push(problem.help("add `gaps: true` under `measure:`"));
+        } else if path.measure == Gauge::Held && !self.names.measure.held {
+            let problem = Problem::new(at, "what engines hold is not counted").label("not measured");
+            self.problems.push(problem.help("add `held: true` under `measure:`"));
+        } else if path.measure.of_ingress() && !self.names.measure.ingress {
+            let problem = Problem::new(at, "waits on the way in are not kept").label("not measured");
+            self.problems.push(problem.help("add `ingress: true` under `measure:`"));
         } else if (path.window.is_some() || path.per.is_some()) && !path.measure.has_windows() {
             let problem = Problem::new(at, "this is known for whole runs only").label("no windows here");
             self.problems.push(problem.help("leave `[..]` and `per` away"));
@@ -319,7 +333,7 @@ impl Checker<'_> {
 
     fn parts(&mut self, expr: &Expr, path: &Path, per: Span, whole: Span) -> Option<u64> {
         let window = self.names.measure.window;
-        let odd = matches!(path.measure, Gauge::Throughput | Gauge::Goodput)
+        let odd = matches!(path.measure, Gauge::Throughput | Gauge::Goodput | Gauge::Held)
             && !per.as_u64().is_multiple_of(window.as_u64());
         if per > whole || per == Span::ZERO || odd {
             let (message, help) = if odd {

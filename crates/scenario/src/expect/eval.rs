@@ -187,13 +187,28 @@ impl Eval<'_> {
                 call(*function, arguments?)
             }
             ExprKind::Fraction(claim) => vec![self.fraction(claim)?],
+            ExprKind::Settled(claim) => vec![self.settled(claim)?],
         })
     }
 
     /// Windows without a measurement on one side count for neither.
     fn fraction(&self, claim: &Claim) -> Option<f64> {
+        let windows = self.windows(claim)?;
+        let known: Vec<f64> = windows.into_iter().filter(|value| !value.is_nan()).collect();
+        Some(known.iter().sum::<f64>() / known.len() as f64)
+    }
+
+    /// Until the end of the last window in which it does not hold, or in which nothing was measured.
+    fn settled(&self, claim: &Claim) -> Option<f64> {
+        let holds = |value: &f64| *value == 1.0;
+        let unsettled = self.windows(claim)?.iter().rposition(|window| !holds(window));
+        Some(unsettled.map_or(0.0, |last| (last + 1) as f64 * claim.per().unwrap_or_default().as_secs_f64()))
+    }
+
+    /// 1 for each window in which a comparison holds, 0 where it does not, `NaN` where nothing was measured.
+    fn windows(&self, claim: &Claim) -> Option<Vec<f64>> {
         let (left, right) = (self.expr(&claim.left)?, self.expr(&claim.right)?);
-        let pairs = each(left, right, |a, b| {
+        Some(each(left, right, |a, b| {
             let tolerance = claim.tolerance.as_ref().map_or(Some(0.0), |t| self.tolerance(t, claim, b));
             match tolerance {
                 Some(tolerance) if !a.is_nan() && !b.is_nan() => {
@@ -201,9 +216,7 @@ impl Eval<'_> {
                 }
                 _ => f64::NAN,
             }
-        });
-        let known: Vec<f64> = pairs.into_iter().filter(|value| !value.is_nan()).collect();
-        Some(known.iter().sum::<f64>() / known.len() as f64)
+        }))
     }
 }
 
@@ -253,6 +266,7 @@ impl Expr {
             ExprKind::Binary(_, a, b) if a.unit() == Unit::Plain => b.unit(),
             ExprKind::Binary(_, a, _) => a.unit(),
             ExprKind::Call(Function::Jain, _) | ExprKind::Fraction(_) => Unit::Plain,
+            ExprKind::Settled(_) => Unit::Time,
             ExprKind::Call(_, arguments) => arguments.first().map_or(Unit::Plain, Self::unit),
         }
     }

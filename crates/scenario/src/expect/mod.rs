@@ -130,6 +130,8 @@ pub(crate) enum ExprKind {
     Call(Function, Vec<Expr>),
     /// `fraction(a >= b)`: the part of the windows in which it holds.
     Fraction(Box<Claim>),
+    /// `settled(a ~ b +- c)`: how long it takes until it holds in every window that follows.
+    Settled(Box<Claim>),
 }
 
 /// Something measured: `plimsoll.shop.p99[2s..4s] per 50ms`.
@@ -151,6 +153,8 @@ pub(crate) enum Gauge {
     Throughput,
     Goodput,
     Requests,
+    /// Answers, by the moment at which they came.
+    Answered,
     Percentile(f64),
     LatencyMean,
     LatencyMax,
@@ -158,6 +162,13 @@ pub(crate) enum Gauge {
     Packets,
     Errors,
     Drops,
+    /// Of those, what found a NIC's receive ring full.
+    NicDrops,
+    /// Packets that engines hold, on average over time.
+    Held,
+    /// How long packets wait on the way in.
+    IngressMean,
+    IngressPercentile(f64),
     Cpu,
     /// From one packet's crossing of the uplink to the next one's.
     GapMean,
@@ -178,10 +189,11 @@ pub(crate) enum Gauge {
 }
 
 impl Gauge {
-    const NAMES: [&str; 23] = [
+    const NAMES: [&str; 28] = [
         "throughput",
         "goodput",
         "requests",
+        "answered",
         "p50",
         "p90",
         "p99",
@@ -192,6 +204,10 @@ impl Gauge {
         "packets",
         "errors",
         "drops",
+        "nic_drops",
+        "held",
+        "ingress_mean",
+        "ingress_p99",
         "cpu",
         "gap_mean",
         "gap_stddev",
@@ -210,12 +226,16 @@ impl Gauge {
             "throughput" => Self::Throughput,
             "goodput" => Self::Goodput,
             "requests" => Self::Requests,
+            "answered" => Self::Answered,
             "latency_mean" => Self::LatencyMean,
             "latency_max" => Self::LatencyMax,
             "samples" => Self::Samples,
             "packets" => Self::Packets,
             "errors" => Self::Errors,
             "drops" => Self::Drops,
+            "nic_drops" => Self::NicDrops,
+            "held" => Self::Held,
+            "ingress_mean" => Self::IngressMean,
             "cpu" => Self::Cpu,
             "gap_mean" => Self::GapMean,
             "gap_stddev" => Self::GapStddev,
@@ -238,6 +258,12 @@ impl Gauge {
 
     /// Measures with a number of their own: `least_of_100`, `most_of_100`, `beyond_4Gbps`.
     fn measured_by(name: &str) -> Option<Self> {
+        if let Some(percent) = name.strip_prefix("ingress_") {
+            return match Self::named(percent)? {
+                Self::Percentile(percent) => Some(Self::IngressPercentile(percent)),
+                _ => None,
+            };
+        }
         let count = |text: &str| text.parse::<u32>().ok().filter(|count| (1..=1_000_000).contains(count));
         if let Some(rate) = name.strip_prefix("beyond_") {
             return rate.parse::<BitRate>().ok().map(|rate| Self::Beyond(rate.get()));
@@ -253,6 +279,7 @@ impl Gauge {
             Self::Throughput | Self::Goodput => Unit::Rate,
             Self::Percentile(_) | Self::LatencyMean | Self::LatencyMax => Unit::Time,
             Self::GapMean | Self::GapStddev | Self::GapMin | Self::GapMax | Self::First => Unit::Time,
+            Self::IngressMean | Self::IngressPercentile(_) => Unit::Time,
             Self::Sent | Self::Beyond(_) => Unit::Size,
             _ => Unit::Plain,
         }
@@ -267,12 +294,15 @@ impl Gauge {
         )
     }
 
+    /// Whether it is worked out from packets' waits on the way in.
+    pub(crate) const fn of_ingress(self) -> bool {
+        matches!(self, Self::IngressMean | Self::IngressPercentile(_))
+    }
+
     /// Whether only what asks for answers has it.
     const fn of_answers(self) -> bool {
-        matches!(
-            self,
-            Self::Percentile(_) | Self::LatencyMean | Self::LatencyMax | Self::Requests | Self::Samples
-        )
+        use Gauge::{Answered, LatencyMax, LatencyMean, Percentile, Requests, Samples};
+        matches!(self, Percentile(_) | LatencyMean | LatencyMax | Requests | Answered | Samples)
     }
 
     /// Whether only a whole system has it.
@@ -282,7 +312,8 @@ impl Gauge {
 
     /// Whether it is known by the moment.
     const fn has_windows(self) -> bool {
-        !matches!(self, Self::Packets | Self::Errors | Self::Drops | Self::Cpu | Self::Counter(_))
+        use Gauge::{Counter, Cpu, Drops, Errors, NicDrops, Packets};
+        !matches!(self, Packets | Errors | Drops | NicDrops | Cpu | Counter(_))
     }
 }
 
@@ -363,6 +394,17 @@ impl Claim {
         self.parts().for_each(|part| part.visit(see));
     }
 
+    /// How long a window of its series is.
+    fn per(&self) -> Option<Span> {
+        let mut per = None;
+        self.visit(&mut |expr| {
+            if let ExprKind::Path(path) = &expr.kind {
+                per = per.or(path.per);
+            }
+        });
+        per
+    }
+
     fn scale(&mut self, scale: f64) {
         self.left.scale(scale);
         self.right.scale(scale);
@@ -379,7 +421,9 @@ impl Expr {
                 b.visit(see);
             }
             ExprKind::Call(_, arguments) => arguments.iter().for_each(|argument| argument.visit(see)),
-            ExprKind::Fraction(claim) => claim.parts().for_each(|part| part.visit(see)),
+            ExprKind::Fraction(claim) | ExprKind::Settled(claim) => {
+                claim.parts().for_each(|part| part.visit(see));
+            }
             ExprKind::Number(..) | ExprKind::Line | ExprKind::Path(_) => {}
         }
     }
@@ -395,7 +439,7 @@ impl Expr {
                 b.scale(scale);
             }
             ExprKind::Call(_, arguments) => arguments.iter_mut().for_each(|argument| argument.scale(scale)),
-            ExprKind::Fraction(claim) => claim.scale(scale),
+            ExprKind::Fraction(claim) | ExprKind::Settled(claim) => claim.scale(scale),
             ExprKind::Number(..) | ExprKind::Line => {}
         }
     }

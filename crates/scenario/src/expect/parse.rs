@@ -144,16 +144,17 @@ impl Parser {
 
     /// `name(a, b)`, its name and parenthesis read already.
     fn call(&mut self, name: &str, at: Range<usize>) -> Parsed<Expr> {
-        if name == "fraction" {
+        if matches!(name, "fraction" | "settled") {
             let claim = Box::new(self.claim()?);
             let end = self.need(")")?.end;
-            return Ok(Expr { at: at.start..end, kind: ExprKind::Fraction(claim) });
+            let kind = if name == "settled" { ExprKind::Settled(claim) } else { ExprKind::Fraction(claim) };
+            return Ok(Expr { at: at.start..end, kind });
         }
         if name == "each" {
             return self.each(at);
         }
         let Some(function) = Function::named(name) else {
-            let known = Function::NAMES.into_iter().chain(["fraction", "each"]);
+            let known = Function::NAMES.into_iter().chain(["fraction", "settled", "each"]);
             let near = nearest(name, known.clone()).map(|near| format!("did you mean `{near}`? "));
             let all = known.collect::<Vec<_>>().join("`, `");
             let problem =

@@ -5,6 +5,7 @@
 //! Not here: the policy's own rules; [`Scenario::check_policies`] asks `plimsoll-policy`.
 //! Invariant: any text is answered with a scenario or with problems.
 
+mod fault;
 mod fields;
 mod model;
 mod network;
@@ -23,13 +24,16 @@ use plimsoll_policy::document::{self, FileId, Mark, Sources, SyntaxError, Tree, 
 use plimsoll_units::{BitRate, Span};
 
 use crate::expect::{self, Expectation, Names};
+use crate::fault::Faults;
 use crate::model::{
     Destination, Home, Measure, Model, NETWORK, PolicySections, Scenario, System, SystemKind, Tenant,
     Workload,
 };
-use crate::network::{ControlLevel, Ingress};
+use crate::network::{Completions, Control, ControlLevel, Ingress};
 use crate::sweep::Point;
 use crate::{Errors, Problem, yaml};
+use fault::Victims;
+pub(crate) use fault::{CLOCK_KEYS, FAULT_KEYS, FEEDBACK_KEYS, RESTART_KEYS, STALL_KEYS};
 use fields::{Fields, Reader};
 pub(crate) use model::FETCH_KEYS;
 pub(crate) use network::{CONTROL_KEYS, HOST_KEYS, LINK_KEYS};
@@ -82,7 +86,7 @@ impl Form {
 }
 
 /// Keys that `virtual:` may replace: all but itself.
-pub(crate) const KEYS: [&str; 28] = [
+pub(crate) const KEYS: [&str; 29] = [
     "name",
     "about",
     "rate",
@@ -100,6 +104,7 @@ pub(crate) const KEYS: [&str; 28] = [
     "systems",
     "workloads",
     "timeline",
+    "faults",
     "measure",
     "sweep",
     "expect",
@@ -112,10 +117,13 @@ pub(crate) const KEYS: [&str; 28] = [
     "short",
     "repeat",
 ];
-pub(crate) const SYSTEM_KEYS: [&str; 15] = [
+pub(crate) const SYSTEM_KEYS: [&str; 18] = [
     "kind",
     "ingress",
     "control",
+    "completions",
+    "accounting",
+    "faults",
     "queues",
     "queue_rate",
     "policy",
@@ -129,7 +137,7 @@ pub(crate) const SYSTEM_KEYS: [&str; 15] = [
     "limiters",
     "fetch",
 ];
-pub(crate) const MEASURE_KEYS: [&str; 5] = ["window", "from", "to", "cpu", "gaps"];
+pub(crate) const MEASURE_KEYS: [&str; 7] = ["window", "from", "to", "cpu", "gaps", "held", "ingress"];
 pub(crate) const SHORT_KEYS: [&str; 4] = ["time", "pairs", "systems", "expect"];
 /// Keys of a tenant: ours, and those that go into the policy file as they are.
 pub(crate) const TENANT_KEYS: [&str; 12] = [
@@ -273,6 +281,7 @@ impl Reader {
             workloads: Vec::new(),
             sweep: sweep::axes(tree),
             timeline: self.timeline(&file, duration),
+            faults: Faults::default(),
             measure: self.measure(&file, duration),
             expect: Vec::new(),
             paper: None,
@@ -290,6 +299,19 @@ impl Reader {
         scenario.links = self.links(&file, &nodes);
         scenario.tenants = self.tenants(&file, &scenario);
         scenario.workloads = self.workloads(&file, &scenario);
+        if let Some(tree) = file.get("faults") {
+            let hosts = scenario.hosts.iter().map(|host| host.name.as_str()).collect();
+            let tenants = scenario.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+            scenario.faults = self.faults(tree, &Victims { hosts, tenants, duration });
+        }
+        let steered = scenario.systems.iter().filter_map(|system| system.steering.as_ref());
+        let balancers = scenario.control.iter().chain(steered).flat_map(|control| &control.balancers);
+        let stranger = |name: &&String| scenario.tenants.iter().all(|tenant| tenant.name != **name);
+        if let Some(name) = balancers.map(|(name, _)| name).find(stranger) {
+            let at = file.get("control").map_or(file.at, |tree| tree.at);
+            let known = scenario.tenants.iter().map(|tenant| tenant.name.as_str());
+            self.unknown(at, "there is no tenant", &name.clone(), known);
+        }
         self.join_families(&file, &mut scenario, families);
         scenario.expect = self.expectations(file.get("expect"), &scenario);
         // The figures are those of virtual time: where that is another world, they may not fit this one.
@@ -372,16 +394,18 @@ impl Reader {
     }
 
     fn measure(&mut self, file: &Fields<'_>, duration: Span) -> Measure {
-        let default =
-            Measure { window: Span::millis(50), from: Span::ZERO, to: duration, cpu: false, gaps: false };
+        let (window, from) = (Span::millis(50), Span::ZERO);
+        let default = Measure { window, from, to: duration, ..Measure::default() };
         let Some(tree) = file.get("measure") else { return default };
         let fields = self.fields(tree, tree.at, "`measure`", &MEASURE_KEYS);
         let mut span = |key, default| self.value(&fields, key, "a time such as `50ms`", default);
         let (window, from, to) =
             (span("window", default.window), span("from", default.from), span("to", default.to));
-        if let Some(tree) = fields.get("window").filter(|_| window < Span::millis(1)) {
+        // Live a shorter one would hold what its threads happened to do in it.
+        let least = if self.flag(file, "live", true) { Span::millis(1) } else { Span::micros(10) };
+        if let Some(tree) = fields.get("window").filter(|_| window < least) {
             let problem = Problem::new(tree.at, format!("`window` is {window}"));
-            self.problem(problem.label("too short").help("a window holds at least 1ms"));
+            self.problem(problem.label("too short").help(format!("a window holds at least {least}")));
         }
         if from >= to || to > duration {
             let message = format!("what is measured lies between {from} and {to} of a run of {duration}");
@@ -391,7 +415,8 @@ impl Reader {
             );
         }
         let mut flag = |key| self.flag(&fields, key, false);
-        Measure { window, from, to, cpu: flag("cpu"), gaps: flag("gaps") }
+        let (cpu, gaps, held, ingress) = (flag("cpu"), flag("gaps"), flag("held"), flag("ingress"));
+        Measure { window, from, to, cpu, gaps, held, ingress }
     }
 
     fn systems(&mut self, file: &Fields<'_>, folder: &Path) -> Vec<System> {
@@ -401,7 +426,7 @@ impl Reader {
         };
         let mut systems: Vec<System> = Vec::new();
         for item in self.list(tree, "`systems`") {
-            let Some(system) = self.system(item, folder) else { continue };
+            let Some(system) = self.system(item, folder, file.get("control")) else { continue };
             if systems.iter().any(|other| other.name == system.name) {
                 let problem = Problem::new(item.at, format!("there are two systems `{}`", system.name));
                 self.problem(
@@ -418,7 +443,7 @@ impl Reader {
     }
 
     /// `fifo`, or `{name: {kind: fifo, ...}}`.
-    fn system(&mut self, item: &Tree, folder: &Path) -> Option<System> {
+    fn system(&mut self, item: &Tree, folder: &Path, control: Option<&Tree>) -> Option<System> {
         let kinds = SystemKind::ALL.map(|kind| (kind.name(), kind));
         let Value::Map(entries) = &item.value else {
             let kind = self.choice(item, "system", &kinds)?;
@@ -430,6 +455,10 @@ impl Reader {
                 model: Model::default(),
                 ingress: Ingress::default(),
                 control: ControlLevel::default(),
+                steering: None,
+                completions: None,
+                accounting: true,
+                faults: true,
                 policy: None,
             });
         };
@@ -456,14 +485,47 @@ impl Reader {
         let ways = [("fair", Ingress::Fair), ("shared", Ingress::Shared)];
         let ingress =
             fields.get("ingress").and_then(|tree| self.choice(tree, "way in", &ways)).unwrap_or_default();
+        let (control, steering) = match fields.get("control") {
+            Some(own) => self.control_of(own, control),
+            None => (ControlLevel::default(), None),
+        };
+        let completions = fields.get("completions");
+        let completions =
+            completions.and_then(|tree| self.choice(tree, "way to complete", &Completions::NAMES));
+        let accounting = self.flag(&fields, "accounting", true);
+        let faults = self.flag(&fields, "faults", true);
+        let name = key.value.clone();
+        Some(System {
+            name,
+            kind,
+            queues,
+            queue_rate,
+            model,
+            ingress,
+            control,
+            steering,
+            completions,
+            accounting,
+            faults,
+            policy,
+        })
+    }
+
+    /// How much of `whole` a system has, as a word; or `{level: full, epoch: 1ms}`, with what is otherwise for it.
+    fn control_of(&mut self, own: &Tree, whole: Option<&Tree>) -> (ControlLevel, Option<Control>) {
         let levels = [
             ("off", ControlLevel::Off),
             ("bandwidth", ControlLevel::Bandwidth),
             ("full", ControlLevel::Full),
         ];
-        let control =
-            fields.get("control").and_then(|tree| self.choice(tree, "control", &levels)).unwrap_or_default();
-        Some(System { name: key.value.clone(), kind, queues, queue_rate, model, ingress, control, policy })
+        let Value::Map(entries) = &own.value else {
+            return (self.choice(own, "control", &levels).unwrap_or_default(), None);
+        };
+        let level = own.get("level").and_then(|tree| self.choice(tree, "control", &levels));
+        let others = entries.iter().filter(|(key, _)| key.value != "level").cloned().collect();
+        let mut tree = whole.cloned().unwrap_or_else(|| Tree { at: own.at, value: Value::Map(Vec::new()) });
+        yaml::overlay(&mut tree, &Tree { at: own.at, value: Value::Map(others) });
+        (level.unwrap_or_default(), Some(self.control(&tree)))
     }
 
     fn tenants(&mut self, file: &Fields<'_>, scenario: &Scenario) -> Vec<Tenant> {
@@ -716,6 +778,7 @@ impl Scenario {
         scale(&mut self.measure.from);
         scale(&mut self.measure.to);
         self.timeline.iter_mut().for_each(|change| scale(&mut change.at));
+        self.faults.scale(scale);
         for workload in &mut self.workloads {
             scale(&mut workload.start);
             scale(&mut workload.stop);

@@ -20,8 +20,9 @@ use crate::network::{
 
 pub(crate) const HOST_KEYS: [&str; 10] =
     ["nic", "receive", "cpu", "cores", "transmit", "pcie", "policy", "limits", "engine", "policy_file"];
-pub(crate) const RECEIVE_KEYS: [&str; 5] = ["ring", "drain", "cost", "slots", "drain_share"];
-pub(crate) const CONTROL_KEYS: [&str; 6] = ["epoch", "feedback", "lapse", "threshold", "gain", "idle"];
+pub(crate) const RECEIVE_KEYS: [&str; 6] = ["ring", "drain", "cost", "slots", "drain_share", "vary"];
+pub(crate) const CONTROL_KEYS: [&str; 9] =
+    ["epoch", "feedback", "lapse", "threshold", "gain", "cut", "ecn", "balancers", "idle"];
 pub(crate) const LINK_KEYS: [&str; 8] = ["between", "from", "to", "rate", "delay", "queue", "ecn", "loss"];
 
 /// What reproduces PicNIC's figures of packets fetched and packets processed (§6.1.1).
@@ -89,6 +90,7 @@ impl Reader {
             cost: self.value(&fields, "cost", TIME, Span::ns(500)),
             slots: self.count(&fields, "slots", 256, 1 << 16),
             drain_share: (share * 1_000.0).round() as u32,
+            vary: self.flag(&fields, "vary", false),
         }
     }
 
@@ -102,9 +104,28 @@ impl Reader {
             feedback: self.value(&fields, "feedback", TIME, Span::micros(100)),
             lapse: self.value(&fields, "lapse", TIME, epoch.times(50)),
             threshold: self.value(&fields, "threshold", TIME, Span::micros(10)),
-            gain: fields.get("gain").map_or(500, |_| (self.part(&fields, "gain") * 1_000.0).round() as u32),
+            gain: self.thousandths(&fields, "gain", 500),
+            cut: self.thousandths(&fields, "cut", 200),
+            ecn: self.flag(&fields, "ecn", false),
+            balancers: self.balancers(&fields),
             idle: fields.get("idle").and_then(|tree| self.choice(tree, "way", &idle)).unwrap_or_default(),
         }
+    }
+
+    fn thousandths(&mut self, fields: &Fields<'_>, key: &str, default: u32) -> u32 {
+        fields.get(key).map_or(default, |_| (self.part(fields, key) * 1_000.0).round() as u32)
+    }
+
+    /// A map from names to weights; who has none weighs 1.
+    fn balancers(&mut self, fields: &Fields<'_>) -> Vec<(String, u32)> {
+        let Some(tree) = fields.get("balancers") else { return Vec::new() };
+        let mut balancers = Vec::new();
+        for (name, tree) in self.entries(tree, "`balancers`") {
+            let stated = !matches!(tree.value, Value::Null);
+            let weight = stated.then(|| self.parse::<u32>(tree, "a whole number")).flatten();
+            balancers.push((name.value.clone(), weight.unwrap_or(1).clamp(1, 1_000_000)));
+        }
+        balancers
     }
 
     fn cpu(&mut self, tree: &Tree) -> EngineCost {
@@ -120,14 +141,10 @@ impl Reader {
     }
 
     fn transmit(&mut self, tree: &Tree) -> TransmitRing {
-        let modes = [
-            ("early", Completions::Early),
-            ("in_order", Completions::InOrder),
-            ("out_of_order", Completions::OutOfOrder),
-        ];
         let fields = self.fields(tree, tree.at, "`transmit`", &["ring", "completions"]);
         let ring = self.count(&fields, "ring", TransmitRing::default().ring, 1 << 16);
-        let mode = fields.get("completions").and_then(|tree| self.choice(tree, "way to complete", &modes));
+        let mode = fields.get("completions");
+        let mode = mode.and_then(|tree| self.choice(tree, "way to complete", &Completions::NAMES));
         TransmitRing { ring, completions: mode.unwrap_or_default() }
     }
 
@@ -261,7 +278,7 @@ impl Reader {
     }
 
     /// `0.1%`, or the same as a number.
-    fn part(&mut self, fields: &Fields<'_>, key: &str) -> f64 {
+    pub(super) fn part(&mut self, fields: &Fields<'_>, key: &str) -> f64 {
         let Some(tree) = fields.get(key) else { return 0.0 };
         let Some(text) = self.text(tree) else { return 0.0 };
         let parsed = match text.strip_suffix('%') {

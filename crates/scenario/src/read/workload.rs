@@ -18,7 +18,7 @@ const COMMON: [&str; 8] = ["tenant", "kind", "to", "start", "stop", "dscp", "por
 /// Keys of each kind beside the common ones.
 pub(crate) const KINDS: [(&str, &[&str]); 9] = [
     ("bulk", &["flows"]),
-    ("udp", &["size", "rate", "burst", "flows", "on", "off"]),
+    ("udp", &["size", "rate", "burst", "flows", "on", "off", "buffer", "claims"]),
     ("request_response", &["role", "request", "response", "connections", "rate", "arrivals"]),
     ("probe", &["size", "rate"]),
     ("on_off", &["flows", "on", "off"]),
@@ -121,6 +121,8 @@ impl Reader {
                 burst: self.value(fields, "burst", SIZE, Bytes::ZERO),
                 flows,
                 turns: self.turns(fields),
+                buffer: self.value(fields, "buffer", SIZE, Bytes::ZERO),
+                claims: self.value(fields, "claims", "a number of senders, such as `10000`", 0),
             },
             "request_response" => Kind::RequestResponse {
                 role: self.role(fields, Role::Client),

@@ -44,7 +44,8 @@ impl Probe {
 
     pub(super) fn datagram(&mut self, world: &mut World, flow: u32, back: bool, number: u64) {
         if !back {
-            return udp::send(world, flow, true, number, self.size, self.mtu);
+            udp::send(world, flow, true, number, self.size, self.mtu);
+            return;
         }
         if let Some(due) = self.sent.get_mut(number as usize).and_then(Option::take) {
             let mut sample = sample(due, world.now);

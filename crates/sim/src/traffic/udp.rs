@@ -32,6 +32,12 @@ pub(crate) struct Udp {
     bytes: u64,
     sent: u64,
     turn: Turn,
+    /// Bytes of frames that its socket holds until they have left, if it holds any back.
+    buffer: u64,
+    /// Of those, what it holds now.
+    held: u64,
+    /// It waits for room there.
+    blocked: bool,
 }
 
 /// A time of sending.
@@ -48,7 +54,8 @@ struct Turn {
 impl Udp {
     pub(crate) fn new(job: Job, size: u32, mtu: u32, gap: (u128, u128), uneven: Option<Chance>) -> Self {
         let turn = Turn { begun: job.start, before: 0, until: job.stop, rhythm: None };
-        Self { job, size, mtu, gap, uneven, burst: 0, sent: 0, bytes: 0, turn }
+        let (burst, sent, bytes, buffer, held, blocked) = (0, 0, 0, 0, 0, false);
+        Self { job, size, mtu, gap, uneven, burst, sent, bytes, turn, buffer, held, blocked }
     }
 
     /// The same with pauses.
@@ -63,11 +70,28 @@ impl Udp {
         Self { burst, ..self }
     }
 
+    /// Through a socket that holds so many bytes until they have left, and whose writer waits when it is full. What is
+    /// late then is sent as soon as there is room.
+    pub(crate) fn held_back(self, buffer: u64) -> Self {
+        Self { buffer, ..self }
+    }
+
+    /// So many bytes of frames have left.
+    pub(super) fn left(&mut self, world: &mut World, len: u32) {
+        self.held = self.held.saturating_sub(len.into());
+        if self.blocked && self.held < self.buffer {
+            self.blocked = false;
+            self.timeout(world);
+        }
+    }
+
     pub(super) fn timeout(&mut self, world: &mut World) {
         if world.now >= self.job.stop {
             return;
         }
-        self.send(world);
+        if !self.send(world) {
+            return world.set_timer(self.job.timer, None);
+        }
         let next = match &mut self.uneven {
             None => self.due(self.sent),
             Some(chance) => {
@@ -76,18 +100,23 @@ impl Udp {
             }
         };
         let next = if next < self.turn.until { next } else { self.turn.next(self.sent).unwrap_or(next) };
-        world.set_timer(self.job.timer, Some(next));
+        world.set_timer(self.job.timer, Some(next.max(world.now)));
     }
 
-    /// A datagram, or as many as fill the burst.
-    fn send(&mut self, world: &mut World) {
+    /// A datagram, or as many as fill the burst; false if the socket has no room for it.
+    fn send(&mut self, world: &mut World) -> bool {
         loop {
+            if self.buffer > 0 && self.held >= self.buffer {
+                self.blocked = true;
+                return false;
+            }
             let flow = self.job.first + (self.sent % u64::from(self.job.count)) as u32;
-            send(world, flow, false, self.sent, self.size, self.mtu);
+            self.held += send(world, flow, false, self.sent, self.size, self.mtu);
             self.sent += 1;
             self.bytes += u64::from((self.size + UDP_HEADERS).max(SHORTEST));
             if self.bytes >= self.burst {
-                return self.bytes -= self.burst;
+                self.bytes -= self.burst;
+                return true;
             }
         }
     }
@@ -109,21 +138,32 @@ impl Turn {
     }
 }
 
-/// Sends a datagram, in as many fragments as the MTU asks for.
-pub(super) fn send(world: &mut World, flow: u32, back: bool, number: u64, size: u32, mtu: u32) {
+/// Sends a datagram, in as many fragments as the MTU asks for. How many bytes of frames those are.
+pub(super) fn send(world: &mut World, flow: u32, back: bool, number: u64, size: u32, mtu: u32) -> u64 {
     let whole = size + UDP_HEADERS - IP_HEADERS;
     let most = mtu + 14 - IP_HEADERS;
     let most = if whole > most { most / 8 * 8 } else { most };
-    let mut rest = whole;
+    let (mut rest, mut bytes) = (whole, 0);
     let short = |bytes: u32| u16::try_from(bytes).unwrap_or(u16::MAX);
     loop {
         let (part, offset) = (rest.min(most), short(whole - rest));
         rest -= part;
         let len = (part + IP_HEADERS).max(SHORTEST);
         let body = Body::Datagram { number, offset, size: short(size), last: rest == 0 };
-        world.send(Packet { flow, back, ect: false, ce: false, apart: 0, len, body });
+        world.send(Packet {
+            flow,
+            back,
+            ect: false,
+            ce: false,
+            carried: false,
+            marked: false,
+            apart: 0,
+            len,
+            body,
+        });
+        bytes += u64::from(len);
         if rest == 0 {
-            return;
+            return bytes;
         }
     }
 }

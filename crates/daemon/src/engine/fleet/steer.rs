@@ -266,6 +266,8 @@ impl Engine {
                 occupancy: seen.peak * 1_000 / slots,
                 drops: seen.drops,
                 weights: own.senders.weights(),
+                least: own.senders.least().unwrap_or_default(),
+                ..Measured::default()
             };
         }
         steering.receivers.epoch(length, &steering.measured);
@@ -387,6 +389,7 @@ fn laws(settings: &Feedback) -> Laws {
         bandwidth: BandwidthLaw::default(),
         packets: Some(PacketRateLaw::new(settings.delay)),
         idle: Idle::Reserved,
+        fabric: None,
     }
 }
 

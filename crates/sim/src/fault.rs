@@ -1,0 +1,118 @@
+//! What goes wrong in a world.
+//!
+//! Why: isolation is a claim about bad days.
+//! From: `docs/scenarios.md`, "Faults"; a daemon that ends takes along what its engine and its receive ring hold, and one
+//! that comes back knows nothing of before.
+//! Not here: messages between hosts that go wrong (`control`), senders that are no load of ours (`traffic`).
+//! Invariant: whatever is lost is counted, and guests get their buffers back.
+
+use std::collections::BTreeMap;
+
+use plimsoll_units::Nanos;
+
+use crate::agenda::SourceId;
+use crate::engine::Engine;
+use crate::packet::Packet;
+use crate::receive::Receive;
+use crate::world::{Carrier, World};
+
+/// Why packets are lost while nobody is there.
+pub(crate) const DOWN: &str = "daemon_down";
+
+/// Everything that will go wrong.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    /// By moment, the last first.
+    pub(crate) deeds: Vec<(Nanos, Deed)>,
+    /// What takes over after each end of a daemon, by node and then in order, the last first.
+    pub(crate) spares: BTreeMap<u32, Vec<Spare>>,
+    pub(crate) source: SourceId,
+}
+
+/// Something that happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deed {
+    /// A node's daemon ends.
+    Down(u32),
+    /// Another one begins.
+    Up(u32),
+    /// A node's clock is set ahead by so many nanoseconds, or back.
+    Clock(u32, i64),
+    /// A tenant stops reading.
+    Stall(u32),
+    /// It goes on.
+    Resume(u32),
+}
+
+/// A daemon's engine and way in, as they begin.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    pub(crate) engine: Box<Engine>,
+    pub(crate) receive: Option<Box<Receive>>,
+}
+
+impl World {
+    /// Does what is due.
+    pub(crate) fn go_wrong(&mut self) {
+        while let Some((_, deed)) = self.faults.deeds.pop_if(|(at, _)| *at <= self.now) {
+            match deed {
+                Deed::Down(node) => self.end_daemon(node),
+                Deed::Up(node) => self.begin_daemon(node),
+                Deed::Clock(node, ahead) => {
+                    if let Some(control) = &mut self.control {
+                        control.set_clock(node, ahead);
+                    }
+                }
+                Deed::Stall(tenant) => self.stalled.push(tenant),
+                Deed::Resume(tenant) => self.stalled.retain(|&stalled| stalled != tenant),
+            }
+        }
+        let next = self.faults.deeds.last().map(|&(at, _)| at);
+        self.agenda.keep(self.faults.source, next);
+    }
+
+    /// Whether whom a packet is for takes nothing from its device.
+    pub(crate) fn is_stalled(&self, packet: &Packet) -> bool {
+        let to = self.flows[packet.flow as usize].way(packet.back).1;
+        to.tenant.is_some_and(|tenant| self.stalled.contains(&tenant))
+    }
+
+    fn end_daemon(&mut self, node: u32) {
+        let here = &mut self.nodes[node as usize];
+        here.down = true;
+        let spare = self.faults.spares.get_mut(&node).and_then(Vec::pop);
+        let Some(Spare { engine: fresh, receive: fresh_receive }) = spare else { return };
+        let mut lost: Vec<(Packet, u32)> = Vec::new();
+        if let Carrier::Engine { engine, source, .. } = &mut here.carrier {
+            let mut old = core::mem::replace(engine, fresh);
+            lost.extend(old.holds().map(|(packet, frames)| (*packet, frames)));
+            if let Some(mut holdings) = old.holdings.take() {
+                holdings.clear(self.now);
+                engine.holdings = Some(holdings);
+            }
+            if old.completes_late() {
+                self.completed.extend(old.abandoned());
+            }
+            self.agenda.clear(*source);
+        }
+        if let (Some(receive), Some(fresh)) = (&mut here.receive, fresh_receive) {
+            self.agenda.clear(receive.source);
+            lost.extend(receive.holds().into_iter().map(|packet| (*packet, 1)));
+            *receive = fresh;
+        }
+        lost.iter().for_each(|(packet, frames)| self.lose_frames(packet, *frames, DOWN));
+        let ends = self.flows.iter_mut().flat_map(|flow| &mut flow.ends).filter(|end| end.node == node);
+        ends.for_each(|end| end.queue = None);
+        if let Some(control) = &mut self.control {
+            control.stop(node);
+        }
+    }
+
+    fn begin_daemon(&mut self, node: u32) {
+        self.nodes[node as usize].down = false;
+        if let Some((source, first)) = self.control.as_mut().and_then(|control| control.start(node, self.now))
+        {
+            self.agenda.keep(source, Some(first));
+        }
+    }
+}

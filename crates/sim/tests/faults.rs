@@ -1,0 +1,35 @@
+//! Every file of `examples/faults/` holds what it promises, also with another seed.
+
+use std::path::{Path, PathBuf};
+
+use plimsoll_scenario::{Form, Scenario, Status, judge_seeds};
+use plimsoll_sim::{Options, run_each};
+
+fn files() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/faults");
+    let entries = std::fs::read_dir(folder).expect("examples/faults is there");
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("readable").path()).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn whatever_goes_wrong_others_keep_their_throughput_and_their_delay() {
+    let load = |file: &PathBuf| {
+        Scenario::load(file, Form::Virtual).unwrap_or_else(|errors| panic!("{}", errors.render(false)))
+    };
+    let scenarios: Vec<Scenario> = files().iter().map(load).collect();
+    assert!(scenarios.len() >= 8, "a file for each fault");
+    let all: Vec<&Scenario> = scenarios.iter().collect();
+    let outcomes = run_each(&all, &Options { seeds: 2, ..Options::default() }, &|_| {});
+    let mut wrong = String::new();
+    for (scenario, outcome) in scenarios.iter().zip(outcomes) {
+        let outcome = outcome.unwrap_or_else(|error| panic!("{}: {error}", scenario.name));
+        for verdict in judge_seeds(scenario, &outcome.results, scenario.seed) {
+            if verdict.status != Status::Passed {
+                wrong += &format!("{}: {}: {}\n", scenario.name, verdict.expect, verdict.detail);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
