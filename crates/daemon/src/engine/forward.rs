@@ -64,10 +64,15 @@ impl Entry {
     }
 }
 
+/// An address as a number, which is hashed in a third of the instructions that six bytes take.
+pub(crate) const fn key([a, b, c, d, e, f]: Mac) -> u64 {
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
 /// The learning table.
 #[derive(Debug)]
 pub struct MacTable {
-    entries: HashMap<Mac, Entry, RandomState>,
+    entries: HashMap<u64, Entry, RandomState>,
     /// How many each tenant has learned.
     owned: HashMap<Owner, u32, RandomState>,
     /// What the uplink has learned, oldest first; some of it may have become somebody else's since.
@@ -88,7 +93,7 @@ impl MacTable {
             return Learned::Foreign;
         }
         let mut learned = Learned::Own;
-        if let Some(entry) = self.entries.get_mut(&mac) {
+        if let Some(entry) = self.entries.get_mut(&key(mac)) {
             if entry.owner == owner {
                 entry.seen = now;
                 return Learned::Own;
@@ -97,14 +102,14 @@ impl MacTable {
                 return Learned::Foreign;
             }
             let before = entry.owner;
-            self.entries.remove(&mac);
+            self.entries.remove(&key(mac));
             self.disown(before);
             learned = Learned::Taken(before);
         }
         if !self.make_room(mac, owner) {
             return Learned::TooMany;
         }
-        self.entries.insert(mac, Entry { owner, seen: now, pinned: false });
+        self.entries.insert(key(mac), Entry { owner, seen: now, pinned: false });
         learned
     }
 
@@ -113,9 +118,9 @@ impl MacTable {
         if owner == Owner::Uplink {
             if self.heard.len() >= BEHIND_UPLINK
                 && let Some(oldest) = self.heard.pop_front()
-                && self.entries.get(&oldest).is_some_and(|entry| entry.owner == owner)
+                && self.entries.get(&key(oldest)).is_some_and(|entry| entry.owner == owner)
             {
-                self.entries.remove(&oldest);
+                self.entries.remove(&key(oldest));
             }
             self.heard.push_back(mac);
             return true;
@@ -129,7 +134,7 @@ impl MacTable {
     /// Gives `owner` the address of its own interface: nobody else gets it, however long the owner is silent or its port
     /// away. An earlier such address of the owner is free again; one that another has already stays where it is.
     pub fn pin(&mut self, mac: Mac, owner: Owner) {
-        let before = self.entries.get(&mac).copied();
+        let before = self.entries.get(&key(mac)).copied();
         let known = before.is_some_and(|entry| entry.pinned && entry.owner == owner);
         if known || is_group(mac) || mac == Mac::default() {
             return;
@@ -140,13 +145,13 @@ impl MacTable {
             Some(learned) => self.disown(learned.owner),
             None => {}
         }
-        self.entries.insert(mac, Entry { owner, seen: Nanos::ZERO, pinned: true });
+        self.entries.insert(key(mac), Entry { owner, seen: Nanos::ZERO, pinned: true });
     }
 
     /// Who has this address, if that is known. An owner that fell silent still has it until somebody claims it.
     #[must_use]
     pub fn owner(&self, mac: Mac) -> Option<Owner> {
-        self.entries.get(&mac).map(|entry| entry.owner)
+        self.entries.get(&key(mac)).map(|entry| entry.owner)
     }
 
     /// Forgets what was learned of a port that is gone; the address of its own interface waits for its return.
