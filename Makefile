@@ -75,7 +75,7 @@ deny-if-there:
 		echo 'make: licence files, bans and sources were not checked; `make deny` installs it and does' >&2; \
 	fi
 
-bench: ## measure ours beside DPDK's rte_sched, tc, ns-3 and a copy loop; table, and target/bench.json
+bench: ## measure ours beside DPDK, tc, ns-3 and a copy loop; table, and target/bench.json
 	@scripts/setup.sh bench
 	@$(CARGO) build --release --locked -p plimsoll-cli
 	@GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(CARGO) run --release --locked --manifest-path benches/Cargo.toml -- --plimsoll $(RELEASE) --json target/bench.json
