@@ -36,9 +36,9 @@ pub struct Scenario {
     pub pairs: u32,
     /// Seed of everything random (arrival times, payloads).
     pub seed: u64,
-    /// Machines; live there is one.
+    /// Machines; live there is one, or several around one switch.
     pub hosts: Vec<Host>,
-    /// Nodes that only forward packets; live there is none.
+    /// Nodes that only forward packets; live there is at most one.
     pub switches: Vec<String>,
     /// What lies between hosts, switches and destinations. Without any, each host is behind a link of `rate`, with
     /// every destination at its other end.

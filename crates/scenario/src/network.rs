@@ -2,7 +2,7 @@
 //!
 //! Why: some questions have more than one host in them, or a queue that is not the host's own.
 //! From: `docs/scenarios.md`, "Hosts and links".
-//! Not here: reading it (`read::network`), what becomes of it (`sim`; live there is one host and no link of its own).
+//! Not here: reading it (`read::network`), what becomes of it (`sim`; live `lab` builds hosts around one switch, and no models).
 //! Invariant: every name refers to something that exists.
 
 use plimsoll_control::Idle;

@@ -15,7 +15,7 @@ use crate::Problem;
 use crate::model::PolicySections;
 
 /// Keys of a policy file. What is not taken from it may stand in it: the file is one in use.
-const POLICY_FILE_KEYS: [&str; 6] = ["uplink", "engine", "api", "tenants", "limits", "policy"];
+const POLICY_FILE_KEYS: [&str; 7] = ["uplink", "engine", "api", "tenants", "overlay", "limits", "policy"];
 
 /// Keys of a tenant that only a scenario knows.
 const OURS: [&str; 3] = ["host", "address", "core"];
