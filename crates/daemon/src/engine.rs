@@ -468,7 +468,7 @@ impl Engine {
         let len = u32::try_from(received.len).unwrap_or(u32::MAX);
         let buffer = lane.pool.settle(buffer, received.len);
         let (to, headers) = (parsed.dst_mac.0, Headers::of(parsed));
-        let hash = flow_hash(parsed);
+        let hash = if self.fleet.is_some() { flow_hash(parsed) } else { 0 };
         lane.pool.set_held(buffer, Held { len, offload, ticket: origin.ticket, to, headers, hash });
         let Offload { header, segment, .. } = offload;
         let descriptor = Descriptor { addr: buffer.address(token), len, segment, header, tag: origin.tag };
