@@ -61,6 +61,9 @@ pub fn count(
         };
         let Some((from, ports)) = ends(&buffer[..length.min(HEADERS)]) else { continue };
         let Some(index) = ports.iter().find_map(|port| keys.get(&(from, *port))) else { continue };
+        if jobs[*index].peer.netns != place {
+            continue;
+        }
         let one = &mut counted[*index];
         one.packets += 1;
         lives[*index].bytes.fetch_add(length as u64, Ordering::Relaxed);

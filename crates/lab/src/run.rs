@@ -11,13 +11,13 @@ use crate::meter;
 use crate::netns;
 use crate::tools;
 use crate::traffic::{self, Job, Live, Side};
-use crate::world::{self, Drops, Setup, World};
+use crate::world::{self, Drops, Setup, World, fleet};
 use crate::{Options, Progress, privileges};
 use plimsoll_scenario::{
     Faults, KeyValueSizes, Kind, Results, Run, Scenario, System, SystemKind, Workload, WorkloadResult,
 };
 use plimsoll_units::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -104,6 +104,11 @@ impl Lab<'_> {
             if unavailable.contains(&system.name.as_str()) {
                 continue;
             }
+            if let Some(why) = fleet::not_here(system).filter(|_| fleet::is_fleet(self.scenario)) {
+                unavailable.push(&system.name);
+                results.notes.push(format!("{}: {why}; it runs with `plimsoll sim` only", system.name));
+                continue;
+            }
             if system.kind.is_model() {
                 unavailable.push(&system.name);
                 results.notes.push(format!("{}: a model, which runs with `plimsoll sim` only", system.name));
@@ -129,10 +134,14 @@ impl Lab<'_> {
     fn refuse_other_worlds(&self) -> Result<(), LabError> {
         let only_sim = |what: &str| {
             Err(LabError::Scenario(format!(
-                "{what}; a lab is one host with its uplink, run it with `plimsoll sim`"
+                "{what}; a lab is one host with its uplink, or several around one switch: run it with `plimsoll sim`"
             )))
         };
-        if !self.scenario.links.is_empty() || !self.scenario.switches.is_empty() {
+        let several = fleet::is_fleet(self.scenario);
+        if let Some(what) = several.then(|| fleet::refuse(self.scenario)).flatten() {
+            return only_sim(&what);
+        }
+        if !(several || self.scenario.links.is_empty() && self.scenario.switches.is_empty()) {
             return only_sim("the file has links or switches of its own");
         }
         if !self.scenario.timeline.is_empty() {
@@ -159,7 +168,7 @@ impl Lab<'_> {
             return only_sim(&format!("workload `{}` has a mix of sizes", workload.name));
         }
         let to_tenant = |workload: &&Workload| self.scenario.tenant_address(&workload.to).is_some();
-        match self.scenario.workloads.iter().find(to_tenant) {
+        match self.scenario.workloads.iter().find(to_tenant).filter(|_| !several) {
             Some(workload) => only_sim(&format!("workload `{}` sends to a tenant", workload.name)),
             None => Ok(()),
         }
@@ -208,7 +217,7 @@ impl Lab<'_> {
                 workload: workload.clone(),
                 tenant,
                 peer,
-                mtu: scenario.mtu,
+                mtu: world::tenant_mtu(scenario),
                 duration: scenario.duration,
                 window: scenario.measure.window,
                 moments: scenario.measure.gaps,
@@ -232,12 +241,15 @@ impl Lab<'_> {
         std::thread::scope(|scope| {
             let _halt = HaltOnPanic(&shared, &over);
             let (ready, readiness) = channel();
-            let bound = ready.clone();
-            let meter = scope.spawn({
-                let (shared, over) = (&shared, &over);
+            // Where each workload's frames arrive: in the world, or with a tenant of another host.
+            let places: BTreeSet<&str> = jobs.iter().map(|job| job.peer.netns.as_str()).collect();
+            let count = |place| {
+                let (shared, over, bound) = (&shared, &over, ready.clone());
                 let bound = move || bound.send(()).unwrap_or_default();
-                move || shared.keep(meter::count(world::WORLD, jobs, lives, clock, over, &bound))
-            });
+                let count = move || shared.keep(meter::count(place, jobs, lives, clock, over, &bound));
+                (place, scope.spawn(count))
+            };
+            let meters: Vec<_> = places.into_iter().map(count).collect();
             let side = |(job, live)| Side { job, clock, stop: &shared.halt, live };
             let mut threads = Vec::new();
             for side in jobs.iter().zip(lives).map(side) {
@@ -246,7 +258,7 @@ impl Lab<'_> {
                 let serve = move || shared.keep(serve(&side, &ready));
                 threads.push((side.job, scope.spawn(serve)));
             }
-            if shared.halt_on_error(wait_until_ready(&readiness, jobs.len() + 1, &shared)) {
+            if shared.halt_on_error(wait_until_ready(&readiness, jobs.len() + meters.len(), &shared)) {
                 for side in jobs.iter().zip(lives).map(side) {
                     let (shared, ready) = (&shared, ready.clone());
                     let ready = move || ready.send(()).unwrap_or_default();
@@ -264,12 +276,18 @@ impl Lab<'_> {
                 traffic::merge(results.entry(name.clone()).or_default(), shared.keep(part));
             }
             over.store(true, Ordering::Relaxed);
-            let counted =
-                meter.join().map_err(|_| LabError::Scenario("the uplink's meter panicked".to_owned()));
-            for (job, counted) in jobs.iter().zip(shared.keep(counted)) {
-                let result: &mut WorkloadResult = results.entry(job.workload.name.clone()).or_default();
-                (result.bytes, result.packets) = (counted.bytes, counted.packets);
-                result.departures = counted.departures;
+            for (place, meter) in meters {
+                let counted =
+                    meter.join().map_err(|_| LabError::Scenario("the uplink's meter panicked".to_owned()));
+                let here = jobs.iter().zip(shared.keep(counted)).filter(|(job, _)| job.peer.netns == place);
+                for (job, counted) in here {
+                    let result: &mut WorkloadResult = results.entry(job.workload.name.clone()).or_default();
+                    if place != world::WORLD {
+                        result.delivered.clone_from(&counted.bytes);
+                    }
+                    (result.bytes, result.packets) = (counted.bytes, counted.packets);
+                    result.departures = counted.departures;
+                }
             }
             shared.error.lock().ok().and_then(|mut error| error.take()).map_or(Ok(results), Err)
         })

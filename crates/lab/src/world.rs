@@ -7,6 +7,7 @@
 //! Invariant: dropping a world removes its processes, namespaces and devices.
 
 mod engine;
+pub(crate) mod fleet;
 mod kernel;
 
 use crate::error::LabError;
@@ -42,6 +43,8 @@ pub struct World {
 enum Carrier {
     Kernel(kernel::Queue),
     Engine(Box<engine::Engine>),
+    /// One for each of several hosts.
+    Fleet(fleet::Fleet),
 }
 
 /// A tenant and its namespace.
@@ -84,6 +87,10 @@ impl World {
             let (name, netns) = (tenant.name.clone(), Netns::create(&tenant.name)?);
             tenants.push(Member { name, address: tenant.address, netns });
         }
+        if fleet::is_fleet(scenario) {
+            let carrier = Carrier::Fleet(fleet::Fleet::start(scenario, system, setup, &tenants)?);
+            return Ok(Self { carrier, tenants, world });
+        }
         let carrier = if system.kind.on_engine() {
             Carrier::Engine(Box::new(engine::Engine::start(scenario, system, setup, &tenants)?))
         } else {
@@ -100,6 +107,7 @@ impl World {
         match &mut self.carrier {
             Carrier::Kernel(_) => Ok(()),
             Carrier::Engine(engine) => engine.check(),
+            Carrier::Fleet(fleet) => fleet.check(),
         }
     }
 
@@ -108,6 +116,7 @@ impl World {
         match &mut self.carrier {
             Carrier::Kernel(_) => Ok(()),
             Carrier::Engine(engine) => engine.begin(),
+            Carrier::Fleet(fleet) => fleet.begin(),
         }
     }
 
@@ -116,6 +125,7 @@ impl World {
         match &mut self.carrier {
             Carrier::Kernel(queue) => queue.tally(&self.tenants),
             Carrier::Engine(engine) => engine.tally(&self.tenants),
+            Carrier::Fleet(fleet) => fleet.tally(&self.tenants),
         }
     }
 
@@ -124,6 +134,7 @@ impl World {
         match &mut self.carrier {
             Carrier::Kernel(_) => Ok(Vec::new()),
             Carrier::Engine(engine) => engine.stop(),
+            Carrier::Fleet(fleet) => fleet.stop(),
         }
     }
 
@@ -191,9 +202,19 @@ impl World {
 /// The discard protocol's port.
 const DISCARD: u16 = 9;
 
+/// Largest IP packet that a tenant may send.
+pub fn tenant_mtu(scenario: &Scenario) -> u32 {
+    if fleet::is_fleet(scenario) { scenario.mtu - fleet::HEADERS } else { scenario.mtu }
+}
+
 /// Where a workload's two sides live: its tenant's, and its peer's.
 pub fn places(scenario: &Scenario, workload: &Workload) -> Result<(Place, Place), LabError> {
     let tenant = scenario.tenants.iter().find(|one| one.name == workload.tenant);
+    if let (Some(tenant), Some(peer)) = (tenant, scenario.tenants.iter().find(|one| one.name == workload.to))
+    {
+        let place = |one: &plimsoll_scenario::Tenant| Place { netns: one.name.clone(), address: one.address };
+        return Ok((place(tenant), place(peer)));
+    }
     let peer = scenario.destinations.iter().find(|one| one.name == workload.to);
     let (Some(tenant), Some(peer)) = (tenant, peer) else {
         return Err(LabError::workload(&workload.name, "its tenant or destination does not exist"));

@@ -55,20 +55,32 @@ impl Engine {
             api: Some(format!("{{socket: {}}}", socket.display())),
             ..Wiring::default()
         };
-        let policy = setup.scratch.join(format!("{}.yaml", system.name));
         let text = scenario.policy_file(system, &wiring);
-        std::fs::write(&policy, text).map_err(|e| LabError::io(format!("write {}", policy.display()), e))?;
-        let args = ["run".to_owned(), policy.display().to_string()];
-        let log = setup.scratch.join(format!("{}.log", system.name));
-        let process = Running::start_first(&setup.binary, &args, SWITCH, &log)?;
-        let system = system.name.clone();
-        let devices = u32::try_from(tenants.len()).unwrap_or(u32::MAX);
-        let mut engine = Self { process, system, socket, before: Tally::default(), devices, _home: home };
+        let mut engine = Self::launch(setup, &system.name, &text, home, socket, tenants.len())?;
         engine.wait_until_ready()?;
         Ok(engine)
     }
 
-    fn wait_until_ready(&mut self) -> Result<(), LabError> {
+    /// Starts the engine with this policy, in a namespace that is its own from now on.
+    pub(super) fn launch(
+        setup: &Setup,
+        name: &str,
+        policy: &str,
+        home: Netns,
+        socket: PathBuf,
+        devices: usize,
+    ) -> Result<Self, LabError> {
+        let file = setup.scratch.join(format!("{name}.yaml"));
+        std::fs::write(&file, policy).map_err(|e| LabError::io(format!("write {}", file.display()), e))?;
+        let args = ["run".to_owned(), file.display().to_string()];
+        let log = setup.scratch.join(format!("{name}.log"));
+        let process = Running::start_first(&setup.binary, &args, home.name(), &log)?;
+        let devices = u32::try_from(devices).unwrap_or(u32::MAX);
+        let system = name.to_owned();
+        Ok(Self { process, system, socket, before: Tally::default(), devices, _home: home })
+    }
+
+    pub(super) fn wait_until_ready(&mut self) -> Result<(), LabError> {
         let deadline = Instant::now() + START;
         while Instant::now() < deadline {
             self.check()?;
@@ -130,7 +142,7 @@ impl Engine {
     }
 }
 
-fn tap(netns: &str, name: &str) -> String {
+pub(super) fn tap(netns: &str, name: &str) -> String {
     format!("{{tap: {{netns: {netns}, name: {name}}}}}")
 }
 

@@ -1,0 +1,241 @@
+//! Several hosts: a real `plimsoll run` for each, in a namespace of its own, joined by a bridge.
+//!
+//! Why: what receivers tell senders on other hosts shows only where there are other hosts.
+//! From: `docs/overlay.md`, "Join two hosts"; a switch's port to a host has its link's rate and queue (tc-tbf(8)), the
+//! host's own way out is the engine's to pace.
+//! Not here: one host with its uplink (`engine`, `kernel`), models of CPUs and rings (`sim`).
+//! Invariant: the processes are gone when the value is; every host's file has the same map.
+
+use super::engine::{Engine, tap};
+use super::{Drops, Member, SWITCH, Setup, TENANT_DEVICE, Tally, neighbour, tenant_mac};
+use crate::error::LabError;
+use crate::netns::Netns;
+use plimsoll_scenario::{ControlLevel, Host, HostNic, Ingress, Link, Scenario, System, SystemKind, Wiring};
+use plimsoll_units::Span;
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+/// What the overlay adds to a tenant's packet over IPv4.
+pub(super) const HEADERS: u32 = 50;
+/// A host's device towards the switch.
+const DEVICE: &str = "up0";
+
+/// The hosts and what joins them.
+pub(super) struct Fleet {
+    // Order matters: processes end before the namespaces that they work in.
+    engines: Vec<Engine>,
+    _switch: Netns,
+}
+
+/// Whether the scenario is of several hosts around one switch, as can be built.
+pub(crate) fn is_fleet(scenario: &Scenario) -> bool {
+    scenario.hosts.len() > 1 && scenario.switches.len() == 1
+}
+
+/// What of such a scenario cannot be built, if anything.
+pub(crate) fn refuse(scenario: &Scenario) -> Option<String> {
+    if scenario.hosts.len() > 200 {
+        return Some("the file has more than 200 hosts".to_owned());
+    }
+    for host in &scenario.hosts {
+        let links: Vec<&Link> = links_of(scenario, host).collect();
+        let [link] = links.as_slice() else {
+            return Some(format!("host `{}` has {} links, not one to the switch", host.name, links.len()));
+        };
+        if !link.both || link.loss > 0.0 || link.ecn.is_some() {
+            return Some(format!("link `{}` leads one way, loses or marks packets", link.name));
+        }
+        if host.nic != HostNic::Engine {
+            return Some(format!("host `{}` has no engine", host.name));
+        }
+    }
+    if scenario.links.len() != scenario.hosts.len() {
+        return Some("a link leads elsewhere than from a host to the switch".to_owned());
+    }
+    let strange = |workload: &&plimsoll_scenario::Workload| scenario.tenant_address(&workload.to).is_none();
+    let found = scenario.workloads.iter().find(strange)?;
+    Some(format!("workload `{}` leaves the fleet: on several hosts tenants send to tenants", found.name))
+}
+
+/// Why a system is not one of a fleet's, if it is not.
+pub(crate) fn not_here(system: &System) -> Option<&'static str> {
+    if system.kind != SystemKind::Plimsoll {
+        Some("on several hosts there is no other system than Plimsoll, live")
+    } else if system.ingress != Ingress::Fair {
+        Some("`ingress: shared` is a model")
+    } else if system.control == ControlLevel::Bandwidth {
+        Some("`control: bandwidth` is a model")
+    } else if !system.accounting || system.completions.is_some() {
+        Some("`accounting` and `completions` are models")
+    } else {
+        None
+    }
+}
+
+fn links_of<'s>(scenario: &'s Scenario, host: &'s Host) -> impl Iterator<Item = &'s Link> {
+    scenario.links.iter().filter(|link| link.from == host.name || link.to == host.name)
+}
+
+impl Fleet {
+    pub(super) fn start(
+        scenario: &Scenario,
+        system: &System,
+        setup: &Setup,
+        tenants: &[Member],
+    ) -> Result<Self, LabError> {
+        let switch = Netns::create(SWITCH)?;
+        switch.ip(&[
+            "link add bridge type bridge stp_state 0 mcast_snooping 0".to_owned(),
+            "link set bridge up".to_owned(),
+        ])?;
+        let homes =
+            scenario.hosts.iter().enumerate().map(|(index, host)| join(scenario, &switch, index, host));
+        let homes: Vec<Netns> = homes.collect::<Result<_, _>>()?;
+        let key = key_file(setup)?;
+        let mut engines = Vec::new();
+        for (host, home) in scenario.hosts.iter().zip(homes) {
+            let here = |one: &&Member| lives_on(scenario, &one.name, &host.name);
+            let name = format!("{}-{}", system.name, host.name);
+            let socket = setup.scratch.join(format!("{}.sock", host.name));
+            let ports = tenants.iter().filter(here);
+            let ports = ports.map(|one| (one.name.clone(), tap(one.netns.name(), TENANT_DEVICE)));
+            let wiring = Wiring {
+                tenants: ports.collect(),
+                uplink: format!("{{af_packet: {DEVICE}}}"),
+                api: Some(format!("{{socket: {}}}", socket.display())),
+                rate: links_of(scenario, host).next().map(|link| link.rate),
+            };
+            let devices = wiring.tenants.len();
+            let mut text = scenario.policy_file_of(host, system, &wiring);
+            text.push_str(&overlay(scenario, system, host, &key));
+            engines.push(Engine::launch(setup, &name, &text, home, socket, devices)?);
+        }
+        let mut fleet = Self { engines, _switch: switch };
+        fleet.engines.iter_mut().try_for_each(Engine::wait_until_ready)?;
+        address_all(scenario, tenants)?;
+        Ok(fleet)
+    }
+
+    pub(super) fn check(&mut self) -> Result<(), LabError> {
+        self.engines.iter_mut().try_for_each(Engine::check)
+    }
+
+    pub(super) fn begin(&mut self) -> Result<(), LabError> {
+        self.engines.iter_mut().try_for_each(Engine::begin)
+    }
+
+    /// What all of them lost and used.
+    pub(super) fn tally(&mut self, tenants: &[Member]) -> Result<Tally, LabError> {
+        let mut all = Tally::default();
+        for engine in &mut self.engines {
+            let Tally { drops, cpu, notes } = engine.tally(tenants)?;
+            add(&mut all.drops, drops);
+            all.cpu = all.cpu.map_or(cpu, |sum| cpu.map(|cpu| sum + cpu));
+            all.notes.extend(notes);
+        }
+        Ok(all)
+    }
+
+    pub(super) fn stop(&mut self) -> Result<Vec<String>, LabError> {
+        let mut notes = Vec::new();
+        for engine in &mut self.engines {
+            notes.extend(engine.stop()?);
+        }
+        Ok(notes)
+    }
+}
+
+fn add(to: &mut Drops, drops: Drops) {
+    for (tenant, reasons) in drops {
+        let known = to.entry(tenant).or_default();
+        reasons.into_iter().for_each(|(reason, count)| *known.entry(reason).or_default() += count);
+    }
+}
+
+fn lives_on(scenario: &Scenario, tenant: &str, host: &str) -> bool {
+    let found = scenario.tenants.iter().find(|one| one.name == tenant);
+    found.is_some_and(|one| one.homes.iter().any(|home| home.host == host))
+}
+
+fn address(index: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 201, 0, u8::try_from(index + 1).unwrap_or(u8::MAX))
+}
+
+/// A host's namespace, and its link to the switch.
+fn join(scenario: &Scenario, switch: &Netns, index: usize, host: &Host) -> Result<Netns, LabError> {
+    let home = Netns::create(&format!("host-{}", host.name))?;
+    let Some(link) = links_of(scenario, host).next() else { return Ok(home) };
+    let (port, mtu, name) = (format!("port{index}"), scenario.mtu, home.name());
+    switch.ip(&[
+        format!("link add {port} mtu {mtu} type veth peer name {DEVICE} mtu {mtu} netns {name}"),
+        format!("link set dev {port} master bridge up"),
+    ])?;
+    home.ip(&[
+        "link set lo up".to_owned(),
+        format!("address add {}/24 dev {DEVICE}", address(index)),
+        format!("link set {DEVICE} up"),
+    ])?;
+    let frame = u64::from(mtu) + 14;
+    // What the kernel's timer may be late by.
+    let burst = (link.rate.get() / 8 / 500).max(2 * frame);
+    let (rate, limit) = (link.rate.get(), link.queue.as_u64().max(2 * frame));
+    switch.tc(&[format!("qdisc add dev {port} root tbf rate {rate}bit burst {burst} limit {limit}")])?;
+    Ok(home)
+}
+
+/// A key of this run's own: the namespaces are private, so it need not be secret.
+fn key_file(setup: &Setup) -> Result<PathBuf, LabError> {
+    let failed = |error| LabError::io("write the fleet's key", error);
+    let folder = setup.scratch.join("key");
+    std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&folder).map_err(failed)?;
+    let path = folder.join("fleet.key");
+    let file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+    std::io::Write::write_all(&mut file.map_err(failed)?, &[0x77; 32]).map_err(failed)?;
+    Ok(path)
+}
+
+/// The section that joins the hosts, the same in each but for its name.
+fn overlay(scenario: &Scenario, system: &System, host: &Host, key: &std::path::Path) -> String {
+    let mut text = format!("overlay:\n  kind: geneve\n  vni: 1\n  host: {}\n  hosts:\n", host.name);
+    for (index, other) in scenario.hosts.iter().enumerate() {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "    {}:\n      address: {}\n      tenants: {{", other.name, address(index));
+        let tenants = scenario.tenants.iter().enumerate();
+        let tenants = tenants.filter(|(_, tenant)| tenant.homes.iter().any(|home| home.host == other.name));
+        let tenants: Vec<String> =
+            tenants.map(|(index, tenant)| format!("{}: {}", tenant.name, tenant_mac(index))).collect();
+        let _ = writeln!(text, "{}}}", tenants.join(", "));
+    }
+    // A system may have a control of its own.
+    let control = system.steering.as_ref().or(scenario.control.as_ref());
+    if let Some(control) = control.filter(|_| system.control == ControlLevel::Full) {
+        let epoch = control.epoch.max(Span::millis(1)).min(Span::secs(1));
+        let lapse = control.lapse.max(epoch.times(5)).max(Span::millis(100)).min(Span::secs(60));
+        let delay = control.threshold.max(Span::micros(1)).min(Span::secs(1));
+        let key = key.display();
+        let _ = writeln!(text, "  feedback: {{key: {key}, epoch: {epoch}, lapse: {lapse}, delay: {delay}}}");
+    }
+    text
+}
+
+/// Tenants know each other's addresses, and send frames without offloads that fit the overlay.
+fn address_all(scenario: &Scenario, tenants: &[Member]) -> Result<(), LabError> {
+    for tenant in tenants {
+        let mut lines = vec![
+            "link set lo up".to_owned(),
+            format!("link set {TENANT_DEVICE} mtu {} up", super::tenant_mtu(scenario)),
+            format!("address add {}/32 dev {TENANT_DEVICE}", tenant.address),
+            format!("route add default dev {TENANT_DEVICE}"),
+        ];
+        for (index, other) in tenants.iter().enumerate().filter(|(_, other)| other.name != tenant.name) {
+            lines.push(neighbour(other.address, &tenant_mac(index), TENANT_DEVICE));
+        }
+        if !scenario.offload {
+            tenant.netns.offloads_off(TENANT_DEVICE)?;
+        }
+        tenant.netns.ip(&lines)?;
+    }
+    Ok(())
+}
