@@ -218,7 +218,7 @@ mod tests {
         let kept = plimsoll_sim::Kept { system: "plimsoll".to_owned(), seed: 3, promises: Vec::new() };
         let verdict = verdict((&kept, &promise));
         assert_eq!((verdict.status, verdict.seed), (Status::Failed, Some(3)));
-        assert_eq!(verdict.detail, "2.00ms <= 1.00ms with seed 3");
+        assert_eq!(verdict.detail, "2ms <= 1ms with seed 3");
         assert!(verdict.expect.contains("`shop` on `h`"), "{}", verdict.expect);
     }
 
