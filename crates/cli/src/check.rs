@@ -87,6 +87,10 @@ fn memory(args: &Check, checked: &Checked) -> Result<(), Failure> {
         ..plimsoll_nic::Config::default()
     };
     let found = plimsoll_nic::footprint(&checked.program, &config);
+    let steered = checked.config.overlay.as_ref().is_some_and(|overlay| overlay.feedback.is_some());
+    let control = if steered { plimsoll_control::state::of_vm().to_vec() } else { Vec::new() };
+    let control_bytes: u64 = control.iter().map(|part| part.bytes).sum();
+    let tenants = checked.program.tenants.len() as u64;
     let named = |parts: &[plimsoll_nic::Part]| -> serde_json::Map<String, serde_json::Value> {
         parts.iter().map(|part| (part.what.to_owned(), part.bytes.into())).collect()
     };
@@ -98,9 +102,23 @@ fn memory(args: &Check, checked: &Checked) -> Result<(), Failure> {
             "total_bytes": found.total_bytes, "senic_bytes": found.senic_bytes,
             "senic_qfq_bytes": found.senic_qfq_bytes, "linux_fq_bytes": found.linux_fq_bytes,
             "avoided_bytes": found.avoided_bytes,
+            "control": control.iter().map(|part| (part.what.to_owned(), part.bytes.into()))
+                .collect::<serde_json::Map<String, serde_json::Value>>(),
+            "control_bytes": control_bytes, "control_total_bytes": tenants * control_bytes,
         }));
     }
-    print(&memory_text(&found))
+    print(&memory_text(&found))?;
+    if control.is_empty() {
+        return Ok(());
+    }
+    let rows = control.iter().map(|part| format!("  {:<38}{:>12} B\n", part.what, part.bytes));
+    print(&format!(
+        "{:<40}{control_bytes:>12} B\n{}{:<40}{:>12} B\n",
+        "a tenant's control, as a receiver",
+        rows.collect::<String>(),
+        format!("the same, for {tenants} tenants"),
+        tenants * control_bytes,
+    ))
 }
 
 fn memory_text(found: &plimsoll_nic::Footprint) -> String {

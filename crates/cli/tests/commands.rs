@@ -214,7 +214,7 @@ fn sim_is_repeatable_and_a_failure_says_how_to_see_it_again() {
     let wrong = folder.write("wrong.yaml", &FAILING.replace("rate: 1Gbps", "rate: 900Gbps"));
     let wrong = plimsoll(&["sim", &wrong, "--out", &out_folder]);
     assert_eq!(wrong.status.code(), Some(2), "{}", err(&wrong));
-    assert!(err(&wrong).contains("512 Gbps"), "{}", err(&wrong));
+    assert!(err(&wrong).contains("512Gbps"), "{}", err(&wrong));
 }
 
 /// Requests at random moments: how many are answered in so short a run depends on the seed.
@@ -449,4 +449,40 @@ paper:
         assert_eq!(done.status.code(), Some(2));
         assert!(err(&done).contains(said), "{}", err(&done));
     }
+}
+
+const STEERED: &str = "
+uplink: {port: {af_packet: eth0}, rate: 1Gbps}
+tenants:
+  shop:  {port: {tap: {netns: shop, name: eth0}}}
+  batch: {port: {tap: {netns: batch, name: eth0}}}
+overlay:
+  kind: geneve
+  vni: 7
+  host: a
+  hosts:
+    a: {address: 192.0.2.1, tenants: {shop: 02:00:00:00:0a:01, batch: 02:00:00:00:0a:02}}
+    b: {address: 192.0.2.2, tenants: {far: 02:00:00:00:0b:01}}
+  feedback: {key: /etc/plimsoll/fleet.key, fallback: 50Mbps}
+";
+
+#[test]
+fn memory_counts_what_control_keeps_where_hosts_tell_each_other() {
+    let folder = Folder::new("memory");
+    let file = folder.write("p.yaml", STEERED);
+    let counted = |file: &str| -> serde_json::Value {
+        let done = plimsoll(&["check", "--memory", "--json", file]);
+        assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+        serde_json::from_slice(&done.stdout).expect("JSON")
+    };
+    let found = counted(&file);
+    let bytes = found["control_bytes"].as_u64().expect("a tenant's");
+    // PicNIC's hardware has 5 kB.
+    assert!((1_000..5_000).contains(&bytes), "{bytes}");
+    assert_eq!(found["control_total_bytes"], 2 * bytes);
+    let parts = found["control"].as_object().expect("parts").values();
+    assert_eq!(parts.map(|part| part.as_u64().expect("bytes")).sum::<u64>(), bytes);
+    assert_eq!(counted(&folder.write("q.yaml", WHAT_IF))["control_bytes"], 0);
+    let shown = plimsoll(&["check", "--memory", &file]);
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("a tenant's control, as a receiver"));
 }

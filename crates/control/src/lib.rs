@@ -17,6 +17,7 @@ pub mod packet_rate;
 pub mod receiver;
 pub mod senders;
 pub mod share;
+pub mod state;
 pub mod strangers;
 
 pub use bandwidth::{BandwidthLaw, BandwidthLimit};

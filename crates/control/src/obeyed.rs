@@ -28,6 +28,9 @@ struct Heard {
     at: Nanos,
 }
 
+/// What is kept of a limit beside whose it is, with its byte in the table.
+pub(crate) const HEARD_BYTES: usize = size_of::<Heard>() + 1;
+
 impl<K: Copy + Eq + Hash + Ord> Obeyed<K> {
     /// For at most `most` receivers, whose limits lapse so long after they were last heard.
     #[must_use]

@@ -97,6 +97,10 @@ struct Vm {
     fabric: FabricLimit,
 }
 
+/// What is kept of a VM, with its place in the division.
+pub(crate) const VM_BYTES: usize =
+    size_of::<Vm>() + size_of::<Receiver>() + size_of::<u64>() + size_of::<u32>();
+
 impl Receivers {
     /// Behind a line of this rate. VMs are known by their index from here on.
     #[must_use]

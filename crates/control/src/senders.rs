@@ -93,6 +93,11 @@ impl Senders {
         self.heavy.iter().map(|heavy| heavy.weight).min()
     }
 
+    /// Bytes of what counts all of them.
+    pub(crate) fn counter_bytes(&self) -> usize {
+        self.seen.bytes()
+    }
+
     /// Another window begins.
     pub fn clear(&mut self) {
         self.heavy.clear();
