@@ -74,9 +74,10 @@ pub fn open(whose: &str, port: &PortSpec, mtu: u16, mac: Option<Mac>) -> Result<
             config.mac = mac.unwrap_or_else(|| steady_mac(&machine_id().unwrap_or_default(), &place, "vnic"));
             VnicPort::open(&config).map(Port::Vnic)
         }
-        PortSpec::VhostUser { socket, completions } => {
+        PortSpec::VhostUser { socket, completions, mac: stated } => {
             let mut config = VhostUserConfig::new(socket);
             config.mtu = mtu.into();
+            config.mac = mac.or(stated.map(|mac| mac.0));
             config.completions = match completions {
                 plimsoll_policy::Completions::Ooo => Completions::OutOfOrder,
                 plimsoll_policy::Completions::InOrder => Completions::InOrder,

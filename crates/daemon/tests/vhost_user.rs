@@ -183,3 +183,19 @@ fn a_reload_leaves_the_guest_and_what_it_has_on_its_way_alone() {
     assert_eq!((world.engine.held(), world.behind.len()), (0, 0));
     assert_eq!(world.posted, world.left, "nothing was lost");
 }
+
+/// A TAP's interface has an address that the daemon reads; a guest's is its front end's choice, so that the file states it.
+#[test]
+fn a_guest_keeps_the_address_that_the_policy_states() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("vm.sock");
+    let text = format!(
+        "uplink: {{port: memory, rate: 1Gbps}}\n\
+         tenants: {{vm: {{port: {{vhost_user: {{socket: {}, mac: '02:00:00:00:00:77'}}}}}}}}",
+        socket.display()
+    );
+    let checked = policy(&text);
+    let port =
+        plimsoll_daemon::open("tenant vm", &checked.config.tenants[0].port, 1_500, None).expect("open");
+    assert_eq!(port.tenant_mac(), Some([2, 0, 0, 0, 0, 0x77]));
+}

@@ -231,6 +231,8 @@ pub enum Port {
         socket: PathBuf,
         /// When the machine gets its descriptors back.
         completions: Completions,
+        /// The hardware address of its interface, which then is nobody else's.
+        mac: Option<MacAddr>,
     },
     /// Frames in memory, for tests and benches.
     Memory,

@@ -126,6 +126,9 @@ struct VhostUserPort {
     /// When and in which order the machine gets its descriptors back.
     #[serde(default)]
     completions: Option<Completions>,
+    /// The hardware address of its interface, which then is nobody else's: `02:00:00:00:0a:01`.
+    #[serde(default)]
+    mac: Option<String>,
 }
 
 #[derive(JsonSchema)]

@@ -423,7 +423,8 @@ impl Port {
             Self::Tap(port) => Some(port.mac()),
             Self::Memory(port) => port.tenant_mac(),
             Self::Vnic(port) => port.tenant_mac(),
-            Self::AfPacket(_) | Self::AfXdp(_) | Self::Pcap(_) | Self::VhostUser(_) => None,
+            Self::VhostUser(port) => port.tenant_mac(),
+            Self::AfPacket(_) | Self::AfXdp(_) | Self::Pcap(_) => None,
         }
     }
 

@@ -48,13 +48,15 @@ pub struct VhostUserConfig {
     pub completions: Completions,
     /// Largest IP packet of one segment.
     pub mtu: u32,
+    /// The hardware address of the guest's interface, where it is known beforehand: the front end chooses it.
+    pub mac: Option<[u8; 6]>,
 }
 
 impl VhostUserConfig {
     /// Up to eight pairs of rings, completions in any order, and 1500 bytes of MTU.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), pairs: 8, completions: Completions::default(), mtu: 1_500 }
+        Self { path: path.into(), pairs: 8, completions: Completions::default(), mtu: 1_500, mac: None }
     }
 }
 
@@ -357,6 +359,12 @@ impl VhostUser {
     /// Why a front end was hung up on, told once.
     pub fn take_problem(&mut self) -> Option<PortError> {
         self.problem.take()
+    }
+
+    /// The guest's hardware address, where it is known beforehand.
+    #[must_use]
+    pub fn tenant_mac(&self) -> Option<[u8; 6]> {
+        self.config.mac
     }
 
     /// What it can do: what the guest's driver has agreed to.

@@ -6,7 +6,7 @@ use plimsoll_units::Bytes;
 
 use super::syntax::{ClassEntry, HostDescriptors, HostFile, PolicyFile, TenantEntry, UplinkEntry};
 use super::{Entries, Reader, bad, class, overlay};
-use crate::config::{Api, Completions, Engine, Netns, Port};
+use crate::config::{Api, Completions, Engine, MacAddr, Netns, Port};
 use crate::document::{FileId, Located, Mark, Name, Tree, Value};
 use crate::law::{Law, Problem};
 
@@ -305,9 +305,9 @@ fn netns(reader: &mut Reader, tree: &Tree) -> Option<Netns> {
 fn vhost_user(reader: &mut Reader, tree: &Tree) -> Option<Port> {
     if !matches!(tree.value, Value::Map(_)) {
         let socket = socket(reader, tree, "`vhost_user`")?;
-        return Some(Port::VhostUser { socket, completions: Completions::default() });
+        return Some(Port::VhostUser { socket, completions: Completions::default(), mac: None });
     }
-    let keys = reader.entries(tree, "`vhost_user`", &["socket", "completions"]);
+    let keys = reader.entries(tree, "`vhost_user`", &["socket", "completions", "mac"]);
     let completions =
         keys.get("completions").map_or(Some(Completions::default()), |tree| completions(reader, tree));
     let Some(path) = keys.get("socket") else {
@@ -318,7 +318,9 @@ fn vhost_user(reader: &mut Reader, tree: &Tree) -> Option<Port> {
         return None;
     };
     let socket = socket(reader, path, "`socket`")?;
-    Some(Port::VhostUser { socket, completions: completions? })
+    let mac = keys.get("mac").map(|tree| reader.value::<MacAddr>(tree, "`mac`", overlay::MAC));
+    let mac = mac.map_or(Some(None), |mac| mac.map(|mac| Some(mac.value)))?;
+    Some(Port::VhostUser { socket, completions: completions?, mac })
 }
 
 fn completions(reader: &mut Reader, tree: &Tree) -> Option<Completions> {

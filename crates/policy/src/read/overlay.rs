@@ -16,7 +16,7 @@ const KEYS: [&str; 9] =
 const HOST_KEYS: [&str; 5] = ["address", "mac", "channel", "fallback", "tenants"];
 const FEEDBACK_KEYS: [&str; 6] = ["key", "via", "epoch", "lapse", "delay", "fallback"];
 const ADDRESS: &str = "an IP address such as `192.0.2.1` or `2001:db8::1`";
-const MAC: &str = "an interface's address such as `02:00:00:00:0a:01`";
+pub(super) const MAC: &str = "an interface's address such as `02:00:00:00:0a:01`";
 
 /// How often receivers tell, unless stated: a timer that any kernel keeps, and far below what a person notices.
 const EPOCH: Span = Span::millis(10);
