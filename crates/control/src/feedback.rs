@@ -204,15 +204,6 @@ fn nonce(host: HostId, sequence: u64) -> Nonce {
     nonce
 }
 
-impl Opener {
-    /// Nothing has been accepted from this host for as long as a limit holds: it may have begun anew, with a clock that was
-    /// set back. What it says next is news, whatever its number; all that could be replayed by then are limits of a host
-    /// that says nothing, and they lapse.
-    pub fn forget(&mut self, host: HostId) {
-        self.newest.remove(&host);
-    }
-}
-
 impl std::fmt::Debug for Sealer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Sealer")

@@ -97,6 +97,8 @@ pub struct Control {
     pub feedback: Span,
     /// How long a sender keeps to what it does not hear again.
     pub lapse: Span,
+    /// What a sender holds to towards whom it no longer hears; to nothing without.
+    pub fallback: Option<BitRate>,
     /// The delay on the way in that packet rates are held to.
     pub threshold: Span,
     /// Part of an error in bandwidth, in thousandths, that is corrected in an epoch.

@@ -213,6 +213,7 @@ fn control() -> Value {
             "epoch" => unit::<Span>("from one decision to the next"),
             "feedback" => unit::<Span>("from a receiver's decision until its senders keep to it"),
             "lapse" => unit::<Span>("how long a sender keeps to what it does not hear again"),
+            "fallback" => unit::<BitRate>("what a sender holds to towards whom it no longer hears"),
             "threshold" => unit::<Span>("delay on the way in that packet rates are held to"),
             "gain" | "cut" => {
                 json!({"type": ["string", "number"], "description": "part of an error corrected in an epoch"})

@@ -89,8 +89,8 @@ struct Host {
     next: Nanos,
     /// Of its messages; begins at its wall clock's time, so that nothing is used twice.
     sequence: u64,
-    /// The newest that was heard from each node, and when.
-    newest: BTreeMap<u32, (u64, Nanos)>,
+    /// The newest that was heard from each node.
+    newest: BTreeMap<u32, u64>,
     epochs: u64,
     /// Tenants that live here.
     vms: Vec<u32>,
@@ -205,7 +205,8 @@ impl Control {
         host.next = now + self.spec.epoch;
         host.epochs += 1;
         let mut lapsed = Vec::new();
-        host.obeyed.expire(now, |(tenant, receiver)| lapsed.push((tenant, receiver, None)));
+        let fallback = self.spec.fallback.map(|bits| Limits { bits, packets: None });
+        host.obeyed.expire(now, |(tenant, receiver)| lapsed.push((tenant, receiver, fallback)));
         if let Some(receive) = receive
             && let Some(ingress) = receive.ingress()
         {
@@ -287,12 +288,11 @@ impl Control {
                 }
             };
             let Some(host) = self.hosts[sender.node as usize].as_mut() else { continue };
-            let (newest, heard) = host.newest.entry(message.receiver.node).or_default();
-            // Whoever has been silent for as long as a limit holds may have begun anew, with a clock that was set back.
-            if message.sequence < *newest && now.since(*heard) < self.spec.lapse {
-                continue; // it comes too late
+            let newest = host.newest.entry(message.receiver.node).or_default();
+            if message.sequence < *newest {
+                continue; // it comes too late, or its clock was set back: live it might be a replay
             }
-            (*newest, *heard) = (message.sequence, now);
+            *newest = message.sequence;
             host.obeyed.hear((sender.tenant, message.receiver), message.limits, now);
             let limits = message.limits.of_weight(weight);
             return Some((sender.node, (sender.tenant, message.receiver, Some(limits))));

@@ -340,13 +340,17 @@ measure: {window: 10ms, held: true}
 
 /// Two hosts under control send to a third, which one fault after the other befalls.
 fn faulty(faults: &str, workloads: &str) -> (Run, Run) {
+    faulty_with("", faults, workloads)
+}
+
+fn faulty_with(control: &str, faults: &str, workloads: &str) -> (Run, Run) {
     let text = format!(
         "
 name: faulty
 rate: 10Gbps
 duration: 100ms
 systems: [plimsoll, well: {{kind: plimsoll, faults: false}}]
-control: {{epoch: 500us, feedback: 100us}}
+control: {{epoch: 500us, feedback: 100us{control}}}
 hosts:
   a: {{transmit: {{ring: 256, completions: out_of_order}}}}
   b: {{transmit: {{ring: 256, completions: out_of_order}}}}
@@ -414,6 +418,18 @@ fn messages_that_are_lost_late_or_doubled_change_little() {
         assert!((3.6..=4.2).contains(&both), "{both}");
     }
     assert_ne!(gbps(&run, "xu", 50, 100), gbps(&well, "xu", 50, 100), "something went wrong");
+}
+
+/// A daemon that comes back with a clock that was set back is not heard, as it could be a replay: limits lapse, and the
+/// fallback holds.
+#[test]
+fn who_is_no_longer_heard_is_sent_the_fallback() {
+    let faults = "clock: [{host: c, at: 10ms, back: 1h}], restart: [{host: c, at: 20ms, gap: 1ms}]";
+    let (run, _) = faulty_with(", fallback: 500Mbps", faults, "");
+    for workload in ["xu", "yu"] {
+        let rate = gbps(&run, workload, 60, 100);
+        assert!((0.49..=0.51).contains(&rate), "{workload}: {rate}");
+    }
 }
 
 /// y hears nothing: it is held to one sender's part where it arrives, and x has its own.

@@ -21,8 +21,8 @@ use crate::network::{
 pub(crate) const HOST_KEYS: [&str; 10] =
     ["nic", "receive", "cpu", "cores", "transmit", "pcie", "policy", "limits", "engine", "policy_file"];
 pub(crate) const RECEIVE_KEYS: [&str; 6] = ["ring", "drain", "cost", "slots", "drain_share", "vary"];
-pub(crate) const CONTROL_KEYS: [&str; 9] =
-    ["epoch", "feedback", "lapse", "threshold", "gain", "cut", "ecn", "balancers", "idle"];
+pub(crate) const CONTROL_KEYS: [&str; 10] =
+    ["epoch", "feedback", "lapse", "fallback", "threshold", "gain", "cut", "ecn", "balancers", "idle"];
 pub(crate) const LINK_KEYS: [&str; 8] = ["between", "from", "to", "rate", "delay", "queue", "ecn", "loss"];
 
 /// What reproduces PicNIC's figures of packets fetched and packets processed (§6.1.1).
@@ -103,6 +103,7 @@ impl Reader {
             epoch,
             feedback: self.value(&fields, "feedback", TIME, Span::micros(100)),
             lapse: self.value(&fields, "lapse", TIME, epoch.times(50)),
+            fallback: self.optional(&fields, "fallback", RATE),
             threshold: self.value(&fields, "threshold", TIME, Span::micros(10)),
             gain: self.thousandths(&fields, "gain", 500),
             cut: self.thousandths(&fields, "cut", 200),
