@@ -22,10 +22,13 @@ DEBUG   := target/debug/plimsoll
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## build, run examples/noisy-neighbour.yaml on real traffic, print a table, write a report
+demo: ## build, run noisy-neighbour and receive-flood of examples/ on real traffic, print tables, write reports
 	@scripts/setup.sh run
 	@$(CARGO) build --release --locked -p plimsoll-cli
+	@echo '== one host: neighbours do all that a tenant can do to a link =='
 	@$(RELEASE) lab examples/noisy-neighbour.yaml
+	@echo '== three hosts: a flood from the network, without and with receivers that tell senders =='
+	@$(RELEASE) lab examples/receive-flood.yaml --out report/receive-flood
 
 build: ## build the release binary, target/release/plimsoll
 	@scripts/setup.sh build
