@@ -282,7 +282,7 @@ impl Reader {
             sweep: sweep::axes(tree),
             timeline: self.timeline(&file, duration),
             faults: Faults::default(),
-            measure: self.measure(&file, duration),
+            measure: self.measure(&file, form, duration),
             expect: Vec::new(),
             paper: None,
             live: self.flag(&file, "live", true),
@@ -393,7 +393,7 @@ impl Reader {
         found
     }
 
-    fn measure(&mut self, file: &Fields<'_>, duration: Span) -> Measure {
+    fn measure(&mut self, file: &Fields<'_>, form: Form, duration: Span) -> Measure {
         let (window, from) = (Span::millis(50), Span::ZERO);
         let default = Measure { window, from, to: duration, ..Measure::default() };
         let Some(tree) = file.get("measure") else { return default };
@@ -402,7 +402,9 @@ impl Reader {
         let (window, from, to) =
             (span("window", default.window), span("from", default.from), span("to", default.to));
         // Live a shorter one would hold what its threads happened to do in it.
-        let least = if self.flag(file, "live", true) { Span::millis(1) } else { Span::micros(10) };
+        let apart = form.is_virtual() && file.get("virtual").is_some();
+        let live = self.flag(file, "live", true) && !apart;
+        let least = if live { Span::millis(1) } else { Span::micros(10) };
         if let Some(tree) = fields.get("window").filter(|_| window < least) {
             let problem = Problem::new(tree.at, format!("`window` is {window}"));
             self.problem(problem.label("too short").help(format!("a window holds at least {least}")));
