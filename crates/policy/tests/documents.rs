@@ -137,6 +137,22 @@ fn every_key_of_the_reference_is_in_the_schema() {
         "name",
         "read",
         "write",
+        "overlay",
+        "kind",
+        "vni",
+        "v6_checksum",
+        "gateway",
+        "host",
+        "hosts",
+        "address",
+        "mac",
+        "channel",
+        "feedback",
+        "key",
+        "epoch",
+        "lapse",
+        "delay",
+        "fallback",
     ] {
         assert!(schemas.contains(&format!("\"{key}\":")), "`{key}` is missing");
     }
