@@ -6,7 +6,8 @@
 //! Invariant: parents come before their children.
 
 use plimsoll_policy::{
-    Counts, FlowOrder, Form, Limit, LimitId, Match, Node, NodeId, NodeKind, Program, Scope, Tenant, TenantId,
+    Counts, FlowOrder, Form, Limit, LimitId, Match, Node, NodeId, NodeKind, Program, Scope, Slo, Tenant,
+    TenantId,
 };
 use plimsoll_units::{BitRate, Bytes};
 
@@ -69,7 +70,7 @@ impl Builder {
     fn tenant(&mut self, parent: NodeId, name: &str, kind: NodeKind, weight: u32) -> NodeId {
         let node = self.child(parent, name, kind, weight);
         self.0.nodes[node.0 as usize].tenant = Some(TenantId(index(self.0.tenants.len())));
-        self.0.tenants.push(Tenant { name: name.to_owned(), node, descriptors: u32::MAX });
+        self.0.tenants.push(Tenant { name: name.to_owned(), node, descriptors: u32::MAX, slo: Slo::default() });
         node
     }
 

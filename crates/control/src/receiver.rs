@@ -95,6 +95,8 @@ struct Vm {
     bandwidth: BandwidthLimit,
     packets: PacketRateLimit,
     fabric: FabricLimit,
+    /// The delay that it keeps to, where that is its own.
+    threshold: Option<Span>,
 }
 
 /// What is kept of a VM, with its place in the division.
@@ -111,9 +113,15 @@ impl Receivers {
             bandwidth: BandwidthLimit::new(envelope.max.min(line)),
             packets: PacketRateLimit::default(),
             fabric: FabricLimit::default(),
+            threshold: None,
         };
         let vms: Vec<Vm> = envelopes.iter().map(vm).collect();
         Self { line, laws, asked: Vec::with_capacity(vms.len()), vms, shares: Shares::default() }
+    }
+
+    /// The delay that packets for this VM keep to from now on, in place of the law's.
+    pub fn set_threshold(&mut self, vm: usize, threshold: Span) {
+        self.vms[vm].threshold = Some(threshold);
     }
 
     /// An epoch of this length is over, in which this was seen of each VM.
@@ -124,7 +132,8 @@ impl Receivers {
             let capacity = vm.steered_to(received, self.line);
             vm.bandwidth.epoch(&self.laws.bandwidth, received, capacity, vm.most(seen.least));
             if let Some(law) = &self.laws.packets {
-                vm.packets.epoch(law, &seen.by_packets(length));
+                let law = PacketRateLaw { threshold: vm.threshold.unwrap_or(law.threshold), ..*law };
+                vm.packets.epoch(&law, &seen.by_packets(length));
             }
             if let Some(law) = &self.laws.fabric {
                 let most = vm.envelope.max.min(self.line);
@@ -301,5 +310,18 @@ mod tests {
         host.epoch(EPOCH, &[flooded, gbps(1)]);
         assert_eq!(host.limits(0).packets, PacketRate::new(500_000), "a million served, for two senders");
         assert_eq!(host.limits(1).packets, None);
+    }
+
+    /// Two VMs wait alike; the one that keeps to less delay is cut, the other is not.
+    #[test]
+    fn a_threshold_of_its_own_holds_for_its_vm_only() {
+        let mut host = host(Some(PacketRateLaw::new(Span::micros(10))));
+        host.set_threshold(1, Span::micros(400));
+        let flooded =
+            Measured { served: 500, drops: 20, delay: Some(Span::micros(200)), weights: 2_000, ..gbps(1) };
+        host.epoch(EPOCH, &[flooded; 2]);
+        host.epoch(EPOCH, &[flooded; 2]);
+        let [strict, patient] = [0, 1].map(|vm| host.limits(vm).packets.expect("on"));
+        assert!(strict < patient, "{strict:?} {patient:?}");
     }
 }

@@ -60,6 +60,9 @@ pub const ASSUMPTIONS: &str = "guaranteed rates count whole frames with their ov
     guaranteed rate, whose limits do not make it wait (time behind a limit is not counted), frame by frame (no larger \
     pulls), on a link that never stalls";
 
+/// Why a class has no figures that no packet reaches.
+pub(crate) const IDLE: &str = "no tenant's packet comes here";
+
 /// What one class is guaranteed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bound {
@@ -459,7 +462,7 @@ impl<'a> Analysis<'a> {
         let node = self.program.node(class);
         let name = node.name.clone();
         if self.idle == Some(class) {
-            let why = "no tenant's packet comes here".to_owned();
+            let why = IDLE.to_owned();
             return Bound { class, name, guaranteed: None, delay: None, why };
         }
         let (Some(curve), Some((rate, why))) = (main.get(&class), rates.get(&class)) else {

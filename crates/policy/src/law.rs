@@ -60,6 +60,8 @@ pub enum Law {
     MinAboveLink,
     /// A `min` fits below the `max` of the same class and of every ancestor.
     MinAboveMax,
+    /// A delay target should be no less than the worst case.
+    DelayNotHeld,
     /// What a sub-policy promises should be covered by what its place is guaranteed.
     MinNotBacked,
     /// A `max` above the link limits nothing.
@@ -92,7 +94,7 @@ pub enum Law {
 
 impl Law {
     /// Every rule, in the order of the reference.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 34] = [
         Self::Syntax,
         Self::File,
         Self::UnknownKey,
@@ -112,6 +114,7 @@ impl Law {
         Self::Zero,
         Self::MinAboveLink,
         Self::MinAboveMax,
+        Self::DelayNotHeld,
         Self::MinNotBacked,
         Self::MaxAboveLink,
         Self::NeverMatches,

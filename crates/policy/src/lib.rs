@@ -20,6 +20,7 @@ mod program;
 mod read;
 mod schema;
 mod show;
+mod slo;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -37,5 +38,9 @@ pub use program::*;
 pub use schema::{schema, sub_schema};
 pub use show::{
     Change, ClassRecord, Diff, Explanation, Filter, FilterError, LimitRecord, NodeRecord, Report, RuleRecord,
-    Step, describe_match, diff, explain, report, sub_policy_text, svg, tree_text,
+    Step, TenantRecord, describe_match, diff, explain, report, sub_policy_text, svg, tree_text,
+};
+pub use slo::{
+    DEFAULT_SLOTS, DelayTarget, Envelope, FRAME_COST, LEAST_SLOTS, LEAST_THRESHOLD, MOST_SLOTS, Percentile,
+    PercentileError, Slo,
 };

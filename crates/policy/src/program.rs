@@ -9,6 +9,8 @@ use core::net::IpAddr;
 
 use plimsoll_units::{BitRate, Bytes, Span};
 
+use crate::slo::Slo;
+
 /// Index into [`Program::nodes`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
@@ -159,6 +161,8 @@ pub struct Tenant {
     pub node: NodeId,
     /// Descriptors that it may have in the engine; past them its port is not read.
     pub descriptors: u32,
+    /// What it is promised, in both directions, and what follows.
+    pub slo: Slo,
 }
 
 /// Which class a packet belongs to.

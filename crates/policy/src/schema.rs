@@ -221,7 +221,13 @@ struct Tenant {
     /// What may leave at once under `max`.
     #[serde(default)]
     burst: Option<Bytes>,
-    /// Its share where the policy states none.
+    /// What it may receive, where that is not what it may send.
+    #[serde(default)]
+    ingress: Option<Ingress>,
+    /// The longest delay of so many of a hundred packets, such as `{p50: 20us, p99: 100us}`.
+    #[serde(default)]
+    delay: Option<Delay>,
+    /// Its share where the policy states none, and its part of the core on the way in; as `max` where no tenant states one.
     #[serde(default)]
     #[schemars(range(min = 1, max = 65535))]
     weight: Option<u32>,
@@ -337,6 +343,36 @@ enum Via {
     Datapath,
     /// Between the hosts' control channels.
     Channel,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Ingress {
+    /// What it gets whenever others send it.
+    #[serde(default)]
+    min: Option<BitRate>,
+    /// What it never exceeds.
+    #[serde(default)]
+    max: Option<BitRate>,
+}
+
+/// Times by percentile.
+struct Delay;
+
+impl JsonSchema for Delay {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Delay".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let time = generator.subschema_for::<Span>();
+        json_schema!({
+            "type": "object",
+            "minProperties": 1,
+            "patternProperties": { "^p[0-9]{1,2}(\\.[0-9]{1,3})?$": time },
+            "additionalProperties": false,
+        })
+    }
 }
 
 #[derive(JsonSchema)]

@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
 
 use plimsoll_control::Envelope;
-use plimsoll_policy::Checked;
+use plimsoll_nic::Station;
+use plimsoll_policy::{Checked, Slo};
 use plimsoll_scenario::{
     Completions, Congestion, Control, ControlLevel, Home, Host, HostNic, Ingress, KeyValueSizes, Kind, Pace,
     Problem, ReceiveRing, Role, Scenario, System, SystemKind, Tenant, Turns, Wiring, Workload,
@@ -164,6 +165,7 @@ struct Builder<'a> {
     world: World,
     /// Cores by their host and name, where what they do takes time.
     cores: BTreeMap<(String, String), u32>,
+    promised: Promised,
 }
 
 impl<'a> Builder<'a> {
@@ -219,7 +221,7 @@ impl<'a> Builder<'a> {
             stalled: Vec::new(),
             spoofed: Vec::new(),
         };
-        Self { scenario, system, topology, seed, world, cores: BTreeMap::new() }
+        Self { scenario, system, topology, seed, world, cores: BTreeMap::new(), promised: Promised::new() }
     }
 
     /// The cores of every host that says what they need. Parallel token buckets are worked on there.
@@ -456,8 +458,17 @@ impl<'a> Builder<'a> {
             let into = self.topology.links.iter().filter(|edge| edge.to == node && edge.from != node);
             let line = into.filter_map(|edge| edge.spec.rate).max().unwrap_or(self.scenario.rate);
             let tenants = (0..).zip(&self.scenario.tenants).filter(|(_, tenant)| lives_on(tenant, host));
-            let envelope = |tenant: &Tenant| Envelope { min: tenant.min, max: tenant.max.unwrap_or(line) };
-            let vms: Vec<_> = tenants.map(|(index, tenant)| (index, envelope(tenant))).collect();
+            let vms: Vec<_> = tenants
+                .map(|(index, tenant)| {
+                    let slo = self.promised.get(&(node, index));
+                    let own = |of: fn(&plimsoll_policy::Envelope) -> Option<BitRate>| {
+                        slo.and_then(|slo| of(&slo.ingress))
+                    };
+                    let min = own(|envelope| envelope.min).or(tenant.min);
+                    let max = own(|envelope| envelope.max).or(tenant.max).unwrap_or(line);
+                    (index, Envelope { min, max }, slo.and_then(|slo| slo.threshold))
+                })
+                .collect();
             let source = self.source(Source::Epoch(node));
             control.add(node, source, line, self.system.control, &vms);
         }
@@ -517,11 +528,11 @@ impl<'a> Builder<'a> {
     }
 
     /// A host's way in.
-    fn receive(&self, host: &Host, ring: ReceiveRing, source: SourceId) -> Box<Receive> {
+    fn receive(&self, node: u32, host: &Host, ring: ReceiveRing, source: SourceId) -> Box<Receive> {
         let fair = self.has_engine(host) && self.system.ingress == Ingress::Fair;
         let chance = Chance::of(self.seed, &format!("receive {}", host.name));
         Box::new(if fair {
-            Receive::fair(ring, source, &self.cpu_weights(), chance)
+            Receive::fair(ring, source, &self.stations(node, &ring), chance)
         } else {
             Receive::shared(ring, source, chance)
         })
@@ -537,15 +548,29 @@ impl<'a> Builder<'a> {
         maxima.into_iter().map(weight).collect()
     }
 
-    /// Each tenant's part of a receiving CPU: as its `max`, or as its weight where not every tenant has one; and the
-    /// least part for what is for none of them.
-    fn cpu_weights(&self) -> Vec<u32> {
+    /// Each tenant's part of a receiving CPU: as its `max` where each has one and none a weight, else its weight; and the
+    /// least part for what is for none of them. Those with a delay target have the queue that follows from it, the others
+    /// the ring's.
+    fn stations(&self, node: u32, ring: &ReceiveRing) -> Vec<Station> {
         let tenants = &self.scenario.tenants;
         let mbps = |rate: BitRate| u32::try_from(rate.get() / 1_000_000).unwrap_or(u32::MAX).max(1);
         let by_max: Option<Vec<u32>> = tenants.iter().map(|tenant| tenant.max.map(mbps)).collect();
-        let mut weights = by_max.unwrap_or_else(|| tenants.iter().map(|tenant| tenant.weight).collect());
-        weights.push(1);
-        weights
+        let weights: Vec<u32> = tenants.iter().map(|tenant| tenant.weight).collect();
+        let weights = by_max.filter(|_| weights.iter().all(|&weight| weight == 1)).unwrap_or(weights);
+        let station = |(index, weight)| {
+            let slo = self.promised.get(&(node, index)).filter(|slo| !slo.delay.is_empty());
+            Station { weight, slots: slo.map_or(ring.slots, |slo| slo.slots) }
+        };
+        let rest = Station { weight: 1, slots: ring.slots };
+        (0..).zip(weights).map(station).chain([rest]).collect()
+    }
+
+    /// What a policy promises the tenants on a host.
+    fn note_promises(&mut self, node: u32, checked: &Checked) {
+        for (index, tenant) in (0..).zip(&self.scenario.tenants) {
+            let known = checked.program.tenants.iter().find(|known| known.name == tenant.name);
+            self.promised.extend(known.map(|known| ((node, index), known.slo.clone())));
+        }
     }
 
     /// An engine stands before exactly one link.
@@ -681,27 +706,33 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
+    /// A host's first link on the way out, and the uplink at its end.
+    fn way_out(&self, node: u32, host: &Host) -> Result<(u32, u32), SimError> {
+        let links: Vec<u32> = self.topology.out_of(node).collect();
+        match *links.as_slice() {
+            [uplink] => Ok((uplink, uplink)),
+            [uplink, bus] if self.topology.links[bus as usize].to == node => Ok((bus, uplink)),
+            _ => Err(self.uplinks(host, links.len())),
+        }
+    }
+
     /// Gives each host with tenants its engine, and the agenda its sources.
     fn engines(&mut self) -> Result<(), SimError> {
         let names: Vec<String> = self.scenario.tenants.iter().map(|tenant| tenant.name.clone()).collect();
         for (node, host) in (0..).zip(&self.scenario.hosts) {
+            let uplinks = if self.has_engine(host) { Some(self.way_out(node, host)?) } else { None };
+            let checked = uplinks.map(|(_, uplink)| self.checked(host, uplink)).transpose()?;
+            if let Some(checked) = &checked {
+                self.note_promises(node, checked);
+            }
             if let Some(ring) = host.receive {
                 let source = self.source(Source::Receive(node));
-                self.world.nodes[node as usize].receive = Some(self.receive(host, ring, source));
+                self.world.nodes[node as usize].receive = Some(self.receive(node, host, ring, source));
             }
             if self.has_limiter(host) {
                 self.limiter(node, host)?;
             }
-            if !self.has_engine(host) {
-                continue;
-            }
-            let links: Vec<u32> = self.topology.out_of(node).collect();
-            let (first, uplink) = match *links.as_slice() {
-                [uplink] => (uplink, uplink),
-                [uplink, bus] if self.topology.links[bus as usize].to == node => (bus, uplink),
-                _ => return Err(self.uplinks(host, links.len())),
-            };
-            let mut checked = self.checked(host, uplink)?;
+            let (Some(mut checked), Some((first, _))) = (checked, uplinks) else { continue };
             if !self.system.accounting {
                 let all = checked.config.engine.descriptors;
                 checked.program.tenants.iter_mut().for_each(|tenant| tenant.descriptors = all);
@@ -718,7 +749,7 @@ impl<'a> Builder<'a> {
             }
             let spare = || {
                 let receive = self.world.nodes[node as usize].receive.as_ref().zip(host.receive);
-                let receive = receive.map(|(old, ring)| self.receive(host, ring, old.source));
+                let receive = receive.map(|(old, ring)| self.receive(node, host, ring, old.source));
                 Spare { engine: Box::new(Engine::new(&checked, &names, flows, peers, &own)), receive }
             };
             let spares: Vec<Spare> = (0..self.restarts(host)).map(|_| spare()).collect();
@@ -790,6 +821,9 @@ impl<'a> Builder<'a> {
         })
     }
 }
+
+/// What the policies promise, by host and tenant.
+type Promised = BTreeMap<(u32, u32), Slo>;
 
 /// The core that a tenant runs on, on each of its hosts.
 fn core_of(tenant: &Tenant) -> String {

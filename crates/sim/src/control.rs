@@ -133,14 +133,15 @@ impl Control {
         self.group = Some(Group { members, distributor: Distributor::new(&weights) });
     }
 
-    /// A host with these tenants and envelopes, behind a line of this rate. Its first epoch ends after one.
+    /// A host with these tenants, their envelopes and the delays that they keep to where these are their own, behind a
+    /// line of this rate. Its first epoch ends after one.
     pub(crate) fn add(
         &mut self,
         node: u32,
         source: SourceId,
         line: BitRate,
         level: ControlLevel,
-        vms: &[(u32, Envelope)],
+        vms: &[(u32, Envelope, Option<Span>)],
     ) {
         let spec = &self.spec;
         let law = PacketRateLaw { cut: spec.cut, ..PacketRateLaw::new(spec.threshold) };
@@ -150,16 +151,20 @@ impl Control {
             idle: spec.idle,
             fabric: spec.ecn.then(FabricLaw::default),
         };
-        let envelopes: Vec<Envelope> = vms.iter().map(|&(_, envelope)| envelope).collect();
+        let envelopes: Vec<Envelope> = vms.iter().map(|&(_, envelope, _)| envelope).collect();
+        let mut receivers = Receivers::new(line, laws, &envelopes);
+        for (vm, &(_, _, threshold)) in vms.iter().enumerate() {
+            threshold.into_iter().for_each(|threshold| receivers.set_threshold(vm, threshold));
+        }
         let host = Host {
             source,
             next: Nanos::ZERO + spec.epoch,
             sequence: EPOCH_OF_CLOCKS,
             newest: BTreeMap::new(),
             epochs: 0,
-            vms: vms.iter().map(|&(tenant, _)| tenant).collect(),
-            receivers: Receivers::new(line, laws, &envelopes),
-            senders: vms.iter().map(|&(tenant, _)| Senders::new(u64::from(tenant))).collect(),
+            vms: vms.iter().map(|&(tenant, ..)| tenant).collect(),
+            receivers,
+            senders: vms.iter().map(|&(tenant, ..)| Senders::new(u64::from(tenant))).collect(),
             marks: vec![Marks::default(); vms.len()],
             measured: vec![Measured::default(); vms.len()],
             obeyed: Obeyed::new(MOST_LIMITS, spec.lapse),

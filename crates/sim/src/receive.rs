@@ -104,15 +104,13 @@ impl Receive {
         Self { source, spec, cpu: Cpu::Shared(Box::new(shared)) }
     }
 
-    /// A queue for each tenant, of these weights.
-    pub(crate) fn fair(spec: ReceiveRing, source: SourceId, weights: &[u32], chance: Chance) -> Self {
-        let stations: Vec<Station> =
-            weights.iter().map(|&weight| Station { weight, slots: spec.slots }).collect();
+    /// A queue for each tenant.
+    pub(crate) fn fair(spec: ReceiveRing, source: SourceId, stations: &[Station], chance: Chance) -> Self {
         let fair = Fair {
             work: Takes(spec.vary.then_some(chance)),
             ring: VecDeque::new(),
-            strangers: vec![Strangers::default(); weights.len()],
-            ingress: Ingress::new(&stations),
+            strangers: vec![Strangers::default(); stations.len()],
+            ingress: Ingress::new(stations),
             drain: Drain::new(spec.drain_share),
             fetched: Vec::new(),
             free: Vec::new(),

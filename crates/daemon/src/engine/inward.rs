@@ -8,7 +8,7 @@
 //! its own, beside the tenants'.
 
 use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, Station};
-use plimsoll_policy::Program;
+use plimsoll_policy::{DEFAULT_SLOTS, Program, TenantId};
 use plimsoll_ports::{Port, Received, Trouble};
 use plimsoll_units::Nanos;
 
@@ -30,8 +30,8 @@ pub(crate) struct Inward {
 /// The station of what is for everybody, for nobody known, or cut short; a lane's is the one after its number.
 pub(crate) const COMMON: u32 = 0;
 
-/// Frames that wait for one tenant.
-const SLOTS: u32 = 256;
+/// How much of the core a tenant of weight one has for each part of what is for everybody or nobody.
+const ABOVE_COMMON: u32 = 8;
 
 /// How many of them may be longer than an ordinary MTU.
 const LONG: u32 = 16;
@@ -49,14 +49,18 @@ const DRAIN_SHARE: u32 = 640;
 impl Inward {
     pub(crate) fn new(program: &Program, lanes: &[Option<Box<Lane>>]) -> Self {
         let stations = stations(program, lanes);
-        let pools = stations.iter().map(|_| Some(Pool::new(SLOTS, LONG))).collect();
+        let pools = stations.iter().map(|station| Some(Pool::new(station.slots, LONG))).collect();
         Self { ingress: Ingress::new(&stations), drain: Drain::new(DRAIN_SHARE), pools }
     }
 
     /// Another policy, or other lanes.
     pub(crate) fn install(&mut self, program: &Program, lanes: &[Option<Box<Lane>>]) {
         let stations = stations(program, lanes);
-        self.pools.resize_with(stations.len().max(self.pools.len()), || Some(Pool::new(SLOTS, LONG)));
+        for (pool, station) in self.pools.iter_mut().zip(&stations) {
+            pool.as_mut().expect("in its place between deliveries").grow(station.slots);
+        }
+        let further = stations.get(self.pools.len()..).unwrap_or_default();
+        self.pools.extend(further.iter().map(|station| Some(Pool::new(station.slots, LONG))));
         self.ingress.set_stations(&stations);
     }
 
@@ -101,17 +105,16 @@ impl Inward {
     }
 }
 
-/// As a tenant's `max`, if every one has one; else all alike. What is not for one tenant has the least part.
+/// As the policy derives them from what the tenants are promised. What is not for one tenant has the least part, as has a
+/// lane whose tenant is gone.
 fn stations(program: &Program, lanes: &[Option<Box<Lane>>]) -> Vec<Station> {
-    let tenants: Vec<Option<u32>> =
-        lanes.iter().map(|lane| lane.as_ref()?.tenant.map(|tenant| tenant.0)).collect();
-    let max = |tenant: u32| program.node(program.tenants[tenant as usize].node).max;
-    let mbps = |tenant| max(tenant).map(|limit| program.limit(limit).rate.get() / 1_000_000);
-    let by_max = tenants.iter().flatten().all(|&tenant| mbps(tenant).is_some());
-    let weight =
-        |tenant| mbps(tenant).filter(|_| by_max).map_or(1, |mbps| u32::try_from(mbps).unwrap_or(u32::MAX));
-    let lane = |tenant: &Option<u32>| Station { weight: tenant.map_or(1, weight), slots: SLOTS };
-    core::iter::once(Station { weight: 1, slots: SLOTS }).chain(tenants.iter().map(lane)).collect()
+    let station = |lane: &Option<Box<Lane>>| {
+        let TenantId(tenant) = lane.as_ref()?.tenant?;
+        let slo = &program.tenants[tenant as usize].slo;
+        Some(Station { weight: slo.weight.saturating_mul(ABOVE_COMMON), slots: slo.slots })
+    };
+    let common = Station { weight: 1, slots: DEFAULT_SLOTS };
+    core::iter::once(common).chain(lanes.iter().map(|lane| station(lane).unwrap_or(common))).collect()
 }
 
 impl Engine {

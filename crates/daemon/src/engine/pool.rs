@@ -77,6 +77,11 @@ impl<H: Copy + Default> Pool<H> {
         Self { small: Slab::new(small, SMALL), large: Slab::new(large, LARGE) }
     }
 
+    /// Makes room for so many short frames, where there is less.
+    pub fn grow(&mut self, small: u32) {
+        self.small.grow(small);
+    }
+
     /// A large buffer to receive into, if one is free.
     pub fn take_large(&mut self) -> Option<Buffer> {
         self.large.free.pop().map(|index| Buffer(index | LARGE_BIT))
@@ -185,6 +190,15 @@ impl<H: Copy + Default> Slab<H> {
         }
     }
 
+    fn grow(&mut self, count: u32) {
+        let had = self.held.len() as u32;
+        if count > had {
+            self.bytes.resize(count as usize * self.size, 0);
+            self.held.resize(count as usize, H::default());
+            self.free.extend((had..count).rev());
+        }
+    }
+
     fn slot(&self, index: u32) -> &[u8] {
         &self.bytes[index as usize * self.size..][..self.size]
     }
@@ -215,6 +229,20 @@ mod tests {
         pool.give(small);
         pool.give(again);
         assert_eq!(pool.in_use(), 0);
+    }
+
+    #[test]
+    fn a_pool_that_grows_keeps_what_it_holds() {
+        let mut pool: Pool = Pool::new(1, 0);
+        let first = pool.take(3).expect("one buffer");
+        pool.bytes_mut(first)[..3].copy_from_slice(b"abc");
+        assert_eq!(pool.take(3), None);
+        pool.grow(2);
+        let second = pool.take(3).expect("another");
+        assert_eq!((&pool.bytes(first)[..3], pool.in_use()), (&b"abc"[..], 2));
+        pool.give(second);
+        pool.grow(1);
+        assert_eq!(pool.in_use(), 1, "less room than there is changes nothing");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Refusal, Transmit};
 use plimsoll_policy::{
-    Counts, FlowOrder, Limit, LimitId, Match, Node, NodeId, NodeKind, Placement, Program, Scope, Tenant,
+    Counts, FlowOrder, Limit, LimitId, Match, Node, NodeId, NodeKind, Placement, Program, Scope, Slo, Tenant,
     TenantId,
 };
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
@@ -97,7 +97,12 @@ impl Plan {
 
     pub fn tenant(&mut self, id: NodeId, descriptors: u32) -> TenantId {
         let tenant = TenantId(u32::try_from(self.program.tenants.len()).expect("few tenants"));
-        self.program.tenants.push(Tenant { name: format!("t{}", tenant.0), node: id, descriptors });
+        self.program.tenants.push(Tenant {
+            name: format!("t{}", tenant.0),
+            node: id,
+            descriptors,
+            slo: Slo::default(),
+        });
         self.program.nodes[id.0 as usize].tenant = Some(tenant);
         tenant
     }

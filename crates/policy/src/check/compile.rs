@@ -14,6 +14,7 @@ use crate::program::{
     Counts, FlowOrder, Limit, LimitId, Match, Node, NodeId, NodeKind, Program, Rule, Scope, Tenant,
 };
 use crate::read::syntax::{Flows, OrderKind};
+use crate::slo::{self, Slo};
 
 /// The uplink's numbers.
 #[derive(Clone, Copy)]
@@ -35,19 +36,26 @@ impl Link {
     }
 }
 
-/// `minima` are the nodes' effective ones, `descriptors` the tenants' caps, in the order of the tables.
+/// `minima` are the nodes' effective ones, `descriptors` the tenants' caps and `slos` what follows from what they are
+/// promised, in the order of the tables.
 pub(crate) fn compile(
     graph: &Graph,
     rules: Rules,
     link: Link,
     minima: &[Option<BitRate>],
     descriptors: &[u32],
+    slos: Vec<Slo>,
 ) -> Program {
     let mut limits = Vec::new();
     let mut nodes = Vec::with_capacity(graph.nodes.len());
     for (index, draft) in graph.nodes.iter().enumerate() {
         let max = draft.max.map(|max| {
-            let burst = draft.burst.map_or_else(|| link.default_burst(max.value), |burst| burst.value);
+            let each_way = draft.tenant.and_then(|tenant| slos.get(tenant)?.each_way);
+            let default = || match each_way {
+                Some(each_way) => slo::burst(max.value, each_way, link.charged_frame()),
+                None => link.default_burst(max.value),
+            };
+            let burst = draft.burst.map_or_else(default, |burst| burst.value);
             let name = format!("max({})", draft.name);
             let scope = Scope::Subtree(node_id(index));
             limits.push(Limit { name, counts: Counts::Bytes, rate: max.value, burst, scope });
@@ -72,7 +80,7 @@ pub(crate) fn compile(
         max_frame: link.max_frame,
         nodes,
         limits,
-        tenants: tenants(graph, descriptors),
+        tenants: tenants(graph, descriptors, slos),
         rules: rules
             .rules
             .into_iter()
@@ -95,13 +103,14 @@ fn stated_limit(draft: &LimitDraft, link: Link) -> Option<Limit> {
     })
 }
 
-fn tenants(graph: &Graph, descriptors: &[u32]) -> Vec<Tenant> {
-    let tenant = |(index, tenant): (usize, &super::graph::TenantDraft)| Tenant {
+fn tenants(graph: &Graph, descriptors: &[u32], slos: Vec<Slo>) -> Vec<Tenant> {
+    let tenant = |((index, tenant), slo): ((usize, &super::graph::TenantDraft), Slo)| Tenant {
         name: tenant.name.clone(),
         node: node_id(tenant.node.unwrap_or_else(|| common_ancestor(graph, &tenant.matched_by))),
         descriptors: descriptors.get(index).copied().unwrap_or(u32::MAX),
+        slo,
     };
-    graph.tenants.iter().enumerate().map(tenant).collect()
+    graph.tenants.iter().enumerate().zip(slos).map(tenant).collect()
 }
 
 /// The lowest node that all of these lie below.

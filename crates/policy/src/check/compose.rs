@@ -11,6 +11,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use plimsoll_units::Span;
 
 use super::graph::{Draft, DraftKind, Graph, LimitDraft, NodeIx, Scope, ScopeIx, TenantDraft, TenantIx};
+use super::promises;
 use crate::document::{self, FileId, Located, Mark, Name, Sources, nearest};
 use crate::law::{Law, Problem};
 use crate::read;
@@ -43,6 +44,8 @@ pub(crate) struct Composer<'a> {
     pending: VecDeque<(Sub, NodeIx)>,
     /// The operator's `tenants:`; the graph may have one more, `host`.
     pub tenants: Vec<TenantEntry>,
+    /// Their shares where the tree states none.
+    pub weights: Vec<u32>,
     pub(super) full: bool,
     /// The operator's policy has no root, so that nothing has a place.
     pub(super) rootless: bool,
@@ -80,6 +83,7 @@ impl<'a> Composer<'a> {
             most: MAX_NODES,
             pending: VecDeque::new(),
             tenants: Vec::new(),
+            weights: Vec::new(),
             full: false,
             rootless: false,
         }
@@ -98,6 +102,7 @@ impl<'a> Composer<'a> {
             let (name, at) = (tenant.name.value.clone(), tenant.name.at);
             self.graph.tenants.push(TenantDraft { name, at, node: None, matched_by: Vec::new() });
         }
+        self.weights = promises::weights(&host.tenants);
         self.tenants = host.tenants;
         self.most = MAX_NODES.max(host.engine.queues as usize);
         self.host_tenant(&host.policy);
@@ -500,7 +505,7 @@ impl<'a> Composer<'a> {
             return self.second_parent(message, child.name.at, first);
         }
         let stated = self.tenants[tenant].weight;
-        let weight = child.weight.or(stated).map_or(1, |weight| weight.value);
+        let weight = child.weight.map_or(self.weights[tenant], |weight| weight.value);
         let node = self.place_tenant(tenant, parent, weight, scope);
         self.graph.nodes[node].rate = child.rate;
         self.graph.tenants[tenant].node = Some(node);

@@ -146,8 +146,7 @@ impl Composer<'_> {
     }
 
     fn place_loose(&mut self, tenant: usize) -> NodeIx {
-        let weight = self.tenants[tenant].weight.map_or(1, |weight| weight.value);
-        let node = self.place_tenant(tenant, 0, weight, 0);
+        let node = self.place_tenant(tenant, 0, self.weights[tenant], 0);
         self.graph.nodes[node].loose = true;
         node
     }

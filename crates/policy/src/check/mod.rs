@@ -16,6 +16,7 @@ mod limits;
 mod machine;
 mod overlay;
 mod ports;
+pub(crate) mod promises;
 mod rates;
 mod rules;
 mod shadow;
@@ -223,6 +224,7 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
     composer.compose(host);
     limits::resolve(&mut composer);
     let tenants = std::mem::take(&mut composer.tenants);
+    let weights = std::mem::take(&mut composer.weights);
     let sources = std::mem::take(composer.sources);
     let (mut graph, mut problems) = (composer.graph, composer.problems);
     rules::add_defaults(&mut graph, &mut problems);
@@ -244,11 +246,13 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
         link.overhead += header;
     }
     envelope::judge(&graph, &minima, link, &mut problems);
+    promises::judge(&tenants, link, &mut problems);
     rates::judge(&graph, link, &mut problems);
     limits::judge(&graph, &rules.rules, link, &mut problems);
     let descriptors =
         descriptors::share(&mut engine, host_descriptors, &tenants, graph.tenants.len(), &mut problems);
-    let program = compile::compile(&graph, rules, link, &minima, &descriptors);
+    let slos = promises::slos(&graph, &tenants, &weights);
+    let program = compile::compile(&graph, rules, link, &minima, &descriptors, slos);
     // A packet for another host's tenant is behind what that one allows, in bits and in packets.
     let of_pairs = if overlay.as_ref().is_some_and(|overlay| overlay.feedback.is_some()) { 2 } else { 0 };
     cost::too_many_limits(&graph, &program, of_pairs, &mut problems);
@@ -262,9 +266,13 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
     };
     if !alone {
         crate::bounds::not_backed(&graph_minima(&graph), &program, &mut problems);
+        promises::not_held(&tenants, &program, &mut problems);
     }
-    let tenants =
-        tenants.iter().zip(&descriptors).filter_map(|(entry, cap)| tenant_config(entry, *cap, &sources));
+    let tenants = tenants
+        .iter()
+        .zip(&descriptors)
+        .zip(&weights)
+        .filter_map(|((entry, cap), weight)| tenant_config(entry, *cap, *weight));
     let port = uplink.port.map_or(Port::Memory, |port| port.value);
     let uplink = Uplink { port, rate: link.rate, overhead: uplink.overhead, mtu: uplink.mtu };
     let config = Config { uplink, engine, api, tenants: tenants.collect(), overlay };
@@ -297,14 +305,13 @@ fn graph_minima(graph: &graph::Graph) -> Vec<(usize, Mark)> {
     places.filter_map(first_min).collect()
 }
 
-fn tenant_config(entry: &TenantEntry, descriptors: u32, sources: &Sources) -> Option<TenantConfig> {
-    let _ = sources;
+fn tenant_config(entry: &TenantEntry, descriptors: u32, weight: u32) -> Option<TenantConfig> {
     Some(TenantConfig {
         name: entry.name.value.clone(),
         port: entry.port.as_ref()?.value.clone(),
         min: entry.class.min.map(value),
         max: entry.class.max.map(value),
-        weight: entry.weight.map_or(1, value),
+        weight,
         descriptors,
         policy: entry.class.policy.as_ref().map(|policy| policy.value.clone()),
     })

@@ -2,13 +2,16 @@
 
 use std::path::PathBuf;
 
-use plimsoll_units::Bytes;
+use plimsoll_units::{Bytes, Span};
 
-use super::syntax::{ClassEntry, HostDescriptors, HostFile, PolicyFile, TenantEntry, UplinkEntry};
+use super::syntax::{
+    ClassEntry, HostDescriptors, HostFile, IngressEntry, PolicyFile, TenantEntry, UplinkEntry,
+};
 use super::{Entries, Reader, bad, class, overlay};
 use crate::config::{Api, Completions, Engine, MacAddr, Netns, Port};
 use crate::document::{FileId, Located, Mark, Name, Tree, Value};
 use crate::law::{Law, Problem};
+use crate::slo::{DelayTarget, Percentile};
 
 /// `sun_path` less the closing zero.
 const LONGEST_SOCKET: usize = 107;
@@ -22,10 +25,12 @@ const UPLINK_KEYS: [&str; 4] = ["port", "rate", "overhead", "mtu"];
 const ENGINE_KEYS: [&str; 8] =
     ["cpu", "busy_poll", "queues", "ring", "descriptors", "max_depth", "line_rate_frame", "verify"];
 const API_KEYS: [&str; 2] = ["socket", "metrics"];
-const TENANT_KEYS: [&str; 13] = [
+const TENANT_KEYS: [&str; 15] = [
     "port",
     "min",
     "max",
+    "ingress",
+    "delay",
     "burst",
     "weight",
     "via",
@@ -37,6 +42,7 @@ const TENANT_KEYS: [&str; 13] = [
     "queues",
     "among",
 ];
+const INGRESS_KEYS: [&str; 2] = ["min", "max"];
 const PORT_HELP: &str = "a port is one of `{af_xdp: eth0}`, `{af_packet: eth0}`, `{tap: {netns: shop, name: eth0}}`, \
                          `{vhost_user: /run/plimsoll/vm.sock}`, `{vnic: /run/plimsoll/shop.sock}`, `{pcap: {read: in.pcap, write: out.pcap}}` and `memory`";
 
@@ -101,7 +107,7 @@ pub(crate) fn any_host(tree: &Tree, path: &str, file: FileId) -> HostFile {
         cpu_at: None,
         descriptors: HostDescriptors { stated: None, engine: at },
         api: Api::default(),
-        tenants: vec![TenantEntry { name, port: memory, weight: None, descriptors: None, class }],
+        tenants: vec![TenantEntry { port: memory, ..TenantEntry::new(name, class) }],
         overlay: None,
         policy: PolicyFile { at, limits: Vec::new(), classes: None },
     }
@@ -230,12 +236,69 @@ fn tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> TenantEntry {
         keys.get(key).and_then(|tree| reader.positive(tree, &format!("`{key}` of {what}"), most))
     };
     TenantEntry {
-        name: name.clone(),
         port: keys.get("port").and_then(|tree| port(reader, tree)),
         weight: number(reader, "weight", class::MAX_WEIGHT),
         descriptors: number(reader, "descriptors", HostDescriptors::MOST),
-        class: entry,
+        ingress: keys.get("ingress").map_or_else(IngressEntry::default, |tree| ingress(reader, tree, &what)),
+        delay: keys.get("delay").map_or_else(Vec::new, |tree| delay(reader, tree, &what)),
+        ..TenantEntry::new(name.clone(), entry)
     }
+}
+
+/// What a tenant may receive, where that is not what it may send.
+fn ingress(reader: &mut Reader, tree: &Tree, what: &str) -> IngressEntry {
+    let keys = reader.entries(tree, &format!("`ingress` of {what}"), &INGRESS_KEYS);
+    let rate = |reader: &mut Reader, key: &str| {
+        let here = format!("`{key}` of `ingress` of {what}");
+        keys.get(key).and_then(|tree| reader.value(tree, &here, class::RATE))
+    };
+    IngressEntry { min: rate(reader, "min"), max: rate(reader, "max") }
+}
+
+/// `delay: {p50: 20us, p99: 100us}`, the least percentile first.
+fn delay(reader: &mut Reader, tree: &Tree, what: &str) -> Vec<Located<DelayTarget>> {
+    let here = format!("`delay` of {what}");
+    if let Value::Text(time) = &tree.value {
+        let help = format!("say for how many of a hundred packets, as in `delay: {{p99: {time}}}`");
+        reader.report(bad(tree.at, format!("{here} names no percentile"), help));
+        return Vec::new();
+    }
+    let entries = reader.map(&[tree], &here, "percentiles and times");
+    if entries.is_empty() {
+        let help = "write `delay: {p99: 100us}`, or leave it out";
+        reader.report(bad(tree.at, format!("{here} states no target"), help));
+    }
+    let mut targets: Vec<_> = entries
+        .into_iter()
+        .filter_map(|(name, value)| {
+            let Ok(percentile) = name.value.parse::<Percentile>() else {
+                let help =
+                    "write `p50`, `p99`, `p99.9`: above `p0` and below `p100`, with three decimals at most";
+                reader.report(bad(name.at, format!("`{}` in {here} is no percentile", name.value), help));
+                return None;
+            };
+            let most: Located<Span> =
+                reader.value(value, &format!("`{percentile}` of {here}"), "a time such as `100us`")?;
+            if most.value == Span::ZERO {
+                let message = format!("`{percentile}` of {here} is zero");
+                let problem = Problem::error(Law::Zero, most.at, message).label("zero");
+                reader.report(problem.help("nothing takes no time: write a time such as `100us`"));
+                return None;
+            }
+            Some(Located::new(DelayTarget { percentile, most: most.value }, most.at))
+        })
+        .collect();
+    targets.sort_by_key(|target| target.value.percentile);
+    for pair in targets.windows(2) {
+        let [lower, higher] = [pair[0].value, pair[1].value];
+        if higher.most < lower.most {
+            let message = format!("{here} is {higher}, which is shorter than {lower}");
+            let problem =
+                bad(pair[1].at, message, "a higher percentile takes as long, or longer: exchange the two");
+            reader.report(problem.also(pair[0].at, "the lower percentile"));
+        }
+    }
+    targets
 }
 
 fn port(reader: &mut Reader, tree: &Tree) -> Option<Located<Port>> {

@@ -15,7 +15,7 @@ pub(crate) mod syntax;
 use std::collections::HashMap;
 use std::str::FromStr;
 
-pub(crate) use class::policy_file;
+pub(crate) use class::{MAX_WEIGHT, policy_file};
 pub(crate) use host::{DEFAULT_MTU, MOST_QUEUES, any_host, host_file};
 
 use crate::document::{Located, Mark, Name, Tree, Value, nearest};

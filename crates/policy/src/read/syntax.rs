@@ -7,6 +7,7 @@ use plimsoll_units::{BitRate, Bytes, Span};
 use crate::config::{Api, Encapsulation, Engine, Feedback, MacAddr, Port};
 use crate::document::{Located, Mark, Name};
 use crate::program::{Form, Match};
+use crate::slo::DelayTarget;
 
 /// The operator's file.
 pub(crate) struct HostFile {
@@ -90,8 +91,35 @@ pub(crate) struct TenantEntry {
     pub port: Option<Located<Port>>,
     pub weight: Option<Located<u32>>,
     pub descriptors: Option<Located<u32>>,
+    /// What it may receive, as far as that is not what it may send.
+    pub ingress: IngressEntry,
+    /// The least percentile first.
+    pub delay: Vec<Located<DelayTarget>>,
     /// Envelope, `via`, `flows` and `policy`: a tenant is a class.
     pub class: ClassEntry,
+}
+
+#[derive(Clone, Copy, Default)]
+pub(crate) struct IngressEntry {
+    pub min: Option<Located<BitRate>>,
+    pub max: Option<Located<BitRate>>,
+}
+
+impl TenantEntry {
+    pub fn new(name: Name, class: ClassEntry) -> Self {
+        let (ingress, delay) = (IngressEntry::default(), Vec::new());
+        Self { name, port: None, weight: None, descriptors: None, ingress, delay, class }
+    }
+
+    /// What it is promised on the way in: what it may send, unless it says otherwise.
+    pub fn ingress_min(&self) -> Option<Located<BitRate>> {
+        self.ingress.min.or(self.class.min)
+    }
+
+    /// What it never exceeds on the way in.
+    pub fn ingress_max(&self) -> Option<Located<BitRate>> {
+        self.ingress.max.or(self.class.max)
+    }
 }
 
 #[derive(Clone)]

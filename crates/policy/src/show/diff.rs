@@ -45,7 +45,7 @@ pub fn diff(old: &Checked, new: &Checked) -> Diff {
     diff.compare("uplink", both(uplink));
     diff.compare("engine", both(engine));
     diff.compare("api", both(api));
-    diff.compare("tenant", both(tenants));
+    diff.compare("tenant", (tenants(old), tenants(new)));
     diff.compare("overlay", both(overlay));
     diff.compare("host", both(hosts));
     diff.compare("class", (classes(&old.program), classes(&new.program)));
@@ -163,15 +163,24 @@ fn api(config: &Config) -> Things {
     alone(properties)
 }
 
-fn tenants(config: &Config) -> Things {
-    let tenant = |tenant: &crate::config::TenantConfig| {
-        let port = format!("{:?}", tenant.port);
-        (
-            tenant.name.clone(),
-            Properties::from([("port", port), ("descriptors", tenant.descriptors.to_string())]),
-        )
+fn tenants(checked: &Checked) -> Things {
+    let tenant = |(tenant, compiled): (&crate::config::TenantConfig, &crate::program::Tenant)| {
+        let slo = &compiled.slo;
+        let mut properties = Properties::from([
+            ("port", format!("{:?}", tenant.port)),
+            ("descriptors", tenant.descriptors.to_string()),
+            ("part of a core", slo.weight.to_string()),
+            ("queue in", slo.slots.to_string()),
+        ]);
+        let targets: Vec<String> = slo.delay.iter().map(ToString::to_string).collect();
+        some(&mut properties, "delay", (!targets.is_empty()).then(|| targets.join(",")));
+        if slo.ingress != slo.egress {
+            some(&mut properties, "ingress min", slo.ingress.min);
+            some(&mut properties, "ingress max", slo.ingress.max);
+        }
+        (tenant.name.clone(), properties)
     };
-    config.tenants.iter().map(tenant).collect()
+    checked.config.tenants.iter().zip(&checked.program.tenants).map(tenant).collect()
 }
 
 fn overlay(config: &Config) -> Things {

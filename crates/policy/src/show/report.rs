@@ -5,9 +5,11 @@ use serde::Serialize;
 
 use super::words::{describe_match, order_words, scope_words};
 use crate::bounds::{ASSUMPTIONS, Bound, bounds};
+use crate::check::promises::worst;
 use crate::check::{Checked, cost};
 use crate::law::ProblemRecord;
 use crate::program::NodeKind;
+use crate::slo::Slo;
 
 /// Everything that `plimsoll check` prints.
 #[derive(Clone, Debug, Serialize)]
@@ -22,6 +24,8 @@ pub struct Report {
     pub nodes: Vec<NodeRecord>,
     /// Every class with what it is guaranteed.
     pub classes: Vec<ClassRecord>,
+    /// Every tenant with what it is promised, and what follows.
+    pub tenants: Vec<TenantRecord>,
     /// Every limit, those that enforce a `max` included.
     pub limits: Vec<LimitRecord>,
     /// Which packet goes where; the first that matches decides.
@@ -65,6 +69,22 @@ pub struct ClassRecord {
     pub depth: u32,
     /// Estimated time that the engine spends on a packet.
     pub cost: Span,
+}
+
+/// A tenant.
+#[derive(Clone, Debug, Serialize)]
+pub struct TenantRecord {
+    /// The operator's name for it.
+    pub name: String,
+    /// What it is promised, and what follows.
+    #[serde(flatten)]
+    pub slo: Slo,
+    /// Burst of its `max`.
+    pub burst: Option<Bytes>,
+    /// Its longest delay on the way out; none without a bound.
+    pub worst_out: Option<Span>,
+    /// The longest on the way in, behind a full queue.
+    pub worst_in: Span,
 }
 
 /// A limit.
@@ -113,6 +133,16 @@ pub fn report(checked: &Checked) -> Report {
         debug_assert!(matches!(program.node(bound.class).kind, NodeKind::Class(_)), "bounds are of classes");
         ClassRecord { bound, depth: cost.depth, cost: cost.packet }
     });
+    let tenants = program.tenants.iter().zip(worst(program)).map(|(tenant, worst)| {
+        let node = program.node(tenant.node);
+        TenantRecord {
+            name: tenant.name.clone(),
+            slo: tenant.slo.clone(),
+            burst: node.max.filter(|_| node.tenant.is_some()).map(|max| program.limit(max).burst),
+            worst_out: worst.egress.ok(),
+            worst_in: worst.ingress,
+        }
+    });
     let limits = program.limits.iter().map(|limit| {
         let (matches, via) = scope_words(program, limit);
         LimitRecord { name: limit.name.clone(), rate: limit.rate, burst: limit.burst, matches, via }
@@ -127,6 +157,7 @@ pub fn report(checked: &Checked) -> Report {
         max_frame: program.max_frame,
         nodes: nodes.collect(),
         classes: classes.collect(),
+        tenants: tenants.collect(),
         limits: limits.collect(),
         rules: rules.collect(),
         default_class: name(program.default_class),

@@ -140,11 +140,13 @@ pub(crate) const SYSTEM_KEYS: [&str; 18] = [
 pub(crate) const MEASURE_KEYS: [&str; 7] = ["window", "from", "to", "cpu", "gaps", "held", "ingress"];
 pub(crate) const SHORT_KEYS: [&str; 4] = ["time", "pairs", "systems", "expect"];
 /// Keys of a tenant: ours, and those that go into the policy file as they are.
-pub(crate) const TENANT_KEYS: [&str; 12] = [
+pub(crate) const TENANT_KEYS: [&str; 14] = [
     "host",
     "core",
     "min",
     "max",
+    "ingress",
+    "delay",
     "weight",
     "policy",
     "burst",
