@@ -286,6 +286,8 @@ fn connect(config: &PacketConfig, index: u32) -> io::Result<OwnedFd> {
     for option in options {
         socket::set(&socket, libc::SOL_PACKET, option, &on)?;
     }
+    // When the kernel had a frame, so that the time in its queue is known.
+    socket::set(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &on)?;
     if socket::set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &config.receive_buffer).is_err() {
         // Without CAP_NET_ADMIN over the host we get as much as net.core.rmem_max allows.
         socket::set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &config.receive_buffer)?;

@@ -154,7 +154,7 @@ impl XdpSocket {
             return Ok(None);
         }
         self.counters.received(len);
-        Ok(Some(Received { len, vnet: None, at: None }))
+        Ok(Some(Received { len, vnet: None, ..Received::default() }))
     }
 
     /// Takes one frame to be sent with others; see [`crate::Port::send`]. It counts when it has left.

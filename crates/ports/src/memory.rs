@@ -103,7 +103,7 @@ impl MemoryPort {
         let vnet = self.config.segmentation.then_some(slot.vnet);
         // There is room: exactly `slots` buffers exist. Without a sender it is simply freed.
         let _ = self.inbox.empty.push(slot);
-        Ok(fits.then_some(Received { len, vnet, at: None }))
+        Ok(fits.then_some(Received { len, vnet, ..Received::default() }))
     }
 
     /// Sends one frame; see [`crate::Port::send`].

@@ -71,7 +71,7 @@ impl PcapPort {
         match source.next(buffer) {
             Record::Frame { len, at } => {
                 self.counters.received(len);
-                Ok(Some(Received { len, vnet: None, at: Some(at) }))
+                Ok(Some(Received { len, at: Some(at), ..Received::default() }))
             }
             Record::Lost(reason) => {
                 self.counters.lose(reason);

@@ -7,7 +7,7 @@
 
 use std::os::fd::RawFd;
 
-use plimsoll_units::Nanos;
+use plimsoll_units::{Nanos, Span};
 use plimsoll_vnic::Status;
 use plimsoll_wire::VnetHeader;
 
@@ -35,6 +35,8 @@ pub struct Received {
     pub vnet: Option<VnetHeader>,
     /// When the frame was captured, for ports that know (`pcap`).
     pub at: Option<Nanos>,
+    /// How long the kernel had it before it was read from there, for ports that know (`af_packet`).
+    pub waited: Option<Span>,
 }
 
 /// How a frame handed to [`Port::send`] fared.

@@ -235,7 +235,11 @@ impl VnicPort {
                     self.copy(&mut buffer[..taken.len]);
                     self.complete(taken.ticket, Status::Sent);
                     self.publish();
-                    return Ok(Some(Received { len: taken.len, vnet: Some(taken.vnet), at: None }));
+                    return Ok(Some(Received {
+                        len: taken.len,
+                        vnet: Some(taken.vnet),
+                        ..Received::default()
+                    }));
                 }
                 Took::Frame(taken) => {
                     self.counters.lose(DropReason::Oversize);

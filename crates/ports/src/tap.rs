@@ -162,7 +162,11 @@ impl Tap {
                 continue;
             }
             self.counters.received(len);
-            return Ok(Some(Received { len, vnet: Some(VnetHeader::from_bytes(header)), at: None }));
+            return Ok(Some(Received {
+                len,
+                vnet: Some(VnetHeader::from_bytes(header)),
+                ..Received::default()
+            }));
         }
         Ok(None)
     }

@@ -265,7 +265,11 @@ impl VhostUser {
                     self.copy(&mut buffer[..taken.len]);
                     self.complete(taken.ticket);
                     self.flush()?;
-                    return Ok(Some(Received { len: taken.len, vnet: Some(taken.vnet), at: None }));
+                    return Ok(Some(Received {
+                        len: taken.len,
+                        vnet: Some(taken.vnet),
+                        ..Received::default()
+                    }));
                 }
                 Took::Frame(taken) => {
                     self.counters.lose(DropReason::Oversize);

@@ -14,7 +14,7 @@ fn read_all(path: &Path) -> Vec<(Nanos, Vec<u8>)> {
     let mut buffer = vec![0; FRAME_ROOM];
     let mut frames = Vec::new();
     while !port.finished() {
-        if let Some(Received { len, at: Some(at), vnet: None }) = port.receive(&mut buffer).unwrap() {
+        if let Some(Received { len, at: Some(at), vnet: None, .. }) = port.receive(&mut buffer).unwrap() {
             frames.push((at, buffer[..len].to_vec()));
         }
     }

@@ -108,7 +108,7 @@ impl Engine {
             return lane.complete(Some(taken.ticket), Status::Dropped);
         };
         port.copy(&mut lane.pool.bytes_mut(buffer)[..taken.len]);
-        let received = Received { len: taken.len, vnet: Some(taken.vnet), at: None };
+        let received = Received { len: taken.len, vnet: Some(taken.vnet), ..Received::default() };
         let origin = Origin { queue: taken.target.map(QueueId), tag: taken.tag, ticket: Some(taken.ticket) };
         self.admit(index, buffer, &received, origin, now);
     }

@@ -8,7 +8,9 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, SystemTime};
 
+use plimsoll_units::Span;
 use plimsoll_wire::VnetHeader;
 
 use crate::port::{FRAME_ROOM, Received, vnet_bytes};
@@ -20,8 +22,11 @@ const BATCH: usize = 32;
 /// One receive buffer: a header and the longest frame.
 const STRIDE: usize = VnetHeader::LEN + FRAME_ROOM;
 
-/// Room for a control message with a `tpacket_auxdata` (16 bytes of header, 20 of data), aligned.
-type Control = [u64; 8];
+/// Room for two control messages, aligned: a `tpacket_auxdata` (16 bytes of header, 20 of data) and a time (16 and 16).
+type Control = [u64; 10];
+
+/// What waits longer was not waiting: the wall clock was set.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Bytes that hold the frames waiting to be sent: four of the longest.
 const ARENA: usize = 4 * STRIDE;
@@ -34,6 +39,8 @@ pub(super) struct Inbox {
     headers: Box<[libc::mmsghdr; BATCH]>,
     next: usize,
     filled: usize,
+    /// The wall clock when it was filled, as the kernel's times of arrival are by that.
+    read_at: SystemTime,
 }
 
 // SAFETY: the pointers in `headers` are set anew for each call and not used between calls.
@@ -44,16 +51,18 @@ pub(super) struct Message<'a> {
     bytes: &'a [u8],
     cut: bool,
     tag: Option<[u8; 4]>,
+    waited: Option<Span>,
 }
 
 impl Inbox {
     pub(super) fn new() -> Self {
         Self {
             bytes: vec![0; BATCH * STRIDE].into_boxed_slice(),
-            control: Box::new([[0; 8]; BATCH]),
+            control: Box::new([[0; 10]; BATCH]),
             headers: Box::new([zeroed(); BATCH]),
             next: 0,
             filled: 0,
+            read_at: SystemTime::UNIX_EPOCH,
         }
     }
 
@@ -82,6 +91,7 @@ impl Inbox {
             libc::recvmmsg(socket.as_raw_fd(), headers, BATCH as _, flags as _, std::ptr::null_mut())
         })?;
         self.filled = usize::try_from(filled).unwrap_or(0).min(BATCH);
+        self.read_at = SystemTime::now();
         Ok(())
     }
 
@@ -94,10 +104,12 @@ impl Inbox {
         let header = &self.headers[at];
         let len = (header.msg_len as usize).min(STRIDE);
         let control_len = header.msg_hdr.msg_controllen.min(size_of::<Control>());
+        let beside = Beside::read(&self.control[at], control_len);
         Some(Message {
             bytes: &self.bytes[at * STRIDE..][..len],
             cut: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
-            tag: vlan_tag(&self.control[at], control_len),
+            tag: beside.tag,
+            waited: beside.arrived.and_then(|arrived| waited(arrived, self.read_at)),
         })
     }
 }
@@ -120,7 +132,7 @@ impl Message<'_> {
         to_rest[tag.len()..].copy_from_slice(rest);
 
         let vnet = header.try_into().ok().map(|header| shifted(VnetHeader::from_bytes(header), tag.len()));
-        Some(Received { len, vnet, at: None })
+        Some(Received { len, vnet, at: None, waited: self.waited })
     }
 }
 
@@ -136,19 +148,50 @@ fn shifted(mut vnet: VnetHeader, by: usize) -> VnetHeader {
     vnet
 }
 
-/// The VLAN tag that the kernel took off the frame, from the control message beside it.
-fn vlan_tag(control: &Control, len: usize) -> Option<[u8; 4]> {
-    let data_at = size_of::<libc::cmsghdr>();
-    if len < data_at + size_of::<libc::tpacket_auxdata>() {
-        return None;
+/// What the kernel says beside a frame.
+#[derive(Default)]
+struct Beside {
+    /// The VLAN tag that it took off.
+    tag: Option<[u8; 4]>,
+    /// When it had the frame, by the wall clock.
+    arrived: Option<SystemTime>,
+}
+
+impl Beside {
+    /// From the control messages, `len` bytes in all.
+    fn read(control: &Control, len: usize) -> Self {
+        let mut found = Self::default();
+        let (head, base) = (size_of::<libc::cmsghdr>(), control.as_ptr().cast::<u8>());
+        let mut at = 0;
+        while at + head <= len {
+            // SAFETY: `at` is a multiple of eight, as the buffer's start is, and a header fits between it and `len`,
+            // which is no more than the buffer's size.
+            let header = unsafe { &*base.add(at).cast::<libc::cmsghdr>() };
+            let size = header.cmsg_len;
+            if size < head || at + size > len {
+                break;
+            }
+            match (header.cmsg_level, header.cmsg_type) {
+                (libc::SOL_PACKET, libc::PACKET_AUXDATA)
+                    if size >= head + size_of::<libc::tpacket_auxdata>() =>
+                {
+                    // SAFETY: it lies behind the header, within `size`, and needs no more than the header's alignment.
+                    found.tag = vlan_tag(unsafe { &*base.add(at + head).cast::<libc::tpacket_auxdata>() });
+                }
+                (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) if size >= head + size_of::<libc::timespec>() => {
+                    // SAFETY: as above.
+                    found.arrived = moment(unsafe { &*base.add(at + head).cast::<libc::timespec>() });
+                }
+                _ => {}
+            }
+            at += size.next_multiple_of(8);
+        }
+        found
     }
-    let base = control.as_ptr().cast::<u8>();
-    // SAFETY: `control` is aligned for a `cmsghdr` and, by the check above, holds one and the
-    // `tpacket_auxdata` behind it, which needs no more than the eight bytes' alignment it has.
-    let (header, aux) =
-        unsafe { (&*base.cast::<libc::cmsghdr>(), &*base.add(data_at).cast::<libc::tpacket_auxdata>()) };
-    let ours = header.cmsg_level == libc::SOL_PACKET && header.cmsg_type == libc::PACKET_AUXDATA;
-    if !ours || aux.tp_status & libc::TP_STATUS_VLAN_VALID == 0 {
+}
+
+fn vlan_tag(aux: &libc::tpacket_auxdata) -> Option<[u8; 4]> {
+    if aux.tp_status & libc::TP_STATUS_VLAN_VALID == 0 {
         return None;
     }
     let protocol =
@@ -156,6 +199,17 @@ fn vlan_tag(control: &Control, len: usize) -> Option<[u8; 4]> {
     let [a, b] = protocol.to_be_bytes();
     let [c, d] = aux.tp_vlan_tci.to_be_bytes();
     Some([a, b, c, d])
+}
+
+fn moment(time: &libc::timespec) -> Option<SystemTime> {
+    let since = Duration::new(u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?);
+    SystemTime::UNIX_EPOCH.checked_add(since)
+}
+
+/// How long the kernel had a frame; nothing where the wall clock was set back or far ahead meanwhile.
+fn waited(arrived: SystemTime, read: SystemTime) -> Option<Span> {
+    let waited = read.duration_since(arrived).ok()?;
+    (waited < LONGEST_WAIT).then(|| Span::ns(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX)))
 }
 
 /// Frames that wait to be sent together.
@@ -258,7 +312,7 @@ mod tests {
     #[test]
     fn a_tag_is_put_back_behind_the_addresses() {
         let frame: Vec<u8> = (0..20).collect();
-        let message = Message { bytes: &frame, cut: false, tag: Some([0x81, 0, 0, 42]) };
+        let message = Message { bytes: &frame, cut: false, tag: Some([0x81, 0, 0, 42]), waited: None };
         let mut buffer = [0; 64];
         let got = message.copy_to(&mut buffer, false).unwrap();
         assert_eq!(got.len, 24);
@@ -276,8 +330,40 @@ mod tests {
     }
 
     #[test]
+    fn what_the_kernel_says_beside_a_frame_is_found_in_any_order() {
+        let time = |bytes: &mut Vec<u64>| {
+            let (level, kind) = (libc::SOL_SOCKET as u64, libc::SCM_TIMESTAMPNS as u64);
+            bytes.extend([32, level | kind << 32, 1_000, 500]);
+        };
+        let tag = |bytes: &mut Vec<u64>| {
+            let (level, kind) = (libc::SOL_PACKET as u64, libc::PACKET_AUXDATA as u64);
+            let status = u64::from(libc::TP_STATUS_VLAN_VALID | libc::TP_STATUS_VLAN_TPID_VALID);
+            bytes.extend([36, level | kind << 32, status, 0, 42 | 0x8100 << 16]);
+        };
+        for order in [[true, false], [false, true]] {
+            let mut bytes = Vec::new();
+            order.into_iter().for_each(|first| if first { time(&mut bytes) } else { tag(&mut bytes) });
+            let len = bytes.len() * 8;
+            bytes.resize(10, 0);
+            let control: Control = bytes.try_into().expect("ten words");
+            let found = Beside::read(&control, len);
+            assert_eq!(found.tag, Some([0x81, 0, 0, 42]));
+            let arrived = SystemTime::UNIX_EPOCH + Duration::new(1_000, 500);
+            assert_eq!(found.arrived, Some(arrived));
+            assert_eq!(waited(arrived, arrived + Duration::from_micros(7)), Some(Span::micros(7)));
+            assert_eq!(waited(arrived, arrived - Duration::from_micros(7)), None, "the clock was set back");
+            assert_eq!(waited(arrived, arrived + Duration::from_secs(90)), None, "or far ahead");
+        }
+        assert!(
+            Beside::read(&[u64::MAX; 10], 80).tag.is_none(),
+            "a length beyond the buffer ends the search"
+        );
+        assert!(Beside::read(&[0; 10], 80).arrived.is_none());
+    }
+
+    #[test]
     fn a_frame_that_does_not_fit_is_told() {
-        let message = Message { bytes: &[0; 60], cut: false, tag: Some([0; 4]) };
+        let message = Message { bytes: &[0; 60], cut: false, tag: Some([0; 4]), waited: None };
         assert!(message.copy_to(&mut [0; 63], false).is_none());
         assert!(message.copy_to(&mut [0; 64], false).is_some());
         let cut = Message { cut: true, ..message };
