@@ -48,6 +48,8 @@ pub(crate) enum Command {
     /// Show the running daemon's counters
     #[command(after_help = STATS_EXAMPLES)]
     Stats(Ask),
+    /// Say whether each tenant's promise held, and who or what broke it
+    Slo(Slo),
     /// Watch the running daemon: rates, backlogs and delays of the whole tree
     Top(Top),
     /// Say what such packets get, where their time went, and who was served meanwhile
@@ -139,6 +141,22 @@ pub(crate) struct Rate {
     pub(crate) class: String,
     /// Its rate from the next decision on: `200Mbps`
     pub(crate) rate: plimsoll_units::BitRate,
+    #[command(flatten)]
+    pub(crate) ask: Ask,
+}
+
+/// `plimsoll slo`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = SLO_EXAMPLES)]
+pub(crate) struct Slo {
+    /// Only these tenants
+    pub(crate) tenant: Vec<String>,
+    /// How far back to look: by the second up to a minute, by the minute up to an hour
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    pub(crate) window: plimsoll_units::Span,
+    /// Show each second or minute beside the whole
+    #[arg(long)]
+    pub(crate) each: bool,
     #[command(flatten)]
     pub(crate) ask: Ask,
 }
@@ -363,6 +381,16 @@ const STATS_EXAMPLES: &str = "Examples:
   plimsoll stats
   plimsoll stats --json | jq '.tenants.shop.drops'
   PLIMSOLL_SOCKET=/tmp/api.sock plimsoll stats";
+
+const SLO_EXAMPLES: &str = "Examples:
+  plimsoll slo
+  plimsoll slo shop --window 10s --each
+  plimsoll slo --window 3600s --json | jq '.tenants | map_values(.whole.verdict)'
+  plimsoll slo >/dev/null || echo 'a promise was broken' | mail -s plimsoll ops
+
+A promise is `held`, `idle` (nothing was asked for), `beyond it` (what the tenant lost or waited is its own: it sent or was
+sent more than it may, or did not read), `none` (nothing is promised), or BROKEN; then the last column says by whom or what.
+Exit code 1 says that one was broken, 2 that the question is wrong.";
 
 const TOP_EXAMPLES: &str = "Examples:
   plimsoll top

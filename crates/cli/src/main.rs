@@ -18,6 +18,7 @@ mod papers;
 mod replay;
 mod show;
 mod sim;
+mod slo;
 mod top;
 
 use std::process::ExitCode;
@@ -43,6 +44,7 @@ fn obey(command: &Command) -> Result<(), Failure> {
         Command::Reload(ask) => live::reload(ask),
         Command::Rate(rate) => live::set_rate(rate),
         Command::Stats(ask) => live::stats(ask),
+        Command::Slo(args) => slo::slo(args),
         Command::Top(top) => top::top(top),
         Command::Explain(explain) => explain::explain(explain),
         Command::Lab(lab) => lab::lab(lab),

@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use plimsoll_ports::DropReason;
-use plimsoll_units::{BitRate, UnitError};
+use plimsoll_units::{BitRate, Span, UnitError};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Mutex;
@@ -26,11 +26,15 @@ use crate::explain::{explain, placement};
 use crate::filter::{Filter, FilterError};
 use crate::kernel;
 use crate::prometheus;
+use crate::slo::Ledger;
 use crate::stats::Stats;
 use crate::thread::{Command, Stopped};
 
 /// Snapshots younger than this are shown again rather than taken anew: twenty a second at most, however many ask.
 const FRESH: Duration = Duration::from_millis(50);
+
+/// How often tenants' promises are looked at.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What the handlers share.
 #[derive(Debug)]
@@ -38,6 +42,7 @@ pub struct Api {
     control: Arc<Control>,
     log: Arc<DepartureLog>,
     latest: Mutex<Option<(Instant, Arc<Snapshot>)>>,
+    ledger: Mutex<Ledger>,
 }
 
 /// What a request may be answered with besides an answer.
@@ -45,7 +50,8 @@ enum Failure {
     Stopped,
     Filter(FilterError),
     Reload(ReloadError),
-    Rate(UnitError),
+    Unit(UnitError),
+    Window(Span),
     Class(RateError),
 }
 
@@ -54,7 +60,13 @@ impl IntoResponse for Failure {
         let (status, why) = match self {
             Self::Stopped => (StatusCode::SERVICE_UNAVAILABLE, Stopped.to_string()),
             Self::Filter(error) => (StatusCode::BAD_REQUEST, error.to_string()),
-            Self::Rate(error) => (StatusCode::BAD_REQUEST, error.to_string()),
+            Self::Unit(error) => (StatusCode::BAD_REQUEST, error.to_string()),
+            Self::Window(window) => (
+                StatusCode::BAD_REQUEST,
+                format!(
+                    "the window is {window}; a minute is remembered by the second and an hour by the minute: 1s to 3600s"
+                ),
+            ),
             Self::Class(error) => (StatusCode::UNPROCESSABLE_ENTITY, error.to_string()),
             Self::Reload(ReloadError::Stopped(error)) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
             Self::Reload(error) => (StatusCode::UNPROCESSABLE_ENTITY, error.to_string()),
@@ -94,6 +106,16 @@ struct RateQuery {
 }
 
 #[derive(Deserialize)]
+struct WindowQuery {
+    #[serde(default = "minute")]
+    window: String,
+}
+
+fn minute() -> String {
+    "60s".to_owned()
+}
+
+#[derive(Deserialize)]
 struct LastQuery {
     #[serde(default = "hundred")]
     last: usize,
@@ -107,7 +129,7 @@ impl Api {
     /// An API for this daemon.
     #[must_use]
     pub fn new(control: Arc<Control>, log: Arc<DepartureLog>) -> Self {
-        Self { control, log, latest: Mutex::new(None) }
+        Self { control, log, latest: Mutex::new(None), ledger: Mutex::new(Ledger::default()) }
     }
 
     /// Everything, for the Unix socket.
@@ -118,6 +140,7 @@ impl Api {
             .route("/v1/policy", get(policy))
             .route("/v1/reload", post(reload))
             .route("/v1/rate", post(rate))
+            .route("/v1/slo", get(slo))
             .route("/v1/explain", get(explained))
             .route("/v1/departures", get(departures))
             .route("/metrics", get(metrics))
@@ -127,6 +150,17 @@ impl Api {
     /// The scrape page only, for a TCP address.
     pub fn metrics_router(self: Arc<Self>) -> Router {
         Router::new().route("/metrics", get(metrics)).with_state(self)
+    }
+
+    /// Looks at the engine each second, so that there is something to say of promises, until it has ended.
+    pub async fn keep_watch(self: Arc<Self>) {
+        let mut tick = tokio::time::interval(LOOK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            let Ok(watched) = self.control.handle().ask(Command::Watch).await else { return };
+            self.ledger.lock().await.note(watched);
+        }
     }
 
     async fn snapshot(&self) -> Result<Arc<Snapshot>, Stopped> {
@@ -198,10 +232,18 @@ async fn reload(State(api): State<Arc<Api>>) -> Answer<Response> {
 }
 
 async fn rate(State(api): State<Arc<Api>>, Query(query): Query<RateQuery>) -> Answer<Response> {
-    let rate: BitRate = query.rate.parse().map_err(Failure::Rate)?;
+    let rate: BitRate = query.rate.parse().map_err(Failure::Unit)?;
     let rated = api.control.set_rate(query.class, rate).await?.map_err(Failure::Class)?;
     *api.latest.lock().await = None;
     Ok(Json(rated).into_response())
+}
+
+async fn slo(State(api): State<Arc<Api>>, Query(query): Query<WindowQuery>) -> Answer<Response> {
+    let window: Span = query.window.parse().map_err(Failure::Unit)?;
+    if !(Span::secs(1)..=Span::secs(3_600)).contains(&window) {
+        return Err(Failure::Window(window));
+    }
+    Ok(Json(api.ledger.lock().await.report(window)).into_response())
 }
 
 async fn explained(State(api): State<Arc<Api>>, Query(query): Query<FilterQuery>) -> Answer<Response> {

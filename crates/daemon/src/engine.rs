@@ -7,6 +7,7 @@
 //! is counted with its reason.
 
 mod blame;
+mod class_delays;
 mod depart;
 mod drops;
 mod emit;
@@ -17,6 +18,7 @@ mod install;
 mod inward;
 mod lane;
 mod parked;
+mod parts;
 mod pool;
 mod posted;
 mod queues;
@@ -24,12 +26,12 @@ mod rates;
 mod rules;
 mod snapshot;
 mod verify;
+mod watch;
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use hdrhistogram::Histogram;
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Transmit};
 use plimsoll_policy::{Classifier, Fields, Metadata, Program, Sources, TenantId};
 use plimsoll_ports::{Port, PortError, Received};
@@ -45,11 +47,13 @@ pub use forward::{Learned, Mac, MacTable, Owner};
 pub use install::{Change, Installed};
 pub(crate) use lane::Quota;
 pub use lane::{Lane, LaneSpec};
+pub use parts::Parts;
 pub use pool::{Buffer, Held, LARGE, Pool, SMALL};
 use posted::{Origin, status_of};
 pub use rates::{RateError, Rated};
 pub use snapshot::{NodeNow, PortNow, Snapshot};
 pub use verify::{Sampler, Step};
+pub use watch::{LaneWatched, Pulse, UplinkWatched, Watched};
 
 use crate::departures::{DepartureLog, Headers};
 
@@ -142,7 +146,7 @@ pub struct Engine {
     pub(crate) inward: inward::Inward,
     pub(crate) fleet: Option<Box<fleet::Fleet>>,
     pub(crate) log: Arc<DepartureLog>,
-    pub(crate) delays: Vec<Histogram<u64>>,
+    pub(crate) delays: class_delays::ClassDelays,
     pub(crate) carried: install::Carried,
     pub(crate) lost: Vec<Lost>,
     pub(crate) turns: u64,
@@ -240,7 +244,7 @@ impl Engine {
             inward,
             fleet,
             log: setup.log,
-            delays: core::iter::repeat_with(new_delays).take(nodes).collect(),
+            delays: class_delays::ClassDelays::new(nodes),
             carried: install::Carried::default(),
             lost: Vec::new(),
             turns: 0,
@@ -256,6 +260,7 @@ impl Engine {
         };
         engine.share_queues();
         engine.pin_addresses();
+        engine.set_halves();
         engine
     }
 
@@ -574,9 +579,4 @@ pub(crate) fn fields_of(parsed: &Parsed, tenant: Option<TenantId>) -> Fields {
         vlan: parsed.vlan,
         metadata: Metadata::default(),
     }
-}
-
-/// Delays from a microsecond to a minute, to two digits.
-pub(crate) fn new_delays() -> Histogram<u64> {
-    Histogram::new_with_bounds(1_000, 60 * plimsoll_units::NS_PER_SEC, 2).expect("constant bounds in order")
 }

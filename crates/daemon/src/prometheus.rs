@@ -7,7 +7,7 @@
 
 use core::fmt::Write;
 
-use crate::stats::{FleetStats, HostStats, IngressStats, PairStats, PortStats, ReceiverStats, Stats};
+use crate::stats::{Delay, FleetStats, HostStats, IngressStats, PairStats, PortStats, ReceiverStats, Stats};
 
 /// The page.
 #[must_use]
@@ -20,6 +20,7 @@ pub fn page(stats: &Stats) -> String {
     classes(&mut page, stats);
     limits(&mut page, stats);
     ports(&mut page, stats);
+    delays(&mut page, stats);
     engine(&mut page, stats);
     if let Some(fleet) = &stats.fleet {
         hosts(&mut page, fleet);
@@ -48,6 +49,17 @@ impl Page {
             let _ = write!(self.text, "{{{}}}", list.join(","));
         }
         let _ = writeln!(self.text, " {value}");
+    }
+
+    fn histogram(&mut self, name: &str, labels: &[(&str, &str)], delay: &Delay) {
+        let all = delay.count as f64;
+        let buckets = delay.buckets.iter().map(|(bound, count)| ((bound / 1e6).to_string(), *count as f64));
+        for (bound, count) in buckets.chain([("+Inf".to_owned(), all)]) {
+            let labels: Vec<(&str, &str)> = labels.iter().copied().chain([("le", bound.as_str())]).collect();
+            self.line(&format!("{name}_bucket"), &labels, count);
+        }
+        self.line(&format!("{name}_sum"), labels, delay.mean * all / 1e6);
+        self.line(&format!("{name}_count"), labels, all);
     }
 }
 
@@ -91,19 +103,25 @@ fn classes(page: &mut Page, stats: &Stats) {
     }
     page.head("plimsoll_class_delay_seconds", "histogram", "Time from doorbell to port, by class.");
     for class in &classes {
-        let Some(delay) = &class.delay else { continue };
-        for (bound, count) in &delay.buckets {
-            let bound = (bound / 1e6).to_string();
-            page.line(
-                "plimsoll_class_delay_seconds_bucket",
-                &[("class", &class.path), ("le", &bound)],
-                *count as f64,
-            );
+        if let Some(delay) = &class.delay {
+            page.histogram("plimsoll_class_delay_seconds", &[("class", &class.path)], delay);
         }
-        let all = delay.count as f64;
-        page.line("plimsoll_class_delay_seconds_bucket", &[("class", &class.path), ("le", "+Inf")], all);
-        page.line("plimsoll_class_delay_seconds_sum", &[("class", &class.path)], delay.mean * all / 1e6);
-        page.line("plimsoll_class_delay_seconds_count", &[("class", &class.path)], all);
+    }
+}
+
+/// Tenants' delays, in the three parts that make up a virtual NIC's.
+fn delays(page: &mut Page, stats: &Stats) {
+    let name = "plimsoll_tenant_delay_seconds";
+    let help = "Time of a tenant's packets without shaping: egress, and on the way in nic and engine.";
+    page.head(name, "histogram", help);
+    for (tenant, port) in &stats.tenants {
+        let parts =
+            [("egress", &port.delay.egress), ("nic", &port.delay.nic), ("engine", &port.delay.engine)];
+        for (part, delay) in parts {
+            if let Some(delay) = delay {
+                page.histogram(name, &[("tenant", tenant), ("part", part)], delay);
+            }
+        }
     }
 }
 
@@ -308,7 +326,7 @@ fn receivers(page: &mut Page, fleet: &FleetStats) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::{Delay, NodeStats};
+    use crate::stats::NodeStats;
 
     #[test]
     fn names_are_escaped_and_histograms_complete() {
@@ -329,6 +347,17 @@ mod tests {
         );
         assert!(page.contains(r#"plimsoll_class_delay_seconds_bucket{class="a\"b",le="+Inf"} 3"#), "{page}");
         assert!(page.contains(r#"plimsoll_class_delay_seconds_sum{class="a\"b"} 0.000006"#), "{page}");
+    }
+
+    #[test]
+    fn a_tenants_delay_comes_in_its_parts() {
+        let delay = Delay { count: 3, mean: 2.0, buckets: vec![(10.0, 2)], ..Delay::default() };
+        let mut shop = PortStats::default();
+        shop.delay.engine = Some(delay);
+        let page = page(&Stats { tenants: [("shop".to_owned(), shop)].into(), ..Stats::default() });
+        let line = r#"plimsoll_tenant_delay_seconds_bucket{tenant="shop",part="engine",le="0.00001"} 2"#;
+        assert!(page.contains(line), "{page}");
+        assert!(!page.contains(r#"part="nic""#), "what no port tells is not shown as zero");
     }
 
     #[test]

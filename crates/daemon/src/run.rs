@@ -310,6 +310,7 @@ async fn serve(
 ) -> Result<(), RunError> {
     let checked = control.checked().await;
     let api = Arc::new(Api::new(Arc::clone(control), log));
+    tokio::spawn(Arc::clone(&api).keep_watch());
     let socket = checked.config.api.socket.clone();
     let listener = listen(&socket)?;
     tokio::spawn({

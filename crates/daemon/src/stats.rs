@@ -15,7 +15,7 @@ use plimsoll_ports::{Counters, DropReason};
 use plimsoll_units::{BitRate, PacketRate};
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{FleetNow, HostNow, PairNow, PortNow, ReceiverNow, Snapshot, new_delays};
+use crate::engine::{FleetNow, HostNow, PairNow, Parts, PortNow, ReceiverNow, Snapshot};
 
 /// Everything at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -212,6 +212,20 @@ pub struct PortStats {
     /// What the uplink brought for it.
     #[serde(default)]
     pub ingress: IngressStats,
+    /// Of a tenant, how long its packets took, part by part.
+    #[serde(default)]
+    pub delay: DelayParts,
+}
+
+/// How long a tenant's packets took: shaping and the fabric do not count.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DelayParts {
+    /// From our taking a packet until the port that it goes to has it.
+    pub egress: Option<Delay>,
+    /// In the NIC's and the kernel's queue before we had it, by the kernel's time of arrival; none where no port tells.
+    pub nic: Option<Delay>,
+    /// From our taking a packet off the uplink until the tenant's port has it.
+    pub engine: Option<Delay>,
 }
 
 /// What came in from the uplink for one tenant; for the uplink what was for everybody or nobody.
@@ -271,7 +285,7 @@ impl From<&Snapshot> for Stats {
         let by_node = (0..).map(NodeId).zip(&snapshot.nodes).zip(&sums);
         let nodes = by_node.map(|((id, now), (counters, delays))| NodeStats {
             rate: now.rate.map(BitRate::get),
-            ..node(program, id, counters, delays)
+            ..node(program, id, counters, delays.as_ref())
         });
         // Limits of pairs stand with the fleet.
         let stated = program.limits.iter().zip(&snapshot.limits);
@@ -386,13 +400,12 @@ impl PortStats {
 }
 
 /// Each node's counters with those of all below it: children come after their parents, so backwards is upwards.
-fn sums(snapshot: &Snapshot) -> Vec<(ClassCounters, Histogram<u64>)> {
+fn sums(snapshot: &Snapshot) -> Vec<(ClassCounters, Option<Histogram<u64>>)> {
     let mut all: Vec<_> = snapshot.nodes.iter().map(|node| (node.counters, node.delays.clone())).collect();
     for index in (1..all.len()).rev() {
         let Some(NodeId(parent)) = snapshot.program.nodes[index].parent else { continue };
-        let (counters, delays) =
-            core::mem::replace(&mut all[index], (ClassCounters::default(), new_delays()));
-        let above = &mut all[parent as usize];
+        let (below, from) = all.split_at_mut(index);
+        let (above, (counters, delays)) = (&mut below[parent as usize], &from[0]);
         above.0.packets += counters.packets;
         above.0.bytes += counters.bytes;
         above.0.backlog_packets += counters.backlog_packets;
@@ -400,14 +413,22 @@ fn sums(snapshot: &Snapshot) -> Vec<(ClassCounters, Histogram<u64>)> {
         for (to, refused) in above.0.refused.iter_mut().zip(counters.refused) {
             *to += refused;
         }
-        // Both have the same bounds, so nothing can be out of range.
-        let _ = above.1.add(&delays);
-        all[index] = (counters, delays);
+        match (&mut above.1, delays) {
+            // Both have the same bounds, so nothing can be out of range.
+            (Some(to), Some(delays)) => drop(to.add(delays)),
+            (to @ None, Some(delays)) => *to = Some(delays.clone()),
+            (_, None) => {}
+        }
     }
     all
 }
 
-fn node(program: &Program, id: NodeId, counters: &ClassCounters, delays: &Histogram<u64>) -> NodeStats {
+fn node(
+    program: &Program,
+    id: NodeId,
+    counters: &ClassCounters,
+    delays: Option<&Histogram<u64>>,
+) -> NodeStats {
     let node = program.node(id);
     let refused = Refusal::ALL.map(Refusal::name).into_iter().zip(counters.refused);
     NodeStats {
@@ -427,7 +448,7 @@ fn node(program: &Program, id: NodeId, counters: &ClassCounters, delays: &Histog
             .filter(|&(_, count)| count > 0)
             .map(|(name, count)| (name.to_owned(), count))
             .collect(),
-        delay: (!delays.is_empty()).then(|| delay(delays)),
+        delay: delays.filter(|delays| !delays.is_empty()).map(delay),
     }
 }
 
@@ -503,5 +524,11 @@ fn port(now: &PortNow) -> PortStats {
         held: now.held,
         buffers: now.buffers,
         ingress: ingress(now),
+        delay: now.parts.as_deref().map_or_else(DelayParts::default, delay_parts),
     }
+}
+
+fn delay_parts(parts: &Parts) -> DelayParts {
+    let some = |delays: &Histogram<u64>| (!delays.is_empty()).then(|| delay(delays));
+    DelayParts { egress: some(&parts.egress), nic: some(&parts.nic), engine: some(&parts.engine) }
 }

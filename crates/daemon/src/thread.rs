@@ -18,7 +18,9 @@ use plimsoll_ports::{Port, PortError};
 use plimsoll_units::{BitRate, Nanos, Span};
 use tokio::sync::oneshot;
 
-use crate::engine::{Change, Engine, Installed, Lost, RateError, Rated, Sent, Snapshot, Step, Turn};
+use crate::engine::{
+    Change, Engine, Installed, Lost, Pulse, RateError, Rated, Sent, Snapshot, Step, Turn, Watched,
+};
 use crate::urgency::Urgency;
 use crate::wait::Waiter;
 
@@ -38,6 +40,8 @@ pub enum Command {
     Ping(oneshot::Sender<()>),
     /// Copy the counters.
     Snapshot(oneshot::Sender<Snapshot>),
+    /// Look at tenants and the thread itself, for their promises.
+    Watch(oneshot::Sender<Watched>),
     /// Say where a packet of this class would stand now.
     Ranks(NodeId, oneshot::Sender<Vec<NodeRank>>),
     /// Give a class another rate.
@@ -253,6 +257,10 @@ impl Loop {
                 let snapshot = self.engine.snapshot(self.clock.now());
                 let _ = answer.send(snapshot);
             }
+            Command::Watch(answer) => {
+                let pulse = self.pulse();
+                let _ = answer.send(self.engine.watch(self.clock.now(), pulse));
+            }
             Command::Ranks(class, answer) => {
                 let _ = answer.send(self.engine.nic().ranks(class));
             }
@@ -285,6 +293,14 @@ impl Loop {
                 self.stop_at = Some(self.clock.now() + within);
             }
         }
+    }
+
+    /// How the thread has fared: two figures of the kernel's, and its own lateness.
+    fn pulse(&mut self) -> Pulse {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+        let mut figures = text.split_whitespace().map_while(|figure| figure.parse().ok().map(Span::ns));
+        let (cpu, no_core) = (figures.next(), figures.next());
+        Pulse { cpu: cpu.unwrap_or(Span::ZERO), no_core, late: self.waiter.take_latest() }
     }
 
     /// Whether it is time to end: how many frames had to be given up.

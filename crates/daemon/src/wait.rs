@@ -29,6 +29,8 @@ pub struct Waiter {
     /// When the timer was last set to ring.
     rings: Instant,
     wakeup: Span,
+    /// The latest wake-up since that was last asked.
+    latest: Span,
 }
 
 impl Waiter {
@@ -44,7 +46,7 @@ impl Waiter {
         let fd = timer.as_fd().as_raw_fd();
         poll.registry().register(&mut SourceFd(&fd), TIMER, Interest::READABLE)?;
         let (events, rings) = (Events::with_capacity(256), Instant::now());
-        let mut waiter = Self { poll, events, timer, rings, wakeup: LEAST };
+        let mut waiter = Self { poll, events, timer, rings, wakeup: LEAST, latest: Span::ZERO };
         waiter.measure_wakeup()?;
         Ok((waiter, waker))
     }
@@ -53,6 +55,11 @@ impl Waiter {
     #[must_use]
     pub fn wakeup(&self) -> Span {
         self.wakeup
+    }
+
+    /// The latest wake-up by the timer since this was last asked.
+    pub fn take_latest(&mut self) -> Span {
+        core::mem::replace(&mut self.latest, Span::ZERO)
     }
 
     /// Watches a port's descriptor. `lane` is the tenant's; the uplink's when absent.
@@ -92,7 +99,9 @@ impl Waiter {
                     // Read, so that its next expiry is an edge again; it is non-blocking, and empty is fine.
                     let _ = self.timer.wait();
                     let late = self.rings.elapsed().as_nanos();
-                    self.wakeup = learn(self.wakeup, Span::ns(u64::try_from(late).unwrap_or(u64::MAX)));
+                    let late = Span::ns(u64::try_from(late).unwrap_or(u64::MAX));
+                    self.wakeup = learn(self.wakeup, late);
+                    self.latest = self.latest.max(late);
                 }
                 UPLINK => ready(None),
                 Token(lane) => ready(u32::try_from(lane).ok()),

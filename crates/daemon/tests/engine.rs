@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::HashMap;
 
-use plimsoll_daemon::{Filter, RateError, Stats};
+use plimsoll_daemon::{Filter, Pulse, RateError, Stats};
 use plimsoll_ports::{DropReason, MemoryConfig, MemoryPort, PcapConfig, PcapPort, Port, Sending};
 use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_wire::VnetHeader;
@@ -457,6 +457,72 @@ fn a_stop_sends_what_is_held_and_counts_what_it_cannot() {
     assert!((8..=12).contains(&sent), "{sent}");
     assert_eq!(world.engine.held(), 0);
     assert_eq!(world.losses("shop"), [("stopped", lost)]);
+}
+
+/// Frames that may wait for the first tenant at once: more come than there is room for.
+fn room_on_the_way_in(world: &mut World) -> u32 {
+    world.send(0, &udp(1, OUTSIDE, 1, 0, 100));
+    world.run(Span::micros(50), STEP);
+    // Each look at the clock is later by so much that fetching has no part of the time left.
+    let clock = std::cell::Cell::new(world.now);
+    let tick = || {
+        clock.set(clock.get() + Span::micros(2));
+        clock.get()
+    };
+    for _ in 0..100 {
+        for number in 0..256 {
+            world.wire.send(&udp(OUTSIDE, 1, 80, number, 100), None).expect("there");
+        }
+        world.engine.turn_by(&tick);
+        drain(&mut world.tenants[0]);
+    }
+    world.now = clock.get();
+    world.run(Span::millis(1), STEP);
+    drain(&mut world.tenants[0]);
+    Stats::from(&world.engine.snapshot(world.now)).tenants["shop"].ingress.peak
+}
+
+#[test]
+fn the_queue_on_the_way_in_follows_from_the_delay_target() {
+    let file = |most: &str| {
+        format!(
+            "{{uplink: {{port: memory, rate: 1Gbps}}, tenants: {{shop: {{port: memory, min: 500Mbps, delay: {{p99: {most}}}}}, \
+             batch: {{port: memory, min: 100Mbps}}}}}}"
+        )
+    };
+    let (old, new) = (policy(&file("400us")), policy(&file("1600us")));
+    // Half of 400 us, half a core, 500 ns a frame.
+    assert_eq!((old.program.tenants[0].slo.slots, new.program.tenants[0].slo.slots), (200, 800));
+    let mut world = World::between(&old, false, false);
+    assert_eq!(room_on_the_way_in(&mut world), 200);
+    let change = world.change(&old, &new);
+    world.engine.install(change, world.now);
+    assert_eq!(room_on_the_way_in(&mut world), 800, "a reload gives it more");
+}
+
+#[test]
+fn a_tenants_delay_is_split_and_counted_against_its_target() {
+    let text = "{uplink: {port: memory, rate: 10Mbps}, tenants: {shop: {port: memory, min: 5Mbps, delay: {p50: 4ms, p99: 10ms}}}}";
+    let mut world = World::new(text, false);
+    for n in 0..10 {
+        world.send(0, &udp(1, OUTSIDE, 1, n, 1_250));
+    }
+    world.run(Span::millis(15), STEP);
+    for n in 0..4 {
+        world.wire.send(&udp(OUTSIDE, 1, 80, n, 100), None).expect("there");
+    }
+    world.run(Span::micros(50), STEP);
+    let watched = world.engine.watch(world.now, Pulse::default());
+    let parts = watched.lanes[0].parts.as_deref().expect("it sent");
+    // A millisecond each: halves are 2 and 5 ms, so that seven and four took longer.
+    assert_eq!((parts.egress.len(), parts.engine.len(), parts.nic.len()), (10, 4, 0));
+    assert_eq!((parts.late[0].as_slice(), parts.late[1].as_slice()), (&[7, 4][..], &[0, 0][..]));
+    assert_eq!(parts.sent_bytes, 12_500);
+    assert!(world.engine.watch(world.now, Pulse::default()).lanes[0].parts.is_none(), "nothing since");
+    let stats = Stats::from(&world.engine.snapshot(world.now));
+    let delay = &stats.tenants["shop"].delay;
+    assert_eq!(delay.egress.as_ref().map(|delay| delay.count), Some(10), "the total stays");
+    assert!(delay.nic.is_none() && delay.engine.is_some());
 }
 
 #[test]

@@ -688,7 +688,8 @@ fn beside(neighbour: Neighbour) -> (usize, Span) {
     });
     let snapshot = world.engine.snapshot(world.now);
     let class = snapshot.program.nodes.iter().position(|node| node.name == "batch").expect("a class");
-    (left, Span::ns(snapshot.nodes[class].delays.value_at_quantile(0.99)))
+    let delays = snapshot.nodes[class].delays.as_ref().expect("it has sent");
+    (left, Span::ns(delays.value_at_quantile(0.99)))
 }
 
 #[test]

@@ -133,6 +133,8 @@ impl Engine {
         self.uplink.resume = if matches!(handed, Handed::Wait) { payload - part.payload } else { 0 };
         if !matches!(handed, Handed::Wait) {
             self.note(transmit, &held.headers, from, now);
+            let halves = &lane.halves;
+            lane.recent.sent(transmit, halves, now);
         }
         let outcome = match handed {
             Handed::Done => Some(Outcome::Sent),
@@ -222,7 +224,10 @@ impl Engine {
         lane.wrote = true;
         match emitted {
             Ok(Emitted::Sent) => Handed::Done,
-            Ok(Emitted::Full) => Handed::Lost(Loss::ReceiverFull),
+            Ok(Emitted::Full) => {
+                lane.recent.unread += 1;
+                Handed::Lost(Loss::ReceiverFull)
+            }
             Ok(Emitted::Refused(why)) => Handed::Refused(why),
             Ok(Emitted::Inconsistent) => Handed::Lost(Loss::Inconsistent),
             Err(trouble) => {
@@ -303,7 +308,7 @@ impl Engine {
         self.log.push(&passage, headers);
         if transmit.last {
             let NodeId(class) = transmit.class;
-            self.delays[class as usize].saturating_record(now.since(transmit.arrived).as_u64());
+            self.delays.record(class as usize, now.since(transmit.arrived));
         }
     }
 

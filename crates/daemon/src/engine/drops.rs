@@ -258,6 +258,12 @@ impl Tally {
         self.events[what as usize] += 1;
     }
 
+    /// How often it happened.
+    #[must_use]
+    pub fn count(&self, what: Event) -> u64 {
+        self.events[what as usize]
+    }
+
     /// Losses that occurred, by name; two kinds may have the same.
     pub fn losses(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let frame = FrameError::ALL.iter().map(|why| why.name()).zip(self.frame);

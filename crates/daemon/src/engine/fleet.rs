@@ -273,7 +273,7 @@ impl Engine {
             self.uplink.tally.event(Event::StrangeMark);
         }
         let Some(place) = tunnelled.frame() else { return };
-        let frame = Received { len: place.len(), vnet: None, at: received.at };
+        let frame = Received { len: place.len(), vnet: None, at: received.at, waited: received.waited };
         self.deliver(&packet[place], &frame, now);
     }
 

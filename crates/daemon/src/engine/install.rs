@@ -12,18 +12,18 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use hdrhistogram::Histogram;
 use plimsoll_nic::{ClassCounters, LimitCounters};
 use plimsoll_policy::{Checked, Classifier, LimitId, NodeId, Program, Sources, TenantId};
 use plimsoll_ports::Port;
 use plimsoll_units::{Nanos, Span};
 
+use super::Engine;
+use super::class_delays::ClassDelays;
 use super::drops::Event;
 use super::fleet::{FleetMap, pair_of};
 use super::flows::Room;
 use super::forward::Owner;
 use super::lane::{Lane, Quota};
-use super::{Engine, new_delays};
 use crate::open::{fleet_map, pull};
 
 /// A policy to put in force, with the ports that it brings.
@@ -146,6 +146,7 @@ impl Engine {
         }
         self.program = change.program;
         self.hold_again(now);
+        self.set_halves();
         self.generation = self.generation.wrapping_add(1);
         self.sampler.set(change.verify);
         self.renew_rules();
@@ -192,26 +193,25 @@ impl Engine {
         let heirs = Heirs::of(next);
         let past = core::mem::take(&mut self.carried.classes);
         let mut counted = self.nic.all_class_counters();
-        let new = core::iter::repeat_with(new_delays).take(next.nodes.len()).collect();
-        let mut delays = core::mem::replace(&mut self.delays, new);
+        let mut delays = core::mem::replace(&mut self.delays, ClassDelays::new(next.nodes.len()));
         // Children come after their parents, so backwards is upwards.
         for (index, node) in self.program.nodes.iter().enumerate().rev() {
             if let Some(past) = past.get(&node.name) {
                 add_class(&mut counted[index], past);
             }
-            let (counters, measured) = (counted[index], core::mem::replace(&mut delays[index], new_delays()));
+            let (counters, measured) = (counted[index], delays.get(index).cloned());
             let above = node.parent.map(|NodeId(above)| above as usize);
             match (heirs.heir(&self.program, index), above) {
                 (None, Some(above)) => {
                     add_class(&mut counted[above], &counters);
-                    add_delays(&mut delays[above], measured);
+                    measured.iter().for_each(|measured| delays.add(above, measured));
                 }
                 (heir, _) => {
                     // A root is the next policy's root, whatever it is called.
                     let heir = heir.unwrap_or(0);
                     let to = self.carried.classes.entry(next.nodes[heir].name.clone()).or_default();
                     add_class(to, &counters);
-                    add_delays(&mut self.delays[heir], measured);
+                    measured.iter().for_each(|measured| self.delays.add(heir, measured));
                 }
             }
         }
@@ -357,14 +357,5 @@ pub(crate) fn add_class(to: &mut ClassCounters, counted: &ClassCounters) {
     to.bytes += counted.bytes;
     for (to, counted) in to.refused.iter_mut().zip(counted.refused) {
         *to += counted;
-    }
-}
-
-/// All have the same bounds, so nothing can be out of range.
-fn add_delays(to: &mut Histogram<u64>, measured: Histogram<u64>) {
-    if to.is_empty() {
-        *to = measured;
-    } else if !measured.is_empty() {
-        let _ = to.add(measured);
     }
 }

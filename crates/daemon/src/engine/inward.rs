@@ -10,7 +10,7 @@
 use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, Station};
 use plimsoll_policy::{DEFAULT_SLOTS, Program, TenantId};
 use plimsoll_ports::{Port, Received, Trouble};
-use plimsoll_units::Nanos;
+use plimsoll_units::{Nanos, Span};
 
 use super::drops::Loss;
 use super::fleet::Came;
@@ -25,6 +25,8 @@ pub(crate) struct Inward {
     drain: Drain,
     /// By station, taken out while one of its frames is delivered.
     pools: Vec<Option<Pool<Received>>>,
+    /// When the frames of the last quantum came, and how long the kernel had had them.
+    delivered: [(Nanos, Option<Span>); QUANTUM],
 }
 
 /// The station of what is for everybody, for nobody known, or cut short; a lane's is the one after its number.
@@ -50,7 +52,8 @@ impl Inward {
     pub(crate) fn new(program: &Program, lanes: &[Option<Box<Lane>>]) -> Self {
         let stations = stations(program, lanes);
         let pools = stations.iter().map(|station| Some(Pool::new(station.slots, LONG))).collect();
-        Self { ingress: Ingress::new(&stations), drain: Drain::new(DRAIN_SHARE), pools }
+        let (ingress, drain) = (Ingress::new(&stations), Drain::new(DRAIN_SHARE));
+        Self { ingress, drain, pools, delivered: [(Nanos::ZERO, None); QUANTUM] }
     }
 
     /// Another policy, or other lanes.
@@ -134,8 +137,10 @@ impl Engine {
                 self.inward.drain.fetched(after.since(now));
                 now = after;
             } else if let Some(station) = self.inward.ingress.next() {
-                delivered += self.deliver_some(station, now);
+                let count = self.deliver_some(station, now);
+                delivered += count;
                 let after = clock();
+                self.note_delays(station, count, after);
                 self.inward.ingress.charge(station, after.since(now), after);
                 self.inward.drain.processed(after.since(now));
                 now = after;
@@ -150,9 +155,20 @@ impl Engine {
     fn deliver_some(&mut self, station: u32, now: Nanos) -> usize {
         for delivered in 0..QUANTUM {
             let Some(arrival) = self.inward.ingress.take(station, now) else { return delivered };
-            self.deliver_from(station, &arrival, now);
+            let waited = self.deliver_from(station, &arrival, now);
+            self.inward.delivered[delivered] = (arrival.at, waited);
         }
         QUANTUM
+    }
+
+    /// What the last `count` of a tenant's frames took ends when the last of them was delivered.
+    fn note_delays(&mut self, station: u32, count: usize, now: Nanos) {
+        let lane = station.checked_sub(1).and_then(|lane| self.lanes.get_mut(lane as usize)?.as_mut());
+        if let Some(lane) = lane {
+            for &(at, waited) in &self.inward.delivered[..count] {
+                lane.recent.delivered(waited, now.since(at), &lane.halves);
+            }
+        }
     }
 
     /// A batch from the uplink, each frame to the queue of the tenant whose address it bears.
@@ -203,9 +219,10 @@ impl Engine {
         }
     }
 
-    fn deliver_from(&mut self, station: u32, arrival: &Arrival, now: Nanos) {
+    /// One frame to whom it is for; how long the kernel had had it, if that is known.
+    fn deliver_from(&mut self, station: u32, arrival: &Arrival, now: Nanos) -> Option<Span> {
         // Taken out for the while, so that the frame can be read while ports are written.
-        let Some(mut pool) = self.inward.pools[station as usize].take() else { return };
+        let mut pool = self.inward.pools[station as usize].take()?;
         let (_, buffer) = Buffer::from_address(arrival.addr);
         let received = *pool.held(buffer);
         if self.fleet.is_some() {
@@ -215,5 +232,6 @@ impl Engine {
         }
         pool.give(buffer);
         self.inward.pools[station as usize] = Some(pool);
+        received.waited
     }
 }

@@ -18,6 +18,7 @@ use super::drops::{Event, Tally};
 use super::flows::FlowTable;
 use super::forward::Mac;
 use super::parked::Parked;
+use super::parts::Parts;
 use super::pool::Pool;
 use super::rules::Opened;
 use super::verify::Trust;
@@ -66,6 +67,11 @@ pub struct Lane {
     pub(crate) tally: Tally,
     /// Until when the tenant has been told that packets are too big: each time counts [`TELL`].
     told_until: Nanos,
+    /// How long its packets took since the last look, and before.
+    pub(crate) recent: Box<Parts>,
+    pub(crate) total: Box<Parts>,
+    /// Half of each of its delay targets.
+    pub(crate) halves: Vec<Span>,
     /// Delivered to the tenant since the port was last flushed.
     pub(crate) wrote: bool,
     /// Frames that the port could not take and that count for their senders.
@@ -147,6 +153,9 @@ impl Lane {
             quota: Quota { flows: spec.flows, queues: spec.flows + 1 },
             tally: Tally::default(),
             told_until: Nanos::ZERO,
+            recent: Box::default(),
+            total: Box::default(),
+            halves: Vec::new(),
             wrote: false,
             blamed: Blamed::default(),
             past: Counters::default(),

@@ -18,6 +18,7 @@ use super::drops::Tally;
 use super::fleet::FleetNow;
 use super::install::add_class;
 use super::lane::{Lane, carried};
+use super::parts::Parts;
 
 /// All counters at one moment.
 #[derive(Clone, Debug)]
@@ -55,8 +56,8 @@ pub struct NodeNow {
     pub rate: Option<BitRate>,
     /// Frames and bytes.
     pub counters: ClassCounters,
-    /// Nanoseconds from doorbell to port.
-    pub delays: Histogram<u64>,
+    /// Nanoseconds from doorbell to port; of an inner node only what is no class's any more.
+    pub delays: Option<Histogram<u64>>,
 }
 
 /// One port's counters.
@@ -84,6 +85,8 @@ pub struct PortNow {
     pub ingress: IngressCounters,
     /// How much of that waits.
     pub waiting: u32,
+    /// A tenant's delays, part by part.
+    pub parts: Option<Box<Parts>>,
 }
 
 impl Engine {
@@ -91,12 +94,13 @@ impl Engine {
     pub fn snapshot(&mut self, now: Nanos) -> Snapshot {
         // Each walks over all flow queues or bundles, so they are asked once for all names.
         let classes = self.nic.all_class_counters();
-        let nodes = self.nic.program().nodes.iter().zip(&self.delays).zip(classes);
-        let nodes = nodes.map(|((node, delays), mut counters)| {
+        let delays = &self.delays;
+        let nodes = (0..).zip(&self.nic.program().nodes).zip(classes);
+        let nodes = nodes.map(|((index, node), mut counters)| {
             if let Some(carried) = self.carried.classes.get(&node.name) {
                 add_class(&mut counters, carried);
             }
-            NodeNow { rate: node.rate, counters, delays: delays.clone() }
+            NodeNow { rate: node.rate, counters, delays: delays.get(index).cloned() }
         });
         let limits = self.nic.all_limit_counters();
         let limits = self.program.limits.iter().zip(limits).map(|(limit, mut counters)| {
@@ -121,6 +125,7 @@ impl Engine {
                 PortNow {
                     ingress,
                     waiting,
+                    parts: Some(Box::new(lane.parts())),
                     name: lane.name.clone(),
                     lane: Some(index),
                     tenant: lane.tenant,
@@ -151,6 +156,7 @@ impl Engine {
                 held: 0,
                 ingress: common.0,
                 waiting: common.1,
+                parts: None,
             },
             engine: self.nic.stats(),
             writes: self.doorbells.writes(),

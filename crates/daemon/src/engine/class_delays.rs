@@ -1,0 +1,91 @@
+//! From doorbell to port, by class.
+//!
+//! Why: an operator asks which class waits; a histogram for each of a million classes would fill the memory.
+//! From: `hdrhistogram`, two digits, some 20 kB each.
+//! Not here: tenants' delays, which each has from the start (`parts`).
+//! Invariant: at most [`MOST`] histograms, and one for what came when they were used up.
+
+use hdrhistogram::Histogram;
+use plimsoll_units::{NS_PER_SEC, Span};
+
+/// Classes that have a histogram of their own: the first ones to send. 20 MB in all.
+const MOST: usize = 1_024;
+
+/// Each class's histogram, once it has sent.
+#[derive(Debug)]
+pub(crate) struct ClassDelays {
+    /// By node: one more than the place in `kept`; none before the first packet.
+    places: Vec<u32>,
+    /// That of all who came too late for one, then the others.
+    kept: Vec<Histogram<u64>>,
+}
+
+impl ClassDelays {
+    /// For so many nodes.
+    pub(crate) fn new(nodes: usize) -> Self {
+        Self { places: vec![0; nodes], kept: vec![new_delays()] }
+    }
+
+    /// A packet of this class took so long.
+    #[inline]
+    pub(crate) fn record(&mut self, class: usize, took: Span) {
+        self.place(class).saturating_record(took.as_u64());
+    }
+
+    /// Adds what was measured elsewhere.
+    pub(crate) fn add(&mut self, class: usize, measured: &Histogram<u64>) {
+        if !measured.is_empty() {
+            // All have the same bounds, so nothing can be out of range.
+            let _ = self.place(class).add(measured);
+        }
+    }
+
+    /// A class's own, if it has one. The root has what came too late for that, so that its sum is whole.
+    pub(crate) fn get(&self, class: usize) -> Option<&Histogram<u64>> {
+        let place = self.places.get(class).copied().unwrap_or(0);
+        match (class, place) {
+            (0, 0) => Some(&self.kept[0]).filter(|rest| !rest.is_empty()),
+            (_, 0) => None,
+            (_, place) => Some(&self.kept[place as usize]),
+        }
+    }
+
+    /// Histograms that there are.
+    #[cfg(test)]
+    fn count(&self) -> usize {
+        self.kept.len()
+    }
+
+    fn place(&mut self, class: usize) -> &mut Histogram<u64> {
+        let place = self.places[class] as usize;
+        if place == 0 && class > 0 && self.kept.len() <= MOST {
+            self.places[class] = self.kept.len() as u32;
+            self.kept.push(new_delays());
+            return self.kept.last_mut().expect("just put there");
+        }
+        &mut self.kept[place]
+    }
+}
+
+/// Delays from a microsecond to a minute, to two digits.
+pub(crate) fn new_delays() -> Histogram<u64> {
+    Histogram::new_with_bounds(1_000, 60 * NS_PER_SEC, 2).expect("constant bounds in order")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 65,536 histograms were 1.3 GB, and as much again in each snapshot.
+    #[test]
+    fn classes_beyond_the_bound_share_the_roots_and_nothing_is_lost() {
+        let mut delays = ClassDelays::new(65_537);
+        assert_eq!((delays.count(), delays.get(0).is_none()), (1, true));
+        for class in 1..=65_536 {
+            delays.record(class, Span::micros(10));
+        }
+        assert_eq!(delays.count(), MOST + 1);
+        let own: u64 = (1..=65_536).filter_map(|class| delays.get(class)).map(Histogram::len).sum();
+        assert_eq!((own, delays.get(0).map(Histogram::len)), (1_024, Some(65_536 - 1_024)));
+    }
+}

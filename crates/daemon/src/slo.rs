@@ -1,0 +1,237 @@
+//! Whether tenants' promises held, window by window, and where not, who or what broke them.
+//!
+//! Why: a tenant that complains gets an answer from what was measured, and an operator learns whom to talk to.
+//! From: PicNIC §4 (what is promised, and to which traffic), §2 (where it breaks); a look at the engine each second.
+//! Not here: measuring (`engine`), the judgement of one window (`judge`), showing it (`cli`).
+//! Invariant: memory is bounded: a minute by the second and an hour by the minute, whatever the uptime.
+
+mod judge;
+mod passed;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use plimsoll_policy::{Envelope, Slo};
+use plimsoll_units::{BitRate, Span};
+use serde::{Deserialize, Serialize};
+
+use crate::engine::Watched;
+use judge::judge;
+pub use judge::{Breach, Cause, Judged, Verdict};
+pub use passed::{Host, Passed, Quantiles};
+
+/// Windows of a second that are kept, and of a minute.
+const SECONDS: usize = 60;
+const MINUTES: usize = 60;
+
+/// What a tenant is promised, in bits per second and microseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Promise {
+    /// On the way out: what it gets whenever it wants it, and what it never exceeds.
+    pub out_min: Option<u64>,
+    /// See `out_min`.
+    pub out_max: Option<u64>,
+    /// On the way in.
+    pub in_min: Option<u64>,
+    /// See `in_min`.
+    pub in_max: Option<u64>,
+    /// The longest delays.
+    pub delay: Vec<Target>,
+}
+
+/// One percentile's target.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Target {
+    /// `p99`.
+    pub percentile: String,
+    /// Microseconds, both ways together.
+    pub most: f64,
+    /// What of that each way has.
+    pub each_way: f64,
+    /// Parts of a million that may take longer.
+    pub rest: u32,
+}
+
+/// Every tenant's promise over a time, and how it fared.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SloReport {
+    /// Seconds that were looked at; fewer than asked for where the daemon is younger.
+    pub span: f64,
+    /// Whether windows are seconds or minutes.
+    pub by_minute: bool,
+    /// By name.
+    pub tenants: BTreeMap<String, TenantReport>,
+}
+
+/// One tenant's.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TenantReport {
+    /// As the policy in force has it.
+    pub promise: Promise,
+    /// All windows together.
+    pub whole: Judged,
+    /// Windows in which it held, was not asked for, or did not count; and all of them.
+    pub kept: u32,
+    /// See `kept`.
+    pub seen: u32,
+    /// Each window, the oldest first.
+    pub windows: Vec<Judged>,
+}
+
+/// What is remembered.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    last: Option<Watched>,
+    seconds: VecDeque<Window>,
+    minutes: VecDeque<Window>,
+    /// The minute that has begun, and of how many seconds it is.
+    open: Option<(Window, usize)>,
+    promises: BTreeMap<String, Promise>,
+    link: u64,
+}
+
+/// A stretch of time.
+#[derive(Clone, Debug)]
+struct Window {
+    host: Host,
+    tenants: BTreeMap<String, Passed>,
+}
+
+impl Ledger {
+    /// Notes what the engine has counted by now.
+    pub fn note(&mut self, now: Watched) {
+        self.promises = promises(&now);
+        self.link = now.program.link.get();
+        let Some(before) = self.last.replace(now) else { return };
+        let now = self.last.as_ref().expect("just put there");
+        let window = Window::between(&before, now);
+        if window.host.length == 0.0 {
+            return;
+        }
+        self.add_to_minute(&window);
+        keep(&mut self.seconds, window, SECONDS);
+    }
+
+    fn add_to_minute(&mut self, window: &Window) {
+        let (minute, seconds) = match self.open.take() {
+            Some((mut minute, seconds)) => {
+                minute.add(window);
+                (minute, seconds + 1)
+            }
+            None => (window.clone(), 1),
+        };
+        if seconds == SECONDS {
+            keep(&mut self.minutes, minute, MINUTES);
+        } else {
+            self.open = Some((minute, seconds));
+        }
+    }
+
+    /// The last `span`, by the second up to a minute, else by the minute.
+    #[must_use]
+    pub fn report(&self, span: Span) -> SloReport {
+        let by_minute = span > Span::secs(SECONDS as u64);
+        let count =
+            |unit: u64| usize::try_from(span.as_u64().div_ceil(unit * 1_000_000_000)).unwrap_or(usize::MAX);
+        let windows: Vec<&Window> = if by_minute {
+            let begun = self.open.iter().map(|(window, _)| window);
+            last(self.minutes.iter().chain(begun), count(60))
+        } else {
+            last(self.seconds.iter(), count(1).max(1))
+        };
+        let mut whole: Option<Window> = None;
+        for window in &windows {
+            match &mut whole {
+                Some(whole) => whole.add(window),
+                None => whole = Some((*window).clone()),
+            }
+        }
+        let Some(whole) = whole else { return SloReport { by_minute, ..SloReport::default() } };
+        let tenants = self.promises.iter().map(|(name, promise)| {
+            let judged: Vec<Judged> =
+                windows.iter().map(|window| window.judge(name, promise, self.link)).collect();
+            let kept = judged.iter().filter(|judged| judged.verdict != Verdict::Broken).count();
+            let report = TenantReport {
+                promise: promise.clone(),
+                whole: whole.judge(name, promise, self.link),
+                kept: u32::try_from(kept).unwrap_or(u32::MAX),
+                seen: u32::try_from(judged.len()).unwrap_or(u32::MAX),
+                windows: judged,
+            };
+            (name.clone(), report)
+        });
+        SloReport { span: whole.host.length, by_minute, tenants: tenants.collect() }
+    }
+}
+
+impl Window {
+    fn between(before: &Watched, now: &Watched) -> Self {
+        let host = Host::between(before, now);
+        let tenants = now.lanes.iter().map(|lane| {
+            let earlier = before.lanes.iter().find(|earlier| earlier.name == lane.name);
+            let min = slo_of(now, &lane.name).and_then(|slo| slo.egress.min).map(BitRate::get);
+            (lane.name.clone(), Passed::between(earlier, lane, host.length, min))
+        });
+        Self { tenants: tenants.collect(), host }
+    }
+
+    fn add(&mut self, later: &Self) {
+        self.host.add(&later.host);
+        for (name, later) in &later.tenants {
+            match self.tenants.get_mut(name) {
+                Some(passed) => passed.add(later),
+                None => drop(self.tenants.insert(name.clone(), later.clone())),
+            }
+        }
+    }
+
+    fn judge(&self, name: &str, promise: &Promise, link: u64) -> Judged {
+        judge(name, promise, link, &self.host, &self.tenants)
+    }
+}
+
+fn promises(now: &Watched) -> BTreeMap<String, Promise> {
+    let lanes = now.lanes.iter();
+    lanes.filter_map(|lane| Some((lane.name.clone(), Promise::from(slo_of(now, &lane.name)?)))).collect()
+}
+
+fn slo_of<'w>(now: &'w Watched, tenant: &str) -> Option<&'w Slo> {
+    now.program.tenants.iter().find(|known| known.name == tenant).map(|known| &known.slo)
+}
+
+impl From<&Slo> for Promise {
+    fn from(slo: &Slo) -> Self {
+        let bits = |rate: Option<BitRate>| rate.map(BitRate::get);
+        let (Envelope { min: out_min, max: out_max }, Envelope { min: in_min, max: in_max }) =
+            (slo.egress, slo.ingress);
+        let target = |target: &plimsoll_policy::DelayTarget| Target {
+            percentile: target.percentile.to_string(),
+            most: target.most.as_u64() as f64 / 1e3,
+            each_way: target.most.as_u64() as f64 / 2e3,
+            rest: u32::try_from(target.percentile.rest_of(1_000_000)).unwrap_or(0),
+        };
+        Self {
+            out_min: bits(out_min),
+            out_max: bits(out_max),
+            in_min: bits(in_min),
+            in_max: bits(in_max),
+            delay: slo.delay.iter().map(target).collect(),
+        }
+    }
+}
+
+fn keep(windows: &mut VecDeque<Window>, window: Window, most: usize) {
+    if windows.len() == most {
+        windows.pop_front();
+    }
+    windows.push_back(window);
+}
+
+/// The last so many, the oldest first.
+fn last<'w>(windows: impl DoubleEndedIterator<Item = &'w Window>, most: usize) -> Vec<&'w Window> {
+    let mut found: Vec<&Window> = windows.rev().take(most).collect();
+    found.reverse();
+    found
+}
+
+#[cfg(test)]
+mod tests;

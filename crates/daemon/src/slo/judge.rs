@@ -1,0 +1,433 @@
+//! One window, one tenant: whether its promise held, and who or what broke it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::passed::{Host, Passed, Quantiles};
+use super::{Promise, Target};
+
+/// How a promise fared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Nothing is promised.
+    Unpromised,
+    /// The tenant asked for nothing.
+    #[default]
+    Idle,
+    /// It held.
+    Held,
+    /// The tenant was beyond its envelope, or does not read: what it lost or waited is its own.
+    Beyond,
+    /// It did not hold.
+    Broken,
+}
+
+/// Who or what it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// The tenant sends more than it may, or than it is promised while the link is full.
+    Itself,
+    /// Those who send to it send more than it may receive.
+    ItsSenders,
+    /// Its machine or process does not take what comes for it.
+    NotReading,
+    /// Its device is gone.
+    DeviceGone,
+    /// The uplink was down or gone.
+    LinkDown,
+    /// The uplink takes less than the policy says.
+    LinkFull,
+    /// The engine's thread wanted a core and had none.
+    NoCore,
+    /// The engine's thread was woken late.
+    LateWakeUp,
+    /// A neighbour used up the engine's core.
+    NeighbourCpu,
+    /// A neighbour used the link.
+    NeighbourLink,
+    /// Our own fault: the engine let through what it must not.
+    Engine,
+    /// Nothing that is measured explains it.
+    Unknown,
+}
+
+/// What was not as promised.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Breach {
+    /// `sent less than min`, `delay out`, ...
+    pub what: String,
+    /// Figures.
+    pub detail: String,
+    /// Who or what broke it.
+    pub cause: Cause,
+    /// That in words, with figures.
+    pub why: String,
+    /// The tenant that it was, if one.
+    pub who: Option<String>,
+}
+
+/// A window's judgement, with what it rests on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Judged {
+    /// When it began, in seconds since the daemon's start.
+    pub from: f64,
+    /// Seconds.
+    pub length: f64,
+    /// How the promise fared.
+    pub verdict: Verdict,
+    /// What was not as promised, or beyond the envelope.
+    pub breaches: Vec<Breach>,
+    /// Bits per second that it sent.
+    pub sent: f64,
+    /// Bits per second that its port took.
+    pub received: f64,
+    /// Frames of it that were lost on the way out, whatever the reason.
+    pub lost_out: u64,
+    /// Frames for it that were lost on the way in.
+    pub lost_in: u64,
+    /// On the way out.
+    pub egress: Quantiles,
+    /// In the NIC's and the kernel's queue; nothing where no port tells.
+    pub nic: Quantiles,
+    /// With the engine on the way in.
+    pub engine: Quantiles,
+}
+
+/// What a window is judged by.
+struct Case<'a> {
+    name: &'a str,
+    promise: &'a Promise,
+    link: f64,
+    host: &'a Host,
+    own: &'a Passed,
+    all: &'a BTreeMap<String, Passed>,
+    breaches: Vec<Breach>,
+}
+
+/// Rates may be this far off before that counts: bursts, and windows that do not end between packets.
+pub(super) const SLACK: f64 = 1.05;
+/// A link or a core of which this much was used is full.
+const FULL: f64 = 0.9;
+/// The part of a window without a core from which on that explains what went wrong.
+const STARVED: f64 = 0.02;
+
+pub(super) fn judge(
+    name: &str,
+    promise: &Promise,
+    link: u64,
+    host: &Host,
+    all: &BTreeMap<String, Passed>,
+) -> Judged {
+    let Some(own) = all.get(name) else {
+        return Judged { from: host.from, length: host.length, ..Judged::default() };
+    };
+    let mut case = Case { name, promise, link: link as f64, host, own, all, breaches: Vec::new() };
+    case.way_out();
+    case.way_in();
+    let rate = |bytes: u64| bytes as f64 * 8.0 / host.length.max(1e-9);
+    Judged {
+        from: host.from,
+        length: host.length,
+        verdict: case.verdict(),
+        sent: rate(own.sent_bytes),
+        received: rate(own.received_bytes),
+        lost_out: own.lost.values().sum(),
+        lost_in: own.queue_full + own.unread,
+        egress: own.egress,
+        nic: own.nic,
+        engine: own.engine,
+        breaches: case.breaches,
+    }
+}
+
+/// Who or what, and in words.
+struct Blame {
+    cause: Cause,
+    who: Option<String>,
+    why: String,
+}
+
+impl Blame {
+    fn of(cause: Cause, why: impl Into<String>) -> Self {
+        Self { cause, who: None, why: why.into() }
+    }
+}
+
+impl Case<'_> {
+    fn verdict(&self) -> Verdict {
+        let promise = self.promise;
+        let nothing = [promise.out_min, promise.out_max, promise.in_min, promise.in_max];
+        let idle = self.own.offered_bytes + self.own.due_bytes + self.own.sent_bytes == 0;
+        if self.breaches.iter().any(|breach| !breach.cause.is_own()) {
+            Verdict::Broken
+        } else if !self.breaches.is_empty() {
+            Verdict::Beyond
+        } else if nothing.iter().all(Option::is_none) && promise.delay.is_empty() {
+            Verdict::Unpromised
+        } else if idle {
+            Verdict::Idle
+        } else {
+            Verdict::Held
+        }
+    }
+
+    /// The way out: rate, loss and delay.
+    fn way_out(&mut self) {
+        let (own, promise) = (self.own, self.promise);
+        if let Some(max) = promise.out_max.filter(|&max| own.most_sent > max as f64 * SLACK) {
+            let why = "the engine let through more than the policy allows";
+            self.breach("sent more than max", of_most(own.most_sent, max), Blame::of(Cause::Engine, why));
+        }
+        if let (Some(min), Some(least)) = (promise.out_min, own.least_sent) {
+            let blame = self.whose(false);
+            self.breach("sent less than min", of_least(least, min), blame);
+        }
+        let lost = own.lost_by_us();
+        if lost > 0 {
+            let blame = self.beyond_out().unwrap_or_else(|| self.whose(true));
+            let reasons: Vec<String> =
+                own.lost.iter().map(|(name, count)| format!("{name} {count}")).collect();
+            self.breach("lost on the way out", reasons.join(", "), blame);
+        }
+        self.delays("waited on the way out", 0, own.egress.count, own.egress);
+    }
+
+    /// The way in.
+    fn way_in(&mut self) {
+        let (own, promise) = (self.own, self.promise);
+        let received = own.received_bytes as f64 * 8.0 / self.host.length.max(1e-9);
+        if own.unread > 0 {
+            let why = "its device had no room for what came: it does not read, or too slowly";
+            self.breach(
+                "lost on the way in",
+                format!("receiver_full {}", own.unread),
+                Blame::of(Cause::NotReading, why),
+            );
+        }
+        if own.queue_full > 0 {
+            let blame = self.beyond_in().unwrap_or_else(|| self.whose_cpu());
+            self.breach("lost on the way in", format!("ingress_full {}", own.queue_full), blame);
+            if let Some(min) = promise.in_min.filter(|&min| received * SLACK < min as f64) {
+                let blame = self.beyond_in().unwrap_or_else(|| self.whose_cpu());
+                self.breach("received less than min", of_least(received, min), blame);
+            }
+        }
+        let both =
+            Quantiles { p99: own.nic.p99 + own.engine.p99, max: own.nic.max + own.engine.max, ..own.engine };
+        self.delays("waited on the way in", 1, own.engine.count, both);
+    }
+
+    fn delays(&mut self, what: &str, way: usize, count: u64, seen: Quantiles) {
+        for (index, target) in self.promise.delay.iter().enumerate() {
+            let late = self.own.late[way].get(index).copied().unwrap_or(0);
+            if late <= target.allows(count) {
+                continue;
+            }
+            let blame = match way {
+                0 => self.beyond_out().unwrap_or_else(|| self.whose(false)),
+                _ => self.beyond_in().unwrap_or_else(|| self.whose_cpu()),
+            };
+            let detail = format!(
+                "{late} of {count} packets beyond {:.0}us, each way's half of {} {:.0}us; p99 {:.0}us, longest {:.0}us",
+                target.each_way, target.percentile, target.most, seen.p99, seen.max
+            );
+            // One is enough: the others follow from the same wait.
+            return self.breach(what, detail, blame);
+        }
+    }
+
+    fn breach(&mut self, what: &str, detail: String, Blame { cause, who, why }: Blame) {
+        self.breaches.push(Breach { what: what.to_owned(), detail, cause, why, who });
+    }
+
+    /// Whether it sends more than it may, or more than it is promised while the link is full.
+    fn beyond_out(&self) -> Option<Blame> {
+        let offered = self.own.most_offered;
+        if let Some(max) = self.promise.out_max.filter(|&max| offered > max as f64) {
+            return Some(Blame::of(Cause::Itself, format!("it offered {}", of_most(offered, max))));
+        }
+        let min = self.promise.out_min.unwrap_or(0);
+        (self.link_is_full() && offered > min as f64).then(|| {
+            let others = match self.heaviest(|passed| passed.sent_bytes as f64) {
+                Some(other) => format!(", of which `{other}` had most"),
+                None => String::new(),
+            };
+            let why = format!(
+                "it offered {} of {} that it is promised, while the link was full{others}",
+                bits(offered),
+                bits(min as f64)
+            );
+            Blame::of(Cause::Itself, why)
+        })
+    }
+
+    /// Whether others send it more than it may receive.
+    fn beyond_in(&self) -> Option<Blame> {
+        if self.own.unread > 0 {
+            return Some(Blame::of(
+                Cause::NotReading,
+                "its device had no room for what came: it does not read, or too slowly",
+            ));
+        }
+        let max = self.promise.in_max.filter(|&max| self.own.most_due > max as f64)?;
+        Some(Blame::of(Cause::ItsSenders, format!("others sent it {}", of_most(self.own.most_due, max))))
+    }
+
+    /// The machine, if it was at fault.
+    fn machine(&self) -> Option<Blame> {
+        let host = self.host;
+        if host.uplink_away > 0.0 {
+            return Some(Blame::of(
+                Cause::LinkDown,
+                format!("the uplink was down or gone for {:.0}s", host.uplink_away),
+            ));
+        }
+        if self.own.away {
+            return Some(Blame::of(Cause::DeviceGone, "its own device is gone"));
+        }
+        if let Some(starved) = host.no_core.filter(|&starved| starved > host.length * STARVED) {
+            let why = format!("the engine's thread waited {:.0}ms for a core", starved * 1e3);
+            return Some(Blame::of(Cause::NoCore, why));
+        }
+        None
+    }
+
+    /// What remains: a late wake-up that is as long as what is allowed, or an uplink without room.
+    fn moments(&self) -> Option<Blame> {
+        let allowed = self.promise.delay.first().map_or(1e3, |target| target.each_way);
+        if self.host.uplink_full > 0 && !self.link_is_full() {
+            let why = format!(
+                "the uplink had no room {} times, below its rate in the policy",
+                self.host.uplink_full
+            );
+            return Some(Blame::of(Cause::LinkFull, why));
+        }
+        (self.host.late > allowed).then(|| {
+            Blame::of(
+                Cause::LateWakeUp,
+                format!("the engine's thread was woken up to {:.0}us late", self.host.late),
+            )
+        })
+    }
+
+    /// On the way out. A burst that found its flow's ring full is the tenant's own, where nothing else explains it.
+    fn whose(&self, loss: bool) -> Blame {
+        if let Some(machine) = self.machine() {
+            return machine;
+        }
+        if self.link_is_full()
+            && let Some(other) = self.heaviest(|passed| passed.sent_bytes as f64)
+        {
+            let why = format!("`{other}` sent most while the link was full");
+            return Blame { cause: Cause::NeighbourLink, who: Some(other), why };
+        }
+        if let Some(blame) = self.busy() {
+            return blame;
+        }
+        if loss {
+            return Blame::of(Cause::Itself, "it sent more at once than a flow's ring holds");
+        }
+        self.moments().unwrap_or_else(|| Blame::of(Cause::Unknown, "nothing that is measured explains it"))
+    }
+
+    /// On the way in.
+    fn whose_cpu(&self) -> Blame {
+        let explained = self.machine().or_else(|| self.busy()).or_else(|| self.moments());
+        explained.unwrap_or_else(|| Blame::of(Cause::Unknown, "nothing that is measured explains it"))
+    }
+
+    /// The engine's core was used up: by whom, of what came in.
+    fn busy(&self) -> Option<Blame> {
+        if self.host.cpu < self.host.length * FULL {
+            return None;
+        }
+        let used = format!("the engine used {:.0}% of its core", 100.0 * self.host.cpu / self.host.length);
+        let heaviest = self.all.iter().max_by(|(_, a), (_, b)| work(a).total_cmp(&work(b)));
+        match heaviest.filter(|(_, passed)| work(passed) > 0.0) {
+            Some((name, _)) if name == self.name => {
+                Some(Blame::of(Cause::Itself, format!("{used}, most of it for this tenant")))
+            }
+            Some((name, _)) => {
+                let why = format!("{used}, most of it for `{name}`");
+                Some(Blame { cause: Cause::NeighbourCpu, who: Some(name.clone()), why })
+            }
+            None => None,
+        }
+    }
+
+    fn link_is_full(&self) -> bool {
+        self.host.sent_bytes as f64 * 8.0 > self.link * self.host.length * FULL
+    }
+
+    /// Whom most of it was for, other than this tenant.
+    fn heaviest(&self, of: impl Fn(&Passed) -> f64) -> Option<String> {
+        let others = self.all.iter().filter(|(name, passed)| *name != self.name && of(passed) > 0.0);
+        others.max_by(|(_, a), (_, b)| of(a).total_cmp(&of(b))).map(|(name, _)| name.clone())
+    }
+}
+
+/// What a tenant's packets take of the engine's core, for comparison: measured on the way in, by number on the way out.
+fn work(passed: &Passed) -> f64 {
+    passed.cpu + passed.egress.count as f64 * 1e-6
+}
+
+impl Cause {
+    /// Whether it is the tenant's own, or its correspondents': no promise is broken by that.
+    #[must_use]
+    pub fn is_own(self) -> bool {
+        matches!(self, Self::Itself | Self::ItsSenders | Self::NotReading | Self::DeviceGone)
+    }
+
+    /// In a table.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Itself => "itself",
+            Self::ItsSenders => "its senders",
+            Self::NotReading => "itself: not reading",
+            Self::DeviceGone => "itself: no device",
+            Self::LinkDown => "uplink down",
+            Self::LinkFull => "uplink without room",
+            Self::NoCore => "no core",
+            Self::LateWakeUp => "late wake-up",
+            Self::NeighbourCpu => "a neighbour's CPU",
+            Self::NeighbourLink => "a neighbour's traffic",
+            Self::Engine => "the engine",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl Target {
+    /// Of so many packets, how many may take longer.
+    fn allows(&self, count: u64) -> u64 {
+        let allowed = u128::from(count) * u128::from(self.rest) / 1_000_000;
+        u64::try_from(allowed).unwrap_or(u64::MAX)
+    }
+}
+
+fn of_most(rate: f64, most: u64) -> String {
+    format!("{} of at most {}", bits(rate), bits(most as f64))
+}
+
+fn of_least(rate: f64, least: u64) -> String {
+    format!("{} of at least {}", bits(rate), bits(least as f64))
+}
+
+/// `12.3Mbps`.
+fn bits(rate: f64) -> String {
+    let (value, unit) = match rate {
+        rate if rate >= 999.5e6 => (rate / 1e9, "Gbps"),
+        rate if rate >= 999.5e3 => (rate / 1e6, "Mbps"),
+        rate if rate >= 999.5 => (rate / 1e3, "kbps"),
+        rate => (rate, "bps"),
+    };
+    if value >= 99.5 || value.fract() == 0.0 {
+        format!("{value:.0}{unit}")
+    } else {
+        format!("{value:.1}{unit}")
+    }
+}

@@ -1,0 +1,222 @@
+//! Promises judged by hand-made looks.
+
+use std::sync::Arc;
+
+use plimsoll_units::Nanos;
+use proptest::prelude::*;
+
+use super::*;
+use crate::engine::{LaneWatched, Parts, Pulse};
+
+const POLICY: &str = "{uplink: {port: memory, rate: 100Mbps}, tenants: {
+    shop: {port: memory, min: 40Mbps, max: 80Mbps, delay: {p99: 2ms}},
+    batch: {port: memory, min: 10Mbps, max: 60Mbps}}}";
+
+/// Two tenants and a clock; each look is a second after the last.
+struct World {
+    ledger: Ledger,
+    now: Watched,
+}
+
+impl World {
+    fn new() -> Self {
+        let checked = plimsoll_policy::check_str("slo.yaml", POLICY).expect("a policy");
+        let lane = |name: &str, targets| LaneWatched {
+            name: name.to_owned(),
+            parts: Some(Box::new(Parts::new(targets))),
+            ..LaneWatched::default()
+        };
+        let now = Watched {
+            at: Nanos::ZERO,
+            program: Arc::new(checked.program),
+            lanes: vec![lane("shop", 1), lane("batch", 0)],
+            uplink: Default::default(),
+            pulse: Pulse { no_core: Some(Span::ZERO), ..Pulse::default() },
+        };
+        let mut world = Self { ledger: Ledger::default(), now };
+        world.ledger.note(world.now.clone());
+        world
+    }
+
+    fn lane(&mut self, name: &str) -> &mut LaneWatched {
+        self.now.lanes.iter_mut().find(|lane| lane.name == name).expect("a tenant")
+    }
+
+    fn parts(&mut self, name: &str) -> &mut Parts {
+        self.lane(name).parts.as_mut().expect("put there after each look")
+    }
+
+    /// In this second the tenant offers so many Mb/s, and so many leave.
+    fn sends(&mut self, name: &str, offered: u64, sent: u64) {
+        self.lane(name).offered_bytes += offered * 125_000;
+        self.parts(name).sent_bytes += sent * 125_000;
+        self.now.uplink.sent_bytes += sent * 125_000;
+    }
+
+    /// So many packets wait so long on the way out.
+    fn waits(&mut self, name: &str, packets: u64, micros: u64) {
+        let half = self.ledger.promises[name].delay.first().map(|target| target.each_way);
+        let parts = self.parts(name);
+        parts.egress.record_n(micros * 1_000, packets).expect("in range");
+        if half.is_some_and(|half| micros as f64 > half) {
+            parts.late[0][0] += packets;
+        }
+    }
+
+    fn loses(&mut self, name: &str, reason: &'static str, count: u64) {
+        *self.lane(name).losses.entry(reason).or_default() += count;
+    }
+
+    fn look(&mut self) -> SloReport {
+        self.now.at += Span::secs(1);
+        self.ledger.note(self.now.clone());
+        for (lane, targets) in self.now.lanes.iter_mut().zip([1, 0]) {
+            lane.parts = Some(Box::new(Parts::new(targets)));
+        }
+        self.now.pulse.late = Span::ZERO;
+        self.ledger.report(Span::secs(1))
+    }
+}
+
+fn told(report: &SloReport, name: &str) -> (Verdict, Option<Cause>) {
+    let whole = &report.tenants[name].whole;
+    (whole.verdict, whole.breaches.first().map(|breach| breach.cause))
+}
+
+#[test]
+fn who_offers_more_than_its_max_is_blamed_and_its_neighbours_promise_holds() {
+    let mut world = World::new();
+    world.sends("batch", 90, 55);
+    world.loses("batch", "flow_full", 3_000);
+    world.sends("shop", 40, 40);
+    world.waits("shop", 1_000, 300);
+    let report = world.look();
+    assert_eq!(told(&report, "batch"), (Verdict::Beyond, Some(Cause::Itself)));
+    assert_eq!(told(&report, "shop"), (Verdict::Held, None));
+    assert!(report.tenants["batch"].whole.breaches[0].why.contains("90Mbps of at most 60Mbps"));
+}
+
+#[test]
+fn late_packets_break_a_promise_only_beyond_its_percentile() {
+    let mut world = World::new();
+    world.sends("shop", 10, 10);
+    world.waits("shop", 990, 300);
+    world.waits("shop", 10, 1_500);
+    assert_eq!(told(&world.look(), "shop"), (Verdict::Held, None), "one in a hundred may");
+    world.sends("shop", 10, 10);
+    world.waits("shop", 989, 300);
+    world.waits("shop", 11, 1_500);
+    world.now.pulse.no_core = Some(Span::millis(30));
+    let report = world.look();
+    assert_eq!(told(&report, "shop"), (Verdict::Broken, Some(Cause::NoCore)));
+    assert!(report.tenants["shop"].whole.breaches[0].why.contains("30ms"), "{report:?}");
+}
+
+#[test]
+fn what_is_measured_names_the_cause() {
+    let late = |world: &mut World| {
+        world.sends("shop", 10, 10);
+        world.waits("shop", 100, 1_500);
+    };
+    let mut world = World::new();
+    late(&mut world);
+    world.now.pulse.late = Span::micros(1_400);
+    assert_eq!(told(&world.look(), "shop"), (Verdict::Broken, Some(Cause::LateWakeUp)));
+    late(&mut world);
+    world.sends("batch", 85, 85);
+    assert_eq!(told(&world.look(), "shop").1, Some(Cause::NeighbourLink));
+    late(&mut world);
+    world.now.uplink.away = true;
+    assert_eq!(told(&world.look(), "shop").1, Some(Cause::LinkDown));
+    world.now.uplink.away = false;
+    world.look();
+    late(&mut world);
+    world.now.pulse.cpu += Span::millis(950);
+    world.lane("batch").ingress.cpu += Span::millis(800);
+    let report = world.look();
+    assert_eq!(told(&report, "shop").1, Some(Cause::NeighbourCpu));
+    assert_eq!(report.tenants["shop"].whole.breaches[0].who.as_deref(), Some("batch"));
+    late(&mut world);
+    assert_eq!(told(&world.look(), "shop"), (Verdict::Broken, Some(Cause::Unknown)));
+}
+
+#[test]
+fn a_minimum_is_missed_only_by_who_wants_it() {
+    let mut world = World::new();
+    world.sends("shop", 20, 20);
+    assert_eq!(told(&world.look(), "shop").0, Verdict::Held, "it asked for no more");
+    world.sends("shop", 45, 20);
+    assert_eq!(told(&world.look(), "shop").0, Verdict::Broken);
+    assert_eq!(told(&world.look(), "shop").0, Verdict::Idle);
+    // Behind a limit of its own it waits as the policy says.
+    world.sends("shop", 45, 20);
+    world.parts("shop").shaped = Span::secs(2);
+    assert_eq!(told(&world.look(), "shop").0, Verdict::Held);
+}
+
+#[test]
+fn who_does_not_read_loses_its_own() {
+    let mut world = World::new();
+    world.parts("shop").unread = 5;
+    world.lane("shop").ingress.drops = 7;
+    let report = world.look();
+    assert_eq!(told(&report, "shop"), (Verdict::Beyond, Some(Cause::NotReading)));
+    assert_eq!(report.tenants["shop"].whole.lost_in, 12);
+    world.lane("batch").ingress.bytes += 80 * 125_000;
+    world.lane("batch").ingress.drops += 100;
+    assert_eq!(told(&world.look(), "batch"), (Verdict::Beyond, Some(Cause::ItsSenders)));
+}
+
+/// An hour and more: seconds and minutes stay as many as they may be, and one bad second is in its minute.
+#[test]
+fn windows_are_bounded_and_add_up() {
+    let mut world = World::new();
+    for second in 0..3_700 {
+        world.sends("shop", 10, 10);
+        world.waits("shop", 100, if second == 3_650 { 1_500 } else { 300 });
+        world.look();
+    }
+    assert_eq!((world.ledger.seconds.len(), world.ledger.minutes.len()), (SECONDS, MINUTES));
+    let minute = world.ledger.report(Span::secs(60));
+    assert_eq!((minute.span.round(), minute.by_minute), (60.0, false));
+    let shop = &minute.tenants["shop"];
+    assert_eq!((shop.kept, shop.seen, shop.whole.verdict), (59, 60, Verdict::Broken));
+    assert!((shop.whole.sent - 10e6).abs() < 1.0, "{}", shop.whole.sent);
+    let hour = world.ledger.report(Span::secs(3_600));
+    let shop = &hour.tenants["shop"];
+    assert_eq!((hour.by_minute, shop.seen, shop.kept), (true, 60, 59));
+    assert_eq!(shop.whole.verdict, Verdict::Held, "100 of 360,000 packets are less than one in a hundred");
+}
+
+#[test]
+fn a_report_passes_through_json() {
+    let mut world = World::new();
+    world.sends("batch", 90, 55);
+    world.loses("batch", "flow_full", 3_000);
+    let report = world.look();
+    let text = serde_json::to_string(&report).expect("plain data");
+    assert_eq!(serde_json::from_str::<SloReport>(&text).expect("the same"), report);
+}
+
+proptest! {
+    /// Whatever the seconds were, what was sent in the whole is what was sent in its windows, and a window that kept the
+    /// promise does so in any order of the others.
+    #[test]
+    fn the_whole_is_the_sum_of_its_windows(seconds in proptest::collection::vec((0_u64..90, 0_u64..90, 0_u64..50, 0_u64..3_000), 1..80)) {
+        let mut world = World::new();
+        for &(offered, sent, packets, micros) in &seconds {
+            world.sends("shop", offered.max(sent), sent);
+            if packets > 0 {
+                world.waits("shop", packets, micros);
+            }
+            world.look();
+        }
+        let report = world.ledger.report(Span::secs(60));
+        let shop = &report.tenants["shop"];
+        let kept = &seconds[seconds.len().saturating_sub(60)..];
+        let sent: u64 = kept.iter().map(|second| second.1).sum();
+        prop_assert_eq!(shop.windows.len(), kept.len());
+        prop_assert!((shop.whole.sent * kept.len() as f64 - sent as f64 * 1e6).abs() < 1.0);
+        prop_assert_eq!(shop.kept as usize, shop.windows.iter().filter(|window| window.verdict != Verdict::Broken).count());
+    }
+}
