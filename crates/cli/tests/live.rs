@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use plimsoll_daemon::{Client, Explanation, Reloaded, Stats};
+use plimsoll_daemon::{Cause, Client, Explanation, Reloaded, SloReport, Stats, Verdict};
 
 const SHOP: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const BATCH: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
@@ -578,4 +578,77 @@ fn a_recording_that_the_disk_does_not_take_is_said_once_and_traffic_goes_on() {
     let (found, code) = replayed(&trace);
     assert_eq!((code, &found["end"]), (Some(0), &"torn".into()), "{found}");
     assert!(found["decisions"].as_u64().is_some_and(|count| count > 1_000), "{found}");
+}
+
+/// What `plimsoll slo` says of the last `seconds`, and its exit code.
+fn promises(world: &World, seconds: u32) -> (SloReport, Option<i32>) {
+    let asked = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(["slo", "--json", "--socket"])
+        .arg(world.socket())
+        .args(["--window", &format!("{seconds}s")])
+        .output()
+        .expect("asked");
+    let report = serde_json::from_slice(&asked.stdout);
+    (report.unwrap_or_else(|error| panic!("{error}: {asked:?}")), asked.status.code())
+}
+
+/// Datagrams to the world for so long, one each `gap`.
+fn datagrams(
+    world: &World,
+    from: &str,
+    size: usize,
+    gap: Duration,
+    span: Duration,
+) -> thread::JoinHandle<()> {
+    world.inside(from, move || {
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("bound");
+        let start = Instant::now();
+        let mut due = Duration::ZERO;
+        while due < span {
+            thread::sleep(due.saturating_sub(start.elapsed()));
+            // A queue that is full is what this is about; and the world answers that nobody listens.
+            let _ = socket.send_to(&vec![0; size], SocketAddrV4::new(FAR, 9));
+            due += gap;
+        }
+    })
+}
+
+/// PicNIC's promise, live: who is beyond its envelope loses its own packets and is named; its neighbour's promise holds.
+/// Then the uplink fails, and that is named.
+#[test]
+fn who_breaks_its_envelope_is_blamed_and_its_neighbours_promise_holds() {
+    let Some(mut world) = World::new("slo") else { return };
+    let policy = world
+        .policy("100Mbps", "")
+        .replace("shop: {", "shop: {min: 20Mbps, delay: {p50: 100ms, p99: 600ms}, ")
+        .replace("batch: {", "batch: {max: 8Mbps, ");
+    world.start(&policy);
+    world.eventually("the world answers", || world.ping("shop", FAR) && world.ping("batch", FAR));
+
+    // Four times its envelope, beside a hundred small packets a second.
+    let flood = datagrams(&world, "batch", 1_400, Duration::from_micros(350), Duration::from_secs(5));
+    let calm = datagrams(&world, "shop", 200, Duration::from_millis(10), Duration::from_secs(5));
+    thread::sleep(Duration::from_millis(4_500));
+    let (report, code) = promises(&world, 3);
+    let [shop, batch] = ["shop", "batch"].map(|name| &report.tenants[name].whole);
+    assert_eq!((shop.verdict, code), (Verdict::Held, Some(0)), "{shop:#?}");
+    assert_eq!(batch.verdict, Verdict::Beyond, "{batch:#?}");
+    let own = batch.breaches.iter().find(|breach| breach.cause == Cause::Itself).expect("it was itself");
+    assert!(own.why.contains("of at most 8Mbps") && batch.lost_out > 100, "{batch:#?}");
+    assert!(batch.sent < 8.4e6 && shop.egress.count > 100 && shop.lost_out == 0, "{report:#?}");
+    flood.join().expect("sent");
+    calm.join().expect("sent");
+
+    let calm = datagrams(&world, "shop", 200, Duration::from_millis(10), Duration::from_secs(4));
+    world.ip(&["-n", &world.netns("far"), "link", "set", "up0", "down"]);
+    thread::sleep(Duration::from_millis(2_500));
+    world.ip(&["-n", &world.netns("far"), "link", "set", "up0", "up"]);
+    calm.join().expect("sent");
+    thread::sleep(Duration::from_millis(1_100));
+    let (report, code) = promises(&world, 5);
+    let shop = &report.tenants["shop"].whole;
+    assert_eq!((shop.verdict, code), (Verdict::Broken, Some(1)), "{shop:#?}");
+    assert!(shop.breaches.iter().any(|breach| breach.cause == Cause::LinkDown), "{shop:#?}");
+    let (code, _) = world.stop();
+    assert_eq!(code, Some(0), "{}", world.log());
 }

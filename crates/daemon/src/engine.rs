@@ -138,6 +138,8 @@ pub struct Engine {
     pub(crate) macs: MacTable,
     /// Descriptors that each flow queue holds.
     pub(crate) queues: Vec<u32>,
+    /// Whether limits have held it since it was last empty.
+    pub(crate) shaped: Vec<bool>,
     pub(crate) doorbells: DoorbellQueue,
     pub(crate) out: Vec<Transmit>,
     pub(crate) sent: usize,
@@ -209,6 +211,7 @@ impl Engine {
     pub fn new(setup: Setup) -> Self {
         let nodes = setup.program.nodes.len();
         let queues = vec![0; setup.config.queues as usize];
+        let shaped = vec![false; queues.len()];
         let nic = Recorded::new(Nic::new(&setup.program, &setup.config));
         let window = u32::from(nic.slots());
         let lanes: Vec<_> = setup.lanes.into_iter().map(|spec| Some(Box::new(Lane::new(spec)))).collect();
@@ -235,6 +238,7 @@ impl Engine {
                 senders: blame::Senders::default(),
             },
             queues,
+            shaped,
             doorbells: DoorbellQueue::with_capacity(4 * BATCH * lanes.len()),
             lanes,
             out: Vec::with_capacity(DEPARTURES),

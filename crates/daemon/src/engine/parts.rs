@@ -8,8 +8,8 @@
 //!
 //! # What is measured
 //!
-//! *Egress* is from the engine's taking a packet (its doorbell) until the port has it. Of a packet that limits held, the
-//! time behind them is not counted, nor that behind earlier packets of its own flow, which they held as well. *NIC* is the
+//! *Egress* is from the engine's taking a packet (its doorbell) until the port has it. The time behind limits is not
+//! counted, nor that behind earlier packets of its own flow while limits held these. *NIC* is the
 //! time in the NIC's and the kernel's queue, by the kernel's receive timestamp; only a packet socket has one. *Engine* is
 //! from our taking a packet off the uplink until the tenant's port has it. A packet from tenant to tenant on this host has
 //! the first part only.
@@ -71,14 +71,14 @@ impl Parts {
         self.sent_bytes == 0 && self.egress.is_empty() && self.engine.is_empty() && self.unread == 0
     }
 
-    /// A pull has left.
+    /// A pull has left; `shaped` if limits have held its flow since that was last empty.
     #[inline]
-    pub(crate) fn sent(&mut self, transmit: &Transmit, halves: &[Span], now: Nanos) {
+    pub(crate) fn sent(&mut self, transmit: &Transmit, shaped: bool, halves: &[Span], now: Nanos) {
         self.sent_bytes += u64::from(transmit.len);
         if !transmit.last {
             return;
         }
-        let from = if transmit.limited > Span::ZERO { transmit.head } else { transmit.arrived };
+        let from = if shaped { transmit.head } else { transmit.arrived };
         let took = now.since(from) - transmit.limited;
         self.egress.saturating_record(took.as_u64());
         self.shaped += transmit.limited;
@@ -171,9 +171,9 @@ mod tests {
         let mut parts = Parts::new(1);
         let now = Nanos::new(1_000_000);
         // Waited 900 us behind its own flow, 90 us behind a limit, and 10 us for its turn.
-        parts.sent(&transmit(0, 900, 90), &[Span::micros(20)], now);
+        parts.sent(&transmit(0, 900, 90), true, &[Span::micros(20)], now);
         // Waited 30 us behind its own flow, and for its turn.
-        parts.sent(&transmit(970, 990, 0), &[Span::micros(20)], now);
+        parts.sent(&transmit(970, 990, 0), false, &[Span::micros(20)], now);
         assert_eq!((parts.late[OUT][0], parts.egress.len()), (1, 2));
         assert_eq!((parts.shaped, parts.waited), (Span::micros(90), Span::micros(40)));
     }
