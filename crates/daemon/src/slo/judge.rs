@@ -327,6 +327,10 @@ impl Case<'_> {
         if let Some(blame) = self.busy() {
             return blame;
         }
+        if loss && self.own.shaped > self.own.waited {
+            let why = "limits that it sends through, perhaps a receiver's, let less pass";
+            return Blame::of(Cause::Itself, why);
+        }
         if loss {
             return Blame::of(Cause::Itself, "it sent more at once than a flow's ring holds");
         }

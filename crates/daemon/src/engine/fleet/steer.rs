@@ -209,18 +209,21 @@ impl Steering {
 }
 
 impl Fleet {
-    /// The tenants of these lanes receive from now on, with the policy's envelopes.
+    /// The tenants of these lanes receive from now on, with the policy's envelopes on the way in, and the delays that
+    /// follow from their targets where they have some.
     pub(crate) fn set_receivers(&mut self, lanes: &[Option<Box<Lane>>], policy: &Program, now: Nanos) {
         let Self { map, steering: Some(steering), .. } = self else { return };
-        let mut envelopes = Vec::new();
+        let (mut envelopes, mut thresholds) = (Vec::new(), Vec::new());
         steering.own.clear();
         steering.by_station = vec![None; lanes.len() + 1];
         for (index, lane) in (0..).zip(lanes) {
             let tenant = lane.as_ref().and_then(|lane| Some((lane.tenant?, map.own_mac(&lane.name)?)));
             let Some((TenantId(tenant), mac)) = tenant else { continue };
-            let node = policy.node(policy.tenants[tenant as usize].node);
-            let max = node.max.map_or(policy.link, |max| policy.limit(max).rate);
-            envelopes.push(Envelope { min: node.min, max });
+            let tenant = &policy.tenants[tenant as usize];
+            let (node, own) = (policy.node(tenant.node), tenant.slo.ingress);
+            let max = own.max.or_else(|| node.max.map(|max| policy.limit(max).rate));
+            envelopes.push(Envelope { min: own.min.or(node.min), max: max.unwrap_or(policy.link) });
+            thresholds.push(tenant.slo.threshold);
             steering.by_station[index as usize + 1] = u32::try_from(steering.own.len()).ok();
             // The gaps between sampled packets are nobody's to foresee, and need not be the same elsewhere.
             let senders = Senders::new(u64::from(index) ^ now.as_u64().rotate_left(17));
@@ -228,6 +231,9 @@ impl Fleet {
         }
         steering.measured = vec![Measured::default(); envelopes.len()];
         steering.receivers = Receivers::new(policy.link, laws(&steering.settings), &envelopes);
+        for (vm, threshold) in thresholds.into_iter().enumerate() {
+            threshold.into_iter().for_each(|threshold| steering.receivers.set_threshold(vm, threshold));
+        }
     }
 }
 
