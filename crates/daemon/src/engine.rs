@@ -32,7 +32,7 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Transmit};
+use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Transmit, Waits};
 use plimsoll_policy::{Classifier, Fields, Metadata, Program, Sources, TenantId};
 use plimsoll_ports::{Port, PortError, Received};
 use plimsoll_record::{Recorded, Recorder};
@@ -138,8 +138,7 @@ pub struct Engine {
     pub(crate) macs: MacTable,
     /// Descriptors that each flow queue holds.
     pub(crate) queues: Vec<u32>,
-    /// Whether limits have held it since it was last empty.
-    pub(crate) shaped: Vec<bool>,
+    pub(crate) waits: Waits,
     pub(crate) doorbells: DoorbellQueue,
     pub(crate) out: Vec<Transmit>,
     pub(crate) sent: usize,
@@ -211,7 +210,7 @@ impl Engine {
     pub fn new(setup: Setup) -> Self {
         let nodes = setup.program.nodes.len();
         let queues = vec![0; setup.config.queues as usize];
-        let shaped = vec![false; queues.len()];
+        let waits = Waits::new(setup.config.queues);
         let nic = Recorded::new(Nic::new(&setup.program, &setup.config));
         let window = u32::from(nic.slots());
         let lanes: Vec<_> = setup.lanes.into_iter().map(|spec| Some(Box::new(Lane::new(spec)))).collect();
@@ -238,7 +237,7 @@ impl Engine {
                 senders: blame::Senders::default(),
             },
             queues,
-            shaped,
+            waits,
             doorbells: DoorbellQueue::with_capacity(4 * BATCH * lanes.len()),
             lanes,
             out: Vec::with_capacity(DEPARTURES),

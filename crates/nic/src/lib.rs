@@ -49,6 +49,7 @@ mod order;
 mod ranked;
 mod stats;
 mod tree;
+mod waits;
 
 pub use doorbell::{DoorbellQueue, ENTRIES_PER_LINE, PcieWrites};
 pub use egress::Nic;
@@ -59,3 +60,4 @@ pub use install::Config;
 pub use stats::{
     ClassCounters, Completion, EngineStats, LimitCounters, NodeRank, Outcome, TenantCounters, Transmit,
 };
+pub use waits::Waits;

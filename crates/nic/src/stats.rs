@@ -6,7 +6,7 @@ use plimsoll_units::{Nanos, Span};
 use crate::host::{QueueId, Refusal};
 
 /// A frame, or a large segment, that leaves now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transmit {
     /// Whose.
     pub queue: QueueId,

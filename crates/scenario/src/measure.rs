@@ -11,7 +11,7 @@ use plimsoll_units::{Nanos, Span};
 
 use crate::departures::Departures;
 use crate::expect::{Gauge, Measured, Path};
-use crate::{Results, Run, Scenario, Tenant, Workload, WorkloadResult};
+use crate::{Results, Run, Sample, Scenario, Tenant, Workload, WorkloadResult};
 
 /// The results of a scenario, with what is needed to read them.
 #[derive(Clone, Copy, Debug)]
@@ -159,9 +159,15 @@ impl<'a> Measures<'a> {
         Departures::new(all.collect())
     }
 
-    /// Waits on the way in that ended in the window, in seconds, sorted.
-    fn waits(&self, run: &'a Run, subject: Option<&str>, window: Window) -> Vec<f64> {
-        let waits = self.found(run, subject).flat_map(|found| &found.waits);
+    /// Waits of one kind that ended in the window, in seconds, sorted.
+    fn waits(
+        &self,
+        run: &'a Run,
+        subject: Option<&str>,
+        window: Window,
+        of: fn(&WorkloadResult) -> &Vec<Sample>,
+    ) -> Vec<f64> {
+        let waits = self.found(run, subject).flat_map(of);
         let inside = waits.filter(|wait| (window.from..window.to).contains(&wait.at));
         let mut waits: Vec<f64> = inside.map(|wait| wait.latency.as_secs_f64()).collect();
         waits.sort_by(f64::total_cmp);
@@ -178,6 +184,7 @@ impl<'a> Measures<'a> {
     fn gauge(&self, run: &'a Run, path: &Path, window: Window) -> f64 {
         let subject = path.subject.as_deref();
         let latencies = || self.latencies(run, subject, window);
+        let waits = |of| self.waits(run, subject, window, of);
         match path.measure {
             Gauge::Throughput => self.throughput(run, subject, window),
             Gauge::Goodput => self.goodput(run, subject, window),
@@ -194,8 +201,12 @@ impl<'a> Measures<'a> {
                 self.drops(run, subject).get("rx_ring_full").map_or(0.0, |count| *count as f64)
             }
             Gauge::Held => self.held(run, subject, window),
-            Gauge::IngressMean => mean(&self.waits(run, subject, window)),
-            Gauge::IngressPercentile(percent) => percentile(&self.waits(run, subject, window), percent),
+            Gauge::EgressMean => mean(&waits(|found| &found.egress_waits)),
+            Gauge::EgressPercentile(percent) => percentile(&waits(|found| &found.egress_waits), percent),
+            Gauge::NicMean => mean(&waits(|found| &found.nic_waits)),
+            Gauge::NicPercentile(percent) => percentile(&waits(|found| &found.nic_waits), percent),
+            Gauge::IngressMean => mean(&waits(|found| &found.waits)),
+            Gauge::IngressPercentile(percent) => percentile(&waits(|found| &found.waits), percent),
             Gauge::Counter(name) => run.counters.get(name).map_or(f64::NAN, |count| *count as f64),
             Gauge::Cpu => {
                 run.cpu.map_or(f64::NAN, |cpu| cpu.as_secs_f64() / self.scenario.duration.as_secs_f64())

@@ -585,6 +585,8 @@ pub struct Measure {
     pub held: bool,
     /// Whether each packet's wait on the way in is kept.
     pub ingress: bool,
+    /// Whether each packet's wait on the way out is kept.
+    pub egress: bool,
 }
 
 /// Mean times of a sender that sends and pauses in turn, both exponentially distributed.

@@ -76,6 +76,11 @@ pub struct WorkloadResult {
     /// How long each packet of its tenant's side waited on the way in of the other, from its arrival at the NIC until the
     /// CPU took it from its queue, by that moment; empty unless `measure.ingress` asks for them.
     pub waits: Vec<Sample>,
+    /// What of that it spent in the NIC, by the same moment.
+    pub nic_waits: Vec<Sample>,
+    /// How long each packet of its tenant's side waited on the way out, from its doorbell until the link took it and
+    /// without the time behind limits, by that moment; empty unless `measure.egress` asks for them.
+    pub egress_waits: Vec<Sample>,
     /// Requests, probes or connections that failed or were never answered.
     pub errors: u64,
     /// Each packet that is counted in `bytes`, by the moment at which it had crossed the uplink; empty unless

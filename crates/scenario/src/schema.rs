@@ -362,6 +362,10 @@ fn measure() -> Value {
             "ingress",
             json!({"type": "boolean", "description": "whether each packet's wait on the way in is kept"}),
         ),
+        (
+            "egress",
+            json!({"type": "boolean", "description": "whether each packet's wait on the way out is kept"}),
+        ),
     ])
 }
 

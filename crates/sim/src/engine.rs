@@ -10,7 +10,7 @@ use core::slice::from_ref;
 use std::collections::{BTreeMap, VecDeque};
 
 use plimsoll_control::Limits;
-use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Refusal, Transmit};
+use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Refusal, Transmit, Waits};
 use plimsoll_policy::{Checked, Classifier, Fields, LimitId, NodeId, Peers, Placement, TenantId, UNLIMITED};
 use plimsoll_scenario::{Change, Completions, EngineCost, Host, Setting, TransmitRing};
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
@@ -59,6 +59,7 @@ pub(crate) struct Engine {
     shared: BTreeMap<(NodeId, Vec<u32>), QueueId>,
     /// By flow queue.
     queues: Vec<Queue>,
+    waits: Waits,
     /// Reads from the host beside one for each pull.
     dma: u64,
     /// Room for what receivers elsewhere allow, and whose it is: by a tenant here and its peer there.
@@ -173,6 +174,7 @@ impl Engine {
             cpu: Cpu { cost: host.cpu, ..Cpu::default() },
             shared: BTreeMap::new(),
             queues: vec![Queue::default(); queues as usize],
+            waits: Waits::new(queues),
             dma: 0,
             peers,
             known_peers: BTreeMap::new(),
@@ -376,7 +378,7 @@ impl Engine {
     pub(crate) fn poll(
         &mut self,
         now: Nanos,
-        mut leave: impl FnMut(Packet, &Transmit, &Nic) -> Nanos,
+        mut leave: impl FnMut(Packet, &Transmit, Span, &Nic) -> Nanos,
     ) -> bool {
         let mut out = core::mem::take(&mut self.out);
         self.nic.poll_transmit(now, &mut out);
@@ -394,7 +396,8 @@ impl Engine {
                 prefetch_index(from_ref(&next.packet.flow), 0);
                 prefetch_index(from_ref(&next.tenant), 0);
             }
-            let end = leave(packet, &transmit, &self.nic);
+            let waited = self.waits.of(&transmit, now);
+            let end = leave(packet, &transmit, waited, &self.nic);
             self.promises.leaves(&transmit, conforms, end);
             self.nic.complete(&transmit, Outcome::Sent);
             if transmit.last {

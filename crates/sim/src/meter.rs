@@ -24,6 +24,10 @@ pub(crate) struct Meter {
     /// Whether each packet's wait on the way in is kept.
     ingress: bool,
     pub(crate) waits: Vec<Sample>,
+    pub(crate) nic_waits: Vec<Sample>,
+    /// Whether waits on the way out are kept.
+    egress: bool,
+    pub(crate) egress_waits: Vec<Sample>,
 }
 
 /// Packets that an engine holds, by workload: those of the tenant's side.
@@ -73,6 +77,9 @@ impl Meter {
             departures: Vec::new(),
             ingress: measure.ingress,
             waits: Vec::new(),
+            nic_waits: Vec::new(),
+            egress: measure.egress,
+            egress_waits: Vec::new(),
         }
     }
 
@@ -103,11 +110,20 @@ impl Meter {
         self.back
     }
 
-    /// The CPU has taken a packet that came in so long ago.
+    /// The CPU has taken a packet that came in so long ago, and was in the NIC for so much of that.
     #[inline]
-    pub(crate) fn wait(&mut self, waited: Span, back: bool, now: Nanos) {
+    pub(crate) fn wait(&mut self, waited: Span, in_nic: Span, back: bool, now: Nanos) {
         if self.ingress && back == self.back && now < self.crossed.end {
             self.waits.push(Sample { at: now, latency: waited });
+            self.nic_waits.push(Sample { at: now, latency: in_nic });
+        }
+    }
+
+    /// The link takes a packet that has waited so long for its turn.
+    #[inline]
+    pub(crate) fn leave(&mut self, waited: Span, back: bool, now: Nanos) {
+        if self.egress && back == self.back && now < self.crossed.end {
+            self.egress_waits.push(Sample { at: now, latency: waited });
         }
     }
 }

@@ -35,8 +35,11 @@ enum Cpu {
 /// What has become of a packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Processed, after this wait for the CPU.
-    Delivered(Span),
+    /// Processed, after this wait for the CPU, of which so much in the NIC.
+    Delivered {
+        waited: Span,
+        in_nic: Span,
+    },
     Dropped(&'static str),
 }
 
@@ -45,7 +48,7 @@ pub(crate) enum Fate {
 struct Shared {
     work: Takes,
     /// Packets by the moment at which the CPU is through with them, with how long each waits for it.
-    held: VecDeque<(Nanos, Span, Packet)>,
+    held: VecDeque<(Nanos, [Span; 2], Packet)>,
     busy: Nanos,
 }
 
@@ -60,7 +63,7 @@ struct Fair {
     ingress: Ingress,
     drain: Drain,
     /// What waits in `ingress`, by address.
-    fetched: Vec<Packet>,
+    fetched: Vec<(Packet, Nanos)>,
     free: Vec<u32>,
     /// What the CPU is at, and until when.
     doing: Option<(Nanos, Work)>,
@@ -80,7 +83,7 @@ struct Came {
 #[derive(Clone, Copy, Debug)]
 enum Work {
     Fetch { cost: Span },
-    Process { tenant: u32, packet: Packet, waited: Span, cost: Span },
+    Process { tenant: u32, packet: Packet, waited: Span, in_nic: Span, cost: Span },
 }
 
 /// How long things take.
@@ -146,9 +149,10 @@ impl Receive {
     /// It is: a packet that has come to the end of its way, if that was it.
     pub(crate) fn finish(&mut self, now: Nanos) -> Option<(Packet, Fate)> {
         match &mut self.cpu {
-            Cpu::Shared(cpu) => {
-                cpu.held.pop_front().map(|(_, waited, packet)| (packet, Fate::Delivered(waited)))
-            }
+            Cpu::Shared(cpu) => cpu
+                .held
+                .pop_front()
+                .map(|(_, [waited, in_nic], packet)| (packet, Fate::Delivered { waited, in_nic })),
             Cpu::Fair(cpu) => cpu.finish(&self.spec, now),
         }
     }
@@ -175,9 +179,10 @@ impl Shared {
         if self.held.len() >= spec.ring as usize {
             return false;
         }
-        let fetched = self.busy.max(now) + self.work.time(spec.drain);
+        let begun = self.busy.max(now);
+        let fetched = begun + self.work.time(spec.drain);
         self.busy = fetched + self.work.time(spec.cost);
-        self.held.push_back((self.busy, fetched.since(now), packet));
+        self.held.push_back((self.busy, [fetched.since(now), begun.since(now)], packet));
         true
     }
 }
@@ -203,10 +208,10 @@ impl Fair {
                 self.drain.fetched(cost);
                 self.fetch(now)
             }
-            Work::Process { tenant, packet, waited, cost } => {
+            Work::Process { tenant, packet, waited, in_nic, cost } => {
                 self.drain.processed(cost);
                 self.ingress.charge(tenant, cost, now);
-                Some((packet, Fate::Delivered(waited)))
+                Some((packet, Fate::Delivered { waited, in_nic }))
             }
         };
         self.begin(spec, now);
@@ -221,10 +226,10 @@ impl Fair {
                 let arrival = self.ingress.take(tenant, now).expect("who is next has something");
                 let slot = u32::try_from(arrival.addr).expect("an index of `fetched`");
                 self.free.push(slot);
-                let packet = self.fetched[slot as usize];
-                let waited = now.since(arrival.at);
+                let (packet, fetched) = self.fetched[slot as usize];
+                let (waited, in_nic) = (now.since(arrival.at), fetched.since(arrival.at));
                 let cost = self.work.time(spec.cost);
-                Some((now + cost, Work::Process { tenant, packet, waited, cost }))
+                Some((now + cost, Work::Process { tenant, packet, waited, in_nic, cost }))
             }
             _ if self.ring.is_empty() => None,
             _ => {
@@ -247,15 +252,15 @@ impl Fair {
             return Some((packet, Fate::Dropped("ingress_full")));
         }
         match self.free.pop() {
-            Some(slot) => self.fetched[slot as usize] = packet,
-            None => self.fetched.push(packet),
+            Some(slot) => self.fetched[slot as usize] = (packet, now),
+            None => self.fetched.push((packet, now)),
         }
         None
     }
 
     fn holds(&self) -> Vec<&Packet> {
         let waiting =
-            |tenant| self.ingress.waiting(tenant).map(|arrival| &self.fetched[arrival.addr as usize]);
+            |tenant| self.ingress.waiting(tenant).map(|arrival| &self.fetched[arrival.addr as usize].0);
         let processed = self.doing.iter().filter_map(|(_, work)| match work {
             Work::Process { packet, .. } => Some(packet),
             Work::Fetch { .. } => None,

@@ -260,6 +260,8 @@ impl Job<'_> {
             result.delivered = core::mem::take(&mut meter.delivered.bytes);
             result.departures = core::mem::take(&mut meter.departures);
             result.waits = core::mem::take(&mut meter.waits);
+            result.nic_waits = core::mem::take(&mut meter.nic_waits);
+            result.egress_waits = core::mem::take(&mut meter.egress_waits);
             run.workloads.insert(workload.name.clone(), result);
             let tenant = run.drops.entry(workload.tenant.clone()).or_default();
             for (why, count) in &world.tallies[index].drops {

@@ -428,11 +428,14 @@ impl World {
         let (links, flows, local, tallies) =
             (&mut self.links, &self.flows, &mut self.local, &mut self.tallies);
         let (now, agenda, completed) = (self.now, &mut self.agenda, &mut self.completed);
-        let tracer = &mut self.tracer;
+        let (tracer, meters) = (&mut self.tracer, &mut self.meters);
         while !engine.is_busy(now) {
             engine.ring(now);
-            let some = engine.poll(now, |packet, transmit, nic| {
+            let some = engine.poll(now, |packet, transmit, waited, nic| {
                 let flow = &flows[packet.flow as usize];
+                if transmit.last {
+                    meters[flow.workload as usize].leave(waited, packet.back, now);
+                }
                 if let (Some(interface), Some(tracer)) = (*traced, tracer.as_mut()) {
                     let comment = trace::decision(transmit, nic, now);
                     tracer.record(interface, flow, &packet, now, Some(&comment));
@@ -515,9 +518,9 @@ impl World {
         let done = receive.finish(self.now);
         self.agenda.keep(receive.source, receive.next());
         match done {
-            Some((packet, Fate::Delivered(waited))) => {
+            Some((packet, Fate::Delivered { waited, in_nic })) => {
                 let workload = self.flows[packet.flow as usize].workload as usize;
-                self.meters[workload].wait(waited, packet.back, self.now);
+                self.meters[workload].wait(waited, in_nic, packet.back, self.now);
                 if self.is_stalled(&packet) {
                     return self.lose(&packet, "guest_full");
                 }

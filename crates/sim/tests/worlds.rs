@@ -512,3 +512,54 @@ measure: {window: 1ms}
     let lost = |run: &Run| run.drops.values().flat_map(|drops| drops.get("queue full")).sum::<u64>();
     assert!(10 * lost(&runs[0]) < lost(&runs[1]), "{} and {}", lost(&runs[0]), lost(&runs[1]));
 }
+
+/// A flood of small packets for `c`, which has this promise, beside a little for `d` on the same host.
+fn flooded(promise: &str) -> Run {
+    let text = format!(
+        "
+name: flooded
+rate: 20Gbps
+duration: 150ms
+systems: [plimsoll]
+control: {{epoch: 500us, feedback: 100us, threshold: 10us}}
+hosts:
+  h1: {{transmit: {{ring: 256, completions: out_of_order}}}}
+  h2: {{receive: {{ring: 1024, drain: 260ns, cost: 380ns, slots: 256}}}}
+switches: [switch]
+links:
+  l1: {{between: [h1, switch], rate: 20Gbps}}
+  l2: {{between: [h2, switch], rate: 20Gbps}}
+tenants:
+  a: {{host: h1, max: 12Gbps}}
+  c: {{host: h2, max: 12Gbps{promise}}}
+  d: {{host: h2, max: 12Gbps}}
+workloads:
+  ac: {{tenant: a, to: c, kind: udp, rate: 3Mpps, size: 58B, buffer: 208KiB}}
+  ad: {{tenant: a, to: d, kind: probe, rate: 5000, size: 58B}}
+measure: {{ingress: true, egress: true}}
+"
+    );
+    outcome(&scenario(&text), 1).results.runs.remove(0)
+}
+
+/// The mean wait of what came in the last third.
+fn mean_wait(run: &Run) -> Span {
+    let late: Vec<u64> = (run.workloads["ac"].waits.iter())
+        .filter(|wait| wait.at.as_u64() > 100_000_000)
+        .map(|wait| wait.latency.as_u64())
+        .collect();
+    Span::ns(late.iter().sum::<u64>() / late.len() as u64)
+}
+
+#[test]
+fn a_delay_target_sets_what_control_keeps_to_and_the_parts_of_delay_are_measured() {
+    let usual = mean_wait(&flooded(""));
+    assert!(usual < Span::micros(15), "the scenario's threshold is 10 us: {usual}");
+    // Ten elevenths of half of 220 us, and 500 frames on the way in.
+    let run = flooded(", delay: {p50: 220us, p99: 1ms}");
+    let promised = mean_wait(&run);
+    assert!(promised > usual.times(2) && promised < Span::micros(120), "100 us: {promised}, {usual}");
+    let found = &run.workloads["ac"];
+    assert!(found.waits.len() == found.nic_waits.len() && found.egress_waits.len() > 10_000);
+    assert!(found.waits.iter().zip(&found.nic_waits).all(|(whole, nic)| nic.latency <= whole.latency));
+}

@@ -133,8 +133,8 @@ impl Engine {
         self.uplink.resume = if matches!(handed, Handed::Wait) { payload - part.payload } else { 0 };
         if !matches!(handed, Handed::Wait) {
             self.note(transmit, &held.headers, from, now);
-            let shaped = self.is_shaped(transmit);
-            lane.recent.sent(transmit, shaped, &lane.halves, now);
+            let took = self.waits.of(transmit, now);
+            lane.recent.sent(transmit, took, &lane.halves);
         }
         let outcome = match handed {
             Handed::Done => Some(Outcome::Sent),
@@ -310,13 +310,6 @@ impl Engine {
             let NodeId(class) = transmit.class;
             self.delays.record(class as usize, now.since(transmit.arrived));
         }
-    }
-
-    /// Whether limits have held the packet's flow since that was last empty.
-    fn is_shaped(&mut self, transmit: &Transmit) -> bool {
-        let shaped = &mut self.shaped[transmit.queue.0 as usize];
-        *shaped = transmit.limited > Span::ZERO || *shaped && transmit.head > transmit.arrived;
-        *shaped
     }
 
     fn count_loss(&mut self, transmit: &Transmit, why: Loss) {

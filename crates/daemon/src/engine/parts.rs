@@ -16,7 +16,7 @@
 
 use hdrhistogram::Histogram;
 use plimsoll_nic::Transmit;
-use plimsoll_units::{NS_PER_SEC, Nanos, Span};
+use plimsoll_units::{NS_PER_SEC, Span};
 
 /// One tenant's parts.
 #[derive(Clone, Debug)]
@@ -71,15 +71,13 @@ impl Parts {
         self.sent_bytes == 0 && self.egress.is_empty() && self.engine.is_empty() && self.unread == 0
     }
 
-    /// A pull has left; `shaped` if limits have held its flow since that was last empty.
+    /// A pull has left, whose packet has waited so long for its turn.
     #[inline]
-    pub(crate) fn sent(&mut self, transmit: &Transmit, shaped: bool, halves: &[Span], now: Nanos) {
+    pub(crate) fn sent(&mut self, transmit: &Transmit, took: Span, halves: &[Span]) {
         self.sent_bytes += u64::from(transmit.len);
         if !transmit.last {
             return;
         }
-        let from = if shaped { transmit.head } else { transmit.arrived };
-        let took = now.since(from) - transmit.limited;
         self.egress.saturating_record(took.as_u64());
         self.shaped += transmit.limited;
         self.waited += took;
@@ -146,35 +144,15 @@ fn coarse() -> Histogram<u64> {
 mod tests {
     use super::*;
 
-    fn transmit(arrived: u64, head: u64, limited: u64) -> Transmit {
-        let (arrived, head) = (Nanos::new(arrived * 1_000), Nanos::new(head * 1_000));
-        let zero = plimsoll_nic::QueueId::default();
-        Transmit {
-            queue: zero,
-            class: plimsoll_policy::NodeId(0),
-            addr: 0,
-            offset: 0,
-            len: 100,
-            segment: 0,
-            header: 0,
-            frames: 1,
-            last: true,
-            arrived,
-            head,
-            limited_by: None,
-            limited: Span::micros(limited),
-        }
-    }
-
     #[test]
     fn time_behind_limits_is_nobodys_delay() {
         let mut parts = Parts::new(1);
-        let now = Nanos::new(1_000_000);
-        // Waited 900 us behind its own flow, 90 us behind a limit, and 10 us for its turn.
-        parts.sent(&transmit(0, 900, 90), true, &[Span::micros(20)], now);
-        // Waited 30 us behind its own flow, and for its turn.
-        parts.sent(&transmit(970, 990, 0), false, &[Span::micros(20)], now);
-        assert_eq!((parts.late[OUT][0], parts.egress.len()), (1, 2));
+        let pull = Transmit { len: 100, last: true, ..Transmit::default() };
+        let held = Transmit { limited: Span::micros(90), ..pull };
+        parts.sent(&held, Span::micros(10), &[Span::micros(20)]);
+        parts.sent(&pull, Span::micros(30), &[Span::micros(20)]);
+        parts.sent(&Transmit { last: false, ..pull }, Span::micros(30), &[Span::micros(20)]);
+        assert_eq!((parts.late[OUT][0], parts.egress.len(), parts.sent_bytes), (1, 2, 300));
         assert_eq!((parts.shaped, parts.waited), (Span::micros(90), Span::micros(40)));
     }
 

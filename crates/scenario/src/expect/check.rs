@@ -316,6 +316,9 @@ impl Checker<'_> {
         } else if path.measure.of_ingress() && !self.names.measure.ingress {
             let problem = Problem::new(at, "waits on the way in are not kept").label("not measured");
             self.problems.push(problem.help("add `ingress: true` under `measure:`"));
+        } else if path.measure.of_egress() && !self.names.measure.egress {
+            let problem = Problem::new(at, "waits on the way out are not kept").label("not measured");
+            self.problems.push(problem.help("add `egress: true` under `measure:`"));
         } else if (path.window.is_some() || path.per.is_some()) && !path.measure.has_windows() {
             let problem = Problem::new(at, "this is known for whole runs only").label("no windows here");
             self.problems.push(problem.help("leave `[..]` and `per` away"));

@@ -166,7 +166,11 @@ pub(crate) enum Gauge {
     NicDrops,
     /// Packets that engines hold, on average over time.
     Held,
-    /// How long packets wait on the way in.
+    /// How long packets wait on the way out, in the NIC on the way in, and on the way in altogether.
+    EgressMean,
+    EgressPercentile(f64),
+    NicMean,
+    NicPercentile(f64),
     IngressMean,
     IngressPercentile(f64),
     Cpu,
@@ -189,7 +193,7 @@ pub(crate) enum Gauge {
 }
 
 impl Gauge {
-    const NAMES: [&str; 28] = [
+    const NAMES: [&str; 32] = [
         "throughput",
         "goodput",
         "requests",
@@ -206,6 +210,10 @@ impl Gauge {
         "drops",
         "nic_drops",
         "held",
+        "egress_mean",
+        "egress_p99",
+        "nic_mean",
+        "nic_p99",
         "ingress_mean",
         "ingress_p99",
         "cpu",
@@ -235,6 +243,8 @@ impl Gauge {
             "drops" => Self::Drops,
             "nic_drops" => Self::NicDrops,
             "held" => Self::Held,
+            "egress_mean" => Self::EgressMean,
+            "nic_mean" => Self::NicMean,
             "ingress_mean" => Self::IngressMean,
             "cpu" => Self::Cpu,
             "gap_mean" => Self::GapMean,
@@ -258,9 +268,11 @@ impl Gauge {
 
     /// Measures with a number of their own: `least_of_100`, `most_of_100`, `beyond_4Gbps`.
     fn measured_by(name: &str) -> Option<Self> {
-        if let Some(percent) = name.strip_prefix("ingress_") {
-            return match Self::named(percent)? {
-                Self::Percentile(percent) => Some(Self::IngressPercentile(percent)),
+        if let Some((way @ ("egress" | "nic" | "ingress"), percent)) = name.split_once('_') {
+            return match (way, Self::named(percent)?) {
+                ("egress", Self::Percentile(percent)) => Some(Self::EgressPercentile(percent)),
+                ("nic", Self::Percentile(percent)) => Some(Self::NicPercentile(percent)),
+                (_, Self::Percentile(percent)) => Some(Self::IngressPercentile(percent)),
                 _ => None,
             };
         }
@@ -279,6 +291,9 @@ impl Gauge {
             Self::Throughput | Self::Goodput => Unit::Rate,
             Self::Percentile(_) | Self::LatencyMean | Self::LatencyMax => Unit::Time,
             Self::GapMean | Self::GapStddev | Self::GapMin | Self::GapMax | Self::First => Unit::Time,
+            Self::EgressMean | Self::EgressPercentile(_) | Self::NicMean | Self::NicPercentile(_) => {
+                Unit::Time
+            }
             Self::IngressMean | Self::IngressPercentile(_) => Unit::Time,
             Self::Sent | Self::Beyond(_) => Unit::Size,
             _ => Unit::Plain,
@@ -296,7 +311,13 @@ impl Gauge {
 
     /// Whether it is worked out from packets' waits on the way in.
     pub(crate) const fn of_ingress(self) -> bool {
-        matches!(self, Self::IngressMean | Self::IngressPercentile(_))
+        use Gauge::{IngressMean, IngressPercentile, NicMean, NicPercentile};
+        matches!(self, IngressMean | IngressPercentile(_) | NicMean | NicPercentile(_))
+    }
+
+    /// Whether it is worked out from packets' waits on the way out.
+    pub(crate) const fn of_egress(self) -> bool {
+        matches!(self, Self::EgressMean | Self::EgressPercentile(_))
     }
 
     /// Whether only what asks for answers has it.

@@ -137,7 +137,8 @@ pub(crate) const SYSTEM_KEYS: [&str; 18] = [
     "limiters",
     "fetch",
 ];
-pub(crate) const MEASURE_KEYS: [&str; 7] = ["window", "from", "to", "cpu", "gaps", "held", "ingress"];
+pub(crate) const MEASURE_KEYS: [&str; 8] =
+    ["window", "from", "to", "cpu", "gaps", "held", "ingress", "egress"];
 pub(crate) const SHORT_KEYS: [&str; 4] = ["time", "pairs", "systems", "expect"];
 /// Keys of a tenant: ours, and those that go into the policy file as they are.
 pub(crate) const TENANT_KEYS: [&str; 14] = [
@@ -419,8 +420,9 @@ impl Reader {
             );
         }
         let mut flag = |key| self.flag(&fields, key, false);
-        let (cpu, gaps, held, ingress) = (flag("cpu"), flag("gaps"), flag("held"), flag("ingress"));
-        Measure { window, from, to, cpu, gaps, held, ingress }
+        let (cpu, gaps, held) = (flag("cpu"), flag("gaps"), flag("held"));
+        let (ingress, egress) = (flag("ingress"), flag("egress"));
+        Measure { window, from, to, cpu, gaps, held, ingress, egress }
     }
 
     fn systems(&mut self, file: &Fields<'_>, folder: &Path) -> Vec<System> {
