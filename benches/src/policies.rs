@@ -70,7 +70,12 @@ impl Builder {
     fn tenant(&mut self, parent: NodeId, name: &str, kind: NodeKind, weight: u32) -> NodeId {
         let node = self.child(parent, name, kind, weight);
         self.0.nodes[node.0 as usize].tenant = Some(TenantId(index(self.0.tenants.len())));
-        self.0.tenants.push(Tenant { name: name.to_owned(), node, descriptors: u32::MAX, slo: Slo::default() });
+        self.0.tenants.push(Tenant {
+            name: name.to_owned(),
+            node,
+            descriptors: u32::MAX,
+            slo: Slo::default(),
+        });
         node
     }
 
