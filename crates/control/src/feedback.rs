@@ -3,7 +3,8 @@
 //! Why: a tenant that could forge a limit would starve its neighbours, and one that could read them would know who talks
 //! to whom. Fabrics lose, repeat and reorder.
 //! From: PicNIC §5.3.2 (in-datapath feedback and a control channel carry the same); RFC 8439 (ChaCha20-Poly1305) with a
-//! fleet's key; RFC 4303 §3.4.3's rule against replays, without a window as only the newest counts.
+//! fleet's key, and with draft-irtf-cfrg-xchacha's long nonces: clocks go back, so that a number alone could come again
+//! under the same key; RFC 4303 §3.4.3's rule against replays, without a window as only the newest counts.
 //! Not here: how it travels (a Geneve option, a frame of its own, a control channel), and obeying it (`obeyed`).
 //! Invariant: what opens was sealed with the key, for this version and these hosts, and is newer than all that was
 //! accepted from that host before; a nonce is used once.
@@ -17,16 +18,17 @@
 //! | 2..6 | the host that sends it | bound |
 //! | 6..10 | the host that it is for | bound |
 //! | 10..18 | sequence number | bound |
-//! | 18.. | limits, 26 bytes each | hidden |
+//! | 18..26 | the start of the sender that sealed it, at random | bound |
+//! | 26.. | limits, 26 bytes each | hidden |
 //! | last 16 | tag | |
 //!
 //! A limit: network (3 bytes of a VNI and a zero), address of the VM (6), bits a second (8), packets a second (8, zero for
-//! none). All in network order. The nonce is the sending host and the sequence number.
+//! none). All in network order. The nonce is the sending host, the sequence number and the start, and zeros.
 
 use std::collections::HashMap;
 
 use chacha20poly1305::aead::{AeadInPlace, KeyInit};
-use chacha20poly1305::{ChaCha20Poly1305, Key, Nonce, Tag};
+use chacha20poly1305::{Key, Tag, XChaCha20Poly1305, XNonce};
 use foldhash::fast::FixedState;
 use plimsoll_units::{BitRate, PacketRate};
 
@@ -73,14 +75,15 @@ pub enum Rejected {
 
 /// Seals what this host allows.
 pub struct Sealer {
-    cipher: ChaCha20Poly1305,
+    cipher: XChaCha20Poly1305,
     host: HostId,
     sequence: u64,
+    start: u64,
 }
 
 /// Opens what other hosts allow, the newest of each only.
 pub struct Opener {
-    cipher: ChaCha20Poly1305,
+    cipher: XChaCha20Poly1305,
     host: HostId,
     newest: HashMap<HostId, u64, FixedState>,
     most: usize,
@@ -90,7 +93,7 @@ pub struct Opener {
 pub const MOST: usize = 48;
 
 const VERSION: u8 = 1;
-const HEADER: usize = 18;
+const HEADER: usize = 26;
 const LIMIT: usize = 26;
 const TAG: usize = 16;
 
@@ -101,11 +104,12 @@ pub const fn sealed_len(limits: usize) -> usize {
 }
 
 impl Sealer {
-    /// `first` must be beyond any sequence number that this host has used with this key: the time in nanoseconds at the
-    /// start is.
+    /// `first` is to be beyond any sequence number that this host has used with this key, or its messages are stale to the
+    /// others: the time in nanoseconds at the start is, unless the clock went back. `start` is drawn at random at each
+    /// start, so that nothing is sealed twice with the same nonce even then.
     #[must_use]
-    pub fn new(key: &[u8; 32], host: HostId, first: u64) -> Self {
-        Self { cipher: ChaCha20Poly1305::new(Key::from_slice(key)), host, sequence: first }
+    pub fn new(key: &[u8; 32], host: HostId, first: u64, start: u64) -> Self {
+        Self { cipher: XChaCha20Poly1305::new(Key::from_slice(key)), host, sequence: first, start }
     }
 
     /// Writes a message for `to` into `out`; its length. At most [`MOST`] of the limits go in; none makes none.
@@ -120,11 +124,12 @@ impl Sealer {
         out.extend(self.host.0.to_be_bytes());
         out.extend(to.0.to_be_bytes());
         out.extend(self.sequence.to_be_bytes());
+        out.extend(self.start.to_be_bytes());
         allowances.iter().for_each(|allowance| allowance.write(out));
         let (header, body) = out.split_at_mut(HEADER);
         let tag = self
             .cipher
-            .encrypt_in_place_detached(&nonce(self.host, self.sequence), header, body)
+            .encrypt_in_place_detached(&nonce(header), header, body)
             .expect("a message is far shorter than the cipher's bound");
         self.sequence += 1;
         out.extend(tag);
@@ -137,7 +142,7 @@ impl Opener {
     #[must_use]
     pub fn new(key: &[u8; 32], host: HostId, most: usize) -> Self {
         let newest = HashMap::with_capacity_and_hasher(most, FixedState::default());
-        Self { cipher: ChaCha20Poly1305::new(Key::from_slice(key)), host, newest, most }
+        Self { cipher: XChaCha20Poly1305::new(Key::from_slice(key)), host, newest, most }
     }
 
     /// Opens a message in place: who sent it, and what it allows.
@@ -162,7 +167,7 @@ impl Opener {
             return Err(Rejected::Misdirected);
         }
         self.cipher
-            .decrypt_in_place_detached(&nonce(from, sequence), header, body, Tag::from_slice(tag))
+            .decrypt_in_place_detached(&nonce(header), header, body, Tag::from_slice(tag))
             .map_err(|_| Rejected::Forged)?;
         let full = self.newest.len() >= self.most && !self.newest.contains_key(&from);
         if full || self.newest.get(&from).is_some_and(|&newest| sequence <= newest) {
@@ -197,10 +202,10 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
-fn nonce(host: HostId, sequence: u64) -> Nonce {
-    let mut nonce = Nonce::default();
-    nonce[..4].copy_from_slice(&host.0.to_be_bytes());
-    nonce[4..].copy_from_slice(&sequence.to_be_bytes());
+fn nonce(header: &[u8]) -> XNonce {
+    let mut nonce = XNonce::default();
+    nonce[..4].copy_from_slice(&header[2..6]);
+    nonce[4..20].copy_from_slice(&header[10..HEADER]);
     nonce
 }
 
@@ -248,7 +253,7 @@ mod tests {
 
     #[test]
     fn what_was_sealed_opens_once_and_in_order() {
-        let (mut sealer, mut opener) = (Sealer::new(&KEY, HERE, 100), Opener::new(&KEY, THERE, 4));
+        let (mut sealer, mut opener) = (Sealer::new(&KEY, HERE, 100, 7), Opener::new(&KEY, THERE, 4));
         let allowances = [allowance(0, 0), allowance(1, 500_000)];
         let (mut first, mut second) = (Vec::new(), Vec::new());
         assert_eq!(sealer.seal(THERE, &allowances, &mut first), sealed_len(2));
@@ -259,9 +264,19 @@ mod tests {
         assert_eq!(opened(&mut opener, &first), Err(Rejected::Stale), "it was overtaken");
     }
 
+    /// Whoever reads two messages of one nonce can take their difference, and forge a third.
+    #[test]
+    fn a_number_that_comes_again_after_a_restart_is_no_nonce_that_comes_again() {
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        Sealer::new(&KEY, HERE, 100, 7).seal(THERE, &[allowance(3, 9)], &mut before);
+        Sealer::new(&KEY, HERE, 100, 8).seal(THERE, &[allowance(3, 9)], &mut after);
+        assert_eq!(before[..18], after[..18]);
+        assert!(before[HEADER..].iter().zip(&after[HEADER..]).filter(|(a, b)| a == b).count() < 8);
+    }
+
     #[test]
     fn nothing_of_a_message_can_be_read_on_the_way() {
-        let mut sealer = Sealer::new(&KEY, HERE, 100);
+        let mut sealer = Sealer::new(&KEY, HERE, 100, 7);
         let mut message = Vec::new();
         sealer.seal(THERE, &[allowance(3, 9)], &mut message);
         let mut plain = Vec::new();
@@ -271,7 +286,7 @@ mod tests {
 
     #[test]
     fn another_key_and_another_host_are_turned_away() {
-        let mut sealer = Sealer::new(&KEY, HERE, 100);
+        let mut sealer = Sealer::new(&KEY, HERE, 100, 7);
         let mut message = Vec::new();
         sealer.seal(THERE, &[allowance(3, 9)], &mut message);
         assert_eq!(opened(&mut Opener::new(&[8; 32], THERE, 4), &message), Err(Rejected::Forged));
@@ -290,7 +305,7 @@ mod tests {
         ) {
             let allowances: Vec<Allowance> = (0..count as u64).map(|n| allowance(n, n * 7)).collect();
             let mut message = Vec::new();
-            Sealer::new(&KEY, HERE, 100).seal(THERE, &allowances, &mut message);
+            Sealer::new(&KEY, HERE, 100, 7).seal(THERE, &allowances, &mut message);
             let mut opener = Opener::new(&KEY, THERE, 4);
             let mut changed = message.clone();
             changed[at.index(message.len())] ^= change;

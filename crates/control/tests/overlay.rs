@@ -54,7 +54,7 @@ fn three_limits_ride_on_a_frame_and_all_others_have_one_of_their_own() {
     let guest = InnerAddr::Mac([2, 0, 0, 0, 0, 0xb]);
     directory.insert(NETWORK, guest, THERE).unwrap();
     let path = path(&directory, guest);
-    let (mut sealer, mut message, mut out) = (Sealer::new(&KEY, HERE.host, 100), Vec::new(), [0; 1_600]);
+    let (mut sealer, mut message, mut out) = (Sealer::new(&KEY, HERE.host, 100, 7), Vec::new(), [0; 1_600]);
     for count in [1, 2, 3, 4, MOST] {
         sealer.seal(THERE.host, &allowances(count), &mut message);
         let inner = Inner { vni: Vni::new(NETWORK).unwrap(), flow_hash: 5, feedback: Some(&message) };
@@ -74,7 +74,7 @@ fn who_reaches_the_underlay_can_send_feedback_but_not_seal_it() {
     let guest = InnerAddr::Mac([2, 0, 0, 0, 0, 0xb]);
     directory.insert(NETWORK, guest, THERE).unwrap();
     let (mut message, mut out) = (Vec::new(), [0; 1_600]);
-    Sealer::new(&[8; 32], HERE.host, 100).seal(THERE.host, &allowances(2), &mut message);
+    Sealer::new(&[8; 32], HERE.host, 100, 7).seal(THERE.host, &allowances(2), &mut message);
     let len = path(&directory, guest).feedback_frame(&message, 5, &mut out).unwrap();
     assert_eq!(opened(&mut out[..len]), Err(Rejected::Forged));
 }

@@ -22,6 +22,9 @@ use crate::open::{fleet_map, steady_uplink_mac};
 /// What keeps a host from joining its fleet.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
+    /// The system has no random number for us.
+    #[error("cannot read {RANDOM}, from which each start of feedback takes a number: {0}")]
+    NoRandom(io::Error),
     /// The key file cannot be read.
     #[error(
         "`overlay.feedback.key`: cannot read {}: {source}; `head -c 32 /dev/urandom >KEY; chmod 600 KEY` makes a key, the \
@@ -117,7 +120,16 @@ pub(crate) fn setup(
     let mac = own_mac(uplink).unwrap_or_else(|| steady_uplink_mac(name));
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let sequence = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX / 2);
-    Ok(Some(FleetSetup { map, mac, key, sequence }))
+    Ok(Some(FleetSetup { map, mac, key, sequence, start: random().map_err(FleetError::NoRandom)? }))
+}
+
+/// Where the kernel's random numbers come from.
+const RANDOM: &str = "/dev/urandom";
+
+fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    File::open(RANDOM)?.read_exact(&mut bytes)?;
+    Ok(u64::from_be_bytes(bytes))
 }
 
 /// The overlay's UDP ports, held so that a kernel that has this host's address, too, does not answer that nobody is there.

@@ -258,7 +258,7 @@ fn forged_repeated_and_foreign_feedback_changes_nothing() {
     let before = stats(&mut fleet.a).fleet.expect("a fleet").pairs;
     let say = |world: &mut World, key: &[u8; 32], from: HostId, to: HostId, sequence: u64, last: u8| {
         let (mut message, mut out) = (Vec::new(), [0; 1_600]);
-        Sealer::new(key, from, sequence).seal(to, &[allowance(last)], &mut message);
+        Sealer::new(key, from, sequence, 9).seal(to, &[allowance(last)], &mut message);
         let len = path.feedback_frame(&message, 1, &mut out).expect("it fits");
         world.wire.send(&out[..len], None).expect("there");
         world.run(Span::millis(1), STEP);

@@ -48,6 +48,8 @@ pub struct FleetSetup {
     pub key: Option<[u8; 32]>,
     /// Beyond any number that this host has sealed a message with: the time in nanoseconds.
     pub sequence: u64,
+    /// Drawn at random at each start.
+    pub start: u64,
 }
 
 /// The engine's part of the fleet.
@@ -85,8 +87,8 @@ pub(super) enum Came {
 
 impl Fleet {
     pub(crate) fn new(setup: FleetSetup, lanes: &[Option<Box<Lane>>], policy: &Program) -> Self {
-        let FleetSetup { map, mac, key, sequence } = setup;
-        let steering = key.map(|key| Box::new(Steering::new(&map, &key, sequence)));
+        let FleetSetup { map, mac, key, sequence, start } = setup;
+        let steering = key.map(|key| Box::new(Steering::new(&map, &key, [sequence, start])));
         let mut fleet = Self {
             map,
             mac,

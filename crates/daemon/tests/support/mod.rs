@@ -76,6 +76,7 @@ impl World {
                     .and_then(|overlay| overlay.feedback.as_ref())
                     .map(|_| KEY),
                 sequence: 1_000,
+                start: 7,
             }
         });
         let engine = Engine::new(Setup {

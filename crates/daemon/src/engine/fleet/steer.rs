@@ -99,15 +99,15 @@ const WINDOW: u64 = 16;
 /// Limits that are kept.
 const MOST_LIMITS: usize = 16_384;
 /// Limits in a message: what an underlay of 1,280 bytes carries in a frame of its own.
-const IN_MESSAGE: usize = 45;
+const IN_MESSAGE: usize = 44;
 /// An ordinary sender's weight: hosts do not tell each other what their tenants' maxima are.
 const WEIGHT: u32 = 1_000;
 
 impl Steering {
-    pub(super) fn new(map: &FleetMap, key: &[u8; 32], sequence: u64) -> Self {
+    pub(super) fn new(map: &FleetMap, key: &[u8; 32], [sequence, start]: [u64; 2]) -> Self {
         let settings = map.overlay.feedback.clone().expect("steered only with feedback");
         let mut made = Self {
-            sealer: Sealer::new(key, map.own, sequence),
+            sealer: Sealer::new(key, map.own, sequence, start),
             opener: Opener::new(key, map.own, map.overlay.hosts.len()),
             receivers: Receivers::new(BitRate::gbps(1), laws(&settings), &[]),
             own: Vec::new(),
