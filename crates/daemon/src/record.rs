@@ -6,9 +6,9 @@
 //! Invariants: memory is [`CHUNKS`] chunks; the engine hands over and takes chunks without waiting; whatever ends the
 //! recording early is told once, and traffic goes on.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -83,6 +83,7 @@ impl Writer {
 pub fn start(record: &Record) -> io::Result<(Recorder, Writer)> {
     // A policy is nobody's business but its operator's.
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&record.file)?;
+    file.set_permissions(Permissions::from_mode(0o600))?; // it may have been there
     let blocks = BlockWriter::new(file)?;
     let (mut give, empty) = RingBuffer::new(CHUNKS);
     for _ in 0..CHUNKS {

@@ -73,7 +73,7 @@ pub struct VnicPort {
     client: Option<Client>,
     /// Who was told last that the vNIC is taken: kept, as an end that is closed before it has read what was sent to it
     /// takes its answer along.
-    turned_away: Option<OwnedFd>,
+    turned_away: VecDeque<OwnedFd>,
     gone: bool,
     session: u32,
     /// Batches begun, to look at the sockets now and then however busy the rings are.
@@ -188,7 +188,7 @@ impl VnicPort {
             events,
             silent: VecDeque::with_capacity(client::SILENT),
             client: None,
-            turned_away: None,
+            turned_away: VecDeque::new(),
             gone: false,
             session: new_session(),
             batches: 0,

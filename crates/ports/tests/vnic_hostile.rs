@@ -262,6 +262,30 @@ fn who_connects_and_says_nothing_keeps_nobody_out() {
     assert!(port.is_connected());
 }
 
+/// The socket is an event once only for all who came before it was looked at.
+#[test]
+fn nobody_is_left_outside_when_the_daemon_goes_to_sleep() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = folder.path().join("shop.sock");
+    let mut port = VnicPort::open(&VnicConfig { sizes: SIZES, ..VnicConfig::new(&path) }).expect("a port");
+    let _silent = [(); 2].map(|()| connect_to(&path).expect("connected"));
+    let speakers = [(); 2].map(|()| {
+        let speaker = connect_to(&path).expect("connected");
+        send_message(&speaker, Message::hello(), &[]).expect("sent");
+        speaker
+    });
+    let mut looks = 0;
+    while !port.rest() {
+        assert_eq!(port.request(), None);
+        looks += 1;
+        assert!(looks < 50, "it never sleeps");
+    }
+    assert!(matches!(read_welcome(&speakers[0]), Ok((Some(Message::Welcome(_)), _))) && port.is_connected());
+    for late in &speakers[1..] {
+        assert!(matches!(read_message(late), Incoming::Message(Message::Occupied)));
+    }
+}
+
 #[test]
 fn a_bell_that_is_rung_without_end_keeps_nobody_awake() {
     let mut raw = Raw::connect();

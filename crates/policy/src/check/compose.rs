@@ -24,6 +24,8 @@ pub(crate) type Loader<'a> = dyn FnMut(&str) -> Result<String, String> + 'a;
 
 /// The tenant of the daemon's own host port.
 const HOST: &str = "host";
+/// Mistakes beyond which no more names are guessed.
+const GUESSES: usize = 100;
 /// Nodes that any policy may have in all; one whose engine has more flow queues may have as many as those.
 pub(crate) const MAX_NODES: usize = 65_536;
 /// Slack or deadline of a class below an `lstf` or `edf` node that states none.
@@ -580,7 +582,9 @@ impl<'a> Composer<'a> {
         let classes = known.stated.iter().map(String::as_str);
         let limits = known.limits.keys().map(String::as_str);
         let tenants = self.graph.tenants.iter().filter(|_| scope == 0).map(|tenant| tenant.name.as_str());
+        // Each guess looks at every name: nobody reads hundreds of them, and a tenant's file must not take for ever.
         let near = match what {
+            _ if self.problems.len() >= GUESSES => None,
             "limit" => nearest(&name.value, limits),
             "tenant" => nearest(&name.value, tenants),
             _ => nearest(&name.value, classes.chain(tenants)),

@@ -136,17 +136,22 @@ impl VnicPort {
         self.region.word32(header::GENERATION).store(generation, Ordering::Release);
     }
 
-    /// Looks at the sockets: who wants in, and whether the client has said something.
-    pub(super) fn look(&mut self) {
+    /// Looks at the sockets: who wants in, and whether the client has said something. True when there may be more: whoever
+    /// then waits for the next event would leave those who have come already outside.
+    pub(super) fn look(&mut self) -> bool {
         if self.gone {
-            return;
+            return false;
         }
         let mut found = [EpollEvent::empty(); 4];
-        let Ok(count) = self.events.wait(&mut found, EpollTimeout::ZERO) else { return };
+        let Ok(count) = self.events.wait(&mut found, EpollTimeout::ZERO) else { return false };
+        let mut more = false;
         for event in &found[..count] {
             match event.data() {
-                LISTENER => self.admit(),
-                HELLO => self.hear_hello(),
+                LISTENER => more |= self.admit(),
+                HELLO => {
+                    self.hear_hello();
+                    more = true;
+                }
                 CLIENT => {
                     if let Some(client) = &mut self.client {
                         client.talks = true;
@@ -155,14 +160,16 @@ impl VnicPort {
                 _ => {}
             }
         }
+        more
     }
 
     /// Lets one in who wants to, if the vNIC is free; otherwise it is told so. One for each look: who connects without end
-    /// takes little of the daemon's time.
-    fn admit(&mut self) {
-        let Ok(Some(socket)) = socket::accept_from(&self.listener) else { return };
+    /// takes little of the daemon's time. False when nobody could be.
+    fn admit(&mut self) -> bool {
+        let Ok(Some(socket)) = socket::accept_from(&self.listener) else { return false };
         if self.client.is_some() {
-            return self.turn_away(socket);
+            self.turn_away(socket);
+            return true;
         }
         // Who says nothing must not keep others out: the longest silent makes room.
         if self.silent.len() == SILENT
@@ -175,6 +182,7 @@ impl VnicPort {
             // Most have spoken before they are let in.
             self.hear_hello();
         }
+        true
     }
 
     /// The first to speak has the vNIC.
@@ -191,8 +199,7 @@ impl VnicPort {
                 Incoming::Message(Message::Hello(_)) if self.client.is_some() => self.turn_away(socket),
                 Incoming::Message(Message::Hello(VERSION)) => self.welcome(socket),
                 Incoming::Message(Message::Hello(_)) => {
-                    let _ = socket::send_message(&socket, Message::OtherVersion(VERSION), &[]);
-                    self.turned_away = Some(socket);
+                    self.send_away(socket, Message::OtherVersion(VERSION));
                 }
                 _ => {}
             }
@@ -200,9 +207,19 @@ impl VnicPort {
     }
 
     fn turn_away(&mut self, socket: OwnedFd) {
+        // What it has said and nobody has read would take the answer with it when the socket is closed.
+        let _ = socket::read_message(&socket);
+        self.send_away(socket, Message::Occupied);
+    }
+
+    /// The socket stays open for a while: who has not spoken yet may do so and read the answer then.
+    fn send_away(&mut self, socket: OwnedFd, why: Message) {
         // It may not even wait for the answer.
-        let _ = socket::send_message(&socket, Message::Occupied, &[]);
-        self.turned_away = Some(socket);
+        let _ = socket::send_message(&socket, why, &[]);
+        if self.turned_away.len() == SILENT {
+            self.turned_away.pop_front();
+        }
+        self.turned_away.push_back(socket);
     }
 
     /// Hands the region over.

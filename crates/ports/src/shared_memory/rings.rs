@@ -90,8 +90,7 @@ impl VnicPort {
     /// Nothing is to be taken: asks the client to ring when that changes. Answers whether the owner may sleep; if not, it
     /// should begin another batch.
     pub fn rest(&mut self) -> bool {
-        self.look();
-        if self.gone || self.client.as_ref().is_some_and(|client| client.talks) {
+        if self.look() || self.gone || self.client.as_ref().is_some_and(|client| client.talks) {
             return false;
         }
         self.region.word32(header::DAEMON_WAITS).store(1, Ordering::Relaxed);

@@ -180,6 +180,8 @@ impl Eval<'_> {
                 Operator::Add => a + b,
                 Operator::Sub => a - b,
                 Operator::Mul => a * b,
+                // What has no value holds nothing: infinity would be above everything.
+                Operator::Div if b == 0.0 => f64::NAN,
                 Operator::Div => a / b,
             }),
             ExprKind::Call(function, arguments) => {

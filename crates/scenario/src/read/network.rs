@@ -225,22 +225,23 @@ impl Reader {
     /// Whether every link carries packets within the run: each takes at least a nanosecond, which is virtual time's
     /// clock, finds room where it waits, and arrives.
     pub(super) fn check_links(&mut self, file: &Fields<'_>, scenario: &Scenario) {
-        if scenario.links.is_empty() {
-            let at = file.get("rate").map_or(file.at, |tree| tree.at);
-            return self.check_speed("the uplink", scenario.rate, at, scenario);
-        }
+        // With links of its own the file's rate is what its expectations call `line`.
+        let at = file.get("rate").map_or(file.at, |tree| tree.at);
+        self.check_speed("the uplink", scenario.rate, at, scenario);
         let (frame, duration) = (scenario.mtu + 14, scenario.duration);
         for Link { name, rate, queue, delay, place, .. } in &scenario.links {
             self.check_speed(&format!("link `{name}`"), *rate, *place, scenario);
+            let written = file.get("links").and_then(|links| links.get(name));
+            let at = |key: &str| written.and_then(|link| link.get(key)).map_or(*place, |tree| tree.at);
             if queue.as_u64() < frame.into() {
                 let message =
                     format!("the queue of link `{name}` holds {queue}, and a frame is up to {frame} B");
-                let problem = Problem::new(*place, message).label("on this link nothing could wait");
+                let problem = Problem::new(at("queue"), message).label("nothing could wait");
                 self.problem(problem.help("write a `queue` of some frames at least, such as `90kB`"));
             }
             if *delay >= duration {
                 let message = format!("link `{name}` delays by {delay}, and the run ends after {duration}");
-                let problem = Problem::new(*place, message).label("nothing would arrive");
+                let problem = Problem::new(at("delay"), message).label("nothing would arrive");
                 self.problem(problem.help("write a shorter `delay`, or raise `duration`"));
             }
         }
