@@ -145,12 +145,12 @@ fn limits(page: &mut Page, stats: &Stats) {
 }
 
 /// One figure of a port.
-type Figure = fn(&PortStats) -> u64;
+type PortFigure = fn(&PortStats) -> u64;
 
 fn ports(page: &mut Page, stats: &Stats) {
     let tenants = stats.tenants.iter().map(|(name, port)| (name.as_str(), port));
     let all: Vec<(&str, &PortStats)> = tenants.chain([("uplink", &stats.uplink)]).collect();
-    let totals: [(&str, &str, Figure); 4] = [
+    let totals: [(&str, &str, PortFigure); 4] = [
         ("plimsoll_port_rx_packets_total", "Frames from a port.", |port| port.rx_packets),
         ("plimsoll_port_rx_bytes_total", "Bytes from a port.", |port| port.rx_bytes),
         ("plimsoll_port_tx_packets_total", "Frames to a port.", |port| port.tx_packets),
@@ -248,11 +248,27 @@ fn engine(page: &mut Page, stats: &Stats) {
     page.line("plimsoll_engine_descriptors", &[], f64::from(engine.held));
 }
 
-/// One figure of something.
-type Of<T> = fn(&T) -> f64;
+/// One figure of something: name, kind, help, and what it is.
+type Figure<T> = (&'static str, &'static str, &'static str, fn(&T) -> f64);
+
+/// Each figure of each thing, under the things' labels.
+fn table<'t, T: 't>(
+    page: &mut Page,
+    prefix: &str,
+    figures: &[Figure<T>],
+    things: impl Iterator<Item = (Vec<(&'static str, &'t str)>, &'t T)> + Clone,
+) {
+    for (name, kind, help, value) in figures {
+        let name = format!("{prefix}_{name}");
+        page.head(&name, kind, help);
+        for (labels, thing) in things.clone() {
+            page.line(&name, &labels, value(thing));
+        }
+    }
+}
 
 fn hosts(page: &mut Page, fleet: &FleetStats) {
-    let figures: [(&str, &str, &str, Of<HostStats>); 4] = [
+    let figures: [Figure<HostStats>; 4] = [
         ("up", "gauge", "Whether the way to another host is known.", |host| {
             f64::from(u8::from(host.next_hop.is_some()))
         }),
@@ -264,13 +280,8 @@ fn hosts(page: &mut Page, fleet: &FleetStats) {
             host.received as f64
         }),
     ];
-    for (name, kind, help, value) in figures {
-        let name = format!("plimsoll_host_{name}");
-        page.head(&name, kind, help);
-        for (host, stats) in &fleet.hosts {
-            page.line(&name, &[("host", host)], value(stats));
-        }
-    }
+    let things = fleet.hosts.iter().map(|(host, stats)| (vec![("host", host.as_str())], stats));
+    table(page, "plimsoll_host", &figures, things);
     page.head(
         "plimsoll_feedback_total",
         "counter",
@@ -284,7 +295,7 @@ fn hosts(page: &mut Page, fleet: &FleetStats) {
 }
 
 fn pairs(page: &mut Page, fleet: &FleetStats) {
-    let figures: [(&str, &str, &str, Of<PairStats>); 4] = [
+    let figures: [Figure<PairStats>; 4] = [
         ("rate_bytes_per_second", "gauge", "What a tenant may send to a tenant elsewhere.", |pair| {
             pair.rate as f64 / 8.0
         }),
@@ -296,31 +307,24 @@ fn pairs(page: &mut Page, fleet: &FleetStats) {
             pair.parked as f64
         }),
     ];
-    for (name, kind, help, value) in figures {
-        let name = format!("plimsoll_pair_{name}");
-        page.head(&name, kind, help);
-        for pair in &fleet.pairs {
-            let labels = [("tenant", pair.tenant.as_str()), ("peer", &pair.peer), ("host", &pair.host)];
-            page.line(&name, &labels, value(pair));
-        }
-    }
+    let things = fleet.pairs.iter().map(|pair| {
+        (vec![("tenant", pair.tenant.as_str()), ("peer", &pair.peer), ("host", &pair.host)], pair)
+    });
+    table(page, "plimsoll_pair", &figures, things);
 }
 
 fn receivers(page: &mut Page, fleet: &FleetStats) {
-    let figures: [(&str, &str, Of<ReceiverStats>); 3] = [
-        ("capacity_bytes_per_second", "What a tenant may receive.", |seen| seen.capacity as f64 / 8.0),
-        ("sender_rate_bytes_per_second", "What each of its senders may send to it.", |seen| {
+    let figures: [Figure<ReceiverStats>; 3] = [
+        ("capacity_bytes_per_second", "gauge", "What a tenant may receive.", |seen| {
+            seen.capacity as f64 / 8.0
+        }),
+        ("sender_rate_bytes_per_second", "gauge", "What each of its senders may send to it.", |seen| {
             seen.rate as f64 / 8.0
         }),
-        ("senders", "Senders that are known by name.", |seen| seen.senders as f64),
+        ("senders", "gauge", "Senders that are known by name.", |seen| seen.senders as f64),
     ];
-    for (name, help, value) in figures {
-        let name = format!("plimsoll_receiver_{name}");
-        page.head(&name, "gauge", help);
-        for (tenant, stats) in &fleet.receivers {
-            page.line(&name, &[("tenant", tenant)], value(stats));
-        }
-    }
+    let things = fleet.receivers.iter().map(|(tenant, stats)| (vec![("tenant", tenant.as_str())], stats));
+    table(page, "plimsoll_receiver", &figures, things);
 }
 
 #[cfg(test)]

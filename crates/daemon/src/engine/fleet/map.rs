@@ -17,7 +17,7 @@ use plimsoll_units::{BitRate, Bytes, Span};
 use plimsoll_wire::Mac as WireMac;
 use plimsoll_wire::overlay::{Addresses, Format, Path, Ports, Vni};
 
-use super::super::forward::Mac;
+use super::super::forward::{Mac, key};
 
 /// What a policy's `overlay` comes to.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ pub struct FleetMap {
     by_address: HashMap<IpAddr, usize, FixedState>,
     /// Tenants elsewhere.
     pub(crate) vms: Vec<Vm>,
-    by_mac: HashMap<Mac, u32, FixedState>,
+    by_mac: HashMap<u64, u32, FixedState>,
     /// Limits for each pair, where there is feedback.
     peers: Peers,
 }
@@ -91,7 +91,7 @@ impl FleetMap {
             for tenant in &host.tenants {
                 let Some(first) = tenant.macs.first() else { continue };
                 let vm = u32::try_from(vms.len()).unwrap_or(u32::MAX);
-                by_mac.extend(tenant.macs.iter().map(|mac| (mac.0, vm)));
+                by_mac.extend(tenant.macs.iter().map(|mac| (key(mac.0), vm)));
                 vms.push(Vm { name: tenant.name.clone(), host: hosts.len(), mac: first.0 });
             }
             let fallback = overlay.feedback.as_ref().map_or(program.link, |feedback| feedback.fallback);
@@ -169,7 +169,7 @@ impl FleetMap {
 
     /// The tenant elsewhere that has this address.
     pub(crate) fn vm(&self, mac: Mac) -> Option<u32> {
-        self.by_mac.get(&mac).copied()
+        self.by_mac.get(&key(mac)).copied()
     }
 
     /// The other host that has this address of the tenants' network.
@@ -180,7 +180,7 @@ impl FleetMap {
 
     /// Whether the address is in the map, and not at this host.
     pub(crate) fn is_elsewhere(&self, mac: Mac) -> bool {
-        self.by_mac.contains_key(&mac)
+        self.by_mac.contains_key(&key(mac))
     }
 
     /// The other host with this address on the underlay.
