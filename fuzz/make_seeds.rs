@@ -72,6 +72,7 @@ fn tunnels() -> Vec<(&'static str, Vec<u8>)> {
         dscp: 0,
         mtu: 1_500,
         v6_checksum: true,
+        capable: false,
         ports: overlay::Ports::default(),
     };
     let frame = ethernet(&[], 0x0800, &v4_packet());

@@ -12,7 +12,7 @@ fuzz_target!(|data: &[u8]| {
     else {
         return;
     };
-    let checks = Checks { verified: checks & 1 != 0, v6_without: checks & 2 != 0 };
+    let checks = Checks { verified: checks & 1 != 0, v6_without: checks & 2 != 0, heeded: checks & 4 != 0 };
     let hash = u64::from_be_bytes([a, b, c, 0, 0, 0, 0, a]);
 
     let mut out = [0; TOO_BIG_MOST];
@@ -47,7 +47,7 @@ fuzz_target!(|data: &[u8]| {
     let again =
         Tunnelled::read(out, &parse(out).expect("it parses")).expect("it is sound").expect("it is ours");
     assert_eq!((again.vni, again.feedback().map(|at| &out[at])), (tunnelled.vni, feedback));
-    let strict = Checks { v6_without: true, ..Checks::default() };
+    let strict = Checks { v6_without: true, heeded: path.capable, ..Checks::default() };
     let crossed = again.deliver(out, strict).expect("its sums are right, and nobody marked it");
     assert_eq!((crossed.delivered, crossed.alarm), (crossing.delivered, None));
     assert_eq!(&out[again.frame().expect("a frame")], &packet[frame]);
@@ -67,6 +67,7 @@ fn path(kind: u8, mtu: u16) -> Path {
         dscp: kind >> 4,
         mtu,
         v6_checksum: kind & 4 == 0,
+        capable: kind & 8 != 0,
         ports: Ports::default(),
     }
 }

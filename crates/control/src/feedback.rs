@@ -22,7 +22,7 @@
 //! | 26.. | limits, 26 bytes each | hidden |
 //! | last 16 | tag | |
 //!
-//! A limit: network (3 bytes of a VNI and a zero), address of the VM (6), bits a second (8), packets a second (8, zero for
+//! A limit: network (3 bytes of a VNI), for whom it is ([`For`], 1), address of the VM (6), bits a second (8), packets a second (8, zero for
 //! none). All in network order. The nonce is the sending host, the sequence number and the start, and zeros.
 
 use std::collections::HashMap;
@@ -47,11 +47,25 @@ pub struct Vnic {
     pub mac: [u8; 6],
 }
 
+/// Whom a limit binds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum For {
+    /// Each sender, in proportion to its weight.
+    #[default]
+    Each,
+    /// All load balancers together: for the host that divides it.
+    Balancers,
+    /// The load balancers of the host that is told, together.
+    TheseBalancers,
+}
+
 /// What one VM allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
     /// The VM that receives.
     pub receiver: Vnic,
+    /// Whom it binds.
+    pub whom: For,
     /// What a sender of weight one may send to it.
     pub limits: Limits,
 }
@@ -181,20 +195,31 @@ impl Opener {
 
 impl Allowance {
     fn write(&self, out: &mut Vec<u8>) {
-        let Self { receiver, limits } = self;
-        out.extend((receiver.network << 8).to_be_bytes());
+        let Self { receiver, whom, limits } = self;
+        let whom = match whom {
+            For::Each => 0,
+            For::Balancers => 1,
+            For::TheseBalancers => 2,
+        };
+        out.extend((receiver.network << 8 | whom).to_be_bytes());
         out.extend(receiver.mac);
         out.extend(limits.bits.get().to_be_bytes());
         out.extend(limits.packets.map_or(0, PacketRate::get).to_be_bytes());
     }
 
-    /// Nothing where no bits a second are allowed: whoever holds the key says no such thing.
+    /// Nothing where no bits a second are allowed, or for nobody known: who holds the key says no such thing.
     fn read(bytes: &[u8]) -> Option<Self> {
         let number = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         let mac = bytes[4..10].try_into().expect("six bytes");
         let receiver = Vnic { network: word(bytes, 0) >> 8, mac };
         let limits = Limits { bits: BitRate::new(number(10))?, packets: PacketRate::new(number(18)) };
-        Some(Self { receiver, limits })
+        let whom = match bytes[3] {
+            0 => For::Each,
+            1 => For::Balancers,
+            2 => For::TheseBalancers,
+            _ => return None,
+        };
+        Some(Self { receiver, whom, limits })
     }
 }
 
@@ -240,6 +265,7 @@ mod tests {
         let receiver = Vnic { network: 0x00ab_cdef, mac: [2, 0, 0, 0, 0, n as u8] };
         Allowance {
             receiver,
+            whom: [For::Each, For::Balancers, For::TheseBalancers][n as usize % 3],
             limits: Limits { bits: BitRate::gbps(n + 1), packets: PacketRate::new(packets) },
         }
     }

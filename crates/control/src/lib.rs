@@ -24,7 +24,7 @@ pub use bandwidth::{BandwidthLaw, BandwidthLimit};
 pub use directory::{Directory, DirectoryError, InnerAddr, Peer, StaticDirectory};
 pub use distributor::Distributor;
 pub use fabric::{FabricLaw, FabricLimit, Marks};
-pub use feedback::{Allowance, HostId, Opener, Rejected, Sealer, Vnic};
+pub use feedback::{Allowance, For, HostId, Opener, Rejected, Sealer, Vnic};
 pub use obeyed::Obeyed;
 pub use packet_rate::{PacketRateLaw, PacketRateLimit, Seen};
 pub use receiver::{Envelope, Laws, Limits, Measured, Receivers};

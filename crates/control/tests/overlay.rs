@@ -2,7 +2,8 @@
 
 use plimsoll_control::feedback::{MOST, sealed_len};
 use plimsoll_control::{
-    Allowance, Directory, HostId, InnerAddr, Limits, Opener, Peer, Rejected, Sealer, StaticDirectory, Vnic,
+    Allowance, Directory, For, HostId, InnerAddr, Limits, Opener, Peer, Rejected, Sealer, StaticDirectory,
+    Vnic,
 };
 use plimsoll_units::BitRate;
 use plimsoll_wire::overlay::{Addresses, Checks, Format, Inner, MOST_IN_OPTION, Path, Ports, Tunnelled, Vni};
@@ -18,7 +19,7 @@ const NETWORK: u32 = 0x00ab_cdef;
 fn allowances(count: usize) -> Vec<Allowance> {
     let vm = |n: usize| Vnic { network: NETWORK, mac: [2, 0, 0, 0, 1, n as u8] };
     let limits = |n: usize| Limits { bits: BitRate::gbps(n as u64 + 1), packets: None };
-    (0..count).map(|n| Allowance { receiver: vm(n), limits: limits(n) }).collect()
+    (0..count).map(|n| Allowance { receiver: vm(n), whom: For::Each, limits: limits(n) }).collect()
 }
 
 /// The path from here to whoever serves this address.
@@ -32,6 +33,7 @@ fn path(directory: &impl Directory, to: InnerAddr) -> Path {
         dscp: 0,
         mtu: 1_500,
         v6_checksum: true,
+        capable: false,
         ports: Ports::default(),
     }
 }

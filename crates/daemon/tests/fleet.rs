@@ -3,7 +3,7 @@
 
 mod support;
 
-use plimsoll_control::{Allowance, HostId, Limits, Sealer, Vnic};
+use plimsoll_control::{Allowance, For, HostId, Limits, Sealer, Vnic};
 use plimsoll_daemon::{HostState, Stats};
 use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_wire::Mac;
@@ -133,6 +133,7 @@ fn what_cannot_go_on_is_counted_by_its_reason() {
         dscp: 0,
         mtu: 1_500,
         v6_checksum: true,
+        capable: false,
         ports: Ports::default(),
     };
     let mut out = [0; 1_600];
@@ -243,6 +244,7 @@ fn forged_repeated_and_foreign_feedback_changes_nothing() {
     let (a, b) = (HostId(hosts[0].number), HostId(hosts[1].number));
     let allowance = |last: u8| Allowance {
         receiver: Vnic { network: 7, mac: [2, 0, 0, 0, 0, last] },
+        whom: For::Each,
         limits: Limits { bits: BitRate::new(1_000).expect("some"), packets: None },
     };
     let path = Path {
@@ -253,6 +255,7 @@ fn forged_repeated_and_foreign_feedback_changes_nothing() {
         dscp: 0,
         mtu: 1_500,
         v6_checksum: true,
+        capable: false,
         ports: Ports::default(),
     };
     let before = stats(&mut fleet.a).fleet.expect("a fleet").pairs;

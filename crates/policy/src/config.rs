@@ -115,6 +115,10 @@ pub struct FleetTenant {
     pub name: String,
     /// Its hardware addresses.
     pub macs: Vec<MacAddr>,
+    /// What it may send to a receiver, beside other senders.
+    pub weight: u32,
+    /// Whether it brings others' traffic: all such tenants count as one sender, whose part is divided among them.
+    pub balancer: bool,
 }
 
 /// What receivers tell senders, and how.
@@ -132,6 +136,10 @@ pub struct Feedback {
     pub delay: Span,
     /// What each tenant here may send to a tenant elsewhere whose host does not say.
     pub fallback: BitRate,
+    /// Whether the fabric's marks hold senders back.
+    pub ecn: bool,
+    /// Which host divides what receivers allow the balancers; none: there are none.
+    pub distributor: Option<usize>,
 }
 
 /// Which way feedback goes.

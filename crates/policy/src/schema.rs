@@ -311,7 +311,30 @@ struct FleetHost {
     fallback: Option<BitRate>,
     /// Its tenants' hardware addresses.
     #[serde(default)]
-    tenants: Option<BTreeMap<String, OneOrMore<String>>>,
+    tenants: Option<BTreeMap<String, FleetTenant>>,
+}
+
+#[derive(JsonSchema)]
+#[serde(untagged)]
+enum FleetTenant {
+    /// Its hardware addresses.
+    Macs(OneOrMore<String>),
+    /// What there is to say of it.
+    Stated(StatedFleetTenant),
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct StatedFleetTenant {
+    /// Its hardware addresses.
+    mac: OneOrMore<String>,
+    /// What it may send to a receiver, beside other senders; 1 when absent.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 65535))]
+    weight: Option<u32>,
+    /// Whether it brings others' traffic: all such tenants count as one sender.
+    #[serde(default)]
+    balancer: Option<bool>,
 }
 
 #[derive(JsonSchema)]
@@ -334,6 +357,12 @@ struct Feedback {
     /// What each tenant here may send to a tenant elsewhere whose host says nothing; a tenth of the link when absent.
     #[serde(default)]
     fallback: Option<BitRate>,
+    /// Whether the fabric's marks hold senders back; all hosts must say the same.
+    #[serde(default)]
+    ecn: Option<bool>,
+    /// The host that divides among the fleet's balancers.
+    #[serde(default)]
+    distributor: Option<String>,
 }
 
 #[derive(JsonSchema)]

@@ -24,6 +24,7 @@
 //!     dscp: 0,
 //!     mtu: 1_500,
 //!     v6_checksum: true,
+//!     capable: false,
 //!     ports: Ports::default(),
 //! };
 //! let frame = [0xab; 60];

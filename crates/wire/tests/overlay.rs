@@ -28,6 +28,7 @@ fn paths() -> impl Strategy<Value = Path> {
             dscp,
             mtu: 9_000,
             v6_checksum,
+            capable: false,
             ports: Ports::default(),
         },
     )
@@ -69,7 +70,7 @@ fn outer<'p>(path: &Path, packet: &'p [u8], flow_hash: u64, ecn: Ecn) -> &'p [u8
 fn back(packet: &mut [u8]) -> (u32, Vec<u8>, Option<Vec<u8>>) {
     let parsed = parse(packet).expect("it parses");
     let tunnelled = Tunnelled::read(packet, &parsed).expect("it is sound").expect("it is for the overlay");
-    let checks = Checks { verified: false, v6_without: true };
+    let checks = Checks { v6_without: true, ..Checks::default() };
     tunnelled.deliver(packet, checks).expect("its sums are right");
     let feedback = tunnelled.feedback().map(|at| packet[at].to_vec());
     (tunnelled.vni.get(), packet[tunnelled.frame().expect("a frame")].to_vec(), feedback)
@@ -229,8 +230,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4_000))]
 
     #[test]
-    fn random_bytes_never_panic(packet in vec(any::<u8>(), 0..300), verified: bool, v6_without: bool) {
-        handle(packet, Checks { verified, v6_without });
+    fn random_bytes_never_panic(packet in vec(any::<u8>(), 0..300), verified: bool, v6_without: bool, heeded: bool) {
+        handle(packet, Checks { verified, v6_without, heeded });
     }
 
     /// A few bytes of a good packet changed, the end cut off.
@@ -256,7 +257,7 @@ proptest! {
             }
         }
         out.truncate(len.saturating_sub(cut));
-        handle(out, Checks { verified, v6_without: true });
+        handle(out, Checks { verified, v6_without: true, heeded: false });
     }
 
     /// No room, no frame, no packet: refused, never a panic.

@@ -138,7 +138,11 @@ impl Fleet {
     fn checks(&self, vnet: Option<VnetHeader>) -> Checks {
         // What a kernel hands over on the same machine comes with its checksum unfinished, and was never on a wire.
         let fine = |vnet: VnetHeader| vnet.flags & (VnetHeader::NEEDS_CSUM | VnetHeader::DATA_VALID) != 0;
-        Checks { verified: vnet.is_some_and(fine), v6_without: !self.map.overlay.v6_checksum }
+        Checks {
+            verified: vnet.is_some_and(fine),
+            v6_without: !self.map.overlay.v6_checksum,
+            heeded: self.map.heeds_marks(),
+        }
     }
 }
 
@@ -236,7 +240,8 @@ impl Engine {
         }
         let station = self.station_for(to);
         if let (Some(steering), Some(vm)) = (&mut fleet.steering, fleet.map.vm(from)) {
-            steering.note(station, vm);
+            let marked = fleet.map.heeds_marks() && tunnelled.is_marked_by_fabric(packet);
+            steering.note(station, fleet.map.counts_as(vm), marked);
         }
         Came::For(station)
     }

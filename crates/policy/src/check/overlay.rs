@@ -14,7 +14,7 @@ use plimsoll_units::BitRate;
 use crate::config::{Feedback, FleetHost, FleetTenant, MacAddr, Overlay, Via, overlay_header};
 use crate::document::{Located, Mark, nearest};
 use crate::law::{Law, Problem};
-use crate::read::syntax::{FleetHostEntry, OverlayEntry, TenantEntry};
+use crate::read::syntax::{FleetHostEntry, FleetTenantEntry, OverlayEntry, TenantEntry};
 
 /// Pairs of a tenant here and one elsewhere, each of which has limits of its own.
 const MOST_PAIRS: usize = 16_384;
@@ -36,6 +36,7 @@ pub(crate) fn judge(
     same_tenants(own, tenants, problems);
     reachable(entry, host, problems);
     few_pairs(entry, own, problems);
+    let distributor = distributor(entry, problems);
     if let Some(address) = own.address.map(|address| address.value)
         && mtu < LEAST_MTU + overlay_header(address)
     {
@@ -51,7 +52,7 @@ pub(crate) fn judge(
         Some(stated) => {
             // A tenth of the link: ten hosts that say nothing fill it.
             let fallback = stated.fallback.or(BitRate::new(link.get() / 10)).unwrap_or(link);
-            Some(Feedback { fallback, ..stated.feedback.clone()? })
+            Some(Feedback { fallback, distributor, ..stated.feedback.clone()? })
         }
         None => None,
     };
@@ -69,9 +70,11 @@ pub(crate) fn judge(
 }
 
 fn fleet_host(entry: &FleetHostEntry) -> Option<FleetHost> {
-    let tenant = |(name, macs): &(crate::document::Name, Vec<Located<MacAddr>>)| FleetTenant {
-        name: name.value.clone(),
-        macs: macs.iter().map(|mac| mac.value).collect(),
+    let tenant = |entry: &FleetTenantEntry| FleetTenant {
+        name: entry.name.value.clone(),
+        macs: entry.macs.iter().map(|mac| mac.value).collect(),
+        weight: entry.weight,
+        balancer: entry.balancer,
     };
     Some(FleetHost {
         name: entry.name.value.clone(),
@@ -91,13 +94,50 @@ fn number(name: &str) -> u32 {
 
 /// Which host this one is.
 fn own(entry: &OverlayEntry, problems: &mut Vec<Problem>) -> Option<usize> {
-    let name = entry.host.as_ref()?;
+    let help = "name the one of `hosts` that this file is for, or add it to them";
+    host_named(entry, entry.host.as_ref()?, help, problems)
+}
+
+/// Which host divides among the balancers: there is one where there are balancers, and nowhere else.
+fn distributor(entry: &OverlayEntry, problems: &mut Vec<Problem>) -> Option<usize> {
+    let stated = entry.feedback.as_ref()?;
+    let balancer = entry.hosts.iter().flat_map(|host| &host.tenants).find(|tenant| tenant.balancer);
+    match (&stated.distributor, balancer) {
+        (Some(name), Some(_)) => {
+            host_named(entry, name, "name one of `hosts`: it divides among the balancers", problems)
+        }
+        (None, Some(balancer)) => {
+            let message =
+                format!("`{}` is a balancer, and no host divides among balancers", balancer.name.value);
+            let problem =
+                Problem::error(Law::MissingKey, balancer.name.at, message).label("nobody would hold it back");
+            problems.push(problem.help("add `distributor: HOST` to `feedback`, the same at every host"));
+            None
+        }
+        (Some(name), None) => {
+            let problem =
+                Problem::error(Law::BadValue, name.at, "there is nobody to divide among".to_owned())
+                    .label("divides among balancers");
+            problems
+                .push(problem.help("mark load balancers: `lb1: {mac: 02:00:00:00:0a:01, balancer: true}`"));
+            None
+        }
+        (None, None) => None,
+    }
+}
+
+fn host_named(
+    entry: &OverlayEntry,
+    name: &crate::document::Name,
+    otherwise: &str,
+    problems: &mut Vec<Problem>,
+) -> Option<usize> {
     let found = entry.hosts.iter().position(|host| host.name.value == name.value);
     if found.is_none() {
         let near = nearest(&name.value, entry.hosts.iter().map(|host| host.name.value.as_str()));
         let help = match near {
             Some(near) => format!("did you mean `{near}`?"),
-            None => "name the one of `hosts` that this file is for, or add it to them".to_owned(),
+            None => otherwise.to_owned(),
         };
         let message = format!("`hosts` has no `{}`", name.value);
         problems
@@ -127,7 +167,7 @@ fn apart(entry: &OverlayEntry, problems: &mut Vec<Problem>) {
             let what = format!("`{}` and `{}` come to the same number", before.value, host.name.value);
             clash(what, host.name.at, before.at);
         }
-        for mac in host.tenants.iter().flat_map(|(_, macs)| macs) {
+        for mac in host.tenants.iter().flat_map(|tenant| &tenant.macs) {
             if let Some(before) = macs.insert(mac.value, mac.at) {
                 clash(format!("{} is there twice", mac.value), mac.at, before);
             }
@@ -161,7 +201,7 @@ fn one_family(entry: &OverlayEntry, problems: &mut Vec<Problem>) {
 /// The tenants of the file are those of this host in the map.
 fn same_tenants(own: &FleetHostEntry, tenants: &[TenantEntry], problems: &mut Vec<Problem>) {
     for tenant in tenants {
-        let known = own.tenants.iter().find(|(name, _)| name.value == tenant.name.value);
+        let known = own.tenants.iter().find(|known| known.name.value == tenant.name.value);
         if known.is_none() {
             let (name, host) = (&tenant.name.value, &own.name.value);
             let message = format!("tenant `{name}` has no address at host `{host}`");
@@ -172,7 +212,7 @@ fn same_tenants(own: &FleetHostEntry, tenants: &[TenantEntry], problems: &mut Ve
             )));
         }
     }
-    for (name, _) in &own.tenants {
+    for name in own.tenants.iter().map(|tenant| &tenant.name) {
         if tenants.iter().all(|tenant| tenant.name.value != name.value) {
             let near = nearest(&name.value, tenants.iter().map(|tenant| tenant.name.value.as_str()));
             let help = match near {

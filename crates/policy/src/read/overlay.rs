@@ -5,16 +5,17 @@ use std::path::PathBuf;
 
 use plimsoll_units::{BitRate, Span};
 
-use super::syntax::{FeedbackEntry, FleetHostEntry, OverlayEntry};
-use super::{Entries, Reader, bad, class, names};
+use super::syntax::{FeedbackEntry, FleetHostEntry, FleetTenantEntry, OverlayEntry};
+use super::{Entries, MAX_WEIGHT, Reader, bad, class, names};
 use crate::config::{Encapsulation, Feedback, MacAddr, Via};
-use crate::document::{Located, Name, Tree};
+use crate::document::{Located, Name, Tree, Value};
 use crate::law::{Law, Problem};
 
 const KEYS: [&str; 9] =
     ["kind", "vni", "port", "dscp", "v6_checksum", "gateway", "host", "hosts", "feedback"];
 const HOST_KEYS: [&str; 5] = ["address", "mac", "channel", "fallback", "tenants"];
-const FEEDBACK_KEYS: [&str; 6] = ["key", "via", "epoch", "lapse", "delay", "fallback"];
+const TENANT_KEYS: [&str; 3] = ["mac", "weight", "balancer"];
+const FEEDBACK_KEYS: [&str; 8] = ["key", "via", "epoch", "lapse", "delay", "fallback", "ecn", "distributor"];
 const ADDRESS: &str = "an IP address such as `192.0.2.1` or `2001:db8::1`";
 pub(super) const MAC: &str = "an interface's address such as `02:00:00:00:0a:01`";
 
@@ -106,12 +107,7 @@ fn fleet_host(reader: &mut Reader, name: &Name, tree: &Tree) -> FleetHostEntry {
     let keys = reader.entries(tree, &what, &HOST_KEYS);
     need(reader, &keys, &what, "address", "192.0.2.1");
     let tenants = reader.named(&keys.all("tenants"), &format!("`tenants` of {what}"));
-    let mut macs = |name: &Name, tree: &Tree| -> Vec<Located<MacAddr>> {
-        let what = format!("the address of `{}`", name.value);
-        let items = reader.one_or_more(tree, &what);
-        items.into_iter().filter_map(|item| reader.value(item, &what, MAC)).collect()
-    };
-    let tenants = tenants.into_iter().map(|(name, tree)| (name.clone(), macs(name, tree))).collect();
+    let tenants = tenants.into_iter().map(|(name, tree)| fleet_tenant(reader, name, tree)).collect();
     let mac = keys.get("mac").and_then(|tree| reader.value::<MacAddr>(tree, "`mac`", MAC));
     let channel = keys
         .get("channel")
@@ -123,6 +119,29 @@ fn fleet_host(reader: &mut Reader, name: &Name, tree: &Tree) -> FleetHostEntry {
         channel: channel.map(|found| found.value),
         fallback: keys.get("fallback").and_then(|tree| fallback(reader, tree)),
         tenants,
+    }
+}
+
+/// Its address or addresses alone, or with what else there is to say of it.
+fn fleet_tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> FleetTenantEntry {
+    let macs = |reader: &mut Reader, tree: &Tree| -> Vec<Located<MacAddr>> {
+        let what = format!("the address of `{}`", name.value);
+        let items = reader.one_or_more(tree, &what);
+        items.into_iter().filter_map(|item| reader.value(item, &what, MAC)).collect()
+    };
+    if !matches!(tree.value, Value::Map(_)) {
+        return FleetTenantEntry { name: name.clone(), macs: macs(reader, tree), weight: 1, balancer: false };
+    }
+    let what = format!("tenant `{}`", name.value);
+    let keys = reader.entries(tree, &what, &TENANT_KEYS);
+    need(reader, &keys, &what, "mac", "02:00:00:00:0a:01");
+    let weight =
+        keys.get("weight").and_then(|tree| reader.positive(tree, &format!("`weight` of {what}"), MAX_WEIGHT));
+    FleetTenantEntry {
+        name: name.clone(),
+        macs: keys.get("mac").map(|tree| macs(reader, tree)).unwrap_or_default(),
+        weight: weight.map_or(1, |weight| weight.value),
+        balancer: keys.get("balancer").and_then(|tree| reader.flag(tree, "`balancer`")).unwrap_or(false),
     }
 }
 
@@ -157,13 +176,19 @@ fn feedback(reader: &mut Reader, tree: &Tree) -> FeedbackEntry {
     let stated = keys.get("fallback").and_then(|tree| fallback(reader, tree));
     let key = keys.get("key").and_then(|tree| key_file(reader, tree));
     let via = keys.get("via").map_or(Some(Via::default()), |tree| via(reader, tree));
+    let ecn = keys.get("ecn").and_then(|tree| reader.flag(tree, "`ecn`")).unwrap_or(false);
+    let distributor = keys.get("distributor").and_then(|tree| {
+        let text = reader.text(tree, "`distributor`", "the name of one of `hosts`")?;
+        Some(Located::new(text.to_owned(), tree.at))
+    });
     let all = || {
         let (key, via, epoch, lapse, delay) = (key?, via?, epoch?, lapse?, delay?);
-        // The caller knows the link.
-        Some(Feedback { key, via, epoch, lapse, delay, fallback: BitRate::gbps(1) })
+        // The caller knows the link, and the hosts.
+        let fallback = BitRate::gbps(1);
+        Some(Feedback { key, via, epoch, lapse, delay, fallback, ecn, distributor: None })
     };
     let via_at = keys.get("via").map_or(tree.at, |tree| tree.at);
-    FeedbackEntry { via_at, feedback: all(), fallback: stated }
+    FeedbackEntry { via_at, feedback: all(), fallback: stated, distributor }
 }
 
 fn key_file(reader: &mut Reader, tree: &Tree) -> Option<PathBuf> {

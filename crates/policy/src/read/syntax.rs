@@ -44,7 +44,14 @@ pub(crate) struct FleetHostEntry {
     pub mac: Option<MacAddr>,
     pub channel: Option<SocketAddr>,
     pub fallback: Option<BitRate>,
-    pub tenants: Vec<(Name, Vec<Located<MacAddr>>)>,
+    pub tenants: Vec<FleetTenantEntry>,
+}
+
+pub(crate) struct FleetTenantEntry {
+    pub name: Name,
+    pub macs: Vec<Located<MacAddr>>,
+    pub weight: u32,
+    pub balancer: bool,
 }
 
 pub(crate) struct FeedbackEntry {
@@ -54,6 +61,8 @@ pub(crate) struct FeedbackEntry {
     pub feedback: Option<Feedback>,
     /// Whether `fallback` is stated.
     pub fallback: Option<BitRate>,
+    /// The host that divides among balancers, by its name.
+    pub distributor: Option<Name>,
 }
 
 /// Where the host's descriptors are stated, or would be.

@@ -202,7 +202,9 @@ fn overlay(config: &Config) -> Things {
             ("lapse", feedback.lapse.to_string()),
             ("delay", feedback.delay.to_string()),
             ("fallback", feedback.fallback.to_string()),
+            ("ecn", feedback.ecn.to_string()),
         ]);
+        some(&mut properties, "distributor", feedback.distributor.map(|host| &overlay.hosts[host].name));
     }
     alone(properties)
 }
@@ -211,7 +213,10 @@ fn hosts(config: &Config) -> Things {
     let host = |host: &FleetHost| {
         let tenants = host.tenants.iter().map(|tenant| {
             let macs: Vec<String> = tenant.macs.iter().map(ToString::to_string).collect();
-            format!("{} {}", tenant.name, macs.join(" "))
+            let weight =
+                if tenant.weight == 1 { String::new() } else { format!(" weight {}", tenant.weight) };
+            let balancer = if tenant.balancer { " balancer" } else { "" };
+            format!("{} {}{weight}{balancer}", tenant.name, macs.join(" "))
         });
         let tenants: Vec<String> = tenants.collect();
         let mut properties =

@@ -7,7 +7,7 @@ use super::words::{order_words, scope_words, short, weighed};
 use crate::bounds::{ASSUMPTIONS, Bound, bounds};
 use crate::check::Checked;
 use crate::check::promises::worst;
-use crate::config::{Encapsulation, Overlay, Via};
+use crate::config::{Encapsulation, FleetTenant, Overlay, Via};
 use crate::program::{NodeId, Program, Scope};
 
 /// The tree, each class's guaranteed rate and worst-case delay, the limits, and what the figures assume.
@@ -57,7 +57,7 @@ fn overlay_text(overlay: &Overlay, mtu: u16) -> String {
         overlay.vni, own.name, own.address,
     );
     for host in &overlay.hosts {
-        let tenants: Vec<&str> = host.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+        let tenants: Vec<String> = host.tenants.iter().map(fleet_tenant).collect();
         let tenants = if tenants.is_empty() { "nobody".to_owned() } else { tenants.join(", ") };
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  {} at {} has {tenants}", host.name, host.address);
@@ -79,12 +79,27 @@ fn overlay_text(overlay: &Overlay, mtu: u16) -> String {
          host says nothing, each tenant here sends each tenant there {} at most.",
         feedback.epoch, feedback.lapse, feedback.fallback,
     );
+    if feedback.ecn {
+        text.push_str("  the fabric's marks hold them back, too\n");
+    }
+    if let Some(host) = feedback.distributor {
+        let _ =
+            writeln!(text, "  {} divides what they allow all balancers together", overlay.hosts[host].name);
+    }
     for host in overlay.hosts.iter().filter(|host| host.name != own.name) {
         if let Some(fallback) = host.fallback {
             let _ = writeln!(text, "  to a tenant at {}: {fallback}", host.name);
         }
     }
     text
+}
+
+/// A tenant's name, and what makes it differ from others.
+fn fleet_tenant(tenant: &FleetTenant) -> String {
+    let weight = (tenant.weight > 1).then(|| format!("weight {}", tenant.weight));
+    let balancer = tenant.balancer.then(|| "balancer".to_owned());
+    let more: Vec<String> = [weight, balancer].into_iter().flatten().collect();
+    if more.is_empty() { tenant.name.clone() } else { format!("{} ({})", tenant.name, more.join(", ")) }
 }
 
 /// What a sub-policy that was checked alone says: its part of the tree, without what depends on its place.

@@ -5,7 +5,7 @@
 //! From: RFC 6040 §4.1 (encapsulation copies, "normal mode") and §4.2, Figure 4 (decapsulation), RFC 9601 (the same for
 //! tunnels with a header between the two).
 //! Not here: what follows from marks (`control`), and writing them (`ecn`).
-//! Invariant: [`Crossing::of`] is Figure 4.
+//! Invariant: [`Crossing::of`] is Figure 4; [`Crossing::heeded`] is it but for frames that are not ECN-capable.
 
 use crate::ecn::Ecn;
 
@@ -48,6 +48,17 @@ impl Crossing {
             (Ce, _) | (Ect0 | Ect1, Ce) => (Ce, None),
         };
         Some(Crossing { outer, inner, delivered, alarm })
+    }
+
+    /// The same between hosts that heed the fabric's marks themselves: there the outer field is theirs where the inner one
+    /// is not capable, so that it says nothing to the tenant, and no mark is lost with it. RFC 6040 §4.2 drops such packets
+    /// because nobody else would learn of the congestion.
+    #[must_use]
+    pub const fn heeded(inner: Ecn, outer: Ecn) -> Crossing {
+        match (inner, Self::of(inner, outer)) {
+            (Ecn::NotEct, _) | (_, None) => Crossing { outer, inner, delivered: inner, alarm: None },
+            (_, Some(crossing)) => crossing,
+        }
     }
 
     /// Whether the fabric marked it. What had a mark when it was encapsulated carries one outside from the start, and

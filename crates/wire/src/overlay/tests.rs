@@ -20,6 +20,7 @@ fn v4(format: Format) -> Path {
         dscp: 46,
         mtu: 1_500,
         v6_checksum: true,
+        capable: false,
         ports: Ports::default(),
     }
 }
@@ -213,7 +214,7 @@ fn wrong_sums_are_found_when_a_frame_is_delivered() {
         let tunnelled = read(&packet).unwrap();
         tunnelled.deliver(&mut packet, checks).map(|crossing| crossing.alarm)
     };
-    let (strict, verified) = (Checks::default(), Checks { verified: true, v6_without: false });
+    let (strict, verified) = (Checks::default(), Checks { verified: true, ..Checks::default() });
     let v4 = wrapped(&v4(Format::Vxlan), &who(), None);
     assert_eq!(deliver(v4.clone(), strict), Ok(None));
     assert_eq!(deliver(with(v4.clone(), 22, 9), strict), Err(DecapsulationError::HeaderChecksum));
@@ -339,6 +340,37 @@ fn a_mark_of_the_fabric_arrives_and_is_known_as_the_fabrics() {
             assert_eq!(tunnelled.deliver(&mut lost, Checks::default()), Err(DecapsulationError::MarkLost));
         }
     }
+}
+
+/// Between hosts that heed marks themselves every packet can carry one, and no tenant sees a field that is not its own.
+#[test]
+fn marks_that_are_heeded_reach_hosts_and_not_tenants_that_know_none() {
+    let heeded = Checks { heeded: true, ..Checks::default() };
+    for frame in [packet(100, Ecn::NotEct), who()] {
+        let path = Path { capable: true, ..v4(Format::Geneve) };
+        for mark in [false, true] {
+            let mut arrived = wrapped(&path, &frame, None);
+            assert_eq!(Ecn::of(&arrived), Some(Ecn::Ect0));
+            assert!(!mark || Ecn::Ce.write(&mut arrived));
+            let tunnelled = read(&arrived).unwrap();
+            assert_eq!(tunnelled.is_marked_by_fabric(&arrived), mark);
+            let crossing = tunnelled.deliver(&mut arrived, heeded).unwrap();
+            assert_eq!((crossing.marked_by_fabric(), crossing.alarm), (mark, None));
+            assert_eq!(arrived[tunnelled.frame().unwrap()], frame);
+        }
+    }
+    for inner in [Ecn::Ect0, Ecn::Ect1, Ecn::Ce] {
+        for outer in Ecn::ALL {
+            assert_eq!(
+                Some(Crossing::heeded(inner, outer)),
+                Crossing::of(inner, outer),
+                "who knows marks has them"
+            );
+        }
+    }
+    let mut before = wrapped(&v4(Format::Geneve), &packet(100, Ecn::Ce), None);
+    assert!(!read(&before).unwrap().is_marked_by_fabric(&before), "its sender's own");
+    assert!(read(&before).unwrap().deliver(&mut before, heeded).unwrap().marked_before());
 }
 
 #[test]

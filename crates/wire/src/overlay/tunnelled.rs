@@ -46,6 +46,8 @@ pub struct Checks {
     pub verified: bool,
     /// Datagrams over IPv6 may come without a checksum: both hosts keep to RFC 6936, as their operator says.
     pub v6_without: bool,
+    /// Whether both hosts heed the fabric's marks themselves: what is not ECN-capable inside may be outside.
+    pub heeded: bool,
 }
 
 impl Tunnelled {
@@ -100,6 +102,13 @@ impl Tunnelled {
         }))
     }
 
+    /// Whether the fabric marked this packet; what its sender had marked already counts as not.
+    #[must_use]
+    pub fn is_marked_by_fabric(&self, packet: &[u8]) -> bool {
+        let inner = || self.frame().and_then(|place| Ecn::of(packet.get(place)?));
+        self.ecn == Ecn::Ce && inner() != Some(Ecn::Ce)
+    }
+
     /// Where the tenant's frame lies; none in a feedback frame.
     #[must_use]
     pub fn frame(&self) -> Option<Range<usize>> {
@@ -121,7 +130,10 @@ impl Tunnelled {
         self.verify(packet, checks)?;
         let frame = self.frame().and_then(|place| packet.get_mut(place)).unwrap_or_default();
         let inner = Ecn::of(frame).unwrap_or_default();
-        let crossing = Crossing::of(inner, self.ecn).ok_or(DecapsulationError::MarkLost)?;
+        let crossing = match checks.heeded {
+            true => Crossing::heeded(inner, self.ecn),
+            false => Crossing::of(inner, self.ecn).ok_or(DecapsulationError::MarkLost)?,
+        };
         if crossing.delivered != inner {
             // There is a field, or it would be not capable and stay so.
             let _ = crossing.delivered.write(frame);

@@ -11,8 +11,8 @@ use std::net::IpAddr;
 
 use foldhash::fast::FixedState;
 use plimsoll_control::directory::{Directory, InnerAddr, Peer, StaticDirectory};
-use plimsoll_control::{HostId, Vnic};
-use plimsoll_policy::{Encapsulation, LimitId, Overlay, Peers, Program, TenantId};
+use plimsoll_control::{Distributor, HostId, Limits, SenderId, Vnic};
+use plimsoll_policy::{Encapsulation, FleetTenant, LimitId, Overlay, Peers, Program, TenantId};
 use plimsoll_units::{BitRate, Bytes, Span};
 use plimsoll_wire::Mac as WireMac;
 use plimsoll_wire::overlay::{Addresses, Format, Path, Ports, Vni};
@@ -38,6 +38,10 @@ pub struct FleetMap {
     by_mac: HashMap<u64, u32, FixedState>,
     /// Limits for each pair, where there is feedback.
     peers: Peers,
+    /// This host's tenants as senders, by the policy's numbers.
+    pub(crate) senders: Vec<Sender>,
+    /// Those of the fleet that bring others' traffic, where there are such.
+    pub(crate) balancers: Option<Balancers>,
 }
 
 /// Another host.
@@ -62,7 +66,33 @@ pub(crate) struct Vm {
     pub(crate) host: usize,
     /// Its first address, by which hosts name it.
     pub(crate) mac: Mac,
+    pub(crate) sender: Sender,
 }
+
+/// A tenant as one that sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sender {
+    /// Its part of a limit, an ordinary one's being a thousand.
+    pub(crate) weight: u32,
+    /// Whether it brings others' traffic.
+    pub(crate) balancer: bool,
+}
+
+/// Load balancers: one sender to whom they send, whose part one host divides among them (PicNIC §5.5).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Balancers {
+    /// Which of [`FleetMap::hosts`] divides; none: this one.
+    pub(crate) distributor: Option<usize>,
+    /// What those of other hosts weigh together: as what they count at a receiver here.
+    pub(crate) weight: u32,
+    /// What those here weigh together.
+    pub(crate) own: u32,
+    /// What those of each of the other hosts weigh together.
+    hosts: Vec<u32>,
+}
+
+/// All balancers, as one sender.
+pub(crate) const BALANCERS: SenderId = SenderId::MAX;
 
 /// What pairs may send at once after a pause: some frames, so that a thread that wakes up late loses none of the rate.
 const BURST: Span = Span::micros(200);
@@ -92,7 +122,8 @@ impl FleetMap {
                 let Some(first) = tenant.macs.first() else { continue };
                 let vm = u32::try_from(vms.len()).unwrap_or(u32::MAX);
                 by_mac.extend(tenant.macs.iter().map(|mac| (key(mac.0), vm)));
-                vms.push(Vm { name: tenant.name.clone(), host: hosts.len(), mac: first.0 });
+                let sender = Sender::of(tenant);
+                vms.push(Vm { name: tenant.name.clone(), host: hosts.len(), mac: first.0, sender });
             }
             let fallback = overlay.feedback.as_ref().map_or(program.link, |feedback| feedback.fallback);
             hosts.push(Host {
@@ -115,7 +146,15 @@ impl FleetMap {
             (Format::Geneve, Some(port)) => ports.geneve = port,
             (_, None) => {}
         }
+        let own_tenants = &overlay.own().tenants;
+        let senders = program.tenants.iter().map(|tenant| {
+            let known = own_tenants.iter().find(|known| known.name == tenant.name);
+            known.map_or(Sender { weight: WEIGHT, balancer: false }, Sender::of)
+        });
+        let senders: Vec<Sender> = senders.collect();
         let mut map = Self {
+            balancers: Balancers::of(overlay, &senders, &vms, hosts.len()),
+            senders,
             vni: Vni::new(overlay.vni).expect("checked with the policy"),
             own,
             format,
@@ -156,6 +195,11 @@ impl FleetMap {
         }
     }
 
+    /// Whether the fabric's marks hold senders back.
+    pub(crate) fn heeds_marks(&self) -> bool {
+        self.overlay.feedback.as_ref().is_some_and(|feedback| feedback.ecn)
+    }
+
     /// Whether other hosts' limits hold here.
     pub(crate) fn is_controlled(&self) -> bool {
         self.overlay.feedback.is_some()
@@ -165,6 +209,15 @@ impl FleetMap {
     pub(crate) fn pair(&self, tenant: TenantId, vm: u32) -> Option<[LimitId; 2]> {
         let pair = tenant.0 * u32::try_from(self.vms.len()).unwrap_or(u32::MAX) + vm;
         (pair < self.peers.count()).then(|| self.peers.limits(pair))
+    }
+
+    /// Whom a tenant elsewhere counts as where it sends to, and that one's weight.
+    pub(crate) fn counts_as(&self, vm: u32) -> (SenderId, u32) {
+        let sender = self.vms[vm as usize].sender;
+        match &self.balancers {
+            Some(all) if sender.balancer => (BALANCERS, all.weight),
+            _ => (vm.into(), sender.weight),
+        }
     }
 
     /// The tenant elsewhere that has this address.
@@ -215,6 +268,7 @@ impl FleetMap {
             dscp: self.overlay.dscp,
             mtu: self.mtu,
             v6_checksum: self.overlay.v6_checksum,
+            capable: self.heeds_marks(),
             ports: self.ports,
         }
     }
@@ -224,3 +278,53 @@ impl FleetMap {
         self.mtu.saturating_sub(self.overlay.header())
     }
 }
+
+impl Sender {
+    fn of(tenant: &FleetTenant) -> Self {
+        Self { weight: tenant.weight.saturating_mul(WEIGHT), balancer: tenant.balancer }
+    }
+
+    /// Its weight, if it is a balancer.
+    fn balances(self) -> u32 {
+        if self.balancer { self.weight } else { 0 }
+    }
+}
+
+impl Balancers {
+    fn of(overlay: &Overlay, senders: &[Sender], vms: &[Vm], count: usize) -> Option<Self> {
+        let distributor = overlay.feedback.as_ref()?.distributor?;
+        let sum = |sum: u32, sender: &Sender| sum.saturating_add(sender.balances());
+        let mut hosts = vec![0; count];
+        for vm in vms {
+            hosts[vm.host] = sum(hosts[vm.host], &vm.sender);
+        }
+        Some(Self {
+            // Other hosts keep their order without this one.
+            distributor: match distributor.cmp(&overlay.host) {
+                core::cmp::Ordering::Less => Some(distributor),
+                core::cmp::Ordering::Equal => None,
+                core::cmp::Ordering::Greater => Some(distributor - 1),
+            },
+            weight: hosts.iter().fold(0, |sum, &weight| sum.saturating_add(weight)),
+            own: senders.iter().fold(0, sum),
+            hosts,
+        })
+    }
+
+    /// What balancers together may send to a receiver, divided among the hosts that have some: the other ones by their
+    /// places, and this one as none. Those at the receiver's own host do not come over the overlay.
+    pub(crate) fn divide(
+        &self,
+        whole: Limits,
+        receiver: Option<usize>,
+    ) -> impl Iterator<Item = (Option<usize>, Limits)> {
+        let hosts = (0..).map(Some).zip(self.hosts.iter().copied()).chain([(None, self.own)]);
+        let there = hosts.filter(|&(host, weight)| weight > 0 && host != receiver);
+        let (hosts, weights): (Vec<Option<usize>>, Vec<u32>) = there.unzip();
+        let parts: Vec<Limits> = Distributor::new(&weights).split(whole).collect();
+        hosts.into_iter().zip(parts)
+    }
+}
+
+/// An ordinary sender's weight.
+pub(crate) const WEIGHT: u32 = 1_000;

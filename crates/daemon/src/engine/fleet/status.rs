@@ -142,7 +142,8 @@ impl Engine {
                     if counters.packets == 0 && counters.waiting == 0 {
                         continue;
                     }
-                    let (host, allowed) = (&fleet.map.hosts[peer.host], steering.allowed[vm as usize]);
+                    let (host, sender) = (&fleet.map.hosts[peer.host], fleet.map.senders[tenant.0 as usize]);
+                    let allowed = steering.allowed[vm as usize].of(sender, &fleet.map);
                     pairs.push(PairNow {
                         tenant: stated.name.clone(),
                         peer: peer.name.clone(),

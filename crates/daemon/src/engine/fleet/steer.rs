@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use plimsoll_control::{
-    Allowance, BandwidthLaw, Envelope, Heavy, HostId, Idle, Laws, Limits, Measured, Obeyed, Opener,
-    PacketRateLaw, Receivers, Rejected, Sealer, Senders, Vnic,
+    Allowance, BandwidthLaw, Envelope, FabricLaw, For, Heavy, HostId, Idle, Laws, Limits, Marks, Measured,
+    Obeyed, Opener, PacketRateLaw, Receivers, Rejected, Sealer, SenderId, Senders, Vnic,
 };
 use plimsoll_policy::{Feedback, Program, TenantId, UNLIMITED, Via};
 use plimsoll_units::{BitRate, Nanos, Span};
@@ -22,7 +22,7 @@ use plimsoll_wire::overlay::{Format, MOST_IN_OPTION};
 use super::super::Engine;
 use super::super::drops::Event;
 use super::super::lane::Lane;
-use super::map::FleetMap;
+use super::map::{BALANCERS, FleetMap, Sender};
 use super::{Fleet, Link};
 
 /// The engine's part of control between hosts.
@@ -38,8 +38,8 @@ pub(crate) struct Steering {
     by_station: Vec<Option<u32>>,
     measured: Vec<Measured>,
     /// What tenants elsewhere allow, and that by their number while it holds.
-    obeyed: Obeyed<Vnic>,
-    pub(super) allowed: Vec<Option<Limits>>,
+    obeyed: Obeyed<(Vnic, For)>,
+    pub(super) allowed: Vec<Allowed>,
     /// By the map's hosts.
     pub(super) told: Vec<Told>,
     /// A message while it is opened.
@@ -55,6 +55,37 @@ pub(crate) struct Own {
     pub(super) lane: u32,
     vnic: Vnic,
     pub(super) senders: Senders,
+    /// In this epoch.
+    marks: Marks,
+}
+
+/// What a tenant elsewhere allows, while that holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Allowed {
+    /// A sender of weight one.
+    each: Option<Limits>,
+    /// The balancers here together.
+    balancers: Option<Limits>,
+}
+
+impl Allowed {
+    fn place(&mut self, whom: For) -> &mut Option<Limits> {
+        match whom {
+            For::Each => &mut self.each,
+            For::Balancers | For::TheseBalancers => &mut self.balancers,
+        }
+    }
+
+    /// A tenant's own part of it.
+    pub(super) fn of(&self, sender: Sender, map: &FleetMap) -> Option<Limits> {
+        match &map.balancers {
+            Some(all) if sender.balancer => {
+                let part = u64::from(sender.weight) * 1_000 / u64::from(all.own.max(1));
+                Some(self.balancers?.of_weight(part as u32))
+            }
+            _ => Some(self.each?.of_weight(sender.weight)),
+        }
+    }
 }
 
 /// What passes between this host and another.
@@ -100,8 +131,6 @@ const WINDOW: u64 = 16;
 const MOST_LIMITS: usize = 16_384;
 /// Limits in a message: what an underlay of 1,280 bytes carries in a frame of its own.
 const IN_MESSAGE: usize = 44;
-/// An ordinary sender's weight: hosts do not tell each other what their tenants' maxima are.
-const WEIGHT: u32 = 1_000;
 
 impl Steering {
     pub(super) fn new(map: &FleetMap, key: &[u8; 32], [sequence, start]: [u64; 2]) -> Self {
@@ -114,7 +143,7 @@ impl Steering {
             by_station: Vec::new(),
             measured: Vec::new(),
             obeyed: Obeyed::new(MOST_LIMITS, settings.lapse),
-            allowed: vec![None; map.vms.len()],
+            allowed: vec![Allowed::default(); map.vms.len()],
             told: Vec::new(),
             opened: Vec::new(),
             last: Nanos::ZERO,
@@ -139,16 +168,19 @@ impl Steering {
     pub(super) fn remap(&mut self, old: &FleetMap, new: &FleetMap) {
         self.settings = new.overlay.feedback.clone().expect("a reload does not end feedback");
         self.allowed = (new.vms.iter())
-            .map(|vm| old.vm(vm.mac).and_then(|before| self.allowed[before as usize]))
+            .map(|vm| old.vm(vm.mac).map(|before| self.allowed[before as usize]).unwrap_or_default())
             .collect();
         self.set_hosts(new);
     }
 
-    /// A packet of a tenant elsewhere came for this station.
+    /// A packet of a tenant elsewhere came for this station, perhaps with the fabric's mark.
     #[inline]
-    pub(super) fn note(&mut self, station: u32, vm: u32) {
+    pub(super) fn note(&mut self, station: u32, (sender, weight): (SenderId, u32), marked: bool) {
         if let Some(own) = self.by_station.get(station as usize).copied().flatten() {
-            self.own[own as usize].senders.note(vm.into(), WEIGHT, spread(vm.into()));
+            let own = &mut self.own[own as usize];
+            own.senders.note(sender, weight, spread(sender));
+            own.marks.packets += 1;
+            own.marks.marked += u64::from(marked);
         }
     }
 
@@ -180,21 +212,22 @@ impl Steering {
             told.allowances.clear();
         }
         for (vm, own) in self.own.iter().enumerate() {
-            let allowance = Allowance { receiver: own.vnic, limits: self.receivers.limits(vm) };
-            for &Heavy { sender, .. } in own.senders.heavy() {
-                let Some(elsewhere) = map.vms.get(sender as usize) else { continue };
-                let told = &mut self.told[elsewhere.host].allowances;
-                if told.last().is_none_or(|last| last.receiver != allowance.receiver) {
-                    told.push(allowance);
+            let (receiver, limits) = (own.vnic, self.receivers.limits(vm));
+            for &Heavy { sender, weight, .. } in own.senders.heavy() {
+                if sender == BALANCERS {
+                    let whole = limits.of_weight(weight);
+                    tell_balancers(
+                        map,
+                        &mut self.told,
+                        Allowance { receiver, whom: For::Balancers, limits: whole },
+                    );
+                } else if let Some(elsewhere) = map.vms.get(sender as usize) {
+                    self.told[elsewhere.host].tell(Allowance { receiver, whom: For::Each, limits });
                 }
             }
         }
         for ((told, host), link) in self.told.iter_mut().zip(&map.hosts).zip(links) {
-            for part in told.allowances.chunks(IN_MESSAGE) {
-                let mut message = Vec::new();
-                self.sealer.seal(host.number, part, &mut message);
-                told.messages.push_back(message);
-            }
+            told.seal(&mut self.sealer, host.number);
             // Where frames go that way they take it along, if it is short; else it need not wait for one.
             let ridden = map.format == Format::Geneve
                 && told.messages.len() == 1
@@ -204,6 +237,41 @@ impl Steering {
         }
         if self.epochs.is_multiple_of(WINDOW) {
             self.own.iter_mut().for_each(|own| own.senders.clear());
+        }
+    }
+}
+
+impl Told {
+    /// It is to hear this, once for all of its tenants.
+    fn tell(&mut self, allowance: Allowance) {
+        let same = self.allowances.iter().rev().take_while(|known| known.receiver == allowance.receiver);
+        if same.into_iter().all(|known| known.whom != allowance.whom) {
+            self.allowances.push(allowance);
+        }
+    }
+
+    /// What it is to hear is ready to leave.
+    fn seal(&mut self, sealer: &mut Sealer, to: HostId) {
+        for part in self.allowances.chunks(IN_MESSAGE) {
+            let mut message = Vec::new();
+            sealer.seal(to, part, &mut message);
+            self.messages.push_back(message);
+        }
+        self.allowances.clear();
+    }
+}
+
+/// What a tenant here allows all balancers goes to the host that divides it, or is divided here.
+fn tell_balancers(map: &FleetMap, told: &mut [Told], whole: Allowance) {
+    let Some(all) = &map.balancers else { return };
+    match all.distributor {
+        Some(host) => told[host].tell(whole),
+        None => {
+            for (host, limits) in all.divide(whole.limits, None) {
+                if let Some(host) = host {
+                    told[host].tell(Allowance { whom: For::TheseBalancers, limits, ..whole });
+                }
+            }
         }
     }
 }
@@ -227,7 +295,8 @@ impl Fleet {
             steering.by_station[index as usize + 1] = u32::try_from(steering.own.len()).ok();
             // The gaps between sampled packets are nobody's to foresee, and need not be the same elsewhere.
             let senders = Senders::new(u64::from(index) ^ now.as_u64().rotate_left(17));
-            steering.own.push(Own { lane: index, vnic: map.vnic(mac), senders });
+            let marks = Marks::default();
+            steering.own.push(Own { lane: index, vnic: map.vnic(mac), senders, marks });
         }
         steering.measured = vec![Measured::default(); envelopes.len()];
         steering.receivers = Receivers::new(policy.link, laws(&steering.settings), &envelopes);
@@ -263,7 +332,7 @@ impl Engine {
         let length = now.since(steering.last);
         (steering.last, steering.next) = (now, now + steering.settings.epoch);
         steering.epochs += 1;
-        for (own, measured) in steering.own.iter().zip(&mut steering.measured) {
+        for (own, measured) in steering.own.iter_mut().zip(&mut steering.measured) {
             let (seen, slots) = self.inward.take_epoch(own.lane + 1);
             *measured = Measured {
                 bytes: seen.bytes,
@@ -273,17 +342,17 @@ impl Engine {
                 drops: seen.drops,
                 weights: own.senders.weights(),
                 least: own.senders.least().unwrap_or_default(),
-                ..Measured::default()
+                marks: core::mem::take(&mut own.marks),
             };
         }
         steering.receivers.epoch(length, &steering.measured);
         steering.address(&fleet.map, &fleet.links, now);
         let mut lapsed = Vec::new();
-        steering.obeyed.expire(now, |receiver| lapsed.push(receiver));
-        for receiver in lapsed {
+        steering.obeyed.expire(now, |limit| lapsed.push(limit));
+        for (receiver, whom) in lapsed {
             if let Some(vm) = fleet.map.vm(receiver.mac) {
-                steering.allowed[vm as usize] = None;
-                self.hold(&fleet.map, vm, None);
+                *steering.allowed[vm as usize].place(whom) = None;
+                self.hold(&fleet.map, vm, steering.allowed[vm as usize]);
             }
         }
         self.ring_changes(now);
@@ -328,18 +397,17 @@ impl Engine {
                     let told = &mut steering.told[host];
                     (told.heard_at, told.counts.heard) = (Some(now), told.counts.heard + 1);
                 }
-                for Allowance { receiver, limits } in allowances {
-                    let known = (receiver.network == fleet.map.vni.get())
-                        .then(|| fleet.map.vm(receiver.mac))
-                        .flatten();
-                    // Each host speaks for its own tenants only.
-                    match known.filter(|&vm| Some(fleet.map.vms[vm as usize].host) == host) {
-                        Some(vm) => {
-                            steering.obeyed.hear(receiver, limits, now);
-                            if steering.allowed[vm as usize].replace(limits) != Some(limits) {
-                                self.hold(&fleet.map, vm, Some(limits));
+                for allowance in allowances {
+                    match heard(&fleet.map, host, &allowance) {
+                        Some(Heard::Obey(vm)) => {
+                            let Allowance { receiver, whom, limits } = allowance;
+                            steering.obeyed.hear((receiver, whom), limits, now);
+                            let allowed = &mut steering.allowed[vm as usize];
+                            if allowed.place(whom).replace(limits) != Some(limits) {
+                                self.hold(&fleet.map, vm, *allowed);
                             }
                         }
+                        Some(Heard::Divide(vm)) => self.divide(&fleet.map, &mut steering, vm, allowance, now),
                         None => self.uplink.tally.event(Event::FeedbackForeign),
                     }
                 }
@@ -358,14 +426,34 @@ impl Engine {
         self.fleet = Some(fleet);
     }
 
+    /// Divides among the balancers' hosts what a tenant elsewhere allows all of them, this one perhaps among those.
+    fn divide(&mut self, map: &FleetMap, steering: &mut Steering, vm: u32, whole: Allowance, now: Nanos) {
+        let Some(all) = &map.balancers else { return };
+        for (host, limits) in all.divide(whole.limits, Some(map.vms[vm as usize].host)) {
+            let part = Allowance { whom: For::TheseBalancers, limits, ..whole };
+            if let Some(host) = host {
+                let told = &mut steering.told[host];
+                told.allowances.clear();
+                told.tell(part);
+                told.seal(&mut steering.sealer, map.hosts[host].number);
+                told.due = now;
+            } else {
+                steering.obeyed.hear((part.receiver, part.whom), limits, now);
+                let allowed = &mut steering.allowed[vm as usize];
+                *allowed.place(part.whom) = Some(limits);
+                self.hold(map, vm, *allowed);
+            }
+        }
+    }
+
     /// Holds all tenants here to what one elsewhere allows, or to what holds while it says nothing.
-    fn hold(&mut self, map: &FleetMap, vm: u32, limits: Option<Limits>) {
+    fn hold(&mut self, map: &FleetMap, vm: u32, allowed: Allowed) {
         let fallback = map.hosts[map.vms[vm as usize].host].fallback;
-        let limits = limits.map(|limits| limits.of_weight(WEIGHT));
-        let packets = limits.and_then(|limits| limits.packets);
-        let packets = packets.and_then(|packets| BitRate::new(packets.get().saturating_mul(8)));
-        for tenant in (0..self.program.tenants.len() as u32).map(TenantId) {
+        for (tenant, &sender) in (0..).map(TenantId).zip(&map.senders) {
             let Some([in_bits, in_packets]) = map.pair(tenant, vm) else { continue };
+            let limits = allowed.of(sender, map);
+            let packets = limits.and_then(|limits| limits.packets);
+            let packets = packets.and_then(|packets| BitRate::new(packets.get().saturating_mul(8)));
             self.doorbells.set_rate(in_bits, limits.map_or(fallback, |limits| limits.bits).min(UNLIMITED));
             self.doorbells.set_rate(in_packets, packets.unwrap_or(UNLIMITED).min(UNLIMITED));
         }
@@ -375,9 +463,9 @@ impl Engine {
     pub(in super::super) fn hold_again(&mut self, now: Nanos) {
         let Some(fleet) = self.fleet.take() else { return };
         let allowed = fleet.steering.as_ref().map(|steering| steering.allowed.clone()).unwrap_or_default();
-        for (vm, limits) in (0..).zip(allowed) {
-            if limits.is_some() {
-                self.hold(&fleet.map, vm, limits);
+        for (vm, allowed) in (0..).zip(allowed) {
+            if allowed != Allowed::default() {
+                self.hold(&fleet.map, vm, allowed);
             }
         }
         self.fleet = Some(fleet);
@@ -395,7 +483,26 @@ fn laws(settings: &Feedback) -> Laws {
         bandwidth: BandwidthLaw::default(),
         packets: Some(PacketRateLaw::new(settings.delay)),
         idle: Idle::Reserved,
-        fabric: None,
+        fabric: settings.ecn.then(FabricLaw::default),
+    }
+}
+
+/// What becomes of what another host says of a tenant elsewhere.
+enum Heard {
+    Obey(u32),
+    Divide(u32),
+}
+
+/// Each host speaks for its own tenants only, but for the one that divides among balancers; none of this is for others.
+fn heard(map: &FleetMap, from: Option<usize>, allowance: &Allowance) -> Option<Heard> {
+    let Allowance { receiver, whom, .. } = allowance;
+    let vm = (receiver.network == map.vni.get()).then(|| map.vm(receiver.mac)).flatten()?;
+    let own = Some(map.vms[vm as usize].host) == from;
+    let divides = |by: Option<usize>| map.balancers.as_ref().is_some_and(|all| all.distributor == by);
+    match whom {
+        For::Each => own.then_some(Heard::Obey(vm)),
+        For::Balancers => (own && divides(None)).then_some(Heard::Divide(vm)),
+        For::TheseBalancers => (from.is_some() && divides(from)).then_some(Heard::Obey(vm)),
     }
 }
 
