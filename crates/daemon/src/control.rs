@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
 use crate::engine::{Change, Lane, RateError, Rated};
-use crate::open::{OpenError, lane_spec, open, open_tenant};
+use crate::open::{OpenError, lane_spec, open_tenant, open_uplink};
 use crate::thread::{Command, Handle, Stopped};
 
 /// Why a reload changed nothing.
@@ -143,7 +143,7 @@ impl Control {
         let name = lost.map(str::to_owned);
         let whose = name.clone();
         let opening = move || match whose {
-            None => open("the uplink", &checked.config.uplink.port, checked.config.uplink.mtu, None).ok(),
+            None => open_uplink(&checked.config).ok(),
             Some(name) => {
                 let tenant = checked.config.tenants.iter().find(|tenant| tenant.name == name)?;
                 open_tenant(&checked, &name, &tenant.port).ok()
@@ -209,6 +209,7 @@ fn needs_no_restart(old: &Checked, new: &Checked) -> Result<(), ReloadError> {
         ("`engine.busy_poll`", engine.busy_poll == next.busy_poll),
         ("`engine.queues`", engine.queues == next.queues),
         ("`engine.ring`", engine.ring == next.ring),
+        ("`engine.experiment`", engine.experiment == next.experiment),
         ("`api`", old.api == new.api),
         ("`overlay`", same_overlay(old.overlay.as_ref(), new.overlay.as_ref())),
     ];

@@ -24,6 +24,7 @@ mod posted;
 mod queues;
 mod rates;
 mod rules;
+mod slow;
 mod snapshot;
 mod verify;
 mod watch;
@@ -75,8 +76,10 @@ const DOWN_RETRY: Span = Span::millis(5);
 pub struct Turn {
     /// Whether anything moved: if so, another turn may find more at once.
     pub busy: bool,
-    /// When something can next happen without new frames.
+    /// When something can next happen without new frames, for which a wake-up is to be in time.
     pub next: Option<Nanos>,
+    /// The same of what may be as late as a wake-up is.
+    pub lazily: Option<Nanos>,
     /// When to offer frames again that wait for the uplink, or in a port.
     pub retry: Option<Span>,
 }
@@ -162,6 +165,8 @@ pub struct Engine {
     pub(crate) steps: Vec<(usize, Step)>,
     /// When a client that is not served now is served again.
     pub(crate) wake_at: Option<Nanos>,
+    /// When the way in goes on, where an experiment holds it up.
+    pub(crate) inward_at: Option<Nanos>,
     /// A client's rings are looked at in the next turn as well: nothing else would tell of what it writes.
     attentive: bool,
 }
@@ -258,6 +263,7 @@ impl Engine {
             sampler: Sampler::new(verify::ONE_IN, verify::seed()),
             steps: Vec::new(),
             wake_at: None,
+            inward_at: None,
             attentive: false,
             program: setup.program,
         };
@@ -283,6 +289,7 @@ impl Engine {
         self.turns += 1;
         self.attentive = false;
         self.wake_at = None;
+        self.inward_at = None;
         let tended = self.tend_fleet(clock());
         let mut busy = self.reading && self.read_tenants(clock());
         let now = clock();
@@ -292,9 +299,12 @@ impl Engine {
         let kept = self.flush_lanes();
         self.expire_flows(now);
         let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
-        let next = [next, self.wake_at, tended].into_iter().flatten().min();
+        let next = [next, self.wake_at].into_iter().flatten().min();
+        // An epoch is measured, and a slow core's time made up for.
+        let lazily = [tended, self.inward_at].into_iter().flatten().min();
         let pause = if self.uplink.is_away() { DOWN_RETRY } else { FULL_RETRY };
-        Turn { busy: busy || self.attentive, next, retry: (self.uplink.blocked || kept).then_some(pause) }
+        let retry = (self.uplink.blocked || kept).then_some(pause);
+        Turn { busy: busy || self.attentive, next, lazily, retry }
     }
 
     /// Stops reading tenants' ports: what is held still leaves.

@@ -6,7 +6,7 @@
 //! Invariant: what fails names the port, the place and the way out.
 
 use plimsoll_nic::Config as EngineConfig;
-use plimsoll_policy::{Checked, Netns, Port as PortSpec, Program};
+use plimsoll_policy::{Checked, Config, Netns, Port as PortSpec, Program};
 use plimsoll_ports::netns::NetnsRef;
 use plimsoll_ports::{
     Completions, PacketConfig, PacketSocket, PcapConfig, PcapPort, Port, PortError, Tap, TapConfig,
@@ -89,6 +89,26 @@ pub fn open(whose: &str, port: &PortSpec, mtu: u16, mac: Option<Mac>) -> Result<
     };
     opened.map_err(|source| OpenError::Port { whose: whose.to_owned(), source })
 }
+
+/// Opens the uplink, with as long a queue in the kernel as an experiment wants.
+///
+/// # Errors
+/// See [`OpenError`].
+pub fn open_uplink(config: &Config) -> Result<Port, OpenError> {
+    let (port, mtu) = (&config.uplink.port, config.uplink.mtu);
+    let ring = config.engine.experiment.as_ref().and_then(|experiment| experiment.ring);
+    let (PortSpec::AfPacket(interface), Some(ring)) = (port, ring) else {
+        return open("the uplink", port, mtu, None);
+    };
+    let mut config = PacketConfig::new(NetnsRef::Own, interface);
+    // The kernel counts each frame with its bookkeeping, and takes a buffer's size twice.
+    config.receive_buffer = ring.saturating_mul(u32::from(mtu) + KEPT) / 2;
+    let opened = PacketSocket::open(&config).map(Port::AfPacket);
+    opened.map_err(|source| OpenError::Port { whose: "the uplink".to_owned(), source })
+}
+
+/// What a frame in the kernel takes beyond its packet: `sk_buff` (256 bytes) and what rounding up to 2 KiB adds to 1,500.
+const KEPT: u32 = 804;
 
 /// Opens every tenant's port, in the order of the policy's tenants.
 ///

@@ -29,7 +29,7 @@ use crate::control::{Control, ReloadError, Reloaded};
 use crate::departures::DepartureLog;
 use crate::engine::{Engine, Sent, Setup, Snapshot};
 use crate::fleet::{self, FleetError};
-use crate::open::{OpenError, engine_config, lanes, open};
+use crate::open::{OpenError, engine_config, lanes, open_uplink};
 use crate::privileges;
 use crate::record::{self, Record};
 use crate::thread::{Command, Habits, Notice, Stopped, spawn};
@@ -198,7 +198,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
 
 fn build(checked: &Checked, log: &Arc<DepartureLog>) -> Result<Engine, RunError> {
     let config = &checked.config;
-    let uplink = open("the uplink", &config.uplink.port, config.uplink.mtu, None)?;
+    let uplink = open_uplink(config)?;
     carries(&uplink, config.uplink.mtu)?;
     let lanes = lanes(checked)?;
     eprintln!("plimsoll: uplink {} at {}, {} tenants", uplink.name(), config.uplink.rate, lanes.len());
@@ -213,6 +213,10 @@ fn build(checked: &Checked, log: &Arc<DepartureLog>) -> Result<Engine, RunError>
         log: Arc::clone(log),
     });
     engine.set_verify(checked.config.engine.verify);
+    if let Some(experiment) = &config.engine.experiment {
+        eprintln!("plimsoll: `engine.experiment` makes the way in, or accounting, other than it is");
+        engine.set_experiment(experiment);
+    }
     Ok(engine)
 }
 

@@ -242,9 +242,10 @@ impl Loop {
             .next
             .map(|next| next.since(now))
             .map(|span| if span <= wakeup { Span::ZERO } else { span - wakeup });
+        let lazily = turn.lazily.map(|at| at.since(now));
         let asked = self.engine.must_be_asked().then_some(ASK);
         let stop = self.stop_at.map(|at| at.since(now));
-        [due, turn.retry, asked, stop].into_iter().flatten().min()
+        [due, lazily, turn.retry, asked, stop].into_iter().flatten().min()
     }
 
     fn obey(&mut self, command: Command) {

@@ -305,6 +305,46 @@ fn a_broadcast_reaches_all_and_an_unknown_address_nobody() {
     assert_eq!(world.losses("uplink"), [("unknown_destination", 1)]);
 }
 
+/// A core that takes 10 us to fetch a frame and 40 to deliver it: 200 frames in 10 ms, each tenant's half of them, however many
+/// came for either. In one queue they go in the order in which they came.
+#[test]
+fn an_experiments_core_is_as_slow_as_it_says_and_its_time_is_charged() {
+    let run = |ingress: &str| {
+        let engine = format!(
+            "engine: {{experiment: {{drain: 10us, cost: 40us, drain_share: 999, slots: 512, ingress: {ingress}}}}}"
+        );
+        let mut world = World::new(&format!("{TWO}{engine}"), false);
+        world.send(0, &udp(1, OUTSIDE, 1, 0, 100));
+        world.send(1, &udp(2, OUTSIDE, 1, 0, 100));
+        world.run(Span::micros(50), STEP);
+        let mut delivered = [0; 2];
+        for _ in 0..10 {
+            // Four for the first to each for the second, 50,000 a second.
+            for number in 0..50 {
+                let to = if number % 5 == 0 { 2 } else { 1 };
+                world.wire.send(&udp(OUTSIDE, to, 80, number, 100), None).expect("there");
+            }
+            world.run(Span::millis(1), STEP);
+            for (count, tenant) in delivered.iter_mut().zip(&mut world.tenants) {
+                *count += drain(tenant).len() as u64;
+            }
+        }
+        let stats = Stats::from(&world.engine.snapshot(world.now));
+        (delivered, stats)
+    };
+    let ([shop, batch], stats) = run("fair");
+    // Fetching goes first, for all but a thousandth of the time: 500 frames are 5 ms, and the rest are 125 deliveries. The
+    // second has no more than 100 frames to be delivered.
+    assert!((120..=130).contains(&(shop + batch)), "{shop} and {batch}");
+    assert!(shop.abs_diff(batch) <= 2, "{shop} and {batch}");
+    let cpu = stats.tenants["batch"].ingress.cpu;
+    assert!((cpu - batch as f64 * 40e-6).abs() < 100e-6, "{cpu} s for {batch} frames");
+    let ([shop, batch], stats) = run("shared");
+    assert!((195..=205).contains(&(shop + batch)), "{shop} and {batch}");
+    assert!(shop.abs_diff(4 * batch) <= 8, "{shop} and {batch}");
+    assert_eq!(stats.tenants["batch"].ingress.served, 0, "it has no queue of its own");
+}
+
 /// More for one tenant than can be delivered: what is too much is lost there, and what is for the other is not.
 #[test]
 fn a_flood_on_the_way_in_costs_its_own_tenant() {

@@ -104,7 +104,8 @@ impl Lab<'_> {
             if unavailable.contains(&system.name.as_str()) {
                 continue;
             }
-            if let Some(why) = fleet::not_here(system).filter(|_| fleet::is_fleet(self.scenario)) {
+            let fleet = fleet::is_fleet(self.scenario);
+            if let Some(why) = fleet.then(|| fleet::not_here(self.scenario, system)).flatten() {
                 unavailable.push(&system.name);
                 results.notes.push(format!("{}: {why}; it runs with `plimsoll sim` only", system.name));
                 continue;

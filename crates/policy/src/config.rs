@@ -140,6 +140,19 @@ pub struct Feedback {
     pub ecn: bool,
     /// Which host divides what receivers allow the balancers; none: there are none.
     pub distributor: Option<usize>,
+    /// What senders are told.
+    pub control: ControlLevel,
+}
+
+/// What receivers tell their senders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ControlLevel {
+    /// Bits a second, and packets a second while the core is what is short.
+    #[default]
+    Full,
+    /// Bits a second only, as EyeQ: for comparison.
+    Bandwidth,
 }
 
 /// Which way feedback goes.
@@ -288,7 +301,56 @@ pub struct Engine {
     pub line_rate_frame: Option<Bytes>,
     /// Of so many packets that a vNIC's client classified itself one is classified again; 0: none.
     pub verify: u32,
+    /// What makes it worse than it is; none but for comparisons.
+    pub experiment: Option<Experiment>,
 }
+
+/// An engine made worse on purpose: a slower core on the way in, or without one of the things that isolate tenants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Experiment {
+    /// CPU time that fetching a frame from the uplink takes at least, until it is known whose it is.
+    pub drain: Span,
+    /// CPU time that it takes at least from then on until it is delivered; charged to its tenant.
+    pub cost: Span,
+    /// Part of the time, in thousandths, that fetching may take while fetched frames wait.
+    pub drain_share: u32,
+    /// Whose frame is next.
+    pub ingress: IngressOrder,
+    /// Frames of full length that the kernel holds for an AF_PACKET uplink, about; its own buffer when absent.
+    pub ring: Option<u32>,
+    /// Frames that wait for each tenant; what follows from its delay target when absent.
+    pub slots: Option<u32>,
+    /// Whether tenants have descriptors of their own; else they take them from each other.
+    pub accounting: bool,
+}
+
+/// Whose frame is next on the way in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IngressOrder {
+    /// The tenant's that has had least of its part of the core.
+    #[default]
+    Fair,
+    /// The one that came first, whoever it is for.
+    Shared,
+}
+
+impl Default for Experiment {
+    fn default() -> Self {
+        Self {
+            drain: Span::ZERO,
+            cost: Span::ZERO,
+            drain_share: DRAIN_SHARE,
+            ingress: IngressOrder::default(),
+            ring: None,
+            slots: None,
+            accounting: true,
+        }
+    }
+}
+
+/// Part of the time, in thousandths, that fetching may take while frames wait: what reproduces PicNIC's figures (§6.1.1).
+pub const DRAIN_SHARE: u32 = 640;
 
 impl Default for Engine {
     fn default() -> Self {
@@ -303,6 +365,7 @@ impl Default for Engine {
             max_depth,
             line_rate_frame: None,
             verify,
+            experiment: None,
         }
     }
 }

@@ -28,8 +28,9 @@ pub use bounds::{ASSUMPTIONS, Bound, bounds, bounds_with};
 pub use check::{Checked, Cost, check_str, check_with, cost, load, load_sub_policy, top_keys};
 pub use classifier::Classifier;
 pub use config::{
-    Api, Completions, Config, Encapsulation, Engine, Feedback, FleetHost, FleetTenant, MacAddr, MacAddrError,
-    Netns, Overlay, Port, TenantConfig, Uplink, Via,
+    Api, Completions, Config, ControlLevel, DRAIN_SHARE, Encapsulation, Engine, Experiment, Feedback,
+    FleetHost, FleetTenant, IngressOrder, MacAddr, MacAddrError, Netns, Overlay, Port, TenantConfig, Uplink,
+    Via,
 };
 pub use document::{FileId, Mark, Severity, SourceFile, Sources};
 pub use law::{Errors, Law, Problem, ProblemRecord};

@@ -194,6 +194,47 @@ struct Engine {
     /// Of so many packets that a vNIC's client classified itself one is classified again; 0: none.
     #[serde(default)]
     verify: Option<u32>,
+    /// What makes it worse than it is, for comparisons.
+    #[serde(default)]
+    experiment: Option<Experiment>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Experiment {
+    /// CPU time that fetching a frame from the uplink takes at least.
+    #[serde(default)]
+    drain: Option<Span>,
+    /// CPU time that it takes at least from then on, until it is delivered.
+    #[serde(default)]
+    cost: Option<Span>,
+    /// Part of the time, in thousandths, that fetching may take while fetched frames wait.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 999))]
+    drain_share: Option<u32>,
+    /// Whose frame is next.
+    #[serde(default)]
+    ingress: Option<IngressOrder>,
+    /// Frames of full length that the kernel holds for an AF_PACKET uplink, about.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 65536))]
+    ring: Option<u32>,
+    /// Frames that wait for each tenant.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 65536))]
+    slots: Option<u32>,
+    /// Whether tenants have descriptors of their own.
+    #[serde(default)]
+    accounting: Option<bool>,
+}
+
+#[derive(JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum IngressOrder {
+    /// The tenant's that has had least of its part of the core.
+    Fair,
+    /// The one that came first.
+    Shared,
 }
 
 #[derive(JsonSchema)]
@@ -363,6 +404,18 @@ struct Feedback {
     /// The host that divides among the fleet's balancers.
     #[serde(default)]
     distributor: Option<String>,
+    /// What senders are told.
+    #[serde(default)]
+    control: Option<ControlLevel>,
+}
+
+#[derive(JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum ControlLevel {
+    /// Bits and packets a second.
+    Full,
+    /// Bits a second only, for comparison.
+    Bandwidth,
 }
 
 #[derive(JsonSchema)]

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use plimsoll_policy::{Law, bounds, check_with, load, schema, sub_schema};
+use plimsoll_policy::{ControlLevel, Law, bounds, check_str, check_with, load, schema, sub_schema};
+use plimsoll_units::Span;
 use serde_json::Value;
 
 fn root() -> PathBuf {
@@ -76,6 +77,41 @@ fn envelopes_are_guaranteed_what_the_reference_says() {
 }
 
 #[test]
+fn an_experiment_says_what_is_worse_and_contradicts_nothing() {
+    let check = |engine: &str, rest: &str| {
+        let text = format!(
+            "uplink: {{port: memory, rate: 1Gbps}}\nengine: {{descriptors: 1000, {engine}}}\n\
+             tenants: {{a: {{port: memory, descriptors: 200}}, b: {{port: memory}}}}\n{rest}"
+        );
+        check_str("p.yaml", &text).map_err(|errors| errors.render(false))
+    };
+    let own = check("experiment: {drain: 52us, cost: 76us, slots: 32}", "").expect("legal");
+    let experiment = own.config.engine.experiment.as_ref().expect("stated");
+    assert_eq!((experiment.drain, experiment.cost), (Span::micros(52), Span::micros(76)));
+    assert!(own.program.tenants.iter().all(|tenant| tenant.slo.slots == 32));
+    assert_eq!(own.program.tenants[0].descriptors, 200);
+    let shared = check("experiment: {accounting: false}", "").expect("legal");
+    assert!(shared.program.tenants.iter().all(|tenant| tenant.descriptors == 1_000));
+
+    let overlay = "overlay: {kind: geneve, vni: 7, host: h, hosts: {h: {address: 192.0.2.1, \
+                   tenants: {a: 02:00:00:00:0a:01, b: 02:00:00:00:0a:02}}}, feedback: {key: /k, control: CONTROL}}\n";
+    let bandwidth =
+        check("experiment: {cost: 1us}", &overlay.replace("CONTROL", "bandwidth")).expect("legal");
+    let feedback = bandwidth.config.overlay.expect("stated").feedback.expect("stated");
+    assert_eq!(feedback.control, ControlLevel::Bandwidth);
+    for (engine, control, said) in [
+        ("experiment: {ingress: shared}", "full", "`ingress: shared` keeps no tenant's frames apart"),
+        ("experiment: {ingress: mixed}", "full", "`mixed` is no order on the way in"),
+        ("experiment: {cost: 1s}", "full", "`cost` is 1s a frame"),
+        ("experiment: {slots: 0}", "full", "`slots` of `experiment` is zero"),
+        ("ring: 64", "none", "`none` is nothing that senders could be told"),
+    ] {
+        let shown = check(engine, &overlay.replace("CONTROL", control)).expect_err("wrong");
+        assert!(shown.contains(said), "{shown}");
+    }
+}
+
+#[test]
 fn every_key_of_the_reference_is_in_the_schema() {
     let schemas = format!("{}{}", schema(), sub_schema());
     for key in [
@@ -97,6 +133,14 @@ fn every_key_of_the_reference_is_in_the_schema() {
         "max_depth",
         "line_rate_frame",
         "verify",
+        "experiment",
+        "drain",
+        "cost",
+        "drain_share",
+        "ingress",
+        "slots",
+        "accounting",
+        "control",
         "socket",
         "metrics",
         "min",

@@ -12,7 +12,7 @@ use plimsoll_policy::document::{Tree, Value};
 use plimsoll_units::BitRate;
 
 use crate::model::{PolicySections, Scenario, System, SystemKind, Tenant};
-use crate::network::Host;
+use crate::network::{Host, Ingress};
 use crate::yaml;
 
 /// What only the world knows: ports and sockets, each as YAML on one line.
@@ -26,6 +26,9 @@ pub struct Wiring {
     pub api: Option<String>,
     /// Rate of this host's own link, where it is not the scenario's.
     pub rate: Option<BitRate>,
+    /// Whether the engine itself has to be as slow on the way in as the file says, and without what the system lacks:
+    /// there is no model of it.
+    pub live: bool,
 }
 
 /// Ephemeral ports of Linux, which spread flows over the queues of [`SystemKind::Mq`].
@@ -58,6 +61,11 @@ impl Scenario {
         [&sections.policy, &sections.limits].into_iter().flatten().for_each(|tree| words(tree, &mut named));
         let named = |tenant: &Tenant| named.contains(tenant.name.as_str());
         let tenants = self.tenants.iter().filter(|tenant| at_home(tenant) || named(tenant));
+        if let Some(experiment) = experiment(host, system).filter(|_| wiring.live) {
+            let engine = sections.engine.get_or_insert_with(|| yaml::map([]));
+            // Only a path through something that is no map leads nowhere.
+            let _ = yaml::set(engine, "experiment", experiment);
+        }
         self.write(system, &sections, tenants, wiring)
     }
 
@@ -226,6 +234,29 @@ impl Scenario {
         yaml::map([("tenant".to_owned(), yaml::list(names))])
     }
 }
+
+/// What a real engine is to have otherwise, to be what the file says of this host and system.
+fn experiment(host: &Host, system: &System) -> Option<Tree> {
+    let mut entries = Vec::new();
+    let mut say = |key: &str, value: String| entries.push((key.to_owned(), yaml::text(value)));
+    if let Some(receive) = &host.receive {
+        say("drain", receive.drain.to_string());
+        say("cost", receive.cost.to_string());
+        say("drain_share", receive.drain_share.clamp(1, 999).to_string());
+        say("ring", receive.ring.min(MOST_FRAMES).to_string());
+        say("slots", receive.slots.min(MOST_FRAMES).to_string());
+        if system.ingress == Ingress::Shared {
+            say("ingress", "shared".to_owned());
+        }
+    }
+    if !system.accounting {
+        say("accounting", "false".to_owned());
+    }
+    (!entries.is_empty()).then(|| yaml::map(entries))
+}
+
+/// Frames that a policy lets wait.
+const MOST_FRAMES: u32 = 65_536;
 
 impl PolicySections {
     /// Takes the sections that `own` has.

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use plimsoll_policy::{Experiment, IngressOrder};
 use plimsoll_scenario::{
-    Form, Kind, Results, Run, Sample, Scenario, Status, Turns, Verdict, WorkloadResult, judge,
+    Form, Kind, Results, Run, Sample, Scenario, Status, Turns, Verdict, Wiring, WorkloadResult, judge,
 };
 use plimsoll_units::{Nanos, Span};
 use proptest::prelude::*;
@@ -359,6 +360,39 @@ fn waits_holdings_and_answers_are_counted_by_window() {
     for verdict in judge(&scenario, &Results { runs: vec![run], ..Results::default() }) {
         assert_eq!(verdict.status, Status::Passed, "{}: {}", verdict.expect, verdict.detail);
     }
+}
+
+/// What a model is told of a receiving host in virtual time, the real engine is told where there is no model.
+#[test]
+fn a_live_host_is_as_slow_as_the_file_says_and_one_in_virtual_time_is_not() {
+    let text = "name: t\nrate: 8Mbps\nduration: 2s\n\
+                systems: [plimsoll, worse: {kind: plimsoll, ingress: shared, accounting: false}]\n\
+                hosts: {a: {receive: {ring: 64, drain: 10us, cost: 40us, drain_share: 50%}}, b: {}}\n\
+                engine: {ring: 256}\ntenants: {x: {host: a}, y: {host: b}}\n\
+                workloads: {ask: {tenant: x, to: y, kind: probe}}\n";
+    let scenario = Scenario::parse(text, "t.yaml", Path::new(""), Form::Full);
+    let scenario = scenario.unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+    let file = |host: usize, system: usize, live| {
+        let wiring = Wiring { uplink: "memory".to_owned(), live, ..Wiring::default() };
+        let text = scenario.policy_file_of(&scenario.hosts[host], &scenario.systems[system], &wiring);
+        plimsoll_policy::check_str("p.yaml", &text)
+            .unwrap_or_else(|errors| panic!("{}", errors.render(false)))
+    };
+    let told = |host, system, live| file(host, system, live).config.engine.experiment;
+    let slow = Experiment {
+        drain: Span::micros(10),
+        cost: Span::micros(40),
+        drain_share: 500,
+        ring: Some(64),
+        slots: Some(256),
+        ..Experiment::default()
+    };
+    assert_eq!((told(0, 0, false), told(1, 0, true)), (None, None));
+    assert_eq!(told(0, 0, true), Some(slow.clone()));
+    let worse = Experiment { ingress: IngressOrder::Shared, accounting: false, ..slow };
+    assert_eq!(told(0, 1, true), Some(worse));
+    assert_eq!(told(1, 1, true), Some(Experiment { accounting: false, ..Experiment::default() }));
+    assert_eq!(file(0, 0, true).config.engine.ring, 256);
 }
 
 #[test]

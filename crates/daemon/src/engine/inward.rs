@@ -8,7 +8,7 @@
 //! its own, beside the tenants'.
 
 use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, Station};
-use plimsoll_policy::{DEFAULT_SLOTS, Program, TenantId};
+use plimsoll_policy::{DEFAULT_SLOTS, DRAIN_SHARE, Experiment, IngressOrder, Program, TenantId};
 use plimsoll_ports::{Port, Received, Trouble};
 use plimsoll_units::{Nanos, Span};
 
@@ -16,6 +16,7 @@ use super::drops::Loss;
 use super::fleet::Came;
 use super::forward::{Mac, Owner};
 use super::pool::{Buffer, Pool};
+use super::slow::SlowCore;
 use super::{BATCH, Engine, Lane};
 
 /// Frames that wait on their way in.
@@ -27,6 +28,10 @@ pub(crate) struct Inward {
     pools: Vec<Option<Pool<Received>>>,
     /// When the frames of the last quantum came, and how long the kernel had had them.
     delivered: [(Nanos, Option<Span>); QUANTUM],
+    /// Frames are delivered in the order of arrival, and fetched when there are none: an experiment.
+    shared: bool,
+    /// The core that it all takes place on, where that is to be slower than this machine's.
+    slow: Option<SlowCore>,
 }
 
 /// The station of what is for everybody, for nobody known, or cut short; a lane's is the one after its number.
@@ -45,15 +50,52 @@ const QUANTUM: usize = 8;
 const DELIVERIES: usize = 64;
 const FETCHES: usize = 8 * BATCH;
 
-/// Part of the time, in thousandths, that fetching may take while frames wait: what reproduces PicNIC's figures (§6.1.1).
-const DRAIN_SHARE: u32 = 640;
-
 impl Inward {
     pub(crate) fn new(program: &Program, lanes: &[Option<Box<Lane>>]) -> Self {
         let stations = stations(program, lanes);
         let pools = stations.iter().map(|station| Some(Pool::new(station.slots, LONG))).collect();
         let (ingress, drain) = (Ingress::new(&stations), Drain::new(DRAIN_SHARE));
-        Self { ingress, drain, pools, delivered: [(Nanos::ZERO, None); QUANTUM] }
+        Self { ingress, drain, pools, delivered: [(Nanos::ZERO, None); QUANTUM], shared: false, slow: None }
+    }
+
+    /// From now on as in an experiment; before anything has come.
+    fn set_experiment(&mut self, experiment: &Experiment) {
+        self.drain = Drain::new(experiment.drain_share);
+        self.shared = experiment.ingress == IngressOrder::Shared;
+        self.slow = SlowCore::of(experiment);
+    }
+
+    /// Whether to fetch now, before what waits is delivered.
+    fn may_fetch(&self) -> bool {
+        self.ingress.held() == 0 || !self.shared && self.drain.may()
+    }
+
+    /// How many frames are fetched at once, and how many delivered before the next tenant is chosen.
+    fn batches(&self) -> (usize, usize) {
+        self.slow.as_ref().map_or((BATCH, QUANTUM), |slow| slow.batches(BATCH, QUANTUM))
+    }
+
+    /// When the core is free, if it is at work on what it took before.
+    fn busy_until(&mut self, now: Nanos) -> Option<Nanos> {
+        self.slow.as_mut()?.busy_until(now)
+    }
+
+    /// Nothing is there to be fetched or delivered.
+    fn idle(&mut self) {
+        self.slow.iter_mut().for_each(SlowCore::idle);
+    }
+
+    /// So many frames were fetched: how long that took on the core that there is, or is to be.
+    fn fetched(&mut self, frames: usize, took: Span) {
+        let took = self.slow.as_mut().map_or(took, |slow| slow.fetched(frames, took));
+        self.drain.fetched(took);
+    }
+
+    /// So many of a station's frames were delivered.
+    fn processed(&mut self, station: u32, frames: usize, took: Span, now: Nanos) {
+        let took = self.slow.as_mut().map_or(took, |slow| slow.processed(frames, took));
+        self.ingress.charge(station, took, now);
+        self.drain.processed(took);
     }
 
     /// Another policy, or other lanes.
@@ -81,11 +123,6 @@ impl Inward {
     /// What came for a station since this was last asked, and how many frames may wait there.
     pub(crate) fn take_epoch(&mut self, station: u32) -> (IngressCounters, u32) {
         (self.ingress.take_epoch(station), self.ingress.slots(station))
-    }
-
-    /// Frames that wait.
-    pub(crate) fn held(&self) -> u32 {
-        self.ingress.held()
     }
 
     /// A frame joins its station's queue; false when that is full.
@@ -121,30 +158,38 @@ fn stations(program: &Program, lanes: &[Option<Box<Lane>>]) -> Vec<Station> {
 }
 
 impl Engine {
+    /// Makes the way in as an experiment wants it; before anything has come.
+    pub fn set_experiment(&mut self, experiment: &Experiment) {
+        self.inward.set_experiment(experiment);
+    }
+
     /// Fetches what the uplink has, as far as its share of the time goes, and delivers what waits, each tenant by its
     /// share; answers whether anything moved.
     pub(super) fn take_in(&mut self, clock: &impl Fn() -> Nanos) -> bool {
         let (mut fetched, mut delivered) = (0, 0);
         let mut now = clock();
         let mut empty = false;
+        let (batch, quantum) = self.inward.batches();
         while delivered < DELIVERIES {
-            let may_fetch =
-                fetched < FETCHES && !empty && (self.inward.held() == 0 || self.inward.drain.may());
-            if may_fetch {
-                let batch = self.fetch(now);
-                (fetched, empty) = (fetched + batch, batch < BATCH);
+            if let Some(free) = self.inward.busy_until(now) {
+                self.inward_at = Some(free);
+                break;
+            }
+            if fetched < FETCHES && !empty && self.inward.may_fetch() {
+                let count = self.fetch(batch, now);
+                (fetched, empty) = (fetched + count, count < batch);
                 let after = clock();
-                self.inward.drain.fetched(after.since(now));
+                self.inward.fetched(count, after.since(now));
                 now = after;
             } else if let Some(station) = self.inward.ingress.next() {
-                let count = self.deliver_some(station, now);
+                let count = self.deliver_some(station, quantum, now);
                 delivered += count;
                 let after = clock();
                 self.note_delays(station, count, after);
-                self.inward.ingress.charge(station, after.since(now), after);
-                self.inward.drain.processed(after.since(now));
+                self.inward.processed(station, count, after.since(now), after);
                 now = after;
             } else {
+                self.inward.idle();
                 break;
             }
         }
@@ -152,13 +197,13 @@ impl Engine {
     }
 
     /// The tenant's oldest frames, a quantum at most; how many those were.
-    fn deliver_some(&mut self, station: u32, now: Nanos) -> usize {
-        for delivered in 0..QUANTUM {
+    fn deliver_some(&mut self, station: u32, quantum: usize, now: Nanos) -> usize {
+        for delivered in 0..quantum {
             let Some(arrival) = self.inward.ingress.take(station, now) else { return delivered };
             let waited = self.deliver_from(station, &arrival, now);
             self.inward.delivered[delivered] = (arrival.at, waited);
         }
-        QUANTUM
+        quantum
     }
 
     /// What the last `count` of a tenant's frames took ends when the last of them was delivered.
@@ -172,14 +217,14 @@ impl Engine {
     }
 
     /// A batch from the uplink, each frame to the queue of the tenant whose address it bears.
-    fn fetch(&mut self, now: Nanos) -> usize {
+    fn fetch(&mut self, batch: usize, now: Nanos) -> usize {
         let must_be_asked = self.uplink.port.as_ref().is_some_and(Port::must_be_asked);
         if !self.uplink.ready && !must_be_asked {
             return 0;
         }
         let mut landing = core::mem::take(&mut self.landing);
         let mut fetched = 0;
-        while fetched < BATCH {
+        while fetched < batch {
             let Some(port) = &mut self.uplink.port else { break };
             match port.receive(&mut landing) {
                 Ok(Some(received)) => {
@@ -193,6 +238,7 @@ impl Engine {
                     } else {
                         frame.first_chunk().map_or(COMMON, |&mac| self.station_for(mac))
                     };
+                    let station = if self.inward.shared { COMMON } else { station };
                     if !self.inward.store(station, frame, &received, now) {
                         self.uplink.tally.lost(Loss::IngressFull);
                     }

@@ -79,7 +79,7 @@ impl World {
                 start: 7,
             }
         });
-        let engine = Engine::new(Setup {
+        let mut engine = Engine::new(Setup {
             program: Arc::new(program),
             config: engine_config(checked, &uplink),
             uplink,
@@ -87,6 +87,7 @@ impl World {
             log: Arc::clone(&log),
             fleet,
         });
+        checked.config.engine.experiment.iter().for_each(|experiment| engine.set_experiment(experiment));
         Self { engine, log, tenants, wire, now: Nanos::ZERO }
     }
 

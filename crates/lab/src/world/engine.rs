@@ -9,6 +9,8 @@ use super::{Member, SWITCH, Setup, TENANT_DEVICE, Tally, UPLINK, WORLD};
 use crate::command::Running;
 use crate::error::LabError;
 use crate::netns::Netns;
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
 use plimsoll_scenario::{Scenario, System, Wiring};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -109,7 +111,8 @@ impl Engine {
     /// What it lost and used since `begin`.
     pub(super) fn tally(&mut self, tenants: &[Member]) -> Result<Tally, LabError> {
         let mut now = self.counters()?;
-        now.drops.retain(|name, _| tenants.iter().any(|one| one.name == *name));
+        let known = |name: &str| name == WAY_IN || tenants.iter().any(|one| one.name == *name);
+        now.drops.retain(|name, _| known(name));
         for (tenant, reasons) in &mut now.drops {
             for (reason, count) in reasons.iter_mut() {
                 let before = self.before.drops.get(tenant).and_then(|all| all.get(reason)).unwrap_or(&0);
@@ -146,26 +149,28 @@ pub(super) fn tap(netns: &str, name: &str) -> String {
     format!("{{tap: {{netns: {netns}, name: {name}}}}}")
 }
 
-/// `tenants.NAME.drops.REASON` of the engine's counters.
+/// `tenants.NAME.drops.REASON` of the engine's counters, and what was lost on the way in: before the engine had it, as models
+/// of a NIC call that, or in its tenant's queue.
 fn drops(stats: &Value) -> super::Drops {
     let tenants = stats["tenants"].as_object().into_iter().flatten();
-    tenants
-        .map(|(name, tenant)| {
-            let reasons = tenant["drops"].as_object().into_iter().flatten();
-            let counts = reasons.filter_map(|(reason, count)| Some((reason.clone(), count.as_u64()?)));
-            (name.clone(), counts.collect::<BTreeMap<_, _>>())
-        })
-        .collect()
+    let tenants = tenants.map(|(name, tenant)| {
+        let reasons = tenant["drops"].as_object().into_iter().flatten();
+        let counts = reasons.filter_map(|(reason, count)| Some((reason.clone(), count.as_u64()?)));
+        (name.clone(), counts.collect::<BTreeMap<_, _>>())
+    });
+    let uplink = &stats["uplink"]["drops"];
+    let known = [("kernel_full", "rx_ring_full"), ("ingress_full", "ingress_full")];
+    let lost = known.map(|(reason, name)| (name.to_owned(), uplink[reason].as_u64().unwrap_or(0)));
+    tenants.chain([(WAY_IN.to_owned(), lost.into())]).collect()
 }
 
-/// User and system time of a process, from `/proc`.
+/// Whose these losses are: what has not reached the engine bears no tenant's name, and this is none's.
+const WAY_IN: &str = "the uplink";
+
+/// CPU time of a process and its threads, to the nanosecond: `/proc` counts hundredths of seconds.
 fn cpu(id: u32) -> Option<Duration> {
-    let text = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // The name may hold spaces; everything after its closing bracket does not.
-    let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
-    let ticks = fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;
-    let hertz = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok()??;
-    Some(Duration::from_millis(ticks * 1_000 / u64::try_from(hertz).ok()?.max(1)))
+    let clock = clock_getcpuclockid(Pid::from_raw(i32::try_from(id).ok()?)).ok()?;
+    clock_gettime(clock).ok().map(Duration::from)
 }
 
 /// The body of a successful answer from the engine's API.

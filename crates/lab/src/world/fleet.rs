@@ -3,7 +3,8 @@
 //! Why: what receivers tell senders on other hosts shows only where there are other hosts.
 //! From: `docs/overlay.md`, "Join two hosts"; a switch's port to a host has its link's rate and queue (tc-tbf(8)), the
 //! host's own way out is the engine's to pace.
-//! Not here: one host with its uplink (`engine`, `kernel`), models of CPUs and rings (`sim`).
+//! Not here: one host with its uplink (`engine`, `kernel`), models of CPUs and rings (`sim`); a slower core on the way in is
+//! the engine's own (`engine.experiment`).
 //! Invariant: the processes are gone when the value is; every host's file has the same map.
 
 use super::engine::{Engine, tap};
@@ -60,15 +61,14 @@ pub(crate) fn refuse(scenario: &Scenario) -> Option<String> {
 }
 
 /// Why a system is not one of a fleet's, if it is not.
-pub(crate) fn not_here(system: &System) -> Option<&'static str> {
+pub(crate) fn not_here(scenario: &Scenario, system: &System) -> Option<&'static str> {
+    let controlled = scenario.control.is_some() && system.control != ControlLevel::Off;
     if system.kind != SystemKind::Plimsoll {
         Some("on several hosts there is no other system than Plimsoll, live")
-    } else if system.ingress != Ingress::Fair {
-        Some("`ingress: shared` is a model")
-    } else if system.control == ControlLevel::Bandwidth {
-        Some("`control: bandwidth` is a model")
-    } else if !system.accounting || system.completions.is_some() {
-        Some("`accounting` and `completions` are models")
+    } else if system.ingress == Ingress::Shared && controlled {
+        Some("with `ingress: shared` receivers do not see what waits for each tenant; write `control: off`")
+    } else if system.completions.is_some() {
+        Some("tenants have TAPs, whose guests get no completions: `completions` is a model")
     } else {
         None
     }
@@ -106,6 +106,7 @@ impl Fleet {
                 uplink: format!("{{af_packet: {DEVICE}}}"),
                 api: Some(format!("{{socket: {}}}", socket.display())),
                 rate: links_of(scenario, host).next().map(|link| link.rate),
+                live: true,
             };
             let devices = wiring.tenants.len();
             let mut text = scenario.policy_file_of(host, system, &wiring);
@@ -210,12 +211,16 @@ fn overlay(scenario: &Scenario, system: &System, host: &Host, key: &std::path::P
     }
     // A system may have a control of its own.
     let control = system.steering.as_ref().or(scenario.control.as_ref());
-    if let Some(control) = control.filter(|_| system.control == ControlLevel::Full) {
-        let epoch = control.epoch.max(Span::millis(1)).min(Span::secs(1));
+    if let Some(control) = control.filter(|_| system.control != ControlLevel::Off) {
+        let epoch = control.epoch.max(Span::micros(10)).min(Span::secs(1));
         let lapse = control.lapse.max(epoch.times(5)).max(Span::millis(100)).min(Span::secs(60));
         let delay = control.threshold.max(Span::micros(1)).min(Span::secs(1));
         let key = key.display();
-        let _ = writeln!(text, "  feedback: {{key: {key}, epoch: {epoch}, lapse: {lapse}, delay: {delay}}}");
+        let level = if system.control == ControlLevel::Full { "full" } else { "bandwidth" };
+        let _ = writeln!(
+            text,
+            "  feedback: {{key: {key}, epoch: {epoch}, lapse: {lapse}, delay: {delay}, control: {level}}}"
+        );
     }
     text
 }

@@ -15,7 +15,7 @@ const LEAST: u32 = 32;
 /// The tenants' caps, and the host's in `engine`: `count` is of the tenants with a port and of `host`, if it is one.
 ///
 /// A tenant that states none has an equal part of what the others leave. A host that states none has so many that
-/// this is [`LEAST`] for any number of tenants.
+/// this is [`LEAST`] for any number of tenants. In an experiment without accounting each may have them all.
 pub(crate) fn share(
     engine: &mut Engine,
     host: HostDescriptors,
@@ -23,6 +23,9 @@ pub(crate) fn share(
     count: usize,
     problems: &mut Vec<Problem>,
 ) -> Vec<u32> {
+    if engine.experiment.as_ref().is_some_and(|experiment| !experiment.accounting) {
+        return vec![engine.descriptors; count];
+    }
     let caps = || (0..count).map(|index| tenants.get(index).and_then(|tenant| tenant.descriptors));
     let stated: u64 = caps().flatten().map(|cap| u64::from(cap.value)).sum();
     let silent = caps().filter(Option::is_none).count() as u64;

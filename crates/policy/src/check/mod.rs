@@ -28,12 +28,12 @@ use plimsoll_units::{BitRate, Bytes};
 
 use self::compile::Link;
 use self::compose::Composer;
-use crate::config::{Config, Port, TenantConfig, Uplink};
+use crate::config::{Config, Engine, IngressOrder, Port, TenantConfig, Uplink};
 use crate::document::{self, FileId, Located, Mark, Severity, Sources, SyntaxError};
 use crate::law::{Errors, Law, Problem, ProblemRecord};
 use crate::program::Program;
 use crate::read;
-use crate::read::syntax::{HostFile, TenantEntry, UplinkEntry};
+use crate::read::syntax::{HostFile, OverlayEntry, TenantEntry, UplinkEntry};
 
 pub use self::cost::{Cost, cost};
 
@@ -251,7 +251,11 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
     limits::judge(&graph, &rules.rules, link, &mut problems);
     let descriptors =
         descriptors::share(&mut engine, host_descriptors, &tenants, graph.tenants.len(), &mut problems);
-    let slos = promises::slos(&graph, &tenants, &weights);
+    one_order(&engine, engine_at, overlay_stated.as_ref(), &mut problems);
+    let mut slos = promises::slos(&graph, &tenants, &weights);
+    if let Some(slots) = engine.experiment.as_ref().and_then(|experiment| experiment.slots) {
+        slos.iter_mut().for_each(|slo| slo.slots = slots);
+    }
     let program = compile::compile(&graph, rules, link, &minima, &descriptors, slos);
     // A packet for another host's tenant is behind what that one allows, in bits and in packets.
     let of_pairs = if overlay.as_ref().is_some_and(|overlay| overlay.feedback.is_some()) { 2 } else { 0 };
@@ -278,6 +282,18 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
     let config = Config { uplink, engine, api, tenants: tenants.collect(), overlay };
     document::sort(&mut problems);
     Ok(Checked { config, program, warnings: problems, sources, cpu_at })
+}
+
+/// Receivers steer by what waits for each tenant, and in one queue for all nothing does.
+fn one_order(engine: &Engine, at: Mark, overlay: Option<&OverlayEntry>, problems: &mut Vec<Problem>) {
+    let shared = engine.experiment.as_ref().is_some_and(|one| one.ingress == IngressOrder::Shared);
+    let Some(feedback) = overlay.and_then(|overlay| overlay.feedback.as_ref()).filter(|_| shared) else {
+        return;
+    };
+    let message =
+        "`ingress: shared` keeps no tenant's frames apart, and `feedback` tells senders what waits for each";
+    let problem = Problem::error(Law::BadValue, at, message).label("shared here");
+    problems.push(problem.also(feedback.via_at, "told here").help("leave one of the two out"));
 }
 
 fn no_yaml(error: SyntaxError) -> Problem {

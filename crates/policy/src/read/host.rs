@@ -8,13 +8,15 @@ use super::syntax::{
     ClassEntry, HostDescriptors, HostFile, IngressEntry, PolicyFile, TenantEntry, UplinkEntry,
 };
 use super::{Entries, Reader, bad, class, overlay};
-use crate::config::{Api, Completions, Engine, MacAddr, Netns, Port};
+use crate::config::{Api, Completions, Engine, Experiment, IngressOrder, MacAddr, Netns, Port};
 use crate::document::{FileId, Located, Mark, Name, Tree, Value};
 use crate::law::{Law, Problem};
 use crate::slo::{DelayTarget, Percentile};
 
 /// `sun_path` less the closing zero.
 const LONGEST_SOCKET: usize = 107;
+/// What a frame may be made to cost, a hundred a second.
+const LONGEST_COST: Span = Span::millis(10);
 /// Largest IP packet unless stated.
 pub(crate) const DEFAULT_MTU: u16 = 1_500;
 /// Flow queues that an engine may have: a million classes have one each.
@@ -22,8 +24,18 @@ pub(crate) const MOST_QUEUES: u32 = 1 << 20;
 /// Keys of the operator's file.
 pub(crate) const HOST_KEYS: [&str; 7] = ["uplink", "engine", "api", "tenants", "overlay", "limits", "policy"];
 const UPLINK_KEYS: [&str; 4] = ["port", "rate", "overhead", "mtu"];
-const ENGINE_KEYS: [&str; 8] =
-    ["cpu", "busy_poll", "queues", "ring", "descriptors", "max_depth", "line_rate_frame", "verify"];
+const ENGINE_KEYS: [&str; 9] = [
+    "cpu",
+    "busy_poll",
+    "queues",
+    "ring",
+    "descriptors",
+    "max_depth",
+    "line_rate_frame",
+    "verify",
+    "experiment",
+];
+const EXPERIMENT_KEYS: [&str; 7] = ["drain", "cost", "drain_share", "ingress", "ring", "slots", "accounting"];
 const API_KEYS: [&str; 2] = ["socket", "metrics"];
 const TENANT_KEYS: [&str; 15] = [
     "port",
@@ -195,7 +207,44 @@ fn engine(reader: &mut Reader, tree: &Tree) -> (Engine, [Option<Mark>; 2]) {
         let found = reader.value(tree, "`line_rate_frame`", "a size such as `64B`");
         engine.line_rate_frame = found.map(|found: Located<Bytes>| found.value.max(Bytes::new(64)));
     }
+    engine.experiment = keys.get("experiment").map(|tree| experiment(reader, tree));
     (engine, ["cpu", "descriptors"].map(|key| keys.get(key).map(|tree| tree.at)))
+}
+
+fn experiment(reader: &mut Reader, tree: &Tree) -> Experiment {
+    let keys = reader.entries(tree, "`experiment`", &EXPERIMENT_KEYS);
+    let mut experiment = Experiment::default();
+    for (key, into) in [("drain", &mut experiment.drain), ("cost", &mut experiment.cost)] {
+        let Some(tree) = keys.get(key) else { continue };
+        let found: Option<Located<Span>> = reader.value(tree, &format!("`{key}`"), "a time such as `20us`");
+        let Some(found) = found else { continue };
+        if found.value > LONGEST_COST {
+            let message = format!("`{key}` is {} a frame", found.value);
+            reader.report(bad(tree.at, message, format!("write {LONGEST_COST} or less")));
+        }
+        *into = found.value.min(LONGEST_COST);
+    }
+    let mut number = |key: &str, most: u32| {
+        let found =
+            keys.get(key).and_then(|tree| reader.positive(tree, &format!("`{key}` of `experiment`"), most));
+        found.map(|found| found.value)
+    };
+    experiment.drain_share = number("drain_share", 999).unwrap_or(experiment.drain_share);
+    (experiment.ring, experiment.slots) = (number("ring", 65_536), number("slots", 65_536));
+    if let Some(tree) = keys.get("ingress") {
+        match reader.text(tree, "`ingress` of `experiment`", "`fair` or `shared`") {
+            Some("shared") => experiment.ingress = IngressOrder::Shared,
+            Some("fair") | None => {}
+            Some(other) => {
+                let help = "write `fair` (by tenant), or for comparison `shared` (in the order of arrival)";
+                reader.report(bad(tree.at, format!("`{other}` is no order on the way in"), help));
+            }
+        }
+    }
+    if let Some(flag) = keys.get("accounting").and_then(|tree| reader.flag(tree, "`accounting`")) {
+        experiment.accounting = flag;
+    }
+    experiment
 }
 
 fn api(reader: &mut Reader, tree: &Tree) -> Api {

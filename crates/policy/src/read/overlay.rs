@@ -7,7 +7,7 @@ use plimsoll_units::{BitRate, Span};
 
 use super::syntax::{FeedbackEntry, FleetHostEntry, FleetTenantEntry, OverlayEntry};
 use super::{Entries, MAX_WEIGHT, Reader, bad, class, names};
-use crate::config::{Encapsulation, Feedback, MacAddr, Via};
+use crate::config::{ControlLevel, Encapsulation, Feedback, MacAddr, Via};
 use crate::document::{Located, Name, Tree, Value};
 use crate::law::{Law, Problem};
 
@@ -15,7 +15,8 @@ const KEYS: [&str; 9] =
     ["kind", "vni", "port", "dscp", "v6_checksum", "gateway", "host", "hosts", "feedback"];
 const HOST_KEYS: [&str; 5] = ["address", "mac", "channel", "fallback", "tenants"];
 const TENANT_KEYS: [&str; 3] = ["mac", "weight", "balancer"];
-const FEEDBACK_KEYS: [&str; 8] = ["key", "via", "epoch", "lapse", "delay", "fallback", "ecn", "distributor"];
+const FEEDBACK_KEYS: [&str; 9] =
+    ["key", "via", "epoch", "lapse", "delay", "fallback", "ecn", "distributor", "control"];
 const ADDRESS: &str = "an IP address such as `192.0.2.1` or `2001:db8::1`";
 pub(super) const MAC: &str = "an interface's address such as `02:00:00:00:0a:01`";
 
@@ -181,11 +182,12 @@ fn feedback(reader: &mut Reader, tree: &Tree) -> FeedbackEntry {
         let text = reader.text(tree, "`distributor`", "the name of one of `hosts`")?;
         Some(Located::new(text.to_owned(), tree.at))
     });
+    let control = keys.get("control").map_or(Some(ControlLevel::default()), |tree| control(reader, tree));
     let all = || {
-        let (key, via, epoch, lapse, delay) = (key?, via?, epoch?, lapse?, delay?);
+        let (key, via, epoch, lapse, delay, control) = (key?, via?, epoch?, lapse?, delay?, control?);
         // The caller knows the link, and the hosts.
         let fallback = BitRate::gbps(1);
-        Some(Feedback { key, via, epoch, lapse, delay, fallback, ecn, distributor: None })
+        Some(Feedback { key, via, epoch, lapse, delay, fallback, ecn, distributor: None, control })
     };
     let via_at = keys.get("via").map_or(tree.at, |tree| tree.at);
     FeedbackEntry { via_at, feedback: all(), fallback: stated, distributor }
@@ -200,6 +202,19 @@ fn key_file(reader: &mut Reader, tree: &Tree) -> Option<PathBuf> {
                 `head -c 32 /dev/urandom >FILE; chmod 600 FILE` makes a key, the same file for all hosts";
     reader.report(bad(tree.at, format!("`{text}` is no absolute path"), help));
     None
+}
+
+fn control(reader: &mut Reader, tree: &Tree) -> Option<ControlLevel> {
+    match reader.text(tree, "`control`", "`full` or `bandwidth`")? {
+        "full" => Some(ControlLevel::Full),
+        "bandwidth" => Some(ControlLevel::Bandwidth),
+        other => {
+            let help = "write `full` (bits and packets a second) or, for comparison, `bandwidth`; without `feedback` nobody is \
+                        held back";
+            reader.report(bad(tree.at, format!("`{other}` is nothing that senders could be told"), help));
+            None
+        }
+    }
 }
 
 fn via(reader: &mut Reader, tree: &Tree) -> Option<Via> {

@@ -154,6 +154,11 @@ fn engine(config: &Config) -> Things {
         ("verify", engine.verify.to_string()),
     ]);
     some(&mut properties, "cpu", engine.cpu);
+    some(
+        &mut properties,
+        "experiment",
+        engine.experiment.as_ref().map(|experiment| format!("{experiment:?}")),
+    );
     alone(properties)
 }
 
@@ -203,6 +208,7 @@ fn overlay(config: &Config) -> Things {
             ("delay", feedback.delay.to_string()),
             ("fallback", feedback.fallback.to_string()),
             ("ecn", feedback.ecn.to_string()),
+            ("control", format!("{:?}", feedback.control).to_lowercase()),
         ]);
         some(&mut properties, "distributor", feedback.distributor.map(|host| &overlay.hosts[host].name));
     }

@@ -15,7 +15,7 @@ use plimsoll_control::{
     Allowance, BandwidthLaw, Envelope, FabricLaw, For, Heavy, HostId, Idle, Laws, Limits, Marks, Measured,
     Obeyed, Opener, PacketRateLaw, Receivers, Rejected, Sealer, SenderId, Senders, Vnic,
 };
-use plimsoll_policy::{Feedback, Program, TenantId, UNLIMITED, Via};
+use plimsoll_policy::{ControlLevel, Feedback, Program, TenantId, UNLIMITED, Via};
 use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_wire::overlay::{Format, MOST_IN_OPTION};
 
@@ -481,7 +481,7 @@ impl Engine {
 fn laws(settings: &Feedback) -> Laws {
     Laws {
         bandwidth: BandwidthLaw::default(),
-        packets: Some(PacketRateLaw::new(settings.delay)),
+        packets: (settings.control == ControlLevel::Full).then(|| PacketRateLaw::new(settings.delay)),
         idle: Idle::Reserved,
         fabric: settings.ecn.then(FabricLaw::default),
     }
