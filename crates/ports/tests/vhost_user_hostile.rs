@@ -5,13 +5,16 @@
 #[expect(dead_code, reason = "other tests use the rest")]
 mod guest;
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use guest::{
     BUFFERS, EVENT_IDX, FROM, GUEST, Guest, INDIRECT, MEMORY, MERGEABLE, NEXT, SET_CALL, SET_ENABLE,
     SET_FEATURES, SET_KICK, SET_MEM_TABLE, SET_PLACE, SET_SIZE, TABLE, TO, USER, VERSION_1, WRITE, buffer,
 };
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 use plimsoll_ports::{DropReason, Ticket, Took, VhostUser, VhostUserConfig};
 use proptest::prelude::*;
 
@@ -268,6 +271,54 @@ fn a_message_that_makes_no_sense_ends_the_connection_and_is_told() {
         assert!(world.port.take_problem().is_some());
         world.guest = Guest::start(&mut world.port, &world.path, SIZE, ALL);
         world.passes(1);
+    }
+}
+
+/// Whoever holds the last of a front end's ends of the connection open, the port must not be it.
+#[test]
+fn a_front_end_that_passes_its_own_end_does_not_keep_the_port_taken() {
+    type Pass = fn(&Guest) -> OwnedFd;
+    let own: Pass = |guest| guest.socket.as_fd().try_clone_to_owned().expect("a descriptor");
+    let in_a_queue: Pass = |guest| {
+        let (near, far) = UnixStream::pair().expect("sockets");
+        let own = [guest.socket.as_raw_fd()];
+        let rights = [ControlMessage::ScmRights(&own)];
+        sendmsg::<UnixAddr>(near.as_raw_fd(), &[IoSlice::new(&[0])], &rights, MsgFlags::empty(), None)
+            .expect("sent");
+        far.into()
+    };
+    let kick = [SET_KICK, 1, 8, FROM as u32, 0].map(u32::to_le_bytes).concat();
+    let memory = [SET_MEM_TABLE, 1, 40].map(u32::to_le_bytes).concat();
+    let mut world = World::new(ALL);
+    for (what, bytes) in [("a kick", &kick[..]), ("half a kick", &kick[..5]), ("half a table", &memory[..])] {
+        for pass in [own, in_a_queue] {
+            let before = world.bad(DropReason::BadMessage);
+            let passed = pass(&world.guest);
+            world.guest.send(bytes, &[passed.as_raw_fd()]);
+            drop(passed);
+            // The process ends, and with it all of its descriptors.
+            world.guest.socket = UnixStream::pair().expect("sockets").0;
+            world.look();
+            assert!(!world.port.is_connected(), "{what}");
+            assert_eq!(world.bad(DropReason::BadMessage), before + 1, "{what}");
+            world.guest = Guest::start(&mut world.port, &world.path, SIZE, ALL);
+            world.passes(0);
+        }
+    }
+}
+
+#[test]
+fn what_is_no_bell_is_no_kick_and_nobody_passes_descriptors_without_end() {
+    let mut world = World::new(ALL);
+    let file = tempfile::tempfile().expect("a file");
+    for (count, len) in [(1, 20), (9, 1), (200, 1)] {
+        let kick = [SET_KICK, 1, 8, FROM as u32, 0].map(u32::to_le_bytes).concat();
+        world.guest.send(&kick[..len], &vec![file.as_raw_fd(); count]);
+        world.look();
+        assert!(!world.port.is_connected(), "{count} files");
+        assert!(world.port.take_problem().is_some());
+        world.guest = Guest::start(&mut world.port, &world.path, SIZE, ALL);
+        world.passes(0);
     }
 }
 

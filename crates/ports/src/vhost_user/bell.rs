@@ -19,12 +19,9 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 pub(super) struct Bell(OwnedFd);
 
 impl Bell {
-    /// Rings once, to find out whether it is one: a guest takes a ring too many for nothing.
+    /// Refuses what is none.
     pub(super) fn new(descriptor: OwnedFd) -> Result<Self, String> {
-        let ringer =
-            Ringer::shared().map_err(|error| format!("bells, which cannot be rung here: {error}"))?;
-        ringer.ring(&descriptor).map_err(|error| format!("a bell that is no eventfd: {error}"))?;
-        Ok(Self(descriptor))
+        is_bell(&descriptor).map(|()| Self(descriptor))
     }
 
     /// Rings. A counter that is full has been rung often enough.
@@ -33,6 +30,12 @@ impl Bell {
             let _ = ringer.ring(&self.0);
         }
     }
+}
+
+/// Rings once, to find out whether it is a bell: who hears it takes a ring too many for nothing.
+pub(super) fn is_bell(descriptor: &OwnedFd) -> Result<(), String> {
+    let ringer = Ringer::shared().map_err(|error| format!("bells, which cannot be rung here: {error}"))?;
+    ringer.ring(descriptor).map_err(|error| format!("a bell that is no eventfd: {error}"))
 }
 
 /// The kernel's context for asynchronous reads: one for the process, for as long as it lives.

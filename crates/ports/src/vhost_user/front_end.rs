@@ -4,7 +4,8 @@
 //! From: QEMU's `docs/interop/vhost-user.rst`; the order in which QEMU 7.2 and DPDK's virtio-user send.
 //! Not here: what messages look like (`message`), and the frames (`port`).
 //! Invariant: nothing here waits; each look handles so many messages; a message that makes no sense ends the connection,
-//! is counted and told, and changes nothing for anybody else.
+//! is counted and told, and changes nothing for anybody else; no descriptor is kept that could keep the front end's end of
+//! the connection open.
 
 use std::fs;
 use std::io::{self, IoSliceMut, Write};
@@ -17,11 +18,12 @@ use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixAddr, recvmsg};
+use nix::sys::stat::{SFlag, fstat};
 
-use super::bell::Bell;
+use super::bell::{Bell, is_bell};
 use super::memory::Memory;
 use super::message::{
-    HEADER, Header, LONGEST, MAX_RING, Nonsense, Request, answer, answer_ring, feature, protocol,
+    HEADER, Header, LONGEST, MAX_REGIONS, MAX_RING, Nonsense, Request, answer, answer_ring, feature, protocol,
 };
 use super::ring::{Habits, Ring};
 use super::{Completions, VhostUser};
@@ -58,11 +60,15 @@ impl FrontEnd {
         loop {
             let wanted = self.header.map_or(HEADER, |header| header.len);
             if self.have < wanted {
+                let known = self.descriptors.len();
                 match receive(&self.socket, &mut self.bytes[self.have..wanted], &mut self.descriptors) {
                     Ok(0) => return Incoming::Closed,
                     Ok(read) => self.have += read,
                     Err(Errno::EAGAIN | Errno::EINTR) => return Incoming::Nothing,
                     Err(_) => return Incoming::Closed,
+                }
+                if self.descriptors.len() > MAX_REGIONS || !self.descriptors[known..].iter().all(belongs) {
+                    return Incoming::Nonsense(Nonsense::Foreign);
                 }
                 continue;
             }
@@ -97,6 +103,14 @@ fn receive(socket: &UnixStream, into: &mut [u8], descriptors: &mut Vec<OwnedFd>)
         }
     }
     Ok(received.bytes)
+}
+
+/// Whether a descriptor is of a kind that the protocol passes: memory's file, or a bell. Looked at as soon as it is here, as
+/// the rest of its message may never come. Anything else could hold the front end's own end of this connection (that socket
+/// itself, another one with it in its queue, a ring of io_uring's), and while that is open nobody hears that it has gone.
+fn belongs(descriptor: &OwnedFd) -> bool {
+    let kind = |found: nix::sys::stat::FileStat| SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT;
+    fstat(descriptor).is_ok_and(|found| kind(found) == SFlag::S_IFREG) || is_bell(descriptor).is_ok()
 }
 
 impl VhostUser {

@@ -148,6 +148,8 @@ pub(super) enum Nonsense {
     Unknown(u32),
     #[error("request {request} with {found} file descriptors where {expected} belong")]
     Descriptors { request: u32, found: usize, expected: usize },
+    #[error("file descriptors that are neither memory nor eventfds, or more than 8")]
+    Foreign,
     #[error("ring {0}, of which there is none")]
     NoRing(u32),
     #[error("a ring of {0} descriptors; a power of two up to 32768 makes one")]
