@@ -62,7 +62,8 @@ use crate::departures::{DepartureLog, Headers};
 /// keeps the others waiting for more than some tens of microseconds.
 pub const BATCH: usize = 32;
 
-/// Frames sent in a turn before ports are read again.
+/// Frames sent in a turn before ports are read again; more where more have come in, so that a turn leaves no backlog behind
+/// that only its own length makes.
 const DEPARTURES: usize = 64;
 
 /// How soon frames are offered again to an uplink that had no room: some packets' time at 1 Gb/s.
@@ -291,9 +292,9 @@ impl Engine {
         self.wake_at = None;
         self.inward_at = None;
         let tended = self.tend_fleet(clock());
-        let mut busy = self.reading && self.read_tenants(clock());
+        let read = if self.reading { self.read_tenants(clock()) } else { 0 };
         let now = clock();
-        busy |= self.depart(now);
+        let mut busy = self.depart(now, DEPARTURES.max(read)) || read > 0;
         busy |= self.take_in(clock);
         self.free_completed(now);
         let kept = self.flush_lanes();
@@ -394,8 +395,8 @@ impl Engine {
         lanes.chain(self.uplink.port.iter().map(|port| (None, port)))
     }
 
-    /// Reads a batch from each tenant that has something, and room; another one begins each turn.
-    fn read_tenants(&mut self, now: Nanos) -> bool {
+    /// Reads a batch from each tenant that has something, and room; another one begins each turn. Answers how many frames came.
+    fn read_tenants(&mut self, now: Nanos) -> usize {
         let count = self.lanes.len();
         self.first = if count == 0 { 0 } else { (self.first + 1) % count };
         let mut read = 0;
@@ -405,7 +406,7 @@ impl Engine {
         }
         let nic = &mut self.nic;
         self.doorbells.flush(|words| nic.ring(words, now));
-        read > 0
+        read
     }
 
     fn read_lane(&mut self, index: usize, now: Nanos) -> usize {
