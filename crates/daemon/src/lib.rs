@@ -50,6 +50,6 @@ pub use slo::{
 };
 pub use stats::{
     DELAY_BOUNDS, Delay, DelayParts, EngineNumbers, FleetStats, HostStats, LimitStats, NodeStats, PairStats,
-    PortStats, ReceiverStats, Stats, kind_name,
+    PortStats, ReceiverStats, RingsStats, Stats, kind_name,
 };
 pub use thread::{Clock, Command, Habits, Handle, Notice, Stopped, spawn};

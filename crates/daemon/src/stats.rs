@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 use plimsoll_control::Limits;
 use plimsoll_nic::{ClassCounters, Refusal};
 use plimsoll_policy::{FlowOrder, NodeId, NodeKind, Program, Scope};
-use plimsoll_ports::{Counters, DropReason};
+use plimsoll_ports::{Counters, DropReason, PairCounters};
 use plimsoll_units::{BitRate, PacketRate};
 use serde::{Deserialize, Serialize};
 
@@ -197,6 +197,9 @@ pub struct PortStats {
     pub tx_packets: u64,
     /// Their bytes.
     pub tx_bytes: u64,
+    /// Of a virtual machine, frames by pair of rings.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rings: Vec<RingsStats>,
     /// Frames lost, by reason: those that it sent, and for the uplink those that it brought.
     pub drops: BTreeMap<String, u64>,
     /// Frames that the port could not deliver, by reason.
@@ -215,6 +218,15 @@ pub struct PortStats {
     /// Of a tenant, how long its packets took, part by part.
     #[serde(default)]
     pub delay: DelayParts,
+}
+
+/// One pair of a virtual machine's rings.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RingsStats {
+    /// Frames that the guest has sent in it.
+    pub rx_packets: u64,
+    /// Frames that were put into it for the guest.
+    pub tx_packets: u64,
 }
 
 /// How long a tenant's packets took: shaping and the fabric do not count.
@@ -517,6 +529,7 @@ fn port(now: &PortNow) -> PortStats {
         rx_bytes,
         tx_packets,
         tx_bytes,
+        rings: now.pairs.iter().map(rings).collect(),
         drops,
         undelivered: named(now.counters.tx_drops).map(owned).collect(),
         events: now.tally.events().map(owned).collect(),
@@ -526,6 +539,10 @@ fn port(now: &PortNow) -> PortStats {
         ingress: ingress(now),
         delay: now.parts.as_deref().map_or_else(DelayParts::default, delay_parts),
     }
+}
+
+fn rings(pair: &PairCounters) -> RingsStats {
+    RingsStats { rx_packets: pair.rx_packets, tx_packets: pair.tx_packets }
 }
 
 fn delay_parts(parts: &Parts) -> DelayParts {

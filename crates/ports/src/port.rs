@@ -145,6 +145,15 @@ pub struct Counters {
     pub tx_drops: [u64; DropReason::COUNT],
 }
 
+/// What one pair of a virtual machine's rings has carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PairCounters {
+    /// Frames that the guest has posted in it.
+    pub rx_packets: u64,
+    /// Frames for the guest that were put into it.
+    pub tx_packets: u64,
+}
+
 impl Counters {
     /// Frames lost on the way in for `reason`.
     #[must_use]
@@ -478,6 +487,15 @@ impl Port {
     #[must_use]
     pub fn counters(&mut self) -> Counters {
         each!(self, port => port.counters())
+    }
+
+    /// Frames by pair of rings, up to the last that carried any; empty for ports that have no such rings.
+    #[must_use]
+    pub fn pairs(&self) -> &[PairCounters] {
+        match self {
+            Self::VhostUser(port) => port.pairs(),
+            _ => &[],
+        }
     }
 
     /// How operators know it: `tap shop/eth0`, `af_xdp eth1 (copy)`.

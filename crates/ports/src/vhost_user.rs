@@ -33,7 +33,8 @@ use ring::{Live, MOST_PARTS, Next, Part, Ring, Way};
 
 use crate::error::PortError;
 use crate::port::{
-    Capabilities, Counters, DropReason, FRAME_ROOM, Fds, MIN_FRAME, Received, Sending, Trouble, vnet_bytes,
+    Capabilities, Counters, DropReason, FRAME_ROOM, Fds, MIN_FRAME, PairCounters, Received, Sending, Trouble,
+    vnet_bytes,
 };
 use crate::posted::{Taken, Ticket, Took};
 
@@ -105,6 +106,7 @@ pub struct VhostUser {
     /// Buffers that a frame for the guest is put into: heads, and where the parts of each end.
     buffers: Vec<(u16, usize)>,
     counters: Counters,
+    pairs: Vec<PairCounters>,
     problem: Option<PortError>,
 }
 
@@ -141,6 +143,7 @@ impl VhostUser {
             parts: Vec::with_capacity(MOST_PARTS),
             buffers: Vec::with_capacity(MOST_BUFFERS),
             counters: Counters::default(),
+            pairs: vec![PairCounters::default(); config.pairs.into()],
             problem: None,
         })
     }
@@ -209,6 +212,7 @@ impl VhostUser {
         }
         let vnet = header.first_chunk().map(|bytes| VnetHeader::from_bytes(*bytes)).unwrap_or_default();
         self.counters.received(len);
+        self.pairs[index / 2].rx_packets += 1;
         Took::Frame(Taken { target: None, len, vnet, tag: 0, ticket })
     }
 
@@ -312,6 +316,7 @@ impl VhostUser {
         header[..VnetHeader::LEN].copy_from_slice(&vnet_bytes(vnet));
         header[VnetHeader::LEN..].copy_from_slice(&(self.buffers.len() as u16).to_le_bytes());
         put(live, &self.memory, &[&header[..room], frame], &self.parts, &self.buffers);
+        self.pairs[pair].tx_packets += 1;
         Ok(self.counters.sent(frame.len()))
     }
 
@@ -388,6 +393,13 @@ impl VhostUser {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// What each pair of rings has carried, up to the last that carried anything.
+    #[must_use]
+    pub fn pairs(&self) -> &[PairCounters] {
+        let last = self.pairs.iter().rposition(|pair| *pair != PairCounters::default());
+        &self.pairs[..last.map_or(0, |last| last + 1)]
     }
 
     /// How operators know it.

@@ -4,7 +4,7 @@
 //! From: the same rows as the terminal's table; what differs from a paper stands in each experiment's file.
 //! Not here: running anything.
 //! Invariant: same findings, same page; a page is replaced whole or not at all. What ran live stays as it was measured
-//! until it is run again.
+//! until it is run again, and what is said of real guests stays.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -19,13 +19,13 @@ use crate::failure::Failure;
 
 /// Writes the page; its part for live results stays.
 pub(super) fn write(file: &Path, findings: &[Finding], seeds: u32) -> Result<(), Failure> {
-    let (_, groups) = parts(file);
-    replace(file, &(page(findings, seeds) + &live_part(&groups)))
+    let Parts { groups, guests, .. } = parts(file);
+    replace(file, &(page(findings, seeds) + &live_part(&groups) + &guests))
 }
 
 /// Writes what ran live into the page, in the place of what was measured of it before.
 pub(super) fn write_live(file: &Path, all: &[Shown<'_>]) -> Result<(), Failure> {
-    let (page, mut groups) = parts(file);
+    let Parts { page, mut groups, guests } = parts(file);
     for shown in all {
         let rows = shown.rows();
         let command = &rows[0][2];
@@ -36,13 +36,24 @@ pub(super) fn write_live(file: &Path, all: &[Shown<'_>]) -> Result<(), Failure> 
         let cells: Vec<&str> = group.split(" | ").collect();
         files::place(cells[0].trim_start_matches("| "), cells.get(2).unwrap_or(&""))
     });
-    replace(file, &(page + &live_part(&groups)))
+    replace(file, &(page + &live_part(&groups) + &guests))
 }
 
-/// The page without its part for live results, and of that the lines of each experiment.
-fn parts(file: &Path) -> (String, Vec<String>) {
+/// A page as it is.
+struct Parts {
+    /// What comes before the live results.
+    page: String,
+    /// Of these the lines of each experiment.
+    groups: Vec<String>,
+    /// What comes behind them.
+    guests: String,
+}
+
+fn parts(file: &Path) -> Parts {
     let text = std::fs::read_to_string(file).unwrap_or_default();
-    let (page, live) = text.split_once(LIVE_TITLE).unwrap_or((&text, ""));
+    let begin = text.find(GUESTS_TITLE).unwrap_or(text.len());
+    let (text, guests) = text.split_at(begin);
+    let (page, live) = text.split_once(LIVE_TITLE).unwrap_or((text, ""));
     let mut groups: Vec<String> = Vec::new();
     for line in live.lines().filter(|line| line.starts_with("| ")).skip(2) {
         match groups.last_mut() {
@@ -50,7 +61,7 @@ fn parts(file: &Path) -> (String, Vec<String>) {
             _ => groups.push(format!("{line}\n")),
         }
     }
-    (page.to_owned(), groups)
+    Parts { page: page.to_owned(), groups, guests: guests.to_owned() }
 }
 
 fn live_part(groups: &[String]) -> String {
@@ -135,6 +146,9 @@ them; one seed gives one result, bit for bit, on any machine.
 
 const LIVE_TITLE: &str = "\n## Live\n";
 
+/// Written by hand, from what a test prints.
+const GUESTS_TITLE: &str = "\n## In real guests\n";
+
 const LIVE_HEAD: &str = "
 What one machine can carry runs live as well, at its rates, on network namespaces, TAPs and Linux TCP, beside what the
 kernel offers: the same files, without what they say of virtual time. `plimsoll papers --live --only SE-E1 --write
@@ -189,7 +203,7 @@ mod tests {
     fn what_ran_live_is_what_the_files_expect_there() {
         let all = experiments(None, Form::Full, &[]).unwrap_or_else(|failure| panic!("{failure:?}"));
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/fidelity.md");
-        let (_, groups) = parts(&file);
+        let Parts { groups, guests, .. } = parts(&file);
         // Columns are measured but for the first three.
         let said = |group: &str| {
             let cells = |line: &str| line.split(" | ").take(3).map(str::to_owned).collect::<Vec<_>>();
@@ -210,6 +224,9 @@ mod tests {
         }
         for id in ["SE-E1", "SE-E5", "SE-E7"] {
             assert!(groups.iter().any(|group| group.starts_with(&format!("| {id} |"))), "{id} ran live");
+        }
+        for id in ["PN-E1", "PN-E9"] {
+            assert!(guests.contains(&format!("| {id} |")), "{id} ran in a guest");
         }
     }
 }

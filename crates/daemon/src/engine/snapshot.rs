@@ -10,7 +10,7 @@ use std::sync::Arc;
 use hdrhistogram::Histogram;
 use plimsoll_nic::{ClassCounters, EngineStats, IngressCounters, LimitCounters, PcieWrites};
 use plimsoll_policy::{Program, TenantId};
-use plimsoll_ports::Counters;
+use plimsoll_ports::{Counters, PairCounters};
 use plimsoll_units::{BitRate, Nanos};
 
 use super::Engine;
@@ -73,6 +73,8 @@ pub struct PortNow {
     pub port: Option<String>,
     /// What it carried.
     pub counters: Counters,
+    /// The same of a virtual machine's frames, by pair of rings.
+    pub pairs: Vec<PairCounters>,
     /// What was lost, and what else happened.
     pub tally: Tally,
     /// Flows that have a queue of their own.
@@ -131,6 +133,7 @@ impl Engine {
                     tenant: lane.tenant,
                     port: lane.port.as_ref().map(plimsoll_ports::Port::name),
                     counters: lane.counters(),
+                    pairs: lane.port.as_ref().map_or_else(Vec::new, |port| port.pairs().to_vec()),
                     tally: lane.tally.clone(),
                     flows: lane.flows.len(),
                     buffers: u32::try_from(lane.pool.in_use()).unwrap_or(u32::MAX),
@@ -150,6 +153,7 @@ impl Engine {
                 tenant: None,
                 port: self.uplink.port.as_ref().map(plimsoll_ports::Port::name),
                 counters: carried(&mut self.uplink.port, &self.uplink.past, &self.uplink.blamed),
+                pairs: Vec::new(),
                 tally: self.uplink.tally.clone(),
                 flows: 0,
                 buffers: 0,

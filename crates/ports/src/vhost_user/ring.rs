@@ -257,7 +257,7 @@ impl Live {
             Some(head) => head,
             None if self.available(memory) == 0 => return Next::Nothing,
             None => {
-                let place = self.available.plus(4 + usize::from(self.next % self.size) * 2);
+                let place = self.available.plus(4 + self.slot(self.next) * 2);
                 self.next = self.next.wrapping_add(1);
                 self.word(memory, place)
             }
@@ -373,7 +373,7 @@ impl Live {
         if self.page.is_some() {
             self.given.push(head);
         }
-        let place = self.used.plus(4 + usize::from(self.filled % self.size) * 8);
+        let place = self.used.plus(4 + self.slot(self.filled) * 8);
         memory.word32(place).store(u32::from(head).to_le(), Ordering::Relaxed);
         memory.word32(place.plus(4)).store(len.to_le(), Ordering::Relaxed);
         self.filled = self.filled.wrapping_add(1);
@@ -420,6 +420,12 @@ impl Live {
         // Orders that before the look; pairs with the driver's barrier between its end and its look at what we want.
         fence(Ordering::SeqCst);
         self.look(memory) == 0 && self.again.is_empty()
+    }
+
+    /// Where an entry lies in its ring, whose size is a power of two.
+    #[inline]
+    fn slot(&self, entry: u16) -> usize {
+        usize::from(entry & (self.size - 1))
     }
 
     #[inline]

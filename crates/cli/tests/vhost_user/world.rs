@@ -1,8 +1,6 @@
-//! `plimsoll run` with virtual machines: DPDK's virtio-user, or Linux in QEMU, as the guest; the kernel behind a TAP as the
-//! wire.
+//! A namespace behind the uplink, a daemon, and a guest.
 //!
-//! Needs root (network namespaces), `dpdk-testpmd` and QEMU, and says so when it has to skip. Everything made here is removed,
-//! whatever happens.
+//! A shell runs on the guest's first serial port: what it is told is typed in, and what it says is in a file.
 
 use std::fs;
 use std::io::Write;
@@ -26,18 +24,35 @@ fn skip(why: &str) {
 }
 
 /// A namespace behind the uplink, a daemon, and guests.
-struct World {
+pub struct World {
     tag: String,
     folder: PathBuf,
     /// When the guest gets its descriptors back.
-    completions: &'static str,
+    pub completions: &'static str,
     daemon: Option<Child>,
     guest: Option<Child>,
+    /// Lines that the guest's shell was told to answer.
+    told: usize,
+}
+
+/// What is booted.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine {
+    /// Processors, and pairs of rings.
+    pub pairs: u8,
+    /// Whether its sockets learn when packets have left.
+    pub napi: bool,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self { pairs: 1, napi: true }
+    }
 }
 
 impl World {
     /// `None` without what it takes. `tag` keeps tests apart that run at once: at most four letters.
-    fn new(tag: &str) -> Option<Self> {
+    pub fn new(tag: &str) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             skip("this test makes network namespaces, which takes root");
             return None;
@@ -53,7 +68,7 @@ impl World {
         let tag = format!("{tag}{}", std::process::id() % 10_000);
         let folder = std::env::temp_dir().join(format!("plimsoll-{tag}"));
         fs::create_dir_all(&folder).expect("a folder");
-        let world = Self { tag, folder, completions: "ooo", daemon: None, guest: None };
+        let world = Self { tag, folder, completions: "ooo", daemon: None, guest: None, told: 0 };
         world.ip(&["netns", "add", &world.tag]);
         Some(world)
     }
@@ -64,7 +79,7 @@ impl World {
     }
 
     /// A command in the namespace behind the uplink.
-    fn outside(&self, program: &str, args: &[&str]) -> Output {
+    pub fn outside(&self, program: &str, args: &[&str]) -> Output {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.tag, program]).args(args);
         command.output().expect("ip is installed")
@@ -74,11 +89,13 @@ impl World {
         self.folder.join(name)
     }
 
-    fn read(&self, name: &str) -> String {
-        fs::read_to_string(self.file(name)).unwrap_or_default()
+    pub fn read(&self, name: &str) -> String {
+        String::from_utf8_lossy(&fs::read(self.file(name)).unwrap_or_default()).into_owned()
     }
 
-    fn start(&mut self, rate: &str, rest: &str) {
+    /// Starts the daemon, in whose policy `rest` stands beside the uplink and the guest. 10.9.0.8 and 10.9.0.9 are behind the
+    /// uplink.
+    pub fn start(&mut self, rate: &str, rest: &str) {
         let policy = format!(
             "uplink: {{port: {{tap: {{netns: {}, name: up0}}}}, rate: {rate}}}\n\
              api: {{socket: {}}}\n\
@@ -100,14 +117,16 @@ impl World {
         self.daemon = Some(command.spawn().expect("started"));
         let client = self.client();
         self.eventually("the daemon answers", || client.text("GET", "/v1/health").is_ok());
-        self.ip(&["-n", &self.tag, "address", "add", "10.9.0.9/24", "dev", "up0"]);
+        for address in ["10.9.0.9/24", "10.9.0.8/24"] {
+            self.ip(&["-n", &self.tag, "address", "add", address, "dev", "up0"]);
+        }
     }
 
     fn client(&self) -> Client {
         Client::new(&self.file("api.sock"))
     }
 
-    fn eventually(&self, what: &str, mut holds: impl FnMut() -> bool) {
+    pub fn eventually(&self, what: &str, mut holds: impl FnMut() -> bool) {
         let end = Instant::now() + PATIENCE;
         while !holds() {
             let (log, guest) = (self.read("log"), self.read("guest"));
@@ -120,7 +139,7 @@ impl World {
     }
 
     /// A guest that answers ARP and ping, with `device` added to its virtio-user device.
-    fn guest(&mut self, device: &str, rest: &[&str]) {
+    pub fn guest(&mut self, device: &str, rest: &[&str]) {
         let log = fs::File::create(self.file("guest")).expect("a log");
         let socket = self.file("vm.sock").display().to_string();
         let mut command = Command::new("dpdk-testpmd");
@@ -137,7 +156,9 @@ impl World {
     }
 
     /// Linux in QEMU, with a shell that [`World::type_in`] reaches; false where there is nothing to boot.
-    fn boot(&mut self) -> bool {
+    ///
+    /// `PLIMSOLL_GUEST_ACCEL=kvm` takes KVM, which not every machine that has `/dev/kvm` can use.
+    pub fn boot(&mut self, machine: Machine) -> bool {
         let images = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("guest");
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/guest.sh");
         let made = Command::new(script).arg(&images).output().expect("a shell");
@@ -145,31 +166,25 @@ impl World {
             skip(&format!("no guest to boot: {}", String::from_utf8_lossy(&made.stderr)));
             return false;
         }
+        let Machine { pairs, napi } = machine;
+        let accelerator = std::env::var("PLIMSOLL_GUEST_ACCEL").unwrap_or_else(|_| "tcg".to_owned());
+        let napi = if napi { "" } else { " virtio_net.napi_tx=0" };
+        let several = if pairs > 1 { ",mq=on" } else { "" };
         let log = fs::File::create(self.file("guest")).expect("a log");
         let mut command = Command::new("qemu-system-x86_64");
         command
-            .args([
-                "-accel",
-                "tcg",
-                "-m",
-                "256M",
-                "-nodefaults",
-                "-no-user-config",
-                "-display",
-                "none",
-                "-serial",
-                "stdio",
-            ])
+            .args(["-accel", &accelerator, "-smp", &pairs.to_string(), "-m", "256M", "-nodefaults"])
+            .args(["-no-user-config", "-display", "none", "-serial", "stdio"])
             .arg("-kernel")
             .arg(images.join("vmlinuz"))
             .arg("-initrd")
             .arg(images.join("initrd"))
-            .args(["-append", "console=ttyS0 quiet mitigations=off"])
+            .args(["-append", &format!("console=ttyS0 quiet mitigations=off{napi}")])
             .args(["-object", "memory-backend-memfd,id=mem,size=256M,share=on", "-numa", "node,memdev=mem"])
             .arg("-chardev")
             .arg(format!("socket,id=net0,path={},reconnect=1", self.file("vm.sock").display()))
-            .args(["-netdev", "vhost-user,id=net0,chardev=net0"])
-            .args(["-device", &format!("virtio-net-pci,netdev=net0,vectors=0,mac={MAC}")])
+            .args(["-netdev", &format!("vhost-user,id=net0,chardev=net0,queues={pairs}")])
+            .args(["-device", &format!("virtio-net-pci,netdev=net0,vectors=0,mac={MAC}{several}")])
             .stdin(Stdio::piped())
             .stdout(log.try_clone().expect("a descriptor"))
             .stderr(log);
@@ -179,18 +194,31 @@ impl World {
     }
 
     /// Waits until the guest has come up so many times, and gives it an address.
-    fn configure(&mut self, times: usize) {
+    pub fn configure(&mut self, times: usize) {
         self.eventually("the guest boots", || self.read("guest").matches("guest is up").count() >= times);
         self.type_in("ip address add 10.9.0.1/24 dev eth0; ip link set eth0 up");
         self.eventually("the guest answers", || self.answers());
     }
 
-    fn type_in(&mut self, line: &str) {
+    pub fn type_in(&mut self, line: &str) {
         let stdin = self.guest.as_mut().and_then(|guest| guest.stdin.as_mut()).expect("a guest");
         writeln!(stdin, "{line}").expect("it reads");
     }
 
-    fn end_daemon(&mut self, signal: Signal) {
+    /// What the guest's shell says to a line, when it is through with it.
+    pub fn ask(&mut self, line: &str) -> String {
+        self.told += 1;
+        let (begin, end) = (format!("begin-{}.", self.told), format!("end-{}.", self.told));
+        // Quoted in two parts, so that the echo of what is typed is not taken for the answer.
+        let quoted = |word: &str| word.replacen('-', "'-'", 1);
+        self.type_in(&format!("echo {}; {line}; echo {}", quoted(&begin), quoted(&end)));
+        self.eventually(line, || self.read("guest").contains(&end));
+        let said = self.read("guest");
+        let answer = said.split_once(&begin).and_then(|(_, rest)| rest.split_once(&end));
+        answer.map(|(answer, _)| answer.to_owned()).unwrap_or_default()
+    }
+
+    pub fn end_daemon(&mut self, signal: Signal) {
         if let Some(mut daemon) = self.daemon.take() {
             let pid = Pid::from_raw(i32::try_from(daemon.id()).expect("a process"));
             kill(pid, signal).expect("it runs");
@@ -198,39 +226,51 @@ impl World {
         }
     }
 
-    /// Ends the daemon while the guest sends more than the uplink takes, so that much is on its way; what it sends goes on
-    /// with the next daemon.
-    fn restart_under_load(&mut self, signal: Signal) {
-        let netns = self.tag.clone();
-        let load = thread::spawn(move || {
-            let sends = ["netns", "exec", &netns, "iperf3", "-c", "10.9.0.1", "-R", "-t", "6", "-J"];
-            Command::new("ip").args(sends).output().expect("ip is installed")
-        });
+    /// Ends the daemon while the guest sends more than the uplink takes, from each of its `ports`, so that much is on its way;
+    /// what it sends goes on with the next daemon.
+    pub fn restart_under_load(&mut self, signal: Signal, ports: &[&str]) {
+        let loads: Vec<_> = ports.iter().map(|port| self.load(port)).collect();
         thread::sleep(Duration::from_secs(2));
         self.end_daemon(signal);
         self.start("500Mbps", "");
         self.eventually("the guest is back", || self.answers());
-        let done = load.join().expect("no panic");
-        assert!(
-            done.status.success(),
-            "{signal}: {}{}",
-            String::from_utf8_lossy(&done.stdout),
-            self.read("log")
-        );
+        for load in loads {
+            let done = load.join().expect("no panic");
+            let said = String::from_utf8_lossy(&done.stdout);
+            assert!(done.status.success(), "{signal}: {said}{}", self.read("log"));
+        }
         let vm = self.stats().tenants["vm"].clone();
         assert!(vm.rx_bytes > 1_000_000, "it goes on sending: {vm:?}");
     }
 
-    /// Bits a second of a TCP connection of the guest's, as who receives it counts them.
-    fn tcp_from_guest(&mut self) -> f64 {
-        let netns = self.tag.clone();
-        let server = thread::spawn(move || {
-            let serves = ["netns", "exec", &netns, "iperf3", "-s", "-1", "-J"];
-            Command::new("ip").args(serves).output().expect("ip is installed")
+    /// The guest's server at `port` sends for six seconds.
+    fn load(&self, port: &str) -> thread::JoinHandle<Output> {
+        let (netns, port) = (self.tag.clone(), port.to_owned());
+        thread::spawn(move || {
+            let sends = ["netns", "exec", &netns, "iperf3", "-c", "10.9.0.1", "-p", &port, "-R", "-t", "6"];
+            Command::new("ip").args(sends).arg("-J").output().expect("ip is installed")
+        })
+    }
+
+    /// A server behind the uplink for one client; it ends with it, or after a while.
+    pub fn serve(&self, address: &str, port: &str) -> Child {
+        let serves = ["netns", "exec", &self.tag, "timeout", "90", "iperf3", "-s", "-1", "-J"];
+        let mut command = Command::new("ip");
+        command.args(serves).args(["-B", address, "-p", port]).stdout(Stdio::piped());
+        let server = command.spawn().expect("ip is installed");
+        self.eventually("the server listens", || {
+            let listens = self.outside("ss", &["-Hltn", "src", &format!("{address}:{port}")]);
+            !listens.stdout.is_empty()
         });
-        thread::sleep(Duration::from_millis(500));
-        self.type_in("timeout 30 iperf3 -c 10.9.0.9 -t 5 >/dev/null");
-        let said = String::from_utf8_lossy(&server.join().expect("no panic").stdout).into_owned();
+        server
+    }
+
+    /// Bits a second of a TCP connection of the guest's, as who receives it counts them.
+    pub fn tcp_from_guest(&mut self, seconds: u32) -> f64 {
+        let server = self.serve("10.9.0.9", "5201");
+        self.type_in(&format!("timeout {} iperf3 -c 10.9.0.9 -t {seconds} >/dev/null", seconds + 25));
+        let said = server.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&said.stdout);
         let received =
             said.split("\"sum_received\"").nth(1).and_then(|rest| rest.split("\"bits_per_second\":").nth(1));
         let bits =
@@ -239,24 +279,24 @@ impl World {
     }
 
     /// Many pings, of which none may be lost.
-    fn loses_nothing(&self) {
+    pub fn loses_nothing(&self) {
         let ping = self.outside("ping", &["-c", "50", "-i", "0.01", "-s", "1000", "-W", "10", "10.9.0.1"]);
         let said = String::from_utf8_lossy(&ping.stdout);
         assert!(said.contains(" 0% packet loss"), "{said}\n{}{}", self.read("log"), self.read("guest"));
     }
 
-    fn end_guest(&mut self) {
+    pub fn end_guest(&mut self) {
         if let Some(mut guest) = self.guest.take() {
             let _ = guest.kill();
             let _ = guest.wait();
         }
     }
 
-    fn answers(&self) -> bool {
+    pub fn answers(&self) -> bool {
         self.outside("ping", &["-c", "1", "-W", "1", "10.9.0.1"]).status.success()
     }
 
-    fn stats(&self) -> Stats {
+    pub fn stats(&self) -> Stats {
         self.client().get("/v1/stats").expect("statistics")
     }
 }
@@ -271,108 +311,4 @@ impl Drop for World {
         let _ = Command::new("ip").args(["netns", "del", &self.tag]).output();
         let _ = fs::remove_dir_all(&self.folder);
     }
-}
-
-#[test]
-fn a_guest_on_virtio_user_is_reached_and_answers() {
-    let Some(mut world) = World::new("vhe") else { return };
-    world.start("10Gbps", "");
-    world.guest("queues=1,queue_size=256", &["--forward-mode=icmpecho"]);
-    world.eventually("the guest answers", || world.answers());
-    world.loses_nothing();
-    let stats = world.stats();
-    let vm = &stats.tenants["vm"];
-    assert!(vm.rx_packets >= 51 && vm.tx_packets >= 51, "{vm:?}");
-    assert!(vm.drops.is_empty(), "{vm:?}");
-}
-
-#[test]
-fn linux_in_qemu_outlives_the_daemon_and_the_port_outlives_linux() {
-    let Some(mut world) = World::new("vhq") else { return };
-    world.start("500Mbps", "");
-    if !world.boot() {
-        return;
-    }
-    world.loses_nothing();
-    world.type_in("iperf3 -s -D");
-    world.eventually("the guest serves", || {
-        world.outside("iperf3", &["-c", "10.9.0.1", "-n", "1M"]).status.success()
-    });
-    for direction in [&["-c", "10.9.0.1", "-n", "30M"][..], &["-c", "10.9.0.1", "-n", "30M", "-R"]] {
-        // A server of iperf3 turns clients away while it is at the one before.
-        world.eventually("thirty megabytes", || world.outside("iperf3", direction).status.success());
-    }
-    let stats = world.stats();
-    let vm = &stats.tenants["vm"];
-    assert!(
-        vm.rx_bytes > 20_000_000 && vm.rx_bytes / vm.rx_packets > 2_000,
-        "segments from the guest: {vm:?}"
-    );
-    assert!(
-        vm.tx_bytes > 20_000_000 && vm.tx_bytes / vm.tx_packets > 2_000,
-        "segments for the guest: {vm:?}"
-    );
-
-    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
-        world.restart_under_load(signal);
-        world.loses_nothing();
-    }
-    assert!(
-        !world.read("guest").contains("is not a head"),
-        "no descriptor came back twice: {}",
-        world.read("guest")
-    );
-    world.type_in("reboot -f");
-    world.configure(2);
-    world.loses_nothing();
-}
-
-/// PicNIC's Table 4, in a Linux guest with its sockets and NAPI: UDP that is held to 0.1 Mbit/s, and TCP beside it. What TCP
-/// gets alone and beside it, and what was lost of the guest's.
-fn tcp_beside_slow_udp(tag: &str, completions: &'static str) -> Option<(f64, f64, u64)> {
-    let mut world = World::new(tag)?;
-    world.completions = completions;
-    // Far less than the guest's emulated processor manages, also beside other tests.
-    world.start(
-        "20Mbps",
-        "limits: {slow: {match: {dst_port: 5202}, rate: 100kbps, burst: 3KB}}\n\
-         policy: {root: {wfq: {vm: 1}, via: [slow]}}\n",
-    );
-    if !world.boot() {
-        return None;
-    }
-    let alone = world.tcp_from_guest();
-    let netns = world.tag.clone();
-    let server = thread::spawn(move || {
-        let serves = ["netns", "exec", &netns, "timeout", "40", "iperf3", "-s", "-1", "-p", "5202"];
-        Command::new("ip").args(serves).output().expect("ip is installed")
-    });
-    thread::sleep(Duration::from_millis(500));
-    world.type_in("timeout 25 iperf3 -u -c 10.9.0.9 -p 5202 -b 20M -t 20 >/dev/null 2>&1 &");
-    world.eventually("the slow flow is there", || world.stats().limits["slow"].packets > 20);
-    let beside = world.tcp_from_guest();
-    let stats = world.stats();
-    let lost = stats.tenants["vm"].drops.values().sum();
-    eprintln!(
-        "{completions}: TCP {:.1} Mbit/s alone, {:.1} beside slow UDP; {:?}",
-        alone / 1e6,
-        beside / 1e6,
-        stats.tenants["vm"]
-    );
-    world.end_guest();
-    let _ = server.join();
-    Some((alone, beside, lost))
-}
-
-#[test]
-fn in_a_linux_guest_a_slow_flow_holds_up_no_other_and_loses_nothing() {
-    let Some((alone, beside, lost)) = tcp_beside_slow_udp("vho", "ooo") else { return };
-    assert!(beside > 0.8 * alone, "{beside} of {alone}");
-    assert_eq!(lost, 0);
-}
-
-#[test]
-fn in_a_linux_guest_with_completions_in_order_it_holds_up_all() {
-    let Some((alone, beside, _)) = tcp_beside_slow_udp("vhi", "in_order") else { return };
-    assert!(beside < 0.7 * alone, "{beside} of {alone}");
 }
