@@ -17,7 +17,7 @@ RELEASE := target/release/plimsoll
 DEBUG   := target/debug/plimsoll
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test check fmt lint unit docs-check bench-check deny deny-if-there bench fuzz soak doc install clean
+.PHONY: help demo faults build test check fmt lint unit docs-check bench-check deny deny-if-there bench fuzz soak doc install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,10 @@ demo: ## build, run noisy-neighbour and receive-flood of examples/ on real traff
 	@$(RELEASE) lab examples/noisy-neighbour.yaml
 	@echo '== three hosts: a flood from the network, without and with receivers that tell senders =='
 	@$(RELEASE) lab examples/receive-flood.yaml --out report/receive-flood
+
+faults: ## what bad days cost on this machine, live, with figures: needs root, takes a minute and the build
+	@scripts/setup.sh test
+	@$(CARGO) test --locked -p plimsoll-cli --test faults -- --nocapture --test-threads 1
 
 build: ## build the release binary, target/release/plimsoll
 	@scripts/setup.sh build

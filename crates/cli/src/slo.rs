@@ -6,7 +6,8 @@
 //! Invariant: exit code 1 where a promise was broken, and 0 where each one held.
 
 use comfy_table::CellAlignment::{self, Left, Right};
-use plimsoll_daemon::{Breach, Client, Judged, Promise, Quantiles, SloReport, TenantReport, Verdict};
+use plimsoll_daemon::Client;
+use plimsoll_slo::{Judged, Promise, Quantiles, SloReport, TenantReport, Verdict, who};
 
 use crate::args::Slo;
 use crate::failure::{Failure, print, print_json};
@@ -71,7 +72,7 @@ fn text(report: &SloReport, each: bool) -> String {
     let mut text = format!("the last {:.0}s, by {unit}\n{table}\n", report.span);
     for (name, tenant) in &report.tenants {
         for breach in &tenant.whole.breaches {
-            text.push_str(&format!("\n{}", sentence(name, breach)));
+            text.push_str(&format!("\n{name} {}\n", breach.words()));
         }
     }
     if !text.ends_with('\n') {
@@ -85,16 +86,9 @@ fn text(report: &SloReport, each: bool) -> String {
 
 fn row(name: &str, kept: &str, judged: &Judged) -> [String; 10] {
     let delay = |seen: &Quantiles| if seen.count == 0 { "-".to_owned() } else { micros(seen.p99) };
-    let mut who: Vec<&str> = Vec::new();
-    for breach in &judged.breaches {
-        let words = breach.who.as_deref().unwrap_or(breach.cause.words());
-        if !who.contains(&words) {
-            who.push(words);
-        }
-    }
     [
         name.to_owned(),
-        verdict(judged.verdict).to_owned(),
+        judged.verdict.words().to_owned(),
         kept.to_owned(),
         rate(judged.sent),
         rate(judged.received),
@@ -102,22 +96,8 @@ fn row(name: &str, kept: &str, judged: &Judged) -> [String; 10] {
         delay(&judged.nic),
         delay(&judged.engine),
         count(judged.lost_out + judged.lost_in),
-        if who.is_empty() { "-".to_owned() } else { who.join(", ") },
+        who(&judged.breaches).unwrap_or_else(|| "-".to_owned()),
     ]
-}
-
-fn sentence(name: &str, breach: &Breach) -> String {
-    format!("{name} {}: {}; {}\n", breach.what, breach.detail, breach.why)
-}
-
-fn verdict(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Unpromised => "none",
-        Verdict::Idle => "idle",
-        Verdict::Held => "held",
-        Verdict::Beyond => "beyond it",
-        Verdict::Broken => "BROKEN",
-    }
 }
 
 /// `200Mbps to 800Mbps; p99 100us`.
@@ -142,7 +122,7 @@ fn words(promise: &Promise) -> String {
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_daemon::Cause;
+    use plimsoll_slo::{Breach, Cause};
 
     use super::*;
 

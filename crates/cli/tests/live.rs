@@ -2,62 +2,47 @@
 //!
 //! Needs root (network namespaces) and says so when it has to skip. Everything made here is removed, whatever happens.
 
+mod support;
+
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
+use std::ops::Deref;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use plimsoll_daemon::{Cause, Client, Explanation, Reloaded, SloReport, Stats, Verdict};
+use nix::sys::signal::Signal;
+use plimsoll_daemon::{Client, Explanation, Reloaded, Stats};
+use plimsoll_slo::{Cause, SloReport, Verdict};
+use support::{Daemon, PATIENCE, Stage, ip};
 
 const SHOP: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const BATCH: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 9);
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Says why a test does nothing. Where `PLIMSOLL_REQUIRE_LIVE=1` asks for all of them, that is a failure: what a
-/// passing test says is shown to nobody.
-fn skip(why: &str) {
-    assert!(std::env::var_os("PLIMSOLL_REQUIRE_LIVE").is_none_or(|value| value != "1"), "skipped: {why}");
-    eprintln!("skipped: {why}");
-}
-
 /// Namespaces of this test's own, and a daemon between them.
 struct World {
-    tag: String,
-    folder: PathBuf,
+    /// It ends before what it stands on goes.
+    daemon: Option<Daemon>,
+    stage: Stage,
     /// What `plimsoll run` is told beside its file.
     options: Vec<String>,
-    daemon: Option<Child>,
+}
+
+impl Deref for World {
+    type Target = Stage;
+
+    fn deref(&self) -> &Stage {
+        &self.stage
+    }
 }
 
 impl World {
     /// `None` without root. `tag` keeps tests apart that run at once: at most four letters.
     fn new(tag: &str) -> Option<Self> {
-        if !nix::unistd::geteuid().is_root() {
-            skip("this test makes network namespaces, which takes root");
-            return None;
-        }
-        let tag = format!("{tag}{}", std::process::id() % 10_000);
-        let folder = std::env::temp_dir().join(format!("plimsoll-{tag}"));
-        fs::create_dir_all(&folder).expect("a folder");
-        let world = Self { tag, folder, options: Vec::new(), daemon: None };
-        for name in ["shop", "batch", "far"] {
-            world.ip(&["netns", "add", &world.netns(name)]);
-            world.ip(&["-n", &world.netns(name), "link", "set", "lo", "up"]);
-        }
-        Some(world)
-    }
-
-    fn netns(&self, name: &str) -> String {
-        format!("{}-{name}", self.tag)
-    }
-
-    fn ip(&self, args: &[&str]) {
-        let done = Command::new("ip").args(args).output().expect("ip is installed");
-        assert!(done.status.success(), "ip {args:?}: {}", String::from_utf8_lossy(&done.stderr));
+        let stage = Stage::new(tag)?;
+        ["shop", "batch", "far"].iter().for_each(|name| stage.add_netns(name));
+        Some(Self { stage, options: Vec::new(), daemon: None })
     }
 
     fn policy(&self, rate: &str, rest: &str) -> String {
@@ -72,20 +57,20 @@ impl World {
         )
     }
 
-    fn file(&self) -> PathBuf {
-        self.folder.join("plimsoll.yaml")
+    fn policy_file(&self) -> PathBuf {
+        self.file("plimsoll.yaml")
     }
 
     fn socket(&self) -> PathBuf {
-        self.folder.join("api.sock")
+        self.file("api.sock")
     }
 
     fn log(&self) -> String {
-        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+        self.read("log")
     }
 
     fn write(&self, policy: &str) {
-        fs::write(self.file(), policy).expect("written");
+        fs::write(self.policy_file(), policy).expect("written");
     }
 
     /// Starts the daemon and gives everybody an address.
@@ -97,41 +82,20 @@ impl World {
         self.write(policy);
         self.launch();
         for (name, device, address) in devices {
-            self.ip(&[
-                "-n",
-                &self.netns(name),
-                "address",
-                "add",
-                &format!("{address}/24"),
-                "brd",
-                "+",
-                "dev",
-                device,
-            ]);
+            let address = format!("{address}/24");
+            ip(&["-n", &self.netns(name), "address", "add", &address, "brd", "+", "dev", device]);
         }
     }
 
     fn launch(&mut self) {
-        let log = fs::File::create(self.folder.join("log")).expect("a log");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-        command
-            .arg("run")
-            .arg(self.file())
-            .args(&self.options)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log);
-        self.daemon = Some(command.spawn().expect("started"));
+        let daemon = Daemon::start(None, &self.policy_file(), &self.options, &self.file("log"));
+        self.daemon = Some(daemon);
         let client = self.client();
         self.eventually("the daemon answers", || client.text("GET", "/v1/health").is_ok());
     }
 
-    fn eventually(&self, what: &str, mut holds: impl FnMut() -> bool) {
-        let end = Instant::now() + PATIENCE;
-        while !holds() {
-            assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}; the daemon said\n{}", self.log());
-            thread::sleep(Duration::from_millis(20));
-        }
+    fn eventually(&self, what: &str, holds: impl FnMut() -> bool) {
+        support::eventually(what, PATIENCE, || self.log(), holds);
     }
 
     fn client(&self) -> Client {
@@ -142,54 +106,14 @@ impl World {
         self.client().get("/v1/stats").expect("counters")
     }
 
-    /// Runs `job` on a thread inside a namespace.
-    fn inside<T: Send + 'static>(
-        &self,
-        name: &str,
-        job: impl FnOnce() -> T + Send + 'static,
-    ) -> thread::JoinHandle<T> {
-        let path = format!("/run/netns/{}", self.netns(name));
-        thread::spawn(move || {
-            let netns = fs::File::open(path).expect("the namespace");
-            nix::sched::setns(netns, nix::sched::CloneFlags::CLONE_NEWNET).expect("entered");
-            job()
-        })
-    }
-
     fn ping(&self, from: &str, to: Ipv4Addr) -> bool {
-        let netns = self.netns(from);
-        let args = ["netns", "exec", &netns, "ping", "-c", "1", "-W", "1", &to.to_string()];
-        Command::new("ip").args(args).output().is_ok_and(|done| done.status.success())
+        self.stage.ping(from, to, 56)
     }
 
     /// Asks the daemon to stop; its exit code and how long that took.
     fn stop(&mut self) -> (Option<i32>, Duration) {
         let mut daemon = self.daemon.take().expect("running");
-        let started = Instant::now();
-        let id = nix::unistd::Pid::from_raw(i32::try_from(daemon.id()).expect("a process id"));
-        nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGTERM).expect("told");
-        while started.elapsed() < PATIENCE {
-            if let Ok(Some(status)) = daemon.try_wait() {
-                return (status.code(), started.elapsed());
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        let _ = daemon.kill();
-        let _ = daemon.wait();
-        panic!("it did not stop; it said\n{}", self.log());
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        if let Some(mut daemon) = self.daemon.take() {
-            let _ = daemon.kill();
-            let _ = daemon.wait();
-        }
-        for name in ["shop", "batch", "far"] {
-            let _ = Command::new("ip").args(["netns", "del", &self.netns(name)]).output();
-        }
-        let _ = fs::remove_dir_all(&self.folder);
+        daemon.end(Signal::SIGTERM).unwrap_or_else(|| panic!("it did not stop; it said\n{}", self.log()))
     }
 }
 
@@ -213,36 +137,6 @@ fn receive_numbers(world: &World, port: u16) -> thread::JoinHandle<Vec<u32>> {
     })
 }
 
-/// Sends `bytes` over TCP from a namespace to a listener in another, and checks what arrives. Answers how long it took.
-fn transfer(world: &World, from: &str, to: &str, address: Ipv4Addr, bytes: usize) -> Duration {
-    let listener =
-        world.inside(to, move || TcpListener::bind(SocketAddrV4::new(address, 7_000)).expect("bound"));
-    let listener = listener.join().expect("listening");
-    let receiver = thread::spawn(move || {
-        let (mut stream, _) = listener.accept().expect("a connection");
-        stream.set_read_timeout(Some(PATIENCE)).expect("set");
-        let mut all = Vec::new();
-        stream.read_to_end(&mut all).expect("all of it");
-        all
-    });
-    let sender = world.inside(from, move || {
-        let started = Instant::now();
-        let mut stream = TcpStream::connect(SocketAddrV4::new(address, 7_000)).expect("connected");
-        let data: Vec<u8> = (0..bytes).map(|n| (n % 251) as u8).collect();
-        stream.write_all(&data).expect("sent");
-        drop(stream);
-        started
-    });
-    let started = sender.join().expect("sent");
-    let all = receiver.join().expect("received");
-    assert_eq!(all.len(), bytes);
-    assert!(
-        all.iter().enumerate().all(|(n, &byte)| byte == (n % 251) as u8),
-        "the data arrived as it was sent"
-    );
-    started.elapsed()
-}
-
 #[test]
 fn ping_and_tcp_pass_and_the_uplinks_rate_holds() {
     let Some(mut world) = World::new("tcp") else { return };
@@ -250,10 +144,10 @@ fn ping_and_tcp_pass_and_the_uplinks_rate_holds() {
     world.start(&policy);
     world.eventually("ping to the world", || world.ping("shop", FAR));
     world.eventually("ping to a neighbour", || world.ping("shop", BATCH));
-    let took = transfer(&world, "shop", "far", FAR, 5_000_000);
+    let took = world.transfer("shop", "far", FAR, 5_000_000);
     // 5 MB at 100 Mb/s take 400 ms, and somewhat more with headers.
     assert!(took >= Duration::from_millis(400), "{took:?} is faster than the uplink");
-    transfer(&world, "far", "batch", BATCH, 1_000_000);
+    world.transfer("far", "batch", BATCH, 1_000_000);
     let stats = world.stats();
     assert!(stats.nodes[0].bytes > 5_000_000, "{stats:?}");
     let shop = stats.nodes.iter().find(|node| node.path.ends_with("shop")).expect("the class");
@@ -324,14 +218,14 @@ fn a_tenant_that_poses_as_the_gateway_loses_its_address_to_the_gateway() {
     let policy = world.policy("100Mbps", "");
     world.start(&policy);
     let takes = |name: &str, device: &str| {
-        world.ip(&["-n", &world.netns(name), "link", "set", device, "address", GATEWAY]);
+        ip(&["-n", &world.netns(name), "link", "set", device, "address", GATEWAY]);
     };
     let event = |reason: &str| world.stats().tenants["batch"].events.contains_key(reason);
     let dropped = || world.stats().tenants["batch"].drops.get("foreign_source").copied().unwrap_or(0);
     // Before anybody behind the uplink has used it, and heard by the daemon as its neighbour's answer shows.
     takes("batch", "eth0");
     world.eventually("the poser is answered", || world.ping("batch", SHOP));
-    world.ip(&["-n", &world.netns("shop"), "neighbour", "flush", "dev", "eth0"]);
+    ip(&["-n", &world.netns("shop"), "neighbour", "flush", "dev", "eth0"]);
     takes("far", "up0");
     world.eventually("ping to the gateway", || world.ping("far", SHOP) && world.ping("shop", FAR));
     world.eventually("the address is taken", || event("address_taken"));
@@ -347,13 +241,13 @@ fn a_port_that_disappears_comes_back_and_others_go_on() {
     let policy = world.policy("100Mbps", "");
     world.start(&policy);
     world.eventually("ping", || world.ping("shop", FAR));
-    world.ip(&["-n", &world.netns("batch"), "link", "delete", "eth0"]);
+    ip(&["-n", &world.netns("batch"), "link", "delete", "eth0"]);
     world.eventually("the loss is noticed", || {
         world.stats().tenants["batch"].events.contains_key("port_lost")
     });
     assert!(world.ping("shop", FAR), "the neighbour goes on");
     world.eventually("the port is back", || world.stats().tenants["batch"].port.is_some());
-    world.ip(&["-n", &world.netns("batch"), "address", "add", &format!("{BATCH}/24"), "dev", "eth0"]);
+    ip(&["-n", &world.netns("batch"), "address", "add", &format!("{BATCH}/24"), "dev", "eth0"]);
     world.eventually("ping through the new port", || world.ping("batch", FAR));
 }
 
@@ -386,15 +280,17 @@ fn a_crash_leaves_nothing_in_the_way() {
     let Some(mut world) = World::new("kill") else { return };
     let policy = world.policy("100Mbps", "");
     world.start(&policy);
-    let second =
-        Command::new(env!("CARGO_BIN_EXE_plimsoll")).arg("run").arg(world.file()).output().expect("ran");
+    let second = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .arg("run")
+        .arg(world.policy_file())
+        .output()
+        .expect("ran");
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
     assert_eq!(second.status.code(), Some(1));
     assert!(said.contains("another plimsoll is running"), "{said}");
 
     let mut daemon = world.daemon.take().expect("running");
-    daemon.kill().expect("killed");
-    daemon.wait().expect("gone");
+    daemon.end(Signal::SIGKILL).expect("gone");
     assert!(world.socket().exists(), "the crash left its socket");
     world.launch();
     assert!(world.log().contains("left by an earlier run"), "{}", world.log());
@@ -423,8 +319,11 @@ fn an_idle_daemon_costs_next_to_nothing() {
 fn a_missing_namespace_is_named_with_a_way_out() {
     let Some(world) = World::new("miss") else { return };
     world.write(&world.policy("100Mbps", "").replace(&world.netns("shop"), "no-such-netns"));
-    let done =
-        Command::new(env!("CARGO_BIN_EXE_plimsoll")).arg("run").arg(world.file()).output().expect("ran");
+    let done = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .arg("run")
+        .arg(world.policy_file())
+        .output()
+        .expect("ran");
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert_eq!(done.status.code(), Some(1), "{said}");
     assert!(said.contains("tenant shop: network namespace `no-such-netns` does not exist"), "{said}");
@@ -437,8 +336,11 @@ fn a_metrics_address_that_is_taken_ends_the_start_with_a_way_out() {
     let address = other.local_addr().expect("its address");
     let policy = world.policy("100Mbps", "");
     world.write(&policy.replace("api: {", &format!("api: {{metrics: {address}, ")));
-    let done =
-        Command::new(env!("CARGO_BIN_EXE_plimsoll")).arg("run").arg(world.file()).output().expect("ran");
+    let done = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .arg("run")
+        .arg(world.policy_file())
+        .output()
+        .expect("ran");
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert_eq!(done.status.code(), Some(1), "{said}");
     assert!(said.contains("`api.metrics`") && said.contains(&address.to_string()), "{said}");
@@ -452,8 +354,11 @@ fn a_file_in_the_sockets_place_is_refused_and_stays() {
     let Some(world) = World::new("file") else { return };
     fs::write(world.socket(), "precious").expect("written");
     world.write(&world.policy("100Mbps", ""));
-    let done =
-        Command::new(env!("CARGO_BIN_EXE_plimsoll")).arg("run").arg(world.file()).output().expect("ran");
+    let done = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .arg("run")
+        .arg(world.policy_file())
+        .output()
+        .expect("ran");
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert_eq!(done.status.code(), Some(1), "{said}");
     assert!(said.contains(&world.socket().display().to_string()) && said.contains("not a socket"), "{said}");
@@ -465,7 +370,7 @@ struct SmallDisk(PathBuf);
 
 impl SmallDisk {
     fn new(world: &World, kib: u32) -> Self {
-        let disk = Self(world.folder.join("disk"));
+        let disk = Self(world.file("disk"));
         fs::create_dir_all(&disk.0).expect("a folder");
         let size = format!("size={kib}k");
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&disk.0).status();
@@ -524,7 +429,7 @@ fn replayed(trace: &std::path::Path) -> (serde_json::Value, Option<i32>) {
 #[test]
 fn what_a_live_engine_decided_is_decided_again_in_virtual_time() {
     let Some(mut world) = World::new("rec") else { return };
-    let trace = world.folder.join("noon.trace");
+    let trace = world.file("noon.trace");
     world.options = ["--record".to_owned(), trace.display().to_string()].into();
     let policy = world.policy(
         "100Mbps",
@@ -540,10 +445,10 @@ fn what_a_live_engine_decided_is_decided_again_in_virtual_time() {
             let _ = socket.send_to(&[7; 1_000], SocketAddrV4::new(FAR, 9));
         }
     });
-    transfer(&world, "shop", "far", FAR, 2_000_000);
+    world.transfer("shop", "far", FAR, 2_000_000);
     world.write(&policy.replace("shop: 1", "shop: 3"));
     let _: Reloaded = world.client().post("/v1/reload").expect("reloaded");
-    transfer(&world, "shop", "far", FAR, 2_000_000);
+    world.transfer("shop", "far", FAR, 2_000_000);
     flood.join().expect("sent");
     let sent = world.stats().nodes[0].packets;
     assert_eq!(world.stop().0, Some(0), "{}", world.log());
@@ -569,10 +474,10 @@ fn a_recording_that_the_disk_does_not_take_is_said_once_and_traffic_goes_on() {
     world.start(&policy);
     world.eventually("ping", || world.ping("shop", FAR));
     world.eventually("the disk is full", || {
-        transfer(&world, "shop", "far", FAR, 10_000_000);
+        world.transfer("shop", "far", FAR, 10_000_000);
         world.log().contains("No space left")
     });
-    transfer(&world, "shop", "far", FAR, 1_000_000);
+    world.transfer("shop", "far", FAR, 1_000_000);
     assert_eq!(world.log().matches("recording into").count(), 2, "its start and its end: {}", world.log());
     assert_eq!(world.stop().0, Some(0), "{}", world.log());
     let (found, code) = replayed(&trace);
@@ -640,9 +545,9 @@ fn who_breaks_its_envelope_is_blamed_and_its_neighbours_promise_holds() {
     calm.join().expect("sent");
 
     let calm = datagrams(&world, "shop", 200, Duration::from_millis(10), Duration::from_secs(4));
-    world.ip(&["-n", &world.netns("far"), "link", "set", "up0", "down"]);
+    ip(&["-n", &world.netns("far"), "link", "set", "up0", "down"]);
     thread::sleep(Duration::from_millis(2_500));
-    world.ip(&["-n", &world.netns("far"), "link", "set", "up0", "up"]);
+    ip(&["-n", &world.netns("far"), "link", "set", "up0", "up"]);
     calm.join().expect("sent");
     thread::sleep(Duration::from_millis(1_100));
     let (report, code) = promises(&world, 5);

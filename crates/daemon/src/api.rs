@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use plimsoll_ports::DropReason;
+use plimsoll_slo::Ledger;
 use plimsoll_units::{BitRate, Span, UnitError};
 use serde::Deserialize;
 use serde_json::json;
@@ -26,7 +27,6 @@ use crate::explain::{explain, placement};
 use crate::filter::{Filter, FilterError};
 use crate::kernel;
 use crate::prometheus;
-use crate::slo::Ledger;
 use crate::stats::Stats;
 use crate::thread::{Command, Stopped};
 

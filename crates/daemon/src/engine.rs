@@ -18,7 +18,6 @@ mod install;
 mod inward;
 mod lane;
 mod parked;
-mod parts;
 mod pool;
 mod posted;
 mod queues;
@@ -48,13 +47,11 @@ pub use forward::{Learned, Mac, MacTable, Owner};
 pub use install::{Change, Installed};
 pub(crate) use lane::Quota;
 pub use lane::{Lane, LaneSpec};
-pub use parts::Parts;
 pub use pool::{Buffer, Held, LARGE, Pool, SMALL};
 use posted::{Origin, status_of};
 pub use rates::{RateError, Rated};
 pub use snapshot::{NodeNow, PortNow, Snapshot};
 pub use verify::{Sampler, Step};
-pub use watch::{LaneWatched, Pulse, UplinkWatched, Watched};
 
 use crate::departures::{DepartureLog, Headers};
 

@@ -118,6 +118,10 @@ pub(crate) fn setup(
     let key = feedback.map(|feedback| read_key(&feedback.key)).transpose()?;
     let name = overlay.map_or("", |overlay| overlay.own().name.as_str());
     let mac = own_mac(uplink).unwrap_or_else(|| steady_uplink_mac(name));
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a number above those of earlier starts; one below them is refused"
+    )]
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let sequence = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX / 2);
     Ok(Some(FleetSetup { map, mac, key, sequence, start: random().map_err(FleetError::NoRandom)? }))

@@ -22,7 +22,6 @@ mod privileges;
 mod prometheus;
 mod record;
 mod run;
-mod slo;
 mod stats;
 mod thread;
 mod urgency;
@@ -34,9 +33,9 @@ pub use control::{Control, ReloadError, Reloaded};
 pub use departures::{Departure, DepartureLog, KEPT, Passage};
 pub use engine::{
     BATCH, Buffer, Change, Engine, Event, FleetMap, FleetNow, FleetSetup, Flow, FlowTable, Held, HostNow,
-    HostState, Installed, LARGE, Lane, LaneSpec, LaneWatched, Learned, Lookup, Loss, Lost, Mac, MacTable,
-    NodeNow, Owner, PairNow, Parts, Pool, PortNow, Pulse, RateError, Rated, ReceiverNow, Room, SMALL,
-    Sampler, Sent, Setup, Slot, Snapshot, Step, Tally, Turn, UplinkWatched, Watched, own_mac,
+    HostState, Installed, LARGE, Lane, LaneSpec, Learned, Lookup, Loss, Lost, Mac, MacTable, NodeNow, Owner,
+    PairNow, Pool, PortNow, RateError, Rated, ReceiverNow, Room, SMALL, Sampler, Sent, Setup, Slot, Snapshot,
+    Step, Tally, Turn, own_mac,
 };
 pub use explain::{Explanation, LimitTime, NodeTime, RankNow, Served, TimeSpent, explain, placement};
 pub use filter::{Filter, FilterError, protocol_number};
@@ -45,9 +44,6 @@ pub use open::{OpenError, engine_config, fleet_map, lane_spec, lanes, open};
 pub use prometheus::page as prometheus_page;
 pub use record::{Record, Writer, start as start_recording};
 pub use run::{Options, RunError, run};
-pub use slo::{
-    Breach, Cause, Host, Judged, Ledger, Passed, Promise, Quantiles, SloReport, Target, TenantReport, Verdict,
-};
 pub use stats::{
     DELAY_BOUNDS, Delay, DelayParts, EngineNumbers, FleetStats, HostStats, LimitStats, NodeStats, PairStats,
     PortStats, ReceiverStats, RingsStats, Stats, kind_name,

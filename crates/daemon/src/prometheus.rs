@@ -207,12 +207,15 @@ fn ports(page: &mut Page, stats: &Stats) {
 type Inbound = fn(&IngressStats) -> f64;
 
 fn ingress(page: &mut Page, ports: &[(&str, &PortStats)]) {
-    let figures: [(&str, &str, &str, Inbound); 6] = [
+    let figures: [(&str, &str, &str, Inbound); 7] = [
         ("packets_total", "counter", "Frames that the uplink brought for a tenant.", |seen| {
             seen.packets as f64
         }),
         ("dropped_total", "counter", "Of these, frames that found its queue full.", |seen| {
             seen.dropped as f64
+        }),
+        ("over_max_total", "counter", "Of these, frames beyond what it may receive.", |seen| {
+            seen.over_max as f64
         }),
         ("waiting", "gauge", "Frames that wait for their turn.", |seen| f64::from(seen.waiting)),
         ("wait_seconds_sum", "counter", "What frames had waited at their turn.", |seen| {

@@ -12,10 +12,11 @@ use plimsoll_control::Limits;
 use plimsoll_nic::{ClassCounters, Refusal};
 use plimsoll_policy::{FlowOrder, NodeId, NodeKind, Program, Scope};
 use plimsoll_ports::{Counters, DropReason, PairCounters};
+use plimsoll_slo::Parts;
 use plimsoll_units::{BitRate, PacketRate};
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{FleetNow, HostNow, PairNow, Parts, PortNow, ReceiverNow, Snapshot};
+use crate::engine::{FleetNow, HostNow, PairNow, PortNow, ReceiverNow, Snapshot};
 
 /// Everything at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -249,6 +250,9 @@ pub struct IngressStats {
     pub bytes: u64,
     /// Frames that found its queue full.
     pub dropped: u64,
+    /// Frames beyond what it may receive.
+    #[serde(default)]
+    pub over_max: u64,
     /// Frames delivered, or lost for another reason after they had waited.
     pub served: u64,
     /// Frames that wait now.
@@ -503,6 +507,7 @@ fn ingress(now: &PortNow) -> IngressStats {
         packets: seen.packets,
         bytes: seen.bytes,
         dropped: seen.drops,
+        over_max: seen.over_max,
         served: seen.served,
         waiting: now.waiting,
         peak: seen.peak,

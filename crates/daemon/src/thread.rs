@@ -15,12 +15,11 @@ use mio::Waker;
 use plimsoll_nic::NodeRank;
 use plimsoll_policy::NodeId;
 use plimsoll_ports::{Port, PortError};
+use plimsoll_slo::{Pulse, Watched};
 use plimsoll_units::{BitRate, Nanos, Span};
 use tokio::sync::oneshot;
 
-use crate::engine::{
-    Change, Engine, Installed, Lost, Pulse, RateError, Rated, Sent, Snapshot, Step, Turn, Watched,
-};
+use crate::engine::{Change, Engine, Installed, Lost, RateError, Rated, Sent, Snapshot, Step, Turn};
 use crate::urgency::Urgency;
 use crate::wait::Waiter;
 

@@ -4,8 +4,9 @@ mod support;
 
 use std::collections::HashMap;
 
-use plimsoll_daemon::{Filter, Pulse, RateError, Stats};
+use plimsoll_daemon::{Filter, RateError, Stats};
 use plimsoll_ports::{DropReason, MemoryConfig, MemoryPort, PcapConfig, PcapPort, Port, Sending};
+use plimsoll_slo::Pulse;
 use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_wire::VnetHeader;
 use support::{World, drain, number, policy, udp};

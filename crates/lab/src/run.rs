@@ -185,10 +185,11 @@ impl Lab<'_> {
         let jobs = self.jobs(pair, &scratch)?;
         let lives: Vec<Live> = jobs.iter().map(|_| Live::default()).collect();
         let workloads = self.drive(&jobs, &lives, &mut world)?;
-        let tally = world.tally()?;
+        let tally = world.tally(judged_span(self.scenario))?;
         let mut run = Run {
             system: system.name.clone(),
             pair,
+            promises: tally.promises,
             drops: tally.drops,
             cpu: tally
                 .cpu
@@ -326,6 +327,12 @@ impl Lab<'_> {
         }
         Ok(())
     }
+}
+
+/// What is judged of promises: from where measuring begins until now, in whole seconds as the daemon's windows are.
+fn judged_span(scenario: &Scenario) -> Duration {
+    let span = scenario.duration - scenario.measure.from;
+    Duration::from_secs(span.as_u64().div_euclid(1_000_000_000).max(1))
 }
 
 /// What the threads of a run share: the first failure ends them all.

@@ -14,6 +14,7 @@ use crate::error::LabError;
 use crate::netns::{self, Netns};
 use crate::traffic::Place;
 use plimsoll_scenario::{Scenario, System, Workload};
+use plimsoll_slo::SloReport;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::PathBuf;
@@ -68,6 +69,8 @@ pub struct Setup {
 pub struct Tally {
     /// Packets lost, by tenant and reason.
     pub drops: Drops,
+    /// How tenants' promises fared, by host.
+    pub promises: BTreeMap<String, SloReport>,
     /// CPU time of the engine's process; none for the kernel.
     pub cpu: Option<Duration>,
     /// What is worth a note in the report.
@@ -120,12 +123,12 @@ impl World {
         }
     }
 
-    /// Asks what carried the packets for its losses and its CPU time.
-    pub fn tally(&mut self) -> Result<Tally, LabError> {
+    /// Asks what carried the packets for its losses and its CPU time, and how promises fared in the last `span`.
+    pub fn tally(&mut self, span: Duration) -> Result<Tally, LabError> {
         match &mut self.carrier {
             Carrier::Kernel(queue) => queue.tally(&self.tenants),
-            Carrier::Engine(engine) => engine.tally(&self.tenants),
-            Carrier::Fleet(fleet) => fleet.tally(&self.tenants),
+            Carrier::Engine(engine) => engine.tally(&self.tenants, span),
+            Carrier::Fleet(fleet) => fleet.tally(&self.tenants, span),
         }
     }
 

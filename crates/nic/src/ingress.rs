@@ -1,18 +1,19 @@
 //! Ingress: a bounded queue for each tenant, and whose packet the CPU takes next.
 //!
 //! Why: what arrives for one tenant, however much and however costly, must not delay or drop what arrives for another.
-//! From: PicNIC §5.2 (CPU-fair weighted fair queues: drain early, classify by tenant, charge CPU time) and §2's stations.
+//! From: PicNIC §5.2 (CPU-fair weighted fair queues: drain early, classify by tenant, charge CPU time) and §2's stations;
+//! §4's `max`, which binds also where senders obey nothing: RFC 2697's committed bucket for each tenant.
 //! Not here: frames' bytes, how a packet's tenant is found, what a packet cost (whoever processes it says), and rates for
 //! senders (`control`).
-//! Invariant: a packet waits in its tenant's queue only, is dropped only where that queue is full, and leaves it in the
-//! order of arrival; while anything waits, somebody is next.
+//! Invariant: a packet waits in its tenant's queue only, is dropped only where that queue is full or the tenant has had all
+//! that it may receive, and leaves it in the order of arrival; while anything waits, somebody is next.
 //!
 //! ```
 //! use plimsoll_nic::{Arrival, Ingress, Station};
 //! use plimsoll_units::{Nanos, Span};
 //!
 //! let (shop, flood) = (0, 1);
-//! let mut ingress = Ingress::new(&[Station { weight: 1, slots: 64 }; 2]);
+//! let mut ingress = Ingress::new(&[Station { weight: 1, slots: 64, ceiling: None }; 2]);
 //! let packet = |addr| Arrival { addr, len: 100, at: Nanos::ZERO };
 //! for addr in 0..100 {
 //!     ingress.offer(flood, packet(addr)).ok();
@@ -31,7 +32,9 @@ mod share;
 
 use std::collections::VecDeque;
 
-use plimsoll_units::{Nanos, Span};
+use plimsoll_policy::Ceiling;
+use plimsoll_queues::Pace;
+use plimsoll_units::{Bytes, Nanos, Span};
 
 pub use drain::Drain;
 use share::CpuShare;
@@ -43,6 +46,8 @@ pub struct Station {
     pub weight: u32,
     /// Packets that may wait; at least 1.
     pub slots: u32,
+    /// What it may receive, if not all that comes.
+    pub ceiling: Option<Ceiling>,
 }
 
 /// A packet that has come in.
@@ -56,9 +61,14 @@ pub struct Arrival {
     pub at: Nanos,
 }
 
-/// The tenant's queue is full: the packet is dropped, and counted.
+/// Why a packet that came is dropped. It is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueFull;
+pub enum NotQueued {
+    /// The tenant's queue is full.
+    Full,
+    /// The tenant has had all that it may receive.
+    OverMax,
+}
 
 /// What has come by for one tenant, since the start or in an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,6 +79,8 @@ pub struct IngressCounters {
     pub bytes: u64,
     /// Packets that found the queue full.
     pub drops: u64,
+    /// Packets beyond what the tenant may receive.
+    pub over_max: u64,
     /// Packets that the CPU has taken.
     pub served: u64,
     /// Their bytes.
@@ -94,6 +106,7 @@ pub struct Ingress {
 #[derive(Clone, Debug)]
 struct Queue {
     slots: u32,
+    police: Option<Police>,
     waiting: VecDeque<Arrival>,
     total: IngressCounters,
     epoch: IngressCounters,
@@ -111,17 +124,24 @@ impl Ingress {
     ///
     /// # Errors
     ///
-    /// [`QueueFull`] when the tenant's queue is: nobody else's packets matter for that.
+    /// [`NotQueued`] when the tenant's queue is full, or it has had all that it may: nobody else's packets matter for that.
     #[inline]
-    pub fn offer(&mut self, tenant: u32, arrival: Arrival) -> Result<(), QueueFull> {
+    pub fn offer(&mut self, tenant: u32, arrival: Arrival) -> Result<(), NotQueued> {
         let queue = &mut self.stations[tenant as usize];
         queue.count(|seen| {
             seen.packets += 1;
             seen.bytes += u64::from(arrival.len);
         });
+        if queue.police.as_ref().is_some_and(|police| !police.admits(arrival.at)) {
+            queue.count(|seen| seen.over_max += 1);
+            return Err(NotQueued::OverMax);
+        }
         if queue.waiting.len() >= queue.slots as usize {
             queue.count(|seen| seen.drops += 1);
-            return Err(QueueFull);
+            return Err(NotQueued::Full);
+        }
+        if let Some(police) = &mut queue.police {
+            police.charge(arrival.len, arrival.at);
         }
         queue.waiting.push_back(arrival);
         let waiting = queue.waiting.len() as u32;
@@ -212,12 +232,15 @@ impl Ingress {
         core::mem::replace(&mut queue.epoch, fresh)
     }
 
-    /// Other parts of the CPU and of the memory from now on, for as many tenants as there are or more. What waits stays.
+    /// Other parts of the CPU and of the memory, and other maxima, from now on, for as many tenants as there are or more. What waits stays.
     pub fn set_stations(&mut self, stations: &[Station]) {
         let weights: Vec<u32> = stations.iter().map(|station| station.weight).collect();
         self.share.set_weights(&weights);
         for (queue, station) in self.stations.iter_mut().zip(stations) {
             queue.slots = station.slots.max(1);
+            if queue.police.as_ref().map(|police| police.ceiling) != station.ceiling {
+                queue.police = station.ceiling.map(Police::new);
+            }
             queue.waiting.reserve((queue.slots as usize).saturating_sub(queue.waiting.len()));
         }
         let further = stations.get(self.stations.len()..).unwrap_or_default();
@@ -230,6 +253,7 @@ impl Queue {
         let slots = station.slots.max(1);
         Self {
             slots,
+            police: station.ceiling.map(Police::new),
             waiting: VecDeque::with_capacity(slots as usize),
             total: IngressCounters::default(),
             epoch: IngressCounters::default(),
@@ -240,6 +264,32 @@ impl Queue {
     fn count(&mut self, note: impl Fn(&mut IngressCounters)) {
         note(&mut self.total);
         note(&mut self.epoch);
+    }
+}
+
+/// Holds a tenant to what it may receive.
+#[derive(Clone, Copy, Debug)]
+struct Police {
+    ceiling: Ceiling,
+    /// How far ahead of its rate a burst may be.
+    ahead: Span,
+    pace: Pace,
+}
+
+impl Police {
+    fn new(ceiling: Ceiling) -> Self {
+        Self { ceiling, ahead: ceiling.rate.wire_time(ceiling.burst), pace: Pace::new(ceiling.rate) }
+    }
+
+    #[inline]
+    fn admits(&self, now: Nanos) -> bool {
+        self.pace.earned() <= now + self.ahead
+    }
+
+    #[inline]
+    fn charge(&mut self, len: u32, now: Nanos) {
+        self.pace.catch_up(now);
+        self.pace.charge(Bytes::new(len.into()));
     }
 }
 

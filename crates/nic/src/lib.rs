@@ -55,7 +55,7 @@ pub use doorbell::{DoorbellQueue, ENTRIES_PER_LINE, PcieWrites};
 pub use egress::Nic;
 pub use footprint::{Footprint, Part, footprint};
 pub use host::{Descriptor, MAX_DESCRIPTOR, QueueId, Refusal};
-pub use ingress::{Arrival, Drain, Ingress, IngressCounters, QueueFull, Station};
+pub use ingress::{Arrival, Drain, Ingress, IngressCounters, NotQueued, Station};
 pub use install::Config;
 pub use stats::{
     ClassCounters, Completion, EngineStats, LimitCounters, NodeRank, Outcome, TenantCounters, Transmit,

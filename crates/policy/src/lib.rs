@@ -42,6 +42,6 @@ pub use show::{
     Step, TenantRecord, describe_match, diff, explain, report, sub_policy_text, svg, tree_text,
 };
 pub use slo::{
-    DEFAULT_SLOTS, DelayTarget, Envelope, FRAME_COST, LEAST_SLOTS, LEAST_THRESHOLD, MOST_SLOTS, Percentile,
-    PercentileError, Slo,
+    CEILING_BURST, CEILING_SLACK, Ceiling, DEFAULT_SLOTS, DelayTarget, Envelope, FRAME_COST, LEAST_SLOTS,
+    LEAST_THRESHOLD, MOST_SLOTS, Percentile, PercentileError, Slo,
 };

@@ -14,6 +14,10 @@
 //!   carries in a millisecond, and two largest frames at least.
 //! - *Queue on the way in*: the frames that the tenant's part of a core delivers in the way in's half of the widest
 //!   target, at [`FRAME_COST`] each; [`LEAST_SLOTS`] to [`MOST_SLOTS`].
+//! - *Ceiling* on the way in, for senders that obey nothing: what is admitted of what comes is `max` and [`CEILING_SLACK`]
+//!   parts of a hundred, and a burst of what that carries in [`CEILING_BURST`], two largest segments at least. Who is
+//!   shaped to `max`, by a limit or by control, must never lose a packet to it: clocks differ, and control needs some
+//!   epochs.
 //! - *Threshold* above which control presses senders back: it holds the mean near the threshold, and the tail below one
 //!   and a half of it (PicNIC §6.1.2, Figure 10). So of each target's half: ten elevenths up to the median, two thirds
 //!   beyond; the least of them, and [`LEAST_THRESHOLD`] at least, below which goodput suffers (Figure 11).
@@ -32,6 +36,12 @@ pub const DEFAULT_SLOTS: u32 = 256;
 pub const LEAST_SLOTS: u32 = 64;
 /// The most: memory is fixed by configuration.
 pub const MOST_SLOTS: u32 = 1_024;
+/// Parts of a hundred by which what comes may exceed what a tenant may receive before it is dropped.
+pub const CEILING_SLACK: u64 = 5;
+/// How long a burst of it may be.
+pub const CEILING_BURST: Span = Span::millis(50);
+/// The least burst: two segments as long as segments get.
+const LEAST_CEILING_BURST: Bytes = Bytes::new(131_072);
 /// The least delay that control keeps to.
 pub const LEAST_THRESHOLD: Span = Span::micros(5);
 
@@ -50,6 +60,8 @@ pub struct Slo {
     pub each_way: Option<Span>,
     /// Frames that may wait for it on the way in.
     pub slots: u32,
+    /// What is admitted of what comes for it, where it has a `max`; the rest is dropped on arrival.
+    pub ceiling: Option<Ceiling>,
     /// Delay on the way in above which its senders are pressed back, where control does that.
     pub threshold: Option<Span>,
 }
@@ -61,6 +73,15 @@ pub struct Envelope {
     pub min: Option<BitRate>,
     /// Never exceeded.
     pub max: Option<BitRate>,
+}
+
+/// What is admitted on the way in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Ceiling {
+    /// In the long run, frames' bytes counted.
+    pub rate: BitRate,
+    /// At once.
+    pub burst: Bytes,
 }
 
 /// So many of a hundred packets take no longer.
@@ -94,8 +115,8 @@ impl Default for Slo {
     /// Nothing promised.
     fn default() -> Self {
         let (egress, ingress) = (Envelope::default(), Envelope::default());
-        let (each_way, threshold) = (None, None);
-        Self { egress, ingress, weight: 1, delay: Vec::new(), each_way, slots: DEFAULT_SLOTS, threshold }
+        let (each_way, threshold, slots) = (None, None, DEFAULT_SLOTS);
+        Self { egress, ingress, weight: 1, delay: Vec::new(), each_way, slots, ceiling: None, threshold }
     }
 }
 
@@ -111,7 +132,8 @@ impl Slo {
         let each_way = each_way(&delay);
         let slots = each_way.map_or(DEFAULT_SLOTS, |budget| slots(budget, weight, weights));
         let threshold = delay.iter().map(threshold).min();
-        Self { egress, ingress, weight, delay, each_way, slots, threshold }
+        let ceiling = ingress.max.map(Ceiling::above);
+        Self { egress, ingress, weight, delay, each_way, slots, ceiling, threshold }
     }
 
     /// The target of the highest percentile, which is the widest.
@@ -127,6 +149,16 @@ impl Slo {
         let cost = u128::from(FRAME_COST.as_u64()) * u128::from(self.slots) * u128::from(weights);
         let span = cost.div_ceil(u128::from(self.weight.max(1)));
         Span::ns(u64::try_from(span).unwrap_or(u64::MAX))
+    }
+}
+
+impl Ceiling {
+    /// For a tenant that may receive so much.
+    fn above(max: BitRate) -> Self {
+        let slack = u128::from(max.get()) * u128::from(CEILING_SLACK) / 100;
+        let rate = max.get().saturating_add(u64::try_from(slack).unwrap_or(u64::MAX));
+        let rate = BitRate::new(rate).unwrap_or(max);
+        Self { rate, burst: rate.bytes_in(CEILING_BURST).max(LEAST_CEILING_BURST) }
     }
 }
 

@@ -188,6 +188,7 @@ impl Drop for PcapPort {
 
 /// Nanoseconds since 1970, as captures count them.
 fn time_of_day() -> Nanos {
+    #[expect(clippy::disallowed_methods, reason = "captures are read beside other logs")]
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Nanos::new(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }

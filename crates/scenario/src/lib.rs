@@ -14,6 +14,7 @@ mod model;
 mod network;
 mod paper;
 mod policy_file;
+mod promises;
 mod read;
 mod report;
 mod results;
@@ -36,6 +37,7 @@ pub use network::{
 };
 pub use paper::{Figure, Number, Paper};
 pub use policy_file::Wiring;
+pub use promises::{Fared, promises};
 pub use read::Form;
 pub use report::{Report, json, parquet_report, parquet_sweep, report, sweep_report};
 pub use results::{COUNTERS, Departure, Results, Run, Sample, WorkloadResult};

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use plimsoll_slo::SloReport;
 use plimsoll_units::{Nanos, Span};
 use serde::Serialize;
 
@@ -50,6 +51,8 @@ pub struct Run {
     pub cpu: Option<Span>,
     /// What was counted beside, by the names in [`COUNTERS`]; what the world cannot count is missing.
     pub counters: BTreeMap<&'static str, u64>,
+    /// How tenants' promises fared, by host; with one host its name is empty. Nothing where nobody is promised anything.
+    pub promises: BTreeMap<String, SloReport>,
     /// What went wrong but did not stop the run.
     pub notes: Vec<String>,
 }

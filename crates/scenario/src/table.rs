@@ -9,6 +9,7 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table};
 
 use crate::expect::show;
+use crate::promises::{Fared, promises};
 use crate::summary::{LatencySummary, Summary, TenantSummary};
 use crate::{Kind, Results, Scenario, Status, Unit, Verdict};
 
@@ -27,6 +28,9 @@ pub fn table(
     let shown = shown_beside(scenario);
     text += &format!("{}\n", systems(summaries, shown, width));
     if let Some(table) = others(summaries, shown, width) {
+        text += &format!("{table}\n");
+    }
+    if let Some(table) = kept(&promises(scenario, results), width, colour) {
         text += &format!("{table}\n");
     }
     let noted = results
@@ -130,6 +134,33 @@ fn drops(tenants: &[TenantSummary]) -> String {
     };
     let lines: Vec<String> = tenants.iter().flat_map(line).collect();
     if lines.is_empty() { "-".to_owned() } else { lines.join("\n") }
+}
+
+/// Whether promises held, and who or what broke those that did not.
+fn kept(all: &[Fared], width: u16, colour: bool) -> Option<Table> {
+    let mut table = new_table(width);
+    table.set_header(["system", "tenant", "promise", "windows\nkept", "who or what"]);
+    for fared in all {
+        let word = Cell::new(fared.verdict.words());
+        let shade = match fared.verdict {
+            plimsoll_slo::Verdict::Broken => Color::Red,
+            plimsoll_slo::Verdict::Held => Color::Green,
+            _ => Color::DarkGrey,
+        };
+        let who = plimsoll_slo::who(&fared.breaches).unwrap_or_else(|| "-".to_owned());
+        table.add_row([
+            Cell::new(&fared.system),
+            Cell::new(fared.subject()),
+            if colour { word.fg(shade) } else { word },
+            Cell::new(format!("{} of {}", fared.kept, fared.seen)),
+            Cell::new(who),
+        ]);
+    }
+    align(&mut table, 3, 1);
+    if colour {
+        table.enforce_styling();
+    }
+    (!table.is_empty()).then_some(table)
 }
 
 fn expectations(verdicts: &[Verdict], width: u16, colour: bool) -> Table {

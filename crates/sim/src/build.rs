@@ -35,6 +35,7 @@ use crate::tcp::{self, Connection};
 use crate::topology::{Edge, Topology};
 use crate::trace::Tracer;
 use crate::traffic::{App, Bulk, Job, Probe, Rhythm, Rounds, Rpc, Sizes, Udp};
+use crate::watch::Watch;
 use crate::world::{Carrier, End, Flow, LinkEnd, NO_LINK, Node, Socket, Source, Tally, Way, World};
 
 /// The place beyond the uplinks, where destinations are.
@@ -190,8 +191,13 @@ impl<'a> Builder<'a> {
             });
             sources.push(Source::Link(index));
         }
-        let node =
-            |name: &String| Node { name: name.clone(), carrier: Carrier::Plain, receive: None, down: false };
+        let node = |name: &String| Node {
+            name: name.clone(),
+            carrier: Carrier::Plain,
+            receive: None,
+            down: false,
+            watch: None,
+        };
         let world = World {
             now: Nanos::ZERO,
             agenda: Agenda::default(),
@@ -220,6 +226,10 @@ impl<'a> Builder<'a> {
             faults: Faults::default(),
             stalled: Vec::new(),
             spoofed: Vec::new(),
+            names: scenario.tenants.iter().map(|tenant| tenant.name.clone()).collect(),
+            look_at: Nanos::new(u64::MAX),
+            look_every: look_every(scenario),
+            look_until: Nanos::ZERO + scenario.duration,
         };
         Self { scenario, system, topology, seed, world, cores: BTreeMap::new(), promised: Promised::new() }
     }
@@ -558,10 +568,11 @@ impl<'a> Builder<'a> {
         let weights: Vec<u32> = tenants.iter().map(|tenant| tenant.weight).collect();
         let weights = by_max.filter(|_| weights.iter().all(|&weight| weight == 1)).unwrap_or(weights);
         let station = |(index, weight)| {
-            let slo = self.promised.get(&(node, index)).filter(|slo| !slo.delay.is_empty());
-            Station { weight, slots: slo.map_or(ring.slots, |slo| slo.slots) }
+            let slo = self.promised.get(&(node, index));
+            let slots = slo.filter(|slo| !slo.delay.is_empty()).map_or(ring.slots, |slo| slo.slots);
+            Station { weight, slots, ceiling: slo.and_then(|slo| slo.ceiling) }
         };
-        let rest = Station { weight: 1, slots: ring.slots };
+        let rest = Station { weight: 1, slots: ring.slots, ceiling: None };
         (0..).zip(weights).map(station).chain([rest]).collect()
     }
 
@@ -756,6 +767,11 @@ impl<'a> Builder<'a> {
             self.world.faults.spares.insert(node, spares);
             engine.holdings = self.scenario.measure.held.then(|| Box::new(self.holdings()));
             self.world.nodes[node as usize].carrier = Carrier::Engine { engine, source, first, traced: None };
+            if checked.program.tenants.iter().any(|tenant| is_promised(&tenant.slo)) {
+                let watch = Watch::new(self.scenario, &host.name, &checked.program);
+                self.world.nodes[node as usize].watch = Some(Box::new(watch));
+                self.world.look_at = Nanos::ZERO + self.world.look_every;
+            }
         }
         if self.controlled() {
             self.control();
@@ -821,6 +837,22 @@ impl<'a> Builder<'a> {
         })
     }
 }
+
+/// Whether a tenant is promised anything.
+fn is_promised(slo: &Slo) -> bool {
+    let stated = [slo.egress.min, slo.egress.max, slo.ingress.min, slo.ingress.max];
+    stated.iter().any(Option::is_some) || !slo.delay.is_empty()
+}
+
+/// How long a window is in which promises are judged: those of `measure`, as many together as it takes for bursts not to
+/// matter.
+fn look_every(scenario: &Scenario) -> Span {
+    let window = scenario.measure.window.as_u64().max(1);
+    Span::ns(window.saturating_mul(LEAST_LOOK.as_u64().div_ceil(window)))
+}
+
+/// The burst of a `max` is a millisecond's, and rates are judged to a twentieth.
+const LEAST_LOOK: Span = Span::millis(20);
 
 /// What the policies promise, by host and tenant.
 type Promised = BTreeMap<(u32, u32), Slo>;

@@ -92,6 +92,8 @@ struct Guest {
     ring: VecDeque<u32>,
     /// How many those are.
     used: u32,
+    /// Packets that had to wait there.
+    held_back: u64,
 }
 
 /// The engine's thread.
@@ -223,6 +225,19 @@ impl Engine {
         self.doorbells.set_rate(packets, by_packets.unwrap_or(UNLIMITED));
     }
 
+    /// How often what receivers elsewhere allow held a tenant's packets.
+    pub(crate) fn pressed(&self, tenant: u32) -> impl Iterator<Item = (&Vm, u64)> {
+        let its = self.known_peers.iter().filter(move |((from, _), _)| *from == tenant);
+        let parked = |limit: LimitId| self.nic.limit_counters(limit).parked;
+        its.map(move |((_, to), &peer)| (to, self.peers.limits(peer).map(parked).iter().sum()))
+            .filter(|&(_, times)| times > 0)
+    }
+
+    /// How many of a tenant's packets had to wait in its device, as its ring was not read.
+    pub(crate) fn held_back(&self, tenant: u32) -> u64 {
+        self.guests[tenant as usize].held_back
+    }
+
     fn open_shared(&mut self, placement: &Placement) -> Option<QueueId> {
         let key = (placement.class, placement.limits.iter().map(|limit| limit.0).collect());
         if let Some(&queue) = self.shared.get(&key) {
@@ -248,6 +263,7 @@ impl Engine {
                 return Err(Refused::GuestQueue);
             }
             guest.waiting.push_back((queue, packet));
+            guest.held_back += 1;
             self.waiting += 1;
             return Ok(());
         }

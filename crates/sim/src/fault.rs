@@ -80,6 +80,9 @@ impl World {
     fn end_daemon(&mut self, node: u32) {
         let here = &mut self.nodes[node as usize];
         here.down = true;
+        if let Some(watch) = &mut here.watch {
+            watch.down(true, self.now);
+        }
         let spare = self.faults.spares.get_mut(&node).and_then(Vec::pop);
         let Some(Spare { engine: fresh, receive: fresh_receive }) = spare else { return };
         let mut lost: Vec<(Packet, u32)> = Vec::new();
@@ -100,7 +103,16 @@ impl World {
             lost.extend(receive.holds().into_iter().map(|packet| (*packet, 1)));
             *receive = fresh;
         }
-        lost.iter().for_each(|(packet, frames)| self.lose_frames(packet, *frames, DOWN));
+        for (packet, frames) in &lost {
+            let (from, to) = self.flows[packet.flow as usize].way(packet.back);
+            if let Some(watch) = &mut self.nodes[node as usize].watch {
+                match from.node == node {
+                    true => watch.lost(from.tenant, *frames, DOWN),
+                    false => watch.nic_full(to.tenant),
+                }
+            }
+            self.lose_frames(packet, *frames, DOWN);
+        }
         let ends = self.flows.iter_mut().flat_map(|flow| &mut flow.ends).filter(|end| end.node == node);
         ends.for_each(|end| end.queue = None);
         if let Some(control) = &mut self.control {
@@ -109,7 +121,12 @@ impl World {
     }
 
     fn begin_daemon(&mut self, node: u32) {
-        self.nodes[node as usize].down = false;
+        let now = self.now;
+        let here = &mut self.nodes[node as usize];
+        here.down = false;
+        if let Some(watch) = &mut here.watch {
+            watch.down(false, now);
+        }
         if let Some((source, first)) = self.control.as_mut().and_then(|control| control.start(node, self.now))
         {
             self.agenda.keep(source, Some(first));

@@ -49,6 +49,7 @@ pub mod tcp;
 mod topology;
 mod trace;
 mod traffic;
+mod watch;
 mod world;
 
 pub use error::SimError;

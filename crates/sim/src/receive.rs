@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use plimsoll_control::{Limits, Strangers};
-use plimsoll_nic::{Arrival, Drain, Ingress, Station};
+use plimsoll_nic::{Arrival, Drain, Ingress, NotQueued, Station};
 use plimsoll_scenario::ReceiveRing;
 use plimsoll_units::{Nanos, Span};
 
@@ -24,6 +24,9 @@ pub(crate) struct Receive {
     spec: ReceiveRing,
     cpu: Cpu,
 }
+
+/// Why a packet is lost whose tenant's queue is full.
+pub(crate) const QUEUE_FULL: &str = "ingress_full";
 
 /// How the CPU goes about it.
 #[derive(Debug)]
@@ -86,23 +89,32 @@ enum Work {
     Process { tenant: u32, packet: Packet, waited: Span, in_nic: Span, cost: Span },
 }
 
-/// How long things take.
+/// How long things take, and have taken.
 #[derive(Debug)]
-struct Takes(Option<Chance>);
+struct Takes {
+    chance: Option<Chance>,
+    spent: Span,
+}
 
 impl Takes {
+    fn new(vary: bool, chance: Chance) -> Self {
+        Self { chance: vary.then_some(chance), spent: Span::ZERO }
+    }
+
     fn time(&mut self, mean: Span) -> Span {
-        match &mut self.0 {
+        let time = match &mut self.chance {
             Some(chance) if mean > Span::ZERO => chance.exponential(mean),
             _ => mean,
-        }
+        };
+        self.spent += time;
+        time
     }
 }
 
 impl Receive {
     /// Everything in the order of arrival.
     pub(crate) fn shared(spec: ReceiveRing, source: SourceId, chance: Chance) -> Self {
-        let work = Takes(spec.vary.then_some(chance));
+        let work = Takes::new(spec.vary, chance);
         let shared = Shared { work, held: VecDeque::new(), busy: Nanos::ZERO };
         Self { source, spec, cpu: Cpu::Shared(Box::new(shared)) }
     }
@@ -110,7 +122,7 @@ impl Receive {
     /// A queue for each tenant.
     pub(crate) fn fair(spec: ReceiveRing, source: SourceId, stations: &[Station], chance: Chance) -> Self {
         let fair = Fair {
-            work: Takes(spec.vary.then_some(chance)),
+            work: Takes::new(spec.vary, chance),
             ring: VecDeque::new(),
             strangers: vec![Strangers::default(); stations.len()],
             ingress: Ingress::new(stations),
@@ -154,6 +166,22 @@ impl Receive {
                 .pop_front()
                 .map(|(_, [waited, in_nic], packet)| (packet, Fate::Delivered { waited, in_nic })),
             Cpu::Fair(cpu) => cpu.finish(&self.spec, now),
+        }
+    }
+
+    /// What its CPU has worked.
+    pub(crate) fn spent(&self) -> Span {
+        match &self.cpu {
+            Cpu::Shared(cpu) => cpu.work.spent,
+            Cpu::Fair(cpu) => cpu.work.spent,
+        }
+    }
+
+    /// What a tenant's packets, so many of which were delivered, have taken: as charged, or on average.
+    pub(crate) fn cpu_of(&self, tenant: u32, delivered: u64) -> Span {
+        match &self.cpu {
+            Cpu::Shared(_) => (self.spec.drain + self.spec.cost).times(delivered),
+            Cpu::Fair(cpu) => cpu.ingress.seen(tenant).cpu,
         }
     }
 
@@ -248,8 +276,10 @@ impl Fair {
         }
         let slot = self.free.last().copied().unwrap_or(self.fetched.len() as u32);
         let arrival = Arrival { addr: slot.into(), len: packet.len, at };
-        if self.ingress.offer(tenant, arrival).is_err() {
-            return Some((packet, Fate::Dropped("ingress_full")));
+        match self.ingress.offer(tenant, arrival) {
+            Ok(()) => {}
+            Err(NotQueued::Full) => return Some((packet, Fate::Dropped(QUEUE_FULL))),
+            Err(NotQueued::OverMax) => return Some((packet, Fate::Dropped("ingress_over_max"))),
         }
         match self.free.pop() {
             Some(slot) => self.fetched[slot as usize] = (packet, now),

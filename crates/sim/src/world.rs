@@ -23,10 +23,11 @@ use crate::limiter::Limiter;
 use crate::link::{Link, Offered};
 use crate::meter::Meter;
 use crate::packet::{Body, Packet};
-use crate::receive::{Fate, Receive};
+use crate::receive::{Fate, QUEUE_FULL, Receive};
 use crate::tcp::{Connection, Ecn};
 use crate::trace::{self, Tracer};
 use crate::traffic::App;
+use crate::watch::{Beside, Watch};
 
 /// Everything that exists in a run.
 #[derive(Debug)]
@@ -60,6 +61,8 @@ pub(crate) struct World {
     pub(crate) weights: Vec<u32>,
     /// How many tenants there are: on the way in, a number for what is for none of them.
     pub(crate) tenants: u32,
+    /// What they are called.
+    pub(crate) names: Vec<String>,
     /// What changes in policies, the last first.
     pub(crate) timeline: Vec<Change>,
     pub(crate) timeline_source: SourceId,
@@ -71,6 +74,11 @@ pub(crate) struct World {
     pub(crate) stalled: Vec<u32>,
     /// Workloads whose datagrams claim to come from others.
     pub(crate) spoofed: Vec<bool>,
+    /// When the next look is due at what passed, and how long after that one the next.
+    pub(crate) look_at: Nanos,
+    pub(crate) look_every: Span,
+    /// When the run is over.
+    pub(crate) look_until: Nanos,
 }
 
 /// What a source of events is.
@@ -132,6 +140,8 @@ pub(crate) struct Node {
     pub(crate) receive: Option<Box<Receive>>,
     /// Its daemon is down: nothing comes in or goes out.
     pub(crate) down: bool,
+    /// What passed here, where a tenant is promised something.
+    pub(crate) watch: Option<Box<Watch>>,
 }
 
 /// What carries a node's own packets to its link.
@@ -220,6 +230,9 @@ impl World {
                 break;
             }
             debug_assert!(at >= self.now, "time runs forwards");
+            if at >= self.look_at {
+                self.look(at);
+            }
             self.now = at;
             self.events += 1;
             self.happen(source);
@@ -229,8 +242,65 @@ impl World {
                 tell(at, self.events);
             }
         }
+        self.look(end);
         self.now = end;
         tell(end, self.events);
+    }
+
+    /// Looks at what has passed, at the end of each window that is over by `now`.
+    #[cold]
+    fn look(&mut self, now: Nanos) {
+        while self.look_at <= now.min(self.look_until) {
+            for index in 0..self.nodes.len() {
+                self.look_at_node(index);
+            }
+            self.look_at += self.look_every;
+        }
+        if self.look_at > self.look_until {
+            self.look_at = Nanos::new(u64::MAX);
+        }
+    }
+
+    fn look_at_node(&mut self, index: usize) {
+        let Some(mut watch) = self.nodes[index].watch.take() else { return };
+        let node = &self.nodes[index];
+        let engine = match &node.carrier {
+            Carrier::Engine { engine, .. } => Some(engine),
+            Carrier::Plain | Carrier::Limiter { .. } => None,
+        };
+        let receive = node.receive.as_deref();
+        let worked = engine.and_then(|engine| engine.cpu()).unwrap_or_default();
+        let name = |vm: &Vm| self.nodes[vm.node as usize].name.clone();
+        let beside = Beside {
+            // Each has a core of its own; whichever is nearer to its end is what counts.
+            cpu: worked.max(receive.map(Receive::spent).unwrap_or_default()),
+            inward: &|tenant, delivered| {
+                receive.map_or(Span::ZERO, |receive| receive.cpu_of(tenant, delivered))
+            },
+            pressed: &|tenant| {
+                let held = engine.into_iter().flat_map(|engine| engine.pressed(tenant));
+                held.map(|(vm, times)| (format!("{} at {}", self.names[vm.tenant as usize], name(vm)), times))
+                    .collect()
+            },
+            held_back: &|tenant| engine.map_or(0, |engine| engine.held_back(tenant)),
+        };
+        watch.look(self.look_at, &beside);
+        self.nodes[index].watch = Some(watch);
+    }
+
+    /// What passed where a packet's sender, or its receiver, lives.
+    #[inline]
+    fn watch(&mut self, node: u32) -> Option<&mut Watch> {
+        self.nodes[node as usize].watch.as_deref_mut()
+    }
+
+    /// A packet of a tenant's is lost on its way out.
+    fn lose_out(&mut self, packet: &Packet, why: &'static str) {
+        let &End { node, tenant, .. } = self.flows[packet.flow as usize].way(packet.back).0;
+        if let Some(watch) = self.watch(node) {
+            watch.lost(tenant, packet.frames(), why);
+        }
+        self.lose(packet, why);
     }
 
     #[inline]
@@ -359,9 +429,13 @@ impl World {
         let (from, to) = flow.way(packet.back);
         let node = from.node;
         packet.carried = self.encapsulated && from.tenant.is_some();
+        let from = *from;
+        if let Some(watch) = &mut self.nodes[node as usize].watch {
+            watch.offered(from.tenant, packet.len);
+        }
         if self.nodes[node as usize].down {
             self.completed.push(packet); // nobody keeps the guest's buffers any more
-            return self.lose(&packet, DOWN);
+            return self.lose_out(&packet, DOWN);
         }
         let carrier = &mut self.nodes[node as usize].carrier;
         if let (Carrier::Limiter { limiter, .. }, Some(tenant)) = (&mut *carrier, from.tenant) {
@@ -381,7 +455,7 @@ impl World {
                     self.flows[packet.flow as usize].ends[usize::from(packet.back)].queue = Some(queue);
                     queue
                 }
-                None => return self.lose(&packet, "no_queue"),
+                None => return self.lose_out(&packet, "no_queue"),
             },
         };
         let late = engine.completes_late();
@@ -398,7 +472,7 @@ impl World {
         if late {
             self.completed.push(packet); // the guest learns that its buffer is free
         }
-        self.lose(&packet, why);
+        self.lose_out(&packet, why);
     }
 
     /// Lets leave what a limiter lets pass now.
@@ -422,9 +496,9 @@ impl World {
         if matches!(self.nodes[node as usize].carrier, Carrier::Limiter { .. }) {
             return self.drive_limiter(node);
         }
-        let Carrier::Engine { engine, source, first, traced } = &mut self.nodes[node as usize].carrier else {
-            return;
-        };
+        let here = &mut self.nodes[node as usize];
+        let watch = &mut here.watch;
+        let Carrier::Engine { engine, source, first, traced } = &mut here.carrier else { return };
         let (links, flows, local, tallies) =
             (&mut self.links, &self.flows, &mut self.local, &mut self.tallies);
         let (now, agenda, completed) = (self.now, &mut self.agenda, &mut self.completed);
@@ -440,20 +514,32 @@ impl World {
                     let comment = trace::decision(transmit, nic, now);
                     tracer.record(interface, flow, &packet, now, Some(&comment));
                 }
-                if flow.way(packet.back).1.node == node {
+                let (from, to) = flow.way(packet.back);
+                if let Some(watch) = watch {
+                    watch.left(from.tenant, packet.len, transmit.last.then_some((transmit.limited, waited)));
+                }
+                if to.node == node {
                     local.push_back(packet);
                     return now;
                 }
                 let end = &mut links[*first as usize];
-                if let Some(why) = end.offer(packet, now, agenda) {
+                let lost = end.offer(packet, now, agenda);
+                if let Some(why) = lost {
                     *tallies[flow.workload as usize].drops.entry(why).or_default() += 1;
+                }
+                if let Some(watch) = watch {
+                    watch.crossed(from.tenant, packet.len, lost.is_some());
                 }
                 end.link.last_departure()
             });
             let late = engine.completes_late();
             engine.free_completed(now, |packet, why| {
-                let workload = flows[packet.flow as usize].workload as usize;
-                *tallies[workload].drops.entry(why.name()).or_default() += u64::from(packet.frames());
+                let flow = &flows[packet.flow as usize];
+                let lost = tallies[flow.workload as usize].drops.entry(why.name()).or_default();
+                *lost += u64::from(packet.frames());
+                if let Some(watch) = watch {
+                    watch.lost(flow.way(packet.back).0.tenant, packet.frames(), why.name());
+                }
                 completed.extend(late.then_some(packet));
             });
             if late {
@@ -472,6 +558,10 @@ impl World {
         let link = self.routes[node as usize * self.nodes.len() + to as usize];
         assert!(link != NO_LINK, "every flow has a route, checked when the world is built");
         if let Some(why) = self.links[link as usize].offer(packet, self.now, &mut self.agenda) {
+            let &End { node, tenant, .. } = self.flows[packet.flow as usize].way(packet.back).0;
+            if let Some(watch) = self.watch(node) {
+                watch.strayed(tenant);
+            }
             self.lose(&packet, why);
         }
     }
@@ -495,9 +585,18 @@ impl World {
         if to.node != node {
             return self.forward(node, packet);
         }
+        let to = *to;
+        if let Some(watch) = &mut self.nodes[node as usize].watch {
+            watch.came(to.tenant, packet.len);
+        }
         if self.nodes[node as usize].down {
+            if let Some(watch) = self.watch(node) {
+                watch.nic_full(to.tenant);
+            }
             return self.lose(&packet, DOWN);
         }
+        let flow = &self.flows[packet.flow as usize];
+        let from = flow.way(packet.back).0;
         let Some(receive) = &mut self.nodes[node as usize].receive else { return self.deliver(packet) };
         let mut stranger = false;
         if let (Some(control), Some(receiver)) = (&mut self.control, to.vm()) {
@@ -508,6 +607,9 @@ impl World {
         if receive.offer(packet, to.tenant.unwrap_or(self.tenants), stranger, self.now) {
             self.agenda.keep(receive.source, receive.next());
         } else {
+            if let Some(watch) = self.watch(node) {
+                watch.nic_full(to.tenant);
+            }
             self.lose(&packet, "rx_ring_full");
         }
     }
@@ -521,12 +623,30 @@ impl World {
             Some((packet, Fate::Delivered { waited, in_nic })) => {
                 let workload = self.flows[packet.flow as usize].workload as usize;
                 self.meters[workload].wait(waited, in_nic, packet.back, self.now);
-                if self.is_stalled(&packet) {
+                let tenant = self.flows[packet.flow as usize].way(packet.back).1.tenant;
+                let stalled = self.is_stalled(&packet);
+                if let Some(watch) = self.watch(node) {
+                    let with_us = Span::ns(waited.as_u64() - in_nic.as_u64());
+                    match stalled {
+                        true => watch.unread(tenant),
+                        false => watch.delivered(tenant, packet.len, Some(in_nic), with_us),
+                    }
+                }
+                if stalled {
                     return self.lose(&packet, "guest_full");
                 }
                 self.deliver(packet);
             }
-            Some((packet, Fate::Dropped(why))) => self.lose(&packet, why),
+            Some((packet, Fate::Dropped(why))) => {
+                let tenant = self.flows[packet.flow as usize].way(packet.back).1.tenant;
+                if let Some(watch) = self.watch(node) {
+                    match why {
+                        QUEUE_FULL => watch.queue_full(tenant),
+                        _ => watch.over_max(tenant),
+                    }
+                }
+                self.lose(&packet, why);
+            }
             None => {}
         }
     }

@@ -134,7 +134,10 @@ impl Engine {
         if !matches!(handed, Handed::Wait) {
             self.note(transmit, &held.headers, from, now);
             let took = self.waits.of(transmit, now);
-            lane.recent.sent(transmit, took, &lane.halves);
+            lane.recent.sent_bytes += u64::from(transmit.len);
+            if transmit.last {
+                lane.recent.left(transmit.limited, took, &lane.halves);
+            }
         }
         let outcome = match handed {
             Handed::Done => Some(Outcome::Sent),

@@ -20,6 +20,8 @@ pub enum Loss {
     UnknownDestination,
     /// It came in for a tenant whose queue on the way in was full.
     IngressFull,
+    /// It came in for a tenant that had had all that it may receive.
+    IngressOverMax,
     /// A frame for everybody that was not copied to the tenants: too many of them came at once.
     FloodLimit,
     /// The daemon stopped before it could leave.
@@ -95,11 +97,12 @@ pub enum Event {
 
 impl Loss {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::ReceiverFull,
         Self::ReceiverGone,
         Self::UnknownDestination,
         Self::IngressFull,
+        Self::IngressOverMax,
         Self::FloodLimit,
         Self::Stopped,
         Self::Inconsistent,
@@ -119,6 +122,7 @@ impl Loss {
             Self::ReceiverGone => "receiver_gone",
             Self::UnknownDestination => "unknown_destination",
             Self::IngressFull => "ingress_full",
+            Self::IngressOverMax => "ingress_over_max",
             Self::FloodLimit => "flood_limit",
             Self::Stopped => "stopped",
             Self::Inconsistent => "inconsistent",

@@ -7,7 +7,7 @@
 //! Invariant: a frame that was fetched is delivered, or lost for a counted reason; what is not for one tenant has a queue of
 //! its own, beside the tenants'.
 
-use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, Station};
+use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, NotQueued, Station};
 use plimsoll_policy::{DEFAULT_SLOTS, DRAIN_SHARE, Experiment, IngressOrder, Program, TenantId};
 use plimsoll_ports::{Port, Received, Trouble};
 use plimsoll_units::{Nanos, Span};
@@ -125,23 +125,29 @@ impl Inward {
         (self.ingress.take_epoch(station), self.ingress.slots(station))
     }
 
-    /// A frame joins its station's queue; false when that is full.
-    fn store(&mut self, station: u32, frame: &[u8], received: &Received, now: Nanos) -> bool {
+    /// A frame joins its station's queue, unless that is full or its tenant has had all that it may receive.
+    fn store(
+        &mut self,
+        station: u32,
+        frame: &[u8],
+        received: &Received,
+        now: Nanos,
+    ) -> Result<(), NotQueued> {
         let pool = self.pools[station as usize].as_mut().expect("in its place between deliveries");
         let buffer = pool.take(frame.len());
         let addr = buffer.map_or(0, |buffer| buffer.address(station));
         let arrival = Arrival { addr, len: u32::try_from(frame.len()).unwrap_or(u32::MAX), at: now };
         let Some(buffer) = buffer else {
             self.ingress.drop(station, arrival.len);
-            return false;
+            return Err(NotQueued::Full);
         };
-        if self.ingress.offer(station, arrival).is_err() {
+        if let Err(why) = self.ingress.offer(station, arrival) {
             pool.give(buffer);
-            return false;
+            return Err(why);
         }
         pool.bytes_mut(buffer)[..frame.len()].copy_from_slice(frame);
         pool.set_held(buffer, *received);
-        true
+        Ok(())
     }
 }
 
@@ -151,9 +157,10 @@ fn stations(program: &Program, lanes: &[Option<Box<Lane>>]) -> Vec<Station> {
     let station = |lane: &Option<Box<Lane>>| {
         let TenantId(tenant) = lane.as_ref()?.tenant?;
         let slo = &program.tenants[tenant as usize].slo;
-        Some(Station { weight: slo.weight.saturating_mul(ABOVE_COMMON), slots: slo.slots })
+        let weight = slo.weight.saturating_mul(ABOVE_COMMON);
+        Some(Station { weight, slots: slo.slots, ceiling: slo.ceiling })
     };
-    let common = Station { weight: 1, slots: DEFAULT_SLOTS };
+    let common = Station { weight: 1, slots: DEFAULT_SLOTS, ceiling: None };
     core::iter::once(common).chain(lanes.iter().map(|lane| station(lane).unwrap_or(common))).collect()
 }
 
@@ -239,8 +246,10 @@ impl Engine {
                         frame.first_chunk().map_or(COMMON, |&mac| self.station_for(mac))
                     };
                     let station = if self.inward.shared { COMMON } else { station };
-                    if !self.inward.store(station, frame, &received, now) {
-                        self.uplink.tally.lost(Loss::IngressFull);
+                    match self.inward.store(station, frame, &received, now) {
+                        Ok(()) => {}
+                        Err(NotQueued::Full) => self.uplink.tally.lost(Loss::IngressFull),
+                        Err(NotQueued::OverMax) => self.uplink.tally.lost(Loss::IngressOverMax),
                     }
                 }
                 Ok(None) | Err(Trouble::Down) => {

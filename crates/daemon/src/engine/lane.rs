@@ -11,6 +11,7 @@ use foldhash::fast::RandomState;
 use plimsoll_nic::QueueId;
 use plimsoll_policy::{Fields, Placement, TenantId};
 use plimsoll_ports::{Counters, DropReason, Port, Trouble};
+use plimsoll_slo::Parts;
 use plimsoll_units::{Nanos, Span};
 use plimsoll_vnic::Scope;
 
@@ -18,7 +19,6 @@ use super::drops::{Event, Tally};
 use super::flows::FlowTable;
 use super::forward::Mac;
 use super::parked::Parked;
-use super::parts::Parts;
 use super::pool::Pool;
 use super::rules::Opened;
 use super::verify::Trust;

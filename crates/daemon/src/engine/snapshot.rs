@@ -11,6 +11,7 @@ use hdrhistogram::Histogram;
 use plimsoll_nic::{ClassCounters, EngineStats, IngressCounters, LimitCounters, PcieWrites};
 use plimsoll_policy::{Program, TenantId};
 use plimsoll_ports::{Counters, PairCounters};
+use plimsoll_slo::Parts;
 use plimsoll_units::{BitRate, Nanos};
 
 use super::Engine;
@@ -18,7 +19,6 @@ use super::drops::Tally;
 use super::fleet::FleetNow;
 use super::install::add_class;
 use super::lane::{Lane, carried};
-use super::parts::Parts;
 
 /// All counters at one moment.
 #[derive(Clone, Debug)]

@@ -9,87 +9,27 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use plimsoll_nic::IngressCounters;
-use plimsoll_policy::Program;
+use plimsoll_policy::TenantId;
 use plimsoll_ports::{Counters, DropReason};
+use plimsoll_slo::{InwardWatched, LaneWatched, Parts, Pulse, UplinkWatched, Watched};
 use plimsoll_units::{Nanos, Span};
 
 use super::Engine;
 use super::drops::{Event, Tally};
 use super::lane::{Lane, carried};
-use super::parts::Parts;
-
-/// One look.
-#[derive(Clone, Debug)]
-pub struct Watched {
-    /// When.
-    pub at: Nanos,
-    /// The policy in force.
-    pub program: Arc<Program>,
-    /// Tenants' ports, of tenants in the policy.
-    pub lanes: Vec<LaneWatched>,
-    /// The uplink.
-    pub uplink: UplinkWatched,
-    /// The engine's thread.
-    pub pulse: Pulse,
-}
-
-/// One tenant, since the start unless it says otherwise.
-#[derive(Clone, Debug, Default)]
-pub struct LaneWatched {
-    /// The tenant's name.
-    pub name: String,
-    /// Bytes from its port.
-    pub offered_bytes: u64,
-    /// Bytes that its port took.
-    pub received_bytes: u64,
-    /// Frames lost on the way out, by reason.
-    pub losses: BTreeMap<&'static str, u64>,
-    /// What the uplink brought for it.
-    pub ingress: IngressCounters,
-    /// Delays and what left, since the last look; none where nothing did.
-    pub parts: Option<Box<Parts>>,
-    /// Times that its port was not read, as it was at its cap.
-    pub held_back: u64,
-    /// Its port is gone.
-    pub away: bool,
-}
-
-/// The uplink, since the start.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct UplinkWatched {
-    /// Bytes that it took.
-    pub sent_bytes: u64,
-    /// Bytes that it brought.
-    pub received_bytes: u64,
-    /// Times that it had no room.
-    pub full: u64,
-    /// Frames that the kernel dropped before they were read.
-    pub kernel_drops: u64,
-    /// It is down or gone.
-    pub away: bool,
-}
-
-/// How the engine's thread fares.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Pulse {
-    /// Time on a core, since the start.
-    pub cpu: Span,
-    /// Time that it could have run and had no core; none where the kernel does not say.
-    pub no_core: Option<Span>,
-    /// The latest wake-up since the last look.
-    pub late: Span,
-}
 
 impl Engine {
     /// Looks, and begins delays anew. The thread knows its own pulse.
     pub fn watch(&mut self, now: Nanos, pulse: Pulse) -> Watched {
-        let (inward, program) = (&self.inward, &self.program);
+        let inward = &self.inward;
         let lanes = (0..).zip(&mut self.lanes).filter_map(|(index, lane)| {
             let lane = lane.as_mut()?;
             lane.tenant?;
             Some(lane.watch(inward.seen(Some(index)).0))
         });
-        let lanes = lanes.collect();
+        let mut lanes: Vec<LaneWatched> = lanes.collect();
+        self.watch_pairs(&mut lanes);
+        let program = &self.program;
         let uplink = &mut self.uplink;
         let counters = carried(&mut uplink.port, &uplink.past, &uplink.blamed);
         let uplink = UplinkWatched {
@@ -100,6 +40,22 @@ impl Engine {
             away: uplink.is_away(),
         };
         Watched { at: now, program: Arc::clone(program), lanes, uplink, pulse }
+    }
+
+    /// Who of the tenants elsewhere held those here.
+    fn watch_pairs(&self, lanes: &mut [LaneWatched]) {
+        let Some(fleet) = self.fleet.as_ref().filter(|fleet| fleet.map.is_controlled()) else { return };
+        for (tenant, stated) in (0..).map(TenantId).zip(&self.program.tenants) {
+            let Some(lane) = lanes.iter_mut().find(|lane| lane.name == stated.name) else { continue };
+            for (vm, peer) in (0..).zip(&fleet.map.vms) {
+                let limits = fleet.map.pair(tenant, vm).into_iter().flatten();
+                let parked: u64 = limits.map(|limit| self.nic.limit_counters(limit).parked).sum();
+                if parked > 0 {
+                    lane.pressed
+                        .insert(format!("{} at {}", peer.name, fleet.map.hosts[peer.host].name), parked);
+                }
+            }
+        }
     }
 
     /// Which delays count as late, for each tenant: half of each of its targets.
@@ -120,10 +76,17 @@ impl Lane {
             offered_bytes: rx_bytes,
             received_bytes: tx_bytes,
             losses: losses(&self.tally),
-            ingress,
+            inward: InwardWatched {
+                bytes: ingress.bytes,
+                queue_full: ingress.drops,
+                over_max: ingress.over_max,
+                cpu: ingress.cpu,
+                ..InwardWatched::default()
+            },
             parts: self.take_parts(),
             held_back: self.tally.count(Event::TenantAtCap) + self.tally.count(Event::BuffersInUse),
             away: self.port.is_none(),
+            ..LaneWatched::default()
         }
     }
 

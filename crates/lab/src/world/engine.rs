@@ -12,6 +12,7 @@ use crate::netns::Netns;
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use plimsoll_scenario::{Scenario, System, Wiring};
+use plimsoll_slo::SloReport;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -109,10 +110,13 @@ impl Engine {
     }
 
     /// What it lost and used since `begin`.
-    pub(super) fn tally(&mut self, tenants: &[Member]) -> Result<Tally, LabError> {
+    pub(super) fn tally(&mut self, tenants: &[Member], span: Duration) -> Result<Tally, LabError> {
         let mut now = self.counters()?;
         let known = |name: &str| name == WAY_IN || tenants.iter().any(|one| one.name == *name);
         now.drops.retain(|name, _| known(name));
+        let mut fared = self.promises(span)?;
+        fared.tenants.retain(|name, _| tenants.iter().any(|one| one.name == *name));
+        now.promises.insert(String::new(), fared);
         for (tenant, reasons) in &mut now.drops {
             for (reason, count) in reasons.iter_mut() {
                 let before = self.before.drops.get(tenant).and_then(|all| all.get(reason)).unwrap_or(&0);
@@ -132,6 +136,16 @@ impl Engine {
         Ok(vec![format!("`plimsoll run` did not end cleanly when asked to: {}", self.process.last_words())])
     }
 
+    fn promises(&self, span: Duration) -> Result<SloReport, LabError> {
+        let failed = |reason: String| LabError::Engine {
+            system: self.system.clone(),
+            reason: format!("it did not tell how promises fared: {reason}"),
+        };
+        let text = get(&self.socket, &format!("/v1/slo?window={}s", span.as_secs()));
+        let text = text.map_err(|error| failed(error.to_string()))?;
+        serde_json::from_str(&text).map_err(|error| failed(error.to_string()))
+    }
+
     fn counters(&self) -> Result<Tally, LabError> {
         let text = get(&self.socket, "/v1/stats").map_err(|e| LabError::Engine {
             system: self.system.clone(),
@@ -141,7 +155,7 @@ impl Engine {
             system: self.system.clone(),
             reason: format!("its counters are no JSON: {e}"),
         })?;
-        Ok(Tally { drops: drops(&stats), cpu: cpu(self.process.id()), notes: Vec::new() })
+        Ok(Tally { drops: drops(&stats), cpu: cpu(self.process.id()), ..Tally::default() })
     }
 }
 

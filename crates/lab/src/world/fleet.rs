@@ -17,6 +17,7 @@ use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What the overlay adds to a tenant's packet over IPv4.
 pub(super) const HEADERS: u32 = 50;
@@ -27,6 +28,7 @@ const DEVICE: &str = "up0";
 pub(super) struct Fleet {
     // Order matters: processes end before the namespaces that they work in.
     engines: Vec<Engine>,
+    hosts: Vec<String>,
     _switch: Netns,
 }
 
@@ -113,7 +115,8 @@ impl Fleet {
             text.push_str(&overlay(scenario, system, host, &key));
             engines.push(Engine::launch(setup, &name, &text, home, socket, devices)?);
         }
-        let mut fleet = Self { engines, _switch: switch };
+        let hosts = scenario.hosts.iter().map(|host| host.name.clone()).collect();
+        let mut fleet = Self { engines, hosts, _switch: switch };
         fleet.engines.iter_mut().try_for_each(Engine::wait_until_ready)?;
         address_all(scenario, tenants)?;
         Ok(fleet)
@@ -128,11 +131,12 @@ impl Fleet {
     }
 
     /// What all of them lost and used.
-    pub(super) fn tally(&mut self, tenants: &[Member]) -> Result<Tally, LabError> {
+    pub(super) fn tally(&mut self, tenants: &[Member], span: Duration) -> Result<Tally, LabError> {
         let mut all = Tally::default();
-        for engine in &mut self.engines {
-            let Tally { drops, cpu, notes } = engine.tally(tenants)?;
+        for (engine, host) in self.engines.iter_mut().zip(&self.hosts) {
+            let Tally { drops, cpu, notes, promises } = engine.tally(tenants, span)?;
             add(&mut all.drops, drops);
+            all.promises.extend(promises.into_values().map(|fared| (host.clone(), fared)));
             all.cpu = all.cpu.map_or(cpu, |sum| cpu.map(|cpu| sum + cpu));
             all.notes.extend(notes);
         }

@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 fn station(weight: u32, slots: u32) -> Station {
-    Station { weight, slots }
+    Station { weight, slots, ceiling: None }
 }
 
 fn packet(addr: u64, at: Nanos) -> Arrival {
@@ -204,6 +204,61 @@ proptest! {
                 let slack = 30 * (costs[a] + costs[b]) + 10_000;
                 prop_assert!(normal(a) <= normal(b) + slack, "{had:?} by {weights:?}");
             }
+        }
+    }
+}
+
+/// 8 Mb/s are a byte each microsecond; the burst is a thousand.
+const CEILING: Ceiling = Ceiling {
+    rate: match plimsoll_units::BitRate::new(8_000_000) {
+        Some(rate) => rate,
+        None => unreachable!(),
+    },
+    burst: Bytes::new(1_000),
+};
+
+#[test]
+fn what_comes_beyond_what_a_tenant_may_receive_is_dropped_and_nobody_elses() {
+    let held = Station { ceiling: Some(CEILING), ..station(1, 1_000_000) };
+    let mut ingress = Ingress::new(&[held, station(1, 1_000_000)]);
+    let (greedy, calm) = (0, 1);
+    // Ten times its rate for a second, beside as much for who may have all.
+    for micros in (0..1_000_000).step_by(10) {
+        let at = Nanos::ZERO + Span::micros(micros);
+        let _ = ingress.offer(greedy, packet(0, at));
+        ingress.offer(calm, packet(0, at)).expect("it has no maximum");
+    }
+    let seen = *ingress.seen(greedy);
+    assert_eq!((seen.packets, seen.drops, seen.bytes), (100_000, 0, 10_000_000), "all that came is counted");
+    // 10,000 packets are the rate's, ten the burst's, and one is ahead.
+    assert_eq!(seen.packets - seen.over_max, 10_010);
+    assert_eq!(ingress.seen(calm).over_max, 0);
+    // Another maximum holds at once, and one that stays forgets nothing.
+    let now = Nanos::ZERO + Span::secs(1);
+    ingress.set_stations(&[held, station(1, 1_000_000)]);
+    let admitted = (0..100).filter(|_| ingress.offer(greedy, packet(0, now)).is_ok()).count();
+    assert!(admitted <= 1, "{admitted}");
+    ingress.set_stations(&[station(1, 1_000_000); 2]);
+    assert!((0..1_000).all(|_| ingress.offer(greedy, packet(0, now)).is_ok()));
+}
+
+proptest! {
+    /// Bytes admitted in a run <= rate x elapsed + burst + a packet, whatever comes; and who keeps to its rate loses nothing.
+    #[test]
+    fn a_ceiling_holds_and_spares_who_keeps_to_it(
+        packets in proptest::collection::vec((0_u64..2_000_000, 60_u32..1_000), 1..200),
+    ) {
+        let held = Station { ceiling: Some(CEILING), ..station(1, 1_000) };
+        let mut ingress = Ingress::new(&[held, held]);
+        let (mut now, mut due, mut bytes) = (Nanos::ZERO, Nanos::ZERO, 0_u64);
+        for (gap, len) in packets {
+            now += Span::ns(gap);
+            if ingress.offer(0, Arrival { addr: 0, len, at: now }).is_ok() {
+                bytes += u64::from(len);
+            }
+            prop_assert!(bytes <= now.as_u64() / 1_000 + 1_000 + 1_000, "{bytes} at {now:?}");
+            prop_assert_eq!(ingress.offer(1, Arrival { addr: 0, len, at: due }), Ok(()));
+            due += Span::micros(u64::from(len));
         }
     }
 }

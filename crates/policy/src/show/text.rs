@@ -9,6 +9,7 @@ use crate::check::Checked;
 use crate::check::promises::worst;
 use crate::config::{Encapsulation, FleetTenant, Overlay, Via};
 use crate::program::{NodeId, Program, Scope};
+use crate::slo::{CEILING_BURST, CEILING_SLACK};
 
 /// The tree, each class's guaranteed rate and worst-case delay, the limits, and what the figures assume.
 ///
@@ -37,6 +38,7 @@ pub fn tree_text(checked: &Checked) -> String {
         text.push_str(&limit_table(program));
     }
     text.push_str(&promise_table(program));
+    text.push_str(&ceilings(program));
     text.push_str(&unbounded(&bounds));
     if let Some(overlay) = &checked.config.overlay {
         text.push_str(&overlay_text(overlay, checked.config.tenant_mtu()));
@@ -219,6 +221,22 @@ fn promise_table(program: &Program) -> String {
         ]);
     }
     format!("\n{}\n{DERIVED}\n", table(&rows))
+}
+
+/// What is dropped on the way in, of tenants that may not have all.
+fn ceilings(program: &Program) -> String {
+    let with = program.tenants.iter().filter_map(|tenant| Some((&tenant.name, tenant.slo.ceiling?)));
+    let shown: Vec<String> =
+        with.clone().take(8).map(|(name, most)| format!("{name} above {}", most.rate)).collect();
+    let more = with.count().saturating_sub(shown.len());
+    if shown.is_empty() {
+        return String::new();
+    }
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!(
+        "\nOn the way in, what comes beyond a tenant's `max` and {CEILING_SLACK}% for longer than {CEILING_BURST} is dropped: {}{more}\n",
+        shown.join(", ")
+    )
 }
 
 /// What the derived figures come from.

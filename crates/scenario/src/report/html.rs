@@ -8,6 +8,7 @@
 use std::fmt::Write as _;
 
 use super::figures::Figure;
+use crate::promises::{Fared, promises};
 use crate::summary::{Summary, TenantSummary};
 use crate::table::{figure, latency_figures, mega, setting, shown_beside};
 use crate::{Results, Scenario, Status, Verdict};
@@ -49,6 +50,7 @@ pub(super) fn page(
         escape(&scenario.about)
     );
     systems(&mut page, summaries, shown_beside(scenario));
+    kept(&mut page, &promises(scenario, results));
     notes(&mut page, results);
     expectations(&mut page, verdicts);
     page.push_str("<h2>Figures</h2>\n");
@@ -134,6 +136,36 @@ fn others(page: &mut String, summaries: &[Summary], shown: Option<usize>) {
              <th>answers/s</th>{PERCENTILES}</tr>\n{rows}</table></div>\n"
         );
     }
+}
+
+/// Whether promises held, and who or what broke those that did not.
+fn kept(page: &mut String, all: &[Fared]) {
+    if all.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<h2>Whether promises held</h2>\n<div class=\"scroll\"><table>\n<tr><th class=\"left\">system</th>\
+         <th class=\"left\">tenant</th><th></th><th>windows<br>kept</th><th class=\"left\">who or what</th></tr>\n",
+    );
+    for fared in all {
+        let class = match fared.verdict {
+            plimsoll_slo::Verdict::Broken => "fail",
+            plimsoll_slo::Verdict::Held => "pass",
+            _ => "skip",
+        };
+        let why: Vec<String> = fared.why().iter().map(|line| escape(line)).collect();
+        let why = if why.is_empty() { "-".to_owned() } else { why.join("<br>") };
+        let [system, subject] = [&fared.system, &fared.subject()].map(|text| escape(text));
+        let _ = writeln!(
+            page,
+            "<tr><td class=\"name\">{system}</td><td class=\"left\">{subject}</td><td class=\"{class}\">{}</td>\
+             <td>{} of {}</td><td class=\"left\">{why}</td></tr>",
+            fared.verdict.words(),
+            fared.kept,
+            fared.seen
+        );
+    }
+    page.push_str("</table></div>\n");
 }
 
 fn drops(tenant: &TenantSummary) -> Vec<String> {

@@ -9,6 +9,7 @@ use plimsoll_units::Span;
 use serde_json::{Map, Value, json as object};
 
 use crate::measure::{Measures, Window};
+use crate::promises::{promises, run_json as promises_json};
 use crate::summary::summarise;
 use crate::{Results, Run, Scenario, Status, Verdict};
 
@@ -30,6 +31,7 @@ pub fn json(scenario: &Scenario, results: &Results, verdicts: &[Verdict]) -> Val
         "passed": !failed,
         "expectations": verdicts,
         "systems": summarise(scenario, results),
+        "promises": promises(scenario, results),
         "runs": results.runs.iter().map(|run| run_json(scenario, &measures, run)).collect::<Vec<_>>(),
         "notes": results.notes,
     })
@@ -62,6 +64,7 @@ fn run_json<'a>(scenario: &'a Scenario, measures: &Measures<'a>, run: &'a Run) -
         "cpu_seconds": run.cpu.map(Span::as_secs_f64),
         "workloads": workloads,
         "drops": run.drops,
+        "promises": promises_json(&run.promises),
         "notes": run.notes,
     })
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::passed::{Host, Passed, Quantiles};
-use super::{Promise, Target};
+use crate::passed::{Host, Passed, Quantiles};
+use crate::{Promise, Target};
 
 /// How a promise fared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +32,8 @@ pub enum Cause {
     Itself,
     /// Those who send to it send more than it may receive.
     ItsSenders,
+    /// What a receiver elsewhere allows is less than it sends there.
+    Receiver,
     /// Its machine or process does not take what comes for it.
     NotReading,
     /// Its device is gone.
@@ -48,6 +50,8 @@ pub enum Cause {
     NeighbourCpu,
     /// A neighbour used the link.
     NeighbourLink,
+    /// What lies between the hosts lost it.
+    Fabric,
     /// Our own fault: the engine let through what it must not.
     Engine,
     /// Nothing that is measured explains it.
@@ -108,13 +112,15 @@ struct Case<'a> {
 }
 
 /// Rates may be this far off before that counts: bursts, and windows that do not end between packets.
-pub(super) const SLACK: f64 = 1.05;
+pub(crate) const SLACK: f64 = 1.05;
 /// A link or a core of which this much was used is full.
 const FULL: f64 = 0.9;
 /// The part of a window without a core from which on that explains what went wrong.
 const STARVED: f64 = 0.02;
+/// From so many microseconds without an engine on, rings and queues before it may have overflowed.
+const GAP: f64 = 10_000.0;
 
-pub(super) fn judge(
+pub(crate) fn judge(
     name: &str,
     promise: &Promise,
     link: u64,
@@ -134,8 +140,8 @@ pub(super) fn judge(
         verdict: case.verdict(),
         sent: rate(own.sent_bytes),
         received: rate(own.received_bytes),
-        lost_out: own.lost.values().sum(),
-        lost_in: own.queue_full + own.unread,
+        lost_out: own.lost.values().sum::<u64>() + own.strayed,
+        lost_in: own.nic_full + own.queue_full + own.over_max + own.unread,
         egress: own.egress,
         nic: own.nic,
         engine: own.engine,
@@ -192,6 +198,11 @@ impl Case<'_> {
                 own.lost.iter().map(|(name, count)| format!("{name} {count}")).collect();
             self.breach("lost on the way out", reasons.join(", "), blame);
         }
+        if own.strayed > 0 {
+            let why = "the fabric between the hosts lost them";
+            let lost = format!("{} of them", own.strayed);
+            self.breach("lost between hosts", lost, Blame::of(Cause::Fabric, why));
+        }
         self.delays("waited on the way out", 0, own.egress.count, own.egress);
     }
 
@@ -207,9 +218,21 @@ impl Case<'_> {
                 Blame::of(Cause::NotReading, why),
             );
         }
-        if own.queue_full > 0 {
+        if own.over_max > 0 {
+            let max = promise.in_max.unwrap_or_default();
+            let why = match own.most_due > max as f64 {
+                true => format!("others sent it {}", of_most(own.most_due, max)),
+                false => format!("others sent it more at once than a burst of its {}", bits(max as f64)),
+            };
+            let lost = format!("ingress_over_max {}", own.over_max);
+            self.breach("lost on the way in", lost, Blame::of(Cause::ItsSenders, why));
+        }
+        if own.queue_full + own.nic_full > 0 {
             let blame = self.beyond_in().unwrap_or_else(|| self.whose_cpu());
-            self.breach("lost on the way in", format!("ingress_full {}", own.queue_full), blame);
+            let named = [("ingress_full", own.queue_full), ("nic_full", own.nic_full)];
+            let lost =
+                named.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}"));
+            self.breach("lost on the way in", lost.collect::<Vec<_>>().join(", "), blame);
             if let Some(min) = promise.in_min.filter(|&min| received * SLACK < min as f64) {
                 let blame = self.beyond_in().unwrap_or_else(|| self.whose_cpu());
                 self.breach("received less than min", of_least(received, min), blame);
@@ -305,12 +328,17 @@ impl Case<'_> {
             );
             return Some(Blame::of(Cause::LinkFull, why));
         }
-        (self.host.late > allowed).then(|| {
-            Blame::of(
-                Cause::LateWakeUp,
-                format!("the engine's thread was woken up to {:.0}us late", self.host.late),
-            )
-        })
+        (self.host.late > allowed).then(|| self.late())
+    }
+
+    /// The engine was away for so long that rings fill meanwhile.
+    fn gap(&self) -> Option<Blame> {
+        (self.host.late > GAP).then(|| self.late())
+    }
+
+    fn late(&self) -> Blame {
+        let why = format!("the engine was gone, or its thread woken late, for up to {:.0}us", self.host.late);
+        Blame::of(Cause::LateWakeUp, why)
     }
 
     /// On the way out. A burst that found its flow's ring full is the tenant's own, where nothing else explains it.
@@ -327,9 +355,15 @@ impl Case<'_> {
         if let Some(blame) = self.busy() {
             return blame;
         }
+        if let Some((receiver, times)) = self.pressed().filter(|_| loss) {
+            let why = format!("`{receiver}` allows it less than it sends there, and held it {times} times");
+            return Blame { cause: Cause::Receiver, who: Some(receiver.clone()), why };
+        }
         if loss && self.own.shaped > self.own.waited {
-            let why = "limits that it sends through, perhaps a receiver's, let less pass";
-            return Blame::of(Cause::Itself, why);
+            return Blame::of(Cause::Itself, "limits that it sends through let less pass");
+        }
+        if let Some(gap) = self.gap().filter(|_| loss) {
+            return gap;
         }
         if loss {
             return Blame::of(Cause::Itself, "it sent more at once than a flow's ring holds");
@@ -362,6 +396,11 @@ impl Case<'_> {
         }
     }
 
+    /// The receiver that held most of it.
+    fn pressed(&self) -> Option<(&String, u64)> {
+        self.own.pressed.iter().map(|(name, &times)| (name, times)).max_by_key(|&(_, times)| times)
+    }
+
     fn link_is_full(&self) -> bool {
         self.host.sent_bytes as f64 * 8.0 > self.link * self.host.length * FULL
     }
@@ -378,11 +417,46 @@ fn work(passed: &Passed) -> f64 {
     passed.cpu + passed.egress.count as f64 * 1e-6
 }
 
+impl Verdict {
+    /// In a table.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Unpromised => "none",
+            Self::Idle => "idle",
+            Self::Held => "held",
+            Self::Beyond => "beyond it",
+            Self::Broken => "BROKEN",
+        }
+    }
+}
+
+impl Breach {
+    /// What, with figures, and why.
+    #[must_use]
+    pub fn words(&self) -> String {
+        format!("{}: {}; {}", self.what, self.detail, self.why)
+    }
+}
+
+/// Who or what it was, in a few words, each once; nothing where nothing was broken.
+#[must_use]
+pub fn who(breaches: &[Breach]) -> Option<String> {
+    let mut named: Vec<&str> = Vec::new();
+    for breach in breaches {
+        let words = breach.who.as_deref().unwrap_or(breach.cause.words());
+        if !named.contains(&words) {
+            named.push(words);
+        }
+    }
+    (!named.is_empty()).then(|| named.join(", "))
+}
+
 impl Cause {
     /// Whether it is the tenant's own, or its correspondents': no promise is broken by that.
     #[must_use]
     pub fn is_own(self) -> bool {
-        matches!(self, Self::Itself | Self::ItsSenders | Self::NotReading | Self::DeviceGone)
+        matches!(self, Self::Itself | Self::ItsSenders | Self::Receiver | Self::NotReading | Self::DeviceGone)
     }
 
     /// In a table.
@@ -391,6 +465,7 @@ impl Cause {
         match self {
             Self::Itself => "itself",
             Self::ItsSenders => "its senders",
+            Self::Receiver => "its receiver",
             Self::NotReading => "itself: not reading",
             Self::DeviceGone => "itself: no device",
             Self::LinkDown => "uplink down",
@@ -399,6 +474,7 @@ impl Cause {
             Self::LateWakeUp => "late wake-up",
             Self::NeighbourCpu => "a neighbour's CPU",
             Self::NeighbourLink => "a neighbour's traffic",
+            Self::Fabric => "the fabric",
             Self::Engine => "the engine",
             Self::Unknown => "unknown",
         }

@@ -1,11 +1,15 @@
 //! Whether tenants' promises held, window by window, and where not, who or what broke them.
 //!
 //! Why: a tenant that complains gets an answer from what was measured, and an operator learns whom to talk to.
-//! From: PicNIC §4 (what is promised, and to which traffic), §2 (where it breaks); a look at the engine each second.
-//! Not here: measuring (`engine`), the judgement of one window (`judge`), showing it (`cli`).
+//! From: PicNIC §4 (what is promised, and to which traffic), §2 (where it breaks); a look at the engine each second, live,
+//! and each window in virtual time.
+//! Not here: measuring (the daemon's engine, `sim`), the judgement of one window (`judge`), showing it (`cli`, reports).
 //! Invariant: memory is bounded: a minute by the second and an hour by the minute, whatever the uptime.
+#![forbid(unsafe_code)]
 
 mod judge;
+mod look;
+mod parts;
 mod passed;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -14,9 +18,10 @@ use plimsoll_policy::{Envelope, Slo};
 use plimsoll_units::{BitRate, Span};
 use serde::{Deserialize, Serialize};
 
-use crate::engine::Watched;
 use judge::judge;
-pub use judge::{Breach, Cause, Judged, Verdict};
+pub use judge::{Breach, Cause, Judged, Verdict, who};
+pub use look::{InwardWatched, LaneWatched, Pulse, UplinkWatched, Watched};
+pub use parts::Parts;
 pub use passed::{Host, Passed, Quantiles};
 
 /// Windows of a second that are kept, and of a minute.
@@ -89,6 +94,37 @@ pub struct Ledger {
     link: u64,
 }
 
+/// What is remembered of a run that ends: every window of it.
+#[derive(Debug, Default)]
+pub struct Looks {
+    last: Option<Watched>,
+    windows: Vec<Window>,
+    promises: BTreeMap<String, Promise>,
+    link: u64,
+}
+
+impl Looks {
+    /// Notes what has been counted by now: a window ends.
+    pub fn note(&mut self, now: Watched) {
+        self.promises = promises(&now);
+        self.link = now.program.link.get();
+        if let Some(before) = &self.last {
+            let window = Window::between(before, &now);
+            self.windows.extend((window.host.length > 0.0).then_some(window));
+        }
+        self.last = Some(now);
+    }
+
+    /// The windows that began within this part of the run.
+    #[must_use]
+    pub fn report(&self, from: Span, to: Span) -> SloReport {
+        let part = from.as_secs_f64()..to.as_secs_f64();
+        let windows: Vec<&Window> =
+            self.windows.iter().filter(|window| part.contains(&window.host.from)).collect();
+        report(&windows, &self.promises, self.link)
+    }
+}
+
 /// A stretch of time.
 #[derive(Clone, Debug)]
 struct Window {
@@ -138,29 +174,33 @@ impl Ledger {
         } else {
             last(self.seconds.iter(), count(1).max(1))
         };
-        let mut whole: Option<Window> = None;
-        for window in &windows {
-            match &mut whole {
-                Some(whole) => whole.add(window),
-                None => whole = Some((*window).clone()),
-            }
-        }
-        let Some(whole) = whole else { return SloReport { by_minute, ..SloReport::default() } };
-        let tenants = self.promises.iter().map(|(name, promise)| {
-            let judged: Vec<Judged> =
-                windows.iter().map(|window| window.judge(name, promise, self.link)).collect();
-            let kept = judged.iter().filter(|judged| judged.verdict != Verdict::Broken).count();
-            let report = TenantReport {
-                promise: promise.clone(),
-                whole: whole.judge(name, promise, self.link),
-                kept: u32::try_from(kept).unwrap_or(u32::MAX),
-                seen: u32::try_from(judged.len()).unwrap_or(u32::MAX),
-                windows: judged,
-            };
-            (name.clone(), report)
-        });
-        SloReport { span: whole.host.length, by_minute, tenants: tenants.collect() }
+        SloReport { by_minute, ..report(&windows, &self.promises, self.link) }
     }
+}
+
+/// Each window's judgement, and that of all of them together.
+fn report(windows: &[&Window], promises: &BTreeMap<String, Promise>, link: u64) -> SloReport {
+    let mut whole: Option<Window> = None;
+    for window in windows {
+        match &mut whole {
+            Some(whole) => whole.add(window),
+            None => whole = Some((*window).clone()),
+        }
+    }
+    let Some(whole) = whole else { return SloReport::default() };
+    let tenants = promises.iter().map(|(name, promise)| {
+        let judged: Vec<Judged> = windows.iter().map(|window| window.judge(name, promise, link)).collect();
+        let kept = judged.iter().filter(|judged| judged.verdict != Verdict::Broken).count();
+        let report = TenantReport {
+            promise: promise.clone(),
+            whole: whole.judge(name, promise, link),
+            kept: u32::try_from(kept).unwrap_or(u32::MAX),
+            seen: u32::try_from(judged.len()).unwrap_or(u32::MAX),
+            windows: judged,
+        };
+        (name.clone(), report)
+    });
+    SloReport { span: whole.host.length, by_minute: false, tenants: tenants.collect() }
 }
 
 impl Window {

@@ -6,7 +6,6 @@ use plimsoll_units::Nanos;
 use proptest::prelude::*;
 
 use super::*;
-use crate::engine::{LaneWatched, Parts, Pulse};
 
 const POLICY: &str = "{uplink: {port: memory, rate: 100Mbps}, tenants: {
     shop: {port: memory, min: 40Mbps, max: 80Mbps, delay: {p99: 2ms}},
@@ -132,7 +131,7 @@ fn what_is_measured_names_the_cause() {
     world.look();
     late(&mut world);
     world.now.pulse.cpu += Span::millis(950);
-    world.lane("batch").ingress.cpu += Span::millis(800);
+    world.lane("batch").inward.cpu += Span::millis(800);
     let report = world.look();
     assert_eq!(told(&report, "shop").1, Some(Cause::NeighbourCpu));
     assert_eq!(report.tenants["shop"].whole.breaches[0].who.as_deref(), Some("batch"));
@@ -158,12 +157,12 @@ fn a_minimum_is_missed_only_by_who_wants_it() {
 fn who_does_not_read_loses_its_own() {
     let mut world = World::new();
     world.parts("shop").unread = 5;
-    world.lane("shop").ingress.drops = 7;
+    world.lane("shop").inward.queue_full = 7;
     let report = world.look();
     assert_eq!(told(&report, "shop"), (Verdict::Beyond, Some(Cause::NotReading)));
     assert_eq!(report.tenants["shop"].whole.lost_in, 12);
-    world.lane("batch").ingress.bytes += 80 * 125_000;
-    world.lane("batch").ingress.drops += 100;
+    world.lane("batch").inward.bytes += 80 * 125_000;
+    world.lane("batch").inward.queue_full += 100;
     assert_eq!(told(&world.look(), "batch"), (Verdict::Beyond, Some(Cause::ItsSenders)));
 }
 
@@ -219,4 +218,44 @@ proptest! {
         prop_assert!((shop.whole.sent * kept.len() as f64 - sent as f64 * 1e6).abs() < 1.0);
         prop_assert_eq!(shop.kept as usize, shop.windows.iter().filter(|window| window.verdict != Verdict::Broken).count());
     }
+}
+
+#[test]
+fn what_a_receiver_refuses_is_its_senders_own_and_what_the_fabric_loses_is_not() {
+    let mut world = World::new();
+    world.sends("shop", 40, 10);
+    world.loses("shop", "flow_full", 500);
+    world.parts("shop").shaped = Span::secs(2);
+    world.lane("shop").pressed = [("c".to_owned(), 400), ("d".to_owned(), 3)].into();
+    let report = world.look();
+    assert_eq!(told(&report, "shop"), (Verdict::Beyond, Some(Cause::Receiver)));
+    assert_eq!(report.tenants["shop"].whole.breaches[0].who.as_deref(), Some("c"));
+    world.sends("shop", 10, 10);
+    world.lane("shop").strayed += 3;
+    assert_eq!(told(&world.look(), "shop"), (Verdict::Broken, Some(Cause::Fabric)));
+    world.lane("shop").inward.over_max += 9;
+    assert_eq!(told(&world.look(), "shop"), (Verdict::Beyond, Some(Cause::ItsSenders)));
+}
+
+/// A run that ends is judged by the part of it that is asked for.
+#[test]
+fn a_run_is_judged_by_its_part() {
+    let mut world = World::new();
+    let mut looks = Looks::default();
+    looks.note(world.now.clone());
+    for second in 0..10 {
+        world.sends("shop", 10, 10);
+        world.waits("shop", 100, if second == 2 { 1_500 } else { 300 });
+        world.now.at += Span::secs(1);
+        looks.note(world.now.clone());
+        for (lane, targets) in world.now.lanes.iter_mut().zip([1, 0]) {
+            lane.parts = Some(Box::new(Parts::new(targets)));
+        }
+    }
+    let verdict = |from, to| looks.report(Span::secs(from), Span::secs(to)).tenants["shop"].whole.verdict;
+    assert_eq!(
+        (verdict(0, 10), verdict(3, 10), verdict(2, 3)),
+        (Verdict::Broken, Verdict::Held, Verdict::Broken)
+    );
+    assert_eq!(looks.report(Span::secs(3), Span::secs(10)).span.round() as u32, 7);
 }

@@ -6,8 +6,8 @@ use hdrhistogram::Histogram;
 use plimsoll_units::{Nanos, Span};
 use serde::{Deserialize, Serialize};
 
-use super::judge::SLACK;
-use crate::engine::{LaneWatched, Parts, Watched};
+use crate::judge::SLACK;
+use crate::{LaneWatched, Parts, Watched};
 
 /// The host's part.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -46,12 +46,20 @@ pub struct Passed {
     pub sent_bytes: u64,
     /// Frames of its that were lost on the way out, by reason.
     pub lost: BTreeMap<String, u64>,
+    /// Frames that left and did not come to the other host, as far as that is known.
+    pub strayed: u64,
+    /// How often what receivers elsewhere allow held its packets, by receiver.
+    pub pressed: BTreeMap<String, u64>,
     /// Bytes that came for it, lost ones included.
     pub due_bytes: u64,
     /// Bytes that its port took.
     pub received_bytes: u64,
+    /// Frames for it that were dropped before it was known whose they were, as far as that is known.
+    pub nic_full: u64,
     /// Frames for it that found its queue on the way in full.
     pub queue_full: u64,
+    /// Frames for it beyond what it may receive.
+    pub over_max: u64,
     /// Frames for it that its device had no room for.
     pub unread: u64,
     /// Packets beyond each target: on the way out, and on the way in.
@@ -148,7 +156,11 @@ impl Passed {
         }
         let offered_bytes = grown(was.offered_bytes, now.offered_bytes);
         let received_bytes = grown(was.received_bytes, now.received_bytes);
-        let due_bytes = grown(was.ingress.bytes, now.ingress.bytes).max(received_bytes);
+        let due_bytes = grown(was.inward.bytes, now.inward.bytes).max(received_bytes);
+        let pressed = now.pressed.iter().filter_map(|(name, times)| {
+            let more = grown(was.pressed.get(name).copied().unwrap_or(0), *times);
+            (more > 0).then(|| (name.clone(), more))
+        });
         let nothing = Parts::default();
         let parts = now.parts.as_deref().unwrap_or(&nothing);
         let (sent, due) = (rate(parts.sent_bytes), rate(due_bytes));
@@ -162,15 +174,19 @@ impl Passed {
             offered_bytes,
             sent_bytes: parts.sent_bytes,
             lost,
+            strayed: grown(was.strayed, now.strayed),
+            pressed: pressed.collect(),
             due_bytes,
             received_bytes,
-            queue_full: grown(was.ingress.drops, now.ingress.drops),
+            nic_full: grown(was.inward.nic_full, now.inward.nic_full),
+            queue_full: grown(was.inward.queue_full, now.inward.queue_full),
+            over_max: grown(was.inward.over_max, now.inward.over_max),
             unread: parts.unread,
             late: parts.late.clone(),
             egress: quantiles(&parts.egress),
             nic: quantiles(&parts.nic),
             engine: quantiles(&parts.engine),
-            cpu: (now.ingress.cpu - was.ingress.cpu).as_secs_f64(),
+            cpu: Span::ns(grown(was.inward.cpu.as_u64(), now.inward.cpu.as_u64())).as_secs_f64(),
             shaped: parts.shaped.as_secs_f64(),
             waited: parts.waited.as_secs_f64(),
             least_sent: short.then_some(sent),
@@ -187,9 +203,15 @@ impl Passed {
         for (name, count) in &later.lost {
             *self.lost.entry(name.clone()).or_default() += count;
         }
+        self.strayed += later.strayed;
+        for (name, times) in &later.pressed {
+            *self.pressed.entry(name.clone()).or_default() += times;
+        }
         self.due_bytes += later.due_bytes;
         self.received_bytes += later.received_bytes;
+        self.nic_full += later.nic_full;
         self.queue_full += later.queue_full;
+        self.over_max += later.over_max;
         self.unread += later.unread;
         for (to, later) in self.late.iter_mut().zip(&later.late) {
             // Another policy has come in between: what counts is the newer one's.
@@ -224,8 +246,19 @@ impl Passed {
 }
 
 /// Losses that a promise is about.
-const OURS: [&str; 8] =
-    ["flow_full", "tenant_full", "host_full", "no_queue", "gone", "kernel", "kernel_full", "inconsistent"];
+const OURS: [&str; 10] = [
+    "flow_full",
+    "tenant_full",
+    "host_full",
+    "no_queue",
+    "gone",
+    "kernel",
+    "kernel_full",
+    "inconsistent",
+    // In virtual time: the guest's own queue, and a host whose daemon is down.
+    "guest_queue_full",
+    "daemon_down",
+];
 
 impl Quantiles {
     fn add(&mut self, later: &Self) {

@@ -15,7 +15,6 @@
 //! the first part only.
 
 use hdrhistogram::Histogram;
-use plimsoll_nic::Transmit;
 use plimsoll_units::{NS_PER_SEC, Span};
 
 /// One tenant's parts.
@@ -29,7 +28,7 @@ pub struct Parts {
     pub engine: Histogram<u64>,
     /// Packets that took longer than each target's half: on the way out, and on the way in.
     pub late: [Vec<u64>; 2],
-    /// Bytes that left.
+    /// Bytes that left, those of packets that have not left whole included.
     pub sent_bytes: u64,
     /// Time that limits held what left.
     pub shaped: Span,
@@ -71,22 +70,18 @@ impl Parts {
         self.sent_bytes == 0 && self.egress.is_empty() && self.engine.is_empty() && self.unread == 0
     }
 
-    /// A pull has left, whose packet has waited so long for its turn.
+    /// The last of a packet has left, which limits held for so long, and which has waited so long otherwise.
     #[inline]
-    pub(crate) fn sent(&mut self, transmit: &Transmit, took: Span, halves: &[Span]) {
-        self.sent_bytes += u64::from(transmit.len);
-        if !transmit.last {
-            return;
-        }
+    pub fn left(&mut self, limited: Span, took: Span, halves: &[Span]) {
         self.egress.saturating_record(took.as_u64());
-        self.shaped += transmit.limited;
+        self.shaped += limited;
         self.waited += took;
         count_late(&mut self.late[OUT], halves, took);
     }
 
     /// A packet from the uplink has been delivered.
     #[inline]
-    pub(crate) fn delivered(&mut self, before: Option<Span>, with_us: Span, halves: &[Span]) {
+    pub fn delivered(&mut self, before: Option<Span>, with_us: Span, halves: &[Span]) {
         if let Some(before) = before {
             self.nic.saturating_record(before.as_u64());
         }
@@ -118,7 +113,7 @@ impl Parts {
     }
 
     /// Begins anew, for so many targets.
-    pub(crate) fn clear(&mut self, targets: usize) {
+    pub fn clear(&mut self, targets: usize) {
         [&mut self.egress, &mut self.nic, &mut self.engine].into_iter().for_each(Histogram::clear);
         for late in &mut self.late {
             late.clear();
@@ -147,12 +142,9 @@ mod tests {
     #[test]
     fn time_behind_limits_is_nobodys_delay() {
         let mut parts = Parts::new(1);
-        let pull = Transmit { len: 100, last: true, ..Transmit::default() };
-        let held = Transmit { limited: Span::micros(90), ..pull };
-        parts.sent(&held, Span::micros(10), &[Span::micros(20)]);
-        parts.sent(&pull, Span::micros(30), &[Span::micros(20)]);
-        parts.sent(&Transmit { last: false, ..pull }, Span::micros(30), &[Span::micros(20)]);
-        assert_eq!((parts.late[OUT][0], parts.egress.len(), parts.sent_bytes), (1, 2, 300));
+        parts.left(Span::micros(90), Span::micros(10), &[Span::micros(20)]);
+        parts.left(Span::ZERO, Span::micros(30), &[Span::micros(20)]);
+        assert_eq!((parts.late[OUT][0], parts.egress.len()), (1, 2));
         assert_eq!((parts.shaped, parts.waited), (Span::micros(90), Span::micros(40)));
     }
 

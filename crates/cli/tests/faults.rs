@@ -1,0 +1,405 @@
+//! Bad days on real hosts: each fault beside traffic that has nothing to do with it, which must hardly notice.
+//!
+//! Three daemons in namespaces, as in `hosts.rs`. What holds exactly is shown in virtual time (`examples/faults`); here the
+//! machine may have two cores for all of it, so that margins are wide, and each test says what it saw:
+//! `cargo test -p plimsoll-cli --test faults -- --nocapture --test-threads 1`.
+//!
+//! Needs root (network namespaces) and says so when it has to skip. Everything made here is removed, whatever happens.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, sendto, socket,
+};
+use nix::unistd::Pid;
+use plimsoll_daemon::{Client, Stats};
+use plimsoll_slo::{Cause, SloReport, Verdict};
+use support::fleet::{FEEDBACK, Fleet, PLAIN, Plan, inner};
+use support::traffic::{Seen, Traffic};
+use support::{Daemon, PATIENCE, Stage, ip, skip};
+
+/// Who has nothing to do with a fault, before it and during it.
+fn kept(what: &str, alone: Seen, beside: Seen) {
+    let part = beside.arrived as f64 / alone.arrived.max(1) as f64;
+    let times = beside.p99.as_secs_f64() / alone.p99.as_secs_f64().max(1e-9);
+    eprintln!(
+        "{what}: {:.1} % of its datagrams, p99 {:?} of {:?} ({times:.2} times)",
+        100.0 * part,
+        beside.p99,
+        alone.p99
+    );
+    assert!(part > 0.8, "{what}: {beside:?} of {alone:?}");
+    assert!(beside.p99 < alone.p99 * 3 + Duration::from_millis(30), "{what}: {beside:?} of {alone:?}");
+}
+
+/// What each of these sees in so long.
+fn watch<const N: usize>(traffics: [&Traffic; N], span: Duration) -> [Seen; N] {
+    let marks = traffics.map(Traffic::mark);
+    thread::sleep(span);
+    core::array::from_fn(|index| traffics[index].since(marks[index]))
+}
+
+/// Ends all traffic; every datagram that did not come has a reason that somebody counted.
+fn accounted(fleet: &Fleet, before: &BTreeMap<String, u64>, traffics: &mut [&mut Traffic]) {
+    let (mut sent, mut came) = (0, 0);
+    for traffic in traffics {
+        let (out, inward) = traffic.drain();
+        (sent, came) = (sent + out, came + inward);
+    }
+    let after = fleet.losses();
+    let grown = after.iter().map(|(why, count)| (why, count - before.get(why).copied().unwrap_or(0)));
+    let grown: BTreeMap<&String, u64> = grown.filter(|&(_, count)| count > 0).collect();
+    let counted: u64 = grown.values().sum();
+    eprintln!("{sent} sent, {came} came, {} lost; counted {counted}: {grown:?}", sent - came);
+    // A question for an address now and then is lost with them, and nobody's datagram.
+    let odd = counted.abs_diff(sent - came);
+    assert!(odd <= 5, "{sent} sent, {came} came, and counted are {counted}: {grown:?}");
+}
+
+const SETTLE: Duration = Duration::from_millis(700);
+const LOOK: Duration = Duration::from_secs(2);
+
+#[test]
+fn a_tenant_at_a_hundred_times_its_envelope_takes_nothing_from_others() {
+    let plan = Plan { sender: ", max: 1Mbps", rest: FEEDBACK, ..PLAIN };
+    let Some(mut fleet) = Fleet::new("hx", &plan) else { return };
+    fleet.start();
+    let before = fleet.losses();
+    let mut near = fleet.flood((0, 2), (2, 2), 7_010, 500);
+    let mut far = fleet.flood((1, 1), (1, 2), 7_011, 500);
+    let mut there = fleet.flood((1, 1), (2, 1), 7_012, 500);
+    thread::sleep(SETTLE);
+    let quiet = [near.mark(), far.mark(), there.mark()];
+    thread::sleep(LOOK);
+    let alone = [near.since(quiet[0]), far.since(quiet[1]), there.since(quiet[2])];
+    let mut flood = fleet.flood((0, 1), (2, 1), 7_013, 12_000);
+    thread::sleep(SETTLE);
+    let [here, away, same, came] = watch([&near, &far, &there, &flood], LOOK);
+    kept("who shares its host", alone[0], here);
+    kept("who shares nothing with it", alone[1], away);
+    kept("who sends to the same tenant", alone[2], same);
+    // 1 Mb/s are 118 such frames a second.
+    eprintln!("100 Mb/s of 1: {} datagrams in {LOOK:?}", came.arrived);
+    assert!((150..400).contains(&came.arrived), "{came:?}");
+    accounted(&fleet, &before, &mut [&mut near, &mut far, &mut there, &mut flood]);
+}
+
+/// PN-S2: whoever makes up senders raises no count, so that no honest sender's limit falls for it.
+#[test]
+fn made_up_senders_are_none_and_an_honest_ones_limit_stays() {
+    let Some(mut fleet) = Fleet::new("sp", &Plan { rest: FEEDBACK, ..PLAIN }) else { return };
+    fleet.start();
+    let honest = fleet.flood((1, 1), (2, 1), 7_020, 1_500);
+    let bystander = fleet.flood((1, 2), (2, 2), 7_021, 500);
+    thread::sleep(SETTLE);
+    let alone = watch([&honest, &bystander], LOOK);
+    let uplink = fleet.stats(2).uplink.drops.clone();
+    // A tenant's datagrams with 10,000 addresses, and packets on the underlay from 10,000 hosts with as many senders.
+    let netns = fleet.netns("b");
+    let mac = fleet.stats(1).fleet.expect("a fleet").hosts["c"].next_hop.clone();
+    assert!(mac.is_some(), "{netns} has sent to it");
+    let stop = Arc::new(AtomicBool::new(false));
+    let sent = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+    let liars = [("a1", 0), ("b", 1)].map(|(place, kind)| {
+        let (stop, sent) = (Arc::clone(&stop), Arc::clone(&sent));
+        fleet.inside(place, move || lie(kind, &stop, &sent[kind]))
+    });
+    thread::sleep(SETTLE);
+    let beside = watch([&honest, &bystander], LOOK);
+    let stats = fleet.stats(2);
+    let receivers = stats.fleet.as_ref().expect("a fleet").receivers.clone();
+    stop.store(true, Ordering::Relaxed);
+    liars.into_iter().for_each(|liar| liar.join().expect("no panic"));
+    let receiver = &receivers["t1"];
+    let pair = fleet.fleet(1).pairs.into_iter().find(|pair| pair.peer == "t1" && pair.host == "c");
+    let pair = pair.expect("it sends");
+    let refused = stats.uplink.drops.get("overlay_unknown_host").copied().unwrap_or(0)
+        - uplink.get("overlay_unknown_host").copied().unwrap_or(0);
+    eprintln!(
+        "{} datagrams of a tenant that lies, {} packets of made-up hosts ({refused} refused); {receiver:?}; {pair:?}",
+        sent[0].load(Ordering::Relaxed),
+        sent[1].load(Ordering::Relaxed)
+    );
+    assert!(receiver.senders <= 2, "{receiver:?}");
+    assert!(refused > 1_000, "{:?}", stats.uplink.drops);
+    assert_eq!(pair.state, "limited");
+    kept("the honest sender", alone[0], beside[0]);
+    kept("who shares its receiver's host", alone[1], beside[1]);
+    honest.end();
+    bystander.end();
+}
+
+/// Sends datagrams with made-up sources until told to stop: a tenant's to its neighbour elsewhere, or a host's packets in the
+/// overlay.
+fn lie(kind: usize, stop: &AtomicBool, sent: &AtomicU64) {
+    let raw =
+        socket(AddressFamily::Inet, SockType::Raw, SockFlag::empty(), SockProtocol::Raw).expect("root may");
+    let (to, port) = if kind == 0 { (inner(2, 1), 7_022) } else { (Ipv4Addr::new(192, 0, 2, 3), 6_081) };
+    let to_address = SockaddrIn::from(SocketAddrV4::new(to, 0));
+    let started = Instant::now();
+    let mut number = 0_u32;
+    while !stop.load(Ordering::Relaxed) {
+        let due = started.elapsed().as_micros() as u64 * LIES_A_SECOND / 1_000_000;
+        while u64::from(number) < due && !stop.load(Ordering::Relaxed) {
+            let from = Ipv4Addr::new(198, 18, (number / 250 % 40) as u8, (number % 250) as u8 + 1);
+            let payload = if kind == 0 { vec![0; 400] } else { overlay(number) };
+            let packet = datagram(from, to, port, &payload);
+            if sendto(raw.as_raw_fd(), &packet, &to_address, MsgFlags::empty()).is_ok() {
+                sent.fetch_add(1, Ordering::Relaxed);
+            }
+            number += 1;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+const LIES_A_SECOND: u64 = 4_000;
+
+/// An IPv4 packet with a UDP datagram; the kernel fills in its header's checksum.
+fn datagram(from: Ipv4Addr, to: Ipv4Addr, port: u16, payload: &[u8]) -> Vec<u8> {
+    let udp = 8 + payload.len() as u16;
+    let mut packet = vec![0x45, 0];
+    packet.extend((20 + udp).to_be_bytes());
+    packet.extend([0, 0, 0, 0, 64, 17, 0, 0]);
+    packet.extend(from.octets());
+    packet.extend(to.octets());
+    packet.extend(7_000_u16.to_be_bytes());
+    packet.extend(port.to_be_bytes());
+    packet.extend(udp.to_be_bytes());
+    packet.extend([0, 0]);
+    packet.extend(payload);
+    packet
+}
+
+/// A frame in Geneve for the first tenant of the third host, from an address that nobody has.
+fn overlay(number: u32) -> Vec<u8> {
+    let mut packet = vec![0, 0, 0x65, 0x58, 0, 0, 77, 0];
+    packet.extend([2, 0, 0, 0, 2, 1, 2, 0xff]);
+    packet.extend(number.to_be_bytes());
+    packet.extend([8, 0]);
+    let from = Ipv4Addr::from(0x0a09_0000 | (number % 10_000));
+    packet.extend(datagram(from, inner(2, 1), 7_022, &[0; 300]));
+    packet
+}
+
+#[test]
+fn a_receiver_that_stops_reading_loses_its_own() {
+    let Some(mut fleet) = Fleet::new("st", &Plan { rest: FEEDBACK, ..PLAIN }) else { return };
+    fleet.start();
+    let before = fleet.losses();
+    let mut bystander = fleet.flood((1, 1), (2, 2), 7_031, 500);
+    let mut stuck = fleet.flood((0, 1), (2, 1), 7_030, 3_000);
+    thread::sleep(SETTLE);
+    let sent_before = stuck.mark();
+    let [alone] = watch([&bystander], LOOK);
+    assert!(stuck.since(sent_before).arrived > 1_000);
+    stuck.be_deaf(true);
+    thread::sleep(Duration::from_secs(3));
+    let [beside] = watch([&bystander], LOOK);
+    kept("who shares its host", alone, beside);
+    stuck.be_deaf(false);
+    accounted(&fleet, &before, &mut [&mut bystander, &mut stuck]);
+    // A TCP receiver that stops reading stops its sender, and nobody else's.
+    let took = fleet.transfer((1, 2), (2, 2), 1_000_000);
+    eprintln!("a megabyte beside it took {took:?}");
+}
+
+const FAR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 9);
+const SHOP: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
+const GUEST: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+const GUEST_MAC: &str = "02:00:00:00:00:77";
+
+/// A virtual machine that is stopped gives no descriptors back: what comes for it is lost, counted, and laid to it.
+#[test]
+fn a_guest_that_stops_reading_is_named_and_its_neighbour_notices_nothing() {
+    let Some(stage) = Stage::new("gs") else { return };
+    if Command::new("dpdk-testpmd")
+        .arg("--help")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_err()
+    {
+        return skip("dpdk-testpmd is missing; scripts/setup.sh test installs it");
+    }
+    ["far", "shop"].iter().for_each(|name| stage.add_netns(name));
+    let policy = format!(
+        "uplink: {{port: {{tap: {{netns: {}, name: up0}}}}, rate: 200Mbps}}\n\
+         api: {{socket: {}}}\n\
+         tenants:\n\
+         \x20 shop: {{port: {{tap: {{netns: {}, name: eth0}}}}, min: 20Mbps}}\n\
+         \x20 vm: {{port: {{vhost_user: {{socket: {}, mac: \"{GUEST_MAC}\"}}}}, min: 20Mbps}}\n",
+        stage.netns("far"),
+        stage.file("api.sock").display(),
+        stage.netns("shop"),
+        stage.file("vm.sock").display(),
+    );
+    std::fs::write(stage.file("plimsoll.yaml"), policy).expect("written");
+    let _daemon = Daemon::start(None, &stage.file("plimsoll.yaml"), &[], &stage.file("log"));
+    let client = Client::new(&stage.file("api.sock"));
+    let eventually = |what: &str, holds: &mut dyn FnMut() -> bool| {
+        support::eventually(what, PATIENCE, || stage.read("log") + &stage.read("guest"), holds);
+    };
+    eventually("the daemon answers", &mut || client.text("GET", "/v1/health").is_ok());
+    for (name, device, address) in [("far", "up0", FAR), ("shop", "eth0", SHOP)] {
+        ip(&["-n", &stage.netns(name), "address", "add", &format!("{address}/24"), "dev", device]);
+    }
+    let mut guest = Guest::start(&stage);
+    eventually("the guest answers", &mut || stage.ping("far", GUEST, 56));
+    // Nobody answers questions for its address while it is stopped.
+    let netns = stage.netns("far");
+    ip(&["-n", &netns, "neighbour", "replace", &GUEST.to_string(), "lladdr", GUEST_MAC, "dev", "up0"]);
+    let bystander = stage.traffic(("far", FAR), ("shop", SHOP), 7_060, 500);
+    thread::sleep(SETTLE);
+    let [alone] = watch([&bystander], LOOK);
+    let stats = || client.get::<Stats>("/v1/stats").expect("counters");
+    let before = stats();
+    guest.signal(Signal::SIGSTOP);
+    let sent = stage.inside("far", || {
+        let socket = UdpSocket::bind((FAR, 0)).expect("bound");
+        for _ in 0..3_000 {
+            socket.send_to(&[0; 500], (GUEST, 9)).expect("sent");
+            thread::sleep(Duration::from_micros(300));
+        }
+    });
+    let [beside] = watch([&bystander], LOOK);
+    sent.join().expect("no panic");
+    thread::sleep(Duration::from_millis(1_200));
+    let after = stats();
+    kept("who shares its host", alone, beside);
+    let taken = after.tenants["vm"].tx_packets - before.tenants["vm"].tx_packets;
+    let full = |stats: &Stats| stats.uplink.drops.get("receiver_full").copied().unwrap_or(0);
+    let lost = full(&after) - full(&before);
+    eprintln!("of 3000 datagrams for it, {taken} were taken by its ring, and {lost} lost as receiver_full");
+    assert!(
+        lost > 2_000 && (taken + lost).abs_diff(3_000) <= 5,
+        "{taken} and {lost}: {:?}",
+        after.uplink.drops
+    );
+    let slo: SloReport = client.get("/v1/slo?window=5s").expect("judged");
+    let [vm, shop] = ["vm", "shop"].map(|name| &slo.tenants[name].whole);
+    assert_eq!((vm.verdict, vm.breaches[0].cause), (Verdict::Beyond, Cause::NotReading), "{vm:?}");
+    assert_eq!(shop.verdict, Verdict::Held, "{shop:?}");
+    guest.signal(Signal::SIGCONT);
+    eventually("the guest answers again", &mut || stage.ping("far", GUEST, 56));
+    bystander.end();
+}
+
+/// DPDK's virtio-user as a virtual machine that answers pings, and takes all else.
+struct Guest(Child);
+
+impl Guest {
+    fn start(stage: &Stage) -> Self {
+        let log = std::fs::File::create(stage.file("guest")).expect("a log");
+        let device =
+            format!("path={},mac={GUEST_MAC},queues=1,queue_size=256", stage.file("vm.sock").display());
+        let mut command = Command::new("dpdk-testpmd");
+        command
+            .args(["--no-huge", "-m", "64", "--no-pci", "--lcores=0@0,1@0", "--file-prefix", &stage.tag])
+            .arg(format!("--vdev=net_virtio_user0,{device}"))
+            .args(["--", "-i", "--total-num-mbufs=2048", "--auto-start", "--forward-mode=icmpecho"])
+            // It ends when its standard input does, and so with this process.
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone().expect("a descriptor"))
+            .stderr(log);
+        Self(command.spawn().expect("started"))
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.0.id()).expect("a process id")), signal).expect("it runs");
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Nothing that the daemon decides comes from the wall clock; and what a restart numbers from it is refused, not obeyed.
+#[test]
+fn steps_of_the_wall_clock_change_nothing() {
+    let Some(mut fleet) = Fleet::new("ck", &Plan { rest: FEEDBACK, stepped: true, ..PLAIN }) else { return };
+    fleet.start();
+    let before = fleet.losses();
+    let mut flood = fleet.flood((0, 1), (2, 1), 7_040, 9_000);
+    let mut bystander = fleet.flood((1, 1), (2, 2), 7_041, 500);
+    thread::sleep(SETTLE * 2);
+    let mut last = watch([&flood, &bystander], LOOK);
+    for (what, seconds) in
+        [("an hour ahead", 3_600), ("two hours back", -3_600), ("and a year ahead", 31_536_000)]
+    {
+        (0..3).for_each(|host| fleet.step(host, seconds));
+        let now = watch([&flood, &bystander], LOOK);
+        kept(&format!("{what}: who is held back"), last[0], now[0]);
+        kept(&format!("{what}: a bystander"), last[1], now[1]);
+        let pair = fleet.fleet(0).pairs.into_iter().find(|pair| pair.peer == "t1" && pair.host == "c");
+        assert_eq!(pair.expect("it sends").state, "limited", "{what}: feedback is still heard");
+        last = now;
+    }
+    accounted(&fleet, &before, &mut [&mut flood, &mut bystander]);
+}
+
+#[test]
+fn after_a_kill_the_gap_is_measured_and_its_losses_are_bounded() {
+    let Some(mut fleet) = Fleet::new("gp", &Plan { rest: FEEDBACK, veth: true, ..PLAIN }) else { return };
+    fleet.start();
+    let taps = fleet.flood((0, 1), (2, 1), 7_050, 1_000);
+    let veths = fleet.flood((0, 2), (2, 2), 7_051, 1_000);
+    let bystander = fleet.flood((1, 1), (0, 2), 7_052, 500);
+    thread::sleep(SETTLE);
+    let [_, _, alone] = watch([&taps, &veths, &bystander], LOOK);
+    let marks = [taps.mark(), veths.mark(), bystander.mark()];
+    let limited = |fleet: &Fleet| {
+        fleet
+            .fleet(0)
+            .pairs
+            .iter()
+            .any(|pair| pair.host == "c" && pair.peer == "t1" && pair.state == "limited")
+    };
+    fleet.kill(2);
+    let killed = Instant::now();
+    fleet.launch(2);
+    // A TAP goes with its daemon; who gave the tenant its address gives it again.
+    let netns = fleet.netns("c1");
+    let address = format!("{}/24", inner(2, 1));
+    fleet.eventually("the device is back", || {
+        let add = ["-n", &netns, "address", "add", &address, "dev", "eth0"];
+        Command::new("ip").args(add).output().is_ok_and(|done| done.status.success())
+    });
+    let back = killed.elapsed();
+    let first = taps.mark();
+    fleet.eventually("traffic goes on", || {
+        taps.since(first).arrived > 100 && veths.since(marks[1]).arrived > 100
+    });
+    thread::sleep(LOOK.saturating_sub(killed.elapsed()));
+    fleet.eventually("its limits are heard again", || limited(&fleet));
+    let [by_tap, by_veth, beside] = [taps.since(marks[0]), veths.since(marks[1]), bystander.since(marks[2])];
+    let span = killed.elapsed();
+    eprintln!(
+        "killed and started again: {:?} without traffic through a packet socket, {:?} through a TAP (its device was back \
+         after {back:?})",
+        by_veth.gap, by_tap.gap
+    );
+    assert!(
+        by_veth.gap < Duration::from_secs(5) && by_tap.gap < Duration::from_secs(8),
+        "{by_veth:?} {by_tap:?}"
+    );
+    let expected = alone.arrived as f64 * span.as_secs_f64() / LOOK.as_secs_f64();
+    assert!(
+        beside.arrived as f64 > 0.8 * expected,
+        "who has nothing to do with it: {beside:?} of {expected}"
+    );
+    [taps, veths, bystander].into_iter().for_each(Traffic::end);
+}
