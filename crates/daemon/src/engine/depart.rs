@@ -254,7 +254,13 @@ impl Engine {
     }
 
     /// A frame from the uplink goes to the tenant whose address it bears, or to everybody.
-    pub(super) fn deliver(&mut self, frame: &[u8], received: &plimsoll_ports::Received, now: Nanos) {
+    pub(super) fn deliver(
+        &mut self,
+        frame: &[u8],
+        received: &plimsoll_ports::Received,
+        lane: Option<u32>,
+        now: Nanos,
+    ) {
         let parsed = parse(frame);
         let (parsed, offload) = match check(&parsed, frame, received) {
             Ok(checked) => checked,
@@ -276,9 +282,13 @@ impl Engine {
             self.copies.of_uplink = self.copies.of_uplink.saturating_sub(made);
             return;
         }
-        let handed = match self.macs.owner(target) {
-            Some(Owner::Lane(to)) => self.send_one(frame, &offload, part, to),
-            _ => Handed::Lost(Loss::UnknownDestination),
+        let owner = || match self.macs.owner(target) {
+            Some(Owner::Lane(lane)) => Some(lane),
+            _ => None,
+        };
+        let handed = match lane.or_else(owner) {
+            Some(to) => self.send_one(frame, &offload, part, to),
+            None => Handed::Lost(Loss::UnknownDestination),
         };
         match handed {
             Handed::Lost(why) => self.uplink.tally.lost(why),

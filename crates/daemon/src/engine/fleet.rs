@@ -265,7 +265,7 @@ impl Engine {
     }
 
     /// Delivers the frame in a packet that has waited for its turn.
-    pub(super) fn unwrap(&mut self, packet: &mut [u8], received: &Received, now: Nanos) {
+    pub(super) fn unwrap(&mut self, packet: &mut [u8], received: &Received, lane: Option<u32>, now: Nanos) {
         let Some(fleet) = &self.fleet else { return };
         let Ok(outer) = parse(packet) else { return };
         let Ok(Some(tunnelled)) = Tunnelled::read_at(packet, &outer, &fleet.map.ports) else { return };
@@ -281,7 +281,7 @@ impl Engine {
         }
         let Some(place) = tunnelled.frame() else { return };
         let frame = Received { len: place.len(), vnet: None, at: received.at, waited: received.waited };
-        self.deliver(&packet[place], &frame, now);
+        self.deliver(&packet[place], &frame, lane, now);
     }
 
     /// The tenant elsewhere that a tenant's frame goes to, where limits hold what goes there.

@@ -19,6 +19,9 @@ pub type Mac = [u8; 6];
 /// An owner that has not used an address for so long may lose it to a tenant.
 pub const IDLE: Span = Span::secs(300);
 
+/// For so long the one who spoke last behind the uplink need not be written down again: far below [`IDLE`].
+const AGAIN: Span = Span::secs(1);
+
 /// Addresses that one tenant may own beside its interface's: those of what it runs behind a bridge of its own.
 pub const PER_PORT: u32 = 1_024;
 
@@ -77,6 +80,8 @@ pub struct MacTable {
     owned: HashMap<Owner, u32, RandomState>,
     /// What the uplink has learned, oldest first; some of it may have become somebody else's since.
     heard: VecDeque<Mac>,
+    /// Who spoke last behind the uplink, and when that was written down: mostly the same one speaks again.
+    latest: Option<(Mac, Nanos)>,
 }
 
 impl MacTable {
@@ -84,14 +89,26 @@ impl MacTable {
     #[must_use]
     pub fn new(ports: usize) -> Self {
         let entries = HashMap::with_capacity_and_hasher(ports.min(64) * 64, RandomState::default());
-        Self { entries, owned: HashMap::default(), heard: VecDeque::new() }
+        Self { entries, owned: HashMap::default(), heard: VecDeque::new(), latest: None }
     }
 
     /// Notes that `owner` sent from `mac`.
     pub fn learn(&mut self, mac: Mac, owner: Owner, now: Nanos) -> Learned {
+        let spoke_last = |(latest, at)| latest == mac && now.since(at) < AGAIN;
+        if owner == Owner::Uplink && self.latest.is_some_and(spoke_last) {
+            return Learned::Own;
+        }
         if is_group(mac) {
             return Learned::Foreign;
         }
+        let learned = self.write_down(mac, owner, now);
+        // Anything else that is learned may have made another's of that one's address.
+        let own = owner == Owner::Uplink && matches!(learned, Learned::Own | Learned::Taken(_));
+        self.latest = own.then_some((mac, now));
+        learned
+    }
+
+    fn write_down(&mut self, mac: Mac, owner: Owner, now: Nanos) -> Learned {
         let mut learned = Learned::Own;
         if let Some(entry) = self.entries.get_mut(&key(mac)) {
             if entry.owner == owner {
@@ -134,6 +151,7 @@ impl MacTable {
     /// Gives `owner` the address of its own interface: nobody else gets it, however long the owner is silent or its port
     /// away. An earlier such address of the owner is free again; one that another has already stays where it is.
     pub fn pin(&mut self, mac: Mac, owner: Owner) {
+        self.latest = None;
         let before = self.entries.get(&key(mac)).copied();
         let known = before.is_some_and(|entry| entry.pinned && entry.owner == owner);
         if known || is_group(mac) || mac == Mac::default() {
@@ -156,12 +174,14 @@ impl MacTable {
 
     /// Forgets what was learned of a port that is gone; the address of its own interface waits for its return.
     pub fn forget(&mut self, owner: Owner) {
+        self.latest = None;
         self.entries.retain(|_, entry| entry.owner != owner || entry.pinned);
         self.owned.remove(&owner);
     }
 
     /// Forgets every address of a tenant that is gone.
     pub fn release(&mut self, owner: Owner) {
+        self.latest = None;
         self.entries.retain(|_, entry| entry.owner != owner);
         self.owned.remove(&owner);
     }

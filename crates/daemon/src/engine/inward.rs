@@ -280,10 +280,11 @@ impl Engine {
         let mut pool = self.inward.pools[station as usize].take()?;
         let (_, buffer) = Buffer::from_address(arrival.addr);
         let received = *pool.held(buffer);
+        let lane = station.checked_sub(COMMON + 1);
         if self.fleet.is_some() {
-            self.unwrap(&mut pool.bytes_mut(buffer)[..received.len], &received, now);
+            self.unwrap(&mut pool.bytes_mut(buffer)[..received.len], &received, lane, now);
         } else {
-            self.deliver(&pool.bytes(buffer)[..received.len], &received, now);
+            self.deliver(&pool.bytes(buffer)[..received.len], &received, lane, now);
         }
         pool.give(buffer);
         self.inward.pools[station as usize] = Some(pool);
