@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,13 @@ use plimsoll_slo::{Cause, SloReport, Verdict};
 use support::fleet::{FEEDBACK, Fleet, PLAIN, Plan, inner};
 use support::traffic::{Seen, Traffic};
 use support::{Daemon, PATIENCE, Stage, ip, skip};
+
+/// One at a time: each measures what neighbours notice.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Who has nothing to do with a fault, before it and during it.
 fn kept(what: &str, alone: Seen, beside: Seen) {
@@ -71,6 +78,7 @@ const LOOK: Duration = Duration::from_secs(2);
 
 #[test]
 fn a_tenant_at_a_hundred_times_its_envelope_takes_nothing_from_others() {
+    let _alone = alone();
     let plan = Plan { sender: ", max: 1Mbps", rest: FEEDBACK, ..PLAIN };
     let Some(mut fleet) = Fleet::new("hx", &plan) else { return };
     fleet.start();
@@ -97,6 +105,7 @@ fn a_tenant_at_a_hundred_times_its_envelope_takes_nothing_from_others() {
 /// PN-S2: whoever makes up senders raises no count, so that no honest sender's limit falls for it.
 #[test]
 fn made_up_senders_are_none_and_an_honest_ones_limit_stays() {
+    let _alone = alone();
     let Some(mut fleet) = Fleet::new("sp", &Plan { rest: FEEDBACK, ..PLAIN }) else { return };
     fleet.start();
     let honest = fleet.flood((1, 1), (2, 1), 7_020, 1_500);
@@ -194,6 +203,7 @@ fn overlay(number: u32) -> Vec<u8> {
 
 #[test]
 fn a_receiver_that_stops_reading_loses_its_own() {
+    let _alone = alone();
     let Some(mut fleet) = Fleet::new("st", &Plan { rest: FEEDBACK, ..PLAIN }) else { return };
     fleet.start();
     let before = fleet.losses();
@@ -222,6 +232,7 @@ const GUEST_MAC: &str = "02:00:00:00:00:77";
 /// A virtual machine that is stopped gives no descriptors back: what comes for it is lost, counted, and laid to it.
 #[test]
 fn a_guest_that_stops_reading_is_named_and_its_neighbour_notices_nothing() {
+    let _alone = alone();
     let Some(stage) = Stage::new("gs") else { return };
     if Command::new("dpdk-testpmd")
         .arg("--help")
@@ -330,6 +341,7 @@ impl Drop for Guest {
 /// Nothing that the daemon decides comes from the wall clock; and what a restart numbers from it is refused, not obeyed.
 #[test]
 fn steps_of_the_wall_clock_change_nothing() {
+    let _alone = alone();
     let Some(mut fleet) = Fleet::new("ck", &Plan { rest: FEEDBACK, stepped: true, ..PLAIN }) else { return };
     fleet.start();
     let before = fleet.losses();
@@ -353,6 +365,7 @@ fn steps_of_the_wall_clock_change_nothing() {
 
 #[test]
 fn after_a_kill_the_gap_is_measured_and_its_losses_are_bounded() {
+    let _alone = alone();
     let Some(mut fleet) = Fleet::new("gp", &Plan { rest: FEEDBACK, veth: true, ..PLAIN }) else { return };
     fleet.start();
     let taps = fleet.flood((0, 1), (2, 1), 7_050, 1_000);

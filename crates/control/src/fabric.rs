@@ -4,7 +4,8 @@
 //! From: PicNIC §6.4 and App. C (fabric ECN with a DCTCP-like rate term); DCTCP's estimate of the marked part (Alizadeh et
 //! al., SIGCOMM 2010 §3.1, RFC 8257 §3.3), applied to a rate once an epoch in place of a window once a round trip.
 //! Not here: what marks mean inside a tenant's own packets (RFC 6040, `wire`): only the outer header's count here.
-//! Invariant: off until something is marked; while on, above zero and at most the most; one cut or one step each epoch.
+//! Invariant: off until some packets in a hundred are marked; while on, above zero and at most the most; one cut or one step
+//! each epoch.
 
 use plimsoll_units::BitRate;
 
@@ -15,7 +16,7 @@ use crate::{PerMille, WHOLE};
 pub struct FabricLaw {
     /// Weight of the newest epoch in the estimate of the marked part: g.
     pub newest: PerMille,
-    /// What an epoch without marks adds, as a part of the most.
+    /// What an epoch without marks, or with few, adds, as a part of the most.
     pub step: PerMille,
 }
 
@@ -33,6 +34,14 @@ pub struct Marks {
     pub packets: u64,
     /// The marked ones.
     pub marked: u64,
+}
+
+impl Marks {
+    /// One packet in a hundred at least. Fewer change nothing: if each epoch with a mark were cut and none of those grew,
+    /// one packet now and then, which anybody on the way can mark, would leave nothing of the rate.
+    fn are_many(self) -> bool {
+        self.marked > 0 && u128::from(self.marked) * u128::from(FEW) >= u128::from(self.packets)
+    }
 }
 
 /// What a VM allows a sender of weight one for the fabric's sake.
@@ -74,7 +83,7 @@ impl FabricLimit {
         most: BitRate,
     ) -> Option<BitRate> {
         match &mut self.0 {
-            None if marks.marked > 0 => {
+            None if marks.are_many() => {
                 let mut on = On { rate: allowed.get().min(most.get()), part: PART };
                 on.follow(law, marks, most.get());
                 self.0 = Some(on);
@@ -104,11 +113,13 @@ impl On {
         }
         let step = (most / WHOLE).saturating_mul(law.step.into()).max(1);
         let cut = u128::from(self.rate) * u128::from(self.part) / u128::from(2 * PART);
-        let next = if marks.marked > 0 { self.rate - cut as u64 } else { self.rate.saturating_add(step) };
+        let next = if marks.are_many() { self.rate - cut as u64 } else { self.rate.saturating_add(step) };
         self.rate = next.clamp(LEAST, most.max(LEAST));
     }
 }
 
+/// One marked packet in more than so many is none.
+const FEW: u64 = 100;
 /// All of it.
 const PART: u64 = 1 << 20;
 /// As the bandwidth law's: who may send nothing could not show that the queue is gone.
@@ -133,6 +144,15 @@ mod tests {
         assert!(epoch(&mut limit, 10).is_some());
         let epochs = (0..1_000).take_while(|_| epoch(&mut limit, 0).is_some()).count();
         assert_eq!(epochs, 46, "from 5.3 Gb/s in steps of a hundredth");
+    }
+
+    /// A mark in each epoch, from whomever, is no congestion.
+    #[test]
+    fn a_few_marks_hold_nobody_back() {
+        let mut limit = FabricLimit::default();
+        assert!((0..1_000).all(|_| epoch(&mut limit, 9).is_none()));
+        assert!(epoch(&mut limit, 100).is_some());
+        assert!((0..100).any(|_| epoch(&mut limit, 9).is_none()), "and it goes off beside them");
     }
 
     /// Two senders of one link of 10 Gb/s, which marks the part of the packets that is too much.
@@ -168,7 +188,8 @@ mod tests {
                 if let Some(after) = after.map(BitRate::get) {
                     prop_assert!(after >= LEAST && after <= most.get().max(LEAST));
                     prop_assert!(after >= before / 2);
-                    prop_assert!(marked > 0 || after >= before.min(most.get()));
+                    let many = Marks { packets, marked }.are_many();
+                    prop_assert!(many || after >= before.min(most.get()));
                 }
             }
         }

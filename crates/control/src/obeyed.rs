@@ -38,6 +38,11 @@ impl<K: Copy + Eq + Hash + Ord> Obeyed<K> {
         Self { limits: HashMap::with_capacity_and_hasher(most, FixedState::default()), most, lapse }
     }
 
+    /// Limits lapse so long after they were last heard from now on.
+    pub fn set_lapse(&mut self, lapse: Span) {
+        self.lapse = lapse;
+    }
+
     /// A receiver allows this from now on.
     pub fn hear(&mut self, receiver: K, limits: Limits, now: Nanos) {
         if self.limits.len() >= self.most && !self.limits.contains_key(&receiver) {
@@ -86,8 +91,14 @@ impl Limits {
     /// A sender's own part, of which it always has something: a bit and a packet a second.
     #[must_use]
     pub fn of_weight(self, weight: u32) -> Self {
+        self.part(weight, WHOLE)
+    }
+
+    /// `weight` of `all` of it, and always something.
+    #[must_use]
+    pub fn part(self, weight: u32, all: u64) -> Self {
         let part = |rate: u64| {
-            let part = u128::from(rate) * u128::from(weight) / u128::from(WHOLE);
+            let part = u128::from(rate) * u128::from(weight) / u128::from(all.max(1));
             u64::try_from(part).unwrap_or(u64::MAX).max(1)
         };
         Self {

@@ -13,7 +13,7 @@ use plimsoll_control::{HostId, Opener};
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 
-use crate::engine::Sent;
+use crate::engine::{MOST_HOSTS, Sent};
 use crate::fleet::FleetError;
 use crate::thread::{Command, Handle};
 
@@ -25,13 +25,12 @@ pub(crate) async fn open(
     address: SocketAddr,
     key: &[u8; 32],
     host: u32,
-    hosts: usize,
     engine: Handle,
     mut outbox: mpsc::Receiver<Sent>,
 ) -> Result<(), FleetError> {
     let bound = UdpSocket::bind(address).await;
     let socket = Arc::new(bound.map_err(|source| FleetError::Channel { address, source })?);
-    let opener = Opener::new(key, HostId(host), hosts);
+    let opener = Opener::new(key, HostId(host), MOST_HOSTS);
     tokio::spawn(listen(Arc::clone(&socket), opener, engine));
     tokio::spawn(async move {
         while let Some(Sent { to, message }) = outbox.recv().await {

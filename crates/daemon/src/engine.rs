@@ -41,6 +41,7 @@ use plimsoll_vnic::Status;
 use plimsoll_wire::{FlowKey, FrameError, Offload, Parsed, VnetError, parse};
 
 pub use drops::{Event, Loss, Tally};
+pub(crate) use fleet::MOST_HOSTS;
 pub use fleet::{FleetMap, FleetNow, FleetSetup, HostNow, HostState, PairNow, ReceiverNow, Sent, own_mac};
 pub use flows::{Flow, FlowTable, Lookup, Room, Slot};
 pub use forward::{Learned, Mac, MacTable, Owner};
@@ -62,6 +63,9 @@ pub const BATCH: usize = 32;
 /// Frames sent in a turn before ports are read again; more where more have come in, so that a turn leaves no backlog behind
 /// that only its own length makes.
 const DEPARTURES: usize = 64;
+
+/// How often they may leave, and as many come in, before tenants are read again.
+const ROUNDS: usize = 32;
 
 /// How soon frames are offered again to an uplink that had no room: some packets' time at 1 Gb/s.
 const FULL_RETRY: Span = Span::micros(50);
@@ -290,9 +294,16 @@ impl Engine {
         self.inward_at = None;
         let tended = self.tend_fleet(clock());
         let read = if self.reading { self.read_tenants(clock()) } else { 0 };
+        // As much leaves as has come, but neither the way in nor the clock waits for all of it.
+        let mut busy = read > 0;
+        for _ in 0..read.div_ceil(DEPARTURES).clamp(1, ROUNDS) {
+            let left = self.depart(clock());
+            busy |= self.take_in(clock) || left;
+            if !left {
+                break;
+            }
+        }
         let now = clock();
-        let mut busy = self.depart(now, DEPARTURES.max(read)) || read > 0;
-        busy |= self.take_in(clock);
         self.free_completed(now);
         let kept = self.flush_lanes();
         self.expire_flows(now);

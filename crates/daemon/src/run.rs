@@ -377,7 +377,7 @@ async fn open_channel(
     let (Some(feedback), Some(address)) = (&overlay.feedback, overlay.own().channel) else { return Ok(None) };
     let (key, host) = (fleet::read_key(&feedback.key)?, overlay.own().number);
     let (outbox, sent) = mpsc::channel(channel::WAITING);
-    channel::open(address, &key, host, overlay.hosts.len(), control.handle().clone(), sent).await?;
+    channel::open(address, &key, host, control.handle().clone(), sent).await?;
     Ok(Some(outbox))
 }
 

@@ -92,15 +92,15 @@ fn linux_in_qemu_outlives_the_daemon_and_the_port_outlives_linux_with_two_pairs_
         });
     }
     let after = world.stats().tenants["vm"].rings.clone();
-    assert!(
-        after[1].rx_packets > before[1].rx_packets && after[0].rx_packets > before[0].rx_packets,
-        "{after:?}"
-    );
+    let carried = |pair: usize| {
+        after[pair].rx_packets + after[pair].tx_packets > before[pair].rx_packets + before[pair].tx_packets
+    };
+    assert!(carried(0) && carried(1), "{after:?}");
 }
 
-/// Both pairs of rings have carried so many frames, in both directions.
+/// Both pairs of rings have carried so many frames; in which direction is the guest's choice, by its flows' hashes.
 fn both_carry(world: &World, least: u64) {
     let rings = world.stats().tenants["vm"].rings.clone();
-    let carried = rings.iter().filter(|pair| pair.rx_packets >= least && pair.tx_packets >= least);
+    let carried = rings.iter().filter(|pair| pair.rx_packets + pair.tx_packets >= least);
     assert_eq!(carried.count(), 2, "{rings:?}");
 }

@@ -51,12 +51,12 @@ impl Default for Copies {
 const COPIES: usize = 2 * DEPARTURES;
 
 impl Engine {
-    /// Sends what is due, at most so many; answers whether anything left.
-    pub(super) fn depart(&mut self, now: Nanos, most: usize) -> bool {
+    /// Sends what is due, at most [`DEPARTURES`]; answers whether anything left.
+    pub(super) fn depart(&mut self, now: Nanos) -> bool {
         let mut departed = 0;
         self.copies = Copies::default();
         self.uplink.blocked = false;
-        while departed < most {
+        while departed < DEPARTURES {
             if self.sent == self.out.len() {
                 self.sent = 0;
                 self.out.clear();

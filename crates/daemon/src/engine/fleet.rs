@@ -22,10 +22,11 @@ use plimsoll_units::Nanos;
 use plimsoll_vnic::Status;
 use plimsoll_wire::neighbour::{self, Heard};
 use plimsoll_wire::overlay::{Checks, Path, Tunnelled, too_big};
-use plimsoll_wire::{EncapsulationError, Mac as WireMac, Offload, Parsed, VnetHeader, parse};
+use plimsoll_wire::{Ecn, EncapsulationError, Mac as WireMac, Offload, Parsed, VnetHeader, parse};
 
 pub use map::FleetMap;
 pub use status::{FleetNow, HostNow, HostState, PairNow, ReceiverNow};
+pub(crate) use steer::MOST_HOSTS;
 pub use steer::Sent;
 
 use super::Engine;
@@ -240,7 +241,7 @@ impl Engine {
         }
         let station = self.station_for(to);
         if let (Some(steering), Some(vm)) = (&mut fleet.steering, fleet.map.vm(from)) {
-            let marked = fleet.map.heeds_marks() && tunnelled.is_marked_by_fabric(packet);
+            let marked = fleet.map.heeds_marks() && tunnelled.ecn == Ecn::Ce;
             steering.note(station, fleet.map.counts_as(vm), marked);
         }
         Came::For(station)

@@ -140,7 +140,7 @@ impl Engine {
         self.move_fleet(change.fleet, now);
         installed.flows = self.reclassify(&change.program, &change.sources, now);
         self.classifier = Classifier::new(&change.program);
-        self.inward.install(&change.program, &self.lanes);
+        self.inward.install(&change.program, &self.lanes, now);
         if let Some(fleet) = &mut self.fleet {
             fleet.set_receivers(&self.lanes, &change.program, now);
         }

@@ -28,6 +28,8 @@ pub(crate) struct Inward {
     pools: Vec<Option<Pool<Received>>>,
     /// When the frames of the last quantum came, and how long the kernel had had them.
     delivered: [(Nanos, Option<Span>); QUANTUM],
+    /// Whose lane is whose has not changed since then: what came earlier is looked up again.
+    since: Option<Nanos>,
     /// Frames are delivered in the order of arrival, and fetched when there are none: an experiment.
     shared: bool,
     /// The core that it all takes place on, where that is to be slower than this machine's.
@@ -55,7 +57,8 @@ impl Inward {
         let stations = stations(program, lanes);
         let pools = stations.iter().map(|station| Some(Pool::new(station.slots, LONG))).collect();
         let (ingress, drain) = (Ingress::new(&stations), Drain::new(DRAIN_SHARE));
-        Self { ingress, drain, pools, delivered: [(Nanos::ZERO, None); QUANTUM], shared: false, slow: None }
+        let delivered = [(Nanos::ZERO, None); QUANTUM];
+        Self { ingress, drain, pools, delivered, since: None, shared: false, slow: None }
     }
 
     /// From now on as in an experiment; before anything has come.
@@ -99,7 +102,8 @@ impl Inward {
     }
 
     /// Another policy, or other lanes.
-    pub(crate) fn install(&mut self, program: &Program, lanes: &[Option<Box<Lane>>]) {
+    pub(crate) fn install(&mut self, program: &Program, lanes: &[Option<Box<Lane>>], now: Nanos) {
+        self.since = Some(now);
         let stations = stations(program, lanes);
         for (pool, station) in self.pools.iter_mut().zip(&stations) {
             pool.as_mut().expect("in its place between deliveries").grow(station.slots);
@@ -280,7 +284,9 @@ impl Engine {
         let mut pool = self.inward.pools[station as usize].take()?;
         let (_, buffer) = Buffer::from_address(arrival.addr);
         let received = *pool.held(buffer);
-        let lane = station.checked_sub(COMMON + 1);
+        // A tenant that is gone may have left its lane to another one, and its frames in the queue.
+        let same = self.inward.since.is_none_or(|since| arrival.at > since);
+        let lane = station.checked_sub(COMMON + 1).filter(|_| same);
         if self.fleet.is_some() {
             self.unwrap(&mut pool.bytes_mut(buffer)[..received.len], &received, lane, now);
         } else {

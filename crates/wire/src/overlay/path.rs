@@ -33,7 +33,7 @@ pub struct Path {
     /// Whether UDP has a checksum over IPv6, as it must (RFC 8200 §8.1) unless both hosts and all between them keep to
     /// RFC 6936 §4 and 5. Over IPv4 it has none: the inner packet has its own (RFC 7348 §5).
     pub v6_checksum: bool,
-    /// Whether packets say that they are ECN-capable also where the frame inside is not: both hosts have a control loop
+    /// Whether packets say that they are ECN-capable, and nothing else, also where the frame inside is not: both hosts have a control loop
     /// of their own that heeds the fabric's marks, and take them off again ([`Checks::heeded`](super::Checks)).
     pub capable: bool,
     /// Where both hosts listen.
@@ -135,7 +135,8 @@ impl Path {
         let frame = buffer.get(start..).ok_or(EncapsulationError::NoRoom)?;
         self.check_len(head, frame.len())?;
         let ecn = match Ecn::of(frame).unwrap_or_default() {
-            Ecn::NotEct if self.capable => Ecn::Ect0,
+            // A mark of the tenant's own would hide the fabric's.
+            Ecn::NotEct | Ecn::Ce if self.capable => Ecn::Ect0,
             own => own,
         };
         let packet = buffer.get_mut(begin..).ok_or(EncapsulationError::NoRoom)?;

@@ -102,13 +102,6 @@ impl Tunnelled {
         }))
     }
 
-    /// Whether the fabric marked this packet; what its sender had marked already counts as not.
-    #[must_use]
-    pub fn is_marked_by_fabric(&self, packet: &[u8]) -> bool {
-        let inner = || self.frame().and_then(|place| Ecn::of(packet.get(place)?));
-        self.ecn == Ecn::Ce && inner() != Some(Ecn::Ce)
-    }
-
     /// Where the tenant's frame lies; none in a feedback frame.
     #[must_use]
     pub fn frame(&self) -> Option<Range<usize>> {

@@ -40,6 +40,8 @@ pub(crate) struct Steering {
     /// What tenants elsewhere allow, and that by their number while it holds.
     obeyed: Obeyed<(Vnic, For)>,
     pub(super) allowed: Vec<Allowed>,
+    /// What tenants elsewhere allow all balancers, to be divided when this epoch ends.
+    wholes: Vec<Option<Allowance>>,
     /// By the map's hosts.
     pub(super) told: Vec<Told>,
     /// A message while it is opened.
@@ -79,10 +81,7 @@ impl Allowed {
     /// A tenant's own part of it.
     pub(super) fn of(&self, sender: Sender, map: &FleetMap) -> Option<Limits> {
         match &map.balancers {
-            Some(all) if sender.balancer => {
-                let part = u64::from(sender.weight) * 1_000 / u64::from(all.own.max(1));
-                Some(self.balancers?.of_weight(part as u32))
-            }
+            Some(all) if sender.balancer => Some(self.balancers?.part(sender.weight, all.own.into())),
             _ => Some(self.each?.of_weight(sender.weight)),
         }
     }
@@ -116,6 +115,9 @@ pub struct Counts {
     pub heard: u64,
 }
 
+/// Other hosts that are listened to: far more than a map has.
+pub(crate) const MOST_HOSTS: usize = 4_096;
+
 /// A message for a control channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
@@ -137,13 +139,14 @@ impl Steering {
         let settings = map.overlay.feedback.clone().expect("steered only with feedback");
         let mut made = Self {
             sealer: Sealer::new(key, map.own, sequence, start),
-            opener: Opener::new(key, map.own, map.overlay.hosts.len()),
+            opener: Opener::new(key, map.own, MOST_HOSTS),
             receivers: Receivers::new(BitRate::gbps(1), laws(&settings), &[]),
             own: Vec::new(),
             by_station: Vec::new(),
             measured: Vec::new(),
             obeyed: Obeyed::new(MOST_LIMITS, settings.lapse),
             allowed: vec![Allowed::default(); map.vms.len()],
+            wholes: vec![None; map.vms.len()],
             told: Vec::new(),
             opened: Vec::new(),
             last: Nanos::ZERO,
@@ -170,6 +173,8 @@ impl Steering {
         self.allowed = (new.vms.iter())
             .map(|vm| old.vm(vm.mac).map(|before| self.allowed[before as usize]).unwrap_or_default())
             .collect();
+        self.obeyed.set_lapse(self.settings.lapse);
+        self.wholes = vec![None; new.vms.len()];
         self.set_hosts(new);
     }
 
@@ -205,7 +210,7 @@ impl Steering {
     }
 
     /// Says whom each of this host's tenants has to tell what, and seals it.
-    fn address(&mut self, map: &FleetMap, links: &[Link], now: Nanos) {
+    fn address(&mut self, map: &FleetMap, links: &[Link], now: Nanos) -> Vec<u32> {
         for told in &mut self.told {
             told.counts.unsent += told.messages.len() as u64;
             told.messages.clear();
@@ -226,6 +231,7 @@ impl Steering {
                 }
             }
         }
+        let own = self.divide(map, now);
         for ((told, host), link) in self.told.iter_mut().zip(&map.hosts).zip(links) {
             told.seal(&mut self.sealer, host.number);
             // Where frames go that way they take it along, if it is short; else it need not wait for one.
@@ -238,6 +244,30 @@ impl Steering {
         if self.epochs.is_multiple_of(WINDOW) {
             self.own.iter_mut().for_each(|own| own.senders.clear());
         }
+        own
+    }
+
+    /// Divides among the balancers' hosts what tenants elsewhere allow all of them, and answers whose part for this host's
+    /// is another now.
+    fn divide(&mut self, map: &FleetMap, now: Nanos) -> Vec<u32> {
+        let mut changed = Vec::new();
+        let Some(all) = &map.balancers else { return changed };
+        for (vm, whole) in (0..).zip(&mut self.wholes) {
+            let Some(whole) = whole.take() else { continue };
+            for (host, limits) in all.divide(whole.limits, Some(map.vms[vm as usize].host)) {
+                let part = Allowance { whom: For::TheseBalancers, limits, ..whole };
+                match host {
+                    Some(host) => self.told[host].tell(part),
+                    None => {
+                        self.obeyed.hear((part.receiver, part.whom), limits, now);
+                        if self.allowed[vm as usize].place(part.whom).replace(limits) != Some(limits) {
+                            changed.push(vm);
+                        }
+                    }
+                }
+            }
+        }
+        changed
     }
 }
 
@@ -346,7 +376,9 @@ impl Engine {
             };
         }
         steering.receivers.epoch(length, &steering.measured);
-        steering.address(&fleet.map, &fleet.links, now);
+        for vm in steering.address(&fleet.map, &fleet.links, now) {
+            self.hold(&fleet.map, vm, steering.allowed[vm as usize]);
+        }
         let mut lapsed = Vec::new();
         steering.obeyed.expire(now, |limit| lapsed.push(limit));
         for (receiver, whom) in lapsed {
@@ -407,7 +439,7 @@ impl Engine {
                                 self.hold(&fleet.map, vm, *allowed);
                             }
                         }
-                        Some(Heard::Divide(vm)) => self.divide(&fleet.map, &mut steering, vm, allowance, now),
+                        Some(Heard::Divide(vm)) => steering.wholes[vm as usize] = Some(allowance),
                         None => self.uplink.tally.event(Event::FeedbackForeign),
                     }
                 }
@@ -424,26 +456,6 @@ impl Engine {
         let Some(mut fleet) = self.fleet.take() else { return };
         self.hear_feedback(&mut fleet, sealed, now);
         self.fleet = Some(fleet);
-    }
-
-    /// Divides among the balancers' hosts what a tenant elsewhere allows all of them, this one perhaps among those.
-    fn divide(&mut self, map: &FleetMap, steering: &mut Steering, vm: u32, whole: Allowance, now: Nanos) {
-        let Some(all) = &map.balancers else { return };
-        for (host, limits) in all.divide(whole.limits, Some(map.vms[vm as usize].host)) {
-            let part = Allowance { whom: For::TheseBalancers, limits, ..whole };
-            if let Some(host) = host {
-                let told = &mut steering.told[host];
-                told.allowances.clear();
-                told.tell(part);
-                told.seal(&mut steering.sealer, map.hosts[host].number);
-                told.due = now;
-            } else {
-                steering.obeyed.hear((part.receiver, part.whom), limits, now);
-                let allowed = &mut steering.allowed[vm as usize];
-                *allowed.place(part.whom) = Some(limits);
-                self.hold(map, vm, *allowed);
-            }
-        }
     }
 
     /// Holds all tenants here to what one elsewhere allows, or to what holds while it says nothing.
