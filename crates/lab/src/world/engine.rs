@@ -164,7 +164,7 @@ pub(super) fn tap(netns: &str, name: &str) -> String {
 }
 
 /// `tenants.NAME.drops.REASON` of the engine's counters, and what was lost on the way in: before the engine had it, as models
-/// of a NIC call that, or in its tenant's queue.
+/// of a NIC call that, in its tenant's queue, or beyond its tenant's maximum.
 fn drops(stats: &Value) -> super::Drops {
     let tenants = stats["tenants"].as_object().into_iter().flatten();
     let tenants = tenants.map(|(name, tenant)| {
@@ -173,9 +173,10 @@ fn drops(stats: &Value) -> super::Drops {
         (name.clone(), counts.collect::<BTreeMap<_, _>>())
     });
     let uplink = &stats["uplink"]["drops"];
-    let known = [("kernel_full", "rx_ring_full"), ("ingress_full", "ingress_full")];
+    let same = ["ingress_full", "ingress_over_max"].map(|reason| (reason, reason));
+    let known = [("kernel_full", "rx_ring_full")].into_iter().chain(same);
     let lost = known.map(|(reason, name)| (name.to_owned(), uplink[reason].as_u64().unwrap_or(0)));
-    tenants.chain([(WAY_IN.to_owned(), lost.into())]).collect()
+    tenants.chain([(WAY_IN.to_owned(), lost.collect())]).collect()
 }
 
 /// Whose these losses are: what has not reached the engine bears no tenant's name, and this is none's.
