@@ -22,8 +22,8 @@
 //! | 26.. | limits, 26 bytes each | hidden |
 //! | last 16 | tag | |
 //!
-//! A limit: network (3 bytes of a VNI), for whom it is ([`For`], 1), address of the VM (6), bits a second (8), packets a second (8, zero for
-//! none). All in network order. The nonce is the sending host, the sequence number and the start, and zeros.
+//! A limit: network (3 bytes of a VNI), for whom it is ([`For`], 1), address of the VM (6), bits a second (8), packets a
+//! second (8, zero for none). All in network order. The nonce is the sending host, the sequence number and the start, and zeros.
 
 use std::collections::HashMap;
 
@@ -48,10 +48,9 @@ pub struct Vnic {
 }
 
 /// Whom a limit binds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum For {
     /// Each sender, in proportion to its weight.
-    #[default]
     Each,
     /// All load balancers together: for the host that divides it.
     Balancers,

@@ -60,11 +60,11 @@ use crate::departures::{DepartureLog, Headers};
 /// keeps the others waiting for more than some tens of microseconds.
 pub const BATCH: usize = 32;
 
-/// Frames sent in a turn before ports are read again; more where more have come in, so that a turn leaves no backlog behind
-/// that only its own length makes.
+/// Frames sent before the way in has its turn.
 const DEPARTURES: usize = 64;
 
-/// How often they may leave, and as many come in, before tenants are read again.
+/// How often they may leave, and as many come in, before tenants are read again: as often as more have been read, so that a turn
+/// leaves no backlog behind that only its own length makes.
 const ROUNDS: usize = 32;
 
 /// How soon frames are offered again to an uplink that had no room: some packets' time at 1 Gb/s.

@@ -203,11 +203,8 @@ fn ports(page: &mut Page, stats: &Stats) {
     }
 }
 
-/// One figure of a port's way in.
-type Inbound = fn(&IngressStats) -> f64;
-
 fn ingress(page: &mut Page, ports: &[(&str, &PortStats)]) {
-    let figures: [(&str, &str, &str, Inbound); 7] = [
+    let figures: [Figure<IngressStats>; 7] = [
         ("packets_total", "counter", "Frames that the uplink brought for a tenant.", |seen| {
             seen.packets as f64
         }),
@@ -224,13 +221,8 @@ fn ingress(page: &mut Page, ports: &[(&str, &PortStats)]) {
         ("wait_seconds_count", "counter", "How many frames had their turn.", |seen| seen.served as f64),
         ("cpu_seconds_total", "counter", "CPU time that they took then.", |seen| seen.cpu),
     ];
-    for (name, kind, help, value) in figures {
-        let name = format!("plimsoll_ingress_{name}");
-        page.head(&name, kind, help);
-        for (port, stats) in ports {
-            page.line(&name, &[("port", port)], value(&stats.ingress));
-        }
-    }
+    let things = ports.iter().map(|(port, stats)| (vec![("port", *port)], &stats.ingress));
+    table(page, "plimsoll_ingress", &figures, things);
 }
 
 fn engine(page: &mut Page, stats: &Stats) {

@@ -300,11 +300,8 @@ impl Balancers {
         }
         Some(Self {
             // Other hosts keep their order without this one.
-            distributor: match distributor.cmp(&overlay.host) {
-                core::cmp::Ordering::Less => Some(distributor),
-                core::cmp::Ordering::Equal => None,
-                core::cmp::Ordering::Greater => Some(distributor - 1),
-            },
+            distributor: (distributor != overlay.host)
+                .then(|| distributor - usize::from(distributor > overlay.host)),
             weight: hosts.iter().fold(0, |sum, &weight| sum.saturating_add(weight)),
             own: senders.iter().fold(0, sum),
             hosts,

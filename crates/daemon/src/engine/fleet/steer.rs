@@ -209,7 +209,8 @@ impl Steering {
         due.min().map_or(self.next, |due| due.min(self.next))
     }
 
-    /// Says whom each of this host's tenants has to tell what, and seals it.
+    /// Says whom each of this host's tenants has to tell what, and seals it. Answers which tenants elsewhere allow the
+    /// balancers here another part than before.
     fn address(&mut self, map: &FleetMap, links: &[Link], now: Nanos) -> Vec<u32> {
         for told in &mut self.told {
             told.counts.unsent += told.messages.len() as u64;
@@ -274,8 +275,8 @@ impl Steering {
 impl Told {
     /// It is to hear this, once for all of its tenants.
     fn tell(&mut self, allowance: Allowance) {
-        let same = self.allowances.iter().rev().take_while(|known| known.receiver == allowance.receiver);
-        if same.into_iter().all(|known| known.whom != allowance.whom) {
+        let mut same = self.allowances.iter().rev().take_while(|known| known.receiver == allowance.receiver);
+        if same.all(|known| known.whom != allowance.whom) {
             self.allowances.push(allowance);
         }
     }
