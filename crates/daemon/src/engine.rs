@@ -32,7 +32,7 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Transmit, Waits};
+use plimsoll_nic::{Config, DoorbellQueue, Nic, Transmit, Waits};
 use plimsoll_policy::{Classifier, Fields, Metadata, Program, Sources, TenantId};
 use plimsoll_ports::{Port, PortError, Received};
 use plimsoll_record::{Recorded, Recorder};
@@ -464,8 +464,8 @@ impl Engine {
         let (parsed, offload) = match check(&parsed, frame, received) {
             Ok(checked) => checked,
             Err(why) => {
-                why.count(&mut lane.tally);
-                return lane.give(buffer, origin.ticket, Status::Malformed);
+                why.count(&mut lane.tally, origin.frames());
+                return lane.give(buffer, &origin, Status::Malformed);
             }
         };
         if self.fleet.is_some()
@@ -479,8 +479,8 @@ impl Engine {
             match self.macs.learn(parsed.src_mac.0, Owner::Lane(token), now) {
                 Learned::Own | Learned::Taken(_) => lane.source = Some((parsed.src_mac.0, now)),
                 Learned::Foreign => {
-                    lane.tally.lost(Loss::ForeignSource);
-                    return lane.give(buffer, origin.ticket, Status::Dropped);
+                    lane.tally.lost_many(Loss::ForeignSource, origin.frames().into());
+                    return lane.give(buffer, &origin, Status::Dropped);
                 }
                 Learned::TooMany => lane.tally.event(Event::TooManyAddresses),
             }
@@ -496,27 +496,29 @@ impl Engine {
         let buffer = lane.pool.settle(buffer, received.len);
         let (to, headers) = (parsed.dst_mac.0, Headers::of(parsed));
         let hash = if self.fleet.is_some() { flow_hash(parsed) } else { 0 };
-        lane.pool.set_held(buffer, Held { len, offload, ticket: origin.ticket, to, headers, hash });
-        let Offload { header, segment, .. } = offload;
-        let descriptor = Descriptor { addr: buffer.address(token), len, segment, header, tag: origin.tag };
-        let posted =
-            queue.and_then(|queue| match lane.room(queue, self.queues[queue.0 as usize], self.window) {
+        let held =
+            Held { len, offload, ticket: origin.ticket, following: origin.following, to, headers, hash };
+        lane.pool.set_held(buffer, held);
+        let (descriptor, frames) = (held.descriptor(buffer.address(token), origin.tag), held.frames());
+        let posted = queue.and_then(|queue| {
+            match lane.room(queue, frames, self.queues[queue.0 as usize], self.window) {
                 parked::Room::Engine => self.nic.post(queue, descriptor).map(|()| Some(queue)),
                 parked::Room::Sender => {
-                    lane.parked.push(queue, descriptor);
+                    lane.parked.push(queue, descriptor, frames);
                     Ok(None)
                 }
                 parked::Room::Nowhere => Err(plimsoll_nic::Refusal::FlowFull),
-            });
+            }
+        });
         match posted {
-            Ok(None) => lane.tally.event(Event::HeldBySender),
+            Ok(None) => lane.tally.event_many(Event::HeldBySender, frames.into()),
             Ok(Some(queue)) => {
-                self.queues[queue.0 as usize] += 1;
+                self.queues[queue.0 as usize] += frames;
                 self.doorbells.bell(queue);
             }
             Err(why) => {
-                lane.give(buffer, origin.ticket, Status::Dropped);
-                lane.tally.refused(why);
+                lane.give(buffer, &origin, Status::Dropped);
+                lane.tally.refused_many(why, frames.into());
             }
         }
     }
@@ -525,11 +527,9 @@ impl Engine {
     fn free_completed(&mut self, now: Nanos) {
         let mut unparked = false;
         while let Some(done) = self.nic.poll_completion() {
-            self.queues[done.queue.0 as usize] -= 1;
             let (index, buffer) = Buffer::from_address(done.addr);
             let Some(lane) = self.lanes.get_mut(index as usize).and_then(Option::as_mut) else { continue };
-            let ticket = lane.pool.frame(buffer).1.ticket;
-            lane.give(buffer, ticket, status_of(done.outcome));
+            self.queues[done.queue.0 as usize] -= lane.give_held(buffer, status_of(done.outcome));
             if !lane.parked.is_empty() {
                 unparked |= self.unpark(index as usize, done.queue);
             }
@@ -561,10 +561,10 @@ enum Bad {
 }
 
 impl Bad {
-    fn count(&self, tally: &mut Tally) {
+    fn count(&self, tally: &mut Tally, frames: u32) {
         match *self {
-            Self::Frame(why) => tally.bad_frame(why),
-            Self::Offload(why) => tally.bad_offload(why),
+            Self::Frame(why) => tally.bad_frame(why, frames.into()),
+            Self::Offload(why) => tally.bad_offload(why, frames.into()),
         }
     }
 }

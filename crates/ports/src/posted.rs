@@ -34,6 +34,22 @@ pub struct Ticket {
     pub(crate) descriptors: u16,
 }
 
+impl Ticket {
+    /// That of a frame that followed this one in the same rings, from what [`Ticket::cookie`] said of it.
+    #[must_use]
+    #[inline]
+    pub fn following(self, cookie: u32) -> Self {
+        Self { cookie, ..self }
+    }
+
+    /// What tells it from others of its rings.
+    #[must_use]
+    #[inline]
+    pub fn cookie(self) -> u32 {
+        self.cookie
+    }
+}
+
 /// What a look at the rings found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Took {

@@ -173,22 +173,32 @@ impl VhostUser {
         for _ in 0..self.from_guest {
             let index = 2 * self.turn + 1;
             self.turn = if self.turn + 1 < self.from_guest { self.turn + 1 } else { 0 };
-            let Some(live) = self.rings[index].running() else { continue };
-            self.parts.clear();
-            match live.take(&self.memory, Way::Out, &mut self.parts) {
-                Next::Nothing if live.take_bad_end(&self.memory) => {
-                    self.counters.lose(DropReason::BadDescriptor);
-                    return Took::Refused;
-                }
-                Next::Nothing => {}
-                Next::Bad => {
-                    self.counters.lose(DropReason::BadDescriptor);
-                    return Took::Refused;
-                }
-                Next::Head(head) => return self.take_frame(index, head),
+            match self.take_from(index) {
+                Took::Nothing => {}
+                took => return took,
             }
         }
         Took::Nothing
+    }
+
+    /// The next frame of the ring that the one with this ticket came from, which was taken last.
+    #[inline]
+    pub fn take_after(&mut self, ticket: Ticket) -> Took {
+        self.take_from(ticket.queue.into())
+    }
+
+    #[inline]
+    fn take_from(&mut self, index: usize) -> Took {
+        let Some(live) = self.rings.get_mut(index).and_then(Ring::running) else { return Took::Nothing };
+        self.parts.clear();
+        match live.take(&self.memory, Way::Out, &mut self.parts) {
+            Next::Head(head) => self.take_frame(index, head),
+            Next::Nothing if !live.take_bad_end(&self.memory) => Took::Nothing,
+            Next::Nothing | Next::Bad => {
+                self.counters.lose(DropReason::BadDescriptor);
+                Took::Refused
+            }
+        }
     }
 
     /// Reads the header and leaves `parts` with the frame.

@@ -109,7 +109,7 @@ impl Watch {
         if let Some(Lane { parts, halves, .. }) = self.lane(tenant) {
             parts.sent_bytes += u64::from(bytes);
             if let Some((limited, waited)) = last {
-                parts.left(limited, waited, halves);
+                parts.left(limited, waited, 1, halves);
             }
         }
     }

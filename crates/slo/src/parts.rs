@@ -70,13 +70,14 @@ impl Parts {
         self.sent_bytes == 0 && self.egress.is_empty() && self.engine.is_empty() && self.unread == 0
     }
 
-    /// The last of a packet has left, which limits held for so long, and which has waited so long otherwise.
+    /// The last of so many packets that left together; limits held them for so long, and they have waited so long
+    /// otherwise.
     #[inline]
-    pub fn left(&mut self, limited: Span, took: Span, halves: &[Span]) {
-        self.egress.saturating_record(took.as_u64());
-        self.shaped += limited;
-        self.waited += took;
-        count_late(&mut self.late[OUT], halves, took);
+    pub fn left(&mut self, limited: Span, took: Span, packets: u32, halves: &[Span]) {
+        self.egress.saturating_record_n(took.as_u64(), packets.into());
+        self.shaped += limited.times(packets.into());
+        self.waited += took.times(packets.into());
+        count_late(&mut self.late[OUT], halves, took, packets);
     }
 
     /// A packet from the uplink has been delivered.
@@ -86,7 +87,7 @@ impl Parts {
             self.nic.saturating_record(before.as_u64());
         }
         self.engine.saturating_record(with_us.as_u64());
-        count_late(&mut self.late[IN], halves, before.unwrap_or(Span::ZERO) + with_us);
+        count_late(&mut self.late[IN], halves, before.unwrap_or(Span::ZERO) + with_us, 1);
     }
 
     /// These and what came later; for other targets only what came later counts.
@@ -124,9 +125,9 @@ impl Parts {
 }
 
 #[inline]
-fn count_late(late: &mut [u64], halves: &[Span], took: Span) {
+fn count_late(late: &mut [u64], halves: &[Span], took: Span, packets: u32) {
     for (late, &half) in late.iter_mut().zip(halves) {
-        *late += u64::from(took > half);
+        *late += u64::from(packets) * u64::from(took > half);
     }
 }
 
@@ -142,8 +143,8 @@ mod tests {
     #[test]
     fn time_behind_limits_is_nobodys_delay() {
         let mut parts = Parts::new(1);
-        parts.left(Span::micros(90), Span::micros(10), &[Span::micros(20)]);
-        parts.left(Span::ZERO, Span::micros(30), &[Span::micros(20)]);
+        parts.left(Span::micros(90), Span::micros(10), 1, &[Span::micros(20)]);
+        parts.left(Span::ZERO, Span::micros(30), 1, &[Span::micros(20)]);
         assert_eq!((parts.late[OUT][0], parts.egress.len()), (1, 2));
         assert_eq!((parts.shaped, parts.waited), (Span::micros(90), Span::micros(40)));
     }

@@ -40,6 +40,7 @@ pub mod doorbell;
 pub mod neighbour;
 pub mod overlay;
 
+mod alike;
 mod bytes;
 mod checksum;
 mod ecn;
@@ -49,6 +50,7 @@ mod reason;
 mod segment;
 mod vnet;
 
+pub use alike::alike;
 pub use checksum::{finish_checksum, ones_complement_sum};
 pub use ecn::Ecn;
 pub use flow::FlowKey;

@@ -26,10 +26,10 @@ impl ClassDelays {
         Self { places: vec![0; nodes], kept: vec![new_delays()] }
     }
 
-    /// A packet of this class took so long.
+    /// So many packets of this class took so long.
     #[inline]
-    pub(crate) fn record(&mut self, class: usize, took: Span) {
-        self.place(class).saturating_record(took.as_u64());
+    pub(crate) fn record(&mut self, class: usize, took: Span, packets: u64) {
+        self.place(class).saturating_record_n(took.as_u64(), packets);
     }
 
     /// Adds what was measured elsewhere.
@@ -82,7 +82,7 @@ mod tests {
         let mut delays = ClassDelays::new(65_537);
         assert_eq!((delays.count(), delays.get(0).is_none()), (1, true));
         for class in 1..=65_536 {
-            delays.record(class, Span::micros(10));
+            delays.record(class, Span::micros(10), 1);
         }
         assert_eq!(delays.count(), MOST + 1);
         let own: u64 = (1..=65_536).filter_map(|class| delays.get(class)).map(Histogram::len).sum();

@@ -11,10 +11,10 @@ use plimsoll_ports::{DropReason, Port, Trouble};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::{EncapsulationError, Offload, parse};
 
-use super::drops::{Event, Loss};
+use super::drops::{Event, Loss, Tally};
 use super::emit::{Emitted, Part, emit};
 use super::forward::{Learned, Owner, is_group};
-use super::lane::sum;
+use super::lane::{Lane, sum};
 use super::pool::Buffer;
 use super::{DEPARTURES, Engine, Held, check};
 use crate::departures::{Headers, Passage};
@@ -49,6 +49,24 @@ impl Default for Copies {
 
 /// As many as two turns' departures. The last frame that begins within it still goes to everybody.
 const COPIES: usize = 2 * DEPARTURES;
+
+impl Tally {
+    /// Counts what became of a frame of the tenant's. `None`: it waits.
+    fn account(&mut self, handed: Handed) -> Option<Outcome> {
+        match handed {
+            Handed::Done => return Some(Outcome::Sent),
+            Handed::Wait => return None,
+            Handed::Curtailed(why) => {
+                self.lost(why);
+                return Some(Outcome::Sent);
+            }
+            Handed::Lost(why) => self.lost(why),
+            Handed::Refused(why) => self.undelivered(why),
+            Handed::Unfit(why) => self.not_wrapped(why),
+        }
+        Some(Outcome::Dropped)
+    }
+}
 
 impl Engine {
     /// Sends what is due, at most [`DEPARTURES`]; answers whether anything left.
@@ -103,8 +121,7 @@ impl Engine {
             self.sent += 1;
             (self.uplink.resume, self.uplink.flooded) = (0, 0);
             self.nic.complete(&transmit, Outcome::Dropped);
-            self.count_loss(&transmit, Loss::Stopped);
-            lost += u64::from(transmit.last);
+            lost += self.count_stopped(&transmit);
         }
         let staged = self.uplink.port.as_ref().map_or(0, Port::staged);
         self.uplink.tally.lost_many(Loss::Stopped, staged as u64);
@@ -126,47 +143,80 @@ impl Engine {
             return Some(Outcome::Dropped);
         };
         let (frame, held) = lane.pool.frame(buffer);
+        if held.following > 0 {
+            let left = self.send_train(&mut lane, buffer, transmit, from, now);
+            self.lanes[from as usize] = Some(lane);
+            return left;
+        }
         let payload = transmit.len - u32::from(held.offload.header);
         let mut part = Part { offset: transmit.offset, payload };
         part.skip(self.uplink.resume);
-        let handed = self.hand(frame, held, &mut part, from, now);
+        let way = self.macs.owner(held.to);
+        let handed = self.hand(frame, held, &mut part, (from, way), now);
         self.uplink.resume = if matches!(handed, Handed::Wait) { payload - part.payload } else { 0 };
         if !matches!(handed, Handed::Wait) {
-            self.note(transmit, &held.headers, from, now);
-            let took = self.waits.of(transmit, now);
-            lane.recent.sent_bytes += u64::from(transmit.len);
-            if transmit.last {
-                lane.recent.left(transmit.limited, took, &lane.halves);
-            }
+            let frames = u32::from(transmit.last);
+            self.note(transmit, &held.headers, from, frames, now);
+            self.measure(&mut lane, transmit, u64::from(transmit.len), frames, now);
         }
-        let outcome = match handed {
-            Handed::Done => Some(Outcome::Sent),
-            Handed::Wait => None,
-            Handed::Lost(why) => {
-                lane.tally.lost(why);
-                Some(Outcome::Dropped)
-            }
-            Handed::Refused(why) => {
-                lane.tally.undelivered(why);
-                Some(Outcome::Dropped)
-            }
-            Handed::Curtailed(why) => {
-                lane.tally.lost(why);
-                Some(Outcome::Sent)
-            }
-            Handed::Unfit(why) => {
-                lane.tally.not_wrapped(why);
-                Some(Outcome::Dropped)
-            }
-        };
+        let outcome = lane.tally.account(handed);
         self.lanes[from as usize] = Some(lane);
         outcome
     }
 
+    /// The frames of a train, one after the other; each may be lost by itself.
+    fn send_train(
+        &mut self,
+        lane: &mut Lane,
+        buffer: Buffer,
+        transmit: &Transmit,
+        from: u32,
+        now: Nanos,
+    ) -> Option<Outcome> {
+        let (frames, held) = lane.pool.frame(buffer);
+        let held = *held;
+        let (first, count) = held.pulled(transmit);
+        let way = self.macs.owner(held.to);
+        let gone = core::mem::take(&mut self.uplink.resume);
+        let mut outcome = Outcome::Dropped;
+        let waiting = frames.chunks_exact(held.len as usize).skip((first + gone) as usize);
+        for (number, frame) in (gone..count).zip(waiting) {
+            let mut part = Part::whole(frame, &held.offload);
+            let handed = self.hand(frame, &held, &mut part, (from, way), now);
+            match lane.tally.account(handed) {
+                Some(Outcome::Sent) => outcome = Outcome::Sent,
+                Some(Outcome::Dropped) => {}
+                None => {
+                    self.uplink.resume = number;
+                    return None;
+                }
+            }
+        }
+        self.note(transmit, &held.headers, from, count, now);
+        self.measure(lane, transmit, u64::from(held.len * count), count, now);
+        Some(outcome)
+    }
+
+    /// Counts for the tenant how long so many frames of a pull have waited.
+    fn measure(&mut self, lane: &mut Lane, transmit: &Transmit, bytes: u64, frames: u32, now: Nanos) {
+        let took = self.waits.of(transmit, now);
+        lane.recent.sent_bytes += bytes;
+        if frames > 0 {
+            lane.recent.left(transmit.limited, took, frames, &lane.halves);
+        }
+    }
+
     /// To the uplink, to the lane that owns the address, or to everybody.
-    fn hand(&mut self, frame: &[u8], held: &Held, part: &mut Part, from: u32, now: Nanos) -> Handed {
+    fn hand(
+        &mut self,
+        frame: &[u8],
+        held: &Held,
+        part: &mut Part,
+        (from, way): (u32, Option<Owner>),
+        now: Nanos,
+    ) -> Handed {
         let target = held.to;
-        match self.macs.owner(target) {
+        match way {
             Some(Owner::Lane(to)) if to != from => self.send_one(frame, &held.offload, *part, to),
             _ => {
                 let left = self.uplink.resume;
@@ -264,7 +314,7 @@ impl Engine {
         let parsed = parse(frame);
         let (parsed, offload) = match check(&parsed, frame, received) {
             Ok(checked) => checked,
-            Err(why) => return why.count(&mut self.uplink.tally),
+            Err(why) => return why.count(&mut self.uplink.tally, 1),
         };
         // In a fleet the map says who is where.
         if self.fleet.is_none()
@@ -305,8 +355,8 @@ impl Engine {
         }
     }
 
-    /// Writes the departure down: in the log, and in its class's delays.
-    fn note(&mut self, transmit: &Transmit, headers: &Headers, lane: u32, now: Nanos) {
+    /// Writes the departure down: in the log, and in its class's delays as that of so many frames.
+    fn note(&mut self, transmit: &Transmit, headers: &Headers, lane: u32, frames: u32, now: Nanos) {
         let passage = Passage {
             arrived: transmit.arrived,
             head: transmit.head,
@@ -319,17 +369,20 @@ impl Engine {
             len: transmit.len,
         };
         self.log.push(&passage, headers);
-        if transmit.last {
+        if frames > 0 {
             let NodeId(class) = transmit.class;
-            self.delays.record(class as usize, now.since(transmit.arrived));
+            self.delays.record(class as usize, now.since(transmit.arrived), frames.into());
         }
     }
 
-    fn count_loss(&mut self, transmit: &Transmit, why: Loss) {
-        let (from, _) = Buffer::from_address(transmit.addr);
-        if let Some(lane) = self.lanes.get_mut(from as usize).and_then(Option::as_mut) {
-            lane.tally.lost(why);
-        }
+    /// Counts frames that are given up, with the last pull of their descriptor; answers how many those are.
+    fn count_stopped(&mut self, transmit: &Transmit) -> u64 {
+        let (from, buffer) = Buffer::from_address(transmit.addr);
+        let Some(lane) = self.lanes.get_mut(from as usize).and_then(Option::as_mut) else { return 0 };
+        let held = lane.pool.held(buffer);
+        let frames = if held.following > 0 { transmit.frames } else { u32::from(transmit.last) };
+        lane.tally.lost_many(Loss::Stopped, frames.into());
+        frames.into()
     }
 
     /// Lets leave what the uplink has taken, also what it has kept for want of room since an earlier turn.

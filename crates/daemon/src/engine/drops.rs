@@ -212,14 +212,14 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// A frame that does not parse.
-    pub fn bad_frame(&mut self, why: FrameError) {
-        self.frame[why.index()] += 1;
+    /// Frames that do not parse.
+    pub fn bad_frame(&mut self, why: FrameError, count: u64) {
+        self.frame[why.index()] += count;
     }
 
-    /// A frame whose offload fields make no sense.
-    pub fn bad_offload(&mut self, why: VnetError) {
-        self.vnet[why.index()] += 1;
+    /// Frames whose offload fields make no sense.
+    pub fn bad_offload(&mut self, why: VnetError, count: u64) {
+        self.vnet[why.index()] += count;
     }
 
     /// A frame that the overlay does not carry.
@@ -237,9 +237,9 @@ impl Tally {
         self.untold[why.index()] += 1;
     }
 
-    /// A frame that the engine did not take.
-    pub fn refused(&mut self, why: Refusal) {
-        self.refused[why as usize] += 1;
+    /// Frames that the engine did not take.
+    pub fn refused_many(&mut self, why: Refusal, count: u64) {
+        self.refused[why as usize] += count;
     }
 
     /// A frame lost for a reason of the loop's own.
@@ -260,6 +260,11 @@ impl Tally {
     /// Something worth counting.
     pub fn event(&mut self, what: Event) {
         self.events[what as usize] += 1;
+    }
+
+    /// The same of several frames.
+    pub fn event_many(&mut self, what: Event, count: u64) {
+        self.events[what as usize] += count;
     }
 
     /// How often it happened.

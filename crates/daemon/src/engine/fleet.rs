@@ -203,7 +203,7 @@ impl Engine {
         let outer = match parse(packet) {
             Ok(outer) => outer,
             Err(why) => {
-                self.uplink.tally.bad_frame(why);
+                self.uplink.tally.bad_frame(why, 1);
                 return Came::Done;
             }
         };
@@ -314,14 +314,14 @@ impl Engine {
         };
         let mtu = fleet.map.inner_mtu();
         if fleet.map.is_elsewhere(parsed.src_mac.0) {
-            lane.tally.lost(Loss::ForeignSource);
+            lane.tally.lost_many(Loss::ForeignSource, origin.frames().into());
         } else if stays || longest <= usize::from(mtu) + ETHERNET {
             return true;
         } else {
             lane.tally.not_wrapped(EncapsulationError::TooLong);
             lane.tell_too_big(buffer, len, mtu, &mut self.scratch, now);
         }
-        lane.give(buffer, origin.ticket, Status::Dropped);
+        lane.give(buffer, origin, Status::Dropped);
         false
     }
 }

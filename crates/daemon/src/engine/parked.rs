@@ -32,12 +32,12 @@ pub(crate) enum Room {
 }
 
 impl Room {
-    /// For a flow that has `held` frames in the engine, which takes `window` of one flow, and `parked` outside it; its
-    /// sender has a ring of `depth` descriptors. Half of that for what is in the engine, an eighth for other flows.
-    fn of(depth: u32, held: u32, parked: u32, window: u32) -> Self {
-        if parked == 0 && held < window.min(depth / 2).max(1) {
+    /// For `frames` of a flow that has `held` in the engine, which takes `window` of one flow, and `parked` outside it;
+    /// its sender has a ring of `depth` descriptors. Half of that for what is in the engine, an eighth for other flows.
+    fn of(depth: u32, frames: u32, held: u32, parked: u32, window: u32) -> Self {
+        if parked == 0 && (held == 0 || held + frames <= window.min(depth / 2)) {
             Self::Engine
-        } else if held + parked < depth - depth / 8 {
+        } else if held + parked + frames <= depth - depth / 8 {
             Self::Sender
         } else {
             Self::Nowhere
@@ -46,11 +46,11 @@ impl Room {
 }
 
 impl Lane {
-    /// Where the next frame of this flow queue goes. Ports that cannot hold a frame leave that to the engine.
+    /// Where the next frames of this flow queue go. Ports that cannot hold a frame leave that to the engine.
     #[inline]
-    pub(crate) fn room(&self, queue: QueueId, held: u32, window: u32) -> Room {
+    pub(crate) fn room(&self, queue: QueueId, frames: u32, held: u32, window: u32) -> Room {
         match self.port.as_ref().and_then(Port::depth) {
-            Some(depth) => Room::of(depth, held, self.parked.of(queue), window),
+            Some(depth) => Room::of(depth, frames, held, self.parked.of(queue), window),
             // A port that was lost, or begins anew, may leave some behind, which go first.
             None if self.parked.of(queue) > 0 => Room::Nowhere,
             None => Room::Engine,
@@ -62,18 +62,17 @@ impl Engine {
     /// A frame of this flow queue has left: the next one that is parked may come in. Answers whether one did.
     pub(super) fn unpark(&mut self, index: usize, queue: QueueId) -> bool {
         let Some(lane) = &mut self.lanes[index] else { return false };
-        while let Some(next) = lane.parked.pop(queue) {
+        while let Some((next, frames)) = lane.parked.pop(queue) {
             match self.nic.post(queue, next) {
                 Ok(()) => {
-                    self.queues[queue.0 as usize] += 1;
+                    self.queues[queue.0 as usize] += frames;
                     self.doorbells.bell(queue);
                     return true;
                 }
                 Err(why) => {
                     let (_, buffer) = Buffer::from_address(next.addr);
-                    let ticket = lane.pool.frame(buffer).1.ticket;
-                    lane.give(buffer, ticket, Status::Dropped);
-                    lane.tally.refused(why);
+                    lane.give_held(buffer, Status::Dropped);
+                    lane.tally.refused_many(why, frames.into());
                 }
             }
         }
@@ -84,9 +83,17 @@ impl Engine {
 /// Frames of one lane that wait outside the engine.
 #[derive(Debug, Default)]
 pub(crate) struct Parked {
-    flows: HashMap<QueueId, VecDeque<Descriptor>, RandomState>,
+    flows: HashMap<QueueId, Waiting, RandomState>,
     /// Emptied, to be used again.
-    spare: Vec<VecDeque<Descriptor>>,
+    spare: Vec<Waiting>,
+}
+
+/// What waits of one flow.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// With the frames of each.
+    descriptors: VecDeque<(Descriptor, u32)>,
+    frames: u32,
 }
 
 impl Parked {
@@ -100,20 +107,22 @@ impl Parked {
     #[inline]
     pub(crate) fn of(&self, queue: QueueId) -> u32 {
         let waiting = if self.is_empty() { None } else { self.flows.get(&queue) };
-        waiting.map_or(0, |waiting| u32::try_from(waiting.len()).unwrap_or(u32::MAX))
+        waiting.map_or(0, |waiting| waiting.frames)
     }
 
-    /// Parks a frame behind those of its flow queue.
-    pub(crate) fn push(&mut self, queue: QueueId, frame: Descriptor) {
+    /// Parks so many frames behind those of their flow queue.
+    pub(crate) fn push(&mut self, queue: QueueId, descriptor: Descriptor, frames: u32) {
         let waiting = self.flows.entry(queue).or_insert_with(|| self.spare.pop().unwrap_or_default());
-        waiting.push_back(frame);
+        waiting.descriptors.push_back((descriptor, frames));
+        waiting.frames += frames;
     }
 
-    /// The next frame of this flow queue.
-    pub(crate) fn pop(&mut self, queue: QueueId) -> Option<Descriptor> {
+    /// The next frames of this flow queue, and how many they are.
+    pub(crate) fn pop(&mut self, queue: QueueId) -> Option<(Descriptor, u32)> {
         let waiting = self.flows.get_mut(&queue)?;
-        let next = waiting.pop_front();
-        if waiting.is_empty() {
+        let next = waiting.descriptors.pop_front();
+        waiting.frames -= next.map_or(0, |(_, frames)| frames);
+        if waiting.descriptors.is_empty() {
             self.spare.extend(self.flows.remove(&queue));
         }
         next
@@ -126,22 +135,25 @@ mod tests {
 
     #[test]
     fn one_flow_never_has_all_of_its_senders_ring() {
-        assert_eq!(Room::of(256, 0, 0, 128), Room::Engine);
-        assert_eq!(Room::of(256, 128, 0, 128), Room::Sender);
-        assert_eq!(Room::of(256, 64, 0, 64), Room::Sender, "the engine's own cap is lower");
-        assert_eq!(Room::of(256, 127, 1, 128), Room::Sender, "behind what is parked");
-        assert_eq!(Room::of(256, 128, 96, 128), Room::Nowhere);
-        assert_eq!(Room::of(1, 0, 0, 128), Room::Engine, "the shortest ring carries something");
+        assert_eq!(Room::of(256, 1, 0, 0, 128), Room::Engine);
+        assert_eq!(Room::of(256, 1, 128, 0, 128), Room::Sender);
+        assert_eq!(Room::of(256, 1, 64, 0, 64), Room::Sender, "the engine's own cap is lower");
+        assert_eq!(Room::of(256, 1, 127, 1, 128), Room::Sender, "behind what is parked");
+        assert_eq!(Room::of(256, 1, 128, 96, 128), Room::Nowhere);
+        assert_eq!(Room::of(256, 18, 110, 0, 128), Room::Engine);
+        assert_eq!(Room::of(256, 18, 111, 0, 128), Room::Sender, "a train enters whole");
+        assert_eq!(Room::of(256, 18, 128, 80, 128), Room::Nowhere, "a train that does not fit");
+        assert_eq!(Room::of(1, 1, 0, 0, 128), Room::Engine, "the shortest ring carries something");
     }
 
     #[test]
     fn each_flow_queue_keeps_its_order_and_nothing_else() {
         let mut parked = Parked::default();
         for addr in 0..4 {
-            parked.push(QueueId(addr as u32 % 2), Descriptor { addr, ..Descriptor::default() });
+            parked.push(QueueId(addr as u32 % 2), Descriptor { addr, ..Descriptor::default() }, 3);
         }
-        assert_eq!((parked.of(QueueId(0)), parked.of(QueueId(7))), (2, 0));
-        let next = |parked: &mut Parked, queue| parked.pop(QueueId(queue)).map(|frame| frame.addr);
+        assert_eq!((parked.of(QueueId(0)), parked.of(QueueId(7))), (6, 0));
+        let next = |parked: &mut Parked, queue| parked.pop(QueueId(queue)).map(|(frame, _)| frame.addr);
         assert_eq!(next(&mut parked, 1), Some(1));
         assert_eq!(
             (next(&mut parked, 0), next(&mut parked, 0), next(&mut parked, 0)),

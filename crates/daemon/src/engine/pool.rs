@@ -5,6 +5,7 @@
 //! Not here: which frames wait (`nic`), and when a port is read (`engine`).
 //! Invariant: a buffer has one holder; taking and giving back allocate nothing.
 
+use plimsoll_nic::{Descriptor, Transmit};
 use plimsoll_ports::Ticket;
 use plimsoll_wire::Offload;
 
@@ -21,15 +22,17 @@ pub const LARGE: usize = 68 * 1_024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer(u32);
 
-/// What is known of the frame in a buffer.
+/// What is known of the frame in a buffer, or of each of those in it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Held {
-    /// Bytes of the frame.
+    /// Bytes of one frame.
     pub len: u32,
     /// What is still to be done to it.
     pub offload: Offload,
     /// For its completion, where a client wants one.
     pub ticket: Option<Ticket>,
+    /// Frames alike that stand behind it in the buffer, each with a ticket of its own: a train.
+    pub following: u16,
     /// Whom it is for.
     pub to: Mac,
     /// What the departure log says of it.
@@ -54,6 +57,30 @@ struct Slab<H> {
 }
 
 const LARGE_BIT: u32 = 1 << 31;
+
+const ETHERNET: u32 = 14;
+
+/// Bytes that the frames of a train have on the wire, together: those of one frame of an ordinary MTU. So a train is no
+/// longer on its way than one frame may be, and nobody waits longer for it.
+const TRAIN: usize = 1_538;
+
+/// Bytes between two frames on the wire: check sequence, gap and preamble.
+const APART: usize = 24;
+
+/// How many frames of so many bytes make a train.
+pub(crate) fn train_of(len: usize) -> u16 {
+    (TRAIN / (len + APART)).clamp(1, MOST) as u16
+}
+
+/// Frames of one train, of the shortest that are looked at.
+const MOST: usize = 18;
+
+/// Where a small buffer keeps what completes a train's frames: behind all of them.
+fn cookie_at(number: u16) -> usize {
+    SMALL - 4 * MOST + 4 * usize::from(number)
+}
+
+const _: () = assert!(TRAIN <= SMALL - 4 * MOST, "frames and cookies lie side by side");
 
 impl Buffer {
     /// The buffer and its lane as a descriptor's opaque address.
@@ -161,6 +188,34 @@ impl<H: Copy + Default> Pool<H> {
     }
 }
 
+impl Held {
+    /// What the engine is told of it. A train is to it like a segment that is cut up: the part of each frame behind its
+    /// Ethernet header is a segment's payload.
+    pub(crate) fn descriptor(&self, addr: u64, tag: u32) -> Descriptor {
+        let Offload { header, segment, .. } = self.offload;
+        match self.following {
+            0 => Descriptor { addr, len: self.len, segment, header, tag },
+            _ => {
+                let segment = self.len - ETHERNET;
+                let len = ETHERNET + segment * self.frames();
+                Descriptor { addr, len, segment: segment as u16, header: ETHERNET as u16, tag }
+            }
+        }
+    }
+
+    /// Which frames of a train a pull is: the first of them, and how many.
+    pub(crate) fn pulled(&self, transmit: &Transmit) -> (u32, u32) {
+        (transmit.offset / (self.len - ETHERNET).max(1), transmit.frames)
+    }
+
+    /// Frames in the buffer.
+    #[must_use]
+    #[inline]
+    pub fn frames(&self) -> u32 {
+        1 + u32::from(self.following)
+    }
+}
+
 impl Pool {
     /// A pool for a tenant that may have `descriptors` in the engine: a small buffer for each, and large ones for a
     /// sixteenth of them (at least 64, at most 1,024).
@@ -169,14 +224,31 @@ impl Pool {
         Self::new(descriptors.clamp(64, 65_536), (descriptors / 16).clamp(64, 1_024))
     }
 
-    /// The frame in a buffer, and what is known of it.
+    /// The frames in a buffer, one behind the other, and what is known of them.
     #[must_use]
     #[inline]
     pub fn frame(&self, buffer: Buffer) -> (&[u8], &Held) {
         let slab = if buffer.0 & LARGE_BIT == 0 { &self.small } else { &self.large };
         let index = buffer.0 & !LARGE_BIT;
         let held = &slab.held[index as usize];
-        (&slab.slot(index)[..held.len as usize], held)
+        (&slab.slot(index)[..held.len as usize * held.frames() as usize], held)
+    }
+
+    /// Notes the ticket of a frame that follows the first of a train; behind its frames there is room for that.
+    #[inline]
+    pub fn set_following(&mut self, buffer: Buffer, number: u16, ticket: Ticket) {
+        let place = cookie_at(number);
+        self.bytes_mut(buffer)[place..place + 4].copy_from_slice(&ticket.cookie().to_ne_bytes());
+    }
+
+    /// The ticket of a frame of a train, whose first has this one.
+    #[inline]
+    pub fn ticket(&self, buffer: Buffer, first: Ticket, number: u16) -> Ticket {
+        if number == 0 {
+            return first;
+        }
+        let cookie = self.bytes(buffer)[cookie_at(number)..].first_chunk().copied();
+        first.following(u32::from_ne_bytes(cookie.expect("a cookie's place is inside the buffer")))
     }
 }
 

@@ -13,10 +13,11 @@ use plimsoll_nic::{Outcome, QueueId};
 use plimsoll_ports::{Port, Received, Taken, Ticket, Took, VnicPort};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_vnic::Status;
+use plimsoll_wire::{VnetHeader, alike};
 
 use super::drops::Event;
 use super::lane::Lane;
-use super::pool::Buffer;
+use super::pool::{Buffer, Held, train_of};
 use super::{BATCH, Engine};
 
 /// How a frame came: from a port that knows nothing of it, or posted by its sender.
@@ -28,6 +29,16 @@ pub(crate) struct Origin {
     pub(crate) tag: u32,
     /// For its completion.
     pub(crate) ticket: Option<Ticket>,
+    /// Frames alike that stand behind it in its buffer.
+    pub(crate) following: u16,
+}
+
+impl Origin {
+    /// All of them.
+    #[inline]
+    pub(crate) fn frames(&self) -> u32 {
+        1 + u32::from(self.following)
+    }
 }
 
 /// How long a sender that has gone quiet is still looked at before it is asked to ring a bell: about what that bell, a
@@ -59,11 +70,14 @@ impl Engine {
             return 0;
         }
         self.answer_requests(index);
-        let mut copied = 0;
-        for read in 0..POSTED {
+        let (mut read, mut copied) = (0, 0);
+        let mut next = None;
+        while next.is_some() || read < POSTED && copied < COPIED {
             let Some(lane) = &mut self.lanes[index] else { return read };
             let Some(port) = &mut lane.port else { return read };
-            let full = if self.nic.tenant_room(tenant) == 0 {
+            let full = if next.is_some() {
+                None
+            } else if self.nic.tenant_room(tenant) == 0 {
                 Some(Event::TenantAtCap)
             } else if !lane.pool.has_room() {
                 Some(Event::BuffersInUse)
@@ -76,13 +90,12 @@ impl Engine {
                 let _ = port.probe();
                 return read;
             }
-            match port.take(self.window) {
+            let took = next.take().map_or_else(|| port.take(self.window), Took::Frame);
+            match took {
                 Took::Frame(taken) => {
-                    self.admit_taken(index, &taken, now);
-                    copied += taken.len;
-                    if copied >= COPIED {
-                        return read + 1;
-                    }
+                    let frames;
+                    (frames, next) = self.admit_taken(index, &taken, now);
+                    (read, copied) = (read + frames, copied + frames * taken.len);
                 }
                 Took::Refused => lane.wrote = true,
                 Took::Nothing => {
@@ -97,20 +110,28 @@ impl Engine {
                 }
             }
         }
-        POSTED
+        read
     }
 
-    /// Copies a frame out of the sender's memory: from here on it cannot change.
-    fn admit_taken(&mut self, index: usize, taken: &Taken, now: Nanos) {
-        let Some(lane) = &mut self.lanes[index] else { return };
-        let Some(port) = &mut lane.port else { return };
+    /// Copies a frame out of the sender's memory, from where on it cannot change, and with it those that follow it and are
+    /// alike. Answers how many those are, and the frame after them, if it has been taken.
+    fn admit_taken(&mut self, index: usize, taken: &Taken, now: Nanos) -> (usize, Option<Taken>) {
+        let Some(lane) = &mut self.lanes[index] else { return (1, None) };
+        let Some(port) = &mut lane.port else { return (1, None) };
         let Some(buffer) = lane.pool.take(taken.len) else {
-            return lane.complete(Some(taken.ticket), Status::Dropped);
+            lane.complete(Some(taken.ticket), Status::Dropped);
+            return (1, None);
         };
         port.copy(&mut lane.pool.bytes_mut(buffer)[..taken.len]);
+        // The frame that ends the train needs room as well.
+        let more = lane.tenant.is_some_and(|tenant| self.nic.tenant_room(tenant) > 1) && lane.pool.has_room();
+        let most = if more { train_of(taken.len) } else { 1 };
+        let (following, next) = lane.couple(buffer, taken, most);
         let received = Received { len: taken.len, vnet: Some(taken.vnet), ..Received::default() };
-        let origin = Origin { queue: taken.target.map(QueueId), tag: taken.tag, ticket: Some(taken.ticket) };
+        let Taken { target, tag, ticket, .. } = *taken;
+        let origin = Origin { queue: target.map(QueueId), tag, ticket: Some(ticket), following };
         self.admit(index, buffer, &received, origin, now);
+        (1 + usize::from(following), next)
     }
 }
 
@@ -123,10 +144,53 @@ impl Lane {
         }
     }
 
-    /// A buffer is free again, and the frame that was in it is through.
-    pub(crate) fn give(&mut self, buffer: Buffer, ticket: Option<Ticket>, status: Status) {
+    /// Puts frames that follow the one in the buffer, and are alike, behind it, until there are `most`. Answers how many
+    /// were, and the first that is not, if it has been taken: its bytes are to be copied anew.
+    fn couple(&mut self, buffer: Buffer, first: &Taken, most: u16) -> (u16, Option<Taken>) {
+        let Some(port) = &mut self.port else { return (0, None) };
+        if first.vnet.gso_type != VnetHeader::GSO_NONE {
+            return (0, None);
+        }
+        for following in 1..most {
+            let next = match port.take_after(first.ticket) {
+                Took::Frame(next) => next,
+                Took::Refused => {
+                    self.wrote = true;
+                    return (following - 1, None);
+                }
+                Took::Nothing => return (following - 1, None),
+            };
+            if next.len != first.len || next.vnet != first.vnet {
+                return (following - 1, Some(next));
+            }
+            let (train, free) = self.pool.bytes_mut(buffer).split_at_mut(usize::from(following) * first.len);
+            port.copy(&mut free[..first.len]);
+            if !alike(&train[..first.len], &free[..first.len]) {
+                return (following - 1, Some(next));
+            }
+            self.pool.set_following(buffer, following, next.ticket);
+        }
+        (most - 1, None)
+    }
+
+    /// A buffer is free again, and the frames that were in it are through.
+    pub(crate) fn give(&mut self, buffer: Buffer, origin: &Origin, status: Status) {
+        self.give_train(buffer, origin.ticket, origin.following, status);
+    }
+
+    /// The same of frames of which more is known. Answers how many they were.
+    pub(crate) fn give_held(&mut self, buffer: Buffer, status: Status) -> u32 {
+        let &Held { ticket, following, .. } = self.pool.held(buffer);
+        self.give_train(buffer, ticket, following, status);
+        1 + u32::from(following)
+    }
+
+    fn give_train(&mut self, buffer: Buffer, ticket: Option<Ticket>, following: u16, status: Status) {
+        for number in 0..=following {
+            let ticket = ticket.map(|first| self.pool.ticket(buffer, first, number));
+            self.complete(ticket, status);
+        }
         self.pool.give(buffer);
-        self.complete(ticket, status);
     }
 
     fn complete(&mut self, ticket: Option<Ticket>, status: Status) {

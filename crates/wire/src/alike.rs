@@ -1,0 +1,157 @@
+//! Whether one frame's headers say what another's do, without parsing it.
+//!
+//! Why: guests send small frames of one flow one after the other; what was found out of the first holds for the others.
+//! From: packet trains (Jain and Routhier, IEEE JSAC 1986).
+//! Not here: what becomes of such frames (the daemon).
+//! Invariant: of two frames that are alike, [`crate::parse`] and [`crate::VnetHeader::offload`] answer the same.
+
+use crate::parse::{IPV4, IPV6, protocol};
+
+/// Whether `frame` parses to what `first` does. Both are one host's to another, TCP or UDP right behind an IP header without
+/// options, whole packets of the same length; identifiers, hop counts, sequence numbers, flags, checksums and payload
+/// may differ. A "no" says nothing.
+///
+/// ```
+/// let mut first = [0_u8; 60];
+/// first[12..15].copy_from_slice(&[8, 0, 0x45]);
+/// (first[17], first[23], first[39]) = (46, 17, 26); // UDP, and both lengths
+/// let (mut second, mut other) = (first, first);
+/// second[59] = 7; // payload
+/// other[35] = 9; // source port
+/// assert!(plimsoll_wire::alike(&first, &second));
+/// assert!(!plimsoll_wire::alike(&first, &other));
+/// ```
+#[inline]
+#[must_use]
+pub fn alike(first: &[u8], frame: &[u8]) -> bool {
+    if first.len() != frame.len() {
+        return false;
+    }
+    let (Some(a), Some(b)) = (first.first_chunk(), frame.first_chunk()) else { return false };
+    match alike_hosts(a, b) {
+        Some((protocol::UDP, l4)) => a.get(l4 + 4..l4 + 6) == b.get(l4 + 4..l4 + 6), // its length
+        Some((protocol::TCP, l4)) => first.get(l4 + 12) == frame.get(l4 + 12),       // its header's
+        _ => false,
+    }
+}
+
+/// What an Ethernet frame has at least: IP headers and what is looked at of UDP's.
+const LOOKED_AT: usize = 60;
+
+/// Protocol, and where its header is, if all before it and the ports are alike.
+#[inline]
+fn alike_hosts(a: &[u8; LOOKED_AT], b: &[u8; LOOKED_AT]) -> Option<(u8, usize)> {
+    // Both addresses, the EtherType, and of the IP header its version, length, traffic class and the packet's length.
+    if a[..18] != b[..18] || a[0] & GROUP != 0 {
+        return None;
+    }
+    let whole = |header: &[u8; LOOKED_AT]| u16::from_be_bytes([header[20], header[21]]) & FRAGMENT == 0;
+    match u16::from_be_bytes([a[12], a[13]]) {
+        IPV4 => {
+            let alike = a[14] == 0x45 && whole(a) && whole(b) && a[23] == b[23] && a[26..38] == b[26..38];
+            alike.then_some((a[23], 34))
+        }
+        IPV6 => (a[18..21] == b[18..21] && a[22..58] == b[22..58]).then_some((a[20], 54)),
+        _ => None,
+    }
+}
+
+const GROUP: u8 = 1;
+/// "More fragments", and the offset.
+const FRAGMENT: u16 = 0x3fff;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{VnetHeader, parse};
+
+    /// A frame of one flow, over either IP.
+    fn flow(six: bool, tcp: bool, len: usize) -> Vec<u8> {
+        let mut frame = vec![0; len];
+        let (kind, l4) = if six { ([0x86, 0xdd], 54) } else { ([8, 0], 34) };
+        frame[12..14].copy_from_slice(&kind);
+        let number = if tcp { protocol::TCP } else { protocol::UDP };
+        let rest = |from: usize| u16::try_from(len - from).expect("short").to_be_bytes();
+        if six {
+            frame[14] = 0x60;
+            frame[18..20].copy_from_slice(&rest(54));
+            (frame[20], frame[21]) = (number, 64);
+        } else {
+            (frame[14], frame[22], frame[23]) = (0x45, 64, number);
+            frame[16..18].copy_from_slice(&rest(14));
+        }
+        if tcp {
+            frame[l4 + 12] = 0x50;
+        } else {
+            frame[l4 + 4..l4 + 6].copy_from_slice(&rest(l4));
+        }
+        frame
+    }
+
+    #[test]
+    fn what_tells_flows_apart_is_not_alike_and_the_rest_is() {
+        for (six, tcp) in [(false, false), (false, true), (true, false), (true, true)] {
+            let first = flow(six, tcp, 90);
+            assert!(parse(&first).is_ok_and(|parsed| parsed.ports().is_some()));
+            let changed: Vec<usize> = (0..90)
+                .filter(|&at| {
+                    let mut frame = first.clone();
+                    frame[at] ^= 1;
+                    alike(&first, &frame)
+                })
+                .collect();
+            let l4 = if six { 54 } else { 34 };
+            let free: Vec<usize> = match (six, tcp) {
+                (false, false) => [18, 19, 22, 24, 25].into_iter().chain(40..90).collect(),
+                (false, true) => [18, 19, 22, 24, 25].into_iter().chain(38..46).chain(47..90).collect(),
+                (true, false) => [21].into_iter().chain(60..90).collect(),
+                (true, true) => [21].into_iter().chain(58..66).chain(67..90).collect(),
+            };
+            assert_eq!(changed, free, "IPv6 {six}, TCP {tcp}, from {l4}");
+        }
+    }
+
+    #[test]
+    fn fragments_groups_options_and_other_lengths_are_not_alike() {
+        let first = flow(false, false, 60);
+        assert!(alike(&first, &first));
+        assert!(!alike(&first, &flow(false, false, 61)));
+        for (at, byte) in [(20, 0x20), (21, 1), (0, 1), (14, 0x46), (23, 1), (13, 6)] {
+            let mut other = first.clone();
+            other[at] = byte;
+            assert!(!alike(&other, &other), "byte {at}");
+        }
+        assert!(!alike(&first[..59], &first[..59]));
+    }
+
+    proptest! {
+        /// Whatever bytes differ, and however broken both are.
+        #[test]
+        fn frames_that_are_alike_parse_alike(
+            (six, tcp) in any::<(bool, bool)>(),
+            len in 60_usize..120,
+            both in prop::collection::vec((0_usize..120, any::<u8>()), 0..4),
+            one in prop::collection::vec((0_usize..120, any::<u8>()), 0..4),
+            vnet in any::<[u8; 10]>(),
+        ) {
+            let mut first = flow(six, tcp, len.max(75));
+            let set = |frame: &mut Vec<u8>, (at, byte): (usize, u8)| {
+                if let Some(place) = frame.get_mut(at) { *place = byte }
+            };
+            both.into_iter().for_each(|change| set(&mut first, change));
+            let mut second = first.clone();
+            one.into_iter().for_each(|change| set(&mut second, change));
+            if alike(&first, &second) {
+                let (a, b) = (parse(&first), parse(&second));
+                prop_assert_eq!(a, b);
+                let (mut vnet, _) = VnetHeader::read(&vnet).expect("ten bytes");
+                vnet.gso_type = VnetHeader::GSO_NONE;
+                if let (Ok(a), Ok(b)) = (a, b) {
+                    prop_assert_eq!(vnet.offload(&first, &a), vnet.offload(&second, &b));
+                }
+            }
+        }
+    }
+}
