@@ -108,7 +108,8 @@ struct Queue {
     slots: u32,
     police: Option<Police>,
     waiting: VecDeque<Arrival>,
-    total: IngressCounters,
+    /// What had come by before this epoch.
+    past: IngressCounters,
     epoch: IngressCounters,
 }
 
@@ -128,16 +129,14 @@ impl Ingress {
     #[inline]
     pub fn offer(&mut self, tenant: u32, arrival: Arrival) -> Result<(), NotQueued> {
         let queue = &mut self.stations[tenant as usize];
-        queue.count(|seen| {
-            seen.packets += 1;
-            seen.bytes += u64::from(arrival.len);
-        });
+        queue.epoch.packets += 1;
+        queue.epoch.bytes += u64::from(arrival.len);
         if queue.police.as_ref().is_some_and(|police| !police.admits(arrival.at)) {
-            queue.count(|seen| seen.over_max += 1);
+            queue.epoch.over_max += 1;
             return Err(NotQueued::OverMax);
         }
         if queue.waiting.len() >= queue.slots as usize {
-            queue.count(|seen| seen.drops += 1);
+            queue.epoch.drops += 1;
             return Err(NotQueued::Full);
         }
         if let Some(police) = &mut queue.police {
@@ -145,7 +144,7 @@ impl Ingress {
         }
         queue.waiting.push_back(arrival);
         let waiting = queue.waiting.len() as u32;
-        queue.count(|seen| seen.peak = seen.peak.max(waiting));
+        queue.epoch.peak = queue.epoch.peak.max(waiting);
         self.held += 1;
         if waiting == 1 {
             self.share.wake(tenant);
@@ -156,11 +155,10 @@ impl Ingress {
     /// A packet for `tenant` of `len` bytes for which the caller has no memory: dropped, and counted as if the queue were
     /// full.
     pub fn drop(&mut self, tenant: u32, len: u32) {
-        self.stations[tenant as usize].count(|seen| {
-            seen.packets += 1;
-            seen.bytes += u64::from(len);
-            seen.drops += 1;
-        });
+        let seen = &mut self.stations[tenant as usize].epoch;
+        seen.packets += 1;
+        seen.bytes += u64::from(len);
+        seen.drops += 1;
     }
 
     /// Whose turn it is: of those that have something waiting, the one that has had least of its part of the CPU.
@@ -176,12 +174,11 @@ impl Ingress {
         let queue = &mut self.stations[tenant as usize];
         let arrival = queue.waiting.pop_front()?;
         let waited = now.since(arrival.at);
-        queue.count(|seen| {
-            seen.served += 1;
-            seen.served_bytes += u64::from(arrival.len);
-            seen.waited += waited;
-            seen.longest = seen.longest.max(waited);
-        });
+        let seen = &mut queue.epoch;
+        seen.served += 1;
+        seen.served_bytes += u64::from(arrival.len);
+        seen.waited += waited;
+        seen.longest = seen.longest.max(waited);
         if queue.waiting.is_empty() {
             self.share.sleep(tenant);
         }
@@ -192,7 +189,7 @@ impl Ingress {
     /// What the tenant's packets took of the CPU, as measured. Until it is charged a tenant stays next.
     #[inline]
     pub fn charge(&mut self, tenant: u32, cost: Span, now: Nanos) {
-        self.stations[tenant as usize].count(|seen| seen.cpu += cost);
+        self.stations[tenant as usize].epoch.cpu += cost;
         self.share.charge(tenant, cost, now);
     }
 
@@ -221,15 +218,18 @@ impl Ingress {
 
     /// What has come by since the start.
     #[must_use]
-    pub fn seen(&self, tenant: u32) -> &IngressCounters {
-        &self.stations[tenant as usize].total
+    pub fn seen(&self, tenant: u32) -> IngressCounters {
+        let queue = &self.stations[tenant as usize];
+        queue.past.and(&queue.epoch)
     }
 
     /// What has come by since this was last asked: a control epoch.
     pub fn take_epoch(&mut self, tenant: u32) -> IngressCounters {
         let queue = &mut self.stations[tenant as usize];
         let fresh = IngressCounters { peak: queue.waiting.len() as u32, ..IngressCounters::default() };
-        core::mem::replace(&mut queue.epoch, fresh)
+        let epoch = core::mem::replace(&mut queue.epoch, fresh);
+        queue.past = queue.past.and(&epoch);
+        epoch
     }
 
     /// Other parts of the CPU and of the memory, and other maxima, from now on, for as many tenants as there are or more. What waits stays.
@@ -255,15 +255,9 @@ impl Queue {
             slots,
             police: station.ceiling.map(Police::new),
             waiting: VecDeque::with_capacity(slots as usize),
-            total: IngressCounters::default(),
+            past: IngressCounters::default(),
             epoch: IngressCounters::default(),
         }
-    }
-
-    #[inline]
-    fn count(&mut self, note: impl Fn(&mut IngressCounters)) {
-        note(&mut self.total);
-        note(&mut self.epoch);
     }
 }
 
@@ -294,6 +288,22 @@ impl Police {
 }
 
 impl IngressCounters {
+    /// These and what came later.
+    fn and(&self, later: &Self) -> Self {
+        Self {
+            packets: self.packets + later.packets,
+            bytes: self.bytes + later.bytes,
+            drops: self.drops + later.drops,
+            over_max: self.over_max + later.over_max,
+            served: self.served + later.served,
+            served_bytes: self.served_bytes + later.served_bytes,
+            waited: self.waited + later.waited,
+            longest: self.longest.max(later.longest),
+            cpu: self.cpu + later.cpu,
+            peak: self.peak.max(later.peak),
+        }
+    }
+
     /// How long a packet waited on average; `None` if none was served.
     #[must_use]
     pub fn mean_wait(&self) -> Option<Span> {

@@ -12,6 +12,12 @@ pub struct RankQueue {
     place: Vec<u32>,
 }
 
+/// The same order in one number: whether an entry is less than another cannot be foretold, and this needs no branch.
+#[inline]
+fn key((rank, id): (u64, u32)) -> u128 {
+    u128::from(rank) << 32 | u128::from(id)
+}
+
 const ABSENT: u32 = u32::MAX;
 const WAYS: usize = 4;
 
@@ -108,10 +114,17 @@ impl RankQueue {
         loop {
             let first = at * WAYS + 1;
             let last = (first + WAYS).min(self.heap.len());
-            let Some(least) = (first..last).min_by_key(|&child| self.heap[child]) else { break };
-            if entry <= self.heap[least] {
+            let Some(children) = self.heap.get(first..last).filter(|children| !children.is_empty()) else {
+                break;
+            };
+            let mut least = 0;
+            for child in 1..children.len() {
+                least = if key(children[child]) < key(children[least]) { child } else { least };
+            }
+            if key(entry) <= key(children[least]) {
                 break;
             }
+            let least = first + least;
             self.put(at, self.heap[least]);
             at = least;
         }

@@ -33,6 +33,21 @@ pub(super) enum Handed {
     Unfit(EncapsulationError),
 }
 
+/// What the headers of a frame from the uplink come to: the same for all that are alike.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bound {
+    offload: Offload,
+    to: Whom,
+}
+
+/// Whom such a frame is for.
+#[derive(Clone, Copy, Debug)]
+enum Whom {
+    /// A lane, if its address is known.
+    Lane(Option<u32>),
+    Everybody,
+}
+
 /// Copies of frames for everybody that may still be made in this turn: as each is charged as one frame, its copies
 /// would else keep the thread from everything else. Those from tenants cannot use up what those from the wire need.
 #[derive(Clone, Copy, Debug)]
@@ -303,18 +318,22 @@ impl Engine {
         made
     }
 
-    /// A frame from the uplink goes to the tenant whose address it bears, or to everybody.
-    pub(super) fn deliver(
+    /// Looks at the headers of a frame from the uplink: it goes to the tenant whose address it bears, or to everybody. `None`
+    /// when they make no sense, which is counted.
+    pub(super) fn look_at(
         &mut self,
         frame: &[u8],
         received: &plimsoll_ports::Received,
         lane: Option<u32>,
         now: Nanos,
-    ) {
+    ) -> Option<Bound> {
         let parsed = parse(frame);
         let (parsed, offload) = match check(&parsed, frame, received) {
             Ok(checked) => checked,
-            Err(why) => return why.count(&mut self.uplink.tally, 1),
+            Err(why) => {
+                why.count(&mut self.uplink.tally, 1);
+                return None;
+            }
         };
         // In a fleet the map says who is where.
         if self.fleet.is_none()
@@ -323,22 +342,26 @@ impl Engine {
             self.note_taken(from);
         }
         let target = parsed.dst_mac.0;
-        let part = Part::whole(frame, &offload);
-        if is_group(target) {
-            if self.copies.of_uplink == 0 {
-                return self.uplink.tally.lost(Loss::FloodLimit);
-            }
-            let made = self.send_all(frame, &offload, part);
-            self.copies.of_uplink = self.copies.of_uplink.saturating_sub(made);
-            return;
-        }
         let owner = || match self.macs.owner(target) {
             Some(Owner::Lane(lane)) => Some(lane),
             _ => None,
         };
-        let handed = match lane.or_else(owner) {
-            Some(to) => self.send_one(frame, &offload, part, to),
-            None => Handed::Lost(Loss::UnknownDestination),
+        let to = if is_group(target) { Whom::Everybody } else { Whom::Lane(lane.or_else(owner)) };
+        Some(Bound { offload, to })
+    }
+
+    /// Gives a frame from the uplink to whom it is for.
+    pub(super) fn deliver(&mut self, frame: &[u8], Bound { offload, to }: &Bound) {
+        let part = Part::whole(frame, offload);
+        let handed = match *to {
+            Whom::Everybody if self.copies.of_uplink == 0 => Handed::Lost(Loss::FloodLimit),
+            Whom::Everybody => {
+                let made = self.send_all(frame, offload, part);
+                self.copies.of_uplink = self.copies.of_uplink.saturating_sub(made);
+                return;
+            }
+            Whom::Lane(Some(to)) => self.send_one(frame, offload, part, to),
+            Whom::Lane(None) => Handed::Lost(Loss::UnknownDestination),
         };
         match handed {
             Handed::Lost(why) => self.uplink.tally.lost(why),

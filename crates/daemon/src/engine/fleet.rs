@@ -282,7 +282,9 @@ impl Engine {
         }
         let Some(place) = tunnelled.frame() else { return };
         let frame = Received { len: place.len(), vnet: None, at: received.at, waited: received.waited };
-        self.deliver(&packet[place], &frame, lane, now);
+        if let Some(bound) = self.look_at(&packet[place.clone()], &frame, lane, now) {
+            self.deliver(&packet[place], &bound);
+        }
     }
 
     /// The tenant elsewhere that a tenant's frame goes to, where limits hold what goes there.

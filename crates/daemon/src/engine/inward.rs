@@ -11,7 +11,9 @@ use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, NotQueued, Station}
 use plimsoll_policy::{DEFAULT_SLOTS, DRAIN_SHARE, Experiment, IngressOrder, Program, TenantId};
 use plimsoll_ports::{Port, Received, Trouble};
 use plimsoll_units::{Nanos, Span};
+use plimsoll_wire::{VnetHeader, alike};
 
+use super::depart::Bound;
 use super::drops::Loss;
 use super::fleet::Came;
 use super::forward::{Mac, Owner};
@@ -24,7 +26,7 @@ use super::{BATCH, Engine, Lane};
 pub(crate) struct Inward {
     ingress: Ingress,
     drain: Drain,
-    /// By station, taken out while one of its frames is delivered.
+    /// By station, taken out while some of its frames are delivered.
     pools: Vec<Option<Pool<Received>>>,
     /// When the frames of the last quantum came, and how long the kernel had had them.
     delivered: [(Nanos, Option<Span>); QUANTUM],
@@ -49,7 +51,7 @@ const LONG: u32 = 16;
 const QUANTUM: usize = 8;
 
 /// Frames delivered in a turn, and fetched.
-const DELIVERIES: usize = 64;
+const DELIVERIES: usize = 128;
 const FETCHES: usize = 8 * BATCH;
 
 impl Inward {
@@ -116,7 +118,14 @@ impl Inward {
     /// What came by for a lane, or for everybody, and how much of it waits.
     pub(crate) fn seen(&self, lane: Option<u32>) -> (IngressCounters, u32) {
         let station = lane.map_or(COMMON, |lane| lane + 1);
-        (*self.ingress.seen(station), self.ingress.waiting(station).len() as u32)
+        (self.ingress.seen(station), self.ingress.waiting(station).len() as u32)
+    }
+
+    /// The lane that a station's frame is for: a tenant that is gone may have left its lane to another one, and its frames
+    /// in the queue.
+    fn lane_of(&self, station: u32, arrival: &Arrival) -> Option<u32> {
+        let same = self.since.is_none_or(|since| arrival.at > since);
+        station.checked_sub(COMMON + 1).filter(|_| same)
     }
 
     /// How many stations there are.
@@ -209,12 +218,29 @@ impl Engine {
 
     /// The tenant's oldest frames, a quantum at most; how many those were.
     fn deliver_some(&mut self, station: u32, quantum: usize, now: Nanos) -> usize {
-        for delivered in 0..quantum {
-            let Some(arrival) = self.inward.ingress.take(station, now) else { return delivered };
-            let waited = self.deliver_from(station, &arrival, now);
-            self.inward.delivered[delivered] = (arrival.at, waited);
+        // Taken out for the while, so that frames can be read while ports are written.
+        let pool = &mut self.inward.pools[station as usize];
+        let mut pool = pool.take().expect("in its place between deliveries");
+        // The one before stays until the next has been compared with it.
+        let mut before: Option<(Buffer, Option<Bound>)> = None;
+        let mut delivered = 0;
+        while delivered < quantum {
+            let Some(arrival) = self.inward.ingress.take(station, now) else { break };
+            let (_, buffer) = Buffer::from_address(arrival.addr);
+            self.inward.delivered[delivered] = (arrival.at, pool.held(buffer).waited);
+            let lane = self.inward.lane_of(station, &arrival);
+            let known = before.and_then(|(last, bound)| bound.filter(|_| are_alike(&pool, last, buffer)));
+            let bound = self.deliver_from(&mut pool, buffer, known, lane, now);
+            if let Some((last, _)) = before.replace((buffer, bound)) {
+                pool.give(last);
+            }
+            delivered += 1;
         }
-        quantum
+        if let Some((last, _)) = before {
+            pool.give(last);
+        }
+        self.inward.pools[station as usize] = Some(pool);
+        delivered
     }
 
     /// What the last `count` of a tenant's frames took ends when the last of them was delivered.
@@ -278,22 +304,30 @@ impl Engine {
         }
     }
 
-    /// One frame to whom it is for; how long the kernel had had it, if that is known.
-    fn deliver_from(&mut self, station: u32, arrival: &Arrival, now: Nanos) -> Option<Span> {
-        // Taken out for the while, so that the frame can be read while ports are written.
-        let mut pool = self.inward.pools[station as usize].take()?;
-        let (_, buffer) = Buffer::from_address(arrival.addr);
+    /// One frame to whom it is for, which may be known already; answers whom that is, for others that are alike.
+    fn deliver_from(
+        &mut self,
+        pool: &mut Pool<Received>,
+        buffer: Buffer,
+        known: Option<Bound>,
+        lane: Option<u32>,
+        now: Nanos,
+    ) -> Option<Bound> {
         let received = *pool.held(buffer);
-        // A tenant that is gone may have left its lane to another one, and its frames in the queue.
-        let same = self.inward.since.is_none_or(|since| arrival.at > since);
-        let lane = station.checked_sub(COMMON + 1).filter(|_| same);
         if self.fleet.is_some() {
             self.unwrap(&mut pool.bytes_mut(buffer)[..received.len], &received, lane, now);
-        } else {
-            self.deliver(&pool.bytes(buffer)[..received.len], &received, lane, now);
+            return None;
         }
-        pool.give(buffer);
-        self.inward.pools[station as usize] = Some(pool);
-        received.waited
+        let frame = &pool.bytes(buffer)[..received.len];
+        let bound = known.or_else(|| self.look_at(frame, &received, lane, now))?;
+        self.deliver(frame, &bound);
+        Some(bound)
     }
+}
+
+/// Whether what was found out of one frame holds for another.
+fn are_alike(pool: &Pool<Received>, one: Buffer, other: Buffer) -> bool {
+    let (a, b) = (pool.held(one), pool.held(other));
+    let whole = a.vnet.is_none_or(|vnet| vnet.gso_type == VnetHeader::GSO_NONE);
+    whole && a.vnet == b.vnet && alike(&pool.bytes(one)[..a.len], &pool.bytes(other)[..b.len])
 }

@@ -228,7 +228,7 @@ fn what_comes_beyond_what_a_tenant_may_receive_is_dropped_and_nobody_elses() {
         let _ = ingress.offer(greedy, packet(0, at));
         ingress.offer(calm, packet(0, at)).expect("it has no maximum");
     }
-    let seen = *ingress.seen(greedy);
+    let seen = ingress.seen(greedy);
     assert_eq!((seen.packets, seen.drops, seen.bytes), (100_000, 0, 10_000_000), "all that came is counted");
     // 10,000 packets are the rate's, ten the burst's, and one is ahead.
     assert_eq!(seen.packets - seen.over_max, 10_010);
