@@ -361,7 +361,7 @@ fn a_flood_on_the_way_in_costs_its_own_tenant() {
     };
     let (mut flood, mut calm) = (0, 0);
     for round in 0..400 {
-        for number in 0..128 {
+        for number in 0..192 {
             world.wire.send(&udp(OUTSIDE, 1, 80, number, 100), None).expect("there");
         }
         world.wire.send(&udp(OUTSIDE, 2, 80, round, 100), None).expect("there");
