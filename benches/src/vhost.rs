@@ -24,10 +24,12 @@ const BAR: f64 = 0.9;
 
 /// `rounds` times, the sides taking turns.
 pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
-    let (mut sink, mut loops) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+    let (mut sink, mut mixed, mut loops) = <([Vec<f64>; 2], [Vec<f64>; 2], [Vec<f64>; 2])>::default();
     for _ in 0..rounds {
-        sink[0].push(dpdk_sink().context("DPDK's vhost as a sink")?);
-        sink[1].push(our_sink(plimsoll).context("vhost-user to the uplink")?);
+        for (figures, flows) in [(&mut sink, Flows::One), (&mut mixed, Flows::Many)] {
+            figures[0].push(dpdk_sink(flows).context("DPDK's vhost as a sink")?);
+            figures[1].push(our_sink(plimsoll, flows).context("vhost-user to the uplink")?);
+        }
         loops[0].push(dpdk_loop().context("DPDK's vhost as a switch")?);
         loops[1].push(our_loop(plimsoll).context("vhost-user to vhost-user")?);
     }
@@ -39,14 +41,25 @@ pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
     };
     Ok(vec![
         row("vhost-user guest to a sink, 64 B", &sink),
+        row("the same, no packet of the flow before it", &mixed),
         row("two vhost-user guests to each other, 64 B", &loops),
     ])
 }
 
+/// What a guest sends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flows {
+    /// Packets of one flow, one behind the other.
+    One,
+    /// A packet of each of many, in turn.
+    Many,
+}
+
 /// A guest that only sends.
-fn sender(socket: &Path) -> Result<Testpmd> {
+fn sender(socket: &Path, flows: Flows) -> Result<Testpmd> {
     let device = device(0, socket);
-    Testpmd::start("1", &[&device], &["--auto-start", "--forward-mode=txonly", "--txpkts=60"])
+    let mode = ["--auto-start", "--forward-mode=txonly", "--txpkts=60", "--txonly-multi-flow"];
+    Testpmd::start("1", &[&device], if flows == Flows::Many { &mode } else { &mode[..3] })
 }
 
 /// One process that is both guests: what one receives it sends to the other, and so round and round through the switch.
@@ -64,21 +77,21 @@ fn device(n: usize, socket: &Path) -> String {
     format!("net_virtio_user{n},path={},mac={},queue_size=1024", socket.display(), MACS[n])
 }
 
-fn dpdk_sink() -> Result<f64> {
+fn dpdk_sink(flows: Flows) -> Result<f64> {
     let dir = tempfile::tempdir()?;
     let socket = dir.path().join("vm");
     let vhost = format!("net_vhost0,iface={}", socket.display());
     let mut sink = Testpmd::start("0", &[&vhost], &["--auto-start", "--forward-mode=rxonly"])?;
     sink.received(0)?;
-    let mut guest = sender(&socket)?;
+    let mut guest = sender(&socket, flows)?;
     guest.received(0)?;
     per_second(|| sink.received(0))
 }
 
-fn our_sink(plimsoll: &Path) -> Result<f64> {
+fn our_sink(plimsoll: &Path, flows: Flows) -> Result<f64> {
     let sink = Sink::new(plimsoll, &["vm"], |socket| format!("{{vhost_user: {socket}}}"))?;
     await_sockets(&[&sink.socket("vm")])?;
-    let mut guest = sender(&sink.socket("vm"))?;
+    let mut guest = sender(&sink.socket("vm"), flows)?;
     guest.received(0)?;
     per_second(|| {
         let sent = sink.stats()?["uplink"]["tx_packets"].as_u64();

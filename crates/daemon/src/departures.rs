@@ -15,7 +15,7 @@ use plimsoll_wire::Parsed;
 /// Departures that are kept.
 pub const KEPT: usize = 65_536;
 
-/// One departure: a packet, or a part of one.
+/// One departure: a packet, a part of one, or some that are alike and left together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
     /// What it says beyond its headers.
@@ -61,8 +61,10 @@ pub struct Passage {
     pub generation: u16,
     /// The lane of its tenant.
     pub lane: u16,
-    /// Bytes of the frame.
+    /// Bytes of the frame, or of all that left together.
     pub len: u32,
+    /// How many those are: one, also for a part of a frame.
+    pub frames: u8,
 }
 
 /// A frame's headers as the log keeps them: made once, when they are parsed, and copied when it leaves.
@@ -166,10 +168,10 @@ const V6: u64 = 2;
 const PORTS: u64 = 4;
 
 fn pack(passage: &Passage, headers: &Headers) -> [u64; WORDS - 1] {
-    let Passage { generation, lane, class: NodeId(class), len, .. } = *passage;
+    let Passage { generation, lane, class: NodeId(class), len, frames, .. } = *passage;
     let limit = passage.limited_by.map_or(0, |limit| u64::from(limit.0) + 1);
     let who = u64::from(generation) << 48 | u64::from(lane) << 32 | u64::from(class);
-    let size = u64::from(len) << 32 | u64::from(headers.ports);
+    let size = u64::from(frames) << 56 | u64::from(len) << 32 | u64::from(headers.ports);
     let [arrived, head, departed] = [passage.arrived, passage.head, passage.departed].map(Nanos::as_u64);
     // The limit's number has its own word's upper half: pauses of more than 2^32 µs do not occur.
     let limited = limit << 40 | (passage.limited.as_u64() / 1_000).min((1 << 40) - 1);
@@ -194,7 +196,8 @@ fn unpack(words: [u64; WORDS - 1]) -> Departure {
             class: NodeId(who as u32),
             generation: (who >> 48) as u16,
             lane: (who >> 32) as u16,
-            len: (size >> 32) as u32,
+            len: (size >> 32) as u32 & 0xff_ffff,
+            frames: (size >> 56) as u8,
         },
         addresses,
         ports: (what & PORTS != 0).then_some(((size >> 16) as u16, size as u16)),
@@ -234,6 +237,7 @@ mod tests {
             generation: 65_535,
             lane: 9,
             len: 65_550,
+            frames: 18,
         };
         Departure {
             passage,

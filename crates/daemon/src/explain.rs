@@ -302,7 +302,8 @@ impl<'a> World<'a> {
     }
 
     fn wire_time(&self, other: &Departure) -> u64 {
-        let len = Bytes::new(other.passage.len.into()) + self.program().overhead;
+        let around = self.program().overhead.as_u64() * u64::from(other.passage.frames);
+        let len = Bytes::new(u64::from(other.passage.len) + around);
         self.program().link.wire_time(len).as_u64()
     }
 
@@ -331,7 +332,7 @@ impl<'a> World<'a> {
 
 fn count(shares: &mut Shares, other: &Departure) {
     let (packets, bytes) = shares.entry((other.passage.class, other.passage.lane)).or_default();
-    *packets += 1;
+    *packets += u64::from(other.passage.frames);
     *bytes += u64::from(other.passage.len);
 }
 

@@ -228,6 +228,7 @@ mod tests {
             generation: 0,
             lane: 0,
             len: 64,
+            frames: 1,
         };
         let departure = Departure { passage, addresses: None, ports: None, protocol: 0, dscp: 0, vlan: 0 };
         assert!(Filter::default().holds(&departure) && !filter.holds(&departure));

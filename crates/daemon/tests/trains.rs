@@ -154,8 +154,10 @@ fn a_train_is_one_descriptor_no_longer_than_one_frame_of_an_mtu() {
     world.run(Span::millis(200));
     assert_eq!(world.posted, world.left);
     assert!(world.losses().is_empty());
-    let longest = world.log.last(100).iter().map(|departure| departure.passage.len).max();
-    assert!(longest.is_some_and(|len| len <= 1_538), "{longest:?}");
+    let log = world.log.last(100);
+    let trains = log.iter().map(|departure| departure.passage).filter(|passage| passage.frames > 1);
+    assert!(trains.clone().all(|train| train.len == u32::from(train.frames) * 60 && train.len <= 1_538));
+    assert_eq!((trains.count(), log.iter().map(|one| u32::from(one.passage.frames)).sum::<u32>()), (3, 41));
 }
 
 #[test]

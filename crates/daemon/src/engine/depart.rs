@@ -172,7 +172,7 @@ impl Engine {
         if !matches!(handed, Handed::Wait) {
             let frames = u32::from(transmit.last);
             self.note(transmit, &held.headers, from, frames, now);
-            self.measure(&mut lane, transmit, u64::from(transmit.len), frames, now);
+            self.measure(&mut lane, transmit, frames, now);
         }
         let outcome = lane.tally.account(handed);
         self.lanes[from as usize] = Some(lane);
@@ -207,15 +207,16 @@ impl Engine {
                 }
             }
         }
-        self.note(transmit, &held.headers, from, count, now);
-        self.measure(lane, transmit, u64::from(held.len * count), count, now);
+        let whole = Transmit { len: held.len * count, ..*transmit };
+        self.note(&whole, &held.headers, from, count, now);
+        self.measure(lane, &whole, count, now);
         Some(outcome)
     }
 
     /// Counts for the tenant how long so many frames of a pull have waited.
-    fn measure(&mut self, lane: &mut Lane, transmit: &Transmit, bytes: u64, frames: u32, now: Nanos) {
+    fn measure(&mut self, lane: &mut Lane, transmit: &Transmit, frames: u32, now: Nanos) {
         let took = self.waits.of(transmit, now);
-        lane.recent.sent_bytes += bytes;
+        lane.recent.sent_bytes += u64::from(transmit.len);
         if frames > 0 {
             lane.recent.left(transmit.limited, took, frames, &lane.halves);
         }
@@ -390,6 +391,7 @@ impl Engine {
             generation: self.generation,
             lane: u16::try_from(lane).unwrap_or(u16::MAX),
             len: transmit.len,
+            frames: u8::try_from(frames.max(1)).unwrap_or(u8::MAX),
         };
         self.log.push(&passage, headers);
         if frames > 0 {
