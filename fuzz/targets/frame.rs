@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use plimsoll_wire::{
-    FlowKey, Mac, Offload, OffloadKind, finish_checksum, parse, segment, split, supersegment,
+    FlowKey, Mac, Offload, OffloadKind, alike, finish_checksum, parse, segment, split, supersegment,
 };
 
 fuzz_target!(|data: &[u8]| {
@@ -30,6 +30,14 @@ fuzz_target!(|data: &[u8]| {
             let places = [u32::from(parsed.l3), ip.l4.into(), ip.payload.into(), ip.end, frame.len() as u32];
             assert!(places.is_sorted(), "headers are in order and inside the frame: {places:?}");
         }
+    }
+
+    // The same frame but for one byte.
+    let mut other = frame.to_vec();
+    let place = offset as usize % frame.len().max(1);
+    other.iter_mut().skip(place).take(1).for_each(|byte| *byte ^= len as u8);
+    if alike(frame, &other) {
+        assert_eq!(parse(frame), parse(&other));
     }
 
     let mut out = vec![0; usize::from(kind) * 64];
