@@ -23,29 +23,83 @@ const EPOCHS: [(&str, Option<f64>); 5] =
 const FRAMES: usize = 10;
 const STEP: Span = Span::micros(12);
 
-/// `rounds` times, the sides taking turns.
-pub fn measure(effort: Effort) -> Result<Vec<Row>> {
-    let mut off = Vec::new();
-    let mut on = EPOCHS.map(|_| Vec::new());
-    for _ in 0..effort.rounds {
-        off.push(cost(effort.packets, None)?);
-        for ((epoch, _), on) in EPOCHS.iter().zip(&mut on) {
-            on.push(cost(effort.packets, Some(epoch))?);
-        }
-    }
-    let row = |((epoch, most), on): ((&str, Option<f64>), &Vec<f64>)| {
-        let name = format!("a flow between two hosts, receivers decide each {epoch}");
-        let row = Row::new(name, "ours, no feedback", "ns/packet").figures(&off, on);
-        most.into_iter().fold(row, |row, most| row.goal(Goal::RatioAtMost(most)))
-    };
-    Ok(EPOCHS.into_iter().zip(&on).map(row).collect())
+/// What is between the hosts.
+#[derive(Clone, Copy)]
+enum Between {
+    /// A wire.
+    Wire,
+    /// The overlay.
+    Overlay,
+    /// The overlay, and receivers that decide each so often.
+    Control(&'static str),
 }
 
-/// Nanoseconds of both engines for each frame that came.
-fn cost(packets: u64, epoch: Option<&str>) -> Result<f64> {
-    let (mut a, mut b) = (Host::new(&policy("a", epoch), 64, 64)?, Host::new(&policy("b", epoch), 64, 64)?);
+/// The epoch at which each host's part is told.
+const TOLD: usize = EPOCHS.len() - 1;
+
+/// `rounds` times, the sides taking turns.
+pub fn measure(effort: Effort) -> Result<Vec<Row>> {
+    let (mut wire, mut off) = (Costs::default(), Costs::default());
+    let mut on = EPOCHS.map(|_| Costs::default());
+    for _ in 0..effort.rounds {
+        wire.add(cost(effort.packets, Between::Wire)?);
+        off.add(cost(effort.packets, Between::Overlay)?);
+        for ((epoch, _), on) in EPOCHS.iter().zip(&mut on) {
+            on.add(cost(effort.packets, Between::Control(epoch))?);
+        }
+    }
+    let row = |((epoch, most), on): ((&str, Option<f64>), &Costs)| {
+        let name = format!("a flow between two hosts, receivers decide each {epoch}");
+        let row = Row::new(name, "ours, no feedback", "ns/packet").figures(&off.both, &on.both);
+        most.into_iter().fold(row, |row, most| row.goal(Goal::RatioAtMost(most)))
+    };
+    let stage = |name: String, beside, before: &Vec<f64>, with: &Vec<f64>| {
+        Row::new(name, beside, "ns/packet").figures(before, with)
+    };
+    let (told, (epoch, _)) = (&on[TOLD], EPOCHS[TOLD]);
+    let stages = [
+        stage("its sender's host: wrapped".into(), "ours, no overlay", &wire.out, &off.out),
+        stage("its receiver's host: unwrapped".into(), "ours, no overlay", &wire.inward, &off.inward),
+        stage(
+            format!("its sender's host: limits, told each {epoch}"),
+            "ours, no feedback",
+            &off.out,
+            &told.out,
+        ),
+        stage(
+            format!("its receiver's host: decisions each {epoch}"),
+            "ours, no feedback",
+            &off.inward,
+            &told.inward,
+        ),
+    ];
+    Ok(EPOCHS.into_iter().zip(&on).map(row).chain(stages).collect())
+}
+
+/// Nanoseconds for each frame that came, round by round.
+#[derive(Default)]
+struct Costs {
+    /// Of the host that sends it.
+    out: Vec<f64>,
+    /// Of the host that it comes to.
+    inward: Vec<f64>,
+    both: Vec<f64>,
+}
+
+impl Costs {
+    fn add(&mut self, [out, inward]: [f64; 2]) {
+        self.out.push(out);
+        self.inward.push(inward);
+        self.both.push(out + inward);
+    }
+}
+
+/// Nanoseconds of either engine for each frame that came.
+fn cost(packets: u64, between: Between) -> Result<[f64; 2]> {
+    let (mut a, mut b) =
+        (Host::new(&policy("a", between), 64, 64)?, Host::new(&policy("b", between), 64, 64)?);
     let (data, ack) = (datagram(mac(0), mac(1), 1_400), datagram(mac(1), mac(0), 60));
-    let (mut now, mut spent, mut came) = (Nanos::ZERO, Duration::ZERO, 0);
+    let (mut now, mut spent, mut came) = (Nanos::ZERO, [Duration::ZERO; 2], 0);
     let steps = packets.div_ceil(FRAMES as u64);
     for _ in 0..steps {
         for n in 0..FRAMES {
@@ -54,10 +108,10 @@ fn cost(packets: u64, epoch: Option<&str>) -> Result<f64> {
                 let _ = b.tenants[0].send(&ack, None);
             }
         }
-        for host in [&mut a, &mut b] {
+        for (host, spent) in [&mut a, &mut b].into_iter().zip(&mut spent) {
             let begun = processor_time();
             while host.engine.turn(now).busy {}
-            spent += processor_time() - begun;
+            *spent += processor_time() - begun;
         }
         a.hand_over(&mut b);
         b.hand_over(&mut a);
@@ -67,16 +121,20 @@ fn cost(packets: u64, epoch: Option<&str>) -> Result<f64> {
     }
     // The first wait for the next hop's address.
     ensure!(came as u64 > packets * 9 / 10, "{came} of {packets} frames came");
-    Ok(spent.as_secs_f64() * 1e9 / came as f64)
+    Ok(spent.map(|spent| spent.as_secs_f64() * 1e9 / came as f64))
 }
 
-fn policy(host: &str, epoch: Option<&str>) -> String {
-    let feedback = epoch.map_or(String::new(), |epoch| {
-        format!("  feedback: {{key: /not/read, epoch: {epoch}, lapse: 1s, fallback: 40Gbps}}\n")
-    });
+fn policy(host: &str, between: Between) -> String {
+    let hosts = format!("uplink: {{port: memory, rate: 40Gbps}}\ntenants: {{t{host}: {{port: memory}}}}\n");
+    let feedback = match between {
+        Between::Wire => return hosts,
+        Between::Overlay => String::new(),
+        Between::Control(epoch) => {
+            format!("  feedback: {{key: /not/read, epoch: {epoch}, lapse: 1s, fallback: 40Gbps}}\n")
+        }
+    };
     format!(
-        "uplink: {{port: memory, rate: 40Gbps}}\n\
-         tenants: {{t{host}: {{port: memory}}}}\n\
+        "{hosts}\
          overlay:\n\
          \x20 kind: geneve\n\
          \x20 vni: 7\n\
