@@ -12,6 +12,7 @@ pub mod directory;
 pub mod distributor;
 pub mod fabric;
 pub mod feedback;
+pub mod news;
 pub mod obeyed;
 pub mod packet_rate;
 pub mod receiver;
@@ -25,6 +26,7 @@ pub use directory::{Directory, DirectoryError, InnerAddr, Peer, StaticDirectory}
 pub use distributor::Distributor;
 pub use fabric::{FabricLaw, FabricLimit, Marks};
 pub use feedback::{Allowance, For, HostId, Opener, Rejected, Sealer, Vnic};
+pub use news::News;
 pub use obeyed::Obeyed;
 pub use packet_rate::{PacketRateLaw, PacketRateLimit, Seen};
 pub use receiver::{Envelope, Laws, Limits, Measured, Receivers};

@@ -216,6 +216,27 @@ fn feedback_rides_on_frames_of_the_other_way() {
     assert!(heard >= ways["ridden"], "{heard} of {ways:?}");
 }
 
+/// 10 Mb/s for one that may receive 20: its limit stays where it was, in 200 epochs.
+#[test]
+fn a_limit_that_holds_is_said_ten_times_in_a_lapse() {
+    let mut fleet = Fleet::new("geneve", false, FEEDBACK);
+    for n in 0..8_000 {
+        if n % 4 == 0 {
+            fleet.a.send(0, &udp(SHOP, FAR, 7, n, 250));
+        }
+        fleet.exchange();
+        drain(&mut fleet.b.tenants[0]);
+        if n >= 400 && n % 100 == 0 {
+            let limits = Limits { bits: BitRate::mbps(20), packets: None };
+            let now = fleet.a.engine.snapshot(fleet.a.now).fleet.expect("a fleet");
+            assert_eq!(now.pairs[0].limits, Some(limits), "after {n} steps");
+        }
+    }
+    let ways = &stats(&mut fleet.b).fleet.expect("a fleet").hosts["a"].feedback;
+    let said: u64 = ["ridden", "framed"].iter().filter_map(|way| ways.get(*way)).sum();
+    assert!((30..50).contains(&said), "{ways:?}");
+}
+
 #[test]
 fn limits_lapse_to_the_fallback_when_a_host_falls_silent() {
     let mut fleet = Fleet::new("geneve", false, FEEDBACK);

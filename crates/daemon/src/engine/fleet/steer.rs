@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 
 use plimsoll_control::{
     Allowance, BandwidthLaw, Envelope, FabricLaw, For, Heavy, HostId, Idle, Laws, Limits, Marks, Measured,
-    Obeyed, Opener, PacketRateLaw, Receivers, Rejected, Sealer, SenderId, Senders, Vnic,
+    News, Obeyed, Opener, PacketRateLaw, Receivers, Rejected, Sealer, SenderId, Senders, Vnic,
 };
 use plimsoll_policy::{ControlLevel, Feedback, Program, TenantId, UNLIMITED, Via};
 use plimsoll_units::{BitRate, Nanos, Span};
@@ -91,6 +91,7 @@ impl Allowed {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Told {
     number: Option<HostId>,
+    news: News<Vnic>,
     allowances: Vec<Allowance>,
     /// Sealed, and still to leave.
     messages: VecDeque<Vec<u8>>,
@@ -162,7 +163,11 @@ impl Steering {
         let mut before = core::mem::take(&mut self.told);
         let told = |number: HostId| {
             let known = before.iter_mut().find(|told| told.number == Some(number));
-            Told { number: Some(number), ..known.map(core::mem::take).unwrap_or_default() }
+            Told {
+                number: Some(number),
+                news: News::default(),
+                ..known.map(core::mem::take).unwrap_or_default()
+            }
         };
         self.told = map.hosts.iter().map(|host| host.number).map(told).collect();
     }
@@ -203,20 +208,19 @@ impl Steering {
         told.counts.ridden += 1;
     }
 
-    /// When a message has to leave in a frame of its own, or the next epoch ends.
+    /// When a message has to leave in a frame of its own, or the next epoch ends. It ends in the turn that a packet makes
+    /// after it is over; while none comes it may wait, as a wake-up for it alone costs more than it does.
     fn next(&self) -> Nanos {
         let due = self.told.iter().filter(|told| !told.messages.is_empty()).map(|told| told.due);
-        due.min().map_or(self.next, |due| due.min(self.next))
+        let over = self.next + quarter(self.settings.epoch);
+        due.min().map_or(over, |due| due.min(over))
     }
 
     /// Says whom each of this host's tenants has to tell what, and seals it. Answers which tenants elsewhere allow the
     /// balancers here another part than before.
     fn address(&mut self, map: &FleetMap, links: &[Link], now: Nanos) -> Vec<u32> {
-        for told in &mut self.told {
-            told.counts.unsent += told.messages.len() as u64;
-            told.messages.clear();
-            told.allowances.clear();
-        }
+        self.told.iter_mut().for_each(Told::begin);
+        let lapse = self.settings.lapse;
         for (vm, own) in self.own.iter().enumerate() {
             let (receiver, limits) = (own.vnic, self.receivers.limits(vm));
             for &Heavy { sender, weight, .. } in own.senders.heavy() {
@@ -228,7 +232,10 @@ impl Steering {
                         Allowance { receiver, whom: For::Balancers, limits: whole },
                     );
                 } else if let Some(elsewhere) = map.vms.get(sender as usize) {
-                    self.told[elsewhere.host].tell(Allowance { receiver, whom: For::Each, limits });
+                    let told = &mut self.told[elsewhere.host];
+                    if told.news.is(receiver, limits, lapse, now) {
+                        told.tell(Allowance { receiver, whom: For::Each, limits });
+                    }
                 }
             }
         }
@@ -273,6 +280,16 @@ impl Steering {
 }
 
 impl Told {
+    /// Another epoch is over: what has not left is said anew.
+    fn begin(&mut self) {
+        if !self.messages.is_empty() {
+            self.counts.unsent += self.messages.len() as u64;
+            self.messages.clear();
+            self.news.forget();
+        }
+        self.allowances.clear();
+    }
+
     /// It is to hear this, once for all of its tenants.
     fn tell(&mut self, allowance: Allowance) {
         let mut same = self.allowances.iter().rev().take_while(|known| known.receiver == allowance.receiver);
@@ -526,6 +543,10 @@ fn rejected(why: Rejected) -> Event {
         Rejected::Forged => Event::FeedbackForged,
         Rejected::Stale => Event::FeedbackStale,
     }
+}
+
+fn quarter(span: Span) -> Span {
+    Span::ns(span.as_u64() / 4)
 }
 
 fn half(span: Span) -> Span {
