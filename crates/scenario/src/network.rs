@@ -74,6 +74,10 @@ pub struct ReceiveRing {
     pub slots: u32,
     /// Part of the CPU's time, in thousandths, that fetching may take while fetched packets wait.
     pub drain_share: u32,
+    /// CPU time of all else that the engine looks after in each of its rounds. Without any, the CPU takes each packet as it
+    /// comes; with it, a round fetches what is there and processes some of what waits, and who comes in between waits for
+    /// the next.
+    pub round: Span,
     /// Whether these times are means, exponentially distributed; else each packet takes exactly as long.
     pub vary: bool,
 }

@@ -179,6 +179,7 @@ fn host(sections: &Value) -> Value {
                     "drain_share",
                     json!({"type": ["string", "number"], "description": "part of the CPU for fetching"}),
                 ),
+                ("round", unit::<Span>("CPU time of all else in each of the engine's rounds")),
                 ("vary", json!({"type": "boolean", "description": "whether these times are means"})),
             ]),
             "cpu" => object([

@@ -43,6 +43,7 @@ mod promise;
 mod receive;
 mod replay;
 mod rerun;
+mod round;
 mod run;
 mod sockets;
 pub mod tcp;

@@ -16,6 +16,7 @@ use plimsoll_units::{Nanos, Span};
 use crate::agenda::SourceId;
 use crate::chance::Chance;
 use crate::packet::Packet;
+use crate::round::{Round, Step};
 
 /// A host's way in.
 #[derive(Debug)]
@@ -71,6 +72,8 @@ struct Fair {
     /// What the CPU is at, and until when.
     doing: Option<(Nanos, Work)>,
     idle_since: Nanos,
+    /// Where it is in its round, where it works by rounds.
+    round: Round,
 }
 
 /// A packet in the NIC.
@@ -85,8 +88,18 @@ struct Came {
 
 #[derive(Clone, Copy, Debug)]
 enum Work {
-    Fetch { cost: Span },
-    Process { tenant: u32, packet: Packet, waited: Span, in_nic: Span, cost: Span },
+    Fetch {
+        cost: Span,
+    },
+    /// All else that the engine looks after.
+    Rest,
+    Process {
+        tenant: u32,
+        packet: Packet,
+        waited: Span,
+        in_nic: Span,
+        cost: Span,
+    },
 }
 
 /// How long things take, and have taken.
@@ -99,6 +112,13 @@ struct Takes {
 impl Takes {
     fn new(vary: bool, chance: Chance) -> Self {
         Self { chance: vary.then_some(chance), spent: Span::ZERO }
+    }
+
+    /// What is left of something that takes so long and is done again and again, after such a span of it.
+    fn rest_of(&mut self, mean: Span, passed: Span) -> Span {
+        let left = Span::ns(mean.as_u64() - passed.as_u64() % mean.as_u64().max(1));
+        // What is exponentially distributed has no memory.
+        if self.chance.is_some() { self.time(mean) } else { self.time(left) }
     }
 
     fn time(&mut self, mean: Span) -> Span {
@@ -131,6 +151,7 @@ impl Receive {
             free: Vec::new(),
             doing: None,
             idle_since: Nanos::ZERO,
+            round: Round::default(),
         };
         Self { source, spec, cpu: Cpu::Fair(Box::new(fair)) }
     }
@@ -223,8 +244,14 @@ impl Fair {
         let now = came.at;
         self.ring.push_back(came);
         if self.doing.is_none() {
-            self.drain.processed(now.since(self.idle_since));
-            self.begin(spec, now);
+            let idle = now.since(self.idle_since);
+            self.drain.processed(idle);
+            if spec.round > Span::ZERO {
+                let cost = self.work.rest_of(spec.round, idle);
+                self.doing = Some((now + cost, Work::Rest));
+            } else {
+                self.begin(spec, now);
+            }
         }
         true
     }
@@ -241,31 +268,55 @@ impl Fair {
                 self.ingress.charge(tenant, cost, now);
                 Some((packet, Fate::Delivered { waited, in_nic }))
             }
+            Work::Rest => {
+                self.round = Round::default();
+                None
+            }
         };
         self.begin(spec, now);
         done
     }
 
-    /// Fetching comes first, as far as its share goes, so that the NIC's ring is never what drops.
     fn begin(&mut self, spec: &ReceiveRing, now: Nanos) {
-        let next = self.ingress.next();
-        self.doing = match next {
-            Some(tenant) if self.ring.is_empty() || !self.drain.may() => {
-                let arrival = self.ingress.take(tenant, now).expect("who is next has something");
+        let step = if spec.round > Span::ZERO { self.in_rounds() } else { self.at_once() };
+        self.doing = step.map(|step| self.take_on(step, spec, now));
+        self.idle_since = now;
+    }
+
+    /// Fetching comes first, as far as its share goes, so that the NIC's ring is never what drops.
+    fn at_once(&self) -> Option<Step> {
+        match self.ingress.next() {
+            Some(tenant) if self.ring.is_empty() || !self.drain.may() => Some(Step::Process(tenant)),
+            _ if self.ring.is_empty() => None,
+            _ => Some(Step::Fetch),
+        }
+    }
+
+    /// The same batch by batch; rounds that find nothing pass without being counted.
+    fn in_rounds(&mut self) -> Option<Step> {
+        let ingress = &self.ingress;
+        let waits = |tenant| ingress.waiting(tenant).len() > 0;
+        let step = self.round.step(self.ring.len(), self.drain.may(), ingress.next(), waits);
+        (step != Step::Rest || !self.round.found_nothing()).then_some(step)
+    }
+
+    fn take_on(&mut self, step: Step, spec: &ReceiveRing, now: Nanos) -> (Nanos, Work) {
+        match step {
+            Step::Fetch => {
+                let cost = self.work.time(spec.drain);
+                (now + cost, Work::Fetch { cost })
+            }
+            Step::Process(tenant) => {
+                let arrival = self.ingress.take(tenant, now).expect("who is served has something");
                 let slot = u32::try_from(arrival.addr).expect("an index of `fetched`");
                 self.free.push(slot);
                 let (packet, fetched) = self.fetched[slot as usize];
                 let (waited, in_nic) = (now.since(arrival.at), fetched.since(arrival.at));
                 let cost = self.work.time(spec.cost);
-                Some((now + cost, Work::Process { tenant, packet, waited, in_nic, cost }))
+                (now + cost, Work::Process { tenant, packet, waited, in_nic, cost })
             }
-            _ if self.ring.is_empty() => None,
-            _ => {
-                let cost = self.work.time(spec.drain);
-                Some((now + cost, Work::Fetch { cost }))
-            }
-        };
-        self.idle_since = now;
+            Step::Rest => (now + self.work.time(spec.round), Work::Rest),
+        }
     }
 
     /// The ring's oldest packet goes to its tenant's queue.
@@ -293,7 +344,7 @@ impl Fair {
             |tenant| self.ingress.waiting(tenant).map(|arrival| &self.fetched[arrival.addr as usize].0);
         let processed = self.doing.iter().filter_map(|(_, work)| match work {
             Work::Process { packet, .. } => Some(packet),
-            Work::Fetch { .. } => None,
+            Work::Fetch { .. } | Work::Rest => None,
         });
         let fetched = (0..self.ingress.tenants()).flat_map(waiting);
         self.ring.iter().map(|came| &came.packet).chain(fetched).chain(processed).collect()

@@ -20,7 +20,7 @@ use crate::network::{
 
 pub(crate) const HOST_KEYS: [&str; 10] =
     ["nic", "receive", "cpu", "cores", "transmit", "pcie", "policy", "limits", "engine", "policy_file"];
-pub(crate) const RECEIVE_KEYS: [&str; 6] = ["ring", "drain", "cost", "slots", "drain_share", "vary"];
+pub(crate) const RECEIVE_KEYS: [&str; 7] = ["ring", "drain", "cost", "slots", "drain_share", "round", "vary"];
 pub(crate) const CONTROL_KEYS: [&str; 10] =
     ["epoch", "feedback", "lapse", "fallback", "threshold", "gain", "cut", "ecn", "balancers", "idle"];
 pub(crate) const LINK_KEYS: [&str; 8] = ["between", "from", "to", "rate", "delay", "queue", "ecn", "loss"];
@@ -90,6 +90,7 @@ impl Reader {
             cost: self.value(&fields, "cost", TIME, Span::ns(500)),
             slots: self.count(&fields, "slots", 256, 1 << 16),
             drain_share: (share * 1_000.0).round() as u32,
+            round: self.value(&fields, "round", TIME, Span::ZERO),
             vary: self.flag(&fields, "vary", false),
         }
     }
