@@ -283,6 +283,7 @@ fn departure(snapshot: &Snapshot, entry: &Departure) -> serde_json::Value {
         "limited_us": entry.passage.limited.as_u64() / 1_000,
         "limited_by": limit,
         "bytes": entry.passage.len,
+        "frames": entry.passage.frames,
         "src": entry.addresses.map(|(src, _)| src.to_string()),
         "dst": entry.addresses.map(|(_, dst)| dst.to_string()),
         "protocol": entry.protocol,

@@ -141,7 +141,7 @@ pub struct Engine {
     pub(crate) lanes: Vec<Option<Box<Lane>>>,
     pub(crate) uplink: Uplink,
     pub(crate) macs: MacTable,
-    /// Descriptors that each flow queue holds.
+    /// Frames that each flow queue holds.
     pub(crate) queues: Vec<u32>,
     pub(crate) waits: Waits,
     pub(crate) doorbells: DoorbellQueue,
@@ -493,7 +493,8 @@ impl Engine {
         };
         let Some(lane) = &mut self.lanes[index] else { return };
         let len = u32::try_from(received.len).unwrap_or(u32::MAX);
-        let buffer = lane.pool.settle(buffer, received.len);
+        let alone = origin.following == 0;
+        let buffer = if alone { lane.pool.settle(buffer, received.len) } else { buffer };
         let (to, headers) = (parsed.dst_mac.0, Headers::of(parsed));
         let hash = if self.fleet.is_some() { flow_hash(parsed) } else { 0 };
         let held =

@@ -22,7 +22,9 @@ const STEP: Span = Span::micros(20);
 const A: u8 = 1;
 const B: u8 = 2;
 const OUTSIDE: u8 = 99;
-const SIZE: u16 = 64;
+const SIZE: u16 = 128;
+/// Frames read from a guest in a turn.
+const POSTED: u64 = 64;
 /// The shortest frame.
 const SHORT: usize = 60;
 
@@ -108,6 +110,12 @@ impl World {
             assert!(self.out.remove(&head).is_some(), "{head} came back twice");
             self.free.push(head);
         }
+    }
+
+    /// A turn, while the guest posts what is not kept account of.
+    fn turn_with_strays(&mut self) {
+        self.engine.all_ready();
+        self.engine.turn(self.now);
     }
 
     fn look(&mut self) {
@@ -223,6 +231,49 @@ fn what_a_stop_gives_up_is_counted_frame_by_frame() {
     world.look();
     assert_eq!(world.engine.abandon(world.now) + world.left[&1].len() as u64, 41);
     assert_eq!(world.losses()["stopped"] + world.left[&1].len() as u64, 41);
+}
+
+/// What is left of a train whose first frames have left already.
+#[test]
+fn a_stop_in_the_middle_of_a_train_counts_the_rest_of_it() {
+    let mut world = World::new("10Gbps", 7);
+    (0..36).for_each(|_| world.post(OUTSIDE, 1, SHORT));
+    world.turn();
+    let stopped = world.engine.abandon(world.now);
+    world.look();
+    assert_eq!((world.left[&1].len(), stopped), (7, 29));
+    assert_eq!(world.losses(), BTreeMap::from([("stopped", 29)]));
+}
+
+impl World {
+    fn taken_and_refused(&mut self) -> (u64, u64) {
+        let counters = self.engine.snapshot(self.now).lanes[0].counters;
+        (counters.rx_packets, counters.rx_drops.iter().sum())
+    }
+}
+
+/// Nobody's turn is longer for it, whatever a guest posts.
+#[test]
+fn a_turn_reads_so_many_frames_alike_or_not() {
+    let mut world = World::new("10Gbps", 512);
+    (0..SIZE).for_each(|n| world.post(OUTSIDE, n % 3, SHORT));
+    world.turn();
+    assert_eq!(world.taken_and_refused(), (POSTED, 0));
+
+    let mut world = World::new("10Gbps", 512);
+    for head in 0..SIZE {
+        // IPv4 without a version, of other lengths in turn.
+        let mut frame = udp(A, OUTSIDE, 1, 0, SHORT + usize::from(head % 2));
+        frame[14] = 0;
+        world.guests[0].post(head, &frame);
+    }
+    world.turn_with_strays();
+    assert_eq!(world.taken_and_refused(), (POSTED, 0));
+
+    let mut world = World::new("10Gbps", 512);
+    (0..SIZE).for_each(|_| world.guests[0].offer(FROM, u16::MAX));
+    world.turn_with_strays();
+    assert_eq!(world.taken_and_refused(), (0, POSTED));
 }
 
 /// What happens next.

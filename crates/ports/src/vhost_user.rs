@@ -101,8 +101,10 @@ pub struct VhostUser {
     turn: usize,
     /// Batches begun, to look at the sockets now and then however busy the rings are.
     batches: u32,
-    /// Where the bytes of the frame taken last lie.
+    /// Where the bytes of the frame taken last lie: it may be copied after others have been sent.
     parts: Vec<Part>,
+    /// Where those of a frame for the guest are to go.
+    places: Vec<Part>,
     /// Buffers that a frame for the guest is put into: heads, and where the parts of each end.
     buffers: Vec<(u16, usize)>,
     counters: Counters,
@@ -141,6 +143,7 @@ impl VhostUser {
             turn: 0,
             batches: 0,
             parts: Vec::with_capacity(MOST_PARTS),
+            places: Vec::with_capacity(MOST_PARTS),
             buffers: Vec::with_capacity(MOST_BUFFERS),
             counters: Counters::default(),
             pairs: vec![PairCounters::default(); config.pairs.into()],
@@ -313,10 +316,10 @@ impl VhostUser {
         if frame.len() < MIN_FRAME {
             return Ok(self.counters.refuse(DropReason::TooShort));
         }
-        self.parts.clear();
+        self.places.clear();
         self.buffers.clear();
         let most = if several { MOST_BUFFERS } else { 1 };
-        match gather(live, &self.memory, room + frame.len(), most, &mut self.parts, &mut self.buffers) {
+        match gather(live, &self.memory, room + frame.len(), most, &mut self.places, &mut self.buffers) {
             Gathered::Enough => {}
             Gathered::Full => return Ok(Sending::Full),
             Gathered::Short => return Ok(self.counters.refuse(DropReason::Oversize)),
@@ -325,7 +328,7 @@ impl VhostUser {
         let mut header = [0; VnetHeader::LEN_WITH_BUFFERS];
         header[..VnetHeader::LEN].copy_from_slice(&vnet_bytes(vnet));
         header[VnetHeader::LEN..].copy_from_slice(&(self.buffers.len() as u16).to_le_bytes());
-        put(live, &self.memory, &[&header[..room], frame], &self.parts, &self.buffers);
+        put(live, &self.memory, &[&header[..room], frame], &self.places, &self.buffers);
         self.pairs[pair].tx_packets += 1;
         Ok(self.counters.sent(frame.len()))
     }

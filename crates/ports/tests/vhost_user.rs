@@ -37,6 +37,23 @@ fn take(port: &mut VhostUser) -> Option<(Taken, Vec<u8>)> {
     }
 }
 
+/// A frame that was taken may be copied when another has been sent to the same guest meanwhile.
+#[test]
+fn what_is_sent_leaves_what_was_taken_where_it_is() {
+    let (_folder, path, mut port) = open(Completions::OutOfOrder);
+    let mut guest = Guest::start(&mut port, &path, SIZE, VERSION_1);
+    guest.post(0, &[7; 60]);
+    guest.lend(1, 1_526);
+    port.begin().expect("always there");
+    assert!(matches!(port.take(), Took::Frame(Taken { len: 60, .. })));
+    assert_eq!(port.send(&[9; 200], None), Ok(Sending::Sent));
+    let mut bytes = [0; 60];
+    port.copy(&mut bytes);
+    assert_eq!(bytes, [7; 60]);
+    port.flush().expect("always there");
+    assert_eq!(guest.given_back(TO), [(1, 212)]);
+}
+
 /// Takes four frames and completes them in another order; what the guest sees after each.
 fn complete_2013(completions: Completions) -> Vec<Vec<u32>> {
     let (_folder, path, mut port) = open(completions);

@@ -77,7 +77,7 @@ impl Tally {
             }
             Handed::Lost(why) => self.lost(why),
             Handed::Refused(why) => self.undelivered(why),
-            Handed::Unfit(why) => self.not_wrapped(why),
+            Handed::Unfit(why) => self.not_wrapped(why, 1),
         }
         Some(Outcome::Dropped)
     }
@@ -99,7 +99,7 @@ impl Engine {
                 }
             }
             let transmit = self.out[self.sent];
-            let Some(outcome) = self.send(&transmit, now) else {
+            let Some((outcome, frames)) = self.send(&transmit, now) else {
                 self.uplink.blocked = true;
                 if !self.uplink.is_away() {
                     self.uplink.tally.event(Event::UplinkFull);
@@ -108,7 +108,7 @@ impl Engine {
             };
             self.nic.complete(&transmit, outcome);
             self.sent += 1;
-            departed += 1;
+            departed += frames;
         }
         self.flush_uplink();
         self.blame_senders();
@@ -134,9 +134,10 @@ impl Engine {
             }
             let transmit = self.out[self.sent];
             self.sent += 1;
-            (self.uplink.resume, self.uplink.flooded) = (0, 0);
+            let gone = core::mem::take(&mut self.uplink.resume);
+            self.uplink.flooded = 0;
             self.nic.complete(&transmit, Outcome::Dropped);
-            lost += self.count_stopped(&transmit);
+            lost += self.count_stopped(&transmit, gone);
         }
         let staged = self.uplink.port.as_ref().map_or(0, Port::staged);
         self.uplink.tally.lost_many(Loss::Stopped, staged as u64);
@@ -149,19 +150,19 @@ impl Engine {
         self.held() > 0
     }
 
-    /// One pull goes where its destination address says. `None`: the uplink has no room.
-    fn send(&mut self, transmit: &Transmit, now: Nanos) -> Option<Outcome> {
+    /// One pull goes where its destination address says; how many frames that were to write. `None`: the uplink has no room.
+    fn send(&mut self, transmit: &Transmit, now: Nanos) -> Option<(Outcome, usize)> {
         let (from, buffer) = Buffer::from_address(transmit.addr);
         // Taken out for the while, so that the frame can be read while other lanes' ports are written.
         let Some(mut lane) = self.lanes.get_mut(from as usize).and_then(Option::take) else {
             (self.uplink.resume, self.uplink.flooded) = (0, 0);
-            return Some(Outcome::Dropped);
+            return Some((Outcome::Dropped, 1));
         };
         let (frame, held) = lane.pool.frame(buffer);
         if held.following > 0 {
-            let left = self.send_train(&mut lane, buffer, transmit, from, now);
+            let outcome = self.send_train(&mut lane, buffer, transmit, from, now);
             self.lanes[from as usize] = Some(lane);
-            return left;
+            return outcome.map(|outcome| (outcome, transmit.frames as usize));
         }
         let payload = transmit.len - u32::from(held.offload.header);
         let mut part = Part { offset: transmit.offset, payload };
@@ -176,7 +177,7 @@ impl Engine {
         }
         let outcome = lane.tally.account(handed);
         self.lanes[from as usize] = Some(lane);
-        outcome
+        outcome.map(|outcome| (outcome, 1))
     }
 
     /// The frames of a train, one after the other; each may be lost by itself.
@@ -400,12 +401,13 @@ impl Engine {
         }
     }
 
-    /// Counts frames that are given up, with the last pull of their descriptor; answers how many those are.
-    fn count_stopped(&mut self, transmit: &Transmit) -> u64 {
+    /// Counts frames that are given up, with the last pull of their descriptor; answers how many those are. Of a train, `gone`
+    /// have been seen to before.
+    fn count_stopped(&mut self, transmit: &Transmit, gone: u32) -> u64 {
         let (from, buffer) = Buffer::from_address(transmit.addr);
         let Some(lane) = self.lanes.get_mut(from as usize).and_then(Option::as_mut) else { return 0 };
         let held = lane.pool.held(buffer);
-        let frames = if held.following > 0 { transmit.frames } else { u32::from(transmit.last) };
+        let frames = if held.following > 0 { transmit.frames - gone } else { u32::from(transmit.last) };
         lane.tally.lost_many(Loss::Stopped, frames.into());
         frames.into()
     }

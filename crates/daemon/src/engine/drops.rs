@@ -222,9 +222,9 @@ impl Tally {
         self.vnet[why.index()] += count;
     }
 
-    /// A frame that the overlay does not carry.
-    pub fn not_wrapped(&mut self, why: EncapsulationError) {
-        self.wrap[why.index()] += 1;
+    /// Frames that the overlay does not carry.
+    pub fn not_wrapped(&mut self, why: EncapsulationError, count: u64) {
+        self.wrap[why.index()] += count;
     }
 
     /// A packet of the overlay's that is not sound.

@@ -320,7 +320,7 @@ impl Engine {
         } else if stays || longest <= usize::from(mtu) + ETHERNET {
             return true;
         } else {
-            lane.tally.not_wrapped(EncapsulationError::TooLong);
+            lane.tally.not_wrapped(EncapsulationError::TooLong, origin.frames().into());
             lane.tell_too_big(buffer, len, mtu, &mut self.scratch, now);
         }
         lane.give(buffer, origin, Status::Dropped);

@@ -35,13 +35,20 @@ impl Room {
     /// For `frames` of a flow that has `held` in the engine, which takes `window` of one flow, and `parked` outside it;
     /// its sender has a ring of `depth` descriptors. Half of that for what is in the engine, an eighth for other flows.
     fn of(depth: u32, frames: u32, held: u32, parked: u32, window: u32) -> Self {
-        if parked == 0 && (held == 0 || held + frames <= window.min(depth / 2)) {
+        if parked == 0 && Self::enters(depth, frames, held, window) {
             Self::Engine
         } else if held + parked + frames <= depth - depth / 8 {
             Self::Sender
         } else {
             Self::Nowhere
         }
+    }
+}
+
+impl Room {
+    /// Whether so many frames may join those of their flow in the engine. What finds none there enters in any case.
+    fn enters(depth: u32, frames: u32, held: u32, window: u32) -> bool {
+        held == 0 || held + frames <= window.min(depth / 2)
     }
 }
 
@@ -59,15 +66,22 @@ impl Lane {
 }
 
 impl Engine {
-    /// A frame of this flow queue has left: the next one that is parked may come in. Answers whether one did.
+    /// Frames of this flow queue have left: the next ones that are parked may come in. Answers whether any did.
     pub(super) fn unpark(&mut self, index: usize, queue: QueueId) -> bool {
         let Some(lane) = &mut self.lanes[index] else { return false };
-        while let Some((next, frames)) = lane.parked.pop(queue) {
+        let depth = lane.port.as_ref().and_then(Port::depth).unwrap_or(u32::MAX);
+        let mut came = false;
+        while let Some(frames) = lane.parked.first(queue) {
+            let held = &mut self.queues[queue.0 as usize];
+            if !Room::enters(depth, frames, *held, self.window) {
+                break;
+            }
+            let Some((next, frames)) = lane.parked.pop(queue) else { break };
             match self.nic.post(queue, next) {
                 Ok(()) => {
-                    self.queues[queue.0 as usize] += frames;
+                    *held += frames;
                     self.doorbells.bell(queue);
-                    return true;
+                    came = true;
                 }
                 Err(why) => {
                     let (_, buffer) = Buffer::from_address(next.addr);
@@ -76,7 +90,7 @@ impl Engine {
                 }
             }
         }
-        false
+        came
     }
 }
 
@@ -115,6 +129,11 @@ impl Parked {
         let waiting = self.flows.entry(queue).or_insert_with(|| self.spare.pop().unwrap_or_default());
         waiting.descriptors.push_back((descriptor, frames));
         waiting.frames += frames;
+    }
+
+    /// How many frames are the next ones of this flow queue.
+    pub(crate) fn first(&self, queue: QueueId) -> Option<u32> {
+        self.flows.get(&queue)?.descriptors.front().map(|&(_, frames)| frames)
     }
 
     /// The next frames of this flow queue, and how many they are.

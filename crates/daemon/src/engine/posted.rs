@@ -94,10 +94,15 @@ impl Engine {
             match took {
                 Took::Frame(taken) => {
                     let frames;
-                    (frames, next) = self.admit_taken(index, &taken, now);
+                    // Where the turn ends, nothing is looked at that would have to be admitted after it.
+                    let most = if copied < COPIED { POSTED.saturating_sub(read) } else { 1 };
+                    (frames, next) = self.admit_taken(index, &taken, most, now);
                     (read, copied) = (read + frames, copied + frames * taken.len);
                 }
-                Took::Refused => lane.wrote = true,
+                Took::Refused => {
+                    lane.wrote = true;
+                    read += 1;
+                }
                 Took::Nothing => {
                     if read > 0 {
                         lane.quiet_since = now;
@@ -114,8 +119,14 @@ impl Engine {
     }
 
     /// Copies a frame out of the sender's memory, from where on it cannot change, and with it those that follow it and are
-    /// alike. Answers how many those are, and the frame after them, if it has been taken.
-    fn admit_taken(&mut self, index: usize, taken: &Taken, now: Nanos) -> (usize, Option<Taken>) {
+    /// alike, `most` in all. Answers how many those are, and the frame after them, if it has been taken.
+    fn admit_taken(
+        &mut self,
+        index: usize,
+        taken: &Taken,
+        most: usize,
+        now: Nanos,
+    ) -> (usize, Option<Taken>) {
         let Some(lane) = &mut self.lanes[index] else { return (1, None) };
         let Some(port) = &mut lane.port else { return (1, None) };
         let Some(buffer) = lane.pool.take(taken.len) else {
@@ -125,8 +136,10 @@ impl Engine {
         port.copy(&mut lane.pool.bytes_mut(buffer)[..taken.len]);
         // The frame that ends the train needs room as well.
         let more = lane.tenant.is_some_and(|tenant| self.nic.tenant_room(tenant) > 1) && lane.pool.has_room();
-        let most = if more { train_of(taken.len) } else { 1 };
-        let (following, next) = lane.couple(buffer, taken, most);
+        // Half of a short ring, as of a flow.
+        let half = port.depth().map_or(1, |depth| depth as usize / 2);
+        let most = if more { usize::from(train_of(taken.len)).min(most).min(half) } else { 1 };
+        let (following, next) = lane.couple(buffer, taken, most as u16);
         let received = Received { len: taken.len, vnet: Some(taken.vnet), ..Received::default() };
         let Taken { target, tag, ticket, .. } = *taken;
         let origin = Origin { queue: target.map(QueueId), tag, ticket: Some(ticket), following };
