@@ -9,12 +9,16 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use guest::{
     BUFFERS, EVENT_IDX, FROM, GUEST, Guest, INDIRECT, MEMORY, MERGEABLE, NEXT, SET_CALL, SET_ENABLE,
     SET_FEATURES, SET_KICK, SET_MEM_TABLE, SET_PLACE, SET_SIZE, TABLE, TO, USER, VERSION_1, WRITE, buffer,
 };
-use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
+use nix::sys::socket::{
+    AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, bind, connect, listen,
+    sendmsg, socket,
+};
 use plimsoll_ports::{DropReason, Ticket, Took, VhostUser, VhostUserConfig};
 use proptest::prelude::*;
 
@@ -60,6 +64,18 @@ impl World {
         self.port.flush().expect("always there");
         assert!(self.port.in_flight() <= SIZE.into());
         tickets
+    }
+
+    /// Another guest comes, as soon as it is let in: not before what the last one should not have passed is closed.
+    fn let_in(&mut self) {
+        let end = Instant::now() + Duration::from_secs(10);
+        while !self.port.is_connected() {
+            assert!(Instant::now() < end, "nobody is let in");
+            self.guest = Guest::connect(&self.path, SIZE);
+            self.look();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.guest.introduce(&mut self.port, ALL);
     }
 
     fn bad(&self, why: DropReason) -> u64 {
@@ -269,7 +285,7 @@ fn a_message_that_makes_no_sense_ends_the_connection_and_is_told() {
         assert!(!world.port.is_connected(), "request {request}: {payload:?} with {descriptors}");
         assert_eq!(world.bad(DropReason::BadMessage), number as u64 + 1);
         assert!(world.port.take_problem().is_some());
-        world.guest = Guest::start(&mut world.port, &world.path, SIZE, ALL);
+        world.let_in();
         world.passes(1);
     }
 }
@@ -301,7 +317,7 @@ fn a_front_end_that_passes_its_own_end_does_not_keep_the_port_taken() {
             world.look();
             assert!(!world.port.is_connected(), "{what}");
             assert_eq!(world.bad(DropReason::BadMessage), before + 1, "{what}");
-            world.guest = Guest::start(&mut world.port, &world.path, SIZE, ALL);
+            world.let_in();
             world.passes(0);
         }
     }
@@ -317,7 +333,7 @@ fn what_is_no_bell_is_no_kick_and_nobody_passes_descriptors_without_end() {
         world.look();
         assert!(!world.port.is_connected(), "{count} files");
         assert!(world.port.take_problem().is_some());
-        world.guest = Guest::start(&mut world.port, &world.path, SIZE, ALL);
+        world.let_in();
         world.passes(0);
     }
 }
@@ -336,6 +352,31 @@ fn a_message_may_come_byte_by_byte_and_nobody_waits() {
     world.hang_up();
     world.guest = Guest::start(&mut world.port, &world.path, SIZE, ALL);
     world.passes(1);
+}
+
+#[test]
+fn a_socket_whose_listener_lets_nobody_in_is_somebody_elses_and_not_waited_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("vm.sock");
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let end = || socket(AddressFamily::Unix, SockType::Stream, flags, None).expect("a socket");
+    let (other, address) = (end(), UnixAddr::new(&path).expect("a short path"));
+    bind(other.as_raw_fd(), &address).expect("free");
+    listen(&other, Backlog::new(1).expect("in range")).expect("bound");
+    let waiting: Vec<OwnedFd> =
+        (0..8).map(|_| end()).take_while(|one| connect(one.as_raw_fd(), &address).is_ok()).collect();
+    assert!(waiting.len() < 8, "its queue is full");
+    let (tell, told) = std::sync::mpsc::channel();
+    let opening = std::thread::spawn(move || {
+        let opened = VhostUser::open(&VhostUserConfig::new(&path)).map(|_| ());
+        let _ = tell.send(opened);
+    });
+    let opened = told.recv_timeout(Duration::from_secs(2));
+    // Whoever waits there hears of its end.
+    drop((other, waiting));
+    opening.join().expect("no panic");
+    let error = opened.expect("nobody waited").expect_err("it is somebody else's");
+    assert!(error.to_string().contains("somebody else has it"), "{error}");
 }
 
 #[test]

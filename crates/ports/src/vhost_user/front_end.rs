@@ -3,25 +3,29 @@
 //! Why: whoever owns the virtual machine says where its memory and its rings are, and may say so again at any moment.
 //! From: QEMU's `docs/interop/vhost-user.rst`; the order in which QEMU 7.2 and DPDK's virtio-user send.
 //! Not here: what messages look like (`message`), and the frames (`port`).
-//! Invariant: nothing here waits; each look handles so many messages; a message that makes no sense ends the connection,
+//! Invariant: nothing here waits, nor asks or closes a file of a file system that could; each look handles so many messages; a message that makes no sense ends the connection,
 //! is counted and told, and changes nothing for anybody else; no descriptor is kept that could keep the front end's end of
 //! the connection open.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, IoSliceMut, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixAddr, recvmsg};
-use nix::sys::stat::{SFlag, fstat};
+use nix::sys::socket::{
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, connect, recvmsg, socket,
+};
 
 use super::bell::{Bell, is_bell};
-use super::memory::Memory;
+use super::memory::{Memory, is_memory};
 use super::message::{
     HEADER, Header, LONGEST, MAX_REGIONS, MAX_RING, Nonsense, Request, answer, answer_ring, feature, protocol,
 };
@@ -29,6 +33,7 @@ use super::ring::{Habits, Ring};
 use super::{Completions, VhostUser};
 use crate::error::PortError;
 use crate::port::DropReason;
+use crate::realtime;
 
 /// Who is connected, and what it has sent of its next message.
 #[derive(Debug)]
@@ -109,8 +114,32 @@ fn receive(socket: &UnixStream, into: &mut [u8], descriptors: &mut Vec<OwnedFd>)
 /// the rest of its message may never come. Anything else could hold the front end's own end of this connection (that socket
 /// itself, another one with it in its queue, a ring of io_uring's), and while that is open nobody hears that it has gone.
 fn belongs(descriptor: &OwnedFd) -> bool {
-    let kind = |found: nix::sys::stat::FileStat| SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT;
-    fstat(descriptor).is_ok_and(|found| kind(found) == SFlag::S_IFREG) || is_bell(descriptor).is_ok()
+    is_memory(descriptor) || is_bell(descriptor).is_ok()
+}
+
+/// Closes what a port's front end should not have passed, where nobody waits for it: a file system that a process serves
+/// (FUSE) hears of each close, and whoever closes waits for its answer. Until that is done the port lets nobody in, so that
+/// no front end passes them without end.
+fn close_elsewhere(port: &Path, descriptors: Vec<OwnedFd>) {
+    let own = port.to_owned();
+    closing().insert(own.clone());
+    let job = move || {
+        // Not before anybody: it has the engine's class from the thread that it came from.
+        let _ = realtime::give_back();
+        drop(descriptors);
+        closing().remove(&own);
+    };
+    let thread = thread::Builder::new().name("close".to_owned()).stack_size(1 << 16);
+    if thread.spawn(job).is_err() {
+        // They were closed here: a process without room for a thread has more to wait for than that.
+        closing().remove(port);
+    }
+}
+
+/// Ports for which descriptors are being closed, by their sockets.
+fn closing() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+    static CLOSING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    CLOSING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl VhostUser {
@@ -133,6 +162,9 @@ impl VhostUser {
     fn admit(&mut self) {
         let Ok((socket, _)) = self.listener.accept() else { return };
         if self.front_end.as_ref().is_some_and(|front_end| front_end.spoken) {
+            return;
+        }
+        if closing().contains(&self.config.path) {
             return;
         }
         // Who says nothing must not keep others out.
@@ -184,6 +216,9 @@ impl VhostUser {
     }
 
     fn refuse(&mut self, nonsense: Nonsense) {
+        if let (Nonsense::Foreign, Some(front_end)) = (&nonsense, &mut self.front_end) {
+            close_elsewhere(&self.config.path, std::mem::take(&mut front_end.descriptors));
+        }
         self.counters.lose(DropReason::BadMessage);
         self.problem.get_or_insert_with(|| PortError::Config {
             what: format!("vhost-user {}", self.config.path.display()),
@@ -360,11 +395,8 @@ pub(super) fn listen(path: &Path) -> Result<(UnixListener, u64), PortError> {
     };
     let listener = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            let socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
-            let dead = || {
-                UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-            };
-            if !socket || !dead() {
+            let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+            if !is_socket || !is_dead(path) {
                 return Err(PortError::File {
                     path: path.to_owned(),
                     problem: "somebody else has it".to_owned(),
@@ -380,6 +412,15 @@ pub(super) fn listen(path: &Path) -> Result<(UnixListener, u64), PortError> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(failed)?;
     let inode = fs::symlink_metadata(path).map_err(failed)?.ino();
     Ok((listener, inode))
+}
+
+/// Whether nobody listens at a socket any more. One whose listener lets nobody in has a queue that may be full: who
+/// listens there is asked without waiting for room in it.
+fn is_dead(path: &Path) -> bool {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let asked = socket(AddressFamily::Unix, SockType::Stream, flags, None)
+        .and_then(|end| connect(end.as_raw_fd(), &UnixAddr::new(path)?));
+    asked == Err(Errno::ECONNREFUSED)
 }
 
 /// Watches the listening socket.

@@ -9,11 +9,12 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use nix::sys::statfs::{HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 
@@ -160,16 +161,26 @@ impl Mapped {
     }
 }
 
+/// Whether a descriptor is of a file in memory. Only such have seals, and asking for these asks no file system: one that
+/// a process serves (FUSE), or another machine, answers when it likes.
+pub(super) fn is_memory(file: &impl AsFd) -> bool {
+    fcntl(file, FcntlArg::F_GET_SEALS).is_ok()
+}
+
 /// Bytes of the file's pages. What is not memory is refused: reading a page from a disk, or from another process (FUSE),
-/// would keep every tenant waiting.
+/// would keep every tenant waiting, and so would asking for its size.
 fn page_of(file: &File) -> Result<u64, String> {
+    if !is_memory(file) {
+        return Err(
+            "guest memory in a file on a disk; give the guest a memfd, or a file in tmpfs or hugetlbfs"
+                .to_owned(),
+        );
+    }
     let found =
         fstatfs(file).map_err(|error| format!("guest memory whose file cannot be looked at: {error}"))?;
     match found.filesystem_type() {
-        TMPFS_MAGIC => Ok(4_096),
         HUGETLBFS_MAGIC => Ok(u64::try_from(found.block_size()).unwrap_or(4_096).max(4_096)),
-        _ => Err("guest memory in a file on a disk; give the guest a memfd, or a file in tmpfs or hugetlbfs"
-            .to_owned()),
+        _ => Ok(4_096),
     }
 }
 

@@ -148,7 +148,9 @@ pub(super) enum Nonsense {
     Unknown(u32),
     #[error("request {request} with {found} file descriptors where {expected} belong")]
     Descriptors { request: u32, found: usize, expected: usize },
-    #[error("file descriptors that are neither memory nor eventfds, or more than 8")]
+    #[error(
+        "file descriptors that are neither memory (a memfd, or a file in tmpfs or hugetlbfs) nor eventfds, or more than 8"
+    )]
     Foreign,
     #[error("ring {0}, of which there is none")]
     NoRing(u32),

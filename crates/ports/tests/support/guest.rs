@@ -86,7 +86,8 @@ impl Guest {
         self.introduce(port, features);
     }
 
-    fn introduce(&mut self, port: &mut VhostUser, features: u64) {
+    /// All that a driver and its front end say at first.
+    pub fn introduce(&mut self, port: &mut VhostUser, features: u64) {
         self.say(SET_FEATURES, &features.to_le_bytes(), &[]);
         self.share_memory();
         for ring in [TO, FROM] {
