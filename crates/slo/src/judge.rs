@@ -218,13 +218,17 @@ impl Case<'_> {
                 Blame::of(Cause::NotReading, why),
             );
         }
-        if own.over_max > 0 {
+        if own.bunched > 0 {
+            let lost = format!("ingress_over_max {}", own.bunched);
+            self.breach("lost on the way in", lost, self.stalled());
+        }
+        if own.over_max > own.bunched {
             let max = promise.in_max.unwrap_or_default();
             let why = match own.most_due > max as f64 {
                 true => format!("others sent it {}", of_most(own.most_due, max)),
                 false => format!("others sent it more at once than a burst of its {}", bits(max as f64)),
             };
-            let lost = format!("ingress_over_max {}", own.over_max);
+            let lost = format!("ingress_over_max {}", own.over_max - own.bunched);
             self.breach("lost on the way in", lost, Blame::of(Cause::ItsSenders, why));
         }
         if own.queue_full + own.nic_full > 0 {
@@ -311,11 +315,15 @@ impl Case<'_> {
         if self.own.away {
             return Some(Blame::of(Cause::DeviceGone, "its own device is gone"));
         }
-        if let Some(starved) = host.no_core.filter(|&starved| starved > host.length * STARVED) {
-            let why = format!("the engine's thread waited {:.0}ms for a core", starved * 1e3);
-            return Some(Blame::of(Cause::NoCore, why));
+        host.no_core.filter(|&starved| starved > host.length * STARVED).map(starved)
+    }
+
+    /// What kept the engine away longest.
+    fn stalled(&self) -> Blame {
+        match self.host.no_core.filter(|&seconds| seconds * 1e6 > self.host.late) {
+            Some(seconds) => starved(seconds),
+            None => self.late(),
         }
-        None
     }
 
     /// What remains: a late wake-up that is as long as what is allowed, or an uplink without room.
@@ -410,6 +418,11 @@ impl Case<'_> {
         let others = self.all.iter().filter(|(name, passed)| *name != self.name && of(passed) > 0.0);
         others.max_by(|(_, a), (_, b)| of(a).total_cmp(&of(b))).map(|(name, _)| name.clone())
     }
+}
+
+/// By so many seconds without a core.
+fn starved(seconds: f64) -> Blame {
+    Blame::of(Cause::NoCore, format!("the engine's thread waited {:.0}ms for a core", seconds * 1e3))
 }
 
 /// What a tenant's packets take of the engine's core, for comparison: measured on the way in, by number on the way out.

@@ -208,8 +208,7 @@ impl Window {
         let host = Host::between(before, now);
         let tenants = now.lanes.iter().map(|lane| {
             let earlier = before.lanes.iter().find(|earlier| earlier.name == lane.name);
-            let min = slo_of(now, &lane.name).and_then(|slo| slo.egress.min).map(BitRate::get);
-            (lane.name.clone(), Passed::between(earlier, lane, host.length, min))
+            (lane.name.clone(), Passed::between(earlier, lane, &host, slo_of(now, &lane.name)))
         });
         Self { tenants: tenants.collect(), host }
     }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
-use plimsoll_units::{Nanos, Span};
+use plimsoll_policy::Slo;
+use plimsoll_units::{BitRate, Nanos, Span};
 use serde::{Deserialize, Serialize};
 
 use crate::judge::SLACK;
@@ -60,6 +61,8 @@ pub struct Passed {
     pub queue_full: u64,
     /// Frames for it beyond what it may receive.
     pub over_max: u64,
+    /// Of these, those that came in time, and at once only as the engine was away before.
+    pub bunched: u64,
     /// Frames for it that its device had no room for.
     pub unread: u64,
     /// Packets beyond each target: on the way out, and on the way in.
@@ -122,6 +125,11 @@ impl Host {
         }
     }
 
+    /// Seconds that the engine can have been away at once, as far as that is known.
+    pub(crate) fn away(&self) -> f64 {
+        self.no_core.unwrap_or_default().max(self.late / 1e6)
+    }
+
     pub(super) fn add(&mut self, later: &Self) {
         self.length += later.length;
         self.at = later.at;
@@ -137,14 +145,16 @@ impl Host {
 }
 
 impl Passed {
-    /// In `length` seconds, with what it is promised on the way out.
+    /// In the host's window, with what it is promised.
     pub(super) fn between(
         before: Option<&LaneWatched>,
         now: &LaneWatched,
-        length: f64,
-        min: Option<u64>,
+        host: &Host,
+        slo: Option<&Slo>,
     ) -> Self {
         let none = LaneWatched::default();
+        let length = host.length;
+        let min = slo.and_then(|slo| slo.egress.min).map(BitRate::get);
         let was = before.unwrap_or(&none);
         let rate = |bytes: u64| bytes as f64 * 8.0 / length.max(1e-9);
         let mut lost = BTreeMap::new();
@@ -170,6 +180,9 @@ impl Passed {
         let short = min.map(|min| min as f64).is_some_and(|min| {
             sent * SLACK < min && (held_back || offered >= min) && parts.shaped <= parts.waited
         });
+        let over_max = grown(was.inward.over_max, now.inward.over_max);
+        let came = grown(was.inward.bytes, now.inward.bytes);
+        let bunched = slo.is_some_and(|slo| is_bunched(slo, came, host));
         Self {
             offered_bytes,
             sent_bytes: parts.sent_bytes,
@@ -180,7 +193,8 @@ impl Passed {
             received_bytes,
             nic_full: grown(was.inward.nic_full, now.inward.nic_full),
             queue_full: grown(was.inward.queue_full, now.inward.queue_full),
-            over_max: grown(was.inward.over_max, now.inward.over_max),
+            over_max,
+            bunched: if bunched { over_max } else { 0 },
             unread: parts.unread,
             late: parts.late.clone(),
             egress: quantiles(&parts.egress),
@@ -212,6 +226,7 @@ impl Passed {
         self.nic_full += later.nic_full;
         self.queue_full += later.queue_full;
         self.over_max += later.over_max;
+        self.bunched += later.bunched;
         self.unread += later.unread;
         for (to, later) in self.late.iter_mut().zip(&later.late) {
             // Another policy has come in between: what counts is the newer one's.
@@ -243,6 +258,16 @@ impl Passed {
     pub fn lost_by_us(&self) -> u64 {
         self.lost.iter().filter(|(name, _)| OURS.contains(&name.as_str())).map(|(_, count)| count).sum()
     }
+}
+
+/// Whether so many bytes in a window are what a tenant may receive, also if they had come evenly, while the engine was away
+/// for longer than it admits at once.
+fn is_bunched(slo: &Slo, came: u64, host: &Host) -> bool {
+    let (Some(max), Some(ceiling)) = (slo.ingress.max, slo.ceiling) else { return false };
+    let away = host.away();
+    // What waited meanwhile may have come before the window.
+    let may = max.get() as f64 * (host.length + away);
+    away >= ceiling.rate.wire_time(ceiling.burst).as_secs_f64() && came as f64 * 8.0 <= may
 }
 
 /// Losses that a promise is about.

@@ -237,6 +237,40 @@ fn what_a_receiver_refuses_is_its_senders_own_and_what_the_fabric_loses_is_not()
     assert_eq!(told(&world.look(), "shop"), (Verdict::Beyond, Some(Cause::ItsSenders)));
 }
 
+/// What came in time is no sender's fault when it found its burst used up at once, as the engine had been away; what came
+/// beyond the maximum is, whatever else went wrong.
+#[test]
+fn a_burst_that_the_host_itself_made_is_not_laid_to_the_senders() {
+    let mut world = World::new();
+    let came = |world: &mut World, megabits: u64| {
+        let shop = &mut world.lane("shop").inward;
+        (shop.bytes, shop.over_max) = (shop.bytes + megabits * 125_000, shop.over_max + 40);
+    };
+    came(&mut world, 70);
+    world.now.pulse.late = Span::millis(300);
+    let report = world.look();
+    assert_eq!(told(&report, "shop"), (Verdict::Broken, Some(Cause::LateWakeUp)));
+    assert_eq!(report.tenants["shop"].whole.breaches[0].detail, "ingress_over_max 40");
+    came(&mut world, 70);
+    *world.now.pulse.no_core.as_mut().expect("known") += Span::millis(200);
+    assert_eq!(told(&world.look(), "shop"), (Verdict::Broken, Some(Cause::NoCore)));
+    // 80 Mb/s may come, for 1.3 seconds that is 104.
+    came(&mut world, 110);
+    world.now.pulse.late = Span::millis(300);
+    assert_eq!(told(&world.look(), "shop"), (Verdict::Beyond, Some(Cause::ItsSenders)));
+    // What comes within 50 ms it admits at once.
+    came(&mut world, 70);
+    world.now.pulse.late = Span::millis(30);
+    assert_eq!(told(&world.look(), "shop"), (Verdict::Beyond, Some(Cause::ItsSenders)));
+    let whole = world.ledger.report(Span::secs(4)).tenants["shop"].whole.clone();
+    let of = |cause| {
+        whole.breaches.iter().find(|breach| breach.cause == cause).map(|breach| breach.detail.as_str())
+    };
+    assert_eq!(whole.verdict, Verdict::Broken);
+    assert_eq!(of(Cause::LateWakeUp).or(of(Cause::NoCore)), Some("ingress_over_max 80"));
+    assert_eq!(of(Cause::ItsSenders), Some("ingress_over_max 80"));
+}
+
 /// A run that ends is judged by the part of it that is asked for.
 #[test]
 fn a_run_is_judged_by_its_part() {
