@@ -8,7 +8,7 @@ use plimsoll_daemon::{HostState, Stats};
 use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_wire::Mac;
 use plimsoll_wire::overlay::{Addresses, Format, Inner, Path, Ports, Vni};
-use support::{KEY, World, drain, policy, udp};
+use support::{KEY, World, drain, number, policy, udp};
 
 const STEP: Span = Span::micros(50);
 /// Tenants by the last byte of their addresses: two at host a, one and one at host b.
@@ -333,6 +333,89 @@ fn a_reload_keeps_what_was_heard_and_takes_a_new_map() {
     assert_eq!(far.state, "limited", "{pairs:?}");
     let came = fleet.flood(Span::millis(500));
     assert!((850..=1_100).contains(&came), "{came}");
+}
+
+/// Hosts name a tenant by its first address: who has another of its addresses after a reload is somebody else, of whom
+/// nothing was heard.
+#[test]
+fn a_limit_does_not_go_over_to_the_tenant_that_gets_an_address() {
+    let one = "far: 02:00:00:00:00:0b, quiet";
+    let both = "far: [02:00:00:00:00:0b, 02:00:00:00:00:0e], quiet";
+    let moved = "far: 02:00:00:00:00:0b, other: 02:00:00:00:00:0e, quiet";
+    let text = |tenants: &str| file("a", "geneve", false, FEEDBACK).replace(one, tenants);
+    let mut fleet = Fleet::new("geneve", false, FEEDBACK);
+    let change = fleet.a.change(&policy(&text(one)), &policy(&text(both)));
+    fleet.a.engine.install(change, fleet.a.now);
+    fleet.flood(Span::millis(200));
+    let change = fleet.a.change(&policy(&text(both)), &policy(&text(moved)));
+    fleet.a.engine.install(change, fleet.a.now);
+    fleet.a.send(0, &udp(SHOP, 14, 7, 1, 100));
+    fleet.a.run(STEP.times(4), STEP);
+    let pairs = stats(&mut fleet.a).fleet.expect("a fleet").pairs;
+    let state = |peer: &str| pairs.iter().find(|pair| pair.peer == peer).map(|pair| pair.state.as_str());
+    assert_eq!((state("far"), state("other")), (Some("limited"), Some("fallback")), "{pairs:?}");
+}
+
+/// Frames for all hosts wait while the uplink has no room, between two copies; then a reload puts the hosts in another order.
+#[test]
+fn each_host_gets_a_frame_for_all_of_them_once_whatever_a_reload_makes_of_their_order() {
+    let host = |name: &str, n: u8| {
+        format!(
+            "    {name}: {{address: 192.0.2.{n}, mac: 06:00:00:00:00:0{n}, tenants: {{t{n}: 02:00:00:00:00:0{n}}}}}\n"
+        )
+    };
+    let text = |hosts: [String; 3]| {
+        format!(
+            "uplink: {{port: memory, rate: 10Gbps}}\n\
+             tenants: {{shop: {{port: memory}}}}\n\
+             overlay:\n\
+             \x20 kind: vxlan\n\
+             \x20 vni: 7\n\
+             \x20 host: a\n\
+             \x20 hosts:\n\
+             \x20   a: {{address: 192.0.2.1, tenants: {{shop: 02:00:00:00:00:01}}}}\n{}",
+            hosts.concat()
+        )
+    };
+    let all = |names: [(&str, u8); 3]| policy(&text(names.map(|(name, n)| host(name, n))));
+    let orders = [
+        all([("b", 2), ("c", 3), ("d", 4)]),
+        all([("d", 4), ("c", 3), ("b", 2)]),
+        all([("e", 5), ("d", 4), ("c", 3)]),
+    ];
+    let mut a = World::between(&orders[0], false, false);
+    let everybody = |number| {
+        let mut frame = udp(SHOP, 0, 7, number, 100);
+        frame[..6].copy_from_slice(&[0xff; 6]);
+        frame
+    };
+    // Three copies of each into room for 512: the last that fits is the second one of its frame.
+    for number in 0..180 {
+        a.send(0, &everybody(number));
+        a.engine.turn(a.now);
+        a.now += STEP;
+    }
+    for (old, new) in [(0, 1), (1, 2)] {
+        let change = a.change(&orders[old], &orders[new]);
+        a.engine.install(change, a.now);
+        a.engine.turn(a.now);
+    }
+    let mut came = std::collections::BTreeMap::new();
+    for packet in a.run(Span::millis(5), STEP) {
+        // Behind 50 bytes of Ethernet, IP, UDP and VXLAN.
+        *came.entry((number(&packet[50..]).1, packet[33])).or_insert(0) += 1;
+    }
+    let mut to =
+        |host: u8| (0..180).map(|number| came.remove(&(number, host)).unwrap_or(0)).collect::<Vec<_>>();
+    let [b, c, d, e] = [2, 3, 4, 5].map(to);
+    assert!(c.iter().chain(&d).all(|&copies| copies == 1), "{c:?} {d:?}");
+    let begun = b.iter().filter(|&&copies| copies == 1).count();
+    assert_eq!(begun, 171, "{b:?}");
+    assert!(b[..begun].iter().all(|&copies| copies == 1) && b[begun..].iter().all(|&copies| copies == 0));
+    // Whoever is new gets the frame that is on its way, and those after it.
+    assert!(
+        e[..begun - 1].iter().all(|&copies| copies == 0) && e[begun - 1..].iter().all(|&copies| copies == 1)
+    );
 }
 
 #[test]

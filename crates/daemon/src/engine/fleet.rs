@@ -76,6 +76,8 @@ struct Link {
     received: u64,
     /// When a tenant's frame last left for it.
     sent_at: Option<Nanos>,
+    /// Of the frame that is on its way to all hosts.
+    copy: wrap::Copied,
 }
 
 /// What a packet from the uplink is for.

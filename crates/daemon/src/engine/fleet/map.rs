@@ -225,6 +225,12 @@ impl FleetMap {
         self.by_mac.get(&key(mac)).copied()
     }
 
+    /// The tenant elsewhere that hosts call this: by its first address, and no other.
+    pub(crate) fn named(&self, vnic: Vnic) -> Option<u32> {
+        let vm = self.vm(vnic.mac).filter(|_| vnic.network == self.vni.get())?;
+        (self.vms[vm as usize].mac == vnic.mac).then_some(vm)
+    }
+
     /// The other host that has this address of the tenants' network.
     pub(crate) fn host_of(&self, mac: Mac) -> Option<usize> {
         let peer = self.directory.peer(self.vni.get(), InnerAddr::Mac(mac))?;

@@ -22,7 +22,7 @@ use plimsoll_wire::overlay::{Format, MOST_IN_OPTION};
 use super::super::Engine;
 use super::super::drops::Event;
 use super::super::lane::Lane;
-use super::map::{BALANCERS, FleetMap, Sender};
+use super::map::{BALANCERS, FleetMap, Sender, Vm};
 use super::{Fleet, Link};
 
 /// The engine's part of control between hosts.
@@ -172,12 +172,17 @@ impl Steering {
         self.told = map.hosts.iter().map(|host| host.number).map(told).collect();
     }
 
-    /// Another map: what others allow stays with them.
+    /// Another map: what others allow stays with them, while they are who they were, and where: else who has one of their
+    /// addresses now would be held to what was said for them.
     pub(super) fn remap(&mut self, old: &FleetMap, new: &FleetMap) {
         self.settings = new.overlay.feedback.clone().expect("a reload does not end feedback");
-        self.allowed = (new.vms.iter())
-            .map(|vm| old.vm(vm.mac).map(|before| self.allowed[before as usize]).unwrap_or_default())
-            .collect();
+        let before = |vm: &Vm| {
+            let number = old.named(new.vnic(vm.mac))?;
+            let before = &old.vms[number as usize];
+            let stays = before.name == vm.name && old.hosts[before.host].number == new.hosts[vm.host].number;
+            stays.then(|| self.allowed[number as usize])
+        };
+        self.allowed = new.vms.iter().map(|vm| before(vm).unwrap_or_default()).collect();
         self.obeyed.set_lapse(self.settings.lapse);
         self.wholes = vec![None; new.vms.len()];
         self.set_hosts(new);
@@ -400,7 +405,7 @@ impl Engine {
         let mut lapsed = Vec::new();
         steering.obeyed.expire(now, |limit| lapsed.push(limit));
         for (receiver, whom) in lapsed {
-            if let Some(vm) = fleet.map.vm(receiver.mac) {
+            if let Some(vm) = fleet.map.named(receiver) {
                 *steering.allowed[vm as usize].place(whom) = None;
                 self.hold(&fleet.map, vm, steering.allowed[vm as usize]);
             }
@@ -525,8 +530,8 @@ enum Heard {
 
 /// Each host speaks for its own tenants only, but for the one that divides among balancers; none of this is for others.
 fn heard(map: &FleetMap, from: Option<usize>, allowance: &Allowance) -> Option<Heard> {
-    let Allowance { receiver, whom, .. } = allowance;
-    let vm = (receiver.network == map.vni.get()).then(|| map.vm(receiver.mac)).flatten()?;
+    let &Allowance { receiver, whom, .. } = allowance;
+    let vm = map.named(receiver)?;
     let own = Some(map.vms[vm as usize].host) == from;
     let divides = |by: Option<usize>| map.balancers.as_ref().is_some_and(|all| all.distributor == by);
     match whom {

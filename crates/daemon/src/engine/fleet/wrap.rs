@@ -3,7 +3,8 @@
 //! Why: the underlay carries packets between hosts, and nothing of a tenant's beside them.
 //! From: `wire::overlay`: segments are cut first, so that each has outer lengths and checksums of its own.
 //! Not here: which host (`map`), which feedback (`steer`).
-//! Invariant: a copy for many hosts that has begun ends before another frame leaves; feedback is lost with no frame, as a
+//! Invariant: a copy for many hosts that has begun ends before another frame leaves, and each of them gets one, whatever a
+//! reload makes of their order; feedback is lost with no frame, as a
 //! message that did not leave goes with the next.
 
 use plimsoll_ports::{Port, Sending, Trouble};
@@ -16,6 +17,15 @@ use super::super::drops::Loss;
 use super::super::emit::{Emitted, Part};
 use super::super::forward::is_group;
 use super::super::{Engine, Held};
+
+/// How much of a frame for all hosts has left for one of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Copied {
+    #[default]
+    Not,
+    Begun,
+    Whole,
+}
 
 /// What goes with each of a frame's segments.
 struct Wrapping<'a> {
@@ -41,19 +51,45 @@ impl Engine {
             let Some(host) = host else { return Handed::Lost(Loss::NoPeer) };
             return self.send_to(host, frame, held, part, from, now);
         }
+        let first = self.begin_copies();
+        if first.is_none() {
+            // Whoever had a part of it is no longer there.
+            *part = whole;
+        }
         let hosts = self.fleet.as_ref().map_or(0, |fleet| fleet.links.len());
         let mut handed = Handed::Done;
-        while self.uplink.flooded < hosts {
-            match self.send_to(self.uplink.flooded, frame, held, part, from, now) {
+        for host in first.into_iter().chain(0..hosts) {
+            if self.copied(host, Copied::Begun) {
+                continue;
+            }
+            match self.send_to(host, frame, held, part, from, now) {
                 Handed::Wait => return Handed::Wait,
                 Handed::Lost(why) => handed = Handed::Curtailed(why),
                 _ => {}
             }
+            self.copied(host, Copied::Whole);
             *part = whole;
-            self.uplink.flooded += 1;
         }
         self.uplink.flooded = 0;
         handed
+    }
+
+    /// Begins a frame for all hosts, or goes on with one: the host that has a part of it.
+    fn begin_copies(&mut self) -> Option<usize> {
+        let links = self.fleet.as_mut().map_or(&mut [][..], |fleet| &mut fleet.links);
+        if self.uplink.flooded == 0 {
+            self.uplink.flooded = 1;
+            links.iter_mut().for_each(|link| link.copy = Copied::Not);
+        }
+        links.iter().position(|link| link.copy == Copied::Begun)
+    }
+
+    /// How far it is with a host's; whether that has all of it already.
+    fn copied(&mut self, host: usize, copied: Copied) -> bool {
+        let Some(link) = self.fleet.as_mut().and_then(|fleet| fleet.links.get_mut(host)) else { return true };
+        let all = link.copy == Copied::Whole;
+        link.copy = if all { Copied::Whole } else { copied };
+        all
     }
 
     fn send_to(
