@@ -44,10 +44,10 @@ impl Senders {
         Self { heavy: Vec::with_capacity(Self::CAPACITY), seen, skip: 0, random: seed }
     }
 
-    /// A packet came. `hash` is the sender's, from a keyed hash if senders may choose their names.
+    /// A packet came. Senders do not choose their names, or could have themselves counted as few.
     #[inline]
-    pub fn note(&mut self, sender: SenderId, weight: u32, hash: u64) {
-        self.seen.insert(hash);
+    pub fn note(&mut self, sender: SenderId, weight: u32) {
+        self.seen.insert(spread(sender));
         if self.skip > 0 {
             self.skip -= 1;
             return;
@@ -103,23 +103,22 @@ impl Senders {
     }
 }
 
+/// A hash of all 64 bits: splitmix64's last steps.
+fn spread(id: SenderId) -> u64 {
+    let z = (id ^ (id >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A hash as good as any: splitmix64.
-    fn hash(n: u64) -> u64 {
-        let mut z = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
 
     #[test]
     fn few_senders_are_all_known_with_their_weights() {
         let mut senders = Senders::new(7);
         for n in 0..3_000 {
-            senders.note(n % 3, 1_000 + (n % 3) as u32, hash(n % 3));
+            senders.note(n % 3, 1_000 + (n % 3) as u32);
         }
         assert_eq!(senders.heavy().len(), 3);
         assert_eq!((senders.weights(), senders.least()), (3_003, Some(1_000)));
@@ -135,9 +134,9 @@ mod tests {
             let sender = match n % 40 {
                 0 => 1,
                 20 => 2,
-                _ => 1_000 + hash(n) % 10_000,
+                _ => 1_000 + spread(n) % 10_000,
             };
-            senders.note(sender, 1_000, hash(sender));
+            senders.note(sender, 1_000);
         }
         let known = |id| senders.heavy().iter().any(|heavy| heavy.sender == id);
         assert!(known(1) && known(2));

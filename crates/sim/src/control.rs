@@ -187,7 +187,7 @@ impl Control {
         };
         let Some(host) = &mut self.hosts[receiver.node as usize] else { return false };
         if let Some(vm) = host.vms.iter().position(|&tenant| tenant == receiver.tenant) {
-            host.senders[vm].note(id, weight, spread(id));
+            host.senders[vm].note(id, weight);
             host.marks[vm].packets += 1;
             host.marks[vm].marked += u64::from(marked);
         }
@@ -375,13 +375,6 @@ impl Vm {
     fn named(id: u64) -> Self {
         Self { tenant: (id >> 32) as u32, node: id as u32 }
     }
-}
-
-/// A hash of all 64 bits: splitmix64's last steps.
-fn spread(id: u64) -> u64 {
-    let z = (id ^ (id >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// All senders that no limit reaches.

@@ -22,7 +22,7 @@ use plimsoll_wire::overlay::{Format, MOST_IN_OPTION};
 use super::super::Engine;
 use super::super::drops::Event;
 use super::super::lane::Lane;
-use super::map::{BALANCERS, FleetMap, Sender, Vm};
+use super::map::{BALANCERS, Balancers, FleetMap, Sender, Vm};
 use super::{Fleet, Link};
 
 /// The engine's part of control between hosts.
@@ -193,7 +193,7 @@ impl Steering {
     pub(super) fn note(&mut self, station: u32, (sender, weight): (SenderId, u32), marked: bool) {
         if let Some(own) = self.by_station.get(station as usize).copied().flatten() {
             let own = &mut self.own[own as usize];
-            own.senders.note(sender, weight, spread(sender));
+            own.senders.note(sender, weight);
             own.marks.packets += 1;
             own.marks.marked += u64::from(marked);
         }
@@ -231,11 +231,12 @@ impl Steering {
             for &Heavy { sender, weight, .. } in own.senders.heavy() {
                 if sender == BALANCERS {
                     let whole = limits.of_weight(weight);
-                    tell_balancers(
-                        map,
-                        &mut self.told,
-                        Allowance { receiver, whom: For::Balancers, limits: whole },
-                    );
+                    let whole = Allowance { receiver, whom: For::Balancers, limits: whole };
+                    match map.balancers.as_ref() {
+                        Some(Balancers { distributor: Some(host), .. }) => self.told[*host].tell(whole),
+                        Some(all) => _ = share_out(all, whole, None, &mut self.told),
+                        None => {}
+                    }
                 } else if let Some(elsewhere) = map.vms.get(sender as usize) {
                     let told = &mut self.told[elsewhere.host];
                     if told.news.is(receiver, limits, lapse, now) {
@@ -267,17 +268,11 @@ impl Steering {
         let Some(all) = &map.balancers else { return changed };
         for (vm, whole) in (0..).zip(&mut self.wholes) {
             let Some(whole) = whole.take() else { continue };
-            for (host, limits) in all.divide(whole.limits, Some(map.vms[vm as usize].host)) {
-                let part = Allowance { whom: For::TheseBalancers, limits, ..whole };
-                match host {
-                    Some(host) => self.told[host].tell(part),
-                    None => {
-                        self.obeyed.hear((part.receiver, part.whom), limits, now);
-                        if self.allowed[vm as usize].place(part.whom).replace(limits) != Some(limits) {
-                            changed.push(vm);
-                        }
-                    }
-                }
+            let there = map.vms[vm as usize].host;
+            let Some(own) = share_out(all, whole, Some(there), &mut self.told) else { continue };
+            self.obeyed.hear((own.receiver, own.whom), own.limits, now);
+            if self.allowed[vm as usize].place(own.whom).replace(own.limits) != Some(own.limits) {
+                changed.push(vm);
             }
         }
         changed
@@ -314,19 +309,17 @@ impl Told {
     }
 }
 
-/// What a tenant here allows all balancers goes to the host that divides it, or is divided here.
-fn tell_balancers(map: &FleetMap, told: &mut [Told], whole: Allowance) {
-    let Some(all) = &map.balancers else { return };
-    match all.distributor {
-        Some(host) => told[host].tell(whole),
-        None => {
-            for (host, limits) in all.divide(whole.limits, None) {
-                if let Some(host) = host {
-                    told[host].tell(Allowance { whom: For::TheseBalancers, limits, ..whole });
-                }
-            }
+/// Each host with balancers is told its part of what a tenant at the host `at` allows all of them; answers this host's own.
+fn share_out(all: &Balancers, whole: Allowance, at: Option<usize>, told: &mut [Told]) -> Option<Allowance> {
+    let mut own = None;
+    for (host, limits) in all.divide(whole.limits, at) {
+        let part = Allowance { whom: For::TheseBalancers, limits, ..whole };
+        match host {
+            Some(host) => told[host].tell(part),
+            None => own = Some(part),
         }
     }
+    own
 }
 
 impl Fleet {
@@ -556,11 +549,4 @@ fn quarter(span: Span) -> Span {
 
 fn half(span: Span) -> Span {
     Span::ns(span.as_u64() / 2)
-}
-
-/// A hash of all 64 bits: splitmix64's last steps. Only addresses of the map get here, so nobody can choose it.
-fn spread(id: u64) -> u64 {
-    let z = (id ^ (id >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
