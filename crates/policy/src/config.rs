@@ -305,6 +305,9 @@ pub struct Engine {
     pub experiment: Option<Experiment>,
 }
 
+/// What a frame may be made to cost in an experiment, a hundred a second.
+pub const LONGEST_COST: Span = Span::millis(10);
+
 /// An engine made worse on purpose: a slower core on the way in, or without one of the things that isolate tenants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Experiment {

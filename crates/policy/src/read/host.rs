@@ -8,6 +8,7 @@ use super::syntax::{
     ClassEntry, HostDescriptors, HostFile, IngressEntry, PolicyFile, TenantEntry, UplinkEntry,
 };
 use super::{Entries, Reader, bad, class, overlay};
+use crate::config::LONGEST_COST;
 use crate::config::{Api, Completions, Engine, Experiment, IngressOrder, MacAddr, Netns, Port};
 use crate::document::{FileId, Located, Mark, Name, Tree, Value};
 use crate::law::{Law, Problem};
@@ -15,8 +16,6 @@ use crate::slo::{DelayTarget, Percentile};
 
 /// `sun_path` less the closing zero.
 const LONGEST_SOCKET: usize = 107;
-/// What a frame may be made to cost, a hundred a second.
-const LONGEST_COST: Span = Span::millis(10);
 /// Largest IP packet unless stated.
 pub(crate) const DEFAULT_MTU: u16 = 1_500;
 /// Flow queues that an engine may have: a million classes have one each.

@@ -8,6 +8,7 @@
 use std::path::Path;
 
 use plimsoll_control::Idle;
+use plimsoll_policy::LONGEST_COST;
 use plimsoll_policy::document::{Mark, Name, Tree, Value};
 use plimsoll_units::{BitRate, Bytes, Span};
 
@@ -86,13 +87,23 @@ impl Reader {
         let share = fields.get("drain_share").map_or(DRAIN_SHARE, |_| self.part(&fields, "drain_share"));
         ReceiveRing {
             ring: self.count(&fields, "ring", 1_024, 1 << 20),
-            drain: self.value(&fields, "drain", TIME, Span::ZERO),
-            cost: self.value(&fields, "cost", TIME, Span::ns(500)),
+            drain: self.cost(&fields, "drain", Span::ZERO),
+            cost: self.cost(&fields, "cost", Span::ns(500)),
             slots: self.count(&fields, "slots", 256, 1 << 16),
             drain_share: (share * 1_000.0).round() as u32,
             round: self.value(&fields, "round", TIME, Span::ZERO),
             vary: self.flag(&fields, "vary", false),
         }
+    }
+
+    /// CPU time for each packet, as long as a real engine can be made to take: one that fetches a packet waits so long.
+    fn cost(&mut self, fields: &Fields<'_>, key: &str, default: Span) -> Span {
+        let span = self.value(fields, key, TIME, default);
+        if let Some(tree) = fields.get(key).filter(|_| span > LONGEST_COST) {
+            let problem = Problem::new(tree.at, format!("`{key}` is {span} a packet")).label("out of range");
+            self.problem(problem.help(format!("write a time of {LONGEST_COST} at most, such as `5us`")));
+        }
+        span
     }
 
     /// How receivers control their senders.
