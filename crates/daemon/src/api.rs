@@ -109,6 +109,13 @@ struct RateQuery {
 struct WindowQuery {
     #[serde(default = "minute")]
     window: String,
+    /// After the daemon's start.
+    #[serde(default = "the_start")]
+    since: String,
+}
+
+fn the_start() -> String {
+    "0s".to_owned()
 }
 
 fn minute() -> String {
@@ -243,7 +250,8 @@ async fn slo(State(api): State<Arc<Api>>, Query(query): Query<WindowQuery>) -> A
     if !(Span::secs(1)..=Span::secs(3_600)).contains(&window) {
         return Err(Failure::Window(window));
     }
-    Ok(Json(api.ledger.lock().await.report(window)).into_response())
+    let since: Span = query.since.parse().map_err(Failure::Unit)?;
+    Ok(Json(api.ledger.lock().await.report(window, since)).into_response())
 }
 
 async fn explained(State(api): State<Arc<Api>>, Query(query): Query<FilterQuery>) -> Answer<Response> {

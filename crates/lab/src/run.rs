@@ -16,6 +16,7 @@ use crate::{Options, Progress, privileges};
 use plimsoll_scenario::{
     Faults, KeyValueSizes, Kind, Results, Run, Scenario, System, SystemKind, Workload, WorkloadResult,
 };
+use plimsoll_slo::SloReport;
 use plimsoll_units::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -184,8 +185,11 @@ impl Lab<'_> {
         world.begin()?;
         let jobs = self.jobs(pair, &scratch)?;
         let lives: Vec<Live> = jobs.iter().map(|_| Live::default()).collect();
-        let workloads = self.drive(&jobs, &lives, &mut world)?;
-        let tally = world.tally(judged_span(self.scenario))?;
+        let clock = Clock::default();
+        let workloads = self.drive(&jobs, &lives, &mut world, &clock)?;
+        let measured = clock.now().saturating_sub(self.scenario.measure.from.as_u64());
+        let mut tally = world.tally(Duration::from_nanos(measured))?;
+        tally.notes.extend(not_judged(measured, &tally.promises));
         let mut run = Run {
             system: system.name.clone(),
             pair,
@@ -236,9 +240,9 @@ impl Lab<'_> {
         jobs: &[Job],
         lives: &[Live],
         world: &mut World,
+        clock: &Clock,
     ) -> Result<BTreeMap<String, WorkloadResult>, LabError> {
         let shared = Shared::default();
-        let clock = &Clock::default();
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let _halt = HaltOnPanic(&shared, &over);
@@ -329,10 +333,18 @@ impl Lab<'_> {
     }
 }
 
-/// What is judged of promises: from where measuring begins until now, in whole seconds as the daemon's windows are.
-fn judged_span(scenario: &Scenario) -> Duration {
-    let span = scenario.duration - scenario.measure.from;
-    Duration::from_secs(span.as_u64().div_euclid(1_000_000_000).max(1))
+/// What of the time that was measured says nothing of promises, if it is much: an engine remembers a minute by the second and
+/// an hour by the minute, and windows that began before measuring are not judged.
+fn not_judged(measured: u64, promises: &BTreeMap<String, SloReport>) -> Option<String> {
+    let measured = Duration::from_nanos(measured).as_secs_f64();
+    let judged = promises.values().map(|report| report.span).min_by(f64::total_cmp)?;
+    let little = judged == 0.0 || measured > 60.0 && judged < 0.9 * measured;
+    little.then(|| {
+        format!(
+            "of {measured:.1} s that were measured, promises are judged in the last {judged:.0} s: an engine remembers a \
+             minute by the second, and an hour by the minute"
+        )
+    })
 }
 
 /// What the threads of a run share: the first failure ends them all.

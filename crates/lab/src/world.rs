@@ -123,12 +123,13 @@ impl World {
         }
     }
 
-    /// Asks what carried the packets for its losses and its CPU time, and how promises fared in the last `span`.
-    pub fn tally(&mut self, span: Duration) -> Result<Tally, LabError> {
+    /// Asks what carried the packets for its losses and its CPU time, and how promises fared since measuring began,
+    /// so long ago.
+    pub fn tally(&mut self, ago: Duration) -> Result<Tally, LabError> {
         match &mut self.carrier {
             Carrier::Kernel(queue) => queue.tally(&self.tenants),
-            Carrier::Engine(engine) => engine.tally(&self.tenants, span),
-            Carrier::Fleet(fleet) => fleet.tally(&self.tenants, span),
+            Carrier::Engine(engine) => engine.tally(&self.tenants, ago),
+            Carrier::Fleet(fleet) => fleet.tally(&self.tenants, ago),
         }
     }
 

@@ -162,18 +162,19 @@ impl Ledger {
         }
     }
 
-    /// The last `span`, by the second up to a minute, else by the minute.
+    /// The last `span`, by the second up to a minute, else by the minute; of that the windows that began no earlier than
+    /// `since`, after the daemon's start. Where that leaves more of the seconds than of the minutes, by the second.
     #[must_use]
-    pub fn report(&self, span: Span) -> SloReport {
-        let by_minute = span > Span::secs(SECONDS as u64);
+    pub fn report(&self, span: Span, since: Span) -> SloReport {
         let count =
             |unit: u64| usize::try_from(span.as_u64().div_ceil(unit * 1_000_000_000)).unwrap_or(usize::MAX);
-        let windows: Vec<&Window> = if by_minute {
-            let begun = self.open.iter().map(|(window, _)| window);
-            last(self.minutes.iter().chain(begun), count(60))
-        } else {
-            last(self.seconds.iter(), count(1).max(1))
-        };
+        let fresh = |window: &&Window| window.host.from >= since.as_secs_f64();
+        let seconds = last(self.seconds.iter().filter(fresh), count(1).max(1));
+        let begun = self.open.iter().map(|(window, _)| window);
+        let minutes = last(self.minutes.iter().chain(begun).filter(fresh), count(60));
+        let covered = |windows: &[&Window]| windows.iter().map(|window| window.host.length).sum::<f64>();
+        let by_minute = span > Span::secs(SECONDS as u64) && covered(&minutes) >= covered(&seconds);
+        let windows = if by_minute { minutes } else { seconds };
         SloReport { by_minute, ..report(&windows, &self.promises, self.link) }
     }
 }

@@ -73,7 +73,7 @@ impl World {
             lane.parts = Some(Box::new(Parts::new(targets)));
         }
         self.now.pulse.late = Span::ZERO;
-        self.ledger.report(Span::secs(1))
+        self.ledger.report(Span::secs(1), Span::ZERO)
     }
 }
 
@@ -176,15 +176,38 @@ fn windows_are_bounded_and_add_up() {
         world.look();
     }
     assert_eq!((world.ledger.seconds.len(), world.ledger.minutes.len()), (SECONDS, MINUTES));
-    let minute = world.ledger.report(Span::secs(60));
+    let minute = world.ledger.report(Span::secs(60), Span::ZERO);
     assert_eq!((minute.span.round(), minute.by_minute), (60.0, false));
     let shop = &minute.tenants["shop"];
     assert_eq!((shop.kept, shop.seen, shop.whole.verdict), (59, 60, Verdict::Broken));
     assert!((shop.whole.sent - 10e6).abs() < 1.0, "{}", shop.whole.sent);
-    let hour = world.ledger.report(Span::secs(3_600));
+    let hour = world.ledger.report(Span::secs(3_600), Span::ZERO);
     let shop = &hour.tenants["shop"];
     assert_eq!((hour.by_minute, shop.seen, shop.kept), (true, 60, 59));
     assert_eq!(shop.whole.verdict, Verdict::Held, "100 of 360,000 packets are less than one in a hundred");
+}
+
+/// Who asks from a moment on hears of nothing before it, and of as much after it as is known.
+#[test]
+fn what_was_before_the_moment_asked_for_is_left_out() {
+    let mut world = World::new();
+    for second in 0..250 {
+        world.sends("shop", 10, 10);
+        world.waits("shop", 100, if second < 70 { 1_500 } else { 300 });
+        world.look();
+    }
+    let hour = Span::secs(3_600);
+    let all = world.ledger.report(hour, Span::ZERO);
+    assert_eq!((all.span.round(), all.tenants["shop"].whole.verdict), (250.0, Verdict::Broken));
+    // The minute that began at 60 s is no longer known by the second: what is judged begins at 120 s.
+    let late = world.ledger.report(hour, Span::secs(70));
+    assert_eq!((late.span.round(), late.by_minute), (130.0, true));
+    assert_eq!((late.tenants["shop"].whole.verdict, late.tenants["shop"].seen), (Verdict::Held, 3));
+    // Of the last minute's 49 seconds only ten are a minute of their own.
+    let last = world.ledger.report(hour, Span::secs(201));
+    assert_eq!((last.span.round(), last.by_minute), (49.0, false));
+    assert_eq!(world.ledger.report(Span::secs(5), Span::secs(201)).tenants["shop"].seen, 5);
+    assert!(world.ledger.report(hour, Span::secs(250)).tenants.is_empty(), "nothing has been since");
 }
 
 #[test]
@@ -210,7 +233,7 @@ proptest! {
             }
             world.look();
         }
-        let report = world.ledger.report(Span::secs(60));
+        let report = world.ledger.report(Span::secs(60), Span::ZERO);
         let shop = &report.tenants["shop"];
         let kept = &seconds[seconds.len().saturating_sub(60)..];
         let sent: u64 = kept.iter().map(|second| second.1).sum();
@@ -262,7 +285,7 @@ fn a_burst_that_the_host_itself_made_is_not_laid_to_the_senders() {
     came(&mut world, 70);
     world.now.pulse.late = Span::millis(30);
     assert_eq!(told(&world.look(), "shop"), (Verdict::Beyond, Some(Cause::ItsSenders)));
-    let whole = world.ledger.report(Span::secs(4)).tenants["shop"].whole.clone();
+    let whole = world.ledger.report(Span::secs(4), Span::ZERO).tenants["shop"].whole.clone();
     let of = |cause| {
         whole.breaches.iter().find(|breach| breach.cause == cause).map(|breach| breach.detail.as_str())
     };

@@ -28,6 +28,9 @@ const ANSWER: Duration = Duration::from_secs(10);
 const STOP: Duration = Duration::from_secs(5);
 const STOP_DEVICE: Duration = Duration::from_millis(100);
 
+/// What the engine remembers of promises.
+const REMEMBERED: Duration = Duration::from_secs(3_600);
+
 /// The engine's process and how to talk to it.
 pub(super) struct Engine {
     process: Running,
@@ -105,16 +108,16 @@ impl Engine {
 
     /// Remembers the counters from which the run counts.
     pub(super) fn begin(&mut self) -> Result<(), LabError> {
-        self.before = self.counters()?;
+        self.before = self.counters()?.0;
         Ok(())
     }
 
-    /// What it lost and used since `begin`.
-    pub(super) fn tally(&mut self, tenants: &[Member], span: Duration) -> Result<Tally, LabError> {
-        let mut now = self.counters()?;
+    /// What it lost and used since `begin`, and how promises fared since measuring began, so long ago.
+    pub(super) fn tally(&mut self, tenants: &[Member], ago: Duration) -> Result<Tally, LabError> {
+        let (mut now, uptime) = self.counters()?;
         let known = |name: &str| name == WAY_IN || tenants.iter().any(|one| one.name == *name);
         now.drops.retain(|name, _| known(name));
-        let mut fared = self.promises(span)?;
+        let mut fared = self.promises(ago, uptime)?;
         fared.tenants.retain(|name, _| tenants.iter().any(|one| one.name == *name));
         now.promises.insert(String::new(), fared);
         for (tenant, reasons) in &mut now.drops {
@@ -136,17 +139,21 @@ impl Engine {
         Ok(vec![format!("`plimsoll run` did not end cleanly when asked to: {}", self.process.last_words())])
     }
 
-    fn promises(&self, span: Duration) -> Result<SloReport, LabError> {
+    /// How they fared since measuring began, as far back as the engine remembers, which has been up for so long.
+    fn promises(&self, ago: Duration, uptime: Duration) -> Result<SloReport, LabError> {
         let failed = |reason: String| LabError::Engine {
             system: self.system.clone(),
             reason: format!("it did not tell how promises fared: {reason}"),
         };
-        let text = get(&self.socket, &format!("/v1/slo?window={}s", span.as_secs()));
+        let window = (ago.as_secs() + 1).min(REMEMBERED.as_secs());
+        let since = uptime.saturating_sub(ago).as_nanos();
+        let text = get(&self.socket, &format!("/v1/slo?window={window}s&since={since}ns"));
         let text = text.map_err(|error| failed(error.to_string()))?;
         serde_json::from_str(&text).map_err(|error| failed(error.to_string()))
     }
 
-    fn counters(&self) -> Result<Tally, LabError> {
+    /// And for how long it has been up.
+    fn counters(&self) -> Result<(Tally, Duration), LabError> {
         let text = get(&self.socket, "/v1/stats").map_err(|e| LabError::Engine {
             system: self.system.clone(),
             reason: format!("it did not tell its counters: {e}"),
@@ -155,7 +162,8 @@ impl Engine {
             system: self.system.clone(),
             reason: format!("its counters are no JSON: {e}"),
         })?;
-        Ok(Tally { drops: drops(&stats), cpu: cpu(self.process.id()), ..Tally::default() })
+        let uptime = Duration::try_from_secs_f64(stats["uptime"].as_f64().unwrap_or(0.0)).unwrap_or_default();
+        Ok((Tally { drops: drops(&stats), cpu: cpu(self.process.id()), ..Tally::default() }, uptime))
     }
 }
 

@@ -131,10 +131,10 @@ impl Fleet {
     }
 
     /// What all of them lost and used.
-    pub(super) fn tally(&mut self, tenants: &[Member], span: Duration) -> Result<Tally, LabError> {
+    pub(super) fn tally(&mut self, tenants: &[Member], ago: Duration) -> Result<Tally, LabError> {
         let mut all = Tally::default();
         for (engine, host) in self.engines.iter_mut().zip(&self.hosts) {
-            let Tally { drops, cpu, notes, promises } = engine.tally(tenants, span)?;
+            let Tally { drops, cpu, notes, promises } = engine.tally(tenants, ago)?;
             add(&mut all.drops, drops);
             all.promises.extend(promises.into_values().map(|fared| (host.clone(), fared)));
             all.cpu = all.cpu.map_or(cpu, |sum| cpu.map(|cpu| sum + cpu));
