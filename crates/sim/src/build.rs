@@ -770,7 +770,7 @@ impl<'a> Builder<'a> {
             if checked.program.tenants.iter().any(|tenant| is_promised(&tenant.slo)) {
                 let watch = Watch::new(self.scenario, &host.name, &checked.program);
                 self.world.nodes[node as usize].watch = Some(Box::new(watch));
-                self.world.look_at = Nanos::ZERO + self.world.look_every;
+                self.world.look_at = self.world.next_look(Nanos::ZERO);
             }
         }
         if self.controlled() {

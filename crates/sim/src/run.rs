@@ -271,13 +271,10 @@ impl Job<'_> {
         self.held(world, &mut run);
         run.cpu = cpu(world);
         run.counters = counters(world);
-        let measure = &self.scenario.measure;
         let watched = world.nodes.iter().filter_map(|node| Some((&node.name, node.watch.as_ref()?)));
         let alone = self.scenario.hosts.len() == 1;
         run.promises = watched
-            .map(|(host, watch)| {
-                (if alone { String::new() } else { host.clone() }, watch.report(measure.from, measure.to))
-            })
+            .map(|(host, watch)| (if alone { String::new() } else { host.clone() }, watch.report()))
             .collect();
         let promises = promises(world);
         run.notes.extend(note(&promises));

@@ -254,11 +254,17 @@ impl World {
             for index in 0..self.nodes.len() {
                 self.look_at_node(index);
             }
-            self.look_at += self.look_every;
+            self.look_at = self.next_look(self.look_at);
         }
-        if self.look_at > self.look_until {
-            self.look_at = Nanos::new(u64::MAX);
+    }
+
+    /// When the window ends that begins at a moment: what is left of the run at its end belongs to the last one.
+    pub(crate) fn next_look(&self, begun: Nanos) -> Nanos {
+        if begun >= self.look_until {
+            return Nanos::new(u64::MAX);
         }
+        let next = begun + self.look_every;
+        if next + self.look_every > self.look_until { self.look_until } else { next }
     }
 
     fn look_at_node(&mut self, index: usize) {
@@ -378,7 +384,7 @@ impl World {
             if let Some(packet) = self.completed.pop() {
                 self.credit(&packet);
             } else if let Some(packet) = self.local.pop_front() {
-                self.deliver(packet);
+                self.deliver_at_once(packet);
             } else {
                 return;
             }
@@ -597,7 +603,9 @@ impl World {
         }
         let flow = &self.flows[packet.flow as usize];
         let from = flow.way(packet.back).0;
-        let Some(receive) = &mut self.nodes[node as usize].receive else { return self.deliver(packet) };
+        let Some(receive) = &mut self.nodes[node as usize].receive else {
+            return self.deliver_at_once(packet);
+        };
         let mut stranger = false;
         if let (Some(control), Some(receiver)) = (&mut self.control, to.vm()) {
             let sender = from.vm().filter(|_| packet.back || !self.spoofed[flow.workload as usize]);
@@ -649,6 +657,15 @@ impl World {
             }
             None => {}
         }
+    }
+
+    /// It had to wait for nobody there.
+    fn deliver_at_once(&mut self, packet: Packet) {
+        let &End { node, tenant, .. } = self.flows[packet.flow as usize].way(packet.back).1;
+        if let Some(watch) = self.watch(node) {
+            watch.took(tenant, packet.len);
+        }
+        self.deliver(packet);
     }
 
     /// A packet has reached the end of its flow.

@@ -25,28 +25,32 @@ fn told(run: &Run, host: &str, tenant: &str) -> (Verdict, Option<Cause>, Option<
 
 /// a and b send to c, each over 10 Gb/s.
 fn fleet(keys: &str, tenants: &str, workloads: &str) -> Run {
-    run(&format!(
-        "
+    fleet_in(FLEET, keys, tenants, workloads)
+}
+
+fn fleet_in(text: &str, keys: &str, tenants: &str, workloads: &str) -> Run {
+    run(&text.replace("KEYS", keys).replace("TENANTS", tenants).replace("WORKLOADS", workloads))
+}
+
+const FLEET: &str = "
 name: promises
 rate: 10Gbps
 duration: 200ms
 systems: [plimsoll]
-hosts: {{a: {{transmit: {{ring: 1024}}}}, b: {{transmit: {{ring: 1024}}}}, c: {{receive: {{ring: 512, drain: 100ns, cost: 400ns, slots: 256}}}}}}
-engine: {{ring: 1024}}
+hosts: {a: {transmit: {ring: 1024}}, b: {transmit: {ring: 1024}}, c: {receive: {ring: 512, drain: 100ns, cost: 400ns, slots: 256}}}
+engine: {ring: 1024}
 switches: [switch]
 links:
-  la: {{between: [a, switch], rate: 10Gbps}}
-  lb: {{between: [b, switch], rate: 10Gbps}}
-  lc: {{between: [switch, c], rate: 10Gbps, queue: 1MB}}
-{keys}
+  la: {between: [a, switch], rate: 10Gbps}
+  lb: {between: [b, switch], rate: 10Gbps}
+  lc: {between: [switch, c], rate: 10Gbps, queue: 1MB}
+KEYS
 tenants:
-{tenants}
+TENANTS
 workloads:
-{workloads}
-measure: {{from: 40ms, window: 20ms}}
-"
-    ))
-}
+WORKLOADS
+measure: {from: 40ms, window: 20ms}
+";
 
 const TENANTS: &str = "
   x: {host: a, min: 1Gbps, max: 2Gbps}
@@ -66,6 +70,35 @@ fn who_sends_more_than_its_max_loses_its_own_and_its_neighbours_promise_holds() 
     assert_eq!(told(&run, "c", "v").0, Verdict::Held);
     let calm = report(&run, "a", "y");
     assert_eq!((calm.kept, calm.seen), (8, 8), "windows of 20 ms from 40 ms on");
+}
+
+/// What is left at the end of a run is part of its last window, and no window of its own, in which a burst would be too much.
+#[test]
+fn the_end_of_a_run_is_judged_too() {
+    let calm = "
+  calm: {tenant: y, kind: udp, to: v, rate: 500Mbps, size: 458B}
+  late: {tenant: x, kind: udp, to: u, rate: 6Gbps, size: 1458B, start: 195ms}";
+    let text = FLEET.replace("window: 20ms", "window: 30ms");
+    let run = fleet_in(&text, "", TENANTS, calm);
+    let last = report(&run, "a", "x").windows.last().expect("windows").clone();
+    // Windows of 30 ms: the last one begins at 150, as only 20 are left after 180.
+    assert_eq!(((last.from * 1e3).round(), (last.length * 1e3).round()), (150.0, 50.0));
+    assert_eq!(told(&run, "a", "x"), (Verdict::Beyond, Some(Cause::Itself), None));
+}
+
+#[test]
+fn who_only_receives_from_its_own_host_is_judged_too() {
+    let tenants = "
+  x: {host: a, min: 1Gbps}
+  y: {host: a, min: 1Gbps, max: 9Gbps}
+  u: {host: c}
+  v: {host: c}";
+    let near = "
+  near: {tenant: x, kind: udp, to: y, rate: 500Mbps, size: 1458B}";
+    let run = fleet("", tenants, near);
+    assert_eq!(told(&run, "a", "y"), (Verdict::Held, None, None));
+    let received = report(&run, "a", "y").whole.received;
+    assert!((490e6..530e6).contains(&received), "{received}");
 }
 
 #[test]

@@ -4,7 +4,8 @@
 //! From: PicNIC §4 (what is promised, and to which traffic), §2 (where it breaks); a look at the engine each second, live,
 //! and each window in virtual time.
 //! Not here: measuring (the daemon's engine, `sim`), the judgement of one window (`judge`), showing it (`cli`, reports).
-//! Invariant: memory is bounded: a minute by the second and an hour by the minute, whatever the uptime.
+//! Invariant: memory is bounded: a minute by the second and an hour by the minute, whatever the uptime; some thousand windows
+//! of a run, however long that is.
 #![forbid(unsafe_code)]
 
 mod judge;
@@ -13,6 +14,7 @@ mod parts;
 mod passed;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use plimsoll_policy::{Envelope, Slo};
 use plimsoll_units::{BitRate, Span};
@@ -27,6 +29,8 @@ pub use passed::{Host, Passed, Quantiles};
 /// Windows of a second that are kept, and of a minute.
 const SECONDS: usize = 60;
 const MINUTES: usize = 60;
+/// Windows of a run that are kept.
+const WINDOWS: usize = 4_096;
 
 /// What a tenant is promised, in bits per second and microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -94,33 +98,71 @@ pub struct Ledger {
     link: u64,
 }
 
-/// What is remembered of a run that ends: every window of it.
+/// What is remembered of a part of a run that ends.
 #[derive(Debug, Default)]
 pub struct Looks {
+    /// Windows that begin in it are judged.
+    part: Range<f64>,
     last: Option<Watched>,
+    /// At most [`WINDOWS`]: of a longer run each stands for some.
     windows: Vec<Window>,
+    /// For how many, a power of two; and how many the last one has, if not all of them.
+    each: usize,
+    begun: usize,
     promises: BTreeMap<String, Promise>,
     link: u64,
 }
 
 impl Looks {
+    /// The windows that will begin in this part of the run.
+    #[must_use]
+    pub fn of(from: Span, to: Span) -> Self {
+        Self { part: from.as_secs_f64()..to.as_secs_f64(), each: 1, ..Self::default() }
+    }
+
     /// Notes what has been counted by now: a window ends.
     pub fn note(&mut self, now: Watched) {
         self.promises = promises(&now);
         self.link = now.program.link.get();
         if let Some(before) = &self.last {
             let window = Window::between(before, &now);
-            self.windows.extend((window.host.length > 0.0).then_some(window));
+            if window.host.length > 0.0 && self.part.contains(&window.host.from) {
+                self.keep(window);
+            }
         }
         self.last = Some(now);
     }
 
-    /// The windows that began within this part of the run.
+    fn keep(&mut self, window: Window) {
+        if self.begun > 0
+            && let Some(last) = self.windows.last_mut()
+        {
+            last.add(&window);
+        } else {
+            if self.windows.len() == WINDOWS {
+                self.join_pairs();
+            }
+            self.windows.push(window);
+        }
+        self.begun = (self.begun + 1) % self.each;
+    }
+
+    /// Two windows become one, each.
+    fn join_pairs(&mut self) {
+        self.each *= 2;
+        let windows = core::mem::take(&mut self.windows);
+        for (index, window) in windows.into_iter().enumerate() {
+            match self.windows.last_mut() {
+                Some(last) if index % 2 == 1 => last.add(&window),
+                _ => self.windows.push(window),
+            }
+        }
+    }
+
+    /// How promises fared.
     #[must_use]
-    pub fn report(&self, from: Span, to: Span) -> SloReport {
-        let part = from.as_secs_f64()..to.as_secs_f64();
-        let windows: Vec<&Window> =
-            self.windows.iter().filter(|window| part.contains(&window.host.from)).collect();
+    pub fn report(&self) -> SloReport {
+        let windows: Vec<&Window> = self.windows.iter().collect();
         report(&windows, &self.promises, self.link)
     }
 }

@@ -294,13 +294,11 @@ fn a_burst_that_the_host_itself_made_is_not_laid_to_the_senders() {
     assert_eq!(of(Cause::ItsSenders), Some("ingress_over_max 80"));
 }
 
-/// A run that ends is judged by the part of it that is asked for.
-#[test]
-fn a_run_is_judged_by_its_part() {
+/// A run of so many seconds, in the third of which packets are late.
+fn run(seconds: u64, mut looks: Looks) -> SloReport {
     let mut world = World::new();
-    let mut looks = Looks::default();
     looks.note(world.now.clone());
-    for second in 0..10 {
+    for second in 0..seconds {
         world.sends("shop", 10, 10);
         world.waits("shop", 100, if second == 2 { 1_500 } else { 300 });
         world.now.at += Span::secs(1);
@@ -309,10 +307,32 @@ fn a_run_is_judged_by_its_part() {
             lane.parts = Some(Box::new(Parts::new(targets)));
         }
     }
-    let verdict = |from, to| looks.report(Span::secs(from), Span::secs(to)).tenants["shop"].whole.verdict;
+    looks.report()
+}
+
+/// A run that ends is judged by the part of it that is asked for.
+#[test]
+fn a_run_is_judged_by_its_part() {
+    let judged = |from, to| run(10, Looks::of(Span::secs(from), Span::secs(to)));
+    let verdict = |from, to| judged(from, to).tenants["shop"].whole.verdict;
     assert_eq!(
         (verdict(0, 10), verdict(3, 10), verdict(2, 3)),
         (Verdict::Broken, Verdict::Held, Verdict::Broken)
     );
-    assert_eq!(looks.report(Span::secs(3), Span::secs(10)).span.round() as u32, 7);
+    assert_eq!(judged(3, 10).span.round() as u32, 7);
+}
+
+/// Of a long run each window stands for some, and nothing is lost; the warm-up is still nowhere in it.
+#[test]
+fn the_windows_of_a_long_run_are_bounded_and_add_up() {
+    let from = Span::secs(1);
+    for (seconds, each) in [(4_097, 1), (4_098, 2), (20_001, 8)] {
+        let report = run(seconds, Looks::of(from, Span::secs(seconds)));
+        let shop = &report.tenants["shop"];
+        assert_eq!(report.span.round() as u64, seconds - 1);
+        assert_eq!(u64::from(shop.seen), (seconds - 1).div_ceil(each), "{seconds}");
+        assert_eq!(shop.windows[0].from.round() as u64, 1);
+        assert_eq!((shop.seen - shop.kept, shop.windows[0].length.round() as u64), (1, each));
+        assert!((shop.whole.sent - 10e6).abs() < 1.0 && shop.whole.egress.count == 100 * (seconds - 1));
+    }
 }
