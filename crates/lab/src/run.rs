@@ -451,3 +451,17 @@ fn losses_at_ends(
     }
     drops
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_judged_of_a_long_run_is_said() {
+        let judged = |span| BTreeMap::from([(String::new(), SloReport { span, ..SloReport::default() })]);
+        let said = |seconds: u64, span| not_judged(seconds * 1_000_000_000, &judged(span)).is_some();
+        assert_eq!((said(5, 4.0), said(60, 58.0), said(1, 0.0)), (false, false, true));
+        assert_eq!((said(7_200, 3_600.0), said(3_600, 3_540.0)), (true, false));
+        assert_eq!(not_judged(1, &BTreeMap::new()), None, "of the kernel's own nothing is asked");
+    }
+}

@@ -145,9 +145,7 @@ impl Engine {
             system: self.system.clone(),
             reason: format!("it did not tell how promises fared: {reason}"),
         };
-        let window = (ago.as_secs() + 1).min(REMEMBERED.as_secs());
-        let since = uptime.saturating_sub(ago).as_nanos();
-        let text = get(&self.socket, &format!("/v1/slo?window={window}s&since={since}ns"));
+        let text = get(&self.socket, &since(ago, uptime));
         let text = text.map_err(|error| failed(error.to_string()))?;
         serde_json::from_str(&text).map_err(|error| failed(error.to_string()))
     }
@@ -190,6 +188,12 @@ fn drops(stats: &Value) -> super::Drops {
 /// Whose these losses are: what has not reached the engine bears no tenant's name, and this is none's.
 const WAY_IN: &str = "the uplink";
 
+/// What asks an engine that has been up for so long how promises fared in the last `ago`.
+fn since(ago: Duration, uptime: Duration) -> String {
+    let window = (ago.as_secs() + 1).min(REMEMBERED.as_secs());
+    format!("/v1/slo?window={window}s&since={}ns", uptime.saturating_sub(ago).as_nanos())
+}
+
 /// CPU time of a process and its threads, to the nanosecond: `/proc` counts hundredths of seconds.
 fn cpu(id: u32) -> Option<Duration> {
     let clock = clock_getcpuclockid(Pid::from_raw(i32::try_from(id).ok()?)).ok()?;
@@ -216,4 +220,16 @@ fn get(socket: &Path, path: &str) -> std::io::Result<String> {
         return Err(std::io::Error::other(format!("{path}: {status}")));
     }
     Ok(body.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_engine_is_asked_for_more_than_it_remembers_nor_for_what_was_before() {
+        let asked = |ago, uptime| since(Duration::from_millis(ago), Duration::from_millis(uptime));
+        assert_eq!(asked(5_500, 9_000), "/v1/slo?window=6s&since=3500000000ns");
+        assert_eq!(asked(7_200_000, 7_201_000), "/v1/slo?window=3600s&since=1000000000ns");
+    }
 }
