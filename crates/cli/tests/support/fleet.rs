@@ -215,7 +215,14 @@ impl Fleet {
         let file = self.file(&format!("{}.clock", HOSTS[host]));
         let mut file =
             fs::OpenOptions::new().write(true).create(true).truncate(false).open(file).expect("opened");
+        file.set_len(16).expect("room for the count of those that were told so");
         file.write_all(&seconds.to_ne_bytes()).expect("written");
+    }
+
+    /// How often a host's daemon was told a time that had been stepped.
+    pub fn steps_told(&self, host: usize) -> u64 {
+        let bytes = fs::read(self.file(&format!("{}.clock", HOSTS[host]))).expect("there");
+        u64::from_ne_bytes(bytes[8..16].try_into().expect("eight bytes"))
     }
 
     /// As a crash would: no goodbye.
