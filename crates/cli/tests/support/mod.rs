@@ -69,7 +69,7 @@ impl Stage {
 
     /// What it holds; nothing where there is none.
     pub fn read(&self, name: &str) -> String {
-        fs::read_to_string(self.file(name)).unwrap_or_default()
+        String::from_utf8_lossy(&fs::read(self.file(name)).unwrap_or_default()).into_owned()
     }
 
     /// Runs `job` on a thread inside a namespace.

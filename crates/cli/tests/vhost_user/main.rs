@@ -5,6 +5,8 @@
 //! whatever happens.
 
 mod papers;
+#[path = "../support/mod.rs"]
+mod support;
 mod world;
 
 use nix::sys::signal::Signal;

@@ -70,15 +70,14 @@ fn slow_flow_beside_tcp(tag: &str, line: u32, pairs: u32, seconds: u32) -> Optio
         }
         world.eventually("the guest is there", || world.answers());
         let alone = tcp_and_pings(&mut world, seconds);
-        let mut server = world.serve("10.9.0.8", "5202");
+        let server = world.serve("10.9.0.8", "5202");
         let floods =
             format!("iperf3 -u -c 10.9.0.8 -p 5202 -b 20M -l 1400 -t {} >/dev/null 2>&1 &", seconds + 10);
         world.type_in(&floods);
         world.eventually("the slow flow is there", || world.stats().limits["slow"].packets > 40);
         let beside = tcp_and_pings(&mut world, seconds);
         let vm = world.stats().tenants["vm"].clone();
-        let _ = server.kill();
-        let _ = server.wait();
+        drop(server);
         world.ask("killall iperf3");
         assert!(vm.drops.is_empty(), "nothing of the guest's is lost: {vm:?}");
         found[way].push(Pair { alone, beside });
@@ -127,7 +126,7 @@ fn throttled_and_not(tag: &str, completions: &'static str, napi: bool, seconds: 
     if !world.boot(Machine { napi, ..Machine::default() }) {
         return None;
     }
-    let mut server = world.serve("10.9.0.8", "5202");
+    let server = world.serve("10.9.0.8", "5202");
     let floods = format!("iperf3 -u -c 10.9.0.8 -p 5202 -b 0 -l 1400 -t {} >/dev/null 2>&1 &", seconds + 30);
     world.type_in(&floods);
     // Four megabytes at the limit's rate: longer than it takes to fill the engine.
@@ -142,8 +141,7 @@ fn throttled_and_not(tag: &str, completions: &'static str, napi: bool, seconds: 
     let found = Flows { fast, slow, held, drops: vm.drops.values().sum() };
     eprintln!("PN-E9 {completions}, NAPI {napi}: {found:?} {:?}", vm.drops);
     world.end_guest();
-    let _ = server.kill();
-    let _ = server.wait();
+    drop(server);
     Some(found)
 }
 

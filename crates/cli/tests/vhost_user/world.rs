@@ -3,36 +3,31 @@
 //! A shell runs on the guest's first serial port: what it is told is typed in, and what it says is in a file.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use plimsoll_daemon::{Client, Stats};
 
+use crate::support::{self, Daemon, Stage, ip, skip};
+
 const PATIENCE: Duration = Duration::from_secs(90);
 const MAC: &str = "02:00:00:00:00:77";
 
-/// Says why a test does nothing. Where `PLIMSOLL_REQUIRE_LIVE=1` asks for all of them, that is a failure: what a
-/// passing test says is shown to nobody.
-fn skip(why: &str) {
-    assert!(std::env::var_os("PLIMSOLL_REQUIRE_LIVE").is_none_or(|value| value != "1"), "skipped: {why}");
-    eprintln!("skipped: {why}");
-}
-
 /// A namespace behind the uplink, a daemon, and guests.
 pub struct World {
-    tag: String,
-    folder: PathBuf,
     /// When the guest gets its descriptors back.
     pub completions: &'static str,
-    daemon: Option<Child>,
+    daemon: Option<Daemon>,
     guest: Option<Child>,
     /// Lines that the guest's shell was told to answer.
     told: usize,
+    /// What they stand on goes last.
+    stage: Stage,
 }
 
 /// What is booted.
@@ -53,10 +48,7 @@ impl Default for Machine {
 impl World {
     /// `None` without what it takes. `tag` keeps tests apart that run at once: at most four letters.
     pub fn new(tag: &str) -> Option<Self> {
-        if !nix::unistd::geteuid().is_root() {
-            skip("this test makes network namespaces, which takes root");
-            return None;
-        }
+        let stage = Stage::new(tag)?;
         for program in ["dpdk-testpmd", "qemu-system-x86_64", "busybox"] {
             let there =
                 Command::new(program).arg("--help").stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -65,32 +57,21 @@ impl World {
                 return None;
             }
         }
-        let tag = format!("{tag}{}", std::process::id() % 10_000);
-        let folder = std::env::temp_dir().join(format!("plimsoll-{tag}"));
-        fs::create_dir_all(&folder).expect("a folder");
-        let world = Self { tag, folder, completions: "ooo", daemon: None, guest: None, told: 0 };
-        world.ip(&["netns", "add", &world.tag]);
-        Some(world)
-    }
-
-    fn ip(&self, args: &[&str]) {
-        let done = Command::new("ip").args(args).output().expect("ip is installed");
-        assert!(done.status.success(), "ip {args:?}: {}", String::from_utf8_lossy(&done.stderr));
+        stage.add_netns("");
+        Some(Self { completions: "ooo", daemon: None, guest: None, told: 0, stage })
     }
 
     /// A command in the namespace behind the uplink.
     pub fn outside(&self, program: &str, args: &[&str]) -> Output {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.tag, program]).args(args);
-        command.output().expect("ip is installed")
+        self.stage.command("", program).args(args).output().expect("ip is installed")
     }
 
     fn file(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
+        self.stage.file(name)
     }
 
     pub fn read(&self, name: &str) -> String {
-        String::from_utf8_lossy(&fs::read(self.file(name)).unwrap_or_default()).into_owned()
+        self.stage.read(name)
     }
 
     /// Starts the daemon, in whose policy `rest` stands beside the uplink and the guest. 10.9.0.8 and 10.9.0.9 are behind the
@@ -100,25 +81,17 @@ impl World {
             "uplink: {{port: {{tap: {{netns: {}, name: up0}}}}, rate: {rate}}}\n\
              api: {{socket: {}}}\n\
              tenants: {{vm: {{port: {{vhost_user: {{socket: {}, completions: {}}}}}}}}}\n{rest}",
-            self.tag,
+            self.stage.netns(""),
             self.file("api.sock").display(),
             self.file("vm.sock").display(),
             self.completions,
         );
         fs::write(self.file("plimsoll.yaml"), policy).expect("written");
-        let log = fs::File::create(self.file("log")).expect("a log");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-        command
-            .arg("run")
-            .arg(self.file("plimsoll.yaml"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log);
-        self.daemon = Some(command.spawn().expect("started"));
+        self.daemon = Some(Daemon::start(None, &self.file("plimsoll.yaml"), &[], &self.file("log")));
         let client = self.client();
         self.eventually("the daemon answers", || client.text("GET", "/v1/health").is_ok());
         for address in ["10.9.0.9/24", "10.9.0.8/24"] {
-            self.ip(&["-n", &self.tag, "address", "add", address, "dev", "up0"]);
+            ip(&["-n", &self.stage.netns(""), "address", "add", address, "dev", "up0"]);
         }
     }
 
@@ -126,16 +99,9 @@ impl World {
         Client::new(&self.file("api.sock"))
     }
 
-    pub fn eventually(&self, what: &str, mut holds: impl FnMut() -> bool) {
-        let end = Instant::now() + PATIENCE;
-        while !holds() {
-            let (log, guest) = (self.read("log"), self.read("guest"));
-            assert!(
-                Instant::now() < end,
-                "{what}: not within {PATIENCE:?}; the daemon said\n{log}the guest\n{guest}"
-            );
-            thread::sleep(Duration::from_millis(20));
-        }
+    pub fn eventually(&self, what: &str, holds: impl FnMut() -> bool) {
+        let said = || format!("{}the guest\n{}", self.read("log"), self.read("guest"));
+        support::eventually(what, PATIENCE, said, holds);
     }
 
     /// A guest that answers ARP and ping, with `device` added to its virtio-user device.
@@ -144,7 +110,7 @@ impl World {
         let socket = self.file("vm.sock").display().to_string();
         let mut command = Command::new("dpdk-testpmd");
         command
-            .args(["--no-huge", "-m", "64", "--no-pci", "--lcores=0@0,1@0", "--file-prefix", &self.tag])
+            .args(["--no-huge", "-m", "64", "--no-pci", "--lcores=0@0,1@0", "--file-prefix", &self.stage.tag])
             .arg(format!("--vdev=net_virtio_user0,path={socket},mac={MAC},{device}"))
             .args(["--", "-i", "--total-num-mbufs=2048", "--auto-start"])
             .args(rest)
@@ -220,9 +186,7 @@ impl World {
 
     pub fn end_daemon(&mut self, signal: Signal) {
         if let Some(mut daemon) = self.daemon.take() {
-            let pid = Pid::from_raw(i32::try_from(daemon.id()).expect("a process"));
-            kill(pid, signal).expect("it runs");
-            daemon.wait().expect("ended");
+            daemon.end(signal).expect("ended");
         }
     }
 
@@ -245,19 +209,16 @@ impl World {
 
     /// The guest's server at `port` sends for six seconds.
     fn load(&self, port: &str) -> thread::JoinHandle<Output> {
-        let (netns, port) = (self.tag.clone(), port.to_owned());
-        thread::spawn(move || {
-            let sends = ["netns", "exec", &netns, "iperf3", "-c", "10.9.0.1", "-p", &port, "-R", "-t", "6"];
-            Command::new("ip").args(sends).arg("-J").output().expect("ip is installed")
-        })
+        let mut command = self.stage.command("", "iperf3");
+        command.args(["-c", "10.9.0.1", "-p", port, "-R", "-t", "6", "-J"]);
+        thread::spawn(move || command.output().expect("ip is installed"))
     }
 
-    /// A server behind the uplink for one client; it ends with it, or after a while.
-    pub fn serve(&self, address: &str, port: &str) -> Child {
-        let serves = ["netns", "exec", &self.tag, "timeout", "90", "iperf3", "-s", "-1", "-J"];
-        let mut command = Command::new("ip");
-        command.args(serves).args(["-B", address, "-p", port]).stdout(Stdio::piped());
-        let server = command.spawn().expect("ip is installed");
+    /// A server behind the uplink for one client; it ends with it, with what is answered, or after a while.
+    pub fn serve(&self, address: &str, port: &str) -> Server {
+        let mut command = self.stage.command("", "timeout");
+        command.args(["90", "iperf3", "-s", "-1", "-J", "-B", address, "-p", port]).stdout(Stdio::piped());
+        let server = Server(command.spawn().expect("ip is installed"));
         self.eventually("the server listens", || {
             let listens = self.outside("ss", &["-Hltn", "src", &format!("{address}:{port}")]);
             !listens.stdout.is_empty()
@@ -269,8 +230,7 @@ impl World {
     pub fn tcp_from_guest(&mut self, seconds: u32) -> f64 {
         let server = self.serve("10.9.0.9", "5201");
         self.type_in(&format!("timeout {} iperf3 -c 10.9.0.9 -t {seconds} >/dev/null", seconds + 25));
-        let said = server.wait_with_output().expect("it ends");
-        let said = String::from_utf8_lossy(&said.stdout);
+        let said = server.said();
         let received =
             said.split("\"sum_received\"").nth(1).and_then(|rest| rest.split("\"bits_per_second\":").nth(1));
         let bits =
@@ -304,11 +264,28 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         self.end_guest();
-        if let Some(mut daemon) = self.daemon.take() {
-            let _ = daemon.kill();
-            let _ = daemon.wait();
+    }
+}
+
+/// An `iperf3` below a `timeout`.
+pub struct Server(Child);
+
+impl Server {
+    /// What it says until it ends.
+    fn said(mut self) -> String {
+        let mut said = String::new();
+        self.0.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
+        said
+    }
+}
+
+impl Drop for Server {
+    /// `timeout` hands on what it can catch: killed, it would leave the server behind.
+    fn drop(&mut self) {
+        if let Ok(None) = self.0.try_wait() {
+            let id = Pid::from_raw(i32::try_from(self.0.id()).expect("a process id"));
+            let _ = kill(id, Signal::SIGTERM);
+            let _ = self.0.wait();
         }
-        let _ = Command::new("ip").args(["netns", "del", &self.tag]).output();
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
