@@ -405,8 +405,7 @@ fn each_host_gets_a_frame_for_all_of_them_once_whatever_a_reload_makes_of_their_
         // Behind 50 bytes of Ethernet, IP, UDP and VXLAN.
         *came.entry((number(&packet[50..]).1, packet[33])).or_insert(0) += 1;
     }
-    let mut to =
-        |host: u8| (0..180).map(|number| came.remove(&(number, host)).unwrap_or(0)).collect::<Vec<_>>();
+    let to = |host: u8| (0..180).map(|number| came.remove(&(number, host)).unwrap_or(0)).collect::<Vec<_>>();
     let [b, c, d, e] = [2, 3, 4, 5].map(to);
     assert!(c.iter().chain(&d).all(|&copies| copies == 1), "{c:?} {d:?}");
     let begun = b.iter().filter(|&&copies| copies == 1).count();
