@@ -4,8 +4,9 @@
 //! From: soft state as in RSVP (RFC 2961): what changed is said at once, and again in case it was lost; what holds is
 //! refreshed well before it lapses.
 //! Not here: messages (`feedback`), and when a limit lapses (`obeyed`).
-//! Invariant: while it is asked each epoch, what holds is said at least once in a [`REFRESHES`]th of the lapse, and what
-//! changed in each of [`AGAIN`] further epochs; the limit that was said last is the one that holds.
+//! Invariant: while it is asked each epoch, what holds is said in the first epoch that ends a [`REFRESHES`]th of the lapse, or
+//! [`LONGEST`], after it was said last, and what changed in each of [`AGAIN`] further epochs; the limit that was said last is
+//! the one that holds.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -47,6 +48,8 @@ struct Said {
 const AGAIN: u32 = 2;
 /// Refreshes in a lapse: so many messages in a row must be lost until a limit lapses that still holds.
 const REFRESHES: u64 = 10;
+/// A sender that begins anew has forgotten what it was told, and one whose `lapse` is shorter forgets it sooner.
+const LONGEST: Span = Span::millis(100);
 
 impl<K> Default for News<K> {
     fn default() -> Self {
@@ -57,7 +60,7 @@ impl<K> Default for News<K> {
 impl<K: Copy + Eq + Hash> News<K> {
     /// Whether this is to be said now; it then counts as said. Asked again at the same moment, the answer is the same.
     pub fn is(&mut self, whose: K, limits: Limits, lapse: Span, now: Nanos) -> bool {
-        let every = Span::ns(lapse.as_u64() / REFRESHES);
+        let every = Span::ns(lapse.as_u64() / REFRESHES).min(LONGEST);
         let before = self.said.get(&whose).filter(|said| said.limits == limits);
         let again = match before {
             None => AGAIN,

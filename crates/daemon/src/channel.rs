@@ -34,7 +34,7 @@ pub(crate) async fn open(
     tokio::spawn(listen(Arc::clone(&socket), opener, engine));
     tokio::spawn(async move {
         while let Some(Sent { to, message }) = outbox.recv().await {
-            // What is lost is said again in the next epoch.
+            // What is lost is said again, as what changed or when it is refreshed.
             let _ = socket.send_to(&message, to).await;
         }
     });

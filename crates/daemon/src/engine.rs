@@ -184,7 +184,7 @@ pub(crate) struct Uplink {
     pub(crate) segments: bool,
     /// Payload bytes of the pull that waits which have left already.
     pub(crate) resume: u32,
-    /// Other hosts to which it has left already, if it is for all of them.
+    /// Not zero while it is for all other hosts and has left to some; each link knows how much (`fleet`).
     pub(crate) flooded: usize,
     pub(crate) down: bool,
     pub(crate) tally: Tally,

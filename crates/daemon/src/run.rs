@@ -349,7 +349,7 @@ async fn serve(
                 Some(Notice::Problem { name, problem }) => eprintln!("plimsoll: {}: {problem}", whose(name.as_deref())),
                 Some(Notice::Distrust { name, step }) => eprintln!("plimsoll: {}: {step}", whose(Some(&name))),
                 Some(Notice::Feedback(sent)) => {
-                    // A channel that is behind has newer ones soon.
+                    // A channel that is behind hears it again, as what changed or when it is refreshed.
                     let _ = outbox.as_ref().map(|outbox| outbox.try_send(sent));
                 }
                 Some(Notice::Ended { abandoned }) => {

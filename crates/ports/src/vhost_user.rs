@@ -8,6 +8,7 @@
 //! checked, each call is bounded, nothing outside guest memory is touched, and no call waits.
 
 mod bell;
+mod closer;
 mod front_end;
 mod guard;
 mod memory;
@@ -25,7 +26,8 @@ use std::path::PathBuf;
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use plimsoll_wire::VnetHeader;
 
-use front_end::{FrontEnd, listen, watch};
+use closer::Closer;
+use front_end::{CLOSED, FrontEnd, listen, watch};
 use memory::Memory;
 use message::feature;
 use record::Record;
@@ -81,6 +83,9 @@ pub struct VhostUser {
     inode: u64,
     events: Epoll,
     front_end: Option<Box<FrontEnd>>,
+    closer: Closer,
+    /// Those who want in are heard.
+    open: bool,
     /// The front end may have sent a message.
     talks: bool,
     memory: Memory,
@@ -125,12 +130,15 @@ impl VhostUser {
         let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|error| failed(error.into()))?;
         let record = Record::open(&config.path, usize::from(config.pairs)).map_err(failed)?;
         watch(&events, &listener).map_err(|error| failed(error.into()))?;
+        let closer = Closer::new(&events, CLOSED).map_err(failed)?;
         Ok(Self {
             config: config.clone(),
             listener,
             inode,
             events,
             front_end: None,
+            closer,
+            open: true,
             talks: false,
             memory: Memory::default(),
             record,

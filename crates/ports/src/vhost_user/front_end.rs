@@ -3,19 +3,16 @@
 //! Why: whoever owns the virtual machine says where its memory and its rings are, and may say so again at any moment.
 //! From: QEMU's `docs/interop/vhost-user.rst`; the order in which QEMU 7.2 and DPDK's virtio-user send.
 //! Not here: what messages look like (`message`), and the frames (`port`).
-//! Invariant: nothing here waits, nor asks or closes a file of a file system that could; each look handles so many messages; a message that makes no sense ends the connection,
-//! is counted and told, and changes nothing for anybody else; no descriptor is kept that could keep the front end's end of
-//! the connection open.
+//! Invariant: nothing here waits, nor asks a file of a file system that could, nor closes what could (`closer`); each look
+//! handles so many messages; a message that makes no sense ends the connection, is counted and told, and changes nothing for
+//! anybody else; no descriptor is kept that could keep the front end's end of the connection open.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, IoSliceMut, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::path::Path;
 
 use nix::cmsg_space;
 use nix::errno::Errno;
@@ -33,7 +30,6 @@ use super::ring::{Habits, Ring};
 use super::{Completions, VhostUser};
 use crate::error::PortError;
 use crate::port::DropReason;
-use crate::realtime;
 
 /// Who is connected, and what it has sent of its next message.
 #[derive(Debug)]
@@ -52,7 +48,9 @@ enum Incoming {
     Message(Header, Result<Request, Nonsense>, Vec<OwnedFd>),
     Nothing,
     Nonsense(Nonsense),
+    /// It has said all that it will ever say.
     Closed,
+    Broken,
 }
 
 impl FrontEnd {
@@ -70,7 +68,7 @@ impl FrontEnd {
                     Ok(0) => return Incoming::Closed,
                     Ok(read) => self.have += read,
                     Err(Errno::EAGAIN | Errno::EINTR) => return Incoming::Nothing,
-                    Err(_) => return Incoming::Closed,
+                    Err(_) => return Incoming::Broken,
                 }
                 if self.descriptors.len() > MAX_REGIONS || !self.descriptors[known..].iter().all(belongs) {
                     return Incoming::Nonsense(Nonsense::Foreign);
@@ -117,31 +115,6 @@ fn belongs(descriptor: &OwnedFd) -> bool {
     is_memory(descriptor) || is_bell(descriptor).is_ok()
 }
 
-/// Closes what a port's front end should not have passed, where nobody waits for it: a file system that a process serves
-/// (FUSE) hears of each close, and whoever closes waits for its answer. Until that is done the port lets nobody in, so that
-/// no front end passes them without end.
-fn close_elsewhere(port: &Path, descriptors: Vec<OwnedFd>) {
-    let own = port.to_owned();
-    closing().insert(own.clone());
-    let job = move || {
-        // Not before anybody: it has the engine's class from the thread that it came from.
-        let _ = realtime::give_back();
-        drop(descriptors);
-        closing().remove(&own);
-    };
-    let thread = thread::Builder::new().name("close".to_owned()).stack_size(1 << 16);
-    if thread.spawn(job).is_err() {
-        // They were closed here: a process without room for a thread has more to wait for than that.
-        closing().remove(port);
-    }
-}
-
-/// Ports for which descriptors are being closed, by their sockets.
-fn closing() -> MutexGuard<'static, BTreeSet<PathBuf>> {
-    static CLOSING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
-    CLOSING.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl VhostUser {
     /// Looks at the sockets: who wants in, and what the front end has said.
     pub(super) fn look(&mut self) {
@@ -151,9 +124,22 @@ impl VhostUser {
         self.talks |= tells(FRONT_END);
         self.converse();
         // After that: who was there may have gone, and be the one who comes back.
-        if tells(LISTENER) {
+        if tells(LISTENER) && !self.closer.is_busy() {
             self.admit();
             self.converse();
+        }
+        if tells(CLOSED) {
+            self.closer.hush();
+        }
+        self.set_open(!self.closer.is_busy());
+    }
+
+    /// Whether those who want in are heard: not while something of another is being closed.
+    fn set_open(&mut self, open: bool) {
+        if open && !self.open {
+            self.open = watch(&self.events, &self.listener).is_ok();
+        } else if !open && self.open {
+            self.open = self.events.delete(&self.listener).is_err();
         }
     }
 
@@ -162,10 +148,7 @@ impl VhostUser {
     fn admit(&mut self) {
         let Ok((socket, _)) = self.listener.accept() else { return };
         if self.front_end.as_ref().is_some_and(|front_end| front_end.spoken) {
-            return;
-        }
-        if closing().contains(&self.config.path) {
-            return;
+            return self.closer.close(vec![socket.into()]);
         }
         // Who says nothing must not keep others out.
         self.hang_up();
@@ -173,6 +156,8 @@ impl VhostUser {
         if socket.set_nonblocking(true).is_ok() && self.events.add(&socket, watched).is_ok() {
             self.front_end = Some(Box::new(FrontEnd::new(socket)));
             self.talks = true;
+        } else {
+            self.closer.close(vec![socket.into()]);
         }
     }
 
@@ -188,7 +173,14 @@ impl VhostUser {
             };
             match front_end.read() {
                 Incoming::Nothing => self.talks = false,
-                Incoming::Closed => self.hang_up(),
+                Incoming::Closed => {
+                    // Nothing is left in its queue, and what has come belongs: closing that waits for nobody.
+                    if let Some(gone) = self.front_end.take() {
+                        let _ = self.events.delete(&gone.socket);
+                    }
+                    self.hang_up();
+                }
+                Incoming::Broken => self.hang_up(),
                 Incoming::Nonsense(nonsense) => self.refuse(nonsense),
                 Incoming::Message(header, request, descriptors) => {
                     let handled = request.and_then(|request| self.handle(&header, request, descriptors));
@@ -204,6 +196,9 @@ impl VhostUser {
     pub(super) fn hang_up(&mut self) {
         if let Some(front_end) = self.front_end.take() {
             let _ = self.events.delete(&front_end.socket);
+            let mut descriptors = front_end.descriptors;
+            descriptors.push(front_end.socket.into());
+            self.closer.close(descriptors);
         }
         for ring in &mut self.rings {
             ring.stop(&self.memory);
@@ -216,9 +211,6 @@ impl VhostUser {
     }
 
     fn refuse(&mut self, nonsense: Nonsense) {
-        if let (Nonsense::Foreign, Some(front_end)) = (&nonsense, &mut self.front_end) {
-            close_elsewhere(&self.config.path, std::mem::take(&mut front_end.descriptors));
-        }
         self.counters.lose(DropReason::BadMessage);
         self.problem.get_or_insert_with(|| PortError::Config {
             what: format!("vhost-user {}", self.config.path.display()),
@@ -434,5 +426,6 @@ const PROTOCOL: u64 = protocol::MQ | protocol::REPLY_ACK;
 const LISTENER: u64 = 0;
 const FRONT_END: u64 = 1;
 const KICK: u64 = 2;
+pub(super) const CLOSED: u64 = 3;
 /// Messages handled at a look: about what starts one pair of rings.
 const MESSAGES: usize = 16;

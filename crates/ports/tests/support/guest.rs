@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
@@ -92,6 +93,11 @@ impl Guest {
         self.share_memory();
         for ring in [TO, FROM] {
             self.describe(ring);
+        }
+        // Whoever was hung up on just now is still being closed.
+        let begun = Instant::now();
+        while !port.is_connected() && begun.elapsed() < Duration::from_secs(5) {
+            port.probe().expect("always there");
         }
         for _ in 0..8 {
             port.probe().expect("always there");

@@ -1,0 +1,77 @@
+//! A front end whose connection brings along one that takes long to close holds up nobody.
+
+#[path = "support/guest.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
+mod guest;
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use guest::{Guest, SET_FEATURES, VERSION_1};
+use nix::sys::socket::{setsockopt, sockopt};
+use plimsoll_ports::{VhostUser, VhostUserConfig};
+
+/// How long a close of it takes.
+const LINGER: Duration = Duration::from_secs(6);
+
+/// A connection with unsent bytes, and its other end, which reads none.
+fn lingering() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let mut near = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+    let (far, _) = listener.accept().expect("somebody");
+    near.set_nonblocking(true).expect("a socket");
+    while near.write(&[0; 65_536]).is_ok() {}
+    let linger = nix::libc::linger { l_onoff: 1, l_linger: LINGER.as_secs() as i32 };
+    setsockopt(&near, sockopt::Linger, &linger).expect("a socket");
+    (near, far)
+}
+
+/// Passes the connection behind something else, so that it lies unread.
+fn pass(guest: &Guest, before: &[u8], connection: TcpStream) {
+    guest.send(before, &[]);
+    guest.say(SET_FEATURES, &VERSION_1.to_le_bytes(), &[connection.as_raw_fd()]);
+}
+
+fn open(folder: &Path) -> VhostUser {
+    VhostUser::open(&VhostUserConfig::new(folder.join("vm.sock"))).expect("a port")
+}
+
+/// How long a few looks take.
+fn looked(port: &mut VhostUser) -> Duration {
+    let begun = Instant::now();
+    (0..8).for_each(|_| port.probe().expect("always there"));
+    begun.elapsed()
+}
+
+#[test]
+fn who_is_hung_up_on_with_a_connection_that_lingers_unread() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("vm.sock");
+    let mut port = open(folder.path());
+    let (near, _far) = lingering();
+    let guest = Guest::connect(&path, 16);
+    pass(&guest, &[0xff; 12], near);
+    assert!(looked(&mut port) < LINGER / 3);
+    assert!(!port.is_connected() && port.take_problem().is_some());
+    // Until that is closed nobody is let in.
+    let _other = UnixStream::connect(&path).expect("it waits");
+    assert!(looked(&mut port) < LINGER / 3);
+    assert!(!port.is_connected());
+}
+
+#[test]
+fn who_comes_while_another_has_the_port() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("vm.sock");
+    let mut port = open(folder.path());
+    let _guest = Guest::start(&mut port, &path, 16, VERSION_1);
+    let (near, _far) = lingering();
+    let other = Guest::connect(&path, 16);
+    pass(&other, &[], near);
+    assert!(looked(&mut port) < LINGER / 3);
+    assert!(port.is_connected(), "the first stays");
+}
