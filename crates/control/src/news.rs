@@ -4,8 +4,8 @@
 //! From: soft state as in RSVP (RFC 2961): what changed is said at once, and again in case it was lost; what holds is
 //! refreshed well before it lapses.
 //! Not here: messages (`feedback`), and when a limit lapses (`obeyed`).
-//! Invariant: while it is asked each epoch, what holds is said in the first epoch that ends a [`REFRESHES`]th of the lapse, or
-//! [`LONGEST`], after it was said last, and what changed in each of [`AGAIN`] further epochs; the limit that was said last is
+//! Invariant: while it is asked each epoch, what holds is said in the first epoch that ends a tenth of the lapse, or
+//! `LONGEST`, after it was said last, and what changed in each of two further epochs; the limit that was said last is
 //! the one that holds.
 
 use std::collections::HashMap;
