@@ -2,7 +2,8 @@
 //!
 //! Why: an engine polls. What comes while it is at something else waits for its next look, and longer rounds, not only fuller
 //! queues, are what a busy host's packets wait for: smoothly more the less time is left, long before the core is full.
-//! From: the daemon's way in (`engine::inward`), whose order and whose bounds these are.
+//! From: the daemon's way in (`engine::inward`), whose order this is. The bounds are those that it had when what a round's rest
+//! takes was calibrated; it has delivered up to 128 in a round since.
 //! Not here: time, and packets (`receive`).
 //! Invariant: a round ends; what comes after the ring was seen empty is the next one's.
 

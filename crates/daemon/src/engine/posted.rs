@@ -17,7 +17,7 @@ use plimsoll_wire::{VnetHeader, alike};
 
 use super::drops::Event;
 use super::lane::Lane;
-use super::pool::{Buffer, Held, train_of};
+use super::pool::{Buffer, train_of};
 use super::{BATCH, Engine};
 
 /// How a frame came: from a port that knows nothing of it, or posted by its sender.
@@ -193,9 +193,9 @@ impl Lane {
 
     /// The same of frames of which more is known. Answers how many they were.
     pub(crate) fn give_held(&mut self, buffer: Buffer, status: Status) -> u32 {
-        let &Held { ticket, following, .. } = self.pool.held(buffer);
-        self.give_train(buffer, ticket, following, status);
-        1 + u32::from(following)
+        let held = *self.pool.held(buffer);
+        self.give_train(buffer, held.ticket, held.following, status);
+        held.frames()
     }
 
     fn give_train(&mut self, buffer: Buffer, ticket: Option<Ticket>, following: u16, status: Status) {
