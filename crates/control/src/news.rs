@@ -1,10 +1,10 @@
 //! What a host has been told, and whether it needs to be told again.
 //!
 //! Why: a limit that never binds stays as it is for seconds, and a message each epoch costs both hosts more than the decision.
-//! From: soft state as in RSVP (RFC 2961): what changed is said at once, and again in case it was lost; what holds is
+//! From: soft state as in RSVP (RFC 2205, RFC 2961): what changed is said at once, and again in case it was lost; what holds is
 //! refreshed well before it lapses.
 //! Not here: messages (`feedback`), and when a limit lapses (`obeyed`).
-//! Invariant: while it is asked each epoch, what holds is said in the first epoch that ends a tenth of the lapse, or
+//! Invariant: while it is asked each epoch, what holds is said in the first epoch that ends a fifth of the lapse, or
 //! `LONGEST`, after it was said last, and what changed in each of two further epochs; the limit that was said last is
 //! the one that holds.
 
@@ -26,7 +26,7 @@ use crate::Limits;
 /// let limits = |gbps| Limits { bits: BitRate::gbps(gbps), packets: None };
 /// let at = |ms| Nanos::ZERO + Span::millis(ms);
 /// let mut news = News::default();
-/// // It is said three times, and not again before a tenth of the lapse is over.
+/// // It is said three times, and not again before a fifth of the lapse is over.
 /// assert!((0..3).all(|epoch| news.is(shop, limits(2), lapse, at(epoch))));
 /// assert!(!news.is(shop, limits(2), lapse, at(3)));
 /// assert!(news.is(shop, limits(1), lapse, at(4)), "it has changed");
@@ -46,8 +46,9 @@ struct Said {
 
 /// How often what changed is repeated: a lost message in a hundred leaves one change in a million to the refresh.
 const AGAIN: u32 = 2;
-/// Refreshes in a lapse: so many messages in a row must be lost until a limit lapses that still holds.
-const REFRESHES: u64 = 10;
+/// Refreshes in a lapse: so many messages in a row must be lost until a limit lapses that still holds. RSVP's defaults come
+/// to as many (RFC 2205, section 3.7).
+const REFRESHES: u64 = 5;
 /// A sender that begins anew has forgotten what it was told, and one whose `lapse` is shorter forgets it sooner.
 const LONGEST: Span = Span::millis(100);
 
@@ -94,14 +95,14 @@ mod tests {
         Nanos::ZERO + Span::millis(ms)
     }
 
-    /// An epoch of a millisecond: what holds is said in every tenth.
+    /// An epoch of a millisecond: what holds is said in every twentieth.
     #[test]
-    fn what_holds_is_refreshed_ten_times_in_a_lapse() {
+    fn what_holds_is_refreshed_five_times_in_a_lapse() {
         let mut news = News::default();
-        let said: Vec<u64> = (0..40).filter(|&ms| news.is(1, mbps(7), LAPSE, at(ms))).collect();
-        assert_eq!(said, [0, 1, 2, 12, 22, 32]);
+        let said: Vec<u64> = (0..80).filter(|&ms| news.is(1, mbps(7), LAPSE, at(ms))).collect();
+        assert_eq!(said, [0, 1, 2, 22, 42, 62]);
         // With epochs as long as that it is said in each.
-        assert!((5..10).all(|epoch| news.is(1, mbps(7), LAPSE, at(10 * epoch))));
+        assert!((5..10).all(|epoch| news.is(1, mbps(7), LAPSE, at(20 * epoch))));
     }
 
     #[test]

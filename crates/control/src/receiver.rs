@@ -124,10 +124,13 @@ impl Receivers {
         self.vms[vm].threshold = Some(threshold);
     }
 
-    /// An epoch of this length is over, in which this was seen of each VM.
-    pub fn epoch(&mut self, length: Span, measured: &[Measured]) {
+    /// An epoch of this length is over, in which this was seen of each VM. Answers whether limits are at rest: none is
+    /// another than before, and no law watches delay or marks.
+    pub fn epoch(&mut self, length: Span, measured: &[Measured]) -> bool {
         self.divide(measured);
+        let mut at_rest = true;
         for (vm, seen) in self.vms.iter_mut().zip(measured) {
+            let before = vm.bandwidth.get();
             let received = per_second(seen.bytes.saturating_mul(8), length);
             let capacity = vm.steered_to(received, self.line);
             vm.bandwidth.epoch(&self.laws.bandwidth, received, capacity, vm.most(seen.least));
@@ -139,7 +142,10 @@ impl Receivers {
                 let most = vm.envelope.max.min(self.line);
                 vm.fabric.epoch(law, seen.marks, vm.bandwidth.get(), most);
             }
+            let watched = vm.packets.get().is_some() || vm.fabric.get().is_some();
+            at_rest &= !watched && vm.bandwidth.get() == before;
         }
+        at_rest
     }
 
     /// What the VM allows a sender of weight one.

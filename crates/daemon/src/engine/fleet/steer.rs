@@ -48,7 +48,11 @@ pub(crate) struct Steering {
     opened: Vec<u8>,
     last: Nanos,
     next: Nanos,
+    /// When the first of the messages has to leave; at the end of time where there is none.
+    due: Nanos,
     epochs: u64,
+    /// Epochs in a row in which no limit moved.
+    restful: u32,
 }
 
 /// A tenant here that receives.
@@ -130,6 +134,12 @@ pub struct Sent {
 
 /// Epochs in which senders are counted together: a light one sends once in some.
 const WINDOW: u64 = 16;
+/// Epochs in a row without another limit, after which the next may wait for a packet: what changed has been said thrice.
+const RESTFUL: u32 = 3;
+/// How long it waits at most: a sender that begins anew meanwhile has forgotten what it was told.
+const LONGEST_REST: Span = Span::millis(100);
+/// When nothing waits.
+const NEVER: Nanos = Nanos::new(u64::MAX);
 /// Limits that are kept.
 const MOST_LIMITS: usize = 16_384;
 /// Limits in a message: what an underlay of 1,280 bytes carries in a frame of its own.
@@ -152,7 +162,9 @@ impl Steering {
             opened: Vec::new(),
             last: Nanos::ZERO,
             next: Nanos::ZERO + settings.epoch,
+            due: NEVER,
             epochs: 0,
+            restful: 0,
             settings,
         };
         made.set_hosts(map);
@@ -214,11 +226,19 @@ impl Steering {
     }
 
     /// When a message has to leave in a frame of its own, or the next epoch ends. It ends in the turn that a packet makes
-    /// after it is over; while none comes it may wait, as a wake-up for it alone costs more than it does.
+    /// after it is over; while none comes it may wait, as a wake-up for it alone costs more than it does: until what holds
+    /// must be said again where limits are at rest, else for a quarter of its length.
     fn next(&self) -> Nanos {
-        let due = self.told.iter().filter(|told| !told.messages.is_empty()).map(|told| told.due);
-        let over = self.next + quarter(self.settings.epoch);
-        due.min().map_or(over, |due| due.min(over))
+        let mut over = self.next + quarter(self.settings.epoch);
+        if self.restful >= RESTFUL {
+            over = over.max(self.last + quarter(self.settings.lapse).min(LONGEST_REST));
+        }
+        over.min(self.due)
+    }
+
+    fn note_due(&mut self) {
+        let waits = self.told.iter().filter(|told| !told.messages.is_empty());
+        self.due = waits.map(|told| told.due).min().unwrap_or(NEVER);
     }
 
     /// Says whom each of this host's tenants has to tell what, and seals it. Answers which tenants elsewhere allow the
@@ -259,6 +279,15 @@ impl Steering {
             self.own.iter_mut().for_each(|own| own.senders.clear());
         }
         own
+    }
+
+    /// All that waits goes over the control channels.
+    fn hand_over(&mut self, map: &FleetMap, outbox: &mut Vec<Sent>) {
+        for (told, host) in self.told.iter_mut().zip(&map.hosts) {
+            let Some(to) = host.channel else { continue };
+            told.counts.channelled += told.messages.len() as u64;
+            outbox.extend(told.messages.drain(..).map(|message| Sent { to, message }));
+        }
     }
 
     /// Divides among the balancers' hosts what tenants elsewhere allow all of them, and answers whose part for this host's
@@ -358,16 +387,14 @@ impl Engine {
         let mut steering = fleet.steering.take()?;
         if steering.next <= now {
             self.end_epoch(fleet, &mut steering, now);
+            steering.note_due();
         }
-        match steering.settings.via {
-            Via::Datapath => self.send_feedback(fleet, &mut steering, now),
-            Via::Channel => {
-                for (told, host) in steering.told.iter_mut().zip(&fleet.map.hosts) {
-                    let Some(to) = host.channel else { continue };
-                    told.counts.channelled += told.messages.len() as u64;
-                    fleet.outbox.extend(told.messages.drain(..).map(|message| Sent { to, message }));
-                }
+        if steering.due <= now {
+            match steering.settings.via {
+                Via::Datapath => self.send_feedback(fleet, &mut steering, now),
+                Via::Channel => steering.hand_over(&fleet.map, &mut fleet.outbox),
             }
+            steering.note_due();
         }
         let next = steering.next();
         fleet.steering = Some(steering);
@@ -391,7 +418,8 @@ impl Engine {
                 marks: core::mem::take(&mut own.marks),
             };
         }
-        steering.receivers.epoch(length, &steering.measured);
+        let at_rest = steering.receivers.epoch(length, &steering.measured);
+        steering.restful = if at_rest { steering.restful.saturating_add(1) } else { 0 };
         for vm in steering.address(&fleet.map, &fleet.links, now) {
             self.hold(&fleet.map, vm, steering.allowed[vm as usize]);
         }
@@ -455,7 +483,11 @@ impl Engine {
                                 self.hold(&fleet.map, vm, *allowed);
                             }
                         }
-                        Some(Heard::Divide(vm)) => steering.wholes[vm as usize] = Some(allowance),
+                        // Whoever is to be told has to hear of it when this epoch ends.
+                        Some(Heard::Divide(vm)) => {
+                            steering.wholes[vm as usize] = Some(allowance);
+                            steering.restful = 0;
+                        }
                         None => self.uplink.tally.event(Event::FeedbackForeign),
                     }
                 }
