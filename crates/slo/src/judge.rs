@@ -352,7 +352,8 @@ impl Case<'_> {
     /// On the way out. A burst that found its flow's ring full is the tenant's own, where nothing else explains it.
     fn whose(&self, loss: bool) -> Blame {
         if let Some(machine) = self.machine() {
-            return machine;
+            let starved = machine.cause == Cause::NoCore && loss && !self.stalls_explain();
+            return self.receiver().filter(|_| starved).unwrap_or(machine);
         }
         if self.link_is_full()
             && let Some(other) = self.heaviest(|passed| passed.sent_bytes as f64)
@@ -363,9 +364,8 @@ impl Case<'_> {
         if let Some(blame) = self.busy() {
             return blame;
         }
-        if let Some((receiver, times)) = self.pressed().filter(|_| loss) {
-            let why = format!("`{receiver}` allows it less than it sends there, and held it {times} times");
-            return Blame { cause: Cause::Receiver, who: Some(receiver.clone()), why };
+        if let Some(receiver) = self.receiver().filter(|_| loss) {
+            return receiver;
         }
         if loss && self.own.shaped > self.own.waited {
             return Blame::of(Cause::Itself, "limits that it sends through let less pass");
@@ -405,8 +405,16 @@ impl Case<'_> {
     }
 
     /// The receiver that held most of it.
-    fn pressed(&self) -> Option<(&String, u64)> {
-        self.own.pressed.iter().map(|(name, &times)| (name, times)).max_by_key(|&(_, times)| times)
+    fn receiver(&self) -> Option<Blame> {
+        let (receiver, times) = self.own.pressed.iter().max_by_key(|&(_, times)| times)?;
+        let why = format!("`{receiver}` allows it less than it sends there, and held it {times} times");
+        Some(Blame { cause: Cause::Receiver, who: Some(receiver.clone()), why })
+    }
+
+    /// Whether what did not leave may have come while the engine was away: no more than twice that part of all.
+    fn stalls_explain(&self) -> bool {
+        let (offered, sent) = (self.own.offered_bytes as f64, self.own.sent_bytes as f64);
+        (offered - sent) * self.host.length <= 2.0 * self.host.away() * offered
     }
 
     fn link_is_full(&self) -> bool {
