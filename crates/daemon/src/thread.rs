@@ -224,7 +224,7 @@ impl Loop {
             }
             looked = now;
             let engine = &mut self.engine;
-            if let Err(error) = self.waiter.wait(now, most, |token| engine.ready(token)) {
+            if let Err(error) = self.waiter.wait(most, |token| engine.ready(token)) {
                 eprintln!("plimsoll: the engine cannot wait for its ports: {error}; it polls instead");
                 self.habits.busy_poll = true;
             }

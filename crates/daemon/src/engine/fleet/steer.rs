@@ -50,7 +50,8 @@ pub(crate) struct Steering {
     next: Nanos,
     /// When the first of the messages has to leave; at the end of time where there is none.
     due: Nanos,
-    epochs: u64,
+    /// When senders were last forgotten.
+    cleared: Nanos,
     /// Epochs in a row in which no limit moved.
     restful: u32,
 }
@@ -132,7 +133,7 @@ pub struct Sent {
     pub message: Vec<u8>,
 }
 
-/// Epochs in which senders are counted together: a light one sends once in some.
+/// Epochs' time for which senders are counted together: a light one sends once in some.
 const WINDOW: u64 = 16;
 /// Epochs in a row without another limit, after which the next may wait for a packet: what changed has been said thrice.
 const RESTFUL: u32 = 3;
@@ -163,7 +164,7 @@ impl Steering {
             last: Nanos::ZERO,
             next: Nanos::ZERO + settings.epoch,
             due: NEVER,
-            epochs: 0,
+            cleared: Nanos::ZERO,
             restful: 0,
             settings,
         };
@@ -197,6 +198,7 @@ impl Steering {
         self.allowed = new.vms.iter().map(|vm| before(vm).unwrap_or_default()).collect();
         self.obeyed.set_lapse(self.settings.lapse);
         self.wholes = vec![None; new.vms.len()];
+        self.restful = 0;
         self.set_hosts(new);
     }
 
@@ -226,12 +228,12 @@ impl Steering {
     }
 
     /// When a message has to leave in a frame of its own, or the next epoch ends. It ends in the turn that a packet makes
-    /// after it is over; while none comes it may wait, as a wake-up for it alone costs more than it does: until what holds
-    /// must be said again where limits are at rest, else for a quarter of its length.
+    /// after it is over; while none comes it may wait, as a wake-up for it alone costs more than it does: for an eighth of the
+    /// lapse where limits are at rest, else for a quarter of its length.
     fn next(&self) -> Nanos {
         let mut over = self.next + quarter(self.settings.epoch);
         if self.restful >= RESTFUL {
-            over = over.max(self.last + quarter(self.settings.lapse).min(LONGEST_REST));
+            over = over.max(self.last + eighth(self.settings.lapse).min(LONGEST_REST));
         }
         over.min(self.due)
     }
@@ -269,13 +271,15 @@ impl Steering {
         for ((told, host), link) in self.told.iter_mut().zip(&map.hosts).zip(links) {
             told.seal(&mut self.sealer, host.number);
             // Where frames go that way they take it along, if it is short; else it need not wait for one.
-            let ridden = map.format == Format::Geneve
+            let ridden = self.settings.via == Via::Datapath
+                && map.format == Format::Geneve
                 && told.messages.len() == 1
                 && told.messages[0].len() <= MOST_IN_OPTION
                 && link.sent_at.is_some_and(|at| now.since(at) < self.settings.epoch.times(2));
             told.due = if ridden { now + half(self.settings.epoch) } else { now };
         }
-        if self.epochs.is_multiple_of(WINDOW) {
+        if now.since(self.cleared) >= self.settings.epoch.times(WINDOW) {
+            self.cleared = now;
             self.own.iter_mut().for_each(|own| own.senders.clear());
         }
         own
@@ -357,6 +361,7 @@ impl Fleet {
     pub(crate) fn set_receivers(&mut self, lanes: &[Option<Box<Lane>>], policy: &Program, now: Nanos) {
         let Self { map, steering: Some(steering), .. } = self else { return };
         let (mut envelopes, mut thresholds) = (Vec::new(), Vec::new());
+        steering.restful = 0;
         steering.own.clear();
         steering.by_station = vec![None; lanes.len() + 1];
         for (index, lane) in (0..).zip(lanes) {
@@ -402,9 +407,12 @@ impl Engine {
     }
 
     fn end_epoch(&mut self, fleet: &mut Fleet, steering: &mut Steering, now: Nanos) {
-        let length = now.since(steering.last);
+        let mut length = now.since(steering.last);
+        if steering.restful >= RESTFUL {
+            // What was counted came before the epoch was over, or it had ended then.
+            length = length.min(steering.settings.epoch + quarter(steering.settings.epoch));
+        }
         (steering.last, steering.next) = (now, now + steering.settings.epoch);
-        steering.epochs += 1;
         for (own, measured) in steering.own.iter_mut().zip(&mut steering.measured) {
             let (seen, slots) = self.inward.take_epoch(own.lane + 1);
             *measured = Measured {
@@ -577,6 +585,10 @@ fn rejected(why: Rejected) -> Event {
 
 fn quarter(span: Span) -> Span {
     Span::ns(span.as_u64() / 4)
+}
+
+fn eighth(span: Span) -> Span {
+    Span::ns(span.as_u64() / 8)
 }
 
 fn half(span: Span) -> Span {
