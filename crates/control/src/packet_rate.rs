@@ -4,7 +4,7 @@
 //! From: PicNIC §5.3.2 and Algorithm 1 (PCCP). Two readings differ from what is printed: the rate to which recovery
 //! returns is kept from *before* the cut, as its prose and QCN say (printed, recovery does nothing), and averaging
 //! belongs to the branch below the threshold. What §5.3.2 leaves open is in [`PacketRateLaw`], and one thing beside it: a
-//! cut waits while the queue shortens by itself (`patience`), as TIMELY's does while its gradient is negative.
+//! cut waits while the queue shortens by itself (`patience`), as TIMELY's does between its two thresholds.
 //! Not here: delay and occupancy (`nic` measures them), the number of senders (`queues`), bandwidth (`bandwidth`).
 //! Invariant: off unless the VM's queue has built up; while on, above zero; at most one cut or one recovery for each epoch.
 
@@ -19,7 +19,7 @@ pub struct PacketRateLaw {
     pub threshold: Span,
     /// How much of the excess is cut: β.
     pub cut: PerMille,
-    /// No cut in an epoch without drops after which the delay, falling on as it does, reaches the threshold in so many; zero
+    /// Epochs without drops that a cut waits for the delay to reach the threshold, while it falls fast enough for that; zero
     /// cuts in each, as printed.
     pub patience: u32,
     /// Weight of the newest delay in their average.
@@ -108,6 +108,8 @@ struct On {
     delay: u64,
     /// Epochs since the last cut.
     recovered: u32,
+    /// Epochs in a row that a cut has waited.
+    waited: u32,
     /// Epochs in a row that gave no reason to be on.
     calm: u32,
 }
@@ -143,7 +145,7 @@ impl On {
             u64::try_from(served / u128::from(seen.weights.max(1))).unwrap_or(MOST).clamp(FRACTION, MOST);
         let step = (rate / WHOLE * u64::from(law.step)).max(1);
         let delay = seen.delay.unwrap_or(law.threshold).as_u64();
-        Self { rate, target: rate, step, delay, recovered: 0, calm: 0 }
+        Self { rate, target: rate, step, delay, recovered: 0, waited: 0, calm: 0 }
     }
 
     fn follow(&mut self, law: &PacketRateLaw, seen: &Seen) {
@@ -155,12 +157,14 @@ impl On {
         let average = u128::from(newest) * part + u128::from(self.delay) * (u128::from(WHOLE) - part);
         self.delay = (average / u128::from(WHOLE)) as u64;
         let excess = self.delay.saturating_sub(law.threshold.as_u64());
-        let soon = before.saturating_sub(self.delay).saturating_mul(law.patience.into()) >= excess;
-        if excess == 0 {
-            self.recover(law);
-        } else if seen.drops > 0 || !soon {
-            self.cut(law);
+        let left = law.patience.saturating_sub(self.waited);
+        let soon = before.saturating_sub(self.delay).saturating_mul(left.into()) >= excess;
+        if excess > 0 && soon && seen.drops == 0 {
+            self.waited += 1;
+            return;
         }
+        self.waited = 0;
+        if excess == 0 { self.recover(law) } else { self.cut(law) }
     }
 
     /// `rate · (1 − cut · (1 − threshold / delay))`, rounded down.

@@ -307,6 +307,7 @@ impl Engine {
         self.free_completed(now);
         let kept = self.flush_lanes();
         self.expire_flows(now);
+        self.fleet.iter_mut().for_each(|fleet| fleet.turned = now);
         let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
         let next = [next, self.wake_at].into_iter().flatten().min();
         // An epoch is measured, and a slow core's time made up for.

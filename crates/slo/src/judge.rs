@@ -351,9 +351,13 @@ impl Case<'_> {
 
     /// On the way out. A burst that found its flow's ring full is the tenant's own, where nothing else explains it.
     fn whose(&self, loss: bool) -> Blame {
-        if let Some(machine) = self.machine() {
-            let starved = machine.cause == Cause::NoCore && loss && !self.stalls_explain();
-            return self.receiver().filter(|_| starved).unwrap_or(machine);
+        let (mut machine, mut starved) = (self.machine(), None);
+        if loss && !self.stalls_explain() {
+            // That it was without a core now and then is then said only where nothing else is.
+            starved = machine.take_if(|blame| blame.cause == Cause::NoCore);
+        }
+        if let Some(machine) = machine {
+            return machine;
         }
         if self.link_is_full()
             && let Some(other) = self.heaviest(|passed| passed.sent_bytes as f64)
@@ -364,10 +368,14 @@ impl Case<'_> {
         if let Some(blame) = self.busy() {
             return blame;
         }
-        if let Some(receiver) = self.receiver().filter(|_| loss) {
+        let shaped = self.own.shaped > self.own.waited;
+        if let Some(receiver) = self.receiver().filter(|_| loss && (starved.is_none() || shaped)) {
             return receiver;
         }
-        if loss && self.own.shaped > self.own.waited {
+        if let Some(starved) = starved {
+            return starved;
+        }
+        if loss && shaped {
             return Blame::of(Cause::Itself, "limits that it sends through let less pass");
         }
         if let Some(gap) = self.gap().filter(|_| loss) {
@@ -411,10 +419,10 @@ impl Case<'_> {
         Some(Blame { cause: Cause::Receiver, who: Some(receiver.clone()), why })
     }
 
-    /// Whether what did not leave may have come while the engine was away: no more than twice that part of all.
+    /// Whether what was lost may have come while the engine was away: no more than twice that part of all frames.
     fn stalls_explain(&self) -> bool {
-        let (offered, sent) = (self.own.offered_bytes as f64, self.own.sent_bytes as f64);
-        (offered - sent) * self.host.length <= 2.0 * self.host.away() * offered
+        let lost = self.own.lost_by_us() as f64;
+        lost * self.host.length <= 2.0 * self.host.away() * (lost + self.own.egress.count as f64)
     }
 
     fn link_is_full(&self) -> bool {

@@ -260,20 +260,22 @@ fn what_a_receiver_refuses_is_its_senders_own_and_what_the_fabric_loses_is_not()
     assert_eq!(told(&world.look(), "shop"), (Verdict::Beyond, Some(Cause::ItsSenders)));
 }
 
-/// Without a core for 3 % of a second, of what came meanwhile as much may be lost, and not three quarters of all.
+/// Without a core for 3 % of a second, of what came meanwhile as much may be lost, and not half of all.
 #[test]
 fn a_short_stall_does_not_explain_what_a_receiver_refused() {
     let mut world = World::new();
-    let mut look = |offered, sent| {
-        world.sends("shop", offered, sent);
-        world.parts("shop").shaped = Span::secs(2);
-        world.loses("shop", "flow_full", 500);
+    let mut look = |left, lost, shaped| {
+        world.sends("shop", 50, 48);
+        world.waits("shop", left, 10);
+        world.parts("shop").shaped = Span::secs(shaped);
+        world.loses("shop", "flow_full", lost);
         *world.lane("shop").pressed.entry("c".to_owned()).or_default() += 400;
         *world.now.pulse.no_core.as_mut().expect("known") += Span::millis(30);
         told(&world.look(), "shop")
     };
-    assert_eq!(look(40, 10), (Verdict::Beyond, Some(Cause::Receiver)));
-    assert_eq!(look(50, 48), (Verdict::Broken, Some(Cause::NoCore)));
+    assert_eq!(look(500, 500, 2), (Verdict::Beyond, Some(Cause::Receiver)));
+    assert_eq!(look(970, 30, 2), (Verdict::Broken, Some(Cause::NoCore)));
+    assert_eq!(look(500, 500, 0), (Verdict::Broken, Some(Cause::NoCore)), "it waited for no limit");
 }
 
 /// What came in time is no sender's fault when it found its burst used up at once, as the engine had been away; what came

@@ -64,6 +64,8 @@ pub(crate) struct Fleet {
     steering: Option<Box<Steering>>,
     /// Messages for control channels, since they were last taken.
     outbox: Vec<Sent>,
+    /// When the last turn ended.
+    pub(super) turned: Nanos,
 }
 
 /// One host, as frames reach it.
@@ -99,6 +101,7 @@ impl Fleet {
             links: Vec::new(),
             steering,
             outbox: Vec::new(),
+            turned: Nanos::ZERO,
         };
         fleet.set_links(&[], Nanos::ZERO);
         fleet.set_receivers(lanes, policy, Nanos::ZERO);

@@ -216,7 +216,7 @@ impl Steering {
     /// What may go with a frame to this host.
     #[inline]
     pub(super) fn riding(&self, host: usize) -> Option<&[u8]> {
-        let message = self.told[host].messages.front()?;
+        let message = self.told[host].messages.front().filter(|_| self.settings.via == Via::Datapath)?;
         (message.len() <= MOST_IN_OPTION).then_some(message)
     }
 
@@ -409,8 +409,8 @@ impl Engine {
     fn end_epoch(&mut self, fleet: &mut Fleet, steering: &mut Steering, now: Nanos) {
         let mut length = now.since(steering.last);
         if steering.restful >= RESTFUL {
-            // What was counted came before the epoch was over, or it had ended then.
-            length = length.min(steering.settings.epoch + quarter(steering.settings.epoch));
+            // What was counted came in turns that began before the epoch was over, or it had ended there.
+            length = length.min(fleet.turned.since(steering.last).max(steering.settings.epoch));
         }
         (steering.last, steering.next) = (now, now + steering.settings.epoch);
         for (own, measured) in steering.own.iter_mut().zip(&mut steering.measured) {
