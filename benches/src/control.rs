@@ -52,7 +52,7 @@ pub fn measure(effort: Effort) -> Result<Vec<Row>> {
             on.add(cost(effort.packets, Between::Control(epoch))?);
         }
     }
-    let name = |epoch| format!("a flow between two hosts, receivers decide each {epoch}");
+    let name = |epoch: &str| format!("a flow between two hosts, receivers decide each {epoch}");
     let limits = Row::new(name(SELDOM), "ours, no feedback", "ns/packet").figures(&off.both, &seldom.both);
     let row = |((epoch, most), on): ((&str, Option<f64>), &Costs)| {
         let beside = format!("ours, each {SELDOM}");
