@@ -109,8 +109,8 @@ impl Waiter {
         Ok(())
     }
 
-    /// One that rings before that is left as it is: most waits are ended by frames, and to set a timer anew takes longer (12
-    /// to 23 µs in a virtual machine, where it is the next that its core has) than it takes to wake once for nothing.
+    /// One that rings before that is left as it is: most waits are ended by frames, and to set it anew for each of them (8 to
+    /// 14 µs in a virtual machine, where it is the next that its core has) costs more than to wake for nothing now and then.
     fn arm(&mut self, now: Instant, span: Span) -> io::Result<()> {
         let at = now + span.to_std();
         if self.rings.is_some_and(|rings| rings <= at + AS_GOOD.to_std()) {
