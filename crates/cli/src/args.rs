@@ -200,7 +200,7 @@ pub(crate) struct Lab {
     #[arg(long, value_name = "NAME")]
     pub(crate) system: Vec<String>,
     /// Repeat each system so many times, whatever the file says
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) pairs: Option<u32>,
     /// Set a value of the file by its path: `tenants.shop.min=20Mbps` (may be given several times)
     #[arg(long, value_name = "PATH=VALUE", value_parser = setting)]

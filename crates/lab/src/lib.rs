@@ -16,6 +16,7 @@ mod privileges;
 mod run;
 mod tools;
 mod traffic;
+mod turns;
 mod world;
 
 pub use error::LabError;

@@ -30,6 +30,8 @@ const HEADERS: usize = 14 + 60 + 4;
 pub struct Counted {
     /// Bytes of whole frames in each window.
     pub bytes: Vec<u64>,
+    /// Frames in each window.
+    pub frames: Vec<u64>,
     /// Frames, also those after the run's end.
     pub packets: u64,
     /// When each frame came, where that is kept.
@@ -74,8 +76,10 @@ pub fn count(
         let window = usize::try_from(now / job.window.as_u64().max(1)).unwrap_or(usize::MAX);
         if one.bytes.len() <= window {
             one.bytes.resize(window + 1, 0);
+            one.frames.resize(window + 1, 0);
         }
         one.bytes[window] += length as u64;
+        one.frames[window] += 1;
         if job.moments {
             let len = u32::try_from(length).unwrap_or(u32::MAX);
             one.departures.push(Departure { at: plimsoll_units::Nanos::new(now), len });

@@ -11,6 +11,7 @@ use crate::meter;
 use crate::netns;
 use crate::tools;
 use crate::traffic::{self, Job, Live, Side};
+use crate::turns::{self, Frames, Turns};
 use crate::world::{self, Drops, Setup, World, fleet};
 use crate::{Options, Progress, privileges};
 use plimsoll_scenario::{
@@ -98,6 +99,9 @@ impl Lab<'_> {
             |system: &&System| self.options.systems.is_empty() || self.options.systems.contains(&system.name);
         let systems: Vec<&System> = self.scenario.systems.iter().filter(chosen).collect();
         let pairs = self.options.pairs.unwrap_or(self.scenario.pairs).max(1);
+        if self.scenario.one_world {
+            return self.take_turns(&systems, pairs);
+        }
         let total = systems.len() * pairs as usize;
         let mut unavailable: Vec<&str> = Vec::new();
         let turns = (0..pairs).flat_map(|pair| systems.iter().map(move |system| (pair, *system)));
@@ -178,15 +182,14 @@ impl Lab<'_> {
 
     /// One system: a world, the timeline, the measurements.
     fn run_one(&self, system: &System, pair: u32) -> Result<Run, LabError> {
-        let scratch = PathBuf::from(format!("/run/plimsoll-lab/{}-{pair}", system.name));
-        std::fs::create_dir_all(&scratch).map_err(|e| LabError::io("make a directory for the run", e))?;
-        let setup = Setup { binary: self.binary(), scratch: scratch.clone() };
+        let setup = self.setup(&format!("{}-{pair}", system.name))?;
         let mut world = World::build(self.scenario, system, &setup)?;
         world.begin()?;
-        let jobs = self.jobs(pair, &scratch)?;
+        let jobs = self.jobs(pair, &setup.scratch)?;
         let lives: Vec<Live> = jobs.iter().map(|_| Live::default()).collect();
         let clock = Clock::default();
-        let workloads = self.drive(&jobs, &lives, &mut world, &clock)?;
+        let scene = Scene { jobs: &jobs, lives: &lives, clock: &clock };
+        let (workloads, _) = self.drive(scene, &mut world, None)?;
         let measured = clock.now().saturating_sub(self.scenario.measure.from.as_u64());
         let mut tally = world.tally(Duration::from_nanos(measured))?;
         tally.notes.extend(not_judged(measured, &tally.promises));
@@ -207,6 +210,33 @@ impl Lab<'_> {
         run.workloads = workloads;
         run.notes.extend(world.take_down()?);
         Ok(run)
+    }
+
+    /// All systems, in turn, in one world.
+    fn take_turns(&self, systems: &[&System], pairs: u32) -> Result<Results, LabError> {
+        let Some(first) = systems.first() else { return Ok(Results::default()) };
+        if let Some(why) = turns::refuse(self.scenario, systems) {
+            return Err(LabError::Scenario(format!("`one_world`: {why}")));
+        }
+        let setup = self.setup("turns")?;
+        let mut turns = Turns::new(self.scenario, systems, pairs, &setup);
+        let whole = turns.whole();
+        let lab = Lab { scenario: &whole, options: self.options, stop: self.stop, tell: self.tell.clone() };
+        let mut world = World::build(&whole, first, &setup)?;
+        let jobs = lab.jobs(0, &setup.scratch)?;
+        let lives: Vec<Live> = jobs.iter().map(|_| Live::default()).collect();
+        let clock = Clock::default();
+        let scene = Scene { jobs: &jobs, lives: &lives, clock: &clock };
+        let (workloads, frames) = lab.drive(scene, &mut world, Some(&mut turns))?;
+        let notes = world.take_down()?;
+        Ok(Results { runs: turns.runs(&workloads, &frames), notes })
+    }
+
+    /// The binary, and a directory for a run of this name.
+    fn setup(&self, name: &str) -> Result<Setup, LabError> {
+        let scratch = Path::new("/run/plimsoll-lab").join(name);
+        std::fs::create_dir_all(&scratch).map_err(|e| LabError::io("make a directory for the run", e))?;
+        Ok(Setup { binary: self.binary(), scratch })
     }
 
     fn binary(&self) -> PathBuf {
@@ -237,11 +267,11 @@ impl Lab<'_> {
     /// Starts every side of every workload, tells progress until the end, and collects.
     fn drive(
         &self,
-        jobs: &[Job],
-        lives: &[Live],
+        scene: Scene<'_>,
         world: &mut World,
-        clock: &Clock,
-    ) -> Result<BTreeMap<String, WorkloadResult>, LabError> {
+        turns: Option<&mut Turns<'_>>,
+    ) -> Result<(BTreeMap<String, WorkloadResult>, Frames), LabError> {
+        let Scene { jobs, lives, clock } = scene;
         let shared = Shared::default();
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -273,9 +303,9 @@ impl Lab<'_> {
                 shared.halt_on_error(wait_until_ready(&readiness, jobs.len(), &shared));
                 let tools = jobs.iter().map(|job| tools::lead(&job.workload.kind)).max().unwrap_or_default();
                 clock.start_in(tools + LEAD);
-                shared.halt_on_error(self.watch(clock, jobs, lives, &shared, world));
+                shared.halt_on_error(self.watch(scene, &shared, world, turns));
             }
-            let mut results = BTreeMap::new();
+            let (mut results, mut frames) = (BTreeMap::new(), Frames::new());
             for (job, thread) in threads {
                 let name = &job.workload.name;
                 let part = thread.join().map_err(|_| LabError::workload(name, "its thread panicked"));
@@ -293,30 +323,35 @@ impl Lab<'_> {
                     }
                     (result.bytes, result.packets) = (counted.bytes, counted.packets);
                     result.departures = counted.departures;
+                    frames.insert(job.workload.name.clone(), counted.frames);
                 }
             }
-            shared.error.lock().ok().and_then(|mut error| error.take()).map_or(Ok(results), Err)
+            shared.error.lock().ok().and_then(|mut error| error.take()).map_or(Ok((results, frames)), Err)
         })
     }
 
     /// Tells progress until the run's time is over, somebody asks to stop, or something fails.
     fn watch(
         &self,
-        clock: &Clock,
-        jobs: &[Job],
-        lives: &[Live],
+        scene: Scene<'_>,
         shared: &Shared,
         world: &mut World,
+        mut turns: Option<&mut Turns<'_>>,
     ) -> Result<(), LabError> {
+        let Scene { jobs, lives, clock } = scene;
         let end = self.scenario.duration.as_u64();
         std::thread::sleep(clock.until(0));
         let (mut counted, mut told) = (carried(jobs, lives), clock.now());
         while clock.now() < end && !shared.halt.load(Ordering::Relaxed) {
-            std::thread::sleep(TICK.min(clock.until(end)));
+            let next = turns.as_ref().map_or(end, |turns| turns.due().min(end));
+            std::thread::sleep(TICK.min(clock.until(next)));
             if self.stop.load(Ordering::Relaxed) {
                 return Err(LabError::Interrupted);
             }
             world.check()?;
+            if let Some(begun) = turns.as_mut().map_or(Ok(None), |turns| turns.take(world, clock))? {
+                self.tell.send(begun).map_err(|_| LabError::Interrupted)?;
+            }
             let (carried, now) = (carried(jobs, lives), clock.now());
             let seconds = Duration::from_nanos(now - told).as_secs_f64().max(1e-3);
             let rate = |(tenant, bytes): (&String, &u64)| {
@@ -345,6 +380,14 @@ fn not_judged(measured: u64, promises: &BTreeMap<String, SloReport>) -> Option<S
              minute by the second, and an hour by the minute"
         )
     })
+}
+
+/// A run's jobs, what is seen of each from outside, and its clock.
+#[derive(Clone, Copy)]
+struct Scene<'a> {
+    jobs: &'a [Job],
+    lives: &'a [Live],
+    clock: &'a Clock,
 }
 
 /// What the threads of a run share: the first failure ends them all.

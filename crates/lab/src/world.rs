@@ -133,6 +133,24 @@ impl World {
         }
     }
 
+    /// Has what carries the packets change over to another system while they flow. The kernel's queues cannot.
+    pub fn hand_over(&mut self, scenario: &Scenario, system: &System, setup: &Setup) -> Result<(), LabError> {
+        match &mut self.carrier {
+            Carrier::Kernel(_) => Err(LabError::Scenario("the kernel's queues take no turns".to_owned())),
+            Carrier::Engine(engine) => engine.hand_over(scenario, system, &self.tenants),
+            Carrier::Fleet(fleet) => fleet.hand_over(scenario, system, setup, &self.tenants),
+        }
+    }
+
+    /// CPU time that what carries the packets has used; none for the kernel.
+    pub fn cpu(&self) -> Option<Duration> {
+        match &self.carrier {
+            Carrier::Kernel(_) => None,
+            Carrier::Engine(engine) => engine.cpu(),
+            Carrier::Fleet(fleet) => fleet.cpu(),
+        }
+    }
+
     /// Ends it in good order: the engine gets the chance to finish what it holds.
     pub fn take_down(mut self) -> Result<Vec<String>, LabError> {
         match &mut self.carrier {

@@ -4,6 +4,7 @@ mod support;
 
 use plimsoll_lab::{LabError, Options, Progress};
 use plimsoll_scenario::{Form, Results, Run, Scenario};
+use plimsoll_units::Span;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use support::binary;
@@ -71,6 +72,63 @@ fn a_policy_divides_by_tenants_and_a_queue_per_flow_by_flows() {
     assert!((15e6..20.5e6).contains(&all), "{all} b/s on a link of 20 Mb/s");
     let (ours, theirs) = (median(plimsoll, "ping"), median(fifo, "ping"));
     assert!(ours * 3 < theirs, "quiet waits {ours} ns, and {theirs} ns in one queue");
+}
+
+const TURNS: &str = "
+name: turns
+about: Two flows, shared evenly and three to one in turn.
+rate: 20Mbps
+duration: 1s
+pairs: 2
+one_world: true
+measure: {window: 50ms, from: 300ms, cpu: true}
+systems:
+  - even: {kind: plimsoll}
+  - uneven: {kind: plimsoll, policy: {root: {wfq: {one: 3, other: 1}}}}
+tenants: {one: {}, other: {}}
+workloads:
+  a: {tenant: one, kind: bulk, flows: 4}
+  b: {tenant: other, kind: bulk, flows: 4}
+";
+
+#[test]
+fn systems_take_turns_in_one_world_and_each_turn_is_its_own_run() {
+    let _alone = alone();
+    let Some(binary) = binary() else { return };
+    let mut built = Vec::new();
+    let progress = &mut |told| {
+        if let Progress::System { name, .. } = told {
+            built.push(name);
+        }
+    };
+    let results = lab(TURNS, binary, progress).expect("the lab runs");
+    assert_eq!(built, ["even", "uneven", "uneven", "even"], "there and back again");
+    let turns: Vec<_> = results.runs.iter().map(|run| (run.system.as_str(), run.pair)).collect();
+    assert_eq!(turns, [("even", 0), ("uneven", 0), ("uneven", 1), ("even", 1)]);
+    for run in &results.runs {
+        let late = |name: &str| run.workloads[name].bytes[6..].iter().sum::<u64>() as f64;
+        let ratio = late("a") / late("b");
+        let asked = if run.system == "even" { 0.6..1.7 } else { 2.2..4.0 };
+        assert!(asked.contains(&ratio), "{} of pair {}: {ratio}", run.system, run.pair);
+        assert!(run.cpu.is_some_and(|cpu| cpu > Span::ZERO), "{:?}", run.cpu);
+        let (bytes, packets) = (run.workloads["a"].bytes.iter().sum::<u64>(), run.workloads["a"].packets);
+        assert!(bytes / 1_514 <= packets && packets < bytes / 60, "{packets} packets, {bytes} bytes");
+    }
+}
+
+#[test]
+fn what_cannot_take_turns_is_refused_before_anything_is_built() {
+    let _alone = alone();
+    if !support::may_run() {
+        return;
+    }
+    let said = |from: &str, to: &str| match lab(&TURNS.replace(from, to), "/bin/true".into(), &mut |_| {}) {
+        Err(LabError::Scenario(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    assert!(said("- even: {kind: plimsoll}", "- fifo").contains("`fifo` is not Plimsoll's engine"));
+    assert!(said("flows: 4}\n  b", "start: 200ms}\n  b").contains("workload `a` does not go on throughout"));
+    assert!(said("window: 50ms", "window: 70ms").contains("no multiple of `measure.window`"));
 }
 
 #[test]

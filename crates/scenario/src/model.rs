@@ -34,6 +34,8 @@ pub struct Scenario {
     pub duration: Span,
     /// How often the whole list of systems is run, one after the other; expectations compare medians.
     pub pairs: u32,
+    /// Whether, live, all systems take turns in one world, each for `duration`; else each run has a world of its own.
+    pub one_world: bool,
     /// Seed of everything random (arrival times, payloads).
     pub seed: u64,
     /// Machines; live there is one, or several around one switch.

@@ -13,7 +13,8 @@ use crate::model::SystemKind;
 use crate::network::{Completions, Congestion};
 use crate::read::{
     CLOCK_KEYS, CONTROL_KEYS, FAULT_KEYS, FEEDBACK_KEYS, FETCH_KEYS, HOST_KEYS, KEYS, KINDS, LINK_KEYS,
-    NUMBER_KEYS, PAPER_KEYS, RESTART_KEYS, SHORT_KEYS, STALL_KEYS, SYSTEM_KEYS, TENANT_KEYS, TIMELINE_KEYS,
+    MOST_PAIRS, NUMBER_KEYS, PAPER_KEYS, RESTART_KEYS, SHORT_KEYS, STALL_KEYS, SYSTEM_KEYS, TENANT_KEYS,
+    TIMELINE_KEYS,
 };
 
 /// The JSON Schema of scenario files.
@@ -33,7 +34,8 @@ pub fn schema() -> Value {
             "rate": unit::<BitRate>("rate of the uplink"),
             "mtu": count("largest IP packet", 9_000),
             "duration": unit::<Span>("length of each run"),
-            "pairs": count("how often the list of systems is run; medians are compared", 100),
+            "pairs": count("how often the list of systems is run; medians are compared", MOST_PAIRS),
+            "one_world": {"type": "boolean", "description": "whether, live, systems take turns in one world"},
             "seed": {"type": "integer", "minimum": 0, "description": "of everything random"},
             "offload": {"type": "boolean", "description": "whether tenants use segmentation offload"},
             "hosts": {
@@ -407,7 +409,7 @@ fn paper() -> Value {
 fn short(key: &str) -> Value {
     match key {
         "time" => json!({"type": "number", "minimum": 0.01, "maximum": 1, "description": "of every moment"}),
-        "pairs" => count("how often the systems are run", 100),
+        "pairs" => count("how often the systems are run", MOST_PAIRS),
         "systems" => json!({"type": "array", "items": {"type": "string"}}),
         _ => expectations(),
     }

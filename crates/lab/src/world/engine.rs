@@ -35,6 +35,7 @@ const REMEMBERED: Duration = Duration::from_secs(3_600);
 pub(super) struct Engine {
     process: Running,
     system: String,
+    file: PathBuf,
     socket: PathBuf,
     before: Tally,
     devices: u32,
@@ -52,19 +53,29 @@ impl Engine {
     ) -> Result<Self, LabError> {
         let home = Netns::create(SWITCH)?;
         let socket = setup.scratch.join("api.sock");
-        let wiring = Wiring {
-            tenants: tenants
-                .iter()
-                .map(|one| (one.name.clone(), tap(one.netns.name(), TENANT_DEVICE)))
-                .collect(),
-            uplink: tap(WORLD, UPLINK),
-            api: Some(format!("{{socket: {}}}", socket.display())),
-            ..Wiring::default()
-        };
-        let text = scenario.policy_file(system, &wiring);
+        let text = policy(scenario, system, tenants, &socket);
         let mut engine = Self::launch(setup, &system.name, &text, home, socket, tenants.len())?;
         engine.wait_until_ready()?;
         Ok(engine)
+    }
+
+    /// From now on the same engine has this system's policy.
+    pub(super) fn hand_over(
+        &mut self,
+        scenario: &Scenario,
+        system: &System,
+        tenants: &[Member],
+    ) -> Result<(), LabError> {
+        self.reload(&system.name, &policy(scenario, system, tenants, &self.socket))
+    }
+
+    /// Gives it another policy as an operator would: by its file and a reload.
+    pub(super) fn reload(&mut self, name: &str, policy: &str) -> Result<(), LabError> {
+        let written = std::fs::write(&self.file, policy);
+        written.map_err(|e| LabError::io(format!("write {}", self.file.display()), e))?;
+        name.clone_into(&mut self.system);
+        let answer = ask(&self.socket, "POST", "/v1/reload");
+        answer.map(drop).map_err(|e| LabError::Scenario(format!("`{name}` cannot take its turn: {e}")))
     }
 
     /// Starts the engine with this policy, in a namespace that is its own from now on.
@@ -83,7 +94,7 @@ impl Engine {
         let process = Running::start_first(&setup.binary, &args, home.name(), &log)?;
         let devices = u32::try_from(devices).unwrap_or(u32::MAX);
         let system = name.to_owned();
-        Ok(Self { process, system, socket, before: Tally::default(), devices, _home: home })
+        Ok(Self { process, system, file, socket, before: Tally::default(), devices, _home: home })
     }
 
     pub(super) fn wait_until_ready(&mut self) -> Result<(), LabError> {
@@ -131,6 +142,11 @@ impl Engine {
         Ok(now)
     }
 
+    /// CPU time that it has used.
+    pub(super) fn cpu(&self) -> Option<Duration> {
+        cpu(self.process.id())
+    }
+
     /// Ends it as an operator would; says so when it did not end well.
     pub(super) fn stop(&mut self) -> Result<Vec<String>, LabError> {
         if self.process.stop(STOP + STOP_DEVICE * self.devices) {
@@ -163,6 +179,18 @@ impl Engine {
         let uptime = Duration::try_from_secs_f64(stats["uptime"].as_f64().unwrap_or(0.0)).unwrap_or_default();
         Ok((Tally { drops: drops(&stats), cpu: cpu(self.process.id()), ..Tally::default() }, uptime))
     }
+}
+
+/// The policy file of the only host's system.
+fn policy(scenario: &Scenario, system: &System, tenants: &[Member], socket: &Path) -> String {
+    let port = |one: &Member| (one.name.clone(), tap(one.netns.name(), TENANT_DEVICE));
+    let wiring = Wiring {
+        tenants: tenants.iter().map(port).collect(),
+        uplink: tap(WORLD, UPLINK),
+        api: Some(format!("{{socket: {}}}", socket.display())),
+        ..Wiring::default()
+    };
+    scenario.policy_file(system, &wiring)
 }
 
 pub(super) fn tap(netns: &str, name: &str) -> String {
@@ -200,12 +228,16 @@ fn cpu(id: u32) -> Option<Duration> {
     clock_gettime(clock).ok().map(Duration::from)
 }
 
-/// The body of a successful answer from the engine's API.
 fn get(socket: &Path, path: &str) -> std::io::Result<String> {
+    ask(socket, "GET", path)
+}
+
+/// The body of a successful answer from the engine's API.
+fn ask(socket: &Path, method: &str, path: &str) -> std::io::Result<String> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(ANSWER))?;
     stream.write_all(
-        format!("GET {path} HTTP/1.1\r\nHost: plimsoll\r\nConnection: close\r\n\r\n").as_bytes(),
+        format!("{method} {path} HTTP/1.1\r\nHost: plimsoll\r\nConnection: close\r\n\r\n").as_bytes(),
     )?;
     let mut text = String::new();
     stream.read_to_string(&mut text).map_err(|e| match e.kind() {
@@ -217,7 +249,7 @@ fn get(socket: &Path, path: &str) -> std::io::Result<String> {
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
     if head.split_whitespace().nth(1) != Some("200") {
         let status = head.lines().next().unwrap_or("no answer");
-        return Err(std::io::Error::other(format!("{path}: {status}")));
+        return Err(std::io::Error::other(format!("{path}: {status}: {}", body.trim())));
     }
     Ok(body.to_owned())
 }

@@ -95,24 +95,12 @@ impl Fleet {
         let homes =
             scenario.hosts.iter().enumerate().map(|(index, host)| join(scenario, &switch, index, host));
         let homes: Vec<Netns> = homes.collect::<Result<_, _>>()?;
-        let key = key_file(setup)?;
+        key_file(setup)?;
         let mut engines = Vec::new();
         for (host, home) in scenario.hosts.iter().zip(homes) {
-            let here = |one: &&Member| lives_on(scenario, &one.name, &host.name);
-            let name = format!("{}-{}", system.name, host.name);
-            let socket = setup.scratch.join(format!("{}.sock", host.name));
-            let ports = tenants.iter().filter(here);
-            let ports = ports.map(|one| (one.name.clone(), tap(one.netns.name(), TENANT_DEVICE)));
-            let wiring = Wiring {
-                tenants: ports.collect(),
-                uplink: format!("{{af_packet: {DEVICE}}}"),
-                api: Some(format!("{{socket: {}}}", socket.display())),
-                rate: links_of(scenario, host).next().map(|link| link.rate),
-                live: true,
-            };
-            let devices = wiring.tenants.len();
-            let mut text = scenario.policy_file_of(host, system, &wiring);
-            text.push_str(&overlay(scenario, system, host, &key));
+            let devices = tenants.iter().filter(|one| lives_on(scenario, &one.name, &host.name)).count();
+            let text = policy(scenario, system, host, setup, tenants);
+            let (name, socket) = (title(system, host), socket(setup, host));
             engines.push(Engine::launch(setup, &name, &text, home, socket, devices)?);
         }
         let hosts = scenario.hosts.iter().map(|host| host.name.clone()).collect();
@@ -120,6 +108,24 @@ impl Fleet {
         fleet.engines.iter_mut().try_for_each(Engine::wait_until_ready)?;
         address_all(scenario, tenants)?;
         Ok(fleet)
+    }
+
+    /// From now on the same hosts have this system's policies.
+    pub(super) fn hand_over(
+        &mut self,
+        scenario: &Scenario,
+        system: &System,
+        setup: &Setup,
+        tenants: &[Member],
+    ) -> Result<(), LabError> {
+        self.engines.iter_mut().zip(&scenario.hosts).try_for_each(|(engine, host)| {
+            engine.reload(&title(system, host), &policy(scenario, system, host, setup, tenants))
+        })
+    }
+
+    /// CPU time that all of them have used.
+    pub(super) fn cpu(&self) -> Option<Duration> {
+        self.engines.iter().map(Engine::cpu).sum()
     }
 
     pub(super) fn check(&mut self) -> Result<(), LabError> {
@@ -150,6 +156,29 @@ impl Fleet {
         }
         Ok(notes)
     }
+}
+
+/// What a host's engine is called in one system.
+fn title(system: &System, host: &Host) -> String {
+    format!("{}-{}", system.name, host.name)
+}
+
+fn socket(setup: &Setup, host: &Host) -> PathBuf {
+    setup.scratch.join(format!("{}.sock", host.name))
+}
+
+/// A host's policy file.
+fn policy(scenario: &Scenario, system: &System, host: &Host, setup: &Setup, tenants: &[Member]) -> String {
+    let ports = tenants.iter().filter(|one| lives_on(scenario, &one.name, &host.name));
+    let ports = ports.map(|one| (one.name.clone(), tap(one.netns.name(), TENANT_DEVICE)));
+    let wiring = Wiring {
+        tenants: ports.collect(),
+        uplink: format!("{{af_packet: {DEVICE}}}"),
+        api: Some(format!("{{socket: {}}}", socket(setup, host).display())),
+        rate: links_of(scenario, host).next().map(|link| link.rate),
+        live: true,
+    };
+    scenario.policy_file_of(host, system, &wiring) + &overlay(scenario, system, host, &key_path(setup))
 }
 
 fn add(to: &mut Drops, drops: Drops) {
@@ -190,15 +219,18 @@ fn join(scenario: &Scenario, switch: &Netns, index: usize, host: &Host) -> Resul
     Ok(home)
 }
 
-/// A key of this run's own: the namespaces are private, so it need not be secret.
-fn key_file(setup: &Setup) -> Result<PathBuf, LabError> {
+fn key_path(setup: &Setup) -> PathBuf {
+    setup.scratch.join("key").join("fleet.key")
+}
+
+/// Writes a key of this run's own: the namespaces are private, so it need not be secret.
+fn key_file(setup: &Setup) -> Result<(), LabError> {
     let failed = |error| LabError::io("write the fleet's key", error);
-    let folder = setup.scratch.join("key");
-    std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&folder).map_err(failed)?;
-    let path = folder.join("fleet.key");
+    let path = key_path(setup);
+    let folder = path.parent().unwrap_or(&setup.scratch);
+    std::fs::DirBuilder::new().mode(0o700).recursive(true).create(folder).map_err(failed)?;
     let file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
-    std::io::Write::write_all(&mut file.map_err(failed)?, &[0x77; 32]).map_err(failed)?;
-    Ok(path)
+    std::io::Write::write_all(&mut file.map_err(failed)?, &[0x77; 32]).map_err(failed)
 }
 
 /// The section that joins the hosts, the same in each but for its name.

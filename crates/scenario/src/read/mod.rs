@@ -85,14 +85,17 @@ impl Form {
     }
 }
 
+/// Times that the list of systems may be run.
+pub(crate) const MOST_PAIRS: u32 = 1_000;
 /// Keys that `virtual:` may replace: all but itself.
-pub(crate) const KEYS: [&str; 29] = [
+pub(crate) const KEYS: [&str; 30] = [
     "name",
     "about",
     "rate",
     "mtu",
     "duration",
     "pairs",
+    "one_world",
     "seed",
     "offload",
     "hosts",
@@ -271,7 +274,8 @@ impl Reader {
             rate: self.rate_of_uplink(&file),
             mtu: self.count(&file, "mtu", 1_500, 9_000),
             duration,
-            pairs: self.count(&file, "pairs", 1, 100),
+            pairs: self.count(&file, "pairs", 1, MOST_PAIRS),
+            one_world: self.flag(&file, "one_world", false),
             seed: self.value(&file, "seed", "a whole number", 1),
             hosts: self.hosts(&file, folder),
             switches: self.switches(&file),
@@ -744,7 +748,7 @@ impl Reader {
             let problem = Problem::new(tree.at, format!("`time` is {time}")).label("out of range");
             self.problem(problem.help("write a number from 0.01 to 1: every moment comes that much earlier"));
         }
-        let pairs = self.count(&fields, "pairs", 1, 100);
+        let pairs = self.count(&fields, "pairs", 1, MOST_PAIRS);
         let names: Vec<&str> = match fields.get("systems") {
             None => scenario.systems.iter().map(|system| system.name.as_str()).collect(),
             Some(tree) => self.list(tree, "`systems`").iter().filter_map(|item| self.text(item)).collect(),
