@@ -212,7 +212,7 @@ impl Live {
                 self.bar.set_length(total as u64);
                 self.bar.set_position(index as u64 + 1);
                 self.bar.set_prefix(format!("{place}{name}"));
-                self.bar.set_message(format!("building, repetition {}", pair + 1));
+                self.bar.set_message(format!("repetition {}", pair + 1));
             }
             Progress::Tick { elapsed, rates } => {
                 let mut shown: Vec<String> =

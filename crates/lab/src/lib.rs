@@ -41,7 +41,7 @@ pub struct Options {
 /// What a lab tells while it runs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Progress {
-    /// The next system's world is being built.
+    /// The next system's world is being built, or its turn begins.
     System {
         /// Which run of all, from 0.
         index: usize,
@@ -54,7 +54,7 @@ pub enum Progress {
     },
     /// Traffic is flowing.
     Tick {
-        /// Time since the run's start.
+        /// Time since the run's start; of the first turn, where systems take turns.
         elapsed: Duration,
         /// What each tenant got across the uplink since the last tick, in bits per second.
         rates: BTreeMap<String, f64>,

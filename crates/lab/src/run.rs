@@ -1,4 +1,4 @@
-//! A whole lab: every system in turn, each in a fresh world, with the scenario's timeline.
+//! A whole lab: every system in turn, each in a fresh world or in turn in one, with the scenario's timeline.
 //!
 //! Why: systems are compared side by side in one invocation, repeated in turn, so that a machine's moods hit all.
 //! From: the usual rule for live comparisons: interleaved runs, medians.
@@ -11,7 +11,7 @@ use crate::meter;
 use crate::netns;
 use crate::tools;
 use crate::traffic::{self, Job, Live, Side};
-use crate::turns::{self, Frames, Turns};
+use crate::turns::{Frames, Turns};
 use crate::world::{self, Drops, Setup, World, fleet};
 use crate::{Options, Progress, privileges};
 use plimsoll_scenario::{
@@ -94,30 +94,17 @@ struct Lab<'a> {
 impl Lab<'_> {
     fn run_all(&self) -> Result<Results, LabError> {
         self.refuse_other_worlds()?;
-        let mut results = Results::default();
-        let chosen =
-            |system: &&System| self.options.systems.is_empty() || self.options.systems.contains(&system.name);
-        let systems: Vec<&System> = self.scenario.systems.iter().filter(chosen).collect();
+        let (systems, notes) = self.systems();
+        let mut results = Results { notes, ..Results::default() };
         let pairs = self.options.pairs.unwrap_or(self.scenario.pairs).max(1);
         if self.scenario.one_world {
-            return self.take_turns(&systems, pairs);
+            return self.take_turns(&systems, pairs, results.notes);
         }
         let total = systems.len() * pairs as usize;
         let mut unavailable: Vec<&str> = Vec::new();
         let turns = (0..pairs).flat_map(|pair| systems.iter().map(move |system| (pair, *system)));
         for (index, (pair, system)) in turns.enumerate() {
             if unavailable.contains(&system.name.as_str()) {
-                continue;
-            }
-            let fleet = fleet::is_fleet(self.scenario);
-            if let Some(why) = fleet.then(|| fleet::not_here(self.scenario, system)).flatten() {
-                unavailable.push(&system.name);
-                results.notes.push(format!("{}: {why}; it runs with `plimsoll sim` only", system.name));
-                continue;
-            }
-            if system.kind.is_model() {
-                unavailable.push(&system.name);
-                results.notes.push(format!("{}: a model, which runs with `plimsoll sim` only", system.name));
                 continue;
             }
             let _ = self.tell.send(Progress::System { index, total, name: system.name.clone(), pair });
@@ -134,6 +121,25 @@ impl Lab<'_> {
             }
         }
         Ok(results)
+    }
+
+    /// The systems that are asked for and run live, and why others do not.
+    fn systems(&self) -> (Vec<&System>, Vec<String>) {
+        let chosen =
+            |system: &&System| self.options.systems.is_empty() || self.options.systems.contains(&system.name);
+        let fleet = fleet::is_fleet(self.scenario);
+        let why = |system: &System| match fleet.then(|| fleet::not_here(self.scenario, system)).flatten() {
+            None if system.kind.is_model() => Some("a model, which"),
+            why => why,
+        };
+        let (mut systems, mut notes) = (Vec::new(), Vec::new());
+        for system in self.scenario.systems.iter().filter(chosen) {
+            match why(system) {
+                Some(why) => notes.push(format!("{}: {why}; it runs with `plimsoll sim` only", system.name)),
+                None => systems.push(system),
+            }
+        }
+        (systems, notes)
     }
 
     /// Links and machines of the file's own exist in virtual time only.
@@ -213,23 +219,32 @@ impl Lab<'_> {
     }
 
     /// All systems, in turn, in one world.
-    fn take_turns(&self, systems: &[&System], pairs: u32) -> Result<Results, LabError> {
-        let Some(first) = systems.first() else { return Ok(Results::default()) };
-        if let Some(why) = turns::refuse(self.scenario, systems) {
-            return Err(LabError::Scenario(format!("`one_world`: {why}")));
-        }
+    fn take_turns(
+        &self,
+        systems: &[&System],
+        pairs: u32,
+        mut notes: Vec<String>,
+    ) -> Result<Results, LabError> {
+        let Some(first) = systems.first() else { return Ok(Results { notes, ..Results::default() }) };
         let setup = self.setup("turns")?;
         let mut turns = Turns::new(self.scenario, systems, pairs, &setup);
         let whole = turns.whole();
         let lab = Lab { scenario: &whole, options: self.options, stop: self.stop, tell: self.tell.clone() };
-        let mut world = World::build(&whole, first, &setup)?;
+        // Its files are called by no system's name.
+        let mut all = System::clone(first);
+        "turns".clone_into(&mut all.name);
+        let mut world = World::build(&whole, &all, &setup)?;
+        // What a reload cannot change shows before anything is measured.
+        systems.iter().rev().try_for_each(|system| world.hand_over(self.scenario, system, &setup))?;
         let jobs = lab.jobs(0, &setup.scratch)?;
         let lives: Vec<Live> = jobs.iter().map(|_| Live::default()).collect();
         let clock = Clock::default();
         let scene = Scene { jobs: &jobs, lives: &lives, clock: &clock };
         let (workloads, frames) = lab.drive(scene, &mut world, Some(&mut turns))?;
-        let notes = world.take_down()?;
-        Ok(Results { runs: turns.runs(&workloads, &frames), notes })
+        notes.extend(world.take_down()?);
+        let (runs, late) = turns.runs(workloads, &frames);
+        notes.extend(late);
+        Ok(Results { runs, notes })
     }
 
     /// The binary, and a directory for a run of this name.
@@ -342,7 +357,8 @@ impl Lab<'_> {
         let end = self.scenario.duration.as_u64();
         std::thread::sleep(clock.until(0));
         let (mut counted, mut told) = (carried(jobs, lives), clock.now());
-        while clock.now() < end && !shared.halt.load(Ordering::Relaxed) {
+        let to_come = |turns: &Option<&mut Turns<'_>>| turns.as_ref().is_some_and(|turns| !turns.over());
+        while (clock.now() < end || to_come(&turns)) && !shared.halt.load(Ordering::Relaxed) {
             let next = turns.as_ref().map_or(end, |turns| turns.due().min(end));
             std::thread::sleep(TICK.min(clock.until(next)));
             if self.stop.load(Ordering::Relaxed) {

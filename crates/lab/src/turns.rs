@@ -3,19 +3,19 @@
 //! Why: two worlds differ by more than what is compared where that is a few percent: a core's speed drifts with what else the
 //! machine's caches serve, by a tenth in a minute. Turns of a second meet the same core.
 //! From: interleaving, as `pairs` do it, at the grain of that drift; a reload is what an operator would do.
-//! Not here: when the run ends, and what its workloads got (`run`).
-//! Invariant: a turn's figures are of its own time alone, and its CPU time of what is measured of it.
+//! Not here: when the run ends, and what its workloads got (`run`); what a scenario needs for turns (`scenario`).
+//! Invariant: a turn's figures are of its own time alone, its CPU time of what is measured of it; what came late is said.
 
 use crate::Progress;
 use crate::clock::Clock;
 use crate::error::LabError;
-use crate::world::{Drops, Setup, World, fleet};
-use plimsoll_scenario::{Run, Sample, Scenario, System, WorkloadResult};
+use crate::world::{Drops, Setup, World};
+use plimsoll_scenario::{Departure, Run, Sample, Scenario, System, WorkloadResult};
 use plimsoll_units::{Nanos, Span};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What frames each workload got across, by its name, in windows of `measure.window`.
+/// How many frames of each workload, by its name, got across in each window of `measure.window`.
 pub(crate) type Frames = BTreeMap<String, Vec<u64>>;
 
 /// The turns of a run, each as long as the scenario's `duration`.
@@ -26,6 +26,7 @@ pub(crate) struct Turns<'a> {
     setup: &'a Setup,
     taken: Vec<Turn>,
     step: Step,
+    late: Late,
 }
 
 /// What is done next.
@@ -35,7 +36,7 @@ enum Step {
     HandOver,
     /// Its measuring does.
     Begin,
-    /// Both end; measuring began at that moment with so much CPU time used.
+    /// That ends; it began at this moment, with so much CPU time used.
     End(u64, Option<Duration>),
 }
 
@@ -45,28 +46,11 @@ struct Turn {
     drops: Drops,
 }
 
-/// Why systems cannot take turns in this world, if they cannot.
-pub(crate) fn refuse(scenario: &Scenario, systems: &[&System]) -> Option<String> {
-    if let Some(system) = systems.iter().find(|system| !system.kind.on_engine()) {
-        return Some(format!(
-            "system `{}` is not Plimsoll's engine, which alone can be reloaded",
-            system.name
-        ));
-    }
-    let fleet = fleet::is_fleet(scenario);
-    let not_here = |system: &&System| fleet.then(|| fleet::not_here(scenario, system)).flatten();
-    if let Some(why) = systems.iter().find_map(not_here) {
-        return Some(why.to_owned());
-    }
-    let window = scenario.measure.window.as_u64().max(1);
-    if !scenario.duration.as_u64().is_multiple_of(window) {
-        return Some(format!("`duration` {} is no multiple of `measure.window`", scenario.duration));
-    }
-    let all = |workload: &&plimsoll_scenario::Workload| {
-        workload.start > Span::ZERO || workload.stop < scenario.duration
-    };
-    let found = scenario.workloads.iter().find(all)?;
-    Some(format!("workload `{}` does not go on throughout; leave its `start` and `stop` away", found.name))
+/// How often measuring began or ended more than a window late, and by how much at most.
+#[derive(Default)]
+struct Late {
+    times: u32,
+    most: u64,
 }
 
 impl<'a> Turns<'a> {
@@ -76,7 +60,8 @@ impl<'a> Turns<'a> {
         pairs: u32,
         setup: &'a Setup,
     ) -> Self {
-        Self { scenario, systems, pairs, setup, taken: Vec::new(), step: Step::HandOver }
+        let (step, late) = (Step::HandOver, Late::default());
+        Self { scenario, systems, pairs, setup, taken: Vec::new(), step, late }
     }
 
     /// The scenario of all turns one after the other.
@@ -89,36 +74,37 @@ impl<'a> Turns<'a> {
 
     /// When the next step is due, from the start of the run.
     pub(crate) fn due(&self) -> u64 {
-        let turn = self.scenario.duration.as_u64();
-        let began = turn * self.taken.len() as u64;
+        let began = self.scenario.duration.as_u64() * self.taken.len() as u64;
         match self.step {
             Step::HandOver => began,
             Step::Begin => began + self.scenario.measure.from.as_u64(),
-            Step::End(..) => began + turn,
+            Step::End(..) => began + self.scenario.measure.to.as_u64(),
         }
+    }
+
+    /// Whether all turns are over.
+    pub(crate) fn over(&self) -> bool {
+        self.taken.len() >= self.count()
     }
 
     /// Does what is due, and says whose turn began with it, if one did.
     pub(crate) fn take(&mut self, world: &mut World, clock: &Clock) -> Result<Option<Progress>, LabError> {
         let mut begun = None;
-        while self.taken.len() < self.count() && self.due() <= clock.now() {
+        while !self.over() && self.due() <= clock.now() {
             self.step = match self.step {
                 Step::HandOver => {
                     let system = self.whose(self.taken.len());
                     world.hand_over(self.scenario, system, self.setup)?;
+                    world.begin()?;
                     begun = Some(self.began(system));
                     Step::Begin
                 }
-                Step::Begin => {
-                    world.begin()?;
-                    Step::End(clock.now(), world.cpu())
-                }
+                Step::Begin => Step::End(self.note(clock.now()), world.cpu()),
                 Step::End(began, before) => {
-                    let (ended, after) = (clock.now(), world.cpu());
-                    let drops = world.tally(Duration::from_nanos(ended - began))?.drops;
+                    let (ended, after) = (self.note(clock.now()), world.cpu());
                     let used = after.zip(before).map(|(after, before)| after.saturating_sub(before));
                     let cpu = used.map(|used| self.of_a_turn(used, ended - began));
-                    self.taken.push(Turn { cpu, drops });
+                    self.taken.push(Turn { cpu, drops: world.lost()? });
                     Step::HandOver
                 }
             };
@@ -126,23 +112,28 @@ impl<'a> Turns<'a> {
         Ok(begun)
     }
 
-    /// What has come of each turn, from what all of them got together.
-    pub(crate) fn runs(self, whole: &BTreeMap<String, WorkloadResult>, frames: &Frames) -> Vec<Run> {
-        let run = |(index, turn): (usize, &Turn)| {
-            let part = |(name, result): (&String, &WorkloadResult)| {
-                let frames = frames.get(name).map_or(&[][..], Vec::as_slice);
-                (name.clone(), self.part(result, frames, index))
-            };
-            Run {
-                system: self.whose(index).name.clone(),
-                pair: self.pair(index),
-                workloads: whole.iter().map(part).collect(),
-                drops: turn.drops.clone(),
-                cpu: turn.cpu,
-                ..Run::default()
-            }
+    /// What has come of each turn, from what all of them got together; and what is to be said of them.
+    pub(crate) fn runs(
+        self,
+        whole: BTreeMap<String, WorkloadResult>,
+        frames: &Frames,
+    ) -> (Vec<Run>, Vec<String>) {
+        let run = |(index, turn): (usize, &Turn)| Run {
+            system: self.whose(index).name.clone(),
+            pair: self.pair(index),
+            drops: turn.drops.clone(),
+            cpu: turn.cpu,
+            ..Run::default()
         };
-        self.taken.iter().enumerate().map(run).collect()
+        let mut runs: Vec<Run> = self.taken.iter().enumerate().map(run).collect();
+        for (name, result) in whole {
+            let frames = frames.get(&name).map_or(&[][..], Vec::as_slice);
+            for (run, part) in runs.iter_mut().zip(self.parts(result, frames)) {
+                run.workloads.insert(name.clone(), part);
+            }
+        }
+        let late = (self.late.times > 0).then(|| self.late.say(self.scenario));
+        (runs, late.into_iter().collect())
     }
 
     fn began(&self, system: &System) -> Progress {
@@ -151,19 +142,27 @@ impl<'a> Turns<'a> {
         Progress::System { index, total: self.count(), name, pair }
     }
 
-    fn pair(&self, turn: usize) -> u32 {
-        u32::try_from(turn / self.systems.len()).unwrap_or(u32::MAX)
-    }
-
     fn count(&self) -> usize {
         self.systems.len() * self.pairs as usize
     }
 
+    fn pair(&self, turn: usize) -> u32 {
+        u32::try_from(turn / self.systems.len()).unwrap_or(u32::MAX)
+    }
+
     /// There and back again, so that a machine that grows slower favours nobody.
     fn whose(&self, turn: usize) -> &'a System {
-        let (pair, place) = (turn / self.systems.len(), turn % self.systems.len());
+        let place = turn % self.systems.len();
         let back = self.systems.len() - 1 - place;
-        self.systems[if pair.is_multiple_of(2) { place } else { back }]
+        self.systems[if self.pair(turn).is_multiple_of(2) { place } else { back }]
+    }
+
+    /// This moment, of the step that is due.
+    fn note(&mut self, now: u64) -> u64 {
+        let late = now.saturating_sub(self.due());
+        self.late.times += u32::from(late > self.scenario.measure.window.as_u64());
+        self.late.most = self.late.most.max(late);
+        now
     }
 
     /// What was used in so much of a turn, as what the whole turn would.
@@ -173,44 +172,68 @@ impl<'a> Turns<'a> {
         Span::ns(u64::try_from(scaled).unwrap_or(u64::MAX))
     }
 
-    /// What of a workload's figures is of one turn. Errors have no moment, and count in each.
-    fn part(&self, result: &WorkloadResult, frames: &[u64], index: usize) -> WorkloadResult {
+    /// What of a workload's figures is of each turn. Errors other than what was not answered have no moment, and count in all.
+    fn parts(&self, result: WorkloadResult, frames: &[u64]) -> Vec<WorkloadResult> {
         let turn = self.scenario.duration;
         let windows = usize::try_from(turn.as_u64() / self.scenario.measure.window.as_u64().max(1));
-        let windows = windows.unwrap_or(usize::MAX);
-        let series = |all: &[u64]| -> Vec<u64> {
-            all.iter().skip(index.saturating_mul(windows)).take(windows).copied().collect()
+        let windows = windows.unwrap_or(usize::MAX).max(1);
+        let series = |all: &[u64], index: usize| -> Vec<u64> {
+            all.chunks(windows).nth(index).map(<[u64]>::to_vec).unwrap_or_default()
         };
-        let from = Nanos::ZERO + turn.times(index as u64);
-        let own = |at: Nanos| (from..from + turn).contains(&at).then(|| Nanos::ZERO + at.since(from));
-        let sample = |sample: &Sample| Some(Sample { at: own(sample.at)?, ..*sample });
-        let departure = |one: &plimsoll_scenario::Departure| {
-            Some(plimsoll_scenario::Departure { at: own(one.at)?, ..*one })
-        };
-        WorkloadResult {
-            bytes: series(&result.bytes),
-            delivered: series(&result.delivered),
-            packets: series(frames).iter().sum(),
-            samples: result.samples.iter().filter_map(sample).collect(),
-            unanswered: result.unanswered.iter().filter_map(|due| own(*due)).collect(),
-            departures: result.departures.iter().filter_map(departure).collect(),
-            errors: result.errors,
+        let whenever = result.errors.saturating_sub(result.unanswered.len() as u64);
+        let part = |index| WorkloadResult {
+            bytes: series(&result.bytes, index),
+            delivered: series(&result.delivered, index),
+            packets: series(frames, index).iter().sum(),
+            errors: whenever,
             ..WorkloadResult::default()
+        };
+        let mut parts: Vec<WorkloadResult> = (0..self.taken.len()).map(part).collect();
+        // Whose turn a moment is of, and what it is by that turn's clock.
+        let own = |at: Nanos| {
+            let (index, since) = (at.as_u64() / turn.as_u64(), at.as_u64() % turn.as_u64());
+            let index = usize::try_from(index).ok().filter(|index| *index < self.taken.len())?;
+            Some((index, Nanos::new(since)))
+        };
+        for sample in result.samples {
+            let Some((index, at)) = own(sample.at) else { continue };
+            parts[index].samples.push(Sample { at, ..sample });
         }
+        for due in result.unanswered {
+            let Some((index, at)) = own(due) else { continue };
+            parts[index].unanswered.push(at);
+            parts[index].errors += 1;
+        }
+        for departure in result.departures {
+            let Some((index, at)) = own(departure.at) else { continue };
+            parts[index].departures.push(Departure { at, ..departure });
+        }
+        parts
+    }
+}
+
+impl Late {
+    fn say(&self, scenario: &Scenario) -> String {
+        format!(
+            "measuring began or ended more than {} late {} times, by {} at most: lengthen `duration` and `measure.from`",
+            scenario.measure.window,
+            self.times,
+            Span::ns(self.most)
+        )
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_scenario::{Departure, Form};
+    use plimsoll_scenario::Form;
 
     const TEXT: &str = "
 name: t
 rate: 10Mbps
 duration: 200ms
 one_world: true
-measure: {window: 100ms}
+measure: {window: 100ms, from: 50ms}
 systems: [a: {kind: plimsoll}, b: {kind: plimsoll}]
 tenants: {t: {}}
 workloads: {w: {tenant: t, kind: bulk}}
@@ -237,12 +260,14 @@ workloads: {w: {tenant: t, kind: bulk}}
             bytes: vec![1, 2, 3, 4, 5, 6, 7],
             samples: [199, 200, 650, 800].map(|ms| Sample { at: at(ms), latency }).to_vec(),
             unanswered: vec![at(399)],
+            errors: 3,
             departures: vec![Departure { at: at(600), len: 60 }],
             ..WorkloadResult::default()
         };
         let whole = BTreeMap::from([("w".to_owned(), result)]);
         let frames = Frames::from([("w".to_owned(), vec![10, 20, 30, 40, 50, 60, 70])]);
-        let runs = turns.runs(&whole, &frames);
+        let (runs, notes) = turns.runs(whole, &frames);
+        assert_eq!(notes, Vec::<String>::new(), "nothing was late");
         let told: Vec<_> = runs.iter().map(|run| (run.system.as_str(), run.pair, run.cpu)).collect();
         let cpu = |ms| Some(Span::millis(ms));
         assert_eq!(told, [("a", 0, cpu(0)), ("b", 0, cpu(1)), ("b", 1, cpu(2)), ("a", 1, cpu(3))]);
@@ -255,6 +280,11 @@ workloads: {w: {tenant: t, kind: bulk}}
             [asked(0), asked(1), asked(2), asked(3)],
             [vec![at(199)], vec![at(0)], vec![], vec![at(50)]]
         );
+        assert_eq!(
+            [0, 1, 2, 3].map(|turn| part(turn).errors),
+            [2, 3, 2, 2],
+            "two without a moment, one in a turn"
+        );
         assert_eq!((&part(1).unanswered, part(3).departures[0].at), (&vec![at(199)], at(0)));
     }
 
@@ -265,5 +295,20 @@ workloads: {w: {tenant: t, kind: bulk}}
         let turns = Turns::new(&scenario, &[], 1, &setup);
         let used = turns.of_a_turn(Duration::from_millis(30), Span::millis(150).as_u64());
         assert_eq!(used, Span::millis(40), "a fifth of a core, for 200 ms");
+    }
+
+    #[test]
+    fn what_was_late_by_more_than_a_window_is_said() {
+        let scenario = of(TEXT);
+        let systems: Vec<&System> = scenario.systems.iter().collect();
+        let setup = Setup { binary: "x".into(), scratch: "y".into() };
+        let mut turns = Turns::new(&scenario, &systems, 1, &setup);
+        turns.step = Step::Begin;
+        assert_eq!(turns.note(Span::millis(150).as_u64()), Span::millis(150).as_u64());
+        assert_eq!(turns.late.times, 0, "just a window");
+        turns.step = Step::End(0, None);
+        turns.note(Span::millis(380).as_u64());
+        let (_, notes) = turns.runs(BTreeMap::new(), &Frames::new());
+        assert!(notes[0].contains("more than 100ms late 1 times, by 180ms at most"), "{notes:?}");
     }
 }

@@ -142,6 +142,15 @@ impl World {
         }
     }
 
+    /// What was lost since `begin`.
+    pub fn lost(&mut self) -> Result<Drops, LabError> {
+        match &mut self.carrier {
+            Carrier::Kernel(queue) => Ok(queue.tally(&self.tenants)?.drops),
+            Carrier::Engine(engine) => Ok(engine.used(&self.tenants)?.0.drops),
+            Carrier::Fleet(fleet) => fleet.lost(&self.tenants),
+        }
+    }
+
     /// CPU time that what carries the packets has used; none for the kernel.
     pub fn cpu(&self) -> Option<Duration> {
         match &self.carrier {

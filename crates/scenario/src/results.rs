@@ -47,7 +47,8 @@ pub struct Run {
     pub workloads: BTreeMap<String, WorkloadResult>,
     /// Packets lost, by tenant and reason.
     pub drops: BTreeMap<String, BTreeMap<String, u64>>,
-    /// CPU time of what carried the packets (engine thread; empty for the kernel's systems), if measured.
+    /// CPU time of what carried the packets (empty for the kernel's systems), if measured; where systems take turns, that of
+    /// what is measured of a turn, for the turn's length.
     pub cpu: Option<Span>,
     /// What was counted beside, by the names in [`COUNTERS`]; what the world cannot count is missing.
     pub counters: BTreeMap<&'static str, u64>,

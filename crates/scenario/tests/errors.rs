@@ -52,6 +52,11 @@ fn hosts_and_links_have_their_mistakes_shown() {
 }
 
 #[test]
+fn what_stands_against_turns_is_said_of_both_forms() {
+    compare("one_world", include_str!("golden/one_world.yaml"));
+}
+
+#[test]
 fn an_experiment_of_a_paper_has_its_mistakes_shown() {
     compare("paper", include_str!("golden/paper.yaml"));
 }

@@ -74,8 +74,9 @@ impl Engine {
         let written = std::fs::write(&self.file, policy);
         written.map_err(|e| LabError::io(format!("write {}", self.file.display()), e))?;
         name.clone_into(&mut self.system);
-        let answer = ask(&self.socket, "POST", "/v1/reload");
-        answer.map(drop).map_err(|e| LabError::Scenario(format!("`{name}` cannot take its turn: {e}")))
+        let Err(refused) = ask(&self.socket, "POST", "/v1/reload") else { return Ok(()) };
+        self.check()?;
+        Err(LabError::Scenario(format!("`{name}` cannot take its turn, leave `one_world` away: {refused}")))
     }
 
     /// Starts the engine with this policy, in a namespace that is its own from now on.
@@ -125,12 +126,18 @@ impl Engine {
 
     /// What it lost and used since `begin`, and how promises fared since measuring began, so long ago.
     pub(super) fn tally(&mut self, tenants: &[Member], ago: Duration) -> Result<Tally, LabError> {
-        let (mut now, uptime) = self.counters()?;
-        let known = |name: &str| name == WAY_IN || tenants.iter().any(|one| one.name == *name);
-        now.drops.retain(|name, _| known(name));
+        let (mut now, uptime) = self.used(tenants)?;
         let mut fared = self.promises(ago, uptime)?;
         fared.tenants.retain(|name, _| tenants.iter().any(|one| one.name == *name));
         now.promises.insert(String::new(), fared);
+        Ok(now)
+    }
+
+    /// What it lost and used since `begin`, and for how long it has been up.
+    pub(super) fn used(&self, tenants: &[Member]) -> Result<(Tally, Duration), LabError> {
+        let (mut now, uptime) = self.counters()?;
+        let known = |name: &str| name == WAY_IN || tenants.iter().any(|one| one.name == *name);
+        now.drops.retain(|name, _| known(name));
         for (tenant, reasons) in &mut now.drops {
             for (reason, count) in reasons.iter_mut() {
                 let before = self.before.drops.get(tenant).and_then(|all| all.get(reason)).unwrap_or(&0);
@@ -139,7 +146,7 @@ impl Engine {
             reasons.retain(|_, count| *count > 0);
         }
         now.cpu = now.cpu.zip(self.before.cpu).map(|(now, before)| now.saturating_sub(before));
-        Ok(now)
+        Ok((now, uptime))
     }
 
     /// CPU time that it has used.
@@ -249,7 +256,9 @@ fn ask(socket: &Path, method: &str, path: &str) -> std::io::Result<String> {
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
     if head.split_whitespace().nth(1) != Some("200") {
         let status = head.lines().next().unwrap_or("no answer");
-        return Err(std::io::Error::other(format!("{path}: {status}: {}", body.trim())));
+        let said =
+            serde_json::from_str(body).ok().and_then(|body: Value| Some(body["error"].as_str()?.to_owned()));
+        return Err(std::io::Error::other(format!("{path}: {status}: {}", said.unwrap_or_default())));
     }
     Ok(body.to_owned())
 }

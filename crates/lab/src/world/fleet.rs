@@ -149,6 +149,14 @@ impl Fleet {
         Ok(all)
     }
 
+    pub(super) fn lost(&self, tenants: &[Member]) -> Result<Drops, LabError> {
+        let mut all = Drops::new();
+        for engine in &self.engines {
+            add(&mut all, engine.used(tenants)?.0.drops);
+        }
+        Ok(all)
+    }
+
     pub(super) fn stop(&mut self) -> Result<Vec<String>, LabError> {
         let mut notes = Vec::new();
         for engine in &mut self.engines {

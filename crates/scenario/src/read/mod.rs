@@ -9,6 +9,7 @@ mod fault;
 mod fields;
 mod model;
 mod network;
+mod one_world;
 mod paper;
 mod policy;
 mod repeat;
@@ -325,9 +326,12 @@ impl Reader {
         let here = form.is_virtual() || file.get("virtual").is_none();
         scenario.paper = file.get("paper").map(|tree| self.paper(tree, &scenario, here));
         if let Some(tree) = file.get("short") {
-            self.shorten(tree, &mut scenario, form);
-        } else if form.is_short() {
-            scenario.pairs = 1;
+            self.shorten(tree, &file, &mut scenario, form);
+        } else {
+            if form.is_short() {
+                scenario.pairs = 1;
+            }
+            self.check_turns(&file, (&scenario, None), form);
         }
         self.check_links(&file, &scenario);
         Some(scenario)
@@ -741,7 +745,7 @@ impl Reader {
     }
 
     /// Applies `short:`; reads it also for the full form, so that its mistakes show.
-    fn shorten(&mut self, tree: &Tree, scenario: &mut Scenario, form: Form) {
+    fn shorten(&mut self, tree: &Tree, file: &Fields<'_>, scenario: &mut Scenario, form: Form) {
         let fields = self.fields(tree, tree.at, "`short`", &SHORT_KEYS);
         let time: f64 = self.value(&fields, "time", "a number such as `0.25`", 1.0);
         if let Some(tree) = fields.get("time").filter(|_| !(0.01..=1.0).contains(&time)) {
@@ -774,6 +778,7 @@ impl Reader {
         if let Some(tree) = fields.get("expect") {
             short.expect = self.expectations(Some(tree), &short);
         }
+        self.check_turns(file, (scenario, Some(&short)), form);
         if form.is_short() {
             *scenario = short;
         }
