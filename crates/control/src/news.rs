@@ -5,7 +5,7 @@
 //! refreshed well before it lapses.
 //! Not here: messages (`feedback`), and when a limit lapses (`obeyed`).
 //! Invariant: while it is asked each epoch, what holds is said in the first epoch that ends a fifth of the lapse, or
-//! `LONGEST`, after it was said last, and what changed in each of two further epochs; the limit that was said last is
+//! [`LONGEST_SILENCE`], after it was said last, and what changed in each of two further epochs; the limit that was said last is
 //! the one that holds.
 
 use std::collections::HashMap;
@@ -49,8 +49,9 @@ const AGAIN: u32 = 2;
 /// Refreshes in a lapse: so many messages in a row must be lost until a limit lapses that still holds. RSVP's defaults come
 /// to as many (RFC 2205, section 3.7).
 const REFRESHES: u64 = 5;
-/// A sender that begins anew has forgotten what it was told, and one whose `lapse` is shorter forgets it sooner.
-const LONGEST: Span = Span::millis(100);
+/// How long nothing is said at most: a sender that begins anew has forgotten what it was told, and one whose `lapse` is shorter
+/// forgets it sooner.
+pub const LONGEST_SILENCE: Span = Span::millis(100);
 
 impl<K> Default for News<K> {
     fn default() -> Self {
@@ -61,7 +62,7 @@ impl<K> Default for News<K> {
 impl<K: Copy + Eq + Hash> News<K> {
     /// Whether this is to be said now; it then counts as said. Asked again at the same moment, the answer is the same.
     pub fn is(&mut self, whose: K, limits: Limits, lapse: Span, now: Nanos) -> bool {
-        let every = Span::ns(lapse.as_u64() / REFRESHES).min(LONGEST);
+        let every = Span::ns(lapse.as_u64() / REFRESHES).min(LONGEST_SILENCE);
         let before = self.said.get(&whose).filter(|said| said.limits == limits);
         let again = match before {
             None => AGAIN,

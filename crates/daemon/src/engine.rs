@@ -17,6 +17,7 @@ mod forward;
 mod install;
 mod inward;
 mod lane;
+mod outward;
 mod parked;
 mod pool;
 mod posted;
@@ -28,17 +29,14 @@ mod snapshot;
 mod verify;
 mod watch;
 
-use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use foldhash::fast::FixedState;
 use plimsoll_nic::{Config, DoorbellQueue, Nic, Transmit, Waits};
 use plimsoll_policy::{Classifier, Fields, Metadata, Program, Sources, TenantId};
-use plimsoll_ports::{Port, PortError, Received};
+use plimsoll_ports::{Port, PortError};
 use plimsoll_record::{Recorded, Recorder};
 use plimsoll_units::{Nanos, Span};
-use plimsoll_vnic::Status;
-use plimsoll_wire::{FlowKey, FrameError, Offload, Parsed, VnetError, parse};
+use plimsoll_wire::Parsed;
 
 pub use drops::{Event, Loss, Tally};
 pub(crate) use fleet::MOST_HOSTS;
@@ -49,12 +47,12 @@ pub use install::{Change, Installed};
 pub(crate) use lane::Quota;
 pub use lane::{Lane, LaneSpec};
 pub use pool::{Buffer, Held, LARGE, Pool, SMALL};
-use posted::{Origin, status_of};
+use posted::status_of;
 pub use rates::{RateError, Rated};
 pub use snapshot::{NodeNow, PortNow, Snapshot};
 pub use verify::{Sampler, Step};
 
-use crate::departures::{DepartureLog, Headers};
+use crate::departures::DepartureLog;
 
 /// Frames read from one port in a turn: enough to pay for the system calls around them, few enough that no port
 /// keeps the others waiting for more than some tens of microseconds.
@@ -404,127 +402,6 @@ impl Engine {
         lanes.chain(self.uplink.port.iter().map(|port| (None, port)))
     }
 
-    /// Reads a batch from each tenant that has something, and room; another one begins each turn. Answers how many frames came.
-    fn read_tenants(&mut self, now: Nanos) -> usize {
-        let count = self.lanes.len();
-        self.first = if count == 0 { 0 } else { (self.first + 1) % count };
-        let mut read = 0;
-        let first = self.first;
-        for index in (0..count).map(|step| (first + step) % count) {
-            read += self.read_lane(index, now);
-        }
-        let nic = &mut self.nic;
-        self.doorbells.flush(|words| nic.ring(words, now));
-        read
-    }
-
-    fn read_lane(&mut self, index: usize, now: Nanos) -> usize {
-        let Some(lane) = &mut self.lanes[index] else { return 0 };
-        let Some(tenant) = lane.tenant else { return 0 };
-        if !lane.ready && !lane.must_be_asked() {
-            return 0;
-        }
-        if lane.port.as_ref().is_some_and(Port::is_posted) {
-            return self.read_posted(index, now);
-        }
-        for read in 0..BATCH {
-            let Some(lane) = &mut self.lanes[index] else { return read };
-            let Some(port) = &mut lane.port else { return read };
-            if self.nic.tenant_room(tenant) == 0 {
-                lane.tally.event(Event::TenantAtCap);
-                return read;
-            }
-            let Some(buffer) = lane.pool.take_large() else {
-                lane.tally.event(Event::BuffersInUse);
-                return read;
-            };
-            match port.receive(lane.pool.bytes_mut(buffer)) {
-                Ok(Some(received)) => self.admit(index, buffer, &received, Origin::default(), now),
-                Ok(None) => {
-                    lane.pool.give(buffer);
-                    lane.ready = false;
-                    return read;
-                }
-                Err(trouble) => {
-                    lane.pool.give(buffer);
-                    lane.ready = false;
-                    let gone = lane.trouble(trouble);
-                    self.note_lost(Some(index), gone);
-                    return read;
-                }
-            }
-        }
-        BATCH
-    }
-
-    /// A frame came from a tenant: parse, classify, post; or count why not.
-    fn admit(&mut self, index: usize, buffer: Buffer, received: &Received, origin: Origin, now: Nanos) {
-        let Some(lane) = &mut self.lanes[index] else { return };
-        let frame = &lane.pool.bytes(buffer)[..received.len];
-        let parsed = parse(frame);
-        let (parsed, offload) = match check(&parsed, frame, received) {
-            Ok(checked) => checked,
-            Err(why) => {
-                why.count(&mut lane.tally, origin.frames());
-                return lane.give(buffer, &origin, Status::Malformed);
-            }
-        };
-        if self.fleet.is_some()
-            && !self.may_leave(index, buffer, parsed, &offload, &origin, received.len, now)
-        {
-            return;
-        }
-        let Some(lane) = &mut self.lanes[index] else { return };
-        let token = u32::try_from(index).unwrap_or(u32::MAX);
-        if !lane.sent_from(parsed.src_mac.0, now) {
-            match self.macs.learn(parsed.src_mac.0, Owner::Lane(token), now) {
-                Learned::Own | Learned::Taken(_) => lane.source = Some((parsed.src_mac.0, now)),
-                Learned::Foreign => {
-                    lane.tally.lost_many(Loss::ForeignSource, origin.frames().into());
-                    return lane.give(buffer, &origin, Status::Dropped);
-                }
-                Learned::TooMany => lane.tally.event(Event::TooManyAddresses),
-            }
-        }
-        // What a client chose says nothing of who it is for, and each of those has limits of its own.
-        let queue = match origin.queue.filter(|_| !self.is_steered()) {
-            Some(queue) if self.sampler.draw() => self.verify(index, queue, parsed, now),
-            Some(queue) => Ok(queue),
-            None => self.queue_for(index, parsed, now),
-        };
-        let Some(lane) = &mut self.lanes[index] else { return };
-        let len = u32::try_from(received.len).unwrap_or(u32::MAX);
-        let alone = origin.following == 0;
-        let buffer = if alone { lane.pool.settle(buffer, received.len) } else { buffer };
-        let (to, headers) = (parsed.dst_mac.0, Headers::of(parsed));
-        let hash = if self.fleet.is_some() { flow_hash(parsed) } else { 0 };
-        let held =
-            Held { len, offload, ticket: origin.ticket, following: origin.following, to, headers, hash };
-        lane.pool.set_held(buffer, held);
-        let (descriptor, frames) = (held.descriptor(buffer.address(token), origin.tag), held.frames());
-        let posted = queue.and_then(|queue| {
-            match lane.room(queue, frames, self.queues[queue.0 as usize], self.window) {
-                parked::Room::Engine => self.nic.post(queue, descriptor).map(|()| Some(queue)),
-                parked::Room::Sender => {
-                    lane.parked.push(queue, descriptor, frames);
-                    Ok(None)
-                }
-                parked::Room::Nowhere => Err(plimsoll_nic::Refusal::FlowFull),
-            }
-        });
-        match posted {
-            Ok(None) => lane.tally.event_many(Event::HeldBySender, frames.into()),
-            Ok(Some(queue)) => {
-                self.queues[queue.0 as usize] += frames;
-                self.doorbells.bell(queue);
-            }
-            Err(why) => {
-                lane.give(buffer, &origin, Status::Dropped);
-                lane.tally.refused_many(why, frames.into());
-            }
-        }
-    }
-
     /// Frees the buffers of what has left, and lets what is parked behind it take its place.
     fn free_completed(&mut self, now: Nanos) {
         let mut unparked = false;
@@ -554,42 +431,6 @@ impl Engine {
             self.lost.push(Lost { lane, name, port: Box::new(port) });
         }
     }
-}
-
-/// Why a frame from a port is not taken.
-enum Bad {
-    Frame(FrameError),
-    Offload(VnetError),
-}
-
-impl Bad {
-    fn count(&self, tally: &mut Tally, frames: u32) {
-        match *self {
-            Self::Frame(why) => tally.bad_frame(why, frames.into()),
-            Self::Offload(why) => tally.bad_offload(why, frames.into()),
-        }
-    }
-}
-
-/// Headers and offloads of a frame, checked once: nothing behind this looks for malformations again.
-///
-/// By reference: the parser writes headers in small parts, and who moves them at once waits until that is done.
-fn check<'p>(
-    parsed: &'p Result<Parsed, FrameError>,
-    frame: &[u8],
-    received: &Received,
-) -> Result<(&'p Parsed, Offload), Bad> {
-    let parsed = parsed.as_ref().map_err(|&why| Bad::Frame(why))?;
-    let offload = match received.vnet {
-        Some(vnet) => vnet.offload(frame, parsed).map_err(Bad::Offload)?,
-        None => Offload::PLAIN,
-    };
-    Ok((parsed, offload))
-}
-
-/// Which way through the fabric a flow goes: the same for all its packets.
-fn flow_hash(parsed: &Parsed) -> u32 {
-    FixedState::default().hash_one(FlowKey::of(parsed)) as u32
 }
 
 /// A frame's header as classification sees it.

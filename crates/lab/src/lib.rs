@@ -13,6 +13,7 @@ mod error;
 mod meter;
 mod netns;
 mod privileges;
+mod refuse;
 mod run;
 mod tools;
 mod traffic;

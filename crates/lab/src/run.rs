@@ -9,16 +9,14 @@ use crate::clock::Clock;
 use crate::error::LabError;
 use crate::meter;
 use crate::netns;
+use crate::refuse;
 use crate::tools;
 use crate::traffic::{self, Job, Live, Side};
 use crate::turns::{Frames, Turns};
-use crate::world::{self, Drops, Setup, World, fleet};
+use crate::world::{self, Drops, Setup, World};
 use crate::{Options, Progress, privileges};
-use plimsoll_scenario::{
-    Faults, KeyValueSizes, Kind, Results, Run, Scenario, System, SystemKind, Workload, WorkloadResult,
-};
+use plimsoll_scenario::{Results, Run, Scenario, System, SystemKind, WorkloadResult};
 use plimsoll_slo::SloReport;
-use plimsoll_units::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,8 +91,8 @@ struct Lab<'a> {
 
 impl Lab<'_> {
     fn run_all(&self) -> Result<Results, LabError> {
-        self.refuse_other_worlds()?;
-        let (systems, notes) = self.systems();
+        refuse::other_worlds(self.scenario)?;
+        let (systems, notes) = refuse::systems(self.scenario, &self.options.systems);
         let mut results = Results { notes, ..Results::default() };
         let pairs = self.options.pairs.unwrap_or(self.scenario.pairs).max(1);
         if self.scenario.one_world {
@@ -121,69 +119,6 @@ impl Lab<'_> {
             }
         }
         Ok(results)
-    }
-
-    /// The systems that are asked for and run live, and why others do not.
-    fn systems(&self) -> (Vec<&System>, Vec<String>) {
-        let chosen =
-            |system: &&System| self.options.systems.is_empty() || self.options.systems.contains(&system.name);
-        let fleet = fleet::is_fleet(self.scenario);
-        let why = |system: &System| match fleet.then(|| fleet::not_here(self.scenario, system)).flatten() {
-            None if system.kind.is_model() => Some("a model, which"),
-            why => why,
-        };
-        let (mut systems, mut notes) = (Vec::new(), Vec::new());
-        for system in self.scenario.systems.iter().filter(chosen) {
-            match why(system) {
-                Some(why) => notes.push(format!("{}: {why}; it runs with `plimsoll sim` only", system.name)),
-                None => systems.push(system),
-            }
-        }
-        (systems, notes)
-    }
-
-    /// Links and machines of the file's own exist in virtual time only.
-    fn refuse_other_worlds(&self) -> Result<(), LabError> {
-        let only_sim = |what: &str| {
-            Err(LabError::Scenario(format!(
-                "{what}; a lab is one host with its uplink, or several around one switch: run it with `plimsoll sim`"
-            )))
-        };
-        let several = fleet::is_fleet(self.scenario);
-        if let Some(what) = several.then(|| fleet::refuse(self.scenario)).flatten() {
-            return only_sim(&what);
-        }
-        if !(several || self.scenario.links.is_empty() && self.scenario.switches.is_empty()) {
-            return only_sim("the file has links or switches of its own");
-        }
-        if !self.scenario.timeline.is_empty() {
-            return only_sim("the file has a timeline");
-        }
-        if self.scenario.faults != Faults::default() {
-            return only_sim("the file says what goes wrong");
-        }
-        let odd = |workload: &&Workload| match workload.kind {
-            Kind::Udp { burst, buffer, claims, .. } => {
-                burst > Bytes::ZERO || buffer > Bytes::ZERO || claims > 0
-            }
-            _ => false,
-        };
-        if let Some(workload) = self.scenario.workloads.iter().find(odd) {
-            return only_sim(&format!("workload `{}` has a `burst`, a `buffer` or `claims`", workload.name));
-        }
-        if let Some(tenant) = self.scenario.tenants.iter().find(|tenant| tenant.homes.len() > 1) {
-            return only_sim(&format!("tenant `{}` lives on several hosts", tenant.name));
-        }
-        let etc =
-            |workload: &&Workload| matches!(workload.kind, Kind::Memcached { sizes: KeyValueSizes::Etc, .. });
-        if let Some(workload) = self.scenario.workloads.iter().find(etc) {
-            return only_sim(&format!("workload `{}` has a mix of sizes", workload.name));
-        }
-        let to_tenant = |workload: &&Workload| self.scenario.tenant_address(&workload.to).is_some();
-        match self.scenario.workloads.iter().find(to_tenant).filter(|_| !several) {
-            Some(workload) => only_sim(&format!("workload `{}` sends to a tenant", workload.name)),
-            None => Ok(()),
-        }
     }
 
     /// One system: a world, the timeline, the measurements.

@@ -15,8 +15,9 @@ use super::drops::{Event, Loss, Tally};
 use super::emit::{Emitted, Part, emit};
 use super::forward::{Learned, Owner, is_group};
 use super::lane::{Lane, sum};
+use super::outward::check;
 use super::pool::Buffer;
-use super::{DEPARTURES, Engine, Held, check};
+use super::{DEPARTURES, Engine, Held};
 use crate::departures::{Headers, Passage};
 
 /// What became of one frame for one receiver.

@@ -12,8 +12,9 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use plimsoll_control::{
-    Allowance, BandwidthLaw, Envelope, FabricLaw, For, Heavy, HostId, Idle, Laws, Limits, Marks, Measured,
-    News, Obeyed, Opener, PacketRateLaw, Receivers, Rejected, Sealer, SenderId, Senders, Vnic,
+    Allowance, BandwidthLaw, Envelope, FabricLaw, For, Heavy, HostId, Idle, LONGEST_SILENCE, Laws, Limits,
+    Marks, Measured, News, Obeyed, Opener, PacketRateLaw, Receivers, Rejected, Sealer, SenderId, Senders,
+    Vnic,
 };
 use plimsoll_policy::{ControlLevel, Feedback, Program, TenantId, UNLIMITED, Via};
 use plimsoll_units::{BitRate, Nanos, Span};
@@ -137,8 +138,6 @@ pub struct Sent {
 const WINDOW: u64 = 16;
 /// Epochs in a row without another limit, after which the next may wait for a packet: what changed has been said thrice.
 const RESTFUL: u32 = 3;
-/// How long it waits at most: a sender that begins anew meanwhile has forgotten what it was told.
-const LONGEST_REST: Span = Span::millis(100);
 /// When nothing waits.
 const NEVER: Nanos = Nanos::new(u64::MAX);
 /// Limits that are kept.
@@ -233,7 +232,7 @@ impl Steering {
     fn next(&self) -> Nanos {
         let mut over = self.next + quarter(self.settings.epoch);
         if self.restful >= RESTFUL {
-            over = over.max(self.last + eighth(self.settings.lapse).min(LONGEST_REST));
+            over = over.max(self.last + eighth(self.settings.lapse).min(LONGEST_SILENCE));
         }
         over.min(self.due)
     }

@@ -1,0 +1,189 @@
+//! The way out's beginning: what tenants' ports bring goes into flow queues.
+//!
+//! Why: every frame is parsed and classified once, and bears its tenant's name from then on.
+//! From: Loom §4.1: the host says which queue a packet is of, in one write for a batch.
+//! Not here: ports whose frames lie with their sender until they are taken (`posted`), which queue a frame is of (`queues`),
+//! what leaves and when (`depart`).
+//! Invariant: a turn reads so many frames from each tenant; each is queued, parked with its sender, or lost for a counted
+//! reason.
+
+use std::hash::BuildHasher;
+
+use foldhash::fast::FixedState;
+use plimsoll_ports::{Port, Received};
+use plimsoll_units::Nanos;
+use plimsoll_vnic::Status;
+use plimsoll_wire::{FlowKey, FrameError, Offload, Parsed, VnetError, parse};
+
+use super::drops::{Event, Loss, Tally};
+use super::forward::{Learned, Owner};
+use super::pool::{Buffer, Held};
+use super::posted::Origin;
+use super::{BATCH, Engine, parked};
+use crate::departures::Headers;
+
+impl Engine {
+    /// Reads a batch from each tenant that has something, and room; another one begins each turn. Answers how many frames came.
+    pub(super) fn read_tenants(&mut self, now: Nanos) -> usize {
+        let count = self.lanes.len();
+        self.first = if count == 0 { 0 } else { (self.first + 1) % count };
+        let mut read = 0;
+        let first = self.first;
+        for index in (0..count).map(|step| (first + step) % count) {
+            read += self.read_lane(index, now);
+        }
+        let nic = &mut self.nic;
+        self.doorbells.flush(|words| nic.ring(words, now));
+        read
+    }
+
+    fn read_lane(&mut self, index: usize, now: Nanos) -> usize {
+        let Some(lane) = &mut self.lanes[index] else { return 0 };
+        let Some(tenant) = lane.tenant else { return 0 };
+        if !lane.ready && !lane.must_be_asked() {
+            return 0;
+        }
+        if lane.port.as_ref().is_some_and(Port::is_posted) {
+            return self.read_posted(index, now);
+        }
+        for read in 0..BATCH {
+            let Some(lane) = &mut self.lanes[index] else { return read };
+            let Some(port) = &mut lane.port else { return read };
+            if self.nic.tenant_room(tenant) == 0 {
+                lane.tally.event(Event::TenantAtCap);
+                return read;
+            }
+            let Some(buffer) = lane.pool.take_large() else {
+                lane.tally.event(Event::BuffersInUse);
+                return read;
+            };
+            match port.receive(lane.pool.bytes_mut(buffer)) {
+                Ok(Some(received)) => self.admit(index, buffer, &received, Origin::default(), now),
+                Ok(None) => {
+                    lane.pool.give(buffer);
+                    lane.ready = false;
+                    return read;
+                }
+                Err(trouble) => {
+                    lane.pool.give(buffer);
+                    lane.ready = false;
+                    let gone = lane.trouble(trouble);
+                    self.note_lost(Some(index), gone);
+                    return read;
+                }
+            }
+        }
+        BATCH
+    }
+
+    /// A frame came from a tenant: parse, classify, post; or count why not.
+    pub(super) fn admit(
+        &mut self,
+        index: usize,
+        buffer: Buffer,
+        received: &Received,
+        origin: Origin,
+        now: Nanos,
+    ) {
+        let Some(lane) = &mut self.lanes[index] else { return };
+        let frame = &lane.pool.bytes(buffer)[..received.len];
+        let parsed = parse(frame);
+        let (parsed, offload) = match check(&parsed, frame, received) {
+            Ok(checked) => checked,
+            Err(why) => {
+                why.count(&mut lane.tally, origin.frames());
+                return lane.give(buffer, &origin, Status::Malformed);
+            }
+        };
+        if self.fleet.is_some()
+            && !self.may_leave(index, buffer, parsed, &offload, &origin, received.len, now)
+        {
+            return;
+        }
+        let Some(lane) = &mut self.lanes[index] else { return };
+        let token = u32::try_from(index).unwrap_or(u32::MAX);
+        if !lane.sent_from(parsed.src_mac.0, now) {
+            match self.macs.learn(parsed.src_mac.0, Owner::Lane(token), now) {
+                Learned::Own | Learned::Taken(_) => lane.source = Some((parsed.src_mac.0, now)),
+                Learned::Foreign => {
+                    lane.tally.lost_many(Loss::ForeignSource, origin.frames().into());
+                    return lane.give(buffer, &origin, Status::Dropped);
+                }
+                Learned::TooMany => lane.tally.event(Event::TooManyAddresses),
+            }
+        }
+        // What a client chose says nothing of who it is for, and each of those has limits of its own.
+        let queue = match origin.queue.filter(|_| !self.is_steered()) {
+            Some(queue) if self.sampler.draw() => self.verify(index, queue, parsed, now),
+            Some(queue) => Ok(queue),
+            None => self.queue_for(index, parsed, now),
+        };
+        let Some(lane) = &mut self.lanes[index] else { return };
+        let len = u32::try_from(received.len).unwrap_or(u32::MAX);
+        let alone = origin.following == 0;
+        let buffer = if alone { lane.pool.settle(buffer, received.len) } else { buffer };
+        let (to, headers) = (parsed.dst_mac.0, Headers::of(parsed));
+        let hash = if self.fleet.is_some() { flow_hash(parsed) } else { 0 };
+        let held =
+            Held { len, offload, ticket: origin.ticket, following: origin.following, to, headers, hash };
+        lane.pool.set_held(buffer, held);
+        let (descriptor, frames) = (held.descriptor(buffer.address(token), origin.tag), held.frames());
+        let posted = queue.and_then(|queue| {
+            match lane.room(queue, frames, self.queues[queue.0 as usize], self.window) {
+                parked::Room::Engine => self.nic.post(queue, descriptor).map(|()| Some(queue)),
+                parked::Room::Sender => {
+                    lane.parked.push(queue, descriptor, frames);
+                    Ok(None)
+                }
+                parked::Room::Nowhere => Err(plimsoll_nic::Refusal::FlowFull),
+            }
+        });
+        match posted {
+            Ok(None) => lane.tally.event_many(Event::HeldBySender, frames.into()),
+            Ok(Some(queue)) => {
+                self.queues[queue.0 as usize] += frames;
+                self.doorbells.bell(queue);
+            }
+            Err(why) => {
+                lane.give(buffer, &origin, Status::Dropped);
+                lane.tally.refused_many(why, frames.into());
+            }
+        }
+    }
+}
+
+/// Why a frame from a port is not taken.
+pub(super) enum Bad {
+    Frame(FrameError),
+    Offload(VnetError),
+}
+
+impl Bad {
+    pub(super) fn count(&self, tally: &mut Tally, frames: u32) {
+        match *self {
+            Self::Frame(why) => tally.bad_frame(why, frames.into()),
+            Self::Offload(why) => tally.bad_offload(why, frames.into()),
+        }
+    }
+}
+
+/// Headers and offloads of a frame, checked once: nothing behind this looks for malformations again.
+///
+/// By reference: the parser writes headers in small parts, and who moves them at once waits until that is done.
+pub(super) fn check<'p>(
+    parsed: &'p Result<Parsed, FrameError>,
+    frame: &[u8],
+    received: &Received,
+) -> Result<(&'p Parsed, Offload), Bad> {
+    let parsed = parsed.as_ref().map_err(|&why| Bad::Frame(why))?;
+    let offload = match received.vnet {
+        Some(vnet) => vnet.offload(frame, parsed).map_err(Bad::Offload)?,
+        None => Offload::PLAIN,
+    };
+    Ok((parsed, offload))
+}
+
+/// Which way through the fabric a flow goes: the same for all its packets.
+fn flow_hash(parsed: &Parsed) -> u32 {
+    FixedState::default().hash_one(FlowKey::of(parsed)) as u32
+}

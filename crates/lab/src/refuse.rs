@@ -1,0 +1,72 @@
+//! What of a scenario cannot be run live, and why.
+//!
+//! Why: a file for virtual time may ask for more than one machine has; that is said before anything is built.
+//! From: `docs/scenarios.md`, what it gives as "in virtual time".
+//! Not here: mistakes (`scenario` finds them when it reads the file).
+//! Invariant: each refusal names what it is of, and where it runs.
+
+use plimsoll_scenario::{Faults, KeyValueSizes, Kind, Scenario, System, Workload};
+use plimsoll_units::Bytes;
+
+use crate::error::LabError;
+use crate::world::fleet;
+
+/// Links and machines of the file's own exist in virtual time only.
+pub(crate) fn other_worlds(scenario: &Scenario) -> Result<(), LabError> {
+    let only_sim = |what: &str| {
+        Err(LabError::Scenario(format!(
+            "{what}; a lab is one host with its uplink, or several around one switch: run it with `plimsoll sim`"
+        )))
+    };
+    let several = fleet::is_fleet(scenario);
+    if let Some(what) = several.then(|| fleet::refuse(scenario)).flatten() {
+        return only_sim(&what);
+    }
+    if !(several || scenario.links.is_empty() && scenario.switches.is_empty()) {
+        return only_sim("the file has links or switches of its own");
+    }
+    if !scenario.timeline.is_empty() {
+        return only_sim("the file has a timeline");
+    }
+    if scenario.faults != Faults::default() {
+        return only_sim("the file says what goes wrong");
+    }
+    let odd = |workload: &&Workload| match workload.kind {
+        Kind::Udp { burst, buffer, claims, .. } => burst > Bytes::ZERO || buffer > Bytes::ZERO || claims > 0,
+        _ => false,
+    };
+    if let Some(workload) = scenario.workloads.iter().find(odd) {
+        return only_sim(&format!("workload `{}` has a `burst`, a `buffer` or `claims`", workload.name));
+    }
+    if let Some(tenant) = scenario.tenants.iter().find(|tenant| tenant.homes.len() > 1) {
+        return only_sim(&format!("tenant `{}` lives on several hosts", tenant.name));
+    }
+    let etc =
+        |workload: &&Workload| matches!(workload.kind, Kind::Memcached { sizes: KeyValueSizes::Etc, .. });
+    if let Some(workload) = scenario.workloads.iter().find(etc) {
+        return only_sim(&format!("workload `{}` has a mix of sizes", workload.name));
+    }
+    let to_tenant = |workload: &&Workload| scenario.tenant_address(&workload.to).is_some();
+    match scenario.workloads.iter().find(to_tenant).filter(|_| !several) {
+        Some(workload) => only_sim(&format!("workload `{}` sends to a tenant", workload.name)),
+        None => Ok(()),
+    }
+}
+
+/// The systems that are asked for and run live, and why others do not.
+pub(crate) fn systems<'s>(scenario: &'s Scenario, asked: &[String]) -> (Vec<&'s System>, Vec<String>) {
+    let chosen = |system: &&System| asked.is_empty() || asked.contains(&system.name);
+    let fleet = fleet::is_fleet(scenario);
+    let why = |system: &System| match fleet.then(|| fleet::not_here(scenario, system)).flatten() {
+        None if system.kind.is_model() => Some("a model"),
+        why => why,
+    };
+    let (mut systems, mut notes) = (Vec::new(), Vec::new());
+    for system in scenario.systems.iter().filter(chosen) {
+        match why(system) {
+            Some(why) => notes.push(format!("{}: {why}; it runs with `plimsoll sim` only", system.name)),
+            None => systems.push(system),
+        }
+    }
+    (systems, notes)
+}
