@@ -30,18 +30,30 @@ const SLOTS: usize = 4 * BATCH / TENANTS as usize;
 /// What one core must take in.
 const BAR: f64 = 5e6;
 
+/// Frames without their check sequence: 64 B, and simple IMIX, seven of 64 B to four of 594 and one of 1,518.
+const SMALL: [usize; 1] = [60];
+const IMIX: [usize; 12] = [60, 590, 60, 60, 590, 60, 1_514, 60, 590, 60, 60, 590];
+
 /// `rounds` times, the sides taking turns.
 pub fn measure(effort: Effort) -> Result<Vec<Row>> {
+    let small = row("64 B", &SMALL, effort)?;
+    let imix = row("IMIX", &IMIX, effort)?;
+    Ok(vec![
+        small
+            .goal(Goal::AtLeast(BAR))
+            .note("one core; ours with a queue for each tenant, served by CPU time"),
+        imix.note("the same with 7 frames of 64 B to 4 of 594 and one of 1,518"),
+    ])
+}
+
+fn row(what: &str, sizes: &[usize], effort: Effort) -> Result<Row> {
     let (mut peer, mut ours) = (Vec::new(), Vec::new());
     for _ in 0..effort.rounds {
-        peer.push(rate(effort.packets, &mut Loop::new()?)?);
-        ours.push(rate(effort.packets, &mut Ours::new()?)?);
+        peer.push(rate(effort.packets, sizes, &mut Loop::new()?)?);
+        ours.push(rate(effort.packets, sizes, &mut Ours::new()?)?);
     }
-    let name = format!("frames in, 64 B, {TENANTS} tenants");
-    let row = Row::new(name, "a loop that copies by address", "packets/s").figures(&peer, &ours);
-    Ok(vec![
-        row.goal(Goal::AtLeast(BAR)).note("one core; ours with a queue for each tenant, served by CPU time"),
-    ])
+    let name = format!("frames in, {what}, {TENANTS} tenants");
+    Ok(Row::new(name, "a loop that copies by address", "packets/s").figures(&peer, &ours))
 }
 
 /// What takes frames from the uplink to their tenants.
@@ -52,15 +64,17 @@ trait Side {
     fn move_all(&mut self);
 }
 
-/// Packets a second of one side, by the time that it takes to move them.
-fn rate(packets: u64, side: &mut dyn Side) -> Result<f64> {
+/// Packets a second of one side, of these sizes in turn, by the time that it takes to move them.
+fn rate(packets: u64, sizes: &[usize], side: &mut dyn Side) -> Result<f64> {
     let mut spent = Duration::ZERO;
     let (mut arrived, mut buffer) = (0, vec![0; FRAME_ROOM]);
     let batches = packets.div_ceil(BATCH as u64);
-    let frames: Vec<_> = (0..TENANTS).map(|tenant| datagram([2, 0, 0, 0, 2, 2], mac(tenant), 60)).collect();
+    let to = |tenant| sizes.iter().map(move |size| datagram([2, 0, 0, 0, 2, 2], mac(tenant), *size));
+    let frames: Vec<Vec<_>> = (0..TENANTS).map(|tenant| to(tenant).collect()).collect();
     for _ in 0..batches {
         for n in 0..BATCH {
-            let sent = side.ends().0.send(&frames[n % frames.len()], None);
+            let own = &frames[n % frames.len()];
+            let sent = side.ends().0.send(&own[n / frames.len() % own.len()], None);
             ensure!(sent == Ok(Sending::Sent), "the wire takes no frame: {sent:?}");
         }
         let begun = processor_time();

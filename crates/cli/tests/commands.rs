@@ -408,8 +408,10 @@ fn the_papers_short_forms_all_pass_and_each_experiment_is_there() {
     let all: serde_json::Value = serde_json::from_str(&out(&done)).expect("JSON");
     let all = all.as_array().expect("a list");
     assert!(all.iter().all(|one| one["passed"] == true && one["failures"] == serde_json::json!([])));
-    let (loom, senic) = ((1..=14).map(|n| format!("LO-E{n}")), (1..=9).map(|n| format!("SE-E{n}")));
-    for id in loom.chain(senic) {
+    for id in [("LO", 14), ("SE", 9), ("PN", 15)]
+        .into_iter()
+        .flat_map(|(paper, last)| (1..=last).map(move |n| format!("{paper}-E{n}")))
+    {
         assert!(all.iter().any(|one| one["id"] == id.as_str()), "{id} is missing");
     }
     let measured = |one: &serde_json::Value| one["numbers"].as_array().is_some_and(|all| !all.is_empty());

@@ -47,6 +47,21 @@ fn a_flood_of_small_packets_reaches_its_neighbour_in_a_shared_queue_alone() {
 }
 
 #[test]
+fn memcached_answers_all_beside_floods_for_its_neighbours() {
+    comes_out("e04-memcached.yaml");
+}
+
+#[test]
+fn bottlenecks_shift_and_everybody_keeps_to_what_is_left() {
+    comes_out("e05-shifting.yaml");
+}
+
+#[test]
+fn two_senders_share_a_receivers_maximum_after_some_epochs() {
+    comes_out("e10-epochs.yaml");
+}
+
+#[test]
 fn packet_rates_that_are_controlled_cost_no_time_for_what_is_lost_later() {
     comes_out("e06-pps.yaml");
 }
