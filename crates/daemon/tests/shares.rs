@@ -120,7 +120,26 @@ fn within(got: u64, percent: u64, of: u64) -> bool {
 
 #[test]
 fn senders_share_by_the_weights_of_the_map() {
-    let mut fleet = Fleet::new(", weight: 3", "");
+    share_three_to_one(Fleet::new(", weight: 3", ""));
+}
+
+#[test]
+fn senders_share_by_their_maxima_where_no_weight_is_stated() {
+    let with_maxima = |host| {
+        let text = file(host, ", max: 300Mbps", "").replace(", weight: 2", ", max: 100Mbps");
+        let one = |text: &str, mac: &str| {
+            text.replace(&format!("{{mac: {mac}}}"), &format!("{{mac: {mac}, max: 100Mbps}}"))
+        };
+        let text = one(&one(&text, "02:00:00:00:00:02"), "02:00:00:00:00:15");
+        text.replace("far: 02:00:00:00:00:0b", "far: {mac: 02:00:00:00:00:0b, max: 40Mbps}")
+    };
+    let hosts = HOSTS.map(|host| World::new(&with_maxima(host), true)).into();
+    let mut fleet = Fleet { hosts, fabric: None };
+    fleet.exchange();
+    share_three_to_one(fleet);
+}
+
+fn share_three_to_one(mut fleet: Fleet) {
     let senders = [(0, 0, SHOP), (2, 0, LB2)];
     fleet.flood(&senders, Span::millis(300));
     let [shop, other] = fleet.flood(&senders, Span::millis(500))[..] else { panic!("two") };

@@ -369,10 +369,14 @@ enum FleetTenant {
 struct StatedFleetTenant {
     /// Its hardware addresses.
     mac: OneOrMore<String>,
-    /// What it may send to a receiver, beside other senders; 1 when absent.
+    /// What it may send to a receiver, beside other senders; when absent, as its `max` where every tenant of the fleet has one
+    /// and none a weight, else 1.
     #[serde(default)]
     #[schemars(range(min = 1, max = 65535))]
     weight: Option<u32>,
+    /// Its envelope's maximum, from which its weight follows.
+    #[serde(default)]
+    max: Option<BitRate>,
     /// Whether it brings others' traffic: all such tenants count as one sender.
     #[serde(default)]
     balancer: Option<bool>,

@@ -11,8 +11,10 @@ use super::engine::{Engine, tap};
 use super::{Drops, Member, SWITCH, Setup, TENANT_DEVICE, Tally, neighbour, tenant_mac};
 use crate::error::LabError;
 use crate::netns::Netns;
-use plimsoll_scenario::{ControlLevel, Host, HostNic, Ingress, Link, Scenario, System, SystemKind, Wiring};
-use plimsoll_units::Span;
+use plimsoll_scenario::{
+    ControlLevel, Host, HostNic, Ingress, Link, Scenario, System, SystemKind, Tenant, Wiring,
+};
+use plimsoll_units::{BitRate, Span};
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -249,8 +251,11 @@ fn overlay(scenario: &Scenario, system: &System, host: &Host, key: &std::path::P
         let _ = write!(text, "    {}:\n      address: {}\n      tenants: {{", other.name, address(index));
         let tenants = scenario.tenants.iter().enumerate();
         let tenants = tenants.filter(|(_, tenant)| tenant.homes.iter().any(|home| home.host == other.name));
-        let tenants: Vec<String> =
-            tenants.map(|(index, tenant)| format!("{}: {}", tenant.name, tenant_mac(index))).collect();
+        let max = |max: BitRate| format!(", max: {max}");
+        let stated = |tenant: &Tenant| tenant.max.map(max).unwrap_or_default();
+        let tenants: Vec<String> = tenants
+            .map(|(index, one)| format!("{}: {{mac: {}{}}}", one.name, tenant_mac(index), stated(one)))
+            .collect();
         let _ = writeln!(text, "{}}}", tenants.join(", "));
     }
     // A system may have a control of its own.

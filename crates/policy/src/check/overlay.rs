@@ -56,6 +56,7 @@ pub(crate) fn judge(
         }
         None => None,
     };
+    let greatest = greatest_max(entry);
     Some(Overlay {
         kind: entry.kind?,
         vni: entry.vni?,
@@ -64,16 +65,30 @@ pub(crate) fn judge(
         v6_checksum: entry.v6_checksum,
         gateway: entry.gateway.map(|gateway| gateway.value),
         host,
-        hosts: entry.hosts.iter().map(fleet_host).collect::<Option<_>>()?,
+        hosts: entry.hosts.iter().map(|host| fleet_host(host, greatest)).collect::<Option<_>>()?,
         feedback,
     })
 }
 
-fn fleet_host(entry: &FleetHostEntry) -> Option<FleetHost> {
+/// The greatest `max`, where weights follow from maxima: every tenant of the fleet has one, and none a weight.
+fn greatest_max(entry: &OverlayEntry) -> Option<BitRate> {
+    let mut all = entry.hosts.iter().flat_map(|host| &host.tenants);
+    let unweighted = all.clone().all(|tenant| tenant.weight.is_none());
+    let maxima: Option<Vec<BitRate>> = all.by_ref().map(|tenant| tenant.max).collect();
+    maxima.filter(|_| unweighted)?.into_iter().max()
+}
+
+/// A thousandth of the greatest counts as one.
+fn weight_of(max: BitRate, greatest: BitRate) -> u32 {
+    (u128::from(max.get()) * 1_000 / u128::from(greatest.get())).max(1) as u32
+}
+
+fn fleet_host(entry: &FleetHostEntry, greatest: Option<BitRate>) -> Option<FleetHost> {
+    let by_max = |entry: &FleetTenantEntry| Some(weight_of(entry.max?, greatest?));
     let tenant = |entry: &FleetTenantEntry| FleetTenant {
         name: entry.name.value.clone(),
         macs: entry.macs.iter().map(|mac| mac.value).collect(),
-        weight: entry.weight,
+        weight: entry.weight.or_else(|| by_max(entry)).unwrap_or(1),
         balancer: entry.balancer,
     };
     Some(FleetHost {

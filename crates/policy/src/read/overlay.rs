@@ -14,7 +14,7 @@ use crate::law::{Law, Problem};
 const KEYS: [&str; 9] =
     ["kind", "vni", "port", "dscp", "v6_checksum", "gateway", "host", "hosts", "feedback"];
 const HOST_KEYS: [&str; 5] = ["address", "mac", "channel", "fallback", "tenants"];
-const TENANT_KEYS: [&str; 3] = ["mac", "weight", "balancer"];
+const TENANT_KEYS: [&str; 4] = ["mac", "weight", "max", "balancer"];
 const FEEDBACK_KEYS: [&str; 9] =
     ["key", "via", "epoch", "lapse", "delay", "fallback", "ecn", "distributor", "control"];
 const ADDRESS: &str = "an IP address such as `192.0.2.1` or `2001:db8::1`";
@@ -131,7 +131,8 @@ fn fleet_tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> FleetTenantEnt
         items.into_iter().filter_map(|item| reader.value(item, &what, MAC)).collect()
     };
     if !matches!(tree.value, Value::Map(_)) {
-        return FleetTenantEntry { name: name.clone(), macs: macs(reader, tree), weight: 1, balancer: false };
+        let (name, macs) = (name.clone(), macs(reader, tree));
+        return FleetTenantEntry { name, macs, weight: None, max: None, balancer: false };
     }
     let what = format!("tenant `{}`", name.value);
     let keys = reader.entries(tree, &what, &TENANT_KEYS);
@@ -141,7 +142,8 @@ fn fleet_tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> FleetTenantEnt
     FleetTenantEntry {
         name: name.clone(),
         macs: keys.get("mac").map(|tree| macs(reader, tree)).unwrap_or_default(),
-        weight: weight.map_or(1, |weight| weight.value),
+        weight: weight.map(|weight| weight.value),
+        max: keys.get("max").and_then(|tree| reader.value(tree, "`max`", class::RATE)).map(|max| max.value),
         balancer: keys.get("balancer").and_then(|tree| reader.flag(tree, "`balancer`")).unwrap_or(false),
     }
 }

@@ -50,7 +50,8 @@ pub(crate) struct FleetHostEntry {
 pub(crate) struct FleetTenantEntry {
     pub name: Name,
     pub macs: Vec<Located<MacAddr>>,
-    pub weight: u32,
+    pub weight: Option<u32>,
+    pub max: Option<BitRate>,
     pub balancer: bool,
 }
 
