@@ -174,7 +174,7 @@ fn in_a_linux_guest_a_throttled_socket_waits_and_completed_early_it_fills_the_en
 #[test]
 #[ignore = "minutes, on a machine that does nothing else"]
 fn pn_e1_and_pn_e9_by_the_papers_criteria() {
-    let pairs = 3;
+    let pairs = 5;
     let mut rows = String::new();
     let Some([any, order]) = slow_flow_beside_tcp("vl1", 200, pairs, 10) else { return };
     let of = |pairs: &[Pair], figure: fn(&Pair) -> f64| median(pairs.iter().map(figure).collect());
