@@ -123,6 +123,22 @@ fn senders_share_by_the_weights_of_the_map() {
     share_three_to_one(Fleet::new(", weight: 3", ""));
 }
 
+/// Weights count as parts of the greatest: a thousand beside three thousand settles as one beside three.
+#[test]
+fn great_weights_share_as_small_ones_do() {
+    let heavy = |host| {
+        let text = file(host, ", weight: 60000", "").replace(", weight: 2", ", weight: 20000");
+        let one = |text: &str, mac: &str| {
+            text.replace(&format!("{{mac: {mac}}}"), &format!("{{mac: {mac}, weight: 20000}}"))
+        };
+        one(&one(&text, "02:00:00:00:00:02"), "02:00:00:00:00:15")
+    };
+    let hosts = HOSTS.map(|host| World::new(&heavy(host), true)).into();
+    let mut fleet = Fleet { hosts, fabric: None };
+    fleet.exchange();
+    share_three_to_one(fleet);
+}
+
 #[test]
 fn senders_share_by_their_maxima_where_no_weight_is_stated() {
     let with_maxima = |host| {

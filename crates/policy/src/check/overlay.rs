@@ -78,7 +78,7 @@ fn greatest_max(entry: &OverlayEntry) -> Option<BitRate> {
     maxima.filter(|_| unweighted)?.into_iter().max()
 }
 
-/// A thousandth of the greatest counts as one.
+/// In thousandths of the greatest, and never nothing.
 fn weight_of(max: BitRate, greatest: BitRate) -> u32 {
     (u128::from(max.get()) * 1_000 / u128::from(greatest.get())).max(1) as u32
 }

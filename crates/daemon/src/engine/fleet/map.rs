@@ -106,6 +106,8 @@ impl FleetMap {
         let own = HostId(overlay.own().number);
         let (mut directory, mut vms) = (StaticDirectory::default(), Vec::new());
         let (mut hosts, mut by_mac) = (Vec::new(), HashMap::default());
+        let tenants = overlay.hosts.iter().flat_map(|host| &host.tenants);
+        let heaviest = tenants.map(|tenant| tenant.weight).max().unwrap_or(1);
         for host in &overlay.hosts {
             let number = HostId(host.number);
             for tenant in &host.tenants {
@@ -122,7 +124,7 @@ impl FleetMap {
                 let Some(first) = tenant.macs.first() else { continue };
                 let vm = u32::try_from(vms.len()).unwrap_or(u32::MAX);
                 by_mac.extend(tenant.macs.iter().map(|mac| (key(mac.0), vm)));
-                let sender = Sender::of(tenant);
+                let sender = Sender::of(tenant, heaviest);
                 vms.push(Vm { name: tenant.name.clone(), host: hosts.len(), mac: first.0, sender });
             }
             let fallback = overlay.feedback.as_ref().map_or(program.link, |feedback| feedback.fallback);
@@ -149,7 +151,7 @@ impl FleetMap {
         let own_tenants = &overlay.own().tenants;
         let senders = program.tenants.iter().map(|tenant| {
             let known = own_tenants.iter().find(|known| known.name == tenant.name);
-            known.map_or(Sender { weight: WEIGHT, balancer: false }, Sender::of)
+            known.map_or(Sender { weight: WEIGHT, balancer: false }, |known| Sender::of(known, heaviest))
         });
         let senders: Vec<Sender> = senders.collect();
         let mut map = Self {
@@ -286,8 +288,11 @@ impl FleetMap {
 }
 
 impl Sender {
-    fn of(tenant: &FleetTenant) -> Self {
-        Self { weight: tenant.weight.saturating_mul(WEIGHT), balancer: tenant.balancer }
+    /// As its weight to the fleet's heaviest. A limit is for an ordinary sender: were others heavier, one who alone may have all
+    /// of it could be told many times that, and it would take as many epochs to come down.
+    fn of(tenant: &FleetTenant, heaviest: u32) -> Self {
+        let weight = u64::from(tenant.weight) * u64::from(WEIGHT) / u64::from(heaviest.max(1));
+        Self { weight: (weight as u32).max(1), balancer: tenant.balancer }
     }
 
     /// Its weight, if it is a balancer.
@@ -329,5 +334,5 @@ impl Balancers {
     }
 }
 
-/// An ordinary sender's weight.
+/// An ordinary sender's weight: the heaviest's.
 pub(crate) const WEIGHT: u32 = 1_000;
