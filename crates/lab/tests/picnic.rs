@@ -28,7 +28,8 @@ fn comes_out(name: &str) {
     for _ in 0..TRIES {
         let results = plimsoll_lab::run(&scenario, &options, &mut |_| {});
         let results = results.unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert_eq!(results.notes, Vec::<String>::new(), "every system runs");
+        let ran = |name: &String| results.runs.iter().any(|run| run.system == *name);
+        assert!(scenario.systems.iter().all(|system| ran(&system.name)), "{:?}", results.notes);
         failed = plimsoll_scenario::judge(&scenario, &results);
         for verdict in &failed {
             eprintln!("{name}: {:?}: {}: {}", verdict.status, verdict.expect, verdict.detail);
