@@ -72,6 +72,24 @@ impl Fleet {
         fleet
     }
 
+    /// As `new`, with this said of `shop`, of each balancer, and of `far`.
+    fn stating(shop: &str, others: &str, far: &str) -> Self {
+        let text = |host| {
+            let text = file(host, shop, "").replace(", weight: 2", others);
+            let text = ["02", "15"].into_iter().fold(text, |text, end| {
+                text.replace(
+                    &format!("{{mac: 02:00:00:00:00:{end}}}"),
+                    &format!("{{mac: 02:00:00:00:00:{end}{others}}}"),
+                )
+            });
+            text.replace("far: 02:00:00:00:00:0b", &format!("far: {{mac: 02:00:00:00:00:0b{far}}}"))
+        };
+        let hosts = HOSTS.map(|host| World::new(&text(host), true)).into();
+        let mut fleet = Self { hosts, fabric: None };
+        fleet.exchange();
+        fleet
+    }
+
     /// Each host's turn; what it sent is on the wire of whom it is for a step later.
     fn exchange(&mut self) {
         let out: Vec<Vec<Vec<u8>>> = self.hosts.iter_mut().map(|host| host.run(STEP, STEP)).collect();
@@ -123,36 +141,15 @@ fn senders_share_by_the_weights_of_the_map() {
     share_three_to_one(Fleet::new(", weight: 3", ""));
 }
 
-/// Weights count as parts of the greatest: a thousand beside three thousand settles as one beside three.
+/// Weights count as parts of the greatest: one of 20,000 beside one of 60,000 settles as one beside three.
 #[test]
 fn great_weights_share_as_small_ones_do() {
-    let heavy = |host| {
-        let text = file(host, ", weight: 60000", "").replace(", weight: 2", ", weight: 20000");
-        let one = |text: &str, mac: &str| {
-            text.replace(&format!("{{mac: {mac}}}"), &format!("{{mac: {mac}, weight: 20000}}"))
-        };
-        one(&one(&text, "02:00:00:00:00:02"), "02:00:00:00:00:15")
-    };
-    let hosts = HOSTS.map(|host| World::new(&heavy(host), true)).into();
-    let mut fleet = Fleet { hosts, fabric: None };
-    fleet.exchange();
-    share_three_to_one(fleet);
+    share_three_to_one(Fleet::stating(", weight: 60000", ", weight: 20000", ""));
 }
 
 #[test]
 fn senders_share_by_their_maxima_where_no_weight_is_stated() {
-    let with_maxima = |host| {
-        let text = file(host, ", max: 300Mbps", "").replace(", weight: 2", ", max: 100Mbps");
-        let one = |text: &str, mac: &str| {
-            text.replace(&format!("{{mac: {mac}}}"), &format!("{{mac: {mac}, max: 100Mbps}}"))
-        };
-        let text = one(&one(&text, "02:00:00:00:00:02"), "02:00:00:00:00:15");
-        text.replace("far: 02:00:00:00:00:0b", "far: {mac: 02:00:00:00:00:0b, max: 40Mbps}")
-    };
-    let hosts = HOSTS.map(|host| World::new(&with_maxima(host), true)).into();
-    let mut fleet = Fleet { hosts, fabric: None };
-    fleet.exchange();
-    share_three_to_one(fleet);
+    share_three_to_one(Fleet::stating(", max: 300Mbps", ", max: 100Mbps", ", max: 40Mbps"));
 }
 
 fn share_three_to_one(mut fleet: Fleet) {
