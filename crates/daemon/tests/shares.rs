@@ -66,7 +66,11 @@ struct Fleet {
 
 impl Fleet {
     fn new(shop: &str, rest: &str) -> Self {
-        let hosts = HOSTS.map(|host| World::new(&file(host, shop, rest), true)).into();
+        Self::of(|host| file(host, shop, rest))
+    }
+
+    fn of(text: impl Fn(&str) -> String) -> Self {
+        let hosts = HOSTS.map(|host| World::new(&text(host), true)).into();
         let mut fleet = Self { hosts, fabric: None };
         fleet.exchange();
         fleet
@@ -74,7 +78,7 @@ impl Fleet {
 
     /// As `new`, with this said of `shop`, of each balancer, and of `far`.
     fn stating(shop: &str, others: &str, far: &str) -> Self {
-        let text = |host| {
+        Self::of(|host| {
             let text = file(host, shop, "").replace(", weight: 2", others);
             let text = ["02", "15"].into_iter().fold(text, |text, end| {
                 text.replace(
@@ -83,11 +87,7 @@ impl Fleet {
                 )
             });
             text.replace("far: 02:00:00:00:00:0b", &format!("far: {{mac: 02:00:00:00:00:0b{far}}}"))
-        };
-        let hosts = HOSTS.map(|host| World::new(&text(host), true)).into();
-        let mut fleet = Self { hosts, fabric: None };
-        fleet.exchange();
-        fleet
+        })
     }
 
     /// Each host's turn; what it sent is on the wire of whom it is for a step later.

@@ -25,7 +25,7 @@ mod slo;
 pub mod testing;
 
 pub use bounds::{ASSUMPTIONS, Bound, bounds, bounds_with};
-pub use check::{Checked, Cost, check_str, check_with, cost, load, load_sub_policy, top_keys};
+pub use check::{Checked, Cost, check_str, check_with, cost, load, load_sub_policy, top_keys, weight_of};
 pub use classifier::Classifier;
 pub use config::{
     Api, Completions, Config, ControlLevel, DRAIN_SHARE, Encapsulation, Engine, Experiment, Feedback,

@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 
 use plimsoll_control::Envelope;
 use plimsoll_nic::Station;
-use plimsoll_policy::{Checked, Slo};
+use plimsoll_policy::{Checked, Slo, weight_of};
 use plimsoll_scenario::{
     Completions, Congestion, Control, ControlLevel, Home, Host, HostNic, Ingress, KeyValueSizes, Kind, Pace,
     Problem, ReceiveRing, Role, Scenario, System, SystemKind, Tenant, Turns, Wiring, Workload,
@@ -550,12 +550,10 @@ impl<'a> Builder<'a> {
 
     /// As a tenant's `max` to the greatest of them; all alike unless every one has a `max`.
     fn sender_weights(&self) -> Vec<u32> {
-        let maxima: Option<Vec<u64>> =
-            self.scenario.tenants.iter().map(|tenant| tenant.max.map(BitRate::get)).collect();
+        let maxima: Option<Vec<BitRate>> = self.scenario.tenants.iter().map(|tenant| tenant.max).collect();
         let Some(maxima) = maxima else { return vec![1_000; self.scenario.tenants.len()] };
-        let most = maxima.iter().copied().max().unwrap_or(1);
-        let weight = |max: u64| (u128::from(max) * 1_000 / u128::from(most)).max(1) as u32;
-        maxima.into_iter().map(weight).collect()
+        let greatest = maxima.iter().copied().max();
+        maxima.iter().filter_map(|&max| Some(weight_of(max, greatest?))).collect()
     }
 
     /// Each tenant's part of a receiving CPU: as its `max` where each has one and none a weight, else its weight; and the

@@ -28,6 +28,7 @@ use plimsoll_units::{BitRate, Bytes};
 
 use self::compile::Link;
 use self::compose::Composer;
+pub use self::overlay::weight_of;
 use crate::config::{Config, Engine, IngressOrder, Port, TenantConfig, Uplink};
 use crate::document::{self, FileId, Located, Mark, Severity, Sources, SyntaxError};
 use crate::law::{Errors, Law, Problem, ProblemRecord};

@@ -78,8 +78,9 @@ fn greatest_max(entry: &OverlayEntry) -> Option<BitRate> {
     maxima.filter(|_| unweighted)?.into_iter().max()
 }
 
-/// In thousandths of the greatest, and never nothing.
-fn weight_of(max: BitRate, greatest: BitRate) -> u32 {
+/// A sender's part by its envelope: its `max` in thousandths of the greatest, and never nothing (PN-M4).
+#[must_use]
+pub fn weight_of(max: BitRate, greatest: BitRate) -> u32 {
     (u128::from(max.get()) * 1_000 / u128::from(greatest.get())).max(1) as u32
 }
 
