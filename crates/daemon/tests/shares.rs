@@ -141,6 +141,25 @@ fn senders_share_by_the_weights_of_the_map() {
     share_three_to_one(Fleet::new(", weight: 3", ""));
 }
 
+/// What `kept` is promised stays free while it receives nothing, or `far` gets it.
+#[test]
+fn an_idle_tenants_minimum_is_reserved_or_lent() {
+    for (idle, expected) in [("reserved", 10_000_000), ("lent", 40_000_000)] {
+        let mut fleet = Fleet::of(|host| {
+            let text = file(host, "", &format!(", idle: {idle}"));
+            let text =
+                text.replace("far: 02:00:00:00:00:0b", "far: 02:00:00:00:00:0b, kept: 02:00:00:00:00:0c");
+            let promised = "far: {port: memory, min: 10Mbps}, kept: {port: memory, min: 30Mbps}";
+            let text = text.replace("far: {port: memory, max: 40Mbps}", promised);
+            if host == "b" { text.replace("rate: 1Gbps", "rate: 40Mbps") } else { text }
+        });
+        let senders = [(0, 0, SHOP), (2, 0, LB2)];
+        fleet.flood(&senders, Span::millis(300));
+        let got: u64 = fleet.flood(&senders, Span::millis(500)).iter().sum();
+        assert!(within(got, 10, expected * 95 / 100), "{idle}: {got} of {expected}");
+    }
+}
+
 /// Weights count as parts of the greatest: one of 20,000 beside one of 60,000 settles as one beside three.
 #[test]
 fn great_weights_share_as_small_ones_do() {

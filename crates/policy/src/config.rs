@@ -142,6 +142,8 @@ pub struct Feedback {
     pub distributor: Option<usize>,
     /// What senders are told.
     pub control: ControlLevel,
+    /// What becomes of the minimum of a tenant that receives nothing.
+    pub idle: IdleMinimum,
 }
 
 /// What receivers tell their senders.
@@ -153,6 +155,17 @@ pub enum ControlLevel {
     Full,
     /// Bits a second only, as EyeQ: for comparison.
     Bandwidth,
+}
+
+/// What becomes of the minimum of a tenant that receives nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IdleMinimum {
+    /// It stays free for it, so that its first packets find room.
+    #[default]
+    Reserved,
+    /// The others get it until it is wanted.
+    Lent,
 }
 
 /// Which way feedback goes.

@@ -29,8 +29,8 @@ pub use check::{Checked, Cost, check_str, check_with, cost, load, load_sub_polic
 pub use classifier::Classifier;
 pub use config::{
     Api, Completions, Config, ControlLevel, DRAIN_SHARE, Encapsulation, Engine, Experiment, Feedback,
-    FleetHost, FleetTenant, IngressOrder, LONGEST_COST, MacAddr, MacAddrError, Netns, Overlay, Port,
-    TenantConfig, Uplink, Via,
+    FleetHost, FleetTenant, IdleMinimum, IngressOrder, LONGEST_COST, MacAddr, MacAddrError, Netns, Overlay,
+    Port, TenantConfig, Uplink, Via,
 };
 pub use document::{FileId, Mark, Severity, SourceFile, Sources};
 pub use law::{Errors, Law, Problem, ProblemRecord};

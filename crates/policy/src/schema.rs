@@ -411,6 +411,18 @@ struct Feedback {
     /// What senders are told.
     #[serde(default)]
     control: Option<ControlLevel>,
+    /// What becomes of the minimum of a tenant that receives nothing.
+    #[serde(default)]
+    idle: Option<IdleMinimum>,
+}
+
+#[derive(JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum IdleMinimum {
+    /// It stays free for it.
+    Reserved,
+    /// The others get it until it is wanted.
+    Lent,
 }
 
 #[derive(JsonSchema)]

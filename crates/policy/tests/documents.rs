@@ -105,6 +105,7 @@ fn an_experiment_says_what_is_worse_and_contradicts_nothing() {
         ("experiment: {cost: 1s}", "full", "`cost` is 1s a frame"),
         ("experiment: {slots: 0}", "full", "`slots` of `experiment` is zero"),
         ("ring: 64", "none", "`none` is nothing that senders could be told"),
+        ("ring: 64", "full, idle: gone", "`gone` is nothing to do with an idle tenant's `min`"),
     ] {
         let shown = check(engine, &overlay.replace("CONTROL", control)).expect_err("wrong");
         assert!(shown.contains(said), "{shown}");

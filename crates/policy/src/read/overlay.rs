@@ -7,7 +7,7 @@ use plimsoll_units::{BitRate, Span};
 
 use super::syntax::{FeedbackEntry, FleetHostEntry, FleetTenantEntry, OverlayEntry};
 use super::{Entries, MAX_WEIGHT, Reader, bad, class, names};
-use crate::config::{ControlLevel, Encapsulation, Feedback, MacAddr, Via};
+use crate::config::{ControlLevel, Encapsulation, Feedback, IdleMinimum, MacAddr, Via};
 use crate::document::{Located, Name, Tree, Value};
 use crate::law::{Law, Problem};
 
@@ -15,8 +15,8 @@ const KEYS: [&str; 9] =
     ["kind", "vni", "port", "dscp", "v6_checksum", "gateway", "host", "hosts", "feedback"];
 const HOST_KEYS: [&str; 5] = ["address", "mac", "channel", "fallback", "tenants"];
 const TENANT_KEYS: [&str; 4] = ["mac", "weight", "max", "balancer"];
-const FEEDBACK_KEYS: [&str; 9] =
-    ["key", "via", "epoch", "lapse", "delay", "fallback", "ecn", "distributor", "control"];
+const FEEDBACK_KEYS: [&str; 10] =
+    ["key", "via", "epoch", "lapse", "delay", "fallback", "ecn", "distributor", "control", "idle"];
 const ADDRESS: &str = "an IP address such as `192.0.2.1` or `2001:db8::1`";
 pub(super) const MAC: &str = "an interface's address such as `02:00:00:00:0a:01`";
 
@@ -185,11 +185,13 @@ fn feedback(reader: &mut Reader, tree: &Tree) -> FeedbackEntry {
         Some(Located::new(text.to_owned(), tree.at))
     });
     let control = keys.get("control").map_or(Some(ControlLevel::default()), |tree| control(reader, tree));
+    let idle = keys.get("idle").map_or(Some(IdleMinimum::default()), |tree| idle(reader, tree));
     let all = || {
-        let (key, via, epoch, lapse, delay, control) = (key?, via?, epoch?, lapse?, delay?, control?);
+        let (key, via, epoch, lapse, delay) = (key?, via?, epoch?, lapse?, delay?);
+        let (control, idle) = (control?, idle?);
         // The caller knows the link, and the hosts.
         let fallback = BitRate::gbps(1);
-        Some(Feedback { key, via, epoch, lapse, delay, fallback, ecn, distributor: None, control })
+        Some(Feedback { key, via, epoch, lapse, delay, fallback, ecn, distributor: None, control, idle })
     };
     let via_at = keys.get("via").map_or(tree.at, |tree| tree.at);
     FeedbackEntry { via_at, feedback: all(), fallback: stated, distributor }
@@ -214,6 +216,23 @@ fn control(reader: &mut Reader, tree: &Tree) -> Option<ControlLevel> {
             let help = "write `full` (bits and packets a second) or, for comparison, `bandwidth`; without `feedback` nobody is \
                         held back";
             reader.report(bad(tree.at, format!("`{other}` is nothing that senders could be told"), help));
+            None
+        }
+    }
+}
+
+fn idle(reader: &mut Reader, tree: &Tree) -> Option<IdleMinimum> {
+    match reader.text(tree, "`idle`", "`reserved` or `lent`")? {
+        "reserved" => Some(IdleMinimum::Reserved),
+        "lent" => Some(IdleMinimum::Lent),
+        other => {
+            let help = "write `reserved` (it stays free, so that its first packets find room) or `lent` (the others get it \
+                        until it is wanted)";
+            reader.report(bad(
+                tree.at,
+                format!("`{other}` is nothing to do with an idle tenant's `min`"),
+                help,
+            ));
             None
         }
     }

@@ -16,7 +16,7 @@ use plimsoll_control::{
     Marks, Measured, News, Obeyed, Opener, PacketRateLaw, Receivers, Rejected, Sealer, SenderId, Senders,
     Vnic,
 };
-use plimsoll_policy::{ControlLevel, Feedback, Program, TenantId, UNLIMITED, Via};
+use plimsoll_policy::{ControlLevel, Feedback, IdleMinimum, Program, TenantId, UNLIMITED, Via};
 use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_wire::overlay::{Format, MOST_IN_OPTION};
 
@@ -549,7 +549,10 @@ fn laws(settings: &Feedback) -> Laws {
     Laws {
         bandwidth: BandwidthLaw::default(),
         packets: (settings.control == ControlLevel::Full).then(|| PacketRateLaw::new(settings.delay)),
-        idle: Idle::Reserved,
+        idle: match settings.idle {
+            IdleMinimum::Reserved => Idle::Reserved,
+            IdleMinimum::Lent => Idle::Lent,
+        },
         fabric: settings.ecn.then(FabricLaw::default),
     }
 }
