@@ -7,7 +7,9 @@
 
 use core::fmt::Write;
 
-use crate::stats::{Delay, FleetStats, HostStats, IngressStats, PairStats, PortStats, ReceiverStats, Stats};
+use crate::stats::{
+    Delay, FleetStats, HostStats, IngressStats, PairStats, PortStats, ReceiverStats, RingsStats, Stats,
+};
 
 /// The page.
 #[must_use]
@@ -201,6 +203,33 @@ fn ports(page: &mut Page, stats: &Stats) {
     for (name, tenant) in &stats.tenants {
         page.line("plimsoll_tenant_descriptors", &[("tenant", name)], f64::from(tenant.held));
     }
+    rings(page, stats);
+}
+
+/// Virtual machines' rings, by pair.
+fn rings(page: &mut Page, stats: &Stats) {
+    let figures: [Figure<RingsStats>; 4] = [
+        ("posted", "gauge", "Frames that a guest has posted and that have not been taken.", |pair| {
+            pair.posted.into()
+        }),
+        ("in_flight", "gauge", "Frames that were taken from a guest and have not left.", |pair| {
+            pair.in_flight.into()
+        }),
+        (
+            "out_of_turn",
+            "gauge",
+            "Frames that have left and whose descriptors wait for those before them.",
+            |pair| pair.out_of_turn.into(),
+        ),
+        ("free", "gauge", "Buffers that a guest has free for frames to come.", |pair| pair.free.into()),
+    ];
+    let pairs =
+        stats.tenants.iter().flat_map(|(name, port)| (0_u32..).zip(&port.rings).map(move |at| (name, at)));
+    let named: Vec<(&str, String, &RingsStats)> =
+        pairs.map(|(name, (index, pair))| (name.as_str(), index.to_string(), pair)).collect();
+    let things =
+        named.iter().map(|(name, index, pair)| (vec![("tenant", *name), ("pair", index.as_str())], *pair));
+    table(page, "plimsoll_ring", &figures, things);
 }
 
 fn ingress(page: &mut Page, ports: &[(&str, &PortStats)]) {

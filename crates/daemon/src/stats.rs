@@ -198,6 +198,9 @@ pub struct PortStats {
     pub tx_packets: u64,
     /// Their bytes.
     pub tx_bytes: u64,
+    /// Of a tenant, what its port leaves with its guest, from `L0` (nothing) to `L3`: docs/operations.md, "Capability levels".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
     /// Of a virtual machine, frames by pair of rings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rings: Vec<RingsStats>,
@@ -228,6 +231,18 @@ pub struct RingsStats {
     pub rx_packets: u64,
     /// Frames that were put into it for the guest.
     pub tx_packets: u64,
+    /// Frames that the guest has posted and that have not been taken.
+    #[serde(default)]
+    pub posted: u32,
+    /// Frames that were taken and have not left.
+    #[serde(default)]
+    pub in_flight: u32,
+    /// Frames that have left and whose descriptors wait for those before them, with `completions: in_order`.
+    #[serde(default)]
+    pub out_of_turn: u32,
+    /// Buffers that the guest has free for frames to come.
+    #[serde(default)]
+    pub free: u32,
 }
 
 /// How long a tenant's packets took: shaping and the fabric do not count.
@@ -534,6 +549,7 @@ fn port(now: &PortNow) -> PortStats {
         rx_bytes,
         tx_packets,
         tx_bytes,
+        level: now.level.map(|level| level.name().to_owned()),
         rings: now.pairs.iter().map(rings).collect(),
         drops,
         undelivered: named(now.counters.tx_drops).map(owned).collect(),
@@ -547,7 +563,8 @@ fn port(now: &PortNow) -> PortStats {
 }
 
 fn rings(pair: &PairCounters) -> RingsStats {
-    RingsStats { rx_packets: pair.rx_packets, tx_packets: pair.tx_packets }
+    let &PairCounters { rx_packets, tx_packets, posted, in_flight, out_of_turn, free } = pair;
+    RingsStats { rx_packets, tx_packets, posted, in_flight, out_of_turn, free }
 }
 
 fn delay_parts(parts: &Parts) -> DelayParts {

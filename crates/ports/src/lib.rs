@@ -28,8 +28,8 @@ pub use ledger::Refused;
 pub use memory::{MemoryConfig, MemoryEnd, MemoryPort};
 pub use pcap::{Capture, PcapConfig, PcapPort, Unwritten};
 pub use port::{
-    Capabilities, Counters, DropReason, FRAME_ROOM, Fds, Outgoing, PairCounters, Port, Received, Sending,
-    Trouble,
+    Capabilities, Counters, DropReason, FRAME_ROOM, Fds, Level, Outgoing, PairCounters, Port, Received,
+    Sending, Trouble,
 };
 pub use posted::{Taken, Ticket, Took};
 pub use shared_memory::{VnicConfig, VnicPort, VnicRequest};

@@ -145,13 +145,47 @@ pub struct Counters {
     pub tx_drops: [u64; DropReason::COUNT],
 }
 
-/// What one pair of a virtual machine's rings has carried.
+/// One pair of a virtual machine's rings: what it has carried, and what is in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PairCounters {
     /// Frames that the guest has posted in it.
     pub rx_packets: u64,
     /// Frames for the guest that were put into it.
     pub tx_packets: u64,
+    /// Frames that the guest has posted and that have not been taken.
+    pub posted: u32,
+    /// Frames that were taken and have not left.
+    pub in_flight: u32,
+    /// Frames that have left and whose descriptors wait for those before them; none where any order will do.
+    pub out_of_turn: u32,
+    /// Buffers that the guest has free for frames to come.
+    pub free: u32,
+}
+
+/// How much of its work a port leaves with its guest; by how much a guest must be changed for that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// A frame is the engine's from when it was read: what has no room then is lost, and counted. No guest is changed.
+    L0,
+    /// A frame stays its guest's until it has left, and is given back in the order in which it came.
+    L1,
+    /// The same in any order, so that one flow's wait is no other's.
+    L2,
+    /// Its sender states which flow a frame is of and what is known of it, in a queue for each.
+    L3,
+}
+
+impl Level {
+    /// The name under which operators see it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::L0 => "L0",
+            Self::L1 => "L1",
+            Self::L2 => "L2",
+            Self::L3 => "L3",
+        }
+    }
 }
 
 impl Counters {
@@ -499,12 +533,22 @@ impl Port {
         each!(self, port => port.counters())
     }
 
-    /// Frames by pair of rings, up to the last that carried any; empty for ports that have no such rings.
+    /// Each pair of rings, up to the last that is in use; empty for ports that have no such rings.
     #[must_use]
-    pub fn pairs(&self) -> &[PairCounters] {
+    pub fn pairs(&self) -> Vec<PairCounters> {
         match self {
             Self::VhostUser(port) => port.pairs(),
-            _ => &[],
+            _ => Vec::new(),
+        }
+    }
+
+    /// What it leaves with its guest.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        match self {
+            Self::VhostUser(port) => port.level(),
+            Self::Vnic(_) => Level::L3,
+            _ => Level::L0,
         }
     }
 

@@ -35,8 +35,8 @@ use ring::{Live, MOST_PARTS, Next, Part, Ring, Way};
 
 use crate::error::PortError;
 use crate::port::{
-    Capabilities, Counters, DropReason, FRAME_ROOM, Fds, MIN_FRAME, PairCounters, Received, Sending, Trouble,
-    vnet_bytes,
+    Capabilities, Counters, DropReason, FRAME_ROOM, Fds, Level, MIN_FRAME, PairCounters, Received, Sending,
+    Trouble, vnet_bytes,
 };
 use crate::posted::{Taken, Ticket, Took};
 
@@ -416,11 +416,32 @@ impl VhostUser {
         self.counters
     }
 
-    /// What each pair of rings has carried, up to the last that carried anything.
+    /// Each pair of rings, up to the last that is in use.
     #[must_use]
-    pub fn pairs(&self) -> &[PairCounters] {
-        let last = self.pairs.iter().rposition(|pair| *pair != PairCounters::default());
-        &self.pairs[..last.map_or(0, |last| last + 1)]
+    pub fn pairs(&self) -> Vec<PairCounters> {
+        let mut pairs = self.pairs.clone();
+        for (pair, rings) in pairs.iter_mut().zip(self.rings.chunks(2)) {
+            let [to_guest, from_guest] = rings else { continue };
+            pair.free = to_guest.available(&self.memory);
+            pair.posted = from_guest.available(&self.memory);
+            let live = from_guest.live.as_ref();
+            pair.in_flight = live.map_or(0, |live| live.in_flight.into());
+            pair.out_of_turn = live.map_or(0, Live::out_of_turn);
+        }
+        pairs.truncate(
+            pairs.iter().rposition(|pair| *pair != PairCounters::default()).map_or(0, |last| last + 1),
+        );
+        pairs
+    }
+
+    /// What it leaves with the guest.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        match self.config.completions {
+            Completions::Early => Level::L0,
+            Completions::InOrder => Level::L1,
+            Completions::OutOfOrder => Level::L2,
+        }
     }
 
     /// How operators know it.

@@ -1,7 +1,6 @@
 //! A guest on virtio's rings: frames both ways, completions when they are due, guests that come and go.
 
 #[path = "support/guest.rs"]
-#[expect(dead_code, reason = "other tests use the rest")]
 mod guest;
 
 use std::path::PathBuf;
@@ -10,7 +9,7 @@ use guest::{
     EVENT_IDX, FROM, GET_BASE, GET_FEATURES, GUEST, GUEST_CSUM, Guest, INDIRECT, MERGEABLE, NEXT, PROTOCOL,
     SET_ENABLE, SET_FEATURES, TABLE, TO, TSO, VERSION_1, buffer,
 };
-use plimsoll_ports::{Completions, Port, Sending, Taken, Took, Trouble, VhostUser, VhostUserConfig};
+use plimsoll_ports::{Completions, Level, Port, Sending, Taken, Took, Trouble, VhostUser, VhostUserConfig};
 use plimsoll_vnic::Status;
 use plimsoll_wire::VnetHeader;
 
@@ -89,6 +88,32 @@ fn in_order_a_descriptor_waits_for_those_before_it() {
 #[test]
 fn early_completions_come_with_the_frame() {
     assert_eq!(complete_2013(Completions::Early), [vec![0, 1, 2, 3], vec![], vec![], vec![]]);
+}
+
+/// What is in the rings at each moment; no end that a guest makes up shows more than the ring has.
+#[test]
+fn the_rings_tell_what_waits_in_them() {
+    let (_folder, path, mut port) = open(Completions::InOrder);
+    let guest = Guest::start(&mut port, &path, SIZE, VERSION_1);
+    let shown = |port: &VhostUser| {
+        let pairs = port.pairs();
+        pairs.first().map_or((0, 0, 0, 0), |pair| (pair.posted, pair.in_flight, pair.out_of_turn, pair.free))
+    };
+    assert_eq!(shown(&port), (0, 0, 0, 0));
+    guest.lend(5, 1_000);
+    guest.lend(6, 1_000);
+    (0..4).for_each(|head| guest.post(head, &[1; 60]));
+    assert_eq!(shown(&port), (4, 0, 0, 2));
+    let taken: Vec<_> = (0..3).map(|_| take(&mut port).expect("posted").0.ticket).collect();
+    assert_eq!(shown(&port), (1, 3, 0, 2));
+    port.complete(taken[2]);
+    port.complete(taken[1]);
+    assert_eq!(shown(&port), (1, 1, 2, 2), "two have left before their turn");
+    port.complete(taken[0]);
+    assert_eq!(shown(&port), (1, 0, 0, 2));
+    guest.move_end(FROM, 60_000);
+    assert_eq!(shown(&port).0, u32::from(SIZE));
+    assert_eq!(port.level(), Level::L1);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use hdrhistogram::Histogram;
 use plimsoll_nic::{ClassCounters, EngineStats, IngressCounters, LimitCounters, PcieWrites};
 use plimsoll_policy::{Program, TenantId};
-use plimsoll_ports::{Counters, PairCounters};
+use plimsoll_ports::{Counters, Level, PairCounters, Port};
 use plimsoll_slo::Parts;
 use plimsoll_units::{BitRate, Nanos};
 
@@ -73,6 +73,8 @@ pub struct PortNow {
     pub port: Option<String>,
     /// What it carried.
     pub counters: Counters,
+    /// What the port leaves with its guest; none while it is lost.
+    pub level: Option<Level>,
     /// The same of a virtual machine's frames, by pair of rings.
     pub pairs: Vec<PairCounters>,
     /// What was lost, and what else happened.
@@ -131,9 +133,10 @@ impl Engine {
                     name: lane.name.clone(),
                     lane: Some(index),
                     tenant: lane.tenant,
-                    port: lane.port.as_ref().map(plimsoll_ports::Port::name),
+                    port: lane.port.as_ref().map(Port::name),
                     counters: lane.counters(),
-                    pairs: lane.port.as_ref().map_or_else(Vec::new, |port| port.pairs().to_vec()),
+                    level: lane.port.as_ref().map(Port::level),
+                    pairs: lane.port.as_ref().map_or_else(Vec::new, Port::pairs),
                     tally: lane.tally.clone(),
                     flows: lane.flows.len(),
                     buffers: u32::try_from(lane.pool.in_use()).unwrap_or(u32::MAX),
@@ -151,8 +154,9 @@ impl Engine {
                 name: "uplink".to_owned(),
                 lane: None,
                 tenant: None,
-                port: self.uplink.port.as_ref().map(plimsoll_ports::Port::name),
+                port: self.uplink.port.as_ref().map(Port::name),
                 counters: carried(&mut self.uplink.port, &self.uplink.past, &self.uplink.blamed),
+                level: None,
                 pairs: Vec::new(),
                 tally: self.uplink.tally.clone(),
                 flows: 0,

@@ -176,6 +176,15 @@ impl Ring {
         self.base = live.next;
     }
 
+    /// Descriptors that the guest has made available and that have not been taken: no more than there are, whatever it wrote.
+    pub(super) fn available(&self, memory: &Memory) -> u32 {
+        let live = self.live.as_ref().filter(|_| self.enabled);
+        live.map_or(0, |live| {
+            let end = live.word(memory, live.available.plus(2));
+            u32::from(end.wrapping_sub(live.next).min(live.size))
+        })
+    }
+
     /// The ring, if frames may pass it.
     #[inline]
     pub(super) fn running(&mut self) -> Option<&mut Live> {
@@ -333,6 +342,13 @@ impl Live {
             }
         }
         None
+    }
+
+    /// Heads that are through and wait for those before them.
+    pub(super) fn out_of_turn(&self) -> u32 {
+        let waiting =
+            self.order.as_ref().map_or(0, |order| order.len().saturating_sub(self.in_flight.into()));
+        u32::try_from(waiting).unwrap_or(u32::MAX)
     }
 
     /// Puts back what was taken last: so many buffers, which nobody has seen anything of.
