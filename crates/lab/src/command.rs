@@ -183,7 +183,8 @@ impl Running {
         }
     }
 
-    fn kill(&mut self) {
+    /// Ends it at once.
+    pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -60,6 +60,16 @@ impl Netns {
             .map_err(|e| LabError::Tool { command: "tc -s -j".to_owned(), message: e.to_string() })
     }
 
+    /// A file that says something else in each namespace.
+    pub fn read(&self, path: &str) -> Result<String, LabError> {
+        within(&self.name, || fs::read_to_string(path))?.map_err(|e| LabError::io(format!("read {path}"), e))
+    }
+
+    /// What the namespace's kernel has counted, such as `Tcp:` `RetransSegs`; 0 where it does not.
+    pub fn counter(&self, protocol: &str, name: &str) -> Result<u64, LabError> {
+        Ok(counted(&self.read("/proc/thread-self/net/snmp")?, protocol, name).unwrap_or(0))
+    }
+
     /// Switches segmentation and receive offloads of a device off, so that every packet on it is one frame.
     pub fn offloads_off(&self, device: &str) -> Result<(), LabError> {
         let net = format!("--net=/run/netns/{}", self.name);
@@ -98,6 +108,14 @@ fn settle() {
     }
 }
 
+/// A column of `/proc/net/snmp`, whose lines come in pairs: names, then values.
+fn counted(text: &str, protocol: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().filter(|line| line.starts_with(protocol));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let column = names.split_whitespace().position(|column| column == name)?;
+    values.split_whitespace().nth(column)?.parse().ok()
+}
+
 fn path(name: &str) -> String {
     format!("/run/netns/{name}")
 }
@@ -122,4 +140,17 @@ fn on_a_thread<T: Send>(
         let panicked = |_| Err(LabError::Scenario(format!("a helper thread in `{name}` panicked")));
         scope.spawn(work).join().unwrap_or_else(panicked)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_found_by_their_column() {
+        let text = "Ip: A\nIp: 1\nTcp: RtoMin InSegs RetransSegs OutRsts\nTcp: 200 7 42 1\nUdp: X\nUdp: 3\n";
+        assert_eq!(counted(text, "Tcp:", "RetransSegs"), Some(42));
+        assert_eq!(counted(text, "Udp:", "X"), Some(3));
+        assert_eq!(counted("nothing", "Tcp:", "RetransSegs"), None);
+    }
 }

@@ -28,8 +28,8 @@ pub(crate) fn other_worlds(scenario: &Scenario) -> Result<(), LabError> {
     if !scenario.timeline.is_empty() {
         return only_sim("the file has a timeline");
     }
-    if scenario.faults != Faults::default() {
-        return only_sim("the file says what goes wrong");
+    if let Some(what) = fault(scenario, several) {
+        return only_sim(&what);
     }
     let odd = |workload: &&Workload| match workload.kind {
         Kind::Udp { burst, buffer, claims, .. } => burst > Bytes::ZERO || buffer > Bytes::ZERO || claims > 0,
@@ -51,6 +51,22 @@ pub(crate) fn other_worlds(scenario: &Scenario) -> Result<(), LabError> {
         Some(workload) => only_sim(&format!("workload `{}` sends to a tenant", workload.name)),
         None => Ok(()),
     }
+}
+
+/// What goes wrong in the file, and cannot go wrong here.
+fn fault(scenario: &Scenario, several: bool) -> Option<String> {
+    let faults = &scenario.faults;
+    if let Some(stall) = faults.stalls.first() {
+        return Some(format!("`stalled`: the kernel behind tenant `{}`'s device always reads", stall.tenant));
+    }
+    if let Some(step) = faults.clocks.first() {
+        return Some(format!("`clock`: host `{}` has the whole machine's clock", step.host));
+    }
+    let any = *faults != Faults::default();
+    (any && (!several || scenario.one_world)).then(|| match several {
+        true => "with `one_world` nothing goes wrong".to_owned(),
+        false => "the file says what goes wrong, which takes several hosts".to_owned(),
+    })
 }
 
 /// The systems that are asked for and run live, and why others do not.

@@ -294,12 +294,13 @@ impl Lab<'_> {
         let (mut counted, mut told) = (carried(jobs, lives), clock.now());
         let to_come = |turns: &Option<&mut Turns<'_>>| turns.as_ref().is_some_and(|turns| !turns.over());
         while (clock.now() < end || to_come(&turns)) && !shared.halt.load(Ordering::Relaxed) {
-            let next = turns.as_ref().map_or(end, |turns| turns.due().min(end));
-            std::thread::sleep(TICK.min(clock.until(next)));
+            let next = turns.as_ref().map_or(end, |turns| turns.due()).min(world.next_fault().unwrap_or(end));
+            std::thread::sleep(TICK.min(clock.until(next.min(end))));
             if self.stop.load(Ordering::Relaxed) {
                 return Err(LabError::Interrupted);
             }
             world.check()?;
+            world.go_wrong(clock.now())?;
             if let Some(begun) = turns.as_mut().map_or(Ok(None), |turns| turns.take(world, clock))? {
                 self.tell.send(begun).map_err(|_| LabError::Interrupted)?;
             }

@@ -9,6 +9,7 @@
 mod engine;
 pub(crate) mod fleet;
 mod kernel;
+mod relay;
 
 use crate::error::LabError;
 use crate::netns::{self, Netns};
@@ -151,6 +152,22 @@ impl World {
         }
     }
 
+    /// When what goes wrong next is due, from the start of the run.
+    pub fn next_fault(&self) -> Option<u64> {
+        match &self.carrier {
+            Carrier::Fleet(fleet) => fleet.next_fault(),
+            _ => None,
+        }
+    }
+
+    /// What is due by now goes wrong.
+    pub fn go_wrong(&mut self, now: u64) -> Result<(), LabError> {
+        match &mut self.carrier {
+            Carrier::Fleet(fleet) => fleet.go_wrong(now, &self.tenants),
+            _ => Ok(()),
+        }
+    }
+
     /// CPU time that what carries the packets has used; none for the kernel.
     pub fn cpu(&self) -> Option<Duration> {
         match &self.carrier {
@@ -171,11 +188,7 @@ impl World {
 
     /// TCP segments that each tenant had to send again so far.
     pub fn retransmissions(&self) -> Result<BTreeMap<String, u64>, LabError> {
-        let count = |member: &Member| {
-            let text =
-                netns::within(member.netns.name(), || std::fs::read_to_string("/proc/thread-self/net/snmp"))?;
-            Ok((member.name.clone(), text.ok().and_then(|text| retransmitted(&text)).unwrap_or(0)))
-        };
+        let count = |member: &Member| Ok((member.name.clone(), member.netns.counter("Tcp:", "RetransSegs")?));
         self.tenants.iter().map(count).collect()
     }
 
@@ -254,6 +267,13 @@ pub fn places(scenario: &Scenario, workload: &Workload) -> Result<(Place, Place)
     Ok((near, Place { netns: WORLD.to_owned(), address: peer.address }))
 }
 
+fn add(to: &mut Drops, drops: Drops) {
+    for (tenant, reasons) in drops {
+        let known = to.entry(tenant).or_default();
+        reasons.into_iter().for_each(|(reason, count)| *known.entry(reason).or_default() += count);
+    }
+}
+
 fn neighbour(address: Ipv4Addr, mac: &str, device: &str) -> String {
     format!("neighbour replace {address} lladdr {mac} nud permanent dev {device}")
 }
@@ -265,24 +285,4 @@ fn tenant_mac(index: usize) -> String {
 
 fn world_mac() -> String {
     "02:77:00:ff:00:01".to_owned()
-}
-
-/// `RetransSegs` of `/proc/net/snmp`, whose lines come in pairs: names, then values.
-fn retransmitted(text: &str) -> Option<u64> {
-    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
-    let (names, values) = (lines.next()?, lines.next()?);
-    let column = names.split_whitespace().position(|name| name == "RetransSegs")?;
-    values.split_whitespace().nth(column)?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn retransmissions_are_found_by_their_column() {
-        let text = "Ip: A\nIp: 1\nTcp: RtoMin InSegs RetransSegs OutRsts\nTcp: 200 7 42 1\nUdp: X\nUdp: 3\n";
-        assert_eq!(retransmitted(text), Some(42));
-        assert_eq!(retransmitted("nothing"), None);
-    }
 }

@@ -5,10 +5,7 @@ mod support;
 use plimsoll_lab::Options;
 use plimsoll_scenario::{Form, Scenario, Status, Verdict};
 use std::path::{Path, PathBuf};
-use support::binary;
-
-/// A machine that stalls once must not fail the suite; one that always does must.
-const TRIES: u32 = 3;
+use support::{TRIES, binary};
 
 /// What one run of the short form did not fulfil; nothing of what is for virtual time alone.
 fn unmet(file: &Path, binary: &Path) -> Vec<Verdict> {

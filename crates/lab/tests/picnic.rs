@@ -4,42 +4,9 @@
 
 mod support;
 
-use std::path::Path;
-use std::sync::Mutex;
-
-use plimsoll_lab::Options;
-use plimsoll_scenario::{Form, Scenario, Status};
-use support::binary;
-
-/// A machine that stalls once must not fail the suite; one that always does must.
-const TRIES: u32 = 3;
-
-static ALONE: Mutex<()> = Mutex::new(());
-
-/// The short form of an experiment fulfils what its file expects, in one of some tries.
+/// The short form of an experiment fulfils what its file expects.
 fn comes_out(name: &str) {
-    let _alone = ALONE.lock();
-    let Some(binary) = binary() else { return };
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/papers/picnic");
-    let scenario =
-        Scenario::load(&folder.join(name), Form::Short).unwrap_or_else(|errors| panic!("{errors:?}"));
-    let options = Options { binary: Some(binary), ..Options::default() };
-    let mut failed = Vec::new();
-    for _ in 0..TRIES {
-        let results = plimsoll_lab::run(&scenario, &options, &mut |_| {});
-        let results = results.unwrap_or_else(|error| panic!("{name}: {error}"));
-        let ran = |name: &String| results.runs.iter().any(|run| run.system == *name);
-        assert!(scenario.systems.iter().all(|system| ran(&system.name)), "{:?}", results.notes);
-        failed = plimsoll_scenario::judge(&scenario, &results);
-        for verdict in &failed {
-            eprintln!("{name}: {:?}: {}: {}", verdict.status, verdict.expect, verdict.detail);
-        }
-        failed.retain(|verdict| verdict.status != Status::Passed);
-        if failed.is_empty() {
-            return;
-        }
-    }
-    panic!("{name}: {failed:?}");
+    support::comes_out(&format!("papers/picnic/{name}"));
 }
 
 #[test]

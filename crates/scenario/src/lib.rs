@@ -36,6 +36,7 @@ pub use network::{
     ReceiveRing, TransmitRing,
 };
 pub use paper::{Figure, Number, Paper};
+pub use plimsoll_control::Idle;
 pub use policy_file::Wiring;
 pub use promises::{Fared, promises};
 pub use read::Form;

@@ -5,7 +5,7 @@
 //! Not here: layout (`table`, `report`).
 //! Invariant: everything is over `measure.from..measure.to`, drops excepted, which are counted over whole runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -27,6 +27,8 @@ pub struct Summary {
     pub cpu: Option<f64>,
     /// Tenants in the order of the file.
     pub tenants: Vec<TenantSummary>,
+    /// Packets lost in a run that no tenant's name is known of, by place and reason: such as `the uplink ingress_full`.
+    pub drops: BTreeMap<String, f64>,
     /// Workloads that ask for answers, in the order of the file.
     pub latency: Vec<LatencySummary>,
 }
@@ -63,6 +65,18 @@ pub struct LatencySummary {
     pub errors: Option<f64>,
 }
 
+impl Summary {
+    /// What was lost, a line for each tenant or place and reason: `batch3 flow_full 1234`.
+    pub(crate) fn lost(&self) -> Vec<String> {
+        let tenants = self.tenants.iter().flat_map(|tenant| {
+            tenant.drops.iter().map(move |(reason, count)| (format!("{} {reason}", tenant.tenant), count))
+        });
+        let others = self.drops.iter().map(|(what, count)| (what.clone(), count));
+        let some = tenants.chain(others).filter(|(_, count)| **count > 0.0);
+        some.map(|(what, count)| format!("{what} {count:.0}")).collect()
+    }
+}
+
 /// The figures of every system, in the order of the file.
 #[must_use]
 pub fn summarise(scenario: &Scenario, results: &Results) -> Vec<Summary> {
@@ -79,7 +93,7 @@ fn summary(scenario: &Scenario, measures: &Measures<'_>, system: &str) -> Summar
     let tenants = shown.into_iter().map(|name| TenantSummary {
         tenant: name.to_owned(),
         throughput_bps: over(&|run| rate(run, name)),
-        drops: drops(measures, &runs, name),
+        drops: drops(&runs, |run| counted(measures.drops(run, Some(name)))),
     });
     let asking = scenario.shown_asking();
     let latency = asking.into_iter().map(|(name, workload)| {
@@ -106,6 +120,7 @@ fn summary(scenario: &Scenario, measures: &Measures<'_>, system: &str) -> Summar
         jain: over(&share),
         cpu: over(&|run| run.cpu.map_or(f64::NAN, |cpu| cpu.as_secs_f64() / scenario.duration.as_secs_f64())),
         tenants: tenants.collect(),
+        drops: drops(&runs, |run| nobodys(scenario, run)),
         latency: latency.collect(),
     }
 }
@@ -116,15 +131,27 @@ fn whose<'a>(scenario: &'a Scenario, name: &'a str) -> &'a str {
     tenant.and_then(|tenant| tenant.family.as_deref()).unwrap_or(name)
 }
 
-fn drops(measures: &Measures<'_>, runs: &[&Run], tenant: &str) -> BTreeMap<String, f64> {
-    let found: Vec<BTreeMap<&str, u64>> = runs.iter().map(|run| measures.drops(run, Some(tenant))).collect();
-    let mut reasons: Vec<&str> = found.iter().flat_map(|drops| drops.keys().copied()).collect();
-    reasons.sort_unstable();
-    reasons.dedup();
-    let count = |reason: &str| {
+fn counted(drops: BTreeMap<&str, u64>) -> BTreeMap<String, u64> {
+    drops.into_iter().map(|(reason, count)| (reason.to_owned(), count)).collect()
+}
+
+/// What a run lost that is of no tenant.
+fn nobodys(scenario: &Scenario, run: &Run) -> BTreeMap<String, u64> {
+    let known = |name: &str| scenario.tenants.iter().any(|tenant| tenant.name == name);
+    let strange = run.drops.iter().filter(|(name, _)| !known(name));
+    let named = strange
+        .flat_map(|(name, drops)| drops.iter().map(move |(why, count)| (format!("{name} {why}"), *count)));
+    named.collect()
+}
+
+/// The median over runs of what each lost, by reason.
+fn drops(runs: &[&Run], of: impl Fn(&Run) -> BTreeMap<String, u64>) -> BTreeMap<String, f64> {
+    let found: Vec<BTreeMap<String, u64>> = runs.iter().map(|run| of(run)).collect();
+    let reasons: BTreeSet<&String> = found.iter().flat_map(BTreeMap::keys).collect();
+    let count = |reason: &String| {
         median(&found.iter().map(|drops| drops.get(reason).copied().unwrap_or(0) as f64).collect::<Vec<_>>())
     };
-    reasons.into_iter().map(|reason| (reason.to_owned(), count(reason))).collect()
+    reasons.into_iter().map(|reason| (reason.clone(), count(reason))).collect()
 }
 
 /// What was measured; nothing for `NaN`.

@@ -10,7 +10,7 @@ use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table};
 
 use crate::expect::show;
 use crate::promises::{Fared, promises};
-use crate::summary::{LatencySummary, Summary, TenantSummary};
+use crate::summary::{LatencySummary, Summary};
 use crate::{Kind, Results, Scenario, Status, Unit, Verdict};
 
 /// The systems' figures, what could not run, and the expectations; at most `width` characters wide where that can
@@ -90,7 +90,8 @@ fn systems(summaries: &[Summary], shown: Option<usize>, width: u16) -> Table {
         row.extend(summary.tenants.iter().map(|tenant| mega(tenant.throughput_bps)));
         row.push(mega(summary.throughput_bps));
         row.extend(shown.and_then(|n| summary.latency.get(n)).into_iter().flat_map(latency_figures));
-        row.push(drops(&summary.tenants));
+        let lost = summary.lost();
+        row.push(if lost.is_empty() { "-".to_owned() } else { lost.join("\n") });
         table.add_row(row);
     }
     align(&mut table, 1, figures);
@@ -124,16 +125,6 @@ pub(crate) fn mega(bps: Option<f64>) -> String {
 pub(crate) fn latency_figures(latency: &LatencySummary) -> [String; 4] {
     let milli = |secs: Option<f64>| figure(secs.map(|secs| secs * 1e3));
     [figure(latency.requests_per_second), milli(latency.p50), milli(latency.p99), milli(latency.p99_9)]
-}
-
-/// `batch3 flow_full 1234`, a line for each.
-fn drops(tenants: &[TenantSummary]) -> String {
-    let line = |tenant: &TenantSummary| {
-        let some = tenant.drops.iter().filter(|(_, count)| **count > 0.0);
-        some.map(|(reason, count)| format!("{} {reason} {count:.0}", tenant.tenant)).collect::<Vec<_>>()
-    };
-    let lines: Vec<String> = tenants.iter().flat_map(line).collect();
-    if lines.is_empty() { "-".to_owned() } else { lines.join("\n") }
 }
 
 /// Whether promises held, and who or what broke those that did not.

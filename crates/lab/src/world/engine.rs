@@ -38,9 +38,11 @@ pub(super) struct Engine {
     file: PathBuf,
     socket: PathBuf,
     before: Tally,
+    /// What those lost and used that ended before it, as a crash would end them, and what came while nobody was there.
+    ended: Tally,
     devices: u32,
     // The engine's own devices live here, away from the tenants'.
-    _home: Netns,
+    home: Netns,
 }
 
 impl Engine {
@@ -90,12 +92,48 @@ impl Engine {
     ) -> Result<Self, LabError> {
         let file = setup.scratch.join(format!("{name}.yaml"));
         std::fs::write(&file, policy).map_err(|e| LabError::io(format!("write {}", file.display()), e))?;
-        let args = ["run".to_owned(), file.display().to_string()];
-        let log = setup.scratch.join(format!("{name}.log"));
-        let process = Running::start_first(&setup.binary, &args, home.name(), &log)?;
+        let process = spawn(setup, name, &file, &home)?;
         let devices = u32::try_from(devices).unwrap_or(u32::MAX);
-        let system = name.to_owned();
-        Ok(Self { process, system, file, socket, before: Tally::default(), devices, _home: home })
+        let (system, before, ended) = (name.to_owned(), Tally::default(), Tally::default());
+        Ok(Self { process, system, file, socket, before, ended, devices, home })
+    }
+
+    /// Ends it as a crash would, and starts it again after `gap`. What came meanwhile counts as `daemon_down`: by tenant from
+    /// their `devices` in its namespace, and from the wire.
+    pub(super) fn crash(
+        &mut self,
+        setup: &Setup,
+        gap: Duration,
+        tenants: &[Member],
+        devices: &[(String, String)],
+    ) -> Result<(), LabError> {
+        let lost = self.used(tenants)?.0;
+        let (came, unheard) = (arrivals(&self.home)?, self.home.counter("Udp:", "NoPorts")?);
+        let killed = Instant::now();
+        self.process.kill();
+        std::thread::sleep(gap);
+        self.process = spawn(setup, &self.system, &self.file, &self.home)?;
+        self.wait_until_ready()?;
+        let away = killed.elapsed();
+        let unheard = self.home.counter("Udp:", "NoPorts")?.saturating_sub(unheard);
+        self.ended = lost;
+        let now = arrivals(&self.home)?;
+        let missed = devices.iter().map(|(tenant, device)| {
+            let count = |all: &BTreeMap<String, u64>| all.get(device).copied().unwrap_or(0);
+            (tenant.as_str(), count(&now).saturating_sub(count(&came)))
+        });
+        for (whose, count) in missed.chain([(WAY_IN, unheard)]).filter(|&(_, count)| count > 0) {
+            *self.ended.drops.entry(whose.to_owned()).or_default().entry(DOWN.to_owned()).or_default() +=
+                count;
+        }
+        self.before = Tally { cpu: Some(Duration::ZERO), ..Tally::default() };
+        self.ended.notes.push(format!(
+            "{}: `plimsoll run` was killed, and another one answered {:.0} ms later; what the first one held counts \
+             nowhere, and promises are judged of the second alone",
+            self.system,
+            1e3 * away.as_secs_f64()
+        ));
+        Ok(())
     }
 
     pub(super) fn wait_until_ready(&mut self) -> Result<(), LabError> {
@@ -146,6 +184,9 @@ impl Engine {
             reasons.retain(|_, count| *count > 0);
         }
         now.cpu = now.cpu.zip(self.before.cpu).map(|(now, before)| now.saturating_sub(before));
+        super::add(&mut now.drops, self.ended.drops.clone());
+        now.cpu = now.cpu.map(|cpu| cpu + self.ended.cpu.unwrap_or_default());
+        now.notes.extend(self.ended.notes.iter().cloned());
         Ok((now, uptime))
     }
 
@@ -188,6 +229,21 @@ impl Engine {
     }
 }
 
+fn spawn(setup: &Setup, name: &str, file: &Path, home: &Netns) -> Result<Running, LabError> {
+    let args = ["run".to_owned(), file.display().to_string()];
+    Running::start_first(&setup.binary, &args, home.name(), &setup.scratch.join(format!("{name}.log")))
+}
+
+/// Frames that have come to each device of a namespace.
+fn arrivals(home: &Netns) -> Result<BTreeMap<String, u64>, LabError> {
+    let text = home.read("/proc/thread-self/net/dev")?;
+    let row = |line: &str| {
+        let (device, counts) = line.split_once(':')?;
+        Some((device.trim().to_owned(), counts.split_whitespace().nth(1)?.parse().ok()?))
+    };
+    Ok(text.lines().filter_map(row).collect())
+}
+
 /// The policy file of the only host's system.
 fn policy(scenario: &Scenario, system: &System, tenants: &[Member], socket: &Path) -> String {
     let port = |one: &Member| (one.name.clone(), tap(one.netns.name(), TENANT_DEVICE));
@@ -222,6 +278,8 @@ fn drops(stats: &Value) -> super::Drops {
 
 /// Whose these losses are: what has not reached the engine bears no tenant's name, and this is none's.
 const WAY_IN: &str = "the uplink";
+/// Why a frame is lost while no daemon is there, as virtual time calls it.
+const DOWN: &str = "daemon_down";
 
 /// What asks an engine that has been up for so long how promises fared in the last `ago`.
 fn since(ago: Duration, uptime: Duration) -> String {

@@ -8,15 +8,17 @@
 //! Invariant: the processes are gone when the value is; every host's file has the same map.
 
 use super::engine::{Engine, tap};
-use super::{Drops, Member, SWITCH, Setup, TENANT_DEVICE, Tally, neighbour, tenant_mac};
+use super::relay::Relays;
+use super::{Drops, Member, SWITCH, Setup, TENANT_DEVICE, Tally, add, neighbour, tenant_mac};
 use crate::error::LabError;
 use crate::netns::Netns;
 use plimsoll_scenario::{
-    ControlLevel, Host, HostNic, Ingress, Link, Scenario, System, SystemKind, Tenant, Wiring,
+    ControlLevel, Faults, FeedbackFaults, Host, HostNic, Idle, Ingress, Link, Restart, Scenario, System,
+    SystemKind, Tenant, Wiring,
 };
 use plimsoll_units::{BitRate, Span};
 use std::fmt::Write as _;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,11 +28,22 @@ pub(super) const HEADERS: u32 = 50;
 /// A host's device towards the switch.
 const DEVICE: &str = "up0";
 
+/// Where the switch has what loses messages of control, and which port a host's daemon and that host's relay listen at.
+const RELAY: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 254);
+const CHANNEL: u16 = 7_077;
+const RELAYS: u16 = 7_100;
+
 /// The hosts and what joins them.
 pub(super) struct Fleet {
     // Order matters: processes end before the namespaces that they work in.
     engines: Vec<Engine>,
     hosts: Vec<String>,
+    setup: Setup,
+    /// Daemons that end and come back, the next one last.
+    restarts: Vec<Restart>,
+    /// Each tenant's device in its host's namespace, where that outlives the daemon.
+    devices: Vec<(String, String)>,
+    _relays: Option<Relays>,
     _switch: Netns,
 }
 
@@ -58,6 +71,9 @@ pub(crate) fn refuse(scenario: &Scenario) -> Option<String> {
     }
     if scenario.links.len() != scenario.hosts.len() {
         return Some("a link leads elsewhere than from a host to the switch".to_owned());
+    }
+    if scenario.control.as_ref().is_some_and(|control| !control.balancers.is_empty()) {
+        return Some("`control` names `balancers`".to_owned());
     }
     let strange = |workload: &&plimsoll_scenario::Workload| scenario.tenant_address(&workload.to).is_none();
     let found = scenario.workloads.iter().find(strange)?;
@@ -98,6 +114,9 @@ impl Fleet {
             scenario.hosts.iter().enumerate().map(|(index, host)| join(scenario, &switch, index, host));
         let homes: Vec<Netns> = homes.collect::<Result<_, _>>()?;
         key_file(setup)?;
+        let faults = faults(scenario, system);
+        let relays = disturbed(&faults).then(|| relays(scenario, &switch, faults.feedback)).transpose()?;
+        let devices = if outlive(&faults) { veths(scenario, &homes, tenants)? } else { Vec::new() };
         let mut engines = Vec::new();
         for (host, home) in scenario.hosts.iter().zip(homes) {
             let devices = tenants.iter().filter(|one| lives_on(scenario, &one.name, &host.name)).count();
@@ -106,7 +125,10 @@ impl Fleet {
             engines.push(Engine::launch(setup, &name, &text, home, socket, devices)?);
         }
         let hosts = scenario.hosts.iter().map(|host| host.name.clone()).collect();
-        let mut fleet = Self { engines, hosts, _switch: switch };
+        let mut restarts = faults.restarts;
+        restarts.sort_by_key(|restart| std::cmp::Reverse(restart.at));
+        let (setup, _relays) = (setup.clone(), relays);
+        let mut fleet = Self { engines, hosts, setup, restarts, devices, _relays, _switch: switch };
         fleet.engines.iter_mut().try_for_each(Engine::wait_until_ready)?;
         address_all(scenario, tenants)?;
         Ok(fleet)
@@ -123,6 +145,21 @@ impl Fleet {
         self.engines.iter_mut().zip(&scenario.hosts).try_for_each(|(engine, host)| {
             engine.reload(&title(system, host), &policy(scenario, system, host, setup, tenants))
         })
+    }
+
+    /// When the next daemon ends, from the start of the run.
+    pub(super) fn next_fault(&self) -> Option<u64> {
+        self.restarts.last().map(|restart| restart.at.as_u64())
+    }
+
+    /// Daemons whose time has come end, and come back.
+    pub(super) fn go_wrong(&mut self, now: u64, tenants: &[Member]) -> Result<(), LabError> {
+        while let Some(restart) = self.restarts.pop_if(|restart| restart.at.as_u64() <= now) {
+            let Some(host) = self.hosts.iter().position(|host| *host == restart.host) else { continue };
+            let gap = Duration::from_nanos(restart.gap.as_u64());
+            self.engines[host].crash(&self.setup, gap, tenants, &self.devices)?;
+        }
+        Ok(())
     }
 
     /// CPU time that all of them have used.
@@ -168,6 +205,57 @@ impl Fleet {
     }
 }
 
+/// What goes wrong in a run of this system.
+fn faults(scenario: &Scenario, system: &System) -> Faults {
+    if system.faults { scenario.faults.clone() } else { Faults::default() }
+}
+
+fn disturbed(faults: &Faults) -> bool {
+    faults.feedback != FeedbackFaults::default()
+}
+
+/// Whether tenants' devices shall be there while a daemon is not: a TAP goes with who made it.
+fn outlive(faults: &Faults) -> bool {
+    !faults.restarts.is_empty()
+}
+
+/// A relay for each host's channel, on the switch.
+fn relays(scenario: &Scenario, switch: &Netns, faults: FeedbackFaults) -> Result<Relays, LabError> {
+    switch.ip(&[format!("address add {RELAY}/24 dev bridge")])?;
+    let way =
+        |index: usize| (SocketAddrV4::new(RELAY, relay(index)), SocketAddrV4::new(address(index), CHANNEL));
+    let ways: Vec<_> = (0..scenario.hosts.len()).map(way).collect();
+    Relays::start(faults, scenario.seed, &ways)
+}
+
+fn relay(host: usize) -> u16 {
+    RELAYS + u16::try_from(host).unwrap_or(u16::MAX - RELAYS)
+}
+
+/// A pair of devices for each tenant, one end in its host's namespace: whose it is, and what it is called there.
+fn veths(
+    scenario: &Scenario,
+    homes: &[Netns],
+    tenants: &[Member],
+) -> Result<Vec<(String, String)>, LabError> {
+    let mut devices = Vec::new();
+    for (index, tenant) in tenants.iter().enumerate() {
+        let (name, there, mac) = (veth(index), tenant.netns.name(), tenant_mac(index));
+        let at = scenario.hosts.iter().position(|host| lives_on(scenario, &tenant.name, &host.name));
+        let Some(home) = at.and_then(|at| homes.get(at)) else { continue };
+        home.ip(&[
+            format!("link add {name} type veth peer name {TENANT_DEVICE} address {mac} netns {there}"),
+            format!("link set {name} up"),
+        ])?;
+        devices.push((tenant.name.clone(), name));
+    }
+    Ok(devices)
+}
+
+fn veth(tenant: usize) -> String {
+    format!("t{tenant}")
+}
+
 /// What a host's engine is called in one system.
 fn title(system: &System, host: &Host) -> String {
     format!("{}-{}", system.name, host.name)
@@ -179,8 +267,13 @@ fn socket(setup: &Setup, host: &Host) -> PathBuf {
 
 /// A host's policy file.
 fn policy(scenario: &Scenario, system: &System, host: &Host, setup: &Setup, tenants: &[Member]) -> String {
-    let ports = tenants.iter().filter(|one| lives_on(scenario, &one.name, &host.name));
-    let ports = ports.map(|one| (one.name.clone(), tap(one.netns.name(), TENANT_DEVICE)));
+    let outlive = outlive(&faults(scenario, system));
+    let port = |(index, one): (usize, &Member)| match outlive {
+        true => format!("{{af_packet: {}}}", veth(index)),
+        false => tap(one.netns.name(), TENANT_DEVICE),
+    };
+    let ports = tenants.iter().enumerate().filter(|(_, one)| lives_on(scenario, &one.name, &host.name));
+    let ports = ports.map(|(index, one)| (one.name.clone(), port((index, one))));
     let wiring = Wiring {
         tenants: ports.collect(),
         uplink: format!("{{af_packet: {DEVICE}}}"),
@@ -189,13 +282,6 @@ fn policy(scenario: &Scenario, system: &System, host: &Host, setup: &Setup, tena
         live: true,
     };
     scenario.policy_file_of(host, system, &wiring) + &overlay(scenario, system, host, &key_path(setup))
-}
-
-fn add(to: &mut Drops, drops: Drops) {
-    for (tenant, reasons) in drops {
-        let known = to.entry(tenant).or_default();
-        reasons.into_iter().for_each(|(reason, count)| *known.entry(reason).or_default() += count);
-    }
 }
 
 fn lives_on(scenario: &Scenario, tenant: &str, host: &str) -> bool {
@@ -246,9 +332,16 @@ fn key_file(setup: &Setup) -> Result<(), LabError> {
 /// The section that joins the hosts, the same in each but for its name.
 fn overlay(scenario: &Scenario, system: &System, host: &Host, key: &std::path::Path) -> String {
     let mut text = format!("overlay:\n  kind: geneve\n  vni: 1\n  host: {}\n  hosts:\n", host.name);
+    let faults = faults(scenario, system);
     for (index, other) in scenario.hosts.iter().enumerate() {
         // Writing to a string cannot fail.
-        let _ = write!(text, "    {}:\n      address: {}\n      tenants: {{", other.name, address(index));
+        let _ = write!(text, "    {}:\n      address: {}\n", other.name, address(index));
+        if disturbed(&faults) {
+            let (at, port) =
+                if other.name == host.name { (address(index), CHANNEL) } else { (RELAY, relay(index)) };
+            let _ = writeln!(text, "      channel: \"{at}:{port}\"");
+        }
+        let _ = write!(text, "      tenants: {{");
         let tenants = scenario.tenants.iter().enumerate();
         let tenants = tenants.filter(|(_, tenant)| tenant.homes.iter().any(|home| home.host == other.name));
         let max = |max: BitRate| format!(", max: {max}");
@@ -260,15 +353,20 @@ fn overlay(scenario: &Scenario, system: &System, host: &Host, key: &std::path::P
     }
     // A system may have a control of its own.
     let control = system.steering.as_ref().or(scenario.control.as_ref());
-    if let Some(control) = control.filter(|_| system.control != ControlLevel::Off) {
+    let silent = faults.silent.contains(&host.name);
+    if let Some(control) = control.filter(|_| system.control != ControlLevel::Off && !silent) {
         let epoch = control.epoch.max(Span::micros(10)).min(Span::secs(1));
         let lapse = control.lapse.max(epoch.times(5)).max(Span::millis(100)).min(Span::secs(60));
         let delay = control.threshold.max(Span::micros(1)).min(Span::secs(1));
         let key = key.display();
         let level = if system.control == ControlLevel::Full { "full" } else { "bandwidth" };
+        let via = if disturbed(&faults) { "channel" } else { "datapath" };
+        let idle = if control.idle == Idle::Lent { "lent" } else { "reserved" };
+        let fallback = control.fallback.map(|rate| format!(", fallback: {rate}")).unwrap_or_default();
         let _ = writeln!(
             text,
-            "  feedback: {{key: {key}, epoch: {epoch}, lapse: {lapse}, delay: {delay}, control: {level}}}"
+            "  feedback: {{key: {key}, via: {via}, epoch: {epoch}, lapse: {lapse}, delay: {delay}, control: {level}, \
+             idle: {idle}{fallback}}}"
         );
     }
     text

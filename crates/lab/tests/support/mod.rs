@@ -1,6 +1,10 @@
 //! What the live tests share: how they skip, and the binary that they start.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use plimsoll_lab::Options;
+use plimsoll_scenario::{Form, Scenario, Status};
 
 /// Says why a live test does nothing. Where `PLIMSOLL_REQUIRE_LIVE=1` asks for all of them, that is a failure: what a
 /// passing test says is shown to nobody.
@@ -33,4 +37,38 @@ pub fn binary() -> Option<PathBuf> {
         skip("no plimsoll binary; cargo build -p plimsoll-cli, or set PLIMSOLL_BIN");
     }
     binary
+}
+
+/// A machine that stalls once must not fail the suite; one that always does must.
+#[allow(dead_code, reason = "each test file takes what it needs")]
+pub const TRIES: u32 = 3;
+
+/// One after the other, as each takes both cores of a small machine.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// The short form of a file of examples fulfils what it expects, in one of some tries.
+#[allow(dead_code, reason = "each test file takes what it needs")]
+pub fn comes_out(name: &str) {
+    let _alone = ALONE.lock();
+    let Some(binary) = binary() else { return };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let scenario =
+        Scenario::load(&folder.join(name), Form::Short).unwrap_or_else(|errors| panic!("{errors:?}"));
+    let options = Options { binary: Some(binary), ..Options::default() };
+    let mut failed = Vec::new();
+    for _ in 0..TRIES {
+        let results = plimsoll_lab::run(&scenario, &options, &mut |_| {});
+        let results = results.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let ran = |name: &String| results.runs.iter().any(|run| run.system == *name);
+        assert!(scenario.systems.iter().all(|system| ran(&system.name)), "{:?}", results.notes);
+        failed = plimsoll_scenario::judge(&scenario, &results);
+        for verdict in &failed {
+            eprintln!("{name}: {:?}: {}: {}", verdict.status, verdict.expect, verdict.detail);
+        }
+        failed.retain(|verdict| verdict.status != Status::Passed);
+        if failed.is_empty() {
+            return;
+        }
+    }
+    panic!("{name}: {failed:?}");
 }

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use super::figures::Figure;
 use crate::promises::{Fared, promises};
-use crate::summary::{Summary, TenantSummary};
+use crate::summary::Summary;
 use crate::table::{figure, latency_figures, mega, setting, shown_beside};
 use crate::{Results, Scenario, Status, Verdict};
 
@@ -111,7 +111,7 @@ fn row(page: &mut String, summary: &Summary, shown: Option<usize>) {
     for cell in cells {
         let _ = write!(page, "<td>{cell}</td>");
     }
-    let drops: Vec<String> = summary.tenants.iter().flat_map(drops).collect();
+    let drops: Vec<String> = summary.lost().iter().map(|line| escape(line)).collect();
     let drops = if drops.is_empty() { "-".to_owned() } else { drops.join("<br>") };
     let _ = writeln!(page, "<td class=\"left\">{drops}</td></tr>");
 }
@@ -166,11 +166,6 @@ fn kept(page: &mut String, all: &[Fared]) {
         );
     }
     page.push_str("</table></div>\n");
-}
-
-fn drops(tenant: &TenantSummary) -> Vec<String> {
-    let some = tenant.drops.iter().filter(|(_, count)| **count > 0.0);
-    some.map(|(reason, count)| escape(&format!("{} {reason} {count:.0}", tenant.tenant))).collect()
 }
 
 fn notes(page: &mut String, results: &Results) {

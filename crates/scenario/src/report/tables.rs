@@ -27,6 +27,9 @@ pub(super) fn summary(summaries: &[Summary]) -> Grid {
         line(system, "", "throughput_bps", summary.throughput_bps);
         line(system, "", "jain", summary.jain);
         line(system, "", "cpu_cores", summary.cpu);
+        for (what, count) in &summary.drops {
+            line(system, "", &format!("drops_{}", what.replace(' ', "_")), Some(*count));
+        }
         for tenant in &summary.tenants {
             line(system, &tenant.tenant, "throughput_bps", tenant.throughput_bps);
             for (reason, count) in &tenant.drops {
