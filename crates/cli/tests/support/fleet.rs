@@ -285,7 +285,8 @@ impl Fleet {
             for tenant in [1, 2] {
                 let place = format!("{name}{tenant}");
                 losses.insert(format!("{place} kernel, device"), self.device_drops(&place));
-                losses.insert(format!("{place} kernel, socket"), self.socket_drops(&place));
+                losses.insert(format!("{place} kernel, socket"), self.udp(&place, "RcvbufErrors"));
+                losses.insert(format!("{place} kernel, no socket"), self.udp(&place, "NoPorts"));
             }
         }
         losses
@@ -309,14 +310,23 @@ impl Fleet {
         queued + link[0]["stats64"]["tx"]["dropped"].as_u64().unwrap_or(0)
     }
 
-    /// What found no room in a tenant's sockets.
-    fn socket_drops(&self, place: &str) -> u64 {
+    /// Frames that have come to a device of a namespace.
+    pub fn arrivals(&self, place: &str, device: &str) -> u64 {
+        let read = self.inside(place, || fs::read_to_string("/proc/thread-self/net/dev").expect("counters"));
+        let text = read.join().expect("read");
+        let row = text.lines().find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'));
+        let packets = row.and_then(|row| row.split_whitespace().nth(1)?.parse().ok());
+        packets.expect("the device is there")
+    }
+
+    /// What a namespace's kernel has counted of UDP: what found no room in a socket, or no socket.
+    pub fn udp(&self, place: &str, counter: &str) -> u64 {
         let read = self.inside(place, || fs::read_to_string("/proc/thread-self/net/snmp").expect("counters"));
         let text = read.join().expect("read");
         let mut udp =
             text.lines().filter(|line| line.starts_with("Udp:")).map(|line| line.split_whitespace());
         let (Some(names), Some(mut values)) = (udp.next(), udp.next()) else { return 0 };
-        let place = names.into_iter().position(|name| name == "RcvbufErrors");
+        let place = names.into_iter().position(|name| name == counter);
         place.and_then(|place| values.nth(place)?.parse().ok()).unwrap_or(0)
     }
 }

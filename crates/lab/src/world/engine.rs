@@ -98,8 +98,8 @@ impl Engine {
         Ok(Self { process, system, file, socket, before, ended, devices, home })
     }
 
-    /// Ends it as a crash would, and starts it again after `gap`. What came meanwhile counts as `daemon_down`: by tenant from
-    /// their `devices` in its namespace, and from the wire.
+    /// Ends it as a crash would, and starts it again after `gap`. What came meanwhile counts as `daemon_down`: frames that each
+    /// of `devices`, whose owners are named, has brought and the new one has not seen.
     pub(super) fn crash(
         &mut self,
         setup: &Setup,
@@ -108,23 +108,21 @@ impl Engine {
         devices: &[(String, String)],
     ) -> Result<(), LabError> {
         let lost = self.used(tenants)?.0;
-        let (came, unheard) = (arrivals(&self.home)?, self.home.counter("Udp:", "NoPorts")?);
+        let before = arrivals(&self.home)?;
         let killed = Instant::now();
         self.process.kill();
         std::thread::sleep(gap);
         self.process = spawn(setup, &self.system, &self.file, &self.home)?;
         self.wait_until_ready()?;
         let away = killed.elapsed();
-        let unheard = self.home.counter("Udp:", "NoPorts")?.saturating_sub(unheard);
+        let (seen, after) = (self.stats()?, arrivals(&self.home)?);
         self.ended = lost;
-        let now = arrivals(&self.home)?;
-        let missed = devices.iter().map(|(tenant, device)| {
-            let count = |all: &BTreeMap<String, u64>| all.get(device).copied().unwrap_or(0);
-            (tenant.as_str(), count(&now).saturating_sub(count(&came)))
-        });
-        for (whose, count) in missed.chain([(WAY_IN, unheard)]).filter(|&(_, count)| count > 0) {
-            *self.ended.drops.entry(whose.to_owned()).or_default().entry(DOWN.to_owned()).or_default() +=
-                count;
+        for (whose, device) in devices {
+            let Some(came) = after.get(device) else { continue };
+            let came = came.saturating_sub(before.get(device).copied().unwrap_or(0));
+            let port = if whose == WAY_IN { &seen["uplink"] } else { &seen["tenants"][whose] };
+            let missed = came.saturating_sub(port["rx_packets"].as_u64().unwrap_or(0));
+            *self.ended.drops.entry(whose.clone()).or_default().entry(DOWN.to_owned()).or_default() += missed;
         }
         self.before = Tally { cpu: Some(Duration::ZERO), ..Tally::default() };
         self.ended.notes.push(format!(
@@ -216,16 +214,18 @@ impl Engine {
 
     /// And for how long it has been up.
     fn counters(&self) -> Result<(Tally, Duration), LabError> {
-        let text = get(&self.socket, "/v1/stats").map_err(|e| LabError::Engine {
-            system: self.system.clone(),
-            reason: format!("it did not tell its counters: {e}"),
-        })?;
-        let stats: Value = serde_json::from_str(&text).map_err(|e| LabError::Engine {
-            system: self.system.clone(),
-            reason: format!("its counters are no JSON: {e}"),
-        })?;
+        let stats = self.stats()?;
         let uptime = Duration::try_from_secs_f64(stats["uptime"].as_f64().unwrap_or(0.0)).unwrap_or_default();
         Ok((Tally { drops: drops(&stats), cpu: cpu(self.process.id()), ..Tally::default() }, uptime))
+    }
+
+    fn stats(&self) -> Result<Value, LabError> {
+        let failed = |what: &str, error: &dyn std::fmt::Display| LabError::Engine {
+            system: self.system.clone(),
+            reason: format!("{what}: {error}"),
+        };
+        let text = get(&self.socket, "/v1/stats").map_err(|e| failed("it did not tell its counters", &e))?;
+        serde_json::from_str(&text).map_err(|e| failed("its counters are no JSON", &e))
     }
 }
 
@@ -277,7 +277,7 @@ fn drops(stats: &Value) -> super::Drops {
 }
 
 /// Whose these losses are: what has not reached the engine bears no tenant's name, and this is none's.
-const WAY_IN: &str = "the uplink";
+pub(super) const WAY_IN: &str = "the uplink";
 /// Why a frame is lost while no daemon is there, as virtual time calls it.
 const DOWN: &str = "daemon_down";
 

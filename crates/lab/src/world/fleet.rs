@@ -7,7 +7,7 @@
 //! the engine's own (`engine.experiment`).
 //! Invariant: the processes are gone when the value is; every host's file has the same map.
 
-use super::engine::{Engine, tap};
+use super::engine::{Engine, WAY_IN, tap};
 use super::relay::Relays;
 use super::{Drops, Member, SWITCH, Setup, TENANT_DEVICE, Tally, add, neighbour, tenant_mac};
 use crate::error::LabError;
@@ -41,7 +41,7 @@ pub(super) struct Fleet {
     setup: Setup,
     /// Daemons that end and come back, the next one last.
     restarts: Vec<Restart>,
-    /// Each tenant's device in its host's namespace, where that outlives the daemon.
+    /// Devices in hosts' namespaces that outlive the daemon, and whose they are: the way in, and tenants'.
     devices: Vec<(String, String)>,
     _relays: Option<Relays>,
     _switch: Netns,
@@ -232,13 +232,14 @@ fn relay(host: usize) -> u16 {
     RELAYS + u16::try_from(host).unwrap_or(u16::MAX - RELAYS)
 }
 
-/// A pair of devices for each tenant, one end in its host's namespace: whose it is, and what it is called there.
+/// A pair of devices for each tenant, one end in its host's namespace. Answers those and the one towards the switch: whose
+/// each is, and what it is called there.
 fn veths(
     scenario: &Scenario,
     homes: &[Netns],
     tenants: &[Member],
 ) -> Result<Vec<(String, String)>, LabError> {
-    let mut devices = Vec::new();
+    let mut devices = vec![(WAY_IN.to_owned(), DEVICE.to_owned())];
     for (index, tenant) in tenants.iter().enumerate() {
         let (name, there, mac) = (veth(index), tenant.netns.name(), tenant_mac(index));
         let at = scenario.hosts.iter().position(|host| lives_on(scenario, &tenant.name, &host.name));
