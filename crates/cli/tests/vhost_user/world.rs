@@ -194,10 +194,17 @@ impl World {
     /// what it sends goes on with the next daemon.
     pub fn restart_under_load(&mut self, signal: Signal, ports: &[&str]) {
         let loads: Vec<_> = ports.iter().map(|port| self.load(port)).collect();
+        let mut pings = self.stage.command("", "ping");
+        let pings = pings.args(["-D", "-i", "0.01", "-w", "60", "10.9.0.1"]).stdout(Stdio::piped());
+        let pings = Bounded(pings.stderr(Stdio::null()).spawn().expect("ip is installed"));
         thread::sleep(Duration::from_secs(2));
         self.end_daemon(signal);
         self.start("500Mbps", "");
         self.eventually("the guest is back", || self.answers());
+        thread::sleep(Duration::from_millis(500));
+        let gap = longest_gap(&pings.interrupted());
+        eprintln!("{signal}, and started again: {gap:?} without an answer from the guest");
+        assert!(gap > Duration::ZERO && gap < PATIENCE, "{gap:?}");
         for load in loads {
             let done = load.join().expect("no panic");
             let said = String::from_utf8_lossy(&done.stdout);
@@ -215,10 +222,10 @@ impl World {
     }
 
     /// A server behind the uplink for one client; it ends with it, with what is answered, or after a while.
-    pub fn serve(&self, address: &str, port: &str) -> Server {
+    pub fn serve(&self, address: &str, port: &str) -> Bounded {
         let mut command = self.stage.command("", "timeout");
         command.args(["90", "iperf3", "-s", "-1", "-J", "-B", address, "-p", port]).stdout(Stdio::piped());
-        let server = Server(command.spawn().expect("ip is installed"));
+        let server = Bounded(command.spawn().expect("ip is installed"));
         self.eventually("the server listens", || {
             let listens = self.outside("ss", &["-Hltn", "src", &format!("{address}:{port}")]);
             !listens.stdout.is_empty()
@@ -267,24 +274,43 @@ impl Drop for World {
     }
 }
 
-/// An `iperf3` below a `timeout`.
-pub struct Server(Child);
+/// The longest time between two answers, as `ping -D` prints when each came.
+fn longest_gap(said: &str) -> Duration {
+    let answers = said.lines().filter(|line| line.contains(" bytes from "));
+    let came = answers.filter_map(|line| line.strip_prefix('[')?.split_once(']')?.0.parse::<f64>().ok());
+    let came: Vec<f64> = came.collect();
+    let gap = came.windows(2).map(|two| two[1] - two[0]).fold(0.0, f64::max);
+    Duration::from_secs_f64(gap)
+}
 
-impl Server {
+/// A program that ends by itself after a while, and says what there is to say: `ping`, or an `iperf3` below a `timeout`.
+pub struct Bounded(Child);
+
+impl Bounded {
     /// What it says until it ends.
     fn said(mut self) -> String {
         let mut said = String::new();
         self.0.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
         said
     }
+
+    /// Ends it, and answers what it has said.
+    fn interrupted(self) -> String {
+        self.signal(Signal::SIGINT);
+        self.said()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let id = Pid::from_raw(i32::try_from(self.0.id()).expect("a process id"));
+        let _ = kill(id, signal);
+    }
 }
 
-impl Drop for Server {
+impl Drop for Bounded {
     /// `timeout` hands on what it can catch: killed, it would leave the server behind.
     fn drop(&mut self) {
         if let Ok(None) = self.0.try_wait() {
-            let id = Pid::from_raw(i32::try_from(self.0.id()).expect("a process id"));
-            let _ = kill(id, Signal::SIGTERM);
+            self.signal(Signal::SIGTERM);
             let _ = self.0.wait();
         }
     }
