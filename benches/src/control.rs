@@ -1,13 +1,16 @@
 //! What receivers' control of senders costs a packet, by how often they decide.
 //!
 //! Why: PicNIC's Figure 12: at 10 us its feedback cost 22 % of the engines' time, and at 1 ms nothing worth speaking of.
-//! From: one flow with acknowledgements between two hosts, a limit that never binds, virtual time; PN-E13 and PN-C2.
+//! From: one flow with acknowledgements between two hosts, a limit that never binds, virtual time; PN-E13, and PN-C2 part by
+//! part of an engine's turn.
 //! Not here: what control does for the tenants (`plimsoll papers --only PN`).
 //! Invariant: both hosts' engines are charged, and nothing else; the sides carry the same frames at the same moments.
 
-use std::time::Duration;
+use std::cell::{Cell, RefCell};
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use plimsoll_daemon::Part;
 use plimsoll_units::{Nanos, Span};
 
 use crate::hold::processor_time;
@@ -29,6 +32,8 @@ const STEP: Span = Span::micros(12);
 /// What is between the hosts.
 #[derive(Clone, Copy)]
 enum Between {
+    /// A wire, and one queue on the way in for all, with nobody's descriptors counted: nothing of PicNIC.
+    Nothing,
     /// A wire.
     Wire,
     /// The overlay.
@@ -40,11 +45,27 @@ enum Between {
 /// The epoch at which each host's part is told.
 const TOLD: usize = EPOCHS.len() - 1;
 
+/// The parts of a turn, and what they are called.
+const PARTS: [(Part, &str); 6] = [
+    (Part::Fleet, "decide, tell and hear"),
+    (Part::Read, "take from tenants and classify"),
+    (Part::Depart, "schedule, limit, wrap and send"),
+    (Part::Fetch, "fetch, unwrap and classify"),
+    (Part::Deliver, "deliver by tenants' shares"),
+    (Part::Complete, "complete"),
+];
+
 /// `rounds` times, the sides taking turns.
 pub fn measure(effort: Effort) -> Result<Vec<Row>> {
-    let (mut wire, mut off) = (Costs::default(), Costs::default());
+    let (mut none, mut wire, mut off) = (Costs::default(), Costs::default(), Costs::default());
     let (mut seldom, mut on) = (Costs::default(), EPOCHS.map(|_| Costs::default()));
+    let mut parts = PARTS.map(|_| [Vec::new(), Vec::new()]);
     for _ in 0..effort.rounds {
+        none.add(cost(effort.packets, Between::Nothing)?);
+        for (side, between) in [Between::Nothing, Between::Control(EPOCHS[TOLD].0)].into_iter().enumerate() {
+            let costs = by_part(effort.packets, between)?;
+            parts.iter_mut().zip(costs).for_each(|(part, cost)| part[side].push(cost));
+        }
         wire.add(cost(effort.packets, Between::Wire)?);
         off.add(cost(effort.packets, Between::Overlay)?);
         seldom.add(cost(effort.packets, Between::Control(SELDOM))?);
@@ -63,6 +84,12 @@ pub fn measure(effort: Effort) -> Result<Vec<Row>> {
         Row::new(name, beside, "ns/packet").figures(before, with)
     };
     let (told, (epoch, _)) = (&on[TOLD], EPOCHS[TOLD]);
+    let whole = format!("all of it, receivers decide each {epoch}");
+    let part = |((_, what), [before, with]): (&(Part, &str), &[Vec<f64>; 2])| {
+        stage(format!("of that, by the wall's clock: {what}"), "ours, nothing of PicNIC", before, with)
+    };
+    let whole = [stage(whole, "ours, nothing of PicNIC", &none.both, &told.both)];
+    let whole = whole.into_iter().chain(PARTS.iter().zip(&parts).map(part));
     let stages = [
         stage("its sender's host: wrapped".into(), "ours, no overlay", &wire.out, &off.out),
         stage("its receiver's host: unwrapped".into(), "ours, no overlay", &wire.inward, &off.inward),
@@ -79,7 +106,7 @@ pub fn measure(effort: Effort) -> Result<Vec<Row>> {
             &told.inward,
         ),
     ];
-    Ok([limits].into_iter().chain(EPOCHS.into_iter().zip(&on).map(row)).chain(stages).collect())
+    Ok([limits].into_iter().chain(EPOCHS.into_iter().zip(&on).map(row)).chain(stages).chain(whole).collect())
 }
 
 /// Nanoseconds for each frame that came, round by round.
@@ -102,10 +129,50 @@ impl Costs {
 
 /// Nanoseconds of either engine for each frame that came.
 fn cost(packets: u64, between: Between) -> Result<[f64; 2]> {
+    let mut spent = [Duration::ZERO; 2];
+    let came = carry(packets, between, |index, host, now| {
+        let begun = processor_time();
+        while host.engine.turn(now).busy {}
+        spent[index] += processor_time() - begun;
+    })?;
+    Ok(spent.map(|spent| each(spent, came)))
+}
+
+/// Nanoseconds of both engines for each frame that came, part by part, by the wall's clock, which costs less to ask than the
+/// thread's; asking is in each.
+fn by_part(packets: u64, between: Between) -> Result<[f64; 6]> {
+    let spent = RefCell::new(PARTS.map(|_| Duration::ZERO));
+    let add = |part: Part, time: Duration| {
+        let place = PARTS.iter().position(|(one, _)| *one == part);
+        place.into_iter().for_each(|place| spent.borrow_mut()[place] += time);
+    };
+    let came = carry(packets, between, |_, host, now| {
+        loop {
+            let last = Cell::new(Instant::now());
+            let turn = host.engine.turn_by(&|part| {
+                let at = Instant::now();
+                add(part, at - last.replace(at));
+                now
+            });
+            add(Part::Complete, last.get().elapsed());
+            if !turn.busy {
+                break;
+            }
+        }
+    })?;
+    Ok(spent.into_inner().map(|spent| each(spent, came)))
+}
+
+fn each(spent: Duration, frames: usize) -> f64 {
+    spent.as_secs_f64() * 1e9 / frames as f64
+}
+
+/// The flow between two hosts, each of which has its `turns` in each step; how many frames came.
+fn carry(packets: u64, between: Between, mut turns: impl FnMut(usize, &mut Host, Nanos)) -> Result<usize> {
     let (mut a, mut b) =
         (Host::new(&policy("a", between), 64, 64)?, Host::new(&policy("b", between), 64, 64)?);
     let (data, ack) = (datagram(mac(0), mac(1), 1_400), datagram(mac(1), mac(0), 60));
-    let (mut now, mut spent, mut came) = (Nanos::ZERO, [Duration::ZERO; 2], 0);
+    let (mut now, mut came) = (Nanos::ZERO, 0);
     let steps = packets.div_ceil(FRAMES as u64);
     for _ in 0..steps {
         for n in 0..FRAMES {
@@ -114,11 +181,8 @@ fn cost(packets: u64, between: Between) -> Result<[f64; 2]> {
                 let _ = b.tenants[0].send(&ack, None);
             }
         }
-        for (host, spent) in [&mut a, &mut b].into_iter().zip(&mut spent) {
-            let begun = processor_time();
-            while host.engine.turn(now).busy {}
-            *spent += processor_time() - begun;
-        }
+        turns(0, &mut a, now);
+        turns(1, &mut b, now);
         a.hand_over(&mut b);
         b.hand_over(&mut a);
         came += b.drain(0);
@@ -127,12 +191,15 @@ fn cost(packets: u64, between: Between) -> Result<[f64; 2]> {
     }
     // The first wait for the next hop's address.
     ensure!(came as u64 > packets * 9 / 10, "{came} of {packets} frames came");
-    Ok(spent.map(|spent| spent.as_secs_f64() * 1e9 / came as f64))
+    Ok(came)
 }
 
 fn policy(host: &str, between: Between) -> String {
     let hosts = format!("uplink: {{port: memory, rate: 40Gbps}}\ntenants: {{t{host}: {{port: memory}}}}\n");
     let feedback = match between {
+        Between::Nothing => {
+            return format!("{hosts}engine: {{experiment: {{ingress: shared, accounting: false}}}}\n");
+        }
         Between::Wire => return hosts,
         Between::Overlay => String::new(),
         Between::Control(epoch) => {

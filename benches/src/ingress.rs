@@ -111,7 +111,7 @@ impl Side for Ours {
 
     fn move_all(&mut self) {
         let clock = self.clock;
-        while self.host.engine.turn_by(&|| clock.now()).busy {}
+        while self.host.engine.turn_by(&|_| clock.now()).busy {}
     }
 }
 

@@ -26,7 +26,7 @@ pub use directory::{Directory, DirectoryError, InnerAddr, Peer, StaticDirectory}
 pub use distributor::Distributor;
 pub use fabric::{FabricLaw, FabricLimit, Marks};
 pub use feedback::{Allowance, For, HostId, Opener, Rejected, Sealer, Vnic};
-pub use news::{LONGEST_SILENCE, News};
+pub use news::{LONGEST_SILENCE, News, refresh};
 pub use obeyed::Obeyed;
 pub use packet_rate::{PacketRateLaw, PacketRateLimit, Seen};
 pub use receiver::{Envelope, Laws, Limits, Measured, Receivers};

@@ -53,6 +53,12 @@ const REFRESHES: u64 = 5;
 /// forgets it sooner.
 pub const LONGEST_SILENCE: Span = Span::millis(100);
 
+/// How often what holds is said again.
+#[must_use]
+pub fn refresh(lapse: Span) -> Span {
+    Span::ns(lapse.as_u64() / REFRESHES).min(LONGEST_SILENCE)
+}
+
 impl<K> Default for News<K> {
     fn default() -> Self {
         Self { said: HashMap::default() }
@@ -62,7 +68,7 @@ impl<K> Default for News<K> {
 impl<K: Copy + Eq + Hash> News<K> {
     /// Whether this is to be said now; it then counts as said. Asked again at the same moment, the answer is the same.
     pub fn is(&mut self, whose: K, limits: Limits, lapse: Span, now: Nanos) -> bool {
-        let every = Span::ns(lapse.as_u64() / REFRESHES).min(LONGEST_SILENCE);
+        let every = refresh(lapse);
         let before = self.said.get(&whose).filter(|said| said.limits == limits);
         let again = match before {
             None => AGAIN,

@@ -71,6 +71,25 @@ const FULL_RETRY: Span = Span::micros(50);
 /// How soon they are offered again to one that is down or gone: that takes people, so it need not be soon.
 const DOWN_RETRY: Span = Span::millis(5);
 
+/// A part of a turn, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// From the turn before.
+    Between,
+    /// Receivers' decisions, and what is told to and heard from other hosts.
+    Fleet,
+    /// Tenants' ports: what they send is classified and posted.
+    Read,
+    /// Departures: scheduled, held to limits, wrapped and sent; one after the other with the way in.
+    Depart,
+    /// The uplink: what has come is unwrapped, classified and queued.
+    Fetch,
+    /// What waits is delivered, each tenant by its share.
+    Deliver,
+    /// Completions, flushes, and flows that have ended.
+    Complete,
+}
+
 /// What one turn came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
@@ -281,27 +300,29 @@ impl Engine {
 
     /// One round: read, schedule, send, forward, free. `now` must not run backwards.
     pub fn turn(&mut self, now: Nanos) -> Turn {
-        self.turn_by(&|| now)
+        self.turn_by(&|_| now)
     }
 
-    /// [`Engine::turn`], asking for the time before each part of the round, so that what a long round measures is right.
-    pub fn turn_by(&mut self, clock: &impl Fn() -> Nanos) -> Turn {
+    /// [`Engine::turn`], asking for the time after each part of the round, so that what a long round measures is right. The
+    /// clock is told which part has ended; the last one ends with the turn.
+    pub fn turn_by(&mut self, clock: &impl Fn(Part) -> Nanos) -> Turn {
         self.turns += 1;
         self.attentive = false;
         self.wake_at = None;
         self.inward_at = None;
-        let tended = self.tend_fleet(clock());
-        let read = if self.reading { self.read_tenants(clock()) } else { 0 };
+        let tended = self.tend_fleet(clock(Part::Between));
+        let now = clock(Part::Fleet);
+        let read = if self.reading { self.read_tenants(now) } else { 0 };
         // As much leaves as has come, but neither the way in nor the clock waits for all of it.
-        let mut busy = read > 0;
+        let (mut busy, mut ended) = (read > 0, Part::Read);
         for _ in 0..read.div_ceil(DEPARTURES).clamp(1, ROUNDS) {
-            let left = self.depart(clock());
+            let left = self.depart(clock(std::mem::replace(&mut ended, Part::Deliver)));
             busy |= self.take_in(clock) || left;
             if !left {
                 break;
             }
         }
-        let now = clock();
+        let now = clock(ended);
         self.free_completed(now);
         let kept = self.flush_lanes();
         self.expire_flows(now);

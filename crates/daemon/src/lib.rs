@@ -34,8 +34,8 @@ pub use departures::{Departure, DepartureLog, KEPT, Passage};
 pub use engine::{
     BATCH, Buffer, Change, Engine, Event, FleetMap, FleetNow, FleetSetup, Flow, FlowTable, Held, HostNow,
     HostState, Installed, LARGE, Lane, LaneSpec, Learned, Lookup, Loss, Lost, Mac, MacTable, NodeNow, Owner,
-    PairNow, Pool, PortNow, RateError, Rated, ReceiverNow, Room, SMALL, Sampler, Sent, Setup, Slot, Snapshot,
-    Step, Tally, Turn, own_mac,
+    PairNow, Part, Pool, PortNow, RateError, Rated, ReceiverNow, Room, SMALL, Sampler, Sent, Setup, Slot,
+    Snapshot, Step, Tally, Turn, own_mac,
 };
 pub use explain::{Explanation, LimitTime, NodeTime, RankNow, Served, TimeSpent, explain, placement};
 pub use filter::{Filter, FilterError, protocol_number};

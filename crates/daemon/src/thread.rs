@@ -199,7 +199,7 @@ impl Loop {
                 self.obey(command);
             }
             let clock = &self.clock;
-            let turn = self.engine.turn_by(&|| clock.now());
+            let turn = self.engine.turn_by(&|_| clock.now());
             if self.engine.has_lost() {
                 self.report_lost(notices);
             }

@@ -355,7 +355,7 @@ fn a_flood_on_the_way_in_costs_its_own_tenant() {
     world.run(Span::micros(50), STEP);
     // Every look at the clock is two microseconds later: a batch fetched, or a few frames delivered.
     let clock = std::cell::Cell::new(world.now);
-    let tick = || {
+    let tick = |_| {
         clock.set(clock.get() + Span::micros(2));
         clock.get()
     };
@@ -506,7 +506,7 @@ fn room_on_the_way_in(world: &mut World) -> u32 {
     world.run(Span::micros(50), STEP);
     // Each look at the clock is later by so much that fetching has no part of the time left.
     let clock = std::cell::Cell::new(world.now);
-    let tick = || {
+    let tick = |_| {
         clock.set(clock.get() + Span::micros(2));
         clock.get()
     };

@@ -160,6 +160,27 @@ fn an_idle_tenants_minimum_is_reserved_or_lent() {
     }
 }
 
+/// c obeys nobody: all that comes from there has one sender's part, once it was not heard for a lapse, and `shop`, which
+/// listens, has its own. Who only sends is heard all the same.
+#[test]
+fn who_hears_no_limit_is_held_to_one_senders_part() {
+    let mut fleet = Fleet::of(|host| {
+        let text = file(host, "", "");
+        let (without, _) = text.split_once("  feedback").expect("stated");
+        if host == "c" { without.to_owned() } else { text }
+    });
+    let senders = [(0, 0, SHOP), (2, 0, LB2)];
+    fleet.flood(&senders, Span::millis(500));
+    let before = fleet.stats(1).uplink.drops.get("stranger_over_limit").copied().unwrap_or(0);
+    let [shop, deaf] = fleet.flood(&senders, Span::millis(500))[..] else { panic!("two") };
+    assert!(within(shop, 15, deaf) && within(shop + deaf, 10, 38_000_000), "{shop} and {deaf}");
+    let stats = fleet.stats(1);
+    let lost = stats.uplink.drops["stranger_over_limit"] - before;
+    assert!(lost > 1_000, "{:?}", stats.uplink.drops);
+    let state = |host: &str| stats.fleet.as_ref().expect("a fleet").hosts[host].state.clone();
+    assert_eq!([state("a"), state("c")], ["heard", "silent"]);
+}
+
 /// Weights count as parts of the greatest: one of 20,000 beside one of 60,000 settles as one beside three.
 #[test]
 fn great_weights_share_as_small_ones_do() {

@@ -10,11 +10,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use guest::{FROM, Guest, VERSION_1};
+use plimsoll_control::{Allowance, For, HostId, Limits, Sealer, Vnic};
 use plimsoll_daemon::{Change, DepartureLog, Engine, Setup, engine_config, lane_spec};
 use plimsoll_policy::Checked;
 use plimsoll_ports::{Completions, FRAME_ROOM, MemoryConfig, MemoryPort, Port, VhostUser, VhostUserConfig};
-use plimsoll_units::{Nanos, Span};
-use support::{drain, policy, udp};
+use plimsoll_units::{BitRate, Nanos, Span};
+use support::{KEY, drain, fleet_of, policy, udp};
 
 const STEP: Span = Span::micros(20);
 const OUTSIDE: u8 = 99;
@@ -43,7 +44,11 @@ struct World {
 
 impl World {
     fn new(completions: Completions) -> Self {
-        let checked = policy(ONE);
+        Self::of(ONE, completions)
+    }
+
+    fn of(text: &str, completions: Completions) -> Self {
+        let checked = policy(text);
         let folder = tempfile::tempdir().expect("a folder");
         let path: PathBuf = folder.path().join("vm.sock");
         let config = VhostUserConfig { completions, ..VhostUserConfig::new(&path) };
@@ -52,13 +57,15 @@ impl World {
         let memory = MemoryConfig { slots: 4_096, frame: FRAME_ROOM, ..MemoryConfig::default() };
         let (uplink, wire) = MemoryPort::pair("uplink", memory).expect("memory");
         let uplink = Port::Memory(uplink);
+        let mut program = checked.program.clone();
+        let fleet = fleet_of(&checked, &mut program);
         let engine = Engine::new(Setup {
-            program: Arc::new(checked.program.clone()),
+            program: Arc::new(program),
             config: engine_config(&checked, &uplink),
             lanes: vec![lane_spec(&checked, "vm", Some(Port::VhostUser(port)))],
             uplink,
             log: Arc::new(DepartureLog::default()),
-            fleet: None,
+            fleet,
         });
         let free = (0..SIZE).rev().collect();
         let (behind, posted, left) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
@@ -69,7 +76,8 @@ impl World {
     fn post(&mut self, flow: u16) -> bool {
         let Some(head) = self.free.pop() else { return false };
         let number = self.posted.entry(flow).or_default();
-        self.guest.post(head, &udp(1, OUTSIDE, flow, *number as u32, 1_000));
+        let to = if self.checked.config.overlay.is_some() { flow as u8 } else { OUTSIDE };
+        self.guest.post(head, &udp(1, to, flow, *number as u32, 1_000));
         *number += 1;
         self.behind.insert(head, flow);
         true
@@ -90,6 +98,7 @@ impl World {
             self.engine.turn(self.now);
             self.now += STEP;
             for frame in drain(&mut self.wire) {
+                let frame = inner(&frame);
                 *self.left.entry(u16::from_be_bytes([frame[34], frame[35]])).or_default() += 1;
             }
             for head in self.guest.heads(FROM) {
@@ -112,6 +121,12 @@ impl World {
     fn losses(&mut self) -> Vec<(&'static str, u64)> {
         self.engine.snapshot(self.now).lanes[0].tally.losses().collect()
     }
+}
+
+/// A tenant's frame: as it is, or within Geneve.
+fn inner(frame: &[u8]) -> &[u8] {
+    let geneve = frame[36..38] == 6_081_u16.to_be_bytes();
+    if geneve { &frame[50 + 4 * usize::from(frame[42] & 0x3f)..] } else { frame }
 }
 
 /// PicNIC's Figure 2, with UDP for all: the slow flow holds half of the ring.
@@ -158,6 +173,45 @@ fn what_is_beyond_a_flows_cap_waits_with_the_guest_in_order_and_is_lost_only_at_
     assert_eq!((world.engine.held(), world.behind.len()), (0, 0));
     let lost: u64 = world.losses().iter().map(|&(_, count)| count).sum();
     assert_eq!(world.posted.values().sum::<u64>(), world.left.values().sum::<u64>() + lost);
+}
+
+/// Two tenants at another host, called by the last byte of their addresses, which are their flows' ports as well.
+const ELSEWHERE: &str = "
+uplink: {port: memory, rate: 100Mbps}
+tenants: {vm: {port: memory}}
+overlay:
+  kind: geneve
+  vni: 7
+  host: a
+  hosts:
+    a: {address: 192.0.2.1, tenants: {vm: 02:00:00:00:00:01}}
+    b: {address: 192.0.2.2, mac: 06:00:00:00:00:02, tenants: {near: 02:00:00:00:00:0b, far: 02:00:00:00:00:0c}}
+  feedback: {key: /not/read, epoch: 2ms, lapse: 60s, fallback: 90Mbps}
+";
+const NEAR: u16 = 0x0b;
+const FAR: u16 = 0x0c;
+
+/// What a receiver on another host allows holds in the guest's own ring: what is beyond it waits there, nothing is lost, and
+/// what goes to somebody else goes on.
+#[test]
+fn what_a_receiver_elsewhere_does_not_take_waits_with_the_guest() {
+    let both = [(FAR, 40), (NEAR, 16)];
+    let mut alone = World::of(ELSEWHERE, Completions::OutOfOrder);
+    alone.run(Span::millis(400), &both[1..]);
+    let mut world = World::of(ELSEWHERE, Completions::OutOfOrder);
+    let hosts = &world.checked.config.overlay.as_ref().expect("stated").hosts;
+    let [a, b] = [0, 1].map(|host: usize| HostId(hosts[host].number));
+    let receiver = Vnic { network: 7, mac: [2, 0, 0, 0, 0, 0x0c] };
+    let limits = Limits { bits: BitRate::mbps(1), packets: None };
+    let mut message = Vec::new();
+    Sealer::new(&KEY, b, 1, 1).seal(a, &[Allowance { receiver, whom: For::Each, limits }], &mut message);
+    world.engine.hear_channel(&message, world.now);
+    world.run(Span::millis(400), &both);
+    assert!((35..60).contains(&world.left(FAR)), "{} at 1 Mb/s", world.left(FAR));
+    assert!(world.on_its_way(FAR) >= 38 && world.event("held_by_sender") > 0, "{}", world.on_its_way(FAR));
+    assert!(world.losses().is_empty(), "{:?}", world.losses());
+    let (beside, alone) = (world.left(NEAR), alone.left(NEAR));
+    assert!(beside * 100 >= alone * 95, "{beside} of {alone}");
 }
 
 #[test]

@@ -40,6 +40,8 @@ pub enum Loss {
     UnknownNetwork,
     /// Its source is no tenant of the host that sent it.
     WrongHost,
+    /// Its host hears nothing of limits, and all such together have had one sender's part.
+    StrangerOverLimit,
 }
 
 /// What is worth counting though nothing was lost.
@@ -97,7 +99,7 @@ pub enum Event {
 
 impl Loss {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::ReceiverFull,
         Self::ReceiverGone,
         Self::UnknownDestination,
@@ -112,6 +114,7 @@ impl Loss {
         Self::UnknownHost,
         Self::UnknownNetwork,
         Self::WrongHost,
+        Self::StrangerOverLimit,
     ];
 
     /// The reason as operators see it.
@@ -130,6 +133,7 @@ impl Loss {
             Self::NoPeer => "overlay_no_peer",
             Self::NoNextHop => "overlay_no_next_hop",
             Self::UnknownHost => "overlay_unknown_host",
+            Self::StrangerOverLimit => "stranger_over_limit",
             Self::UnknownNetwork => "overlay_unknown_network",
             Self::WrongHost => "overlay_wrong_host",
         }

@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use plimsoll_control::HostId;
 use plimsoll_policy::{LimitId, Program, TenantId};
 use plimsoll_ports::{Port, Received, Sending};
-use plimsoll_units::Nanos;
+use plimsoll_units::{Nanos, Span};
 use plimsoll_vnic::Status;
 use plimsoll_wire::neighbour::{self, Heard};
 use plimsoll_wire::overlay::{Checks, Path, Tunnelled, too_big};
@@ -78,8 +78,22 @@ struct Link {
     received: u64,
     /// When a tenant's frame last left for it.
     sent_at: Option<Nanos>,
+    /// When its frames began to come without its being heard.
+    unheard: Option<Nanos>,
     /// Of the frame that is on its way to all hosts.
     copy: wrap::Copied,
+}
+
+impl Link {
+    /// Whether its frames come, and it was not heard for a lapse: no limit reaches who sends from there. A host that was idle
+    /// has a lapse's time to be heard again; one that was not heard then is a stranger until it is.
+    fn is_strange(&mut self, heard: Option<Nanos>, lapse: Span, now: Nanos) -> bool {
+        if heard.is_some_and(|at| now.since(at) <= lapse) {
+            self.unheard = None;
+            return false;
+        }
+        now.since(*self.unheard.get_or_insert(now)) > lapse
+    }
 }
 
 /// What a packet from the uplink is for.
@@ -246,8 +260,17 @@ impl Engine {
         }
         let station = self.station_for(to);
         if let (Some(steering), Some(vm)) = (&mut fleet.steering, fleet.map.vm(from)) {
+            let (heard, lapse) = (steering.told[host].heard_at, steering.settings.lapse);
+            let mut sender = fleet.map.counts_as(vm);
+            if fleet.links[host].is_strange(heard, lapse, now) {
+                if !steering.admits_stranger(station, packet.len(), now) {
+                    self.uplink.tally.lost(Loss::StrangerOverLimit);
+                    return Came::Done;
+                }
+                sender = fleet.map.strangers();
+            }
             let marked = fleet.map.heeds_marks() && tunnelled.ecn == Ecn::Ce;
-            steering.note(station, fleet.map.counts_as(vm), marked);
+            steering.note(station, sender, marked);
         }
         Came::For(station)
     }

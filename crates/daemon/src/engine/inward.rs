@@ -19,7 +19,7 @@ use super::fleet::Came;
 use super::forward::{Mac, Owner};
 use super::pool::{Buffer, Pool};
 use super::slow::SlowCore;
-use super::{BATCH, Engine, Lane};
+use super::{BATCH, Engine, Lane, Part};
 
 /// Frames that wait on their way in.
 #[derive(Debug)]
@@ -123,8 +123,8 @@ impl Inward {
 
     /// The lane that a station's frame is for: a tenant that is gone may have left its lane to another one, and its frames
     /// in the queue.
-    fn lane_of(&self, station: u32, arrival: &Arrival) -> Option<u32> {
-        let same = self.since.is_none_or(|since| arrival.at > since);
+    fn lane_of(&self, station: u32, fetched: Nanos) -> Option<u32> {
+        let same = self.since.is_none_or(|since| fetched > since);
         station.checked_sub(COMMON + 1).filter(|_| same)
     }
 
@@ -149,7 +149,9 @@ impl Inward {
         let pool = self.pools[station as usize].as_mut().expect("in its place between deliveries");
         let buffer = pool.take(frame.len());
         let addr = buffer.map_or(0, |buffer| buffer.address(station));
-        let arrival = Arrival { addr, len: u32::try_from(frame.len()).unwrap_or(u32::MAX), at: now };
+        // Delay counts from when the NIC had it, as far as the port tells: fetching may be what is short.
+        let at = now - received.waited.unwrap_or_default();
+        let arrival = Arrival { addr, len: u32::try_from(frame.len()).unwrap_or(u32::MAX), at };
         let Some(buffer) = buffer else {
             self.ingress.drop(station, arrival.len);
             return Err(NotQueued::Full);
@@ -185,9 +187,9 @@ impl Engine {
 
     /// Fetches what the uplink has, as far as its share of the time goes, and delivers what waits, each tenant by its
     /// share; answers whether anything moved.
-    pub(super) fn take_in(&mut self, clock: &impl Fn() -> Nanos) -> bool {
+    pub(super) fn take_in(&mut self, clock: &impl Fn(Part) -> Nanos) -> bool {
         let (mut fetched, mut delivered) = (0, 0);
-        let mut now = clock();
+        let mut now = clock(Part::Depart);
         let mut empty = false;
         let (batch, quantum) = self.inward.batches();
         while delivered < DELIVERIES {
@@ -198,13 +200,13 @@ impl Engine {
             if fetched < FETCHES && !empty && self.inward.may_fetch() {
                 let count = self.fetch(batch, now);
                 (fetched, empty) = (fetched + count, count < batch);
-                let after = clock();
+                let after = clock(Part::Fetch);
                 self.inward.fetched(count, after.since(now));
                 now = after;
             } else if let Some(station) = self.inward.ingress.next() {
                 let count = self.deliver_some(station, quantum, now);
                 delivered += count;
-                let after = clock();
+                let after = clock(Part::Deliver);
                 self.note_delays(station, count, after);
                 self.inward.processed(station, count, after.since(now), after);
                 now = after;
@@ -227,8 +229,10 @@ impl Engine {
         while delivered < quantum {
             let Some(arrival) = self.inward.ingress.take(station, now) else { break };
             let (_, buffer) = Buffer::from_address(arrival.addr);
-            self.inward.delivered[delivered] = (arrival.at, pool.held(buffer).waited);
-            let lane = self.inward.lane_of(station, &arrival);
+            let waited = pool.held(buffer).waited;
+            let fetched = arrival.at + waited.unwrap_or_default();
+            self.inward.delivered[delivered] = (fetched, waited);
+            let lane = self.inward.lane_of(station, fetched);
             let known = before.and_then(|(last, bound)| bound.filter(|_| are_alike(&pool, last, buffer)));
             let bound = self.deliver_from(&mut pool, buffer, known, lane, now);
             if let Some((last, _)) = before.replace((buffer, bound)) {

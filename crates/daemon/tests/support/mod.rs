@@ -7,13 +7,22 @@ use std::sync::Arc;
 use plimsoll_daemon::{
     Change, DepartureLog, Engine, FleetSetup, Lane, Setup, engine_config, fleet_map, lane_spec,
 };
-use plimsoll_policy::Checked;
+use plimsoll_policy::{Checked, Program};
 use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, Sending};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::VnetHeader;
 
 /// The key of every fleet in these tests.
 pub const KEY: [u8; 32] = [7; 32];
+
+/// The fleet that a policy is of, if it is of one: its room in the program, and what the engine is made from.
+pub fn fleet_of(checked: &Checked, program: &mut Program) -> Option<FleetSetup> {
+    let map = fleet_map(checked, program)?;
+    let overlay = checked.config.overlay.as_ref().expect("a fleet is an overlay's");
+    let mac = [6, 0, 0, 0, 0, overlay.own().number.to_be_bytes()[3]];
+    let key = overlay.feedback.as_ref().map(|_| KEY);
+    Some(FleetSetup { map, mac, key, sequence: 1_000, start: 7 })
+}
 
 /// The engine, and the other end of each of its ports.
 pub struct World {
@@ -63,22 +72,7 @@ impl World {
         }
         let log = Arc::new(DepartureLog::default());
         let mut program = checked.program.clone();
-        let fleet = fleet_map(checked, &mut program).map(|map| {
-            let own = checked.config.overlay.as_ref().expect("a fleet is an overlay's").own();
-            let mac = [6, 0, 0, 0, 0, own.number.to_be_bytes()[3]];
-            FleetSetup {
-                map,
-                mac,
-                key: checked
-                    .config
-                    .overlay
-                    .as_ref()
-                    .and_then(|overlay| overlay.feedback.as_ref())
-                    .map(|_| KEY),
-                sequence: 1_000,
-                start: 7,
-            }
-        });
+        let fleet = fleet_of(checked, &mut program);
         let mut engine = Engine::new(Setup {
             program: Arc::new(program),
             config: engine_config(checked, &uplink),

@@ -42,6 +42,8 @@ pub struct FleetMap {
     pub(crate) senders: Vec<Sender>,
     /// Those of the fleet that bring others' traffic, where there are such.
     pub(crate) balancers: Option<Balancers>,
+    /// The least that a tenant elsewhere weighs.
+    pub(crate) lightest: u32,
 }
 
 /// Another host.
@@ -93,6 +95,9 @@ pub(crate) struct Balancers {
 
 /// All balancers, as one sender.
 pub(crate) const BALANCERS: SenderId = SenderId::MAX;
+
+/// All who send from hosts that no limit reaches, as one sender.
+const STRANGERS: SenderId = SenderId::MAX - 1;
 
 /// What pairs may send at once after a pause: some frames, so that a thread that wakes up late loses none of the rate.
 const BURST: Span = Span::micros(200);
@@ -157,6 +162,7 @@ impl FleetMap {
         let mut map = Self {
             balancers: Balancers::of(overlay, &senders, &vms, hosts.len()),
             senders,
+            lightest: vms.iter().map(|vm| vm.sender.weight).min().unwrap_or(WEIGHT),
             vni: Vni::new(overlay.vni).expect("checked with the policy"),
             own,
             format,
@@ -220,6 +226,11 @@ impl FleetMap {
             Some(all) if sender.balancer => (BALANCERS, all.weight),
             _ => (vm.into(), sender.weight),
         }
+    }
+
+    /// What all who send from hosts that no limit reaches count as together: one sender, none of the others being lighter.
+    pub(crate) fn strangers(&self) -> (SenderId, u32) {
+        (STRANGERS, self.lightest)
     }
 
     /// The tenant elsewhere that has this address.

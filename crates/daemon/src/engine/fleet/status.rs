@@ -34,7 +34,8 @@ pub enum HostState {
     Uncontrolled,
     /// It was heard of late.
     Heard,
-    /// Frames go there, and it says nothing: each pair is held to its fallback.
+    /// Frames go there or come from there, and it says nothing: each pair is held to its fallback, and what comes to one
+    /// sender's part.
     Silent,
     /// Neither of the two.
     Idle,
@@ -118,6 +119,7 @@ impl Engine {
             let state = match steering {
                 None => HostState::Uncontrolled,
                 Some(_) if heard.is_some_and(|ago| ago < lapse) => HostState::Heard,
+                Some(_) if link.unheard.is_some_and(|at| now.since(at) > lapse) => HostState::Silent,
                 Some(_) if link.sent_at.is_some_and(|at| now.since(at) < lapse) => HostState::Silent,
                 Some(_) => HostState::Idle,
             };

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use plimsoll_control::{
     Allowance, BandwidthLaw, Envelope, FabricLaw, For, Heavy, HostId, Idle, LONGEST_SILENCE, Laws, Limits,
     Marks, Measured, News, Obeyed, Opener, PacketRateLaw, Receivers, Rejected, Sealer, SenderId, Senders,
-    Vnic,
+    Strangers, Vnic, refresh,
 };
 use plimsoll_policy::{ControlLevel, Feedback, IdleMinimum, Program, TenantId, UNLIMITED, Via};
 use plimsoll_units::{BitRate, Nanos, Span};
@@ -63,6 +63,8 @@ pub(crate) struct Own {
     pub(super) lane: u32,
     vnic: Vnic,
     pub(super) senders: Senders,
+    /// Who sends and hears nothing.
+    strangers: Strangers,
     /// In this epoch.
     marks: Marks,
 }
@@ -103,6 +105,7 @@ pub(crate) struct Told {
     messages: VecDeque<Vec<u8>>,
     /// When they leave in frames of their own.
     due: Nanos,
+    said_at: Option<Nanos>,
     pub(super) heard_at: Option<Nanos>,
     pub(super) counts: Counts,
 }
@@ -212,6 +215,13 @@ impl Steering {
         }
     }
 
+    /// Whether a packet of somebody whom no limit reaches may come in for this station: all of them have one sender's part.
+    pub(super) fn admits_stranger(&mut self, station: u32, len: usize, now: Nanos) -> bool {
+        let own = self.by_station.get(station as usize).copied().flatten();
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        own.is_none_or(|own| self.own[own as usize].strangers.admits(len, now))
+    }
+
     /// What may go with a frame to this host.
     #[inline]
     pub(super) fn riding(&self, host: usize) -> Option<&[u8]> {
@@ -268,7 +278,8 @@ impl Steering {
         }
         let own = self.divide(map, now);
         for ((told, host), link) in self.told.iter_mut().zip(&map.hosts).zip(links) {
-            told.seal(&mut self.sealer, host.number);
+            let sends = link.sent_at.is_some_and(|at| now.since(at) < lapse);
+            told.seal(&mut self.sealer, host.number, sends && told.is_quiet(lapse, now), now);
             // Where frames go that way they take it along, if it is short; else it need not wait for one.
             let ridden = self.settings.via == Via::Datapath
                 && map.format == Format::Geneve
@@ -315,6 +326,7 @@ impl Told {
     /// Another epoch is over: what has not left is said anew.
     fn begin(&mut self) {
         if !self.messages.is_empty() {
+            self.said_at = None;
             self.counts.unsent += self.messages.len() as u64;
             self.messages.clear();
             self.news.forget();
@@ -330,12 +342,19 @@ impl Told {
         }
     }
 
-    /// What it is to hear is ready to leave.
-    fn seal(&mut self, sealer: &mut Sealer, to: HostId) {
-        for part in self.allowances.chunks(IN_MESSAGE) {
+    /// Whether it has not been told anything for a while: it would take this host for one that hears nothing.
+    fn is_quiet(&self, lapse: Span, now: Nanos) -> bool {
+        self.said_at.is_none_or(|at| now.since(at) >= refresh(lapse))
+    }
+
+    /// What it is to hear is ready to leave, or without anything a sign of life where that is wanted.
+    fn seal(&mut self, sealer: &mut Sealer, to: HostId, sign: bool, now: Nanos) {
+        let sign = (sign && self.allowances.is_empty()).then_some(&[][..]);
+        for part in self.allowances.chunks(IN_MESSAGE).chain(sign) {
             let mut message = Vec::new();
             sealer.seal(to, part, &mut message);
             self.messages.push_back(message);
+            self.said_at = Some(now);
         }
         self.allowances.clear();
     }
@@ -375,7 +394,8 @@ impl Fleet {
             // The gaps between sampled packets are nobody's to foresee, and need not be the same elsewhere.
             let senders = Senders::new(u64::from(index) ^ now.as_u64().rotate_left(17));
             let marks = Marks::default();
-            steering.own.push(Own { lane: index, vnic: map.vnic(mac), senders, marks });
+            let strangers = Strangers::default();
+            steering.own.push(Own { lane: index, vnic: map.vnic(mac), senders, strangers, marks });
         }
         steering.measured = vec![Measured::default(); envelopes.len()];
         steering.receivers = Receivers::new(policy.link, laws(&steering.settings), &envelopes);
@@ -426,6 +446,9 @@ impl Engine {
             };
         }
         let at_rest = steering.receivers.epoch(length, &steering.measured);
+        for (vm, own) in steering.own.iter_mut().enumerate() {
+            own.strangers.allow(steering.receivers.limits(vm).of_weight(fleet.map.lightest), now);
+        }
         steering.restful = if at_rest { steering.restful.saturating_add(1) } else { 0 };
         for vm in steering.address(&fleet.map, &fleet.links, now) {
             self.hold(&fleet.map, vm, steering.allowed[vm as usize]);
