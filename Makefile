@@ -17,7 +17,7 @@ RELEASE := target/release/plimsoll
 DEBUG   := target/debug/plimsoll
 
 .DEFAULT_GOAL := help
-.PHONY: help demo faults build test check fmt lint unit docs-check bench-check deny deny-if-there bench fuzz soak doc install clean
+.PHONY: help demo faults build test check fmt lint unit docs-check bench-check deny deny-if-there bench papers guest fuzz soak doc install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,7 +87,16 @@ bench: ## measure ours beside DPDK, tc, ns-3 and a copy loop; table, and target/
 	@$(CARGO) build --release --locked -p plimsoll-cli
 	@GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(CARGO) run --release --locked --manifest-path benches/Cargo.toml -- --plimsoll $(RELEASE) --json target/bench.json
 
-fuzz: ## fuzz frames, vnet headers, overlays, policy files, vNICs and engine traces, FUZZ_SECONDS (600) each
+papers: ## the papers' experiments at their scale in virtual time, with 5 seeds, and what came of each expectation: 5 minutes
+	@scripts/setup.sh build
+	@$(CARGO) build --release --locked -p plimsoll-cli
+	@$(RELEASE) papers
+
+guest: ## the Linux guest that tests boot in QEMU: kernel and initramfs, in target/guest
+	@scripts/setup.sh test
+	@scripts/guest.sh target/guest
+
+fuzz: ## fuzz frames, vnet headers, overlays, policy files, vNICs, virtual machines' rings and engine traces, FUZZ_SECONDS (600) each
 	@scripts/setup.sh fuzz
 	@fuzz/run.sh $(FUZZ_SECONDS)
 

@@ -90,6 +90,8 @@ fn memory(args: &Check, checked: &Checked) -> Result<(), Failure> {
     let steered = checked.config.overlay.as_ref().is_some_and(|overlay| overlay.feedback.is_some());
     let control = if steered { plimsoll_control::state::of_vm().to_vec() } else { Vec::new() };
     let control_bytes: u64 = control.iter().map(|part| part.bytes).sum();
+    let told_bytes =
+        plimsoll_control::state::of_limit(size_of::<(plimsoll_control::Vnic, plimsoll_control::For)>());
     let tenants = checked.program.tenants.len() as u64;
     let named = |parts: &[plimsoll_nic::Part]| -> serde_json::Map<String, serde_json::Value> {
         parts.iter().map(|part| (part.what.to_owned(), part.bytes.into())).collect()
@@ -105,6 +107,7 @@ fn memory(args: &Check, checked: &Checked) -> Result<(), Failure> {
             "control": control.iter().map(|part| (part.what.to_owned(), part.bytes.into()))
                 .collect::<serde_json::Map<String, serde_json::Value>>(),
             "control_bytes": control_bytes, "control_total_bytes": tenants * control_bytes,
+            "told_limit_bytes": if steered { told_bytes } else { 0 },
         }));
     }
     print(&memory_text(&found))?;
@@ -113,11 +116,12 @@ fn memory(args: &Check, checked: &Checked) -> Result<(), Failure> {
     }
     let rows = control.iter().map(|part| format!("  {:<38}{:>12} B\n", part.what, part.bytes));
     print(&format!(
-        "{:<40}{control_bytes:>12} B\n{}{:<40}{:>12} B\n",
+        "{:<40}{control_bytes:>12} B\n{}{:<40}{:>12} B\n{:<40}{told_bytes:>12} B\n",
         "a tenant's control, as a receiver",
         rows.collect::<String>(),
         format!("the same, for {tenants} tenants"),
         tenants * control_bytes,
+        "a limit that a tenant elsewhere has told",
     ))
 }
 

@@ -77,6 +77,7 @@ fn accounted_with(
         let (out, inward) = traffic.drain();
         (sent, came) = (sent + out, came + inward);
     }
+    fleet.eventually("nothing is kept of it", || (0..3).all(|host| fleet.keeps_nothing(host)));
     let grown = grown(before, fleet.losses());
     let counted: u64 = grown.values().sum();
     eprintln!("{sent} sent, {came} came, {} lost; counted {counted}: {grown:?}", sent - came);
@@ -429,9 +430,10 @@ fn after_a_kill_the_gap_is_measured_and_its_losses_are_bounded() {
             .iter()
             .any(|pair| pair.host == "c" && pair.peer == "t1" && pair.state == "limited")
     };
+    let asked = Instant::now();
     let on_the_wire = fleet.arrivals("c", "up0");
     fleet.kill(2);
-    let killed = Instant::now();
+    let (killed, unsure) = (Instant::now(), asked.elapsed());
     fleet.launch(2);
     // A TAP goes with its daemon; who gave the tenant its address gives it again.
     let netns = fleet.netns("c1");
@@ -466,11 +468,15 @@ fn after_a_kill_the_gap_is_measured_and_its_losses_are_bounded() {
         (sent, came) = (sent + out, came + inward);
     }
     // What the wire brought and the new daemon has not seen came while nobody was there.
-    let unread = fleet.arrivals("c", "up0") - on_the_wire - fleet.stats(2).uplink.rx_packets;
+    let uplink = fleet.stats(2).uplink;
+    let seen = uplink.rx_packets + uplink.drops.get("kernel_full").copied().unwrap_or(0);
+    let unread = (fleet.arrivals("c", "up0") - on_the_wire).saturating_sub(seen);
     let grown = grown(&before, fleet.losses());
     let counted = unread + grown.values().sum::<u64>();
     let lost = sent - came;
     eprintln!("{sent} sent, {came} came, {lost} lost; {unread} frames came while nobody read, and {grown:?}");
-    // What it held when it was killed nobody counts; questions for addresses come meanwhile, too.
-    assert!(lost.abs_diff(counted) <= 40, "{lost} lost, {counted} counted");
+    // What it held when it was killed nobody counts (two frames come in a millisecond), nor what came between the look at its
+    // device and that; questions for addresses come meanwhile, too.
+    let odd = 40 + 2 * unsure.as_millis() as u64;
+    assert!(lost.abs_diff(counted) <= odd, "{lost} lost, {counted} counted, {unsure:?}");
 }

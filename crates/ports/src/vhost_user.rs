@@ -422,8 +422,8 @@ impl VhostUser {
         let mut pairs = self.pairs.clone();
         for (pair, rings) in pairs.iter_mut().zip(self.rings.chunks(2)) {
             let [to_guest, from_guest] = rings else { continue };
-            pair.free = to_guest.available(&self.memory);
-            pair.posted = from_guest.available(&self.memory);
+            pair.free = to_guest.waiting(&self.memory);
+            pair.posted = from_guest.waiting(&self.memory);
             let live = from_guest.live.as_ref();
             pair.in_flight = live.map_or(0, |live| live.in_flight.into());
             pair.out_of_turn = live.map_or(0, Live::out_of_turn);

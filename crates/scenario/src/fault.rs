@@ -35,6 +35,29 @@ pub struct FeedbackFaults {
     pub late: Span,
 }
 
+/// What becomes of one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fate {
+    /// It never arrives.
+    pub lost: bool,
+    /// How late it is.
+    pub late: Span,
+    /// How much later it comes again.
+    pub again: Option<Span>,
+}
+
+impl FeedbackFaults {
+    /// Draws what becomes of a message, with numbers from 0 to 1.
+    pub fn fate(&self, mut unit: impl FnMut() -> f64) -> Fate {
+        let &Self { loss, duplicate, reorder, late } = self;
+        let mut happens = |part: f64| part > 0.0 && unit() <= part;
+        let (lost, again, delayed) = (happens(loss), happens(duplicate), happens(reorder));
+        let mut delay = || Span::ns((unit() * late.as_u64() as f64) as u64);
+        let late = if delayed { delay() } else { Span::ZERO };
+        Fate { lost, late, again: again.then(delay) }
+    }
+}
+
 /// A daemon that ends with all that its engine holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restart {
@@ -82,5 +105,33 @@ impl Faults {
             scale(&mut stall.from);
             scale(&mut stall.to);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_the_messages_are_lost_repeated_and_late() {
+        let faults = FeedbackFaults { loss: 0.3, duplicate: 0.1, reorder: 0.2, late: Span::millis(3) };
+        let mut state = 1_u64;
+        let mut unit = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 11) as f64 / (1_u64 << 53) as f64
+        };
+        let all: Vec<Fate> = (0..100_000).map(|_| faults.fate(&mut unit)).collect();
+        let part =
+            |of: fn(&Fate) -> bool| all.iter().filter(|fate| of(fate)).count() as f64 / all.len() as f64;
+        assert!((part(|fate| fate.lost) - 0.3).abs() < 0.01);
+        assert!((part(|fate| fate.again.is_some()) - 0.1).abs() < 0.01);
+        assert!((part(|fate| fate.late > Span::ZERO) - 0.2).abs() < 0.01);
+        assert!(all.iter().all(|fate| fate.late < Span::millis(3)));
+    }
+
+    #[test]
+    fn without_faults_all_arrives_at_once() {
+        let fate = FeedbackFaults::default().fate(|| 0.0);
+        assert_eq!(fate, Fate { lost: false, late: Span::ZERO, again: None });
     }
 }

@@ -25,7 +25,7 @@ mod table;
 mod yaml;
 
 pub use expect::{Expectation, Status, Unit, Verdict, judge, judge_pair, judge_seeds};
-pub use fault::{ClockStep, Faults, FeedbackFaults, Restart, Stall};
+pub use fault::{ClockStep, Fate, Faults, FeedbackFaults, Restart, Stall};
 pub use measure::jain;
 pub use model::{
     Change, Destination, Fetch, Home, KeyValueSizes, Kind, Measure, Model, NETWORK, Pace, Role, Scenario,

@@ -13,7 +13,7 @@ use plimsoll_control::{
     PacketRateLaw, Receivers, Senders,
 };
 use plimsoll_nic::Ingress;
-use plimsoll_scenario::{Control as Spec, ControlLevel, FeedbackFaults};
+use plimsoll_scenario::{Control as Spec, ControlLevel, Fate, FeedbackFaults};
 use plimsoll_units::{BitRate, Nanos, Span};
 
 use crate::agenda::SourceId;
@@ -253,12 +253,8 @@ impl Control {
         if let Some(known) = journeys.iter().find(|journey| journey.to == to) {
             return *known;
         }
-        let FeedbackFaults { loss, duplicate, reorder, late } = self.faults;
-        let mut happens = |part: f64| part > 0.0 && self.chance.unit() <= part;
-        let (lost, again, delayed) = (happens(loss), happens(duplicate), happens(reorder));
-        let mut delay = || Span::ns((self.chance.unit() * late.as_u64() as f64) as u64);
-        let late = if delayed { delay() } else { Span::ZERO };
-        let journey = Journey { to, lost, late, again: again.then(delay) };
+        let Fate { lost, late, again } = self.faults.fate(|| self.chance.unit());
+        let journey = Journey { to, lost, late, again };
         journeys.push(journey);
         journey
     }

@@ -1,4 +1,5 @@
-//! Every file of `examples/faults/` holds what it promises with each of five seeds, and so does `examples/imix.yaml`.
+//! Every file of `examples/faults/` holds what it promises with each of five seeds, and so do
+//! `examples/imix.yaml` and `examples/static-caps.yaml`.
 
 use std::path::{Path, PathBuf};
 
@@ -38,6 +39,11 @@ fn whatever_goes_wrong_others_keep_their_throughput_and_their_delay() {
     let files = files();
     assert!(files.len() >= 8, "a file for each fault");
     hold(&files);
+}
+
+#[test]
+fn caps_that_nobody_moves_leave_an_incast_to_the_fabric() {
+    hold(&[Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/static-caps.yaml")]);
 }
 
 #[test]

@@ -107,8 +107,15 @@ impl Fleet {
             for tenant in [1, 2] {
                 self.add_netns(&format!("{host}{tenant}"));
                 // What the kernel says by itself, nobody here counts.
-                let quiet =
-                    ["-q", "-w", "net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"];
+                // And what it drops by itself for its source, as distributions have it, neither.
+                let quiet = [
+                    "-q",
+                    "-w",
+                    "net.ipv6.conf.all.disable_ipv6=1",
+                    "net.ipv6.conf.default.disable_ipv6=1",
+                    "net.ipv4.conf.all.rp_filter=0",
+                    "net.ipv4.conf.default.rp_filter=0",
+                ];
                 let _ = self.command(&format!("{host}{tenant}"), "sysctl").args(quiet).output();
             }
         }
@@ -266,6 +273,14 @@ impl Fleet {
         let name = |(host, tenant): (usize, u8)| format!("{}{tenant}", HOSTS[host]);
         let (sender, receiver) = (name(from), name(to));
         self.traffic((&sender, inner(from.0, from.1)), (&receiver, inner(to.0, to.1)), port, rate)
+    }
+
+    /// Whether a host's daemon holds no packet of any tenant, nor a buffer for one.
+    pub fn keeps_nothing(&self, host: usize) -> bool {
+        self.stats(host)
+            .tenants
+            .values()
+            .all(|port| (port.held, port.buffers, port.ingress.waiting) == (0, 0, 0))
     }
 
     /// Frames that everybody here knows to have lost since the start, by who knows and why.

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
+use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use plimsoll_daemon::{Client, Stats};
 
@@ -194,17 +195,22 @@ impl World {
     /// what it sends goes on with the next daemon.
     pub fn restart_under_load(&mut self, signal: Signal, ports: &[&str]) {
         let loads: Vec<_> = ports.iter().map(|port| self.load(port)).collect();
-        let mut pings = self.stage.command("", "ping");
-        let pings = pings.args(["-D", "-i", "0.01", "-w", "60", "10.9.0.1"]).stdout(Stdio::piped());
-        let pings = Bounded(pings.stderr(Stdio::null()).spawn().expect("ip is installed"));
+        let said = self.file("pings");
+        let mut pings = self.stage.command("", "timeout");
+        let pings = pings.args(["120", "ping", "-D", "-i", "0.01", "10.9.0.1"]).stderr(Stdio::null());
+        let pings = pings.stdout(fs::File::create(&said).expect("a file"));
+        let pings = Bounded(pings.spawn().expect("ip is installed"));
         thread::sleep(Duration::from_secs(2));
         self.end_daemon(signal);
+        // The clock that `ping -D` reads.
+        let gone = Duration::from(clock_gettime(ClockId::CLOCK_REALTIME).expect("every kernel has it"));
+        let gone = gone.as_secs_f64();
         self.start("500Mbps", "");
-        self.eventually("the guest is back", || self.answers());
-        thread::sleep(Duration::from_millis(500));
-        let gap = longest_gap(&pings.interrupted());
+        self.eventually("the guest is back", || gap_at(&self.read("pings"), gone).is_some());
+        drop(pings);
+        let gap = gap_at(&self.read("pings"), gone).expect("it was back");
         eprintln!("{signal}, and started again: {gap:?} without an answer from the guest");
-        assert!(gap > Duration::ZERO && gap < PATIENCE, "{gap:?}");
+        assert!(gap < PATIENCE, "{gap:?}");
         for load in loads {
             let done = load.join().expect("no panic");
             let said = String::from_utf8_lossy(&done.stdout);
@@ -274,16 +280,15 @@ impl Drop for World {
     }
 }
 
-/// The longest time between two answers, as `ping -D` prints when each came.
-fn longest_gap(said: &str) -> Duration {
+/// The time between the answers before and after a moment, as `ping -D` prints when each came; none while one is missing.
+fn gap_at(said: &str, moment: f64) -> Option<Duration> {
     let answers = said.lines().filter(|line| line.contains(" bytes from "));
     let came = answers.filter_map(|line| line.strip_prefix('[')?.split_once(']')?.0.parse::<f64>().ok());
-    let came: Vec<f64> = came.collect();
-    let gap = came.windows(2).map(|two| two[1] - two[0]).fold(0.0, f64::max);
-    Duration::from_secs_f64(gap)
+    let (before, after): (Vec<f64>, Vec<f64>) = came.partition(|&at| at <= moment);
+    Some(Duration::from_secs_f64(after.first()? - before.last()?))
 }
 
-/// A program that ends by itself after a while, and says what there is to say: `ping`, or an `iperf3` below a `timeout`.
+/// A program below a `timeout`.
 pub struct Bounded(Child);
 
 impl Bounded {
@@ -293,24 +298,14 @@ impl Bounded {
         self.0.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
         said
     }
-
-    /// Ends it, and answers what it has said.
-    fn interrupted(self) -> String {
-        self.signal(Signal::SIGINT);
-        self.said()
-    }
-
-    fn signal(&self, signal: Signal) {
-        let id = Pid::from_raw(i32::try_from(self.0.id()).expect("a process id"));
-        let _ = kill(id, signal);
-    }
 }
 
 impl Drop for Bounded {
     /// `timeout` hands on what it can catch: killed, it would leave the server behind.
     fn drop(&mut self) {
         if let Ok(None) = self.0.try_wait() {
-            self.signal(Signal::SIGTERM);
+            let id = Pid::from_raw(i32::try_from(self.0.id()).expect("a process id"));
+            let _ = kill(id, Signal::SIGTERM);
             let _ = self.0.wait();
         }
     }

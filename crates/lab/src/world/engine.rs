@@ -40,9 +40,21 @@ pub(super) struct Engine {
     before: Tally,
     /// What those lost and used that ended before it, as a crash would end them, and what came while nobody was there.
     ended: Tally,
+    /// Since one was killed.
+    gap: Option<Gap>,
     devices: u32,
     // The engine's own devices live here, away from the tenants'.
     home: Netns,
+}
+
+/// What tells how much came while no daemon was there.
+struct Gap {
+    since: Instant,
+    /// Frames that each device had brought by then.
+    before: BTreeMap<String, u64>,
+    /// Whose each device is.
+    devices: Vec<(String, String)>,
+    over: bool,
 }
 
 impl Engine {
@@ -95,43 +107,59 @@ impl Engine {
         let process = spawn(setup, name, &file, &home)?;
         let devices = u32::try_from(devices).unwrap_or(u32::MAX);
         let (system, before, ended) = (name.to_owned(), Tally::default(), Tally::default());
-        Ok(Self { process, system, file, socket, before, ended, devices, home })
+        Ok(Self { process, system, file, socket, before, ended, gap: None, devices, home })
     }
 
-    /// Ends it as a crash would, and starts it again after `gap`. What came meanwhile counts as `daemon_down`: frames that each
-    /// of `devices`, whose owners are named, has brought and the new one has not seen.
-    pub(super) fn crash(
-        &mut self,
-        setup: &Setup,
-        gap: Duration,
-        tenants: &[Member],
-        devices: &[(String, String)],
-    ) -> Result<(), LabError> {
-        let lost = self.used(tenants)?.0;
+    /// Ends it as a crash would. From then on what its `devices` bring, whose owners are named, and no daemon sees is counted
+    /// as `daemon_down`.
+    pub(super) fn fall(&mut self, tenants: &[Member], devices: &[(String, String)]) -> Result<(), LabError> {
+        self.ended = self.used(tenants)?.0;
         let before = arrivals(&self.home)?;
-        let killed = Instant::now();
         self.process.kill();
-        std::thread::sleep(gap);
-        self.process = spawn(setup, &self.system, &self.file, &self.home)?;
+        self.gap = Some(Gap { since: Instant::now(), before, devices: devices.to_vec(), over: false });
+        Ok(())
+    }
+
+    /// Another one takes its place, with nothing of what it knew.
+    pub(super) fn rise(&mut self, setup: &Setup) -> Result<(), LabError> {
+        // What the one before has said stays in its own file.
+        self.process = spawn(setup, &format!("{}-next", self.system), &self.file, &self.home)?;
+        let away = self.gap.as_mut().map(|gap| {
+            gap.over = true;
+            gap.since
+        });
         self.wait_until_ready()?;
-        let away = killed.elapsed();
-        let (seen, after) = (self.stats()?, arrivals(&self.home)?);
-        self.ended = lost;
-        for (whose, device) in devices {
-            let Some(came) = after.get(device) else { continue };
-            let came = came.saturating_sub(before.get(device).copied().unwrap_or(0));
-            let port = if whose == WAY_IN { &seen["uplink"] } else { &seen["tenants"][whose] };
-            let missed = came.saturating_sub(port["rx_packets"].as_u64().unwrap_or(0));
-            *self.ended.drops.entry(whose.clone()).or_default().entry(DOWN.to_owned()).or_default() += missed;
-        }
         self.before = Tally { cpu: Some(Duration::ZERO), ..Tally::default() };
         self.ended.notes.push(format!(
             "{}: `plimsoll run` was killed, and another one answered {:.0} ms later; what the first one held counts \
              nowhere, and promises are judged of the second alone",
             self.system,
-            1e3 * away.as_secs_f64()
+            away.map_or(0.0, |since| 1e3 * since.elapsed().as_secs_f64())
         ));
         Ok(())
+    }
+
+    /// Whether it was killed, and no other has its place yet.
+    fn is_down(&self) -> bool {
+        self.gap.as_ref().is_some_and(|gap| !gap.over)
+    }
+
+    /// What came while nobody was there, by whose device brought it: what this daemon has not seen, and has not counted as lost
+    /// before it could see it.
+    fn unseen(&self, stats: &Value) -> Result<super::Drops, LabError> {
+        let mut unseen = super::Drops::new();
+        let Some(gap) = &self.gap else { return Ok(unseen) };
+        let now = arrivals(&self.home)?;
+        for (whose, device) in &gap.devices {
+            let Some(came) = now.get(device) else { continue };
+            let came = came.saturating_sub(gap.before.get(device).copied().unwrap_or(0));
+            let port = if whose == WAY_IN { &stats["uplink"] } else { &stats["tenants"][whose] };
+            let count = |value: &Value| value.as_u64().unwrap_or(0);
+            let seen = count(&port["rx_packets"]) + count(&port["drops"]["kernel_full"]);
+            let missed = came.saturating_sub(seen);
+            unseen.entry(whose.clone()).or_default().insert("daemon_down".to_owned(), missed);
+        }
+        Ok(unseen)
     }
 
     pub(super) fn wait_until_ready(&mut self) -> Result<(), LabError> {
@@ -149,6 +177,9 @@ impl Engine {
 
     /// Fails when the process has ended.
     pub(super) fn check(&mut self) -> Result<(), LabError> {
+        if self.is_down() {
+            return Ok(());
+        }
         let Some(status) = self.process.ended() else { return Ok(()) };
         let reason = format!("it ended ({status}); {}", self.process.last_words());
         Err(LabError::Engine { system: self.system.clone(), reason })
@@ -156,13 +187,16 @@ impl Engine {
 
     /// Remembers the counters from which the run counts.
     pub(super) fn begin(&mut self) -> Result<(), LabError> {
-        self.before = self.counters()?.0;
+        self.before = self.counters(&self.stats()?).0;
         Ok(())
     }
 
     /// What it lost and used since `begin`, and how promises fared since measuring began, so long ago.
     pub(super) fn tally(&mut self, tenants: &[Member], ago: Duration) -> Result<Tally, LabError> {
         let (mut now, uptime) = self.used(tenants)?;
+        if self.is_down() {
+            return Ok(now);
+        }
         let mut fared = self.promises(ago, uptime)?;
         fared.tenants.retain(|name, _| tenants.iter().any(|one| one.name == *name));
         now.promises.insert(String::new(), fared);
@@ -171,7 +205,11 @@ impl Engine {
 
     /// What it lost and used since `begin`, and for how long it has been up.
     pub(super) fn used(&self, tenants: &[Member]) -> Result<(Tally, Duration), LabError> {
-        let (mut now, uptime) = self.counters()?;
+        if self.is_down() {
+            return Ok((self.ended.clone(), Duration::ZERO));
+        }
+        let stats = self.stats()?;
+        let (mut now, uptime) = self.counters(&stats);
         let known = |name: &str| name == WAY_IN || tenants.iter().any(|one| one.name == *name);
         now.drops.retain(|name, _| known(name));
         for (tenant, reasons) in &mut now.drops {
@@ -182,6 +220,7 @@ impl Engine {
             reasons.retain(|_, count| *count > 0);
         }
         now.cpu = now.cpu.zip(self.before.cpu).map(|(now, before)| now.saturating_sub(before));
+        super::add(&mut now.drops, self.unseen(&stats)?);
         super::add(&mut now.drops, self.ended.drops.clone());
         now.cpu = now.cpu.map(|cpu| cpu + self.ended.cpu.unwrap_or_default());
         now.notes.extend(self.ended.notes.iter().cloned());
@@ -195,7 +234,7 @@ impl Engine {
 
     /// Ends it as an operator would; says so when it did not end well.
     pub(super) fn stop(&mut self) -> Result<Vec<String>, LabError> {
-        if self.process.stop(STOP + STOP_DEVICE * self.devices) {
+        if self.is_down() || self.process.stop(STOP + STOP_DEVICE * self.devices) {
             return Ok(Vec::new());
         }
         Ok(vec![format!("`plimsoll run` did not end cleanly when asked to: {}", self.process.last_words())])
@@ -212,11 +251,10 @@ impl Engine {
         serde_json::from_str(&text).map_err(|error| failed(error.to_string()))
     }
 
-    /// And for how long it has been up.
-    fn counters(&self) -> Result<(Tally, Duration), LabError> {
-        let stats = self.stats()?;
+    /// What these counters come to, and for how long it has been up.
+    fn counters(&self, stats: &Value) -> (Tally, Duration) {
         let uptime = Duration::try_from_secs_f64(stats["uptime"].as_f64().unwrap_or(0.0)).unwrap_or_default();
-        Ok((Tally { drops: drops(&stats), cpu: cpu(self.process.id()), ..Tally::default() }, uptime))
+        (Tally { drops: drops(stats), cpu: cpu(self.process.id()), ..Tally::default() }, uptime)
     }
 
     fn stats(&self) -> Result<Value, LabError> {
@@ -229,9 +267,9 @@ impl Engine {
     }
 }
 
-fn spawn(setup: &Setup, name: &str, file: &Path, home: &Netns) -> Result<Running, LabError> {
+fn spawn(setup: &Setup, log: &str, file: &Path, home: &Netns) -> Result<Running, LabError> {
     let args = ["run".to_owned(), file.display().to_string()];
-    Running::start_first(&setup.binary, &args, home.name(), &setup.scratch.join(format!("{name}.log")))
+    Running::start_first(&setup.binary, &args, home.name(), &setup.scratch.join(format!("{log}.log")))
 }
 
 /// Frames that have come to each device of a namespace.
@@ -270,7 +308,7 @@ fn drops(stats: &Value) -> super::Drops {
         (name.clone(), counts.collect::<BTreeMap<_, _>>())
     });
     let uplink = &stats["uplink"]["drops"];
-    let same = ["ingress_full", "ingress_over_max"].map(|reason| (reason, reason));
+    let same = ["ingress_full", "ingress_over_max", "stranger_over_limit"].map(|reason| (reason, reason));
     let known = [("kernel_full", "rx_ring_full")].into_iter().chain(same);
     let lost = known.map(|(reason, name)| (name.to_owned(), uplink[reason].as_u64().unwrap_or(0)));
     tenants.chain([(WAY_IN.to_owned(), lost.collect())]).collect()
@@ -278,8 +316,6 @@ fn drops(stats: &Value) -> super::Drops {
 
 /// Whose these losses are: what has not reached the engine bears no tenant's name, and this is none's.
 pub(super) const WAY_IN: &str = "the uplink";
-/// Why a frame is lost while no daemon is there, as virtual time calls it.
-const DOWN: &str = "daemon_down";
 
 /// What asks an engine that has been up for so long how promises fared in the last `ago`.
 fn since(ago: Duration, uptime: Duration) -> String {

@@ -5,7 +5,8 @@
 //! host's own way out is the engine's to pace.
 //! Not here: one host with its uplink (`engine`, `kernel`), models of CPUs and rings (`sim`); a slower core on the way in is
 //! the engine's own (`engine.experiment`).
-//! Invariant: the processes are gone when the value is; every host's file has the same map.
+//! Invariant: the processes are gone when the value is; every host's file has the same map, but for control channels that go
+//! through relays.
 
 use super::engine::{Engine, WAY_IN, tap};
 use super::relay::Relays;
@@ -13,8 +14,8 @@ use super::{Drops, Member, SWITCH, Setup, TENANT_DEVICE, Tally, add, neighbour, 
 use crate::error::LabError;
 use crate::netns::Netns;
 use plimsoll_scenario::{
-    ControlLevel, Faults, FeedbackFaults, Host, HostNic, Idle, Ingress, Link, Restart, Scenario, System,
-    SystemKind, Tenant, Wiring,
+    ControlLevel, Faults, FeedbackFaults, Host, HostNic, Idle, Ingress, Link, Scenario, System, SystemKind,
+    Tenant, Wiring,
 };
 use plimsoll_units::{BitRate, Span};
 use std::fmt::Write as _;
@@ -39,11 +40,11 @@ pub(super) struct Fleet {
     engines: Vec<Engine>,
     hosts: Vec<String>,
     setup: Setup,
-    /// Daemons that end and come back, the next one last.
-    restarts: Vec<Restart>,
+    /// Daemons that end and come back, the next one last: when, which, and whether it comes back.
+    deeds: Vec<(u64, usize, bool)>,
     /// Devices in hosts' namespaces that outlive the daemon, and whose they are: the way in, and tenants'.
     devices: Vec<(String, String)>,
-    _relays: Option<Relays>,
+    relays: Option<Relays>,
     _switch: Netns,
 }
 
@@ -85,6 +86,8 @@ pub(crate) fn not_here(scenario: &Scenario, system: &System) -> Option<&'static 
     let controlled = scenario.control.is_some() && system.control != ControlLevel::Off;
     if system.kind != SystemKind::Plimsoll {
         Some("on several hosts there is no other system than Plimsoll, live")
+    } else if system.steering.as_ref().is_some_and(|control| !control.balancers.is_empty()) {
+        Some("its `control` names `balancers`")
     } else if system.ingress == Ingress::Shared && controlled {
         Some("with `ingress: shared` receivers do not see what waits for each tenant; write `control: off`")
     } else if system.completions.is_some() {
@@ -114,9 +117,8 @@ impl Fleet {
             scenario.hosts.iter().enumerate().map(|(index, host)| join(scenario, &switch, index, host));
         let homes: Vec<Netns> = homes.collect::<Result<_, _>>()?;
         key_file(setup)?;
-        let faults = faults(scenario, system);
-        let relays = disturbed(&faults).then(|| relays(scenario, &switch, faults.feedback)).transpose()?;
-        let devices = if outlive(&faults) { veths(scenario, &homes, tenants)? } else { Vec::new() };
+        let relays = disturbed(scenario).then(|| relays(scenario, system, &switch)).transpose()?;
+        let devices = if outlive(scenario) { veths(scenario, &homes, tenants)? } else { Vec::new() };
         let mut engines = Vec::new();
         for (host, home) in scenario.hosts.iter().zip(homes) {
             let devices = tenants.iter().filter(|one| lives_on(scenario, &one.name, &host.name)).count();
@@ -125,10 +127,8 @@ impl Fleet {
             engines.push(Engine::launch(setup, &name, &text, home, socket, devices)?);
         }
         let hosts = scenario.hosts.iter().map(|host| host.name.clone()).collect();
-        let mut restarts = faults.restarts;
-        restarts.sort_by_key(|restart| std::cmp::Reverse(restart.at));
-        let (setup, _relays) = (setup.clone(), relays);
-        let mut fleet = Self { engines, hosts, setup, restarts, devices, _relays, _switch: switch };
+        let (setup, deeds) = (setup.clone(), deeds(scenario, system));
+        let mut fleet = Self { engines, hosts, setup, deeds, devices, relays, _switch: switch };
         fleet.engines.iter_mut().try_for_each(Engine::wait_until_ready)?;
         address_all(scenario, tenants)?;
         Ok(fleet)
@@ -147,17 +147,18 @@ impl Fleet {
         })
     }
 
-    /// When the next daemon ends, from the start of the run.
+    /// When the next daemon ends or comes back, from the start of the run.
     pub(super) fn next_fault(&self) -> Option<u64> {
-        self.restarts.last().map(|restart| restart.at.as_u64())
+        self.deeds.last().map(|&(at, ..)| at)
     }
 
-    /// Daemons whose time has come end, and come back.
+    /// Daemons whose time has come end, or come back.
     pub(super) fn go_wrong(&mut self, now: u64, tenants: &[Member]) -> Result<(), LabError> {
-        while let Some(restart) = self.restarts.pop_if(|restart| restart.at.as_u64() <= now) {
-            let Some(host) = self.hosts.iter().position(|host| *host == restart.host) else { continue };
-            let gap = Duration::from_nanos(restart.gap.as_u64());
-            self.engines[host].crash(&self.setup, gap, tenants, &self.devices)?;
+        while let Some((_, host, back)) = self.deeds.pop_if(|&mut (at, ..)| at <= now) {
+            match back {
+                true => self.engines[host].rise(&self.setup)?,
+                false => self.engines[host].fall(tenants, &self.devices)?,
+            }
         }
         Ok(())
     }
@@ -185,6 +186,7 @@ impl Fleet {
             all.cpu = all.cpu.map_or(cpu, |sum| cpu.map(|cpu| sum + cpu));
             all.notes.extend(notes);
         }
+        all.notes.extend(self.relays.as_ref().map(Relays::note));
         Ok(all)
     }
 
@@ -205,27 +207,41 @@ impl Fleet {
     }
 }
 
-/// What goes wrong in a run of this system.
+/// What goes wrong in a run of this system. All systems have the same devices and ways, whether anything goes wrong or not.
 fn faults(scenario: &Scenario, system: &System) -> Faults {
     if system.faults { scenario.faults.clone() } else { Faults::default() }
 }
 
-fn disturbed(faults: &Faults) -> bool {
-    faults.feedback != FeedbackFaults::default()
+/// Whether control's messages go where they can be lost.
+fn disturbed(scenario: &Scenario) -> bool {
+    scenario.faults.feedback != FeedbackFaults::default()
 }
 
 /// Whether tenants' devices shall be there while a daemon is not: a TAP goes with who made it.
-fn outlive(faults: &Faults) -> bool {
-    !faults.restarts.is_empty()
+fn outlive(scenario: &Scenario) -> bool {
+    !scenario.faults.restarts.is_empty()
+}
+
+/// When which daemon ends or comes back, the next one last.
+fn deeds(scenario: &Scenario, system: &System) -> Vec<(u64, usize, bool)> {
+    let mut deeds = Vec::new();
+    for restart in faults(scenario, system).restarts {
+        let host = scenario.hosts.iter().position(|host| host.name == restart.host);
+        let at = restart.at.as_u64();
+        deeds.extend(host.map(|host| (at, host, false)));
+        deeds.extend(host.map(|host| (at.saturating_add(restart.gap.as_u64()), host, true)));
+    }
+    deeds.sort_by_key(|&deed| std::cmp::Reverse(deed));
+    deeds
 }
 
 /// A relay for each host's channel, on the switch.
-fn relays(scenario: &Scenario, switch: &Netns, faults: FeedbackFaults) -> Result<Relays, LabError> {
+fn relays(scenario: &Scenario, system: &System, switch: &Netns) -> Result<Relays, LabError> {
     switch.ip(&[format!("address add {RELAY}/24 dev bridge")])?;
     let way =
         |index: usize| (SocketAddrV4::new(RELAY, relay(index)), SocketAddrV4::new(address(index), CHANNEL));
     let ways: Vec<_> = (0..scenario.hosts.len()).map(way).collect();
-    Relays::start(faults, scenario.seed, &ways)
+    Relays::start(faults(scenario, system).feedback, scenario.seed, &ways)
 }
 
 fn relay(host: usize) -> u16 {
@@ -240,12 +256,13 @@ fn veths(
     tenants: &[Member],
 ) -> Result<Vec<(String, String)>, LabError> {
     let mut devices = vec![(WAY_IN.to_owned(), DEVICE.to_owned())];
+    let mtu = scenario.mtu;
     for (index, tenant) in tenants.iter().enumerate() {
         let (name, there, mac) = (veth(index), tenant.netns.name(), tenant_mac(index));
         let at = scenario.hosts.iter().position(|host| lives_on(scenario, &tenant.name, &host.name));
         let Some(home) = at.and_then(|at| homes.get(at)) else { continue };
         home.ip(&[
-            format!("link add {name} type veth peer name {TENANT_DEVICE} address {mac} netns {there}"),
+            format!("link add {name} mtu {mtu} type veth peer name {TENANT_DEVICE} address {mac} mtu {mtu} netns {there}"),
             format!("link set {name} up"),
         ])?;
         devices.push((tenant.name.clone(), name));
@@ -268,7 +285,7 @@ fn socket(setup: &Setup, host: &Host) -> PathBuf {
 
 /// A host's policy file.
 fn policy(scenario: &Scenario, system: &System, host: &Host, setup: &Setup, tenants: &[Member]) -> String {
-    let outlive = outlive(&faults(scenario, system));
+    let outlive = outlive(scenario);
     let port = |(index, one): (usize, &Member)| match outlive {
         true => format!("{{af_packet: {}}}", veth(index)),
         false => tap(one.netns.name(), TENANT_DEVICE),
@@ -333,11 +350,10 @@ fn key_file(setup: &Setup) -> Result<(), LabError> {
 /// The section that joins the hosts, the same in each but for its name.
 fn overlay(scenario: &Scenario, system: &System, host: &Host, key: &std::path::Path) -> String {
     let mut text = format!("overlay:\n  kind: geneve\n  vni: 1\n  host: {}\n  hosts:\n", host.name);
-    let faults = faults(scenario, system);
     for (index, other) in scenario.hosts.iter().enumerate() {
         // Writing to a string cannot fail.
         let _ = write!(text, "    {}:\n      address: {}\n", other.name, address(index));
-        if disturbed(&faults) {
+        if disturbed(scenario) {
             let (at, port) =
                 if other.name == host.name { (address(index), CHANNEL) } else { (RELAY, relay(index)) };
             let _ = writeln!(text, "      channel: \"{at}:{port}\"");
@@ -354,14 +370,14 @@ fn overlay(scenario: &Scenario, system: &System, host: &Host, key: &std::path::P
     }
     // A system may have a control of its own.
     let control = system.steering.as_ref().or(scenario.control.as_ref());
-    let silent = faults.silent.contains(&host.name);
+    let silent = faults(scenario, system).silent.contains(&host.name);
     if let Some(control) = control.filter(|_| system.control != ControlLevel::Off && !silent) {
         let epoch = control.epoch.max(Span::micros(10)).min(Span::secs(1));
         let lapse = control.lapse.max(epoch.times(5)).max(Span::millis(100)).min(Span::secs(60));
         let delay = control.threshold.max(Span::micros(1)).min(Span::secs(1));
         let key = key.display();
         let level = if system.control == ControlLevel::Full { "full" } else { "bandwidth" };
-        let via = if disturbed(&faults) { "channel" } else { "datapath" };
+        let via = if disturbed(scenario) { "channel" } else { "datapath" };
         let idle = if control.idle == Idle::Lent { "lent" } else { "reserved" };
         let fallback = control.fallback.map(|rate| format!(", fallback: {rate}")).unwrap_or_default();
         let _ = writeln!(

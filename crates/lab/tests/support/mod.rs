@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use plimsoll_lab::Options;
-use plimsoll_scenario::{Form, Scenario, Status};
+use plimsoll_scenario::{Form, Results, Scenario, Status};
 
 /// Says why a live test does nothing. Where `PLIMSOLL_REQUIRE_LIVE=1` asks for all of them, that is a failure: what a
 /// passing test says is shown to nobody.
@@ -46,11 +46,11 @@ pub const TRIES: u32 = 3;
 /// One after the other, as each takes both cores of a small machine.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// The short form of a file of examples fulfils what it expects, in one of some tries.
+/// The short form of a file of examples fulfils what it expects, in one of some tries: what came of that.
 #[allow(dead_code, reason = "each test file takes what it needs")]
-pub fn comes_out(name: &str) {
+pub fn comes_out(name: &str) -> Option<Results> {
     let _alone = ALONE.lock();
-    let Some(binary) = binary() else { return };
+    let binary = binary()?;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let scenario =
         Scenario::load(&folder.join(name), Form::Short).unwrap_or_else(|errors| panic!("{errors:?}"));
@@ -67,7 +67,7 @@ pub fn comes_out(name: &str) {
         }
         failed.retain(|verdict| verdict.status != Status::Passed);
         if failed.is_empty() {
-            return;
+            return Some(results);
         }
     }
     panic!("{name}: {failed:?}");

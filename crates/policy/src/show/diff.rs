@@ -209,6 +209,7 @@ fn overlay(config: &Config) -> Things {
             ("fallback", feedback.fallback.to_string()),
             ("ecn", feedback.ecn.to_string()),
             ("control", format!("{:?}", feedback.control).to_lowercase()),
+            ("idle", format!("{:?}", feedback.idle).to_lowercase()),
         ]);
         some(&mut properties, "distributor", feedback.distributor.map(|host| &overlay.hosts[host].name));
     }

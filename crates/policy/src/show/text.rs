@@ -7,7 +7,7 @@ use super::words::{order_words, scope_words, short, weighed};
 use crate::bounds::{ASSUMPTIONS, Bound, bounds};
 use crate::check::Checked;
 use crate::check::promises::worst;
-use crate::config::{Encapsulation, FleetTenant, Overlay, Via};
+use crate::config::{Encapsulation, FleetTenant, IdleMinimum, Overlay, Via};
 use crate::program::{NodeId, Program, Scope};
 use crate::slo::{CEILING_BURST, CEILING_SLACK};
 
@@ -83,6 +83,9 @@ fn overlay_text(overlay: &Overlay, mtu: u16) -> String {
     );
     if feedback.ecn {
         text.push_str("  the fabric's marks hold them back, too\n");
+    }
+    if feedback.idle == IdleMinimum::Lent {
+        text.push_str("  the `min` of a tenant that receives nothing is lent to the others\n");
     }
     if let Some(host) = feedback.distributor {
         let _ =

@@ -176,12 +176,14 @@ impl Ring {
         self.base = live.next;
     }
 
-    /// Descriptors that the guest has made available and that have not been taken: no more than there are, whatever it wrote.
-    pub(super) fn available(&self, memory: &Memory) -> u32 {
+    /// Descriptors that the guest has made available and that have not been taken, nor taken again after an earlier daemon: no
+    /// more than there are, whatever it wrote.
+    pub(super) fn waiting(&self, memory: &Memory) -> u32 {
         let live = self.live.as_ref().filter(|_| self.enabled);
         live.map_or(0, |live| {
             let end = live.word(memory, live.available.plus(2));
-            u32::from(end.wrapping_sub(live.next).min(live.size))
+            let waiting = usize::from(end.wrapping_sub(live.next)) + live.again.len();
+            u32::try_from(waiting.min(live.size.into())).unwrap_or(u32::MAX)
         })
     }
 
