@@ -46,6 +46,9 @@ fn main() -> std::io::Result<()> {
         fs::write(seeds.join(target).join(name), bytes)?;
         written += 1;
     }
+    fs::create_dir_all(seeds.join("feedback"))?;
+    let limits: Vec<u8> = (0..3 * 26).collect();
+    fs::write(seeds.join("feedback").join("three"), [&[3, 20][..], &limits].concat())?;
     fs::create_dir_all(seeds.join("overlay"))?;
     for (name, packet) in tunnels() {
         // Sums are verified; sent on as Geneve over IPv6 with feedback of 60 bytes, over an underlay of 1500.
