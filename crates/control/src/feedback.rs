@@ -14,7 +14,7 @@
 //! | bytes | field | sealed |
 //! | --- | --- | --- |
 //! | 0 | version, 1 | bound |
-//! | 1 | limits that follow, 1 to 48 | bound |
+//! | 1 | limits that follow, 0 to 48 | bound |
 //! | 2..6 | the host that sends it | bound |
 //! | 6..10 | the host that it is for | bound |
 //! | 10..18 | sequence number | bound |

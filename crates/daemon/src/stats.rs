@@ -60,7 +60,7 @@ pub struct HostStats {
     pub address: String,
     /// The next hop's hardware address; none while nobody has answered for it.
     pub next_hop: Option<String>,
-    /// `heard`, `silent` (frames go there, and nothing is heard: fallbacks hold), `idle`, or `uncontrolled` without
+    /// `heard`, `silent` (frames go there or come from there, and nothing is heard: fallbacks hold), `idle`, or `uncontrolled` without
     /// feedback.
     pub state: String,
     /// Seconds since it was last heard.

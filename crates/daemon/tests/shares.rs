@@ -3,7 +3,9 @@
 
 mod support;
 
-use plimsoll_daemon::Stats;
+use std::net::SocketAddr;
+
+use plimsoll_daemon::{Sent, Stats};
 use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_wire::Ecn;
 use support::{World, drain, policy, udp};
@@ -93,6 +95,12 @@ impl Fleet {
     /// Each host's turn; what it sent is on the wire of whom it is for a step later.
     fn exchange(&mut self) {
         let out: Vec<Vec<Vec<u8>>> = self.hosts.iter_mut().map(|host| host.run(STEP, STEP)).collect();
+        let told: Vec<Sent> = self.hosts.iter_mut().flat_map(|host| host.engine.take_feedback()).collect();
+        for Sent { to, message } in told {
+            let SocketAddr::V4(to) = to else { panic!("stated as IPv4") };
+            let host = &mut self.hosts[usize::from(to.ip().octets()[3]) - 1];
+            host.engine.hear_channel(&message, host.now);
+        }
         for (from, packets) in out.into_iter().enumerate() {
             for mut packet in packets {
                 // IPv4's destination ends with the host's place; anything else is a question for all.
@@ -124,6 +132,15 @@ impl Fleet {
             }
         }
         bits.iter().map(|bits| bits * 1_000_000_000 / span.as_u64()).collect()
+    }
+
+    /// Nobody sends for so long.
+    fn rest(&mut self, span: Span) {
+        let end = self.hosts[0].now + span;
+        while self.hosts[0].now < end {
+            self.exchange();
+            drain(&mut self.hosts[1].tenants[0]);
+        }
     }
 
     fn stats(&mut self, host: usize) -> Stats {
@@ -179,6 +196,31 @@ fn who_hears_no_limit_is_held_to_one_senders_part() {
     assert!(lost > 1_000, "{:?}", stats.uplink.drops);
     let state = |host: &str| stats.fleet.as_ref().expect("a fleet").hosts[host].state.clone();
     assert_eq!([state("a"), state("c")], ["heard", "silent"]);
+}
+
+/// Who sends a little now and then, and tells that it is there each time, is no stranger, whichever way its word takes.
+#[test]
+fn who_sends_now_and_then_is_known() {
+    for via in ["datapath", "channel"] {
+        let mut fleet = Fleet::of(|host| {
+            let text = file(host, "", &format!(", via: {via}"));
+            ["a", "b", "c"].iter().zip(1..).fold(text, |text, (name, number)| {
+                let stated = format!("{name}: {{address: 192.0.2.{number},");
+                text.replace(&stated, &format!("{stated} channel: \"192.0.2.{number}:7077\","))
+            })
+        });
+        for _ in 0..5 {
+            fleet.flood(&[(0, 0, SHOP)], Span::millis(1));
+            fleet.rest(Span::millis(900));
+            let stats = fleet.stats(1);
+            assert_ne!(stats.fleet.expect("a fleet").hosts["a"].state, "silent", "{via}");
+            assert!(
+                !stats.uplink.drops.contains_key("stranger_over_limit"),
+                "{via}: {:?}",
+                stats.uplink.drops
+            );
+        }
+    }
 }
 
 /// Weights count as parts of the greatest: one of 20,000 beside one of 60,000 settles as one beside three.

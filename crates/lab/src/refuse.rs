@@ -62,6 +62,13 @@ fn fault(scenario: &Scenario, several: bool) -> Option<String> {
     if let Some(step) = faults.clocks.first() {
         return Some(format!("`clock`: host `{}` has the whole machine's clock", step.host));
     }
+    let mut restarts: Vec<_> = faults.restarts.iter().collect();
+    restarts.sort_by_key(|restart| (&restart.host, restart.at));
+    let touch =
+        restarts.windows(2).find(|two| two[0].host == two[1].host && two[0].at + two[0].gap >= two[1].at);
+    if let Some(two) = touch {
+        return Some(format!("`restart`: host `{}` is away twice at once", two[0].host));
+    }
     let any = *faults != Faults::default();
     (any && (!several || scenario.one_world)).then(|| match several {
         true => "with `one_world` nothing goes wrong".to_owned(),

@@ -15,7 +15,7 @@ mod wrap;
 
 use std::net::IpAddr;
 
-use plimsoll_control::HostId;
+use plimsoll_control::{HostId, LONGEST_SILENCE};
 use plimsoll_policy::{LimitId, Program, TenantId};
 use plimsoll_ports::{Port, Received, Sending};
 use plimsoll_units::{Nanos, Span};
@@ -78,22 +78,37 @@ struct Link {
     received: u64,
     /// When a tenant's frame last left for it.
     sent_at: Option<Nanos>,
-    /// When its frames began to come without its being heard.
+    /// When a tenant's frame last came from it, and when they began to come without its being heard.
+    came_at: Option<Nanos>,
     unheard: Option<Nanos>,
     /// Of the frame that is on its way to all hosts.
     copy: wrap::Copied,
 }
 
 impl Link {
-    /// Whether its frames come, and it was not heard for a lapse: no limit reaches who sends from there. A host that was idle
-    /// has a lapse's time to be heard again; one that was not heard then is a stranger until it is.
+    /// A tenant's frame has come: whether its host was not heard all the time since they began to come, for longer than a host
+    /// may be silent. No limit reaches who sends from there. A host that was idle has as long to be heard again; one that was not
+    /// heard then is a stranger until it is.
     fn is_strange(&mut self, heard: Option<Nanos>, lapse: Span, now: Nanos) -> bool {
-        if heard.is_some_and(|at| now.since(at) <= lapse) {
+        let patience = patience(lapse);
+        self.came_at = Some(now);
+        if heard.is_some_and(|at| now.since(at) <= patience) {
             self.unheard = None;
             return false;
         }
-        now.since(*self.unheard.get_or_insert(now)) > lapse
+        now.since(*self.unheard.get_or_insert(now)) > patience
     }
+
+    /// Whether frames come from a stranger, of late.
+    fn brings_strangers(&self, lapse: Span, now: Nanos) -> bool {
+        let late = |at: Option<Nanos>| at.is_some_and(|at| now.since(at) > patience(lapse));
+        late(self.unheard) && !late(self.came_at)
+    }
+}
+
+/// How long a host may say nothing before it counts as one that hears nothing: others' files may have a longer lapse than ours.
+fn patience(lapse: Span) -> Span {
+    lapse.max(LONGEST_SILENCE.times(3))
 }
 
 /// What a packet from the uplink is for.

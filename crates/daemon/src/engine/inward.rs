@@ -30,12 +30,34 @@ pub(crate) struct Inward {
     pools: Vec<Option<Pool<Received>>>,
     /// When the frames of the last quantum came, and how long the kernel had had them.
     delivered: [(Nanos, Option<Span>); QUANTUM],
+    /// What the kernel had of each station's frames in this epoch.
+    before: Vec<Before>,
     /// Whose lane is whose has not changed since then: what came earlier is looked up again.
     since: Option<Nanos>,
     /// Frames are delivered in the order of arrival, and fetched when there are none: an experiment.
     shared: bool,
     /// The core that it all takes place on, where that is to be slower than this machine's.
     slow: Option<SlowCore>,
+}
+
+/// How long frames were in the kernel before they were fetched.
+#[derive(Clone, Copy, Debug, Default)]
+struct Before {
+    frames: u64,
+    waited: Span,
+}
+
+impl Before {
+    #[inline]
+    fn note(&mut self, waited: Option<Span>) {
+        if let Some(waited) = waited {
+            (self.frames, self.waited) = (self.frames + 1, self.waited + waited);
+        }
+    }
+
+    fn mean(self) -> Span {
+        Span::ns(self.waited.as_u64().checked_div(self.frames).unwrap_or(0))
+    }
 }
 
 /// The station of what is for everybody, for nobody known, or cut short; a lane's is the one after its number.
@@ -60,7 +82,8 @@ impl Inward {
         let pools = stations.iter().map(|station| Some(Pool::new(station.slots, LONG))).collect();
         let (ingress, drain) = (Ingress::new(&stations), Drain::new(DRAIN_SHARE));
         let delivered = [(Nanos::ZERO, None); QUANTUM];
-        Self { ingress, drain, pools, delivered, since: None, shared: false, slow: None }
+        let before = vec![Before::default(); stations.len()];
+        Self { ingress, drain, pools, delivered, before, since: None, shared: false, slow: None }
     }
 
     /// From now on as in an experiment; before anything has come.
@@ -111,6 +134,7 @@ impl Inward {
             pool.as_mut().expect("in its place between deliveries").grow(station.slots);
         }
         let further = stations.get(self.pools.len()..).unwrap_or_default();
+        self.before.resize(stations.len().max(self.before.len()), Before::default());
         self.pools.extend(further.iter().map(|station| Some(Pool::new(station.slots, LONG))));
         self.ingress.set_stations(&stations);
     }
@@ -123,8 +147,8 @@ impl Inward {
 
     /// The lane that a station's frame is for: a tenant that is gone may have left its lane to another one, and its frames
     /// in the queue.
-    fn lane_of(&self, station: u32, fetched: Nanos) -> Option<u32> {
-        let same = self.since.is_none_or(|since| fetched > since);
+    fn lane_of(&self, station: u32, arrival: &Arrival) -> Option<u32> {
+        let same = self.since.is_none_or(|since| arrival.at > since);
         station.checked_sub(COMMON + 1).filter(|_| same)
     }
 
@@ -133,9 +157,13 @@ impl Inward {
         self.ingress.tenants()
     }
 
-    /// What came for a station since this was last asked, and how many frames may wait there.
-    pub(crate) fn take_epoch(&mut self, station: u32) -> (IngressCounters, u32) {
-        (self.ingress.take_epoch(station), self.ingress.slots(station))
+    /// What came for a station since this was last asked, how many frames may wait there, and how long they were on their way in
+    /// on average: in the kernel, as far as the port tells (fetching may be what is short), and here.
+    pub(crate) fn take_epoch(&mut self, station: u32) -> (IngressCounters, u32, Option<Span>) {
+        let seen = self.ingress.take_epoch(station);
+        let before = core::mem::take(&mut self.before[station as usize]).mean();
+        let delay = seen.mean_wait().map(|here| here + before);
+        (seen, self.ingress.slots(station), delay)
     }
 
     /// A frame joins its station's queue, unless that is full or its tenant has had all that it may receive.
@@ -149,9 +177,7 @@ impl Inward {
         let pool = self.pools[station as usize].as_mut().expect("in its place between deliveries");
         let buffer = pool.take(frame.len());
         let addr = buffer.map_or(0, |buffer| buffer.address(station));
-        // Delay counts from when the NIC had it, as far as the port tells: fetching may be what is short.
-        let at = now - received.waited.unwrap_or_default();
-        let arrival = Arrival { addr, len: u32::try_from(frame.len()).unwrap_or(u32::MAX), at };
+        let arrival = Arrival { addr, len: u32::try_from(frame.len()).unwrap_or(u32::MAX), at: now };
         let Some(buffer) = buffer else {
             self.ingress.drop(station, arrival.len);
             return Err(NotQueued::Full);
@@ -230,9 +256,9 @@ impl Engine {
             let Some(arrival) = self.inward.ingress.take(station, now) else { break };
             let (_, buffer) = Buffer::from_address(arrival.addr);
             let waited = pool.held(buffer).waited;
-            let fetched = arrival.at + waited.unwrap_or_default();
-            self.inward.delivered[delivered] = (fetched, waited);
-            let lane = self.inward.lane_of(station, fetched);
+            self.inward.delivered[delivered] = (arrival.at, waited);
+            self.inward.before[station as usize].note(waited);
+            let lane = self.inward.lane_of(station, &arrival);
             let known = before.and_then(|(last, bound)| bound.filter(|_| are_alike(&pool, last, buffer)));
             let bound = self.deliver_from(&mut pool, buffer, known, lane, now);
             if let Some((last, _)) = before.replace((buffer, bound)) {

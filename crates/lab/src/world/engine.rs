@@ -113,29 +113,34 @@ impl Engine {
     /// Ends it as a crash would. From then on what its `devices` bring, whose owners are named, and no daemon sees is counted
     /// as `daemon_down`.
     pub(super) fn fall(&mut self, tenants: &[Member], devices: &[(String, String)]) -> Result<(), LabError> {
+        if self.is_down() {
+            return Ok(());
+        }
         self.ended = self.used(tenants)?.0;
         let before = arrivals(&self.home)?;
         self.process.kill();
         self.gap = Some(Gap { since: Instant::now(), before, devices: devices.to_vec(), over: false });
+        self.ended.notes.push(format!(
+            "{}: `plimsoll run` was killed; what it held counts nowhere, and promises are judged of what came after it",
+            self.system
+        ));
         Ok(())
     }
 
     /// Another one takes its place, with nothing of what it knew.
     pub(super) fn rise(&mut self, setup: &Setup) -> Result<(), LabError> {
+        if !self.is_down() {
+            return Ok(());
+        }
         // What the one before has said stays in its own file.
         self.process = spawn(setup, &format!("{}-next", self.system), &self.file, &self.home)?;
-        let away = self.gap.as_mut().map(|gap| {
-            gap.over = true;
-            gap.since
-        });
         self.wait_until_ready()?;
         self.before = Tally { cpu: Some(Duration::ZERO), ..Tally::default() };
-        self.ended.notes.push(format!(
-            "{}: `plimsoll run` was killed, and another one answered {:.0} ms later; what the first one held counts \
-             nowhere, and promises are judged of the second alone",
-            self.system,
-            away.map_or(0.0, |since| 1e3 * since.elapsed().as_secs_f64())
-        ));
+        if let Some(gap) = &mut self.gap {
+            gap.over = true;
+            let away = 1e3 * gap.since.elapsed().as_secs_f64();
+            self.ended.notes.push(format!("{}: another one answered {away:.0} ms later", self.system));
+        }
         Ok(())
     }
 
@@ -165,7 +170,7 @@ impl Engine {
     pub(super) fn wait_until_ready(&mut self) -> Result<(), LabError> {
         let deadline = Instant::now() + START;
         while Instant::now() < deadline {
-            self.check()?;
+            self.fail_if_ended()?;
             if get(&self.socket, "/v1/health").is_ok() {
                 return Ok(());
             }
@@ -175,11 +180,12 @@ impl Engine {
         Err(LabError::Engine { system: self.system.clone(), reason })
     }
 
-    /// Fails when the process has ended.
+    /// Fails when the process has ended, and nobody meant it to.
     pub(super) fn check(&mut self) -> Result<(), LabError> {
-        if self.is_down() {
-            return Ok(());
-        }
+        if self.is_down() { Ok(()) } else { self.fail_if_ended() }
+    }
+
+    fn fail_if_ended(&mut self) -> Result<(), LabError> {
         let Some(status) = self.process.ended() else { return Ok(()) };
         let reason = format!("it ended ({status}); {}", self.process.last_words());
         Err(LabError::Engine { system: self.system.clone(), reason })
@@ -206,7 +212,9 @@ impl Engine {
     /// What it lost and used since `begin`, and for how long it has been up.
     pub(super) fn used(&self, tenants: &[Member]) -> Result<(Tally, Duration), LabError> {
         if self.is_down() {
-            return Ok((self.ended.clone(), Duration::ZERO));
+            let mut ended = self.ended.clone();
+            super::add(&mut ended.drops, self.unseen(&Value::Null)?);
+            return Ok((ended, Duration::ZERO));
         }
         let stats = self.stats()?;
         let (mut now, uptime) = self.counters(&stats);

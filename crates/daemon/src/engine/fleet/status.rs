@@ -119,7 +119,7 @@ impl Engine {
             let state = match steering {
                 None => HostState::Uncontrolled,
                 Some(_) if heard.is_some_and(|ago| ago < lapse) => HostState::Heard,
-                Some(_) if link.unheard.is_some_and(|at| now.since(at) > lapse) => HostState::Silent,
+                Some(_) if link.brings_strangers(lapse, now) => HostState::Silent,
                 Some(_) if link.sent_at.is_some_and(|at| now.since(at) < lapse) => HostState::Silent,
                 Some(_) => HostState::Idle,
             };

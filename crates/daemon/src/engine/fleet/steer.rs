@@ -433,11 +433,11 @@ impl Engine {
         }
         (steering.last, steering.next) = (now, now + steering.settings.epoch);
         for (own, measured) in steering.own.iter_mut().zip(&mut steering.measured) {
-            let (seen, slots) = self.inward.take_epoch(own.lane + 1);
+            let (seen, slots, delay) = self.inward.take_epoch(own.lane + 1);
             *measured = Measured {
                 bytes: seen.bytes,
                 served: seen.served,
-                delay: seen.mean_wait(),
+                delay,
                 occupancy: seen.peak * 1_000 / slots,
                 drops: seen.drops,
                 weights: own.senders.weights(),
@@ -502,6 +502,7 @@ impl Engine {
                 if let Some(host) = host {
                     let told = &mut steering.told[host];
                     (told.heard_at, told.counts.heard) = (Some(now), told.counts.heard + 1);
+                    fleet.links[host].unheard = None;
                 }
                 for allowance in allowances {
                     match heard(&fleet.map, host, &allowance) {
