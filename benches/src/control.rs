@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use plimsoll_daemon::Part;
+use plimsoll_daemon::{Part, Sent};
 use plimsoll_units::{Nanos, Span};
 
 use crate::hold::processor_time;
@@ -40,6 +40,8 @@ enum Between {
     Overlay,
     /// The overlay, and receivers that decide each so often.
     Control(&'static str),
+    /// The same, and what they say goes over the control channel, whose thread is not charged.
+    Channel(&'static str),
 }
 
 /// The epoch at which each host's part is told.
@@ -59,6 +61,7 @@ const PARTS: [(Part, &str); 6] = [
 pub fn measure(effort: Effort) -> Result<Vec<Row>> {
     let (mut none, mut wire, mut off) = (Costs::default(), Costs::default(), Costs::default());
     let (mut seldom, mut on) = (Costs::default(), EPOCHS.map(|_| Costs::default()));
+    let mut channel = Costs::default();
     let mut parts = PARTS.map(|_| [Vec::new(), Vec::new()]);
     for _ in 0..effort.rounds {
         none.add(cost(effort.packets, Between::Nothing)?);
@@ -69,6 +72,7 @@ pub fn measure(effort: Effort) -> Result<Vec<Row>> {
         wire.add(cost(effort.packets, Between::Wire)?);
         off.add(cost(effort.packets, Between::Overlay)?);
         seldom.add(cost(effort.packets, Between::Control(SELDOM))?);
+        channel.add(cost(effort.packets, Between::Channel(EPOCHS[TOLD].0))?);
         for ((epoch, _), on) in EPOCHS.iter().zip(&mut on) {
             on.add(cost(effort.packets, Between::Control(epoch))?);
         }
@@ -84,6 +88,8 @@ pub fn measure(effort: Effort) -> Result<Vec<Row>> {
         Row::new(name, beside, "ns/packet").figures(before, with)
     };
     let (told, (epoch, _)) = (&on[TOLD], EPOCHS[TOLD]);
+    let by_channel = format!("a flow between two hosts, told each {epoch} over the control channel");
+    let by_channel = stage(by_channel, "ours, told with frames", &told.both, &channel.both);
     let whole = format!("all of it, receivers decide each {epoch}");
     let part = |((_, what), [before, with]): (&(Part, &str), &[Vec<f64>; 2])| {
         stage(format!("of that, by the wall's clock: {what}"), "ours, nothing of PicNIC", before, with)
@@ -106,7 +112,8 @@ pub fn measure(effort: Effort) -> Result<Vec<Row>> {
             &told.inward,
         ),
     ];
-    Ok([limits].into_iter().chain(EPOCHS.into_iter().zip(&on).map(row)).chain(stages).chain(whole).collect())
+    let epochs = EPOCHS.into_iter().zip(&on).map(row).chain([by_channel]);
+    Ok([limits].into_iter().chain(epochs).chain(stages).chain(whole).collect())
 }
 
 /// Nanoseconds for each frame that came, round by round.
@@ -130,8 +137,9 @@ impl Costs {
 /// Nanoseconds of either engine for each frame that came.
 fn cost(packets: u64, between: Between) -> Result<[f64; 2]> {
     let mut spent = [Duration::ZERO; 2];
-    let came = carry(packets, between, |index, host, now| {
+    let came = carry(packets, between, |index, host, told, now| {
         let begun = processor_time();
+        told.iter().for_each(|told| host.engine.hear_channel(&told.message, now));
         while host.engine.turn(now).busy {}
         spent[index] += processor_time() - begun;
     })?;
@@ -146,7 +154,7 @@ fn by_part(packets: u64, between: Between) -> Result<[f64; 6]> {
         let place = PARTS.iter().position(|(one, _)| *one == part);
         place.into_iter().for_each(|place| spent.borrow_mut()[place] += time);
     };
-    let came = carry(packets, between, |_, host, now| {
+    let came = carry(packets, between, |_, host, _, now| {
         loop {
             let last = Cell::new(Instant::now());
             let turn = host.engine.turn_by(&|part| {
@@ -167,8 +175,13 @@ fn each(spent: Duration, frames: usize) -> f64 {
     spent.as_secs_f64() * 1e9 / frames as f64
 }
 
-/// The flow between two hosts, each of which has its `turns` in each step; how many frames came.
-fn carry(packets: u64, between: Between, mut turns: impl FnMut(usize, &mut Host, Nanos)) -> Result<usize> {
+/// The flow between two hosts, each of which has its `turns` in each step, with what it is told over its channel; how many frames
+/// came.
+fn carry(
+    packets: u64,
+    between: Between,
+    mut turns: impl FnMut(usize, &mut Host, &[Sent], Nanos),
+) -> Result<usize> {
     let (mut a, mut b) =
         (Host::new(&policy("a", between), 64, 64)?, Host::new(&policy("b", between), 64, 64)?);
     let (data, ack) = (datagram(mac(0), mac(1), 1_400), datagram(mac(1), mac(0), 60));
@@ -181,8 +194,10 @@ fn carry(packets: u64, between: Between, mut turns: impl FnMut(usize, &mut Host,
                 let _ = b.tenants[0].send(&ack, None);
             }
         }
-        turns(0, &mut a, now);
-        turns(1, &mut b, now);
+        let told = [b.engine.take_feedback(), a.engine.take_feedback()];
+        for ((index, host), told) in [&mut a, &mut b].into_iter().enumerate().zip(&told) {
+            turns(index, host, told, now);
+        }
         a.hand_over(&mut b);
         b.hand_over(&mut a);
         came += b.drain(0);
@@ -196,14 +211,19 @@ fn carry(packets: u64, between: Between, mut turns: impl FnMut(usize, &mut Host,
 
 fn policy(host: &str, between: Between) -> String {
     let hosts = format!("uplink: {{port: memory, rate: 40Gbps}}\ntenants: {{t{host}: {{port: memory}}}}\n");
+    let (channels, via) = match between {
+        Between::Channel(_) => ([1, 2].map(|n| format!(", channel: \"192.0.2.{n}:7077\"")), ", via: channel"),
+        _ => (Default::default(), ""),
+    };
+    let [there, back] = channels;
     let feedback = match between {
         Between::Nothing => {
             return format!("{hosts}engine: {{experiment: {{ingress: shared, accounting: false}}}}\n");
         }
         Between::Wire => return hosts,
         Between::Overlay => String::new(),
-        Between::Control(epoch) => {
-            format!("  feedback: {{key: /not/read, epoch: {epoch}, lapse: 1s, fallback: 40Gbps}}\n")
+        Between::Control(epoch) | Between::Channel(epoch) => {
+            format!("  feedback: {{key: /not/read, epoch: {epoch}, lapse: 1s, fallback: 40Gbps{via}}}\n")
         }
     };
     format!(
@@ -213,7 +233,7 @@ fn policy(host: &str, between: Between) -> String {
          \x20 vni: 7\n\
          \x20 host: {host}\n\
          \x20 hosts:\n\
-         \x20   a: {{address: 192.0.2.1, mac: 06:00:00:00:00:01, tenants: {{ta: 02:00:00:00:01:00}}}}\n\
-         \x20   b: {{address: 192.0.2.2, mac: 06:00:00:00:00:02, tenants: {{tb: 02:00:00:00:01:01}}}}\n{feedback}"
+         \x20   a: {{address: 192.0.2.1, mac: 06:00:00:00:00:01{there}, tenants: {{ta: 02:00:00:00:01:00}}}}\n\
+         \x20   b: {{address: 192.0.2.2, mac: 06:00:00:00:00:02{back}, tenants: {{tb: 02:00:00:00:01:01}}}}\n{feedback}"
     )
 }

@@ -243,7 +243,12 @@ fn fits_object(schema: &Value, object: &serde_json::Map<String, Value>, whole: &
     let others = schema.get("additionalProperties");
     let closed = others == Some(&Value::Bool(false))
         || schema.get("unevaluatedProperties") == Some(&Value::Bool(false));
-    let fits = |(key, value): (&String, &Value)| match (known.and_then(|known| known.get(key)), others) {
+    // The only keys that a pattern describes are percentiles: `p99`, `p99.9`.
+    let percentile = |key: &str| key.strip_prefix('p').is_some_and(|rest| rest.parse::<f64>().is_ok());
+    let patterns = schema.get("patternProperties").and_then(Value::as_object);
+    let by_pattern = |key: &str| patterns?.values().next().filter(|_| percentile(key));
+    let property = |key: &str| known.and_then(|known| known.get(key)).or_else(|| by_pattern(key));
+    let fits = |(key, value): (&String, &Value)| match (property(key), others) {
         (Some(property), _) => satisfies(property, value, whole),
         (None, Some(each)) if each.is_object() => satisfies(each, value, whole),
         (None, _) => !closed,
@@ -260,8 +265,11 @@ fn the_schema_accepts_the_examples_and_refuses_what_is_misspelt() {
         let text = std::fs::read_to_string(root().join("examples").join(name)).expect("an example");
         serde_saphyr::from_str(&text).expect("YAML")
     };
-    for name in ["plimsoll.yaml", "figure1.yaml", "envelopes.yaml", "wan-limits.yaml", "strict-rates.yaml"] {
-        assert!(satisfies(&host, &read(name), &host), "{name}");
+    let hosts = ["plimsoll", "figure1", "envelopes", "fleet-host", "wan-limits", "strict-rates"];
+    for name in hosts.map(|name| format!("{name}.yaml")) {
+        assert!(satisfies(&host, &read(&name), &host), "{name}");
+        let checked = load(&root().join("examples").join(&name).to_string_lossy());
+        checked.unwrap_or_else(|errors| panic!("{}", errors.render(false)));
     }
     for name in ["shop.yaml", "figure1-vm1.yaml", "figure1-kvs.yaml"] {
         assert!(satisfies(&sub, &read(name), &sub), "{name}");
