@@ -32,7 +32,7 @@ demo: ## build, run noisy-neighbour and receive-flood of examples/ on real traff
 
 faults: ## what bad days cost on this machine, live, with figures: needs root, takes a minute and the build
 	@scripts/setup.sh test
-	@$(CARGO) test --locked -p plimsoll-cli --test faults -- --nocapture --test-threads 1
+	@$(CARGO) test --locked -p plimsoll-cli --test faults --test kept -- --nocapture --test-threads 1
 
 build: ## build the release binary, target/release/plimsoll
 	@scripts/setup.sh build

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_policy::{Checked, Overlay};
+use plimsoll_ports::{Kept, Port, kept};
 use plimsoll_units::{BitRate, Span};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
@@ -127,6 +128,7 @@ impl Control {
         state.checked = Arc::new(checked);
         state.generation = state.generation.wrapping_add(1);
         let (kept, flows, took) = (installed.kept, installed.flows, installed.took);
+        installed.closed.iter().for_each(kept::forget);
         // Closing an interface takes the kernel milliseconds.
         let closing = tokio::task::spawn_blocking(move || drop(installed));
         drop(closing);
@@ -146,12 +148,16 @@ impl Control {
             None => open_uplink(&checked.config).ok(),
             Some(name) => {
                 let tenant = checked.config.tenants.iter().find(|tenant| tenant.name == name)?;
-                open_tenant(&checked, &name, &tenant.port).ok()
+                open_tenant(&checked, &name, &tenant.port, &mut Kept::default()).ok()
             }
         };
         let Ok(Some(port)) = tokio::task::spawn_blocking(opening).await else { return false };
+        kept::keep(&port);
         // An engine that has ended, or a tenant that is gone meanwhile, needs no port.
-        let _ = self.handle.ask(|answer| Command::Attach(name, Box::new(port), answer)).await;
+        if let Ok(Some(port)) = self.handle.ask(|answer| Command::Attach(name, Box::new(port), answer)).await
+        {
+            kept::forget(&port);
+        }
         true
     }
 }
@@ -160,20 +166,20 @@ impl Control {
 fn prepare(file: &str, old: &Checked) -> Result<(Checked, Change), ReloadError> {
     let checked = plimsoll_policy::load(file).map_err(|errors| ReloadError::Policy(errors.render(false)))?;
     needs_no_restart(old, &checked)?;
-    let (mut added, mut moved) = (Vec::new(), Vec::new());
+    let before = |name: &str| old.config.tenants.iter().find(|before| before.name == name);
+    let mut opened = Vec::new();
     for tenant in &checked.config.tenants {
-        let before = old.config.tenants.iter().find(|before| before.name == tenant.name);
-        if before.is_some_and(|before| before.port == tenant.port)
-            && same_address(old, &checked, &tenant.name)
-        {
-            continue;
-        }
-        let port = open_tenant(&checked, &tenant.name, &tenant.port)?;
-        match before {
-            Some(_) => moved.push((tenant.name.clone(), port)),
-            None => added.push(Lane::new(lane_spec(&checked, &tenant.name, Some(port)))),
+        let same = before(&tenant.name).is_some_and(|before| before.port == tenant.port);
+        if !same || !same_address(old, &checked, &tenant.name) {
+            let port = open_tenant(&checked, &tenant.name, &tenant.port, &mut Kept::default())?;
+            opened.push((tenant.name.clone(), port));
         }
     }
+    // All are open: the policy will be in force.
+    opened.iter().for_each(|(_, port)| kept::keep(port));
+    let (moved, added): (Vec<_>, Vec<_>) = opened.into_iter().partition(|(name, _)| before(name).is_some());
+    let lane = |(name, port): (String, Port)| Lane::new(lane_spec(&checked, &name, Some(port)));
+    let added = added.into_iter().map(lane).collect();
     let change = Change { added, moved, ..Change::between(old, &checked) };
     Ok((checked, change))
 }

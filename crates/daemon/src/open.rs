@@ -9,8 +9,8 @@ use plimsoll_nic::Config as EngineConfig;
 use plimsoll_policy::{Checked, Config, Netns, Port as PortSpec, Program};
 use plimsoll_ports::netns::NetnsRef;
 use plimsoll_ports::{
-    Completions, PacketConfig, PacketSocket, PcapConfig, PcapPort, Port, PortError, Tap, TapConfig,
-    VhostUser, VhostUserConfig, VnicConfig, VnicPort, XdpConfig, XdpSocket,
+    Completions, Kept, PacketConfig, PacketSocket, PcapConfig, PcapPort, Port, PortError, Tap, TapConfig,
+    VhostUser, VhostUserConfig, VnicConfig, VnicPort, XdpConfig, XdpSocket, kept,
 };
 use plimsoll_units::{Bytes, Span};
 
@@ -45,18 +45,26 @@ const PULL: Span = Span::micros(50);
 /// 80 % of its rate there. A link that had nothing to send makes up nothing.
 const CATCH_UP: Span = Span::millis(5);
 
-/// Opens a port; `mac` is the hardware address that the tenant's interface shall have, where we make it.
+/// Opens a port, or takes it up where it was `kept`; `mac` is the hardware address that the tenant's interface shall
+/// have, where we make it.
 ///
 /// # Errors
 /// See [`OpenError`].
-pub fn open(whose: &str, port: &PortSpec, mtu: u16, mac: Option<Mac>) -> Result<Port, OpenError> {
+pub fn open(
+    whose: &str,
+    port: &PortSpec,
+    mtu: u16,
+    mac: Option<Mac>,
+    kept: &mut Kept,
+) -> Result<Port, OpenError> {
     let opened = match port {
         PortSpec::Tap { netns, name } => {
             let mut config = TapConfig::new(netns_ref(netns.as_ref()), name);
             config.mtu = mtu.into();
             config.mac =
                 mac.or_else(|| machine_id().map(|machine| steady_mac(&machine, &config.netns, name)));
-            Tap::open(&config).map(Port::Tap)
+            let tap = kept.take(&config).transpose().unwrap_or_else(|| Tap::open(&config));
+            tap.map(Port::Tap)
         }
         PortSpec::AfPacket(interface) => {
             PacketSocket::open(&PacketConfig::new(NetnsRef::Own, interface)).map(Port::AfPacket)
@@ -98,7 +106,7 @@ pub fn open_uplink(config: &Config) -> Result<Port, OpenError> {
     let (port, mtu) = (&config.uplink.port, config.uplink.mtu);
     let ring = config.engine.experiment.as_ref().and_then(|experiment| experiment.ring);
     let (PortSpec::AfPacket(interface), Some(ring)) = (port, ring) else {
-        return open("the uplink", port, mtu, None);
+        return open("the uplink", port, mtu, None, &mut Kept::default());
     };
     let mut config = PacketConfig::new(NetnsRef::Own, interface);
     // The kernel counts each frame with its bookkeeping, and takes a buffer's size twice.
@@ -110,28 +118,42 @@ pub fn open_uplink(config: &Config) -> Result<Port, OpenError> {
 /// What a frame in the kernel takes beyond its packet: `sk_buff` (256 bytes) and what rounding up to 2 KiB adds to 1,500.
 const KEPT: u32 = 804;
 
-/// Opens every tenant's port, in the order of the policy's tenants.
+/// Opens every tenant's port, in the order of the policy's tenants. What an earlier run left with the service manager is
+/// taken up, and what is made is left with it in turn.
 ///
 /// # Errors
 /// The first port that cannot be opened.
 pub fn lanes(checked: &Checked) -> Result<Vec<LaneSpec>, OpenError> {
-    (checked.config.tenants.iter())
-        .map(|tenant| {
-            let port = open_tenant(checked, &tenant.name, &tenant.port)?;
-            Ok(lane_spec(checked, &tenant.name, Some(port)))
-        })
-        .collect()
+    let mut kept = Kept::receive();
+    let mut ports = Vec::with_capacity(checked.config.tenants.len());
+    for tenant in &checked.config.tenants {
+        ports.push((&tenant.name, open_tenant(checked, &tenant.name, &tenant.port, &mut kept)?));
+    }
+    for (name, port) in &ports {
+        kept::keep(port);
+        if let Port::Tap(tap) = port
+            && tap.is_resumed()
+        {
+            eprintln!("plimsoll: tenant {name}: {} is as the run before left it", port.name());
+        }
+    }
+    Ok(ports.into_iter().map(|(name, port)| lane_spec(checked, name, Some(port))).collect())
 }
 
 /// Opens a tenant's port: it sends packets as long as reach other hosts, from the address that those know.
 ///
 /// # Errors
 /// See [`OpenError`].
-pub(crate) fn open_tenant(checked: &Checked, name: &str, port: &PortSpec) -> Result<Port, OpenError> {
+pub(crate) fn open_tenant(
+    checked: &Checked,
+    name: &str,
+    port: &PortSpec,
+    kept: &mut Kept,
+) -> Result<Port, OpenError> {
     let own = checked.config.overlay.as_ref().map(plimsoll_policy::Overlay::own);
     let known = own.and_then(|own| own.tenants.iter().find(|tenant| tenant.name == name));
     let mac = known.and_then(|tenant| tenant.macs.first()).map(|mac| mac.0);
-    open(&format!("tenant {name}"), port, checked.config.tenant_mtu(), mac)
+    open(&format!("tenant {name}"), port, checked.config.tenant_mtu(), mac, kept)
 }
 
 /// The fleet of this policy, if it states one; its limits for tenants elsewhere are added to the program.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use nix::fcntl::{Flock, FlockArg};
 use plimsoll_policy::{Checked, Errors};
-use plimsoll_ports::{Port, PortError, realtime};
+use plimsoll_ports::{Port, PortError, kept, realtime};
 use plimsoll_units::{Bytes, Span};
 use sd_notify::NotifyState;
 use tokio::net::{TcpListener, UnixListener};
@@ -455,6 +455,7 @@ async fn bring_back(control: Arc<Control>, lost: crate::engine::Lost) {
     } else {
         eprintln!("plimsoll: {whose}: {port} has disappeared; others go on, and it is tried again");
     }
+    kept::forget(&lost.port);
     // Closing an interface takes the kernel milliseconds.
     let closing = tokio::task::spawn_blocking(move || drop(lost));
     drop(closing);

@@ -9,6 +9,7 @@
 mod af_packet;
 mod af_xdp;
 mod error;
+pub mod kept;
 mod ledger;
 mod memory;
 pub mod netns;
@@ -24,6 +25,7 @@ mod vhost_user;
 pub use af_packet::{PacketConfig, PacketSocket};
 pub use af_xdp::{XdpConfig, XdpMode, XdpSocket};
 pub use error::PortError;
+pub use kept::Kept;
 pub use ledger::Refused;
 pub use memory::{MemoryConfig, MemoryEnd, MemoryPort};
 pub use pcap::{Capture, PcapConfig, PcapPort, Unwritten};

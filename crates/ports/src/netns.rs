@@ -236,6 +236,14 @@ impl Netns {
         self.kind == Kind::Own
     }
 
+    /// The kernel's number of this namespace, which no other has while it lives.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn number(&self) -> std::io::Result<u64> {
+        number_of(&self.file)
+    }
+
     /// Another handle on the same namespace, which does not delete it when dropped.
     ///
     /// # Errors
@@ -358,6 +366,11 @@ fn is_netns(file: &File) -> bool {
     // SAFETY: the request takes no argument and writes no memory; `file` is open.
     let kind = unsafe { libc::ioctl(file.as_raw_fd(), NS_GET_NSTYPE) };
     kind == libc::CLONE_NEWNET
+}
+
+/// The number by which the kernel knows the namespace behind `file`.
+pub(crate) fn number_of(file: &OwnedFd) -> std::io::Result<u64> {
+    Ok(nix::sys::stat::fstat(file)?.st_ino)
 }
 
 fn short_name(netns: &NetnsRef) -> String {

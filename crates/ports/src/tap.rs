@@ -4,7 +4,8 @@
 //! and segmentation left to us (virtio-net headers).
 //! From: `/dev/net/tun` and its ioctls (Linux `Documentation/networking/tuntap.rst`).
 //! Not here: reading those headers (`wire`), and waiting (`daemon`).
-//! Invariant: the interface ends with the process, and the process does not keep the namespace.
+//! Invariant: the interface ends with the process, unless its file is kept elsewhere (`kept`), and the process does not
+//! keep the namespace.
 //!
 //! The interface is made in the process's own namespace under a passing name and then moved. Made
 //! inside, its file would hold the tenant's namespace open for ever, and a deleted container would
@@ -12,14 +13,14 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use plimsoll_wire::VnetHeader;
 
 use crate::error::{PortError, check_interface_name};
-use crate::netns::{Cidr, Netns, NetnsRef};
+use crate::netns::{Cidr, LinkInfo, Links, Netns, NetnsRef, number_of};
 use crate::port::{
     Capabilities, Counters, DropReason, FRAME_ROOM, Fds, MIN_FRAME, Received, Sending, Trouble,
     asks_for_work, vnet_bytes,
@@ -82,6 +83,8 @@ impl TapConfig {
 pub struct Tap {
     file: File,
     name: String,
+    device: String,
+    resumed: bool,
     mac: [u8; 6],
     capabilities: Capabilities,
     counters: Counters,
@@ -112,17 +115,45 @@ impl Tap {
         for _ in 1..queues {
             attached.push(Attached::new(&born, config, extra)?);
         }
-        let mac = settle(&netns, &born, config)?;
+        let link = settle(&netns, &born, config)?;
+        let device = device_key(&netns, &link)?;
+        Ok(attached.into_iter().map(|queue| Self::with(queue, config, device.clone(), &link)).collect())
+    }
 
+    /// Whether `file` is open on the interface that `config` describes, as its only queue. What an old kernel does not
+    /// tell counts as no.
+    pub(crate) fn is_open_on(file: &OwnedFd, config: &TapConfig) -> bool {
+        let Ok(netns) = Netns::open(&config.netns) else { return false };
+        let wanted = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        let kind = wanted | libc::IFF_TUN | libc::IFF_MULTI_QUEUE;
+        interface_of(file).is_some_and(|(name, flags)| name == config.name && flags & kind == wanted)
+            && namespace_of(file).is_some_and(|number| netns.number().is_ok_and(|here| here == number))
+    }
+
+    /// Takes up an interface whose file has outlived the process that made it, and was `device` there: its addresses,
+    /// routes and what waits in it are as they were.
+    ///
+    /// # Errors
+    /// When it cannot be given what `config` says.
+    pub(crate) fn resume(file: OwnedFd, device: String, config: &TapConfig) -> Result<Self, PortError> {
+        let netns = Netns::open(&config.netns)?;
+        let queue = Attached::ready(file.into(), config)?;
+        let link = adjust(&netns.links(), config)?;
+        Ok(Self { resumed: true, ..Self::with(queue, config, device, &link) })
+    }
+
+    fn with(queue: Attached, config: &TapConfig, device: String, link: &LinkInfo) -> Self {
         let label = match &config.netns {
             NetnsRef::Own => config.name.clone(),
             NetnsRef::Name(netns) => format!("{netns}/{}", config.name),
             NetnsRef::Path(path) => format!("{}:{}", path.display(), config.name),
         };
-        let tap = |queue: Attached| Self {
+        Self {
             file: queue.file,
             name: format!("tap {label}"),
-            mac,
+            device,
+            resumed: false,
+            mac: link.mac.unwrap_or_default(),
             capabilities: Capabilities {
                 takes_segmentation: true,
                 gives_segmentation: config.offload,
@@ -131,8 +162,20 @@ impl Tap {
                 mtu: config.mtu,
             },
             counters: Counters::default(),
-        };
-        Ok(attached.into_iter().map(tap).collect())
+        }
+    }
+
+    /// What tells its interface from all others of this machine: `eth0.7@4026532451`, name and index when it was
+    /// made, and its namespace's number.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Whether it is an earlier process's, taken up (`Kept`).
+    #[must_use]
+    pub fn is_resumed(&self) -> bool {
+        self.resumed
     }
 
     /// The MAC address of the tenant's side.
@@ -257,6 +300,12 @@ impl Tap {
     }
 }
 
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
 /// One queue of an interface that is not yet in its place.
 struct Attached {
     file: File,
@@ -289,13 +338,19 @@ impl Attached {
                 _ => PortError::system(what(), place(), error),
             }
         })?;
+        Self::ready(file, config)
+    }
 
+    /// Makes the file carry virtio-net headers and offloads, without waiting.
+    fn ready(file: File, config: &TapConfig) -> Result<Self, PortError> {
+        let (fd, what, place) =
+            (file.as_raw_fd(), format!("make TAP `{}`", config.name), config.netns.to_string());
         let mut header_len = VnetHeader::LEN as libc::c_int;
         tun_ioctl(fd, libc::TUNSETVNETHDRSZ, (&raw mut header_len).cast())
-            .map_err(|error| PortError::system(format!("{}: header size", what()), place(), error))?;
-        let udp_segmentation = config.offload && offer_offloads(fd, &what(), &place())?;
+            .map_err(|error| PortError::system(format!("{what}: header size"), &place, error))?;
+        let udp_segmentation = config.offload && offer_offloads(fd, &what, &place)?;
         fcntl(&file, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
-            .map_err(|error| PortError::system(what(), place(), error.into()))?;
+            .map_err(|error| PortError::system(what, place, error.into()))?;
         Ok(Self { file, udp_segmentation })
     }
 }
@@ -315,27 +370,61 @@ fn offer_offloads(fd: RawFd, what: &str, place: &str) -> Result<bool, PortError>
     Err(PortError::system(format!("{what}: offloads"), place, error))
 }
 
-/// Brings the interface to its namespace and gives it what `config` says; returns its MAC address.
-fn settle(netns: &Netns, born: &str, config: &TapConfig) -> Result<[u8; 6], PortError> {
+/// Brings the interface to its namespace and gives it what `config` says; returns what it then is.
+fn settle(netns: &Netns, born: &str, config: &TapConfig) -> Result<LinkInfo, PortError> {
     if !netns.is_own() {
         Netns::own()?.links().move_to(born, netns)?;
         netns.links().rename(born, &config.name)?;
     }
     let (links, name) = (netns.links(), config.name.as_str());
-    if let Some(mac) = config.mac {
-        links.set_mac(name, mac)?;
-    }
-    links.set_mtu(name, config.mtu)?;
-    if let Some(packets) = config.txqueuelen {
-        links.set_txqueuelen(name, packets)?;
-    }
+    let link = adjust(&links, config)?;
     for &address in &config.addresses {
         links.add_address(name, address)?;
     }
     if config.up {
         links.set_up(name)?;
     }
-    Ok(links.get(name)?.mac.unwrap_or_default())
+    Ok(link)
+}
+
+/// Gives an interface in its place what `config` says of frames and of waiting; returns what it then is. An address that
+/// it has already is not set again, as what is known of its neighbours would be forgotten.
+fn adjust(links: &Links<'_>, config: &TapConfig) -> Result<LinkInfo, PortError> {
+    let name = config.name.as_str();
+    let had = links.get(name)?.mac;
+    if let Some(mac) = config.mac.filter(|&mac| had != Some(mac)) {
+        links.set_mac(name, mac)?;
+    }
+    links.set_mtu(name, config.mtu)?;
+    if let Some(packets) = config.txqueuelen {
+        links.set_txqueuelen(name, packets)?;
+    }
+    links.get(name)
+}
+
+/// See [`Tap::device`].
+fn device_key(netns: &Netns, link: &LinkInfo) -> Result<String, PortError> {
+    let number = netns.number().map_err(|error| PortError::system("look at", netns.place(), error))?;
+    Ok(format!("{}.{}@{number}", link.name, link.index))
+}
+
+/// Name and flags of the interface that a file of [`DEVICE`] is open on.
+fn interface_of(file: &OwnedFd) -> Option<(String, libc::c_int)> {
+    let mut found = interface_request("");
+    tun_ioctl(file.as_raw_fd(), libc::TUNGETIFF, (&raw mut found).cast()).ok()?;
+    let name = found.ifr_name.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
+    // SAFETY: TUNGETIFF fills the flags in.
+    let flags = unsafe { found.ifr_ifru.ifru_flags };
+    Some((String::from_utf8(name).ok()?, flags.into()))
+}
+
+/// Number of the namespace that such a file's interface is in.
+fn namespace_of(file: &OwnedFd) -> Option<u64> {
+    // SAFETY: TUNGETDEVNETNS takes no argument and answers a descriptor, or an error.
+    let place = unsafe { libc::ioctl(file.as_raw_fd(), TUNGETDEVNETNS) };
+    // SAFETY: the kernel has just opened it for us, and nobody else knows it.
+    let place = (place >= 0).then(|| unsafe { OwnedFd::from_raw_fd(place) })?;
+    number_of(&place).ok()
 }
 
 /// A name for the moments before the move, unlike any in use: ours and counted.
@@ -371,6 +460,9 @@ fn set_offload(fd: RawFd, offer: libc::c_uint) -> io::Result<()> {
 
 /// The device that makes TAPs.
 const DEVICE: &str = "/dev/net/tun";
+
+/// Asks for the namespace that a TAP is in; since Linux 5.2, and not yet in `libc`.
+const TUNGETDEVNETNS: libc::Ioctl = libc::_IO(b'T' as u32, 227);
 
 /// Frames longer than the buffer that one call skips at most.
 const OVERSIZE_RUN: usize = 8;

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod fleet;
+pub mod manager;
 pub mod traffic;
 
 use std::fs;
@@ -165,8 +166,13 @@ impl Daemon {
             }
             None => Command::new(program),
         };
-        let log = fs::File::create(log).expect("a log");
         command.arg("run").arg(policy).args(options).envs(env.iter().copied());
+        Self::spawn(command, log)
+    }
+
+    /// Or as this says, with what it says going into a file as well.
+    pub fn spawn(mut command: Command, log: &Path) -> Self {
+        let log = fs::File::create(log).expect("a log");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         Self(command.spawn().expect("started"))
     }
