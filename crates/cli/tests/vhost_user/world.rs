@@ -3,9 +3,10 @@
 //! A shell runs on the guest's first serial port: what it is told is typed in, and what it says is in a file.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -18,6 +19,10 @@ use crate::support::{self, Daemon, Stage, ip, skip};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 const MAC: &str = "02:00:00:00:00:77";
+/// What the guest's first process says.
+const UP: &str = "guest is up";
+/// What a guest takes to boot with KVM at most; a tenth of it is usual.
+const BOOT: Duration = Duration::from_secs(10);
 
 /// A namespace behind the uplink, a daemon, and guests.
 pub struct World {
@@ -123,8 +128,6 @@ impl World {
     }
 
     /// Linux in QEMU, with a shell that [`World::type_in`] reaches; false where there is nothing to boot.
-    ///
-    /// `PLIMSOLL_GUEST_ACCEL=kvm` takes KVM, which not every machine that has `/dev/kvm` can use.
     pub fn boot(&mut self, machine: Machine) -> bool {
         let images = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("guest");
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/guest.sh");
@@ -134,19 +137,12 @@ impl World {
             return false;
         }
         let Machine { pairs, napi } = machine;
-        let accelerator = std::env::var("PLIMSOLL_GUEST_ACCEL").unwrap_or_else(|_| "tcg".to_owned());
-        let napi = if napi { "" } else { " virtio_net.napi_tx=0" };
+        let napi = if napi { "" } else { "virtio_net.napi_tx=0" };
         let several = if pairs > 1 { ",mq=on" } else { "" };
         let log = fs::File::create(self.file("guest")).expect("a log");
-        let mut command = Command::new("qemu-system-x86_64");
+        let mut command = qemu(&images, accelerator(&images), napi);
         command
-            .args(["-accel", &accelerator, "-smp", &pairs.to_string(), "-m", "256M", "-nodefaults"])
-            .args(["-no-user-config", "-display", "none", "-serial", "stdio"])
-            .arg("-kernel")
-            .arg(images.join("vmlinuz"))
-            .arg("-initrd")
-            .arg(images.join("initrd"))
-            .args(["-append", &format!("console=ttyS0 quiet mitigations=off{napi}")])
+            .args(["-smp", &pairs.to_string()])
             .args(["-object", "memory-backend-memfd,id=mem,size=256M,share=on", "-numa", "node,memdev=mem"])
             .arg("-chardev")
             .arg(format!("socket,id=net0,path={},reconnect=1", self.file("vm.sock").display()))
@@ -162,7 +158,7 @@ impl World {
 
     /// Waits until the guest has come up so many times, and gives it an address.
     pub fn configure(&mut self, times: usize) {
-        self.eventually("the guest boots", || self.read("guest").matches("guest is up").count() >= times);
+        self.eventually("the guest boots", || self.read("guest").matches(UP).count() >= times);
         self.type_in("ip address add 10.9.0.1/24 dev eth0; ip link set eth0 up");
         self.eventually("the guest answers", || self.answers());
     }
@@ -309,4 +305,51 @@ impl Drop for Bounded {
             let _ = self.0.wait();
         }
     }
+}
+
+/// A machine without devices, and with a kernel that is told one thing more.
+fn qemu(images: &Path, accelerator: &str, append: &str) -> Command {
+    let mut command = Command::new("qemu-system-x86_64");
+    command
+        .args(["-accel", accelerator, "-m", "256M", "-nodefaults"])
+        .args(["-no-user-config", "-display", "none", "-serial", "stdio"])
+        .arg("-kernel")
+        .arg(images.join("vmlinuz"))
+        .arg("-initrd")
+        .arg(images.join("initrd"))
+        .args(["-append", &format!("console=ttyS0 quiet mitigations=off {append}")]);
+    command
+}
+
+/// KVM where a guest boots with it, which is not everywhere that there is a `/dev/kvm`; else QEMU's emulation.
+/// `PLIMSOLL_GUEST_ACCEL` says which without a try.
+fn accelerator(images: &Path) -> &'static str {
+    static FOUND: OnceLock<String> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        let found = std::env::var("PLIMSOLL_GUEST_ACCEL");
+        let found = found.unwrap_or_else(|_| if boots_with_kvm(images) { "kvm" } else { "tcg" }.to_owned());
+        eprintln!("guests' processors are by {found}");
+        found
+    })
+}
+
+fn boots_with_kvm(images: &Path) -> bool {
+    if fs::File::options().read(true).write(true).open("/dev/kvm").is_err() {
+        return false;
+    }
+    let mut command = qemu(images, "kvm", "");
+    let mut guest =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("started");
+    let said = BufReader::new(guest.stdout.take().expect("piped"));
+    let (tell, told) = mpsc::channel();
+    let reading = thread::spawn(move || {
+        let mut lines = said.split(b'\n').map_while(Result::ok);
+        let up = lines.any(|line| String::from_utf8_lossy(&line).contains(UP));
+        let _ = tell.send(up); // nobody listens after the time is up
+    });
+    let boots = told.recv_timeout(BOOT).unwrap_or(false);
+    guest.kill().expect("it is ours");
+    guest.wait().expect("ended");
+    reading.join().expect("its output has ended");
+    boots
 }
