@@ -1,0 +1,103 @@
+//! The ways of a scenario: its links, or the lab's where it states none.
+//!
+//! Why: everything stands at an end of one.
+//! From: `docs/scenarios.md`, "links".
+//! Not here: what a link does to a packet (`link`), and which way packets go (`topology`).
+//! Invariant: each host has its links in the order of the file, and its bus after them.
+
+use plimsoll_scenario::{Scenario, System, SystemKind};
+use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Span};
+
+use crate::link::{LinkSpec, Overhead};
+use crate::topology::{Edge, Topology};
+
+/// The place beyond the uplinks, where destinations are.
+pub(super) const BEYOND: &str = "beyond the uplinks";
+
+/// How long a link's light takes when the file does not say: some metres and a switch's ports.
+const DELAY: Span = Span::micros(5);
+
+/// Linux's default for a device (`txqueuelen`): what the one queue of `fifo` holds.
+const FIFO_PACKETS: u32 = 1_000;
+
+/// The file's links; without any, each host behind one, with all destinations at its other end.
+pub(super) fn topology(scenario: &Scenario, system: &System) -> Topology {
+    let hosts = scenario.hosts.iter().map(|host| host.name.clone());
+    let mut topology =
+        Topology { nodes: hosts.chain(scenario.switches.iter().cloned()).collect(), links: Vec::new() };
+    if scenario.links.is_empty() {
+        topology.nodes.push(BEYOND.to_owned());
+        for (host, name) in (0..).zip(scenario.hosts.iter().map(|host| &host.name)) {
+            implied(&mut topology, host, name, scenario, system);
+        }
+        buses(&mut topology, scenario);
+        return topology;
+    }
+    topology.nodes.extend(scenario.destinations.iter().map(|place| place.name.clone()));
+    for link in &scenario.links {
+        let node = |name: &str| topology.node(name).expect("checked when read");
+        let (from, to) = (node(&link.from), node(&link.to));
+        let spec = LinkSpec {
+            rate: Some(link.rate),
+            delay: link.delay,
+            overhead: Overhead::Frame(0),
+            queue: link.queue.as_u64(),
+            packets: u32::MAX,
+            ecn: link.ecn.map(Bytes::as_u64),
+            loss: link.loss,
+        };
+        let back = Edge { name: format!("{} back", link.name), from: to, to: from, spec: spec.clone() };
+        topology.links.push(Edge { name: link.name.clone(), from, to, spec });
+        topology.links.extend(link.both.then_some(back));
+    }
+    buses(&mut topology, scenario);
+    topology
+}
+
+/// The way of a packet's bytes from the host's memory to its NIC, where the file says what that is.
+fn buses(topology: &mut Topology, scenario: &Scenario) {
+    for (host, (name, bus)) in (0..)
+        .zip(scenario.hosts.iter().map(|host| (&host.name, host.pcie)))
+        .filter_map(|(n, (name, bus))| Some((n, (name, bus?))))
+    {
+        let (size, bytes) = (small(bus.tlp).max(1), small(bus.overhead));
+        // Each read request brings one part, and waits its latency for it.
+        let parts = u64::from(bus.outstanding) * NS_PER_SEC / bus.latency.as_u64().max(1);
+        let most = BitRate::new(parts.saturating_mul(u64::from(size + bytes) * 8)).unwrap_or(bus.rate);
+        let spec = LinkSpec {
+            rate: Some(bus.rate.min(most)),
+            delay: bus.latency,
+            overhead: Overhead::Part { size, bytes },
+            queue: u64::MAX,
+            packets: u32::MAX,
+            ecn: None,
+            loss: 0.0,
+        };
+        topology.links.push(Edge { name: format!("{name} pcie"), from: host, to: host, spec });
+    }
+}
+
+pub(super) fn small(bytes: Bytes) -> u32 {
+    u32::try_from(bytes.as_u64()).unwrap_or(u32::MAX)
+}
+
+/// A link of the scenario's rate to where all destinations are. The way back is free where there is one host, as in the
+/// lab; between several hosts it is a link, too.
+fn implied(topology: &mut Topology, host: u32, name: &str, scenario: &Scenario, system: &System) {
+    let beyond = topology.nodes.len() as u32 - 1;
+    let free = LinkSpec {
+        rate: None,
+        delay: DELAY,
+        overhead: Overhead::Frame(0),
+        queue: u64::MAX,
+        packets: u32::MAX,
+        ecn: None,
+        loss: 0.0,
+    };
+    let queued = LinkSpec { rate: Some(scenario.rate), packets: FIFO_PACKETS, ..free.clone() };
+    let paced = LinkSpec { packets: u32::MAX, ..queued.clone() };
+    let uplink = if system.kind == SystemKind::Fifo { queued.clone() } else { paced };
+    let back = if scenario.hosts.len() == 1 { free } else { queued };
+    topology.links.push(Edge { name: name.to_owned(), from: host, to: beyond, spec: uplink });
+    topology.links.push(Edge { name: format!("{name} back"), from: beyond, to: host, spec: back });
+}

@@ -1,0 +1,213 @@
+//! What stands between a host and its links: an engine of ours, or a limiter that is compared with it.
+//!
+//! Why: an engine is made from the very policy file that the lab would give to `plimsoll run`.
+//! From: `docs/scenarios.md`, "systems".
+//! Not here: what they do then (`engine`, `limiter`, `receive`).
+//! Invariant: a host without tenants has none.
+
+use plimsoll_nic::Station;
+use plimsoll_policy::{Checked, Slo};
+use plimsoll_scenario::{
+    Completions, Host, HostNic, Ingress, Problem, ReceiveRing, Scenario, SystemKind, Wiring,
+};
+use plimsoll_units::{BitRate, Nanos, Span};
+
+use super::{Builder, lives_on};
+use crate::agenda::SourceId;
+use crate::chance::Chance;
+use crate::engine::Engine;
+use crate::error::SimError;
+use crate::fault::Spare;
+use crate::limiter::Limiter;
+use crate::meter::Holdings;
+use crate::receive::Receive;
+use crate::watch::Watch;
+use crate::world::{Carrier, Flow, Source};
+
+/// The burst of a `max` is a millisecond's, and rates are judged to a twentieth.
+const LEAST_LOOK: Span = Span::millis(20);
+
+impl Builder<'_> {
+    /// When a host's guests get their descriptors back.
+    pub(super) fn completions(&self, host: &Host) -> Completions {
+        self.system.completions.unwrap_or(host.transmit.completions)
+    }
+
+    pub(super) fn has_engine(&self, host: &Host) -> bool {
+        self.system.kind.on_engine() && self.has_nic(host)
+    }
+
+    /// Loom's "single queue" is HTB, too.
+    fn has_limiter(&self, host: &Host) -> bool {
+        !self.system.kind.on_engine() && self.system.kind != SystemKind::Fifo && self.has_nic(host)
+    }
+
+    /// Whether the system, whatever it is, stands between a host's tenants and its link.
+    fn has_nic(&self, host: &Host) -> bool {
+        let with_tenants = self.scenario.tenants.iter().any(|tenant| lives_on(tenant, host));
+        host.nic == HostNic::Engine && with_tenants
+    }
+
+    /// A host's way in.
+    fn receive(&self, node: u32, host: &Host, ring: ReceiveRing, source: SourceId) -> Box<Receive> {
+        let fair = self.has_engine(host) && self.system.ingress == Ingress::Fair;
+        let chance = Chance::of(self.seed, &format!("receive {}", host.name));
+        Box::new(if fair {
+            Receive::fair(ring, source, &self.stations(node, &ring), chance)
+        } else {
+            Receive::shared(ring, source, chance)
+        })
+    }
+
+    /// Each tenant's part of a receiving CPU: as its `max` where each has one and none a weight, else its weight; and the
+    /// least part for what is for none of them. Those with a delay target have the queue that follows from it, the others
+    /// the ring's.
+    fn stations(&self, node: u32, ring: &ReceiveRing) -> Vec<Station> {
+        let tenants = &self.scenario.tenants;
+        let mbps = |rate: BitRate| u32::try_from(rate.get() / 1_000_000).unwrap_or(u32::MAX).max(1);
+        let by_max: Option<Vec<u32>> = tenants.iter().map(|tenant| tenant.max.map(mbps)).collect();
+        let weights: Vec<u32> = tenants.iter().map(|tenant| tenant.weight).collect();
+        let weights = by_max.filter(|_| weights.iter().all(|&weight| weight == 1)).unwrap_or(weights);
+        let station = |(index, weight)| {
+            let slo = self.promised.get(&(node, index));
+            let slots = slo.filter(|slo| !slo.delay.is_empty()).map_or(ring.slots, |slo| slo.slots);
+            Station { weight, slots, ceiling: slo.and_then(|slo| slo.ceiling) }
+        };
+        let rest = Station { weight: 1, slots: ring.slots, ceiling: None };
+        (0..).zip(weights).map(station).chain([rest]).collect()
+    }
+
+    /// What a policy promises the tenants on a host.
+    fn note_promises(&mut self, node: u32, checked: &Checked) {
+        for (index, tenant) in (0..).zip(&self.scenario.tenants) {
+            let known = checked.program.tenants.iter().find(|known| known.name == tenant.name);
+            self.promised.extend(known.map(|known| ((node, index), known.slo.clone())));
+        }
+    }
+
+    /// An engine stands before exactly one link.
+    fn uplinks(&self, host: &Host, links: usize) -> SimError {
+        let message = format!("host `{}` has {links} links, and its engine stands before one", host.name);
+        let problem = Problem::new(host.place, message).label("not one link");
+        self.wrong(problem.help("give it one link, to a switch"))
+    }
+
+    /// Whose packets those of each flow are, for an engine that counts what it holds.
+    fn holdings(&self) -> Holdings {
+        let whose = |flow: &Flow| {
+            let mut whose = [None; 2];
+            whose[usize::from(self.world.meters[flow.workload as usize].is_back())] = Some(flow.workload);
+            whose
+        };
+        let flows = self.world.flows.iter().map(whose).collect();
+        let (measure, duration) = (&self.scenario.measure, self.scenario.duration);
+        Holdings::new(measure, duration, flows, self.scenario.workloads.len())
+    }
+
+    fn limiter(&mut self, node: u32, host: &Host) -> Result<(), SimError> {
+        let links: Vec<u32> = self.topology.out_of(node).collect();
+        let &[link] = links.as_slice() else {
+            return Err(self.uplinks(host, links.len()));
+        };
+        let line = self.topology.links[link as usize].spec.rate.unwrap_or(self.scenario.rate);
+        let tenants = self.scenario.tenants_on(host, self.system);
+        let chance = Chance::of(self.seed, &format!("limiter {}", host.name));
+        let limiter = Box::new(Limiter::new(self.system, &tenants, line, self.scenario.mtu, chance));
+        let source = self.source(Source::Engine(node));
+        self.world.nodes[node as usize].carrier = Carrier::Limiter { limiter, source, link };
+        Ok(())
+    }
+
+    /// A host's first link on the way out, and the uplink at its end.
+    fn way_out(&self, node: u32, host: &Host) -> Result<(u32, u32), SimError> {
+        let links: Vec<u32> = self.topology.out_of(node).collect();
+        match *links.as_slice() {
+            [uplink] => Ok((uplink, uplink)),
+            [uplink, bus] if self.topology.links[bus as usize].to == node => Ok((bus, uplink)),
+            _ => Err(self.uplinks(host, links.len())),
+        }
+    }
+
+    /// Gives each host its way in, and each host with tenants its engine.
+    pub(super) fn engines(&mut self) -> Result<(), SimError> {
+        for (node, host) in (0..).zip(&self.scenario.hosts) {
+            let uplinks = if self.has_engine(host) { Some(self.way_out(node, host)?) } else { None };
+            let checked = uplinks.map(|(_, uplink)| self.checked(host, uplink)).transpose()?;
+            if let Some(checked) = &checked {
+                self.note_promises(node, checked);
+            }
+            if let Some(ring) = host.receive {
+                let source = self.source(Source::Receive(node));
+                self.world.nodes[node as usize].receive = Some(self.receive(node, host, ring, source));
+            }
+            if self.has_limiter(host) {
+                self.limiter(node, host)?;
+            }
+            if let (Some(checked), Some((first, _))) = (checked, uplinks) {
+                self.engine(node, host, checked, first);
+            }
+        }
+        Ok(())
+    }
+
+    /// A host's engine before its link `first`, those that take its place after a restart, and what judges its promises.
+    fn engine(&mut self, node: u32, host: &Host, mut checked: Checked, first: u32) {
+        if !self.system.accounting {
+            let all = checked.config.engine.descriptors;
+            checked.program.tenants.iter_mut().for_each(|tenant| tenant.descriptors = all);
+        }
+        let names: Vec<String> = self.scenario.tenants.iter().map(|tenant| tenant.name.clone()).collect();
+        let from_here = self.world.flows.iter().flat_map(|flow| &flow.ends);
+        let flows = from_here.filter(|end| end.node == node && end.tenant.is_some()).count() as u32;
+        let source = self.source(Source::Engine(node));
+        let peers = if self.controlled() { self.pairs_from(node) } else { 0 };
+        let mut own = host.clone();
+        own.transmit.completions = self.completions(host);
+        let mut engine = Box::new(Engine::new(&checked, &names, flows, peers, &own));
+        if !self.system.accounting {
+            engine.share_descriptors();
+        }
+        let spare = || {
+            let receive = self.world.nodes[node as usize].receive.as_ref().zip(host.receive);
+            let receive = receive.map(|(old, ring)| self.receive(node, host, ring, old.source));
+            Spare { engine: Box::new(Engine::new(&checked, &names, flows, peers, &own)), receive }
+        };
+        let spares: Vec<Spare> = (0..self.restarts(host)).map(|_| spare()).collect();
+        self.world.faults.spares.insert(node, spares);
+        engine.holdings = self.scenario.measure.held.then(|| Box::new(self.holdings()));
+        self.world.nodes[node as usize].carrier = Carrier::Engine { engine, source, first, traced: None };
+        if checked.program.tenants.iter().any(|tenant| is_promised(&tenant.slo)) {
+            let watch = Watch::new(self.scenario, &host.name, &checked.program);
+            self.world.nodes[node as usize].watch = Some(Box::new(watch));
+            self.world.look_at = self.world.next_look(Nanos::ZERO);
+        }
+    }
+
+    fn checked(&self, host: &Host, uplink: u32) -> Result<Checked, SimError> {
+        let rate = self.topology.links[uplink as usize].spec.rate;
+        let wiring = Wiring { uplink: "memory".to_owned(), rate, ..Wiring::default() };
+        let mut text = Some(self.scenario.policy_file_of(host, self.system, &wiring));
+        let mut load = |path: &str| match text.take() {
+            Some(text) => Ok(text),
+            None => std::fs::read_to_string(path).map_err(|error| error.to_string()),
+        };
+        plimsoll_policy::check_with("policy", &mut load).map_err(|errors| SimError::Policy {
+            system: self.system.name.clone(),
+            host: host.name.clone(),
+            text: errors.render(false),
+        })
+    }
+}
+
+/// Whether a tenant is promised anything.
+fn is_promised(slo: &Slo) -> bool {
+    let stated = [slo.egress.min, slo.egress.max, slo.ingress.min, slo.ingress.max];
+    stated.iter().any(Option::is_some) || !slo.delay.is_empty()
+}
+
+/// How long a window is in which promises are judged: those of `measure`, as many together as it takes for bursts not to
+/// matter.
+pub(super) fn look_every(scenario: &Scenario) -> Span {
+    let window = scenario.measure.window.as_u64().max(1);
+    Span::ns(window.saturating_mul(LEAST_LOOK.as_u64().div_ceil(window)))
+}

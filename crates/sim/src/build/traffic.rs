@@ -1,0 +1,302 @@
+//! Workloads with their ends, flows and timers.
+//!
+//! Why: what a workload draws shall follow from the seed and its name, whatever else there is.
+//! From: `docs/scenarios.md`, "workloads".
+//! Not here: what an application does then (`traffic` of the crate).
+//! Invariant: ports are drawn as the lab draws them, none twice.
+
+use std::net::Ipv4Addr;
+
+use plimsoll_scenario::{
+    Completions, Congestion, Home, KeyValueSizes, Kind, Pace, Problem, Role, Turns, Workload,
+};
+use plimsoll_units::{Bytes, NS_PER_SEC, Nanos};
+
+use super::links::{BEYOND, small};
+use super::{Builder, core_of};
+use crate::agenda::SourceId;
+use crate::chance::Chance;
+use crate::error::SimError;
+use crate::meter::Meter;
+use crate::packet::{SHORTEST, UDP_HEADERS};
+use crate::tcp::{self, Connection};
+use crate::traffic::{App, Bulk, Job, Probe, Rhythm, Rounds, Rpc, Sizes, Udp};
+use crate::world::{End, Flow, NO_LINK, Socket, Source, Tally};
+
+/// Where clients' source ports are drawn from, as the lab does.
+const SOURCE_PORTS: (u16, u16) = (32_768, 60_999);
+
+/// Ethernet, IPv4 and TCP headers with timestamps.
+const TCP_HEADERS: u32 = 20 + 32;
+
+/// The longest segment that a guest hands over to be cut: what an IP packet can hold.
+const LARGEST: Bytes = Bytes::new(65_535 - TCP_HEADERS as u64);
+
+impl Builder<'_> {
+    fn chance(&self, workload: &Workload, what: &str) -> Chance {
+        Chance::of(self.seed, &format!("workload {} {what}", workload.name))
+    }
+
+    /// A workload with its flows and timers.
+    pub(super) fn workload(&mut self, workload: &Workload) -> Result<(), SimError> {
+        let index = self.world.apps.len() as u32;
+        let role = role(&workload.kind);
+        let pairs = self.ends(workload, role);
+        for (client, server) in &pairs {
+            self.routed(workload, *client, *server)?;
+        }
+        // Among a tenant's own vNICs each talks to each.
+        let all_to_all = workload.to == workload.tenant;
+        let count = flows(&workload.kind) * if all_to_all { pairs.len() as u32 } else { 1 };
+        let mut ports = Ports { chance: self.chance(workload, "ports"), used: Vec::new() };
+        let first_flow = self.world.flows.len() as u32;
+        let first_socket = self.world.connections.len() as u32;
+        for (client, server) in pairs.iter().copied().cycle().take(count as usize) {
+            let port = ports.draw();
+            self.flow(workload, index, [End { port, ..client }, server]);
+        }
+        let timers = match workload.kind {
+            Kind::OnOff { .. } => 1 + count,
+            Kind::Shuffle { .. } => 2,
+            _ => 1,
+        };
+        let timer = self.world.sources.len() as SourceId;
+        self.world.sources.extend((0..timers).map(|number| Source::App(index, number)));
+        let first = if protocol(&workload.kind) == TCP { first_socket } else { first_flow };
+        let (start, stop) = (Nanos::ZERO + workload.start, Nanos::ZERO + workload.stop);
+        let app = self.app(workload, Job { first, count, start, stop, timer });
+        self.world.apps.push(app);
+        let (measure, back) = (&self.scenario.measure, role == Role::Server);
+        self.world.meters.push(Meter::new(measure, self.scenario.duration, back));
+        self.world.tallies.push(Tally::default());
+        self.world.spoofed.push(matches!(workload.kind, Kind::Udp { claims: 1.., .. }));
+        Ok(())
+    }
+
+    /// The clients' and the servers' ends, but for the client's port: each of the tenant's vNICs with each of its
+    /// peer's.
+    fn ends(&self, workload: &Workload, role: Role) -> Vec<(End, End)> {
+        let near = self.ends_of_tenant(&workload.tenant, workload);
+        let mut far = self.ends_of_tenant(&workload.to, workload);
+        if far.is_empty() {
+            let place = if self.scenario.links.is_empty() { BEYOND } else { &workload.to };
+            let address = self.scenario.destination_address(&workload.to).unwrap_or(Ipv4Addr::UNSPECIFIED);
+            let node = self.topology.node(place).expect("every place is a node");
+            far.push(End {
+                node,
+                tenant: None,
+                address,
+                port: workload.port,
+                dscp: 0,
+                queue: None,
+                core: None,
+            });
+        }
+        let mut pairs = Vec::new();
+        // Peers turn, so that a few flows are spread over as many of them as there are.
+        for turn in 0..far.len() {
+            for (index, &near) in near.iter().enumerate() {
+                let far = far[(turn + index) % far.len()];
+                if near.address != far.address {
+                    pairs.push(if role == Role::Server { (far, near) } else { (near, far) });
+                }
+            }
+        }
+        pairs
+    }
+
+    /// A tenant's vNICs; none for a name that is no tenant's.
+    fn ends_of_tenant(&self, name: &str, workload: &Workload) -> Vec<End> {
+        let tenants = (0_u32..).zip(&self.scenario.tenants);
+        let Some((index, tenant)) = tenants.into_iter().find(|(_, tenant)| tenant.name == name) else {
+            return Vec::new();
+        };
+        let dscp = if name == workload.tenant { workload.dscp } else { 0 };
+        let end = |home: &Home| End {
+            node: self.topology.node(&home.host).expect("every host is a node"),
+            tenant: Some(index),
+            address: home.address,
+            port: workload.port,
+            dscp,
+            queue: None,
+            core: self.cores.get(&(home.host.clone(), core_of(tenant))).copied(),
+        };
+        tenant.homes.iter().map(end).collect()
+    }
+
+    fn routed(&self, workload: &Workload, client: End, server: End) -> Result<(), SimError> {
+        for (from, to) in [(client.node, server.node), (server.node, client.node)] {
+            let route = self.world.routes[from as usize * self.topology.nodes.len() + to as usize];
+            if from != to && route == NO_LINK {
+                let name = |node: u32| self.topology.nodes[node as usize].clone();
+                let message = format!(
+                    "workload `{}`: no links lead from `{}` to `{}`",
+                    workload.name,
+                    name(from),
+                    name(to)
+                );
+                let problem = Problem::new(workload.place, message).label("no way to its peer, or back");
+                return Err(self.wrong(problem.help("add a link to `links`")));
+            }
+        }
+        Ok(())
+    }
+
+    fn flow(&mut self, workload: &Workload, index: u32, ends: [End; 2]) {
+        let (flow, socket) = (self.world.flows.len() as u32, self.world.connections.len() as u32);
+        let protocol = protocol(&workload.kind);
+        self.world.flows.push(Flow { workload: index, ends, protocol, socket });
+        if protocol != TCP {
+            return;
+        }
+        let mss = u16::try_from(self.scenario.mtu.saturating_sub(TCP_HEADERS)).unwrap_or(u16::MAX).max(1);
+        let congestion = match workload.congestion.unwrap_or_default() {
+            Congestion::Cubic => tcp::Congestion::Cubic,
+            Congestion::NewReno => tcp::Congestion::NewReno,
+            Congestion::Dctcp => tcp::Congestion::Dctcp,
+        };
+        let ecn = congestion == tcp::Congestion::Dctcp;
+        let config = tcp::Config { mss, congestion, ecn, ..tcp::Config::default() };
+        for (server, end) in [(false, ends[0]), (true, ends[1])] {
+            // A socket's credit counts only where its host tells it what has left.
+            let local_queue =
+                if self.completes_late(end) { config.local_queue } else { tcp::LocalQueue::Unlimited };
+            let offload = if self.offloads(end) { LARGEST } else { Bytes::ZERO };
+            let config = tcp::Config { local_queue, offload, ..config.clone() };
+            let source = self.source(Source::Socket(self.world.connections.len() as u32));
+            let tcp = if server { Connection::server(&config) } else { Connection::client(&config) };
+            self.world.connections.push(Socket { tcp, source, flow, written: 0, closed: false });
+        }
+    }
+
+    fn completes_late(&self, end: End) -> bool {
+        let host = self.scenario.hosts.get(end.node as usize).filter(|_| end.tenant.is_some());
+        host.is_some_and(|host| self.has_engine(host) && self.completions(host) != Completions::Early)
+    }
+
+    /// Whether this end hands long segments to its NIC: where there is an engine that cuts them.
+    fn offloads(&self, end: End) -> bool {
+        let host = self.scenario.hosts.get(end.node as usize).filter(|_| end.tenant.is_some());
+        self.scenario.offload && host.is_some_and(|host| self.has_engine(host))
+    }
+
+    fn app(&self, workload: &Workload, job: Job) -> App {
+        let mtu = self.scenario.mtu;
+        let chance = |what| self.chance(workload, what);
+        let rpc = |job, sizes, rate| {
+            App::Rpc(Box::new(Rpc::new(job, sizes, rate, workload.even, chance("requests"))))
+        };
+        let fixed = |request: Bytes, response: Bytes| Sizes::Fixed {
+            request: request.as_u64(),
+            response: response.as_u64(),
+        };
+        match &workload.kind {
+            Kind::Bulk { .. } | Kind::Iperf3 { udp: None, .. } => App::Bulk(Box::new(Bulk::new(job, None))),
+            Kind::OnOff { on, off, .. } => {
+                let rhythm = Rhythm { on: *on, off: *off, chance: chance("turns") };
+                App::Bulk(Box::new(Bulk::new(job, Some(rhythm))))
+            }
+            Kind::Udp { size, pace, burst, turns, buffer, .. } => {
+                let uneven = (*pace == Pace::Flood).then(|| chance("gaps"));
+                let gap = self.gap(*pace, small(*size));
+                let first = job.first as usize;
+                let udp = Udp::new(job, small(*size), mtu, gap, uneven).in_bursts(burst.as_u64());
+                // Who hears of nothing that has left could only wait for ever.
+                let hears = self.completes_late(self.world.flows[first].ends[0]);
+                let udp = if hears { udp.held_back(buffer.as_u64()) } else { udp };
+                let rhythm = turns.map(|Turns { on, off }| Rhythm { on, off, chance: chance("turns") });
+                App::Udp(Box::new(match rhythm {
+                    Some(rhythm) => udp.in_turns(rhythm),
+                    None => udp,
+                }))
+            }
+            Kind::Iperf3 { flows, udp: Some(rate) } => {
+                // As iperf3 sends over Ethernet: the largest datagram that is not cut.
+                let size = mtu.saturating_sub(28).max(1);
+                let (over, under) = self.gap(Pace::Bits(*rate), size);
+                App::Udp(Box::new(Udp::new(job, size, mtu, (over, under * u128::from(*flows)), None)))
+            }
+            Kind::Probe { size, rate } => {
+                App::Probe(Box::new(Probe::new(job, small(*size), mtu, *rate, false, chance("moments"))))
+            }
+            Kind::Sockperf { size, rate, tcp: false } => {
+                App::Probe(Box::new(Probe::new(job, small(*size), mtu, *rate, true, chance("moments"))))
+            }
+            Kind::Sockperf { size, rate, tcp: true } => rpc(job, fixed(*size, *size), Some(*rate)),
+            Kind::RequestResponse { request, response, rate, .. } => {
+                rpc(job, fixed(*request, *response), *rate)
+            }
+            Kind::Memcached { key, value, sizes, rate, .. } => {
+                let sizes = match sizes {
+                    KeyValueSizes::Fixed => Sizes::memcached(key.as_u64(), value.as_u64()),
+                    KeyValueSizes::Etc => Sizes::Etc,
+                };
+                rpc(job, sizes, *rate)
+            }
+            Kind::Shuffle { block, pause, .. } => {
+                App::Rounds(Box::new(Rounds::new(job, block.as_u64(), *pause)))
+            }
+        }
+    }
+
+    /// Nanoseconds between two datagrams, as a fraction.
+    fn gap(&self, pace: Pace, size: u32) -> (u128, u128) {
+        let frame = (size + UDP_HEADERS).max(SHORTEST);
+        let bit_nanos = u128::from(frame) * 8 * u128::from(NS_PER_SEC);
+        match pace {
+            Pace::Packets(rate) => (NS_PER_SEC.into(), rate.get().into()),
+            Pace::Bits(rate) => (bit_nanos, rate.get().into()),
+            Pace::Flood => (bit_nanos, 2 * u128::from(self.scenario.rate.get())),
+        }
+    }
+}
+
+/// Source ports, none twice.
+struct Ports {
+    chance: Chance,
+    used: Vec<u16>,
+}
+
+impl Ports {
+    fn draw(&mut self) -> u16 {
+        let (first, last) = SOURCE_PORTS;
+        let mut port = first + self.chance.below(u32::from(last - first) + 1) as u16;
+        while self.used.contains(&port) {
+            port = if port == last { first } else { port + 1 };
+        }
+        self.used.push(port);
+        port
+    }
+}
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+fn protocol(kind: &Kind) -> u8 {
+    match kind {
+        Kind::Udp { .. }
+        | Kind::Probe { .. }
+        | Kind::Iperf3 { udp: Some(_), .. }
+        | Kind::Sockperf { tcp: false, .. } => UDP,
+        _ => TCP,
+    }
+}
+
+fn role(kind: &Kind) -> Role {
+    match kind {
+        Kind::RequestResponse { role, .. } | Kind::Memcached { role, .. } => *role,
+        _ => Role::Client,
+    }
+}
+
+fn flows(kind: &Kind) -> u32 {
+    match kind {
+        Kind::Bulk { flows }
+        | Kind::Udp { flows, .. }
+        | Kind::OnOff { flows, .. }
+        | Kind::Shuffle { flows, .. }
+        | Kind::Iperf3 { flows, .. } => *flows,
+        Kind::RequestResponse { connections, .. } | Kind::Memcached { connections, .. } => *connections,
+        Kind::Probe { .. } | Kind::Sockperf { .. } => 1,
+    }
+}
