@@ -1,0 +1,352 @@
+//! A packet's way: from an application over its core, what carries it out, links and the way in, to the other end.
+//!
+//! Why: one place sees every packet, so that none is lost without being counted.
+//! From: discrete-event simulation.
+//! Not here: when each step is taken (`world`), and what an engine, a limiter or a link decides.
+//! Invariant: each packet is at one place, delivered, or counted with the reason why not.
+
+use plimsoll_units::{Nanos, Span};
+
+use super::{Carrier, End, LinkEnd, NO_LINK, Way, World};
+use crate::agenda::Agenda;
+use crate::cores::Work;
+use crate::engine::Refused;
+use crate::fault::DOWN;
+use crate::link::Offered;
+use crate::packet::{Body, Packet};
+use crate::receive::{Fate, QUEUE_FULL};
+use crate::tcp::Ecn;
+use crate::trace;
+
+impl World {
+    /// A packet of a tenant's is lost on its way out.
+    fn lose_out(&mut self, packet: &Packet, why: &'static str) {
+        let &End { node, tenant, .. } = self.flows[packet.flow as usize].way(packet.back).0;
+        if let Some(watch) = self.watch(node) {
+            watch.lost(tenant, packet.frames(), why);
+        }
+        self.lose(packet, why);
+    }
+
+    /// An end of a flow sends a packet.
+    pub(crate) fn send(&mut self, packet: Packet) {
+        let flow = &self.flows[packet.flow as usize];
+        let (core, workload) = (flow.way(packet.back).0.core, flow.workload as usize);
+        self.tallies[workload].sent += u64::from(packet.frames());
+        match core {
+            None => self.transmit(packet),
+            Some(core) if self.give(core, Work::Send(packet)) => {}
+            Some(_) => self.lose(&packet, "core_busy"),
+        }
+    }
+
+    /// Gives a core work; false if it does not take it.
+    pub(crate) fn give(&mut self, core: u32, work: Work) -> bool {
+        let core = &mut self.cores[core as usize];
+        let taken = core.take(work, self.now);
+        self.agenda.keep(core.source, core.next());
+        taken
+    }
+
+    pub(super) fn core_done(&mut self, core: u32) {
+        while let Some(work) = self.cores[core as usize].done(self.now) {
+            match work {
+                Work::Send(packet) => self.transmit(packet),
+                Work::Answer(socket, bytes) => self.write(socket, bytes),
+            }
+        }
+        let core = &self.cores[core as usize];
+        self.agenda.keep(core.source, core.next());
+    }
+
+    /// A packet comes to what carries it to its host's link.
+    fn transmit(&mut self, mut packet: Packet) {
+        let flow = &self.flows[packet.flow as usize];
+        let (from, to) = flow.way(packet.back);
+        let node = from.node;
+        packet.carried = self.encapsulated && from.tenant.is_some();
+        let from = *from;
+        if let Some(watch) = &mut self.nodes[node as usize].watch {
+            watch.offered(from.tenant, packet.len);
+        }
+        if self.nodes[node as usize].down {
+            self.completed.push(packet); // nobody keeps the guest's buffers any more
+            return self.lose_out(&packet, DOWN);
+        }
+        let carrier = &mut self.nodes[node as usize].carrier;
+        if let (Carrier::Limiter { limiter, .. }, Some(tenant)) = (&mut *carrier, from.tenant) {
+            if limiter.offer(tenant, packet, self.now) {
+                return self.offered.push(node);
+            }
+            return self.lose(&packet, "queue full");
+        }
+        let Carrier::Engine { engine, .. } = carrier else {
+            return if to.node == node { self.local.push_back(packet) } else { self.forward(node, packet) };
+        };
+        let Some(tenant) = from.tenant else { return self.forward(node, packet) };
+        let queue = match from.queue {
+            Some(queue) => queue,
+            None => match engine.open(flow.fields(packet.back), tenant, to.elsewhere(node)) {
+                Some(queue) => {
+                    self.flows[packet.flow as usize].ends[usize::from(packet.back)].queue = Some(queue);
+                    queue
+                }
+                None => return self.lose_out(&packet, "no_queue"),
+            },
+        };
+        let late = engine.completes_late();
+        let why = match engine.offer(tenant, queue, packet, self.now) {
+            Ok(()) => {
+                if self.offered.last() != Some(&node) {
+                    self.offered.push(node);
+                }
+                return;
+            }
+            Err(Refused::Engine(why)) => why,
+            Err(Refused::GuestQueue) => "guest_queue_full",
+        };
+        if late {
+            self.completed.push(packet); // the guest learns that its buffer is free
+        }
+        self.lose_out(&packet, why);
+    }
+
+    /// Lets leave what a limiter lets pass now.
+    fn drive_limiter(&mut self, node: u32) {
+        let now = self.now;
+        while let Carrier::Limiter { limiter, link, .. } = &mut self.nodes[node as usize].carrier
+            && let Some(packet) = limiter.dequeue(now, self.links[*link as usize].link.last_departure())
+        {
+            let here = self.flows[packet.flow as usize].way(packet.back).1.node == node;
+            if here { self.local.push_back(packet) } else { self.forward(node, packet) }
+        }
+        if let Carrier::Limiter { limiter, source, link } = &self.nodes[node as usize].carrier {
+            let free = self.links[*link as usize].link.last_departure();
+            let next = limiter.next(now).map(|next| if next <= now { free.max(next) } else { next });
+            self.agenda.keep(*source, next);
+        }
+    }
+
+    /// Rings an engine's doorbells, and lets leave what may leave now.
+    pub(super) fn drive(&mut self, node: u32) {
+        if matches!(self.nodes[node as usize].carrier, Carrier::Limiter { .. }) {
+            return self.drive_limiter(node);
+        }
+        let here = &mut self.nodes[node as usize];
+        let watch = &mut here.watch;
+        let Carrier::Engine { engine, source, first, traced } = &mut here.carrier else { return };
+        let (links, flows, local, tallies) =
+            (&mut self.links, &self.flows, &mut self.local, &mut self.tallies);
+        let (now, agenda, completed) = (self.now, &mut self.agenda, &mut self.completed);
+        let (tracer, meters) = (&mut self.tracer, &mut self.meters);
+        while !engine.is_busy(now) {
+            engine.ring(now);
+            let some = engine.poll(now, |packet, transmit, waited, nic| {
+                let flow = &flows[packet.flow as usize];
+                if transmit.last {
+                    meters[flow.workload as usize].leave(waited, packet.back, now);
+                }
+                if let (Some(interface), Some(tracer)) = (*traced, tracer.as_mut()) {
+                    let comment = trace::decision(transmit, nic, now);
+                    tracer.record(interface, flow, &packet, now, Some(&comment));
+                }
+                let (from, to) = flow.way(packet.back);
+                if let Some(watch) = watch {
+                    watch.left(from.tenant, packet.len, transmit.last.then_some((transmit.limited, waited)));
+                }
+                if to.node == node {
+                    local.push_back(packet);
+                    return now;
+                }
+                let end = &mut links[*first as usize];
+                let lost = end.offer(packet, now, agenda);
+                if let Some(why) = lost {
+                    *tallies[flow.workload as usize].drops.entry(why).or_default() += 1;
+                }
+                if let Some(watch) = watch {
+                    watch.crossed(from.tenant, packet.len, lost.is_some());
+                }
+                end.link.last_departure()
+            });
+            let late = engine.completes_late();
+            engine.free_completed(now, |packet, why| {
+                let flow = &flows[packet.flow as usize];
+                let lost = tallies[flow.workload as usize].drops.entry(why.name()).or_default();
+                *lost += u64::from(packet.frames());
+                if let Some(watch) = watch {
+                    watch.lost(flow.way(packet.back).0.tenant, packet.frames(), why.name());
+                }
+                completed.extend(late.then_some(packet));
+            });
+            if late {
+                engine.move_completed(completed);
+            }
+            if !some {
+                break;
+            }
+        }
+        agenda.keep(*source, engine.next());
+    }
+
+    /// Puts a packet on the link towards its destination.
+    fn forward(&mut self, node: u32, packet: Packet) {
+        let to = self.flows[packet.flow as usize].way(packet.back).1.node;
+        let link = self.routes[node as usize * self.nodes.len() + to as usize];
+        assert!(link != NO_LINK, "every flow has a route, checked when the world is built");
+        if let Some(why) = self.links[link as usize].offer(packet, self.now, &mut self.agenda) {
+            let &End { node, tenant, .. } = self.flows[packet.flow as usize].way(packet.back).0;
+            if let Some(watch) = self.watch(node) {
+                watch.strayed(tenant);
+            }
+            self.lose(&packet, why);
+        }
+    }
+
+    /// A link's next packet has arrived at its far end.
+    #[inline]
+    pub(super) fn arrive(&mut self, link: u32) {
+        let end = &mut self.links[link as usize];
+        let (node, kind, source) = (end.to, end.kind, end.source);
+        let Some(packet) = end.link.arrive() else { return self.agenda.clear(source) };
+        self.agenda.renew(source, end.link.next_arrival());
+        self.hops += 1;
+        let flow = &self.flows[packet.flow as usize];
+        if let (Some(interface), Some(tracer)) = (self.links[link as usize].traced, &mut self.tracer) {
+            tracer.record(interface, flow, &packet, self.now, None);
+        }
+        let (from, to) = flow.way(packet.back);
+        if kind == Way::Uplink && from.tenant.is_some() {
+            self.meters[flow.workload as usize].cross(packet.len, packet.back, self.now);
+        }
+        if to.node != node {
+            return self.forward(node, packet);
+        }
+        let to = *to;
+        if let Some(watch) = &mut self.nodes[node as usize].watch {
+            watch.came(to.tenant, packet.len);
+        }
+        if self.nodes[node as usize].down {
+            if let Some(watch) = self.watch(node) {
+                watch.nic_full(to.tenant);
+            }
+            return self.lose(&packet, DOWN);
+        }
+        let flow = &self.flows[packet.flow as usize];
+        let from = flow.way(packet.back).0;
+        let Some(receive) = &mut self.nodes[node as usize].receive else {
+            return self.deliver_at_once(packet);
+        };
+        let mut stranger = false;
+        if let (Some(control), Some(receiver)) = (&mut self.control, to.vm()) {
+            let sender = from.vm().filter(|_| packet.back || !self.spoofed[flow.workload as usize]);
+            let weight = sender.map_or(0, |sender| self.weights[sender.tenant as usize]);
+            stranger = control.note(receiver, sender, weight, packet.marked);
+        }
+        if receive.offer(packet, to.tenant.unwrap_or(self.tenants), stranger, self.now) {
+            self.agenda.keep(receive.source, receive.next());
+        } else {
+            if let Some(watch) = self.watch(node) {
+                watch.nic_full(to.tenant);
+            }
+            self.lose(&packet, "rx_ring_full");
+        }
+    }
+
+    /// The CPU behind a receive ring is through with something.
+    pub(super) fn received(&mut self, node: u32) {
+        let Some(receive) = &mut self.nodes[node as usize].receive else { return };
+        let done = receive.finish(self.now);
+        self.agenda.keep(receive.source, receive.next());
+        match done {
+            Some((packet, Fate::Delivered { waited, in_nic })) => {
+                let workload = self.flows[packet.flow as usize].workload as usize;
+                self.meters[workload].wait(waited, in_nic, packet.back, self.now);
+                let tenant = self.flows[packet.flow as usize].way(packet.back).1.tenant;
+                let stalled = self.is_stalled(&packet);
+                if let Some(watch) = self.watch(node) {
+                    let with_us = Span::ns(waited.as_u64() - in_nic.as_u64());
+                    match stalled {
+                        true => watch.unread(tenant),
+                        false => watch.delivered(tenant, packet.len, Some(in_nic), with_us),
+                    }
+                }
+                if stalled {
+                    return self.lose(&packet, "guest_full");
+                }
+                self.deliver(packet);
+            }
+            Some((packet, Fate::Dropped(why))) => {
+                let tenant = self.flows[packet.flow as usize].way(packet.back).1.tenant;
+                if let Some(watch) = self.watch(node) {
+                    match why {
+                        QUEUE_FULL => watch.queue_full(tenant),
+                        _ => watch.over_max(tenant),
+                    }
+                }
+                self.lose(&packet, why);
+            }
+            None => {}
+        }
+    }
+
+    /// It had to wait for nobody there.
+    pub(super) fn deliver_at_once(&mut self, packet: Packet) {
+        let &End { node, tenant, .. } = self.flows[packet.flow as usize].way(packet.back).1;
+        if let Some(watch) = self.watch(node) {
+            watch.took(tenant, packet.len);
+        }
+        self.deliver(packet);
+    }
+
+    /// A packet has reached the end of its flow.
+    fn deliver(&mut self, packet: Packet) {
+        let flow = &self.flows[packet.flow as usize];
+        let (workload, socket) = (flow.workload, flow.socket);
+        self.tallies[workload as usize].delivered += 1;
+        self.meters[workload as usize].deliver(packet.len, packet.back, self.now);
+        match packet.body {
+            Body::Datagram { number, last, .. } => {
+                if last {
+                    self.with_app(workload, |app, world| {
+                        app.datagram(world, packet.flow, packet.back, number)
+                    });
+                }
+            }
+            Body::Tcp(mut tcp) => {
+                if packet.ce
+                    && let Some(segment) = &mut tcp.segment
+                {
+                    segment.ecn = Ecn::Ce;
+                }
+                self.socket_packet(socket + u32::from(!packet.back), &tcp);
+            }
+        }
+    }
+
+    pub(crate) fn lose(&mut self, packet: &Packet, why: &'static str) {
+        self.lose_frames(packet, packet.frames(), why);
+    }
+
+    /// Only so many frames of it.
+    pub(crate) fn lose_frames(&mut self, packet: &Packet, frames: u32, why: &'static str) {
+        let workload = self.flows[packet.flow as usize].workload as usize;
+        *self.tallies[workload].drops.entry(why).or_default() += u64::from(frames);
+    }
+}
+
+impl LinkEnd {
+    /// Puts a packet on the link; answers why not.
+    #[inline]
+    fn offer(&mut self, packet: Packet, now: Nanos, agenda: &mut Agenda) -> Option<&'static str> {
+        match self.link.offer(packet, now) {
+            Offered::Taken { first: true } => agenda.keep(self.source, self.link.next_arrival()),
+            Offered::Taken { first: false } => {}
+            Offered::Full => return Some(self.full),
+            Offered::Lost => return Some(LOST),
+        }
+        None
+    }
+}
+
+/// Why packets vanish on a link that loses some.
+const LOST: &str = "lost on a link";
