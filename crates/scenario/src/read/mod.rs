@@ -5,6 +5,7 @@
 //! Not here: the policy's own rules; [`Scenario::check_policies`] asks `plimsoll-policy`.
 //! Invariant: any text is answered with a scenario or with problems.
 
+mod expectation;
 mod fault;
 mod fields;
 mod model;
@@ -13,24 +14,21 @@ mod one_world;
 mod paper;
 mod policy;
 mod repeat;
+mod short;
 mod sweep;
+mod system;
+mod tenant;
 mod timeline;
 mod workload;
 
-use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
 use plimsoll_policy::document::{self, FileId, Mark, Sources, SyntaxError, Tree, Value};
 use plimsoll_units::{BitRate, Span};
 
-use crate::expect::{self, Expectation, Names};
 use crate::fault::Faults;
-use crate::model::{
-    Destination, Home, Measure, Model, NETWORK, PolicySections, Scenario, System, SystemKind, Tenant,
-    Workload,
-};
-use crate::network::{Completions, Control, ControlLevel, Ingress};
+use crate::model::{Destination, Measure, NETWORK, Scenario, Tenant, Workload};
 use crate::sweep::Point;
 use crate::{Errors, Problem, yaml};
 use fault::Victims;
@@ -40,6 +38,9 @@ pub(crate) use model::FETCH_KEYS;
 pub(crate) use network::{CONTROL_KEYS, HOST_KEYS, LINK_KEYS};
 pub(crate) use paper::{NUMBER_KEYS, PAPER_KEYS};
 use repeat::Written;
+pub(crate) use short::SHORT_KEYS;
+pub(crate) use system::SYSTEM_KEYS;
+pub(crate) use tenant::TENANT_KEYS;
 pub(crate) use timeline::TIMELINE_KEYS;
 pub(crate) use workload::KINDS;
 
@@ -121,46 +122,8 @@ pub(crate) const KEYS: [&str; 30] = [
     "short",
     "repeat",
 ];
-pub(crate) const SYSTEM_KEYS: [&str; 18] = [
-    "kind",
-    "ingress",
-    "control",
-    "completions",
-    "accounting",
-    "faults",
-    "queues",
-    "queue_rate",
-    "policy",
-    "limits",
-    "engine",
-    "policy_file",
-    "tenants",
-    "lock",
-    "wake",
-    "cost",
-    "limiters",
-    "fetch",
-];
 pub(crate) const MEASURE_KEYS: [&str; 8] =
     ["window", "from", "to", "cpu", "gaps", "held", "ingress", "egress"];
-pub(crate) const SHORT_KEYS: [&str; 4] = ["time", "pairs", "systems", "expect"];
-/// Keys of a tenant: ours, and those that go into the policy file as they are.
-pub(crate) const TENANT_KEYS: [&str; 14] = [
-    "host",
-    "core",
-    "min",
-    "max",
-    "ingress",
-    "delay",
-    "weight",
-    "policy",
-    "burst",
-    "via",
-    "flows",
-    "slack",
-    "deadline",
-    "descriptors",
-];
 
 impl Scenario {
     /// Reads a file in one of its forms; of a sweep, its first point. A file that cannot be read is a problem like any
@@ -433,207 +396,6 @@ impl Reader {
         Measure { window, from, to, cpu, gaps, held, ingress, egress }
     }
 
-    fn systems(&mut self, file: &Fields<'_>, folder: &Path) -> Vec<System> {
-        let Some(tree) = file.get("systems") else {
-            self.missing(file, "systems", "[fifo, htb, plimsoll]");
-            return Vec::new();
-        };
-        let mut systems: Vec<System> = Vec::new();
-        for item in self.list(tree, "`systems`") {
-            let Some(system) = self.system(item, folder, file.get("control")) else { continue };
-            if systems.iter().any(|other| other.name == system.name) {
-                let problem = Problem::new(item.at, format!("there are two systems `{}`", system.name));
-                self.problem(
-                    problem.label("again").help("name it otherwise: `{other_name: {kind: plimsoll}}`"),
-                );
-            }
-            systems.push(system);
-        }
-        if systems.is_empty() {
-            let problem = Problem::new(tree.at, "no system is to be run").label("nothing to run");
-            self.problem(problem.help("add `systems: [fifo, htb, plimsoll]`"));
-        }
-        systems
-    }
-
-    /// `fifo`, or `{name: {kind: fifo, ...}}`.
-    fn system(&mut self, item: &Tree, folder: &Path, control: Option<&Tree>) -> Option<System> {
-        let kinds = SystemKind::ALL.map(|kind| (kind.name(), kind));
-        let Value::Map(entries) = &item.value else {
-            let kind = self.choice(item, "system", &kinds)?;
-            return Some(System {
-                name: kind.name().to_owned(),
-                kind,
-                queues: 4,
-                queue_rate: None,
-                model: Model::default(),
-                ingress: Ingress::default(),
-                control: ControlLevel::default(),
-                steering: None,
-                completions: None,
-                accounting: true,
-                faults: true,
-                policy: None,
-            });
-        };
-        let [(key, tree)] = entries.as_slice() else {
-            let problem = Problem::new(item.at, "a system in the list has one name");
-            self.problem(problem.label("several").help("write `- name: {kind: plimsoll, policy: ..}`"));
-            return None;
-        };
-        self.name(key, "system");
-        let fields = self.fields(tree, key.at, &format!("system `{}`", key.value), &SYSTEM_KEYS);
-        let named = kinds.iter().find(|(name, _)| *name == key.value).map(|(_, kind)| *kind);
-        let kind = match fields.get("kind") {
-            Some(tree) => self.choice(tree, "system", &kinds)?,
-            None => named.or_else(|| {
-                self.missing(&fields, "kind", "plimsoll");
-                None
-            })?,
-        };
-        let own = ["policy", "limits", "engine", "policy_file", "tenants"];
-        let policy = own.iter().any(|key| fields.get(key).is_some()).then(|| self.sections(&fields, folder));
-        let queues = self.count(&fields, "queues", 4, 256);
-        let queue_rate = self.optional(&fields, "queue_rate", "a rate such as `5Mbps`");
-        let model = self.model(&fields, kind);
-        let ways = [("fair", Ingress::Fair), ("shared", Ingress::Shared)];
-        let ingress =
-            fields.get("ingress").and_then(|tree| self.choice(tree, "way in", &ways)).unwrap_or_default();
-        let (control, steering) = match fields.get("control") {
-            Some(own) => self.control_of(own, control),
-            None => (ControlLevel::default(), None),
-        };
-        let completions = fields.get("completions");
-        let completions =
-            completions.and_then(|tree| self.choice(tree, "way to complete", &Completions::NAMES));
-        let accounting = self.flag(&fields, "accounting", true);
-        let faults = self.flag(&fields, "faults", true);
-        let name = key.value.clone();
-        Some(System {
-            name,
-            kind,
-            queues,
-            queue_rate,
-            model,
-            ingress,
-            control,
-            steering,
-            completions,
-            accounting,
-            faults,
-            policy,
-        })
-    }
-
-    /// How much of `whole` a system has, as a word; or `{level: full, epoch: 1ms}`, with what is otherwise for it.
-    fn control_of(&mut self, own: &Tree, whole: Option<&Tree>) -> (ControlLevel, Option<Control>) {
-        let levels = [
-            ("off", ControlLevel::Off),
-            ("bandwidth", ControlLevel::Bandwidth),
-            ("full", ControlLevel::Full),
-        ];
-        let Value::Map(entries) = &own.value else {
-            return (self.choice(own, "control", &levels).unwrap_or_default(), None);
-        };
-        let level = own.get("level").and_then(|tree| self.choice(tree, "control", &levels));
-        let others = entries.iter().filter(|(key, _)| key.value != "level").cloned().collect();
-        let mut tree = whole.cloned().unwrap_or_else(|| Tree { at: own.at, value: Value::Map(Vec::new()) });
-        yaml::overlay(&mut tree, &Tree { at: own.at, value: Value::Map(others) });
-        (level.unwrap_or_default(), Some(self.control(&tree)))
-    }
-
-    fn tenants(&mut self, file: &Fields<'_>, scenario: &Scenario) -> Vec<Tenant> {
-        let Some(tree) = file.get("tenants") else {
-            self.missing(file, "tenants", "{shop: {min: 20Mbps}, batch: {}}");
-            return Vec::new();
-        };
-        let mut tenants = Vec::new();
-        let mut next = FIRST_ADDRESSES;
-        let mut further = || {
-            next += 1;
-            next - 1
-        };
-        for (n, (key, tree)) in self.entries(tree, "`tenants`").iter().enumerate() {
-            self.name(key, "tenant");
-            let fields = self.fields(tree, key.at, &format!("tenant `{}`", key.value), &TENANT_KEYS);
-            let hosts = self.homes(&fields, scenario);
-            let first = if n < FIRST_ADDRESSES { n } else { further() };
-            let rest = (1..hosts.len()).map(|_| further());
-            let addresses: Vec<Ipv4Addr> = std::iter::once(first).chain(rest).map(address).collect();
-            let homes = hosts.into_iter().zip(addresses).map(|(host, address)| Home { host, address });
-            let core = fields.get("core").and_then(|tree| self.text(tree)).map(str::to_owned);
-            tenants.push(Tenant { core, ..self.tenant(&key.value, homes.collect(), &scenario.policy) });
-        }
-        if tenants.is_empty() || further() > MOST_ADDRESSES {
-            let problem = Problem::new(tree.at, format!("there are {} tenants", tenants.len()));
-            self.problem(problem.label("out of range").help("name from 1 to 10000 tenants and vNICs"));
-        }
-        tenants
-    }
-
-    /// One host, or a list of them; the first of all without.
-    fn homes(&mut self, fields: &Fields<'_>, scenario: &Scenario) -> Vec<String> {
-        let known = || scenario.hosts.iter().map(|host| host.name.as_str());
-        let Some(tree) = fields.get("host") else { return vec![scenario.hosts[0].name.clone()] };
-        let items = if let Value::List(items) = &tree.value { items } else { std::slice::from_ref(tree) };
-        let mut homes: Vec<String> = Vec::new();
-        for item in items {
-            let Some(name) = self.text(item) else { continue };
-            if known().all(|host| host != name) {
-                self.unknown(item.at, "there is no host", name, known());
-            } else if homes.iter().any(|home| home == name) {
-                let problem = Problem::new(item.at, format!("host `{name}` is named twice"));
-                self.problem(problem.label("again").help("a tenant has one vNIC on a host"));
-            }
-            homes.push(name.to_owned());
-        }
-        if homes.is_empty() {
-            homes.push(scenario.hosts[0].name.clone());
-        }
-        homes
-    }
-
-    /// The envelope comes from the policy's sections, which may lie in another file.
-    fn tenant(&mut self, name: &str, homes: Vec<Home>, policy: &PolicySections) -> Tenant {
-        let entries = policy.tenants.iter().find(|(tenant, _)| tenant == name).map(|(_, entries)| entries);
-        let value =
-            |key: &str| entries.and_then(|entries| entries.iter().find(|(k, _)| k == key)).map(|(_, v)| v);
-        let mut rate = |key| value(key).and_then(|tree| self.parse(tree, "a rate such as `20Mbps`"));
-        let (min, max) = (rate("min"), rate("max"));
-        let weight = value("weight").and_then(|tree| self.parse(tree, "a whole number")).unwrap_or(1);
-        let address = homes[0].address;
-        Tenant { name: name.to_owned(), address, homes, min, max, weight, family: None, core: None }
-    }
-
-    /// Says of tenants and workloads which `repeat` made of one what they are one of.
-    fn join_families(
-        &mut self,
-        file: &Fields<'_>,
-        scenario: &mut Scenario,
-        families: &BTreeMap<String, String>,
-    ) {
-        let family = |name: &String| families.get(name).cloned();
-        scenario.tenants.iter_mut().for_each(|tenant| tenant.family = family(&tenant.name));
-        scenario.workloads.iter_mut().for_each(|workload| workload.family = family(&workload.name));
-        let tenants = scenario.tenants.iter().map(|tenant| (&tenant.name, &tenant.family, "tenants"));
-        let workloads = scenario.workloads.iter().map(|w| (&w.name, &w.family, "workloads"));
-        let all: Vec<_> = tenants.chain(workloads).collect();
-        let taken = all.iter().find_map(|(_, family, key)| {
-            let family = family.as_ref()?;
-            let other = |(name, of, at): &(&String, &Option<String>, &str)| {
-                *name == family || (of.as_ref() == Some(family) && at != key)
-            };
-            all.iter().any(other).then_some((family, key))
-        });
-        if let Some((family, key)) = taken {
-            let at = file.get(key).map_or(file.at, |tree| tree.at);
-            let problem = Problem::new(at, format!("`{family}` would be the name of all of them together"));
-            let help =
-                "name them otherwise: `worker<c>` makes the family `worker`, and another thing is called so";
-            self.problem(problem.label("name taken").help(help));
-        }
-    }
-
     fn workloads(&mut self, file: &Fields<'_>, scenario: &Scenario) -> Vec<Workload> {
         let Some(tree) = file.get("workloads") else {
             self.missing(file, "workloads", "{few: {tenant: a, kind: bulk, flows: 4}}");
@@ -687,137 +449,6 @@ impl Reader {
             let what = if key == "to" { "destination or tenant" } else { key };
             self.unknown(tree.at, &format!("there is no {what}"), name, known.iter().copied());
         }
-    }
-
-    /// Lines, or maps of `that` and `because`.
-    fn expectations(&mut self, tree: Option<&Tree>, scenario: &Scenario) -> Vec<Expectation> {
-        let Some(tree) = tree else { return Vec::new() };
-        let names = Names::of(scenario);
-        let mut found = Vec::new();
-        for item in self.list(tree, "`expect`") {
-            let (that, because, at) = match &item.value {
-                Value::Map(_) => {
-                    let fields = self.fields(item, item.at, "an expectation", &["that", "because", "at"]);
-                    let because = fields.get("because").and_then(|tree| self.text(tree));
-                    (fields.get("that"), because, self.points_meant(&fields, scenario))
-                }
-                _ => (Some(item), None, Vec::new()),
-            };
-            let Some(that) = that else {
-                let problem = Problem::new(item.at, "an expectation has no `that`").label("expects nothing");
-                self.problem(problem.help("write `- that: a.b.p99 <= 5ms`, or the line alone"));
-                continue;
-            };
-            if !at.iter().all(|wanted| self.point.contains(wanted)) {
-                continue; // it may speak of what is not there at this point
-            }
-            let expectation = self.expectation(that, because, &names);
-            found.extend(expectation);
-        }
-        found
-    }
-
-    fn expectation(&mut self, tree: &Tree, because: Option<&str>, names: &Names) -> Option<Expectation> {
-        let line = self.text(tree)?;
-        let parsed = expect::parse(line);
-        let problems = match &parsed {
-            Ok(expectation) => expect::check(expectation, names),
-            Err(problem) => vec![(**problem).clone()],
-        };
-        for mut problem in problems {
-            problem.at = self.within(tree, line, problem.at);
-            self.problem(problem);
-        }
-        let mut expectation = parsed.ok()?;
-        expectation.because = because.map(|because| because.trim().to_owned());
-        Some(expectation)
-    }
-
-    /// Where a part of a scalar's text stands; the whole scalar where it was quoted or folded.
-    fn within(&self, tree: &Tree, line: &str, part: Mark) -> Mark {
-        let rest = &self.sources.file(tree.at.file).text[tree.at.range().start..];
-        let quote = u32::from(rest.starts_with('"') || rest.starts_with('\''));
-        if rest[quote as usize..].starts_with(line) {
-            Mark { offset: tree.at.offset + quote + part.offset, len: part.len, ..tree.at }
-        } else {
-            tree.at
-        }
-    }
-
-    /// Applies `short:`; reads it also for the full form, so that its mistakes show.
-    fn shorten(&mut self, tree: &Tree, file: &Fields<'_>, scenario: &mut Scenario, form: Form) {
-        let fields = self.fields(tree, tree.at, "`short`", &SHORT_KEYS);
-        let time: f64 = self.value(&fields, "time", "a number such as `0.25`", 1.0);
-        if let Some(tree) = fields.get("time").filter(|_| !(0.01..=1.0).contains(&time)) {
-            let problem = Problem::new(tree.at, format!("`time` is {time}")).label("out of range");
-            self.problem(problem.help("write a number from 0.01 to 1: every moment comes that much earlier"));
-        }
-        let pairs = self.count(&fields, "pairs", 1, MOST_PAIRS);
-        let names: Vec<&str> = match fields.get("systems") {
-            None => scenario.systems.iter().map(|system| system.name.as_str()).collect(),
-            Some(tree) => self.list(tree, "`systems`").iter().filter_map(|item| self.text(item)).collect(),
-        };
-        for name in &names {
-            if !scenario.systems.iter().any(|system| system.name == *name) {
-                let known = scenario.systems.iter().map(|system| system.name.as_str());
-                let at = fields.get("systems").map_or(tree.at, |tree| tree.at);
-                self.unknown(at, "there is no system", name, known);
-            }
-        }
-        let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
-        let mut short = scenario.clone();
-        short.scale(time.clamp(0.01, 1.0));
-        short.pairs = pairs;
-        short.systems.retain(|system| names.contains(&system.name));
-        short
-            .expect
-            .retain(|expectation| expectation.systems().iter().all(|name| names.iter().any(|n| n == name)));
-        if let Some(paper) = &mut short.paper {
-            paper.numbers.retain(|number| number.ours.speaks_of(&names));
-        }
-        if let Some(tree) = fields.get("expect") {
-            short.expect = self.expectations(Some(tree), &short);
-        }
-        self.check_turns(file, (scenario, Some(&short)), form);
-        if form.is_short() {
-            *scenario = short;
-        }
-    }
-}
-
-impl Scenario {
-    fn scale(&mut self, time: f64) {
-        let scale = |span: &mut Span| *span = expect::scaled(*span, time);
-        self.time = time;
-        scale(&mut self.duration);
-        scale(&mut self.measure.from);
-        scale(&mut self.measure.to);
-        self.timeline.iter_mut().for_each(|change| scale(&mut change.at));
-        self.faults.scale(scale);
-        for workload in &mut self.workloads {
-            scale(&mut workload.start);
-            scale(&mut workload.stop);
-        }
-        for expectation in &mut self.expect {
-            expectation.scale(time);
-        }
-        for number in self.paper.iter_mut().flat_map(|paper| &mut paper.numbers) {
-            number.ours.scale(time);
-        }
-    }
-}
-
-/// Addresses of 10.200.1.0/24 that tenants get first, by their number; further ones lie in 10.200.128.0/17.
-const FIRST_ADDRESSES: usize = 250;
-const MOST_ADDRESSES: usize = FIRST_ADDRESSES + 10_000;
-
-/// The address of a tenant's vNIC.
-fn address(n: usize) -> Ipv4Addr {
-    let octet = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
-    let n = n.min(MOST_ADDRESSES);
-    match n.checked_sub(FIRST_ADDRESSES) {
-        None => Ipv4Addr::new(10, 200, 1, octet(n + 1)),
-        Some(n) => Ipv4Addr::new(10, 200, octet(128 + n / FIRST_ADDRESSES), octet(n % FIRST_ADDRESSES + 1)),
     }
 }
 

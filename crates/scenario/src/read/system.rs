@@ -1,0 +1,147 @@
+//! `systems`: what is compared.
+//!
+//! Why: the same traffic runs against each of them.
+//! From: `docs/scenarios.md`, "systems".
+//! Not here: models' keys (`model`).
+//! Invariant: names are each one system's.
+
+use std::path::Path;
+
+use plimsoll_policy::document::{Tree, Value};
+
+use super::fields::{Fields, Reader};
+use crate::model::{Model, System, SystemKind};
+use crate::network::{Completions, Control, ControlLevel, Ingress};
+use crate::{Problem, yaml};
+
+pub(crate) const SYSTEM_KEYS: [&str; 18] = [
+    "kind",
+    "ingress",
+    "control",
+    "completions",
+    "accounting",
+    "faults",
+    "queues",
+    "queue_rate",
+    "policy",
+    "limits",
+    "engine",
+    "policy_file",
+    "tenants",
+    "lock",
+    "wake",
+    "cost",
+    "limiters",
+    "fetch",
+];
+
+impl Reader {
+    pub(super) fn systems(&mut self, file: &Fields<'_>, folder: &Path) -> Vec<System> {
+        let Some(tree) = file.get("systems") else {
+            self.missing(file, "systems", "[fifo, htb, plimsoll]");
+            return Vec::new();
+        };
+        let mut systems: Vec<System> = Vec::new();
+        for item in self.list(tree, "`systems`") {
+            let Some(system) = self.system(item, folder, file.get("control")) else { continue };
+            if systems.iter().any(|other| other.name == system.name) {
+                let problem = Problem::new(item.at, format!("there are two systems `{}`", system.name));
+                self.problem(
+                    problem.label("again").help("name it otherwise: `{other_name: {kind: plimsoll}}`"),
+                );
+            }
+            systems.push(system);
+        }
+        if systems.is_empty() {
+            let problem = Problem::new(tree.at, "no system is to be run").label("nothing to run");
+            self.problem(problem.help("add `systems: [fifo, htb, plimsoll]`"));
+        }
+        systems
+    }
+
+    /// `fifo`, or `{name: {kind: fifo, ...}}`.
+    fn system(&mut self, item: &Tree, folder: &Path, control: Option<&Tree>) -> Option<System> {
+        let kinds = SystemKind::ALL.map(|kind| (kind.name(), kind));
+        let Value::Map(entries) = &item.value else {
+            let kind = self.choice(item, "system", &kinds)?;
+            return Some(System {
+                name: kind.name().to_owned(),
+                kind,
+                queues: 4,
+                queue_rate: None,
+                model: Model::default(),
+                ingress: Ingress::default(),
+                control: ControlLevel::default(),
+                steering: None,
+                completions: None,
+                accounting: true,
+                faults: true,
+                policy: None,
+            });
+        };
+        let [(key, tree)] = entries.as_slice() else {
+            let problem = Problem::new(item.at, "a system in the list has one name");
+            self.problem(problem.label("several").help("write `- name: {kind: plimsoll, policy: ..}`"));
+            return None;
+        };
+        self.name(key, "system");
+        let fields = self.fields(tree, key.at, &format!("system `{}`", key.value), &SYSTEM_KEYS);
+        let named = kinds.iter().find(|(name, _)| *name == key.value).map(|(_, kind)| *kind);
+        let kind = match fields.get("kind") {
+            Some(tree) => self.choice(tree, "system", &kinds)?,
+            None => named.or_else(|| {
+                self.missing(&fields, "kind", "plimsoll");
+                None
+            })?,
+        };
+        let own = ["policy", "limits", "engine", "policy_file", "tenants"];
+        let policy = own.iter().any(|key| fields.get(key).is_some()).then(|| self.sections(&fields, folder));
+        let queues = self.count(&fields, "queues", 4, 256);
+        let queue_rate = self.optional(&fields, "queue_rate", "a rate such as `5Mbps`");
+        let model = self.model(&fields, kind);
+        let ways = [("fair", Ingress::Fair), ("shared", Ingress::Shared)];
+        let ingress =
+            fields.get("ingress").and_then(|tree| self.choice(tree, "way in", &ways)).unwrap_or_default();
+        let (control, steering) = match fields.get("control") {
+            Some(own) => self.control_of(own, control),
+            None => (ControlLevel::default(), None),
+        };
+        let completions = fields.get("completions");
+        let completions =
+            completions.and_then(|tree| self.choice(tree, "way to complete", &Completions::NAMES));
+        let accounting = self.flag(&fields, "accounting", true);
+        let faults = self.flag(&fields, "faults", true);
+        let name = key.value.clone();
+        Some(System {
+            name,
+            kind,
+            queues,
+            queue_rate,
+            model,
+            ingress,
+            control,
+            steering,
+            completions,
+            accounting,
+            faults,
+            policy,
+        })
+    }
+
+    /// How much of `whole` a system has, as a word; or `{level: full, epoch: 1ms}`, with what is otherwise for it.
+    fn control_of(&mut self, own: &Tree, whole: Option<&Tree>) -> (ControlLevel, Option<Control>) {
+        let levels = [
+            ("off", ControlLevel::Off),
+            ("bandwidth", ControlLevel::Bandwidth),
+            ("full", ControlLevel::Full),
+        ];
+        let Value::Map(entries) = &own.value else {
+            return (self.choice(own, "control", &levels).unwrap_or_default(), None);
+        };
+        let level = own.get("level").and_then(|tree| self.choice(tree, "control", &levels));
+        let others = entries.iter().filter(|(key, _)| key.value != "level").cloned().collect();
+        let mut tree = whole.cloned().unwrap_or_else(|| Tree { at: own.at, value: Value::Map(Vec::new()) });
+        yaml::overlay(&mut tree, &Tree { at: own.at, value: Value::Map(others) });
+        (level.unwrap_or_default(), Some(self.control(&tree)))
+    }
+}
