@@ -7,9 +7,16 @@ mod support;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use plimsoll_daemon::Client;
+use plimsoll_ports::netns::NetnsRef;
+use plimsoll_ports::{Tap, TapConfig};
 
 use support::manager::Manager;
 use support::{Daemon, PATIENCE, Stage, eventually, ip};
@@ -21,6 +28,7 @@ const T2: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 struct Host {
     daemon: Option<Daemon>,
     manager: Manager,
+    uplink: String,
     stage: Stage,
 }
 
@@ -32,7 +40,8 @@ impl Host {
         let host = stage.netns("host");
         ip(&["-n", &host, "link", "add", "up0", "type", "veth", "peer", "name", "fabric0"]);
         ["up0", "fabric0"].iter().for_each(|name| ip(&["-n", &host, "link", "set", name, "up"]));
-        Some(Self { daemon: None, manager: Manager::new(&stage), stage })
+        let uplink = "af_packet: up0".to_owned();
+        Some(Self { daemon: None, manager: Manager::new(&stage), uplink, stage })
     }
 
     /// Starts the daemon for these tenants.
@@ -49,7 +58,8 @@ impl Host {
             format!("  {tenant}: {{port: {{tap: {{netns: {}, name: eth0}}}}}}\n", self.stage.netns(tenant))
         };
         let policy = format!(
-            "uplink: {{port: {{af_packet: up0}}, rate: 100Mbps}}\napi: {{socket: {}}}\ntenants:\n{}",
+            "uplink: {{port: {{{}}}, rate: 100Mbps}}\napi: {{socket: {}}}\ntenants:\n{}",
+            self.uplink,
             self.stage.file("api.sock").display(),
             tenants.iter().map(row).collect::<String>()
         );
@@ -81,6 +91,13 @@ impl Host {
     fn device(&self, tenant: &str) -> Option<u32> {
         let told = self.told(tenant, &["-o", "link", "show", "dev", "eth0"]);
         told.split(':').next()?.parse().ok()
+    }
+
+    /// What the manager keeps a tenant's device as.
+    fn made(&self, tenant: &str) -> String {
+        let netns = File::open(format!("/run/netns/{}", self.stage.netns(tenant))).expect("it is there");
+        let number = netns.metadata().expect("its number").ino();
+        format!("{:x}.{number:x}", self.device(tenant).expect("a device"))
     }
 
     fn eventually(&self, what: &str, holds: impl FnMut() -> bool) {
@@ -178,20 +195,95 @@ fn only_the_very_device_is_taken_up() {
     let before = host.device("t2");
     assert!(before.is_some());
     host.end(Signal::SIGKILL);
-    // A tenant has renamed its device, and the manager has other things under promising names.
+    // A tenant has renamed its device, another has changed its MTU, and the manager has other things under promising names.
     for what in [["down"].as_slice(), &["name", "eth7"], &["up"]] {
         let name = if what == ["up"] { "eth7" } else { "eth0" };
         ip(&[["-n", &host.stage.netns("t1"), "link", "set", name].as_slice(), what].concat());
     }
-    host.manager.add("eth0.2@4026531840", File::open("/dev/null").expect("opened"));
+    ip(&["-n", &host.stage.netns("t2"), "link", "set", "eth0", "mtu", "1300"]);
+    host.manager.add("7.f0000000", File::open("/dev/null").expect("opened"));
     host.manager.add("stored", TcpListener::bind("127.0.0.1:0").expect("bound"));
     host.start(&["t1", "t2"]);
     assert_eq!(host.device("t2"), before, "one is as it was");
+    assert!(host.told("t2", &["link", "show", "eth0"]).contains("mtu 1500"), "but for what the policy says");
     assert!(host.device("t1").is_some(), "the other was made anew");
     assert_eq!(host.stage.read("log").matches("is as the run before left it").count(), 1);
     host.keeps("what nobody can use is let go", 2);
     let left = || host.told("t1", &["-o", "link", "show"]);
     host.eventually("with the device", || !left().contains("eth7"));
+}
+
+#[test]
+fn a_tenant_that_cannot_be_opened_costs_no_other_its_device() {
+    let Some(mut host) = Host::new("kpe") else { return };
+    host.start(&["t1", "t2"]);
+    host.keeps("both are with the manager", 2);
+    let before = host.device("t2");
+    assert!(before.is_some());
+    host.end(Signal::SIGKILL);
+    // One's container is gone; and in its place is something that only looks like its device.
+    let netns = host.stage.netns("t1");
+    ip(&["netns", "del", &netns]);
+    host.start(&["t1", "t2"]);
+    assert_eq!(host.device("t2"), before);
+    let said = host.stage.read("log");
+    assert!(said.contains(&format!("tenant t1: network namespace `{netns}` does not exist")), "{said}");
+    let health = || Client::new(&host.stage.file("api.sock")).text("GET", "/v1/health").expect("it answers");
+    assert!(health().contains("\"lost_ports\":[\"t1\"]"), "{}", health());
+    ip(&["netns", "add", &netns]);
+    host.eventually("it comes when its container is there", || host.device("t1").is_some());
+    host.eventually("and is well", || health().contains("\"ok\""));
+    host.keeps("and kept", 2);
+
+    host.end(Signal::SIGKILL);
+    host.manager.remove(&host.made("t1"));
+    let mut config = TapConfig::new(NetnsRef::Name(netns), "eth0");
+    config.up = false;
+    let queues = Tap::open_queues(&config, 2).expect("made");
+    host.manager.add("one.of.two", queues[0].as_fd().try_clone_to_owned().expect("a descriptor"));
+    drop(queues);
+    host.start(&["t1", "t2"]);
+    assert_eq!(host.device("t2"), before);
+    host.keeps("what has other headers or queues is let go", 1);
+    host.eventually("and makes room", || host.stage.read("log").contains("t1: the port is there"));
+    host.keeps("both are with the manager", 2);
+}
+
+#[test]
+fn an_uplink_is_kept_as_tenants_devices_are() {
+    let Some(mut host) = Host::new("kpf") else { return };
+    host.uplink = "tap: {name: upl}".to_owned();
+    host.start(&["t1"]);
+    host.keeps("all are with the manager", 2);
+    let upl = || host.told("host", &["-o", "link", "show", "dev", "upl"]);
+    let before = upl();
+    assert!(before.contains("upl"), "{before}");
+    host.end(Signal::SIGKILL);
+    host.start(&["t1"]);
+    let number = |told: &str| told.split(':').next().map(str::to_owned);
+    assert_eq!(number(&host.told("host", &["-o", "link", "show", "dev", "upl"])), number(&before));
+    ip(&["-n", &host.stage.netns("host"), "link", "del", "upl"]);
+    host.eventually("it comes back", || host.stage.read("log").contains("the uplink: the port is back"));
+    host.keeps("and is kept", 2);
+    host.end(Signal::SIGTERM);
+    host.start(&["t1"]);
+    host.keeps("and taken up", 2);
+}
+
+#[test]
+fn a_reload_that_nobody_waits_for_is_brought_to_its_end() {
+    let Some(mut host) = Host::new("kpg") else { return };
+    host.start(&["t1"]);
+    host.state(&["t1", "t2"]);
+    let mut gone = UnixStream::connect(host.stage.file("api.sock")).expect("connected");
+    gone.write_all(b"POST /v1/reload HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").expect("sent");
+    // Reading has begun, and making the device takes longer than that.
+    thread::sleep(Duration::from_millis(2));
+    drop(gone);
+    host.keeps("the tenant is there", 2);
+    host.reload(&["t1"]);
+    host.keeps("and can be removed", 1);
+    host.eventually("with its device", || host.device("t2").is_none());
 }
 
 /// A connection from the first tenant to the second.

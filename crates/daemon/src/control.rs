@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_policy::{Checked, Overlay};
-use plimsoll_ports::{Kept, Port, kept};
+use plimsoll_ports::{Port, kept};
 use plimsoll_units::{BitRate, Span};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
-use crate::engine::{Change, Lane, RateError, Rated};
-use crate::open::{OpenError, lane_spec, open_tenant, open_uplink};
+use crate::engine::{Change, Lane, PortNow, RateError, Rated};
+use crate::open::{OpenError, keep, known_mac, lane_spec, open_tenant, open_uplink};
 use crate::thread::{Command, Handle, Stopped};
 
 /// Why a reload changed nothing.
@@ -111,11 +111,16 @@ impl Control {
         Ok(rated)
     }
 
-    /// Reads the file again and puts it in force.
+    /// Reads the file again and puts it in force; once begun that is brought to its end, whether anybody waits for it or not.
     ///
     /// # Errors
     /// [`ReloadError`]; the policy in force is then untouched.
-    pub async fn reload(&self) -> Result<Reloaded, ReloadError> {
+    pub async fn reload(self: &Arc<Self>) -> Result<Reloaded, ReloadError> {
+        let control = Arc::clone(self);
+        tokio::spawn(async move { control.reload_here().await }).await.map_err(|_| Stopped)?
+    }
+
+    async fn reload_here(&self) -> Result<Reloaded, ReloadError> {
         let mut state = self.state.lock().await;
         let file = self.file.display().to_string();
         let old = Arc::clone(&state.checked);
@@ -128,38 +133,55 @@ impl Control {
         state.checked = Arc::new(checked);
         state.generation = state.generation.wrapping_add(1);
         let (kept, flows, took) = (installed.kept, installed.flows, installed.took);
-        installed.closed.iter().for_each(kept::forget);
-        // Closing an interface takes the kernel milliseconds.
-        let closing = tokio::task::spawn_blocking(move || drop(installed));
+        // Closing an interface takes the kernel milliseconds, and the service manager may be busy.
+        let closing = tokio::task::spawn_blocking(move || {
+            installed.closed.iter().for_each(kept::forget);
+            drop(installed);
+        });
         drop(closing);
         Ok(Reloaded { generation: state.generation, changes, kept, flows, took, warnings })
     }
 
-    /// Tries to open a lost port again; answers whether the matter is settled.
-    pub async fn reopen(&self, lost: Option<&str>) -> bool {
-        let checked = self.checked().await;
-        let known = |name: &str| checked.config.tenants.iter().any(|tenant| tenant.name == name);
-        if lost.is_some_and(|name| !known(name)) {
-            return true;
+    /// Tries to open the port of a tenant that has none, or of the uplink.
+    pub async fn reopen(&self, lost: Option<&str>) -> Reopened {
+        let Ok(now) = self.handle.ask(Command::Snapshot).await else { return Reopened::Unneeded };
+        let is_its = |lane: &&PortNow| lane.tenant.is_some() && lost == Some(lane.name.as_str());
+        let lane = if lost.is_none() { Some(&now.uplink) } else { now.lanes.iter().find(is_its) };
+        if lane.is_none_or(|lane| lane.port.is_some()) {
+            return Reopened::Unneeded;
         }
+        let checked = self.checked().await;
         let name = lost.map(str::to_owned);
         let whose = name.clone();
-        let opening = move || match whose {
-            None => open_uplink(&checked.config).ok(),
-            Some(name) => {
-                let tenant = checked.config.tenants.iter().find(|tenant| tenant.name == name)?;
-                open_tenant(&checked, &name, &tenant.port, &mut Kept::default()).ok()
-            }
+        let opening = move || {
+            let port = match whose {
+                None => open_uplink(&checked.config).ok(),
+                Some(name) => {
+                    let tenant = checked.config.tenants.iter().find(|tenant| tenant.name == name)?;
+                    open_tenant(&checked, &name, &tenant.port).ok()
+                }
+            };
+            port.inspect(keep)
         };
-        let Ok(Some(port)) = tokio::task::spawn_blocking(opening).await else { return false };
-        kept::keep(&port);
+        let Ok(Some(port)) = tokio::task::spawn_blocking(opening).await else { return Reopened::NotYet };
         // An engine that has ended, or a tenant that is gone meanwhile, needs no port.
-        if let Ok(Some(port)) = self.handle.ask(|answer| Command::Attach(name, Box::new(port), answer)).await
-        {
-            kept::forget(&port);
-        }
-        true
+        let rest = self.handle.ask(|answer| Command::Attach(name, Box::new(port), answer)).await;
+        let Ok(Some(port)) = rest else { return Reopened::Opened };
+        let closing = tokio::task::spawn_blocking(move || kept::forget(&port));
+        drop(closing);
+        Reopened::Unneeded
     }
+}
+
+/// What came of trying to open a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reopened {
+    /// It is there.
+    Opened,
+    /// It cannot be opened yet.
+    NotYet,
+    /// It has another port by now, or nobody wants one any more.
+    Unneeded,
 }
 
 /// Reads and checks the file, and opens the ports that it adds.
@@ -170,27 +192,18 @@ fn prepare(file: &str, old: &Checked) -> Result<(Checked, Change), ReloadError> 
     let mut opened = Vec::new();
     for tenant in &checked.config.tenants {
         let same = before(&tenant.name).is_some_and(|before| before.port == tenant.port);
-        if !same || !same_address(old, &checked, &tenant.name) {
-            let port = open_tenant(&checked, &tenant.name, &tenant.port, &mut Kept::default())?;
+        if !same || known_mac(old, &tenant.name) != known_mac(&checked, &tenant.name) {
+            let port = open_tenant(&checked, &tenant.name, &tenant.port)?;
             opened.push((tenant.name.clone(), port));
         }
     }
-    // All are open: the policy will be in force.
-    opened.iter().for_each(|(_, port)| kept::keep(port));
+    // All are open: nothing can keep the policy from being in force any more.
+    opened.iter().for_each(|(_, port)| keep(port));
     let (moved, added): (Vec<_>, Vec<_>) = opened.into_iter().partition(|(name, _)| before(name).is_some());
     let lane = |(name, port): (String, Port)| Lane::new(lane_spec(&checked, &name, Some(port)));
     let added = added.into_iter().map(lane).collect();
     let change = Change { added, moved, ..Change::between(old, &checked) };
     Ok((checked, change))
-}
-
-/// Whether a tenant has the address that other hosts know it by in both.
-fn same_address(old: &Checked, new: &Checked, name: &str) -> bool {
-    let mac = |checked: &Checked| {
-        let own = checked.config.overlay.as_ref()?.own().tenants.iter().find(|tenant| tenant.name == name);
-        own?.macs.first().copied()
-    };
-    mac(old) == mac(new)
 }
 
 /// What of an overlay is opened or agreed on once.

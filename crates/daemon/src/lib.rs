@@ -40,7 +40,7 @@ pub use engine::{
 pub use explain::{Explanation, LimitTime, NodeTime, RankNow, Served, TimeSpent, explain, placement};
 pub use filter::{Filter, FilterError, protocol_number};
 pub use fleet::{FleetError, read_key};
-pub use open::{OpenError, engine_config, fleet_map, lane_spec, lanes, open};
+pub use open::{OpenError, Opened, engine_config, fleet_map, lane_spec, open, open_all};
 pub use prometheus::page as prometheus_page;
 pub use record::{Record, Writer, start as start_recording};
 pub use run::{Options, RunError, run};

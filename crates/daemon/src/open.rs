@@ -45,26 +45,14 @@ const PULL: Span = Span::micros(50);
 /// 80 % of its rate there. A link that had nothing to send makes up nothing.
 const CATCH_UP: Span = Span::millis(5);
 
-/// Opens a port, or takes it up where it was `kept`; `mac` is the hardware address that the tenant's interface shall
-/// have, where we make it.
+/// Opens a port; `mac` is the hardware address that the tenant's interface shall have, where we make it.
 ///
 /// # Errors
 /// See [`OpenError`].
-pub fn open(
-    whose: &str,
-    port: &PortSpec,
-    mtu: u16,
-    mac: Option<Mac>,
-    kept: &mut Kept,
-) -> Result<Port, OpenError> {
+pub fn open(whose: &str, port: &PortSpec, mtu: u16, mac: Option<Mac>) -> Result<Port, OpenError> {
     let opened = match port {
         PortSpec::Tap { netns, name } => {
-            let mut config = TapConfig::new(netns_ref(netns.as_ref()), name);
-            config.mtu = mtu.into();
-            config.mac =
-                mac.or_else(|| machine_id().map(|machine| steady_mac(&machine, &config.netns, name)));
-            let tap = kept.take(&config).transpose().unwrap_or_else(|| Tap::open(&config));
-            tap.map(Port::Tap)
+            Tap::open(&tap_config(netns.as_ref(), name, mtu, mac)).map(Port::Tap)
         }
         PortSpec::AfPacket(interface) => {
             PacketSocket::open(&PacketConfig::new(NetnsRef::Own, interface)).map(Port::AfPacket)
@@ -98,6 +86,44 @@ pub fn open(
     opened.map_err(|source| OpenError::Port { whose: whose.to_owned(), source })
 }
 
+/// The port as an earlier run left it, if it did.
+///
+/// # Errors
+/// See [`OpenError`].
+fn resume(
+    whose: &str,
+    port: &PortSpec,
+    mtu: u16,
+    mac: Option<Mac>,
+    kept: &mut Kept,
+) -> Result<Option<Port>, OpenError> {
+    let PortSpec::Tap { netns, name } = port else { return Ok(None) };
+    let taken = kept.take(&tap_config(netns.as_ref(), name, mtu, mac));
+    let resumed = taken.map_err(|source| OpenError::Port { whose: whose.to_owned(), source })?.map(Port::Tap);
+    if let Some(port) = &resumed {
+        eprintln!("plimsoll: {whose}: {} is as the run before left it", port.name());
+    }
+    Ok(resumed)
+}
+
+/// A TAP that has its address again after a restart, where this machine can be told from others.
+fn tap_config(netns: Option<&Netns>, name: &str, mtu: u16, mac: Option<Mac>) -> TapConfig {
+    let mut config = TapConfig::new(netns_ref(netns), name);
+    config.mtu = mtu.into();
+    config.mac = mac.or_else(|| machine_id().map(|machine| steady_mac(&machine, &config.netns, name)));
+    config
+}
+
+/// Leaves a TAP's file with the service manager, if there is one, for the next run to take up.
+pub(crate) fn keep(port: &Port) {
+    if let Err(error) = kept::keep(port) {
+        eprintln!(
+            "plimsoll: {} ends with this process, as the service manager cannot be told of it: {error}",
+            port.name()
+        );
+    }
+}
+
 /// Opens the uplink, with as long a queue in the kernel as an experiment wants.
 ///
 /// # Errors
@@ -106,7 +132,7 @@ pub fn open_uplink(config: &Config) -> Result<Port, OpenError> {
     let (port, mtu) = (&config.uplink.port, config.uplink.mtu);
     let ring = config.engine.experiment.as_ref().and_then(|experiment| experiment.ring);
     let (PortSpec::AfPacket(interface), Some(ring)) = (port, ring) else {
-        return open("the uplink", port, mtu, None, &mut Kept::default());
+        return open("the uplink", port, mtu, None);
     };
     let mut config = PacketConfig::new(NetnsRef::Own, interface);
     // The kernel counts each frame with its bookkeeping, and takes a buffer's size twice.
@@ -118,42 +144,72 @@ pub fn open_uplink(config: &Config) -> Result<Port, OpenError> {
 /// What a frame in the kernel takes beyond its packet: `sk_buff` (256 bytes) and what rounding up to 2 KiB adds to 1,500.
 const KEPT: u32 = 804;
 
-/// Opens every tenant's port, in the order of the policy's tenants. What an earlier run left with the service manager is
-/// taken up, and what is made is left with it in turn.
+/// The ports of a start.
+#[derive(Debug)]
+pub struct Opened {
+    /// What the wire is behind.
+    pub uplink: Port,
+    /// In the order of the policy's tenants.
+    pub lanes: Vec<LaneSpec>,
+    /// Tenants whose port cannot be opened yet, and why: their lanes have none.
+    pub missing: Vec<(String, OpenError)>,
+}
+
+/// Opens all ports of a policy. What an earlier run left with the service manager is taken up, and what is made is left
+/// with it in turn. A tenant whose port cannot be opened holds up nobody: its container may not have started yet.
 ///
 /// # Errors
-/// The first port that cannot be opened.
-pub fn lanes(checked: &Checked) -> Result<Vec<LaneSpec>, OpenError> {
+/// When the uplink cannot be opened, or a port is none of a daemon's.
+pub fn open_all(checked: &Checked) -> Result<Opened, OpenError> {
     let mut kept = Kept::receive();
-    let mut ports = Vec::with_capacity(checked.config.tenants.len());
+    let (port, mtu) = (&checked.config.uplink.port, checked.config.uplink.mtu);
+    let uplink = match resume("the uplink", port, mtu, None, &mut kept)? {
+        Some(uplink) => uplink,
+        None => open_uplink(&checked.config)?,
+    };
+    let (mut lanes, mut missing) = (Vec::new(), Vec::new());
     for tenant in &checked.config.tenants {
-        ports.push((&tenant.name, open_tenant(checked, &tenant.name, &tenant.port, &mut kept)?));
+        let port = match resume_or_open_tenant(checked, &tenant.name, &tenant.port, &mut kept) {
+            Ok(port) => Some(port),
+            Err(error @ OpenError::Memory { .. }) => return Err(error),
+            Err(error) => {
+                missing.push((tenant.name.clone(), error));
+                None
+            }
+        };
+        lanes.push(lane_spec(checked, &tenant.name, port));
     }
-    for (name, port) in &ports {
-        kept::keep(port);
-        if let Port::Tap(tap) = port
-            && tap.is_resumed()
-        {
-            eprintln!("plimsoll: tenant {name}: {} is as the run before left it", port.name());
-        }
+    kept.let_go();
+    lanes.iter().filter_map(|lane| lane.port.as_ref()).chain([&uplink]).for_each(keep);
+    Ok(Opened { uplink, lanes, missing })
+}
+
+fn resume_or_open_tenant(
+    checked: &Checked,
+    name: &str,
+    port: &PortSpec,
+    kept: &mut Kept,
+) -> Result<Port, OpenError> {
+    let mac = known_mac(checked, name);
+    match resume(&format!("tenant {name}"), port, checked.config.tenant_mtu(), mac, kept)? {
+        Some(port) => Ok(port),
+        None => open_tenant(checked, name, port),
     }
-    Ok(ports.into_iter().map(|(name, port)| lane_spec(checked, name, Some(port))).collect())
 }
 
 /// Opens a tenant's port: it sends packets as long as reach other hosts, from the address that those know.
 ///
 /// # Errors
 /// See [`OpenError`].
-pub(crate) fn open_tenant(
-    checked: &Checked,
-    name: &str,
-    port: &PortSpec,
-    kept: &mut Kept,
-) -> Result<Port, OpenError> {
-    let own = checked.config.overlay.as_ref().map(plimsoll_policy::Overlay::own);
-    let known = own.and_then(|own| own.tenants.iter().find(|tenant| tenant.name == name));
-    let mac = known.and_then(|tenant| tenant.macs.first()).map(|mac| mac.0);
-    open(&format!("tenant {name}"), port, checked.config.tenant_mtu(), mac, kept)
+pub(crate) fn open_tenant(checked: &Checked, name: &str, port: &PortSpec) -> Result<Port, OpenError> {
+    open(&format!("tenant {name}"), port, checked.config.tenant_mtu(), known_mac(checked, name))
+}
+
+/// The address that other hosts know a tenant by.
+pub(crate) fn known_mac(checked: &Checked, name: &str) -> Option<Mac> {
+    let own = checked.config.overlay.as_ref()?.own();
+    let known = own.tenants.iter().find(|tenant| tenant.name == name);
+    known.and_then(|tenant| tenant.macs.first()).map(|mac| mac.0)
 }
 
 /// The fleet of this policy, if it states one; its limits for tenants elsewhere are added to the program.

@@ -25,11 +25,11 @@ use tokio::sync::mpsc;
 use crate::api::Api;
 use crate::channel;
 use crate::connections;
-use crate::control::{Control, ReloadError, Reloaded};
+use crate::control::{Control, ReloadError, Reloaded, Reopened};
 use crate::departures::DepartureLog;
 use crate::engine::{Engine, Sent, Setup, Snapshot};
 use crate::fleet::{self, FleetError};
-use crate::open::{OpenError, engine_config, lanes, open_uplink};
+use crate::open::{OpenError, Opened, engine_config, open_all};
 use crate::privileges;
 use crate::record::{self, Record};
 use crate::thread::{Command, Habits, Notice, Stopped, spawn};
@@ -161,7 +161,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         return Err(RunError::RecordedFleet);
     }
     let reserved = checked.config.overlay.as_ref().map(fleet::reserve).transpose()?;
-    let mut engine = build(&checked, &log)?;
+    let (mut engine, missing) = build(&checked, &log)?;
     let writer = options.record.as_ref().map(|record| begin(record, &mut engine, &checked)).transpose()?;
     // Where the limit cannot be raised, a root without CAP_SYS_RESOURCE say, the capability itself has to stay.
     privileges::drop_unneeded(realtime::permit().is_err());
@@ -181,7 +181,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         .map_err(|source| RunError::Io { what: "start the engine's thread".to_owned(), source })?;
     let socket = checked.config.api.socket.clone();
     let control = Arc::new(Control::new(options.file.clone(), checked, handle));
-    let ended = runtime.block_on(serve(&control, log, noticed));
+    let ended = runtime.block_on(serve(&control, log, noticed, missing));
     if ended.is_err() {
         // Nobody has told the engine yet; one that has ended needs no telling.
         let _: Result<(), Stopped> = control.handle().send(Command::Stop(Span::ZERO));
@@ -196,11 +196,11 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     if panicked { Err(RunError::EngineDied) } else { ended }
 }
 
-fn build(checked: &Checked, log: &Arc<DepartureLog>) -> Result<Engine, RunError> {
+/// The engine, and the tenants that have no port yet.
+fn build(checked: &Checked, log: &Arc<DepartureLog>) -> Result<(Engine, Vec<(String, OpenError)>), RunError> {
     let config = &checked.config;
-    let uplink = open_uplink(config)?;
+    let Opened { uplink, lanes, missing } = open_all(checked)?;
     carries(&uplink, config.uplink.mtu)?;
-    let lanes = lanes(checked)?;
     eprintln!("plimsoll: uplink {} at {}, {} tenants", uplink.name(), config.uplink.rate, lanes.len());
     let mut program = checked.program.clone();
     let fleet = fleet::setup(checked, &uplink, &mut program)?;
@@ -217,7 +217,7 @@ fn build(checked: &Checked, log: &Arc<DepartureLog>) -> Result<Engine, RunError>
         eprintln!("plimsoll: `engine.experiment` makes the way in, or accounting, other than it is");
         engine.set_experiment(experiment);
     }
-    Ok(engine)
+    Ok((engine, missing))
 }
 
 /// Begins to record.
@@ -311,6 +311,7 @@ async fn serve(
     control: &Arc<Control>,
     log: Arc<DepartureLog>,
     mut noticed: mpsc::UnboundedReceiver<Notice>,
+    missing: Vec<(String, OpenError)>,
 ) -> Result<(), RunError> {
     let checked = control.checked().await;
     let api = Arc::new(Api::new(Arc::clone(control), log));
@@ -335,6 +336,10 @@ async fn serve(
         signals(SignalKind::interrupt())?,
         signals(SignalKind::hangup())?,
     );
+    for (name, error) in missing {
+        eprintln!("plimsoll: {error}; others go on, and it is tried again");
+        tokio::spawn(reopen(Arc::clone(control), Some(name), "the port is there"));
+    }
     notify(&[NotifyState::Ready, NotifyState::Status("running")]);
     eprintln!("plimsoll: running; API at {}", socket.display());
     let ended = loop {
@@ -396,7 +401,7 @@ async fn listen_metrics(address: SocketAddr) -> Result<TcpListener, RunError> {
     })
 }
 
-async fn reload(control: &Control) {
+async fn reload(control: &Arc<Control>) {
     let since_boot = NotifyState::monotonic_usec_now().ok();
     notify(&[NotifyState::Reloading]);
     if let Some(moment) = since_boot {
@@ -455,15 +460,23 @@ async fn bring_back(control: Arc<Control>, lost: crate::engine::Lost) {
     } else {
         eprintln!("plimsoll: {whose}: {port} has disappeared; others go on, and it is tried again");
     }
-    kept::forget(&lost.port);
-    // Closing an interface takes the kernel milliseconds.
-    let closing = tokio::task::spawn_blocking(move || drop(lost));
+    // Closing an interface takes the kernel milliseconds, and the service manager may be busy.
+    let closing = tokio::task::spawn_blocking(move || {
+        kept::forget(&lost.port);
+        drop(lost);
+    });
     drop(closing);
+    reopen(control, name, if has_clients { "the next client can come" } else { "the port is back" }).await;
+}
+
+/// Tries to open a port until it is there, and says what it then is; or until nobody needs it.
+async fn reopen(control: Arc<Control>, name: Option<String>, there: &str) {
     loop {
         tokio::time::sleep(REOPEN).await;
-        if control.reopen(name.as_deref()).await {
-            let there = if has_clients { "the next client can come" } else { "the port is back" };
-            break eprintln!("plimsoll: {whose}: {there}");
+        match control.reopen(name.as_deref()).await {
+            Reopened::NotYet => {}
+            Reopened::Opened => break eprintln!("plimsoll: {}: {there}", whose(name.as_deref())),
+            Reopened::Unneeded => break,
         }
     }
 }

@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use plimsoll_daemon::{Command, Control, Habits, spawn};
 use plimsoll_units::{BitRate, Span};
 use support::World;
@@ -20,7 +22,7 @@ fn a_reload_says_that_it_takes_a_rate_back() {
     let file = folder.path().join("plimsoll.yaml");
     std::fs::write(&file, POLICY).expect("written");
     let (handle, thread) = spawn(engine, Habits::default(), |_| {}).expect("a thread");
-    let control = Control::new(file, checked, handle);
+    let control = Arc::new(Control::new(file, checked, handle));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let rated = control.set_rate("shop".to_owned(), BitRate::mbps(300)).await.expect("it runs");

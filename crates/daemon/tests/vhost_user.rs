@@ -13,9 +13,7 @@ use guest::{FROM, Guest, VERSION_1};
 use plimsoll_control::{Allowance, For, HostId, Limits, Sealer, Vnic};
 use plimsoll_daemon::{Change, DepartureLog, Engine, Setup, engine_config, lane_spec};
 use plimsoll_policy::Checked;
-use plimsoll_ports::{
-    Completions, FRAME_ROOM, Kept, MemoryConfig, MemoryPort, Port, VhostUser, VhostUserConfig,
-};
+use plimsoll_ports::{Completions, FRAME_ROOM, MemoryConfig, MemoryPort, Port, VhostUser, VhostUserConfig};
 use plimsoll_units::{BitRate, Nanos, Span};
 use support::{KEY, drain, fleet_of, policy, udp};
 
@@ -251,13 +249,7 @@ fn a_guest_keeps_the_address_that_the_policy_states() {
         socket.display()
     );
     let checked = policy(&text);
-    let port = plimsoll_daemon::open(
-        "tenant vm",
-        &checked.config.tenants[0].port,
-        1_500,
-        None,
-        &mut Kept::default(),
-    )
-    .expect("open");
+    let port =
+        plimsoll_daemon::open("tenant vm", &checked.config.tenants[0].port, 1_500, None).expect("open");
     assert_eq!(port.tenant_mac(), Some([2, 0, 0, 0, 0, 0x77]));
 }

@@ -120,14 +120,14 @@ impl Tap {
         Ok(attached.into_iter().map(|queue| Self::with(queue, config, device.clone(), &link)).collect())
     }
 
-    /// Whether `file` is open on the interface that `config` describes, as its only queue. What an old kernel does not
-    /// tell counts as no.
-    pub(crate) fn is_open_on(file: &OwnedFd, config: &TapConfig) -> bool {
-        let Ok(netns) = Netns::open(&config.netns) else { return false };
-        let wanted = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
-        let kind = wanted | libc::IFF_TUN | libc::IFF_MULTI_QUEUE;
-        interface_of(file).is_some_and(|(name, flags)| name == config.name && flags & kind == wanted)
-            && namespace_of(file).is_some_and(|number| netns.number().is_ok_and(|here| here == number))
+    /// The number of the namespace, and the name there, of the TAP that `file` is open on as its only queue, with the
+    /// headers that we want; none where it is something else, or the kernel too old to tell.
+    pub(crate) fn place_of(file: &OwnedFd) -> Option<(u64, String)> {
+        let (name, flags) = interface_of(file)?;
+        // IFF_NO_PI cannot be asked for: its bit says something else here.
+        let kind = libc::IFF_TUN | libc::IFF_TAP | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
+        let ours = flags & kind == libc::IFF_TAP | libc::IFF_VNET_HDR;
+        Some((namespace_of(file).filter(|_| ours)?, name))
     }
 
     /// Takes up an interface whose file has outlived the process that made it, and was `device` there: its addresses,
@@ -165,8 +165,8 @@ impl Tap {
         }
     }
 
-    /// What tells its interface from all others of this machine: `eth0.7@4026532451`, name and index when it was
-    /// made, and its namespace's number.
+    /// What tells its interface from all others of this machine, in few characters: its index when it was made and its
+    /// namespace's number, such as `1a.f0000093`. All names that a service manager keeps have to fit into 128 KiB.
     #[must_use]
     pub fn device(&self) -> &str {
         &self.device
@@ -405,7 +405,7 @@ fn adjust(links: &Links<'_>, config: &TapConfig) -> Result<LinkInfo, PortError> 
 /// See [`Tap::device`].
 fn device_key(netns: &Netns, link: &LinkInfo) -> Result<String, PortError> {
     let number = netns.number().map_err(|error| PortError::system("look at", netns.place(), error))?;
-    Ok(format!("{}.{}@{number}", link.name, link.index))
+    Ok(format!("{:x}.{number:x}", link.index))
 }
 
 /// Name and flags of the interface that a file of [`DEVICE`] is open on.
@@ -447,7 +447,8 @@ fn interface_request(name: &str) -> libc::ifreq {
 
 fn tun_ioctl(fd: RawFd, request: libc::Ioctl, argument: *mut libc::c_void) -> io::Result<()> {
     // SAFETY: the callers in this file pass a pointer to a live value of the type that `request`
-    // reads and writes: an `ifreq` for TUNSETIFF and TUNGETIFF, an `int` for TUNSETVNETHDRSZ.
+    // reads and writes: an `ifreq` for TUNSETIFF and TUNGETIFF, an `int` for TUNSETVNETHDRSZ. Those requests are
+    // TUN's alone: a file of another kind refuses them.
     let answer = unsafe { libc::ioctl(fd, request, argument) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -1,15 +1,16 @@
 //! A service manager that keeps files for the daemon: systemd's side of `sd_notify(3)` and `sd_listen_fds(3)`.
 
 use std::io::IoSliceMut;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use command_fds::{CommandFdExt, FdMapping};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use super::{Daemon, Stage};
 
@@ -17,7 +18,16 @@ use super::{Daemon, Stage};
 pub struct Manager {
     socket: UnixDatagram,
     path: PathBuf,
-    store: Vec<(String, OwnedFd)>,
+    store: Vec<Kept>,
+    /// As systemd looks for what has hung up: with an `epoll` that wants to know nothing else.
+    watch: Epoll,
+    added: u64,
+}
+
+struct Kept {
+    name: String,
+    file: OwnedFd,
+    number: u64,
 }
 
 impl Manager {
@@ -25,7 +35,8 @@ impl Manager {
         let path = stage.file("notify");
         let socket = UnixDatagram::bind(&path).expect("bound");
         socket.set_read_timeout(Some(Duration::from_millis(1))).expect("set");
-        Self { socket, path, store: Vec::new() }
+        let watch = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).expect("a descriptor");
+        Self { socket, path, store: Vec::new(), watch, added: 0 }
     }
 
     /// Starts the daemon in the namespace `place`, with all that is kept.
@@ -40,7 +51,7 @@ impl Manager {
             .arg(stage.file(policy));
         command.env("NOTIFY_SOCKET", &self.path);
         command.env("LISTEN_FDS", self.store.len().to_string()).env("LISTEN_FDNAMES", names);
-        let files = self.store.iter().map(|(_, file)| file.try_clone().expect("a descriptor"));
+        let files = self.store.iter().map(|kept| kept.file.try_clone().expect("a descriptor"));
         let mappings = (3..).zip(files).map(|(child_fd, parent_fd)| FdMapping { parent_fd, child_fd });
         command.fd_mappings(mappings.collect()).expect("each its own");
         Daemon::spawn(command, &stage.file(log))
@@ -48,55 +59,61 @@ impl Manager {
 
     /// Keeps one more thing, under a name.
     pub fn add(&mut self, name: &str, file: impl Into<OwnedFd>) {
-        self.store.push((name.to_owned(), file.into()));
+        let kept = Kept { name: name.to_owned(), file: file.into(), number: self.added };
+        self.added += 1;
+        // Some files never hang up, and cannot be watched.
+        let _ = self.watch.add(&kept.file, EpollEvent::new(EpollFlags::empty(), kept.number));
+        self.store.push(kept);
     }
 
-    /// The names of what is kept: without what has hung up, as systemd has it.
+    /// Lets something go.
+    pub fn remove(&mut self, name: &str) {
+        self.store.retain(|kept| kept.name != name);
+    }
+
+    /// The names of what is kept.
     pub fn kept(&mut self) -> Vec<String> {
         while self.hear() {}
-        self.store.retain(|(_, file)| {
-            let mut looked = [PollFd::new(file.as_fd(), PollFlags::empty())];
-            poll(&mut looked, PollTimeout::ZERO).expect("looked");
-            !looked[0].revents().is_some_and(|seen| seen.intersects(PollFlags::POLLERR | PollFlags::POLLHUP))
-        });
-        self.store.iter().map(|(name, _)| name.clone()).collect()
+        let mut hung_up = [EpollEvent::empty(); 8];
+        let count = self.watch.wait(&mut hung_up, EpollTimeout::ZERO).expect("looked");
+        self.store.retain(|kept| hung_up[..count].iter().all(|event| event.data() != kept.number));
+        self.store.iter().map(|kept| kept.name.clone()).collect()
     }
 
     /// Takes one message, if there is one.
     fn hear(&mut self) -> bool {
         let mut text = [0; 4_096];
-        let mut room = nix::cmsg_space!([RawFd; 8]);
+        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut files = RecvAncillaryBuffer::new(&mut room);
         let mut into = [IoSliceMut::new(&mut text)];
-        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        let message = match recvmsg::<()>(self.socket.as_raw_fd(), &mut into, Some(&mut room), flags) {
+        let message = match recvmsg(&self.socket, &mut into, &mut files, RecvFlags::CMSG_CLOEXEC) {
             Ok(message) => message,
-            Err(nix::Error::EAGAIN) => return false,
+            Err(rustix::io::Errno::AGAIN) => return false,
             Err(error) => panic!("{error}"),
         };
-        let raw = message.cmsgs().expect("room").flat_map(|message| match message {
-            ControlMessageOwned::ScmRights(files) => files,
-            _ => Vec::new(),
+        let rights = files.drain().filter_map(|part| match part {
+            RecvAncillaryMessage::ScmRights(files) => Some(files),
+            _ => None,
         });
-        // SAFETY: the kernel has just opened them for this process, and nobody else knows them.
-        let files: Vec<_> = raw.map(|file| unsafe { OwnedFd::from_raw_fd(file) }).collect();
-        let len = message.bytes;
-        self.obey(&String::from_utf8_lossy(&text[..len]), files);
+        let files: Vec<OwnedFd> = rights.flatten().collect();
+        self.obey(&String::from_utf8_lossy(&text[..message.bytes]), files);
         true
     }
 
     fn obey(&mut self, text: &str, files: Vec<OwnedFd>) {
         let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
         let name = value("FDNAME=").unwrap_or("stored");
+        // As systemd wants them, and so short that many fit into the environment.
         assert!(
-            name.len() < 256 && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':'),
+            name.len() < 16 && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':'),
             "{name}"
         );
         if value("FDSTORE=") == Some("1") {
             assert_eq!(files.len(), 1, "{text}");
-            self.store.extend(files.into_iter().map(|file| (name.to_owned(), file)));
+            files.into_iter().for_each(|file| self.add(name, file));
         }
         if value("FDSTOREREMOVE=") == Some("1") {
-            self.store.retain(|(kept, _)| kept != name);
+            self.remove(name);
         }
     }
 }

@@ -171,12 +171,22 @@ impl Engine {
         let deadline = Instant::now() + START;
         while Instant::now() < deadline {
             self.fail_if_ended()?;
-            if get(&self.socket, "/v1/health").is_ok() {
-                return Ok(());
+            if let Ok(health) = get(&self.socket, "/v1/health") {
+                return self.has_its_ports(&health);
             }
             std::thread::sleep(Duration::from_millis(20));
         }
         let reason = format!("no answer within {} s; {}", START.as_secs(), self.process.last_words());
+        Err(LabError::Engine { system: self.system.clone(), reason })
+    }
+
+    /// A daemon goes on without a port that it cannot open; a run without would measure something else.
+    fn has_its_ports(&self, health: &str) -> Result<(), LabError> {
+        let health: Value = serde_json::from_str(health).unwrap_or_default();
+        if health["lost_ports"].as_array().is_some_and(Vec::is_empty) {
+            return Ok(());
+        }
+        let reason = format!("it lacks ports {}; {}", health["lost_ports"], self.process.last_words());
         Err(LabError::Engine { system: self.system.clone(), reason })
     }
 

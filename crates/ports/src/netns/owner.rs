@@ -3,8 +3,8 @@
 //! Why: a killed lab or daemon leaves named namespaces and veth pairs behind.
 //! From: a mark `plimsoll:PID:START:PIDNS`; the start time tells a reused process id from the old
 //! process, the pid namespace tells a process that we cannot see from a dead one.
-//! Not here: what needs no sweeping. TAPs, sockets, XDP attachments (BPF links) and anonymous
-//! namespaces end with the process that holds them, however it ends.
+//! Not here: what needs no sweeping. TAPs (but those that are `kept`), sockets, XDP attachments (BPF links) and
+//! anonymous namespaces end with the process that holds them, however it ends.
 //! Invariant: nothing without the mark of a process known to be dead is touched.
 
 use std::fs;
