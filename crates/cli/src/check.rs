@@ -182,15 +182,11 @@ fn scenario(args: &Check, file: &str) -> Result<(), Failure> {
     if policies.is_empty() {
         policies = scenarios[1].check_policies();
     }
-    let mut wrong: Vec<Errors> = policies.into_iter().map(|(_, errors)| errors).collect();
-    if args.json && !wrong.is_empty() {
-        let problems: Vec<_> = wrong.iter().flat_map(Errors::records).collect();
+    if args.json && !policies.is_empty() {
+        let problems: Vec<_> = policies.iter().flat_map(|(_, errors)| errors.records()).collect();
         print_json(&serde_json::json!({ "ok": false, "problems": problems }))?;
     }
-    if let Some(last) = wrong.pop() {
-        wrong.iter().for_each(|errors| eprint!("{}", errors.render(false)));
-        return Err(Failure::Policy(Box::new(last)));
-    }
+    hold(policies)?;
     let names = |names: Vec<&str>| names.join(", ");
     let systems = names(scenario.systems.iter().map(|system| system.name.as_str()).collect());
     if args.json {
@@ -224,4 +220,12 @@ pub(crate) fn schema(of: SchemaOf) -> Result<(), Failure> {
         SchemaOf::SubPolicy => plimsoll_policy::sub_schema(),
         SchemaOf::Scenario => plimsoll_scenario::schema(),
     })
+}
+
+/// Fails where a scenario's policies break rules, with all that is wrong with them.
+pub(crate) fn hold(wrong: Vec<(String, Errors)>) -> Result<(), Failure> {
+    let mut wrong: Vec<Errors> = wrong.into_iter().map(|(_, errors)| errors).collect();
+    let Some(last) = wrong.pop() else { return Ok(()) };
+    wrong.iter().for_each(|errors| eprint!("{}", errors.render(false)));
+    Err(Failure::Policy(Box::new(last)))
 }

@@ -46,8 +46,10 @@ fn text(explanation: &Explanation) -> String {
     let limits: Vec<String> =
         explanation.limits.iter().map(|(name, bits)| format!("{name} ({})", rate(*bits as f64))).collect();
     let limits = if limits.is_empty() { "none".to_owned() } else { limits.join(", ") };
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "limits  {limits}");
+    // Writing to a string cannot fail. Without ranks it is several tenants' packets, each with its limits.
+    if !explanation.ranks.is_empty() || !explanation.limits.is_empty() {
+        let _ = writeln!(text, "limits  {limits}");
+    }
     for (index, step) in explanation.ranks.iter().enumerate() {
         let head = if index == 0 { "ranks" } else { "" };
         let strict = step.rate.map_or_else(String::new, |bits| format!(", at {}", rate(bits as f64)));

@@ -15,6 +15,7 @@ use plimsoll_lab::{Options, Progress};
 use plimsoll_scenario::{Form, Point, Report, Results, Scenario, Status, Verdict};
 
 use crate::args::{Format, Lab};
+use crate::check;
 use crate::failure::{Failure, print, print_json};
 use crate::show::rate;
 
@@ -28,6 +29,9 @@ pub(crate) fn lab(args: &Lab) -> Result<(), Failure> {
             "{file}: `live: false` says that this is for virtual time alone; try `plimsoll sim {file}`"
         );
         return Err(Failure::Wrong(why));
+    }
+    for point in &points {
+        check::hold(point.scenario.check_policies())?;
     }
     writable(&args.out)?;
     // Before anything starts a thread: the kernel lets only single-threaded processes into a user namespace.

@@ -8,7 +8,7 @@
 //! Not here: the log (`departures`).
 //! Invariant: the parts of a packet's delay add up to it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use plimsoll_nic::NodeRank;
 use plimsoll_policy::{LimitId, NodeId, Placement, Program};
@@ -120,10 +120,19 @@ pub fn explain(snapshot: &Snapshot, log: &[Departure], filter: &Filter, ranks: &
     let world = World::new(snapshot, log);
     let matching: Vec<usize> =
         (0..world.log.len()).rev().filter(|&index| world.matches(index, filter)).take(SAMPLES).collect();
+    // Where a packet goes depends on whose it is, and the filter leaves that open.
+    let open = filter.tenant.is_none() && filter.class.is_none() && program.tenants.len() > 1;
+    let classes: BTreeSet<NodeId> =
+        matching.iter().filter(|_| open).map(|&index| world.log[index].passage.class).collect();
+    let names: Vec<&str> = classes.iter().map(|&class| program.node(class).name.as_str()).collect();
     Explanation {
-        class: program.node(placement.class).name.clone(),
-        ranks: ranks.iter().map(|rank| rank_now(snapshot, rank)).collect(),
-        limits: named_limits(program, &placement),
+        class: match open {
+            false => program.node(placement.class).name.clone(),
+            true if names.is_empty() => "that of its tenant: name one, as in `tenant=shop`".to_owned(),
+            true => names.join(", "),
+        },
+        ranks: ranks.iter().filter(|_| !open).map(|rank| rank_now(snapshot, rank)).collect(),
+        limits: if open { Vec::new() } else { named_limits(program, &placement) },
         matched: matching.len(),
         logged: world.log.len(),
         time: (!matching.is_empty()).then(|| world.time_spent(&matching)),

@@ -313,10 +313,9 @@ impl From<&Snapshot> for Stats {
     fn from(snapshot: &Snapshot) -> Self {
         let program = &snapshot.program;
         let sums = sums(snapshot);
-        let by_node = (0..).map(NodeId).zip(&snapshot.nodes).zip(&sums);
-        let nodes = by_node.map(|((id, now), (counters, delays))| NodeStats {
-            rate: now.rate.map(BitRate::get),
-            ..node(program, id, counters, delays.as_ref())
+        let nodes = as_read(program).into_iter().map(|id| {
+            let (now, (counters, delays)) = (&snapshot.nodes[id.0 as usize], &sums[id.0 as usize]);
+            NodeStats { rate: now.rate.map(BitRate::get), ..node(program, id, counters, delays.as_ref()) }
         });
         // Limits of pairs stand with the fleet.
         let stated = program.limits.iter().zip(&snapshot.limits);
@@ -428,6 +427,16 @@ impl PortStats {
     pub fn dropped(&self) -> u64 {
         self.drops.values().sum()
     }
+}
+
+/// A tree's nodes as it is read: each before its children, and those before its next sibling.
+fn as_read(program: &Program) -> Vec<NodeId> {
+    let (mut order, mut open) = (Vec::with_capacity(program.nodes.len()), vec![NodeId(0)]);
+    while let Some(id) = open.pop() {
+        order.push(id);
+        open.extend(program.node(id).children.iter().rev());
+    }
+    order
 }
 
 /// Each node's counters with those of all below it: children come after their parents, so backwards is upwards.

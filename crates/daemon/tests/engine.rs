@@ -567,6 +567,20 @@ fn a_tenants_delay_is_split_and_counted_against_its_target() {
 }
 
 #[test]
+fn a_tree_is_shown_as_it_is_read() {
+    let mut world = World::new(
+        "uplink: {port: memory, rate: 10Mbps}
+tenants: {shop: {port: memory}, batch: {port: memory}}
+policy: {root: {priority: [rates, rest]}, rates: {wfq: {shop: 2, batch: 1}}, rest: {}}",
+        false,
+    );
+    world.run(STEP, STEP);
+    let stats = Stats::from(&world.engine.snapshot(world.now));
+    let paths: Vec<&str> = stats.nodes.iter().map(|node| node.path.as_str()).collect();
+    assert_eq!(paths, ["root", "rates", "rates/shop", "rates/batch", "rest"]);
+}
+
+#[test]
 fn delays_are_measured_from_doorbell_to_port() {
     let mut world =
         World::new("uplink: {port: memory, rate: 10Mbps}\ntenants: {shop: {port: memory}}\n", false);

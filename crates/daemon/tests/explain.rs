@@ -43,6 +43,11 @@ policy:
     assert_eq!((served.tenant.as_str(), served.class.as_str()), ("batch", "batch"));
     // The first left in the moment that the packet came.
     assert!((9..=10).contains(&served.packets), "{served:?}");
+    // Whose a packet is, a filter need not say: then it is told by those that matched.
+    let all = ask(&mut world, "");
+    assert_eq!((all.matched, all.class.as_str()), (11, "batch, shop"));
+    assert!(all.ranks.is_empty() && all.limits.is_empty());
+    assert!(ask(&mut world, "dst_port=4").class.contains("tenant=shop"));
 }
 
 #[test]

@@ -272,6 +272,45 @@ pub enum Port {
     Memory,
 }
 
+/// As the policy file has it.
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = |rows: &[(&str, Option<String>)]| {
+            let stated = rows.iter().filter_map(|(key, value)| Some(format!("{key}: {}", value.as_ref()?)));
+            stated.collect::<Vec<_>>().join(", ")
+        };
+        let path = |path: &PathBuf| path.display().to_string();
+        match self {
+            Self::AfXdp(interface) => write!(f, "{{af_xdp: {interface}}}"),
+            Self::AfPacket(interface) => write!(f, "{{af_packet: {interface}}}"),
+            Self::Tap { netns, name } => {
+                let netns = netns.as_ref().map(|netns| match netns {
+                    Netns::Name(name) => name.clone(),
+                    Netns::Path(place) => path(place),
+                });
+                write!(f, "{{tap: {{{}}}}}", rows(&[("netns", netns), ("name", Some(name.clone()))]))
+            }
+            Self::Pcap { read, write } => {
+                let rows = rows(&[("read", read.as_ref().map(path)), ("write", write.as_ref().map(path))]);
+                write!(f, "{{pcap: {{{rows}}}}}")
+            }
+            Self::Vnic(socket) => write!(f, "{{vnic: {}}}", socket.display()),
+            Self::VhostUser { socket, completions, mac } => {
+                let completions = match completions {
+                    Completions::Ooo => None,
+                    Completions::InOrder => Some("in_order".to_owned()),
+                    Completions::Early => Some("early".to_owned()),
+                };
+                let mac = mac.map(|mac| mac.to_string());
+                let rows =
+                    rows(&[("socket", Some(path(socket))), ("completions", completions), ("mac", mac)]);
+                write!(f, "{{vhost_user: {{{rows}}}}}")
+            }
+            Self::Memory => f.write_str("memory"),
+        }
+    }
+}
+
 /// When and in which order a virtual machine gets back the descriptors that it has sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -364,6 +364,9 @@ impl Engine {
                 return;
             }
             Whom::Lane(Some(to)) => self.send_one(frame, offload, part, to),
+            Whom::Lane(None) if self.is_for_the_host(frame) => {
+                return self.uplink.tally.event(Event::ForTheHost);
+            }
             Whom::Lane(None) => Handed::Lost(Loss::UnknownDestination),
         };
         match handed {
@@ -371,6 +374,11 @@ impl Engine {
             Handed::Refused(why) => self.uplink.tally.undelivered(why),
             _ => {}
         }
+    }
+
+    /// Whether the kernel of this host takes the frame itself, from a device that shows frames to both.
+    fn is_for_the_host(&self, frame: &[u8]) -> bool {
+        matches!(&self.uplink.port, Some(Port::AfPacket(port)) if frame.starts_with(&port.mac()))
     }
 
     /// The tenant in this lane has an address no longer: what it sends from it now is looked at again.

@@ -77,6 +77,8 @@ pub enum Event {
     HeldBySender,
     /// What the uplink brought was neither the overlay's nor a neighbour's: others of the machine may have wanted it.
     NotOverlay,
+    /// The uplink brought a frame for this host itself, which its kernel takes from the same device.
+    ForTheHost,
     /// A tenant was told that its packet was too big for the overlay.
     TooBigTold,
     /// The fabric had marked a packet's outer header.
@@ -142,7 +144,7 @@ impl Loss {
 
 impl Event {
     /// Every event, in the order of the counters.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::FlowTableFull,
         Self::TenantAtCap,
         Self::BuffersInUse,
@@ -158,6 +160,7 @@ impl Event {
         Self::TrustForced,
         Self::HeldBySender,
         Self::NotOverlay,
+        Self::ForTheHost,
         Self::TooBigTold,
         Self::FabricMarked,
         Self::StrangeMark,
@@ -188,6 +191,7 @@ impl Event {
             Self::TrustForced => "trust_forced",
             Self::HeldBySender => "held_by_sender",
             Self::NotOverlay => "not_overlay",
+            Self::ForTheHost => "for_the_host",
             Self::TooBigTold => "too_big_told",
             Self::FabricMarked => "fabric_marked",
             Self::StrangeMark => "overlay_strange_mark",

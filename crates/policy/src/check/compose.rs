@@ -24,6 +24,21 @@ pub(crate) type Loader<'a> = dyn FnMut(&str) -> Result<String, String> + 'a;
 
 /// The tenant of the daemon's own host port.
 const HOST: &str = "host";
+
+/// What operators see under these names is not a tenant's.
+const RESERVED: [(&str, &str); 3] = [
+    ("root", "the whole tree"),
+    ("default", "the class of what no match takes"),
+    ("uplink", "the uplink's counters"),
+];
+
+/// A tenant's name that stands for something else wherever names are shown.
+fn reserved(name: &Located<String>) -> Option<Problem> {
+    let (_, what) = RESERVED.iter().find(|(reserved, _)| *reserved == name.value)?;
+    let message = format!("a tenant cannot be called `{}`, which is {what}", name.value);
+    let problem = Problem::error(Law::BadName, name.at, message).label("taken");
+    Some(problem.help("choose another name, such as the machine's or the customer's"))
+}
 /// Mistakes beyond which no more names are guessed.
 const GUESSES: usize = 100;
 /// Nodes that any policy may have in all; one whose engine has more flow queues may have as many as those.
@@ -99,6 +114,7 @@ impl<'a> Composer<'a> {
     /// The operator's file and all that it names.
     pub fn compose(&mut self, host: HostFile) {
         for (index, tenant) in host.tenants.iter().enumerate() {
+            self.problems.extend(reserved(&tenant.name));
             // The first of a name counts; the reader has told of the others.
             self.graph.tenant_names.entry(tenant.name.value.clone()).or_insert(index);
             let (name, at) = (tenant.name.value.clone(), tenant.name.at);
@@ -126,7 +142,7 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Frames of the daemon's own host port belong to a tenant `host`, which exists once a match names it.
+    /// What a match says of the host's own traffic may stand there before the host has a port.
     fn host_tenant(&mut self, file: &PolicyFile) {
         let classes = file.classes.iter().flatten().flat_map(|class| &class.matches);
         let mut matches = classes.chain(file.limits.iter().map(|limit| &limit.matches));
@@ -135,6 +151,11 @@ impl<'a> Composer<'a> {
             self.graph.tenant_names.insert(HOST.to_owned(), self.graph.tenants.len());
             let (name, at) = (HOST.to_owned(), name.at);
             self.graph.tenants.push(TenantDraft { name, at, node: None, matched_by: Vec::new() });
+            let problem = Problem::warning(Law::NeverMatches, at, "no port is the tenant `host`'s");
+            self.problems.push(problem.label("nothing comes from there").help(
+                "the kernel's own packets pass by: give the host a port, as in `tenants: {host: {port: {tap: {name: \
+                 host0}}}}`, and that interface the host's address in place of the uplink's",
+            ));
         }
     }
 

@@ -137,7 +137,7 @@ fn alone(properties: Properties) -> Things {
 fn uplink(config: &Config) -> Things {
     let uplink = &config.uplink;
     alone(Properties::from([
-        ("port", format!("{:?}", uplink.port)),
+        ("port", uplink.port.to_string()),
         ("rate", uplink.rate.to_string()),
         ("overhead", uplink.overhead.to_string()),
         ("mtu", uplink.mtu.to_string()),
@@ -172,7 +172,7 @@ fn tenants(checked: &Checked) -> Things {
     let tenant = |(tenant, compiled): (&crate::config::TenantConfig, &crate::program::Tenant)| {
         let slo = &compiled.slo;
         let mut properties = Properties::from([
-            ("port", format!("{:?}", tenant.port)),
+            ("port", tenant.port.to_string()),
             ("descriptors", tenant.descriptors.to_string()),
             ("part of a core", slo.weight.to_string()),
             ("queue in", slo.slots.to_string()),
