@@ -388,8 +388,9 @@ const SLO_EXAMPLES: &str = "Examples:
   plimsoll slo --window 3600s --json | jq '.tenants | map_values(.whole.verdict)'
   plimsoll slo >/dev/null || echo 'a promise was broken' | mail -s plimsoll ops
 
-A promise is `held`, `idle` (nothing was asked for), `beyond it` (what the tenant lost or waited is its own: it sent or was
+A promise is `held`, `idle` (nothing was asked for), `beyond it` (what the tenant lost or waited is its own: it sent or was \
 sent more than it may, or did not read), `none` (nothing is promised), or BROKEN; then the last column says by whom or what.
+
 Exit code 1 says that one was broken, 2 that the question is wrong.";
 
 const TOP_EXAMPLES: &str = "Examples:
@@ -421,7 +422,7 @@ const SIM_EXAMPLES: &str = "Examples:
   plimsoll sim plimsoll.yaml --replay yesterday.pcap --from shop=10.1.0.0/16 --from batch=10.2.0.0/16
   plimsoll sim --replay noon.trace
 
-One seed gives one result, bit for bit, on any machine. Exit code 1 says that an expectation failed, or that a delay
+One seed gives one result, bit for bit, on any machine. Exit code 1 says that an expectation failed, or that a delay \
 bound of `plimsoll check` did not hold.";
 
 const PAPERS_EXAMPLES: &str = "Examples:
@@ -433,7 +434,7 @@ const PAPERS_EXAMPLES: &str = "Examples:
   plimsoll papers --write docs/fidelity.md
   sudo plimsoll papers --live --only SE-E1 --write docs/fidelity.md
 
-All of them take some minutes on two cores; the short forms a minute or so, 100 seconds of processor time in all. Exit
+All of them take some minutes on two cores; the short forms a minute or so, 100 seconds of processor time in all. Exit \
 code 1 says that an experiment failed, and standard error how to show that again.";
 
 const DOORBELLS_EXAMPLES: &str = "Examples:

@@ -5,6 +5,8 @@
 //! Not here: rules of the languages.
 //! Invariant: nothing is printed on standard output for a wrong file, except with `--json`.
 
+use std::path::Path;
+
 use plimsoll_policy::{Checked, Errors};
 use plimsoll_scenario::{Form, Scenario};
 
@@ -31,8 +33,8 @@ pub(crate) fn check(args: &Check) -> Result<(), Failure> {
 }
 
 /// What a file is.
-#[derive(Clone, Copy)]
-enum Kind {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
     Policy,
     SubPolicy,
     Scenario,
@@ -51,6 +53,15 @@ impl Kind {
         }
     }
 
+    /// What it is run with, in place of what it was given to.
+    fn runs_by(self) -> &'static str {
+        match self {
+            Self::Policy => "`plimsoll run` runs it on a host",
+            Self::SubPolicy => "the operator's file names it under `policy` of a tenant",
+            Self::Scenario => "`plimsoll lab` runs it on real traffic, `plimsoll sim` in virtual time",
+        }
+    }
+
     fn words(self) -> &'static str {
         match self {
             Self::Policy => "a policy",
@@ -58,6 +69,19 @@ impl Kind {
             Self::Scenario => "a scenario",
         }
     }
+}
+
+/// Fails where a file clearly is of another kind than what reads it wants: its keys would all be wrong.
+pub(crate) fn want(file: &Path, wanted: Kind) -> Result<(), Failure> {
+    let keys = plimsoll_policy::top_keys(&file.display().to_string());
+    let kind = Kind::of(&keys);
+    // A scenario may lack all that tells one.
+    let clear = kind == Kind::Scenario || keys.iter().any(|key| key == "uplink");
+    if kind == wanted || !clear {
+        return Ok(());
+    }
+    let (file, is, wanted) = (file.display(), kind.words(), wanted.words());
+    Err(Failure::Wrong(format!("{file} is {is}, and {wanted} is needed here; {}", kind.runs_by())))
 }
 
 fn policy(args: &Check, file: &str) -> Result<(), Failure> {

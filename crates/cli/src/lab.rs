@@ -147,6 +147,7 @@ pub(crate) fn load(
     systems: &[String],
     settings: &[(String, String)],
 ) -> Result<Vec<Point>, Failure> {
+    check::want(file, check::Kind::Scenario)?;
     let points = Scenario::load_points(file, form, settings);
     let points = points.map_err(|errors| Failure::Scenario(Box::new(errors)))?;
     let scenario = &points[0].scenario;

@@ -9,12 +9,14 @@ use comfy_table::{CellAlignment, ColumnConstraint, Table};
 use plimsoll_daemon::{Client, ClientError, Options, PortStats, Rated, Record, Reloaded, Stats, query};
 
 use crate::args::{Ask, Rate, Run};
+use crate::check::{Kind, want};
 use crate::failure::{Failure, print, print_json};
 use crate::show::{count, drops_below_each_other, micros, rate, table};
 
 /// Runs the daemon.
 pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     let record = args.record.clone().map(|file| Record { file, limit: args.record_limit });
+    want(&args.file, Kind::Policy)?;
     Ok(plimsoll_daemon::run(&Options { file: args.file.clone(), cpu: args.cpu, record })?)
 }
 
@@ -22,7 +24,12 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
 pub(crate) fn reload(args: &Ask) -> Result<(), Failure> {
     let answer: Result<Reloaded, ClientError> = Client::new(&args.socket).post("/v1/reload");
     let reloaded = match answer {
-        Err(ClientError::Refused(why)) => return Err(Failure::Wrong(why)),
+        Err(ClientError::Refused(why)) => {
+            if args.json {
+                print_json(&serde_json::json!({ "ok": false, "error": why }))?;
+            }
+            return Err(Failure::Wrong(why));
+        }
         other => other?,
     };
     if args.json {
@@ -203,7 +210,7 @@ fn receivers(stats: &Stats) -> Option<String> {
     for (name, seen) in receivers {
         table.add_row([
             name.clone(),
-            rate(seen.capacity as f64),
+            if seen.capacity == 0 { "idle".to_owned() } else { rate(seen.capacity as f64) },
             rate(seen.rate as f64),
             seen.packet_rate.map_or_else(|| "-".to_owned(), count),
             count(seen.senders as u64),
@@ -217,7 +224,11 @@ fn add_port(table: &mut Table, name: &str, port: &PortStats) {
     lost.extend(port.undelivered.iter().map(|(why, count)| (format!("undelivered_{why}"), *count)));
     table.add_row([
         name.to_owned(),
-        port.port.clone().unwrap_or_else(|| "LOST".to_owned()),
+        match &port.port {
+            None => "LOST".to_owned(),
+            Some(name) if port.down => format!("{name} (down)"),
+            Some(name) => name.clone(),
+        },
         count(port.rx_packets),
         count(port.tx_packets),
         count(port.flows.into()),

@@ -546,6 +546,8 @@ fn who_breaks_its_envelope_is_blamed_and_its_neighbours_promise_holds() {
     let calm = datagrams(&world, "shop", 200, Duration::from_millis(10), Duration::from_secs(4));
     ip(&["-n", &world.netns("far"), "link", "set", "up0", "down"]);
     thread::sleep(Duration::from_millis(2_500));
+    let health = world.client().text("GET", "/v1/health").expect("it answers");
+    assert!(health.contains("\"degraded\"") && health.contains("\"uplink_down\":true"), "{health}");
     ip(&["-n", &world.netns("far"), "link", "set", "up0", "up"]);
     calm.join().expect("sent");
     thread::sleep(Duration::from_millis(1_100));

@@ -94,18 +94,21 @@ impl From<ReloadError> for Failure {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct FilterQuery {
     #[serde(default)]
     filter: String,
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct RateQuery {
     class: String,
     rate: String,
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct WindowQuery {
     #[serde(default = "minute")]
     window: String,
@@ -123,6 +126,7 @@ fn minute() -> String {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct LastQuery {
     #[serde(default = "hundred")]
     last: usize,
@@ -209,7 +213,8 @@ async fn health(State(api): State<Arc<Api>>) -> Answer<Response> {
         .filter(|port| port.port.is_none())
         .map(|port| port.name.as_str())
         .collect();
-    let status = if lost.is_empty() { "ok" } else { "degraded" };
+    let down = snapshot.uplink.down;
+    let status = if lost.is_empty() && !down { "ok" } else { "degraded" };
     let silent: Vec<&str> = snapshot
         .fleet
         .iter()
@@ -218,7 +223,7 @@ async fn health(State(api): State<Arc<Api>>) -> Answer<Response> {
         .map(|host| host.name.as_str())
         .collect();
     let health = json!({
-        "status": status, "lost_ports": lost, "silent_hosts": silent, "generation": snapshot.generation,
+        "status": status, "lost_ports": lost, "uplink_down": down, "silent_hosts": silent, "generation": snapshot.generation,
     });
     Ok(Json(health).into_response())
 }

@@ -5,7 +5,7 @@
 //! Not here: what the answers mean.
 //! Invariant: no answer within [`PATIENCE`] is an error, not a wait.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,6 +23,24 @@ pub enum ClientError {
         "no plimsoll answers at {socket}: {source}; start one with `plimsoll run FILE`, or name its socket with `--socket`"
     )]
     Unreachable {
+        /// The socket.
+        socket: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// This user may not ask.
+    #[error(
+        "may not ask the plimsoll at {socket}: its owner and group may; run as one of them, with `sudo` say"
+    )]
+    NotAllowed {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// It is there, and hung up.
+    #[error(
+        "the plimsoll at {socket} hung up ({source}): too many ask at once, or it is about to end; try again"
+    )]
+    HungUp {
         /// The socket.
         socket: PathBuf,
         /// The system's answer.
@@ -78,8 +96,7 @@ impl Client {
     /// [`ClientError`].
     pub fn text(&self, method: &str, path: &str) -> Result<String, ClientError> {
         let answer = self.exchange(method, path);
-        let answer =
-            answer.map_err(|source| ClientError::Unreachable { socket: self.socket.clone(), source })?;
+        let answer = answer.map_err(|source| unanswered(self.socket.clone(), source))?;
         let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| self.strange("no header"))?;
         let status: u16 = head
             .split(' ')
@@ -110,6 +127,14 @@ impl Client {
 
     fn strange(&self, what: &str) -> ClientError {
         ClientError::Strange { socket: self.socket.clone(), what: what.to_owned() }
+    }
+}
+
+fn unanswered(socket: PathBuf, source: std::io::Error) -> ClientError {
+    match source.kind() {
+        ErrorKind::PermissionDenied => ClientError::NotAllowed { socket },
+        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => ClientError::HungUp { socket, source },
+        _ => ClientError::Unreachable { socket, source },
     }
 }
 

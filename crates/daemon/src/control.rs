@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use plimsoll_policy::{Checked, Overlay};
+use plimsoll_policy::{Checked, Overlay, Port as PortSpec, TenantConfig};
 use plimsoll_ports::{Port, kept};
 use plimsoll_units::{BitRate, Span};
 use serde::{Deserialize, Serialize};
@@ -31,6 +31,19 @@ pub enum ReloadError {
     NeedsRestart {
         /// The setting.
         what: &'static str,
+    },
+    /// A new tenant has what a present one has.
+    #[error(
+        "tenant {tenant}: tenant {holder} has the port {port} until the reload is through; nothing was changed. Take \
+         {holder} out, reload, and then write {tenant}"
+    )]
+    PortInUse {
+        /// Whose port it shall be.
+        tenant: String,
+        /// Whose it is.
+        holder: String,
+        /// As the file has it.
+        port: String,
     },
     /// A new tenant's port cannot be opened.
     #[error("{0}; nothing was changed")]
@@ -193,6 +206,7 @@ fn prepare(file: &str, old: &Checked) -> Result<(Checked, Change), ReloadError> 
     for tenant in &checked.config.tenants {
         let same = before(&tenant.name).is_some_and(|before| before.port == tenant.port);
         if !same || known_mac(old, &tenant.name) != known_mac(&checked, &tenant.name) {
+            free_to_open(old, tenant)?;
             let port = open_tenant(&checked, &tenant.name, &tenant.port)?;
             opened.push((tenant.name.clone(), port));
         }
@@ -206,22 +220,43 @@ fn prepare(file: &str, old: &Checked) -> Result<(Checked, Change), ReloadError> 
     Ok((checked, change))
 }
 
-/// What of an overlay is opened or agreed on once.
-fn same_overlay(old: Option<&Overlay>, new: Option<&Overlay>) -> bool {
-    let (Some(old), Some(new)) = (old, new) else { return old == new };
-    let way =
-        |overlay: &Overlay| overlay.feedback.as_ref().map(|feedback| (feedback.key.clone(), feedback.via));
-    let own = |overlay: &Overlay| (overlay.own().name.clone(), overlay.own().address, overlay.own().channel);
-    (old.kind, old.vni, old.port) == (new.kind, new.vni, new.port)
-        && way(old) == way(new)
-        && own(old) == own(new)
+/// A port that another tenant has is open until the reload is through, and cannot be opened a second time before.
+fn free_to_open(old: &Checked, tenant: &TenantConfig) -> Result<(), ReloadError> {
+    let same = |other: &&TenantConfig| other.name != tenant.name && other.port == tenant.port;
+    match old.config.tenants.iter().find(same).filter(|_| tenant.port != PortSpec::Memory) {
+        None => Ok(()),
+        Some(holder) => Err(ReloadError::PortInUse {
+            tenant: tenant.name.clone(),
+            holder: holder.name.clone(),
+            port: tenant.port.to_string(),
+        }),
+    }
+}
+
+/// What of an overlay is opened or agreed on once, and whether it is the same.
+fn overlay_settings(old: Option<&Overlay>, new: Option<&Overlay>) -> Vec<(&'static str, bool)> {
+    let (Some(old), Some(new)) = (old, new) else { return vec![("`overlay`", old == new)] };
+    let way = |overlay: &Overlay| overlay.feedback.as_ref().map(|feedback| feedback.via);
+    let key = |overlay: &Overlay| overlay.feedback.as_ref().map(|feedback| feedback.key.clone());
+    let (before, own) = (old.own(), new.own());
+    vec![
+        ("`overlay.kind`", old.kind == new.kind),
+        ("`overlay.vni`", old.vni == new.vni),
+        ("`overlay.port`", old.port == new.port),
+        ("`overlay.host`", before.name == own.name),
+        ("this host's `address` in `overlay.hosts`", before.address == own.address),
+        ("this host's `channel` in `overlay.hosts`", before.channel == own.channel),
+        ("`overlay.feedback`", way(old).is_some() == way(new).is_some()),
+        ("`overlay.feedback.via`", way(old) == way(new)),
+        ("`overlay.feedback.key`", key(old) == key(new)),
+    ]
 }
 
 /// What is allocated or opened once stays as it was at the start: the uplink's port, the flow queues, the API's places.
 fn needs_no_restart(old: &Checked, new: &Checked) -> Result<(), ReloadError> {
     let (old, new) = (&old.config, &new.config);
     let (engine, next) = (&old.engine, &new.engine);
-    let settings = [
+    let mut settings = vec![
         ("`uplink.port`", old.uplink.port == new.uplink.port),
         ("`uplink.mtu`", old.uplink.mtu == new.uplink.mtu),
         ("`engine.cpu`", engine.cpu == next.cpu),
@@ -230,8 +265,8 @@ fn needs_no_restart(old: &Checked, new: &Checked) -> Result<(), ReloadError> {
         ("`engine.ring`", engine.ring == next.ring),
         ("`engine.experiment`", engine.experiment == next.experiment),
         ("`api`", old.api == new.api),
-        ("`overlay`", same_overlay(old.overlay.as_ref(), new.overlay.as_ref())),
     ];
+    settings.extend(overlay_settings(old.overlay.as_ref(), new.overlay.as_ref()));
     match settings.into_iter().find(|(_, same)| !same) {
         Some((what, _)) => Err(ReloadError::NeedsRestart { what }),
         None => Ok(()),
@@ -255,5 +290,24 @@ mod tests {
         assert!(needs_no_restart(&old, &checked("descriptors: 100000, max_depth: 5")).is_ok());
         assert!(refused("queues: 1024").starts_with("`engine.queues` has changed, which takes a restart"));
         assert!(refused("ring: 64").starts_with("`engine.ring`"));
+    }
+
+    #[test]
+    fn a_port_that_another_tenant_has_cannot_be_had_in_the_same_reload() {
+        let checked = |tenants: &str| {
+            let text = format!("{{uplink: {{port: memory, rate: 1Gbps}}, tenants: {{{tenants}}}}}");
+            plimsoll_policy::check_str("test.yaml", &text).expect("a policy")
+        };
+        let old = checked("a: {port: {tap: {netns: x, name: eth0}}}, m: {port: memory}");
+        let wanted = |tenants| free_to_open(&old, &checked(tenants).config.tenants[0]);
+        let error = wanted("b: {port: {tap: {netns: x, name: eth0}}}").unwrap_err().to_string();
+        assert!(error.contains("tenant a has the port {tap: {netns: x, name: eth0}}"), "{error}");
+        for other in [
+            "b: {port: {tap: {netns: y, name: eth0}}}",
+            "a: {port: {tap: {netns: x, name: eth0}}}",
+            "b: {port: memory}",
+        ] {
+            assert!(wanted(other).is_ok(), "{other}");
+        }
     }
 }

@@ -94,6 +94,9 @@ pub fn read_key(file: &Path) -> Result<[u8; 32], FleetError> {
     let failed = |source| FleetError::NoKey { file: file.to_owned(), source };
     let opened = File::open(file).map_err(failed)?;
     let found = opened.metadata().map_err(failed)?;
+    if !found.is_file() {
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "it is no file")));
+    }
     if found.mode() & 0o077 != 0 {
         return Err(FleetError::OpenKey { file: file.to_owned(), mode: found.mode() & 0o777 });
     }

@@ -190,9 +190,10 @@ fn ports(page: &mut Page, stats: &Stats) {
             page.line("plimsoll_port_events_total", &[("port", port), ("event", event)], *count as f64);
         }
     }
-    page.head("plimsoll_port_up", "gauge", "Whether the port is there.");
+    page.head("plimsoll_port_up", "gauge", "Whether the port is there, and the uplink is not down.");
     for (port, stats) in &all {
-        page.line("plimsoll_port_up", &[("port", port)], if stats.port.is_some() { 1.0 } else { 0.0 });
+        let up = stats.port.is_some() && !stats.down;
+        page.line("plimsoll_port_up", &[("port", port)], f64::from(u8::from(up)));
     }
     ingress(page, &all);
     page.head("plimsoll_tenant_flows", "gauge", "Flows with a queue of their own, by tenant.");
@@ -339,9 +340,12 @@ fn pairs(page: &mut Page, fleet: &FleetStats) {
 
 fn receivers(page: &mut Page, fleet: &FleetStats) {
     let figures: [Figure<ReceiverStats>; 3] = [
-        ("capacity_bytes_per_second", "gauge", "What a tenant may receive.", |seen| {
-            seen.capacity as f64 / 8.0
-        }),
+        (
+            "capacity_bytes_per_second",
+            "gauge",
+            "What a tenant may receive; 0 for an idle one without a minimum.",
+            |seen| seen.capacity as f64 / 8.0,
+        ),
         ("sender_rate_bytes_per_second", "gauge", "What each of its senders may send to it.", |seen| {
             seen.rate as f64 / 8.0
         }),

@@ -201,7 +201,8 @@ fn build(checked: &Checked, log: &Arc<DepartureLog>) -> Result<(Engine, Vec<(Str
     let config = &checked.config;
     let Opened { uplink, lanes, missing } = open_all(checked)?;
     carries(&uplink, config.uplink.mtu)?;
-    eprintln!("plimsoll: uplink {} at {}, {} tenants", uplink.name(), config.uplink.rate, lanes.len());
+    let tenants = if lanes.len() == 1 { "tenant" } else { "tenants" };
+    eprintln!("plimsoll: uplink {} at {}, {} {tenants}", uplink.name(), config.uplink.rate, lanes.len());
     let mut program = checked.program.clone();
     let fleet = fleet::setup(checked, &uplink, &mut program)?;
     let mut engine = Engine::new(Setup {

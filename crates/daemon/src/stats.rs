@@ -103,7 +103,7 @@ pub struct PairStats {
 /// What one tenant here allows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReceiverStats {
-    /// Bits per second that it may receive now.
+    /// Bits per second that it may receive now; 0 where nothing comes and nothing is kept for it.
     pub capacity: u64,
     /// Bits per second that each sender may send to it.
     pub rate: u64,
@@ -190,6 +190,9 @@ pub struct LimitStats {
 pub struct PortStats {
     /// What the port calls itself; none while it is lost.
     pub port: Option<String>,
+    /// Of the uplink: its device was down when something last tried to leave.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub down: bool,
     /// Frames that came in.
     pub rx_packets: u64,
     /// Their bytes.
@@ -554,6 +557,7 @@ fn port(now: &PortNow) -> PortStats {
     let owned = |(name, count): (&'static str, u64)| (name.to_owned(), count);
     PortStats {
         port: now.port.clone(),
+        down: now.down,
         rx_packets,
         rx_bytes,
         tx_packets,

@@ -137,6 +137,16 @@ fn what_cannot_go_on_is_counted_by_its_reason() {
     fleet.run(Span::millis(1));
     let lost = fleet.a.losses("shop");
     assert_eq!((count(&lost, "overlay_no_peer"), count(&lost, "foreign_source")), (1, 1), "{lost:?}");
+    // From an address that the map does not have: only tenants of this host hear it.
+    let mut everybody = udp(77, 0, 1, 3, 100);
+    everybody[..6].copy_from_slice(&[0xff; 6]);
+    for frame in [udp(77, FAR, 1, 1, 100), udp(77, CALM, 1, 2, 100), everybody] {
+        fleet.a.send(0, &frame);
+    }
+    fleet.run(Span::millis(1));
+    assert_eq!(count(&fleet.a.losses("shop"), "foreign_source"), 3);
+    assert_eq!(drain(&mut fleet.a.tenants[1]).len(), 2, "one for it, and one for all");
+    assert_eq!(fleet.b.losses("uplink"), []);
     // From a host that is none of ours, for another network, and of a tenant that is not there.
     let path = |src: u8| Path {
         format: Format::Geneve,

@@ -106,9 +106,11 @@ impl View {
             self.tree_row(node, before.copied())
         });
         let heads = ["class", "", "rate", "packets/s", "waiting", "p50", "p99", "p99.9", "drops"];
+        // Where there is little room it is the names' and the losses'.
+        let note = if area.width < ROOMY { 0 } else { 18 };
         let widths = [
             Constraint::Fill(2),
-            Constraint::Length(18),
+            Constraint::Length(note),
             Constraint::Length(9),
             Constraint::Length(9),
             Constraint::Length(8),
@@ -250,6 +252,9 @@ fn header(heads: &[&'static str]) -> Row<'static> {
 fn right(text: String, width: usize) -> Cell<'static> {
     Cell::from(format!("{text:>width$}"))
 }
+
+/// Columns from which on envelopes are shown beside classes.
+const ROOMY: u16 = 100;
 
 #[cfg(test)]
 mod tests {

@@ -71,6 +71,8 @@ pub struct PortNow {
     pub tenant: Option<TenantId>,
     /// What the port calls itself; none while it is lost.
     pub port: Option<String>,
+    /// Of the uplink: its device was down when something last tried to leave.
+    pub down: bool,
     /// What it carried.
     pub counters: Counters,
     /// What the port leaves with its guest; none while it is lost.
@@ -134,6 +136,7 @@ impl Engine {
                     lane: Some(index),
                     tenant: lane.tenant,
                     port: lane.port.as_ref().map(Port::name),
+                    down: false,
                     counters: lane.counters(),
                     level: lane.port.as_ref().map(Port::level),
                     pairs: lane.port.as_ref().map_or_else(Vec::new, Port::pairs),
@@ -155,6 +158,7 @@ impl Engine {
                 lane: None,
                 tenant: None,
                 port: self.uplink.port.as_ref().map(Port::name),
+                down: self.uplink.down,
                 counters: carried(&mut self.uplink.port, &self.uplink.past, &self.uplink.blamed),
                 level: None,
                 pairs: Vec::new(),

@@ -250,6 +250,11 @@ impl FleetMap {
         self.by_number.get(&peer.host).copied()
     }
 
+    /// Whether the address is in the map, at this host.
+    pub(crate) fn is_here(&self, mac: Mac) -> bool {
+        self.directory.peer(self.vni.get(), InnerAddr::Mac(mac)).is_some_and(|peer| peer.host == self.own)
+    }
+
     /// Whether the address is in the map, and not at this host.
     pub(crate) fn is_elsewhere(&self, mac: Mac) -> bool {
         self.by_mac.contains_key(&key(mac))

@@ -46,6 +46,11 @@ impl Engine {
         from: u32,
         now: Nanos,
     ) -> Handed {
+        // Other hosts take from this one what comes from an address that the map has here, and nothing else.
+        if !self.is_known_source(frame) {
+            let lost = if is_group(held.to) { Handed::Curtailed } else { Handed::Lost };
+            return lost(Loss::ForeignSource);
+        }
         if !is_group(held.to) {
             let host = self.fleet.as_ref().and_then(|fleet| fleet.map.host_of(held.to));
             let Some(host) = host else { return Handed::Lost(Loss::NoPeer) };
@@ -72,6 +77,11 @@ impl Engine {
         }
         self.uplink.flooded = 0;
         handed
+    }
+
+    fn is_known_source(&self, frame: &[u8]) -> bool {
+        let source = frame.get(6..).and_then(<[u8]>::first_chunk);
+        source.is_some_and(|&mac| self.fleet.as_ref().is_some_and(|fleet| fleet.map.is_here(mac)))
     }
 
     /// Begins a frame for all hosts, or goes on with one: the host that has a part of it.
