@@ -220,10 +220,11 @@ fn prepare(file: &str, old: &Checked) -> Result<(Checked, Change), ReloadError> 
     Ok((checked, change))
 }
 
-/// A port that another tenant has is open until the reload is through, and cannot be opened a second time before.
+/// What another tenant has is open until the reload is through, and most of it cannot be opened a second time before.
 fn free_to_open(old: &Checked, tenant: &TenantConfig) -> Result<(), ReloadError> {
+    let shared = matches!(tenant.port, PortSpec::Memory | PortSpec::AfPacket(_) | PortSpec::Pcap { .. });
     let same = |other: &&TenantConfig| other.name != tenant.name && other.port == tenant.port;
-    match old.config.tenants.iter().find(same).filter(|_| tenant.port != PortSpec::Memory) {
+    match old.config.tenants.iter().find(same).filter(|_| !shared) {
         None => Ok(()),
         Some(holder) => Err(ReloadError::PortInUse {
             tenant: tenant.name.clone(),
@@ -298,14 +299,14 @@ mod tests {
             let text = format!("{{uplink: {{port: memory, rate: 1Gbps}}, tenants: {{{tenants}}}}}");
             plimsoll_policy::check_str("test.yaml", &text).expect("a policy")
         };
-        let old = checked("a: {port: {tap: {netns: x, name: eth0}}}, m: {port: memory}");
+        let old = checked("a: {port: {tap: {netns: x, name: eth0}}}, m: {port: {af_packet: t0}}");
         let wanted = |tenants| free_to_open(&old, &checked(tenants).config.tenants[0]);
         let error = wanted("b: {port: {tap: {netns: x, name: eth0}}}").unwrap_err().to_string();
         assert!(error.contains("tenant a has the port {tap: {netns: x, name: eth0}}"), "{error}");
         for other in [
             "b: {port: {tap: {netns: y, name: eth0}}}",
             "a: {port: {tap: {netns: x, name: eth0}}}",
-            "b: {port: memory}",
+            "b: {port: {af_packet: t0}}",
         ] {
             assert!(wanted(other).is_ok(), "{other}");
         }

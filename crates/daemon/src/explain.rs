@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use plimsoll_nic::NodeRank;
-use plimsoll_policy::{LimitId, NodeId, Placement, Program};
+use plimsoll_policy::{LimitId, NodeId, Placement, Program, TenantId};
 use plimsoll_units::{BitRate, Bytes, Nanos};
 use serde::{Deserialize, Serialize};
 
@@ -120,8 +120,7 @@ pub fn explain(snapshot: &Snapshot, log: &[Departure], filter: &Filter, ranks: &
     let world = World::new(snapshot, log);
     let matching: Vec<usize> =
         (0..world.log.len()).rev().filter(|&index| world.matches(index, filter)).take(SAMPLES).collect();
-    // Where a packet goes depends on whose it is, and the filter leaves that open.
-    let open = filter.tenant.is_none() && filter.class.is_none() && program.tenants.len() > 1;
+    let open = leaves_open(program, filter);
     let classes: BTreeSet<NodeId> =
         matching.iter().filter(|_| open).map(|&index| world.log[index].passage.class).collect();
     let names: Vec<&str> = classes.iter().map(|&class| program.node(class).name.as_str()).collect();
@@ -144,15 +143,23 @@ pub fn explain(snapshot: &Snapshot, log: &[Departure], filter: &Filter, ranks: &
 pub fn placement(snapshot: &Snapshot, filter: &Filter) -> Placement {
     let program = &snapshot.program;
     let named = filter.class.as_ref().and_then(|class| program.find(class));
-    let tenant = filter.tenant.as_ref().and_then(|name| {
-        let lane = snapshot.lanes.iter().find(|lane| lane.name == *name);
-        lane.and_then(|lane| lane.tenant)
-    });
+    let of = |name: &String| snapshot.lanes.iter().find(|lane| lane.name == *name)?.tenant;
+    // Whose it is may make no difference: then any does, but to a class that is named.
+    let any = filter.class.is_none().then_some(TenantId(0));
+    let tenant = filter.tenant.as_ref().map_or(any, of);
     let fields = filter.fields(tenant);
     match named {
         Some(class) => program.place(class, &fields),
         None => program.classify(&fields),
     }
+}
+
+/// Whether a packet's class depends on whose it is, and the filter does not say. Of very many tenants the first are asked.
+fn leaves_open(program: &Program, filter: &Filter) -> bool {
+    let tenants = (0..program.tenants.len().min(100)).map(|index| TenantId(index as u32));
+    let mut classes = tenants.map(|tenant| program.classify(&filter.fields(Some(tenant))).class);
+    let first = classes.next();
+    filter.tenant.is_none() && filter.class.is_none() && classes.any(|class| Some(class) != first)
 }
 
 fn rank_now(snapshot: &Snapshot, rank: &NodeRank) -> RankNow {

@@ -51,6 +51,21 @@ policy:
 }
 
 #[test]
+fn where_all_tenants_packets_go_the_same_way_nobody_need_be_named() {
+    let text = "
+uplink: {port: memory, rate: 10Mbps}
+tenants: {shop: {port: memory}, batch: {port: memory}}
+policy:
+  root: {priority: [voice, shop, batch]}
+  voice: {match: {dscp: 46}, max: 1Mbps}
+";
+    let mut world = World::new(text, false);
+    let voice = ask(&mut world, "dscp=46");
+    assert_eq!((voice.class.as_str(), voice.limits.len(), voice.ranks.len()), ("voice", 1, 1), "{voice:?}");
+    assert!(ask(&mut world, "dscp=10").class.contains("tenant=shop"));
+}
+
+#[test]
 fn time_behind_the_own_flow_and_at_a_limit_are_told_apart() {
     let text = "
 uplink: {port: memory, rate: 1Gbps}
