@@ -549,6 +549,9 @@ fn who_breaks_its_envelope_is_blamed_and_its_neighbours_promise_holds() {
     let health = world.client().text("GET", "/v1/health").expect("it answers");
     assert!(health.contains("\"degraded\"") && health.contains("\"uplink_down\":true"), "{health}");
     ip(&["-n", &world.netns("far"), "link", "set", "up0", "up"]);
+    world.eventually("all is well again", || {
+        world.client().text("GET", "/v1/health").is_ok_and(|health| health.contains("\"uplink_down\":false"))
+    });
     calm.join().expect("sent");
     thread::sleep(Duration::from_millis(1_100));
     let (report, code) = promises(&world, 5);

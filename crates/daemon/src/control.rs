@@ -8,13 +8,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use plimsoll_policy::{Checked, Overlay, Port as PortSpec, TenantConfig};
+use plimsoll_policy::{Checked, Overlay, TenantConfig};
 use plimsoll_ports::{Port, kept};
 use plimsoll_units::{BitRate, Span};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
-use crate::engine::{Change, Lane, PortNow, RateError, Rated};
+use crate::engine::{Change, Lane, RateError, Rated};
 use crate::open::{OpenError, keep, known_mac, lane_spec, open_tenant, open_uplink};
 use crate::thread::{Command, Handle, Stopped};
 
@@ -34,7 +34,7 @@ pub enum ReloadError {
     },
     /// A new tenant has what a present one has.
     #[error(
-        "tenant {tenant}: tenant {holder} has the port {port} until the reload is through; nothing was changed. Take \
+        "tenant {tenant}: tenant {holder} has the port {port} until a reload is through; nothing was changed. Take \
          {holder} out, reload, and then write {tenant}"
     )]
     PortInUse {
@@ -155,14 +155,14 @@ impl Control {
         Ok(Reloaded { generation: state.generation, changes, kept, flows, took, warnings })
     }
 
+    /// Tenants in force that have no port, by name; nobody's name for the uplink.
+    pub async fn lacking(&self) -> Vec<Option<String>> {
+        // An engine that has ended needs none.
+        self.handle.ask(Command::Lacking).await.unwrap_or_default()
+    }
+
     /// Tries to open the port of a tenant that has none, or of the uplink.
     pub async fn reopen(&self, lost: Option<&str>) -> Reopened {
-        let Ok(now) = self.handle.ask(Command::Snapshot).await else { return Reopened::Unneeded };
-        let is_its = |lane: &&PortNow| lane.tenant.is_some() && lost == Some(lane.name.as_str());
-        let lane = if lost.is_none() { Some(&now.uplink) } else { now.lanes.iter().find(is_its) };
-        if lane.is_none_or(|lane| lane.port.is_some()) {
-            return Reopened::Unneeded;
-        }
         let checked = self.checked().await;
         let name = lost.map(str::to_owned);
         let whose = name.clone();
@@ -206,8 +206,9 @@ fn prepare(file: &str, old: &Checked) -> Result<(Checked, Change), ReloadError> 
     for tenant in &checked.config.tenants {
         let same = before(&tenant.name).is_some_and(|before| before.port == tenant.port);
         if !same || known_mac(old, &tenant.name) != known_mac(&checked, &tenant.name) {
-            free_to_open(old, tenant)?;
-            let port = open_tenant(&checked, &tenant.name, &tenant.port)?;
+            let opened_now = open_tenant(&checked, &tenant.name, &tenant.port);
+            let port =
+                opened_now.map_err(|error| held_by(old, tenant).unwrap_or(ReloadError::Port(error)))?;
             opened.push((tenant.name.clone(), port));
         }
     }
@@ -220,18 +221,11 @@ fn prepare(file: &str, old: &Checked) -> Result<(Checked, Change), ReloadError> 
     Ok((checked, change))
 }
 
-/// What another tenant has is open until the reload is through, and most of it cannot be opened a second time before.
-fn free_to_open(old: &Checked, tenant: &TenantConfig) -> Result<(), ReloadError> {
-    let shared = matches!(tenant.port, PortSpec::Memory | PortSpec::AfPacket(_) | PortSpec::Pcap { .. });
+/// Why a port could not be opened, where another tenant has it until the reload is through.
+fn held_by(old: &Checked, tenant: &TenantConfig) -> Option<ReloadError> {
     let same = |other: &&TenantConfig| other.name != tenant.name && other.port == tenant.port;
-    match old.config.tenants.iter().find(same).filter(|_| !shared) {
-        None => Ok(()),
-        Some(holder) => Err(ReloadError::PortInUse {
-            tenant: tenant.name.clone(),
-            holder: holder.name.clone(),
-            port: tenant.port.to_string(),
-        }),
-    }
+    let holder = old.config.tenants.iter().find(same)?.name.clone();
+    Some(ReloadError::PortInUse { tenant: tenant.name.clone(), holder, port: tenant.port.to_string() })
 }
 
 /// What of an overlay is opened or agreed on once, and whether it is the same.
@@ -294,21 +288,16 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_another_tenant_has_cannot_be_had_in_the_same_reload() {
+    fn who_has_a_port_that_cannot_be_opened_is_named() {
         let checked = |tenants: &str| {
             let text = format!("{{uplink: {{port: memory, rate: 1Gbps}}, tenants: {{{tenants}}}}}");
             plimsoll_policy::check_str("test.yaml", &text).expect("a policy")
         };
-        let old = checked("a: {port: {tap: {netns: x, name: eth0}}}, m: {port: {af_packet: t0}}");
-        let wanted = |tenants| free_to_open(&old, &checked(tenants).config.tenants[0]);
-        let error = wanted("b: {port: {tap: {netns: x, name: eth0}}}").unwrap_err().to_string();
+        let old = checked("a: {port: {tap: {netns: x, name: eth0}}}");
+        let holder = |tenants| held_by(&old, &checked(tenants).config.tenants[0]);
+        let error = holder("b: {port: {tap: {netns: x, name: eth0}}}").expect("a").to_string();
         assert!(error.contains("tenant a has the port {tap: {netns: x, name: eth0}}"), "{error}");
-        for other in [
-            "b: {port: {tap: {netns: y, name: eth0}}}",
-            "a: {port: {tap: {netns: x, name: eth0}}}",
-            "b: {port: {af_packet: t0}}",
-        ] {
-            assert!(wanted(other).is_ok(), "{other}");
-        }
+        assert!(holder("b: {port: {tap: {netns: y, name: eth0}}}").is_none(), "somebody else's");
+        assert!(holder("a: {port: {tap: {netns: x, name: eth0}}}").is_none(), "its own");
     }
 }

@@ -116,51 +116,57 @@ pub struct Served {
 #[must_use]
 pub fn explain(snapshot: &Snapshot, log: &[Departure], filter: &Filter, ranks: &[NodeRank]) -> Explanation {
     let program = &*snapshot.program;
-    let placement = placement(snapshot, filter);
+    let placements = placements(snapshot, filter);
+    let class = placements[0].class;
+    // Where a packet goes may depend on whose it is, which the filter leaves open.
+    let open = placements.iter().any(|placement| placement.class != class);
+    let of_all = |limit: &LimitId| placements.iter().all(|placement| placement.limits.contains(limit));
     let world = World::new(snapshot, log);
     let matching: Vec<usize> =
         (0..world.log.len()).rev().filter(|&index| world.matches(index, filter)).take(SAMPLES).collect();
-    let open = leaves_open(program, filter);
     let classes: BTreeSet<NodeId> =
         matching.iter().filter(|_| open).map(|&index| world.log[index].passage.class).collect();
     let names: Vec<&str> = classes.iter().map(|&class| program.node(class).name.as_str()).collect();
     Explanation {
         class: match open {
-            false => program.node(placement.class).name.clone(),
+            false => program.node(class).name.clone(),
             true if names.is_empty() => "that of its tenant: name one, as in `tenant=shop`".to_owned(),
+            true if names.len() > MOST_NAMED => format!("{}, ..", names[..MOST_NAMED].join(", ")),
             true => names.join(", "),
         },
         ranks: ranks.iter().filter(|_| !open).map(|rank| rank_now(snapshot, rank)).collect(),
-        limits: if open { Vec::new() } else { named_limits(program, &placement) },
+        limits: named_limits(program, placements[0].limits.iter().filter(|limit| !open && of_all(limit))),
         matched: matching.len(),
         logged: world.log.len(),
         time: (!matching.is_empty()).then(|| world.time_spent(&matching)),
     }
 }
 
-/// The class and limits that a packet as the filter describes it gets.
+/// The class and limits that a packet as the filter describes it gets, if need be as the first tenant's.
 #[must_use]
 pub fn placement(snapshot: &Snapshot, filter: &Filter) -> Placement {
+    placements(snapshot, filter).swap_remove(0)
+}
+
+/// The same for each tenant that it could be of, of very many the first; one at least.
+fn placements(snapshot: &Snapshot, filter: &Filter) -> Vec<Placement> {
     let program = &snapshot.program;
     let named = filter.class.as_ref().and_then(|class| program.find(class));
     let of = |name: &String| snapshot.lanes.iter().find(|lane| lane.name == *name)?.tenant;
-    // Whose it is may make no difference: then any does, but to a class that is named.
-    let any = filter.class.is_none().then_some(TenantId(0));
-    let tenant = filter.tenant.as_ref().map_or(any, of);
-    let fields = filter.fields(tenant);
-    match named {
-        Some(class) => program.place(class, &fields),
-        None => program.classify(&fields),
+    let place = |tenant: Option<TenantId>| {
+        let fields = filter.fields(tenant);
+        named.map_or_else(|| program.classify(&fields), |class| program.place(class, &fields))
+    };
+    if filter.tenant.is_some() || named.is_some() || program.tenants.is_empty() {
+        return vec![place(filter.tenant.as_ref().and_then(of))];
     }
+    (0..program.tenants.len().min(MOST_ASKED)).map(|index| place(Some(TenantId(index as u32)))).collect()
 }
 
-/// Whether a packet's class depends on whose it is, and the filter does not say. Of very many tenants the first are asked.
-fn leaves_open(program: &Program, filter: &Filter) -> bool {
-    let tenants = (0..program.tenants.len().min(100)).map(|index| TenantId(index as u32));
-    let mut classes = tenants.map(|tenant| program.classify(&filter.fields(Some(tenant))).class);
-    let first = classes.next();
-    filter.tenant.is_none() && filter.class.is_none() && classes.any(|class| Some(class) != first)
-}
+/// Tenants that a question without one is asked for.
+const MOST_ASKED: usize = 100;
+/// Classes that an answer names.
+const MOST_NAMED: usize = 8;
 
 fn rank_now(snapshot: &Snapshot, rank: &NodeRank) -> RankNow {
     let program = &snapshot.program;
@@ -173,9 +179,8 @@ fn rank_now(snapshot: &Snapshot, rank: &NodeRank) -> RankNow {
     }
 }
 
-fn named_limits(program: &Program, placement: &Placement) -> Vec<(String, u64)> {
-    let limits = placement.limits.iter().map(|&id| program.limit(id));
-    limits.map(|limit| (limit.name.clone(), limit.rate.get())).collect()
+fn named_limits<'a>(program: &Program, limits: impl Iterator<Item = &'a LimitId>) -> Vec<(String, u64)> {
+    limits.map(|&id| program.limit(id)).map(|limit| (limit.name.clone(), limit.rate.get())).collect()
 }
 
 /// The log under one policy, in the order of departure.

@@ -21,6 +21,7 @@ mod open;
 mod privileges;
 mod prometheus;
 mod record;
+mod reopen;
 mod run;
 mod stats;
 mod thread;

@@ -11,11 +11,10 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use nix::fcntl::{Flock, FlockArg};
 use plimsoll_policy::{Checked, Errors};
-use plimsoll_ports::{Port, PortError, kept, realtime};
+use plimsoll_ports::{Port, PortError, realtime};
 use plimsoll_units::{Bytes, Span};
 use sd_notify::NotifyState;
 use tokio::net::{TcpListener, UnixListener};
@@ -25,13 +24,14 @@ use tokio::sync::mpsc;
 use crate::api::Api;
 use crate::channel;
 use crate::connections;
-use crate::control::{Control, ReloadError, Reloaded, Reopened};
+use crate::control::{Control, ReloadError, Reloaded};
 use crate::departures::DepartureLog;
 use crate::engine::{Engine, Sent, Setup, Snapshot};
 use crate::fleet::{self, FleetError};
 use crate::open::{OpenError, Opened, engine_config, open_all};
 use crate::privileges;
 use crate::record::{self, Record};
+use crate::reopen::{Away, lose, reopen, whose};
 use crate::thread::{Command, Habits, Notice, Stopped, spawn};
 
 /// How to run.
@@ -134,9 +134,6 @@ pub enum RunError {
 
 /// No stop takes longer: what has not left by then is given up and counted.
 const LONGEST_STOP: Span = Span::secs(4);
-
-/// Between attempts to open a lost port.
-const REOPEN: Duration = Duration::from_secs(1);
 
 /// Runs until a signal says stop.
 ///
@@ -337,9 +334,12 @@ async fn serve(
         signals(SignalKind::interrupt())?,
         signals(SignalKind::hangup())?,
     );
+    let (away, told) = mpsc::unbounded_channel();
+    tokio::spawn(reopen(Arc::clone(control), told));
     for (name, error) in missing {
         eprintln!("plimsoll: {error}; others go on, and it is tried again");
-        tokio::spawn(reopen(Arc::clone(control), Some(name), "the port is there"));
+        // The task ends with the last that it could be told by.
+        let _ = away.send(Away { name: Some(name), there: "the port is there" });
     }
     notify(&[NotifyState::Ready, NotifyState::Status("running")]);
     eprintln!("plimsoll: running; API at {}", socket.display());
@@ -350,7 +350,7 @@ async fn serve(
             _ = hup.recv() => reload(control).await,
             notice = noticed.recv() => match notice {
                 Some(Notice::Lost(lost)) => {
-                    tokio::spawn(bring_back(Arc::clone(control), lost));
+                    let _ = away.send(lose(lost)); // as above
                 }
                 Some(Notice::Problem { name, problem }) => eprintln!("plimsoll: {}: {problem}", whose(name.as_deref())),
                 Some(Notice::Distrust { name, step }) => eprintln!("plimsoll: {}: {step}", whose(Some(&name))),
@@ -444,42 +444,6 @@ fn longest_drain(snapshot: &Snapshot) -> Span {
     let frames = u64::from(snapshot.engine.held);
     let bytes = Bytes::new(waiting) + program.overhead.times(frames) + program.max_frame.times(frames.min(1));
     (slowest.wire_time(bytes).times(2) + Span::millis(100)).min(LONGEST_STOP)
-}
-
-/// A port as messages name it.
-fn whose(name: Option<&str>) -> String {
-    name.map_or_else(|| "the uplink".to_owned(), |name| format!("tenant {name}"))
-}
-
-/// Tries to open a lost port until it is there again, or its tenant is not.
-async fn bring_back(control: Arc<Control>, lost: crate::engine::Lost) {
-    let name = lost.name.clone();
-    let whose = whose(name.as_deref());
-    let (port, has_clients) = (lost.port.name().to_owned(), lost.port.has_clients());
-    if has_clients {
-        eprintln!("plimsoll: {whose}: the client on {port} has left");
-    } else {
-        eprintln!("plimsoll: {whose}: {port} has disappeared; others go on, and it is tried again");
-    }
-    // Closing an interface takes the kernel milliseconds, and the service manager may be busy.
-    let closing = tokio::task::spawn_blocking(move || {
-        kept::forget(&lost.port);
-        drop(lost);
-    });
-    drop(closing);
-    reopen(control, name, if has_clients { "the next client can come" } else { "the port is back" }).await;
-}
-
-/// Tries to open a port until it is there, and says what it then is; or until nobody needs it.
-async fn reopen(control: Arc<Control>, name: Option<String>, there: &str) {
-    loop {
-        tokio::time::sleep(REOPEN).await;
-        match control.reopen(name.as_deref()).await {
-            Reopened::NotYet => {}
-            Reopened::Opened => break eprintln!("plimsoll: {}: {there}", whose(name.as_deref())),
-            Reopened::Unneeded => break,
-        }
-    }
 }
 
 /// Tells the service manager that the engine answers. When it does not, nobody is told, and the manager acts.

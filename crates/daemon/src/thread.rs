@@ -49,6 +49,8 @@ pub enum Command {
     Install(Box<Change>, oneshot::Sender<Installed>),
     /// Put a port that is back where it was: a tenant's, by name, or the uplink. What cannot be used comes back.
     Attach(Option<String>, Box<Port>, oneshot::Sender<Option<Port>>),
+    /// Say which tenants have no port, and whether the uplink has none (nobody's name).
+    Lacking(oneshot::Sender<Vec<Option<String>>>),
     /// Obey what came over the control channel.
     Heard(Vec<u8>),
     /// Stop reading; send what is held until the deadline, then end.
@@ -286,6 +288,9 @@ impl Loop {
                 self.forget_all();
                 self.watch_all();
                 let _ = answer.send(rest);
+            }
+            Command::Lacking(answer) => {
+                let _ = answer.send(self.engine.lacking());
             }
             Command::Heard(message) => self.engine.hear_channel(&message, self.clock.now()),
             Command::Stop(within) => {

@@ -3,8 +3,10 @@
 mod support;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use plimsoll_daemon::{Command, Control, Habits, spawn};
+use plimsoll_policy::Checked;
 use plimsoll_units::{BitRate, Span};
 use support::World;
 
@@ -31,6 +33,33 @@ fn a_reload_says_that_it_takes_a_rate_back() {
         assert!(reloaded.contains("300Mbps") && reloaded.contains("400Mbps"), "{reloaded}");
         let again = control.reload().await.expect("reloaded").changes;
         assert!(!again.contains("Mbps"), "nothing is left to take back: {again}");
+        control.handle().send(Command::Stop(Span::ZERO)).expect("it runs");
+    });
+    thread.join().expect("it ended in peace");
+}
+
+#[test]
+fn a_reload_that_nobody_waits_for_is_brought_to_its_end() {
+    let checked = support::policy(POLICY);
+    let World { engine, tenants: _tenants, wire: _wire, .. } = World::between(&checked, false, false);
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("plimsoll.yaml");
+    std::fs::write(&file, POLICY.replace("400Mbps", "300Mbps")).expect("written");
+    let (handle, thread) = spawn(engine, Habits::default(), |_| {}).expect("a thread");
+    let control = Arc::new(Control::new(file, checked, handle));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        // Begun, and given up before anything can have come of it.
+        assert!(tokio::time::timeout(Duration::ZERO, control.reload()).await.is_err());
+        let rate = |checked: Arc<Checked>| {
+            checked.program.find("shop").and_then(|shop| checked.program.node(shop).rate)
+        };
+        let in_force = async {
+            while rate(control.checked().await) != Some(BitRate::mbps(300)) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), in_force).await.expect("it is in force");
         control.handle().send(Command::Stop(Span::ZERO)).expect("it runs");
     });
     thread.join().expect("it ended in peace");

@@ -58,10 +58,18 @@ tenants: {shop: {port: memory}, batch: {port: memory}}
 policy:
   root: {priority: [voice, shop, batch]}
   voice: {match: {dscp: 46}, max: 1Mbps}
+limits:
+  shops: {match: {tenant: shop}, rate: 5Mbps}
 ";
     let mut world = World::new(text, false);
     let voice = ask(&mut world, "dscp=46");
-    assert_eq!((voice.class.as_str(), voice.limits.len(), voice.ranks.len()), ("voice", 1, 1), "{voice:?}");
+    let names: Vec<&str> = voice.limits.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(
+        (voice.class.as_str(), names.as_slice(), voice.ranks.len()),
+        ("voice", &["max(voice)"][..], 1)
+    );
+    let shops = ask(&mut world, "dscp=46 tenant=shop");
+    assert_eq!(shops.limits.len(), 2, "one is the shop's alone: {shops:?}");
     assert!(ask(&mut world, "dscp=10").class.contains("tenant=shop"));
 }
 

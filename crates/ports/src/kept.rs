@@ -78,7 +78,8 @@ impl Kept {
         let Some((file, device)) = found else { return Ok(None) };
         let resumed = Tap::resume(file, device.clone(), config);
         if resumed.is_err() {
-            self.useless.push(device);
+            // Whatever becomes of this start, the next one makes the interface anew.
+            close(&device);
         }
         resumed.map(Some)
     }

@@ -247,7 +247,10 @@ impl Engine {
                     return handed;
                 }
                 if self.copies.of_tenants == 0 {
-                    return Handed::Curtailed(Loss::FloodLimit);
+                    // What had no copy for another host, either, has reached nobody.
+                    let foreign = matches!(handed, Handed::Curtailed(Loss::ForeignSource));
+                    let lost = if foreign { Handed::Lost } else { Handed::Curtailed };
+                    return lost(if foreign { Loss::ForeignSource } else { Loss::FloodLimit });
                 }
                 let made = self.send_all(frame, &held.offload, whole);
                 self.copies.of_tenants = self.copies.of_tenants.saturating_sub(made);
@@ -424,8 +427,9 @@ impl Engine {
     /// Lets leave what the uplink has taken, also what it has kept for want of room since an earlier turn.
     fn flush_uplink(&mut self) {
         let Some(port) = &mut self.uplink.port else { return };
+        let waited = port.pending();
         let flushed = port.flush();
-        if port.pending() {
+        if waited || port.pending() {
             self.uplink.down = flushed == Err(Trouble::Down);
         }
         if flushed == Err(Trouble::Gone) {

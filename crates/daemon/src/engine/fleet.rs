@@ -31,7 +31,7 @@ pub use steer::Sent;
 
 use super::Engine;
 use super::drops::{Event, Loss};
-use super::forward::{Mac, Owner};
+use super::forward::{Mac, Owner, is_group};
 use super::lane::Lane;
 use super::pool::Buffer;
 use super::posted::Origin;
@@ -358,7 +358,10 @@ impl Engine {
             segment => len.min(usize::from(offload.header) + segment),
         };
         let mtu = fleet.map.inner_mtu();
-        if fleet.map.is_elsewhere(parsed.src_mac.0) {
+        // What other hosts would not take from this one: of a frame for all, those copies are left out later.
+        let goes_out = !stays && !is_group(parsed.dst_mac.0);
+        let map = &fleet.map;
+        if map.is_elsewhere(parsed.src_mac.0) || goes_out && !map.is_here(parsed.src_mac.0) {
             lane.tally.lost_many(Loss::ForeignSource, origin.frames().into());
         } else if stays || longest <= usize::from(mtu) + ETHERNET {
             return true;

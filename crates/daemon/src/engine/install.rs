@@ -159,7 +159,7 @@ impl Engine {
             None if self.uplink.port.is_none() => {
                 self.uplink.segments = self.fleet.is_none() && port.capabilities().takes_segmentation;
                 self.uplink.port = Some(port);
-                self.uplink.ready = true;
+                (self.uplink.ready, self.uplink.down) = (true, false);
                 self.uplink.tally.event(Event::PortBack);
                 None
             }
@@ -174,6 +174,14 @@ impl Engine {
             },
             None => Some(port),
         }
+    }
+
+    /// Tenants that have no port, by name; nobody's name for an uplink that is gone.
+    #[must_use]
+    pub fn lacking(&self) -> Vec<Option<String>> {
+        let lanes = self.lanes.iter().flatten().filter(|lane| lane.port.is_none() && lane.tenant.is_some());
+        let uplink = self.uplink.port.is_none().then_some(None);
+        lanes.map(|lane| Some(lane.name.clone())).chain(uplink).collect()
     }
 
     /// The lane of a tenant in force.

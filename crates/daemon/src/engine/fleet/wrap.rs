@@ -46,15 +46,14 @@ impl Engine {
         from: u32,
         now: Nanos,
     ) -> Handed {
-        // Other hosts take from this one what comes from an address that the map has here, and nothing else.
-        if !self.is_known_source(frame) {
-            let lost = if is_group(held.to) { Handed::Curtailed } else { Handed::Lost };
-            return lost(Loss::ForeignSource);
-        }
         if !is_group(held.to) {
             let host = self.fleet.as_ref().and_then(|fleet| fleet.map.host_of(held.to));
             let Some(host) = host else { return Handed::Lost(Loss::NoPeer) };
             return self.send_to(host, frame, held, part, from, now);
+        }
+        // Other hosts take from this one what comes from an address that the map has here; what has begun goes on.
+        if self.uplink.flooded == 0 && !self.is_known_source(frame) {
+            return Handed::Curtailed(Loss::ForeignSource);
         }
         let first = self.begin_copies();
         if first.is_none() {

@@ -1,0 +1,87 @@
+//! Ports that are not there, tried again until they are.
+//!
+//! Why: containers come and go, and one that is away shall cost neither the others nor the daemon's start anything.
+//! From: `docs/operations.md`, "When something fails".
+//! Not here: how a port is opened (`open`), and what happens to packets meanwhile (`engine`).
+//! Invariant: the engine is asked once a round, however many are away; who is no longer wanted is no longer tried.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_ports::kept;
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::control::{Control, Reopened};
+use crate::engine::Lost;
+
+/// Between attempts to open a port.
+const ROUND: Duration = Duration::from_secs(1);
+
+/// A port that shall be opened: a tenant's, or the uplink.
+#[derive(Debug)]
+pub(crate) struct Away {
+    /// The tenant's name.
+    pub(crate) name: Option<String>,
+    /// What is said when it is there.
+    pub(crate) there: &'static str,
+}
+
+/// Tries to open the ports that it is told of, until they are there or nobody needs them.
+pub(crate) async fn reopen(control: Arc<Control>, mut told: mpsc::UnboundedReceiver<Away>) {
+    let mut away: Vec<Away> = Vec::new();
+    let mut rounds = interval(ROUND);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            one = told.recv() => match one {
+                Some(one) => {
+                    away.retain(|other| other.name != one.name);
+                    away.push(one);
+                }
+                None => return,
+            },
+            _ = rounds.tick(), if !away.is_empty() => away = try_all(&control, away).await,
+        }
+    }
+}
+
+/// Answers those that are still away.
+async fn try_all(control: &Control, away: Vec<Away>) -> Vec<Away> {
+    // An engine that has ended lacks nothing.
+    let lacking: HashSet<Option<String>> = control.lacking().await.into_iter().collect();
+    let mut still = Vec::new();
+    for one in away.into_iter().filter(|one| lacking.contains(&one.name)) {
+        match control.reopen(one.name.as_deref()).await {
+            Reopened::NotYet => still.push(one),
+            Reopened::Opened => eprintln!("plimsoll: {}: {}", whose(one.name.as_deref()), one.there),
+            Reopened::Unneeded => {}
+        }
+    }
+    still
+}
+
+/// Says that a port is lost, closes what is left of it, and answers what is to come back.
+pub(crate) fn lose(lost: Lost) -> Away {
+    let name = lost.name.clone();
+    let whose = whose(name.as_deref());
+    let (port, has_clients) = (lost.port.name(), lost.port.has_clients());
+    if has_clients {
+        eprintln!("plimsoll: {whose}: the client on {port} has left");
+    } else {
+        eprintln!("plimsoll: {whose}: {port} has disappeared; others go on, and it is tried again");
+    }
+    // Closing an interface takes the kernel milliseconds, and the service manager may be busy.
+    let closing = tokio::task::spawn_blocking(move || {
+        kept::forget(&lost.port);
+        drop(lost);
+    });
+    drop(closing);
+    Away { name, there: if has_clients { "the next client can come" } else { "the port is back" } }
+}
+
+/// A port as messages name it.
+pub(crate) fn whose(name: Option<&str>) -> String {
+    name.map_or_else(|| "the uplink".to_owned(), |name| format!("tenant {name}"))
+}
