@@ -41,6 +41,14 @@ impl Host {
         Some(Self { daemon: None, manager: Manager::new(&stage), uplink, stage })
     }
 
+    /// Its daemon runs for both tenants, and the manager has their devices.
+    fn with_both(tag: &str) -> Option<Self> {
+        let mut host = Self::new(tag)?;
+        host.start(&["t1", "t2"]);
+        host.keeps("both are with the manager", 2);
+        Some(host)
+    }
+
     /// Starts the daemon for these tenants.
     fn start(&mut self, tenants: &[&str]) {
         self.state(tenants);
@@ -109,11 +117,9 @@ impl Host {
 
 #[test]
 fn a_killed_daemon_costs_tenants_a_pause_and_nothing_else() {
-    let Some(mut host) = Host::new("kpa") else { return };
-    host.start(&["t1", "t2"]);
+    let Some(mut host) = Host::with_both("kpa") else { return };
     host.addresses();
     ip(&["-n", &host.stage.netns("t1"), "route", "add", "10.77.0.0/16", "via", "10.9.0.2"]);
-    host.keeps("both are with the manager", 2);
     let (mut here, mut there) = connected(&host.stage);
     said(&mut here, &mut there, "before");
     let mut traffic = host.stage.traffic(("t1", T1), ("t2", T2), 7_060, 1_000);
@@ -149,9 +155,7 @@ fn a_killed_daemon_costs_tenants_a_pause_and_nothing_else() {
 
 #[test]
 fn a_restart_that_was_asked_for_keeps_devices_too() {
-    let Some(mut host) = Host::new("kpb") else { return };
-    host.start(&["t1", "t2"]);
-    host.keeps("both are with the manager", 2);
+    let Some(mut host) = Host::with_both("kpb") else { return };
     let before = host.device("t1");
     assert!(before.is_some());
     host.end(Signal::SIGTERM);
@@ -162,9 +166,7 @@ fn a_restart_that_was_asked_for_keeps_devices_too() {
 
 #[test]
 fn what_no_policy_has_any_more_is_let_go() {
-    let Some(mut host) = Host::new("kpc") else { return };
-    host.start(&["t1", "t2"]);
-    host.keeps("both are with the manager", 2);
+    let Some(mut host) = Host::with_both("kpc") else { return };
     host.reload(&["t1"]);
     host.keeps("a reload lets go", 1);
     host.eventually("its device goes", || host.device("t2").is_none());
@@ -186,9 +188,7 @@ fn what_no_policy_has_any_more_is_let_go() {
 
 #[test]
 fn only_the_very_device_is_taken_up() {
-    let Some(mut host) = Host::new("kpd") else { return };
-    host.start(&["t1", "t2"]);
-    host.keeps("both are with the manager", 2);
+    let Some(mut host) = Host::with_both("kpd") else { return };
     let before = host.device("t2");
     assert!(before.is_some());
     host.end(Signal::SIGKILL);
@@ -212,9 +212,7 @@ fn only_the_very_device_is_taken_up() {
 
 #[test]
 fn a_tenant_that_cannot_be_opened_costs_no_other_its_device() {
-    let Some(mut host) = Host::new("kpe") else { return };
-    host.start(&["t1", "t2"]);
-    host.keeps("both are with the manager", 2);
+    let Some(mut host) = Host::with_both("kpe") else { return };
     let before = host.device("t2");
     assert!(before.is_some());
     host.end(Signal::SIGKILL);

@@ -18,37 +18,19 @@ policy: {root: {rate_share: {shop: 400Mbps, batch: 100Mbps}}}
 
 #[test]
 fn a_reload_says_that_it_takes_a_rate_back() {
-    let checked = support::policy(POLICY);
-    let World { engine, tenants: _tenants, wire: _wire, .. } = World::between(&checked, false, false);
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("plimsoll.yaml");
-    std::fs::write(&file, POLICY).expect("written");
-    let (handle, thread) = spawn(engine, Habits::default(), |_| {}).expect("a thread");
-    let control = Arc::new(Control::new(file, checked, handle));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async {
+    steered(POLICY, async |control| {
         let rated = control.set_rate("shop".to_owned(), BitRate::mbps(300)).await.expect("it runs");
         assert_eq!(rated.expect("it has a rate").before, "400Mbps");
         let reloaded = control.reload().await.expect("reloaded").changes;
         assert!(reloaded.contains("300Mbps") && reloaded.contains("400Mbps"), "{reloaded}");
         let again = control.reload().await.expect("reloaded").changes;
         assert!(!again.contains("Mbps"), "nothing is left to take back: {again}");
-        control.handle().send(Command::Stop(Span::ZERO)).expect("it runs");
     });
-    thread.join().expect("it ended in peace");
 }
 
 #[test]
 fn a_reload_that_nobody_waits_for_is_brought_to_its_end() {
-    let checked = support::policy(POLICY);
-    let World { engine, tenants: _tenants, wire: _wire, .. } = World::between(&checked, false, false);
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("plimsoll.yaml");
-    std::fs::write(&file, POLICY.replace("400Mbps", "300Mbps")).expect("written");
-    let (handle, thread) = spawn(engine, Habits::default(), |_| {}).expect("a thread");
-    let control = Arc::new(Control::new(file, checked, handle));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async {
+    steered(&POLICY.replace("400Mbps", "300Mbps"), async |control| {
         // Begun, and given up before anything can have come of it.
         assert!(tokio::time::timeout(Duration::ZERO, control.reload()).await.is_err());
         let rate = |checked: Arc<Checked>| {
@@ -60,7 +42,20 @@ fn a_reload_that_nobody_waits_for_is_brought_to_its_end() {
             }
         };
         tokio::time::timeout(Duration::from_secs(20), in_force).await.expect("it is in force");
-        control.handle().send(Command::Stop(Span::ZERO)).expect("it runs");
     });
+}
+
+/// Lets operators act on a daemon that runs by [`POLICY`], and whose file says `file`.
+fn steered(file: &str, act: impl AsyncFnOnce(&Arc<Control>)) {
+    let checked = support::policy(POLICY);
+    let World { engine, tenants: _tenants, wire: _wire, .. } = World::between(&checked, false, false);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("plimsoll.yaml");
+    std::fs::write(&path, file).expect("written");
+    let (handle, thread) = spawn(engine, Habits::default(), |_| {}).expect("a thread");
+    let control = Arc::new(Control::new(path, checked, handle));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(act(&control));
+    control.handle().send(Command::Stop(Span::ZERO)).expect("it runs");
     thread.join().expect("it ended in peace");
 }
