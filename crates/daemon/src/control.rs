@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_policy::{Checked, Overlay, TenantConfig};
-use plimsoll_ports::{Port, kept};
+use plimsoll_ports::Port;
 use plimsoll_units::{BitRate, Span};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
-use crate::engine::{Change, Lane, RateError, Rated};
-use crate::open::{OpenError, keep, known_mac, lane_spec, open_tenant, open_uplink};
+use crate::engine::{Change, Installed, Lane, RateError, Rated};
+use crate::open::{OpenError, close, keep, known_mac, lane_spec, open_tenant, open_uplink};
 use crate::thread::{Command, Handle, Stopped};
 
 /// Why a reload changed nothing.
@@ -145,13 +145,8 @@ impl Control {
         let installed = self.handle.ask(|answer| Command::Install(Box::new(change), answer)).await?;
         state.checked = Arc::new(checked);
         state.generation = state.generation.wrapping_add(1);
-        let (kept, flows, took) = (installed.kept, installed.flows, installed.took);
-        // Closing an interface takes the kernel milliseconds, and the service manager may be busy.
-        let closing = tokio::task::spawn_blocking(move || {
-            installed.closed.iter().for_each(kept::forget);
-            drop(installed);
-        });
-        drop(closing);
+        let Installed { closed, freed, kept, flows, took } = installed;
+        close(closed, freed);
         Ok(Reloaded { generation: state.generation, changes, kept, flows, took, warnings })
     }
 
@@ -180,8 +175,7 @@ impl Control {
         // An engine that has ended, or a tenant that is gone meanwhile, needs no port.
         let rest = self.handle.ask(|answer| Command::Attach(name, Box::new(port), answer)).await;
         let Ok(Some(port)) = rest else { return Reopened::Opened };
-        let closing = tokio::task::spawn_blocking(move || kept::forget(&port));
-        drop(closing);
+        close(vec![port], ());
         Reopened::Unneeded
     }
 }

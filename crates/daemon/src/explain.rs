@@ -116,7 +116,9 @@ pub struct Served {
 #[must_use]
 pub fn explain(snapshot: &Snapshot, log: &[Departure], filter: &Filter, ranks: &[NodeRank]) -> Explanation {
     let program = &*snapshot.program;
-    let placements = placements(snapshot, filter);
+    let senders = senders(snapshot, filter);
+    let placements: Vec<Placement> =
+        senders.into_iter().map(|sender| place(snapshot, filter, sender)).collect();
     let class = placements[0].class;
     // Where a packet goes may depend on whose it is, which the filter leaves open.
     let open = placements.iter().any(|placement| placement.class != class);
@@ -145,22 +147,29 @@ pub fn explain(snapshot: &Snapshot, log: &[Departure], filter: &Filter, ranks: &
 /// The class and limits that a packet as the filter describes it gets, if need be as the first tenant's.
 #[must_use]
 pub fn placement(snapshot: &Snapshot, filter: &Filter) -> Placement {
-    placements(snapshot, filter).swap_remove(0)
+    place(snapshot, filter, senders(snapshot, filter)[0])
 }
 
-/// The same for each tenant that it could be of, of very many the first; one at least.
-fn placements(snapshot: &Snapshot, filter: &Filter) -> Vec<Placement> {
-    let program = &snapshot.program;
-    let named = filter.class.as_ref().and_then(|class| program.find(class));
+/// Whose the packet could be, of very many tenants the first; one at least.
+fn senders(snapshot: &Snapshot, filter: &Filter) -> Vec<Option<TenantId>> {
     let of = |name: &String| snapshot.lanes.iter().find(|lane| lane.name == *name)?.tenant;
-    let place = |tenant: Option<TenantId>| {
-        let fields = filter.fields(tenant);
-        named.map_or_else(|| program.classify(&fields), |class| program.place(class, &fields))
-    };
-    if filter.tenant.is_some() || named.is_some() || program.tenants.is_empty() {
-        return vec![place(filter.tenant.as_ref().and_then(of))];
+    let tenants = snapshot.program.tenants.len().min(MOST_ASKED);
+    if filter.tenant.is_some() || class_named(snapshot, filter).is_some() || tenants == 0 {
+        return vec![filter.tenant.as_ref().and_then(of)];
     }
-    (0..program.tenants.len().min(MOST_ASKED)).map(|index| place(Some(TenantId(index as u32)))).collect()
+    (0..tenants).map(|index| Some(TenantId(index as u32))).collect()
+}
+
+fn place(snapshot: &Snapshot, filter: &Filter, sender: Option<TenantId>) -> Placement {
+    let (program, fields) = (&snapshot.program, filter.fields(sender));
+    match class_named(snapshot, filter) {
+        Some(class) => program.place(class, &fields),
+        None => program.classify(&fields),
+    }
+}
+
+fn class_named(snapshot: &Snapshot, filter: &Filter) -> Option<NodeId> {
+    snapshot.program.find(filter.class.as_ref()?)
 }
 
 /// Tenants that a question without one is asked for.

@@ -124,6 +124,16 @@ pub(crate) fn keep(port: &Port) {
     }
 }
 
+/// Closes ports for good, and drops what came with them: elsewhere, as closing an interface takes the kernel milliseconds,
+/// and the service manager may be busy.
+pub(crate) fn close(ports: Vec<Port>, rest: impl Send + 'static) {
+    let closing = tokio::task::spawn_blocking(move || {
+        ports.iter().for_each(kept::forget);
+        drop((ports, rest));
+    });
+    drop(closing);
+}
+
 /// Opens the uplink, with as long a queue in the kernel as an experiment wants.
 ///
 /// # Errors

@@ -9,12 +9,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_ports::kept;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::control::{Control, Reopened};
 use crate::engine::Lost;
+use crate::open::close;
 
 /// Between attempts to open a port.
 const ROUND: Duration = Duration::from_secs(1);
@@ -64,21 +64,15 @@ async fn try_all(control: &Control, away: Vec<Away>) -> Vec<Away> {
 
 /// Says that a port is lost, closes what is left of it, and answers what is to come back.
 pub(crate) fn lose(lost: Lost) -> Away {
-    let name = lost.name.clone();
-    let whose = whose(name.as_deref());
+    let whose = whose(lost.name.as_deref());
     let (port, has_clients) = (lost.port.name(), lost.port.has_clients());
     if has_clients {
         eprintln!("plimsoll: {whose}: the client on {port} has left");
     } else {
         eprintln!("plimsoll: {whose}: {port} has disappeared; others go on, and it is tried again");
     }
-    // Closing an interface takes the kernel milliseconds, and the service manager may be busy.
-    let closing = tokio::task::spawn_blocking(move || {
-        kept::forget(&lost.port);
-        drop(lost);
-    });
-    drop(closing);
-    Away { name, there: if has_clients { "the next client can come" } else { "the port is back" } }
+    close(vec![*lost.port], ());
+    Away { name: lost.name, there: if has_clients { "the next client can come" } else { "the port is back" } }
 }
 
 /// A port as messages name it.

@@ -247,10 +247,11 @@ impl Engine {
                     return handed;
                 }
                 if self.copies.of_tenants == 0 {
-                    // What had no copy for another host, either, has reached nobody.
-                    let foreign = matches!(handed, Handed::Curtailed(Loss::ForeignSource));
-                    let lost = if foreign { Handed::Lost } else { Handed::Curtailed };
-                    return lost(if foreign { Loss::ForeignSource } else { Loss::FloodLimit });
+                    return match handed {
+                        // It had no copy for another host, either: it has reached nobody.
+                        Handed::Curtailed(why @ Loss::ForeignSource) => Handed::Lost(why),
+                        _ => Handed::Curtailed(Loss::FloodLimit),
+                    };
                 }
                 let made = self.send_all(frame, &held.offload, whole);
                 self.copies.of_tenants = self.copies.of_tenants.saturating_sub(made);

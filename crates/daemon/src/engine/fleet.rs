@@ -358,10 +358,10 @@ impl Engine {
             segment => len.min(usize::from(offload.header) + segment),
         };
         let mtu = fleet.map.inner_mtu();
-        // What other hosts would not take from this one: of a frame for all, those copies are left out later.
+        // From an address that the map lacks other hosts take nothing: of a frame for all, those copies are left out later.
         let goes_out = !stays && !is_group(parsed.dst_mac.0);
-        let map = &fleet.map;
-        if map.is_elsewhere(parsed.src_mac.0) || goes_out && !map.is_here(parsed.src_mac.0) {
+        let home = fleet.map.home_of(parsed.src_mac.0);
+        if home.map_or(goes_out, |home| home != fleet.map.own) {
             lane.tally.lost_many(Loss::ForeignSource, origin.frames().into());
         } else if stays || longest <= usize::from(mtu) + ETHERNET {
             return true;

@@ -246,18 +246,12 @@ impl FleetMap {
 
     /// The other host that has this address of the tenants' network.
     pub(crate) fn host_of(&self, mac: Mac) -> Option<usize> {
-        let peer = self.directory.peer(self.vni.get(), InnerAddr::Mac(mac))?;
-        self.by_number.get(&peer.host).copied()
+        self.by_number.get(&self.home_of(mac)?).copied()
     }
 
-    /// Whether the address is in the map, at this host.
-    pub(crate) fn is_here(&self, mac: Mac) -> bool {
-        self.directory.peer(self.vni.get(), InnerAddr::Mac(mac)).is_some_and(|peer| peer.host == self.own)
-    }
-
-    /// Whether the address is in the map, and not at this host.
-    pub(crate) fn is_elsewhere(&self, mac: Mac) -> bool {
-        self.by_mac.contains_key(&key(mac))
+    /// The host, this one or another, that the map has an address at.
+    pub(crate) fn home_of(&self, mac: Mac) -> Option<HostId> {
+        Some(self.directory.peer(self.vni.get(), InnerAddr::Mac(mac))?.host)
     }
 
     /// The other host with this address on the underlay.

@@ -17,6 +17,7 @@ use super::super::drops::Loss;
 use super::super::emit::{Emitted, Part};
 use super::super::forward::is_group;
 use super::super::{Engine, Held};
+use super::addresses;
 
 /// How much of a frame for all hosts has left for one of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,8 +80,8 @@ impl Engine {
     }
 
     fn is_known_source(&self, frame: &[u8]) -> bool {
-        let source = frame.get(6..).and_then(<[u8]>::first_chunk);
-        source.is_some_and(|&mac| self.fleet.as_ref().is_some_and(|fleet| fleet.map.is_here(mac)))
+        let (Some(fleet), Some((_, source))) = (&self.fleet, addresses(frame)) else { return false };
+        fleet.map.home_of(source) == Some(fleet.map.own)
     }
 
     /// Begins a frame for all hosts, or goes on with one: the host that has a part of it.
