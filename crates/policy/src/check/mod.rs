@@ -14,6 +14,7 @@ mod graph;
 mod leftovers;
 mod limits;
 mod machine;
+mod names;
 mod overlay;
 mod ports;
 pub(crate) mod promises;
