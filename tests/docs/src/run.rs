@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// With the page, the line and what was wrong there.
 pub fn run_page(bench: &Bench, page: &str) -> Result<()> {
     let text = fs::read_to_string(bench.root.join(page)).with_context(|| format!("no page {page}"))?;
-    let desk = Desk::new(bench)?;
+    let desk = Desk::new(bench, made_by(&text))?;
     for block in blocks(&text).with_context(|| page.to_owned())? {
         desk.run(&block).with_context(|| format!("{page}:{}", block.at))?;
     }
@@ -48,14 +48,24 @@ struct Desk<'a> {
     bench: &'a Bench,
     dir: tempfile::TempDir,
     started: std::cell::RefCell<Vec<Pid>>,
-    netns_before: Vec<String>,
+    /// Network namespaces that the page makes.
+    netns: Vec<String>,
 }
 
 impl<'a> Desk<'a> {
-    fn new(bench: &'a Bench) -> Result<Self> {
+    fn new(bench: &'a Bench, netns: Vec<String>) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         std::os::unix::fs::symlink(bench.root.join("examples"), dir.path().join("examples"))?;
-        Ok(Self { bench, dir, started: Vec::new().into(), netns_before: namespaces() })
+        let desk = Self { bench, dir, started: Vec::new().into(), netns };
+        // A run that was killed has left its own.
+        desk.remove_netns();
+        Ok(desk)
+    }
+
+    fn remove_netns(&self) {
+        for name in self.netns.iter().filter(|name| Path::new("/run/netns").join(name).exists()) {
+            let _ = Process::new("ip").args(["netns", "del", name]).status();
+        }
     }
 
     fn run(&self, block: &Block) -> Result<()> {
@@ -146,9 +156,7 @@ impl Drop for Desk<'_> {
         for group in self.started.borrow().iter() {
             let _ = killpg(*group, Signal::SIGKILL);
         }
-        for name in namespaces().into_iter().filter(|name| !self.netns_before.contains(name)) {
-            let _ = Process::new("ip").args(["netns", "del", &name]).status();
-        }
+        self.remove_netns();
     }
 }
 
@@ -163,10 +171,13 @@ pub fn load_scenario(path: &Path) -> Result<()> {
     }
 }
 
-/// Names of the network namespaces that `ip netns` knows.
-fn namespaces() -> Vec<String> {
-    let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+/// Names of the network namespaces that a page says to make.
+fn made_by(text: &str) -> Vec<String> {
+    text.split("ip netns add ")
+        .skip(1)
+        .filter_map(|rest| rest.split_whitespace().next())
+        .map(str::to_owned)
+        .collect()
 }
 
 /// A link to a file of the checkout must lead there.
