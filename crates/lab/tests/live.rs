@@ -8,14 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
-
-/// One lab at a time: two would share two cores and spoil each other's figures.
-static ALONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
+use support::alone;
 
 /// False where live worlds cannot be made, which is said.
 fn may_run() -> bool {

@@ -1,7 +1,7 @@
 //! What the live tests share: how they skip, and the binary that they start.
 
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use plimsoll_lab::Options;
 use plimsoll_scenario::{Form, Results, Scenario, Status};
@@ -44,31 +44,54 @@ pub fn binary() -> Option<PathBuf> {
 pub const TRIES: u32 = 3;
 
 /// One after the other, as each takes both cores of a small machine.
-static ALONE: Mutex<()> = Mutex::new(());
+#[allow(dead_code, reason = "each test file takes what it needs")]
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
-/// The short form of a file of examples fulfils what it expects, in one of some tries: what came of that.
+/// The short form of a file of examples fulfils what it expects, each expectation in one of some tries: what came of the last.
 #[allow(dead_code, reason = "each test file takes what it needs")]
 pub fn comes_out(name: &str) -> Option<Results> {
-    let _alone = ALONE.lock();
-    let binary = binary()?;
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
-    let scenario =
-        Scenario::load(&folder.join(name), Form::Short).unwrap_or_else(|errors| panic!("{errors:?}"));
-    let options = Options { binary: Some(binary), ..Options::default() };
-    let mut failed = Vec::new();
+    let options = Options { binary: Some(binary()?), ..Options::default() };
+    comes_out_with(name, &options, |status| status != Status::Passed)
+}
+
+/// The same for those expectations which `fails` finds to have failed.
+#[allow(dead_code, reason = "each test file takes what it needs")]
+pub fn comes_out_with(name: &str, options: &Options, fails: fn(Status) -> bool) -> Option<Results> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name);
+    let scenario = Scenario::load(&file, Form::Short).unwrap_or_else(|errors| panic!("{errors:?}"));
+    if !scenario.live {
+        return None;
+    }
+    let _alone = alone();
+    let mut failed: Option<Vec<String>> = None;
     for _ in 0..TRIES {
-        let results = plimsoll_lab::run(&scenario, &options, &mut |_| {});
-        let results = results.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let results = match plimsoll_lab::run(&scenario, options, &mut |_| {}) {
+            Ok(results) => results,
+            Err(error) => {
+                eprintln!("{name}: {error}");
+                continue;
+            }
+        };
         let ran = |name: &String| results.runs.iter().any(|run| run.system == *name);
         assert!(scenario.systems.iter().all(|system| ran(&system.name)), "{:?}", results.notes);
-        failed = plimsoll_scenario::judge(&scenario, &results);
-        for verdict in &failed {
+        let verdicts = plimsoll_scenario::judge(&scenario, &results);
+        let mut now = Vec::new();
+        for verdict in verdicts.into_iter().filter(|verdict| fails(verdict.status)) {
             eprintln!("{name}: {:?}: {}: {}", verdict.status, verdict.expect, verdict.detail);
+            now.push(verdict.expect);
         }
-        failed.retain(|verdict| verdict.status != Status::Passed);
-        if failed.is_empty() {
+        let before = failed.take().unwrap_or_else(|| now.clone());
+        let still: Vec<String> = now.into_iter().filter(|expect| before.contains(expect)).collect();
+        if still.is_empty() {
             return Some(results);
         }
+        failed = Some(still);
     }
-    panic!("{name}: {failed:?}");
+    panic!(
+        "{name}: in none of {TRIES} tries: {}",
+        failed.map_or_else(String::new, |failed| failed.join(", "))
+    );
 }
