@@ -25,7 +25,7 @@ trap 'rm -rf "$work"' EXIT
 # The meta package names the kernel.
 kernel=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
 [ -n "$kernel" ] || fail 'no linux-image-cloud-amd64 here; is this Debian, and has apt-get update run?'
-(cd "$work" && apt-get download -q "$kernel" >&2 && dpkg -x ./*.deb kernel)
+(cd "$work" && apt-get download -q -o Acquire::Retries=3 "$kernel" >&2 && dpkg -x ./*.deb kernel)
 modules=$(echo "$work"/kernel/lib/modules/*/kernel)
 
 root=$work/root
