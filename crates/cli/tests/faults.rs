@@ -35,8 +35,25 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Who has nothing to do with a fault, before it and during it.
-fn kept(what: &str, alone: Seen, beside: Seen) {
+/// Who has nothing to do with a fault hardly notices it, in one of so many looks: a machine that stalls once may spoil one, a
+/// fault that others notice spoils all. `look` says who sees what.
+fn kept<const N: usize>(
+    names: [&str; N],
+    alone: [Seen; N],
+    mut look: impl FnMut() -> [Seen; N],
+) -> [Seen; N] {
+    for _ in 0..LOOKS {
+        let beside = look();
+        let hardly = (0..N).filter(|&who| hardly_noticed(names[who], alone[who], beside[who], LATE));
+        if hardly.count() == N {
+            return beside;
+        }
+    }
+    panic!("in {LOOKS} looks of {names:?}, who had {alone:?}");
+}
+
+/// Whether somebody keeps datagrams and delay, but for so much.
+fn hardly_noticed(what: &str, alone: Seen, beside: Seen, late: Duration) -> bool {
     let part = beside.arrived as f64 / alone.arrived.max(1) as f64;
     let times = beside.p99.as_secs_f64() / alone.p99.as_secs_f64().max(1e-9);
     eprintln!(
@@ -45,8 +62,7 @@ fn kept(what: &str, alone: Seen, beside: Seen) {
         beside.p99,
         alone.p99
     );
-    assert!(part > 0.8, "{what}: {beside:?} of {alone:?}");
-    assert!(beside.p99 < alone.p99 * 3 + Duration::from_millis(30), "{what}: {beside:?} of {alone:?}");
+    part > 0.8 && beside.p99 < alone.p99 * 3 + late
 }
 
 /// What each of these sees in so long.
@@ -96,8 +112,17 @@ fn grown(before: &BTreeMap<String, u64>, after: BTreeMap<String, u64>) -> BTreeM
     grown.filter(|&(_, count)| count > 0).collect()
 }
 
+/// Whether a host's senders to the first tenant of the third host are told what they may send.
+fn limited(fleet: &Fleet, host: usize) -> bool {
+    let pairs = fleet.fleet(host).pairs;
+    pairs.iter().any(|pair| pair.host == "c" && pair.peer == "t1" && pair.state == "limited")
+}
+
 const SETTLE: Duration = Duration::from_millis(700);
 const LOOK: Duration = Duration::from_secs(2);
+const LOOKS: u32 = 3;
+/// What one in a hundred may be late beyond three times what it was.
+const LATE: Duration = Duration::from_millis(30);
 
 #[test]
 fn a_tenant_at_a_hundred_times_its_envelope_takes_nothing_from_others() {
@@ -115,13 +140,12 @@ fn a_tenant_at_a_hundred_times_its_envelope_takes_nothing_from_others() {
     let alone = [near.since(quiet[0]), far.since(quiet[1]), there.since(quiet[2])];
     let mut flood = fleet.flood((0, 1), (2, 1), 7_013, 12_000);
     thread::sleep(SETTLE);
-    let [here, away, same, came] = watch([&near, &far, &there, &flood], LOOK);
-    kept("who shares its host", alone[0], here);
-    kept("who shares nothing with it", alone[1], away);
-    kept("who sends to the same tenant", alone[2], same);
+    let names = ["who shares its host", "who shares nothing with it", "who sends to the same tenant"];
+    kept(names, alone, || watch([&near, &far, &there], LOOK));
     // 1 Mb/s are 118 such frames a second.
-    eprintln!("100 Mb/s of 1: {} datagrams in {LOOK:?}", came.arrived);
-    assert!((150..400).contains(&came.arrived), "{came:?}");
+    let came = flood.rate(LOOK);
+    eprintln!("100 Mb/s of 1: {came:.0} datagrams a second");
+    assert!((75.0..200.0).contains(&came), "{came}");
     accounted(&fleet, &before, &mut [&mut near, &mut far, &mut there, &mut flood]);
 }
 
@@ -149,7 +173,8 @@ fn made_up_senders_are_none_and_an_honest_ones_limit_stays() {
     });
     let liars = Liars { stop, threads: threads.into() };
     thread::sleep(SETTLE);
-    let beside = watch([&honest, &bystander], LOOK);
+    let names = ["the honest sender", "who shares its receiver's host"];
+    kept(names, alone, || watch([&honest, &bystander], LOOK));
     let stats = fleet.stats(2);
     let receivers = stats.fleet.as_ref().expect("a fleet").receivers.clone();
     drop(liars);
@@ -165,9 +190,7 @@ fn made_up_senders_are_none_and_an_honest_ones_limit_stays() {
     );
     assert!(receiver.senders <= 2, "{receiver:?}");
     assert!(refused > 1_000, "{:?}", stats.uplink.drops);
-    assert_eq!(pair.state, "limited");
-    kept("the honest sender", alone[0], beside[0]);
-    kept("who shares its receiver's host", alone[1], beside[1]);
+    fleet.eventually("it is told a limit", || limited(&fleet, 1));
     let lies = sent.iter().map(|count| count.load(Ordering::Relaxed)).sum();
     accounted_with(lies, &fleet, &before, &mut [&mut honest, &mut bystander]);
 }
@@ -251,12 +274,11 @@ fn a_receiver_that_stops_reading_loses_its_own() {
     let mut stuck = fleet.flood((0, 1), (2, 1), 7_030, 3_000);
     thread::sleep(SETTLE);
     let sent_before = stuck.mark();
-    let [alone] = watch([&bystander], LOOK);
+    let alone = watch([&bystander], LOOK);
     assert!(stuck.since(sent_before).arrived > 1_000);
     stuck.be_deaf(true);
     thread::sleep(Duration::from_secs(3));
-    let [beside] = watch([&bystander], LOOK);
-    kept("who shares its host", alone, beside);
+    kept(["who shares its host"], alone, || watch([&bystander], LOOK));
     stuck.be_deaf(false);
     let lost = accounted(&fleet, &before, &mut [&mut bystander, &mut stuck]);
     // Its own kernel takes what comes until its socket is full. A busy machine may lose a few elsewhere.
@@ -316,28 +338,32 @@ fn a_guest_that_stops_reading_is_named_and_its_neighbour_notices_nothing() {
     ip(&["-n", &netns, "neighbour", "replace", &GUEST.to_string(), "lladdr", GUEST_MAC, "dev", "up0"]);
     let bystander = stage.traffic(("far", FAR), ("shop", SHOP), 7_060, 500);
     thread::sleep(SETTLE);
-    let [alone] = watch([&bystander], LOOK);
+    let alone = watch([&bystander], LOOK);
     let stats = || client.get::<Stats>("/v1/stats").expect("counters");
     let before = stats();
     guest.signal(Signal::SIGSTOP);
-    let sent = stage.inside("far", || {
-        let socket = UdpSocket::bind((FAR, 0)).expect("bound");
-        for _ in 0..3_000 {
-            socket.send_to(&[0; 500], (GUEST, 9)).expect("sent");
-            thread::sleep(Duration::from_micros(300));
-        }
+    let mut sent = 0;
+    kept(["who shares its host"], alone, || {
+        let flood = stage.inside("far", || {
+            let socket = UdpSocket::bind((FAR, 0)).expect("bound");
+            for _ in 0..3_000 {
+                socket.send_to(&[0; 500], (GUEST, 9)).expect("sent");
+                thread::sleep(Duration::from_micros(300));
+            }
+        });
+        let beside = watch([&bystander], LOOK);
+        flood.join().expect("no panic");
+        sent += 3_000;
+        beside
     });
-    let [beside] = watch([&bystander], LOOK);
-    sent.join().expect("no panic");
     thread::sleep(Duration::from_millis(1_200));
     let after = stats();
-    kept("who shares its host", alone, beside);
     let taken = after.tenants["vm"].tx_packets - before.tenants["vm"].tx_packets;
     let full = |stats: &Stats| stats.uplink.drops.get("receiver_full").copied().unwrap_or(0);
     let lost = full(&after) - full(&before);
-    eprintln!("of 3000 datagrams for it, {taken} were taken by its ring, and {lost} lost as receiver_full");
+    eprintln!("of {sent} datagrams for it, {taken} were taken by its ring, and {lost} lost as receiver_full");
     assert!(
-        lost > 2_000 && (taken + lost).abs_diff(3_000) <= 5,
+        lost + 1_000 > sent && (taken + lost).abs_diff(sent) <= 5,
         "{taken} and {lost}: {:?}",
         after.uplink.drops
     );
@@ -392,21 +418,23 @@ fn steps_of_the_wall_clock_change_nothing() {
     let mut flood = fleet.flood((0, 1), (2, 1), 7_040, 9_000);
     let mut bystander = fleet.flood((1, 1), (2, 2), 7_041, 500);
     thread::sleep(SETTLE * 2);
-    let mut last = watch([&flood, &bystander], LOOK);
+    let (mut last, mut step) = (watch([&flood, &bystander], LOOK), 0);
     for (what, seconds) in
-        [("an hour ahead", 3_600), ("two hours back", -3_600), ("and a year ahead", 31_536_000)]
+        [("an hour ahead", 3_600), ("nearly three hours back", -10_000), ("and a year ahead", 31_536_000)]
     {
-        (0..3).for_each(|host| fleet.step(host, seconds));
-        let told = [0, 1, 2].map(|host| fleet.steps_told(host));
-        let now = watch([&flood, &bystander], LOOK);
-        let told = [0, 1, 2].map(|host| fleet.steps_told(host) - told[host]);
-        eprintln!("{what}: the daemons asked for the time {told:?} times meanwhile");
-        assert!(told.iter().all(|&times| times > 0), "{what}: each daemon has seen the step: {told:?}");
-        kept(&format!("{what}: who is held back"), last[0], now[0]);
-        kept(&format!("{what}: a bystander"), last[1], now[1]);
-        let pair = fleet.fleet(0).pairs.into_iter().find(|pair| pair.peer == "t1" && pair.host == "c");
-        assert_eq!(pair.expect("it sends").state, "limited", "{what}: feedback is still heard");
-        last = now;
+        let names = ["who is held back", "a bystander"].map(|who| format!("{what}: {who}"));
+        last = kept([&names[0], &names[1]], last, || {
+            // Another look is one at another step, as far again.
+            step += seconds;
+            (0..3).for_each(|host| fleet.step(host, step));
+            let told = [0, 1, 2].map(|host| fleet.steps_told(host));
+            let seen = watch([&flood, &bystander], LOOK);
+            let told = [0, 1, 2].map(|host| fleet.steps_told(host) - told[host]);
+            eprintln!("{what}: the daemons asked for the time {told:?} times meanwhile");
+            assert!(told.iter().all(|&times| times > 0), "{what}: each daemon has seen the step: {told:?}");
+            seen
+        });
+        fleet.eventually("feedback is still heard", || limited(&fleet, 0));
     }
     accounted(&fleet, &before, &mut [&mut flood, &mut bystander]);
 }
@@ -423,13 +451,6 @@ fn after_a_kill_the_gap_is_measured_and_its_losses_are_bounded() {
     thread::sleep(SETTLE);
     let [_, _, alone] = watch([&taps, &veths, &bystander], LOOK);
     let marks = [taps.mark(), veths.mark(), bystander.mark()];
-    let limited = |fleet: &Fleet| {
-        fleet
-            .fleet(0)
-            .pairs
-            .iter()
-            .any(|pair| pair.host == "c" && pair.peer == "t1" && pair.state == "limited")
-    };
     let asked = Instant::now();
     let on_the_wire = fleet.arrivals("c", "up0");
     fleet.kill(2);
@@ -448,7 +469,7 @@ fn after_a_kill_the_gap_is_measured_and_its_losses_are_bounded() {
         taps.since(first).arrived > 100 && veths.since(marks[1]).arrived > 100
     });
     thread::sleep(LOOK.saturating_sub(killed.elapsed()));
-    fleet.eventually("its limits are heard again", || limited(&fleet));
+    fleet.eventually("its limits are heard again", || limited(&fleet, 0));
     let [by_tap, by_veth, beside] = [taps.since(marks[0]), veths.since(marks[1]), bystander.since(marks[2])];
     let span = killed.elapsed();
     eprintln!(
@@ -461,7 +482,13 @@ fn after_a_kill_the_gap_is_measured_and_its_losses_are_bounded() {
         "{by_veth:?} {by_tap:?}"
     );
     let expected = alone.arrived as f64 * span.as_secs_f64() / LOOK.as_secs_f64();
-    kept("who has nothing to do with it", Seen { arrived: expected as u64, ..alone }, beside);
+    let expected = Seen { arrived: expected as u64, ..alone };
+    // Once in so many datagrams nobody is killed: there is no second look.
+    let late = Duration::from_millis(200);
+    assert!(
+        hardly_noticed("who has nothing to do with it", expected, beside, late),
+        "{beside:?} {expected:?}"
+    );
     let (mut sent, mut came) = (0, 0);
     for traffic in [&mut taps, &mut veths, &mut bystander] {
         let (out, inward) = traffic.drain();

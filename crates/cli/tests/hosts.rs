@@ -23,7 +23,8 @@ fn tcp_passes_over_each_kind_and_family() {
         fleet.transfer((2, 1), (1, 2), 1_000_000);
         // What the underlay takes of 1,500 bytes; more is answered with how much fits.
         let most = if v6 { 1_430 } else { 1_450 };
-        assert!(fleet.ping((0, 1), inner(1, 1), most - 28), "{kind}: {most} bytes pass");
+        fleet
+            .eventually(&format!("{kind}: {most} bytes pass"), || fleet.ping((0, 1), inner(1, 1), most - 28));
         let netns = fleet.netns("a1");
         fleet.ip(&format!("-n {netns} link set eth0 mtu 1500"));
         assert!(!fleet.ping((0, 1), inner(1, 1), 1_472));
@@ -49,25 +50,25 @@ fn a_flood_is_stopped_at_its_sender_and_a_bystander_keeps_its_traffic() {
         fleet.start();
         let bystander = fleet.flood((1, 1), (2, 2), 7_003, 500);
         thread::sleep(Duration::from_millis(500));
-        let alone = bystander.arrive(Duration::from_secs(1));
+        let alone = bystander.rate(Duration::from_secs(1));
         let flood = fleet.flood((0, 1), (2, 1), 7_002, 20_000);
         thread::sleep(Duration::from_secs(1));
         let before = fleet.stats(2);
-        let (came, beside) = (flood.arrive(Duration::from_secs(2)), bystander.arrive(Duration::from_secs(1)));
+        // A machine that stalls once may spoil one look.
+        let holds = (0..3).any(|_| {
+            let (came, beside) = (flood.rate(Duration::from_secs(2)), bystander.rate(Duration::from_secs(1)));
+            eprintln!("{kind}, channel {channel}: {came:.0} a second, bystander {beside:.0} of {alone:.0}");
+            // 40 Mb/s are 4,600 such frames a second.
+            (1_500.0..6_500.0).contains(&came) && beside >= 0.8 * alone
+        });
+        assert!(holds, "the flood has what it may, and the bystander what it had");
+        fleet.eventually("it waits at its sender", || {
+            let pairs = fleet.fleet(0).pairs;
+            let pair = pairs.iter().find(|pair| (pair.peer.as_str(), pair.host.as_str()) == ("t1", "c"));
+            let pair = pair.expect("it sends");
+            pair.state == "limited" && pair.rate < 100_000_000 && pair.parked > 100
+        });
         let (sender, receiver) = (fleet.stats(0), fleet.stats(2));
-        let pairs = &sender.fleet.as_ref().expect("a fleet").pairs;
-        let pair = pairs
-            .iter()
-            .find(|pair| (pair.peer.as_str(), pair.host.as_str()) == ("t1", "c"))
-            .expect("it sends");
-        eprintln!(
-            "{kind}, channel {channel}: {came} datagrams in 2 s, bystander {beside} of {alone} in 1 s, {pair:?}"
-        );
-        assert_eq!(pair.state, "limited");
-        assert!(pair.rate < 100_000_000 && pair.parked > 100, "{pair:?}");
-        // 40 Mb/s are 4,600 such frames a second.
-        assert!((3_000..13_000).contains(&came), "{came} in two seconds");
-        assert!(beside * 10 >= alone * 8, "the bystander had {alone} a second, and has {beside}");
         let dropped = |stats: &Stats| stats.tenants["t1"].ingress.dropped;
         let (here, there) =
             (sender.tenants["t1"].drops.values().sum::<u64>(), dropped(&receiver) - dropped(&before));
@@ -121,10 +122,12 @@ fn a_tenants_forged_feedback_changes_nothing() {
     fleet.eventually("it is counted", || {
         heard("feedback_malformed") + heard("feedback_misdirected") + heard("feedback_forged") > 0
     });
-    let pairs = fleet.fleet(0).pairs;
-    let pair = pairs.iter().find(|pair| pair.host == "b").expect("it sends");
-    assert!(pair.state == "limited" && pair.rate > 100_000_000, "{pair:?}");
-    assert!(traffic.arrive(Duration::from_secs(1)) > 150);
+    fleet.eventually("its limit stands", || {
+        let pairs = fleet.fleet(0).pairs;
+        let pair = pairs.iter().find(|pair| pair.host == "b").expect("it sends");
+        pair.state == "limited" && pair.rate > 100_000_000
+    });
+    fleet.eventually("and it sends on", || traffic.rate(Duration::from_secs(1)) > 150.0);
     traffic.end();
 }
 
@@ -142,8 +145,8 @@ fn a_killed_receiver_leaves_its_senders_at_the_fallback_and_they_say_so() {
         let (host, pair) = state(&fleet);
         host == "heard" && pair.is_some_and(|pair| pair.state == "limited")
     });
-    fleet.kill(2);
     let killed = Instant::now();
+    fleet.kill(2);
     fleet.eventually("limits lapse", || {
         let (host, pair) = state(&fleet);
         host == "silent" && pair.is_some_and(|pair| pair.state == "fallback" && pair.rate == 8_000_000)

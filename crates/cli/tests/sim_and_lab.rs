@@ -89,10 +89,15 @@ fn virtual_time_and_linux_agree_about_steady_throughput() {
     let mut apart = Vec::new();
     for _ in 0..3 {
         let live = folder.plimsoll("lab");
-        let Ok(live) = serde_json::from_slice::<Value>(&live.stdout) else {
-            return skip(String::from_utf8_lossy(&live.stderr).trim());
+        let Ok(results) = serde_json::from_slice::<Value>(&live.stdout) else {
+            let said = String::from_utf8_lossy(&live.stderr).into_owned();
+            if said.contains("no permission to make network namespaces") {
+                return skip(said.trim());
+            }
+            apart = vec![(said, 0.0, 0.0)];
+            continue;
         };
-        let pairs = steady(&simulated).into_iter().zip(steady(&live));
+        let pairs = steady(&simulated).into_iter().zip(steady(&results));
         apart = pairs
             .map(|((name, ours), (_, linux))| (name, ours, linux))
             .filter(|(_, ours, linux)| (ours / linux - 1.0).abs() > APART)

@@ -349,6 +349,8 @@ fn where_flow_queues_are_few_flows_share_those_that_the_policy_does_not_tell_apa
 fn a_client_that_posts_to_wrong_flow_queues_is_told_on_halted_and_classified() {
     let mut world = World::new(TWO);
     world.engine.set_sampler(plimsoll_daemon::Sampler::new(1, 1));
+    // Virtual time goes on while a client connects: the neighbour is there before a second counts.
+    let mut neighbour = world.client("batch");
     let client = world.client("shop");
     let (mut client, queue) = world.open(client, 8);
     let queue = queue.expect("a flow queue");
@@ -364,7 +366,6 @@ fn a_client_that_posts_to_wrong_flow_queues_is_told_on_halted_and_classified() {
     assert_eq!(cheat(&mut world, &mut client, Span::micros(50)), []);
     assert_eq!(cheat(&mut world, &mut client, Span::micros(50)), told("Halt"));
     // Halted: nothing is taken for a second, whatever it posts; its neighbour goes on.
-    let mut neighbour = world.client("batch");
     neighbour.send(0, &udp(2, OUTSIDE, 9, 0, 500)).expect("room");
     neighbour.ring().expect("a kick");
     assert_eq!(cheat(&mut world, &mut client, Span::millis(10)), []);

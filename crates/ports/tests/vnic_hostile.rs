@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FallocateFlags, fallocate};
-use plimsoll_ports::{DropReason, Sending, Took, Trouble, VnicConfig, VnicPort, VnicRequest};
+use plimsoll_ports::{Counters, DropReason, Sending, Took, Trouble, VnicConfig, VnicPort, VnicRequest};
 use plimsoll_vnic::layout::{BUFFER, MAX_FRAME, header};
 use plimsoll_vnic::message::{FlowSpec, Message};
 use plimsoll_vnic::socket::{Incoming, connect_to, read_message, read_welcome, send_message};
@@ -374,12 +374,16 @@ fn scribbling_over_the_whole_region_while_the_port_polls_breaks_nothing() {
     let (layout, done, turns) = (raw.layout, AtomicBool::new(false), AtomicU64::new(0));
     let mut bytes = vec![0; MAX_FRAME];
     let (mut batches, mut took) = (0_u64, 0);
+    // On a busy machine the two take turns, and few writes fall between batches.
+    let met = |took: u64, batches: u64, counters: &Counters| {
+        let lost = [DropReason::BadDescriptor, DropReason::BadDoorbell].map(|why| counters.rx_dropped(why));
+        took > 0 && batches > 1_000 && lost.iter().all(|&count| count > 0)
+    };
     std::thread::scope(|scope| {
         let scribbler = scope.spawn(|| scribble(&region, &layout, 7, &done, &turns));
         let begun = Instant::now();
-        // On a busy machine the two take turns, and few writes fall between batches.
         while begun.elapsed() < Duration::from_secs(3)
-            || (took == 0 && begun.elapsed() < Duration::from_secs(30))
+            || (!met(took, batches, &raw.port.counters()) && begun.elapsed() < Duration::from_secs(30))
         {
             took += raw.batch(32, true, &mut bytes) as u64;
             // Whatever lies there, it is a frame for nobody, no buffer, or a place in the region.
@@ -391,11 +395,10 @@ fn scribbling_over_the_whole_region_while_the_port_polls_breaks_nothing() {
         }
         done.store(true, Ordering::Relaxed);
         let writes = scribbler.join().expect("no panic");
-        assert!(batches > 1_000 && writes > 1_000, "{batches} batches, {writes} writes");
+        assert!(writes > 1_000, "{batches} batches, {writes} writes");
     });
     let counters = raw.port.counters();
-    assert!(took > 0 && counters.rx_dropped(DropReason::BadDescriptor) > 0, "{took}: {counters:?}");
-    assert!(counters.rx_dropped(DropReason::BadDoorbell) > 0, "{counters:?}");
+    assert!(met(took, batches, &counters), "{took} taken in {batches} batches: {counters:?}");
 }
 
 proptest! {

@@ -296,33 +296,39 @@ impl Fleet {
                 for (reason, count) in port.drops.iter().chain(&port.undelivered) {
                     losses.insert(format!("{name} {tenant} {reason}"), *count);
                 }
+                // What a TAP has dropped its daemon counts as its own.
+                let place = format!("{name}{}", &tenant[1..]);
+                let by_daemon = port.port.as_ref().is_none_or(|port| port.starts_with("tap "));
+                let dropped =
+                    self.queue_drops(&place) + if by_daemon { 0 } else { self.device_drops(&place) };
+                losses.insert(format!("{place} kernel, device"), dropped);
             }
             for tenant in [1, 2] {
                 let place = format!("{name}{tenant}");
-                losses.insert(format!("{place} kernel, device"), self.device_drops(&place));
-                losses.insert(format!("{place} kernel, socket"), self.udp(&place, "RcvbufErrors"));
-                losses.insert(format!("{place} kernel, no socket"), self.udp(&place, "NoPorts"));
+                losses.insert(format!("{place} kernel, socket"), self.snmp(&place, "Udp", "RcvbufErrors"));
+                losses.insert(format!("{place} kernel, no socket"), self.snmp(&place, "Udp", "NoPorts"));
+                losses.insert(format!("{place} kernel, no address"), self.snmp(&place, "Ip", "InAddrErrors"));
             }
         }
         losses
     }
 
-    /// What a tenant's kernel dropped before its device.
+    /// What a tenant's kernel dropped in the queues before its device.
+    fn queue_drops(&self, place: &str) -> u64 {
+        let queues = self.counters(place, "tc", &["qdisc", "show", "dev", "eth0"]);
+        queues.as_array().into_iter().flatten().filter_map(|queue| queue["drops"].as_u64()).sum()
+    }
+
+    /// What its device dropped of what was to be sent.
     fn device_drops(&self, place: &str) -> u64 {
-        let netns = self.netns(place);
-        let asked = |program: &str, args: &[&str]| -> serde_json::Value {
-            let done = Command::new(program)
-                .args(["-n", &netns, "-s", "-j"])
-                .args(args)
-                .output()
-                .expect("installed");
-            serde_json::from_slice(&done.stdout).unwrap_or_default()
-        };
-        let link = asked("ip", &["link", "show", "dev", "eth0"]);
-        let queues = asked("tc", &["qdisc", "show", "dev", "eth0"]);
-        let queued =
-            queues.as_array().into_iter().flatten().filter_map(|queue| queue["drops"].as_u64()).sum::<u64>();
-        queued + link[0]["stats64"]["tx"]["dropped"].as_u64().unwrap_or(0)
+        let link = self.counters(place, "ip", &["link", "show", "dev", "eth0"]);
+        link[0]["stats64"]["tx"]["dropped"].as_u64().unwrap_or(0)
+    }
+
+    fn counters(&self, place: &str, program: &str, args: &[&str]) -> serde_json::Value {
+        let mut command = Command::new(program);
+        let done = command.args(["-n", &self.netns(place), "-s", "-j"]).args(args).output();
+        serde_json::from_slice(&done.expect("installed").stdout).unwrap_or_default()
     }
 
     /// Frames that have come to a device of a namespace.
@@ -334,13 +340,13 @@ impl Fleet {
         packets.expect("the device is there")
     }
 
-    /// What a namespace's kernel has counted of UDP: what found no room in a socket, or no socket.
-    pub fn udp(&self, place: &str, counter: &str) -> u64 {
+    /// What a namespace's kernel has counted of a protocol: what found no room in a socket, no socket, or no address.
+    pub fn snmp(&self, place: &str, protocol: &str, counter: &str) -> u64 {
         let read = self.inside(place, || fs::read_to_string("/proc/thread-self/net/snmp").expect("counters"));
         let text = read.join().expect("read");
-        let mut udp =
-            text.lines().filter(|line| line.starts_with("Udp:")).map(|line| line.split_whitespace());
-        let (Some(names), Some(mut values)) = (udp.next(), udp.next()) else { return 0 };
+        let lines = text.lines().filter_map(|line| line.strip_prefix(protocol)?.strip_prefix(':'));
+        let mut rows = lines.map(str::split_whitespace);
+        let (Some(names), Some(mut values)) = (rows.next(), rows.next()) else { return 0 };
         let place = names.into_iter().position(|name| name == counter);
         place.and_then(|place| values.nth(place)?.parse().ok()).unwrap_or(0)
     }

@@ -101,6 +101,13 @@ impl Traffic {
         self.since(mark).arrived
     }
 
+    /// How many arrive a second, over so long: on a busy machine it may be longer.
+    pub fn rate(&self, span: Duration) -> f64 {
+        let (mark, begun) = (self.mark(), Instant::now());
+        thread::sleep(span);
+        self.since(mark).arrived as f64 / begun.elapsed().as_secs_f64()
+    }
+
     /// From here on counts what is asked for with this.
     pub fn mark(&self) -> (usize, u64) {
         (self.counts.came.lock().expect("no panic beside").len(), monotonic())
