@@ -512,6 +512,12 @@ impl Port {
         each!(self, port => port.probe())
     }
 
+    /// Whether a front end has said more than the last look took: nobody will tell that again.
+    #[must_use]
+    pub fn has_more_to_say(&self) -> bool {
+        matches!(self, Self::VhostUser(port) if port.has_more_to_say())
+    }
+
     /// Why frames are being lost, told once when that begins: to be logged.
     pub fn take_problem(&mut self) -> Option<PortError> {
         match self {

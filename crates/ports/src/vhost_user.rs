@@ -88,6 +88,8 @@ pub struct VhostUser {
     open: bool,
     /// The front end may have sent a message.
     talks: bool,
+    /// Somebody was let in, and others may wait behind.
+    knocks: bool,
     memory: Memory,
     record: Record,
     /// Pairs of rings: to the guest, then from it.
@@ -140,6 +142,7 @@ impl VhostUser {
             closer,
             open: true,
             talks: false,
+            knocks: false,
             memory: Memory::default(),
             record,
             rings: (0..2 * config.pairs).map(|_| Ring::default()).collect(),
@@ -266,7 +269,7 @@ impl VhostUser {
     /// should begin another batch.
     pub fn rest(&mut self) -> bool {
         self.look();
-        let mut quiet = !self.talks;
+        let mut quiet = !self.has_more_to_say();
         for ring in self.rings.iter_mut().skip(1).step_by(2) {
             if let Some(live) = ring.running() {
                 quiet &= live.listen(&self.memory);
@@ -346,6 +349,9 @@ impl VhostUser {
     /// # Errors
     /// None.
     pub fn flush(&mut self) -> Result<(), Trouble> {
+        if self.memory.torn() {
+            self.lose_memory();
+        }
         let memory = &self.memory;
         self.rings.iter_mut().for_each(|ring| ring.publish(memory));
         Ok(())
@@ -384,6 +390,12 @@ impl VhostUser {
     pub fn probe(&mut self) -> Result<(), Trouble> {
         self.look();
         Ok(())
+    }
+
+    /// Whether there is more at the sockets than the last look took, which nobody will tell again.
+    #[must_use]
+    pub fn has_more_to_say(&self) -> bool {
+        self.knocks || self.talks && !self.closer.is_full()
     }
 
     /// Why a front end was hung up on, told once.
@@ -478,6 +490,7 @@ impl Drop for VhostUser {
     /// The socket's place is free again, unless somebody else has taken it. The guest gets back what it had posted.
     fn drop(&mut self) {
         self.hang_up();
+        self.record.remove();
         if fs::symlink_metadata(&self.config.path).is_ok_and(|found| found.ino() == self.inode) {
             let _ = fs::remove_file(&self.config.path);
         }

@@ -5,15 +5,16 @@
 #[expect(dead_code, reason = "other tests use the rest")]
 mod guest;
 
-use std::io::IoSlice;
+use std::io::{IoSlice, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use guest::{
-    BUFFERS, EVENT_IDX, FROM, GUEST, Guest, INDIRECT, MEMORY, MERGEABLE, NEXT, SET_CALL, SET_ENABLE,
-    SET_FEATURES, SET_KICK, SET_MEM_TABLE, SET_PLACE, SET_SIZE, TABLE, TO, USER, VERSION_1, WRITE, buffer,
+    BUFFERS, EVENT_IDX, FROM, GET_FEATURES, GUEST, Guest, INDIRECT, MEMORY, MERGEABLE, NEXT, SET_CALL,
+    SET_ENABLE, SET_FEATURES, SET_KICK, SET_MEM_TABLE, SET_PLACE, SET_SIZE, TABLE, TO, USER, VERSION_1,
+    WRITE, buffer,
 };
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, bind, connect, listen,
@@ -215,7 +216,7 @@ fn memory_may_change_or_disappear_while_frames_are_out() {
     world.guest.post(0, &[1; 60]);
     let tickets = world.batch(true);
     world.guest.share_memory();
-    world.look();
+    world.guest.is_heard(&mut world.port);
     assert_eq!(world.guest.heads(FROM), [0], "it was copied before its memory went");
     tickets.into_iter().for_each(|ticket| {
         world.port.complete(ticket);
@@ -226,8 +227,7 @@ fn memory_may_change_or_disappear_while_frames_are_out() {
     nix::unistd::ftruncate(&file, MEMORY as i64).expect("long enough");
     let table = [1, GUEST, MEMORY as u64, USER, 0].map(u64::to_le_bytes).concat();
     world.guest.say(SET_MEM_TABLE, &table, &[file.as_raw_fd()]);
-    world.look();
-    assert!(world.port.is_connected());
+    world.guest.is_heard(&mut world.port);
     nix::unistd::ftruncate(&file, 0).expect("cut off");
     world.batch(false);
     world.batch(false);
@@ -287,6 +287,41 @@ fn a_message_that_makes_no_sense_ends_the_connection_and_is_told() {
         assert!(world.port.take_problem().is_some());
         world.let_in();
         world.passes(1);
+    }
+}
+
+/// Its addresses are the front end's own: that rings lie askew there says nothing of where they lie here, and the other way.
+#[test]
+fn memory_that_begins_askew_ends_the_connection_and_nothing_else() {
+    let mut world = World::new(ALL);
+    for (guest, user, offset) in [(GUEST, USER - 1, 0), (GUEST, USER, 1), (GUEST, USER - 4_095, 0)] {
+        let table = [1, guest, MEMORY as u64 - 1, user, offset].map(u64::to_le_bytes).concat();
+        world.guest.say(SET_MEM_TABLE, &table, &[world.guest.file.as_raw_fd()]);
+        world.look();
+        assert!(!world.port.is_connected(), "{user:#x} {offset}");
+        assert!(world.port.take_problem().is_some_and(|problem| problem.to_string().contains("askew")));
+        world.let_in();
+        world.passes(1);
+    }
+}
+
+/// Nobody tells a second time that there is somebody at the door.
+#[test]
+fn of_two_who_come_at_once_the_second_is_heard_before_the_port_rests() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("vm.sock");
+    let mut port = VhostUser::open(&VhostUserConfig::new(&path)).expect("a port");
+    let _silent = Guest::connect(&path, SIZE);
+    let mut second = Guest::connect(&path, SIZE);
+    second.say(GET_FEATURES, &[], &[]);
+    assert!(!port.rest(), "there is another at the door");
+    // Whoever was silent is closed on a thread of its own first.
+    let end = Instant::now() + Duration::from_secs(10);
+    second.socket.set_nonblocking(true).expect("ours");
+    let mut answer = [0; 20];
+    while second.socket.read_exact(&mut answer).is_err() {
+        assert!(Instant::now() < end, "nobody answers");
+        port.rest();
     }
 }
 

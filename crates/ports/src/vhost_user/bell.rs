@@ -48,9 +48,14 @@ struct Ringer {
 }
 
 impl Ringer {
-    fn shared() -> Result<&'static Self, &'static io::Error> {
-        static RINGER: OnceLock<io::Result<Ringer>> = OnceLock::new();
-        RINGER.get_or_init(Self::new).as_ref()
+    /// A shortage of contexts passes: it is tried again.
+    fn shared() -> io::Result<&'static Self> {
+        static RINGER: OnceLock<Ringer> = OnceLock::new();
+        match RINGER.get() {
+            Some(ringer) => Ok(ringer),
+            // Of two threads' contexts the later one is not used.
+            None => Self::new().map(|made| RINGER.get_or_init(|| made)),
+        }
     }
 
     fn new() -> io::Result<Self> {

@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::Arc;
 
 use nix::cmsg_space;
 use nix::errno::Errno;
@@ -118,14 +119,15 @@ fn belongs(descriptor: &OwnedFd) -> bool {
 impl VhostUser {
     /// Looks at the sockets: who wants in, and what the front end has said.
     pub(super) fn look(&mut self) {
-        let mut found = [EpollEvent::empty(); 16];
+        // As many as are ever watched: a kick for each ring, and the three others.
+        let mut found = [EpollEvent::empty(); 32];
         let Ok(count) = self.events.wait(&mut found, EpollTimeout::ZERO) else { return };
         let tells = |whom| found[..count].iter().any(|event| event.data() == whom);
         self.talks |= tells(FRONT_END);
         self.converse();
         // After that: who was there may have gone, and be the one who comes back.
-        if tells(LISTENER) && !self.closer.is_busy() {
-            self.admit();
+        self.knocks = tells(LISTENER) && !self.closer.is_busy() && self.admit();
+        if self.knocks {
             self.converse();
         }
         if tells(CLOSED) {
@@ -144,11 +146,12 @@ impl VhostUser {
     }
 
     /// The first to speak has the port; another is hung up on, and may try again. One for each look: who connects without
-    /// end takes little of the daemon's time.
-    fn admit(&mut self) {
-        let Ok((socket, _)) = self.listener.accept() else { return };
+    /// end takes little of the daemon's time. Answers whether there was one, so that there may be another.
+    fn admit(&mut self) -> bool {
+        let Ok((socket, _)) = self.listener.accept() else { return false };
         if self.front_end.as_ref().is_some_and(|front_end| front_end.spoken) {
-            return self.closer.close(vec![socket.into()]);
+            self.closer.close(socket);
+            return true;
         }
         // Who says nothing must not keep others out.
         self.hang_up();
@@ -157,14 +160,16 @@ impl VhostUser {
             self.front_end = Some(Box::new(FrontEnd::new(socket)));
             self.talks = true;
         } else {
-            self.closer.close(vec![socket.into()]);
+            self.closer.close(socket);
         }
+        true
     }
 
-    /// Handles some of what the front end has said.
+    /// Handles some of what the front end has said. The rest waits where much is being closed: else who sends what takes long to
+    /// close would have a thread for each.
     fn converse(&mut self) {
         for _ in 0..MESSAGES {
-            if !self.talks {
+            if !self.talks || self.closer.is_full() {
                 return;
             }
             let Some(front_end) = &mut self.front_end else {
@@ -174,16 +179,22 @@ impl VhostUser {
             match front_end.read() {
                 Incoming::Nothing => self.talks = false,
                 Incoming::Closed => {
-                    // Nothing is left in its queue, and what has come belongs: closing that waits for nobody.
+                    // Nothing is left in its queue: closing that waits for nobody.
                     if let Some(gone) = self.front_end.take() {
                         let _ = self.events.delete(&gone.socket);
+                        if !gone.descriptors.is_empty() {
+                            self.closer.close(gone.descriptors);
+                        }
                     }
                     self.hang_up();
                 }
                 Incoming::Broken => self.hang_up(),
                 Incoming::Nonsense(nonsense) => self.refuse(nonsense),
-                Incoming::Message(header, request, descriptors) => {
-                    let handled = request.and_then(|request| self.handle(&header, request, descriptors));
+                Incoming::Message(header, request, mut descriptors) => {
+                    let handled = request.and_then(|request| self.handle(&header, request, &mut descriptors));
+                    if !descriptors.is_empty() {
+                        self.closer.close(descriptors);
+                    }
                     if let Err(nonsense) = handled {
                         self.refuse(nonsense);
                     }
@@ -194,18 +205,19 @@ impl VhostUser {
 
     /// What it was told is forgotten, frames that it posted still leave.
     pub(super) fn hang_up(&mut self) {
-        if let Some(front_end) = self.front_end.take() {
+        let front_end = self.front_end.take();
+        if let Some(front_end) = &front_end {
             let _ = self.events.delete(&front_end.socket);
-            let mut descriptors = front_end.descriptors;
-            descriptors.push(front_end.socket.into());
-            self.closer.close(descriptors);
         }
         for ring in &mut self.rings {
             ring.stop(&self.memory);
             unwatch(&self.events, ring.kick.take());
             *ring = Ring::default();
         }
-        self.memory = Memory::default();
+        let memory = std::mem::take(&mut self.memory);
+        if front_end.is_some() || !memory.is_empty() {
+            self.closer.close((front_end, memory));
+        }
         (self.features, self.protocol, self.talks) = (0, 0, false);
         self.measure();
     }
@@ -225,7 +237,7 @@ impl VhostUser {
         &mut self,
         header: &Header,
         request: Request,
-        mut descriptors: Vec<OwnedFd>,
+        descriptors: &mut Vec<OwnedFd>,
     ) -> Result<(), Nonsense> {
         let reply = match request {
             Request::GetFeatures => Some(answer(header.request, feature::OFFERED)),
@@ -241,7 +253,7 @@ impl VhostUser {
                 Some(answer_ring(header.request, index, base.into()))
             }
             other => {
-                self.obey(other, &mut descriptors)?;
+                self.obey(other, descriptors)?;
                 let acknowledges = header.wants_answer && self.protocol & protocol::REPLY_ACK != 0;
                 acknowledges.then(|| answer(header.request, 0))
             }
@@ -271,8 +283,19 @@ impl VhostUser {
             Request::SetProtocolFeatures(features) => self.protocol = features,
             Request::SetMemTable(pieces) => {
                 self.rings.iter_mut().for_each(|ring| ring.stop(&self.memory));
-                let files = std::mem::take(descriptors);
-                self.memory = Memory::map(&pieces, files).map_err(Nonsense::Other)?;
+                let files: Vec<_> =
+                    descriptors.drain(..).map(|file| Arc::new(fs::File::from(file))).collect();
+                let mapped = match Memory::map(&pieces, &files) {
+                    Ok(mapped) => mapped,
+                    Err(why) => {
+                        self.closer.close(files);
+                        return Err(Nonsense::Other(why));
+                    }
+                };
+                let before = std::mem::replace(&mut self.memory, mapped);
+                if !before.is_empty() {
+                    self.closer.close(before);
+                }
             }
             Request::SetRingSize(index, size) => {
                 if !size.is_power_of_two() || size > MAX_RING {

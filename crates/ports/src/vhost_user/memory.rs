@@ -9,8 +9,9 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use nix::fcntl::{FcntlArg, fcntl};
@@ -52,13 +53,19 @@ impl Place {
     pub(super) fn plus(self, bytes: usize) -> Self {
         Self { at: self.at + bytes, ..self }
     }
+
+    /// Whether it lies on a multiple of so many bytes, as what begins a mapping does.
+    pub(super) fn is_multiple_of(self, align: usize) -> bool {
+        self.at.is_multiple_of(align)
+    }
 }
 
 impl Memory {
-    /// Maps what the front end describes; a file for each piece.
-    pub(super) fn map(pieces: &[Piece], files: Vec<OwnedFd>) -> Result<Self, String> {
+    /// Maps what the front end describes; a file for each piece. Whoever calls has these as well, and closes them last: what
+    /// of a file is in memory goes with it, which takes its time.
+    pub(super) fn map(pieces: &[Piece], files: &[Arc<File>]) -> Result<Self, String> {
         check(pieces)?;
-        let mapped = pieces.iter().zip(files).map(|(piece, file)| Mapped::new(piece, file.into()));
+        let mapped = pieces.iter().zip(files).map(|(piece, file)| Mapped::new(piece, file));
         Ok(Self { pieces: mapped.collect::<Result<_, _>>()? })
     }
 
@@ -128,8 +135,8 @@ impl Memory {
 }
 
 impl Mapped {
-    fn new(piece: &Piece, file: File) -> Result<Self, String> {
-        let page = page_of(&file)?;
+    fn new(piece: &Piece, file: &Arc<File>) -> Result<Self, String> {
+        let page = page_of(file)?;
         let shift = piece.offset % page;
         let end = piece.offset.checked_add(piece.len).ok_or("a piece of memory that ends beyond any file")?;
         let found = file.metadata().map_err(|error| error.to_string())?.size();
@@ -142,7 +149,7 @@ impl Mapped {
             return Err(format!("a piece of memory of {} bytes", piece.len));
         };
         let map = MmapRegionBuilder::new(len)
-            .with_file_offset(FileOffset::new(file, piece.offset - shift))
+            .with_file_offset(FileOffset::from_arc(Arc::clone(file), piece.offset - shift))
             .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
             .with_mmap_flags(libc::MAP_SHARED | libc::MAP_NORESERVE)
             .build()
@@ -221,10 +228,10 @@ mod tests {
 
     use super::*;
 
-    fn file(len: i64) -> OwnedFd {
+    fn file(len: i64) -> Arc<File> {
         let file = memfd_create("guest", MFdFlags::MFD_CLOEXEC).expect("a memfd");
         ftruncate(&file, len).expect("long enough");
-        file
+        Arc::new(file.into())
     }
 
     fn piece(guest: u64, len: u64) -> Piece {
@@ -234,7 +241,7 @@ mod tests {
     #[test]
     fn an_address_is_found_in_its_piece_and_no_further() {
         let pieces = [piece(0, 0x2000), piece(0x2000, 0x1000)];
-        let memory = Memory::map(&pieces, vec![file(0x2000), file(0x1000)]).expect("mapped");
+        let memory = Memory::map(&pieces, &[file(0x2000), file(0x1000)]).expect("mapped");
         let (place, found) = memory.guest(0x1ff0, 0x100).expect("mapped");
         assert_eq!(found, 0x10, "the rest is in another piece");
         memory.write(place, &[7; 16]);
@@ -258,13 +265,12 @@ mod tests {
             vec![piece(0, 0x3000)],
             vec![Piece { offset: u64::MAX, ..piece(0, 0x1000) }],
         ] {
-            let files = pieces.iter().map(|_| file(0x2000)).collect();
-            assert!(Memory::map(&pieces, files).is_err(), "{pieces:x?}");
+            let files: Vec<_> = pieces.iter().map(|_| file(0x2000)).collect();
+            assert!(Memory::map(&pieces, &files).is_err(), "{pieces:x?}");
         }
-        let disk = tempfile::tempfile_in("/").map(OwnedFd::from);
-        if let Ok(disk) = disk {
+        if let Ok(disk) = tempfile::tempfile_in("/") {
             ftruncate(&disk, 0x1000).expect("long enough");
-            let refused = Memory::map(&[piece(0, 0x1000)], vec![disk]);
+            let refused = Memory::map(&[piece(0, 0x1000)], &[Arc::new(disk)]);
             assert!(refused.is_err_and(|why| why.contains("memfd")));
         }
     }
@@ -274,7 +280,7 @@ mod tests {
         let (file, other) = (file(0x4000), file(0x1000));
         let end = file.as_fd().try_clone_to_owned().expect("a descriptor");
         let pieces = [piece(0, 0x4000), piece(0x10000, 0x1000)];
-        let memory = Memory::map(&pieces, vec![file, other]).expect("mapped");
+        let memory = Memory::map(&pieces, &[file, other]).expect("mapped");
         let (place, _) = memory.guest(0x2000, 8).expect("mapped");
         memory.write(place, &[9; 8]);
         assert!(!memory.torn());

@@ -13,7 +13,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use nix::fcntl::posix_fallocate;
 use vm_memory::mmap::MmapRegionBuilder;
@@ -60,36 +60,44 @@ impl Record {
         Ok(Self { map: Arc::new(map), path })
     }
 
+    /// Who ends in order has given everything back. To be removed before the socket: the place is another's then.
+    pub(super) fn remove(&self) {
+        let _ = fs::remove_file(&self.path);
+    }
+
     /// The page of one ring; none for a ring with more descriptors than a page has room for.
     pub(super) fn page(&self, ring: usize, size: u16) -> Option<Page> {
         (size <= MOST).then(|| Page { map: Arc::clone(&self.map), at: ring * PAGE, taken: 0 })
     }
 }
 
-impl Drop for Record {
-    /// Who ends in order has given everything back.
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
 impl Page {
-    /// What was out of the same ring when the daemon died, oldest first, and was not given back since. `used` is the end of
-    /// the used ring in guest memory, `entry` reads an entry of it.
-    pub(super) fn left(&self, ring: Identity, used: u16, entry: impl Fn(u16) -> u32) -> Vec<u16> {
+    /// What was out of the same ring when the daemon died, oldest first, and was not given back since; none where it was
+    /// another ring. `used` is the end of the used ring in guest memory, `entry` reads an entry of it.
+    pub(super) fn left(&self, ring: Identity, used: u16, entry: impl Fn(u16) -> u32) -> Option<Vec<u16>> {
         let [size, noted] = [SIZE, USED].map(|at| self.word(at).load(Ordering::Relaxed));
         let same =
             size == u32::from(ring.size) && self.long(WHERE).load(Ordering::Relaxed) == ring.descriptors;
         let later = used.wrapping_sub(noted as u16);
         if !same || later > ring.size {
-            return Vec::new();
+            return None;
         }
         let given: Vec<u32> = (0..later).map(|step| entry((noted as u16).wrapping_add(step))).collect();
         let number = |head: u16| self.long(OUT + usize::from(head) * 8).load(Ordering::Relaxed);
         let mut left: Vec<u16> =
             (0..ring.size).filter(|&head| number(head) != 0 && !given.contains(&head.into())).collect();
         left.sort_by_key(|&head| number(head));
-        left
+        Some(left)
+    }
+
+    /// Goes on with what an earlier daemon has left, oldest first, which stays noted at each step: this one may be killed here, too.
+    pub(super) fn go_on(&mut self, ring: Identity, used: u16, left: &[u16]) {
+        let out = |head: u16| self.long(OUT + usize::from(head) * 8);
+        let last = left.last().map_or(0, |&head| out(head).load(Ordering::Relaxed));
+        let back = (0..ring.size).filter(|head| !left.contains(head));
+        back.for_each(|head| out(head).store(0, Ordering::Relaxed));
+        self.word(USED).store(used.into(), Ordering::Release);
+        self.taken = last;
     }
 
     /// Begins anew: nothing is out.
@@ -117,6 +125,8 @@ impl Page {
     /// The guest has these back, and its used ring ends at `used`.
     #[inline]
     pub(super) fn give(&self, heads: &[u16], used: u16) {
+        // Not before the guest's ring says so: a kill may come between any two of these.
+        compiler_fence(Ordering::SeqCst);
         for &head in heads {
             self.long(OUT + usize::from(head) * 8).store(0, Ordering::Relaxed);
         }
@@ -178,13 +188,31 @@ mod tests {
         // The daemon dies: nobody removes the file. The guest has got 7 back, which was not noted.
         let later = Record::open(&socket, 2).expect("a record");
         let found = later.page(1, 8).expect("room");
-        assert_eq!(found.left(RING, 1, |_| 7), [3, 2]);
-        assert_eq!(found.left(RING, 0, |_| 7), [3, 7, 2]);
-        assert!(found.left(Identity { size: 16, ..RING }, 1, |_| 7).is_empty());
-        assert!(found.left(Identity { descriptors: 0, ..RING }, 1, |_| 7).is_empty());
-        assert!(found.left(RING, 9, |_| 7).is_empty(), "more than a ring has come back since");
+        assert_eq!(found.left(RING, 1, |_| 7), Some(vec![3, 2]));
+        assert_eq!(found.left(RING, 0, |_| 7), Some(vec![3, 7, 2]));
+        assert!(found.left(Identity { size: 16, ..RING }, 1, |_| 7).is_none());
+        assert!(found.left(Identity { descriptors: 0, ..RING }, 1, |_| 7).is_none());
+        assert!(found.left(RING, 9, |_| 7).is_none(), "more than a ring has come back since");
         page.end();
-        assert!(found.left(RING, 1, |_| 7).is_empty());
+        assert!(found.left(RING, 1, |_| 7).is_none());
         assert!(record.page(0, 2_048).is_none());
+    }
+
+    #[test]
+    fn who_goes_on_and_is_killed_at_once_has_noted_all_that_was_left() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("vm.sock");
+        let page = || Record::open(&socket, 1).expect("a record").page(0, 8).expect("room");
+        let mut first = page();
+        first.begin(RING, 0);
+        [3, 1, 7, 2].iter().for_each(|&head| first.take(head));
+        let mut second = page();
+        let left = second.left(RING, 1, |_| 1).expect("the same ring");
+        second.go_on(RING, 1, &left);
+        assert_eq!(page().left(RING, 1, |_| 1), Some(vec![3, 7, 2]), "before any is taken again");
+        second.take(3);
+        assert_eq!(page().left(RING, 1, |_| 1), Some(vec![7, 2, 3]), "and after one");
+        second.give(&[3], 2);
+        assert_eq!(page().left(RING, 2, |_| 3), Some(vec![7, 2]));
     }
 }

@@ -118,8 +118,9 @@ impl Ring {
         }
         let Some(place) = self.place else { return Ok(()) };
         let size = usize::from(self.size);
-        let find = |what: &str, address: u64, len: usize, align: u64| {
-            let found = memory.user(address, len).filter(|_| address.is_multiple_of(align));
+        // What is asked for whole is where it lies here: a piece may begin anywhere for the front end.
+        let find = |what: &str, address: u64, len: usize, align: usize| {
+            let found = memory.user(address, len).filter(|place| place.is_multiple_of(align));
             found.ok_or_else(|| {
                 format!("a {what} of {size} entries at {address:#x}, which is not mapped or askew")
             })
@@ -164,6 +165,7 @@ impl Ring {
         // What an earlier daemon had taken is lost by this.
         while let Some(head) = live.again.pop_front() {
             live.heads[usize::from(head)] = Holder::Device;
+            live.order.iter_mut().for_each(|order| order.push_back(head));
             live.in_flight += 1;
             live.give(memory, head, 0);
         }
@@ -216,14 +218,17 @@ impl Live {
             let place = used.plus(4 + usize::from(index % ring.size) * 8);
             u32::from_le(memory.word32(place).load(Ordering::Relaxed))
         };
-        let left = page.left(ring, self.filled, entry);
         let offered = self.word(memory, self.available.plus(2)).wrapping_sub(self.filled);
-        page.begin(ring, self.filled);
-        if self.next == self.filled && left.len() <= usize::from(offered.min(ring.size)) {
-            self.next = self.next.wrapping_add(left.len() as u16);
-            self.end = self.next;
-            left.iter().for_each(|&head| page.take(head));
-            self.again = left.into();
+        let among = |left: &Vec<u16>| left.len() <= usize::from(offered.min(ring.size));
+        let left = page.left(ring, self.filled, entry).filter(among);
+        match left.filter(|_| self.next == self.filled) {
+            Some(left) => {
+                page.go_on(ring, self.filled, &left);
+                self.next = self.next.wrapping_add(left.len() as u16);
+                self.end = self.next;
+                self.again = left.into();
+            }
+            None => page.begin(ring, self.filled),
         }
         self.page = Some(page);
     }
