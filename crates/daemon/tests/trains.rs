@@ -45,23 +45,27 @@ struct World {
     _folder: tempfile::TempDir,
 }
 
-fn open(folder: &Path, name: u8) -> (VhostUser, Guest) {
+fn open(folder: &Path, name: u8, size: u16) -> (VhostUser, Guest) {
     let path = folder.join(name.to_string());
     let mac = Some([2, 0, 0, 0, 0, name]);
     let mut port = VhostUser::open(&VhostUserConfig { mac, ..VhostUserConfig::new(&path) }).expect("a port");
-    let guest = Guest::start(&mut port, &path, SIZE, VERSION_1 | MERGEABLE);
+    let guest = Guest::start(&mut port, &path, size, VERSION_1 | MERGEABLE);
     (port, guest)
 }
 
 impl World {
     fn new(rate: &str, slots: usize) -> Self {
+        Self::with_rings(SIZE, rate, slots)
+    }
+
+    fn with_rings(size: u16, rate: &str, slots: usize) -> Self {
         let checked = policy(&format!(
             "uplink: {{port: memory, rate: {rate}}}\n\
              tenants: {{a: {{port: memory, via: [slow]}}, b: {{port: memory}}}}\n\
              limits: {{slow: {{match: {{src_port: 7}}, rate: 1Mbps, burst: 1518B}}}}"
         ));
         let folder = tempfile::tempdir().expect("a folder");
-        let [(a, guest_a), (b, guest_b)] = [A, B].map(|name| open(folder.path(), name));
+        let [(a, guest_a), (b, guest_b)] = [A, B].map(|name| open(folder.path(), name, size));
         let memory = MemoryConfig { slots, frame: 2_048, ..MemoryConfig::default() };
         let (uplink, wire) = MemoryPort::pair("uplink", memory).expect("memory");
         let uplink = Port::Memory(uplink);
@@ -82,7 +86,7 @@ impl World {
             guests: [guest_a, guest_b],
             checked,
             now: Nanos::ZERO,
-            free: (0..SIZE).rev().collect(),
+            free: (0..size).rev().collect(),
             out: BTreeMap::new(),
             posted: BTreeMap::new(),
             left: BTreeMap::new(),
@@ -303,8 +307,9 @@ proptest! {
     fn every_frame_leaves_once_in_order_and_unchanged_or_is_counted(
         steps in prop::collection::vec(step(), 1..60),
         slots in prop_oneof![Just(7_usize), Just(512)],
+        size in prop_oneof![Just(1_u16), Just(2), Just(16), Just(SIZE)],
     ) {
-        let mut world = World::new("100Mbps", slots);
+        let mut world = World::with_rings(size, "100Mbps", slots);
         for step in steps {
             match step {
                 Step::Post { flow, len, times } => (0..times).for_each(|_| world.post(OUTSIDE, flow, len)),

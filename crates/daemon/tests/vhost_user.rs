@@ -48,12 +48,16 @@ impl World {
     }
 
     fn of(text: &str, completions: Completions) -> Self {
+        Self::with_rings(SIZE, text, completions)
+    }
+
+    fn with_rings(size: u16, text: &str, completions: Completions) -> Self {
         let checked = policy(text);
         let folder = tempfile::tempdir().expect("a folder");
         let path: PathBuf = folder.path().join("vm.sock");
         let config = VhostUserConfig { completions, ..VhostUserConfig::new(&path) };
         let mut port = VhostUser::open(&config).expect("a port");
-        let guest = Guest::start(&mut port, &path, SIZE, VERSION_1);
+        let guest = Guest::start(&mut port, &path, size, VERSION_1);
         let memory = MemoryConfig { slots: 4_096, frame: FRAME_ROOM, ..MemoryConfig::default() };
         let (uplink, wire) = MemoryPort::pair("uplink", memory).expect("memory");
         let uplink = Port::Memory(uplink);
@@ -67,7 +71,7 @@ impl World {
             log: Arc::new(DepartureLog::default()),
             fleet,
         });
-        let free = (0..SIZE).rev().collect();
+        let free = (0..size).rev().collect();
         let (behind, posted, left) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { engine, wire, guest, now: Nanos::ZERO, checked, free, behind, posted, left, _folder: folder }
     }
@@ -127,6 +131,31 @@ impl World {
 fn inner(frame: &[u8]) -> &[u8] {
     let geneve = frame[36..38] == 6_081_u16.to_be_bytes();
     if geneve { &frame[50 + 4 * usize::from(frame[42] & 0x3f)..] } else { frame }
+}
+
+/// A guest chooses how long its rings are.
+#[test]
+fn rings_of_very_few_descriptors_carry_what_they_can() {
+    for size in [1, 2, 4] {
+        let mut world = World::with_rings(size, ONE, Completions::OutOfOrder);
+        world.run(Span::millis(20), &[(1, 8)]);
+        assert!(world.left(1) > 50, "{size}: {}", world.left(1));
+        assert!(world.losses().is_empty());
+    }
+}
+
+#[test]
+fn where_descriptors_come_back_early_they_come_back_before_anything_has_left() {
+    for (completions, out) in [(Completions::Early, 0), (Completions::OutOfOrder, 8)] {
+        let mut world = World::new(completions);
+        // 1 Mbit/s lets one leave at once, and another after nine milliseconds.
+        for posted in [1, 8] {
+            (0..posted).for_each(|_| assert!(world.post(7)));
+            world.run(Span::millis(1), &[]);
+            assert_eq!(world.left(7), 1);
+        }
+        assert_eq!(world.behind.len(), out, "{completions:?}");
+    }
 }
 
 /// PicNIC's Figure 2, with UDP for all: the slow flow holds half of the ring.

@@ -88,11 +88,14 @@ impl Engine {
                 lane.tally.event(event);
                 // Whether the client is still there is worth knowing also while it waits; the next batch reacts.
                 let _ = port.probe();
+                self.attentive |= port.has_more_to_say();
                 return read;
             }
             let took = next.take().map_or_else(|| port.take(self.window), Took::Frame);
             match took {
                 Took::Frame(taken) => {
+                    // Where descriptors come back early, that is now.
+                    lane.wrote = true;
                     let frames;
                     // Where the turn ends, nothing is looked at that would have to be admitted after it.
                     let most = if copied < COPIED { POSTED.saturating_sub(read) } else { 1 };
@@ -136,8 +139,8 @@ impl Engine {
         port.copy(&mut lane.pool.bytes_mut(buffer)[..taken.len]);
         // The frame that ends the train needs room as well.
         let more = lane.tenant.is_some_and(|tenant| self.nic.tenant_room(tenant) > 1) && lane.pool.has_room();
-        // Half of a short ring, as of a flow.
-        let half = port.depth().map_or(1, |depth| depth as usize / 2);
+        // Half of a short ring, as of a flow; a ring may be of one descriptor.
+        let half = port.depth().map_or(1, |depth| depth as usize / 2).max(1);
         let most = if more { usize::from(train_of(taken.len)).min(most).min(half) } else { 1 };
         let (following, next) = lane.couple(buffer, taken, most as u16);
         let received = Received { len: taken.len, vnet: Some(taken.vnet), ..Received::default() };
@@ -183,7 +186,7 @@ impl Lane {
             }
             self.pool.set_following(buffer, following, next.ticket);
         }
-        (most - 1, None)
+        (most.saturating_sub(1), None)
     }
 
     /// A buffer is free again, and the frames that were in it are through.
