@@ -9,18 +9,17 @@
 
 use std::fs;
 use std::io::{self, IoSliceMut, Write};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 
-use nix::cmsg_space;
-use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, connect, recvmsg, socket,
-};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 
 use super::bell::{Bell, is_bell};
 use super::memory::{Memory, is_memory};
@@ -68,7 +67,7 @@ impl FrontEnd {
                 match receive(&self.socket, &mut self.bytes[self.have..wanted], &mut self.descriptors) {
                     Ok(0) => return Incoming::Closed,
                     Ok(read) => self.have += read,
-                    Err(Errno::EAGAIN | Errno::EINTR) => return Incoming::Nothing,
+                    Err(Errno::AGAIN | Errno::INTR) => return Incoming::Nothing,
                     Err(_) => return Incoming::Broken,
                 }
                 if self.descriptors.len() > MAX_REGIONS || !self.descriptors[known..].iter().all(belongs) {
@@ -93,20 +92,19 @@ impl FrontEnd {
     }
 }
 
-/// Reads at most what `into` holds. Descriptors that come along are ours.
+/// Reads at most what `into` holds. Descriptors that come along are ours, also where there was no room in the process for all.
 fn receive(socket: &UnixStream, into: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> Result<usize, Errno> {
-    // As many as the kernel passes at once: none is ever lost for want of room.
-    let mut space = cmsg_space!([RawFd; 253]);
-    let mut slices = [IoSliceMut::new(into)];
-    let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
-    let received = recvmsg::<UnixAddr>(socket.as_raw_fd(), &mut slices, Some(&mut space), flags)?;
-    for control in received.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(fds) = control {
-            // SAFETY: the kernel just made these descriptors for us, and nobody else knows them.
-            descriptors.extend(fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+    // As many as the kernel passes at once: none is ever lost for want of room here.
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received = recvmsg(socket, &mut [IoSliceMut::new(into)], &mut control, flags)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(passed) = message {
+            descriptors.extend(passed);
         }
     }
-    Ok(received.bytes)
+    if received.flags.contains(ReturnFlags::CTRUNC) { Err(Errno::MFILE) } else { Ok(received.bytes) }
 }
 
 /// Whether a descriptor is of a kind that the protocol passes: memory's file, or a bell. Looked at as soon as it is here, as
@@ -435,7 +433,7 @@ fn is_dead(path: &Path) -> bool {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let asked = socket(AddressFamily::Unix, SockType::Stream, flags, None)
         .and_then(|end| connect(end.as_raw_fd(), &UnixAddr::new(path)?));
-    asked == Err(Errno::ECONNREFUSED)
+    asked == Err(nix::errno::Errno::ECONNREFUSED)
 }
 
 /// Watches the listening socket.

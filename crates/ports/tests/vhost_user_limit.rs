@@ -1,0 +1,44 @@
+//! A process that has no room for more descriptors keeps none of those that it could not take all of.
+//!
+//! A test of its own, as the limit is the process's.
+
+#[path = "support/guest.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
+mod guest;
+#[expect(dead_code, reason = "other tests use the rest")]
+mod support;
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use guest::{Guest, SET_MEM_TABLE, VERSION_1};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use plimsoll_ports::{VhostUser, VhostUserConfig};
+use support::until;
+
+/// Descriptors of files in memory that are the guest's.
+fn open() -> usize {
+    let all = std::fs::read_dir("/proc/self/fd").expect("every process has it").flatten();
+    let files = all.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    files.filter(|file| file.to_string_lossy().starts_with("/memfd:plimsoll-vnic")).count()
+}
+
+#[test]
+fn descriptors_that_came_in_part_are_closed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("vm.sock");
+    let mut port = VhostUser::open(&VhostUserConfig::new(&path)).expect("a port");
+    let guest = Guest::start(&mut port, &path, 8, VERSION_1);
+    let passed: Vec<OwnedFd> =
+        (0..8).map(|_| guest.file.as_fd().try_clone_to_owned().expect("a descriptor")).collect();
+    let ends: Vec<_> = passed.iter().map(AsRawFd::as_raw_fd).collect();
+    guest.say(SET_MEM_TABLE, &[0; 8], &ends);
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    assert_eq!(open(), 10, "the guest's own, the port's, and eight that it passes");
+    let last = passed.iter().map(AsRawFd::as_raw_fd).max().expect("eight") as u64;
+    setrlimit(Resource::RLIMIT_NOFILE, last + 4, hard).expect("lowered");
+    port.probe().expect("always there");
+    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).expect("raised");
+    assert!(!port.is_connected(), "half of what it passed did not come");
+    until("a thread to close what came", || open() == 9);
+    drop((passed, guest));
+}
