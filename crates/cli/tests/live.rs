@@ -182,8 +182,8 @@ fn a_reload_during_traffic_loses_nothing_and_a_wrong_file_changes_nothing() {
     world.start(&policy);
     world.eventually("ping", || world.ping("shop", FAR));
     let count = 2_000_u32;
-    // What the engine's thread does not read at once has room as well.
-    ip(&["-n", &world.netns("shop"), "link", "set", "eth0", "txqueuelen", "4096"]);
+    // What the engine's thread does not read for 400 ms has room as well, which no reload takes.
+    ip(&["-n", &world.netns("shop"), "link", "set", "eth0", "txqueuelen", "1000"]);
     let receiver = receive_numbers(&world, 7_001, count as usize);
     let sender = world.inside("shop", move || {
         let socket = UdpSocket::bind(SocketAddrV4::new(SHOP, 0)).expect("bound");
@@ -255,9 +255,23 @@ fn a_port_that_disappears_comes_back_and_others_go_on() {
     world.eventually("ping through the new port", || world.ping("batch", FAR));
 }
 
+/// An engine that had no core meanwhile keeps the time that it said, and says what it gave up for that: on a machine that
+/// stalls once there is another try.
 #[test]
 fn a_stop_sends_what_waits_within_the_time_that_it_said() {
-    let Some(mut world) = World::new("stop") else { return };
+    for _ in 0..3 {
+        let given_up = given_up_at_a_stop();
+        if matches!(given_up, None | Some(0)) {
+            return;
+        }
+        eprintln!("{given_up:?} given up");
+    }
+    panic!("what waits is not sent at a stop");
+}
+
+/// Stops a daemon with 200 datagrams in it; how many it says it gave up. `None` without root.
+fn given_up_at_a_stop() -> Option<usize> {
+    let mut world = World::new("stop")?;
     let policy = world.policy("20Mbps", "engine: {queues: 256, ring: 1024}\n");
     world.start(&policy);
     world.eventually("ping", || world.ping("shop", FAR));
@@ -283,16 +297,13 @@ fn a_stop_sends_what_waits_within_the_time_that_it_said() {
     assert!(took < Duration::from_secs(4), "{took:?}");
     assert!(world.log().contains("stopping;"), "{}", world.log());
     let numbers = receiver.join().expect("received");
-    // An engine that had no core meanwhile keeps the time that it said, and says what it gave up for that.
     let log = world.log();
     let given_up = log.lines().find(|line| line.ends_with("were given up"));
     let given_up =
         given_up.map_or(0, |line| line.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("how many"));
-    assert!(
-        numbers.len() >= 100 && numbers.len() + given_up == 200,
-        "{given_up} given up: {numbers:?}\n{log}"
-    );
+    assert!(numbers.len() + given_up >= 200, "{given_up} given up: {numbers:?}\n{log}");
     assert!((0..).zip(&numbers).all(|(n, &number)| n == number), "in order: {numbers:?}");
+    Some(given_up)
 }
 
 #[test]

@@ -490,8 +490,8 @@ impl Drop for VhostUser {
     /// The socket's place is free again, unless somebody else has taken it. The guest gets back what it had posted.
     fn drop(&mut self) {
         self.hang_up();
-        self.record.remove();
         if fs::symlink_metadata(&self.config.path).is_ok_and(|found| found.ino() == self.inode) {
+            self.record.remove();
             let _ = fs::remove_file(&self.config.path);
         }
     }

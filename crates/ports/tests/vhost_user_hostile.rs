@@ -16,6 +16,7 @@ use guest::{
     SET_ENABLE, SET_FEATURES, SET_KICK, SET_MEM_TABLE, SET_PLACE, SET_SIZE, TABLE, TO, USER, VERSION_1,
     WRITE, buffer,
 };
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, bind, connect, listen,
     sendmsg, socket,
@@ -222,19 +223,39 @@ fn memory_may_change_or_disappear_while_frames_are_out() {
         world.port.complete(ticket);
     });
     world.passes(1);
-    // A file that is not sealed.
-    let file = nix::sys::memfd::memfd_create("guest", nix::sys::memfd::MFdFlags::empty()).expect("a file");
-    nix::unistd::ftruncate(&file, MEMORY as i64).expect("long enough");
-    let table = [1, GUEST, MEMORY as u64, USER, 0].map(u64::to_le_bytes).concat();
-    world.guest.say(SET_MEM_TABLE, &table, &[file.as_raw_fd()]);
-    world.guest.is_heard(&mut world.port);
-    nix::unistd::ftruncate(&file, 0).expect("cut off");
-    world.batch(false);
-    world.batch(false);
-    assert!(!world.port.is_connected());
-    assert!(world.port.take_problem().is_some_and(|problem| problem.to_string().contains("cut off")));
-    world.guest = Guest::start(&mut world.port, &world.path, SIZE, ALL);
-    world.passes(1);
+    let reads: fn(&mut World) = |world| (0..2).for_each(|_| _ = world.batch(false));
+    let only_sends: fn(&mut World) = |world| {
+        let _ = world.port.send(&[1; 60], None);
+        world.port.flush().expect("always there");
+    };
+    for notices in [reads, only_sends] {
+        // A file that is not sealed.
+        let file = memfd_create("guest", MFdFlags::empty()).expect("a file");
+        nix::unistd::ftruncate(&file, MEMORY as i64).expect("long enough");
+        let table = [1, GUEST, MEMORY as u64, USER, 0].map(u64::to_le_bytes).concat();
+        world.guest.say(SET_MEM_TABLE, &table, &[file.as_raw_fd()]);
+        world.guest.is_heard(&mut world.port);
+        nix::unistd::ftruncate(&file, 0).expect("cut off");
+        notices(&mut world);
+        assert!(!world.port.is_connected());
+        assert!(world.port.take_problem().is_some_and(|problem| problem.to_string().contains("cut off")));
+        world.guest = Guest::start(&mut world.port, &world.path, SIZE, ALL);
+        world.passes(1);
+    }
+}
+
+/// Memory's files are of a kind that is passed, and so is only found out where it is used.
+#[test]
+fn memory_is_no_bell_and_no_kick() {
+    let mut world = World::new(ALL);
+    for (request, number) in [(SET_CALL, 0_u64), (SET_KICK, 1), (SET_KICK, 99)] {
+        let file = memfd_create("guest", MFdFlags::empty()).expect("a file");
+        world.guest.say(request, &number.to_le_bytes(), &[file.as_raw_fd()]);
+        world.look();
+        assert!(!world.port.is_connected(), "request {request} with {number}");
+        world.let_in();
+        world.passes(1);
+    }
 }
 
 #[test]

@@ -72,7 +72,7 @@ pub struct Lane {
     pub(crate) total: Box<Parts>,
     /// Half of each of its delay targets.
     pub(crate) halves: Vec<Span>,
-    /// Delivered to the tenant since the port was last flushed.
+    /// Something may have to be shown to who is behind the port, since it was last flushed.
     pub(crate) wrote: bool,
     /// Frames that the port could not take and that count for their senders.
     pub(crate) blamed: Blamed,

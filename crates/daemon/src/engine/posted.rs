@@ -94,7 +94,7 @@ impl Engine {
             let took = next.take().map_or_else(|| port.take(self.window), Took::Frame);
             match took {
                 Took::Frame(taken) => {
-                    // Where descriptors come back early, that is now.
+                    // Where completions are early its descriptor has just been given back: the flush shows that.
                     lane.wrote = true;
                     let frames;
                     // Where the turn ends, nothing is looked at that would have to be admitted after it.

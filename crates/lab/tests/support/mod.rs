@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use plimsoll_lab::Options;
+use plimsoll_lab::{LabError, Options};
 use plimsoll_scenario::{Form, Results, Scenario, Status};
 
 /// Says why a live test does nothing. Where `PLIMSOLL_REQUIRE_LIVE=1` asks for all of them, that is a failure: what a
@@ -66,14 +66,16 @@ pub fn comes_out_with(name: &str, options: &Options, fails: fn(Status) -> bool) 
         return None;
     }
     let _alone = alone();
-    let mut failed: Option<Vec<String>> = None;
+    let (mut failed, mut stalled) = (None::<Vec<String>>, String::new());
     for _ in 0..TRIES {
         let results = match plimsoll_lab::run(&scenario, options, &mut |_| {}) {
             Ok(results) => results,
-            Err(error) => {
-                eprintln!("{name}: {error}");
+            // A source or a sink that a stall has kept from being ready.
+            Err(error @ LabError::Workload { .. }) => {
+                stalled = error.to_string();
                 continue;
             }
+            Err(error) => panic!("{name}: {error}"),
         };
         let ran = |name: &String| results.runs.iter().any(|run| run.system == *name);
         assert!(scenario.systems.iter().all(|system| ran(&system.name)), "{:?}", results.notes);
@@ -90,8 +92,6 @@ pub fn comes_out_with(name: &str, options: &Options, fails: fn(Status) -> bool) 
         }
         failed = Some(still);
     }
-    panic!(
-        "{name}: in none of {TRIES} tries: {}",
-        failed.map_or_else(String::new, |failed| failed.join(", "))
-    );
+    let failed = failed.map_or(stalled, |failed| failed.join(", "));
+    panic!("{name}: in none of {TRIES} tries: {failed}");
 }

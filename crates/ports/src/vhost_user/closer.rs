@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::unistd::Pid;
@@ -26,6 +26,8 @@ pub(super) struct Closer {
     busy: Arc<AtomicU32>,
     /// Rung when something has been closed.
     bell: Arc<EventFd>,
+    /// Where the process's first thread may run, which keeps to no core of its own.
+    cores: CpuSet,
 }
 
 impl Closer {
@@ -33,19 +35,20 @@ impl Closer {
     pub(super) fn new(events: &Epoll, token: u64) -> io::Result<Self> {
         let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
         events.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
-        Ok(Self { busy: Arc::default(), bell: Arc::new(bell) })
+        let cores = sched_getaffinity(Pid::this())?;
+        Ok(Self { busy: Arc::default(), bell: Arc::new(bell), cores })
     }
 
     /// Closes these, or lets go of them, on a thread of their own.
     pub(super) fn close<T: Send + 'static>(&self, these: T) {
-        let (busy, bell) = (Arc::clone(&self.busy), Arc::clone(&self.bell));
+        let (busy, bell, cores) = (Arc::clone(&self.busy), Arc::clone(&self.bell), self.cores);
         // Relaxed, here and below: it stands for nothing else.
         busy.fetch_add(1, Ordering::Relaxed);
         let job = move || {
             // Not before anybody: it has the engine's class from the thread that it came from.
             let _ = realtime::give_back();
             // Nor on its core.
-            let _ = sched_setaffinity(Pid::from_raw(0), &every_core());
+            let _ = sched_setaffinity(Pid::from_raw(0), &cores);
             drop(these);
             busy.fetch_sub(1, Ordering::Relaxed);
             let _ = bell.write(1);
@@ -75,10 +78,3 @@ impl Closer {
 
 /// Threads that close for one port while it is heard.
 const MOST: u32 = 4;
-
-/// The kernel takes of these what the process may have.
-fn every_core() -> CpuSet {
-    let mut all = CpuSet::new();
-    (0..CpuSet::count()).for_each(|core| _ = all.set(core));
-    all
-}

@@ -303,10 +303,12 @@ impl VhostUser {
             }
             Request::SetRingPlace(index, place) => self.still(index)?.place = Some(place),
             Request::SetRingBase(index, base) => self.still(index)?.base = base as u16,
-            Request::SetKick(index, _) => self.set_kick(index, descriptors.pop())?,
+            Request::SetKick(index, _) => self.set_kick(index, descriptors)?,
             Request::SetCall(index, _) => {
-                let bell = descriptors.pop().map(Bell::new).transpose().map_err(Nonsense::Other)?;
-                ring(&mut self.rings, index)?.bell = bell;
+                let ring = ring(&mut self.rings, index)?;
+                // What is none stays with the message, to be closed where nobody waits.
+                descriptors.iter().try_for_each(is_bell).map_err(Nonsense::Other)?;
+                ring.bell = descriptors.pop().map(Bell::new).transpose().map_err(Nonsense::Other)?;
             }
             Request::SetErr(index, _) => drop(ring(&mut self.rings, index)?),
             Request::SetEnable(index, enabled) => ring(&mut self.rings, index)?.enabled = enabled,
@@ -337,19 +339,19 @@ impl VhostUser {
     }
 
     /// By edges, so that it never has to be read: the front end has it too, and could make a read of it wait.
-    fn set_kick(&mut self, index: u32, kick: Option<OwnedFd>) -> Result<(), Nonsense> {
-        let Some(kick) = kick else {
+    fn set_kick(&mut self, index: u32, passed: &mut Vec<OwnedFd>) -> Result<(), Nonsense> {
+        let Some(kick) = passed.last() else {
             return Err(Nonsense::Other(
                 "a ring without a kick descriptor, which would have to be polled".to_owned(),
             ));
         };
         let watched = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, KICK);
         ring(&mut self.rings, index)?;
-        self.events.add(&kick, watched).map_err(|error| {
+        self.events.add(kick, watched).map_err(|error| {
             Nonsense::Other(format!("a kick descriptor that cannot be waited for: {error}"))
         })?;
         let ring = ring(&mut self.rings, index)?;
-        unwatch(&self.events, ring.kick.replace(kick));
+        unwatch(&self.events, std::mem::replace(&mut ring.kick, passed.pop()));
         ring.started = true;
         Ok(())
     }

@@ -54,7 +54,7 @@ impl Place {
         Self { at: self.at + bytes, ..self }
     }
 
-    /// Whether it lies on a multiple of so many bytes, as what begins a mapping does.
+    /// Whether it lies on a multiple of so many bytes in its mapping, which itself begins on a page.
     pub(super) fn is_multiple_of(self, align: usize) -> bool {
         self.at.is_multiple_of(align)
     }

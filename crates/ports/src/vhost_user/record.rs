@@ -103,6 +103,8 @@ impl Page {
     /// Begins anew: nothing is out.
     pub(super) fn begin(&mut self, ring: Identity, used: u16) {
         self.end();
+        // Until all of it is the other ring's, it is nobody's.
+        compiler_fence(Ordering::SeqCst);
         self.taken = 0;
         (0..ring.size).for_each(|head| self.long(OUT + usize::from(head) * 8).store(0, Ordering::Relaxed));
         self.word(USED).store(used.into(), Ordering::Relaxed);
