@@ -26,7 +26,7 @@ use plimsoll_daemon::{Client, Stats};
 use plimsoll_slo::{Cause, SloReport, Verdict};
 use support::fleet::{FEEDBACK, Fleet, PLAIN, Plan, inner};
 use support::traffic::{Seen, Traffic};
-use support::{Daemon, PATIENCE, Stage, ip, skip};
+use support::{Daemon, PATIENCE, Stage, TRIES, ip, skip};
 
 /// One at a time: each measures what neighbours notice.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -42,14 +42,14 @@ fn kept<const N: usize>(
     alone: [Seen; N],
     mut look: impl FnMut() -> [Seen; N],
 ) -> [Seen; N] {
-    for _ in 0..LOOKS {
+    for _ in 0..TRIES {
         let beside = look();
         let hardly = (0..N).filter(|&who| hardly_noticed(names[who], alone[who], beside[who], LATE));
         if hardly.count() == N {
             return beside;
         }
     }
-    panic!("in {LOOKS} looks of {names:?}, who had {alone:?}");
+    panic!("in {TRIES} looks of {names:?}, who had {alone:?}");
 }
 
 /// Whether somebody keeps datagrams and delay, but for so much.
@@ -112,15 +112,8 @@ fn grown(before: &BTreeMap<String, u64>, after: BTreeMap<String, u64>) -> BTreeM
     grown.filter(|&(_, count)| count > 0).collect()
 }
 
-/// Whether a host's senders to the first tenant of the third host are told what they may send.
-fn limited(fleet: &Fleet, host: usize) -> bool {
-    let pairs = fleet.fleet(host).pairs;
-    pairs.iter().any(|pair| pair.host == "c" && pair.peer == "t1" && pair.state == "limited")
-}
-
 const SETTLE: Duration = Duration::from_millis(700);
 const LOOK: Duration = Duration::from_secs(2);
-const LOOKS: u32 = 3;
 /// What one in a hundred may be late beyond three times what it was.
 const LATE: Duration = Duration::from_millis(30);
 
@@ -177,11 +170,10 @@ fn made_up_senders_are_none_and_an_honest_ones_limit_stays() {
     kept(names, alone, || watch([&honest, &bystander], LOOK));
     let stats = fleet.stats(2);
     let receivers = stats.fleet.as_ref().expect("a fleet").receivers.clone();
-    fleet.eventually("it is told a limit all the while", || limited(&fleet, 1));
+    fleet.eventually("it is told a limit all the while", || fleet.limited(1, (2, 1)));
     drop(liars);
     let receiver = &receivers["t1"];
-    let pair = fleet.fleet(1).pairs.into_iter().find(|pair| pair.peer == "t1" && pair.host == "c");
-    let pair = pair.expect("it sends");
+    let pair = fleet.pair(1, (2, 1)).expect("it sends");
     let refused = stats.uplink.drops.get("overlay_unknown_host").copied().unwrap_or(0)
         - uplink.get("overlay_unknown_host").copied().unwrap_or(0);
     eprintln!(
@@ -434,7 +426,7 @@ fn steps_of_the_wall_clock_change_nothing() {
             assert!(told.iter().all(|&times| times > 0), "{what}: each daemon has seen the step: {told:?}");
             seen
         });
-        fleet.eventually("feedback is still heard", || limited(&fleet, 0));
+        fleet.eventually("feedback is still heard", || fleet.limited(0, (2, 1)));
     }
     accounted(&fleet, &before, &mut [&mut flood, &mut bystander]);
 }
@@ -469,7 +461,7 @@ fn after_a_kill_the_gap_is_measured_and_its_losses_are_bounded() {
         taps.since(first).arrived > 100 && veths.since(marks[1]).arrived > 100
     });
     thread::sleep(LOOK.saturating_sub(killed.elapsed()));
-    fleet.eventually("its limits are heard again", || limited(&fleet, 0));
+    fleet.eventually("its limits are heard again", || fleet.limited(0, (2, 1)));
     let [by_tap, by_veth, beside] = [taps.since(marks[0]), veths.since(marks[1]), bystander.since(marks[2])];
     let span = killed.elapsed();
     eprintln!(

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use plimsoll_daemon::{Client, Explanation, Reloaded, Stats};
 use plimsoll_slo::{Cause, SloReport, Verdict};
-use support::{Daemon, PATIENCE, Stage, ip};
+use support::{Daemon, PATIENCE, Stage, TRIES, ip};
 
 const SHOP: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const BATCH: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
@@ -259,7 +259,7 @@ fn a_port_that_disappears_comes_back_and_others_go_on() {
 /// stalls once there is another try.
 #[test]
 fn a_stop_sends_what_waits_within_the_time_that_it_said() {
-    for _ in 0..3 {
+    for _ in 0..TRIES {
         let given_up = given_up_at_a_stop();
         if matches!(given_up, None | Some(0)) {
             return;

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use plimsoll_daemon::{Client, FleetStats, Stats};
+use plimsoll_daemon::{Client, FleetStats, PairStats, Stats};
 
 use super::traffic::Traffic;
 use super::{Daemon, PATIENCE, Stage, eventually, ip};
@@ -248,6 +248,17 @@ impl Fleet {
 
     pub fn fleet(&self, host: usize) -> FleetStats {
         self.stats(host).fleet.expect("a fleet")
+    }
+
+    /// What a host's tenants send to one elsewhere, as that host has it.
+    pub fn pair(&self, from: usize, (host, tenant): (usize, u8)) -> Option<PairStats> {
+        let (host, peer) = (HOSTS[host], format!("t{tenant}"));
+        self.fleet(from).pairs.into_iter().find(|pair| pair.host == host && pair.peer == peer)
+    }
+
+    /// Whether they are told what they may send.
+    pub fn limited(&self, from: usize, to: (usize, u8)) -> bool {
+        self.pair(from, to).is_some_and(|pair| pair.state == "limited")
     }
 
     pub fn eventually(&self, what: &str, holds: impl FnMut() -> bool) {

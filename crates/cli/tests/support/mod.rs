@@ -22,6 +22,9 @@ use nix::unistd::Pid;
 /// How long anything may take that is waited for.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
+/// A machine that stalls once must not fail a test; what fails each time must.
+pub const TRIES: u32 = 3;
+
 /// Says why a test does nothing. Where `PLIMSOLL_REQUIRE_LIVE=1` asks for all of them, that is a failure: what a
 /// passing test says is shown to nobody.
 pub fn skip(why: &str) {

@@ -8,6 +8,7 @@
 use std::fmt::Write as _;
 use std::fs;
 
+use crate::support::TRIES;
 use crate::world::{Machine, World};
 
 /// What TCP and pings of the guest's to 10.9.0.9 came to.
@@ -90,7 +91,7 @@ fn slow_flow_beside_tcp(tag: &str, line: u32, pairs: u32, seconds: u32) -> Optio
 fn in_a_linux_guest_a_slow_flow_holds_up_no_other_and_with_completions_in_order_it_holds_up_all() {
     // A quarter of the paper's rates: what the guest sends also while other tests have its cores.
     // One pair says little on a machine that stalls meanwhile.
-    for _ in 0..3 {
+    for _ in 0..TRIES {
         let Some([any, order]) = slow_flow_beside_tcp("vh1", 50, 1, 4) else { return };
         let (any, order) = (any[0], order[0]);
         if any.tcp() > 0.8 && order.tcp() < 0.7 && 2.0 * any.beside.ping < order.beside.ping {

@@ -139,8 +139,8 @@ impl Engine {
         port.copy(&mut lane.pool.bytes_mut(buffer)[..taken.len]);
         // The frame that ends the train needs room as well.
         let more = lane.tenant.is_some_and(|tenant| self.nic.tenant_room(tenant) > 1) && lane.pool.has_room();
-        // Half of a short ring, as of a flow; a ring may be of one descriptor.
-        let half = port.depth().map_or(1, |depth| depth as usize / 2).max(1);
+        // Half of a short ring, as of a flow; of one descriptor that is none.
+        let half = port.depth().map_or(1, |depth| depth as usize / 2);
         let most = if more { usize::from(train_of(taken.len)).min(most).min(half) } else { 1 };
         let (following, next) = lane.couple(buffer, taken, most as u16);
         let received = Received { len: taken.len, vnet: Some(taken.vnet), ..Received::default() };
