@@ -96,7 +96,7 @@ guest: ## the Linux guest that tests boot in QEMU: kernel and initramfs, in targ
 	@scripts/setup.sh test
 	@scripts/guest.sh target/guest
 
-fuzz: ## fuzz frames, vnet headers, overlays, feedback, policy files, vNICs, virtual machines' rings and engine traces, FUZZ_SECONDS (600) each
+fuzz: ## fuzz frames, vnet headers, overlays, feedback, sealed frames, policy files, vNICs, virtual machines' rings and engine traces, FUZZ_SECONDS (600) each
 	@scripts/setup.sh fuzz
 	@fuzz/run.sh $(FUZZ_SECONDS)
 

@@ -1,7 +1,7 @@
 //! Writes the seeds of the binary targets: good frames of every kind, from which the fuzzer starts.
 //!
 //! $ cargo run --release --example seeds
-//! wrote 38 seeds
+//! wrote 39 seeds
 //!
 //! The texts under `seeds/policy` are written by hand.
 
@@ -18,8 +18,9 @@ use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome};
 use plimsoll_policy::{Fields, TenantId};
 use plimsoll_record::{Limits, Recorded, Recorder, SharedSink};
 use plimsoll_units::Nanos;
-use plimsoll_vnic::Layout;
 use plimsoll_vnic::layout::header;
+use plimsoll_vnic::message::Message;
+use plimsoll_vnic::{FlowSpec, Layout};
 use plimsoll_wire::overlay::{self, Addresses, Format, Inner, Vni};
 use plimsoll_wire::{Ecn, Mac, Offload, OffloadKind, VnetHeader, ones_complement_sum, parse};
 use sizes::SIZES;
@@ -41,7 +42,7 @@ fn main() -> std::io::Result<()> {
         fs::write(seeds.join("vnic").join(name), writes)?;
         written += 1;
     }
-    for (target, name, bytes) in guests() {
+    for (target, name, bytes) in guests().into_iter().chain([("vnic_messages", "three_clients", said())]) {
         fs::create_dir_all(seeds.join(target))?;
         fs::write(seeds.join(target).join(name), bytes)?;
         written += 1;
@@ -49,6 +50,13 @@ fn main() -> std::io::Result<()> {
     fs::create_dir_all(seeds.join("feedback"))?;
     let limits: Vec<u8> = (0..3 * 26).collect();
     fs::write(seeds.join("feedback").join("three"), [&[3, 20][..], &limits].concat())?;
+    fs::create_dir_all(seeds.join("sealed"))?;
+    // Hellos to and fro, then frames both ways, each of which comes; and the second host starts again.
+    let greetings = [[1, 0], [3, 0], [0x81, 0], [3, 0], [6, 20]].repeat(4).concat();
+    let frames = [[0, 60], [3, 0], [0x80, 60], [3, 0], [3, 1], [4, 9]].concat();
+    let again = [&greetings[..], &frames, &[0x85, 220], &greetings, &frames].concat();
+    fs::write(seeds.join("sealed").join("two_lives"), again)?;
+    written += 1;
     fs::create_dir_all(seeds.join("overlay"))?;
     for (name, packet) in tunnels() {
         // Sums are verified; sent on as Geneve over IPv6 with feedback of 60 bytes, over an underlay of 1500.
@@ -157,6 +165,29 @@ fn guests() -> [(&'static str, &'static str, Vec<u8>); 3] {
     ]
 }
 
+/// What clients say, as the target `vnic_messages` reads it: a byte for who says it and how many descriptors come along, one
+/// for the kind, and how many bytes.
+fn said() -> Vec<u8> {
+    let spec = FlowSpec { protocol: Some(17), ports: Some((5_000, 53)), ..FlowSpec::default() };
+    let packet = |how: u8, message: Message| {
+        let bytes = message.to_bytes();
+        [&[how, bytes[0], 56][..], &bytes[8..]].concat()
+    };
+    [
+        packet(0, Message::hello()),
+        packet(0, Message::Open(spec)),
+        packet(0, Message::Ask(spec)),
+        packet(0, Message::Close(1)),
+        // Another, with a descriptor; the third says something that is no message.
+        packet(4, Message::hello()),
+        vec![2, 7, 3, 1, 2, 3],
+        // The first leaves, and the second tries again.
+        vec![129, 0, 0],
+        packet(1, Message::hello()),
+    ]
+    .concat()
+}
+
 /// What clients write, as the target `vnic` reads it: places and values; a place of all ones is a batch of the daemon's.
 fn clients() -> [(&'static str, Vec<u8>); 5] {
     let layout = Layout::new(SIZES).expect("sizes within bounds");
@@ -260,8 +291,22 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
     let udp = datagram(&payload);
     let hop_by_hop = [&[43, 0, 1, 4, 0, 0, 0, 0][..], &ROUTING, &udp].concat();
     let fragment = [&[17, 0, 0, 1, 0, 0, 0, 9][..], &udp].concat();
+    // ARP and neighbour discovery that claim 10.0.0.1 and 2001:db8::1.
+    let arp =
+        [&[0, 1, 8, 0, 6, 4, 0, 2, 2, 0, 0, 0, 0, 1, 10, 0, 0, 1][..], &[2, 0, 0, 0, 0, 2, 10, 0, 0, 2]]
+            .concat();
+    let own = &v6(58, &[])[8..24];
+    let advertises = [&[136, 0, 0, 0, 0x60, 0, 0, 0][..], own, &[2, 1, 2, 0, 0, 0, 0, 1]].concat();
+    let padded = [&[58, 0, 1, 4, 0, 0, 0, 0][..], &advertises].concat();
+    let in_fragment = [&[58, 0, 0, 0, 0, 0, 0, 9][..], &advertises].concat();
+    let snap = [&[0xaa, 0xaa, 3, 0, 0, 0, 8, 6][..], &arp].concat();
     vec![
         ("arp", ethernet(&[], 0x0806, &[0; 46])),
+        ("arp_reply_vlan", ethernet(&[0x8100_0005], 0x0806, &arp)),
+        ("arp_in_snap", ethernet(&[], 36, &snap)),
+        ("advertisement", ethernet(&[], 0x86dd, &v6(58, &advertises))),
+        ("advertisement_behind_options", ethernet(&[], 0x86dd, &v6(60, &padded))),
+        ("advertisement_in_fragment", ethernet(&[], 0x86dd, &v6(44, &in_fragment))),
         ("tcp4", ethernet(&[], 0x0800, &v4(6, 0x4000, &[], &tcp))),
         ("tcp4_small", ethernet(&[], 0x0800, &v4(6, 0x4000, &[], &TCP))),
         ("tcp4_options_vlan", ethernet(&[0x8100_0005], 0x0800, &v4(6, 0x4000, &[1, 1, 1, 0], &tcp))),

@@ -29,6 +29,10 @@ const SELDOM: &str = "100ms";
 const FRAMES: usize = 10;
 const STEP: Span = Span::micros(12);
 
+/// Turns, and between two of them, in which hosts that seal greet one another.
+const GREETINGS: u32 = 40;
+const GREETING: Span = Span::millis(5);
+
 /// What is between the hosts.
 #[derive(Clone, Copy)]
 enum Between {
@@ -38,6 +42,8 @@ enum Between {
     Wire,
     /// The overlay.
     Overlay,
+    /// The overlay, whose frames are sealed.
+    Sealed,
     /// The overlay, and receivers that decide each so often.
     Control(&'static str),
     /// The same, and what they say goes over the control channel, whose thread is not charged.
@@ -61,7 +67,7 @@ const PARTS: [(Part, &str); 6] = [
 pub fn measure(effort: Effort) -> Result<Vec<Row>> {
     let (mut none, mut wire, mut off) = (Costs::default(), Costs::default(), Costs::default());
     let (mut seldom, mut on) = (Costs::default(), EPOCHS.map(|_| Costs::default()));
-    let mut channel = Costs::default();
+    let (mut channel, mut sealed) = (Costs::default(), Costs::default());
     let mut parts = PARTS.map(|_| [Vec::new(), Vec::new()]);
     for _ in 0..effort.rounds {
         none.add(cost(effort.packets, Between::Nothing)?);
@@ -71,6 +77,7 @@ pub fn measure(effort: Effort) -> Result<Vec<Row>> {
         }
         wire.add(cost(effort.packets, Between::Wire)?);
         off.add(cost(effort.packets, Between::Overlay)?);
+        sealed.add(cost(effort.packets, Between::Sealed)?);
         seldom.add(cost(effort.packets, Between::Control(SELDOM))?);
         channel.add(cost(effort.packets, Between::Channel(EPOCHS[TOLD].0))?);
         for ((epoch, _), on) in EPOCHS.iter().zip(&mut on) {
@@ -99,6 +106,8 @@ pub fn measure(effort: Effort) -> Result<Vec<Row>> {
     let stages = [
         stage("its sender's host: wrapped".into(), "ours, no overlay", &wire.out, &off.out),
         stage("its receiver's host: unwrapped".into(), "ours, no overlay", &wire.inward, &off.inward),
+        stage("its sender's host: sealed".into(), "ours, not sealed", &off.out, &sealed.out),
+        stage("its receiver's host: opened".into(), "ours, not sealed", &off.inward, &sealed.inward),
         stage(
             format!("its sender's host: limits, told each {epoch}"),
             "ours, no feedback",
@@ -113,7 +122,8 @@ pub fn measure(effort: Effort) -> Result<Vec<Row>> {
         ),
     ];
     let epochs = EPOCHS.into_iter().zip(&on).map(row).chain([by_channel]);
-    Ok([limits].into_iter().chain(epochs).chain(stages).chain(whole).collect())
+    let alone = crate::sealed::measure(effort)?;
+    Ok([limits].into_iter().chain(epochs).chain(stages).chain(alone).chain(whole).collect())
 }
 
 /// Nanoseconds for each frame that came, round by round.
@@ -186,6 +196,16 @@ fn carry(
         (Host::new(&policy("a", between), 64, 64)?, Host::new(&policy("b", between), 64, 64)?);
     let (data, ack) = (datagram(mac(0), mac(1), 1_400), datagram(mac(1), mac(0), 60));
     let (mut now, mut came) = (Nanos::ZERO, 0);
+    if let Between::Sealed = between {
+        // What is said before there is a session is lost.
+        for _ in 0..GREETINGS {
+            a.engine.turn(now);
+            b.engine.turn(now);
+            a.hand_over(&mut b);
+            b.hand_over(&mut a);
+            now += GREETING;
+        }
+    }
     let steps = packets.div_ceil(FRAMES as u64);
     for _ in 0..steps {
         for n in 0..FRAMES {
@@ -222,6 +242,7 @@ fn policy(host: &str, between: Between) -> String {
         }
         Between::Wire => return hosts,
         Between::Overlay => String::new(),
+        Between::Sealed => "  sealed: true\n  key: /not/read\n".into(),
         Between::Control(epoch) | Between::Channel(epoch) => {
             format!("  feedback: {{key: /not/read, epoch: {epoch}, lapse: 1s, fallback: 40Gbps{via}}}\n")
         }

@@ -38,7 +38,7 @@ impl Host {
         let fleet = fleet_map(&checked, &mut program).map(|map| {
             let overlay = checked.config.overlay.as_ref().expect("a fleet is an overlay's");
             let [.., number] = overlay.own().number.to_be_bytes();
-            let key = overlay.feedback.as_ref().map(|_| [7; 32]);
+            let key = overlay.key.as_ref().map(|_| [7; 32]);
             FleetSetup { map, mac: [6, 0, 0, 0, 0, number], key, sequence: 1, start: 1 }
         });
         let engine = Engine::new(Setup {

@@ -16,6 +16,7 @@ mod net;
 mod policies;
 mod report;
 mod scheduler;
+mod sealed;
 mod simulator;
 mod testpmd;
 mod vhost;

@@ -204,7 +204,9 @@ impl Stamped {
             message.msg_iovlen = 1;
             message.msg_control = control.as_mut_ptr().cast();
             message.msg_controllen = size_of_val(&control);
-            let len = usize::try_from(libc::recvmsg(self.0.as_raw_fd(), &raw mut message, 0)).ok()?;
+            #[expect(clippy::disallowed_methods, reason = "descriptors do not come over UDP")]
+            let received = libc::recvmsg(self.0.as_raw_fd(), &raw mut message, 0);
+            let len = usize::try_from(received).ok()?;
             let header = libc::CMSG_FIRSTHDR(&raw const message);
             if header.is_null() || (*header).cmsg_type != libc::SO_TIMESTAMPNS {
                 return None;

@@ -1,9 +1,15 @@
 //! Any bytes as a frame, cut up by any offload: refused or done, never a panic.
 //!
+//! And who a frame says it is from: what passes as a tenant's own names nobody else.
+//!
 //! Input: 13 bytes of an [`Offload`], 8 bytes of a pull (offset, length), the frame.
 #![no_main]
 
+use std::net::IpAddr;
+
 use libfuzzer_sys::fuzz_target;
+use plimsoll_wire::binding::{self, Addresses};
+use plimsoll_wire::neighbour::{Heard, hear};
 use plimsoll_wire::{
     FlowKey, Mac, Offload, OffloadKind, alike, finish_checksum, parse, segment, split, supersegment,
 };
@@ -29,6 +35,17 @@ fuzz_target!(|data: &[u8]| {
         if let Some(ip) = parsed.ip {
             let places = [u32::from(parsed.l3), ip.l4.into(), ip.payload.into(), ip.end, frame.len() as u32];
             assert!(places.is_sorted(), "headers are in order and inside the frame: {places:?}");
+        }
+        let tenant = Odd { forwards: kind & 1 == 1 };
+        if binding::verify(frame, &parsed, &tenant).is_ok() {
+            assert!(tenant.has_mac(parsed.src_mac));
+            if let Some(Heard::Asks { by: (ip, mac), .. } | Heard::Tells { of: ip, mac }) =
+                hear(frame, &parsed)
+            {
+                assert!(tenant.owns(ip) && tenant.has_mac(mac), "{ip} at {mac} is not its own");
+            }
+            let source = parsed.ip.filter(|ip| binding::only_source_counts(ip) && !tenant.forwards);
+            assert!(source.is_none_or(|ip| tenant.owns(ip.src)));
         }
     }
 
@@ -61,3 +78,29 @@ const KINDS: [OffloadKind; 6] = [
     OffloadKind::Uso4,
     OffloadKind::Uso6,
 ];
+
+/// A tenant that has all addresses with an odd end.
+struct Odd {
+    forwards: bool,
+}
+
+impl Addresses for Odd {
+    fn has_mac(&self, Mac([.., last]): Mac) -> bool {
+        last & 1 == 1
+    }
+
+    fn owns(&self, ip: IpAddr) -> bool {
+        match ip {
+            IpAddr::V4(ip) => u32::from(ip) & 1 == 1,
+            IpAddr::V6(ip) => u128::from(ip) & 1 == 1,
+        }
+    }
+
+    fn is_anothers(&self, ip: IpAddr) -> bool {
+        !self.owns(ip)
+    }
+
+    fn forwards(&self) -> bool {
+        self.forwards
+    }
+}

@@ -39,6 +39,9 @@ pub(crate) enum Command {
     },
     /// Put a policy in force on this host, until stopped
     Run(Run),
+    /// Open ports for a daemon that may not do so itself: `plimsoll run` starts this
+    #[command(hide = true)]
+    Broker,
     /// Have the running daemon read its policy file again
     #[command(after_help = RELOAD_EXAMPLES)]
     Reload(Ask),
@@ -48,6 +51,9 @@ pub(crate) enum Command {
     /// Show the running daemon's counters
     #[command(after_help = STATS_EXAMPLES)]
     Stats(Ask),
+    /// Say how the running daemon is, and what its engine may do
+    #[command(after_help = STATUS_EXAMPLES)]
+    Status(Ask),
     /// Say whether each tenant's promise held, and who or what broke it
     Slo(Slo),
     /// Watch the running daemon: rates, backlogs and delays of the whole tree
@@ -69,6 +75,9 @@ pub(crate) enum Command {
         /// The shell
         shell: Shell,
     },
+    /// Read a tenant's file from standard input, and answer what it says
+    #[command(hide = true)]
+    ReadApart(ReadApart),
     /// Write man pages into a folder
     #[command(after_help = MAN_EXAMPLES)]
     Man {
@@ -106,6 +115,15 @@ pub(crate) enum SchemaOf {
     Scenario,
 }
 
+/// What a process that reads a file for another may take.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReadApart {
+    /// Bytes of memory
+    pub(crate) memory: u64,
+    /// Seconds of a core
+    pub(crate) cpu: u64,
+}
+
 /// `plimsoll run`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = RUN_EXAMPLES)]
@@ -121,6 +139,12 @@ pub(crate) struct Run {
     /// The recording ends, and traffic goes on, once its file is so long
     #[arg(long, value_name = "SIZE", default_value = "1GB", requires = "record")]
     pub(crate) record_limit: plimsoll_units::Bytes,
+    /// Run the engine as this user, by name or number [default: `plimsoll` if there is one, else a number that is nobody's]
+    #[arg(long, value_name = "USER", conflicts_with = "no_sandbox")]
+    pub(crate) user: Option<String>,
+    /// Leave the engine all privileges, and no broker, system call filter or Landlock: for debugging only
+    #[arg(long)]
+    pub(crate) no_sandbox: bool,
 }
 
 /// Commands that ask a running daemon.
@@ -362,8 +386,8 @@ const RUN_EXAMPLES: &str = "Examples:
   plimsoll run plimsoll.yaml --cpu 1
   plimsoll run plimsoll.yaml --record noon.trace --record-limit 200MB
 
-Needs CAP_NET_ADMIN and CAP_SYS_ADMIN (root, or a user namespace). SIGHUP reloads the file; SIGTERM and SIGINT
-send what is held, and end.";
+Needs CAP_NET_ADMIN and CAP_SYS_ADMIN (root, or a user namespace), which a process of its own keeps for opening ports:
+the one that carries packets gives up everything. SIGHUP reloads the file; SIGTERM and SIGINT send what is held, and end.";
 
 const RELOAD_EXAMPLES: &str = "Examples:
   plimsoll reload
@@ -381,6 +405,10 @@ const STATS_EXAMPLES: &str = "Examples:
   plimsoll stats
   plimsoll stats --json | jq '.tenants.shop.drops'
   PLIMSOLL_SOCKET=/tmp/api.sock plimsoll stats";
+
+const STATUS_EXAMPLES: &str = "Examples:
+  plimsoll status
+  plimsoll status --json | jq .confinement";
 
 const SLO_EXAMPLES: &str = "Examples:
   plimsoll slo
@@ -463,7 +491,8 @@ mod tests {
     #[test]
     fn every_command_shows_an_example() {
         fn visit(command: &clap::Command) {
-            let below: Vec<_> = command.get_subcommands().collect();
+            let shown = |command: &&clap::Command| !command.is_hide_set(); // the others are started by us
+            let below: Vec<_> = command.get_subcommands().filter(shown).collect();
             if below.is_empty() {
                 let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
                 assert!(help.contains("plimsoll "), "`{}` shows no example", command.get_name());

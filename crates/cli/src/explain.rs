@@ -10,9 +10,10 @@ use std::fmt::Write;
 
 use plimsoll_daemon::{Client, ClientError, Explanation, Served, TimeSpent, protocol_number, query};
 
+use crate::apart;
 use crate::args::Explain;
 use crate::failure::{Failure, print, print_json};
-use crate::show::{count, micros, rate};
+use crate::show::{count, drops, micros, rate};
 
 /// Explains packets.
 pub(crate) fn explain(args: &Explain) -> Result<(), Failure> {
@@ -29,7 +30,7 @@ pub(crate) fn explain(args: &Explain) -> Result<(), Failure> {
 }
 
 fn by_policy(file: &str, filter: &str, json: bool) -> Result<(), Failure> {
-    let checked = plimsoll_policy::load(file).map_err(|errors| Failure::Policy(Box::new(errors)))?;
+    let checked = apart::load(file).map_err(|errors| Failure::Policy(Box::new(errors)))?;
     let named = |word: &str| match protocol_number(word) {
         Some(_) => format!("protocol={word}"),
         None => word.to_owned(),
@@ -55,6 +56,13 @@ fn text(explanation: &Explanation) -> String {
         let strict = step.rate.map_or_else(String::new, |bits| format!(", at {}", rate(bits as f64)));
         let _ =
             writeln!(text, "{head:<8}{} in {} ({}): {}{strict}", step.child, step.node, step.kind, step.rank);
+    }
+    if !explanation.turned_away.is_empty() {
+        let _ = writeln!(
+            text,
+            "dropped {} (addresses that are not the tenant's)",
+            drops(&explanation.turned_away)
+        );
     }
     let Some(time) = &explanation.time else {
         let _ = writeln!(text, "\nnone of the last {} departures matched", count(explanation.logged as u64));
@@ -130,6 +138,7 @@ mod tests {
                 rate: Some(400_000_000),
             }],
             limits: vec![("wan".into(), 500_000_000)],
+            turned_away: [("spoofed_arp".to_owned(), 12)].into(),
             matched: 20,
             logged: 65_536,
             time: Some(time),
@@ -139,6 +148,7 @@ mod tests {
             "class   shop",
             "limits  wan (500Mbps)",
             "ranks   shop in root (rate_share): 7, at 400Mbps",
+            "dropped spoofed_arp 12 (addresses that are not the tenant's)",
             "the last 20 that matched, among 65.5k departures; times and counts are means for one of them:",
             "   100us  100%  from its doorbell to the port (the longest 250us); of that:",
             "    50us   50%  at limit wan (5 of the 20 waited there longest)",

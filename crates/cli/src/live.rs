@@ -6,8 +6,11 @@
 //! Invariant: what `--json` prints is what the API answered.
 
 use comfy_table::{CellAlignment, ColumnConstraint, Table};
-use plimsoll_daemon::{Client, ClientError, Options, PortStats, Rated, Record, Reloaded, Stats, query};
+use plimsoll_daemon::{
+    Client, ClientError, HostStats, Options, PortStats, Rated, Record, Reloaded, Sandbox, Stats, query,
+};
 
+use crate::apart;
 use crate::args::{Ask, Rate, Run};
 use crate::check::{Kind, want};
 use crate::failure::{Failure, print, print_json};
@@ -17,7 +20,15 @@ use crate::show::{count, drops_below_each_other, micros, rate, table};
 pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     let record = args.record.clone().map(|file| Record { file, limit: args.record_limit });
     want(&args.file, Kind::Policy)?;
-    Ok(plimsoll_daemon::run(&Options { file: args.file.clone(), cpu: args.cpu, record })?)
+    let sandbox = Sandbox { user: args.user.clone(), broker: "broker".to_owned() };
+    let sandbox = (!args.no_sandbox).then_some(sandbox);
+    let apart = Some(apart::reader());
+    Ok(plimsoll_daemon::run(&Options { file: args.file.clone(), cpu: args.cpu, record, apart, sandbox })?)
+}
+
+/// Opens ports for the daemon that has started this process, and has tenants' files read.
+pub(crate) fn broker() -> Result<(), Failure> {
+    plimsoll_daemon::serve_broker(&*apart::reader()).map_err(|error| Failure::Failed(error.to_string()))
 }
 
 /// Has the daemon read its file again.
@@ -169,7 +180,7 @@ fn hosts(stats: &Stats) -> Option<String> {
             name.clone(),
             host.address.clone(),
             host.next_hop.clone().unwrap_or_else(|| "NOT KNOWN".to_owned()),
-            host.state.clone(),
+            with_session(host),
             host.heard.map_or_else(|| "never".to_owned(), |ago| format!("{} ago", micros(ago * 1e6))),
             count(host.sent),
             count(host.received),
@@ -177,6 +188,15 @@ fn hosts(stats: &Stats) -> Option<String> {
         ]);
     }
     Some(table.to_string())
+}
+
+/// Whether it is heard, and where frames are sealed whether those to it can be.
+fn with_session(host: &HostStats) -> String {
+    match host.session {
+        None => host.state.clone(),
+        Some(true) => format!("{}, sealed", host.state),
+        Some(false) => format!("{}, NO SESSION", host.state),
+    }
 }
 
 /// Who may send how much to whom: what the receiver says, or what holds while it says nothing.

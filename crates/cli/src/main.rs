@@ -6,6 +6,7 @@
 //! Invariant: exit code 0 is success, 1 a failure, 2 a file or a command line that is wrong.
 #![forbid(unsafe_code)]
 
+mod apart;
 mod args;
 mod bench;
 mod check;
@@ -19,6 +20,7 @@ mod replay;
 mod show;
 mod sim;
 mod slo;
+mod status;
 mod top;
 
 use std::process::ExitCode;
@@ -41,9 +43,11 @@ fn obey(command: &Command) -> Result<(), Failure> {
         Command::Check(check) => check::check(check),
         Command::Schema { of } => check::schema(*of),
         Command::Run(run) => live::run(run),
+        Command::Broker => live::broker(),
         Command::Reload(ask) => live::reload(ask),
         Command::Rate(rate) => live::set_rate(rate),
         Command::Stats(ask) => live::stats(ask),
+        Command::Status(ask) => status::status(ask),
         Command::Slo(args) => slo::slo(args),
         Command::Top(top) => top::top(top),
         Command::Explain(explain) => explain::explain(explain),
@@ -51,6 +55,7 @@ fn obey(command: &Command) -> Result<(), Failure> {
         Command::Sim(sim) => sim::sim(sim),
         Command::Papers(papers) => papers::papers(papers),
         Command::Bench(Bench::Doorbells(doorbells)) => bench::doorbells(doorbells),
+        Command::ReadApart(args) => apart::read(args),
         Command::Completions { shell } => paper::completions(*shell),
         Command::Man { folder } => paper::man(folder),
     }

@@ -1,8 +1,12 @@
 //! What the commands print, and their exit codes.
 
+#[path = "support/folder.rs"]
+mod folder;
+
 use std::fs;
-use std::path::PathBuf;
 use std::process::{Command, Output};
+
+use folder::Folder;
 
 const GOOD: &str = "
 uplink: {port: {tap: {name: up0}}, rate: 10Gbps}
@@ -23,29 +27,6 @@ fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A folder of this test's own, removed at its end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("plimsoll-cli-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("a folder");
-        Self(path)
-    }
-
-    fn write(&self, name: &str, text: &str) -> String {
-        let path = self.0.join(name);
-        fs::write(&path, text).expect("written");
-        path.display().to_string()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn check_prints_the_tree_and_json_and_draws() {
     let folder = Folder::new("check");
@@ -63,7 +44,7 @@ fn check_prints_the_tree_and_json_and_draws() {
 #[test]
 fn a_wrong_file_has_exit_code_2_and_its_place() {
     let folder = Folder::new("wrong");
-    let file = folder.write("p.yaml", &GOOD.replace("10Gbps", "1Gbps"));
+    let file = folder.write("p.yaml", GOOD.replace("10Gbps", "1Gbps"));
     let done = plimsoll(&["check", &file]);
     assert_eq!(done.status.code(), Some(2));
     assert!(out(&done).is_empty(), "{}", out(&done));
@@ -117,7 +98,7 @@ fn a_scenario_is_checked_with_its_policies() {
         ("min: 50Mbps", "min: 500Mbps", "rule `min-above-link`"),
         ("kind: bulk}", "kind: bulk, tennant: b}", "`tennant`"),
     ] {
-        let done = plimsoll(&["check", &folder.write("two.yaml", &good.replace(from, to)), "--json"]);
+        let done = plimsoll(&["check", &folder.write("two.yaml", good.replace(from, to)), "--json"]);
         assert_eq!(done.status.code(), Some(2), "{to}");
         assert!(err(&done).contains(said), "{}", err(&done));
         let json: serde_json::Value = serde_json::from_str(&out(&done)).expect("JSON");
@@ -207,11 +188,11 @@ fn sim_is_repeatable_and_a_failure_says_how_to_see_it_again() {
     for seed in ["--seed 3", "--seed 4"] {
         assert!(err(&first).contains(&format!("replay: plimsoll sim {file} {seed}")), "{}", err(&first));
     }
-    let good = folder.write("good.yaml", &FAILING.replace("2Gbps", "1kbps"));
+    let good = folder.write("good.yaml", FAILING.replace("2Gbps", "1kbps"));
     let table = plimsoll(&["sim", &good, "--out", &out_folder]);
     assert_eq!(table.status.code(), Some(0), "{}", err(&table));
     assert!(out(&table).contains("delay bounds hold"), "{}", out(&table));
-    let wrong = folder.write("wrong.yaml", &FAILING.replace("rate: 1Gbps", "rate: 900Gbps"));
+    let wrong = folder.write("wrong.yaml", FAILING.replace("rate: 1Gbps", "rate: 900Gbps"));
     let wrong = plimsoll(&["sim", &wrong, "--out", &out_folder]);
     assert_eq!(wrong.status.code(), Some(2), "{}", err(&wrong));
     assert!(err(&wrong).contains("512Gbps"), "{}", err(&wrong));
@@ -235,7 +216,7 @@ fn a_seed_that_fails_fails_the_table_the_report_and_json() {
     let folder = Folder::new("seeds");
     let report = folder.0.join("report").display().to_string();
     let run = |least: u64, more: &[&str]| {
-        let file = folder.write("s.yaml", &UNEVEN.replace(">= 0", &format!(">= {least}")));
+        let file = folder.write("s.yaml", UNEVEN.replace(">= 0", &format!(">= {least}")));
         plimsoll(&[&["sim", &file, "--out", &report, "--seed", "5", "--seeds", "3"][..], more].concat())
     };
     let passed = run(0, &["--json"]);

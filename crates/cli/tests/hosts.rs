@@ -12,8 +12,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use plimsoll_daemon::Stats;
+use plimsoll_ports::netns::NetnsRef;
+use plimsoll_ports::{PacketConfig, PacketSocket};
 use support::TRIES;
 use support::fleet::{CHANNEL, FEEDBACK, Fleet, PLAIN, Plan, inner};
+
+const SEALED: &str = "  sealed: true\n  key: KEY\n";
 
 #[test]
 fn tcp_passes_over_each_kind_and_family() {
@@ -125,6 +129,68 @@ fn a_tenants_forged_feedback_changes_nothing() {
     });
     fleet.eventually("and it sends on", || traffic.rate(Duration::from_secs(1)) > 150.0);
     traffic.end();
+}
+
+/// Somebody between the hosts sends each packet of host a's to host c twenty times again, and some with a bit changed.
+#[test]
+fn what_is_sent_again_between_sealed_hosts_takes_nothing_from_their_tenants() {
+    let Some(mut fleet) = Fleet::new("se", &Plan { rest: SEALED, ..PLAIN }) else { return };
+    fleet.start();
+    fleet.transfer((0, 1), (2, 2), 3_000_000);
+    fleet.transfer((2, 2), (0, 1), 1_000_000);
+    fleet.eventually("1422 bytes pass", || fleet.ping((0, 1), inner(1, 1), 1_422 - 28));
+    let mut traffic = fleet.flood((0, 1), (2, 2), 7_006, 500);
+    thread::sleep(Duration::from_millis(500));
+    let replayed = again(&fleet, Duration::from_secs(3));
+    eprintln!("sent again or changed: {replayed}");
+    assert!(replayed > 2_000);
+    let dropped = |fleet: &Fleet, reason: &str| fleet.stats(2).uplink.drops.get(reason).copied().unwrap_or(0);
+    let (again, forged) = (dropped(&fleet, "overlay_replayed"), dropped(&fleet, "overlay_wrong_session"));
+    assert!(again > 1_000 && forged > 50, "{:?}", fleet.stats(2).uplink.drops);
+    let (sent, came) = traffic.drain();
+    eprintln!("{came} of {sent} came, {again} dropped as repeated, {forged} as of no session");
+    assert!(came <= sent && came * 50 >= sent * 49, "{came} of {sent}: {:?}", fleet.losses());
+    // Who starts again begins another session, and its tenants' traffic goes on.
+    fleet.kill(2);
+    fleet.launch(2);
+    let netns = fleet.netns("c2");
+    fleet.eventually("it has a session again", || {
+        fleet
+            .client(2)
+            .get::<Stats>("/v1/stats")
+            .is_ok_and(|stats| stats.fleet.is_some_and(|fleet| fleet.hosts["a"].session == Some(true)))
+    });
+    fleet.ip(&format!("-n {netns} address add {}/24 dev eth0", inner(2, 2)));
+    fleet.eventually("frames pass", || fleet.ping((0, 1), inner(2, 2), 56));
+    traffic.end();
+}
+
+/// Sends what goes from host a to host c on the bridge again for so long; how many packets that were.
+fn again(fleet: &Fleet, span: Duration) -> u64 {
+    let open = |device: &str| {
+        let config = PacketConfig::new(NetnsRef::Name(fleet.netns("fab")), device);
+        PacketSocket::open(&PacketConfig { promiscuous: true, ..config }).expect("a packet socket")
+    };
+    let (mut from, mut to) = (open("a"), open("c"));
+    let (end, mut buffer, mut sent) = (Instant::now() + span, [0; 2_048], 0);
+    while Instant::now() < end {
+        let Ok(Some(came)) = from.receive(&mut buffer) else {
+            thread::sleep(Duration::from_millis(1));
+            continue;
+        };
+        // Geneve over IPv4, to host c's address.
+        if came.len < 100 || buffer[30..34] != [192, 0, 2, 3] || buffer[44..46] != [0x88, 0xb6] {
+            continue;
+        }
+        for n in 0..21 {
+            // The last with another check.
+            buffer[50] ^= u8::from(n == 20);
+            let _ = to.send(&buffer[..came.len], None);
+            sent += 1;
+        }
+        let _ = to.flush();
+    }
+    sent
 }
 
 #[test]

@@ -25,8 +25,8 @@ use crate::departures::{Departure, DepartureLog};
 use crate::engine::{HostState, RateError, Snapshot};
 use crate::explain::{explain, placement};
 use crate::filter::{Filter, FilterError};
-use crate::kernel;
 use crate::prometheus;
+use crate::sandbox::Confinement;
 use crate::stats::Stats;
 use crate::thread::{Command, Stopped};
 
@@ -43,6 +43,7 @@ pub struct Api {
     log: Arc<DepartureLog>,
     latest: Mutex<Option<(Instant, Arc<Snapshot>)>>,
     ledger: Mutex<Ledger>,
+    confinement: Option<Confinement>,
 }
 
 /// What a request may be answered with besides an answer.
@@ -140,7 +141,14 @@ impl Api {
     /// An API for this daemon.
     #[must_use]
     pub fn new(control: Arc<Control>, log: Arc<DepartureLog>) -> Self {
-        Self { control, log, latest: Mutex::new(None), ledger: Mutex::new(Ledger::default()) }
+        let (latest, ledger) = (Mutex::new(None), Mutex::new(Ledger::default()));
+        Self { control, log, latest, ledger, confinement: None }
+    }
+
+    /// An API that says how its process is confined.
+    #[must_use]
+    pub fn confined(self, confinement: Confinement) -> Self {
+        Self { confinement: Some(confinement), ..self }
     }
 
     /// Everything, for the Unix socket.
@@ -193,7 +201,8 @@ impl Api {
         let mut stats = Stats::from(&*self.snapshot().await?);
         let checked = self.control.checked().await;
         // Entering a namespace takes a thread of its own.
-        let asked = tokio::task::spawn_blocking(move || kernel::dropped(&checked)).await;
+        let broker = self.control.broker().clone();
+        let asked = tokio::task::spawn_blocking(move || broker.dropped(&checked)).await;
         for (name, count) in asked.map_err(|_| Stopped)? {
             if let Some(tenant) = stats.tenants.get_mut(&name) {
                 *tenant.drops.entry(DropReason::KernelFull.name().to_owned()).or_default() += count;
@@ -214,7 +223,9 @@ async fn health(State(api): State<Arc<Api>>) -> Answer<Response> {
         .map(|port| port.name.as_str())
         .collect();
     let down = snapshot.uplink.down;
-    let status = if lost.is_empty() && !down { "ok" } else { "degraded" };
+    let broker_ended = api.control.broker().has_ended();
+    let status = if lost.is_empty() && !down && !broker_ended { "ok" } else { "degraded" };
+    let confinement = api.confinement.clone().map(|confinement| Confinement { broker_ended, ..confinement });
     let silent: Vec<&str> = snapshot
         .fleet
         .iter()
@@ -224,6 +235,7 @@ async fn health(State(api): State<Arc<Api>>) -> Answer<Response> {
         .collect();
     let health = json!({
         "status": status, "lost_ports": lost, "uplink_down": down, "silent_hosts": silent, "generation": snapshot.generation,
+        "confinement": confinement,
     });
     Ok(Json(health).into_response())
 }

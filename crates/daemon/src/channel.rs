@@ -5,6 +5,7 @@
 //! Not here: what they say and whether they are new (`engine::fleet` judges both ways together).
 //! Invariant: what does not open with the fleet's key ends here, whoever sends how much of it.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -20,16 +21,24 @@ use crate::thread::{Command, Handle};
 /// Messages that wait for the socket: two epochs' for a large fleet.
 pub(crate) const WAITING: usize = 1_024;
 
+/// The channel's socket.
+pub(crate) fn bind(address: SocketAddr) -> Result<std::net::UdpSocket, FleetError> {
+    let bound = std::net::UdpSocket::bind(address).and_then(|socket| {
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    });
+    bound.map_err(|source| FleetError::Channel { address, source })
+}
+
 /// Listens, and sends what `outbox` brings, until the process ends.
-pub(crate) async fn open(
-    address: SocketAddr,
+pub(crate) fn open(
+    socket: std::net::UdpSocket,
     key: &[u8; 32],
     host: u32,
     engine: Handle,
     mut outbox: mpsc::Receiver<Sent>,
-) -> Result<(), FleetError> {
-    let bound = UdpSocket::bind(address).await;
-    let socket = Arc::new(bound.map_err(|source| FleetError::Channel { address, source })?);
+) -> io::Result<()> {
+    let socket = Arc::new(UdpSocket::from_std(socket)?);
     let opener = Opener::new(key, HostId(host), MOST_HOSTS);
     tokio::spawn(listen(Arc::clone(&socket), opener, engine));
     tokio::spawn(async move {

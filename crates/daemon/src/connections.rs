@@ -1,30 +1,44 @@
 //! Connections to the API: how many there may be, and how long each may take to ask.
 //!
-//! Why: a program that opens connections and says nothing must not use up the descriptors that everybody else's
-//! requests, and tenants' ports, need.
+//! Why: a program that opens connections and says nothing, or says it a byte at a time, must not use up the descriptors that
+//! requests and tenants' ports need, nor the places that other requests need.
 //! From: hyper's HTTP/1.1, which `axum::serve` runs without bounds.
-//! Not here: what is answered (`api`).
-//! Invariant: at most so many connections at once, and none without a request for longer than [`HEADERS`].
+//! Not here: what is answered (`api`), and what a connection may bring beside bytes (`local`).
+//! Invariant: at most [`Bounds::most`] connections at once, and none without a request for longer than [`HEADERS`]. Where all
+//! places are taken a new connection gets one as long as any other has been silent for [`FIRST`], and has as long itself.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
 use axum::serve::Listener;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::sync::Semaphore;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 /// How long a connection may take until it has sent a request's head, the first or the next one.
 const HEADERS: Duration = Duration::from_secs(5);
+
+/// How long a connection has at least to send a request's head: a program that means to ask has done so by then, and 64 in as
+/// long are more than a scraper finds before it.
+const FIRST: Duration = Duration::from_millis(10);
+
+/// How long a connection has at least to read its answer, where it can only have one.
+const READ: Duration = Duration::from_secs(1);
 
 /// What the connections to one listener may use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// The listener as messages name it.
     pub(crate) name: &'static str,
-    /// How many there may be at once; further ones are closed at once.
+    /// How many there may be at once; a further one takes the place of the one that has been silent longest.
     pub(crate) most: usize,
     /// How long one may last, after which it is closed whatever it does: each then has one request only.
     pub(crate) longest: Option<Duration>,
@@ -37,42 +51,123 @@ pub(crate) const METRICS: Bounds =
 /// Those whom the socket's file lets in. A reload may take long.
 pub(crate) const SOCKET: Bounds = Bounds { name: "`api.socket`", most: 256, longest: None };
 
+/// What a connection does, and since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// It has sent no request, or not all of its head.
+    Silent(Instant),
+    /// It is answered.
+    Asked(Instant),
+}
+
+/// A connection that has a place.
+#[derive(Debug)]
+struct Seat {
+    phase: Arc<Mutex<Phase>>,
+    task: AbortHandle,
+}
+
+impl Seat {
+    fn phase(&self) -> Phase {
+        *self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Answers requests for ever.
 pub(crate) async fn serve(mut listener: impl Listener, router: Router, bounds: Bounds) {
-    let free = Arc::new(Semaphore::new(bounds.most));
+    let mut seats = VecDeque::with_capacity(bounds.most);
     let mut told = false;
     loop {
         let (io, _) = listener.accept().await;
-        let Ok(place) = Arc::clone(&free).try_acquire_owned() else {
+        seats.retain(|seat: &Seat| !seat.task.is_finished());
+        if seats.len() >= bounds.most {
             if !told {
                 told = true;
                 let Bounds { name, most, .. } = bounds;
                 eprintln!(
-                    "plimsoll: {name} has {most} connections, which is as many as there may be: further ones are \
-                     closed at once, now and whenever that happens again; look who opens so many"
+                    "plimsoll: {name} has {most} connections, which is as many as there may be: now, and whenever that \
+                     happens again, the one that has been silent longest makes room for the next; look who opens so many"
                 );
             }
-            continue;
-        };
-        let service = TowerToHyperService::new(router.clone());
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEADERS)
-            .keep_alive(bounds.longest.is_none())
-            .serve_connection(TokioIo::new(io), service);
-        tokio::spawn(async move {
-            // What becomes of a connection is its client's matter.
-            match bounds.longest {
-                Some(longest) => drop(tokio::time::timeout(longest, connection).await),
-                None => drop(connection.await),
+            if !make_room(&mut seats, &bounds).await {
+                continue;
             }
-            drop(place);
-        });
+        }
+        let phase = Arc::new(Mutex::new(Phase::Silent(Instant::now())));
+        let task = tokio::spawn(converse(io, router.clone(), bounds, Arc::clone(&phase)));
+        seats.push_back(Seat { phase, task: task.abort_handle() });
+    }
+}
+
+/// Ends the connection that has been silent longest, once it has had its time; else one that has had time to read its answer.
+/// Whether there is a place then.
+async fn make_room(seats: &mut VecDeque<Seat>, bounds: &Bounds) -> bool {
+    loop {
+        seats.retain(|seat| !seat.task.is_finished());
+        if seats.len() < bounds.most {
+            return true;
+        }
+        let Some((index, at)) = next_to_go(seats, bounds) else { return false };
+        if at > Instant::now() {
+            tokio::time::sleep_until(at).await;
+        } else if let Some(seat) = seats.remove(index) {
+            seat.task.abort();
+        }
+    }
+}
+
+/// Whose place is the next to be taken, and when.
+fn next_to_go(seats: &VecDeque<Seat>, bounds: &Bounds) -> Option<(usize, Instant)> {
+    let phases = || seats.iter().map(Seat::phase).enumerate();
+    let silent = phases().filter_map(|(index, phase)| match phase {
+        Phase::Silent(since) => Some((since + FIRST, index)),
+        Phase::Asked(_) => None,
+    });
+    let read = phases().filter_map(|(index, phase)| match phase {
+        Phase::Asked(since) if bounds.longest.is_some() => Some((since + READ, index)),
+        _ => None,
+    });
+    let now = Instant::now();
+    let next = silent.min().or_else(|| read.min().filter(|(at, _)| *at <= now));
+    next.map(|(at, index)| (index, at))
+}
+
+/// Answers the requests of one connection.
+async fn converse(
+    io: impl AsyncRead + AsyncWrite + Unpin,
+    router: Router,
+    bounds: Bounds,
+    phase: Arc<Mutex<Phase>>,
+) {
+    let router = TowerToHyperService::new(router);
+    let enter = |next| *phase.lock().unwrap_or_else(PoisonError::into_inner) = next;
+    let service = service_fn(|request: Request<Incoming>| {
+        enter(Phase::Asked(Instant::now()));
+        let answered = router.call(request);
+        async move {
+            let answer = answered.await;
+            if bounds.longest.is_none() {
+                enter(Phase::Silent(Instant::now()));
+            }
+            answer
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS)
+        .keep_alive(bounds.longest.is_none())
+        .serve_connection(TokioIo::new(io), service);
+    // What becomes of a connection is its client's matter.
+    match bounds.longest {
+        Some(longest) => drop(tokio::time::timeout(longest, connection).await),
+        None => drop(connection.await),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
@@ -91,6 +186,75 @@ mod tests {
         (String::from_utf8_lossy(&got).into_owned(), begun.elapsed())
     }
 
+    /// Runs this beside a server that has few places and answers `/metrics` at once and `/slow` later.
+    fn beside_a_server<F: Future<Output = ()>>(bounds: Bounds, job: impl FnOnce(SocketAddr) -> F) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let address = listener.local_addr().expect("bound");
+            let slow = || async {
+                tokio::time::sleep(Duration::from_secs(3)).await;
+                "late"
+            };
+            let router = Router::new().route("/metrics", get(|| async { "page" })).route("/slow", get(slow));
+            tokio::spawn(serve(listener, router, bounds));
+            job(address).await;
+        });
+    }
+
+    const METRICS_REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+    const SLOW_REQUEST: &[u8] = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n";
+
+    #[test]
+    fn who_is_being_answered_keeps_its_place_for_a_while() {
+        beside_a_server(FEW, async |address| {
+            let connect = || async { TcpStream::connect(address).await.expect("a listener") };
+            let (one, two) = (connect().await, connect().await);
+            let later = |after: u64| async move {
+                tokio::time::sleep(Duration::from_millis(after)).await;
+                answer(connect().await, METRICS_REQUEST).await
+            };
+            let (one, two, excess, late) =
+                tokio::join!(answer(one, SLOW_REQUEST), answer(two, SLOW_REQUEST), later(200), later(1_500));
+            assert_eq!(excess.0, "", "two are there already");
+            assert!(excess.1 < Duration::from_secs(1), "closed at once: {:?}", excess.1);
+            assert!(late.0.ends_with("page"), "one of them has had its time: {late:?}");
+            let answered = [one, two].iter().filter(|(got, _)| got.ends_with("late")).count();
+            assert_eq!(answered, 1, "and the other its answer");
+        });
+    }
+
+    /// Many that send a byte now and then, or nothing, and come back as soon as they are closed.
+    #[test]
+    fn slow_connections_keep_no_scrape_waiting() {
+        beside_a_server(METRICS, async |address| {
+            for number in 0..200_usize {
+                tokio::spawn(async move {
+                    loop {
+                        let Ok(mut stream) = TcpStream::connect(address).await else { continue };
+                        for byte in METRICS_REQUEST.chunks(1).take(if number % 2 == 0 { 30 } else { 0 }) {
+                            if stream.write_all(byte).await.is_err() {
+                                break;
+                            }
+                            tokio::time::sleep(Duration::from_millis(100)).await;
+                        }
+                        // Until it is hung up on.
+                        let _ = stream.read(&mut [0]).await;
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                });
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            for scrape in 0..10 {
+                let stream = TcpStream::connect(address).await.expect("a listener");
+                let (got, after) = answer(stream, METRICS_REQUEST).await;
+                assert!(got.ends_with("page"), "scrape {scrape}: {got:?}");
+                assert!(after < Duration::from_secs(3), "scrape {scrape} took {after:?}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+    }
+
     #[test]
     fn silent_connections_leave_soon_and_are_bounded() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -102,14 +266,7 @@ mod tests {
             let connect = || async { TcpStream::connect(address).await.expect("a listener") };
             let request: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
             let (idle, half) = (connect().await, connect().await);
-            let (idle, half) = (answer(idle, b""), answer(half, &request[..20]));
-            let excess = async {
-                tokio::time::sleep(Duration::from_millis(200)).await;
-                answer(connect().await, request).await
-            };
-            let (idle, half, excess) = tokio::join!(idle, half, excess);
-            assert_eq!(excess.0, "", "two are there already");
-            assert!(excess.1 < Duration::from_secs(1), "closed at once: {:?}", excess.1);
+            let (idle, half) = tokio::join!(answer(idle, b""), answer(half, &request[..20]));
             for (got, after) in [idle, half] {
                 assert!(!got.contains("page"), "{got}");
                 assert!(after > Duration::from_secs(4) && after < Duration::from_secs(15), "{after:?}");

@@ -14,8 +14,10 @@ use plimsoll_units::{BitRate, Span};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
+use crate::apart::ReadApart;
+use crate::broker::{Broker, Number};
 use crate::engine::{Change, Installed, Lane, RateError, Rated};
-use crate::open::{OpenError, close, keep, known_mac, lane_spec, open_tenant, open_uplink};
+use crate::open::{OpenError, close, keep, known_mac, lane_spec};
 use crate::thread::{Command, Handle, Stopped};
 
 /// Why a reload changed nothing.
@@ -75,12 +77,15 @@ pub struct Reloaded {
 pub struct Control {
     file: PathBuf,
     handle: Handle,
+    broker: Broker,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
     checked: Arc<Checked>,
+    /// Which of the policies that the broker has read.
+    number: Number,
     generation: u16,
 }
 
@@ -88,7 +93,24 @@ impl Control {
     /// For a daemon that has put `checked` in force.
     #[must_use]
     pub fn new(file: PathBuf, checked: Checked, handle: Handle) -> Self {
-        Self { file, handle, state: Mutex::new(State { checked: Arc::new(checked), generation: 0 }) }
+        Self::with(file, checked, handle, Broker::default())
+    }
+
+    /// Has tenants' files read in other processes.
+    #[must_use]
+    pub fn reading_apart(self, apart: Option<Arc<dyn ReadApart>>) -> Self {
+        Self { broker: Broker::Here(apart), ..self }
+    }
+
+    /// For one that has a broker, by whom ports are opened and the file is read.
+    pub(crate) fn with(file: PathBuf, checked: Checked, handle: Handle, broker: Broker) -> Self {
+        let state = State { checked: Arc::new(checked), number: 0, generation: 0 };
+        Self { file, handle, broker, state: Mutex::new(state) }
+    }
+
+    /// Who opens ports and reads files.
+    pub(crate) fn broker(&self) -> &Broker {
+        &self.broker
     }
 
     /// The policy in force.
@@ -138,12 +160,17 @@ impl Control {
         let file = self.file.display().to_string();
         let old = Arc::clone(&state.checked);
         // Reading files and making interfaces may take a while, and must not hold up the API.
-        let prepared = tokio::task::spawn_blocking(move || prepare(&file, &old)).await;
-        let (checked, change) = prepared.map_err(|_| Stopped)??;
+        let broker = self.broker.clone();
+        let prepared = tokio::task::spawn_blocking(move || prepare(&file, &old, &broker)).await;
+        let (checked, number, change) = prepared.map_err(|_| Stopped)??;
         let changes = plimsoll_policy::diff(&state.checked, &checked).to_string();
         let warnings = checked.render_warnings(false);
         let installed = self.handle.ask(|answer| Command::Install(Box::new(change), answer)).await?;
         state.checked = Arc::new(checked);
+        state.number = number;
+        let broker = self.broker.clone();
+        // Before the next reload can ask: the broker remembers two.
+        let _ = tokio::task::spawn_blocking(move || broker.in_force(number)).await;
         state.generation = state.generation.wrapping_add(1);
         let Installed { closed, freed, kept, flows, took } = installed;
         close(closed, freed);
@@ -158,15 +185,18 @@ impl Control {
 
     /// Tries to open the port of a tenant that has none, or of the uplink.
     pub async fn reopen(&self, lost: Option<&str>) -> Reopened {
-        let checked = self.checked().await;
+        let (checked, number) = {
+            let state = self.state.lock().await;
+            (Arc::clone(&state.checked), state.number)
+        };
         let name = lost.map(str::to_owned);
-        let whose = name.clone();
+        let (whose, broker) = (name.clone(), self.broker.clone());
         let opening = move || {
             let port = match whose {
-                None => open_uplink(&checked.config).ok(),
+                None => broker.open_uplink(&checked, number).ok(),
                 Some(name) => {
-                    let tenant = checked.config.tenants.iter().find(|tenant| tenant.name == name)?;
-                    open_tenant(&checked, &name, &tenant.port).ok()
+                    checked.config.tenants.iter().find(|tenant| tenant.name == name)?;
+                    broker.open_tenant(&checked, number, &name).ok()
                 }
             };
             port.inspect(keep)
@@ -192,15 +222,15 @@ pub enum Reopened {
 }
 
 /// Reads and checks the file, and opens the ports that it adds.
-fn prepare(file: &str, old: &Checked) -> Result<(Checked, Change), ReloadError> {
-    let checked = plimsoll_policy::load(file).map_err(|errors| ReloadError::Policy(errors.render(false)))?;
+fn prepare(file: &str, old: &Checked, broker: &Broker) -> Result<(Checked, Number, Change), ReloadError> {
+    let (checked, number) = broker.read(file).map_err(ReloadError::Policy)?;
     needs_no_restart(old, &checked)?;
     let before = |name: &str| old.config.tenants.iter().find(|before| before.name == name);
     let mut opened = Vec::new();
     for tenant in &checked.config.tenants {
         let same = before(&tenant.name).is_some_and(|before| before.port == tenant.port);
         if !same || known_mac(old, &tenant.name) != known_mac(&checked, &tenant.name) {
-            let opened_now = open_tenant(&checked, &tenant.name, &tenant.port);
+            let opened_now = broker.open_tenant(&checked, number, &tenant.name);
             let port =
                 opened_now.map_err(|error| held_by(old, tenant).unwrap_or(ReloadError::Port(error)))?;
             opened.push((tenant.name.clone(), port));
@@ -212,7 +242,7 @@ fn prepare(file: &str, old: &Checked) -> Result<(Checked, Change), ReloadError> 
     let lane = |(name, port): (String, Port)| Lane::new(lane_spec(&checked, &name, Some(port)));
     let added = added.into_iter().map(lane).collect();
     let change = Change { added, moved, ..Change::between(old, &checked) };
-    Ok((checked, change))
+    Ok((checked, number, change))
 }
 
 /// Why a port could not be opened, where another tenant has it until the reload is through.
@@ -226,7 +256,6 @@ fn held_by(old: &Checked, tenant: &TenantConfig) -> Option<ReloadError> {
 fn overlay_settings(old: Option<&Overlay>, new: Option<&Overlay>) -> Vec<(&'static str, bool)> {
     let (Some(old), Some(new)) = (old, new) else { return vec![("`overlay`", old == new)] };
     let way = |overlay: &Overlay| overlay.feedback.as_ref().map(|feedback| feedback.via);
-    let key = |overlay: &Overlay| overlay.feedback.as_ref().map(|feedback| feedback.key.clone());
     let (before, own) = (old.own(), new.own());
     vec![
         ("`overlay.kind`", old.kind == new.kind),
@@ -237,7 +266,8 @@ fn overlay_settings(old: Option<&Overlay>, new: Option<&Overlay>) -> Vec<(&'stat
         ("this host's `channel` in `overlay.hosts`", before.channel == own.channel),
         ("`overlay.feedback`", way(old).is_some() == way(new).is_some()),
         ("`overlay.feedback.via`", way(old) == way(new)),
-        ("`overlay.feedback.key`", key(old) == key(new)),
+        ("the key in `overlay`", old.key == new.key),
+        ("`overlay.sealed`", old.sealed == new.sealed),
     ]
 }
 

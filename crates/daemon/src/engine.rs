@@ -6,6 +6,8 @@
 //! Invariant: each turn is bounded: so many frames read from each port, so many sent; every frame leaves, waits, or
 //! is counted with its reason.
 
+mod apart;
+mod binding;
 mod blame;
 mod class_delays;
 mod depart;
@@ -26,6 +28,7 @@ mod rates;
 mod rules;
 mod slow;
 mod snapshot;
+mod sources;
 mod verify;
 mod watch;
 
@@ -38,6 +41,8 @@ use plimsoll_record::{Recorded, Recorder};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::Parsed;
 
+use apart::Charged;
+pub use apart::{Move, Whither};
 pub use drops::{Event, Loss, Tally};
 pub(crate) use fleet::MOST_HOSTS;
 pub use fleet::{FleetMap, FleetNow, FleetSetup, HostNow, HostState, PairNow, ReceiverNow, Sent, own_mac};
@@ -158,6 +163,7 @@ pub struct Engine {
     pub(crate) lanes: Vec<Option<Box<Lane>>>,
     pub(crate) uplink: Uplink,
     pub(crate) macs: MacTable,
+    pub(crate) bindings: binding::Bindings,
     /// Frames that each flow queue holds.
     pub(crate) queues: Vec<u32>,
     pub(crate) waits: Waits,
@@ -171,6 +177,8 @@ pub struct Engine {
     pub(crate) log: Arc<DepartureLog>,
     pub(crate) delays: class_delays::ClassDelays,
     pub(crate) carried: install::Carried,
+    /// How long copies into and out of tenants' memory take.
+    pub(crate) copying: apart::Copying,
     pub(crate) lost: Vec<Lost>,
     pub(crate) turns: u64,
     pub(crate) copies: depart::Copies,
@@ -246,6 +254,7 @@ impl Engine {
             classifier: Classifier::new(&setup.program),
             generation: 0,
             macs: MacTable::new(lanes.len() + 1),
+            bindings: binding::Bindings::default(),
             uplink: Uplink {
                 // What goes through an overlay is cut here.
                 segments: !whole && setup.uplink.capabilities().takes_segmentation,
@@ -273,6 +282,7 @@ impl Engine {
             log: setup.log,
             delays: class_delays::ClassDelays::new(nodes),
             carried: install::Carried::default(),
+            copying: apart::Copying::default(),
             lost: Vec::new(),
             turns: 0,
             copies: depart::Copies::default(),
@@ -312,12 +322,14 @@ impl Engine {
         self.inward_at = None;
         let tended = self.tend_fleet(clock(Part::Between));
         let now = clock(Part::Fleet);
-        let read = if self.reading { self.read_tenants(now) } else { 0 };
+        let apart = self.tend_apart(now);
+        let read = if self.reading { self.read_tenants(now, clock) } else { 0 };
         // As much leaves as has come, but neither the way in nor the clock waits for all of it.
         let (mut busy, mut ended) = (read > 0, Part::Read);
         for _ in 0..read.div_ceil(DEPARTURES).clamp(1, ROUNDS) {
-            let left = self.depart(clock(std::mem::replace(&mut ended, Part::Deliver)));
-            busy |= self.take_in(clock) || left;
+            let begun = clock(std::mem::replace(&mut ended, Part::Deliver));
+            let left = self.depart(begun);
+            busy |= self.take_in(begun, clock) || left;
             if !left {
                 break;
             }
@@ -325,12 +337,14 @@ impl Engine {
         let now = clock(ended);
         self.free_completed(now);
         let kept = self.flush_lanes();
+        let after = clock(Part::Complete);
+        self.part_took(after.since(now), Charged::No, after);
         self.expire_flows(now);
         self.fleet.iter_mut().for_each(|fleet| fleet.turned = now);
         let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
         let next = [next, self.wake_at].into_iter().flatten().min();
         // An epoch is measured, and a slow core's time made up for.
-        let lazily = [tended, self.inward_at].into_iter().flatten().min();
+        let lazily = [tended, apart, self.inward_at].into_iter().flatten().min();
         let pause = if self.uplink.is_away() { DOWN_RETRY } else { FULL_RETRY };
         let retry = (self.uplink.blocked || kept).then_some(pause);
         Turn { busy: busy || self.attentive, next, lazily, retry }
@@ -429,6 +443,7 @@ impl Engine {
         while let Some(done) = self.nic.poll_completion() {
             let (index, buffer) = Buffer::from_address(done.addr);
             let Some(lane) = self.lanes.get_mut(index as usize).and_then(Option::as_mut) else { continue };
+            lane.conduct.touched = self.copying.part;
             self.queues[done.queue.0 as usize] -= lane.give_held(buffer, status_of(done.outcome));
             if !lane.parked.is_empty() {
                 unparked |= self.unpark(index as usize, done.queue);

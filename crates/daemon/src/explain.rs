@@ -34,6 +34,10 @@ pub struct Explanation {
     pub ranks: Vec<RankNow>,
     /// Names of the limits that hold such a packet, with their rates in bits per second.
     pub limits: Vec<(String, u64)>,
+    /// Frames that were turned away before they had a class, as they bore or claimed addresses that are not their tenant's:
+    /// by reason, of the tenant that the filter names, or of all.
+    #[serde(default)]
+    pub turned_away: BTreeMap<String, u64>,
     /// Packets in the log that matched, and were looked at.
     pub matched: usize,
     /// Departures in the log under the policy in force.
@@ -138,10 +142,23 @@ pub fn explain(snapshot: &Snapshot, log: &[Departure], filter: &Filter, ranks: &
         },
         ranks: ranks.iter().filter(|_| !open).map(|rank| rank_now(snapshot, rank)).collect(),
         limits: named_limits(program, placements[0].limits.iter().filter(|limit| !open && of_all(limit))),
+        turned_away: turned_away(snapshot, filter),
         matched: matching.len(),
         logged: world.log.len(),
         time: (!matching.is_empty()).then(|| world.time_spent(&matching)),
     }
+}
+
+/// What did not come so far as to have a class.
+fn turned_away(snapshot: &Snapshot, filter: &Filter) -> BTreeMap<String, u64> {
+    let meant = |name: &str| filter.tenant.as_ref().is_none_or(|tenant| tenant == name);
+    let mut counts = BTreeMap::new();
+    for lane in snapshot.lanes.iter().filter(|lane| meant(&lane.name)) {
+        for (reason, count) in lane.tally.spoofs() {
+            *counts.entry(reason.to_owned()).or_default() += count;
+        }
+    }
+    counts
 }
 
 /// The class and limits that a packet as the filter describes it gets, if need be as the first tenant's.

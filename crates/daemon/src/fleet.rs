@@ -23,11 +23,11 @@ use crate::open::{fleet_map, steady_uplink_mac};
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
     /// The system has no random number for us.
-    #[error("cannot read {RANDOM}, from which each start of feedback takes a number: {0}")]
+    #[error("cannot read {RANDOM}, from which each start takes a number: {0}")]
     NoRandom(io::Error),
     /// The key file cannot be read.
     #[error(
-        "`overlay.feedback.key`: cannot read {}: {source}; `head -c 32 /dev/urandom >KEY; chmod 600 KEY` makes a key, the \
+        "the key of `overlay`: cannot read {}: {source}; `head -c 32 /dev/urandom >KEY; chmod 600 KEY` makes a key, the \
          same for all hosts", file.display()
     )]
     NoKey {
@@ -37,7 +37,7 @@ pub enum FleetError {
         source: io::Error,
     },
     /// Others may read or write it.
-    #[error("`overlay.feedback.key`: {} may be read or written by others (mode {mode:03o}); `chmod 600 {}`, and make a new key if somebody might have", file.display(), file.display())]
+    #[error("the key of `overlay`: {} may be read or written by others (mode {mode:03o}); `chmod 600 {}`, and make a new key if somebody might have", file.display(), file.display())]
     OpenKey {
         /// The file.
         file: PathBuf,
@@ -45,7 +45,7 @@ pub enum FleetError {
         mode: u32,
     },
     /// It belongs to somebody else.
-    #[error("`overlay.feedback.key`: {} belongs to user {owner}; `chown` it to the one that runs plimsoll, or to root", file.display())]
+    #[error("the key of `overlay`: {} belongs to user {owner}; `chown` it to the one that runs plimsoll, or to root", file.display())]
     ForeignKey {
         /// The file.
         file: PathBuf,
@@ -53,7 +53,7 @@ pub enum FleetError {
         owner: u32,
     },
     /// It holds no key.
-    #[error("`overlay.feedback.key`: {} holds {found} bytes and not 32; `head -c 32 /dev/urandom >{}` makes a key", file.display(), file.display())]
+    #[error("the key of `overlay`: {} holds {found} bytes and not 32; `head -c 32 /dev/urandom >{}` makes a key", file.display(), file.display())]
     NotAKey {
         /// The file.
         file: PathBuf,
@@ -114,11 +114,10 @@ pub(crate) fn setup(
     checked: &Checked,
     uplink: &Port,
     program: &mut Program,
+    key: Option<[u8; 32]>,
 ) -> Result<Option<FleetSetup>, FleetError> {
     let Some(map) = fleet_map(checked, program) else { return Ok(None) };
     let overlay = checked.config.overlay.as_ref();
-    let feedback = overlay.and_then(|overlay| overlay.feedback.as_ref());
-    let key = feedback.map(|feedback| read_key(&feedback.key)).transpose()?;
     let name = overlay.map_or("", |overlay| overlay.own().name.as_str());
     let mac = own_mac(uplink).unwrap_or_else(|| steady_uplink_mac(name));
     #[expect(

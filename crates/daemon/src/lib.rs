@@ -6,7 +6,9 @@
 //! Invariant: nothing that a tenant sends, and nothing that an operator asks, stops the engine's thread.
 #![forbid(unsafe_code)]
 
+pub mod apart;
 mod api;
+mod broker;
 mod channel;
 mod client;
 mod connections;
@@ -17,34 +19,38 @@ mod explain;
 mod filter;
 mod fleet;
 mod kernel;
+mod local;
 mod open;
 mod privileges;
 mod prometheus;
 mod record;
 mod reopen;
 mod run;
+mod sandbox;
 mod stats;
 mod thread;
 mod urgency;
 mod wait;
 
 pub use api::Api;
+pub use broker::{BrokerError, serve_broker};
 pub use client::{Client, ClientError, query};
 pub use control::{Control, ReloadError, Reloaded};
 pub use departures::{Departure, DepartureLog, KEPT, Passage};
 pub use engine::{
     BATCH, Buffer, Change, Engine, Event, FleetMap, FleetNow, FleetSetup, Flow, FlowTable, Held, HostNow,
-    HostState, Installed, LARGE, Lane, LaneSpec, Learned, Lookup, Loss, Lost, Mac, MacTable, NodeNow, Owner,
-    PairNow, Part, Pool, PortNow, RateError, Rated, ReceiverNow, Room, SMALL, Sampler, Sent, Setup, Slot,
-    Snapshot, Step, Tally, Turn, own_mac,
+    HostState, Installed, LARGE, Lane, LaneSpec, Learned, Lookup, Loss, Lost, Mac, MacTable, Move, NodeNow,
+    Owner, PairNow, Part, Pool, PortNow, RateError, Rated, ReceiverNow, Room, SMALL, Sampler, Sent, Setup,
+    Slot, Snapshot, Step, Tally, Turn, Whither, own_mac,
 };
 pub use explain::{Explanation, LimitTime, NodeTime, RankNow, Served, TimeSpent, explain, placement};
 pub use filter::{Filter, FilterError, protocol_number};
 pub use fleet::{FleetError, read_key};
-pub use open::{OpenError, Opened, engine_config, fleet_map, lane_spec, open, open_all};
+pub use open::{OpenError, engine_config, fleet_map, lane_spec, open};
 pub use prometheus::page as prometheus_page;
 pub use record::{Record, Writer, start as start_recording};
-pub use run::{Options, RunError, run};
+pub use run::{Options, RunError, Sandbox, run};
+pub use sandbox::Confinement;
 pub use stats::{
     DELAY_BOUNDS, Delay, DelayParts, EngineNumbers, FleetStats, HostStats, LimitStats, NodeStats, PairStats,
     PortStats, ReceiverStats, RingsStats, Stats, kind_name,

@@ -5,15 +5,19 @@
 //! Not here: what is done with it (`engine`).
 //! Invariant: what fails names the port, the place and the way out.
 
+mod wanted;
+
+use std::collections::BTreeMap;
+
 use plimsoll_nic::Config as EngineConfig;
-use plimsoll_policy::{Checked, Config, Netns, Port as PortSpec, Program};
+use plimsoll_policy::{Checked, Config, Netns, Port as PortSpec, Program, TenantConfig};
 use plimsoll_ports::netns::NetnsRef;
-use plimsoll_ports::{
-    Completions, Kept, PacketConfig, PacketSocket, PcapConfig, PcapPort, Port, PortError, Tap, TapConfig,
-    VhostUser, VhostUserConfig, VnicConfig, VnicPort, XdpConfig, XdpSocket, kept,
-};
+use plimsoll_ports::{Kept, Port, PortError, TapConfig, kept};
 use plimsoll_units::{Bytes, Span};
 
+pub(crate) use wanted::Wanted;
+
+use crate::broker::Broker;
 use crate::engine::{FleetMap, LaneSpec, Mac, Quota};
 
 /// A port of the policy that cannot be opened.
@@ -35,6 +39,9 @@ pub enum OpenError {
         /// `the uplink` or `tenant shop`.
         whose: String,
     },
+    /// What the broker says of it.
+    #[error("{0}")]
+    Told(String),
 }
 
 /// Bytes that one pull may take: what the link carries in this time, so that nobody waits longer for a large segment.
@@ -50,40 +57,7 @@ const CATCH_UP: Span = Span::millis(5);
 /// # Errors
 /// See [`OpenError`].
 pub fn open(whose: &str, port: &PortSpec, mtu: u16, mac: Option<Mac>) -> Result<Port, OpenError> {
-    let opened = match port {
-        PortSpec::Tap { netns, name } => {
-            Tap::open(&tap_config(netns.as_ref(), name, mtu, mac)).map(Port::Tap)
-        }
-        PortSpec::AfPacket(interface) => {
-            PacketSocket::open(&PacketConfig::new(NetnsRef::Own, interface)).map(Port::AfPacket)
-        }
-        PortSpec::AfXdp(interface) => {
-            XdpSocket::open(&XdpConfig::new(NetnsRef::Own, interface)).map(Port::AfXdp)
-        }
-        PortSpec::Pcap { read, write } => {
-            PcapPort::open(&PcapConfig { read: read.clone(), write: write.clone() }).map(Port::Pcap)
-        }
-        PortSpec::Vnic(path) => {
-            let mut config = VnicConfig::new(path);
-            config.mtu = mtu.into();
-            let place = NetnsRef::Path(path.clone());
-            config.mac = mac.unwrap_or_else(|| steady_mac(&machine_id().unwrap_or_default(), &place, "vnic"));
-            VnicPort::open(&config).map(Port::Vnic)
-        }
-        PortSpec::VhostUser { socket, completions, mac: stated } => {
-            let mut config = VhostUserConfig::new(socket);
-            config.mtu = mtu.into();
-            config.mac = mac.or(stated.map(|mac| mac.0));
-            config.completions = match completions {
-                plimsoll_policy::Completions::Ooo => Completions::OutOfOrder,
-                plimsoll_policy::Completions::InOrder => Completions::InOrder,
-                plimsoll_policy::Completions::Early => Completions::Early,
-            };
-            VhostUser::open(&config).map(Port::VhostUser)
-        }
-        PortSpec::Memory => return Err(OpenError::Memory { whose: whose.to_owned() }),
-    };
-    opened.map_err(|source| OpenError::Port { whose: whose.to_owned(), source })
+    Wanted { whose: whose.to_owned(), port, mtu, mac, receive_buffer: None }.open()
 }
 
 /// The port as an earlier run left it, if it did.
@@ -134,21 +108,32 @@ pub(crate) fn close(ports: Vec<Port>, rest: impl Send + 'static) {
     drop(closing);
 }
 
-/// Opens the uplink, with as long a queue in the kernel as an experiment wants.
+/// The uplink, with as long a queue in the kernel as an experiment wants.
+pub(crate) fn uplink_wanted(config: &Config) -> Wanted<'_> {
+    let mtu = config.uplink.mtu;
+    let ring = config.engine.experiment.as_ref().and_then(|experiment| experiment.ring);
+    // The kernel counts each frame with its bookkeeping, and takes a buffer's size twice.
+    let receive_buffer = ring.map(|ring| ring.saturating_mul(u32::from(mtu) + KEPT) / 2);
+    Wanted { whose: "the uplink".to_owned(), port: &config.uplink.port, mtu, mac: None, receive_buffer }
+}
+
+/// A tenant's port: it sends packets as long as reach other hosts, from the address that those know.
+pub(crate) fn tenant_wanted<'a>(checked: &Checked, tenant: &'a TenantConfig) -> Wanted<'a> {
+    Wanted {
+        whose: format!("tenant {}", tenant.name),
+        port: &tenant.port,
+        mtu: checked.config.tenant_mtu(),
+        mac: known_mac(checked, &tenant.name),
+        receive_buffer: None,
+    }
+}
+
+/// Opens the uplink.
 ///
 /// # Errors
 /// See [`OpenError`].
 pub fn open_uplink(config: &Config) -> Result<Port, OpenError> {
-    let (port, mtu) = (&config.uplink.port, config.uplink.mtu);
-    let ring = config.engine.experiment.as_ref().and_then(|experiment| experiment.ring);
-    let (PortSpec::AfPacket(interface), Some(ring)) = (port, ring) else {
-        return open("the uplink", port, mtu, None);
-    };
-    let mut config = PacketConfig::new(NetnsRef::Own, interface);
-    // The kernel counts each frame with its bookkeeping, and takes a buffer's size twice.
-    config.receive_buffer = ring.saturating_mul(u32::from(mtu) + KEPT) / 2;
-    let opened = PacketSocket::open(&config).map(Port::AfPacket);
-    opened.map_err(|source| OpenError::Port { whose: "the uplink".to_owned(), source })
+    uplink_wanted(config).open()
 }
 
 /// What a frame in the kernel takes beyond its packet: `sk_buff` (256 bytes) and what rounding up to 2 KiB adds to 1,500.
@@ -156,7 +141,7 @@ const KEPT: u32 = 804;
 
 /// The ports of a start.
 #[derive(Debug)]
-pub struct Opened {
+pub(crate) struct Opened {
     /// What the wire is behind.
     pub uplink: Port,
     /// In the order of the policy's tenants.
@@ -165,21 +150,65 @@ pub struct Opened {
     pub missing: Vec<(String, OpenError)>,
 }
 
-/// Opens all ports of a policy. What an earlier run left with the service manager is taken up, and what is made is left
-/// with it in turn. A tenant whose port cannot be opened holds up nobody: its container may not have started yet.
+/// Ports of an earlier run that the service manager has kept, each as this policy has it.
+#[derive(Debug, Default)]
+pub(crate) struct Resumed {
+    uplink: Option<Port>,
+    tenants: BTreeMap<String, Result<Port, OpenError>>,
+    rest: Kept,
+}
+
+/// Takes up what an earlier run left with the service manager.
+///
+/// # Errors
+/// When that is the uplink, and it cannot be given what the policy says.
+pub(crate) fn resume_all(checked: &Checked) -> Result<Resumed, OpenError> {
+    let mut resumed = Resumed { rest: Kept::receive(), ..Resumed::default() };
+    let (port, mtu) = (&checked.config.uplink.port, checked.config.uplink.mtu);
+    resumed.uplink = resume("the uplink", port, mtu, None, &mut resumed.rest)?;
+    for tenant in &checked.config.tenants {
+        let (whose, mac) = (format!("tenant {}", tenant.name), known_mac(checked, &tenant.name));
+        let port = resume(&whose, &tenant.port, checked.config.tenant_mtu(), mac, &mut resumed.rest);
+        resumed.tenants.extend(port.transpose().map(|port| (tenant.name.clone(), port)));
+    }
+    Ok(resumed)
+}
+
+/// Opens AF_XDP's ports ahead of all others, while this process has its privileges: for where nobody may pin their frames
+/// later.
+///
+/// # Errors
+/// When that is the uplink, and it cannot be opened.
+pub(crate) fn open_pinned(checked: &Checked, resumed: &mut Resumed) -> Result<(), OpenError> {
+    let uplink = uplink_wanted(&checked.config);
+    if uplink.xdp().is_some() {
+        resumed.uplink = Some(uplink.open()?);
+    }
+    for tenant in &checked.config.tenants {
+        let wanted = tenant_wanted(checked, tenant);
+        if wanted.xdp().is_some() {
+            resumed.tenants.insert(tenant.name.clone(), wanted.open());
+        }
+    }
+    Ok(())
+}
+
+/// Opens all ports of the policy that a start is made with. What an earlier run left is taken up, and what is made is left
+/// with the service manager in turn. A tenant whose port cannot be opened holds up nobody: its container may not have
+/// started yet.
 ///
 /// # Errors
 /// When the uplink cannot be opened, or a port is none of a daemon's.
-pub fn open_all(checked: &Checked) -> Result<Opened, OpenError> {
-    let mut kept = Kept::receive();
-    let (port, mtu) = (&checked.config.uplink.port, checked.config.uplink.mtu);
-    let uplink = match resume("the uplink", port, mtu, None, &mut kept)? {
+pub(crate) fn open_all(checked: &Checked, broker: &Broker, resumed: Resumed) -> Result<Opened, OpenError> {
+    let Resumed { uplink, tenants: mut kept, rest } = resumed;
+    let uplink = match uplink {
         Some(uplink) => uplink,
-        None => open_uplink(&checked.config)?,
+        None => broker.open_uplink(checked, 0)?,
     };
     let (mut lanes, mut missing) = (Vec::new(), Vec::new());
     for tenant in &checked.config.tenants {
-        let port = match resume_or_open_tenant(checked, &tenant.name, &tenant.port, &mut kept) {
+        let kept = kept.remove(&tenant.name);
+        let port = match kept.unwrap_or_else(|| broker.open_tenant(checked, 0, &tenant.name)) {
             Ok(port) => Some(port),
             Err(error @ OpenError::Memory { .. }) => return Err(error),
             Err(error) => {
@@ -189,22 +218,9 @@ pub fn open_all(checked: &Checked) -> Result<Opened, OpenError> {
         };
         lanes.push(lane_spec(checked, &tenant.name, port));
     }
-    kept.let_go();
+    rest.let_go();
     lanes.iter().filter_map(|lane| lane.port.as_ref()).chain([&uplink]).for_each(keep);
     Ok(Opened { uplink, lanes, missing })
-}
-
-fn resume_or_open_tenant(
-    checked: &Checked,
-    name: &str,
-    port: &PortSpec,
-    kept: &mut Kept,
-) -> Result<Port, OpenError> {
-    let mac = known_mac(checked, name);
-    match resume(&format!("tenant {name}"), port, checked.config.tenant_mtu(), mac, kept)? {
-        Some(port) => Ok(port),
-        None => open_tenant(checked, name, port),
-    }
 }
 
 /// Opens a tenant's port: it sends packets as long as reach other hosts, from the address that those know.
@@ -240,12 +256,14 @@ pub fn lane_spec(checked: &Checked, name: &str, port: Option<Port>) -> LaneSpec 
     let tenants = (0..).map(plimsoll_policy::TenantId).zip(&checked.program.tenants);
     let (tenant, stated) =
         tenants.into_iter().find(|(_, tenant)| tenant.name == name).expect("the policy's own tenant");
+    let addresses = checked.config.tenants.iter().find(|tenant| tenant.name == name);
     LaneSpec {
         name: name.to_owned(),
         tenant,
         port,
         descriptors: stated.descriptors,
         flows: Quota::of(checked.config.engine.queues, checked.program.tenants.len()).flows,
+        addresses: addresses.map(|tenant| tenant.addresses.clone()).unwrap_or_default(),
     }
 }
 

@@ -8,7 +8,9 @@
 use std::collections::HashSet;
 
 use caps::{CapSet, Capability};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
+
+use crate::sandbox;
 
 /// Making interfaces, entering namespaces, raw sockets: a reload may add a tenant, a lost port may come back. BPF is
 /// for AF_XDP, DAC_OVERRIDE for a namespace file that belongs to a container's user.
@@ -20,6 +22,24 @@ const KEPT: [Capability; 6] = [
     Capability::CAP_DAC_OVERRIDE,
     Capability::CAP_SYS_PTRACE,
 ];
+
+/// What the start needs besides, and neither process keeps: to become another user, and to bound what can ever be gained.
+#[cfg(test)]
+const GRANTED: [Capability; 3] = [Capability::CAP_SETUID, Capability::CAP_SETGID, Capability::CAP_SETPCAP];
+
+/// Gives up, as the broker, every other capability, and the right to gain any by running another program. What cannot be
+/// given up is said, and no reason not to run. One that `helps` keeps the right to put threads before other processes.
+pub(crate) fn keep_for_broker(helps: bool) {
+    let kept: HashSet<Capability> =
+        KEPT.into_iter().chain(helps.then_some(Capability::CAP_SYS_NICE)).collect();
+    sandbox::narrow_bounding_set(&kept);
+    if let Err(error) = nix::sys::prctl::set_no_new_privs() {
+        eprintln!("plimsoll: the broker cannot give up new privileges: {error}");
+    }
+    if let Err(error) = sandbox::keep_only(&kept) {
+        eprintln!("plimsoll: the broker cannot give up capabilities: {error}");
+    }
+}
 
 /// Gives up every other capability, for this thread and those that it starts, and the right to gain any by running
 /// another program. What cannot be given up is said, and no reason not to run. With `keep_nice` the one to go before
@@ -48,6 +68,12 @@ pub fn allow_files() {
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
 }
 
+/// Lets this process pin as much memory as it likes, also once it has no capability: AF_XDP's frames are pinned by whoever
+/// carries them. Says whether that can be had.
+pub(crate) fn allow_locked_memory() -> bool {
+    setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY).is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -63,7 +89,7 @@ mod tests {
 
     #[test]
     fn the_unit_and_the_manual_grant_what_is_kept_and_no_more() {
-        let kept: BTreeSet<String> = KEPT.iter().map(ToString::to_string).collect();
+        let kept: BTreeSet<String> = KEPT.iter().chain(&GRANTED).map(ToString::to_string).collect();
         let unit = include_str!("../../../dist/plimsoll.service");
         let granted = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap_or("");
         assert_eq!(granted.split_whitespace().map(str::to_owned).collect::<BTreeSet<_>>(), kept);

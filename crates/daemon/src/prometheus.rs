@@ -293,12 +293,15 @@ fn table<'t, T: 't>(
 }
 
 fn hosts(page: &mut Page, fleet: &FleetStats) {
-    let figures: [Figure<HostStats>; 4] = [
+    let figures: [Figure<HostStats>; 5] = [
         ("up", "gauge", "Whether the way to another host is known.", |host| {
             f64::from(u8::from(host.next_hop.is_some()))
         }),
         ("silent", "gauge", "Whether frames go to a host that does not say what it can take.", |host| {
             f64::from(u8::from(host.state == "silent"))
+        }),
+        ("session", "gauge", "Whether frames to a host are sealed.", |host| {
+            f64::from(u8::from(host.session == Some(true)))
         }),
         ("sent_packets_total", "counter", "Tenants' frames to a host.", |host| host.sent as f64),
         ("received_packets_total", "counter", "Packets of the overlay from a host.", |host| {

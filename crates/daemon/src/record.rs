@@ -81,9 +81,25 @@ impl Writer {
 /// # Errors
 /// When the file cannot be made, or the thread.
 pub fn start(record: &Record) -> io::Result<(Recorder, Writer)> {
+    start_in(record, create(record)?)
+}
+
+/// Creates the file.
+///
+/// # Errors
+/// When it cannot be made.
+pub(crate) fn create(record: &Record) -> io::Result<File> {
     // A policy is nobody's business but its operator's.
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&record.file)?;
     file.set_permissions(Permissions::from_mode(0o600))?; // it may have been there
+    Ok(file)
+}
+
+/// Starts the thread that writes into the file.
+///
+/// # Errors
+/// When the thread cannot be made.
+pub(crate) fn start_in(record: &Record, file: File) -> io::Result<(Recorder, Writer)> {
     let blocks = BlockWriter::new(file)?;
     let (mut give, empty) = RingBuffer::new(CHUNKS);
     for _ in 0..CHUNKS {

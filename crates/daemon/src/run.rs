@@ -7,31 +7,35 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::fcntl::{Flock, FlockArg};
 use plimsoll_policy::{Checked, Errors};
-use plimsoll_ports::{Port, PortError, realtime};
+use plimsoll_ports::{Port, PortError, manager, realtime};
 use plimsoll_units::{Bytes, Span};
 use sd_notify::NotifyState;
-use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use crate::apart::{self, Answers, ReadApart};
 use crate::api::Api;
+use crate::broker::{Broker, Clear, Client, Start, sources};
 use crate::channel;
 use crate::connections;
 use crate::control::{Control, ReloadError, Reloaded};
 use crate::departures::DepartureLog;
 use crate::engine::{Engine, Sent, Setup, Snapshot};
 use crate::fleet::{self, FleetError};
-use crate::open::{OpenError, Opened, engine_config, open_all};
+use crate::local::LocalSocket;
+use crate::open::{OpenError, Opened, Resumed, engine_config, open_all, open_pinned, resume_all};
 use crate::privileges;
 use crate::record::{self, Record};
 use crate::reopen::{Away, lose, reopen, whose};
+use crate::sandbox::{self, Confinement, User};
 use crate::thread::{Command, Habits, Notice, Stopped, spawn};
 
 /// How to run.
@@ -43,6 +47,19 @@ pub struct Options {
     pub cpu: Option<u32>,
     /// Record all that the engine is told and decides.
     pub record: Option<Record>,
+    /// What reads tenants' files, in other processes; none: they are read in this one, if it is not confined.
+    pub apart: Option<Arc<dyn ReadApart>>,
+    /// How the process that reads tenants' frames is confined; not at all without this.
+    pub sandbox: Option<Sandbox>,
+}
+
+/// How the process that reads tenants' frames is confined.
+#[derive(Clone, Debug)]
+pub struct Sandbox {
+    /// Whose it shall be, by name or number.
+    pub user: Option<String>,
+    /// The argument by which this program is the broker ([`crate::serve_broker`]).
+    pub broker: String,
 }
 
 /// Why the daemon did not start, or ended badly.
@@ -127,6 +144,12 @@ pub enum RunError {
          `overlay.feedback` out of the policy"
     )]
     RecordedFleet,
+    /// Something of the sandbox.
+    #[error("{0}; `--no-sandbox` runs without, with all the privileges that the daemon was started with")]
+    Sandbox(String),
+    /// Such a user cannot be had.
+    #[error("{0}")]
+    User(String),
     /// The engine's thread died.
     #[error("the engine's thread has ended unexpectedly; the message above says where. Please report it")]
     EngineDied,
@@ -141,33 +164,32 @@ const LONGEST_STOP: Span = Span::secs(4);
 /// [`RunError`].
 pub fn run(options: &Options) -> Result<(), RunError> {
     let file = options.file.display().to_string();
-    let checked = plimsoll_policy::load(&file).map_err(|errors| RunError::Policy(Box::new(errors)))?;
+    let read = apart::load_with_answers(&file, options.apart.as_deref());
+    let (checked, answers) = read.map_err(|errors| RunError::Policy(Box::new(errors)))?;
     eprint!("{}", checked.render_warnings(false));
     let habits = habits(&checked, options)?;
-    let claim = claim(&checked.config.api.socket)?;
+    let mut claim = claim(&checked.config.api.socket)?;
     privileges::allow_files();
     let swept = plimsoll_ports::netns::sweep().map_err(RunError::Sweep)?;
     for name in swept.namespaces.iter().chain(&swept.links) {
         eprintln!("plimsoll: removed {name}, left by an earlier run");
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|source| RunError::Io { what: "start".to_owned(), source })?;
-    let log = Arc::new(DepartureLog::default());
     let steered = checked.config.overlay.as_ref().is_some_and(|overlay| overlay.feedback.is_some());
     if steered && options.record.is_some() {
         return Err(RunError::RecordedFleet);
     }
-    let reserved = checked.config.overlay.as_ref().map(fleet::reserve).transpose()?;
-    let (mut engine, missing) = build(&checked, &log)?;
-    let writer = options.record.as_ref().map(|record| begin(record, &mut engine, &checked)).transpose()?;
-    // Where the limit cannot be raised, a root without CAP_SYS_RESOURCE say, the capability itself has to stay.
-    privileges::drop_unneeded(realtime::permit().is_err());
-    if let Err(error) = realtime::take().and_then(|()| realtime::give_back()) {
-        eprintln!(
-            "plimsoll: the engine may not go before other processes ({error}): where cores are busy, limits with a \
-             short burst lose some of their rate. Run as root, or with `LimitRTPRIO=1` in the unit"
-        );
-    }
+    manager::connect();
+    let prepared = Prepared::new(&checked, options, &mut claim)?;
+    let (broker, confinement) = confine(options, &checked, answers, &claim)?;
+    claim.broker = broker.clone();
+    eprintln!("plimsoll: the engine runs as {}", confinement.summary());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|source| RunError::Io { what: "start".to_owned(), source })?;
+    let Prepared { resumed, listeners, record, key, reserved } = prepared;
+    let log = Arc::new(DepartureLog::default());
+    let (mut engine, missing) = build(&checked, &log, &broker, resumed, key)?;
+    let writer = options.record.as_ref().zip(record);
+    let writer = writer.map(|(record, file)| begin(record, file, &mut engine, &checked)).transpose()?;
 
     let (notices, noticed) = mpsc::unbounded_channel();
     let tell = move |notice| {
@@ -176,13 +198,13 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     };
     let (handle, thread) = spawn(engine, habits, tell)
         .map_err(|source| RunError::Io { what: "start the engine's thread".to_owned(), source })?;
-    let socket = checked.config.api.socket.clone();
-    let control = Arc::new(Control::new(options.file.clone(), checked, handle));
-    let ended = runtime.block_on(serve(&control, log, noticed, missing));
+    let control = Control::with(options.file.clone(), checked, handle, broker);
+    let served = Served { control: Arc::new(control), log, listeners, key, confinement };
+    let ended = runtime.block_on(serve(&served, noticed, missing));
     if ended.is_err() {
         // Nobody has told the engine yet; one that has ended needs no telling.
-        let _: Result<(), Stopped> = control.handle().send(Command::Stop(Span::ZERO));
-        let _ = fs::remove_file(&socket); // left for the next start to remove if this fails
+        let _: Result<(), Stopped> = served.control.handle().send(Command::Stop(Span::ZERO));
+        claim.free_socket();
     }
     // The thread has said that it ended, or it has panicked; either way it is through.
     let panicked = thread.join().is_err();
@@ -193,15 +215,121 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     if panicked { Err(RunError::EngineDied) } else { ended }
 }
 
+/// What is opened while this process may open everything, and used once it may not.
+struct Prepared {
+    resumed: Resumed,
+    listeners: Listeners,
+    record: Option<File>,
+    key: Option<[u8; 32]>,
+    reserved: Option<fleet::Reserved>,
+}
+
+impl Prepared {
+    fn new(checked: &Checked, options: &Options, claim: &mut Claim) -> Result<Self, RunError> {
+        let overlay = checked.config.overlay.as_ref();
+        let reserved = overlay.map(fleet::reserve).transpose()?;
+        let key = overlay.and_then(|overlay| overlay.key.as_ref());
+        let key = key.map(|key| fleet::read_key(key)).transpose()?;
+        let listeners = Listeners::open(checked, claim)?;
+        let record = options.record.as_ref().map(|record| {
+            let created = record::create(record);
+            created.map_err(|source| RunError::Io { what: record::what(&record.file), source })
+        });
+        let mut resumed = resume_all(checked)?;
+        if !privileges::allow_locked_memory() {
+            open_pinned(checked, &mut resumed)?;
+        }
+        Ok(Self { resumed, listeners, record: record.transpose()?, key, reserved })
+    }
+}
+
+/// Where the daemon is asked things.
+#[derive(Debug)]
+struct Listeners {
+    api: LocalSocket,
+    metrics: Option<TcpListener>,
+    channel: Option<UdpSocket>,
+}
+
+impl Listeners {
+    fn open(checked: &Checked, claim: &mut Claim) -> Result<Self, RunError> {
+        let api = listen(&checked.config.api.socket)?;
+        claim.socket = Some(checked.config.api.socket.clone());
+        let metrics = checked.config.api.metrics.map(listen_metrics).transpose()?;
+        let overlay = checked.config.overlay.as_ref().filter(|overlay| overlay.feedback.is_some());
+        let address = overlay.and_then(|overlay| overlay.own().channel);
+        Ok(Self { api, metrics, channel: address.map(channel::bind).transpose()? })
+    }
+}
+
+/// Starts the broker and gives up all privileges, where the options do not say otherwise.
+fn confine(
+    options: &Options,
+    checked: &Checked,
+    answers: Answers,
+    claim: &Claim,
+) -> Result<(Broker, Confinement), RunError> {
+    let limited = realtime::permit().is_err();
+    let urgent = say_urgency();
+    let Some(sandbox) = &options.sandbox else {
+        // Where the limit cannot be raised, a root without CAP_SYS_RESOURCE say, the capability itself has to stay.
+        privileges::drop_unneeded(limited);
+        eprintln!(
+            "plimsoll: WARNING: no sandbox (`--no-sandbox`): the process that reads tenants' frames keeps its privileges"
+        );
+        return Ok((Broker::Here(options.apart.clone()), Confinement::none()));
+    };
+    let user = User::choose(sandbox.user.as_deref()).map_err(RunError::User)?;
+    let start = Start {
+        file: options.file.display().to_string(),
+        sources: sources(checked, answers),
+        socket: checked.config.api.socket.clone(),
+        lock: claim.path.clone(),
+    };
+    let failed = |source| RunError::Io { what: "start the broker".to_owned(), source };
+    // Where the limit cannot be raised it is the broker that puts the engine's thread before other processes.
+    let (asks, helps) = if limited && urgent {
+        UnixDatagram::pair().map(|(asks, helps)| (Some(asks), Some(helps))).map_err(failed)?
+    } else {
+        (None, None)
+    };
+    let (client, child) = Client::start(&sandbox.broker, &start, helps.as_ref()).map_err(failed)?;
+    if let Some(asks) = asks {
+        asks.set_nonblocking(true).map_err(failed)?;
+        realtime::let_help(asks);
+    }
+    let confinement = sandbox::confine(&user, client.id()).map_err(RunError::Sandbox)?;
+    client.watch(child).map_err(|source| RunError::Io { what: "watch the broker".to_owned(), source })?;
+    Ok((Broker::Apart(client), confinement))
+}
+
+/// Whether the engine may go before other processes; where not, that is said.
+fn say_urgency() -> bool {
+    let tried = realtime::take().and_then(|()| realtime::give_back());
+    if let Err(error) = &tried {
+        eprintln!(
+            "plimsoll: the engine may not go before other processes ({error}): where cores are busy, limits with a \
+             short burst lose some of their rate. Run as root, or with `LimitRTPRIO=1` in the unit"
+        );
+    }
+    tried.is_ok()
+}
+
 /// The engine, and the tenants that have no port yet.
-fn build(checked: &Checked, log: &Arc<DepartureLog>) -> Result<(Engine, Vec<(String, OpenError)>), RunError> {
+fn build(
+    checked: &Checked,
+    log: &Arc<DepartureLog>,
+    broker: &Broker,
+    resumed: Resumed,
+    key: Option<[u8; 32]>,
+) -> Result<(Engine, Vec<(String, OpenError)>), RunError> {
     let config = &checked.config;
-    let Opened { uplink, lanes, missing } = open_all(checked)?;
+    let Opened { uplink, lanes, missing } = open_all(checked, broker, resumed)?;
     carries(&uplink, config.uplink.mtu)?;
     let tenants = if lanes.len() == 1 { "tenant" } else { "tenants" };
     eprintln!("plimsoll: uplink {} at {}, {} {tenants}", uplink.name(), config.uplink.rate, lanes.len());
     let mut program = checked.program.clone();
-    let fleet = fleet::setup(checked, &uplink, &mut program)?;
+    let fleet = fleet::setup(checked, &uplink, &mut program, key)?;
     let mut engine = Engine::new(Setup {
         program: Arc::new(program),
         fleet,
@@ -219,8 +347,13 @@ fn build(checked: &Checked, log: &Arc<DepartureLog>) -> Result<(Engine, Vec<(Str
 }
 
 /// Begins to record.
-fn begin(record: &Record, engine: &mut Engine, checked: &Checked) -> Result<record::Writer, RunError> {
-    let started = record::start(record);
+fn begin(
+    record: &Record,
+    file: File,
+    engine: &mut Engine,
+    checked: &Checked,
+) -> Result<record::Writer, RunError> {
+    let started = record::start_in(record, file);
     let (recorder, writer) =
         started.map_err(|source| RunError::Io { what: record::what(&record.file), source })?;
     engine.record(recorder, &checked.sources);
@@ -256,12 +389,35 @@ struct Claim {
     /// A lock ends with the process, however it ends.
     _lock: Flock<File>,
     path: PathBuf,
+    /// The socket, once it is there.
+    socket: Option<PathBuf>,
+    /// Who removes both, where this process may not.
+    broker: Broker,
+}
+
+impl Claim {
+    /// Removes the socket. Left for the next start to remove if this fails.
+    fn free_socket(&mut self) {
+        if let Some(socket) = self.socket.take() {
+            self.remove(&socket, Clear::Socket);
+        }
+    }
+
+    fn remove(&self, path: &Path, what: Clear) {
+        match &self.broker {
+            Broker::Here(_) => {
+                let _ = fs::remove_file(path);
+            }
+            Broker::Apart(client) => client.clear(what),
+        }
+    }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
+        self.free_socket();
         // While it is still locked: nobody else's can be removed. Left for the next start to use if this fails.
-        let _ = fs::remove_file(&self.path);
+        self.remove(&self.path, Clear::Lock);
     }
 }
 
@@ -299,33 +455,34 @@ fn lock(socket: &Path) -> Result<Claim, RunError> {
         let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
             .map_err(|_| RunError::Running { socket: socket.to_owned() })?;
         if fs::symlink_metadata(&path).is_ok_and(|found| place(&found) == place(&opened)) {
-            return Ok(Claim { _lock: lock, path });
+            return Ok(Claim { _lock: lock, path, socket: None, broker: Broker::default() });
         }
     }
 }
 
+/// What the daemon serves with.
+struct Served {
+    control: Arc<Control>,
+    log: Arc<DepartureLog>,
+    listeners: Listeners,
+    key: Option<[u8; 32]>,
+    confinement: Confinement,
+}
+
 /// Answers requests, signals and the engine's notices until the engine has ended.
 async fn serve(
-    control: &Arc<Control>,
-    log: Arc<DepartureLog>,
+    served: &Served,
     mut noticed: mpsc::UnboundedReceiver<Notice>,
     missing: Vec<(String, OpenError)>,
 ) -> Result<(), RunError> {
+    let Served { control, log, listeners, key, confinement } = served;
     let checked = control.checked().await;
-    let api = Arc::new(Api::new(Arc::clone(control), log));
+    let api = Arc::new(Api::new(Arc::clone(control), Arc::clone(log)).confined(confinement.clone()));
     tokio::spawn(Arc::clone(&api).keep_watch());
     let socket = checked.config.api.socket.clone();
-    let listener = listen(&socket)?;
-    tokio::spawn({
-        let router = Arc::clone(&api).router();
-        connections::serve(listener, router, connections::SOCKET)
-    });
-    if let Some(address) = checked.config.api.metrics {
-        let listener = listen_metrics(address).await?;
-        tokio::spawn(connections::serve(listener, api.metrics_router(), connections::METRICS));
-    }
+    listeners.serve(&api)?;
     tokio::spawn(feed_watchdog(Arc::clone(control)));
-    let outbox = open_channel(control, &checked).await?;
+    let outbox = listeners.open_channel(control, &checked, *key)?;
 
     let signals =
         |kind| signal(kind).map_err(|source| RunError::Io { what: "listen for signals".to_owned(), source });
@@ -354,6 +511,7 @@ async fn serve(
                 }
                 Some(Notice::Problem { name, problem }) => eprintln!("plimsoll: {}: {problem}", whose(name.as_deref())),
                 Some(Notice::Distrust { name, step }) => eprintln!("plimsoll: {}: {step}", whose(Some(&name))),
+                Some(Notice::Moved { name, to }) => eprintln!("plimsoll: {}: {to}", whose(Some(&name))),
                 Some(Notice::Feedback(sent)) => {
                     // A channel that is behind hears it again, as what changed or when it is refreshed.
                     let _ = outbox.as_ref().map(|outbox| outbox.try_send(sent));
@@ -368,35 +526,55 @@ async fn serve(
             },
         }
     };
-    // Left for the next start to remove if this fails.
-    let _ = fs::remove_file(&socket);
     eprintln!("plimsoll: stopped");
     ended
 }
 
-/// The control channel, if this host has one: what is to be sent over it goes in here.
-async fn open_channel(
-    control: &Arc<Control>,
-    checked: &Checked,
-) -> Result<Option<mpsc::Sender<Sent>>, RunError> {
-    let Some(overlay) = &checked.config.overlay else { return Ok(None) };
-    let (Some(feedback), Some(address)) = (&overlay.feedback, overlay.own().channel) else { return Ok(None) };
-    let (key, host) = (fleet::read_key(&feedback.key)?, overlay.own().number);
-    let (outbox, sent) = mpsc::channel(channel::WAITING);
-    channel::open(address, &key, host, control.handle().clone(), sent).await?;
-    Ok(Some(outbox))
+impl Listeners {
+    /// Answers what is asked there.
+    fn serve(&self, api: &Arc<Api>) -> Result<(), RunError> {
+        let io = |source| RunError::Io { what: "listen for requests".to_owned(), source };
+        let listener = self.api.listener().map_err(io)?;
+        tokio::spawn(connections::serve(listener, Arc::clone(api).router(), connections::SOCKET));
+        if let Some(metrics) = &self.metrics {
+            let listener = metrics.try_clone().and_then(tokio::net::TcpListener::from_std).map_err(io)?;
+            let router = Arc::clone(api).metrics_router();
+            tokio::spawn(connections::serve(listener, router, connections::METRICS));
+        }
+        Ok(())
+    }
+
+    /// The control channel, if this host has one: what is to be sent over it goes in here.
+    fn open_channel(
+        &self,
+        control: &Arc<Control>,
+        checked: &Checked,
+        key: Option<[u8; 32]>,
+    ) -> Result<Option<mpsc::Sender<Sent>>, RunError> {
+        let Some((socket, key)) = self.channel.as_ref().zip(key) else { return Ok(None) };
+        let io = |source| RunError::Io { what: "open the control channel".to_owned(), source };
+        let host = checked.config.overlay.as_ref().map_or(0, |overlay| overlay.own().number);
+        let (outbox, sent) = mpsc::channel(channel::WAITING);
+        let socket = socket.try_clone().map_err(io)?;
+        channel::open(socket, &key, host, control.handle().clone(), sent).map_err(io)?;
+        Ok(Some(outbox))
+    }
 }
 
-fn listen(socket: &Path) -> Result<UnixListener, RunError> {
+fn listen(socket: &Path) -> Result<LocalSocket, RunError> {
     let io = |source| RunError::Io { what: format!("listen on {}", socket.display()), source };
-    let listener = UnixListener::bind(socket).map_err(io)?;
+    let listener = LocalSocket::bind(socket).map_err(io)?;
     // Whoever may reload a policy rules the host's network: its owner and group only.
     fs::set_permissions(socket, fs::Permissions::from_mode(0o660)).map_err(io)?;
     Ok(listener)
 }
 
-async fn listen_metrics(address: SocketAddr) -> Result<TcpListener, RunError> {
-    TcpListener::bind(address).await.map_err(|source| match source.kind() {
+fn listen_metrics(address: SocketAddr) -> Result<TcpListener, RunError> {
+    let bound = TcpListener::bind(address).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    bound.map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => RunError::MetricsTaken { address },
         _ => RunError::Io { what: format!("listen on {address} (`api.metrics`)"), source },
     })
@@ -460,7 +638,7 @@ async fn feed_watchdog(control: Arc<Control>) {
 
 /// Without a service manager there is nobody to tell.
 fn notify(state: &[NotifyState<'_>]) {
-    let _ = sd_notify::notify(state);
+    let _ = manager::notify(state, &[]);
 }
 
 #[cfg(test)]

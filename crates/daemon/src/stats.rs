@@ -73,6 +73,9 @@ pub struct HostStats {
     pub feedback: BTreeMap<String, u64>,
     /// Bits per second that each tenant here may send each tenant there while it says nothing.
     pub fallback: u64,
+    /// Whether there is a session, so that frames to it are sealed; none where frames between hosts are not.
+    #[serde(default)]
+    pub session: Option<bool>,
 }
 
 /// What one tenant here sends to one elsewhere.
@@ -413,6 +416,7 @@ fn host(now: &HostNow) -> HostStats {
             .map(|(way, n)| (way.to_owned(), n))
             .collect(),
         fallback: now.fallback.get(),
+        session: now.session,
     }
 }
 

@@ -19,7 +19,9 @@ use plimsoll_slo::{Pulse, Watched};
 use plimsoll_units::{BitRate, Nanos, Span};
 use tokio::sync::oneshot;
 
-use crate::engine::{Change, Engine, Installed, Lost, RateError, Rated, Sent, Snapshot, Step, Turn};
+use crate::engine::{
+    Change, Engine, Installed, Lost, Move, RateError, Rated, Sent, Snapshot, Step, Turn, Whither,
+};
 use crate::urgency::Urgency;
 use crate::wait::Waiter;
 
@@ -75,6 +77,13 @@ pub enum Notice {
         name: String,
         /// What follows from that.
         step: Step,
+    },
+    /// A tenant whose copies stall is served by a thread of its own, or behaves again.
+    Moved {
+        /// The tenant's name.
+        name: String,
+        /// Where it is served now.
+        to: Whither,
     },
     /// A message for another host's control channel.
     Feedback(Sent),
@@ -199,11 +208,15 @@ impl Loop {
         loop {
             while let Ok(command) = self.commands.try_recv() {
                 self.obey(command);
+                self.engine.rested();
             }
             let clock = &self.clock;
             let turn = self.engine.turn_by(&|_| clock.now());
             if self.engine.has_lost() {
                 self.report_lost(notices);
+            }
+            if self.engine.has_moves() {
+                self.follow_moves(notices);
             }
             if self.engine.has_feedback() {
                 self.engine.take_feedback().into_iter().for_each(|sent| notices(Notice::Feedback(sent)));
@@ -229,6 +242,9 @@ impl Loop {
             if let Err(error) = self.waiter.wait(most, |token| engine.ready(token)) {
                 eprintln!("plimsoll: the engine cannot wait for its ports: {error}; it polls instead");
                 self.habits.busy_poll = true;
+            }
+            if most != Some(Span::ZERO) {
+                self.engine.rested();
             }
         }
     }
@@ -256,7 +272,10 @@ impl Loop {
                 let _ = answer.send(());
             }
             Command::Snapshot(answer) => {
-                let snapshot = self.engine.snapshot(self.clock.now());
+                let snapshot = {
+                    let clock = &self.clock;
+                    self.engine.snapshot_by(&|_| clock.now())
+                };
                 let _ = answer.send(snapshot);
             }
             Command::Watch(answer) => {
@@ -319,6 +338,20 @@ impl Loop {
         } else {
             None
         }
+    }
+
+    /// What serves a lane is waited for by another descriptor now.
+    fn follow_moves(&mut self, notices: &impl Fn(Notice)) {
+        for (name, Move { forget, to }) in self.engine.take_moves() {
+            if let Some(fd) = forget {
+                self.waiter.forget(fd);
+            }
+            notices(Notice::Moved { name, to });
+        }
+        self.forget_all();
+        self.watch_all();
+        // To tell of it, and to wait for another descriptor, is no tenant's doing.
+        self.engine.rested();
     }
 
     fn report_lost(&mut self, notices: &impl Fn(Notice)) {

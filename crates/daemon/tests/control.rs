@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use plimsoll_daemon::apart::{Child, Ended, Limits, ReadApart};
 use plimsoll_daemon::{Command, Control, Habits, spawn};
 use plimsoll_policy::Checked;
 use plimsoll_units::{BitRate, Span};
@@ -52,15 +53,79 @@ fn a_reload_that_nobody_waits_for_is_brought_to_its_end() {
     });
 }
 
+/// A policy whose tenant has a file of its own.
+const WITH_A_FILE: &str = "
+uplink: {port: memory, rate: 1Gbps}
+tenants: {shop: {port: memory, policy: shop.yaml}, batch: {port: memory}}
+policy: {root: {rate_share: {shop: 400Mbps, batch: 100Mbps}}}
+";
+
+/// What reads tenants' files is a shell that runs this; without patience where `soon`.
+fn by_shell(script: &str, soon: bool) -> (tempfile::TempDir, Arc<dyn ReadApart>) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("child.sh");
+    std::fs::write(&file, script).expect("written");
+    let patience = if soon { Duration::from_millis(300) } else { Duration::from_secs(60) };
+    let limits = Limits { patience, ..Limits::default() };
+    (folder, Arc::new(Child { program: "/bin/sh".into(), command: file.into(), limits }))
+}
+
+#[test]
+fn whatever_reads_a_tenants_file_the_daemon_keeps_its_policy_and_goes_on() {
+    let cases = [
+        ("kill -ABRT $$", false, "SIGABRT ended the process"),
+        ("kill -SEGV $$", false, "SIGSEGV ended the process"),
+        ("echo 'memory allocation of 9 bytes failed' >&2; kill -ABRT $$", false, "536 MB of memory"),
+        ("kill -XCPU $$", false, "took more than 20 s of a core"),
+        ("echo 'no, thanks' >&2; exit 7", false, "left with exit code 7 (\"no, thanks\")"),
+        ("exec sleep 1000", true, "took longer than"),
+        ("while :; do :; done", true, "took longer than"),
+        ("exec >&- 2>&-; while :; do :; done", true, "took longer than"),
+        ("while :; do echo complaints >&2; done", true, "took longer than"),
+        ("exec cat /dev/zero", false, "answered more than 150 MB"),
+        ("echo nonsense", false, "makes no sense"),
+        ("exit 0", false, "makes no sense"),
+    ];
+    for (script, soon, says) in cases {
+        let (_folder, apart) = by_shell(script, soon);
+        steered_apart(WITH_A_FILE, Some(apart), async |control| {
+            let before = control.checked().await;
+            let refused = control.reload().await.expect_err(script).to_string();
+            let refused = refused.replace("\n  │ ", " "); // a long message is wrapped
+            assert!(refused.contains(says) && refused.contains("shop.yaml"), "{script}: {refused}");
+            assert!(Arc::ptr_eq(&before, &control.checked().await), "{script}: the policy is as it was");
+            let rated = control.set_rate("shop".to_owned(), BitRate::mbps(300)).await.expect("it runs");
+            assert!(rated.is_ok(), "{script}: the engine answers");
+        });
+    }
+}
+
+#[test]
+fn a_child_is_gone_when_its_answer_is_given_up() {
+    let (folder, apart) = by_shell("echo $$ >\"$0.pid\"; exec sleep 1000", true);
+    let memory = std::fs::File::open("/dev/null").expect("there");
+    let begun = std::time::Instant::now();
+    assert_eq!(apart.read_apart(memory.into()), Err(Ended::Patience(0)));
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    let pid = std::fs::read_to_string(folder.path().join("child.sh.pid")).expect("it ran");
+    assert!(!std::path::Path::new("/proc").join(pid.trim()).exists(), "{pid} is there still");
+}
+
 /// Lets operators act on a daemon that runs by [`POLICY`], and whose file says `file`.
 fn steered(file: &str, act: impl AsyncFnOnce(&Arc<Control>)) {
+    steered_apart(file, None, act);
+}
+
+/// [`steered`], where the file `shop.yaml` beside the policy is read by `apart`.
+fn steered_apart(file: &str, apart: Option<Arc<dyn ReadApart>>, act: impl AsyncFnOnce(&Arc<Control>)) {
     let checked = support::policy(POLICY);
     let World { engine, tenants: _tenants, wire: _wire, .. } = World::between(&checked, false, false);
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("plimsoll.yaml");
     std::fs::write(&path, file).expect("written");
+    std::fs::write(folder.path().join("shop.yaml"), "policy: {root: {fifo: [a]}, a: {}}\n").expect("written");
     let (handle, thread) = spawn(engine, Habits::default(), |_| {}).expect("a thread");
-    let control = Arc::new(Control::new(path, checked, handle));
+    let control = Arc::new(Control::new(path, checked, handle).reading_apart(apart));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(act(&control));
     control.handle().send(Command::Stop(Span::ZERO)).expect("it runs");

@@ -62,7 +62,7 @@ impl World {
         let (uplink, wire) = MemoryPort::pair("uplink", memory).expect("memory");
         let uplink = Port::Memory(uplink);
         let mut program = checked.program.clone();
-        let fleet = fleet_of(&checked, &mut program);
+        let fleet = fleet_of(&checked, &mut program, [1_000, 7]);
         let engine = Engine::new(Setup {
             program: Arc::new(program),
             config: engine_config(&checked, &uplink),

@@ -10,6 +10,8 @@ use plimsoll_daemon::{Change, DepartureLog, Engine, Setup, engine_config, lane_s
 use plimsoll_policy::Checked;
 use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, VnicConfig, VnicPort};
 use plimsoll_units::{Nanos, Span};
+use plimsoll_vnic::message::Message;
+use plimsoll_vnic::socket::{Incoming, connect_to, read_message, send_message};
 use plimsoll_vnic::{FlowSpec, OpenRefusal, RuleCounts, Sizes, Status, VnetHeader, Vnic, VnicError};
 use support::{drain, policy, udp};
 
@@ -263,6 +265,31 @@ fn flow_queues_are_the_tenants_part_and_come_back_when_the_client_goes() {
     client.send(0, &udp(1, OUTSIDE, 1, 0, 60)).expect("room");
     client.ring().expect("a kick");
     assert_eq!(world.run(Span::micros(100)).len(), 1);
+}
+
+/// Whether the engine refuses them or the port by itself, as there is no flow queue left.
+#[test]
+fn a_flood_of_requests_takes_a_few_messages_of_each_turn() {
+    let mut world = World::sized(TWO, Sizes { flow_queues: 4, ..Sizes::default() });
+    let socket = connect_to(&world.folder.path().join("shop")).expect("connected");
+    send_message(&socket, Message::hello(), &[]).expect("sent");
+    for _ in 0..200 {
+        send_message(&socket, Message::Open(FlowSpec::default()), &[]).expect("room");
+    }
+    let mut answered = 0;
+    for turn in 0.. {
+        assert!(turn < 1_000, "{answered} of 201 answered");
+        world.turn();
+        let before = answered;
+        while matches!(read_message(&socket), Incoming::Message(_)) {
+            answered += 1;
+        }
+        // The welcome besides, which is a look's and no message's.
+        assert!(answered - before <= 8 + u32::from(before == 0), "{} in one turn", answered - before);
+        if answered == 201 {
+            break;
+        }
+    }
 }
 
 #[test]
@@ -710,4 +737,74 @@ fn a_neighbour_that_scribbles_over_its_memory_is_not_noticed() {
         delay <= bound
     });
     assert!(unnoticed, "99 % of its neighbour's frames wait at most {bound}");
+}
+
+/// Its flow queues stay where they are: nothing overtakes, on the way there and back, and a reload meanwhile holds.
+#[test]
+fn a_client_that_is_served_apart_keeps_its_flow_queues_and_its_order() {
+    for reload in [false, true] {
+        let mut world = World::new(TWO);
+        let client = world.client("shop");
+        let (mut client, queue) = world.open(client, 8);
+        let queue = queue.expect("a flow queue");
+        let (mut number, mut out) = (0, Vec::new());
+        let send = |client: &mut Vnic, number: &mut u32| {
+            for _ in 0..100 {
+                client.send(queue, &udp(1, OUTSIDE, 8, *number, 500)).expect("room");
+                *number += 1;
+            }
+            client.ring().expect("a kick");
+        };
+        send(&mut client, &mut number);
+        world.turn();
+        assert!(world.engine.serve_apart(0, world.now), "it goes");
+        send(&mut client, &mut number);
+        out.extend(wait_for(&mut world, 200, out.len()));
+        if reload {
+            world.reload(&TWO.replace("1Mbps", "2Mbps"));
+        }
+        let (again, refused) = world.open(client, 9);
+        client = again;
+        completed(&mut world, &mut client);
+        assert!(matches!(refused, Err(VnicError::NotOpened(OpenRefusal::Forced))), "{refused:?}");
+        send(&mut client, &mut number);
+        // It has behaved: it comes back, in the middle of that.
+        world.now += Span::secs(10);
+        out.extend(wait_for(&mut world, 300, out.len()));
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while world.event("shop", "served_back") == 0 {
+            assert!(std::time::Instant::now() < end, "it comes back");
+            world.now += Span::secs(1);
+            out.extend(world.run(STEP));
+        }
+        completed(&mut world, &mut client);
+        send(&mut client, &mut number);
+        out.extend(wait_for(&mut world, 400, out.len()));
+        completed(&mut world, &mut client);
+        let numbers: Vec<u32> = out.iter().map(|frame| support::number(frame).1).collect();
+        assert_eq!(numbers, (0..400).collect::<Vec<_>>(), "reload: {reload}");
+        let (_, opened) = world.open(client, 10);
+        assert!(opened.is_ok(), "and it gets flow queues again: {opened:?}");
+    }
+}
+
+/// Runs until all that the client has sent has completed.
+fn completed(world: &mut World, client: &mut Vnic) {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while client.on_their_way() > 0 {
+        assert!(std::time::Instant::now() < end, "{} on their way", client.on_their_way());
+        assert!(world.run(STEP).is_empty(), "all have left");
+        statuses(client);
+    }
+}
+
+/// Runs until so many frames have left, `had` of them before.
+fn wait_for(world: &mut World, count: usize, had: usize) -> Vec<Vec<u8>> {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    let mut out = Vec::new();
+    while had + out.len() < count {
+        assert!(std::time::Instant::now() < end, "{} of {count}", had + out.len());
+        out.extend(world.run(Span::millis(1)));
+    }
+    out
 }

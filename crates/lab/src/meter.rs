@@ -89,6 +89,7 @@ pub fn count(
 }
 
 /// The next frame's length, and how long ago the kernel saw it: this thread may have had to wait for its turn.
+#[expect(clippy::disallowed_methods, reason = "a packet socket carries no descriptors")]
 fn receive(wire: &OwnedFd, buffer: &mut [u8], control: &mut [u8]) -> Result<(usize, u64), Errno> {
     let mut slices = [std::io::IoSliceMut::new(buffer)];
     let got = recvmsg::<()>(wire.as_raw_fd(), &mut slices, Some(control), MsgFlags::MSG_TRUNC)?;

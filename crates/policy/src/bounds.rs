@@ -51,7 +51,7 @@ use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Span};
 use serde::Serialize;
 
 use crate::document::Mark;
-use crate::law::{Law, Problem};
+use crate::law::{Law, Problem, Problems};
 use crate::program::{FlowOrder, Form, LimitId, Match, Node, NodeId, NodeKind, Program, Scope};
 
 /// What the figures take for granted.
@@ -105,6 +105,9 @@ impl Ceiling {
 
 type Curves = HashMap<NodeId, Curve>;
 
+/// The children that a restricted tree keeps of each node, in their order.
+type Kept = HashMap<NodeId, Vec<NodeId>>;
+
 /// A node's children that can have packets, and what they add up to.
 struct Family<'a> {
     node: &'a Node,
@@ -120,16 +123,13 @@ struct Family<'a> {
 }
 
 impl<'a> Family<'a> {
-    fn new(analysis: &Analysis<'a>, id: NodeId, minima: bool, keep: &dyn Fn(NodeId) -> bool) -> Self {
+    fn new(analysis: &Analysis<'a>, id: NodeId, minima: bool, keep: Option<&Kept>) -> Self {
         let program = analysis.program;
         let node = program.node(id);
         let weight = |id: NodeId| share_of(program, id);
-        let rivals: Vec<NodeId> = node
-            .children
-            .iter()
-            .copied()
-            .filter(|&child| keep(child) && analysis.idle != Some(child))
-            .collect();
+        let children = keep.map_or(node.children.as_slice(), |keep| keep.get(&id).map_or(&[], Vec::as_slice));
+        let rivals: Vec<NodeId> =
+            children.iter().copied().filter(|&child| analysis.idle != Some(child)).collect();
         let minima = minima && !matches!(node.kind, NodeKind::RateShare(_));
         let stated = |&id: &NodeId| program.node(id).min.filter(|_| minima).map(|min| (id, bits_of(min)));
         let minima: HashMap<NodeId, u128> = rivals.iter().filter_map(stated).collect();
@@ -137,7 +137,7 @@ impl<'a> Family<'a> {
         Self {
             node,
             weights: rivals.iter().map(|&rival| weight(rival)).sum(),
-            least_weight: node.children.iter().map(|&child| weight(child)).min().unwrap_or(1),
+            least_weight: analysis.least_weights[id.0 as usize],
             promised: minima.values().sum(),
             promising: minima.len() as u128,
             ceiling: ceilings()
@@ -188,7 +188,7 @@ pub fn bounds(program: &Program) -> Vec<Bound> {
 #[must_use]
 pub fn bounds_with(program: &Program, pull: Bytes) -> Vec<Bound> {
     let analysis = Analysis::new(program, pull);
-    let main = analysis.curves(NodeId(0), bits_of(program.link), true, &|_| true);
+    let main = analysis.curves(NodeId(0), bits_of(program.link), true, None);
     let mut rates: Rates = main.iter().map(|(&id, curve)| (id, (curve.rate, curve.why.clone()))).collect();
     for index in 0..program.limits.len() {
         analysis.apply_limit(index, &mut rates);
@@ -205,6 +205,12 @@ struct Analysis<'a> {
     /// Bits of the largest frame or pull.
     frame: u128,
     ceilings: Vec<Option<Ceiling>>,
+    /// Of each node, the least of its children's weights.
+    least_weights: Vec<u128>,
+    /// Of each node, what its children are promised together.
+    promised: Vec<u128>,
+    /// Of each node, the first two of its children that have no ceiling.
+    unbounded: Vec<Vec<NodeId>>,
     /// The class that no packet reaches, if there is one: it takes nothing from its siblings.
     idle: Option<NodeId>,
 }
@@ -213,8 +219,26 @@ impl<'a> Analysis<'a> {
     fn new(program: &'a Program, pull: Bytes) -> Self {
         let frame = u128::from((program.max_frame + program.overhead).max(pull).bits());
         let idle = idle_default(program);
-        let mut analysis = Self { program, frame, ceilings: Vec::new(), idle };
+        let of_children = |node: &Node, of: &dyn Fn(NodeId) -> Option<u128>, add: fn(u128, u128) -> u128| {
+            node.children.iter().filter_map(|&child| of(child)).reduce(add)
+        };
+        let weight =
+            |node| of_children(node, &|child| Some(share_of(program, child)), u128::min).unwrap_or(1);
+        let min = |child: NodeId| program.node(child).min.map(bits_of);
+        let promised = |node| of_children(node, &min, |a, b| a + b).unwrap_or(0);
+        let mut analysis = Self {
+            program,
+            frame,
+            ceilings: Vec::new(),
+            least_weights: program.nodes.iter().map(weight).collect(),
+            promised: program.nodes.iter().map(promised).collect(),
+            unbounded: Vec::new(),
+            idle,
+        };
         analysis.ceilings = analysis.all_ceilings();
+        let without = |child: &&NodeId| analysis.ceilings[child.0 as usize].is_none();
+        let first_two = |node: &Node| node.children.iter().filter(without).take(2).copied().collect();
+        analysis.unbounded = program.nodes.iter().map(first_two).collect();
         analysis
     }
 
@@ -302,7 +326,7 @@ impl<'a> Analysis<'a> {
     }
 
     /// The curves of `root` and of all kept nodes below it, when `root` is served at `rate`.
-    fn curves(&self, root: NodeId, rate: u128, minima: bool, keep: &dyn Fn(NodeId) -> bool) -> Curves {
+    fn curves(&self, root: NodeId, rate: u128, minima: bool, keep: Option<&Kept>) -> Curves {
         let mut curves = Curves::from([(root, Curve { rate, lag: self.frame, why: "all of it".to_owned() })]);
         let mut open = vec![root];
         while let Some(id) = open.pop() {
@@ -422,12 +446,12 @@ impl<'a> Analysis<'a> {
         let limit = &self.program.limits[index];
         let rate = bits_of(limit.rate);
         let (held, curves) = match &limit.scope {
-            Scope::Subtree(root) => (self.below(&[*root]), self.curves(*root, rate, true, &|_| true)),
+            Scope::Subtree(root) => (self.below(&[*root]), self.curves(*root, rate, true, None)),
             Scope::Match { matches, via } if *matches == Match::default() => {
                 let held = self.below(via);
                 let above: HashSet<NodeId> = via.iter().flat_map(|&node| self.program.path(node)).collect();
-                let users = |id: NodeId| held.contains(&id) || above.contains(&id);
-                let curves = self.curves(NodeId(0), rate, false, &users);
+                let kept = self.children_among(held.union(&above).copied());
+                let curves = self.curves(NodeId(0), rate, false, Some(&kept));
                 (held, curves)
             }
             Scope::Match { .. } | Scope::Peer(_) => return,
@@ -444,6 +468,17 @@ impl<'a> Analysis<'a> {
                 _ => {}
             }
         }
+    }
+
+    /// These nodes, by their parents; children have the order of their numbers, which is that of the file.
+    fn children_among(&self, nodes: impl Iterator<Item = NodeId>) -> Kept {
+        let mut kept = Kept::new();
+        for id in nodes {
+            let parent = self.program.node(id).parent;
+            parent.into_iter().for_each(|parent| kept.entry(parent).or_default().push(id));
+        }
+        kept.values_mut().for_each(|children| children.sort_unstable());
+        kept
     }
 
     /// These nodes and all below them.
@@ -497,18 +532,16 @@ impl<'a> Analysis<'a> {
         let Some(parent) = self.program.node(lost).parent.map(|id| (id, self.program.node(id))) else {
             return "no bound".to_owned();
         };
-        let mut siblings = parent.1.children.iter().copied();
-        let rivals: Vec<NodeId> = match parent.1.kind {
-            NodeKind::Priority => siblings.take_while(|&child| child != lost).collect(),
-            _ => siblings.by_ref().filter(|&child| child != lost).collect(),
-        };
-        let promised: u128 =
-            parent.1.children.iter().filter_map(|&child| self.program.node(child).min).map(bits_of).sum();
+        let promised = self.promised[parent.0.0 as usize];
         let rate = main.get(&parent.0).map_or(0, |curve| curve.rate);
         if promised > rate {
             return format!("no bound: the minima below `{}` are more than it is guaranteed", parent.1.name);
         }
-        let unbounded = rivals.iter().find(|rival| self.ceilings[rival.0 as usize].is_none());
+        let first = self.unbounded[parent.0.0 as usize].iter().find(|rival| **rival != lost);
+        let unbounded = match parent.1.kind {
+            NodeKind::Priority => first.filter(|first| **first < lost),
+            _ => first,
+        };
         match (unbounded, parent.1.kind) {
             (Some(rival), _) => format!("no bound: `{}` has no `max`", self.program.node(*rival).name),
             (None, NodeKind::Wfq | NodeKind::Drr | NodeKind::RateShare(_)) => {
@@ -562,12 +595,12 @@ fn nanos(bits: u128, rate: u128) -> u128 {
 }
 
 /// Warns where a sub-policy's classes are promised more than its place is guaranteed.
-pub(crate) fn not_backed(places: &[(usize, Mark)], program: &Program, problems: &mut Vec<Problem>) {
+pub(crate) fn not_backed(places: &[(usize, Mark)], program: &Program, problems: &mut Problems) {
     if places.is_empty() {
         return;
     }
     let analysis = Analysis::new(program, Bytes::ZERO);
-    let main = analysis.curves(NodeId(0), bits_of(program.link), true, &|_| true);
+    let main = analysis.curves(NodeId(0), bits_of(program.link), true, None);
     for &(place, at) in places {
         let node = &program.nodes[place];
         let minima = node.children.iter().filter_map(|&child| program.node(child).min);

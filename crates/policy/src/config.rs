@@ -12,6 +12,8 @@ use std::{fmt, str};
 use plimsoll_units::{BitRate, Bytes, Span};
 use serde::Serialize;
 
+use crate::addresses::Addresses;
+
 /// Everything in the operator's file but the policy itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Config {
@@ -56,6 +58,23 @@ pub struct Overlay {
     pub hosts: Vec<FleetHost>,
     /// What receivers tell senders; none: nothing, and nobody is held back.
     pub feedback: Option<Feedback>,
+    /// Whether frames between hosts are sealed.
+    pub sealed: Sealed,
+    /// The file with the fleet's key, where something is sealed with it: frames or feedback.
+    pub key: Option<PathBuf>,
+}
+
+/// Whether frames between hosts are sealed with the fleet's key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sealed {
+    /// No: they go as they are, and sealed ones are dropped.
+    #[default]
+    No,
+    /// To hosts that seal, too; what comes is taken either way. For the time in which a fleet's hosts change over.
+    Accept,
+    /// All of them; what comes otherwise is dropped.
+    Yes,
 }
 
 impl Overlay {
@@ -65,19 +84,22 @@ impl Overlay {
         &self.hosts[self.host]
     }
 
-    /// Bytes that a tenant's IP packet gets in front on the underlay: outer IP, UDP, the tunnel's header, its Ethernet
-    /// header.
+    /// Bytes that a tenant's IP packet gets on the underlay: outer IP, UDP, the tunnel's header, its Ethernet header, and the
+    /// seal.
     #[must_use]
     pub fn header(&self) -> u16 {
-        overlay_header(self.own().address)
+        overlay_header(self.own().address, self.sealed)
     }
 }
 
-/// [`Overlay::header`] between hosts with such addresses.
-pub(crate) fn overlay_header(address: IpAddr) -> u16 {
+/// [`Overlay::header`] between hosts with such addresses. What may be sealed has room for that.
+pub(crate) fn overlay_header(address: IpAddr, sealed: Sealed) -> u16 {
     let ip = if address.is_ipv4() { 20 } else { 40 };
-    ip + 8 + 8 + 14
+    ip + 8 + 8 + 14 + if sealed == Sealed::No { 0 } else { SEAL }
 }
+
+/// What sealing adds to a frame: its number with a check in front, a tag behind.
+pub const SEAL: u16 = 12 + 16;
 
 /// How frames are wrapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -455,6 +477,8 @@ pub struct TenantConfig {
     pub weight: u32,
     /// Descriptors that it may have in the engine.
     pub descriptors: u32,
+    /// Whose addresses its frames may bear.
+    pub addresses: Addresses,
     /// The file with its own policy, as it was loaded.
     pub policy: Option<String>,
 }

@@ -12,6 +12,9 @@ use crate::document::{self, Rule, Severity};
 /// One thing that is wrong with a policy.
 pub type Problem = document::Problem<Law>;
 
+/// What is wrong with a policy, as it is found.
+pub(crate) type Problems = document::Problems<Law>;
+
 /// Everything that is wrong with a policy.
 pub type Errors = document::Errors<Law>;
 

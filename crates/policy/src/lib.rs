@@ -7,11 +7,13 @@
 //! Invariant: no text makes it panic or run without end, and a policy with a mistake yields no program.
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod bounds;
 mod check;
 mod classifier;
 mod config;
 pub mod document;
+mod files;
 mod law;
 mod matching;
 mod packets;
@@ -24,15 +26,20 @@ mod slo;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use addresses::{Addresses, Binding};
 pub use bounds::{ASSUMPTIONS, Bound, bounds, bounds_with};
-pub use check::{Checked, Cost, check_str, check_with, cost, load, load_sub_policy, top_keys, weight_of};
+pub use check::{
+    Checked, Cost, check_files, check_str, check_with, cost, load, load_files, load_sub_policy,
+    load_sub_policy_with, load_with, read_apart, weight_of,
+};
 pub use classifier::Classifier;
 pub use config::{
     Api, Completions, Config, ControlLevel, DRAIN_SHARE, Encapsulation, Engine, Experiment, Feedback,
     FleetHost, FleetTenant, IdleMinimum, IngressOrder, LONGEST_COST, MacAddr, MacAddrError, Netns, Overlay,
-    Port, TenantConfig, Uplink, Via,
+    Port, SEAL, Sealed, TenantConfig, Uplink, Via,
 };
 pub use document::{FileId, Mark, Severity, SourceFile, Sources};
+pub use files::{Files, MAX_FILE, Parse, Unread, read_text, text_of, top_keys, top_keys_with};
 pub use law::{Errors, Law, Problem, ProblemRecord};
 pub use peers::{Peers, UNLIMITED};
 pub use program::*;

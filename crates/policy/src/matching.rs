@@ -12,8 +12,38 @@ impl Match {
     /// Whether every packet that `other` takes is also taken by this match.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
-        // Two comparisons for each shape of packets are always enough.
-        self.plainly_covers(other) || matches!(rest(other, &[self], Senders::Any, &mut 64), Rest::Nothing(_))
+        let at_a_glance = self.pairs_with(other) <= MOST_PAIRS && self.plainly_covers(other);
+        let mut most = u64::MAX;
+        at_a_glance || matches!(rest(other, &[self], Senders::Any, &mut most), Rest::Nothing(_))
+    }
+
+    /// Its lists, each as long as it is.
+    fn lengths(&self) -> [usize; 12] {
+        [
+            self.src.len(),
+            self.dst.len(),
+            self.protocol.len(),
+            self.src_port.len(),
+            self.dst_port.len(),
+            self.dscp.len(),
+            self.vlan.len(),
+            self.priority.len(),
+            self.cgroup.len(),
+            self.user.len(),
+            self.app.len(),
+            self.core.len(),
+        ]
+    }
+
+    /// The values that it lists, in all.
+    pub(crate) fn size(&self) -> usize {
+        self.lengths().iter().sum()
+    }
+
+    /// Pairs of values that it takes to compare two matches, one at least.
+    pub(crate) fn pairs_with(&self, other: &Self) -> u64 {
+        let pairs = self.lengths().into_iter().zip(other.lengths()).map(|(a, b)| a as u64 * b as u64);
+        pairs.sum::<u64>().max(1)
     }
 
     /// The same at a glance: each entry of `other` lies in one of this match.
@@ -116,6 +146,9 @@ impl Prefix {
         self.len <= other.len && self.contains(other.addr)
     }
 }
+
+/// Pairs of values up to which two matches are compared value by value.
+const MOST_PAIRS: u64 = 1 << 16;
 
 /// Whether each of `inner` lies in one of `outer`; an empty list is everything.
 fn all_within<T: Copy>(outer: &[T], inner: &[T], within: impl Fn(T, T) -> bool) -> bool {

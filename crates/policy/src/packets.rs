@@ -68,7 +68,8 @@ pub(crate) fn rest(wanted: &Match, earlier: &[&Match], senders: Senders, most: &
             .zip(earlier)
             .filter_map(|(index, other)| Some((index, cuboid(other, shape, senders)?)))
             .collect();
-        *most = most.saturating_sub(others.len() as u64);
+        let values: u64 = others.iter().map(|(_, other)| size(other)).sum();
+        *most = most.saturating_sub(others.len() as u64 + values / LONG);
         // The pieces still to be looked at, and the first of the others that each is to be compared with.
         let mut open = vec![(whole, 0)];
         while let Some((piece, from)) = open.pop() {
@@ -77,7 +78,8 @@ pub(crate) fn rest(wanted: &Match, earlier: &[&Match], senders: Senders, most: &
                 if *most == 0 {
                     return Rest::Unknown;
                 }
-                *most -= 1;
+                // Long lists of values take as long as several comparisons.
+                *most = most.saturating_sub(1 + (size(&piece) + size(other)) / LONG);
                 if meets(&piece, other) {
                     takers[*index] = true;
                     hit = Some((at, other));
@@ -91,6 +93,14 @@ pub(crate) fn rest(wanted: &Match, earlier: &[&Match], senders: Senders, most: &
     }
     Rest::Nothing((0..).zip(takers).filter(|(_, takes)| *takes).map(|(index, _)| index).collect())
 }
+
+/// Stretches of values that a comparison may walk through.
+fn size(cuboid: &Cuboid) -> u64 {
+    cuboid.iter().map(|values| values.len() as u64).sum()
+}
+
+/// Stretches of values that are walked through in the time of one more comparison.
+const LONG: u64 = 128;
 
 fn meets(a: &Cuboid, b: &Cuboid) -> bool {
     a.iter().zip(b).all(|(a, b)| overlap(a, b))

@@ -206,7 +206,7 @@ pub struct Match {
 }
 
 /// An address prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Prefix {
     /// Any address inside; bits beyond `len` are zero.
     pub addr: IpAddr,
@@ -383,6 +383,12 @@ impl core::fmt::Display for Prefix {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let whole = if self.addr.is_ipv4() { 32 } else { 128 };
         if self.len == whole { write!(f, "{}", self.addr) } else { write!(f, "{}/{}", self.addr, self.len) }
+    }
+}
+
+impl serde::Serialize for Prefix {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
     }
 }
 

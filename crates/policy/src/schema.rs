@@ -297,6 +297,23 @@ struct Tenant {
     /// Which of the queues goes first.
     #[serde(default)]
     among: Option<Among>,
+    /// IP addresses and networks that it may send from and claim; hardware addresses beside its port's.
+    #[serde(default)]
+    addresses: Option<OneOrMore<String>>,
+    /// How it is held to them.
+    #[serde(default)]
+    binding: Option<Binding>,
+}
+
+#[derive(JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Binding {
+    /// It sends from them and claims them, and nothing else.
+    Strict,
+    /// It sends packets of others as well, and advertises itself, but claims no other addresses.
+    Router,
+    /// It is held to nothing.
+    Off,
 }
 
 #[derive(JsonSchema)]
@@ -324,9 +341,30 @@ struct Overlay {
     host: String,
     /// All hosts of the fleet, this one included.
     hosts: BTreeMap<String, FleetHost>,
+    /// Whether frames between hosts are sealed with the fleet's key; not when absent.
+    #[serde(default)]
+    sealed: Option<Sealed>,
+    /// The file with the fleet's key, 32 bytes; `feedback.key` when absent.
+    #[serde(default)]
+    key: Option<String>,
     /// What receivers tell senders; nothing when absent.
     #[serde(default)]
     feedback: Option<Feedback>,
+}
+
+#[derive(JsonSchema)]
+#[serde(untagged)]
+enum Sealed {
+    /// All of them, and no other is taken; or none.
+    Whether(bool),
+    /// While hosts change over: both are taken.
+    Accept(SealedAccept),
+}
+
+#[derive(JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum SealedAccept {
+    Accept,
 }
 
 #[derive(JsonSchema)]

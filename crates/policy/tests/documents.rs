@@ -139,6 +139,8 @@ fn every_key_of_the_reference_is_in_the_schema() {
         "cost",
         "drain_share",
         "ingress",
+        "addresses",
+        "binding",
         "slots",
         "accounting",
         "control",

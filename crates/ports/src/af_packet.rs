@@ -14,6 +14,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use plimsoll_wire::VnetHeader;
 
 use crate::error::PortError;
+use crate::handover::Device;
 use crate::ledger::{Ledger, Refused};
 use crate::netns::{Netns, NetnsRef};
 use crate::port::{
@@ -81,13 +82,10 @@ impl PacketSocket {
         let socket = netns
             .run(|| connect(config, link.index))?
             .map_err(|error| PortError::system(what, netns.place(), error))?;
-        Ok(Self {
-            socket,
+        let device = Device {
             name: format!("af_packet {}", config.interface),
-            vnet: config.vnet,
+            key: String::new(),
             mac: link.mac.unwrap_or_default(),
-            inbox: Inbox::new(),
-            outbox: Outbox::new(),
             capabilities: Capabilities {
                 takes_segmentation: config.vnet && !config.bypass,
                 gives_segmentation: config.vnet,
@@ -95,9 +93,31 @@ impl PacketSocket {
                 takes_partial_checksum: config.vnet,
                 mtu: link.mtu,
             },
+            vnet: config.vnet,
+        };
+        Ok(Self::from_parts(device, socket))
+    }
+
+    /// Its socket, and what is known of it.
+    pub(crate) fn into_parts(self) -> (Device, OwnedFd) {
+        let Self { socket, name, vnet, mac, capabilities, .. } = self;
+        (Device { name, key: String::new(), mac, capabilities, vnet }, socket)
+    }
+
+    /// The one that [`PacketSocket::into_parts`] took apart.
+    pub(crate) fn from_parts(device: Device, socket: OwnedFd) -> Self {
+        let Device { name, mac, capabilities, vnet, .. } = device;
+        Self {
+            socket,
+            name,
+            vnet,
+            mac,
+            inbox: Inbox::new(),
+            outbox: Outbox::new(),
+            capabilities,
             counters: Counters::default(),
             ledger: Ledger::default(),
-        })
+        }
     }
 
     /// The interface's MAC address when it was opened.

@@ -11,6 +11,7 @@
 //! or `CAP_BPF` and `CAP_NET_ADMIN` of the host: a user namespace is not enough.
 
 mod bpf;
+mod helped;
 mod memory;
 
 use std::io;
@@ -20,6 +21,7 @@ use std::thread;
 use std::time::Duration;
 
 use plimsoll_wire::VnetHeader;
+use serde::{Deserialize, Serialize};
 
 use crate::error::PortError;
 use crate::ledger::{Ledger, Refused};
@@ -28,7 +30,8 @@ use crate::port::{
     Capabilities, Counters, DropReason, Fds, MIN_FRAME, Received, Sending, Trouble, asks_for_work,
 };
 use crate::socket;
-use bpf::{Hook, Redirect};
+use bpf::Redirect;
+pub use helped::{XdpAttempt, XdpHelper};
 use memory::{Ring, Umem};
 
 /// How an AF_XDP socket shall be opened.
@@ -53,7 +56,7 @@ impl XdpConfig {
 }
 
 /// How frames come from the driver, best first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum XdpMode {
     /// The driver writes into our frames.
     ZeroCopy,
@@ -83,10 +86,19 @@ pub struct XdpSocket {
     mode: XdpMode,
     queue: Queue,
     /// Keeps the program on the interface while any queue is open.
-    _redirect: Arc<Redirect>,
+    _attached: Attached,
     capabilities: Capabilities,
     counters: Counters,
     ledger: Ledger,
+}
+
+/// What keeps a program on the interface.
+#[derive(Clone, Debug)]
+enum Attached {
+    /// All of it.
+    Here { _redirect: Arc<Redirect> },
+    /// Its link, which another process has made.
+    Held(#[expect(dead_code, reason = "held, not used")] Arc<OwnedFd>),
 }
 
 impl XdpSocket {
@@ -111,18 +123,29 @@ impl XdpSocket {
         let (mode, redirect, opened) = netns
             .run(|| connect(config.mode, link.index, queues, layout))?
             .map_err(|error| refused(what, netns.place(), error))?;
-        let redirect = Arc::new(redirect);
-        let socket = |(number, queue)| Self {
+        let attached = Attached::Here { _redirect: Arc::new(redirect) };
+        let socket = |(number, queue)| Self::with(config, &link, mode, number, queue, attached.clone());
+        Ok((0..).zip(opened).map(socket).collect())
+    }
+
+    fn with(
+        config: &XdpConfig,
+        link: &LinkInfo,
+        mode: XdpMode,
+        number: u32,
+        queue: Queue,
+        attached: Attached,
+    ) -> Self {
+        Self {
             name: format!("af_xdp {} queue {number} ({})", config.interface, mode.name()),
             mac: link.mac.unwrap_or_default(),
             mode,
             queue,
-            _redirect: Arc::clone(&redirect),
+            _attached: attached,
             capabilities: Capabilities { mtu: link.mtu, ..Capabilities::default() },
             counters: Counters::default(),
             ledger: Ledger::default(),
-        };
-        Ok(opened.into_iter().enumerate().map(socket).collect())
+        }
     }
 
     /// How frames come from the driver.
@@ -321,7 +344,11 @@ struct Queue {
 
 impl Queue {
     fn open(interface: u32, number: u32, layout: Layout, flags: u16) -> io::Result<Self> {
-        let socket = socket::open(libc::AF_XDP, libc::SOCK_RAW, 0)?;
+        Self::over(socket::open(libc::AF_XDP, libc::SOCK_RAW, 0)?, interface, number, layout, flags)
+    }
+
+    /// Gives a socket its memory and rings, and binds it.
+    fn over(socket: OwnedFd, interface: u32, number: u32, layout: Layout, flags: u16) -> io::Result<Self> {
         let umem = Umem::new(layout.bytes())?;
         let mut register: libc::xdp_umem_reg = socket::zeroed();
         register.addr = umem.address();
@@ -517,15 +544,10 @@ fn connect(
 }
 
 fn attempt(mode: XdpMode, interface: u32, queues: u32, layout: Layout) -> io::Result<(Redirect, Vec<Queue>)> {
-    let (hook, copies) = match mode {
-        XdpMode::ZeroCopy => (Hook::Driver, libc::XDP_ZEROCOPY),
-        XdpMode::Copy => (Hook::Driver, libc::XDP_COPY),
-        XdpMode::Generic => (Hook::Generic, libc::XDP_COPY),
-    };
-    let redirect = Redirect::attach(interface, queues, hook)?;
+    let redirect = Redirect::attach(interface, queues, mode.hook())?;
     let mut opened = Vec::new();
     for number in 0..queues {
-        let queue = Queue::open(interface, number, layout, copies | libc::XDP_USE_NEED_WAKEUP)?;
+        let queue = Queue::open(interface, number, layout, mode.flags())?;
         redirect.set(number, &queue.socket)?;
         opened.push(queue);
     }

@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sd_notify::NotifyState;
 
 use crate::error::PortError;
+use crate::foreign::{Closer, Foreign};
+use crate::manager;
 use crate::netns::Netns;
 use crate::port::Port;
 use crate::tap::{Tap, TapConfig};
@@ -63,7 +65,10 @@ impl Kept {
                 let other = self.taps.insert(place, (file, device));
                 self.useless.extend(other.map(|(_, device)| device));
             }
-            None => self.useless.push(device),
+            None => {
+                discard(file);
+                self.useless.push(device);
+            }
         }
     }
 
@@ -102,7 +107,7 @@ pub fn keep(port: &Port) -> io::Result<()> {
     match port {
         Port::Tap(tap) if !tap.is_resumed() => {
             let state = [NotifyState::FdStore, NotifyState::FdName(tap.device())];
-            sd_notify::notify_with_fds(&state, &[tap.as_fd()])
+            manager::notify(&state, &[tap.as_fd()])
         }
         _ => Ok(()),
     }
@@ -115,7 +120,16 @@ pub fn forget(port: &Port) {
     }
 }
 
+/// Anything may be with the manager, and take any time to close.
+fn discard(file: OwnedFd) {
+    match Closer::of("LISTEN_FDS".as_ref()) {
+        Ok(closer) => drop(Foreign::new(file, &closer)),
+        // Short of descriptors: one more stays open.
+        Err(_) => std::mem::forget(file),
+    }
+}
+
 fn close(device: &str) {
     // A manager that is gone keeps nothing.
-    let _ = sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(device)]);
+    let _ = manager::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(device)], &[]);
 }

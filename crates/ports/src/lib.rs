@@ -8,9 +8,13 @@
 
 mod af_packet;
 mod af_xdp;
+mod apart;
 mod error;
+pub mod foreign;
+pub mod handover;
 pub mod kept;
 mod ledger;
+pub mod manager;
 mod memory;
 pub mod netns;
 mod pcap;
@@ -19,11 +23,14 @@ mod posted;
 pub mod realtime;
 mod shared_memory;
 mod socket;
+mod stall;
 mod tap;
+pub mod trap;
 mod vhost_user;
 
 pub use af_packet::{PacketConfig, PacketSocket};
-pub use af_xdp::{XdpConfig, XdpMode, XdpSocket};
+pub use af_xdp::{XdpAttempt, XdpConfig, XdpHelper, XdpMode, XdpSocket};
+pub use apart::{Apart, Behaviour, Served, Shown};
 pub use error::PortError;
 pub use kept::Kept;
 pub use ledger::Refused;
@@ -35,5 +42,6 @@ pub use port::{
 };
 pub use posted::{Taken, Ticket, Took};
 pub use shared_memory::{VnicConfig, VnicPort, VnicRequest};
+pub use stall::{STALL, Stalls};
 pub use tap::{Tap, TapConfig};
 pub use vhost_user::{Completions, VhostUser, VhostUserConfig};

@@ -9,6 +9,7 @@
 mod capture;
 mod source;
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -47,13 +48,39 @@ impl PcapPort {
     /// # Errors
     /// When one cannot be opened, or the source is no capture of Ethernet frames.
     pub fn open(config: &PcapConfig) -> Result<Self, PortError> {
+        let (read, write) = Self::open_files(config)?;
+        Self::over(config, read, write)
+    }
+
+    /// The files, as yet unread and empty.
+    pub(crate) fn open_files(config: &PcapConfig) -> Result<(Option<File>, Option<File>), PortError> {
+        let read = config.read.as_deref().map(source::open_file).transpose()?;
+        Ok((read, config.write.as_deref().map(capture::create_file).transpose()?))
+    }
+
+    /// The port over files that are open.
+    pub(crate) fn over(
+        config: &PcapConfig,
+        source: Option<File>,
+        capture: Option<File>,
+    ) -> Result<Self, PortError> {
         let read = config.read.as_ref().map(|path| format!("<{}", path.display()));
         let write = config.write.as_ref().map(|path| format!(">{}", path.display()));
         let files: Vec<String> = read.into_iter().chain(write).collect();
         Ok(Self {
             name: format!("pcap {}", files.join(" ")),
-            source: config.read.as_deref().map(Source::open).transpose()?,
-            capture: config.write.as_deref().map(Capture::create).transpose()?,
+            source: config
+                .read
+                .as_deref()
+                .zip(source)
+                .map(|(path, file)| Source::over(path, file))
+                .transpose()?,
+            capture: config
+                .write
+                .as_deref()
+                .zip(capture)
+                .map(|(path, file)| Capture::over(path, file))
+                .transpose()?,
             counters: Counters::default(),
             ledger: Ledger::default(),
         })

@@ -10,9 +10,11 @@ use std::os::fd::RawFd;
 use plimsoll_units::{Nanos, Span};
 use plimsoll_vnic::Status;
 use plimsoll_wire::VnetHeader;
+use serde::{Deserialize, Serialize};
 
 use crate::af_packet::PacketSocket;
 use crate::af_xdp::XdpSocket;
+use crate::apart::Apart;
 use crate::error::PortError;
 use crate::ledger::Refused;
 use crate::memory::MemoryPort;
@@ -86,11 +88,13 @@ pub enum DropReason {
     BadDescriptor,
     /// A virtual machine's front end sent a message that makes no sense, and was hung up on.
     BadMessage,
+    /// A tenant that is served apart had no buffer for it when its thread came to it.
+    NoBuffer,
 }
 
 impl DropReason {
     /// How many reasons there are.
-    pub const COUNT: usize = 12;
+    pub const COUNT: usize = 13;
 
     /// All reasons, in the order of their counters.
     pub const ALL: [Self; Self::COUNT] = [
@@ -106,6 +110,7 @@ impl DropReason {
         Self::BadDoorbell,
         Self::BadDescriptor,
         Self::BadMessage,
+        Self::NoBuffer,
     ];
 
     /// The name under which operators see it.
@@ -124,6 +129,7 @@ impl DropReason {
             Self::BadDoorbell => "bad_doorbell",
             Self::BadDescriptor => "bad_descriptor",
             Self::BadMessage => "bad_message",
+            Self::NoBuffer => "no_buffer",
         }
     }
 }
@@ -228,7 +234,7 @@ impl Counters {
 }
 
 /// What a port can do for the frames it carries.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
     /// Frames larger than the MTU may be sent, with a header that says how to cut them.
     pub takes_segmentation: bool,
@@ -288,6 +294,8 @@ pub enum Port {
     Vnic(VnicPort),
     /// A virtual machine, through its virtio rings.
     VhostUser(VhostUser),
+    /// One of the latter two, served by a thread of its own.
+    Apart(Box<Apart>),
 }
 
 /// Calls `$call` on whichever port this is.
@@ -301,6 +309,7 @@ macro_rules! each {
             Port::Memory($it) => $call,
             Port::Vnic($it) => $call,
             Port::VhostUser($it) => $call,
+            Port::Apart($it) => $call,
         }
     };
 }
@@ -346,7 +355,7 @@ impl Port {
     #[must_use]
     #[inline]
     pub fn is_posted(&self) -> bool {
-        matches!(self, Self::Vnic(_) | Self::VhostUser(_))
+        matches!(self, Self::Vnic(_) | Self::VhostUser(_) | Self::Apart(_))
     }
 
     /// Descriptors that its sender has for frames on their way, where a frame may stay with it for longer than the engine
@@ -356,6 +365,7 @@ impl Port {
     pub fn depth(&self) -> Option<u32> {
         match self {
             Self::VhostUser(port) => port.depth(),
+            Self::Apart(port) => port.shown().depth,
             _ => None,
         }
     }
@@ -369,6 +379,7 @@ impl Port {
         match self {
             Self::Vnic(port) => port.begin(),
             Self::VhostUser(port) => port.begin(),
+            Self::Apart(port) => port.begin(),
             _ => Ok(()),
         }
     }
@@ -379,6 +390,7 @@ impl Port {
         match self {
             Self::Vnic(port) => port.take(window),
             Self::VhostUser(port) => port.take(),
+            Self::Apart(port) => port.take(),
             _ => Took::Nothing,
         }
     }
@@ -399,6 +411,7 @@ impl Port {
         match self {
             Self::Vnic(port) => port.copy(into),
             Self::VhostUser(port) => port.copy(into),
+            Self::Apart(port) => port.copy(into),
             _ => {}
         }
     }
@@ -409,6 +422,10 @@ impl Port {
         match self {
             Self::Vnic(port) => port.complete(ticket, status),
             Self::VhostUser(port) => port.complete(ticket),
+            Self::Apart(port) => {
+                port.complete(ticket, status);
+                false
+            }
             _ => false,
         }
     }
@@ -418,6 +435,7 @@ impl Port {
         match self {
             Self::Vnic(port) => port.rest(),
             Self::VhostUser(port) => port.rest(),
+            Self::Apart(port) => port.rest(),
             _ => true,
         }
     }
@@ -438,7 +456,7 @@ impl Port {
             Self::AfPacket(port) => port.staged(),
             Self::AfXdp(port) => port.staged(),
             Self::Memory(port) => port.staged(),
-            Self::Tap(_) | Self::Pcap(_) | Self::Vnic(_) | Self::VhostUser(_) => 0,
+            Self::Tap(_) | Self::Pcap(_) | Self::Vnic(_) | Self::VhostUser(_) | Self::Apart(_) => 0,
         }
     }
 
@@ -450,7 +468,7 @@ impl Port {
             Self::AfXdp(port) => port.taken(),
             Self::Pcap(port) => port.taken(),
             Self::Memory(port) => port.taken(),
-            Self::Tap(_) | Self::Vnic(_) | Self::VhostUser(_) => 0,
+            Self::Tap(_) | Self::Vnic(_) | Self::VhostUser(_) | Self::Apart(_) => 0,
         }
     }
 
@@ -461,7 +479,7 @@ impl Port {
             Self::AfXdp(port) => port.take_refused(),
             Self::Pcap(port) => port.take_refused(),
             Self::Memory(port) => port.take_refused(),
-            Self::Tap(_) | Self::Vnic(_) | Self::VhostUser(_) => None,
+            Self::Tap(_) | Self::Vnic(_) | Self::VhostUser(_) | Self::Apart(_) => None,
         }
     }
 
@@ -479,6 +497,7 @@ impl Port {
             Self::Memory(port) => port.tenant_mac(),
             Self::Vnic(port) => port.tenant_mac(),
             Self::VhostUser(port) => port.tenant_mac(),
+            Self::Apart(port) => port.shown().mac,
             Self::AfPacket(_) | Self::AfXdp(_) | Self::Pcap(_) => None,
         }
     }
@@ -501,7 +520,7 @@ impl Port {
     /// Whether it comes and goes with a client of its own, whose end is no failure.
     #[must_use]
     pub fn has_clients(&self) -> bool {
-        matches!(self, Self::Vnic(_) | Self::VhostUser(_))
+        matches!(self, Self::Vnic(_) | Self::VhostUser(_) | Self::Apart(_))
     }
 
     /// Whether the port still exists: ask when `poll` reports an error or a hang-up.
@@ -523,6 +542,7 @@ impl Port {
         match self {
             Self::Pcap(port) => port.take_problem(),
             Self::VhostUser(port) => port.take_problem(),
+            Self::Apart(port) => port.take_problem(),
             Self::Tap(_) | Self::AfPacket(_) | Self::AfXdp(_) | Self::Memory(_) | Self::Vnic(_) => None,
         }
     }
@@ -544,6 +564,7 @@ impl Port {
     pub fn pairs(&self) -> Vec<PairCounters> {
         match self {
             Self::VhostUser(port) => port.pairs(),
+            Self::Apart(port) => port.shown().pairs.clone(),
             _ => Vec::new(),
         }
     }
@@ -553,6 +574,7 @@ impl Port {
     pub fn level(&self) -> Level {
         match self {
             Self::VhostUser(port) => port.level(),
+            Self::Apart(port) => port.shown().level.unwrap_or(Level::L0),
             Self::Vnic(_) => Level::L3,
             _ => Level::L0,
         }

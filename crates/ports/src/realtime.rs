@@ -3,11 +3,16 @@
 //! Why: a thread that paces packets must not wait for a core until other processes have used up their slices.
 //! From: sched(7), "`SCHED_FIFO`"; the kernel's own shapers run in a timer's interrupt, before all processes.
 //! Not here: when that is fair (`plimsoll-daemon`); this is here because the house's `unsafe` is.
-//! Invariant: only the calling thread's class changes, and only to the lowest real-time priority.
+//! Invariant: only the class of a thread that asks changes, and only to the lowest real-time priority.
 
 use std::io;
+use std::os::unix::net::UnixDatagram;
+use std::sync::OnceLock;
 
 use crate::socket::check;
+
+/// Who does it for this process.
+static HELPER: OnceLock<UnixDatagram> = OnceLock::new();
 
 /// The lowest real-time priority: before every ordinary thread, after everybody else's real-time ones.
 const LOWEST: libc::c_int = 1;
@@ -27,12 +32,35 @@ pub fn permit() -> io::Result<()> {
     Ok(())
 }
 
-/// Puts the calling thread before all ordinary ones.
+/// Has another process, which hears the other end of `socket`, do what this one is not permitted to.
+pub fn let_help(socket: UnixDatagram) {
+    // One helper for all the process's life.
+    let _ = HELPER.set(socket);
+}
+
+/// Puts the calling thread before all ordinary ones. Where another process helps it is asked, and does so soon.
 ///
 /// # Errors
 /// What the kernel says, to a thread that was not permitted to above all.
 pub fn take() -> io::Result<()> {
-    schedule(libc::SCHED_FIFO, LOWEST)
+    match HELPER.get() {
+        Some(helper) => helper.send(&nix::unistd::gettid().as_raw().to_ne_bytes()).map(drop),
+        None => schedule(0, libc::SCHED_FIFO, LOWEST),
+    }
+}
+
+/// Puts the thread of process `process` that asks on `socket` before all ordinary ones, if it is one of that process's.
+///
+/// # Errors
+/// What the kernel says, or that nobody asks or that the thread is another process's.
+pub fn help(socket: &UnixDatagram, process: u32) -> io::Result<()> {
+    let mut asked = [0; 4];
+    socket.recv(&mut asked)?;
+    let thread = libc::pid_t::from_ne_bytes(asked);
+    if thread <= 0 || !std::path::Path::new(&format!("/proc/{process}/task/{thread}")).exists() {
+        return Err(io::Error::from(io::ErrorKind::NotFound));
+    }
+    schedule(thread, libc::SCHED_FIFO, LOWEST)
 }
 
 /// Puts the calling thread among the ordinary ones again.
@@ -40,15 +68,15 @@ pub fn take() -> io::Result<()> {
 /// # Errors
 /// What the kernel says.
 pub fn give_back() -> io::Result<()> {
-    schedule(libc::SCHED_OTHER, 0)
+    schedule(0, libc::SCHED_OTHER, 0)
 }
 
-fn schedule(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
+fn schedule(thread: libc::pid_t, policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
     // SAFETY: all zeroes is a valid `sched_param`, some of which have more fields than one.
     let mut param: libc::sched_param = unsafe { std::mem::zeroed() };
     param.sched_priority = priority;
     // SAFETY: 0 is the calling thread, and the kernel only reads the live structure.
-    check(unsafe { libc::sched_setscheduler(0, policy, &raw const param) })?;
+    check(unsafe { libc::sched_setscheduler(thread, policy, &raw const param) })?;
     Ok(())
 }
 
@@ -64,6 +92,26 @@ mod tests {
         };
         std::thread::spawn(move || {
             if permit().and_then(|()| take()).is_ok() {
+                assert_eq!(policy(), libc::SCHED_FIFO);
+                give_back().expect("an ordinary thread again");
+            }
+            assert_eq!(policy(), libc::SCHED_OTHER);
+        })
+        .join()
+        .expect("the claims hold");
+    }
+
+    #[test]
+    fn who_helps_looks_whose_thread_it_is() {
+        let (asks, helps) = UnixDatagram::pair().expect("a pair");
+        let own = std::process::id();
+        asks.send(&1_i32.to_ne_bytes()).expect("sent");
+        assert_eq!(help(&helps, own).map_err(|error| error.kind()), Err(io::ErrorKind::NotFound), "init's");
+        std::thread::spawn(move || {
+            asks.send(&nix::unistd::gettid().as_raw().to_ne_bytes()).expect("sent");
+            // SAFETY: takes an integer only.
+            let policy = || unsafe { libc::sched_getscheduler(0) };
+            if help(&helps, own).is_ok() {
                 assert_eq!(policy(), libc::SCHED_FIFO);
                 give_back().expect("an ordinary thread again");
             }

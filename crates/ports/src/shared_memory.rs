@@ -29,6 +29,8 @@ use plimsoll_wire::VnetHeader;
 use client::{listen, watch};
 
 use crate::error::PortError;
+use crate::foreign::{Closer, Connection, Foreign, ForeignFd, Listener};
+use crate::handover::Release;
 use crate::port::{Capabilities, Counters, DropReason, Fds, MIN_FRAME, Received, Sending, Trouble};
 use crate::posted::{Took, new_session};
 
@@ -60,20 +62,25 @@ impl VnicConfig {
 pub struct VnicPort {
     config: VnicConfig,
     layout: Layout,
-    region: Region,
-    memory: OwnedFd,
-    kick: EventFd,
-    wake: OwnedFd,
-    wake_end: OwnedFd,
-    listener: OwnedFd,
+    /// What the client has as well is freed by whoever lets go of it last.
+    region: Foreign<Region>,
+    memory: ForeignFd,
+    kick: Foreign<EventFd>,
+    wake: ForeignFd,
+    wake_end: ForeignFd,
+    listener: Listener,
+    closer: Closer,
     inode: u64,
+    release: Option<Release>,
     events: Epoll,
+    /// Those who want in are heard.
+    open: bool,
     /// Those who have connected and said nothing yet, the oldest first: whoever speaks first has the vNIC.
-    silent: VecDeque<OwnedFd>,
+    silent: VecDeque<Connection>,
     client: Option<Client>,
     /// Who was told last that the vNIC is taken: kept, as an end that is closed before it has read what was sent to it
     /// takes its answer along.
-    turned_away: VecDeque<OwnedFd>,
+    turned_away: VecDeque<Connection>,
     gone: bool,
     session: u32,
     /// Batches begun, to look at the sockets now and then however busy the rings are.
@@ -95,7 +102,7 @@ pub struct VnicPort {
 /// Who has the region.
 #[derive(Debug)]
 struct Client {
-    socket: OwnedFd,
+    socket: Connection,
     /// It may have sent a message.
     talks: bool,
     /// It has asked for a rule: others are told to it unasked.
@@ -149,6 +156,8 @@ pub enum VnicRequest {
     Ask(FlowSpec),
     /// It needs the flow queue with this number no longer.
     Close(u32),
+    /// Nothing: the port has answered this message itself. It took its time all the same, and counts as one.
+    Refused,
 }
 
 impl VnicPort {
@@ -157,11 +166,31 @@ impl VnicPort {
     /// # Errors
     /// When the sizes fit no region, memory is short, or the socket's place is taken.
     pub fn open(config: &VnicConfig) -> Result<Self, PortError> {
+        let (listener, inode) = Self::listen(config)?;
+        Self::over(config, listener, inode, None)
+    }
+
+    /// Listens for the client: the socket, and its inode.
+    pub(crate) fn listen(config: &VnicConfig) -> Result<(OwnedFd, u64), PortError> {
+        let closer = closer(config)?;
+        let (listener, inode) = listen(&config.path, &closer)?;
+        Ok((listener.into_inner(), inode))
+    }
+
+    /// Makes the region behind a socket that listens; `release` frees its place, where this process may not.
+    pub(crate) fn over(
+        config: &VnicConfig,
+        listener: OwnedFd,
+        inode: u64,
+        release: Option<Release>,
+    ) -> Result<Self, PortError> {
         let place = config.path.display().to_string();
         let failed = |what: &str| {
             let (what, place) = (what.to_owned(), place.clone());
             move |source: io::Error| PortError::system(what, place, source)
         };
+        let closer = closer(config)?;
+        let listener = Listener::new(listener, &closer);
         let layout = Layout::new(config.sizes).map_err(|error: LayoutError| PortError::Config {
             what: format!("vnic {place}"),
             problem: error.to_string(),
@@ -173,19 +202,21 @@ impl VnicPort {
         let kick = kick.map_err(io::Error::from).map_err(failed("making the bell"))?;
         let pipe = nix::unistd::pipe2(OFlag::O_NONBLOCK | OFlag::O_CLOEXEC);
         let (wake_end, wake) = pipe.map_err(io::Error::from).map_err(failed("making the bell"))?;
-        let (listener, inode) = listen(&config.path)?;
-        let events = watch(&listener, &kick).map_err(failed("watching the socket"))?;
+        let events = watch(&listener, &kick, &closer).map_err(failed("watching the socket"))?;
         let sizes = *layout.sizes();
         let mut port = Self {
             config: config.clone(),
-            region,
-            memory,
-            kick,
-            wake,
-            wake_end,
+            region: Foreign::memory(region, &closer),
+            memory: Foreign::new(memory, &closer),
+            kick: Foreign::new(kick, &closer),
+            wake: Foreign::new(wake, &closer),
+            wake_end: Foreign::new(wake_end, &closer),
             listener,
+            closer,
             inode,
+            release,
             events,
+            open: true,
             silent: VecDeque::with_capacity(client::SILENT),
             client: None,
             turned_away: VecDeque::new(),
@@ -215,7 +246,8 @@ impl VnicPort {
     pub fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<Received>, Trouble> {
         if self.pending.is_empty() {
             self.begin()?;
-            while let Some(request) = self.request() {
+            for _ in 0..REQUESTS {
+                let Some(request) = self.request() else { break };
                 match request {
                     VnicRequest::Open(_) => self.refuse(OpenRefusal::Forced),
                     VnicRequest::Ask(spec) => self.tell_rule(&Rule {
@@ -225,7 +257,7 @@ impl VnicPort {
                         generation: 0,
                         asked: true,
                     }),
-                    VnicRequest::Close(_) => {}
+                    VnicRequest::Close(_) | VnicRequest::Refused => {}
                 }
             }
         }
@@ -353,9 +385,17 @@ impl VnicPort {
     }
 }
 
+fn closer(config: &VnicConfig) -> Result<Closer, PortError> {
+    let failed = |source| PortError::system("watching the socket", config.path.display().to_string(), source);
+    Closer::of(&config.path).map_err(failed)
+}
+
 impl Drop for VnicPort {
     /// The socket's place is free again, unless somebody else has taken it.
     fn drop(&mut self) {
+        if let Some(release) = self.release.take() {
+            return release.free();
+        }
         if fs::symlink_metadata(&self.config.path).is_ok_and(|found| found.ino() == self.inode) {
             let _ = fs::remove_file(&self.config.path);
         }
@@ -364,3 +404,5 @@ impl Drop for VnicPort {
 
 /// Senseless descriptors skipped in one call.
 const REFUSALS: usize = 32;
+/// Messages answered in one call.
+const REQUESTS: usize = 8;

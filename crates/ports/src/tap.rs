@@ -20,6 +20,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use plimsoll_wire::VnetHeader;
 
 use crate::error::{PortError, check_interface_name};
+use crate::handover::Device;
 use crate::netns::{Cidr, LinkInfo, Links, Netns, NetnsRef, number_of};
 use crate::port::{
     Capabilities, Counters, DropReason, FRAME_ROOM, Fds, MIN_FRAME, Received, Sending, Trouble,
@@ -140,6 +141,19 @@ impl Tap {
         let queue = Attached::ready(file.into(), config)?;
         let link = adjust(&netns.links(), config)?;
         Ok(Self { resumed: true, ..Self::with(queue, config, device, &link) })
+    }
+
+    /// Its file, and what is known of it.
+    pub(crate) fn into_parts(self) -> (Device, OwnedFd) {
+        let Self { file, name, device: key, mac, capabilities, .. } = self;
+        (Device { name, key, mac, capabilities, vnet: true }, file.into())
+    }
+
+    /// The one that [`Tap::into_parts`] took apart.
+    pub(crate) fn from_parts(device: Device, file: OwnedFd) -> Self {
+        let Device { name, key, mac, capabilities, .. } = device;
+        let counters = Counters::default();
+        Self { file: file.into(), name, device: key, resumed: false, mac, capabilities, counters }
     }
 
     fn with(queue: Attached, config: &TapConfig, device: String, link: &LinkInfo) -> Self {

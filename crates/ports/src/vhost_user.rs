@@ -8,7 +8,6 @@
 //! checked, each call is bounded, nothing outside guest memory is touched, and no call waits.
 
 mod bell;
-mod closer;
 mod front_end;
 mod guard;
 mod memory;
@@ -16,24 +15,25 @@ mod message;
 mod record;
 mod ring;
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use plimsoll_wire::VnetHeader;
 
-use closer::Closer;
 use front_end::{CLOSED, FrontEnd, listen, watch};
 use memory::Memory;
 use message::feature;
 use record::Record;
+pub(crate) use record::beside as record_of;
 use ring::{Live, MOST_PARTS, Next, Part, Ring, Way};
 
 use crate::error::PortError;
+use crate::foreign::{Closer, Foreign, Listener};
+use crate::handover::Release;
 use crate::port::{
     Capabilities, Counters, DropReason, FRAME_ROOM, Fds, Level, MIN_FRAME, PairCounters, Received, Sending,
     Trouble, vnet_bytes,
@@ -79,8 +79,9 @@ pub enum Completions {
 #[derive(Debug)]
 pub struct VhostUser {
     config: VhostUserConfig,
-    listener: UnixListener,
+    listener: Listener,
     inode: u64,
+    release: Option<Release>,
     events: Epoll,
     front_end: Option<Box<FrontEnd>>,
     closer: Closer,
@@ -90,7 +91,7 @@ pub struct VhostUser {
     talks: bool,
     /// Somebody was let in, and others may wait behind.
     knocks: bool,
-    memory: Memory,
+    memory: Foreign<Memory>,
     record: Record,
     /// Pairs of rings: to the guest, then from it.
     rings: Vec<Ring>,
@@ -125,25 +126,47 @@ impl VhostUser {
     /// # Errors
     /// When the socket's place is taken, or descriptors are short.
     pub fn open(config: &VhostUserConfig) -> Result<Self, PortError> {
-        let failed = |source: io::Error| {
-            PortError::system("watching the socket", config.path.display().to_string(), source)
-        };
-        let (listener, inode) = listen(&config.path)?;
+        let (listener, inode, record) = Self::listen(config)?;
+        Self::over(config, listener, inode, record, None)
+    }
+
+    /// Listens for the front end: the socket, its inode, and the record of what is out.
+    pub(crate) fn listen(config: &VhostUserConfig) -> Result<(OwnedFd, u64, File), PortError> {
+        let failed = |source: io::Error| watching(config, source);
+        let closer = Closer::of(&config.path).map_err(failed)?;
+        let (listener, inode) = listen(&config.path, &closer)?;
+        let record = record::open_file(&config.path).map_err(failed)?;
+        Ok((listener.into_inner(), inode, record))
+    }
+
+    /// The port behind a socket that listens; `release` frees its place, where this process may not.
+    pub(crate) fn over(
+        config: &VhostUserConfig,
+        listener: OwnedFd,
+        inode: u64,
+        record: File,
+        release: Option<Release>,
+    ) -> Result<Self, PortError> {
+        let failed = |source: io::Error| watching(config, source);
+        let closer = Closer::of(&config.path).map_err(failed)?;
+        let listener = Listener::new(listener, &closer);
+        listener.set_nonblocking().map_err(failed)?;
         let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|error| failed(error.into()))?;
-        let record = Record::open(&config.path, usize::from(config.pairs)).map_err(failed)?;
-        watch(&events, &listener).map_err(|error| failed(error.into()))?;
-        let closer = Closer::new(&events, CLOSED).map_err(failed)?;
+        let record = Record::over(record, &config.path, usize::from(config.pairs)).map_err(failed)?;
+        watch(&events, &listener).map_err(failed)?;
+        closer.watch(&events, CLOSED).map_err(failed)?;
         Ok(Self {
             config: config.clone(),
             listener,
             inode,
+            release,
             events,
             front_end: None,
             closer,
             open: true,
             talks: false,
             knocks: false,
-            memory: Memory::default(),
+            memory: Foreign::ours(Memory::default()),
             record,
             rings: (0..2 * config.pairs).map(|_| Ring::default()).collect(),
             features: 0,
@@ -486,10 +509,17 @@ impl VhostUser {
     }
 }
 
+fn watching(config: &VhostUserConfig, source: io::Error) -> PortError {
+    PortError::system("watching the socket", config.path.display().to_string(), source)
+}
+
 impl Drop for VhostUser {
     /// The socket's place is free again, unless somebody else has taken it. The guest gets back what it had posted.
     fn drop(&mut self) {
         self.hang_up();
+        if let Some(release) = self.release.take() {
+            return release.free();
+        }
         if fs::symlink_metadata(&self.config.path).is_ok_and(|found| found.ino() == self.inode) {
             self.record.remove();
             let _ = fs::remove_file(&self.config.path);

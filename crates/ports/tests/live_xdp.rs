@@ -2,9 +2,12 @@
 
 mod support;
 
+use std::os::fd::OwnedFd;
+
 use plimsoll_ports::netns::{Netns, NetnsRef};
 use plimsoll_ports::{
-    Capabilities, DropReason, FRAME_ROOM, Port, PortError, Sending, Trouble, XdpConfig, XdpMode, XdpSocket,
+    Capabilities, DropReason, FRAME_ROOM, Port, PortError, Sending, Trouble, XdpAttempt, XdpConfig,
+    XdpHelper, XdpMode, XdpSocket,
 };
 use support::{live, number_of, numbered, quiet, skip, until};
 
@@ -137,4 +140,44 @@ fn what_cannot_work_is_explained() {
 
     let missing = XdpSocket::open(&config(&b, "eth9")).unwrap_err().to_string();
     assert!(missing.contains("interface `eth9` does not exist"), "{missing}");
+}
+
+/// Does in place what another process does for one without privileges.
+struct Helper {
+    config: XdpConfig,
+    attempt: Option<XdpAttempt>,
+}
+
+impl XdpHelper for Helper {
+    fn attach(&mut self, mode: XdpMode) -> std::io::Result<(OwnedFd, OwnedFd)> {
+        self.attempt = None;
+        let attempt = XdpAttempt::new(&self.config, mode).map_err(std::io::Error::other)??;
+        let [socket, link] = attempt.files().map(|file| file.try_clone_to_owned().expect("a descriptor"));
+        self.attempt = Some(attempt);
+        Ok((socket, link))
+    }
+
+    fn register(&mut self) -> std::io::Result<()> {
+        self.attempt.take().expect("attached").register()
+    }
+}
+
+#[test]
+fn a_socket_that_was_made_with_help_carries_frames_and_leaves_nothing() {
+    let Some((a, b)) = veth() else { return };
+    let mut sender = XdpSocket::open(&config(&a, "left")).unwrap();
+    let mut helper = Helper { config: config(&b, "right"), attempt: None };
+    let link = XdpAttempt::link(&helper.config).unwrap();
+    let config = helper.config.clone();
+    let mut receiver = XdpSocket::open_with(&config, &link, &mut helper).unwrap();
+    assert!(helper.attempt.is_none(), "the helper holds nothing of it");
+    let frame = numbered(7, 100);
+    assert_eq!(sender.send(&frame, None).unwrap(), Sending::Sent);
+    let mut buffer = vec![0; FRAME_ROOM];
+    until("the frame", || {
+        sender.flush().unwrap();
+        receiver.receive(&mut buffer).unwrap().is_some_and(|got| buffer[..got.len] == frame)
+    });
+    drop(receiver);
+    until("its place is free again", || XdpSocket::open(&config).is_ok());
 }

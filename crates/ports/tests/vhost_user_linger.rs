@@ -4,31 +4,18 @@
 #[expect(dead_code, reason = "other tests use the rest")]
 mod guest;
 
-use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+#[path = "support/linger.rs"]
+mod linger;
+
+use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use guest::{Guest, SET_FEATURES, VERSION_1};
-use nix::sys::socket::{setsockopt, sockopt};
+use linger::{LINGER, lingering};
 use plimsoll_ports::{VhostUser, VhostUserConfig};
-
-/// How long a close of it takes.
-const LINGER: Duration = Duration::from_secs(6);
-
-/// A connection with unsent bytes, and its other end, which reads none.
-fn lingering() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let mut near = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
-    let (far, _) = listener.accept().expect("somebody");
-    near.set_nonblocking(true).expect("a socket");
-    while near.write(&[0; 65_536]).is_ok() {}
-    let linger = nix::libc::linger { l_onoff: 1, l_linger: LINGER.as_secs() as i32 };
-    setsockopt(&near, sockopt::Linger, &linger).expect("a socket");
-    (near, far)
-}
 
 /// Passes the connection behind something else, so that it lies unread.
 fn pass(guest: &Guest, before: &[u8], connection: TcpStream) {

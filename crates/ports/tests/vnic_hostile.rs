@@ -198,6 +198,43 @@ fn a_client_that_fills_its_own_wake_pipe_or_stops_reading_keeps_nobody_waiting()
     assert_eq!(raw.port.begin(), Err(Trouble::Gone), "it does not read its answers");
 }
 
+/// However many messages lie there: who asks the port next has to wait for one at most.
+#[test]
+fn each_call_hears_one_message_whatever_becomes_of_it() {
+    let mut raw = Raw::connect();
+    raw.open_all();
+    let said = [Message::Open(FlowSpec::default()), Message::Close(0), Message::Close(u32::MAX)];
+    let refused = said.repeat(20);
+    refused.iter().for_each(|&message| send_message(&raw.socket, message, &[]).expect("room"));
+    raw.port.rest();
+    for heard in 1..=refused.len() {
+        assert_eq!(raw.port.request(), Some(VnicRequest::Refused), "message {heard}");
+    }
+    assert_eq!(raw.port.request(), None);
+    let answers = (0..100).take_while(|_| matches!(read_message(&raw.socket), Incoming::Message(_))).count();
+    assert_eq!(answers, 20, "each `Open` is answered");
+}
+
+/// Also where the port answers all by itself.
+#[test]
+fn a_flood_of_requests_keeps_no_call_that_receives() {
+    let mut raw = Raw::connect();
+    for _ in 0..100 {
+        send_message(&raw.socket, Message::Open(FlowSpec::default()), &[]).expect("room");
+    }
+    raw.port.rest();
+    let answers = |raw: &Raw| {
+        (0..200).take_while(|_| matches!(read_message(&raw.socket), Incoming::Message(_))).count()
+    };
+    let mut total = 0;
+    while total < 100 {
+        assert_eq!(raw.port.receive(&mut vec![0; MAX_FRAME]), Ok(None));
+        let answered = answers(&raw);
+        assert!((1..=8).contains(&answered), "{answered} in one call");
+        total += answered;
+    }
+}
+
 #[test]
 fn a_chain_of_more_pieces_than_a_frame_may_have_is_refused_and_ends() {
     let mut raw = Raw::sized(Sizes { ring: 64, ..SIZES });

@@ -50,5 +50,8 @@ pub use table::table;
 /// One thing that is wrong with a scenario.
 pub type Problem = plimsoll_policy::document::Problem<()>;
 
+/// What is wrong with a scenario, as it is found.
+pub(crate) type Problems = plimsoll_policy::document::Problems<()>;
+
 /// Everything that is wrong with a scenario.
 pub type Errors = plimsoll_policy::document::Errors<()>;

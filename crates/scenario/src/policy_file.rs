@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::path::Path;
 
 use plimsoll_policy::document::{Tree, Value};
 use plimsoll_units::BitRate;
@@ -111,7 +112,7 @@ impl Scenario {
             let mut text = Some(self.policy_file(system, &wiring));
             let mut load = |path: &str| match text.take() {
                 Some(text) => Ok(text),
-                None => std::fs::read_to_string(path).map_err(|error| error.to_string()),
+                None => plimsoll_policy::read_text(Path::new(path), plimsoll_policy::MAX_FILE),
             };
             plimsoll_policy::check_with(&name, &mut load).err().map(|errors| (system.name.clone(), errors))
         };

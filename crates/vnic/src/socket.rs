@@ -2,7 +2,7 @@
 //!
 //! Why: shared memory must be handed over by somebody who knows whom it is for.
 //! From: unix(7), SOCK_SEQPACKET and SCM_RIGHTS.
-//! Not here: what messages say (`message`).
+//! Not here: what messages say (`message`), and how the daemon accepts and reads (`ports`).
 //! Invariant: nothing here waits, whatever the other side does to its end.
 
 use std::io;
@@ -12,7 +12,7 @@ use std::path::Path;
 use nix::cmsg_space;
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
-    accept4, bind, connect, listen, recv, recvmsg, send, sendmsg, socket,
+    bind, connect, listen, recv, recvmsg, send, sendmsg, socket,
 };
 
 use crate::message::{LEN, Message};
@@ -56,20 +56,6 @@ pub fn connect_to(path: &Path) -> io::Result<OwnedFd> {
     Ok(end)
 }
 
-/// The next who wants to connect, if any.
-///
-/// # Errors
-/// What the kernel says.
-pub fn accept_from(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    match accept4(listener.as_raw_fd(), flags) {
-        // SAFETY: the kernel just made this descriptor for us, and nobody else knows it.
-        Ok(fd) => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
-        Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::ECONNABORTED) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
-}
-
 /// Sends a message, with descriptors if there are any.
 ///
 /// # Errors
@@ -87,7 +73,8 @@ pub fn send_message(socket: &OwnedFd, message: Message, descriptors: &[RawFd]) -
     Ok(())
 }
 
-/// Reads a message. Descriptors that come with it are closed.
+/// Reads a message of the daemon's. Descriptors that come with it are closed, which may take long where they are a stranger's.
+#[expect(clippy::disallowed_methods, reason = "a client trusts its daemon")]
 pub fn read_message(socket: &OwnedFd) -> Incoming {
     let mut bytes = [0; LEN + 1];
     match recv(socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
@@ -102,6 +89,7 @@ pub fn read_message(socket: &OwnedFd) -> Incoming {
 ///
 /// # Errors
 /// What the kernel says; `UnexpectedEof` when the daemon is gone.
+#[expect(clippy::disallowed_methods, reason = "a client trusts its daemon")]
 pub fn read_welcome(socket: &OwnedFd) -> io::Result<(Option<Message>, Vec<OwnedFd>)> {
     let mut bytes = [0; LEN];
     let mut slices = [io::IoSliceMut::new(&mut bytes)];

@@ -36,6 +36,7 @@
     deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)
 )]
 
+pub mod binding;
 pub mod doorbell;
 pub mod neighbour;
 pub mod overlay;
@@ -55,6 +56,8 @@ pub use checksum::{finish_checksum, ones_complement_sum};
 pub use ecn::Ecn;
 pub use flow::FlowKey;
 pub use parse::{Fragment, Ip, Mac, Parsed, parse, protocol};
-pub use reason::{DecapsulationError, EncapsulationError, FrameError, SegmentError, TooBigError, VnetError};
+pub use reason::{
+    BindingError, DecapsulationError, EncapsulationError, FrameError, SegmentError, TooBigError, VnetError,
+};
 pub use segment::{Split, segment, split, supersegment};
 pub use vnet::{Offload, OffloadKind, VnetHeader};

@@ -49,7 +49,9 @@ mod too_big;
 mod tunnelled;
 
 pub use crossing::{Alarm, Crossing};
-pub use geneve::{GeneveOption, MOST_IN_OPTION, OPTION_CLASS, OPTION_FEEDBACK, Options, PROTOCOL_FEEDBACK};
+pub use geneve::{
+    GeneveOption, MOST_IN_OPTION, OPTION_CLASS, OPTION_FEEDBACK, Options, PROTOCOL_FEEDBACK, PROTOCOL_SEALED,
+};
 pub use path::{Addresses, Inner, Path, source_port};
 pub use too_big::{TOO_BIG_MOST, too_big};
 pub use tunnelled::{Checks, Tunnelled};
@@ -171,6 +173,11 @@ impl Vni {
         (self.0 << 8).to_be_bytes()
     }
 }
+
+/// Bytes between Geneve's header and a frame that is sealed: a check and a number.
+pub const SEALED_HEAD: usize = 12;
+/// Bytes behind it: the tag.
+pub const SEALED_TAG: usize = 16;
 
 const UDP: usize = 8;
 /// Both formats' headers, without options.

@@ -187,6 +187,26 @@ reasons! {
     }
 }
 
+reasons! {
+    /// Why a tenant's frame is not believed: it bears or claims an address that is not the tenant's.
+    BindingError {
+        /// The frame's source address is not the port's.
+        SourceMac = "spoofed_mac": "the frame's source address is not an address of the tenant's port",
+        /// The IP packet's source address is not the tenant's.
+        SourceAddress = "spoofed_address": "the packet's source address is not the tenant's",
+        /// ARP whose sender is somebody else, or that is not Ethernet's and IPv4's.
+        Arp = "spoofed_arp": "the ARP packet names a sender that is not the tenant, or asks for another tenant's address as its own",
+        /// Neighbour discovery whose source, target or link-layer address is somebody else's, or that is cut off.
+        Neighbour = "spoofed_neighbour": "the neighbour discovery message claims an address that is not the tenant's",
+        /// Neighbour discovery in fragments (RFC 6980).
+        NeighbourFragment = "fragmented_neighbour": "a neighbour discovery message must not be a fragment",
+        /// A router's message, or a redirect, from a tenant that is none.
+        Router = "spoofed_router": "a router advertisement from a tenant that is not a router, or a redirect",
+        /// IP or ARP behind an 802.2 SNAP header, where filters do not look.
+        Snap = "hidden_in_snap": "IP or ARP is hidden behind an 802.2 SNAP header",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,10 +219,12 @@ mod tests {
             .chain(EncapsulationError::ALL.iter().map(|reason| reason.name()))
             .chain(DecapsulationError::ALL.iter().map(|reason| reason.name()))
             .chain(TooBigError::ALL.iter().map(|reason| reason.name()))
+            .chain(BindingError::ALL.iter().map(|reason| reason.name()))
             .collect();
         let counts = [FrameError::COUNT, VnetError::COUNT, SegmentError::COUNT, EncapsulationError::COUNT];
         let counts: usize = counts.iter().sum();
-        assert_eq!(names.len(), counts + DecapsulationError::COUNT + TooBigError::COUNT);
+        let others = DecapsulationError::COUNT + TooBigError::COUNT + BindingError::COUNT;
+        assert_eq!(names.len(), counts + others);
         assert!(names.iter().enumerate().all(|(index, name)| !names[..index].contains(name)));
         assert!(FrameError::ALL.iter().enumerate().all(|(index, reason)| reason.index() == index));
         assert!(VnetError::ALL.iter().enumerate().all(|(index, reason)| reason.index() == index));

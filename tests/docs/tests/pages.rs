@@ -90,6 +90,7 @@ fn the_operations_page_explains_every_reason() {
     let page = fs::read_to_string(bench().root.join("docs/operations.md")).expect("docs/operations.md");
     let names = plimsoll_wire::FrameError::ALL.iter().map(|reason| reason.name());
     let names = names.chain(plimsoll_wire::VnetError::ALL.iter().map(|reason| reason.name()));
+    let names = names.chain(plimsoll_wire::BindingError::ALL.iter().map(|reason| reason.name()));
     let names = names.chain(plimsoll_nic::Refusal::ALL.iter().map(|reason| reason.name()));
     let names = names.chain(plimsoll_ports::DropReason::ALL.iter().map(|reason| reason.name()));
     let names = names.chain(plimsoll_daemon::Loss::ALL.iter().map(|reason| reason.name()));

@@ -86,6 +86,7 @@ impl Manager {
         let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
         let mut files = RecvAncillaryBuffer::new(&mut room);
         let mut into = [IoSliceMut::new(&mut text)];
+        #[expect(clippy::disallowed_methods, reason = "a manager's part is to take them")]
         let message = match recvmsg(&self.socket, &mut into, &mut files, RecvFlags::CMSG_CLOEXEC) {
             Ok(message) => message,
             Err(rustix::io::Errno::AGAIN) => return false,

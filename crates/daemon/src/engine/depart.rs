@@ -297,6 +297,7 @@ impl Engine {
         let Some(port) = &mut lane.port else { return Handed::Lost(Loss::ReceiverGone) };
         let emitted = emit(port, frame, offload, &mut part, &mut self.scratch);
         lane.wrote = true;
+        lane.conduct.touched = self.copying.part;
         match emitted {
             Ok(Emitted::Sent) => Handed::Done,
             Ok(Emitted::Full) => {
@@ -453,6 +454,7 @@ impl Engine {
             if !core::mem::take(&mut lane.wrote) {
                 continue;
             }
+            lane.conduct.touched = self.copying.part;
             let Some(port) = &mut lane.port else { continue };
             let flushed = port.flush();
             lane.wrote = port.pending();
@@ -463,21 +465,6 @@ impl Engine {
             }
         }
         pending
-    }
-
-    /// Each tenant's own interface has an address that no other tenant can take.
-    pub(super) fn pin_addresses(&mut self) {
-        for (index, lane) in (0..).zip(&self.lanes) {
-            let port = lane.as_ref().and_then(|lane| lane.port.as_ref());
-            if let Some(mac) = port.and_then(Port::tenant_mac) {
-                self.macs.pin(mac, Owner::Lane(index));
-            }
-            // Other hosts know the tenant by this one, whatever its port says.
-            let known = lane.as_ref().and_then(|lane| self.fleet.as_ref()?.map.own_mac(&lane.name));
-            if let Some(mac) = known {
-                self.macs.pin(mac, Owner::Lane(index));
-            }
-        }
     }
 
     /// The uplink has disappeared: what is held waits until it is back.

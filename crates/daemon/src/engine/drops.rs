@@ -7,7 +7,9 @@
 
 use plimsoll_nic::Refusal;
 use plimsoll_ports::DropReason;
-use plimsoll_wire::{DecapsulationError, EncapsulationError, FrameError, TooBigError, VnetError};
+use plimsoll_wire::{
+    BindingError, DecapsulationError, EncapsulationError, FrameError, TooBigError, VnetError,
+};
 
 /// Reasons that only the engine's loop knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +44,20 @@ pub enum Loss {
     WrongHost,
     /// Its host hears nothing of limits, and all such together have had one sender's part.
     StrangerOverLimit,
+    /// It was to be sealed for a host with which there is no session yet.
+    NoSession,
+    /// It came as it is, and frames between hosts are sealed.
+    Unsealed,
+    /// It came sealed, and frames between hosts are not.
+    SealedUnasked,
+    /// It was sealed for no session that is live: made up, or from before a restart.
+    WrongSession,
+    /// It was sealed, and has come before.
+    Replayed,
+    /// It was sealed, and has been changed since.
+    Forged,
+    /// Frames in its host's name that nothing proves to be that host's had their part of the queue.
+    SourceOverShare,
 }
 
 /// What is worth counting though nothing was lost.
@@ -97,11 +113,27 @@ pub enum Event {
     FeedbackForeign,
     /// Feedback for a host that obeys none.
     FeedbackUnasked,
+    /// A session with another host began: its frames are opened from now on.
+    SessionBegun,
+    /// A hello that was not made with the fleet's key, or not between these hosts.
+    HelloForged,
+    /// A hello of an earlier session.
+    HelloStale,
+    /// Too many hellos in a host's name to look at.
+    HelloOverLimit,
+    /// A hello to a host that does not seal.
+    HelloUnasked,
+    /// Copying into or out of the tenant's memory kept a thread waiting.
+    CopyStalled,
+    /// It was put on a thread of its own for that.
+    ServedApart,
+    /// It came back from there.
+    ServedBack,
 }
 
 impl Loss {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 22] = [
         Self::ReceiverFull,
         Self::ReceiverGone,
         Self::UnknownDestination,
@@ -117,6 +149,13 @@ impl Loss {
         Self::UnknownNetwork,
         Self::WrongHost,
         Self::StrangerOverLimit,
+        Self::NoSession,
+        Self::Unsealed,
+        Self::SealedUnasked,
+        Self::WrongSession,
+        Self::Replayed,
+        Self::Forged,
+        Self::SourceOverShare,
     ];
 
     /// The reason as operators see it.
@@ -138,13 +177,20 @@ impl Loss {
             Self::StrangerOverLimit => "stranger_over_limit",
             Self::UnknownNetwork => "overlay_unknown_network",
             Self::WrongHost => "overlay_wrong_host",
+            Self::NoSession => "overlay_no_session",
+            Self::Unsealed => "overlay_unsealed",
+            Self::SealedUnasked => "overlay_sealed",
+            Self::WrongSession => "overlay_wrong_session",
+            Self::Replayed => "overlay_replayed",
+            Self::Forged => "overlay_forged",
+            Self::SourceOverShare => "overlay_source_over_share",
         }
     }
 }
 
 impl Event {
     /// Every event, in the order of the counters.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 33] = [
         Self::FlowTableFull,
         Self::TenantAtCap,
         Self::BuffersInUse,
@@ -170,6 +216,14 @@ impl Event {
         Self::FeedbackStale,
         Self::FeedbackForeign,
         Self::FeedbackUnasked,
+        Self::SessionBegun,
+        Self::HelloForged,
+        Self::HelloStale,
+        Self::HelloOverLimit,
+        Self::HelloUnasked,
+        Self::CopyStalled,
+        Self::ServedApart,
+        Self::ServedBack,
     ];
 
     /// The event as operators see it.
@@ -201,22 +255,49 @@ impl Event {
             Self::FeedbackStale => "feedback_stale",
             Self::FeedbackForeign => "feedback_foreign",
             Self::FeedbackUnasked => "feedback_unasked",
+            Self::SessionBegun => "overlay_session_begun",
+            Self::HelloForged => "overlay_hello_forged",
+            Self::HelloStale => "overlay_hello_stale",
+            Self::HelloOverLimit => "overlay_hello_over_limit",
+            Self::HelloUnasked => "overlay_hello_unasked",
+            Self::CopyStalled => "copy_stalled",
+            Self::ServedApart => "served_apart",
+            Self::ServedBack => "served_back",
         }
     }
 }
 
 /// One port's losses and events.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Tally {
     frame: [u64; FrameError::COUNT],
     vnet: [u64; VnetError::COUNT],
     wrap: [u64; EncapsulationError::COUNT],
     unwrap: [u64; DecapsulationError::COUNT],
     untold: [u64; TooBigError::COUNT],
+    spoofed: [u64; BindingError::COUNT],
     refused: [u64; Refusal::COUNT],
     lost: [u64; Loss::ALL.len()],
     port: [u64; DropReason::COUNT],
     events: [u64; Event::ALL.len()],
+}
+
+/// Nothing lost yet. The library has this for arrays of up to 32 only.
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            frame: Default::default(),
+            vnet: Default::default(),
+            wrap: Default::default(),
+            unwrap: Default::default(),
+            untold: Default::default(),
+            spoofed: Default::default(),
+            refused: Default::default(),
+            lost: Default::default(),
+            port: Default::default(),
+            events: [0; Event::ALL.len()],
+        }
+    }
 }
 
 impl Tally {
@@ -243,6 +324,11 @@ impl Tally {
     /// A sender that is not told that its packet was too big.
     pub fn untold(&mut self, why: TooBigError) {
         self.untold[why.index()] += 1;
+    }
+
+    /// Frames that bear or claim addresses of others.
+    pub fn spoofed(&mut self, why: BindingError, count: u64) {
+        self.spoofed[why.index()] += count;
     }
 
     /// Frames that the engine did not take.
@@ -293,11 +379,18 @@ impl Tally {
         let overlay = wrap.chain(unwrap);
         frame
             .chain(vnet)
+            .chain(self.spoofs())
             .chain(overlay)
             .chain(refused)
             .chain(lost)
             .chain(port)
             .filter(|&(_, count)| count > 0)
+    }
+
+    /// Those of them that are for addresses of others.
+    pub fn spoofs(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let spoofed = BindingError::ALL.iter().map(|why| why.name()).zip(self.spoofed);
+        spoofed.filter(|&(_, count)| count > 0)
     }
 
     /// Events that occurred, by name.

@@ -9,6 +9,7 @@
 
 mod map;
 mod neighbours;
+mod sealed;
 mod status;
 mod steer;
 mod wrap;
@@ -36,6 +37,7 @@ use super::lane::Lane;
 use super::pool::Buffer;
 use super::posted::Origin;
 use neighbours::Neighbours;
+use sealed::Seals;
 use steer::Steering;
 
 /// What an engine of a fleet is made from.
@@ -45,7 +47,7 @@ pub struct FleetSetup {
     pub map: FleetMap,
     /// This host's hardware address on the uplink.
     pub mac: Mac,
-    /// The fleet's key, where there is feedback.
+    /// The fleet's key, where frames or feedback are sealed.
     pub key: Option<[u8; 32]>,
     /// Beyond any number that this host has sealed a message with: the time in nanoseconds.
     pub sequence: u64,
@@ -62,6 +64,8 @@ pub(crate) struct Fleet {
     /// By the map's hosts.
     links: Vec<Link>,
     steering: Option<Box<Steering>>,
+    /// Where frames between hosts are sealed.
+    seals: Option<Box<Seals>>,
     /// Messages for control channels, since they were last taken.
     outbox: Vec<Sent>,
     /// When the last turn ended.
@@ -113,8 +117,8 @@ fn patience(lapse: Span) -> Span {
 
 /// What a packet from the uplink is for.
 pub(super) enum Came {
-    /// A tenant, or all of them: it waits there.
-    For(u32),
+    /// A tenant, or all of them: it waits there, as one of this host's that nothing proves to be such.
+    For(u32, Option<usize>),
     /// Nobody behind this: it has been dealt with, or counted.
     Done,
 }
@@ -122,6 +126,8 @@ pub(super) enum Came {
 impl Fleet {
     pub(crate) fn new(setup: FleetSetup, lanes: &[Option<Box<Lane>>], policy: &Program) -> Self {
         let FleetSetup { map, mac, key, sequence, start } = setup;
+        let seals = Seals::new(&map, key.as_ref(), [sequence, start]);
+        let key = key.filter(|_| map.is_controlled());
         let steering = key.map(|key| Box::new(Steering::new(&map, &key, [sequence, start])));
         let mut fleet = Self {
             map,
@@ -129,6 +135,7 @@ impl Fleet {
             neighbours: Neighbours::default(),
             links: Vec::new(),
             steering,
+            seals,
             outbox: Vec::new(),
             turned: Nanos::ZERO,
         };
@@ -145,6 +152,9 @@ impl Fleet {
         self.set_links(&links, now);
         if let Some(steering) = &mut self.steering {
             steering.remap(&old, &self.map);
+        }
+        if let Some(seals) = &mut self.seals {
+            seals.remap(&old, &self.map, now);
         }
         old
     }
@@ -200,9 +210,10 @@ impl Engine {
             }
         }
         let next = self.steer(&mut fleet, now);
+        let hellos = self.say_hellos(&mut fleet, now);
         let asks = fleet.neighbours.next();
         self.fleet = Some(fleet);
-        [next, asks].into_iter().flatten().min()
+        [next, hellos, asks].into_iter().flatten().min()
     }
 
     /// Whether there are messages for control channels.
@@ -226,14 +237,14 @@ impl Engine {
     }
 
     /// Sorts what the uplink brought by the tenant that it is for, and deals with what is for this host itself.
-    pub(super) fn sort(&mut self, packet: &[u8], now: Nanos) -> Came {
+    pub(super) fn sort(&mut self, packet: &mut [u8], now: Nanos) -> Came {
         let Some(mut fleet) = self.fleet.take() else { return Came::Done };
         let came = self.sort_for(&mut fleet, packet, now);
         self.fleet = Some(fleet);
         came
     }
 
-    fn sort_for(&mut self, fleet: &mut Fleet, packet: &[u8], now: Nanos) -> Came {
+    fn sort_for(&mut self, fleet: &mut Fleet, packet: &mut [u8], now: Nanos) -> Came {
         let outer = match parse(packet) {
             Ok(outer) => outer,
             Err(why) => {
@@ -259,6 +270,14 @@ impl Engine {
             self.uplink.tally.lost(Loss::UnknownHost);
             return Came::Done;
         };
+        if let Some(place) = tunnelled.hello() {
+            self.hear_hello(fleet, host, &packet[place], now);
+            return Came::Done;
+        }
+        if let Err(why) = fleet.admit(host, &tunnelled, packet, now) {
+            self.uplink.tally.lost(why);
+            return Came::Done;
+        }
         fleet.links[host].received += 1;
         if let Some(place) = tunnelled.feedback() {
             self.hear_feedback(fleet, &packet[place], now);
@@ -287,7 +306,8 @@ impl Engine {
             let marked = fleet.map.heeds_marks() && tunnelled.ecn == Ecn::Ce;
             steering.note(station, sender, marked);
         }
-        Came::For(station)
+        let unproven = tunnelled.sealed().is_none() && fleet.map.hosts.len() > 1;
+        Came::For(station, unproven.then_some(host))
     }
 
     fn hear_neighbour(&mut self, fleet: &mut Fleet, frame: &[u8], parsed: &Parsed, now: Nanos) {

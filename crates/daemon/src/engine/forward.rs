@@ -151,19 +151,32 @@ impl MacTable {
     /// Gives `owner` the address of its own interface: nobody else gets it, however long the owner is silent or its port
     /// away. An earlier such address of the owner is free again; one that another has already stays where it is.
     pub fn pin(&mut self, mac: Mac, owner: Owner) {
+        self.pin_all(&[mac], owner);
+    }
+
+    /// Gives `owner` these addresses, as [`MacTable::pin`] does one; what is no interface's address counts for nothing.
+    pub fn pin_all(&mut self, macs: &[Mac], owner: Owner) {
         self.latest = None;
-        let before = self.entries.get(&key(mac)).copied();
-        let known = before.is_some_and(|entry| entry.pinned && entry.owner == owner);
-        if known || is_group(mac) || mac == Mac::default() {
+        let good = |mac: &Mac| !is_group(*mac) && *mac != Mac::default();
+        let keys: Vec<u64> = macs.iter().copied().filter(good).map(key).collect();
+        if keys.is_empty() {
             return;
         }
-        self.entries.retain(|_, entry| !(entry.pinned && entry.owner == owner));
-        match before {
-            Some(Entry { pinned: true, .. }) => return,
-            Some(learned) => self.disown(learned.owner),
-            None => {}
+        self.entries.retain(|key, entry| !(entry.pinned && entry.owner == owner) || keys.contains(key));
+        for key in keys {
+            match self.entries.get(&key).copied() {
+                Some(Entry { pinned: true, .. }) => continue,
+                Some(learned) => self.disown(learned.owner),
+                None => {}
+            }
+            self.entries.insert(key, Entry { owner, seen: Nanos::ZERO, pinned: true });
         }
-        self.entries.insert(key(mac), Entry { owner, seen: Nanos::ZERO, pinned: true });
+    }
+
+    /// Whether this address is another's than `owner`'s from the start, rather than learned.
+    #[must_use]
+    pub fn is_pinned_for_another(&self, mac: Mac, owner: Owner) -> bool {
+        self.entries.get(&key(mac)).is_some_and(|entry| entry.pinned && entry.owner != owner)
     }
 
     /// Who has this address, if that is known. An owner that fell silent still has it until somebody claims it.
@@ -287,6 +300,27 @@ mod tests {
         table.pin([0xff; 6], Owner::Lane(0));
         table.pin([0; 6], Owner::Lane(0));
         assert_eq!(table.owner([2, 0, 0, 0, 0, 2]), Some(Owner::Lane(0)));
+    }
+
+    #[test]
+    fn all_addresses_that_are_stated_for_a_tenant_stay_its_own() {
+        let mut table = MacTable::new(2);
+        let (own, other) = (Owner::Lane(0), Owner::Lane(1));
+        let stated = [[2, 0, 0, 0, 0, 2], GATEWAY, [2, 0, 0, 0, 0, 3]];
+        assert_eq!(table.learn(GATEWAY, other, Nanos::ZERO), Learned::Own);
+        table.pin_all(&stated, own);
+        table.pin_all(&[GATEWAY], other);
+        let late = Nanos::ZERO + IDLE + IDLE;
+        for mac in stated {
+            for owner in [other, Owner::Uplink] {
+                assert_eq!(table.learn(mac, owner, late), Learned::Foreign);
+                assert!(table.is_pinned_for_another(mac, owner));
+            }
+            assert!(table.owner(mac) == Some(own) && !table.is_pinned_for_another(mac, own));
+        }
+        table.pin_all(&stated[..2], own);
+        assert_eq!(table.owner(stated[2]), None, "what is stated no more is free");
+        assert_eq!(table.owner(GATEWAY), Some(own));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use plimsoll_nic::{ClassCounters, LimitCounters};
-use plimsoll_policy::{Checked, Classifier, LimitId, NodeId, Program, Sources, TenantId};
+use plimsoll_policy::{Addresses, Checked, Classifier, LimitId, NodeId, Program, Sources, TenantId};
 use plimsoll_ports::Port;
 use plimsoll_units::{Nanos, Span};
 
@@ -39,6 +39,8 @@ pub struct Change {
     pub moved: Vec<(String, Port)>,
     /// Room for the flows of tenants who may have more of them than before, by name.
     pub rooms: Vec<(String, Room)>,
+    /// Whose addresses each tenant's frames may bear, by name.
+    pub addresses: Vec<(String, Addresses)>,
     /// Descriptors in all.
     pub descriptors: u32,
     /// Of so many packets that a client classified one is classified again; 0: none.
@@ -64,6 +66,12 @@ impl Change {
             added: Vec::new(),
             moved: Vec::new(),
             rooms: growing.map(|tenant| (tenant.name.clone(), Room::new(part(new)))).collect(),
+            addresses: new
+                .config
+                .tenants
+                .iter()
+                .map(|tenant| (tenant.name.clone(), tenant.addresses.clone()))
+                .collect(),
             descriptors: new.config.engine.descriptors,
             verify: new.config.engine.verify,
             fleet,
@@ -133,11 +141,11 @@ impl Engine {
         self.close_empty_queues();
         self.move_lanes(change.added, change.moved, &change.program, &mut installed);
         installed.freed = self.move_flows(change.rooms);
-        self.pin_addresses();
         self.share_queues();
         self.nic.set_descriptors(change.descriptors);
         self.nic.set_pull(pull(&change.program, self.uplink.segments));
         self.move_fleet(change.fleet, now);
+        self.state_addresses(change.addresses);
         installed.flows = self.reclassify(&change.program, &change.sources, now);
         self.classifier = Classifier::new(&change.program);
         self.inward.install(&change.program, &self.lanes, now);

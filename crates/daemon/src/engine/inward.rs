@@ -13,12 +13,14 @@ use plimsoll_ports::{Port, Received, Trouble};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::{VnetHeader, alike};
 
+use super::apart::Charged;
 use super::depart::Bound;
 use super::drops::Loss;
 use super::fleet::Came;
 use super::forward::{Mac, Owner};
 use super::pool::{Buffer, Pool};
 use super::slow::SlowCore;
+use super::sources::Sources;
 use super::{BATCH, Engine, Lane, Part};
 
 /// Frames that wait on their way in.
@@ -27,7 +29,9 @@ pub(crate) struct Inward {
     ingress: Ingress,
     drain: Drain,
     /// By station, taken out while some of its frames are delivered.
-    pools: Vec<Option<Pool<Received>>>,
+    pools: Vec<Option<Pool<Waits>>>,
+    /// By station: whose frames wait there.
+    sources: Vec<Sources>,
     /// When the frames of the last quantum came, and how long the kernel had had them.
     delivered: [(Nanos, Option<Span>); QUANTUM],
     /// What the kernel had of each station's frames in this epoch.
@@ -38,6 +42,14 @@ pub(crate) struct Inward {
     shared: bool,
     /// The core that it all takes place on, where that is to be slower than this machine's.
     slow: Option<SlowCore>,
+}
+
+/// A frame that waits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waits {
+    received: Received,
+    /// Where its host is counted.
+    place: Option<u8>,
 }
 
 /// How long frames were in the kernel before they were fetched.
@@ -83,7 +95,8 @@ impl Inward {
         let (ingress, drain) = (Ingress::new(&stations), Drain::new(DRAIN_SHARE));
         let delivered = [(Nanos::ZERO, None); QUANTUM];
         let before = vec![Before::default(); stations.len()];
-        Self { ingress, drain, pools, delivered, before, since: None, shared: false, slow: None }
+        let sources = vec![Sources::default(); stations.len()];
+        Self { sources, ingress, drain, pools, delivered, before, since: None, shared: false, slow: None }
     }
 
     /// From now on as in an experiment; before anything has come.
@@ -126,6 +139,15 @@ impl Inward {
         self.drain.processed(took);
     }
 
+    /// A lane's memory kept the thread waiting elsewhere than on the way in: that time counts for it all the same.
+    pub(crate) fn charge_lane(&mut self, lane: usize, took: Span, now: Nanos) {
+        if let Ok(station) = u32::try_from(lane + 1)
+            && station < self.stations()
+        {
+            self.ingress.charge(station, took, now);
+        }
+    }
+
     /// Another policy, or other lanes.
     pub(crate) fn install(&mut self, program: &Program, lanes: &[Option<Box<Lane>>], now: Nanos) {
         self.since = Some(now);
@@ -135,6 +157,7 @@ impl Inward {
         }
         let further = stations.get(self.pools.len()..).unwrap_or_default();
         self.before.resize(stations.len().max(self.before.len()), Before::default());
+        self.sources.resize(self.before.len(), Sources::default());
         self.pools.extend(further.iter().map(|station| Some(Pool::new(station.slots, LONG))));
         self.ingress.set_stations(&stations);
     }
@@ -166,14 +189,37 @@ impl Inward {
         (seen, self.ingress.slots(station), delay)
     }
 
-    /// A frame joins its station's queue, unless that is full or its tenant has had all that it may receive.
+    /// A frame joins its station's queue, unless that is full or its tenant has had all that it may receive, or frames in its
+    /// host's name that nothing proves to be such have their part of it.
     fn store(
         &mut self,
         station: u32,
         frame: &[u8],
         received: &Received,
+        source: Option<usize>,
         now: Nanos,
-    ) -> Result<(), NotQueued> {
+    ) -> Result<(), Loss> {
+        let place = Sources::place(source);
+        if place.is_some() && self.is_over_share(station, place) {
+            self.ingress.drop(station, u32::try_from(frame.len()).unwrap_or(u32::MAX));
+            return Err(Loss::SourceOverShare);
+        }
+        let waits = Waits { received: *received, place };
+        self.queue(station, frame, waits, now).map_err(|why| match why {
+            NotQueued::Full => Loss::IngressFull,
+            NotQueued::OverMax => Loss::IngressOverMax,
+        })?;
+        self.sources[station as usize].begin(place);
+        Ok(())
+    }
+
+    /// Whether the frames of one place have their part of a station's queue, which has room.
+    fn is_over_share(&self, station: u32, place: Option<u8>) -> bool {
+        let free = self.ingress.slots(station).saturating_sub(self.ingress.waiting(station).len() as u32);
+        free > 0 && !self.sources[station as usize].admit(place, free)
+    }
+
+    fn queue(&mut self, station: u32, frame: &[u8], waits: Waits, now: Nanos) -> Result<(), NotQueued> {
         let pool = self.pools[station as usize].as_mut().expect("in its place between deliveries");
         let buffer = pool.take(frame.len());
         let addr = buffer.map_or(0, |buffer| buffer.address(station));
@@ -187,7 +233,7 @@ impl Inward {
             return Err(why);
         }
         pool.bytes_mut(buffer)[..frame.len()].copy_from_slice(frame);
-        pool.set_held(buffer, *received);
+        pool.set_held(buffer, waits);
         Ok(())
     }
 }
@@ -213,9 +259,11 @@ impl Engine {
 
     /// Fetches what the uplink has, as far as its share of the time goes, and delivers what waits, each tenant by its
     /// share; answers whether anything moved.
-    pub(super) fn take_in(&mut self, clock: &impl Fn(Part) -> Nanos) -> bool {
+    /// `begun` is when what went before, departures to tenants among it, did.
+    pub(super) fn take_in(&mut self, begun: Nanos, clock: &impl Fn(Part) -> Nanos) -> bool {
         let (mut fetched, mut delivered) = (0, 0);
         let mut now = clock(Part::Depart);
+        self.part_took(now.since(begun), Charged::No, now);
         let mut empty = false;
         let (batch, quantum) = self.inward.batches();
         while delivered < DELIVERIES {
@@ -235,6 +283,7 @@ impl Engine {
                 let after = clock(Part::Deliver);
                 self.note_delays(station, count, after);
                 self.inward.processed(station, count, after.since(now), after);
+                self.part_took(after.since(now), Charged::Yes, after);
                 now = after;
             } else {
                 self.inward.idle();
@@ -255,7 +304,8 @@ impl Engine {
         while delivered < quantum {
             let Some(arrival) = self.inward.ingress.take(station, now) else { break };
             let (_, buffer) = Buffer::from_address(arrival.addr);
-            let waited = pool.held(buffer).waited;
+            let &Waits { received: Received { waited, .. }, place } = pool.held(buffer);
+            self.inward.sources[station as usize].end(place);
             self.inward.delivered[delivered] = (arrival.at, waited);
             self.inward.before[station as usize].note(waited);
             let lane = self.inward.lane_of(station, &arrival);
@@ -297,19 +347,17 @@ impl Engine {
                 Ok(Some(received)) => {
                     fetched += 1;
                     let frame = &mut landing[..received.len];
-                    let station = if self.fleet.is_some() {
+                    let (station, source) = if self.fleet.is_some() {
                         match self.sort(frame, now) {
-                            Came::For(station) => station,
+                            Came::For(station, source) => (station, source),
                             Came::Done => continue,
                         }
                     } else {
-                        frame.first_chunk().map_or(COMMON, |&mac| self.station_for(mac))
+                        (frame.first_chunk().map_or(COMMON, |&mac| self.station_for(mac)), None)
                     };
                     let station = if self.inward.shared { COMMON } else { station };
-                    match self.inward.store(station, frame, &received, now) {
-                        Ok(()) => {}
-                        Err(NotQueued::Full) => self.uplink.tally.lost(Loss::IngressFull),
-                        Err(NotQueued::OverMax) => self.uplink.tally.lost(Loss::IngressOverMax),
+                    if let Err(why) = self.inward.store(station, frame, &received, source, now) {
+                        self.uplink.tally.lost(why);
                     }
                 }
                 Ok(None) | Err(Trouble::Down) => {
@@ -337,13 +385,13 @@ impl Engine {
     /// One frame to whom it is for, which may be known already; answers whom that is, for others that are alike.
     fn deliver_from(
         &mut self,
-        pool: &mut Pool<Received>,
+        pool: &mut Pool<Waits>,
         buffer: Buffer,
         known: Option<Bound>,
         lane: Option<u32>,
         now: Nanos,
     ) -> Option<Bound> {
-        let received = *pool.held(buffer);
+        let received = pool.held(buffer).received;
         if self.fleet.is_some() {
             self.unwrap(&mut pool.bytes_mut(buffer)[..received.len], &received, lane, now);
             return None;
@@ -356,8 +404,8 @@ impl Engine {
 }
 
 /// Whether what was found out of one frame holds for another.
-fn are_alike(pool: &Pool<Received>, one: Buffer, other: Buffer) -> bool {
-    let (a, b) = (pool.held(one), pool.held(other));
+fn are_alike(pool: &Pool<Waits>, one: Buffer, other: Buffer) -> bool {
+    let (a, b) = (&pool.held(one).received, &pool.held(other).received);
     let whole = a.vnet.is_none_or(|vnet| vnet.gso_type == VnetHeader::GSO_NONE);
     whole && a.vnet == b.vnet && alike(&pool.bytes(one)[..a.len], &pool.bytes(other)[..b.len])
 }

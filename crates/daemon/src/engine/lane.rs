@@ -9,12 +9,13 @@ use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 use plimsoll_nic::QueueId;
-use plimsoll_policy::{Fields, Placement, TenantId};
+use plimsoll_policy::{Addresses, Fields, Placement, TenantId};
 use plimsoll_ports::{Counters, DropReason, Port, Trouble};
 use plimsoll_slo::Parts;
 use plimsoll_units::{Nanos, Span};
 use plimsoll_vnic::Scope;
 
+use super::apart::Conduct;
 use super::drops::{Event, Tally};
 use super::flows::FlowTable;
 use super::forward::Mac;
@@ -44,6 +45,10 @@ pub struct Lane {
     pub(crate) ready: bool,
     /// The address that it sent from last, and when that was looked up: it is this lane's.
     pub(crate) source: Option<(Mac, Nanos)>,
+    /// Whose addresses its frames may bear.
+    pub(crate) addresses: Addresses,
+    /// The first address that it sent from, where it is held to its own and that is not known otherwise.
+    pub(crate) first_mac: Option<Mac>,
     /// When a client's rings last had something.
     pub(crate) quiet_since: Nanos,
     pub(crate) pool: Pool,
@@ -76,8 +81,10 @@ pub struct Lane {
     pub(crate) wrote: bool,
     /// Frames that the port could not take and that count for their senders.
     pub(crate) blamed: Blamed,
+    /// How long copies into and out of its memory took, and what followed.
+    pub(crate) conduct: Conduct,
     /// What earlier ports of this lane had carried.
-    past: Counters,
+    pub(super) past: Counters,
 }
 
 /// Frames that a port could not take, by reason, and that were counted as their senders' losses: those it counts itself
@@ -128,6 +135,8 @@ pub struct LaneSpec {
     pub descriptors: u32,
     /// Flows that it may have a queue for.
     pub flows: u32,
+    /// Whose addresses its frames may bear.
+    pub addresses: Addresses,
 }
 
 impl Lane {
@@ -140,6 +149,8 @@ impl Lane {
             port: spec.port,
             ready: true,
             source: None,
+            addresses: spec.addresses,
+            first_mac: None,
             quiet_since: Nanos::ZERO,
             pool: Pool::for_descriptors(spec.descriptors),
             parked: Parked::default(),
@@ -158,6 +169,7 @@ impl Lane {
             halves: Vec::new(),
             wrote: false,
             blamed: Blamed::default(),
+            conduct: Conduct::default(),
             past: Counters::default(),
         }
     }
@@ -178,6 +190,11 @@ impl Lane {
     /// Whether the port must be asked for frames because it cannot be waited on.
     pub(crate) fn must_be_asked(&self) -> bool {
         self.port.as_ref().is_some_and(Port::must_be_asked)
+    }
+
+    /// Whether reading its port touches its sender's memory.
+    pub(crate) fn copies(&self) -> bool {
+        matches!(self.port, Some(Port::Vnic(_) | Port::VhostUser(_)))
     }
 
     /// Reacts to a port in trouble. One that is gone is taken out; its counters stay. One that takes nothing now may yet
@@ -207,11 +224,14 @@ impl Lane {
 
     /// Takes the port out; what it has carried stays counted.
     pub(crate) fn detach(&mut self) -> Option<Port> {
-        self.source = None;
+        (self.source, self.first_mac) = (None, None);
         let mut port = self.port.take()?;
         // With its port a client's flow queues go, once they are empty.
         self.opened.iter_mut().for_each(|opened| opened.live = false);
         self.closing = true;
+        if let Port::Apart(apart) = &mut port {
+            apart.leave();
+        }
         self.past = sum(&self.past, &port.counters());
         Some(port)
     }

@@ -15,34 +15,53 @@ use plimsoll_units::Nanos;
 use plimsoll_vnic::Status;
 use plimsoll_wire::{FlowKey, FrameError, Offload, Parsed, VnetError, parse};
 
+use super::apart::Charged;
 use super::drops::{Event, Loss, Tally};
 use super::forward::{Learned, Owner};
 use super::pool::{Buffer, Held};
 use super::posted::Origin;
-use super::{BATCH, Engine, parked};
+use super::{BATCH, Engine, Part, parked};
 use crate::departures::Headers;
 
 impl Engine {
     /// Reads a batch from each tenant that has something, and room; another one begins each turn. Answers how many frames came.
-    pub(super) fn read_tenants(&mut self, now: Nanos) -> usize {
+    pub(super) fn read_tenants(&mut self, now: Nanos, clock: &impl Fn(Part) -> Nanos) -> usize {
         let count = self.lanes.len();
         self.first = if count == 0 { 0 } else { (self.first + 1) % count };
         let mut read = 0;
         let first = self.first;
+        // The end of one tenant's batch is the beginning of the next one's, where that is timed as well.
+        let mut begun = Some(now);
         for index in (0..count).map(|step| (first + step) % count) {
-            read += self.read_lane(index, now);
+            if !self.is_read(index) {
+                continue;
+            }
+            if self.lanes[index].as_ref().is_some_and(|lane| lane.copies()) {
+                let from = begun.unwrap_or_else(|| clock(Part::Read));
+                self.touch(index);
+                read += self.read_posted(index, now);
+                let after = clock(Part::Read);
+                self.part_took(after.since(from), Charged::No, after);
+                begun = Some(after);
+            } else {
+                read += self.read_lane(index, now);
+                begun = None;
+            }
         }
         let nic = &mut self.nic;
         self.doorbells.flush(|words| nic.ring(words, now));
         read
     }
 
+    /// Whether a lane may have something to be read.
+    fn is_read(&self, index: usize) -> bool {
+        let lane = self.lanes[index].as_ref();
+        lane.is_some_and(|lane| lane.tenant.is_some() && (lane.ready || lane.must_be_asked()))
+    }
+
     fn read_lane(&mut self, index: usize, now: Nanos) -> usize {
         let Some(lane) = &mut self.lanes[index] else { return 0 };
         let Some(tenant) = lane.tenant else { return 0 };
-        if !lane.ready && !lane.must_be_asked() {
-            return 0;
-        }
         if lane.port.as_ref().is_some_and(Port::is_posted) {
             return self.read_posted(index, now);
         }
@@ -95,6 +114,11 @@ impl Engine {
                 return lane.give(buffer, &origin, Status::Malformed);
             }
         };
+        let verdict = self.bindings.verify(index, frame, parsed, &mut self.macs, &mut lane.first_mac);
+        if let Err(why) = verdict {
+            lane.tally.spoofed(why, origin.frames().into());
+            return lane.give(buffer, &origin, Status::Dropped);
+        }
         if self.fleet.is_some()
             && !self.may_leave(index, buffer, parsed, &offload, &origin, received.len, now)
         {

@@ -28,7 +28,7 @@ pub(crate) struct Opened {
     pub(crate) live: bool,
 }
 
-/// Requests answered in a turn.
+/// Messages heard in a turn, those that the port refuses by itself included.
 const REQUESTS: usize = 8;
 
 impl Engine {
@@ -43,6 +43,7 @@ impl Engine {
                 Some(VnicRequest::Open(spec)) => self.open_flow(index, &spec),
                 Some(VnicRequest::Ask(spec)) => self.give_rule(index, &spec),
                 Some(VnicRequest::Close(target)) => self.close_flow(index, QueueId(target)),
+                Some(VnicRequest::Refused) => {}
             }
         }
     }
@@ -127,6 +128,7 @@ impl Engine {
         let Some(lane) = &mut self.lanes[index] else { return };
         lane.opened.iter_mut().for_each(|opened| opened.live = false);
         lane.closing = true;
+        lane.forget_targets();
         if let Some(port) = lane.vnic() {
             port.classify_all();
         }
@@ -139,6 +141,8 @@ impl Engine {
         for lane in self.lanes.iter_mut().flatten() {
             let scope = scope_of(&self.program, lane.tenant);
             (lane.scope, lane.trust) = (Some(scope), Trust::default());
+            lane.conduct.touched = self.copying.part;
+            lane.forget_targets();
             let Some(Port::Vnic(port)) = &mut lane.port else { continue };
             port.set_generation(generation);
             for opened in lane.opened.iter_mut().filter(|opened| opened.live) {

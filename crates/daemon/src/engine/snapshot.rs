@@ -14,11 +14,11 @@ use plimsoll_ports::{Counters, Level, PairCounters, Port};
 use plimsoll_slo::Parts;
 use plimsoll_units::{BitRate, Nanos};
 
-use super::Engine;
 use super::drops::Tally;
 use super::fleet::FleetNow;
 use super::install::add_class;
 use super::lane::{Lane, carried};
+use super::{Engine, Part};
 
 /// All counters at one moment.
 #[derive(Clone, Debug)]
@@ -98,6 +98,13 @@ pub struct PortNow {
 impl Engine {
     /// Copies all counters.
     pub fn snapshot(&mut self, now: Nanos) -> Snapshot {
+        self.snapshot_by(&|_| now)
+    }
+
+    /// [`Engine::snapshot`], asking for the time where a tenant's memory is looked at.
+    pub fn snapshot_by(&mut self, clock: &impl Fn(Part) -> Nanos) -> Snapshot {
+        let now = clock(Part::Between);
+        let mut pairs = self.all_pairs(clock);
         // Each walks over all flow queues or bundles, so they are asked once for all names.
         let classes = self.nic.all_class_counters();
         let delays = &self.delays;
@@ -139,7 +146,7 @@ impl Engine {
                     down: false,
                     counters: lane.counters(),
                     level: lane.port.as_ref().map(Port::level),
-                    pairs: lane.port.as_ref().map_or_else(Vec::new, Port::pairs),
+                    pairs: core::mem::take(&mut pairs[index as usize]),
                     tally: lane.tally.clone(),
                     flows: lane.flows.len(),
                     buffers: u32::try_from(lane.pool.in_use()).unwrap_or(u32::MAX),

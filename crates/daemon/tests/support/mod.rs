@@ -16,12 +16,12 @@ use plimsoll_wire::VnetHeader;
 pub const KEY: [u8; 32] = [7; 32];
 
 /// The fleet that a policy is of, if it is of one: its room in the program, and what the engine is made from.
-pub fn fleet_of(checked: &Checked, program: &mut Program) -> Option<FleetSetup> {
+pub fn fleet_of(checked: &Checked, program: &mut Program, [sequence, start]: [u64; 2]) -> Option<FleetSetup> {
     let map = fleet_map(checked, program)?;
     let overlay = checked.config.overlay.as_ref().expect("a fleet is an overlay's");
     let mac = [6, 0, 0, 0, 0, overlay.own().number.to_be_bytes()[3]];
-    let key = overlay.feedback.as_ref().map(|_| KEY);
-    Some(FleetSetup { map, mac, key, sequence: 1_000, start: 7 })
+    let key = overlay.key.as_ref().map(|_| KEY);
+    Some(FleetSetup { map, mac, key, sequence, start })
 }
 
 /// The engine, and the other end of each of its ports.
@@ -62,6 +62,11 @@ impl World {
 
     /// An engine for a policy that is checked already.
     pub fn between(checked: &Checked, segmentation: bool, cutting: bool) -> Self {
+        Self::started(checked, segmentation, cutting, [1_000, 7])
+    }
+
+    /// An engine of a fleet that starts with this number, which other starts may have had, and this random one.
+    pub fn started(checked: &Checked, segmentation: bool, cutting: bool, start: [u64; 2]) -> Self {
         let (uplink, wire) = memory("uplink", cutting);
         let uplink = Port::Memory(uplink);
         let (mut lanes, mut tenants) = (Vec::new(), Vec::new());
@@ -72,7 +77,7 @@ impl World {
         }
         let log = Arc::new(DepartureLog::default());
         let mut program = checked.program.clone();
-        let fleet = fleet_of(checked, &mut program);
+        let fleet = fleet_of(checked, &mut program, start);
         let mut engine = Engine::new(Setup {
             program: Arc::new(program),
             config: engine_config(checked, &uplink),

@@ -7,38 +7,50 @@
 //! told, and then judged as if it lay below the root, so that all mistakes come in one go.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::rc::Rc;
 
 use plimsoll_units::Span;
 
 use super::graph::{Draft, DraftKind, Graph, LimitDraft, NodeIx, Scope, ScopeIx, TenantDraft, TenantIx};
 use super::names::reserved;
-use super::promises;
-use crate::document::{self, FileId, Located, Mark, Name, Sources};
-use crate::law::{Law, Problem};
+use super::{ended, promises};
+use crate::document::{FileId, Located, Mark, Name, Sources, shown};
+use crate::files::{Files, MAX_FILE, Unread};
+use crate::law::{Law, Problem, Problems};
 use crate::read;
 use crate::read::syntax::{
-    Child, ClassEntry, Flows, HostFile, Order, OrderKind, PolicyFile, Queues, TenantEntry,
+    Child, ClassEntry, Flows, HostFile, LimitEntry, Order, OrderKind, PolicyFile, Queues, TenantEntry,
 };
-
-/// Reads the file behind a path; the error says why it cannot.
-pub(crate) type Loader<'a> = dyn FnMut(&str) -> Result<String, String> + 'a;
 
 /// Nodes that any policy may have in all; one whose engine has more flow queues may have as many as those.
 pub(crate) const MAX_NODES: usize = 65_536;
 /// Slack or deadline of a class below an `lstf` or `edf` node that states none.
 pub(crate) const DEFAULT_TAG: Span = Span::millis(10);
+/// Levels of the tree that is built, whatever `engine.max_depth` allows (64 at most): a class that lies deeper is told,
+/// and then judged as if it lay below its file's root. A path's length, and the time to walk it, have this bound.
+const DEEPEST: usize = 64;
+/// Names at each end of a path that is too deep to be shown whole.
+const PATH_ENDS: usize = 3;
 
 /// Where the graph grows, and what is wrong with it.
 pub(crate) struct Composer<'a> {
     pub graph: Graph,
-    pub problems: Vec<Problem>,
+    pub problems: Problems,
     pub sources: &'a mut Sources,
-    load: &'a mut Loader<'a>,
+    files: &'a mut dyn Files,
+    /// What a tenant's file, and the files that it names, come to, by the place that the first of them takes.
+    read_for: HashMap<NodeIx, Read>,
     loaded: HashMap<String, FileId>,
     /// What the files say that take more than one place, perhaps; nothing for one that is no YAML.
-    read: HashMap<FileId, Option<PolicyFile>>,
-    /// Nodes that the policy may have.
+    read: HashMap<FileId, Option<Rc<PolicyFile>>>,
+    /// Of each name of a class or limit, in how many scopes it stands.
+    pub(super) stated: HashMap<String, usize>,
+    /// Limits of the operator's file.
+    own_limits: usize,
+    /// Nodes that the policy may have, and limits of all files but the operator's.
     most: usize,
+    /// Levels that the tree may have.
+    max_depth: usize,
     /// Sub-policies still to be put in their places.
     pending: VecDeque<(Sub, NodeIx)>,
     /// The operator's `tenants:`; the graph may have one more, `host`.
@@ -49,6 +61,16 @@ pub(crate) struct Composer<'a> {
     /// The operator's policy has no root, so that nothing has a place.
     pub(super) rootless: bool,
 }
+
+/// What was read for one tenant.
+#[derive(Default)]
+struct Read {
+    files: usize,
+    bytes: usize,
+}
+
+/// Files that a tenant's file may name, and they further ones, itself counted.
+const MOST_FILES: usize = 256;
 
 /// What takes a leaf's place.
 enum Sub {
@@ -71,15 +93,19 @@ pub(super) struct Family<'c> {
 }
 
 impl<'a> Composer<'a> {
-    pub fn new(sources: &'a mut Sources, load: &'a mut Loader<'a>) -> Self {
+    pub fn new(sources: &'a mut Sources, files: &'a mut dyn Files) -> Self {
         Self {
             graph: Graph::default(),
-            problems: Vec::new(),
+            problems: Problems::default(),
             sources,
-            load,
+            files,
+            read_for: HashMap::new(),
             loaded: HashMap::new(),
             read: HashMap::new(),
+            stated: HashMap::new(),
+            own_limits: 0,
             most: MAX_NODES,
+            max_depth: DEEPEST,
             pending: VecDeque::new(),
             tenants: Vec::new(),
             weights: Vec::new(),
@@ -105,20 +131,23 @@ impl<'a> Composer<'a> {
         self.weights = promises::weights(&host.tenants);
         self.tenants = host.tenants;
         self.most = MAX_NODES.max(host.engine.queues as usize);
+        self.max_depth = (host.engine.max_depth as usize).min(DEEPEST);
+        self.own_limits = host.policy.limits.len();
         self.host_tenant(&host.policy);
         let mut file = host.policy;
         if file.classes.is_none() {
             file.classes = Some(vec![self.default_root(file.at)]);
         }
         let root = self.node(Draft::leaf("root".to_owned(), file.at, 0));
-        self.place(file, None, root);
+        let file = self.rooted(file);
+        self.place(&file, None, root);
         self.unplaced_tenants();
         while let Some((sub, place)) = self.pending.pop_front() {
             match sub {
                 Sub::File(path) => self.sub_policy(&path, place),
                 Sub::Queues(queues) => {
                     let outer = self.graph.nodes[place].scope;
-                    self.place(queues.into_policy(), Some(outer), place);
+                    self.place(&queues.into_policy(), Some(outer), place);
                 }
             }
         }
@@ -151,10 +180,10 @@ impl<'a> Composer<'a> {
     fn sub_policy(&mut self, path: &Name, place: NodeIx) {
         let Some(file) = self.read_sub(path, place) else { return };
         let outer = self.graph.nodes[place].scope;
-        self.place(file, Some(outer), place);
+        self.place(&file, Some(outer), place);
     }
 
-    fn read_sub(&mut self, path: &Name, place: NodeIx) -> Option<PolicyFile> {
+    fn read_sub(&mut self, path: &Name, place: NodeIx) -> Option<Rc<PolicyFile>> {
         let outer = self.graph.nodes[place].scope;
         let by_tenant = self.graph.scopes[outer].outer.is_some();
         if by_tenant && (path.value.starts_with('/') || path.value.split('/').any(|part| part == "..")) {
@@ -168,8 +197,11 @@ impl<'a> Composer<'a> {
         let name = beside(&self.sources.file(path.at.file).name, &path.value);
         let id = match self.loaded.get(&name) {
             Some(&id) => id,
-            None => match (self.load)(&name) {
+            None => match self.files.text(&name) {
                 Ok(text) => {
+                    if !self.affords(path, outer, place, text.len()) {
+                        return None;
+                    }
                     let id = self.sources.add(&name, text);
                     self.loaded.insert(name, id);
                     id
@@ -195,14 +227,18 @@ impl<'a> Composer<'a> {
         if let Some(known) = self.read.get(&id) {
             return known.clone();
         }
-        let file = match document::parse(self.sources, id) {
+        let file = match self.files.tree(self.sources, id) {
             Ok(tree) => {
-                let (file, mut problems) = read::read_all(|reader| read::policy_file(reader, &tree));
-                self.problems.append(&mut problems);
-                Some(file)
+                let (file, problems) = read::read_all(|reader| read::policy_file(reader, &tree));
+                self.problems.append(problems);
+                Some(Rc::new(self.rooted(file)))
             }
-            Err(error) => {
+            Err(Unread::Syntax(error)) => {
                 self.problems.push(super::no_yaml(error));
+                None
+            }
+            Err(Unread::Ended(why)) => {
+                self.problems.push(ended(path.at, &self.sources.file(id).name, &why));
                 None
             }
         };
@@ -210,8 +246,29 @@ impl<'a> Composer<'a> {
         file
     }
 
+    /// Whether a tenant's files may hold so much more; the first that they may not have is told.
+    fn affords(&mut self, path: &Name, outer: ScopeIx, place: NodeIx, bytes: usize) -> bool {
+        let scopes = std::iter::successors(Some(outer), |&scope| self.graph.scopes[scope].outer);
+        let first = scopes.filter(|&scope| scope != 0).last();
+        let first = first.map_or(place, |scope| self.graph.scopes[scope].root);
+        let read = self.read_for.entry(first).or_default();
+        (read.files, read.bytes) = (read.files + 1, read.bytes.saturating_add(bytes));
+        let message = if read.files > MOST_FILES {
+            format!("there are more than {MOST_FILES} files with this one")
+        } else if read.bytes > MAX_FILE.as_u64() as usize {
+            format!("the files down to this one hold more than {MAX_FILE} together")
+        } else {
+            return true;
+        };
+        let problem = Problem::error(Law::TooLarge, path.at, message).label("names this file");
+        self.problems.push(problem.help(
+            "what a tenant's file and those that it names hold together is bounded: merge small ones, drop comments",
+        ));
+        false
+    }
+
     /// Puts a file's classes below `place`, whose position its root takes.
-    fn place(&mut self, file: PolicyFile, outer: Option<ScopeIx>, place: NodeIx) {
+    fn place(&mut self, file: &PolicyFile, outer: Option<ScopeIx>, place: NodeIx) {
         let scope = self.graph.scopes.len();
         let at = file.at;
         self.graph.scopes.push(Scope {
@@ -228,22 +285,25 @@ impl<'a> Composer<'a> {
         if outer.is_some() {
             self.graph.nodes[place].sub = Some(scope);
         }
-        let PolicyFile { limits, classes, .. } = file;
-        self.add_limits(limits, scope, place);
-        let Some(mut classes) = classes else { return self.finish_leaf_scope(scope, place) };
-        let rootless = classes.iter().all(|class| class.name.value != "root");
-        if rootless {
-            self.rootless |= outer.is_none();
-            classes.push(self.missing_root(at));
+        let PolicyFile { limits, classes, rootless, .. } = file;
+        if outer.is_some() && self.graph.limits.len() + limits.len() > self.most + self.own_limits {
+            return self.too_many_limits(at);
         }
+        self.add_limits(limits, scope, place);
+        let Some(classes) = classes else {
+            self.note_stated(scope);
+            return self.finish_leaf_scope(scope, place);
+        };
+        let rootless = *rootless;
+        self.rootless |= rootless && outer.is_none();
         let mut names: HashMap<&str, usize> = HashMap::with_capacity(classes.len());
         for (index, class) in classes.iter().enumerate() {
             names.entry(class.name.value.as_str()).or_insert(index);
         }
         self.graph.scopes[scope].stated = names.keys().map(|&name| name.to_owned()).collect();
-        self.clashes(&classes, scope);
-        let mut family =
-            Family { nodes: vec![None; classes.len()], classes: &classes, names, scope, place, rootless };
+        self.note_stated(scope);
+        self.clashes(classes, scope);
+        let mut family = Family { nodes: vec![None; classes.len()], classes, names, scope, place, rootless };
         self.grow(&mut family);
         self.leftovers(&mut family);
         for (index, class) in classes.iter().enumerate() {
@@ -253,6 +313,29 @@ impl<'a> Composer<'a> {
                 self.graph.scopes[scope].leaves.push(node);
             }
         }
+    }
+
+    /// Notes a scope's names, which no other scope may use.
+    fn note_stated(&mut self, scope: ScopeIx) {
+        let scope = &self.graph.scopes[scope];
+        let limits = scope.limits.keys().filter(|name| !scope.stated.contains(*name));
+        for name in scope.stated.iter().chain(limits) {
+            match self.stated.get_mut(name) {
+                Some(scopes) => *scopes += 1,
+                None => drop(self.stated.insert(name.clone(), 1)),
+            }
+        }
+    }
+
+    /// The file, with a root of its own if its classes have none.
+    fn rooted(&mut self, mut file: PolicyFile) -> PolicyFile {
+        if let Some(classes) = &mut file.classes
+            && classes.iter().all(|class| class.name.value != "root")
+        {
+            classes.push(self.missing_root(file.at));
+            file.rootless = true;
+        }
+        file
     }
 
     /// Tells of it, and gives the file one, so that the rest of it can be judged.
@@ -270,8 +353,9 @@ impl<'a> Composer<'a> {
         self.graph.scopes[scope].leaves.push(place);
     }
 
-    fn add_limits(&mut self, limits: Vec<crate::read::syntax::LimitEntry>, scope: ScopeIx, place: NodeIx) {
+    fn add_limits(&mut self, limits: &[LimitEntry], scope: ScopeIx, place: NodeIx) {
         for entry in limits {
+            let entry = entry.clone();
             let name = scoped(&self.graph.nodes[place].name, &entry.name.value);
             let number = self.graph.limits.len();
             let first = *self.graph.scopes[scope].limits.entry(entry.name.value.clone()).or_insert(number);
@@ -294,6 +378,9 @@ impl<'a> Composer<'a> {
     pub(super) fn grow_loose(&mut self, family: &mut Family<'_>, class: usize, tell: &dyn Fn(usize) -> bool) {
         if self.full || family.nodes[class].is_some() {
             return;
+        }
+        if self.graph.nodes.len() >= self.most {
+            return self.too_large(family.classes[class].name.at);
         }
         let node = self.adopt(&family.classes[class], family.place, 1, family.scope);
         self.graph.nodes[node].loose = true;
@@ -380,10 +467,17 @@ impl<'a> Composer<'a> {
         weight: u32,
         scope: ScopeIx,
     ) -> NodeIx {
-        let above = &self.graph.nodes[parent];
-        let (name, tenant) = (scoped(&above.name, &class.name.value), above.tenant);
+        let depth = self.graph.nodes[parent].depth + 1;
+        // Too deep to be walked from below: it hangs from its file's root.
+        let (hung, loose) =
+            if depth > DEEPEST { (self.graph.scopes[scope].root, true) } else { (parent, false) };
+        let name = self.path_below(parent, &class.name.value, depth);
+        let tenant = self.graph.nodes[parent].tenant;
+        let parent = hung;
         let node = self.node(Draft {
             parent: Some(parent),
+            depth,
+            loose,
             weight,
             min: class.min,
             max: class.max,
@@ -404,6 +498,12 @@ impl<'a> Composer<'a> {
             self.attach_queues(queues, class, node);
         }
         node
+    }
+
+    /// The path of a class below `parent`; of one that lies too deep, its ends.
+    fn path_below(&self, parent: NodeIx, name: &str, depth: usize) -> String {
+        let path = scoped(&self.graph.nodes[parent].name, &shown(name));
+        if depth > self.max_depth { ends_of(&path) } else { path }
     }
 
     /// What is wrong with a match wherever it stands.
@@ -435,7 +535,9 @@ impl<'a> Composer<'a> {
     fn attach_aside(&mut self, path: &Name, beside: NodeIx) {
         let near = &self.graph.nodes[beside];
         let (name, at, scope, tenant) = (near.name.clone(), near.at, near.scope, near.tenant);
-        let aside = Draft { parent: Some(beside), tenant, loose: true, ..Draft::leaf(name, at, scope) };
+        let depth = near.depth;
+        let aside =
+            Draft { parent: Some(beside), depth, tenant, loose: true, ..Draft::leaf(name, at, scope) };
         let aside = self.node(aside);
         self.pending.push_back((Sub::File(path.clone()), aside));
     }
@@ -534,6 +636,14 @@ impl<'a> Composer<'a> {
         }
     }
 
+    fn too_many_limits(&mut self, at: Mark) {
+        let message = format!("the composed policy has more than {} limits", self.most);
+        let problem = Problem::error(Law::TooLarge, at, message).label("no room for those of this file");
+        self.problems.push(problem.help("share limits, or name the file in fewer places"));
+        self.full = true;
+        self.pending.clear();
+    }
+
     fn too_large(&mut self, at: Mark) {
         if !self.full {
             let message = format!("the composed policy has more than {} classes", self.most);
@@ -610,6 +720,7 @@ impl Draft {
             name,
             at,
             parent: None,
+            depth: 1,
             kind: DraftKind::Leaf { flows: Flows::Fifo, tag: Span::ZERO },
             weight: 1,
             rate: None,
@@ -641,6 +752,16 @@ fn key_of(flows: Flows) -> &'static str {
 /// A name below a node: `tenants/shop/web`; children of the root have no prefix.
 pub(super) fn scoped(parent: &str, name: &str) -> String {
     if parent == "root" { name.to_owned() } else { format!("{parent}/{name}") }
+}
+
+/// The first and the last names of a long path.
+fn ends_of(path: &str) -> String {
+    let names: Vec<&str> = path.split('/').collect();
+    if names.len() <= 2 * PATH_ENDS + 1 {
+        return path.to_owned();
+    }
+    let (first, last) = (&names[..PATH_ENDS], &names[names.len() - PATH_ENDS..]);
+    format!("{}/…/{}", first.join("/"), last.join("/"))
 }
 
 /// A path as seen from the file that states it.

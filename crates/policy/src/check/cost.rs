@@ -7,10 +7,10 @@
 
 use plimsoll_units::{Bytes, Span};
 
-use super::graph::Graph;
+use super::graph::{Draft, Graph};
 use crate::config::Engine;
 use crate::document::Mark;
-use crate::law::{Law, Problem};
+use crate::law::{Law, Problem, Problems};
 use crate::program::{FlowOrder, Form, NodeId, NodeKind, Program, Scope};
 
 /// A class's estimated cost.
@@ -79,7 +79,7 @@ fn node_cost(program: &Program, id: NodeId) -> u64 {
 }
 
 /// Refuses classes behind more limits than the engine keeps for one packet, `of_pairs` of which other hosts state.
-pub(crate) fn too_many_limits(graph: &Graph, program: &Program, of_pairs: u64, problems: &mut Vec<Problem>) {
+pub(crate) fn too_many_limits(graph: &Graph, program: &Program, of_pairs: u64, problems: &mut Problems) {
     let most = MOST_LIMITS - of_pairs;
     let limits_at = limits_at(program);
     let mut above = vec![0_u64; program.nodes.len()];
@@ -98,21 +98,14 @@ pub(crate) fn too_many_limits(graph: &Graph, program: &Program, of_pairs: u64, p
 }
 
 /// Refuses classes that lie too deep.
-pub(crate) fn too_deep(graph: &Graph, engine: &Engine, engine_at: Mark, problems: &mut Vec<Problem>) {
+pub(crate) fn too_deep(graph: &Graph, engine: &Engine, problems: &mut Problems) {
     let most = usize::try_from(engine.max_depth).unwrap_or(usize::MAX);
-    let mut depth = vec![1_usize; graph.nodes.len()];
-    for index in 1..graph.nodes.len() {
-        depth[index] = graph.nodes[index].parent.map_or(1, |parent| depth[parent] + 1);
-    }
-    let first_too_deep =
-        (0..graph.nodes.len()).find(|&index| depth[index] > most && !graph.nodes[index].implicit);
-    let Some(index) = first_too_deep else { return };
-    let node = &graph.nodes[index];
-    let deepest = depth.iter().max().copied().unwrap_or(most);
+    let too_deep = |node: &&Draft| node.depth > most && !node.implicit;
+    let Some(node) = graph.nodes.iter().find(too_deep) else { return };
+    let deepest = graph.nodes.iter().map(|node| node.depth).max().unwrap_or(most);
     let message =
         format!("class `{}` lies too deep: the tree has {deepest} levels, {most} are allowed", node.name);
-    let problem = Problem::error(Law::TooDeep, node.at, message).label(format!("level {}", depth[index]));
-    let _ = engine_at;
+    let problem = Problem::error(Law::TooDeep, node.at, message).label(format!("level {}", node.depth));
     problems.push(
         problem.help("merge levels, or raise `max_depth` in `engine` and check that it keeps line rate"),
     );
@@ -124,7 +117,7 @@ pub(crate) fn too_costly(
     program: &Program,
     engine: &Engine,
     engine_at: Mark,
-    problems: &mut Vec<Problem>,
+    problems: &mut Problems,
 ) {
     let frame = engine.line_rate_frame.unwrap_or(program.max_frame).min(program.max_frame);
     let budget = program.link.wire_time(frame + program.overhead);

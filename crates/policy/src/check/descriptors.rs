@@ -6,7 +6,7 @@
 //! Invariant: the tenants' caps sum up to `engine.descriptors` at most, and no default one is below [`LEAST`].
 
 use crate::config::Engine;
-use crate::law::{Law, Problem};
+use crate::law::{Law, Problem, Problems};
 use crate::read::syntax::{HostDescriptors, TenantEntry};
 
 /// Descriptors of a tenant that states none, at least.
@@ -21,7 +21,7 @@ pub(crate) fn share(
     host: HostDescriptors,
     tenants: &[TenantEntry],
     count: usize,
-    problems: &mut Vec<Problem>,
+    problems: &mut Problems,
 ) -> Vec<u32> {
     if engine.experiment.as_ref().is_some_and(|experiment| !experiment.accounting) {
         return vec![engine.descriptors; count];

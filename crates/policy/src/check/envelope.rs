@@ -12,7 +12,7 @@ use super::compile::Link;
 use super::graph::{Graph, NodeIx};
 use super::limits::wrong_burst;
 use crate::document::Located;
-use crate::law::{Law, Problem};
+use crate::law::{Law, Problem, Problems};
 
 /// Each node's effective minimum.
 pub(crate) fn minima(graph: &Graph) -> Vec<Option<BitRate>> {
@@ -36,7 +36,7 @@ fn promised(graph: &Graph, minima: &[Option<BitRate>], node: NodeIx) -> Option<B
 }
 
 /// Checks every envelope.
-pub(crate) fn judge(graph: &Graph, minima: &[Option<BitRate>], link: Link, problems: &mut Vec<Problem>) {
+pub(crate) fn judge(graph: &Graph, minima: &[Option<BitRate>], link: Link, problems: &mut Problems) {
     for (index, node) in graph.nodes.iter().enumerate() {
         problems.extend(wrong_burst(&format!("`{}`", node.name), node.burst, node.max, link));
         max_is_useful(graph, index, link, problems);
@@ -65,7 +65,7 @@ fn most_above(graph: &Graph, node: NodeIx) -> Option<Most> {
     graph.path(node).skip(1).filter_map(|above| own_most(graph, above)).min_by_key(|most| most.rate)
 }
 
-fn max_is_useful(graph: &Graph, index: NodeIx, link: Link, problems: &mut Vec<Problem>) {
+fn max_is_useful(graph: &Graph, index: NodeIx, link: Link, problems: &mut Problems) {
     let node = &graph.nodes[index];
     let Some(max) = node.max else { return };
     if max.value > link.rate {
@@ -75,7 +75,7 @@ fn max_is_useful(graph: &Graph, index: NodeIx, link: Link, problems: &mut Vec<Pr
     }
 }
 
-fn own_min_fits(graph: &Graph, index: NodeIx, link: Link, problems: &mut Vec<Problem>) {
+fn own_min_fits(graph: &Graph, index: NodeIx, link: Link, problems: &mut Problems) {
     let node = &graph.nodes[index];
     let Some(min) = node.min else { return };
     if min.value > link.rate {
@@ -124,7 +124,7 @@ fn children_fit(
     minima: &[Option<BitRate>],
     index: NodeIx,
     link: Link,
-    problems: &mut Vec<Problem>,
+    problems: &mut Problems,
 ) {
     let node = &graph.nodes[index];
     let Some(sum) = promised(graph, minima, index) else { return };

@@ -30,11 +30,13 @@ pub(crate) struct Graph {
 
 /// A node of the tree.
 pub(crate) struct Draft {
-    /// Path from the root.
+    /// Path from the root, or the ends of a long one.
     pub name: String,
     /// Where it is stated.
     pub at: Mark,
     pub parent: Option<NodeIx>,
+    /// Levels from the root, both counted, where its file puts it: more than the nodes above it if that is too deep.
+    pub depth: usize,
     pub kind: DraftKind,
     /// Its share below a `wfq` or `drr` node.
     pub weight: u32,

@@ -14,11 +14,16 @@ use super::compose::Composer;
 use super::graph::{Graph, LimitIx, NodeIx};
 use super::rules::{RuleDraft, tenant_id};
 use crate::document::{Located, Mark, Name};
-use crate::law::{Law, Problem};
+use crate::law::{Law, Problem, Problems};
 use crate::program::Match;
 
 /// Pairs of limits and rules that are compared at most; beyond, a limit that never holds goes unnoticed.
 const MOST_COMPARED: usize = 1 << 20;
+
+/// Classes that are noted at limits around theirs, for each class of the policy, at most; a packet may be behind as many.
+const MOST_AROUND: usize = 32;
+/// The same for small policies.
+const MOST_USERS: usize = 1 << 20;
 
 /// A burst that takes longer at its limit's rate is a mistake: the limit would hold nothing back for so long.
 const LONGEST_BURST: Span = Span::secs(60);
@@ -133,17 +138,34 @@ fn nest(composer: &mut Composer<'_>) {
             }
         }
     }
-    for limit in order.into_iter().rev() {
+    let mut left = MOST_USERS.max(composer.graph.nodes.len() * MOST_AROUND);
+    'nesting: for limit in order.into_iter().rev() {
+        each_once(&mut composer.graph.limits[limit].via);
         for outer in composer.graph.limits[limit].outer.clone() {
             not_nested(composer, limit, outer);
             let users = composer.graph.limits[limit].via.clone();
+            if users.len() > left {
+                too_nested(composer, limit);
+                break 'nesting;
+            }
+            left -= users.len();
             composer.graph.limits[outer].via.extend(users);
         }
     }
-    for limit in &mut composer.graph.limits {
-        limit.via.sort_unstable();
-        limit.via.dedup();
-    }
+    composer.graph.limits.iter_mut().for_each(|limit| each_once(&mut limit.via));
+}
+
+fn each_once(users: &mut Vec<NodeIx>) {
+    users.sort_unstable();
+    users.dedup();
+}
+
+/// Tells that limits lie within each other in so many ways that nobody can say who sends through them.
+fn too_nested(composer: &mut Composer<'_>, limit: LimitIx) {
+    let name = &composer.graph.limits[limit].entry.name;
+    let message = format!("limits lie within each other too often: `{}` and those around it", name.value);
+    let problem = Problem::error(Law::TooLarge, name.at, message).label("not followed further");
+    composer.problems.push(problem.help("a packet can be behind 32 limits: nest fewer, `via` by `via`"));
 }
 
 fn limit_cycle(composer: &mut Composer<'_>, limit: LimitIx, outer: LimitIx) {
@@ -179,8 +201,9 @@ fn limit_match(graph: &Graph, limit: LimitIx) -> Match {
 }
 
 /// Limits that can hold no packet of their classes, bursts below a frame, rates that the link cannot reach.
-pub(crate) fn judge(graph: &Graph, rules: &[RuleDraft], link: Link, problems: &mut Vec<Problem>) {
-    let mut compared = 0;
+pub(crate) fn judge(graph: &Graph, rules: &[RuleDraft], link: Link, problems: &mut Problems) {
+    let mut compared = 0_usize;
+    let values: usize = rules.iter().map(|rule| rule.matches.size()).sum();
     for (index, draft) in graph.limits.iter().enumerate() {
         let entry = &draft.entry;
         problems.extend(wrong_burst(&format!("limit `{}`", entry.name.value), entry.burst, entry.rate, link));
@@ -201,11 +224,11 @@ pub(crate) fn judge(graph: &Graph, rules: &[RuleDraft], link: Link, problems: &m
             ));
             continue;
         }
-        compared += rules.len();
+        compared += rules.len() + matches.size().saturating_mul(values) / 8;
         if matches == Match::default() || draft.via.is_empty() || compared > MOST_COMPARED {
             continue;
         }
-        let below = |class: NodeIx| graph.path(class).any(|node| draft.via.contains(&node));
+        let below = |class: NodeIx| graph.path(class).any(|node| draft.via.binary_search(&node).is_ok());
         let holds = rules.iter().any(|rule| below(rule.class) && rule.matches.and(&matches).is_some());
         let default =
             graph.scopes[0].default.is_some_and(|default| below(default) && matches.tenant.is_none());
@@ -219,7 +242,7 @@ pub(crate) fn judge(graph: &Graph, rules: &[RuleDraft], link: Link, problems: &m
 }
 
 /// Limits that hold the packets of another, which is as tight: same classes, same match, no more rate, no more burst.
-fn never_bind(graph: &Graph, link: Link, problems: &mut Vec<Problem>) {
+fn never_bind(graph: &Graph, link: Link, problems: &mut Problems) {
     let mut together: HashMap<_, Vec<Bucket>> = HashMap::new();
     for (limit, draft) in graph.limits.iter().enumerate() {
         let Some(rate) = draft.entry.rate.filter(|rate| rate.value <= link.rate) else { continue };
@@ -229,16 +252,16 @@ fn never_bind(graph: &Graph, link: Link, problems: &mut Vec<Problem>) {
             together.entry((draft.scope, draft.via.as_slice())).or_default().push(bucket);
         }
     }
-    let mut compared = 0;
+    let mut compared = 0_usize;
     for buckets in together.values_mut() {
         // The tightest first; of two that are equal, the first of the file.
         buckets.sort_by_key(|bucket| (bucket.rate, bucket.burst, bucket.limit));
         for (index, loose) in buckets.iter().enumerate() {
-            compared += index;
+            let wanted = limit_match(graph, loose.limit);
+            compared = compared.saturating_add(index.saturating_mul(1 + wanted.size() * wanted.size() / 8));
             if compared > MOST_COMPARED {
                 return;
             }
-            let wanted = limit_match(graph, loose.limit);
             let tight = buckets[..index].iter().find(|tight| {
                 let other = || limit_match(graph, tight.limit);
                 tight.burst <= loose.burst && same_packets(&wanted, &other())

@@ -5,6 +5,7 @@
 //! Not here: YAML (`tree`), keys and values (`read`), what is shown of a good policy (`show`).
 //! Invariant: `Ok` means that every rule holds; nothing is installed on `Err`.
 
+mod addresses;
 mod compile;
 mod compose;
 mod cost;
@@ -22,8 +23,7 @@ mod rates;
 mod rules;
 mod shadow;
 
-use std::io::Read;
-use std::path::{Component, Path, PathBuf};
+use std::io::{self, Write};
 
 use plimsoll_units::{BitRate, Bytes};
 
@@ -31,8 +31,9 @@ use self::compile::Link;
 use self::compose::Composer;
 pub use self::overlay::weight_of;
 use crate::config::{Config, Engine, IngressOrder, Port, TenantConfig, Uplink};
-use crate::document::{self, FileId, Located, Mark, Severity, Sources, SyntaxError};
-use crate::law::{Errors, Law, Problem, ProblemRecord};
+use crate::document::{self, FileId, Located, Mark, Sources, SyntaxError, Tree};
+use crate::files::{After, Disk, Files, Loaded, Parse, Unread, here};
+use crate::law::{Errors, Law, Problem, ProblemRecord, Problems};
 use crate::program::Program;
 use crate::read;
 use crate::read::syntax::{HostFile, OverlayEntry, TenantEntry, UplinkEntry};
@@ -76,11 +77,17 @@ pub fn check_with(
     name: &str,
     load: &mut dyn FnMut(&str) -> Result<String, String>,
 ) -> Result<Checked, Errors> {
-    let text = match load(name) {
+    check_files(name, &mut Loaded(load))
+}
+
+/// [`check_with`] for what also reads YAML its own way.
+pub fn check_files(name: &str, files: &mut dyn Files) -> Result<Checked, Errors> {
+    let text = match files.text(name) {
         Ok(text) => text,
         Err(why) => return Err(unreadable(name, &why)),
     };
-    check_sources(Sources::one(name, &text), load)
+    // The operator's own file is read here.
+    check_sources(Sources::one(name, &text), files)
 }
 
 fn unreadable(name: &str, why: &str) -> Errors {
@@ -101,14 +108,23 @@ fn unreadable(name: &str, why: &str) -> Errors {
 /// assert_eq!(checked.program.tenants[0].name, "shop");
 /// ```
 pub fn check_str(name: &str, text: &str) -> Result<Checked, Errors> {
-    check_sources(Sources::one(name, text), &mut |_| {
-        Err("this policy is a text without further files".to_owned())
-    })
+    let mut none = |_: &str| Err("this policy is a text without further files".to_owned());
+    check_sources(Sources::one(name, text), &mut Loaded(&mut none))
 }
 
 /// Checks the policy in the file `path`, and warns of what this machine has not.
 pub fn load(path: &str) -> Result<Checked, Errors> {
-    let mut checked = check_with(path, &mut loader(path))?;
+    load_with(path, &mut here)
+}
+
+/// [`load`], with other files than the operator's read by `parse`: in another process, say.
+pub fn load_with(path: &str, parse: &mut Parse<'_>) -> Result<Checked, Errors> {
+    load_files(path, &mut Disk::new(path, parse))
+}
+
+/// [`load`], with all files from somewhere else: from another process, which has read them, say.
+pub fn load_files(path: &str, files: &mut dyn Files) -> Result<Checked, Errors> {
+    let mut checked = check_files(path, files)?;
     if let (Some(cpu), Some(at)) = (checked.config.engine.cpu, checked.cpu_at) {
         checked.warnings.extend(machine::no_such_core(Located::new(cpu, at), &machine::cores()));
         document::sort(&mut checked.warnings);
@@ -116,103 +132,65 @@ pub fn load(path: &str) -> Result<Checked, Errors> {
     Ok(checked)
 }
 
-/// Reads the file `path` and those that it names.
-fn loader(path: &str) -> impl FnMut(&str) -> Result<String, String> + use<'_> {
-    let folder = Path::new(path).parent().filter(|folder| !folder.as_os_str().is_empty());
-    let home = std::fs::canonicalize(folder.unwrap_or(Path::new(".")));
-    move |name| {
-        if name != path {
-            refuse_detour(Path::new(name), home.as_deref().ok())?;
-            if !Path::new(name).is_file() {
-                return Err("it is no regular file".to_owned()); // a pipe could make us wait forever
-            }
-        }
-        read_bounded(name)
-    }
-}
-
-/// A sub-policy may be reached by a symbolic link only inside the policy's own directory: a tenant's link must not
-/// show the tenant, in an error's excerpt, what only the operator may read.
-fn refuse_detour(name: &Path, home: Option<&Path>) -> Result<(), String> {
-    let real = std::fs::canonicalize(name).map_err(|error| error.to_string())?;
-    let inside = home.is_some_and(|home| real.starts_with(home));
-    let straight = std::path::absolute(name).is_ok_and(|stated| without_dots(&stated) == real);
-    if inside || straight {
-        Ok(())
-    } else {
-        Err("a symbolic link leads out of the policy's directory".to_owned())
-    }
-}
-
-fn without_dots(path: &Path) -> PathBuf {
-    path.components().fold(PathBuf::new(), |mut real, part| {
-        if part == Component::ParentDir {
-            real.pop();
-        } else {
-            real.push(part);
-        }
-        real
-    })
-}
-
-fn read_bounded(name: &str) -> Result<String, String> {
-    let file = std::fs::File::open(name).map_err(|error| error.to_string())?;
-    let mut bytes = Vec::new();
-    let most = MAX_FILE.as_u64();
-    file.take(most + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
-    if bytes.len() as u64 > most {
-        return Err(format!("it holds more than {MAX_FILE}"));
-    }
-    String::from_utf8(bytes).map_err(|error| {
-        let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-        let line = 1 + good.iter().filter(|&&byte| byte == b'\n').count();
-        format!("it is no text in UTF-8: see byte {} of it, in line {line}", good.len() + 1)
-    })
-}
-
-/// Largest file that [`load`] reads.
-const MAX_FILE: Bytes = Bytes::new(16_000_000);
-
-/// The keys at the top of the file `path`, by which its kind is told; none if it cannot be read or is no map.
-#[must_use]
-pub fn top_keys(path: &str) -> Vec<String> {
-    // What can be read only once is left to whoever checks it.
-    let text = Path::new(path).is_file().then(|| read_bounded(path));
-    let Some(Ok(text)) = text else { return Vec::new() };
-    let tree = document::parse(&Sources::one(path, &text), FileId(0));
-    tree.map_or_else(|_| Vec::new(), |tree| tree.entries().iter().map(|(key, _)| key.value.clone()).collect())
-}
-
 /// Checks the file of a tenant or an application by itself, and those that it names: all that holds in any place.
 ///
 /// Its place's rate is not known, so the program has a link without bound, and bounds derived from it mean nothing.
 pub fn load_sub_policy(path: &str) -> Result<Checked, Errors> {
-    let mut load = loader(path);
-    let text = match load(path) {
+    load_sub_policy_with(path, &mut here)
+}
+
+/// [`load_sub_policy`], with all files read by `parse`.
+pub fn load_sub_policy_with(path: &str, parse: &mut Parse<'_>) -> Result<Checked, Errors> {
+    let mut files = Disk::new(path, parse);
+    let text = match files.text(path) {
         Ok(text) => text,
         Err(why) => return Err(unreadable(path, &why)),
     };
-    let mut sources = Sources::one(path, &text);
-    let tree = match document::parse(&sources, FileId(0)) {
-        Ok(tree) => tree,
-        Err(error) => return Err(Errors::new(vec![no_yaml(error)], sources)),
-    };
+    let sources = Sources::one(path, &text);
+    match files.tree(&sources, FileId(0)) {
+        Ok(tree) => sub_policy(path, sources, tree, &mut files),
+        Err(Unread::Syntax(error)) => Err(Errors::new(vec![no_yaml(error)], sources)),
+        Err(Unread::Ended(why)) => Err(Errors::new(vec![ended(Mark::default(), path, &why)], sources)),
+    }
+}
+
+/// Judges a tenant's file alone, which says this.
+fn sub_policy(path: &str, mut sources: Sources, tree: Tree, rest: &mut dyn Files) -> Result<Checked, Errors> {
     let host = read::any_host(&tree, path, sources.add("whoever names this file", String::new()));
-    let mut composer = Composer::new(&mut sources, &mut load);
+    let mut files = After { first: Some(tree), rest };
+    let mut composer = Composer::new(&mut sources, &mut files);
     composer.is_loaded(path);
     judge(composer, host, true)
 }
 
-fn check_sources(
-    mut sources: Sources,
-    load: &mut dyn FnMut(&str) -> Result<String, String>,
-) -> Result<Checked, Errors> {
+/// What a process that reads a tenant's file for another does: reads it, and judges it alone, so that it is this process
+/// that ends if either takes too much; then writes what it read ([`document::answer`]).
+///
+/// # Errors
+/// What writing answers.
+pub fn read_apart(text: &str, to: &mut impl Write) -> io::Result<()> {
+    let sources = Sources::one(ALONE, text);
+    let read = document::parse(&sources, FileId(0));
+    let mut answer = Vec::new();
+    document::answer(&read, &mut answer)?;
+    if let Ok(tree) = read {
+        let mut none = |_: &str| Err("it is not known here".to_owned());
+        // What is wrong with it is for the process that asked to tell: it knows the places and the other files.
+        let _ = sub_policy(ALONE, sources, tree, &mut Loaded(&mut none));
+    }
+    to.write_all(&answer)
+}
+
+/// What a file is called where its name is not known.
+const ALONE: &str = "file";
+
+fn check_sources(mut sources: Sources, files: &mut dyn Files) -> Result<Checked, Errors> {
     let tree = match document::parse(&sources, FileId(0)) {
         Ok(tree) => tree,
         Err(error) => return Err(Errors::new(vec![no_yaml(error)], sources)),
     };
     let (host, problems) = read::read_all(|reader| read::host_file(reader, &tree));
-    let mut composer = Composer::new(&mut sources, load);
+    let mut composer = Composer::new(&mut sources, files);
     composer.problems = problems;
     judge(composer, host, false)
 }
@@ -231,8 +209,9 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
     let (mut graph, mut problems) = (composer.graph, composer.problems);
     rules::add_defaults(&mut graph, &mut problems);
     ports::judge(uplink.as_ref(), &tenants, &mut problems);
+    addresses::judge(&tenants, &mut problems);
     let rules = rules::rules(&graph, &mut problems);
-    cost::too_deep(&graph, &engine, engine_at, &mut problems);
+    cost::too_deep(&graph, &engine, &mut problems);
     let minima = envelope::minima(&graph);
     let rate = uplink.as_ref().and_then(|uplink| uplink.rate).map(value);
     // Without a rate, all that does not depend on it is judged as on a link without bound.
@@ -265,8 +244,7 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
     if rate.is_some() {
         cost::too_costly(&graph, &program, &engine, engine_at, &mut problems);
     }
-    let broken = problems.iter().any(|problem| problem.severity == Severity::Error)
-        || overlay.is_none() != overlay_stated.is_none();
+    let broken = problems.has_errors() || overlay.is_none() != overlay_stated.is_none();
     let (true, Some(uplink), false) = (rate.is_some() || alone, uplink, broken) else {
         return Err(Errors::new(problems, sources));
     };
@@ -282,12 +260,11 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
     let port = uplink.port.map_or(Port::Memory, |port| port.value);
     let uplink = Uplink { port, rate: link.rate, overhead: uplink.overhead, mtu: uplink.mtu };
     let config = Config { uplink, engine, api, tenants: tenants.collect(), overlay };
-    document::sort(&mut problems);
-    Ok(Checked { config, program, warnings: problems, sources, cpu_at })
+    Ok(Checked { config, program, warnings: problems.sorted(), sources, cpu_at })
 }
 
 /// Receivers steer by what waits for each tenant, and in one queue for all nothing does.
-fn one_order(engine: &Engine, at: Mark, overlay: Option<&OverlayEntry>, problems: &mut Vec<Problem>) {
+fn one_order(engine: &Engine, at: Mark, overlay: Option<&OverlayEntry>, problems: &mut Problems) {
     let shared = engine.experiment.as_ref().is_some_and(|one| one.ingress == IngressOrder::Shared);
     let Some(feedback) = overlay.and_then(|overlay| overlay.feedback.as_ref()).filter(|_| shared) else {
         return;
@@ -301,6 +278,15 @@ fn one_order(engine: &Engine, at: Mark, overlay: Option<&OverlayEntry>, problems
 fn no_yaml(error: SyntaxError) -> Problem {
     Problem::error(Law::Syntax, error.at, error.message).label("reading stops here").help(
         "a policy file is YAML: keys and values with `:`, the same indentation for siblings, spaces and no tabs",
+    )
+}
+
+/// Reading a file took the process that read it.
+fn ended(at: Mark, name: &str, why: &str) -> Problem {
+    let problem = Problem::error(Law::File, at, format!("reading `{name}` was given up: {why}"));
+    problem.label("of this file").help(
+        "a tenant's file is read by a process of its own, and this one took that process further than any policy \
+         should: make the file smaller; if it is small, please report it",
     )
 }
 
@@ -331,6 +317,7 @@ fn tenant_config(entry: &TenantEntry, descriptors: u32, weight: u32) -> Option<T
         max: entry.class.max.map(value),
         weight,
         descriptors,
+        addresses: addresses::stated(entry),
         policy: entry.class.policy.as_ref().map(|policy| policy.value.clone()),
     })
 }

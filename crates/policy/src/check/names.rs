@@ -53,6 +53,9 @@ impl Composer<'_> {
     }
 
     pub(super) fn unknown_child(&mut self, child: &Child, scope: ScopeIx) {
+        if self.problems.is_full() {
+            return self.problems.count_error();
+        }
         let name = &child.name;
         if self.graph.scopes[scope].limit(&name.value).is_some() {
             let problem =
@@ -68,13 +71,15 @@ impl Composer<'_> {
 
     /// A name that this file cannot use: unknown, or someone else's.
     pub fn unknown_name(&mut self, name: &Name, scope: ScopeIx, what: &str) {
-        let elsewhere = scope != 0
-            && (self.graph.tenant_named(&name.value).is_some()
-                || self.graph.scopes.iter().enumerate().any(|(other, known)| {
-                    other != scope
-                        && (known.stated.contains(&name.value) || known.limit(&name.value).is_some())
-                }));
-        if elsewhere {
+        if self.problems.is_full() {
+            return self.problems.count_error();
+        }
+        let elsewhere = || {
+            let own = &self.graph.scopes[scope];
+            let here = usize::from(own.stated.contains(&name.value) || own.limit(&name.value).is_some());
+            self.stated.get(&name.value).is_some_and(|scopes| *scopes > here)
+        };
+        if scope != 0 && (self.graph.tenant_named(&name.value).is_some() || elsewhere()) {
             let message = format!("`{}` is not this file's to name", name.value);
             let problem = Problem::error(Law::Outside, name.at, message).label("outside of this sub-policy");
             self.problems.push(

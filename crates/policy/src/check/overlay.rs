@@ -11,9 +11,11 @@ use std::net::IpAddr;
 
 use plimsoll_units::BitRate;
 
-use crate::config::{Feedback, FleetHost, FleetTenant, MacAddr, Overlay, Via, overlay_header};
+use crate::config::{
+    Encapsulation, Feedback, FleetHost, FleetTenant, MacAddr, Overlay, Sealed, Via, overlay_header,
+};
 use crate::document::{Located, Mark, nearest};
-use crate::law::{Law, Problem};
+use crate::law::{Law, Problem, Problems};
 use crate::read::syntax::{FleetHostEntry, FleetTenantEntry, OverlayEntry, TenantEntry};
 
 /// Pairs of a tenant here and one elsewhere, each of which has limits of its own.
@@ -27,7 +29,7 @@ pub(crate) fn judge(
     tenants: &[TenantEntry],
     link: BitRate,
     mtu: u16,
-    problems: &mut Vec<Problem>,
+    problems: &mut Problems,
 ) -> Option<Overlay> {
     apart(entry, problems);
     one_family(entry, problems);
@@ -37,16 +39,16 @@ pub(crate) fn judge(
     reachable(entry, host, problems);
     few_pairs(entry, own, problems);
     let distributor = distributor(entry, problems);
+    let sealed = entry.sealed.as_ref().map_or(Sealed::No, |sealed| sealed.value);
+    can_seal(entry, problems);
     if let Some(address) = own.address.map(|address| address.value)
-        && mtu < LEAST_MTU + overlay_header(address)
+        && let header = overlay_header(address, sealed)
+        && mtu < LEAST_MTU + header
     {
-        let message = format!("tenants would have an MTU of {}", mtu.saturating_sub(overlay_header(address)));
+        let message = format!("tenants would have an MTU of {}", mtu.saturating_sub(header));
         let problem =
             Problem::error(Law::BadValue, entry.at, message).label("takes the rest of `uplink.mtu`");
-        problems.push(
-            problem
-                .help(format!("write `mtu: {}` or more for the uplink", LEAST_MTU + overlay_header(address))),
-        );
+        problems.push(problem.help(format!("write `mtu: {}` or more for the uplink", LEAST_MTU + header)));
     }
     let feedback = match &entry.feedback {
         Some(stated) => {
@@ -66,8 +68,47 @@ pub(crate) fn judge(
         gateway: entry.gateway.map(|gateway| gateway.value),
         host,
         hosts: entry.hosts.iter().map(|host| fleet_host(host, greatest)).collect::<Option<_>>()?,
+        key: entry.key.as_ref().map(|key| key.value.clone()).or_else(|| Some(feedback.as_ref()?.key.clone())),
         feedback,
+        sealed,
     })
+}
+
+/// Sealing takes a key, one for the fleet, and headers that can say that a frame is sealed.
+fn can_seal(entry: &OverlayEntry, problems: &mut Problems) {
+    let of_feedback = entry.feedback.as_ref().and_then(|stated| stated.feedback.as_ref());
+    if let (Some(key), Some(feedback)) = (&entry.key, of_feedback)
+        && key.value != feedback.key
+    {
+        let message =
+            format!("`key` is {} and `feedback.key` is {}", key.value.display(), feedback.key.display());
+        let problem = Problem::error(Law::NameClash, key.at, message).label("another one");
+        problems.push(
+            problem.help("a fleet has one key: write it in one of the two places, or the same in both"),
+        );
+    }
+    let Some(sealed) = entry.sealed.as_ref().filter(|sealed| sealed.value != Sealed::No) else {
+        if let Some(key) = entry.key.as_ref().filter(|_| entry.feedback.is_none()) {
+            let problem =
+                Problem::error(Law::Meaningless, key.at, "nothing is sealed with this key".to_owned())
+                    .label("not used");
+            problems.push(problem.help("add `sealed: true`, or leave it out"));
+        }
+        return;
+    };
+    if entry.kind == Some(Encapsulation::Vxlan) {
+        let message = "VXLAN's header cannot say that a frame is sealed".to_owned();
+        let problem = Problem::error(Law::BadValue, sealed.at, message).label("asked for here");
+        problems.push(problem.help("write `kind: geneve`, at all hosts"));
+    }
+    if entry.key.is_none() && entry.feedback.is_none() {
+        let message = "frames are to be sealed, and there is no key".to_owned();
+        let problem = Problem::error(Law::MissingKey, sealed.at, message).label("asked for here");
+        problems.push(problem.help(
+            "add `key: /etc/plimsoll/fleet.key`; `head -c 32 /dev/urandom >FILE; chmod 600 FILE` makes a key, the same file for \
+             all hosts",
+        ));
+    }
 }
 
 /// The greatest `max`, where weights follow from maxima: every tenant of the fleet has one, and none a weight.
@@ -109,13 +150,13 @@ fn number(name: &str) -> u32 {
 }
 
 /// Which host this one is.
-fn own(entry: &OverlayEntry, problems: &mut Vec<Problem>) -> Option<usize> {
+fn own(entry: &OverlayEntry, problems: &mut Problems) -> Option<usize> {
     let help = "name the one of `hosts` that this file is for, or add it to them";
     host_named(entry, entry.host.as_ref()?, help, problems)
 }
 
 /// Which host divides among the balancers: there is one where there are balancers, and nowhere else.
-fn distributor(entry: &OverlayEntry, problems: &mut Vec<Problem>) -> Option<usize> {
+fn distributor(entry: &OverlayEntry, problems: &mut Problems) -> Option<usize> {
     let stated = entry.feedback.as_ref()?;
     let balancer = entry.hosts.iter().flat_map(|host| &host.tenants).find(|tenant| tenant.balancer);
     match (&stated.distributor, balancer) {
@@ -146,7 +187,7 @@ fn host_named(
     entry: &OverlayEntry,
     name: &crate::document::Name,
     otherwise: &str,
-    problems: &mut Vec<Problem>,
+    problems: &mut Problems,
 ) -> Option<usize> {
     let found = entry.hosts.iter().position(|host| host.name.value == name.value);
     if found.is_none() {
@@ -163,7 +204,7 @@ fn host_named(
 }
 
 /// What must not be there twice.
-fn apart(entry: &OverlayEntry, problems: &mut Vec<Problem>) {
+fn apart(entry: &OverlayEntry, problems: &mut Problems) {
     let mut clash = |what: String, at: Mark, before: Mark| {
         let problem = Problem::error(Law::NameClash, at, what).label("again here").also(before, "first here");
         problems.push(problem.help("give each its own"));
@@ -191,7 +232,7 @@ fn apart(entry: &OverlayEntry, problems: &mut Vec<Problem>) {
     }
 }
 
-fn one_family(entry: &OverlayEntry, problems: &mut Vec<Problem>) {
+fn one_family(entry: &OverlayEntry, problems: &mut Problems) {
     let addresses = entry.hosts.iter().filter_map(|host| host.address).chain(entry.gateway);
     let all: Vec<Located<IpAddr>> = addresses.collect();
     let Some(first) = all.first() else { return };
@@ -215,7 +256,7 @@ fn one_family(entry: &OverlayEntry, problems: &mut Vec<Problem>) {
 }
 
 /// The tenants of the file are those of this host in the map.
-fn same_tenants(own: &FleetHostEntry, tenants: &[TenantEntry], problems: &mut Vec<Problem>) {
+fn same_tenants(own: &FleetHostEntry, tenants: &[TenantEntry], problems: &mut Problems) {
     for tenant in tenants {
         let known = own.tenants.iter().find(|known| known.name.value == tenant.name.value);
         if known.is_none() {
@@ -243,7 +284,7 @@ fn same_tenants(own: &FleetHostEntry, tenants: &[TenantEntry], problems: &mut Ve
 }
 
 /// Feedback over the control channel needs one at each host.
-fn reachable(entry: &OverlayEntry, own: usize, problems: &mut Vec<Problem>) {
+fn reachable(entry: &OverlayEntry, own: usize, problems: &mut Problems) {
     let Some(stated) = &entry.feedback else { return };
     if stated.feedback.as_ref().is_none_or(|feedback| feedback.via != Via::Channel) {
         return;
@@ -260,7 +301,7 @@ fn reachable(entry: &OverlayEntry, own: usize, problems: &mut Vec<Problem>) {
     }
 }
 
-fn few_pairs(entry: &OverlayEntry, own: &FleetHostEntry, problems: &mut Vec<Problem>) {
+fn few_pairs(entry: &OverlayEntry, own: &FleetHostEntry, problems: &mut Problems) {
     let Some(stated) = &entry.feedback else { return };
     let all: usize = entry.hosts.iter().map(|host| host.tenants.len()).sum();
     let pairs = own.tenants.len() * (all - own.tenants.len());

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use crate::config::{Netns, Port};
 use crate::document::{Located, Mark};
-use crate::law::{Law, Problem};
+use crate::law::{Law, Problem, Problems};
 use crate::read::syntax::{TenantEntry, UplinkEntry};
 
 /// What a port occupies.
@@ -22,7 +22,7 @@ enum Thing<'a> {
     Socket(&'a Path),
 }
 
-pub(crate) fn judge(uplink: Option<&UplinkEntry>, tenants: &[TenantEntry], problems: &mut Vec<Problem>) {
+pub(crate) fn judge(uplink: Option<&UplinkEntry>, tenants: &[TenantEntry], problems: &mut Problems) {
     let uplink = uplink.and_then(|uplink| uplink.port.as_ref()).map(|port| ("the uplink".to_owned(), port));
     let tenants = tenants.iter().filter_map(|tenant| {
         tenant.port.as_ref().map(|port| (format!("tenant `{}`", tenant.name.value), port))

@@ -14,7 +14,7 @@ use super::compile::Link;
 use super::graph::Graph;
 use crate::bounds::{Bound, IDLE, bounds};
 use crate::document::Located;
-use crate::law::{Law, Problem};
+use crate::law::{Law, Problem, Problems};
 use crate::program::{NodeId, Program, Tenant};
 use crate::read::MAX_WEIGHT;
 use crate::read::syntax::TenantEntry;
@@ -56,14 +56,14 @@ fn targets(tenant: &TenantEntry) -> Vec<DelayTarget> {
 }
 
 /// Checks what tenants may receive. What the hose model takes over from the way out is judged there.
-pub(super) fn judge(tenants: &[TenantEntry], link: Link, problems: &mut Vec<Problem>) {
+pub(super) fn judge(tenants: &[TenantEntry], link: Link, problems: &mut Problems) {
     for tenant in tenants {
         one_fits(tenant, link, problems);
     }
     all_fit(tenants, link, problems);
 }
 
-fn one_fits(tenant: &TenantEntry, link: Link, problems: &mut Vec<Problem>) {
+fn one_fits(tenant: &TenantEntry, link: Link, problems: &mut Problems) {
     let name = &tenant.name.value;
     let (min, max) = (tenant.ingress_min(), tenant.ingress_max());
     if let Some(max) = tenant.ingress.max.filter(|max| max.value > link.rate) {
@@ -92,7 +92,7 @@ fn one_fits(tenant: &TenantEntry, link: Link, problems: &mut Vec<Problem>) {
     }
 }
 
-fn all_fit(tenants: &[TenantEntry], link: Link, problems: &mut Vec<Problem>) {
+fn all_fit(tenants: &[TenantEntry], link: Link, problems: &mut Problems) {
     let promised: Vec<(&str, Located<BitRate>)> = tenants
         .iter()
         .filter_map(|tenant| Some((tenant.name.value.as_str(), tenant.ingress_min()?)))
@@ -166,7 +166,7 @@ pub(crate) fn worst(program: &Program) -> Vec<Worst> {
 }
 
 /// Targets that the worst case misses; and those that nothing can meet.
-pub(super) fn not_held(tenants: &[TenantEntry], program: &Program, problems: &mut Vec<Problem>) {
+pub(super) fn not_held(tenants: &[TenantEntry], program: &Program, problems: &mut Problems) {
     if tenants.iter().all(|tenant| tenant.delay.is_empty()) {
         return;
     }

@@ -10,7 +10,7 @@ use plimsoll_units::BitRate;
 
 use super::compile::Link;
 use super::graph::{Draft, DraftKind, Graph, NodeIx};
-use crate::law::{Law, Problem};
+use crate::law::{Law, Problem, Problems};
 use crate::program::Form;
 use crate::read::syntax::OrderKind;
 
@@ -50,7 +50,7 @@ fn drain(graph: &Graph, node: NodeIx, link: Link) -> BitRate {
 }
 
 /// Judges every `rate_share` and its children.
-pub(crate) fn judge(graph: &Graph, link: Link, problems: &mut Vec<Problem>) {
+pub(crate) fn judge(graph: &Graph, link: Link, problems: &mut Problems) {
     for (index, node) in graph.nodes.iter().enumerate().filter(|(_, node)| is_rate_share(node)) {
         below_packets(graph, index, problems);
         upper_level_fits(graph, index, link, problems);
@@ -76,7 +76,7 @@ pub(crate) fn judge(graph: &Graph, link: Link, problems: &mut Vec<Problem>) {
 }
 
 /// An order that looks at packets would have to pass over those whose rates do not let them go.
-fn below_packets(graph: &Graph, index: NodeIx, problems: &mut Vec<Problem>) {
+fn below_packets(graph: &Graph, index: NodeIx, problems: &mut Problems) {
     let by_packets = |&above: &NodeIx| {
         matches!(
             graph.nodes[above].kind,
@@ -94,7 +94,7 @@ fn below_packets(graph: &Graph, index: NodeIx, problems: &mut Vec<Problem>) {
 }
 
 /// SENIC's two levels: the upper one is strict only, so its rates fit what there is.
-fn upper_level_fits(graph: &Graph, index: NodeIx, link: Link, problems: &mut Vec<Problem>) {
+fn upper_level_fits(graph: &Graph, index: NodeIx, link: Link, problems: &mut Problems) {
     let node = &graph.nodes[index];
     let inner = |child: &&NodeIx| is_rate_share(&graph.nodes[**child]);
     let (Some(&lower), sum) = (node.children.iter().find(inner), together(graph, index)) else { return };

@@ -8,7 +8,7 @@
 use super::graph::{Draft, Graph, NodeIx, ScopeIx, TenantIx};
 use super::shadow::{self, Claim};
 use crate::document::Mark;
-use crate::law::{Law, Problem};
+use crate::law::{Law, Problem, Problems};
 use crate::program::{Match, TenantId};
 
 /// A rule in the making.
@@ -26,7 +26,7 @@ pub(crate) struct Rules {
 }
 
 /// Gives every file a class for what it does not match, adding a leaf `default` where it has none.
-pub(crate) fn add_defaults(graph: &mut Graph, problems: &mut Vec<Problem>) {
+pub(crate) fn add_defaults(graph: &mut Graph, problems: &mut Problems) {
     for scope in 0..graph.scopes.len() {
         let unmatched =
             graph.scopes[scope].leaves.iter().copied().filter(|&leaf| graph.nodes[leaf].matches.is_none());
@@ -53,7 +53,7 @@ pub(crate) fn add_defaults(graph: &mut Graph, problems: &mut Vec<Problem>) {
     }
 }
 
-fn implicit_default(graph: &mut Graph, problems: &mut Vec<Problem>, scope: ScopeIx) -> NodeIx {
+fn implicit_default(graph: &mut Graph, problems: &mut Problems, scope: ScopeIx) -> NodeIx {
     let root = graph.scopes[scope].root;
     if let Some(taken) = graph.scopes[scope].class("default") {
         let at = graph.nodes[taken].at;
@@ -63,17 +63,19 @@ fn implicit_default(graph: &mut Graph, problems: &mut Vec<Problem>, scope: Scope
         ));
     }
     let name = super::compose::scoped(&graph.nodes[root].name, "default");
-    let (at, tenant) = (graph.nodes[root].at, graph.nodes[root].tenant);
+    let (at, tenant, depth) = (graph.nodes[root].at, graph.nodes[root].tenant, graph.nodes[root].depth + 1);
     let node = graph.nodes.len();
-    graph.nodes.push(Draft { parent: Some(root), tenant, implicit: true, ..Draft::leaf(name, at, scope) });
+    let parent = Some(root);
+    graph.nodes.push(Draft { parent, depth, tenant, implicit: true, ..Draft::leaf(name, at, scope) });
     graph.nodes[root].children.push(node);
     node
 }
 
 /// Every rule, in order.
-pub(crate) fn rules(graph: &Graph, problems: &mut Vec<Problem>) -> Rules {
+pub(crate) fn rules(graph: &Graph, problems: &mut Problems) -> Rules {
     let seen = vec![false; graph.scopes.len()];
-    let mut writer = Writer { graph, problems, rules: Vec::new(), claims: Vec::new(), floor: 0, seen };
+    let (rules, claims, left) = (Vec::new(), Vec::new(), MOST_VALUES);
+    let mut writer = Writer { graph, problems, rules, claims, floor: 0, seen, left };
     writer.scope(0, &Match::default());
     let in_place = writer.rules.len();
     writer.scopes_aside();
@@ -93,14 +95,20 @@ pub(crate) fn rules(graph: &Graph, problems: &mut Vec<Problem>) -> Rules {
 
 struct Writer<'a> {
     graph: &'a Graph,
-    problems: &'a mut Vec<Problem>,
+    problems: &'a mut Problems,
     rules: Vec<RuleDraft>,
     claims: Vec<Claim>,
     /// Rules before this one have nothing to do with those that are written now.
     floor: usize,
     /// The files whose rules are written.
     seen: Vec<bool>,
+    /// Values of matches that may still be compared or written; none: that was told.
+    left: u64,
 }
+
+/// Values of matches that are compared or written for one policy: a match with a thousand addresses for a thousand
+/// tenants is a million, and a sub-policy's match is compared with that of its place.
+const MOST_VALUES: u64 = 1 << 26;
 
 impl Writer<'_> {
     /// Rules of files that no packet reaches, because something above them is wrong: each for itself.
@@ -125,6 +133,9 @@ impl Writer<'_> {
             }
             let claim = self.claim(leaf, entry.at);
             for tenant in self.tenants(scope, leaf) {
+                if !self.affords(&entry.conditions, context, entry.at) {
+                    return;
+                }
                 let own = Match { tenant, ..entry.conditions.clone() };
                 match context.and(&own) {
                     Some(both) => self.deliver(scope, leaf, both, Some(claim)),
@@ -155,6 +166,23 @@ impl Writer<'_> {
             self.deliver(scope, default, context.clone(), claim);
             claim.into_iter().for_each(|claim| self.claims[claim].end = self.claims.len());
         }
+    }
+
+    /// Whether the policy may have this rule too; the first that it may not have is told.
+    fn affords(&mut self, own: &Match, context: &Match, at: Mark) -> bool {
+        if self.left == 0 {
+            return false;
+        }
+        let values = own.pairs_with(context) + own.size() as u64 + context.size() as u64;
+        self.left = self.left.saturating_sub(values);
+        if self.left == 0 {
+            let message = "the composed policy's matches list too many values to be compared";
+            let problem = Problem::error(Law::TooLarge, at, message).label("at this match");
+            self.problems.push(problem.help(
+                "write prefixes and ranges in place of single values, and name fewer tenants in one long match",
+            ));
+        }
+        self.left > 0
     }
 
     /// Opens the claim of a class to packets; claims of the files below it follow.

@@ -6,7 +6,7 @@
 //! Not here: matches that no packet at all could meet (`rules`).
 //! Invariant: what is refused never fires; a match that fires is refused never; what was not found out is said.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use std::ops::Range;
 use super::graph::{Graph, NodeIx};
 use super::rules::RuleDraft;
 use crate::document::Mark;
-use crate::law::{Law, Problem};
+use crate::law::{Law, Problem, Problems};
 use crate::packets::{Rest, Senders, rest};
 use crate::program::{Match, Prefix};
 
@@ -29,18 +29,18 @@ pub(crate) struct Claim {
 }
 
 /// Comparisons with one earlier match at a glance, in a whole policy.
-const MOST_GLANCES: u64 = 1 << 26;
+const MOST_GLANCES: u64 = 1 << 25;
 /// Comparisons of pieces of one match with an earlier one.
 const MOST_FOR_ONE: u64 = 1 << 18;
 /// The same in a whole policy.
-const MOST_IN_ALL: u64 = 1 << 23;
+const MOST_IN_ALL: u64 = 1 << 19;
 /// Earlier matches of which a message tells whether each is needed.
 const MOST_THINNED: usize = 32;
 /// Earlier matches that a message names.
 const MOST_NAMED: usize = 6;
 
 /// Reports every claim that nothing is left for.
-pub(crate) fn judge(graph: &Graph, rules: &[RuleDraft], claims: &[Claim], problems: &mut Vec<Problem>) {
+pub(crate) fn judge(graph: &Graph, rules: &[RuleDraft], claims: &[Claim], problems: &mut Problems) {
     let mut judge = Judge {
         graph,
         rules,
@@ -107,11 +107,11 @@ impl Judge<'_> {
     fn takers_of(&mut self, wanted: &Match, before: &Range<usize>) -> Takers {
         let mut met = Vec::new();
         for number in self.index.rules(wanted, before) {
+            let earlier = &self.rules[number].matches;
+            self.glances = self.glances.saturating_sub(earlier.pairs_with(wanted));
             if self.glances == 0 {
                 return Takers::Unknown;
             }
-            self.glances -= 1;
-            let earlier = &self.rules[number].matches;
             if earlier.plainly_covers(wanted) {
                 return Takers::All(vec![number]);
             }
@@ -154,12 +154,9 @@ impl Judge<'_> {
 
     fn never(&self, claim: &Claim, takers: &[usize]) -> Problem {
         let name = &self.graph.nodes[claim.class].name;
-        let mut places: Vec<(NodeIx, Option<Mark>)> = Vec::new();
-        for taker in takers.iter().map(|&taker| &self.rules[taker]) {
-            if !places.contains(&(taker.class, taker.at)) {
-                places.push((taker.class, taker.at));
-            }
-        }
+        let takers = takers.iter().map(|&taker| (self.rules[taker].class, self.rules[taker].at));
+        let mut seen = HashSet::new();
+        let places: Vec<(NodeIx, Option<Mark>)> = takers.filter(|place| seen.insert(*place)).collect();
         let mut names: Vec<String> = places
             .iter()
             .take(MOST_NAMED)

@@ -7,139 +7,205 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::Arc;
 
 use miette::{MietteError, MietteSpanContents, SourceCode, SourceSpan, SpanContents};
 
 use super::source::{Mark, SourceFile, Sources};
 
-/// A file's text for one message.
+/// What one message shows of a file.
 #[derive(Debug)]
 pub(super) struct Excerpt {
     name: String,
-    text: Arc<String>,
-    /// What is missing of the file's text, in order; each is a `…` here.
-    cuts: Vec<Range<usize>>,
+    /// In the order of the file.
+    pieces: Vec<Piece>,
     /// Where marks start, here, and their columns in the file, from 0.
     columns: Vec<(usize, usize)>,
 }
 
+/// Lines of a file that stand one below the other.
+#[derive(Debug)]
+struct Piece {
+    /// Where it stands in the file.
+    lines: Range<usize>,
+    /// Line ends before it.
+    first: usize,
+    /// Its text, without what is cut out.
+    text: String,
+    /// What is missing of it, in order, as bytes of the file; each is a `…` here.
+    cuts: Vec<Range<usize>>,
+    /// Bytes of the pieces before it.
+    base: usize,
+}
+
 impl Excerpt {
-    /// The text of the marks' file, cut where a line near one of them is too long to be shown.
+    /// The lines around the marks, which are of one file, cut where they are too long to be shown.
     pub fn new(sources: &Sources, marks: &[Mark]) -> Self {
-        let Some(first) = marks.first() else { return Self::whole(&SourceFile::default()) };
-        let mut excerpt = Self::whole(sources.file(first.file));
-        let whole = excerpt.text.clone();
-        let cuts = shown_lines(&whole, marks).into_iter().flat_map(|(from, to)| cut(&whole, from..to, marks));
-        excerpt.cuts = cuts.collect();
-        if !excerpt.cuts.is_empty() {
-            excerpt.text = Arc::new(without(&whole, &excerpt.cuts));
+        let Some(first) = marks.first() else {
+            return Self { name: String::new(), pieces: Vec::new(), columns: Vec::new() };
+        };
+        let file = sources.file(first.file);
+        let mut pieces: Vec<Piece> = Vec::new();
+        for lines in together(file, &shown_lines(file, marks)) {
+            let base = pieces.last().map_or(0, |piece| piece.base + piece.text.len());
+            pieces.push(Piece::new(file, lines, marks, base));
         }
+        let mut excerpt = Self { name: file.name.clone(), pieces, columns: Vec::new() };
         let column = |mark: &Mark| (excerpt.place(mark.offset as usize), sources.position(*mark).1 - 1);
         excerpt.columns = marks.iter().map(column).collect();
         excerpt
-    }
-
-    fn whole(file: &SourceFile) -> Self {
-        Self { name: file.name.clone(), text: file.text.clone(), cuts: Vec::new(), columns: Vec::new() }
     }
 
     /// What a mark covers of the excerpt: offset and bytes, one at least where there is one.
     pub fn span(&self, mark: Mark) -> (usize, usize) {
         let Range { start, end } = mark.range();
         let (start, end) = (self.place(start), self.place(end));
-        (start, (end - start).max(self.text.len().saturating_sub(start).min(1)))
+        let left = self.pieces.last().map_or(0, |piece| piece.base + piece.text.len()).saturating_sub(start);
+        (start, end.saturating_sub(start).max(left.min(1)))
     }
 
     /// Where a byte of the file is in the excerpt; what is cut out is at its `…`.
     fn place(&self, offset: usize) -> usize {
+        let piece = self.pieces.iter().rev().find(|piece| piece.lines.start <= offset);
+        piece.map_or(0, |piece| piece.base + piece.place(offset.min(piece.lines.end)))
+    }
+}
+
+impl Piece {
+    fn new(file: &SourceFile, lines: Range<usize>, marks: &[Mark], base: usize) -> Self {
+        let mut cuts = Vec::new();
+        let mut at = lines.start;
+        while at < lines.end {
+            let line = file.line_around(at);
+            at = line.end + 1;
+            cuts.extend(cut(&file.text, line, marks));
+        }
+        let text = without(&file.text, lines.clone(), &cuts);
+        Self { first: file.position(lines.start).0, lines, text, cuts, base }
+    }
+
+    fn place(&self, offset: usize) -> usize {
         let before = self.cuts.iter().take_while(|cut| cut.end <= offset);
         let gone: usize = before.clone().map(|cut| cut.len() - DOTS.len()).sum();
         let inside = self.cuts.get(before.count()).filter(|cut| cut.start < offset);
-        inside.map_or(offset, |cut| cut.start) - gone
+        inside.map_or(offset, |cut| cut.start) - gone - self.lines.start
     }
 }
 
 impl SourceCode for Excerpt {
+    /// Stretches over several pieces cannot be read: they are shown each for itself.
     fn read_span<'a>(
         &'a self,
         span: &SourceSpan,
         before: usize,
         after: usize,
     ) -> Result<Box<dyn SpanContents<'a> + 'a>, MietteError> {
-        let found = self.text.read_span(span, before, after)?;
+        let piece = self.pieces.iter().rev().find(|piece| piece.base <= span.offset());
+        let piece = piece.ok_or(MietteError::OutOfBounds)?;
+        let here = SourceSpan::new((span.offset() - piece.base).into(), span.len());
+        let found = piece.text.read_span(&here, before, after)?;
         // Without lines around it, it is asked for the place in the heading.
         let mark = self.columns.iter().find(|(start, _)| before == 0 && *start == span.offset());
         let column = mark.map_or(found.column(), |(_, column)| *column);
+        let at = SourceSpan::new((found.span().offset() + piece.base).into(), found.span().len());
         Ok(Box::new(MietteSpanContents::new_named(
             self.name.clone(),
             found.data(),
-            *found.span(),
-            found.line(),
+            at,
+            found.line() + piece.first,
             column,
-            found.line_count(),
+            found.line_count() + piece.first,
         )))
     }
 }
 
-/// The lines of the marks and those next to them, without their ends.
-fn shown_lines(text: &str, marks: &[Mark]) -> BTreeSet<(usize, usize)> {
+/// The lines of the marks and those next to them that may be shown, without their ends.
+fn shown_lines(file: &SourceFile, marks: &[Mark]) -> BTreeSet<(usize, usize)> {
     let mut lines = BTreeSet::new();
     for mark in marks {
         let Range { start, end } = mark.range();
-        let start_of = |at: usize| text[..at].rfind('\n').map_or(0, |end| end + 1);
-        let mut from = start_of(start_of(start).saturating_sub(1));
-        let mut left = 1; // lines behind the mark's last
-        while from <= text.len() && left > 0 {
-            let to = text[from..].find('\n').map_or(text.len(), |len| from + len);
-            lines.insert((from, to));
-            left -= usize::from(from > end);
-            from = to + 1;
+        let mut at = file.line_around(file.line_around(start).start.saturating_sub(1)).start;
+        // Lines behind the mark's last: behind a mark at a line's end one more is shown.
+        let mut left = 2;
+        while at <= file.text.len() && left > 0 {
+            let line = file.line_around(at);
+            lines.insert((line.start, line.end));
+            left -= usize::from(line.start > end);
+            at = line.end + 1;
         }
     }
     lines
 }
 
+/// Stretches of whole lines that hold these; what is between two of them is shown where it is short.
+fn together(file: &SourceFile, lines: &BTreeSet<(usize, usize)>) -> Vec<Range<usize>> {
+    let mut pieces: Vec<Range<usize>> = Vec::new();
+    for &(start, end) in lines {
+        let near =
+            |piece: &&mut Range<usize>| file.position(start).0 - file.position(piece.end).0 <= MOST_BETWEEN;
+        match pieces.last_mut().filter(near) {
+            Some(piece) => piece.end = end,
+            None => pieces.push(start..end),
+        }
+    }
+    // The end of a piece's last line belongs to it.
+    pieces.iter_mut().for_each(|piece| piece.end = (piece.end + 1).min(file.text.len()));
+    pieces
+}
+
 /// What to leave out of a line: nothing, or all but a window around each mark.
 fn cut(text: &str, line: Range<usize>, marks: &[Mark]) -> Vec<Range<usize>> {
-    let chars: Vec<usize> = text[line.clone()].char_indices().map(|(at, _)| line.start + at).collect();
-    if chars.len() <= WIDEST {
+    if !has_more(text, &line, WIDEST) {
         return Vec::new();
     }
     let on_line = marks
         .iter()
         .map(|mark| mark.offset as usize)
         .filter(|&start| line.start <= start && start <= line.end);
-    let mut starts: Vec<usize> = on_line.map(|start| chars.partition_point(|&at| at < start)).collect();
+    let mut starts: Vec<usize> = on_line.collect();
     starts.sort_unstable();
     starts.dedup();
     if starts.is_empty() {
-        starts.push(0);
+        starts.push(line.start);
     }
     let width = (WIDEST / starts.len()).max(NARROWEST);
     let mut cuts = Vec::new();
-    let mut shown = 0; // characters before this one are shown or cut
+    let mut shown = line.start; // what is before it is shown or cut
     for start in starts {
-        let from = start.saturating_sub(width / 3);
-        if from >= shown + DOTS.len() {
-            cuts.push(chars[shown]..chars[from]);
+        let from = back(text, line.start, start, width / 3);
+        if from > shown && has_more(text, &(shown..from), DOTS.len() - 1) {
+            cuts.push(shown..from);
         }
-        shown = start + width - width / 3;
+        shown = on(text, start, line.end, width - width / 3);
     }
-    if shown + DOTS.len() <= chars.len() {
-        cuts.push(chars[shown]..line.end);
+    if has_more(text, &(shown..line.end), DOTS.len() - 1) {
+        cuts.push(shown..line.end);
     }
     cuts
 }
 
-fn without(text: &str, cuts: &[Range<usize>]) -> String {
+/// Whether a stretch has more characters than that.
+fn has_more(text: &str, stretch: &Range<usize>, most: usize) -> bool {
+    stretch.len() > most && text[stretch.clone()].chars().nth(most).is_some()
+}
+
+/// So many characters before `at`, but not before `least`.
+fn back(text: &str, least: usize, at: usize, count: usize) -> usize {
+    text[least..at].char_indices().rev().take(count).last().map_or(at, |(offset, _)| least + offset)
+}
+
+/// So many characters behind `at`, but not behind `most`.
+fn on(text: &str, at: usize, most: usize, count: usize) -> usize {
+    text[at..most].char_indices().nth(count).map_or(most, |(offset, _)| at + offset)
+}
+
+fn without(text: &str, piece: Range<usize>, cuts: &[Range<usize>]) -> String {
     let mut left = String::new();
-    let mut from = 0;
+    let mut from = piece.start;
     for cut in cuts {
         left.extend([&text[from..cut.start], DOTS]);
         from = cut.end;
     }
-    left.push_str(&text[from..]);
+    left.push_str(&text[from..piece.end]);
     left
 }
 
@@ -147,6 +213,8 @@ fn without(text: &str, cuts: &[Range<usize>]) -> String {
 const WIDEST: usize = 160;
 /// Characters that are shown around a mark, however many there are.
 const NARROWEST: usize = 40;
+/// Lines from one that is shown to the next that are shown as well.
+const MOST_BETWEEN: usize = 24;
 const DOTS: &str = "…";
 
 #[cfg(test)]
@@ -213,6 +281,16 @@ mod tests {
             let told = message(&text, mark, &[]);
             assert!(told.contains('…') && told.lines().all(|line| line.chars().count() < 180), "{told}");
         }
+    }
+
+    #[test]
+    fn far_places_of_one_file_are_shown_without_what_is_between() {
+        let text = format!("A first\n{}B second\nlast\n", "between\n".repeat(1_000));
+        let second = text.find('B').expect("there");
+        let told = message(&text, second..second + 1, &[Range { start: 0, end: 1 }]);
+        assert!(told.contains("long.yaml:1002:1") && told.contains(" 1 │ A first"), "{told}");
+        assert!(told.contains(" 1002 │ B second") && told.contains(" 1003 │ last"), "{told}");
+        assert!(told.lines().count() < 20, "{told}");
     }
 
     #[test]

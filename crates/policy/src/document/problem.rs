@@ -11,6 +11,7 @@ use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan};
 use serde::Serialize;
 
 use super::excerpt::Excerpt;
+use super::long::fitted;
 use super::source::{Mark, Sources};
 
 /// How bad it is.
@@ -74,7 +75,8 @@ impl<R> Problem<R> {
     /// An error.
     pub fn error(rule: R, at: impl Into<Mark>, message: impl Into<String>) -> Self {
         let (label, also, help) = ("here".to_owned(), Vec::new(), String::new());
-        Self { rule, severity: Severity::Error, message: message.into(), at: at.into(), label, also, help }
+        let message = fitted(message.into());
+        Self { rule, severity: Severity::Error, message, at: at.into(), label, also, help }
     }
 
     /// A doubt.
@@ -85,22 +87,110 @@ impl<R> Problem<R> {
     /// Says what to write under the caret.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.label = label.into();
+        self.label = fitted(label.into());
         self
     }
 
     /// Points at another place.
     #[must_use]
     pub fn also(mut self, at: Mark, label: impl Into<String>) -> Self {
-        self.also.push((at, label.into()));
+        self.also.push((at, fitted(label.into())));
         self
     }
 
     /// Says a way out.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
-        self.help = help.into();
+        self.help = fitted(help.into());
         self
+    }
+}
+
+/// Problems as they are found: the first [`Problems::MOST`] are kept, the others counted.
+#[derive(Clone, Debug)]
+pub struct Problems<R> {
+    kept: Vec<Problem<R>>,
+    more: usize,
+    has_errors: bool,
+}
+
+impl<R> Problems<R> {
+    /// More than anybody reads; a text of a few megabytes may have a million.
+    pub const MOST: usize = 10_000;
+
+    /// Notes a problem.
+    pub fn push(&mut self, problem: Problem<R>) {
+        self.has_errors |= problem.severity == Severity::Error;
+        if self.is_full() {
+            self.more += 1;
+        } else {
+            self.kept.push(problem);
+        }
+    }
+
+    /// Notes what others found.
+    pub fn append(&mut self, others: Self) {
+        self.extend(others.kept);
+        self.more += others.more;
+        self.has_errors |= others.has_errors;
+    }
+
+    /// How many there are, kept or not.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.kept.len() + self.more
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    /// Whether a further problem is counted only, so that its words are in vain.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.kept.len() >= Self::MOST
+    }
+
+    /// Counts a problem whose words nobody will read: [`Problems::is_full`].
+    pub fn count_error(&mut self) {
+        (self.more, self.has_errors) = (self.more + 1, true);
+    }
+
+    /// Whether one of them is an error.
+    #[must_use]
+    pub fn has_errors(&self) -> bool {
+        self.has_errors
+    }
+}
+
+impl<R: Rule> Problems<R> {
+    /// Those that are kept, sorted by place.
+    pub(crate) fn sorted(self) -> Vec<Problem<R>> {
+        let mut kept = self.kept;
+        sort(&mut kept);
+        kept
+    }
+}
+
+impl<R> Default for Problems<R> {
+    fn default() -> Self {
+        Self { kept: Vec::new(), more: 0, has_errors: false }
+    }
+}
+
+impl<R> Extend<Problem<R>> for Problems<R> {
+    fn extend<I: IntoIterator<Item = Problem<R>>>(&mut self, problems: I) {
+        problems.into_iter().for_each(|problem| self.push(problem));
+    }
+}
+
+impl<R> From<Vec<Problem<R>>> for Problems<R> {
+    fn from(problems: Vec<Problem<R>>) -> Self {
+        let mut all = Self::default();
+        all.extend(problems);
+        all
     }
 }
 
@@ -108,6 +198,8 @@ impl<R> Problem<R> {
 #[derive(Clone, Debug)]
 pub struct Errors<R> {
     problems: Vec<Problem<R>>,
+    /// Further ones that were only counted.
+    more: usize,
     sources: Sources,
 }
 
@@ -132,12 +224,13 @@ pub struct ProblemRecord<R> {
 
 impl<R: Rule> Errors<R> {
     /// Sorts the problems, which point into these files.
-    pub fn new(mut problems: Vec<Problem<R>>, sources: Sources) -> Self {
-        sort(&mut problems);
-        Self { problems, sources }
+    pub fn new(problems: impl Into<Problems<R>>, sources: Sources) -> Self {
+        let problems = problems.into();
+        let more = problems.more;
+        Self { problems: problems.sorted(), more, sources }
     }
 
-    /// Every problem, sorted by place.
+    /// Every problem, sorted by place; the first [`Problems::MOST`] that were found.
     #[must_use]
     pub fn problems(&self) -> &[Problem<R>] {
         &self.problems
@@ -155,7 +248,7 @@ impl<R: Rule> Errors<R> {
         records(&self.problems, &self.sources)
     }
 
-    /// The problems as a terminal shows them, in colour or not.
+    /// The problems as a terminal shows them, in colour or not; of very many, the first.
     #[must_use]
     pub fn render(&self, colour: bool) -> String {
         format!("{}{self}\n", render(&self.problems, &self.sources, colour))
@@ -168,10 +261,14 @@ impl<R> fmt::Display for Errors<R> {
         let name = self.sources.files().first().map_or("the file", |file| file.name.as_str());
         write!(f, "{name}: {errors} {}", if errors == 1 { "error" } else { "errors" })?;
         match self.problems.len() - errors {
-            0 => Ok(()),
-            1 => write!(f, ", 1 warning"),
-            warnings => write!(f, ", {warnings} warnings"),
+            0 => {}
+            1 => write!(f, ", 1 warning")?,
+            warnings => write!(f, ", {warnings} warnings")?,
         }
+        if self.more > 0 {
+            write!(f, ", and {} that were only counted", self.more)?;
+        }
+        Ok(())
     }
 }
 
@@ -204,15 +301,21 @@ pub(crate) fn render<R: Rule>(problems: &[Problem<R>], sources: &Sources, colour
     let theme = if colour { GraphicalTheme::unicode() } else { GraphicalTheme::unicode_nocolor() };
     let handler = GraphicalReportHandler::new_themed(theme).with_width(110).with_context_lines(1);
     let mut text = String::new();
-    for problem in problems {
+    for problem in problems.iter().take(MOST_SHOWN) {
         // Writing to a string cannot fail; a failing renderer must not hide the message.
         if handler.render_report(&mut text, &Shown::new(problem, sources)).is_err() {
             text.push_str(&problem.message);
         }
         text.push('\n');
     }
+    if let Some(rest) = problems.len().checked_sub(MOST_SHOWN).filter(|rest| *rest > 0) {
+        text.push_str(&format!("{rest} more are not shown: mend these first\n"));
+    }
     text
 }
+
+/// Problems that are shown at once: more than a person mends in one go.
+const MOST_SHOWN: usize = 100;
 
 /// One problem with its source text, as miette wants it.
 #[derive(Debug)]

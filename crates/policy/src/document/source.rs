@@ -8,6 +8,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::lines::Lines;
+
 /// Which of a document's files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u32);
@@ -30,6 +32,8 @@ pub struct SourceFile {
     pub name: String,
     /// What it holds.
     pub text: Arc<String>,
+    /// Where its lines begin.
+    lines: Lines,
 }
 
 /// The files of a document, the one that names the others first.
@@ -66,6 +70,18 @@ impl From<Range<usize>> for Mark {
     }
 }
 
+impl SourceFile {
+    /// Line and column of a byte that begins a character, both counted from 0; columns count characters.
+    pub(super) fn position(&self, at: usize) -> (usize, usize) {
+        self.lines.position(&self.text, at)
+    }
+
+    /// The line around a byte, without its end.
+    pub(super) fn line_around(&self, at: usize) -> Range<usize> {
+        self.lines.around(&self.text, at)
+    }
+}
+
 impl Sources {
     /// One file.
     #[must_use]
@@ -78,7 +94,7 @@ impl Sources {
     /// Adds a file.
     pub fn add(&mut self, name: &str, text: String) -> FileId {
         let id = FileId(u32::try_from(self.files.len()).unwrap_or(u32::MAX));
-        self.files.push(SourceFile { name: name.to_owned(), text: Arc::new(text) });
+        self.files.push(SourceFile { name: name.to_owned(), text: Arc::new(text), lines: Lines::default() });
         id
     }
 
@@ -97,9 +113,8 @@ impl Sources {
     /// Line and column of a mark's start, both counted from 1; columns count characters.
     #[must_use]
     pub fn position(&self, mark: Mark) -> (usize, usize) {
-        let before = &self.file(mark.file).text[..mark.offset as usize];
-        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-        (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+        let (line, column) = self.file(mark.file).position(mark.offset as usize);
+        (line + 1, column + 1)
     }
 
     /// `file:line:column`.

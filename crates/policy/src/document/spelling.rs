@@ -1,12 +1,21 @@
 //! Guessing what a misspelt word was meant to be.
 
-/// The candidate nearest to `word`, if it is near enough to be a slip of the hand.
+/// The candidate nearest to `word`, if it is near enough to be a slip of the hand. Of very many candidates, only the
+/// first are looked at: there are files with a hundred thousand names.
 #[must_use]
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if word.len() > LONGEST {
+        return None;
+    }
     let reach = word.chars().count() / 3 + 1;
+    let mut left = MOST_LETTERS;
     candidates
         .into_iter()
         .filter(|candidate| candidate.len().abs_diff(word.len()) <= reach)
+        .take_while(|candidate| {
+            left = left.saturating_sub(candidate.len() * word.len());
+            left > 0
+        })
         .map(|candidate| (distance(word, candidate), candidate))
         .filter(|(distance, _)| *distance <= reach)
         .min()
@@ -17,21 +26,28 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) =
         (a.to_lowercase().chars().collect(), b.to_lowercase().chars().collect());
-    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
+    // Of the rows of the table, the last two and the one that is written.
+    let (mut before, mut last, mut row) = (Vec::new(), (0..=b.len()).collect::<Vec<usize>>(), Vec::new());
     for i in 1..=a.len() {
-        let mut row = vec![i];
+        row.clear();
+        row.push(i);
         for j in 1..=b.len() {
-            let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut best = replaced.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            let replaced = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = replaced.min(last[j] + 1).min(row[j - 1] + 1);
             if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                best = best.min(rows[i - 2][j - 2] + 1);
+                best = best.min(before[j - 2] + 1);
             }
             row.push(best);
         }
-        rows.push(row);
+        (before, last, row) = (last, row, before);
     }
-    rows[a.len()][b.len()]
+    last[b.len()]
 }
+
+/// Bytes of a word that is no slip of the hand any more.
+const LONGEST: usize = 256;
+/// Pairs of letters that one guess compares: some 30,000 names of eight letters.
+const MOST_LETTERS: usize = 2_000_000;
 
 #[cfg(test)]
 mod tests {

@@ -34,7 +34,11 @@ pub enum Value {
 }
 
 /// Deepest nesting of a file; policies need six, scenarios about eight.
-const MAX_DEPTH: usize = 24;
+pub(super) const MAX_DEPTH: usize = 24;
+/// Values of a file, its keys and what aliases repeat counted.
+pub(super) const MAX_NODES: usize = 1_000_000;
+/// Bytes of a key: names are shorter still, and each is written into messages and paths many times.
+pub(super) const LONGEST_KEY: usize = 1_024;
 
 /// Why a text is no YAML, and where reading stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +62,11 @@ pub fn parse(sources: &Sources, file: FileId) -> Result<Tree, SyntaxError> {
         budget: budget(),
     };
     match serde_saphyr::from_str_with_options::<Raw>(text, options) {
-        Ok(raw) => Ok(Grafter { file, text }.tree(raw)),
+        Ok(raw) => {
+            let mut grafter = Grafter { file, text, too_long: None };
+            let tree = grafter.tree(raw);
+            grafter.too_long.map_or(Ok(tree), Err)
+        }
         Err(error) => Err(syntax_error(&error, file, text)),
     }
 }
@@ -68,7 +76,10 @@ fn budget() -> Option<serde_saphyr::Budget> {
     serde_saphyr::budget! {
         max_depth: MAX_DEPTH,
         max_events: 2_000_000,
-        max_nodes: 1_000_000,
+        max_nodes: MAX_NODES,
+        // Aliases repeat what they name: together no more than the largest file holds.
+        max_total_scalar_bytes: 32_000_000,
+        max_recorded_anchor_bytes: 32_000_000,
     }
 }
 
@@ -111,7 +122,7 @@ fn offset_of(text: &str, line: usize, column: usize) -> usize {
 }
 
 /// A mark clamped to the text, to character boundaries and to one line, so that a caret can be drawn under it.
-fn mark(file: FileId, text: &str, offset: usize, len: usize) -> Mark {
+pub(super) fn mark(file: FileId, text: &str, offset: usize, len: usize) -> Mark {
     let mut start = offset.min(text.len());
     while !text.is_char_boundary(start) {
         start -= 1;
@@ -125,8 +136,14 @@ fn mark(file: FileId, text: &str, offset: usize, len: usize) -> Mark {
     Mark { file, offset: clamp(start), len: clamp(line - start) }
 }
 
-/// What serde sees: values with the parser's positions.
-struct Raw(Spanned<RawValue>);
+/// What serde sees: values with the parser's positions, as bytes from the text's start.
+struct Raw {
+    /// Where it is used, and how long it is there.
+    at: (u32, u32),
+    /// Where it is written: elsewhere for an alias.
+    written: (u32, u32),
+    value: RawValue,
+}
 
 enum RawValue {
     Null,
@@ -142,15 +159,17 @@ enum RawValue {
 struct Grafter<'a> {
     file: FileId,
     text: &'a str,
+    /// The first key that is longer than [`LONGEST_KEY`].
+    too_long: Option<SyntaxError>,
 }
 
 impl Grafter<'_> {
-    fn tree(&self, Raw(raw): Raw) -> Tree {
-        let at = self.mark(raw.referenced);
+    fn tree(&mut self, raw: Raw) -> Tree {
+        let at = self.mark(raw.at);
         let value = match raw.value {
             RawValue::Null => Value::Null,
             RawValue::Scalar { text, exact: true } => Value::Text(text),
-            RawValue::Scalar { text, exact: false } => Value::Text(self.written(raw.defined).unwrap_or(text)),
+            RawValue::Scalar { text, exact: false } => Value::Text(self.written(raw.written).unwrap_or(text)),
             RawValue::List(items) => Value::List(items.into_iter().map(|item| self.tree(item)).collect()),
             RawValue::Map(entries) => Value::Map(
                 entries.into_iter().map(|(key, value)| (self.name(key), self.tree(value))).collect(),
@@ -159,35 +178,45 @@ impl Grafter<'_> {
         Tree { at, value }
     }
 
-    fn name(&self, key: Raw) -> Name {
+    fn name(&mut self, key: Raw) -> Name {
         let tree = self.tree(key);
         let text = match tree.value {
             Value::Text(text) => text,
             Value::Null => "~".to_owned(),
             Value::List(_) | Value::Map(_) => "[...]".to_owned(),
         };
+        if text.len() > LONGEST_KEY && self.too_long.is_none() {
+            let message = format!("a key of {} bytes, and {LONGEST_KEY} are the most", text.len());
+            self.too_long = Some(SyntaxError { at: tree.at, message });
+        }
         Located::new(text, tree.at)
     }
 
     /// A number as the operator wrote it (`080`, `1_000`, `0x50` and `1e3` all lose their spelling otherwise).
-    fn written(&self, location: serde_saphyr::Location) -> Option<String> {
-        let mark = self.mark(location);
+    fn written(&self, place: (u32, u32)) -> Option<String> {
+        let mark = self.mark(place);
         let start = mark.offset as usize;
         let text = self.text.get(start..start + mark.len as usize)?.trim();
         (!text.is_empty()).then(|| text.to_owned())
     }
 
-    fn mark(&self, location: serde_saphyr::Location) -> Mark {
-        let span = location.span();
-        let size = |n: Option<u64>| n.and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
-        mark(self.file, self.text, size(span.byte_offset()), size(span.byte_len()))
+    fn mark(&self, (offset, len): (u32, u32)) -> Mark {
+        mark(self.file, self.text, offset as usize, len as usize)
     }
 }
 
 impl<'de> Deserialize<'de> for Raw {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        Spanned::deserialize(from).map(Self)
+        let found = Spanned::<RawValue>::deserialize(from)?;
+        // Of a million values, what is kept of each counts.
+        Ok(Self { at: bytes_of(found.referenced), written: bytes_of(found.defined), value: found.value })
     }
+}
+
+/// Offset and length.
+fn bytes_of(location: serde_saphyr::Location) -> (u32, u32) {
+    let size = |n: Option<u64>| n.and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
+    (size(location.span().byte_offset()), size(location.span().byte_len()))
 }
 
 impl<'de> Deserialize<'de> for RawValue {

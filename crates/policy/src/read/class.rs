@@ -44,7 +44,8 @@ const FLOWS: [(&str, Flows); 4] =
 /// A tenant's or an application's file.
 pub(crate) fn policy_file(reader: &mut Reader, tree: &Tree) -> PolicyFile {
     let top = reader.entries(tree, "a sub-policy's file", &["policy", "limits"]);
-    PolicyFile { at: tree.at, limits: limits(reader, &top), classes: classes(reader, &top) }
+    let (limits, classes) = (limits(reader, &top), classes(reader, &top));
+    PolicyFile { at: tree.at, limits, classes, rootless: false }
 }
 
 /// The entries of `policy:`, if that key is there.
@@ -234,8 +235,9 @@ fn order(reader: &mut Reader, keys: &Entries<'_>, what: &str) -> Option<Order> {
         }
         match &mut found {
             Some(first) => {
-                children
-                    .retain(|child| first.children.iter().all(|known| known.name.value != child.name.value));
+                let known: HashSet<&str> =
+                    first.children.iter().map(|known| known.name.value.as_str()).collect();
+                children.retain(|child| !known.contains(child.name.value.as_str()));
                 first.children.append(&mut children);
             }
             None => found = Some(Order { kind, at, children }),

@@ -7,7 +7,7 @@ use plimsoll_units::{Bytes, Span};
 use super::syntax::{
     ClassEntry, HostDescriptors, HostFile, IngressEntry, PolicyFile, TenantEntry, UplinkEntry,
 };
-use super::{Entries, Reader, bad, class, overlay};
+use super::{Entries, Reader, addresses, bad, class, overlay};
 use crate::config::LONGEST_COST;
 use crate::config::{Api, Completions, Engine, Experiment, IngressOrder, MacAddr, Netns, Port};
 use crate::document::{FileId, Located, Mark, Name, Tree, Value};
@@ -36,7 +36,7 @@ const ENGINE_KEYS: [&str; 9] = [
 ];
 const EXPERIMENT_KEYS: [&str; 7] = ["drain", "cost", "drain_share", "ingress", "ring", "slots", "accounting"];
 const API_KEYS: [&str; 2] = ["socket", "metrics"];
-const TENANT_KEYS: [&str; 15] = [
+const TENANT_KEYS: [&str; 17] = [
     "port",
     "min",
     "max",
@@ -52,6 +52,8 @@ const TENANT_KEYS: [&str; 15] = [
     "policy",
     "queues",
     "among",
+    "addresses",
+    "binding",
 ];
 const INGRESS_KEYS: [&str; 2] = ["min", "max"];
 const PORT_HELP: &str = "a port is one of `{af_xdp: eth0}`, `{af_packet: eth0}`, `{tap: {netns: shop, name: eth0}}`, \
@@ -88,6 +90,7 @@ pub(crate) fn host_file(reader: &mut Reader, tree: &Tree) -> HostFile {
             at: tree.at,
             limits: class::limits(reader, &top),
             classes: class::classes(reader, &top),
+            rootless: false,
         },
     }
 }
@@ -120,7 +123,7 @@ pub(crate) fn any_host(tree: &Tree, path: &str, file: FileId) -> HostFile {
         api: Api::default(),
         tenants: vec![TenantEntry { port: memory, ..TenantEntry::new(name, class) }],
         overlay: None,
-        policy: PolicyFile { at, limits: Vec::new(), classes: None },
+        policy: PolicyFile { at, limits: Vec::new(), classes: None, rootless: false },
     }
 }
 
@@ -289,6 +292,7 @@ fn tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> TenantEntry {
         descriptors: number(reader, "descriptors", HostDescriptors::MOST),
         ingress: keys.get("ingress").map_or_else(IngressEntry::default, |tree| ingress(reader, tree, &what)),
         delay: keys.get("delay").map_or_else(Vec::new, |tree| delay(reader, tree, &what)),
+        addresses: addresses::addresses(reader, &keys, &what),
         ..TenantEntry::new(name.clone(), entry)
     }
 }

@@ -1,5 +1,7 @@
 //! `match:`, the conditions on a packet.
 
+use std::collections::HashSet;
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::str::FromStr;
 
@@ -57,7 +59,7 @@ fn protocol_example() -> &'static str {
 }
 
 /// A value or each of a list, without repetitions.
-fn each<T: PartialEq>(
+fn each<T: Copy + Eq + Hash>(
     reader: &mut Reader,
     keys: &Entries<'_>,
     key: &str,
@@ -65,11 +67,11 @@ fn each<T: PartialEq>(
     parse: impl Fn(&str) -> Option<T>,
 ) -> Vec<T> {
     let Some(tree) = keys.get(key) else { return Vec::new() };
-    let mut values = Vec::new();
+    let (mut values, mut seen) = (Vec::new(), HashSet::new());
     for item in reader.one_or_more(tree, &format!("`{key}`")) {
         let Some(text) = reader.text(item, &format!("`{key}`"), example) else { continue };
         match parse(text.trim()) {
-            Some(value) if values.contains(&value) => {}
+            Some(value) if !seen.insert(value) => {}
             Some(value) => values.push(value),
             None => {
                 let message = format!("`{key}` is `{text}`, not {example}");
@@ -80,7 +82,7 @@ fn each<T: PartialEq>(
     values
 }
 
-fn numbers<T: FromStr + PartialEq>(reader: &mut Reader, keys: &Entries<'_>, key: &str) -> Vec<T> {
+fn numbers<T: FromStr + Copy + Eq + Hash>(reader: &mut Reader, keys: &Entries<'_>, key: &str) -> Vec<T> {
     each(reader, keys, key, "a whole number", |text| text.parse().ok())
 }
 
@@ -115,7 +117,7 @@ fn prefixes(reader: &mut Reader, keys: &Entries<'_>, key: &str) -> Vec<Prefix> {
 }
 
 /// `10.0.0.1/8` is more often a mistake than a way to write `10.0.0.0/8`.
-fn stray_bits(reader: &mut Reader, item: &Tree) {
+pub(super) fn stray_bits(reader: &mut Reader, item: &Tree) {
     let crate::document::Value::Text(text) = &item.value else { return };
     let (Ok(prefix), Some((addr, _))) = (text.trim().parse::<Prefix>(), text.split_once('/')) else { return };
     if addr.trim().parse::<IpAddr>().is_ok_and(|addr| addr != prefix.addr) {

@@ -5,6 +5,7 @@
 //! Not here: what names refer to and whether the policy is legal (`check`).
 //! Invariant: reading goes on after each mistake; whatever could not be read is absent from the result.
 
+mod addresses;
 mod class;
 mod host;
 mod matches;
@@ -12,37 +13,44 @@ pub(crate) mod names;
 mod overlay;
 pub(crate) mod syntax;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::str::FromStr;
 
 pub(crate) use class::{MAX_WEIGHT, policy_file};
 pub(crate) use host::{DEFAULT_MTU, MOST_QUEUES, any_host, host_file};
 
 use crate::document::{Located, Mark, Name, Tree, Value, nearest};
-use crate::law::{Law, Problem};
+use crate::law::{Law, Problem, Problems};
 
 /// Notes what is wrong while it reads.
 #[derive(Default)]
 pub(crate) struct Reader {
-    pub problems: Vec<Problem>,
+    pub problems: Problems,
     /// Which of the values to take where a key stands several times, from 0.
     turn: usize,
     /// How often a key stands too often, at most.
     repeats: usize,
+    /// Keys that were read.
+    keys: usize,
 }
 
 /// Values of one key that are read, at most, if a key stands there many times.
 const MOST_TURNS: usize = 8;
+/// Keys that are read in all before a file's further turns are left out.
+const MOST_KEYS: usize = 200_000;
 
 /// Reads a file, and again for each value of a key that stands there twice: only the first value counts, but the
 /// mistakes in all of them are told.
-pub(crate) fn read_all<T>(mut read: impl FnMut(&mut Reader) -> T) -> (T, Vec<Problem>) {
+pub(crate) fn read_all<T>(mut read: impl FnMut(&mut Reader) -> T) -> (T, Problems) {
     let mut reader = Reader::default();
     let first = read(&mut reader);
     for turn in 1..=reader.repeats.min(MOST_TURNS) {
+        if reader.keys * turn > MOST_KEYS || reader.problems.is_full() {
+            break;
+        }
         let mut again = Reader { turn, ..Reader::default() };
         read(&mut again);
-        reader.problems.append(&mut again.problems);
+        reader.problems.append(again.problems);
     }
     (first, reader.problems)
 }
@@ -102,11 +110,8 @@ impl Reader {
                 misspelt.push(Entry { key, at: name.at, value });
             }
         }
-        for entry in misspelt {
-            if entries.iter().all(|known| known.key != entry.key) {
-                entries.push(entry);
-            }
-        }
+        let mut known: HashSet<&str> = entries.iter().map(|entry| entry.key).collect();
+        entries.extend(misspelt.into_iter().filter(|entry| known.insert(entry.key)));
         Entries { at: tree.at, entries, turn: self.turn }
     }
 
@@ -133,6 +138,7 @@ impl Reader {
                     &[]
                 }
             };
+            self.keys += entries.len();
             for (name, value) in entries {
                 let (first, count) = seen.entry(name.value.as_str()).or_insert((name.at, 0));
                 let first = *first;
@@ -152,6 +158,10 @@ impl Reader {
 
     /// Tells of it, and guesses which key was meant.
     fn unknown_key(&mut self, name: &Name, what: &str, keys: &[&'static str]) -> Option<&'static str> {
+        if self.problems.is_full() {
+            self.problems.count_error();
+            return None;
+        }
         let problem = Problem::error(Law::UnknownKey, name.at, format!("{what} has no key `{}`", name.value));
         let list = keys.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
         let near = nearest(&name.value, keys.iter().copied());

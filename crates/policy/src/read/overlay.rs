@@ -7,12 +7,12 @@ use plimsoll_units::{BitRate, Span};
 
 use super::syntax::{FeedbackEntry, FleetHostEntry, FleetTenantEntry, OverlayEntry};
 use super::{Entries, MAX_WEIGHT, Reader, bad, class, names};
-use crate::config::{ControlLevel, Encapsulation, Feedback, IdleMinimum, MacAddr, Via};
+use crate::config::{ControlLevel, Encapsulation, Feedback, IdleMinimum, MacAddr, Sealed, Via};
 use crate::document::{Located, Name, Tree, Value};
 use crate::law::{Law, Problem};
 
-const KEYS: [&str; 9] =
-    ["kind", "vni", "port", "dscp", "v6_checksum", "gateway", "host", "hosts", "feedback"];
+const KEYS: [&str; 11] =
+    ["kind", "vni", "port", "dscp", "v6_checksum", "gateway", "host", "hosts", "sealed", "key", "feedback"];
 const HOST_KEYS: [&str; 5] = ["address", "mac", "channel", "fallback", "tenants"];
 const TENANT_KEYS: [&str; 4] = ["mac", "weight", "max", "balancer"];
 const FEEDBACK_KEYS: [&str; 10] =
@@ -60,7 +60,24 @@ pub(super) fn overlay(reader: &mut Reader, tree: &Tree) -> OverlayEntry {
         host,
         hosts: hosts.into_iter().map(|(name, tree)| fleet_host(reader, name, tree)).collect(),
         feedback: keys.get("feedback").map(|tree| feedback(reader, tree)),
+        sealed: keys.get("sealed").and_then(|tree| sealed(reader, tree)),
+        key: keys.get("key").and_then(|tree| Some(Located::new(key_file(reader, tree)?, tree.at))),
     }
+}
+
+fn sealed(reader: &mut Reader, tree: &Tree) -> Option<Located<Sealed>> {
+    let sealed = match reader.text(tree, "`sealed`", "`true`, `accept` or `false`")? {
+        "true" => Sealed::Yes,
+        "accept" => Sealed::Accept,
+        "false" => Sealed::No,
+        other => {
+            let help = "write `true` (frames between hosts are sealed, and no other is taken), `accept` (while hosts change \
+                        over: both are taken) or `false`";
+            reader.report(bad(tree.at, format!("`{other}` is nothing that `sealed` could be"), help));
+            return None;
+        }
+    };
+    Some(Located::new(sealed, tree.at))
 }
 
 fn need(reader: &mut Reader, keys: &Entries<'_>, what: &str, key: &str, example: &str) {

@@ -1,10 +1,12 @@
 //! What policy files say, before names are resolved.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use plimsoll_units::{BitRate, Bytes, Span};
 
-use crate::config::{Api, Encapsulation, Engine, Feedback, MacAddr, Port};
+use crate::addresses::{Binding, StatedAddress};
+use crate::config::{Api, Encapsulation, Engine, Feedback, MacAddr, Port, Sealed};
 use crate::document::{Located, Mark, Name};
 use crate::program::{Form, Match};
 use crate::slo::DelayTarget;
@@ -36,6 +38,8 @@ pub(crate) struct OverlayEntry {
     pub hosts: Vec<FleetHostEntry>,
     /// Without a `fallback` when none is stated.
     pub feedback: Option<FeedbackEntry>,
+    pub sealed: Option<Located<Sealed>>,
+    pub key: Option<Located<PathBuf>>,
 }
 
 pub(crate) struct FleetHostEntry {
@@ -81,12 +85,13 @@ impl HostDescriptors {
 }
 
 /// `limits:` and `policy:`, which every file may have.
-#[derive(Clone)]
 pub(crate) struct PolicyFile {
     pub at: Mark,
     pub limits: Vec<LimitEntry>,
     /// `None` without a `policy:` key.
     pub classes: Option<Vec<ClassEntry>>,
+    /// None of the classes is the file's `root`.
+    pub rootless: bool,
 }
 
 pub(crate) struct UplinkEntry {
@@ -105,8 +110,17 @@ pub(crate) struct TenantEntry {
     pub ingress: IngressEntry,
     /// The least percentile first.
     pub delay: Vec<Located<DelayTarget>>,
+    /// What it may send from.
+    pub addresses: AddressesEntry,
     /// Envelope, `via`, `flows` and `policy`: a tenant is a class.
     pub class: ClassEntry,
+}
+
+/// `addresses` and `binding` of a tenant.
+#[derive(Default)]
+pub(crate) struct AddressesEntry {
+    pub list: Vec<Located<StatedAddress>>,
+    pub binding: Option<Located<Binding>>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -117,8 +131,8 @@ pub(crate) struct IngressEntry {
 
 impl TenantEntry {
     pub fn new(name: Name, class: ClassEntry) -> Self {
-        let (ingress, delay) = (IngressEntry::default(), Vec::new());
-        Self { name, port: None, weight: None, descriptors: None, ingress, delay, class }
+        let (ingress, delay, addresses) = (IngressEntry::default(), Vec::new(), AddressesEntry::default());
+        Self { name, port: None, weight: None, descriptors: None, ingress, delay, addresses, class }
     }
 
     /// What it is promised on the way in: what it may send, unless it says otherwise.
@@ -255,7 +269,7 @@ impl Queues {
         let mut root = ClassEntry::new(Name::new("root".to_owned(), at));
         root.order = Some(Order { kind: among, at, children: list.iter().map(child).collect() });
         let classes = std::iter::once(root).chain(list).collect();
-        PolicyFile { at, limits: Vec::new(), classes: Some(classes) }
+        PolicyFile { at, limits: Vec::new(), classes: Some(classes), rootless: false }
     }
 }
 

@@ -179,6 +179,13 @@ fn tenants(checked: &Checked) -> Things {
         ]);
         let targets: Vec<String> = slo.delay.iter().map(ToString::to_string).collect();
         some(&mut properties, "delay", (!targets.is_empty()).then(|| targets.join(",")));
+        let stated = tenant.addresses.texts();
+        some(&mut properties, "addresses", (!stated.is_empty()).then(|| stated.join(",")));
+        some(
+            &mut properties,
+            "binding",
+            (tenant.addresses.word() != "unbound").then(|| tenant.addresses.word()),
+        );
         if slo.ingress != slo.egress {
             some(&mut properties, "ingress min", slo.ingress.min);
             some(&mut properties, "ingress max", slo.ingress.max);
@@ -195,13 +202,14 @@ fn overlay(config: &Config) -> Things {
         ("vni", overlay.vni.to_string()),
         ("dscp", overlay.dscp.to_string()),
         ("v6_checksum", overlay.v6_checksum.to_string()),
+        ("sealed", format!("{:?}", overlay.sealed).to_lowercase()),
         ("host", overlay.own().name.clone()),
     ]);
     some(&mut properties, "port", overlay.port);
     some(&mut properties, "gateway", overlay.gateway);
+    some(&mut properties, "key", overlay.key.as_ref().map(|key| key.display()));
     if let Some(feedback) = &overlay.feedback {
         properties.extend([
-            ("key", feedback.key.display().to_string()),
             ("via", format!("{:?}", feedback.via).to_lowercase()),
             ("epoch", feedback.epoch.to_string()),
             ("lapse", feedback.lapse.to_string()),

@@ -5,6 +5,7 @@
 //! Not here: problems (`problem`), printing (the command line's).
 //! Invariant: the same policy gives the same text, byte for byte.
 
+mod addresses;
 mod diff;
 mod explain;
 mod filter;

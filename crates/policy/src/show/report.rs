@@ -4,6 +4,7 @@ use plimsoll_units::{BitRate, Bytes, Span};
 use serde::Serialize;
 
 use super::words::{describe_match, order_words, scope_words};
+use crate::addresses::Addresses;
 use crate::bounds::{ASSUMPTIONS, Bound, bounds};
 use crate::check::promises::worst;
 use crate::check::{Checked, cost};
@@ -85,6 +86,10 @@ pub struct TenantRecord {
     pub worst_out: Option<Span>,
     /// The longest on the way in, behind a full queue.
     pub worst_in: Span,
+    /// `strict`, `router`, `off`, or `unbound` where it states no addresses.
+    pub binding: &'static str,
+    /// The addresses that it states, IP first.
+    pub addresses: Vec<String>,
 }
 
 /// A limit.
@@ -135,12 +140,16 @@ pub fn report(checked: &Checked) -> Report {
     });
     let tenants = program.tenants.iter().zip(worst(program)).map(|(tenant, worst)| {
         let node = program.node(tenant.node);
+        let stated = checked.config.tenants.iter().find(|one| one.name == tenant.name);
+        let stated = stated.map(|one| &one.addresses);
         TenantRecord {
             name: tenant.name.clone(),
             slo: tenant.slo.clone(),
             burst: node.max.filter(|_| node.tenant.is_some()).map(|max| program.limit(max).burst),
             worst_out: worst.egress.ok(),
             worst_in: worst.ingress,
+            binding: stated.map_or("unbound", Addresses::word),
+            addresses: stated.map_or_else(Vec::new, Addresses::texts),
         }
     });
     let limits = program.limits.iter().map(|limit| {

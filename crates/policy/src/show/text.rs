@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
+use super::addresses::addresses_text;
 use super::words::{order_words, scope_words, short, weighed};
 use crate::bounds::{ASSUMPTIONS, Bound, bounds};
 use crate::check::Checked;
 use crate::check::promises::worst;
-use crate::config::{Encapsulation, FleetTenant, IdleMinimum, Overlay, Via};
+use crate::config::{Encapsulation, FleetTenant, IdleMinimum, Overlay, Sealed, Via};
 use crate::program::{NodeId, Program, Scope};
 use crate::slo::{CEILING_BURST, CEILING_SLACK};
 
@@ -43,6 +44,7 @@ pub fn tree_text(checked: &Checked) -> String {
     if let Some(overlay) = &checked.config.overlay {
         text.push_str(&overlay_text(overlay, checked.config.tenant_mtu()));
     }
+    text.push_str(&addresses_text(&checked.config));
     let _ = write!(text, "\nThe figures assume: {ASSUMPTIONS}.\n");
     text
 }
@@ -64,6 +66,15 @@ fn overlay_text(overlay: &Overlay, mtu: u16) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  {} at {} has {tenants}", host.name, host.address);
     }
+    text.push_str(match overlay.sealed {
+        Sealed::No => {
+            "Frames between hosts are not sealed: who reaches the underlay can read them, and send some in a host's name.\n"
+        }
+        Sealed::Accept => {
+            "Frames to hosts that seal are sealed; what comes is taken either way, and so can be made up: for changing over.\n"
+        }
+        Sealed::Yes => "Frames between hosts are sealed; what is not is dropped.\n",
+    });
     let Some(feedback) = &overlay.feedback else {
         text.push_str(
             "Receivers tell senders nothing: nobody is held back for what another host can take.\n",

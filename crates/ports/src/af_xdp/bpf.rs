@@ -7,7 +7,7 @@
 //! Invariant: every structure given to the kernel is as long as it says, zero where unused.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The hook in the driver that the program was attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(super) enum Hook {
 pub(super) struct Redirect {
     sockets: OwnedFd,
     _program: OwnedFd,
-    _link: OwnedFd,
+    link: OwnedFd,
 }
 
 impl Redirect {
@@ -36,7 +36,12 @@ impl Redirect {
             Hook::Generic => XDP_FLAGS_SKB_MODE,
         };
         let link = attach(&program, interface, flags)?;
-        Ok(Self { sockets, _program: program, _link: link })
+        Ok(Self { sockets, _program: program, link })
+    }
+
+    /// What keeps the program on the interface.
+    pub(super) fn link(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
     }
 
     /// Sends what arrives at `queue` to `socket`.

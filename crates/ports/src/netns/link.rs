@@ -13,6 +13,7 @@ use std::str::FromStr;
 use nlink::netlink::link::VethLink;
 use nlink::netlink::route::{Ipv4Route, Ipv6Route};
 use nlink::{Connection, Route};
+use serde::{Deserialize, Serialize};
 
 use super::{Netns, owner};
 use crate::error::{PortError, check_interface_name};
@@ -50,7 +51,7 @@ impl fmt::Display for Cidr {
 pub struct ParseCidrError(String);
 
 /// What is known of one interface.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkInfo {
     /// Its name.
     pub name: String,

@@ -58,14 +58,23 @@ pub struct Unwritten {
     pub bytes: u64,
 }
 
+/// Makes the file, or empties it.
+pub(super) fn create_file(path: &Path) -> Result<File, PortError> {
+    File::create(path).map_err(|error| problem(path, &error))
+}
+
 impl Capture {
     /// Makes the file, or empties it.
     ///
     /// # Errors
     /// When it cannot be made, or not even its head be written.
     pub fn create(path: &Path) -> Result<Self, PortError> {
+        Self::over(path, create_file(path)?)
+    }
+
+    /// Captures into an empty file.
+    pub(super) fn over(path: &Path, file: File) -> Result<Self, PortError> {
         let unwritable = |error: io::Error| problem(path, &error);
-        let file = File::create(path).map_err(unwritable)?;
         let mut interface = InterfaceDescriptionBlock::new(DataLink::ETHERNET, 0);
         interface.options.push(InterfaceDescriptionOption::IfName(Cow::Borrowed("plimsoll")));
         interface.options.push(InterfaceDescriptionOption::IfTsResol(NANOSECONDS));

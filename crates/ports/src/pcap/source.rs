@@ -44,19 +44,24 @@ pub(super) enum Record {
     End,
 }
 
+/// Opens the file, without a look into it.
+pub(super) fn open_file(path: &Path) -> Result<File, PortError> {
+    File::open(path).map_err(|error| unreadable(path, format!("cannot be read: {error}")))
+}
+
+fn unreadable(path: &Path, problem: String) -> PortError {
+    let advice = "give a pcap or pcapng file of Ethernet frames, such as `tcpdump -w` makes";
+    PortError::File { path: path.to_owned(), problem, advice }
+}
+
 enum Reader {
     Pcap(Box<PcapReader<BufReader<File>>>),
     PcapNg(Box<PcapNgReader<BufReader<File>>>),
 }
 
 impl Source {
-    pub(super) fn open(path: &Path) -> Result<Self, PortError> {
-        let unreadable = |problem: String| PortError::File {
-            path: path.to_owned(),
-            problem,
-            advice: "give a pcap or pcapng file of Ethernet frames, such as `tcpdump -w` makes",
-        };
-        let mut file = File::open(path).map_err(|error| unreadable(format!("cannot be read: {error}")))?;
+    pub(super) fn over(path: &Path, mut file: File) -> Result<Self, PortError> {
+        let unreadable = |problem: String| unreadable(path, problem);
         let mut magic = [0; 4];
         file.read_exact(&mut magic)
             .and_then(|()| file.rewind())

@@ -3,10 +3,10 @@
 //! Why: what happens once for each flow may cost a system call, and must be answered.
 //! From: SENIC §5.1 (slices of the NIC behind a translation table); `docs/vnic.md`, "The socket" and "Rules".
 //! Not here: the rings (`rings`), and the answers themselves (the daemon).
-//! Invariant: nothing here waits; a client that does not read its answers is lost, one that does not read its rules goes
-//! without.
+//! Invariant: nothing here waits, nor closes what could (`foreign`); each call handles one message at most; a client that does
+//! not read its answers is lost, one that does not read its rules goes without, one that sends descriptors is hung up on.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -15,35 +15,41 @@ use std::{fs, io};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::EventFd;
 use plimsoll_vnic::layout::{VERSION, header};
-use plimsoll_vnic::message::Message;
+use plimsoll_vnic::message::{LEN, Message};
 use plimsoll_vnic::socket::{self, Incoming};
 use plimsoll_vnic::{OpenRefusal, Rule};
 
 use super::{Client, Flow, Place, VnicPort, VnicRequest};
 use crate::error::PortError;
+use crate::foreign::{Closer, Connection, Foreign, ForeignFd, Listener, Read};
 use crate::port::DropReason;
 
 impl VnicPort {
-    /// What the client asks for next.
+    /// What the client asks for next: reads one message, whatever becomes of it. `None` when there is none.
     pub fn request(&mut self) -> Option<VnicRequest> {
-        while let Some(client) = self.client.as_mut().filter(|client| client.talks) {
-            match socket::read_message(&client.socket) {
-                Incoming::Nothing => client.talks = false,
-                Incoming::Message(Message::Open(spec)) => {
-                    if self.free_queue().is_some() {
-                        return Some(VnicRequest::Open(spec));
-                    }
-                    self.refuse(OpenRefusal::NoQueue);
+        let client = self.client.as_mut().filter(|client| client.talks)?;
+        match hear(&client.socket) {
+            Incoming::Nothing => {
+                client.talks = false;
+                None
+            }
+            Incoming::Message(Message::Open(spec)) => {
+                if self.free_queue().is_some() {
+                    return Some(VnicRequest::Open(spec));
                 }
-                Incoming::Message(Message::Ask(spec)) => {
-                    client.asks = true;
-                    return Some(VnicRequest::Ask(spec));
-                }
-                Incoming::Message(Message::Close(queue)) => return self.unmap(queue),
-                Incoming::Message(_) | Incoming::Garbage | Incoming::Closed => self.lose_client(),
+                self.refuse(OpenRefusal::NoQueue);
+                Some(VnicRequest::Refused)
+            }
+            Incoming::Message(Message::Ask(spec)) => {
+                client.asks = true;
+                Some(VnicRequest::Ask(spec))
+            }
+            Incoming::Message(Message::Close(queue)) => Some(self.unmap(queue)),
+            Incoming::Message(_) | Incoming::Garbage | Incoming::Closed => {
+                self.lose_client();
+                None
             }
         }
-        None
     }
 
     /// Answers [`VnicRequest::Open`]: the client gets a flow queue that leads to `target`.
@@ -93,7 +99,7 @@ impl VnicPort {
     /// it asks when it needs one. [`VnicPort::tell_news`] lets it know.
     pub fn push_rule(&mut self, rule: &Rule) {
         let Some(client) = self.client.as_mut().filter(|client| client.asks) else { return };
-        if socket::send_message(&client.socket, Message::Rule(*rule), &[]).is_ok() {
+        if tell(&client.socket, Message::Rule(*rule)).is_ok() {
             client.news = client.news.wrapping_add(1);
         }
     }
@@ -142,12 +148,13 @@ impl VnicPort {
         if self.gone {
             return false;
         }
-        let mut found = [EpollEvent::empty(); 4];
+        // As many as are ever watched: the silent ones, and four others.
+        let mut found = [EpollEvent::empty(); SILENT + 4];
         let Ok(count) = self.events.wait(&mut found, EpollTimeout::ZERO) else { return false };
         let mut more = false;
         for event in &found[..count] {
             match event.data() {
-                LISTENER => more |= self.admit(),
+                LISTENER => more |= !self.closer.is_full() && self.admit(),
                 HELLO => {
                     self.hear_hello();
                     more = true;
@@ -160,13 +167,23 @@ impl VnicPort {
                 _ => {}
             }
         }
+        self.set_open(!self.closer.is_full());
         more
+    }
+
+    /// Whether those who want in are heard: not while so much of others is being closed that more would pile up.
+    fn set_open(&mut self, open: bool) {
+        if open && !self.open {
+            self.open = self.listener.watch(&self.events, when_ready(LISTENER)).is_ok();
+        } else if !open && self.open {
+            self.open = self.listener.unwatch(&self.events).is_err();
+        }
     }
 
     /// Lets one in who wants to, if the vNIC is free; otherwise it is told so. One for each look: who connects without end
     /// takes little of the daemon's time. False when nobody could be.
     fn admit(&mut self) -> bool {
-        let Ok(Some(socket)) = socket::accept_from(&self.listener) else { return false };
+        let Some(socket) = self.listener.accept() else { return false };
         if self.client.is_some() {
             self.turn_away(socket);
             return true;
@@ -175,9 +192,9 @@ impl VnicPort {
         if self.silent.len() == SILENT
             && let Some(oldest) = self.silent.pop_front()
         {
-            let _ = self.events.delete(&oldest);
+            oldest.unwatch(&self.events);
         }
-        if self.events.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, HELLO)).is_ok() {
+        if socket.watch(&self.events, when_ready(HELLO)).is_ok() {
             self.silent.push_back(socket);
             // Most have spoken before they are let in.
             self.hear_hello();
@@ -189,12 +206,12 @@ impl VnicPort {
     fn hear_hello(&mut self) {
         for _ in 0..self.silent.len() {
             let Some(socket) = self.silent.pop_front() else { return };
-            let heard = socket::read_message(&socket);
+            let heard = hear(&socket);
             if matches!(heard, Incoming::Nothing) {
                 self.silent.push_back(socket);
                 continue;
             }
-            let _ = self.events.delete(&socket);
+            socket.unwatch(&self.events);
             match heard {
                 Incoming::Message(Message::Hello(_)) if self.client.is_some() => self.turn_away(socket),
                 Incoming::Message(Message::Hello(VERSION)) => self.welcome(socket),
@@ -206,16 +223,16 @@ impl VnicPort {
         }
     }
 
-    fn turn_away(&mut self, socket: OwnedFd) {
+    fn turn_away(&mut self, socket: Connection) {
         // What it has said and nobody has read would take the answer with it when the socket is closed.
-        let _ = socket::read_message(&socket);
+        let _ = hear(&socket);
         self.send_away(socket, Message::Occupied);
     }
 
     /// The socket stays open for a while: who has not spoken yet may do so and read the answer then.
-    fn send_away(&mut self, socket: OwnedFd, why: Message) {
+    fn send_away(&mut self, socket: Connection, why: Message) {
         // It may not even wait for the answer.
-        let _ = socket::send_message(&socket, why, &[]);
+        let _ = tell(&socket, why);
         if self.turned_away.len() == SILENT {
             self.turned_away.pop_front();
         }
@@ -223,12 +240,13 @@ impl VnicPort {
     }
 
     /// Hands the region over.
-    fn welcome(&mut self, socket: OwnedFd) {
+    fn welcome(&mut self, socket: Connection) {
         let len = self.layout.region_len() as u64;
         let descriptors = [self.memory.as_raw_fd(), self.kick.as_raw_fd(), self.wake_end.as_raw_fd()];
-        let watched = self.events.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, CLIENT));
+        let watched = socket.watch(&self.events, when_ready(CLIENT));
+        let welcome = Message::Welcome(len).to_bytes();
         // One that has gone already has not got the region, and leaves the vNIC to the next.
-        if watched.is_ok() && socket::send_message(&socket, Message::Welcome(len), &descriptors).is_ok() {
+        if watched.is_ok() && socket.send(&welcome, &descriptors).is_ok() {
             self.client = Some(Client { socket, talks: true, asks: false, news: 0 });
         }
     }
@@ -236,7 +254,7 @@ impl VnicPort {
     fn answer(&mut self, message: Message) {
         let Some(client) = &self.client else { return };
         // A client that asks and does not read the answers has no use for them.
-        if socket::send_message(&client.socket, message, &[]).is_err() {
+        if tell(&client.socket, message).is_err() {
             self.lose_client();
         }
     }
@@ -244,7 +262,7 @@ impl VnicPort {
     /// It may still write to the region: the port ends with it.
     fn lose_client(&mut self) {
         if let Some(client) = self.client.take() {
-            let _ = self.events.delete(&client.socket);
+            client.socket.unwatch(&self.events);
             self.gone = true;
         }
     }
@@ -260,27 +278,43 @@ impl VnicPort {
     }
 
     /// The client gives a queue back; what leads to it.
-    fn unmap(&mut self, queue: u32) -> Option<VnicRequest> {
-        let flow = self.queues.get_mut(queue as usize)?;
+    fn unmap(&mut self, queue: u32) -> VnicRequest {
+        let Some(flow) = self.queues.get_mut(queue as usize) else { return VnicRequest::Refused };
         let Place::Mapped(target) = flow.place else {
             self.counters.lose(DropReason::UnmappedQueue);
-            return None;
+            return VnicRequest::Refused;
         };
         flow.place = Place::Unmapped;
-        Some(VnicRequest::Close(target))
+        VnicRequest::Close(target)
     }
 }
 
+/// Reads a message. One that comes with descriptors is none, and stays unread.
+fn hear(connection: &Connection) -> Incoming {
+    let mut bytes = [0; LEN + 1];
+    match connection.read(&mut bytes) {
+        Read::Bytes(len) => Message::from_bytes(&bytes[..len]).map_or(Incoming::Garbage, Incoming::Message),
+        Read::Nothing => Incoming::Nothing,
+        Read::Descriptors => Incoming::Garbage,
+        Read::End => Incoming::Closed,
+    }
+}
+
+fn tell(connection: &Connection, message: Message) -> io::Result<usize> {
+    connection.send(&message.to_bytes(), &[])
+}
+
 /// Listens at `path`; a socket there that nobody listens on any more is replaced. Its owner and group may connect.
-pub(super) fn listen(path: &Path) -> Result<(OwnedFd, u64), PortError> {
+pub(super) fn listen(path: &Path, closer: &Closer) -> Result<(ForeignFd, u64), PortError> {
     let what = "listening for the vNIC's client";
     let place = || path.display().to_string();
     let failed = |source: io::Error| PortError::system(what, place(), source);
     let listener = match socket::listen_at(path) {
         Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {
+            // Who answers may send anything, before the connection is closed again.
+            let connect = || socket::connect_to(path).map(|end| drop(Foreign::new(end, closer)));
             let old = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
-                && socket::connect_to(path)
-                    .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+                && connect().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
             if !old {
                 return Err(PortError::File {
                     path: path.to_owned(),
@@ -293,22 +327,29 @@ pub(super) fn listen(path: &Path) -> Result<(OwnedFd, u64), PortError> {
         }
         other => other.map_err(failed)?,
     };
+    let listener = Foreign::new(listener, closer);
     fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(failed)?;
     let inode = fs::symlink_metadata(path).map_err(failed)?.ino();
     Ok((listener, inode))
 }
 
-pub(super) fn watch(listener: &impl AsFd, kick: &EventFd) -> io::Result<Epoll> {
+pub(super) fn watch(listener: &Listener, kick: &EventFd, closer: &Closer) -> io::Result<Epoll> {
     let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-    events.add(listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
+    listener.watch(&events, when_ready(LISTENER))?;
+    closer.watch(&events, CLOSED)?;
     // By edges, so that it never has to be read: the client has it too, and could make a read or a write of it wait.
     events.add(kick, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, KICK))?;
     Ok(events)
+}
+
+fn when_ready(token: u64) -> EpollEvent {
+    EpollEvent::new(EpollFlags::EPOLLIN, token)
 }
 
 const LISTENER: u64 = 0;
 const CLIENT: u64 = 1;
 const KICK: u64 = 2;
 const HELLO: u64 = 3;
+const CLOSED: u64 = 4;
 /// Connections that may be silent.
 pub(super) const SILENT: usize = 4;

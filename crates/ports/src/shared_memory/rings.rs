@@ -303,7 +303,7 @@ impl VnicPort {
         let waits = self.region.word32(header::CLIENT_WAITS);
         if waits.load(Ordering::Relaxed) != 0 && waits.swap(0, Ordering::Relaxed) != 0 {
             // A full pipe wakes it as well; one that nobody reads is no concern of ours.
-            let _ = nix::unistd::write(&self.wake, &[1]);
+            let _ = nix::unistd::write(&*self.wake, &[1]);
         }
     }
 }

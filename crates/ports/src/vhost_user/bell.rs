@@ -14,13 +14,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
+use crate::foreign::ForeignFd;
+
 /// A guest's bell.
 #[derive(Debug)]
-pub(super) struct Bell(OwnedFd);
+pub(super) struct Bell(ForeignFd);
 
 impl Bell {
     /// Refuses what is none.
-    pub(super) fn new(descriptor: OwnedFd) -> Result<Self, String> {
+    pub(super) fn new(descriptor: ForeignFd) -> Result<Self, String> {
         is_bell(&descriptor).map(|()| Self(descriptor))
     }
 
@@ -33,7 +35,7 @@ impl Bell {
 }
 
 /// Rings once, to find out whether it is a bell: who hears it takes a ring too many for nothing.
-pub(super) fn is_bell(descriptor: &OwnedFd) -> Result<(), String> {
+pub(super) fn is_bell(descriptor: &ForeignFd) -> Result<(), String> {
     let ringer = Ringer::shared().map_err(|error| format!("bells, which cannot be rung here: {error}"))?;
     ringer.ring(descriptor).map_err(|error| format!("a bell that is no eventfd: {error}"))
 }
@@ -132,11 +134,12 @@ mod tests {
     use nix::sys::eventfd::EventFd;
 
     use super::*;
+    use crate::foreign::Foreign;
 
-    fn eventfd() -> (EventFd, OwnedFd) {
+    fn eventfd() -> (EventFd, ForeignFd) {
         let bell = EventFd::new().expect("a descriptor");
         let other = bell.as_fd().try_clone_to_owned().expect("a descriptor");
-        (bell, other)
+        (bell, Foreign::ours(other))
     }
 
     #[test]
@@ -161,8 +164,8 @@ mod tests {
     #[test]
     fn what_is_no_eventfd_is_no_bell() {
         let (end, _other) = nix::unistd::pipe().expect("descriptors");
-        assert!(Bell::new(end).is_err());
+        assert!(Bell::new(Foreign::ours(end)).is_err());
         let null = std::fs::File::options().write(true).open("/dev/null").expect("there");
-        assert!(Bell::new(null.into()).is_err());
+        assert!(Bell::new(Foreign::ours(null.into())).is_err());
     }
 }

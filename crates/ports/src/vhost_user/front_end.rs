@@ -3,23 +3,21 @@
 //! Why: whoever owns the virtual machine says where its memory and its rings are, and may say so again at any moment.
 //! From: QEMU's `docs/interop/vhost-user.rst`; the order in which QEMU 7.2 and DPDK's virtio-user send.
 //! Not here: what messages look like (`message`), and the frames (`port`).
-//! Invariant: nothing here waits, nor asks a file of a file system that could, nor closes what could (`closer`); each look
+//! Invariant: nothing here waits, nor asks a file of a file system that could, nor closes what could (`foreign`); each look
 //! handles so many messages; a message that makes no sense ends the connection, is counted and told, and changes nothing for
 //! anybody else; no descriptor is kept that could keep the front end's end of the connection open.
 
 use std::fs;
-use std::io::{self, IoSliceMut, Write};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 
 use super::bell::{Bell, is_bell};
 use super::memory::{Memory, is_memory};
@@ -29,23 +27,24 @@ use super::message::{
 use super::ring::{Habits, Ring};
 use super::{Completions, VhostUser};
 use crate::error::PortError;
+use crate::foreign::{Closer, Connection, Foreign, ForeignFd, Listener};
 use crate::port::DropReason;
 
 /// Who is connected, and what it has sent of its next message.
 #[derive(Debug)]
 pub(super) struct FrontEnd {
-    socket: UnixStream,
+    socket: Connection,
     header: Option<Header>,
     bytes: [u8; LONGEST],
     have: usize,
-    descriptors: Vec<OwnedFd>,
+    descriptors: Vec<ForeignFd>,
     /// It has said something that makes sense.
     spoken: bool,
 }
 
 /// What a look at the socket finds.
 enum Incoming {
-    Message(Header, Result<Request, Nonsense>, Vec<OwnedFd>),
+    Message(Header, Result<Request, Nonsense>, Vec<ForeignFd>),
     Nothing,
     Nonsense(Nonsense),
     /// It has said all that it will ever say.
@@ -54,17 +53,18 @@ enum Incoming {
 }
 
 impl FrontEnd {
-    fn new(socket: UnixStream) -> Self {
+    fn new(socket: Connection) -> Self {
         Self { socket, header: None, bytes: [0; LONGEST], have: 0, descriptors: Vec::new(), spoken: false }
     }
 
     /// Reads on until a message is whole, or nothing is left.
-    fn read(&mut self) -> Incoming {
+    fn read(&mut self, closer: &Closer) -> Incoming {
         loop {
             let wanted = self.header.map_or(HEADER, |header| header.len);
             if self.have < wanted {
                 let known = self.descriptors.len();
-                match receive(&self.socket, &mut self.bytes[self.have..wanted], &mut self.descriptors) {
+                let into = &mut self.bytes[self.have..wanted];
+                match self.socket.receive(into, closer, &mut self.descriptors) {
                     Ok(0) => return Incoming::Closed,
                     Ok(read) => self.have += read,
                     Err(Errno::AGAIN | Errno::INTR) => return Incoming::Nothing,
@@ -92,26 +92,11 @@ impl FrontEnd {
     }
 }
 
-/// Reads at most what `into` holds. Descriptors that come along are ours, also where there was no room in the process for all.
-fn receive(socket: &UnixStream, into: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> Result<usize, Errno> {
-    // As many as the kernel passes at once: none is ever lost for want of room here.
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let received = recvmsg(socket, &mut [IoSliceMut::new(into)], &mut control, flags)?;
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(passed) = message {
-            descriptors.extend(passed);
-        }
-    }
-    if received.flags.contains(ReturnFlags::CTRUNC) { Err(Errno::MFILE) } else { Ok(received.bytes) }
-}
-
 /// Whether a descriptor is of a kind that the protocol passes: memory's file, or a bell. Looked at as soon as it is here, as
 /// the rest of its message may never come. Anything else could hold the front end's own end of this connection (that socket
 /// itself, another one with it in its queue, a ring of io_uring's), and while that is open nobody hears that it has gone.
-fn belongs(descriptor: &OwnedFd) -> bool {
-    is_memory(descriptor) || is_bell(descriptor).is_ok()
+fn belongs(descriptor: &ForeignFd) -> bool {
+    is_memory(&**descriptor) || is_bell(descriptor).is_ok()
 }
 
 impl VhostUser {
@@ -128,9 +113,6 @@ impl VhostUser {
         if self.knocks {
             self.converse();
         }
-        if tells(CLOSED) {
-            self.closer.hush();
-        }
         self.set_open(!self.closer.is_busy());
     }
 
@@ -139,32 +121,29 @@ impl VhostUser {
         if open && !self.open {
             self.open = watch(&self.events, &self.listener).is_ok();
         } else if !open && self.open {
-            self.open = self.events.delete(&self.listener).is_err();
+            self.open = self.listener.unwatch(&self.events).is_err();
         }
     }
 
     /// The first to speak has the port; another is hung up on, and may try again. One for each look: who connects without
     /// end takes little of the daemon's time. Answers whether there was one, so that there may be another.
     fn admit(&mut self) -> bool {
-        let Ok((socket, _)) = self.listener.accept() else { return false };
+        let Some(socket) = self.listener.accept() else { return false };
         if self.front_end.as_ref().is_some_and(|front_end| front_end.spoken) {
-            self.closer.close(socket);
             return true;
         }
         // Who says nothing must not keep others out.
         self.hang_up();
         let watched = EpollEvent::new(EpollFlags::EPOLLIN, FRONT_END);
-        if socket.set_nonblocking(true).is_ok() && self.events.add(&socket, watched).is_ok() {
+        if socket.watch(&self.events, watched).is_ok() {
             self.front_end = Some(Box::new(FrontEnd::new(socket)));
             self.talks = true;
-        } else {
-            self.closer.close(socket);
         }
         true
     }
 
     /// Handles some of what the front end has said. The rest waits where much is being closed: else who sends what takes long to
-    /// close would have a thread for each.
+    /// close could have any number of descriptors wait here.
     fn converse(&mut self) {
         for _ in 0..MESSAGES {
             if !self.talks || self.closer.is_full() {
@@ -174,15 +153,12 @@ impl VhostUser {
                 self.talks = false;
                 return;
             };
-            match front_end.read() {
+            match front_end.read(&self.closer) {
                 Incoming::Nothing => self.talks = false,
                 Incoming::Closed => {
-                    // Nothing is left in its queue: closing that waits for nobody.
                     if let Some(gone) = self.front_end.take() {
-                        let _ = self.events.delete(&gone.socket);
-                        if !gone.descriptors.is_empty() {
-                            self.closer.close(gone.descriptors);
-                        }
+                        gone.socket.unwatch(&self.events);
+                        gone.socket.close_if_drained();
                     }
                     self.hang_up();
                 }
@@ -190,9 +166,6 @@ impl VhostUser {
                 Incoming::Nonsense(nonsense) => self.refuse(nonsense),
                 Incoming::Message(header, request, mut descriptors) => {
                     let handled = request.and_then(|request| self.handle(&header, request, &mut descriptors));
-                    if !descriptors.is_empty() {
-                        self.closer.close(descriptors);
-                    }
                     if let Err(nonsense) = handled {
                         self.refuse(nonsense);
                     }
@@ -203,19 +176,15 @@ impl VhostUser {
 
     /// What it was told is forgotten, frames that it posted still leave.
     pub(super) fn hang_up(&mut self) {
-        let front_end = self.front_end.take();
-        if let Some(front_end) = &front_end {
-            let _ = self.events.delete(&front_end.socket);
+        if let Some(front_end) = self.front_end.take() {
+            front_end.socket.unwatch(&self.events);
         }
         for ring in &mut self.rings {
             ring.stop(&self.memory);
             unwatch(&self.events, ring.kick.take());
             *ring = Ring::default();
         }
-        let memory = std::mem::take(&mut self.memory);
-        if front_end.is_some() || !memory.is_empty() {
-            self.closer.close((front_end, memory));
-        }
+        self.memory = Foreign::ours(Memory::default());
         (self.features, self.protocol, self.talks) = (0, 0, false);
         self.measure();
     }
@@ -235,7 +204,7 @@ impl VhostUser {
         &mut self,
         header: &Header,
         request: Request,
-        descriptors: &mut Vec<OwnedFd>,
+        descriptors: &mut Vec<ForeignFd>,
     ) -> Result<(), Nonsense> {
         let reply = match request {
             Request::GetFeatures => Some(answer(header.request, feature::OFFERED)),
@@ -256,9 +225,9 @@ impl VhostUser {
                 acknowledges.then(|| answer(header.request, 0))
             }
         };
-        if let (Some(reply), Some(front_end)) = (reply, &mut self.front_end) {
+        if let (Some(reply), Some(front_end)) = (reply, &self.front_end) {
             // Whoever asks and does not read the answers has no use for them.
-            let sent = front_end.socket.write(&reply);
+            let sent = front_end.socket.send(&reply, &[]);
             if !matches!(sent, Ok(len) if len == reply.len()) {
                 self.hang_up();
             }
@@ -266,7 +235,7 @@ impl VhostUser {
         Ok(())
     }
 
-    fn obey(&mut self, request: Request, descriptors: &mut Vec<OwnedFd>) -> Result<(), Nonsense> {
+    fn obey(&mut self, request: Request, descriptors: &mut Vec<ForeignFd>) -> Result<(), Nonsense> {
         match request {
             Request::SetFeatures(features) => {
                 let foreign = features & !feature::OFFERED;
@@ -281,19 +250,10 @@ impl VhostUser {
             Request::SetProtocolFeatures(features) => self.protocol = features,
             Request::SetMemTable(pieces) => {
                 self.rings.iter_mut().for_each(|ring| ring.stop(&self.memory));
-                let files: Vec<_> =
-                    descriptors.drain(..).map(|file| Arc::new(fs::File::from(file))).collect();
-                let mapped = match Memory::map(&pieces, &files) {
-                    Ok(mapped) => mapped,
-                    Err(why) => {
-                        self.closer.close(files);
-                        return Err(Nonsense::Other(why));
-                    }
-                };
-                let before = std::mem::replace(&mut self.memory, mapped);
-                if !before.is_empty() {
-                    self.closer.close(before);
-                }
+                let files = descriptors.drain(..).map(|file| Arc::new(fs::File::from(file.into_inner())));
+                let files: Foreign<Vec<_>> = Foreign::new(files.collect(), &self.closer);
+                self.memory =
+                    Foreign::memory(Memory::map(&pieces, &files).map_err(Nonsense::Other)?, &self.closer);
             }
             Request::SetRingSize(index, size) => {
                 if !size.is_power_of_two() || size > MAX_RING {
@@ -339,7 +299,7 @@ impl VhostUser {
     }
 
     /// By edges, so that it never has to be read: the front end has it too, and could make a read of it wait.
-    fn set_kick(&mut self, index: u32, passed: &mut Vec<OwnedFd>) -> Result<(), Nonsense> {
+    fn set_kick(&mut self, index: u32, passed: &mut Vec<ForeignFd>) -> Result<(), Nonsense> {
         let Some(kick) = passed.last() else {
             return Err(Nonsense::Other(
                 "a ring without a kick descriptor, which would have to be polled".to_owned(),
@@ -347,7 +307,7 @@ impl VhostUser {
         };
         let watched = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, KICK);
         ring(&mut self.rings, index)?;
-        self.events.add(kick, watched).map_err(|error| {
+        self.events.add(&**kick, watched).map_err(|error| {
             Nonsense::Other(format!("a kick descriptor that cannot be waited for: {error}"))
         })?;
         let ring = ring(&mut self.rings, index)?;
@@ -397,21 +357,21 @@ fn ring(rings: &mut [Ring], index: u32) -> Result<&mut Ring, Nonsense> {
 }
 
 /// To be called before a descriptor is closed: the front end has its description too, which would else stay watched.
-fn unwatch(events: &Epoll, kick: Option<OwnedFd>) {
+fn unwatch(events: &Epoll, kick: Option<ForeignFd>) {
     if let Some(kick) = kick {
-        let _ = events.delete(kick);
+        let _ = events.delete(&*kick);
     }
 }
 
 /// Listens at `path`; a socket there that nobody listens on any more is replaced. Its owner and group may connect.
-pub(super) fn listen(path: &Path) -> Result<(UnixListener, u64), PortError> {
+pub(super) fn listen(path: &Path, closer: &Closer) -> Result<(ForeignFd, u64), PortError> {
     let failed = |source: io::Error| {
         PortError::system("listening for the virtual machine", path.display().to_string(), source)
     };
     let listener = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
-            if !is_socket || !is_dead(path) {
+            if !is_socket || !is_dead(path, closer) {
                 return Err(PortError::File {
                     path: path.to_owned(),
                     problem: "somebody else has it".to_owned(),
@@ -423,7 +383,7 @@ pub(super) fn listen(path: &Path) -> Result<(UnixListener, u64), PortError> {
         }
         other => other.map_err(failed)?,
     };
-    listener.set_nonblocking(true).map_err(failed)?;
+    let listener = Foreign::new(OwnedFd::from(listener), closer);
     fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(failed)?;
     let inode = fs::symlink_metadata(path).map_err(failed)?.ino();
     Ok((listener, inode))
@@ -431,16 +391,19 @@ pub(super) fn listen(path: &Path) -> Result<(UnixListener, u64), PortError> {
 
 /// Whether nobody listens at a socket any more. One whose listener lets nobody in has a queue that may be full: who
 /// listens there is asked without waiting for room in it.
-fn is_dead(path: &Path) -> bool {
+fn is_dead(path: &Path, closer: &Closer) -> bool {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    let asked = socket(AddressFamily::Unix, SockType::Stream, flags, None)
-        .and_then(|end| connect(end.as_raw_fd(), &UnixAddr::new(path)?));
+    let asked = socket(AddressFamily::Unix, SockType::Stream, flags, None).and_then(|end| {
+        // Who answers may send anything, before it is closed again.
+        let end = Foreign::new(end, closer);
+        connect(end.as_raw_fd(), &UnixAddr::new(path)?)
+    });
     asked == Err(nix::errno::Errno::ECONNREFUSED)
 }
 
 /// Watches the listening socket.
-pub(super) fn watch(events: &Epoll, listener: &impl AsFd) -> nix::Result<()> {
-    events.add(listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))
+pub(super) fn watch(events: &Epoll, listener: &Listener) -> io::Result<()> {
+    listener.watch(events, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))
 }
 
 /// What is offered of the protocol's own features.

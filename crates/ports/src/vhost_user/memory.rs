@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use nix::fcntl::{FcntlArg, fcntl};
-use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
+use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 
@@ -175,7 +175,7 @@ pub(super) fn is_memory(file: &impl AsFd) -> bool {
 }
 
 /// Bytes of the file's pages. What is not memory is refused: reading a page from a disk, or from another process (FUSE),
-/// would keep every tenant waiting, and so would asking for its size.
+/// would keep every tenant waiting, and so would asking for its size. A memfd is in a tmpfs, or hugetlbfs, of the kernel's.
 fn page_of(file: &File) -> Result<u64, String> {
     if !is_memory(file) {
         return Err(
@@ -185,9 +185,17 @@ fn page_of(file: &File) -> Result<u64, String> {
     }
     let found =
         fstatfs(file).map_err(|error| format!("guest memory whose file cannot be looked at: {error}"))?;
-    match found.filesystem_type() {
-        HUGETLBFS_MAGIC => Ok(u64::try_from(found.block_size()).unwrap_or(4_096).max(4_096)),
-        _ => Ok(4_096),
+    page_in(found.filesystem_type(), u64::try_from(found.block_size()).unwrap_or(0))
+}
+
+/// Bytes of a page in such a file system, whose blocks are that long; an error for all but the two that are memory.
+fn page_in(kind: FsType, block: u64) -> Result<u64, String> {
+    match kind {
+        TMPFS_MAGIC => Ok(4_096),
+        HUGETLBFS_MAGIC => Ok(block.max(4_096)),
+        FsType(other) => Err(format!(
+            "guest memory in a file system of type {other:#x}; give the guest a memfd, or a file in tmpfs or hugetlbfs"
+        )),
     }
 }
 
@@ -272,6 +280,20 @@ mod tests {
             ftruncate(&disk, 0x1000).expect("long enough");
             let refused = Memory::map(&[piece(0, 0x1000)], &[Arc::new(disk)]);
             assert!(refused.is_err_and(|why| why.contains("memfd")));
+        }
+    }
+
+    #[test]
+    fn memory_lies_in_a_memfd_in_tmpfs_or_in_hugetlbfs_and_nowhere_else() {
+        let shared = tempfile::tempfile_in("/dev/shm").expect("a file in tmpfs");
+        ftruncate(&shared, 0x1000).expect("long enough");
+        Memory::map(&[piece(0, 0x1000)], &[Arc::new(shared)]).expect("tmpfs is memory");
+        assert_eq!(page_of(&file(0x1000)), Ok(4_096), "a memfd");
+        assert_eq!(page_in(HUGETLBFS_MAGIC, 2 << 20), Ok(2 << 20));
+        // FUSE, ext4, XFS, overlayfs, NFS, and a number of nobody's.
+        for other in [0x6573_5546, 0xef53, 0x5846_5342, 0x794c_7630, 0x6969, 0] {
+            let refused = page_in(FsType(other), 4_096).expect_err("not memory");
+            assert!(refused.contains(&format!("{other:#x}")) && refused.contains("memfd"), "{refused}");
         }
     }
 

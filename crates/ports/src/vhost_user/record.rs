@@ -45,9 +45,14 @@ pub(super) struct Identity {
 
 impl Record {
     /// The record beside the socket at `path`, as an earlier daemon has left it or new.
+    #[cfg(test)]
     pub(super) fn open(path: &Path, rings: usize) -> io::Result<Self> {
-        let path = PathBuf::from(format!("{}.inflight", path.display()));
-        let file = own_file(&path)?;
+        Self::over(open_file(path)?, path, rings)
+    }
+
+    /// The record in its file.
+    pub(super) fn over(file: File, path: &Path, rings: usize) -> io::Result<Self> {
+        let path = beside(path);
         let len = rings * PAGE;
         // All of it is there from the start: a file system that is full later takes nothing back.
         posix_fallocate(&file, 0, i64::try_from(len).map_err(io::Error::other)?)?;
@@ -143,6 +148,16 @@ impl Page {
     fn long(&self, at: usize) -> &AtomicU64 {
         self.map.get_atomic_ref(self.at + at).expect("a word of the page")
     }
+}
+
+/// Where the record of the socket at `path` is.
+pub(crate) fn beside(path: &Path) -> PathBuf {
+    PathBuf::from(format!("{}.inflight", path.display()))
+}
+
+/// The file of the record beside the socket at `path`, as an earlier daemon has left it or new.
+pub(super) fn open_file(path: &Path) -> io::Result<File> {
+    own_file(&beside(path))
 }
 
 /// The file, which nobody else may have written: a guest's front end may be allowed to write beside its socket. What is

@@ -8,13 +8,13 @@
 //! that is taken is given back once, and none that was not taken.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{Ordering, fence};
 
 use super::bell::Bell;
 use super::memory::{Memory, Place};
 use super::message::{RingPlace, feature};
 use super::record::{Identity, Page};
+use crate::foreign::ForeignFd;
 use crate::posted::new_session;
 
 /// A ring as the front end has described it so far, and, once it has been started, as it runs.
@@ -26,7 +26,7 @@ pub(super) struct Ring {
     pub(super) base: u16,
     pub(super) enabled: bool,
     pub(super) started: bool,
-    pub(super) kick: Option<OwnedFd>,
+    pub(super) kick: Option<ForeignFd>,
     pub(super) bell: Option<Bell>,
     pub(super) live: Option<Live>,
 }

@@ -12,12 +12,18 @@ use std::str::FromStr;
 use plimsoll_policy::Mark;
 use plimsoll_policy::document::{Name, Sources, Tree, Value, nearest};
 
-use crate::Problem;
+use crate::{Problem, Problems};
+
+/// Entries of one map or list: more than a run could have, and each is compared with each.
+const MOST_ENTRIES: usize = 20_000;
+
+/// Names that a message lists.
+const MOST_NAMED: usize = 100;
 
 /// Collects problems while a file is read.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    pub problems: Vec<Problem>,
+    pub problems: Problems,
     /// What is set at the point of the sweep that is read.
     pub point: Vec<(String, String)>,
     /// The scenario's file, and the policy files that it names.
@@ -68,7 +74,7 @@ impl Reader {
                         self.problem(problem.label("again").help("keep one of them"));
                     }
                 }
-                entries
+                &entries[..self.few(entries.len(), tree.at, what)]
             }
             _ => {
                 let problem = Problem::new(tree.at, format!("{what} is a map of keys and values"));
@@ -78,6 +84,16 @@ impl Reader {
         }
     }
 
+    /// As many of so many entries as are read; more are told.
+    fn few(&mut self, count: usize, at: Mark, what: &str) -> usize {
+        if count > MOST_ENTRIES {
+            let problem =
+                Problem::new(at, format!("{what} has {count} entries, and {MOST_ENTRIES} are the most"));
+            self.problem(problem.label("too many").help("leave some out"));
+        }
+        count.min(MOST_ENTRIES)
+    }
+
     pub(super) fn unknown<'a>(
         &mut self,
         at: Mark,
@@ -85,8 +101,11 @@ impl Reader {
         word: &str,
         known: impl Iterator<Item = &'a str> + Clone,
     ) {
+        if self.problems.is_full() {
+            return self.problems.count_error();
+        }
         let near = nearest(word, known.clone()).map(|near| format!("did you mean `{near}`? "));
-        let all: Vec<&str> = known.collect();
+        let all: Vec<&str> = known.take(MOST_NAMED).collect();
         let all = if all.is_empty() {
             "there is none".to_owned()
         } else {
@@ -182,7 +201,7 @@ impl Reader {
     pub(super) fn list<'a>(&mut self, tree: &'a Tree, what: &str) -> &'a [Tree] {
         match &tree.value {
             Value::Null => &[],
-            Value::List(items) => items,
+            Value::List(items) => &items[..self.few(items.len(), tree.at, what)],
             _ => {
                 let problem = Problem::new(tree.at, format!("{what} is a list"));
                 self.problem(

@@ -25,12 +25,12 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 
 use plimsoll_policy::document::{self, FileId, Mark, Sources, SyntaxError, Tree, Value};
-use plimsoll_units::{BitRate, Span};
+use plimsoll_units::{BitRate, Bytes, Span};
 
 use crate::fault::Faults;
 use crate::model::{Destination, Measure, NETWORK, Scenario, Tenant, Workload};
 use crate::sweep::Point;
-use crate::{Errors, Problem, yaml};
+use crate::{Errors, Problem, Problems, yaml};
 use fault::Victims;
 pub(crate) use fault::{CLOCK_KEYS, FAULT_KEYS, FEEDBACK_KEYS, RESTART_KEYS, STALL_KEYS};
 use fields::{Fields, Reader};
@@ -87,6 +87,10 @@ impl Form {
     }
 }
 
+/// Largest scenario file: what it says is compared with itself more than once, and a sweep repeats it.
+const MAX_FILE: Bytes = Bytes::new(2_000_000);
+/// Destinations of a scenario.
+const MOST_DESTINATIONS: usize = 200;
 /// Times that the list of systems may be run.
 pub(crate) const MOST_PAIRS: u32 = 1_000;
 /// Keys that `virtual:` may replace: all but itself.
@@ -136,7 +140,7 @@ impl Scenario {
     /// the file by their path (`tenants.shop.min`), and fix what the sweep would vary.
     pub fn load_points(path: &Path, form: Form, settings: &[(String, String)]) -> Result<Vec<Point>, Errors> {
         let name = path.to_string_lossy();
-        let text = std::fs::read_to_string(path).map_err(|error| {
+        let text = plimsoll_policy::read_text(path, MAX_FILE).map_err(|error| {
             let problem = Problem::new(0..0, format!("{name}: {error}")).label("no text");
             Errors::new(vec![problem.help("give the path of a scenario file")], Sources::one(&name, ""))
         })?;
@@ -179,7 +183,7 @@ impl Scenario {
             Ok(tree) => tree,
             Err(error) => return Err(Errors::new(vec![no_yaml(error)], sources)),
         };
-        let mut reader = Reader { problems: Vec::new(), point: Vec::new(), sources };
+        let mut reader = Reader { problems: Problems::default(), point: Vec::new(), sources };
         let mut points = Vec::new();
         let fixed = settings;
         for (settings, tree) in reader.settings(&in_world(&tree, form), fixed) {
@@ -357,11 +361,14 @@ impl Reader {
             let again = found[..n]
                 .iter()
                 .any(|other| other.address == destination.address || other.name == destination.name);
-            if !inside || again || found.len() > 200 {
+            if !inside || again || found.len() > MOST_DESTINATIONS {
                 let message =
                     format!("destination `{}` cannot be at {}", destination.name, destination.address);
                 let help = "names and addresses are unique, inside 10.200.0.0/17 and outside of the tenants' 10.200.1.0/24";
                 self.problem(Problem::new(tree.at, message).label("these destinations").help(help));
+            }
+            if found.len() > MOST_DESTINATIONS {
+                break;
             }
         }
         found

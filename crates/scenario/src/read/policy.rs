@@ -51,7 +51,7 @@ impl Reader {
         }
         let Some(name) = self.text(tree) else { return sections };
         let path = folder.join(name);
-        let text = match std::fs::read_to_string(&path) {
+        let text = match plimsoll_policy::read_text(&path, plimsoll_policy::MAX_FILE) {
             Ok(text) => text,
             Err(error) => {
                 let problem = Problem::new(tree.at, format!("{}: {error}", path.display()));

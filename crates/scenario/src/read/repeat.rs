@@ -73,7 +73,7 @@ impl Reader {
             writer.families(file.get(key), &mut families);
         }
         let tree = writer.tree(file, &Vec::new());
-        self.problems.append(&mut writer.problems);
+        self.problems.extend(writer.problems);
         Written { tree, families }
     }
 }

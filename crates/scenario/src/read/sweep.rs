@@ -5,8 +5,8 @@
 //! Not here: the table (`crate::sweep`).
 //! Invariant: points come in the order of the file, the last path varying fastest; there is at least one.
 
-use plimsoll_policy::Mark;
 use plimsoll_policy::document::{Name, Tree, Value};
+use plimsoll_policy::{FileId, Mark};
 
 use super::fields::{Fields, Reader};
 use crate::Problem;
@@ -15,6 +15,8 @@ use crate::yaml;
 
 /// Points that one file may have.
 const MOST: usize = 10_000;
+/// Bytes of the file that its points repeat; what they say takes ten times as much memory.
+const MOST_BYTES: usize = 32_000_000;
 
 /// What each path is set to at one point.
 type Settings = Vec<(String, String)>;
@@ -74,6 +76,14 @@ impl Reader {
                 let problem = Problem::new(path.at, format!("`{}` takes no value", path.value));
                 self.problem(problem.label("nothing to vary").help("list its values: `[1, 4, 16]`"));
                 continue;
+            }
+            let bytes = self.sources.file(FileId(0)).text.len().saturating_mul(points.len() * values.len());
+            if bytes > MOST_BYTES {
+                let message =
+                    format!("the sweep repeats the file to more than {} MB", MOST_BYTES / 1_000_000);
+                let problem = Problem::new(path.at, message).label("too much");
+                self.problem(problem.help("vary fewer values at once, or shorten the file"));
+                break;
             }
             if points.len() * values.len() > MOST {
                 let message = format!("the sweep has more than {MOST} points");

@@ -5,6 +5,8 @@
 //! Not here: what they do then (`engine`, `limiter`, `receive`).
 //! Invariant: a host without tenants has none.
 
+use std::path::Path;
+
 use plimsoll_nic::Station;
 use plimsoll_policy::{Checked, Slo};
 use plimsoll_scenario::{
@@ -189,7 +191,7 @@ impl Builder<'_> {
         let mut text = Some(self.scenario.policy_file_of(host, self.system, &wiring));
         let mut load = |path: &str| match text.take() {
             Some(text) => Ok(text),
-            None => std::fs::read_to_string(path).map_err(|error| error.to_string()),
+            None => plimsoll_policy::read_text(Path::new(path), plimsoll_policy::MAX_FILE),
         };
         plimsoll_policy::check_with("policy", &mut load).map_err(|errors| SimError::Policy {
             system: self.system.name.clone(),

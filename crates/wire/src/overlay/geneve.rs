@@ -12,6 +12,9 @@
 //! The feedback frame: Geneve's control bit, no options, VNI 0, protocol [`PROTOCOL_FEEDBACK`]; the message is the rest of
 //! the datagram. Considered: a UDP port of its own. Geneve's is open between the hosts in any case, and what knows nothing
 //! of us drops a control message of an unknown protocol, as RFC 8926 has it.
+//!
+//! A sealed frame has [`PROTOCOL_SEALED`] in place of Ethernet's protocol type, and a hello that with the control bit, no
+//! options and VNI 0: who knows nothing of either drops both.
 
 use core::ops::Range;
 
@@ -27,6 +30,9 @@ pub const OPTION_FEEDBACK: u8 = 0x01;
 pub const MOST_IN_OPTION: usize = 31 * 4 - 1;
 /// The EtherType of a feedback frame's message: the first that IEEE 802 leaves to local experiments.
 pub const PROTOCOL_FEEDBACK: u16 = 0x88b5;
+
+/// The EtherType of a sealed frame, and with the control bit of a hello between hosts that seal: the second of those.
+pub const PROTOCOL_SEALED: u16 = 0x88b6;
 
 /// One option of a Geneve header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,10 +93,19 @@ impl<'o> Iterator for Options<'o> {
     }
 }
 
+/// What a packet carries.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Carries {
+    Frame,
+    Sealed,
+    Feedback,
+    Hello,
+}
+
 /// What lies where in a datagram; places from its start.
 pub(super) struct Read {
     pub vni: Vni,
-    pub control: bool,
+    pub carries: Carries,
     pub payload: usize,
     pub feedback: Option<Range<usize>>,
 }
@@ -105,16 +120,19 @@ pub(super) fn read(datagram: &[u8]) -> Result<Read, DecapsulationError> {
     let payload = TUNNEL + usize::from(first & 0x3f) * 4;
     let options = datagram.get(TUNNEL..payload).ok_or(DecapsulationError::HeaderCut)?;
     let feedback = read_options(options)?;
-    let control = flags & CONTROL != 0;
-    match (control, protocol) {
-        (false, ETHERNET_FRAME) => Ok(Read { vni, control, payload, feedback }),
-        (false, _) => Err(DecapsulationError::UnknownProtocol),
-        (true, PROTOCOL_FEEDBACK) if payload == datagram.len() => Err(DecapsulationError::BadFeedback),
-        (true, PROTOCOL_FEEDBACK) => {
-            Ok(Read { vni, control, payload, feedback: Some(payload..datagram.len()) })
+    let carries = match (flags & CONTROL != 0, protocol) {
+        (false, ETHERNET_FRAME) => Carries::Frame,
+        (false, PROTOCOL_SEALED) => Carries::Sealed,
+        (false, _) => return Err(DecapsulationError::UnknownProtocol),
+        (true, PROTOCOL_FEEDBACK) if payload == datagram.len() => {
+            return Err(DecapsulationError::BadFeedback);
         }
-        (true, _) => Err(DecapsulationError::UnknownControl),
-    }
+        (true, PROTOCOL_FEEDBACK) => Carries::Feedback,
+        (true, PROTOCOL_SEALED) => Carries::Hello,
+        (true, _) => return Err(DecapsulationError::UnknownControl),
+    };
+    let feedback = if carries == Carries::Feedback { Some(payload..datagram.len()) } else { feedback };
+    Ok(Read { vni, carries, payload, feedback })
 }
 
 /// Where the feedback lies, if there is any: the first, when somebody sends several. All options are looked at, whether
@@ -161,10 +179,15 @@ pub(super) fn write(to: &mut [u8], vni: Vni, feedback: Option<&[u8]>) -> Option<
     Some(())
 }
 
-/// Writes the header of a feedback frame.
-pub(super) fn write_control(to: &mut [u8]) -> Option<()> {
+/// What comes behind a header is sealed.
+pub(super) fn set_sealed(to: &mut [u8]) -> Option<()> {
+    put(to, 2, PROTOCOL_SEALED.to_be_bytes())
+}
+
+/// Writes the header of a control message.
+pub(super) fn write_control(to: &mut [u8], protocol: u16) -> Option<()> {
     put(to, 0, [0, CONTROL])?;
-    put(to, 2, PROTOCOL_FEEDBACK.to_be_bytes())?;
+    put(to, 2, protocol.to_be_bytes())?;
     put(to, 4, [0; 4])
 }
 

@@ -8,7 +8,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{Family, Format, HAS_VNI, Ports, TUNNEL, UDP, Vni, geneve};
+use super::{Family, Format, HAS_VNI, Ports, SEALED_HEAD, SEALED_TAG, TUNNEL, UDP, Vni, geneve};
 use crate::bytes::put;
 use crate::checksum::{add, nonzero, ones_complement_sum};
 use crate::ecn::Ecn;
@@ -130,17 +130,54 @@ impl Path {
         start: usize,
         inner: &Inner<'_>,
     ) -> Result<usize, EncapsulationError> {
-        let head = self.checked_head(inner.feedback)?;
-        let begin = start.checked_sub(head).ok_or(EncapsulationError::NoRoom)?;
         let frame = buffer.get(start..).ok_or(EncapsulationError::NoRoom)?;
-        self.check_len(head, frame.len())?;
-        let ecn = match Ecn::of(frame).unwrap_or_default() {
+        let ecn = self.outer_ecn(frame);
+        let begin = self.begin(frame.len(), start, inner)?;
+        let packet = buffer.get_mut(begin..).ok_or(EncapsulationError::NoRoom)?;
+        self.write(packet, inner, ecn).ok_or(EncapsulationError::NoRoom)?;
+        Ok(begin)
+    }
+
+    /// [`Path::encapsulate`] for a frame that is sealed: `buffer[start..]` is its head, what hides it and its tag. `ecn` is
+    /// what [`Path::outer_ecn`] said of the frame before.
+    ///
+    /// # Errors
+    /// [`EncapsulationError`]; nothing has been written then. Only Geneve says that a frame is sealed.
+    pub fn encapsulate_sealed(
+        &self,
+        buffer: &mut [u8],
+        start: usize,
+        inner: &Inner<'_>,
+        ecn: Ecn,
+    ) -> Result<usize, EncapsulationError> {
+        let sealed = buffer.get(start..).ok_or(EncapsulationError::NoRoom)?.len();
+        if self.format != Format::Geneve || sealed < SEALED_HEAD + ETHERNET + SEALED_TAG {
+            return Err(EncapsulationError::FrameCut);
+        }
+        let begin = self.begin(sealed, start, inner)?;
+        let packet = buffer.get_mut(begin..).ok_or(EncapsulationError::NoRoom)?;
+        self.write_tunnel(packet, inner)
+            .and_then(|()| geneve::set_sealed(packet.get_mut(self.head_room(None) - TUNNEL..)?))
+            .and_then(|()| self.write_outer(packet, self.format, inner.flow_hash, ecn))
+            .ok_or(EncapsulationError::NoRoom)?;
+        Ok(begin)
+    }
+
+    /// The outer ECN field of this frame's packet.
+    #[must_use]
+    pub fn outer_ecn(&self, frame: &[u8]) -> Ecn {
+        match Ecn::of(frame).unwrap_or_default() {
             // A mark of the tenant's own would hide the fabric's.
             Ecn::NotEct | Ecn::Ce if self.capable => Ecn::Ect0,
             own => own,
-        };
-        let packet = buffer.get_mut(begin..).ok_or(EncapsulationError::NoRoom)?;
-        self.write(packet, inner, ecn).ok_or(EncapsulationError::NoRoom)?;
+        }
+    }
+
+    /// Where the headers begin of a frame that begins at `start`, if all fits the path.
+    fn begin(&self, frame: usize, start: usize, inner: &Inner<'_>) -> Result<usize, EncapsulationError> {
+        let head = self.checked_head(inner.feedback)?;
+        let begin = start.checked_sub(head).ok_or(EncapsulationError::NoRoom)?;
+        self.check_len(head, frame)?;
         Ok(begin)
     }
 
@@ -173,6 +210,24 @@ impl Path {
         flow_hash: u64,
         out: &mut [u8],
     ) -> Result<usize, EncapsulationError> {
+        self.control_frame(geneve::PROTOCOL_FEEDBACK, message, flow_hash, out)
+    }
+
+    /// Writes a frame that carries a hello between hosts that seal, always as Geneve; its length.
+    ///
+    /// # Errors
+    /// [`EncapsulationError`]; nothing has been written then.
+    pub fn hello_frame(&self, hello: &[u8], out: &mut [u8]) -> Result<usize, EncapsulationError> {
+        self.control_frame(geneve::PROTOCOL_SEALED, hello, 0, out)
+    }
+
+    fn control_frame(
+        &self,
+        protocol: u16,
+        message: &[u8],
+        flow_hash: u64,
+        out: &mut [u8],
+    ) -> Result<usize, EncapsulationError> {
         if message.is_empty() {
             return Err(EncapsulationError::Feedback);
         }
@@ -184,7 +239,7 @@ impl Path {
         place.copy_from_slice(message);
         header
             .get_mut(head - TUNNEL..)
-            .and_then(geneve::write_control)
+            .and_then(|header| geneve::write_control(header, protocol))
             .and_then(|()| self.write_outer(packet, Format::Geneve, flow_hash, Ecn::NotEct))
             .ok_or(EncapsulationError::NoRoom)?;
         Ok(len)
@@ -211,6 +266,11 @@ impl Path {
     }
 
     fn write(&self, packet: &mut [u8], inner: &Inner<'_>, ecn: Ecn) -> Option<()> {
+        self.write_tunnel(packet, inner)?;
+        self.write_outer(packet, self.format, inner.flow_hash, ecn)
+    }
+
+    fn write_tunnel(&self, packet: &mut [u8], inner: &Inner<'_>) -> Option<()> {
         let tunnel = packet.get_mut(self.head_room(None) - TUNNEL..)?;
         match self.format {
             Format::Vxlan => {
@@ -219,7 +279,7 @@ impl Path {
             }
             Format::Geneve => geneve::write(tunnel, inner.vni, inner.feedback)?,
         }
-        self.write_outer(packet, self.format, inner.flow_hash, ecn)
+        Some(())
     }
 
     /// Ethernet, IP and UDP of a packet that is complete behind them.

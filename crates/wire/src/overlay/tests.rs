@@ -139,6 +139,52 @@ fn feedback_alone_is_a_control_message_without_a_frame() {
 }
 
 #[test]
+fn a_sealed_frame_says_so_and_lies_between_its_head_and_its_tag() {
+    let sealed: Vec<u8> = (0..SEALED_HEAD as u8 + 60 + SEALED_TAG as u8).collect();
+    for (path, feedback) in [(v4(Format::Geneve), None), (v6(Format::Geneve), Some(&b"feedback!"[..]))] {
+        let room = path.head_room(feedback.map(<[u8]>::len));
+        let mut buffer = [vec![0xee; room], sealed.clone()].concat();
+        let start = path.encapsulate_sealed(&mut buffer, room, &inner(feedback), Ecn::Ect0).unwrap();
+        assert_eq!(start, 0);
+        let tunnel = path.head_room(None) - 8;
+        assert_eq!(buffer[tunnel + 2..tunnel + 4], PROTOCOL_SEALED.to_be_bytes());
+        let tunnelled = read(&buffer).unwrap();
+        assert_eq!((tunnelled.sealed(), tunnelled.hello()), (Some(room..buffer.len()), None));
+        assert_eq!(tunnelled.frame(), Some(room + SEALED_HEAD..buffer.len() - SEALED_TAG));
+        assert_eq!(tunnelled.feedback().map(|place| &buffer[place]), feedback);
+        // Over IPv6 its checksum is right as it was sent; once it is opened, the seal has said more.
+        let udp = tunnel - 8;
+        let sum = &buffer[udp + 6..udp + 8];
+        assert_eq!(sum == [0, 0], matches!(path.addresses, Addresses::V4 { .. }));
+        buffer[room + 20] ^= 1;
+        let crossing = tunnelled.deliver(&mut buffer, Checks::default()).unwrap();
+        assert_eq!(crossing.outer, Ecn::Ect0);
+        let short = |len: usize| {
+            let bytes = (len as u16 + 8 + 8 + 16 * u16::from(feedback.is_some())).to_be_bytes();
+            let packet = with(with(buffer.clone(), udp + 4, bytes[0]), udp + 5, bytes[1]);
+            read(&packet).map(|tunnelled| tunnelled.frame().unwrap().len())
+        };
+        assert_eq!(short(SEALED_HEAD + 14 + SEALED_TAG), Ok(14));
+        assert_eq!(short(SEALED_HEAD + 13 + SEALED_TAG), Err(DecapsulationError::InnerCut));
+    }
+    let (vxlan, mut buffer) = (v4(Format::Vxlan), [0; 200]);
+    let refused = vxlan.encapsulate_sealed(&mut buffer, 100, &inner(None), Ecn::NotEct);
+    assert_eq!((refused, buffer), (Err(EncapsulationError::FrameCut), [0; 200]), "it could not say so");
+}
+
+#[test]
+fn a_hello_is_a_control_message_of_its_own() {
+    for path in [v4(Format::Vxlan), v6(Format::Geneve)] {
+        let mut out = [0; 200];
+        let len = path.hello_frame(b"hello", &mut out).unwrap();
+        let tunnelled = read(&out[..len]).unwrap();
+        assert_eq!(tunnelled.hello().map(|place| &out[place]), Some(&b"hello"[..]));
+        assert_eq!((tunnelled.frame(), tunnelled.sealed(), tunnelled.feedback()), (None, None, None));
+        assert_eq!(tunnelled.vni.get(), 0);
+    }
+}
+
+#[test]
 fn options_of_others_are_skipped_unless_they_are_critical() {
     let options = |bytes: &[u8]| {
         let mut packet = wrapped(&v4(Format::Geneve), &who(), None);

@@ -10,8 +10,9 @@ use core::net::IpAddr;
 use core::ops::Range;
 
 use super::crossing::Crossing;
+use super::geneve::Carries;
 use super::path::v6_udp_sum;
-use super::{Format, HAS_VNI, Ports, TUNNEL, Vni, geneve};
+use super::{Format, HAS_VNI, Ports, SEALED_HEAD, SEALED_TAG, TUNNEL, Vni, geneve};
 use crate::bytes::{array, be16, be32};
 use crate::checksum::{add, ones_complement_sum};
 use crate::ecn::{Ecn, v4_header_verifies};
@@ -25,7 +26,7 @@ pub struct Tunnelled {
     pub format: Format,
     /// The tenant's network; 0 for a feedback frame.
     pub vni: Vni,
-    /// The host that sent it. Anyone may write anything here; only feedback is sealed.
+    /// The host that sent it. Anyone may write anything here; only a seal says who it was.
     pub src: IpAddr,
     /// The address of this host that it was sent to.
     pub dst: IpAddr,
@@ -33,6 +34,8 @@ pub struct Tunnelled {
     pub ecn: Ecn,
     feedback: Option<Range<usize>>,
     frame: Option<Range<usize>>,
+    sealed: Option<Range<usize>>,
+    hello: Option<Range<usize>>,
     v4: bool,
     l3: usize,
     l4: usize,
@@ -84,9 +87,13 @@ impl Tunnelled {
             Format::Vxlan => read_vxlan(datagram)?,
             Format::Geneve => geneve::read(datagram)?,
         };
-        if !read.control && datagram.len() < read.payload + ETHERNET {
+        let (head, tag) = if read.carries == Carries::Sealed { (SEALED_HEAD, SEALED_TAG) } else { (0, 0) };
+        let carried = matches!(read.carries, Carries::Frame | Carries::Sealed);
+        if carried && datagram.len() < read.payload + head + ETHERNET + tag {
             return Err(DecapsulationError::InnerCut);
         }
+        let begin = payload + read.payload;
+        let whole = |carries: Carries| (read.carries == carries).then_some(begin..end);
         Ok(Some(Tunnelled {
             format,
             vni: read.vni,
@@ -94,7 +101,9 @@ impl Tunnelled {
             dst: ip.dst,
             ecn: Ecn::from_bits(ip.ecn),
             feedback: read.feedback.map(|place| payload + place.start..payload + place.end),
-            frame: (!read.control).then_some(payload + read.payload..end),
+            frame: carried.then_some(begin + head..end - tag),
+            sealed: whole(Carries::Sealed),
+            hello: whole(Carries::Hello),
             v4: ip.src.is_ipv4(),
             l3: outer.l3.into(),
             l4,
@@ -102,7 +111,7 @@ impl Tunnelled {
         }))
     }
 
-    /// Where the tenant's frame lies; none in a feedback frame.
+    /// Where the tenant's frame lies, of a sealed one once it has been opened; none in a feedback frame or a hello.
     #[must_use]
     pub fn frame(&self) -> Option<Range<usize>> {
         self.frame.clone()
@@ -112,6 +121,19 @@ impl Tunnelled {
     #[must_use]
     pub fn feedback(&self) -> Option<Range<usize>> {
         self.feedback.clone()
+    }
+
+    /// Where a sealed frame lies, with the [`SEALED_HEAD`] bytes before it and the [`SEALED_TAG`] behind it; none where
+    /// frames are not sealed.
+    #[must_use]
+    pub fn sealed(&self) -> Option<Range<usize>> {
+        self.sealed.clone()
+    }
+
+    /// Where a hello between hosts that seal lies.
+    #[must_use]
+    pub fn hello(&self) -> Option<Range<usize>> {
+        self.hello.clone()
     }
 
     /// Verifies the outer checksums of the packet that was read, and settles the inner frame's ECN field; says what
@@ -139,7 +161,8 @@ impl Tunnelled {
         if checksum == 0 && !self.v4 && !checks.v6_without {
             return Err(DecapsulationError::NoUdpChecksum);
         }
-        if checks.verified {
+        // The seal says more than any checksum, which was that of what has been opened since.
+        if checks.verified || self.sealed.is_some() {
             return Ok(());
         }
         if self.v4 && !v4_header_verifies(packet, self.l3) {
@@ -170,5 +193,5 @@ fn read_vxlan(datagram: &[u8]) -> Result<geneve::Read, DecapsulationError> {
     if flags & HAS_VNI == 0 {
         return Err(DecapsulationError::NoVni);
     }
-    Ok(geneve::Read { vni, control: false, payload: TUNNEL, feedback: None })
+    Ok(geneve::Read { vni, carries: Carries::Frame, payload: TUNNEL, feedback: None })
 }

@@ -75,6 +75,8 @@ pub struct HostNow {
     pub messages: Counts,
     /// What holds while it says nothing.
     pub fallback: BitRate,
+    /// Whether frames to it are sealed; none where none are.
+    pub session: Option<bool>,
 }
 
 /// What one tenant here sends to one elsewhere.
@@ -133,6 +135,7 @@ impl Engine {
                 received: link.received,
                 messages: told.map(|told| told.counts).unwrap_or_default(),
                 fallback: host.fallback,
+                session: fleet.seals.as_ref().map(|seals| seals.is_live(index)),
             }
         });
         let (mut pairs, mut receivers) = (Vec::new(), Vec::new());

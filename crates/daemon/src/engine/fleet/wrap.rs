@@ -7,9 +7,10 @@
 //! reload makes of their order; feedback is lost with no frame, as a
 //! message that did not leave goes with the next.
 
+use plimsoll_control::Session;
 use plimsoll_ports::{Port, Sending, Trouble};
 use plimsoll_units::Nanos;
-use plimsoll_wire::overlay::{Inner, MOST_IN_OPTION, Path};
+use plimsoll_wire::overlay::{Inner, MOST_IN_OPTION, Path, SEALED_HEAD, SEALED_TAG};
 use plimsoll_wire::{Offload, OffloadKind, segment};
 
 use super::super::depart::Handed;
@@ -18,6 +19,7 @@ use super::super::emit::{Emitted, Part};
 use super::super::forward::is_group;
 use super::super::{Engine, Held};
 use super::addresses;
+use super::sealed::Way;
 
 /// How much of a frame for all hosts has left for one of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub(super) enum Copied {
 struct Wrapping<'a> {
     path: Path,
     inner: Inner<'a>,
+    /// With whom, where it is sealed.
+    session: Option<&'a mut Session>,
     /// Whether the feedback has left.
     told: bool,
 }
@@ -115,7 +119,12 @@ impl Engine {
         let Some(path) = fleet.path(host) else { return Handed::Lost(Loss::NoNextHop) };
         let feedback = fleet.steering.as_ref().and_then(|steering| steering.riding(host));
         let inner = Inner { vni: fleet.map.vni, flow_hash: held.hash.into(), feedback };
-        let mut wrapping = Wrapping { path, inner, told: false };
+        let session = match fleet.seals.as_mut().map(|seals| seals.way(host)) {
+            Some(Way::Sealed(session)) => Some(session),
+            Some(Way::NoSession) => return Handed::Lost(Loss::NoSession),
+            Some(Way::Plain) | None => None,
+        };
+        let mut wrapping = Wrapping { path, inner, session, told: false };
         let emitted = emit_wrapped(port, &mut wrapping, frame, &held.offload, part, &mut self.scratch);
         let told = wrapping.told;
         self.uplink.senders.note(port.taken(), from);
@@ -167,7 +176,7 @@ fn emit_wrapped(
                 Err(error) => return Ok(Ok(error.into())),
             }
         };
-        let sending = match send_wrapped(port, wrapping, &mut scratch[..ROOM + len])? {
+        let sending = match send_wrapped(port, wrapping, &mut scratch[..ROOM + len + SEALED_TAG])? {
             Ok(sending) => Emitted::from(sending),
             Err(why) => return Ok(Err(why)),
         };
@@ -186,20 +195,31 @@ fn send_wrapped(
     wrapping: &mut Wrapping<'_>,
     buffer: &mut [u8],
 ) -> Result<Result<Sending, plimsoll_wire::EncapsulationError>, Trouble> {
-    let Wrapping { path, inner, told } = wrapping;
-    let len = buffer.len() - ROOM;
+    let Wrapping { path, inner, told, session } = wrapping;
+    let frame = ROOM..buffer.len() - SEALED_TAG;
+    let whole = if session.is_some() { ROOM - SEALED_HEAD..buffer.len() } else { frame.clone() };
     let fits = |message: &&[u8]| {
-        len + path.head_room(Some(message.len())) <= usize::from(path.mtu) + super::ETHERNET
+        whole.len() + path.head_room(Some(message.len())) <= usize::from(path.mtu) + super::ETHERNET
     };
     let feedback = inner.feedback.filter(|_| !*told).filter(fits);
-    let start = match path.encapsulate(buffer, ROOM, &Inner { feedback, ..*inner }) {
+    let inner = Inner { feedback, ..*inner };
+    let ecn = path.outer_ecn(&buffer[frame]);
+    let packet = &mut buffer[..whole.end];
+    let wrapped = match session {
+        Some(session) => {
+            session.seal(inner.vni.get(), &mut packet[whole.start..]);
+            path.encapsulate_sealed(packet, whole.start, &inner, ecn)
+        }
+        None => path.encapsulate(packet, ROOM, &inner),
+    };
+    let start = match wrapped {
         Ok(start) => start,
         Err(why) => return Ok(Err(why)),
     };
-    let sending = port.send(&buffer[start..], None)?;
+    let sending = port.send(&buffer[start..whole.end], None)?;
     *told |= feedback.is_some() && sending == Sending::Sent;
     Ok(Ok(sending))
 }
 
-/// Room for the longest outer headers: Ethernet, IPv6, UDP, Geneve and its longest option.
-const ROOM: usize = 14 + 40 + 8 + 8 + 4 + MOST_IN_OPTION.next_multiple_of(4) + 4;
+/// Room for the longest outer headers: Ethernet, IPv6, UDP, Geneve and its longest option, and a seal's head.
+const ROOM: usize = 14 + 40 + 8 + 8 + 4 + MOST_IN_OPTION.next_multiple_of(4) + 4 + SEALED_HEAD;

@@ -1,0 +1,79 @@
+//! `plimsoll status`.
+//!
+//! Why: an operator wants to know in a glance whether anything is amiss, and what a broken-into engine could do.
+//! From: the daemon's `/v1/health`.
+//! Not here: counters (`live`), promises (`slo`).
+//! Invariant: what `--json` prints is what the API answered.
+
+use plimsoll_daemon::{Client, Confinement};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::args::Ask;
+use crate::failure::{Failure, print, print_json};
+
+/// What the daemon says of its health.
+#[derive(Deserialize)]
+struct Health {
+    status: String,
+    lost_ports: Vec<String>,
+    uplink_down: bool,
+    silent_hosts: Vec<String>,
+    generation: u64,
+    confinement: Option<Confinement>,
+}
+
+/// Says how the running daemon is.
+pub(crate) fn status(args: &Ask) -> Result<(), Failure> {
+    let answer: Value = Client::new(&args.socket).get("/v1/health")?;
+    if args.json {
+        return print_json(&answer);
+    }
+    let health = serde_json::from_value(answer).map_err(|error| Failure::Failed(error.to_string()))?;
+    print(&text(&health))
+}
+
+fn text(health: &Health) -> String {
+    let mut rows = vec![
+        ("status", health.status.clone()),
+        ("reloads", health.generation.to_string()),
+        ("uplink", if health.uplink_down { "down" } else { "up" }.to_owned()),
+    ];
+    let listed = |names: &[String]| (!names.is_empty()).then(|| names.join(", "));
+    rows.extend(listed(&health.lost_ports).map(|names| ("lost ports", names)));
+    rows.extend(listed(&health.silent_hosts).map(|names| ("silent hosts", names)));
+    rows.extend(health.confinement.as_ref().map(|confinement| ("the engine", confinement.summary())));
+    rows.iter().map(|(name, value)| format!("{name:<14}{value}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_force_and_what_is_amiss_is_said() {
+        let health = |confinement: &str| {
+            let rest = r#""lost_ports": ["b"], "uplink_down": false, "silent_hosts": [], "generation": 3"#;
+            let answer = format!(r#"{{"status": "degraded", {rest}, "confinement": {confinement}}}"#);
+            text(&serde_json::from_str(&answer).expect("an answer"))
+        };
+        let said = health(
+            r#"{"user": "uid 60977", "capabilities": [], "seccomp": true, "landlock": "on (version 7)", "broker": 7}"#,
+        );
+        assert!(said.contains("lost ports    b\n") && !said.contains("silent"), "{said}");
+        assert!(
+            said.ends_with(
+                "uid 60977, no capability, seccomp on, landlock on (version 7), broker process 7\n"
+            ),
+            "{said}"
+        );
+        let ended = health(
+            r#"{"user": "uid 0", "capabilities": ["CAP_NET_RAW"], "seccomp": false, "landlock": "off", "broker": 7,
+                "broker_ended": true}"#,
+        );
+        assert!(
+            ended.ends_with("uid 0, CAP_NET_RAW, seccomp off, landlock off, broker process 7, ENDED\n"),
+            "{ended}"
+        );
+    }
+}

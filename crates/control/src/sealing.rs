@@ -1,0 +1,538 @@
+//! Tenants' frames between hosts, sealed: nobody on the way reads, changes, invents or repeats one in a host's name.
+//!
+//! Why: an overlay's outer addresses can be forged. Frames that are sent again in a host's name took the place of that
+//! host's own, as nothing tells them apart.
+//! From: AES-256-GCM (NIST SP 800-38D) with keys by HKDF (RFC 5869); RFC 6479's window against replays; WireGuard's and
+//! Noise's rule that both sides' nonces go into a session's key; QUIC's limits on a key's use (RFC 9001 §6.6).
+//! Not here: headers around what is sealed (`wire::overlay`), how hellos travel, what is counted (`daemon`).
+//! Invariant: what opens was sealed with the fleet's key by the host that it names, for this one in its present life, before
+//! this one heard of that host's next life, and opens once; no key and nonce are used twice; nothing allocates for a frame.
+//!
+//! # Sessions
+//!
+//! Each host draws a `start` at random when it starts, and says hello to each other host: its start, a session number, and
+//! the start that it last heard from there. A hello that names our present start is *proven*: it was made after we
+//! started, so it is no recording from before. A proven hello with a greater number than any accepted before begins a
+//! session: keys follow from both hosts' starts and the number, so those of an earlier life of either host open nothing any
+//! more. A host whose clock, from which numbers begin, went back is told which number the other has, and takes a greater one.
+//! An old hello that is sent again begins nothing: within our life its number is not greater, and an older one is not proven.
+//!
+//! # Format of a hello, version 1
+//!
+//! | bytes | field |
+//! | --- | --- |
+//! | 0 | version, 1 |
+//! | 1 | bit 0: the number accepted is of the start in bytes 26..34; bit 1: an answer is wanted |
+//! | 2..6 | the host that sends it |
+//! | 6..10 | the host that it is for |
+//! | 10..18 | its session number towards that one |
+//! | 18..26 | its start |
+//! | 26..34 | the other's start, as last heard; 0: nothing was |
+//! | 34..42 | the greatest session number accepted from the other |
+//! | 42..58 | the first half of an HMAC-SHA256 of all before |
+//!
+//! # Format of a sealed frame
+//!
+//! Four bytes of a check on the number, eight of the number, the frame (hidden), a tag of 16. The check is AES-128 of the
+//! number under a key of the session's: who does not have that key is turned away without the cost of opening. Bound, too,
+//! are both hosts and the network.
+
+use aws_lc_rs::aead::quic::{self, HeaderProtectionKey};
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::{hkdf, hmac};
+use plimsoll_queues::Pace;
+use plimsoll_units::{BitRate, Bytes, Nanos, Span};
+
+use crate::HostId;
+
+/// Bytes in front of a frame that is sealed.
+pub const SEALED_HEAD: usize = 12;
+/// Bytes behind it.
+pub const SEALED_TAG: usize = 16;
+/// Bytes of a hello.
+pub const HELLO: usize = 58;
+
+/// Frames under one key are 2^22 at most: half of what RFC 9001 §6.6 allows AES-GCM.
+const GENERATION: u32 = 22;
+/// Frames that may overtake one another: 0.8 ms of ten million a second.
+const WINDOW: u64 = 8_192;
+const WORDS: usize = WINDOW as usize / 64 + 1;
+/// Between two hellos to a host, and between two that it does not answer, which grows up to this.
+const GAP: Span = Span::millis(10);
+const LONGEST_GAP: Span = Span::secs(1);
+/// Hellos in a host's name that are looked at in a second: half a microsecond each.
+const HELLOS: u64 = 10_000;
+/// Frames in a host's name with a right check that do not open, in a second, before each of their numbers gets but one try.
+const FORGERIES: u64 = 100_000;
+const BURST: Span = Span::millis(1);
+const VERSION: u8 = 1;
+const OURS: u8 = 1;
+const ASKS: u8 = 2;
+
+/// Why a sealed frame is not opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unopened {
+    /// It was sealed for no session that is live here: made up, or from before a restart.
+    #[error("a frame that was sealed for no session that is live")]
+    WrongSession,
+    /// It has come before, or so long after others that nobody can tell.
+    #[error("a frame that comes again, or too late")]
+    Replayed,
+    /// It is not what was sealed.
+    #[error("a frame that has been changed on the way")]
+    Forged,
+}
+
+/// What came of a hello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Greeted {
+    /// A session begins.
+    Begun,
+    /// It says nothing new, or is not proven yet.
+    Known,
+    /// Of an earlier session.
+    Stale,
+    /// Not made with the fleet's key, or not for this host by that one.
+    Forged,
+    /// Too many came in that host's name.
+    Ignored,
+}
+
+/// This host's part of all sessions.
+pub struct Sealing {
+    host: HostId,
+    start: u64,
+    first: u64,
+    secret: hkdf::Prk,
+    hellos: hmac::Key,
+}
+
+/// What there is between this host and another.
+pub struct Session {
+    peer: HostId,
+    /// This host's number towards that one.
+    number: u64,
+    /// Of its last hello, proven or not.
+    heard: u64,
+    /// What was accepted from it: number and start.
+    accepted: Option<(u64, u64)>,
+    /// Whether it has accepted this host's number.
+    confirmed: bool,
+    sealer: Option<Sealer>,
+    opener: Option<Opener>,
+    due: Option<Nanos>,
+    said: Option<Nanos>,
+    gap: Span,
+    hellos: Pace,
+    forgeries: Pace,
+}
+
+struct Sealer {
+    keys: Keys,
+    generation: u64,
+    frames: LessSafeKey,
+    next: u64,
+}
+
+struct Opener {
+    keys: Keys,
+    /// The newest generation that something was opened of, and the one before.
+    generation: u64,
+    frames: LessSafeKey,
+    before: Option<LessSafeKey>,
+    window: Window,
+}
+
+/// One direction of a session.
+struct Keys {
+    secret: hkdf::Prk,
+    checks: HeaderProtectionKey,
+    /// Both hosts.
+    bound: [u8; 8],
+}
+
+impl Sealing {
+    /// `first` is the number that sessions begin with: better beyond those of earlier starts, as the time is. `start` is drawn
+    /// at random at each start.
+    #[must_use]
+    pub fn new(key: &[u8; 32], host: HostId, first: u64, start: u64) -> Self {
+        let secret = hkdf::Salt::new(hkdf::HKDF_SHA256, b"plimsoll overlay 1").extract(key);
+        let hellos = hmac::Key::new(hmac::HMAC_SHA256, &expand::<32>(&secret, &[b"hello"]));
+        // Zero says that nothing was heard.
+        Self { host, start: start.max(1), first: first.max(1), secret, hellos }
+    }
+
+    /// Nothing yet is known of this host; it is to be greeted at once.
+    #[must_use]
+    pub fn session(&self, peer: HostId) -> Session {
+        Session {
+            peer,
+            number: self.first,
+            heard: 0,
+            accepted: None,
+            confirmed: false,
+            sealer: None,
+            opener: None,
+            due: Some(Nanos::ZERO),
+            said: None,
+            gap: GAP,
+            hellos: Pace::new(each_second(HELLOS)),
+            forgeries: Pace::new(each_second(FORGERIES)),
+        }
+    }
+
+    /// The keys of what `from` sends, with its number and start, to `to`, with its own.
+    fn keys(&self, [from, to]: [HostId; 2], number: u64, starts: [u64; 2]) -> Keys {
+        let (from, to) = (from.0.to_be_bytes(), to.0.to_be_bytes());
+        let [theirs, others] = starts.map(u64::to_be_bytes);
+        let parts: [&[u8]; 6] = [b"session", &from, &to, &number.to_be_bytes(), &theirs, &others];
+        let secret = hkdf::Prk::new_less_safe(hkdf::HKDF_SHA256, &expand::<32>(&self.secret, &parts));
+        let checks = HeaderProtectionKey::new(&quic::AES_128, &expand::<16>(&secret, &[b"check"]));
+        let mut bound = [0; 8];
+        bound[..4].copy_from_slice(&from);
+        bound[4..].copy_from_slice(&to);
+        Keys { secret, checks: checks.expect("sixteen bytes are a key"), bound }
+    }
+}
+
+impl Session {
+    /// Whether frames can be sealed for it: it has accepted this host's session.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.confirmed
+    }
+
+    /// When a hello is due.
+    #[must_use]
+    pub fn due(&self) -> Option<Nanos> {
+        self.due
+    }
+
+    /// The hello that is due now, if one is; it counts as said.
+    pub fn hello(&mut self, sealing: &Sealing, now: Nanos) -> Option<[u8; HELLO]> {
+        self.due.filter(|&due| due <= now)?;
+        self.said = Some(now);
+        self.due = (!self.confirmed).then(|| now + self.gap);
+        self.gap = self.gap.times(2).min(LONGEST_GAP);
+        let (accepted, start) = self.accepted.unwrap_or_default();
+        let mut hello = [0; HELLO];
+        let flags = [(OURS, start != 0 && start == self.heard), (ASKS, !self.confirmed)];
+        hello[0] = VERSION;
+        hello[1] = flags.iter().filter(|(_, set)| *set).map(|(flag, _)| flag).sum();
+        hello[2..6].copy_from_slice(&sealing.host.0.to_be_bytes());
+        hello[6..10].copy_from_slice(&self.peer.0.to_be_bytes());
+        for (at, number) in [(10, self.number), (18, sealing.start), (26, self.heard), (34, accepted)] {
+            hello[at..at + 8].copy_from_slice(&number.to_be_bytes());
+        }
+        let tag = hmac::sign(&sealing.hellos, &hello[..HELLO - SEALED_TAG]);
+        hello[HELLO - SEALED_TAG..].copy_from_slice(&tag.as_ref()[..SEALED_TAG]);
+        Some(hello)
+    }
+
+    /// A hello has come in this host's name.
+    pub fn greet(&mut self, sealing: &Sealing, hello: &[u8], now: Nanos) -> Greeted {
+        if !admits(&mut self.hellos, now) {
+            return Greeted::Ignored;
+        }
+        let Some(hello) = hello.first_chunk::<HELLO>().filter(|_| hello.len() == HELLO) else {
+            return Greeted::Forged;
+        };
+        let (said, tag) = hello.split_at(HELLO - SEALED_TAG);
+        let right = hmac::sign(&sealing.hellos, said);
+        let same = aws_lc_rs::constant_time::verify_slices_are_equal(&right.as_ref()[..SEALED_TAG], tag);
+        let between = said[2..6] == self.peer.0.to_be_bytes() && said[6..10] == sealing.host.0.to_be_bytes();
+        if same.is_err() || said[0] != VERSION || !between {
+            return Greeted::Forged;
+        }
+        let [number, start, ours, accepted] = [10, 18, 26, 34].map(|at| word(said, at));
+        self.heard = start;
+        if ours != sealing.start {
+            // Perhaps a recording; if not, it can prove itself once it has heard us.
+            self.want_hello(now);
+            return Greeted::Known;
+        }
+        self.learn(sealing, said[1] & OURS != 0, accepted, now);
+        let known = self.accepted;
+        let greeted = match known {
+            Some(known) if known == (number, start) => Greeted::Known,
+            Some((known, _)) if number <= known => Greeted::Stale,
+            _ => {
+                self.begin(sealing, number, start);
+                Greeted::Begun
+            }
+        };
+        if greeted != Greeted::Known || said[1] & ASKS != 0 {
+            self.want_hello(now);
+        }
+        greeted
+    }
+
+    /// What a proven hello says of our own session: it was accepted, or is to have a greater number.
+    fn learn(&mut self, sealing: &Sealing, ours: bool, accepted: u64, now: Nanos) {
+        if ours && accepted == self.number {
+            if !self.confirmed {
+                (self.confirmed, self.due, self.gap) = (true, None, GAP);
+            }
+        } else if accepted >= self.number && accepted < u64::MAX {
+            (self.number, self.confirmed) = (accepted + 1, false);
+            self.set_sealer(sealing);
+            self.want_hello(now);
+        }
+    }
+
+    fn begin(&mut self, sealing: &Sealing, number: u64, start: u64) {
+        let before = self.accepted.replace((number, start));
+        let keys = sealing.keys([self.peer, sealing.host], number, [start, sealing.start]);
+        self.opener = Some(Opener::new(keys));
+        if before.is_none_or(|(_, before)| before != start) {
+            // It is in another life: what it accepted of us it has forgotten. A number has one key, whatever lives come back.
+            self.number += u64::from(self.sealer.is_some());
+            (self.confirmed, self.gap) = (false, GAP);
+            self.set_sealer(sealing);
+        }
+    }
+
+    fn set_sealer(&mut self, sealing: &Sealing) {
+        let Some((_, theirs)) = self.accepted else { return };
+        let keys = sealing.keys([sealing.host, self.peer], self.number, [sealing.start, theirs]);
+        self.sealer = Some(Sealer::new(keys));
+    }
+
+    /// A hello is to be said soon, though not more often than once in a gap.
+    fn want_hello(&mut self, now: Nanos) {
+        let soon = self.said.map_or(now, |said| now.max(said + GAP));
+        self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
+    }
+
+    /// Seals `packet[SEALED_HEAD..len - SEALED_TAG]` where it is, and writes what goes around it. Answers whether the session
+    /// is live; nothing has been written else. The packet has room for both.
+    pub fn seal(&mut self, network: u32, packet: &mut [u8]) -> bool {
+        match &mut self.sealer {
+            Some(sealer) if self.confirmed => sealer.seal(network, packet),
+            _ => false,
+        }
+    }
+
+    /// Opens what came in this host's name, where it is: the frame lies between head and tag then.
+    ///
+    /// # Errors
+    /// [`Unopened`]; the packet may then be garbled.
+    pub fn open(&mut self, network: u32, packet: &mut [u8], now: Nanos) -> Result<(), Unopened> {
+        let opened = match &mut self.opener {
+            Some(opener) => opener.open(network, packet, &mut self.forgeries, now),
+            None => Err(Unopened::WrongSession),
+        };
+        if opened == Err(Unopened::WrongSession) && self.due.is_none() {
+            // Perhaps it does not know that we have started again.
+            self.due = Some(self.said.map_or(now, |said| now.max(said + LONGEST_GAP)));
+        }
+        opened
+    }
+}
+
+impl Sealer {
+    fn new(keys: Keys) -> Self {
+        Self { frames: keys.frames(0), keys, generation: 0, next: 0 }
+    }
+
+    fn seal(&mut self, network: u32, packet: &mut [u8]) -> bool {
+        let Some(body) = packet.len().checked_sub(SEALED_HEAD + SEALED_TAG) else { return false };
+        let number = self.next;
+        self.next += 1;
+        if number >> GENERATION != self.generation {
+            self.generation = number >> GENERATION;
+            self.frames = self.keys.frames(self.generation);
+        }
+        let (head, rest) = packet.split_at_mut(SEALED_HEAD);
+        let (frame, place) = rest.split_at_mut(body);
+        head[..4].copy_from_slice(&self.keys.check(number));
+        head[4..].copy_from_slice(&number.to_be_bytes());
+        let bound = Aad::from(self.keys.bound(network));
+        let tag = self.frames.seal_in_place_separate_tag(nonce(number), bound, frame);
+        place.copy_from_slice(tag.expect("a frame is far shorter than the cipher's bound").as_ref());
+        true
+    }
+}
+
+impl Opener {
+    fn new(keys: Keys) -> Self {
+        Self { frames: keys.frames(0), keys, generation: 0, before: None, window: Window::default() }
+    }
+
+    fn open(
+        &mut self,
+        network: u32,
+        packet: &mut [u8],
+        forgeries: &mut Pace,
+        now: Nanos,
+    ) -> Result<(), Unopened> {
+        let Some((head, rest)) = packet.split_first_chunk_mut::<SEALED_HEAD>() else {
+            return Err(Unopened::Forged);
+        };
+        let number = word(head, 4);
+        if head[..4] != self.keys.check(number) {
+            return Err(Unopened::WrongSession);
+        }
+        if !self.window.is_new(number) {
+            return Err(Unopened::Replayed);
+        }
+        let bound = Aad::from(self.keys.bound(network));
+        let generation = number >> GENERATION;
+        let newer = (generation > self.generation).then(|| self.keys.frames(generation));
+        let frames = match (&newer, generation == self.generation) {
+            (Some(newer), _) => newer,
+            (None, true) => &self.frames,
+            (None, false) => self.before.as_ref().ok_or(Unopened::Replayed)?,
+        };
+        if frames.open_in_place(nonce(number), bound, rest).is_err() {
+            // Whoever copies a right head in front of something else shall not have it tried for ever.
+            if !admits(forgeries, now) && self.window.is_near(number) {
+                self.window.mark(number);
+            }
+            return Err(Unopened::Forged);
+        }
+        if let Some(newer) = newer {
+            let follows = generation == self.generation + 1;
+            let before = core::mem::replace(&mut self.frames, newer);
+            self.before = follows.then_some(before);
+            self.generation = generation;
+        }
+        self.window.mark(number);
+        Ok(())
+    }
+}
+
+impl Keys {
+    /// Of the frames of a generation.
+    fn frames(&self, generation: u64) -> LessSafeKey {
+        let key = expand::<32>(&self.secret, &[b"frames", &generation.to_be_bytes()]);
+        LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key).expect("32 bytes are a key"))
+    }
+
+    /// The first bytes of AES of the number: nobody without the key can tell them.
+    #[inline]
+    fn check(&self, number: u64) -> [u8; 4] {
+        let mut sample = [0; 16];
+        sample[..8].copy_from_slice(&number.to_be_bytes());
+        let [a, b, c, d, _] = self.checks.new_mask(&sample).expect("sixteen bytes are a sample");
+        [a, b, c, d]
+    }
+
+    #[inline]
+    fn bound(&self, network: u32) -> [u8; 12] {
+        let mut bound = [0; 12];
+        bound[..8].copy_from_slice(&self.bound);
+        bound[8..].copy_from_slice(&network.to_be_bytes());
+        bound
+    }
+}
+
+/// Which numbers have come: the newest, and of the [`WINDOW`] before it each.
+struct Window {
+    /// The one after the newest.
+    next: u64,
+    /// A ring of bits, a word of which is cleared when the newest number enters it (RFC 6479).
+    words: [u64; WORDS],
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self { next: 0, words: [0; WORDS] }
+    }
+}
+
+impl Window {
+    #[inline]
+    fn is_new(&self, number: u64) -> bool {
+        if number >= self.next {
+            return number < u64::MAX;
+        }
+        self.next - number <= WINDOW && self.words[Self::word(number)] & Self::bit(number) == 0
+    }
+
+    /// Whether a number can be marked without forgetting any that others of this time may still have.
+    fn is_near(&self, number: u64) -> bool {
+        number < self.next.saturating_add(WINDOW / 2)
+    }
+
+    #[inline]
+    fn mark(&mut self, number: u64) {
+        if number >= self.next {
+            let (newest, last) = (self.next.saturating_sub(1) / 64, number / 64);
+            let first = (newest + 1).max(last.saturating_sub(WORDS as u64 - 1));
+            (first..=last).for_each(|word| self.words[word as usize % WORDS] = 0);
+            self.next = number + 1;
+        }
+        self.words[Self::word(number)] |= Self::bit(number);
+    }
+
+    fn word(number: u64) -> usize {
+        (number / 64) as usize % WORDS
+    }
+
+    fn bit(number: u64) -> u64 {
+        1 << (number % 64)
+    }
+}
+
+/// The number, in front of which four zeros: a key is one session's one direction's, where each number is used once.
+fn nonce(number: u64) -> Nonce {
+    let mut nonce = [0; 12];
+    nonce[4..].copy_from_slice(&number.to_be_bytes());
+    Nonce::assume_unique_for_key(nonce)
+}
+
+fn expand<const LEN: usize>(secret: &hkdf::Prk, parts: &[&[u8]]) -> [u8; LEN] {
+    let mut key = [0; LEN];
+    let made = secret.expand(parts, Len(LEN)).and_then(|made| made.fill(&mut key));
+    made.expect("32 bytes are less than HKDF's bound");
+    key
+}
+
+struct Len(usize);
+
+impl hkdf::KeyType for Len {
+    fn len(&self) -> usize {
+        self.0
+    }
+}
+
+fn each_second(events: u64) -> BitRate {
+    BitRate::new(events * 8).expect("some")
+}
+
+/// Whether one more fits a pace of events, each of which is a byte.
+fn admits(pace: &mut Pace, now: Nanos) -> bool {
+    let fits = pace.earned() <= now + BURST;
+    if fits {
+        pace.catch_up(now);
+        pace.charge(Bytes::new(1));
+    }
+    fits
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+impl std::fmt::Debug for Sealing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sealing").field("host", &self.host).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { peer, number, accepted, confirmed, .. } = self;
+        f.debug_struct("Session")
+            .field("peer", peer)
+            .field("number", number)
+            .field("accepted", accepted)
+            .field("confirmed", confirmed)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+#[path = "sealing_tests.rs"]
+mod tests;

@@ -1,0 +1,350 @@
+//! Reading a tenant's file in a process of its own.
+//!
+//! Why: a file that takes all memory, or meets a mistake of ours, ends the process that reads it, and nothing else: the
+//! reload is refused with a reason, and the daemon keeps the policy that it has.
+//! From: this binary once more ([`Child`]), which gives up what it could do before it reads a byte ([`confine`]), has the
+//! file as its standard input, can open no other, and answers in the form of `plimsoll_policy::document::answer`.
+//! Not here: what the file means (`policy`); who may start processes: whoever may not gives another [`ReadApart`].
+//! Invariant: [`ReadApart::read_apart`] ends within its limits whatever the child does, and no child outlives it; what a
+//! child answers is checked before it is used.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt::Debug;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child as Process, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::Signal;
+use nix::unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid};
+use plimsoll_policy::document::{FileId, LONGEST_ANSWER, Sources, Tree, understand};
+use plimsoll_policy::{Checked, Errors, MAX_FILE, Unread};
+use serde::{Deserialize, Serialize};
+
+/// Something that reads a file in another process.
+pub trait ReadApart: Debug + Send + Sync {
+    /// Has the file read, from its start to its end, and gives the answer, of [`LONGEST_ANSWER`] bytes at most.
+    ///
+    /// # Errors
+    /// [`Ended`], when there is none.
+    fn read_apart(&self, file: OwnedFd) -> Result<Vec<u8>, Ended>;
+}
+
+/// What a process that reads a file may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of address space.
+    pub memory: u64,
+    /// Seconds of a core.
+    pub cpu: u64,
+    /// Until it is ended, however little it did.
+    pub patience: Duration,
+}
+
+impl Default for Limits {
+    /// Several times what the worst file of 16 MB takes (`docs/policy.md`, "How large a file may be").
+    fn default() -> Self {
+        Self { memory: 512 << 20, cpu: 20, patience: Duration::from_secs(60) }
+    }
+}
+
+/// Why a process that read a file gave no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum Ended {
+    /// It could not be started.
+    #[error("no process could be started for it ({0})")]
+    Start(String),
+    /// It was too slow.
+    #[error("it took longer than {0} s")]
+    Patience(u64),
+    /// It had as much time of a core as it may.
+    #[error("it took more than {0} s of a core")]
+    Cpu(u64),
+    /// It asked for more memory than it may have.
+    #[error("it took more than {0} MB of memory")]
+    Memory(u64),
+    /// A signal ended it.
+    #[error("{signal} ended the process that read it{}", last_words(.words))]
+    Signal {
+        /// Its name.
+        signal: String,
+        /// What it said last.
+        words: String,
+    },
+    /// It left without an answer.
+    #[error("the process that read it left with exit code {code}{}", last_words(.words))]
+    Exit {
+        /// The code.
+        code: i32,
+        /// What it said last.
+        words: String,
+    },
+    /// It said more than any answer has.
+    #[error("the process that read it answered more than {} MB", LONGEST_ANSWER / 1_000_000)]
+    TooLong,
+    /// It said something that is no answer.
+    #[error("the answer of the process that read it makes no sense")]
+    Nonsense,
+}
+
+fn last_words(words: &str) -> String {
+    if words.is_empty() { String::new() } else { format!(" (\"{words}\")") }
+}
+
+/// Checks the policy in a file; those of tenants are read apart. [`plimsoll_policy::load`] without anything to read them.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn load(path: &str, apart: Option<&dyn ReadApart>) -> Result<Checked, Errors> {
+    match apart {
+        Some(apart) => plimsoll_policy::load_with(path, &mut |sources, file| parse(apart, sources, file)),
+        None => plimsoll_policy::load(path),
+    }
+}
+
+/// Reads a file's text as YAML, apart.
+///
+/// # Errors
+/// What is wrong with it, or why there is no answer.
+pub fn parse(apart: &dyn ReadApart, sources: &Sources, file: FileId) -> Result<Tree, Unread> {
+    let answer = ask(apart, sources, file).map_err(|why| Unread::Ended(why.to_string()))?;
+    told(&answer, sources, file)
+}
+
+/// What processes answered that read a policy's files, by the files' names.
+pub(crate) type Answers = BTreeMap<String, String>;
+
+/// [`load`], and what was answered: for another process, which reads no tenant's file itself either.
+pub(crate) fn load_with_answers(
+    path: &str,
+    apart: Option<&dyn ReadApart>,
+) -> Result<(Checked, Answers), Errors> {
+    let mut answers = Answers::new();
+    let Some(apart) = apart else { return plimsoll_policy::load(path).map(|checked| (checked, answers)) };
+    let mut parse = |sources: &Sources, file| {
+        let answer = ask(apart, sources, file).map_err(|why| Unread::Ended(why.to_string()))?;
+        let read = told(&answer, sources, file)?;
+        // What makes sense is text.
+        answers.insert(sources.file(file).name.clone(), String::from_utf8_lossy(&answer).into_owned());
+        Ok(read)
+    };
+    let checked = plimsoll_policy::load_with(path, &mut parse)?;
+    Ok((checked, answers))
+}
+
+fn ask(apart: &dyn ReadApart, sources: &Sources, file: FileId) -> Result<Vec<u8>, Ended> {
+    let memory = in_memory(&sources.file(file).text);
+    apart.read_apart(memory.map_err(|error| Ended::Start(error.to_string()))?)
+}
+
+/// What such an answer says of a file.
+pub(crate) fn told(answer: &[u8], sources: &Sources, file: FileId) -> Result<Tree, Unread> {
+    let read = understand(answer, sources, file).map_err(|_| Unread::Ended(Ended::Nonsense.to_string()))?;
+    read.map_err(Unread::Syntax)
+}
+
+/// A text as a file that nobody can change any more: places in the answer are places in this text.
+fn in_memory(text: &str) -> io::Result<OwnedFd> {
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    let mut file = File::from(memfd_create(c"plimsoll-file", flags)?);
+    file.write_all(text.as_bytes())?;
+    file.rewind()?;
+    let seals =
+        SealFlag::F_SEAL_SEAL | SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SHRINK;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+    Ok(file.into())
+}
+
+/// Reads files by running a program.
+#[derive(Clone, Debug)]
+pub struct Child {
+    /// The program: `plimsoll` itself.
+    pub program: PathBuf,
+    /// Its first argument; the limits' memory and time of a core follow.
+    pub command: OsString,
+    /// What it may take.
+    pub limits: Limits,
+}
+
+impl ReadApart for Child {
+    fn read_apart(&self, file: OwnedFd) -> Result<Vec<u8>, Ended> {
+        let until = Instant::now() + self.limits.patience;
+        let started = Command::new(&self.program)
+            .arg(&self.command)
+            .args([self.limits.memory, self.limits.cpu].map(|limit| limit.to_string()))
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::from(file))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut process = started.map_err(|error| Ended::Start(error.to_string()))?;
+        let heard = hear(&mut process, until);
+        // Whatever it still does is of no use to anybody; one that has left already needs no ending.
+        let left = heard.is_ok().then(|| wait(&mut process, until)).flatten();
+        let _ = process.kill();
+        let status = left.map_or_else(|| process.wait(), Ok);
+        let (answer, words) = heard.map_err(|error| match error {
+            Unheard::Patience => Ended::Patience(self.limits.patience.as_secs()),
+            Unheard::TooLong => Ended::TooLong,
+        })?;
+        match (left, status) {
+            (Some(status), _) if status.success() => Ok(answer),
+            (Some(status), _) => Err(self.why(status, &words)),
+            (None, Ok(_)) => Err(Ended::Patience(self.limits.patience.as_secs())),
+            (None, Err(error)) => Err(Ended::Start(error.to_string())),
+        }
+    }
+}
+
+impl Child {
+    /// What a process that failed died of.
+    fn why(&self, status: ExitStatus, words: &str) -> Ended {
+        let out_of_memory =
+            words.contains("memory allocation of") || words.contains("Cannot allocate memory");
+        // Of a panic, where and why; what follows helps those who write the program.
+        let words = words.lines().map(str::trim).filter(|line| !line.is_empty()).take(2);
+        let words = words.collect::<Vec<_>>().join(" ");
+        let words = plimsoll_policy::document::shown(&words).into_owned();
+        match status.signal().map(Signal::try_from) {
+            _ if out_of_memory => Ended::Memory(self.limits.memory / 1_000_000),
+            Some(Ok(Signal::SIGXCPU)) => Ended::Cpu(self.limits.cpu),
+            Some(signal) => {
+                let signal = signal.map_or_else(|_| "a signal".to_owned(), |signal| signal.to_string());
+                Ended::Signal { signal, words }
+            }
+            None => Ended::Exit { code: status.code().unwrap_or_default(), words },
+        }
+    }
+}
+
+/// Why a process was not heard to its end.
+enum Unheard {
+    Patience,
+    TooLong,
+}
+
+/// Bytes of a process's complaints that are looked at.
+const LONGEST_WORDS: usize = 65_536;
+
+/// What a process says on both its outputs until it closes them.
+fn hear(process: &mut Process, until: Instant) -> Result<(Vec<u8>, String), Unheard> {
+    let (mut answer, mut words) = (Vec::new(), Vec::new());
+    let (mut out, mut err) = (process.stdout.take(), process.stderr.take());
+    while out.is_some() || err.is_some() {
+        let mut fds = Vec::new();
+        fds.extend(out.as_ref().map(|out| PollFd::new(out.as_fd(), PollFlags::POLLIN)));
+        fds.extend(err.as_ref().map(|err| PollFd::new(err.as_fd(), PollFlags::POLLIN)));
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Unheard::Patience);
+        }
+        let waited = poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
+        if !matches!(waited, Ok(_) | Err(Errno::EINTR)) {
+            return Err(Unheard::Patience);
+        }
+        let mut ready = fds.iter().map(|fd| fd.any().unwrap_or(false)).collect::<Vec<_>>().into_iter();
+        let out_ready = out.is_some() && ready.next().unwrap_or(false);
+        let err_ready = err.is_some() && ready.next().unwrap_or(false);
+        if out_ready && !take(&mut out, &mut answer) {
+            out = None;
+        }
+        if err_ready && !take(&mut err, &mut words) {
+            err = None;
+        }
+        if answer.len() > LONGEST_ANSWER {
+            return Err(Unheard::TooLong);
+        }
+        words.truncate(LONGEST_WORDS);
+    }
+    Ok((answer, String::from_utf8_lossy(&words).into_owned()))
+}
+
+/// Takes what is there; false at the end.
+fn take(from: &mut Option<impl Read>, to: &mut Vec<u8>) -> bool {
+    let mut buffer = [0; 65_536];
+    match from.as_mut().map(|from| from.read(&mut buffer)) {
+        Some(Ok(count)) if count > 0 => {
+            to.extend_from_slice(&buffer[..count]);
+            true
+        }
+        Some(Err(error)) => error.kind() == io::ErrorKind::Interrupted,
+        _ => false,
+    }
+}
+
+/// How a process left, if it does in time.
+fn wait(process: &mut Process, until: Instant) -> Option<ExitStatus> {
+    loop {
+        match process.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+            _ => return None,
+        }
+    }
+}
+
+/// What the program does in the child: gives up what it could do, reads its standard input, and answers.
+///
+/// # Errors
+/// What of that failed.
+pub fn answer_apart(memory: u64, cpu: u64) -> io::Result<()> {
+    confine(memory, cpu)?;
+    let mut bytes = Vec::new();
+    io::stdin().lock().take(MAX_FILE.as_u64() + 1).read_to_end(&mut bytes)?;
+    let text = plimsoll_policy::text_of(bytes, MAX_FILE).map_err(io::Error::other)?;
+    let mut out = io::stdout().lock();
+    plimsoll_policy::read_apart(&text, &mut out)?;
+    out.flush()
+}
+
+/// Gives up, for this process, everything that reading takes not: users, capabilities, further files, and more memory
+/// and time than that.
+///
+/// # Errors
+/// The system's answer.
+pub fn confine(memory: u64, cpu: u64) -> io::Result<()> {
+    nix::sys::prctl::set_no_new_privs()?;
+    if geteuid().is_root() {
+        leave_root();
+    }
+    for set in
+        [caps::CapSet::Ambient, caps::CapSet::Effective, caps::CapSet::Permitted, caps::CapSet::Inheritable]
+    {
+        caps::clear(None, set).map_err(io::Error::other)?;
+    }
+    // Not to outlive a daemon that is killed; another user would lose this again.
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+    for (resource, most) in [
+        (Resource::RLIMIT_CORE, 0),
+        (Resource::RLIMIT_FSIZE, 0),
+        // Standard input, output and error are all that it ever has.
+        (Resource::RLIMIT_NOFILE, 3),
+        (Resource::RLIMIT_NPROC, 0),
+        (Resource::RLIMIT_AS, memory),
+        // A second more until the kernel ends it for good.
+        (Resource::RLIMIT_CPU, cpu),
+    ] {
+        let hard = if resource == Resource::RLIMIT_CPU { most + 1 } else { most };
+        setrlimit(resource, most, hard)?;
+    }
+    Ok(())
+}
+
+/// Becomes a user that owns nothing. A user namespace may have no other: then root without capabilities has to do.
+fn leave_root() {
+    const NOBODY: u32 = 65_534;
+    let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+    let _ = setgroups(&[])
+        .and_then(|()| setresgid(group, group, group))
+        .and_then(|()| setresuid(user, user, user));
+}

@@ -1,0 +1,270 @@
+//! The engine's side of the broker.
+//!
+//! Why: reload, lost ports and counters need what this process may not do any more.
+//! From: `message`; one request at a time, each answered before the next.
+//! Not here: what the broker allows (`server`).
+//! Invariant: a broker that has ended costs new ports and reloads, and nothing that is open.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use plimsoll_policy::document::Tree;
+use plimsoll_policy::{Checked, FileId, Files, Port as PortSpec, Sources, TenantConfig, Unread, load_files};
+use plimsoll_ports::handover::{Handover, Parts, Release};
+use plimsoll_ports::{Port, PortError, XdpHelper, XdpMode, XdpSocket};
+
+use super::message::{Clear, Reply, Request, Source, Start};
+use super::{Number, socket};
+use crate::apart;
+use crate::open::{self, OpenError, Wanted};
+
+/// What is known of the broker.
+#[derive(Debug)]
+pub(crate) struct Client {
+    socket: Mutex<UnixStream>,
+    /// Its process.
+    id: u32,
+    ended: AtomicBool,
+}
+
+impl Client {
+    /// Starts the broker: this program again, with `argument`, on a socket as its standard input.
+    /// With `urgent` it hears on that socket which of our threads shall go before other processes.
+    pub(crate) fn start(
+        argument: &str,
+        start: &Start,
+        urgent: Option<&UnixDatagram>,
+    ) -> io::Result<(Arc<Self>, Child)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg(argument).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        // What the service manager says is this process's.
+        for name in
+            ["NOTIFY_SOCKET", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID", "WATCHDOG_USEC"]
+        {
+            command.env_remove(name);
+        }
+        let child = command.spawn()?;
+        let urgent: Vec<_> = urgent.into_iter().map(AsFd::as_fd).collect();
+        socket::send(&ours, start, &urgent)?;
+        match socket::receive(&ours, socket::ANSWER, true)? {
+            Some((Reply::Done, _)) => {
+                let (socket, id) = (Mutex::new(ours), child.id());
+                Ok((Arc::new(Self { socket, id, ended: AtomicBool::new(false) }), child))
+            }
+            Some((Reply::Failed(why), _)) => Err(io::Error::other(why)),
+            _ => Err(io::Error::other("it ended at once; what it said stands above")),
+        }
+    }
+
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Waits on a thread of its own until it ends, which only a mistake of ours or somebody's signal makes it do, and says so.
+    pub(crate) fn watch(self: &Arc<Self>, mut child: Child) -> io::Result<()> {
+        let client = Arc::clone(self);
+        let watch = move || {
+            let ended = child.wait();
+            client.ended.store(true, Ordering::Relaxed);
+            let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
+            eprintln!(
+                "plimsoll: the broker has ended ({how}): traffic goes on, but no port can be opened and no policy be \
+                 read until the daemon is started again"
+            );
+        };
+        std::thread::Builder::new().name("broker".to_owned()).spawn(watch).map(drop)
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    /// See [`super::Broker::read`].
+    pub(super) fn read(&self, file: &str) -> Result<(Checked, Number), String> {
+        let (number, sources) = match self.ask(&Request::Read)? {
+            (Reply::Policy(number, sources), _) => (number, sources),
+            (Reply::Failed(why), _) => return Err(why),
+            _ => return Err(confused()),
+        };
+        let checked = check(file, &sources)?;
+        Ok((checked, number))
+    }
+
+    pub(super) fn in_force(&self, number: Number) {
+        // Without a broker nothing is opened any more.
+        let _ = self.ask(&Request::InForce(number));
+    }
+
+    pub(super) fn open_tenant(
+        self: &Arc<Self>,
+        checked: &Checked,
+        number: Number,
+        tenant: &TenantConfig,
+    ) -> Result<Port, OpenError> {
+        let wanted = open::tenant_wanted(checked, tenant);
+        self.open(&wanted, number, Some(&tenant.name))
+    }
+
+    pub(super) fn open_uplink(
+        self: &Arc<Self>,
+        checked: &Checked,
+        number: Number,
+    ) -> Result<Port, OpenError> {
+        self.open(&open::uplink_wanted(&checked.config), number, None)
+    }
+
+    fn open(
+        self: &Arc<Self>,
+        wanted: &Wanted<'_>,
+        number: Number,
+        name: Option<&str>,
+    ) -> Result<Port, OpenError> {
+        if matches!(wanted.port, PortSpec::Memory) {
+            return Err(OpenError::Memory { whose: wanted.whose.clone() });
+        }
+        let told = OpenError::Told;
+        let failed = |source| OpenError::Port { whose: wanted.whose.clone(), source };
+        match self.ask(&Request::Open(number, name.map(str::to_owned))).map_err(told)? {
+            (Reply::Port(parts, place), files) => {
+                let release = self.release(&parts, place);
+                wanted.take_over(Handover { parts, files }, release).map_err(failed)
+            }
+            (Reply::Interface(link), _) => {
+                let mut helper = Helper { socket: self.lock(), number, name };
+                let config = wanted.xdp().ok_or_else(|| OpenError::Told(confused()))?;
+                XdpSocket::open_with(&config, &link, &mut helper).map(Port::AfXdp).map_err(failed)
+            }
+            (Reply::Failed(why), _) => Err(OpenError::Told(why)),
+            _ => Err(OpenError::Told(confused())),
+        }
+    }
+
+    /// Frees the place of a listening socket when its port is dropped.
+    fn release(self: &Arc<Self>, parts: &Parts, place: u64) -> Release {
+        let listens = matches!(parts, Parts::Listening(_));
+        let client = Arc::clone(self);
+        Release::by(move || {
+            if listens {
+                // Without a broker it is left for the next start, which finds nobody behind it.
+                let _ = client.ask(&Request::Release(place));
+            }
+        })
+    }
+
+    pub(super) fn dropped(&self) -> BTreeMap<String, u64> {
+        match self.ask(&Request::Dropped) {
+            Ok((Reply::Dropped(dropped), _)) => dropped,
+            _ => BTreeMap::new(),
+        }
+    }
+
+    /// Has something of this daemon's in the file system removed.
+    pub(crate) fn clear(&self, what: Clear) {
+        let _ = self.ask(&Request::Clear(what)); // left for the next start
+    }
+
+    fn ask(&self, request: &Request) -> Result<(Reply, Vec<OwnedFd>), String> {
+        ask(&self.lock(), request)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, UnixStream> {
+        self.socket.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn ask(socket: &UnixStream, request: &Request) -> Result<(Reply, Vec<OwnedFd>), String> {
+    let answered =
+        socket::send(socket, request, &[]).and_then(|()| socket::receive(socket, socket::ANSWER, true));
+    match answered {
+        Ok(Some(answer)) => Ok(answer),
+        _ => {
+            Err("the broker, which opens ports and reads files for the daemon, has ended; restart the daemon"
+                .to_owned())
+        }
+    }
+}
+
+/// The policy that these files make.
+pub(super) fn check(file: &str, sources: &[Source]) -> Result<Checked, String> {
+    load_files(file, &mut Handed(sources)).map_err(|errors| errors.render(false))
+}
+
+/// Files that another process has had read.
+struct Handed<'a>(&'a [Source]);
+
+impl Handed<'_> {
+    fn find(&self, name: &str) -> Option<&Source> {
+        self.0.iter().find(|source| source.name == name)
+    }
+}
+
+impl Files for Handed<'_> {
+    fn text(&mut self, name: &str) -> Result<String, String> {
+        let source = self.find(name).ok_or_else(|| "it was not there when it was read".to_owned())?;
+        Ok(source.text.clone())
+    }
+
+    /// A tenant's text is read in no process but the one that was made for it.
+    fn tree(&mut self, sources: &Sources, file: FileId) -> Result<Tree, Unread> {
+        let source = self.find(&sources.file(file).name);
+        match source.and_then(|source| source.answer.as_ref()) {
+            Some(answer) => apart::told(answer.as_bytes(), sources, file),
+            None => Err(Unread::Ended("no process has read it".to_owned())),
+        }
+    }
+}
+
+/// For AF_XDP the broker makes the socket, and this process the rest.
+struct Helper<'a> {
+    /// Locked all the while, as the broker knows of one attempt.
+    socket: MutexGuard<'a, UnixStream>,
+    number: Number,
+    name: Option<&'a str>,
+}
+
+impl Helper<'_> {
+    fn ask(&self, request: &Request) -> io::Result<Vec<OwnedFd>> {
+        match ask(&self.socket, request).map_err(io::Error::other)? {
+            (Reply::Done, files) => Ok(files),
+            (Reply::Kernel(number), _) => Err(io::Error::from_raw_os_error(number)),
+            (Reply::Failed(why), _) => Err(io::Error::other(why)),
+            _ => Err(io::Error::other(confused())),
+        }
+    }
+}
+
+impl XdpHelper for Helper<'_> {
+    fn attach(&mut self, mode: XdpMode) -> io::Result<(OwnedFd, OwnedFd)> {
+        let files = self.ask(&Request::Attach(self.number, self.name.map(str::to_owned), mode))?;
+        let [socket, link] = <[OwnedFd; 2]>::try_from(files).map_err(|_| io::Error::other(confused()))?;
+        Ok((socket, link))
+    }
+
+    fn register(&mut self) -> io::Result<()> {
+        self.ask(&Request::Register).map(drop)
+    }
+}
+
+fn confused() -> String {
+    "the broker's answer makes no sense; please report it".to_owned()
+}
+
+/// What opening a port fails with, from the broker's words.
+impl From<OpenError> for Reply {
+    fn from(error: OpenError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<PortError> for Reply {
+    fn from(error: PortError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}

@@ -1,0 +1,367 @@
+//! The broker: a process that keeps the privileges, and uses them for what the operator's policy names.
+//!
+//! Why: ports come and go while the daemon runs, which takes what the engine's process has given up.
+//! From: `docs/decisions/0013-privileges.md`.
+//! Not here: packets, tenants' messages, threads: nothing that a tenant sends ever reaches this process.
+//! Invariant: each request is checked against the policies that this process has read itself; one that makes no sense
+//! ends it.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::PathBuf;
+use std::{fs, io};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use plimsoll_policy::{Checked, SourceFile};
+use plimsoll_ports::handover::{Handover, Parts, free_place};
+use plimsoll_ports::{XdpAttempt, XdpMode, realtime};
+
+use super::message::{Clear, Reply, Request, Source, Start};
+use super::{Number, client, socket};
+use crate::apart::{self, Answers, ReadApart};
+use crate::kernel;
+use crate::open::{self, Wanted};
+use crate::{privileges, sandbox};
+
+/// Why a broker did not start, or ended badly.
+#[derive(Debug, thiserror::Error)]
+pub enum BrokerError {
+    /// It was started by hand.
+    #[error("`plimsoll broker` is started by `plimsoll run`, not by hand: {0}")]
+    NoSocket(io::Error),
+    /// The engine's process said what none of ours says.
+    #[error("the broker heard a message that makes no sense, and ends: {0}")]
+    Nonsense(io::Error),
+    /// It cannot give up what it does not need.
+    #[error("the broker cannot be confined: {0}")]
+    Sandbox(String),
+}
+
+/// Serves the process on the other side of standard input until that is gone.
+///
+/// # Errors
+/// [`BrokerError`].
+pub fn serve_broker(apart: &dyn ReadApart) -> Result<(), BrokerError> {
+    let input = io::stdin().as_fd().try_clone_to_owned().map_err(BrokerError::NoSocket)?;
+    // Standard input is any file: that it is a socket shows when it is read.
+    let socket = UnixStream::from(input);
+    // These are for the engine's process, which a service manager or a terminal tells as well: the broker ends after it.
+    let mut deaf = SigSet::empty();
+    let told = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
+    told.into_iter().for_each(|signal| deaf.add(signal));
+    let _ = deaf.thread_block();
+    let _ = nix::sys::prctl::set_name(c"plimsoll-broker");
+    let started = socket::receive::<Start>(&socket, socket::ANSWER, true).map_err(BrokerError::NoSocket)?;
+    let Some((start, files)) = started else { return Ok(()) };
+    let urgent = Urgent::new(files);
+    privileges::keep_for_broker(urgent.is_some());
+    sandbox::confine_broker().map_err(BrokerError::Sandbox)?;
+    let mut server = match Server::new(start, apart) {
+        Ok(server) => server,
+        Err(why) => return socket::send(&socket, &Reply::Failed(why), &[]).map_err(BrokerError::Nonsense),
+    };
+    // The engine's process may end at any moment: whoever cannot be answered is gone.
+    let mut answered = socket::send(&socket, &Reply::Done, &[]);
+    while answered.is_ok() {
+        if let Some(urgent) = &urgent {
+            urgent.help_until_asked(&socket);
+        }
+        let heard = socket::receive(&socket, socket::REQUEST, false).map_err(BrokerError::Nonsense)?;
+        let Some((request, _)) = heard else { break };
+        answered = server.answer(&socket, request);
+    }
+    Ok(())
+}
+
+/// The threads of the engine's process that go before other processes.
+struct Urgent {
+    socket: UnixDatagram,
+    process: u32,
+}
+
+impl Urgent {
+    fn new(files: Vec<OwnedFd>) -> Option<Self> {
+        let socket = UnixDatagram::from(files.into_iter().next()?);
+        let process = nix::unistd::getppid().as_raw();
+        Some(Self { socket, process: process.cast_unsigned() })
+    }
+
+    /// Does what is asked on this socket until something is asked on the other, or that is gone.
+    fn help_until_asked(&self, other: &UnixStream) {
+        loop {
+            let ends = [self.socket.as_fd(), other.as_fd()];
+            let mut waits = ends.map(|end| PollFd::new(end, PollFlags::POLLIN));
+            let waited = poll(&mut waits, PollTimeout::NONE);
+            let ready = waits.map(|end| end.any().unwrap_or(true));
+            if waited.is_err() || ready[1] {
+                return;
+            }
+            // A thread that cannot be put first runs as an ordinary one.
+            let _ = realtime::help(&self.socket, self.process);
+        }
+    }
+}
+
+/// What the broker knows.
+struct Server<'a> {
+    start: Start,
+    /// What has tenants' files read.
+    apart: &'a dyn ReadApart,
+    /// The policy in force, and one that was read after it.
+    policies: BTreeMap<Number, Checked>,
+    /// Reads of the policy file.
+    reads: Number,
+    /// Listening sockets that it has made: where, and their inode.
+    places: BTreeMap<u64, (PathBuf, u64)>,
+    /// Listening sockets made so far.
+    made: u64,
+    attempt: Option<XdpAttempt>,
+}
+
+impl<'a> Server<'a> {
+    fn new(start: Start, apart: &'a dyn ReadApart) -> Result<Self, String> {
+        let first = client::check(&start.file, &start.sources)?;
+        let policies = BTreeMap::from([(0, first)]);
+        Ok(Self { start, apart, policies, reads: 0, places: BTreeMap::new(), made: 0, attempt: None })
+    }
+
+    fn answer(&mut self, socket: &UnixStream, request: Request) -> io::Result<()> {
+        let attempt = if matches!(request, Request::Register) { self.attempt.take() } else { None };
+        let reply = match request {
+            Request::Read => self.read(),
+            Request::InForce(number) => self.in_force(number),
+            Request::Open(number, name) => return self.open(socket, number, name.as_deref()),
+            Request::Attach(number, name, mode) => return self.attach(socket, number, name.as_deref(), mode),
+            Request::Register => attempt.map_or_else(unknown, |attempt| kernel_said(attempt.register())),
+            Request::Release(place) => self.release(place),
+            Request::Dropped => self.dropped(),
+            Request::Clear(what) => self.clear(what),
+        };
+        match socket::send(socket, &reply, &[]) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => socket::send(
+                socket,
+                &Reply::Failed(format!("the policy's files cannot be handed over: {error}")),
+                &[],
+            ),
+            sent => sent,
+        }
+    }
+
+    /// Reads the policy file. Whoever asks learns what the operator has written there, and gets what that names.
+    fn read(&mut self) -> Reply {
+        let (checked, answers) = match apart::load_with_answers(&self.start.file, Some(self.apart)) {
+            Ok(read) => read,
+            Err(errors) => return Reply::Failed(errors.render(false)),
+        };
+        let in_force = self.policies.keys().next().copied();
+        self.policies.retain(|&number, _| Some(number) == in_force);
+        self.reads += 1;
+        let sources = sources(&checked, answers);
+        self.policies.insert(self.reads, checked);
+        Reply::Policy(self.reads, sources)
+    }
+
+    fn in_force(&mut self, number: Number) -> Reply {
+        if !self.policies.contains_key(&number) {
+            return unknown();
+        }
+        self.policies.retain(|&other, _| other == number);
+        Reply::Done
+    }
+
+    /// What the policy says of a tenant's port, or the uplink's.
+    fn wanted(&self, number: Number, name: Option<&str>) -> Option<Wanted<'_>> {
+        let checked = self.policies.get(&number)?;
+        let Some(name) = name else { return Some(open::uplink_wanted(&checked.config)) };
+        let tenant = checked.config.tenants.iter().find(|tenant| tenant.name == name)?;
+        Some(open::tenant_wanted(checked, tenant))
+    }
+
+    fn open(&mut self, socket: &UnixStream, number: Number, name: Option<&str>) -> io::Result<()> {
+        let Some(wanted) = self.wanted(number, name) else { return socket::send(socket, &unknown(), &[]) };
+        if let Some(config) = wanted.xdp() {
+            let reply = XdpAttempt::link(&config).map_err(|source| wanted.failed(source));
+            return socket::send(socket, &reply.map_or_else(Reply::from, Reply::Interface), &[]);
+        }
+        let path = wanted.listens_at();
+        let Handover { parts, files } = match wanted.hand_over() {
+            Ok(handed) => handed,
+            Err(error) => return socket::send(socket, &Reply::from(error), &[]),
+        };
+        self.made += 1;
+        if let (Some(path), Parts::Listening(inode)) = (path, &parts) {
+            self.places.insert(self.made, (path, *inode));
+        }
+        let borrowed: Vec<_> = files.iter().map(OwnedFd::as_fd).collect();
+        socket::send(socket, &Reply::Port(parts, self.made), &borrowed)
+    }
+
+    fn attach(
+        &mut self,
+        socket: &UnixStream,
+        number: Number,
+        name: Option<&str>,
+        mode: XdpMode,
+    ) -> io::Result<()> {
+        self.attempt = None; // its program would be in the way
+        let config = self.wanted(number, name).and_then(|wanted| wanted.xdp());
+        let Some(config) = config else { return socket::send(socket, &unknown(), &[]) };
+        let attempt = match XdpAttempt::new(&config, mode) {
+            Ok(Ok(attempt)) => attempt,
+            Ok(Err(error)) => return socket::send(socket, &kernel_said(Err(error)), &[]),
+            Err(error) => return socket::send(socket, &Reply::from(error), &[]),
+        };
+        let sent = socket::send(socket, &Reply::Done, &attempt.files());
+        self.attempt = Some(attempt);
+        sent
+    }
+
+    fn release(&mut self, place: u64) -> Reply {
+        let Some((path, inode)) = self.places.remove(&place) else { return unknown() };
+        free_place(&path, inode);
+        Reply::Done
+    }
+
+    fn dropped(&self) -> Reply {
+        let in_force = self.policies.values().next();
+        Reply::Dropped(in_force.map(kernel::dropped).unwrap_or_default())
+    }
+
+    fn clear(&self, what: Clear) -> Reply {
+        let path = match what {
+            Clear::Socket => &self.start.socket,
+            Clear::Lock => &self.start.lock,
+        };
+        // Left for the next start to remove if this fails.
+        let _ = fs::remove_file(path);
+        Reply::Done
+    }
+}
+
+/// The files of a policy, and what the processes answered that read them.
+pub(crate) fn sources(checked: &Checked, mut answers: Answers) -> Vec<Source> {
+    let source = |file: &SourceFile| {
+        let (name, text) = (file.name.clone(), file.text.to_string());
+        Source { answer: answers.remove(&name), name, text }
+    };
+    checked.sources.files().iter().map(source).collect()
+}
+
+fn kernel_said(answer: io::Result<()>) -> Reply {
+    match answer {
+        Ok(()) => Reply::Done,
+        Err(error) => error.raw_os_error().map_or_else(|| Reply::Failed(error.to_string()), Reply::Kernel),
+    }
+}
+
+fn unknown() -> Reply {
+    Reply::Failed("the policy that the broker has read names no such thing".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileTypeExt;
+    use std::path::Path;
+
+    use super::*;
+    use crate::apart::Ended;
+
+    /// Reads no file.
+    #[derive(Debug)]
+    struct Nobody;
+
+    impl ReadApart for Nobody {
+        fn read_apart(&self, _: OwnedFd) -> Result<Vec<u8>, Ended> {
+            Err(Ended::Start("there is none".to_owned()))
+        }
+    }
+
+    /// A broker for a policy with a vNIC in `folder`, and both ends of its socket.
+    fn server(folder: &Path) -> (Server<'static>, UnixStream, UnixStream) {
+        let (file, text) = (folder.join("p.yaml").display().to_string(), policy(folder, "v"));
+        fs::write(&file, &text).expect("written");
+        let sources = vec![Source { name: file.clone(), text, answer: None }];
+        let (socket, lock) = (folder.join("api.sock"), folder.join("api.lock"));
+        let server = Server::new(Start { file, sources, socket, lock }, &Nobody).expect("a policy");
+        let (here, there) = UnixStream::pair().expect("a pair");
+        (server, here, there)
+    }
+
+    fn policy(folder: &Path, vnic: &str) -> String {
+        let port = folder.join(vnic).display().to_string();
+        format!("{{uplink: {{port: memory, rate: 1Gbps}}, tenants: {{shop: {{port: {{vnic: {port}}}}}}}}}")
+    }
+
+    fn answer(broker: &mut (Server<'_>, UnixStream, UnixStream), request: Request) -> (Reply, Vec<OwnedFd>) {
+        let (server, here, there) = broker;
+        server.answer(here, request).expect("answered");
+        socket::receive(there, socket::ANSWER, true).expect("an answer").expect("one")
+    }
+
+    fn refused(answer: &(Reply, Vec<OwnedFd>)) -> bool {
+        matches!(&answer.0, Reply::Failed(why) if why.contains("names no such thing")) && answer.1.is_empty()
+    }
+
+    #[test]
+    fn only_what_its_own_policy_names_is_opened_and_released() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut broker = server(folder.path());
+        let shop = || Some("shop".to_owned());
+        for (number, name) in [(0, Some("bank".to_owned())), (1, shop()), (u64::MAX, None)] {
+            assert!(refused(&answer(&mut broker, Request::Open(number, name))));
+        }
+        assert!(refused(&answer(&mut broker, Request::Attach(0, shop(), XdpMode::Copy))), "it is a vNIC");
+        assert!(
+            refused(&answer(&mut broker, Request::Register))
+                && refused(&answer(&mut broker, Request::Release(1)))
+        );
+        assert!(!folder.path().join("v").exists());
+
+        let (reply, files) = answer(&mut broker, Request::Open(0, shop()));
+        let Reply::Port(_, place) = reply else { panic!("{reply:?}") };
+        assert_eq!(files.len(), 1);
+        let is_socket =
+            || fs::symlink_metadata(folder.path().join("v")).is_ok_and(|found| found.file_type().is_socket());
+        assert!(is_socket());
+        assert!(refused(&answer(&mut broker, Request::Release(place + 1))) && is_socket());
+        assert!(matches!(answer(&mut broker, Request::Release(place)).0, Reply::Done));
+        assert!(!is_socket());
+        assert!(refused(&answer(&mut broker, Request::Release(place))), "once");
+    }
+
+    #[test]
+    fn a_place_that_is_anothers_by_now_is_left() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut broker = server(folder.path());
+        let (reply, _files) = answer(&mut broker, Request::Open(0, Some("shop".to_owned())));
+        let Reply::Port(_, place) = reply else { panic!("{reply:?}") };
+        fs::remove_file(folder.path().join("v")).expect("removed");
+        fs::write(folder.path().join("v"), "precious").expect("written");
+        answer(&mut broker, Request::Release(place));
+        assert!(folder.path().join("v").exists());
+    }
+
+    #[test]
+    fn the_policy_is_the_operators_file_and_two_are_remembered() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut broker = server(folder.path());
+        let file = folder.path().join("p.yaml");
+        fs::write(&file, policy(folder.path(), "w")).expect("written");
+        for number in [1, 2] {
+            let (reply, _) = answer(&mut broker, Request::Read);
+            let Reply::Policy(read, sources) = reply else { panic!("{reply:?}") };
+            assert_eq!((read, sources.len()), (number, 1));
+            assert!(sources[0].text.contains("/w}"), "{}", sources[0].text);
+        }
+        assert!(refused(&answer(&mut broker, Request::InForce(1))), "read, and read again since");
+        assert_eq!(broker.0.policies.keys().copied().collect::<Vec<_>>(), [0, 2]);
+        assert!(matches!(answer(&mut broker, Request::InForce(2)).0, Reply::Done));
+        assert!(refused(&answer(&mut broker, Request::Open(0, Some("shop".to_owned())))), "it is no more");
+        fs::write(&file, "nonsense: [").expect("written");
+        let (reply, _) = answer(&mut broker, Request::Read);
+        assert!(matches!(reply, Reply::Failed(why) if why.contains("p.yaml")));
+        assert_eq!(broker.0.policies.keys().copied().collect::<Vec<_>>(), [2], "the one in force stays");
+    }
+}

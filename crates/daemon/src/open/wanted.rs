@@ -1,0 +1,140 @@
+//! A port that a policy names: how it is opened, here or with a broker between.
+//!
+//! Why: the process that opens a port and the one that carries its packets must mean the same thing by one name.
+//! From: `docs/policy.md`, "ports".
+//! Not here: who does which part (`broker`).
+//! Invariant: what is handed over and taken over is the port that opening in place would have made.
+
+use std::path::PathBuf;
+
+use plimsoll_policy::Port as PortSpec;
+use plimsoll_ports::handover::{Handover, Release, TakeOver};
+use plimsoll_ports::netns::NetnsRef;
+use plimsoll_ports::{
+    Completions, PacketConfig, PacketSocket, PcapConfig, PcapPort, Port, PortError, Tap, VhostUser,
+    VhostUserConfig, VnicConfig, VnicPort, XdpConfig, XdpSocket,
+};
+
+use super::{OpenError, machine_id, steady_mac, tap_config};
+use crate::engine::Mac;
+
+/// A port as a policy has it.
+#[derive(Debug)]
+pub(crate) struct Wanted<'a> {
+    /// Whose it is, for messages.
+    pub(crate) whose: String,
+    /// Where it is.
+    pub(crate) port: &'a PortSpec,
+    /// Largest IP packet.
+    pub(crate) mtu: u16,
+    /// The hardware address that the tenant's interface shall have, where we make it.
+    pub(crate) mac: Option<Mac>,
+    /// Bytes that the kernel holds for a packet socket, where an experiment says so.
+    pub(crate) receive_buffer: Option<u32>,
+}
+
+impl Wanted<'_> {
+    /// Opens it in this process.
+    pub(crate) fn open(&self) -> Result<Port, OpenError> {
+        let opened = match self.port {
+            PortSpec::Tap { netns, name } => {
+                Tap::open(&tap_config(netns.as_ref(), name, self.mtu, self.mac)).map(Port::Tap)
+            }
+            PortSpec::AfPacket(interface) => PacketSocket::open(&self.packet(interface)).map(Port::AfPacket),
+            PortSpec::AfXdp(interface) => XdpSocket::open(&xdp(interface)).map(Port::AfXdp),
+            PortSpec::Pcap { read, write } => PcapPort::open(&pcap(read, write)).map(Port::Pcap),
+            PortSpec::Vnic(path) => VnicPort::open(&self.vnic(path)).map(Port::Vnic),
+            PortSpec::VhostUser { .. } => VhostUser::open(&self.vhost_user()).map(Port::VhostUser),
+            PortSpec::Memory => return Err(OpenError::Memory { whose: self.whose.clone() }),
+        };
+        opened.map_err(|source| self.failed(source))
+    }
+
+    /// Does the part of opening it that takes privilege. AF_XDP is another matter ([`Wanted::xdp`]).
+    pub(crate) fn hand_over(&self) -> Result<Handover, OpenError> {
+        let opened = match self.port {
+            PortSpec::Tap { netns, name } => {
+                Handover::tap(&tap_config(netns.as_ref(), name, self.mtu, self.mac))
+            }
+            PortSpec::AfPacket(interface) => Handover::packet(&self.packet(interface)),
+            PortSpec::Pcap { read, write } => Handover::pcap(&pcap(read, write)),
+            PortSpec::Vnic(path) => Handover::vnic(&self.vnic(path)),
+            PortSpec::VhostUser { .. } => Handover::vhost_user(&self.vhost_user()),
+            PortSpec::AfXdp(_) | PortSpec::Memory => {
+                return Err(OpenError::Memory { whose: self.whose.clone() });
+            }
+        };
+        opened.map_err(|source| self.failed(source))
+    }
+
+    /// Does the rest.
+    pub(crate) fn take_over(&self, handed: Handover, release: Release) -> Result<Port, PortError> {
+        match self.port {
+            PortSpec::Tap { .. } => TakeOver::Tap.port(handed),
+            PortSpec::AfPacket(_) => TakeOver::Packet.port(handed),
+            PortSpec::Pcap { read, write } => TakeOver::Pcap(&pcap(read, write)).port(handed),
+            PortSpec::Vnic(path) => TakeOver::Vnic(&self.vnic(path), release).port(handed),
+            _ => TakeOver::VhostUser(&self.vhost_user(), release).port(handed),
+        }
+    }
+
+    /// How AF_XDP is opened, where it is that.
+    pub(crate) fn xdp(&self) -> Option<XdpConfig> {
+        match self.port {
+            PortSpec::AfXdp(interface) => Some(xdp(interface)),
+            _ => None,
+        }
+    }
+
+    /// Where it listens, if it does.
+    pub(crate) fn listens_at(&self) -> Option<PathBuf> {
+        match self.port {
+            PortSpec::Vnic(path) | PortSpec::VhostUser { socket: path, .. } => Some(path.clone()),
+            _ => None,
+        }
+    }
+
+    /// The port's trouble, with the port's name.
+    pub(crate) fn failed(&self, source: PortError) -> OpenError {
+        OpenError::Port { whose: self.whose.clone(), source }
+    }
+
+    fn packet(&self, interface: &str) -> PacketConfig {
+        let mut config = PacketConfig::new(NetnsRef::Own, interface);
+        config.receive_buffer = self.receive_buffer.unwrap_or(config.receive_buffer);
+        config
+    }
+
+    fn vnic(&self, path: &PathBuf) -> VnicConfig {
+        let mut config = VnicConfig::new(path);
+        config.mtu = self.mtu.into();
+        let place = NetnsRef::Path(path.clone());
+        config.mac =
+            self.mac.unwrap_or_else(|| steady_mac(&machine_id().unwrap_or_default(), &place, "vnic"));
+        config
+    }
+
+    /// For a virtual machine's port; of any other it means nothing.
+    fn vhost_user(&self) -> VhostUserConfig {
+        let PortSpec::VhostUser { socket, completions, mac: stated } = self.port else {
+            return VhostUserConfig::new("");
+        };
+        let mut config = VhostUserConfig::new(socket);
+        config.mtu = self.mtu.into();
+        config.mac = self.mac.or(stated.map(|mac| mac.0));
+        config.completions = match completions {
+            plimsoll_policy::Completions::Ooo => Completions::OutOfOrder,
+            plimsoll_policy::Completions::InOrder => Completions::InOrder,
+            plimsoll_policy::Completions::Early => Completions::Early,
+        };
+        config
+    }
+}
+
+fn xdp(interface: &str) -> XdpConfig {
+    XdpConfig::new(NetnsRef::Own, interface)
+}
+
+fn pcap(read: &Option<PathBuf>, write: &Option<PathBuf>) -> PcapConfig {
+    PcapConfig { read: read.clone(), write: write.clone() }
+}

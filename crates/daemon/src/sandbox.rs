@@ -1,0 +1,126 @@
+//! What the process that reads tenants' frames gives up before it reads the first.
+//!
+//! Why: whoever takes it over shall find a process that may do nothing but carry packets.
+//! From: setresuid(2), capabilities(7), seccomp(2), landlock(7); `docs/decisions/0013-privileges.md`.
+//! Not here: what the broker keeps (`privileges`), and the file system as the systemd unit narrows it.
+//! Invariants: all of it is given up by the only thread that there is, and so by every thread to come; what the kernel
+//! has not is said, and the rest is given up nevertheless.
+
+mod calls;
+mod files;
+#[cfg(test)]
+mod tests;
+mod user;
+
+use std::collections::HashSet;
+
+use caps::{CapSet, Capability};
+use plimsoll_ports::trap;
+use serde::{Deserialize, Serialize};
+
+pub(crate) use user::User;
+
+/// What is in force, as the log and `plimsoll status` have it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confinement {
+    /// The user and group that the engine, the API and the control run as.
+    pub user: String,
+    /// The capabilities left to it, by name.
+    pub capabilities: Vec<String>,
+    /// Whether a filter of system calls is in force.
+    pub seccomp: bool,
+    /// What Landlock holds of it.
+    pub landlock: String,
+    /// The broker's process, which opens ports and reads the policy file.
+    pub broker: Option<u32>,
+    /// Whether that has ended.
+    #[serde(default)]
+    pub broker_ended: bool,
+}
+
+impl Confinement {
+    /// Of a process that was started with `--no-sandbox`.
+    pub(crate) fn none() -> Self {
+        let user = format!("uid {}", nix::unistd::geteuid());
+        Self { user, capabilities: held(), landlock: "off".to_owned(), ..Self::default() }
+    }
+
+    /// One line of it.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let capabilities = match self.capabilities.as_slice() {
+            [] => "no capability".to_owned(),
+            some => some.join(" "),
+        };
+        let seccomp = if self.seccomp { "on" } else { "off" };
+        let broker = match (self.broker, self.broker_ended) {
+            (None, _) => "none".to_owned(),
+            (Some(id), false) => format!("process {id}"),
+            (Some(id), true) => format!("process {id}, ENDED"),
+        };
+        format!(
+            "{}, {capabilities}, seccomp {seccomp}, landlock {}, broker {broker}",
+            self.user, self.landlock
+        )
+    }
+}
+
+/// Gives up everything, as the only thread of the process.
+///
+/// # Errors
+/// What cannot be given up and must be: a user that was asked for, capabilities.
+pub(crate) fn confine(user: &User, broker: u32) -> Result<Confinement, String> {
+    nix::sys::prctl::set_no_new_privs().map_err(|error| format!("no_new_privs: {error}"))?;
+    narrow_bounding_set(&HashSet::new());
+    let user = user.become_it()?;
+    keep_only(&HashSet::new()).map_err(|error| format!("capabilities: {error}"))?;
+    let capabilities = held();
+    let landlock = files::restrict();
+    let seccomp =
+        match trap::install(calls::judge).map_err(|e| e.to_string()).and_then(|()| calls::filter_engine()) {
+            Ok(()) => true,
+            Err(error) => {
+                eprintln!("plimsoll: no filter of system calls can be put in place: {error}");
+                false
+            }
+        };
+    Ok(Confinement { user, capabilities, seccomp, landlock, broker: Some(broker), broker_ended: false })
+}
+
+/// Takes from the broker the system calls that it never makes.
+pub(crate) fn confine_broker() -> Result<(), String> {
+    trap::install(calls::judge).map_err(|error| error.to_string())?;
+    if let Err(error) = calls::filter_broker() {
+        eprintln!("plimsoll: no filter of system calls can be put in place for the broker: {error}");
+    }
+    Ok(())
+}
+
+/// Takes from the bounding set what is not `kept`, as far as this process may; what is left there bounds nothing, as no
+/// privilege is gained by running another program any more.
+pub(crate) fn narrow_bounding_set(kept: &HashSet<Capability>) {
+    for capability in caps::all() {
+        if !kept.contains(&capability) && caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false) {
+            // Without CAP_SETPCAP it stays.
+            let _ = caps::drop(None, CapSet::Bounding, capability);
+        }
+    }
+}
+
+/// Gives up every capability that is not `kept`.
+pub(crate) fn keep_only(kept: &HashSet<Capability>) -> Result<(), caps::errors::CapsError> {
+    let _ = caps::clear(None, CapSet::Ambient); // Linux before 4.3 has none
+    let permitted = caps::read(None, CapSet::Permitted)?;
+    let rest: HashSet<Capability> = permitted.intersection(kept).copied().collect();
+    caps::set(None, CapSet::Effective, &rest)?;
+    caps::set(None, CapSet::Permitted, &rest)?;
+    caps::set(None, CapSet::Inheritable, &HashSet::new())
+}
+
+/// The capabilities that this process has.
+fn held() -> Vec<String> {
+    let mut names: Vec<String> =
+        caps::read(None, CapSet::Permitted).unwrap_or_default().iter().map(ToString::to_string).collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,118 @@
+//! Whose addresses a tenant's frames may bear.
+//!
+//! Why: the operator knows which addresses are whose, and a frame says what its sender likes.
+//! From: port security of Neutron and OVN (`allowed_address_pairs`), SAVI (RFC 7039).
+//! Not here: reading them (`read`), frames (`wire::binding`, `daemon`).
+//! Invariant: a tenant that states no IP address is held to no list of its own.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+use crate::config::MacAddr;
+use crate::program::Prefix;
+
+/// What a tenant states with `addresses` and `binding`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Addresses {
+    /// Its IP addresses and networks.
+    pub ips: Vec<Prefix>,
+    /// Hardware addresses that it has beside its port's.
+    pub macs: Vec<MacAddr>,
+    /// How it is held to them.
+    pub binding: Binding,
+}
+
+/// How a tenant is held to its addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Binding {
+    /// It sends from them and claims them, and nothing else.
+    #[default]
+    Strict,
+    /// It sends packets of others as well, and advertises itself as a router, but claims no other addresses.
+    Router,
+    /// It is held to nothing.
+    Off,
+}
+
+impl Addresses {
+    /// Whether only its own hardware addresses pass.
+    #[must_use]
+    pub fn binds_macs(&self) -> bool {
+        let states = !self.ips.is_empty() || !self.macs.is_empty();
+        match self.binding {
+            Binding::Strict => states,
+            Binding::Router => true,
+            Binding::Off => false,
+        }
+    }
+
+    /// Whether only its own IP addresses may be claimed by ARP and neighbour discovery.
+    #[must_use]
+    pub fn binds_ips(&self) -> bool {
+        !self.ips.is_empty() && self.binding != Binding::Off
+    }
+
+    /// All that is stated, IP addresses first.
+    #[must_use]
+    pub fn texts(&self) -> Vec<String> {
+        let ips = self.ips.iter().map(ToString::to_string);
+        ips.chain(self.macs.iter().map(ToString::to_string)).collect()
+    }
+
+    /// As `check` says it in one word.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self.binding {
+            Binding::Strict if self.ips.is_empty() => "unbound",
+            binding => binding.word(),
+        }
+    }
+}
+
+impl Binding {
+    /// As a policy file has it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::Router => "router",
+            Self::Off => "off",
+        }
+    }
+}
+
+impl FromStr for Binding {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        [Self::Strict, Self::Router, Self::Off].into_iter().find(|one| one.word() == text).ok_or(())
+    }
+}
+
+/// One of a tenant's `addresses`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StatedAddress {
+    Ip(Prefix),
+    Mac(MacAddr),
+}
+
+impl FromStr for StatedAddress {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mac = text.parse().map(Self::Mac);
+        mac.or_else(|_| text.parse().map(Self::Ip)).map_err(|_| ())
+    }
+}
+
+impl fmt::Display for StatedAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(prefix) => prefix.fmt(f),
+            Self::Mac(mac) => mac.fmt(f),
+        }
+    }
+}

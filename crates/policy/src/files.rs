@@ -1,0 +1,180 @@
+//! Where a policy's files come from: their texts, and what these say as YAML.
+//!
+//! Why: an operator's file names those of tenants, who must neither see others' files nor keep a reload from ending.
+//! From: `docs/policy.md`, "policy" and "How large a file may be".
+//! Not here: what the files say (`read`), the process that tenants' files are read in (the daemon).
+//! Invariant: no file is read further than its bound; a tenant's link leads nowhere that its author may not look.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Component, Path, PathBuf};
+
+use plimsoll_units::Bytes;
+
+use crate::document::{self, FileId, Sources, SyntaxError, Tree};
+
+/// Where a policy's files come from.
+pub trait Files {
+    /// The text of a file by its path as seen from the working directory of whoever named the first; asked once each.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    fn text(&mut self, name: &str) -> Result<String, String>;
+
+    /// What a file of a tenant or an application says; asked once each.
+    ///
+    /// # Errors
+    /// [`Unread`].
+    fn tree(&mut self, sources: &Sources, file: FileId) -> Result<Tree, Unread> {
+        here(sources, file)
+    }
+}
+
+/// Why a text did not become a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// It is no YAML.
+    Syntax(SyntaxError),
+    /// The process that read it has ended without an answer, or gave one that makes no sense.
+    Ended(String),
+}
+
+/// Reads a file's text as YAML, here or elsewhere.
+pub type Parse<'a> = dyn FnMut(&Sources, FileId) -> Result<Tree, Unread> + 'a;
+
+/// Reads it in this process.
+pub(crate) fn here(sources: &Sources, file: FileId) -> Result<Tree, Unread> {
+    document::parse(sources, file).map_err(Unread::Syntax)
+}
+
+/// Texts from wherever the caller has them.
+pub(crate) struct Loaded<'a>(pub &'a mut dyn FnMut(&str) -> Result<String, String>);
+
+impl Files for Loaded<'_> {
+    fn text(&mut self, name: &str) -> Result<String, String> {
+        (self.0)(name)
+    }
+}
+
+/// Files whose first one is read already.
+pub(crate) struct After<'a> {
+    pub first: Option<Tree>,
+    pub rest: &'a mut dyn Files,
+}
+
+impl Files for After<'_> {
+    fn text(&mut self, name: &str) -> Result<String, String> {
+        self.rest.text(name)
+    }
+
+    fn tree(&mut self, sources: &Sources, file: FileId) -> Result<Tree, Unread> {
+        let first = self.first.take().filter(|_| file == FileId(0));
+        first.map_or_else(|| self.rest.tree(sources, file), Ok)
+    }
+}
+
+/// The file `path` and those that it names, from the file system.
+pub(crate) struct Disk<'a, 'p> {
+    path: &'a str,
+    /// The policy's own directory.
+    home: Option<PathBuf>,
+    parse: &'a mut Parse<'p>,
+}
+
+impl<'a, 'p> Disk<'a, 'p> {
+    pub fn new(path: &'a str, parse: &'a mut Parse<'p>) -> Self {
+        let folder = Path::new(path).parent().filter(|folder| !folder.as_os_str().is_empty());
+        let home = std::fs::canonicalize(folder.unwrap_or(Path::new("."))).ok();
+        Self { path, home, parse }
+    }
+}
+
+impl Files for Disk<'_, '_> {
+    fn text(&mut self, name: &str) -> Result<String, String> {
+        if name != self.path {
+            refuse_detour(Path::new(name), self.home.as_deref())?;
+            if !Path::new(name).is_file() {
+                return Err("it is no regular file".to_owned()); // a pipe could make us wait forever
+            }
+        }
+        read_text(Path::new(name), MAX_FILE)
+    }
+
+    fn tree(&mut self, sources: &Sources, file: FileId) -> Result<Tree, Unread> {
+        (self.parse)(sources, file)
+    }
+}
+
+/// Largest file that is read; what a tenant's file and those that it names may hold together.
+pub const MAX_FILE: Bytes = Bytes::new(16_000_000);
+
+/// The keys at the top of the file `path`, by which its kind is told; none if it cannot be read or is no map.
+#[must_use]
+pub fn top_keys(path: &str) -> Vec<String> {
+    top_keys_with(path, &mut here).unwrap_or_default()
+}
+
+/// [`top_keys`] of a file that `parse` reads.
+///
+/// # Errors
+/// Why that ended.
+pub fn top_keys_with(path: &str, parse: &mut Parse<'_>) -> Result<Vec<String>, String> {
+    // What can be read only once is left to whoever checks it.
+    let text = Path::new(path).is_file().then(|| read_text(Path::new(path), MAX_FILE));
+    let Some(Ok(text)) = text else { return Ok(Vec::new()) };
+    match parse(&Sources::one(path, &text), FileId(0)) {
+        Ok(tree) => Ok(tree.entries().iter().map(|(key, _)| key.value.clone()).collect()),
+        Err(Unread::Syntax(_)) => Ok(Vec::new()),
+        Err(Unread::Ended(why)) => Err(why),
+    }
+}
+
+/// A sub-policy may be reached by a symbolic link only inside the policy's own directory: a tenant's link must not
+/// show the tenant, in an error's excerpt, what only the operator may read.
+fn refuse_detour(name: &Path, home: Option<&Path>) -> Result<(), String> {
+    let real = std::fs::canonicalize(name).map_err(|error| error.to_string())?;
+    let inside = home.is_some_and(|home| real.starts_with(home));
+    let straight = std::path::absolute(name).is_ok_and(|stated| without_dots(&stated) == real);
+    if inside || straight {
+        Ok(())
+    } else {
+        Err("a symbolic link leads out of the policy's directory".to_owned())
+    }
+}
+
+fn without_dots(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut real, part| {
+        if part == Component::ParentDir {
+            real.pop();
+        } else {
+            real.push(part);
+        }
+        real
+    })
+}
+
+/// The text of a file that holds no more than `most`.
+///
+/// # Errors
+/// Why it cannot be read.
+pub fn read_text(path: &Path, most: Bytes) -> Result<String, String> {
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    let mut bytes = Vec::new();
+    file.take(most.as_u64() + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    text_of(bytes, most)
+}
+
+/// What the bytes of a file say, if they are text and no more than `most`.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn text_of(bytes: Vec<u8>, most: Bytes) -> Result<String, String> {
+    if bytes.len() as u64 > most.as_u64() {
+        return Err(format!("it holds more than {most}"));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = 1 + good.iter().filter(|&&byte| byte == b'\n').count();
+        format!("it is no text in UTF-8: see byte {} of it, in line {line}", good.len() + 1)
+    })
+}

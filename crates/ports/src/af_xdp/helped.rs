@@ -1,0 +1,148 @@
+//! AF_XDP for a process that may neither make such sockets nor load programs: another one does that part.
+//!
+//! Why: the process that carries packets has no privilege; the memory of the frames and the rings must nevertheless be its
+//! own, as the kernel pins the pages of whoever registers them.
+//! From: `SCM_RIGHTS` of unix(7): a socket is of the network namespace that it was made in, whoever binds it.
+//! Not here: the way between the two processes (`daemon::broker`).
+//! Invariant: the program stays on the interface as long as the helped process holds its link, and no longer.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use super::bpf::{Hook, Redirect};
+use super::{Attached, Layout, Queue, XdpConfig, XdpMode, XdpSocket, patiently, refused};
+use crate::error::PortError;
+use crate::netns::{LinkInfo, Netns};
+use crate::socket;
+
+/// Who does what takes privilege.
+pub trait XdpHelper {
+    /// Puts a program on the interface in this way, and makes a socket: the socket, then the program's link.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    fn attach(&mut self, mode: XdpMode) -> io::Result<(OwnedFd, OwnedFd)>;
+
+    /// Has the program send what arrives to the socket of the last attempt, which is bound by now.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    fn register(&mut self) -> io::Result<()>;
+}
+
+impl XdpSocket {
+    /// Opens the first queue of the interface `link` with the help of another process.
+    ///
+    /// # Errors
+    /// As [`XdpSocket::open`].
+    pub fn open_with(
+        config: &XdpConfig,
+        link: &LinkInfo,
+        helper: &mut dyn XdpHelper,
+    ) -> Result<Self, PortError> {
+        let what = format!("open AF_XDP on `{}`", config.interface);
+        let layout = Layout::new(config, link, &what)?;
+        let connected = connect(config.mode, helper, link.index, layout);
+        let (mode, held, queue) =
+            connected.map_err(|error| refused(what, &config.netns.to_string(), error))?;
+        Ok(Self::with(config, link, mode, 0, queue, Attached::Held(Arc::new(held))))
+    }
+}
+
+/// Finds the best way that works.
+fn connect(
+    best: XdpMode,
+    helper: &mut dyn XdpHelper,
+    interface: u32,
+    layout: Layout,
+) -> io::Result<(XdpMode, OwnedFd, Queue)> {
+    let mut refusal = io::Error::from_raw_os_error(libc::EOPNOTSUPP);
+    for mode in [XdpMode::ZeroCopy, XdpMode::Copy, XdpMode::Generic] {
+        if mode < best {
+            continue;
+        }
+        let attempt = || {
+            let (socket, link) = helper.attach(mode)?;
+            let queue = Queue::over(socket, interface, 0, layout, mode.flags())?;
+            helper.register()?;
+            Ok((link, queue))
+        };
+        match patiently(attempt) {
+            Ok((link, queue)) => return Ok((mode, link, queue)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
+            Err(error) => refusal = error,
+        }
+    }
+    Err(refusal)
+}
+
+/// The helper's side of one attempt.
+#[derive(Debug)]
+pub struct XdpAttempt {
+    socket: OwnedFd,
+    redirect: Redirect,
+    link: LinkInfo,
+}
+
+impl XdpAttempt {
+    /// What is known of the interface.
+    ///
+    /// # Errors
+    /// When namespace or interface do not exist.
+    pub fn link(config: &XdpConfig) -> Result<LinkInfo, PortError> {
+        Netns::open(&config.netns)?.links().get(&config.interface)
+    }
+
+    /// Puts a program on the interface in this way, and makes a socket.
+    ///
+    /// # Errors
+    /// When namespace or interface do not exist; inside, what the kernel said to this way.
+    pub fn new(config: &XdpConfig, mode: XdpMode) -> Result<io::Result<Self>, PortError> {
+        let netns = Netns::open(&config.netns)?;
+        let link = netns.links().get(&config.interface)?;
+        netns.run(|| {
+            let redirect = Redirect::attach(link.index, 1, mode.hook())?;
+            let socket = socket::open(libc::AF_XDP, libc::SOCK_RAW, 0)?;
+            Ok(Self { socket, redirect, link })
+        })
+    }
+
+    /// The interface.
+    #[must_use]
+    pub fn interface(&self) -> &LinkInfo {
+        &self.link
+    }
+
+    /// What the helped process needs: the socket, then the program's link.
+    #[must_use]
+    pub fn files(&self) -> [BorrowedFd<'_>; 2] {
+        [self.socket.as_fd(), self.redirect.link()]
+    }
+
+    /// The helped process has bound the socket.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn register(self) -> io::Result<()> {
+        self.redirect.set(0, &self.socket)
+    }
+}
+
+impl XdpMode {
+    pub(super) const fn hook(self) -> Hook {
+        match self {
+            Self::ZeroCopy | Self::Copy => Hook::Driver,
+            Self::Generic => Hook::Generic,
+        }
+    }
+
+    /// How the socket is bound.
+    pub(super) const fn flags(self) -> u16 {
+        let copies = match self {
+            Self::ZeroCopy => libc::XDP_ZEROCOPY,
+            Self::Copy | Self::Generic => libc::XDP_COPY,
+        };
+        copies | libc::XDP_USE_NEED_WAKEUP
+    }
+}
