@@ -343,6 +343,39 @@ fn a_reload_keeps_sessions_with_the_hosts_that_stay() {
     assert_eq!(begun(&mut fleet), before);
 }
 
+/// Its keys are those of before, so that neither may a number be used again, nor a frame from before be taken.
+#[test]
+fn a_host_that_leaves_the_policy_and_returns_goes_on_where_it_was() {
+    let mut fleet = Fleet::sealed();
+    fleet.passes(0, 1, "before");
+    fleet.passes(1, 0, "before, back");
+    let old = fleet.recorded(1);
+    let with = file(0, false, SEALED);
+    let without: String = with
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("b:"))
+        .flat_map(|line| [line, "\n"])
+        .collect();
+    for (from, to) in [(&with, &without), (&without, &with)] {
+        let change = fleet.hosts[0].change(&policy(from), &policy(to));
+        let now = fleet.hosts[0].now;
+        fleet.hosts[0].engine.install(change, now);
+        fleet.run(Span::millis(60));
+    }
+    drain(&mut fleet.hosts[0].tenants[0]);
+    old.iter().for_each(|packet| fleet.inject(packet));
+    fleet.run(Span::millis(1));
+    assert_eq!(drain(&mut fleet.hosts[0].tenants[0]).len(), 0, "they came before: {:?}", fleet.losses(0));
+    fleet.passes(0, 1, "after");
+    fleet.passes(1, 0, "after, back");
+    // Behind Ethernet, IPv4, UDP and Geneve: the check, which is of the key and the number.
+    let to_b = |packet: &&Vec<u8>| packet[33] == 2;
+    let heads: Vec<Vec<u8>> =
+        fleet.recorded(0).iter().filter(to_b).map(|packet| packet[50..62].to_vec()).collect();
+    let different: std::collections::BTreeSet<&Vec<u8>> = heads.iter().collect();
+    assert_eq!((heads.len(), different.len()), (40, 40), "a key and number were used twice");
+}
+
 /// Frames that anybody could have sent in b's name, as many as the tenant's queue takes and more; c sends one in each step.
 #[test]
 fn what_comes_in_one_hosts_name_leaves_room_for_anothers() {

@@ -29,6 +29,9 @@ pub(super) struct Seals {
     sealing: Sealing,
     /// By the map's hosts.
     sessions: Vec<Session>,
+    /// Those with hosts that have left the map: a host that returns finds its own, as a session that began anew with the numbers
+    /// of before would use its keys twice.
+    away: Vec<(HostId, Session)>,
     /// When somebody is next to be greeted, or a look is due whether somebody is.
     next: Option<Nanos>,
 }
@@ -50,18 +53,20 @@ impl Seals {
         }
         let sealing = Sealing::new(key.expect("checked with the policy"), map.own, first, start);
         let sessions = map.hosts.iter().map(|host| sealing.session(host.number)).collect();
-        Some(Box::new(Self { how, sealing, sessions, next: Some(Nanos::ZERO) }))
+        Some(Box::new(Self { how, sealing, sessions, away: Vec::new(), next: Some(Nanos::ZERO) }))
     }
 
-    /// Another map: sessions stay with the hosts that they are with.
+    /// Another map: sessions stay with the hosts that they are with, also while these are in no map.
     pub(super) fn remap(&mut self, old: &FleetMap, new: &FleetMap, now: Nanos) {
         let hosts = old.hosts.iter().map(|host| host.number);
-        let mut before: Vec<(HostId, Session)> = hosts.zip(self.sessions.drain(..)).collect();
+        let mut before = core::mem::take(&mut self.away);
+        before.extend(hosts.zip(self.sessions.drain(..)));
         let session = |number: HostId| {
             let known = before.iter().position(|(host, _)| *host == number);
             known.map_or_else(|| self.sealing.session(number), |at| before.swap_remove(at).1)
         };
         self.sessions = new.hosts.iter().map(|host| host.number).map(session).collect();
+        self.away = before;
         self.next = Some(now);
     }
 
