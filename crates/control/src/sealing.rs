@@ -11,10 +11,11 @@
 //! # Sessions
 //!
 //! Each host draws a `start` at random when it starts, and says hello to each other host: its start, a session number, and
-//! the start that it last heard from there. A hello that names our present start is *proven*: it was made after we
-//! started, so it is no recording from before. A proven hello with a greater number than any accepted before begins a
-//! session: keys follow from both hosts' starts and the number, so those of an earlier life of either host open nothing any
-//! more. A host whose clock, from which numbers begin, went back is told which number the other has, and takes a greater one.
+//! a start that it heard from there: the accepted one and others by turns, as a hello that is sent again may bear an old one.
+//! A hello that names our present start is *proven*: it was made after we started, so it is no recording from before. A proven
+//! hello with a greater number than any accepted before begins a session: keys follow from both hosts' starts and the number,
+//! so those of an earlier life of either host open nothing any more. A host whose clock, from which numbers begin, went back
+//! is told which number the other has, and takes a greater one.
 //! An old hello that is sent again begins nothing: within our life its number is not greater, and an older one is not proven.
 //!
 //! # Format of a hello, version 1
@@ -27,7 +28,7 @@
 //! | 6..10 | the host that it is for |
 //! | 10..18 | its session number towards that one |
 //! | 18..26 | its start |
-//! | 26..34 | the other's start, as last heard; 0: nothing was |
+//! | 26..34 | the other's start, as heard from it; 0: nothing was |
 //! | 34..42 | the greatest session number accepted from the other |
 //! | 42..58 | the first half of an HMAC-SHA256 of all before |
 //!
@@ -60,6 +61,8 @@ const WORDS: usize = WINDOW as usize / 64 + 1;
 /// Between two hellos to a host, and between two that it does not answer, which grows up to this.
 const GAP: Span = Span::millis(10);
 const LONGEST_GAP: Span = Span::secs(1);
+/// Starts in a host's name that wait for an answer: as many lives of it must have been recorded to keep its own from one.
+const CLAIMS: usize = 4;
 /// Hellos in a host's name that are looked at in a second: half a microsecond each.
 const HELLOS: u64 = 10_000;
 /// Frames in a host's name with a right check that do not open, in a second, before each of their numbers gets but one try.
@@ -112,10 +115,12 @@ pub struct Session {
     peer: HostId,
     /// This host's number towards that one.
     number: u64,
-    /// Of its last hello, proven or not.
-    heard: u64,
     /// What was accepted from it: number and start.
     accepted: Option<(u64, u64)>,
+    /// Other starts that hellos in its name had, oldest first, then zeros: one of them may be its present one.
+    claims: [u64; CLAIMS],
+    /// The last hello named the start that was accepted, though there were claims.
+    named: bool,
     /// Whether it has accepted this host's number.
     confirmed: bool,
     sealer: Option<Sealer>,
@@ -168,8 +173,9 @@ impl Sealing {
         Session {
             peer,
             number: self.first,
-            heard: 0,
             accepted: None,
+            claims: [0; CLAIMS],
+            named: false,
             confirmed: false,
             sealer: None,
             opener: None,
@@ -199,7 +205,7 @@ impl Session {
     /// Whether frames can be sealed for it: it has accepted this host's session.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        self.confirmed
+        self.confirmed && self.sealer.is_some()
     }
 
     /// When a hello is due.
@@ -215,13 +221,14 @@ impl Session {
         self.due = (!self.confirmed).then(|| now + self.gap);
         self.gap = self.gap.times(2).min(LONGEST_GAP);
         let (accepted, start) = self.accepted.unwrap_or_default();
+        let named = self.name();
         let mut hello = [0; HELLO];
-        let flags = [(OURS, start != 0 && start == self.heard), (ASKS, !self.confirmed)];
+        let flags = [(OURS, start != 0 && start == named), (ASKS, !self.confirmed)];
         hello[0] = VERSION;
         hello[1] = flags.iter().filter(|(_, set)| *set).map(|(flag, _)| flag).sum();
         hello[2..6].copy_from_slice(&sealing.host.0.to_be_bytes());
         hello[6..10].copy_from_slice(&self.peer.0.to_be_bytes());
-        for (at, number) in [(10, self.number), (18, sealing.start), (26, self.heard), (34, accepted)] {
+        for (at, number) in [(10, self.number), (18, sealing.start), (26, named), (34, accepted)] {
             hello[at..at + 8].copy_from_slice(&number.to_be_bytes());
         }
         let tag = hmac::sign(&sealing.hellos, &hello[..HELLO - SEALED_TAG]);
@@ -245,9 +252,9 @@ impl Session {
             return Greeted::Forged;
         }
         let [number, start, ours, accepted] = [10, 18, 26, 34].map(|at| word(said, at));
-        self.heard = start;
         if ours != sealing.start {
             // Perhaps a recording; if not, it can prove itself once it has heard us.
+            self.note_claim(start);
             self.want_hello(now);
             return Greeted::Known;
         }
@@ -255,7 +262,10 @@ impl Session {
         let known = self.accepted;
         let greeted = match known {
             Some(known) if known == (number, start) => Greeted::Known,
-            Some((known, _)) if number <= known => Greeted::Stale,
+            Some((known, _)) if number <= known => {
+                self.note_claim(start);
+                Greeted::Stale
+            }
             _ => {
                 self.begin(sealing, number, start);
                 Greeted::Begun
@@ -265,6 +275,29 @@ impl Session {
             self.want_hello(now);
         }
         greeted
+    }
+
+    /// The start that a hello names: the accepted one and what others claim by turns, so that hellos which are sent again keep
+    /// the host's own from no answer.
+    fn name(&mut self) -> u64 {
+        let accepted = self.accepted.map_or(0, |(_, start)| start);
+        self.named = accepted != 0 && !self.named;
+        match self.claims[0] {
+            claimed if claimed != 0 && !self.named => {
+                self.claims.rotate_left(1);
+                self.claims[CLAIMS - 1] = 0;
+                claimed
+            }
+            _ => accepted,
+        }
+    }
+
+    fn note_claim(&mut self, start: u64) {
+        let known =
+            self.accepted.is_some_and(|(_, accepted)| accepted == start) || self.claims.contains(&start);
+        if !known && let Some(free) = self.claims.iter_mut().find(|claim| **claim == 0) {
+            *free = start;
+        }
     }
 
     /// What a proven hello says of our own session: it was accepted, or is to have a greater number.
@@ -282,6 +315,7 @@ impl Session {
 
     fn begin(&mut self, sealing: &Sealing, number: u64, start: u64) {
         let before = self.accepted.replace((number, start));
+        self.claims = [0; CLAIMS];
         let keys = sealing.keys([self.peer, sealing.host], number, [start, sealing.start]);
         self.opener = Some(Opener::new(keys));
         if before.is_none_or(|(_, before)| before != start) {

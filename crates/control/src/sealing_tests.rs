@@ -165,6 +165,36 @@ fn hellos_that_are_sent_again_end_no_session() {
     }
 }
 
+/// Who has recorded hellos of earlier lives of both hosts sends them again as fast as they are looked at.
+#[test]
+fn hellos_that_are_sent_again_keep_no_session_from_beginning() {
+    let (mut a, mut b, mut now) = (Host::new(A, B, 100, 11), Host::new(B, A, 100, 22), Nanos::ZERO);
+    let said = shake(&mut a, &mut b, &mut now);
+    // Any of them may start again, and both.
+    for (life, (of_a, of_b)) in (30..).zip([(true, false), (false, true), (true, true)]) {
+        let restart = |own, peer, start| Host::new(own, peer, now.as_u64(), start);
+        a = if of_a { restart(A, B, life) } else { a };
+        b = if of_b { restart(B, A, life + 100) } else { b };
+        let mut turns = 0;
+        while !(a.session.is_live() && b.session.is_live()) {
+            let before = |host: &mut Host, now| said.iter().for_each(|hello| _ = host.greet(hello, now));
+            for _ in 0..10 {
+                now += Span::millis(1);
+                before(&mut a, now);
+                before(&mut b, now);
+            }
+            let (to_b, to_a) = (a.hello(now), b.hello(now));
+            now += Span::micros(100);
+            to_b.into_iter().for_each(|hello| _ = b.greet(&hello, now));
+            to_a.into_iter().for_each(|hello| _ = a.greet(&hello, now));
+            turns += 1;
+            assert!(turns < 100, "in life {life}: {:?} {:?}", a.session, b.session);
+        }
+        let there = a.seal(&[3; 60]);
+        assert_eq!(b.open(&there), Ok(vec![3; 60]));
+    }
+}
+
 /// Whoever sees two frames of one key and number can take their difference, and forge a third.
 #[test]
 fn no_number_has_two_keys_and_no_key_begins_again() {
