@@ -207,7 +207,10 @@ fn send_wrapped(
     let packet = &mut buffer[..whole.end];
     let wrapped = match session {
         Some(session) => {
-            session.seal(inner.vni.get(), &mut packet[whole.start..]);
+            if !session.seal(inner.vni.get(), &mut packet[whole.start..]) {
+                // Nothing has been hidden: it must not leave.
+                return Ok(Err(plimsoll_wire::EncapsulationError::NoRoom));
+            }
             path.encapsulate_sealed(packet, whole.start, &inner, ecn)
         }
         None => path.encapsulate(packet, ROOM, &inner),
