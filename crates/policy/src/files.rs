@@ -5,8 +5,10 @@
 //! Not here: what the files say (`read`), the process that tenants' files are read in (the daemon).
 //! Invariant: no file is read further than its bound; a tenant's link leads nowhere that its author may not look.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use plimsoll_units::Bytes;
@@ -84,20 +86,30 @@ pub(crate) struct Disk<'a, 'p> {
 impl<'a, 'p> Disk<'a, 'p> {
     pub fn new(path: &'a str, parse: &'a mut Parse<'p>) -> Self {
         let folder = Path::new(path).parent().filter(|folder| !folder.as_os_str().is_empty());
-        let home = std::fs::canonicalize(folder.unwrap_or(Path::new("."))).ok();
+        let home = fs::canonicalize(folder.unwrap_or(Path::new("."))).ok();
         Self { path, home, parse }
     }
 }
 
 impl Files for Disk<'_, '_> {
     fn text(&mut self, name: &str) -> Result<String, String> {
-        if name != self.path {
-            refuse_detour(Path::new(name), self.home.as_deref())?;
-            if !Path::new(name).is_file() {
-                return Err("it is no regular file".to_owned()); // a pipe could make us wait forever
-            }
+        let path = Path::new(name);
+        if name == self.path {
+            return read_text(path, MAX_FILE);
         }
-        read_text(Path::new(name), MAX_FILE)
+        let real = fs::canonicalize(path).map_err(|error| error.to_string())?;
+        refuse_detour(path, &real, self.home.as_deref())?;
+        if !real.is_file() {
+            return Err(NO_FILE.to_owned()); // opening a device may do anything
+        }
+        // Its author may have put something else in its place meanwhile: a link, or a pipe that nobody writes to.
+        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let file = file.map_err(|error| error.to_string())?;
+        refuse_detour(path, &place_of(&file)?, self.home.as_deref())?;
+        if !file.metadata().is_ok_and(|found| found.is_file()) {
+            return Err(NO_FILE.to_owned());
+        }
+        text_in(file, MAX_FILE)
     }
 
     fn tree(&mut self, sources: &Sources, file: FileId) -> Result<Tree, Unread> {
@@ -129,10 +141,20 @@ pub fn top_keys_with(path: &str, parse: &mut Parse<'_>) -> Result<Vec<String>, S
     }
 }
 
-/// A sub-policy may be reached by a symbolic link only inside the policy's own directory: a tenant's link must not
-/// show the tenant, in an error's excerpt, what only the operator may read.
-fn refuse_detour(name: &Path, home: Option<&Path>) -> Result<(), String> {
-    let real = std::fs::canonicalize(name).map_err(|error| error.to_string())?;
+const NO_FILE: &str = "it is no regular file";
+
+/// Where an open file is.
+fn place_of(file: &File) -> Result<PathBuf, String> {
+    let place = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let place = place.map_err(|error| format!("/proc does not say where it is: {error}"))?;
+    // One that was replaced since it was opened, as editors do.
+    let replaced = place.to_str().and_then(|place| place.strip_suffix(" (deleted)")).map(PathBuf::from);
+    Ok(replaced.unwrap_or(place))
+}
+
+/// A sub-policy, which is at `real`, may be reached by a symbolic link only inside the policy's own directory: a tenant's link
+/// must not show the tenant, in an error's excerpt, what only the operator may read.
+fn refuse_detour(name: &Path, real: &Path, home: Option<&Path>) -> Result<(), String> {
     let inside = home.is_some_and(|home| real.starts_with(home));
     let straight = std::path::absolute(name).is_ok_and(|stated| without_dots(&stated) == real);
     if inside || straight {
@@ -158,7 +180,10 @@ fn without_dots(path: &Path) -> PathBuf {
 /// # Errors
 /// Why it cannot be read.
 pub fn read_text(path: &Path, most: Bytes) -> Result<String, String> {
-    let file = File::open(path).map_err(|error| error.to_string())?;
+    text_in(File::open(path).map_err(|error| error.to_string())?, most)
+}
+
+fn text_in(file: File, most: Bytes) -> Result<String, String> {
     let mut bytes = Vec::new();
     file.take(most.as_u64() + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
     text_of(bytes, most)

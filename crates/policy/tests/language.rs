@@ -274,6 +274,41 @@ fn a_symbolic_link_out_of_the_policys_directory_is_refused() {
     assert!(refused.contains("symbolic link") && !refused.contains("secret\n"), "{refused}");
 }
 
+/// Whoever may write a tenant's file can put another thing in its place at any moment.
+#[test]
+fn a_file_that_is_exchanged_while_it_is_read_keeps_nobody_waiting_and_shows_no_other() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    std::fs::create_dir(at("etc")).expect("made");
+    std::fs::write(at("secret"), "root: secret\n").expect("written");
+    std::fs::write(at("plain"), "policy: {root: {flows: drr}}\n").expect("written");
+    std::os::unix::fs::symlink(at("secret"), at("link")).expect("linked");
+    let made = std::process::Command::new("mkfifo").arg(at("pipe")).status();
+    assert!(made.is_ok_and(|made| made.success()));
+    let text = "uplink: {port: memory, rate: 1Gbps}\ntenants: {a: {port: memory, policy: a.yaml}}\n";
+    std::fs::write(at("etc/host.yaml"), text).expect("written");
+    let put = |what: &str| {
+        std::fs::hard_link(at(what), at("next")).expect("linked");
+        std::fs::rename(at("next"), at("etc/a.yaml")).expect("moved");
+    };
+    put("plain");
+    let (host, (tell, told)) = (at("etc/host.yaml").display().to_string(), std::sync::mpsc::channel());
+    let reads = std::thread::spawn(move || {
+        let read = |_| plimsoll_policy::load(&host).map_err(|errors| errors.render(false));
+        tell.send((0..3_000).map(read).collect::<Vec<_>>())
+    });
+    let begun = std::time::Instant::now();
+    while !reads.is_finished() {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "it waits for a writer of the pipe");
+        ["pipe", "plain", "link", "plain"].into_iter().for_each(put);
+    }
+    let read = told.recv().expect("all are read");
+    assert!(read.iter().any(Result::is_ok), "{:?}", read[0]);
+    let shown =
+        read.iter().filter_map(|read| read.as_ref().err()).find(|error| error.contains("root: secret"));
+    assert_eq!(shown, None);
+}
+
 /// A filter that leaves the destination open must not say that no limit holds.
 #[test]
 fn explain_names_limits_that_the_filter_leaves_open() {
