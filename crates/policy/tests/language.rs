@@ -274,6 +274,29 @@ fn a_symbolic_link_out_of_the_policys_directory_is_refused() {
     assert!(refused.contains("symbolic link") && !refused.contains("secret\n"), "{refused}");
 }
 
+/// A tenant's file is shown to its operator, on a terminal.
+#[test]
+fn no_file_has_a_message_that_a_terminal_obeys() {
+    for text in [
+        "policy: {root: {wfq: [\"\\e]0;owned\\a\\e[31m\\u009b2J\\u202ered\", b]}}\n",
+        "policy: {root: {wfq: [\u{1b}[31mred, b]}}\n",
+        "policy: {root: {wfq: [b]}, b: {max: 1Gbps, min: 2Gbps}} # \u{9b}2J \u{202e}\r\n",
+        "\"\\e[2J\": 1\n",
+    ] {
+        let mut load = |name: &str| match name {
+            "host.yaml" => {
+                Ok("{uplink: {port: memory, rate: 1Gbps}, tenants: {a: {port: memory, policy: a.yaml}}}"
+                    .to_owned())
+            }
+            _ => Ok(text.to_owned()),
+        };
+        let errors = plimsoll_policy::check_with("host.yaml", &mut load).expect_err("it is wrong");
+        let shown = errors.render(false);
+        let obeyed = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
+        assert!(shown.contains("a.yaml") && !shown.contains(obeyed), "{shown:?}");
+    }
+}
+
 /// Whoever may write a tenant's file can put another thing in its place at any moment.
 #[test]
 fn a_file_that_is_exchanged_while_it_is_read_keeps_nobody_waiting_and_shows_no_other() {

@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use miette::{MietteError, MietteSpanContents, SourceCode, SourceSpan, SpanContents};
 
+use super::long::plain;
 use super::source::{Mark, SourceFile, Sources};
 
 /// What one message shows of a file.
@@ -49,7 +50,7 @@ impl Excerpt {
             let base = pieces.last().map_or(0, |piece| piece.base + piece.text.len());
             pieces.push(Piece::new(file, lines, marks, base));
         }
-        let mut excerpt = Self { name: file.name.clone(), pieces, columns: Vec::new() };
+        let mut excerpt = Self { name: plain(file.name.clone()), pieces, columns: Vec::new() };
         let column = |mark: &Mark| (excerpt.place(mark.offset as usize), sources.position(*mark).1 - 1);
         excerpt.columns = marks.iter().map(column).collect();
         excerpt
@@ -206,7 +207,7 @@ fn without(text: &str, piece: Range<usize>, cuts: &[Range<usize>]) -> String {
         from = cut.end;
     }
     left.push_str(&text[from..piece.end]);
-    left
+    plain(left)
 }
 
 /// Characters of a line that are shown whole.

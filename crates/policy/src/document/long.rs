@@ -1,20 +1,46 @@
-//! What a message shows of a text that its reader did not bound.
+//! What a message shows of a text that somebody else wrote.
 //!
-//! Why: a name of a megabyte, in a message for each of its thousand uses, is a gigabyte.
+//! Why: a name of a megabyte, in a message for each of its thousand uses, is a gigabyte; and what a terminal obeys, it obeys in
+//! a message as well, whoever wrote it.
 //! From: `docs/policy.md`, "How large a file may be".
 //! Not here: the lines of the file below a message (`excerpt`).
-//! Invariant: what fits is shown as it is.
+//! Invariant: what fits and can be seen is shown as it is; no other control characters than line ends and tabs are.
 
 use std::borrow::Cow;
 
 /// A word as messages show it: whole, or the ends of a long one.
 #[must_use]
 pub fn shown(word: &str) -> Cow<'_, str> {
-    ends(word, LONGEST_WORD)
+    match ends(word, LONGEST_WORD) {
+        Cow::Borrowed(word) if !word.contains(is_obeyed) => Cow::Borrowed(word),
+        ends => Cow::Owned(plain(ends.into_owned())),
+    }
+}
+
+/// A text of as many bytes, in which nothing is left that a terminal obeys rather than shows.
+pub(super) fn plain(text: String) -> String {
+    if !text.contains(is_obeyed) {
+        return text;
+    }
+    let instead = |c: char| match c.len_utf8() {
+        _ if !is_obeyed(c) => c,
+        1 if c == '\r' => ' ',
+        1 => '?',
+        2 => '¿',
+        _ => char::REPLACEMENT_CHARACTER,
+    };
+    text.chars().map(instead).collect()
+}
+
+/// Escapes, and what turns the direction of what follows.
+fn is_obeyed(c: char) -> bool {
+    let turns = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    turns || c.is_control() && !matches!(c, '\n' | '\t')
 }
 
 /// A message whose long words, those between `, are cut.
 pub(super) fn fitted(message: String) -> String {
+    let message = plain(message);
     if message.len() <= LONGEST_MESSAGE {
         return message;
     }
@@ -39,6 +65,15 @@ const LONGEST_MESSAGE: usize = 1_500;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_terminal_obeys_is_shown_as_something_of_its_length() {
+        let text = "a\u{1b}]0;b\u{7}\u{9b}31m\u{202e}c\r\nd\te\u{7f}";
+        assert_eq!(plain(text.to_owned()), "a?]0;b?¿31m\u{fffd}c \nd\te?");
+        assert_eq!(plain(text.to_owned()).len(), text.len());
+        assert_eq!((shown("\u{1b}c").as_ref(), fitted("\u{1b}c".to_owned())), ("?c", "?c".to_owned()));
+        assert_eq!(shown("größer → ü"), "größer → ü");
+    }
 
     #[test]
     fn the_ends_of_a_long_word_are_shown_and_short_ones_are_whole() {
