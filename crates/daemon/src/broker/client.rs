@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use plimsoll_policy::document::Tree;
 use plimsoll_policy::{Checked, FileId, Files, Port as PortSpec, Sources, TenantConfig, Unread, load_files};
@@ -30,6 +30,8 @@ pub(crate) struct Client {
     /// Its process.
     id: u32,
     ended: AtomicBool,
+    /// What it said last that the kernel had dropped.
+    dropped: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Client {
@@ -53,13 +55,14 @@ impl Client {
         let urgent: Vec<_> = urgent.into_iter().map(AsFd::as_fd).collect();
         socket::send(&ours, start, &urgent)?;
         match socket::receive(&ours, socket::ANSWER, true)? {
-            Some((Reply::Done, _)) => {
-                let (socket, id) = (Mutex::new(ours), child.id());
-                Ok((Arc::new(Self { socket, id, ended: AtomicBool::new(false) }), child))
-            }
+            Some((Reply::Done, _)) => Ok((Arc::new(Self::new(ours, child.id())), child)),
             Some((Reply::Failed(why), _)) => Err(io::Error::other(why)),
             _ => Err(io::Error::other("it ended at once; what it said stands above")),
         }
+    }
+
+    fn new(socket: UnixStream, id: u32) -> Self {
+        Self { socket: Mutex::new(socket), id, ended: AtomicBool::new(false), dropped: Mutex::default() }
     }
 
     /// Its process.
@@ -158,11 +161,18 @@ impl Client {
         })
     }
 
+    /// As the broker says now, or as it said last: it may be busy with a reload for long, and statistics wait for none.
     pub(super) fn dropped(&self) -> BTreeMap<String, u64> {
-        match self.ask(&Request::Dropped) {
-            Ok((Reply::Dropped(dropped), _)) => dropped,
-            _ => BTreeMap::new(),
+        let mut known = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
+        let socket = match self.socket.try_lock() {
+            Ok(socket) => Some(socket),
+            Err(TryLockError::Poisoned(socket)) => Some(socket.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        if let Some(Ok((Reply::Dropped(now), _))) = socket.map(|socket| ask(&socket, &Request::Dropped)) {
+            *known = now;
         }
+        known.clone()
     }
 
     /// Has something of this daemon's in the file system removed.
@@ -266,5 +276,37 @@ impl From<OpenError> for Reply {
 impl From<PortError> for Reply {
     fn from(error: PortError) -> Self {
         Self::Failed(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn statistics_do_not_wait_for_a_reload() {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let client = Arc::new(Client::new(ours, 0));
+        let broker = std::thread::spawn(move || {
+            let asked =
+                socket::receive::<Request>(&theirs, socket::REQUEST, false).expect("heard").expect("one");
+            assert!(matches!(asked.0, Request::Dropped));
+            let counts = BTreeMap::from([("shop".to_owned(), 7)]);
+            socket::send(&theirs, &Reply::Dropped(counts), &[]).expect("sent");
+            theirs
+        });
+        assert_eq!(client.dropped()["shop"], 7);
+        let _theirs = broker.join().expect("it answered");
+        // A reload has the broker to itself.
+        let reload = client.lock();
+        let (tell, told) = channel();
+        let asks = Arc::clone(&client);
+        std::thread::spawn(move || tell.send(asks.dropped()));
+        let said = told.recv_timeout(Duration::from_secs(10)).expect("it does not wait");
+        assert_eq!(said["shop"], 7, "as it was");
+        drop(reload);
     }
 }
