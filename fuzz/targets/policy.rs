@@ -1,27 +1,27 @@
 //! Any text as a policy file: checked or refused with rendered errors, never a panic, and always an end to it.
 //!
-//! A line `=== NAME` begins a further file, which the first may name as a tenant's policy. Read apart, a tenant's file
+//! A line `=== NAME` begins a further file, which the first may name as a tenant's policy. Read by another process, a tenant's file
 //! says what it says here.
 #![no_main]
 
 use libfuzzer_sys::{Corpus, fuzz_target};
 use plimsoll_policy::document::{FileId, LONGEST_ANSWER, Sources, Tree, understand};
-use plimsoll_policy::{Checked, Fields, Files, Program, Unread, check_files, check_with, read_apart};
+use plimsoll_policy::{Checked, Fields, Files, Program, Unread, check_files, check_with, read_file};
 
 fuzz_target!(|text: &str| -> Corpus {
     if text.len() > LONGEST {
         return Corpus::Reject;
     }
     let mut load = |name: &str| file(text, name).map(str::to_owned).ok_or_else(|| "no such file".to_owned());
-    let apart = check_files("policy.yaml", &mut Apart(text)).map(|checked| checked.program);
+    let elsewhere = check_files("policy.yaml", &mut Elsewhere(text)).map(|checked| checked.program);
     match check_with("policy.yaml", &mut load) {
         Ok(checked) => {
-            assert_eq!(apart.ok().as_ref(), Some(&checked.program), "read apart it is another policy");
+            assert_eq!(elsewhere.ok().as_ref(), Some(&checked.program), "read elsewhere it is another policy");
             inspect(&checked);
         }
         Err(errors) => {
-            let apart = apart.err().map(|errors| errors.render(false));
-            assert_eq!(apart, Some(errors.render(false)), "read apart other things are wrong with it");
+            let elsewhere = elsewhere.err().map(|errors| errors.render(false));
+            assert_eq!(elsewhere, Some(errors.render(false)), "read elsewhere other things are wrong with it");
             assert!(!errors.problems().is_empty(), "a refusal says why");
             assert!(!errors.render(false).is_empty());
             assert_eq!(errors.records().len(), errors.problems().len());
@@ -31,16 +31,16 @@ fuzz_target!(|text: &str| -> Corpus {
 });
 
 /// The files, tenants' as a process of their own reads them.
-struct Apart<'a>(&'a str);
+struct Elsewhere<'a>(&'a str);
 
-impl Files for Apart<'_> {
+impl Files for Elsewhere<'_> {
     fn text(&mut self, name: &str) -> Result<String, String> {
         file(self.0, name).map(str::to_owned).ok_or_else(|| "no such file".to_owned())
     }
 
     fn tree(&mut self, sources: &Sources, file: FileId) -> Result<Tree, Unread> {
         let mut answer = Vec::new();
-        read_apart(&sources.file(file).text, &mut answer).expect("memory takes it");
+        read_file(&sources.file(file).text, &mut answer).expect("memory takes it");
         assert!(answer.len() <= LONGEST_ANSWER);
         understand(&answer, sources, file).expect("what is answered is understood").map_err(Unread::Syntax)
     }

@@ -77,7 +77,7 @@ pub(crate) enum Command {
     },
     /// Read a tenant's file from standard input, and answer what it says
     #[command(hide = true)]
-    ReadApart(ReadApart),
+    ReadFile(ReadFile),
     /// Write man pages into a folder
     #[command(after_help = MAN_EXAMPLES)]
     Man {
@@ -117,7 +117,7 @@ pub(crate) enum SchemaOf {
 
 /// What a process that reads a file for another may take.
 #[derive(Debug, clap::Args)]
-pub(crate) struct ReadApart {
+pub(crate) struct ReadFile {
     /// Bytes of memory
     pub(crate) memory: u64,
     /// Seconds of a core

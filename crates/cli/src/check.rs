@@ -10,14 +10,14 @@ use std::path::Path;
 use plimsoll_policy::{Checked, Errors};
 use plimsoll_scenario::{Form, Scenario};
 
-use crate::apart;
 use crate::args::{Check, SchemaOf};
 use crate::failure::{Failure, print, print_json};
+use crate::reader;
 
 /// Checks a file as what its keys say it is, and shows what it means.
 pub(crate) fn check(args: &Check) -> Result<(), Failure> {
     let file = args.file.display().to_string();
-    let kind = Kind::of(&apart::top_keys(&file)?);
+    let kind = Kind::of(&reader::top_keys(&file)?);
     if let (true, Kind::SubPolicy | Kind::Scenario) = (args.memory, kind) {
         let why = format!("{file} is {}; `--memory` counts for the operator's policy file", kind.words());
         return Err(Failure::Wrong(why));
@@ -74,7 +74,7 @@ impl Kind {
 
 /// Fails where a file clearly is of another kind than what reads it wants: its keys would all be wrong.
 pub(crate) fn want(file: &Path, wanted: Kind) -> Result<(), Failure> {
-    let keys = apart::top_keys(&file.display().to_string())?;
+    let keys = reader::top_keys(&file.display().to_string())?;
     let kind = Kind::of(&keys);
     // A scenario may lack all that tells one.
     let clear = kind == Kind::Scenario || keys.iter().any(|key| key == "uplink");
@@ -86,7 +86,7 @@ pub(crate) fn want(file: &Path, wanted: Kind) -> Result<(), Failure> {
 }
 
 fn policy(args: &Check, file: &str) -> Result<(), Failure> {
-    let checked = apart::load(file).map_err(|errors| refused(args, errors))?;
+    let checked = reader::load(file).map_err(|errors| refused(args, errors))?;
     if let Some(svg) = &args.svg {
         let drawing = plimsoll_policy::svg(&checked);
         std::fs::write(svg, drawing)
@@ -178,7 +178,7 @@ fn memory_text(found: &plimsoll_nic::Footprint) -> String {
 
 /// The file of a tenant or an application, by itself.
 fn sub_policy(args: &Check, file: &str) -> Result<(), Failure> {
-    let checked = apart::load_sub_policy(file).map_err(|errors| refused(args, errors))?;
+    let checked = reader::load_sub_policy(file).map_err(|errors| refused(args, errors))?;
     if args.json {
         let warnings = checked.warning_records();
         return print_json(

@@ -10,9 +10,9 @@ use std::fmt::Write;
 
 use plimsoll_daemon::{Client, ClientError, Explanation, Served, TimeSpent, protocol_number, query};
 
-use crate::apart;
 use crate::args::Explain;
 use crate::failure::{Failure, print, print_json};
+use crate::reader;
 use crate::show::{count, drops, micros, rate};
 
 /// Explains packets.
@@ -30,7 +30,7 @@ pub(crate) fn explain(args: &Explain) -> Result<(), Failure> {
 }
 
 fn by_policy(file: &str, filter: &str, json: bool) -> Result<(), Failure> {
-    let checked = apart::load(file).map_err(|errors| Failure::Policy(Box::new(errors)))?;
+    let checked = reader::load(file).map_err(|errors| Failure::Policy(Box::new(errors)))?;
     let named = |word: &str| match protocol_number(word) {
         Some(_) => format!("protocol={word}"),
         None => word.to_owned(),

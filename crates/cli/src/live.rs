@@ -10,10 +10,10 @@ use plimsoll_daemon::{
     Client, ClientError, HostStats, Options, PortStats, Rated, Record, Reloaded, Sandbox, Stats, query,
 };
 
-use crate::apart;
 use crate::args::{Ask, Rate, Run};
 use crate::check::{Kind, want};
 use crate::failure::{Failure, print, print_json};
+use crate::reader;
 use crate::show::{count, drops_below_each_other, micros, rate, table};
 
 /// Runs the daemon.
@@ -22,13 +22,13 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     want(&args.file, Kind::Policy)?;
     let sandbox = Sandbox { user: args.user.clone(), broker: "broker".to_owned() };
     let sandbox = (!args.no_sandbox).then_some(sandbox);
-    let apart = Some(apart::reader());
-    Ok(plimsoll_daemon::run(&Options { file: args.file.clone(), cpu: args.cpu, record, apart, sandbox })?)
+    let reader = Some(reader::process());
+    Ok(plimsoll_daemon::run(&Options { file: args.file.clone(), cpu: args.cpu, record, reader, sandbox })?)
 }
 
 /// Opens ports for the daemon that has started this process, and has tenants' files read.
 pub(crate) fn broker() -> Result<(), Failure> {
-    plimsoll_daemon::serve_broker(&*apart::reader()).map_err(|error| Failure::Failed(error.to_string()))
+    plimsoll_daemon::serve_broker(&*reader::process()).map_err(|error| Failure::Failed(error.to_string()))
 }
 
 /// Has the daemon read its file again.

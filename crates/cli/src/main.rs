@@ -6,7 +6,6 @@
 //! Invariant: exit code 0 is success, 1 a failure, 2 a file or a command line that is wrong.
 #![forbid(unsafe_code)]
 
-mod apart;
 mod args;
 mod bench;
 mod check;
@@ -16,6 +15,7 @@ mod lab;
 mod live;
 mod paper;
 mod papers;
+mod reader;
 mod replay;
 mod show;
 mod sim;
@@ -55,7 +55,7 @@ fn obey(command: &Command) -> Result<(), Failure> {
         Command::Sim(sim) => sim::sim(sim),
         Command::Papers(papers) => papers::papers(papers),
         Command::Bench(Bench::Doorbells(doorbells)) => bench::doorbells(doorbells),
-        Command::ReadApart(args) => apart::read(args),
+        Command::ReadFile(args) => reader::read(args),
         Command::Completions { shell } => paper::completions(*shell),
         Command::Man { folder } => paper::man(folder),
     }

@@ -20,9 +20,9 @@ use plimsoll_units::{Bytes, Nanos};
 use plimsoll_wire::parse;
 use serde_json::json;
 
-use crate::apart;
 use crate::args::Sim;
 use crate::failure::{Failure, print, print_json};
+use crate::reader;
 use crate::show::rate;
 
 /// Runs a recording again, or sends a capture through a policy, and says how each class fared.
@@ -121,7 +121,7 @@ fn machine_again(found: &Rerun) -> serde_json::Value {
 
 /// Sends a capture through a policy.
 fn what_if(args: &Sim, capture: &Path, policy: &Path) -> Result<(), Failure> {
-    let checked = apart::load(&policy.display().to_string());
+    let checked = reader::load(&policy.display().to_string());
     let checked = checked.map_err(|errors| Failure::Policy(Box::new(errors)))?;
     let tenants: Vec<&str> = checked.config.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
     let owners = owners(args, &tenants)?;

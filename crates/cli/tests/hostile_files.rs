@@ -13,7 +13,7 @@ use folder::Folder;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use plimsoll_daemon::Client;
-use plimsoll_daemon::apart::{self, Ended, Limits, ReadApart};
+use plimsoll_daemon::reader::{self, Ended, FileReader, Limits};
 
 /// What every file here has at most, and most of them have.
 const MEGABYTES_16: usize = 16_000_000;
@@ -352,7 +352,7 @@ fn read(text: &str, memory: u64, cpu: u64) -> Result<Vec<u8>, Ended> {
     let file = fs::File::open(folder.write("t.yaml", text)).expect("written");
     let limits = Limits { memory, cpu, ..Limits::default() };
     let program = env!("CARGO_BIN_EXE_plimsoll").into();
-    apart::Child { program, command: "read-apart".into(), limits }.read_apart(file.into())
+    reader::Child { program, command: "read-file".into(), limits }.read_file(file.into())
 }
 
 #[test]
@@ -368,7 +368,7 @@ fn a_file_that_takes_more_memory_or_time_than_there_is_ends_the_process_that_rea
 fn the_process_that_reads_can_open_nothing_and_is_nobody() {
     // It waits for its standard input, a pipe that stays open, having given everything up.
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-    command.args(["read-apart", "536870912", "10"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.args(["read-file", "536870912", "10"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut process = command.spawn().expect("it starts");
     let place = format!("/proc/{}", process.id());
     let limits = || fs::read_to_string(format!("{place}/limits")).unwrap_or_default();

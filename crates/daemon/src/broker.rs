@@ -16,9 +16,9 @@ use std::sync::Arc;
 use plimsoll_policy::Checked;
 use plimsoll_ports::Port;
 
-use crate::apart::{self, ReadApart};
 use crate::kernel;
 use crate::open::{self, OpenError};
+use crate::reader::{self, FileReader};
 
 pub(crate) use client::Client;
 pub(crate) use message::{Clear, Start};
@@ -32,9 +32,9 @@ pub(crate) type Number = u64;
 #[derive(Clone, Debug)]
 pub(crate) enum Broker {
     /// This process, which has tenants' files read by others if it is told by whom.
-    Here(Option<Arc<dyn ReadApart>>),
+    Here(Option<Arc<dyn FileReader>>),
     /// The broker's.
-    Apart(Arc<Client>),
+    Process(Arc<Client>),
 }
 
 impl Default for Broker {
@@ -47,17 +47,17 @@ impl Broker {
     /// Reads the policy file; the mistakes in it as people read them.
     pub(crate) fn read(&self, file: &str) -> Result<(Checked, Number), String> {
         match self {
-            Self::Here(apart) => match apart::load(file, apart.as_deref()) {
+            Self::Here(reader) => match reader::load(file, reader.as_deref()) {
                 Ok(checked) => Ok((checked, 0)),
                 Err(errors) => Err(errors.render(false)),
             },
-            Self::Apart(client) => client.read(file),
+            Self::Process(client) => client.read(file),
         }
     }
 
     /// The policy with this number is in force: no other is opened from any more.
     pub(crate) fn in_force(&self, number: Number) {
-        if let Self::Apart(client) = self {
+        if let Self::Process(client) = self {
             client.in_force(number);
         }
     }
@@ -73,7 +73,7 @@ impl Broker {
         let tenant = tenant.expect("the policy's own tenant");
         match self {
             Self::Here(_) => open::open_tenant(checked, name, &tenant.port),
-            Self::Apart(client) => client.open_tenant(checked, number, tenant),
+            Self::Process(client) => client.open_tenant(checked, number, tenant),
         }
     }
 
@@ -81,7 +81,7 @@ impl Broker {
     pub(crate) fn open_uplink(&self, checked: &Checked, number: Number) -> Result<Port, OpenError> {
         match self {
             Self::Here(_) => open::open_uplink(&checked.config),
-            Self::Apart(client) => client.open_uplink(checked, number),
+            Self::Process(client) => client.open_uplink(checked, number),
         }
     }
 
@@ -89,12 +89,12 @@ impl Broker {
     pub(crate) fn dropped(&self, checked: &Checked) -> BTreeMap<String, u64> {
         match self {
             Self::Here(_) => kernel::dropped(checked),
-            Self::Apart(client) => client.dropped(),
+            Self::Process(client) => client.dropped(),
         }
     }
 
     /// Whether there is a broker that has ended.
     pub(crate) fn has_ended(&self) -> bool {
-        matches!(self, Self::Apart(client) if client.has_ended())
+        matches!(self, Self::Process(client) if client.has_ended())
     }
 }

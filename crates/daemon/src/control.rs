@@ -14,10 +14,10 @@ use plimsoll_units::{BitRate, Span};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
-use crate::apart::ReadApart;
 use crate::broker::{Broker, Number};
 use crate::engine::{Change, Installed, Lane, RateError, Rated};
 use crate::open::{OpenError, close, keep, known_mac, lane_spec};
+use crate::reader::FileReader;
 use crate::thread::{Command, Handle, Stopped};
 
 /// Why a reload changed nothing.
@@ -98,8 +98,8 @@ impl Control {
 
     /// Has tenants' files read in other processes.
     #[must_use]
-    pub fn reading_apart(self, apart: Option<Arc<dyn ReadApart>>) -> Self {
-        Self { broker: Broker::Here(apart), ..self }
+    pub fn with_reader(self, reader: Option<Arc<dyn FileReader>>) -> Self {
+        Self { broker: Broker::Here(reader), ..self }
     }
 
     /// For one that has a broker, by whom ports are opened and the file is read.

@@ -6,7 +6,6 @@
 //! Invariant: nothing that a tenant sends, and nothing that an operator asks, stops the engine's thread.
 #![forbid(unsafe_code)]
 
-pub mod apart;
 mod api;
 mod broker;
 mod channel;
@@ -23,6 +22,7 @@ mod local;
 mod open;
 mod privileges;
 mod prometheus;
+pub mod reader;
 mod record;
 mod reopen;
 mod run;

@@ -21,7 +21,6 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::apart::{self, Answers, ReadApart};
 use crate::api::Api;
 use crate::broker::{Broker, Clear, Client, Start, sources};
 use crate::channel;
@@ -33,6 +32,7 @@ use crate::fleet::{self, FleetError};
 use crate::local::LocalSocket;
 use crate::open::{OpenError, Opened, Resumed, engine_config, open_all, open_pinned, resume_all};
 use crate::privileges;
+use crate::reader::{self, Answers, FileReader};
 use crate::record::{self, Record};
 use crate::reopen::{Away, lose, reopen, whose};
 use crate::sandbox::{self, Confinement, User};
@@ -48,7 +48,7 @@ pub struct Options {
     /// Record all that the engine is told and decides.
     pub record: Option<Record>,
     /// What reads tenants' files, in other processes; none: they are read in this one, if it is not confined.
-    pub apart: Option<Arc<dyn ReadApart>>,
+    pub reader: Option<Arc<dyn FileReader>>,
     /// How the process that reads tenants' frames is confined; not at all without this.
     pub sandbox: Option<Sandbox>,
 }
@@ -164,7 +164,7 @@ const LONGEST_STOP: Span = Span::secs(4);
 /// [`RunError`].
 pub fn run(options: &Options) -> Result<(), RunError> {
     let file = options.file.display().to_string();
-    let read = apart::load_with_answers(&file, options.apart.as_deref());
+    let read = reader::load_with_answers(&file, options.reader.as_deref());
     let (checked, answers) = read.map_err(|errors| RunError::Policy(Box::new(errors)))?;
     eprint!("{}", checked.render_warnings(false));
     let habits = habits(&checked, options)?;
@@ -277,7 +277,7 @@ fn confine(
         eprintln!(
             "plimsoll: WARNING: no sandbox (`--no-sandbox`): the process that reads tenants' frames keeps its privileges"
         );
-        return Ok((Broker::Here(options.apart.clone()), Confinement::none()));
+        return Ok((Broker::Here(options.reader.clone()), Confinement::none()));
     };
     let user = User::choose(sandbox.user.as_deref()).map_err(RunError::User)?;
     let start = Start {
@@ -300,7 +300,7 @@ fn confine(
     }
     let confinement = sandbox::confine(&user, client.id()).map_err(RunError::Sandbox)?;
     client.watch(child).map_err(|source| RunError::Io { what: "watch the broker".to_owned(), source })?;
-    Ok((Broker::Apart(client), confinement))
+    Ok((Broker::Process(client), confinement))
 }
 
 /// Whether the engine may go before other processes; where not, that is said.
@@ -408,7 +408,7 @@ impl Claim {
             Broker::Here(_) => {
                 let _ = fs::remove_file(path);
             }
-            Broker::Apart(client) => client.clear(what),
+            Broker::Process(client) => client.clear(what),
         }
     }
 }

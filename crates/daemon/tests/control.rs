@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use plimsoll_daemon::apart::{Child, Ended, Limits, ReadApart};
+use plimsoll_daemon::reader::{Child, Ended, FileReader, Limits};
 use plimsoll_daemon::{Command, Control, Habits, spawn};
 use plimsoll_policy::Checked;
 use plimsoll_units::{BitRate, Span};
@@ -61,7 +61,7 @@ policy: {root: {rate_share: {shop: 400Mbps, batch: 100Mbps}}}
 ";
 
 /// What reads tenants' files is a shell that runs this; without patience where `soon`.
-fn by_shell(script: &str, soon: bool) -> (tempfile::TempDir, Arc<dyn ReadApart>) {
+fn by_shell(script: &str, soon: bool) -> (tempfile::TempDir, Arc<dyn FileReader>) {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("child.sh");
     std::fs::write(&file, script).expect("written");
@@ -87,8 +87,8 @@ fn whatever_reads_a_tenants_file_the_daemon_keeps_its_policy_and_goes_on() {
         ("exit 0", false, "makes no sense"),
     ];
     for (script, soon, says) in cases {
-        let (_folder, apart) = by_shell(script, soon);
-        steered_apart(WITH_A_FILE, Some(apart), async |control| {
+        let (_folder, reader) = by_shell(script, soon);
+        steered_with(WITH_A_FILE, Some(reader), async |control| {
             let before = control.checked().await;
             let refused = control.reload().await.expect_err(script).to_string();
             let refused = refused.replace("\n  │ ", " "); // a long message is wrapped
@@ -102,10 +102,10 @@ fn whatever_reads_a_tenants_file_the_daemon_keeps_its_policy_and_goes_on() {
 
 #[test]
 fn a_child_is_gone_when_its_answer_is_given_up() {
-    let (folder, apart) = by_shell("echo $$ >\"$0.pid\"; exec sleep 1000", true);
+    let (folder, reader) = by_shell("echo $$ >\"$0.pid\"; exec sleep 1000", true);
     let memory = std::fs::File::open("/dev/null").expect("there");
     let begun = std::time::Instant::now();
-    assert_eq!(apart.read_apart(memory.into()), Err(Ended::Patience(0)));
+    assert_eq!(reader.read_file(memory.into()), Err(Ended::Patience(0)));
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     let pid = std::fs::read_to_string(folder.path().join("child.sh.pid")).expect("it ran");
     assert!(!std::path::Path::new("/proc").join(pid.trim()).exists(), "{pid} is there still");
@@ -113,11 +113,11 @@ fn a_child_is_gone_when_its_answer_is_given_up() {
 
 /// Lets operators act on a daemon that runs by [`POLICY`], and whose file says `file`.
 fn steered(file: &str, act: impl AsyncFnOnce(&Arc<Control>)) {
-    steered_apart(file, None, act);
+    steered_with(file, None, act);
 }
 
-/// [`steered`], where the file `shop.yaml` beside the policy is read by `apart`.
-fn steered_apart(file: &str, apart: Option<Arc<dyn ReadApart>>, act: impl AsyncFnOnce(&Arc<Control>)) {
+/// [`steered`], where the file `shop.yaml` beside the policy is read by `reader`.
+fn steered_with(file: &str, reader: Option<Arc<dyn FileReader>>, act: impl AsyncFnOnce(&Arc<Control>)) {
     let checked = support::policy(POLICY);
     let World { engine, tenants: _tenants, wire: _wire, .. } = World::between(&checked, false, false);
     let folder = tempfile::tempdir().expect("a folder");
@@ -125,7 +125,7 @@ fn steered_apart(file: &str, apart: Option<Arc<dyn ReadApart>>, act: impl AsyncF
     std::fs::write(&path, file).expect("written");
     std::fs::write(folder.path().join("shop.yaml"), "policy: {root: {fifo: [a]}, a: {}}\n").expect("written");
     let (handle, thread) = spawn(engine, Habits::default(), |_| {}).expect("a thread");
-    let control = Arc::new(Control::new(path, checked, handle).reading_apart(apart));
+    let control = Arc::new(Control::new(path, checked, handle).with_reader(reader));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(act(&control));
     control.handle().send(Command::Stop(Span::ZERO)).expect("it runs");

@@ -30,7 +30,7 @@ pub use addresses::{Addresses, Binding};
 pub use bounds::{ASSUMPTIONS, Bound, bounds, bounds_with};
 pub use check::{
     Checked, Cost, check_files, check_str, check_with, cost, load, load_files, load_sub_policy,
-    load_sub_policy_with, load_with, read_apart, weight_of,
+    load_sub_policy_with, load_with, read_file, weight_of,
 };
 pub use classifier::Classifier;
 pub use config::{

@@ -20,8 +20,8 @@ use plimsoll_ports::{Port, PortError, XdpHelper, XdpMode, XdpSocket};
 
 use super::message::{Clear, Reply, Request, Source, Start};
 use super::{Number, socket};
-use crate::apart;
 use crate::open::{self, OpenError, Wanted};
+use crate::reader;
 
 /// What is known of the broker.
 #[derive(Debug)]
@@ -225,7 +225,7 @@ impl Files for Handed<'_> {
     fn tree(&mut self, sources: &Sources, file: FileId) -> Result<Tree, Unread> {
         let source = self.find(&sources.file(file).name);
         match source.and_then(|source| source.answer.as_ref()) {
-            Some(answer) => apart::told(answer.as_bytes(), sources, file),
+            Some(answer) => reader::told(answer.as_bytes(), sources, file),
             None => Err(Unread::Ended("no process has read it".to_owned())),
         }
     }

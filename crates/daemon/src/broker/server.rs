@@ -20,9 +20,9 @@ use plimsoll_ports::{XdpAttempt, XdpMode, realtime};
 
 use super::message::{Clear, Reply, Request, Source, Start};
 use super::{Number, client, socket};
-use crate::apart::{self, Answers, ReadApart};
 use crate::kernel;
 use crate::open::{self, Wanted};
+use crate::reader::{self, Answers, FileReader};
 use crate::{privileges, sandbox};
 
 /// Why a broker did not start, or ended badly.
@@ -43,7 +43,7 @@ pub enum BrokerError {
 ///
 /// # Errors
 /// [`BrokerError`].
-pub fn serve_broker(apart: &dyn ReadApart) -> Result<(), BrokerError> {
+pub fn serve_broker(reader: &dyn FileReader) -> Result<(), BrokerError> {
     let input = io::stdin().as_fd().try_clone_to_owned().map_err(BrokerError::NoSocket)?;
     // Standard input is any file: that it is a socket shows when it is read.
     let socket = UnixStream::from(input);
@@ -58,7 +58,7 @@ pub fn serve_broker(apart: &dyn ReadApart) -> Result<(), BrokerError> {
     let urgent = Urgent::new(files);
     privileges::keep_for_broker(urgent.is_some());
     sandbox::confine_broker().map_err(BrokerError::Sandbox)?;
-    let mut server = match Server::new(start, apart) {
+    let mut server = match Server::new(start, reader) {
         Ok(server) => server,
         Err(why) => return socket::send(&socket, &Reply::Failed(why), &[]).map_err(BrokerError::Nonsense),
     };
@@ -108,7 +108,7 @@ impl Urgent {
 struct Server<'a> {
     start: Start,
     /// What has tenants' files read.
-    apart: &'a dyn ReadApart,
+    reader: &'a dyn FileReader,
     /// The policy in force, and one that was read after it.
     policies: BTreeMap<Number, Checked>,
     /// Reads of the policy file.
@@ -121,10 +121,10 @@ struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    fn new(start: Start, apart: &'a dyn ReadApart) -> Result<Self, String> {
+    fn new(start: Start, reader: &'a dyn FileReader) -> Result<Self, String> {
         let first = client::check(&start.file, &start.sources)?;
         let policies = BTreeMap::from([(0, first)]);
-        Ok(Self { start, apart, policies, reads: 0, places: BTreeMap::new(), made: 0, attempt: None })
+        Ok(Self { start, reader, policies, reads: 0, places: BTreeMap::new(), made: 0, attempt: None })
     }
 
     fn answer(&mut self, socket: &UnixStream, request: Request) -> io::Result<()> {
@@ -151,7 +151,7 @@ impl<'a> Server<'a> {
 
     /// Reads the policy file. Whoever asks learns what the operator has written there, and gets what that names.
     fn read(&mut self) -> Reply {
-        let (checked, answers) = match apart::load_with_answers(&self.start.file, Some(self.apart)) {
+        let (checked, answers) = match reader::load_with_answers(&self.start.file, Some(self.reader)) {
             Ok(read) => read,
             Err(errors) => return Reply::Failed(errors.render(false)),
         };
@@ -266,14 +266,14 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::apart::Ended;
+    use crate::reader::Ended;
 
     /// Reads no file.
     #[derive(Debug)]
     struct Nobody;
 
-    impl ReadApart for Nobody {
-        fn read_apart(&self, _: OwnedFd) -> Result<Vec<u8>, Ended> {
+    impl FileReader for Nobody {
+        fn read_file(&self, _: OwnedFd) -> Result<Vec<u8>, Ended> {
             Err(Ended::Start("there is none".to_owned()))
         }
     }

@@ -253,7 +253,7 @@ const ONLY_WITH: &[(c_long, u8, &[u64])] = &[
 const BROKER_TOO: &[c_long] = &[
     libc::SYS_setns,
     libc::SYS_bpf,
-    // A tenant's file is read by a child, which gives up what it can (`apart`).
+    // A tenant's file is read by a child, which gives up what it can (`reader`).
     libc::SYS_execve,
     libc::SYS_capset,
     libc::SYS_setgroups,

@@ -168,7 +168,7 @@ fn sub_policy(path: &str, mut sources: Sources, tree: Tree, rest: &mut dyn Files
 ///
 /// # Errors
 /// What writing answers.
-pub fn read_apart(text: &str, to: &mut impl Write) -> io::Result<()> {
+pub fn read_file(text: &str, to: &mut impl Write) -> io::Result<()> {
     let sources = Sources::one(ALONE, text);
     let read = document::parse(&sources, FileId(0));
     let mut answer = Vec::new();

@@ -5,19 +5,19 @@
 //! Not here: what any key means (`read` for policies, the crate `scenario` for scenarios).
 //! Invariant: no text makes it panic or run without end.
 
-mod apart;
 mod excerpt;
 mod lines;
 mod long;
 mod problem;
+mod reader;
 mod source;
 mod spelling;
 mod tree;
 
-pub use apart::{LONGEST_ANSWER, Nonsense, answer, understand};
 pub use long::shown;
 pub use problem::{Errors, Problem, ProblemRecord, Problems, Rule, Severity};
 pub(crate) use problem::{records, render, sort};
+pub use reader::{LONGEST_ANSWER, Nonsense, answer, understand};
 pub use source::{FileId, Located, Mark, Name, SourceFile, Sources};
 pub use spelling::nearest;
 pub use tree::{SyntaxError, Tree, Value, parse};

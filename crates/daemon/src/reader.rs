@@ -4,8 +4,8 @@
 //! reload is refused with a reason, and the daemon keeps the policy that it has.
 //! From: this binary once more ([`Child`]), which gives up what it could do before it reads a byte ([`confine`]), has the
 //! file as its standard input, can open no other, and answers in the form of `plimsoll_policy::document::answer`.
-//! Not here: what the file means (`policy`); who may start processes: whoever may not gives another [`ReadApart`].
-//! Invariant: [`ReadApart::read_apart`] ends within its limits whatever the child does, and no child outlives it; what a
+//! Not here: what the file means (`policy`); who may start processes: whoever may not gives another [`FileReader`].
+//! Invariant: [`FileReader::read_file`] ends within its limits whatever the child does, and no child outlives it; what a
 //! child answers is checked before it is used.
 
 use std::collections::BTreeMap;
@@ -31,12 +31,12 @@ use plimsoll_policy::{Checked, Errors, MAX_FILE, Unread};
 use serde::{Deserialize, Serialize};
 
 /// Something that reads a file in another process.
-pub trait ReadApart: Debug + Send + Sync {
+pub trait FileReader: Debug + Send + Sync {
     /// Has the file read, from its start to its end, and gives the answer, of [`LONGEST_ANSWER`] bytes at most.
     ///
     /// # Errors
     /// [`Ended`], when there is none.
-    fn read_apart(&self, file: OwnedFd) -> Result<Vec<u8>, Ended>;
+    fn read_file(&self, file: OwnedFd) -> Result<Vec<u8>, Ended>;
 }
 
 /// What a process that reads a file may take.
@@ -100,23 +100,23 @@ fn last_words(words: &str) -> String {
     if words.is_empty() { String::new() } else { format!(" (\"{words}\")") }
 }
 
-/// Checks the policy in a file; those of tenants are read apart. [`plimsoll_policy::load`] without anything to read them.
+/// Checks the policy in a file; those of tenants are read by `reader`. [`plimsoll_policy::load`] without anything to read them.
 ///
 /// # Errors
 /// What is wrong with them.
-pub fn load(path: &str, apart: Option<&dyn ReadApart>) -> Result<Checked, Errors> {
-    match apart {
-        Some(apart) => plimsoll_policy::load_with(path, &mut |sources, file| parse(apart, sources, file)),
+pub fn load(path: &str, reader: Option<&dyn FileReader>) -> Result<Checked, Errors> {
+    match reader {
+        Some(reader) => plimsoll_policy::load_with(path, &mut |sources, file| parse(reader, sources, file)),
         None => plimsoll_policy::load(path),
     }
 }
 
-/// Reads a file's text as YAML, apart.
+/// Reads a file's text as YAML, in another process.
 ///
 /// # Errors
 /// What is wrong with it, or why there is no answer.
-pub fn parse(apart: &dyn ReadApart, sources: &Sources, file: FileId) -> Result<Tree, Unread> {
-    let answer = ask(apart, sources, file).map_err(|why| Unread::Ended(why.to_string()))?;
+pub fn parse(reader: &dyn FileReader, sources: &Sources, file: FileId) -> Result<Tree, Unread> {
+    let answer = ask(reader, sources, file).map_err(|why| Unread::Ended(why.to_string()))?;
     told(&answer, sources, file)
 }
 
@@ -126,12 +126,12 @@ pub(crate) type Answers = BTreeMap<String, String>;
 /// [`load`], and what was answered: for another process, which reads no tenant's file itself either.
 pub(crate) fn load_with_answers(
     path: &str,
-    apart: Option<&dyn ReadApart>,
+    reader: Option<&dyn FileReader>,
 ) -> Result<(Checked, Answers), Errors> {
     let mut answers = Answers::new();
-    let Some(apart) = apart else { return plimsoll_policy::load(path).map(|checked| (checked, answers)) };
+    let Some(reader) = reader else { return plimsoll_policy::load(path).map(|checked| (checked, answers)) };
     let mut parse = |sources: &Sources, file| {
-        let answer = ask(apart, sources, file).map_err(|why| Unread::Ended(why.to_string()))?;
+        let answer = ask(reader, sources, file).map_err(|why| Unread::Ended(why.to_string()))?;
         let read = told(&answer, sources, file)?;
         // What makes sense is text.
         answers.insert(sources.file(file).name.clone(), String::from_utf8_lossy(&answer).into_owned());
@@ -141,9 +141,9 @@ pub(crate) fn load_with_answers(
     Ok((checked, answers))
 }
 
-fn ask(apart: &dyn ReadApart, sources: &Sources, file: FileId) -> Result<Vec<u8>, Ended> {
+fn ask(reader: &dyn FileReader, sources: &Sources, file: FileId) -> Result<Vec<u8>, Ended> {
     let memory = in_memory(&sources.file(file).text);
-    apart.read_apart(memory.map_err(|error| Ended::Start(error.to_string()))?)
+    reader.read_file(memory.map_err(|error| Ended::Start(error.to_string()))?)
 }
 
 /// What such an answer says of a file.
@@ -175,8 +175,8 @@ pub struct Child {
     pub limits: Limits,
 }
 
-impl ReadApart for Child {
-    fn read_apart(&self, file: OwnedFd) -> Result<Vec<u8>, Ended> {
+impl FileReader for Child {
+    fn read_file(&self, file: OwnedFd) -> Result<Vec<u8>, Ended> {
         let until = Instant::now() + self.limits.patience;
         let started = Command::new(&self.program)
             .arg(&self.command)
@@ -297,13 +297,13 @@ fn wait(process: &mut Process, until: Instant) -> Option<ExitStatus> {
 ///
 /// # Errors
 /// What of that failed.
-pub fn answer_apart(memory: u64, cpu: u64) -> io::Result<()> {
+pub fn answer(memory: u64, cpu: u64) -> io::Result<()> {
     confine(memory, cpu)?;
     let mut bytes = Vec::new();
     io::stdin().lock().take(MAX_FILE.as_u64() + 1).read_to_end(&mut bytes)?;
     let text = plimsoll_policy::text_of(bytes, MAX_FILE).map_err(io::Error::other)?;
     let mut out = io::stdout().lock();
-    plimsoll_policy::read_apart(&text, &mut out)?;
+    plimsoll_policy::read_file(&text, &mut out)?;
     out.flush()
 }
 
