@@ -30,6 +30,8 @@ use plimsoll_policy::document::{FileId, LONGEST_ANSWER, Sources, Tree, understan
 use plimsoll_policy::{Checked, Errors, MAX_FILE, Unread};
 use serde::{Deserialize, Serialize};
 
+use crate::sandbox;
+
 /// Something that reads a file in another process.
 pub trait FileReader: Debug + Send + Sync {
     /// Has the file read, from its start to its end, and gives the answer, of [`LONGEST_ANSWER`] bytes at most.
@@ -322,6 +324,8 @@ pub fn confine(memory: u64, cpu: u64) -> io::Result<()> {
     {
         caps::clear(None, set).map_err(io::Error::other)?;
     }
+    // Where it is root still, in name, files of root's would be its own.
+    sandbox::confine_reader();
     // Not to outlive a daemon that is killed; another user would lose this again.
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
     for (resource, most) in [

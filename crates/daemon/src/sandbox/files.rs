@@ -9,7 +9,8 @@ use std::sync::OnceLock;
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, LandlockStatus, PathFd, RestrictionStatus,
-    Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, path_beneath_rules,
+    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+    path_beneath_rules,
 };
 
 /// What may be read: what tells this machine from others, its cores, random numbers, and a sink. The last is the program,
@@ -39,13 +40,23 @@ pub(super) fn restrict() -> String {
     }
 }
 
-fn rules() -> Result<RestrictionStatus, RulesetError> {
+/// Leaves this thread the files that it has open, and no other: for one that reads what a tenant wrote, and nothing else. What the
+/// kernel lacks is left out.
+pub(super) fn restrict_wholly() -> Result<(), RulesetError> {
+    all().and_then(RulesetCreated::restrict_self).map(drop)
+}
+
+fn all() -> Result<RulesetCreated, RulesetError> {
     Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(KNOWN))?
         .handle_access(AccessNet::from_all(KNOWN))?
         .scope(Scope::from_all(KNOWN))?
-        .create()?
+        .create()
+}
+
+fn rules() -> Result<RestrictionStatus, RulesetError> {
+    all()?
         .add_rules(path_beneath_rules(READ, AccessFs::ReadFile))?
         .add_rules(path_beneath_rules([OWN], AccessFs::ReadFile | AccessFs::ReadDir))?
         .restrict_self()

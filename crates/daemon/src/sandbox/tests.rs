@@ -20,6 +20,9 @@ const ATTEMPT: &str = "PLIMSOLL_SANDBOX_ATTEMPT";
 #[test]
 fn attempt() {
     let Ok(what) = std::env::var(ATTEMPT) else { return };
+    if what == "a reader's file" {
+        return read_another();
+    }
     let before = cost();
     let port = (what == "threads for tenants").then(vnic);
     let user = User::choose(None).expect("one");
@@ -48,6 +51,16 @@ fn attempt() {
         // Not asserted: for docs/performance.md, "What the sandbox costs".
         "its cost" => println!("a system call takes {} ns, and took {before} before", cost()),
         other => panic!("{other}?"),
+    }
+}
+
+/// What whoever has taken over a process that reads a tenant's file would try: it has no place for another, so it makes one.
+fn read_another() {
+    crate::reader::confine(512 << 20, 20).expect("confined");
+    nix::unistd::close(0).expect("it is open");
+    match File::open("/etc/passwd") {
+        Ok(_) => println!("it went through"),
+        Err(error) => println!("denied: {error}"),
     }
 }
 
@@ -143,7 +156,8 @@ fn what_a_daemon_never_does_ends_it_by_name() {
 
 #[test]
 fn nothing_outside_is_reached_and_the_process_lives() {
-    let out = ["a program", "a file", "a new file", "a Unix socket", "TCP", "UDP", "a signal"];
+    let out =
+        ["a reader's file", "a program", "a file", "a new file", "a Unix socket", "TCP", "UDP", "a signal"];
     for what in out {
         let output = tried(what);
         let said = said(&output);
