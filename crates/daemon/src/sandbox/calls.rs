@@ -31,6 +31,11 @@ pub(super) fn filter_engine() -> Result<(), String> {
     let stream = condition(1, SeccompCmpOp::MaskedEq(0xf), libc::SOCK_STREAM as u64)?;
     let pair = SeccompRule::new(vec![unix, stream]).map_err(|error| error.to_string())?;
     rules.insert(libc::SYS_socketpair, vec![pair]);
+    // Limits of this process, and only to be asked: the new ones are behind a pointer, all of which counts.
+    let own = condition(0, SeccompCmpOp::Eq, 0)?;
+    let asks = SeccompCondition::new(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0);
+    let limits = SeccompRule::new(vec![own, asks.map_err(|error| error.to_string())?]);
+    rules.insert(libc::SYS_prlimit64, vec![limits.map_err(|error| error.to_string())?]);
     // Memory is never both written and run.
     let run = libc::PROT_EXEC as u64;
     rules.insert(libc::SYS_mmap, vec![only(2, SeccompCmpOp::MaskedEq(run), 0)?]);
@@ -245,8 +250,6 @@ const ONLY_WITH: &[(c_long, u8, &[u64])] = &[
             0x5356_4d41,
         ],
     ),
-    // Of this process, and only to be asked.
-    (libc::SYS_prlimit64, 2, &[0]),
 ];
 
 /// Of [`NEVER`], what the broker does.
