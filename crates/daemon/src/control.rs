@@ -6,13 +6,12 @@
 //! Invariant: everything that can fail is done before the engine hears of a change.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plimsoll_policy::{Checked, Overlay, TenantConfig};
 use plimsoll_ports::Port;
 use plimsoll_units::{BitRate, Span};
 use serde::{Deserialize, Serialize};
-use tokio::sync::Mutex;
 
 use crate::broker::{Broker, Number};
 use crate::engine::{Change, Installed, Lane, RateError, Rated};
@@ -78,6 +77,9 @@ pub struct Control {
     file: PathBuf,
     handle: Handle,
     broker: Broker,
+    /// Held by who changes the policy in force: one at a time, and that may take long.
+    turn: tokio::sync::Mutex<()>,
+    /// Held for a moment only: who looks waits for no reload.
     state: Mutex<State>,
 }
 
@@ -105,7 +107,7 @@ impl Control {
     /// For one that has a broker, by whom ports are opened and the file is read.
     pub(crate) fn with(file: PathBuf, checked: Checked, handle: Handle, broker: Broker) -> Self {
         let state = State { checked: Arc::new(checked), number: 0, generation: 0 };
-        Self { file, handle, broker, state: Mutex::new(state) }
+        Self { file, handle, broker, turn: tokio::sync::Mutex::default(), state: Mutex::new(state) }
     }
 
     /// Who opens ports and reads files.
@@ -115,7 +117,11 @@ impl Control {
 
     /// The policy in force.
     pub async fn checked(&self) -> Arc<Checked> {
-        Arc::clone(&self.state.lock().await.checked)
+        Arc::clone(&self.state().checked)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The file that the policy is read from.
@@ -135,9 +141,10 @@ impl Control {
     /// # Errors
     /// [`Stopped`] when the engine has ended; [`RateError`] inside when the class has no rate.
     pub async fn set_rate(&self, class: String, rate: BitRate) -> Result<Result<Rated, RateError>, Stopped> {
-        let mut state = self.state.lock().await;
+        let _turn = self.turn.lock().await;
         let rated = self.handle.ask(|answer| Command::Rate(class, rate, answer)).await?;
         if let Ok(rated) = &rated {
+            let mut state = self.state();
             let program = &mut Arc::make_mut(&mut state.checked).program;
             if let Some(node) = program.find(&rated.class) {
                 program.nodes[node.0 as usize].rate = Some(rate);
@@ -156,25 +163,29 @@ impl Control {
     }
 
     async fn reload_here(&self) -> Result<Reloaded, ReloadError> {
-        let mut state = self.state.lock().await;
+        let _turn = self.turn.lock().await;
         let file = self.file.display().to_string();
-        let old = Arc::clone(&state.checked);
+        let before = self.checked().await;
+        let old = Arc::clone(&before);
         // Reading files and making interfaces may take a while, and must not hold up the API.
         let broker = self.broker.clone();
         let prepared = tokio::task::spawn_blocking(move || prepare(&file, &old, &broker)).await;
         let (checked, number, change) = prepared.map_err(|_| Stopped)??;
-        let changes = plimsoll_policy::diff(&state.checked, &checked).to_string();
+        let changes = plimsoll_policy::diff(&before, &checked).to_string();
         let warnings = checked.render_warnings(false);
         let installed = self.handle.ask(|answer| Command::Install(Box::new(change), answer)).await?;
-        state.checked = Arc::new(checked);
-        state.number = number;
+        let generation = {
+            let mut state = self.state();
+            *state =
+                State { checked: Arc::new(checked), number, generation: state.generation.wrapping_add(1) };
+            state.generation
+        };
         let broker = self.broker.clone();
         // Before the next reload can ask: the broker remembers two.
         let _ = tokio::task::spawn_blocking(move || broker.in_force(number)).await;
-        state.generation = state.generation.wrapping_add(1);
         let Installed { closed, freed, kept, flows, took } = installed;
         close(closed, freed);
-        Ok(Reloaded { generation: state.generation, changes, kept, flows, took, warnings })
+        Ok(Reloaded { generation, changes, kept, flows, took, warnings })
     }
 
     /// Tenants in force that have no port, by name; nobody's name for the uplink.
@@ -186,7 +197,9 @@ impl Control {
     /// Tries to open the port of a tenant that has none, or of the uplink.
     pub async fn reopen(&self, lost: Option<&str>) -> Reopened {
         let (checked, number) = {
-            let state = self.state.lock().await;
+            // Not for a policy that is about to be another.
+            let _turn = self.turn.lock().await;
+            let state = self.state();
             (Arc::clone(&state.checked), state.number)
         };
         let name = lost.map(str::to_owned);

@@ -100,6 +100,39 @@ fn whatever_reads_a_tenants_file_the_daemon_keeps_its_policy_and_goes_on() {
     }
 }
 
+/// Says that it was asked, and answers when it is told to.
+#[derive(Debug)]
+struct Slow {
+    asked: std::sync::mpsc::Sender<()>,
+    go: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+impl FileReader for Slow {
+    fn read_file(&self, _: std::os::fd::OwnedFd) -> Result<Vec<u8>, Ended> {
+        self.asked.send(()).expect("the test is there");
+        let _ = self.go.lock().expect("no panic").recv();
+        Err(Ended::Nonsense)
+    }
+}
+
+/// Statistics and health ask for it, and a tenant's file may take its time.
+#[test]
+fn the_policy_in_force_is_told_while_another_is_read() {
+    let ((asked, is_asked), (go, goes)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+    let reader: Arc<dyn FileReader> = Arc::new(Slow { asked, go: goes.into() });
+    steered_with(WITH_A_FILE, Some(reader), async |control| {
+        let reload = tokio::spawn({
+            let control = Arc::clone(control);
+            async move { control.reload().await }
+        });
+        tokio::task::spawn_blocking(move || is_asked.recv()).await.expect("no panic").expect("it is read");
+        let told = tokio::time::timeout(Duration::from_secs(10), control.checked()).await;
+        drop(go);
+        assert!(told.is_ok(), "it waits for the reload");
+        assert!(reload.await.expect("no panic").is_err());
+    });
+}
+
 #[test]
 fn a_child_is_gone_when_its_answer_is_given_up() {
     let (folder, reader) = by_shell("echo $$ >\"$0.pid\"; exec sleep 1000", true);
