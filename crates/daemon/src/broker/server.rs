@@ -128,12 +128,16 @@ impl<'a> Server<'a> {
     }
 
     fn answer(&mut self, socket: &UnixStream, request: Request) -> io::Result<()> {
-        let attempt = if matches!(request, Request::Register) { self.attempt.take() } else { None };
+        // Whoever asks for anything else has given it up, and its program leaves the interface.
+        let attempt = self.attempt.take();
         let reply = match request {
             Request::Read => self.read(),
             Request::InForce(number) => self.in_force(number),
             Request::Open(number, name) => return self.open(socket, number, name.as_deref()),
-            Request::Attach(number, name, mode) => return self.attach(socket, number, name.as_deref(), mode),
+            Request::Attach(number, name, mode) => {
+                drop(attempt); // its program would be in the way
+                return self.attach(socket, number, name.as_deref(), mode);
+            }
             Request::Register => attempt.map_or_else(unknown, |attempt| kernel_said(attempt.register())),
             Request::Release(place) => self.release(place),
             Request::Dropped => self.dropped(),
@@ -205,7 +209,6 @@ impl<'a> Server<'a> {
         name: Option<&str>,
         mode: XdpMode,
     ) -> io::Result<()> {
-        self.attempt = None; // its program would be in the way
         let config = self.wanted(number, name).and_then(|wanted| wanted.xdp());
         let Some(config) = config else { return socket::send(socket, &unknown(), &[]) };
         let attempt = match XdpAttempt::new(&config, mode) {
