@@ -119,7 +119,7 @@ pub struct Session {
     accepted: Option<(u64, u64)>,
     /// Other starts that hellos in its name had, oldest first, then zeros: one of them may be its present one.
     claims: [u64; CLAIMS],
-    /// The last hello named the start that was accepted, though there were claims.
+    /// The last hello named the start that was accepted.
     named: bool,
     /// Whether it has accepted this host's number.
     confirmed: bool,
@@ -277,19 +277,18 @@ impl Session {
         greeted
     }
 
-    /// The start that a hello names: the accepted one and what others claim by turns, so that hellos which are sent again keep
+    /// The start that a hello names: what others claim and the accepted one by turns, so that hellos which are sent again keep
     /// the host's own from no answer.
     fn name(&mut self) -> u64 {
         let accepted = self.accepted.map_or(0, |(_, start)| start);
-        self.named = accepted != 0 && !self.named;
-        match self.claims[0] {
-            claimed if claimed != 0 && !self.named => {
-                self.claims.rotate_left(1);
-                self.claims[CLAIMS - 1] = 0;
-                claimed
-            }
-            _ => accepted,
+        let claimed = self.claims[0];
+        self.named = claimed == 0 || accepted != 0 && !self.named;
+        if self.named {
+            return accepted;
         }
+        self.claims.rotate_left(1);
+        self.claims[CLAIMS - 1] = 0;
+        claimed
     }
 
     fn note_claim(&mut self, start: u64) {
