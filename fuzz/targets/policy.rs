@@ -1,7 +1,7 @@
 //! Any text as a policy file: checked or refused with rendered errors, never a panic, and always an end to it.
 //!
-//! A line `=== NAME` begins a further file, which the first may name as a tenant's policy. Read by another process, a tenant's file
-//! says what it says here.
+//! A line `=== NAME` begins a further file, which the first may name as a tenant's policy. Read by another process, a tenant's
+//! file says what it says here.
 #![no_main]
 
 use libfuzzer_sys::{Corpus, fuzz_target};
