@@ -5,15 +5,16 @@
 //! From: rings between one writer and one reader (`rtrb`): frames are copied into buffers of the engine's, and out of them.
 //! Not here: whose copies stall (the daemon), and how that is told (`stall`).
 //! Invariant: order is kept, into the port and out of it, also when the thread begins and ends; each frame that was taken is
-//! completed once, by the port that it came from; a frame that was handed over is sent or counted; the engine's side never
-//! waits, however long the thread does.
+//! completed once, by the port that it came from; a frame that was handed over is sent or counted; a client's request is
+//! answered by the engine; the engine's side never waits, however long the thread does.
 
 mod frames;
+mod requests;
 mod worker;
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -21,11 +22,12 @@ use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use plimsoll_units::Span;
-use plimsoll_vnic::{OpenRefusal, Rule, Scope, Status};
+use plimsoll_vnic::Status;
 use plimsoll_wire::VnetHeader;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use frames::{Length, Reader, Writer, ring};
+use requests::{Answered, Answering, requests};
 use worker::Worker;
 
 use crate::error::PortError;
@@ -34,11 +36,11 @@ use crate::port::{
     Trouble,
 };
 use crate::posted::{Taken, Ticket, Took};
-use crate::shared_memory::VnicRequest;
+use crate::shared_memory::{QueuesLeft, VnicAnswer, VnicRequest};
 
 /// What a thread can serve: a port whose frames lie with their sender.
 pub trait Served: Send + 'static {
-    /// Begins a batch of [`Served::take`], and answers what is asked beside the frames.
+    /// Begins a batch of [`Served::take`].
     ///
     /// # Errors
     /// [`Trouble`] when the port carries nothing.
@@ -66,13 +68,19 @@ pub trait Served: Send + 'static {
     fn rings(&self) -> Vec<PairCounters> {
         Vec::new()
     }
+    /// What its client asks for next beside the frames, and the flow queues that it has left: reads one message at most.
+    fn request(&mut self) -> Option<(VnicRequest, QueuesLeft)> {
+        None
+    }
+    /// Answers that. `holds`: the flow queue that it names leads somewhere still; otherwise its frames are to be classified.
+    fn answer(&mut self, _answer: &VnicAnswer, _holds: bool) {}
+    /// From now on frames of the flow queues that its client has are to be classified; the policy in force has this number.
+    fn forget_targets(&mut self, _generation: u32) {}
 }
 
 impl Served for Port {
     fn begin(&mut self) -> Result<(), Trouble> {
-        Port::begin(self)?;
-        self.answer_alone();
-        Ok(())
+        Port::begin(self)
     }
 
     fn take(&mut self, window: u32) -> Took {
@@ -120,26 +128,24 @@ impl Served for Port {
     fn rings(&self) -> Vec<PairCounters> {
         self.pairs()
     }
-}
 
-impl Port {
-    /// Answers a vNIC's client as long as nobody classifies for it: what has no flow queue yet goes to queue 0.
-    fn answer_alone(&mut self) {
+    fn request(&mut self) -> Option<(VnicRequest, QueuesLeft)> {
+        let request = Port::request(self)?;
+        Some((request, Port::queues_left(self)))
+    }
+
+    fn answer(&mut self, answer: &VnicAnswer, holds: bool) {
         let Self::Vnic(port) = self else { return };
-        for _ in 0..REQUESTS {
-            match port.request() {
-                Some(VnicRequest::Open(_)) => port.refuse(OpenRefusal::Forced),
-                Some(VnicRequest::Ask(spec)) => port.tell_rule(&Rule {
-                    flow: Scope::NOTHING.of(&spec),
-                    scope: Scope::NOTHING,
-                    queue: 0,
-                    generation: 0,
-                    asked: true,
-                }),
-                Some(VnicRequest::Close(_) | VnicRequest::Refused) => {}
-                None => return,
-            }
+        port.answer(answer);
+        if !holds && let Some(target) = answer.target() {
+            port.classify_target(target);
         }
+    }
+
+    fn forget_targets(&mut self, generation: u32) {
+        let Self::Vnic(port) = self else { return };
+        port.set_generation(generation);
+        port.classify_all();
     }
 }
 
@@ -169,6 +175,7 @@ pub struct Apart<P: Served = Port> {
     came: Reader<Came>,
     going: Writer<Going>,
     done: Producer<(Ticket, Status)>,
+    requests: Answering,
     back: Consumer<Back<P>>,
     /// The port, once it is back and what the thread had left is done.
     port: Option<P>,
@@ -176,12 +183,14 @@ pub struct Apart<P: Served = Port> {
     shown: Shown,
     /// What was lost here and is in no counter of the port's.
     lost: Counters,
-    /// What a client says of where a frame belongs still holds.
-    targets: bool,
+    /// What a client says of where a frame belongs holds if the frame was taken in this epoch.
+    epoch: u32,
     /// The frame taken last.
     front: Vec<u8>,
     /// Frames that were taken and have not completed.
     owed: usize,
+    /// Frames taken.
+    taken: u64,
     /// Frames handed over.
     sent: u64,
     thread: Option<JoinHandle<()>>,
@@ -219,6 +228,9 @@ struct Shared {
     longest: AtomicU64,
     /// Frames taken from what was handed over.
     delivered: AtomicU64,
+    /// The policy in force since this epoch began; written before it.
+    generation: AtomicU32,
+    epoch: AtomicU32,
     shown: Mutex<Option<Shown>>,
 }
 
@@ -226,6 +238,8 @@ struct Shared {
 #[derive(Debug)]
 struct Came {
     target: Option<u32>,
+    /// The epoch in which it was taken.
+    epoch: u32,
     len: usize,
     vnet: VnetHeader,
     tag: u32,
@@ -245,6 +259,7 @@ struct Back<P> {
     going: Reader<Going>,
     done: Consumer<(Ticket, Status)>,
     lost: Counters,
+    epoch: u32,
 }
 
 impl<P: Served> Apart<P> {
@@ -263,6 +278,7 @@ impl<P: Served> Apart<P> {
         let (came_in, came) = ring();
         let (going, going_out) = ring();
         let (done, done_out) = RingBuffer::new(owed + COMPLETIONS);
+        let (asking, requests) = requests();
         let (back_in, back) = RingBuffer::new(1);
         // The port follows once there is a thread: one that cannot be made would take it along.
         let (hand, handed) = channel::<P>();
@@ -275,8 +291,11 @@ impl<P: Served> Apart<P> {
                     came: came_in,
                     going: going_out,
                     done: done_out,
+                    requests: asking,
                     back: back_in,
                     shared,
+                    epoch: 0,
+                    brought: 0,
                     lost: Counters::default(),
                     window,
                     frame: vec![0; FRAME_ROOM],
@@ -295,14 +314,16 @@ impl<P: Served> Apart<P> {
             came,
             going,
             done,
+            requests,
             back,
             port: None,
             shared,
             shown,
             lost: Counters::default(),
-            targets: true,
+            epoch: 0,
             front: vec![0; FRAME_ROOM],
             owed,
+            taken: 0,
             sent: 0,
             thread: Some(thread),
         })
@@ -328,8 +349,10 @@ impl<P: Served> Apart<P> {
         }
         let Some(came) = self.came.pop(&mut self.front) else { return Took::Nothing };
         self.owed += 1;
-        let Came { target, len, vnet, tag, ticket } = came;
-        Took::Frame(Taken { target: target.filter(|_| self.targets), len, vnet, tag, ticket })
+        self.taken += 1;
+        let Came { target, epoch, len, vnet, tag, ticket } = came;
+        let target = target.filter(|_| epoch == self.epoch);
+        Took::Frame(Taken { target, len, vnet, tag, ticket })
     }
 
     /// Copies the frame taken last. Panics when `into` is shorter than the frame.
@@ -387,7 +410,8 @@ impl<P: Served> Apart<P> {
         self.shared.engine_rests.store(true, Ordering::Relaxed);
         // Orders that before the look; pairs with the thread's fence between its frames and its look at the flag.
         fence(Ordering::SeqCst);
-        let nothing = self.came.is_empty() && self.back.is_empty() && self.port.is_none();
+        let nothing =
+            self.came.is_empty() && self.requests.is_empty() && self.back.is_empty() && self.port.is_none();
         if !nothing {
             self.shared.engine_rests.store(false, Ordering::Relaxed);
         }
@@ -430,15 +454,36 @@ impl<P: Served> Apart<P> {
         self.shown.capabilities
     }
 
-    /// From now on a client's word on where its frames belong counts for nothing: each is to be classified.
-    pub fn forget_targets(&mut self) {
-        self.targets = false;
+    /// What the client asks for next, to be answered by [`Apart::answer`]; the thread reads no other request before.
+    pub fn request(&mut self) -> Option<VnicRequest> {
+        self.requests.next(self.taken)
     }
 
-    /// Whether that word still counts.
+    /// Flow queues that the client had left with its last request.
     #[must_use]
-    pub fn has_targets(&self) -> bool {
-        self.targets
+    pub fn queues_left(&self) -> QueuesLeft {
+        self.requests.left()
+    }
+
+    /// Answers the request that was read last.
+    pub fn answer(&mut self, answer: VnicAnswer) {
+        self.requests.answer(Answered { answer, epoch: self.epoch });
+        self.shared.wake_thread();
+    }
+
+    /// Another epoch begins, under the policy with this number: frames of the flow queues that the client has by now are
+    /// to be classified, also those that the thread has taken. Flow queues that it gets from now on hold.
+    pub fn forget_targets(&mut self, generation: u32) {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.shared.generation.store(generation, Ordering::Relaxed);
+        match &mut self.port {
+            Some(port) => port.forget_targets(generation),
+            None => {
+                // Release: pairs with the thread's Acquire, which finds the generation.
+                self.shared.epoch.store(self.epoch, Ordering::Release);
+                self.shared.wake_thread();
+            }
+        }
     }
 
     /// How the thread fares.
@@ -529,7 +574,10 @@ impl<P: Served> Apart<P> {
 
     /// What the thread had left is done before anything new: first what has completed, then what is to go.
     fn take_back(&mut self, back: Back<P>) {
-        let Back { mut port, mut going, mut done, lost } = back;
+        let Back { mut port, mut going, mut done, lost, epoch } = back;
+        if epoch != self.epoch {
+            port.forget_targets(self.shared.generation.load(Ordering::Relaxed));
+        }
         while let Ok((ticket, status)) = done.pop() {
             port.complete(ticket, status);
         }
@@ -581,6 +629,8 @@ impl Shared {
             stalls: AtomicU64::new(0),
             longest: AtomicU64::new(0),
             delivered: AtomicU64::new(0),
+            generation: AtomicU32::new(0),
+            epoch: AtomicU32::new(0),
             shown: Mutex::new(None),
         })
     }
@@ -633,7 +683,7 @@ impl Length for Going {
 
 /// Completions that wait, beside those of frames taken before there was a thread.
 const COMPLETIONS: usize = 4_096;
-/// Requests of a vNIC's client answered in one.
+/// Messages of a vNIC's client read in a batch.
 const REQUESTS: usize = 8;
 /// How long who lets go of the port waits for a thread that has something to give back.
 const PATIENCE: Duration = Duration::from_millis(100);

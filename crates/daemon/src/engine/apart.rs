@@ -247,17 +247,12 @@ impl Engine {
 
     /// All that its thread had left is done: the lane is served as before.
     fn take_back(&mut self, index: usize, now: Nanos) {
-        let generation = u32::from(self.generation);
         let Some(lane) = &mut self.lanes[index] else { return };
         let Some(Port::Apart(apart)) = lane.port.take() else { return };
-        let (forget, targets) = (apart.fds().receive, apart.has_targets());
-        let Some((mut port, lost)) = apart.into_port() else { return };
-        if let Port::Vnic(vnic) = &mut port {
-            vnic.set_generation(generation);
-            if !targets {
-                vnic.classify_all();
-            }
-            // Its client may have given some of its flow queues back meanwhile.
+        let forget = apart.fds().receive;
+        let Some((port, lost)) = apart.into_port() else { return };
+        if let Port::Vnic(vnic) = &port {
+            // One that was opened for a client which had no room left for it by then leads nowhere.
             for opened in &mut lane.opened {
                 opened.live &= vnic.queue_of(opened.queue.0).is_some();
             }
@@ -311,9 +306,9 @@ impl Engine {
 
 impl Lane {
     /// Flow queues that its client has do not hold any more, though its port is elsewhere: each of its packets is classified.
-    pub(super) fn forget_targets(&mut self) {
+    pub(super) fn forget_targets(&mut self, generation: u32) {
         if let Some(Port::Apart(apart)) = &mut self.port {
-            apart.forget_targets();
+            apart.forget_targets(generation);
             self.opened.iter_mut().for_each(|opened| opened.live = false);
             self.closing = true;
         }
