@@ -343,6 +343,22 @@ fn a_client_asks_once_for_each_flow_and_is_told_anew_after_a_reload() {
 }
 
 #[test]
+fn a_client_that_comes_after_a_reload_asks_once_for_each_flow_as_well() {
+    let mut world = World::new(TWO);
+    drop(world.client("shop"));
+    while !world.engine.has_lost() {
+        world.turn();
+    }
+    drop(world.engine.take_lost());
+    world.reload(&TWO.replace("1Mbps", "2Mbps"));
+    assert!(world.engine.attach(Some(0), vnic(&world.folder, "shop", Sizes::default())).is_none());
+    let client = world.client("shop");
+    let (client, queues) = world.queues_for(client, vec![spec(7), spec(8), spec(7), spec(8)]);
+    assert_eq!(queues, [1, 2, 1, 2]);
+    assert_eq!(client.rule_counts(), RuleCounts { hits: 2, misses: 2, pushed: 0, ended: 0 });
+}
+
+#[test]
 fn where_flow_queues_are_few_flows_share_those_that_the_policy_does_not_tell_apart() {
     let mut world = World::sized(TWO, Sizes { flow_queues: 8, ..Sizes::default() });
     let client = world.client("shop");
