@@ -197,7 +197,7 @@ pub struct Apart<P: Served = Port> {
 }
 
 /// How the thread fares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Behaviour {
     /// Batches begun and ended: odd while one is at work.
     pub batches: u64,
@@ -205,6 +205,8 @@ pub struct Behaviour {
     pub stalls: u64,
     /// The longest of them.
     pub longest: Span,
+    /// Frames that were lost because the port had no buffer for them.
+    pub unread: u64,
 }
 
 /// What both ends see.
@@ -226,6 +228,7 @@ struct Shared {
     batches: AtomicU64,
     stalls: AtomicU64,
     longest: AtomicU64,
+    unread: AtomicU64,
     /// Frames taken from what was handed over.
     delivered: AtomicU64,
     /// The policy in force since this epoch began; written before it.
@@ -494,6 +497,7 @@ impl<P: Served> Apart<P> {
             batches: shared.batches.load(Ordering::Relaxed),
             stalls: shared.stalls.load(Ordering::Relaxed),
             longest: Span::ns(shared.longest.load(Ordering::Relaxed)),
+            unread: shared.unread.load(Ordering::Relaxed),
         }
     }
 
@@ -584,7 +588,7 @@ impl<P: Served> Apart<P> {
         self.lost = add(self.lost, &lost);
         let mut frame = vec![0; FRAME_ROOM];
         while let Some(head) = going.pop(&mut frame) {
-            send_or_count(&mut port, &frame[..head.len], head.vnet.as_ref(), &mut self.lost);
+            self.shared.send_or_count(&mut port, &frame[..head.len], head.vnet.as_ref(), &mut self.lost);
         }
         port.flush();
         self.port = Some(port);
@@ -628,11 +632,30 @@ impl Shared {
             batches: AtomicU64::new(0),
             stalls: AtomicU64::new(0),
             longest: AtomicU64::new(0),
+            unread: AtomicU64::new(0),
             delivered: AtomicU64::new(0),
             generation: AtomicU32::new(0),
             epoch: AtomicU32::new(0),
             shown: Mutex::new(None),
         })
+    }
+
+    /// A frame that finds no room is lost, as it would have been on the engine's thread.
+    fn send_or_count(
+        &self,
+        port: &mut impl Served,
+        frame: &[u8],
+        vnet: Option<&VnetHeader>,
+        lost: &mut Counters,
+    ) {
+        match port.send(frame, vnet) {
+            Ok(Sending::Sent | Sending::Refused(_)) => {}
+            Ok(Sending::Full) => {
+                lost.refuse(DropReason::NoBuffer);
+                self.unread.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(_) => lost.gone(1),
+        }
     }
 
     fn wake_thread(&self) {
@@ -652,15 +675,6 @@ impl Shared {
     /// Never read, as it is waited for by edges.
     fn ring_engine(&self) {
         let _ = self.to_engine.write(1);
-    }
-}
-
-/// One that finds no room is lost, as it would have been on the engine's thread.
-fn send_or_count(port: &mut impl Served, frame: &[u8], vnet: Option<&VnetHeader>, lost: &mut Counters) {
-    match port.send(frame, vnet) {
-        Ok(Sending::Sent | Sending::Refused(_)) => {}
-        Ok(Sending::Full) => drop(lost.refuse(DropReason::NoBuffer)),
-        Err(_) => lost.gone(1),
     }
 }
 

@@ -324,7 +324,9 @@ impl Owner {
         }
         assert_eq!(self.asked, None, "its client has its answer");
         let Some(Place::Away(apart)) = self.place.take() else { return };
+        let unread = apart.behaviour().unread;
         let (fake, lost) = apart.into_port().expect("it is back");
+        assert_eq!(lost.tx_dropped(DropReason::NoBuffer), unread, "each is known as unread");
         self.lost += lost.tx_dropped(DropReason::NoBuffer);
         assert_eq!(lost.tx_drops.iter().sum::<u64>(), lost.tx_dropped(DropReason::NoBuffer));
         self.place = Some(Place::Here(fake));

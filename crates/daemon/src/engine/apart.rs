@@ -98,7 +98,7 @@ pub(crate) struct Conduct {
 
 impl Default for Conduct {
     fn default() -> Self {
-        let seen = Behaviour { batches: 0, stalls: 0, longest: Span::ZERO };
+        let seen = Behaviour::default();
         Self { touched: u64::MAX, seen, bad: Nanos::ZERO, returned: None, quiet: QUIET }
     }
 }
@@ -113,7 +113,7 @@ impl Conduct {
             self.quiet = Span::ns((4 * self.quiet.as_u64()).min(LONGEST.as_u64()));
         }
         self.bad = now;
-        self.seen = Behaviour { batches: 0, stalls: 0, longest: Span::ZERO };
+        self.seen = Behaviour::default();
     }
 
     /// What its thread tells now: stalls since the last look, and whether it has behaved for long enough.
@@ -232,7 +232,9 @@ impl Engine {
             let Some(Port::Apart(apart)) = &mut lane.port else { continue };
             self.copying.away += 1;
             if due {
-                let (stalls, behaved) = lane.conduct.look(apart.behaviour(), now);
+                let found = apart.behaviour();
+                lane.recent.unread += found.unread - lane.conduct.seen.unread;
+                let (stalls, behaved) = lane.conduct.look(found, now);
                 lane.tally.event_many(Event::CopyStalled, stalls);
                 if behaved {
                     apart.want_back();
@@ -250,6 +252,7 @@ impl Engine {
         let Some(lane) = &mut self.lanes[index] else { return };
         let Some(Port::Apart(apart)) = lane.port.take() else { return };
         let forget = apart.fds().receive;
+        lane.recent.unread += apart.behaviour().unread - lane.conduct.seen.unread;
         let Some((port, lost)) = apart.into_port() else { return };
         if let Port::Vnic(vnic) = &port {
             // One that was opened for a client which had no room left for it by then leads nowhere.
@@ -329,7 +332,7 @@ mod tests {
     }
 
     fn told(batches: u64, stalls: u64) -> Behaviour {
-        Behaviour { batches, stalls, longest: Span::ZERO }
+        Behaviour { batches, stalls, ..Behaviour::default() }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use rtrb::{Consumer, Producer};
 
 use super::frames::{Reader, Writer};
 use super::requests::Asking;
-use super::{Back, COMPLETIONS, Came, Going, REQUESTS, Served, Shared, add, send_or_count};
+use super::{Back, COMPLETIONS, Came, Going, REQUESTS, Served, Shared, add};
 use crate::port::{Counters, FRAME_ROOM, Trouble};
 use crate::posted::{Taken, Ticket, Took};
 use crate::realtime;
@@ -106,7 +106,8 @@ impl<P: Served> Worker<P> {
             }
             let Some(head) = self.going.pop(&mut self.frame) else { break };
             self.shared.delivered.fetch_add(1, Ordering::SeqCst);
-            send_or_count(&mut self.port, &self.frame[..head.len], head.vnet.as_ref(), &mut self.lost);
+            let frame = &self.frame[..head.len];
+            self.shared.send_or_count(&mut self.port, frame, head.vnet.as_ref(), &mut self.lost);
             moved += 1;
         }
         moved += self.hear_engine();
