@@ -266,12 +266,12 @@ struct Back<P> {
 }
 
 impl<P: Served> Apart<P> {
-    /// Has the port served by a thread of its own. `owed` frames were taken from it and have not completed; a client's flow
-    /// queue with `window` frames on their way keeps the rest.
+    /// Has the port served by a thread of its own. `owed` frames were taken from it and have not completed, and the owner has
+    /// room for `room` frames of it; a client's flow queue with `window` frames on their way keeps the rest.
     ///
     /// # Errors
     /// The port, where there is no room for a thread.
-    pub fn new(mut port: P, owed: usize, window: u32) -> Result<Self, (P, io::Error)> {
+    pub fn new(mut port: P, owed: usize, room: usize, window: u32) -> Result<Self, (P, io::Error)> {
         let shared = match Shared::new() {
             Ok(shared) => Arc::new(shared),
             Err(error) => return Err((port, error)),
@@ -280,7 +280,7 @@ impl<P: Served> Apart<P> {
         let shown = port.show();
         let (came_in, came) = ring();
         let (going, going_out) = ring();
-        let (done, done_out) = RingBuffer::new(owed + COMPLETIONS);
+        let (done, done_out) = RingBuffer::new(owed + room + COMPLETIONS);
         let (asking, requests) = requests();
         let (back_in, back) = RingBuffer::new(1);
         // The port follows once there is a thread: one that cannot be made would take it along.
@@ -695,7 +695,7 @@ impl Length for Going {
     }
 }
 
-/// Completions that wait, beside those of frames taken before there was a thread.
+/// Completions that wait, beside those of frames that the owner holds.
 const COMPLETIONS: usize = 4_096;
 /// Messages of a vNIC's client read in a batch.
 const REQUESTS: usize = 8;

@@ -302,7 +302,7 @@ impl Owner {
     fn go(&mut self) {
         self.place = Some(match self.place.take().expect("somewhere") {
             Place::Here(fake) => {
-                let apart = Apart::new(fake, self.held.len(), 1).map_err(|(_, error)| error);
+                let apart = Apart::new(fake, self.held.len(), 600, 1).map_err(|(_, error)| error);
                 Place::Away(Box::new(apart.expect("a thread")))
             }
             away => away,
@@ -401,7 +401,7 @@ proptest! {
 fn who_is_stuck_keeps_nobody_and_what_was_for_it_is_counted() {
     let (stuck, seen) = (Arc::new(AtomicBool::new(true)), Arc::new(Mutex::new(Seen::default())));
     let fake = Fake { stuck: Arc::clone(&stuck), ..Fake::new(tickets(3), VecDeque::new(), &seen) };
-    let Ok(mut apart) = Apart::new(fake, 0, 1) else { panic!("a thread") };
+    let Ok(mut apart) = Apart::new(fake, 0, 600, 1) else { panic!("a thread") };
     let begun = Instant::now();
     let sent = (0..5_000).filter(|&number| apart.send(&frame(number), None) == Ok(Sending::Sent)).count();
     apart.flush().expect("never fails");
@@ -464,14 +464,14 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 fn served(path: &Path) -> (Guest, Apart) {
     let mut port = VhostUser::open(&VhostUserConfig::new(path)).expect("a port");
     let guest = Guest::start(&mut port, path, 8, VERSION_1);
-    let Ok(apart) = Apart::new(Port::VhostUser(port), 0, 8) else { panic!("a thread") };
+    let Ok(apart) = Apart::new(Port::VhostUser(port), 0, 64, 8) else { panic!("a thread") };
     (guest, apart)
 }
 
 #[test]
 fn what_serves_a_port_ends_with_it() {
     let (port, _end) = MemoryPort::pair("fake", MemoryConfig::default()).expect("memory");
-    let Ok(mut apart) = Apart::new(Port::Memory(port), 0, 8) else { panic!("a thread") };
+    let Ok(mut apart) = Apart::new(Port::Memory(port), 0, 64, 8) else { panic!("a thread") };
     apart.leave();
     drop(apart);
 }
@@ -482,7 +482,7 @@ fn a_flood_of_requests_waits_in_its_socket() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("vnic.sock");
     let port = Port::Vnic(VnicPort::open(&VnicConfig::new(&path)).expect("a port"));
-    let Ok(mut apart) = Apart::new(port, 0, 8) else { panic!("a thread") };
+    let Ok(mut apart) = Apart::new(port, 0, 64, 8) else { panic!("a thread") };
     let socket = connect_to(&path).expect("connected");
     send_message(&socket, Message::hello(), &[]).expect("sent");
     for _ in 0..100 {

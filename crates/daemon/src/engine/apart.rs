@@ -195,7 +195,7 @@ impl Engine {
         };
         let forget = port.fds().receive;
         let owed = lane.pool.in_use() * TRAIN;
-        match Apart::new(port, owed, window) {
+        match Apart::new(port, owed, lane.pool.len(), window) {
             Ok(apart) => {
                 lane.port = Some(Port::Apart(Box::new(apart)));
                 lane.ready = true;
