@@ -351,9 +351,13 @@ fn a_guest_that_stops_reading_is_named_and_its_neighbour_notices_nothing() {
     thread::sleep(Duration::from_millis(1_200));
     let after = stats();
     let taken = after.tenants["vm"].tx_packets - before.tenants["vm"].tx_packets;
-    let full = |stats: &Stats| stats.uplink.drops.get("receiver_full").copied().unwrap_or(0);
+    // On a busy machine it may be served apart meanwhile: then its thread finds the ring full.
+    let full = |stats: &Stats| {
+        let senders = stats.uplink.drops.get("receiver_full").copied().unwrap_or(0);
+        senders + stats.tenants["vm"].undelivered.get("no_buffer").copied().unwrap_or(0)
+    };
     let lost = full(&after) - full(&before);
-    eprintln!("of {sent} datagrams for it, {taken} were taken by its ring, and {lost} lost as receiver_full");
+    eprintln!("of {sent} datagrams for it, {taken} were taken by its ring, and {lost} found it full");
     assert!(
         lost + 1_000 > sent && (taken + lost).abs_diff(sent) <= 5,
         "{taken} and {lost}: {:?}",

@@ -14,7 +14,7 @@ use std::time::Instant;
 use mio::Waker;
 use plimsoll_nic::NodeRank;
 use plimsoll_policy::NodeId;
-use plimsoll_ports::{Port, PortError};
+use plimsoll_ports::{Port, PortError, STALL};
 use plimsoll_slo::{Pulse, Watched};
 use plimsoll_units::{BitRate, Nanos, Span};
 use tokio::sync::oneshot;
@@ -204,7 +204,7 @@ impl Loop {
         let mut urgency = Urgency::of_this_thread(!self.habits.busy_poll, self.clock.now());
         self.watch_all();
         let mut asked = self.clock.now();
-        let mut looked = asked;
+        let (mut looked, mut rested) = (asked, asked);
         loop {
             while let Ok(command) = self.commands.try_recv() {
                 self.obey(command);
@@ -243,7 +243,10 @@ impl Loop {
                 eprintln!("plimsoll: the engine cannot wait for its ports: {error}; it polls instead");
                 self.habits.busy_poll = true;
             }
-            if most != Some(Span::ZERO) {
+            // A thread that never sleeps would else bear each page fault and each short wait until it loses its core for as
+            // long as a stall takes, and a tenant would be blamed for it.
+            if most != Some(Span::ZERO) || now.since(rested) >= STALL {
+                rested = now;
                 self.engine.rested();
             }
         }

@@ -158,6 +158,24 @@ fn where_descriptors_come_back_early_they_come_back_before_anything_has_left() {
     }
 }
 
+/// What a flow holds back fills its part of the engine, and the others go on: also while the guest is served apart.
+#[test]
+fn where_descriptors_come_back_early_a_slow_flow_holds_up_no_other_apart_either() {
+    let mut world = World::of(&format!("{ONE}\nengine: {{ring: 4096}}"), Completions::Early);
+    assert!(world.engine.serve_apart(0, world.now), "it goes");
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while world.losses().is_empty() {
+        assert!(std::time::Instant::now() < end, "{} in the engine", world.engine.held());
+        world.run(Span::micros(100), &[(7, 32)]);
+    }
+    assert!(matches!(world.losses()[..], [("flow_full", _)]), "{:?}", world.losses());
+    while world.left(1) < 100 {
+        assert!(std::time::Instant::now() < end, "{} have left", world.left(1));
+        world.run(Span::micros(100), &[(1, 16)]);
+    }
+    assert_eq!(world.event("served_back"), 0, "all of that apart");
+}
+
 /// PicNIC's Figure 2, with UDP for all: the slow flow holds half of the ring.
 fn beside_a_slow_flow(completions: Completions) -> (u64, u64) {
     let mut alone = World::new(completions);

@@ -343,6 +343,22 @@ fn a_client_asks_once_for_each_flow_and_is_told_anew_after_a_reload() {
 }
 
 #[test]
+fn a_client_that_comes_after_a_reload_asks_once_for_each_flow_as_well() {
+    let mut world = World::new(TWO);
+    drop(world.client("shop"));
+    while !world.engine.has_lost() {
+        world.turn();
+    }
+    drop(world.engine.take_lost());
+    world.reload(&TWO.replace("1Mbps", "2Mbps"));
+    assert!(world.engine.attach(Some(0), vnic(&world.folder, "shop", Sizes::default())).is_none());
+    let client = world.client("shop");
+    let (client, queues) = world.queues_for(client, vec![spec(7), spec(8), spec(7), spec(8)]);
+    assert_eq!(queues, [1, 2, 1, 2]);
+    assert_eq!(client.rule_counts(), RuleCounts { hits: 2, misses: 2, pushed: 0, ended: 0 });
+}
+
+#[test]
 fn where_flow_queues_are_few_flows_share_those_that_the_policy_does_not_tell_apart() {
     let mut world = World::sized(TWO, Sizes { flow_queues: 8, ..Sizes::default() });
     let client = world.client("shop");
@@ -444,7 +460,10 @@ struct Live {
 
 impl Live {
     fn new(text: &str) -> Self {
-        let World { engine, wire, folder, .. } = World::new(text);
+        Self::of(World::new(text))
+    }
+
+    fn of(World { engine, wire, folder, .. }: World) -> Self {
         let (handle, thread) =
             plimsoll_daemon::spawn(engine, plimsoll_daemon::Habits::default(), |_| {}).expect("a thread");
         Self { handle, thread: Some(thread), wire: Some(wire), folder }
@@ -511,6 +530,28 @@ fn a_sleeping_engine_is_woken_by_its_client_and_wakes_it() {
     drop(client);
     drop(live);
     assert_eq!(counting.join().expect("no panic"), 200);
+}
+
+/// The engine sleeps, the thread that serves the client sleeps, the client sleeps: each wakes the next, there and back.
+#[test]
+fn a_sleeping_engine_answers_a_client_that_is_served_apart() {
+    let mut world = World::new(TWO);
+    assert!(world.engine.serve_apart(0, Nanos::ZERO), "it goes");
+    let live = Live::of(world);
+    let mut client = Vnic::connect(live.folder.path().join("shop")).expect("connected");
+    let mut took: Vec<_> = (0..40)
+        .map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            let begun = std::time::Instant::now();
+            let queue = client.open_flow(&spec(8)).expect("a flow queue");
+            let took = begun.elapsed();
+            client.close_flow(queue).expect("the daemon is there");
+            took
+        })
+        .collect();
+    took.sort();
+    // Who is not woken looks 50 ms later at the earliest, or 100.
+    assert!(took[20] < std::time::Duration::from_millis(10), "{took:?}");
 }
 
 #[test]
@@ -763,10 +804,10 @@ fn a_client_that_is_served_apart_keeps_its_flow_queues_and_its_order() {
         if reload {
             world.reload(&TWO.replace("1Mbps", "2Mbps"));
         }
-        let (again, refused) = world.open(client, 9);
+        let (again, opened) = world.open(client, 9);
         client = again;
         completed(&mut world, &mut client);
-        assert!(matches!(refused, Err(VnicError::NotOpened(OpenRefusal::Forced))), "{refused:?}");
+        assert!(opened.is_ok(), "it gets further flow queues: {opened:?}");
         send(&mut client, &mut number);
         // It has behaved: it comes back, in the middle of that.
         world.now += Span::secs(10);
@@ -784,7 +825,108 @@ fn a_client_that_is_served_apart_keeps_its_flow_queues_and_its_order() {
         let numbers: Vec<u32> = out.iter().map(|frame| support::number(frame).1).collect();
         assert_eq!(numbers, (0..400).collect::<Vec<_>>(), "reload: {reload}");
         let (_, opened) = world.open(client, 10);
-        assert!(opened.is_ok(), "and it gets flow queues again: {opened:?}");
+        assert!(opened.is_ok(), "and it gets flow queues: {opened:?}");
+    }
+}
+
+/// Frames of a client that the engine found in the flow queue where they belong, by looking at each.
+fn sent_through(world: &mut World, client: &mut Vnic, queues: &[(u32, u16)]) {
+    let (verified, wrong) = (world.event("shop", "verified"), world.event("shop", "misclassified"));
+    for &(queue, port) in queues {
+        for number in 0..20 {
+            client.send(queue, &udp(1, OUTSIDE, port, number, 500)).expect("room");
+        }
+    }
+    client.ring().expect("a kick");
+    let count = 20 * queues.len();
+    wait_for(world, count, 0);
+    completed(world, client);
+    assert_eq!(world.event("shop", "verified") - verified, count as u64);
+    assert_eq!(world.event("shop", "misclassified"), wrong);
+}
+
+#[test]
+fn a_client_that_is_served_apart_opens_and_closes_flow_queues_as_ever() {
+    let mut world = World::new(&format!("{TWO}\nengine: {{queues: 8}}"));
+    world.engine.set_sampler(plimsoll_daemon::Sampler::new(1, 1));
+    let mut client = world.client("shop");
+    assert!(world.engine.serve_apart(0, world.now), "it goes");
+    for port in 11..14 {
+        let (kept, queue) = world.open(client, port);
+        assert_eq!(queue.expect("a flow queue"), u32::from(port) - 10);
+        client = kept;
+    }
+    let (mut client, refused) = world.open(client, 14);
+    assert!(matches!(refused, Err(VnicError::NotOpened(OpenRefusal::NoQueue))), "{refused:?}");
+    sent_through(&mut world, &mut client, &[(1, 11), (2, 12), (3, 13)]);
+    client.close_flow(2).expect("the daemon is there");
+    let (mut client, queue) = world.open(client, 15);
+    assert_eq!(queue.expect("the place of the one that was closed"), 2);
+    sent_through(&mut world, &mut client, &[(1, 11), (2, 15), (3, 13)]);
+    assert_eq!(world.event("shop", "served_back"), 0, "all of that apart");
+    drop(client);
+    while !world.engine.has_lost() {
+        world.turn();
+    }
+    drop(world.engine.take_lost());
+    world.run(Span::micros(100));
+    assert_eq!(world.engine.nic().open_queues(), 0);
+}
+
+#[test]
+fn a_client_that_is_served_apart_asks_anew_after_a_reload() {
+    let mut world = World::new(TWO);
+    world.engine.set_sampler(plimsoll_daemon::Sampler::new(1, 1));
+    let client = world.client("shop");
+    assert!(world.engine.serve_apart(0, world.now), "it goes");
+    let flows = vec![spec(8), spec(9), spec(8)];
+    let (mut client, queues) = world.queues_for(client, flows.clone());
+    assert_eq!(queues, [1, 2, 1]);
+    assert_eq!(client.rule_counts(), RuleCounts { hits: 1, misses: 2, pushed: 0, ended: 0 });
+    sent_through(&mut world, &mut client, &[(1, 8), (2, 9)]);
+    let before = client.generation();
+    world.reload(&TWO.replace("1Mbps", "2Mbps"));
+    world.engine.set_sampler(plimsoll_daemon::Sampler::new(1, 1));
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while client.generation() == before {
+        assert!(std::time::Instant::now() < end, "it is told of the policy");
+        std::thread::yield_now();
+    }
+    let (mut client, queues) = world.queues_for(client, flows);
+    assert_eq!((queues[0], client.rule_counts().misses), (queues[2], 4), "it asks anew, once for each flow");
+    sent_through(&mut world, &mut client, &[(queues[0], 8), (queues[1], 9)]);
+    assert_eq!(world.event("shop", "served_back"), 0, "all of that apart");
+    // What it got holds when it comes back.
+    world.now += Span::secs(10);
+    while world.event("shop", "served_back") == 0 {
+        assert!(std::time::Instant::now() < end, "it comes back");
+        world.run(STEP);
+        world.now += Span::secs(1);
+    }
+    sent_through(&mut world, &mut client, &[(queues[0], 8), (queues[1], 9)]);
+}
+
+#[test]
+fn a_flood_of_requests_takes_a_few_messages_of_each_turn_also_from_a_thread_apart() {
+    let mut world = World::sized(TWO, Sizes { flow_queues: 1_024, ..Sizes::default() });
+    let socket = connect_to(&world.folder.path().join("shop")).expect("connected");
+    assert!(world.engine.serve_apart(0, world.now), "it goes");
+    send_message(&socket, Message::hello(), &[]).expect("sent");
+    for _ in 0..200 {
+        send_message(&socket, Message::Open(FlowSpec::default()), &[]).expect("room");
+    }
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    let mut answered = 0;
+    while answered < 201 {
+        assert!(std::time::Instant::now() < end, "{answered} of 201 answered");
+        let before = world.engine.nic().open_queues();
+        world.turn();
+        let opened = world.engine.nic().open_queues();
+        assert!(opened - before <= 8, "{} in one turn", opened - before);
+        while matches!(read_message(&socket), Incoming::Message(_)) {
+            answered += 1;
+        }
+        assert!(answered <= 1 + opened, "the welcome, and what was opened");
     }
 }
 

@@ -5,15 +5,16 @@
 //! From: rings between one writer and one reader (`rtrb`): frames are copied into buffers of the engine's, and out of them.
 //! Not here: whose copies stall (the daemon), and how that is told (`stall`).
 //! Invariant: order is kept, into the port and out of it, also when the thread begins and ends; each frame that was taken is
-//! completed once, by the port that it came from; a frame that was handed over is sent or counted; the engine's side never
-//! waits, however long the thread does.
+//! completed once, by the port that it came from; a frame that was handed over is sent or counted; a client's request is
+//! answered by the engine; the engine's side never waits, however long the thread does.
 
 mod frames;
+mod requests;
 mod worker;
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -21,11 +22,12 @@ use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use plimsoll_units::Span;
-use plimsoll_vnic::{OpenRefusal, Rule, Scope, Status};
+use plimsoll_vnic::Status;
 use plimsoll_wire::VnetHeader;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use frames::{Length, Reader, Writer, ring};
+use requests::{Answered, Answering, requests};
 use worker::Worker;
 
 use crate::error::PortError;
@@ -34,11 +36,11 @@ use crate::port::{
     Trouble,
 };
 use crate::posted::{Taken, Ticket, Took};
-use crate::shared_memory::VnicRequest;
+use crate::shared_memory::{QueuesLeft, VnicAnswer, VnicRequest};
 
 /// What a thread can serve: a port whose frames lie with their sender.
 pub trait Served: Send + 'static {
-    /// Begins a batch of [`Served::take`], and answers what is asked beside the frames.
+    /// Begins a batch of [`Served::take`].
     ///
     /// # Errors
     /// [`Trouble`] when the port carries nothing.
@@ -66,13 +68,19 @@ pub trait Served: Send + 'static {
     fn rings(&self) -> Vec<PairCounters> {
         Vec::new()
     }
+    /// What its client asks for next beside the frames, and the flow queues that it has left: reads one message at most.
+    fn request(&mut self) -> Option<(VnicRequest, QueuesLeft)> {
+        None
+    }
+    /// Answers that. `holds`: the flow queue that it names leads somewhere still; otherwise its frames are to be classified.
+    fn answer(&mut self, _answer: &VnicAnswer, _holds: bool) {}
+    /// From now on frames of the flow queues that its client has are to be classified; the policy in force has this number.
+    fn forget_targets(&mut self, _generation: u32) {}
 }
 
 impl Served for Port {
     fn begin(&mut self) -> Result<(), Trouble> {
-        Port::begin(self)?;
-        self.answer_alone();
-        Ok(())
+        Port::begin(self)
     }
 
     fn take(&mut self, window: u32) -> Took {
@@ -120,26 +128,24 @@ impl Served for Port {
     fn rings(&self) -> Vec<PairCounters> {
         self.pairs()
     }
-}
 
-impl Port {
-    /// Answers a vNIC's client as long as nobody classifies for it: what has no flow queue yet goes to queue 0.
-    fn answer_alone(&mut self) {
+    fn request(&mut self) -> Option<(VnicRequest, QueuesLeft)> {
+        let request = Port::request(self)?;
+        Some((request, Port::queues_left(self)))
+    }
+
+    fn answer(&mut self, answer: &VnicAnswer, holds: bool) {
         let Self::Vnic(port) = self else { return };
-        for _ in 0..REQUESTS {
-            match port.request() {
-                Some(VnicRequest::Open(_)) => port.refuse(OpenRefusal::Forced),
-                Some(VnicRequest::Ask(spec)) => port.tell_rule(&Rule {
-                    flow: Scope::NOTHING.of(&spec),
-                    scope: Scope::NOTHING,
-                    queue: 0,
-                    generation: 0,
-                    asked: true,
-                }),
-                Some(VnicRequest::Close(_) | VnicRequest::Refused) => {}
-                None => return,
-            }
+        port.answer(answer);
+        if !holds && let Some(target) = answer.target() {
+            port.classify_target(target);
         }
+    }
+
+    fn forget_targets(&mut self, generation: u32) {
+        let Self::Vnic(port) = self else { return };
+        port.set_generation(generation);
+        port.classify_all();
     }
 }
 
@@ -169,6 +175,7 @@ pub struct Apart<P: Served = Port> {
     came: Reader<Came>,
     going: Writer<Going>,
     done: Producer<(Ticket, Status)>,
+    requests: Answering,
     back: Consumer<Back<P>>,
     /// The port, once it is back and what the thread had left is done.
     port: Option<P>,
@@ -176,19 +183,21 @@ pub struct Apart<P: Served = Port> {
     shown: Shown,
     /// What was lost here and is in no counter of the port's.
     lost: Counters,
-    /// What a client says of where a frame belongs still holds.
-    targets: bool,
+    /// What a client says of where a frame belongs holds if the frame was taken in this epoch.
+    epoch: u32,
     /// The frame taken last.
     front: Vec<u8>,
     /// Frames that were taken and have not completed.
     owed: usize,
+    /// Frames taken.
+    taken: u64,
     /// Frames handed over.
     sent: u64,
     thread: Option<JoinHandle<()>>,
 }
 
 /// How the thread fares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Behaviour {
     /// Batches begun and ended: odd while one is at work.
     pub batches: u64,
@@ -196,6 +205,8 @@ pub struct Behaviour {
     pub stalls: u64,
     /// The longest of them.
     pub longest: Span,
+    /// Frames that were lost because the port had no buffer for them.
+    pub unread: u64,
 }
 
 /// What both ends see.
@@ -217,8 +228,12 @@ struct Shared {
     batches: AtomicU64,
     stalls: AtomicU64,
     longest: AtomicU64,
+    unread: AtomicU64,
     /// Frames taken from what was handed over.
     delivered: AtomicU64,
+    /// The policy in force since this epoch began; written before it.
+    generation: AtomicU32,
+    epoch: AtomicU32,
     shown: Mutex<Option<Shown>>,
 }
 
@@ -226,6 +241,8 @@ struct Shared {
 #[derive(Debug)]
 struct Came {
     target: Option<u32>,
+    /// The epoch in which it was taken.
+    epoch: u32,
     len: usize,
     vnet: VnetHeader,
     tag: u32,
@@ -245,15 +262,16 @@ struct Back<P> {
     going: Reader<Going>,
     done: Consumer<(Ticket, Status)>,
     lost: Counters,
+    epoch: u32,
 }
 
 impl<P: Served> Apart<P> {
-    /// Has the port served by a thread of its own. `owed` frames were taken from it and have not completed; a client's flow
-    /// queue with `window` frames on their way keeps the rest.
+    /// Has the port served by a thread of its own. `owed` frames were taken from it and have not completed, and the owner has
+    /// room for `room` frames of it; a client's flow queue with `window` frames on their way keeps the rest.
     ///
     /// # Errors
     /// The port, where there is no room for a thread.
-    pub fn new(mut port: P, owed: usize, window: u32) -> Result<Self, (P, io::Error)> {
+    pub fn new(mut port: P, owed: usize, room: usize, window: u32) -> Result<Self, (P, io::Error)> {
         let shared = match Shared::new() {
             Ok(shared) => Arc::new(shared),
             Err(error) => return Err((port, error)),
@@ -262,7 +280,8 @@ impl<P: Served> Apart<P> {
         let shown = port.show();
         let (came_in, came) = ring();
         let (going, going_out) = ring();
-        let (done, done_out) = RingBuffer::new(owed + COMPLETIONS);
+        let (done, done_out) = RingBuffer::new(owed + room + COMPLETIONS);
+        let (asking, requests) = requests();
         let (back_in, back) = RingBuffer::new(1);
         // The port follows once there is a thread: one that cannot be made would take it along.
         let (hand, handed) = channel::<P>();
@@ -275,8 +294,11 @@ impl<P: Served> Apart<P> {
                     came: came_in,
                     going: going_out,
                     done: done_out,
+                    requests: asking,
                     back: back_in,
                     shared,
+                    epoch: 0,
+                    brought: 0,
                     lost: Counters::default(),
                     window,
                     frame: vec![0; FRAME_ROOM],
@@ -295,14 +317,16 @@ impl<P: Served> Apart<P> {
             came,
             going,
             done,
+            requests,
             back,
             port: None,
             shared,
             shown,
             lost: Counters::default(),
-            targets: true,
+            epoch: 0,
             front: vec![0; FRAME_ROOM],
             owed,
+            taken: 0,
             sent: 0,
             thread: Some(thread),
         })
@@ -328,8 +352,10 @@ impl<P: Served> Apart<P> {
         }
         let Some(came) = self.came.pop(&mut self.front) else { return Took::Nothing };
         self.owed += 1;
-        let Came { target, len, vnet, tag, ticket } = came;
-        Took::Frame(Taken { target: target.filter(|_| self.targets), len, vnet, tag, ticket })
+        self.taken += 1;
+        let Came { target, epoch, len, vnet, tag, ticket } = came;
+        let target = target.filter(|_| epoch == self.epoch);
+        Took::Frame(Taken { target, len, vnet, tag, ticket })
     }
 
     /// Copies the frame taken last. Panics when `into` is shorter than the frame.
@@ -387,7 +413,8 @@ impl<P: Served> Apart<P> {
         self.shared.engine_rests.store(true, Ordering::Relaxed);
         // Orders that before the look; pairs with the thread's fence between its frames and its look at the flag.
         fence(Ordering::SeqCst);
-        let nothing = self.came.is_empty() && self.back.is_empty() && self.port.is_none();
+        let nothing =
+            self.came.is_empty() && self.requests.is_empty() && self.back.is_empty() && self.port.is_none();
         if !nothing {
             self.shared.engine_rests.store(false, Ordering::Relaxed);
         }
@@ -430,15 +457,36 @@ impl<P: Served> Apart<P> {
         self.shown.capabilities
     }
 
-    /// From now on a client's word on where its frames belong counts for nothing: each is to be classified.
-    pub fn forget_targets(&mut self) {
-        self.targets = false;
+    /// What the client asks for next, to be answered by [`Apart::answer`]; the thread reads no other request before.
+    pub fn request(&mut self) -> Option<VnicRequest> {
+        self.requests.next(self.taken)
     }
 
-    /// Whether that word still counts.
+    /// Flow queues that the client had left with its last request.
     #[must_use]
-    pub fn has_targets(&self) -> bool {
-        self.targets
+    pub fn queues_left(&self) -> QueuesLeft {
+        self.requests.left()
+    }
+
+    /// Answers the request that was read last.
+    pub fn answer(&mut self, answer: VnicAnswer) {
+        self.requests.answer(Answered { answer, epoch: self.epoch });
+        self.shared.wake_thread();
+    }
+
+    /// Another epoch begins, under the policy with this number: frames of the flow queues that the client has by now are
+    /// to be classified, also those that the thread has taken. Flow queues that it gets from now on hold.
+    pub fn forget_targets(&mut self, generation: u32) {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.shared.generation.store(generation, Ordering::Relaxed);
+        match &mut self.port {
+            Some(port) => port.forget_targets(generation),
+            None => {
+                // Release: pairs with the thread's Acquire, which finds the generation.
+                self.shared.epoch.store(self.epoch, Ordering::Release);
+                self.shared.wake_thread();
+            }
+        }
     }
 
     /// How the thread fares.
@@ -449,6 +497,7 @@ impl<P: Served> Apart<P> {
             batches: shared.batches.load(Ordering::Relaxed),
             stalls: shared.stalls.load(Ordering::Relaxed),
             longest: Span::ns(shared.longest.load(Ordering::Relaxed)),
+            unread: shared.unread.load(Ordering::Relaxed),
         }
     }
 
@@ -529,14 +578,17 @@ impl<P: Served> Apart<P> {
 
     /// What the thread had left is done before anything new: first what has completed, then what is to go.
     fn take_back(&mut self, back: Back<P>) {
-        let Back { mut port, mut going, mut done, lost } = back;
+        let Back { mut port, mut going, mut done, lost, epoch } = back;
+        if epoch != self.epoch {
+            port.forget_targets(self.shared.generation.load(Ordering::Relaxed));
+        }
         while let Ok((ticket, status)) = done.pop() {
             port.complete(ticket, status);
         }
         self.lost = add(self.lost, &lost);
         let mut frame = vec![0; FRAME_ROOM];
         while let Some(head) = going.pop(&mut frame) {
-            send_or_count(&mut port, &frame[..head.len], head.vnet.as_ref(), &mut self.lost);
+            self.shared.send_or_count(&mut port, &frame[..head.len], head.vnet.as_ref(), &mut self.lost);
         }
         port.flush();
         self.port = Some(port);
@@ -580,9 +632,30 @@ impl Shared {
             batches: AtomicU64::new(0),
             stalls: AtomicU64::new(0),
             longest: AtomicU64::new(0),
+            unread: AtomicU64::new(0),
             delivered: AtomicU64::new(0),
+            generation: AtomicU32::new(0),
+            epoch: AtomicU32::new(0),
             shown: Mutex::new(None),
         })
+    }
+
+    /// A frame that finds no room is lost, as it would have been on the engine's thread.
+    fn send_or_count(
+        &self,
+        port: &mut impl Served,
+        frame: &[u8],
+        vnet: Option<&VnetHeader>,
+        lost: &mut Counters,
+    ) {
+        match port.send(frame, vnet) {
+            Ok(Sending::Sent | Sending::Refused(_)) => {}
+            Ok(Sending::Full) => {
+                lost.refuse(DropReason::NoBuffer);
+                self.unread.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(_) => lost.gone(1),
+        }
     }
 
     fn wake_thread(&self) {
@@ -605,15 +678,6 @@ impl Shared {
     }
 }
 
-/// One that finds no room is lost, as it would have been on the engine's thread.
-fn send_or_count(port: &mut impl Served, frame: &[u8], vnet: Option<&VnetHeader>, lost: &mut Counters) {
-    match port.send(frame, vnet) {
-        Ok(Sending::Sent | Sending::Refused(_)) => {}
-        Ok(Sending::Full) => drop(lost.refuse(DropReason::NoBuffer)),
-        Err(_) => lost.gone(1),
-    }
-}
-
 fn add(a: Counters, b: &Counters) -> Counters {
     let sum = |a: [u64; DropReason::COUNT], b: [u64; DropReason::COUNT]| std::array::from_fn(|i| a[i] + b[i]);
     Counters { rx_drops: sum(a.rx_drops, b.rx_drops), tx_drops: sum(a.tx_drops, b.tx_drops), ..a }
@@ -631,9 +695,9 @@ impl Length for Going {
     }
 }
 
-/// Completions that wait, beside those of frames taken before there was a thread.
+/// Completions that wait, beside those of frames that the owner holds.
 const COMPLETIONS: usize = 4_096;
-/// Requests of a vNIC's client answered in one.
+/// Messages of a vNIC's client read in a batch.
 const REQUESTS: usize = 8;
 /// How long who lets go of the port waits for a thread that has something to give back.
 const PATIENCE: Duration = Duration::from_millis(100);

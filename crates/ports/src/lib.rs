@@ -41,7 +41,7 @@ pub use port::{
     Sending, Trouble,
 };
 pub use posted::{Taken, Ticket, Took};
-pub use shared_memory::{VnicConfig, VnicPort, VnicRequest};
+pub use shared_memory::{QueuesLeft, VnicAnswer, VnicConfig, VnicPort, VnicRequest};
 pub use stall::{STALL, Stalls};
 pub use tap::{Tap, TapConfig};
 pub use vhost_user::{Completions, VhostUser, VhostUserConfig};

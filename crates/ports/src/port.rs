@@ -20,7 +20,7 @@ use crate::ledger::Refused;
 use crate::memory::MemoryPort;
 use crate::pcap::PcapPort;
 use crate::posted::{Ticket, Took};
-use crate::shared_memory::VnicPort;
+use crate::shared_memory::{QueuesLeft, VnicAnswer, VnicPort, VnicRequest};
 use crate::tap::Tap;
 use crate::vhost_user::VhostUser;
 
@@ -427,6 +427,35 @@ impl Port {
                 false
             }
             _ => false,
+        }
+    }
+
+    /// What a vNIC's client asks for next, to be answered by [`Port::answer`]: reads one message at most. `None` when there
+    /// is none.
+    pub fn request(&mut self) -> Option<VnicRequest> {
+        match self {
+            Self::Vnic(port) => port.request(),
+            Self::Apart(port) => port.request(),
+            _ => None,
+        }
+    }
+
+    /// Flow queues that a vNIC's client had left with its last request.
+    #[must_use]
+    pub fn queues_left(&self) -> QueuesLeft {
+        match self {
+            Self::Vnic(port) => port.queues_left(),
+            Self::Apart(port) => port.queues_left(),
+            _ => QueuesLeft::default(),
+        }
+    }
+
+    /// Answers the request that was read last.
+    pub fn answer(&mut self, answer: VnicAnswer) {
+        match self {
+            Self::Vnic(port) => port.answer(&answer),
+            Self::Apart(port) => port.answer(answer),
+            _ => {}
         }
     }
 

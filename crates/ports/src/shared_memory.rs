@@ -150,14 +150,46 @@ enum Place {
 /// What a client asks of the port's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VnicRequest {
-    /// A flow queue for such packets: to be answered by [`VnicPort::map`] or [`VnicPort::refuse`].
+    /// A flow queue for such packets: to be answered by [`VnicAnswer::Opened`].
     Open(FlowSpec),
-    /// Where such packets go: to be answered by [`VnicPort::tell_rule`].
+    /// Where such packets go: to be answered by [`VnicAnswer::Rule`].
     Ask(FlowSpec),
     /// It needs the flow queue with this number no longer.
     Close(u32),
     /// Nothing: the port has answered this message itself. It took its time all the same, and counts as one.
     Refused,
+}
+
+/// What the port's owner answers to a [`VnicRequest`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VnicAnswer {
+    /// A flow queue that leads to this number, or the reason why there is none.
+    Opened(Result<u32, OpenRefusal>),
+    /// A rule, and the number that its flow queue leads to: queue 0 when absent. The port fills in [`Rule::queue`].
+    Rule(Rule, Option<u32>),
+    /// The flow queue is closed; the client is told nothing.
+    Closed,
+}
+
+impl VnicAnswer {
+    /// The number that the flow queue leads to.
+    #[must_use]
+    pub fn target(&self) -> Option<u32> {
+        match *self {
+            Self::Opened(opened) => opened.ok(),
+            Self::Rule(_, target) => target,
+            Self::Closed => None,
+        }
+    }
+}
+
+/// Flow queues that a client has left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueuesLeft {
+    /// At least one.
+    pub any: bool,
+    /// A quarter of them: each flow may have its own.
+    pub many: bool,
 }
 
 impl VnicPort {

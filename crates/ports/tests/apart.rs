@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use plimsoll_ports::{
-    Apart, DropReason, MemoryConfig, MemoryPort, Port, Sending, Served, Shown, Taken, Ticket, Took, Trouble,
-    VhostUser, VhostUserConfig,
+    Apart, DropReason, MemoryConfig, MemoryPort, Port, QueuesLeft, Sending, Served, Shown, Taken, Ticket,
+    Took, Trouble, VhostUser, VhostUserConfig, VnicAnswer, VnicConfig, VnicPort, VnicRequest,
 };
-use plimsoll_vnic::Status;
+use plimsoll_vnic::message::Message;
+use plimsoll_vnic::socket::{Incoming, connect_to, read_message, send_message};
+use plimsoll_vnic::{FlowSpec, Status};
 use plimsoll_wire::VnetHeader;
 use proptest::prelude::*;
 
@@ -26,9 +28,13 @@ struct Seen {
     taken: u32,
     completed: BTreeMap<u32, u32>,
     sent: Vec<u32>,
+    /// Requests made, and answered.
+    asked: u32,
+    answered: u32,
 }
 
-/// A port with so many frames to take, each numbered, that is slow at times, and has no buffer at others.
+/// A port with so many frames to take, each numbered, that is slow at times, and has no buffer at others. With each eighth
+/// frame its client asks for something. Its frames' target is the generation that it was told last.
 struct Fake {
     tickets: Vec<Ticket>,
     next: usize,
@@ -37,9 +43,15 @@ struct Fake {
     seen: Arc<Mutex<Seen>>,
     stuck: Arc<AtomicBool>,
     sends: Arc<AtomicU32>,
+    generation: u32,
 }
 
 impl Fake {
+    fn new(tickets: Vec<Ticket>, pauses: VecDeque<u8>, seen: &Arc<Mutex<Seen>>) -> Self {
+        let (stuck, sends) = (Arc::default(), Arc::default());
+        Self { tickets, next: 0, front: 0, pauses, seen: Arc::clone(seen), stuck, sends, generation: 0 }
+    }
+
     fn pause(&mut self) {
         if let Some(pause) = self.pauses.pop_front() {
             std::thread::sleep(Duration::from_micros(u64::from(pause) * 8));
@@ -61,7 +73,8 @@ impl Served for Fake {
         self.front = self.next as u32;
         self.next += 1;
         self.seen.lock().expect("no panic").taken += 1;
-        Took::Frame(Taken { target: Some(7), len: LEN, vnet: VnetHeader::default(), tag: self.front, ticket })
+        let (target, vnet) = (Some(self.generation), VnetHeader::default());
+        Took::Frame(Taken { target, len: LEN, vnet, tag: self.front, ticket })
     }
 
     fn copy(&self, into: &mut [u8]) {
@@ -93,6 +106,29 @@ impl Served for Fake {
 
     fn show(&mut self) -> Shown {
         Shown::default()
+    }
+
+    fn request(&mut self) -> Option<(VnicRequest, QueuesLeft)> {
+        let mut seen = self.seen.lock().expect("no panic");
+        assert_eq!(seen.asked, seen.answered, "the last request was answered before the next one is read");
+        if self.next < 8 * seen.asked as usize {
+            return None;
+        }
+        seen.asked += 1;
+        let close = VnicRequest::Close(self.next as u32);
+        let open = VnicRequest::Open(FlowSpec::default());
+        Some((if seen.asked.is_multiple_of(2) { close } else { open }, QueuesLeft::default()))
+    }
+
+    fn answer(&mut self, answer: &VnicAnswer, holds: bool) {
+        self.seen.lock().expect("no panic").answered += 1;
+        if let Some(generation) = answer.target() {
+            assert_eq!(holds, generation == self.generation, "it holds if no other epoch has begun since");
+        }
+    }
+
+    fn forget_targets(&mut self, generation: u32) {
+        self.generation = generation;
     }
 }
 
@@ -135,9 +171,68 @@ struct Owner {
     accepted: Vec<u32>,
     lost: u64,
     full: u64,
+    generation: u32,
+    /// To be answered next time.
+    asked: Option<VnicRequest>,
 }
 
 impl Owner {
+    fn new(fake: Fake) -> Self {
+        Self {
+            place: Some(Place::Here(fake)),
+            taken: Vec::new(),
+            held: Vec::new(),
+            offered: 0,
+            accepted: Vec::new(),
+            lost: 0,
+            full: 0,
+            generation: 0,
+            asked: None,
+        }
+    }
+
+    fn answer_to(&self, request: VnicRequest) -> VnicAnswer {
+        match request {
+            VnicRequest::Close(_) => VnicAnswer::Closed,
+            VnicRequest::Open(_) => VnicAnswer::Opened(Ok(self.generation)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn hear(&mut self) {
+        match self.place.as_mut().expect("somewhere") {
+            Place::Here(fake) => {
+                if let Some((request, _)) = fake.request() {
+                    let answer = self.answer_to(request);
+                    self.fake(|fake| fake.answer(&answer, true));
+                }
+            }
+            Place::Away(apart) => {
+                let asked = apart.request();
+                if let Some(VnicRequest::Close(taken)) = asked {
+                    assert!(self.taken.len() as u32 >= taken, "a flow queue closes behind its frames");
+                }
+                self.asked = asked;
+            }
+        }
+    }
+
+    /// Answers what was asked before.
+    fn answer_late(&mut self) {
+        let answer = self.asked.take().map(|request| self.answer_to(request));
+        if let (Some(answer), Some(Place::Away(apart))) = (answer, &mut self.place) {
+            apart.answer(answer);
+        }
+    }
+
+    fn forget(&mut self) {
+        self.generation += 1;
+        match self.place.as_mut().expect("somewhere") {
+            Place::Here(fake) => fake.forget_targets(self.generation),
+            Place::Away(apart) => apart.forget_targets(self.generation),
+        }
+    }
+
     fn fake(&mut self, act: impl FnOnce(&mut Fake)) {
         if let Some(Place::Here(fake)) = &mut self.place {
             act(fake);
@@ -145,6 +240,8 @@ impl Owner {
     }
 
     fn take(&mut self, most: usize) {
+        self.answer_late();
+        self.hear();
         for _ in 0..most {
             let mut bytes = [0; LEN];
             let took = match self.place.as_mut().expect("somewhere") {
@@ -167,6 +264,8 @@ impl Owner {
             let Took::Frame(taken) = took else { return };
             self.taken.push(number(&bytes));
             assert_eq!(taken.ticket.cookie(), number(&bytes), "its own ticket");
+            let target = taken.target.unwrap_or(self.generation);
+            assert_eq!(target, self.generation, "what was forgotten counts for nothing");
             self.held.push(taken.ticket);
         }
     }
@@ -203,7 +302,7 @@ impl Owner {
     fn go(&mut self) {
         self.place = Some(match self.place.take().expect("somewhere") {
             Place::Here(fake) => {
-                let apart = Apart::new(fake, self.held.len(), 1).map_err(|(_, error)| error);
+                let apart = Apart::new(fake, self.held.len(), 600, 1).map_err(|(_, error)| error);
                 Place::Away(Box::new(apart.expect("a thread")))
             }
             away => away,
@@ -223,8 +322,11 @@ impl Owner {
             }
             self.take(64);
         }
+        assert_eq!(self.asked, None, "its client has its answer");
         let Some(Place::Away(apart)) = self.place.take() else { return };
+        let unread = apart.behaviour().unread;
         let (fake, lost) = apart.into_port().expect("it is back");
+        assert_eq!(lost.tx_dropped(DropReason::NoBuffer), unread, "each is known as unread");
         self.lost += lost.tx_dropped(DropReason::NoBuffer);
         assert_eq!(lost.tx_drops.iter().sum::<u64>(), lost.tx_dropped(DropReason::NoBuffer));
         self.place = Some(Place::Here(fake));
@@ -236,6 +338,8 @@ enum Step {
     Take(u8),
     Complete(u8),
     Send(u8),
+    Forget,
+    Wait(u8),
     Go,
     Come,
 }
@@ -245,6 +349,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (1_u8..64).prop_map(Step::Take),
         4 => (1_u8..64).prop_map(Step::Complete),
         4 => (1_u8..64).prop_map(Step::Send),
+        1 => Just(Step::Forget),
+        2 => any::<u8>().prop_map(Step::Wait),
         1 => Just(Step::Go),
         1 => Just(Step::Come),
     ];
@@ -263,20 +369,14 @@ proptest! {
         count in 0_u32..600,
     ) {
         let seen = Arc::new(Mutex::new(Seen::default()));
-        let (stuck, sends) = (Arc::default(), Arc::default());
-        let tickets = tickets(count);
-        let fake = Fake {
-            tickets, next: 0, front: 0, pauses: pauses.into(), seen: Arc::clone(&seen), stuck, sends,
-        };
-        let mut owner = Owner {
-            place: Some(Place::Here(fake)), taken: Vec::new(), held: Vec::new(), offered: 0,
-            accepted: Vec::new(), lost: 0, full: 0,
-        };
+        let mut owner = Owner::new(Fake::new(tickets(count), pauses.into(), &seen));
         for step in steps {
             match step {
                 Step::Take(most) => owner.take(most.into()),
                 Step::Complete(most) => owner.complete(most.into()),
                 Step::Send(most) => owner.send(most.into()),
+                Step::Forget => owner.forget(),
+                Step::Wait(pause) => std::thread::sleep(Duration::from_micros(u64::from(pause) * 8)),
                 Step::Go => owner.go(),
                 Step::Come => owner.come(),
             }
@@ -288,6 +388,7 @@ proptest! {
         let seen = seen.lock().expect("no panic");
         prop_assert_eq!(&owner.taken, &(0..count).collect::<Vec<_>>(), "in order, each once");
         prop_assert_eq!(seen.completed.len(), count as usize);
+        prop_assert_eq!(seen.answered, seen.asked, "each request");
         prop_assert!(seen.completed.values().all(|&times| times == 1), "each completed once");
         prop_assert!(seen.sent.windows(2).all(|pair| pair[0] < pair[1]), "in order");
         prop_assert_eq!(seen.sent.len() as u64 + owner.lost, owner.accepted.len() as u64, "sent or counted");
@@ -299,16 +400,8 @@ proptest! {
 #[test]
 fn who_is_stuck_keeps_nobody_and_what_was_for_it_is_counted() {
     let (stuck, seen) = (Arc::new(AtomicBool::new(true)), Arc::new(Mutex::new(Seen::default())));
-    let fake = Fake {
-        tickets: tickets(3),
-        next: 0,
-        front: 0,
-        pauses: VecDeque::new(),
-        seen: Arc::clone(&seen),
-        stuck: Arc::clone(&stuck),
-        sends: Arc::default(),
-    };
-    let Ok(mut apart) = Apart::new(fake, 0, 1) else { panic!("a thread") };
+    let fake = Fake { stuck: Arc::clone(&stuck), ..Fake::new(tickets(3), VecDeque::new(), &seen) };
+    let Ok(mut apart) = Apart::new(fake, 0, 600, 1) else { panic!("a thread") };
     let begun = Instant::now();
     let sent = (0..5_000).filter(|&number| apart.send(&frame(number), None) == Ok(Sending::Sent)).count();
     apart.flush().expect("never fails");
@@ -371,14 +464,48 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 fn served(path: &Path) -> (Guest, Apart) {
     let mut port = VhostUser::open(&VhostUserConfig::new(path)).expect("a port");
     let guest = Guest::start(&mut port, path, 8, VERSION_1);
-    let Ok(apart) = Apart::new(Port::VhostUser(port), 0, 8) else { panic!("a thread") };
+    let Ok(apart) = Apart::new(Port::VhostUser(port), 0, 64, 8) else { panic!("a thread") };
     (guest, apart)
 }
 
 #[test]
 fn what_serves_a_port_ends_with_it() {
     let (port, _end) = MemoryPort::pair("fake", MemoryConfig::default()).expect("memory");
-    let Ok(mut apart) = Apart::new(Port::Memory(port), 0, 8) else { panic!("a thread") };
+    let Ok(mut apart) = Apart::new(Port::Memory(port), 0, 64, 8) else { panic!("a thread") };
     apart.leave();
     drop(apart);
+}
+
+/// However many messages a vNIC's client sends: one is passed on at a time, and the thread sleeps until it is answered.
+#[test]
+fn a_flood_of_requests_waits_in_its_socket() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("vnic.sock");
+    let port = Port::Vnic(VnicPort::open(&VnicConfig::new(&path)).expect("a port"));
+    let Ok(mut apart) = Apart::new(port, 0, 64, 8) else { panic!("a thread") };
+    let socket = connect_to(&path).expect("connected");
+    send_message(&socket, Message::hello(), &[]).expect("sent");
+    for _ in 0..100 {
+        send_message(&socket, Message::Open(FlowSpec::default()), &[]).expect("room");
+    }
+    let heard = || matches!(read_message(&socket), Incoming::Message(_));
+    until("it is let in", heard);
+    for target in 0..100 {
+        until("a request comes", || !apart.rest());
+        assert!(apart.request().is_some(), "which keeps the engine awake");
+        if target == 50 {
+            let before = apart.behaviour().batches;
+            std::thread::sleep(Duration::from_millis(300));
+            let batches = (apart.behaviour().batches - before) / 2;
+            assert!(batches < 20, "it sleeps: {batches} batches");
+        }
+        assert!(apart.request().is_none() && !heard(), "not before the one before is answered");
+        apart.answer(VnicAnswer::Opened(Ok(target)));
+        until("the answer comes", heard);
+    }
+    apart.want_back();
+    until("it comes home", || {
+        apart.begin().expect("its client is there");
+        apart.is_back()
+    });
 }

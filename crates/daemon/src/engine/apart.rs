@@ -98,7 +98,7 @@ pub(crate) struct Conduct {
 
 impl Default for Conduct {
     fn default() -> Self {
-        let seen = Behaviour { batches: 0, stalls: 0, longest: Span::ZERO };
+        let seen = Behaviour::default();
         Self { touched: u64::MAX, seen, bad: Nanos::ZERO, returned: None, quiet: QUIET }
     }
 }
@@ -113,7 +113,7 @@ impl Conduct {
             self.quiet = Span::ns((4 * self.quiet.as_u64()).min(LONGEST.as_u64()));
         }
         self.bad = now;
-        self.seen = Behaviour { batches: 0, stalls: 0, longest: Span::ZERO };
+        self.seen = Behaviour::default();
     }
 
     /// What its thread tells now: stalls since the last look, and whether it has behaved for long enough.
@@ -195,7 +195,7 @@ impl Engine {
         };
         let forget = port.fds().receive;
         let owed = lane.pool.in_use() * TRAIN;
-        match Apart::new(port, owed, window) {
+        match Apart::new(port, owed, lane.pool.len(), window) {
             Ok(apart) => {
                 lane.port = Some(Port::Apart(Box::new(apart)));
                 lane.ready = true;
@@ -232,7 +232,9 @@ impl Engine {
             let Some(Port::Apart(apart)) = &mut lane.port else { continue };
             self.copying.away += 1;
             if due {
-                let (stalls, behaved) = lane.conduct.look(apart.behaviour(), now);
+                let found = apart.behaviour();
+                lane.recent.unread += found.unread - lane.conduct.seen.unread;
+                let (stalls, behaved) = lane.conduct.look(found, now);
                 lane.tally.event_many(Event::CopyStalled, stalls);
                 if behaved {
                     apart.want_back();
@@ -247,17 +249,13 @@ impl Engine {
 
     /// All that its thread had left is done: the lane is served as before.
     fn take_back(&mut self, index: usize, now: Nanos) {
-        let generation = u32::from(self.generation);
         let Some(lane) = &mut self.lanes[index] else { return };
         let Some(Port::Apart(apart)) = lane.port.take() else { return };
-        let (forget, targets) = (apart.fds().receive, apart.has_targets());
-        let Some((mut port, lost)) = apart.into_port() else { return };
-        if let Port::Vnic(vnic) = &mut port {
-            vnic.set_generation(generation);
-            if !targets {
-                vnic.classify_all();
-            }
-            // Its client may have given some of its flow queues back meanwhile.
+        let forget = apart.fds().receive;
+        lane.recent.unread += apart.behaviour().unread - lane.conduct.seen.unread;
+        let Some((port, lost)) = apart.into_port() else { return };
+        if let Port::Vnic(vnic) = &port {
+            // One that was opened for a client which had no room left for it by then leads nowhere.
             for opened in &mut lane.opened {
                 opened.live &= vnic.queue_of(opened.queue.0).is_some();
             }
@@ -311,9 +309,9 @@ impl Engine {
 
 impl Lane {
     /// Flow queues that its client has do not hold any more, though its port is elsewhere: each of its packets is classified.
-    pub(super) fn forget_targets(&mut self) {
+    pub(super) fn forget_targets(&mut self, generation: u32) {
         if let Some(Port::Apart(apart)) = &mut self.port {
-            apart.forget_targets();
+            apart.forget_targets(generation);
             self.opened.iter_mut().for_each(|opened| opened.live = false);
             self.closing = true;
         }
@@ -334,7 +332,7 @@ mod tests {
     }
 
     fn told(batches: u64, stalls: u64) -> Behaviour {
-        Behaviour { batches, stalls, longest: Span::ZERO }
+        Behaviour { batches, stalls, ..Behaviour::default() }
     }
 
     #[test]

@@ -174,6 +174,10 @@ impl Engine {
             Some(lane) => match self.lanes.get_mut(lane as usize).and_then(Option::as_mut) {
                 Some(lane) if lane.port.is_none() && lane.tenant.is_some() => {
                     lane.attach(port);
+                    if let Some(vnic) = lane.vnic() {
+                        // Its client takes rules of the policy in force only.
+                        vnic.set_generation(self.generation.into());
+                    }
                     lane.tally.event(Event::PortBack);
                     self.pin_addresses();
                     None

@@ -186,6 +186,18 @@ impl<H: Copy + Default> Pool<H> {
     pub fn in_use(&self) -> usize {
         self.small.in_use() + self.large.in_use()
     }
+
+    /// Buffers in all.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.in_use() + self.small.free.len() + self.large.free.len()
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 impl Held {

@@ -8,7 +8,7 @@
 
 use plimsoll_nic::QueueId;
 use plimsoll_policy::{Fields, Match, Metadata, Placement, Prefix, Program, TenantId};
-use plimsoll_ports::{Port, VnicRequest};
+use plimsoll_ports::{Port, VnicAnswer, VnicRequest};
 use plimsoll_vnic::{FlowSpec, OpenRefusal, Rule, Scope};
 
 use super::Engine;
@@ -34,63 +34,72 @@ const REQUESTS: usize = 8;
 impl Engine {
     pub(super) fn answer_requests(&mut self, index: usize) {
         for _ in 0..REQUESTS {
-            let Some(Port::Vnic(port)) = self.lanes[index].as_mut().and_then(|lane| lane.port.as_mut())
-            else {
-                return;
+            let Some(request) = self.port_of(index).and_then(Port::request) else { return };
+            let answer = match request {
+                VnicRequest::Open(spec) => Some(VnicAnswer::Opened(self.open_flow(index, &spec))),
+                VnicRequest::Ask(spec) => self.rule_for(index, &spec),
+                VnicRequest::Close(target) => {
+                    self.close_flow(index, QueueId(target));
+                    Some(VnicAnswer::Closed)
+                }
+                VnicRequest::Refused => None,
             };
-            match port.request() {
-                None => return,
-                Some(VnicRequest::Open(spec)) => self.open_flow(index, &spec),
-                Some(VnicRequest::Ask(spec)) => self.give_rule(index, &spec),
-                Some(VnicRequest::Close(target)) => self.close_flow(index, QueueId(target)),
-                Some(VnicRequest::Refused) => {}
+            if let Some(answer) = answer
+                && let Some(port) = self.port_of(index)
+            {
+                port.answer(answer);
             }
         }
     }
 
-    /// Classifies what the client describes, and gives it a flow queue there.
-    fn open_flow(&mut self, index: usize, spec: &FlowSpec) {
-        let forced = self.lanes[index].as_ref().is_some_and(|lane| lane.trust == Trust::Forced);
-        let queue = if forced { None } else { self.open_place(index, spec, None) };
-        let Some(port) = self.lanes[index].as_mut().and_then(|lane| lane.vnic()) else { return };
-        match queue {
-            Some(QueueId(queue)) => port.map(queue),
-            None if forced => port.refuse(OpenRefusal::Forced),
-            None => port.refuse(OpenRefusal::NoQueue),
+    fn port_of(&mut self, index: usize) -> Option<&mut Port> {
+        self.lanes[index].as_mut()?.port.as_mut()
+    }
+
+    /// Classifies what the client describes, and opens a flow queue there.
+    fn open_flow(&mut self, index: usize, spec: &FlowSpec) -> Result<u32, OpenRefusal> {
+        if self.lanes[index].as_ref().is_some_and(|lane| lane.trust == Trust::Forced) {
+            return Err(OpenRefusal::Forced);
         }
+        let QueueId(queue) = self.open_place(index, spec, None).ok_or(OpenRefusal::NoQueue)?;
+        Ok(queue)
     }
 
     /// Answers where such packets go: to a flow queue of this flow's own while the client has many left, then to one for
     /// all that the policy does not tell apart, and at last to queue 0.
-    fn give_rule(&mut self, index: usize, spec: &FlowSpec) {
+    fn rule_for(&mut self, index: usize, spec: &FlowSpec) -> Option<VnicAnswer> {
         let generation = u32::from(self.generation);
-        let Some(lane) = &mut self.lanes[index] else { return };
+        let lane = self.lanes[index].as_mut()?;
         let wide = *lane.scope.get_or_insert_with(|| scope_of(&self.program, lane.tenant));
         let forced = lane.trust == Trust::Forced;
-        let Some(port) = lane.vnic() else { return };
-        let scope = match port.has_many_queues() {
+        let scope = match lane.port.as_ref()?.queues_left().many {
             _ if forced => Scope::NOTHING,
             true => Scope::EXACT,
             false => wide,
         };
         let flow = scope.of(spec);
         let queue = if forced { None } else { self.queue_of_rule(index, spec, scope, flow) };
-        let Some(port) = self.lanes[index].as_mut().and_then(|lane| lane.vnic()) else { return };
-        port.tell_rule(&Rule { flow, scope, queue: queue.unwrap_or(0), generation, asked: true });
+        let rule = Rule { flow, scope, queue: 0, generation, asked: true };
+        Some(VnicAnswer::Rule(rule, queue.map(|QueueId(queue)| queue)))
     }
 
-    /// The client's queue of a rule: the one that there is, or a new one.
-    fn queue_of_rule(&mut self, index: usize, spec: &FlowSpec, scope: Scope, flow: FlowSpec) -> Option<u32> {
-        let lane = self.lanes[index].as_mut()?;
+    /// The flow queue of a rule: the one that there is, or a new one.
+    fn queue_of_rule(
+        &mut self,
+        index: usize,
+        spec: &FlowSpec,
+        scope: Scope,
+        flow: FlowSpec,
+    ) -> Option<QueueId> {
+        let lane = self.lanes[index].as_ref()?;
         let known = lane.opened.iter().find(|opened| opened.live && opened.rule == Some((scope, flow)));
-        if let Some(known) = known.map(|opened| opened.queue) {
-            return lane.vnic()?.queue_of(known.0);
+        match known {
+            Some(known) => Some(known.queue),
+            None if lane.port.as_ref()?.queues_left().any => {
+                self.open_place(index, spec, Some((scope, flow)))
+            }
+            None => None,
         }
-        if !lane.vnic()?.has_queue() {
-            return None;
-        }
-        let QueueId(target) = self.open_place(index, spec, Some((scope, flow)))?;
-        self.lanes[index].as_mut()?.vnic()?.lead_to(target)
     }
 
     /// Opens a flow queue of the engine's where such packets belong, if the lane may have another.
@@ -125,10 +134,11 @@ impl Engine {
 
     /// From now on each packet of the client's is classified here.
     pub(super) fn force(&mut self, index: usize) {
+        let generation = u32::from(self.generation);
         let Some(lane) = &mut self.lanes[index] else { return };
         lane.opened.iter_mut().for_each(|opened| opened.live = false);
         lane.closing = true;
-        lane.forget_targets();
+        lane.forget_targets(generation);
         if let Some(port) = lane.vnic() {
             port.classify_all();
         }
@@ -142,7 +152,7 @@ impl Engine {
             let scope = scope_of(&self.program, lane.tenant);
             (lane.scope, lane.trust) = (Some(scope), Trust::default());
             lane.conduct.touched = self.copying.part;
-            lane.forget_targets();
+            lane.forget_targets(generation);
             let Some(Port::Vnic(port)) = &mut lane.port else { continue };
             port.set_generation(generation);
             for opened in lane.opened.iter_mut().filter(|opened| opened.live) {

@@ -100,7 +100,7 @@ fn vnic() -> VnicPort {
 
 /// A port goes to a thread of its own and comes back; stalls are measured; what came from outside is closed elsewhere.
 fn serve_tenants(port: VnicPort) {
-    let mut apart = Apart::new(Port::Vnic(port), 0, 64).map_err(|(_, error)| error).expect("a thread");
+    let mut apart = Apart::new(Port::Vnic(port), 0, 64, 64).map_err(|(_, error)| error).expect("a thread");
     let wait = |what: &str, holds: &mut dyn FnMut() -> bool| {
         let begun = Instant::now();
         while !holds() {

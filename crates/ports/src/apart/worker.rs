@@ -1,7 +1,7 @@
 //! The thread that serves a port: the other end of an [`super::Apart`].
 //!
 //! Why: it may wait for the port's memory for as long as that takes.
-//! From: the engine's own batches: what has completed first, then what is to go, then what has come.
+//! From: the engine's own batches: what has completed first, then what is to go, then what is asked for and what has come.
 //! Not here: the engine's end, and what travels between the two (`frames`).
 //! Invariant: each batch is bounded; the thread sleeps only when neither end has anything for it.
 
@@ -18,10 +18,12 @@ use plimsoll_vnic::Status;
 use rtrb::{Consumer, Producer};
 
 use super::frames::{Reader, Writer};
-use super::{Back, COMPLETIONS, Came, Going, Served, Shared, add, send_or_count};
+use super::requests::Asking;
+use super::{Back, COMPLETIONS, Came, Going, REQUESTS, Served, Shared, add};
 use crate::port::{Counters, FRAME_ROOM, Trouble};
 use crate::posted::{Taken, Ticket, Took};
 use crate::realtime;
+use crate::shared_memory::VnicRequest;
 use crate::stall::Stalls;
 
 /// The thread's end.
@@ -30,8 +32,13 @@ pub(super) struct Worker<P> {
     pub(super) came: Writer<Came>,
     pub(super) going: Reader<Going>,
     pub(super) done: Consumer<(Ticket, Status)>,
+    pub(super) requests: Asking,
     pub(super) back: Producer<Back<P>>,
     pub(super) shared: Arc<Shared>,
+    /// The epoch that the port knows of.
+    pub(super) epoch: u32,
+    /// Frames brought.
+    pub(super) brought: u64,
     /// What was lost here and is in no counter of the port's.
     pub(super) lost: Counters,
     pub(super) window: u32,
@@ -73,7 +80,8 @@ impl<P: Served> Worker<P> {
             if over && !batch.moved {
                 return;
             }
-            if self.shared.wanted.load(Ordering::Acquire) && !stalled {
+            // Its client has its answer first.
+            if self.shared.wanted.load(Ordering::Acquire) && !stalled && !self.requests.is_outstanding() {
                 return self.give_back();
             }
             self.shared.wake_engine();
@@ -83,7 +91,7 @@ impl<P: Served> Worker<P> {
         }
     }
 
-    /// What has completed, what is to go, what has come, in this order; so many of each.
+    /// What has completed, what is to go, what is asked for, what has come, in this order; up to so many of each.
     fn batch(&mut self) -> Batch {
         let mut moved = 0;
         while moved < COMPLETIONS
@@ -98,11 +106,16 @@ impl<P: Served> Worker<P> {
             }
             let Some(head) = self.going.pop(&mut self.frame) else { break };
             self.shared.delivered.fetch_add(1, Ordering::SeqCst);
-            send_or_count(&mut self.port, &self.frame[..head.len], head.vnet.as_ref(), &mut self.lost);
+            let frame = &self.frame[..head.len];
+            self.shared.send_or_count(&mut self.port, frame, head.vnet.as_ref(), &mut self.lost);
             moved += 1;
         }
+        moved += self.hear_engine();
         let mut full = false;
         let begun = self.port.begin();
+        if begun.is_ok() {
+            moved += self.ask_engine();
+        }
         for _ in 0..BATCH {
             full = !self.came.has_room(FRAME_ROOM);
             // Who has been let go of is read no more.
@@ -124,8 +137,45 @@ impl<P: Served> Worker<P> {
         let frame = &mut self.frame[..taken.len];
         self.port.copy(frame);
         let Taken { target, len, vnet, tag, ticket } = *taken;
+        let epoch = self.epoch;
         // There is room for a frame of any length.
-        self.came.push(Came { target, len, vnet, tag, ticket }, frame);
+        self.came.push(Came { target, epoch, len, vnet, tag, ticket }, frame);
+        self.brought += 1;
+    }
+
+    /// Takes the answer to the client's request, if it has come, and begins another epoch if the engine has. Answers how
+    /// many requests were answered.
+    fn hear_engine(&mut self) -> usize {
+        // The answer first: the epoch in which it was given is there by then, if not a later one.
+        let answered = self.requests.take_answer();
+        // Acquire: pairs with the engine's Release, so that the generation is that epoch's.
+        let epoch = self.shared.epoch.load(Ordering::Acquire);
+        if epoch != self.epoch {
+            self.epoch = epoch;
+            self.port.forget_targets(self.shared.generation.load(Ordering::Relaxed));
+        }
+        let Some(answered) = answered else { return 0 };
+        self.port.answer(&answered.answer, answered.epoch == epoch);
+        1
+    }
+
+    /// Reads the client's messages until one is for the engine, which is passed on: the next one stays in the socket until
+    /// the engine has answered. Answers how many were read.
+    fn ask_engine(&mut self) -> usize {
+        for read in 0..REQUESTS {
+            // A client that asks without end must not keep the port here.
+            let leaving =
+                self.shared.wanted.load(Ordering::Relaxed) || self.shared.over.load(Ordering::Relaxed);
+            if leaving || self.requests.is_outstanding() {
+                return read;
+            }
+            match self.port.request() {
+                None => return read,
+                Some((VnicRequest::Refused, _)) => {}
+                Some((request, left)) => self.requests.ask(request, left, self.brought),
+            }
+        }
+        REQUESTS
     }
 
     fn show(&mut self) {
@@ -140,9 +190,9 @@ impl<P: Served> Worker<P> {
     }
 
     fn give_back(self) {
-        let Self { port, came, going, done, mut back, shared, lost, .. } = self;
+        let Self { port, came, going, done, mut back, shared, lost, epoch, .. } = self;
         // There is room for it: it is given back once. All that came is there before.
-        drop(back.push(Back { port, going, done, lost }));
+        drop(back.push(Back { port, going, done, lost, epoch }));
         // Not before: a thread that brings nothing more and has given nothing back has failed.
         drop(came);
         shared.ring_engine();
@@ -150,7 +200,10 @@ impl<P: Served> Worker<P> {
 
     /// Until there is something to do, or for a moment. `full`: the engine has to take something first.
     fn wait(&mut self, full: bool) {
-        if !full && !self.port.rest() {
+        // The client may have sent further messages, which are not read before the answer: its socket would end each wait.
+        let asked = self.requests.is_outstanding();
+        let for_engine = full || asked;
+        if !for_engine && !self.port.rest() {
             return;
         }
         let shared = &self.shared;
@@ -159,12 +212,14 @@ impl<P: Served> Worker<P> {
         fence(Ordering::SeqCst);
         let news = !self.going.is_empty()
             || !self.done.is_empty()
-            || shared.wanted.load(Ordering::Relaxed)
+            || self.requests.has_answer()
+            || shared.epoch.load(Ordering::Relaxed) != self.epoch
+            || !asked && shared.wanted.load(Ordering::Relaxed)
             || shared.over.load(Ordering::Relaxed)
             || full && self.came.has_room(FRAME_ROOM);
         if !news {
             let mut watched = vec![PollFd::new(shared.to_thread.as_fd(), PollFlags::POLLIN)];
-            if let Some(fd) = self.port.wait_on().filter(|_| !full) {
+            if let Some(fd) = self.port.wait_on().filter(|_| !for_engine) {
                 // SAFETY: the descriptor is the port's, which lives, and is not touched, until `poll` has returned.
                 let fd = unsafe { BorrowedFd::borrow_raw(fd) };
                 watched.push(PollFd::new(fd, PollFlags::POLLIN));

@@ -19,7 +19,7 @@ use plimsoll_vnic::message::{LEN, Message};
 use plimsoll_vnic::socket::{self, Incoming};
 use plimsoll_vnic::{OpenRefusal, Rule};
 
-use super::{Client, Flow, Place, VnicPort, VnicRequest};
+use super::{Client, Flow, Place, QueuesLeft, VnicAnswer, VnicPort, VnicRequest};
 use crate::error::PortError;
 use crate::foreign::{Closer, Connection, Foreign, ForeignFd, Listener, Read};
 use crate::port::DropReason;
@@ -52,16 +52,29 @@ impl VnicPort {
         }
     }
 
+    /// Answers the request that was read last.
+    pub fn answer(&mut self, answer: &VnicAnswer) {
+        match *answer {
+            VnicAnswer::Opened(Ok(target)) => self.map(target),
+            VnicAnswer::Opened(Err(why)) => self.refuse(why),
+            VnicAnswer::Rule(rule, target) => {
+                let queue = target.and_then(|target| self.queue_of(target).or_else(|| self.lead_to(target)));
+                self.tell_rule(&Rule { queue: queue.unwrap_or(0), ..rule });
+            }
+            VnicAnswer::Closed => {}
+        }
+    }
+
     /// Answers [`VnicRequest::Open`]: the client gets a flow queue that leads to `target`.
     pub fn map(&mut self, target: u32) {
         match self.lead_to(target) {
-            Some(queue) => self.answer(Message::Opened(queue)),
+            Some(queue) => self.say(Message::Opened(queue)),
             None => self.refuse(OpenRefusal::NoQueue),
         }
     }
 
     /// Lets a flow queue of the client's lead to `target`: its number, if there is one left.
-    pub fn lead_to(&mut self, target: u32) -> Option<u32> {
+    fn lead_to(&mut self, target: u32) -> Option<u32> {
         let queue = self.free_queue()?;
         // What lies in the ring is an earlier flow's; an honest client continues its count from there.
         let tail = self.region.word32(self.layout.ring_tail(queue)).load(Ordering::Relaxed);
@@ -77,22 +90,17 @@ impl VnicPort {
         u32::try_from(found).ok()
     }
 
-    /// Whether another flow queue may lead somewhere.
+    /// Flow queues that the client has left.
     #[must_use]
-    pub fn has_queue(&self) -> bool {
-        self.free_queue().is_some()
-    }
-
-    /// Whether so many are left that each flow may have its own: a quarter.
-    #[must_use]
-    pub fn has_many_queues(&self) -> bool {
+    pub fn queues_left(&self) -> QueuesLeft {
         let mapped = self.queues.iter().filter(|flow| matches!(flow.place, Place::Mapped(_))).count();
-        mapped < self.queues.len() - self.queues.len().div_ceil(4)
+        let many = mapped < self.queues.len() - self.queues.len().div_ceil(4);
+        QueuesLeft { any: self.free_queue().is_some(), many }
     }
 
     /// Answers [`VnicRequest::Ask`].
     pub fn tell_rule(&mut self, rule: &Rule) {
-        self.answer(Message::Rule(*rule));
+        self.say(Message::Rule(*rule));
     }
 
     /// Tells a rule that was not asked for, if the client asks for rules at all. One that does not read them goes without:
@@ -127,7 +135,7 @@ impl VnicPort {
 
     /// Answers [`VnicRequest::Open`] otherwise.
     pub fn refuse(&mut self, why: OpenRefusal) {
-        self.answer(Message::NotOpened(why));
+        self.say(Message::NotOpened(why));
     }
 
     /// Closes the flow queues that lead to `target`: what the client rings for there is refused and counted.
@@ -251,7 +259,7 @@ impl VnicPort {
         }
     }
 
-    fn answer(&mut self, message: Message) {
+    fn say(&mut self, message: Message) {
         let Some(client) = &self.client else { return };
         // A client that asks and does not read the answers has no use for them.
         if tell(&client.socket, message).is_err() {
