@@ -3,7 +3,7 @@
 //! Why: a limit holds all of them or none, so one entry in each tree does for any number of flow queues, and the
 //! cost of a packet does not grow with them.
 //! Not here: the order among bundles (`order::bundles`), rates (`limit`).
-//! Invariant: an active bundle is in the main tree or waits for exactly one limit.
+//! Invariant: an active bundle is in the main tree, below gates that may be closed, or waits for exactly one limit.
 
 use core::slice::from_ref;
 
@@ -16,7 +16,7 @@ use crate::circle::Circle;
 use crate::host::{FlowId, Host, Pull};
 use crate::limit::Limit;
 use crate::ranked::Ranked;
-use crate::tree::Seat;
+use crate::tree::{NONE, Seat};
 
 /// Flow queues of one class behind the same limits. What every packet needs fills the first cache line.
 #[derive(Clone, Debug)]
@@ -33,6 +33,8 @@ pub(crate) struct Bundle {
     /// Whether some order looks at the packets of this bundle.
     pub(crate) ranks_packets: bool,
     pub(crate) has_limits: bool,
+    /// The nearest gate above it.
+    pub(crate) gate: u32,
     /// Whether nothing was sent since it was idle.
     pub(crate) fresh: bool,
     pub(crate) done: Done,
@@ -48,6 +50,8 @@ pub(crate) struct Bundle {
     pub(crate) limited: Span,
     pub(crate) limited_by: Option<LimitId>,
     pub(crate) longest_wait: Span,
+    /// What the gates above it had counted when its head came to be below them.
+    pub(crate) blocked: Span,
 }
 
 /// What left of one bundle.
@@ -73,6 +77,8 @@ pub(crate) struct Hold {
     pub(crate) limit: u32,
     /// `None` while no other bundle shares the limit: then there is nothing to decide.
     pub(crate) seat: Option<Seat>,
+    /// How many had come to the limit when it last preferred this bundle, modulo 2^32.
+    pub(crate) seen: u32,
 }
 
 /// A bundle's limits; most have one or two, which lie beside the rest of it.
@@ -104,6 +110,7 @@ impl Bundle {
             entries: 0,
             ranks_packets: false,
             has_limits: !holds.is_empty(),
+            gate: NONE,
             fresh: true,
             done: Done::default(),
             holds,
@@ -114,6 +121,7 @@ impl Bundle {
             limited: Span::ZERO,
             limited_by: None,
             longest_wait: Span::ZERO,
+            blocked: Span::ZERO,
         }
     }
 
@@ -123,11 +131,21 @@ impl Bundle {
         (self.limited, self.limited_by, self.longest_wait) = (Span::ZERO, None, Span::ZERO);
     }
 
-    /// The first limit that a head of `len` has not paid and that does not let it pass now.
+    /// The head has waited for this limit.
+    #[inline]
+    pub(crate) fn note_wait(&mut self, limit: LimitId, waited: Span) {
+        if self.limited_by.is_none() || waited > self.longest_wait {
+            (self.limited_by, self.longest_wait) = (Some(limit), waited);
+        }
+        self.limited += waited;
+    }
+
+    /// The first limit, of those that are no gates, that a head of `len` has not paid and that does not let it pass now.
     #[inline]
     pub(crate) fn first_closed(&self, limits: &[Limit], len: u32, now: Nanos) -> Option<u8> {
         for (index, hold) in self.holds.iter().enumerate() {
-            if self.paid >> index & 1 == 0 && !limits[hold.limit as usize].admits(len, now) {
+            let limit = &limits[hold.limit as usize];
+            if self.paid >> index & 1 == 0 && limit.gate == NONE && !limit.admits(len, now) {
                 return Some(index as u8);
             }
         }

@@ -3,7 +3,7 @@
 //! Why: this is the story that everything else in the crate serves.
 //! From: Loom §4.2 and §4.3.
 //! Not here: how nodes choose (`order`), how a policy is installed (`install`).
-//! Invariant: a bundle with packets is in the main tree, or waits for exactly one limit.
+//! Invariant: a bundle with packets is in the main tree, below gates that may be closed, or waits for exactly one limit.
 
 use plimsoll_policy::{FlowOrder, LimitId, NodeId, NodeKind, Program, TenantId};
 use plimsoll_queues::{Pace, Wheel};
@@ -20,7 +20,7 @@ use crate::limit::Limit;
 use crate::order::ranked::Head;
 use crate::order::{Entrant, Settlement};
 use crate::stats::{Completion, EngineStats, Outcome, Transmit};
-use crate::tree::{Child, Forest, NONE, Pick, Seat};
+use crate::tree::{Alarm, Child, Forest, NONE, Pick, Seat};
 
 /// The engine of one virtual NIC. See the crate's documentation for how it is driven.
 #[derive(Clone, Debug)]
@@ -371,10 +371,11 @@ impl Nic {
         let entrant = self.entrant(id);
         let bundle = &mut self.bundles[id as usize];
         bundle.place = Place::Tree;
-        bundle.entries += 1;
-        let returning = bundle.entries > 1;
+        bundle.entries = bundle.entries.saturating_add(1);
+        let returning = bundle.entries > 1 || !bundle.fresh;
         self.stats.most_pairs = self.stats.most_pairs.max(bundle.entries);
         self.forest.activate(bundle.seat, &entrant, returning, now);
+        bundle.blocked = self.forest.blocked(bundle.gate, now);
         self.set_alarms(now);
     }
 
@@ -382,7 +383,10 @@ impl Nic {
     #[inline]
     fn set_alarms(&mut self, now: Nanos) {
         while let Some((alarm, due)) = self.forest.next_alarm() {
-            let id = self.limits.len() as u32 + alarm;
+            let id = match alarm {
+                Alarm::Rates(node) => self.limits.len() as u32 + node,
+                Alarm::Gate(limit) => limit,
+            };
             match due {
                 Some(due) => self.wheel.set(id, due, now),
                 None => self.wheel.remove(id),
@@ -390,11 +394,13 @@ impl Nic {
         }
     }
 
-    /// A node's rates let something go again.
-    #[cold]
-    fn wake(&mut self, alarm: u32, now: Nanos) {
+    /// A node's rates, or its limit, let something go again.
+    fn wake(&mut self, alarm: Alarm, now: Nanos) {
         let was_active = self.forest.is_active(self.layout.root);
-        self.forest.wake(alarm, now);
+        match alarm {
+            Alarm::Rates(node) => self.forest.wake(node, now),
+            Alarm::Gate(limit) => self.forest.open(self.limits[limit as usize].gate, now),
+        }
         if !was_active && self.forest.is_active(self.layout.root) {
             self.link.resume(now);
         }
@@ -410,8 +416,46 @@ impl Nic {
         bundle.first_closed(&self.limits, self.head_charge(id), now)
     }
 
+    /// The head was picked, but a gate above is not open for it: those that are not close.
+    fn keep_back(&mut self, id: u32, seat: Seat, len: u32, now: Nanos) -> bool {
+        let bundle = &mut self.bundles[id as usize];
+        let mut closed = false;
+        for hold in &bundle.holds {
+            let limit = &mut self.limits[hold.limit as usize];
+            if limit.gate != NONE && !limit.opens_for(len, now) {
+                self.forest.close(limit.gate, limit.due(), now);
+                closed = true;
+            }
+        }
+        if closed {
+            bundle.entries = bundle.entries.saturating_add(1);
+            self.stats.most_pairs = self.stats.most_pairs.max(bundle.entries);
+            self.stats.pairs += 1; // one without a pull
+            let entrant = self.entrant(id);
+            let outcome = Settlement { entrant: &entrant, len: 0, remains: true, idle: false };
+            self.forest.settle(seat, outcome);
+            self.set_alarms(now);
+        }
+        closed
+    }
+
+    /// What the bundle's head waited below closed gates.
+    pub(crate) fn note_gates(&mut self, id: u32, now: Nanos) {
+        let bundle = &mut self.bundles[id as usize];
+        if bundle.gate == NONE {
+            return;
+        }
+        let blocked = self.forest.blocked(bundle.gate, now);
+        let waited = Span::ns(blocked.as_u64() - bundle.blocked.as_u64());
+        bundle.blocked = blocked;
+        if let (true, Some(limit)) = (waited > Span::ZERO, self.forest.opened_last(bundle.gate)) {
+            bundle.note_wait(limit, waited);
+        }
+    }
+
     /// The head was picked, but a limit holds it: it leaves the tree with its rank and waits there.
     fn park(&mut self, id: u32, seat: Seat, hold: u8, now: Nanos) {
+        self.note_gates(id, now);
         let entrant = self.entrant(id);
         self.forest.settle(seat, Settlement { entrant: &entrant, len: 0, remains: false, idle: false });
         self.set_alarms(now);
@@ -425,16 +469,36 @@ impl Nic {
         let bundle = &mut self.bundles[id as usize];
         bundle.place = Place::Waits(index);
         bundle.waits_since = now;
-        let hold = bundle.holds[usize::from(index)];
+        let (hold, fresh) = (bundle.holds[usize::from(index)], bundle.fresh);
         let limit = &mut self.limits[hold.limit as usize];
         limit.park(len);
+        let sooner = limit.expects_less(len);
         if let Some(seat) = hold.seat {
             // Whoever was away only with its last packet has not been idle, and keeps its place.
-            self.forest.activate(seat, &entrant, !bundle.fresh, now);
+            self.forest.activate(seat, &entrant, !fresh, now);
         }
-        if limit.waiting == 1 {
+        let overtakes = self.overtakes(id, hold.limit, now);
+        let limit = &self.limits[hold.limit as usize];
+        if limit.waiting == 1 || sooner || overtakes {
             self.wheel.set(hold.limit, limit.due(), now);
         }
+    }
+
+    /// Whether a bundle that has just come to a limit goes before the one that was let go last: then it need not wait until
+    /// that one's packet has left.
+    fn overtakes(&mut self, id: u32, limit: u32, now: Nanos) -> bool {
+        let Limit { latest, root, .. } = self.limits[limit as usize];
+        let (Some(other), Some(root)) = (self.bundles.get(latest as usize), root) else { return false };
+        let Some(seat) = other.holds.iter().find(|hold| hold.limit == limit).and_then(|hold| hold.seat)
+        else {
+            return false;
+        };
+        let entrant = self.entrant(latest);
+        self.forest.activate(seat, &entrant, true, now);
+        let first = self.forest.pick(root, now);
+        let outcome = Settlement { entrant: &entrant, len: 0, remains: false, idle: false };
+        self.forest.settle(seat, outcome);
+        first.is_some_and(|pick| pick.child.name() == id) && self.limits[limit as usize].forget(latest)
     }
 
     /// Lets go one bundle for each limit whose slot has come, earliest first.
@@ -442,7 +506,11 @@ impl Nic {
     fn release_due(&mut self, now: Nanos) {
         let mut fetched = 0;
         while let Some(limit) = self.wheel.pop_due(now) {
-            if let Some(alarm) = limit.checked_sub(self.limits.len() as u32) {
+            let alarm = match limit.checked_sub(self.limits.len() as u32) {
+                Some(node) => Some(Alarm::Rates(node)),
+                None => (self.limits[limit as usize].gate != NONE).then_some(Alarm::Gate(limit)),
+            };
+            if let Some(alarm) = alarm {
                 self.wake(alarm, now);
                 continue;
             }
@@ -479,6 +547,9 @@ impl Nic {
     /// Among those that wait for the limit, the policy's next one takes the slot; if its head is longer than the slot
     /// was for, the choice is made again when it is due.
     fn release(&mut self, limit: u32, now: Nanos) {
+        if self.limits[limit as usize].rests {
+            return; // it is armed after the pick
+        }
         let alone = self.limits[limit as usize].only;
         let pick = if alone == NONE {
             self.limits[limit as usize].root.and_then(|root| self.forest.pick(root, now))
@@ -486,28 +557,91 @@ impl Nic {
             None
         };
         let id = pick.map_or(alone, |pick| pick.child.name()); // only bundles are behind limits
-        if id == NONE {
-            return;
+        if id != NONE && self.let_go(id, limit, pick, now) {
+            self.limits[limit as usize].rests = true;
+            self.resting.push(limit);
         }
+    }
+
+    /// The one chosen among those that wait for the limit goes on, unless its head is too long for now.
+    fn let_go(&mut self, id: u32, limit: u32, pick: Option<Pick>, now: Nanos) -> bool {
         let len = self.head_charge(id);
         let slot = &mut self.limits[limit as usize];
         if !slot.release(len, now) {
-            return self.wheel.set(limit, slot.due(), now);
+            self.wheel.set(limit, slot.due(), now);
+            return false;
         }
         if let Some(pick) = pick {
+            // What it uses of the limit is charged when it leaves: another may go before it.
             let entrant = self.entrant(id);
-            self.forest.settle(
-                pick.seat,
-                Settlement { entrant: &entrant, len: len.into(), remains: false, idle: false },
-            );
+            let outcome = Settlement { entrant: &entrant, len: 0, remains: false, idle: false };
+            self.forest.settle(pick.seat, outcome);
         }
-        self.resting.push(limit);
+        self.limits[limit as usize].let_go(id, now);
         self.note_wait(id, limit, now);
         self.proceed(id, len, now);
+        true
+    }
+
+    /// A bundle that limits have let go was picked: the first limit to which somebody has come since who goes before it, and
+    /// who that is.
+    fn challenge(&mut self, id: u32, now: Nanos) -> Option<(u8, Pick)> {
+        let entrant = self.entrant(id);
+        let bundle = &mut self.bundles[id as usize];
+        for (index, hold) in bundle.holds.iter_mut().enumerate() {
+            let limit = &self.limits[hold.limit as usize];
+            let (Some(seat), Some(root)) = (hold.seat, limit.root) else { continue };
+            if bundle.paid >> index & 1 == 0 || limit.waiting == 0 || limit.come() == hold.seen {
+                continue;
+            }
+            self.forest.activate(seat, &entrant, true, now);
+            let pick = self.forest.pick(root, now);
+            if let Some(pick) = pick.filter(|pick| pick.child.name() != id) {
+                return Some((index as u8, pick));
+            }
+            hold.seen = limit.come();
+            self.forest.settle(seat, Settlement { entrant: &entrant, len: 0, remains: false, idle: false });
+        }
+        None
+    }
+
+    /// Another goes before the picked bundle at one of its limits: it goes on as well, where there is enough for both, and
+    /// the tree decides; or they change places.
+    fn give_way(&mut self, id: u32, seat: Seat, (index, better): (u8, Pick), now: Nanos) {
+        let hold = &mut self.bundles[id as usize].holds[usize::from(index)];
+        let (limit, own) = (hold.limit, hold.seat);
+        let len = self.head_charge(better.child.name());
+        let state = &mut self.limits[limit as usize];
+        if let (true, Some(own)) = (state.has_credit(len, now), own) {
+            self.bundles[id as usize].holds[usize::from(index)].seen = state.come();
+            state.forget(id);
+            let entrant = self.entrant(id);
+            self.forest.settle(own, Settlement { entrant: &entrant, len: 0, remains: false, idle: false });
+            if let Some(pick) = self.limits[limit as usize].root.and_then(|root| self.forest.pick(root, now))
+                && self.let_go(pick.child.name(), limit, Some(pick), now)
+            {
+                self.arm(limit);
+            }
+            return;
+        }
+        self.note_gates(id, now);
+        let entrant = self.entrant(id);
+        self.forest.settle(seat, Settlement { entrant: &entrant, len: 0, remains: false, idle: false });
+        self.set_alarms(now);
+        self.stats.pairs += 1; // one without a pull
+        let bundle = &mut self.bundles[id as usize];
+        bundle.place = Place::Waits(index);
+        bundle.waits_since = now;
+        bundle.paid &= !(1 << index);
+        let limit = bundle.holds[usize::from(index)].limit;
+        self.limits[limit as usize].take_back(id, bundle.paid_len);
+        if self.let_go(better.child.name(), limit, Some(better), now) {
+            self.arm(limit);
+        }
     }
 
     /// A released bundle pays every other limit that lets it pass, and enters the tree or waits for the next.
-    fn proceed(&mut self, id: u32, len: u32, now: Nanos) {
+    pub(crate) fn proceed(&mut self, id: u32, len: u32, now: Nanos) {
         self.bundles[id as usize].paid_len = len;
         for index in 0..self.bundles[id as usize].holds.len() {
             let bundle = &mut self.bundles[id as usize];
@@ -515,10 +649,14 @@ impl Nic {
                 continue;
             }
             let limit = &mut self.limits[bundle.holds[index].limit as usize];
+            if limit.gate != NONE {
+                continue; // it is asked, and paid, where the packet leaves
+            }
             if !limit.admits(len, now) {
                 return self.wait(id, index as u8, now);
             }
             limit.pay(len, now);
+            limit.let_go(id, now);
             bundle.paid |= 1 << index;
         }
         self.enter_tree(id, now);
@@ -529,16 +667,14 @@ impl Nic {
         let bundle = &mut self.bundles[id as usize];
         let Place::Waits(index) = bundle.place else { return };
         bundle.paid |= 1 << index;
-        let waited = now.since(bundle.waits_since);
-        if bundle.limited_by.is_none() || waited > bundle.longest_wait {
-            (bundle.limited_by, bundle.longest_wait) = (Some(LimitId(limit)), waited);
-        }
-        bundle.limited += waited;
+        bundle.holds[usize::from(index)].seen = self.limits[limit as usize].come();
+        bundle.note_wait(LimitId(limit), now.since(bundle.waits_since));
     }
 
     /// Puts the limit on the wheel for as long as somebody waits for it.
     fn arm(&mut self, limit: u32) {
-        let state = &self.limits[limit as usize];
+        let state = &mut self.limits[limit as usize];
+        state.rests = false;
         if state.waiting > 0 {
             self.wheel.set(limit, state.due(), self.now);
         }
@@ -549,12 +685,23 @@ impl Nic {
     fn serve(&mut self, id: u32, seat: Seat, now: Nanos, out: &mut Vec<Transmit>) {
         let bundle = &mut self.bundles[id as usize];
         let queue = bundle.front().expect("a bundle in a tree holds packets");
-        if bundle.has_limits && bundle.paid == 0 {
+        if bundle.has_limits {
             let len = self.host.charge(queue);
-            if let Some(hold) = bundle.first_closed(&self.limits, len, now) {
+            let closed = if bundle.paid == 0 { bundle.first_closed(&self.limits, len, now) } else { None };
+            if let Some(hold) = closed {
                 return self.park(id, seat, hold, now);
             }
+            if self.keep_back(id, seat, len, now) {
+                return;
+            }
+            if self.bundles[id as usize].paid != 0
+                && let Some(better) = self.challenge(id, now)
+            {
+                return self.give_way(id, seat, better, now);
+            }
+            self.note_gates(id, now);
         }
+        let bundle = &mut self.bundles[id as usize];
         let pull = self.host.pull(queue, now, bundle.quantum(self.layout.quantum));
         out.push(transmit(bundle.class, (bundle.limited_by, bundle.limited), &pull));
         bundle.done.count(&pull);
@@ -624,16 +771,24 @@ impl Nic {
     /// After its packet has left: the bundle stays in the tree, waits for a limit now exceeded, or is idle.
     #[inline]
     fn pass_limits(&mut self, id: u32, seat: Seat, pull: &Pull, idle: bool, now: Nanos) {
+        let entrant = self.entrant(id);
         let bundle = &mut self.bundles[id as usize];
         for (index, hold) in bundle.holds.iter().enumerate() {
             let limit = &mut self.limits[hold.limit as usize];
             // A head that has paid is charged what it is longer than expected.
             let paid = if bundle.paid >> index & 1 == 1 { bundle.paid_len } else { 0 };
+            if let (Some(seat), true) = (hold.seat, bundle.paid >> index & 1 == 1) {
+                self.forest.charge(seat, &entrant, pull.charge, now);
+            }
+            let moved = limit.forget(id) || pull.charge > paid;
             if pull.charge > paid {
                 limit.pay_rest(pull.charge, paid, now);
-                if limit.waiting > 0 {
-                    self.wheel.set(hold.limit, limit.due(), now); // its next slot has just moved
-                }
+            }
+            if limit.gate != NONE && !limit.opens_for(pull.charge, now) {
+                self.forest.close(limit.gate, limit.due(), now);
+            }
+            if moved && limit.waiting > 0 {
+                self.wheel.set(hold.limit, limit.due(), now); // its next slot has just moved
             }
         }
         (bundle.paid, bundle.fresh) = (0, false);
@@ -651,7 +806,7 @@ impl Nic {
     }
 
     #[inline]
-    fn head_charge(&self, id: u32) -> u32 {
+    pub(crate) fn head_charge(&self, id: u32) -> u32 {
         self.bundles[id as usize].front().map_or(0, |queue| self.host.charge(queue))
     }
 
@@ -691,7 +846,12 @@ impl Nic {
 
     fn set_rate(&mut self, limit: LimitId, rate: BitRate, now: Nanos) {
         self.program.limits[limit.0 as usize].rate = rate;
-        self.limits[limit.0 as usize].set_rate(rate, now);
+        let state = &mut self.limits[limit.0 as usize];
+        state.set_rate(rate, now);
+        if state.gate != NONE {
+            self.forest.reopen_at(state.gate, state.due());
+            return self.set_alarms(now);
+        }
         self.arm(limit.0);
     }
 

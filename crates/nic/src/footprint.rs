@@ -15,7 +15,7 @@ use crate::install::Config;
 use crate::limit::Limit;
 use crate::order::{fixed_bytes, place_bytes};
 use crate::stats::Completion;
-use crate::tree::{CHILD_BYTES, NODE_BYTES, SEAT_BYTES};
+use crate::tree::{CHILD_BYTES, GATE_BYTES, NODE_BYTES, SEAT_BYTES};
 
 /// Bytes of an engine, idle, with one flow queue for each class.
 #[derive(Clone, Debug)]
@@ -73,6 +73,7 @@ const FRAMES_PER_QUEUE: u64 = 10;
 /// What an engine of this configuration keeps for a policy.
 #[must_use]
 pub fn footprint(program: &Program, config: &Config) -> Footprint {
+    let program = &program.carried_out();
     let roles = roles(program);
     let count = |wanted: &[Role]| roles.iter().filter(|role| wanted.contains(role)).count() as u64;
     let (classes, queues) = (count(&[Role::Class, Role::Divided]), count(&[Role::Class, Role::Queue]));
@@ -105,13 +106,17 @@ pub fn footprint(program: &Program, config: &Config) -> Footprint {
         Part { what: "the policy: names, rates, matches", bytes: policy_bytes(program) },
     ];
     let ring_bytes = SLOT_BYTES as u64 * u64::from(config.ring);
+    let gates = program.nodes.iter().filter(|node| node.max.is_some() && !node.children.is_empty()).count();
     let (limits, records) = (program.limits.len(), queues.min(config.descriptors.into()));
     let global = vec![
         Part { what: "inner nodes and their orders", bytes: sum_of(&[Role::Above], &order) },
         Part { what: "records of flow queues with packets", bytes: records * RECORD_BYTES },
         Part { what: "their rings", bytes: records * ring_bytes },
         part("wheel", Wheel::bytes(crate::install::WHEEL_SLOTS)),
-        part("limits", limits * (size_of::<Limit>() + Wheel::ENTRY_BYTES + size_of::<u32>())),
+        part(
+            "limits",
+            limits * (size_of::<Limit>() + Wheel::ENTRY_BYTES + size_of::<u32>()) + gates * GATE_BYTES,
+        ),
         part("completions", config.descriptors as usize * size_of::<Completion>()),
     ];
     let sum = |parts: &[Part]| parts.iter().map(|part| part.bytes).sum::<u64>();

@@ -86,10 +86,21 @@ impl Nic {
     /// An engine for a checked policy.
     #[must_use]
     pub fn new(program: &Program, config: &Config) -> Self {
+        let program = &program.carried_out();
         let cut = cut_of(program, config.pull);
         let largest = cut.largest();
         let frame = u32::try_from((program.max_frame + program.overhead).as_u64()).unwrap_or(u32::MAX);
-        let forest = Forest::plant(program, main_tree(largest, config.catch_up));
+        let mut forest = Forest::plant(program, main_tree(largest, config.catch_up));
+        // Whoever has a limit's turn, and its share of the link, sends after one other pull.
+        let patience = program.link.wire_time(Bytes::new(2 * largest));
+        let made = |limit| Limit::new(limit, frame, patience);
+        let mut limits: Vec<Limit> = program.limits.iter().map(made).collect();
+        for node in &program.nodes {
+            if let (Some(limit), Some(&child)) = (node.max, node.children.first()) {
+                let gate = forest.add_gate(forest.seat(child).node, limit);
+                limits[limit.0 as usize].gate = gate.unwrap_or(NONE);
+            }
+        }
         Self {
             program: program.clone(),
             host: Host::new(config.queues, config.ring, config.descriptors, cut),
@@ -97,7 +108,7 @@ impl Nic {
             wheel: Wheel::new(program.limits.len() + forest.alarm_count(), WHEEL_SLOTS, WHEEL_GRAIN),
             forest,
             bundles: Vec::new(),
-            limits: program.limits.iter().map(|limit| Limit::new(limit, frame)).collect(),
+            limits,
             resting: Vec::with_capacity(program.limits.len()),
             layout: Layout::new(program, largest),
             link: Link { pace: Pace::new(program.link), catch_up: config.catch_up, emptied: Nanos::ZERO },
@@ -270,9 +281,11 @@ impl Nic {
         let id = u32::try_from(self.bundles.len()).ok()?;
         let place = self.node_for(placement.class);
         let Adoption { seat, first } = self.forest.adopt(place, id, order);
-        let holds = placement.limits.iter().map(|&limit| Hold { limit: limit.0, seat: None }).collect();
+        let holds =
+            placement.limits.iter().map(|&limit| Hold { limit: limit.0, seat: None, seen: 0 }).collect();
         self.bundles.push(Bundle::new(placement.class, order, seat, holds));
         self.bundles[id as usize].ranks_packets = self.forest.ranks_packets(seat);
+        self.bundles[id as usize].gate = self.forest.gate_above(seat);
         if let Some((first, seat)) = first {
             self.bundles[first as usize].seat = seat;
             self.reseat(first, seat, self.bundles[first as usize].place == Place::Tree);
@@ -309,14 +322,49 @@ impl Nic {
     fn share(&mut self, limit: LimitId, bundle: u32, index: usize) {
         let state = &mut self.limits[limit.0 as usize];
         match (state.only, state.root) {
+            _ if state.gate != NONE => {}
             (NONE, None) => state.only = bundle,
             (NONE, Some(_)) => self.restrict_at(limit, bundle, index),
             (first, _) => {
                 state.only = NONE;
+                if self.gate_at_class(limit, first, bundle) {
+                    return;
+                }
                 self.restrict(limit, first);
                 self.restrict_at(limit, bundle, index);
             }
         }
+    }
+
+    /// A class with a `max` has got its second bundle: from now on the limit opens and closes the class's node, and the
+    /// first bundle, if it waits for the limit, does so below it.
+    fn gate_at_class(&mut self, limit: LimitId, first: u32, second: u32) -> bool {
+        let Scope::Subtree(class) = self.program.limit(limit).scope else { return false };
+        if !matches!(self.program.node(class).kind, NodeKind::Class(_)) {
+            return false; // an inner node has its gate, or can't have one
+        }
+        let node = self.node_for(class);
+        let Some(gate) = self.forest.add_gate(node, limit) else { return false };
+        let now = self.now;
+        if self.bundles[first as usize].place == Place::Tree {
+            self.note_gates(first, now);
+        }
+        let blocked = self.forest.blocked(gate, now);
+        self.bundles[first as usize].blocked = blocked;
+        for bundle in [first, second] {
+            self.bundles[bundle as usize].gate = gate;
+        }
+        let state = &mut self.limits[limit.0 as usize];
+        state.gate = gate;
+        if core::mem::take(&mut state.waiting) > 0 {
+            self.wheel.remove(limit.0);
+            self.forest.close(gate, state.due(), now);
+            let bundle = &mut self.bundles[first as usize];
+            bundle.note_wait(limit, now.since(bundle.waits_since));
+            let len = self.head_charge(first);
+            self.proceed(first, len, now);
+        }
+        true
     }
 
     /// The bundle that was alone behind the limit gets its place in the restricted policy, waiting or not.
@@ -416,11 +464,15 @@ impl Nic {
     /// What each limit has done since the policy was installed, by [`LimitId`].
     #[must_use]
     pub fn all_limit_counters(&self) -> Vec<LimitCounters> {
-        let counted = |limit: &Limit| LimitCounters {
-            waiting: limit.waiting,
-            parked: limit.parked(),
-            released: limit.parked() - u64::from(limit.waiting),
-            ..LimitCounters::default()
+        let counted = |limit: &Limit| {
+            let (held, times) = if limit.gate == NONE { (false, 0) } else { self.forest.held_by(limit.gate) };
+            let (waiting, parked) = (limit.waiting + u32::from(held), limit.parked() + times);
+            LimitCounters {
+                waiting,
+                parked,
+                released: parked - u64::from(waiting),
+                ..LimitCounters::default()
+            }
         };
         let mut limits: Vec<LimitCounters> = self.limits.iter().map(counted).collect();
         for bundle in &self.bundles {

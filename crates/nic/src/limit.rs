@@ -27,6 +27,13 @@ pub(crate) struct Limit {
     pub(crate) waiting: u32,
     /// The bundle, while it is the only one; else `NONE`.
     pub(crate) only: u32,
+    /// The bundle that was let go last, while its packet is on its way; else `NONE`.
+    pub(crate) latest: u32,
+    /// Whether it has just let one go: the next only after a pick.
+    pub(crate) rests: bool,
+    /// Until when its turn is waited for, and how long that is.
+    patient: Nanos,
+    patience: Span,
     /// Bytes that the next to be let go is expected to be charged: those of the first that came, then of the last that
     /// was chosen. It decides when the choice is made, not what it may send.
     expected: u32,
@@ -35,14 +42,16 @@ pub(crate) struct Limit {
     parked_rounds: u32,
     /// Root of the policy restricted to this limit's bundles; `None` while there is at most one bundle.
     pub(crate) root: Option<u32>,
+    /// The gate of the main tree that does its work, if it holds a node; then no bundle waits for it.
+    pub(crate) gate: u32,
     burst: Bytes,
     /// What is charged of a frame at most, if frames are counted and not bytes.
     frame: Option<NonZeroU32>,
 }
 
 impl Limit {
-    /// `frame` is what is charged of a whole frame.
-    pub(crate) fn new(limit: &policy::Limit, frame: u32) -> Self {
+    /// `frame` is what is charged of a whole frame, and `patience` how long the turn of one that was let go is waited for.
+    pub(crate) fn new(limit: &policy::Limit, frame: u32, patience: Span) -> Self {
         let mut made = Self {
             frame: NonZeroU32::new(frame).filter(|_| limit.counts == Counts::Packets),
             pace: Pace::new(limit.rate),
@@ -50,6 +59,11 @@ impl Limit {
             full: Span::ZERO,
             root: None,
             only: NONE,
+            latest: NONE,
+            rests: false,
+            patient: Nanos::ZERO,
+            patience,
+            gate: NONE,
             waiting: 0,
             expected: 0,
             parked: 0,
@@ -74,7 +88,14 @@ impl Limit {
     /// Whether a head of `len` may pass now, waiting ones first.
     #[inline]
     pub(crate) fn admits(&self, len: u32, now: Nanos) -> bool {
-        self.waiting == 0 && self.due_for(self.counted(len)) <= now
+        self.waiting == 0 && self.due_for(self.counted(len), self.full) <= now
+    }
+
+    /// Whether the gate lets a head of `len` pass now. If not, it is the one to open for.
+    #[inline]
+    pub(crate) fn opens_for(&mut self, len: u32, now: Nanos) -> bool {
+        self.expected = self.counted(len);
+        self.due() <= now
     }
 
     /// What a pull that is charged `len` counts here. Segments of a pull are whole frames, but for the last.
@@ -83,17 +104,54 @@ impl Limit {
         self.frame.map_or(len, |frame| len.div_ceil(frame.get()))
     }
 
-    /// When a head that counts `len` may pass: the clock may then run ahead of the present by the burst, and does not if the
+    /// When a head that counts `len` may pass: the clock may then run ahead of the present by `ahead`, and does not if the
     /// head alone is longer than that.
     #[inline]
-    fn due_for(&self, len: u32) -> Nanos {
-        self.pace.earned() - (self.full - self.pace.wire_time(Bytes::new(len.into())))
+    fn due_for(&self, len: u32, ahead: Span) -> Nanos {
+        self.pace.earned() - (ahead - self.pace.wire_time(Bytes::new(len.into())))
     }
 
-    /// When to choose who passes next.
+    /// When to choose who passes next. As long as the packet of the last that was let go is on its way, its turn is waited
+    /// for: it may come back, and go before the others. If that takes longer than `patience`, or half the burst is saved up
+    /// meanwhile, others pass what it can't use.
     #[inline]
     pub(crate) fn due(&self) -> Nanos {
-        self.due_for(self.expected)
+        let earned = self.due_for(self.expected, self.full);
+        if self.latest == NONE {
+            return earned;
+        }
+        let half = Span::ns(self.full.as_u64() / 2);
+        self.due_for(self.expected, half).min(earned.max(self.patient))
+    }
+
+    /// Whether the burst has room for a head of `len`.
+    pub(crate) fn has_credit(&self, len: u32, now: Nanos) -> bool {
+        self.due_for(self.counted(len), self.full) <= now
+    }
+
+    /// A bundle has been let go.
+    #[inline]
+    pub(crate) fn let_go(&mut self, bundle: u32, now: Nanos) {
+        (self.latest, self.patient) = (bundle, now + self.patience);
+    }
+
+    /// A bundle that was let go has sent, or another goes before it.
+    #[inline]
+    pub(crate) fn forget(&mut self, bundle: u32) -> bool {
+        let known = self.latest == bundle;
+        if known {
+            self.latest = NONE;
+        }
+        known
+    }
+
+    /// A head of `len` has come to wait: whether the next choice is due earlier for it.
+    #[inline]
+    pub(crate) fn expects_less(&mut self, len: u32) -> bool {
+        let len = self.counted(len);
+        let less = len < self.expected;
+        self.expected = self.expected.min(len);
+        less
     }
 
     /// A bundle whose head is charged `len` waits from now on.
@@ -132,6 +190,19 @@ impl Limit {
         self.pace.charge(Bytes::new((self.counted(len) - self.counted(paid)).into()));
     }
 
+    /// Takes back what was paid for a head of `len` that another goes before; it waits again.
+    pub(crate) fn take_back(&mut self, bundle: u32, len: u32) {
+        self.forget(bundle);
+        self.waiting += 1;
+        self.pace.refund(Bytes::new(self.counted(len).into()));
+    }
+
+    /// How many have come to wait, modulo 2^32.
+    #[inline]
+    pub(crate) fn come(&self) -> u32 {
+        self.parked
+    }
+
     /// Most bytes that one pull should take: half the burst, so that one that is due late can be made up for.
     pub(crate) fn longest_pull(&self) -> u32 {
         let unit = self.frame.map_or(1, NonZeroU32::get);
@@ -166,7 +237,7 @@ mod tests {
             burst: Bytes::new(burst),
             scope: policy::Scope::Subtree(policy::NodeId(0)),
         };
-        Limit::new(&limit, 1_500)
+        Limit::new(&limit, 1_500, Span::ZERO)
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub struct Transmit {
     pub arrived: Nanos,
     /// When it became the head of its flow queue.
     pub head: Nanos,
-    /// The limit that held it longest.
+    /// The limit that held it longest; of several maxima at once, the one that let go last.
     pub limited_by: Option<LimitId>,
     /// How long limits held it, altogether.
     pub limited: Span,
@@ -78,9 +78,9 @@ pub struct LimitCounters {
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Bundles of flow queues that wait for it now.
+    /// Bundles of flow queues that wait for it now; of a node's `max`, the node.
     pub waiting: u32,
-    /// Times that a bundle had to wait.
+    /// Times that a bundle, or the node, had to wait.
     pub parked: u64,
     /// Times that one was let go.
     pub released: u64,

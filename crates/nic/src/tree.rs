@@ -3,10 +3,12 @@
 //! Why: behind a limit that binds, the same policy decides among those that wait; so one structure serves both.
 //! From: Loom §4.1 (PIFO tree), with one entry for each active child instead of one for each packet.
 //! Not here: flow queues (`bundle`), rates (`limit`), frames.
-//! Invariant: a node is in its parent's order exactly while something below it is active and it is not asleep. Asleep is
-//! only a node whose rates hold in real time, while none of its children is eligible.
+//! Invariant: a node is in its parent's order exactly while something below it is active, it is not asleep, and no limit has
+//! closed it (`gate`). Asleep is only a node whose rates hold in real time, while none of its children is eligible.
 
-use plimsoll_policy::{FlowOrder, NodeId, NodeKind, Program};
+mod gate;
+
+use plimsoll_policy::{FlowOrder, LimitId, NodeId, NodeKind, Program};
 use plimsoll_queues::Bits;
 use plimsoll_units::{BitRate, Nanos, Span};
 use prefetch_index::prefetch_index;
@@ -16,6 +18,8 @@ use crate::order::guarantee::Guarantee;
 use crate::order::ranked::Ranked;
 use crate::order::rate_share::RateShare;
 use crate::order::{Coming, Entrant, Order, Settlement};
+pub(crate) use gate::GATE_BYTES;
+use gate::Gate;
 
 /// Every node of the main tree and of the limits' trees.
 #[derive(Clone, Debug, Default)]
@@ -26,8 +30,18 @@ pub(crate) struct Forest {
     seats: Vec<Seat>,
     /// Nodes whose rates hold in real time, by alarm: here, and in the policy.
     timed: Vec<(u32, NodeId)>,
-    /// Alarms that have just changed: when to call [`Forest::wake`], or `None` for never.
-    alarms: Vec<(u32, Option<Nanos>)>,
+    gates: Vec<Gate>,
+    /// Alarms that have just changed: when they are due, or `None` for never.
+    alarms: Vec<(Alarm, Option<Nanos>)>,
+}
+
+/// What is to be looked at when its moment has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Alarm {
+    /// A node that sleeps, by its place among those: [`Forest::wake`].
+    Rates(u32),
+    /// A limit that keeps a node back: [`Forest::open`].
+    Gate(u32),
 }
 
 /// What a tree is for.
@@ -57,6 +71,8 @@ pub(crate) struct Node {
     timed: bool,
     /// Whether it waits until one of its children is eligible.
     asleep: bool,
+    /// The gate here.
+    gate: u32,
     order: Order,
     guarantee: Option<Box<Guarantee>>,
     /// By slot: whoever hangs there.
@@ -168,7 +184,7 @@ impl Forest {
             Order::RateShare(order) if order.is_real() => {
                 order.alarm = u32::try_from(self.timed.len()).expect("fewer alarms than u32 holds");
                 self.timed.push((index, id));
-                self.alarms.reserve(2 * self.timed.len());
+                self.reserve_alarms();
                 true
             }
             _ => false,
@@ -181,6 +197,7 @@ impl Forest {
             ranked_above,
             timed,
             asleep: false,
+            gate: NONE,
             order,
             guarantee: if purpose.minima { guarantee_of(program, id, purpose.largest) } else { None },
             children: vec![Child::NOBODY; program.node(id).children.len()],
@@ -273,7 +290,98 @@ impl Forest {
     /// Whether something below the node may go now.
     #[inline]
     pub(crate) fn is_active(&self, node: u32) -> bool {
-        self.nodes[node as usize].active > 0 && !self.nodes[node as usize].asleep
+        let state = &self.nodes[node as usize];
+        state.active > 0 && !state.asleep && (state.gate == NONE || !self.gates[state.gate as usize].closed)
+    }
+
+    fn reserve_alarms(&mut self) {
+        self.alarms.reserve(2 * (self.timed.len() + self.gates.len()));
+    }
+
+    /// Has a limit open and close a node of the main tree from now on. Nodes above get theirs first. `None` below an order
+    /// that looks at packets: it can't be told to look away from those below a node that is closed.
+    pub(crate) fn add_gate(&mut self, node: u32, limit: LimitId) -> Option<u32> {
+        let state = &self.nodes[node as usize];
+        if state.ranked_above {
+            return None;
+        }
+        let parent = |at: &u32| Some(self.nodes[*at as usize].parent).filter(|&parent| parent != NONE);
+        let way = core::iter::successors(parent(&node), parent);
+        let above = way.map(|at| self.nodes[at as usize].gate).find(|&gate| gate != NONE);
+        let id = u32::try_from(self.gates.len()).expect("fewer gates than u32 holds");
+        self.gates.push(Gate::new(node, limit.0, above.unwrap_or(NONE)));
+        self.nodes[node as usize].gate = id;
+        self.reserve_alarms();
+        Some(id)
+    }
+
+    /// The nearest gate above a place of the main tree.
+    pub(crate) fn gate_above(&self, seat: Seat) -> u32 {
+        let parent = |at: &u32| Some(self.nodes[*at as usize].parent).filter(|&parent| parent != NONE);
+        let way = core::iter::successors(Some(seat.node), parent);
+        way.map(|at| self.nodes[at as usize].gate).find(|&gate| gate != NONE).unwrap_or(NONE)
+    }
+
+    /// The limit keeps the node back until then. To be settled after that if something below was picked.
+    #[inline]
+    pub(crate) fn close(&mut self, gate: u32, opens: Nanos, now: Nanos) {
+        gate::turn(&mut self.gates, gate, true, now);
+        self.gates[gate as usize].opens = opens;
+    }
+
+    /// The limit's moment has come: what is below goes on as from the moment at which it could.
+    pub(crate) fn open(&mut self, gate: u32, now: Nanos) {
+        let Gate { node, closed, opens, .. } = self.gates[gate as usize];
+        if !closed {
+            return;
+        }
+        gate::turn(&mut self.gates, gate, false, now);
+        if self.is_active(node) {
+            self.return_to_parent(node, opens.min(now), now);
+        }
+    }
+
+    /// The limit's rate has changed: when it lets the node go on.
+    pub(crate) fn reopen_at(&mut self, gate: u32, opens: Nanos) {
+        let state = &mut self.gates[gate as usize];
+        state.opens = opens;
+        let node = &self.nodes[state.node as usize];
+        if state.closed && node.active > 0 && !node.asleep {
+            self.alarms.push((Alarm::Gate(state.limit), Some(opens)));
+        }
+    }
+
+    /// How long what is below a gate could not go because of gates, since the engine began.
+    #[inline]
+    pub(crate) fn blocked(&mut self, gate: u32, now: Nanos) -> Span {
+        if gate == NONE { Span::ZERO } else { gate::blocked(&mut self.gates, gate, now) }
+    }
+
+    /// The limit that let go last of what is below this gate.
+    pub(crate) fn opened_last(&self, gate: u32) -> Option<LimitId> {
+        gate::latest(&self.gates, gate).map(LimitId)
+    }
+
+    /// Whether a gate keeps something back now, and how often it did.
+    pub(crate) fn held_by(&self, gate: u32) -> (bool, u64) {
+        let state = &self.gates[gate as usize];
+        let node = &self.nodes[state.node as usize];
+        (state.closed && node.active > 0 && !node.asleep, state.held)
+    }
+
+    /// A node that could go but for its gate: opens it, if that is due, or has an alarm set for when it is. Answers whether
+    /// it goes.
+    #[inline]
+    fn passes_gate(&mut self, at: u32, now: Nanos) -> bool {
+        let id = self.nodes[at as usize].gate;
+        let Some(gate) = self.gates.get_mut(id as usize).filter(|gate| gate.closed) else { return true };
+        if gate.opens > now {
+            gate.held += 1;
+            self.alarms.push((Alarm::Gate(gate.limit), Some(gate.opens)));
+            return false;
+        }
+        gate::turn(&mut self.gates, id, false, now);
+        true
     }
 
     /// How many nodes have an alarm.
@@ -288,7 +396,7 @@ impl Forest {
 
     /// An alarm that has changed, and when it is due; `None` for never.
     #[inline]
-    pub(crate) fn next_alarm(&mut self) -> Option<(u32, Option<Nanos>)> {
+    pub(crate) fn next_alarm(&mut self) -> Option<(Alarm, Option<Nanos>)> {
         self.alarms.pop()
     }
 
@@ -367,9 +475,13 @@ impl Forest {
                 if node.timed {
                     newly = node.stir(&mut self.alarms);
                 }
+                if newly && node.gate != NONE {
+                    newly = self.passes_gate(at, coming.now);
+                }
             } else if matches!(node.order, Order::Ranked(_)) {
                 node.order.insert(slot, entrant, coming);
             }
+            let node = &self.nodes[at as usize];
             if node.parent == NONE || !(newly || node.ranked_above) {
                 return;
             }
@@ -420,11 +532,31 @@ impl Forest {
             if node.timed && stays && node.falls_asleep(&mut self.alarms) {
                 (stays, outcome.idle) = (false, false); // it leaves, but is not idle
             }
+            if node.gate != NONE && stays {
+                let gate = &mut self.gates[node.gate as usize];
+                if gate.closed {
+                    (stays, outcome.idle) = (false, false);
+                    gate.held += 1;
+                    self.alarms.push((Alarm::Gate(gate.limit), Some(gate.opens)));
+                }
+            }
             if node.parent == NONE {
                 return;
             }
             (at, slot) = (node.parent, node.slot);
         }
+    }
+
+    /// Charges a bundle that is not in its tree with a pull, as if it had been picked there.
+    pub(crate) fn charge(&mut self, seat: Seat, entrant: &Entrant, len: u32, now: Nanos) {
+        self.activate(seat, entrant, true, now);
+        let Seat { node: mut at, mut slot } = seat;
+        while at != NONE {
+            let node = &mut self.nodes[at as usize];
+            node.guaranteed = node.guarantee.as_ref().is_some_and(|guarantee| guarantee.is_due(slot, now));
+            (at, slot) = (node.parent, node.slot);
+        }
+        self.settle(seat, Settlement { entrant, len: len.into(), remains: false, idle: false });
     }
 
     /// The moment of an alarm has come: if a child of its node is eligible, the node is again in its parent's order, as
@@ -442,12 +574,19 @@ impl Forest {
         }
         let since = order.wakes_at().min(now);
         order.advance(now);
-        if !node.stir(&mut self.alarms) || node.parent == NONE {
-            return;
+        if node.stir(&mut self.alarms) && self.passes_gate(at, now) {
+            self.return_to_parent(at, since, now);
         }
-        let seat = Seat { node: node.parent, slot: node.slot };
-        // Orders that look at packets are never above.
-        self.enter(seat, &Entrant::default(), &Coming { returning: true, since, now });
+    }
+
+    /// A node may go on that could not: it takes its place in its parent's order, as from then.
+    fn return_to_parent(&mut self, at: u32, since: Nanos, now: Nanos) {
+        let Node { parent, slot, .. } = self.nodes[at as usize];
+        if parent != NONE {
+            // Orders that look at packets are never above.
+            let coming = Coming { returning: true, since, now };
+            self.enter(Seat { node: parent, slot }, &Entrant::default(), &coming);
+        }
     }
 
     /// The bundle, active in this tree, has another head: orders that look at packets must know.
@@ -501,27 +640,27 @@ impl Forest {
 impl Node {
     /// A child has come, or its time has: whether the node may go now, and could not before. Otherwise it sleeps until
     /// a child is eligible.
-    fn stir(&mut self, alarms: &mut Vec<(u32, Option<Nanos>)>) -> bool {
+    fn stir(&mut self, alarms: &mut Vec<(Alarm, Option<Nanos>)>) -> bool {
         let Order::RateShare(order) = &self.order else { return false };
         let was_ready = self.active > 1 && !self.asleep;
         if !order.is_ready() {
             self.asleep = true;
-            alarms.push((order.alarm, Some(order.wakes_at())));
+            alarms.push((Alarm::Rates(order.alarm), Some(order.wakes_at())));
             return false;
         }
         if core::mem::take(&mut self.asleep) {
-            alarms.push((order.alarm, None));
+            alarms.push((Alarm::Rates(order.alarm), None));
             return true;
         }
         !was_ready
     }
 
     /// Something has left: whether no child may go now, although some have packets.
-    fn falls_asleep(&mut self, alarms: &mut Vec<(u32, Option<Nanos>)>) -> bool {
+    fn falls_asleep(&mut self, alarms: &mut Vec<(Alarm, Option<Nanos>)>) -> bool {
         let Order::RateShare(order) = &self.order else { return false };
         self.asleep = !order.is_ready();
         if self.asleep {
-            alarms.push((order.alarm, Some(order.wakes_at())));
+            alarms.push((Alarm::Rates(order.alarm), Some(order.wakes_at())));
         }
         self.asleep
     }

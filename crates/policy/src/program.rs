@@ -287,6 +287,43 @@ impl Program {
         self.path(id).filter_map(|id| self.node(id).rate).fold(self.link, BitRate::min)
     }
 
+    /// The same, as it is carried out: `drr` above or below something that a limit holds is weighted fair queueing. A round
+    /// forgets who had to leave it for a limit, and its shares would be off.
+    #[must_use]
+    pub fn carried_out(&self) -> Self {
+        let mut program = self.clone();
+        for (node, limited) in program.nodes.iter_mut().zip(self.limited()) {
+            if limited && node.kind == NodeKind::Drr {
+                node.kind = NodeKind::Wfq;
+            }
+        }
+        program
+    }
+
+    /// Of each node, whether a limit may hold it, something above it, or something below.
+    fn limited(&self) -> Vec<bool> {
+        let mut limited = vec![false; self.nodes.len()];
+        for limit in &self.limits {
+            match &limit.scope {
+                Scope::Subtree(node) => limited[node.0 as usize] = true,
+                Scope::Match { via, .. } => via.iter().for_each(|node| limited[node.0 as usize] = true),
+                Scope::Peer(_) => limited[0] = true,
+            }
+        }
+        let direct = limited.clone();
+        for id in (1..self.nodes.len()).rev() {
+            let parent = self.nodes[id].parent.map_or(0, |parent| parent.0 as usize);
+            limited[parent] |= limited[id];
+        }
+        let mut below = direct;
+        for id in 1..self.nodes.len() {
+            let parent = self.nodes[id].parent.map_or(0, |parent| parent.0 as usize);
+            below[id] |= below[parent];
+            limited[id] |= below[id];
+        }
+        limited
+    }
+
     /// From `id` to the root, both included.
     pub fn path(&self, id: NodeId) -> impl Iterator<Item = NodeId> + '_ {
         core::iter::successors(Some(id), |&id| self.node(id).parent)

@@ -68,6 +68,15 @@ impl Pace {
         self.at = self.at.saturating_add(u64::from(self.memo.ns) + u64::from(carry));
     }
 
+    /// Takes back a charge of `len` that was made since the clock last stood at the present.
+    pub fn refund(&mut self, len: Bytes) {
+        let bit_nanos = len.as_u64() * 8 * NS_PER_SEC;
+        let (ns, rest) = (bit_nanos / self.rate, bit_nanos % self.rate);
+        let borrow = self.rest < rest;
+        self.rest = if borrow { self.rest + (self.rate - rest) } else { self.rest - rest };
+        self.at = self.at.saturating_sub(ns + u64::from(borrow));
+    }
+
     /// Divides once for many charges of the same length. Lengths that take seconds are not remembered.
     fn learn(&mut self, len: Bytes) {
         let bit_nanos = len.as_u64() * 8 * NS_PER_SEC;

@@ -163,8 +163,7 @@ impl Run {
     fn the_books_balance(&self) -> Result<(), TestCaseError> {
         let stats = self.world.nic.stats();
         prop_assert_eq!((stats.held, stats.bad_doorbells), (0, 0));
-        prop_assert!(stats.most_pairs <= 2, "{stats:?}");
-        prop_assert!(stats.pairs <= 2 * stats.pulls);
+        prop_assert!(stats.pairs <= 3 * stats.pulls, "{stats:?}");
         prop_assert_eq!(stats.pulls, self.world.sent.len() as u64);
         for node in 0..self.world.nic.program().nodes.len() {
             let counters = self.world.nic.class_counters(NodeId(node as u32));
@@ -201,7 +200,7 @@ fn behind(case: &Case, program: &Program, limit: LimitId) -> BTreeMap<u32, plims
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
-    /// Completion exactly once, order within a flow queue, no idle link, at most two pairs, balanced counters; with
+    /// Completion exactly once, order within a flow queue, no idle link, three pairs a pull at most, balanced counters; with
     /// weights and rates that change in line, and reloads.
     #[test]
     fn everything_leaves_once_in_order_without_idling(case in cases(14, 60, true), grouped: bool, seeds in proptest::collection::vec((0_usize..60, 0_u64..1_000), 0..4)) {

@@ -7,9 +7,13 @@
 //! Invariant: nothing is cached: who is active, who is eligible and what is due is looked up whenever it is asked.
 //!
 //! The rules: a *bundle* is the flow queues of one class behind the same limits. It is idle, in the main tree, or waits
-//! for one limit. Each limit has a copy of the tree for those that wait. A bundle that may not pass waits; at each slot
-//! of a limit the tree's choice among its waiters pays for its head and goes on: past all limits that are open, to the
-//! first that is not, or into the main tree. A head that has paid anywhere has paid everywhere when it gets there.
+//! for one limit. A node's `max` closes the node once its rate is used up, and until a pull like the last is earned; a
+//! closed node is as if nothing were below it. Each other limit has a copy of the tree for those that wait. A bundle that
+//! may not pass waits; at each slot of a limit the tree's choice among its waiters pays for its head and goes on: past all
+//! limits that are open, to the first that is not, or into the main tree. A head that has paid anywhere has paid everywhere
+//! when it gets there. While it is on its way the next goes only with half the burst in hand, or after the time of two
+//! pulls, or if it goes before that one. What came to a limit since, and goes before the picked bundle there, goes on as
+//! well, or in its place. The tree of a limit is charged when the pull leaves.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -74,6 +78,10 @@ struct Bundle {
     entered: u32,
     waits: Vec<(usize, u64)>,
     waits_since: u64,
+    /// Since when its head is below gates.
+    below_since: u64,
+    /// For each limit, how many had come when it last preferred this bundle.
+    seen: BTreeMap<usize, u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -87,8 +95,17 @@ enum Place {
 struct Limit {
     clock: Clock,
     burst: u64,
-    /// What the next choice is expected to be charged: as much as the first that waited, then as the last choice.
+    /// What the next choice is expected to be charged: as much as the least that came to wait, then as the last choice.
     expected: u64,
+    /// Who was let go last and is on its way, and until when it is waited for.
+    latest: Option<usize>,
+    patient: u64,
+    /// How many came to wait.
+    come: u64,
+    /// Where it closes a node: until when, when it did, and all such spans of time.
+    top: Option<usize>,
+    opens: Option<u64>,
+    spans: Vec<(u64, u64)>,
 }
 
 /// Everything charged is earned at `at / rate` nanoseconds.
@@ -165,7 +182,14 @@ impl Clock {
         };
         self.rate = rate;
     }
+
+    fn refund(&mut self, len: u64) {
+        self.at -= u128::from(len) * 8_000_000_000;
+    }
 }
+
+/// A child and the node above it.
+type Step = (usize, usize);
 
 /// Virtual time of `len` bytes in units of 2^-20 bytes at weight 1, each weight's reciprocal rounded to 2^-32.
 fn span(len: u64, inverse: u64) -> u64 {
@@ -178,12 +202,22 @@ fn own(weight: u32) -> u64 {
 
 impl Reference {
     pub fn new(program: &Program, pull: u64) -> Self {
+        let program = &program.carried_out();
         let frame = program.max_frame.as_u64() + program.overhead.as_u64();
         let largest = pull.max(frame);
         let limits = program.limits.iter().map(|limit| Limit {
             clock: Clock::new(limit.rate),
             burst: limit.burst.as_u64(),
             expected: 0,
+            latest: None,
+            patient: 0,
+            come: 0,
+            top: match limit.scope {
+                Scope::Subtree(top) => Some(top.0 as usize),
+                Scope::Match { .. } | Scope::Peer(_) => None,
+            },
+            opens: None,
+            spans: vec![],
         });
         let mut trees = vec![Tree::new(program, 0, true, true, largest)];
         for limit in &program.limits {
@@ -225,6 +259,8 @@ impl Reference {
                 entered: 0,
                 waits: vec![],
                 waits_since: 0,
+                below_since: 0,
+                seen: BTreeMap::new(),
             });
             self.bundles.len() - 1
         });
@@ -288,7 +324,11 @@ impl Reference {
     }
 
     pub fn set_rate(&mut self, limit: LimitId, rate: BitRate, now: u64) {
-        self.limits[limit.0 as usize].clock.change_rate(rate, now);
+        let id = limit.0 as usize;
+        self.limits[id].clock.change_rate(rate, now);
+        if self.limits[id].opens.is_some() {
+            self.limits[id].opens = Some(self.due(id));
+        }
     }
 
     /// When the next pull can leave, if nothing else happens.
@@ -299,7 +339,8 @@ impl Reference {
         }
         let waited_for = (0..self.limits.len()).filter(|&limit| self.is_waited_for(limit));
         let asleep = self.trees[0].nodes.iter().filter_map(|node| node.paced.asleep);
-        waited_for.map(|limit| self.due(limit)).chain(asleep).min().map(|due| due.max(link))
+        let waits = waited_for.map(|limit| self.due(limit));
+        waits.chain(asleep).chain(self.openings().map(|(due, _)| due)).min().map(|due| due.max(link))
     }
 
     /// Everything that leaves at `now`.
@@ -310,15 +351,182 @@ impl Reference {
             let Some(bundle) = self.pick(0, now) else { if released { continue } else { break } };
             let closed =
                 if self.bundles[bundle].paid.is_empty() { self.first_closed(bundle, now) } else { None };
-            match closed {
-                Some(index) => {
-                    self.settle(0, bundle, 0, true, false);
-                    self.wait(bundle, index, now);
-                }
-                None => sent.push(self.send(bundle, now)),
+            if let Some(index) = closed {
+                self.note_gates(bundle, now);
+                self.settle(0, bundle, 0, true, false);
+                self.wait(bundle, index, now);
+            } else if self.close_gates(bundle, self.head_charge(bundle), now) {
+                self.settle(0, bundle, 0, false, false);
+            } else if let Some((index, better)) = self.challenge(bundle, now) {
+                self.give_way(bundle, index, better, now);
+            } else {
+                sent.push(self.send(bundle, now));
             }
         }
         sent
+    }
+
+    /// Whether the limit closes its node: not below an order that looks at packets, nor a class of one bundle, which waits
+    /// itself.
+    fn is_gate(&self, limit: usize) -> bool {
+        let Some(top) = self.limits[limit].top else { return false };
+        let by_packets = |above: NodeId| {
+            matches!(self.program.node(above).kind, NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf)
+        };
+        let class = matches!(self.program.nodes[top].kind, NodeKind::Class(_));
+        let below_packets = self.program.path(NodeId(top as u32)).skip(1).any(by_packets);
+        !below_packets && (!class || !self.single(0, top))
+    }
+
+    /// The gate at a node of the main tree.
+    fn gate_at(&self, node: usize) -> Option<usize> {
+        (0..self.limits.len()).find(|&limit| self.limits[limit].top == Some(node) && self.is_gate(limit))
+    }
+
+    fn is_closed(&self, tree: usize, node: usize) -> bool {
+        tree == 0 && self.gate_at(node).is_some_and(|gate| self.limits[gate].opens.is_some())
+    }
+
+    /// Gates that keep something back, and when they open.
+    fn openings(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
+        let keeps = |&(_, gate): &(u64, usize)| {
+            let node = self.limits[gate].top.expect("a gate");
+            self.is_busy(0, node) && self.trees[0].nodes[node].paced.asleep.is_none()
+        };
+        (0..self.limits.len()).filter_map(|gate| Some((self.limits[gate].opens?, gate))).filter(keeps)
+    }
+
+    /// Whether something below the node could go, but for what holds the node itself.
+    fn is_busy(&self, tree: usize, node: usize) -> bool {
+        self.trees[tree].inside.iter().any(|&bundle| {
+            let path = self.path(tree, bundle);
+            let end = path.iter().position(|&(_, at)| at == node);
+            end.is_some_and(|end| path[..end].iter().all(|&(_, at)| self.is_awake(tree, at)))
+        })
+    }
+
+    fn is_awake(&self, tree: usize, node: usize) -> bool {
+        self.trees[tree].nodes[node].paced.asleep.is_none() && !self.is_closed(tree, node)
+    }
+
+    fn open_gate(&mut self, gate: usize, now: u64) {
+        let state = &mut self.limits[gate];
+        state.opens = None;
+        state.spans.last_mut().expect("it was closed").1 = now;
+    }
+
+    /// Those of a bundle's gates that do not let `len` pass now close. Answers whether any did.
+    fn close_gates(&mut self, bundle: usize, len: u64, now: u64) -> bool {
+        let mut closed = false;
+        for limit in self.bundles[bundle].limits.clone() {
+            if !self.is_gate(limit) {
+                continue;
+            }
+            self.limits[limit].expected = len;
+            let due = self.due(limit);
+            if due > now {
+                self.limits[limit].opens = Some(due);
+                self.limits[limit].spans.push((now, u64::MAX));
+                closed = true;
+            }
+        }
+        closed
+    }
+
+    /// How long gates have held the head, each moment counted once, as a wait for the one that opened last.
+    fn note_gates(&mut self, bundle: usize, now: u64) {
+        let class = NodeId(self.bundles[bundle].class as u32);
+        let gates: Vec<usize> =
+            self.program.path(class).filter_map(|node| self.gate_at(node.0 as usize)).collect();
+        let since = self.bundles[bundle].below_since;
+        let mut spans: Vec<(u64, u64)> =
+            gates.iter().flat_map(|&gate| self.limits[gate].spans.iter().copied()).collect();
+        spans.sort_unstable();
+        let (mut waited, mut until) = (0, since);
+        for (from, to) in spans {
+            let (from, to) = (from.max(until), to.min(now));
+            waited += to.saturating_sub(from);
+            until = until.max(to);
+        }
+        self.bundles[bundle].below_since = now;
+        let opened =
+            |&gate: &usize| self.limits[gate].spans.iter().map(|&(_, to)| to).filter(|&to| to <= now).max();
+        let last = gates.into_iter().rev().max_by_key(opened); // of equal ones the innermost
+        if waited > 0 {
+            self.bundles[bundle].waits.push((last.expect("a gate held it"), waited));
+        }
+    }
+
+    /// Whether the limit has a tree that decides.
+    fn is_shared(&self, limit: usize) -> bool {
+        !self.is_gate(limit)
+            && self.bundles.iter().filter(|bundle| bundle.limits.contains(&limit)).count() > 1
+    }
+
+    /// Among those that wait for a limit, and `other` as well, the one that goes first.
+    fn first_with(&mut self, limit: usize, other: usize, now: u64) -> Option<usize> {
+        self.activate(1 + limit, other, true, now);
+        self.pick(1 + limit, now)
+    }
+
+    /// Whether `bundle`, which has just come, goes before the one that was let go last.
+    fn overtakes(&mut self, limit: usize, bundle: usize, now: u64) {
+        let Some(latest) = self.limits[limit].latest.filter(|_| self.is_shared(limit)) else { return };
+        let first = self.first_with(limit, latest, now);
+        self.settle(1 + limit, latest, 0, true, false);
+        if first == Some(bundle) {
+            self.limits[limit].latest = None;
+        }
+    }
+
+    /// The first limit with somebody who came since and goes before the picked bundle, and who that is.
+    fn challenge(&mut self, bundle: usize, now: u64) -> Option<(usize, usize)> {
+        for index in 0..self.bundles[bundle].limits.len() {
+            let limit = self.bundles[bundle].limits[index];
+            let (come, seen) = (self.limits[limit].come, self.bundles[bundle].seen.get(&limit).copied());
+            let paid = self.bundles[bundle].paid.contains(&index);
+            if !paid || !self.is_shared(limit) || !self.is_waited_for(limit) || seen == Some(come) {
+                continue;
+            }
+            let first = self.first_with(limit, bundle, now).expect("the bundle itself");
+            if first != bundle {
+                return Some((index, first));
+            }
+            self.bundles[bundle].seen.insert(limit, come);
+            self.settle(1 + limit, bundle, 0, true, false);
+        }
+        None
+    }
+
+    /// The better one goes on as well, if there is enough for both; or in the place of the picked bundle.
+    fn give_way(&mut self, bundle: usize, index: usize, better: usize, now: u64) {
+        let limit = self.bundles[bundle].limits[index];
+        if self.due_for(limit, self.head_charge(better), 1) <= now {
+            self.bundles[bundle].seen.insert(limit, self.limits[limit].come);
+            self.forget(limit, bundle);
+            self.settle(1 + limit, bundle, 0, true, false);
+        } else {
+            self.note_gates(bundle, now);
+            self.settle(0, bundle, 0, true, false);
+            let state = &mut self.bundles[bundle];
+            (state.place, state.waits_since) = (Place::Waits(index), now);
+            state.paid.remove(&index);
+            let len = state.paid_len;
+            self.forget(limit, bundle);
+            self.limits[limit].clock.refund(len);
+        }
+        self.release(limit, now);
+    }
+
+    fn forget(&mut self, limit: usize, bundle: usize) {
+        let latest = &mut self.limits[limit].latest;
+        *latest = latest.filter(|&other| other != bundle);
+    }
+
+    fn let_go(&mut self, limit: usize, bundle: usize, now: u64) {
+        let two = self.program.link.wire_time(Bytes::new(2 * self.largest)).as_u64();
+        self.limits[limit].latest = Some(bundle);
+        self.limits[limit].patient = now + two;
     }
 
     fn is_waited_for(&self, limit: usize) -> bool {
@@ -327,19 +535,24 @@ impl Reference {
 
     /// When the next choice is made.
     fn due(&self, limit: usize) -> u64 {
-        self.due_for(limit, self.limits[limit].expected)
+        let state = &self.limits[limit];
+        let earned = self.due_for(limit, state.expected, 1);
+        match state.latest {
+            None => earned,
+            Some(_) => self.due_for(limit, state.expected, 2).min(earned.max(state.patient)),
+        }
     }
 
-    /// When a head of this length may pass: what the burst allows beyond it may be owed.
-    fn due_for(&self, limit: usize, len: u64) -> u64 {
+    /// When a head of this length may pass: what this part of the burst allows beyond it may be owed.
+    fn due_for(&self, limit: usize, len: u64, part: u64) -> u64 {
         let Limit { clock, burst, .. } = &self.limits[limit];
         let rate = BitRate::new(u64::try_from(clock.rate).expect("a rate")).expect("above zero");
         let time = |bytes| rate.wire_time(Bytes::new(bytes)).as_u64();
-        clock.earned().saturating_sub((time(*burst) - 1).saturating_sub(time(len)))
+        clock.earned().saturating_sub(((time(*burst) - 1) / part).saturating_sub(time(len)))
     }
 
     fn admits(&self, limit: usize, len: u64, now: u64) -> bool {
-        !self.is_waited_for(limit) && self.due_for(limit, len) <= now
+        !self.is_waited_for(limit) && self.due_for(limit, len, 1) <= now
     }
 
     fn pay(&mut self, limit: usize, len: u64, now: u64) {
@@ -350,47 +563,75 @@ impl Reference {
 
     fn first_closed(&self, bundle: usize, now: u64) -> Option<usize> {
         let (state, len) = (&self.bundles[bundle], self.head_charge(bundle));
-        (0..state.limits.len())
-            .find(|&index| !state.paid.contains(&index) && !self.admits(state.limits[index], len, now))
+        let holds = |&index: &usize| !state.paid.contains(&index) && !self.is_gate(state.limits[index]);
+        (0..state.limits.len()).filter(holds).find(|&index| !self.admits(state.limits[index], len, now))
     }
 
     fn wait(&mut self, bundle: usize, index: usize, now: u64) {
         let state = &mut self.bundles[bundle];
         (state.place, state.waits_since) = (Place::Waits(index), now);
         let (limit, keeps_place) = (state.limits[index], !state.fresh);
-        if !self.is_waited_for(limit) {
-            self.limits[limit].expected = self.head_charge(bundle);
-        }
+        let (len, first) = (self.head_charge(bundle), !self.is_waited_for(limit));
+        let expected = &mut self.limits[limit].expected;
+        *expected = if first { len } else { len.min(*expected) };
+        self.limits[limit].come += 1;
         self.activate(1 + limit, bundle, keeps_place, now);
+        self.overtakes(limit, bundle, now);
     }
 
     fn enter_main(&mut self, bundle: usize, now: u64) {
         let state = &mut self.bundles[bundle];
         state.place = Place::Main;
         state.entered += 1;
-        assert!(state.entered <= 2, "a head enters the main tree twice at most");
-        let returning = state.entered > 1;
+        let returning = state.entered > 1 || !state.fresh;
         self.activate(0, bundle, returning, now);
+        self.bundles[bundle].below_since = now;
     }
 
-    /// Before each pick, limits whose slot has come let go one bundle each, and nodes that slept until now wake up, the
-    /// earliest first. Says whether any limit did.
+    /// Before each pick, limits whose slot has come let go one bundle each, gates open, and nodes that slept until now wake
+    /// up, the earliest first. Says whether any limit let one go.
     fn release_due(&mut self, now: u64) -> bool {
-        let waited_for = (0..self.limits.len()).filter(|&limit| self.is_waited_for(limit));
-        let mut round: Vec<(u64, usize)> = waited_for.map(|limit| (self.due(limit), limit)).collect();
+        let mut done = BTreeSet::new();
         let limits = self.limits.len();
-        let asleep = self.trees[0].nodes.iter().enumerate();
-        round.extend(asleep.filter_map(|(node, state)| Some((state.paced.asleep?, limits + node))));
-        round.retain(|&(due, _)| due <= now);
-        round.sort_unstable();
-        let mut released = 0;
-        for (_, who) in round {
-            match who.checked_sub(limits) {
-                Some(node) => self.look_again(0, node, now),
-                None => released += u32::from(self.release(who, now)),
+        loop {
+            let waited_for = (0..limits).filter(|&limit| self.is_waited_for(limit) && !done.contains(&limit));
+            let slots = waited_for.map(|limit| (self.due(limit), limit));
+            let asleep = self.trees[0].nodes.iter().enumerate();
+            let asleep = asleep.filter_map(|(node, state)| Some((state.paced.asleep?, limits + node)));
+            let next = slots.chain(asleep).chain(self.openings()).filter(|&(due, _)| due <= now).min();
+            match next {
+                None => return !done.is_empty(),
+                Some((_, who)) if who >= limits => self.look_again(0, who - limits, now),
+                Some((_, who)) if self.is_gate(who) => self.open_at(who, now),
+                Some((_, who)) if self.release(who, now) => {
+                    done.insert(who);
+                }
+                Some(_) => {}
             }
         }
-        released > 0
+    }
+
+    /// A gate's moment has come: its node goes on as from the moment at which it could.
+    fn open_at(&mut self, gate: usize, now: u64) {
+        let node = self.limits[gate].top.expect("a gate");
+        let since = self.limits[gate].opens.expect("closed").min(now);
+        let (path, active) = self.way_up(0, node);
+        self.open_gate(gate, now);
+        self.enter_along(0, &path, &active, true, since, now);
+    }
+
+    /// From a node up: each (child, node), and whether that node is active and whether it has an active child.
+    fn way_up(&self, tree: usize, node: usize) -> (Vec<Step>, Vec<(bool, bool)>) {
+        let above: Vec<NodeId> = self.program.path(NodeId(node as u32)).collect();
+        let path: Vec<Step> = above.windows(2).map(|pair| (pair[0].0 as usize, pair[1].0 as usize)).collect();
+        let active = self.activity(tree, &path);
+        (path, active)
+    }
+
+    fn activity(&self, tree: usize, path: &[(usize, usize)]) -> Vec<(bool, bool)> {
+        let waits =
+            |node: usize| self.is_busy(tree, node) && self.trees[tree].nodes[node].paced.asleep.is_none();
+        path.iter().map(|&(_, node)| (self.is_active(tree, node), waits(node))).collect()
     }
 
     /// A node that may be asleep: if a child is eligible, it is again active, as from the moment of that.
@@ -405,12 +646,24 @@ impl Reference {
             state.paced.asleep = Some(state.wakes_at());
             return;
         }
-        let above: Vec<NodeId> = self.program.path(NodeId(node as u32)).collect();
-        let path: Vec<(usize, usize)> =
-            above.windows(2).map(|pair| (pair[0].0 as usize, pair[1].0 as usize)).collect();
-        let active: Vec<bool> = path.iter().map(|&(_, node)| self.is_active(tree, node)).collect();
+        let (path, active) = self.way_up(tree, node);
         self.trees[tree].nodes[node].paced.asleep = None;
-        self.enter_along(tree, &path, &active, true, since, now);
+        if self.passes_gate(tree, node, now) {
+            self.enter_along(tree, &path, &active, true, since, now);
+        }
+    }
+
+    /// A node that could go but for its gate: whether that is open, or may be opened.
+    fn passes_gate(&mut self, tree: usize, node: usize, now: u64) -> bool {
+        let Some(gate) = self.gate_at(node).filter(|_| tree == 0) else { return true };
+        match self.limits[gate].opens {
+            None => true,
+            Some(opens) if opens <= now => {
+                self.open_gate(gate, now);
+                true
+            }
+            Some(_) => false,
+        }
     }
 
     /// Lets go the tree's choice, unless its head is too long for now: then that is what is expected next.
@@ -422,9 +675,11 @@ impl Reference {
         if self.due(limit) > now {
             return false;
         }
-        self.settle(1 + limit, bundle, len, true, false);
+        self.settle(1 + limit, bundle, 0, true, false);
         self.pay(limit, len, now);
+        self.let_go(limit, bundle, now);
         let state = &mut self.bundles[bundle];
+        state.seen.insert(limit, self.limits[limit].come);
         state.paid.insert(index);
         state.waits.push((limit, now - state.waits_since));
         state.paid_len = len;
@@ -434,14 +689,15 @@ impl Reference {
 
     fn go_on(&mut self, bundle: usize, len: u64, now: u64) {
         for index in 0..self.bundles[bundle].limits.len() {
-            if self.bundles[bundle].paid.contains(&index) {
+            let limit = self.bundles[bundle].limits[index];
+            if self.bundles[bundle].paid.contains(&index) || self.is_gate(limit) {
                 continue;
             }
-            let limit = self.bundles[bundle].limits[index];
             if !self.admits(limit, len, now) {
                 return self.wait(bundle, index, now);
             }
             self.pay(limit, len, now);
+            self.let_go(limit, bundle, now);
             self.bundles[bundle].paid.insert(index);
         }
         self.enter_main(bundle, now);
@@ -453,6 +709,7 @@ impl Reference {
         let (payload, len, charge) = self.piece(flow);
         let last = offset + payload >= packet.descriptor.len - u32::from(packet.descriptor.header)
             || self.whole(flow);
+        self.note_gates(bundle, now);
         let waits = core::mem::take(&mut self.bundles[bundle].waits);
         let longest = waits.iter().rev().max_by_key(|&&(_, span)| span); // of equal ones the first
         let sent = Sent {
@@ -476,15 +733,31 @@ impl Reference {
         self.use_turn(bundle, flow, charge);
         let paid = core::mem::take(&mut self.bundles[bundle].paid);
         for index in 0..self.bundles[bundle].limits.len() {
+            let limit = self.bundles[bundle].limits[index];
             let before = if paid.contains(&index) { self.bundles[bundle].paid_len } else { 0 };
+            if paid.contains(&index) && self.is_shared(limit) {
+                self.charge_tree(1 + limit, bundle, charge, now);
+            }
+            self.forget(limit, bundle);
             if charge > before {
-                self.pay(self.bundles[bundle].limits[index], charge - before, now);
+                self.pay(limit, charge - before, now);
             }
         }
+        self.close_gates(bundle, charge, now);
         self.link.not_before(now);
         self.link.charge(charge);
         self.move_on(bundle, charge, now);
         sent
+    }
+
+    /// A bundle that is not in a limit's tree sent something: as if it had been picked there.
+    fn charge_tree(&mut self, tree: usize, bundle: usize, charge: u64, now: u64) {
+        self.activate(tree, bundle, true, now);
+        for (child, node) in self.path(tree, bundle) {
+            let state = &mut self.trees[tree].nodes[node];
+            state.guaranteed = state.clocks.get(&child).is_some_and(|clock| clock.earned() <= now);
+        }
+        self.settle(tree, bundle, charge, true, false);
     }
 
     fn move_on(&mut self, bundle: usize, charge: u64, now: u64) {
@@ -594,12 +867,7 @@ impl Reference {
 
     /// Whether something below the node may go: a bundle on whose way there nobody is asleep.
     fn is_active(&self, tree: usize, node: usize) -> bool {
-        let awake = |at: usize| self.trees[tree].nodes[at].paced.asleep.is_none();
-        self.trees[tree].inside.iter().any(|&bundle| {
-            let path = self.path(tree, bundle);
-            let end = path.iter().position(|&(_, at)| at == node);
-            end.is_some_and(|end| path[..=end].iter().all(|&(_, at)| awake(at)))
-        })
+        self.is_awake(tree, node) && self.is_busy(tree, node)
     }
 
     fn slot(&self, node: usize, child: usize) -> usize {
@@ -620,7 +888,7 @@ impl Reference {
 
     fn activate(&mut self, tree: usize, bundle: usize, returning: bool, now: u64) {
         let path = self.path(tree, bundle);
-        let active: Vec<bool> = path.iter().map(|&(_, node)| self.is_active(tree, node)).collect();
+        let active = self.activity(tree, &path);
         self.enter_along(tree, &path, &active, returning, now, now);
         self.trees[tree].inside.insert(bundle);
     }
@@ -630,12 +898,12 @@ impl Reference {
         &mut self,
         tree: usize,
         path: &[(usize, usize)],
-        active: &[bool],
+        active: &[(bool, bool)],
         returning: bool,
         since: u64,
         now: u64,
     ) {
-        for (&(child, node), &was_active) in path.iter().zip(active) {
+        for (&(child, node), &(was_active, was_busy)) in path.iter().zip(active) {
             if matches!(self.program.nodes[node].kind, NodeKind::RateShare(_)) {
                 self.trees[tree].nodes[node].join(child, since, now);
             }
@@ -651,6 +919,11 @@ impl Reference {
                 state.paced.asleep = state.paced.due.is_empty().then(|| state.wakes_at());
             }
             if was_active || self.trees[tree].nodes[node].paced.asleep.is_some() {
+                break;
+            }
+            // A closed node with others below has its moment to wait for already.
+            let waits = was_busy && self.is_closed(tree, node);
+            if waits || !self.passes_gate(tree, node, now) {
                 break;
             }
         }
@@ -800,6 +1073,9 @@ impl Reference {
             let state = &mut self.trees[tree].nodes[node];
             if state.paced.real && !state.paced.members.is_empty() && state.paced.due.is_empty() {
                 (state.paced.asleep, idle) = (Some(state.wakes_at()), false);
+            }
+            if self.is_closed(tree, node) && self.is_busy(tree, node) {
+                idle = false;
             }
         }
     }

@@ -1,0 +1,83 @@
+//! Gates: a node's `max`, at the node itself.
+//!
+//! Why: a node that has used up its rate leaves its parent's order, whole, until the next packet is earned; below it
+//! everything stands as before. So the node's own order decides who uses the rate, and limits nest by themselves.
+//! From: classes that wait for their rate in HTB and hClock, with the clock of our limits.
+//! Not here: the clock (`limit`), limits that cut across the tree.
+//! Invariant: a closed node is in no order; it has an alarm exactly while something below it could go.
+
+use plimsoll_units::{Nanos, Span};
+
+use super::NONE;
+
+/// A node that a limit opens and closes.
+#[derive(Clone, Debug)]
+pub(crate) struct Gate {
+    pub(super) node: u32,
+    pub(super) limit: u32,
+    /// The nearest gate above.
+    above: u32,
+    pub(super) closed: bool,
+    /// Until when.
+    pub(super) opens: Nanos,
+    /// Since when it is open, if it is.
+    opened: Nanos,
+    /// Times that it kept something back.
+    pub(super) held: u64,
+    tally: Tally,
+}
+
+/// How long something below a gate could not go, because of this one or of one above.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    blocked: Span,
+    at: Nanos,
+    /// What the gate above had counted then.
+    above: Span,
+}
+
+pub(crate) const GATE_BYTES: usize = size_of::<Gate>();
+
+impl Gate {
+    pub(super) fn new(node: u32, limit: u32, above: u32) -> Self {
+        Self {
+            node,
+            limit,
+            above,
+            closed: false,
+            opens: Nanos::ZERO,
+            opened: Nanos::ZERO,
+            held: 0,
+            tally: Tally::default(),
+        }
+    }
+}
+
+/// Opens or closes a gate.
+pub(super) fn turn(gates: &mut [Gate], id: u32, closed: bool, now: Nanos) {
+    blocked(gates, id, now);
+    let gate = &mut gates[id as usize];
+    if !closed {
+        gate.opened = now;
+    }
+    gate.closed = closed;
+}
+
+/// How long what is below gate `id` could not go, since the engine began: time counts once, however many gates were closed
+/// on the way.
+pub(super) fn blocked(gates: &mut [Gate], id: u32, now: Nanos) -> Span {
+    let Some(above) = gates.get(id as usize).map(|gate| gate.above) else { return Span::ZERO };
+    let above = if above == NONE { Span::ZERO } else { blocked(gates, above, now) };
+    let Gate { closed, tally, .. } = &mut gates[id as usize];
+    tally.blocked += if *closed { now - tally.at } else { above - tally.above };
+    (tally.at, tally.above) = (now, above);
+    tally.blocked
+}
+
+/// The limit of the gate, of `id` and those above, that opened last.
+pub(super) fn latest(gates: &[Gate], id: u32) -> Option<u32> {
+    let above = |gate: &&Gate| gates.get(gate.above as usize);
+    let way = core::iter::successors(gates.get(id as usize), above);
+    // Of those that opened at the same moment, the innermost.
+    way.reduce(|last, gate| if gate.opened > last.opened { gate } else { last }).map(|gate| gate.limit)
+}

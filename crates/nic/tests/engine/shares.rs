@@ -1,0 +1,280 @@
+//! Steady shares equal the fluid model's, whatever limits stand in a row.
+
+use plimsoll_nic::Config;
+use plimsoll_policy::{FlowOrder, LimitId, NodeId, NodeKind, Program};
+use plimsoll_units::{BitRate, Span};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+
+use crate::fluid;
+use crate::kit::{FRAME, MS, Plan, ROOT, World, burst_of, mbps};
+
+/// Longer ones take long to be used up.
+const LONG_BURST: u64 = 60_000;
+
+const LINK_MBPS: u64 = 10_000;
+
+/// Sizes of packets; a class has one.
+const SIZES: [u32; 5] = [64, 256, 576, 1_000, 1_500];
+
+/// A node: a place among the earlier ones, and what it is.
+#[derive(Clone, Debug)]
+struct Seed {
+    parent: usize,
+    kind: usize,
+    weight: u32,
+    /// In thousandths of the link, before all of them are made to fit.
+    min: Option<u64>,
+    /// In thousandths of the link, beyond the minimum.
+    max: Option<u64>,
+    size: usize,
+    silent: bool,
+    /// Which limits by match hold it, by bit.
+    limits: u8,
+}
+
+/// A policy with greedy senders.
+#[derive(Clone, Debug)]
+struct Case {
+    seeds: Vec<Seed>,
+    /// Limits by match, in thousandths of the link.
+    limits: Vec<u64>,
+    /// Bursts of two frames, not of a millisecond.
+    short: bool,
+}
+
+const DEPTH: usize = 5;
+
+fn seed() -> impl Strategy<Value = Seed> {
+    let min = proptest::option::weighted(0.25, 10_u64..400);
+    let max = proptest::option::weighted(0.3, 30_u64..600);
+    (0_usize..100, 0_usize..3, 1_u32..9, min, max, 0..SIZES.len(), prop::bool::weighted(0.1), 0_u8..4)
+        .prop_map(|(parent, kind, weight, min, max, size, silent, limits)| Seed {
+            parent,
+            kind,
+            weight,
+            min,
+            max,
+            size,
+            silent,
+            limits,
+        })
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let limits = proptest::collection::vec(30_u64..600, 0..3);
+    (proptest::collection::vec(seed(), 3..14), limits, prop::bool::weighted(0.2))
+        .prop_map(|(seeds, limits, short)| Case { seeds, limits, short })
+}
+
+impl Case {
+    fn parents(&self) -> Vec<Option<usize>> {
+        let mut depths = vec![1];
+        let mut parents = vec![None];
+        for node in 1..self.seeds.len() {
+            let shallow: Vec<usize> = (0..node).filter(|&above| depths[above] < DEPTH).collect();
+            let parent = shallow[self.seeds[node].parent % shallow.len()];
+            depths.push(depths[parent] + 1);
+            parents.push(Some(parent));
+        }
+        parents
+    }
+
+    fn burst(&self, rate: BitRate) -> u64 {
+        if self.short { 2 * FRAME } else { burst_of(rate, 1).min(LONG_BURST) }
+    }
+
+    /// The policy, the limits by match of each node's own packets, and what each sends in Mb/s.
+    fn program(&self) -> (Program, Vec<Vec<LimitId>>, Vec<f64>) {
+        let parents = self.parents();
+        let inner = |node: usize| parents.contains(&Some(node));
+        let kinds = [NodeKind::Priority, NodeKind::Wfq, NodeKind::Drr];
+        let kind = |node: usize| {
+            if inner(node) { kinds[self.seeds[node].kind] } else { NodeKind::Class(FlowOrder::Drr) }
+        };
+        let mut plan = Plan::new(mbps(LINK_MBPS), kind(0));
+        for (node, parent) in parents.iter().enumerate() {
+            let Some(parent) = parent else { continue };
+            plan.node(NodeId(*parent as u32), kind(node), self.seeds[node].weight);
+        }
+        let minima = self.minima(&parents);
+        for (node, min) in minima.iter().enumerate().skip(1) {
+            if let Some(rate) = BitRate::new(*min) {
+                plan.min(NodeId(node as u32), rate);
+            }
+            if let Some(above) = self.seeds[node].max {
+                let rate = BitRate::new(min + above * LINK_MBPS * 1_000).expect("above zero");
+                plan.max(NodeId(node as u32), rate, self.burst(rate));
+            }
+        }
+        let limits: Vec<LimitId> = (self.limits.iter().enumerate())
+            .map(|(n, &rate)| {
+                let rate = mbps(rate * LINK_MBPS / 1_000);
+                plan.limit(&format!("limit {n}"), rate, self.burst(rate))
+            })
+            .collect();
+        let leaf = |node: usize| !inner(node);
+        plan.program.default_class = NodeId((0..parents.len()).find(|&n| leaf(n)).expect("a leaf") as u32);
+        let through = (0..parents.len()).map(|node| {
+            let held = |&(n, _): &(usize, &LimitId)| leaf(node) && self.seeds[node].limits >> n & 1 == 1;
+            limits.iter().enumerate().filter(held).map(|(_, &limit)| limit).collect()
+        });
+        let sends = |node: usize| leaf(node) && !self.seeds[node].silent;
+        let demands = (0..parents.len()).map(|node| if sends(node) { 2.0 * LINK_MBPS as f64 } else { 0.0 });
+        (plan.program.clone(), through.collect(), demands.collect())
+    }
+
+    /// What each node is promised, in bits per second: at least what its children are, at most 80 % of the link in all.
+    fn minima(&self, parents: &[Option<usize>]) -> Vec<u64> {
+        let mut wanted: Vec<u64> = self.seeds.iter().map(|seed| seed.min.unwrap_or(0)).collect();
+        wanted[0] = 0;
+        let mut sums = vec![0_u64; wanted.len()];
+        for node in (0..wanted.len()).rev() {
+            wanted[node] = wanted[node].max(sums[node]);
+            if let Some(parent) = parents[node] {
+                sums[parent] += wanted[node];
+            }
+        }
+        let all = wanted[0].max(800);
+        wanted.iter().map(|min| min * LINK_MBPS * 1_000_000 * 8 / 10 / all).collect()
+    }
+}
+
+/// Mb/s of each node's own packets, after they have settled.
+fn measured(program: &Program, through: &[Vec<LimitId>], demands: &[f64], sizes: &[u32]) -> Vec<f64> {
+    let mut world = World::new(program, &Config { catch_up: Span::ns(1), ..Config::default() });
+    for (node, &demand) in demands.iter().enumerate() {
+        if demand > 0.0 {
+            world.greedy(NodeId(node as u32), &through[node], sizes[node]);
+        }
+    }
+    let (from, until) = (8 * MS, 32 * MS);
+    world.run(until);
+    (0..demands.len()).map(|node| world.rate(NodeId(node as u32), from, until)).collect()
+}
+
+/// The worst class, as what it gets and should get, if it is off by more than 3 % and half a percent of the link.
+fn worst(found: &[f64], wanted: &[f64]) -> Option<(usize, f64, f64)> {
+    let off = |found: f64, wanted: f64| (found - wanted).abs() - 0.03 * wanted - 0.005 * LINK_MBPS as f64;
+    let all = found.iter().zip(wanted).enumerate().map(|(node, (&found, &wanted))| (node, found, wanted));
+    all.filter(|&(_, found, wanted)| off(found, wanted) > 0.0)
+        .max_by(|a, b| off(a.1, a.2).total_cmp(&off(b.1, b.2)))
+}
+
+/// Policies that are compared; `PROPTEST_CASES` says otherwise, for a longer run.
+const POLICIES: usize = 400;
+
+#[test]
+fn random_policies_share_as_a_fluid_would() {
+    let stated = std::env::var("PROPTEST_CASES").ok().and_then(|count| count.parse().ok());
+    let count = stated.unwrap_or(POLICIES);
+    let mut runner = TestRunner::deterministic();
+    let mut off = vec![];
+    for number in 0..count {
+        let case = cases().new_tree(&mut runner).expect("a case").current();
+        let (program, through, demands) = case.program();
+        let wanted = fluid::rates(&program, &demands, &through).expect("the model has an answer");
+        let sizes: Vec<u32> = case.seeds.iter().map(|seed| SIZES[seed.size]).collect();
+        if let Some((node, found, wanted)) = worst(&measured(&program, &through, &demands, &sizes), &wanted) {
+            let limits = case.limits.len();
+            off.push(format!(
+                "policy {number}: node {node} gets {found:.0}, should {wanted:.0} Mb/s; {limits} limits"
+            ));
+            assert!(limits > 0, "maxima alone are exact: {off:?}");
+        }
+    }
+    // Where limits by match and minima contradict each other, or bursts are as short as two frames.
+    assert!(off.len() * 100 <= count, "{off:#?}");
+}
+
+/// Mb/s of each class, sent by greedy flows of this size, behind these limits.
+fn greedy(plan: &Plan, flows: &[(NodeId, u32, &[LimitId])]) -> Vec<f64> {
+    let mut world = World::new(&plan.program, &Config { catch_up: Span::ns(1), ..Config::default() });
+    for &(class, size, limits) in flows {
+        world.greedy(class, limits, size);
+    }
+    world.run(40 * MS);
+    flows.iter().map(|&(class, ..)| world.rate(class, 10 * MS, 40 * MS)).collect()
+}
+
+fn assert_shares(found: &[f64], wanted: &[f64]) {
+    assert_eq!(worst(found, wanted), None, "{found:?}, should be {wanted:?}");
+}
+
+fn max(plan: &mut Plan, node: NodeId, rate: u64) {
+    plan.max(node, mbps(rate), LONG_BURST);
+}
+
+#[test]
+fn a_strict_priority_below_two_maxima_loses_nothing() {
+    let mut plan = Plan::new(mbps(LINK_MBPS), NodeKind::Wfq);
+    let a = plan.node(ROOT, NodeKind::Priority, 1);
+    let (b, m) = (plan.class(ROOT, 1), plan.node(a, NodeKind::Priority, 1));
+    let (x, hi, lo) = (plan.class(a, 1), plan.class(m, 1), plan.class(m, 1));
+    max(&mut plan, a, 4_500);
+    max(&mut plan, m, 4_000);
+    let found = greedy(&plan, &[(hi, 1_500, &[]), (lo, 1_500, &[]), (x, 1_500, &[]), (b, 1_500, &[])]);
+    assert_shares(&found, &[4_000.0, 0.0, 500.0, 5_500.0]);
+}
+
+#[test]
+fn rounds_below_a_maximum_keep_their_shares() {
+    let mut plan = Plan::new(mbps(LINK_MBPS), NodeKind::Drr);
+    let a = plan.node(ROOT, NodeKind::Drr, 1);
+    let (b, hi, lo) = (plan.class(ROOT, 1), plan.class(a, 3), plan.class(a, 1));
+    max(&mut plan, a, 4_950);
+    let found = greedy(&plan, &[(hi, 1_500, &[]), (lo, 1_500, &[]), (b, 1_500, &[])]);
+    assert_shares(&found, &[3_712.5, 1_237.5, 5_050.0]);
+}
+
+#[test]
+fn a_maximum_of_one_turn_in_rounds_goes_to_its_first_class() {
+    let mut plan = Plan::new(mbps(LINK_MBPS), NodeKind::Drr);
+    let (n1, n2) = (plan.class(ROOT, 3), plan.class(ROOT, 2));
+    let n3 = plan.node(ROOT, NodeKind::Priority, 1);
+    let (n4, t4, t5) = (plan.class(ROOT, 1), plan.class(n3, 1), plan.class(n3, 1));
+    plan.min(t4, mbps(731));
+    plan.min(n3, mbps(731));
+    max(&mut plan, n3, 1_528);
+    let found = greedy(
+        &plan,
+        &[(t4, 1_500, &[]), (t5, 1_500, &[]), (n1, 1_500, &[]), (n2, 1_500, &[]), (n4, 1_500, &[])],
+    );
+    assert_shares(&found[..2], &[1_528.0, 0.0]);
+}
+
+#[test]
+fn small_packets_beside_a_siblings_minimum_keep_their_priority() {
+    for size in [64, 1_500] {
+        let mut plan = Plan::new(mbps(LINK_MBPS), NodeKind::Priority);
+        let (hi, lo, b) = (plan.class(ROOT, 1), plan.class(ROOT, 1), plan.class(ROOT, 1));
+        plan.min(b, mbps(2_000));
+        let limit = plan.limit("lim", mbps(300), LONG_BURST);
+        let found = greedy(&plan, &[(hi, 64, &[limit]), (lo, size, &[limit]), (b, 1_500, &[])]);
+        assert!(found[1] <= 1.0, "the lower one gets {found:?}");
+        assert_shares(&found, &[300.0, 0.0, 9_700.0]);
+    }
+}
+
+#[test]
+fn a_priority_behind_a_limit_that_cuts_across_rounds_loses_nothing() {
+    let mut plan = Plan::new(mbps(LINK_MBPS), NodeKind::Drr);
+    let n1 = plan.node(ROOT, NodeKind::Priority, 3);
+    let (n3, n4) = (plan.class(ROOT, 8), plan.class(ROOT, 1));
+    let (t0, t1, n2) = (plan.class(n1, 1), plan.class(n1, 1), plan.class(n1, 1));
+    let limit = plan.limit("lim", mbps(1_801), LONG_BURST);
+    let behind: &[LimitId] = &[limit];
+    let found = greedy(
+        &plan,
+        &[
+            (t0, 1_500, behind),
+            (t1, 1_500, behind),
+            (n2, 1_500, behind),
+            (n3, 1_500, behind),
+            (n4, 1_500, behind),
+        ],
+    );
+    let share = 1_801.0 / 12.0;
+    assert_shares(&found, &[3.0 * share, 0.0, 0.0, 8.0 * share, share]);
+}
