@@ -515,8 +515,9 @@ impl<P: Served> Apart<P> {
 
     /// The port, and what was lost while it was away and is in none of its counters. Nothing before [`Apart::is_back`].
     pub fn into_port(mut self) -> Option<(P, Counters)> {
-        let lost = std::mem::take(&mut self.lost);
-        self.port.take().map(|port| (port, lost))
+        let port = self.port.take()?;
+        self.thread = None; // it has given all back and ends by itself; the engine does not wait for that
+        Some((port, std::mem::take(&mut self.lost)))
     }
 
     /// The port is let go of: what was handed over and not taken is lost, and counted.
