@@ -457,7 +457,7 @@ impl Nic {
     fn park(&mut self, id: u32, seat: Seat, hold: u8, now: Nanos) {
         self.note_gates(id, now);
         let entrant = self.entrant(id);
-        self.forest.settle(seat, Settlement { entrant: &entrant, len: 0, remains: false, idle: false });
+        self.forest.settle(seat, Settlement::leaves(&entrant));
         self.set_alarms(now);
         self.stats.pairs += 1; // one without a pull
         self.wait(id, hold, now);
@@ -496,8 +496,7 @@ impl Nic {
         let entrant = self.entrant(latest);
         self.forest.activate(seat, &entrant, true, now);
         let first = self.forest.pick(root, now);
-        let outcome = Settlement { entrant: &entrant, len: 0, remains: false, idle: false };
-        self.forest.settle(seat, outcome);
+        self.forest.settle(seat, Settlement::leaves(&entrant));
         first.is_some_and(|pick| pick.child.name() == id) && self.limits[limit as usize].forget(latest)
     }
 
@@ -574,8 +573,7 @@ impl Nic {
         if let Some(pick) = pick {
             // What it uses of the limit is charged when it leaves: another may go before it.
             let entrant = self.entrant(id);
-            let outcome = Settlement { entrant: &entrant, len: 0, remains: false, idle: false };
-            self.forest.settle(pick.seat, outcome);
+            self.forest.settle(pick.seat, Settlement::leaves(&entrant));
         }
         self.limits[limit as usize].let_go(id, now);
         self.note_wait(id, limit, now);
@@ -600,7 +598,7 @@ impl Nic {
                 return Some((index as u8, pick));
             }
             hold.seen = limit.come();
-            self.forest.settle(seat, Settlement { entrant: &entrant, len: 0, remains: false, idle: false });
+            self.forest.settle(seat, Settlement::leaves(&entrant));
         }
         None
     }
@@ -616,7 +614,7 @@ impl Nic {
             self.bundles[id as usize].holds[usize::from(index)].seen = state.come();
             state.forget(id);
             let entrant = self.entrant(id);
-            self.forest.settle(own, Settlement { entrant: &entrant, len: 0, remains: false, idle: false });
+            self.forest.settle(own, Settlement::leaves(&entrant));
             if let Some(pick) = self.limits[limit as usize].root.and_then(|root| self.forest.pick(root, now))
                 && self.let_go(pick.child.name(), limit, Some(pick), now)
             {
@@ -626,7 +624,7 @@ impl Nic {
         }
         self.note_gates(id, now);
         let entrant = self.entrant(id);
-        self.forest.settle(seat, Settlement { entrant: &entrant, len: 0, remains: false, idle: false });
+        self.forest.settle(seat, Settlement::leaves(&entrant));
         self.set_alarms(now);
         self.stats.pairs += 1; // one without a pull
         let bundle = &mut self.bundles[id as usize];
@@ -691,7 +689,7 @@ impl Nic {
             if let Some(hold) = closed {
                 return self.park(id, seat, hold, now);
             }
-            if self.keep_back(id, seat, len, now) {
+            if self.bundles[id as usize].gate != NONE && self.keep_back(id, seat, len, now) {
                 return;
             }
             if self.bundles[id as usize].paid != 0

@@ -233,6 +233,13 @@ pub(crate) struct Settlement<'a> {
     pub(crate) idle: bool,
 }
 
+impl<'a> Settlement<'a> {
+    /// It leaves its tree with its rank, and has sent nothing.
+    pub(crate) fn leaves(entrant: &'a Entrant) -> Self {
+        Self { entrant, len: 0, remains: false, idle: false }
+    }
+}
+
 impl Rounds {
     fn set_weight(&mut self, slot: u32, weight: u32) {
         let quantum = u64::from(self.base) * u64::from(weight.max(1));

@@ -301,25 +301,23 @@ impl Forest {
     /// Has a limit open and close a node of the main tree from now on. Nodes above get theirs first. `None` below an order
     /// that looks at packets: it can't be told to look away from those below a node that is closed.
     pub(crate) fn add_gate(&mut self, node: u32, limit: LimitId) -> Option<u32> {
-        let state = &self.nodes[node as usize];
-        if state.ranked_above {
+        let Node { parent, ranked_above, .. } = self.nodes[node as usize];
+        if ranked_above {
             return None;
         }
-        let parent = |at: &u32| Some(self.nodes[*at as usize].parent).filter(|&parent| parent != NONE);
-        let way = core::iter::successors(parent(&node), parent);
-        let above = way.map(|at| self.nodes[at as usize].gate).find(|&gate| gate != NONE);
         let id = u32::try_from(self.gates.len()).expect("fewer gates than u32 holds");
-        self.gates.push(Gate::new(node, limit.0, above.unwrap_or(NONE)));
+        let above = self.gate_above(Seat { node: parent, slot: 0 });
+        self.gates.push(Gate::new(node, limit.0, above));
         self.nodes[node as usize].gate = id;
         self.reserve_alarms();
         Some(id)
     }
 
-    /// The nearest gate above a place of the main tree.
+    /// The nearest gate above a place of the main tree, or `NONE`.
     pub(crate) fn gate_above(&self, seat: Seat) -> u32 {
-        let parent = |at: &u32| Some(self.nodes[*at as usize].parent).filter(|&parent| parent != NONE);
-        let way = core::iter::successors(Some(seat.node), parent);
-        way.map(|at| self.nodes[at as usize].gate).find(|&gate| gate != NONE).unwrap_or(NONE)
+        let above = |node: &&Node| self.nodes.get(node.parent as usize);
+        let way = core::iter::successors(self.nodes.get(seat.node as usize), above);
+        way.map(|node| node.gate).find(|&gate| gate != NONE).unwrap_or(NONE)
     }
 
     /// The limit keeps the node back until then. To be settled after that if something below was picked.
@@ -343,12 +341,17 @@ impl Forest {
 
     /// The limit's rate has changed: when it lets the node go on.
     pub(crate) fn reopen_at(&mut self, gate: u32, opens: Nanos) {
-        let state = &mut self.gates[gate as usize];
-        state.opens = opens;
-        let node = &self.nodes[state.node as usize];
-        if state.closed && node.active > 0 && !node.asleep {
-            self.alarms.push((Alarm::Gate(state.limit), Some(opens)));
+        self.gates[gate as usize].opens = opens;
+        if self.keeps_back(gate) {
+            self.alarms.push((Alarm::Gate(self.gates[gate as usize].limit), Some(opens)));
         }
+    }
+
+    /// Whether something below the gate could go now but for it.
+    fn keeps_back(&self, gate: u32) -> bool {
+        let state = &self.gates[gate as usize];
+        let node = &self.nodes[state.node as usize];
+        state.closed && node.active > 0 && !node.asleep
     }
 
     /// How long what is below a gate could not go because of gates, since the engine began.
@@ -364,9 +367,7 @@ impl Forest {
 
     /// Whether a gate keeps something back now, and how often it did.
     pub(crate) fn held_by(&self, gate: u32) -> (bool, u64) {
-        let state = &self.gates[gate as usize];
-        let node = &self.nodes[state.node as usize];
-        (state.closed && node.active > 0 && !node.asleep, state.held)
+        (self.keeps_back(gate), self.gates[gate as usize].held)
     }
 
     /// A node that could go but for its gate: opens it, if that is due, or has an alarm set for when it is. Answers whether

@@ -140,6 +140,21 @@ mod tests {
     }
 
     proptest::proptest! {
+        /// What was charged and taken back leaves the clock where it was, to the fraction.
+        #[test]
+        fn a_refund_undoes_a_charge(
+            rate in 1_u64..500_000_000_000,
+            lens in proptest::collection::vec(1_u64..70_000, 1..50),
+            undone in 1_u64..70_000,
+        ) {
+            let mut pace = Pace::new(BitRate::new(rate).expect("above zero"));
+            lens.iter().for_each(|&len| pace.charge(Bytes::new(len)));
+            let (at, rest) = (pace.at, pace.rest);
+            pace.charge(Bytes::new(undone));
+            pace.refund(Bytes::new(undone));
+            proptest::prop_assert_eq!((pace.at, pace.rest), (at, rest));
+        }
+
         /// The clock never runs ahead of the rate, nor behind it by a nanosecond.
         #[test]
         fn advances_by_exactly_bits_over_rate(

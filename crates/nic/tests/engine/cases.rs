@@ -153,7 +153,7 @@ impl Case {
                 plan.rate(id, mbps(self.seeds[node].rate * LINK_MBPS / 1_000));
             }
         }
-        let minima = self.minima(&parents);
+        let minima = promised(self.seeds.iter().map(|seed| seed.min), &parents, LINK_MBPS);
         for (node, min) in (0..).map(NodeId).zip(&minima) {
             if let (Some(rate), true) = (BitRate::new(*min), node != ROOT) {
                 plan.min(node, rate);
@@ -194,35 +194,12 @@ impl Case {
     }
 
     fn parents(&self) -> Vec<Option<usize>> {
-        let mut depths = vec![1];
-        let mut parents = vec![None];
-        for node in 1..self.seeds.len() {
-            let shallow: Vec<usize> = (0..node).filter(|&above| depths[above] < DEPTH).collect();
-            let parent = shallow[self.seeds[node].parent % shallow.len()];
-            depths.push(depths[parent] + 1);
-            parents.push(Some(parent));
-        }
-        parents
+        tree(self.seeds.iter().map(|seed| seed.parent), DEPTH)
     }
 
     pub fn leaves(&self) -> Vec<usize> {
         let parents = self.parents();
         (0..self.seeds.len()).filter(|&node| !parents.contains(&Some(node))).collect()
-    }
-
-    /// What each node is promised, in bits per second: at least what its children are, at most 80 % of the link in all.
-    fn minima(&self, parents: &[Option<usize>]) -> Vec<u64> {
-        let mut wanted: Vec<u64> = self.seeds.iter().map(|seed| seed.min.unwrap_or(0)).collect();
-        wanted[0] = 0;
-        let mut sums = vec![0_u64; wanted.len()];
-        for node in (0..wanted.len()).rev() {
-            wanted[node] = wanted[node].max(sums[node]);
-            if let Some(parent) = parents[node] {
-                sums[parent] += wanted[node];
-            }
-        }
-        let all = wanted[0].max(800);
-        wanted.iter().map(|min| min * LINK_MBPS * 1_000_000 * 8 / 10 / all).collect()
     }
 }
 
@@ -242,4 +219,37 @@ impl Case {
         }
         case
     }
+}
+
+/// Each node's parent: the one that it wants of the earlier ones, as far as none lies deeper than `depth`.
+pub fn tree(wanted: impl Iterator<Item = usize>, depth: usize) -> Vec<Option<usize>> {
+    let mut depths = vec![1];
+    let mut parents = vec![None];
+    for (node, wanted) in wanted.enumerate().skip(1) {
+        let shallow: Vec<usize> = (0..node).filter(|&above| depths[above] < depth).collect();
+        let parent = shallow[wanted % shallow.len()];
+        depths.push(depths[parent] + 1);
+        parents.push(Some(parent));
+    }
+    parents
+}
+
+/// What each node is promised, in bits per second, from thousandths of the link: at least what its children are, at most 80 % of
+/// the link in all.
+pub fn promised(
+    minima: impl Iterator<Item = Option<u64>>,
+    parents: &[Option<usize>],
+    link_mbps: u64,
+) -> Vec<u64> {
+    let mut wanted: Vec<u64> = minima.map(Option::unwrap_or_default).collect();
+    wanted[0] = 0;
+    let mut sums = vec![0_u64; wanted.len()];
+    for node in (0..wanted.len()).rev() {
+        wanted[node] = wanted[node].max(sums[node]);
+        if let Some(parent) = parents[node] {
+            sums[parent] += wanted[node];
+        }
+    }
+    let all = wanted[0].max(800);
+    wanted.iter().map(|min| min * link_mbps * 1_000_000 * 8 / 10 / all).collect()
 }

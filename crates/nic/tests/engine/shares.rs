@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
+use crate::cases::{promised, tree};
 use crate::fluid;
 use crate::kit::{FRAME, MS, Plan, ROOT, World, burst_of, mbps};
 
@@ -69,25 +70,13 @@ fn cases() -> impl Strategy<Value = Case> {
 }
 
 impl Case {
-    fn parents(&self) -> Vec<Option<usize>> {
-        let mut depths = vec![1];
-        let mut parents = vec![None];
-        for node in 1..self.seeds.len() {
-            let shallow: Vec<usize> = (0..node).filter(|&above| depths[above] < DEPTH).collect();
-            let parent = shallow[self.seeds[node].parent % shallow.len()];
-            depths.push(depths[parent] + 1);
-            parents.push(Some(parent));
-        }
-        parents
-    }
-
     fn burst(&self, rate: BitRate) -> u64 {
         if self.short { 2 * FRAME } else { burst_of(rate, 1).min(LONG_BURST) }
     }
 
     /// The policy, the limits by match of each node's own packets, and what each sends in Mb/s.
     fn program(&self) -> (Program, Vec<Vec<LimitId>>, Vec<f64>) {
-        let parents = self.parents();
+        let parents = tree(self.seeds.iter().map(|seed| seed.parent), DEPTH);
         let inner = |node: usize| parents.contains(&Some(node));
         let kinds = [NodeKind::Priority, NodeKind::Wfq, NodeKind::Drr];
         let kind = |node: usize| {
@@ -98,7 +87,7 @@ impl Case {
             let Some(parent) = parent else { continue };
             plan.node(NodeId(*parent as u32), kind(node), self.seeds[node].weight);
         }
-        let minima = self.minima(&parents);
+        let minima = promised(self.seeds.iter().map(|seed| seed.min), &parents, LINK_MBPS);
         for (node, min) in minima.iter().enumerate().skip(1) {
             if let Some(rate) = BitRate::new(*min) {
                 plan.min(NodeId(node as u32), rate);
@@ -123,21 +112,6 @@ impl Case {
         let sends = |node: usize| leaf(node) && !self.seeds[node].silent;
         let demands = (0..parents.len()).map(|node| if sends(node) { 2.0 * LINK_MBPS as f64 } else { 0.0 });
         (plan.program.clone(), through.collect(), demands.collect())
-    }
-
-    /// What each node is promised, in bits per second: at least what its children are, at most 80 % of the link in all.
-    fn minima(&self, parents: &[Option<usize>]) -> Vec<u64> {
-        let mut wanted: Vec<u64> = self.seeds.iter().map(|seed| seed.min.unwrap_or(0)).collect();
-        wanted[0] = 0;
-        let mut sums = vec![0_u64; wanted.len()];
-        for node in (0..wanted.len()).rev() {
-            wanted[node] = wanted[node].max(sums[node]);
-            if let Some(parent) = parents[node] {
-                sums[parent] += wanted[node];
-            }
-        }
-        let all = wanted[0].max(800);
-        wanted.iter().map(|min| min * LINK_MBPS * 1_000_000 * 8 / 10 / all).collect()
     }
 }
 
