@@ -31,8 +31,9 @@
 //!      grouped `wfq`, and three more frames by which the node's time may run ahead where the node itself is late, and
 //!      one for those that sleep: `a = 8L` and `a = 16L`. Minima do not count: the rates are the promise.
 //! 3. **What others cannot take.** A child of a `rate_share` takes at most `r * t + 8L` (`16L` grouped), whatever the
-//!    node above it is late. A sibling that a limit holds takes at most `r * t + burst + L` for each set of limits
-//!    and each class below it. If every sibling that may go first has such a ceiling, the rest is left over. For
+//!    node above it is late. A sibling with a `max` takes at most `r * t + burst`, and `L` more if it is a
+//!    class; one that another limit holds, or that stands below `fifo`, `lstf` or `edf`, `r * t + burst + L` for each set of
+//!    limits and each class below it. If every sibling that may go first has such a ceiling, the rest is left over. For
 //!    `priority` these are the higher ones, and of the lower ones only their minima; for all other nodes, every sibling.
 //!    This gives `rate = g - sum of r`, `lag = lag_parent + sum of the constants`.
 //!
@@ -52,7 +53,7 @@ use serde::Serialize;
 
 use crate::document::Mark;
 use crate::law::{Law, Problem, Problems};
-use crate::program::{FlowOrder, Form, LimitId, Match, Node, NodeId, NodeKind, Program, Scope};
+use crate::program::{FlowOrder, Form, Limit, LimitId, Match, Node, NodeId, NodeKind, Program, Scope};
 
 /// What the figures take for granted.
 pub const ASSUMPTIONS: &str = "guaranteed rates count whole frames with their overhead, and hold whatever other classes \
@@ -187,6 +188,7 @@ pub fn bounds(program: &Program) -> Vec<Bound> {
 /// The same when the engine pulls up to `pull` bytes at once, overhead included.
 #[must_use]
 pub fn bounds_with(program: &Program, pull: Bytes) -> Vec<Bound> {
+    let program = &program.carried_out();
     let analysis = Analysis::new(program, pull);
     let main = analysis.curves(NodeId(0), bits_of(program.link), true, None);
     let mut rates: Rates = main.iter().map(|(&id, curve)| (id, (curve.rate, curve.why.clone()))).collect();
@@ -250,10 +252,9 @@ impl<'a> Analysis<'a> {
         for (index, node) in self.program.nodes.iter().enumerate().rev() {
             let limits = own[index].iter().map(|&id| {
                 let limit = self.program.limit(id);
-                Ceiling {
-                    rate: bits_of(limit.rate),
-                    burst: u128::from(limit.burst.bits()) + bundles[index] * self.frame,
-                }
+                let burst = u128::from(limit.burst.bits()).max(self.frame);
+                let released = self.released(index, limit, bundles[index]);
+                Ceiling { rate: bits_of(limit.rate), burst: burst + released * self.frame }
             });
             let below = (!node.children.is_empty())
                 .then(|| {
@@ -272,14 +273,31 @@ impl<'a> Analysis<'a> {
         ceilings
     }
 
+    /// Packets that a limit of the node may have let go and that are not yet gone: none where the node itself opens and
+    /// closes, one of each bundle elsewhere.
+    fn released(&self, index: usize, limit: &Limit, bundles: u128) -> u128 {
+        let node = &self.program.nodes[index];
+        let opens = matches!(limit.scope, Scope::Subtree(_)) && !self.is_ordered_by_packets(node.parent);
+        match node.kind {
+            _ if !opens => bundles,
+            NodeKind::Class(_) => 1, // one bundle alone waits beside the tree
+            _ => 0,
+        }
+    }
+
+    /// Whether an order above looks at packets.
+    fn is_ordered_by_packets(&self, parent: Option<NodeId>) -> bool {
+        let by_packets = |id: NodeId| {
+            matches!(self.program.node(id).kind, NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf)
+        };
+        parent.is_some_and(|parent| self.program.path(parent).any(by_packets))
+    }
+
     /// What a child of a `rate_share` can take.
     fn strict_rate(&self, node: &Node) -> Option<Ceiling> {
         let (parent, rate) = (node.parent?, node.rate?);
         let NodeKind::RateShare(form) = self.program.node(parent).kind else { return None };
-        let by_packets = |id: NodeId| {
-            matches!(self.program.node(id).kind, NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf)
-        };
-        let strict = !self.program.path(parent).any(by_packets);
+        let strict = !self.is_ordered_by_packets(Some(parent));
         strict.then(|| Ceiling { rate: bits_of(rate), burst: slack_of(form) * self.frame })
     }
 
@@ -599,6 +617,7 @@ pub(crate) fn not_backed(places: &[(usize, Mark)], program: &Program, problems: 
     if places.is_empty() {
         return;
     }
+    let program = &program.carried_out();
     let analysis = Analysis::new(program, Bytes::ZERO);
     let main = analysis.curves(NodeId(0), bits_of(program.link), true, None);
     for &(place, at) in places {

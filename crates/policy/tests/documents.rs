@@ -77,6 +77,43 @@ fn envelopes_are_guaranteed_what_the_reference_says() {
 }
 
 #[test]
+fn rounds_that_a_limit_interrupts_are_promised_what_weighted_fair_queueing_keeps() {
+    let delays = |order: &str, max: &str| {
+        let classes: Vec<String> =
+            (0..20).map(|n| format!("  c{n}: {{match: {{dst_port: {}}}{max}}}\n", n + 1)).collect();
+        let names: Vec<String> = (0..20).map(|n| format!("c{n}: 1")).collect();
+        let text = format!(
+            "uplink: {{port: memory, rate: 10Gbps}}\ntenants: {{t: {{port: memory}}}}\npolicy:\n  root: {{{order}: {{{}}}}}\n{}",
+            names.join(", "),
+            classes.join("")
+        );
+        let checked = check_str("p.yaml", &text).unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+        bounds(&checked.program).iter().map(|bound| bound.delay).collect::<Vec<_>>()
+    };
+    assert_eq!(delays("drr", ", max: 1Gbps"), delays("wfq", ", max: 1Gbps"));
+    assert_ne!(delays("drr", ""), delays("wfq", ""));
+}
+
+#[test]
+fn a_maximum_at_a_node_adds_no_frame_for_each_class_below_it() {
+    let delay = |below: u32| {
+        let names: Vec<String> = (0..below).map(|n| format!("c{n}: 1")).collect();
+        let classes: Vec<String> =
+            (0..below).map(|n| format!("  c{n}: {{match: {{dst_port: {}}}}}\n", n + 1)).collect();
+        let text = format!(
+            "uplink: {{port: memory, rate: 10Gbps}}\ntenants: {{t: {{port: memory}}}}\npolicy:\n  root: {{priority: [held, last]}}\n  \
+             last: {{match: {{dst_port: 1000}}, flows: fifo}}\n  held: {{wfq: {{{}}}, max: 1Gbps}}\n{}",
+            names.join(", "),
+            classes.join("")
+        );
+        let checked = check_str("p.yaml", &text).unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+        let found = bounds(&checked.program).into_iter().find(|bound| bound.name == "last").expect("a class");
+        found.delay.expect("bounded by what the maximum leaves")
+    };
+    assert_eq!(delay(30), delay(2));
+}
+
+#[test]
 fn an_experiment_says_what_is_worse_and_contradicts_nothing() {
     let check = |engine: &str, rest: &str| {
         let text = format!(
