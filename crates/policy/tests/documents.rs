@@ -79,8 +79,9 @@ fn envelopes_are_guaranteed_what_the_reference_says() {
 #[test]
 fn rounds_that_a_limit_interrupts_are_promised_what_weighted_fair_queueing_keeps() {
     let delays = |order: &str, max: &str| {
-        let classes: Vec<String> =
-            (0..20).map(|n| format!("  c{n}: {{match: {{dst_port: {}}}{max}}}\n", n + 1)).collect();
+        let classes: Vec<String> = (0..20)
+            .map(|n| format!("  c{n}: {{match: {{tenant: t, dst_port: {}}}{max}}}\n", n + 1))
+            .collect();
         let names: Vec<String> = (0..20).map(|n| format!("c{n}: 1")).collect();
         let text = format!(
             "uplink: {{port: memory, rate: 10Gbps}}\ntenants: {{t: {{port: memory}}}}\npolicy:\n  root: {{{order}: {{{}}}}}\n{}",
@@ -99,10 +100,10 @@ fn a_maximum_at_a_node_adds_no_frame_for_each_class_below_it() {
     let delay = |below: u32| {
         let names: Vec<String> = (0..below).map(|n| format!("c{n}: 1")).collect();
         let classes: Vec<String> =
-            (0..below).map(|n| format!("  c{n}: {{match: {{dst_port: {}}}}}\n", n + 1)).collect();
+            (0..below).map(|n| format!("  c{n}: {{match: {{tenant: t, dst_port: {}}}}}\n", n + 1)).collect();
         let text = format!(
             "uplink: {{port: memory, rate: 10Gbps}}\ntenants: {{t: {{port: memory}}}}\npolicy:\n  root: {{priority: [held, last]}}\n  \
-             last: {{match: {{dst_port: 1000}}, flows: fifo}}\n  held: {{wfq: {{{}}}, max: 1Gbps}}\n{}",
+             last: {{match: {{tenant: t, dst_port: 1000}}, flows: fifo}}\n  held: {{wfq: {{{}}}, max: 1Gbps}}\n{}",
             names.join(", "),
             classes.join("")
         );

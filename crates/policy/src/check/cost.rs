@@ -34,6 +34,7 @@ const LIMIT: u64 = 5;
 /// Each class's estimated cost, in the order of the nodes.
 #[must_use]
 pub fn cost(program: &Program) -> Vec<Cost> {
+    let program = &program.carried_out();
     let classes = (0_u32..).zip(&program.nodes).filter(|(_, node)| matches!(node.kind, NodeKind::Class(_)));
     let limits_at = limits_at(program);
     let ids = (0_u32..).map(NodeId).zip(&program.nodes).map(|(id, _)| id);
@@ -146,4 +147,27 @@ pub(crate) fn too_costly(
 /// The smallest frame that occupies the link for `span`, overhead left out.
 fn frame_that_lasts(program: &Program, span: Span) -> Bytes {
     program.link.bytes_in(span) + Bytes::new(1) - program.overhead
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nanoseconds of a packet of each of two classes that take turns, beside the default class.
+    fn costs(max: &str) -> [u64; 2] {
+        let text = format!(
+            "{{uplink: {{port: memory, rate: 10Gbps}}, tenants: {{a: {{port: memory{max}}}, b: {{port: memory}}}}, \
+             policy: {{root: {{drr: {{a: 1, b: 1}}}}}}}}"
+        );
+        let checked = crate::check_str("p.yaml", &text);
+        let program = checked.unwrap_or_else(|errors| panic!("{}", errors.render(false))).program;
+        let costs = cost(&program);
+        [0, 1].map(|class: usize| costs[class].packet.as_u64())
+    }
+
+    #[test]
+    fn rounds_that_a_limit_interrupts_cost_what_weighted_fair_queueing_does() {
+        assert_eq!(costs(""), [40, 40], "30 ns, 5 for the rounds and 5 for the class");
+        assert_eq!(costs(", max: 1Gbps"), [47, 42], "7 for `wfq`, and 5 for the limit");
+    }
 }
