@@ -3,7 +3,8 @@
 //! Why: a limit holds all of them or none, so one entry in each tree does for any number of flow queues, and the
 //! cost of a packet does not grow with them.
 //! Not here: the order among bundles (`order::bundles`), rates (`limit`).
-//! Invariant: an active bundle is in the main tree, below gates that may be closed, or waits for exactly one limit.
+//! Invariant: an active bundle is in the main tree, below gates that may be closed, or waits for limits that have not granted what
+//! its head needs; in a limit's tree it stands while it asks.
 
 use core::slice::from_ref;
 
@@ -24,8 +25,6 @@ use crate::tree::{NONE, Seat};
 pub(crate) struct Bundle {
     flows: Flows,
     pub(crate) seat: Seat,
-    /// Which limits the head has paid, by bit.
-    pub(crate) paid: u32,
     pub(crate) class: NodeId,
     pub(crate) place: Place,
     /// Times that the head entered the main tree.
@@ -40,8 +39,6 @@ pub(crate) struct Bundle {
     pub(crate) done: Done,
     /// Limits, in the order in which they are passed.
     pub(crate) holds: Holds,
-    /// What the head paid for.
-    pub(crate) paid_len: u32,
     /// Flow queues that exist.
     pub(crate) members: u32,
     pub(crate) order: FlowOrder,
@@ -67,8 +64,8 @@ pub(crate) enum Place {
     Idle,
     /// In the main tree.
     Tree,
-    /// Behind the limit of this index in `holds`.
-    Waits(u8),
+    /// Behind limits that have not granted what its head needs.
+    Waits,
 }
 
 /// A limit that a bundle must pass, and where it hangs in that limit's tree.
@@ -77,8 +74,30 @@ pub(crate) struct Hold {
     pub(crate) limit: u32,
     /// `None` while no other bundle shares the limit: then there is nothing to decide.
     pub(crate) seat: Option<Seat>,
-    /// How many had come to the limit when it last preferred this bundle, modulo 2^32.
-    pub(crate) seen: u32,
+    /// What the limit has granted and was not used yet, in what it counts.
+    pub(crate) granted: u32,
+    pub(crate) asks: Asks,
+}
+
+/// Whether a bundle stands in a limit's tree, and what for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asks {
+    No,
+    /// To have more in hand than its head needs, or before it is known what that is.
+    More,
+    /// Its head can't leave without.
+    Needs,
+}
+
+impl Hold {
+    pub(crate) fn new(limit: u32) -> Self {
+        Self { limit, seat: None, granted: 0, asks: Asks::No }
+    }
+
+    /// Its place in the limit's tree, while it has one and asks.
+    pub(crate) fn asking_seat(&self) -> Option<Seat> {
+        self.seat.filter(|_| self.asks != Asks::No)
+    }
 }
 
 /// A bundle's limits; most have one or two, which lie beside the rest of it.
@@ -104,7 +123,6 @@ impl Bundle {
         Self {
             flows,
             seat,
-            paid: 0,
             class,
             place: Place::Idle,
             entries: 0,
@@ -114,7 +132,6 @@ impl Bundle {
             fresh: true,
             done: Done::default(),
             holds,
-            paid_len: 0,
             members: 0,
             order,
             waits_since: Nanos::ZERO,
@@ -140,16 +157,13 @@ impl Bundle {
         self.limited += waited;
     }
 
-    /// The first limit, of those that are no gates, that a head of `len` has not paid and that does not let it pass now.
+    /// Whether a limit, of those that are no gates, does not let a head of `len` leave now.
     #[inline]
-    pub(crate) fn first_closed(&self, limits: &[Limit], len: u32, now: Nanos) -> Option<u8> {
-        for (index, hold) in self.holds.iter().enumerate() {
+    pub(crate) fn is_held(&self, limits: &[Limit], len: u32, now: Nanos) -> bool {
+        self.holds.iter().any(|hold| {
             let limit = &limits[hold.limit as usize];
-            if self.paid >> index & 1 == 0 && limit.gate == NONE && !limit.admits(len, now) {
-                return Some(index as u8);
-            }
-        }
-        None
+            limit.gate == NONE && !limit.has(limit.lacks(len, hold.granted), now)
+        })
     }
 
     /// Brings all of the bundle into the cache.

@@ -2,8 +2,10 @@
 //!
 //! Why: this is the story that everything else in the crate serves.
 //! From: Loom §4.2 and §4.3.
-//! Not here: how nodes choose (`order`), how a policy is installed (`install`).
-//! Invariant: a bundle with packets is in the main tree, below gates that may be closed, or waits for exactly one limit.
+//! Not here: how nodes choose (`order`), what limits grant (`grants`), how a policy is installed (`install`).
+//! Invariant: a bundle with packets is in the main tree, below gates that may be closed, or waits for limits.
+
+mod grants;
 
 use plimsoll_policy::{FlowOrder, LimitId, NodeId, NodeKind, Program, TenantId};
 use plimsoll_queues::{Pace, Wheel};
@@ -12,7 +14,7 @@ use plimsoll_wire::doorbell::ESCAPE;
 use prefetch_index::prefetch_index;
 
 use crate::account::{Accounts, NOBODY};
-use crate::bundle::{Bundle, Done, Place};
+use crate::bundle::{Bundle, Done, Hold, Place};
 use crate::doorbell::{self, Note};
 use crate::host::{Descriptor, FlowId, Home, Host, Pull, QueueId, Refusal};
 use crate::install::Layout;
@@ -33,7 +35,7 @@ pub struct Nic {
     pub(crate) limits: Vec<Limit>,
     pub(crate) wheel: Wheel,
     pub(crate) layout: Layout,
-    /// Limits that have just let one go: the next only after a pick.
+    /// Limits for whose grant a bundle has just entered the main tree: they choose again after a pick.
     pub(crate) resting: Vec<u32>,
     pub(crate) link: Link,
     pub(crate) arrivals: u64,
@@ -345,11 +347,12 @@ impl Nic {
     /// An idle bundle enters the tree, unless a limit is known to be exceeded: then it waits there at once.
     fn enter(&mut self, id: u32, now: Nanos) {
         let bundle = &mut self.bundles[id as usize];
-        (bundle.paid, bundle.entries, bundle.fresh) = (0, 0, true);
+        (bundle.entries, bundle.fresh) = (0, true);
         bundle.forget_waits();
-        match self.first_closed(id, now) {
-            Some(hold) => self.wait(id, hold, now),
-            None => self.enter_tree(id, now),
+        if bundle.has_limits && self.ask_around(id, now) {
+            self.wait(id, now);
+        } else {
+            self.enter_tree(id, now);
         }
     }
 
@@ -364,7 +367,7 @@ impl Nic {
         self.set_alarms(now);
     }
 
-    fn enter_tree(&mut self, id: u32, now: Nanos) {
+    pub(crate) fn enter_tree(&mut self, id: u32, now: Nanos) {
         if !self.forest.is_active(self.layout.root) {
             self.link.resume(now);
         }
@@ -407,15 +410,6 @@ impl Nic {
         self.set_alarms(now);
     }
 
-    /// The first limit that the bundle's head has not paid and that does not let it pass.
-    fn first_closed(&self, id: u32, now: Nanos) -> Option<u8> {
-        let bundle = &self.bundles[id as usize];
-        if !bundle.has_limits {
-            return None; // most bundles: their head's length need not be looked up
-        }
-        bundle.first_closed(&self.limits, self.head_charge(id), now)
-    }
-
     /// The head was picked, but a gate above is not open for it: those that are not close.
     fn keep_back(&mut self, id: u32, seat: Seat, len: u32, now: Nanos) -> bool {
         let bundle = &mut self.bundles[id as usize];
@@ -454,53 +448,17 @@ impl Nic {
     }
 
     /// The head was picked, but a limit holds it: it leaves the tree with its rank and waits there.
-    fn park(&mut self, id: u32, seat: Seat, hold: u8, now: Nanos) {
+    fn park(&mut self, id: u32, seat: Seat, now: Nanos) {
         self.note_gates(id, now);
         let entrant = self.entrant(id);
         self.forest.settle(seat, Settlement::leaves(&entrant));
         self.set_alarms(now);
         self.stats.pairs += 1; // one without a pull
-        self.wait(id, hold, now);
+        self.ask_around(id, now);
+        self.wait(id, now);
     }
 
-    /// The bundle waits for one of its limits.
-    fn wait(&mut self, id: u32, index: u8, now: Nanos) {
-        let (entrant, len) = (self.entrant(id), self.head_charge(id));
-        let bundle = &mut self.bundles[id as usize];
-        bundle.place = Place::Waits(index);
-        bundle.waits_since = now;
-        let (hold, fresh) = (bundle.holds[usize::from(index)], bundle.fresh);
-        let limit = &mut self.limits[hold.limit as usize];
-        limit.park(len);
-        let sooner = limit.expects_less(len);
-        if let Some(seat) = hold.seat {
-            // Whoever was away only with its last packet has not been idle, and keeps its place.
-            self.forest.activate(seat, &entrant, !fresh, now);
-        }
-        let overtakes = self.overtakes(id, hold.limit, now);
-        let limit = &self.limits[hold.limit as usize];
-        if limit.waiting == 1 || sooner || overtakes {
-            self.wheel.set(hold.limit, limit.due(), now);
-        }
-    }
-
-    /// Whether a bundle that has just come to a limit goes before the one that was let go last: then it need not wait until
-    /// that one's packet has left.
-    fn overtakes(&mut self, id: u32, limit: u32, now: Nanos) -> bool {
-        let Limit { latest, root, .. } = self.limits[limit as usize];
-        let (Some(other), Some(root)) = (self.bundles.get(latest as usize), root) else { return false };
-        let Some(seat) = other.holds.iter().find(|hold| hold.limit == limit).and_then(|hold| hold.seat)
-        else {
-            return false;
-        };
-        let entrant = self.entrant(latest);
-        self.forest.activate(seat, &entrant, true, now);
-        let first = self.forest.pick(root, now);
-        self.forest.settle(seat, Settlement::leaves(&entrant));
-        first.is_some_and(|pick| pick.child.name() == id) && self.limits[limit as usize].forget(latest)
-    }
-
-    /// Lets go one bundle for each limit whose slot has come, earliest first.
+    /// Gates open, nodes wake up, and limits grant what they have earned, earliest first.
     #[inline]
     fn release_due(&mut self, now: Nanos) {
         let mut fetched = 0;
@@ -543,159 +501,18 @@ impl Nic {
         fronts().for_each(|queue| self.host.prefetch_head(queue));
     }
 
-    /// Among those that wait for the limit, the policy's next one takes the slot; if its head is longer than the slot
-    /// was for, the choice is made again when it is due.
-    fn release(&mut self, limit: u32, now: Nanos) {
-        if self.limits[limit as usize].rests {
-            return; // it is armed after the pick
-        }
-        let alone = self.limits[limit as usize].only;
-        let pick = if alone == NONE {
-            self.limits[limit as usize].root.and_then(|root| self.forest.pick(root, now))
-        } else {
-            None
-        };
-        let id = pick.map_or(alone, |pick| pick.child.name()); // only bundles are behind limits
-        if id != NONE && self.let_go(id, limit, pick, now) {
-            self.limits[limit as usize].rests = true;
-            self.resting.push(limit);
-        }
-    }
-
-    /// The one chosen among those that wait for the limit goes on, unless its head is too long for now.
-    fn let_go(&mut self, id: u32, limit: u32, pick: Option<Pick>, now: Nanos) -> bool {
-        let len = self.head_charge(id);
-        let slot = &mut self.limits[limit as usize];
-        if !slot.release(len, now) {
-            self.wheel.set(limit, slot.due(), now);
-            return false;
-        }
-        if let Some(pick) = pick {
-            // What it uses of the limit is charged when it leaves: another may go before it.
-            let entrant = self.entrant(id);
-            self.forest.settle(pick.seat, Settlement::leaves(&entrant));
-        }
-        self.limits[limit as usize].let_go(id, now);
-        self.note_wait(id, limit, now);
-        self.proceed(id, len, now);
-        true
-    }
-
-    /// A bundle that limits have let go was picked: the first limit to which somebody has come since who goes before it, and
-    /// who that is.
-    fn challenge(&mut self, id: u32, now: Nanos) -> Option<(u8, Pick)> {
-        let entrant = self.entrant(id);
-        let bundle = &mut self.bundles[id as usize];
-        for (index, hold) in bundle.holds.iter_mut().enumerate() {
-            let limit = &self.limits[hold.limit as usize];
-            let (Some(seat), Some(root)) = (hold.seat, limit.root) else { continue };
-            if bundle.paid >> index & 1 == 0 || limit.waiting == 0 || limit.come() == hold.seen {
-                continue;
-            }
-            self.forest.activate(seat, &entrant, true, now);
-            let pick = self.forest.pick(root, now);
-            if let Some(pick) = pick.filter(|pick| pick.child.name() != id) {
-                return Some((index as u8, pick));
-            }
-            hold.seen = limit.come();
-            self.forest.settle(seat, Settlement::leaves(&entrant));
-        }
-        None
-    }
-
-    /// Another goes before the picked bundle at one of its limits: it goes on as well, where there is enough for both, and
-    /// the tree decides; or they change places.
-    fn give_way(&mut self, id: u32, seat: Seat, (index, better): (u8, Pick), now: Nanos) {
-        let hold = &mut self.bundles[id as usize].holds[usize::from(index)];
-        let (limit, own) = (hold.limit, hold.seat);
-        let len = self.head_charge(better.child.name());
-        let state = &mut self.limits[limit as usize];
-        if let (true, Some(own)) = (state.has_credit(len, now), own) {
-            self.bundles[id as usize].holds[usize::from(index)].seen = state.come();
-            state.forget(id);
-            let entrant = self.entrant(id);
-            self.forest.settle(own, Settlement::leaves(&entrant));
-            if let Some(pick) = self.limits[limit as usize].root.and_then(|root| self.forest.pick(root, now))
-                && self.let_go(pick.child.name(), limit, Some(pick), now)
-            {
-                self.arm(limit);
-            }
-            return;
-        }
-        self.note_gates(id, now);
-        let entrant = self.entrant(id);
-        self.forest.settle(seat, Settlement::leaves(&entrant));
-        self.set_alarms(now);
-        self.stats.pairs += 1; // one without a pull
-        let bundle = &mut self.bundles[id as usize];
-        bundle.place = Place::Waits(index);
-        bundle.waits_since = now;
-        bundle.paid &= !(1 << index);
-        let limit = bundle.holds[usize::from(index)].limit;
-        self.limits[limit as usize].take_back(id, bundle.paid_len);
-        if self.let_go(better.child.name(), limit, Some(better), now) {
-            self.arm(limit);
-        }
-    }
-
-    /// A released bundle pays every other limit that lets it pass, and enters the tree or waits for the next.
-    pub(crate) fn proceed(&mut self, id: u32, len: u32, now: Nanos) {
-        self.bundles[id as usize].paid_len = len;
-        for index in 0..self.bundles[id as usize].holds.len() {
-            let bundle = &mut self.bundles[id as usize];
-            if bundle.paid >> index & 1 == 1 {
-                continue;
-            }
-            let limit = &mut self.limits[bundle.holds[index].limit as usize];
-            if limit.gate != NONE {
-                continue; // it is asked, and paid, where the packet leaves
-            }
-            if !limit.admits(len, now) {
-                return self.wait(id, index as u8, now);
-            }
-            limit.pay(len, now);
-            limit.let_go(id, now);
-            bundle.paid |= 1 << index;
-        }
-        self.enter_tree(id, now);
-    }
-
-    /// Marks the limit as paid, and remembers how long it held the head.
-    fn note_wait(&mut self, id: u32, limit: u32, now: Nanos) {
-        let bundle = &mut self.bundles[id as usize];
-        let Place::Waits(index) = bundle.place else { return };
-        bundle.paid |= 1 << index;
-        bundle.holds[usize::from(index)].seen = self.limits[limit as usize].come();
-        bundle.note_wait(LimitId(limit), now.since(bundle.waits_since));
-    }
-
-    /// Puts the limit on the wheel for as long as somebody waits for it.
-    fn arm(&mut self, limit: u32) {
-        let state = &mut self.limits[limit as usize];
-        state.rests = false;
-        if state.waiting > 0 {
-            self.wheel.set(limit, state.due(), self.now);
-        }
-    }
-
-    /// The picked bundle's head leaves, unless a limit keeps it. One that came from a limit has paid them all.
+    /// The picked bundle's head leaves, unless a limit or a gate keeps it.
     #[inline]
     fn serve(&mut self, id: u32, seat: Seat, now: Nanos, out: &mut Vec<Transmit>) {
         let bundle = &mut self.bundles[id as usize];
         let queue = bundle.front().expect("a bundle in a tree holds packets");
         if bundle.has_limits {
             let len = self.host.charge(queue);
-            let closed = if bundle.paid == 0 { bundle.first_closed(&self.limits, len, now) } else { None };
-            if let Some(hold) = closed {
-                return self.park(id, seat, hold, now);
+            if bundle.is_held(&self.limits, len, now) {
+                return self.park(id, seat, now);
             }
             if self.bundles[id as usize].gate != NONE && self.keep_back(id, seat, len, now) {
                 return;
-            }
-            if self.bundles[id as usize].paid != 0
-                && let Some(better) = self.challenge(id, now)
-            {
-                return self.give_way(id, seat, better, now);
             }
             self.note_gates(id, now);
         }
@@ -766,40 +583,33 @@ impl Nic {
         }
     }
 
-    /// After its packet has left: the bundle stays in the tree, waits for a limit now exceeded, or is idle.
+    /// After its packet has left: the bundle stays in the tree, waits for limits that are exceeded now, or is idle.
     #[inline]
     fn pass_limits(&mut self, id: u32, seat: Seat, pull: &Pull, idle: bool, now: Nanos) {
-        let entrant = self.entrant(id);
         let bundle = &mut self.bundles[id as usize];
-        for (index, hold) in bundle.holds.iter().enumerate() {
+        for hold in &mut bundle.holds {
             let limit = &mut self.limits[hold.limit as usize];
-            // A head that has paid is charged what it is longer than expected.
-            let paid = if bundle.paid >> index & 1 == 1 { bundle.paid_len } else { 0 };
-            if let (Some(seat), true) = (hold.seat, bundle.paid >> index & 1 == 1) {
-                self.forest.charge(seat, &entrant, pull.charge, now);
-            }
-            let moved = limit.forget(id) || pull.charge > paid;
-            if pull.charge > paid {
-                limit.pay_rest(pull.charge, paid, now);
+            if limit.leave(pull.charge, &mut hold.granted, now) && limit.waiting > 0 {
+                self.wheel.set(hold.limit, limit.due(), now); // its next slot has just moved
             }
             if limit.gate != NONE && !limit.opens_for(pull.charge, now) {
                 self.forest.close(limit.gate, limit.due(), now);
             }
-            if moved && limit.waiting > 0 {
-                self.wheel.set(hold.limit, limit.due(), now); // its next slot has just moved
-            }
         }
-        (bundle.paid, bundle.fresh) = (0, false);
+        bundle.fresh = false;
         bundle.forget_waits();
-        let closed = if idle { None } else { self.first_closed(id, now) };
-        let remains = !idle && closed.is_none();
+        if bundle.ranks_packets && !idle {
+            self.announce_asking(id);
+        }
+        let held = if idle { self.withdraw(id, now) } else { self.ask_around(id, now) };
+        let remains = !idle && !held;
         let entrant = self.entrant(id);
         let len = pull.charge.into();
         self.forest.settle(seat, Settlement { entrant: &entrant, len, remains, idle });
         self.set_alarms(now);
-        if let Some(hold) = closed {
+        if held {
             self.bundles[id as usize].entries = 0;
-            self.wait(id, hold, now);
+            self.wait(id, now);
         }
     }
 
@@ -832,14 +642,17 @@ impl Nic {
     fn announce_head(&mut self, id: u32) {
         let entrant = self.entrant(id);
         let bundle = &self.bundles[id as usize];
-        let seat = match bundle.place {
-            Place::Idle => None,
-            Place::Tree => Some(bundle.seat),
-            Place::Waits(index) => bundle.holds[usize::from(index)].seat,
-        };
-        if let Some(seat) = seat {
-            self.forest.new_head(seat, &entrant);
+        if bundle.place == Place::Tree {
+            self.forest.new_head(bundle.seat, &entrant);
         }
+        self.announce_asking(id);
+    }
+
+    /// The same where the bundle asks.
+    fn announce_asking(&mut self, id: u32) {
+        let entrant = self.entrant(id);
+        let seats = self.bundles[id as usize].holds.iter().filter_map(Hold::asking_seat);
+        seats.for_each(|seat| self.forest.new_head(seat, &entrant));
     }
 
     fn set_rate(&mut self, limit: LimitId, rate: BitRate, now: Nanos) {

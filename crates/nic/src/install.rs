@@ -13,7 +13,7 @@ use plimsoll_queues::{Pace, Wheel};
 use plimsoll_units::{Bytes, Nanos, Span};
 
 use crate::account::{Accounts, NOBODY};
-use crate::bundle::{Bundle, Hold, MOST_HOLDS, Place};
+use crate::bundle::{Asks, Bundle, Hold, MOST_HOLDS, Place};
 use crate::egress::{Completions, Link, Nic};
 use crate::host::{Cut, FlowId, Home, Host, QueueId, Refusal};
 use crate::limit::Limit;
@@ -91,9 +91,8 @@ impl Nic {
         let largest = cut.largest();
         let frame = u32::try_from((program.max_frame + program.overhead).as_u64()).unwrap_or(u32::MAX);
         let mut forest = Forest::plant(program, main_tree(largest, config.catch_up));
-        // Whoever has a limit's turn, and its share of the link, sends after one other pull.
-        let patience = program.link.wire_time(Bytes::new(2 * largest));
-        let made = |limit| Limit::new(limit, frame, patience);
+        let pull = u32::try_from(largest).unwrap_or(u32::MAX);
+        let made = |limit| Limit::new(limit, frame, pull);
         let mut limits: Vec<Limit> = program.limits.iter().map(made).collect();
         for node in &program.nodes {
             if let (Some(limit), Some(&child)) = (node.max, node.children.first()) {
@@ -161,12 +160,19 @@ impl Nic {
         self.stats = old.stats;
         self.link = old.link;
         self.link.pace.change_rate(program.link, now);
+        old.take_back_grants(now);
         self.inherit_limits(&old, now);
         let mut queues: Vec<QueueId> = self.host.open_queues().collect();
         let holding = |queue| self.host.find(queue).filter(|&id| self.host.holds_packets(id));
         queues.sort_by_key(|&queue| (holding(queue).map(|id| self.host.arrival(id, self.arrivals)), queue));
         for queue in queues {
             self.replant(queue, &place(queue), now);
+        }
+    }
+
+    fn take_back_grants(&mut self, now: Nanos) {
+        for hold in self.bundles.iter_mut().flat_map(|bundle| &mut bundle.holds) {
+            self.limits[hold.limit as usize].take_back(&mut hold.granted, now);
         }
     }
 
@@ -281,8 +287,7 @@ impl Nic {
         let id = u32::try_from(self.bundles.len()).ok()?;
         let place = self.node_for(placement.class);
         let Adoption { seat, first } = self.forest.adopt(place, id, order);
-        let holds =
-            placement.limits.iter().map(|&limit| Hold { limit: limit.0, seat: None, seen: 0 }).collect();
+        let holds = placement.limits.iter().map(|limit| Hold::new(limit.0)).collect();
         self.bundles.push(Bundle::new(placement.class, order, seat, holds));
         self.bundles[id as usize].ranks_packets = self.forest.ranks_packets(seat);
         self.bundles[id as usize].gate = self.forest.gate_above(seat);
@@ -356,13 +361,18 @@ impl Nic {
         }
         let state = &mut self.limits[limit.0 as usize];
         state.gate = gate;
-        if core::mem::take(&mut state.waiting) > 0 {
+        let asked = core::mem::take(&mut state.waiting) > 0;
+        let bundle = &mut self.bundles[first as usize];
+        let own = bundle.holds.iter_mut().find(|hold| hold.limit == limit.0).expect("it is behind the limit");
+        let needed = core::mem::replace(&mut own.asks, Asks::No) == Asks::Needs;
+        state.take_back(&mut own.granted, now);
+        if asked {
             self.wheel.remove(limit.0);
             self.forest.close(gate, state.due(), now);
-            let bundle = &mut self.bundles[first as usize];
+        }
+        if needed {
             bundle.note_wait(limit, now.since(bundle.waits_since));
-            let len = self.head_charge(first);
-            self.proceed(first, len, now);
+            self.go_on(first, now);
         }
         true
     }
@@ -372,10 +382,7 @@ impl Nic {
         let holds = &self.bundles[bundle as usize].holds;
         let Some(index) = holds.iter().position(|hold| hold.limit == limit.0) else { return };
         self.restrict_at(limit, bundle, index);
-        let place = self.bundles[bundle as usize].place;
-        if place == Place::Waits(u8::try_from(index).expect("at most MOST_HOLDS"))
-            && let Some(seat) = self.bundles[bundle as usize].holds[index].seat
-        {
+        if let Some(seat) = self.bundles[bundle as usize].holds[index].asking_seat() {
             let entrant = self.entrant(bundle);
             self.forest.activate(seat, &entrant, false, self.now);
         }
@@ -391,8 +398,8 @@ impl Nic {
             let holds = &mut self.bundles[first as usize].holds;
             let Some(index) = holds.iter().position(|hold| hold.limit == limit.0) else { return };
             holds[index].seat = Some(seat);
-            let waits = Place::Waits(u8::try_from(index).expect("at most MOST_HOLDS"));
-            self.reseat(first, seat, self.bundles[first as usize].place == waits);
+            let asks = holds[index].asks != Asks::No;
+            self.reseat(first, seat, asks);
         }
     }
 
@@ -464,23 +471,20 @@ impl Nic {
     /// What each limit has done since the policy was installed, by [`LimitId`].
     #[must_use]
     pub fn all_limit_counters(&self) -> Vec<LimitCounters> {
-        let counted = |limit: &Limit| {
-            let (held, times) = if limit.gate == NONE { (false, 0) } else { self.forest.held_by(limit.gate) };
-            let (waiting, parked) = (limit.waiting + u32::from(held), limit.parked() + times);
-            LimitCounters {
-                waiting,
-                parked,
-                released: parked - u64::from(waiting),
-                ..LimitCounters::default()
-            }
-        };
-        let mut limits: Vec<LimitCounters> = self.limits.iter().map(counted).collect();
+        let mut limits = vec![LimitCounters::default(); self.limits.len()];
         for bundle in &self.bundles {
             for hold in &bundle.holds {
                 let limit = &mut limits[hold.limit as usize];
+                limit.waiting += u32::from(hold.asks == Asks::Needs);
                 limit.packets += bundle.done.packets;
                 limit.bytes += bundle.done.bytes;
             }
+        }
+        for (counters, limit) in limits.iter_mut().zip(&self.limits) {
+            let (held, times) = if limit.gate == NONE { (false, 0) } else { self.forest.held_by(limit.gate) };
+            counters.waiting += u32::from(held);
+            counters.parked = limit.parked() + times;
+            counters.released = counters.parked - u64::from(counters.waiting);
         }
         limits
     }

@@ -2,11 +2,12 @@
 //!
 //! Why: a limit cuts across the tree (by destination, by pair, by tenant), so it stands beside it.
 //! From: Loom §4.2.2 (global shaping queue), with the policy's order behind each limit: one waiting bundle is chosen
-//! for each slot, so that only the limit is on the wheel, never its flow queues (docs/decisions, 1).
-//! Not here: who is chosen (`tree`), the wheel itself (`plimsoll_queues::Wheel`).
-//! Invariant: charged bytes (or packets, each as one byte) in any span <= burst + rate x span, a burst shorter than a frame counting as one; a
-//! released bundle leaves no earlier than its slot, and at most one packet of each bundle is released and not yet gone.
-//! A caller who is late by less than what the burst leaves beyond the head loses nothing of the rate.
+//! for each slot, so that only the limit is on the wheel, never its flow queues (docs/decisions, 1). What it is granted is paid
+//! at once and used when it leaves (docs/decisions, 14).
+//! Not here: who is chosen (`tree`), who asks when (`egress::grants`), the wheel itself (`plimsoll_queues::Wheel`).
+//! Invariant: granted bytes (or packets, each as one byte) in any span <= burst + rate x span, a burst shorter than a frame
+//! counting as one; what bundles were granted and have not used is at most a pull for each, and no more beyond that than
+//! the burst lacks.
 
 use core::num::NonZeroU32;
 
@@ -23,19 +24,17 @@ pub(crate) struct Limit {
     pace: Pace,
     /// What the burst takes at the rate, rounded down.
     full: Span,
-    /// Bundles that wait.
+    /// Bundles that ask.
     pub(crate) waiting: u32,
-    /// The bundle, while it is the only one; else `NONE`.
+    /// The bundle behind it, while it is the only one; else `NONE`.
     pub(crate) only: u32,
-    /// The bundle that was let go last, while its packet is on its way; else `NONE`.
-    pub(crate) latest: u32,
-    /// Whether it has just let one go: the next only after a pick.
+    /// Whether a bundle has just entered the main tree for what it granted: the next choice only after a pick.
     pub(crate) rests: bool,
-    /// Until when its turn is waited for, and how long that is.
-    patient: Nanos,
-    patience: Span,
-    /// Bytes that the next to be let go is expected to be charged: those of the first that came, then of the last that
-    /// was chosen. It decides when the choice is made, not what it may send.
+    /// What a whole pull counts, and what all bundles together have been granted beyond that and not used.
+    pull: u32,
+    ahead: u32,
+    /// What the next choice is expected to ask for: the least that anybody who came did, then what the last choice did. It
+    /// decides when the choice is made, not what is granted.
     expected: u32,
     /// Times that a bundle had to wait, modulo 2^32, and how often that has come round.
     parked: u32,
@@ -50,8 +49,8 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    /// `frame` is what is charged of a whole frame, and `patience` how long the turn of one that was let go is waited for.
-    pub(crate) fn new(limit: &policy::Limit, frame: u32, patience: Span) -> Self {
+    /// `frame` is what is charged of a whole frame, and `pull` of the largest pull, half the burst or a frame at most.
+    pub(crate) fn new(limit: &policy::Limit, frame: u32, pull: u32) -> Self {
         let mut made = Self {
             frame: NonZeroU32::new(frame).filter(|_| limit.counts == Counts::Packets),
             pace: Pace::new(limit.rate),
@@ -59,16 +58,16 @@ impl Limit {
             full: Span::ZERO,
             root: None,
             only: NONE,
-            latest: NONE,
             rests: false,
-            patient: Nanos::ZERO,
-            patience,
+            pull: 0,
+            ahead: 0,
             gate: NONE,
             waiting: 0,
             expected: 0,
             parked: 0,
             parked_rounds: 0,
         };
+        made.pull = made.counted(pull.min(made.longest_pull()).max(frame));
         made.set_full();
         made
     }
@@ -85,10 +84,38 @@ impl Limit {
         self.set_full();
     }
 
-    /// Whether a head of `len` may pass now, waiting ones first.
+    /// What a head of `len` lacks beyond what was `granted`.
     #[inline]
-    pub(crate) fn admits(&self, len: u32, now: Nanos) -> bool {
-        self.waiting == 0 && self.due_for(self.counted(len), self.full) <= now
+    pub(crate) fn lacks(&self, len: u32, granted: u32) -> u32 {
+        self.counted(len).saturating_sub(granted)
+    }
+
+    /// What a bundle whose head is `len` asks for: what the head lacks, or as much as it once more. Bundles that share a limit may
+    /// have up to two pulls in hand, as far as the burst covers the second: so none loses its share while its packet is on its
+    /// way through the main tree.
+    #[inline]
+    pub(crate) fn asked(&self, len: u32, granted: u32) -> u32 {
+        let counted = self.counted(len);
+        if granted < counted {
+            return counted - granted;
+        }
+        let more = granted.saturating_add(counted);
+        let beyond = self.beyond(more) - self.beyond(granted);
+        let covered = u64::from(self.ahead) + u64::from(beyond) + u64::from(self.pull) <= self.burst.as_u64();
+        let may = self.root.is_some() && (beyond == 0 || more <= 2 * self.pull && covered);
+        if may { counted } else { 0 }
+    }
+
+    /// What of it is beyond a whole pull.
+    #[inline]
+    fn beyond(&self, granted: u32) -> u32 {
+        granted.saturating_sub(self.pull)
+    }
+
+    /// Whether as much may leave now without asking: who asks goes first.
+    #[inline]
+    pub(crate) fn has(&self, counted: u32, now: Nanos) -> bool {
+        counted == 0 || self.waiting == 0 && self.due_for(counted, self.full) <= now
     }
 
     /// Whether the gate lets a head of `len` pass now. If not, it is the one to open for.
@@ -111,96 +138,95 @@ impl Limit {
         self.pace.earned() - (ahead - self.pace.wire_time(Bytes::new(len.into())))
     }
 
-    /// When to choose who passes next. As long as the packet of the last that was let go is on its way, its turn is waited
-    /// for: it may come back, and go before the others. If that takes longer than `patience`, or half the burst is saved up
-    /// meanwhile, others pass what it can't use.
+    /// When to choose who is granted something next.
     #[inline]
     pub(crate) fn due(&self) -> Nanos {
-        let earned = self.due_for(self.expected, self.full);
-        if self.latest == NONE {
-            return earned;
-        }
-        let half = Span::ns(self.full.as_u64() / 2);
-        self.due_for(self.expected, half).min(earned.max(self.patient))
+        self.due_for(self.expected, self.full)
     }
 
-    /// Whether the burst has room for a head of `len`.
-    pub(crate) fn has_credit(&self, len: u32, now: Nanos) -> bool {
-        self.due_for(self.counted(len), self.full) <= now
-    }
-
-    /// A bundle has been let go.
+    /// Somebody has come who asks for as much: whether the next choice is due earlier for it.
     #[inline]
-    pub(crate) fn let_go(&mut self, bundle: u32, now: Nanos) {
-        (self.latest, self.patient) = (bundle, now + self.patience);
-    }
-
-    /// A bundle that was let go has sent, or another goes before it.
-    #[inline]
-    pub(crate) fn forget(&mut self, bundle: u32) -> bool {
-        let known = self.latest == bundle;
-        if known {
-            self.latest = NONE;
-        }
-        known
-    }
-
-    /// A head of `len` has come to wait: whether the next choice is due earlier for it.
-    #[inline]
-    pub(crate) fn expects_less(&mut self, len: u32) -> bool {
-        let len = self.counted(len);
-        let less = len < self.expected;
-        self.expected = self.expected.min(len);
-        less
-    }
-
-    /// A bundle whose head is charged `len` waits from now on.
-    #[inline]
-    pub(crate) fn park(&mut self, len: u32) {
+    pub(crate) fn ask(&mut self, asked: u32) -> bool {
         self.waiting += 1;
-        if self.waiting == 1 {
-            self.expected = self.counted(len);
+        let sooner = self.waiting == 1 || asked < self.expected;
+        if sooner {
+            self.expected = asked;
         }
+        sooner
+    }
+
+    /// Who is chosen asks for as much beyond what was `granted`: whether it is granted now. If not, it is expected next.
+    #[inline]
+    pub(crate) fn grant(&mut self, asked: u32, granted: &mut u32, now: Nanos) -> bool {
+        if asked == 0 {
+            return true;
+        }
+        self.expected = asked;
+        let grants = self.due() <= now;
+        if grants {
+            self.pay(asked, now);
+            self.hand(granted, *granted + asked);
+        }
+        grants
+    }
+
+    /// A pull that is charged `len` leaves, paid as far as what was `granted` covers it. Answers whether it had to pay more:
+    /// then the next slot has moved.
+    #[inline]
+    pub(crate) fn leave(&mut self, len: u32, granted: &mut u32, now: Nanos) -> bool {
+        let counted = self.counted(len);
+        let used = counted.min(*granted);
+        if self.ahead > 0 {
+            self.catch_up(now);
+        }
+        self.hand(granted, *granted - used);
+        if counted > used {
+            self.pay(counted - used, now);
+        }
+        counted > used
+    }
+
+    /// What was granted to a bundle that sends no more is had back. Answers whether there was anything.
+    pub(crate) fn take_back(&mut self, granted: &mut u32, now: Nanos) -> bool {
+        let unused = *granted;
+        if unused > 0 {
+            self.catch_up(now);
+            self.hand(granted, 0);
+            self.pace.refund(Bytes::new(unused.into()));
+        }
+        unused > 0
+    }
+
+    fn hand(&mut self, granted: &mut u32, next: u32) {
+        self.ahead = self.ahead - self.beyond(*granted) + self.beyond(next);
+        *granted = next;
+    }
+
+    #[inline]
+    fn pay(&mut self, counted: u32, now: Nanos) {
+        self.catch_up(now);
+        self.pace.charge(Bytes::new(counted.into()));
+    }
+
+    /// What was saved up is the burst at most, with what bundles have in hand beyond a pull.
+    #[inline]
+    fn catch_up(&mut self, now: Nanos) {
+        let ahead =
+            if self.ahead == 0 { Span::ZERO } else { self.pace.wire_time(Bytes::new(self.ahead.into())) };
+        self.pace.catch_up(now + ahead);
+    }
+
+    /// What a tree charges a bundle with that was granted as much for a head of `len`.
+    #[inline]
+    pub(crate) fn in_bytes(&self, asked: u32, len: u32) -> u64 {
+        if self.frame.is_none() { asked.into() } else { len.into() }
+    }
+
+    /// A bundle has to wait.
+    #[inline]
+    pub(crate) fn park(&mut self) {
         self.parked = self.parked.wrapping_add(1);
         self.parked_rounds += u32::from(self.parked == 0);
-    }
-
-    /// A head of `len` was chosen: whether it passes now. If not, it is the next one expected.
-    #[inline]
-    pub(crate) fn release(&mut self, len: u32, now: Nanos) -> bool {
-        self.expected = self.counted(len);
-        let passes = self.due() <= now;
-        if passes {
-            self.waiting -= 1;
-            self.pay(len, now);
-        }
-        passes
-    }
-
-    /// Charges a packet that passes now.
-    #[inline]
-    pub(crate) fn pay(&mut self, len: u32, now: Nanos) {
-        self.pay_rest(len, 0, now);
-    }
-
-    /// Charges what the packet is beyond what was `paid` for it.
-    #[inline]
-    pub(crate) fn pay_rest(&mut self, len: u32, paid: u32, now: Nanos) {
-        self.pace.catch_up(now);
-        self.pace.charge(Bytes::new((self.counted(len) - self.counted(paid)).into()));
-    }
-
-    /// Takes back what was paid for a head of `len` that another goes before; it waits again.
-    pub(crate) fn take_back(&mut self, bundle: u32, len: u32) {
-        self.forget(bundle);
-        self.waiting += 1;
-        self.pace.refund(Bytes::new(self.counted(len).into()));
-    }
-
-    /// How many have come to wait, modulo 2^32.
-    #[inline]
-    pub(crate) fn come(&self) -> u32 {
-        self.parked
     }
 
     /// Most bytes that one pull should take: half the burst, so that one that is due late can be made up for.
@@ -237,42 +263,70 @@ mod tests {
             burst: Bytes::new(burst),
             scope: policy::Scope::Subtree(policy::NodeId(0)),
         };
-        Limit::new(&limit, 1_500, Span::ZERO)
+        Limit::new(&limit, 1_500, 1_500)
     }
 
     #[test]
     fn what_the_burst_leaves_beyond_the_head_may_be_made_up() {
         let mut limit = limit(3_000);
         let now = Nanos::new(10_000_000);
-        assert!(limit.admits(1_500, now));
-        limit.pay(1_500, now);
-        assert!(limit.admits(1_499, now), "two frames fit the burst, but for the nanosecond of rounding");
-        assert!(!limit.admits(2_000, now), "500 B are not earned yet");
-        assert!(limit.admits(2_000, now + Span::ns(333_335)));
-        assert!(!limit.admits(2_000, now + Span::ns(333_332)));
+        assert!(limit.has(1_500, now));
+        limit.leave(1_500, &mut 0, now);
+        assert!(limit.has(1_499, now), "two frames fit the burst, but for the nanosecond of rounding");
+        assert!(!limit.has(2_000, now), "500 B are not earned yet");
+        assert!(limit.has(2_000, now + Span::ns(333_335)));
+        assert!(!limit.has(2_000, now + Span::ns(333_332)));
     }
 
     #[test]
     fn a_head_longer_than_the_burst_passes_once_all_is_earned() {
         let mut limit = limit(1_500);
         let now = Nanos::new(10_000_000);
-        limit.pay(1_500, now);
-        assert!(!limit.admits(60_000, now + Span::ns(999_999)));
-        assert!(limit.admits(60_000, now + Span::millis(1)));
+        limit.leave(1_500, &mut 0, now);
+        assert!(!limit.has(60_000, now + Span::ns(999_999)));
+        assert!(limit.has(60_000, now + Span::millis(1)));
     }
 
     #[test]
-    fn a_choice_longer_than_expected_waits_until_its_own_slot() {
+    fn a_choice_that_asks_for_more_than_expected_waits_until_its_own_slot() {
         let mut limit = limit(3_000);
         let now = Nanos::new(10_000_000);
-        limit.pay(3_000, now);
-        limit.park(1_500);
-        limit.park(60);
-        assert_eq!(limit.due(), now + Span::millis(1) + Span::ns(1));
-        assert!(!limit.release(3_000, limit.due()));
-        assert_eq!((limit.waiting, limit.due()), (2, now + Span::millis(2)));
-        assert!(limit.release(60, limit.due()), "a shorter one fits all the more");
-        assert_eq!((limit.waiting, limit.parked()), (1, 2));
+        limit.leave(3_000, &mut 0, now);
+        assert!(limit.ask(1_500) && limit.ask(60) && !limit.ask(100));
+        assert_eq!(limit.due(), now + Span::micros(40) + Span::ns(1));
+        let mut granted = 0;
+        assert!(!limit.grant(3_000, &mut granted, limit.due()));
+        assert_eq!((limit.waiting, granted, limit.due()), (3, 0, now + Span::millis(2) + Span::ns(1)));
+        assert!(limit.grant(60, &mut granted, limit.due()), "a shorter one fits all the more");
+        assert_eq!(granted, 60);
+    }
+
+    #[test]
+    fn bundles_that_share_a_limit_have_two_pulls_in_hand_as_far_as_the_burst_covers_them() {
+        let mut limit = limit(4_000);
+        assert_eq!((limit.asked(1_000, 0), limit.asked(1_000, 400), limit.asked(400, 400)), (1_000, 600, 0));
+        limit.root = Some(0);
+        assert_eq!(
+            (limit.asked(400, 400), limit.asked(1_500, 1_500), limit.asked(1_500, 1_501)),
+            (400, 1_500, 0)
+        );
+        let now = Nanos::new(10_000_000);
+        let (mut one, mut other) = (1_500, 1_500);
+        assert!(limit.grant(1_500, &mut one, now));
+        assert_eq!(
+            (one, limit.asked(1_500, other)),
+            (3_000, 0),
+            "4,000 B hold one pull and a second, not two"
+        );
+        let later = now + Span::secs(1);
+        assert!(!limit.leave(1_500, &mut one, later) && limit.has(1_500, later), "earned long ago");
+        assert!(limit.grant(1_500, &mut other, later));
+        assert!(
+            !limit.has(1_500, later) && limit.has(1_000, later - Span::ns(1)),
+            "what was ahead is no burst"
+        );
+        assert!(limit.take_back(&mut other, later) && !limit.take_back(&mut other, later));
+        assert!(limit.has(4_000, later) == limit.has(3_999, later) || limit.has(2_500, later));
     }
 
     /// A thousand packets a second.
@@ -282,14 +336,15 @@ mod tests {
         let now = Nanos::new(10_000_000);
         for (len, next) in [(60, 0), (1_500, 1), (1_500, 2)] {
             let due = now + Span::millis(next);
-            assert!(limit.admits(len, due) && (next == 0 || !limit.admits(len, due - Span::ns(2))), "{len}");
-            limit.pay(len, due);
+            let has = |at| limit.has(limit.lacks(len, 0), at);
+            assert!(has(due) && (next == 0 || !has(due - Span::ns(2))), "{len}");
+            limit.leave(len, &mut 0, due);
         }
         let due = now + Span::millis(4);
-        assert!(limit.admits(3_000, due), "two frames in one pull");
-        limit.pay_rest(3_000, 1_500, due); // one of which had been paid for
+        assert!(limit.has(limit.lacks(3_000, 0), due), "two frames in one pull");
+        limit.leave(3_000, &mut 1, due); // one of which had been paid for
         let next = due + Span::millis(1);
-        assert!(limit.admits(60, next) && !limit.admits(60, next - Span::ns(2)));
+        assert!(limit.has(1, next) && !limit.has(1, next - Span::ns(2)));
         assert_eq!(made(Counts::Packets, BitRate::mbps(1), 4).longest_pull(), 3_000);
     }
 }

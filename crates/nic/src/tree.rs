@@ -548,18 +548,6 @@ impl Forest {
         }
     }
 
-    /// Charges a bundle that is not in its tree with a pull, as if it had been picked there.
-    pub(crate) fn charge(&mut self, seat: Seat, entrant: &Entrant, len: u32, now: Nanos) {
-        self.activate(seat, entrant, true, now);
-        let Seat { node: mut at, mut slot } = seat;
-        while at != NONE {
-            let node = &mut self.nodes[at as usize];
-            node.guaranteed = node.guarantee.as_ref().is_some_and(|guarantee| guarantee.is_due(slot, now));
-            (at, slot) = (node.parent, node.slot);
-        }
-        self.settle(seat, Settlement { entrant, len: len.into(), remains: false, idle: false });
-    }
-
     /// The moment of an alarm has come: if a child of its node is eligible, the node is again in its parent's order, as
     /// from the moment at which the child became so.
     pub(crate) fn wake(&mut self, alarm: u32, now: Nanos) {

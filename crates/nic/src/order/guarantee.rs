@@ -65,11 +65,6 @@ impl Guarantee {
         self.due.first().map(|(_, slot)| slot)
     }
 
-    /// Whether the child may be served under its guarantee.
-    pub(crate) fn is_due(&self, slot: u32, now: Nanos) -> bool {
-        self.clocks[slot as usize].is_some_and(|clock| clock.pace.earned() <= now)
-    }
-
     /// A child was served under its guarantee.
     #[inline]
     pub(crate) fn charge(&mut self, slot: u32, len: u64) {

@@ -10,6 +10,7 @@ mod fluid;
 mod golden;
 mod hostile;
 mod kit;
+mod limits;
 mod long_after;
 mod loom;
 mod properties;

@@ -7,13 +7,13 @@
 //! Invariant: nothing is cached: who is active, who is eligible and what is due is looked up whenever it is asked.
 //!
 //! The rules: a *bundle* is the flow queues of one class behind the same limits. It is idle, in the main tree, or waits
-//! for one limit. A node's `max` closes the node once its rate is used up, and until a pull like the last is earned; a
-//! closed node is as if nothing were below it. Each other limit has a copy of the tree for those that wait. A bundle that
-//! may not pass waits; at each slot of a limit the tree's choice among its waiters pays for its head and goes on: past all
-//! limits that are open, to the first that is not, or into the main tree. A head that has paid anywhere has paid everywhere
-//! when it gets there. While it is on its way the next goes only with half the burst in hand, or after the time of two
-//! pulls, or if it goes before that one. What came to a limit since, and goes before the picked bundle there, goes on as
-//! well, or in its place. The tree of a limit is charged when the pull leaves.
+//! for limits. A node's `max` closes the node once its rate is used up, and until a pull like the last is earned; a
+//! closed node is as if nothing were below it. Each other limit has a copy of the tree for those that ask it. A bundle asks a limit
+//! for what its head lacks beyond what it was granted and has not used, and, where bundles share the limit, for as much as
+//! its head once more: up to a pull, or up to two, as far as the burst covers what all have beyond one. It does not ask
+//! while the limit has as much in hand and nobody asks. At each slot the tree's choice is granted what it asks for, and
+//! pays for it there. A bundle whose head lacks nothing anywhere, or lacks what a limit has in hand that nobody asks, is in
+//! the main tree. One that becomes idle gives back what it did not use.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -72,36 +72,29 @@ struct Bundle {
     place: Place,
     /// For flows that take turns.
     turns: Vec<usize>,
-    paid: BTreeSet<usize>,
-    paid_len: u64,
+    /// By index among its limits: what was granted and not used, and where it asks, whether its head needs it.
+    granted: BTreeMap<usize, u64>,
+    asks: BTreeMap<usize, bool>,
     fresh: bool,
     entered: u32,
     waits: Vec<(usize, u64)>,
     waits_since: u64,
     /// Since when its head is below gates.
     below_since: u64,
-    /// For each limit, how many had come when it last preferred this bundle.
-    seen: BTreeMap<usize, u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Idle,
     Main,
-    /// For the limit of this index among the bundle's.
-    Waits(usize),
+    Waits,
 }
 
 struct Limit {
     clock: Clock,
     burst: u64,
-    /// What the next choice is expected to be charged: as much as the least that came to wait, then as the last choice.
+    /// What the next choice is expected to ask for: the least that anybody who came did, then what the last choice did.
     expected: u64,
-    /// Who was let go last and is on its way, and until when it is waited for.
-    latest: Option<usize>,
-    patient: u64,
-    /// How many came to wait.
-    come: u64,
     /// Where it closes a node: until when, when it did, and all such spans of time.
     top: Option<usize>,
     opens: Option<u64>,
@@ -209,9 +202,6 @@ impl Reference {
             clock: Clock::new(limit.rate),
             burst: limit.burst.as_u64(),
             expected: 0,
-            latest: None,
-            patient: 0,
-            come: 0,
             top: match limit.scope {
                 Scope::Subtree(top) => Some(top.0 as usize),
                 Scope::Match { .. } | Scope::Peer(_) => None,
@@ -253,14 +243,13 @@ impl Reference {
                 limits,
                 place: Place::Idle,
                 turns: vec![],
-                paid: BTreeSet::new(),
-                paid_len: 0,
+                granted: BTreeMap::new(),
+                asks: BTreeMap::new(),
                 fresh: true,
                 entered: 0,
                 waits: vec![],
                 waits_since: 0,
                 below_since: 0,
-                seen: BTreeMap::new(),
             });
             self.bundles.len() - 1
         });
@@ -289,12 +278,8 @@ impl Reference {
         if self.bundles[bundle].place == Place::Idle {
             let state = &mut self.bundles[bundle];
             (state.fresh, state.entered) = (true, 0);
-            state.paid.clear();
             state.waits.clear();
-            match self.first_closed(bundle, now) {
-                Some(index) => self.wait(bundle, index, now),
-                None => self.enter_main(bundle, now),
-            }
+            self.go_on(bundle, now);
         }
     }
 
@@ -349,16 +334,13 @@ impl Reference {
         while self.link.earned() <= now {
             let released = self.release_due(now);
             let Some(bundle) = self.pick(0, now) else { if released { continue } else { break } };
-            let closed =
-                if self.bundles[bundle].paid.is_empty() { self.first_closed(bundle, now) } else { None };
-            if let Some(index) = closed {
+            if self.is_held(bundle, now) {
                 self.note_gates(bundle, now);
                 self.settle(0, bundle, 0, true, false);
-                self.wait(bundle, index, now);
+                self.ask_around(bundle, now);
+                self.wait(bundle, now);
             } else if self.close_gates(bundle, self.head_charge(bundle), now) {
                 self.settle(0, bundle, 0, false, false);
-            } else if let Some((index, better)) = self.challenge(bundle, now) {
-                self.give_way(bundle, index, better, now);
             } else {
                 sent.push(self.send(bundle, now));
             }
@@ -463,70 +445,97 @@ impl Reference {
             && self.bundles.iter().filter(|bundle| bundle.limits.contains(&limit)).count() > 1
     }
 
-    /// Among those that wait for a limit, and `other` as well, the one that goes first.
-    fn first_with(&mut self, limit: usize, other: usize, now: u64) -> Option<usize> {
-        self.activate(1 + limit, other, true, now);
-        self.pick(1 + limit, now)
+    /// What of it is beyond a pull.
+    fn beyond(&self, limit: usize, granted: u64) -> u64 {
+        granted.saturating_sub(self.pull_at(limit))
     }
 
-    /// Whether `bundle`, which has just come, goes before the one that was let go last.
-    fn overtakes(&mut self, limit: usize, bundle: usize, now: u64) {
-        let Some(latest) = self.limits[limit].latest.filter(|_| self.is_shared(limit)) else { return };
-        let first = self.first_with(limit, latest, now);
-        self.settle(1 + limit, latest, 0, true, false);
-        if first == Some(bundle) {
-            self.limits[limit].latest = None;
+    /// The longest pull behind a limit: half the burst, or a frame.
+    fn pull_at(&self, limit: usize) -> u64 {
+        let frame = self.program.max_frame.as_u64() + self.program.overhead.as_u64();
+        self.largest.min(self.limits[limit].burst / 2).max(frame)
+    }
+
+    /// What all bundles have beyond a pull.
+    fn ahead(&self, limit: usize) -> u64 {
+        let own = |bundle: &Bundle| {
+            let index = bundle.limits.iter().position(|&other| other == limit);
+            index.map_or(0, |index| self.beyond(limit, bundle.granted.get(&index).copied().unwrap_or(0)))
+        };
+        self.bundles.iter().map(own).sum()
+    }
+
+    fn granted(&self, bundle: usize, index: usize) -> u64 {
+        self.bundles[bundle].granted.get(&index).copied().unwrap_or(0)
+    }
+
+    fn lacks(&self, bundle: usize, index: usize) -> u64 {
+        self.head_charge(bundle).saturating_sub(self.granted(bundle, index))
+    }
+
+    /// What the bundle may ask the limit for.
+    fn asked(&self, bundle: usize, index: usize) -> u64 {
+        let (limit, len) = (self.bundles[bundle].limits[index], self.head_charge(bundle));
+        let granted = self.granted(bundle, index);
+        let more = granted + len;
+        let beyond = self.beyond(limit, more) - self.beyond(limit, granted);
+        match () {
+            () if granted < len => len - granted,
+            () if !self.is_shared(limit) => 0,
+            () if beyond == 0 => len,
+            () if more > 2 * self.pull_at(limit) => 0,
+            () if self.ahead(limit) + beyond + self.pull_at(limit) > self.limits[limit].burst => 0,
+            () => len,
         }
     }
 
-    /// The first limit with somebody who came since and goes before the picked bundle, and who that is.
-    fn challenge(&mut self, bundle: usize, now: u64) -> Option<(usize, usize)> {
+    /// Whether as much may leave without asking.
+    fn has(&self, limit: usize, len: u64, now: u64) -> bool {
+        len == 0 || !self.is_waited_for(limit) && self.due_for(limit, len) <= now
+    }
+
+    fn is_held(&self, bundle: usize, now: u64) -> bool {
+        let limits = self.bundles[bundle].limits.iter().enumerate();
+        let mut open = limits.filter(|&(_, &limit)| !self.is_gate(limit));
+        open.any(|(index, &limit)| !self.has(limit, self.lacks(bundle, index), now))
+    }
+
+    /// Asks each limit that has not what the bundle may ask for. Answers whether one holds it.
+    fn ask_around(&mut self, bundle: usize, now: u64) -> bool {
+        let mut held = false;
         for index in 0..self.bundles[bundle].limits.len() {
             let limit = self.bundles[bundle].limits[index];
-            let (come, seen) = (self.limits[limit].come, self.bundles[bundle].seen.get(&limit).copied());
-            let paid = self.bundles[bundle].paid.contains(&index);
-            if !paid || !self.is_shared(limit) || !self.is_waited_for(limit) || seen == Some(come) {
+            if self.is_gate(limit) {
                 continue;
             }
-            let first = self.first_with(limit, bundle, now).expect("the bundle itself");
-            if first != bundle {
-                return Some((index, first));
+            held |= !self.has(limit, self.lacks(bundle, index), now);
+            let asked = self.asked(bundle, index);
+            if self.bundles[bundle].asks.contains_key(&index) || self.has(limit, asked, now) {
+                continue;
             }
-            self.bundles[bundle].seen.insert(limit, come);
-            self.settle(1 + limit, bundle, 0, true, false);
+            let first = !self.is_waited_for(limit);
+            let expected = &mut self.limits[limit].expected;
+            *expected = if first { asked } else { asked.min(*expected) };
+            self.bundles[bundle].asks.insert(index, false);
+            let keeps_place = !self.bundles[bundle].fresh;
+            self.activate(1 + limit, bundle, keeps_place, now);
         }
-        None
+        held
     }
 
-    /// The better one goes on as well, if there is enough for both; or in the place of the picked bundle.
-    fn give_way(&mut self, bundle: usize, index: usize, better: usize, now: u64) {
-        let limit = self.bundles[bundle].limits[index];
-        if self.due_for(limit, self.head_charge(better), 1) <= now {
-            self.bundles[bundle].seen.insert(limit, self.limits[limit].come);
-            self.forget(limit, bundle);
-            self.settle(1 + limit, bundle, 0, true, false);
-        } else {
-            self.note_gates(bundle, now);
-            self.settle(0, bundle, 0, true, false);
-            let state = &mut self.bundles[bundle];
-            (state.place, state.waits_since) = (Place::Waits(index), now);
-            state.paid.remove(&index);
-            let len = state.paid_len;
-            self.forget(limit, bundle);
-            self.limits[limit].clock.refund(len);
+    /// A bundle that has become idle asks for nothing, and gives back what it was granted.
+    fn withdraw(&mut self, bundle: usize, now: u64) {
+        for index in 0..self.bundles[bundle].limits.len() {
+            let limit = self.bundles[bundle].limits[index];
+            if self.bundles[bundle].asks.remove(&index).is_some() {
+                self.settle(1 + limit, bundle, 0, true, true);
+            }
+            if self.granted(bundle, index) > 0 {
+                self.catch_up(limit, now);
+                let granted = self.bundles[bundle].granted.remove(&index).expect("it is above zero");
+                self.limits[limit].clock.refund(granted);
+            }
         }
-        self.release(limit, now);
-    }
-
-    fn forget(&mut self, limit: usize, bundle: usize) {
-        let latest = &mut self.limits[limit].latest;
-        *latest = latest.filter(|&other| other != bundle);
-    }
-
-    fn let_go(&mut self, limit: usize, bundle: usize, now: u64) {
-        let two = self.program.link.wire_time(Bytes::new(2 * self.largest)).as_u64();
-        self.limits[limit].latest = Some(bundle);
-        self.limits[limit].patient = now + two;
     }
 
     fn is_waited_for(&self, limit: usize) -> bool {
@@ -535,48 +544,54 @@ impl Reference {
 
     /// When the next choice is made.
     fn due(&self, limit: usize) -> u64 {
-        let state = &self.limits[limit];
-        let earned = self.due_for(limit, state.expected, 1);
-        match state.latest {
-            None => earned,
-            Some(_) => self.due_for(limit, state.expected, 2).min(earned.max(state.patient)),
-        }
+        self.due_for(limit, self.limits[limit].expected)
     }
 
-    /// When a head of this length may pass: what this part of the burst allows beyond it may be owed.
-    fn due_for(&self, limit: usize, len: u64, part: u64) -> u64 {
+    fn time(&self, limit: usize, len: u64) -> u64 {
+        let rate = u64::try_from(self.limits[limit].clock.rate).expect("a rate");
+        BitRate::new(rate).expect("above zero").wire_time(Bytes::new(len)).as_u64()
+    }
+
+    /// When as much may pass: what the burst allows beyond it may be owed.
+    fn due_for(&self, limit: usize, len: u64) -> u64 {
         let Limit { clock, burst, .. } = &self.limits[limit];
-        let rate = BitRate::new(u64::try_from(clock.rate).expect("a rate")).expect("above zero");
-        let time = |bytes| rate.wire_time(Bytes::new(bytes)).as_u64();
-        clock.earned().saturating_sub(((time(*burst) - 1) / part).saturating_sub(time(len)))
+        let owed = (self.time(limit, *burst) - 1).saturating_sub(self.time(limit, len));
+        clock.earned().saturating_sub(owed)
     }
 
-    fn admits(&self, limit: usize, len: u64, now: u64) -> bool {
-        !self.is_waited_for(limit) && self.due_for(limit, len, 1) <= now
+    /// What was saved up is the burst at most, with what bundles have beyond a pull.
+    fn catch_up(&mut self, limit: usize, now: u64) {
+        let ahead = self.ahead(limit);
+        let ahead = if ahead == 0 { 0 } else { self.time(limit, ahead) };
+        self.limits[limit].clock.not_before(now + ahead);
     }
 
     fn pay(&mut self, limit: usize, len: u64, now: u64) {
-        let clock = &mut self.limits[limit].clock;
-        clock.not_before(now);
-        clock.charge(len);
+        self.catch_up(limit, now);
+        self.limits[limit].clock.charge(len);
     }
 
-    fn first_closed(&self, bundle: usize, now: u64) -> Option<usize> {
-        let (state, len) = (&self.bundles[bundle], self.head_charge(bundle));
-        let holds = |&index: &usize| !state.paid.contains(&index) && !self.is_gate(state.limits[index]);
-        (0..state.limits.len()).filter(holds).find(|&index| !self.admits(state.limits[index], len, now))
-    }
-
-    fn wait(&mut self, bundle: usize, index: usize, now: u64) {
+    fn wait(&mut self, bundle: usize, now: u64) {
         let state = &mut self.bundles[bundle];
-        (state.place, state.waits_since) = (Place::Waits(index), now);
-        let (limit, keeps_place) = (state.limits[index], !state.fresh);
-        let (len, first) = (self.head_charge(bundle), !self.is_waited_for(limit));
-        let expected = &mut self.limits[limit].expected;
-        *expected = if first { len } else { len.min(*expected) };
-        self.limits[limit].come += 1;
-        self.activate(1 + limit, bundle, keeps_place, now);
-        self.overtakes(limit, bundle, now);
+        (state.place, state.waits_since) = (Place::Waits, now);
+        for index in 0..self.bundles[bundle].limits.len() {
+            let needs = self.lacks(bundle, index) > 0;
+            if let Some(asks) = self.bundles[bundle].asks.get_mut(&index) {
+                *asks |= needs;
+            }
+        }
+    }
+
+    /// Into the main tree, unless a limit holds the head.
+    fn go_on(&mut self, bundle: usize, now: u64) -> bool {
+        let held = self.ask_around(bundle, now);
+        if held {
+            self.wait(bundle, now);
+        } else {
+            self.bundles[bundle].asks.values_mut().for_each(|needs| *needs = false);
+            self.enter_main(bundle, now);
+        }
+        !held
     }
 
     fn enter_main(&mut self, bundle: usize, now: u64) {
@@ -588,8 +603,8 @@ impl Reference {
         self.bundles[bundle].below_since = now;
     }
 
-    /// Before each pick, limits whose slot has come let go one bundle each, gates open, and nodes that slept until now wake
-    /// up, the earliest first. Says whether any limit let one go.
+    /// Before each pick, limits grant what they have earned, gates open, and nodes that slept until now wake up, the earliest
+    /// first. A limit for whose grant a bundle entered the main tree grants no more before the pick. Says whether any did.
     fn release_due(&mut self, now: u64) -> bool {
         let mut done = BTreeSet::new();
         let limits = self.limits.len();
@@ -666,41 +681,32 @@ impl Reference {
         }
     }
 
-    /// Lets go the tree's choice, unless its head is too long for now: then that is what is expected next.
+    /// The tree's choice is granted what it asks for, unless that is too much for now: then that is what is expected next.
+    /// Whether it entered the main tree.
     fn release(&mut self, limit: usize, now: u64) -> bool {
-        let bundle = self.pick(1 + limit, now).expect("somebody waits");
-        let Place::Waits(index) = self.bundles[bundle].place else { panic!("it waits") };
-        let len = self.head_charge(bundle);
-        self.limits[limit].expected = len;
-        if self.due(limit) > now {
+        let bundle = self.pick(1 + limit, now).expect("somebody asks");
+        let index = self.bundles[bundle].limits.iter().position(|&other| other == limit).expect("it asks");
+        let asked = self.asked(bundle, index);
+        if asked > 0 {
+            self.limits[limit].expected = asked;
+            if self.due(limit) > now {
+                return false;
+            }
+            self.pay(limit, asked, now);
+            *self.bundles[bundle].granted.entry(index).or_default() += asked;
+        }
+        let remains = self.asked(bundle, index) > 0;
+        let needed = self.bundles[bundle].asks.insert(index, false).expect("it asks");
+        if !remains {
+            self.bundles[bundle].asks.remove(&index);
+        }
+        self.settle(1 + limit, bundle, asked, !remains, false);
+        if !needed || self.bundles[bundle].place != Place::Waits {
             return false;
         }
-        self.settle(1 + limit, bundle, 0, true, false);
-        self.pay(limit, len, now);
-        self.let_go(limit, bundle, now);
         let state = &mut self.bundles[bundle];
-        state.seen.insert(limit, self.limits[limit].come);
-        state.paid.insert(index);
         state.waits.push((limit, now - state.waits_since));
-        state.paid_len = len;
-        self.go_on(bundle, len, now);
-        true
-    }
-
-    fn go_on(&mut self, bundle: usize, len: u64, now: u64) {
-        for index in 0..self.bundles[bundle].limits.len() {
-            let limit = self.bundles[bundle].limits[index];
-            if self.bundles[bundle].paid.contains(&index) || self.is_gate(limit) {
-                continue;
-            }
-            if !self.admits(limit, len, now) {
-                return self.wait(bundle, index, now);
-            }
-            self.pay(limit, len, now);
-            self.let_go(limit, bundle, now);
-            self.bundles[bundle].paid.insert(index);
-        }
-        self.enter_main(bundle, now);
+        self.go_on(bundle, now)
     }
 
     fn send(&mut self, bundle: usize, now: u64) -> Sent {
@@ -731,16 +737,14 @@ impl Reference {
             self.flows[flow].offset += payload;
         }
         self.use_turn(bundle, flow, charge);
-        let paid = core::mem::take(&mut self.bundles[bundle].paid);
         for index in 0..self.bundles[bundle].limits.len() {
-            let limit = self.bundles[bundle].limits[index];
-            let before = if paid.contains(&index) { self.bundles[bundle].paid_len } else { 0 };
-            if paid.contains(&index) && self.is_shared(limit) {
-                self.charge_tree(1 + limit, bundle, charge, now);
+            let (limit, granted) = (self.bundles[bundle].limits[index], self.granted(bundle, index));
+            if self.ahead(limit) > 0 {
+                self.catch_up(limit, now);
             }
-            self.forget(limit, bundle);
-            if charge > before {
-                self.pay(limit, charge - before, now);
+            self.bundles[bundle].granted.insert(index, granted.saturating_sub(charge));
+            if charge > granted {
+                self.pay(limit, charge - granted, now);
             }
         }
         self.close_gates(bundle, charge, now);
@@ -750,26 +754,18 @@ impl Reference {
         sent
     }
 
-    /// A bundle that is not in a limit's tree sent something: as if it had been picked there.
-    fn charge_tree(&mut self, tree: usize, bundle: usize, charge: u64, now: u64) {
-        self.activate(tree, bundle, true, now);
-        for (child, node) in self.path(tree, bundle) {
-            let state = &mut self.trees[tree].nodes[node];
-            state.guaranteed = state.clocks.get(&child).is_some_and(|clock| clock.earned() <= now);
-        }
-        self.settle(tree, bundle, charge, true, false);
-    }
-
     fn move_on(&mut self, bundle: usize, charge: u64, now: u64) {
         let idle = self.front(bundle).is_none();
         (self.bundles[bundle].fresh, self.bundles[bundle].entered) = (false, 1);
-        let closed = if idle { None } else { self.first_closed(bundle, now) };
-        self.settle(0, bundle, charge, idle || closed.is_some(), idle);
-        if let Some(index) = closed {
-            self.bundles[bundle].entered = 0;
-            self.wait(bundle, index, now);
-        } else if idle {
+        let held = !idle && self.ask_around(bundle, now);
+        if idle {
+            self.withdraw(bundle, now);
             self.bundles[bundle].place = Place::Idle;
+        }
+        self.settle(0, bundle, charge, idle || held, idle);
+        if held {
+            self.bundles[bundle].entered = 0;
+            self.wait(bundle, now);
         }
     }
 

@@ -65,7 +65,7 @@ fn seed() -> impl Strategy<Value = Seed> {
 
 fn cases() -> impl Strategy<Value = Case> {
     let limits = proptest::collection::vec(30_u64..600, 0..3);
-    (proptest::collection::vec(seed(), 3..14), limits, prop::bool::weighted(0.2))
+    (prop_oneof![2 => proptest::collection::vec(seed(), 3..14), 1 => proptest::collection::vec(seed(), 14..25)], limits, prop::bool::weighted(0.2))
         .prop_map(|(seeds, limits, short)| Case { seeds, limits, short })
 }
 
@@ -136,30 +136,28 @@ fn worst(found: &[f64], wanted: &[f64]) -> Option<(usize, f64, f64)> {
         .max_by(|a, b| off(a.1, a.2).total_cmp(&off(b.1, b.2)))
 }
 
-/// Policies that are compared; `PROPTEST_CASES` says otherwise, for a longer run.
+/// Policies that are compared; `PROPTEST_CASES` says otherwise, for a longer run, which draws others each time.
 const POLICIES: usize = 400;
 
 #[test]
 fn random_policies_share_as_a_fluid_would() {
-    let stated = std::env::var("PROPTEST_CASES").ok().and_then(|count| count.parse().ok());
-    let count = stated.unwrap_or(POLICIES);
-    let mut runner = TestRunner::deterministic();
-    let mut off = vec![];
-    for number in 0..count {
+    let stated: Option<usize> = std::env::var("PROPTEST_CASES").ok().and_then(|count| count.parse().ok());
+    let mut runner = if stated.is_some() { TestRunner::default() } else { TestRunner::deterministic() };
+    let (mut short, mut off) = (0, vec![]);
+    for _ in 0..stated.unwrap_or(POLICIES) {
         let case = cases().new_tree(&mut runner).expect("a case").current();
         let (program, through, demands) = case.program();
         let wanted = fluid::rates(&program, &demands, &through).expect("the model has an answer");
         let sizes: Vec<u32> = case.seeds.iter().map(|seed| SIZES[seed.size]).collect();
+        short += usize::from(case.short);
         if let Some((node, found, wanted)) = worst(&measured(&program, &through, &demands, &sizes), &wanted) {
-            let limits = case.limits.len();
-            off.push(format!(
-                "policy {number}: node {node} gets {found:.0}, should {wanted:.0} Mb/s; {limits} limits"
-            ));
-            assert!(limits > 0, "maxima alone are exact: {off:?}");
+            let wrong = format!("node {node} gets {found:.0}, should {wanted:.0} Mb/s: {case:#?}");
+            assert!(case.short && !case.limits.is_empty(), "{wrong}");
+            off.push(wrong);
         }
     }
-    // Where limits by match and minima contradict each other, or bursts are as short as two frames.
-    assert!(off.len() * 100 <= count, "{off:#?}");
+    // Two frames are all that a limit by match may save up there: what waits for its turn loses some of that.
+    assert!(off.len() * 20 <= short, "{off:#?}");
 }
 
 /// Mb/s of each class, sent by greedy flows of this size, behind these limits.
@@ -251,4 +249,76 @@ fn a_priority_behind_a_limit_that_cuts_across_rounds_loses_nothing() {
     );
     let share = 1_801.0 / 12.0;
     assert_shares(&found, &[3.0 * share, 0.0, 0.0, 8.0 * share, share]);
+}
+
+/// `n: {wfq: {a: 1, b: 1}, max: 2300Mbps}` before c, and a limit over b and c.
+fn behind_a_closed_node(lim: u64, sizes: [u32; 2]) -> Vec<f64> {
+    let mut plan = Plan::new(mbps(LINK_MBPS), NodeKind::Priority);
+    let n = plan.node(ROOT, NodeKind::Wfq, 1);
+    let (c, a, b) = (plan.class(ROOT, 1), plan.class(n, 1), plan.class(n, 1));
+    max(&mut plan, n, 2_300);
+    let limit = plan.limit("lim", mbps(lim), LONG_BURST);
+    greedy(&plan, &[(a, 1_500, &[]), (b, sizes[0], &[limit]), (c, sizes[1], &[limit])])
+}
+
+#[test]
+fn who_waits_below_a_closed_node_loses_nothing_of_a_limit_across() {
+    for (lim, sizes) in
+        [(1_145, [64, 64]), (1_100, [64, 64]), (800, [64, 64]), (1_100, [576, 64]), (1_100, [1_500, 64])]
+    {
+        let share = (lim as f64).min(1_150.0);
+        assert_shares(&behind_a_closed_node(lim, sizes), &[2_300.0 - share, share, 0.0]);
+    }
+}
+
+#[test]
+fn a_minimum_below_a_maximum_is_kept_behind_a_limit_across() {
+    for (lim, sizes) in [(2_000, [64, 64]), (2_000, [256, 256]), (3_800, [1_000, 256])] {
+        let mut plan = Plan::new(mbps(LINK_MBPS), NodeKind::Priority);
+        let n = plan.node(ROOT, NodeKind::Priority, 1);
+        let (c, a, b) = (plan.class(ROOT, 1), plan.class(n, 1), plan.class(n, 1));
+        plan.min(b, mbps(1_900));
+        plan.min(n, mbps(1_900));
+        max(&mut plan, n, 2_300);
+        let limit = plan.limit("lim", mbps(lim), LONG_BURST);
+        let found = greedy(&plan, &[(a, 1_500, &[]), (b, sizes[0], &[limit]), (c, sizes[1], &[limit])]);
+        assert_shares(&found, &[400.0, 1_900.0, lim as f64 - 1_900.0]);
+    }
+}
+
+#[test]
+fn small_packets_keep_their_share_of_the_link_behind_a_limit_across() {
+    for size in [64, 256, 1_500] {
+        let mut plan = Plan::new(mbps(LINK_MBPS), NodeKind::Wfq);
+        let (n2, n3) = (plan.node(ROOT, NodeKind::Wfq, 1), plan.node(ROOT, NodeKind::Priority, 5));
+        let (t8, t3, t4) = (plan.class(ROOT, 1), plan.class(n2, 1), plan.class(n2, 1));
+        let (t5, t6) = (plan.class(n3, 1), plan.class(n3, 1));
+        let limit = plan.limit("lim", mbps(5_700), LONG_BURST);
+        let behind: &[LimitId] = &[limit];
+        let flows: [(NodeId, u32, &[LimitId]); 5] = [
+            (t3, 1_500, &[]),
+            (t4, size, behind),
+            (t5, 1_500, behind),
+            (t6, 1_500, &[]),
+            (t8, 1_500, behind),
+        ];
+        let found = greedy(&plan, &flows);
+        assert!((found[0] - found[1]).abs() <= 0.03 * found[0], "{size} B: {found:?}");
+    }
+}
+
+#[test]
+fn a_lower_priority_gets_nothing_of_what_two_maxima_and_a_limit_leave_to_others() {
+    let mut plan = Plan::new(mbps(LINK_MBPS), NodeKind::Priority);
+    let t6 = plan.class(ROOT, 1);
+    let n4 = plan.node(ROOT, NodeKind::Wfq, 1);
+    let (t11, t7, t9) = (plan.class(ROOT, 1), plan.class(n4, 1), plan.class(n4, 1));
+    max(&mut plan, t6, 2_200);
+    max(&mut plan, n4, 2_300);
+    let limit = plan.limit("lim", mbps(3_300), LONG_BURST);
+    let behind: &[LimitId] = &[limit];
+    let found =
+        greedy(&plan, &[(t6, 1_000, behind), (t7, 1_500, &[]), (t9, 1_500, behind), (t11, 1_500, behind)]);
+    assert!(found[3] <= 1.0, "the lower one gets {found:?}");
+    assert_shares(&found, &[2_200.0, 1_200.0, 1_100.0, 0.0]);
 }

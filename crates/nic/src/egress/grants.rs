@@ -1,0 +1,159 @@
+//! Grants: what bundles ask of the limits that they are behind, and get.
+//!
+//! Why: a limit divides its rate by the policy restricted to those behind it, whatever the main tree does meanwhile. So a bundle
+//! is granted bytes, which it uses when it leaves, and asks for more while it is in the main tree.
+//! From: Loom §4.2.2, where a packet waits in the shaping queue before it is in the tree; here both go on at once
+//! (docs/decisions, 14).
+//! Not here: how much a limit grants when (`limit`), nodes that a `max` closes (`tree::gate`).
+//! Invariant: a bundle stands in a limit's tree exactly while it asks; the limit is on the wheel exactly while somebody asks.
+
+use plimsoll_policy::LimitId;
+use plimsoll_units::Nanos;
+
+use super::Nic;
+use crate::bundle::{Asks, Hold, Place};
+use crate::order::Settlement;
+use crate::tree::{NONE, Pick};
+
+impl Nic {
+    /// Asks each limit that does not have what the bundle may ask for. Answers whether one of them holds its head.
+    pub(crate) fn ask_around(&mut self, id: u32, now: Nanos) -> bool {
+        let len = self.head_charge(id);
+        let mut held = false;
+        for index in 0..self.bundles[id as usize].holds.len() {
+            let hold = self.bundles[id as usize].holds[index];
+            let limit = &self.limits[hold.limit as usize];
+            if limit.gate != NONE {
+                continue; // it is asked, and paid, where the packet leaves
+            }
+            held |= !limit.has(limit.lacks(len, hold.granted), now);
+            let asked = limit.asked(len, hold.granted);
+            if hold.asks == Asks::No && !limit.has(asked, now) {
+                self.ask(id, index, asked, now);
+            }
+        }
+        held
+    }
+
+    fn ask(&mut self, id: u32, index: usize, asked: u32, now: Nanos) {
+        let entrant = self.entrant(id);
+        let bundle = &mut self.bundles[id as usize];
+        let (hold, fresh) = (&mut bundle.holds[index], bundle.fresh);
+        hold.asks = Asks::More;
+        let limit = &mut self.limits[hold.limit as usize];
+        let sooner = limit.ask(asked);
+        if let Some(seat) = hold.seat {
+            // Whoever has what it may have in hand has not been idle, and keeps its place.
+            self.forest.activate(seat, &entrant, !fresh, now);
+        }
+        if sooner {
+            self.wheel.set(hold.limit, limit.due(), now);
+        }
+    }
+
+    /// The bundle's head waits for limits that it has asked.
+    pub(super) fn wait(&mut self, id: u32, now: Nanos) {
+        let len = self.head_charge(id);
+        let bundle = &mut self.bundles[id as usize];
+        bundle.place = Place::Waits;
+        bundle.waits_since = now;
+        for hold in bundle.holds.iter_mut().filter(|hold| hold.asks == Asks::More) {
+            let limit = &mut self.limits[hold.limit as usize];
+            if limit.lacks(len, hold.granted) > 0 {
+                hold.asks = Asks::Needs;
+                limit.park();
+            }
+        }
+    }
+
+    /// A bundle that has become idle asks for nothing, and gives back what it was granted. No limit holds it.
+    pub(super) fn withdraw(&mut self, id: u32, now: Nanos) -> bool {
+        let entrant = self.entrant(id);
+        for hold in &mut self.bundles[id as usize].holds {
+            let limit = &mut self.limits[hold.limit as usize];
+            let left = hold.asks != Asks::No;
+            if let Some(seat) = hold.asking_seat() {
+                let outcome = Settlement { entrant: &entrant, len: 0, remains: false, idle: true };
+                self.forest.settle(seat, outcome);
+            }
+            hold.asks = Asks::No;
+            limit.waiting -= u32::from(left);
+            let returned = limit.take_back(&mut hold.granted, now);
+            if left && limit.waiting == 0 {
+                self.wheel.remove(hold.limit);
+            } else if returned && limit.waiting > 0 {
+                self.wheel.set(hold.limit, limit.due(), now);
+            }
+        }
+        false
+    }
+
+    /// Among those that ask the limit, the policy's next one is granted what it asks for; if that is more than the slot was
+    /// for, the choice is made again when it is due.
+    pub(super) fn release(&mut self, limit: u32, now: Nanos) {
+        if self.limits[limit as usize].rests {
+            return; // it is armed after the pick
+        }
+        let alone = self.limits[limit as usize].only;
+        let pick = if alone == NONE {
+            self.limits[limit as usize].root.and_then(|root| self.forest.pick(root, now))
+        } else {
+            None
+        };
+        let id = pick.map_or(alone, |pick| pick.child.name()); // only bundles are behind limits
+        if id != NONE {
+            self.grant(id, limit, pick, now);
+        }
+    }
+
+    fn grant(&mut self, id: u32, limit: u32, pick: Option<Pick>, now: Nanos) {
+        let (len, entrant) = (self.head_charge(id), self.entrant(id));
+        let bundle = &mut self.bundles[id as usize];
+        let asks = |hold: &&mut Hold| hold.limit == limit && hold.asks != Asks::No;
+        let Some(hold) = bundle.holds.iter_mut().find(asks) else { return };
+        let state = &mut self.limits[limit as usize];
+        let asked = state.asked(len, hold.granted);
+        if !state.grant(asked, &mut hold.granted, now) {
+            return self.wheel.set(limit, state.due(), now);
+        }
+        let remains = state.asked(len, hold.granted) > 0;
+        let needed = core::mem::replace(&mut hold.asks, if remains { Asks::More } else { Asks::No });
+        state.waiting -= u32::from(!remains);
+        if let Some(pick) = pick {
+            let len = state.in_bytes(asked, len);
+            self.forest.settle(pick.seat, Settlement { entrant: &entrant, len, remains, idle: false });
+        }
+        if needed == Asks::Needs && bundle.place == Place::Waits {
+            bundle.note_wait(LimitId(limit), now.since(bundle.waits_since));
+            if self.go_on(id, now) {
+                self.limits[limit as usize].rests = true;
+                return self.resting.push(limit);
+            }
+        }
+        self.arm(limit);
+    }
+
+    /// A bundle that waited has been granted something: whether no other limit holds it, so that it enters the main tree.
+    pub(crate) fn go_on(&mut self, id: u32, now: Nanos) -> bool {
+        if self.ask_around(id, now) {
+            self.wait(id, now);
+            return false;
+        }
+        for hold in &mut self.bundles[id as usize].holds {
+            if hold.asks == Asks::Needs {
+                hold.asks = Asks::More; // a more urgent head is shorter
+            }
+        }
+        self.enter_tree(id, now);
+        true
+    }
+
+    /// Puts the limit on the wheel for as long as somebody asks.
+    pub(super) fn arm(&mut self, limit: u32) {
+        let state = &mut self.limits[limit as usize];
+        state.rests = false;
+        if state.waiting > 0 {
+            self.wheel.set(limit, state.due(), self.now);
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Limits in a row: each is paid in full.
+//!
+//! Not here: random policies (`properties`), shares (`shares`).
+
+use plimsoll_nic::Descriptor;
+use plimsoll_policy::{FlowOrder, NodeKind};
+use plimsoll_units::{Nanos, Span};
+
+use crate::kit::{FRAME, MS, Plan, ROOT, World, mbps};
+
+/// Class `e` always has small packets that may wait, and now and then an urgent large one. A small packet is granted what it
+/// needs of the maximum of `e` and waits for `wan`, where `b` uses up the rate; there the large one takes its place.
+#[test]
+fn an_urgent_packet_pays_in_full_the_limit_that_granted_less_to_a_smaller_one() {
+    let mut plan = Plan::new(mbps(1_000), NodeKind::Priority);
+    let b = plan.class(ROOT, 1);
+    let e = plan.node(ROOT, NodeKind::Class(FlowOrder::Edf(Span::millis(1_000))), 1);
+    let max = mbps(1);
+    plan.max(e, max, FRAME);
+    let wan = plan.limit("wan", mbps(10), FRAME);
+    let mut world = World::with(&plan.program);
+    world.greedy_with(e, &[wan], Descriptor { len: 64, tag: 1_000_000, ..Descriptor::default() });
+    let (urgent, above) = (world.open(e, &[wan]), world.open(b, &[wan]));
+    for _ in 0..50 {
+        (0..3).for_each(|_| _ = world.send(above, 1_500));
+        world.run(world.now + MS);
+        world.post(urgent, Descriptor { len: 1_500, tag: 1, ..Descriptor::default() }).expect("few wait");
+        world.bell(urgent);
+        world.run(world.now + 4 * MS);
+    }
+    // The burst, the rate, and one largest packet that was let go and waits for its turn on the link.
+    let allowed = 2 * FRAME + max.bytes_in(Nanos::new(world.now) - Nanos::ZERO).as_u64();
+    let sent = world.bytes(e, 0, world.now);
+    assert!(sent <= allowed, "{sent} B in 250 ms, allowed {allowed}");
+}
