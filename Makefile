@@ -51,6 +51,7 @@ check: ## what to run before a commit: format, lints and unit tests, without the
 fmt:
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path benches/Cargo.toml --check
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 
 lint:
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings

@@ -59,13 +59,13 @@ impl Costs {
 /// Two hosts with a session.
 fn live() -> Result<[Session; 2]> {
     let hosts = [(HostId(1), HostId(2)), (HostId(2), HostId(1))];
-    let sealings = hosts.map(|(own, _)| Sealing::new(&[7; 32], own, 1, u64::from(own.0)));
+    let mut sealings = hosts.map(|(own, _)| Sealing::new(&[7; 32], own, 1, u64::from(own.0)));
     let mut sessions = [0, 1].map(|n| sealings[n].session(hosts[n].1));
     let mut now = Nanos::ZERO;
     for n in [0, 1].into_iter().cycle().take(20) {
         now += Span::millis(50);
         if let Some(hello) = sessions[n].hello(&sealings[n], now) {
-            sessions[1 - n].greet(&sealings[1 - n], &hello, now);
+            sessions[1 - n].greet(&mut sealings[1 - n], &hello, now);
         }
     }
     ensure!(sessions.iter().all(Session::is_live), "no session: {sessions:?}");

@@ -4,7 +4,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use plimsoll_wire::overlay::{Addresses, Checks, Format, Inner, Path, Ports, TOO_BIG_MOST, Tunnelled, too_big};
+use plimsoll_wire::overlay::{
+    Addresses, Checks, Format, Inner, Path, Ports, TOO_BIG_MOST, Tunnelled, too_big,
+};
 use plimsoll_wire::{Ecn, Mac, parse};
 
 fuzz_target!(|data: &[u8]| {

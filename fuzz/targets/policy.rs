@@ -16,12 +16,20 @@ fuzz_target!(|text: &str| -> Corpus {
     let elsewhere = check_files("policy.yaml", &mut Elsewhere(text)).map(|checked| checked.program);
     match check_with("policy.yaml", &mut load) {
         Ok(checked) => {
-            assert_eq!(elsewhere.ok().as_ref(), Some(&checked.program), "read elsewhere it is another policy");
+            assert_eq!(
+                elsewhere.ok().as_ref(),
+                Some(&checked.program),
+                "read elsewhere it is another policy"
+            );
             inspect(&checked);
         }
         Err(errors) => {
             let elsewhere = elsewhere.err().map(|errors| errors.render(false));
-            assert_eq!(elsewhere, Some(errors.render(false)), "read elsewhere other things are wrong with it");
+            assert_eq!(
+                elsewhere,
+                Some(errors.render(false)),
+                "read elsewhere other things are wrong with it"
+            );
             assert!(!errors.problems().is_empty(), "a refusal says why");
             assert!(!errors.render(false).is_empty());
             assert_eq!(errors.records().len(), errors.problems().len());

@@ -15,8 +15,8 @@ use plimsoll_vnic::socket::{Incoming, connect_to, read_message, read_welcome, se
 use plimsoll_vnic::{OpenRefusal, Rule, Scope};
 use sizes::SIZES;
 
-/// A list of packets: a byte for who sends it and what comes along, one for its kind, one for its length, and so many bytes
-/// behind the kind. The first to speak has the vNIC.
+// A list of packets: a byte for who sends it and what comes along, one for its kind, one for its length, and so many bytes
+// behind the kind. The first to speak has the vNIC.
 fuzz_target!(|data: &[u8]| {
     let path = std::env::temp_dir().join(format!("plimsoll-fuzz-n{}.sock", std::process::id()));
     let config = VnicConfig { sizes: SIZES, ..VnicConfig::new(&path) };

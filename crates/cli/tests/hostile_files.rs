@@ -250,6 +250,48 @@ fn many_files_of_one_tenant_are_counted_together() {
     assert!(said.contains("hold more than 16MB together"), "{said}");
 }
 
+/// Each may have what the largest file has, and all together the double of that: whoever reads them keeps them all.
+#[test]
+fn files_of_many_tenants_are_counted_together() {
+    let folder = Folder::new("tenants");
+    let tenants = lines(|n| format!("  t{n}: {{port: memory, policy: t{n}.yaml}}\n"), 20);
+    let file = folder.write("p.yaml", format!("uplink: {{port: memory, rate: 10Gbps}}\ntenants:\n{tenants}"));
+    for n in 0..20 {
+        folder.write(&format!("t{n}.yaml"), GOOD);
+    }
+    assert_eq!(answered("small files", &file), "");
+    for n in [3, 5, 7] {
+        folder.write(&format!("t{n}.yaml"), format!("{GOOD}#{}", "x".repeat(12_000_000 + n)));
+    }
+    let said = answered("large files", &file);
+    assert!(
+        said.contains("all tenants' files down to this one hold more than 32MB together"),
+        "{said:.2000}"
+    );
+    assert!(said.contains("of it `t7`'s"), "{said:.2000}");
+    folder.write("t7.yaml", GOOD);
+    assert_eq!(answered("two large files", &file), "");
+}
+
+/// A file that is refused is not read as often as it is named.
+#[test]
+fn large_files_that_are_named_often_are_read_a_few_times() {
+    let folder = Folder::new("often");
+    let file = folder.write("p.yaml", POLICY);
+    let names = (0..30_000).map(|n| format!("c{n}")).collect::<Vec<_>>().join(", ");
+    let classes = lines(|n| format!("  c{n}: {{match: {{vlan: 1}}, policy: large.yaml}}\n"), 30_000);
+    folder.write("t.yaml", format!("policy:\n  root: {{fifo: [{names}]}}\n{classes}"));
+    for (name, text) in [
+        ("as large as any", vec![b'#'; MEGABYTES_16]),
+        ("larger", vec![b'#'; MEGABYTES_16 + 1]),
+        ("no text", [vec![b'#'; MEGABYTES_16 - 1], vec![0xff]].concat()),
+    ] {
+        folder.write("large.yaml", text);
+        let said = answered(name, &file);
+        assert!(said.contains("large.yaml"), "{name}: {said:.2000}");
+    }
+}
+
 /// A daemon with ports in memory, ended with the value.
 struct Daemon {
     process: Child,

@@ -84,8 +84,9 @@ impl World {
         self.client().text("POST", "/v1/reload").map_err(|error| error.to_string())
     }
 
-    fn pings(&self) -> bool {
-        self.stage.ping("a", Ipv4Addr::new(10, 7, 0, 2), 100)
+    /// Tenant a is answered by b, which on a busy machine one ping in its second may not be.
+    fn pings(&self, what: &str) {
+        self.eventually(what, || self.stage.ping("a", Ipv4Addr::new(10, 7, 0, 2), 100));
     }
 
     fn address(&self, tenant: &str, last: u8) {
@@ -175,7 +176,7 @@ fn a_reload_and_a_returning_namespace_go_through_the_broker() {
     world.reload(&["a", "b"]).expect("the file is root's only, and read by the broker");
     world.address("a", 1);
     world.address("b", 2);
-    assert!(world.pings(), "the new tenant's port carries packets: {}", world.stage.read("log"));
+    world.pings("the new tenant's port carries packets");
     let refused = world.reload(&["a", "b", "none"]).expect_err("there is no such namespace");
     assert!(
         refused.contains("tenant none: network namespace") && refused.contains("ip netns add"),
@@ -188,7 +189,7 @@ fn a_reload_and_a_returning_namespace_go_through_the_broker() {
     ip(&["netns", "add", &lost]);
     world.eventually("it is opened again", || world.health().contains("\"lost_ports\":[]"));
     world.address("b", 2);
-    assert!(world.pings(), "{}", world.stage.read("log"));
+    world.pings("so does the one that came back");
     let ended = world.daemon.as_mut().expect("it runs").end(Signal::SIGTERM).expect("in time");
     assert_eq!(ended.0, Some(0));
     let left: Vec<_> = fs::read_dir(world.stage.file("")).expect("there").flatten().collect();
@@ -320,7 +321,7 @@ fn the_broker_ends_with_the_engine_and_not_the_engine_with_the_broker() {
     signal(broker, Signal::SIGKILL);
     world.eventually("its end is told", || world.health().contains("\"broker_ended\":true"));
     assert!(world.health().contains("\"degraded\""), "{}", world.health());
-    assert!(world.pings(), "traffic goes on");
+    world.pings("traffic goes on");
     let refused = world.reload(&["a"]).expect_err("nobody reads the file");
     assert!(refused.contains("the broker") && refused.contains("restart the daemon"), "{refused}");
     assert!(world.stage.read("log").contains("the broker has ended"), "{}", world.stage.read("log"));

@@ -12,6 +12,7 @@ pub mod directory;
 pub mod distributor;
 pub mod fabric;
 pub mod feedback;
+mod hellos;
 pub mod news;
 pub mod obeyed;
 pub mod packet_rate;

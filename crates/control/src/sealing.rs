@@ -4,7 +4,8 @@
 //! host's own, as nothing tells them apart.
 //! From: AES-256-GCM (NIST SP 800-38D) with keys by HKDF (RFC 5869); RFC 6479's window against replays; WireGuard's and
 //! Noise's rule that both sides' nonces go into a session's key; QUIC's limits on a key's use (RFC 9001 §6.6).
-//! Not here: headers around what is sealed (`wire::overlay`), how hellos travel, what is counted (`daemon`).
+//! Not here: headers around what is sealed (`wire::overlay`), how hellos travel, what is counted (`daemon`), how many hellos are
+//! looked at (`hellos`).
 //! Invariant: what opens was sealed with the fleet's key by the host that it names, for this one in its present life, before
 //! this one heard of that host's next life, and opens once; no key and nonce are used twice; nothing allocates for a frame.
 //!
@@ -17,6 +18,10 @@
 //! so those of an earlier life of either host open nothing any more. A host whose clock, from which numbers begin, went back
 //! is told which number the other has, and takes a greater one.
 //! An old hello that is sent again begins nothing: within our life its number is not greater, and an older one is not proven.
+//!
+//! Of hellos with wrong tags, which anybody may send in any name, only so many are looked at (`hellos`). Those that name our
+//! present start have a share of their own: only who reads what we send can make such. A host some of whose hellos were not
+//! looked at is greeted once a second, so that it learns our start and its next hello is one of those.
 //!
 //! # Format of a hello, version 1
 //!
@@ -42,9 +47,10 @@ use aws_lc_rs::aead::quic::{self, HeaderProtectionKey};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::{hkdf, hmac};
 use plimsoll_queues::Pace;
-use plimsoll_units::{BitRate, Bytes, Nanos, Span};
+use plimsoll_units::{Nanos, Span};
 
 use crate::HostId;
+use crate::hellos::{HelloLimit, OwnHellos, admits, each_second};
 
 /// Bytes in front of a frame that is sealed.
 pub const SEALED_HEAD: usize = 12;
@@ -63,8 +69,6 @@ const GAP: Span = Span::millis(10);
 const LONGEST_GAP: Span = Span::secs(1);
 /// Starts in a host's name that wait for an answer: as many lives of it must have been recorded to keep its own from one.
 const CLAIMS: usize = 4;
-/// Hellos in a host's name that are looked at in a second: half a microsecond each.
-const HELLOS: u64 = 10_000;
 /// Frames in a host's name with a right check that do not open, in a second, before each of their numbers gets but one try.
 const FORGERIES: u64 = 100_000;
 const BURST: Span = Span::millis(1);
@@ -97,7 +101,7 @@ pub enum Greeted {
     Stale,
     /// Not made with the fleet's key, or not for this host by that one.
     Forged,
-    /// Too many came in that host's name.
+    /// Not looked at: too many came in that host's name, and in others.
     Ignored,
 }
 
@@ -108,6 +112,7 @@ pub struct Sealing {
     first: u64,
     secret: hkdf::Prk,
     hellos: hmac::Key,
+    limit: HelloLimit,
 }
 
 /// What there is between this host and another.
@@ -128,7 +133,7 @@ pub struct Session {
     due: Option<Nanos>,
     said: Option<Nanos>,
     gap: Span,
-    hellos: Pace,
+    hellos: OwnHellos,
     forgeries: Pace,
 }
 
@@ -164,7 +169,12 @@ impl Sealing {
         let secret = hkdf::Salt::new(hkdf::HKDF_SHA256, b"plimsoll overlay 1").extract(key);
         let hellos = hmac::Key::new(hmac::HMAC_SHA256, &expand::<32>(&secret, &[b"hello"]));
         // Zero says that nothing was heard.
-        Self { host, start: start.max(1), first: first.max(1), secret, hellos }
+        Self { host, start: start.max(1), first: first.max(1), secret, hellos, limit: HelloLimit::default() }
+    }
+
+    /// There are so many other hosts: among so many is divided what their hellos may cost.
+    pub fn set_hosts(&mut self, hosts: usize) {
+        self.limit.set_hosts(hosts);
     }
 
     /// Nothing yet is known of this host; it is to be greeted at once.
@@ -182,7 +192,7 @@ impl Sealing {
             due: Some(Nanos::ZERO),
             said: None,
             gap: GAP,
-            hellos: Pace::new(each_second(HELLOS)),
+            hellos: self.limit.own(),
             forgeries: Pace::new(each_second(FORGERIES)),
         }
     }
@@ -237,18 +247,24 @@ impl Session {
     }
 
     /// A hello has come in this host's name.
-    pub fn greet(&mut self, sealing: &Sealing, hello: &[u8], now: Nanos) -> Greeted {
-        if !admits(&mut self.hellos, now) {
-            return Greeted::Ignored;
-        }
+    pub fn greet(&mut self, sealing: &mut Sealing, hello: &[u8], now: Nanos) -> Greeted {
         let Some(hello) = hello.first_chunk::<HELLO>().filter(|_| hello.len() == HELLO) else {
             return Greeted::Forged;
         };
         let (said, tag) = hello.split_at(HELLO - SEALED_TAG);
+        let between = said[2..6] == self.peer.0.to_be_bytes() && said[6..10] == sealing.host.0.to_be_bytes();
+        if said[0] != VERSION || !between {
+            return Greeted::Forged;
+        }
+        let proves = word(said, 26) == sealing.start;
+        if !sealing.limit.admits(&mut self.hellos, proves, now) {
+            // Perhaps its own were among them, and it does not know our start.
+            self.want_hello_at_last(now);
+            return Greeted::Ignored;
+        }
         let right = hmac::sign(&sealing.hellos, said);
         let same = aws_lc_rs::constant_time::verify_slices_are_equal(&right.as_ref()[..SEALED_TAG], tag);
-        let between = said[2..6] == self.peer.0.to_be_bytes() && said[6..10] == sealing.host.0.to_be_bytes();
-        if same.is_err() || said[0] != VERSION || !between {
+        if same.is_err() {
             return Greeted::Forged;
         }
         let [number, start, ours, accepted] = [10, 18, 26, 34].map(|at| word(said, at));
@@ -337,6 +353,11 @@ impl Session {
         self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
     }
 
+    /// A hello is to be said some time, if none is due: anybody can make us say it.
+    fn want_hello_at_last(&mut self, now: Nanos) {
+        self.due = self.due.or_else(|| Some(self.said.map_or(now, |said| now.max(said + LONGEST_GAP))));
+    }
+
     /// Seals `packet[SEALED_HEAD..len - SEALED_TAG]` where it is, and writes what goes around it. Answers whether the session
     /// is live; nothing has been written else. The packet has room for both.
     pub fn seal(&mut self, network: u32, packet: &mut [u8]) -> bool {
@@ -355,9 +376,9 @@ impl Session {
             Some(opener) => opener.open(network, packet, &mut self.forgeries, now),
             None => Err(Unopened::WrongSession),
         };
-        if opened == Err(Unopened::WrongSession) && self.due.is_none() {
+        if opened == Err(Unopened::WrongSession) {
             // Perhaps it does not know that we have started again.
-            self.due = Some(self.said.map_or(now, |said| now.max(said + LONGEST_GAP)));
+            self.want_hello_at_last(now);
         }
         opened
     }
@@ -419,7 +440,7 @@ impl Opener {
         };
         if frames.open_in_place(nonce(number), bound, rest).is_err() {
             // Whoever copies a right head in front of something else shall not have it tried for ever.
-            if !admits(forgeries, now) && self.window.is_near(number) {
+            if !admits(forgeries, BURST, now) && self.window.is_near(number) {
                 self.window.mark(number);
             }
             return Err(Unopened::Forged);
@@ -528,20 +549,6 @@ impl hkdf::KeyType for Len {
     fn len(&self) -> usize {
         self.0
     }
-}
-
-fn each_second(events: u64) -> BitRate {
-    BitRate::new(events * 8).expect("some")
-}
-
-/// Whether one more fits a pace of events, each of which is a byte.
-fn admits(pace: &mut Pace, now: Nanos) -> bool {
-    let fits = pace.earned() <= now + BURST;
-    if fits {
-        pace.catch_up(now);
-        pace.charge(Bytes::new(1));
-    }
-    fits
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {

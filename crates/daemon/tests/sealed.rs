@@ -376,24 +376,67 @@ fn a_host_that_leaves_the_policy_and_returns_goes_on_where_it_was() {
     assert_eq!((heads.len(), different.len()), (40, 40), "a key and number were used twice");
 }
 
-/// Frames that anybody could have sent in b's name, as many as the tenant's queue takes and more; c sends one in each step.
-#[test]
-fn what_comes_in_one_hosts_name_leaves_room_for_anothers() {
-    let mut fleet = Fleet::new(false, [""; 3]);
-    let path = Path {
+/// From one host to another, whoever sends it.
+fn path(from: u8, to: u8) -> Path {
+    Path {
         format: Format::Geneve,
         src_mac: Mac([6; 6]),
-        dst_mac: Mac([6, 0, 0, 0, 0, number_of(0)]),
-        addresses: Addresses::V4 { src: [192, 0, 2, 2].into(), dst: [192, 0, 2, 1].into() },
+        dst_mac: Mac([6, 0, 0, 0, 0, number_of(to)]),
+        addresses: Addresses::V4 { src: [192, 0, 2, from + 1].into(), dst: [192, 0, 2, to + 1].into() },
         dscp: 0,
         mtu: 1_500,
         v6_checksum: true,
         capable: false,
         ports: Ports::default(),
-    };
+    }
+}
+
+/// In the names of b and of c, 200,000 a second each, by who has no key and does not read what hosts say.
+#[test]
+fn forged_hellos_cost_only_so_much_and_keep_no_host_from_its_session() {
+    let mut fleet = Fleet::sealed();
+    let said: Vec<Vec<u8>> = fleet.seen.iter().map(|(_, packet)| packet.clone()).collect();
+    let event = |fleet: &mut Fleet, name: &str| count(&fleet.hosts[0].events("uplink"), name);
+    let mut flood = Vec::new();
+    for from in [1, 2] {
+        let to_a = |packet: &&Vec<u8>| packet.len() == HELLO && packet[29..34] == [from + 1, 192, 0, 2, 1];
+        let hello = &said.iter().find(to_a).expect("it has said hello")[HELLO - 58..];
+        for n in 0..200 {
+            let mut forged = hello.to_vec();
+            // Its start, and what it says of a's.
+            forged[18..34].copy_from_slice(&[n; 16]);
+            let mut out = [0; 200];
+            let len = path(from, 0).hello_frame(&forged, &mut out).expect("it fits");
+            flood.push(out[..len].to_vec());
+        }
+    }
+    let begun = event(&mut fleet, "overlay_session_begun");
+    fleet.restart(1, SEALED, [2_000, 100]);
+    for _ in 0..1_200 {
+        fleet.step_behind(&flood);
+        fleet.run(Span::millis(1) - STEP);
+    }
+    let (looked, over) =
+        (event(&mut fleet, "overlay_hello_forged"), event(&mut fleet, "overlay_hello_over_limit"));
+    assert!((10_000..13_000).contains(&looked), "10,000 a second, and own shares: {looked}");
+    // Some of b's own were not looked at either.
+    assert!((480_000..480_100).contains(&(looked + over)), "all of them are counted: {looked} and {over}");
+    assert!(event(&mut fleet, "overlay_session_begun") > begun, "while they come");
+    fleet.passes(1, 0, "from b");
+    fleet.passes(0, 1, "to b");
+    fleet.passes(2, 0, "from c");
+}
+
+/// Bytes of a packet with a hello, over IPv4.
+const HELLO: usize = 14 + 20 + 8 + 8 + 58;
+
+/// Frames that anybody could have sent in b's name, as many as the tenant's queue takes and more; c sends one in each step.
+#[test]
+fn what_comes_in_one_hosts_name_leaves_room_for_anothers() {
+    let mut fleet = Fleet::new(false, [""; 3]);
     let inner = Inner { vni: Vni::new(7).expect("small"), flow_hash: 1, feedback: None };
     let mut out = [0; 1_600];
-    let len = path.encapsulate_into(&udp(FAR, SHOP, 7, 1, 300), &mut out, &inner).expect("it fits");
+    let len = path(1, 0).encapsulate_into(&udp(FAR, SHOP, 7, 1, 300), &mut out, &inner).expect("it fits");
     let (flood, mut came) = (vec![out[..len].to_vec(); 200], Vec::new());
     for n in 0..2_000 {
         fleet.hosts[2].send(0, &udp(THIRD, SHOP, 9, n, 300));

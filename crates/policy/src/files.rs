@@ -184,6 +184,9 @@ pub fn read_text(path: &Path, most: Bytes) -> Result<String, String> {
 }
 
 fn text_in(file: File, most: Bytes) -> Result<String, String> {
+    if file.metadata().is_ok_and(|found| found.len() > most.as_u64()) {
+        return Err(too_long(most)); // without reading so much of it, each time that it is named
+    }
     let mut bytes = Vec::new();
     file.take(most.as_u64() + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
     text_of(bytes, most)
@@ -195,11 +198,15 @@ fn text_in(file: File, most: Bytes) -> Result<String, String> {
 /// What is wrong with them.
 pub fn text_of(bytes: Vec<u8>, most: Bytes) -> Result<String, String> {
     if bytes.len() as u64 > most.as_u64() {
-        return Err(format!("it holds more than {most}"));
+        return Err(too_long(most));
     }
     String::from_utf8(bytes).map_err(|error| {
         let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = 1 + good.iter().filter(|&&byte| byte == b'\n').count();
         format!("it is no text in UTF-8: see byte {} of it, in line {line}", good.len() + 1)
     })
+}
+
+fn too_long(most: Bytes) -> String {
+    format!("it holds more than {most}")
 }

@@ -297,6 +297,30 @@ fn no_file_has_a_message_that_a_terminal_obeys() {
     }
 }
 
+/// One tenant's match is compared with so many others of its own that hardly any more may be.
+#[test]
+fn a_tenants_long_matches_leave_others_theirs() {
+    let host = "{uplink: {port: memory, rate: 1Gbps}, tenants: {a: {port: memory, policy: a.yaml}, b: {port: memory, \
+                policy: b.yaml}}}";
+    // So many addresses, of which those of a file are compared with those of the file that names it.
+    let text = |count: u32, rest: &str| {
+        let list: Vec<String> = (0..count).map(|n| format!("10.{}.{}.0/24", n >> 8, n & 255)).collect();
+        format!(
+            "policy: {{root: {{fifo: [x, y]}}, x: {{match: {{src: [{}]}}{rest}}}, y: {{}}}}\n",
+            list.join(", ")
+        )
+    };
+    let files = [
+        ("host.yaml", host.to_owned()),
+        ("a.yaml", text(8_150, ", policy: of_a.yaml")),
+        ("of_a.yaml", text(8_150, "")),
+        ("b.yaml", text(1_000, ", policy: of_b.yaml")),
+        ("of_b.yaml", text(1_000, "")),
+    ];
+    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    check(&files);
+}
+
 /// Whoever may write a tenant's file can put another thing in its place at any moment.
 #[test]
 fn a_file_that_is_exchanged_while_it_is_read_keeps_nobody_waiting_and_shows_no_other() {

@@ -6,10 +6,10 @@
 //! Invariant: every node has one parent, the first that claims it on the way down from the root; what has no place is
 //! told, and then judged as if it lay below the root, so that all mistakes come in one go.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
-use plimsoll_units::Span;
+use plimsoll_units::{Bytes, Span};
 
 use super::graph::{Draft, DraftKind, Graph, LimitDraft, NodeIx, Scope, ScopeIx, TenantDraft, TenantIx};
 use super::names::reserved;
@@ -39,7 +39,9 @@ pub(crate) struct Composer<'a> {
     pub sources: &'a mut Sources,
     files: &'a mut dyn Files,
     /// What a tenant's file, and the files that it names, come to, by the place that the first of them takes.
-    read_for: HashMap<NodeIx, Read>,
+    read_for: BTreeMap<NodeIx, Read>,
+    /// Bytes of all of them.
+    read_in_all: usize,
     loaded: HashMap<String, FileId>,
     /// What the files say that take more than one place, perhaps; nothing for one that is no YAML.
     read: HashMap<FileId, Option<Rc<PolicyFile>>>,
@@ -71,6 +73,8 @@ struct Read {
 
 /// Files that a tenant's file may name, and they further ones, itself counted.
 const MOST_FILES: usize = 256;
+/// Bytes of all files but the operator's together: half a kilobyte for each class that a policy may have.
+const MOST_BYTES: Bytes = Bytes::new(32_000_000);
 
 /// What takes a leaf's place.
 enum Sub {
@@ -99,7 +103,8 @@ impl<'a> Composer<'a> {
             problems: Problems::default(),
             sources,
             files,
-            read_for: HashMap::new(),
+            read_for: BTreeMap::new(),
+            read_in_all: 0,
             loaded: HashMap::new(),
             read: HashMap::new(),
             stated: HashMap::new(),
@@ -195,27 +200,8 @@ impl<'a> Composer<'a> {
             return None;
         }
         let name = beside(&self.sources.file(path.at.file).name, &path.value);
-        let id = match self.loaded.get(&name) {
-            Some(&id) => id,
-            None => match self.files.text(&name) {
-                Ok(text) => {
-                    if !self.affords(path, outer, place, text.len()) {
-                        return None;
-                    }
-                    let id = self.sources.add(&name, text);
-                    self.loaded.insert(name, id);
-                    id
-                }
-                Err(why) => {
-                    let message = format!("cannot read `{name}`: {why}");
-                    let problem = Problem::error(Law::File, path.at, message).label("names this file");
-                    self.problems.push(
-                        problem.help("write the file, or leave `policy` out: then its traffic gets FIFO"),
-                    );
-                    return None;
-                }
-            },
-        };
+        let known = self.loaded.get(&name).copied();
+        let id = known.or_else(|| self.load(path, name, outer, place))?;
         let mut scopes = std::iter::successors(Some(outer), |&scope| self.graph.scopes[scope].outer);
         if scopes.any(|scope| self.graph.scopes[scope].at.file == id) {
             let message = format!("`{}` contains itself", path.value);
@@ -246,23 +232,56 @@ impl<'a> Composer<'a> {
         file
     }
 
-    /// Whether a tenant's files may hold so much more; the first that they may not have is told.
-    fn affords(&mut self, path: &Name, outer: ScopeIx, place: NodeIx, bytes: usize) -> bool {
+    /// Reads a file's text, if its tenant may have another file.
+    fn load(&mut self, path: &Name, name: String, outer: ScopeIx, place: NodeIx) -> Option<FileId> {
         let scopes = std::iter::successors(Some(outer), |&scope| self.graph.scopes[scope].outer);
         let first = scopes.filter(|&scope| scope != 0).last();
         let first = first.map_or(place, |scope| self.graph.scopes[scope].root);
+        self.read_for.entry(first).or_default().files += 1;
+        // Before it is read: what is named thousands of times must not be read as often, to be refused each time.
+        if !self.affords(path, first, 0) {
+            return None;
+        }
+        match self.files.text(&name) {
+            Ok(text) => self.affords(path, first, text.len()).then(|| {
+                let id = self.sources.add(&name, text);
+                self.loaded.insert(name, id);
+                id
+            }),
+            Err(why) => {
+                let message = format!("cannot read `{name}`: {why}");
+                let problem = Problem::error(Law::File, path.at, message).label("names this file");
+                self.problems
+                    .push(problem.help("write the file, or leave `policy` out: then its traffic gets FIFO"));
+                None
+            }
+        }
+    }
+
+    /// Whether a tenant's files may hold so much more, and all tenants' together; what they may not have is told.
+    fn affords(&mut self, path: &Name, first: NodeIx, bytes: usize) -> bool {
         let read = self.read_for.entry(first).or_default();
-        (read.files, read.bytes) = (read.files + 1, read.bytes.saturating_add(bytes));
+        read.bytes = read.bytes.saturating_add(bytes);
         let message = if read.files > MOST_FILES {
             format!("there are more than {MOST_FILES} files with this one")
         } else if read.bytes > MAX_FILE.as_u64() as usize {
             format!("the files down to this one hold more than {MAX_FILE} together")
         } else {
-            return true;
+            self.read_in_all = self.read_in_all.saturating_add(bytes);
+            if self.read_in_all <= MOST_BYTES.as_u64() as usize {
+                return true;
+            }
+            // The one that is named here may be the smallest.
+            let (&most, read) = self.read_for.iter().max_by_key(|(_, read)| read.bytes).expect("this one's");
+            let (name, bytes) = (&self.graph.nodes[most].name, Bytes::new(read.bytes as u64));
+            format!(
+                "all tenants' files down to this one hold more than {MOST_BYTES} together, {bytes} of it `{name}`'s"
+            )
         };
         let problem = Problem::error(Law::TooLarge, path.at, message).label("names this file");
         self.problems.push(problem.help(
-            "what a tenant's file and those that it names hold together is bounded: merge small ones, drop comments",
+            "what a tenant's file and those that it names hold together is bounded, and what all tenants' do: merge small ones, \
+             drop comments",
         ));
         false
     }

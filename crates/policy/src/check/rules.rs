@@ -75,7 +75,8 @@ fn implicit_default(graph: &mut Graph, problems: &mut Problems, scope: ScopeIx) 
 pub(crate) fn rules(graph: &Graph, problems: &mut Problems) -> Rules {
     let seen = vec![false; graph.scopes.len()];
     let (rules, claims, left) = (Vec::new(), Vec::new(), MOST_VALUES);
-    let mut writer = Writer { graph, problems, rules, claims, floor: 0, seen, left };
+    let own = vec![OWN_VALUES / (graph.tenants.len() as u64).max(1); graph.tenants.len()];
+    let mut writer = Writer { graph, problems, rules, claims, floor: 0, seen, own, left };
     writer.scope(0, &Match::default());
     let in_place = writer.rules.len();
     writer.scopes_aside();
@@ -102,13 +103,19 @@ struct Writer<'a> {
     floor: usize,
     /// The files whose rules are written.
     seen: Vec<bool>,
-    /// Values of matches that may still be compared or written; none: that was told.
+    /// Values of matches that may still be compared or written for each tenant, whatever others' matches list.
+    own: Vec<u64>,
+    /// And further ones, for any; none: that was told.
     left: u64,
 }
 
 /// Values of matches that are compared or written for one policy: a match with a thousand addresses for a thousand
 /// tenants is a million, and a sub-policy's match is compared with that of its place.
 const MOST_VALUES: u64 = 1 << 26;
+
+/// Such values that tenants have beside those, each an equal part: one tenant's file that lists as many as it may leaves the
+/// others their ordinary matches.
+const OWN_VALUES: u64 = MOST_VALUES / 8;
 
 impl Writer<'_> {
     /// Rules of files that no packet reaches, because something above them is wrong: each for itself.
@@ -133,7 +140,7 @@ impl Writer<'_> {
             }
             let claim = self.claim(leaf, entry.at);
             for tenant in self.tenants(scope, leaf) {
-                if !self.affords(&entry.conditions, context, entry.at) {
+                if !self.affords(&entry.conditions, context, tenant, entry.at) {
                     return;
                 }
                 let own = Match { tenant, ..entry.conditions.clone() };
@@ -168,12 +175,17 @@ impl Writer<'_> {
         }
     }
 
-    /// Whether the policy may have this rule too; the first that it may not have is told.
-    fn affords(&mut self, own: &Match, context: &Match, at: Mark) -> bool {
-        if self.left == 0 {
-            return false;
+    /// Whether the policy may have this rule too, of such a tenant if it names one; the first that it may not have is told.
+    fn affords(&mut self, own: &Match, context: &Match, tenant: Option<TenantId>, at: Mark) -> bool {
+        let mut values = own.pairs_with(context) + own.size() as u64 + context.size() as u64;
+        let tenant = tenant.or(context.tenant);
+        if let Some(share) = tenant.and_then(|TenantId(tenant)| self.own.get_mut(tenant as usize)) {
+            let taken = values.min(*share);
+            (*share, values) = (*share - taken, values - taken);
         }
-        let values = own.pairs_with(context) + own.size() as u64 + context.size() as u64;
+        if values == 0 || self.left == 0 {
+            return values == 0;
+        }
         self.left = self.left.saturating_sub(values);
         if self.left == 0 {
             let message = "the composed policy's matches list too many values to be compared";

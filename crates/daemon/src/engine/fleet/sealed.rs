@@ -51,13 +51,15 @@ impl Seals {
         if how == Sealed::No {
             return None;
         }
-        let sealing = Sealing::new(key.expect("checked with the policy"), map.own, first, start);
+        let mut sealing = Sealing::new(key.expect("checked with the policy"), map.own, first, start);
+        sealing.set_hosts(map.hosts.len());
         let sessions = map.hosts.iter().map(|host| sealing.session(host.number)).collect();
         Some(Box::new(Self { how, sealing, sessions, away: Vec::new(), next: Some(Nanos::ZERO) }))
     }
 
     /// Another map: sessions stay with the hosts that they are with, also while these are in no map.
     pub(super) fn remap(&mut self, old: &FleetMap, new: &FleetMap, now: Nanos) {
+        self.sealing.set_hosts(new.hosts.len());
         let hosts = old.hosts.iter().map(|host| host.number);
         let mut before = core::mem::take(&mut self.away);
         before.extend(hosts.zip(self.sessions.drain(..)));
@@ -154,7 +156,7 @@ impl Engine {
     /// A hello has come in a host's name.
     pub(super) fn hear_hello(&mut self, fleet: &mut Fleet, host: usize, hello: &[u8], now: Nanos) {
         let Some(seals) = &mut fleet.seals else { return self.uplink.tally.event(Event::HelloUnasked) };
-        let event = match seals.sessions[host].greet(&seals.sealing, hello, now) {
+        let event = match seals.sessions[host].greet(&mut seals.sealing, hello, now) {
             Greeted::Begun => Event::SessionBegun,
             Greeted::Known => return seals.note_due(host),
             Greeted::Stale => Event::HelloStale,
