@@ -3,7 +3,7 @@
 //! Why: a limit cuts across the tree (by destination, by pair, by tenant), so it stands beside it.
 //! From: Loom §4.2.2 (global shaping queue), with the policy's order behind each limit: one waiting bundle is chosen
 //! for each slot, so that only the limit is on the wheel, never its flow queues (docs/decisions, 1). What it is granted is paid
-//! at once and used when it leaves (docs/decisions, 14).
+//! at once and used when it leaves (docs/decisions, 15).
 //! Not here: who is chosen (`tree`), who asks when (`egress::grants`), the wheel itself (`plimsoll_queues::Wheel`).
 //! Invariant: granted bytes (or packets, each as one byte) in any span <= burst + rate x span, a burst shorter than a frame
 //! counting as one; what bundles were granted and have not used is at most a pull for each, and no more beyond that than

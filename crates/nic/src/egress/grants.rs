@@ -3,7 +3,7 @@
 //! Why: a limit divides its rate by the policy restricted to those behind it, whatever the main tree does meanwhile. So a bundle
 //! is granted bytes, which it uses when it leaves, and asks for more while it is in the main tree.
 //! From: Loom §4.2.2, where a packet waits in the shaping queue before it is in the tree; here both go on at once
-//! (docs/decisions, 14).
+//! (docs/decisions, 15).
 //! Not here: how much a limit grants when (`limit`), nodes that a `max` closes (`tree::gate`).
 //! Invariant: a bundle stands in a limit's tree exactly while it asks; the limit is on the wheel exactly while somebody asks.
 

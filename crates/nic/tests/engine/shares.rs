@@ -156,6 +156,7 @@ fn random_policies_share_as_a_fluid_would() {
             off.push(wrong);
         }
     }
+    println!("{} policies are off, all among {short} with bursts of two frames", off.len());
     // Two frames are all that a limit by match may save up there: what waits for its turn loses some of that.
     assert!(off.len() * 20 <= short, "{off:#?}");
 }
