@@ -1,11 +1,11 @@
 //! Hostile input: whatever words and descriptors come, nothing panics, and everything is counted.
 
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, MAX_DESCRIPTOR, Nic, QueueId, Refusal};
-use plimsoll_policy::{LimitId, NodeId, NodeKind};
-use plimsoll_units::{BitRate, Bytes, Nanos};
+use plimsoll_policy::{FlowOrder, Form, LimitId, NodeId, NodeKind};
+use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use proptest::prelude::*;
 
-use crate::kit::{FRAME, Plan, ROOT, World, mbps};
+use crate::kit::{FRAME, Plan, ROOT, World, mbps, placement};
 
 /// Two tenants, all kinds of nodes, a limit that both share.
 fn engine(pull: u64) -> World {
@@ -58,6 +58,79 @@ fn refusals(nic: &Nic) -> u64 {
     of_tenants.chain(of_nobody).sum()
 }
 
+/// Maxima at nodes in a row, at classes, and below an order that looks at packets; and two limits across them.
+fn limited() -> (World, Vec<NodeId>, [LimitId; 2]) {
+    let mut plan = Plan::new(mbps(10_000), NodeKind::Wfq);
+    plan.program.overhead = Bytes::new(20);
+    let outer = plan.node(ROOT, NodeKind::Priority, 1);
+    let inner = plan.node(outer, NodeKind::Drr, 1);
+    let rates = plan.node(outer, NodeKind::RateShare(Form::Exact), 1);
+    let packets = plan.node(ROOT, NodeKind::Edf, 3);
+    let orders = [FlowOrder::Drr, FlowOrder::Edf(Span::micros(80))];
+    let mut classes = vec![plan.paced(rates, mbps(800)), plan.paced(rates, mbps(90))];
+    for parent in [inner, inner, outer, packets, packets] {
+        classes.push(plan.node(parent, NodeKind::Class(orders[classes.len() % 2]), 1 + classes.len() as u32));
+    }
+    for node in [outer, inner, rates, packets].iter().chain(&classes[1..]) {
+        plan.max(*node, mbps(100 * u64::from(node.0)), 2 * FRAME);
+    }
+    plan.program.default_class = classes[0];
+    let across = ["here", "there"].map(|name| plan.limit(name, mbps(300), 2 * FRAME));
+    let config = Config { queues: 64, ring: 8, descriptors: 96, ..Config::default() };
+    let mut world = World::new(&plan.program, &config);
+    classes.iter().for_each(|&class| _ = world.open(class, &[]));
+    (world, classes, across)
+}
+
+/// What a tenant and an operator may do to the engine while packets wait.
+#[derive(Clone, Debug)]
+enum Deed {
+    Send {
+        queue: u32,
+        descriptor: Descriptor,
+    },
+    /// A limit's rate, from a bit a second to the most that there is.
+    Rate {
+        limit: u32,
+        rate: u64,
+    },
+    ClassRate {
+        node: u32,
+        rate: u64,
+    },
+    Weight {
+        node: u32,
+        weight: u32,
+    },
+    /// One more flow queue: the second bundle of a class with a `max` makes that a gate.
+    Open {
+        class: usize,
+        limits: usize,
+    },
+    Wait {
+        nanos: u64,
+    },
+}
+
+fn deed() -> impl Strategy<Value = Deed> {
+    let rate = || prop_oneof![Just(1_u64), Just(u64::MAX), (0_u32..64).prop_map(|bits| 1 << bits)];
+    let descriptor =
+        (1_u32..1_600, prop::bool::weighted(0.1), 0_u32..300).prop_map(|(len, large, tag)| match large {
+            true => {
+                Descriptor { len: 8 * len + 54, segment: 1_400, header: 54, tag, ..Descriptor::default() }
+            }
+            false => Descriptor { len, tag, ..Descriptor::default() },
+        });
+    prop_oneof![
+        12 => (0_u32..16, descriptor).prop_map(|(queue, descriptor)| Deed::Send { queue, descriptor }),
+        3 => (0_u32..13, rate()).prop_map(|(limit, rate)| Deed::Rate { limit, rate }),
+        1 => (1_u32..13, rate()).prop_map(|(node, rate)| Deed::ClassRate { node, rate }),
+        1 => (1_u32..13, 1_u32..=u32::MAX).prop_map(|(node, weight)| Deed::Weight { node, weight }),
+        3 => (0_usize..7, 0_usize..4).prop_map(|(class, limits)| Deed::Open { class, limits }),
+        5 => prop_oneof![0_u64..3_000, 0_u64..3_000_000, 0_u64..3_000_000_000].prop_map(|nanos| Deed::Wait { nanos }),
+    ]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
@@ -82,6 +155,52 @@ proptest! {
         world.drain();
         prop_assert_eq!(world.completed.len(), posted);
         prop_assert_eq!(world.nic.stats().held, 0);
+    }
+
+    /// Limits in a row whose rates change beyond all measure, and gates that come while packets wait: no panic, sane rates
+    /// end every wait, and the counters of limits add up at each moment.
+    #[test]
+    fn any_rates_of_maxima_are_survived(deeds in proptest::collection::vec(deed(), 1..120)) {
+        let (mut world, classes, across) = limited();
+        let mut posted = 0;
+        for deed in deeds {
+            match deed {
+                Deed::Send { queue, descriptor } => {
+                    posted += usize::from(world.post(QueueId(queue), descriptor).is_ok());
+                    world.bell(QueueId(queue));
+                }
+                Deed::Rate { limit, rate } => {
+                    let rate = BitRate::new(rate).expect("above zero");
+                    world.notes(|doorbells| doorbells.set_rate(LimitId(limit), rate));
+                }
+                Deed::ClassRate { node, rate } => {
+                    let rate = BitRate::new(rate).expect("above zero");
+                    world.notes(|doorbells| doorbells.set_class_rate(NodeId(node), rate));
+                }
+                Deed::Weight { node, weight } => world.notes(|doorbells| doorbells.set_weight(NodeId(node), weight)),
+                Deed::Open { class, limits } => {
+                    let chosen = across.iter().enumerate().filter(|(n, _)| limits >> n & 1 == 1);
+                    let chosen: Vec<LimitId> = chosen.map(|(_, &limit)| limit).collect();
+                    let wanted = placement(world.nic.program(), classes[class], &chosen);
+                    _ = world.nic.open_queue(&wanted);
+                }
+                Deed::Wait { nanos } => world.run(world.now + nanos),
+            }
+            world.poll();
+            for counters in world.nic.all_limit_counters() {
+                prop_assert!(u64::from(counters.waiting) <= counters.parked, "{counters:?}");
+            }
+        }
+        let limits = world.nic.program().limits.len() as u32;
+        world.notes(|doorbells| {
+            (0..limits).for_each(|limit| doorbells.set_rate(LimitId(limit), BitRate::gbps(100)));
+            classes[..2].iter().for_each(|&class| doorbells.set_class_rate(class, BitRate::gbps(1)));
+        });
+        world.drain();
+        prop_assert_eq!(world.completed.len(), posted);
+        prop_assert_eq!(world.nic.stats().held, 0);
+        let waiting: u32 = world.nic.all_limit_counters().iter().map(|counters| counters.waiting).sum();
+        prop_assert_eq!(waiting, 0);
     }
 
     /// Any descriptor on any queue: taken exactly if its fields make sense, else refused with that reason, counted.

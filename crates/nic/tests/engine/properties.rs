@@ -300,10 +300,6 @@ proptest! {
             if (0..program.nodes.len() as u32).any(|at| held(NodeId(at))) {
                 continue; // what lies below may not be allowed to use it
             }
-            // Behind a `max`, a slot that comes while a class is away with its last packet goes to a sibling.
-            if program.path(id).skip(1).any(|at| program.node(at).max.is_some()) {
-                continue;
-            }
             // A rate is strict: it may be less than what the classes below it are promised.
             if program.path(id).any(|at| program.node(at).rate.is_some()) {
                 continue;
