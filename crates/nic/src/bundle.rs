@@ -36,6 +36,8 @@ pub(crate) struct Bundle {
     pub(crate) gate: u32,
     /// Whether nothing was sent since it was idle.
     pub(crate) fresh: bool,
+    /// Whether gates kept it back when it was picked, since it sent last.
+    pub(crate) kept: bool,
     pub(crate) done: Done,
     /// Limits, in the order in which they are passed.
     pub(crate) holds: Holds,
@@ -130,6 +132,7 @@ impl Bundle {
             has_limits: !holds.is_empty(),
             gate: NONE,
             fresh: true,
+            kept: false,
             done: Done::default(),
             holds,
             members: 0,

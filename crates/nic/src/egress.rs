@@ -410,7 +410,8 @@ impl Nic {
         self.set_alarms(now);
     }
 
-    /// The head was picked, but a gate above is not open for it: those that are not close.
+    /// The head was picked, but a gate above is not open for it: those that are not close. From now on all of them open
+    /// for no less than this head needs, until it has left.
     fn keep_back(&mut self, id: u32, seat: Seat, len: u32, now: Nanos) -> bool {
         let bundle = &mut self.bundles[id as usize];
         let mut closed = false;
@@ -422,6 +423,12 @@ impl Nic {
             }
         }
         if closed {
+            let new = !core::mem::replace(&mut bundle.kept, true);
+            for gate in bundle.holds.iter().map(|hold| self.limits[hold.limit as usize].gate) {
+                if gate != NONE {
+                    self.forest.keep(gate, len, new);
+                }
+            }
             bundle.entries = bundle.entries.saturating_add(1);
             self.stats.most_pairs = self.stats.most_pairs.max(bundle.entries);
             self.stats.pairs += 1; // one without a pull
@@ -592,11 +599,16 @@ impl Nic {
             if limit.leave(pull.charge, &mut hold.granted, now) && limit.waiting > 0 {
                 self.wheel.set(hold.limit, limit.due(), now); // its next slot has just moved
             }
-            if limit.gate != NONE && !limit.opens_for(pull.charge, now) {
-                self.forest.close(limit.gate, limit.due(), now);
+            if limit.gate != NONE {
+                if bundle.kept {
+                    self.forest.let_through(limit.gate);
+                }
+                if !limit.opens_for(pull.charge.max(self.forest.longest_kept(limit.gate)), now) {
+                    self.forest.close(limit.gate, limit.due(), now);
+                }
             }
         }
-        bundle.fresh = false;
+        (bundle.fresh, bundle.kept) = (false, false);
         bundle.forget_waits();
         if bundle.ranks_packets && !idle {
             self.announce_asking(id);

@@ -356,6 +356,9 @@ impl Nic {
         }
         let blocked = self.forest.blocked(gate, now);
         self.bundles[first as usize].blocked = blocked;
+        if self.bundles[first as usize].kept {
+            self.forest.keep(gate, self.head_charge(first), true);
+        }
         for bundle in [first, second] {
             self.bundles[bundle as usize].gate = gate;
         }

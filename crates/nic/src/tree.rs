@@ -339,6 +339,23 @@ impl Forest {
         }
     }
 
+    /// A head below the gate, charged `len`, was picked although a gate above it was not open for it; `new` is false if that
+    /// has happened to its bundle since this one sent.
+    pub(crate) fn keep(&mut self, gate: u32, len: u32, new: bool) {
+        self.gates[gate as usize].keep(len, new);
+    }
+
+    /// A head that had been picked in vain has left.
+    pub(crate) fn let_through(&mut self, gate: u32) {
+        self.gates[gate as usize].let_through();
+    }
+
+    /// The most that a head below the gate was charged that was picked in vain and is still there; 0 if there is none.
+    #[inline]
+    pub(crate) fn longest_kept(&self, gate: u32) -> u32 {
+        self.gates[gate as usize].longest()
+    }
+
     /// The limit's rate has changed: when it lets the node go on.
     pub(crate) fn reopen_at(&mut self, gate: u32, opens: Nanos) {
         self.gates[gate as usize].opens = opens;

@@ -24,6 +24,10 @@ pub(crate) struct Gate {
     opened: Nanos,
     /// Times that it kept something back.
     pub(super) held: u64,
+    /// Heads below that were picked in vain and have not left yet, and the most that one of them was charged. While there
+    /// are any, the gate opens for that much only: they are picked in vain no more.
+    kept: u32,
+    longest: u32,
     tally: Tally,
 }
 
@@ -48,8 +52,30 @@ impl Gate {
             opens: Nanos::ZERO,
             opened: Nanos::ZERO,
             held: 0,
+            kept: 0,
+            longest: 0,
             tally: Tally::default(),
         }
+    }
+}
+
+impl Gate {
+    /// A head that is charged `len` was picked in vain, for the first time if it is `new`.
+    pub(super) fn keep(&mut self, len: u32, new: bool) {
+        self.kept += u32::from(new);
+        self.longest = self.longest.max(len);
+    }
+
+    /// One of the heads that were picked in vain has left.
+    pub(super) fn let_through(&mut self) {
+        self.kept -= 1;
+        if self.kept == 0 {
+            self.longest = 0;
+        }
+    }
+
+    pub(super) fn longest(&self) -> u32 {
+        self.longest
     }
 }
 

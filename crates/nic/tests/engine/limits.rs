@@ -33,3 +33,22 @@ fn an_urgent_packet_pays_in_full_the_limit_that_granted_less_to_a_smaller_one() 
     let sent = world.bytes(e, 0, world.now);
     assert!(sent <= allowed, "{sent} B in 250 ms, allowed {allowed}");
 }
+
+/// A gate that opens for the small packets of a higher class is not asked again and again for the large one of a lower class.
+#[test]
+fn a_packet_is_picked_in_vain_once_at_a_gate() {
+    let mut plan = Plan::new(mbps(10_000), NodeKind::Priority);
+    let n = plan.node(ROOT, NodeKind::Priority, 1);
+    let (x, lo) = (plan.class(n, 1), plan.class(n, 1));
+    plan.max(n, mbps(1_000), 2 * FRAME);
+    let mut world = World::with(&plan.program);
+    let small = world.open(x, &[]);
+    world.greedy(lo, &[], 1_500);
+    while world.now < 10 * MS {
+        world.send(small, 64); // 731 Mb/s
+        world.run(world.now + 700);
+    }
+    let (above, below) = (world.rate(x, MS, 10 * MS), world.rate(lo, MS, 10 * MS));
+    assert!((730.0..732.0).contains(&above) && (268.0..272.0).contains(&below), "{above} and {below} Mb/s");
+    assert!(world.nic.stats().most_pairs <= 3, "{:?}", world.nic.stats());
+}

@@ -163,6 +163,7 @@ impl Run {
     fn the_books_balance(&self) -> Result<(), TestCaseError> {
         let stats = self.world.nic.stats();
         prop_assert_eq!((stats.held, stats.bad_doorbells), (0, 0));
+        prop_assert!(stats.most_pairs <= 3, "{stats:?}");
         prop_assert!(stats.pairs <= 3 * stats.pulls, "{stats:?}");
         prop_assert_eq!(stats.pulls, self.world.sent.len() as u64);
         for node in 0..self.world.nic.program().nodes.len() {

@@ -8,7 +8,8 @@
 //!
 //! The rules: a *bundle* is the flow queues of one class behind the same limits. It is idle, in the main tree, or waits
 //! for limits. A node's `max` closes the node once its rate is used up, and until a pull like the last is earned; a
-//! closed node is as if nothing were below it. Each other limit has a copy of the tree for those that ask it. A bundle asks a limit
+//! closed node is as if nothing were below it. A head that was picked at an open gate that has not earned as much as it needs
+//! stays, and its gates open for no less until it has left. Each other limit has a copy of the tree for those that ask it. A bundle asks a limit
 //! for what its head lacks beyond what it was granted and has not used, and, where bundles share the limit, for as much as
 //! its head once more: up to a pull, or up to two, as far as the burst covers what all have beyond one. It does not ask
 //! while the limit has as much in hand and nobody asks. At each slot the tree's choice is granted what it asks for, and
@@ -98,6 +99,9 @@ struct Limit {
     /// Where it closes a node: until when, when it did, and all such spans of time.
     top: Option<usize>,
     opens: Option<u64>,
+    /// Bundles below whose heads were picked in vain since they sent last, and the longest of those heads.
+    kept: BTreeSet<usize>,
+    longest: u64,
     spans: Vec<(u64, u64)>,
 }
 
@@ -207,6 +211,8 @@ impl Reference {
                 Scope::Match { .. } | Scope::Peer(_) => None,
             },
             opens: None,
+            kept: BTreeSet::new(),
+            longest: 0,
             spans: vec![],
         });
         let mut trees = vec![Tree::new(program, 0, true, true, largest)];
@@ -334,12 +340,14 @@ impl Reference {
         while self.link.earned() <= now {
             let released = self.release_due(now);
             let Some(bundle) = self.pick(0, now) else { if released { continue } else { break } };
+            let len = self.head_charge(bundle);
             if self.is_held(bundle, now) {
                 self.note_gates(bundle, now);
                 self.settle(0, bundle, 0, true, false);
                 self.ask_around(bundle, now);
                 self.wait(bundle, now);
-            } else if self.close_gates(bundle, self.head_charge(bundle), now) {
+            } else if self.close_gates(bundle, |_| len, now) {
+                self.keep(bundle, len);
                 self.settle(0, bundle, 0, false, false);
             } else {
                 sent.push(self.send(bundle, now));
@@ -397,14 +405,23 @@ impl Reference {
         state.spans.last_mut().expect("it was closed").1 = now;
     }
 
-    /// Those of a bundle's gates that do not let `len` pass now close. Answers whether any did.
-    fn close_gates(&mut self, bundle: usize, len: u64, now: u64) -> bool {
+    /// The bundle was picked in vain: until it has sent, its gates open for no less than its head needs.
+    fn keep(&mut self, bundle: usize, len: u64) {
+        for limit in self.bundles[bundle].limits.clone() {
+            let state = &mut self.limits[limit];
+            state.kept.insert(bundle);
+            state.longest = state.longest.max(len);
+        }
+    }
+
+    /// Those of a bundle's gates that do not let what `len` says pass now close. Answers whether any did.
+    fn close_gates(&mut self, bundle: usize, len: impl Fn(&Limit) -> u64, now: u64) -> bool {
         let mut closed = false;
         for limit in self.bundles[bundle].limits.clone() {
             if !self.is_gate(limit) {
                 continue;
             }
-            self.limits[limit].expected = len;
+            self.limits[limit].expected = len(&self.limits[limit]);
             let due = self.due(limit);
             if due > now {
                 self.limits[limit].opens = Some(due);
@@ -743,11 +760,15 @@ impl Reference {
                 self.catch_up(limit, now);
             }
             self.bundles[bundle].granted.insert(index, granted.saturating_sub(charge));
+            let state = &mut self.limits[limit];
+            if state.kept.remove(&bundle) && state.kept.is_empty() {
+                state.longest = 0;
+            }
             if charge > granted {
                 self.pay(limit, charge - granted, now);
             }
         }
-        self.close_gates(bundle, charge, now);
+        self.close_gates(bundle, |limit| charge.max(limit.longest), now);
         self.link.not_before(now);
         self.link.charge(charge);
         self.move_on(bundle, charge, now);
