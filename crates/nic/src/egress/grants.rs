@@ -26,9 +26,12 @@ impl Nic {
             if limit.gate != NONE {
                 continue; // it is asked, and paid, where the packet leaves
             }
-            held |= !limit.has(limit.lacks(len, hold.granted), now);
-            let asked = limit.asked(len, hold.granted);
-            if hold.asks == Asks::No && !limit.has(asked, now) {
+            let (lacks, asked) = (limit.lacks(len, hold.granted), limit.asked(len, hold.granted));
+            let holds = !limit.has(lacks, now);
+            held |= holds;
+            // What the head lacks is all that is asked for; only a head that lacks nothing asks for more.
+            let wants = if lacks > 0 { holds } else { !limit.has(asked, now) };
+            if wants && hold.asks == Asks::No {
                 self.ask(id, index, asked, now);
             }
         }

@@ -5,6 +5,7 @@
 //! Not here: what the sections mean; `plimsoll-policy` checks them.
 //! Invariant: sections keep the order of their keys.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use plimsoll_policy::document::{self, Tree};
@@ -32,10 +33,12 @@ impl Reader {
         sections.limits = own("limits").or(sections.limits);
         sections.engine = own("engine").or(sections.engine);
         if let Some(tenants) = fields.get("tenants") {
+            let known = sections.tenants.iter().enumerate();
+            let known: HashMap<String, usize> = known.map(|(at, (name, _))| (name.clone(), at)).collect();
             for (name, entries) in promises(tenants, &OURS) {
-                match sections.tenants.iter_mut().find(|(tenant, _)| *tenant == name) {
-                    Some((_, found)) if entries.is_empty() => found.retain(|(key, _)| key != "port"),
-                    Some((_, found)) => *found = entries,
+                match known.get(&name).map(|&at| &mut sections.tenants[at].1) {
+                    Some(found) if entries.is_empty() => found.retain(|(key, _)| key != "port"),
+                    Some(found) => *found = entries,
                     None => sections.tenants.push((name, entries)),
                 }
             }
