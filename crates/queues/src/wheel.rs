@@ -224,7 +224,8 @@ impl Wheel {
         let alone = self.occupied.next(0).is_none();
         // Horizon by horizon would take forever after a long sleep.
         let reach = if alone { now_slot.min(due >> self.shift) } else { 0 };
-        self.cursor = reach.max(slot + 1);
+        // Not beyond `slot`, which may be the present: what is set next may be due in it.
+        self.cursor = reach.max(slot);
         while id != NONE {
             let next = self.entries[id as usize].next;
             self.link(id);
@@ -291,6 +292,16 @@ mod tests {
         assert_eq!(wheel.pop_due(days(89)), None);
         assert_eq!((wheel.pop_due(days(90)), wheel.pop_due(days(90))), (Some(0), None));
         assert_eq!(wheel.pop_due(days(91)), Some(1));
+    }
+
+    #[test]
+    fn what_is_due_soon_is_not_late_after_a_look_at_the_horizon() {
+        let mut wheel = Wheel::new(2, 64, Span::ns(64));
+        wheel.set(0, Nanos::new(1_000_000), Nanos::ZERO);
+        let horizon = Nanos::new(63 * 64); // the first moment of the last slot within reach
+        assert_eq!(wheel.pop_due(horizon + Span::ns(63)), None);
+        wheel.set(1, horizon + Span::ns(63), horizon + Span::ns(63));
+        assert_eq!(wheel.pop_due(horizon + Span::ns(63)), Some(1));
     }
 
     proptest::proptest! {
