@@ -24,7 +24,9 @@ proptest! {
         let bound = bounds.iter().find(|bound| bound.class == class).expect("a bound for each class");
         let (Some(rate), Some(delay)) = (bound.guaranteed, bound.delay) else { return Ok(()) };
         // What limits add is not part of the promise.
-        prop_assume!(program.path(class).all(|at| program.node(at).max.is_none()));
+        if program.path(class).any(|at| program.node(at).max.is_some()) {
+            return Ok(());
+        }
         // A round of long turns may keep back more small frames than rings usually hold.
         let mut world = World::new(&program, &Config { ring: 1 << 12, ..case.config() });
         for (n, &leaf) in leaves.iter().enumerate() {

@@ -147,7 +147,10 @@ fn random_policies_share_as_a_fluid_would() {
     for _ in 0..stated.unwrap_or(POLICIES) {
         let case = cases().new_tree(&mut runner).expect("a case").current();
         let (program, through, demands) = case.program();
-        let wanted = fluid::rates(&program, &demands, &through).expect("the model has an answer");
+        let Some(wanted) = fluid::rates(&program, &demands, &through) else {
+            assert!(stated.is_some(), "the model has an answer for those that are always the same");
+            continue;
+        };
         let sizes: Vec<u32> = case.seeds.iter().map(|seed| SIZES[seed.size]).collect();
         short += usize::from(case.short);
         if let Some((node, found, wanted)) = worst(&measured(&program, &through, &demands, &sizes), &wanted) {
