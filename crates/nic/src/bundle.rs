@@ -85,9 +85,9 @@ pub(crate) struct Hold {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asks {
     No,
-    /// To have more in hand than its head needs, or before it is known what that is.
+    /// For more than its head needs.
     More,
-    /// Its head can't leave without.
+    /// For what its head can't leave without.
     Needs,
 }
 
@@ -167,6 +167,12 @@ impl Bundle {
             let limit = &limits[hold.limit as usize];
             limit.gate == NONE && !limit.has(limit.lacks(len, hold.granted), now)
         })
+    }
+
+    /// Whether more packets follow the head.
+    #[inline]
+    pub(crate) fn follows(&self, host: &Host) -> bool {
+        self.active() > 1 || self.front().is_some_and(|flow| host.follows(flow))
     }
 
     /// Brings all of the bundle into the cache.

@@ -35,7 +35,7 @@ pub struct Nic {
     pub(crate) limits: Vec<Limit>,
     pub(crate) wheel: Wheel,
     pub(crate) layout: Layout,
-    /// Limits for whose grant a bundle has just entered the main tree: they choose again after a pick.
+    /// Limits that granted a bundle into the main tree since the last pick; they choose again after it.
     pub(crate) resting: Vec<u32>,
     pub(crate) link: Link,
     pub(crate) arrivals: u64,
@@ -613,7 +613,10 @@ impl Nic {
         if bundle.ranks_packets && !idle {
             self.announce_asking(id);
         }
-        let held = if idle { self.withdraw(id, now) } else { self.ask_around(id, now) };
+        let held = !idle && self.ask_around(id, now);
+        if idle {
+            self.withdraw(id, now);
+        }
         let remains = !idle && !held;
         let entrant = self.entrant(id);
         let len = pull.charge.into();

@@ -571,6 +571,12 @@ impl Host {
         self.flow(id).is_some_and(|flow| flow.head != flow.seen)
     }
 
+    /// Whether more packets follow the head.
+    #[inline]
+    pub(crate) fn follows(&self, id: FlowId) -> bool {
+        self.flow(id).is_some_and(|flow| flow.head.wrapping_add(1) != flow.seen)
+    }
+
     /// Takes the next pull off the head and moves on. With a quantum, says in `turn_over` whether it ends the flow
     /// queue's turn.
     ///

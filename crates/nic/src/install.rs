@@ -371,9 +371,10 @@ impl Nic {
         state.take_back(&mut own.granted, now);
         if asked {
             self.wheel.remove(limit.0);
-            self.forest.close(gate, state.due(), now);
         }
         if needed {
+            // Only then is the bundle out of the tree, so that nothing stands below the gate.
+            self.forest.close(gate, state.due(), now);
             bundle.note_wait(limit, now.since(bundle.waits_since));
             self.go_on(first, now);
         }

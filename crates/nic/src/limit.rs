@@ -5,9 +5,9 @@
 //! for each slot, so that only the limit is on the wheel, never its flow queues (docs/decisions, 1). What it is granted is paid
 //! at once and used when it leaves (docs/decisions, 15).
 //! Not here: who is chosen (`tree`), who asks when (`egress::grants`), the wheel itself (`plimsoll_queues::Wheel`).
-//! Invariant: granted bytes (or packets, each as one byte) in any span <= burst + rate x span, a burst shorter than a frame
-//! counting as one; what bundles were granted and have not used is at most a pull for each, and no more beyond that than
-//! the burst lacks.
+//! Invariant: in any span, bytes that were granted, less those that were given back, are at most burst + rate x span (packets
+//! count as one byte each; a burst shorter than a frame counts as a frame). A bundle has at most one pull in hand that the burst
+//! does not cover.
 
 use core::num::NonZeroU32;
 
@@ -28,13 +28,14 @@ pub(crate) struct Limit {
     pub(crate) waiting: u32,
     /// The bundle behind it, while it is the only one; else `NONE`.
     pub(crate) only: u32,
-    /// Whether a bundle has just entered the main tree for what it granted: the next choice only after a pick.
+    /// Whether a bundle entered the main tree on its last grant: it grants nothing more until the next pick.
     pub(crate) rests: bool,
-    /// What a whole pull counts, and what all bundles together have been granted beyond that and not used.
+    /// The largest pull, in what the limit counts.
     pull: u32,
+    /// What bundles have in hand beyond one pull each, all together.
     ahead: u32,
-    /// What the next choice is expected to ask for: the least that anybody who came did, then what the last choice did. It
-    /// decides when the choice is made, not what is granted.
+    /// How much the next choice is expected to ask for: the smallest request since the last choice, or that choice's own. It
+    /// decides when the limit chooses, not how much it grants.
     expected: u32,
     /// Times that a bundle had to wait, modulo 2^32, and how often that has come round.
     parked: u32,
@@ -90,11 +91,11 @@ impl Limit {
         self.counted(len).saturating_sub(granted)
     }
 
-    /// What a bundle whose head is `len` asks for: what the head lacks, or as much as it once more. Bundles that share a limit may
-    /// have up to two pulls in hand, as far as the burst covers the second: so none loses its share while its packet is on its
-    /// way through the main tree.
+    /// What a bundle with a head of `len` may ask for: what the head lacks, or else one more head, if packets `follow` it, bundles
+    /// share the limit, and the bundle would have two pulls in hand at most, the second covered by the burst. So none loses
+    /// its share while its packet is on its way through the main tree. 0: nothing.
     #[inline]
-    pub(crate) fn asked(&self, len: u32, granted: u32) -> u32 {
+    pub(crate) fn asked(&self, len: u32, granted: u32, follow: bool) -> u32 {
         let counted = self.counted(len);
         if granted < counted {
             return counted - granted;
@@ -102,17 +103,17 @@ impl Limit {
         let more = granted.saturating_add(counted);
         let beyond = self.beyond(more) - self.beyond(granted);
         let covered = u64::from(self.ahead) + u64::from(beyond) + u64::from(self.pull) <= self.burst.as_u64();
-        let may = self.root.is_some() && (beyond == 0 || more <= 2 * self.pull && covered);
+        let may = follow && self.root.is_some() && (beyond == 0 || more <= 2 * self.pull && covered);
         if may { counted } else { 0 }
     }
 
-    /// What of it is beyond a whole pull.
+    /// The part of `granted` beyond one pull.
     #[inline]
     fn beyond(&self, granted: u32) -> u32 {
         granted.saturating_sub(self.pull)
     }
 
-    /// Whether as much may leave now without asking: who asks goes first.
+    /// Whether as much may leave at once. While a bundle asks, nothing may: requests go first.
     #[inline]
     pub(crate) fn has(&self, counted: u32, now: Nanos) -> bool {
         counted == 0 || self.waiting == 0 && self.due_for(counted, self.full) <= now
@@ -144,7 +145,7 @@ impl Limit {
         self.due_for(self.expected, self.full)
     }
 
-    /// Somebody has come who asks for as much: whether the next choice is due earlier for it.
+    /// Registers a request for as much: whether the next choice is due earlier because of it.
     #[inline]
     pub(crate) fn ask(&mut self, asked: u32) -> bool {
         self.waiting += 1;
@@ -155,7 +156,8 @@ impl Limit {
         sooner
     }
 
-    /// Who is chosen asks for as much beyond what was `granted`: whether it is granted now. If not, it is expected next.
+    /// Grants the chosen bundle what it asks for, beyond what it was `granted`, if that is earned: whether it is. If not, the
+    /// next choice is made when it is.
     #[inline]
     pub(crate) fn grant(&mut self, asked: u32, granted: &mut u32, now: Nanos) -> bool {
         if asked == 0 {
@@ -208,7 +210,7 @@ impl Limit {
         self.pace.charge(Bytes::new(counted.into()));
     }
 
-    /// What was saved up is the burst at most, with what bundles have in hand beyond a pull.
+    /// Forgets credit beyond the burst. What bundles have in hand beyond a pull counts as burst that was used.
     #[inline]
     fn catch_up(&mut self, now: Nanos) {
         let ahead =
@@ -216,10 +218,13 @@ impl Limit {
         self.pace.catch_up(now + ahead);
     }
 
-    /// What a tree charges a bundle with that was granted as much for a head of `len`.
+    /// Bytes that the limit's tree charges for a grant of `asked` to a head of `len`.
     #[inline]
     pub(crate) fn in_bytes(&self, asked: u32, len: u32) -> u64 {
-        if self.frame.is_none() { asked.into() } else { len.into() }
+        if self.frame.is_none() {
+            return asked.into();
+        }
+        u64::from(len) * u64::from(asked) / u64::from(self.counted(len).max(1))
     }
 
     /// A bundle has to wait.
@@ -292,11 +297,11 @@ mod tests {
         let mut limit = limit(3_000);
         let now = Nanos::new(10_000_000);
         limit.leave(3_000, &mut 0, now);
-        assert!(limit.ask(1_500) && limit.ask(60) && !limit.ask(100));
+        assert!(limit.ask(1_500) && limit.ask(60));
         assert_eq!(limit.due(), now + Span::micros(40) + Span::ns(1));
         let mut granted = 0;
         assert!(!limit.grant(3_000, &mut granted, limit.due()));
-        assert_eq!((limit.waiting, granted, limit.due()), (3, 0, now + Span::millis(2) + Span::ns(1)));
+        assert_eq!((limit.waiting, granted, limit.due()), (2, 0, now + Span::millis(2)));
         assert!(limit.grant(60, &mut granted, limit.due()), "a shorter one fits all the more");
         assert_eq!(granted, 60);
     }
@@ -304,29 +309,26 @@ mod tests {
     #[test]
     fn bundles_that_share_a_limit_have_two_pulls_in_hand_as_far_as_the_burst_covers_them() {
         let mut limit = limit(4_000);
-        assert_eq!((limit.asked(1_000, 0), limit.asked(1_000, 400), limit.asked(400, 400)), (1_000, 600, 0));
+        let asked = |limit: &Limit, len, granted| limit.asked(len, granted, true);
+        let lone = (asked(&limit, 1_000, 0), asked(&limit, 1_000, 400), asked(&limit, 400, 400));
+        assert_eq!(lone, (1_000, 600, 0));
         limit.root = Some(0);
-        assert_eq!(
-            (limit.asked(400, 400), limit.asked(1_500, 1_500), limit.asked(1_500, 1_501)),
-            (400, 1_500, 0)
-        );
+        assert_eq!(limit.asked(400, 400, false), 0, "nothing follows");
+        let shared = (asked(&limit, 400, 400), asked(&limit, 1_500, 1_500), asked(&limit, 1_500, 1_501));
+        assert_eq!(shared, (400, 1_500, 0));
         let now = Nanos::new(10_000_000);
         let (mut one, mut other) = (1_500, 1_500);
         assert!(limit.grant(1_500, &mut one, now));
         assert_eq!(
-            (one, limit.asked(1_500, other)),
+            (one, asked(&limit, 1_500, other)),
             (3_000, 0),
-            "4,000 B hold one pull and a second, not two"
+            "4,000 B cover one pull and a second, not two"
         );
         let later = now + Span::secs(1);
-        assert!(!limit.leave(1_500, &mut one, later) && limit.has(1_500, later), "earned long ago");
-        assert!(limit.grant(1_500, &mut other, later));
-        assert!(
-            !limit.has(1_500, later) && limit.has(1_000, later - Span::ns(1)),
-            "what was ahead is no burst"
-        );
-        assert!(limit.take_back(&mut other, later) && !limit.take_back(&mut other, later));
-        assert!(limit.has(4_000, later) == limit.has(3_999, later) || limit.has(2_500, later));
+        assert!(!limit.leave(1_500, &mut one, later), "it was granted before");
+        assert!(limit.has(2_400, later) && !limit.has(2_600, later), "what it had in hand is no burst");
+        assert!(limit.grant(1_500, &mut other, later) && limit.take_back(&mut other, later));
+        assert_eq!((other, limit.take_back(&mut other, later)), (0, false));
     }
 
     /// A thousand packets a second.

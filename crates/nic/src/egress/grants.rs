@@ -5,7 +5,8 @@
 //! From: Loom §4.2.2, where a packet waits in the shaping queue before it is in the tree; here both go on at once
 //! (docs/decisions, 15).
 //! Not here: how much a limit grants when (`limit`), nodes that a `max` closes (`tree::gate`).
-//! Invariant: a bundle stands in a limit's tree exactly while it asks; the limit is on the wheel exactly while somebody asks.
+//! Invariant: a bundle stands in a limit's tree exactly while it asks; the limit is on the wheel exactly while a bundle asks, but
+//! for the time between a grant that let one into the main tree and the next pick.
 
 use plimsoll_policy::LimitId;
 use plimsoll_units::Nanos;
@@ -16,9 +17,9 @@ use crate::order::Settlement;
 use crate::tree::{NONE, Pick};
 
 impl Nic {
-    /// Asks each limit that does not have what the bundle may ask for. Answers whether one of them holds its head.
+    /// Asks each limit that does not have at once what the bundle may ask for. Answers whether one of them holds its head.
     pub(crate) fn ask_around(&mut self, id: u32, now: Nanos) -> bool {
-        let len = self.head_charge(id);
+        let (len, follow) = (self.head_charge(id), self.bundles[id as usize].follows(&self.host));
         let mut held = false;
         for index in 0..self.bundles[id as usize].holds.len() {
             let hold = self.bundles[id as usize].holds[index];
@@ -26,10 +27,11 @@ impl Nic {
             if limit.gate != NONE {
                 continue; // it is asked, and paid, where the packet leaves
             }
-            let (lacks, asked) = (limit.lacks(len, hold.granted), limit.asked(len, hold.granted));
+            let lacks = limit.lacks(len, hold.granted);
+            let asked = limit.asked(len, hold.granted, follow);
             let holds = !limit.has(lacks, now);
             held |= holds;
-            // What the head lacks is all that is asked for; only a head that lacks nothing asks for more.
+            // A head that lacks something asks for that alone.
             let wants = if lacks > 0 { holds } else { !limit.has(asked, now) };
             if wants && hold.asks == Asks::No {
                 self.ask(id, index, asked, now);
@@ -46,7 +48,7 @@ impl Nic {
         let limit = &mut self.limits[hold.limit as usize];
         let sooner = limit.ask(asked);
         if let Some(seat) = hold.seat {
-            // Whoever has what it may have in hand has not been idle, and keeps its place.
+            // A bundle that has sent since it was idle keeps its rank.
             self.forest.activate(seat, &entrant, !fresh, now);
         }
         if sooner {
@@ -69,8 +71,8 @@ impl Nic {
         }
     }
 
-    /// A bundle that has become idle asks for nothing, and gives back what it was granted. No limit holds it.
-    pub(super) fn withdraw(&mut self, id: u32, now: Nanos) -> bool {
+    /// A bundle that has become idle asks for nothing, and gives back what it was granted.
+    pub(super) fn withdraw(&mut self, id: u32, now: Nanos) {
         let entrant = self.entrant(id);
         for hold in &mut self.bundles[id as usize].holds {
             let limit = &mut self.limits[hold.limit as usize];
@@ -88,11 +90,10 @@ impl Nic {
                 self.wheel.set(hold.limit, limit.due(), now);
             }
         }
-        false
     }
 
-    /// Among those that ask the limit, the policy's next one is granted what it asks for; if that is more than the slot was
-    /// for, the choice is made again when it is due.
+    /// Grants the request of the bundle that the limit's tree picks. If it is larger than was expected, the choice is made again
+    /// when it is due.
     pub(super) fn release(&mut self, limit: u32, now: Nanos) {
         if self.limits[limit as usize].rests {
             return; // it is armed after the pick
@@ -111,15 +112,16 @@ impl Nic {
 
     fn grant(&mut self, id: u32, limit: u32, pick: Option<Pick>, now: Nanos) {
         let (len, entrant) = (self.head_charge(id), self.entrant(id));
+        let follow = self.bundles[id as usize].follows(&self.host);
         let bundle = &mut self.bundles[id as usize];
         let asks = |hold: &&mut Hold| hold.limit == limit && hold.asks != Asks::No;
         let Some(hold) = bundle.holds.iter_mut().find(asks) else { return };
         let state = &mut self.limits[limit as usize];
-        let asked = state.asked(len, hold.granted);
+        let asked = state.asked(len, hold.granted, follow);
         if !state.grant(asked, &mut hold.granted, now) {
             return self.wheel.set(limit, state.due(), now);
         }
-        let remains = state.asked(len, hold.granted) > 0;
+        let remains = state.asked(len, hold.granted, follow) > 0;
         let needed = core::mem::replace(&mut hold.asks, if remains { Asks::More } else { Asks::No });
         state.waiting -= u32::from(!remains);
         if let Some(pick) = pick {
@@ -136,7 +138,8 @@ impl Nic {
         self.arm(limit);
     }
 
-    /// A bundle that waited has been granted something: whether no other limit holds it, so that it enters the main tree.
+    /// A bundle that waited was granted something: it enters the main tree, unless another limit holds its head. Answers whether
+    /// it did.
     pub(crate) fn go_on(&mut self, id: u32, now: Nanos) -> bool {
         if self.ask_around(id, now) {
             self.wait(id, now);

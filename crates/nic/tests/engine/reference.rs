@@ -10,7 +10,7 @@
 //! for limits. A node's `max` closes the node once its rate is used up, and until a pull like the last is earned; a
 //! closed node is as if nothing were below it. A head that was picked at an open gate that has not earned as much as it needs
 //! stays, and its gates open for no less until it has left. Each other limit has a copy of the tree for those that ask it. A bundle asks a limit
-//! for what its head lacks beyond what it was granted and has not used, and, where bundles share the limit, for as much as
+//! for what its head lacks beyond what it was granted and has not used, and, where bundles share the limit and packets follow, for as much as
 //! its head once more: up to a pull, or up to two, as far as the burst covers what all have beyond one. It does not ask
 //! while the limit has as much in hand and nobody asks. At each slot the tree's choice is granted what it asks for, and
 //! pays for it there. A bundle whose head lacks nothing anywhere, or lacks what a limit has in hand that nobody asks, is in
@@ -498,12 +498,18 @@ impl Reference {
         let beyond = self.beyond(limit, more) - self.beyond(limit, granted);
         match () {
             () if granted < len => len - granted,
-            () if !self.is_shared(limit) => 0,
+            () if !self.is_shared(limit) || !self.follows(bundle) => 0,
             () if beyond == 0 => len,
             () if more > 2 * self.pull_at(limit) => 0,
             () if self.ahead(limit) + beyond + self.pull_at(limit) > self.limits[limit].burst => 0,
             () => len,
         }
+    }
+
+    /// Whether more packets follow the bundle's head.
+    fn follows(&self, bundle: usize) -> bool {
+        let flows = || self.flows.iter().filter(|flow| flow.bundle == bundle);
+        flows().map(|flow| flow.packets.len()).sum::<usize>() > 1
     }
 
     /// Whether as much may leave without asking.
