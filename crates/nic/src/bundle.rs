@@ -74,8 +74,8 @@ pub(crate) enum Place {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hold {
     pub(crate) limit: u32,
-    /// `None` while no other bundle shares the limit: then there is nothing to decide.
-    pub(crate) seat: Option<Seat>,
+    /// Its place in the limit's tree; `NOWHERE` while no other bundle shares the limit: then there is nothing to decide.
+    seat: Seat,
     /// What the limit has granted and was not used yet, in what it counts.
     pub(crate) granted: u32,
     pub(crate) asks: Asks,
@@ -91,14 +91,25 @@ pub(crate) enum Asks {
     Needs,
 }
 
+const NOWHERE: Seat = Seat { node: NONE, slot: 0 };
+
 impl Hold {
     pub(crate) fn new(limit: u32) -> Self {
-        Self { limit, seat: None, granted: 0, asks: Asks::No }
+        Self { limit, seat: NOWHERE, granted: 0, asks: Asks::No }
+    }
+
+    #[inline]
+    pub(crate) fn seat(&self) -> Option<Seat> {
+        (self.seat.node != NONE).then_some(self.seat)
+    }
+
+    pub(crate) fn set_seat(&mut self, seat: Seat) {
+        self.seat = seat;
     }
 
     /// Its place in the limit's tree, while it has one and asks.
     pub(crate) fn asking_seat(&self) -> Option<Seat> {
-        self.seat.filter(|_| self.asks != Asks::No)
+        self.seat().filter(|_| self.asks != Asks::No)
     }
 }
 

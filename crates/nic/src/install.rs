@@ -396,12 +396,12 @@ impl Nic {
         let Bundle { class, order, .. } = self.bundles[bundle as usize];
         let copy = self.copy_for(limit, class);
         let Adoption { seat, first } = self.forest.adopt(copy, bundle, order);
-        self.bundles[bundle as usize].holds[index].seat = Some(seat);
+        self.bundles[bundle as usize].holds[index].set_seat(seat);
         self.bundles[bundle as usize].ranks_packets |= self.forest.ranks_packets(seat);
         if let Some((first, seat)) = first {
             let holds = &mut self.bundles[first as usize].holds;
             let Some(index) = holds.iter().position(|hold| hold.limit == limit.0) else { return };
-            holds[index].seat = Some(seat);
+            holds[index].set_seat(seat);
             let asks = holds[index].asks != Asks::No;
             self.reseat(first, seat, asks);
         }

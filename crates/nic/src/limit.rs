@@ -100,10 +100,13 @@ impl Limit {
         if granted < counted {
             return counted - granted;
         }
+        if !follow || self.root.is_none() {
+            return 0;
+        }
         let more = granted.saturating_add(counted);
         let beyond = self.beyond(more) - self.beyond(granted);
         let covered = u64::from(self.ahead) + u64::from(beyond) + u64::from(self.pull) <= self.burst.as_u64();
-        let may = follow && self.root.is_some() && (beyond == 0 || more <= 2 * self.pull && covered);
+        let may = beyond == 0 || more <= 2 * self.pull && covered;
         if may { counted } else { 0 }
     }
 

@@ -18,57 +18,69 @@ use crate::tree::{NONE, Pick};
 
 impl Nic {
     /// Asks each limit that does not have at once what the bundle may ask for. Answers whether one of them holds its head.
+    #[inline]
     pub(crate) fn ask_around(&mut self, id: u32, now: Nanos) -> bool {
-        let (len, follow) = (self.head_charge(id), self.bundles[id as usize].follows(&self.host));
+        let len = self.head_charge(id);
         let mut held = false;
         for index in 0..self.bundles[id as usize].holds.len() {
-            let hold = self.bundles[id as usize].holds[index];
+            let bundle = &self.bundles[id as usize];
+            let hold = &bundle.holds[index];
             let limit = &self.limits[hold.limit as usize];
             if limit.gate != NONE {
                 continue; // it is asked, and paid, where the packet leaves
             }
             let lacks = limit.lacks(len, hold.granted);
-            let asked = limit.asked(len, hold.granted, follow);
-            let holds = !limit.has(lacks, now);
-            held |= holds;
-            // A head that lacks something asks for that alone.
-            let wants = if lacks > 0 { holds } else { !limit.has(asked, now) };
-            if wants && hold.asks == Asks::No {
-                self.ask(id, index, asked, now);
+            if lacks > 0 {
+                // A head that lacks something asks for that alone.
+                if !limit.has(lacks, now) {
+                    held = true;
+                    self.need(id, index, lacks, now);
+                }
+            } else if limit.root.is_some() && hold.asks == Asks::No {
+                let asked = limit.asked(len, hold.granted, bundle.follows(&self.host));
+                if !limit.has(asked, now) {
+                    self.ask(id, index, asked, now);
+                    self.bundles[id as usize].holds[index].asks = Asks::More;
+                }
             }
         }
         held
     }
 
+    /// The head can't leave without what it lacks at this limit.
+    #[inline]
+    fn need(&mut self, id: u32, index: usize, lacks: u32, now: Nanos) {
+        let asks = core::mem::replace(&mut self.bundles[id as usize].holds[index].asks, Asks::Needs);
+        if asks == Asks::No {
+            self.ask(id, index, lacks, now);
+        }
+        if asks != Asks::Needs {
+            let limit = self.bundles[id as usize].holds[index].limit;
+            self.limits[limit as usize].park();
+        }
+    }
+
+    #[inline]
     fn ask(&mut self, id: u32, index: usize, asked: u32, now: Nanos) {
-        let entrant = self.entrant(id);
-        let bundle = &mut self.bundles[id as usize];
-        let (hold, fresh) = (&mut bundle.holds[index], bundle.fresh);
-        hold.asks = Asks::More;
-        let limit = &mut self.limits[hold.limit as usize];
-        let sooner = limit.ask(asked);
-        if let Some(seat) = hold.seat {
+        let bundle = &self.bundles[id as usize];
+        let (hold, fresh) = (bundle.holds[index], bundle.fresh);
+        if let Some(seat) = hold.seat() {
+            let entrant = self.entrant(id);
             // A bundle that has sent since it was idle keeps its rank.
             self.forest.activate(seat, &entrant, !fresh, now);
         }
-        if sooner {
+        let limit = &mut self.limits[hold.limit as usize];
+        if limit.ask(asked) {
             self.wheel.set(hold.limit, limit.due(), now);
         }
     }
 
     /// The bundle's head waits for limits that it has asked.
+    #[inline]
     pub(super) fn wait(&mut self, id: u32, now: Nanos) {
-        let len = self.head_charge(id);
         let bundle = &mut self.bundles[id as usize];
         bundle.place = Place::Waits;
         bundle.waits_since = now;
-        for hold in bundle.holds.iter_mut().filter(|hold| hold.asks == Asks::More) {
-            let limit = &mut self.limits[hold.limit as usize];
-            if limit.lacks(len, hold.granted) > 0 {
-                hold.asks = Asks::Needs;
-                limit.park();
-            }
-        }
     }
 
     /// A bundle that has become idle asks for nothing, and gives back what it was granted.
@@ -111,8 +123,8 @@ impl Nic {
     }
 
     fn grant(&mut self, id: u32, limit: u32, pick: Option<Pick>, now: Nanos) {
-        let (len, entrant) = (self.head_charge(id), self.entrant(id));
-        let follow = self.bundles[id as usize].follows(&self.host);
+        let len = self.head_charge(id);
+        let follow = pick.is_some() && self.bundles[id as usize].follows(&self.host);
         let bundle = &mut self.bundles[id as usize];
         let asks = |hold: &&mut Hold| hold.limit == limit && hold.asks != Asks::No;
         let Some(hold) = bundle.holds.iter_mut().find(asks) else { return };
@@ -125,9 +137,10 @@ impl Nic {
         let needed = core::mem::replace(&mut hold.asks, if remains { Asks::More } else { Asks::No });
         state.waiting -= u32::from(!remains);
         if let Some(pick) = pick {
-            let len = state.in_bytes(asked, len);
+            let (entrant, len) = (self.entrant(id), self.limits[limit as usize].in_bytes(asked, len));
             self.forest.settle(pick.seat, Settlement { entrant: &entrant, len, remains, idle: false });
         }
+        let bundle = &mut self.bundles[id as usize];
         if needed == Asks::Needs && bundle.place == Place::Waits {
             bundle.note_wait(LimitId(limit), now.since(bundle.waits_since));
             if self.go_on(id, now) {
