@@ -349,8 +349,8 @@ impl Nic {
         let bundle = &mut self.bundles[id as usize];
         (bundle.entries, bundle.fresh) = (0, true);
         bundle.forget_waits();
-        if bundle.has_limits && self.ask_around(id, now) {
-            self.wait(id, now);
+        if bundle.has_limits {
+            self.go_on(id, now);
         } else {
             self.enter_tree(id, now);
         }

@@ -13,7 +13,8 @@ use plimsoll_units::Nanos;
 
 use super::Nic;
 use crate::bundle::{Asks, Hold, Place};
-use crate::order::Settlement;
+use crate::order::ranked::Head;
+use crate::order::{Entrant, Settlement};
 use crate::tree::{NONE, Pick};
 
 impl Nic {
@@ -85,7 +86,7 @@ impl Nic {
 
     /// A bundle that has become idle asks for nothing, and gives back what it was granted.
     pub(super) fn withdraw(&mut self, id: u32, now: Nanos) {
-        let entrant = self.entrant(id);
+        let entrant = Entrant { bundle: id, flows: 0, head: Head::default() };
         for hold in &mut self.bundles[id as usize].holds {
             let limit = &mut self.limits[hold.limit as usize];
             let left = hold.asks != Asks::No;
@@ -151,8 +152,8 @@ impl Nic {
         self.arm(limit);
     }
 
-    /// A bundle that waited was granted something: it enters the main tree, unless another limit holds its head. Answers whether
-    /// it did.
+    /// A bundle that was idle, or waited and was granted something, enters the main tree, unless a limit holds its head. Answers
+    /// whether it did.
     pub(crate) fn go_on(&mut self, id: u32, now: Nanos) -> bool {
         if self.ask_around(id, now) {
             self.wait(id, now);
