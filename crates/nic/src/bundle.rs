@@ -6,20 +6,20 @@
 //! Invariant: an active bundle is in the main tree, below gates that may be closed, or waits for limits that have not granted what
 //! its head needs; in a limit's tree it stands while it asks.
 
+use core::ops::Range;
 use core::slice::from_ref;
 
 use plimsoll_policy::{FlowOrder, LimitId, NodeId};
 use plimsoll_units::{Nanos, Span};
 use prefetch_index::prefetch_index;
-use smallvec::SmallVec;
 
 use crate::circle::Circle;
 use crate::host::{FlowId, Host, Pull};
-use crate::limit::Limit;
 use crate::ranked::Ranked;
 use crate::tree::{NONE, Seat};
 
-/// Flow queues of one class behind the same limits. What every packet needs fills the first cache line.
+/// Flow queues of one class behind the same limits. What every packet needs fills the first cache line, and what one behind limits
+/// needs the second.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Bundle {
@@ -31,26 +31,25 @@ pub(crate) struct Bundle {
     pub(crate) entries: u8,
     /// Whether some order looks at the packets of this bundle.
     pub(crate) ranks_packets: bool,
-    pub(crate) has_limits: bool,
-    /// The nearest gate above it.
-    pub(crate) gate: u32,
     /// Whether nothing was sent since it was idle.
     pub(crate) fresh: bool,
+    /// Its limits, in the order in which they are passed.
+    pub(crate) holds: Holds,
+    pub(crate) done: Done,
+    /// The nearest gate above it.
+    pub(crate) gate: u32,
     /// Whether gates kept it back when it was picked, since it sent last.
     pub(crate) kept: bool,
-    pub(crate) done: Done,
-    /// Limits, in the order in which they are passed.
-    pub(crate) holds: Holds,
-    /// Flow queues that exist.
-    pub(crate) members: u32,
-    pub(crate) order: FlowOrder,
     pub(crate) waits_since: Nanos,
     /// How long the head waited altogether, and where the longest.
     pub(crate) limited: Span,
-    pub(crate) limited_by: Option<LimitId>,
     pub(crate) longest_wait: Span,
+    pub(crate) limited_by: Option<LimitId>,
     /// What the gates above it had counted when its head came to be below them.
     pub(crate) blocked: Span,
+    /// Flow queues that exist.
+    pub(crate) members: u32,
+    pub(crate) order: FlowOrder,
 }
 
 /// What left of one bundle.
@@ -113,8 +112,30 @@ impl Hold {
     }
 }
 
-/// A bundle's limits; most have one or two, which lie beside the rest of it.
-pub(crate) type Holds = SmallVec<[Hold; 2]>;
+/// Where a bundle's limits stand among those of all bundles.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Holds {
+    first: u32,
+    count: u32,
+}
+
+impl Holds {
+    /// `count` of them, the next to be added after `all`.
+    pub(crate) fn next(all: &[Hold], count: usize) -> Option<Self> {
+        let (first, count) = (u32::try_from(all.len()).ok()?, u32::try_from(count).ok()?);
+        first.checked_add(count).map(|_| Self { first, count })
+    }
+
+    #[inline]
+    pub(crate) fn len(self) -> usize {
+        self.count as usize
+    }
+
+    #[inline]
+    pub(crate) fn range(self) -> Range<usize> {
+        self.first as usize..(self.first + self.count) as usize
+    }
+}
 
 /// Most limits that one packet can be behind.
 pub(crate) const MOST_HOLDS: usize = 32;
@@ -140,19 +161,18 @@ impl Bundle {
             place: Place::Idle,
             entries: 0,
             ranks_packets: false,
-            has_limits: !holds.is_empty(),
-            gate: NONE,
             fresh: true,
-            kept: false,
-            done: Done::default(),
             holds,
-            members: 0,
-            order,
+            done: Done::default(),
+            gate: NONE,
+            kept: false,
             waits_since: Nanos::ZERO,
             limited: Span::ZERO,
-            limited_by: None,
             longest_wait: Span::ZERO,
+            limited_by: None,
             blocked: Span::ZERO,
+            members: 0,
+            order,
         }
     }
 
@@ -171,13 +191,10 @@ impl Bundle {
         self.limited += waited;
     }
 
-    /// Whether a limit, of those that are no gates, does not let a head of `len` leave now.
+    /// Whether it is behind limits.
     #[inline]
-    pub(crate) fn is_held(&self, limits: &[Limit], len: u32, now: Nanos) -> bool {
-        self.holds.iter().any(|hold| {
-            let limit = &limits[hold.limit as usize];
-            limit.gate == NONE && !limit.has(limit.lacks(len, hold.granted), now)
-        })
+    pub(crate) fn has_limits(&self) -> bool {
+        self.holds.len() > 0
     }
 
     /// Whether more packets follow the head.
@@ -186,12 +203,11 @@ impl Bundle {
         self.active() > 1 || self.front().is_some_and(|flow| host.follows(flow))
     }
 
-    /// Brings all of the bundle into the cache.
+    /// Brings what a packet behind limits needs of the bundle into the cache.
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch_index(from_ref(&self.flows), 0);
         prefetch_index(from_ref(&self.done), 0);
-        prefetch_index(from_ref(&self.waits_since), 0);
     }
 
     /// Makes room for one more flow queue.

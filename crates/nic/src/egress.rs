@@ -14,7 +14,7 @@ use plimsoll_wire::doorbell::ESCAPE;
 use prefetch_index::prefetch_index;
 
 use crate::account::{Accounts, NOBODY};
-use crate::bundle::{Bundle, Done, Hold, Place};
+use crate::bundle::{Asks, Bundle, Done, Hold, Place};
 use crate::doorbell::{self, Note};
 use crate::host::{Descriptor, FlowId, Home, Host, Pull, QueueId, Refusal};
 use crate::install::Layout;
@@ -32,6 +32,8 @@ pub struct Nic {
     pub(crate) accounts: Accounts,
     pub(crate) forest: Forest,
     pub(crate) bundles: Vec<Bundle>,
+    /// Of all bundles, the limits that they are behind.
+    pub(crate) holds: Vec<Hold>,
     pub(crate) limits: Vec<Limit>,
     pub(crate) wheel: Wheel,
     pub(crate) layout: Layout,
@@ -349,7 +351,7 @@ impl Nic {
         let bundle = &mut self.bundles[id as usize];
         (bundle.entries, bundle.fresh) = (0, true);
         bundle.forget_waits();
-        if bundle.has_limits {
+        if bundle.has_limits() {
             self.go_on(id, now);
         } else {
             self.enter_tree(id, now);
@@ -385,6 +387,12 @@ impl Nic {
     /// Puts nodes that have just fallen asleep on the wheel, behind the limits, and takes off those that woke up.
     #[inline]
     fn set_alarms(&mut self, now: Nanos) {
+        if self.forest.has_alarms() {
+            self.take_alarms(now);
+        }
+    }
+
+    fn take_alarms(&mut self, now: Nanos) {
         while let Some((alarm, due)) = self.forest.next_alarm() {
             let id = match alarm {
                 Alarm::Rates(node) => self.limits.len() as u32 + node,
@@ -415,7 +423,8 @@ impl Nic {
     fn keep_back(&mut self, id: u32, seat: Seat, len: u32, now: Nanos) -> bool {
         let bundle = &mut self.bundles[id as usize];
         let mut closed = false;
-        for hold in &bundle.holds {
+        let holds = &self.holds[bundle.holds.range()];
+        for hold in holds {
             let limit = &mut self.limits[hold.limit as usize];
             if limit.gate != NONE && !limit.opens_for(len, now) {
                 self.forest.close(limit.gate, limit.due(), now);
@@ -424,7 +433,7 @@ impl Nic {
         }
         if closed {
             let new = !core::mem::replace(&mut bundle.kept, true);
-            for gate in bundle.holds.iter().map(|hold| self.limits[hold.limit as usize].gate) {
+            for gate in holds.iter().map(|hold| self.limits[hold.limit as usize].gate) {
                 if gate != NONE {
                     self.forest.keep(gate, len, new);
                 }
@@ -502,6 +511,7 @@ impl Nic {
         let alone =
             || due.iter().filter_map(|&limit| self.bundles.get(self.limits[limit as usize].only as usize));
         alone().for_each(Bundle::prefetch);
+        alone().for_each(|bundle| prefetch_index(&self.holds, bundle.holds.range().start));
         alone().for_each(|bundle| self.forest.prefetch(bundle.seat));
         let fronts = || alone().filter_map(Bundle::front);
         fronts().for_each(|queue| self.host.prefetch(queue));
@@ -513,15 +523,17 @@ impl Nic {
     fn serve(&mut self, id: u32, seat: Seat, now: Nanos, out: &mut Vec<Transmit>) {
         let bundle = &mut self.bundles[id as usize];
         let queue = bundle.front().expect("a bundle in a tree holds packets");
-        if bundle.has_limits {
+        if bundle.has_limits() {
             let len = self.host.charge(queue);
-            if bundle.is_held(&self.limits, len, now) {
+            if self.is_held(id, len, now) {
                 return self.park(id, seat, now);
             }
-            if self.bundles[id as usize].gate != NONE && self.keep_back(id, seat, len, now) {
-                return;
+            if self.bundles[id as usize].gate != NONE {
+                if self.keep_back(id, seat, len, now) {
+                    return;
+                }
+                self.note_gates(id, now);
             }
-            self.note_gates(id, now);
         }
         let bundle = &mut self.bundles[id as usize];
         let pull = self.host.pull(queue, now, bundle.quantum(self.layout.quantum));
@@ -535,7 +547,7 @@ impl Nic {
         }
         self.stats.pulls += 1;
         self.link.charge(pull.charge, now);
-        if bundle.has_limits {
+        if bundle.has_limits() {
             return self.pass_limits(id, seat, &pull, idle, now);
         }
         let len = pull.charge.into();
@@ -594,8 +606,10 @@ impl Nic {
     #[inline]
     fn pass_limits(&mut self, id: u32, seat: Seat, pull: &Pull, idle: bool, now: Nanos) {
         let bundle = &mut self.bundles[id as usize];
-        for hold in &mut bundle.holds {
+        let mut asks = false;
+        for hold in &mut self.holds[bundle.holds.range()] {
             let limit = &mut self.limits[hold.limit as usize];
+            asks |= hold.asks != Asks::No;
             if limit.leave(pull.charge, &mut hold.granted, now) && limit.waiting > 0 {
                 self.wheel.set(hold.limit, limit.due(), now); // its next slot has just moved
             }
@@ -610,7 +624,7 @@ impl Nic {
         }
         (bundle.fresh, bundle.kept) = (false, false);
         bundle.forget_waits();
-        if bundle.ranks_packets && !idle {
+        if asks && bundle.ranks_packets && !idle {
             self.announce_asking(id);
         }
         let held = !idle && self.ask_around(id, now);
@@ -665,9 +679,12 @@ impl Nic {
 
     /// The same where the bundle asks.
     fn announce_asking(&mut self, id: u32) {
-        let entrant = self.entrant(id);
-        let seats = self.bundles[id as usize].holds.iter().filter_map(Hold::asking_seat);
-        seats.for_each(|seat| self.forest.new_head(seat, &entrant));
+        for at in self.bundles[id as usize].holds.range() {
+            if let Some(seat) = self.holds[at].asking_seat() {
+                let entrant = self.entrant(id);
+                self.forest.new_head(seat, &entrant);
+            }
+        }
     }
 
     fn set_rate(&mut self, limit: LimitId, rate: BitRate, now: Nanos) {

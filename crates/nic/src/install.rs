@@ -13,7 +13,7 @@ use plimsoll_queues::{Pace, Wheel};
 use plimsoll_units::{Bytes, Nanos, Span};
 
 use crate::account::{Accounts, NOBODY};
-use crate::bundle::{Asks, Bundle, Hold, MOST_HOLDS, Place};
+use crate::bundle::{Asks, Bundle, Hold, Holds, MOST_HOLDS, Place};
 use crate::egress::{Completions, Link, Nic};
 use crate::host::{Cut, FlowId, Home, Host, QueueId, Refusal};
 use crate::limit::Limit;
@@ -107,6 +107,7 @@ impl Nic {
             wheel: Wheel::new(program.limits.len() + forest.alarm_count(), WHEEL_SLOTS, WHEEL_GRAIN),
             forest,
             bundles: Vec::new(),
+            holds: Vec::new(),
             limits,
             resting: Vec::with_capacity(program.limits.len()),
             layout: Layout::new(program, largest),
@@ -171,7 +172,7 @@ impl Nic {
     }
 
     fn take_back_grants(&mut self, now: Nanos) {
-        for hold in self.bundles.iter_mut().flat_map(|bundle| &mut bundle.holds) {
+        for hold in &mut self.holds {
             self.limits[hold.limit as usize].take_back(&mut hold.granted, now);
         }
     }
@@ -262,7 +263,7 @@ impl Nic {
     /// Most bytes that one pull may take behind the limits that hold there.
     pub(crate) fn pull_of(&self, home: Home) -> u32 {
         let Some(bundle) = home.as_bundle() else { return u32::MAX };
-        let holds = &self.bundles[bundle as usize].holds;
+        let holds = &self.holds[self.bundles[bundle as usize].holds.range()];
         holds.iter().map(|hold| self.limits[hold.limit as usize].longest_pull()).min().unwrap_or(u32::MAX)
     }
 
@@ -285,9 +286,10 @@ impl Nic {
             return None;
         }
         let id = u32::try_from(self.bundles.len()).ok()?;
+        let holds = Holds::next(&self.holds, placement.limits.len())?;
         let place = self.node_for(placement.class);
         let Adoption { seat, first } = self.forest.adopt(place, id, order);
-        let holds = placement.limits.iter().map(|limit| Hold::new(limit.0)).collect();
+        self.holds.extend(placement.limits.iter().map(|limit| Hold::new(limit.0)));
         self.bundles.push(Bundle::new(placement.class, order, seat, holds));
         self.bundles[id as usize].ranks_packets = self.forest.ranks_packets(seat);
         self.bundles[id as usize].gate = self.forest.gate_above(seat);
@@ -295,8 +297,8 @@ impl Nic {
             self.bundles[first as usize].seat = seat;
             self.reseat(first, seat, self.bundles[first as usize].place == Place::Tree);
         }
-        for (index, &limit) in placement.limits.iter().enumerate() {
-            self.share(limit, id, index);
+        for (hold, &limit) in holds.range().zip(&placement.limits) {
+            self.share(limit, id, hold);
         }
         self.layout.bundles.insert(placement.clone(), id);
         Some(id)
@@ -324,19 +326,19 @@ impl Nic {
     }
 
     /// One more bundle behind a limit. From the second on, the policy restricted to them decides who goes.
-    fn share(&mut self, limit: LimitId, bundle: u32, index: usize) {
+    fn share(&mut self, limit: LimitId, bundle: u32, hold: usize) {
         let state = &mut self.limits[limit.0 as usize];
         match (state.only, state.root) {
             _ if state.gate != NONE => {}
             (NONE, None) => state.only = bundle,
-            (NONE, Some(_)) => self.restrict_at(limit, bundle, index),
+            (NONE, Some(_)) => self.restrict_at(limit, bundle, hold),
             (first, _) => {
                 state.only = NONE;
                 if self.gate_at_class(limit, first, bundle) {
                     return;
                 }
                 self.restrict(limit, first);
-                self.restrict_at(limit, bundle, index);
+                self.restrict_at(limit, bundle, hold);
             }
         }
     }
@@ -366,7 +368,8 @@ impl Nic {
         state.gate = gate;
         let asked = core::mem::take(&mut state.waiting) > 0;
         let bundle = &mut self.bundles[first as usize];
-        let own = bundle.holds.iter_mut().find(|hold| hold.limit == limit.0).expect("it is behind the limit");
+        let mut holds = self.holds[bundle.holds.range()].iter_mut();
+        let own = holds.find(|hold| hold.limit == limit.0).expect("it is behind the limit");
         let needed = core::mem::replace(&mut own.asks, Asks::No) == Asks::Needs;
         state.take_back(&mut own.granted, now);
         if asked {
@@ -383,28 +386,30 @@ impl Nic {
 
     /// The bundle that was alone behind the limit gets its place in the restricted policy, waiting or not.
     fn restrict(&mut self, limit: LimitId, bundle: u32) {
-        let holds = &self.bundles[bundle as usize].holds;
-        let Some(index) = holds.iter().position(|hold| hold.limit == limit.0) else { return };
-        self.restrict_at(limit, bundle, index);
-        if let Some(seat) = self.bundles[bundle as usize].holds[index].asking_seat() {
+        let Some(hold) = self.hold_of(bundle, limit) else { return };
+        self.restrict_at(limit, bundle, hold);
+        if let Some(seat) = self.holds[hold].asking_seat() {
             let entrant = self.entrant(bundle);
             self.forest.activate(seat, &entrant, false, self.now);
         }
     }
 
-    fn restrict_at(&mut self, limit: LimitId, bundle: u32, index: usize) {
+    fn restrict_at(&mut self, limit: LimitId, bundle: u32, hold: usize) {
         let Bundle { class, order, .. } = self.bundles[bundle as usize];
         let copy = self.copy_for(limit, class);
         let Adoption { seat, first } = self.forest.adopt(copy, bundle, order);
-        self.bundles[bundle as usize].holds[index].set_seat(seat);
+        self.holds[hold].set_seat(seat);
         self.bundles[bundle as usize].ranks_packets |= self.forest.ranks_packets(seat);
         if let Some((first, seat)) = first {
-            let holds = &mut self.bundles[first as usize].holds;
-            let Some(index) = holds.iter().position(|hold| hold.limit == limit.0) else { return };
-            holds[index].set_seat(seat);
-            let asks = holds[index].asks != Asks::No;
+            let Some(hold) = self.hold_of(first, limit) else { return };
+            self.holds[hold].set_seat(seat);
+            let asks = self.holds[hold].asks != Asks::No;
             self.reseat(first, seat, asks);
         }
+    }
+
+    fn hold_of(&self, bundle: u32, limit: LimitId) -> Option<usize> {
+        self.bundles[bundle as usize].holds.range().find(|&hold| self.holds[hold].limit == limit.0)
     }
 
     /// The copy of a policy node behind a limit, with all that lies between it and the limit's root.
@@ -477,7 +482,7 @@ impl Nic {
     pub fn all_limit_counters(&self) -> Vec<LimitCounters> {
         let mut limits = vec![LimitCounters::default(); self.limits.len()];
         for bundle in &self.bundles {
-            for hold in &bundle.holds {
+            for hold in &self.holds[bundle.holds.range()] {
                 let limit = &mut limits[hold.limit as usize];
                 limit.waiting += u32::from(hold.asks == Asks::Needs);
                 limit.packets += bundle.done.packets;

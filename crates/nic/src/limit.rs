@@ -24,29 +24,29 @@ pub(crate) struct Limit {
     pace: Pace,
     /// What the burst takes at the rate, rounded down.
     full: Span,
+    /// The gate of the main tree that does its work, if it holds a node; then no bundle waits for it.
+    pub(crate) gate: u32,
+    /// What is charged of a frame at most, if frames are counted and not bytes.
+    frame: Option<NonZeroU32>,
+    /// What bundles have in hand beyond one pull each, all together.
+    ahead: u32,
     /// Bundles that ask.
     pub(crate) waiting: u32,
+    /// How much the next choice is expected to ask for: the smallest request since the last choice, or that choice's own. It
+    /// decides when the limit chooses, not how much it grants.
+    expected: u32,
     /// The bundle behind it, while it is the only one; else `NONE`.
     pub(crate) only: u32,
+    /// Root of the policy restricted to this limit's bundles; `None` while there is at most one bundle.
+    pub(crate) root: Option<u32>,
     /// Whether a bundle entered the main tree on its last grant: it grants nothing more until the next pick.
     pub(crate) rests: bool,
     /// The largest pull, in what the limit counts.
     pull: u32,
-    /// What bundles have in hand beyond one pull each, all together.
-    ahead: u32,
-    /// How much the next choice is expected to ask for: the smallest request since the last choice, or that choice's own. It
-    /// decides when the limit chooses, not how much it grants.
-    expected: u32,
     /// Times that a bundle had to wait, modulo 2^32, and how often that has come round.
     parked: u32,
     parked_rounds: u32,
-    /// Root of the policy restricted to this limit's bundles; `None` while there is at most one bundle.
-    pub(crate) root: Option<u32>,
-    /// The gate of the main tree that does its work, if it holds a node; then no bundle waits for it.
-    pub(crate) gate: u32,
     burst: Bytes,
-    /// What is charged of a frame at most, if frames are counted and not bytes.
-    frame: Option<NonZeroU32>,
 }
 
 impl Limit {
@@ -119,7 +119,13 @@ impl Limit {
     /// Whether as much may leave at once. While a bundle asks, nothing may: requests go first.
     #[inline]
     pub(crate) fn has(&self, counted: u32, now: Nanos) -> bool {
-        counted == 0 || self.waiting == 0 && self.due_for(counted, self.full) <= now
+        counted == 0 || self.gives(self.due_for(counted), now)
+    }
+
+    /// The same of what is `due` then.
+    #[inline]
+    pub(crate) fn gives(&self, due: Nanos, now: Nanos) -> bool {
+        self.waiting == 0 && due <= now
     }
 
     /// Whether the gate lets a head of `len` pass now. If not, it is the one to open for.
@@ -135,17 +141,17 @@ impl Limit {
         self.frame.map_or(len, |frame| len.div_ceil(frame.get()))
     }
 
-    /// When a head that counts `len` may pass: the clock may then run ahead of the present by `ahead`, and does not if the
-    /// head alone is longer than that.
+    /// When as much may leave: the clock may then run ahead of the present by the burst, and does not if the head alone is
+    /// longer than that.
     #[inline]
-    fn due_for(&self, len: u32, ahead: Span) -> Nanos {
-        self.pace.earned() - (ahead - self.pace.wire_time(Bytes::new(len.into())))
+    pub(crate) fn due_for(&self, counted: u32) -> Nanos {
+        self.pace.earned() - (self.full - self.pace.wire_time(Bytes::new(counted.into())))
     }
 
     /// When to choose who is granted something next.
     #[inline]
     pub(crate) fn due(&self) -> Nanos {
-        self.due_for(self.expected, self.full)
+        self.due_for(self.expected)
     }
 
     /// Registers a request for as much: whether the next choice is due earlier because of it.
@@ -183,8 +189,10 @@ impl Limit {
         let used = counted.min(*granted);
         if self.ahead > 0 {
             self.catch_up(now);
+            self.hand(granted, *granted - used);
+        } else {
+            *granted -= used;
         }
-        self.hand(granted, *granted - used);
         if counted > used {
             self.pay(counted - used, now);
         }
@@ -230,11 +238,11 @@ impl Limit {
         u64::from(len) * u64::from(asked) / u64::from(self.counted(len).max(1))
     }
 
-    /// A bundle has to wait.
+    /// A bundle has to wait; it is counted if that is `new`.
     #[inline]
-    pub(crate) fn park(&mut self) {
-        self.parked = self.parked.wrapping_add(1);
-        self.parked_rounds += u32::from(self.parked == 0);
+    pub(crate) fn park(&mut self, new: bool) {
+        self.parked = self.parked.wrapping_add(u32::from(new));
+        self.parked_rounds += u32::from(new && self.parked == 0);
     }
 
     /// Most bytes that one pull should take: half the burst, so that one that is due late can be made up for.

@@ -67,8 +67,8 @@ pub(crate) struct Node {
     guaranteed: bool,
     /// Whether a node above orders by packets, so that it must hear of each bundle.
     ranked_above: bool,
-    /// Whether its rates hold in real time.
-    timed: bool,
+    /// Whether it may leave its parent's order with something active below: its rates hold in real time, or it has a gate.
+    pauses: bool,
     /// Whether it waits until one of its children is eligible.
     asleep: bool,
     /// The gate here.
@@ -195,7 +195,7 @@ impl Forest {
             active: 0,
             guaranteed: false,
             ranked_above,
-            timed,
+            pauses: timed,
             asleep: false,
             gate: NONE,
             order,
@@ -308,7 +308,8 @@ impl Forest {
         let id = u32::try_from(self.gates.len()).expect("fewer gates than u32 holds");
         let above = self.gate_above(Seat { node: parent, slot: 0 });
         self.gates.push(Gate::new(node, limit.0, above));
-        self.nodes[node as usize].gate = id;
+        let node = &mut self.nodes[node as usize];
+        (node.gate, node.pauses) = (id, true);
         self.reserve_alarms();
         Some(id)
     }
@@ -387,6 +388,13 @@ impl Forest {
         (self.keeps_back(gate), self.gates[gate as usize].held)
     }
 
+    /// A child has come to a node that pauses: whether it may go now, and could not before.
+    fn starts(&mut self, at: u32, newly: bool, now: Nanos) -> bool {
+        let node = &mut self.nodes[at as usize];
+        let may = if node.real_rates().is_some() { node.stir(&mut self.alarms) } else { newly };
+        may && self.passes_gate(at, now)
+    }
+
     /// A node that could go but for its gate: opens it, if that is due, or has an alarm set for when it is. Answers whether
     /// it goes.
     #[inline]
@@ -412,8 +420,13 @@ impl Forest {
         self.timed[alarm].1
     }
 
-    /// An alarm that has changed, and when it is due; `None` for never.
+    /// Whether alarms have changed.
     #[inline]
+    pub(crate) fn has_alarms(&self) -> bool {
+        !self.alarms.is_empty()
+    }
+
+    /// An alarm that has changed, and when it is due; `None` for never.
     pub(crate) fn next_alarm(&mut self) -> Option<(Alarm, Option<Nanos>)> {
         self.alarms.pop()
     }
@@ -490,11 +503,8 @@ impl Forest {
                 }
                 node.active += 1;
                 newly = node.active == 1;
-                if node.timed {
-                    newly = node.stir(&mut self.alarms);
-                }
-                if newly && node.gate != NONE {
-                    newly = self.passes_gate(at, coming.now);
+                if node.pauses {
+                    newly = self.starts(at, newly, coming.now);
                 }
             } else if matches!(node.order, Order::Ranked(_)) {
                 node.order.insert(slot, entrant, coming);
@@ -547,16 +557,8 @@ impl Forest {
             node.order.settle(slot, charged, &outcome, stays);
             node.active -= u32::from(!stays);
             stays = node.active > 0;
-            if node.timed && stays && node.falls_asleep(&mut self.alarms) {
+            if node.pauses && stays && node.stops(&mut self.gates, &mut self.alarms) {
                 (stays, outcome.idle) = (false, false); // it leaves, but is not idle
-            }
-            if node.gate != NONE && stays {
-                let gate = &mut self.gates[node.gate as usize];
-                if gate.closed {
-                    (stays, outcome.idle) = (false, false);
-                    gate.held += 1;
-                    self.alarms.push((Alarm::Gate(gate.limit), Some(gate.opens)));
-                }
             }
             if node.parent == NONE {
                 return;
@@ -644,31 +646,40 @@ impl Forest {
 }
 
 impl Node {
+    fn real_rates(&self) -> Option<&RateShare> {
+        let Order::RateShare(order) = &self.order else { return None };
+        order.is_real().then_some(order)
+    }
+
     /// A child has come, or its time has: whether the node may go now, and could not before. Otherwise it sleeps until
     /// a child is eligible.
     fn stir(&mut self, alarms: &mut Vec<(Alarm, Option<Nanos>)>) -> bool {
-        let Order::RateShare(order) = &self.order else { return false };
+        let Some(order) = self.real_rates() else { return false };
+        let (alarm, wakes_at) = (Alarm::Rates(order.alarm), order.wakes_at());
         let was_ready = self.active > 1 && !self.asleep;
         if !order.is_ready() {
             self.asleep = true;
-            alarms.push((Alarm::Rates(order.alarm), Some(order.wakes_at())));
+            alarms.push((alarm, Some(wakes_at)));
             return false;
         }
         if core::mem::take(&mut self.asleep) {
-            alarms.push((Alarm::Rates(order.alarm), None));
+            alarms.push((alarm, None));
             return true;
         }
         !was_ready
     }
 
-    /// Something has left: whether no child may go now, although some have packets.
-    fn falls_asleep(&mut self, alarms: &mut Vec<(Alarm, Option<Nanos>)>) -> bool {
-        let Order::RateShare(order) = &self.order else { return false };
-        self.asleep = !order.is_ready();
-        if self.asleep {
+    /// Something has left a node that pauses: whether what is left below may not go now.
+    fn stops(&mut self, gates: &mut [Gate], alarms: &mut Vec<(Alarm, Option<Nanos>)>) -> bool {
+        if let Some(order) = self.real_rates().filter(|order| !order.is_ready()) {
             alarms.push((Alarm::Rates(order.alarm), Some(order.wakes_at())));
+            self.asleep = true;
+            return true;
         }
-        self.asleep
+        let Some(gate) = gates.get_mut(self.gate as usize).filter(|gate| gate.closed) else { return false };
+        gate.held += 1;
+        alarms.push((Alarm::Gate(gate.limit), Some(gate.opens)));
+        true
     }
 }
 

@@ -12,67 +12,76 @@ use plimsoll_policy::LimitId;
 use plimsoll_units::Nanos;
 
 use super::Nic;
-use crate::bundle::{Asks, Hold, Place};
+use crate::bundle::{Asks, Place};
 use crate::order::ranked::Head;
 use crate::order::{Entrant, Settlement};
 use crate::tree::{NONE, Pick};
 
 impl Nic {
+    /// Whether a limit, of those that are no gates, does not let the bundle's head, which is charged `len`, leave now.
+    #[inline]
+    pub(super) fn is_held(&self, id: u32, len: u32, now: Nanos) -> bool {
+        self.holds[self.bundles[id as usize].holds.range()].iter().any(|hold| {
+            let limit = &self.limits[hold.limit as usize];
+            limit.gate == NONE && !limit.has(limit.lacks(len, hold.granted), now)
+        })
+    }
+
     /// Asks each limit that does not have at once what the bundle may ask for. Answers whether one of them holds its head.
     #[inline]
     pub(crate) fn ask_around(&mut self, id: u32, now: Nanos) -> bool {
         let len = self.head_charge(id);
         let mut held = false;
-        for index in 0..self.bundles[id as usize].holds.len() {
-            let bundle = &self.bundles[id as usize];
-            let hold = &bundle.holds[index];
-            let limit = &self.limits[hold.limit as usize];
+        for at in self.bundles[id as usize].holds.range() {
+            let hold = &mut self.holds[at];
+            let limit = &mut self.limits[hold.limit as usize];
             if limit.gate != NONE {
                 continue; // it is asked, and paid, where the packet leaves
             }
             let lacks = limit.lacks(len, hold.granted);
-            if lacks > 0 {
-                // A head that lacks something asks for that alone.
-                if !limit.has(lacks, now) {
-                    held = true;
-                    self.need(id, index, lacks, now);
-                }
+            // A head that lacks something asks for that alone.
+            let asked = if lacks > 0 {
+                lacks
             } else if limit.root.is_some() && hold.asks == Asks::No {
-                let asked = limit.asked(len, hold.granted, bundle.follows(&self.host));
-                if !limit.has(asked, now) {
-                    self.ask(id, index, asked, now);
-                    self.bundles[id as usize].holds[index].asks = Asks::More;
-                }
+                limit.asked(len, hold.granted, self.bundles[id as usize].follows(&self.host))
+            } else {
+                0
+            };
+            let had = hold.asks;
+            if had != Asks::No {
+                hold.asks = Asks::More; // perhaps only since a head came that is shorter
+            }
+            if asked == 0 {
+                continue;
+            }
+            let due = limit.due_for(asked);
+            if limit.gives(due, now) {
+                continue;
+            }
+            if lacks > 0 {
+                (hold.asks, held) = (Asks::Needs, true);
+                limit.park(had != Asks::Needs);
+            } else {
+                hold.asks = Asks::More;
+            }
+            if had == Asks::No {
+                self.ask(id, at, asked, due, now);
             }
         }
         held
     }
 
-    /// The head can't leave without what it lacks at this limit.
     #[inline]
-    fn need(&mut self, id: u32, index: usize, lacks: u32, now: Nanos) {
-        let asks = core::mem::replace(&mut self.bundles[id as usize].holds[index].asks, Asks::Needs);
-        if asks == Asks::No {
-            self.ask(id, index, lacks, now);
-        }
-        if asks != Asks::Needs {
-            let limit = self.bundles[id as usize].holds[index].limit;
-            self.limits[limit as usize].park();
-        }
-    }
-
-    #[inline]
-    fn ask(&mut self, id: u32, index: usize, asked: u32, now: Nanos) {
-        let bundle = &self.bundles[id as usize];
-        let (hold, fresh) = (bundle.holds[index], bundle.fresh);
-        if let Some(seat) = hold.seat() {
+    fn ask(&mut self, id: u32, at: usize, asked: u32, due: Nanos, now: Nanos) {
+        let hold = &self.holds[at];
+        let (index, seat) = (hold.limit, hold.seat());
+        if let Some(seat) = seat {
             let entrant = self.entrant(id);
             // A bundle that has sent since it was idle keeps its rank.
-            self.forest.activate(seat, &entrant, !fresh, now);
+            self.forest.activate(seat, &entrant, !self.bundles[id as usize].fresh, now);
         }
-        let limit = &mut self.limits[hold.limit as usize];
-        if limit.ask(asked) {
-            self.wheel.set(hold.limit, limit.due(), now);
+        if self.limits[index as usize].ask(asked) {
+            self.wheel.set(index, due, now);
         }
     }
 
@@ -87,9 +96,12 @@ impl Nic {
     /// A bundle that has become idle asks for nothing, and gives back what it was granted.
     pub(super) fn withdraw(&mut self, id: u32, now: Nanos) {
         let entrant = Entrant { bundle: id, flows: 0, head: Head::default() };
-        for hold in &mut self.bundles[id as usize].holds {
-            let limit = &mut self.limits[hold.limit as usize];
+        for hold in &mut self.holds[self.bundles[id as usize].holds.range()] {
             let left = hold.asks != Asks::No;
+            if !left && hold.granted == 0 {
+                continue;
+            }
+            let limit = &mut self.limits[hold.limit as usize];
             if let Some(seat) = hold.asking_seat() {
                 let outcome = Settlement { entrant: &entrant, len: 0, remains: false, idle: true };
                 self.forest.settle(seat, outcome);
@@ -125,16 +137,18 @@ impl Nic {
 
     fn grant(&mut self, id: u32, limit: u32, pick: Option<Pick>, now: Nanos) {
         let len = self.head_charge(id);
-        let follow = pick.is_some() && self.bundles[id as usize].follows(&self.host);
         let bundle = &mut self.bundles[id as usize];
-        let asks = |hold: &&mut Hold| hold.limit == limit && hold.asks != Asks::No;
-        let Some(hold) = bundle.holds.iter_mut().find(asks) else { return };
+        let follow = pick.is_some() && bundle.follows(&self.host);
+        let holds = &mut self.holds[bundle.holds.range()];
+        let Some(hold) = holds.iter_mut().find(|hold| hold.limit == limit && hold.asks != Asks::No) else {
+            return;
+        };
         let state = &mut self.limits[limit as usize];
         let asked = state.asked(len, hold.granted, follow);
         if !state.grant(asked, &mut hold.granted, now) {
             return self.wheel.set(limit, state.due(), now);
         }
-        let remains = state.asked(len, hold.granted, follow) > 0;
+        let remains = follow && state.asked(len, hold.granted, follow) > 0;
         let needed = core::mem::replace(&mut hold.asks, if remains { Asks::More } else { Asks::No });
         state.waiting -= u32::from(!remains);
         if let Some(pick) = pick {
@@ -144,7 +158,7 @@ impl Nic {
         let bundle = &mut self.bundles[id as usize];
         if needed == Asks::Needs && bundle.place == Place::Waits {
             bundle.note_wait(LimitId(limit), now.since(bundle.waits_since));
-            if self.go_on(id, now) {
+            if self.proceed(id, now) {
                 self.limits[limit as usize].rests = true;
                 return self.resting.push(limit);
             }
@@ -152,20 +166,26 @@ impl Nic {
         self.arm(limit);
     }
 
+    /// A bundle has been granted what its head lacked at one limit.
+    #[inline]
+    fn proceed(&mut self, id: u32, now: Nanos) -> bool {
+        let lone = self.bundles[id as usize].holds.len() == 1;
+        if lone {
+            self.enter_tree(id, now);
+        }
+        lone || self.go_on(id, now)
+    }
+
     /// A bundle that was idle, or waited and was granted something, enters the main tree, unless a limit holds its head. Answers
     /// whether it did.
     pub(crate) fn go_on(&mut self, id: u32, now: Nanos) -> bool {
-        if self.ask_around(id, now) {
-            self.wait(id, now);
-            return false;
+        let held = self.ask_around(id, now);
+        if held {
+            self.wait(id, now)
+        } else {
+            self.enter_tree(id, now)
         }
-        for hold in &mut self.bundles[id as usize].holds {
-            if hold.asks == Asks::Needs {
-                hold.asks = Asks::More; // a more urgent head is shorter
-            }
-        }
-        self.enter_tree(id, now);
-        true
+        !held
     }
 
     /// Puts the limit on the wheel for as long as somebody asks.
