@@ -38,7 +38,8 @@ pub(crate) struct Bundle {
     pub(crate) done: Done,
     /// The nearest gate above it.
     pub(crate) gate: u32,
-    /// Whether gates kept it back when it was picked, since it sent last.
+    /// Whether gates kept it back when it was picked, since it sent last: also while it waits for a limit after that, or its head
+    /// could be picked in vain a second time there.
     pub(crate) kept: bool,
     pub(crate) waits_since: Nanos,
     /// How long the head waited altogether, and where the longest.
