@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use plimsoll_policy::{Checked, Errors};
+use plimsoll_policy::{Checked, Errors, FileRead};
 use plimsoll_scenario::{Form, Scenario};
 
 use crate::args::{Check, SchemaOf};
@@ -17,7 +17,8 @@ use crate::reader;
 /// Checks a file as what its keys say it is, and shows what it means.
 pub(crate) fn check(args: &Check) -> Result<(), Failure> {
     let file = args.file.display().to_string();
-    let kind = Kind::of(&reader::top_keys(&file)?);
+    let Some(read) = reader::read_first(&file)? else { return policy(args, reader::load(&file)) };
+    let kind = Kind::of(&read.keys());
     if let (true, Kind::SubPolicy | Kind::Scenario) = (args.memory, kind) {
         let why = format!("{file} is {}; `--memory` counts for the operator's policy file", kind.words());
         return Err(Failure::Wrong(why));
@@ -27,9 +28,9 @@ pub(crate) fn check(args: &Check) -> Result<(), Failure> {
         return Err(Failure::Wrong(why));
     }
     match kind {
-        Kind::Policy => policy(args, &file),
-        Kind::SubPolicy => sub_policy(args, &file),
-        Kind::Scenario => scenario(args, &file),
+        Kind::Policy => policy(args, reader::load_read(read)),
+        Kind::SubPolicy => sub_policy(args, &file, reader::load_sub_policy(read)),
+        Kind::Scenario => scenario(args, &read),
     }
 }
 
@@ -74,7 +75,8 @@ impl Kind {
 
 /// Fails where a file clearly is of another kind than what reads it wants: its keys would all be wrong.
 pub(crate) fn want(file: &Path, wanted: Kind) -> Result<(), Failure> {
-    let keys = reader::top_keys(&file.display().to_string())?;
+    let read = reader::read_first(&file.display().to_string())?;
+    let keys = read.map_or_else(Vec::new, |read| read.keys());
     let kind = Kind::of(&keys);
     // A scenario may lack all that tells one.
     let clear = kind == Kind::Scenario || keys.iter().any(|key| key == "uplink");
@@ -85,8 +87,8 @@ pub(crate) fn want(file: &Path, wanted: Kind) -> Result<(), Failure> {
     Err(Failure::Wrong(format!("{file} is {is}, and {wanted} is needed here; {}", kind.runs_by())))
 }
 
-fn policy(args: &Check, file: &str) -> Result<(), Failure> {
-    let checked = reader::load(file).map_err(|errors| refused(args, errors))?;
+fn policy(args: &Check, checked: Result<Checked, Errors>) -> Result<(), Failure> {
+    let checked = checked.map_err(|errors| refused(args, errors))?;
     if let Some(svg) = &args.svg {
         let drawing = plimsoll_policy::svg(&checked);
         std::fs::write(svg, drawing)
@@ -177,8 +179,8 @@ fn memory_text(found: &plimsoll_nic::Footprint) -> String {
 }
 
 /// The file of a tenant or an application, by itself.
-fn sub_policy(args: &Check, file: &str) -> Result<(), Failure> {
-    let checked = reader::load_sub_policy(file).map_err(|errors| refused(args, errors))?;
+fn sub_policy(args: &Check, file: &str, checked: Result<Checked, Errors>) -> Result<(), Failure> {
+    let checked = checked.map_err(|errors| refused(args, errors))?;
     if args.json {
         let warnings = checked.warning_records();
         return print_json(
@@ -190,11 +192,12 @@ fn sub_policy(args: &Check, file: &str) -> Result<(), Failure> {
 }
 
 /// A scenario in all its forms, and the policy of each of its systems that has one.
-fn scenario(args: &Check, file: &str) -> Result<(), Failure> {
+fn scenario(args: &Check, read: &FileRead) -> Result<(), Failure> {
+    let file = read.path();
     let forms = [Form::Full, Form::Virtual, Form::Short, Form::VirtualShort];
-    let read: Result<Vec<Scenario>, _> =
-        forms.into_iter().map(|form| Scenario::load(&args.file, form)).collect();
-    let scenarios = read.map_err(|errors| {
+    let scenarios: Result<Vec<Scenario>, _> =
+        forms.into_iter().map(|form| Scenario::load_read(read, form)).collect();
+    let scenarios = scenarios.map_err(|errors| {
         match args.json.then(|| print_json(&serde_json::json!({ "ok": false, "problems": errors.records() })))
         {
             Some(Err(failure)) => failure,

@@ -8,6 +8,8 @@
 use std::sync::Arc;
 
 use plimsoll_daemon::reader::{self, Child, FileReader, Limits};
+use plimsoll_policy::document::Tree;
+use plimsoll_policy::{Checked, Errors, FileId, FileRead, Sources, Unread};
 
 use crate::args::ReadFile as Args;
 use crate::failure::Failure;
@@ -19,22 +21,28 @@ pub(crate) fn process() -> Arc<dyn FileReader> {
 }
 
 /// Checks a policy whose tenants' files are read by other processes.
-pub(crate) fn load(file: &str) -> Result<plimsoll_policy::Checked, plimsoll_policy::Errors> {
+pub(crate) fn load(file: &str) -> Result<Checked, Errors> {
     reader::load(file, Some(&*process()))
 }
 
-/// Checks a tenant's file, which is read by another process.
-pub(crate) fn load_sub_policy(file: &str) -> Result<plimsoll_policy::Checked, plimsoll_policy::Errors> {
-    let process = process();
-    plimsoll_policy::load_sub_policy_with(file, &mut |sources, file| reader::parse(&*process, sources, file))
+/// Reads a file that anybody may have written, in another process. `None` for one that cannot be read.
+pub(crate) fn read_first(file: &str) -> Result<Option<FileRead>, Failure> {
+    let read = FileRead::at(file, &mut by(&*process()));
+    read.map_err(|why| Failure::Wrong(format!("reading {file} was given up: {why}")))
 }
 
-/// The keys at the top of a file that anybody may have written.
-pub(crate) fn top_keys(file: &str) -> Result<Vec<String>, Failure> {
-    let process = process();
-    let keys =
-        plimsoll_policy::top_keys_with(file, &mut |sources, file| reader::parse(&*process, sources, file));
-    keys.map_err(|why| Failure::Wrong(format!("reading {file} was given up: {why}")))
+/// Checks a policy that has been read; its tenants' files are read by other processes.
+pub(crate) fn load_read(file: FileRead) -> Result<Checked, Errors> {
+    plimsoll_policy::load_read(file, &mut by(&*process()))
+}
+
+/// Checks a tenant's file that has been read.
+pub(crate) fn load_sub_policy(file: FileRead) -> Result<Checked, Errors> {
+    plimsoll_policy::load_sub_policy_read(file, &mut by(&*process()))
+}
+
+fn by(process: &dyn FileReader) -> impl FnMut(&Sources, FileId) -> Result<Tree, Unread> {
+    move |sources, file| reader::parse(process, sources, file)
 }
 
 /// What the process does that reads a file.

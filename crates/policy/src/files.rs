@@ -120,24 +120,56 @@ impl Files for Disk<'_, '_> {
 /// Largest file that is read; what a tenant's file and those that it names may hold together.
 pub const MAX_FILE: Bytes = Bytes::new(16_000_000);
 
-/// The keys at the top of the file `path`, by which its kind is told; none if it cannot be read or is no map.
-#[must_use]
-pub fn top_keys(path: &str) -> Vec<String> {
-    top_keys_with(path, &mut here).unwrap_or_default()
+/// A file that has been read and not yet checked: its keys tell what it is to be checked as.
+#[derive(Debug)]
+pub struct FileRead {
+    pub(crate) path: String,
+    pub(crate) sources: Sources,
+    pub(crate) tree: Result<Tree, SyntaxError>,
 }
 
-/// [`top_keys`] of a file that `parse` reads.
-///
-/// # Errors
-/// Why that ended.
-pub fn top_keys_with(path: &str, parse: &mut Parse<'_>) -> Result<Vec<String>, String> {
-    // What can be read only once is left to whoever checks it.
-    let text = Path::new(path).is_file().then(|| read_text(Path::new(path), MAX_FILE));
-    let Some(Ok(text)) = text else { return Ok(Vec::new()) };
-    match parse(&Sources::one(path, &text), FileId(0)) {
-        Ok(tree) => Ok(tree.entries().iter().map(|(key, _)| key.value.clone()).collect()),
-        Err(Unread::Syntax(_)) => Ok(Vec::new()),
-        Err(Unread::Ended(why)) => Err(why),
+impl FileRead {
+    /// Reads the file `path` by `parse`. `None` if its text cannot be read, or only once: whoever loads it tells why.
+    ///
+    /// # Errors
+    /// Why `parse` ended without an answer.
+    pub fn at(path: &str, parse: &mut Parse<'_>) -> Result<Option<Self>, String> {
+        let text = Path::new(path).is_file().then(|| read_text(Path::new(path), MAX_FILE));
+        let Some(Ok(text)) = text else { return Ok(None) };
+        let sources = Sources::one(path, &text);
+        let tree = match parse(&sources, FileId(0)) {
+            Ok(tree) => Ok(tree),
+            Err(Unread::Syntax(error)) => Err(error),
+            Err(Unread::Ended(why)) => return Err(why),
+        };
+        Ok(Some(Self { path: path.to_owned(), sources, tree }))
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn sources(&self) -> &Sources {
+        &self.sources
+    }
+
+    /// What it says.
+    ///
+    /// # Errors
+    /// Why it is no YAML.
+    pub fn tree(&self) -> Result<&Tree, &SyntaxError> {
+        self.tree.as_ref()
+    }
+
+    /// The keys at its top; none if it is no map, or no YAML.
+    #[must_use]
+    pub fn keys(&self) -> Vec<String> {
+        let Ok(tree) = &self.tree else { return Vec::new() };
+        tree.entries().iter().map(|(key, _)| key.value.clone()).collect()
     }
 }
 

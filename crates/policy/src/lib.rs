@@ -29,8 +29,8 @@ pub mod testing;
 pub use addresses::{Addresses, Binding};
 pub use bounds::{ASSUMPTIONS, Bound, bounds, bounds_with};
 pub use check::{
-    Checked, Cost, check_files, check_str, check_with, cost, load, load_files, load_sub_policy,
-    load_sub_policy_with, load_with, read_file, weight_of,
+    Checked, Cost, check_files, check_str, check_with, cost, load, load_files, load_read, load_sub_policy,
+    load_sub_policy_read, load_with, read_file, weight_of,
 };
 pub use classifier::Classifier;
 pub use config::{
@@ -39,7 +39,7 @@ pub use config::{
     Port, SEAL, Sealed, TenantConfig, Uplink, Via,
 };
 pub use document::{FileId, Mark, Severity, SourceFile, Sources};
-pub use files::{Files, MAX_FILE, Parse, Unread, read_text, text_of, top_keys, top_keys_with};
+pub use files::{FileRead, Files, MAX_FILE, Parse, Unread, read_text, text_of};
 pub use law::{Errors, Law, Problem, ProblemRecord};
 pub use peers::{Peers, UNLIMITED};
 pub use program::*;

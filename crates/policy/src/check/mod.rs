@@ -24,6 +24,7 @@ mod rules;
 mod shadow;
 
 use std::io::{self, Write};
+use std::path::Path;
 
 use plimsoll_units::{BitRate, Bytes};
 
@@ -32,7 +33,7 @@ use self::compose::Composer;
 pub use self::overlay::weight_of;
 use crate::config::{Config, Engine, IngressOrder, Port, TenantConfig, Uplink};
 use crate::document::{self, FileId, Located, Mark, Sources, SyntaxError, Tree};
-use crate::files::{After, Disk, Files, Loaded, Parse, Unread, here};
+use crate::files::{After, Disk, FileRead, Files, Loaded, MAX_FILE, Parse, here, read_text};
 use crate::law::{Errors, Law, Problem, ProblemRecord, Problems};
 use crate::program::Program;
 use crate::read;
@@ -124,33 +125,40 @@ pub fn load_with(path: &str, parse: &mut Parse<'_>) -> Result<Checked, Errors> {
 
 /// [`load`], with all files from somewhere else: from another process, which has read them, say.
 pub fn load_files(path: &str, files: &mut dyn Files) -> Result<Checked, Errors> {
-    let mut checked = check_files(path, files)?;
+    check_files(path, files).map(on_this_machine)
+}
+
+/// [`load_with`] for an operator's file that has been read.
+pub fn load_read(file: FileRead, parse: &mut Parse<'_>) -> Result<Checked, Errors> {
+    let FileRead { path, sources, tree } = file;
+    check_tree(sources, tree, &mut Disk::new(&path, parse)).map(on_this_machine)
+}
+
+/// Adds warnings of what this machine has not.
+fn on_this_machine(mut checked: Checked) -> Checked {
     if let (Some(cpu), Some(at)) = (checked.config.engine.cpu, checked.cpu_at) {
         checked.warnings.extend(machine::no_such_core(Located::new(cpu, at), &machine::cores()));
         document::sort(&mut checked.warnings);
     }
-    Ok(checked)
+    checked
 }
 
 /// Checks the file of a tenant or an application by itself, and those that it names: all that holds in any place.
 ///
 /// Its place's rate is not known, so the program has a link without bound, and bounds derived from it mean nothing.
 pub fn load_sub_policy(path: &str) -> Result<Checked, Errors> {
-    load_sub_policy_with(path, &mut here)
+    let text = read_text(Path::new(path), MAX_FILE).map_err(|why| unreadable(path, &why))?;
+    let sources = Sources::one(path, &text);
+    let tree = document::parse(&sources, FileId(0));
+    load_sub_policy_read(FileRead { path: path.to_owned(), sources, tree }, &mut here)
 }
 
-/// [`load_sub_policy`], with all files read by `parse`.
-pub fn load_sub_policy_with(path: &str, parse: &mut Parse<'_>) -> Result<Checked, Errors> {
-    let mut files = Disk::new(path, parse);
-    let text = match files.text(path) {
-        Ok(text) => text,
-        Err(why) => return Err(unreadable(path, &why)),
-    };
-    let sources = Sources::one(path, &text);
-    match files.tree(&sources, FileId(0)) {
-        Ok(tree) => sub_policy(path, sources, tree, &mut files),
-        Err(Unread::Syntax(error)) => Err(Errors::new(vec![no_yaml(error)], sources)),
-        Err(Unread::Ended(why)) => Err(Errors::new(vec![ended(Mark::default(), path, &why)], sources)),
+/// [`load_sub_policy`] for a file that has been read; `parse` reads those that it names.
+pub fn load_sub_policy_read(file: FileRead, parse: &mut Parse<'_>) -> Result<Checked, Errors> {
+    let FileRead { path, sources, tree } = file;
+    match tree {
+        Ok(tree) => sub_policy(&path, sources, tree, &mut Disk::new(&path, parse)),
+        Err(error) => Err(Errors::new(vec![no_yaml(error)], sources)),
     }
 }
 
@@ -184,8 +192,18 @@ pub fn read_file(text: &str, to: &mut impl Write) -> io::Result<()> {
 /// What a file is called where its name is not known.
 const ALONE: &str = "file";
 
-fn check_sources(mut sources: Sources, files: &mut dyn Files) -> Result<Checked, Errors> {
-    let tree = match document::parse(&sources, FileId(0)) {
+fn check_sources(sources: Sources, files: &mut dyn Files) -> Result<Checked, Errors> {
+    let tree = document::parse(&sources, FileId(0));
+    check_tree(sources, tree, files)
+}
+
+/// Checks the operator's file, which says this.
+fn check_tree(
+    mut sources: Sources,
+    tree: Result<Tree, SyntaxError>,
+    files: &mut dyn Files,
+) -> Result<Checked, Errors> {
+    let tree = match tree {
         Ok(tree) => tree,
         Err(error) => return Err(Errors::new(vec![no_yaml(error)], sources)),
     };

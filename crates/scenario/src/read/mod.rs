@@ -24,6 +24,7 @@ mod workload;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
+use plimsoll_policy::FileRead;
 use plimsoll_policy::document::{self, FileId, Mark, Sources, SyntaxError, Tree, Value};
 use plimsoll_units::{BitRate, Bytes, Span};
 
@@ -136,6 +137,17 @@ impl Scenario {
         Self::load_points(path, form, &[]).map(|mut points| points.swap_remove(0).scenario)
     }
 
+    /// [`Scenario::load`] of a file whose text has been read as YAML.
+    pub fn load_read(file: &FileRead, form: Form) -> Result<Self, Errors> {
+        let (path, sources) = (Path::new(file.path()), file.sources().clone());
+        if sources.file(FileId(0)).text.len() as u64 > MAX_FILE.as_u64() {
+            return Self::load(path, form); // which says so
+        }
+        let folder = path.parent().unwrap_or(Path::new(""));
+        Self::points_of(file.tree(), sources, folder, form, &[])
+            .map(|mut points| points.swap_remove(0).scenario)
+    }
+
     /// Reads a file and gives every point of its sweep, or the one that there is without. `settings` replace values of
     /// the file by their path (`tenants.shop.min`), and fix what the sweep would vary.
     pub fn load_points(path: &Path, form: Form, settings: &[(String, String)]) -> Result<Vec<Point>, Errors> {
@@ -179,19 +191,30 @@ impl Scenario {
         settings: &[(String, String)],
     ) -> Result<Vec<Point>, Errors> {
         let sources = Sources::one(name, text);
-        let tree = match document::parse(&sources, FileId(0)) {
+        let tree = document::parse(&sources, FileId(0));
+        Self::points_of(tree.as_ref(), sources, folder, form, settings)
+    }
+
+    fn points_of(
+        tree: Result<&Tree, &SyntaxError>,
+        sources: Sources,
+        folder: &Path,
+        form: Form,
+        settings: &[(String, String)],
+    ) -> Result<Vec<Point>, Errors> {
+        let tree = match tree {
             Ok(tree) => tree,
-            Err(error) => return Err(Errors::new(vec![no_yaml(error)], sources)),
+            Err(error) => return Err(Errors::new(vec![no_yaml(error.clone())], sources)),
         };
         let mut reader = Reader { problems: Problems::default(), point: Vec::new(), sources };
         let mut points = Vec::new();
         let fixed = settings;
-        for (settings, tree) in reader.settings(&in_world(&tree, form), fixed) {
+        for (settings, tree) in reader.settings(&in_world(tree, form), fixed) {
             reader.point = fixed.iter().chain(&settings).cloned().collect();
             let scenario = reader.scenario(&tree, folder, form);
             points.extend(scenario.map(|scenario| Point { settings, scenario }));
         }
-        reader.other_world(&tree, folder, form);
+        reader.other_world(tree, folder, form);
         for Point { scenario, .. } in &mut points {
             scenario.sources.clone_from(&reader.sources);
         }
