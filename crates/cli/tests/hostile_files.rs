@@ -48,7 +48,9 @@ fn lines(line: impl Fn(usize) -> String, count: usize) -> String {
 
 /// Sixteen megabytes of one thing after the other.
 fn sixteen(part: &str) -> Vec<u8> {
-    part.bytes().cycle().take(MEGABYTES_16).collect()
+    let mut bytes = part.repeat(MEGABYTES_16.div_ceil(part.len())).into_bytes();
+    bytes.truncate(MEGABYTES_16);
+    bytes
 }
 
 /// Classes one below the other.
