@@ -194,6 +194,8 @@ pub struct Engine {
     pub(crate) wake_at: Option<Nanos>,
     /// When the way in goes on, where an experiment holds it up.
     pub(crate) inward_at: Option<Nanos>,
+    /// When held requests of a client are let in again, the first of them.
+    release_at: Option<Nanos>,
     /// A client's rings are looked at in the next turn as well: nothing else would tell of what it writes.
     attentive: bool,
 }
@@ -293,6 +295,7 @@ impl Engine {
             steps: Vec::new(),
             wake_at: None,
             inward_at: None,
+            release_at: None,
             attentive: false,
             program: setup.program,
         };
@@ -320,6 +323,7 @@ impl Engine {
         self.attentive = false;
         self.wake_at = None;
         self.inward_at = None;
+        self.release_at = None;
         let tended = self.tend_fleet(clock(Part::Between));
         let now = clock(Part::Fleet);
         let apart = self.tend_apart(now);
@@ -344,7 +348,7 @@ impl Engine {
         let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
         let next = [next, self.wake_at].into_iter().flatten().min();
         // An epoch is measured, and a slow core's time made up for.
-        let lazily = [tended, apart, self.inward_at].into_iter().flatten().min();
+        let lazily = [tended, apart, self.inward_at, self.release_at].into_iter().flatten().min();
         let pause = if self.uplink.is_away() { DOWN_RETRY } else { FULL_RETRY };
         let retry = (self.uplink.blocked || kept).then_some(pause);
         Turn { busy: busy || self.attentive, next, lazily, retry }

@@ -176,6 +176,8 @@ pub struct Apart<P: Served = Port> {
     going: Writer<Going>,
     done: Producer<(Ticket, Status)>,
     requests: Answering,
+    /// The engine leaves the next request where it is, and may sleep meanwhile.
+    held: bool,
     back: Consumer<Back<P>>,
     /// The port, once it is back and what the thread had left is done.
     port: Option<P>,
@@ -318,6 +320,7 @@ impl<P: Served> Apart<P> {
             going,
             done,
             requests,
+            held: false,
             back,
             port: None,
             shared,
@@ -413,8 +416,8 @@ impl<P: Served> Apart<P> {
         self.shared.engine_rests.store(true, Ordering::Relaxed);
         // Orders that before the look; pairs with the thread's fence between its frames and its look at the flag.
         fence(Ordering::SeqCst);
-        let nothing =
-            self.came.is_empty() && self.requests.is_empty() && self.back.is_empty() && self.port.is_none();
+        let asked = !self.held && !self.requests.is_empty();
+        let nothing = self.came.is_empty() && !asked && self.back.is_empty() && self.port.is_none();
         if !nothing {
             self.shared.engine_rests.store(false, Ordering::Relaxed);
         }
@@ -460,6 +463,11 @@ impl<P: Served> Apart<P> {
     /// What the client asks for next, to be answered by [`Apart::answer`]; the thread reads no other request before.
     pub fn request(&mut self) -> Option<VnicRequest> {
         self.requests.next(self.taken)
+    }
+
+    /// Leaves the next request where it is, or lets it in again: the thread passes on no other meanwhile.
+    pub fn hold_requests(&mut self, hold: bool) {
+        self.held = hold;
     }
 
     /// Flow queues that the client had left with its last request.

@@ -440,6 +440,15 @@ impl Port {
         }
     }
 
+    /// Leaves what a vNIC's client asks for where it is, or lets it in again: held requests do not keep the owner awake.
+    pub fn hold_requests(&mut self, hold: bool) {
+        match self {
+            Self::Vnic(port) => port.hold_requests(hold),
+            Self::Apart(port) => port.hold_requests(hold),
+            _ => {}
+        }
+    }
+
     /// Flow queues that a vNIC's client had left with its last request.
     #[must_use]
     pub fn queues_left(&self) -> QueuesLeft {

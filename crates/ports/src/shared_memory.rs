@@ -105,6 +105,8 @@ struct Client {
     socket: Connection,
     /// It may have sent a message.
     talks: bool,
+    /// Its messages stay in the socket, which is not watched.
+    held: bool,
     /// It has asked for a rule: others are told to it unasked.
     asks: bool,
     /// Rules told unasked.

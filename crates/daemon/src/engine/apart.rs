@@ -186,13 +186,15 @@ impl Engine {
     fn move_apart(&mut self, index: usize, why: Whither, now: Nanos) {
         let window = self.window;
         let Some(lane) = &mut self.lanes[index] else { return };
-        let port = match lane.port.take() {
+        let mut port = match lane.port.take() {
             Some(port @ (Port::Vnic(_) | Port::VhostUser(_))) => port,
             other => {
                 lane.port = other;
                 return;
             }
         };
+        // The thread reads all that the client sends, and holds nothing; the engine bounds what it passes on.
+        port.hold_requests(false);
         let forget = port.fds().receive;
         let owed = lane.pool.in_use() * TRAIN;
         match Apart::new(port, owed, lane.pool.len(), window) {

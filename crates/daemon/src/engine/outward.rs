@@ -33,6 +33,7 @@ impl Engine {
         // The end of one tenant's batch is the beginning of the next one's, where that is timed as well.
         let mut begun = Some(now);
         for index in (0..count).map(|step| (first + step) % count) {
+            self.release_requests(index, now);
             if !self.is_read(index) {
                 continue;
             }

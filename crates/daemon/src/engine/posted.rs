@@ -69,7 +69,7 @@ impl Engine {
             self.wake_at = Some(self.wake_at.map_or(until, |at| at.min(until)));
             return 0;
         }
-        self.answer_requests(index);
+        self.answer_requests(index, now);
         let (mut read, mut copied) = (0, 0);
         let mut next = None;
         while next.is_some() || read < POSTED && copied < COPIED {

@@ -4,11 +4,13 @@
 //! From: SENIC §5.1: a miss asks the hypervisor, which answers, pushes, and ends what no longer holds.
 //! Not here: the cache (`plimsoll-vnic`), how questions and answers travel (`ports`), and samples (`verify`).
 //! Invariant: packets that one rule takes have one place in the policy: a rule looks at all that the policy looks at, or
-//! the flow queue behind it is classified packet by packet. A turn answers so many requests.
+//! the flow queue behind it is classified packet by packet. A turn answers up to eight messages of a client, a second 16,000
+//! after the first 1,024; the others wait in its socket.
 
 use plimsoll_nic::QueueId;
 use plimsoll_policy::{Fields, Match, Metadata, Placement, Prefix, Program, TenantId};
 use plimsoll_ports::{Port, VnicAnswer, VnicRequest};
+use plimsoll_units::Nanos;
 use plimsoll_vnic::{FlowSpec, OpenRefusal, Rule, Scope};
 
 use super::Engine;
@@ -32,9 +34,15 @@ pub(crate) struct Opened {
 const REQUESTS: usize = 8;
 
 impl Engine {
-    pub(super) fn answer_requests(&mut self, index: usize) {
+    /// Answers what a client asks, unless it has asked too much lately.
+    pub(super) fn answer_requests(&mut self, index: usize, now: Nanos) {
         for _ in 0..REQUESTS {
-            let Some(request) = self.port_of(index).and_then(Port::request) else { return };
+            let Some(lane) = &mut self.lanes[index] else { return };
+            if lane.held_until.is_some() || lane.asks_at(1, now) > now {
+                return self.hold_requests(index, now);
+            }
+            let Some(request) = lane.port.as_mut().and_then(Port::request) else { return };
+            lane.asked(now);
             let answer = match request {
                 VnicRequest::Open(spec) => Some(VnicAnswer::Opened(self.open_flow(index, &spec))),
                 VnicRequest::Ask(spec) => self.rule_for(index, &spec),
@@ -50,6 +58,37 @@ impl Engine {
                 port.answer(answer);
             }
         }
+    }
+
+    /// Leaves the client's messages in its socket until as many may be answered as a turn answers at most.
+    fn hold_requests(&mut self, index: usize, now: Nanos) {
+        let Some(lane) = &mut self.lanes[index] else { return };
+        if lane.held_until.is_some() {
+            return;
+        }
+        let until = lane.asks_at(REQUESTS as u64, now);
+        lane.held_until = Some(until);
+        if let Some(port) = &mut lane.port {
+            port.hold_requests(true);
+        }
+        self.note_release(until);
+    }
+
+    /// Lets held messages in again, once it is time.
+    pub(super) fn release_requests(&mut self, index: usize, now: Nanos) {
+        let Some(lane) = &mut self.lanes[index] else { return };
+        let Some(until) = lane.held_until else { return };
+        if until > now {
+            return self.note_release(until);
+        }
+        (lane.held_until, lane.ready) = (None, true);
+        if let Some(port) = &mut lane.port {
+            port.hold_requests(false);
+        }
+    }
+
+    fn note_release(&mut self, at: Nanos) {
+        self.release_at = Some(self.release_at.map_or(at, |noted| noted.min(at)));
     }
 
     fn port_of(&mut self, index: usize) -> Option<&mut Port> {

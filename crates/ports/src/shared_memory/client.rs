@@ -52,6 +52,20 @@ impl VnicPort {
         }
     }
 
+    /// Leaves the client's messages in its socket, or lets them in again. Held messages do not wake the port's owner; once the
+    /// socket is full, the client waits.
+    pub fn hold_requests(&mut self, hold: bool) {
+        let Some(client) = self.client.as_mut().filter(|client| client.held != hold) else { return };
+        if hold {
+            client.socket.unwatch(&self.events);
+        } else if client.socket.watch(&self.events, when_ready(CLIENT)).is_err() {
+            // A client that is not watched would never be heard again.
+            return self.lose_client();
+        }
+        client.held = hold;
+        client.talks = !hold;
+    }
+
     /// Answers the request that was read last.
     pub fn answer(&mut self, answer: &VnicAnswer) {
         match *answer {
@@ -255,7 +269,7 @@ impl VnicPort {
         let welcome = Message::Welcome(len).to_bytes();
         // One that has gone already has not got the region, and leaves the vNIC to the next.
         if watched.is_ok() && socket.send(&welcome, &descriptors).is_ok() {
-            self.client = Some(Client { socket, talks: true, asks: false, news: 0 });
+            self.client = Some(Client { socket, talks: true, held: false, asks: false, news: 0 });
         }
     }
 
