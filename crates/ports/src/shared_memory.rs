@@ -17,9 +17,9 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::{fs, io};
 
-use nix::fcntl::OFlag;
 use nix::sys::epoll::Epoll;
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::socket::{AddressFamily, Shutdown, SockFlag, SockType, shutdown, socketpair};
 use plimsoll_vnic::layout::MAX_PIECES;
 use plimsoll_vnic::{
     FlowSpec, Identity, Layout, LayoutError, OpenRefusal, Posted, Region, Rule, Scope, Sizes, Status, Used,
@@ -234,8 +234,7 @@ impl VnicPort {
         layout.write_header(&region, &Identity { mac: config.mac, mtu: config.mtu });
         let kick = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
         let kick = kick.map_err(io::Error::from).map_err(failed("making the bell"))?;
-        let pipe = nix::unistd::pipe2(OFlag::O_NONBLOCK | OFlag::O_CLOEXEC);
-        let (wake_end, wake) = pipe.map_err(io::Error::from).map_err(failed("making the bell"))?;
+        let (wake_end, wake) = wake_ends().map_err(failed("making the bell"))?;
         let events = watch(&listener, &kick, &closer).map_err(failed("watching the socket"))?;
         let sizes = *layout.sizes();
         let mut port = Self {
@@ -417,6 +416,16 @@ impl VnicPort {
     pub fn name(&self) -> String {
         format!("vnic {}", self.config.path.display())
     }
+}
+
+/// The client's end of what wakes it, and the daemon's. A pipe would not do: its lock is held while a reader copies, and the reader's
+/// memory decides how long that takes.
+fn wake_ends() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let (theirs, ours) = socketpair(AddressFamily::Unix, SockType::Stream, None, flags)?;
+    // The client can send nothing back.
+    shutdown(ours.as_raw_fd(), Shutdown::Read)?;
+    Ok((theirs, ours))
 }
 
 fn closer(config: &VnicConfig) -> Result<Closer, PortError> {

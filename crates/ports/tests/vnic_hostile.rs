@@ -172,7 +172,7 @@ fn a_client_that_never_reads_completions_holds_up_itself_only() {
 }
 
 #[test]
-fn a_client_that_fills_its_own_wake_pipe_or_stops_reading_keeps_nobody_waiting() {
+fn a_client_that_fills_its_own_wake_socket_or_stops_reading_keeps_nobody_waiting() {
     let mut raw = Raw::connect();
     let posted = Posted { addr: 0, len: BUFFER as u32, cookie: 0 };
     // The client's end: whatever it sets there is not the daemon's.
@@ -186,7 +186,7 @@ fn a_client_that_fills_its_own_wake_pipe_or_stops_reading_keeps_nobody_waiting()
         assert_eq!(raw.port.send(&[1; 60], None), Ok(Sending::Sent));
         raw.port.flush().expect("no trouble");
     }
-    assert!(begun.elapsed() < Duration::from_secs(30), "a full pipe does not block");
+    assert!(begun.elapsed() < Duration::from_secs(30), "a full socket does not block");
     for _ in 0..10_000 {
         if send_message(&raw.socket, Message::Open(FlowSpec::default()), &[]).is_err() {
             raw.port.rest();
@@ -196,6 +196,56 @@ fn a_client_that_fills_its_own_wake_pipe_or_stops_reading_keeps_nobody_waiting()
         }
     }
     assert_eq!(raw.port.begin(), Err(Trouble::Gone), "it does not read its answers");
+}
+
+/// The kernel copies into a reader's memory with a pipe's lock held, and that memory is the client's: here a hole is being punched.
+#[test]
+fn a_client_that_reads_what_wakes_it_into_memory_that_waits_keeps_nobody_waiting() {
+    const LEN: usize = 1 << 30;
+    const PAGE: usize = 4_096;
+    let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    let mut raw = Raw::connect();
+    let posted = Posted { addr: 0, len: BUFFER as u32, cookie: 0 };
+    let wake = |raw: &mut Raw, number: u32| {
+        posted.store(&raw.region, raw.layout.posted(number));
+        raw.store(raw.layout.posted_tail(), number + 1);
+        raw.store(header::CLIENT_WAITS, 1);
+        assert_eq!(raw.port.send(&[1; 60], None), Ok(Sending::Sent));
+        let begun = Instant::now();
+        raw.port.flush().expect("no trouble");
+        begun.elapsed()
+    };
+    let (filled, file) = Region::create(LEN).expect("memory");
+    let end = raw.wake.try_clone().expect("a descriptor");
+    for number in 0..10 {
+        (0..LEN).step_by(PAGE).for_each(|at| filled.word64(at).store(1, Ordering::Relaxed));
+        // Has none of the pages yet: the read brings one.
+        let memory = Region::map(&file, LEN).expect("mapped");
+        let place = memory.word64(LEN - PAGE);
+        wake(&mut raw, 2 * number);
+        let (woke, read) = std::thread::scope(|scope| {
+            let punched = scope.spawn(|| fallocate(&file, hole, 0, LEN as i64));
+            std::thread::sleep(Duration::from_millis(10));
+            let reader = scope.spawn(|| {
+                let begun = Instant::now();
+                // SAFETY: a byte of a mapping that is there until the thread has ended; nobody else touches it.
+                let read = unsafe { libc::read(end.as_raw_fd(), place.as_ptr().cast(), 1) };
+                assert_eq!(read, 1);
+                begun.elapsed()
+            });
+            std::thread::sleep(Duration::from_millis(10));
+            let woke = wake(&mut raw, 2 * number + 1);
+            punched.join().expect("no panic").expect("a hole");
+            (woke, reader.join().expect("no panic"))
+        });
+        // The byte of the second.
+        let _ = nix::unistd::read(&end, &mut [0; 8]);
+        // Otherwise the hole was punched before anybody had to wait for it.
+        if read > Duration::from_millis(40) {
+            return assert!(woke < read / 4, "the daemon waited {woke:?} for a read that took {read:?}");
+        }
+    }
+    eprintln!("skipped: holes are punched too fast here to keep a reader waiting");
 }
 
 /// However many messages lie there: who asks the port next has to wait for one at most.

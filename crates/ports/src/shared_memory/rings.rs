@@ -5,8 +5,10 @@
 //! Not here: sockets and messages (`client`).
 //! Invariant: each word is copied out once, and the copy is checked; each call is bounded.
 
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{Ordering, fence};
 
+use nix::sys::socket::{MsgFlags, send};
 use plimsoll_vnic::layout::{self, Done, MAX_PIECES, header};
 use plimsoll_vnic::{Descriptor, Status, Used};
 use plimsoll_wire::doorbell::Note;
@@ -302,8 +304,8 @@ impl VnicPort {
         fence(Ordering::SeqCst);
         let waits = self.region.word32(header::CLIENT_WAITS);
         if waits.load(Ordering::Relaxed) != 0 && waits.swap(0, Ordering::Relaxed) != 0 {
-            // A full pipe wakes it as well; one that nobody reads is no concern of ours.
-            let _ = nix::unistd::write(&*self.wake, &[1]);
+            // A full socket wakes it as well; one that the client does not read is no concern of ours.
+            let _ = send(self.wake.as_raw_fd(), &[1], MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
         }
     }
 }
