@@ -144,16 +144,23 @@ impl Reader {
                 let first = *first;
                 if *count > 0 {
                     self.repeats = self.repeats.max(*count);
-                    let message = format!("`{}` is there twice in {what}", name.value);
-                    let problem = Problem::error(Law::DuplicateKey, name.at, message).label("again here");
-                    let help = "keep one of them, or give the second another name";
-                    self.problems.push(problem.also(first, "first here").help(help));
+                    self.repeated_key(name, first, what);
                 }
                 *count += 1;
                 all.push((name, value));
             }
         }
         all
+    }
+
+    fn repeated_key(&mut self, name: &Name, first: Mark, what: &str) {
+        if self.problems.is_full() {
+            return self.problems.count_error();
+        }
+        let message = format!("`{}` is there twice in {what}", name.value);
+        let problem = Problem::error(Law::DuplicateKey, name.at, message).label("again here");
+        let help = "keep one of them, or give the second another name";
+        self.problems.push(problem.also(first, "first here").help(help));
     }
 
     /// Tells of it, and guesses which key was meant.
