@@ -470,7 +470,7 @@ impl Nic {
         self.forest.settle(seat, Settlement::leaves(&entrant));
         self.set_alarms(now);
         self.stats.pairs += 1; // one without a pull
-        self.ask_around(id, now);
+        self.ask_around(id, true, now);
         self.wait(id, now);
     }
 
@@ -627,7 +627,7 @@ impl Nic {
         if asks && bundle.ranks_packets && !idle {
             self.announce_asking(id);
         }
-        let held = !idle && self.ask_around(id, now);
+        let held = !idle && self.ask_around(id, false, now);
         if idle {
             self.withdraw(id, now);
         }

@@ -27,9 +27,11 @@ impl Nic {
         })
     }
 
-    /// Asks each limit that does not have at once what the bundle may ask for. Answers whether one of them holds its head.
+    /// Asks each limit that cannot grant at once what the bundle may ask for. If the bundle `claims`, as its head was picked in vain,
+    /// the other limits grant what the head lacks now, so that it is not picked in vain there as well. Answers whether a limit
+    /// holds the head.
     #[inline]
-    pub(crate) fn ask_around(&mut self, id: u32, now: Nanos) -> bool {
+    pub(crate) fn ask_around(&mut self, id: u32, claims: bool, now: Nanos) -> bool {
         let len = self.head_charge(id);
         let mut held = false;
         for at in self.bundles[id as usize].holds.range() {
@@ -56,6 +58,9 @@ impl Nic {
             }
             let due = limit.due_for(asked);
             if limit.gives(due, now) {
+                if claims && lacks > 0 {
+                    limit.grant(lacks, &mut hold.granted, now);
+                }
                 continue;
             }
             if lacks > 0 {
@@ -179,7 +184,8 @@ impl Nic {
     /// A bundle that was idle, or waited and was granted something, enters the main tree, unless a limit holds its head. Answers
     /// whether it did.
     pub(crate) fn go_on(&mut self, id: u32, now: Nanos) -> bool {
-        let held = self.ask_around(id, now);
+        let claims = self.bundles[id as usize].entries > 0;
+        let held = self.ask_around(id, claims, now);
         if held {
             self.wait(id, now)
         } else {

@@ -52,3 +52,24 @@ fn a_packet_is_picked_in_vain_once_at_a_gate() {
     assert!((730.0..732.0).contains(&above) && (268.0..272.0).contains(&below), "{above} and {below} Mb/s");
     assert!(world.nic.stats().most_pairs <= 3, "{:?}", world.nic.stats());
 }
+
+/// Each of eight limits is open when x's packet enters the tree, and used up by another class before its turn comes there.
+#[test]
+fn a_packet_is_picked_in_vain_at_one_limit_of_many() {
+    let mut plan = Plan::new(mbps(10_000), NodeKind::Priority);
+    let blocker = plan.class(ROOT, 1);
+    let others: Vec<_> = (0..8).map(|_| plan.class(ROOT, 1)).collect();
+    let x = plan.class(ROOT, 1);
+    let limits: Vec<_> = (0..8).map(|n| plan.limit(&format!("l{n}"), mbps(10), 2 * FRAME)).collect();
+    let mut world = World::with(&plan.program);
+    let blocker = world.open(blocker, &[]);
+    let others: Vec<_> =
+        others.iter().zip(&limits).map(|(&class, &limit)| world.open(class, &[limit])).collect();
+    world.greedy(x, &limits, 1_500);
+    for round in 0..100 {
+        (0..200).for_each(|_| _ = world.send(blocker, 1_500));
+        (0..2).for_each(|_| _ = world.send(others[round % others.len()], 1_500));
+        world.run(world.now + 1_300_000);
+    }
+    assert!(world.nic.stats().most_pairs <= 3, "{:?}", world.nic.stats());
+}

@@ -344,7 +344,7 @@ impl Reference {
             if self.is_held(bundle, now) {
                 self.note_gates(bundle, now);
                 self.settle(0, bundle, 0, true, false);
-                self.ask_around(bundle, now);
+                self.ask_around(bundle, true, now);
                 self.wait(bundle, now);
             } else if self.close_gates(bundle, |_| len, now) {
                 self.keep(bundle, len);
@@ -523,12 +523,19 @@ impl Reference {
         open.any(|(index, &limit)| !self.has(limit, self.lacks(bundle, index), now))
     }
 
-    /// Asks each limit that has not what the bundle may ask for. Answers whether one holds it.
-    fn ask_around(&mut self, bundle: usize, now: u64) -> bool {
+    /// Asks each limit that has not what the bundle may ask for. What its head lacks elsewhere it is granted at once if it `claims`
+    /// that. Answers whether one holds it.
+    fn ask_around(&mut self, bundle: usize, claims: bool, now: u64) -> bool {
         let mut held = false;
         for index in 0..self.bundles[bundle].limits.len() {
             let limit = self.bundles[bundle].limits[index];
             if self.is_gate(limit) {
+                continue;
+            }
+            let lacks = self.lacks(bundle, index);
+            if claims && lacks > 0 && self.has(limit, lacks, now) {
+                self.pay(limit, lacks, now);
+                *self.bundles[bundle].granted.entry(index).or_default() += lacks;
                 continue;
             }
             held |= !self.has(limit, self.lacks(bundle, index), now);
@@ -607,7 +614,7 @@ impl Reference {
 
     /// Into the main tree, unless a limit holds the head.
     fn go_on(&mut self, bundle: usize, now: u64) -> bool {
-        let held = self.ask_around(bundle, now);
+        let held = self.ask_around(bundle, self.bundles[bundle].entered > 0, now);
         if held {
             self.wait(bundle, now);
         } else {
@@ -784,7 +791,7 @@ impl Reference {
     fn move_on(&mut self, bundle: usize, charge: u64, now: u64) {
         let idle = self.front(bundle).is_none();
         (self.bundles[bundle].fresh, self.bundles[bundle].entered) = (false, 1);
-        let held = !idle && self.ask_around(bundle, now);
+        let held = !idle && self.ask_around(bundle, false, now);
         if idle {
             self.withdraw(bundle, now);
             self.bundles[bundle].place = Place::Idle;
