@@ -677,7 +677,7 @@ impl Nic {
         self.announce_asking(id);
     }
 
-    /// The same where the bundle asks.
+    /// Tells the trees of limits that the bundle asks of its new head.
     fn announce_asking(&mut self, id: u32) {
         for at in self.bundles[id as usize].holds.range() {
             if let Some(seat) = self.holds[at].asking_seat() {

@@ -17,7 +17,7 @@ use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 
 use crate::tree::NONE;
 
-/// A limit's clock and who waits for it. What every packet needs fills the first cache line.
+/// A limit's clock and who waits for it, in two cache lines.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Limit {
@@ -122,7 +122,7 @@ impl Limit {
         counted == 0 || self.gives(self.due_for(counted), now)
     }
 
-    /// The same of what is `due` then.
+    /// Whether a request that is `due` then may be granted now: never while a bundle asks.
     #[inline]
     pub(crate) fn gives(&self, due: Nanos, now: Nanos) -> bool {
         self.waiting == 0 && due <= now
@@ -141,8 +141,8 @@ impl Limit {
         self.frame.map_or(len, |frame| len.div_ceil(frame.get()))
     }
 
-    /// When as much may leave: the clock may then run ahead of the present by the burst, and does not if the head alone is
-    /// longer than that.
+    /// When as much may leave: up to the burst may be used before it is earned, and a head that is longer than the burst waits until
+    /// all was earned.
     #[inline]
     pub(crate) fn due_for(&self, counted: u32) -> Nanos {
         self.pace.earned() - (self.full - self.pace.wire_time(Bytes::new(counted.into())))
