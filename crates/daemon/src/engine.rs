@@ -462,6 +462,9 @@ impl Engine {
     /// Notes a port that has disappeared, for the control thread.
     pub(crate) fn note_lost(&mut self, index: Option<usize>, port: Option<Port>) {
         if let Some(port) = port {
+            if let Some(index) = index {
+                self.note_parted(index, &port);
+            }
             let lane = index.and_then(|index| u32::try_from(index).ok());
             if let Some(lane) = lane {
                 self.macs.forget(Owner::Lane(lane));

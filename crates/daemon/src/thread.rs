@@ -300,12 +300,13 @@ impl Loop {
                 let _ = answer.send(installed);
             }
             Command::Attach(name, port, answer) => {
+                let now = self.clock.now();
                 let lane = name.as_deref().map(|name| self.engine.lane_of(name));
                 let rest = match lane {
                     // The tenant is gone.
                     Some(None) => Some(*port),
-                    Some(lane) => self.engine.attach(lane, *port),
-                    None => self.engine.attach(None, *port),
+                    Some(lane) => self.engine.attach(lane, *port, now),
+                    None => self.engine.attach(None, *port, now),
                 };
                 self.forget_all();
                 self.watch_all();

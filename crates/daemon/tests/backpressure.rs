@@ -62,7 +62,7 @@ fn keeping(slots: usize) -> World {
     let config = MemoryConfig { slots, staged: 32, ..MemoryConfig::default() };
     let (port, end) = MemoryPort::pair("uplink again", config).expect("memory");
     world.wire = end;
-    assert!(world.engine.attach(None, Port::Memory(port)).is_none());
+    assert!(world.engine.attach(None, Port::Memory(port), world.now).is_none());
     world
 }
 
@@ -121,7 +121,7 @@ fn an_uplink_that_is_gone_is_not_full_and_is_tried_again_at_leisure() {
     let config = MemoryConfig { slots: 8, ..MemoryConfig::default() };
     let (port, end) = MemoryPort::pair("uplink again", config).expect("memory");
     world.wire = end;
-    assert!(world.engine.attach(None, Port::Memory(port)).is_none());
+    assert!(world.engine.attach(None, Port::Memory(port), world.now).is_none());
     world.now += Span::millis(1);
     assert_eq!(world.engine.turn(world.now).retry, Some(Span::micros(50)));
     assert_eq!(world.events("uplink"), [("uplink_full", 1), ("port_lost", 1), ("port_back", 1)]);
@@ -162,7 +162,7 @@ fn frames_that_disappear_with_the_uplink_are_their_senders_losses_once() {
         drop(std::mem::replace(&mut world.wire, end));
         world.engine.turn(world.now);
         assert_eq!(lost(&mut world), [vec![("gone".to_owned(), 12 * round)], vec![]]);
-        assert!(world.engine.attach(None, Port::Memory(port)).is_none());
+        assert!(world.engine.attach(None, Port::Memory(port), world.now).is_none());
     }
 }
 
@@ -219,7 +219,7 @@ fn a_tenants_own_address_waits_for_its_port() {
         }
         let (port, end) = MemoryPort::pair("shop again", own).expect("memory");
         world.tenants[0] = end;
-        assert!(world.engine.attach(Some(0), Port::Memory(port)).is_none());
+        assert!(world.engine.attach(Some(0), Port::Memory(port), world.now).is_none());
     }
     let answer = udp(OUTSIDE, 1, 80, 0, 100);
     world.wire.send(&answer, None).expect("there");

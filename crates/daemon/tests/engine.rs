@@ -435,7 +435,7 @@ fn a_port_that_disappears_takes_nobody_with_it_and_may_come_back() {
 
     let (port, end) = MemoryPort::pair("shop again", MemoryConfig::default()).expect("memory");
     world.tenants[0] = end;
-    assert!(world.engine.attach(Some(0), Port::Memory(port)).is_none());
+    assert!(world.engine.attach(Some(0), Port::Memory(port), world.now).is_none());
     let again = udp(1, OUTSIDE, 1, 2, 100);
     world.send(0, &again);
     assert_eq!(world.run(Span::micros(50), STEP), [again]);
@@ -454,7 +454,7 @@ fn what_waits_for_a_lost_uplink_leaves_when_it_is_back() {
     assert_eq!(world.engine.take_lost().len(), 1);
     let (port, end) = MemoryPort::pair("uplink again", MemoryConfig::default()).expect("memory");
     world.wire = end;
-    assert!(world.engine.attach(None, Port::Memory(port)).is_none());
+    assert!(world.engine.attach(None, Port::Memory(port), world.now).is_none());
     assert_eq!(world.run(Span::millis(1), STEP), frames);
 }
 
@@ -471,7 +471,7 @@ fn a_full_disk_is_counted_and_the_engine_goes_on() {
     drop(std::mem::replace(&mut world.wire, unused));
     world.run(Span::micros(50), STEP);
     assert_eq!(world.engine.take_lost().len(), 1);
-    assert!(world.engine.attach(None, Port::Pcap(full)).is_none());
+    assert!(world.engine.attach(None, Port::Pcap(full), world.now).is_none());
     for n in 0..500 {
         world.send(0, &udp(1, OUTSIDE, 1, n, 1_000));
         world.send(1, &udp(2, OUTSIDE, 1, n, 1_000));

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use mio::unix::SourceFd;
-use plimsoll_daemon::{Change, DepartureLog, Engine, Setup, engine_config, lane_spec};
+use plimsoll_daemon::{Change, DepartureLog, Engine, Part, Setup, Whither, engine_config, lane_spec};
 use plimsoll_policy::Checked;
 use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, VnicConfig, VnicPort};
 use plimsoll_units::{Nanos, Span};
@@ -261,7 +261,7 @@ fn flow_queues_are_the_tenants_part_and_come_back_when_the_client_goes() {
     drop(world.engine.take_lost());
     world.run(Span::micros(100));
     assert_eq!(world.engine.nic().open_queues(), 0);
-    assert!(world.engine.attach(Some(0), vnic(&world.folder, "shop", Sizes::default())).is_none());
+    assert!(world.engine.attach(Some(0), vnic(&world.folder, "shop", Sizes::default()), world.now).is_none());
     let mut client = world.client("shop");
     client.send(0, &udp(1, OUTSIDE, 1, 0, 60)).expect("room");
     client.ring().expect("a kick");
@@ -421,7 +421,7 @@ fn a_client_that_comes_after_a_reload_asks_once_for_each_flow_as_well() {
     }
     drop(world.engine.take_lost());
     world.reload(&TWO.replace("1Mbps", "2Mbps"));
-    assert!(world.engine.attach(Some(0), vnic(&world.folder, "shop", Sizes::default())).is_none());
+    assert!(world.engine.attach(Some(0), vnic(&world.folder, "shop", Sizes::default()), world.now).is_none());
     let client = world.client("shop");
     let (client, queues) = world.queues_for(client, vec![spec(7), spec(8), spec(7), spec(8)]);
     assert_eq!(queues, [1, 2, 1, 2]);
@@ -1017,6 +1017,138 @@ fn a_flood_of_requests_through_a_thread_apart_is_answered_no_faster() {
         let most = AT_ONCE + world.now.since(begun).as_u64() / BETWEEN.as_u64();
         assert!(opened <= most, "{opened} of {most}");
     }
+}
+
+/// Hangs the client up, and waits until the engine has let go of its port.
+fn hang_up(world: &mut World, client: Vnic) {
+    drop(client);
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while !world.engine.has_lost() {
+        assert!(std::time::Instant::now() < end, "the port is lost");
+        world.turn();
+    }
+    drop(world.engine.take_lost());
+}
+
+/// Connects a new client to a new port of the lane's.
+fn connect_anew(world: &mut World) -> Vnic {
+    let port = vnic(&world.folder, "shop", Sizes::default());
+    assert!(world.engine.attach(Some(0), port, world.now).is_none());
+    world.client("shop")
+}
+
+fn moves(world: &mut World) -> Vec<Whither> {
+    world.engine.take_moves().into_iter().map(|(_, moved)| moved.to).collect()
+}
+
+fn send_one(world: &mut World, client: &mut Vnic) {
+    client.send(0, &udp(1, OUTSIDE, 9, 0, 60)).expect("room");
+    client.ring().expect("a kick");
+    wait_for(world, 1, 0);
+    completed(world, client);
+}
+
+#[test]
+fn a_client_that_hangs_up_apart_and_connects_anew_is_served_apart_until_it_behaves() {
+    let mut world = World::new(TWO);
+    let client = world.client("shop");
+    // Every later client is served apart from the start.
+    assert!(world.engine.serve_apart(0, world.now), "it goes");
+    let apart = Whither::Apart(Span::ZERO);
+    assert_eq!(moves(&mut world), [apart]);
+    let mut client = Some(client);
+    for again in 1..4 {
+        hang_up(&mut world, client.take().expect("a client"));
+        let mut next = connect_anew(&mut world);
+        assert_eq!(moves(&mut world), [Whither::Again], "the engine's thread does not touch its memory");
+        assert_eq!(world.event("shop", "served_apart"), 1 + again);
+        send_one(&mut world, &mut next);
+        client = Some(next);
+    }
+    let (kept, queue) = world.open(client.take().expect("a client"), 8);
+    assert!(queue.is_ok(), "{queue:?}");
+    // To come anew is no stall, so it has to behave no longer.
+    world.now += Span::secs(4);
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while world.event("shop", "served_back") == 0 {
+        assert!(std::time::Instant::now() < end, "it comes back");
+        world.run(STEP);
+    }
+    assert_eq!(moves(&mut world), [Whither::Back]);
+    assert_eq!((world.event("shop", "copy_stalled"), world.event("shop", "port_lost")), (0, 3));
+    hang_up(&mut world, kept);
+    let mut client = connect_anew(&mut world);
+    assert_eq!(moves(&mut world), [], "it has behaved");
+    send_one(&mut world, &mut client);
+
+    // The second time it is four times as long, also where nobody is connected meanwhile.
+    assert!(world.engine.serve_apart(0, world.now), "it goes");
+    hang_up(&mut world, client);
+    world.now += Span::secs(15);
+    let client = connect_anew(&mut world);
+    assert_eq!(moves(&mut world), [apart, Whither::Again]);
+    hang_up(&mut world, client);
+    world.now += Span::secs(2);
+    let client = connect_anew(&mut world);
+    assert_eq!(moves(&mut world), [], "that is over");
+    // The third time it is sixteen times as long, though it has never come back from the second.
+    assert!(world.engine.serve_apart(0, world.now), "it goes");
+    hang_up(&mut world, client);
+    world.now += Span::secs(60);
+    connect_anew(&mut world);
+    assert_eq!(moves(&mut world), [apart, Whither::Again]);
+}
+
+#[test]
+fn a_reload_that_brings_another_port_does_not_bring_back_who_is_served_apart() {
+    let mut world = World::new(TWO);
+    let _client = world.client("shop");
+    assert!(world.engine.serve_apart(0, world.now), "it goes");
+    let mut change = Change::between(&world.checked, &world.checked);
+    change.moved.push(("shop".to_owned(), vnic(&world.folder, "elsewhere", Sizes::default())));
+    assert_eq!(world.engine.install(change, world.now).closed.len(), 1);
+    assert_eq!(moves(&mut world), [Whither::Apart(Span::ZERO), Whither::Again]);
+    let mut client = world.client("elsewhere");
+    send_one(&mut world, &mut client);
+    assert_eq!((world.event("shop", "served_apart"), world.event("shop", "served_back")), (2, 0));
+}
+
+/// The engine's thread waits for a client's memory, and finds that the client has gone once it is through.
+#[test]
+fn a_client_that_stalls_and_hangs_up_at_once_is_served_apart_when_it_is_there_again() {
+    // It is found after a few turns; that one is to be slow, and none before.
+    for turns in 0..100 {
+        let mut world = World::new(TWO);
+        let client = world.client("shop");
+        drop(client);
+        for _ in 0..turns {
+            world.turn();
+        }
+        if world.engine.has_lost() {
+            continue;
+        }
+        let (now, waited) = (world.now, std::cell::Cell::new(Span::ZERO));
+        let clock = |part| {
+            if matches!(part, Part::Read) {
+                std::thread::sleep(std::time::Duration::from_millis(2));
+                waited.set(waited.get() + Span::millis(2));
+            }
+            now + waited.get()
+        };
+        world.engine.all_ready();
+        world.engine.turn_by(&clock);
+        world.now = now + waited.get() + STEP;
+        if !world.engine.has_lost() {
+            continue;
+        }
+        drop(world.engine.take_lost());
+        moves(&mut world);
+        assert_eq!((world.event("shop", "copy_stalled"), world.event("shop", "served_apart")), (1, 0));
+        let mut client = connect_anew(&mut world);
+        assert_eq!(moves(&mut world), [Whither::Again]);
+        return send_one(&mut world, &mut client);
+    }
+    panic!("its end is found");
 }
 
 /// Runs until all that the client has sent has completed.

@@ -6,7 +6,7 @@
 //! each thread then tells whose it was.
 //! Not here: the thread and the way to it and back (`ports`), what the kernel knows of a stall (`ports`).
 //! Invariant: at most two looks at the clock for a batch; a tenant comes back only after a span without a stall, which
-//! grows with each time that it stalls again.
+//! grows with each time that it stalls again, and which a client that hangs up and connects anew does not cut short.
 
 use std::os::fd::RawFd;
 
@@ -40,6 +40,8 @@ pub(crate) struct Copying {
     away: usize,
     /// When they are looked at next.
     next: Nanos,
+    /// When this turn began.
+    turned: Nanos,
     moves: Vec<(usize, Move)>,
 }
 
@@ -59,6 +61,8 @@ pub enum Whither {
     Apart(Span),
     /// The same, as it was one of several, one of which did.
     Suspected(Span),
+    /// By a thread of its own from the start: its port is new, and the last one stalled too recently.
+    Again,
     /// By the engine's thread again.
     Back,
 }
@@ -76,6 +80,10 @@ impl core::fmt::Display for Whither {
                 "copying for several tenants, it among them, took {took}: each is served by a thread of its own until it is \
                  clear whose memory it was"
             ),
+            Self::Again => f.write_str(
+                "its port is there again, and copying for the last client or front end took too long a short time ago: it is \
+                 served by a thread of its own until that is over",
+            ),
             Self::Back => f.write_str("its memory answers at once again: it is served as before"),
         }
     }
@@ -86,6 +94,10 @@ impl core::fmt::Display for Whither {
 pub(crate) struct Conduct {
     /// The part of a turn in which its memory was touched last.
     pub(crate) touched: u64,
+    /// The part of a turn in which its port was lost, if that part had touched its memory.
+    parted: Option<u64>,
+    /// It went apart and has not come back, whether its port is there or not.
+    away: bool,
     /// How its thread fared at the last look.
     seen: Behaviour,
     /// When it stalled last, or began to be suspected.
@@ -99,21 +111,51 @@ pub(crate) struct Conduct {
 impl Default for Conduct {
     fn default() -> Self {
         let seen = Behaviour::default();
-        Self { touched: u64::MAX, seen, bad: Nanos::ZERO, returned: None, quiet: QUIET }
+        Self {
+            touched: u64::MAX,
+            parted: None,
+            away: false,
+            seen,
+            bad: Nanos::ZERO,
+            returned: None,
+            quiet: QUIET,
+        }
     }
 }
 
 impl Conduct {
     /// It goes apart, for what it did or was near.
     fn goes(&mut self, certain: bool, now: Nanos) {
-        let again = self.returned.is_some_and(|returned| now.since(returned) < FORGIVEN);
+        let again = self.away || self.returned.is_some_and(|returned| now.since(returned) < FORGIVEN);
         if !again {
             self.quiet = QUIET;
         } else if certain {
             self.quiet = Span::ns((4 * self.quiet.as_u64()).min(LONGEST.as_u64()));
         }
+        self.away = true;
         self.bad = now;
         self.seen = Behaviour::default();
+    }
+
+    /// A new port is there. Answers whether it must be served apart still, as the last one would have to be.
+    fn rejoins(&mut self, now: Nanos) -> bool {
+        if !self.away {
+            return false;
+        }
+        self.seen = Behaviour::default();
+        let due = self.bad + self.quiet;
+        if now < due {
+            return true;
+        }
+        // The last port would have come back then.
+        self.returns(due);
+        false
+    }
+
+    /// It is served by the engine's thread again.
+    fn returns(&mut self, now: Nanos) {
+        self.away = false;
+        self.returned = Some(now);
     }
 
     /// What its thread tells now: stalls since the last look, and whether it has behaved for long enough.
@@ -164,7 +206,7 @@ impl Engine {
     fn blame(&mut self, took: Span, charged: Charged, now: Nanos) {
         let part = self.copying.part;
         let is_suspect = |lane: &Lane| {
-            lane.conduct.touched == part && matches!(lane.port, Some(Port::Vnic(_) | Port::VhostUser(_)))
+            lane.conduct.touched == part && (lane.copies() || lane.conduct.parted == Some(part))
         };
         let lanes = (0..).zip(&self.lanes);
         let suspects: Vec<usize> = lanes
@@ -184,30 +226,54 @@ impl Engine {
 
     /// From now on this lane's memory is touched by a thread of its own.
     fn move_apart(&mut self, index: usize, why: Whither, now: Nanos) {
-        let window = self.window;
+        let part = self.copying.part;
         let Some(lane) = &mut self.lanes[index] else { return };
+        // Its client has hung up meanwhile: the next one is served apart.
+        let parted = lane.port.is_none() && lane.conduct.parted == Some(part);
+        let forget = lane.port.as_ref().and_then(|port| port.fds().receive);
+        let goes = parted || self.put_apart(index, Move { forget, to: why });
+        if goes && let Some(lane) = &mut self.lanes[index] {
+            lane.conduct.goes(matches!(why, Whither::Apart(_)), now);
+        }
+    }
+
+    /// A lane's port is new. It goes apart at once if the last one would still have to be there.
+    pub(super) fn rejoin(&mut self, index: usize, now: Nanos) {
+        let Some(lane) = &mut self.lanes[index] else { return };
+        if lane.conduct.rejoins(now) {
+            // Nothing of the new port is waited for yet.
+            self.put_apart(index, Move { forget: None, to: Whither::Again });
+        }
+    }
+
+    /// Hands a lane's port to a thread of its own. Answers whether it is there.
+    fn put_apart(&mut self, index: usize, moved: Move) -> bool {
+        let window = self.window;
+        let Some(lane) = &mut self.lanes[index] else { return false };
         let mut port = match lane.port.take() {
             Some(port @ (Port::Vnic(_) | Port::VhostUser(_))) => port,
             other => {
                 lane.port = other;
-                return;
+                return false;
             }
         };
         // The thread reads all that the client sends, and holds nothing; the engine bounds what it passes on.
         port.hold_requests(false);
-        let forget = port.fds().receive;
         let owed = lane.pool.in_use() * TRAIN;
         match Apart::new(port, owed, lane.pool.len(), window) {
             Ok(apart) => {
                 lane.port = Some(Port::Apart(Box::new(apart)));
                 lane.ready = true;
                 lane.tally.event(Event::ServedApart);
-                lane.conduct.goes(matches!(why, Whither::Apart(_)), now);
                 self.copying.away += 1;
-                self.copying.moves.push((index, Move { forget, to: why }));
+                self.copying.moves.push((index, moved));
+                true
             }
             // No room for a thread: it stays where it is.
-            Err((port, _)) => lane.port = Some(port),
+            Err((port, _)) => {
+                lane.port = Some(port);
+                false
+            }
         }
     }
 
@@ -221,6 +287,7 @@ impl Engine {
 
     /// Looks at lanes that are served apart, and takes back those that have behaved. Answers when to look again.
     pub(super) fn tend_apart(&mut self, now: Nanos) -> Option<Nanos> {
+        self.copying.turned = now;
         if self.copying.away == 0 {
             return None;
         }
@@ -231,18 +298,17 @@ impl Engine {
         self.copying.away = 0;
         for index in 0..self.lanes.len() {
             let Some(lane) = &mut self.lanes[index] else { continue };
-            let Some(Port::Apart(apart)) = &mut lane.port else { continue };
+            let Some(Port::Apart(apart)) = &lane.port else { continue };
             self.copying.away += 1;
             if due {
                 let found = apart.behaviour();
-                lane.recent.unread += found.unread - lane.conduct.seen.unread;
-                let (stalls, behaved) = lane.conduct.look(found, now);
-                lane.tally.event_many(Event::CopyStalled, stalls);
-                if behaved {
+                if lane.note_behaviour(found, now)
+                    && let Some(Port::Apart(apart)) = &mut lane.port
+                {
                     apart.want_back();
                 }
             }
-            if apart.is_back() {
+            if matches!(&lane.port, Some(Port::Apart(apart)) if apart.is_back()) {
                 self.take_back(index, now);
             }
         }
@@ -254,7 +320,7 @@ impl Engine {
         let Some(lane) = &mut self.lanes[index] else { return };
         let Some(Port::Apart(apart)) = lane.port.take() else { return };
         let forget = apart.fds().receive;
-        lane.recent.unread += apart.behaviour().unread - lane.conduct.seen.unread;
+        lane.note_behaviour(apart.behaviour(), now);
         let Some((port, lost)) = apart.into_port() else { return };
         if let Port::Vnic(vnic) = &port {
             // One that was opened for a client which had no room left for it by then leads nowhere.
@@ -267,10 +333,19 @@ impl Engine {
         lane.port = Some(port);
         lane.ready = true;
         lane.wrote = true;
-        lane.conduct.returned = Some(now);
+        lane.conduct.returns(now);
         lane.tally.event(Event::ServedBack);
         self.copying.away -= 1;
         self.copying.moves.push((index, Move { forget, to: Whither::Back }));
+    }
+
+    /// A lane has lost this port in the middle of a turn.
+    pub(super) fn note_parted(&mut self, index: usize, port: &Port) {
+        let Some(Some(lane)) = self.lanes.get_mut(index) else { return };
+        if matches!(port, Port::Vnic(_) | Port::VhostUser(_)) {
+            lane.conduct.parted = Some(self.copying.part);
+        }
+        lane.parted_from(port, self.copying.turned);
     }
 
     /// Whether lanes have moved since [`Engine::take_moves`].
@@ -310,6 +385,21 @@ impl Engine {
 }
 
 impl Lane {
+    /// Counts what its thread tells. Answers whether it has behaved for long enough.
+    fn note_behaviour(&mut self, found: Behaviour, now: Nanos) -> bool {
+        self.recent.unread += found.unread - self.conduct.seen.unread;
+        let (stalls, behaved) = self.conduct.look(found, now);
+        self.tally.event_many(Event::CopyStalled, stalls);
+        behaved
+    }
+
+    /// Its port was taken out: how it fared since the last look counts for the next one.
+    pub(super) fn parted_from(&mut self, port: &Port, now: Nanos) {
+        if let Port::Apart(apart) = port {
+            self.note_behaviour(apart.behaviour(), now);
+        }
+    }
+
     /// Flow queues that its client has do not hold any more, though its port is elsewhere: each of its packets is classified.
     pub(super) fn forget_targets(&mut self, generation: u32) {
         if let Some(Port::Apart(apart)) = &mut self.port {
@@ -345,14 +435,32 @@ mod tests {
         assert_eq!(conduct.look(told(4, 3), at(13)), (3, false));
         assert_eq!(conduct.look(told(6, 3), at(16)), (0, false), "four seconds from the last stall on");
         assert_eq!(conduct.look(told(8, 3), at(17)), (0, true));
-        conduct.returned = Some(at(17));
+        conduct.returns(at(17));
         for (quiet, when) in [(16, 20), (64, 100), (256, 200), (1_024, 600), (1_024, 3_000)] {
             conduct.goes(true, at(when));
             assert_eq!(conduct.quiet, Span::secs(quiet));
-            conduct.returned = Some(at(when));
+            conduct.returns(at(when));
         }
         conduct.goes(true, at(7_000));
         assert_eq!(conduct.quiet, QUIET, "an hour of good conduct is enough");
+    }
+
+    #[test]
+    fn who_hangs_up_and_connects_anew_goes_apart_as_long_as_it_would_have_been() {
+        let mut conduct = Conduct::default();
+        assert!(!conduct.rejoins(at(1)), "it has not stalled");
+        conduct.goes(true, at(10));
+        assert_eq!(conduct.look(told(2, 1), at(12)), (1, false));
+        assert!(conduct.rejoins(at(15)), "four seconds from the last stall on");
+        assert_eq!(conduct.look(told(2, 0), at(15)), (0, false), "its new thread begins anew");
+        assert!(!conduct.rejoins(at(16)));
+        // It has been back since then, so this is the second time.
+        conduct.goes(true, at(17));
+        assert!(conduct.rejoins(at(32)));
+        assert!(!conduct.rejoins(at(33)));
+        assert!(!conduct.rejoins(at(34)), "it is on the engine's thread already");
+        conduct.goes(true, at(33 + 3_600));
+        assert_eq!(conduct.quiet, QUIET, "an hour of good conduct counts from when it could have been back");
     }
 
     #[test]

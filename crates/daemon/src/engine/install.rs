@@ -139,7 +139,7 @@ impl Engine {
         self.rename_unsent(&change.program);
         // Before lanes go: nobody else knows their queues.
         self.close_empty_queues();
-        self.move_lanes(change.added, change.moved, &change.program, &mut installed);
+        let rejoin = self.move_lanes(change.added, change.moved, &change.program, &mut installed, now);
         installed.freed = self.move_flows(change.rooms);
         self.share_queues();
         self.nic.set_descriptors(change.descriptors);
@@ -158,11 +158,12 @@ impl Engine {
         self.generation = self.generation.wrapping_add(1);
         self.sampler.set(change.verify);
         self.renew_rules();
+        rejoin.into_iter().for_each(|index| self.rejoin(index, now));
         installed
     }
 
     /// A port that had disappeared is there again.
-    pub fn attach(&mut self, lane: Option<u32>, port: Port) -> Option<Port> {
+    pub fn attach(&mut self, lane: Option<u32>, port: Port, now: Nanos) -> Option<Port> {
         match lane {
             None if self.uplink.port.is_none() => {
                 self.uplink.segments = self.fleet.is_none() && port.capabilities().takes_segmentation;
@@ -171,7 +172,7 @@ impl Engine {
                 self.uplink.tally.event(Event::PortBack);
                 None
             }
-            Some(lane) => match self.lanes.get_mut(lane as usize).and_then(Option::as_mut) {
+            Some(index) => match self.lanes.get_mut(index as usize).and_then(Option::as_mut) {
                 Some(lane) if lane.port.is_none() && lane.tenant.is_some() => {
                     lane.attach(port);
                     if let Some(vnic) = lane.vnic() {
@@ -180,6 +181,7 @@ impl Engine {
                     }
                     lane.tally.event(Event::PortBack);
                     self.pin_addresses();
+                    self.rejoin(index as usize, now);
                     None
                 }
                 _ => Some(port),
@@ -266,13 +268,15 @@ impl Engine {
     }
 
     /// Lanes follow their tenants' names. A tenant that is gone keeps its lane, without a port, until it is empty.
+    /// Answers which lanes have another port.
     fn move_lanes(
         &mut self,
         added: Vec<Lane>,
         moved: Vec<(String, Port)>,
         next: &Program,
         installed: &mut Installed,
-    ) {
+        now: Nanos,
+    ) -> Vec<usize> {
         let tenant = |name: &str| {
             let index = next.tenants.iter().position(|tenant| tenant.name == name)?;
             u32::try_from(index).ok().map(TenantId)
@@ -292,12 +296,17 @@ impl Engine {
                 }
             }
         }
+        let mut replaced = Vec::with_capacity(moved.len());
         for (name, port) in moved {
-            let lane =
-                self.lanes.iter_mut().flatten().find(|lane| lane.name == name && lane.tenant.is_some());
-            if let Some(lane) = lane {
-                installed.closed.extend(lane.detach());
+            let mut lanes = (0..).zip(&mut self.lanes).filter_map(|(index, lane)| {
+                Some((index, lane.as_mut().filter(|lane| lane.tenant.is_some())?))
+            });
+            if let Some((index, lane)) = lanes.find(|(_, lane)| lane.name == name) {
+                let last = lane.detach();
+                last.iter().for_each(|last| lane.parted_from(last, now));
+                installed.closed.extend(last);
                 lane.attach(port);
+                replaced.push(index);
             }
         }
         for lane in added {
@@ -306,6 +315,7 @@ impl Engine {
                 None => self.lanes.push(Some(Box::new(lane))),
             }
         }
+        replaced
     }
 
     /// Flows move into the rooms made for them; answers those that nobody needs.
