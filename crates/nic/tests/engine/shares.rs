@@ -159,9 +159,9 @@ impl Traffic {
     }
 }
 
-/// The worst class, as what it gets and should get, if it is off by more than 3 % and half a percent of the link.
+/// The worst class, as what it gets and should get, if it is off by more than 3 % and a thousandth of the link.
 fn worst(found: &[f64], wanted: &[f64]) -> Option<(usize, f64, f64)> {
-    let off = |found: f64, wanted: f64| (found - wanted).abs() - 0.03 * wanted - 0.005 * LINK_MBPS as f64;
+    let off = |found: f64, wanted: f64| (found - wanted).abs() - 0.03 * wanted - 0.001 * LINK_MBPS as f64;
     let all = found.iter().zip(wanted).enumerate().map(|(node, (&found, &wanted))| (node, found, wanted));
     all.filter(|&(_, found, wanted)| off(found, wanted) > 0.0)
         .max_by(|a, b| off(a.1, a.2).total_cmp(&off(b.1, b.2)))

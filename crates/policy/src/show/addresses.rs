@@ -34,7 +34,7 @@ pub(super) fn addresses_text(config: &Config) -> String {
     };
     let _ = write!(
         text,
-        "\nAddresses are not bound, as no `addresses` are stated; {what}:\n  {}\n",
+        "\nIP addresses are not bound where `addresses` states none; {what}:\n  {}\n",
         names.join(", ")
     );
     text
