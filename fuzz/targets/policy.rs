@@ -5,7 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::{Corpus, fuzz_target};
-use plimsoll_policy::document::{FileId, LONGEST_ANSWER, Sources, Tree, understand};
+use plimsoll_document::{FileId, LONGEST_ANSWER, Sources, Tree, understand};
 use plimsoll_policy::{Checked, Fields, Files, Program, Unread, check_files, check_with, read_file};
 
 fuzz_target!(|text: &str| -> Corpus {

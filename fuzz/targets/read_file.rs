@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use plimsoll_policy::document::{FileId, Sources, Tree, Value, answer, understand};
+use plimsoll_document::{FileId, Sources, Tree, Value, answer, understand};
 
 fuzz_target!(|input: &[u8]| {
     let end = input.iter().position(|&byte| byte == b'\n').unwrap_or(input.len());

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use plimsoll_daemon::reader::{self, Child, FileReader, Limits};
-use plimsoll_policy::document::Tree;
+use plimsoll_document::Tree;
 use plimsoll_policy::{Checked, Errors, FileId, FileRead, Sources, Unread};
 
 use crate::args::ReadFile as Args;

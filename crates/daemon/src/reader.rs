@@ -3,7 +3,7 @@
 //! Why: a file that takes all memory, or meets a mistake of ours, ends the process that reads it, and nothing else: the
 //! reload is refused with a reason, and the daemon keeps the policy that it has.
 //! From: this binary once more ([`Child`]), which gives up what it could do before it reads a byte ([`confine`]), has the
-//! file as its standard input, can open no other, and answers in the form of `plimsoll_policy::document::answer`.
+//! file as its standard input, can open no other, and answers in the form of `plimsoll_document::answer`.
 //! Not here: what the file means (`policy`); who may start processes: whoever may not gives another [`FileReader`].
 //! Invariant: [`FileReader::read_file`] ends within its limits whatever the child does, and no child outlives it; what a
 //! child answers is checked before it is used.
@@ -26,7 +26,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid};
-use plimsoll_policy::document::{FileId, LONGEST_ANSWER, Sources, Tree, understand};
+use plimsoll_document::{FileId, LONGEST_ANSWER, Sources, Tree, understand};
 use plimsoll_policy::{Checked, Errors, MAX_FILE, Unread};
 use serde::{Deserialize, Serialize};
 
@@ -216,7 +216,7 @@ impl Child {
         // Of a panic, where and why; what follows helps those who write the program.
         let words = words.lines().map(str::trim).filter(|line| !line.is_empty()).take(2);
         let words = words.collect::<Vec<_>>().join(" ");
-        let words = plimsoll_policy::document::shown(&words).into_owned();
+        let words = plimsoll_document::shown(&words).into_owned();
         match status.signal().map(Signal::try_from) {
             _ if out_of_memory => Ended::Memory(self.limits.memory / 1_000_000),
             Some(Ok(Signal::SIGXCPU)) => Ended::Cpu(self.limits.cpu),

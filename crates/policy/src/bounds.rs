@@ -51,9 +51,9 @@ use std::collections::{HashMap, HashSet};
 use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Span};
 use serde::Serialize;
 
-use crate::document::Mark;
 use crate::law::{Law, Problem, Problems};
 use crate::program::{FlowOrder, Form, Limit, LimitId, Match, Node, NodeId, NodeKind, Program, Scope};
+use plimsoll_document::Mark;
 
 /// What the figures take for granted.
 pub const ASSUMPTIONS: &str = "guaranteed rates count whole frames with their overhead, and hold whatever other classes \

@@ -13,7 +13,7 @@ use std::path::{Component, Path, PathBuf};
 
 use plimsoll_units::Bytes;
 
-use crate::document::{self, FileId, Sources, SyntaxError, Tree};
+use plimsoll_document::{self as document, FileId, Sources, SyntaxError, Tree};
 
 /// Where a policy's files come from.
 pub trait Files {

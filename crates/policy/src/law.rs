@@ -7,7 +7,7 @@
 
 use serde::Serialize;
 
-use crate::document::{self, Rule, Severity};
+use plimsoll_document::{self as document, Rule, Severity};
 
 /// One thing that is wrong with a policy.
 pub type Problem = document::Problem<Law>;

@@ -12,7 +12,6 @@ mod bounds;
 mod check;
 mod classifier;
 mod config;
-pub mod document;
 mod files;
 mod law;
 mod matching;
@@ -38,10 +37,10 @@ pub use config::{
     FleetHost, FleetTenant, IdleMinimum, IngressOrder, LONGEST_COST, MacAddr, MacAddrError, Netns, Overlay,
     Port, SEAL, Sealed, TenantConfig, Uplink, Via,
 };
-pub use document::{FileId, Mark, Severity, SourceFile, Sources};
 pub use files::{FileRead, Files, MAX_FILE, Parse, Unread, read_text, text_of};
 pub use law::{Errors, Law, Problem, ProblemRecord};
 pub use peers::{Peers, UNLIMITED};
+pub use plimsoll_document::{FileId, Mark, Severity, SourceFile, Sources};
 pub use program::*;
 pub use schema::{schema, sub_schema};
 pub use show::{

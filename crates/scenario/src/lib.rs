@@ -48,10 +48,10 @@ pub use sweep::{Point, Row, rows, sweep_table};
 pub use table::table;
 
 /// One thing that is wrong with a scenario.
-pub type Problem = plimsoll_policy::document::Problem<()>;
+pub type Problem = plimsoll_document::Problem<()>;
 
 /// What is wrong with a scenario, as it is found.
-pub(crate) type Problems = plimsoll_policy::document::Problems<()>;
+pub(crate) type Problems = plimsoll_document::Problems<()>;
 
 /// Everything that is wrong with a scenario.
-pub type Errors = plimsoll_policy::document::Errors<()>;
+pub type Errors = plimsoll_document::Errors<()>;

@@ -9,8 +9,8 @@
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
+use plimsoll_document::{Sources, Tree};
 use plimsoll_policy::Mark;
-use plimsoll_policy::document::{Sources, Tree};
 use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use crate::expect::Expectation;

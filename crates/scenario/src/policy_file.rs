@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
-use plimsoll_policy::document::{Tree, Value};
+use plimsoll_document::{Tree, Value};
 use plimsoll_units::BitRate;
 
 use crate::model::{PolicySections, Scenario, System, SystemKind, Tenant};

@@ -1,14 +1,14 @@
 //! From trees of YAML back to text.
 //!
 //! Why: the policy inside a scenario goes into a policy file as it was written, keys in their order.
-//! From: YAML 1.2; reading it is `plimsoll_policy::document`'s.
+//! From: YAML 1.2; reading it is `plimsoll_document`'s.
 //! Not here: what the keys mean (`read`).
 //! Invariant: what is written reads as the same tree.
 
 use std::fmt::Write as _;
 
+use plimsoll_document::{Name, Tree, Value};
 use plimsoll_policy::Mark;
-use plimsoll_policy::document::{Name, Tree, Value};
 
 /// A scalar that stands nowhere.
 pub(crate) fn text(text: impl Into<String>) -> Tree {

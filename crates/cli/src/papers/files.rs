@@ -8,7 +8,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use plimsoll_policy::document::nearest;
+use plimsoll_document::nearest;
 use plimsoll_scenario::{Form, Paper, Point, Scenario};
 
 use super::collect::collect;

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use plimsoll_policy::document::Tree;
+use plimsoll_document::Tree;
 use plimsoll_policy::{Checked, FileId, Files, Port as PortSpec, Sources, TenantConfig, Unread, load_files};
 use plimsoll_ports::handover::{Handover, Parts, Release};
 use plimsoll_ports::{Port, PortError, XdpHelper, XdpMode, XdpSocket};

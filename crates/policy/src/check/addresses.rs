@@ -10,10 +10,10 @@ use std::net::IpAddr;
 
 use crate::addresses::{Addresses, Binding, StatedAddress};
 use crate::config::{MacAddr, Port};
-use crate::document::{Located, Mark};
 use crate::law::{Law, Problem, Problems};
 use crate::program::Prefix;
 use crate::read::syntax::TenantEntry;
+use plimsoll_document::{Located, Mark};
 
 /// Overlaps that are told; who has more knows why.
 const MOST_TOLD: usize = 8;

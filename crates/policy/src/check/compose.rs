@@ -14,13 +14,13 @@ use plimsoll_units::{Bytes, Span};
 use super::graph::{Draft, DraftKind, Graph, LimitDraft, NodeIx, Scope, ScopeIx, TenantDraft, TenantIx};
 use super::names::reserved;
 use super::{ended, promises};
-use crate::document::{FileId, Located, Mark, Name, Sources, shown};
 use crate::files::{Files, MAX_FILE, Unread};
 use crate::law::{Law, Problem, Problems};
 use crate::read;
 use crate::read::syntax::{
     Child, ClassEntry, Flows, HostFile, LimitEntry, Order, OrderKind, PolicyFile, Queues, TenantEntry,
 };
+use plimsoll_document::{FileId, Located, Mark, Name, Sources, shown};
 
 /// Nodes that any policy may have in all; one whose engine has more flow queues may have as many as those.
 pub(crate) const MAX_NODES: usize = 65_536;

@@ -9,9 +9,9 @@ use plimsoll_units::{Bytes, Span};
 
 use super::graph::{Draft, Graph};
 use crate::config::Engine;
-use crate::document::Mark;
 use crate::law::{Law, Problem, Problems};
 use crate::program::{FlowOrder, Form, NodeId, NodeKind, Program, Scope};
+use plimsoll_document::Mark;
 
 /// A class's estimated cost.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use plimsoll_units::BitRate;
 use super::compile::Link;
 use super::graph::{Graph, NodeIx};
 use super::limits::wrong_burst;
-use crate::document::Located;
 use crate::law::{Law, Problem, Problems};
+use plimsoll_document::Located;
 
 /// Each node's effective minimum.
 pub(crate) fn minima(graph: &Graph) -> Vec<Option<BitRate>> {
@@ -160,7 +160,7 @@ fn children_fit(
 }
 
 /// Where a node's effective minimum comes from: its own, or the first below it.
-fn stated_min(graph: &Graph, node: NodeIx) -> crate::document::Mark {
+fn stated_min(graph: &Graph, node: NodeIx) -> plimsoll_document::Mark {
     let mut at = node;
     loop {
         if let Some(min) = graph.nodes[at].min {

@@ -9,9 +9,9 @@ use std::collections::{HashMap, HashSet};
 
 use plimsoll_units::{BitRate, Bytes, Span};
 
-use crate::document::{Located, Mark};
 use crate::program::Form;
 use crate::read::syntax::{Flows, LimitEntry, MatchEntry, OrderKind};
+use plimsoll_document::{Located, Mark};
 
 pub(crate) type NodeIx = usize;
 pub(crate) type ScopeIx = usize;

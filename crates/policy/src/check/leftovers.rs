@@ -9,9 +9,9 @@ use std::collections::HashSet;
 
 use super::compose::{Composer, Family};
 use super::graph::{NodeIx, ScopeIx};
-use crate::document::Name;
 use crate::law::{Law, Problem};
 use crate::read::syntax::ClassEntry;
+use plimsoll_document::Name;
 
 impl Composer<'_> {
     /// Classes that no path from the root reaches: told, and judged all the same.

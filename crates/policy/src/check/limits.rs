@@ -13,9 +13,9 @@ use super::compile::Link;
 use super::compose::Composer;
 use super::graph::{Graph, LimitIx, NodeIx};
 use super::rules::{RuleDraft, tenant_id};
-use crate::document::{Located, Mark, Name};
 use crate::law::{Law, Problem, Problems};
 use crate::program::Match;
+use plimsoll_document::{Located, Mark, Name};
 
 /// Pairs of limits and rules that are compared at most; beyond, a limit that never holds goes unnoticed.
 const MOST_COMPARED: usize = 1 << 20;

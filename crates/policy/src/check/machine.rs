@@ -5,8 +5,8 @@
 //! Not here: which of them a daemon may use (it asks when it starts).
 //! Invariant: only doubts, as the file may be for another machine; none where the kernel's list cannot be read.
 
-use crate::document::Located;
 use crate::law::{Law, Problem};
+use plimsoll_document::Located;
 
 /// Cores that are online, as ranges such as `0-3,6`.
 pub(super) fn cores() -> String {
@@ -32,7 +32,7 @@ pub(super) fn no_such_core(cpu: Located<u32>, cores: &str) -> Option<Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::Mark;
+    use plimsoll_document::Mark;
 
     #[test]
     fn cores_that_are_there_raise_no_doubt() {

@@ -32,12 +32,12 @@ use self::compile::Link;
 use self::compose::Composer;
 pub use self::overlay::weight_of;
 use crate::config::{Config, Engine, IngressOrder, Port, TenantConfig, Uplink};
-use crate::document::{self, FileId, Located, Mark, Sources, SyntaxError, Tree};
 use crate::files::{After, Disk, FileRead, Files, Loaded, MAX_FILE, Parse, here, read_text};
 use crate::law::{Errors, Law, Problem, ProblemRecord, Problems};
 use crate::program::Program;
 use crate::read;
 use crate::read::syntax::{HostFile, OverlayEntry, TenantEntry, UplinkEntry};
+use plimsoll_document::{self as document, FileId, Located, Mark, Sources, SyntaxError, Tree};
 
 pub use self::cost::{Cost, cost};
 
@@ -172,7 +172,7 @@ fn sub_policy(path: &str, mut sources: Sources, tree: Tree, rest: &mut dyn Files
 }
 
 /// What a process that reads a tenant's file for another does: reads it, and judges it alone, so that it is this process
-/// that ends if either takes too much; then writes what it read ([`document::answer`]).
+/// that ends if either takes too much; then writes what it read ([`plimsoll_document::answer`]).
 ///
 /// # Errors
 /// What writing answers.

@@ -9,9 +9,9 @@ use std::collections::HashMap;
 
 use super::compose::Composer;
 use super::graph::{NodeIx, ScopeIx, TenantDraft};
-use crate::document::{Located, Mark, Name, nearest};
 use crate::law::{Law, Problem};
 use crate::read::syntax::{Child, ClassEntry, PolicyFile};
+use plimsoll_document::{Located, Mark, Name, nearest};
 
 /// The tenant that the host's own traffic is of, once it has a port.
 const HOST: &str = "host";

@@ -14,9 +14,9 @@ use plimsoll_units::BitRate;
 use crate::config::{
     Encapsulation, Feedback, FleetHost, FleetTenant, MacAddr, Overlay, Sealed, Via, overlay_header,
 };
-use crate::document::{Located, Mark, nearest};
 use crate::law::{Law, Problem, Problems};
 use crate::read::syntax::{FleetHostEntry, FleetTenantEntry, OverlayEntry, TenantEntry};
+use plimsoll_document::{Located, Mark, nearest};
 
 /// Pairs of a tenant here and one elsewhere, each of which has limits of its own.
 const MOST_PAIRS: usize = 16_384;
@@ -185,7 +185,7 @@ fn distributor(entry: &OverlayEntry, problems: &mut Problems) -> Option<usize> {
 
 fn host_named(
     entry: &OverlayEntry,
-    name: &crate::document::Name,
+    name: &plimsoll_document::Name,
     otherwise: &str,
     problems: &mut Problems,
 ) -> Option<usize> {
@@ -210,7 +210,7 @@ fn apart(entry: &OverlayEntry, problems: &mut Problems) {
         problems.push(problem.help("give each its own"));
     };
     let mut addresses: HashMap<IpAddr, Mark> = HashMap::new();
-    let mut numbers: HashMap<u32, &crate::document::Name> = HashMap::new();
+    let mut numbers: HashMap<u32, &plimsoll_document::Name> = HashMap::new();
     let mut macs: HashMap<MacAddr, Mark> = HashMap::new();
     for host in &entry.hosts {
         if let Some(address) = host.address

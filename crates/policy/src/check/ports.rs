@@ -9,9 +9,9 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use crate::config::{Netns, Port};
-use crate::document::{Located, Mark};
 use crate::law::{Law, Problem, Problems};
 use crate::read::syntax::{TenantEntry, UplinkEntry};
+use plimsoll_document::{Located, Mark};
 
 /// What a port occupies.
 #[derive(PartialEq, Eq, Hash)]

@@ -13,12 +13,12 @@ use plimsoll_units::{BitRate, NS_PER_SEC, Span};
 use super::compile::Link;
 use super::graph::Graph;
 use crate::bounds::{Bound, IDLE, bounds};
-use crate::document::Located;
 use crate::law::{Law, Problem, Problems};
 use crate::program::{NodeId, Program, Tenant};
 use crate::read::MAX_WEIGHT;
 use crate::read::syntax::TenantEntry;
 use crate::slo::{DelayTarget, Envelope, Slo, each_way, weights_of};
+use plimsoll_document::Located;
 
 /// Promises that a message lists, at most.
 const SHOWN: usize = 6;

@@ -7,9 +7,9 @@
 
 use super::graph::{Draft, Graph, NodeIx, ScopeIx, TenantIx};
 use super::shadow::{self, Claim};
-use crate::document::Mark;
 use crate::law::{Law, Problem, Problems};
 use crate::program::{Match, TenantId};
+use plimsoll_document::Mark;
 
 /// A rule in the making.
 pub(crate) struct RuleDraft {

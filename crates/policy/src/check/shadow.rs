@@ -13,10 +13,10 @@ use std::ops::Range;
 
 use super::graph::{Graph, NodeIx};
 use super::rules::RuleDraft;
-use crate::document::Mark;
 use crate::law::{Law, Problem, Problems};
 use crate::packets::{Rest, Senders, rest};
 use crate::program::{Match, Prefix};
+use plimsoll_document::Mark;
 
 /// What a class asks for at one place of a file.
 pub(crate) struct Claim {

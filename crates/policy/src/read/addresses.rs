@@ -4,7 +4,7 @@ use super::matches::stray_bits;
 use super::syntax::AddressesEntry;
 use super::{Entries, Reader, bad};
 use crate::addresses::{Binding, StatedAddress};
-use crate::document::Located;
+use plimsoll_document::Located;
 
 /// More of them are better written as networks.
 const MOST: usize = 1_024;

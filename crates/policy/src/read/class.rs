@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use super::syntax::{Child, ClassEntry, Flows, LimitEntry, MatchEntry, Order, OrderKind, PolicyFile, Queues};
 use super::{Entries, Reader, bad, matches};
-use crate::document::{Located, Name, Tree, Value};
 use crate::law::{Law, Problem};
 use crate::program::{Form, Match};
+use plimsoll_document::{Located, Name, Tree, Value};
 
 /// Largest weight: a share finer than 1 in 65,535 is nothing that a link could show.
 pub(crate) const MAX_WEIGHT: u32 = 65_535;

@@ -10,9 +10,9 @@ use super::syntax::{
 use super::{Entries, Reader, addresses, bad, class, overlay};
 use crate::config::LONGEST_COST;
 use crate::config::{Api, Completions, Engine, Experiment, IngressOrder, MacAddr, Netns, Port};
-use crate::document::{FileId, Located, Mark, Name, Tree, Value};
 use crate::law::{Law, Problem};
 use crate::slo::{DelayTarget, Percentile};
+use plimsoll_document::{FileId, Located, Mark, Name, Tree, Value};
 
 /// `sun_path` less the closing zero.
 const LONGEST_SOCKET: usize = 107;

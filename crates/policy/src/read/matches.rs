@@ -7,9 +7,9 @@ use std::str::FromStr;
 
 use super::syntax::MatchEntry;
 use super::{Entries, Reader, bad, names};
-use crate::document::Tree;
 use crate::law::{Law, Problem};
 use crate::program::{Match, Prefix};
+use plimsoll_document::Tree;
 
 const MATCH_KEYS: [&str; 13] = [
     "tenant", "src", "dst", "protocol", "src_port", "dst_port", "dscp", "vlan", "priority", "cgroup", "user",
@@ -118,7 +118,7 @@ fn prefixes(reader: &mut Reader, keys: &Entries<'_>, key: &str) -> Vec<Prefix> {
 
 /// `10.0.0.1/8` is more often a mistake than a way to write `10.0.0.0/8`.
 pub(super) fn stray_bits(reader: &mut Reader, item: &Tree) {
-    let crate::document::Value::Text(text) = &item.value else { return };
+    let plimsoll_document::Value::Text(text) = &item.value else { return };
     let (Ok(prefix), Some((addr, _))) = (text.trim().parse::<Prefix>(), text.split_once('/')) else { return };
     if addr.trim().parse::<IpAddr>().is_ok_and(|addr| addr != prefix.addr) {
         let message = format!("`{text}` has bits set behind its length of {}", prefix.len);

@@ -19,8 +19,8 @@ use std::str::FromStr;
 pub(crate) use class::{MAX_WEIGHT, policy_file};
 pub(crate) use host::{DEFAULT_MTU, MOST_QUEUES, any_host, host_file};
 
-use crate::document::{Located, Mark, Name, Tree, Value, nearest};
 use crate::law::{Law, Problem, Problems};
+use plimsoll_document::{Located, Mark, Name, Tree, Value, nearest};
 
 /// Notes what is wrong while it reads.
 #[derive(Default)]

@@ -8,8 +8,8 @@ use plimsoll_units::{BitRate, Span};
 use super::syntax::{FeedbackEntry, FleetHostEntry, FleetTenantEntry, OverlayEntry};
 use super::{Entries, MAX_WEIGHT, Reader, bad, class, names};
 use crate::config::{ControlLevel, Encapsulation, Feedback, IdleMinimum, MacAddr, Sealed, Via};
-use crate::document::{Located, Name, Tree, Value};
 use crate::law::{Law, Problem};
+use plimsoll_document::{Located, Name, Tree, Value};
 
 const KEYS: [&str; 11] =
     ["kind", "vni", "port", "dscp", "v6_checksum", "gateway", "host", "hosts", "sealed", "key", "feedback"];

@@ -7,9 +7,9 @@ use plimsoll_units::{BitRate, Bytes, Span};
 
 use crate::addresses::{Binding, StatedAddress};
 use crate::config::{Api, Encapsulation, Engine, Feedback, MacAddr, Port, Sealed};
-use crate::document::{Located, Mark, Name};
 use crate::program::{Form, Match};
 use crate::slo::DelayTarget;
+use plimsoll_document::{Located, Mark, Name};
 
 /// The operator's file.
 pub(crate) struct HostFile {

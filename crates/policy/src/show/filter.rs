@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::document::nearest;
 use crate::program::{Fields, Program, TenantId};
 use crate::read::names;
+use plimsoll_document::nearest;
 
 /// A packet, as far as an operator describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 //! Not here: the grammar (`parse`) and numbers (`eval`).
 //! Invariant: what passes here can be evaluated; missing measurements are its only failure left.
 
-use plimsoll_policy::document::nearest;
+use plimsoll_document::nearest;
 use plimsoll_units::Span;
 
 use super::{Claim, Compare, Expectation, Expr, ExprKind, Function, Gauge, Operator, Path, Quantity, Unit};

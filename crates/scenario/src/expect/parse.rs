@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use plimsoll_policy::document::nearest;
+use plimsoll_document::nearest;
 use plimsoll_units::Span;
 
 use super::lex::{Token, lex};

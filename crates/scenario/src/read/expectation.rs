@@ -5,7 +5,7 @@
 //! Not here: the language of a line (`crate::expect`).
 //! Invariant: a mistake is shown at the word that it is in.
 
-use plimsoll_policy::document::{Mark, Tree, Value};
+use plimsoll_document::{Mark, Tree, Value};
 
 use super::fields::Reader;
 use crate::Problem;

@@ -5,7 +5,7 @@
 //! Not here: what becomes of it (`sim`).
 //! Invariant: names exist; moments lie inside the run.
 
-use plimsoll_policy::document::Tree;
+use plimsoll_document::Tree;
 use plimsoll_units::Span;
 
 use super::fields::{Fields, Reader};

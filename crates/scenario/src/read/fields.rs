@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::str::FromStr;
 
+use plimsoll_document::{Name, Sources, Tree, Value, nearest};
 use plimsoll_policy::Mark;
-use plimsoll_policy::document::{Name, Sources, Tree, Value, nearest};
 
 use crate::{Problem, Problems};
 

@@ -24,8 +24,8 @@ mod workload;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
+use plimsoll_document::{self as document, FileId, Mark, Sources, SyntaxError, Tree, Value};
 use plimsoll_policy::FileRead;
-use plimsoll_policy::document::{self, FileId, Mark, Sources, SyntaxError, Tree, Value};
 use plimsoll_units::{BitRate, Bytes, Span};
 
 use crate::fault::Faults;

@@ -5,7 +5,7 @@
 //! Not here: what becomes of it (`sim`).
 //! Invariant: nothing that must take time takes none.
 
-use plimsoll_policy::document::Tree;
+use plimsoll_document::Tree;
 use plimsoll_units::{Bytes, Span};
 
 use super::fields::{Fields, Reader};

@@ -8,8 +8,8 @@
 use std::path::Path;
 
 use plimsoll_control::Idle;
+use plimsoll_document::{Mark, Name, Tree, Value};
 use plimsoll_policy::LONGEST_COST;
-use plimsoll_policy::document::{Mark, Name, Tree, Value};
 use plimsoll_units::{BitRate, Bytes, Span};
 
 use super::fields::{Fields, Reader};

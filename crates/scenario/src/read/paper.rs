@@ -5,7 +5,7 @@
 //! Not here: figures (`crate::paper`).
 //! Invariant: an id is letters, `-E` and a number; each figure of ours can be worked out once the runs are over.
 
-use plimsoll_policy::document::Tree;
+use plimsoll_document::Tree;
 
 use super::fields::{Fields, Reader};
 use crate::Problem;

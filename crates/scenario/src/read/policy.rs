@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use plimsoll_policy::document::{self, Tree};
+use plimsoll_document::{self as document, Tree};
 
 use super::fields::{Fields, Reader};
 use super::no_yaml;

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_policy::document::{Name, Tree, Value};
+use plimsoll_document::{Name, Tree, Value};
 use plimsoll_units::BitRate;
 
 use super::fields::Reader;

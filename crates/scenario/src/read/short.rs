@@ -5,7 +5,7 @@
 //! Not here: which form is asked for ([`super::Form`]).
 //! Invariant: mistakes in it show whatever form is read.
 
-use plimsoll_policy::document::Tree;
+use plimsoll_document::Tree;
 use plimsoll_units::Span;
 
 use super::fields::{Fields, Reader};

@@ -5,7 +5,7 @@
 //! Not here: the table (`crate::sweep`).
 //! Invariant: points come in the order of the file, the last path varying fastest; there is at least one.
 
-use plimsoll_policy::document::{Name, Tree, Value};
+use plimsoll_document::{Name, Tree, Value};
 use plimsoll_policy::{FileId, Mark};
 
 use super::fields::{Fields, Reader};

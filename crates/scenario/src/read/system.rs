@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use plimsoll_policy::document::{Tree, Value};
+use plimsoll_document::{Tree, Value};
 
 use super::fields::{Fields, Reader};
 use crate::model::{Model, System, SystemKind};

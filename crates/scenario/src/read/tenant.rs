@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use plimsoll_policy::document::Value;
+use plimsoll_document::Value;
 
 use super::fields::{Fields, Reader};
 use crate::Problem;

@@ -5,7 +5,7 @@
 //! Not here: whether a policy has the names (`sim`, which has the policy).
 //! Invariant: changes come in the order of their moments, all of them inside the run.
 
-use plimsoll_policy::document::{Name, Tree};
+use plimsoll_document::{Name, Tree};
 use plimsoll_units::Span;
 
 use super::fields::{Fields, Reader};

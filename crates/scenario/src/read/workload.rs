@@ -5,7 +5,7 @@
 //! Not here: whether tenants and destinations exist (`scenario`).
 //! Invariant: ports are unique; times lie inside the run.
 
-use plimsoll_policy::document::{Name, Tree};
+use plimsoll_document::{Name, Tree};
 use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use super::fields::{Fields, Reader};

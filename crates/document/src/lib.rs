@@ -2,8 +2,9 @@
 //!
 //! Why: policies and scenarios are read alike, and their mistakes look alike: all in one go, with a caret under each.
 //! From: YAML 1.2 through `serde-saphyr`, messages through `miette`.
-//! Not here: what any key means (`read` for policies, the crate `scenario` for scenarios).
+//! Not here: what any key means (`policy` and `scenario`).
 //! Invariant: no text makes it panic or run without end.
+#![forbid(unsafe_code)]
 
 mod excerpt;
 mod lines;
@@ -15,8 +16,7 @@ mod spelling;
 mod tree;
 
 pub use long::shown;
-pub use problem::{Errors, Problem, ProblemRecord, Problems, Rule, Severity};
-pub(crate) use problem::{records, render, sort};
+pub use problem::{Errors, Problem, ProblemRecord, Problems, Rule, Severity, records, render, sort};
 pub use reader::{LONGEST_ANSWER, Nonsense, answer, understand};
 pub use source::{FileId, Located, Mark, Name, SourceFile, Sources};
 pub use spelling::nearest;

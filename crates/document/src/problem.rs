@@ -167,7 +167,8 @@ impl<R> Problems<R> {
 
 impl<R: Rule> Problems<R> {
     /// Those that are kept, sorted by place.
-    pub(crate) fn sorted(self) -> Vec<Problem<R>> {
+    #[must_use]
+    pub fn sorted(self) -> Vec<Problem<R>> {
         let mut kept = self.kept;
         sort(&mut kept);
         kept
@@ -275,12 +276,14 @@ impl<R> fmt::Display for Errors<R> {
 impl<R: fmt::Debug> std::error::Error for Errors<R> {}
 
 /// By place, each once.
-pub(crate) fn sort<R: Rule>(problems: &mut Vec<Problem<R>>) {
+pub fn sort<R: Rule>(problems: &mut Vec<Problem<R>>) {
     problems.sort_by(|a, b| (a.at, &a.rule, &a.message).cmp(&(b.at, &b.rule, &b.message)));
     problems.dedup();
 }
 
-pub(crate) fn records<R: Rule>(problems: &[Problem<R>], sources: &Sources) -> Vec<ProblemRecord<R>> {
+/// The problems as a machine reads them.
+#[must_use]
+pub fn records<R: Rule>(problems: &[Problem<R>], sources: &Sources) -> Vec<ProblemRecord<R>> {
     let record = |problem: &Problem<R>| {
         let (line, column) = sources.position(problem.at);
         ProblemRecord {
@@ -297,7 +300,8 @@ pub(crate) fn records<R: Rule>(problems: &[Problem<R>], sources: &Sources) -> Ve
 }
 
 /// Problems as a terminal shows them.
-pub(crate) fn render<R: Rule>(problems: &[Problem<R>], sources: &Sources, colour: bool) -> String {
+#[must_use]
+pub fn render<R: Rule>(problems: &[Problem<R>], sources: &Sources, colour: bool) -> String {
     let theme = if colour { GraphicalTheme::unicode() } else { GraphicalTheme::unicode_nocolor() };
     let handler = GraphicalReportHandler::new_themed(theme).with_width(110).with_context_lines(1);
     let mut text = String::new();

@@ -2,7 +2,7 @@
 //!
 //! Why: every message must point at a file, a line and a column, also when a policy is spread over many files.
 //! From: `docs/policy.md`, "Errors".
-//! Not here: reading files (the caller's loader does that; [`crate::load`] is the ordinary one).
+//! Not here: reading files (the caller's loader does that).
 //! Invariant: a [`Mark`] lies inside its file's text, on character boundaries.
 
 use std::ops::Range;

@@ -222,7 +222,7 @@ const DOTS: &str = "…";
 mod tests {
     use std::ops::Range;
 
-    use crate::document::{Errors, Mark, Problem, Sources};
+    use crate::{Errors, Mark, Problem, Sources};
 
     /// The message about these stretches of a text.
     fn message(text: &str, first: Range<usize>, rest: &[Range<usize>]) -> String {

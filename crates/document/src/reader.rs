@@ -172,7 +172,7 @@ impl<'a, P: Iterator<Item = serde_json::Result<Part<'a>>>> Reader<'_, P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::parse;
+    use crate::parse;
 
     fn answered(text: &str) -> (Sources, Result<Tree, SyntaxError>, Vec<u8>) {
         let sources = Sources::one("t.yaml", text);
