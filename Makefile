@@ -32,7 +32,7 @@ demo: ## build, run noisy-neighbour and receive-flood of examples/ on real traff
 
 faults: ## what bad days cost on this machine, live, with figures: needs root, takes a minute and the build
 	@scripts/setup.sh test
-	@$(CARGO) test --locked -p plimsoll-cli --test faults --test kept -- --nocapture --test-threads 1
+	@$(CARGO) test --locked -p plimsoll-cli --test alone --test it -- faults:: kept:: --nocapture --test-threads 1
 
 build: ## build the release binary, target/release/plimsoll
 	@scripts/setup.sh build
@@ -74,7 +74,7 @@ deny: ## check licences, bans and sources with cargo-deny (the first time takes 
 	$(CARGO) deny --locked check --hide-inclusion-graph licenses bans sources
 
 # Installing cargo-deny takes minutes, so that the tests only use one that is there. What each crate's manifest says
-# of its licence is a test in any case: tests/docs/tests/licences.rs.
+# of its licence is a test in any case: tests/docs/tests/it/licences.rs.
 deny-if-there:
 	@if $(CARGO) deny --version >/dev/null 2>&1; then \
 		$(MAKE) --no-print-directory deny; \

@@ -5,7 +5,7 @@
 //!
 //! The texts under `seeds/policy` are written by hand.
 
-#[path = "../crates/ports/tests/support/guest.rs"]
+#[path = "../crates/ports/tests/it/support/guest.rs"]
 #[allow(dead_code)]
 mod guest;
 #[path = "targets/sizes.rs"]

@@ -1,7 +1,7 @@
 //! What a front end says, in pieces of any length and with descriptors of any kind: heeded, or hung up on.
 #![no_main]
 
-#[path = "../../crates/ports/tests/support/guest.rs"]
+#[path = "../../crates/ports/tests/it/support/guest.rs"]
 #[allow(dead_code)]
 mod guest;
 

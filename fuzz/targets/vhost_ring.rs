@@ -1,7 +1,7 @@
 //! What a guest writes into its memory: taken, refused or left, in a bounded number of steps.
 #![no_main]
 
-#[path = "../../crates/ports/tests/support/guest.rs"]
+#[path = "../../crates/ports/tests/it/support/guest.rs"]
 #[allow(dead_code)]
 mod guest;
 

@@ -1,5 +1,7 @@
 //! Live: a lab that is asked to end, in a process of its own because signals reach a whole process.
 
+#[path = "it/support/mod.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
 mod support;
 
 use plimsoll_lab::{LabError, Options, Progress};

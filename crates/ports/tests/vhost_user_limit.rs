@@ -2,17 +2,15 @@
 //!
 //! A test of its own, as the limit is the process's.
 
-#[path = "support/guest.rs"]
-#[expect(dead_code, reason = "other tests use the rest")]
-mod guest;
+#[path = "it/support/mod.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]
 mod support;
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use guest::{Guest, SET_MEM_TABLE, VERSION_1};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use plimsoll_ports::{VhostUser, VhostUserConfig};
+use support::guest::{Guest, SET_MEM_TABLE, VERSION_1};
 use support::until;
 
 /// Descriptors of files in memory that are the guest's.

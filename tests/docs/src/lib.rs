@@ -2,7 +2,7 @@
 //!
 //! Why: an example that no longer works costs a newcomer more than no example.
 //! From: the fenced blocks of `README.md` and `docs/*.md`; `CONTRIBUTING.md` says how to write one.
-//! Not here: which pages there are (`tests/pages.rs`), and rustdoc's examples, which cargo runs.
+//! Not here: which pages there are (`tests/it/pages.rs`), and rustdoc's examples, which cargo runs.
 //! Invariant: a block that this crate does not understand is an error, never skipped.
 //!
 //! ```

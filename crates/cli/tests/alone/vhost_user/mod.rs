@@ -1,0 +1,108 @@
+//! `plimsoll run` with virtual machines: DPDK's virtio-user, or Linux in QEMU, as the guest; the kernel behind a TAP as the
+//! wire.
+//!
+//! Needs root (network namespaces), `dpdk-testpmd` and QEMU, and says so when it has to skip. Everything made here is removed,
+//! whatever happens.
+
+mod papers;
+mod world;
+
+use nix::sys::signal::Signal;
+use plimsoll_daemon::RingsStats;
+
+use world::{Machine, World};
+
+#[test]
+fn a_guest_on_virtio_user_is_reached_and_answers() {
+    let Some(mut world) = World::new("vhe") else { return };
+    world.start("10Gbps", "");
+    world.guest("queues=1,queue_size=256", &["--forward-mode=icmpecho"]);
+    world.eventually("the guest answers", || world.answers());
+    world.loses_nothing();
+    let stats = world.stats();
+    let vm = &stats.tenants["vm"];
+    assert!(vm.rx_packets >= 51 && vm.tx_packets >= 51, "{vm:?}");
+    assert!(vm.drops.is_empty(), "{vm:?}");
+}
+
+/// Its two servers are on a processor each, and so send from a ring each.
+#[test]
+fn linux_in_qemu_outlives_the_daemon_and_the_port_outlives_linux_with_two_pairs_of_rings() {
+    let Some(mut world) = World::new("vhq") else { return };
+    world.start("500Mbps", "");
+    if !world.boot(Machine { pairs: 2, ..Machine::default() }) {
+        return;
+    }
+    world.loses_nothing();
+    let serve = "taskset 1 iperf3 -s -p 5201 -D; taskset 2 iperf3 -s -p 5202 -D";
+    world.ask(serve);
+    for port in ["5201", "5202"] {
+        for direction in [&[][..], &["-R"], &["-P", "8"]] {
+            let mut moves = vec!["-c", "10.9.0.1", "-p", port, "-n", "20M"];
+            moves.extend(direction);
+            // A server of iperf3 turns clients away while it is at the one before.
+            world.eventually("twenty megabytes", || world.outside("iperf3", &moves).status.success());
+        }
+    }
+    let stats = world.stats();
+    let vm = &stats.tenants["vm"];
+    assert!(
+        vm.rx_bytes > 30_000_000 && vm.rx_bytes / vm.rx_packets > 2_000,
+        "segments from the guest: {vm:?}"
+    );
+    assert!(
+        vm.tx_bytes > 50_000_000 && vm.tx_bytes / vm.tx_packets > 2_000,
+        "segments for the guest: {vm:?}"
+    );
+    both_carry(&world, 100);
+
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        world.restart_under_load(signal, &["5201", "5202"]);
+        world.loses_nothing();
+        both_carry(&world, 20);
+    }
+    assert!(
+        !world.read("guest").contains("is not a head"),
+        "no descriptor came back twice: {}",
+        world.read("guest")
+    );
+
+    world.ask("ethtool -L eth0 combined 1");
+    let before = world.stats().tenants["vm"].rings.clone();
+    world.loses_nothing();
+    world.eventually("two megabytes", || {
+        world.outside("iperf3", &["-c", "10.9.0.1", "-p", "5202", "-n", "2M", "-R"]).status.success()
+    });
+    let after = world.stats().tenants["vm"].rings.clone();
+    let moved = |pair: &RingsStats| (pair.rx_packets, pair.tx_packets);
+    assert_eq!(moved(&after[1]), moved(&before[1]), "the second pair is out of use");
+    assert!(after[0].rx_packets > before[0].rx_packets);
+    world.ask("ethtool -L eth0 combined 2");
+    world.loses_nothing();
+
+    world.type_in("reboot -f");
+    world.configure(2);
+    world.loses_nothing();
+    let before = world.stats().tenants["vm"].rings.clone();
+    world.ask(serve);
+    for port in ["5201", "5202"] {
+        world.eventually("two megabytes", || {
+            world
+                .outside("iperf3", &["-c", "10.9.0.1", "-p", port, "-n", "2M", "-R", "-P", "8"])
+                .status
+                .success()
+        });
+    }
+    let after = world.stats().tenants["vm"].rings.clone();
+    let carried = |pair: usize| {
+        after[pair].rx_packets + after[pair].tx_packets > before[pair].rx_packets + before[pair].tx_packets
+    };
+    assert!(carried(0) && carried(1), "{after:?}");
+}
+
+/// Both pairs of rings have carried so many frames; in which direction is the guest's choice, by its flows' hashes.
+fn both_carry(world: &World, least: u64) {
+    let rings = world.stats().tenants["vm"].rings.clone();
+    let carried = rings.iter().filter(|pair| pair.rx_packets + pair.tx_packets >= least);
+    assert_eq!(carried.count(), 2, "{rings:?}");
+}

@@ -1,0 +1,15 @@
+//! The binary from outside: commands, files, and live hosts. These tests run side by side.
+
+mod binding;
+mod commands;
+mod hostile;
+mod hostile_files;
+mod hosts;
+mod kept;
+#[path = "../../../ports/tests/it/support/linger.rs"]
+#[expect(dead_code, reason = "the tests of ports use the rest")]
+mod linger;
+mod live;
+mod privileges;
+mod sim_and_lab;
+mod support;

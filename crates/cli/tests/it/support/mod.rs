@@ -1,0 +1,229 @@
+//! What the live tests share: namespaces and a folder of a test's own, daemons in them, and TCP between them.
+//!
+//! Needs root (network namespaces). Everything made here is removed, whatever happens.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+pub mod fleet;
+pub mod folder;
+pub mod manager;
+pub mod traffic;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// How long anything may take that is waited for.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A machine that stalls once must not fail a test; what fails each time must.
+pub const TRIES: u32 = 3;
+
+/// Says why a test does nothing. Where `PLIMSOLL_REQUIRE_LIVE=1` asks for all of them, that is a failure: what a
+/// passing test says is shown to nobody.
+pub fn skip(why: &str) {
+    assert!(std::env::var_os("PLIMSOLL_REQUIRE_LIVE").is_none_or(|value| value != "1"), "skipped: {why}");
+    eprintln!("skipped: {why}");
+}
+
+/// A test's own names, folder and namespaces.
+pub struct Stage {
+    /// Before the name of whatever is made.
+    pub tag: String,
+    folder: PathBuf,
+    namespaces: Mutex<Vec<String>>,
+}
+
+impl Stage {
+    /// `None` without root. `tag` keeps tests apart that run at once: at most four letters.
+    pub fn new(tag: &str) -> Option<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            skip("this test makes network namespaces, which takes root");
+            return None;
+        }
+        let tag = format!("{tag}{}", std::process::id() % 10_000);
+        let folder = std::env::temp_dir().join(format!("plimsoll-{tag}"));
+        fs::create_dir_all(&folder).expect("a folder");
+        Some(Self { tag, folder, namespaces: Mutex::default() })
+    }
+
+    /// What a namespace is called outside of the test; without a name, the test's only one.
+    pub fn netns(&self, name: &str) -> String {
+        if name.is_empty() { self.tag.clone() } else { format!("{}-{name}", self.tag) }
+    }
+
+    /// Makes one.
+    pub fn add_netns(&self, name: &str) {
+        let netns = self.netns(name);
+        ip(&["netns", "add", &netns]);
+        ip(&["-n", &netns, "link", "set", "lo", "up"]);
+        self.namespaces.lock().expect("no panic beside").push(netns);
+    }
+
+    /// A file's place.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// What it holds; nothing where there is none.
+    pub fn read(&self, name: &str) -> String {
+        String::from_utf8_lossy(&fs::read(self.file(name)).unwrap_or_default()).into_owned()
+    }
+
+    /// Runs `job` on a thread inside a namespace.
+    pub fn inside<T: Send + 'static>(
+        &self,
+        name: &str,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<T> {
+        let path = format!("/run/netns/{}", self.netns(name));
+        thread::spawn(move || {
+            let netns = fs::File::open(path).expect("the namespace");
+            nix::sched::setns(netns, nix::sched::CloneFlags::CLONE_NEWNET).expect("entered");
+            job()
+        })
+    }
+
+    /// Runs a command inside a namespace.
+    pub fn command(&self, name: &str, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.netns(name), program]);
+        command
+    }
+
+    /// One ping of so many bytes, not to be fragmented; whether it was answered.
+    pub fn ping(&self, from: &str, to: Ipv4Addr, bytes: u32) -> bool {
+        let (to, bytes) = (to.to_string(), bytes.to_string());
+        let mut command = self.command(from, "ping");
+        command.args(["-M", "do", "-c", "1", "-W", "1", "-s", &bytes, &to]);
+        command.output().is_ok_and(|done| done.status.success())
+    }
+
+    /// Sends `bytes` over TCP from a namespace to `at` in another, and checks what arrives. Answers how long it took.
+    pub fn transfer(&self, from: &str, to: &str, at: Ipv4Addr, bytes: usize) -> Duration {
+        let at = SocketAddrV4::new(at, 7_000);
+        let listener = self.inside(to, move || TcpListener::bind(at).expect("bound"));
+        let listener = listener.join().expect("listening");
+        let receiver = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            stream.set_read_timeout(Some(PATIENCE)).expect("set");
+            let mut all = Vec::new();
+            stream.read_to_end(&mut all).expect("all of it");
+            all
+        });
+        let sender = self.inside(from, move || {
+            let started = Instant::now();
+            let mut stream = TcpStream::connect(at).expect("connected");
+            stream.write_all(&(0..bytes).map(|n| (n % 251) as u8).collect::<Vec<u8>>()).expect("sent");
+            started
+        });
+        let started = sender.join().expect("sent");
+        let all = receiver.join().expect("received");
+        assert_eq!(all.len(), bytes);
+        assert!(
+            all.iter().enumerate().all(|(n, &byte)| byte == (n % 251) as u8),
+            "the data arrived as it was sent"
+        );
+        started.elapsed()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        for netns in self.namespaces.lock().expect("no panic beside").drain(..) {
+            let _ = Command::new("ip").args(["netns", "del", &netns]).output();
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A `plimsoll run`; it ends with this.
+pub struct Daemon(Child);
+
+impl Daemon {
+    /// Starts it, in a namespace if one is named, with what it says going into a file.
+    pub fn start(netns: Option<&str>, policy: &Path, options: &[String], log: &Path) -> Self {
+        Self::start_with(netns, policy, options, log, &[])
+    }
+
+    /// And with these in its environment.
+    pub fn start_with(
+        netns: Option<&str>,
+        policy: &Path,
+        options: &[String],
+        log: &Path,
+        env: &[(&str, &Path)],
+    ) -> Self {
+        let program = env!("CARGO_BIN_EXE_plimsoll");
+        let mut command = match netns {
+            Some(netns) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", netns, program]);
+                command
+            }
+            None => Command::new(program),
+        };
+        command.arg("run").arg(policy).args(options).envs(env.iter().copied());
+        Self::spawn(command, log)
+    }
+
+    /// Or as this says, with what it says going into a file as well.
+    pub fn spawn(mut command: Command, log: &Path) -> Self {
+        let log = fs::File::create(log).expect("a log");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        Self(command.spawn().expect("started"))
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Tells it something, and waits until it has ended; its exit code and how long that took. `None` where it did not.
+    pub fn end(&mut self, signal: Signal) -> Option<(Option<i32>, Duration)> {
+        let started = Instant::now();
+        let id = Pid::from_raw(i32::try_from(self.0.id()).expect("a process id"));
+        kill(id, signal).expect("it runs");
+        while started.elapsed() < PATIENCE {
+            if let Ok(Some(status)) = self.0.try_wait() {
+                return Some((status.code(), started.elapsed()));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        None
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs `ip`, which must not fail.
+pub fn ip(args: &[&str]) {
+    let done = Command::new("ip").args(args).output().expect("ip is installed");
+    assert!(done.status.success(), "ip {args:?}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// Waits until something holds; where it does not in time, says what `said` says.
+pub fn eventually(
+    what: &str,
+    patience: Duration,
+    said: impl Fn() -> String,
+    mut holds: impl FnMut() -> bool,
+) {
+    let end = Instant::now() + patience;
+    while !holds() {
+        assert!(Instant::now() < end, "{what}: not within {patience:?}; the daemons said\n{}", said());
+        thread::sleep(Duration::from_millis(20));
+    }
+}

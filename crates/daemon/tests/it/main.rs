@@ -1,0 +1,20 @@
+//! The daemon's engine between ports in memory, and its threads.
+
+mod backpressure;
+mod binding;
+mod control;
+mod engine;
+mod explain;
+mod fleet;
+#[path = "../../../ports/tests/it/support/guest.rs"]
+#[expect(dead_code, reason = "the tests of ports use the rest")]
+mod guest;
+mod reload;
+mod reload_in;
+mod sealed;
+mod shares;
+mod stalls;
+mod support;
+mod trains;
+mod vhost_user;
+mod vnic;

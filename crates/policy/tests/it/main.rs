@@ -1,0 +1,7 @@
+//! The policy language, as its users meet it.
+
+mod documents;
+mod golden;
+mod language;
+mod one_go;
+mod properties;

@@ -1,0 +1,181 @@
+//! AF_XDP against the real kernel, over veth pairs.
+
+use std::os::fd::OwnedFd;
+
+use crate::support::{live, number_of, numbered, quiet, skip, until};
+use plimsoll_ports::netns::{Netns, NetnsRef};
+use plimsoll_ports::{
+    Capabilities, DropReason, FRAME_ROOM, Port, PortError, Sending, Trouble, XdpAttempt, XdpConfig,
+    XdpHelper, XdpMode, XdpSocket,
+};
+
+/// A veth pair with both ends up, or `None` where BPF is not allowed, which is said.
+fn veth() -> Option<(Netns, Netns)> {
+    if !live() {
+        return None;
+    }
+    let (a, b) = (quiet("a"), quiet("b"));
+    a.links().add_veth("left", &b, "right").unwrap();
+    a.links().set_up("left").unwrap();
+    b.links().set_up("right").unwrap();
+    match XdpSocket::open(&config(&a, "left")) {
+        Err(error @ PortError::Permission { .. }) => {
+            skip(error);
+            None
+        }
+        _ => Some((a, b)),
+    }
+}
+
+fn config(netns: &Netns, interface: &str) -> XdpConfig {
+    XdpConfig { frames: 256, ..XdpConfig::new(NetnsRef::Path(netns.path()), interface) }
+}
+
+fn exchange(best: XdpMode, expected_mode: XdpMode) {
+    const COUNT: u32 = 3_000;
+    let Some((a, b)) = veth() else { return };
+    let mut sender = XdpSocket::open(&XdpConfig { mode: best, ..config(&a, "left") }).unwrap();
+    let mut receiver = XdpSocket::open(&XdpConfig { mode: best, ..config(&b, "right") }).unwrap();
+    assert_eq!(receiver.mode(), expected_mode);
+    let mut buffer = vec![0; FRAME_ROOM];
+    let mut expected = 0;
+    let mut take = |receiver: &mut XdpSocket| {
+        while let Some(got) = receiver.receive(&mut buffer).unwrap() {
+            if let Some(number) = number_of(&buffer[..got.len]) {
+                assert_eq!((number, got.len), (expected, 60 + number as usize % 1_400), "in order and whole");
+                assert!(buffer[18..got.len].iter().all(|&byte| byte == 0x5a));
+                expected += 1;
+            }
+        }
+        expected
+    };
+    for number in 0..COUNT {
+        let frame = numbered(number, 60 + number as usize % 1_400);
+        until("room to send", || sender.send(&frame, None).unwrap() == Sending::Sent);
+        if number % 64 == 63 {
+            // The receive ring holds 256 frames; wait for them, so that none is dropped.
+            until("the batch", || {
+                sender.flush().unwrap();
+                take(&mut receiver) == number + 1
+            });
+        }
+    }
+    until("all frames", || {
+        sender.flush().unwrap();
+        take(&mut receiver) == COUNT && sender.counters().tx_packets == u64::from(COUNT)
+    });
+    assert_eq!(receiver.counters().rx_packets, u64::from(COUNT));
+    assert_eq!(receiver.counters().rx_dropped(DropReason::KernelFull), 0);
+}
+
+#[test]
+fn every_frame_arrives_once_and_in_order_through_the_driver() {
+    exchange(XdpMode::ZeroCopy, XdpMode::Copy);
+}
+
+#[test]
+fn every_frame_arrives_once_and_in_order_behind_the_driver() {
+    exchange(XdpMode::Generic, XdpMode::Generic);
+}
+
+#[test]
+fn a_full_transmit_ring_says_so_and_counts_only_what_left() {
+    let Some((a, _b)) = veth() else { return };
+    let mut port = XdpSocket::open(&config(&a, "left")).unwrap();
+    let sent = (0..1_000).take_while(|&n| port.send(&numbered(n, 60), None) == Ok(Sending::Sent)).count();
+    assert_eq!(sent, 256);
+    assert_eq!(port.counters().tx_packets, 0);
+    until("all to leave", || {
+        port.flush().unwrap();
+        port.counters().tx_packets == 256
+    });
+    assert_eq!(port.send(&numbered(0, 60), None), Ok(Sending::Sent));
+}
+
+#[test]
+fn an_interface_that_goes_down_or_away_is_noticed() {
+    let Some((a, b)) = veth() else { return };
+    let mut port = Port::AfXdp(XdpSocket::open(&config(&a, "left")).unwrap());
+    assert_eq!(port.probe(), Ok(()));
+    a.links().set_down("left").unwrap();
+    assert_eq!(port.probe(), Err(Trouble::Down));
+    a.links().set_up("left").unwrap();
+    assert_eq!(port.probe(), Ok(()));
+    b.links().delete("right").unwrap();
+    assert_eq!(port.probe(), Err(Trouble::Gone));
+    assert_eq!(port.send(&numbered(0, 60), None), Ok(Sending::Sent));
+    assert_eq!(port.flush(), Err(Trouble::Gone));
+    assert_eq!(port.counters().tx_dropped(DropReason::Gone), 1);
+    let mut buffer = vec![0; FRAME_ROOM];
+    assert!((0..2_000).any(|_| port.receive(&mut buffer) == Err(Trouble::Gone)));
+}
+
+#[test]
+fn closing_leaves_the_interface_as_it_was() {
+    let Some((a, _b)) = veth() else { return };
+    for _ in 0..5 {
+        drop(XdpSocket::open(&config(&a, "left")).unwrap());
+    }
+    let shown = a.command("ip").args(["link", "show", "left"]).output();
+    if let Ok(shown) = shown {
+        assert!(!String::from_utf8_lossy(&shown.stdout).contains("xdp"), "no program is left attached");
+    }
+}
+
+#[test]
+fn what_cannot_work_is_explained() {
+    let Some((a, b)) = veth() else { return };
+    let first = XdpSocket::open(&config(&a, "left")).unwrap();
+    assert_eq!(first.capabilities(), Capabilities { mtu: 1_500, ..Capabilities::default() });
+    let busy = XdpSocket::open(&config(&a, "left")).unwrap_err().to_string();
+    assert!(busy.contains("another XDP program or socket holds it"), "{busy}");
+
+    // A veth pair with a program on one end takes no jumbo frames on the other.
+    drop(first);
+    b.links().set_mtu("right", 9_000).unwrap();
+    let jumbo = XdpSocket::open(&config(&b, "right")).unwrap_err().to_string();
+    assert!(jumbo.contains("the MTU is 9000 and AF_XDP carries at most 3814"), "{jumbo}");
+
+    let missing = XdpSocket::open(&config(&b, "eth9")).unwrap_err().to_string();
+    assert!(missing.contains("interface `eth9` does not exist"), "{missing}");
+}
+
+/// Does in place what another process does for one without privileges.
+struct Helper {
+    config: XdpConfig,
+    attempt: Option<XdpAttempt>,
+}
+
+impl XdpHelper for Helper {
+    fn attach(&mut self, mode: XdpMode) -> std::io::Result<(OwnedFd, OwnedFd)> {
+        self.attempt = None;
+        let attempt = XdpAttempt::new(&self.config, mode).map_err(std::io::Error::other)??;
+        let [socket, link] = attempt.files().map(|file| file.try_clone_to_owned().expect("a descriptor"));
+        self.attempt = Some(attempt);
+        Ok((socket, link))
+    }
+
+    fn register(&mut self) -> std::io::Result<()> {
+        self.attempt.take().expect("attached").register()
+    }
+}
+
+#[test]
+fn a_socket_that_was_made_with_help_carries_frames_and_leaves_nothing() {
+    let Some((a, b)) = veth() else { return };
+    let mut sender = XdpSocket::open(&config(&a, "left")).unwrap();
+    let mut helper = Helper { config: config(&b, "right"), attempt: None };
+    let link = XdpAttempt::link(&helper.config).unwrap();
+    let config = helper.config.clone();
+    let mut receiver = XdpSocket::open_with(&config, &link, &mut helper).unwrap();
+    assert!(helper.attempt.is_none(), "the helper holds nothing of it");
+    let frame = numbered(7, 100);
+    assert_eq!(sender.send(&frame, None).unwrap(), Sending::Sent);
+    let mut buffer = vec![0; FRAME_ROOM];
+    until("the frame", || {
+        sender.flush().unwrap();
+        receiver.receive(&mut buffer).unwrap().is_some_and(|got| buffer[..got.len] == frame)
+    });
+    drop(receiver);
+    until("its place is free again", || XdpSocket::open(&config).is_ok());
+}

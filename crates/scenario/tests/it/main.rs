@@ -1,0 +1,7 @@
+//! Scenario files, as their users meet them.
+
+mod errors;
+mod examples;
+mod language;
+mod report;
+mod support;

@@ -1,0 +1,89 @@
+//! What is written: a page that stands alone, pictures that open, numbers that agree.
+
+use std::path::Path;
+
+use crate::support;
+use plimsoll_scenario::{Form, Results, Scenario, Status, json, judge, report, summarise, table};
+
+fn demo() -> Scenario {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/noisy-neighbour.yaml");
+    Scenario::load(&path, Form::Full).unwrap_or_else(|errors| panic!("{}", errors.render(false)))
+}
+
+#[test]
+fn the_page_stands_alone_and_the_pictures_open() {
+    let scenario = demo();
+    let results = support::invented(&scenario);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let verdicts = judge(&scenario, &results);
+    let written = report(&scenario, &results, &verdicts, folder.path()).expect("written");
+
+    let page = std::fs::read_to_string(&written.html).expect("the page");
+    for outside in ["http:", "https:", "src=", "href=", "@import", "url(", "<script"] {
+        assert!(!page.contains(outside), "the page refers to something outside: {outside}");
+    }
+    assert_eq!(page.matches("<svg").count(), page.matches("<figure>").count());
+    assert!(page.contains("checkout") && page.contains("batch3 queue_full 1234"));
+
+    let pictures = written.files.iter().filter(|path| path.extension().is_some_and(|e| e == "png"));
+    let mut count = 0;
+    for picture in pictures {
+        let bytes = std::fs::read(picture).expect("a picture");
+        assert_eq!(&bytes[..8], b"\x89PNG\r\n\x1a\n", "{}", picture.display());
+        let size = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        assert!(size(16) >= 960 && size(20) >= 300, "{} is too small", picture.display());
+        assert_eq!(&bytes[bytes.len() - 8..bytes.len() - 4], b"IEND", "{} is cut off", picture.display());
+        count += 1;
+    }
+    assert_eq!(count, 3);
+    if let Ok(keep) = std::env::var("KEEP_REPORT") {
+        report(&scenario, &results, &verdicts, Path::new(&keep)).expect("kept");
+    }
+}
+
+#[test]
+fn the_table_has_a_row_for_each_system_and_fits() {
+    let scenario = demo();
+    let results = support::invented(&scenario);
+    let summaries = summarise(&scenario, &results);
+    let text = table(&scenario, &results, &summaries, &judge(&scenario, &results), 120, false);
+    println!("{text}");
+    for system in ["fifo", "htb", "plimsoll"] {
+        assert!(
+            text.lines().any(|line| line.contains(&format!("│ {system} "))),
+            "{system} is missing:\n{text}"
+        );
+    }
+    assert!(text.contains("batch3 queue_full 1234"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
+    assert!(!text.contains('\u{1b}'), "colour where none was asked for");
+}
+
+#[test]
+fn a_system_that_did_not_run_leaves_dashes_and_skips() {
+    let scenario = demo();
+    let mut results = support::invented(&scenario);
+    results.runs.retain(|run| run.system != "fifo");
+    results.notes.push("fifo: no permission to make queueing disciplines here".to_owned());
+    let verdicts = judge(&scenario, &results);
+    let skipped = verdicts.iter().filter(|verdict| verdict.status == Status::Skipped).count();
+    assert_eq!(skipped, scenario.expect.iter().filter(|line| line.systems().contains(&"fifo")).count());
+    let text = table(&scenario, &results, &summarise(&scenario, &results), &verdicts, 120, false);
+    assert!(text.contains("note: fifo: no permission"), "{text}");
+    let machine = json(&scenario, &results, &verdicts);
+    assert_eq!(machine["systems"][0]["runs"], 0);
+    assert!(machine["systems"][0]["throughput_bps"].is_null());
+}
+
+#[test]
+fn nothing_measured_is_shown_and_not_a_panic() {
+    let scenario = demo();
+    let results = Results::default();
+    let verdicts = judge(&scenario, &results);
+    assert!(verdicts.iter().all(|verdict| verdict.status == Status::Skipped));
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    report(&scenario, &results, &verdicts, folder.path()).expect("written");
+    assert!(
+        table(&scenario, &results, &summarise(&scenario, &results), &verdicts, 80, true).contains("skip")
+    );
+}

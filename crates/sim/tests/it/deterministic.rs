@@ -1,0 +1,57 @@
+//! One seed, one result.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use crate::support::{outcome, scenario};
+use plimsoll_scenario::{Form, Scenario, Status, json, judge};
+use plimsoll_sim::{Options, run};
+
+fn demo() -> Scenario {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/noisy-neighbour.yaml");
+    Scenario::load(&path, Form::Short).unwrap_or_else(|errors| panic!("{}", errors.render(false)))
+}
+
+fn text(scenario: &Scenario, seed: u64, threads: usize) -> String {
+    let options =
+        Options { seed: Some(seed), seeds: 2, threads: NonZeroUsize::new(threads), ..Options::default() };
+    let results = run(scenario, &options, &|_| {}).expect("it runs").results;
+    json(scenario, &results, &judge(scenario, &results)).to_string()
+}
+
+#[test]
+fn threads_and_repetition_change_nothing_and_the_seed_does() {
+    let scenario = demo();
+    let first = text(&scenario, 1, 1);
+    assert!(first == text(&scenario, 1, 4), "threads change nothing");
+    assert!(first == text(&scenario, 1, 1), "nor does another run");
+    assert!(first != text(&scenario, 7, 1), "but the seed does");
+}
+
+#[test]
+fn a_further_workload_shifts_nobody_elses_choices() {
+    let with = |more: &str| {
+        let text = format!(
+            "{{name: t, rate: 10Gbps, duration: 200ms, systems: [plimsoll], tenants: {{a: {{}}, b: {{}}}}, workloads: \
+             {{{more} ask: {{tenant: a, kind: request_response, rate: 2000, connections: 64, port: 7000}}}}}}"
+        );
+        let run = outcome(&scenario(&text), 1).results.runs.remove(0);
+        run.workloads["ask"].samples.iter().map(|sample| sample.at).collect::<Vec<_>>()
+    };
+    let mut alone = with("");
+    let mut beside = with("ping: {tenant: b, kind: probe, rate: 5000},");
+    alone.sort_unstable();
+    beside.sort_unstable();
+    assert!(alone.len() > 300);
+    assert_eq!(alone, beside);
+}
+
+#[test]
+fn the_noisy_neighbour_comes_out_as_it_does_live() {
+    let scenario = demo();
+    let outcome = outcome(&scenario, 2);
+    for verdict in judge(&scenario, &outcome.results) {
+        assert_ne!(verdict.status, Status::Failed, "{}: {}", verdict.expect, verdict.detail);
+    }
+    assert_eq!(outcome.broken().count(), 0);
+}

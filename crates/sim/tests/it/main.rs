@@ -1,0 +1,12 @@
+//! Whole worlds in virtual time.
+
+mod deterministic;
+mod exact;
+mod faults;
+mod limiters;
+mod promises;
+mod rerun;
+mod support;
+mod tcp;
+mod trace;
+mod worlds;

@@ -1,0 +1,5 @@
+//! Frames, attacked from outside of the crate.
+
+mod hostile;
+mod overlay;
+mod pulls;
