@@ -1,6 +1,6 @@
-//! The units everything else counts in: moments, spans, sizes and rates.
+//! The units of the whole project: moments, spans, sizes and rates.
 //!
-//! Why: five plain integers in a row compile in any order; five units compile in one.
+//! Why: five plain integers as arguments compile in any order; five units compile in one order only.
 //! From: `docs/architecture.md`; kilo is 1,000 and `KiB` is 1,024, as on a NIC's data sheet.
 //! Not here: clocks (the daemon and the simulator own time), and floats.
 //! Invariant: arithmetic is exact or rounds the way its documentation says; it saturates, it never wraps.

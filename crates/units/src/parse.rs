@@ -1,6 +1,6 @@
 //! Reading and printing a number with its unit.
 
-/// A text that is not the quantity that was asked for.
+/// The error for a text that cannot be read as the wanted quantity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {want}")]
 pub struct UnitError {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever is printed with all its digits reads back as itself.
+        /// A rate printed with all its digits is read back as itself.
         #[test]
         fn bits_per_second_round_trip(n in 1_u64..) {
             let rate = BitRate::new(n).expect("above zero");

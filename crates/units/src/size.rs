@@ -10,7 +10,7 @@ use crate::parse::{self, UnitError};
 pub struct Bytes(u64);
 
 impl Bytes {
-    /// Nothing.
+    /// Zero bytes.
     pub const ZERO: Self = Self(0);
 
     /// `n` bytes.
@@ -37,7 +37,7 @@ impl Bytes {
         self.0.saturating_mul(8)
     }
 
-    /// `n` times as much; saturates.
+    /// This size `n` times; saturates.
     #[must_use]
     pub const fn times(self, n: u64) -> Self {
         Self(self.0.saturating_mul(n))

@@ -6,7 +6,7 @@ use core::ops::{Add, AddAssign, Sub};
 use crate::NS_PER_SEC;
 use crate::parse::{self, UnitError};
 
-/// A moment, in nanoseconds since whatever the driver calls zero.
+/// A moment, in nanoseconds since the driver's zero: the start of the daemon or of a simulated run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(u64);
 
@@ -15,7 +15,7 @@ pub struct Nanos(u64);
 pub struct Span(u64);
 
 impl Nanos {
-    /// The driver's zero.
+    /// The moment that the driver counts from.
     pub const ZERO: Self = Self(0);
 
     /// The moment `ns` nanoseconds after zero.
@@ -30,7 +30,7 @@ impl Nanos {
         self.0
     }
 
-    /// The distance from `earlier` to here; zero when `earlier` is later.
+    /// The span from `earlier` to this moment; zero when `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
@@ -38,7 +38,7 @@ impl Nanos {
 }
 
 impl Span {
-    /// No time at all.
+    /// The empty span.
     pub const ZERO: Self = Self(0);
 
     /// `n` nanoseconds.
@@ -77,13 +77,13 @@ impl Span {
         self.0 as f64 / NS_PER_SEC as f64
     }
 
-    /// `n` times as long; saturates.
+    /// This span `n` times; saturates.
     #[must_use]
     pub const fn times(self, n: u64) -> Self {
         Self(self.0.saturating_mul(n))
     }
 
-    /// The same span for the standard library's waiting calls.
+    /// This span as the standard library's `Duration`.
     #[must_use]
     pub const fn to_std(self) -> core::time::Duration {
         core::time::Duration::from_nanos(self.0)
@@ -105,7 +105,7 @@ impl AddAssign<Span> for Nanos {
 
 impl Sub for Nanos {
     type Output = Span;
-    /// Same as [`Nanos::since`].
+    /// Equals [`Nanos::since`].
     fn sub(self, earlier: Self) -> Span {
         self.since(earlier)
     }
@@ -145,7 +145,7 @@ impl core::iter::Sum for Span {
 }
 
 impl fmt::Display for Span {
-    /// At most three decimals of the largest unit that fits: `1.25ms`.
+    /// Prints at most three decimals of the largest unit that fits: `1.25ms`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (unit, name) = match self.0 {
             0..1_000 => (1, "ns"),
