@@ -1,7 +1,7 @@
-//! The file around the events: a first line, then blocks with their length and checksum.
+//! The file format around the events: a first line, then blocks with their length and checksum.
 //!
-//! Why: a bit that the disk lost must not look like a decision that differed, and a file that ends in the middle of a
-//! block is good up to there.
+//! Why: a bit error on the disk must not look like a decision that differed, and a file that ends in the middle of a
+//! block can still be read up to that block.
 //! From: `docs/engine-trace.md`, "blocks".
 //! Not here: what is in a block (`event`).
 //! Invariant: a block holds whole events, and at most [`LONGEST`] bytes.
@@ -13,19 +13,19 @@ use crate::reader::TraceError;
 /// The first line of a trace; its number is the format's version.
 pub const MAGIC: &[u8] = b"plimsoll engine trace 1\n";
 
-/// What the first line begins with in every version.
+/// The begin of the first line in every version.
 const KIND: &[u8] = b"plimsoll engine trace ";
 
-/// Longest block that is read: what a policy of 16 MB and its files may take.
+/// Longest block that is read, in bytes: enough for a policy of 16 MB and its files.
 const LONGEST: u32 = 64 << 20;
 
-/// Whether a file that begins so is an engine's trace, of any version.
+/// Whether a file that begins with `begin` is an engine's trace, of any version.
 #[must_use]
 pub fn is_trace(begin: &[u8]) -> bool {
     begin.starts_with(KIND)
 }
 
-/// Writes blocks behind the first line.
+/// Writes a trace file: the first line, then blocks.
 #[derive(Debug)]
 pub struct BlockWriter<W> {
     to: W,
@@ -35,7 +35,7 @@ impl<W: Write> BlockWriter<W> {
     /// Writes the first line.
     ///
     /// # Errors
-    /// The writer's.
+    /// When `to` fails.
     pub fn new(mut to: W) -> io::Result<Self> {
         to.write_all(MAGIC)?;
         Ok(Self { to })
@@ -44,7 +44,7 @@ impl<W: Write> BlockWriter<W> {
     /// Writes one block.
     ///
     /// # Errors
-    /// The writer's, or that the block is longer than any reader takes.
+    /// When the writer fails, or the block is longer than a reader accepts.
     pub fn write(&mut self, block: &[u8]) -> io::Result<()> {
         let len = u32::try_from(block.len()).ok().filter(|&len| len <= LONGEST);
         let len = len.ok_or_else(|| io::Error::other("the policy's files are too long for a trace"))?;
@@ -53,17 +53,17 @@ impl<W: Write> BlockWriter<W> {
         self.to.write_all(block)
     }
 
-    /// The writer, with everything flushed.
+    /// Flushes the writer and returns it.
     ///
     /// # Errors
-    /// The writer's.
+    /// When the flush fails.
     pub fn finish(mut self) -> io::Result<W> {
         self.to.flush()?;
         Ok(self.to)
     }
 }
 
-/// Reads blocks.
+/// Reads a trace file block by block.
 #[derive(Debug)]
 pub(crate) struct Blocks<R> {
     from: R,
@@ -71,12 +71,12 @@ pub(crate) struct Blocks<R> {
     pub(crate) at: u64,
 }
 
-/// What comes next.
+/// The result of reading the next block.
 pub(crate) enum Next {
     Block,
-    /// The file ends where a block may.
+    /// The file ends after a whole block.
     Over,
-    /// The file ends in the middle of one.
+    /// The file ends in the middle of a block.
     Torn,
 }
 
@@ -111,7 +111,7 @@ impl<R: Read> Blocks<R> {
         if len > LONGEST {
             return Err(TraceError::Damaged { at: self.at });
         }
-        // Grows with what is there, whatever the length says.
+        // The buffer grows with the bytes that are really there, so that a wrong length cannot allocate 64 MiB.
         let got = self.from.by_ref().take(len.into()).read_to_end(to).map_err(TraceError::Read)?;
         if got < len as usize {
             return Ok(Next::Torn);
@@ -124,7 +124,7 @@ impl<R: Read> Blocks<R> {
     }
 }
 
-/// Reads as much as there is, up to the buffer's end.
+/// Reads until the buffer is full or the file ends, and returns the number of bytes read.
 fn fill(from: &mut impl Read, to: &mut [u8]) -> io::Result<usize> {
     let mut got = 0;
     while got < to.len() {

@@ -1,83 +1,83 @@
-//! What a trace tells, event by event.
+//! The events of a trace, and their encoding.
 //!
-//! Why: the one list of what goes into an engine and what comes out, for writer and reader.
+//! Why: one list of all inputs and outputs of an engine, for the writer and the reader.
 //! From: the methods of `plimsoll_nic::Nic`, one event for each that can change a decision.
 //! Not here: blocks, files.
-//! Invariant: what was written is read; any other bytes are refused, or read as events that mean nothing bad.
+//! Invariant: every event that was written is read back; other bytes are refused, or read as harmless events.
 
 use plimsoll_nic::{Config, Descriptor, QueueId, Refusal, Transmit};
 use plimsoll_policy::{LimitId, NodeId, Placement, Sources};
-use plimsoll_units::{Bytes as Size, Nanos, Span};
+use plimsoll_units::{Bytes, Nanos, Span};
 
-use crate::numbers::{Bytes, Unreadable, put};
+use crate::numbers::{Cursor, Unreadable, put};
 
-/// One thing that an engine was told, with its answer.
+/// One call of the engine, with the engine's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// An engine was made, with this policy; always the first.
+    /// The engine was created; always the first event.
     Start {
-        /// Its sizes.
+        /// The engine's sizes.
         config: Config,
-        /// The policy's files, the one that names the others first.
+        /// The policy's files, the main file first.
         files: Vec<File>,
     },
-    /// A flow queue was asked for.
+    /// A flow queue was opened, or refused.
     Open {
-        /// Where its packets belong.
+        /// The class and the limits of its packets.
         placement: Placement,
         /// The queue; none when it was refused.
         queue: Option<QueueId>,
     },
-    /// A flow queue was to be closed.
+    /// A flow queue was closed, or could not be.
     Close {
-        /// Which.
+        /// The flow queue.
         queue: QueueId,
-        /// Whether it was.
+        /// Whether the engine closed it.
         closed: bool,
     },
-    /// A packet came: its descriptor was posted, or refused.
+    /// A packet's descriptor was posted, or refused.
     Post {
-        /// Its flow queue.
+        /// The packet's flow queue.
         queue: QueueId,
         /// The descriptor, without its address.
         descriptor: Descriptor,
-        /// Why it was not taken.
+        /// The reason when the descriptor was refused.
         refused: Option<Refusal>,
     },
     /// Doorbells rang.
     Ring {
-        /// When.
+        /// The time of the call.
         now: Nanos,
-        /// The words.
+        /// The doorbell words.
         words: Vec<u16>,
     },
-    /// The engine was asked what leaves.
+    /// The engine was polled for packets to transmit.
     Poll {
-        /// When.
+        /// The time of the poll.
         now: Nanos,
-        /// For how much there was room.
+        /// Most packets that this poll could return.
         room: u32,
-        /// What left.
+        /// The packets that left.
         left: Vec<Left>,
     },
-    /// So many of what left, the oldest first, were through, and gave their descriptors back.
+    /// The oldest `count` packets that had left were completed and gave their descriptors back.
     Complete {
-        /// How many.
+        /// Number of packets.
         count: u64,
     },
-    /// Another policy came into force.
+    /// A new policy came into force.
     Install {
-        /// When.
+        /// The time of the change.
         now: Nanos,
-        /// The policy's files.
+        /// The new policy's files.
         files: Vec<File>,
-        /// Where each open flow queue then belonged.
+        /// The new placement of each open flow queue.
         places: Vec<(QueueId, Placement)>,
     },
-    /// How many descriptors the host holds, from the next policy on.
+    /// Number of descriptors of the host, from the next policy on.
     Descriptors(u32),
-    /// How much one pull takes, from the next policy on.
-    Pull(Size),
+    /// Most bytes of one pull, from the next policy on.
+    Pull(Bytes),
     /// The recording ends.
     End(End),
 }
@@ -85,39 +85,39 @@ pub enum Event {
 /// One file of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// Its path.
+    /// The file's path.
     pub name: String,
-    /// What it held.
+    /// The file's contents.
     pub text: String,
 }
 
 /// A frame, or a part of a large segment, that left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Its flow queue.
+    /// The frame's flow queue.
     pub queue: QueueId,
     /// Bytes, headers included.
     pub len: u32,
-    /// Where its payload began.
+    /// Offset of its payload in the segment.
     pub offset: u32,
-    /// Whether its descriptor was through with it.
+    /// Whether it was the last frame of its descriptor.
     pub last: bool,
-    /// Since its doorbell.
+    /// Time since its doorbell.
     pub waited: Span,
-    /// The limit that held it longest, and how long limits held it altogether.
+    /// The limit that held the frame longest, and the time that all limits together held it.
     pub limited: Option<(LimitId, Span)>,
 }
 
 /// Why a recording ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The engine ended.
+    /// The daemon stopped.
     Stopped,
-    /// The file is as large as it may become.
+    /// The file has reached its size limit.
     Full,
-    /// The disk took less than there was.
+    /// The disk was slower than the recording.
     Overrun,
-    /// The file ends without saying so: a crash, or a copy that was cut off.
+    /// The file has no end event: the daemon crashed, or a copy was cut off.
     Torn,
 }
 
@@ -125,7 +125,7 @@ const START: u8 = 1;
 const OPEN: u8 = 2;
 const CLOSE: u8 = 3;
 const POST: u8 = 4;
-/// A frame that leaves as it is and was taken: most are.
+/// Short form of `POST` for a frame without segmentation or tag that was accepted: most frames are.
 const FRAME: u8 = 5;
 const RING: u8 = 6;
 const POLL: u8 = 7;
@@ -139,11 +139,11 @@ const LAST: u64 = 1;
 const LATER_PART: u64 = 2;
 const LIMITED: u64 = 4;
 
-/// Most that one poll may have had room for.
+/// Largest `room` that is accepted in a poll.
 const MOST_ROOM: u32 = 1 << 16;
 
 impl Left {
-    /// What of a transmit has to be the same.
+    /// The part of a transmit that a replay must reproduce.
     #[must_use]
     pub fn of(transmit: &Transmit, now: Nanos) -> Self {
         Self {
@@ -174,7 +174,7 @@ impl Left {
         }
     }
 
-    fn read(bytes: &mut Bytes<'_>) -> Result<Self, Unreadable> {
+    fn read(bytes: &mut Cursor<'_>) -> Result<Self, Unreadable> {
         let queue = QueueId(bytes.small()?);
         let word = bytes.number()?;
         let waited = Span::ns(bytes.number()?);
@@ -189,7 +189,7 @@ impl Left {
     }
 }
 
-/// The writer's half: one function for each event, so that nothing is made on the packet path only to be written.
+/// Encoding: one function for each event, so that the packet path builds no [`Event`] only to write it.
 pub(crate) mod write {
     use super::*;
 
@@ -281,7 +281,7 @@ pub(crate) mod write {
         put(to, descriptors.into());
     }
 
-    pub(crate) fn pull(to: &mut Vec<u8>, pull: Size) {
+    pub(crate) fn pull(to: &mut Vec<u8>, pull: Bytes) {
         to.push(PULL);
         put(to, pull.as_u64());
     }
@@ -293,8 +293,8 @@ pub(crate) mod write {
 }
 
 impl Event {
-    /// The next event, and the moment that it moves `now` to.
-    pub(crate) fn read(bytes: &mut Bytes<'_>, now: &mut Nanos) -> Result<Self, Unreadable> {
+    /// Reads the next event; moves `now` on to the event's time.
+    pub(crate) fn read(bytes: &mut Cursor<'_>, now: &mut Nanos) -> Result<Self, Unreadable> {
         Ok(match bytes.byte()? {
             START => Self::Start { config: read_config(bytes)?, files: read_files(bytes)? },
             OPEN => Self::Open { placement: read_placement(bytes)?, queue: read_answer(bytes)? },
@@ -322,7 +322,7 @@ impl Event {
                 Self::Install { now, files, places: (0..count).map(place).collect::<Result<_, _>>()? }
             }
             DESCRIPTORS => Self::Descriptors(bytes.small()?),
-            PULL => Self::Pull(Size::new(bytes.number()?)),
+            PULL => Self::Pull(Bytes::new(bytes.number()?)),
             END => Self::End(match bytes.byte()? {
                 0 => End::Stopped,
                 1 => End::Full,
@@ -334,41 +334,41 @@ impl Event {
     }
 }
 
-/// The latest moment that a trace may tell: 146 years. What an engine adds to it is a moment, too.
+/// Times in a trace are below this: 146 years. It leaves room for what an engine adds to the time.
 const LATEST: u64 = 1 << 62;
 
-fn advance(bytes: &mut Bytes<'_>, now: &mut Nanos) -> Result<Nanos, Unreadable> {
+fn advance(bytes: &mut Cursor<'_>, now: &mut Nanos) -> Result<Nanos, Unreadable> {
     let next = now.as_u64().checked_add(bytes.number()?).filter(|&next| next < LATEST).ok_or(Unreadable)?;
     *now = Nanos::new(next);
     Ok(*now)
 }
 
-fn read_config(bytes: &mut Bytes<'_>) -> Result<Config, Unreadable> {
+fn read_config(bytes: &mut Cursor<'_>) -> Result<Config, Unreadable> {
     let (queues, ring, descriptors) = (bytes.small()?, bytes.small()?, bytes.small()?);
-    let (pull, catch_up) = (Size::new(bytes.number()?), Span::ns(bytes.number()?));
+    let (pull, catch_up) = (Bytes::new(bytes.number()?), Span::ns(bytes.number()?));
     Ok(Config { queues, ring, descriptors, pull, catch_up })
 }
 
-fn read_files(bytes: &mut Bytes<'_>) -> Result<Vec<File>, Unreadable> {
+fn read_files(bytes: &mut Cursor<'_>) -> Result<Vec<File>, Unreadable> {
     let count = bytes.count()?;
     (0..count).map(|_| Ok(File { name: bytes.text()?, text: bytes.text()? })).collect()
 }
 
-fn read_placement(bytes: &mut Bytes<'_>) -> Result<Placement, Unreadable> {
+fn read_placement(bytes: &mut Cursor<'_>) -> Result<Placement, Unreadable> {
     let class = NodeId(bytes.small()?);
     let count = bytes.count()?;
     let limits = (0..count).map(|_| Ok(LimitId(bytes.small()?))).collect::<Result<_, Unreadable>>()?;
     Ok(Placement { class, limits })
 }
 
-fn read_answer(bytes: &mut Bytes<'_>) -> Result<Option<QueueId>, Unreadable> {
+fn read_answer(bytes: &mut Cursor<'_>) -> Result<Option<QueueId>, Unreadable> {
     match bytes.number()?.checked_sub(1) {
         None => Ok(None),
         Some(queue) => u32::try_from(queue).map(|queue| Some(QueueId(queue))).map_err(|_| Unreadable),
     }
 }
 
-fn read_post(bytes: &mut Bytes<'_>, plain: bool) -> Result<Event, Unreadable> {
+fn read_post(bytes: &mut Cursor<'_>, plain: bool) -> Result<Event, Unreadable> {
     let (queue, len) = (QueueId(bytes.small()?), bytes.small()?);
     if plain {
         return Ok(Event::Post {

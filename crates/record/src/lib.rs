@@ -1,11 +1,11 @@
-//! An engine's trace: everything that the engine was told, and what it decided, written down and read back.
+//! Engine traces: all inputs and decisions of an engine, written to a file and read back.
 //!
-//! Why: what went wrong at noon is looked at in the evening, packet by packet, without the traffic.
-//! From: the engine is told the time and has no clock of its own, so that the same inputs give the same outputs;
-//! `docs/engine-trace.md` is the format.
-//! Not here: files and threads (`daemon` writes, `cli` opens), running it again (`sim`).
-//! Invariants: recording changes no decision and never waits; whatever bytes come in, reading them ends in events or in
-//! an error that says where.
+//! Why: an incident at noon can be studied in the evening, packet by packet, without its traffic.
+//! From: the engine has no clock of its own, so the same inputs give the same outputs; `docs/engine-trace.md`
+//! describes the format.
+//! Not here: files and threads (`daemon` writes, `cli` opens), replaying a trace (`sim`).
+//! Invariants: recording changes no decision and never waits; reading any bytes gives events, or an error with its
+//! place.
 //!
 //! ```
 //! use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic};

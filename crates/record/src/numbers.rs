@@ -1,9 +1,9 @@
-//! Numbers as a trace writes them: seven bits to a byte, the lowest first.
+//! Encoding of numbers in a trace: seven bits to a byte, the lowest first.
 //!
-//! Why: most are small, and a trace has some ten of them for each packet.
+//! Why: most numbers are small, and a trace has about ten of them for each packet.
 //! From: LEB128, as in DWARF and protocol buffers.
-//! Not here: what they mean (`event`).
-//! Invariant: what was written is read; any other bytes are read, or refused, within ten of them.
+//! Not here: the meaning of the numbers (`event`).
+//! Invariant: a number that was written is read back; reading any number takes at most ten bytes.
 
 /// Appends a number.
 #[inline]
@@ -15,17 +15,17 @@ pub(crate) fn put(to: &mut Vec<u8>, mut number: u64) {
     to.push(number as u8);
 }
 
-/// Bytes that are read from the front.
+/// Reads numbers and texts from the front of a byte slice.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bytes<'a> {
+pub(crate) struct Cursor<'a> {
     pub(crate) rest: &'a [u8],
 }
 
-/// The bytes end too early, or are no number of this size.
+/// The error for bytes that end too early, or that hold no number of the wanted size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unreadable;
 
-impl<'a> Bytes<'a> {
+impl<'a> Cursor<'a> {
     pub(crate) fn byte(&mut self) -> Result<u8, Unreadable> {
         let (&first, rest) = self.rest.split_first().ok_or(Unreadable)?;
         self.rest = rest;
@@ -48,12 +48,12 @@ impl<'a> Bytes<'a> {
         Err(Unreadable)
     }
 
-    /// A number that fits what is wanted.
+    /// Reads a number that fits in `T`.
     pub(crate) fn small<T: TryFrom<u64>>(&mut self) -> Result<T, Unreadable> {
         T::try_from(self.number()?).map_err(|_| Unreadable)
     }
 
-    /// How many things follow, each at least a byte: never more than there are bytes.
+    /// Reads a count of items, each at least a byte long; refuses more items than there are bytes.
     pub(crate) fn count(&mut self) -> Result<usize, Unreadable> {
         let count: usize = self.small()?;
         if count > self.rest.len() { Err(Unreadable) } else { Ok(count) }
@@ -79,7 +79,7 @@ mod tests {
             let numbers: Vec<u64> = numbers.into_iter().map(|number| number >> shift).collect();
             let mut written = Vec::new();
             numbers.iter().for_each(|&number| put(&mut written, number));
-            let mut bytes = Bytes { rest: &written };
+            let mut bytes = Cursor { rest: &written };
             for number in numbers {
                 prop_assert_eq!(bytes.number(), Ok(number));
             }
@@ -88,10 +88,10 @@ mod tests {
 
         #[test]
         fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
-            let mut left = Bytes { rest: &bytes };
+            let mut left = Cursor { rest: &bytes };
             while left.number().is_ok() {}
             prop_assert!(left.rest.len() <= bytes.len());
-            let _ = Bytes { rest: &bytes }.text();
+            let _ = Cursor { rest: &bytes }.text();
         }
     }
 }

@@ -1,10 +1,10 @@
-//! The engine, with a recorder beside it.
+//! An engine together with its recorder.
 //!
-//! Why: everything that changes an engine passes here, so nothing can be missing from a trace: whoever holds a
-//! [`Recorded`] reads the engine freely, but has no other way to tell it something.
+//! Why: a trace must miss no call that changes the engine. The holder of a [`Recorded`] can read the engine freely, but
+//! can change it only through methods that also record.
 //! From: the methods of `Nic`, under their names.
 //! Not here: encoding (`recorder`).
-//! Invariant: without a recorder it is the engine, for the price of one branch a call.
+//! Invariant: without a recorder it behaves like the engine alone, and costs one branch a call.
 
 use core::ops::Deref;
 
@@ -36,10 +36,11 @@ impl Recorded {
         Self { nic, recorder: None }
     }
 
-    /// Begins to record. The engine must be new, and its policy made of `sources`: a trace begins with an empty engine.
+    /// Begins to record. The engine must be new, since a trace begins with an empty engine, and its policy must be made
+    /// of `sources`.
     ///
     /// # Panics
-    /// When the engine has been used.
+    /// When the engine has already been used.
     pub fn record(&mut self, mut recorder: Recorder, sources: &Sources) {
         assert_eq!(
             self.nic.stats(),
@@ -56,10 +57,10 @@ impl Recorded {
         self.recorder.as_ref().is_some_and(|recorder| recorder.is_live())
     }
 
-    /// As [`Nic::open_queue`].
+    /// Calls [`Nic::open_queue`] and records it.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Nic::open_queue`].
     pub fn open_queue(&mut self, placement: &Placement) -> Result<QueueId, Refusal> {
         let queue = self.nic.open_queue(placement);
         if let Some(recorder) = &mut self.recorder {
@@ -68,7 +69,7 @@ impl Recorded {
         queue
     }
 
-    /// As [`Nic::close_queue`].
+    /// Calls [`Nic::close_queue`] and records it.
     pub fn close_queue(&mut self, queue: QueueId) -> bool {
         let closed = self.nic.close_queue(queue);
         if let Some(recorder) = &mut self.recorder {
@@ -77,10 +78,10 @@ impl Recorded {
         closed
     }
 
-    /// As [`Nic::post`].
+    /// Calls [`Nic::post`] and records it.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Nic::post`].
     #[inline]
     pub fn post(&mut self, queue: QueueId, descriptor: Descriptor) -> Result<(), Refusal> {
         let taken = self.nic.post(queue, descriptor);
@@ -90,7 +91,7 @@ impl Recorded {
         taken
     }
 
-    /// As [`Nic::ring`].
+    /// Calls [`Nic::ring`] and records it.
     #[inline]
     pub fn ring(&mut self, doorbells: &[u16], now: Nanos) {
         if let Some(recorder) = &mut self.recorder {
@@ -99,7 +100,7 @@ impl Recorded {
         self.nic.ring(doorbells, now);
     }
 
-    /// As [`Nic::poll_transmit`].
+    /// Calls [`Nic::poll_transmit`] and records it.
     #[inline]
     pub fn poll_transmit(&mut self, now: Nanos, out: &mut Vec<Transmit>) {
         let Some(recorder) = &mut self.recorder else { return self.nic.poll_transmit(now, out) };
@@ -113,7 +114,7 @@ impl Recorded {
         }
     }
 
-    /// As [`Nic::complete`].
+    /// Calls [`Nic::complete`] and records it.
     #[inline]
     pub fn complete(&mut self, transmit: &Transmit, outcome: Outcome) {
         if let Some(recorder) = &mut self.recorder {
@@ -122,13 +123,13 @@ impl Recorded {
         self.nic.complete(transmit, outcome);
     }
 
-    /// As [`Nic::poll_completion`].
+    /// Calls [`Nic::poll_completion`], which changes no decision and is not recorded.
     #[inline]
     pub fn poll_completion(&mut self) -> Option<Completion> {
         self.nic.poll_completion()
     }
 
-    /// As [`Nic::install`], of a program that is made of `sources`.
+    /// Calls [`Nic::install`] with a program that is made of `sources`, and records it.
     pub fn install(
         &mut self,
         program: &Program,
@@ -147,7 +148,7 @@ impl Recorded {
         recorder.install(now, sources, &places);
     }
 
-    /// As [`Nic::set_descriptors`].
+    /// Calls [`Nic::set_descriptors`] and records it.
     pub fn set_descriptors(&mut self, descriptors: u32) {
         if let Some(recorder) = &mut self.recorder {
             recorder.descriptors(descriptors);
@@ -155,7 +156,7 @@ impl Recorded {
         self.nic.set_descriptors(descriptors);
     }
 
-    /// As [`Nic::set_pull`].
+    /// Calls [`Nic::set_pull`] and records it.
     pub fn set_pull(&mut self, pull: Bytes) {
         if let Some(recorder) = &mut self.recorder {
             recorder.pull(pull);

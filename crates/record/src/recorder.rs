@@ -1,10 +1,10 @@
-//! Writes an engine's trace into chunks of memory that somebody else brings to disk.
+//! Writes an engine's trace into chunks of memory, which a [`Sink`] brings to disk.
 //!
 //! Why: the engine's thread must never wait for a disk.
 //! From: `docs/engine-trace.md`, "what it costs".
 //! Not here: threads and files (`daemon`).
-//! Invariants: events are written whole and in their order; a recording ends once, with its reason; its bytes exceed the
-//! limit by less than a chunk.
+//! Invariants: events are written whole and in order; a recording ends once, with its reason; it exceeds its size limit
+//! by less than a chunk.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
@@ -16,34 +16,34 @@ use plimsoll_units::{Bytes, Nanos, Span};
 use crate::blocks::BlockWriter;
 use crate::event::{End, write};
 
-/// Bytes of a chunk: some ten thousand packets, well over a millisecond at the fastest.
+/// Bytes of a chunk: about ten thousand packets, well over a millisecond at the highest packet rate.
 pub const CHUNK: usize = 256 << 10;
 
-/// A chunk is handed over once its first event is so old, full or not: what a crash may lose.
+/// A chunk is handed over once its first event is this old, full or not: a crash loses at most that.
 const FLUSH: Span = Span::millis(200);
 
-/// Room that is left for what comes last.
+/// Bytes of a chunk that are kept free for the last events of a recording.
 const RESERVE: usize = 64;
 
-/// Where full chunks go and empty ones come from. Must not wait.
+/// Takes full chunks and gives empty ones. Its methods must not wait.
 pub trait Sink: Send + Debug {
-    /// An empty chunk; `None` when all are on their way to the disk, or the disk takes no more.
+    /// Gives an empty chunk; `None` when all chunks wait for the disk, or the disk has failed.
     fn empty(&mut self) -> Option<Vec<u8>>;
     /// Takes a chunk that [`Sink::empty`] gave.
     fn full(&mut self, chunk: Vec<u8>);
-    /// Takes the last one, and hears why it is.
+    /// Takes the last chunk, with the reason why the recording ends.
     fn last(&mut self, chunk: Vec<u8>, why: End);
 }
 
-/// How much is recorded.
+/// Limits of a recording.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of the file.
+    /// Size of the file.
     pub bytes: Bytes,
 }
 
 impl Default for Limits {
-    /// A gigabyte: some fifty million packets.
+    /// A gigabyte: about fifty million packets.
     fn default() -> Self {
         Self { bytes: Bytes::new(1_000_000_000) }
     }
@@ -53,7 +53,7 @@ impl Default for Limits {
 #[derive(Debug)]
 pub struct Recorder {
     sink: Box<dyn Sink>,
-    /// The chunk that is filled; none once the recording has ended.
+    /// The chunk that is being filled; none once the recording has ended.
     chunk: Option<Vec<u8>>,
     limits: Limits,
     /// Bytes of the chunks handed over.
@@ -64,12 +64,12 @@ pub struct Recorder {
     begun: Option<Nanos>,
     /// Completions that are not written yet.
     completed: u64,
-    /// The last of the polls that found nothing due, which are not written while nothing else happens.
+    /// Time and room of the last poll that found nothing due; it is written before the next other event.
     idle: Option<(Nanos, usize)>,
 }
 
 impl Recorder {
-    /// A recording without events.
+    /// Makes a recorder that has no events yet.
     #[must_use]
     pub fn new(mut sink: Box<dyn Sink>, limits: Limits) -> Self {
         let chunk = sink.empty();
@@ -77,7 +77,7 @@ impl Recorder {
         Self { sink, chunk, limits, handed: 0, last, begun, completed: 0, idle: None }
     }
 
-    /// Whether it still goes on.
+    /// Whether the recording is still going on.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.chunk.is_some()
@@ -117,7 +117,7 @@ impl Recorder {
         self.write(|to| write::poll(to, after, room, now, left));
     }
 
-    /// A poll at which nothing was due: of many in a row only the last one is written, once something happens.
+    /// Notes a poll at which nothing was due. Of several in a row only the last is written, before the next other event.
     #[inline]
     pub(crate) fn idle(&mut self, now: Nanos, room: usize) {
         if self.completed > 0 {
@@ -153,7 +153,7 @@ impl Recorder {
         self.write(|to| write::pull(to, pull));
     }
 
-    /// Writes what was put off.
+    /// Writes the completions or the idle poll that wait to be written.
     #[inline]
     fn settle(&mut self) {
         if self.completed > 0 {
@@ -174,7 +174,7 @@ impl Recorder {
         after
     }
 
-    /// One event. An event longer than a chunk, of many doorbells or a large policy, makes its chunk longer.
+    /// Writes one event. A chunk grows for an event longer than a chunk: many doorbells, or a large policy.
     #[inline]
     fn write(&mut self, event: impl FnOnce(&mut Vec<u8>)) {
         let Some(chunk) = &mut self.chunk else { return };
@@ -189,7 +189,7 @@ impl Recorder {
         self.begun.is_some_and(|begun| self.last.since(begun) > FLUSH)
     }
 
-    /// The chunk goes to the disk, and another one comes.
+    /// Gives the chunk to the sink and takes an empty one; ends the recording at its limit, or when there is none.
     #[cold]
     fn hand_over(&mut self) {
         let Some(chunk) = &self.chunk else { return };
@@ -211,7 +211,7 @@ impl Recorder {
     }
 }
 
-/// What an event takes at most, unless it is of many doorbells or a policy: a poll of 64 frames.
+/// Longest usual event in bytes: a poll of 64 frames. Only doorbells and policies can be longer.
 const LARGEST_USUAL: usize = 4 << 10;
 
 impl Drop for Recorder {
@@ -221,21 +221,21 @@ impl Drop for Recorder {
     }
 }
 
-/// A trace in memory, shared with whoever reads it: for tests and examples.
+/// A [`Sink`] in memory; its clones share one trace. For tests and examples.
 #[derive(Clone, Debug, Default)]
 pub struct SharedSink {
     blocks: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 impl SharedSink {
-    /// The file as it would be.
+    /// The bytes of the trace file so far.
     ///
     /// # Panics
-    /// When another thread has panicked with it.
+    /// When another thread panicked while it held the sink.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let mut writer = BlockWriter::new(Vec::new()).expect("memory takes all");
-        let blocks = self.blocks.lock().expect("nobody has panicked");
+        let blocks = self.blocks.lock().expect("no thread has panicked");
         blocks.iter().for_each(|block| writer.write(block).expect("memory takes all"));
         writer.finish().expect("memory takes all")
     }
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
     use crate::{Event, Reader, Recorded};
 
-    /// Takes so many chunks and gives none back.
+    /// Gives a fixed number of chunks, then no more.
     #[derive(Debug)]
     struct SlowDisk(SharedSink, u32);
 
