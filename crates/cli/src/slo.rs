@@ -7,7 +7,7 @@
 
 use comfy_table::CellAlignment::{self, Left, Right};
 use plimsoll_daemon::Client;
-use plimsoll_slo::{Judged, Promise, Quantiles, SloReport, TenantReport, Verdict, who};
+use plimsoll_slo::{Judged, Promise, Quantiles, SloReport, TenantReport, Verdict, causes};
 
 use crate::args::Slo;
 use crate::failure::{Failure, print, print_json};
@@ -96,7 +96,7 @@ fn row(name: &str, kept: &str, judged: &Judged) -> [String; 10] {
         delay(&judged.nic),
         delay(&judged.engine),
         count(judged.lost_out + judged.lost_in),
-        who(&judged.breaches).unwrap_or_else(|| "-".to_owned()),
+        causes(&judged.breaches).unwrap_or_else(|| "-".to_owned()),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! One window, one tenant: whether its promise held, and who or what broke it.
+//! The judgement of one tenant's promise in one window: whether it held, and the cause of each breach.
 
 use std::collections::BTreeMap;
 
@@ -7,100 +7,100 @@ use serde::{Deserialize, Serialize};
 use crate::passed::{Host, Passed, Quantiles};
 use crate::{Promise, Target};
 
-/// How a promise fared.
+/// The judgement of a promise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Nothing is promised.
+    /// The tenant has no promise.
     Unpromised,
-    /// The tenant asked for nothing.
+    /// The tenant had no traffic.
     #[default]
     Idle,
-    /// It held.
+    /// The promise held.
     Held,
-    /// The tenant was beyond its envelope, or does not read: what it lost or waited is its own.
+    /// The tenant exceeded its envelope, or did not read its port: its losses and delays are its own doing.
     Beyond,
-    /// It did not hold.
+    /// The promise did not hold.
     Broken,
 }
 
-/// Who or what it was.
+/// The cause of a breach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
     /// The tenant sends more than it may, or than it is promised while the link is full.
     Itself,
-    /// Those who send to it send more than it may receive.
+    /// Others send the tenant more than it may receive.
     ItsSenders,
-    /// What a receiver elsewhere allows is less than it sends there.
+    /// The tenant sends a remote receiver more than that receiver allows.
     Receiver,
-    /// Its machine or process does not take what comes for it.
+    /// The tenant's machine or process does not read its port, or too slowly.
     NotReading,
-    /// Its device is gone.
+    /// The tenant's device is gone.
     DeviceGone,
     /// The uplink was down or gone.
     LinkDown,
-    /// The uplink takes less than the policy says.
+    /// The uplink accepts less than its rate in the policy.
     LinkFull,
-    /// The engine's thread wanted a core and had none.
+    /// The engine's thread was ready to run and had no core.
     NoCore,
     /// The engine's thread was woken late.
     LateWakeUp,
     /// A neighbour used up the engine's core.
     NeighbourCpu,
-    /// A neighbour used the link.
+    /// A neighbour filled the link.
     NeighbourLink,
-    /// What lies between the hosts lost it.
+    /// The fabric between the hosts lost packets.
     Fabric,
-    /// Our own fault: the engine let through what it must not.
+    /// The engine let through more than the policy allows: a bug.
     Engine,
-    /// Nothing that is measured explains it.
+    /// No measurement explains the breach.
     Unknown,
 }
 
-/// What was not as promised.
+/// One point in which a promise was broken, or the tenant exceeded its envelope.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Breach {
-    /// `sent less than min`, `delay out`, ...
+    /// The kind of breach: `sent less than min`, `lost on the way out`, ...
     pub what: String,
-    /// Figures.
+    /// The figures of the breach.
     pub detail: String,
-    /// Who or what broke it.
+    /// The cause of the breach.
     pub cause: Cause,
-    /// That in words, with figures.
+    /// The cause in words, with figures.
     pub why: String,
-    /// The tenant that it was, if one.
+    /// The tenant or receiver that caused it, if one did.
     pub who: Option<String>,
 }
 
-/// A window's judgement, with what it rests on.
+/// The judgement of a window, with the measurements behind it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
-    /// When it began, in seconds since the daemon's start.
+    /// When the window began, in seconds since the daemon's start.
     pub from: f64,
-    /// Seconds.
+    /// Length of the window in seconds.
     pub length: f64,
-    /// How the promise fared.
+    /// The judgement.
     pub verdict: Verdict,
-    /// What was not as promised, or beyond the envelope.
+    /// Where the promise was broken, or the tenant exceeded its envelope.
     pub breaches: Vec<Breach>,
-    /// Bits per second that it sent.
+    /// Bits per second that the tenant sent.
     pub sent: f64,
-    /// Bits per second that its port took.
+    /// Bits per second that the tenant's port took.
     pub received: f64,
-    /// Frames of it that were lost on the way out, whatever the reason.
+    /// Frames of the tenant that were lost on egress, for any reason.
     pub lost_out: u64,
-    /// Frames for it that were lost on the way in.
+    /// Frames for the tenant that were lost on ingress.
     pub lost_in: u64,
-    /// On the way out.
+    /// Delays on egress.
     pub egress: Quantiles,
-    /// In the NIC's and the kernel's queue; nothing where no port tells.
+    /// Delays in the NIC's and the kernel's queue; empty where no port reports them.
     pub nic: Quantiles,
-    /// With the engine on the way in.
+    /// Delays in the engine on ingress.
     pub engine: Quantiles,
 }
 
-/// What a window is judged by.
+/// The evidence for the judgement of one tenant in one window.
 struct Case<'a> {
     name: &'a str,
     promise: &'a Promise,
@@ -111,13 +111,13 @@ struct Case<'a> {
     breaches: Vec<Breach>,
 }
 
-/// Rates may be this far off before that counts: bursts, and windows that do not end between packets.
+/// A rate may miss its bound by this factor before it is a breach: bursts, and windows that end amid a packet.
 pub(crate) const SLACK: f64 = 1.05;
-/// A link or a core of which this much was used is full.
+/// A link or a core is full when this part of it was used.
 const FULL: f64 = 0.9;
-/// The part of a window without a core from which on that explains what went wrong.
+/// A lack of a core explains a breach when the thread lacked one for at least this part of the window.
 const STARVED: f64 = 0.02;
-/// From so many microseconds without an engine on, rings and queues before it may have overflowed.
+/// Microseconds without the engine after which the rings and queues before it may have overflowed.
 const GAP: f64 = 10_000.0;
 
 pub(crate) fn judge(
@@ -131,8 +131,8 @@ pub(crate) fn judge(
         return Judged { from: host.from, length: host.length, ..Judged::default() };
     };
     let mut case = Case { name, promise, link: link as f64, host, own, all, breaches: Vec::new() };
-    case.way_out();
-    case.way_in();
+    case.judge_egress();
+    case.judge_ingress();
     let rate = |bytes: u64| bytes as f64 * 8.0 / host.length.max(1e-9);
     Judged {
         from: host.from,
@@ -149,7 +149,7 @@ pub(crate) fn judge(
     }
 }
 
-/// Who or what, and in words.
+/// A cause, with the name of the tenant or receiver behind it and the reason in words.
 struct Blame {
     cause: Cause,
     who: Option<String>,
@@ -180,20 +180,20 @@ impl Case<'_> {
         }
     }
 
-    /// The way out: rate, loss and delay.
-    fn way_out(&mut self) {
+    /// Judges egress: rate, loss and delay.
+    fn judge_egress(&mut self) {
         let (own, promise) = (self.own, self.promise);
         if let Some(max) = promise.out_max.filter(|&max| own.most_sent > max as f64 * SLACK) {
             let why = "the engine let through more than the policy allows";
             self.breach("sent more than max", of_most(own.most_sent, max), Blame::of(Cause::Engine, why));
         }
         if let (Some(min), Some(least)) = (promise.out_min, own.least_sent) {
-            let blame = self.whose(false);
+            let blame = self.egress_blame(false);
             self.breach("sent less than min", of_least(least, min), blame);
         }
         let lost = own.lost_by_us();
         if lost > 0 {
-            let blame = self.beyond_out().unwrap_or_else(|| self.whose(true));
+            let blame = self.beyond_out().unwrap_or_else(|| self.egress_blame(true));
             let reasons: Vec<String> =
                 own.lost.iter().map(|(name, count)| format!("{name} {count}")).collect();
             self.breach("lost on the way out", reasons.join(", "), blame);
@@ -206,8 +206,8 @@ impl Case<'_> {
         self.delays("waited on the way out", 0, own.egress.count, own.egress);
     }
 
-    /// The way in.
-    fn way_in(&mut self) {
+    /// Judges ingress: loss, rate and delay.
+    fn judge_ingress(&mut self) {
         let (own, promise) = (self.own, self.promise);
         let received = own.received_bytes as f64 * 8.0 / self.host.length.max(1e-9);
         if own.unread > 0 {
@@ -232,13 +232,13 @@ impl Case<'_> {
             self.breach("lost on the way in", lost, Blame::of(Cause::ItsSenders, why));
         }
         if own.queue_full + own.nic_full > 0 {
-            let blame = self.beyond_in().unwrap_or_else(|| self.whose_cpu());
+            let blame = self.beyond_in().unwrap_or_else(|| self.ingress_blame());
             let named = [("ingress_full", own.queue_full), ("nic_full", own.nic_full)];
             let lost =
                 named.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}"));
             self.breach("lost on the way in", lost.collect::<Vec<_>>().join(", "), blame);
             if let Some(min) = promise.in_min.filter(|&min| received * SLACK < min as f64) {
-                let blame = self.beyond_in().unwrap_or_else(|| self.whose_cpu());
+                let blame = self.beyond_in().unwrap_or_else(|| self.ingress_blame());
                 self.breach("received less than min", of_least(received, min), blame);
             }
         }
@@ -254,14 +254,14 @@ impl Case<'_> {
                 continue;
             }
             let blame = match way {
-                0 => self.beyond_out().unwrap_or_else(|| self.whose(false)),
-                _ => self.beyond_in().unwrap_or_else(|| self.whose_cpu()),
+                0 => self.beyond_out().unwrap_or_else(|| self.egress_blame(false)),
+                _ => self.beyond_in().unwrap_or_else(|| self.ingress_blame()),
             };
             let detail = format!(
                 "{late} of {count} packets beyond {:.0}us, each way's half of {} {:.0}us; p99 {:.0}us, longest {:.0}us",
                 target.each_way, target.percentile, target.most, seen.p99, seen.max
             );
-            // One is enough: the others follow from the same wait.
+            // One breach is enough: the other percentiles follow from the same wait.
             return self.breach(what, detail, blame);
         }
     }
@@ -270,7 +270,7 @@ impl Case<'_> {
         self.breaches.push(Breach { what: what.to_owned(), detail, cause, why, who });
     }
 
-    /// Whether it sends more than it may, or more than it is promised while the link is full.
+    /// Blames the tenant when it sends more than its maximum, or more than its minimum while the link is full.
     fn beyond_out(&self) -> Option<Blame> {
         let offered = self.own.most_offered;
         if let Some(max) = self.promise.out_max.filter(|&max| offered > max as f64) {
@@ -291,7 +291,7 @@ impl Case<'_> {
         })
     }
 
-    /// Whether others send it more than it may receive.
+    /// Blames the tenant when it does not read its port, or its senders when they send more than it may receive.
     fn beyond_in(&self) -> Option<Blame> {
         if self.own.unread > 0 {
             return Some(Blame::of(
@@ -303,7 +303,7 @@ impl Case<'_> {
         Some(Blame::of(Cause::ItsSenders, format!("others sent it {}", of_most(self.own.most_due, max))))
     }
 
-    /// The machine, if it was at fault.
+    /// Blames the uplink, the tenant's device or the lack of a core, where one of them failed.
     fn machine(&self) -> Option<Blame> {
         let host = self.host;
         if host.uplink_away > 0.0 {
@@ -318,7 +318,7 @@ impl Case<'_> {
         host.no_core.filter(|&starved| starved > host.length * STARVED).map(starved)
     }
 
-    /// What kept the engine away longest.
+    /// Blames whichever kept the engine away longer: the lack of a core, or a late wake-up.
     fn stalled(&self) -> Blame {
         match self.host.no_core.filter(|&seconds| seconds * 1e6 > self.host.late) {
             Some(seconds) => starved(seconds),
@@ -326,7 +326,7 @@ impl Case<'_> {
         }
     }
 
-    /// What remains: a late wake-up that is as long as what is allowed, or an uplink without room.
+    /// Blames an uplink without room, or a wake-up later than the delay target. Both are weak evidence and come last.
     fn moments(&self) -> Option<Blame> {
         let allowed = self.promise.delay.first().map_or(1e3, |target| target.each_way);
         if self.host.uplink_full > 0 && !self.link_is_full() {
@@ -339,7 +339,7 @@ impl Case<'_> {
         (self.host.late > allowed).then(|| self.late())
     }
 
-    /// The engine was away for so long that rings fill meanwhile.
+    /// Blames a wake-up so late that rings can have filled meanwhile.
     fn gap(&self) -> Option<Blame> {
         (self.host.late > GAP).then(|| self.late())
     }
@@ -349,11 +349,12 @@ impl Case<'_> {
         Blame::of(Cause::LateWakeUp, why)
     }
 
-    /// On the way out. A burst that found its flow's ring full is the tenant's own, where nothing else explains it.
-    fn whose(&self, loss: bool) -> Blame {
+    /// Finds the cause of a breach on egress. A burst that found its flow's ring full is the tenant's own doing when
+    /// nothing else explains the loss.
+    fn egress_blame(&self, loss: bool) -> Blame {
         let (mut machine, mut starved) = (self.machine(), None);
         if loss && !self.stalls_explain() {
-            // That it was without a core now and then is then said only where nothing else is.
+            // A short lack of a core is blamed only when no other cause is found.
             starved = machine.take_if(|blame| blame.cause == Cause::NoCore);
         }
         if let Some(machine) = machine {
@@ -387,13 +388,13 @@ impl Case<'_> {
         self.moments().unwrap_or_else(|| Blame::of(Cause::Unknown, "nothing that is measured explains it"))
     }
 
-    /// On the way in.
-    fn whose_cpu(&self) -> Blame {
+    /// Finds the cause of a breach on ingress.
+    fn ingress_blame(&self) -> Blame {
         let explained = self.machine().or_else(|| self.busy()).or_else(|| self.moments());
         explained.unwrap_or_else(|| Blame::of(Cause::Unknown, "nothing that is measured explains it"))
     }
 
-    /// The engine's core was used up: by whom, of what came in.
+    /// When the engine's core was used up, blames the tenant whose packets used most of it.
     fn busy(&self) -> Option<Blame> {
         if self.host.cpu < self.host.length * FULL {
             return None;
@@ -412,14 +413,14 @@ impl Case<'_> {
         }
     }
 
-    /// The receiver that held most of it.
+    /// Blames the remote receiver whose limit held the tenant's packets most often.
     fn receiver(&self) -> Option<Blame> {
         let (receiver, times) = self.own.pressed.iter().max_by_key(|&(_, times)| times)?;
         let why = format!("`{receiver}` allows it less than it sends there, and held it {times} times");
         Some(Blame { cause: Cause::Receiver, who: Some(receiver.clone()), why })
     }
 
-    /// Whether what was lost may have come while the engine was away: no more than twice that part of all frames.
+    /// Whether the engine's absence explains the loss: at most twice the part of all frames that came meanwhile is lost.
     fn stalls_explain(&self) -> bool {
         let lost = self.own.lost_by_us() as f64;
         lost * self.host.length <= 2.0 * self.host.away() * (lost + self.own.egress.count as f64)
@@ -429,25 +430,26 @@ impl Case<'_> {
         self.host.sent_bytes as f64 * 8.0 > self.link * self.host.length * FULL
     }
 
-    /// Whom most of it was for, other than this tenant.
+    /// Name of the tenant, other than this one, for which `of` is largest.
     fn heaviest(&self, of: impl Fn(&Passed) -> f64) -> Option<String> {
         let others = self.all.iter().filter(|(name, passed)| *name != self.name && of(passed) > 0.0);
         others.max_by(|(_, a), (_, b)| of(a).total_cmp(&of(b))).map(|(name, _)| name.clone())
     }
 }
 
-/// By so many seconds without a core.
+/// Blames a lack of a core for this number of seconds.
 fn starved(seconds: f64) -> Blame {
     Blame::of(Cause::NoCore, format!("the engine's thread waited {:.0}ms for a core", seconds * 1e3))
 }
 
-/// What a tenant's packets take of the engine's core, for comparison: measured on the way in, by number on the way out.
+/// Estimates the CPU seconds for a tenant's packets: measured on ingress, a microsecond a packet on egress. Only for
+/// comparison between tenants.
 fn work(passed: &Passed) -> f64 {
     passed.cpu + passed.egress.count as f64 * 1e-6
 }
 
 impl Verdict {
-    /// In a table.
+    /// The verdict as shown in a table.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -461,16 +463,16 @@ impl Verdict {
 }
 
 impl Breach {
-    /// What, with figures, and why.
+    /// The breach in one line: its kind, figures and cause.
     #[must_use]
     pub fn words(&self) -> String {
         format!("{}: {}; {}", self.what, self.detail, self.why)
     }
 }
 
-/// Who or what it was, in a few words, each once; nothing where nothing was broken.
+/// The causes of all breaches in a few words, each once; `None` when there is no breach.
 #[must_use]
-pub fn who(breaches: &[Breach]) -> Option<String> {
+pub fn causes(breaches: &[Breach]) -> Option<String> {
     let mut named: Vec<&str> = Vec::new();
     for breach in breaches {
         let words = breach.who.as_deref().unwrap_or(breach.cause.words());
@@ -482,13 +484,13 @@ pub fn who(breaches: &[Breach]) -> Option<String> {
 }
 
 impl Cause {
-    /// Whether it is the tenant's own, or its correspondents': no promise is broken by that.
+    /// Whether the tenant or the peers it talks to are the cause, so that no promise is broken.
     #[must_use]
     pub fn is_own(self) -> bool {
         matches!(self, Self::Itself | Self::ItsSenders | Self::Receiver | Self::NotReading | Self::DeviceGone)
     }
 
-    /// In a table.
+    /// The cause as shown in a table.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -511,7 +513,7 @@ impl Cause {
 }
 
 impl Target {
-    /// Of so many packets, how many may take longer.
+    /// Number of `count` packets that may take longer than the target.
     fn allows(&self, count: u64) -> u64 {
         let allowed = u128::from(count) * u128::from(self.rest) / 1_000_000;
         u64::try_from(allowed).unwrap_or(u64::MAX)
@@ -526,7 +528,7 @@ fn of_least(rate: f64, least: u64) -> String {
     format!("{} of at least {}", bits(rate), bits(least as f64))
 }
 
-/// `12.3Mbps`.
+/// Prints a rate with three digits, such as `12.3Mbps`.
 fn bits(rate: f64) -> String {
     let (value, unit) = match rate {
         rate if rate >= 999.5e6 => (rate / 1e9, "Gbps"),

@@ -1,11 +1,12 @@
-//! Whether tenants' promises held, window by window, and where not, who or what broke them.
+//! Judges, window by window, whether the promises to tenants held, and names the cause of each breach.
 //!
-//! Why: a tenant that complains gets an answer from what was measured, and an operator learns whom to talk to.
-//! From: PicNIC §4 (what is promised, and to which traffic), §2 (where it breaks); a look at the engine each second, live,
-//! and each window in virtual time.
+//! Why: a tenant that complains gets an answer from measurements, and the operator learns which tenant or which part of
+//! the host is the cause.
+//! From: PicNIC §4 (what is promised, and to which traffic) and §2 (where promises break). The input is a snapshot of
+//! the host's counters each second, or in simulation each window.
 //! Not here: measuring (the daemon's engine, `sim`), the judgement of one window (`judge`), showing it (`cli`, reports).
-//! Invariant: memory is bounded: a minute by the second and an hour by the minute, whatever the uptime; some thousand windows
-//! of a run, however long that is.
+//! Invariant: memory is bounded: a [`Ledger`] keeps a minute by the second and an hour by the minute, whatever the
+//! uptime; [`Looks`] keeps at most 4,096 windows of a run, however long the run is.
 #![forbid(unsafe_code)]
 
 mod judge;
@@ -21,106 +22,108 @@ use plimsoll_units::{BitRate, Span};
 use serde::{Deserialize, Serialize};
 
 use judge::judge;
-pub use judge::{Breach, Cause, Judged, Verdict, who};
+pub use judge::{Breach, Cause, Judged, Verdict, causes};
 pub use look::{InwardWatched, LaneWatched, Pulse, UplinkWatched, Watched};
 pub use parts::Parts;
 pub use passed::{Host, Passed, Quantiles};
 
-/// Windows of a second that are kept, and of a minute.
+/// Windows of a second that are kept.
 const SECONDS: usize = 60;
+/// Windows of a minute that are kept.
 const MINUTES: usize = 60;
 /// Windows of a run that are kept.
 const WINDOWS: usize = 4_096;
 
-/// What a tenant is promised, in bits per second and microseconds.
+/// The promise to one tenant, in bits per second and microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Promise {
-    /// On the way out: what it gets whenever it wants it, and what it never exceeds.
+    /// Rate that the tenant can send at any time.
     pub out_min: Option<u64>,
-    /// See `out_min`.
+    /// Rate that the tenant never exceeds when it sends.
     pub out_max: Option<u64>,
-    /// On the way in.
+    /// Rate that the tenant can receive at any time.
     pub in_min: Option<u64>,
-    /// See `in_min`.
+    /// Rate that the tenant never exceeds when it receives.
     pub in_max: Option<u64>,
-    /// The longest delays.
+    /// The longest delays, one for each percentile.
     pub delay: Vec<Target>,
 }
 
-/// One percentile's target.
+/// The longest delay that is promised for one percentile.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Target {
-    /// `p99`.
+    /// Name of the percentile, such as `p99`.
     pub percentile: String,
-    /// Microseconds, both ways together.
+    /// Longest delay in microseconds, both directions together.
     pub most: f64,
-    /// What of that each way has.
+    /// Half of `most`: the longest delay of one direction.
     pub each_way: f64,
-    /// Parts of a million that may take longer.
+    /// Packets in a million that may take longer.
     pub rest: u32,
 }
 
-/// Every tenant's promise over a time, and how it fared.
+/// Every tenant's promise over a time, with its judgement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SloReport {
-    /// Seconds that were looked at; fewer than asked for where the daemon is younger.
+    /// Seconds that the report covers; fewer than asked for where the daemon is younger.
     pub span: f64,
-    /// Whether windows are seconds or minutes.
+    /// Whether windows are minutes rather than seconds.
     pub by_minute: bool,
-    /// By name.
+    /// Reports by the tenant's name.
     pub tenants: BTreeMap<String, TenantReport>,
 }
 
-/// One tenant's.
+/// The report on one tenant's promise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TenantReport {
-    /// As the policy in force has it.
+    /// The promise in the policy in force.
     pub promise: Promise,
-    /// All windows together.
+    /// The judgement of all windows together.
     pub whole: Judged,
-    /// Windows in which it held, was not asked for, or did not count; and all of them.
+    /// Number of windows in which the promise was not broken.
     pub kept: u32,
-    /// See `kept`.
+    /// Number of windows.
     pub seen: u32,
-    /// Each window, the oldest first.
+    /// The judgement of each window, the oldest first.
     pub windows: Vec<Judged>,
 }
 
-/// What is remembered.
+/// The last minute by the second and the last hour by the minute, of a daemon that runs on.
 #[derive(Debug, Default)]
 pub struct Ledger {
     last: Option<Watched>,
     seconds: VecDeque<Window>,
     minutes: VecDeque<Window>,
-    /// The minute that has begun, and of how many seconds it is.
+    /// The minute that has begun, and its seconds so far.
     open: Option<(Window, usize)>,
     promises: BTreeMap<String, Promise>,
     link: u64,
 }
 
-/// What is remembered of a part of a run that ends.
+/// The windows of one part of a run that ends, such as a simulated one.
 #[derive(Debug, Default)]
 pub struct Looks {
-    /// Windows that begin in it are judged.
+    /// The part of the run in seconds: windows that begin in it are judged.
     part: Range<f64>,
     last: Option<Watched>,
-    /// At most [`WINDOWS`]: of a longer run each stands for some.
+    /// At most [`WINDOWS`]: each entry joins `each` measured windows.
     windows: Vec<Window>,
-    /// For how many, a power of two; and how many the last one has, if not all of them.
+    /// Measured windows in an entry, a power of two.
     each: usize,
+    /// Measured windows in the last entry so far; zero when it is complete.
     begun: usize,
     promises: BTreeMap<String, Promise>,
     link: u64,
 }
 
 impl Looks {
-    /// The windows that will begin in this part of the run.
+    /// Keeps windows that begin from `from` until `to`.
     #[must_use]
     pub fn of(from: Span, to: Span) -> Self {
         Self { part: from.as_secs_f64()..to.as_secs_f64(), each: 1, ..Self::default() }
     }
 
-    /// Notes what has been counted by now: a window ends.
+    /// Takes a snapshot of the counters, which ends a window.
     pub fn note(&mut self, now: Watched) {
         self.promises = promises(&now);
         self.link = now.program.link.get();
@@ -147,7 +150,7 @@ impl Looks {
         self.begun = (self.begun + 1) % self.each;
     }
 
-    /// Two windows become one, each.
+    /// Joins each pair of entries to one.
     fn join_pairs(&mut self) {
         self.each *= 2;
         let windows = core::mem::take(&mut self.windows);
@@ -159,7 +162,7 @@ impl Looks {
         }
     }
 
-    /// How promises fared.
+    /// Judges every tenant's promise.
     #[must_use]
     pub fn report(&self) -> SloReport {
         let windows: Vec<&Window> = self.windows.iter().collect();
@@ -167,7 +170,7 @@ impl Looks {
     }
 }
 
-/// A stretch of time.
+/// The host's and the tenants' traffic in a stretch of time.
 #[derive(Clone, Debug)]
 struct Window {
     host: Host,
@@ -175,7 +178,7 @@ struct Window {
 }
 
 impl Ledger {
-    /// Notes what the engine has counted by now.
+    /// Takes a snapshot of the counters, which ends a window of a second.
     pub fn note(&mut self, now: Watched) {
         self.promises = promises(&now);
         self.link = now.program.link.get();
@@ -204,8 +207,9 @@ impl Ledger {
         }
     }
 
-    /// The last `span`, by the second up to a minute, else by the minute; of that the windows that began no earlier than
-    /// `since`, after the daemon's start. Where that leaves more of the seconds than of the minutes, by the second.
+    /// Judges the last `span`, by the second up to a minute, else by the minute. Windows that began before `since`, a
+    /// time after the daemon's start, are left out; where then the seconds cover more time than the minutes, the report
+    /// is by the second.
     #[must_use]
     pub fn report(&self, span: Span, since: Span) -> SloReport {
         let count =
@@ -221,7 +225,7 @@ impl Ledger {
     }
 }
 
-/// Each window's judgement, and that of all of them together.
+/// Judges each window, and all of them together.
 fn report(windows: &[&Window], promises: &BTreeMap<String, Promise>, link: u64) -> SloReport {
     let mut whole: Option<Window> = None;
     for window in windows {
@@ -308,7 +312,7 @@ fn keep(windows: &mut VecDeque<Window>, window: Window, most: usize) {
     windows.push_back(window);
 }
 
-/// The last so many, the oldest first.
+/// The last `most` windows, the oldest first.
 fn last<'w>(windows: impl DoubleEndedIterator<Item = &'w Window>, most: usize) -> Vec<&'w Window> {
     let mut found: Vec<&Window> = windows.rev().take(most).collect();
     found.reverse();

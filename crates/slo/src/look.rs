@@ -1,9 +1,9 @@
-//! One look at a host: what its engine has counted by a moment.
+//! A snapshot of a host's counters.
 //!
-//! Why: promises are judged by what was measured, and live hosts and simulated ones measure the same.
-//! From: PicNIC §2's stations: the way out, the NIC and the engine on the way in, and what lies between hosts.
-//! Not here: taking a look (the daemon's engine, `sim`), what passed between two of them (`passed`).
-//! Invariant: counters only grow, but for an engine that began anew.
+//! Why: promises are judged by measurements, and live and simulated hosts are measured alike.
+//! From: PicNIC §2's stations: egress, the NIC and the engine on ingress, and the fabric between hosts.
+//! Not here: taking a snapshot (the daemon's engine, `sim`), the difference of two snapshots (`passed`).
+//! Invariant: counters only grow, except when the engine has restarted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,83 +13,83 @@ use plimsoll_units::{Nanos, Span};
 
 use crate::Parts;
 
-/// One look.
+/// A snapshot of a host's counters.
 #[derive(Clone, Debug)]
 pub struct Watched {
-    /// When.
+    /// Time of the snapshot.
     pub at: Nanos,
     /// The policy in force.
     pub program: Arc<Program>,
-    /// Tenants' ports, of tenants in the policy.
+    /// Counters of each tenant in the policy.
     pub lanes: Vec<LaneWatched>,
-    /// The uplink.
+    /// Counters of the uplink.
     pub uplink: UplinkWatched,
-    /// The engine's thread.
+    /// Counters of the engine's thread.
     pub pulse: Pulse,
 }
 
-/// One tenant, since the start unless it says otherwise.
+/// Counters of one tenant, since the start unless a field says otherwise.
 #[derive(Clone, Debug, Default)]
 pub struct LaneWatched {
     /// The tenant's name.
     pub name: String,
-    /// Bytes from its port.
+    /// Bytes read from the tenant's port.
     pub offered_bytes: u64,
-    /// Bytes that its port took.
+    /// Bytes delivered to the tenant's port.
     pub received_bytes: u64,
-    /// Frames lost on the way out, by reason.
+    /// Frames dropped on egress, by drop reason.
     pub losses: BTreeMap<&'static str, u64>,
-    /// Frames that left and are known not to have come to the other host.
+    /// Frames that left this host and are known to be lost between the hosts.
     pub strayed: u64,
-    /// Times that what a receiver elsewhere allows held its packets, by receiver.
+    /// Times that a remote receiver's limit held the tenant's packets, by receiver.
     pub pressed: BTreeMap<String, u64>,
-    /// What the uplink brought for it.
+    /// Traffic from the uplink for the tenant.
     pub inward: InwardWatched,
-    /// Delays and what left, since the last look; none where nothing did.
+    /// Delays and bytes sent since the last snapshot; none when no packet left or came.
     pub parts: Option<Box<Parts>>,
-    /// Times that its port was not read, as it was at its cap.
+    /// Times that the port was not read because the tenant held its maximum of descriptors.
     pub held_back: u64,
-    /// Its port is gone.
+    /// Whether the tenant's port is gone.
     pub away: bool,
 }
 
-/// What the uplink brought for a tenant.
+/// Counters of the traffic from the uplink for one tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InwardWatched {
-    /// Bytes that came, lost ones included.
+    /// Bytes that came, including lost frames.
     pub bytes: u64,
-    /// Frames that the NIC or the kernel dropped before they were told apart, where it is known whose they were.
+    /// Frames that the NIC or the kernel dropped before the engine read them, where their tenant is known.
     pub nic_full: u64,
-    /// Frames that found its queue full.
+    /// Frames dropped because the tenant's ingress queue was full.
     pub queue_full: u64,
-    /// Frames beyond what it may receive.
+    /// Frames dropped because the tenant received more than its maximum.
     pub over_max: u64,
-    /// CPU time that they took.
+    /// CPU time spent on the frames.
     pub cpu: Span,
 }
 
-/// The uplink, since the start.
+/// Counters of the uplink since the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UplinkWatched {
-    /// Bytes that it took.
+    /// Bytes sent.
     pub sent_bytes: u64,
-    /// Bytes that it brought.
+    /// Bytes received.
     pub received_bytes: u64,
-    /// Times that it had no room.
+    /// Times that the uplink had no room for a frame.
     pub full: u64,
-    /// Frames that the kernel or the NIC dropped before they were read.
+    /// Frames that the kernel or the NIC dropped before the engine read them.
     pub kernel_drops: u64,
-    /// It is down or gone.
+    /// Whether the uplink is down or gone.
     pub away: bool,
 }
 
-/// How the engine's thread fares.
+/// Scheduling of the engine's thread by the kernel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pulse {
     /// Time on a core, since the start.
     pub cpu: Span,
-    /// Time that it could have run and had no core; none where the kernel does not say.
+    /// Time that the thread was ready to run and had no core; none where the kernel does not report it.
     pub no_core: Option<Span>,
-    /// The latest wake-up since the last look.
+    /// The longest delay of a wake-up since the last snapshot.
     pub late: Span,
 }

@@ -1,45 +1,46 @@
-//! How long a tenant's packets took, part by part.
+//! The delays of a tenant's packets, part by part.
 //!
-//! Why: a tenant that waits should learn on which way and at which station, and whether its promise held.
-//! From: PicNIC §4: delay from the sender's ring to the receiver's, without the fabric and without intended shaping; the
-//! way in split into the NIC's queue and the engine.
-//! Not here: whether a promise held (`slo`), what tenants are promised (`policy`).
+//! Why: a tenant whose packets wait should learn in which direction and at which station, and whether its promise held.
+//! From: PicNIC §4: delay from the sender's ring to the receiver's, without the fabric and without intended shaping;
+//! ingress is split into the NIC's queue and the engine.
+//! Not here: whether a promise held (`judge`), what tenants are promised (`policy`).
 //! Invariant: a packet is in each part at most once; recording allocates nothing.
 //!
 //! # What is measured
 //!
-//! *Egress* is from the engine's taking a packet (its doorbell) until the port has it. The time behind limits is not
-//! counted, nor that behind earlier packets of its own flow while limits held these. *NIC* is the
-//! time in the NIC's and the kernel's queue, by the kernel's receive timestamp; only a packet socket has one. *Engine* is
-//! from our taking a packet off the uplink until the tenant's port has it. A packet from tenant to tenant on this host has
-//! the first part only.
+//! *Egress* is the time from a packet's doorbell until the uplink or the other tenant's port has the packet. Time behind
+//! limits is not counted, nor time behind earlier packets of its flow while limits held those. *NIC* is the time in the
+//! NIC's and the kernel's queue, by the kernel's receive timestamp; only a packet socket has one. *Engine* is the time
+//! from when the engine reads a packet from the uplink until the tenant's port has it. A packet between two tenants of
+//! this host has only the first part.
 
 use hdrhistogram::Histogram;
 use plimsoll_units::{NS_PER_SEC, Span};
 
-/// One tenant's parts.
+/// The delays of one tenant's packets.
 #[derive(Clone, Debug)]
 pub struct Parts {
-    /// On the way out.
+    /// Delays on egress.
     pub egress: Histogram<u64>,
-    /// Before we had it, on the way in.
+    /// Delays on ingress before the engine read the packet.
     pub nic: Histogram<u64>,
-    /// With us, on the way in.
+    /// Delays on ingress in the engine.
     pub engine: Histogram<u64>,
-    /// Packets that took longer than each target's half: on the way out, and on the way in.
+    /// Packets that took longer than half of each target: on egress, and on ingress.
     pub late: [Vec<u64>; 2],
-    /// Bytes that left, those of packets that have not left whole included.
+    /// Bytes that left, including parts of packets that have not left whole.
     pub sent_bytes: u64,
-    /// Time that limits held what left.
+    /// Time that limits held the packets that left.
     pub shaped: Span,
-    /// Time that it waited otherwise.
+    /// Time that the packets that left waited for other reasons.
     pub waited: Span,
-    /// Frames for it that its device had no room for, or that came while it was gone.
+    /// Frames for the tenant that its device had no room for, or that came while the device was gone.
     pub unread: u64,
 }
 
-/// Which way a packet went.
+/// Index of [`Parts::late`] for egress.
 const OUT: usize = 0;
+/// Index of [`Parts::late`] for ingress.
 const IN: usize = 1;
 
 impl Default for Parts {
@@ -49,7 +50,7 @@ impl Default for Parts {
 }
 
 impl Parts {
-    /// Nothing yet, for so many targets.
+    /// Empty parts for a tenant with this number of delay targets.
     #[must_use]
     pub fn new(targets: usize) -> Self {
         Self {
@@ -64,14 +65,14 @@ impl Parts {
         }
     }
 
-    /// Whether anything happened.
+    /// Whether no packet has been counted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sent_bytes == 0 && self.egress.is_empty() && self.engine.is_empty() && self.unread == 0
     }
 
-    /// The last of so many packets that left together; limits held them for so long, and they have waited so long
-    /// otherwise.
+    /// Counts `packets` packets that left together. Limits held each for `limited`; each waited `took` for other reasons.
+    /// `halves` are the halves of the delay targets.
     #[inline]
     pub fn left(&mut self, limited: Span, took: Span, packets: u32, halves: &[Span]) {
         self.egress.saturating_record_n(took.as_u64(), packets.into());
@@ -80,7 +81,7 @@ impl Parts {
         count_late(&mut self.late[OUT], halves, took, packets);
     }
 
-    /// A packet from the uplink has been delivered.
+    /// Counts a packet from the uplink that was delivered: `before` in the NIC's queue, then `with_us` in the engine.
     #[inline]
     pub fn delivered(&mut self, before: Option<Span>, with_us: Span, halves: &[Span]) {
         if let Some(before) = before {
@@ -90,7 +91,7 @@ impl Parts {
         count_late(&mut self.late[IN], halves, before.unwrap_or(Span::ZERO) + with_us, 1);
     }
 
-    /// These and what came later; for other targets only what came later counts.
+    /// Adds later parts. Where the number of targets has changed, late packets of earlier targets are forgotten.
     pub fn add(&mut self, later: &Self) {
         for (to, later) in [
             (&mut self.egress, &later.egress),
@@ -113,7 +114,7 @@ impl Parts {
         self.unread += later.unread;
     }
 
-    /// Begins anew, for so many targets.
+    /// Empties the parts, for this number of delay targets.
     pub fn clear(&mut self, targets: usize) {
         [&mut self.egress, &mut self.nic, &mut self.engine].into_iter().for_each(Histogram::clear);
         for late in &mut self.late {
@@ -131,7 +132,7 @@ fn count_late(late: &mut [u64], halves: &[Span], took: Span, packets: u32) {
     }
 }
 
-/// A microsecond to a minute, to one digit: three kilobytes, so that a tenant can have three of them.
+/// A histogram from a microsecond to a minute with one significant digit: at 3 kB, each tenant can have three.
 fn coarse() -> Histogram<u64> {
     Histogram::new_with_bounds(1_000, 60 * NS_PER_SEC, 1).expect("constant bounds in order")
 }
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_behind_limits_is_nobodys_delay() {
+    fn time_behind_limits_is_no_delay() {
         let mut parts = Parts::new(1);
         parts.left(Span::micros(90), Span::micros(10), 1, &[Span::micros(20)]);
         parts.left(Span::ZERO, Span::micros(30), 1, &[Span::micros(20)]);

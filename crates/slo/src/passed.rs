@@ -1,4 +1,4 @@
-//! What passed in a window: for the host, and for each tenant.
+//! The traffic of a window, for the host and for each tenant: the difference of two snapshots.
 
 use std::collections::BTreeMap;
 
@@ -10,95 +10,95 @@ use serde::{Deserialize, Serialize};
 use crate::judge::SLACK;
 use crate::{LaneWatched, Parts, Watched};
 
-/// The host's part.
+/// The host's traffic and its engine's thread in a window.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Host {
     /// When the window began, in seconds since the daemon's start.
     pub from: f64,
-    /// Seconds.
+    /// Length of the window in seconds.
     pub length: f64,
-    /// When it ended.
+    /// When the window ended.
     #[serde(skip)]
     pub(crate) at: Nanos,
-    /// Bytes on the uplink, on the way out.
+    /// Bytes sent on the uplink.
     pub sent_bytes: u64,
-    /// Bytes from it.
+    /// Bytes received from the uplink.
     pub received_bytes: u64,
     /// Seconds for which the engine's thread had a core.
     pub cpu: f64,
-    /// Seconds for which it wanted one and had none; none where the kernel does not say.
+    /// Seconds for which the thread was ready to run and had no core; none where the kernel does not report it.
     pub no_core: Option<f64>,
-    /// The latest wake-up, in microseconds.
+    /// The longest delay of a wake-up, in microseconds.
     pub late: f64,
-    /// Times that the uplink had no room.
+    /// Times that the uplink had no room for a frame.
     pub uplink_full: u64,
-    /// Seconds for which the uplink was down or gone at their end.
+    /// Seconds in windows at whose begin or end the uplink was down or gone.
     pub uplink_away: f64,
-    /// Frames that the kernel dropped before we read them.
+    /// Frames that the kernel dropped before the engine read them.
     pub kernel_drops: u64,
 }
 
-/// One tenant's part.
+/// One tenant's traffic in a window.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Passed {
-    /// Bytes that came from its port.
+    /// Bytes read from the tenant's port.
     pub offered_bytes: u64,
     /// Bytes that left.
     pub sent_bytes: u64,
-    /// Frames of its that were lost on the way out, by reason.
+    /// Frames of the tenant that were lost on egress, by drop reason.
     pub lost: BTreeMap<String, u64>,
-    /// Frames that left and did not come to the other host, as far as that is known.
+    /// Frames that left this host and are known to be lost between the hosts.
     pub strayed: u64,
-    /// How often what receivers elsewhere allow held its packets, by receiver.
+    /// Times that a remote receiver's limit held the tenant's packets, by receiver.
     pub pressed: BTreeMap<String, u64>,
-    /// Bytes that came for it, lost ones included.
+    /// Bytes that came for the tenant, including lost frames.
     pub due_bytes: u64,
-    /// Bytes that its port took.
+    /// Bytes that the tenant's port took.
     pub received_bytes: u64,
-    /// Frames for it that were dropped before it was known whose they were, as far as that is known.
+    /// Frames that the NIC or the kernel dropped before the engine read them, where their tenant is known.
     pub nic_full: u64,
-    /// Frames for it that found its queue on the way in full.
+    /// Frames dropped because the tenant's ingress queue was full.
     pub queue_full: u64,
-    /// Frames for it beyond what it may receive.
+    /// Frames dropped because the tenant received more than its maximum.
     pub over_max: u64,
-    /// Of these, those that came in time, and at once only as the engine was away before.
+    /// Frames of `over_max` that came within the maximum, and all at once only because the engine had been away.
     pub bunched: u64,
-    /// Frames for it that its device had no room for.
+    /// Frames that the tenant's device had no room for.
     pub unread: u64,
-    /// Packets beyond each target: on the way out, and on the way in.
+    /// Packets later than each target: on egress, and on ingress.
     pub late: [Vec<u64>; 2],
-    /// On the way out.
+    /// Delays on egress.
     pub egress: Quantiles,
-    /// In the NIC's and the kernel's queue, where that is known.
+    /// Delays in the NIC's and the kernel's queue, where they are known.
     pub nic: Quantiles,
-    /// With us on the way in.
+    /// Delays in the engine on ingress.
     pub engine: Quantiles,
-    /// Seconds of CPU for what came in.
+    /// Seconds of CPU for the tenant's ingress.
     pub cpu: f64,
-    /// Seconds, all packets together, behind limits, and otherwise on the way out.
+    /// Seconds that limits held the packets that left, summed over all packets.
     pub shaped: f64,
-    /// See `shaped`.
+    /// Seconds that the packets that left waited for other reasons, summed over all packets.
     pub waited: f64,
-    /// The least that it sent in a window in which it wanted at least its `min`, and got less; in bits per second.
+    /// The lowest rate, in bits per second, of a window in which the tenant wanted at least its `min` and got less.
     pub least_sent: Option<f64>,
-    /// The most that it sent in a window.
+    /// The highest rate that it sent in a window.
     pub most_sent: f64,
-    /// The most that came for it in a window.
+    /// The highest rate that came for it in a window.
     pub most_due: f64,
-    /// The most that it offered in a window.
+    /// The highest rate that it offered in a window.
     pub most_offered: f64,
-    /// Its port was gone at the end.
+    /// Whether the tenant's port was gone at the end of a window.
     pub away: bool,
 }
 
-/// Some of a distribution, in microseconds; of several windows together, the longest.
+/// Quantiles of delays in microseconds; for several windows together, each is the largest of the windows'.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Quantiles {
-    /// How many were measured.
+    /// Number of measurements.
     pub count: u64,
-    /// Half are shorter.
+    /// The median.
     pub p50: f64,
-    /// One in a hundred is longer.
+    /// The 99th percentile.
     pub p99: f64,
     /// The longest.
     pub max: f64,
@@ -125,7 +125,7 @@ impl Host {
         }
     }
 
-    /// Seconds that the engine can have been away at once, as far as that is known.
+    /// Seconds that the engine may have been away, as far as measurements tell.
     pub(crate) fn away(&self) -> f64 {
         self.no_core.unwrap_or_default().max(self.late / 1e6)
     }
@@ -145,7 +145,7 @@ impl Host {
 }
 
 impl Passed {
-    /// In the host's window, with what it is promised.
+    /// The difference of two snapshots in the host's window, for a tenant with this promise.
     pub(super) fn between(
         before: Option<&LaneWatched>,
         now: &LaneWatched,
@@ -175,7 +175,7 @@ impl Passed {
         let parts = now.parts.as_deref().unwrap_or(&nothing);
         let (sent, due) = (rate(parts.sent_bytes), rate(due_bytes));
         let offered = rate(offered_bytes);
-        // Where its port was not read, nobody knows how much more it had; behind its own limits it waits as the policy says.
+        // A port that was not read may have had more to offer. Behind its own limits a tenant waits as the policy says.
         let held_back = grown(was.held_back, now.held_back) > 0;
         let short = min.map(|min| min as f64).is_some_and(|min| {
             sent * SLACK < min && (held_back || offered >= min) && parts.shaped <= parts.waited
@@ -229,7 +229,7 @@ impl Passed {
         self.bunched += later.bunched;
         self.unread += later.unread;
         for (to, later) in self.late.iter_mut().zip(&later.late) {
-            // Another policy has come in between: what counts is the newer one's.
+            // A new policy has come in between: only the counts of its targets are kept.
             if to.len() == later.len() {
                 to.iter_mut().zip(later).for_each(|(to, later)| *to += later);
             } else {
@@ -252,25 +252,25 @@ impl Passed {
         self.away |= later.away;
     }
 
-    /// Frames lost on the way out for want of room, or by the machine; not what was wrong with them, nor what their
-    /// receiver did not take.
+    /// Frames lost on egress for lack of room or by the host; not malformed frames, nor those that the receiver did not
+    /// take.
     #[must_use]
     pub fn lost_by_us(&self) -> u64 {
         self.lost.iter().filter(|(name, _)| OURS.contains(&name.as_str())).map(|(_, count)| count).sum()
     }
 }
 
-/// Whether so many bytes in a window are what a tenant may receive, also if they had come evenly, while the engine was away
-/// for longer than it admits at once.
+/// Whether `came` bytes are within the tenant's maximum, and overran its burst only because the engine was away for
+/// longer than the burst lasts.
 fn is_bunched(slo: &Slo, came: u64, host: &Host) -> bool {
     let (Some(max), Some(ceiling)) = (slo.ingress.max, slo.ceiling) else { return false };
     let away = host.away();
-    // What waited meanwhile may have come before the window.
+    // Frames that waited while the engine was away may have come before the window.
     let may = max.get() as f64 * (host.length + away);
     away >= ceiling.rate.wire_time(ceiling.burst).as_secs_f64() && came as f64 * 8.0 <= may
 }
 
-/// Losses that a promise is about.
+/// Drop reasons that can break a promise.
 const OURS: [&str; 10] = [
     "flow_full",
     "tenant_full",
@@ -280,7 +280,7 @@ const OURS: [&str; 10] = [
     "kernel",
     "kernel_full",
     "inconsistent",
-    // In virtual time: the guest's own queue, and a host whose daemon is down.
+    // In simulation: the guest's own queue, and a host whose daemon is down.
     "guest_queue_full",
     "daemon_down",
 ];
@@ -306,7 +306,7 @@ fn micros(span: Span) -> f64 {
     span.as_u64() as f64 / 1e3
 }
 
-/// What a counter has grown by; one that has begun anew has grown by what it is.
+/// Growth of a counter; a counter that is smaller than before has restarted from zero.
 fn grown(before: u64, now: u64) -> u64 {
     now.checked_sub(before).unwrap_or(now)
 }

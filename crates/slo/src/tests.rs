@@ -1,4 +1,4 @@
-//! Promises judged by hand-made looks.
+//! Promises judged by hand-made snapshots.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ const POLICY: &str = "{uplink: {port: memory, rate: 100Mbps}, tenants: {
     shop: {port: memory, min: 40Mbps, max: 80Mbps, delay: {p99: 2ms}},
     batch: {port: memory, min: 10Mbps, max: 60Mbps}}}";
 
-/// Two tenants and a clock; each look is a second after the last.
+/// Two tenants and a clock; each snapshot is a second after the last.
 struct World {
     ledger: Ledger,
     now: Watched,
@@ -45,14 +45,14 @@ impl World {
         self.lane(name).parts.as_mut().expect("put there after each look")
     }
 
-    /// In this second the tenant offers so many Mb/s, and so many leave.
+    /// In this second the tenant offers `offered` Mb/s and sends `sent`.
     fn sends(&mut self, name: &str, offered: u64, sent: u64) {
         self.lane(name).offered_bytes += offered * 125_000;
         self.parts(name).sent_bytes += sent * 125_000;
         self.now.uplink.sent_bytes += sent * 125_000;
     }
 
-    /// So many packets wait so long on the way out.
+    /// `packets` packets wait `micros` each on egress.
     fn waits(&mut self, name: &str, packets: u64, micros: u64) {
         let half = self.ledger.promises[name].delay.first().map(|target| target.each_way);
         let parts = self.parts(name);
@@ -83,7 +83,7 @@ fn told(report: &SloReport, name: &str) -> (Verdict, Option<Cause>) {
 }
 
 #[test]
-fn who_offers_more_than_its_max_is_blamed_and_its_neighbours_promise_holds() {
+fn a_tenant_that_offers_more_than_its_max_is_blamed_and_its_neighbours_promise_holds() {
     let mut world = World::new();
     world.sends("batch", 90, 55);
     world.loses("batch", "flow_full", 3_000);
@@ -140,7 +140,7 @@ fn what_is_measured_names_the_cause() {
 }
 
 #[test]
-fn a_minimum_is_missed_only_by_who_wants_it() {
+fn a_minimum_is_missed_only_by_a_tenant_that_wants_it() {
     let mut world = World::new();
     world.sends("shop", 20, 20);
     assert_eq!(told(&world.look(), "shop").0, Verdict::Held, "it asked for no more");
@@ -154,7 +154,7 @@ fn a_minimum_is_missed_only_by_who_wants_it() {
 }
 
 #[test]
-fn who_does_not_read_loses_its_own() {
+fn a_tenant_that_does_not_read_causes_its_own_loss() {
     let mut world = World::new();
     world.parts("shop").unread = 5;
     world.lane("shop").inward.queue_full = 7;
@@ -166,7 +166,7 @@ fn who_does_not_read_loses_its_own() {
     assert_eq!(told(&world.look(), "batch"), (Verdict::Beyond, Some(Cause::ItsSenders)));
 }
 
-/// An hour and more: seconds and minutes stay as many as they may be, and one bad second is in its minute.
+/// After more than an hour there are no more windows than allowed, and one bad second is in its minute.
 #[test]
 fn windows_are_bounded_and_add_up() {
     let mut world = World::new();
@@ -187,7 +187,7 @@ fn windows_are_bounded_and_add_up() {
     assert_eq!(shop.whole.verdict, Verdict::Held, "100 of 360,000 packets are less than one in a hundred");
 }
 
-/// Who asks from a moment on hears of nothing before it, and of as much after it as is known.
+/// A report from a moment on covers nothing before it, and as much after it as is kept.
 #[test]
 fn what_was_before_the_moment_asked_for_is_left_out() {
     let mut world = World::new();
@@ -221,8 +221,7 @@ fn a_report_passes_through_json() {
 }
 
 proptest! {
-    /// Whatever the seconds were, what was sent in the whole is what was sent in its windows, and a window that kept the
-    /// promise does so in any order of the others.
+    /// The bytes sent in the whole report are the sum of those in its windows.
     #[test]
     fn the_whole_is_the_sum_of_its_windows(seconds in proptest::collection::vec((0_u64..90, 0_u64..90, 0_u64..50, 0_u64..3_000), 1..80)) {
         let mut world = World::new();
@@ -260,7 +259,7 @@ fn what_a_receiver_refuses_is_its_senders_own_and_what_the_fabric_loses_is_not()
     assert_eq!(told(&world.look(), "shop"), (Verdict::Beyond, Some(Cause::ItsSenders)));
 }
 
-/// Without a core for 3 % of a second, of what came meanwhile as much may be lost, and not half of all.
+/// Without a core for 3 % of a second, about 3 % of the packets may be lost for that, not half of them.
 #[test]
 fn a_short_stall_does_not_explain_what_a_receiver_refused() {
     let mut world = World::new();
@@ -278,8 +277,8 @@ fn a_short_stall_does_not_explain_what_a_receiver_refused() {
     assert_eq!(look(500, 500, 0), (Verdict::Broken, Some(Cause::NoCore)), "it waited for no limit");
 }
 
-/// What came in time is no sender's fault when it found its burst used up at once, as the engine had been away; what came
-/// beyond the maximum is, whatever else went wrong.
+/// Frames within the maximum that overran the burst only because the engine was away are not the senders' fault; frames
+/// beyond the maximum are, whatever else went wrong.
 #[test]
 fn a_burst_that_the_host_itself_made_is_not_laid_to_the_senders() {
     let mut world = World::new();
@@ -299,7 +298,7 @@ fn a_burst_that_the_host_itself_made_is_not_laid_to_the_senders() {
     came(&mut world, 110);
     world.now.pulse.late = Span::millis(300);
     assert_eq!(told(&world.look(), "shop"), (Verdict::Beyond, Some(Cause::ItsSenders)));
-    // What comes within 50 ms it admits at once.
+    // The burst admits 50 ms of traffic at once.
     came(&mut world, 70);
     world.now.pulse.late = Span::millis(30);
     assert_eq!(told(&world.look(), "shop"), (Verdict::Beyond, Some(Cause::ItsSenders)));
@@ -312,7 +311,7 @@ fn a_burst_that_the_host_itself_made_is_not_laid_to_the_senders() {
     assert_eq!(of(Cause::ItsSenders), Some("ingress_over_max 80"));
 }
 
-/// A run of so many seconds, in the third of which packets are late.
+/// A run of `seconds` seconds, in the third of which packets are late.
 fn run(seconds: u64, mut looks: Looks) -> SloReport {
     let mut world = World::new();
     looks.note(world.now.clone());
@@ -328,7 +327,7 @@ fn run(seconds: u64, mut looks: Looks) -> SloReport {
     looks.report()
 }
 
-/// A run that ends is judged by the part of it that is asked for.
+/// A run is judged by the part of it that is asked for.
 #[test]
 fn a_run_is_judged_by_its_part() {
     let judged = |from, to| run(10, Looks::of(Span::secs(from), Span::secs(to)));
@@ -340,7 +339,7 @@ fn a_run_is_judged_by_its_part() {
     assert_eq!(judged(3, 10).span.round() as u32, 7);
 }
 
-/// Of a long run each window stands for some, and nothing is lost; the warm-up is still nowhere in it.
+/// In a long run each entry joins several windows, and no traffic is lost; the warm-up is still left out.
 #[test]
 fn the_windows_of_a_long_run_are_bounded_and_add_up() {
     let from = Span::secs(1);
