@@ -138,7 +138,7 @@ fn kept(all: &[Fared], width: u16, colour: bool) -> Option<Table> {
             plimsoll_slo::Verdict::Held => Color::Green,
             _ => Color::DarkGrey,
         };
-        let who = plimsoll_slo::who(&fared.breaches).unwrap_or_else(|| "-".to_owned());
+        let who = plimsoll_slo::causes(&fared.breaches).unwrap_or_else(|| "-".to_owned());
         table.add_row([
             Cell::new(&fared.system),
             Cell::new(fared.subject()),
