@@ -37,12 +37,32 @@ impl fmt::Display for Severity {
 pub trait Rule: Clone + Ord + fmt::Debug {
     /// What stands above the message.
     fn heading(&self, severity: Severity) -> String;
+
+    /// The rule that forbids a mistake which any document may have.
+    fn of(mistake: Mistake) -> Self;
+}
+
+/// Mistakes that are found while a document is read by its key tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mistake {
+    /// A key that the table does not have.
+    UnknownKey,
+    /// A key that stands twice in one mapping.
+    DuplicateKey,
+    /// A key that the table needs, and that is not there.
+    MissingKey,
+    /// A value that is not of its key's form.
+    BadValue,
+    /// A zero where only more than that makes sense.
+    Zero,
 }
 
 impl Rule for () {
     fn heading(&self, severity: Severity) -> String {
         severity.to_string()
     }
+
+    fn of(_: Mistake) -> Self {}
 }
 
 /// One thing that is wrong.

@@ -7,7 +7,7 @@
 
 use serde::Serialize;
 
-use plimsoll_document::{self as document, Rule, Severity};
+use plimsoll_document::{self as document, Mistake, Rule, Severity};
 
 /// One thing that is wrong with a policy.
 pub type Problem = document::Problem<Law>;
@@ -151,5 +151,15 @@ impl Law {
 impl Rule for Law {
     fn heading(&self, severity: Severity) -> String {
         format!("{severity}: rule `{}`", self.name())
+    }
+
+    fn of(mistake: Mistake) -> Self {
+        match mistake {
+            Mistake::UnknownKey => Self::UnknownKey,
+            Mistake::DuplicateKey => Self::DuplicateKey,
+            Mistake::MissingKey => Self::MissingKey,
+            Mistake::BadValue => Self::BadValue,
+            Mistake::Zero => Self::Zero,
+        }
     }
 }

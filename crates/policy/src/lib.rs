@@ -13,13 +13,13 @@ mod check;
 mod classifier;
 mod config;
 mod files;
+mod keys;
 mod law;
 mod matching;
 mod packets;
 mod peers;
 mod program;
 mod read;
-mod schema;
 mod show;
 mod slo;
 #[cfg(feature = "testing")]
@@ -38,11 +38,11 @@ pub use config::{
     Port, SEAL, Sealed, TenantConfig, Uplink, Via,
 };
 pub use files::{FileRead, Files, MAX_FILE, Parse, Unread, read_text, text_of};
+pub use keys::{HOST_FILE, SUB_FILE, schema, sub_schema};
 pub use law::{Errors, Law, Problem, ProblemRecord};
 pub use peers::{Peers, UNLIMITED};
 pub use plimsoll_document::{FileId, Mark, Severity, SourceFile, Sources};
 pub use program::*;
-pub use schema::{schema, sub_schema};
 pub use show::{
     Change, ClassRecord, Diff, Explanation, Filter, FilterError, LimitRecord, NodeRecord, Report, RuleRecord,
     Step, TenantRecord, describe_match, diff, explain, report, sub_policy_text, svg, tree_text,

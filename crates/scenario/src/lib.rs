@@ -22,7 +22,6 @@ mod schema;
 mod summary;
 mod sweep;
 mod table;
-mod yaml;
 
 pub use expect::{Expectation, Status, Unit, Verdict, judge, judge_pair, judge_seeds};
 pub use fault::{ClockStep, Fate, Faults, FeedbackFaults, Restart, Stall};

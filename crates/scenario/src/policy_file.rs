@@ -14,7 +14,7 @@ use plimsoll_units::BitRate;
 
 use crate::model::{PolicySections, Scenario, System, SystemKind, Tenant};
 use crate::network::{Host, Ingress};
-use crate::yaml;
+use plimsoll_document::yaml;
 
 /// What only the world knows: ports and sockets, each as YAML on one line.
 #[derive(Clone, Debug, Default)]

@@ -1,15 +1,15 @@
 //! A tenant's `addresses` and `binding`.
 
+use super::Reader;
 use super::matches::stray_bits;
 use super::syntax::AddressesEntry;
-use super::{Entries, Reader, bad};
 use crate::addresses::{Binding, StatedAddress};
-use plimsoll_document::Located;
+use plimsoll_document::{Fields, Located, bad};
 
 /// More of them are better written as networks.
 const MOST: usize = 1_024;
 
-pub(super) fn addresses(reader: &mut Reader, keys: &Entries<'_>, what: &str) -> AddressesEntry {
+pub(super) fn addresses(reader: &mut Reader, keys: &Fields<'_>, what: &str) -> AddressesEntry {
     let here = format!("`addresses` of {what}");
     let items = keys.get("addresses").map(|tree| reader.one_or_more(tree, &here)).unwrap_or_default();
     if let (true, Some(tree)) = (items.len() > MOST, keys.get("addresses")) {
@@ -26,7 +26,7 @@ pub(super) fn addresses(reader: &mut Reader, keys: &Entries<'_>, what: &str) -> 
     AddressesEntry { list, binding: binding(reader, keys, what) }
 }
 
-fn binding(reader: &mut Reader, keys: &Entries<'_>, what: &str) -> Option<Located<Binding>> {
+fn binding(reader: &mut Reader, keys: &Fields<'_>, what: &str) -> Option<Located<Binding>> {
     let tree = keys.get("binding")?;
     let here = format!("`binding` of {what}");
     reader.value(tree, &here, "`strict` (the default), `router` or `off`")

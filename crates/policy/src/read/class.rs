@@ -3,39 +3,15 @@
 use std::collections::HashSet;
 
 use super::syntax::{Child, ClassEntry, Flows, LimitEntry, MatchEntry, Order, OrderKind, PolicyFile, Queues};
-use super::{Entries, Reader, bad, matches};
+use super::{Reader, matches, named};
+use crate::keys::{CLASS, LIMIT, MAX_WEIGHT, QUEUE, SUB_FILE};
 use crate::law::{Law, Problem};
 use crate::program::{Form, Match};
-use plimsoll_document::{Located, Name, Tree, Value};
+use plimsoll_document::{Fields, Located, Name, Tree, Value, bad};
 
-/// Largest weight: a share finer than 1 in 65,535 is nothing that a link could show.
-pub(crate) const MAX_WEIGHT: u32 = 65_535;
 /// How messages name what belongs where a rate belongs.
 pub(crate) const RATE: &str = "a rate such as `500Mbps` or `10Gbps`";
 
-const LIMIT_KEYS: [&str; 4] = ["match", "rate", "burst", "via"];
-const CLASS_KEYS: [&str; 19] = [
-    "priority",
-    "wfq",
-    "drr",
-    "fifo",
-    "lstf",
-    "edf",
-    "rate_share",
-    "form",
-    "match",
-    "min",
-    "max",
-    "burst",
-    "via",
-    "flows",
-    "slack",
-    "deadline",
-    "policy",
-    "queues",
-    "among",
-];
-const QUEUE_KEYS: [&str; 4] = ["match", "flows", "slack", "deadline"];
 const AMONG: [(&str, OrderKind); 2] = [("drr", OrderKind::Drr), ("priority", OrderKind::Priority)];
 const FORMS: [(&str, Form); 2] = [("exact", Form::Exact), ("grouped", Form::Grouped)];
 const FLOWS: [(&str, Flows); 4] =
@@ -43,34 +19,30 @@ const FLOWS: [(&str, Flows); 4] =
 
 /// A tenant's or an application's file.
 pub(crate) fn policy_file(reader: &mut Reader, tree: &Tree) -> PolicyFile {
-    let top = reader.entries(tree, "a sub-policy's file", &["policy", "limits"]);
+    let top = reader.fields(tree, tree.at, "a sub-policy's file", &SUB_FILE);
     let (limits, classes) = (limits(reader, &top), classes(reader, &top));
     PolicyFile { at: tree.at, limits, classes, rootless: false }
 }
 
 /// The entries of `policy:`, if that key is there.
-pub(super) fn classes(reader: &mut Reader, top: &Entries<'_>) -> Option<Vec<ClassEntry>> {
+pub(super) fn classes(reader: &mut Reader, top: &Fields<'_>) -> Option<Vec<ClassEntry>> {
     let trees = top.all("policy");
     if trees.is_empty() {
         return None;
     }
-    let named = reader.named(&trees, "`policy`");
+    let named = named(reader, &trees, "`policy`");
     Some(named.into_iter().map(|(name, tree)| class(reader, name, tree)).collect())
 }
 
 /// The entries of `limits:`.
-pub(super) fn limits(reader: &mut Reader, top: &Entries<'_>) -> Vec<LimitEntry> {
-    let named = reader.named(&top.all("limits"), "`limits`");
+pub(super) fn limits(reader: &mut Reader, top: &Fields<'_>) -> Vec<LimitEntry> {
+    let named = named(reader, &top.all("limits"), "`limits`");
     named.into_iter().map(|(name, tree)| limit(reader, name, tree)).collect()
 }
 
 fn limit(reader: &mut Reader, name: &Name, tree: &Tree) -> LimitEntry {
     let what = format!("limit `{}`", name.value);
-    let keys = reader.entries(tree, &what, &LIMIT_KEYS);
-    if keys.get("rate").is_none() {
-        let problem = Problem::error(Law::MissingKey, name.at, format!("{what} has no `rate`"));
-        reader.report(problem.label("this limit").help("add `rate: 500Mbps`"));
-    }
+    let keys = reader.fields(tree, name.at, &what, &LIMIT);
     let everything = MatchEntry {
         at: name.at,
         stated: false,
@@ -93,7 +65,7 @@ const TIME: &str = "a time such as `500us` or `10ms`";
 
 fn class(reader: &mut Reader, name: &Name, tree: &Tree) -> ClassEntry {
     let what = format!("class `{}`", name.value);
-    let keys = reader.entries(tree, &what, &CLASS_KEYS);
+    let keys = reader.fields(tree, name.at, &what, &CLASS);
     let mut entry = ClassEntry::new(name.clone());
     entry.order = order(reader, &keys, &what);
     entry.form = form(reader, &keys, &what, entry.order.as_ref());
@@ -108,7 +80,7 @@ fn class(reader: &mut Reader, name: &Name, tree: &Tree) -> ClassEntry {
 }
 
 /// `queues` and `among`: several queues of one class, and who of them goes first.
-pub(super) fn queues(reader: &mut Reader, keys: &Entries<'_>, what: &str) -> Option<Queues> {
+pub(super) fn queues(reader: &mut Reader, keys: &Fields<'_>, what: &str) -> Option<Queues> {
     let among = keys.get("among").and_then(|tree| among(reader, tree, what));
     let Some(tree) = keys.get("queues") else {
         if let Some(at) = keys.key_at("among") {
@@ -122,7 +94,7 @@ pub(super) fn queues(reader: &mut Reader, keys: &Entries<'_>, what: &str) -> Opt
         let help = "name its queues, as in `queues: {voice: {match: {dscp: ef}}, rest: {}}`, or leave it out";
         reader.report(bad(tree.at, format!("{here} names none"), help));
     }
-    let named = reader.named(&[tree], &here);
+    let named = named(reader, &[tree], &here);
     let list = named.into_iter().map(|(name, tree)| queue(reader, name, tree, what)).collect();
     Some(Queues {
         at: keys.key_at("queues").unwrap_or(tree.at),
@@ -143,7 +115,7 @@ fn among(reader: &mut Reader, tree: &Tree, what: &str) -> Option<OrderKind> {
 }
 
 fn queue(reader: &mut Reader, name: &Name, tree: &Tree, class: &str) -> ClassEntry {
-    let keys = reader.entries(tree, &format!("queue `{}` of {class}", name.value), &QUEUE_KEYS);
+    let keys = reader.fields(tree, name.at, &format!("queue `{}` of {class}", name.value), &QUEUE);
     if name.value == "root" {
         let problem = Problem::error(Law::BadName, name.at, "a queue cannot be called `root`");
         reader.report(problem.label("this queue").help("`root` is the topmost class: rename the queue"));
@@ -155,7 +127,7 @@ fn queue(reader: &mut Reader, name: &Name, tree: &Tree, class: &str) -> ClassEnt
 }
 
 /// `min`, `max`, `burst`, `via` and `policy`: what any class and any tenant may state.
-pub(super) fn envelope(reader: &mut Reader, keys: &Entries<'_>, entry: &mut ClassEntry) {
+pub(super) fn envelope(reader: &mut Reader, keys: &Fields<'_>, entry: &mut ClassEntry) {
     let owner = entry.name.value.clone();
     let what = |key: &str| format!("`{key}` of `{owner}`");
     entry.min = keys.get("min").and_then(|tree| reader.value(tree, &what("min"), RATE));
@@ -174,7 +146,7 @@ pub(super) fn envelope(reader: &mut Reader, keys: &Entries<'_>, entry: &mut Clas
 }
 
 /// `flows`, `slack` and `deadline`: how a leaf orders its flow queues.
-pub(super) fn flow_order(reader: &mut Reader, keys: &Entries<'_>, entry: &mut ClassEntry) {
+pub(super) fn flow_order(reader: &mut Reader, keys: &Fields<'_>, entry: &mut ClassEntry) {
     let owner = entry.name.value.clone();
     let what = |key: &str| format!("`{key}` of `{owner}`");
     entry.flows = keys.get("flows").and_then(|tree| {
@@ -194,7 +166,7 @@ pub(super) fn flow_order(reader: &mut Reader, keys: &Entries<'_>, entry: &mut Cl
 }
 
 /// `form`: how a `rate_share` looks for the next child.
-fn form(reader: &mut Reader, keys: &Entries<'_>, what: &str, order: Option<&Order>) -> Option<Located<Form>> {
+fn form(reader: &mut Reader, keys: &Fields<'_>, what: &str, order: Option<&Order>) -> Option<Located<Form>> {
     let (tree, example) = (keys.get("form")?, "`exact` or `grouped`");
     let text = reader.text(tree, &format!("`form` of {what}"), example)?;
     let Some((_, form)) = FORMS.iter().find(|(name, _)| *name == text) else {
@@ -212,7 +184,7 @@ fn form(reader: &mut Reader, keys: &Entries<'_>, what: &str, order: Option<&Orde
 }
 
 /// The one algorithm that a class names, if it names one.
-fn order(reader: &mut Reader, keys: &Entries<'_>, what: &str) -> Option<Order> {
+fn order(reader: &mut Reader, keys: &Fields<'_>, what: &str) -> Option<Order> {
     let mut found: Option<Order> = None;
     for (key, kind) in OrderKind::ALL {
         let (Some(tree), Some(at)) = (keys.get(key), keys.key_at(key)) else { continue };
@@ -256,7 +228,7 @@ fn children(reader: &mut Reader, tree: &Tree, key: &str, kind: OrderKind, what: 
             }
             let mut children: Vec<Child> = Vec::with_capacity(entries.len());
             let mut seen = HashSet::with_capacity(entries.len());
-            for (name, number) in reader.named(&[tree], &here) {
+            for (name, number) in named(reader, &[tree], &here) {
                 let (mut weight, mut rate) = (None, None);
                 match (&number.value, kind) {
                     (Value::Null, OrderKind::RateShare) => no_rate(reader, name, &here),

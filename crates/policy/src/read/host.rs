@@ -7,78 +7,32 @@ use plimsoll_units::{Bytes, Span};
 use super::syntax::{
     ClassEntry, HostDescriptors, HostFile, IngressEntry, PolicyFile, TenantEntry, UplinkEntry,
 };
-use super::{Entries, Reader, addresses, bad, class, overlay};
+use super::{Reader, addresses, class, named, overlay};
 use crate::config::LONGEST_COST;
 use crate::config::{Api, Completions, Engine, Experiment, IngressOrder, MacAddr, Netns, Port};
+use crate::keys::{
+    API, ENGINE, EXPERIMENT, HOST_FILE, INGRESS, MAX_WEIGHT, MOST_DESCRIPTORS, MOST_QUEUES, PCAP, PORTS, TAP,
+    TENANT, UPLINK, VHOST_USER,
+};
 use crate::law::{Law, Problem};
 use crate::slo::{DelayTarget, Percentile};
-use plimsoll_document::{FileId, Located, Mark, Name, Tree, Value};
+use plimsoll_document::{Fields, FileId, Located, Mark, Name, Tree, Value, bad};
 
 /// `sun_path` less the closing zero.
 const LONGEST_SOCKET: usize = 107;
 /// Largest IP packet unless stated.
 pub(crate) const DEFAULT_MTU: u16 = 1_500;
-/// Flow queues that an engine may have: a million classes have one each.
-pub(crate) const MOST_QUEUES: u32 = 1 << 20;
-/// Keys of the operator's file.
-pub(crate) const HOST_KEYS: [&str; 7] = ["uplink", "engine", "api", "tenants", "overlay", "limits", "policy"];
-const UPLINK_KEYS: [&str; 4] = ["port", "rate", "overhead", "mtu"];
-const ENGINE_KEYS: [&str; 9] = [
-    "cpu",
-    "busy_poll",
-    "queues",
-    "ring",
-    "descriptors",
-    "max_depth",
-    "line_rate_frame",
-    "verify",
-    "experiment",
-];
-const EXPERIMENT_KEYS: [&str; 7] = ["drain", "cost", "drain_share", "ingress", "ring", "slots", "accounting"];
-const API_KEYS: [&str; 2] = ["socket", "metrics"];
-const TENANT_KEYS: [&str; 17] = [
-    "port",
-    "min",
-    "max",
-    "ingress",
-    "delay",
-    "burst",
-    "weight",
-    "via",
-    "flows",
-    "slack",
-    "deadline",
-    "descriptors",
-    "policy",
-    "queues",
-    "among",
-    "addresses",
-    "binding",
-];
-const INGRESS_KEYS: [&str; 2] = ["min", "max"];
 const PORT_HELP: &str = "a port is one of `{af_xdp: eth0}`, `{af_packet: eth0}`, `{tap: {netns: shop, name: eth0}}`, \
                          `{vhost_user: /run/plimsoll/vm.sock}`, `{vnic: /run/plimsoll/shop.sock}`, `{pcap: {read: in.pcap, write: out.pcap}}` and `memory`";
 
 /// The operator's file.
 pub(crate) fn host_file(reader: &mut Reader, tree: &Tree) -> HostFile {
-    let top = reader.entries(tree, "the policy file", &HOST_KEYS);
-    let uplink = match top.get("uplink") {
-        Some(tree) => Some(uplink(reader, tree)),
-        None => {
-            let problem = Problem::error(Law::MissingKey, tree.at, "the file states no `uplink`");
-            reader.report(
-                problem
-                    .label("this file")
-                    .help("add `uplink: {port: {af_xdp: eth0}, rate: 10Gbps}` at the top"),
-            );
-            None
-        }
-    };
+    let top = reader.fields(tree, tree.at, "the policy file", &HOST_FILE);
     let engine_at = top.key_at("engine").or(top.key_at("uplink")).unwrap_or(tree.at);
     let (engine, [cpu_at, descriptors_at]) =
         top.get("engine").map_or_else(Default::default, |tree| engine(reader, tree));
     HostFile {
-        uplink,
+        uplink: top.get("uplink").map(|tree| uplink(reader, tree)),
         engine,
         engine_at,
         cpu_at,
@@ -128,15 +82,7 @@ pub(crate) fn any_host(tree: &Tree, path: &str, file: FileId) -> HostFile {
 }
 
 fn uplink(reader: &mut Reader, tree: &Tree) -> UplinkEntry {
-    let keys = reader.entries(tree, "`uplink`", &UPLINK_KEYS);
-    let need = |reader: &mut Reader, key: &str, example: &str| {
-        if keys.get(key).is_none() {
-            let problem = Problem::error(Law::MissingKey, keys.at, format!("`uplink` states no `{key}`"));
-            reader.report(problem.label("this uplink").help(format!("add `{key}: {example}`")));
-        }
-    };
-    need(reader, "port", "{af_xdp: eth0}");
-    need(reader, "rate", "10Gbps");
+    let keys = reader.fields(tree, tree.at, "`uplink`", &UPLINK);
     let mtu = keys.get("mtu").and_then(|tree| mtu(reader, tree)).unwrap_or(DEFAULT_MTU);
     let overhead =
         keys.get("overhead").and_then(|tree| reader.value(tree, "`overhead`", "a size such as `24B`"));
@@ -175,7 +121,7 @@ fn mtu(reader: &mut Reader, tree: &Tree) -> Option<u16> {
 
 /// The engine, and where its core and its descriptors are stated.
 fn engine(reader: &mut Reader, tree: &Tree) -> (Engine, [Option<Mark>; 2]) {
-    let keys = reader.entries(tree, "`engine`", &ENGINE_KEYS);
+    let keys = reader.fields(tree, tree.at, "`engine`", &ENGINE);
     let mut engine = Engine::default();
     if let Some(tree) = keys.get("cpu") {
         engine.cpu =
@@ -196,7 +142,7 @@ fn engine(reader: &mut Reader, tree: &Tree) -> (Engine, [Option<Mark>; 2]) {
     let mut ring = u32::from(engine.ring);
     number("queues", MOST_QUEUES, &mut engine.queues);
     number("ring", 16_384, &mut ring);
-    number("descriptors", HostDescriptors::MOST, &mut engine.descriptors);
+    number("descriptors", MOST_DESCRIPTORS, &mut engine.descriptors);
     number("max_depth", 64, &mut engine.max_depth);
     if !ring.is_power_of_two() {
         let at = keys.get("ring").map_or(keys.at, |tree| tree.at);
@@ -214,7 +160,7 @@ fn engine(reader: &mut Reader, tree: &Tree) -> (Engine, [Option<Mark>; 2]) {
 }
 
 fn experiment(reader: &mut Reader, tree: &Tree) -> Experiment {
-    let keys = reader.entries(tree, "`experiment`", &EXPERIMENT_KEYS);
+    let keys = reader.fields(tree, tree.at, "`experiment`", &EXPERIMENT);
     let mut experiment = Experiment::default();
     for (key, into) in [("drain", &mut experiment.drain), ("cost", &mut experiment.cost)] {
         let Some(tree) = keys.get(key) else { continue };
@@ -250,7 +196,7 @@ fn experiment(reader: &mut Reader, tree: &Tree) -> Experiment {
 }
 
 fn api(reader: &mut Reader, tree: &Tree) -> Api {
-    let keys = reader.entries(tree, "`api`", &API_KEYS);
+    let keys = reader.fields(tree, tree.at, "`api`", &API);
     let mut api = Api::default();
     if let Some(path) = keys.get("socket").and_then(|tree| reader.text(tree, "`socket`", "a path")) {
         api.socket = PathBuf::from(path);
@@ -263,22 +209,13 @@ fn api(reader: &mut Reader, tree: &Tree) -> Api {
 }
 
 fn tenants(reader: &mut Reader, trees: &[&Tree]) -> Vec<TenantEntry> {
-    let named = reader.named(trees, "`tenants`");
+    let named = named(reader, trees, "`tenants`");
     named.into_iter().map(|(name, tree)| tenant(reader, name, tree)).collect()
 }
 
 fn tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> TenantEntry {
     let what = format!("tenant `{}`", name.value);
-    let keys = reader.entries(tree, &what, &TENANT_KEYS);
-    if keys.get("port").is_none() {
-        let problem = Problem::error(Law::MissingKey, name.at, format!("{what} has no `port`"));
-        reader.report(
-            problem.label("this tenant").help(format!(
-                "add `port: {{tap: {{netns: {}, name: eth0}}}}`, or `port: memory`",
-                name.value
-            )),
-        );
-    }
+    let keys = reader.fields(tree, name.at, &what, &TENANT);
     let mut entry = ClassEntry::new(name.clone());
     class::envelope(reader, &keys, &mut entry);
     class::flow_order(reader, &keys, &mut entry);
@@ -288,8 +225,8 @@ fn tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> TenantEntry {
     };
     TenantEntry {
         port: keys.get("port").and_then(|tree| port(reader, tree)),
-        weight: number(reader, "weight", class::MAX_WEIGHT),
-        descriptors: number(reader, "descriptors", HostDescriptors::MOST),
+        weight: number(reader, "weight", MAX_WEIGHT),
+        descriptors: number(reader, "descriptors", MOST_DESCRIPTORS),
         ingress: keys.get("ingress").map_or_else(IngressEntry::default, |tree| ingress(reader, tree, &what)),
         delay: keys.get("delay").map_or_else(Vec::new, |tree| delay(reader, tree, &what)),
         addresses: addresses::addresses(reader, &keys, &what),
@@ -299,7 +236,7 @@ fn tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> TenantEntry {
 
 /// What a tenant may receive, where that is not what it may send.
 fn ingress(reader: &mut Reader, tree: &Tree, what: &str) -> IngressEntry {
-    let keys = reader.entries(tree, &format!("`ingress` of {what}"), &INGRESS_KEYS);
+    let keys = reader.fields(tree, tree.at, &format!("`ingress` of {what}"), &INGRESS);
     let rate = |reader: &mut Reader, key: &str| {
         let here = format!("`{key}` of `ingress` of {what}");
         keys.get(key).and_then(|tree| reader.value(tree, &here, class::RATE))
@@ -357,11 +294,7 @@ fn port(reader: &mut Reader, tree: &Tree) -> Option<Located<Port>> {
     let port = match &tree.value {
         Value::Text(text) if text == "memory" => Port::Memory,
         Value::Map(entries) if !entries.is_empty() => {
-            let kinds = reader.entries(
-                tree,
-                "`port`",
-                &["af_xdp", "af_packet", "tap", "vhost_user", "vnic", "pcap", "memory"],
-            );
+            let kinds = reader.fields(tree, tree.at, "`port`", &PORTS);
             let port = port_kind(reader, &kinds);
             if entries.len() > 1 {
                 reader.report(bad(tree.at, "this is not a port", PORT_HELP));
@@ -377,7 +310,7 @@ fn port(reader: &mut Reader, tree: &Tree) -> Option<Located<Port>> {
 }
 
 /// The first kind that is stated; all of them are read.
-fn port_kind(reader: &mut Reader, kinds: &Entries<'_>) -> Option<Port> {
+fn port_kind(reader: &mut Reader, kinds: &Fields<'_>) -> Option<Port> {
     let mut found = [
         kinds.get("af_xdp").map(|tree| interface(reader, tree, "`af_xdp`").map(Port::AfXdp)),
         kinds.get("af_packet").map(|tree| interface(reader, tree, "`af_packet`").map(Port::AfPacket)),
@@ -391,15 +324,9 @@ fn port_kind(reader: &mut Reader, kinds: &Entries<'_>) -> Option<Port> {
 }
 
 fn tap(reader: &mut Reader, tree: &Tree) -> Option<Port> {
-    let keys = reader.entries(tree, "`tap`", &["netns", "name"]);
+    let keys = reader.fields(tree, tree.at, "`tap`", &TAP);
     let netns = keys.get("netns").and_then(|tree| netns(reader, tree));
-    let Some(name) = keys.get("name") else {
-        let problem = Problem::error(Law::MissingKey, tree.at, "`tap` states no `name`");
-        reader
-            .report(problem.label("this port").help("add `name: eth0`, the interface as its owner sees it"));
-        return None;
-    };
-    interface(reader, name, "`name`").map(|name| Port::Tap { netns, name })
+    interface(reader, keys.get("name")?, "`name`").map(|name| Port::Tap { netns, name })
 }
 
 fn netns(reader: &mut Reader, tree: &Tree) -> Option<Netns> {
@@ -422,17 +349,10 @@ fn vhost_user(reader: &mut Reader, tree: &Tree) -> Option<Port> {
         let socket = socket(reader, tree, "`vhost_user`")?;
         return Some(Port::VhostUser { socket, completions: Completions::default(), mac: None });
     }
-    let keys = reader.entries(tree, "`vhost_user`", &["socket", "completions", "mac"]);
+    let keys = reader.fields(tree, tree.at, "`vhost_user`", &VHOST_USER);
     let completions =
         keys.get("completions").map_or(Some(Completions::default()), |tree| completions(reader, tree));
-    let Some(path) = keys.get("socket") else {
-        let problem = Problem::error(Law::MissingKey, tree.at, "`vhost_user` states no `socket`");
-        reader.report(
-            problem.label("this port").help("add `socket: /run/plimsoll/vm.sock`, which QEMU connects to"),
-        );
-        return None;
-    };
-    let socket = socket(reader, path, "`socket`")?;
+    let socket = socket(reader, keys.get("socket")?, "`socket`")?;
     let mac = keys.get("mac").map(|tree| reader.value::<MacAddr>(tree, "`mac`", overlay::MAC));
     let mac = mac.map_or(Some(None), |mac| mac.map(|mac| Some(mac.value)))?;
     Some(Port::VhostUser { socket, completions: completions?, mac })
@@ -465,7 +385,7 @@ fn socket(reader: &mut Reader, tree: &Tree, what: &str) -> Option<PathBuf> {
 }
 
 fn pcap(reader: &mut Reader, tree: &Tree) -> Option<Port> {
-    let keys = reader.entries(tree, "`pcap`", &["read", "write"]);
+    let keys = reader.fields(tree, tree.at, "`pcap`", &PCAP);
     let mut path =
         |key: &str| keys.get(key).and_then(|tree| reader.text(tree, &format!("`{key}`"), "a path"));
     let (read, write) = (path("read").map(PathBuf::from), path("write").map(PathBuf::from));

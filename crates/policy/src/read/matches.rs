@@ -6,27 +6,20 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use super::syntax::MatchEntry;
-use super::{Entries, Reader, bad, names};
+use super::{Reader, names};
+use crate::keys::{LIMIT_MATCH, PACKET_MATCH};
 use crate::law::{Law, Problem};
 use crate::program::{Match, Prefix};
-use plimsoll_document::Tree;
+use plimsoll_document::{Fields, Tree, bad};
 
-const MATCH_KEYS: [&str; 13] = [
-    "tenant", "src", "dst", "protocol", "src_port", "dst_port", "dscp", "vlan", "priority", "cgroup", "user",
-    "app", "core",
-];
-const LIMIT_MATCH_KEYS: [&str; 14] = [
-    "tenant", "class", "src", "dst", "protocol", "src_port", "dst_port", "dscp", "vlan", "priority",
-    "cgroup", "user", "app", "core",
-];
 /// A `match:` map; those of limits may also name classes.
 pub(super) fn match_entry(reader: &mut Reader, tree: &Tree, of_limit: bool) -> MatchEntry {
-    let keys: &[&'static str] = if of_limit { &LIMIT_MATCH_KEYS } else { &MATCH_KEYS };
+    let table = if of_limit { &LIMIT_MATCH } else { &PACKET_MATCH };
     let told = reader.problems.len();
-    let keys = reader.entries(tree, "`match`", keys);
+    let keys = reader.fields(tree, tree.at, "`match`", table);
     let mut names =
         |key: &str| keys.get(key).map_or_else(Vec::new, |tree| reader.names(tree, &format!("`{key}`")));
-    let (tenant, class) = (names("tenant"), names("class"));
+    let (tenant, class) = (names("tenant"), if of_limit { names("class") } else { Vec::new() });
     let conditions = Match {
         tenant: None,
         src: prefixes(reader, &keys, "src"),
@@ -61,7 +54,7 @@ fn protocol_example() -> &'static str {
 /// A value or each of a list, without repetitions.
 fn each<T: Copy + Eq + Hash>(
     reader: &mut Reader,
-    keys: &Entries<'_>,
+    keys: &Fields<'_>,
     key: &str,
     example: &str,
     parse: impl Fn(&str) -> Option<T>,
@@ -82,11 +75,11 @@ fn each<T: Copy + Eq + Hash>(
     values
 }
 
-fn numbers<T: FromStr + Copy + Eq + Hash>(reader: &mut Reader, keys: &Entries<'_>, key: &str) -> Vec<T> {
+fn numbers<T: FromStr + Copy + Eq + Hash>(reader: &mut Reader, keys: &Fields<'_>, key: &str) -> Vec<T> {
     each(reader, keys, key, "a whole number", |text| text.parse().ok())
 }
 
-fn ports(reader: &mut Reader, keys: &Entries<'_>, key: &str) -> Vec<(u16, u16)> {
+fn ports(reader: &mut Reader, keys: &Fields<'_>, key: &str) -> Vec<(u16, u16)> {
     let example = "a port such as `80` or a range such as `8000-8100`";
     let ranges = each(reader, keys, key, example, port_range);
     if let Some((from, to)) = ranges.iter().find(|(from, to)| from > to) {
@@ -105,7 +98,7 @@ fn port_range(text: &str) -> Option<(u16, u16)> {
     }
 }
 
-fn prefixes(reader: &mut Reader, keys: &Entries<'_>, key: &str) -> Vec<Prefix> {
+fn prefixes(reader: &mut Reader, keys: &Fields<'_>, key: &str) -> Vec<Prefix> {
     let example = "an address or prefix such as `10.0.0.0/8` or `2001:db8::/32`";
     let found = each(reader, keys, key, example, |text| text.parse::<Prefix>().ok());
     if let (Some(tree), false) = (keys.get(key), found.is_empty()) {

@@ -6,17 +6,11 @@ use std::path::PathBuf;
 use plimsoll_units::{BitRate, Span};
 
 use super::syntax::{FeedbackEntry, FleetHostEntry, FleetTenantEntry, OverlayEntry};
-use super::{Entries, MAX_WEIGHT, Reader, bad, class, names};
+use super::{Reader, class, named, names};
 use crate::config::{ControlLevel, Encapsulation, Feedback, IdleMinimum, MacAddr, Sealed, Via};
-use crate::law::{Law, Problem};
-use plimsoll_document::{Located, Name, Tree, Value};
+use crate::keys::{FEEDBACK, FLEET_HOST, FLEET_TENANT, MAX_WEIGHT, OVERLAY};
+use plimsoll_document::{Located, Name, Tree, Value, bad};
 
-const KEYS: [&str; 11] =
-    ["kind", "vni", "port", "dscp", "v6_checksum", "gateway", "host", "hosts", "sealed", "key", "feedback"];
-const HOST_KEYS: [&str; 5] = ["address", "mac", "channel", "fallback", "tenants"];
-const TENANT_KEYS: [&str; 4] = ["mac", "weight", "max", "balancer"];
-const FEEDBACK_KEYS: [&str; 10] =
-    ["key", "via", "epoch", "lapse", "delay", "fallback", "ecn", "distributor", "control", "idle"];
 const ADDRESS: &str = "an IP address such as `192.0.2.1` or `2001:db8::1`";
 pub(super) const MAC: &str = "an interface's address such as `02:00:00:00:0a:01`";
 
@@ -28,24 +22,14 @@ const LAPSE: Span = Span::millis(500);
 const DELAY: Span = Span::micros(500);
 
 pub(super) fn overlay(reader: &mut Reader, tree: &Tree) -> OverlayEntry {
-    let keys = reader.entries(tree, "`overlay`", &KEYS);
-    need(reader, &keys, "`overlay`", "kind", "geneve");
-    need(reader, &keys, "`overlay`", "vni", "7");
-    need(reader, &keys, "`overlay`", "host", "a");
-    need(
-        reader,
-        &keys,
-        "`overlay`",
-        "hosts",
-        "{a: {address: 192.0.2.1, tenants: {shop: 02:00:00:00:0a:01}}}",
-    );
+    let keys = reader.fields(tree, tree.at, "`overlay`", &OVERLAY);
     let vni = keys.get("vni").and_then(|tree| below(reader, tree, "`vni`", 0, (1 << 24) - 1));
     let port = keys.get("port").and_then(|tree| below(reader, tree, "`port` of `overlay`", 1, 65_535));
     let host = keys.get("host").and_then(|tree| {
         let text = reader.text(tree, "`host`", "the name of one of `hosts`")?;
         Some(Located::new(text.to_owned(), tree.at))
     });
-    let hosts = reader.named(&keys.all("hosts"), "`hosts`");
+    let hosts = named(reader, &keys.all("hosts"), "`hosts`");
     OverlayEntry {
         at: tree.at,
         kind: keys.get("kind").and_then(|tree| kind(reader, tree)),
@@ -78,13 +62,6 @@ fn sealed(reader: &mut Reader, tree: &Tree) -> Option<Located<Sealed>> {
         }
     };
     Some(Located::new(sealed, tree.at))
-}
-
-fn need(reader: &mut Reader, keys: &Entries<'_>, what: &str, key: &str, example: &str) {
-    if keys.get(key).is_none() {
-        let problem = Problem::error(Law::MissingKey, keys.at, format!("{what} states no `{key}`"));
-        reader.report(problem.label("here").help(format!("add `{key}: {example}`")));
-    }
 }
 
 /// A whole number from `least` to `most`.
@@ -122,9 +99,8 @@ fn dscp(reader: &mut Reader, tree: &Tree) -> Option<u8> {
 
 fn fleet_host(reader: &mut Reader, name: &Name, tree: &Tree) -> FleetHostEntry {
     let what = format!("host `{}`", name.value);
-    let keys = reader.entries(tree, &what, &HOST_KEYS);
-    need(reader, &keys, &what, "address", "192.0.2.1");
-    let tenants = reader.named(&keys.all("tenants"), &format!("`tenants` of {what}"));
+    let keys = reader.fields(tree, name.at, &what, &FLEET_HOST);
+    let tenants = named(reader, &keys.all("tenants"), &format!("`tenants` of {what}"));
     let tenants = tenants.into_iter().map(|(name, tree)| fleet_tenant(reader, name, tree)).collect();
     let mac = keys.get("mac").and_then(|tree| reader.value::<MacAddr>(tree, "`mac`", MAC));
     let channel = keys
@@ -152,8 +128,7 @@ fn fleet_tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> FleetTenantEnt
         return FleetTenantEntry { name, macs, weight: None, max: None, balancer: false };
     }
     let what = format!("tenant `{}`", name.value);
-    let keys = reader.entries(tree, &what, &TENANT_KEYS);
-    need(reader, &keys, &what, "mac", "02:00:00:00:0a:01");
+    let keys = reader.fields(tree, name.at, &what, &FLEET_TENANT);
     let weight =
         keys.get("weight").and_then(|tree| reader.positive(tree, &format!("`weight` of {what}"), MAX_WEIGHT));
     FleetTenantEntry {
@@ -170,8 +145,7 @@ fn fallback(reader: &mut Reader, tree: &Tree) -> Option<BitRate> {
 }
 
 fn feedback(reader: &mut Reader, tree: &Tree) -> FeedbackEntry {
-    let keys = reader.entries(tree, "`feedback`", &FEEDBACK_KEYS);
-    need(reader, &keys, "`feedback`", "key", "/etc/plimsoll/fleet.key");
+    let keys = reader.fields(tree, tree.at, "`feedback`", &FEEDBACK);
     let mut span = |key: &str, unless: Span, [least, most]: [Span; 2]| {
         let Some(tree) = keys.get(key) else { return Some(unless) };
         let example = format!("a time from {least} to {most}");

@@ -81,7 +81,7 @@ pub(crate) struct HostDescriptors {
 
 impl HostDescriptors {
     /// The most that an engine may have.
-    pub const MOST: u32 = 1 << 24;
+    pub const MOST: u32 = crate::keys::MOST_DESCRIPTORS;
 }
 
 /// `limits:` and `policy:`, which every file may have.

@@ -1,9 +1,12 @@
 //! The reference's policies and the examples are what they say: legal, or refused.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use plimsoll_policy::{ControlLevel, Law, bounds, check_str, check_with, load, schema, sub_schema};
+use plimsoll_document::Trial;
+use plimsoll_policy::{
+    ControlLevel, FileId, HOST_FILE, Law, SUB_FILE, bounds, check_str, check_with, load, schema, sub_schema,
+};
 use plimsoll_units::Span;
 use serde_json::Value;
 
@@ -150,96 +153,43 @@ fn an_experiment_says_what_is_worse_and_contradicts_nothing() {
     }
 }
 
+/// The properties of a mapping in a schema.
+fn properties<'s>(schema: &'s Value, mapping: &str, root: &str) -> Vec<&'s String> {
+    let object = if mapping == root { schema } else { &schema["$defs"][mapping] };
+    object["properties"].as_object().expect("a mapping of the schema").keys().collect()
+}
+
 #[test]
-fn every_key_of_the_reference_is_in_the_schema() {
-    let schemas = format!("{}{}", schema(), sub_schema());
-    for key in [
-        "uplink",
-        "engine",
-        "api",
-        "tenants",
-        "limits",
-        "policy",
-        "port",
-        "rate",
-        "overhead",
-        "mtu",
-        "cpu",
-        "busy_poll",
-        "queues",
-        "ring",
-        "descriptors",
-        "max_depth",
-        "line_rate_frame",
-        "verify",
-        "experiment",
-        "drain",
-        "cost",
-        "drain_share",
-        "ingress",
-        "addresses",
-        "binding",
-        "slots",
-        "accounting",
-        "control",
-        "socket",
-        "metrics",
-        "min",
-        "max",
-        "burst",
-        "via",
-        "weight",
-        "flows",
-        "among",
-        "slack",
-        "deadline",
-        "priority",
-        "wfq",
-        "drr",
-        "fifo",
-        "lstf",
-        "edf",
-        "match",
-        "src",
-        "dst",
-        "protocol",
-        "src_port",
-        "dst_port",
-        "dscp",
-        "vlan",
-        "tenant",
-        "cgroup",
-        "user",
-        "app",
-        "core",
-        "class",
-        "af_xdp",
-        "af_packet",
-        "tap",
-        "vnic",
-        "pcap",
-        "netns",
-        "name",
-        "read",
-        "write",
-        "overlay",
-        "kind",
-        "vni",
-        "v6_checksum",
-        "gateway",
-        "host",
-        "hosts",
-        "address",
-        "mac",
-        "channel",
-        "feedback",
-        "key",
-        "epoch",
-        "lapse",
-        "delay",
-        "fallback",
-    ] {
-        assert!(schemas.contains(&format!("\"{key}\":")), "`{key}` is missing");
+fn a_key_is_read_if_and_only_if_it_is_in_the_schema() {
+    let operator = "uplink: {port: memory, rate: 1Gbps}\ntenants: {a: {port: memory, policy: t.yaml}}\n";
+    for (table, schema, of_tenant) in [(&HOST_FILE, schema(), false), (&SUB_FILE, sub_schema(), true)] {
+        let mut tried: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for Trial { key: (mapping, key), text, place } in table.trials() {
+            let mut load = |name: &str| match name {
+                "p.yaml" if of_tenant => Ok(operator.to_owned()),
+                _ => Ok(text.clone()),
+            };
+            let errors = check_with("p.yaml", &mut load).expect_err("a value that can stand nowhere");
+            let file = FileId(of_tenant.into());
+            let refused = errors
+                .problems()
+                .iter()
+                .any(|problem| problem.at.file == file && place.contains(&(problem.at.offset as usize)));
+            assert!(refused, "`{key}` of {mapping} is passed over:\n{text}{}", errors.render(false));
+            tried.entry(mapping).or_default().insert(key);
+        }
+        for (mapping, keys) in tried {
+            let known = properties(&schema, mapping, table.name);
+            assert!(
+                known.iter().all(|key| keys.contains(key.as_str()) || *key == "memory"),
+                "{mapping}: {keys:?}"
+            );
+            assert_eq!(
+                keys.iter().filter(|key| !known.contains(&&(**key).to_owned())).count(),
+                1,
+                "{mapping}"
+            );
+        }
     }
 }
 

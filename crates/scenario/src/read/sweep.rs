@@ -11,7 +11,7 @@ use plimsoll_policy::{FileId, Mark};
 use super::fields::{Fields, Reader};
 use crate::Problem;
 use crate::model::Scenario;
-use crate::yaml;
+use plimsoll_document::yaml;
 
 /// Points that one file may have.
 const MOST: usize = 10_000;

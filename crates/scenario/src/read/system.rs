@@ -10,9 +10,10 @@ use std::path::Path;
 use plimsoll_document::{Tree, Value};
 
 use super::fields::{Fields, Reader};
+use crate::Problem;
 use crate::model::{Model, System, SystemKind};
 use crate::network::{Completions, Control, ControlLevel, Ingress};
-use crate::{Problem, yaml};
+use plimsoll_document::yaml;
 
 pub(crate) const SYSTEM_KEYS: [&str; 18] = [
     "kind",

@@ -1,34 +1,35 @@
 //! From trees of YAML back to text.
 //!
-//! Why: the policy inside a scenario goes into a policy file as it was written, keys in their order.
-//! From: YAML 1.2; reading it is `plimsoll_document`'s.
+//! Why: the policy inside a scenario goes into a policy file as it was written, keys in their order; a sweep sets values of a
+//! scenario, and `virtual` replaces some.
+//! From: YAML 1.2; reading it is `tree`'s.
 //! Not here: what the keys mean (`read`).
 //! Invariant: what is written reads as the same tree.
 
 use std::fmt::Write as _;
 
-use plimsoll_document::{Name, Tree, Value};
-use plimsoll_policy::Mark;
+use super::source::{Mark, Name};
+use super::tree::{Tree, Value};
 
 /// A scalar that stands nowhere.
-pub(crate) fn text(text: impl Into<String>) -> Tree {
+pub fn text(text: impl Into<String>) -> Tree {
     Tree { at: Mark::default(), value: Value::Text(text.into()) }
 }
 
 /// A map that stands nowhere.
-pub(crate) fn map(entries: impl IntoIterator<Item = (String, Tree)>) -> Tree {
+pub fn map(entries: impl IntoIterator<Item = (String, Tree)>) -> Tree {
     let entries = entries.into_iter().map(|(key, tree)| (Name::new(key, Mark::default()), tree)).collect();
     Tree { at: Mark::default(), value: Value::Map(entries) }
 }
 
 /// A list that stands nowhere.
-pub(crate) fn list(items: impl IntoIterator<Item = Tree>) -> Tree {
+pub fn list(items: impl IntoIterator<Item = Tree>) -> Tree {
     Tree { at: Mark::default(), value: Value::List(items.into_iter().collect()) }
 }
 
 /// Puts a value where a path of keys and list places leads, in the place of what is there; a last key may be new. The
 /// part of the path that leads nowhere, if there is one.
-pub(crate) fn set<'p>(tree: &mut Tree, path: &'p str, value: Tree) -> Result<(), &'p str> {
+pub fn set<'p>(tree: &mut Tree, path: &'p str, value: Tree) -> Result<(), &'p str> {
     let (key, rest) = path.split_once('.').unwrap_or((path, ""));
     let last = rest.is_empty();
     if matches!(tree.value, Value::Null) && last {
@@ -56,7 +57,7 @@ pub(crate) fn set<'p>(tree: &mut Tree, path: &'p str, value: Tree) -> Result<(),
 }
 
 /// Lays a tree over another: maps are merged key by key, `~` takes a key away, everything else is replaced.
-pub(crate) fn overlay(tree: &mut Tree, over: &Tree) {
+pub fn overlay(tree: &mut Tree, over: &Tree) {
     let (Value::Map(entries), Value::Map(others)) = (&mut tree.value, &over.value) else {
         return *tree = over.clone();
     };
@@ -72,7 +73,7 @@ pub(crate) fn overlay(tree: &mut Tree, over: &Tree) {
 }
 
 /// A value on one line, as a path's setting shows it.
-pub(crate) fn on_one_line(tree: &Tree) -> String {
+pub fn on_one_line(tree: &Tree) -> String {
     if let Value::Text(text) = &tree.value {
         return text.clone();
     }
@@ -82,7 +83,7 @@ pub(crate) fn on_one_line(tree: &Tree) -> String {
 }
 
 /// Writes maps in blocks down to `blocks` levels and in braces below.
-pub(crate) fn write(tree: &Tree, to: &mut String, indent: usize, blocks: usize) {
+pub fn write(tree: &Tree, to: &mut String, indent: usize, blocks: usize) {
     match &tree.value {
         Value::Map(entries) if blocks > 0 && !entries.is_empty() => {
             for (key, value) in entries {

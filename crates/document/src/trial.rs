@@ -1,0 +1,174 @@
+//! Documents that try every key of a table.
+//!
+//! Why: a key that the schema offers and no reader reads misleads its author; a list by hand of what is read would be the
+//! language stated once more.
+//! From: mutation testing: a value that can stand nowhere must be refused wherever it stands.
+//! Not here: reading them (tests of `policy` and `scenario`).
+//! Invariant: each key of each mapping that the table leads to is tried once, and each mapping with a key that it lacks.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use super::keys::{Mapping, Shape};
+
+/// A document with one value that can stand nowhere, or with one key that its mapping lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trial {
+    /// The mapping, and the key in it.
+    pub key: (&'static str, &'static str),
+    /// The document.
+    pub text: String,
+    /// The value or key that must be refused.
+    pub place: Range<usize>,
+}
+
+/// A value of no key's form.
+const NOWHERE: &str = "[[{nowhere: [1]}]]";
+/// A key that no table has.
+const NO_KEY: &str = "no_such_key_anywhere";
+
+impl Mapping {
+    /// A document for each key that this mapping and those below it have. A reader that finds nothing wrong at a trial's
+    /// place does not read the key, or takes keys that are not in the table.
+    #[must_use]
+    pub fn trials(&'static self) -> Vec<Trial> {
+        let mut trials = Vec::new();
+        self.try_keys(false, &["", ""], &mut BTreeSet::new(), &mut trials);
+        trials
+    }
+
+    fn try_keys(
+        &'static self,
+        alone: bool,
+        around: &[&str; 2],
+        seen: &mut BTreeSet<&'static str>,
+        trials: &mut Vec<Trial>,
+    ) {
+        if !seen.insert(self.name) {
+            return;
+        }
+        let [before, after] = around;
+        let others = |key: &str| -> String {
+            let needed = self.keys().filter(|other| other.name != key && !alone);
+            needed.filter_map(|key| Some(format!("{}: {}, ", key.name, key.needed?))).collect()
+        };
+        for key in self.keys() {
+            let before = format!("{before}{{{}{}: ", others(key.name), key.name);
+            let after = format!("}}{after}");
+            if !matches!(key.shape, Shape::Any) {
+                let place = before.len()..before.len() + NOWHERE.len();
+                let text = format!("{before}{NOWHERE}{after}\n");
+                trials.push(Trial { key: (self.name, key.name), text, place });
+            }
+            key.shape.try_keys(&[&before, &after], seen, trials);
+        }
+        let before = format!("{before}{{{}", others(NO_KEY));
+        let place = before.len()..before.len() + NO_KEY.len();
+        trials.push(Trial {
+            key: (self.name, NO_KEY),
+            text: format!("{before}{NO_KEY}: 1}}{after}\n"),
+            place,
+        });
+    }
+}
+
+impl Shape {
+    fn try_keys(
+        self,
+        [before, after]: &[&str; 2],
+        seen: &mut BTreeSet<&'static str>,
+        trials: &mut Vec<Trial>,
+    ) {
+        let within = |open: &str, close: &str| [format!("{before}{open}"), format!("{close}{after}")];
+        match self {
+            Self::Map(mapping) => mapping.try_keys(false, &[before, after], seen, trials),
+            Self::OneOf(mapping) => mapping.try_keys(true, &[before, after], seen, trials),
+            Self::Named(shape) => {
+                let [before, after] = within("{a: ", "}");
+                shape.try_keys(&[&before, &after], seen, trials);
+            }
+            Self::List(shape) => {
+                let [before, after] = within("[", "]");
+                shape.try_keys(&[&before, &after], seen, trials);
+            }
+            Self::Either(shapes) => {
+                shapes.iter().for_each(|shape| shape.try_keys(&[before, after], seen, trials));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Mark, Reader, Sources, mapping, parse, read_all};
+
+    mapping! {
+        static OUTER = "Outer" {
+            /// Read by both readers below.
+            read: Shape::Flag,
+            /// Read by the first only.
+            passed_over: Shape::Flag,
+            /// Below it, `deep` is needed.
+            inner: Shape::Named(&Shape::Map(&INNER)),
+        }
+        static INNER = "Inner" {
+            /// A key that must be there.
+            deep = "true": Shape::Flag,
+        }
+    }
+
+    /// Keys whose trials a reader lets pass.
+    fn passed(read: impl Fn(&mut Reader<()>, &crate::Tree)) -> Vec<(&'static str, &'static str)> {
+        let passes = |trial: &Trial| {
+            let sources = Sources::one("t.yaml", &trial.text);
+            let tree = parse(&sources, crate::FileId(0)).expect("YAML");
+            let ((), problems) = read_all(|reader| read(reader, &tree));
+            problems.sorted().iter().all(|problem| !trial.place.contains(&(problem.at.offset as usize)))
+        };
+        OUTER.trials().into_iter().filter(passes).map(|trial| trial.key).collect()
+    }
+
+    fn flags(reader: &mut Reader<()>, tree: &crate::Tree, keys: &[&str]) {
+        let fields = reader.fields(tree, Mark::default(), "the file", &OUTER);
+        for key in keys {
+            fields.get(key).map(|tree| reader.flag(tree, key));
+        }
+        let named =
+            fields.get("inner").map(|tree| reader.map(&[tree], "`inner`", "names")).unwrap_or_default();
+        for (_, tree) in named {
+            let inner = reader.fields(tree, tree.at, "an inner one", &INNER);
+            inner.get("deep").map(|tree| reader.flag(tree, "`deep`"));
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_not_read_shows() {
+        assert_eq!(OUTER.trials().len(), 6);
+        assert_eq!(passed(|reader, tree| flags(reader, tree, &["read", "passed_over"])), []);
+        assert_eq!(passed(|reader, tree| flags(reader, tree, &["read"])), [("Outer", "passed_over")]);
+        let any_key = |reader: &mut Reader<()>, tree: &crate::Tree| {
+            reader.map(&[tree], "it", "keys");
+        };
+        assert!(passed(any_key).contains(&("Outer", NO_KEY)));
+    }
+
+    #[test]
+    #[should_panic(expected = "`other` is a key of `Outer`")]
+    fn a_key_that_is_read_and_in_no_table_shows() {
+        flags(&mut Reader::default(), &crate::yaml::map([]), &["other"]);
+    }
+
+    #[test]
+    fn the_schema_has_the_keys_of_the_tables() {
+        let schema = OUTER.schema("T");
+        assert_eq!(schema["properties"]["read"]["type"], "boolean");
+        assert_eq!(schema["properties"]["inner"]["additionalProperties"]["$ref"], "#/$defs/Inner");
+        assert_eq!(schema["$defs"]["Inner"]["required"], serde_json::json!(["deep"]));
+        assert_eq!(
+            schema["$defs"]["Inner"]["properties"]["deep"]["description"],
+            "A key that must be there."
+        );
+    }
+}

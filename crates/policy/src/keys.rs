@@ -1,0 +1,426 @@
+//! The keys of policy files, mapping by mapping.
+//!
+//! Why: one table says which keys the reader takes, and what an operator's editor offers and checks.
+//! From: `docs/policy.md`.
+//! Not here: reading the values (`read`), and the shape of the tables (the crate `document`).
+//! Invariant: a key is read if and only if it stands here; `tests/documents.rs` tries each.
+
+use plimsoll_document::{Shape, mapping};
+use plimsoll_units::{BitRate, Bytes, Span};
+
+use Shape::{Any, Either, Flag, Map, Named, OneOrMore, Text, Weight, Whole, Words};
+
+/// The schema of the operator's file.
+#[must_use]
+pub fn schema() -> serde_json::Value {
+    HOST_FILE.schema("Plimsoll policy")
+}
+
+/// The schema of a tenant's or an application's file.
+#[must_use]
+pub fn sub_schema() -> serde_json::Value {
+    SUB_FILE.schema("Plimsoll sub-policy of a tenant or an application")
+}
+
+/// Largest weight: a share finer than 1 in 65,535 is nothing that a link could show.
+pub(crate) const MAX_WEIGHT: u32 = 65_535;
+/// Flow queues that an engine may have: a million classes have one each.
+pub(crate) const MOST_QUEUES: u32 = 1 << 20;
+/// Descriptors that an engine may have.
+pub(crate) const MOST_DESCRIPTORS: u32 = 1 << 24;
+
+const RATE: Shape = Shape::Unit(Shape::unit::<BitRate>);
+const SIZE: Shape = Shape::Unit(Shape::unit::<Bytes>);
+const TIME: Shape = Shape::Unit(Shape::unit::<Span>);
+const NAMES: Shape = OneOrMore(&Text);
+const INTERFACE: Shape = Shape::Pattern("^[^/:\\s]{1,15}$");
+/// A word or a number.
+const SCALAR: Shape = Either(&[Text, NUMBER]);
+const SCALARS: Shape = OneOrMore(&SCALAR);
+const NUMBER: Shape = Whole(0, u32::MAX as u64);
+const NUMBERS: Shape = OneOrMore(&NUMBER);
+/// Children with weights, or a list of children.
+const CHILDREN: Shape = Either(&[Named(&Weight(1, MAX_WEIGHT as u64)), NAMES]);
+const CLASSES: Shape = Named(&Map(&CLASS));
+const LIMITS: Shape = Named(&Map(&LIMIT));
+const QUEUES: Shape = Named(&Map(&QUEUE));
+const PORT: Shape = Either(&[Words(&[("memory", "Frames in memory.")]), Shape::OneOf(&PORTS)]);
+const FLOWS: Shape = Words(&[("fifo", ""), ("drr", ""), ("lstf", ""), ("edf", "")]);
+const AMONG: Shape = Words(&[("drr", ""), ("priority", "")]);
+
+const COMPLETIONS: Shape = Words(&[
+    ("ooo", "Each when its packet has left or was dropped, in any order."),
+    (
+        "in_order",
+        "Each when its packet has left or was dropped, and never before one that was posted earlier.",
+    ),
+    ("early", "Each when it is taken."),
+]);
+const INGRESS_ORDER: Shape = Words(&[
+    ("fair", "First the frames of the tenant that has had least of its part of the core."),
+    ("shared", "In the order of arrival."),
+]);
+const BINDING: Shape = Words(&[
+    ("strict", "It sends from its addresses and claims them, and no others."),
+    ("router", "It also forwards packets of others and advertises itself, but claims no other addresses."),
+    ("off", "It may send from any address."),
+]);
+const SEALED: Shape =
+    Either(&[Flag, Words(&[("accept", "While hosts change over: sealed frames and others are taken.")])]);
+const VIA: Shape = Words(&[
+    ("datapath", "With tenants' frames, or in frames of its own."),
+    ("channel", "Between the hosts' control channels."),
+]);
+const CONTROL: Shape =
+    Words(&[("full", "Bits and packets a second."), ("bandwidth", "Bits a second only, for comparison.")]);
+const IDLE: Shape = Words(&[
+    ("reserved", "It stays free for the tenant."),
+    ("lent", "The others get it until the tenant wants it."),
+]);
+
+mapping! {
+    /// The operator's file: which tenants share the link, and how.
+    pub static HOST_FILE = "HostFile" {
+        /// Where packets leave, and how fast.
+        uplink = "{port: {af_xdp: eth0}, rate: 10Gbps}": Map(&UPLINK),
+        /// What the engine may use.
+        engine: Map(&ENGINE),
+        /// Where the daemon answers.
+        api: Map(&API),
+        /// The tenants, each with a port of its own.
+        tenants: Named(&Map(&TENANT)),
+        /// The overlay on which tenants reach those of other hosts.
+        overlay: Map(&OVERLAY),
+        /// Rates that hold wherever a class sends through them.
+        limits: LIMITS,
+        /// The classes, from `root` down. Without it the tenants share the link by weight.
+        policy: CLASSES,
+    }
+
+    /// The part of the policy below a tenant's or an application's place.
+    pub static SUB_FILE = "SubFile" {
+        /// Rates that hold wherever a class of this file sends through them.
+        limits: LIMITS,
+        /// The classes, from `root` down.
+        policy: CLASSES,
+    }
+
+    pub(crate) static UPLINK = "Uplink" {
+        /// The device.
+        port = "{af_xdp: eth0}": PORT,
+        /// Rate of the link.
+        rate = "10Gbps": RATE,
+        /// Bytes that each frame costs beyond its own: 20B for preamble and gap, 24B with the check sequence.
+        overhead: SIZE,
+        /// Largest IP packet.
+        mtu: Whole(68, 9_600),
+    }
+
+    /// Where packets enter and leave.
+    pub(crate) static PORTS = "Port" {
+        /// A network interface, through AF_XDP.
+        af_xdp: INTERFACE,
+        /// A network interface, through AF_PACKET.
+        af_packet: INTERFACE,
+        /// A TAP that the daemon makes.
+        tap: Map(&TAP),
+        /// A virtual machine, through vhost-user: the Unix socket that its front end (QEMU, say) connects to, or more than that.
+        vhost_user: Either(&[Text, Map(&VHOST_USER)]),
+        /// A client process, through shared memory: the Unix socket that it connects to.
+        vnic: Text,
+        /// Frames from and into files.
+        pcap: Map(&PCAP),
+        /// Frames in memory.
+        memory: Any,
+    }
+
+    pub(crate) static VHOST_USER = "VhostUserPort" {
+        /// The Unix socket that the front end connects to.
+        socket = "/run/plimsoll/vm.sock": Text,
+        /// When and in which order the machine gets its descriptors back.
+        completions: COMPLETIONS,
+        /// The hardware address of its interface, which no other port may have: `02:00:00:00:0a:01`.
+        mac: Text,
+    }
+
+    pub(crate) static TAP = "Tap" {
+        /// A network namespace by name or path; the daemon's own when absent.
+        netns: Text,
+        /// The interface as its owner sees it.
+        name = "eth0": INTERFACE,
+    }
+
+    pub(crate) static PCAP = "Pcap" {
+        /// Frames that come in.
+        read: Text,
+        /// Frames that go out.
+        write: Text,
+    }
+
+    pub(crate) static ENGINE = "Engine" {
+        /// Core to pin the engine's thread to.
+        cpu: NUMBER,
+        /// Never sleep.
+        busy_poll: Flag,
+        /// Flow queues in all.
+        queues: Whole(1, MOST_QUEUES as u64),
+        /// Descriptors of one flow queue; a power of two.
+        ring: Whole(1, 16_384),
+        /// Descriptors in all.
+        descriptors: Whole(1, MOST_DESCRIPTORS as u64),
+        /// Deepest tree that is accepted.
+        max_depth: Whole(1, 64),
+        /// Smallest frame at which the engine must keep up with the link; the largest frame when absent.
+        line_rate_frame: SIZE,
+        /// One packet of this many that a vNIC's client classified itself is classified again; 0 for none.
+        verify: NUMBER,
+        /// Slows the engine down on purpose, for comparisons.
+        experiment: Map(&EXPERIMENT),
+    }
+
+    pub(crate) static EXPERIMENT = "Experiment" {
+        /// CPU time that fetching a frame from the uplink takes at least.
+        drain: TIME,
+        /// CPU time that delivering a fetched frame takes at least.
+        cost: TIME,
+        /// Part of the time, in thousandths, that fetching may take while fetched frames wait.
+        drain_share: Whole(1, 999),
+        /// The order in which tenants' frames are delivered.
+        ingress: INGRESS_ORDER,
+        /// Frames of full length that the kernel holds for an AF_PACKET uplink, approximately.
+        ring: Whole(1, 65_536),
+        /// Frames that wait for each tenant.
+        slots: Whole(1, 65_536),
+        /// Whether tenants have descriptors of their own.
+        accounting: Flag,
+    }
+
+    pub(crate) static API = "Api" {
+        /// Unix socket of the HTTP API.
+        socket: Text,
+        /// Address of the Prometheus endpoint.
+        metrics: Text,
+    }
+
+    pub(crate) static TENANT = "Tenant" {
+        /// Where its packets enter and leave.
+        port = "{tap: {name: eth0}}": PORT,
+        /// Rate it is guaranteed whenever it has packets to send.
+        min: RATE,
+        /// Rate it never exceeds.
+        max: RATE,
+        /// Bytes that may leave at once under `max`.
+        burst: SIZE,
+        /// Its envelope for receiving, where it differs from that for sending.
+        ingress: Map(&INGRESS),
+        /// The longest delay for a percentage of the packets, such as `{p50: 20us, p99: 100us}`.
+        delay: Shape::Keyed("^p[0-9]{1,2}(\\.[0-9]{1,3})?$", &TIME),
+        /// Its share where the policy states none, and its part of the receiving core; in proportion to `max` where no tenant states a weight.
+        weight: Whole(1, MAX_WEIGHT as u64),
+        /// Limits that it sends through.
+        via: NAMES,
+        /// How it orders its flows, without a policy of its own.
+        flows: FLOWS,
+        /// Slack of packets that bring none.
+        slack: TIME,
+        /// Deadline of packets that bring none.
+        deadline: TIME,
+        /// Descriptors that it may have in the engine.
+        descriptors: Whole(1, MOST_DESCRIPTORS as u64),
+        /// File with its own policy.
+        policy: Text,
+        /// Queues that it divides itself into.
+        queues: QUEUES,
+        /// Which of the queues goes first.
+        among: AMONG,
+        /// IP addresses and networks that it may send from and claim; hardware addresses beside its port's.
+        addresses: NAMES,
+        /// How strictly `addresses` is enforced.
+        binding: BINDING,
+    }
+
+    pub(crate) static OVERLAY = "Overlay" {
+        /// How frames are wrapped.
+        kind = "geneve": Words(&[("geneve", ""), ("vxlan", "")]),
+        /// The network that all tenants of this file are in.
+        vni = "7": Whole(0, 16_777_215),
+        /// UDP port of all hosts; 4789 for VXLAN and 6081 for Geneve when absent.
+        port: Whole(1, 65_535),
+        /// DSCP of outer headers, by name or number.
+        dscp: SCALAR,
+        /// Whether UDP over IPv6 has a checksum; all hosts must agree.
+        v6_checksum: Flag,
+        /// The router that other hosts are behind; on the uplink's own link when absent.
+        gateway: Text,
+        /// Which of the hosts this file is for.
+        host = "a": Text,
+        /// All hosts of the fleet, this one included.
+        hosts = "{a: {address: 192.0.2.1, tenants: {shop: 02:00:00:00:0a:01}}}": Named(&Map(&FLEET_HOST)),
+        /// Whether frames between hosts are sealed with the fleet's key; not when absent.
+        sealed: SEALED,
+        /// The file with the fleet's key, 32 bytes; `feedback.key` when absent.
+        key: Text,
+        /// Feedback from receivers to senders; none when absent.
+        feedback: Map(&FEEDBACK),
+    }
+
+    pub(crate) static FLEET_HOST = "FleetHost" {
+        /// Its address on the underlay.
+        address = "192.0.2.1": Text,
+        /// The next hop's hardware address; resolved by ARP or NDP when absent.
+        mac: Text,
+        /// Address and port of its control channel.
+        channel: Text,
+        /// Rate at which each tenant here may send to each of its tenants while the host sends no feedback.
+        fallback: RATE,
+        /// Its tenants' hardware addresses.
+        tenants: Named(&Either(&[NAMES, Map(&FLEET_TENANT)])),
+    }
+
+    pub(crate) static FLEET_TENANT = "FleetTenant" {
+        /// Its hardware addresses.
+        mac = "02:00:00:00:0a:01": NAMES,
+        /// Its share of a receiver among the senders; when absent, in proportion to `max` where every tenant of the fleet has a `max`
+        /// and none a weight, else 1.
+        weight: Whole(1, MAX_WEIGHT as u64),
+        /// Its envelope's maximum, from which its weight follows.
+        max: RATE,
+        /// Whether it forwards others' traffic: all such tenants together count as one sender.
+        balancer: Flag,
+    }
+
+    pub(crate) static FEEDBACK = "Feedback" {
+        /// The file with the fleet's key, 32 bytes.
+        key = "/etc/plimsoll/fleet.key": Text,
+        /// The way that feedback takes.
+        via: VIA,
+        /// Time from one decision to the next.
+        epoch: TIME,
+        /// How long a limit holds after it was last heard.
+        lapse: TIME,
+        /// How long packets may wait at a receiver before their rate is limited, too.
+        delay: TIME,
+        /// Rate at which each tenant here may send to a tenant whose host sends no feedback; a tenth of the link when absent.
+        fallback: RATE,
+        /// Whether ECN marks of the fabric slow senders down; all hosts must agree.
+        ecn: Flag,
+        /// The host that divides among the fleet's balancers.
+        distributor: Text,
+        /// The limits that senders are given.
+        control: CONTROL,
+        /// Use of the minimum of a tenant that receives nothing.
+        idle: IDLE,
+    }
+
+    pub(crate) static INGRESS = "Ingress" {
+        /// Rate it is guaranteed whenever others send to it.
+        min: RATE,
+        /// Rate it never exceeds.
+        max: RATE,
+    }
+
+    pub(crate) static LIMIT = "Limit" {
+        /// Packets it holds, of the classes that send through it; all of them when absent.
+        match: Map(&LIMIT_MATCH),
+        /// Bits per second that may leave.
+        rate = "500Mbps": RATE,
+        /// Bytes that may leave at once after a pause.
+        burst: SIZE,
+        /// Limits around this one.
+        via: NAMES,
+    }
+
+    pub(crate) static CLASS = "Class" {
+        /// Children, the first with a packet goes first.
+        priority: NAMES,
+        /// Children that share by weight.
+        wfq: CHILDREN,
+        /// Children that take turns by weight.
+        drr: CHILDREN,
+        /// Children whose packets go in the order of their arrival.
+        fifo: NAMES,
+        /// Children whose packets go by least slack.
+        lstf: NAMES,
+        /// Children whose packets go by earliest deadline.
+        edf: NAMES,
+        /// Children with rates that are strict, in real time.
+        rate_share: Named(&RATE),
+        /// How `rate_share` looks for the next child: by its definition, or in constant time; by their number when absent.
+        form: Words(&[("exact", ""), ("grouped", "")]),
+        /// Packets of this class, for a leaf.
+        match: Map(&PACKET_MATCH),
+        /// Rate it is guaranteed whenever it has packets to send.
+        min: RATE,
+        /// Rate it never exceeds.
+        max: RATE,
+        /// Bytes that may leave at once under `max`.
+        burst: SIZE,
+        /// Limits that it sends through.
+        via: NAMES,
+        /// How a leaf orders its flows.
+        flows: FLOWS,
+        /// Slack of packets that bring none.
+        slack: TIME,
+        /// Deadline of packets that bring none.
+        deadline: TIME,
+        /// File whose root takes this leaf's place.
+        policy: Text,
+        /// Queues that a leaf divides itself into.
+        queues: QUEUES,
+        /// Which of the queues goes first: they take turns when absent.
+        among: AMONG,
+    }
+
+    /// One of several queues of a class.
+    pub(crate) static QUEUE = "Queue" {
+        /// Packets of this queue; those that no other queue takes when absent.
+        match: Map(&PACKET_MATCH),
+        /// How it orders its flows.
+        flows: FLOWS,
+        /// Slack of packets that bring none.
+        slack: TIME,
+        /// Deadline of packets that bring none.
+        deadline: TIME,
+    }
+
+    /// Conditions on a packet, all of which must hold.
+    pub(crate) static PACKET_MATCH = "PacketMatch" + CONDITIONS {
+        /// The tenant it comes from; `host` for the daemon's own host port.
+        tenant: NAMES,
+    }
+
+    /// Conditions on a packet, all of which must hold.
+    pub(crate) static LIMIT_MATCH = "LimitMatch" + CONDITIONS {
+        /// The tenant it comes from.
+        tenant: NAMES,
+        /// The classes of this file that it holds, as if they had it in `via`.
+        class: NAMES,
+    }
+
+    pub(crate) static CONDITIONS = "Conditions" {
+        /// Source address or prefix.
+        src: NAMES,
+        /// Destination address or prefix.
+        dst: NAMES,
+        /// IP protocol by name or number.
+        protocol: SCALARS,
+        /// Source port or range of ports.
+        src_port: SCALARS,
+        /// Destination port or range of ports.
+        dst_port: SCALARS,
+        /// DSCP by name or number.
+        dscp: SCALARS,
+        /// VLAN; 0 for frames without a tag.
+        vlan: OneOrMore(&Whole(0, u16::MAX as u64)),
+        /// Socket priority that came with the packet.
+        priority: NUMBERS,
+        /// Control group that came with the packet.
+        cgroup: OneOrMore(&Whole(0, u64::MAX)),
+        /// User that came with the packet.
+        user: NUMBERS,
+        /// Application that came with the packet.
+        app: NUMBERS,
+        /// Transmit core.
+        core: OneOrMore(&Whole(0, u16::MAX as u64)),
+    }
+}
