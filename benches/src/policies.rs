@@ -32,6 +32,7 @@ impl Builder {
             rate: None,
             min: None,
             max: None,
+            descriptors: None,
             children: Vec::new(),
             tenant: None,
         };
@@ -61,6 +62,7 @@ impl Builder {
             rate: None,
             min: None,
             max: None,
+            descriptors: None,
             children: Vec::new(),
             tenant,
         });

@@ -1,18 +1,26 @@
 //! Packet accounting: who holds how many descriptors.
 //!
 //! Why: a tenant that floods must fill its own share of the engine and nobody else's.
-//! From: PicNIC §5.4.2-3 (packet accounting), with caps per flow (`host`), tenant and host.
+//! From: PicNIC §5.4.2-3 (packet accounting), with caps per flow (`host`), tenant and host; Loom §4.2.3 (a cap of each class's
+//! outstanding packets).
 //! Not here: what the caller does with what is refused: hold it in the guest, or drop and count it.
-//! Invariant: the host's count is the sum of the tenants' and of what belongs to no tenant.
+//! Invariant: the host's count is the sum of the tenants' and of what belongs to no tenant. What a class with a cap holds, its
+//! tenant holds as well.
+
+use plimsoll_policy::NodeId;
 
 use crate::host::Refusal;
 
-/// Descriptors held, by tenant and in all.
+/// Descriptors held: by tenant, by class with a cap of its own, and in all.
+///
+/// A flow queue is charged to an *owner*: a tenant, or after the tenants one of the classes with a cap.
 #[derive(Clone, Debug)]
 pub(crate) struct Accounts {
     host: Account,
     /// Eight to a cache line: every packet comes by here twice.
     tenants: Vec<Account>,
+    /// By node, lowest first.
+    classes: Vec<Capped>,
     refused: Vec<[u64; Refusal::COUNT]>,
     /// Refusals on flow queues that no tenant owns.
     pub(crate) nobody: [u64; Refusal::COUNT],
@@ -24,17 +32,33 @@ struct Account {
     cap: u32,
 }
 
+/// A class with a cap of its own, and what it is part of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Capped {
+    node: NodeId,
+    own: Account,
+    tenant: u32,
+}
+
+impl Capped {
+    pub(crate) fn new(node: NodeId, cap: u32, tenant: u32) -> Self {
+        Self { node, own: Account { held: 0, cap }, tenant }
+    }
+}
+
 /// Stands for "no tenant".
 pub(crate) const NOBODY: u32 = u32::MAX;
 
 impl Accounts {
-    pub(crate) fn new(host_cap: u32, tenant_caps: impl Iterator<Item = u32>) -> Self {
+    /// `classes` come in the order of their nodes.
+    pub(crate) fn new(host_cap: u32, tenant_caps: impl Iterator<Item = u32>, classes: Vec<Capped>) -> Self {
         let account = |cap| Account { held: 0, cap };
         let tenants: Vec<Account> = tenant_caps.map(account).collect();
         Self {
             host: account(host_cap),
             refused: vec![[0; Refusal::COUNT]; tenants.len()],
             tenants,
+            classes,
             nobody: [0; Refusal::COUNT],
         }
     }
@@ -45,8 +69,39 @@ impl Accounts {
         self.tenants.get(tenant as usize).map_or(host, |own| own.cap.saturating_sub(own.held).min(host))
     }
 
+    /// The owner that a class with a cap is.
+    pub(crate) fn owner_of(&self, node: NodeId) -> Option<u32> {
+        let class = self.classes.binary_search_by_key(&node, |class| class.node).ok()?;
+        u32::try_from(self.tenants.len() + class).ok()
+    }
+
+    /// Which of the classes with a cap an owner is; `None` for a tenant, or nobody.
     #[inline]
-    pub(crate) fn take(&mut self, tenant: u32) -> Result<(), Refusal> {
+    fn class_of(&self, owner: u32) -> Option<usize> {
+        let class = (owner as usize).checked_sub(self.tenants.len())?;
+        (class < self.classes.len()).then_some(class)
+    }
+
+    #[inline]
+    pub(crate) fn take(&mut self, owner: u32) -> Result<(), Refusal> {
+        match self.class_of(owner) {
+            None => self.take_of_tenant(owner),
+            Some(class) => self.take_in_class(class),
+        }
+    }
+
+    fn take_in_class(&mut self, class: usize) -> Result<(), Refusal> {
+        let Capped { own, tenant, .. } = self.classes[class];
+        if own.held >= own.cap {
+            return Err(Refusal::ClassFull);
+        }
+        self.take_of_tenant(tenant)?;
+        self.classes[class].own.held += 1;
+        Ok(())
+    }
+
+    #[inline]
+    fn take_of_tenant(&mut self, tenant: u32) -> Result<(), Refusal> {
         if let Some(own) = self.tenants.get_mut(tenant as usize) {
             if own.held >= own.cap {
                 return Err(Refusal::TenantFull);
@@ -63,7 +118,14 @@ impl Accounts {
     }
 
     #[inline]
-    pub(crate) fn give_back(&mut self, tenant: u32) {
+    pub(crate) fn give_back(&mut self, owner: u32) {
+        let tenant = match self.class_of(owner).map(|class| &mut self.classes[class]) {
+            None => owner,
+            Some(class) => {
+                class.own.held = class.own.held.saturating_sub(1);
+                class.tenant
+            }
+        };
         self.host.held = self.host.held.saturating_sub(1);
         if let Some(own) = self.tenants.get_mut(tenant as usize) {
             own.held = own.held.saturating_sub(1);
@@ -71,7 +133,14 @@ impl Accounts {
     }
 
     /// Counts what a new policy's owner holds already, whatever its cap.
-    pub(crate) fn charge(&mut self, tenant: u32, held: u32) {
+    pub(crate) fn charge(&mut self, owner: u32, held: u32) {
+        let tenant = match self.class_of(owner).map(|class| &mut self.classes[class]) {
+            None => owner,
+            Some(class) => {
+                class.own.held += held;
+                class.tenant
+            }
+        };
         self.host.held += held;
         if let Some(own) = self.tenants.get_mut(tenant as usize) {
             own.held += held;

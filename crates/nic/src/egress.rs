@@ -133,8 +133,8 @@ impl Nic {
 
     /// A flow queue that is about to hold something takes a record, if one is spare.
     fn employ(&mut self, queue: QueueId, home: Home) -> Option<FlowId> {
-        let (tenant, pull) = (self.tenant_of(self.class_at(home)), self.pull_of(home));
-        let id = self.host.give_record(queue, tenant, pull)?;
+        let (owner, pull) = (self.owner_of(self.class_at(home)), self.pull_of(home));
+        let id = self.host.give_record(queue, owner, pull)?;
         if let Some(class) = home.as_class() {
             self.forest.hang(self.forest.seat(class), Some(id.0));
         }

@@ -50,15 +50,24 @@ pub enum Refusal {
     Malformed,
     /// A frame, or a segment with its header, that the uplink cannot carry.
     Oversize,
+    /// The class holds as many descriptors as it may.
+    ClassFull,
 }
 
 impl Refusal {
     /// How many reasons there are.
-    pub const COUNT: usize = 6;
+    pub const COUNT: usize = 7;
 
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; Self::COUNT] =
-        [Self::NoQueue, Self::FlowFull, Self::TenantFull, Self::HostFull, Self::Malformed, Self::Oversize];
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::NoQueue,
+        Self::FlowFull,
+        Self::TenantFull,
+        Self::HostFull,
+        Self::Malformed,
+        Self::Oversize,
+        Self::ClassFull,
+    ];
 
     /// The reason as counters and operators call it.
     #[must_use]
@@ -70,6 +79,7 @@ impl Refusal {
             Self::HostFull => "host_full",
             Self::Malformed => "malformed",
             Self::Oversize => "oversize",
+            Self::ClassFull => "class_full",
         }
     }
 }
@@ -139,6 +149,7 @@ struct Flow {
     /// Low half of the head's number among all arrivals.
     arrival: u32,
     home: Home,
+    /// The owner of the account that its descriptors are charged to.
     tenant: u32,
     /// Payload bytes of the head that were pulled before.
     offset: u32,

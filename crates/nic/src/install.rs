@@ -8,11 +8,11 @@
 
 use std::collections::HashMap;
 
-use plimsoll_policy::{FlowOrder, LimitId, NodeId, NodeKind, Placement, Program, Scope, TenantId};
+use plimsoll_policy::{FlowOrder, LimitId, Node, NodeId, NodeKind, Placement, Program, Scope, TenantId};
 use plimsoll_queues::{Pace, Wheel};
 use plimsoll_units::{Bytes, Nanos, Span};
 
-use crate::account::{Accounts, NOBODY};
+use crate::account::{Accounts, Capped, NOBODY};
 use crate::bundle::{Asks, Bundle, Hold, Holds, MOST_HOLDS, Place};
 use crate::egress::{Completions, Link, Nic};
 use crate::host::{Cut, FlowId, Home, Host, QueueId, Refusal};
@@ -128,8 +128,8 @@ impl Nic {
     /// [`Refusal::NoQueue`] when none is left, or when the placement names no class, or more limits than fit.
     pub fn open_queue(&mut self, placement: &Placement) -> Result<QueueId, Refusal> {
         let home = self.home_for(placement).ok_or(Refusal::NoQueue)?;
-        let (tenant, pull) = (self.tenant_of(placement.class), self.pull_of(home));
-        let queue = self.host.open(home, tenant, pull).ok_or(Refusal::NoQueue)?;
+        let (owner, pull) = (self.owner_of(placement.class), self.pull_of(home));
+        let queue = self.host.open(home, owner, pull).ok_or(Refusal::NoQueue)?;
         self.move_in(queue, home);
         Ok(queue)
     }
@@ -193,11 +193,11 @@ impl Nic {
         let placed = self.home_for(placement).map(|home| (home, placement.class));
         let placed = placed.or_else(|| self.home_for(&fallback).map(|home| (home, fallback.class)));
         let (home, class) = placed.expect("the default class takes anything");
-        let tenant = self.tenant_of(class);
-        self.host.rehome(queue, home, tenant, self.pull_of(home));
+        let owner = self.owner_of(class);
+        self.host.rehome(queue, home, owner, self.pull_of(home));
         self.move_in(queue, home);
         let Some(id) = self.host.find(queue) else { return };
-        self.accounts.charge(tenant, self.host.held(id));
+        self.accounts.charge(owner, self.host.held(id));
         if self.host.holds_packets(id) {
             self.host.load_head(id);
             self.join(home, id, now);
@@ -434,7 +434,13 @@ impl Nic {
     }
 
     pub(crate) fn tenant_of(&self, class: NodeId) -> u32 {
-        self.program.path(class).find_map(|id| self.program.node(id).tenant).map_or(NOBODY, |TenantId(id)| id)
+        tenant_of(&self.program, class)
+    }
+
+    /// Whose account a flow queue of the class is charged to: that of the nearest cap on its path, or its tenant's.
+    pub(crate) fn owner_of(&self, class: NodeId) -> u32 {
+        let capped = self.program.path(class).find_map(|id| self.accounts.owner_of(id));
+        capped.unwrap_or_else(|| self.tenant_of(class))
     }
 
     /// What a class has done since the policy was installed. Linear in flow queues: for all classes at once there
@@ -576,7 +582,15 @@ fn cut_of(program: &Program, pull: Bytes) -> Cut {
 }
 
 fn accounts_of(program: &Program, descriptors: u32) -> Accounts {
-    Accounts::new(descriptors, program.tenants.iter().map(|tenant| tenant.descriptors))
+    let nodes = (0..).map(NodeId).zip(&program.nodes);
+    let capped =
+        |(id, node): (NodeId, &Node)| Some(Capped::new(id, node.descriptors?, tenant_of(program, id)));
+    let tenants = program.tenants.iter().map(|tenant| tenant.descriptors);
+    Accounts::new(descriptors, tenants, nodes.filter_map(capped).collect())
+}
+
+fn tenant_of(program: &Program, class: NodeId) -> u32 {
+    program.path(class).find_map(|id| program.node(id).tenant).map_or(NOBODY, |TenantId(id)| id)
 }
 
 fn by_deadline(kind: NodeKind) -> bool {

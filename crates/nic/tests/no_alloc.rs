@@ -76,6 +76,7 @@ fn node(parent: Option<NodeId>, kind: NodeKind, weight: u32) -> Node {
         rate: None,
         min: None,
         max: None,
+        descriptors: None,
         children: vec![],
         tenant: None,
     }

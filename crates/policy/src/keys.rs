@@ -363,6 +363,8 @@ mapping! {
         slack: TIME,
         /// Deadline of packets that bring none.
         deadline: TIME,
+        /// Descriptors that a leaf's flows hold at a time, at most.
+        descriptors: Whole(1, MOST_DESCRIPTORS as u64),
         /// File whose root takes this leaf's place.
         policy: Text,
         /// Queues that a leaf divides itself into.

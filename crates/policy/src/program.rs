@@ -61,6 +61,8 @@ pub struct Node {
     pub min: Option<BitRate>,
     /// The limit that enforces this node's `max`.
     pub max: Option<LimitId>,
+    /// Most descriptors that the flow queues below it hold at a time, beside its tenant's cap. The nearest node's counts.
+    pub descriptors: Option<u32>,
     /// In the order that the policy lists them (a `priority` node's first child is served first).
     pub children: Vec<NodeId>,
     /// Whose subtree this is, if a tenant's.

@@ -271,8 +271,9 @@ fn is_bunched(slo: &Slo, came: u64, host: &Host) -> bool {
 }
 
 /// Drop reasons that can break a promise.
-const OURS: [&str; 10] = [
+const OURS: [&str; 11] = [
     "flow_full",
+    "class_full",
     "tenant_full",
     "host_full",
     "no_queue",

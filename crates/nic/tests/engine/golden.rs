@@ -1,10 +1,10 @@
 //! Golden cases: shares, priorities and limits with numbers that a reader can check in the head.
 
-use plimsoll_nic::Config;
+use plimsoll_nic::{Config, QueueId};
 use plimsoll_policy::{FlowOrder, LimitId, NodeId, NodeKind, check_str};
-use plimsoll_units::{BitRate, Bytes};
+use plimsoll_units::{BitRate, Bytes, Nanos};
 
-use crate::kit::{FRAME, MS, Plan, ROOT, World, assert_near, burst_of, mbps};
+use crate::kit::{FRAME, MS, Plan, ROOT, World, assert_near, burst_of, mbps, placement};
 
 const LINK: BitRate = BitRate::gbps(10);
 
@@ -370,6 +370,41 @@ fn a_larger_pull_takes_several_frames_and_charges_each_header() {
     assert_eq!(charged, 30_000 + 21 * (54 + 24));
     assert_eq!(world.sent[1].at, 12_192, "ten frames of 1,524 B at 10 Gb/s");
     assert_eq!(world.nic.class_counters(a).bytes, 30_000 + 21 * 54);
+}
+
+/// Loom §4.2.3: a cap of a class's outstanding packets, whatever its number of flow queues.
+#[test]
+fn a_class_at_its_cap_is_refused_and_its_tenants_other_class_goes_on() {
+    use plimsoll_nic::Refusal;
+    let mut plan = Plan::new(LINK, NodeKind::Wfq);
+    let top = plan.node(ROOT, NodeKind::Wfq, 1);
+    let tenant = plan.tenant(top, 6);
+    let (capped, free) = (plan.class(top, 1), plan.class(top, 1));
+    plan.program.nodes[capped.0 as usize].descriptors = Some(3);
+    let config = Config { queues: 8, ring: 4, descriptors: 12, ..Config::default() };
+    let mut world = World::new(&plan.program, &config);
+    let queues: Vec<_> = [capped, capped, free].map(|class| world.open(class, &[])).into();
+    let frame = plimsoll_nic::Descriptor { len: 100, ..Default::default() };
+    let post = |world: &mut World, queue: usize, times: usize| -> Vec<Result<(), Refusal>> {
+        (0..times).map(|_| world.post(queues[queue], frame).map(|_| ())).collect()
+    };
+    assert_eq!(post(&mut world, 0, 2), [Ok(()); 2]);
+    assert_eq!(post(&mut world, 1, 2), [Ok(()), Err(Refusal::ClassFull)]);
+    assert_eq!(world.nic.tenant_room(tenant), 3, "what the class holds its tenant holds");
+    assert_eq!(post(&mut world, 2, 4), [Ok(()), Ok(()), Ok(()), Err(Refusal::TenantFull)]);
+    assert_eq!(world.nic.class_counters(capped).refused[Refusal::ClassFull as usize], 1);
+    // A reload with a lower cap takes nothing away, and lets nothing in until less is held.
+    plan.program.nodes[capped.0 as usize].descriptors = Some(2);
+    let placed =
+        |queue: QueueId| placement(&plan.program, if queue == queues[2] { free } else { capped }, &[]);
+    world.nic.install(&plan.program, &mut { placed }, Nanos::ZERO);
+    assert_eq!(post(&mut world, 0, 1), [Err(Refusal::ClassFull)]);
+    for &queue in &queues {
+        world.bell(queue);
+    }
+    world.drain();
+    assert_eq!((world.completed.len(), world.nic.stats().held, world.nic.tenant_room(tenant)), (6, 0, 6));
+    assert_eq!(post(&mut world, 0, 3), [Ok(()), Ok(()), Err(Refusal::ClassFull)]);
 }
 
 #[test]

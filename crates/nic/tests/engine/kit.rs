@@ -109,7 +109,18 @@ impl Plan {
 }
 
 fn node(name: String, parent: Option<NodeId>, kind: NodeKind, weight: u32) -> Node {
-    Node { name, parent, kind, weight, rate: None, min: None, max: None, children: vec![], tenant: None }
+    Node {
+        name,
+        parent,
+        kind,
+        weight,
+        rate: None,
+        min: None,
+        max: None,
+        descriptors: None,
+        children: vec![],
+        tenant: None,
+    }
 }
 
 /// The placement of a flow of `class` that also sends through `limits`.

@@ -69,6 +69,7 @@ pub(crate) fn compile(
             rate: rates::of(graph, index, link.rate),
             min: minima[index],
             max,
+            descriptors: draft.descriptors,
             children: draft.children.iter().map(|&child| node_id(child)).collect(),
             tenant: draft.tenant.map(tenant_id),
         });

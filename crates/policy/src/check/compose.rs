@@ -459,6 +459,7 @@ impl<'a> Composer<'a> {
         let kind = self.kind_of(root, place);
         let node = &mut self.graph.nodes[place];
         (node.kind, node.form) = (kind, root.form);
+        node.descriptors = root.descriptors.map(|cap| cap.value).or(node.descriptors);
         if top {
             (node.at, node.max, node.burst) = (root.name.at, root.max, root.burst);
         }
@@ -501,6 +502,7 @@ impl<'a> Composer<'a> {
             min: class.min,
             max: class.max,
             burst: class.burst,
+            descriptors: class.descriptors.map(|cap| cap.value),
             form: class.form,
             matches: class.matches.clone(),
             tenant,
@@ -567,7 +569,9 @@ impl<'a> Composer<'a> {
             .order
             .as_ref()
             .map(|order| (order.at, "children"))
-            .or(class.flows.map(|f| (f.at, "`flows`")));
+            .or(class.flows.map(|f| (f.at, "`flows`")))
+            // Or a cap in the file would take the place of this one.
+            .or(class.descriptors.map(|cap| (cap.at, "`descriptors`")));
         match stated {
             Some((at, what)) => {
                 let message = format!("`{}` has {what} and a `policy` file", class.name.value);
@@ -696,6 +700,7 @@ impl<'a> Composer<'a> {
                 class.flows.map(|found| (found.at, "flows")),
                 class.slack.map(|found| (found.at, "slack")),
                 class.deadline.map(|found| (found.at, "deadline")),
+                class.descriptors.map(|found| (found.at, "descriptors")),
             ];
             for (at, key) in leaf_keys.into_iter().flatten() {
                 let message = format!("`{name}` has children and `{key}`");
@@ -747,6 +752,7 @@ impl Draft {
             min: None,
             max: None,
             burst: None,
+            descriptors: None,
             via: Vec::new(),
             matches: None,
             children: Vec::new(),

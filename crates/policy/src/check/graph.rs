@@ -47,6 +47,8 @@ pub(crate) struct Draft {
     pub min: Option<Located<BitRate>>,
     pub max: Option<Located<BitRate>>,
     pub burst: Option<Located<Bytes>>,
+    /// A leaf's own cap; a tenant's is the tenant's.
+    pub descriptors: Option<u32>,
     pub via: Vec<LimitIx>,
     pub matches: Option<MatchEntry>,
     pub children: Vec<NodeIx>,

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::syntax::{Child, ClassEntry, Flows, LimitEntry, MatchEntry, Order, OrderKind, PolicyFile, Queues};
 use super::{Reader, matches, named};
-use crate::keys::{CLASS, LIMIT, MAX_WEIGHT, QUEUE, SUB_FILE};
+use crate::keys::{CLASS, LIMIT, MAX_WEIGHT, MOST_DESCRIPTORS, QUEUE, SUB_FILE};
 use crate::law::{Law, Problem};
 use crate::program::{Form, Match};
 use plimsoll_document::{Fields, Located, Name, Tree, Value, bad};
@@ -72,6 +72,9 @@ fn class(reader: &mut Reader, name: &Name, tree: &Tree) -> ClassEntry {
     entry.matches = keys.get("match").map(|tree| matches::match_entry(reader, tree, false));
     envelope(reader, &keys, &mut entry);
     flow_order(reader, &keys, &mut entry);
+    entry.descriptors = keys
+        .get("descriptors")
+        .and_then(|tree| reader.positive(tree, &format!("`descriptors` of {what}"), MOST_DESCRIPTORS));
     entry.queues = queues(reader, &keys, &what);
     if !matches!(tree.value, Value::Map(_) | Value::Null) {
         entry.matches = Some(MatchEntry::unreadable(tree.at));

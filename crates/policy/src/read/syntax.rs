@@ -166,6 +166,8 @@ pub(crate) struct ClassEntry {
     pub min: Option<Located<BitRate>>,
     pub max: Option<Located<BitRate>>,
     pub burst: Option<Located<Bytes>>,
+    /// Descriptors that its flows hold at most; a tenant states its own beside its class.
+    pub descriptors: Option<Located<u32>>,
     pub via: Vec<Name>,
     pub flows: Option<Located<Flows>>,
     pub slack: Option<Located<Span>>,
@@ -251,6 +253,7 @@ impl ClassEntry {
             min: None,
             max: None,
             burst: None,
+            descriptors: None,
             via: Vec::new(),
             flows: None,
             slack: None,

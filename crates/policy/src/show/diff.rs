@@ -258,6 +258,7 @@ fn classes(program: &Program) -> Things {
         some(&mut properties, "min", node.min);
         some(&mut properties, "max", node.max.map(|max| program.limit(max).rate));
         some(&mut properties, "burst", node.max.map(|max| program.limit(max).burst));
+        some(&mut properties, "descriptors", node.descriptors);
         (node.name.clone(), properties)
     };
     program.nodes.iter().map(class).collect()

@@ -56,6 +56,8 @@ pub struct NodeRecord {
     pub min: Option<BitRate>,
     /// What it never exceeds.
     pub max: Option<BitRate>,
+    /// Most descriptors that its flows hold, where it has a cap of its own.
+    pub descriptors: Option<u32>,
     /// Whose it is.
     pub tenant: Option<String>,
 }
@@ -129,6 +131,7 @@ pub fn report(checked: &Checked) -> Report {
         rate: node.rate,
         min: node.min,
         max: node.max.map(|max| program.limit(max).rate),
+        descriptors: node.descriptors,
         tenant: node
             .tenant
             .and_then(|tenant| program.tenants.get(tenant.0 as usize))

@@ -190,6 +190,30 @@ fn a_minimum_below_a_strict_rate_must_fit_it() {
 }
 
 #[test]
+fn a_leaf_may_cap_the_descriptors_of_its_flows() {
+    let file = |web: &str, root: &str| {
+        format!(
+            "uplink: {{port: memory, rate: 10Gbps}}\ntenants: {{shop: {{port: memory, descriptors: 4096}}}}\npolicy:\n  \
+             root: {{priority: [web, rest]{root}}}\n  web: {{match: {{tenant: shop, dst_port: 80}}, {web}}}\n  rest: {{}}\n"
+        )
+    };
+    let check = |text: &str| plimsoll_policy::check_str("p.yaml", text);
+    let program = check(&file("descriptors: 256", "")).expect("legal").program;
+    let caps: Vec<_> = program.nodes.iter().map(|node| (node.name.as_str(), node.descriptors)).collect();
+    assert_eq!(caps, [("root", None), ("web", Some(256)), ("rest", None)]);
+    let queues = file("descriptors: 256, queues: {a: {match: {dscp: ef}}, b: {}}", "");
+    let program = check(&queues).expect("legal").program;
+    assert_eq!(program.nodes[1].descriptors, Some(256), "the queues hold them together");
+    let refused = |text: String| check(&text).expect_err("refused").render(false);
+    let told = refused(file("", ", descriptors: 256"));
+    assert!(told.contains("`root` has children and `descriptors`"), "{told}");
+    let told = refused(file("descriptors: 0", ""));
+    assert!(told.contains("`descriptors` of class `web` is zero"), "{told}");
+    let told = refused(file("descriptors: 256, policy: web.yaml", ""));
+    assert!(told.contains("`web` has `descriptors` and a `policy` file"), "{told}");
+}
+
+#[test]
 fn mistakes_in_queues_are_told() {
     let refused = |from: &str, to: &str, law: plimsoll_policy::Law| {
         let text = QUEUES.replacen(from, to, 1);
