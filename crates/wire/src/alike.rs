@@ -1,15 +1,18 @@
-//! Whether one frame's headers say what another's do, without parsing it.
+//! Compares two frames' headers without parsing them.
 //!
-//! Why: guests send small frames of one flow one after the other; what was found out of the first holds for the others.
+//! Why: guests send trains of small frames of one flow; the parsed headers of the first hold for the others.
 //! From: packet trains (Jain and Routhier, IEEE JSAC 1986).
-//! Not here: what becomes of such frames (the daemon).
-//! Invariant: of two frames that are alike, [`crate::parse`] and [`crate::VnetHeader::offload`] answer the same.
+//! Not here: the use of such trains (the daemon).
+//! Invariant: for two frames that are alike, [`crate::parse`] gives equal results, and so does
+//! [`crate::VnetHeader::offload`].
 
 use crate::parse::{IPV4, IPV6, protocol};
 
-/// Whether `frame` parses to what `first` does. Both are one host's to another, TCP or UDP right behind an IP header without
-/// options, whole packets of the same length; identifiers, hop counts, sequence numbers, flags, checksums and payload
-/// may differ. A "no" says nothing.
+/// Whether `frame` surely parses like `first`; false when it may not.
+///
+/// True only for two whole packets of the same length, flow and traffic class, to one host rather than a group, with TCP
+/// or UDP directly behind an IP header without options. Their identifiers, hop counts, sequence numbers, flags,
+/// checksums and payloads may differ.
 ///
 /// ```
 /// let mut first = [0_u8; 60];
@@ -35,13 +38,13 @@ pub fn alike(first: &[u8], frame: &[u8]) -> bool {
     }
 }
 
-/// What an Ethernet frame has at least: IP headers and what is looked at of UDP's.
+/// Bytes that are compared at most: Ethernet, IPv6 and the part of UDP up to its length. Shorter frames are not alike.
 const LOOKED_AT: usize = 60;
 
-/// Protocol, and where its header is, if all before it and the ports are alike.
+/// The transport protocol and the offset of its header, if the two frames agree up to and including the ports.
 #[inline]
 fn alike_hosts(a: &[u8; LOOKED_AT], b: &[u8; LOOKED_AT]) -> Option<(u8, usize)> {
-    // Both addresses, the EtherType, and of the IP header its version, length, traffic class and the packet's length.
+    // Ethernet addresses, EtherType, and the IP header's first four bytes: version, length and traffic class.
     if a[..18] != b[..18] || a[0] & GROUP != 0 {
         return None;
     }
@@ -127,7 +130,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever bytes differ, and however broken both are.
+        /// Frames with any bytes changed: if they are alike, they parse alike.
         #[test]
         fn frames_that_are_alike_parse_alike(
             (six, tcp) in any::<(bool, bool)>(),

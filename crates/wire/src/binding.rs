@@ -1,12 +1,13 @@
-//! Whether a tenant's frame bears and claims only addresses that are the tenant's.
+//! Source address validation: a tenant's frame may use and claim only the tenant's own addresses.
 //!
-//! Why: who says by ARP or neighbour discovery that it has another's address gets the other's traffic; who sends from it
-//! answers in its name.
+//! Why: a tenant that claims another's address by ARP or neighbour discovery receives the other's traffic; a tenant that
+//! sends from it speaks in the other's name.
 //! From: RFC 826 and RFC 5227 (ARP), RFC 4861 and RFC 4862 (neighbour discovery), RFC 6105 (RA guard), RFC 6980 (no
-//! fragments of it), RFC 7039 (SAVI); frames that hide from such filters: CVE-2021-27853, -27854 and -27861.
-//! Not here: which addresses are whose (`policy`, `daemon`), what comes from behind the uplink.
-//! Invariant: no bytes make [`verify`] panic, it allocates nothing, and its time is bounded; what it lets pass names no
-//! hardware or IP address as the sender's that [`Addresses`] does not own, unless the tenant forwards.
+//! fragments in neighbour discovery), RFC 7039 (SAVI); frames that hide from such filters: CVE-2021-27853, -27854 and
+//! -27861.
+//! Not here: which tenant has which addresses (`policy`, `daemon`), frames from the uplink.
+//! Invariant: no bytes make [`verify`] panic, it allocates nothing, and its time is bounded; a frame that it accepts
+//! names no hardware or IP address as the sender's that [`Addresses`] does not own, unless the tenant forwards.
 //!
 //! ```
 //! use std::net::IpAddr;
@@ -37,27 +38,27 @@ use crate::bytes::{array, be16};
 use crate::parse::{Fragment, IPV4, IPV6, Ip, Mac, Parsed, protocol};
 use crate::reason::BindingError;
 
-/// What is known of a tenant's addresses.
+/// The addresses of one tenant.
 pub trait Addresses {
     /// Whether the tenant's port has this hardware address.
     fn has_mac(&self, mac: Mac) -> bool;
-    /// Whether the tenant may send from this address and say that it has it.
+    /// Whether the tenant may send from this address and claim it.
     fn owns(&self, ip: IpAddr) -> bool;
-    /// Whether this address is another tenant's, and not this one's: probes for it would keep the other from using it.
+    /// Whether this address belongs to another tenant only: probes for it would keep that tenant from using it.
     fn is_anothers(&self, ip: IpAddr) -> bool;
-    /// Whether the tenant is a router: it sends packets of others, and advertises itself.
+    /// Whether the tenant is a router: it may send packets of other senders and advertise itself.
     fn forwards(&self) -> bool;
 }
 
-/// Whether a frame from a tenant's port bears only addresses of the tenant: in its Ethernet header, its IP header, ARP
-/// and neighbour discovery, behind VLAN tags and IPv6 extension headers.
+/// Checks that a frame from a tenant's port uses only the tenant's addresses: in the Ethernet and IP headers, in ARP and
+/// in neighbour discovery, also behind VLAN tags and IPv6 extension headers.
 ///
-/// `parsed` must be what [`crate::parse`] answered for `frame`. Beside the tenant's own addresses it lets pass what a
-/// host sends before it has one: DHCP and IGMP from 0.0.0.0, ARP probes, duplicate address detection, router
-/// solicitations and MLD from `::`.
+/// `parsed` must be the result of [`crate::parse`] for `frame`. Packets that a host sends before it has an address are
+/// accepted too: DHCP and IGMP from 0.0.0.0, ARP probes, duplicate address detection, router solicitations and MLD from
+/// `::`.
 ///
 /// # Errors
-/// The first claim that is not the tenant's.
+/// The first address that the tenant does not own.
 pub fn verify(frame: &[u8], parsed: &Parsed, tenant: &impl Addresses) -> Result<(), BindingError> {
     if !tenant.has_mac(parsed.src_mac) {
         return Err(BindingError::SourceMac);
@@ -70,8 +71,8 @@ pub fn verify(frame: &[u8], parsed: &Parsed, tenant: &impl Addresses) -> Result<
     }
 }
 
-/// Whether what [`verify`] says of an IP packet depends on its hardware and IP source address alone: then it holds for
-/// every such packet with the same two.
+/// Whether the result of [`verify`] for an IP packet depends only on its two source addresses, hardware and IP. If so,
+/// the result holds for every such packet with these two addresses.
 #[inline]
 #[must_use]
 pub fn only_source_counts(ip: &Ip) -> bool {
@@ -88,14 +89,14 @@ fn verify_ip(frame: &[u8], ip: &Ip, tenant: &impl Addresses) -> Result<(), Bindi
     let kind = message.first().copied();
     let discovers = kind.is_some_and(|kind| (ROUTER_SOLICITATION..=REDIRECT).contains(&kind));
     match ip.fragment {
-        // The first fragment may be so short that it shows no type.
+        // The first fragment may be too short to contain the message's type.
         Fragment::First if discovers || kind.is_none() => Err(BindingError::NeighbourFragment),
         _ if discovers => verify_discovery(message, ip.src, tenant),
         _ => verify_source(ip, kind, tenant),
     }
 }
 
-/// `icmp6` is the type, where the packet is ICMPv6 and shows it.
+/// Checks an IP source address; `icmp6` is the message's type, if the packet is ICMPv6 and contains it.
 fn verify_source(ip: &Ip, icmp6: Option<u8>, tenant: &impl Addresses) -> Result<(), BindingError> {
     let may = if ip.src.is_unspecified() {
         match ip.src {
@@ -108,12 +109,12 @@ fn verify_source(ip: &Ip, icmp6: Option<u8>, tenant: &impl Addresses) -> Result<
     if may { Ok(()) } else { Err(BindingError::SourceAddress) }
 }
 
-/// A DHCP client that has no address yet.
+/// Whether the packet comes from a DHCP client that has no address yet.
 fn asks_for_address(ip: &Ip) -> bool {
     ip.protocol == protocol::UDP && ip.ports == Some((DHCP_CLIENT, DHCP_SERVER))
 }
 
-/// Whatever the operation is: receivers learn from the sender's fields of each.
+/// Checks the sender of an ARP packet of any operation, since receivers learn from the sender's fields of all of them.
 fn verify_arp(arp: &[u8], tenant: &impl Addresses) -> Result<(), BindingError> {
     let (Some(kinds), Some(operation), Some(mac), Some(sender), Some(target)) = (
         array::<6>(arp, 0),
@@ -124,7 +125,7 @@ fn verify_arp(arp: &[u8], tenant: &impl Addresses) -> Result<(), BindingError> {
     ) else {
         return Err(BindingError::Arp);
     };
-    // Linux takes IEEE 802's number for Ethernet's.
+    // Linux accepts the number of IEEE 802 (6) in place of Ethernet's (1).
     let known = matches!(kinds, [0, 1 | 6, 8, 0, 6, 4]);
     let own = if sender.is_unspecified() {
         matches!(operation, ARP_REQUEST | REVERSE_REQUEST) && !tenant.is_anothers(target.into())
@@ -134,7 +135,7 @@ fn verify_arp(arp: &[u8], tenant: &impl Addresses) -> Result<(), BindingError> {
     if known && own && tenant.has_mac(Mac(mac)) { Ok(()) } else { Err(BindingError::Arp) }
 }
 
-/// Neighbour discovery in one piece.
+/// Checks a neighbour discovery message that is not fragmented.
 fn verify_discovery(message: &[u8], src: IpAddr, tenant: &impl Addresses) -> Result<(), BindingError> {
     let [kind] = array(message, 0).ok_or(BindingError::Neighbour)?;
     if kind == REDIRECT || kind == ROUTER_ADVERTISEMENT && !tenant.forwards() {
@@ -145,7 +146,7 @@ fn verify_discovery(message: &[u8], src: IpAddr, tenant: &impl Addresses) -> Res
     let (own, options) = match kind {
         ROUTER_SOLICITATION => (own_source || src.is_unspecified(), 8),
         ROUTER_ADVERTISEMENT => (own_source, 16),
-        // Without a source it asks whether anybody has the address that the sender is about to take.
+        // Duplicate address detection: the sender asks whether the address that it is about to use is taken.
         SOLICITATION if src.is_unspecified() => {
             (target().is_some_and(|target| !tenant.is_anothers(target)), 24)
         }
@@ -155,8 +156,8 @@ fn verify_discovery(message: &[u8], src: IpAddr, tenant: &impl Addresses) -> Res
     if own && own_link_addresses(message, options, tenant) { Ok(()) } else { Err(BindingError::Neighbour) }
 }
 
-/// Whether all link-layer addresses in a message's options are the tenant's. False where options are cut off, empty, or
-/// more than any honest host sends.
+/// Whether all link-layer addresses in a message's options are the tenant's. False when an option is cut off or has no
+/// length, or there are more than [`MOST_OPTIONS`].
 fn own_link_addresses(message: &[u8], mut at: usize, tenant: &impl Addresses) -> bool {
     for _ in 0..=MOST_OPTIONS {
         if at == message.len() {
@@ -178,7 +179,8 @@ fn own_link_addresses(message: &[u8], mut at: usize, tenant: &impl Addresses) ->
     false
 }
 
-/// Some receivers take IP and ARP behind an 802.2 SNAP header for what it is behind an EtherType (RFC 1042).
+/// Refuses IP and ARP behind an 802.2 SNAP header, which some receivers read like IP and ARP behind an EtherType
+/// (RFC 1042).
 fn verify_length(frame: &[u8], l3: u16) -> Result<(), BindingError> {
     let hidden = match array::<8>(frame, l3.into()) {
         Some([0xaa, 0xaa, _, 0, 0, 0 | 0xf8, a, b]) => {
@@ -189,7 +191,8 @@ fn verify_length(frame: &[u8], l3: u16) -> Result<(), BindingError> {
     if hidden { Err(BindingError::Snap) } else { Ok(()) }
 }
 
-/// The hardware address from which an interface made this link-local address (RFC 4291, appendix A), if it looks so.
+/// The hardware address from which an interface derived this link-local address (RFC 4291, appendix A); none when the
+/// address has not that form.
 #[must_use]
 pub fn link_local_owner(ip: IpAddr) -> Option<Mac> {
     let IpAddr::V6(ip) = ip else { return None };
@@ -201,10 +204,10 @@ pub fn link_local_owner(ip: IpAddr) -> Option<Mac> {
 
 const ARP: u16 = 0x0806;
 const REVERSE_ARP: u16 = 0x8035;
-/// Below it the field is a length (IEEE 802.3).
+/// Smaller values of the EtherType field are a length (IEEE 802.3).
 const FIRST_ETHERTYPE: u16 = 0x600;
 const ARP_REQUEST: u16 = 1;
-/// Virtual machines announce themselves by it after a migration.
+/// Operation of a reverse ARP request; hypervisors announce a virtual machine by it after a migration.
 const REVERSE_REQUEST: u16 = 3;
 const ICMP6: u8 = 58;
 const IGMP: u8 = 2;
@@ -219,7 +222,7 @@ const SOLICITATION: u8 = 135;
 const REDIRECT: u8 = 137;
 const SOURCE_LINK_ADDRESS: u8 = 1;
 const TARGET_LINK_ADDRESS: u8 = 2;
-/// A router that advertises every prefix, DNS server and route it has stays far below.
+/// Most options of a message. A router that advertises all its prefixes, DNS servers and routes has far fewer.
 const MOST_OPTIONS: usize = 32;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a tenant may say of itself, and all the ways to say more.
+//! Claims that a tenant may make, and all kinds of false claims.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -11,11 +11,11 @@ const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const OTHER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const OWN4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const OTHER4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-/// Nobody's.
+/// Addresses of no tenant.
 const FREE4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 77);
 const OWN6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 const OTHER6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
-const NOBODY6: Ipv6Addr = Ipv6Addr::UNSPECIFIED;
+const UNSPECIFIED6: Ipv6Addr = Ipv6Addr::UNSPECIFIED;
 const ALL6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 /// A tenant with one address of each kind, beside another.
@@ -158,7 +158,7 @@ fn a_host_without_an_address_may_ask_for_one() {
     assert_eq!(from_zero(2, &[0x22; 8]), Ok(()), "IGMP");
     assert_eq!(from_zero(17, &udp(67, 68)), Err(BindingError::SourceAddress), "a server has one");
     assert_eq!(from_zero(1, &[8; 8]), Err(BindingError::SourceAddress));
-    let from_none = |kind: u8| verdict(&ethernet(OWN, &[], IPV6, &v6(NOBODY6, &[], ICMP6, &[kind; 8])));
+    let from_none = |kind: u8| verdict(&ethernet(OWN, &[], IPV6, &v6(UNSPECIFIED6, &[], ICMP6, &[kind; 8])));
     assert_eq!(from_none(MLD2_REPORT), Ok(()));
     assert_eq!(from_none(128), Err(BindingError::SourceAddress), "an echo");
 }
@@ -170,7 +170,7 @@ fn arp_names_its_sender_whatever_the_operation() {
             |operation, sender, target| verdict(&ethernet(OWN, tags, ARP, &arp(operation, sender, target)));
         for operation in 0..12 {
             assert_eq!(from(operation, (OWN, OWN4), OTHER4), Ok(()));
-            for (sender, what) in [((OWN, OTHER4), "another's"), ((OWN, FREE4), "nobody's")] {
+            for (sender, what) in [((OWN, OTHER4), "another's"), ((OWN, FREE4), "no tenant's")] {
                 assert_eq!(from(operation, sender, sender.1), Err(BindingError::Arp), "{what}, gratuitous");
                 assert_eq!(from(operation, sender, OWN4), Err(BindingError::Arp), "{what}");
             }
@@ -180,18 +180,22 @@ fn arp_names_its_sender_whatever_the_operation() {
                 "a strange hardware address"
             );
         }
-        let nobody = (OWN, Ipv4Addr::UNSPECIFIED);
+        let unspecified = (OWN, Ipv4Addr::UNSPECIFIED);
         for operation in 0..12 {
             let probes = matches!(operation, 1 | 3);
-            assert_eq!(from(operation, nobody, OWN4).is_ok(), probes);
-            assert_eq!(from(operation, nobody, FREE4).is_ok(), probes);
-            assert_eq!(from(operation, nobody, OTHER4), Err(BindingError::Arp), "it would seem to be taken");
+            assert_eq!(from(operation, unspecified, OWN4).is_ok(), probes);
+            assert_eq!(from(operation, unspecified, FREE4).is_ok(), probes);
+            assert_eq!(
+                from(operation, unspecified, OTHER4),
+                Err(BindingError::Arp),
+                "it would seem to be taken"
+            );
         }
     }
 }
 
 #[test]
-fn other_arp_is_refused_as_nobody_reads_it_the_same_way() {
+fn other_arp_is_refused_as_receivers_read_it_differently() {
     let good = ethernet(OWN, &[], ARP, &arp(2, (OWN, OWN4), OTHER4));
     assert_eq!(verdict(&good), Ok(()));
     assert_eq!(verdict(&good[..good.len() - 1]), Err(BindingError::Arp), "cut off");
@@ -231,17 +235,17 @@ fn discovery_claims_only_what_is_the_tenants() {
 
 #[test]
 fn an_address_is_asked_for_before_it_is_used() {
-    let detects = |target| verdict(&says(SOLICITATION, NOBODY6, target, &[]));
+    let detects = |target| verdict(&says(SOLICITATION, UNSPECIFIED6, target, &[]));
     assert_eq!(detects(OWN6), Ok(()));
-    assert_eq!(detects("fe80::77".parse().expect("an address")), Ok(()), "nobody's");
+    assert_eq!(detects("fe80::77".parse().expect("an address")), Ok(()), "no tenant's");
     assert_eq!(detects(OTHER6), Err(BindingError::Neighbour), "it would seem to be taken");
     assert_eq!(detects(link_local(OTHER)), Err(BindingError::Neighbour));
-    assert_eq!(verdict(&says(ROUTER_SOLICITATION, NOBODY6, OWN6, &[])), Ok(()));
-    assert_eq!(verdict(&says(ADVERTISEMENT, NOBODY6, OWN6, &[])), Err(BindingError::Neighbour));
+    assert_eq!(verdict(&says(ROUTER_SOLICITATION, UNSPECIFIED6, OWN6, &[])), Ok(()));
+    assert_eq!(verdict(&says(ADVERTISEMENT, UNSPECIFIED6, OWN6, &[])), Err(BindingError::Neighbour));
 }
 
 #[test]
-fn only_a_router_advertises_itself_and_nobody_redirects() {
+fn only_a_router_advertises_itself_and_no_tenant_redirects() {
     let advertises = |src, options: &[(u8, Mac)]| says(ROUTER_ADVERTISEMENT, src, OWN6, options);
     let own = [(SOURCE_LINK_ADDRESS, OWN)];
     assert_eq!(verdict(&advertises(link_local(OWN), &own)), Err(BindingError::Router));
@@ -324,11 +328,11 @@ fn addresses6() -> impl Strategy<Value = Ipv6Addr> {
         4 => Just(link_local(OWN)),
         1 => Just(OTHER6),
         1 => Just(link_local(OTHER)),
-        1 => Just(NOBODY6),
+        1 => Just(UNSPECIFIED6),
     ]
 }
 
-/// What passes says nothing wrong to a reader of its own: [`hear`].
+/// A frame that passes makes no false claim to [`hear`], an independent reader.
 fn honest(frame: &[u8]) -> Result<(), TestCaseError> {
     let Ok(parsed) = parse(frame) else { return Ok(()) };
     if verify(frame, &parsed, &Shop::default()).is_err() {
@@ -386,7 +390,7 @@ proptest! {
         }
     }
 
-    /// What one packet came to holds for others from there, as the daemon has it.
+    /// The result for one packet holds for others with its source addresses, as the daemon assumes.
     #[test]
     fn where_only_the_source_counts_the_rest_does_not(
         src in prop::sample::select(vec![OWN4, OTHER4, FREE4]),

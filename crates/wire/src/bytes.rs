@@ -1,8 +1,8 @@
-//! Reads and writes at an offset that answer `None` past the end.
+//! Reads and writes at an offset; `None` past the end.
 //!
-//! Why: offsets come from tenants; an index expression would let them stop the engine.
+//! Why: offsets come from tenants; an index expression would let a tenant crash the engine.
 //! From: network byte order (RFC 791, appendix B).
-//! Not here: what the bytes mean.
+//! Not here: the meaning of the bytes.
 //! Invariant: nothing panics, for any offset.
 
 /// The `N` bytes at `at`.
@@ -20,7 +20,7 @@ pub(crate) fn be32(bytes: &[u8], at: usize) -> Option<u32> {
     array(bytes, at).map(u32::from_be_bytes)
 }
 
-/// Writes the `N` bytes at `at`, whole or not at all.
+/// Writes the `N` bytes of `value` at `at`; writes nothing when they do not fit.
 pub(crate) fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) -> Option<()> {
     *bytes.get_mut(at..)?.first_chunk_mut()? = value;
     Some(())

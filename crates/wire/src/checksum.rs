@@ -1,6 +1,6 @@
 //! The Internet checksum.
 //!
-//! Why: whoever cuts a packet in pieces owes each piece its own checksum.
+//! Why: each segment that is cut from a packet needs its own checksum.
 //! From: RFC 1071 (any byte order and any word size give the same sum), RFC 768 and RFC 8200 for the pseudo-headers.
 //! Not here: CRC32c (SCTP).
 //! Invariant: a segment followed by its own complement sums to 0xffff.
@@ -18,7 +18,7 @@ use crate::bytes::put;
 #[must_use]
 pub fn ones_complement_sum(bytes: &[u8]) -> u16 {
     let (words, rest) = bytes.as_chunks::<4>();
-    // 2^32 words would have to come before 64 bits could overflow.
+    // The sum overflows 64 bits only after 2^32 words.
     let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
     let mut last = [0; 4];
     for (to, from) in last.iter_mut().zip(rest) {
@@ -27,11 +27,10 @@ pub fn ones_complement_sum(bytes: &[u8]) -> u16 {
     u16::from_be(fold(sum + u64::from(u32::from_ne_bytes(last))))
 }
 
-/// Completes a checksum whose field holds the sum so far (that of the pseudo-header): sums from `start` to the
-/// end of the frame and writes the complement at `field`. Returns false, and writes nothing, when either lies
-/// outside the frame.
+/// Completes a checksum whose field holds the sum of the pseudo-header: sums from `start` to the end of the frame and
+/// writes the complement at `field`. Returns false, and writes nothing, when either lies outside the frame.
 ///
-/// A result of zero is written as 0xffff, which verifies alike and which UDP does not take for "no checksum".
+/// A result of zero is written as 0xffff, which is equally valid; in UDP a zero would mean "no checksum".
 #[must_use]
 pub fn finish_checksum(frame: &mut [u8], start: usize, field: usize) -> bool {
     let Some(covered) = frame.get(start..) else { return false };
@@ -39,17 +38,17 @@ pub fn finish_checksum(frame: &mut [u8], start: usize, field: usize) -> bool {
     put(frame, field, checksum.to_be_bytes()).is_some()
 }
 
-/// Zero as its other form, for UDP.
+/// Replaces a checksum of zero by 0xffff, its other form: in UDP zero means "no checksum".
 pub(crate) const fn nonzero(checksum: u16) -> u16 {
     if checksum == 0 { 0xffff } else { checksum }
 }
 
-/// Adds sums.
+/// Adds ones' complement sums.
 pub(crate) fn add(sums: &[u16]) -> u16 {
     fold(sums.iter().map(|&sum| u64::from(sum)).sum())
 }
 
-/// Carries wrap around until 16 bits are left.
+/// Adds the carries back in until 16 bits are left.
 const fn fold(sum: u64) -> u16 {
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
     let sum = (sum >> 16) + (sum & 0xffff);

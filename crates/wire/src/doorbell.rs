@@ -1,15 +1,15 @@
-//! Doorbell words: 16-bit notes that flow queues have new descriptors, and the few notes that carry values.
+//! Doorbell words: 16-bit notes that a flow queue has new descriptors, and longer notes that carry values.
 //!
-//! Why: 32 notes of 16 bits fill a cache line; one write tells of all of them. The NIC engine and a client on shared
-//! memory speak the same words.
-//! From: Loom §4.3.1 and §4.3.2. Sixteen bits can neither carry values nor name more than 65,535 queues, so one entry is
+//! Why: 32 words of 16 bits fill a cache line, and one write announces them all. The engine and a client on shared
+//! memory use the same encoding.
+//! From: Loom §4.3.1 and §4.3.2. Sixteen bits can neither carry values nor name more than 65,535 queues, so one word is
 //! an escape, followed by extension words.
-//! Not here: the queues that words lie in (`nic`, `plimsoll-vnic`), and who may write which note (`nic`, `ports`).
-//! Invariant: whatever words come in, reading them ends.
+//! Not here: the queues that hold the words (`nic`, `plimsoll-vnic`), and which notes a sender may write (`nic`, `ports`).
+//! Invariant: reading ends for any words.
 
-/// The entry that extension words follow.
+/// The word that announces extension words.
 pub const ESCAPE: u16 = 0xffff;
-/// Entries in a cache line.
+/// Words in a cache line.
 pub const ENTRIES_PER_LINE: usize = 32;
 
 const WIDE_QUEUE: u16 = 1;
@@ -18,25 +18,25 @@ const RATE: u16 = 3;
 const TAG: u16 = 4;
 const CLASS_RATE: u16 = 5;
 
-/// What doorbell words say.
+/// One message in a doorbell queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// This queue has new descriptors.
+    /// The queue with this number has new descriptors.
     Bell(u32),
-    /// This node has another weight.
+    /// A node's new weight: the node, the weight.
     Weight(u32, u32),
-    /// This limit has another rate, in bits per second.
+    /// A limit's new rate: the limit, bits per second.
     Rate(u32, u64),
-    /// This child of a `rate_share` node has another rate.
+    /// The new rate of a child of a `rate_share` node: the child, bits per second.
     ClassRate(u32, u64),
-    /// Descriptors of this queue that bring no slack or deadline have this one, in microseconds.
+    /// The slack or deadline of a queue's descriptors that have none of their own: the queue, microseconds.
     Tag(u32, u32),
-    /// Not in this language; nothing tells where the next note begins.
+    /// Words that are no valid note; where the next note begins is unknown.
     Malformed,
 }
 
 impl Note {
-    /// Appends the words that say it; none for [`Note::Malformed`].
+    /// Appends the words of this note; none for [`Note::Malformed`].
     #[inline]
     pub fn write(self, words: &mut impl Extend<u16>) {
         match self {
@@ -52,7 +52,7 @@ impl Note {
         }
     }
 
-    /// The first note of a batch, and how many words it takes; `None` at its end.
+    /// The first note of a batch and its length in words; `None` when the batch is empty.
     #[inline]
     #[must_use]
     pub fn first(words: &[u16]) -> Option<(Self, usize)> {
@@ -64,7 +64,7 @@ impl Note {
         Some((note, used + 1))
     }
 
-    /// The note behind an escape, and how many words it takes; a wrong one takes all.
+    /// The note behind an escape and its length in words; a malformed note takes all words.
     #[must_use]
     pub fn extension(words: &[u16]) -> (Self, usize) {
         match *words {

@@ -1,9 +1,9 @@
 //! The ECN field of a frame's IP packet.
 //!
 //! Why: tunnels and markers change two bits of a header whose checksum must stay right.
-//! From: RFC 3168 §5 (the codepoints), RFC 1624 (equation 3: a checksum changes by what its data changes by).
-//! Not here: who marks, and when; what a tunnel does with two such fields (`overlay`).
-//! Invariant: a frame whose IPv4 checksum was right has a right one afterwards, and a wrong one stays wrong.
+//! From: RFC 3168 §5 (the codepoints), RFC 1624 (equation 3: incremental update of a checksum).
+//! Not here: when to mark; how a tunnel combines an inner and an outer field (`overlay`).
+//! Invariant: writing keeps a correct IPv4 checksum correct and a wrong one wrong.
 
 use crate::bytes::{array, be16, put};
 use crate::checksum::{add, ones_complement_sum};
@@ -12,14 +12,14 @@ use crate::parse::network_header;
 /// A codepoint of the ECN field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Ecn {
-    /// The sender would not understand a mark. Also what has no such field.
+    /// Not ECN-capable: the sender does not understand marks. Also the value for frames without an ECN field.
     #[default]
     NotEct,
-    /// Capable, of the second kind.
+    /// ECN-capable, ECT(1).
     Ect1,
-    /// Capable.
+    /// ECN-capable, ECT(0).
     Ect0,
-    /// Congestion experienced.
+    /// Congestion experienced: the mark.
     Ce,
 }
 
@@ -38,15 +38,15 @@ impl Ecn {
         }
     }
 
-    /// Its two bits.
+    /// The two bits of this codepoint.
     #[must_use]
     pub const fn bits(self) -> u8 {
         self as u8
     }
 
-    /// That of a frame's IP packet, behind two VLAN tags at most; none where there is no IP header.
+    /// Reads the codepoint of a frame's IP packet, behind two VLAN tags at most; none where there is no IP header.
     ///
-    /// Looks at nothing else, so a frame need not be wholly sound.
+    /// Reads nothing else, so the rest of the frame may be malformed.
     #[must_use]
     pub fn of(frame: &[u8]) -> Option<Ecn> {
         let (at, v4) = network_header(frame)?;
@@ -54,8 +54,8 @@ impl Ecn {
         Some(Self::from_bits(if v4 { word } else { word >> 4 } as u8))
     }
 
-    /// Writes it into a frame's IP packet, with the checksum where there is one. False, and nothing is written, where
-    /// there is no IP header.
+    /// Writes this codepoint into a frame's IP packet and updates the header checksum of IPv4. Returns false, and writes
+    /// nothing, where there is no IP header.
     #[must_use]
     pub fn write(self, frame: &mut [u8]) -> bool {
         let Some((at, v4)) = network_header(frame) else { return false };
@@ -127,7 +127,7 @@ mod tests {
     }
 
     proptest! {
-        /// The checksum that results is the one that a sum over the whole header gives.
+        /// The updated checksum equals one computed over the whole header.
         #[test]
         fn the_checksum_follows(tos: u8, id: u16, to in 0_u8..4) {
             let mut frame = v4(tos, id);

@@ -1,18 +1,19 @@
-//! The key of a flow: what decides which flow queue a frame goes to.
+//! The key of a flow, which chooses a frame's flow queue.
 //!
-//! Why: order must hold within a flow and nowhere else.
-//! From: the 5-tuple, and what else a policy can match in a header (VLAN, DSCP), so that a flow queue has one class.
+//! Why: frames must stay in order within a flow and nowhere else.
+//! From: the 5-tuple, and the other header fields that a policy can match (VLAN, DSCP), so that all frames of a flow
+//! queue have one class.
 //! Not here: the table of flows (`queues`, `daemon`).
-//! Invariant: frames with equal keys look alike to every `match` of a policy that looks at headers.
+//! Invariant: every `match` of a policy on header fields gives the same result for frames with equal keys.
 
 use core::hash::{Hash, Hasher};
 use core::net::IpAddr;
 
 use crate::parse::Parsed;
 
-/// Addresses, protocol, ports, VLAN and DSCP of a flow in 40 bytes; the EtherType of what is not IP.
+/// Addresses, protocol, ports, VLAN and DSCP of a flow in 40 bytes; EtherType and VLAN for frames that are not IP.
 ///
-/// Tenants choose its contents: hash it with a seed that they do not know.
+/// Tenants choose the contents: hash it with a seed that they do not know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlowKey {
     /// IPv4: both addresses in the first word. IPv6: two words each.
@@ -61,7 +62,7 @@ fn halves(addr: IpAddr) -> [u64; 2] {
         IpAddr::V4(addr) => u128::from(addr.to_bits()),
         IpAddr::V6(addr) => addr.to_bits(),
     };
-    // The lower half is what is wanted of both.
+    // The casts keep the lower 64 bits of each half.
     [(bits >> 64) as u64, bits as u64]
 }
 

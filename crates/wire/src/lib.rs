@@ -1,21 +1,21 @@
 //! Frames: headers, checksums, segmentation.
 //!
-//! Why: what tenants send is hostile until it is parsed, and a descriptor of 64 KiB leaves one MTU at a time.
+//! Why: a tenant's frame is untrusted until it is parsed, and a descriptor of 64 KiB leaves one MTU at a time.
 //! From: the RFCs of each header, and the virtio specification (network device) for offloads.
-//! Not here: reading or writing devices (`ports`), and what a frame's fields mean for its class (`policy`).
-//! Invariant: no bytes whatsoever make anything here panic, and nothing here allocates.
+//! Not here: reading or writing devices (`ports`), and which class a frame belongs to (`policy`).
+//! Invariant: no input makes this crate panic, and it allocates nothing.
 //!
-//! The way of a frame: [`parse`] → [`FlowKey`] for its flow queue, and [`VnetHeader::offload`] for its descriptor's
-//! `header` and `segment`; then, for each pull that the engine asks for, [`segment`] (one finished frame),
-//! [`supersegment`] (a smaller frame that still wants segmenting) or [`split`] (the latter without copying payload).
-//! Between hosts, each finished frame travels in an [`overlay`].
+//! A frame is first parsed ([`parse`]). Its headers give the [`FlowKey`] that chooses its flow queue, and
+//! [`VnetHeader::offload`] gives its descriptor's `header` and `segment`. Each pull of the engine then makes one finished
+//! frame ([`segment`]), or a smaller frame that the uplink still has to segment ([`supersegment`], or [`split`], which
+//! copies no payload). Between hosts, each finished frame travels in an [`overlay`].
 //!
 //! ```
 //! use plimsoll_wire::{FlowKey, Offload, VnetHeader, parse, segment};
 //!
 //! // A TAP with IFF_VNET_HDR gives ten bytes of offloads, then the frame.
 //! let mut read = vec![0_u8; 10];
-//! read.extend_from_slice(&[0xff; 12]); // to all, from a strange address
+//! read.extend_from_slice(&[0xff; 12]); // the broadcast address, twice
 //! read.extend_from_slice(&[0x08, 0x06]); // ARP
 //! read.extend_from_slice(&[0; 28]);
 //!

@@ -1,9 +1,10 @@
-//! Whose hardware address an IP address of this link has: asked, and answered.
+//! Address resolution: requests and replies of ARP and of IPv6 neighbour discovery.
 //!
-//! Why: an overlay's outer frames need the next hop's address, on any port, whether or not a kernel has the host's own.
+//! Why: an overlay's outer frames need the next hop's hardware address, on any kind of uplink port, also where the kernel
+//! does not have the host's address.
 //! From: RFC 826 (ARP), RFC 4861 §4.3, §4.4 and §7.2 (neighbour discovery), RFC 5227 (an address probe asks for nothing).
-//! Not here: what is remembered and when to ask again (`daemon`), routers, duplicate detection.
-//! Invariant: what [`ask`] and [`tell`] write, [`hear`] reads back; no bytes make it panic; nothing allocates.
+//! Not here: the neighbour table and when to ask again (`daemon`), routers, duplicate address detection.
+//! Invariant: [`hear`] reads back the frames that [`ask`] and [`tell`] write; no bytes make it panic; nothing allocates.
 //!
 //! ```
 //! use plimsoll_wire::neighbour::{Heard, LONGEST, ask, hear, tell};
@@ -25,42 +26,42 @@ use crate::bytes::{array, be16, put};
 use crate::checksum::{add, ones_complement_sum};
 use crate::parse::{ETHERNET, Fragment, IPV6, Mac, Parsed};
 
-/// What a frame says of neighbours.
+/// A request or reply of address resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// Somebody wants to know who has an address, and says its own.
+    /// A host asks for the hardware address of an IP address, and gives its own addresses.
     Asks {
-        /// The address.
+        /// The IP address asked for.
         of: IpAddr,
-        /// Who asks.
+        /// The asking host's addresses.
         by: (IpAddr, Mac),
     },
-    /// Somebody says that it has an address.
+    /// A host gives the hardware address of its IP address.
     Tells {
-        /// The address.
+        /// The IP address.
         of: IpAddr,
-        /// Whose it is.
+        /// The hardware address of the host that has it.
         mac: Mac,
     },
 }
 
-/// Bytes of the longest frame that is written here.
+/// Length of the longest frame that [`ask`] and [`tell`] write.
 pub const LONGEST: usize = ETHERNET + 40 + NDP;
 
-/// What the frame says of neighbours, if anything. Probes for an address of one's own say nothing.
+/// Reads a request or reply; none for any other frame, and for a probe for the sender's own address.
 #[must_use]
 pub fn hear(frame: &[u8], parsed: &Parsed) -> Option<Heard> {
     if parsed.ethertype == ARP { hear_arp(frame.get(parsed.l3.into()..)?) } else { hear_ndp(frame, parsed) }
 }
 
-/// Writes the question who has `of`; the frame's length. None when one address is IPv4 and the other IPv6, or `out` is
-/// shorter than [`LONGEST`].
+/// Writes a request for the hardware address of `of` and returns the frame's length. None when one address is IPv4 and
+/// the other IPv6, or `out` is too short; [`LONGEST`] bytes are always enough.
 pub fn ask((ip, mac): (IpAddr, Mac), of: IpAddr, out: &mut [u8]) -> Option<usize> {
     match (ip, of) {
         (IpAddr::V4(ip), IpAddr::V4(of)) => write_arp(REQUEST, (ip, mac), (of, Mac([0xff; 6])), out),
         (IpAddr::V6(ip), IpAddr::V6(of)) => {
             let [.., a, b, c] = of.octets();
-            // RFC 4291 §2.7.1: the group in which whoever has the address listens.
+            // RFC 4291 §2.7.1: the solicited-node group, which the owner of the address has joined.
             let group =
                 Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]));
             let to = (group, Mac([0x33, 0x33, 0xff, a, b, c]));
@@ -70,7 +71,7 @@ pub fn ask((ip, mac): (IpAddr, Mac), of: IpAddr, out: &mut [u8]) -> Option<usize
     }
 }
 
-/// Writes the answer that we have an address, to who asked; the frame's length. None as for [`ask`].
+/// Writes a reply to `to` that the address `ip` is at `mac`, and returns the frame's length. None as for [`ask`].
 pub fn tell((ip, mac): (IpAddr, Mac), to: (IpAddr, Mac), out: &mut [u8]) -> Option<usize> {
     match (ip, to.0) {
         (IpAddr::V4(ip), IpAddr::V4(asker)) => write_arp(REPLY, (ip, mac), (asker, to.1), out),
@@ -105,7 +106,8 @@ fn write_arp(kind: u16, (ip, mac): (Ipv4Addr, Mac), to: (Ipv4Addr, Mac), out: &m
     Some(ETHERNET + 28)
 }
 
-/// Only what comes from this link, as the hop limit shows (RFC 4861 §7.1), and whole.
+/// Reads a neighbour discovery message that is not fragmented and comes from this link, as its hop limit of 255 shows
+/// (RFC 4861 §7.1).
 fn hear_ndp(frame: &[u8], parsed: &Parsed) -> Option<Heard> {
     let ip = parsed.ip.filter(|ip| ip.protocol == ICMP && ip.fragment == Fragment::Whole)?;
     let IpAddr::V6(src) = ip.src else { return None };
@@ -175,7 +177,7 @@ fn write_ethernet(to: Mac, from: Mac, ethertype: u16, out: &mut [u8]) -> Option<
 }
 
 const ARP: u16 = 0x0806;
-/// Ethernet, IPv4, and their lengths.
+/// ARP's hardware type Ethernet, protocol type IPv4, and the lengths of their addresses.
 const ARP_KINDS: [u8; 6] = [0, 1, 8, 0, 6, 4];
 const REQUEST: u16 = 1;
 const REPLY: u16 = 2;
@@ -186,7 +188,7 @@ const SOURCE: u8 = 1;
 const TARGET: u8 = 2;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
-/// A message with one option.
+/// Length of a solicitation or advertisement with one option.
 const NDP: usize = 32;
 
 #[cfg(test)]
@@ -215,7 +217,7 @@ mod tests {
             assert_eq!(heard(&out[..len]), Some(Heard::Asks { of, by: (from, HERE) }));
             let len = tell((of, THERE), (from, HERE), &mut out).expect("one family");
             assert_eq!(heard(&out[..len]), Some(Heard::Tells { of, mac: THERE }));
-            assert_eq!(&out[..6], &HERE.0, "to who asked");
+            assert_eq!(&out[..6], &HERE.0, "to the asking host");
         }
         assert_eq!(ask((pair(false)[0], HERE), pair(true)[0], &mut [0; LONGEST]), None);
     }

@@ -1,16 +1,17 @@
-//! The overlay: tenants' frames between hosts, in VXLAN or Geneve over UDP, and hosts' feedback with them.
+//! The overlay: carries tenants' frames between hosts in VXLAN or Geneve over UDP, and the hosts' feedback with them.
 //!
-//! Why: tenants' addresses mean nothing to the fabric; and what a receiver allows its senders must reach their hosts.
+//! Why: the fabric does not know tenants' addresses; and a receiver's rate limits must reach the senders' hosts.
 //! From: RFC 7348 (VXLAN), RFC 8926 (Geneve), RFC 6935 and 6936 (UDP checksums of tunnels over IPv6), RFC 6040 (ECN),
-//! RFC 6864 and 6438 (IPv4 identifier, IPv6 flow label). `docs/overlay.md` has the formats that are our own.
-//! Not here: which host a frame goes to (`control`'s directory), what feedback says and its seal (`control`), outer VLAN
-//! tags on the way out, reassembly, flooding.
-//! Invariant: what [`Path`] writes, [`Tunnelled`] reads back; no bytes make either panic; nothing allocates.
+//! RFC 6864 and 6438 (IPv4 identifier, IPv6 flow label). `docs/overlay.md` describes the project's own formats.
+//! Not here: which host a frame goes to (`control`'s directory), the contents of feedback and its seal (`control`), outer
+//! VLAN tags on egress, reassembly, flooding.
+//! Invariant: [`Tunnelled`] reads back the packets that [`Path`] writes; no bytes make either panic; nothing allocates.
 //!
-//! Outwards: [`segment`](crate::segment()) finishes a frame at [`Path::head_room`] of a buffer, and [`Path::encapsulate`]
-//! writes the outer headers in front of it; segments are cut before, so that each has outer lengths and checksums of its
-//! own. What is too long is refused, and [`too_big`] makes the answer to its sender. Inwards: [`Tunnelled::read`] says
-//! whose frame it is, cheaply; [`Tunnelled::deliver`] checks sums and settles the ECN field, when its turn has come.
+//! Egress: [`segment`](crate::segment()) writes a finished frame at offset [`Path::head_room`] of a buffer, and
+//! [`Path::encapsulate`] writes the outer headers in front of it. Large frames are segmented first, so that each segment
+//! has its own outer lengths and checksums. A packet that is too long is refused, and [`too_big`] writes the answer to its
+//! sender. Ingress: [`Tunnelled::read`] finds the tenant's network at little cost; [`Tunnelled::deliver`] verifies
+//! checksums and settles the ECN field when the tenant's turn has come.
 //!
 //! ```
 //! use plimsoll_wire::overlay::{Addresses, Checks, Format, Inner, Path, Ports, Tunnelled, Vni};
@@ -58,16 +59,16 @@ pub use tunnelled::{Checks, Tunnelled};
 
 use crate::parse::ETHERNET;
 
-/// How frames are wrapped.
+/// The tunnel format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// Eight bytes, and nothing else: every switch knows it.
+    /// A header of eight bytes without options; every switch supports it.
     Vxlan,
-    /// Eight bytes and options: feedback travels with frames.
+    /// A header of eight bytes with options, which carry feedback along with frames.
     Geneve,
 }
 
-/// Which of the two versions of IP carries the overlay.
+/// The version of IP that carries the overlay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
     /// IPv4.
@@ -85,16 +86,15 @@ pub struct Ports {
     pub geneve: u16,
 }
 
-/// A virtual network's identifier, 24 bits.
+/// The identifier of a tenant's virtual network, 24 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Vni(u32);
 
 impl Format {
-    /// The longest IP packet that tenants may send when the underlay carries packets of `outer_mtu` bytes and frames take
-    /// along feedback of `feedback` bytes (0: none).
+    /// The longest IP packet that tenants may send when the underlay carries packets of `outer_mtu` bytes and each frame
+    /// carries `feedback` bytes of feedback; zero when the headers leave no room.
     ///
-    /// A tenant's VLAN tag takes four bytes more, as on every wire. VXLAN takes no feedback along; zero where nothing is
-    /// left.
+    /// A tenant's VLAN tag needs four bytes more, as on every wire. VXLAN carries no feedback.
     ///
     /// ```
     /// use plimsoll_wire::overlay::{Family, Format};
@@ -107,20 +107,20 @@ impl Format {
             _ => 0,
         };
         let taken = family.header() + UDP + TUNNEL + option + ETHERNET;
-        // More than any MTU can be is as much as all of it.
+        // Headers longer than any MTU leave no room.
         outer_mtu.saturating_sub(if taken > u16::MAX as usize { u16::MAX } else { taken as u16 })
     }
 }
 
 impl Default for Ports {
-    /// Those that IANA has assigned.
+    /// The ports that IANA has assigned.
     fn default() -> Self {
         Self { vxlan: 4_789, geneve: 6_081 }
     }
 }
 
 impl Ports {
-    /// The one that this format is sent to.
+    /// The destination port of this format.
     #[must_use]
     pub const fn of(&self, format: Format) -> u16 {
         match format {
@@ -129,7 +129,7 @@ impl Ports {
         }
     }
 
-    /// What is sent to this port.
+    /// The format of packets to this port; none for other ports.
     #[must_use]
     pub const fn format(&self, port: u16) -> Option<Format> {
         if port == self.geneve {
@@ -152,7 +152,7 @@ impl Family {
 }
 
 impl Vni {
-    /// None for what needs more than 24 bits.
+    /// The network with this number; none when it needs more than 24 bits.
     #[must_use]
     pub const fn new(vni: u32) -> Option<Vni> {
         if vni < 1 << 24 { Some(Vni(vni)) } else { None }
@@ -164,7 +164,7 @@ impl Vni {
         self.0
     }
 
-    /// From the last four bytes of either header: the VNI, and a byte that says nothing.
+    /// Reads the last four bytes of either header: the VNI, and a reserved byte.
     const fn from_word(word: u32) -> Vni {
         Vni(word >> 8)
     }
@@ -174,9 +174,9 @@ impl Vni {
     }
 }
 
-/// Bytes between Geneve's header and a frame that is sealed: a check and a number.
+/// Bytes between Geneve's header and a sealed frame: a check and a number.
 pub const SEALED_HEAD: usize = 12;
-/// Bytes behind it: the tag.
+/// Bytes behind a sealed frame: the authentication tag.
 pub const SEALED_TAG: usize = 16;
 
 const UDP: usize = 8;

@@ -1,12 +1,12 @@
-//! Headers, from Ethernet to the ports.
+//! Parses headers, from Ethernet to the transport's ports.
 //!
-//! Why: classification and segmentation need a frame's fields and the places where its headers begin.
+//! Why: classification and segmentation need a frame's fields and the offsets of its headers.
 //! From: IEEE 802.3 and 802.1Q, RFC 791, RFC 8200, RFC 9293, RFC 768, RFC 9260.
-//! Not here: tunnels (what lies inside VXLAN or GRE is payload), and reassembly.
-//! Invariant: the places in [`Parsed`] are in order and inside the frame: l3 ≤ l4 ≤ payload ≤ end ≤ length.
+//! Not here: tunnels (the contents of VXLAN or GRE are payload), and reassembly.
+//! Invariant: the offsets in [`Parsed`] are in order and inside the frame: l3 ≤ l4 ≤ payload ≤ end ≤ length.
 //!
-//! Own slicing rather than a library: each malformation needs a counted reason of its own, segmentation needs the
-//! places of headers, and the stacks at hand know neither stacked tags nor SCTP.
+//! Why no library: each malformation needs a counted reason of its own, segmentation needs the offsets of headers, and
+//! the available libraries support neither stacked tags nor SCTP.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,7 +14,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::bytes::{array, be16};
 use crate::reason::FrameError;
 
-/// What a frame's headers say, and where they lie (offsets from the start of the frame).
+/// The parsed headers of a frame; offsets count from the start of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parsed {
     /// Destination address of the frame.
@@ -25,13 +25,13 @@ pub struct Parsed {
     pub vlan: u16,
     /// EtherType behind the tags; a length (below 0x600) for an 802.3 frame.
     pub ethertype: u16,
-    /// Where the network header begins.
+    /// Offset of the network header.
     pub l3: u16,
     /// The IP packet, if it is one.
     pub ip: Option<Ip>,
 }
 
-/// What an IP packet's headers say.
+/// The parsed headers of an IP packet; offsets count from the start of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ip {
     /// Source address.
@@ -48,25 +48,25 @@ pub struct Ip {
     pub fragment: Fragment,
     /// Source and destination port, for TCP, UDP and SCTP; none in fragments after the first.
     pub ports: Option<(u16, u16)>,
-    /// Where the transport header begins (what follows the IP headers, whatever it is).
+    /// Offset of the transport header, or of whatever follows the IP headers.
     pub l4: u16,
-    /// Where the transport's payload begins; `l4` when the transport is unknown or the packet a fragment.
+    /// Offset of the transport's payload; `l4` when the transport is unknown or the packet a fragment.
     pub payload: u16,
-    /// Where the packet ends; the frame may have padding behind it.
+    /// Offset of the packet's end; the frame may have padding behind it.
     pub end: u32,
-    /// Where the address lies that the transport's checksum covers as the destination: behind a routing header
-    /// it is not that of the IP header. None where it is not known.
+    /// Offset of the destination address that the transport's checksum covers: with a routing header it is not the
+    /// IP header's. None where it is not known.
     pub final_dst: Option<u16>,
 }
 
-/// Which part of a packet this is.
+/// The part of an IP packet that a frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fragment {
-    /// All of it.
+    /// The whole packet.
     Whole,
-    /// The first fragment: it has the transport header. Also an IPv6 packet with a fragment header and all its data.
+    /// The first fragment, with the transport header. Also an IPv6 packet with a fragment header and all its data.
     First,
-    /// Any other.
+    /// A fragment after the first.
     Later,
 }
 
@@ -74,7 +74,7 @@ pub enum Fragment {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mac(pub [u8; 6]);
 
-/// Numbers of the transport protocols that have ports here.
+/// Numbers of the transport protocols whose ports are parsed.
 pub mod protocol {
     /// TCP.
     pub const TCP: u8 = 6;
@@ -84,13 +84,13 @@ pub mod protocol {
     pub const SCTP: u8 = 132;
 }
 
-/// Parses a frame, without preamble and check sequence.
+/// Parses a frame without preamble and check sequence.
 ///
-/// What is not IP parses without addresses. Padding behind an IP packet is fine. Looks at no more than two tags and
+/// A frame that is not IP parses without addresses. Padding behind an IP packet is allowed. Reads at most two tags and
 /// eight extension headers, so its time is bounded; about 15 ns for TCP over IPv4.
 ///
 /// # Errors
-/// The first thing found wrong with the headers, each a reason to count and drop the frame.
+/// The first malformation found, a reason to count and drop the frame.
 pub fn parse(frame: &[u8]) -> Result<Parsed, FrameError> {
     let (Some(dst_mac), Some(src_mac), Some(mut ethertype)) =
         (array(frame, 0), array(frame, 6), be16(frame, 12))
@@ -141,7 +141,7 @@ impl Parsed {
         self.ip.as_ref().and_then(|ip| ip.ports)
     }
 
-    /// DSCP; 0 for what is not IP.
+    /// DSCP; 0 for a frame that is not IP.
     #[inline]
     #[must_use]
     pub fn dscp(&self) -> u8 {
@@ -150,13 +150,13 @@ impl Parsed {
 }
 
 impl Mac {
-    /// Destination and source of a frame, for forwarding without parsing the rest; none when it is cut off.
+    /// Destination and source address of a frame, for forwarding without parsing the rest; none when they are cut off.
     #[must_use]
     pub fn pair(frame: &[u8]) -> Option<(Mac, Mac)> {
         Some((Mac(array(frame, 0)?), Mac(array(frame, 6)?)))
     }
 
-    /// Whether it names a group (broadcast is one).
+    /// Whether the address is a group's; broadcast is one.
     #[must_use]
     pub const fn is_group(self) -> bool {
         let Mac([first, ..]) = self;
@@ -171,8 +171,8 @@ impl fmt::Display for Mac {
     }
 }
 
-/// Where a frame's IP header begins, behind two tags at most, and whether it is IPv4; none where the fixed header is cut
-/// off or of another version than its EtherType.
+/// The offset of a frame's IP header, behind two tags at most, and whether it is IPv4; none where the fixed header is cut
+/// off or its version is not that of the EtherType.
 pub(crate) fn network_header(frame: &[u8]) -> Option<(usize, bool)> {
     let (mut at, mut ethertype) = (ETHERNET, be16(frame, 12)?);
     while is_tag(ethertype) && at <= ONE_TAG {
@@ -253,7 +253,7 @@ fn parse_v6(frame: &[u8], l3: usize) -> Result<Ip, FrameError> {
     })
 }
 
-/// What lies behind the IPv6 extension headers.
+/// The end of a chain of IPv6 extension headers.
 struct Chain {
     protocol: u8,
     l4: usize,
@@ -261,7 +261,7 @@ struct Chain {
     final_dst: Option<usize>,
 }
 
-/// Follows at most [`MAX_EXTENSIONS`] headers; what follows a later fragment's header is data.
+/// Follows at most [`MAX_EXTENSIONS`] headers; behind the fragment header of a later fragment there is only data.
 fn walk_extensions(packet: &[u8], l3: usize, next: u8) -> Result<Chain, FrameError> {
     let l4 = l3 + IPV6_HEADER;
     let mut chain = Chain { protocol: next, l4, fragment: Fragment::Whole, final_dst: Some(l3 + 24) };
@@ -287,13 +287,13 @@ fn walk_extensions(packet: &[u8], l3: usize, next: u8) -> Result<Chain, FrameErr
     Err(FrameError::TooManyExtensions)
 }
 
-/// Where a routing header with segments left keeps the last address: segment routing lists it first (RFC 8754),
-/// mobility has one only (RFC 6275).
+/// Offset of the last address in a routing header with segments left: segment routing lists it first (RFC 8754), and
+/// mobility has only one (RFC 6275).
 fn last_of_route(kind: u8, len: usize, at: usize) -> Option<usize> {
     (matches!(kind, SEGMENT_ROUTING | MOBILITY_ROUTING) && len >= 24).then_some(at + 8)
 }
 
-/// Ports, and where the payload begins.
+/// The ports, and the offset of the payload.
 struct Transport {
     ports: Option<(u16, u16)>,
     payload: usize,
@@ -350,13 +350,13 @@ const fn is_extension(protocol: u8) -> bool {
     matches!(protocol, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION)
 }
 
-/// Offsets of headers: the longest possible chain of them ends before 17 KiB.
+/// An offset of a header as 16 bits: the longest possible chain of headers ends before 17 KiB.
 fn place(at: usize) -> u16 {
     debug_assert!(at <= LONGEST_HEADERS, "header offset bound");
     at as u16
 }
 
-/// A packet ends at most 64 KiB behind its IPv6 header.
+/// The offset of a packet's end as 32 bits: at most 64 KiB behind its IPv6 header.
 fn end(packet: &[u8]) -> u32 {
     packet.len() as u32
 }

@@ -1,4 +1,4 @@
-//! Golden frames, written out byte by byte, and what is wrong with their neighbours.
+//! Golden frames, written out byte by byte, and malformed variants of them.
 
 use super::*;
 

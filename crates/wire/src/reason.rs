@@ -1,7 +1,7 @@
-//! Why a frame, its offload fields or a pull is refused: one counter per variant.
+//! The reasons for which frames, offload fields and pulls are refused: one counter per variant.
 //!
-//! Why: a network that does what networks do is no error; it is counted under the name the operator sees.
-//! From: `style.md` of this house: `Copy` reasons, never strings, on the packet path.
+//! Why: a bad frame is normal on a network. It is no error of the program, but counted under a name that operators see.
+//! From: Linux's drop reasons. The packet path handles `Copy` values and never strings.
 //! Not here: the counters (`nic`, `daemon`).
 //! Invariant: `index()` of a variant is its place in `ALL`; names are unique, in snake case.
 
@@ -16,16 +16,16 @@ macro_rules! reasons {
         impl $name {
             /// Every reason, in the order of [`Self::index`].
             pub const ALL: &[$name] = &[$($name::$variant,)+];
-            /// How many reasons there are.
+            /// Number of reasons.
             pub const COUNT: usize = Self::ALL.len();
 
-            /// Place of this reason's counter.
+            /// Index of this reason's counter.
             #[must_use]
             pub const fn index(self) -> usize {
                 self as usize
             }
 
-            /// The name that counters carry.
+            /// The counter's name.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -49,7 +49,7 @@ macro_rules! reasons {
 reasons! {
     /// Why a frame is refused.
     FrameError {
-        /// Less than an Ethernet header.
+        /// The frame is shorter than an Ethernet header.
         TooShort = "too_short": "the frame is shorter than an Ethernet header",
         /// A VLAN tag ends behind the frame.
         TagCut = "tag_cut": "the frame ends inside a VLAN tag",
@@ -65,13 +65,13 @@ reasons! {
         LengthBeyondFrame = "length_beyond_frame": "the IP length reaches behind the end of the frame",
         /// An IPv6 extension header ends behind its packet.
         ExtensionCut = "extension_cut": "the packet ends inside an IPv6 extension header",
-        /// More IPv6 extension headers than are looked at.
+        /// More IPv6 extension headers than are read.
         TooManyExtensions = "too_many_extensions": "the packet has more than eight IPv6 extension headers",
         /// A TCP, UDP or SCTP header ends behind its packet.
         TransportCut = "transport_cut": "the packet ends inside the TCP, UDP or SCTP header",
         /// A TCP header of less than 20 bytes, or longer than its packet.
         BadTransportHeader = "bad_transport_header": "the TCP header length is less than 20 bytes or more than the packet",
-        /// A UDP length of less than its header, or beyond its packet.
+        /// A UDP length that is less than its header or reaches behind its packet.
         BadTransportLength = "bad_transport_length": "the UDP length is less than 8 bytes or more than the packet",
     }
 }
@@ -79,19 +79,19 @@ reasons! {
 reasons! {
     /// Why a virtio-net header is refused.
     VnetError {
-        /// Less than ten bytes.
+        /// The header is shorter than ten bytes.
         Short = "vnet_short": "the virtio-net header is cut off",
-        /// A segmentation type that is not known, or that is never offered.
+        /// A segmentation type that is unknown, or was never offered.
         UnknownGso = "vnet_unknown_gso": "the segmentation type is unknown or was never offered",
         /// The segmentation type and the frame's protocols disagree.
         WrongProtocol = "vnet_wrong_protocol": "the segmentation type is not that of the frame's protocols",
         /// `hdr_len` reaches behind the frame.
         HeaderBeyondFrame = "vnet_header_beyond_frame": "the header length reaches behind the end of the frame",
-        /// Segmentation into nothing, or into less than TCP ever uses.
+        /// A segment size of zero, or smaller than TCP ever uses.
         TinySegment = "vnet_tiny_segment": "the segment size is zero, or less than 8 bytes for TCP",
         /// More than 128 UDP segments.
         TooManySegments = "vnet_too_many_segments": "the frame would become more than 128 UDP datagrams",
-        /// The checksum does not lie where such a frame has one.
+        /// The checksum fields point where such a frame has no checksum.
         ChecksumPlace = "vnet_checksum_place": "the checksum fields point where such a frame has no checksum",
         /// Offloads on a fragment of an IP packet.
         Fragment = "vnet_fragment": "a fragment of an IP packet cannot be offloaded",
@@ -99,20 +99,20 @@ reasons! {
         ControlSegment = "vnet_control_segment": "a TCP SYN or RST cannot be segmented",
         /// A length field that is not the frame's, on a frame to be segmented.
         LengthMismatch = "vnet_length_mismatch": "the IP or UDP length is not that of the frame to be segmented",
-        /// Segmentation of a packet with a routing header whose last address is not known.
+        /// Segmentation of a packet whose routing header has an unknown type, so that its last address is unknown.
         RoutingHeader = "vnet_routing_header": "a packet with this type of routing header cannot be segmented",
     }
 }
 
 reasons! {
-    /// Why a pull of a frame cannot be made. None of them happens when the offload is the frame's own and the
-    /// pull is the engine's: they guard against a frame that changed meanwhile.
+    /// Why a pull of a frame fails. These guard against a frame that was changed meanwhile; they cannot happen when the
+    /// offload was made for this frame and the engine asked for the pull.
     SegmentError {
         /// The pull reaches outside the frame's payload, or is empty though payload is left.
         OutOfRange = "segment_out_of_range": "the pull lies outside the frame's payload",
         /// The buffer is shorter than the result.
         NoRoom = "segment_no_room": "the buffer is shorter than the segment",
-        /// The offload is not this frame's.
+        /// The offload was not made for this frame.
         Inconsistent = "segment_inconsistent": "the offload does not fit the frame's headers",
         /// The segment is longer than an IP packet can be.
         TooLong = "segment_too_long": "the segment is longer than an IP packet can be",
@@ -122,13 +122,13 @@ reasons! {
 reasons! {
     /// Why a frame cannot go through a tunnel.
     EncapsulationError {
-        /// The packet would be longer than the path carries. [`crate::overlay::too_big`] tells the sender.
+        /// The packet would be longer than the path's MTU. [`crate::overlay::too_big`] tells the sender.
         TooLong = "overlay_too_long": "with the overlay's headers the packet is longer than the path's MTU",
         /// The inner frame has no whole Ethernet header.
         FrameCut = "overlay_frame_cut": "the frame to be encapsulated is shorter than an Ethernet header",
         /// The caller's buffer does not hold the headers.
         NoRoom = "overlay_no_room": "the buffer has no room for the overlay's headers",
-        /// Feedback that does not fit an option, or empty, or on a path without options.
+        /// Feedback that is empty or does not fit an option, or a path whose format has no options.
         Feedback = "overlay_feedback": "the feedback is empty or too long, or VXLAN, which has no options, was to carry it",
     }
 }
@@ -136,7 +136,7 @@ reasons! {
 reasons! {
     /// Why a packet that came for the overlay is dropped.
     DecapsulationError {
-        /// A fragment: tunnel endpoints do not reassemble (RFC 7348 §4.3).
+        /// The outer packet is a fragment: tunnel endpoints do not reassemble (RFC 7348 §4.3).
         OuterFragment = "overlay_outer_fragment": "the outer packet is a fragment",
         /// The overlay's header or its options end behind the datagram.
         HeaderCut = "overlay_header_cut": "the datagram ends inside the VXLAN or Geneve header",
@@ -146,13 +146,13 @@ reasons! {
         BadVersion = "overlay_bad_version": "the version of the Geneve header is not 0",
         /// An option that reaches behind the options.
         OptionBeyondEnd = "overlay_option_beyond_end": "a Geneve option reaches behind the end of the options",
-        /// An option that must be understood, and is not.
+        /// A critical option that is unknown.
         CriticalOption = "overlay_critical_option": "a Geneve option that must be understood is unknown",
         /// Feedback whose length does not fit its option or datagram.
         BadFeedback = "overlay_bad_feedback": "the length of the feedback does not fit its option or datagram",
-        /// What Geneve carries is no Ethernet frame.
-        UnknownProtocol = "overlay_unknown_protocol": "what Geneve carries is not an Ethernet frame",
-        /// A control message of somebody else's.
+        /// Geneve's payload is not an Ethernet frame.
+        UnknownProtocol = "overlay_unknown_protocol": "Geneve's payload is not an Ethernet frame",
+        /// A control message of an unknown kind.
         UnknownControl = "overlay_unknown_control": "the Geneve control message is unknown",
         /// The inner frame has no whole Ethernet header.
         InnerCut = "overlay_inner_cut": "the inner frame is shorter than an Ethernet header",
@@ -160,7 +160,7 @@ reasons! {
         HeaderChecksum = "overlay_header_checksum": "the checksum of the outer IPv4 header is wrong",
         /// The outer UDP checksum is wrong.
         UdpChecksum = "overlay_udp_checksum": "the checksum of the outer UDP header is wrong",
-        /// No UDP checksum over IPv6, though nobody agreed to that (RFC 6936).
+        /// No UDP checksum over IPv6, and no agreement of the hosts to leave it out (RFC 6936).
         NoUdpChecksum = "overlay_no_udp_checksum": "the outer UDP header over IPv6 has no checksum",
         /// The fabric marked a packet whose inner sender does not understand marks (RFC 6040).
         MarkLost = "overlay_mark_lost": "the outer packet is marked CE but the inner one is not ECN-capable",
@@ -170,37 +170,37 @@ reasons! {
 reasons! {
     /// Why a sender is not told that its packet was too big.
     TooBigError {
-        /// It does not parse, or is not IP.
+        /// The frame does not parse, or is not IP.
         NotIp = "too_big_not_ip": "the frame is no sound IP packet",
-        /// IPv4 that may be fragmented.
+        /// An IPv4 packet that may be fragmented.
         MayFragment = "too_big_may_fragment": "the packet may be fragmented, so its sender expects no answer",
         /// A fragment after the first.
         LaterFragment = "too_big_later_fragment": "the packet is a fragment after the first",
-        /// An address of it names a group, or nobody.
-        Address = "too_big_address": "the packet comes from or goes to a group, or to nobody",
-        /// It is an error message itself.
+        /// A source or destination address that is not a single host's.
+        Address = "too_big_address": "the packet's source or destination is not a single host",
+        /// The packet is an ICMP error itself.
         IsError = "too_big_is_error": "the packet is an ICMP error itself",
-        /// IPv6 senders go no lower than 1280 bytes.
-        BelowMinimum = "too_big_below_minimum": "the MTU is less than any sender of IPv6 can go down to, 1280 bytes",
+        /// The MTU is below IPv6's minimum of 1280 bytes.
+        BelowMinimum = "too_big_below_minimum": "the MTU is below 1280 bytes, the minimum of IPv6",
         /// The caller's buffer is too short.
         NoRoom = "too_big_no_room": "the buffer is shorter than the answer",
     }
 }
 
 reasons! {
-    /// Why a tenant's frame is not believed: it bears or claims an address that is not the tenant's.
+    /// Why a tenant's frame is refused: it uses or claims an address that is not the tenant's.
     BindingError {
         /// The frame's source address is not the port's.
         SourceMac = "spoofed_mac": "the frame's source address is not an address of the tenant's port",
         /// The IP packet's source address is not the tenant's.
         SourceAddress = "spoofed_address": "the packet's source address is not the tenant's",
-        /// ARP whose sender is somebody else, or that is not Ethernet's and IPv4's.
+        /// ARP whose sender is not the tenant, or that is not for Ethernet and IPv4.
         Arp = "spoofed_arp": "the ARP packet names a sender that is not the tenant, or asks for another tenant's address as its own",
-        /// Neighbour discovery whose source, target or link-layer address is somebody else's, or that is cut off.
+        /// Neighbour discovery whose source, target or link-layer address is not the tenant's, or that is cut off.
         Neighbour = "spoofed_neighbour": "the neighbour discovery message claims an address that is not the tenant's",
         /// Neighbour discovery in fragments (RFC 6980).
         NeighbourFragment = "fragmented_neighbour": "a neighbour discovery message must not be a fragment",
-        /// A router's message, or a redirect, from a tenant that is none.
+        /// A router advertisement from a tenant that is not a router, or any redirect.
         Router = "spoofed_router": "a router advertisement from a tenant that is not a router, or a redirect",
         /// IP or ARP behind an 802.2 SNAP header, where filters do not look.
         Snap = "hidden_in_snap": "IP or ARP is hidden behind an 802.2 SNAP header",

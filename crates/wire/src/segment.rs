@@ -1,7 +1,7 @@
-//! One pull of a frame: the part that leaves now, with headers of its own.
+//! Segmentation: each pull of a large frame takes a part of its payload, with headers of its own.
 //!
-//! Why: a tenant hands over 64 KiB at once; the policy decides anew for each MTU of it.
-//! From: what TCP and UDP segmentation in NICs do: RFC 9293 (sequence, flags), RFC 3168 (CWR on the first segment
+//! Why: a tenant hands over 64 KiB at once, and the policy decides for each MTU of it.
+//! From: TCP and UDP segmentation in NICs: RFC 9293 (sequence, flags), RFC 3168 (CWR on the first segment
 //! only), RFC 791 (identifiers count up), RFC 768 and 8200 (lengths, pseudo-headers).
 //! Not here: when to pull and how much (`nic`).
 //! Invariant: the payloads of a frame's pulls, joined, are the frame's payload; every segment is a valid packet.
@@ -13,19 +13,19 @@ use crate::checksum::{add, finish_checksum, nonzero, ones_complement_sum};
 use crate::reason::SegmentError;
 use crate::vnet::{Offload, OffloadKind, VnetHeader};
 
-/// A pull as two pieces to write one behind the other, so that the payload need not be copied.
+/// A pull in two pieces, header and payload, so that the payload need not be copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
-    /// Bytes of the new header at the start of the caller's buffer; 0 when the frame goes as it is.
+    /// Length of the new header at the start of the caller's buffer; 0 when the frame is sent unchanged.
     pub header: usize,
-    /// What follows the header, in the tenant's frame.
+    /// The bytes of the tenant's frame that follow the header.
     pub payload: Range<usize>,
-    /// The offloads that this pull still asks of the device.
+    /// The offloads that are left to the device.
     pub vnet: VnetHeader,
 }
 
-/// Writes one finished frame to `out` and returns its length: the headers and `payload_len` bytes of payload from
-/// `payload_offset`, with right lengths, identifier, sequence number, flags and checksums.
+/// Writes one finished frame to `out` and returns its length: the headers, with correct lengths, identifier, sequence
+/// number, flags and checksums, and `payload_len` bytes of payload from `payload_offset`.
 ///
 /// A frame that is not to be segmented (`offload.header` is 0) is one pull: offset 0, and its whole length as
 /// `payload_len`. For an engine's `Transmit` that is always `segment(frame, offload, t.offset, t.len - t.header, out)`.
@@ -55,8 +55,8 @@ pub fn segment(
     Ok(len)
 }
 
-/// Writes a frame that still wants its checksum completed, and, when it holds more than one segment, its
-/// segmentation done: for an uplink that takes offloads. Returns its length and the header that asks for the rest.
+/// Writes a frame for an uplink with offloads: the uplink completes its checksum and, if the frame holds more than one
+/// segment, segments it. Returns the frame's length and the virtio-net header that asks for this.
 ///
 /// The arguments are those of [`segment`]; `payload_len` may cover any number of segments.
 ///
@@ -73,8 +73,8 @@ pub fn supersegment(
     Ok((append(frame, &split, out)?, split.vnet))
 }
 
-/// [`supersegment`] without the payload: writes the headers to `out` (at most a few hundred bytes, `offload.header`
-/// of them) and says which bytes of the frame follow them.
+/// Like [`supersegment`] without copying the payload: writes the headers (`offload.header` bytes) to `out` and returns
+/// which bytes of the frame follow them.
 ///
 /// # Errors
 /// See [`SegmentError`]; `out` may then be partly written.
@@ -108,10 +108,10 @@ pub fn split(
     Ok(Split { header: header_len, vnet: offload.vnet(payload.len(), cwr), payload })
 }
 
-/// Which part of the frame's payload a pull takes.
+/// The part of the frame's payload that a pull takes.
 struct Part {
     offset: u32,
-    /// How many segments come before it.
+    /// Number of segments before it.
     index: u32,
     len: usize,
     last: bool,
@@ -120,12 +120,12 @@ struct Part {
 fn payload_range(frame: &[u8], header: usize, offset: u32, len: u32) -> Result<Range<usize>, SegmentError> {
     let start = header.saturating_add(offset as usize);
     let end = start.saturating_add(len as usize);
-    // Without a header in front, a pull is the whole frame: half a frame is none.
+    // A frame that is not segmented can only be pulled whole.
     let fits = if header > 0 { len > 0 && end <= frame.len() } else { offset == 0 && end == frame.len() };
     if fits { Ok(start..end) } else { Err(SegmentError::OutOfRange) }
 }
 
-/// Puts the payload behind the header; returns the length of both.
+/// Copies the payload behind the header and returns the length of both.
 fn append(frame: &[u8], split: &Split, out: &mut [u8]) -> Result<usize, SegmentError> {
     let len = split.header + split.payload.len();
     let (Some(from), Some(to)) = (frame.get(split.payload.clone()), out.get_mut(split.header..len)) else {
@@ -135,7 +135,7 @@ fn append(frame: &[u8], split: &Split, out: &mut [u8]) -> Result<usize, SegmentE
     Ok(len)
 }
 
-/// IPv4: total length, identifier and header checksum. IPv6: payload length.
+/// Sets the IPv4 total length, identifier and header checksum, or the IPv6 payload length.
 fn fix_network(header: &mut [u8], offload: &Offload, part: &Part) -> Result<(), SegmentError> {
     let l3 = usize::from(offload.l3);
     let fixed = if offload.kind.is_v4() { 0 } else { IPV6_HEADER };
@@ -161,7 +161,7 @@ fn fix_v4(header: &mut [u8], l3: usize, len: u16, index: u32) -> Option<()> {
     put(header, l3 + 10, checksum.to_be_bytes())
 }
 
-/// TCP: sequence number and flags. UDP: length. Both: the pseudo-header's sum in place of the checksum. Says
+/// Sets TCP's sequence number and flags, or UDP's length, and the pseudo-header's sum in place of the checksum. Returns
 /// whether TCP's CWR is set.
 fn fix_transport(header: &mut [u8], offload: &Offload, part: &Part) -> Option<bool> {
     let l4 = usize::from(offload.start);
@@ -184,7 +184,7 @@ fn fix_transport(header: &mut [u8], offload: &Offload, part: &Part) -> Option<bo
     Some(cwr)
 }
 
-/// Sum of addresses, protocol and length.
+/// The sum of the pseudo-header: addresses, protocol and length.
 fn pseudo_header(header: &[u8], offload: &Offload, len: u16) -> Option<u16> {
     let l3 = usize::from(offload.l3);
     let (src, width) = if offload.kind.is_v4() { (l3 + 12, 4) } else { (l3 + 8, 16) };

@@ -1,16 +1,16 @@
-//! The virtio-net header: which offloads a frame asks for.
+//! The virtio-net header: the offloads that a frame asks for.
 //!
-//! Why: a TAP with `IFF_VNET_HDR` (and later vhost-user) hands over frames of 64 KiB without checksums.
+//! Why: a TAP with `IFF_VNET_HDR` and a vhost-user port hand over frames of 64 KiB without checksums.
 //! From: virtio 1.2, section 5.1.6 (little endian, ten bytes, twelve with the number of buffers).
-//! Not here: cutting the frame up (`segment`).
-//! Invariant: an [`Offload`] made for a frame never touches what classification looked at: it changes lengths,
-//! identifiers, sequence numbers, flags and checksums only.
+//! Not here: cutting the frame into segments (`segment`).
+//! Invariant: an [`Offload`] changes only lengths, identifiers, sequence numbers, flags and checksums of its frame, never
+//! a field by which the frame was classified.
 
 use crate::bytes::array;
 use crate::parse::{Fragment, Ip, Parsed, protocol};
 use crate::reason::VnetError;
 
-/// A virtio-net header, as read or to be written. Laid out for programs in C as well.
+/// A virtio-net header, laid out as in C.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct VnetHeader {
@@ -22,48 +22,48 @@ pub struct VnetHeader {
     pub hdr_len: u16,
     /// Payload bytes of each segment.
     pub gso_size: u16,
-    /// Where the checksum's coverage begins; it ends with the frame.
+    /// Offset of the first byte that the checksum covers; it covers all bytes up to the frame's end.
     pub csum_start: u16,
-    /// Where the checksum lies, from `csum_start`.
+    /// Offset of the checksum, counted from `csum_start`.
     pub csum_offset: u16,
 }
 
-/// What must be done to a frame before it can leave on a wire without offloads.
+/// The work that a frame needs before it can leave on a wire without offloads.
 ///
 /// `header` and `segment` belong into the frame's descriptor; keep the rest with the frame's buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
-    /// What to do.
+    /// The kind of work.
     pub kind: OffloadKind,
     /// Header bytes repeated before each segment; 0 when the frame is not to be segmented.
     pub header: u16,
     /// Payload bytes of each segment but the last; 0 when the frame is not to be segmented.
     pub segment: u16,
-    /// Where the network header begins.
+    /// Offset of the network header.
     pub l3: u16,
-    /// Where the checksum's coverage begins: the transport header.
+    /// Offset of the first byte that the checksum covers: the transport header.
     pub start: u16,
-    /// Where the checksum lies.
+    /// Offset of the checksum.
     pub field: u16,
-    /// Where the address lies that a segment's checksum covers as the destination.
+    /// Offset of the destination address that a segment's checksum covers.
     pub final_dst: u16,
 }
 
 /// Kinds of offload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OffloadKind {
-    /// Nothing: the frame is complete.
+    /// No work: the frame is complete.
     #[default]
     Plain,
     /// Complete the checksum.
     Checksum,
-    /// TCP over IPv4 in segments.
+    /// Segment TCP over IPv4.
     Tso4,
-    /// TCP over IPv6 in segments.
+    /// Segment TCP over IPv6.
     Tso6,
-    /// UDP over IPv4 in datagrams.
+    /// Cut UDP over IPv4 into datagrams.
     Uso4,
-    /// UDP over IPv6 in datagrams.
+    /// Cut UDP over IPv6 into datagrams.
     Uso6,
 }
 
@@ -73,34 +73,35 @@ impl VnetHeader {
     /// Length with the number of buffers (`VIRTIO_NET_F_MRG_RXBUF`, or virtio 1.0 and later).
     pub const LEN_WITH_BUFFERS: usize = 12;
 
-    /// Flag: the checksum is still to be completed.
+    /// Flag: the checksum must still be completed.
     pub const NEEDS_CSUM: u8 = 1;
-    /// Flag: the checksum is known to be right.
+    /// Flag: the checksum has been verified.
     pub const DATA_VALID: u8 = 2;
 
-    /// Not to be segmented.
+    /// Segmentation type: none.
     pub const GSO_NONE: u8 = 0;
-    /// TCP over IPv4.
+    /// Segmentation type: TCP over IPv4.
     pub const GSO_TCPV4: u8 = 1;
-    /// TCP over IPv6.
+    /// Segmentation type: TCP over IPv6.
     pub const GSO_TCPV6: u8 = 4;
-    /// UDP datagrams, over either (USO).
+    /// Segmentation type: UDP datagrams over IPv4 or IPv6 (USO).
     pub const GSO_UDP_L4: u8 = 5;
-    /// Added to TCP: the first segment alone carries CWR.
+    /// Added to a TCP type: only the first segment carries CWR.
     pub const GSO_ECN: u8 = 0x80;
 
-    /// Splits a header of ten bytes from what a device gave.
+    /// Splits `bytes`, as read from a device, into a header of ten bytes and the frame.
     ///
     /// # Errors
-    /// [`VnetError::Short`] when there is less.
+    /// [`VnetError::Short`] when there are fewer than ten bytes.
     pub fn read(bytes: &[u8]) -> Result<(VnetHeader, &[u8]), VnetError> {
         Self::read_len(bytes, Self::LEN)
     }
 
-    /// Splits a header of `len` bytes (ten or more; what follows the ten is ignored) from what a device gave.
+    /// Splits `bytes`, as read from a device, into a header of `len` bytes and the frame. Header bytes after the first ten
+    /// are ignored; a `len` below ten counts as ten.
     ///
     /// # Errors
-    /// [`VnetError::Short`] when there is less.
+    /// [`VnetError::Short`] when there are fewer than `len` bytes.
     pub fn read_len(bytes: &[u8], len: usize) -> Result<(VnetHeader, &[u8]), VnetError> {
         let (Some(header), Some(frame)) = (array(bytes, 0), bytes.get(len.max(Self::LEN)..)) else {
             return Err(VnetError::Short);
@@ -108,7 +109,7 @@ impl VnetHeader {
         Ok((Self::from_bytes(header), frame))
     }
 
-    /// The header in ten bytes.
+    /// Reads a header from its ten bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; Self::LEN]) -> VnetHeader {
         let [flags, gso_type, a, b, c, d, e, f, g, h] = bytes;
@@ -122,7 +123,7 @@ impl VnetHeader {
         }
     }
 
-    /// Twelve bytes, of which the first [`Self::LEN`] are the header without the number of buffers (which is one).
+    /// The header in twelve bytes: the first [`Self::LEN`], then the number of buffers, which is one.
     #[must_use]
     pub const fn to_bytes(&self) -> [u8; Self::LEN_WITH_BUFFERS] {
         let [a, b] = self.hdr_len.to_le_bytes();
@@ -132,12 +133,12 @@ impl VnetHeader {
         [self.flags, self.gso_type, a, b, c, d, e, f, g, h, 1, 0]
     }
 
-    /// Checks the header against the frame that it came with, and says what to do with the frame.
+    /// Checks the header against its frame and returns the work that the frame needs.
     ///
-    /// A frame that would become a single segment is not to be segmented at all.
+    /// A frame that would become a single segment is not segmented at all.
     ///
     /// # Errors
-    /// The first field found absurd, each a reason to count and drop the frame.
+    /// The first wrong field, a reason to count and drop the frame.
     pub fn offload(&self, frame: &[u8], parsed: &Parsed) -> Result<Offload, VnetError> {
         if usize::from(self.hdr_len) > frame.len() {
             return Err(VnetError::HeaderBeyondFrame);
@@ -181,8 +182,8 @@ impl VnetHeader {
         })
     }
 
-    /// Whether the checksum is that of the packet's own transport. Any other must lie in its payload (a tunnel's
-    /// inner packet): elsewhere a tenant could have an address rewritten after it was classified.
+    /// Whether the checksum is that of the packet's own transport. Any other must lie in the payload (a tunnel's inner
+    /// packet): elsewhere it could overwrite an address after the packet was classified.
     fn at_own_checksum(&self, ip: &Ip) -> bool {
         let offset = match ip.protocol {
             protocol::TCP => TCP_CHECKSUM,
@@ -243,11 +244,11 @@ impl VnetHeader {
 }
 
 impl Offload {
-    /// For a frame that is complete.
+    /// The offload of a complete frame.
     pub const PLAIN: Offload =
         Offload { kind: OffloadKind::Plain, header: 0, segment: 0, l3: 0, start: 0, field: 0, final_dst: 0 };
 
-    /// The header that asks a device for the rest: for a frame with `payload` bytes behind [`Self::header`].
+    /// The virtio-net header that asks a device for this work, for a frame with `payload` bytes behind [`Self::header`].
     pub(crate) fn vnet(&self, payload: usize, cwr: bool) -> VnetHeader {
         if self.kind == OffloadKind::Plain {
             return VnetHeader::default();
@@ -272,18 +273,18 @@ impl Offload {
 }
 
 impl OffloadKind {
-    /// Whether frames are cut into segments.
+    /// Whether this kind cuts frames into segments.
     #[must_use]
     pub const fn is_segmented(self) -> bool {
         !matches!(self, OffloadKind::Plain | OffloadKind::Checksum)
     }
 
-    /// Whether it cuts TCP.
+    /// Whether this kind segments TCP.
     pub(crate) const fn is_tcp(self) -> bool {
         matches!(self, OffloadKind::Tso4 | OffloadKind::Tso6)
     }
 
-    /// Whether it is for IPv4.
+    /// Whether this kind is for IPv4.
     pub(crate) const fn is_v4(self) -> bool {
         matches!(self, OffloadKind::Tso4 | OffloadKind::Uso4)
     }
@@ -303,7 +304,7 @@ const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 /// TCP's smallest useful segment, 48 bytes, less the longest options (40).
 const TCP_MIN_SEGMENT: usize = 8;
-/// What Linux lets a socket ask for at once.
+/// Most datagrams of one frame, as for a socket in Linux.
 const UDP_MAX_SEGMENTS: usize = 128;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a tenant may ask of the network card, and what is refused.
+//! Offloads that a tenant may ask for, and those that are refused.
 
 use super::*;
 use crate::parse::parse;
@@ -23,7 +23,7 @@ fn ask(header: &VnetHeader, frame: &[u8]) -> Result<Offload, VnetError> {
     header.offload(frame, &parse(frame).unwrap())
 }
 
-/// What Linux writes before a TCP frame of several segments.
+/// The header that Linux writes before a TCP frame of several segments.
 const TSO: VnetHeader =
     VnetHeader { flags: 1, gso_type: 1, hdr_len: 54, gso_size: 1448, csum_start: 34, csum_offset: 16 };
 const USO: VnetHeader =

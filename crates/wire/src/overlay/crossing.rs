@@ -1,39 +1,38 @@
-//! What becomes of a packet's ECN field at the end of a tunnel.
+//! Combines the inner and outer ECN fields of a packet at the end of a tunnel.
 //!
-//! Why: a mark on the outer header is the fabric's, one on the inner header somebody's at the sending host; each has its
-//! own control loop, and who made a mark must not be forgotten when one is copied onto the other.
-//! From: RFC 6040 §4.1 (encapsulation copies, "normal mode") and §4.2, Figure 4 (decapsulation), RFC 9601 (the same for
-//! tunnels with a header between the two).
-//! Not here: what follows from marks (`control`), and writing them (`ecn`).
-//! Invariant: [`Crossing::of`] is Figure 4; [`Crossing::heeded`] is it but for frames that are not ECN-capable.
+//! Why: the fabric marks the outer header, the sending host or its guest the inner one. Each mark has its own control
+//! loop, so its origin must stay known when one field is copied onto the other.
+//! From: RFC 6040 §4.1 (encapsulation copies, "normal mode") and §4.2, Figure 4 (decapsulation), RFC 9601 (tunnels with a
+//! header between the two IP headers).
+//! Not here: the reaction to marks (`control`), and writing them (`ecn`).
+//! Invariant: [`Crossing::of`] is Figure 4; [`Crossing::heeded`] differs only for frames that are not ECN-capable.
 
 use crate::ecn::Ecn;
 
-/// Both ECN fields of a packet as they arrived, and the one that goes on.
+/// Both ECN fields of a packet as they arrived, and the field of the delivered frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossing {
-    /// The outer header's: the fabric's word.
+    /// The outer header's field, which the fabric may have marked.
     pub outer: Ecn,
-    /// The inner header's; not capable for what is not IP.
+    /// The inner header's field as it arrived; not ECN-capable for a frame that is not IP.
     pub inner: Ecn,
-    /// The inner header's from now on.
+    /// The inner header's field as it is delivered.
     pub delivered: Ecn,
-    /// Whether the two should never have come together.
+    /// Set when no encapsulator should produce this pair of fields.
     pub alarm: Option<Alarm>,
 }
 
-/// How bad it is that two ECN fields came together which no encapsulator leaves behind. Count it; who logs it must bound
-/// how often.
+/// Severity of a pair of ECN fields that no encapsulator should produce. Count it, and log it at a bounded rate only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Alarm {
-    /// Unused today (`!` in Figure 4): perhaps somebody experiments.
+    /// Currently unused (`!` in Figure 4): perhaps an experiment.
     Unused,
-    /// Always potentially dangerous (`!!!`): somebody rewrites outer headers.
+    /// Potentially dangerous (`!!!` in Figure 4): outer headers are being rewritten.
     Dangerous,
 }
 
 impl Crossing {
-    /// Figure 4 of RFC 6040; none where the packet must be dropped (which is always dangerous, too).
+    /// Combines the fields by Figure 4 of RFC 6040; none where the packet must be dropped, which is always dangerous.
     #[must_use]
     pub const fn of(inner: Ecn, outer: Ecn) -> Option<Crossing> {
         use Ecn::{Ce, Ect0, Ect1, NotEct};
@@ -50,9 +49,9 @@ impl Crossing {
         Some(Crossing { outer, inner, delivered, alarm })
     }
 
-    /// The same between hosts that heed the fabric's marks themselves: there the outer field is theirs where the inner one
-    /// is not capable, so that it says nothing to the tenant, and no mark is lost with it. RFC 6040 §4.2 drops such packets
-    /// because nobody else would learn of the congestion.
+    /// Combines the fields between hosts that react to the fabric's marks themselves. There the outer field of a frame
+    /// that is not ECN-capable is meant for the hosts, and the frame is delivered unchanged. RFC 6040 §4.2 drops a marked
+    /// packet of this kind because the congestion would stay unknown; here the host knows it.
     #[must_use]
     pub const fn heeded(inner: Ecn, outer: Ecn) -> Crossing {
         match (inner, Self::of(inner, outer)) {
@@ -61,14 +60,14 @@ impl Crossing {
         }
     }
 
-    /// Whether the fabric marked it. What had a mark when it was encapsulated carries one outside from the start, and
-    /// counts as not marked by the fabric: nobody can tell.
+    /// Whether the fabric marked the packet. A packet that was marked before its encapsulation carries an outer mark from
+    /// the start and counts as not marked by the fabric, since a mark of the fabric would not show.
     #[must_use]
     pub const fn marked_by_fabric(&self) -> bool {
         matches!(self.outer, Ecn::Ce) && !matches!(self.inner, Ecn::Ce)
     }
 
-    /// Whether it had a mark before it was encapsulated: the sending host's, or its guest's.
+    /// Whether the sending host or its guest marked the packet before its encapsulation.
     #[must_use]
     pub const fn marked_before(&self) -> bool {
         matches!(self.inner, Ecn::Ce)

@@ -1,20 +1,21 @@
-//! Geneve's header, its options, and the option that is ours.
+//! Geneve's header and options, and the option that carries feedback.
 //!
-//! Why: options let hosts' feedback ride on frames that go there anyway.
+//! Why: options let a host's feedback travel on frames that go to the other host anyway.
 //! From: RFC 8926 §3.4 (header), §3.5 (options, the critical bit, lengths that must agree), §7 (experimental classes).
-//! Not here: what feedback says.
-//! Invariant: reading options ends, after 63 at most.
+//! Not here: the contents of feedback.
+//! Invariant: reading options ends after at most 63.
 //!
-//! The feedback option: class [`OPTION_CLASS`], type [`OPTION_FEEDBACK`] (not critical: who does not know it skips it),
-//! data: the message's length in one byte, the message, zeros up to a multiple of four. An option has five bits for its
-//! length in words: 124 bytes of data, so [`MOST_IN_OPTION`] for the message. Longer ones have a frame of their own.
+//! The feedback option has class [`OPTION_CLASS`] and type [`OPTION_FEEDBACK`] (not critical: a receiver that does not
+//! know it skips it). Its data is the message's length in one byte, the message, and zeros up to a multiple of four. An
+//! option has five bits for its length in words, so 124 bytes of data and [`MOST_IN_OPTION`] bytes of message. Longer
+//! messages have a frame of their own.
 //!
-//! The feedback frame: Geneve's control bit, no options, VNI 0, protocol [`PROTOCOL_FEEDBACK`]; the message is the rest of
-//! the datagram. Considered: a UDP port of its own. Geneve's is open between the hosts in any case, and what knows nothing
-//! of us drops a control message of an unknown protocol, as RFC 8926 has it.
+//! The feedback frame has Geneve's control bit, no options, VNI 0 and protocol [`PROTOCOL_FEEDBACK`]; the message is the
+//! rest of the datagram. Considered: a separate UDP port. Geneve's port is open between the hosts in any case, and other
+//! implementations drop a control message of an unknown protocol, as RFC 8926 demands.
 //!
-//! A sealed frame has [`PROTOCOL_SEALED`] in place of Ethernet's protocol type, and a hello that with the control bit, no
-//! options and VNI 0: who knows nothing of either drops both.
+//! A sealed frame has [`PROTOCOL_SEALED`] in place of Ethernet's protocol type. A hello has that protocol, the control
+//! bit, no options and VNI 0. Other implementations drop both.
 
 use core::ops::Range;
 
@@ -22,37 +23,37 @@ use super::{TUNNEL, Vni};
 use crate::bytes::{array, be16, be32, put};
 use crate::reason::DecapsulationError;
 
-/// Our options' class: of those for experiments (0xff00 to 0xffff), `P`.
+/// The class of the feedback option, from the range for experiments (0xff00 to 0xffff): `P`.
 pub const OPTION_CLASS: u16 = 0xff50;
 /// The type of the option that carries feedback.
 pub const OPTION_FEEDBACK: u8 = 0x01;
 /// Longest feedback in an option.
 pub const MOST_IN_OPTION: usize = 31 * 4 - 1;
-/// The EtherType of a feedback frame's message: the first that IEEE 802 leaves to local experiments.
+/// The EtherType of a feedback frame: the first of two that IEEE 802 reserves for local experiments.
 pub const PROTOCOL_FEEDBACK: u16 = 0x88b5;
 
-/// The EtherType of a sealed frame, and with the control bit of a hello between hosts that seal: the second of those.
+/// The EtherType of a sealed frame and, with the control bit, of a hello between hosts that seal: the second of the two.
 pub const PROTOCOL_SEALED: u16 = 0x88b6;
 
 /// One option of a Geneve header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GeneveOption<'o> {
-    /// Whose type it is.
+    /// The class, which defines the meaning of the type.
     pub class: u16,
     /// The type, with the critical bit.
     pub kind: u8,
-    /// Its data: up to 124 bytes, in words.
+    /// The option's data: up to 124 bytes, a multiple of four.
     pub data: &'o [u8],
 }
 
-/// Options one after the other, until their end or the first that reaches behind it.
+/// Iterator over the options of a header; stops at an option that reaches behind the end.
 #[derive(Clone, Debug)]
 pub struct Options<'o> {
     left: &'o [u8],
 }
 
 impl GeneveOption<'_> {
-    /// Whether a packet must be dropped by whoever does not know it.
+    /// Whether a receiver that does not know this option must drop the packet.
     #[must_use]
     pub const fn is_critical(&self) -> bool {
         self.kind & CRITICAL != 0
@@ -64,7 +65,7 @@ impl GeneveOption<'_> {
 }
 
 impl<'o> Options<'o> {
-    /// Of the bytes between header and payload.
+    /// The options in the bytes between header and payload.
     #[must_use]
     pub const fn new(bytes: &'o [u8]) -> Self {
         Self { left: bytes }
@@ -93,7 +94,7 @@ impl<'o> Iterator for Options<'o> {
     }
 }
 
-/// What a packet carries.
+/// The kind of a packet's payload.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Carries {
     Frame,
@@ -102,15 +103,15 @@ pub(super) enum Carries {
     Hello,
 }
 
-/// What lies where in a datagram; places from its start.
-pub(super) struct Read {
+/// The parts of a tunnel's datagram, as offsets from its start.
+pub(super) struct Layout {
     pub vni: Vni,
     pub carries: Carries,
     pub payload: usize,
     pub feedback: Option<Range<usize>>,
 }
 
-pub(super) fn read(datagram: &[u8]) -> Result<Read, DecapsulationError> {
+pub(super) fn read(datagram: &[u8]) -> Result<Layout, DecapsulationError> {
     let [first, flags]: [u8; 2] = array(datagram, 0).ok_or(DecapsulationError::HeaderCut)?;
     if first >> 6 != 0 {
         return Err(DecapsulationError::BadVersion);
@@ -132,11 +133,11 @@ pub(super) fn read(datagram: &[u8]) -> Result<Read, DecapsulationError> {
         (true, _) => return Err(DecapsulationError::UnknownControl),
     };
     let feedback = if carries == Carries::Feedback { Some(payload..datagram.len()) } else { feedback };
-    Ok(Read { vni, carries, payload, feedback })
+    Ok(Layout { vni, carries, payload, feedback })
 }
 
-/// Where the feedback lies, if there is any: the first, when somebody sends several. All options are looked at, whether
-/// the header says that one of them is critical or not.
+/// The place of the feedback: of the first, if there are several. All options are read, whether or not the header says
+/// that one of them is critical.
 fn read_options(bytes: &[u8]) -> Result<Option<Range<usize>>, DecapsulationError> {
     let mut feedback = None;
     let mut at = TUNNEL;
@@ -157,13 +158,13 @@ fn read_options(bytes: &[u8]) -> Result<Option<Range<usize>>, DecapsulationError
     Ok(feedback)
 }
 
-/// Bytes of the option with feedback of so many; more than fits counts as all that fits.
+/// Length of the option with this many bytes of feedback, at most [`MOST_IN_OPTION`].
 pub(super) const fn option_len(feedback: usize) -> usize {
     let feedback = if feedback > MOST_IN_OPTION { MOST_IN_OPTION } else { feedback };
     OPTION + (1 + feedback).next_multiple_of(4)
 }
 
-/// Writes header and, where there is feedback, its option to the start of `to`; the caller has seen that they fit.
+/// Writes the header and, if there is feedback, its option to the start of `to`; none when they do not fit.
 pub(super) fn write(to: &mut [u8], vni: Vni, feedback: Option<&[u8]>) -> Option<()> {
     let options = feedback.map_or(0, |message| option_len(message.len()));
     put(to, 0, [(options / 4) as u8, 0])?;
@@ -179,7 +180,7 @@ pub(super) fn write(to: &mut [u8], vni: Vni, feedback: Option<&[u8]>) -> Option<
     Some(())
 }
 
-/// What comes behind a header is sealed.
+/// Sets the protocol type of a header to that of a sealed frame.
 pub(super) fn set_sealed(to: &mut [u8]) -> Option<()> {
     put(to, 2, PROTOCOL_SEALED.to_be_bytes())
 }
@@ -191,7 +192,7 @@ pub(super) fn write_control(to: &mut [u8], protocol: u16) -> Option<()> {
     put(to, 4, [0; 4])
 }
 
-/// An option's header.
+/// Length of an option's header.
 const OPTION: usize = 4;
 const CRITICAL: u8 = 0x80;
 const CONTROL: u8 = 0x80;

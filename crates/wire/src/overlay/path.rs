@@ -1,9 +1,9 @@
-//! The way out: headers from this host to another, in front of a frame.
+//! Encapsulation: writes the outer headers from this host to another in front of a frame.
 //!
-//! Why: the frame lies finished in its buffer; only headers are to be written.
+//! Why: the frame lies finished in its buffer, so only headers need to be written.
 //! From: RFC 7348 §5 and RFC 8926 §3 (headers, source port), RFC 6864 (identifier 0 when it is not to be fragmented),
 //! RFC 6438 (flow label), RFC 6936 (UDP checksum over IPv6), RFC 6040 §4.1 (ECN).
-//! Not here: the next hop's Ethernet address, and which host it is to be.
+//! Not here: choosing the other host, and finding the next hop's Ethernet address.
 //! Invariant: a packet is no longer than its path's MTU, and its checksums verify.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,14 +15,14 @@ use crate::ecn::Ecn;
 use crate::parse::{ETHERNET, IPV4, IPV6, Mac, protocol};
 use crate::reason::EncapsulationError;
 
-/// From this host to another: what all packets there have in common.
+/// The properties that all packets from this host to another host have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// How frames are wrapped.
+    /// The tunnel format.
     pub format: Format,
     /// This host's Ethernet address.
     pub src_mac: Mac,
-    /// The next hop's.
+    /// The next hop's Ethernet address.
     pub dst_mac: Mac,
     /// Both hosts' addresses.
     pub addresses: Addresses,
@@ -30,59 +30,59 @@ pub struct Path {
     pub dscp: u8,
     /// The longest IP packet that the underlay carries.
     pub mtu: u16,
-    /// Whether UDP has a checksum over IPv6, as it must (RFC 8200 §8.1) unless both hosts and all between them keep to
-    /// RFC 6936 §4 and 5. Over IPv4 it has none: the inner packet has its own (RFC 7348 §5).
+    /// Whether UDP over IPv6 has a checksum. It must have one (RFC 8200 §8.1) unless both hosts and all devices between
+    /// them follow RFC 6936 §4 and 5. UDP over IPv4 has none here: the inner packet has its own (RFC 7348 §5).
     pub v6_checksum: bool,
-    /// Whether packets say that they are ECN-capable, and nothing else, also where the frame inside is not: both hosts have a control loop
-    /// of their own that heeds the fabric's marks, and take them off again ([`Checks::heeded`](super::Checks)).
+    /// Whether all packets are sent as ECN-capable, also when the frame inside is not. For hosts with a control loop of
+    /// their own that reacts to the fabric's marks and removes them again ([`Checks::heeded`](super::Checks)).
     pub capable: bool,
-    /// Where both hosts listen.
+    /// The UDP ports on which both hosts listen.
     pub ports: Ports,
 }
 
-/// Both hosts' addresses.
+/// Both hosts' addresses in the underlay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addresses {
     /// Over IPv4.
     V4 {
-        /// This host's.
+        /// Address of this host.
         src: Ipv4Addr,
-        /// The other's.
+        /// Address of the other host.
         dst: Ipv4Addr,
     },
     /// Over IPv6.
     V6 {
-        /// This host's.
+        /// Address of this host.
         src: Ipv6Addr,
-        /// The other's.
+        /// Address of the other host.
         dst: Ipv6Addr,
     },
 }
 
-/// What goes with one frame.
+/// The tunnel fields of one frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Inner<'m> {
     /// The tenant's network.
     pub vni: Vni,
-    /// A hash of the inner flow, the same for all its frames: the fabric sends a flow's packets one way.
+    /// A hash of the inner flow, equal for all its frames, so that the fabric sends them along one route.
     pub flow_hash: u64,
     /// Sealed feedback for the other host: 1 to [`MOST_IN_OPTION`](super::MOST_IN_OPTION) bytes, with Geneve.
     pub feedback: Option<&'m [u8]>,
 }
 
-/// The source port that tells flows apart: 49152 to 65535 (RFC 7348 §5).
+/// The UDP source port of a flow, by which the fabric spreads flows over routes: 49152 to 65535 (RFC 7348 §5).
 #[must_use]
 pub const fn source_port(flow_hash: u64) -> u16 {
     49_152 + (mixed(flow_hash) >> 50) as u16
 }
 
-/// Every bit of a hash counts, also for callers whose hashes are narrow.
+/// Mixes a hash so that every bit counts, also when a caller's hashes have few bits.
 const fn mixed(flow_hash: u64) -> u64 {
     (flow_hash ^ flow_hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 impl Addresses {
-    /// None when one is IPv4 and the other IPv6.
+    /// The pair of addresses; none when one is IPv4 and the other IPv6.
     #[must_use]
     pub const fn new(src: IpAddr, dst: IpAddr) -> Option<Addresses> {
         match (src, dst) {
@@ -92,7 +92,7 @@ impl Addresses {
         }
     }
 
-    /// Which of the two.
+    /// The IP version of both addresses.
     #[must_use]
     pub const fn family(&self) -> Family {
         match self {
@@ -103,7 +103,7 @@ impl Addresses {
 }
 
 impl Path {
-    /// Bytes of headers before a frame that takes along feedback of so many.
+    /// Length of the headers before a frame, including an option with this many bytes of feedback.
     #[must_use]
     pub const fn head_room(&self, feedback: Option<usize>) -> usize {
         let option = match feedback {
@@ -113,14 +113,14 @@ impl Path {
         ETHERNET + self.addresses.family().header() + UDP + TUNNEL + option
     }
 
-    /// The longest IP packet that tenants may send along here with feedback of so many bytes (0: without).
+    /// The longest IP packet that tenants may send on this path with `feedback` bytes of feedback (0: none).
     #[must_use]
     pub const fn inner_mtu(&self, feedback: usize) -> u16 {
         self.format.inner_mtu(self.addresses.family(), self.mtu, feedback)
     }
 
-    /// Writes the headers in front of the frame at `buffer[start..]`, which is finished and ends with the buffer; says
-    /// where they begin. About 20 ns over IPv4; over IPv6 also one pass over the packet for the checksum.
+    /// Writes the headers in front of the finished frame `buffer[start..]` and returns the offset at which they begin.
+    /// About 20 ns over IPv4; over IPv6 also one pass over the packet for the checksum.
     ///
     /// # Errors
     /// [`EncapsulationError`]; nothing has been written then.
@@ -138,11 +138,11 @@ impl Path {
         Ok(begin)
     }
 
-    /// [`Path::encapsulate`] for a frame that is sealed: `buffer[start..]` is its head, what hides it and its tag. `ecn` is
-    /// what [`Path::outer_ecn`] said of the frame before.
+    /// Like [`Path::encapsulate`], for a sealed frame: `buffer[start..]` is its head, ciphertext and tag. `ecn` is the
+    /// result of [`Path::outer_ecn`] for the frame before it was sealed.
     ///
     /// # Errors
-    /// [`EncapsulationError`]; nothing has been written then. Only Geneve says that a frame is sealed.
+    /// [`EncapsulationError`], also when the format is not Geneve; nothing has been written then.
     pub fn encapsulate_sealed(
         &self,
         buffer: &mut [u8],
@@ -163,17 +163,17 @@ impl Path {
         Ok(begin)
     }
 
-    /// The outer ECN field of this frame's packet.
+    /// The outer ECN field for this frame.
     #[must_use]
     pub fn outer_ecn(&self, frame: &[u8]) -> Ecn {
         match Ecn::of(frame).unwrap_or_default() {
-            // A mark of the tenant's own would hide the fabric's.
+            // An outer mark copied from the tenant's frame would hide a mark of the fabric.
             Ecn::NotEct | Ecn::Ce if self.capable => Ecn::Ect0,
             own => own,
         }
     }
 
-    /// Where the headers begin of a frame that begins at `start`, if all fits the path.
+    /// The offset of the headers of a frame at offset `start`, if there is room and the packet fits the path's MTU.
     fn begin(&self, frame: usize, start: usize, inner: &Inner<'_>) -> Result<usize, EncapsulationError> {
         let head = self.checked_head(inner.feedback)?;
         let begin = start.checked_sub(head).ok_or(EncapsulationError::NoRoom)?;
@@ -181,7 +181,7 @@ impl Path {
         Ok(begin)
     }
 
-    /// Copies `frame` into `out` with its headers; the length of both.
+    /// Copies `frame` into `out` behind its headers and returns the length of both.
     ///
     /// # Errors
     /// [`EncapsulationError`]; nothing has been written then.
@@ -200,7 +200,7 @@ impl Path {
         Ok(len)
     }
 
-    /// Writes a frame that carries nothing but feedback, always as Geneve; its length. `flow_hash` chooses its way.
+    /// Writes a frame that carries only feedback, always as Geneve, and returns its length. `flow_hash` chooses its route.
     ///
     /// # Errors
     /// [`EncapsulationError`]; nothing has been written then.
@@ -213,7 +213,7 @@ impl Path {
         self.control_frame(geneve::PROTOCOL_FEEDBACK, message, flow_hash, out)
     }
 
-    /// Writes a frame that carries a hello between hosts that seal, always as Geneve; its length.
+    /// Writes a frame with a hello between hosts that seal, always as Geneve, and returns its length.
     ///
     /// # Errors
     /// [`EncapsulationError`]; nothing has been written then.
@@ -282,7 +282,7 @@ impl Path {
         Some(())
     }
 
-    /// Ethernet, IP and UDP of a packet that is complete behind them.
+    /// Writes the Ethernet, IP and UDP headers of a packet that is complete behind them.
     fn write_outer(&self, packet: &mut [u8], format: Format, flow_hash: u64, ecn: Ecn) -> Option<()> {
         put(packet, 0, self.dst_mac.0)?;
         put(packet, 6, self.src_mac.0)?;
@@ -320,7 +320,7 @@ fn fits_option(message: &[u8]) -> bool {
     (1..=geneve::MOST_IN_OPTION).contains(&message.len())
 }
 
-/// Identifier 0 and not to be fragmented (RFC 6864 §4.1, RFC 7348 §4.3).
+/// Writes an IPv4 header with identifier 0 and "don't fragment" (RFC 6864 §4.1, RFC 7348 §4.3).
 fn write_v4(ip: &mut [u8], class: u8, len: u16, src: Ipv4Addr, dst: Ipv4Addr) -> Option<()> {
     put(ip, 0, [0x45, class])?;
     put(ip, 2, len.to_be_bytes())?;
@@ -341,8 +341,7 @@ fn write_v6(ip: &mut [u8], class: u8, flow_hash: u64, src: Ipv6Addr, dst: Ipv6Ad
     put(ip, 24, dst.octets())
 }
 
-/// The sum of pseudo-header, header and payload of the UDP datagram that begins at `udp` of an IPv6 packet and ends with
-/// it.
+/// The checksum's sum over pseudo-header, header and payload of the UDP datagram at `ip[udp..]` of an IPv6 packet.
 pub(super) fn v6_udp_sum(ip: &[u8], udp: usize) -> Option<u16> {
     let (addresses, datagram) = (ip.get(8..40)?, ip.get(udp..)?);
     // A datagram ends within 64 KiB.
@@ -350,6 +349,6 @@ pub(super) fn v6_udp_sum(ip: &[u8], udp: usize) -> Option<u16> {
     Some(add(&[add(&pseudo), ones_complement_sum(datagram)]))
 }
 
-/// Tunnel packets' time to live.
+/// Time to live, or hop limit, of tunnel packets.
 const HOPS: u8 = 64;
 const DO_NOT_FRAGMENT: u8 = 0x40;

@@ -1,4 +1,4 @@
-//! Golden packets, written out byte by byte from the RFCs' layouts, and what is wrong with their neighbours.
+//! Golden packets, written out byte by byte from the RFCs' layouts, and malformed variants of them.
 
 use super::*;
 use crate::ecn::Ecn;
@@ -8,7 +8,7 @@ use crate::reason::{DecapsulationError, EncapsulationError, TooBigError};
 const SRC_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const DST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const VNI: u32 = 0x00ab_cdef;
-/// Its source port is 0xc274, its flow label 0x09d3c.
+/// A flow hash whose source port is 0xc274 and whose flow label is 0x09d3c.
 const HASH: u64 = 0x1234;
 
 fn v4(format: Format) -> Path {
@@ -31,11 +31,11 @@ fn v6(format: Format) -> Path {
 }
 
 /// A frame that is not IP.
-fn who() -> Vec<u8> {
+fn not_ip() -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 0xb, 2, 0, 0, 0, 0, 0xa, 8, 6][..], b"who?"].concat()
 }
 
-/// An IPv4 packet of so many bytes with this ECN field, DF set, from 10.0.0.1 to 10.0.0.2.
+/// An IPv4 packet of `len` bytes with this ECN field, DF set, from 10.0.0.1 to 10.0.0.2.
 fn packet(len: u16, ecn: Ecn) -> Vec<u8> {
     let [high, low] = len.to_be_bytes();
     let mut frame = vec![2, 0, 0, 0, 0, 0xb, 2, 0, 0, 0, 0, 0xa, 8, 0];
@@ -73,8 +73,8 @@ fn vxlan_over_ipv4_is_what_the_rfc_draws() {
     golden.extend([0x45, 0xb8, 0, 0x36, 0, 0, 0x40, 0, 64, 17, 0xb5, 0xfb, 192, 0, 2, 1, 192, 0, 2, 2]);
     golden.extend([0xc2, 0x74, 0x12, 0xb5, 0, 0x22, 0, 0]);
     golden.extend([0x08, 0, 0, 0, 0xab, 0xcd, 0xef, 0]);
-    golden.extend(who());
-    assert_eq!(wrapped(&v4(Format::Vxlan), &who(), None), golden);
+    golden.extend(not_ip());
+    assert_eq!(wrapped(&v4(Format::Vxlan), &not_ip(), None), golden);
 }
 
 #[test]
@@ -86,35 +86,35 @@ fn geneve_over_ipv6_has_a_checksum_and_a_flow_label() {
     }
     golden.extend([0xc2, 0x74, 0x17, 0xc1, 0, 0x22, 0xd7, 0x15]);
     golden.extend([0, 0, 0x65, 0x58, 0xab, 0xcd, 0xef, 0]);
-    golden.extend(who());
-    assert_eq!(wrapped(&v6(Format::Geneve), &who(), None), golden);
+    golden.extend(not_ip());
+    assert_eq!(wrapped(&v6(Format::Geneve), &not_ip(), None), golden);
     let without = Path { v6_checksum: false, ..v6(Format::Geneve) };
     golden[60..62].fill(0);
-    assert_eq!(wrapped(&without, &who(), None), golden);
+    assert_eq!(wrapped(&without, &not_ip(), None), golden);
 }
 
 #[test]
 fn feedback_is_an_option_that_may_be_skipped() {
-    let packet = wrapped(&v4(Format::Geneve), &who(), Some(b"feedback!"));
+    let packet = wrapped(&v4(Format::Geneve), &not_ip(), Some(b"feedback!"));
     // Four words of options: one of four bytes and three words, the message's length first.
     assert_eq!(packet[16..18], [0, 0x46], "total length");
     assert_eq!(packet[24..26], [0xb5, 0xeb], "header checksum");
     assert_eq!(packet[42..50], [4, 0, 0x65, 0x58, 0xab, 0xcd, 0xef, 0]);
     assert_eq!(packet[50..54], [0xff, 0x50, 0x01, 3]);
     assert_eq!(packet[54..66], *b"\x09feedback!\0\0");
-    assert_eq!(packet[66..], who());
+    assert_eq!(packet[66..], not_ip());
     let tunnelled = read(&packet).unwrap();
     assert_eq!(packet[tunnelled.feedback().unwrap()], *b"feedback!");
-    assert_eq!(packet[tunnelled.frame().unwrap()], who());
+    assert_eq!(packet[tunnelled.frame().unwrap()], not_ip());
 }
 
 #[test]
 fn an_option_holds_123_bytes_of_feedback_and_vxlan_none() {
     let (path, mut out) = (v4(Format::Geneve), [0; 2_000]);
-    let most = wrapped(&path, &who(), Some(&[7; MOST_IN_OPTION]));
+    let most = wrapped(&path, &not_ip(), Some(&[7; MOST_IN_OPTION]));
     assert_eq!(most[read(&most).unwrap().feedback().unwrap()], [7; 123]);
     for (path, message) in [(path, &[7; 124][..]), (path, &[]), (v4(Format::Vxlan), &[7; 60])] {
-        let refused = path.encapsulate_into(&who(), &mut out, &inner(Some(message)));
+        let refused = path.encapsulate_into(&not_ip(), &mut out, &inner(Some(message)));
         assert_eq!(refused, Err(EncapsulationError::Feedback));
     }
 }
@@ -152,7 +152,7 @@ fn a_sealed_frame_says_so_and_lies_between_its_head_and_its_tag() {
         assert_eq!((tunnelled.sealed(), tunnelled.hello()), (Some(room..buffer.len()), None));
         assert_eq!(tunnelled.frame(), Some(room + SEALED_HEAD..buffer.len() - SEALED_TAG));
         assert_eq!(tunnelled.feedback().map(|place| &buffer[place]), feedback);
-        // Over IPv6 its checksum is right as it was sent; once it is opened, the seal has said more.
+        // Over IPv6 the checksum is right as sent; opening the frame breaks it, but the seal has proved more.
         let udp = tunnel - 8;
         let sum = &buffer[udp + 6..udp + 8];
         assert_eq!(sum == [0, 0], matches!(path.addresses, Addresses::V4 { .. }));
@@ -187,7 +187,7 @@ fn a_hello_is_a_control_message_of_its_own() {
 #[test]
 fn options_of_others_are_skipped_unless_they_are_critical() {
     let options = |bytes: &[u8]| {
-        let mut packet = wrapped(&v4(Format::Geneve), &who(), None);
+        let mut packet = wrapped(&v4(Format::Geneve), &not_ip(), None);
         packet.splice(50..50, bytes.iter().copied());
         packet[42] = (bytes.len() / 4) as u8;
         let len = bytes.len() as u8;
@@ -219,8 +219,8 @@ fn all_63_words_of_options_are_read() {
 
 #[test]
 fn each_malformed_tunnel_has_its_reason() {
-    let vxlan = wrapped(&v4(Format::Vxlan), &who(), None);
-    let geneve = wrapped(&v4(Format::Geneve), &who(), None);
+    let vxlan = wrapped(&v4(Format::Vxlan), &not_ip(), None);
+    let geneve = wrapped(&v4(Format::Geneve), &not_ip(), None);
     let short = |packet: &[u8], udp_len| read(&with(packet.to_vec(), 39, udp_len));
     assert_eq!(read(&with(vxlan.clone(), 42, 0xf7)), Err(DecapsulationError::NoVni));
     assert_eq!(short(&vxlan, 8), Err(DecapsulationError::HeaderCut));
@@ -238,18 +238,18 @@ fn each_malformed_tunnel_has_its_reason() {
 
 #[test]
 fn reserved_bits_say_nothing() {
-    let vxlan = wrapped(&v4(Format::Vxlan), &who(), None);
+    let vxlan = wrapped(&v4(Format::Vxlan), &not_ip(), None);
     let strange = with(with(with(vxlan, 42, 0xff), 43, 0xff), 49, 0xff);
     assert_eq!(read(&strange).unwrap().vni.get(), VNI);
-    let geneve = wrapped(&v4(Format::Geneve), &who(), None);
+    let geneve = wrapped(&v4(Format::Geneve), &not_ip(), None);
     let strange = with(with(geneve, 43, 0x7f), 49, 0xff);
     assert_eq!(read(&strange).unwrap().vni.get(), VNI);
 }
 
 #[test]
 fn other_packets_are_not_for_the_overlay() {
-    let vxlan = wrapped(&v4(Format::Vxlan), &who(), None);
-    for packet in [with(vxlan.clone(), 36, 0x13), with(vxlan, 23, 132), who(), packet(60, Ecn::Ce)] {
+    let vxlan = wrapped(&v4(Format::Vxlan), &not_ip(), None);
+    for packet in [with(vxlan.clone(), 36, 0x13), with(vxlan, 23, 132), not_ip(), packet(60, Ecn::Ce)] {
         assert_eq!(Tunnelled::read(&packet, &parse(&packet).unwrap()), Ok(None));
     }
 }
@@ -261,16 +261,16 @@ fn wrong_sums_are_found_when_a_frame_is_delivered() {
         tunnelled.deliver(&mut packet, checks).map(|crossing| crossing.alarm)
     };
     let (strict, verified) = (Checks::default(), Checks { verified: true, ..Checks::default() });
-    let v4 = wrapped(&v4(Format::Vxlan), &who(), None);
+    let v4 = wrapped(&v4(Format::Vxlan), &not_ip(), None);
     assert_eq!(deliver(v4.clone(), strict), Ok(None));
     assert_eq!(deliver(with(v4.clone(), 22, 9), strict), Err(DecapsulationError::HeaderChecksum));
     assert_eq!(deliver(with(v4.clone(), 22, 9), verified), Ok(None));
     assert_eq!(deliver(with(v4, 41, 1), strict), Err(DecapsulationError::UdpChecksum), "sent, and wrong");
-    let sum = wrapped(&v6(Format::Vxlan), &who(), None);
+    let sum = wrapped(&v6(Format::Vxlan), &not_ip(), None);
     assert_eq!(deliver(sum.clone(), strict), Ok(None));
     assert_eq!(deliver(with(sum.clone(), 79, 9), strict), Err(DecapsulationError::UdpChecksum));
     assert_eq!(deliver(with(sum, 38, 1), strict), Err(DecapsulationError::UdpChecksum), "another address");
-    let none = wrapped(&Path { v6_checksum: false, ..v6(Format::Vxlan) }, &who(), None);
+    let none = wrapped(&Path { v6_checksum: false, ..v6(Format::Vxlan) }, &not_ip(), None);
     for checks in [strict, verified] {
         assert_eq!(deliver(none.clone(), checks), Err(DecapsulationError::NoUdpChecksum));
     }
@@ -378,7 +378,7 @@ fn a_mark_of_the_fabric_arrives_and_is_known_as_the_fabrics() {
         assert!(crossing.marked_by_fabric() && !crossing.marked_before());
         assert_eq!(marked[tunnelled.frame().unwrap()], packet(100, Ecn::Ce), "with the right checksum");
 
-        for frame in [packet(100, Ecn::NotEct), who()] {
+        for frame in [packet(100, Ecn::NotEct), not_ip()] {
             let mut lost = wrapped(&path, &frame, None);
             assert!(Ecn::Ce.write(&mut lost));
             let tunnelled = read(&lost).unwrap();
@@ -388,11 +388,12 @@ fn a_mark_of_the_fabric_arrives_and_is_known_as_the_fabrics() {
     }
 }
 
-/// Between hosts that heed marks themselves every packet can carry one, and no tenant sees a field that is not its own.
+/// Between hosts that react to marks themselves every packet can carry one, and no tenant sees a field that it did not
+/// set.
 #[test]
 fn marks_that_are_heeded_reach_hosts_and_not_tenants_that_know_none() {
     let heeded = Checks { heeded: true, ..Checks::default() };
-    for frame in [packet(100, Ecn::NotEct), who()] {
+    for frame in [packet(100, Ecn::NotEct), not_ip()] {
         let path = Path { capable: true, ..v4(Format::Geneve) };
         for mark in [false, true] {
             let mut arrived = wrapped(&path, &frame, None);
@@ -410,13 +411,17 @@ fn marks_that_are_heeded_reach_hosts_and_not_tenants_that_know_none() {
             assert_eq!(
                 Some(Crossing::heeded(inner, outer)),
                 Crossing::of(inner, outer),
-                "who knows marks has them"
+                "an ECN-capable tenant gets the mark"
             );
         }
     }
     let capable = Path { capable: true, ..v4(Format::Geneve) };
     let mut before = wrapped(&capable, &packet(100, Ecn::Ce), None);
-    assert_eq!(Ecn::of(&before), Some(Ecn::Ect0), "nobody hides from the fabric behind a mark of its own");
+    assert_eq!(
+        Ecn::of(&before),
+        Some(Ecn::Ect0),
+        "a tenant's own mark does not hide its packets from the fabric"
+    );
     let crossing = read(&before).unwrap().deliver(&mut before, heeded).unwrap();
     assert_eq!((crossing.delivered, crossing.alarm), (Ecn::Ce, None));
 }
@@ -459,7 +464,7 @@ fn the_sender_over_ipv6_learns_the_mtu_in_its_vlan() {
 }
 
 #[test]
-fn nobody_else_is_told() {
+fn no_other_sender_is_told() {
     let long = || packet(1_500, Ecn::NotEct);
     let told = |frame: Vec<u8>| too_big(&frame, 1_450, &mut [0; TOO_BIG_MOST]);
     assert_eq!(told(with(long(), 20, 0)), Err(TooBigError::MayFragment));
@@ -471,7 +476,7 @@ fn nobody_else_is_told() {
         assert_eq!(told(with(with(long(), 23, 1), 34, kind)).err(), expected, "ICMP type {kind}");
     }
     assert_eq!(told(with(packet(20, Ecn::NotEct), 23, 1)), Err(TooBigError::IsError), "cut off");
-    assert_eq!(told(who()), Err(TooBigError::NotIp));
+    assert_eq!(told(not_ip()), Err(TooBigError::NotIp));
     assert_eq!(told(long()[..100].to_vec()), Err(TooBigError::NotIp));
     assert_eq!(too_big(&long(), 1_450, &mut [0; 589]), Err(TooBigError::NoRoom));
 }

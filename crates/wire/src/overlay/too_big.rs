@@ -1,11 +1,11 @@
-//! The answer to a sender whose packet is longer than the overlay can carry.
+//! The ICMP error to a sender whose packet is longer than the overlay can carry.
 //!
-//! Why: tunnels do not fragment; a sender that is not told goes on sending what is dropped (a black hole).
+//! Why: tunnels do not fragment; a sender that is not told keeps sending packets that are dropped (a black hole).
 //! From: RFC 792 and 1191 (IPv4: type 3, code 4, with the MTU), RFC 4443 §3.2 (IPv6: type 2), RFC 1122 §3.2.2 and RFC 4443
-//! §2.4 (what gets no answer), RFC 1812 §4.3.2.3 (how much is quoted). It comes from the address that the packet was for,
-//! as the tenants' network has no router of ours: Linux's bridged tunnels answer so.
-//! Not here: how often to answer. The caller must bound that (RFC 1812 §4.3.2.8, RFC 4443 §2.4 (f)).
-//! Invariant: no error answers an error, a group or nobody.
+//! §2.4 (packets that get no answer), RFC 1812 §4.3.2.3 (how much is quoted). The tenants' network has no router that
+//! could answer, so the error comes from the destination of the packet, as with Linux's bridged tunnels.
+//! Not here: the rate of answers, which the caller must bound (RFC 1812 §4.3.2.8, RFC 4443 §2.4 (f)).
+//! Invariant: there is no answer to an ICMP error, nor to a sender or destination that is not a single host.
 
 use core::net::IpAddr;
 
@@ -17,13 +17,13 @@ use crate::reason::TooBigError;
 /// Longest answer: two VLAN tags, and IPv6's least MTU.
 pub const TOO_BIG_MOST: usize = 14 + 8 + 1_280;
 
-/// Writes to `out` the frame that tells the sender of `frame` that no packet longer than `mtu` gets through: "fragmentation
-/// needed" or "packet too big", in the same VLAN. Its length, at most [`TOO_BIG_MOST`].
+/// Writes to `out` a frame that tells the sender of `frame` the longest packet that gets through, `mtu`: "fragmentation
+/// needed" or "packet too big", in the same VLAN. Returns the frame's length, at most [`TOO_BIG_MOST`].
 ///
-/// `mtu` is that of [`Path::inner_mtu`](super::Path::inner_mtu).
+/// `mtu` is the result of [`Path::inner_mtu`](super::Path::inner_mtu).
 ///
 /// # Errors
-/// [`TooBigError`] says why nobody is to be told; `out` may then be partly written.
+/// [`TooBigError`] when the frame gets no answer; `out` may then be partly written.
 pub fn too_big(frame: &[u8], mtu: u16, out: &mut [u8]) -> Result<usize, TooBigError> {
     let Ok(parsed) = parse(frame) else { return Err(TooBigError::NotIp) };
     let ip = parsed.ip.ok_or(TooBigError::NotIp)?;
@@ -51,16 +51,16 @@ pub fn too_big(frame: &[u8], mtu: u16, out: &mut [u8]) -> Result<usize, TooBigEr
 
 fn check_addresses(parsed: &Parsed, ip: &Ip) -> Result<(), TooBigError> {
     let macs = parsed.dst_mac.is_group() || parsed.src_mac.is_group();
-    let nobody = |addr: IpAddr| {
+    let not_a_host = |addr: IpAddr| {
         addr.is_multicast()
             || addr.is_unspecified()
             || addr.is_loopback()
             || matches!(addr, IpAddr::V4(v4) if v4.is_broadcast())
     };
-    if macs || nobody(ip.src) || nobody(ip.dst) { Err(TooBigError::Address) } else { Ok(()) }
+    if macs || not_a_host(ip.src) || not_a_host(ip.dst) { Err(TooBigError::Address) } else { Ok(()) }
 }
 
-/// Also ICMP whose type is cut off: nobody can tell.
+/// Whether the packet is an ICMP error, or ICMP whose type is cut off and which may be one.
 fn is_error(frame: &[u8], ip: &Ip) -> bool {
     let kind = array(frame, ip.l4.into()).filter(|_| u32::from(ip.l4) < ip.end);
     match (ip.protocol, kind) {
@@ -81,7 +81,7 @@ fn write(frame: &[u8], parsed: &Parsed, ip: &Ip, mtu: u16, quote: &[u8], out: &m
     let header = match (ip.dst, ip.src) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let len = (20 + ICMP + quote.len()) as u16;
-            // The class of control traffic (RFC 1812 §4.3.2.5), whole, with an identifier that nobody needs.
+            // The class of control traffic (RFC 1812 §4.3.2.5). Not to be fragmented, so the identifier may be zero.
             put(answer, 0, [0x45, 0xc0])?;
             put(answer, 2, len.to_be_bytes())?;
             put(answer, 4, [0, 0, 0x40, 0, 64, ICMP_V4, 0, 0])?;
@@ -105,7 +105,7 @@ fn write(frame: &[u8], parsed: &Parsed, ip: &Ip, mtu: u16, quote: &[u8], out: &m
     let answer = answer.get_mut(..len)?;
     let kind = if header == 20 { [3, 4, 0, 0] } else { [2, 0, 0, 0] };
     put(answer, header, kind)?;
-    // Two spare bytes before IPv4's, the upper half of IPv6's.
+    // IPv6's MTU has 32 bits; IPv4's has 16, behind two unused bytes.
     put(answer, header + 4, u32::from(mtu).to_be_bytes())?;
     answer.get_mut(header + ICMP..)?.copy_from_slice(quote);
     let message = ones_complement_sum(answer.get(header..)?);
@@ -123,7 +123,8 @@ const ICMP: usize = 8;
 const ICMP_V4: u8 = 1;
 const ICMP_V6: u8 = 58;
 const DO_NOT_FRAGMENT: u16 = 0x4000;
-/// What every host can take in one piece: the answer's length.
+/// Longest answer over IPv4: every host can receive a packet of this length.
 const V4_MOST: usize = 576;
+/// Longest answer over IPv6: its minimum MTU.
 const V6_MOST: usize = 1_280;
 const V6_LEAST_MTU: u16 = 1_280;

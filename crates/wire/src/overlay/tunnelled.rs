@@ -1,16 +1,17 @@
-//! The way in: a packet from another host, and the frame in it.
+//! Decapsulation: reads a packet from another host, and the frame in it.
 //!
-//! Why: whose frame it is must be known before anything costly is done for it (PicNIC §5.2); what is costly, sums over
-//! all of it, comes when its tenant's turn has come.
+//! Why: a frame's tenant must be known before costly work is done for it (PicNIC §5.2). Checksums over the whole packet
+//! are costly and wait until the tenant's turn has come.
 //! From: RFC 7348 §4 and 5, RFC 8926 §3 and 4, RFC 6936 §3 (a datagram over IPv6 without a checksum), RFC 6040.
 //! Not here: whether the other host may send for that network (`control`'s directory knows the hosts).
-//! Invariant: the places that it names are inside the packet that was read.
+//! Invariant: all ranges of a [`Tunnelled`] lie inside the packet that was read.
 
 use core::net::IpAddr;
 use core::ops::Range;
 
 use super::crossing::Crossing;
 use super::geneve::Carries;
+use super::geneve::Layout;
 use super::path::v6_udp_sum;
 use super::{Format, HAS_VNI, Ports, SEALED_HEAD, SEALED_TAG, TUNNEL, Vni, geneve};
 use crate::bytes::{array, be16, be32};
@@ -19,18 +20,18 @@ use crate::ecn::{Ecn, v4_header_verifies};
 use crate::parse::{ETHERNET, Fragment, Parsed, protocol};
 use crate::reason::DecapsulationError;
 
-/// What a packet for the overlay says; its bytes stay where they are.
+/// The headers of a packet for the overlay, and the places of its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tunnelled {
-    /// How it is wrapped.
+    /// The tunnel format.
     pub format: Format,
     /// The tenant's network; 0 for a feedback frame.
     pub vni: Vni,
-    /// The host that sent it. Anyone may write anything here; only a seal says who it was.
+    /// The outer source address. It can be forged; only a seal proves the sender.
     pub src: IpAddr,
-    /// The address of this host that it was sent to.
+    /// The outer destination address, one of this host.
     pub dst: IpAddr,
-    /// The outer ECN field: the fabric's word, before the inner one is settled.
+    /// The outer ECN field, which the fabric may have marked.
     pub ecn: Ecn,
     feedback: Option<Range<usize>>,
     frame: Option<Range<usize>>,
@@ -42,32 +43,32 @@ pub struct Tunnelled {
     end: usize,
 }
 
-/// Which sums need no looking at.
+/// Checks that [`Tunnelled::deliver`] can leave out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checks {
-    /// The device has verified the outer checksums.
+    /// The device has already verified the outer checksums.
     pub verified: bool,
-    /// Datagrams over IPv6 may come without a checksum: both hosts keep to RFC 6936, as their operator says.
+    /// Datagrams over IPv6 may come without a checksum: by configuration, both hosts follow RFC 6936.
     pub v6_without: bool,
-    /// Whether both hosts heed the fabric's marks themselves: what is not ECN-capable inside may be outside.
+    /// Both hosts react to the fabric's marks themselves, so a packet may be ECN-capable when its inner frame is not.
     pub heeded: bool,
 }
 
 impl Tunnelled {
-    /// Reads a packet with these headers; none when it is not for the overlay, at its usual ports.
+    /// Reads a packet with these outer headers; none when it is not for the overlay at its assigned ports.
     ///
     /// # Errors
-    /// As [`Tunnelled::read_at`].
+    /// As for [`Tunnelled::read_at`].
     pub fn read(packet: &[u8], outer: &Parsed) -> Result<Option<Tunnelled>, DecapsulationError> {
         Self::read_at(packet, outer, &Ports::default())
     }
 
-    /// Reads a packet with these headers; none when it is not for the overlay.
+    /// Reads a packet with these outer headers; none when it is not for the overlay at `ports`.
     ///
-    /// Looks at no more than 63 options, and at no payload.
+    /// Reads at most 63 options, and no payload.
     ///
     /// # Errors
-    /// [`DecapsulationError`]: the packet came for the overlay, and is to be counted and dropped.
+    /// [`DecapsulationError`] when the packet is for the overlay and must be counted and dropped.
     pub fn read_at(
         packet: &[u8],
         outer: &Parsed,
@@ -111,36 +112,36 @@ impl Tunnelled {
         }))
     }
 
-    /// Where the tenant's frame lies, of a sealed one once it has been opened; none in a feedback frame or a hello.
+    /// Place of the tenant's frame; none in a feedback frame or a hello. A sealed frame can be read once it is opened.
     #[must_use]
     pub fn frame(&self) -> Option<Range<usize>> {
         self.frame.clone()
     }
 
-    /// Where sealed feedback lies: what an option carries, or a feedback frame.
+    /// Place of sealed feedback, in an option or a feedback frame; none without feedback.
     #[must_use]
     pub fn feedback(&self) -> Option<Range<usize>> {
         self.feedback.clone()
     }
 
-    /// Where a sealed frame lies, with the [`SEALED_HEAD`] bytes before it and the [`SEALED_TAG`] behind it; none where
-    /// frames are not sealed.
+    /// Place of a sealed frame, including [`SEALED_HEAD`] bytes before it and [`SEALED_TAG`] bytes behind it; none when
+    /// the frame is not sealed.
     #[must_use]
     pub fn sealed(&self) -> Option<Range<usize>> {
         self.sealed.clone()
     }
 
-    /// Where a hello between hosts that seal lies.
+    /// Place of a hello between hosts that seal; none in other packets.
     #[must_use]
     pub fn hello(&self) -> Option<Range<usize>> {
         self.hello.clone()
     }
 
-    /// Verifies the outer checksums of the packet that was read, and settles the inner frame's ECN field; says what
-    /// both were.
+    /// Verifies the outer checksums of the packet that was read, and writes the inner frame's ECN field; returns both
+    /// fields as they arrived.
     ///
     /// # Errors
-    /// [`DecapsulationError`]: the packet is to be counted and dropped, its feedback too.
+    /// [`DecapsulationError`] when the packet and its feedback must be counted and dropped.
     pub fn deliver(&self, packet: &mut [u8], checks: Checks) -> Result<Crossing, DecapsulationError> {
         self.verify(packet, checks)?;
         let frame = self.frame().and_then(|place| packet.get_mut(place)).unwrap_or_default();
@@ -150,7 +151,7 @@ impl Tunnelled {
             false => Crossing::of(inner, self.ecn).ok_or(DecapsulationError::MarkLost)?,
         };
         if crossing.delivered != inner {
-            // There is a field, or it would be not capable and stay so.
+            // The frame has an ECN field: without one, `inner` is not ECN-capable and `delivered` equals it.
             let _ = crossing.delivered.write(frame);
         }
         Ok(crossing)
@@ -161,7 +162,7 @@ impl Tunnelled {
         if checksum == 0 && !self.v4 && !checks.v6_without {
             return Err(DecapsulationError::NoUdpChecksum);
         }
-        // The seal says more than any checksum, which was that of what has been opened since.
+        // The seal proves more than a checksum, and opening the frame has changed the bytes that the checksum covers.
         if checks.verified || self.sealed.is_some() {
             return Ok(());
         }
@@ -186,12 +187,12 @@ impl Tunnelled {
     }
 }
 
-/// Flags and bytes that are reserved say nothing (RFC 7348 §5).
-fn read_vxlan(datagram: &[u8]) -> Result<geneve::Read, DecapsulationError> {
+/// Reads a VXLAN header; reserved flags and bytes are ignored (RFC 7348 §5).
+fn read_vxlan(datagram: &[u8]) -> Result<Layout, DecapsulationError> {
     let [flags] = array(datagram, 0).ok_or(DecapsulationError::HeaderCut)?;
     let vni = Vni::from_word(be32(datagram, 4).ok_or(DecapsulationError::HeaderCut)?);
     if flags & HAS_VNI == 0 {
         return Err(DecapsulationError::NoVni);
     }
-    Ok(geneve::Read { vni, carries: Carries::Frame, payload: TUNNEL, feedback: None })
+    Ok(Layout { vni, carries: Carries::Frame, payload: TUNNEL, feedback: None })
 }
