@@ -1,4 +1,4 @@
-//! What may stand on the command line.
+//! The command line: subcommands, options and their help.
 //!
 //! Why: help, man pages and completions must say the same, so they have one source.
 //! From: clap's derive; each command's examples are in its long help.
@@ -33,16 +33,16 @@ pub(crate) enum Command {
     /// Print the JSON Schema of policy files, for editors
     #[command(after_help = SCHEMA_EXAMPLES)]
     Schema {
-        /// Of which kind of file
+        /// The kind of file that the schema is for
         #[arg(value_enum, default_value_t)]
         of: SchemaOf,
     },
     /// Put a policy in force on this host, until stopped
     Run(Run),
-    /// Open ports for a daemon that may not do so itself: `plimsoll run` starts this
+    /// Open ports for the daemon, which has no privileges: `plimsoll run` starts this
     #[command(hide = true)]
     Broker,
-    /// Have the running daemon read its policy file again
+    /// Make the running daemon read its policy file again
     #[command(after_help = RELOAD_EXAMPLES)]
     Reload(Ask),
     /// Give a class of the running daemon another rate, until the next reload
@@ -51,37 +51,37 @@ pub(crate) enum Command {
     /// Show the running daemon's counters
     #[command(after_help = STATS_EXAMPLES)]
     Stats(Ask),
-    /// Say how the running daemon is, and what its engine may do
+    /// Show the running daemon's health, and the privileges of its engine
     #[command(after_help = STATUS_EXAMPLES)]
     Status(Ask),
-    /// Say whether each tenant's promise held, and who or what broke it
+    /// Show whether each tenant got what the policy promises it, and if not, who or what is the cause
     Slo(Slo),
-    /// Watch the running daemon: rates, backlogs and delays of the whole tree
+    /// Watch the running daemon: rates, waiting packets and delays of all classes
     Top(Top),
-    /// Say what such packets get, where their time went, and who was served meanwhile
+    /// Explain what happens to one kind of packet: its class, its limits, and what it waits for
     Explain(Explain),
-    /// Run a scenario on real Linux traffic, and report
+    /// Run a scenario live, in network namespaces with Linux TCP, and write a report
     Lab(Lab),
-    /// Run a scenario in virtual time, at any rate, and report
+    /// Run a scenario in virtual time, as a simulation, at any rate, and write a report
     Sim(Sim),
-    /// Repeat the papers' experiments in virtual time, and show their figures beside ours
+    /// Repeat the experiments of the Loom, SENIC and PicNIC papers in virtual time, and print their figures beside ours
     Papers(Papers),
-    /// Measure something
+    /// Measure the cost of a mechanism
     #[command(subcommand)]
     Bench(Bench),
     /// Print a completion script for a shell
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {
-        /// The shell
+        /// Which shell
         shell: Shell,
     },
-    /// Read a tenant's file from standard input, and answer what it says
+    /// Read a tenant's file from standard input, and answer with its content
     #[command(hide = true)]
     ReadFile(ReadFile),
     /// Write man pages into a folder
     #[command(after_help = MAN_EXAMPLES)]
     Man {
-        /// Where to
+        /// The folder to write into
         folder: PathBuf,
     },
 }
@@ -90,12 +90,12 @@ pub(crate) enum Command {
 #[derive(Debug, clap::Args)]
 #[command(after_help = CHECK_EXAMPLES)]
 pub(crate) struct Check {
-    /// The policy file; a tenant's own file and a scenario are checked as what they are
+    /// The file to check: a policy file, a tenant's own policy file, or a scenario file
     pub(crate) file: PathBuf,
-    /// Draw the policy into this SVG file too
+    /// Also draw the policy into this SVG file
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
-    /// Print what the engine keeps in memory for it, class by class, beside SENIC's formats
+    /// Print what the engine keeps in memory for this policy, and what SENIC's formats would take, in place of the tree
     #[arg(long)]
     pub(crate) memory: bool,
     /// Print JSON
@@ -103,7 +103,7 @@ pub(crate) struct Check {
     pub(crate) json: bool,
 }
 
-/// Which schema.
+/// The kind of file that a schema is for.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum SchemaOf {
     /// The operator's policy file
@@ -111,11 +111,11 @@ pub(crate) enum SchemaOf {
     Policy,
     /// The policy file of a tenant or application
     SubPolicy,
-    /// A scenario file of `plimsoll lab`
+    /// A scenario file of `plimsoll lab` and `plimsoll sim`
     Scenario,
 }
 
-/// What a process that reads a file for another may take.
+/// Bounds of a process that reads a tenant's file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReadFile {
     /// Bytes of memory
@@ -133,21 +133,21 @@ pub(crate) struct Run {
     /// Pin the engine's thread to this core, whatever the file says
     #[arg(long, value_name = "N")]
     pub(crate) cpu: Option<u32>,
-    /// Record all that the engine is told and decides into this file, for `plimsoll sim --replay FILE`
+    /// Record the engine's input and all its decisions into this file, for `plimsoll sim --replay FILE`
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
-    /// The recording ends, and traffic goes on, once its file is so long
+    /// End the recording once its file has this size; traffic goes on
     #[arg(long, value_name = "SIZE", default_value = "1GB", requires = "record")]
     pub(crate) record_limit: plimsoll_units::Bytes,
-    /// Run the engine as this user, by name or number [default: `plimsoll` if there is one, else a number that is nobody's]
+    /// Run the engine as this user, by name or number [default: `plimsoll` if it exists, else an unused number]
     #[arg(long, value_name = "USER", conflicts_with = "no_sandbox")]
     pub(crate) user: Option<String>,
-    /// Leave the engine all privileges, and no broker, system call filter or Landlock: for debugging only
+    /// Keep all privileges, in one process, without system call filter and Landlock: for debugging only
     #[arg(long)]
     pub(crate) no_sandbox: bool,
 }
 
-/// Commands that ask a running daemon.
+/// Options of commands that ask a running daemon.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Ask {
     /// The daemon's API socket
@@ -161,9 +161,9 @@ pub(crate) struct Ask {
 /// `plimsoll rate`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Rate {
-    /// The class, as `plimsoll stats` names it; a child of a `rate_share`
+    /// The class, by its name in `plimsoll stats`: a child of a `rate_share`
     pub(crate) class: String,
-    /// Its rate from the next decision on: `200Mbps`
+    /// Its new rate, such as `200Mbps`; it holds at once
     pub(crate) rate: plimsoll_units::BitRate,
     #[command(flatten)]
     pub(crate) ask: Ask,
@@ -175,10 +175,10 @@ pub(crate) struct Rate {
 pub(crate) struct Slo {
     /// Only these tenants
     pub(crate) tenant: Vec<String>,
-    /// How far back to look: by the second up to a minute, by the minute up to an hour
+    /// How far back to look, up to an hour; results are by the second up to a minute, and by the minute beyond
     #[arg(long, value_name = "TIME", default_value = "60s")]
     pub(crate) window: plimsoll_units::Span,
-    /// Show each second or minute beside the whole
+    /// Also show each second or minute
     #[arg(long)]
     pub(crate) each: bool,
     #[command(flatten)]
@@ -192,7 +192,7 @@ pub(crate) struct Top {
     /// The daemon's API socket
     #[arg(long, value_name = "PATH", default_value = SOCKET, env = "PLIMSOLL_SOCKET")]
     pub(crate) socket: PathBuf,
-    /// Time between two looks
+    /// Time between two updates of the screen
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub(crate) every: plimsoll_units::Span,
 }
@@ -201,10 +201,11 @@ pub(crate) struct Top {
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXPLAIN_EXAMPLES)]
 pub(crate) struct Explain {
-    /// Conditions: tenant=, class=, src=, dst=, protocol=, src_port=, dst_port=, dscp=, vlan=, priority=, cgroup=,
-    /// user=, app=, core=; `tcp` and `udp` may stand alone. Without any, all packets
+    /// Conditions that packets must meet: tenant=, class=, src=, dst=, protocol=, src_port=, dst_port=, dscp=, vlan=,
+    /// priority=, cgroup=, user=, app=, core=; `tcp` is short for protocol=tcp, and `udp` for protocol=udp. Without
+    /// conditions, all packets
     pub(crate) filter: Vec<String>,
-    /// Explain with this policy file, without a running daemon: class, limits and guarantees only
+    /// Explain from this policy file, without a running daemon: class, limits and guarantees only
     #[arg(long, value_name = "FILE")]
     pub(crate) policy: Option<PathBuf>,
     #[command(flatten)]
@@ -217,13 +218,13 @@ pub(crate) struct Explain {
 pub(crate) struct Lab {
     /// The scenario file
     pub(crate) file: PathBuf,
-    /// Run its short form
+    /// Run the scenario's short form
     #[arg(long)]
     pub(crate) short: bool,
     /// Run only this system (may be given several times)
     #[arg(long, value_name = "NAME")]
     pub(crate) system: Vec<String>,
-    /// Repeat each system so many times, whatever the file says
+    /// Run each system N times, in place of the file's number
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) pairs: Option<u32>,
     /// Set a value of the file by its path: `tenants.shop.min=20Mbps` (may be given several times)
@@ -235,18 +236,18 @@ pub(crate) struct Lab {
     /// Write the report (HTML, PNG, CSV) into this folder
     #[arg(long, value_name = "DIR", default_value = "report")]
     pub(crate) out: PathBuf,
-    /// Write the report's tables in this format too
+    /// Format of the report's tables: CSV, or Parquet as well
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,
 }
 
-/// What tables for programs are written as.
+/// File format of a report's tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// Text, in any case
+    /// CSV only
     #[default]
     Csv,
-    /// Parquet beside it, for data frames
+    /// CSV and Parquet, for data frames
     Parquet,
 }
 
@@ -254,35 +255,35 @@ pub(crate) enum Format {
 #[derive(Debug, clap::Args)]
 #[command(after_help = SIM_EXAMPLES)]
 pub(crate) struct Sim {
-    /// The scenario file; with --replay of a capture, a policy file
+    /// The scenario file; with --replay of a capture, the policy file
     #[arg(required_unless_present = "replay")]
     pub(crate) file: Option<PathBuf>,
-    /// Send this capture (pcap or pcapng) through a policy, and say how each class would have fared; or run this
+    /// Send this capture (pcap or pcapng) through a policy, and show what each class would have got; or run this
     /// recording of `plimsoll run --record` again, and say whether every decision is the same
     #[arg(long, value_name = "FILE", conflicts_with_all = ["short", "system", "seed", "seeds", "set", "trace", "threads"])]
     pub(crate) replay: Option<PathBuf>,
-    /// Whose the packets of a capture are, by source address: `shop=10.1.0.0/16` (may be given several times)
+    /// Which tenant sent the packets of a capture, by source address: `shop=10.1.0.0/16` (may be given several times)
     #[arg(long, value_name = "TENANT=PREFIX", value_parser = owner, requires = "replay")]
     pub(crate) from: Vec<(String, Prefix)>,
-    /// Run its short form
+    /// Run the scenario's short form
     #[arg(long)]
     pub(crate) short: bool,
     /// Run only this system (may be given several times)
     #[arg(long, value_name = "NAME")]
     pub(crate) system: Vec<String>,
-    /// The seed of everything random, in place of the file's
+    /// The seed of all random numbers, in place of the file's
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Run with so many seeds, counting up; each must meet the expectations
+    /// Run N times, each with the next seed; every run must meet the expectations
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) seeds: u32,
     /// Set a value of the file by its path: `tenants.shop.min=20Mbps` (may be given several times)
     #[arg(long, value_name = "PATH=VALUE", value_parser = setting)]
     pub(crate) set: Vec<(String, String)>,
-    /// Write what crossed hosts' links into this pcapng file, with the scheduler's decisions as comments
+    /// Write the packets that crossed the hosts' links into this pcapng file, with scheduling decisions as comments
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
-    /// Trace this link in place of the hosts' own (may be given several times)
+    /// Trace this link in place of the hosts' links (may be given several times)
     #[arg(long, value_name = "LINK", requires = "trace")]
     pub(crate) trace_at: Vec<String>,
     /// Threads to run on; the result does not depend on it
@@ -294,7 +295,7 @@ pub(crate) struct Sim {
     /// Write the report (HTML, PNG, CSV) into this folder
     #[arg(long, value_name = "DIR", default_value = "report")]
     pub(crate) out: PathBuf,
-    /// Write the report's tables in this format too
+    /// Format of the report's tables: CSV, or Parquet as well
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,
 }
@@ -306,29 +307,30 @@ pub(crate) struct Papers {
     /// Only this paper (`LO`) or experiment (`LO-E4`); may be given several times
     #[arg(long, value_name = "ID")]
     pub(crate) only: Vec<String>,
-    /// Run the short forms
+    /// Run the short forms of the scenarios
     #[arg(long)]
     pub(crate) short: bool,
-    /// Run with so many seeds, counting up; each must meet the expectations. 5 unless given, 1 with --seed
+    /// Run each experiment N times, each with the next seed; every run must meet the expectations [default: 5, or
+    /// 1 with --seed]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) seeds: Option<u32>,
     /// The first seed, in place of the files'
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Run the live forms, on network namespaces and real Linux TCP as `plimsoll lab` does, and judge what they expect
+    /// Run the live forms, in network namespaces with Linux TCP as `plimsoll lab` does, and check their expectations
     #[arg(long, conflicts_with_all = ["seeds", "seed", "threads"])]
     pub(crate) live: bool,
     /// Threads to run on; the result does not depend on it
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
-    /// Take the scenario files below this folder, in place of those that come with the program
+    /// Use the scenario files below this folder, in place of those that come with the program
     #[arg(long, value_name = "DIR")]
     pub(crate) folder: Option<PathBuf>,
-    /// Write the scenario files that come with the program into this folder, and run nothing
+    /// Write the scenario files that come with the program into this folder, and run none of them
     #[arg(long, value_name = "DIR", conflicts_with_all = ["only", "short", "live", "seeds", "seed", "threads", "folder", "write", "json"])]
     pub(crate) unpack: Option<PathBuf>,
-    /// Write the table and what differs from the papers into this file, as a page of Markdown; with --live, only what was
-    /// run, into the page's part for live results
+    /// Write the table, and what differs from the papers, into this file as a page of Markdown; with --live, write
+    /// only the experiments that were run, into the page's part for live results
     #[arg(long, value_name = "FILE", conflicts_with = "short")]
     pub(crate) write: Option<PathBuf>,
     /// Print JSON: every figure and failure
@@ -339,7 +341,7 @@ pub(crate) struct Papers {
 /// `plimsoll bench`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
-    /// Count the writes over PCIe that doorbells cost: one per queue, SENIC's, and Loom's batches
+    /// Count the writes over PCIe for doorbells (notes of new packets): one per queue, SENIC's, and Loom's batches
     Doorbells(Doorbells),
 }
 
@@ -363,7 +365,7 @@ fn setting(text: &str) -> Result<(String, String), String> {
     Ok((path.trim().to_owned(), value.trim().to_owned()))
 }
 
-/// Where a daemon answers unless its policy says otherwise.
+/// The API socket of a daemon whose policy states none.
 pub(crate) const SOCKET: &str = "/run/plimsoll/api.sock";
 
 const CHECK_EXAMPLES: &str = "Examples:
@@ -371,14 +373,14 @@ const CHECK_EXAMPLES: &str = "Examples:
   plimsoll check plimsoll.yaml --svg policy.svg
   plimsoll check plimsoll.yaml --json | jq '.classes[] | {name, guaranteed, delay}'
 
-Exit code 2 says that the file is wrong; every mistake is shown at once, with its place and a way out.";
+Exit status 2 says that the file is wrong. All mistakes are shown at once, each with its place and a way to mend it.";
 
 const SCHEMA_EXAMPLES: &str = "Examples:
   plimsoll schema > plimsoll.schema.json
   plimsoll schema sub-policy > tenant.schema.json
   plimsoll schema scenario > scenario.schema.json
 
-An editor with a YAML language server takes it from a first line such as
+An editor with a YAML language server uses the schema if the file's first line is
   # yaml-language-server: $schema=plimsoll.schema.json";
 
 const RUN_EXAMPLES: &str = "Examples:
@@ -386,20 +388,23 @@ const RUN_EXAMPLES: &str = "Examples:
   plimsoll run plimsoll.yaml --cpu 1
   plimsoll run plimsoll.yaml --record noon.trace --record-limit 200MB
 
-Needs CAP_NET_ADMIN and CAP_SYS_ADMIN (root, or a user namespace), which a process of its own keeps for opening ports:
-the one that carries packets gives up everything. SIGHUP reloads the file; SIGTERM and SIGINT send what is held, and end.";
+Needs CAP_NET_ADMIN and CAP_SYS_ADMIN (root, or a user namespace). A second process keeps them, to open ports; \
+the process that carries packets gives up all privileges.
+
+SIGHUP reloads the file. SIGTERM and SIGINT end the daemon, after it has sent the packets that it holds.";
 
 const RELOAD_EXAMPLES: &str = "Examples:
   plimsoll reload
   plimsoll reload --socket /run/plimsoll/api.sock --json
 
-Prints what changed. A file that is wrong changes nothing, and exit code 2 says so.";
+Prints what changed. A wrong file changes nothing; the exit status is then 2.";
 
 const RATE_EXAMPLES: &str = "Examples:
   plimsoll rate rates/shop 200Mbps
   plimsoll rate rates/shop 1.5Gbps --json
 
-The policy file stays as it is, and a reload puts its rates back. Exit code 2 for a class without a rate of its own.";
+The policy file stays as it is, and a reload puts its rates back. Exit status 2 says that the class has no \
+rate of its own.";
 
 const STATS_EXAMPLES: &str = "Examples:
   plimsoll stats
@@ -416,16 +421,20 @@ const SLO_EXAMPLES: &str = "Examples:
   plimsoll slo --window 3600s --json | jq '.tenants | map_values(.whole.verdict)'
   plimsoll slo >/dev/null || echo 'a promise was broken' | mail -s plimsoll ops
 
-A promise is `held`, `idle` (nothing was asked for), `beyond it` (what the tenant lost or waited is its own: it sent or was \
-sent more than it may, or did not read), `none` (nothing is promised), or BROKEN; then the last column says by whom or what.
+The column PROMISE says for each tenant:
+  held       the tenant got what it is promised
+  idle       it sent and received nothing
+  beyond it  it lost packets or waited because it sent or was sent more than it may, or did not read
+  none       the policy promises it nothing
+  BROKEN     it did not get what it is promised; the last column says who or what is the cause
 
-Exit code 1 says that one was broken, 2 that the question is wrong.";
+Exit status 1 says that a promise was broken, 2 that the command line is wrong.";
 
 const TOP_EXAMPLES: &str = "Examples:
   plimsoll top
   plimsoll top --every 250ms
 
-Keys: q or Esc ends, p pauses, the arrows move through a long tree.";
+Keys: q or Esc ends, p pauses, the arrow keys scroll.";
 
 const EXPLAIN_EXAMPLES: &str = "Examples:
   plimsoll explain tenant=shop
@@ -438,7 +447,8 @@ const LAB_EXAMPLES: &str = "Examples:
   plimsoll lab examples/noisy-neighbour.yaml --short --system plimsoll
   plimsoll lab examples/noisy-neighbour.yaml --json --out /tmp/report
 
-Without root it enters a user and network namespace of its own. Exit code 1 says that an expectation failed.";
+Without root it makes a user namespace and a network namespace of its own. Exit status 1 says that an \
+expectation failed.";
 
 const SIM_EXAMPLES: &str = "Examples:
   plimsoll sim examples/noisy-neighbour.yaml
@@ -447,10 +457,10 @@ const SIM_EXAMPLES: &str = "Examples:
   plimsoll sim examples/noisy-neighbour.yaml --short --system plimsoll --trace packets.pcapng
   plimsoll sim examples/noisy-neighbour.yaml --set rate=10Gbps --set workloads.most.flows=16
   plimsoll sim sweep.yaml --format parquet --out results
-  plimsoll sim plimsoll.yaml --replay yesterday.pcap --from shop=10.1.0.0/16 --from batch=10.2.0.0/16
+  plimsoll sim plimsoll.yaml --replay noon.pcap --from shop=10.1.0.0/16 --from batch=10.2.0.0/16
   plimsoll sim --replay noon.trace
 
-One seed gives one result, bit for bit, on any machine. Exit code 1 says that an expectation failed, or that a delay \
+One seed gives one result, bit for bit, on any machine. Exit status 1 says that an expectation failed, or that a delay \
 bound of `plimsoll check` did not hold.";
 
 const PAPERS_EXAMPLES: &str = "Examples:
@@ -462,8 +472,8 @@ const PAPERS_EXAMPLES: &str = "Examples:
   plimsoll papers --write docs/fidelity.md
   sudo plimsoll papers --live --only SE-E1 --write docs/fidelity.md
 
-All of them take some minutes on two cores; the short forms a minute or so, 100 seconds of processor time in all. Exit \
-code 1 says that an experiment failed, and standard error how to show that again.";
+All experiments take some minutes on two cores; the short forms take about a minute, 100 seconds of processor time \
+in all. Exit status 1 says that an experiment failed; standard error then has the command that repeats it.";
 
 const DOORBELLS_EXAMPLES: &str = "Examples:
   plimsoll bench doorbells
@@ -491,7 +501,8 @@ mod tests {
     #[test]
     fn every_command_shows_an_example() {
         fn visit(command: &clap::Command) {
-            let shown = |command: &&clap::Command| !command.is_hide_set(); // the others are started by us
+            // Hidden commands are started by the program itself.
+            let shown = |command: &&clap::Command| !command.is_hide_set();
             let below: Vec<_> = command.get_subcommands().filter(shown).collect();
             if below.is_empty() {
                 let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
