@@ -237,6 +237,10 @@ mapping! {
         addresses: NAMES,
         /// How strictly `addresses` is enforced.
         binding: BINDING,
+        /// The control group that all its packets are of, for matches on `cgroup`.
+        cgroup: Whole(0, u64::MAX),
+        /// The user that all its packets are of, for matches on `user`.
+        user: NUMBER,
     }
 
     pub(crate) static OVERLAY = "Overlay" {

@@ -8,10 +8,10 @@
 use plimsoll_units::{BitRate, Bytes, Span};
 
 use super::graph::{Draft, DraftKind, Graph, LimitDraft, NodeIx};
-use super::rates;
 use super::rules::{Rules, tenant_id};
+use super::{limits, rates};
 use crate::program::{
-    Counts, FlowOrder, Limit, LimitId, Match, Node, NodeId, NodeKind, Program, Rule, Scope, Tenant,
+    Counts, FlowOrder, Limit, LimitId, Node, NodeId, NodeKind, Program, Rule, Scope, Tenant,
 };
 use crate::read::syntax::{Flows, OrderKind};
 use crate::slo::{self, Slo};
@@ -74,7 +74,7 @@ pub(crate) fn compile(
             tenant: draft.tenant.map(tenant_id),
         });
     }
-    limits.extend(graph.limits.iter().filter_map(|draft| stated_limit(draft, link)));
+    limits.extend(graph.limits.iter().filter_map(|draft| stated_limit(graph, draft, link)));
     Program {
         link: link.rate,
         overhead: link.overhead,
@@ -91,9 +91,9 @@ pub(crate) fn compile(
     }
 }
 
-fn stated_limit(draft: &LimitDraft, link: Link) -> Option<Limit> {
+fn stated_limit(graph: &Graph, draft: &LimitDraft, link: Link) -> Option<Limit> {
     let rate = draft.entry.rate?.value;
-    let matches = Match { tenant: draft.tenant.map(tenant_id), ..draft.entry.matches.conditions.clone() };
+    let matches = limits::packets_of(graph, draft).ok()?;
     let via = draft.via.iter().map(|&node| node_id(node)).collect();
     Some(Limit {
         name: draft.name.clone(),

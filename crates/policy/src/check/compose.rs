@@ -12,6 +12,7 @@ use std::rc::Rc;
 use plimsoll_units::{Bytes, Span};
 
 use super::graph::{Draft, DraftKind, Graph, LimitDraft, NodeIx, Scope, ScopeIx, TenantDraft, TenantIx};
+use super::metadata::Known;
 use super::names::reserved;
 use super::{ended, promises};
 use crate::files::{Files, MAX_FILE, Unread};
@@ -131,7 +132,8 @@ impl<'a> Composer<'a> {
             // The first of a name counts; the reader has told of the others.
             self.graph.tenant_names.entry(tenant.name.value.clone()).or_insert(index);
             let (name, at) = (tenant.name.value.clone(), tenant.name.at);
-            self.graph.tenants.push(TenantDraft { name, at, node: None, matched_by: Vec::new() });
+            let known = Known::of(tenant);
+            self.graph.tenants.push(TenantDraft { name, at, node: None, matched_by: Vec::new(), known });
         }
         self.weights = promises::weights(&host.tenants);
         self.tenants = host.tenants;

@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use plimsoll_units::{BitRate, Bytes, Span};
 
+use super::metadata::Known;
 use crate::program::Form;
 use crate::read::syntax::{Flows, LimitEntry, MatchEntry, OrderKind};
 use plimsoll_document::{Located, Mark};
@@ -113,6 +114,8 @@ pub(crate) struct TenantDraft {
     pub node: Option<NodeIx>,
     /// Operator's classes that match it by name.
     pub matched_by: Vec<NodeIx>,
+    /// What its port and the operator say of its packets.
+    pub known: Known,
 }
 
 impl Graph {

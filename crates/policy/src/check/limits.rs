@@ -11,7 +11,8 @@ use plimsoll_units::{BitRate, Bytes, Span};
 
 use super::compile::Link;
 use super::compose::Composer;
-use super::graph::{Graph, LimitIx, NodeIx};
+use super::graph::{Graph, LimitDraft, LimitIx, NodeIx};
+use super::metadata::{self, Unfilled};
 use super::rules::{RuleDraft, tenant_id};
 use crate::law::{Law, Problem, Problems};
 use crate::program::Match;
@@ -195,16 +196,36 @@ fn not_nested(composer: &mut Composer<'_>, inner: LimitIx, outer: LimitIx) {
     composer.problems.push(problem);
 }
 
+/// The packets that a limit's match takes; what is wrong with one that no packet can meet, `judge` tells.
 fn limit_match(graph: &Graph, limit: LimitIx) -> Match {
     let draft = &graph.limits[limit];
+    packets_of(graph, draft).unwrap_or_else(|_| written(draft))
+}
+
+fn written(draft: &LimitDraft) -> Match {
     Match { tenant: draft.tenant.map(tenant_id), ..draft.entry.matches.conditions.clone() }
+}
+
+/// A limit's match as the engine will have it, or why its conditions on metadata take no packet. A file's limits hold the
+/// file's own tenant.
+pub(super) fn packets_of(graph: &Graph, draft: &LimitDraft) -> Result<Match, Unfilled> {
+    let plain = written(draft);
+    if !metadata::looks_at(&plain) {
+        return Ok(plain);
+    }
+    let tenant = draft.tenant.or(graph.scopes[draft.scope].tenant).map(tenant_id);
+    let mut settled = metadata::settle(graph, Match { tenant, ..plain })?;
+    if settled.len() > 1 {
+        return Err(metadata::of_one_tenant());
+    }
+    Ok(settled.pop().unwrap_or_default())
 }
 
 /// Limits that can hold no packet of their classes, bursts below a frame, rates that the link cannot reach.
 pub(crate) fn judge(graph: &Graph, rules: &[RuleDraft], link: Link, problems: &mut Problems) {
     let mut compared = 0_usize;
     let values: usize = rules.iter().map(|rule| rule.matches.size()).sum();
-    for (index, draft) in graph.limits.iter().enumerate() {
+    for draft in &graph.limits {
         let entry = &draft.entry;
         problems.extend(wrong_burst(&format!("limit `{}`", entry.name.value), entry.burst, entry.rate, link));
         if let Some(rate) = entry.rate.filter(|rate| rate.value > link.rate) {
@@ -216,7 +237,15 @@ pub(crate) fn judge(graph: &Graph, rules: &[RuleDraft], link: Link, problems: &m
         if !entry.matches.whole {
             continue;
         }
-        let matches = limit_match(graph, index);
+        let matches = match packets_of(graph, draft) {
+            Ok(matches) => matches,
+            Err(Unfilled { why, help }) => {
+                let message = format!("limit `{}` matches no packet: {why}", entry.name.value);
+                let problem = Problem::error(Law::NeverMatches, entry.matches.at, message);
+                problems.push(problem.label("never holds").help(help));
+                continue;
+            }
+        };
         if let Some(why) = matches.impossible() {
             problems.push(never(
                 draft.entry.matches.at,

@@ -15,6 +15,7 @@ mod graph;
 mod leftovers;
 mod limits;
 mod machine;
+mod metadata;
 mod names;
 mod overlay;
 mod ports;

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use super::compose::Composer;
 use super::graph::{NodeIx, ScopeIx, TenantDraft};
+use super::metadata::Known;
 use crate::law::{Law, Problem};
 use crate::read::syntax::{Child, ClassEntry, PolicyFile};
 use plimsoll_document::{Located, Mark, Name, nearest};
@@ -43,7 +44,13 @@ impl Composer<'_> {
         if let Some(name) = named.filter(|_| self.graph.tenant_named(HOST).is_none()) {
             self.graph.tenant_names.insert(HOST.to_owned(), self.graph.tenants.len());
             let (name, at) = (HOST.to_owned(), name.at);
-            self.graph.tenants.push(TenantDraft { name, at, node: None, matched_by: Vec::new() });
+            self.graph.tenants.push(TenantDraft {
+                name,
+                at,
+                node: None,
+                matched_by: Vec::new(),
+                known: Known::default(),
+            });
             let problem = Problem::warning(Law::NeverMatches, at, "no port is the tenant `host`'s");
             self.problems.push(problem.label("nothing comes from there").help(
                 "the kernel's own packets pass by: give the host a port, as in `tenants: {host: {port: {tap: {name: \

@@ -6,6 +6,7 @@
 //! Invariant: rules are in this order: a file's matches as written, then its tenants, then its default class.
 
 use super::graph::{Draft, Graph, NodeIx, ScopeIx, TenantIx};
+use super::metadata::{self, Unfilled};
 use super::shadow::{self, Claim};
 use crate::law::{Law, Problem, Problems};
 use crate::program::{Match, TenantId};
@@ -139,19 +140,34 @@ impl Writer<'_> {
                 continue; // told already
             }
             let claim = self.claim(leaf, entry.at);
+            let mut unfilled = None;
             for tenant in self.tenants(scope, leaf) {
                 if !self.affords(&entry.conditions, context, tenant, entry.at) {
                     return;
                 }
                 let own = Match { tenant, ..entry.conditions.clone() };
-                match context.and(&own) {
-                    Some(both) => self.deliver(scope, leaf, both, Some(claim)),
-                    None => {
-                        let name = &graph.nodes[leaf].name;
-                        let message = format!("no packet that reaches this file matches class `{name}`");
-                        self.never(entry.at, message);
+                let Some(both) = context.and(&own) else {
+                    let name = &graph.nodes[leaf].name;
+                    let message = format!("no packet that reaches this file matches class `{name}`");
+                    self.never(entry.at, message, "widen the match, or remove the class".to_owned());
+                    continue;
+                };
+                match metadata::settle(graph, both) {
+                    Ok(settled) => {
+                        for (number, one) in settled.into_iter().enumerate() {
+                            if number > 0 && !self.affords(&one, context, one.tenant, entry.at) {
+                                return;
+                            }
+                            self.deliver(scope, leaf, one, Some(claim));
+                        }
                     }
+                    Err(why) => unfilled = Some(why),
                 }
+            }
+            let nothing = self.claims[claim].wanted.is_empty();
+            if let Some(Unfilled { why, help }) = unfilled.filter(|_| nothing) {
+                let message = format!("no packet matches class `{}`: {why}", graph.nodes[leaf].name);
+                self.never(entry.at, message, help);
             }
             self.claims[claim].end = self.claims.len();
         }
@@ -230,9 +246,9 @@ impl Writer<'_> {
             .collect()
     }
 
-    fn never(&mut self, at: Mark, message: String) {
+    fn never(&mut self, at: Mark, message: String, help: String) {
         let problem = Problem::error(Law::NeverMatches, at, message).label("never holds");
-        self.problems.push(problem.help("widen the match, or remove the class"));
+        self.problems.push(problem.help(help));
     }
 }
 

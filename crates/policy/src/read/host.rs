@@ -22,6 +22,7 @@ use plimsoll_document::{Fields, FileId, Located, Mark, Name, Tree, Value, bad};
 const LONGEST_SOCKET: usize = 107;
 /// Largest IP packet unless stated.
 pub(crate) const DEFAULT_MTU: u16 = 1_500;
+const METADATA: &str = "the whole number that `match` names";
 const PORT_HELP: &str = "a port is one of `{af_xdp: eth0}`, `{af_packet: eth0}`, `{tap: {netns: shop, name: eth0}}`, \
                          `{vhost_user: /run/plimsoll/vm.sock}`, `{vnic: /run/plimsoll/shop.sock}`, `{pcap: {read: in.pcap, write: out.pcap}}` and `memory`";
 
@@ -63,19 +64,16 @@ pub(crate) fn any_host(tree: &Tree, path: &str, file: FileId) -> HostFile {
     let mut class = ClassEntry::new(name.clone());
     class.policy = Some(Located::new(file_name.to_owned(), tree.at));
     let memory = Some(Located::new(Port::Memory, at));
+    // Its port is not known: it may be the one that says most of its packets.
+    let port = Some(Located::new(Port::Vnic(PathBuf::new()), at));
     HostFile {
-        uplink: Some(UplinkEntry {
-            port: memory.clone(),
-            rate: None,
-            overhead: Bytes::ZERO,
-            mtu: DEFAULT_MTU,
-        }),
+        uplink: Some(UplinkEntry { port: memory, rate: None, overhead: Bytes::ZERO, mtu: DEFAULT_MTU }),
         engine: Engine::default(),
         engine_at: at,
         cpu_at: None,
         descriptors: HostDescriptors { stated: None, engine: at },
         api: Api::default(),
-        tenants: vec![TenantEntry { port: memory, ..TenantEntry::new(name, class) }],
+        tenants: vec![TenantEntry { port, ..TenantEntry::new(name, class) }],
         overlay: None,
         policy: PolicyFile { at, limits: Vec::new(), classes: None, rootless: false },
     }
@@ -230,6 +228,8 @@ fn tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> TenantEntry {
         ingress: keys.get("ingress").map_or_else(IngressEntry::default, |tree| ingress(reader, tree, &what)),
         delay: keys.get("delay").map_or_else(Vec::new, |tree| delay(reader, tree, &what)),
         addresses: addresses::addresses(reader, &keys, &what),
+        cgroup: keys.get("cgroup").and_then(|tree| reader.value(tree, "`cgroup`", METADATA)),
+        user: keys.get("user").and_then(|tree| reader.value(tree, "`user`", METADATA)),
         ..TenantEntry::new(name.clone(), entry)
     }
 }

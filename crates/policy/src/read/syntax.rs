@@ -112,6 +112,10 @@ pub(crate) struct TenantEntry {
     pub delay: Vec<Located<DelayTarget>>,
     /// What it may send from.
     pub addresses: AddressesEntry,
+    /// The control group that all its packets are of.
+    pub cgroup: Option<Located<u64>>,
+    /// The user that all its packets are of.
+    pub user: Option<Located<u32>>,
     /// Envelope, `via`, `flows` and `policy`: a tenant is a class.
     pub class: ClassEntry,
 }
@@ -132,7 +136,18 @@ pub(crate) struct IngressEntry {
 impl TenantEntry {
     pub fn new(name: Name, class: ClassEntry) -> Self {
         let (ingress, delay, addresses) = (IngressEntry::default(), Vec::new(), AddressesEntry::default());
-        Self { name, port: None, weight: None, descriptors: None, ingress, delay, addresses, class }
+        Self {
+            name,
+            port: None,
+            weight: None,
+            descriptors: None,
+            ingress,
+            delay,
+            addresses,
+            cgroup: None,
+            user: None,
+            class,
+        }
     }
 
     /// What it is promised on the way in: what it may send, unless it says otherwise.

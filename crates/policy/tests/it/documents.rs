@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_document::Trial;
 use plimsoll_policy::{
-    ControlLevel, FileId, HOST_FILE, Law, SUB_FILE, bounds, check_str, check_with, load, schema, sub_schema,
+    ControlLevel, FileId, HOST_FILE, Law, SUB_FILE, bounds, check_str, check_with, describe_match, load,
+    schema, sub_schema,
 };
 use plimsoll_units::Span;
 use serde_json::Value;
@@ -69,6 +70,63 @@ fn examples_are_legal_and_without_warnings() {
             load(&path.to_string_lossy()).unwrap_or_else(|errors| panic!("{}", errors.render(false)));
         assert!(checked.warnings.is_empty(), "{}", checked.render_warnings(false));
     }
+}
+
+/// A class that matches on metadata: which packets reach it, or why none can.
+fn class_by(tenants: &[&str], matches: &str) -> Result<Vec<String>, String> {
+    let names: String = tenants.iter().map(|tenant| format!(", {}", &tenant[..1])).collect();
+    let text = format!(
+        "{{uplink: {{port: memory, rate: 1Gbps}}, tenants: {{{}}}, policy: {{root: {{wfq: [own{names}]}}, own: \
+         {{match: {{{matches}}}}}}}}}",
+        tenants.join(", ")
+    );
+    match check_str("p.yaml", &text) {
+        Ok(checked) => Ok((checked.program.rules.iter())
+            .filter(|rule| checked.program.node(rule.class).name == "own")
+            .map(|rule| describe_match(&checked.program, &rule.matches))
+            .collect()),
+        Err(errors) => Err(errors.problems()[0].message.clone()),
+    }
+}
+
+#[test]
+fn a_match_on_metadata_is_refused_where_no_port_fills_it() {
+    const VNIC: &[&str] = &["a: {port: {vnic: /run/a.sock}}"];
+    const TAP: &[&str] = &["a: {port: {tap: {name: a0}}}"];
+    for field in ["priority", "cgroup", "user", "app", "core"] {
+        let own = format!("tenant: a, {field}: 1");
+        let found = class_by(VNIC, &own).expect("a client says it");
+        assert_eq!(found.len(), 1, "{found:?}");
+        let why = class_by(TAP, &own).unwrap_err();
+        assert_eq!(why, format!("no packet matches class `own`: the port of tenant `a` fills no `{field}`"));
+        let why = class_by(TAP, &format!("{field}: 1")).unwrap_err();
+        assert!(why.ends_with(&format!("no port of this policy fills `{field}`")), "{why}");
+        let why = class_by(VNIC, &format!("{field}: 1")).unwrap_err();
+        assert!(why.contains("names no tenant"), "{why}");
+    }
+}
+
+#[test]
+fn what_the_operator_states_of_a_tenant_decides_its_matches() {
+    let tenants = &[
+        "a: {port: {tap: {name: a0}}, cgroup: 100, user: 1}",
+        "b: {port: memory, user: 1}",
+        "c: {port: memory}",
+    ];
+    assert_eq!(
+        class_by(tenants, "vlan: 5, user: [1, 2]").expect("two have it"),
+        ["tenant=a vlan=5", "tenant=b vlan=5"]
+    );
+    assert_eq!(class_by(tenants, "cgroup: 100, user: 1, dst_port: 80").expect("one").len(), 1);
+    assert_eq!(
+        class_by(tenants, "tenant: [a, c], vlan: 5, cgroup: 100").expect("one of them"),
+        ["tenant=a vlan=5"]
+    );
+    assert!(class_by(tenants, "tenant: a, user: 2").unwrap_err().ends_with("the `user` of tenant `a` is 1"));
+    // A client does not say what the operator states, and nothing is left to be said.
+    let own =
+        class_by(&["a: {port: {vnic: /run/a.sock}, user: 7}"], "tenant: a, user: 7, app: 3").expect("legal");
+    assert_eq!(own, ["tenant=a app=3"]);
 }
 
 #[test]

@@ -112,7 +112,7 @@ const QUEUES: &str = "
 uplink: {port: memory, rate: 10Gbps}
 tenants:
   shop:  {port: memory, queues: {voice: {match: {dscp: ef}}, rest: {flows: drr}}, among: priority}
-  batch: {port: memory}
+  batch: {port: {vnic: /run/plimsoll/batch.sock}}
 policy:
   root:  {rate_share: {shop: 4Gbps, batch: 2Gbps, bulk: 1Gbps}}
   bulk:  {match: {tenant: batch, dst_port: 873}, queues: {c0: {match: {core: 0}}, c1: {match: {core: 1}}}}

@@ -76,10 +76,48 @@ fn classes_file(matches: &[String], tenants: &[&str]) -> String {
     format!(
         "uplink: {{port: memory, rate: 1Gbps}}\ntenants:\n{}policy:\n  root: {{wfq: [{}others]}}\n{}  others: \
          {{match: {{tenant: [{}]}}}}\n",
-        tenants.iter().map(|name| format!("  {name}: {{port: memory}}\n")).collect::<String>(),
+        tenants
+            .iter()
+            .map(|name| format!("  {name}: {{port: {{vnic: /run/{name}.sock}}}}\n"))
+            .collect::<String>(),
         names.concat(),
         matches.iter().enumerate().map(class).collect::<String>(),
         tenants.join(", "),
+    )
+}
+
+/// Conditions on metadata, with values that [`metadata`] often has.
+fn metadata_match() -> impl Strategy<Value = String> {
+    let fields = ["priority", "cgroup", "user", "app", "core"];
+    let one = (proptest::sample::select(fields.to_vec()), 0..3);
+    proptest::collection::btree_map(
+        one.clone().prop_map(|(field, _)| field),
+        one.prop_map(|(_, value)| value),
+        1..3,
+    )
+    .prop_map(|fields| {
+        fields.iter().map(|(field, value)| format!("{field}: {value}")).collect::<Vec<_>>().join(", ")
+    })
+}
+
+/// What a client says.
+fn metadata() -> impl Strategy<Value = plimsoll_policy::Metadata> {
+    use proptest::option::of;
+    (of(0..3_u32), of(0..3_u64), of(0..3_u32), of(0..3_u32), of(0..3_u16)).prop_map(
+        |(priority, cgroup, user, app, core)| plimsoll_policy::Metadata { priority, cgroup, user, app, core },
+    )
+}
+
+/// Two clients, the user of one of which is stated, and a TAP whose control group and user are.
+fn hostile_file(matches: &[String], limit: &str) -> String {
+    let classes =
+        (0..).zip(matches).map(|(index, text): (usize, _)| format!("  c{index}: {{match: {{{text}}}}}\n"));
+    let names: String = (0..matches.len()).map(|index| format!("c{index}, ")).collect();
+    format!(
+        "uplink: {{port: memory, rate: 1Gbps}}\ntenants:\n  a: {{port: {{vnic: /run/a.sock}}}}\n  \
+         b: {{port: {{vnic: /run/b.sock}}, user: 1}}\n  c: {{port: {{tap: {{name: c0}}}}, cgroup: 2, user: 1}}\n\
+         limits: {{cap: {{match: {{{limit}}}, rate: 10Mbps}}}}\npolicy:\n  root: {{wfq: [{names}a, b, c], via: cap}}\n{}",
+        classes.collect::<String>()
     )
 }
 
@@ -196,6 +234,10 @@ proptest! {
             for condition in conditions {
                 each.insert(condition.split(':').next(), condition.as_str());
             }
+            if each.contains_key(&Some("user")) {
+                // What a client says counts only in matches that name its tenant.
+                each.entry(Some("tenant")).or_insert("tenant: [a, b]");
+            }
             each.into_values().collect::<Vec<_>>().join(", ")
         }).collect();
         // Each match alone, as the language reads it; some no packet can meet.
@@ -225,6 +267,49 @@ proptest! {
             }
         };
         prop_assert_eq!(refused, dead, "{:#?}", matches);
+    }
+
+    /// Whatever a client says of its packets, they stay where they are without it, or go to a class whose match names their
+    /// tenant. What the operator states of a tenant holds, whatever its client says.
+    #[test]
+    fn no_metadata_leads_out_of_the_tenants_own_classes(
+        wanted in proptest::collection::vec((proptest::sample::subsequence(vec!["a", "b", "c"], 0..=2), metadata_match()), 1..7),
+        limit in (proptest::option::of(proptest::sample::select(vec!["a", "b", "c"])), metadata_match()),
+        said in proptest::collection::vec(metadata(), 30),
+    ) {
+        let entry = |(tenants, fields): &(Vec<&str>, String)| match tenants.as_slice() {
+            [] => fields.clone(),
+            some => format!("tenant: [{}], {fields}", some.join(", ")),
+        };
+        let limit = entry(&(limit.0.into_iter().collect(), limit.1));
+        // A class that no packet can reach is refused: it is left out, as its author would.
+        let mut classes = Vec::new();
+        let mut program = None;
+        for class in &wanted {
+            classes.push(class);
+            match check_str("p.yaml", &hostile_file(&classes.iter().map(|one| entry(one)).collect::<Vec<_>>(), &limit)) {
+                Ok(checked) => program = Some(checked.program),
+                Err(_) => drop(classes.pop()),
+            }
+        }
+        let Some(program) = program else { return Ok(()) };
+        for (number, name) in (0..).zip(["a", "b", "c"]) {
+            let place = |metadata| {
+                let tenant = Some(plimsoll_policy::TenantId(number));
+                program.classify(&plimsoll_policy::Fields { tenant, metadata, ..Default::default() })
+            };
+            let plain = place(plimsoll_policy::Metadata::default());
+            for &metadata in &said {
+                let found = place(metadata);
+                let class = &program.node(found.class).name;
+                let own = class.strip_prefix('c').and_then(|index| index.parse::<usize>().ok());
+                let named = own.is_some_and(|index| classes[index].0.contains(&name));
+                prop_assert!(found.class == plain.class || named, "{name} reaches {class} by {metadata:?}");
+                prop_assert!(found == plain || name != "c", "the port of c says nothing: {metadata:?}");
+                let other_user = plimsoll_policy::Metadata { user: Some(9), ..metadata };
+                prop_assert!(name != "b" || place(other_user) == found, "the user of b is stated");
+            }
+        }
     }
 
     /// What two matches have in common is what both take; what one covers it takes.
