@@ -1,10 +1,10 @@
 //! Packet sockets: any interface that Linux knows, without a driver's help.
 //!
-//! Why: the uplink where AF_XDP cannot be had, and with segmentation offload where it can.
+//! Why: an uplink where AF_XDP is not available, and one with segmentation offload everywhere.
 //! From: packet(7): `recvmmsg` and `sendmmsg` with virtio-net headers. The receive ring
 //! (TPACKET_V3) was rejected: it hands over blocks, and a block waits for its timer.
-//! Not here: which frames to take; the socket sees all that arrive at the interface.
-//! Invariant: VLAN tags that the kernel took off are put back before the frame is handed on.
+//! Not here: filtering; the socket receives all frames that arrive at the interface.
+//! Invariant: VLAN tags that the kernel removed are put back before the frame is handed on.
 
 mod batch;
 
@@ -23,7 +23,7 @@ use crate::port::{
 use crate::socket;
 use batch::{Inbox, Outbox};
 
-/// How a packet socket shall be opened.
+/// Options for opening a packet socket.
 #[derive(Clone, Debug)]
 pub struct PacketConfig {
     /// The namespace of the interface.
@@ -37,7 +37,7 @@ pub struct PacketConfig {
     pub bypass: bool,
     /// Receive frames for all MAC addresses: tenants have addresses of their own.
     pub promiscuous: bool,
-    /// Bytes of received frames that the kernel holds for us.
+    /// Bytes of the kernel's buffer for received frames.
     pub receive_buffer: u32,
 }
 
@@ -74,7 +74,7 @@ impl PacketSocket {
     /// Opens what `config` describes.
     ///
     /// # Errors
-    /// When namespace or interface do not exist, or privilege lacks.
+    /// When the namespace or the interface does not exist, or a privilege is missing.
     pub fn open(config: &PacketConfig) -> Result<Self, PortError> {
         let netns = Netns::open(&config.netns)?;
         let link = netns.links().get(&config.interface)?;
@@ -98,13 +98,13 @@ impl PacketSocket {
         Ok(Self::from_parts(device, socket))
     }
 
-    /// Its socket, and what is known of it.
+    /// Takes the port apart into its socket and the device's properties.
     pub(crate) fn into_parts(self) -> (Device, OwnedFd) {
         let Self { socket, name, vnet, mac, capabilities, .. } = self;
         (Device { name, key: String::new(), mac, capabilities, vnet }, socket)
     }
 
-    /// The one that [`PacketSocket::into_parts`] took apart.
+    /// Puts together a port that [`PacketSocket::into_parts`] took apart.
     pub(crate) fn from_parts(device: Device, socket: OwnedFd) -> Self {
         let Device { name, mac, capabilities, vnet, .. } = device;
         Self {
@@ -146,7 +146,7 @@ impl PacketSocket {
         Ok(None)
     }
 
-    /// Takes one frame to be sent with others; see [`crate::Port::send`]. It counts when it leaves.
+    /// Stages one frame to be sent with others; see [`crate::Port::send`]. It is counted when it leaves.
     ///
     /// # Errors
     /// [`Trouble`] when the interface is down or has disappeared.
@@ -175,13 +175,13 @@ impl PacketSocket {
         Ok(Sending::Sent)
     }
 
-    /// Sends what waits, as far as there is room.
+    /// Sends the staged frames, as far as there is room.
     ///
     /// # Errors
-    /// [`Trouble`] when the interface is down (what waits stays and leaves later) or has disappeared (what waited has
-    /// been counted).
+    /// [`Trouble`] when the interface is down (staged frames stay and leave later) or has disappeared (staged frames are
+    /// counted as lost).
     pub fn flush(&mut self) -> Result<(), Trouble> {
-        // Bounded: each turn sends or refuses at least one of the frames that wait.
+        // Bounded: each turn sends or refuses at least one of the staged frames.
         while !self.outbox.is_empty() {
             match self.outbox.send(&self.socket) {
                 Ok(sent) => sent.for_each(|place| _ = self.counters.sent(self.outbox.len_of(place))),
@@ -211,27 +211,27 @@ impl PacketSocket {
         self.outbox.len()
     }
 
-    /// Frames taken to be sent, sent or not.
+    /// Number of frames accepted by `send` so far, sent or not.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.ledger.taken()
     }
 
-    /// Frames of these that could not leave; see [`crate::Port::take_refused`].
+    /// Accepted frames that could not leave; see [`crate::Port::take_refused`].
     pub fn take_refused(&mut self) -> Option<Refused> {
         self.ledger.next_refused()
     }
 
-    /// What to wait on.
+    /// The file descriptors to wait on.
     #[must_use]
     pub fn fds(&self) -> Fds {
         Fds { receive: Some(self.socket.as_raw_fd()), transmit: Some(self.socket.as_raw_fd()) }
     }
 
-    /// Whether the interface still exists.
+    /// Checks that the interface still exists.
     ///
     /// # Errors
-    /// [`Trouble::Gone`] when not.
+    /// [`Trouble::Gone`] when it does not.
     pub fn probe(&mut self) -> Result<(), Trouble> {
         // The kernel sets the number to -1 when the interface leaves.
         match socket::bound_interface(&self.socket) {
@@ -240,13 +240,13 @@ impl PacketSocket {
         }
     }
 
-    /// What it can do.
+    /// The offloads and MTU of the port.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
 
-    /// What it has carried, and what the kernel dropped before we read it.
+    /// Traffic so far, and frames that the kernel dropped before they were read.
     #[must_use]
     pub fn counters(&mut self) -> Counters {
         let mut since_last: libc::tpacket_stats = socket::zeroed();
@@ -257,7 +257,7 @@ impl PacketSocket {
         self.counters
     }
 
-    /// How operators know it.
+    /// The port's name for operators.
     #[must_use]
     pub fn name(&self) -> String {
         self.name.clone()
@@ -268,7 +268,7 @@ impl PacketSocket {
         match error.raw_os_error() {
             Some(libc::EAGAIN | libc::EINTR) => Ok(None),
             Some(libc::ENODEV | libc::ENXIO | libc::EBADF) => Err(Trouble::Gone),
-            // The same answer for an interface set down and for one deleted.
+            // The kernel gives this error for an interface set down and for one deleted.
             Some(libc::ENETDOWN) => Err(self.probe().err().unwrap_or(Trouble::Down)),
             _ => {
                 self.counters.lose(DropReason::Kernel);
@@ -277,7 +277,7 @@ impl PacketSocket {
         }
     }
 
-    /// `None`: try later; a reason: the first frame is at fault; a trouble: none can be sent.
+    /// Classifies a send error. `None`: try later; a reason: the first frame is at fault; a trouble: no frame can be sent.
     #[cold]
     fn send_failed(&mut self, error: &io::Error) -> Option<Result<DropReason, Trouble>> {
         match error.raw_os_error() {
@@ -291,7 +291,7 @@ impl PacketSocket {
     }
 }
 
-/// Makes the socket; runs inside the interface's namespace.
+/// Opens the socket; runs inside the interface's namespace.
 fn connect(config: &PacketConfig, index: u32) -> io::Result<OwnedFd> {
     // Protocol 0: nothing is received before the options are set and the interface is chosen.
     let socket = socket::open(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
@@ -306,10 +306,10 @@ fn connect(config: &PacketConfig, index: u32) -> io::Result<OwnedFd> {
     for option in options {
         socket::set(&socket, libc::SOL_PACKET, option, &on)?;
     }
-    // When the kernel had a frame, so that the time in its queue is known.
+    // The time of arrival in the kernel, which gives the time in its queue.
     socket::set(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &on)?;
     if socket::set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &config.receive_buffer).is_err() {
-        // Without CAP_NET_ADMIN over the host we get as much as net.core.rmem_max allows.
+        // Without CAP_NET_ADMIN over the host the buffer is limited by net.core.rmem_max.
         socket::set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &config.receive_buffer)?;
     }
 
@@ -334,7 +334,7 @@ mod tests {
 
     use super::*;
 
-    /// A socket pair refuses when its other end is not read, as a device does whose queue is full.
+    /// A port over a socket pair, which is full while its other end is not read, like a device with a full queue.
     fn into(end: UnixDatagram) -> PacketSocket {
         PacketSocket {
             socket: end.into(),

@@ -1,14 +1,14 @@
 //! AF_XDP: an interface's queues without the kernel's network stack.
 //!
-//! Why: the fastest uplink that needs no driver of ours.
+//! Why: the fastest kind of uplink that works with the kernel's drivers.
 //! From: `Documentation/networking/af_xdp.rst`.
 //! Not here: offloads. There are no virtio-net headers: frames leave finished, in one segment, and
 //! over a veth pair the other side must have its checksum offload off.
-//! Invariant: each frame of the UMEM is in one place: a ring, the free list, or the kernel's hands.
+//! Invariant: each frame of the UMEM is in one place: in a ring, in the free list, or with the kernel.
 //!
-//! The driver's own receive buffers are used where it can (zero copy), else its hook with copies,
-//! else the hook behind the driver; [`XdpSocket::mode`] tells which. Loading the program needs root
-//! or `CAP_BPF` and `CAP_NET_ADMIN` of the host: a user namespace is not enough.
+//! Zero copy is used where the driver supports it, else the driver's hook with copies, else the generic hook behind the
+//! driver; [`XdpSocket::mode`] tells which. Loading the program needs root or `CAP_BPF` and `CAP_NET_ADMIN` of the host:
+//! a user namespace is not enough.
 
 mod bpf;
 mod helped;
@@ -32,9 +32,9 @@ use crate::port::{
 use crate::socket;
 use bpf::Redirect;
 pub use helped::{XdpAttempt, XdpHelper};
-use memory::{Ring, Umem};
+use memory::{Umem, XdpRing};
 
-/// How an AF_XDP socket shall be opened.
+/// Options for opening an AF_XDP socket.
 #[derive(Clone, Debug)]
 pub struct XdpConfig {
     /// The namespace of the interface.
@@ -43,31 +43,31 @@ pub struct XdpConfig {
     pub interface: String,
     /// Frames for each direction of each queue, and entries of each ring; a power of two.
     pub frames: u32,
-    /// The best way that may be used; the others are tried after it.
+    /// The best mode to try; those after it are tried in turn.
     pub mode: XdpMode,
 }
 
 impl XdpConfig {
-    /// 4,096 frames each way, and the best way that the driver knows.
+    /// 4,096 frames in each direction, and the best mode that the driver supports.
     #[must_use]
     pub fn new(netns: NetnsRef, interface: impl Into<String>) -> Self {
         Self { netns, interface: interface.into(), frames: 4_096, mode: XdpMode::ZeroCopy }
     }
 }
 
-/// How frames come from the driver, best first.
+/// The mode in which frames come from the driver, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum XdpMode {
-    /// The driver writes into our frames.
+    /// The driver writes directly into the socket's frames.
     ZeroCopy,
     /// The driver's hook; the kernel copies.
     Copy,
-    /// The hook behind the driver, on any interface; the kernel copies.
+    /// The generic hook behind the driver, on any interface; the kernel copies.
     Generic,
 }
 
 impl XdpMode {
-    /// How operators read it.
+    /// The mode's name for operators.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -78,7 +78,7 @@ impl XdpMode {
     }
 }
 
-/// One queue of an interface.
+/// One queue of an interface, opened through AF_XDP.
 #[derive(Debug)]
 pub struct XdpSocket {
     name: String,
@@ -86,26 +86,26 @@ pub struct XdpSocket {
     mode: XdpMode,
     queue: Queue,
     /// Keeps the program on the interface while any queue is open.
-    _attached: Attached,
+    _attachment: Attachment,
     capabilities: Capabilities,
     counters: Counters,
     ledger: Ledger,
 }
 
-/// What keeps a program on the interface.
+/// Keeps the XDP program attached to the interface.
 #[derive(Clone, Debug)]
-enum Attached {
-    /// All of it.
+enum Attachment {
+    /// The program, loaded by this process.
     Here { _redirect: Arc<Redirect> },
-    /// Its link, which another process has made.
+    /// The program's BPF link, made by another process.
     Held(#[expect(dead_code, reason = "held, not used")] Arc<OwnedFd>),
 }
 
 impl XdpSocket {
-    /// Opens the interface's first queue. Others, if it has any, stay with the kernel.
+    /// Opens the interface's first queue. Its other queues, if any, stay with the kernel.
     ///
     /// # Errors
-    /// When namespace or interface do not exist, privilege lacks, or the MTU is too large.
+    /// When the namespace or the interface does not exist, a privilege is missing, or the MTU is too large.
     pub fn open(config: &XdpConfig) -> Result<Self, PortError> {
         let first = Self::open_queues(config, 1)?.pop();
         Ok(first.expect("one queue was asked for"))
@@ -114,7 +114,7 @@ impl XdpSocket {
     /// Opens the interface's first `queues` queues, one value for each.
     ///
     /// # Errors
-    /// As [`XdpSocket::open`], or when the interface has fewer.
+    /// As for [`XdpSocket::open`], or when the interface has fewer queues.
     pub fn open_queues(config: &XdpConfig, queues: u32) -> Result<Vec<Self>, PortError> {
         let netns = Netns::open(&config.netns)?;
         let link = netns.links().get(&config.interface)?;
@@ -123,8 +123,8 @@ impl XdpSocket {
         let (mode, redirect, opened) = netns
             .run(|| connect(config.mode, link.index, queues, layout))?
             .map_err(|error| refused(what, netns.place(), error))?;
-        let attached = Attached::Here { _redirect: Arc::new(redirect) };
-        let socket = |(number, queue)| Self::with(config, &link, mode, number, queue, attached.clone());
+        let attachment = Attachment::Here { _redirect: Arc::new(redirect) };
+        let socket = |(number, queue)| Self::with(config, &link, mode, number, queue, attachment.clone());
         Ok((0..).zip(opened).map(socket).collect())
     }
 
@@ -134,21 +134,21 @@ impl XdpSocket {
         mode: XdpMode,
         number: u32,
         queue: Queue,
-        attached: Attached,
+        attachment: Attachment,
     ) -> Self {
         Self {
             name: format!("af_xdp {} queue {number} ({})", config.interface, mode.name()),
             mac: link.mac.unwrap_or_default(),
             mode,
             queue,
-            _attached: attached,
+            _attachment: attachment,
             capabilities: Capabilities { mtu: link.mtu, ..Capabilities::default() },
             counters: Counters::default(),
             ledger: Ledger::default(),
         }
     }
 
-    /// How frames come from the driver.
+    /// The mode in which frames come from the driver.
     #[must_use]
     pub fn mode(&self) -> XdpMode {
         self.mode
@@ -163,8 +163,8 @@ impl XdpSocket {
     /// Reads one frame; see [`crate::Port::receive`].
     ///
     /// # Errors
-    /// [`Trouble`] when the interface is down or has disappeared. An idle queue is asked now and
-    /// then only: [`XdpSocket::probe`] once a second finds out in any case.
+    /// [`Trouble`] when the interface is down or has disappeared. An idle queue asks the kernel only now and then; call
+    /// [`XdpSocket::probe`] once a second to be sure.
     pub fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<Received>, Trouble> {
         let Some(frame) = self.queue.next_received() else {
             return self.queue.refresh().map(|()| None);
@@ -180,10 +180,10 @@ impl XdpSocket {
         Ok(Some(Received { len, vnet: None, ..Received::default() }))
     }
 
-    /// Takes one frame to be sent with others; see [`crate::Port::send`]. It counts when it has left.
+    /// Stages one frame to be sent with others; see [`crate::Port::send`]. It is counted when it has left.
     ///
     /// # Errors
-    /// None; [`XdpSocket::flush`] meets the device.
+    /// None; [`XdpSocket::flush`] reports the device's errors.
     pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
         if frame.len() < MIN_FRAME {
             return Ok(self.counters.refuse(DropReason::TooShort));
@@ -204,15 +204,15 @@ impl XdpSocket {
         Ok(Sending::Sent)
     }
 
-    /// Makes the kernel send what waits, and takes back the frames it has sent.
+    /// Makes the kernel send the staged frames, and takes back the frames that it has sent.
     ///
     /// # Errors
-    /// [`Trouble`] when the interface is down (what waits stays and leaves later) or has disappeared.
+    /// [`Trouble`] when the interface is down (staged frames stay and leave later) or has disappeared.
     pub fn flush(&mut self) -> Result<(), Trouble> {
         let outcome = self.queue.kick();
         self.reap();
         if outcome == Err(Trouble::Gone) {
-            // Frames leave in the order in which they were taken, so these are the last.
+            // Frames leave in the order in which they were accepted, so the lost ones are the last.
             let lost = self.queue.forget();
             self.ledger.refuse(lost, lost as u64, DropReason::Gone);
             self.counters.gone(lost);
@@ -220,45 +220,45 @@ impl XdpSocket {
         outcome
     }
 
-    /// Frames in the transmit ring that the kernel has not taken from it.
+    /// Frames in the transmit ring that the kernel has not taken yet.
     #[must_use]
     pub fn staged(&self) -> usize {
         self.queue.transmit.waiting() as usize
     }
 
-    /// Frames taken to be sent, sent or not.
+    /// Number of frames accepted by `send` so far, sent or not.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.ledger.taken()
     }
 
-    /// Frames of these that could not leave; see [`crate::Port::take_refused`].
+    /// Accepted frames that could not leave; see [`crate::Port::take_refused`].
     pub fn take_refused(&mut self) -> Option<Refused> {
         self.ledger.next_refused()
     }
 
-    /// What to wait on.
+    /// The file descriptors to wait on.
     #[must_use]
     pub fn fds(&self) -> Fds {
         let fd = self.queue.socket.as_raw_fd();
         Fds { receive: Some(fd), transmit: Some(fd) }
     }
 
-    /// Whether the interface still exists; costs one system call.
+    /// Checks that the interface exists and is up; costs one system call.
     ///
     /// # Errors
-    /// The [`Trouble`] it is in.
+    /// [`Trouble`] when it is down or has disappeared.
     pub fn probe(&mut self) -> Result<(), Trouble> {
         self.queue.wake()
     }
 
-    /// What it can do.
+    /// The offloads and MTU of the port.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
 
-    /// What it has carried, and what the kernel dropped before we read it.
+    /// Traffic so far, and frames that the kernel dropped before they were read.
     #[must_use]
     pub fn counters(&mut self) -> Counters {
         self.reap();
@@ -270,7 +270,7 @@ impl XdpSocket {
         self.counters
     }
 
-    /// How operators know it.
+    /// The port's name for operators.
     #[must_use]
     pub fn name(&self) -> String {
         self.name.clone()
@@ -288,7 +288,7 @@ impl XdpSocket {
     }
 }
 
-/// How the UMEM is divided: receive frames first, then as many transmit frames.
+/// The layout of the UMEM: `frames` receive frames, then `frames` transmit frames.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     frames: u32,
@@ -325,20 +325,20 @@ impl Layout {
 #[derive(Debug)]
 struct Queue {
     // The rings come before the memory and the socket: fields are dropped in this order.
-    fill: Ring<u64>,
-    completion: Ring<u64>,
-    receive: Ring<libc::xdp_desc>,
-    transmit: Ring<libc::xdp_desc>,
+    fill: XdpRing<u64>,
+    completion: XdpRing<u64>,
+    receive: XdpRing<libc::xdp_desc>,
+    transmit: XdpRing<libc::xdp_desc>,
     socket: OwnedFd,
     umem: Umem,
     layout: Layout,
-    /// Transmit frames that nobody uses, by address.
+    /// Addresses of unused transmit frames.
     free: Vec<u64>,
-    /// Length of the frame in each transmit frame, while it is under way; 0 otherwise.
+    /// For each transmit frame the bytes that are being sent; 0 while it is unused.
     under_way: Box<[u32]>,
-    /// Received frames taken but not yet told to the kernel.
+    /// Received frames whose ring places have not been released to the kernel yet.
     unreleased: u32,
-    /// Calls in a row that found nothing.
+    /// Calls in a row that found no frame.
     idle: u32,
 }
 
@@ -361,16 +361,16 @@ impl Queue {
         {
             socket::set(&socket, libc::SOL_XDP, ring, &size)?;
         }
-        // Frames sent for each call; older kernels know no such option and send 32.
+        // Most frames sent per call; older kernels lack this option and send 32.
         let _ = socket::set(&socket, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &TX_BUDGET);
 
         let mut at: libc::xdp_mmap_offsets = socket::zeroed();
         socket::get(&socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, &mut at)?;
         let mut queue = Self {
-            fill: Ring::map(&socket, at.fr, size, libc::XDP_UMEM_PGOFF_FILL_RING)?,
-            completion: Ring::map(&socket, at.cr, size, libc::XDP_UMEM_PGOFF_COMPLETION_RING)?,
-            receive: Ring::map(&socket, at.rx, size, libc::XDP_PGOFF_RX_RING.cast_unsigned())?,
-            transmit: Ring::map(&socket, at.tx, size, libc::XDP_PGOFF_TX_RING.cast_unsigned())?,
+            fill: XdpRing::map(&socket, at.fr, size, libc::XDP_UMEM_PGOFF_FILL_RING)?,
+            completion: XdpRing::map(&socket, at.cr, size, libc::XDP_UMEM_PGOFF_COMPLETION_RING)?,
+            receive: XdpRing::map(&socket, at.rx, size, libc::XDP_PGOFF_RX_RING.cast_unsigned())?,
+            transmit: XdpRing::map(&socket, at.tx, size, libc::XDP_PGOFF_TX_RING.cast_unsigned())?,
             socket,
             umem,
             layout,
@@ -402,9 +402,9 @@ impl Queue {
         Some(self.receive.take())
     }
 
-    /// Gives the frame at `address` back to be received into; tells the kernel once in a while.
+    /// Puts the frame at `address` back into the fill ring; shows the kernel every [`RELEASE_EVERY`] frames.
     fn refill(&mut self, address: u64) {
-        // The kernel's address lies behind its headroom.
+        // The kernel's address is behind its headroom; the frame begins at a multiple of the chunk.
         let address = address - address % u64::from(self.layout.chunk);
         if address < self.layout.address(self.layout.frames) && self.fill.room(1) > 0 {
             self.fill.push(address);
@@ -421,14 +421,14 @@ impl Queue {
         self.unreleased = 0;
     }
 
-    /// Nothing was received: tells the kernel of all we have taken, and now and then asks how it is.
+    /// Called when no frame was received: releases all places to the kernel, and now and then checks the interface.
     fn refresh(&mut self) -> Result<(), Trouble> {
         if self.unreleased > 0 {
             self.tell_received();
         }
         self.idle = self.idle.wrapping_add(1);
         if self.fill.needs_wakeup() || self.idle.is_multiple_of(ASK_EVERY) {
-            return self.trouble(self.call(Way::Receive));
+            return self.trouble(self.call(Wake::Receive));
         }
         Ok(())
     }
@@ -448,7 +448,7 @@ impl Queue {
         true
     }
 
-    /// A frame has left: its length, unless it was not under way.
+    /// Frees the transmit frame at `address` after it has left, and returns its length; none if it was not being sent.
     fn take_back(&mut self, address: u64) -> Option<u32> {
         let index = self.index(address)?;
         let len = std::mem::take(&mut self.under_way[index]);
@@ -459,45 +459,45 @@ impl Queue {
         Some(len)
     }
 
-    /// Gives up on what is under way, and says how many frames that were.
+    /// Gives up the frames that are being sent and returns their number.
     fn forget(&mut self) -> usize {
         let lost = self.under_way.iter().filter(|&&len| len > 0).count();
         self.under_way.fill(0);
         lost
     }
 
-    /// Which transmit frame lies at `address`.
+    /// Index of the transmit frame at `address`.
     fn index(&self, address: u64) -> Option<usize> {
         let frame = (address / u64::from(self.layout.chunk)).checked_sub(u64::from(self.layout.frames))?;
         usize::try_from(frame).ok().filter(|&frame| frame < self.under_way.len())
     }
 
-    /// Shows the kernel what waits and makes it send.
+    /// Shows the kernel the staged frames and makes it send them.
     fn kick(&mut self) -> Result<(), Trouble> {
         self.transmit.publish();
         for _ in 0..KICKS {
             if self.transmit.is_drained() || !self.transmit.needs_wakeup() {
                 return Ok(());
             }
-            self.trouble(self.call(Way::Send))?;
+            self.trouble(self.call(Wake::Send))?;
         }
         Ok(())
     }
 
-    /// Asks the kernel how the interface is.
+    /// Asks the kernel for the state of the interface.
     fn wake(&self) -> Result<(), Trouble> {
-        self.trouble(self.call(Way::Receive))
+        self.trouble(self.call(Wake::Receive))
     }
 
-    /// The call that makes the kernel look at a ring; it moves no bytes itself.
-    fn call(&self, way: Way) -> io::Result<()> {
+    /// Makes the kernel process a ring; the call itself moves no bytes.
+    fn call(&self, way: Wake) -> io::Result<()> {
         let (fd, flags) = (self.socket.as_raw_fd(), libc::MSG_DONTWAIT);
         let nothing = std::ptr::null_mut();
         let answer = match way {
             // SAFETY: no buffer and no address are given, so no memory is read.
-            Way::Send => unsafe { libc::sendto(fd, nothing, 0, flags, std::ptr::null(), 0) },
+            Wake::Send => unsafe { libc::sendto(fd, nothing, 0, flags, std::ptr::null(), 0) },
             // SAFETY: no buffer and no address are given, so no memory is written.
-            Way::Receive => unsafe {
+            Wake::Receive => unsafe {
                 libc::recvfrom(fd, nothing, 0, flags, std::ptr::null_mut(), std::ptr::null_mut())
             },
         };
@@ -509,20 +509,20 @@ impl Queue {
             // The kernel unbinds the socket when the interface leaves.
             Err(Some(libc::ENXIO | libc::ENODEV | libc::EBADF)) => Err(Trouble::Gone),
             Err(Some(libc::ENETDOWN)) => Err(Trouble::Down),
-            // EAGAIN: it has sent a budget's worth and there is more. EBUSY, ENOBUFS: later.
+            // EAGAIN: the kernel has sent its budget and frames are left. EBUSY, ENOBUFS: try later.
             _ => Ok(()),
         }
     }
 }
 
-/// Which ring the kernel shall look at.
+/// The direction in which the kernel is woken to process a ring.
 #[derive(Clone, Copy)]
-enum Way {
+enum Wake {
     Send,
     Receive,
 }
 
-/// Finds the best way that works; runs inside the interface's namespace.
+/// Opens the queues in the best mode that works; runs inside the interface's namespace.
 fn connect(
     best: XdpMode,
     interface: u32,
@@ -554,7 +554,7 @@ fn attempt(mode: XdpMode, interface: u32, queues: u32, layout: Layout) -> io::Re
     Ok((redirect, opened))
 }
 
-/// A queue that was closed a moment ago is busy for a while.
+/// Retries while the queue is busy: one that was closed a moment ago stays busy for a while.
 fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 0..BUSY_TRIES {
         match attempt() {
@@ -582,25 +582,25 @@ fn refused(what: String, place: &str, error: io::Error) -> PortError {
     }
 }
 
-/// Link header, two VLAN tags and frame check sequence beside the MTU.
+/// Bytes of a frame beyond the MTU: link header, two VLAN tags and frame check sequence.
 const LINK_HEADERS: u32 = 14 + 8 + 4;
 
-/// What the kernel keeps free before a received frame.
+/// Bytes that the kernel keeps free before a received frame.
 const HEADROOM: u32 = 256;
 
-/// Received frames after which the kernel gets their places back.
+/// Number of received frames after which their ring places are released to the kernel.
 const RELEASE_EVERY: u32 = 32;
 
-/// Idle calls after which the kernel is asked how the interface is.
+/// Number of idle calls after which the interface is checked.
 const ASK_EVERY: u32 = 1_024;
 
-/// `linux/if_xdp.h`, not yet in `libc`; how many frames one call may send.
+/// Socket option for the frames that one call may send; in `linux/if_xdp.h`, not yet in `libc`.
 const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
 
-/// 256 frames are a quarter of a millisecond's work at a million frames a second.
+/// Frames that one call may send: a quarter of a millisecond's work at a million frames a second.
 const TX_BUDGET: u32 = 256;
 
-/// Calls that one flush makes at most: each sends 32 frames on an older kernel.
+/// Most calls of one flush: each sends 32 frames on an older kernel.
 const KICKS: usize = 8;
 
 const BUSY_TRIES: usize = 20;

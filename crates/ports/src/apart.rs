@@ -1,12 +1,13 @@
-//! A port that is served by a thread of its own.
+//! A port served apart: by a thread of its own instead of the engine's.
 //!
-//! Why: a tenant's copies may wait for as long as the tenant likes: whoever touches a page into which a hole is being
-//! punched waits for all of the hole. Such a tenant's memory is touched by a thread that nobody else waits for.
-//! From: rings between one writer and one reader (`rtrb`): frames are copied into buffers of the engine's, and out of them.
-//! Not here: whose copies stall (the daemon), and how that is told (`stall`).
-//! Invariant: order is kept, into the port and out of it, also when the thread begins and ends; each frame that was taken is
-//! completed once, by the port that it came from; a frame that was handed over is sent or counted; a client's request is
-//! answered by the engine; the engine's side never waits, however long the thread does.
+//! Why: a tenant can make copies from its memory wait for as long as it likes: a thread that touches a page where a hole is
+//! being punched waits for the whole hole. The memory of such a tenant is touched only by a thread that no other tenant
+//! depends on.
+//! From: rings with one writer and one reader (`rtrb`), which carry copies of the frames between the two threads.
+//! Not here: choosing the ports to serve apart (the daemon), and detecting stalls (`stall`).
+//! Invariant: frames keep their order in both directions, also when the thread begins and ends; each taken frame is
+//! completed once, by the port that it came from; each frame handed over is sent or counted; a client's request is answered
+//! by the engine; the engine's side never waits, however long the thread does.
 
 mod frames;
 mod requests;
@@ -38,43 +39,44 @@ use crate::port::{
 use crate::posted::{Taken, Ticket, Took};
 use crate::shared_memory::{QueuesLeft, VnicAnswer, VnicRequest};
 
-/// What a thread can serve: a port whose frames lie with their sender.
+/// A port that can be served apart: one whose frames stay in their sender's memory until they are taken.
 pub trait Served: Send + 'static {
     /// Begins a batch of [`Served::take`].
     ///
     /// # Errors
     /// [`Trouble`] when the port carries nothing.
     fn begin(&mut self) -> Result<(), Trouble>;
-    /// The next frame that was posted.
+    /// Takes the next posted frame.
     fn take(&mut self, window: u32) -> Took;
     /// Copies the frame taken last.
     fn copy(&self, into: &mut [u8]);
-    /// A frame is through.
+    /// Completes a frame that was taken.
     fn complete(&mut self, ticket: Ticket, status: Status);
     /// Sends one frame.
     ///
     /// # Errors
     /// [`Trouble`] when the port carries nothing.
     fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble>;
-    /// Shows what was done.
+    /// Shows the tenant its completions and new frames.
     fn flush(&mut self);
-    /// Asks to be woken; whether the owner may sleep.
+    /// Asks to be woken for new frames; returns whether the owner may sleep.
     fn rest(&mut self) -> bool;
-    /// What to wait on.
+    /// The file descriptor to wait on.
     fn wait_on(&self) -> Option<RawFd>;
-    /// What is to be known of it without asking it, but for its rings: nothing of its sender's memory is looked at.
+    /// The port's state, except for its rings; touches no memory of the tenant.
     fn show(&mut self) -> Shown;
-    /// Its rings.
+    /// The counters of the port's rings.
     fn rings(&self) -> Vec<PairCounters> {
         Vec::new()
     }
-    /// What its client asks for next beside the frames, and the flow queues that it has left: reads one message at most.
+    /// The client's next request, and whether it has unopened flow queues left; reads at most one message.
     fn request(&mut self) -> Option<(VnicRequest, QueuesLeft)> {
         None
     }
-    /// Answers that. `holds`: the flow queue that it names leads somewhere still; otherwise its frames are to be classified.
+    /// Answers the client's request. When `holds` is false, the target of the answer is out of date, and frames of that
+    /// flow queue must be classified.
     fn answer(&mut self, _answer: &VnicAnswer, _holds: bool) {}
-    /// From now on frames of the flow queues that its client has are to be classified; the policy in force has this number.
+    /// From now on, frames of the client's present flow queues must be classified; `generation` numbers the new policy.
     fn forget_targets(&mut self, _generation: u32) {}
 }
 
@@ -100,7 +102,7 @@ impl Served for Port {
     }
 
     fn flush(&mut self) {
-        // A port that has gone tells so where it is read.
+        // A port that has gone reports that when it is read.
         let _ = Port::flush(self);
     }
 
@@ -149,81 +151,82 @@ impl Served for Port {
     }
 }
 
-/// What the engine's side knows of a port that it does not touch.
+/// The state of a port that is served apart, as the engine's side sees it.
 #[derive(Debug, Default)]
 pub struct Shown {
-    /// How operators know it.
+    /// The port's name for operators.
     pub name: String,
-    /// The hardware address behind it.
+    /// The tenant's hardware address, if there is only one.
     pub mac: Option<[u8; 6]>,
-    /// What it leaves with its guest.
+    /// The port's backpressure level.
     pub level: Option<Level>,
-    /// What it can do.
+    /// The offloads and MTU of the port.
     pub capabilities: Capabilities,
-    /// Descriptors of its sender's.
+    /// Number of descriptors with which the tenant sends.
     pub depth: Option<u32>,
-    /// What it has carried.
+    /// Traffic so far.
     pub counters: Counters,
-    /// Its pairs of rings.
+    /// Counters of each pair of rings.
     pub pairs: Vec<PairCounters>,
     /// Why frames are being lost.
     pub problem: Option<PortError>,
 }
 
-/// The engine's end.
+/// A port that is served apart, seen from the engine's thread.
 pub struct Apart<P: Served = Port> {
-    came: Reader<Came>,
-    going: Writer<Going>,
-    done: Producer<(Ticket, Status)>,
+    from_port: Reader<FromPort>,
+    to_port: Writer<ToPort>,
+    completions: Producer<(Ticket, Status)>,
     requests: Answering,
-    /// The engine leaves the next request where it is, and may sleep meanwhile.
+    /// The engine leaves the next request unread, and may sleep meanwhile.
     held: bool,
-    back: Consumer<Back<P>>,
-    /// The port, once it is back and what the thread had left is done.
+    returned: Consumer<Returned<P>>,
+    /// The port, once the thread has given it back and its unfinished work is done.
     port: Option<P>,
     shared: Arc<Shared>,
     shown: Shown,
-    /// What was lost here and is in no counter of the port's.
+    /// Frames lost here, which are not in the port's counters.
     lost: Counters,
-    /// What a client says of where a frame belongs holds if the frame was taken in this epoch.
+    /// The target that a client gives for a frame is valid only if the frame was taken in this epoch.
     epoch: u32,
     /// The frame taken last.
     front: Vec<u8>,
-    /// Frames that were taken and have not completed.
+    /// Number of frames that were taken and have not completed.
     owed: usize,
-    /// Frames taken.
+    /// Number of frames taken.
     taken: u64,
-    /// Frames handed over.
+    /// Number of frames handed over.
     sent: u64,
     thread: Option<JoinHandle<()>>,
 }
 
-/// How the thread fares.
+/// Counters of the thread that serves a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Behaviour {
-    /// Batches begun and ended: odd while one is at work.
+    /// Begins and ends of batches: odd while a batch is at work.
     pub batches: u64,
     /// Batches that stalled.
     pub stalls: u64,
-    /// The longest of them.
+    /// The longest stalled batch.
     pub longest: Span,
     /// Frames that were lost because the port had no buffer for them.
     pub unread: u64,
 }
 
-/// What both ends see.
+/// State shared by the engine's side and the thread.
 #[derive(Debug)]
 struct Shared {
-    /// The engine has let go of the port.
+    /// The engine has dropped the port.
     over: AtomicBool,
-    /// What was handed over and not taken by then counts as lost.
+    /// Frames handed over and not taken by now count as lost.
     left: AtomicBool,
     /// The engine wants the port back.
     wanted: AtomicBool,
-    /// The port has no client any more, and never will.
+    /// The port's client has gone for good.
     gone: AtomicBool,
-    /// Each end sleeps, and is to be woken.
+    /// The thread sleeps and must be woken.
     thread_rests: AtomicBool,
+    /// The engine sleeps and must be woken.
     engine_rests: AtomicBool,
     to_thread: EventFd,
     to_engine: EventFd,
@@ -231,19 +234,19 @@ struct Shared {
     stalls: AtomicU64,
     longest: AtomicU64,
     unread: AtomicU64,
-    /// Frames taken from what was handed over.
+    /// Number of frames that the thread has taken of those handed over.
     delivered: AtomicU64,
-    /// The policy in force since this epoch began; written before it.
+    /// Number of the policy in force since this epoch began; written before the epoch.
     generation: AtomicU32,
     epoch: AtomicU32,
     shown: Mutex<Option<Shown>>,
 }
 
-/// A frame from the port.
+/// Head of a frame from the port.
 #[derive(Debug)]
-struct Came {
+struct FromPort {
     target: Option<u32>,
-    /// The epoch in which it was taken.
+    /// The epoch in which the frame was taken.
     epoch: u32,
     len: usize,
     vnet: VnetHeader,
@@ -251,41 +254,41 @@ struct Came {
     ticket: Ticket,
 }
 
-/// A frame for the port.
+/// Head of a frame for the port.
 #[derive(Debug)]
-struct Going {
+struct ToPort {
     len: usize,
     vnet: Option<VnetHeader>,
 }
 
-/// What the thread gives back with the port.
-struct Back<P> {
+/// The port given back by the thread, with its unfinished work.
+struct Returned<P> {
     port: P,
-    going: Reader<Going>,
-    done: Consumer<(Ticket, Status)>,
+    to_port: Reader<ToPort>,
+    completions: Consumer<(Ticket, Status)>,
     lost: Counters,
     epoch: u32,
 }
 
 impl<P: Served> Apart<P> {
-    /// Has the port served by a thread of its own. `owed` frames were taken from it and have not completed, and the owner has
-    /// room for `room` frames of it; a client's flow queue with `window` frames on their way keeps the rest.
+    /// Starts a thread that serves the port. `owed` frames were taken from it and have not completed, and the owner has room
+    /// for `room` frames of it. A client's flow queue may have at most `window` frames in flight.
     ///
     /// # Errors
-    /// The port, where there is no room for a thread.
+    /// The error and the port, when the thread cannot be started.
     pub fn new(mut port: P, owed: usize, room: usize, window: u32) -> Result<Self, (P, io::Error)> {
         let shared = match Shared::new() {
             Ok(shared) => Arc::new(shared),
             Err(error) => return Err((port, error)),
         };
-        // The first look at it is still on the engine's thread.
+        // The first state is read on the engine's thread.
         let shown = port.show();
-        let (came_in, came) = ring();
-        let (going, going_out) = ring();
-        let (done, done_out) = RingBuffer::new(owed + room + COMPLETIONS);
+        let (from_port_in, from_port) = ring();
+        let (to_port, to_port_out) = ring();
+        let (completions, completions_out) = RingBuffer::new(owed + room + COMPLETIONS);
         let (asking, requests) = requests();
-        let (back_in, back) = RingBuffer::new(1);
-        // The port follows once there is a thread: one that cannot be made would take it along.
+        let (returned_in, returned) = RingBuffer::new(1);
+        // The port follows once the thread runs: a failed start would drop it with the closure.
         let (hand, handed) = channel::<P>();
         let thread = thread::Builder::new().name("apart".to_owned()).spawn({
             let shared = Arc::clone(&shared);
@@ -293,11 +296,11 @@ impl<P: Served> Apart<P> {
                 let Ok(port) = handed.recv() else { return };
                 let worker = Worker {
                     port,
-                    came: came_in,
-                    going: going_out,
-                    done: done_out,
+                    from_port: from_port_in,
+                    to_port: to_port_out,
+                    completions: completions_out,
                     requests: asking,
-                    back: back_in,
+                    returned: returned_in,
                     shared,
                     epoch: 0,
                     brought: 0,
@@ -316,12 +319,12 @@ impl<P: Served> Apart<P> {
             return Err((unsent.0, io::Error::other("the thread has ended")));
         }
         Ok(Self {
-            came,
-            going,
-            done,
+            from_port,
+            to_port,
+            completions,
             requests,
             held: false,
-            back,
+            returned,
             port: None,
             shared,
             shown,
@@ -335,28 +338,28 @@ impl<P: Served> Apart<P> {
         })
     }
 
-    /// Begins a batch: looks at what the thread shows.
+    /// Begins a batch: reads the thread's latest state.
     ///
     /// # Errors
-    /// [`Trouble::Gone`] when the client has gone, and all that it had posted was taken.
+    /// [`Trouble::Gone`] when the client has gone, and all its posted frames were taken.
     pub fn begin(&mut self) -> Result<(), Trouble> {
-        self.look();
+        self.update();
         let gone = self.shared.gone.load(Ordering::Acquire);
-        // A thread that ended otherwise than by giving the port back has lost it.
-        let lost = self.port.is_none() && self.came.is_abandoned() && self.back.is_empty();
-        if (gone || lost) && self.came.is_empty() { Err(Trouble::Gone) } else { Ok(()) }
+        // A thread that has ended without giving the port back has lost it.
+        let lost = self.port.is_none() && self.from_port.is_abandoned() && self.returned.is_empty();
+        if (gone || lost) && self.from_port.is_empty() { Err(Trouble::Gone) } else { Ok(()) }
     }
 
-    /// The next frame that the thread has brought; none while more completions wait for it than there is room for.
+    /// Takes the next frame that the thread has read; none while there would be no room for its completion.
     pub fn take(&mut self) -> Took {
-        let waiting = self.done.buffer().capacity() - self.done.slots();
-        if self.owed + waiting >= self.done.buffer().capacity() {
+        let waiting = self.completions.buffer().capacity() - self.completions.slots();
+        if self.owed + waiting >= self.completions.buffer().capacity() {
             return Took::Nothing;
         }
-        let Some(came) = self.came.pop(&mut self.front) else { return Took::Nothing };
+        let Some(head) = self.from_port.pop(&mut self.front) else { return Took::Nothing };
         self.owed += 1;
         self.taken += 1;
-        let Came { target, epoch, len, vnet, tag, ticket } = came;
+        let FromPort { target, epoch, len, vnet, tag, ticket } = head;
         let target = target.filter(|_| epoch == self.epoch);
         Took::Frame(Taken { target, len, vnet, tag, ticket })
     }
@@ -367,13 +370,13 @@ impl<P: Served> Apart<P> {
         into.copy_from_slice(&self.front[..len]);
     }
 
-    /// A frame is through.
+    /// Completes a frame that was taken.
     pub fn complete(&mut self, ticket: Ticket, status: Status) {
         self.owed = self.owed.saturating_sub(1);
         match &mut self.port {
             Some(port) => port.complete(ticket, status),
-            // There is room: no more is taken than may complete.
-            None => drop(self.done.push((ticket, status))),
+            // There is room: `take` stops before completions can overflow.
+            None => drop(self.completions.push((ticket, status))),
         }
     }
 
@@ -391,7 +394,7 @@ impl<P: Served> Apart<P> {
         if frame.len() > FRAME_ROOM {
             return Ok(self.lost.refuse(DropReason::Oversize));
         }
-        if !self.going.push(Going { len: frame.len(), vnet: vnet.copied() }, frame) {
+        if !self.to_port.push(ToPort { len: frame.len(), vnet: vnet.copied() }, frame) {
             return Ok(Sending::Full);
         }
         self.sent += 1;
@@ -410,24 +413,24 @@ impl<P: Served> Apart<P> {
         Ok(())
     }
 
-    /// Nothing is to be taken: asks to be woken when that changes. Answers whether the owner may sleep.
+    /// Asks to be woken when there is something to take. Returns whether the owner may sleep.
     pub fn rest(&mut self) -> bool {
         self.shared.wake_thread();
         self.shared.engine_rests.store(true, Ordering::Relaxed);
-        // Orders that before the look; pairs with the thread's fence between its frames and its look at the flag.
+        // Orders the flag before the checks below; pairs with the thread's fence between writing frames and reading the flag.
         fence(Ordering::SeqCst);
         let asked = !self.held && !self.requests.is_empty();
-        let nothing = self.came.is_empty() && !asked && self.back.is_empty() && self.port.is_none();
+        let nothing = self.from_port.is_empty() && !asked && self.returned.is_empty() && self.port.is_none();
         if !nothing {
             self.shared.engine_rests.store(false, Ordering::Relaxed);
         }
         nothing
     }
 
-    /// Whether the client is there.
+    /// Checks that the client has not gone.
     ///
     /// # Errors
-    /// [`Trouble::Gone`] when not.
+    /// [`Trouble::Gone`] when it has.
     pub fn probe(&mut self) -> Result<(), Trouble> {
         self.begin()
     }
@@ -435,7 +438,7 @@ impl<P: Served> Apart<P> {
     /// Takes the next frame and completes it at once; see [`Port::receive`].
     ///
     /// # Errors
-    /// As [`Apart::begin`].
+    /// As for [`Apart::begin`].
     pub fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<Received>, Trouble> {
         self.begin()?;
         let Took::Frame(taken) = self.take() else {
@@ -448,29 +451,29 @@ impl<P: Served> Apart<P> {
         Ok(Some(Received { len: taken.len, vnet: Some(taken.vnet), ..Received::default() }))
     }
 
-    /// How operators know it.
+    /// The port's name for operators.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{} (apart)", self.shown.name)
     }
 
-    /// What it can do.
+    /// The offloads and MTU of the port.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.shown.capabilities
     }
 
-    /// What the client asks for next, to be answered by [`Apart::answer`]; the thread reads no other request before.
+    /// The client's next request, to be answered by [`Apart::answer`]; the thread reads no other request before.
     pub fn request(&mut self) -> Option<VnicRequest> {
         self.requests.next(self.taken)
     }
 
-    /// Leaves the next request where it is, or lets it in again: the thread passes on no other meanwhile.
+    /// Says whether the next request shall be left unread; the thread passes on no other request meanwhile.
     pub fn hold_requests(&mut self, hold: bool) {
         self.held = hold;
     }
 
-    /// Flow queues that the client had left with its last request.
+    /// Whether the client had unopened flow queues left at its last request.
     #[must_use]
     pub fn queues_left(&self) -> QueuesLeft {
         self.requests.left()
@@ -482,8 +485,8 @@ impl<P: Served> Apart<P> {
         self.shared.wake_thread();
     }
 
-    /// Another epoch begins, under the policy with this number: frames of the flow queues that the client has by now are
-    /// to be classified, also those that the thread has taken. Flow queues that it gets from now on hold.
+    /// Begins a new epoch under the policy numbered `generation`: frames of the client's present flow queues must be
+    /// classified, also those that the thread has already taken. Targets of flow queues that are opened later are valid.
     pub fn forget_targets(&mut self, generation: u32) {
         self.epoch = self.epoch.wrapping_add(1);
         self.shared.generation.store(generation, Ordering::Relaxed);
@@ -497,7 +500,7 @@ impl<P: Served> Apart<P> {
         }
     }
 
-    /// How the thread fares.
+    /// Counters of the thread.
     #[must_use]
     pub fn behaviour(&self) -> Behaviour {
         let shared = &self.shared;
@@ -509,53 +512,53 @@ impl<P: Served> Apart<P> {
         }
     }
 
-    /// Asks for the port back; a thread that has just stalled keeps it, and it may be asked again.
+    /// Asks the thread to give the port back. A thread that has just stalled keeps it; ask again later.
     pub fn want_back(&mut self) {
         self.shared.wanted.store(true, Ordering::Release);
         self.shared.wake_thread();
     }
 
-    /// Whether the port is back, and all that the thread had taken was taken from here.
+    /// Whether the port is back, and all frames that the thread had read were taken.
     #[must_use]
     pub fn is_back(&self) -> bool {
-        self.port.is_some() && self.came.is_empty()
+        self.port.is_some() && self.from_port.is_empty()
     }
 
-    /// The port, and what was lost while it was away and is in none of its counters. Nothing before [`Apart::is_back`].
+    /// The port, and the losses of the thread that are not in its counters. None before [`Apart::is_back`].
     pub fn into_port(mut self) -> Option<(P, Counters)> {
         let port = self.port.take()?;
-        self.thread = None; // it has given all back and ends by itself; the engine does not wait for that
+        self.thread = None; // it has given the port back and ends by itself; the engine does not wait for that
         Some((port, std::mem::take(&mut self.lost)))
     }
 
-    /// The port is let go of: what was handed over and not taken is lost, and counted.
+    /// Gives up the port: frames that were handed over and not taken are lost, and counted.
     pub fn leave(&mut self) {
         self.shared.left.store(true, Ordering::SeqCst);
         if self.port.is_none() {
             let left = self.sent - self.shared.delivered.load(Ordering::SeqCst).min(self.sent);
             self.lost.gone(left as usize);
         }
-        self.lost.rx_drops[DropReason::Gone as usize] += self.came.len() as u64;
+        self.lost.rx_drops[DropReason::Gone as usize] += self.from_port.len() as u64;
         self.shared.over.store(true, Ordering::Release);
         self.shared.wake_thread();
     }
 
-    /// What to wait on: a bell of the thread's.
+    /// The file descriptor to wait on: an eventfd that the thread writes to.
     #[must_use]
     pub fn fds(&self) -> Fds {
         Fds { receive: Some(self.shared.to_engine.as_raw_fd()), transmit: None }
     }
 
-    /// What was shown last.
+    /// The state that the thread published last.
     #[must_use]
     pub fn shown(&self) -> &Shown {
         &self.shown
     }
 
-    /// What it has carried, as far as that was shown.
+    /// Traffic so far, as last published.
     #[must_use]
     pub fn counters(&mut self) -> Counters {
-        self.look();
+        self.update();
         let carried = match &mut self.port {
             Some(port) => port.show().counters,
             None => self.shown.counters,
@@ -563,15 +566,15 @@ impl<P: Served> Apart<P> {
         add(carried, &self.lost)
     }
 
-    /// Why frames are being lost, told once.
+    /// Why frames are being lost, reported once.
     pub fn take_problem(&mut self) -> Option<PortError> {
-        self.look();
+        self.update();
         self.shown.problem.take()
     }
 
-    /// Takes over what the thread shows, and the port, if it is back. Waits for nobody: the thread may have lost its core
-    /// while it shows something.
-    fn look(&mut self) {
+    /// Reads the state that the thread has published, and takes the port if it was given back. Does not wait for the lock:
+    /// the thread may have lost its core while it holds it.
+    fn update(&mut self) {
         if let Ok(mut shown) = self.shared.shown.try_lock()
             && let Some(mut new) = shown.take()
         {
@@ -579,24 +582,24 @@ impl<P: Served> Apart<P> {
             self.shown = new;
         }
         if self.port.is_none()
-            && let Ok(back) = self.back.pop()
+            && let Ok(returned) = self.returned.pop()
         {
-            self.take_back(back);
+            self.take_back(returned);
         }
     }
 
-    /// What the thread had left is done before anything new: first what has completed, then what is to go.
-    fn take_back(&mut self, back: Back<P>) {
-        let Back { mut port, mut going, mut done, lost, epoch } = back;
+    /// Finishes the thread's work before anything new: first the completions, then the frames for the port.
+    fn take_back(&mut self, returned: Returned<P>) {
+        let Returned { mut port, mut to_port, mut completions, lost, epoch } = returned;
         if epoch != self.epoch {
             port.forget_targets(self.shared.generation.load(Ordering::Relaxed));
         }
-        while let Ok((ticket, status)) = done.pop() {
+        while let Ok((ticket, status)) = completions.pop() {
             port.complete(ticket, status);
         }
         self.lost = add(self.lost, &lost);
         let mut frame = vec![0; FRAME_ROOM];
-        while let Some(head) = going.pop(&mut frame) {
+        while let Some(head) = to_port.pop(&mut frame) {
             self.shared.send_or_count(&mut port, &frame[..head.len], head.vnet.as_ref(), &mut self.lost);
         }
         port.flush();
@@ -605,8 +608,8 @@ impl<P: Served> Apart<P> {
 }
 
 impl<P: Served> Drop for Apart<P> {
-    /// The thread ends when it can. One that is not stuck has given everything back before this returns; drop it where
-    /// nobody waits.
+    /// Tells the thread to end, and waits a moment for it: one that is not stuck then completes all frames first. Not to
+    /// be dropped on a thread that must not wait.
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Release);
         self.shared.wake_thread();
@@ -649,7 +652,7 @@ impl Shared {
         })
     }
 
-    /// A frame that finds no room is lost, as it would have been on the engine's thread.
+    /// Sends a frame; one that finds no room is counted as lost, as on the engine's thread.
     fn send_or_count(
         &self,
         port: &mut impl Served,
@@ -681,7 +684,7 @@ impl Shared {
         }
     }
 
-    /// Never read, as it is waited for by edges.
+    /// Wakes the engine. The eventfd is never read, as it is watched edge-triggered.
     fn ring_engine(&self) {
         let _ = self.to_engine.write(1);
     }
@@ -692,21 +695,21 @@ fn add(a: Counters, b: &Counters) -> Counters {
     Counters { rx_drops: sum(a.rx_drops, b.rx_drops), tx_drops: sum(a.tx_drops, b.tx_drops), ..a }
 }
 
-impl Length for Came {
+impl Length for FromPort {
     fn length(&self) -> usize {
         self.len
     }
 }
 
-impl Length for Going {
+impl Length for ToPort {
     fn length(&self) -> usize {
         self.len
     }
 }
 
-/// Completions that wait, beside those of frames that the owner holds.
+/// Room for waiting completions, beside those of frames that the owner holds.
 const COMPLETIONS: usize = 4_096;
-/// Messages of a vNIC's client read in a batch.
+/// Most messages of a vNIC's client read in a batch.
 const REQUESTS: usize = 8;
-/// How long who lets go of the port waits for a thread that has something to give back.
+/// Longest wait for the thread's end when an [`Apart`] is dropped.
 const PATIENCE: Duration = Duration::from_millis(100);

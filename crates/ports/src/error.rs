@@ -1,25 +1,25 @@
-//! What can go wrong while a port is opened or a namespace is built.
+//! The errors of opening a port or building a namespace.
 //!
 //! Why: an operator needs to read what failed, where, and what to do about it.
-//! From: the three kinds of error of the style guide; this is the first, "asked for the impossible".
-//! Not here: what happens to a running port (`port::Trouble`), which is counted and not printed.
+//! From: errors of the kind "the operator asked for something impossible", with names and numbers in them.
+//! Not here: failures of a running port (`port::Trouble`), which are counted.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a port could not be opened, or a namespace not be built.
+/// Why a port could not be opened, or a namespace could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
-    /// Linux takes no such name for an interface or a namespace.
+    /// Linux does not accept this name for an interface or a namespace.
     #[error("{kind} name `{name}` {problem}; {advice}")]
     BadName {
         /// `interface` or `network namespace`.
         kind: &'static str,
         /// The name as given.
         name: String,
-        /// What is wrong with it.
+        /// The rule that the name breaks.
         problem: &'static str,
-        /// What would be right.
+        /// How to choose a valid name.
         advice: &'static str,
     },
 
@@ -31,11 +31,11 @@ pub enum PortError {
     NoNetns {
         /// The namespace as the operator named it.
         netns: String,
-        /// Where it was looked for.
+        /// The path where it was expected.
         path: PathBuf,
     },
 
-    /// The file is there, and no network namespace.
+    /// The file exists but is not a network namespace.
     #[error(
         "{path} is not a network namespace; \
          give the name of one that `ip netns list` shows, or a path such as /proc/PID/ns/net"
@@ -45,14 +45,14 @@ pub enum PortError {
         path: PathBuf,
     },
 
-    /// The kernel refused for want of privilege.
+    /// The process has not the privilege for this.
     #[error("{what} in {place}: permission denied; {advice}")]
     Permission {
-        /// What was tried.
+        /// The action that failed.
         what: String,
-        /// Where.
+        /// The namespace or file of the action.
         place: String,
-        /// Who may.
+        /// The privileges that are needed.
         advice: &'static str,
     },
 
@@ -62,11 +62,11 @@ pub enum PortError {
          choose another name, or remove what holds it (`ip link`, `ip netns`)"
     )]
     NameTaken {
-        /// What was tried.
+        /// The action that failed.
         what: String,
-        /// The name that two want.
+        /// The name that is in use.
         name: String,
-        /// Where.
+        /// The namespace or folder of the name.
         place: String,
     },
 
@@ -75,29 +75,29 @@ pub enum PortError {
     NoInterface {
         /// The interface as the operator named it.
         name: String,
-        /// Where it was looked for.
+        /// The namespace in which it was expected.
         place: String,
     },
 
-    /// The kernel, or the device, cannot do this.
+    /// The kernel or the device does not support this.
     #[error("{what} in {place} is not supported here: {advice}")]
     Unsupported {
-        /// What was tried.
+        /// The action that failed.
         what: String,
-        /// Where.
+        /// The namespace of the action.
         place: String,
-        /// The way out.
+        /// What to do about it.
         advice: &'static str,
     },
 
-    /// A capture file cannot be used.
+    /// A capture file or a socket's path cannot be used.
     #[error("{path}: {problem}; {advice}")]
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Why it cannot be used.
         problem: String,
-        /// The way out.
+        /// What to do about it.
         advice: &'static str,
     },
 
@@ -110,27 +110,27 @@ pub enum PortError {
         problem: String,
     },
 
-    /// Anything else that the kernel said.
+    /// Any other error of the kernel.
     #[error("{what} in {place}: {source}")]
     System {
-        /// What was tried.
+        /// The action that failed.
         what: String,
-        /// Where.
+        /// The namespace or file of the action.
         place: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl PortError {
-    /// The kernel refused what a network administrator may do.
+    /// The error for an action that needs a network administrator's privileges.
     pub(crate) fn denied(what: impl Into<String>, place: impl Into<String>) -> Self {
         let advice = "run as root or with CAP_NET_ADMIN and CAP_SYS_ADMIN, \
                       or in a user namespace of its own (`unshare -Urnm`)";
         Self::Permission { what: what.into(), place: place.into(), advice }
     }
 
-    /// Sorts the kernel's answer to `what`, tried in `place`, into the error that says most.
+    /// Turns the kernel's error on the action `what` in `place` into the most helpful variant.
     pub(crate) fn system(what: impl Into<String>, place: impl Into<String>, source: io::Error) -> Self {
         let (what, place) = (what.into(), place.into());
         match source.raw_os_error() {
@@ -140,7 +140,7 @@ impl PortError {
     }
 }
 
-/// Refuses what Linux takes for no interface name, before the kernel says `EINVAL`.
+/// Refuses names that Linux does not accept for interfaces, with a better message than the kernel's `EINVAL`.
 pub(crate) fn check_interface_name(name: &str) -> Result<(), PortError> {
     let problem = if name.is_empty() {
         "is empty"

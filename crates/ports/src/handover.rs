@@ -1,9 +1,9 @@
-//! Ports on their way from the process that may open them to the one that carries packets.
+//! Handing an open port from the privileged process to the one that carries packets.
 //!
-//! Why: the process that reads what tenants send shall own no privilege, and yet get new ports while it runs.
+//! Why: the process that reads tenants' packets must have no privileges, and yet get new ports while it runs.
 //! From: `SCM_RIGHTS` of unix(7); `docs/decisions/0013-privileges.md`.
-//! Not here: the way between the two, and what may be opened (`daemon::broker`).
-//! Invariant: a port that was handed over is the same as one opened in place: nobody who uses it can tell.
+//! Not here: the messages between the two processes, and what may be opened (`daemon::broker`).
+//! Invariant: a port that was handed over behaves like one opened in place.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -20,37 +20,37 @@ use crate::shared_memory::{VnicConfig, VnicPort};
 use crate::tap::{Tap, TapConfig};
 use crate::vhost_user::{VhostUser, VhostUserConfig};
 
-/// What is known of an open device beside its descriptor.
+/// The properties of an open device that go with its descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
     pub(crate) name: String,
-    /// How the service manager calls it; TAPs only.
+    /// Its name in the service manager's store; TAPs only.
     pub(crate) key: String,
     pub(crate) mac: [u8; 6],
     pub(crate) capabilities: Capabilities,
-    /// It carries virtio-net headers; packet sockets only.
+    /// Whether it carries virtio-net headers; packet sockets only.
     pub(crate) vnet: bool,
 }
 
-/// What of a port goes beside its descriptors.
+/// The kind of a port, and its properties that go with its descriptors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Parts {
     /// A TAP, with one descriptor.
     Tap(Device),
     /// A packet socket, with one descriptor.
     Packet(Device),
-    /// Capture files: the one that is read, if any, then the one that is written.
+    /// Capture files: the one to read, if any, then the one to write, if any.
     Pcap,
-    /// A listening socket that is this inode, and for a virtual machine the record of what is out.
+    /// A listening socket with this inode, and for vhost-user the record of descriptors in flight.
     Listening(u64),
 }
 
-/// The descriptors of a port, and what else its next owner needs.
+/// An open port to be handed to another process: its descriptors and properties.
 #[derive(Debug)]
 pub struct Handover {
-    /// What goes beside them.
+    /// The kind and the properties of the port.
     pub parts: Parts,
-    /// They, in the order that the parts state.
+    /// The descriptors, in the order that [`Parts`] states.
     pub files: Vec<OwnedFd>,
 }
 
@@ -58,7 +58,7 @@ impl Handover {
     /// Makes a TAP.
     ///
     /// # Errors
-    /// As [`Tap::open`].
+    /// As for [`Tap::open`].
     pub fn tap(config: &TapConfig) -> Result<Self, PortError> {
         let (device, file) = Tap::open(config)?.into_parts();
         Ok(Self { parts: Parts::Tap(device), files: vec![file] })
@@ -67,13 +67,13 @@ impl Handover {
     /// Opens a packet socket.
     ///
     /// # Errors
-    /// As [`PacketSocket::open`].
+    /// As for [`PacketSocket::open`].
     pub fn packet(config: &PacketConfig) -> Result<Self, PortError> {
         let (device, socket) = PacketSocket::open(config)?.into_parts();
         Ok(Self { parts: Parts::Packet(device), files: vec![socket] })
     }
 
-    /// Opens capture files; neither is looked into.
+    /// Opens capture files, without reading them.
     ///
     /// # Errors
     /// When one cannot be opened.
@@ -85,16 +85,16 @@ impl Handover {
     /// Listens for a vNIC's client.
     ///
     /// # Errors
-    /// When the socket's place is taken.
+    /// When the socket's path is in use.
     pub fn vnic(config: &VnicConfig) -> Result<Self, PortError> {
         let (listener, inode) = VnicPort::listen(config)?;
         Ok(Self { parts: Parts::Listening(inode), files: vec![listener] })
     }
 
-    /// Listens for a virtual machine's front end, and opens the record of what is out.
+    /// Listens for a virtual machine's front end, and opens the record of descriptors in flight.
     ///
     /// # Errors
-    /// When the socket's place is taken.
+    /// When the socket's path is in use.
     pub fn vhost_user(config: &VhostUserConfig) -> Result<Self, PortError> {
         let (listener, inode, record) = VhostUser::listen(config)?;
         Ok(Self { parts: Parts::Listening(inode), files: vec![listener, record.into()] })
@@ -110,26 +110,26 @@ impl Handover {
     }
 }
 
-/// How a port is made from what was handed over.
+/// The kind of port that the receiving process expects, with the port's configuration.
 #[derive(Debug)]
 pub enum TakeOver<'a> {
-    /// From a TAP's descriptor.
+    /// A TAP.
     Tap,
-    /// From a packet socket.
+    /// A packet socket.
     Packet,
-    /// From capture files.
+    /// Capture files.
     Pcap(&'a PcapConfig),
-    /// From a listening socket, which `Release` removes when the port is dropped.
+    /// A vNIC's listening socket, whose path `Release` removes when the port is dropped.
     Vnic(&'a VnicConfig, Release),
-    /// From a listening socket and a record.
+    /// A vhost-user listening socket and its record, both removed by `Release` when the port is dropped.
     VhostUser(&'a VhostUserConfig, Release),
 }
 
-/// Frees a socket's place in the file system; whoever opened it does that.
+/// Removes a socket's path from the file system; usually asks the process that made it to do so.
 pub struct Release(Box<dyn FnOnce() + Send + Sync>);
 
 impl Release {
-    /// By this means.
+    /// A release that calls `free`.
     pub fn by(free: impl FnOnce() + Send + Sync + 'static) -> Self {
         Self(Box::new(free))
     }
@@ -149,7 +149,7 @@ impl TakeOver<'_> {
     /// Makes the port.
     ///
     /// # Errors
-    /// When what came is not what it takes, or the port's own memory or bells cannot be made.
+    /// When another kind of port was handed over, or the port's own memory or event descriptors cannot be made.
     pub fn port(self, handed: Handover) -> Result<Port, PortError> {
         let Handover { parts, files } = handed;
         let mut files = files.into_iter();
@@ -178,15 +178,15 @@ impl TakeOver<'_> {
 fn missing() -> PortError {
     PortError::Config {
         what: "taking over a port".to_owned(),
-        problem: "what came is another port's; please report it".to_owned(),
+        problem: "another kind of port was handed over; please report it".to_owned(),
     }
 }
 
-/// Frees the place of a listening socket that [`Handover::vnic`] or [`Handover::vhost_user`] made, and its record, unless
-/// another one has the place by now.
+/// Removes the path of a listening socket that [`Handover::vnic`] or [`Handover::vhost_user`] made, and its record, unless
+/// another socket has the path by now.
 pub fn free_place(path: &Path, inode: u64) {
     if fs::symlink_metadata(path).is_ok_and(|found| found.ino() == inode) {
-        // Before the socket: the place is another's then.
+        // The record first: once the socket's path is free, another port may own a record there.
         let _ = fs::remove_file(crate::vhost_user::record_of(path));
         let _ = fs::remove_file(path);
     }

@@ -1,10 +1,10 @@
-//! TAPs that outlive the daemon: their files are with the service manager while nobody runs.
+//! TAPs that outlive the daemon: the service manager keeps their files while no daemon runs.
 //!
-//! Why: a TAP goes with the last file that is open on it, and with it its tenant's addresses, routes and connections. A
-//! crash, or a new version, shall cost the tenant a pause and no more.
+//! Why: a TAP disappears with the last file that is open on it, and with it its tenant's addresses, routes and connections.
+//! A crash or an upgrade should cost the tenant a pause and no more.
 //! From: systemd's file descriptor store, `sd_notify(3)` and `sd_listen_fds(3)`.
-//! Not here: which TAP belongs to whom (`daemon`), and how many the manager keeps (`FileDescriptorStoreMax=`).
-//! Invariant: a file that comes back is used for the interface that it is open on, whatever it is called, or not at all.
+//! Not here: which TAP belongs to which tenant (`daemon`), and how many the manager keeps (`FileDescriptorStoreMax=`).
+//! Invariant: a file that comes back is used only for the interface that it is open on, whatever its name in the store.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,15 +20,15 @@ use crate::netns::Netns;
 use crate::port::Port;
 use crate::tap::{Tap, TapConfig};
 
-/// What the service manager has kept from an earlier run of this service.
+/// The TAPs that the service manager has kept from an earlier run of this service.
 ///
 /// ```no_run
 /// use plimsoll_ports::{Kept, TapConfig};
 /// # fn main() -> Result<(), plimsoll_ports::PortError> {
 /// let mut kept = Kept::receive();
 /// match kept.take(&TapConfig::new("shop".into(), "eth0"))? {
-///     Some(tap) => println!("{} is as it was", tap.name()),
-///     None => println!("it has to be made"),
+///     Some(tap) => println!("{} is taken up again", tap.name()),
+///     None => println!("a new TAP is needed"),
 /// }
 /// kept.let_go();
 /// # Ok(())
@@ -36,14 +36,14 @@ use crate::tap::{Tap, TapConfig};
 /// ```
 #[derive(Debug, Default)]
 pub struct Kept {
-    /// By the number of their namespace and their name there: the file, and what the manager calls it.
+    /// By the TAP's namespace number and interface name: its file, and the file's name in the manager's store.
     taps: HashMap<(u64, String), (OwnedFd, String)>,
-    /// What the manager calls those that nothing can be done with.
+    /// Names of stored files that are not usable TAPs.
     useless: Vec<String>,
 }
 
 impl Kept {
-    /// Takes what this process was started with; nothing without a service manager, and nothing a second time.
+    /// Takes the files that this process was started with; none without a service manager, and none on a second call.
     #[must_use]
     pub fn receive() -> Self {
         static TAKEN: AtomicBool = AtomicBool::new(false);
@@ -52,8 +52,8 @@ impl Kept {
             return kept;
         }
         for (file, device) in sd_notify::listen_fds_with_names().into_iter().flatten() {
-            // SAFETY: the service manager has opened it for this very process, as LISTEN_PID says, which is why nobody
-            // else in it knows it; the swap above lets it be owned once.
+            // SAFETY: the service manager has opened it for this very process, as LISTEN_PID says, so nothing else in
+            // the process owns it; the swap above lets it be owned once.
             kept.add(unsafe { OwnedFd::from_raw_fd(file) }, device);
         }
         kept
@@ -72,25 +72,25 @@ impl Kept {
         }
     }
 
-    /// The interface that `config` describes, if it is among them.
+    /// Takes the TAP that `config` describes, if the manager has kept it.
     ///
     /// # Errors
-    /// When the interface cannot be given what `config` says.
+    /// When the interface cannot be configured as `config` says.
     pub fn take(&mut self, config: &TapConfig) -> Result<Option<Tap>, PortError> {
-        // A namespace that is not there has nothing that could be taken up; who makes the interface says so.
+        // In a namespace that does not exist there is no interface; the error comes when a new one is made.
         let number = Netns::open(&config.netns).ok().and_then(|netns| netns.number().ok());
         let found = number.and_then(|number| self.taps.remove(&(number, config.name.clone())));
         let Some((file, device)) = found else { return Ok(None) };
         let resumed = Tap::resume(file, device.clone(), config);
         if resumed.is_err() {
-            // Whatever becomes of this start, the next one makes the interface anew.
+            // The next start then makes a new interface.
             close(&device);
         }
         resumed.map(Some)
     }
 
-    /// Has the manager close what nobody took: tenants that are no more, interfaces that were renamed. A start that fails
-    /// does without, as the next one may take it.
+    /// Tells the manager to close the files that were not taken: of tenants that were removed, or interfaces that were
+    /// renamed. Not to be called by a start that fails, as the next start may take them.
     pub fn let_go(self) {
         for device in self.taps.into_values().map(|(_, device)| device).chain(self.useless) {
             close(&device);
@@ -98,11 +98,11 @@ impl Kept {
     }
 }
 
-/// Hands the service manager a copy of the port's file to keep, where it is a TAP's that it has not kept already. Without
-/// a service manager there is nobody to ask.
+/// Gives the service manager a copy of the port's file to keep, if the port is a TAP whose file it does not keep already.
+/// Does nothing without a service manager.
 ///
 /// # Errors
-/// When it cannot be told.
+/// When the message cannot be sent.
 pub fn keep(port: &Port) -> io::Result<()> {
     match port {
         Port::Tap(tap) if !tap.is_resumed() => {
@@ -113,23 +113,23 @@ pub fn keep(port: &Port) -> io::Result<()> {
     }
 }
 
-/// Has the service manager close its copy, before the port is closed for good.
+/// Tells the service manager to close its copy of the port's file, before the port is closed for good.
 pub fn forget(port: &Port) {
     if let Port::Tap(tap) = port {
         close(tap.device());
     }
 }
 
-/// Anything may be with the manager, and take any time to close.
+/// Closes a file of unknown kind on another thread, as that may take any time.
 fn discard(file: OwnedFd) {
     match Closer::of("LISTEN_FDS".as_ref()) {
         Ok(closer) => drop(Foreign::new(file, &closer)),
-        // Short of descriptors: one more stays open.
+        // No descriptors are left for a closer: this one stays open.
         Err(_) => std::mem::forget(file),
     }
 }
 
 fn close(device: &str) {
-    // A manager that is gone keeps nothing.
+    // A manager that is gone keeps no files.
     let _ = manager::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(device)], &[]);
 }

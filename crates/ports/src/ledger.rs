@@ -1,30 +1,30 @@
-//! Frames that a port has taken and may yet find that it cannot send.
+//! Frames that a port has accepted and then cannot send.
 //!
-//! Why: sockets and files take many frames for one call and refuse one later; whoever handed it over wants to know whose
-//! it was.
-//! From: numbers, as the port knows no senders: the n-th frame that it took, counted from zero.
-//! Not here: counting by reason (`port::Counters`), and whose a frame is.
-//! Invariant: each number is told at most once, and at most [`MOST`] stretches of them wait to be asked for.
+//! Why: sockets and files collect frames for one call and may refuse one of them later; the caller of `send` needs to know
+//! which, to charge the loss to its tenant.
+//! From: frame numbers, as the port knows no tenants: the n-th frame that it accepted, counted from zero.
+//! Not here: counting by reason (`port::Counters`), and the tenant of a frame.
+//! Invariant: each number is reported at most once, and at most [`MOST`] ranges of numbers wait to be fetched.
 
 use std::collections::VecDeque;
 
 use crate::port::DropReason;
 
-/// Frames that [`crate::Port::send`] had taken and that could not leave after all. They count as lost by the port.
+/// A range of frames that [`crate::Port::send`] had accepted and that could not leave. The port counts them as lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The number of the first.
+    /// Number of the first frame.
     pub first: u64,
-    /// How many.
+    /// Number of frames in the range.
     pub frames: u64,
-    /// Why.
+    /// Why they could not leave.
     pub reason: DropReason,
 }
 
-/// Stretches that wait: a port that is never asked needs no more.
+/// Most ranges that wait to be fetched; later ones are not kept.
 const MOST: usize = 64;
 
-/// What a port has taken, and what it refused of that.
+/// Counts the frames that a port has accepted, and keeps the ranges that it could not send.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     taken: u64,
@@ -32,17 +32,17 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// One more frame was taken.
+    /// Counts one more accepted frame.
     pub(crate) fn take(&mut self) {
         self.taken += 1;
     }
 
-    /// How many were.
+    /// Number of accepted frames.
     pub(crate) fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Of the last `staged` frames taken, the first so many could not leave.
+    /// Notes that of the last `staged` accepted frames, the first `frames` could not leave.
     pub(crate) fn refuse(&mut self, staged: usize, frames: u64, reason: DropReason) {
         let first = self.taken.saturating_sub(staged as u64);
         let full = self.refused.len() == MOST;
@@ -53,7 +53,7 @@ impl Ledger {
         }
     }
 
-    /// The oldest stretch that nobody has asked for.
+    /// Takes the oldest range that was not fetched yet.
     pub(crate) fn next_refused(&mut self) -> Option<Refused> {
         self.refused.pop_front()
     }

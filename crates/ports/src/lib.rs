@@ -1,7 +1,7 @@
-//! Where packets enter and leave: TAP, AF_PACKET, AF_XDP, capture files, memory, a client's shared memory, a virtual
-//! machine's rings.
+//! Ports, through which packets enter and leave: TAP, AF_PACKET, AF_XDP, capture files, memory, a client's shared memory,
+//! a virtual machine's rings.
 //!
-//! Why: the engine neither knows nor cares how a frame reaches the kernel.
+//! Why: the engine does not depend on how a frame reaches the kernel.
 //! From: Linux's own interfaces, called directly; `unsafe` is here and in `vnic`, and nowhere else.
 //! Not here: threads, waiting, classification, or any decision on which frame goes next.
 //! Invariant: each frame handed to a port is sent or counted with the reason why not.

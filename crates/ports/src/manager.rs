@@ -1,8 +1,9 @@
-//! What the service manager is told, over a socket that is connected beforehand.
+//! Notifications to the service manager, over a socket that is connected early.
 //!
-//! Why: whoever gives up its user may no longer connect to the manager's socket, and must go on telling it things.
-//! From: `sd_notify(3)`; connecting takes the right to write to the socket's file, sending over a connection does not.
-//! Not here: what is told (`kept`, the daemon).
+//! Why: after the daemon has changed to another user it may no longer connect to the manager's socket, but must still send
+//! notifications.
+//! From: `sd_notify(3)`; connecting needs write permission on the socket's file, sending over a connection does not.
+//! Not here: the contents of notifications (`kept`, the daemon).
 //! Invariant: without a service manager nothing is sent, and nothing fails.
 
 use std::fmt::Write;
@@ -17,20 +18,20 @@ use sd_notify::NotifyState;
 
 static CONNECTED: OnceLock<UnixDatagram> = OnceLock::new();
 
-/// Connects to the manager, to be called while that is allowed; without this each message connects anew.
+/// Connects to the manager, while the process still may; without this each notification connects anew.
 pub fn connect() {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    // Another kind of address, or a manager that is gone: each message then tries as `sd_notify` does.
+    // Fails for another kind of address, or a manager that is gone: each notification then connects as `sd_notify` does.
     let connected = UnixDatagram::unbound().and_then(|socket| socket.connect(path).map(|()| socket));
     if let Ok(socket) = connected {
         let _ = CONNECTED.set(socket);
     }
 }
 
-/// Tells the manager, with descriptors for it to keep.
+/// Sends a notification, with descriptors for the manager to keep.
 ///
 /// # Errors
-/// When it cannot be told.
+/// When it cannot be sent.
 pub fn notify(states: &[NotifyState<'_>], files: &[BorrowedFd<'_>]) -> io::Result<()> {
     match CONNECTED.get().map(|socket| send(socket, states, files)) {
         Some(Ok(())) => Ok(()),
@@ -53,7 +54,7 @@ fn send(socket: &UnixDatagram, states: &[NotifyState<'_>], files: &[BorrowedFd<'
     Ok(())
 }
 
-/// Descriptors that go with one message.
+/// Most descriptors of one notification.
 const MOST: usize = 8;
 
 #[cfg(test)]

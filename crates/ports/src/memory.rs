@@ -1,10 +1,10 @@
 //! A port whose other end is in the same process.
 //!
 //! Why: tests and benches drive the engine without a kernel in between.
-//! From: two single-producer rings for each direction: one brings full frames, one takes the empty
-//! buffers back, so that nothing is allocated after the pair is made.
-//! Not here: any loss. A full ring says so, and the sender keeps its frame.
-//! Invariant: frames arrive whole, once, in order; at most as many wait as the ring has slots.
+//! From: two single-producer rings for each direction: one carries full frames, the other returns empty
+//! buffers, so that nothing is allocated after the pair is made.
+//! Not here: any loss. When the ring is full, the sender keeps its frame.
+//! Invariant: frames arrive whole, once, in order; at most `slots` of them wait.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,33 +19,33 @@ use crate::error::PortError;
 use crate::ledger::{Ledger, Refused};
 use crate::port::{Capabilities, Counters, DropReason, Fds, Received, Sending, Trouble};
 
-/// Size and habits of a [`MemoryPort::pair`].
+/// Options of a [`MemoryPort::pair`].
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryConfig {
-    /// Frames that may wait in each direction.
+    /// Most frames that may wait in each direction.
     pub slots: usize,
-    /// Largest frame; each slot takes that much memory.
+    /// Largest frame in bytes, and the size of each slot.
     pub frame: usize,
-    /// Segments larger than the MTU may pass, with a virtio-net header.
+    /// Frames larger than the MTU may pass, with a virtio-net header.
     pub segmentation: bool,
-    /// Largest IP packet, as [`crate::Port::capabilities`] tells it.
+    /// Largest IP packet, for [`crate::Port::capabilities`].
     pub mtu: u32,
-    /// Frames that this end keeps for want of a place until it is flushed, as sockets do; 0: it says that it is full.
+    /// Most frames that this end stages while the ring is full, as sockets do. With 0, `send` returns `Full` instead.
     pub staged: usize,
-    /// The other end's hardware address, as a TAP's interface has one.
+    /// The other end's hardware address, like that of a TAP's interface.
     pub mac: Option<[u8; 6]>,
-    /// Make a file descriptor readable when frames wait; costs a system call for each flush.
+    /// Whether a file descriptor becomes readable when frames wait; costs a system call for each flush.
     pub wakes: bool,
 }
 
 impl Default for MemoryConfig {
-    /// 256 frames of 2 KiB, no segmentation, asked rather than waited for.
+    /// 256 frames of 2 KiB, no segmentation, no file descriptor.
     fn default() -> Self {
         Self { slots: 256, frame: 2_048, segmentation: false, mtu: 1_500, staged: 0, mac: None, wakes: false }
     }
 }
 
-/// One end of a pair.
+/// One end of a pair of connected ports.
 ///
 /// ```
 /// use plimsoll_ports::{MemoryConfig, MemoryPort};
@@ -59,14 +59,14 @@ impl Default for MemoryConfig {
 pub struct MemoryPort {
     name: String,
     config: MemoryConfig,
-    outbox: Outbox,
-    inbox: Inbox,
+    outbox: Sender,
+    inbox: Receiver,
     counters: Counters,
     ledger: Ledger,
 }
 
 impl MemoryPort {
-    /// Two ends, each of which receives what the other sends. They may live on different threads.
+    /// Makes two ends, each of which receives the frames that the other sends. They may live on different threads.
     ///
     /// # Errors
     /// When the process has no file descriptor left for `wakes`.
@@ -87,7 +87,7 @@ impl MemoryPort {
     /// Takes the oldest frame; see [`crate::Port::receive`].
     ///
     /// # Errors
-    /// [`Trouble::Gone`] when the other end has been dropped and nothing is left.
+    /// [`Trouble::Gone`] when the other end has been dropped and no frame is left.
     pub fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<Received>, Trouble> {
         let Ok(slot) = self.inbox.full.pop() else {
             return if self.inbox.full.is_abandoned() { Err(Trouble::Gone) } else { self.rest() };
@@ -101,7 +101,7 @@ impl MemoryPort {
             self.counters.lose(DropReason::Oversize);
         }
         let vnet = self.config.segmentation.then_some(slot.vnet);
-        // There is room: exactly `slots` buffers exist. Without a sender it is simply freed.
+        // There is room: exactly `slots` buffers exist. Without a sender the buffer is simply freed.
         let _ = self.inbox.empty.push(slot);
         Ok(fits.then_some(Received { len, vnet, ..Received::default() }))
     }
@@ -133,10 +133,10 @@ impl MemoryPort {
         Ok(Sending::Sent)
     }
 
-    /// Brings over what is staged, as far as there is room, and wakes the other end, if it wants to be woken.
+    /// Hands over staged frames, as far as there is room, and wakes the other end, if it wants to be woken.
     ///
     /// # Errors
-    /// [`Trouble::Gone`] when the other end has been dropped while frames were staged, which have been counted.
+    /// [`Trouble::Gone`] when the other end has been dropped while frames were staged; these are counted as lost.
     pub fn flush(&mut self) -> Result<(), Trouble> {
         if !self.outbox.staged.is_empty() && self.outbox.full.is_abandoned() {
             let lost = self.outbox.staged.len();
@@ -155,26 +155,26 @@ impl MemoryPort {
         if !self.outbox.rung {
             self.outbox.rung = true;
             if let Some(bell) = &self.outbox.bell {
-                // Fails only when 2^64 - 2 calls are unread: the other end is awake then.
+                // Fails only when 2^64 - 2 wake-ups are unread: the other end is awake then.
                 let _ = bell.write(1);
             }
         }
         Ok(())
     }
 
-    /// Frames that wait on this end.
+    /// Frames that are staged on this end.
     #[must_use]
     pub fn staged(&self) -> usize {
         self.outbox.staged.len()
     }
 
-    /// Frames taken to be sent, sent or not.
+    /// Number of frames accepted by `send` so far, sent or not.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.ledger.taken()
     }
 
-    /// Frames of these that could not leave; see [`crate::Port::take_refused`].
+    /// Accepted frames that could not leave; see [`crate::Port::take_refused`].
     pub fn take_refused(&mut self) -> Option<Refused> {
         self.ledger.next_refused()
     }
@@ -185,22 +185,22 @@ impl MemoryPort {
         self.config.mac
     }
 
-    /// What to wait on.
+    /// The file descriptors to wait on.
     #[must_use]
     pub fn fds(&self) -> Fds {
         let receive = self.inbox.bell.as_ref().map(|bell| -> RawFd { bell.as_raw_fd() });
         Fds { receive, transmit: None }
     }
 
-    /// Whether the other end still exists.
+    /// Checks that the other end still exists.
     ///
     /// # Errors
-    /// [`Trouble::Gone`] when not.
+    /// [`Trouble::Gone`] when it does not.
     pub fn probe(&mut self) -> Result<(), Trouble> {
         if self.outbox.full.is_abandoned() { Err(Trouble::Gone) } else { Ok(()) }
     }
 
-    /// What it can do.
+    /// The offloads and MTU of the port.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         let whole = self.config.segmentation;
@@ -213,19 +213,19 @@ impl MemoryPort {
         }
     }
 
-    /// What it has carried.
+    /// The port's traffic so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// How operators know it.
+    /// The port's name for operators.
     #[must_use]
     pub fn name(&self) -> String {
         self.name.clone()
     }
 
-    /// Nothing waits: silence the bell, and look once more, as a frame may have come in between.
+    /// Resets the bell when no frame waits, and checks once more, as a frame may have come in between.
     fn rest(&mut self) -> Result<Option<Received>, Trouble> {
         if let Some(bell) = &self.inbox.bell {
             let _ = bell.read();
@@ -237,7 +237,7 @@ impl MemoryPort {
     }
 }
 
-/// One end of a pair that carries values instead of frames: descriptors, for benches.
+/// One end of a pair that carries values instead of frames, such as descriptors in benches.
 #[derive(Debug)]
 pub struct MemoryEnd<T> {
     out: Producer<T>,
@@ -245,7 +245,7 @@ pub struct MemoryEnd<T> {
 }
 
 impl<T> MemoryEnd<T> {
-    /// Two ends with `slots` places in each direction.
+    /// Makes two ends with `slots` places in each direction.
     #[must_use]
     pub fn pair(slots: usize) -> (Self, Self) {
         let (to_b, at_b) = RingBuffer::new(slots);
@@ -253,27 +253,27 @@ impl<T> MemoryEnd<T> {
         (Self { out: to_b, inbox: at_a }, Self { out: to_a, inbox: at_b })
     }
 
-    /// Sends `value`, or gives it back when there is no room.
+    /// Sends `value`.
     ///
     /// # Errors
-    /// The value, when all places are taken.
+    /// The value, when there is no room.
     pub fn post(&mut self, value: T) -> Result<(), T> {
         self.out.push(value).map_err(|rtrb::PushError::Full(value)| value)
     }
 
-    /// The oldest value that waits.
+    /// Takes the oldest value that waits.
     pub fn take(&mut self) -> Option<T> {
         self.inbox.pop().ok()
     }
 
-    /// Values that can be posted now.
+    /// Number of values that can be posted now.
     #[must_use]
     pub fn room(&self) -> usize {
         self.out.slots()
     }
 }
 
-/// A buffer on its way.
+/// A buffer, full or empty.
 #[derive(Debug)]
 struct Slot {
     len: usize,
@@ -281,19 +281,19 @@ struct Slot {
     bytes: Box<[u8]>,
 }
 
-/// Where this end sends.
+/// The sending side of an end.
 #[derive(Debug)]
-struct Outbox {
+struct Sender {
     full: Producer<Slot>,
     empty: Consumer<Slot>,
-    /// Only for tests of what waits on this end: unlike the rings, it allocates.
+    /// Staged frames, for tests: unlike the rings, this queue allocates.
     staged: VecDeque<(Vec<u8>, VnetHeader)>,
     bell: Option<Arc<EventFd>>,
     rung: bool,
 }
 
-impl Outbox {
-    /// Hands a frame over; false when there is no place for it.
+impl Sender {
+    /// Hands a frame over; false when there is no room.
     fn put(&mut self, frame: &[u8], vnet: VnetHeader) -> bool {
         let Ok(mut slot) = self.empty.pop() else { return false };
         slot.bytes[..frame.len()].copy_from_slice(frame);
@@ -306,15 +306,15 @@ impl Outbox {
     }
 }
 
-/// Where this end receives.
+/// The receiving side of an end.
 #[derive(Debug)]
-struct Inbox {
+struct Receiver {
     full: Consumer<Slot>,
     empty: Producer<Slot>,
     bell: Option<Arc<EventFd>>,
 }
 
-fn direction(name: &str, config: &MemoryConfig) -> Result<(Outbox, Inbox), PortError> {
+fn direction(name: &str, config: &MemoryConfig) -> Result<(Sender, Receiver), PortError> {
     let (full, at) = RingBuffer::new(config.slots);
     let (mut back, empty) = RingBuffer::new(config.slots);
     for _ in 0..config.slots {
@@ -335,8 +335,8 @@ fn direction(name: &str, config: &MemoryConfig) -> Result<(Outbox, Inbox), PortE
     let bell = bell.map(Arc::new);
     let staged = VecDeque::new();
     Ok((
-        Outbox { full, empty, staged, bell: bell.clone(), rung: true },
-        Inbox { full: at, empty: back, bell },
+        Sender { full, empty, staged, bell: bell.clone(), rung: true },
+        Receiver { full: at, empty: back, bell },
     ))
 }
 

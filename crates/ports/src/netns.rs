@@ -1,8 +1,8 @@
-//! Network namespaces: opened, made, entered for one call, and swept.
+//! Network namespaces: opens, makes and enters them, and sweeps those that a crash has left.
 //!
 //! Why: each tenant's port is made in the tenant's namespace, and the lab builds whole topologies.
-//! From: `setns(2)` on a thread that lives for one call, so that no other thread ever notices.
-//! Not here: what is done inside (`link`), and packets.
+//! From: `setns(2)` on a thread that lives for one call, so that no other thread is affected.
+//! Not here: interfaces and addresses (`link`), and packets.
 //! Invariant: the caller's own thread never changes its namespace.
 
 mod link;
@@ -28,10 +28,10 @@ use crate::error::PortError;
 pub use link::{Cidr, LinkInfo, Links, ParseCidrError};
 pub use owner::{Swept, sweep, sweep_links};
 
-/// Which network namespace something is in, as a policy file says it.
+/// A reference to a network namespace, as in a policy file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum NetnsRef {
-    /// The daemon's own.
+    /// The process's own namespace.
     #[default]
     Own,
     /// By name, as in `/run/netns`.
@@ -41,7 +41,7 @@ pub enum NetnsRef {
 }
 
 impl NetnsRef {
-    /// The file that stands for it.
+    /// The file that stands for the namespace.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         match self {
@@ -53,7 +53,7 @@ impl NetnsRef {
 }
 
 impl From<&str> for NetnsRef {
-    /// A text with a slash is a path, any other a name; an empty one is the daemon's own.
+    /// A text with a slash is a path, any other a name; an empty text is the process's own namespace.
     fn from(text: &str) -> Self {
         match text {
             "" => Self::Own,
@@ -82,8 +82,8 @@ impl fmt::Display for NetnsRef {
 
 /// An open network namespace.
 ///
-/// One that [`Netns::create`] made is deleted when this is dropped, unless [`Netns::keep`] is
-/// called. An anonymous one lives as long as this, or a process or socket in it.
+/// A namespace made by [`Netns::create`] is deleted when this is dropped, unless [`Netns::keep`] is
+/// called. An anonymous namespace lives as long as this value, or a process or socket in it.
 ///
 /// ```no_run
 /// use plimsoll_ports::netns::Netns;
@@ -104,16 +104,16 @@ pub struct Netns {
     kind: Kind,
 }
 
-/// Where a [`Netns`] came from.
+/// The origin of a [`Netns`].
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
-    /// The process's own: no need to enter it.
+    /// The process's own namespace, which need not be entered.
     Own,
-    /// Somebody else's.
+    /// A namespace that existed before.
     Opened,
-    /// Without a name; ours while the file is open.
+    /// Made by this process without a name; it lives while the file is open.
     Anonymous,
-    /// Named and ours to delete.
+    /// Made by this process with this name; to be deleted.
     Created(String),
 }
 
@@ -121,7 +121,7 @@ impl Netns {
     /// Opens the namespace that `netns` names.
     ///
     /// # Errors
-    /// When it does not exist, is none, or may not be opened.
+    /// When it does not exist, is not a network namespace, or may not be opened.
     pub fn open(netns: &NetnsRef) -> Result<Self, PortError> {
         if let NetnsRef::Name(name) = netns {
             check_netns_name(name)?;
@@ -143,14 +143,14 @@ impl Netns {
     /// The process's own namespace.
     ///
     /// # Errors
-    /// When `/proc` is not there.
+    /// When `/proc` is not mounted.
     pub fn own() -> Result<Self, PortError> {
         Self::open(&NetnsRef::Own)
     }
 
-    /// Makes a namespace that others find by its name in `/run/netns`, and its loopback up.
+    /// Makes a namespace that other processes find by its name in `/run/netns`, and sets its loopback interface up.
     ///
-    /// It carries a mark by which [`sweep`] knows it, should this process be killed.
+    /// It carries a mark by which [`sweep`] finds it if this process is killed.
     ///
     /// # Errors
     /// When the name is taken, or `/run/netns` may not be written; see [`Netns::create_or_anonymous`].
@@ -176,9 +176,9 @@ impl Netns {
         Ok(made)
     }
 
-    /// Makes a namespace without a name, held open by this value, and its loopback up.
+    /// Makes a namespace without a name, held open by this value, and sets its loopback interface up.
     ///
-    /// Others reach it through [`Netns::path`]. `label` is only for messages. Works inside a user
+    /// Other processes reach it through [`Netns::path`]. `label` is only for messages. Works inside a user
     /// namespace where `/run/netns` may not be written, and leaves nothing behind.
     ///
     /// # Errors
@@ -195,7 +195,7 @@ impl Netns {
         Ok(netns)
     }
 
-    /// [`Netns::create`] where names can be had, else [`Netns::anonymous`].
+    /// Like [`Netns::create`] where this process may make named namespaces, else like [`Netns::anonymous`].
     ///
     /// # Errors
     /// When neither is possible, or the name is taken.
@@ -206,7 +206,7 @@ impl Netns {
         }
     }
 
-    /// Leaves the namespace in place when this is dropped.
+    /// Keeps the namespace when this is dropped.
     #[must_use]
     pub fn keep(mut self) -> Self {
         if matches!(self.kind, Kind::Created(_)) {
@@ -224,7 +224,7 @@ impl Netns {
         }
     }
 
-    /// How messages call it.
+    /// The namespace's name in messages.
     #[must_use]
     pub fn place(&self) -> &str {
         &self.place
@@ -236,10 +236,10 @@ impl Netns {
         self.kind == Kind::Own
     }
 
-    /// The kernel's number of this namespace, which no other has while it lives.
+    /// The kernel's number of this namespace, unique while the namespace lives.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// When the kernel does not report it.
     pub fn number(&self) -> std::io::Result<u64> {
         number_of(&self.file)
     }
@@ -260,7 +260,7 @@ impl Netns {
     /// When the namespace may not be entered.
     ///
     /// # Panics
-    /// With whatever `job` panics with.
+    /// When `job` panics, with its payload.
     pub fn run<T: Send>(&self, job: impl FnOnce() -> T + Send) -> Result<T, PortError> {
         on_own_thread(|| {
             self.enter_here()?;
@@ -282,8 +282,8 @@ impl Netns {
         if self.is_own() {
             return;
         }
-        // The closure owns a copy of the descriptor: `command` may outlive this handle. Without a
-        // descriptor left the command must fail rather than run in the wrong namespace.
+        // The closure owns a copy of the descriptor: `command` may outlive this handle. If the process has
+        // no descriptor left, the command must fail rather than run in the wrong namespace.
         let file = self.file.try_clone().ok();
         let enter = move || match &file {
             Some(file) => Ok(setns(file, CloneFlags::CLONE_NEWNET)?),
@@ -309,7 +309,7 @@ impl Netns {
         self.run(|| std::fs::write(&path, value))?.map_err(|error| self.failed(&format!("set {key}"), error))
     }
 
-    /// Moves the calling thread; only for threads that end right after.
+    /// Moves the calling thread into the namespace; only for threads that end right after.
     fn enter_here(&self) -> std::io::Result<()> {
         if !self.is_own() {
             setns(&self.file, CloneFlags::CLONE_NEWNET)?;
@@ -331,16 +331,16 @@ impl AsFd for Netns {
 impl Drop for Netns {
     fn drop(&mut self) {
         if let Kind::Created(name) = &self.kind {
-            // Somebody may have deleted it already; there is nobody to tell.
+            // It may be deleted already; a drop cannot report an error.
             let _ = namespace::delete(name);
         }
     }
 }
 
-/// Makes the folder of names a mount of its own, as `ip netns` does before its first.
+/// Makes the folder of names a mount of its own, as the first `ip netns add` does.
 ///
-/// Without this, the first `ip netns add` would put such a mount over the names made before it, and
-/// those could be deleted by nobody. The lock is the one that `ip` takes too.
+/// Without this, the first `ip netns add` would mount over the names made before it, which could then not be deleted any
+/// more. `ip` takes the same lock.
 fn prepare_names() -> std::io::Result<()> {
     std::fs::create_dir_all(NAMED)?;
     let _lock = Flock::lock(File::open(NAMED)?, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
@@ -353,7 +353,7 @@ fn prepare_names() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Runs `job` on a thread that ends with it, so that what it does to its thread ends too.
+/// Runs `job` on a thread that ends with it, so that changes to the thread's namespaces end too.
 fn on_own_thread<T: Send>(job: impl FnOnce() -> std::io::Result<T> + Send) -> std::io::Result<T> {
     thread::scope(|scope| {
         let worker = thread::Builder::new().name("netns".into()).spawn_scoped(scope, job)?;
@@ -361,14 +361,14 @@ fn on_own_thread<T: Send>(job: impl FnOnce() -> std::io::Result<T> + Send) -> st
     })
 }
 
-/// Whether an open file is a network namespace, by asking the kernel for its kind.
+/// Whether an open file is a network namespace, as the kernel reports.
 fn is_netns(file: &File) -> bool {
     // SAFETY: the request takes no argument and writes no memory; `file` is open.
     let kind = unsafe { libc::ioctl(file.as_raw_fd(), NS_GET_NSTYPE) };
     kind == libc::CLONE_NEWNET
 }
 
-/// The number by which the kernel knows the namespace behind `file`.
+/// The kernel's number of the namespace behind `file`.
 pub(crate) fn number_of(file: &OwnedFd) -> std::io::Result<u64> {
     Ok(nix::sys::stat::fstat(file)?.st_ino)
 }
@@ -395,7 +395,7 @@ fn check_netns_name(name: &str) -> Result<(), PortError> {
     Err(PortError::BadName { kind: "network namespace", name: name.to_owned(), problem, advice })
 }
 
-/// Where names of namespaces are kept, by the custom of `ip netns`.
+/// The folder of named namespaces, as used by `ip netns`.
 const NAMED: &str = "/run/netns";
 
 /// The namespace of the calling thread.

@@ -1,9 +1,8 @@
 //! Capture files as a port: one read as a source, one written as a sink, or both.
 //!
-//! Why: a recorded hour can be run through a policy, and what left can be looked at in Wireshark.
+//! Why: a recorded hour can be run through a policy, and the result can be read in Wireshark.
 //! From: pcap and pcapng, through the `pcap-file` crate.
-//! Not here: pacing. Frames are given as fast as they are asked for, each with the time at which it
-//! was captured.
+//! Not here: pacing. Frames are given as fast as they are asked for, each with its time of capture.
 //! Invariant: a file that cannot be written loses frames, counted, and nothing else.
 
 mod capture;
@@ -21,14 +20,14 @@ use crate::ledger::{Ledger, Refused};
 use crate::port::{Capabilities, Counters, DropReason, Fds, Received, Sending, Trouble, asks_for_work};
 
 pub use capture::{Capture, Unwritten};
-use source::{Record, Source};
+use source::{Item, Source};
 
-/// Which files a [`PcapPort`] uses.
+/// The files of a [`PcapPort`].
 #[derive(Clone, Debug, Default)]
 pub struct PcapConfig {
     /// Frames come from this file (pcap or pcapng, Ethernet).
     pub read: Option<PathBuf>,
-    /// Frames go to this file (pcapng, nanoseconds); what it held is lost.
+    /// Frames go to this file (pcapng, nanoseconds); its old contents are lost.
     pub write: Option<PathBuf>,
 }
 
@@ -46,19 +45,19 @@ impl PcapPort {
     /// Opens the files.
     ///
     /// # Errors
-    /// When one cannot be opened, or the source is no capture of Ethernet frames.
+    /// When a file cannot be opened, or the source is not a capture of Ethernet frames.
     pub fn open(config: &PcapConfig) -> Result<Self, PortError> {
         let (read, write) = Self::open_files(config)?;
         Self::over(config, read, write)
     }
 
-    /// The files, as yet unread and empty.
+    /// Opens the files: the source unread, the capture empty.
     pub(crate) fn open_files(config: &PcapConfig) -> Result<(Option<File>, Option<File>), PortError> {
         let read = config.read.as_deref().map(source::open_file).transpose()?;
         Ok((read, config.write.as_deref().map(capture::create_file).transpose()?))
     }
 
-    /// The port over files that are open.
+    /// Makes the port of open files.
     pub(crate) fn over(
         config: &PcapConfig,
         source: Option<File>,
@@ -88,23 +87,23 @@ impl PcapPort {
 
     /// Gives the next frame of the file; see [`crate::Port::receive`].
     ///
-    /// A frame of which the capture holds only the beginning is filled up with zeroes to the length
-    /// it had, so that it takes its time on the link.
+    /// A frame that the capture has cut is filled up with zeroes to its original length, so that it takes its time on the
+    /// link.
     ///
     /// # Errors
-    /// None: after the last frame nothing more comes, and [`PcapPort::finished`] says so.
+    /// None: after the last frame there are no more, and [`PcapPort::finished`] is true.
     pub fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<Received>, Trouble> {
         let Some(source) = &mut self.source else { return Ok(None) };
         match source.next(buffer) {
-            Record::Frame { len, at } => {
+            Item::Frame { len, at } => {
                 self.counters.received(len);
                 Ok(Some(Received { len, at: Some(at), ..Received::default() }))
             }
-            Record::Lost(reason) => {
+            Item::Lost(reason) => {
                 self.counters.lose(reason);
                 Ok(None)
             }
-            Record::End => Ok(None),
+            Item::End => Ok(None),
         }
     }
 
@@ -131,7 +130,7 @@ impl PcapPort {
         Ok(sent)
     }
 
-    /// Brings what was written to the file.
+    /// Writes buffered frames to the file.
     ///
     /// # Errors
     /// None: a full disk is a counted reason.
@@ -157,30 +156,30 @@ impl PcapPort {
         self.source.as_ref().is_none_or(Source::finished)
     }
 
-    /// Why frames are being lost, once: to be logged. See [`Capture::take_problem`].
+    /// Why frames are being lost, for the log; reported once. See [`Capture::take_problem`].
     pub fn take_problem(&mut self) -> Option<PortError> {
         let reading = self.source.as_mut().and_then(Source::take_problem);
         reading.or_else(|| self.capture.as_mut().and_then(Capture::take_problem))
     }
 
-    /// Frames taken to be sent, sent or not.
+    /// Number of frames accepted by `send` so far, written or not.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.ledger.taken()
     }
 
-    /// Frames of these that could not leave; see [`crate::Port::take_refused`].
+    /// Accepted frames that could not be written; see [`crate::Port::take_refused`].
     pub fn take_refused(&mut self) -> Option<Refused> {
         self.ledger.next_refused()
     }
 
-    /// Nothing to wait on: files must be asked.
+    /// No file descriptors: files must be polled.
     #[must_use]
     pub fn fds(&self) -> Fds {
         Fds::default()
     }
 
-    /// Files do not disappear while they are open.
+    /// Does nothing: files do not disappear while they are open.
     ///
     /// # Errors
     /// None.
@@ -188,19 +187,19 @@ impl PcapPort {
         Ok(())
     }
 
-    /// Finished frames only.
+    /// The port's capabilities: finished frames only.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         Capabilities { mtu: 65_535, ..Capabilities::default() }
     }
 
-    /// What it has carried.
+    /// The port's traffic so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// How operators know it.
+    /// The port's name for operators.
     #[must_use]
     pub fn name(&self) -> String {
         self.name.clone()
@@ -213,9 +212,9 @@ impl Drop for PcapPort {
     }
 }
 
-/// Nanoseconds since 1970, as captures count them.
+/// Nanoseconds since 1970, the time of captures.
 fn time_of_day() -> Nanos {
-    #[expect(clippy::disallowed_methods, reason = "captures are read beside other logs")]
+    #[expect(clippy::disallowed_methods, reason = "captures are compared with other logs")]
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Nanos::new(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }

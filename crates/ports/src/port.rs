@@ -1,9 +1,9 @@
-//! The one face that every port shows to the engine's thread.
+//! The interface that all ports have in common.
 //!
-//! Why: the daemon polls TAPs, sockets and files in one loop and must not care which is which.
-//! From: an enum with a `match`, so that no call per packet goes through a table of functions.
+//! Why: the daemon polls TAPs, sockets and files in one loop, whatever their kind.
+//! From: an enum with a `match` rather than a trait object, so that no call per packet goes through a table of functions.
 //! Not here: threads, waiting, classification, and any decision on which frame goes next.
-//! Invariant: every frame taken or refused is counted once, as sent or with the reason why not.
+//! Invariant: every frame accepted or refused is counted once, as sent or with the reason why not.
 
 use std::os::fd::RawFd;
 
@@ -28,72 +28,72 @@ use crate::vhost_user::VhostUser;
 /// header and VLAN tags, and one byte so that a frame cut short can be told from one that fits.
 pub const FRAME_ROOM: usize = 65_536 + 64;
 
-/// What came in with one frame.
+/// A received frame, whose bytes are in the caller's buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// Bytes of the frame now in the caller's buffer.
+    /// Length of the frame in bytes.
     pub len: usize,
-    /// Checksum and segmentation that the sender left to us; `None` when the port has no such headers.
+    /// Checksum and segmentation that the sender has left to be done; `None` when the port has no such headers.
     pub vnet: Option<VnetHeader>,
-    /// When the frame was captured, for ports that know (`pcap`).
+    /// Time of capture, for ports that know it (`pcap`).
     pub at: Option<Nanos>,
-    /// How long the kernel had it before it was read from there, for ports that know (`af_packet`).
+    /// Time that the frame spent in the kernel before it was read, for ports that know it (`af_packet`).
     pub waited: Option<Span>,
 }
 
-/// How a frame handed to [`Port::send`] fared.
+/// The result of [`Port::send`] for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sending {
-    /// The port has it; [`Port::flush`] makes sure that it leaves.
+    /// The port has accepted the frame; [`Port::flush`] makes sure that it leaves.
     Sent,
-    /// No room now; keep the frame and come back when [`Port::fds`] says writable.
+    /// There is no room now; keep the frame and try again when [`Port::fds`] reports writable.
     Full,
-    /// This frame cannot be sent, ever; it has been counted under the reason.
+    /// This frame can never be sent; it has been counted under the reason.
     Refused(DropReason),
 }
 
-/// Why a port as a whole carries nothing now.
+/// Why a port as a whole carries no frames now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// The interface is down; it may come up again, so try again later.
     Down,
-    /// The interface or its namespace has disappeared; only opening it anew helps.
+    /// The interface or its namespace has disappeared; the port must be opened anew.
     Gone,
 }
 
-/// Why a port lost a frame. One counter for each.
+/// Why a port lost a frame. One counter for each reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// Shorter than an Ethernet header.
+    /// The frame is shorter than an Ethernet header.
     TooShort,
-    /// Longer than the device or the buffer takes.
+    /// The frame is longer than the device or the buffer accepts.
     Oversize,
-    /// Its offload fields ask for what the device or the kernel refuses.
+    /// The device or the kernel refuses the offloads that the frame asks for.
     BadOffload,
-    /// The interface disappeared before a frame that the port had taken could leave.
+    /// The interface disappeared before an accepted frame could leave.
     Gone,
-    /// The capture file could not be written (a full disk, say).
+    /// The capture file could not be written, for instance because the disk is full.
     FileFull,
-    /// The capture file holds something that is no frame.
+    /// The capture file holds a record that is no frame.
     BadRecord,
-    /// The kernel dropped it for want of room before we read it.
+    /// The kernel dropped the frame for lack of room before it was read.
     KernelFull,
-    /// The kernel refused it for another reason.
+    /// The kernel refused the frame for another reason.
     Kernel,
-    /// A vNIC's client rang for a flow queue that it has not.
+    /// A vNIC's client rang the doorbell for a flow queue that it does not have.
     UnmappedQueue,
-    /// A vNIC's client wrote a doorbell that makes no sense, or is not for it to give.
+    /// A vNIC's client wrote a malformed doorbell note, or one that it may not write.
     BadDoorbell,
-    /// A vNIC's client, or a virtual machine, wrote a descriptor, or the end of a ring, that makes no sense.
+    /// A vNIC's client or a virtual machine wrote an invalid descriptor or ring index.
     BadDescriptor,
-    /// A virtual machine's front end sent a message that makes no sense, and was hung up on.
+    /// A virtual machine's front end sent an invalid message, and its connection was closed.
     BadMessage,
-    /// A tenant that is served apart had no buffer for it when its thread came to it.
+    /// A tenant that is served apart had no buffer for the frame.
     NoBuffer,
 }
 
 impl DropReason {
-    /// How many reasons there are.
+    /// Number of reasons.
     pub const COUNT: usize = 13;
 
     /// All reasons, in the order of their counters.
@@ -113,7 +113,7 @@ impl DropReason {
         Self::NoBuffer,
     ];
 
-    /// The name under which operators see it.
+    /// The reason's name for operators.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -134,7 +134,7 @@ impl DropReason {
     }
 }
 
-/// What a port has carried since it was opened.
+/// A port's traffic since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Frames received.
@@ -145,44 +145,45 @@ pub struct Counters {
     pub tx_packets: u64,
     /// Bytes sent, link headers included.
     pub tx_bytes: u64,
-    /// Frames lost on the way in, by [`DropReason`].
+    /// Frames lost on receiving, by [`DropReason`].
     pub rx_drops: [u64; DropReason::COUNT],
-    /// Frames lost on the way out, by [`DropReason`].
+    /// Frames lost on sending, by [`DropReason`].
     pub tx_drops: [u64; DropReason::COUNT],
 }
 
-/// One pair of a virtual machine's rings: what it has carried, and what is in it.
+/// Traffic and fill of one pair of a virtual machine's rings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PairCounters {
-    /// Frames that the guest has posted in it.
+    /// Frames from the guest that were taken.
     pub rx_packets: u64,
-    /// Frames for the guest that were put into it.
+    /// Frames for the guest that were put into the ring.
     pub tx_packets: u64,
     /// Frames that the guest has posted and that have not been taken.
     pub posted: u32,
     /// Frames that were taken and have not left.
     pub in_flight: u32,
-    /// Frames that have left and whose descriptors wait for those before them; none where any order will do.
+    /// Frames that have left and whose descriptors wait for earlier ones; 0 where completions come in any order.
     pub out_of_turn: u32,
-    /// Buffers that the guest has free for frames to come.
+    /// Free buffers that the guest has posted for frames to come.
     pub free: u32,
 }
 
-/// How much of its work a port leaves with its guest; by how much a guest must be changed for that.
+/// The level of backpressure that a port gives its guest, ordered by how much the guest must be changed for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// A frame is the engine's from when it was read: what has no room then is lost, and counted. No guest is changed.
+    /// A frame belongs to the engine once it was read; one without room is lost and counted. Needs no change in the guest.
     L0,
-    /// A frame stays its guest's until it has left, and is given back in the order in which it came.
+    /// A descriptor stays with the port until its frame has left, and completes in order.
     L1,
-    /// The same in any order, so that one flow's wait is no other's.
+    /// A descriptor stays with the port until its frame has left, and completes in any order, so that flows do not wait for
+    /// each other.
     L2,
-    /// Its sender states which flow a frame is of and what is known of it, in a queue for each.
+    /// The guest has a queue for each flow, and states each frame's flow and metadata.
     L3,
 }
 
 impl Level {
-    /// The name under which operators see it.
+    /// The level's name for operators.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -195,13 +196,13 @@ impl Level {
 }
 
 impl Counters {
-    /// Frames lost on the way in for `reason`.
+    /// Frames lost on receiving for `reason`.
     #[must_use]
     pub const fn rx_dropped(&self, reason: DropReason) -> u64 {
         self.rx_drops[reason as usize]
     }
 
-    /// Frames lost on the way out for `reason`.
+    /// Frames lost on sending for `reason`.
     #[must_use]
     pub const fn tx_dropped(&self, reason: DropReason) -> u64 {
         self.tx_drops[reason as usize]
@@ -227,29 +228,29 @@ impl Counters {
         self.rx_drops[reason as usize] += 1;
     }
 
-    /// Counts frames that a port had taken and that disappeared with it.
+    /// Counts frames that a port had accepted and that disappeared with it.
     pub(crate) fn gone(&mut self, frames: usize) {
         self.tx_drops[DropReason::Gone as usize] += frames as u64;
     }
 }
 
-/// What a port can do for the frames it carries.
+/// The offloads and MTU of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
-    /// Frames larger than the MTU may be sent, with a header that says how to cut them.
+    /// Frames larger than the MTU may be sent, with a virtio-net header that says how to segment them.
     pub takes_segmentation: bool,
     /// Frames larger than the MTU may be received, with such a header.
     pub gives_segmentation: bool,
-    /// UDP segmentation as well as TCP's (an older kernel may lack it).
+    /// Segmentation covers UDP as well as TCP (an older kernel may lack it).
     pub udp_segmentation: bool,
-    /// A frame may be sent with its transport checksum still to be computed.
+    /// Frames may be sent with their transport checksum still to be completed.
     pub takes_partial_checksum: bool,
     /// Largest IP packet of one segment, link headers not counted.
     pub mtu: u32,
 }
 
 impl Capabilities {
-    /// Whether a frame may be sent with such a header.
+    /// Whether a frame may be sent with this header.
     pub(crate) fn allow(&self, vnet: Option<&VnetHeader>) -> bool {
         vnet.is_none_or(|vnet| match vnet.gso_type {
             VnetHeader::GSO_NONE => vnet.flags & VnetHeader::NEEDS_CSUM == 0 || self.takes_partial_checksum,
@@ -259,12 +260,12 @@ impl Capabilities {
     }
 }
 
-/// What to wait on, for `poll` or `epoll`. The descriptors stay the port's.
+/// File descriptors to wait on, with `poll` or `epoll`. They remain the port's own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fds {
-    /// Readable when [`Port::receive`] has something; `None` for ports that must be asked.
+    /// Readable when [`Port::receive`] has a frame; `None` for ports that must be polled.
     pub receive: Option<RawFd>,
-    /// Writable when [`Port::send`] has room again; `None` for ports that must be asked.
+    /// Writable when [`Port::send`] has room again; `None` for ports that must be polled.
     pub transmit: Option<RawFd>,
 }
 
@@ -273,11 +274,11 @@ pub struct Fds {
 pub struct Outgoing<'a> {
     /// The frame from its Ethernet header on.
     pub frame: &'a [u8],
-    /// Checksum and segmentation left to the receiver; `None` for a finished frame.
+    /// Checksum and segmentation left to be done; `None` for a finished frame.
     pub vnet: Option<&'a VnetHeader>,
 }
 
-/// A place where packets enter and leave.
+/// A port, through which packets enter and leave.
 #[derive(Debug)]
 pub enum Port {
     /// A TAP interface in some network namespace.
@@ -288,17 +289,17 @@ pub enum Port {
     AfXdp(XdpSocket),
     /// Capture files.
     Pcap(PcapPort),
-    /// The other end is in this process.
+    /// A connection to another port in this process.
     Memory(MemoryPort),
     /// A client process, through shared memory.
     Vnic(VnicPort),
     /// A virtual machine, through its virtio rings.
     VhostUser(VhostUser),
-    /// One of the latter two, served by a thread of its own.
+    /// A vNIC or virtual machine, served by a thread of its own.
     Apart(Box<Apart>),
 }
 
-/// Calls `$call` on whichever port this is.
+/// Evaluates `$call` with `$it` bound to the variant's port.
 macro_rules! each {
     ($port:expr, $it:ident => $call:expr) => {
         match $port {
@@ -318,27 +319,27 @@ impl Port {
     /// Reads one frame into `buffer`, which must hold [`FRAME_ROOM`] bytes; `None` when none waits.
     ///
     /// # Errors
-    /// [`Trouble`] when the port as a whole carries nothing.
+    /// [`Trouble`] when the port as a whole carries no frames.
     #[inline]
     pub fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<Received>, Trouble> {
         each!(self, port => port.receive(buffer))
     }
 
-    /// Sends one frame. A port without such headers refuses a `vnet` that asks for anything.
+    /// Sends one frame. A port without virtio-net headers refuses a `vnet` that asks for an offload.
     ///
     /// # Errors
-    /// [`Trouble`] when the port as a whole carries nothing. The frame is the caller's still, who may try again or count
-    /// it as lost; it is not counted here.
+    /// [`Trouble`] when the port as a whole carries no frames. The frame is not counted; the caller may try again or count
+    /// it as lost.
     #[inline]
     pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
         each!(self, port => port.send(frame, vnet))
     }
 
-    /// Sends frames in order until one finds no room, and says how many were dealt with (sent, or
-    /// refused and counted). One system call for many frames where the device can; flushes.
+    /// Sends frames in order until one finds no room, flushes, and returns the number of frames that were sent, or refused
+    /// and counted. Uses one system call for many frames where the device can.
     ///
     /// # Errors
-    /// [`Trouble`] when the port as a whole carries nothing.
+    /// [`Trouble`] when the port as a whole carries no frames.
     pub fn send_batch(&mut self, frames: &[Outgoing<'_>]) -> Result<usize, Trouble> {
         for (done, out) in frames.iter().enumerate() {
             if self.send(out.frame, out.vnet)? == Sending::Full {
@@ -350,7 +351,7 @@ impl Port {
         Ok(frames.len())
     }
 
-    /// Whether what it receives lies in memory shared with the sender: such frames may be taken one by one, with
+    /// Whether received frames lie in memory shared with their sender. Such frames are taken one by one, with
     /// [`Port::begin`], [`Port::take`] and [`Port::copy`], and completed when they have left.
     #[must_use]
     #[inline]
@@ -358,8 +359,8 @@ impl Port {
         matches!(self, Self::Vnic(_) | Self::VhostUser(_) | Self::Apart(_))
     }
 
-    /// Descriptors that its sender has for frames on their way, where a frame may stay with it for longer than the engine
-    /// has room for; none where it may not.
+    /// Number of descriptors that the sender has for frames in flight, where frames beyond the engine's room can wait with
+    /// the sender; none where they cannot.
     #[must_use]
     #[inline]
     pub fn depth(&self) -> Option<u32> {
@@ -370,10 +371,10 @@ impl Port {
         }
     }
 
-    /// Begins a batch of [`Port::take`]: looks at what has been posted.
+    /// Begins a batch of [`Port::take`].
     ///
     /// # Errors
-    /// [`Trouble`] when the port as a whole carries nothing.
+    /// [`Trouble`] when the port as a whole carries no frames.
     #[inline]
     pub fn begin(&mut self) -> Result<(), Trouble> {
         match self {
@@ -384,7 +385,7 @@ impl Port {
         }
     }
 
-    /// The next frame that was posted. A flow queue of a client's with `window` frames on their way keeps the rest.
+    /// Takes the next posted frame. A client's flow queue may have at most `window` frames in flight; the rest wait in it.
     #[inline]
     pub fn take(&mut self, window: u32) -> Took {
         match self {
@@ -395,8 +396,8 @@ impl Port {
         }
     }
 
-    /// The next frame that was posted right behind the one taken last, which has this ticket; its own differs by the cookie
-    /// alone. Nothing from ports whose senders learn of each frame what became of it.
+    /// Takes the frame that was posted right behind the one taken last, which has this ticket; the tickets differ only in
+    /// their cookies. [`Took::Nothing`] for ports that complete each frame with a status of its own.
     #[inline]
     pub fn take_after(&mut self, ticket: Ticket) -> Took {
         match self {
@@ -416,7 +417,7 @@ impl Port {
         }
     }
 
-    /// A frame is through; [`Port::flush`] tells its sender. Answers whether another may be taken now.
+    /// Completes a frame; [`Port::flush`] shows that to its sender. Returns whether another frame may be taken now.
     #[inline]
     pub fn complete(&mut self, ticket: Ticket, status: Status) -> bool {
         match self {
@@ -430,8 +431,8 @@ impl Port {
         }
     }
 
-    /// What a vNIC's client asks for next, to be answered by [`Port::answer`]: reads one message at most. `None` when there
-    /// is none.
+    /// The next request of a vNIC's client, to be answered by [`Port::answer`]; none when there is none. Reads at most one
+    /// message.
     pub fn request(&mut self) -> Option<VnicRequest> {
         match self {
             Self::Vnic(port) => port.request(),
@@ -440,7 +441,7 @@ impl Port {
         }
     }
 
-    /// Leaves what a vNIC's client asks for where it is, or lets it in again: held requests do not keep the owner awake.
+    /// Says whether requests of a vNIC's client shall be left unread; held requests do not keep the owner awake.
     pub fn hold_requests(&mut self, hold: bool) {
         match self {
             Self::Vnic(port) => port.hold_requests(hold),
@@ -449,7 +450,7 @@ impl Port {
         }
     }
 
-    /// Flow queues that a vNIC's client had left with its last request.
+    /// Whether a vNIC's client had unopened flow queues left at its last request.
     #[must_use]
     pub fn queues_left(&self) -> QueuesLeft {
         match self {
@@ -468,7 +469,7 @@ impl Port {
         }
     }
 
-    /// Nothing is to be taken: asks the sender to ring when that changes. Answers whether the owner may sleep.
+    /// Asks the sender to ring when there are new frames to take. Returns whether the owner may sleep.
     pub fn rest(&mut self) -> bool {
         match self {
             Self::Vnic(port) => port.rest(),
@@ -478,16 +479,16 @@ impl Port {
         }
     }
 
-    /// Makes what was sent leave: call it at the end of each batch, and again while [`Port::pending`].
+    /// Makes accepted frames leave. Call it at the end of each batch, and again while [`Port::pending`].
     ///
     /// # Errors
-    /// [`Trouble`] when the port as a whole carries nothing.
+    /// [`Trouble`] when the port as a whole carries no frames.
     #[inline]
     pub fn flush(&mut self) -> Result<(), Trouble> {
         each!(self, port => port.flush())
     }
 
-    /// Frames taken by [`Port::send`] that the device has not taken from here yet.
+    /// Frames accepted by [`Port::send`] that the device has not taken yet.
     #[must_use]
     pub fn staged(&self) -> usize {
         match self {
@@ -498,7 +499,7 @@ impl Port {
         }
     }
 
-    /// Frames that [`Port::send`] has taken so far; 0 for ports that never refuse one later.
+    /// Number of frames accepted by [`Port::send`] so far; 0 for ports that never refuse an accepted frame.
     #[must_use]
     pub fn taken(&self) -> u64 {
         match self {
@@ -510,7 +511,8 @@ impl Port {
         }
     }
 
-    /// Frames that it had taken and could not send after all, by number: each is told once, and counts as lost here.
+    /// The next range of accepted frames that could not be sent, by number. Each range is reported once; its frames are
+    /// counted as lost by the port.
     pub fn take_refused(&mut self) -> Option<Refused> {
         match self {
             Self::AfPacket(port) => port.take_refused(),
@@ -527,7 +529,7 @@ impl Port {
         self.staged() > 0
     }
 
-    /// The hardware address of the only interface behind the port, where there is but one: a TAP's.
+    /// The hardware address of the interface behind the port, where there is only one, as behind a TAP.
     #[must_use]
     pub fn tenant_mac(&self) -> Option<[u8; 6]> {
         match self {
@@ -540,13 +542,13 @@ impl Port {
         }
     }
 
-    /// What to wait on.
+    /// The file descriptors to wait on.
     #[must_use]
     pub fn fds(&self) -> Fds {
         each!(self, port => port.fds())
     }
 
-    /// Whether frames may come that nothing announces, so that it has to be asked now and then.
+    /// Whether frames can come without a wake-up, so that the port must be polled now and then.
     #[must_use]
     pub fn must_be_asked(&self) -> bool {
         match self {
@@ -555,27 +557,27 @@ impl Port {
         }
     }
 
-    /// Whether it comes and goes with a client of its own, whose end is no failure.
+    /// Whether the port serves clients that connect and leave, so that the end of one is no failure.
     #[must_use]
     pub fn has_clients(&self) -> bool {
         matches!(self, Self::Vnic(_) | Self::VhostUser(_) | Self::Apart(_))
     }
 
-    /// Whether the port still exists: ask when `poll` reports an error or a hang-up.
+    /// Checks that the port still works; call it when `poll` reports an error or a hang-up.
     ///
     /// # Errors
-    /// The [`Trouble`] it is in.
+    /// [`Trouble`] when the port as a whole carries no frames.
     pub fn probe(&mut self) -> Result<(), Trouble> {
         each!(self, port => port.probe())
     }
 
-    /// Whether a front end has said more than the last look took: nobody will tell that again.
+    /// Whether messages of a front end are left unread; `epoll` will not report them again.
     #[must_use]
     pub fn has_more_to_say(&self) -> bool {
         matches!(self, Self::VhostUser(port) if port.has_more_to_say())
     }
 
-    /// Why frames are being lost, told once when that begins: to be logged.
+    /// Why frames are being lost, for the log; reported once when that begins.
     pub fn take_problem(&mut self) -> Option<PortError> {
         match self {
             Self::Pcap(port) => port.take_problem(),
@@ -585,19 +587,19 @@ impl Port {
         }
     }
 
-    /// What the port can do.
+    /// The offloads and MTU of the port.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         each!(self, port => port.capabilities())
     }
 
-    /// What it has carried.
+    /// The port's traffic so far.
     #[must_use]
     pub fn counters(&mut self) -> Counters {
         each!(self, port => port.counters())
     }
 
-    /// Each pair of rings, up to the last that is in use; empty for ports that have no such rings.
+    /// Counters of each pair of rings, up to the last in use; empty for ports without such rings.
     #[must_use]
     pub fn pairs(&self) -> Vec<PairCounters> {
         match self {
@@ -607,7 +609,7 @@ impl Port {
         }
     }
 
-    /// What it leaves with its guest.
+    /// The level of backpressure that the port gives its guest.
     #[must_use]
     pub fn level(&self) -> Level {
         match self {
@@ -618,13 +620,13 @@ impl Port {
         }
     }
 
-    /// How operators know it: `tap shop/eth0`, `af_xdp eth1 (copy)`.
+    /// The port's name for operators: `tap shop/eth0`, `af_xdp eth1 (copy)`.
     #[must_use]
     pub fn name(&self) -> String {
         each!(self, port => port.name())
     }
 
-    /// Flushes and closes; what it has carried in the end.
+    /// Flushes and closes the port, and returns its final counters.
     pub fn close(mut self) -> Counters {
         // A port that has gone cannot be flushed, and need not be.
         let _ = self.flush();
@@ -632,15 +634,15 @@ impl Port {
     }
 }
 
-/// Shortest frame that has an Ethernet header.
+/// Length of the shortest frame: an Ethernet header.
 pub(crate) const MIN_FRAME: usize = 14;
 
-/// Whether a header asks for anything that a port without such headers cannot do.
+/// Whether a header asks for an offload, which a port without virtio-net headers cannot do.
 pub(crate) fn asks_for_work(vnet: Option<&VnetHeader>) -> bool {
     vnet.is_some_and(|vnet| vnet.flags & VnetHeader::NEEDS_CSUM != 0 || vnet.gso_type != VnetHeader::GSO_NONE)
 }
 
-/// The header as Linux's devices take it: ten bytes, without the number of buffers.
+/// The header as Linux's devices expect it: ten bytes, without the number of buffers.
 pub(crate) fn vnet_bytes(vnet: Option<&VnetHeader>) -> [u8; VnetHeader::LEN] {
     let mut bytes = [0; VnetHeader::LEN];
     if let Some(vnet) = vnet {

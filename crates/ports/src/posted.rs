@@ -1,31 +1,31 @@
-//! Frames that lie in memory shared with their sender: taken, copied, and completed when they have left.
+//! Posted frames, which lie in memory shared with their sender: taken, copied, and completed when they have left.
 //!
-//! Why: a client on shared memory and a virtual machine hold their descriptors the same way, and the engine drives both
-//! by the same calls.
-//! From: PicNIC §5.4.3 (a descriptor is the sender's again when its packet has left), Loom §4.3.
+//! Why: clients on shared memory and virtual machines both keep a frame until it completes, and the engine drives both by
+//! the same calls.
+//! From: PicNIC §5.4.3 (a descriptor returns to the sender when its packet has left), Loom §4.3.
 //! Not here: the rings themselves (`shared_memory`, `vhost_user`).
-//! Invariant: a ticket completes one frame, of the rings that it came from and no later ones.
+//! Invariant: a ticket completes one frame, and only in the rings that it came from, not in later ones.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use plimsoll_wire::VnetHeader;
 
-/// A frame that was posted; [`crate::Port::copy`] brings its bytes.
+/// A posted frame that was taken; [`crate::Port::copy`] copies its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// The flow queue behind the client's, as [`crate::VnicPort::map`] was told; none for what is to be classified.
+    /// The engine's flow queue for the frame, as given to [`crate::VnicPort::map`]; none for a frame to be classified.
     pub target: Option<u32>,
-    /// Bytes of the frame.
+    /// Length of the frame in bytes.
     pub len: usize,
-    /// Checksum and segmentation left to us.
+    /// Checksum and segmentation that the sender has left to be done.
     pub vnet: VnetHeader,
-    /// Slack or deadline in microseconds, 0 for the class's own.
+    /// Slack or deadline in microseconds; 0 for that of the class.
     pub tag: u32,
-    /// For its completion.
+    /// The frame's ticket, for its completion.
     pub ticket: Ticket,
 }
 
-/// What completes a frame, in any order.
+/// Identifies a taken frame for its completion; frames may complete in any order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     pub(crate) session: u32,
@@ -35,14 +35,14 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// That of a frame that followed this one in the same rings, from what [`Ticket::cookie`] said of it.
+    /// The ticket of a frame that followed this one in the same rings, from its [`Ticket::cookie`].
     #[must_use]
     #[inline]
     pub fn following(self, cookie: u32) -> Self {
         Self { cookie, ..self }
     }
 
-    /// What tells it from others of its rings.
+    /// The part of the ticket that differs between frames of the same rings.
     #[must_use]
     #[inline]
     pub fn cookie(self) -> u32 {
@@ -50,20 +50,20 @@ impl Ticket {
     }
 }
 
-/// What a look at the rings found.
+/// The result of taking a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Took {
     /// A frame.
     Frame(Taken),
-    /// Descriptors that make no sense: completed as such, and counted.
+    /// Invalid descriptors; they have been completed as such and counted.
     Refused,
-    /// Nothing that may be taken now.
+    /// There is no frame that may be taken now.
     Nothing,
 }
 
-/// A number that tells the tickets of these rings from those of all others.
+/// A new number that tells tickets of one set of rings from those of all others.
 pub(crate) fn new_session() -> u32 {
     static SESSIONS: AtomicU32 = AtomicU32::new(0);
-    // Relaxed: only that each is another one matters.
+    // Relaxed: it only matters that the numbers differ.
     SESSIONS.fetch_add(1, Ordering::Relaxed)
 }

@@ -1,8 +1,8 @@
-//! Whether the kernel lets the calling thread run before every ordinary one.
+//! Real-time scheduling of the calling thread: lets it run before every ordinary thread.
 //!
 //! Why: a thread that paces packets must not wait for a core until other processes have used up their slices.
 //! From: sched(7), "`SCHED_FIFO`"; the kernel's own shapers run in a timer's interrupt, before all processes.
-//! Not here: when that is fair (`plimsoll-daemon`); this is here because the house's `unsafe` is.
+//! Not here: when that is fair (`plimsoll-daemon`). The calls are in this crate because they need `unsafe`.
 //! Invariant: only the class of a thread that asks changes, and only to the lowest real-time priority.
 
 use std::io;
@@ -11,16 +11,16 @@ use std::sync::OnceLock;
 
 use crate::socket::check;
 
-/// Who does it for this process.
+/// The socket to the helping process.
 static HELPER: OnceLock<UnixDatagram> = OnceLock::new();
 
-/// The lowest real-time priority: before every ordinary thread, after everybody else's real-time ones.
+/// The lowest real-time priority: before every ordinary thread, after all other real-time threads.
 const LOWEST: libc::c_int = 1;
 
-/// Lets this process's threads take the lowest real-time priority, also once it has given up its capabilities.
+/// Lets this process's threads take the lowest real-time priority, even after the process has given up its capabilities.
 ///
 /// # Errors
-/// When neither a privilege nor the limit that it was started with (`LimitRTPRIO=` in a unit) allows that.
+/// When neither a privilege nor the process's limit (`LimitRTPRIO=` in a unit) allows that.
 pub fn permit() -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel fills the live structure that it is given.
@@ -32,16 +32,16 @@ pub fn permit() -> io::Result<()> {
     Ok(())
 }
 
-/// Has another process, which hears the other end of `socket`, do what this one is not permitted to.
+/// Makes [`take`] ask another process, at the other end of `socket`, since this one is not permitted to change classes.
 pub fn let_help(socket: UnixDatagram) {
-    // One helper for all the process's life.
+    // Fails only on a second call: a process keeps its first helper.
     let _ = HELPER.set(socket);
 }
 
-/// Puts the calling thread before all ordinary ones. Where another process helps it is asked, and does so soon.
+/// Puts the calling thread before all ordinary ones. Where another process helps, it is asked, and does so soon after.
 ///
 /// # Errors
-/// What the kernel says, to a thread that was not permitted to above all.
+/// The kernel's error, above all when the process is not permitted to.
 pub fn take() -> io::Result<()> {
     match HELPER.get() {
         Some(helper) => helper.send(&nix::unistd::gettid().as_raw().to_ne_bytes()).map(drop),
@@ -49,10 +49,10 @@ pub fn take() -> io::Result<()> {
     }
 }
 
-/// Puts the thread of process `process` that asks on `socket` before all ordinary ones, if it is one of that process's.
+/// Puts the thread that asks on `socket` before all ordinary ones, if it belongs to process `process`.
 ///
 /// # Errors
-/// What the kernel says, or that nobody asks or that the thread is another process's.
+/// The kernel's error, `WouldBlock` when no thread asks, or `NotFound` when the thread belongs to another process.
 pub fn help(socket: &UnixDatagram, process: u32) -> io::Result<()> {
     let mut asked = [0; 4];
     socket.recv(&mut asked)?;
@@ -63,16 +63,16 @@ pub fn help(socket: &UnixDatagram, process: u32) -> io::Result<()> {
     schedule(thread, libc::SCHED_FIFO, LOWEST)
 }
 
-/// Puts the calling thread among the ordinary ones again.
+/// Makes the calling thread an ordinary one again.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn give_back() -> io::Result<()> {
     schedule(0, libc::SCHED_OTHER, 0)
 }
 
 fn schedule(thread: libc::pid_t, policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
-    // SAFETY: all zeroes is a valid `sched_param`, some of which have more fields than one.
+    // SAFETY: all zeroes is a valid `sched_param`, which has more than one field on some systems.
     let mut param: libc::sched_param = unsafe { std::mem::zeroed() };
     param.sched_priority = priority;
     // SAFETY: 0 is the calling thread, and the kernel only reads the live structure.
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_take_it_gives_it_back() {
+    fn a_permitted_thread_takes_the_class_and_gives_it_back() {
         let policy = || {
             // SAFETY: takes an integer only.
             unsafe { libc::sched_getscheduler(0) }
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn who_helps_looks_whose_thread_it_is() {
+    fn the_helper_refuses_threads_of_other_processes() {
         let (asks, helps) = UnixDatagram::pair().expect("a pair");
         let own = std::process::id();
         asks.send(&1_i32.to_ne_bytes()).expect("sent");

@@ -1,8 +1,8 @@
 //! Socket calls that the standard library and `nix` lack, each behind a safe function.
 //!
-//! Why: AF_PACKET and AF_XDP share options, binding and errors; their unsafe parts live here once.
+//! Why: AF_PACKET and AF_XDP share options, binding and errors; their unsafe parts are written here once.
 //! From: packet(7), `Documentation/networking/af_xdp.rst`.
-//! Not here: what the options mean.
+//! Not here: the meaning of the options.
 //! Invariant: no function here keeps a pointer after it returns.
 
 use std::io;
@@ -13,7 +13,7 @@ pub(crate) fn open(family: libc::c_int, kind: libc::c_int, protocol: libc::c_int
     let kind = kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: takes integers only.
     let fd = check(unsafe { libc::socket(family, kind, protocol) })?;
-    // SAFETY: the kernel just made `fd` for us, and nobody else knows it.
+    // SAFETY: the kernel has just made `fd`, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn bound_interface(socket: &OwnedFd) -> io::Result<libc::c_int> {
     Ok(address.sll_ifindex)
 }
 
-/// Turns a negative answer into the thread's error.
+/// Turns a negative return value into the thread's last error.
 pub(crate) fn check(answer: libc::c_int) -> io::Result<libc::c_int> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
 }

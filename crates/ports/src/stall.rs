@@ -1,44 +1,44 @@
-//! Whether the calling thread waited for memory, rather than for a core.
+//! Detects stalls: whether the calling thread waited for memory, rather than for a core.
 //!
-//! Why: a front end that punches a hole into its guest's memory makes whoever reads or writes there wait for all of it; a
-//! thread that was late because another process had its core must not blame a tenant for that.
-//! From: getrusage(2): a page fault that waits gives the core up of the thread's own accord; losing it to another process
-//! is counted elsewhere. One that has a huge page cleared waits for nobody, and takes the thread's own time.
-//! Not here: whose memory it was, and what follows (`apart`, the daemon).
-//! Invariant: the system call is made after a rest, and where something took long; never for a batch that did not.
+//! Why: a front end that punches a hole into its guest's memory makes a thread that reads or writes there wait for the
+//! whole hole. A thread that was late because another process had its core must not blame a tenant for that.
+//! From: getrusage(2): a page fault that waits counts as a voluntary context switch, losing the core to another process as
+//! an involuntary one. A fault that clears a huge page does not wait, but takes the thread's own CPU time.
+//! Not here: finding the tenant, and serving it apart (`apart`, the daemon).
+//! Invariant: the system call is made after a rest and after a long batch, never after a short one.
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::time::{ClockId, clock_gettime};
 use plimsoll_units::Span;
 
-/// A batch of one tenant's that takes so long and waited for memory is a stall: ten times as long as the longest batch
-/// without one takes, and half of what the other tenants' p99 may come to.
+/// A tenant's batch that takes this long and waited for memory is a stall: ten times as long as the longest batch without
+/// one, and half of what the other tenants' p99 may be.
 pub const STALL: Span = Span::millis(1);
 
-/// What the kernel has counted of a thread that looks at it now and then.
+/// Detects stalls of the calling thread between two readings of its usage.
 #[derive(Debug, Default)]
 pub struct Stalls {
     before: Usage,
 }
 
-/// What the kernel says of the calling thread.
+/// The kernel's counters of the calling thread.
 #[derive(Clone, Copy, Debug, Default)]
 struct Usage {
-    /// How often it gave its core up, or had pages brought from a disk.
+    /// Voluntary context switches and major page faults.
     waits: i64,
-    /// How often it had pages brought from elsewhere.
+    /// Minor page faults.
     faults: i64,
-    /// How long it had a core.
+    /// CPU time.
     cpu: Span,
 }
 
 impl Stalls {
-    /// The calling thread has slept, or done what is nobody's: what it waited for so far says nothing.
+    /// Starts a new measurement, after the calling thread has slept or worked for no tenant.
     pub fn rested(&mut self) {
         self.before = Usage::now();
     }
 
-    /// Whether what took this long was a stall: the thread has waited, or had pages brought, since this or
+    /// Whether work that took this long was a stall: whether the thread has waited for memory since this or
     /// [`Stalls::rested`] was called last.
     #[inline]
     pub fn is_stall(&mut self, took: Span) -> bool {
@@ -73,13 +73,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waited_has_stalled_and_who_worked_has_not() {
+    fn a_thread_that_waited_has_stalled_and_one_that_worked_has_not() {
         let mut stalls = Stalls::default();
         stalls.rested();
         std::thread::sleep(Duration::from_millis(2));
-        assert!(!stalls.is_stall(Span::micros(999)), "too short to be looked at");
+        assert!(!stalls.is_stall(Span::micros(999)), "too short to be checked");
         assert!(stalls.is_stall(Span::millis(2)));
-        // Another process may have the core meanwhile, and the first look may bring a page.
+        // Another process may have the core meanwhile, and the first reading may fault in a page.
         let worked = (0..20).any(|_| {
             stalls.rested();
             let end = Instant::now() + Duration::from_millis(2);

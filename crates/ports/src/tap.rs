@@ -1,15 +1,15 @@
 //! TAP interfaces: a tenant's network card, made inside the tenant's namespace.
 //!
-//! Why: a container's or process's packets reach the engine whole, 64 KiB at a time, with checksums
-//! and segmentation left to us (virtio-net headers).
+//! Why: the packets of a container or process reach the engine in frames of up to 64 KiB, with checksums and segmentation
+//! left to be done (virtio-net headers).
 //! From: `/dev/net/tun` and its ioctls (Linux `Documentation/networking/tuntap.rst`).
 //! Not here: reading those headers (`wire`), and waiting (`daemon`).
 //! Invariant: the interface ends with the process, unless its file is kept elsewhere (`kept`), and the process does not
-//! keep the namespace.
+//! keep the namespace alive.
 //!
-//! The interface is made in the process's own namespace under a passing name and then moved. Made
-//! inside, its file would hold the tenant's namespace open for ever, and a deleted container would
-//! never be noticed. The process therefore needs `CAP_NET_ADMIN` in both.
+//! The interface is made in the process's own namespace under a temporary name and then moved. Made in the tenant's
+//! namespace, its file would hold that namespace open for ever, and a deleted container would never be noticed. The
+//! process therefore needs `CAP_NET_ADMIN` in both.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
@@ -27,24 +27,24 @@ use crate::port::{
     asks_for_work, vnet_bytes,
 };
 
-/// How a TAP shall be made.
+/// Options for making a TAP.
 #[derive(Clone, Debug)]
 pub struct TapConfig {
-    /// The namespace it shall appear in.
+    /// The interface's namespace.
     pub netns: NetnsRef,
-    /// Its name there.
+    /// The interface's name in that namespace.
     pub name: String,
-    /// Its MAC address; a random one when absent.
+    /// The interface's MAC address; a random one when absent.
     pub mac: Option<[u8; 6]>,
     /// Largest IP packet.
     pub mtu: u32,
-    /// Packets that wait for us in the kernel before the tenant loses some.
+    /// Most packets from the tenant that wait in the kernel; further ones are dropped.
     pub txqueuelen: Option<u32>,
-    /// Addresses to give to it.
+    /// The interface's IP addresses.
     pub addresses: Vec<Cidr>,
-    /// Offer checksum and segmentation offload to the tenant.
+    /// Whether the tenant gets checksum and segmentation offload.
     pub offload: bool,
-    /// Set it up at once.
+    /// Whether to set the interface up at once.
     pub up: bool,
 }
 
@@ -95,7 +95,7 @@ impl Tap {
     /// Makes the interface that `config` describes.
     ///
     /// # Errors
-    /// When the namespace does not exist, the name is taken or not allowed, or privilege lacks.
+    /// When the namespace does not exist, the name is taken or not allowed, or a privilege is missing.
     pub fn open(config: &TapConfig) -> Result<Self, PortError> {
         let queue = Self::open_queues(config, 1)?.pop();
         Ok(queue.expect("one queue was asked for"))
@@ -104,59 +104,59 @@ impl Tap {
     /// Makes the interface with `queues` transmit and receive queues, one value for each.
     ///
     /// # Errors
-    /// As [`Tap::open`].
+    /// As for [`Tap::open`].
     pub fn open_queues(config: &TapConfig, queues: u16) -> Result<Vec<Self>, PortError> {
         check_interface_name(&config.name)?;
         let netns = Netns::open(&config.netns)?;
-        let born = if netns.is_own() { config.name.clone() } else { passing_name() };
+        let first_name = if netns.is_own() { config.name.clone() } else { temporary_name() };
         let extra = if queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
 
-        let first = Attached::new(&born, config, libc::IFF_TUN_EXCL | extra)?;
+        let first = TapQueue::new(&first_name, config, libc::IFF_TUN_EXCL | extra)?;
         let mut attached = vec![first];
         for _ in 1..queues {
-            attached.push(Attached::new(&born, config, extra)?);
+            attached.push(TapQueue::new(&first_name, config, extra)?);
         }
-        let link = settle(&netns, &born, config)?;
+        let link = move_and_configure(&netns, &first_name, config)?;
         let device = device_key(&netns, &link)?;
         Ok(attached.into_iter().map(|queue| Self::with(queue, config, device.clone(), &link)).collect())
     }
 
-    /// The number of the namespace, and the name there, of the TAP that `file` is open on as its only queue, with the
-    /// headers that we want; none where it is something else, or the kernel too old to tell.
+    /// The namespace number and the name of the TAP that `file` is open on; none when `file` is not a TAP's, the TAP has
+    /// several queues or no virtio-net headers, or the kernel is too old to report it.
     pub(crate) fn place_of(file: &OwnedFd) -> Option<(u64, String)> {
         let (name, flags) = interface_of(file)?;
-        // IFF_NO_PI cannot be asked for: its bit says something else here.
+        // IFF_NO_PI cannot be checked: its bit has another meaning here.
         let kind = libc::IFF_TUN | libc::IFF_TAP | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
         let ours = flags & kind == libc::IFF_TAP | libc::IFF_VNET_HDR;
         Some((namespace_of(file).filter(|_| ours)?, name))
     }
 
-    /// Takes up an interface whose file has outlived the process that made it, and was `device` there: its addresses,
-    /// routes and what waits in it are as they were.
+    /// Resumes an interface whose file has outlived the process that made it; `device` is the earlier result of
+    /// [`Tap::device`]. Its addresses, routes and waiting packets are kept.
     ///
     /// # Errors
-    /// When it cannot be given what `config` says.
+    /// When it cannot be configured as `config` says.
     pub(crate) fn resume(file: OwnedFd, device: String, config: &TapConfig) -> Result<Self, PortError> {
         let netns = Netns::open(&config.netns)?;
-        let queue = Attached::ready(file.into(), config)?;
+        let queue = TapQueue::ready(file.into(), config)?;
         let link = adjust(&netns.links(), config)?;
         Ok(Self { resumed: true, ..Self::with(queue, config, device, &link) })
     }
 
-    /// Its file, and what is known of it.
+    /// Takes the port apart into its file and the device's properties.
     pub(crate) fn into_parts(self) -> (Device, OwnedFd) {
         let Self { file, name, device: key, mac, capabilities, .. } = self;
         (Device { name, key, mac, capabilities, vnet: true }, file.into())
     }
 
-    /// The one that [`Tap::into_parts`] took apart.
+    /// Puts together a port that [`Tap::into_parts`] took apart.
     pub(crate) fn from_parts(device: Device, file: OwnedFd) -> Self {
         let Device { name, key, mac, capabilities, .. } = device;
         let counters = Counters::default();
         Self { file: file.into(), name, device: key, resumed: false, mac, capabilities, counters }
     }
 
-    fn with(queue: Attached, config: &TapConfig, device: String, link: &LinkInfo) -> Self {
+    fn with(queue: TapQueue, config: &TapConfig, device: String, link: &LinkInfo) -> Self {
         let label = match &config.netns {
             NetnsRef::Own => config.name.clone(),
             NetnsRef::Name(netns) => format!("{netns}/{}", config.name),
@@ -179,14 +179,14 @@ impl Tap {
         }
     }
 
-    /// What tells its interface from all others of this machine, in few characters: its index when it was made and its
-    /// namespace's number, such as `1a.f0000093`. All names that a service manager keeps have to fit into 128 KiB.
+    /// A short name that is unique on this machine, such as `1a.f0000093`: the interface's index when it was made, and its
+    /// namespace's number. Short, as all names that a service manager keeps have to fit into 128 KiB.
     #[must_use]
     pub fn device(&self) -> &str {
         &self.device
     }
 
-    /// Whether it is an earlier process's, taken up (`Kept`).
+    /// Whether the interface was made by an earlier process and resumed (`Kept`).
     #[must_use]
     pub fn is_resumed(&self) -> bool {
         self.resumed
@@ -214,7 +214,7 @@ impl Tap {
             };
             let len = read.saturating_sub(VnetHeader::LEN);
             if len == room {
-                // The kernel cuts without a word; a full buffer is taken for a cut frame.
+                // The kernel cuts frames silently, so a full buffer is taken for a cut frame.
                 self.counters.lose(DropReason::Oversize);
                 continue;
             }
@@ -247,7 +247,7 @@ impl Tap {
         }
     }
 
-    /// Nothing to do: each frame leaves as it is sent.
+    /// Does nothing, as each frame leaves when it is sent.
     ///
     /// # Errors
     /// None.
@@ -255,35 +255,35 @@ impl Tap {
         Ok(())
     }
 
-    /// What to wait on.
+    /// The file descriptors to wait on.
     #[must_use]
     pub fn fds(&self) -> Fds {
         Fds { receive: Some(self.file.as_raw_fd()), transmit: Some(self.file.as_raw_fd()) }
     }
 
-    /// Whether the interface still exists.
+    /// Checks that the interface still exists.
     ///
     /// # Errors
-    /// [`Trouble::Gone`] when not.
+    /// [`Trouble::Gone`] when it does not.
     pub fn probe(&mut self) -> Result<(), Trouble> {
         let mut request = interface_request("");
         tun_ioctl(self.file.as_raw_fd(), libc::TUNGETIFF, (&raw mut request).cast())
             .map_err(|_| Trouble::Gone)
     }
 
-    /// What it can do.
+    /// The offloads and MTU of the port.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
 
-    /// What it has carried.
+    /// The port's traffic so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// How operators know it.
+    /// The port's name for operators.
     #[must_use]
     pub fn name(&self) -> String {
         self.name.clone()
@@ -320,13 +320,13 @@ impl AsFd for Tap {
     }
 }
 
-/// One queue of an interface that is not yet in its place.
-struct Attached {
+/// One queue of an interface, before the interface is moved to its namespace.
+struct TapQueue {
     file: File,
     udp_segmentation: bool,
 }
 
-impl Attached {
+impl TapQueue {
     fn new(name: &str, config: &TapConfig, extra: libc::c_int) -> Result<Self, PortError> {
         let what = || format!("make TAP `{}`", config.name);
         let place = || config.netns.to_string();
@@ -342,7 +342,7 @@ impl Attached {
 
         let mut request = interface_request(name);
         let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | extra;
-        // The kernel reads these sixteen bits as flags; TUN_EXCL is the topmost, hence the cast.
+        // The kernel reads these sixteen bits as flags; TUN_EXCL is the sign bit, hence the cast.
         request.ifr_ifru.ifru_flags = flags as libc::c_short;
         tun_ioctl(fd, libc::TUNSETIFF, (&raw mut request).cast()).map_err(|error| {
             match error.raw_os_error() {
@@ -355,7 +355,7 @@ impl Attached {
         Self::ready(file, config)
     }
 
-    /// Makes the file carry virtio-net headers and offloads, without waiting.
+    /// Sets the file to virtio-net headers, offloads and non-blocking reads.
     fn ready(file: File, config: &TapConfig) -> Result<Self, PortError> {
         let (fd, what, place) =
             (file.as_raw_fd(), format!("make TAP `{}`", config.name), config.netns.to_string());
@@ -369,7 +369,7 @@ impl Attached {
     }
 }
 
-/// Offers all offloads, or what an older kernel knows; says whether UDP's is among them.
+/// Offers all offloads, or those that an older kernel knows; returns whether UDP segmentation is among them.
 fn offer_offloads(fd: RawFd, what: &str, place: &str) -> Result<bool, PortError> {
     let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
     let udp = libc::TUN_F_USO4 | libc::TUN_F_USO6;
@@ -384,11 +384,11 @@ fn offer_offloads(fd: RawFd, what: &str, place: &str) -> Result<bool, PortError>
     Err(PortError::system(format!("{what}: offloads"), place, error))
 }
 
-/// Brings the interface to its namespace and gives it what `config` says; returns what it then is.
-fn settle(netns: &Netns, born: &str, config: &TapConfig) -> Result<LinkInfo, PortError> {
+/// Moves the interface to its namespace and configures it; returns its properties.
+fn move_and_configure(netns: &Netns, first_name: &str, config: &TapConfig) -> Result<LinkInfo, PortError> {
     if !netns.is_own() {
-        Netns::own()?.links().move_to(born, netns)?;
-        netns.links().rename(born, &config.name)?;
+        Netns::own()?.links().move_to(first_name, netns)?;
+        netns.links().rename(first_name, &config.name)?;
     }
     let (links, name) = (netns.links(), config.name.as_str());
     let link = adjust(&links, config)?;
@@ -401,8 +401,8 @@ fn settle(netns: &Netns, born: &str, config: &TapConfig) -> Result<LinkInfo, Por
     Ok(link)
 }
 
-/// Gives an interface in its place what `config` says of frames and of waiting; returns what it then is. An address that
-/// it has already is not set again, as what is known of its neighbours would be forgotten.
+/// Sets the MAC address, MTU and queue length of an interface; returns its properties. A MAC address that it has already
+/// is not set again, as that would clear its neighbour table.
 fn adjust(links: &Links<'_>, config: &TapConfig) -> Result<LinkInfo, PortError> {
     let name = config.name.as_str();
     let had = links.get(name)?.mac;
@@ -416,13 +416,13 @@ fn adjust(links: &Links<'_>, config: &TapConfig) -> Result<LinkInfo, PortError> 
     links.get(name)
 }
 
-/// See [`Tap::device`].
+/// Makes the name for [`Tap::device`].
 fn device_key(netns: &Netns, link: &LinkInfo) -> Result<String, PortError> {
     let number = netns.number().map_err(|error| PortError::system("look at", netns.place(), error))?;
     Ok(format!("{:x}.{number:x}", link.index))
 }
 
-/// Name and flags of the interface that a file of [`DEVICE`] is open on.
+/// Name and flags of the interface that a file of [`DEVICE`] belongs to.
 fn interface_of(file: &OwnedFd) -> Option<(String, libc::c_int)> {
     let mut found = interface_request("");
     tun_ioctl(file.as_raw_fd(), libc::TUNGETIFF, (&raw mut found).cast()).ok()?;
@@ -432,19 +432,19 @@ fn interface_of(file: &OwnedFd) -> Option<(String, libc::c_int)> {
     Some((String::from_utf8(name).ok()?, flags.into()))
 }
 
-/// Number of the namespace that such a file's interface is in.
+/// Number of the namespace that the interface of such a file is in.
 fn namespace_of(file: &OwnedFd) -> Option<u64> {
-    // SAFETY: TUNGETDEVNETNS takes no argument and answers a descriptor, or an error.
+    // SAFETY: TUNGETDEVNETNS takes no argument and returns a descriptor, or an error.
     let place = unsafe { libc::ioctl(file.as_raw_fd(), TUNGETDEVNETNS) };
-    // SAFETY: the kernel has just opened it for us, and nobody else knows it.
+    // SAFETY: the kernel has just opened it, and nothing else owns it.
     let place = (place >= 0).then(|| unsafe { OwnedFd::from_raw_fd(place) })?;
     number_of(&place).ok()
 }
 
-/// A name for the moments before the move, unlike any in use: ours and counted.
-fn passing_name() -> String {
+/// A unique name for the interface before its move, made of the process id and a count.
+fn temporary_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    // Relaxed: only the uniqueness of each count matters.
+    // Relaxed: it only matters that the counts differ.
     let count = COUNT.fetch_add(1, Ordering::Relaxed) & 0xffff;
     format!("plm{:x}.{count:x}", std::process::id() & 0x3f_ffff)
 }
@@ -461,8 +461,8 @@ fn interface_request(name: &str) -> libc::ifreq {
 
 fn tun_ioctl(fd: RawFd, request: libc::Ioctl, argument: *mut libc::c_void) -> io::Result<()> {
     // SAFETY: the callers in this file pass a pointer to a live value of the type that `request`
-    // reads and writes: an `ifreq` for TUNSETIFF and TUNGETIFF, an `int` for TUNSETVNETHDRSZ. Those requests are
-    // TUN's alone: a file of another kind refuses them.
+    // reads and writes: an `ifreq` for TUNSETIFF and TUNGETIFF, an `int` for TUNSETVNETHDRSZ. Files of other kinds
+    // refuse these requests.
     let answer = unsafe { libc::ioctl(fd, request, argument) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -473,13 +473,13 @@ fn set_offload(fd: RawFd, offer: libc::c_uint) -> io::Result<()> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The device that makes TAPs.
+/// The device file through which TAPs are made.
 const DEVICE: &str = "/dev/net/tun";
 
-/// Asks for the namespace that a TAP is in; since Linux 5.2, and not yet in `libc`.
+/// The request for a TAP's namespace; since Linux 5.2, and not yet in `libc`.
 const TUNGETDEVNETNS: libc::Ioctl = libc::_IO(b'T' as u32, 227);
 
-/// Frames longer than the buffer that one call skips at most.
+/// Most frames longer than the buffer that one call skips.
 const OVERSIZE_RUN: usize = 8;
 
 #[cfg(test)]
@@ -487,8 +487,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passing_names_fit_and_differ() {
-        let (one, two) = (passing_name(), passing_name());
+    fn temporary_names_fit_and_differ() {
+        let (one, two) = (temporary_name(), temporary_name());
         assert_ne!(one, two);
         for name in [one, two] {
             assert!(check_interface_name(&name).is_ok(), "{name}");

@@ -1,36 +1,36 @@
-//! What follows when a process makes a system call that its filter traps.
+//! Handles system calls that the process's seccomp filter traps.
 //!
-//! Why: a call that it never needs is a sign that somebody else has its thread: the process ends, and the log says which
-//! call it was. One that a library tries by itself fails as on a kernel without it, and the log says so once.
+//! Why: a call that the daemon never makes is a sign that an attacker controls the thread: the process ends, and the log
+//! names the call. A call that a library merely tries fails as on a kernel without it, and the log says so once.
 //! From: seccomp(2), `SECCOMP_RET_TRAP`; sigaction(2).
-//! Not here: which calls are which (`daemon::sandbox`).
-//! Invariant: a trapped call is not made, whatever this handler does; the handler is async-signal-safe.
+//! Not here: the list of calls (`daemon::sandbox`).
+//! Invariant: a trapped call is never made; the handler is async-signal-safe.
 
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What becomes of a trapped call.
+/// The consequence of a trapped call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It fails with `ENOSYS`, and that is said the first time.
+    /// The call fails with `ENOSYS`, and the first failure is logged.
     Refused,
-    /// It ends the process, and its name is said.
+    /// The process ends, and the call's name is logged.
     Fatal(&'static str),
 }
 
-/// Decides on a call by its number. It runs inside a signal handler: it may look at constants, and nothing else.
+/// Decides on a call by its number. It runs inside a signal handler and may read only constants.
 pub type Judge = fn(i64) -> Verdict;
 
 static JUDGE: OnceLock<Judge> = OnceLock::new();
 
-/// Calls whose refusal has been said, by number; those beyond share the last place.
-static SAID: [AtomicBool; 512] = [const { AtomicBool::new(false) }; 512];
+/// Whether the refusal of a call was logged, by the call's number; larger numbers share the last place.
+static LOGGED: [AtomicBool; 512] = [const { AtomicBool::new(false) }; 512];
 
-/// Has `judge` decide on trapped calls from now on. Only the first of a process counts.
+/// Installs a signal handler by which `judge` decides on trapped calls. Only a process's first judge counts.
 ///
 /// # Errors
-/// When the kernel takes no handler.
+/// When the kernel refuses the handler.
 pub fn install(judge: Judge) -> io::Result<()> {
     JUDGE.get_or_init(|| judge);
     // SAFETY: `sigaction` holds integers and pointers; all zeroes is a valid value of each.
@@ -43,7 +43,7 @@ pub fn install(judge: Judge) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Async-signal-safe: atomics, constants, write, sigaction and raise.
+/// The signal handler. Async-signal-safe: it uses only atomics, constants, write, signal and raise.
 extern "C" fn on_trap(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t`, in which a SIGSYS has the call's number as its seventh word
     // (`_sigsys._syscall` behind an address of eight bytes at 16).
@@ -51,9 +51,9 @@ extern "C" fn on_trap(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut 
     let verdict = JUDGE.get().map_or(Verdict::Refused, |judge| judge(number));
     match verdict {
         Verdict::Refused => {
-            let place = usize::try_from(number).unwrap_or(usize::MAX).min(SAID.len() - 1);
-            // Relaxed: each number is said once or, between two threads, twice.
-            if !SAID[place].swap(true, Ordering::Relaxed) {
+            let place = usize::try_from(number).unwrap_or(usize::MAX).min(LOGGED.len() - 1);
+            // Relaxed: the flag orders no other memory.
+            if !LOGGED[place].swap(true, Ordering::Relaxed) {
                 say(&[b"plimsoll: system call ", &digits(number), b" is refused by the filter\n"]);
             }
         }
@@ -68,28 +68,29 @@ extern "C" fn on_trap(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut 
             }
         }
     }
-    // SAFETY: the kernel passes the context of the thread that made the call, and takes it back as it is left here.
+    // SAFETY: the kernel passes the context of the thread that made the call, and restores it from here.
     unsafe { answer(context, -i64::from(libc::ENOSYS)) };
 }
 
-/// Has the trapped call answer `value`.
+/// Makes the trapped call return `value`.
 ///
 /// # Safety
 /// `context` must be the one that the kernel passed to a handler.
 unsafe fn answer(context: *mut libc::c_void, value: i64) {
     let context = context.cast::<libc::ucontext_t>();
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller's promise; a call's answer is in RAX.
+    // SAFETY: the caller guarantees the context; a call's return value is in RAX.
     unsafe {
         (*context).uc_mcontext.gregs[libc::REG_RAX as usize] = value;
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: the caller's promise; a call's answer is in X0.
+    // SAFETY: the caller guarantees the context; a call's return value is in X0.
     unsafe {
         (*context).uc_mcontext.regs[0] = value.cast_unsigned();
     }
 }
 
+/// Writes a line to the standard error output, without allocating.
 fn say(parts: &[&[u8]]) {
     let mut line = [0; 192];
     let mut len = 0;
@@ -99,7 +100,7 @@ fn say(parts: &[&[u8]]) {
         line[len..len + count].copy_from_slice(&part[..count]);
         len += count;
     }
-    // SAFETY: the buffer is live and `len` no more than it holds. What cannot be written is lost.
+    // SAFETY: the buffer is live and at least `len` long. A failed write is ignored.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), len) };
 }
 
@@ -109,7 +110,7 @@ fn digits(number: i64) -> [u8; 4] {
     let mut text = [b' '; 4];
     for place in text.iter_mut().rev() {
         if rest > 0 {
-            // Below 10, so that it fits.
+            // The digit is below 10 and fits.
             *place = b'0' + (rest % 10) as u8;
         }
         rest /= 10;

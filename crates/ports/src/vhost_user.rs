@@ -1,11 +1,11 @@
-//! A virtual machine's network card: vhost-user's back end, with virtio-net's split rings.
+//! A virtual machine's network card: the back end of vhost-user, with virtio-net's split rings.
 //!
-//! Why: QEMU, libvirt, cloud-hypervisor and DPDK's virtio-user reach us this way, and a descriptor that is held back holds
-//! back the guest's sockets.
+//! Why: QEMU, libvirt, cloud-hypervisor and DPDK's virtio-user connect this way, and holding back a descriptor gives
+//! backpressure to the guest's sockets.
 //! From: QEMU's `docs/interop/vhost-user.rst`, virtio 1.2 (2.7 and 5.1), PicNIC §5.4.3; `docs/vhost-user.md`.
 //! Not here: classification and the order of packets (the daemon, `nic`), waiting (the daemon).
-//! Invariant: whatever guest and front end write, whenever they write it: each word is copied out once and the copy is
-//! checked, each call is bounded, nothing outside guest memory is touched, and no call waits.
+//! Invariant: whatever guest and front end write at any time, each word is copied out once and the copy is checked, each
+//! call is bounded, nothing outside guest memory is touched, and no call waits.
 
 mod bell;
 mod front_end;
@@ -29,7 +29,7 @@ use memory::Memory;
 use message::feature;
 use record::Record;
 pub(crate) use record::beside as record_of;
-use ring::{Live, MOST_PARTS, Next, Part, Ring, Way};
+use ring::{Direction, Live, MOST_PARTS, Next, Part, Ring};
 
 use crate::error::PortError;
 use crate::foreign::{Closer, Foreign, Listener};
@@ -40,18 +40,18 @@ use crate::port::{
 };
 use crate::posted::{Taken, Ticket, Took};
 
-/// How a [`VhostUser`] is made.
+/// Options of a [`VhostUser`].
 #[derive(Clone, Debug)]
 pub struct VhostUserConfig {
     /// The socket that the front end connects to.
     pub path: PathBuf,
-    /// Pairs of rings that the guest may use.
+    /// Most pairs of rings that the guest may use.
     pub pairs: u16,
-    /// When and in which order the guest gets its descriptors back.
+    /// Time and order in which the guest gets its descriptors back.
     pub completions: Completions,
     /// Largest IP packet of one segment.
     pub mtu: u32,
-    /// The hardware address of the guest's interface, where it is known beforehand: the front end chooses it.
+    /// The hardware address of the guest's interface, if it is known beforehand; the front end chooses it.
     pub mac: Option<[u8; 6]>,
 }
 
@@ -63,19 +63,20 @@ impl VhostUserConfig {
     }
 }
 
-/// When and in which order a guest gets back the descriptors that it has sent (PicNIC §5.4.3 and Appendix B).
+/// Time and order in which a guest gets its transmit descriptors back (PicNIC §5.4.3 and Appendix B).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Completions {
-    /// Each when its packet has left or was dropped.
+    /// Each descriptor when its packet has left or was dropped.
     #[default]
     OutOfOrder,
-    /// The same, but never before one that was posted earlier: for comparison, as one slow flow then holds up all.
+    /// Each descriptor when its packet and all earlier ones have left or were dropped. For comparison: one slow flow then
+    /// holds up all others.
     InOrder,
-    /// Each when it is taken: for comparison, as the guest then never learns that it sends too much.
+    /// Each descriptor when its packet is read. For comparison: the guest then gets no backpressure.
     Early,
 }
 
-/// One virtual machine's virtual NIC. It outlives its guests: one goes, another may come.
+/// A virtual machine's virtual NIC. The port stays when a guest disconnects, and serves the next one.
 #[derive(Debug)]
 pub struct VhostUser {
     config: VhostUserConfig,
@@ -85,35 +86,35 @@ pub struct VhostUser {
     events: Epoll,
     front_end: Option<Box<FrontEnd>>,
     closer: Closer,
-    /// Those who want in are heard.
-    open: bool,
-    /// The front end may have sent a message.
-    talks: bool,
-    /// Somebody was let in, and others may wait behind.
-    knocks: bool,
+    /// Pending connections are accepted.
+    accepting: bool,
+    /// The front end's socket may have a message.
+    readable: bool,
+    /// A connection was accepted, and more may be pending.
+    more_pending: bool,
     memory: Foreign<Memory>,
     record: Record,
     /// Pairs of rings: to the guest, then from it.
     rings: Vec<Ring>,
-    /// What the driver has agreed to.
+    /// Features that the driver has accepted.
     features: u64,
-    /// What the front end has agreed to.
+    /// Protocol features that the front end has accepted.
     protocol: u64,
-    /// Descriptors of the shortest ring from the guest that runs.
+    /// Size of the shortest running ring from the guest.
     depth: Option<u32>,
-    /// Pairs up to the last whose ring from the guest runs.
+    /// Number of pairs up to the last whose ring from the guest runs.
     from_guest: usize,
-    /// Pairs from the first on whose ring to the guest runs.
+    /// Number of pairs up to the first whose ring to the guest does not run.
     to_guest: usize,
-    /// The pair that is taken from next.
+    /// The pair from which the next frame is taken.
     turn: usize,
-    /// Batches begun, to look at the sockets now and then however busy the rings are.
+    /// Number of batches begun, to poll the sockets now and then however busy the rings are.
     batches: u32,
-    /// Where the bytes of the frame taken last lie: it may be copied after others have been sent.
+    /// Places of the bytes of the frame taken last, kept until it is copied.
     parts: Vec<Part>,
-    /// Where those of a frame for the guest are to go.
+    /// Places for the bytes of a frame for the guest.
     places: Vec<Part>,
-    /// Buffers that a frame for the guest is put into: heads, and where the parts of each end.
+    /// The buffers for a frame for the guest: the head of each, and the end of its parts in `places`.
     buffers: Vec<(u16, usize)>,
     counters: Counters,
     pairs: Vec<PairCounters>,
@@ -124,13 +125,13 @@ impl VhostUser {
     /// Listens for the front end.
     ///
     /// # Errors
-    /// When the socket's place is taken, or descriptors are short.
+    /// When the socket's path is in use, or the process has no file descriptor left.
     pub fn open(config: &VhostUserConfig) -> Result<Self, PortError> {
         let (listener, inode, record) = Self::listen(config)?;
         Self::over(config, listener, inode, record, None)
     }
 
-    /// Listens for the front end: the socket, its inode, and the record of what is out.
+    /// Listens for the front end; returns the socket, its inode, and the file of the record of descriptors in flight.
     pub(crate) fn listen(config: &VhostUserConfig) -> Result<(OwnedFd, u64, File), PortError> {
         let failed = |source: io::Error| watching(config, source);
         let closer = Closer::of(&config.path).map_err(failed)?;
@@ -139,7 +140,7 @@ impl VhostUser {
         Ok((listener.into_inner(), inode, record))
     }
 
-    /// The port behind a socket that listens; `release` frees its place, where this process may not.
+    /// Makes the port of a listening socket; `release` removes the socket's path where this process may not.
     pub(crate) fn over(
         config: &VhostUserConfig,
         listener: OwnedFd,
@@ -163,9 +164,9 @@ impl VhostUser {
             events,
             front_end: None,
             closer,
-            open: true,
-            talks: false,
-            knocks: false,
+            accepting: true,
+            readable: false,
+            more_pending: false,
             memory: Foreign::ours(Memory::default()),
             record,
             rings: (0..2 * config.pairs).map(|_| Ring::default()).collect(),
@@ -185,14 +186,14 @@ impl VhostUser {
         })
     }
 
-    /// Begins a batch: now and then looks at the sockets.
+    /// Begins a batch; polls the sockets now and then.
     ///
     /// # Errors
-    /// None: a port without a guest has nothing to be taken.
+    /// None: a port without a guest has no frames to take.
     pub fn begin(&mut self) -> Result<(), Trouble> {
         self.batches = self.batches.wrapping_add(1);
         if self.batches.is_multiple_of(LOOK_EVERY) {
-            self.look();
+            self.poll_sockets();
         }
         if self.memory.torn() {
             self.lose_memory();
@@ -205,7 +206,7 @@ impl VhostUser {
         Ok(())
     }
 
-    /// The next frame that the guest has posted, of one pair of rings after the other.
+    /// Takes the next frame that the guest has posted, from one pair of rings after the other.
     pub fn take(&mut self) -> Took {
         for _ in 0..self.from_guest {
             let index = 2 * self.turn + 1;
@@ -218,7 +219,7 @@ impl VhostUser {
         Took::Nothing
     }
 
-    /// The next frame of the ring that the one with this ticket came from, which was taken last.
+    /// Takes the next frame of the same ring as the frame taken last, which has this ticket.
     #[inline]
     pub fn take_after(&mut self, ticket: Ticket) -> Took {
         self.take_from(ticket.queue.into())
@@ -228,7 +229,7 @@ impl VhostUser {
     fn take_from(&mut self, index: usize) -> Took {
         let Some(live) = self.rings.get_mut(index).and_then(Ring::running) else { return Took::Nothing };
         self.parts.clear();
-        match live.take(&self.memory, Way::Out, &mut self.parts) {
+        match live.take(&self.memory, Direction::Out, &mut self.parts) {
             Next::Head(head) => self.take_frame(index, head),
             Next::Nothing if !live.take_bad_end(&self.memory) => Took::Nothing,
             Next::Nothing | Next::Bad => {
@@ -238,7 +239,7 @@ impl VhostUser {
         }
     }
 
-    /// Reads the header and leaves `parts` with the frame.
+    /// Reads the virtio-net header and removes it from `parts`.
     #[inline]
     fn take_frame(&mut self, index: usize, head: u16) -> Took {
         let room = self.header_len();
@@ -254,7 +255,7 @@ impl VhostUser {
         let ticket =
             Ticket { session: live.session, cookie: head.into(), queue: index as u16, descriptors: 1 };
         if self.config.completions == Completions::Early {
-            // The guest learns of it at the next flush, after the copy.
+            // The guest gets the descriptor back at the next flush, after the copy.
             live.give(&self.memory, head, 0);
         }
         let vnet = header.first_chunk().map(|bytes| VnetHeader::from_bytes(*bytes)).unwrap_or_default();
@@ -275,8 +276,8 @@ impl VhostUser {
         }
     }
 
-    /// A frame is through: its descriptor is the guest's again. [`VhostUser::flush`] tells it. Answers whether another may
-    /// be taken now. The ticket of a ring that has been stopped since is ignored.
+    /// Completes a frame: gives its descriptor back to the guest, which [`VhostUser::flush`] shows. A ticket of a ring that
+    /// was stopped since is ignored. Always returns false: no frame waits for this completion.
     pub fn complete(&mut self, ticket: Ticket) -> bool {
         let Some(Ring { live: Some(live), .. }) = self.rings.get_mut(usize::from(ticket.queue)) else {
             return false;
@@ -288,10 +289,9 @@ impl VhostUser {
         false
     }
 
-    /// Nothing is to be taken: asks the guest to ring when that changes. Answers whether the owner may sleep; if not, it
-    /// should begin another batch.
+    /// Asks the guest to ring for new frames. Returns whether the owner may sleep; if not, it should begin another batch.
     pub fn rest(&mut self) -> bool {
-        self.look();
+        self.poll_sockets();
         let mut quiet = !self.has_more_to_say();
         for ring in self.rings.iter_mut().skip(1).step_by(2) {
             if let Some(live) = ring.running() {
@@ -338,10 +338,10 @@ impl VhostUser {
     /// Puts a frame into buffers that the guest has posted; see [`crate::Port::send`].
     ///
     /// # Errors
-    /// [`Trouble::Down`] without a guest, or one whose driver is not there.
+    /// [`Trouble::Down`] without a guest, or before the guest's driver has started.
     pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
         let (room, several) = (self.header_len(), self.features & feature::MRG_RXBUF != 0);
-        let pair = if self.to_guest > 1 { spread(frame) as usize % self.to_guest } else { 0 };
+        let pair = if self.to_guest > 1 { flow_hash(frame) as usize % self.to_guest } else { 0 };
         let able = self.capabilities();
         let Some(live) = self.rings[2 * pair].running() else { return Err(Trouble::Down) };
         if !able.allow(vnet) {
@@ -367,7 +367,7 @@ impl VhostUser {
         Ok(self.counters.sent(frame.len()))
     }
 
-    /// Shows the guest its completions and frames, and wakes it if it wants to be.
+    /// Shows the guest its completions and frames, and wakes it if it wants to be woken.
     ///
     /// # Errors
     /// None.
@@ -386,53 +386,53 @@ impl VhostUser {
         self.front_end.is_some()
     }
 
-    /// Frames taken that have not completed.
+    /// Number of frames taken that have not completed.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         let from_guest = self.rings.iter().skip(1).step_by(2).filter_map(|ring| ring.live.as_ref());
         from_guest.map(|live| u32::from(live.in_flight)).sum()
     }
 
-    /// Descriptors of the shortest ring that the guest sends with; none without a guest, or where it gets them back early.
+    /// Size of the shortest ring with which the guest sends; none without a guest, or with early completions.
     #[must_use]
     #[inline]
     pub fn depth(&self) -> Option<u32> {
         self.depth.filter(|_| self.config.completions != Completions::Early)
     }
 
-    /// What to wait on: one descriptor for the socket, the front end and the guest's kicks.
+    /// The file descriptor to wait on: one for the socket, the front end and the guest's kicks.
     #[must_use]
     pub fn fds(&self) -> Fds {
         Fds { receive: Some(self.events.0.as_raw_fd()), transmit: None }
     }
 
-    /// Looks at the sockets. The port itself is always there.
+    /// Polls the sockets. The port itself always exists.
     ///
     /// # Errors
     /// None.
     pub fn probe(&mut self) -> Result<(), Trouble> {
-        self.look();
+        self.poll_sockets();
         Ok(())
     }
 
-    /// Whether there is more at the sockets than the last look took, which nobody will tell again.
+    /// Whether messages or connections are left unread; `epoll` will not report them again.
     #[must_use]
     pub fn has_more_to_say(&self) -> bool {
-        self.knocks || self.talks && !self.closer.is_full()
+        self.more_pending || self.readable && !self.closer.is_full()
     }
 
-    /// Why a front end was hung up on, told once.
+    /// Why a front end's connection was closed, reported once.
     pub fn take_problem(&mut self) -> Option<PortError> {
         self.problem.take()
     }
 
-    /// The guest's hardware address, where it is known beforehand.
+    /// The guest's hardware address, if it is known beforehand.
     #[must_use]
     pub fn tenant_mac(&self) -> Option<[u8; 6]> {
         self.config.mac
     }
 
-    /// What it can do: what the guest's driver has agreed to.
+    /// The offloads that the guest's driver has accepted, and the MTU.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         let agreed = |features: u64| self.features & features == features;
@@ -445,13 +445,13 @@ impl VhostUser {
         }
     }
 
-    /// What it has carried.
+    /// The port's traffic so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Each pair of rings, up to the last that is in use.
+    /// Counters of each pair of rings, up to the last in use.
     #[must_use]
     pub fn pairs(&self) -> Vec<PairCounters> {
         let mut pairs = self.pairs.clone();
@@ -469,7 +469,7 @@ impl VhostUser {
         pairs
     }
 
-    /// What it leaves with the guest.
+    /// The level of backpressure that the port gives the guest.
     #[must_use]
     pub fn level(&self) -> Level {
         match self.config.completions {
@@ -479,13 +479,13 @@ impl VhostUser {
         }
     }
 
-    /// How operators know it.
+    /// The port's name for operators.
     #[must_use]
     pub fn name(&self) -> String {
         format!("vhost-user {}", self.config.path.display())
     }
 
-    /// Bytes of the header before each frame: the number of buffers is there where frames may have several.
+    /// Length of the virtio-net header before each frame; it may include the number of buffers.
     #[inline]
     fn header_len(&self) -> usize {
         if self.features & (feature::VERSION_1 | feature::MRG_RXBUF) != 0 {
@@ -495,7 +495,7 @@ impl VhostUser {
         }
     }
 
-    /// Guest memory has been cut off: there is no guest any more.
+    /// Closes the front end's connection after the file of the guest's memory was truncated.
     #[cold]
     fn lose_memory(&mut self) {
         self.counters.lose(DropReason::BadDescriptor);
@@ -514,7 +514,7 @@ fn watching(config: &VhostUserConfig, source: io::Error) -> PortError {
 }
 
 impl Drop for VhostUser {
-    /// The socket's place is free again, unless somebody else has taken it. The guest gets back what it had posted.
+    /// Gives the guest its descriptors back, and removes the socket's path, unless another socket has it by now.
     fn drop(&mut self) {
         self.hang_up();
         if let Some(release) = self.release.take() {
@@ -527,11 +527,11 @@ impl Drop for VhostUser {
     }
 }
 
-/// A number that packets of one connection share: of its addresses and ports, where a plain IP header says where they
-/// are.
-fn spread(frame: &[u8]) -> u32 {
-    let looked_at = match frame.get(12..15) {
-        // Of a fragment's ports only the first knows: all of them go by their addresses.
+/// A hash that packets of one connection share: of addresses and ports behind an IPv4 header without options or an IPv6
+/// header.
+fn flow_hash(frame: &[u8]) -> u32 {
+    let hashed = match frame.get(12..15) {
+        // Only the first fragment has ports, so all fragments are hashed by their addresses alone.
         Some([0x08, 0x00, 0x45])
             if frame.get(20..22).is_some_and(|bits| bits[0] & 0x3f != 0 || bits[1] != 0) =>
         {
@@ -542,14 +542,14 @@ fn spread(frame: &[u8]) -> u32 {
         _ => None,
     };
     let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
-    let hash = looked_at.unwrap_or_default().iter().fold(0x811c_9dc5, step);
+    let hash = hashed.unwrap_or_default().iter().fold(0x811c_9dc5, step);
     hash ^ (hash >> 16)
 }
 
-/// What the driver must take for TCP to come larger than the MTU.
+/// Features that the driver must accept to receive TCP segments larger than the MTU.
 const TAKES_TCP: u64 = feature::GUEST_CSUM | feature::GUEST_TSO4 | feature::GUEST_TSO6 | feature::GUEST_ECN;
 
-/// Copies the first bytes out of `parts` and takes them off; how many those were.
+/// Copies the first bytes of `parts` into `into` and removes them from `parts`; returns their number.
 fn take_front(memory: &Memory, parts: &mut Vec<Part>, into: &mut [u8]) -> usize {
     let (mut done, mut used) = (0, 0);
     for (place, len) in parts.iter_mut() {
@@ -566,18 +566,19 @@ fn take_front(memory: &Memory, parts: &mut Vec<Part>, into: &mut [u8]) -> usize 
     done
 }
 
-/// Whether there are buffers for a frame.
+/// The result of [`gather`].
 enum Gathered {
+    /// The buffers are large enough.
     Enough,
-    /// Too few now.
+    /// The guest has too few buffers posted now.
     Full,
-    /// Too small, and another one may not be used.
+    /// The buffers are too small, and the frame may not use another one.
     Short,
-    /// One made no sense; it was given back.
+    /// A buffer's descriptors were invalid; it was given back.
     Bad,
 }
 
-/// Takes buffers for `len` bytes, at most `most`; none is kept unless they are enough.
+/// Takes buffers for `len` bytes, at most `most` of them; unless they are enough, all are put back.
 fn gather(
     live: &mut Live,
     memory: &Memory,
@@ -595,13 +596,13 @@ fn gather(
             break Gathered::Short;
         }
         let begun = parts.len();
-        match live.take(memory, Way::In, parts) {
+        match live.take(memory, Direction::In, parts) {
             Next::Head(head) => {
                 room += parts[begun..].iter().map(|&(_, len)| len).sum::<usize>();
                 buffers.push((head, parts.len()));
             }
             Next::Nothing => break Gathered::Full,
-            // Those before it cannot be put back behind it: they go back to the guest empty.
+            // Earlier buffers cannot be put back behind this one: they go back to the guest empty.
             Next::Bad => {
                 buffers.iter().for_each(|&(head, _)| live.give(memory, head, 0));
                 return Gathered::Bad;
@@ -612,7 +613,7 @@ fn gather(
     found
 }
 
-/// Writes `pieces` one after the other into the buffers, and gives them to the guest.
+/// Writes `pieces` one after the other into the buffers, and gives the buffers to the guest.
 fn put(live: &mut Live, memory: &Memory, pieces: &[&[u8]], parts: &[Part], buffers: &[(u16, usize)]) {
     let mut pieces = pieces.iter().copied();
     let mut piece = pieces.next().unwrap_or_default();
@@ -636,9 +637,9 @@ fn put(live: &mut Live, memory: &Memory, pieces: &[&[u8]], parts: &[Part], buffe
     }
 }
 
-/// Buffers that one frame for the guest may take: 64 KiB in the 1,526 bytes that Linux posts without room for more.
+/// Most buffers of one frame for the guest: enough for 64 KiB in buffers of 1,526 bytes, the smallest that Linux posts.
 const MOST_BUFFERS: usize = 64;
-/// Batches between looks at the sockets while the rings are busy: a system call in 64 batches is lost in them.
+/// Number of batches between polls of the sockets while the rings are busy: one system call in 64 batches costs little.
 const LOOK_EVERY: u32 = 64;
-/// Senseless descriptors skipped in one call.
+/// Most invalid descriptors skipped in one call.
 const REFUSALS: usize = 32;

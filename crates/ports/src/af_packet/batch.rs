@@ -1,9 +1,9 @@
-//! Many frames in one system call, each way.
+//! Batches of frames: many in one system call, in each direction.
 //!
 //! Why: a system call costs more than copying a frame.
 //! From: recvmmsg(2), sendmmsg(2).
-//! Not here: what errors mean.
-//! Invariant: the kernel is given pointers only into this structure's own memory, for one call.
+//! Not here: the meaning of errors.
+//! Invariant: the kernel gets pointers only into the batch's own memory, and only for the length of a call.
 
 use std::io;
 use std::ops::Range;
@@ -16,22 +16,22 @@ use plimsoll_wire::VnetHeader;
 use crate::port::{FRAME_ROOM, Received, vnet_bytes};
 use crate::socket::{check, zeroed};
 
-/// Frames for one call: 32 share a call's cost well, and their buffers stay under 2.2 MiB.
+/// Most frames of one call: the cost of the call is small for each of 32, and their buffers stay under 2.2 MiB.
 const BATCH: usize = 32;
 
-/// One receive buffer: a header and the longest frame.
+/// Size of a receive buffer: a header and the longest frame.
 const STRIDE: usize = VnetHeader::LEN + FRAME_ROOM;
 
 /// Room for two control messages, aligned: a `tpacket_auxdata` (16 bytes of header, 20 of data) and a time (16 and 16).
 type Control = [u64; 10];
 
-/// What waits longer was not waiting: the wall clock was set.
+/// A longer wait in the kernel's queue is not believed: the wall clock was set meanwhile.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// Bytes that hold the frames waiting to be sent: four of the longest.
+/// Size of the buffer for frames to be sent: four of the longest.
 const ARENA: usize = 4 * STRIDE;
 
-/// Received frames that have not been asked for yet.
+/// Received frames that have not been handed on yet.
 #[derive(Debug)]
 pub(super) struct Inbox {
     bytes: Box<[u8]>,
@@ -39,7 +39,7 @@ pub(super) struct Inbox {
     headers: Box<[libc::mmsghdr; BATCH]>,
     next: usize,
     filled: usize,
-    /// The wall clock when it was filled, as the kernel's times of arrival are by that.
+    /// Wall clock time when the batch was read; the kernel's times of arrival are wall clock times too.
     read_at: SystemTime,
 }
 
@@ -70,7 +70,7 @@ impl Inbox {
         self.next == self.filled
     }
 
-    /// Reads as many frames as wait, up to a batch.
+    /// Reads the waiting frames, up to a batch.
     pub(super) fn fill(&mut self, socket: &OwnedFd) -> io::Result<()> {
         (self.next, self.filled) = (0, 0);
         let mut pieces: [libc::iovec; BATCH] = [zeroed(); BATCH];
@@ -93,7 +93,7 @@ impl Inbox {
         self.filled = usize::try_from(filled).unwrap_or(0).min(BATCH);
         #[expect(
             clippy::disallowed_methods,
-            reason = "the kernel stamps frames by it; a step is seen, and not reported"
+            reason = "the kernel's timestamps are wall clock times; a step of the clock is detected"
         )]
         let now = SystemTime::now();
         self.read_at = now;
@@ -109,18 +109,18 @@ impl Inbox {
         let header = &self.headers[at];
         let len = (header.msg_len as usize).min(STRIDE);
         let control_len = header.msg_hdr.msg_controllen.min(size_of::<Control>());
-        let beside = Beside::read(&self.control[at], control_len);
+        let ancillary = Ancillary::read(&self.control[at], control_len);
         Some(Message {
             bytes: &self.bytes[at * STRIDE..][..len],
             cut: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
-            tag: beside.tag,
-            waited: beside.arrived.and_then(|arrived| waited(arrived, self.read_at)),
+            tag: ancillary.tag,
+            waited: ancillary.arrived.and_then(|arrived| waited(arrived, self.read_at)),
         })
     }
 }
 
 impl Message<'_> {
-    /// Copies the frame out, with its VLAN tag where it was; `None` when it does not fit.
+    /// Copies the frame out with its VLAN tag put back; `None` when it does not fit.
     pub(super) fn copy_to(&self, buffer: &mut [u8], with_vnet: bool) -> Option<Received> {
         let (header, frame) =
             if with_vnet { self.bytes.split_at_checked(VnetHeader::LEN)? } else { (&[][..], self.bytes) };
@@ -129,7 +129,7 @@ impl Message<'_> {
         if self.cut || len > buffer.len() {
             return None;
         }
-        // A tag stands behind the two MAC addresses; a frame shorter than those keeps it at its end.
+        // The tag belongs behind the two MAC addresses; in a shorter frame it is put at the end.
         let (macs, rest) = frame.split_at(frame.len().min(12));
         let (to_macs, to_rest) = buffer[..len].split_at_mut(macs.len());
         to_macs.copy_from_slice(macs);
@@ -141,7 +141,7 @@ impl Message<'_> {
     }
 }
 
-/// The header of a frame that has grown by a tag before its network header.
+/// Adjusts the header of a frame that has grown by a tag before its network header.
 fn shifted(mut vnet: VnetHeader, by: usize) -> VnetHeader {
     let by = u16::try_from(by).unwrap_or(0);
     if vnet.flags & VnetHeader::NEEDS_CSUM != 0 {
@@ -153,17 +153,17 @@ fn shifted(mut vnet: VnetHeader, by: usize) -> VnetHeader {
     vnet
 }
 
-/// What the kernel says beside a frame.
+/// Ancillary data of a frame: the control messages that the kernel passes with it.
 #[derive(Default)]
-struct Beside {
-    /// The VLAN tag that it took off.
+struct Ancillary {
+    /// The VLAN tag that the kernel removed from the frame.
     tag: Option<[u8; 4]>,
-    /// When it had the frame, by the wall clock.
+    /// Time of arrival in the kernel, by the wall clock.
     arrived: Option<SystemTime>,
 }
 
-impl Beside {
-    /// From the control messages, `len` bytes in all.
+impl Ancillary {
+    /// Reads the control messages, `len` bytes in all.
     fn read(control: &Control, len: usize) -> Self {
         let mut found = Self::default();
         let (head, base) = (size_of::<libc::cmsghdr>(), control.as_ptr().cast::<u8>());
@@ -180,7 +180,7 @@ impl Beside {
                 (libc::SOL_PACKET, libc::PACKET_AUXDATA)
                     if size >= head + size_of::<libc::tpacket_auxdata>() =>
                 {
-                    // SAFETY: it lies behind the header, within `size`, and needs no more than the header's alignment.
+                    // SAFETY: the structure lies behind the header, within `size`, and needs no more than the header's alignment.
                     found.tag = vlan_tag(unsafe { &*base.add(at + head).cast::<libc::tpacket_auxdata>() });
                 }
                 (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) if size >= head + size_of::<libc::timespec>() => {
@@ -211,7 +211,7 @@ fn moment(time: &libc::timespec) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(since)
 }
 
-/// How long the kernel had a frame; nothing where the wall clock was set back or far ahead meanwhile.
+/// Time that a frame spent in the kernel; `None` when the wall clock was set back or far ahead meanwhile.
 fn waited(arrived: SystemTime, read: SystemTime) -> Option<Span> {
     let waited = read.duration_since(arrived).ok()?;
     (waited < LONGEST_WAIT).then(|| Span::ns(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX)))
@@ -222,7 +222,7 @@ fn waited(arrived: SystemTime, read: SystemTime) -> Option<Span> {
 pub(super) struct Outbox {
     bytes: Box<[u8]>,
     used: usize,
-    /// Where each message begins and ends, and how long its frame is.
+    /// Begin and end of each message, and the length of its frame.
     messages: Box<[(usize, usize, usize); BATCH]>,
     first: usize,
     last: usize,
@@ -246,7 +246,7 @@ impl Outbox {
         self.last < BATCH && self.used + VnetHeader::LEN + len <= ARENA
     }
 
-    /// Takes a frame; `vnet` is `Some` when the socket wants a header before each.
+    /// Adds a frame; `vnet` is `Some` when the socket expects a header before each frame.
     pub(super) fn push(&mut self, frame: &[u8], vnet: Option<Option<&VnetHeader>>) {
         let begin = self.used;
         if let Some(vnet) = vnet {
@@ -257,7 +257,7 @@ impl Outbox {
         self.last += 1;
     }
 
-    /// Sends what waits, in one call, and tells the places of the frames that left.
+    /// Sends the waiting frames in one call and returns the indices of those that left.
     pub(super) fn send(&mut self, socket: &OwnedFd) -> io::Result<Range<usize>> {
         let mut pieces: [libc::iovec; BATCH] = [zeroed(); BATCH];
         let mut headers: [libc::mmsghdr; BATCH] = [zeroed(); BATCH];
@@ -280,7 +280,7 @@ impl Outbox {
         Ok(begin..end)
     }
 
-    /// How long the frame at `place` is, until the next is pushed.
+    /// Length of the frame at index `place`; valid until the next push.
     pub(super) fn len_of(&self, place: usize) -> usize {
         self.messages[place].2
     }
@@ -290,7 +290,7 @@ impl Outbox {
         self.tidy();
     }
 
-    /// Forgets what waits, and says how many frames that were.
+    /// Drops the waiting frames and returns their number.
     pub(super) fn clear(&mut self) -> usize {
         let lost = self.last - self.first;
         self.first = self.last;
@@ -351,7 +351,7 @@ mod tests {
             let len = bytes.len() * 8;
             bytes.resize(10, 0);
             let control: Control = bytes.try_into().expect("ten words");
-            let found = Beside::read(&control, len);
+            let found = Ancillary::read(&control, len);
             assert_eq!(found.tag, Some([0x81, 0, 0, 42]));
             let arrived = SystemTime::UNIX_EPOCH + Duration::new(1_000, 500);
             assert_eq!(found.arrived, Some(arrived));
@@ -360,10 +360,10 @@ mod tests {
             assert_eq!(waited(arrived, arrived + Duration::from_secs(90)), None, "or far ahead");
         }
         assert!(
-            Beside::read(&[u64::MAX; 10], 80).tag.is_none(),
+            Ancillary::read(&[u64::MAX; 10], 80).tag.is_none(),
             "a length beyond the buffer ends the search"
         );
-        assert!(Beside::read(&[0; 10], 80).arrived.is_none());
+        assert!(Ancillary::read(&[0; 10], 80).arrived.is_none());
     }
 
     #[test]

@@ -1,20 +1,20 @@
-//! The program that hands an interface's packets to our sockets, without a compiler or a library.
+//! The XDP program that redirects an interface's packets to the AF_XDP sockets, written without a compiler or a library.
 //!
-//! Why: AF_XDP receives only what an XDP program redirects; six instructions are enough.
+//! Why: AF_XDP receives only packets that an XDP program redirects; six instructions are enough.
 //! From: bpf(2), `include/uapi/linux/bpf.h`; attached as a link, which ends with its descriptor, so
 //! that a crash leaves nothing on the interface.
-//! Not here: any choice among packets: all of a queue that has a socket go to it, others pass on.
-//! Invariant: every structure given to the kernel is as long as it says, zero where unused.
+//! Not here: filtering: all packets of a queue with a socket go to the socket, all others to the kernel.
+//! Invariant: every structure given to the kernel has the stated length and is zero where unused.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// The hook in the driver that the program was attached to.
+/// The hook that the program is attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hook {
     /// In the driver, before the kernel makes a packet buffer.
     Driver,
-    /// Behind it: works on every interface, slower.
+    /// Behind the driver: works on every interface, but is slower.
     Generic,
 }
 
@@ -39,12 +39,12 @@ impl Redirect {
         Ok(Self { sockets, _program: program, link })
     }
 
-    /// What keeps the program on the interface.
+    /// The BPF link, which keeps the program on the interface.
     pub(super) fn link(&self) -> BorrowedFd<'_> {
         self.link.as_fd()
     }
 
-    /// Sends what arrives at `queue` to `socket`.
+    /// Redirects packets of `queue` to `socket`.
     pub(super) fn set(&self, queue: u32, socket: &OwnedFd) -> io::Result<()> {
         let value = socket.as_raw_fd().cast_unsigned();
         let mut attr = Attr::new();
@@ -56,7 +56,7 @@ impl Redirect {
     }
 }
 
-/// `struct bpf_attr`, as bytes: each command has its own layout.
+/// `struct bpf_attr` as bytes, since each command has its own layout.
 #[repr(align(8))]
 struct Attr([u8; Self::LEN]);
 
@@ -82,34 +82,34 @@ impl Attr {
 /// Pointers in `attr` must point to live memory of the size that `command` reads or writes there.
 unsafe fn bpf(command: u32, attr: &mut Attr, len: usize) -> io::Result<libc::c_int> {
     assert!(len <= Attr::LEN, "a command's structure fits");
-    // SAFETY: `attr` is live, aligned and at least `len` long; the rest is the caller's promise.
+    // SAFETY: `attr` is live, aligned and at least `len` long; the caller guarantees its pointers.
     let answer = unsafe { libc::syscall(libc::SYS_bpf, command, attr.0.as_mut_ptr(), len) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer as libc::c_int) }
 }
 
-/// For commands that answer with a new descriptor.
+/// Makes the system call for a command that returns a new descriptor.
 ///
 /// # Safety
-/// As for [`bpf`], and `command` must answer with a descriptor.
+/// As for [`bpf`], and `command` must return a descriptor.
 unsafe fn bpf_fd(command: u32, attr: &mut Attr, len: usize) -> io::Result<OwnedFd> {
     // SAFETY: the caller's promise.
     let fd = unsafe { bpf(command, attr, len) }?;
-    // SAFETY: the kernel just made it for us, and nobody else knows it.
+    // SAFETY: the kernel has just made it, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A table from queue number to socket.
+/// Makes a table from queue number to socket.
 fn socket_table(entries: u32) -> io::Result<OwnedFd> {
     let mut attr = Attr::new();
     // map_type, key_size, value_size, max_entries
     for (index, value) in [BPF_MAP_TYPE_XSKMAP, 4, 4, entries].into_iter().enumerate() {
         attr.u32(index * 4, value);
     }
-    // SAFETY: no pointers in this command; it answers with a descriptor.
+    // SAFETY: no pointers in this command; it returns a descriptor.
     unsafe { bpf_fd(BPF_MAP_CREATE, &mut attr, 72) }
 }
 
-/// `return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS)`.
+/// The program `return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS)`.
 fn redirect_to(sockets: &OwnedFd) -> [Instruction; 6] {
     let (ctx, sockets) = (1, sockets.as_raw_fd());
     [
@@ -129,8 +129,8 @@ fn load(code: &[Instruction]) -> io::Result<OwnedFd> {
     attr.u32(4, code.len() as u32);
     attr.pointer(8, code.as_ptr());
     attr.pointer(16, licence.as_ptr());
-    // SAFETY: `code` holds as many instructions of eight bytes as said, `licence` ends with zero;
-    // both are live. The command answers with a descriptor.
+    // SAFETY: `code` holds the stated number of instructions of eight bytes, `licence` ends with zero;
+    // both are live. The command returns a descriptor.
     unsafe { bpf_fd(BPF_PROG_LOAD, &mut attr, 128) }
 }
 
@@ -141,7 +141,7 @@ fn attach(program: &OwnedFd, interface: u32, flags: u32) -> io::Result<OwnedFd> 
     {
         attr.u32(index * 4, value);
     }
-    // SAFETY: no pointers in this command; it answers with a descriptor.
+    // SAFETY: no pointers in this command; it returns a descriptor.
     unsafe { bpf_fd(BPF_LINK_CREATE, &mut attr, 64) }
 }
 
@@ -182,5 +182,5 @@ const EXIT: u8 = 0x95;
 const BPF_PSEUDO_MAP_FD: u8 = 1;
 const BPF_FUNC_REDIRECT_MAP: i32 = 51;
 const XDP_PASS: i32 = 2;
-/// Where `struct xdp_md` keeps `rx_queue_index`.
+/// Offset of `rx_queue_index` in `struct xdp_md`.
 const RX_QUEUE_INDEX: i16 = 16;

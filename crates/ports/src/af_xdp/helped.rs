@@ -1,9 +1,10 @@
-//! AF_XDP for a process that may neither make such sockets nor load programs: another one does that part.
+//! AF_XDP for a process without privileges: another process opens the socket and loads the program.
 //!
-//! Why: the process that carries packets has no privilege; the memory of the frames and the rings must nevertheless be its
-//! own, as the kernel pins the pages of whoever registers them.
-//! From: `SCM_RIGHTS` of unix(7): a socket is of the network namespace that it was made in, whoever binds it.
-//! Not here: the way between the two processes (`daemon::broker`).
+//! Why: the process that carries packets has no privileges. It must still own the memory of the frames and the rings, as
+//! the kernel pins the pages of the process that registers them.
+//! From: `SCM_RIGHTS` of unix(7): a socket stays in the network namespace in which it was opened, whichever process binds
+//! it.
+//! Not here: the messages between the two processes (`daemon::broker`).
 //! Invariant: the program stays on the interface as long as the helped process holds its link, and no longer.
 
 use std::io;
@@ -11,23 +12,23 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use super::bpf::{Hook, Redirect};
-use super::{Attached, Layout, Queue, XdpConfig, XdpMode, XdpSocket, patiently, refused};
+use super::{Attachment, Layout, Queue, XdpConfig, XdpMode, XdpSocket, patiently, refused};
 use crate::error::PortError;
 use crate::netns::{LinkInfo, Netns};
 use crate::socket;
 
-/// Who does what takes privilege.
+/// The privileged process, seen from the process that it helps.
 pub trait XdpHelper {
-    /// Puts a program on the interface in this way, and makes a socket: the socket, then the program's link.
+    /// Attaches a program to the interface in this mode and opens a socket; returns the socket, then the program's link.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     fn attach(&mut self, mode: XdpMode) -> io::Result<(OwnedFd, OwnedFd)>;
 
-    /// Has the program send what arrives to the socket of the last attempt, which is bound by now.
+    /// Lets the program redirect packets to the socket of the last attempt, which must be bound.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     fn register(&mut self) -> io::Result<()>;
 }
 
@@ -35,7 +36,7 @@ impl XdpSocket {
     /// Opens the first queue of the interface `link` with the help of another process.
     ///
     /// # Errors
-    /// As [`XdpSocket::open`].
+    /// As for [`XdpSocket::open`].
     pub fn open_with(
         config: &XdpConfig,
         link: &LinkInfo,
@@ -46,11 +47,11 @@ impl XdpSocket {
         let connected = connect(config.mode, helper, link.index, layout);
         let (mode, held, queue) =
             connected.map_err(|error| refused(what, &config.netns.to_string(), error))?;
-        Ok(Self::with(config, link, mode, 0, queue, Attached::Held(Arc::new(held))))
+        Ok(Self::with(config, link, mode, 0, queue, Attachment::Held(Arc::new(held))))
     }
 }
 
-/// Finds the best way that works.
+/// Opens the queue in the best mode that works.
 fn connect(
     best: XdpMode,
     helper: &mut dyn XdpHelper,
@@ -77,7 +78,7 @@ fn connect(
     Err(refusal)
 }
 
-/// The helper's side of one attempt.
+/// An attempt to open a socket in one mode, on the helper's side.
 #[derive(Debug)]
 pub struct XdpAttempt {
     socket: OwnedFd,
@@ -86,18 +87,18 @@ pub struct XdpAttempt {
 }
 
 impl XdpAttempt {
-    /// What is known of the interface.
+    /// Properties of the interface.
     ///
     /// # Errors
-    /// When namespace or interface do not exist.
+    /// When the namespace or the interface does not exist.
     pub fn link(config: &XdpConfig) -> Result<LinkInfo, PortError> {
         Netns::open(&config.netns)?.links().get(&config.interface)
     }
 
-    /// Puts a program on the interface in this way, and makes a socket.
+    /// Attaches a program to the interface in this mode and opens a socket.
     ///
     /// # Errors
-    /// When namespace or interface do not exist; inside, what the kernel said to this way.
+    /// When the namespace or the interface does not exist; the inner error is the kernel's refusal of this mode.
     pub fn new(config: &XdpConfig, mode: XdpMode) -> Result<io::Result<Self>, PortError> {
         let netns = Netns::open(&config.netns)?;
         let link = netns.links().get(&config.interface)?;
@@ -114,16 +115,16 @@ impl XdpAttempt {
         &self.link
     }
 
-    /// What the helped process needs: the socket, then the program's link.
+    /// The descriptors for the helped process: the socket, then the program's link.
     #[must_use]
     pub fn files(&self) -> [BorrowedFd<'_>; 2] {
         [self.socket.as_fd(), self.redirect.link()]
     }
 
-    /// The helped process has bound the socket.
+    /// Lets the program redirect packets to the socket, once the helped process has bound it.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub fn register(self) -> io::Result<()> {
         self.redirect.set(0, &self.socket)
     }
@@ -137,7 +138,7 @@ impl XdpMode {
         }
     }
 
-    /// How the socket is bound.
+    /// Flags with which the socket is bound.
     pub(super) const fn flags(self) -> u16 {
         let copies = match self {
             Self::ZeroCopy => libc::XDP_ZEROCOPY,

@@ -2,7 +2,7 @@
 //!
 //! Why: AF_XDP moves frames by their addresses, through rings mapped into both sides.
 //! From: `Documentation/networking/af_xdp.rst`, `include/uapi/linux/if_xdp.h`.
-//! Not here: who owns which frame.
+//! Not here: the ownership of each frame.
 //! Invariant: no index or address leaves its mapping, whatever the kernel wrote.
 
 use std::io;
@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A mapping, undone when dropped.
+/// A memory mapping, unmapped when dropped.
 #[derive(Debug)]
 struct Mapping {
     base: NonNull<u8>,
@@ -41,13 +41,13 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `base` and `len` are what `mmap` gave, and nobody holds a reference into it: those
-        // given out borrow the owner of this mapping.
+        // SAFETY: `base` and `len` are what `mmap` returned, and no reference into the mapping is left: all
+        // of them borrow its owner.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
-/// The frames, as one piece of memory that the kernel reads and writes too.
+/// The UMEM: the frames in one piece of memory, which the kernel reads and writes too.
 #[derive(Debug)]
 pub(super) struct Umem {
     map: Mapping,
@@ -66,10 +66,10 @@ impl Umem {
         self.map.len
     }
 
-    /// Copies the frame at `at` into `buffer`, unless one of them is too small.
+    /// Fills `buffer` with the bytes at `at`; false when they are not all inside the mapping.
     ///
-    /// The caller owns the frame: it came out of the receive ring and is not yet back in the fill
-    /// ring. Should the kernel write all the same, the copy has mixed bytes and nothing worse.
+    /// The caller owns the frame: it was taken from the receive ring and is not yet back in the fill ring. If the kernel
+    /// still wrote to it, the copy would have mixed bytes and nothing worse.
     pub(super) fn read(&self, at: u64, buffer: &mut [u8]) -> bool {
         let Some(from) = self.range(at, buffer.len()) else { return false };
         // SAFETY: `range` keeps the source inside the mapping; `buffer` is elsewhere.
@@ -77,7 +77,7 @@ impl Umem {
         true
     }
 
-    /// Copies `frame` to `at`, unless it would not fit. The caller owns the place, as in `read`.
+    /// Copies `frame` to `at`; false when it does not fit. The caller owns the frame at `at`, as in `read`.
     pub(super) fn write(&mut self, at: u64, frame: &[u8]) -> bool {
         let Some(to) = self.range(at, frame.len()) else { return false };
         // SAFETY: `range` keeps the target inside the mapping; `frame` is elsewhere.
@@ -95,30 +95,29 @@ impl Umem {
     }
 }
 
-/// What a ring may carry: plain integers, any bits of which are valid.
+/// An entry of a ring: plain integers, for which every bit pattern is valid.
 pub(super) trait Entry: Copy {}
 impl Entry for u64 {}
 impl Entry for libc::xdp_desc {}
 
-/// One ring shared with the kernel, seen from our side: we either fill it or empty it.
+/// One ring shared with the kernel; this process is either its producer or its consumer.
 #[derive(Debug)]
-pub(super) struct Ring<T: Entry> {
+pub(super) struct XdpRing<T: Entry> {
     map: Mapping,
     offsets: libc::xdp_ring_offset,
     size: u32,
-    /// What we have read of, or will publish as, the producer's and the consumer's place.
+    /// Positions of producer and consumer: one is this process's own, the other as last read from the ring.
     produced: u32,
     consumed: u32,
     entries: PhantomData<T>,
 }
 
-// SAFETY: the mapping is reached through this value only, and the kernel does not care which thread
-// of ours comes.
-unsafe impl<T: Entry> Send for Ring<T> {}
-// SAFETY: as for `Ring`.
+// SAFETY: the mapping is reached through this value only, and the kernel accepts calls from any thread.
+unsafe impl<T: Entry> Send for XdpRing<T> {}
+// SAFETY: as for `XdpRing`.
 unsafe impl Send for Umem {}
 
-impl<T: Entry> Ring<T> {
+impl<T: Entry> XdpRing<T> {
     /// Maps the ring of `size` entries (a power of two) that the socket keeps at `page`.
     pub(super) fn map(
         socket: &OwnedFd,
@@ -140,7 +139,7 @@ impl<T: Entry> Ring<T> {
         Ok(Self { map, offsets, size, produced: 0, consumed: 0, entries: PhantomData })
     }
 
-    /// Places that we may fill now; asks the kernel only when fewer than `wanted` are known.
+    /// Number of free places; reads the kernel's position only when fewer than `wanted` are known.
     pub(super) fn room(&mut self, wanted: u32) -> u32 {
         if self.size.wrapping_sub(self.waiting()) < wanted {
             // Acquire: pairs with the kernel's release of the entries it has read.
@@ -149,37 +148,37 @@ impl<T: Entry> Ring<T> {
         self.size.saturating_sub(self.waiting())
     }
 
-    /// Fills the next place; `publish` shows it to the kernel. The caller has asked for `room`.
+    /// Writes the next entry; `publish` shows it to the kernel. The caller has checked for `room`.
     pub(super) fn push(&mut self, entry: T) {
         let at = self.entry(self.produced);
-        // SAFETY: `entry` points to an aligned place inside the mapping, which is ours until the
-        // producer's word passes it.
+        // SAFETY: `entry` points to an aligned place inside the mapping, which the kernel does not read until
+        // the producer's word passes it.
         unsafe { at.write(entry) };
         self.produced = self.produced.wrapping_add(1);
     }
 
-    /// Whether the kernel has read all that was pushed.
+    /// Whether the kernel has read all pushed entries.
     pub(super) fn is_drained(&mut self) -> bool {
         self.room(self.size) == self.size
     }
 
-    /// Shows the kernel what was pushed.
+    /// Shows the kernel the pushed entries.
     pub(super) fn publish(&self) {
-        // Release: pairs with the kernel's acquire, so whoever sees the place sees the entry too.
+        // Release: pairs with the kernel's acquire, so that the kernel sees the entries before the new position.
         self.word(self.offsets.producer).store(self.produced, Ordering::Release);
     }
 
-    /// Entries that wait to be taken.
+    /// Number of entries that can be taken.
     pub(super) fn available(&mut self) -> u32 {
         if self.waiting() == 0 {
             // Acquire: pairs with the kernel's release of the entries it has written.
             self.produced = self.word(self.offsets.producer).load(Ordering::Acquire);
         }
-        // More than `size` cannot be; a broken producer's word must not make us read entries twice.
+        // At most `size`: a broken producer's word must not make an entry be read twice.
         self.waiting().min(self.size)
     }
 
-    /// Takes the next entry; `release` gives its place back. The caller has seen it `available`.
+    /// Takes the next entry; `release` gives its place back. The caller has checked that one is `available`.
     pub(super) fn take(&mut self) -> T {
         let at = self.entry(self.consumed);
         // SAFETY: `entry` points to an aligned place inside the mapping; any bits are a valid `T`,
@@ -189,19 +188,19 @@ impl<T: Entry> Ring<T> {
         entry
     }
 
-    /// Gives the places of what was taken back to the kernel.
+    /// Gives the places of the taken entries back to the kernel.
     pub(super) fn release(&self) {
-        // Release: pairs with the kernel's acquire, so it writes only after we have read.
+        // Release: pairs with the kernel's acquire, so that the kernel overwrites an entry only after it was read.
         self.word(self.offsets.consumer).store(self.consumed, Ordering::Release);
     }
 
-    /// Whether the kernel sleeps on this ring and wants a system call.
+    /// Whether the kernel sleeps on this ring and needs a system call to go on.
     pub(super) fn needs_wakeup(&self) -> bool {
-        // Relaxed: a hint; a stale answer costs one call or one turn.
+        // Relaxed: a hint; a stale value costs one call, or one turn of waiting.
         self.word(self.offsets.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
-    /// Entries between the two words, as far as we know the other side's.
+    /// Number of entries between the two positions, as last read.
     pub(super) fn waiting(&self) -> u32 {
         self.produced.wrapping_sub(self.consumed)
     }

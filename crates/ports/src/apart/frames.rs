@@ -1,34 +1,34 @@
-//! Frames between two threads: heads in one ring, their bytes in another.
+//! Passes frames between two threads: heads in one ring, bytes in another.
 //!
-//! Why: a frame of 60 bytes shall not take the room of one of 64 KiB, nor shall any be allocated for.
-//! From: rings between one writer and one reader (`rtrb`).
-//! Not here: what the heads say (`apart`).
-//! Invariant: a head stands for bytes that are there; frames come out whole, once, in the order in which they went in.
+//! Why: a frame of 60 bytes must not take the room of one of 64 KiB, and no frame needs an allocation.
+//! From: rings with one writer and one reader (`rtrb`).
+//! Not here: the contents of the heads (`apart`).
+//! Invariant: a head in its ring has its bytes in the other; frames come out whole, once and in order.
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::port::FRAME_ROOM;
 
-/// Frames and their heads, one behind the other: a head stands for bytes that are there.
+/// Makes the two ends of a pair of rings.
 pub(super) fn ring<H>() -> (Writer<H>, Reader<H>) {
     let (heads, heads_out) = RingBuffer::new(FRAMES);
     let (bytes, bytes_out) = RingBuffer::new(BYTES);
     (Writer { heads, bytes }, Reader { heads: heads_out, bytes: bytes_out })
 }
 
-/// Where they go in.
+/// The writing end.
 pub(super) struct Writer<H> {
     heads: Producer<H>,
     bytes: Producer<u8>,
 }
 
-/// Where they come out.
+/// The reading end.
 pub(super) struct Reader<H> {
     heads: Consumer<H>,
     bytes: Consumer<u8>,
 }
 
-/// How many bytes stand behind a head.
+/// A head that knows the length of its frame.
 pub(super) trait Length {
     fn length(&self) -> usize;
 }
@@ -38,9 +38,9 @@ impl<H: Length> Writer<H> {
         self.heads.slots() > 0 && self.bytes.slots() >= len
     }
 
-    /// Answers whether there was room.
+    /// Adds a frame; false when there is no room.
     pub(super) fn push(&mut self, head: H, frame: &[u8]) -> bool {
-        // The head last: who sees it finds the bytes.
+        // The head last: a reader that sees it finds the bytes.
         self.has_room(frame.len())
             && self.bytes.push_entire_slice(frame).is_ok()
             && self.heads.push(head).is_ok()
@@ -66,6 +66,7 @@ impl<H: Length> Reader<H> {
     }
 }
 
-/// Frames that wait between the engine and the thread, each way, and their bytes: two guests' rings, or 16 of the longest.
+/// Most frames that wait in one direction: two guests' rings.
 const FRAMES: usize = 512;
+/// Most bytes that wait in one direction: 16 of the longest frames.
 const BYTES: usize = 16 * FRAME_ROOM;

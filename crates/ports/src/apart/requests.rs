@@ -1,15 +1,15 @@
-//! Requests of a vNIC's client, passed to the engine, and its answers.
+//! Passes requests of a vNIC's client to the engine, and the answers back.
 //!
-//! Why: the thread reads the client's messages, but only the engine classifies and opens flow queues.
-//! From: rings between one writer and one reader (`rtrb`).
-//! Not here: what is asked and answered (`shared_memory`, the daemon), and who wakes whom (`apart`).
-//! Invariant: one request is outstanding at most; a flow queue is closed after the frames that were taken from it.
+//! Why: the thread reads the client's messages, but only the engine classifies packets and opens flow queues.
+//! From: rings with one writer and one reader (`rtrb`).
+//! Not here: the contents of requests and answers (`shared_memory`, the daemon), and waking (`apart`).
+//! Invariant: at most one request is outstanding; a flow queue is closed after the frames that were taken from it.
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::shared_memory::{QueuesLeft, VnicAnswer, VnicRequest};
 
-/// The two ends: the thread's, and the engine's.
+/// Makes the two ends: the thread's, and the engine's.
 pub(super) fn requests() -> (Asking, Answering) {
     let (requests, requests_out) = RingBuffer::new(1);
     let (answers, answers_out) = RingBuffer::new(1);
@@ -34,26 +34,26 @@ pub(super) struct Answering {
 struct Asked {
     request: VnicRequest,
     left: QueuesLeft,
-    /// Frames that the engine takes first.
+    /// Number of frames that the engine must have taken before it handles the request.
     after: u64,
 }
 
 /// An answer.
 pub(super) struct Answered {
     pub(super) answer: VnicAnswer,
-    /// The epoch in which it was given.
+    /// The epoch in which the engine answered.
     pub(super) epoch: u32,
 }
 
 impl Asking {
-    /// Whether a request waits for its answer: until then there is no room for another.
+    /// Whether a request waits for its answer; until then no other may be asked.
     pub(super) fn is_outstanding(&self) -> bool {
         self.outstanding
     }
 
     /// Passes a request on; `brought` frames were passed on before it.
     pub(super) fn ask(&mut self, request: VnicRequest, left: QueuesLeft, brought: u64) {
-        // Only a close refers to frames: any other is answered at once, however many frames wait.
+        // Only a close depends on frames: any other request is answered at once, however many frames wait.
         let after = if matches!(request, VnicRequest::Close(_)) { brought } else { 0 };
         self.outstanding = self.requests.push(Asked { request, left, after }).is_ok();
     }
@@ -70,7 +70,7 @@ impl Asking {
 }
 
 impl Answering {
-    /// The next request, once `taken` frames include those that it refers to.
+    /// The next request, once the engine has taken the frames that it depends on.
     pub(super) fn next(&mut self, taken: u64) -> Option<VnicRequest> {
         if self.requests.peek().ok()?.after > taken {
             return None;
@@ -80,7 +80,7 @@ impl Answering {
         Some(request)
     }
 
-    /// Flow queues that the client had left with the last request.
+    /// Whether the client had unopened flow queues left at its last request.
     pub(super) fn left(&self) -> QueuesLeft {
         self.left
     }
@@ -90,7 +90,7 @@ impl Answering {
     }
 
     pub(super) fn answer(&mut self, answered: Answered) {
-        // There is room: the next request comes after this answer.
+        // There is room: at most one request is outstanding.
         drop(self.answers.push(answered));
     }
 }

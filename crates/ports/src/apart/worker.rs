@@ -1,9 +1,9 @@
-//! The thread that serves a port: the other end of an [`super::Apart`].
+//! The thread that serves a port, for an [`super::Apart`] on the engine's side.
 //!
-//! Why: it may wait for the port's memory for as long as that takes.
-//! From: the engine's own batches: what has completed first, then what is to go, then what is asked for and what has come.
-//! Not here: the engine's end, and what travels between the two (`frames`).
-//! Invariant: each batch is bounded; the thread sleeps only when neither end has anything for it.
+//! Why: it may wait for the tenant's memory for as long as that takes.
+//! From: the engine's own batches: first completions, then frames for the port, then requests and frames from the port.
+//! Not here: the engine's side, and the rings between the two (`frames`).
+//! Invariant: each batch is bounded; the thread sleeps only when neither the port nor the engine has work for it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{Ordering, fence};
@@ -19,36 +19,36 @@ use rtrb::{Consumer, Producer};
 
 use super::frames::{Reader, Writer};
 use super::requests::Asking;
-use super::{Back, COMPLETIONS, Came, Going, REQUESTS, Served, Shared, add};
+use super::{COMPLETIONS, FromPort, REQUESTS, Returned, Served, Shared, ToPort, add};
 use crate::port::{Counters, FRAME_ROOM, Trouble};
 use crate::posted::{Taken, Ticket, Took};
 use crate::realtime;
 use crate::shared_memory::VnicRequest;
 use crate::stall::Stalls;
 
-/// The thread's end.
+/// The thread's state.
 pub(super) struct Worker<P> {
     pub(super) port: P,
-    pub(super) came: Writer<Came>,
-    pub(super) going: Reader<Going>,
-    pub(super) done: Consumer<(Ticket, Status)>,
+    pub(super) from_port: Writer<FromPort>,
+    pub(super) to_port: Reader<ToPort>,
+    pub(super) completions: Consumer<(Ticket, Status)>,
     pub(super) requests: Asking,
-    pub(super) back: Producer<Back<P>>,
+    pub(super) returned: Producer<Returned<P>>,
     pub(super) shared: Arc<Shared>,
-    /// The epoch that the port knows of.
+    /// The epoch that the port was told last.
     pub(super) epoch: u32,
-    /// Frames brought.
+    /// Number of frames passed to the engine.
     pub(super) brought: u64,
-    /// What was lost here and is in no counter of the port's.
+    /// Frames lost here, which are not in the port's counters.
     pub(super) lost: Counters,
     pub(super) window: u32,
     pub(super) frame: Vec<u8>,
 }
 
 impl<P: Served> Worker<P> {
-    /// Serves the port until the engine wants it back, lets go of it, or its client has gone.
+    /// Serves the port until the engine wants it back or drops it, or its client has gone.
     pub(super) fn serve(mut self) {
-        settle();
+        leave_engine_class();
         let mut stalls = Stalls::default();
         let mut shown_at = Instant::now();
         loop {
@@ -66,13 +66,13 @@ impl<P: Served> Worker<P> {
             if stalled {
                 self.shared.stalls.fetch_add(1, Ordering::Relaxed);
                 self.shared.longest.fetch_max(took.as_u64(), Ordering::Relaxed);
-                // It is not taken back in the middle of such things.
+                // The port is not given back right after a stall.
                 self.shared.wanted.store(false, Ordering::Relaxed);
             }
             self.shared.batches.fetch_add(1, Ordering::Relaxed);
             if batch.gone {
                 let shared = Arc::clone(&self.shared);
-                // First the socket's place is free: who hears of this opens it anew.
+                // The socket's path must be free before the engine learns of this and opens the port anew.
                 drop(self);
                 shared.gone.store(true, Ordering::Release);
                 return shared.ring_engine();
@@ -80,7 +80,7 @@ impl<P: Served> Worker<P> {
             if over && !batch.moved {
                 return;
             }
-            // Its client has its answer first.
+            // The client must have its answer before the port goes back.
             if self.shared.wanted.load(Ordering::Acquire) && !stalled && !self.requests.is_outstanding() {
                 return self.give_back();
             }
@@ -91,11 +91,11 @@ impl<P: Served> Worker<P> {
         }
     }
 
-    /// What has completed, what is to go, what is asked for, what has come, in this order; up to so many of each.
+    /// Handles completions, frames for the port, requests and frames from the port, in this order, a bounded number of each.
     fn batch(&mut self) -> Batch {
         let mut moved = 0;
         while moved < COMPLETIONS
-            && let Ok((ticket, status)) = self.done.pop()
+            && let Ok((ticket, status)) = self.completions.pop()
         {
             self.port.complete(ticket, status);
             moved += 1;
@@ -104,7 +104,7 @@ impl<P: Served> Worker<P> {
             if self.shared.left.load(Ordering::SeqCst) {
                 break;
             }
-            let Some(head) = self.going.pop(&mut self.frame) else { break };
+            let Some(head) = self.to_port.pop(&mut self.frame) else { break };
             self.shared.delivered.fetch_add(1, Ordering::SeqCst);
             let frame = &self.frame[..head.len];
             self.shared.send_or_count(&mut self.port, frame, head.vnet.as_ref(), &mut self.lost);
@@ -117,8 +117,8 @@ impl<P: Served> Worker<P> {
             moved += self.ask_engine();
         }
         for _ in 0..BATCH {
-            full = !self.came.has_room(FRAME_ROOM);
-            // Who has been let go of is read no more.
+            full = !self.from_port.has_room(FRAME_ROOM);
+            // A port that the engine has dropped is not read any more.
             if begun.is_err() || full || self.shared.over.load(Ordering::Relaxed) {
                 break;
             }
@@ -138,17 +138,17 @@ impl<P: Served> Worker<P> {
         self.port.copy(frame);
         let Taken { target, len, vnet, tag, ticket } = *taken;
         let epoch = self.epoch;
-        // There is room for a frame of any length.
-        self.came.push(Came { target, epoch, len, vnet, tag, ticket }, frame);
+        // `batch` has checked that there is room for a frame of any length.
+        self.from_port.push(FromPort { target, epoch, len, vnet, tag, ticket }, frame);
         self.brought += 1;
     }
 
-    /// Takes the answer to the client's request, if it has come, and begins another epoch if the engine has. Answers how
-    /// many requests were answered.
+    /// Passes the engine's answer to the client, if there is one, and begins a new epoch if the engine has. Returns the
+    /// number of requests answered.
     fn hear_engine(&mut self) -> usize {
-        // The answer first: the epoch in which it was given is there by then, if not a later one.
+        // The answer is read before the epoch, so that the epoch read is never older than the answer's.
         let answered = self.requests.take_answer();
-        // Acquire: pairs with the engine's Release, so that the generation is that epoch's.
+        // Acquire: pairs with the engine's Release, so that the generation belongs to that epoch.
         let epoch = self.shared.epoch.load(Ordering::Acquire);
         if epoch != self.epoch {
             self.epoch = epoch;
@@ -159,11 +159,11 @@ impl<P: Served> Worker<P> {
         1
     }
 
-    /// Reads the client's messages until one is for the engine, which is passed on: the next one stays in the socket until
-    /// the engine has answered. Answers how many were read.
+    /// Reads the client's messages until one must be answered by the engine, and passes that one on. The next message stays
+    /// in the socket until the engine has answered. Returns the number of messages read.
     fn ask_engine(&mut self) -> usize {
         for read in 0..REQUESTS {
-            // A client that asks without end must not keep the port here.
+            // A client that sends requests without end must not keep the port on this thread.
             let leaving =
                 self.shared.wanted.load(Ordering::Relaxed) || self.shared.over.load(Ordering::Relaxed);
             if leaving || self.requests.is_outstanding() {
@@ -190,17 +190,17 @@ impl<P: Served> Worker<P> {
     }
 
     fn give_back(self) {
-        let Self { port, came, going, done, mut back, shared, lost, epoch, .. } = self;
-        // There is room for it: it is given back once. All that came is there before.
-        drop(back.push(Back { port, going, done, lost, epoch }));
-        // Not before: a thread that brings nothing more and has given nothing back has failed.
-        drop(came);
+        let Self { port, from_port, to_port, completions, mut returned, shared, lost, epoch, .. } = self;
+        // There is room: the port is given back once.
+        drop(returned.push(Returned { port, to_port, completions, lost, epoch }));
+        // Only now: the engine takes a ring without writer and without a returned port for a failed thread.
+        drop(from_port);
         shared.ring_engine();
     }
 
-    /// Until there is something to do, or for a moment. `full`: the engine has to take something first.
+    /// Waits for work, or for [`LONGEST_REST`]. `full`: the engine must take frames before more can be read.
     fn wait(&mut self, full: bool) {
-        // The client may have sent further messages, which are not read before the answer: its socket would end each wait.
+        // While a request is outstanding the client's socket is not watched: unread messages in it would end each wait.
         let asked = self.requests.is_outstanding();
         let for_engine = full || asked;
         if !for_engine && !self.port.rest() {
@@ -208,19 +208,19 @@ impl<P: Served> Worker<P> {
         }
         let shared = &self.shared;
         shared.thread_rests.store(true, Ordering::Relaxed);
-        // Orders that before the look; pairs with the engine's fence between what it hands over and its look at the flag.
+        // Orders the flag before the checks below; pairs with the engine's fence between handing over and reading the flag.
         fence(Ordering::SeqCst);
-        let news = !self.going.is_empty()
-            || !self.done.is_empty()
+        let news = !self.to_port.is_empty()
+            || !self.completions.is_empty()
             || self.requests.has_answer()
             || shared.epoch.load(Ordering::Relaxed) != self.epoch
             || !asked && shared.wanted.load(Ordering::Relaxed)
             || shared.over.load(Ordering::Relaxed)
-            || full && self.came.has_room(FRAME_ROOM);
+            || full && self.from_port.has_room(FRAME_ROOM);
         if !news {
             let mut watched = vec![PollFd::new(shared.to_thread.as_fd(), PollFlags::POLLIN)];
             if let Some(fd) = self.port.wait_on().filter(|_| !for_engine) {
-                // SAFETY: the descriptor is the port's, which lives, and is not touched, until `poll` has returned.
+                // SAFETY: the descriptor belongs to the port, which stays alive and untouched until `poll` has returned.
                 let fd = unsafe { BorrowedFd::borrow_raw(fd) };
                 watched.push(PollFd::new(fd, PollFlags::POLLIN));
             }
@@ -231,26 +231,28 @@ impl<P: Served> Worker<P> {
     }
 }
 
-/// What a batch came to.
+/// The result of a batch.
 struct Batch {
+    /// Whether there was any work.
     moved: bool,
-    /// There is no room for what comes.
+    /// There is no room for frames from the port.
     full: bool,
+    /// The client has gone.
     gone: bool,
 }
 
-/// The thread goes before nobody, and keeps off the engine's core: it has both from the engine's thread.
-fn settle() {
+/// Gives up the real-time class and the core that the thread has inherited from the engine's thread.
+fn leave_engine_class() {
     let _ = realtime::give_back();
-    // The process's first thread keeps to no core of its own.
+    // The process's first thread is not pinned to a core.
     if let Ok(cores) = sched_getaffinity(Pid::this()) {
         let _ = sched_setaffinity(Pid::from_raw(0), &cores);
     }
 }
 
-/// Frames taken, and sent, in a batch.
+/// Most frames taken, and most frames sent, in a batch.
 const BATCH: usize = 64;
-/// How often all is shown.
+/// How often an idle thread publishes the port's state.
 const SHOW: Duration = Duration::from_millis(100);
-/// Milliseconds after which the thread looks though nothing woke it.
+/// Milliseconds after which the thread looks for work even if nothing woke it.
 const LONGEST_REST: u8 = 100;

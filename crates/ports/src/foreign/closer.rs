@@ -1,12 +1,12 @@
-//! The thread that closes what came from outside, one for each place that it comes in by.
+//! The closing threads: one for each socket through which foreign resources come in.
 //!
-//! Why: a close can take as long as its owner likes: a file system that a process serves (FUSE) hears of each and is waited
-//! for, and a TCP connection lingers, also one that lies unread in the queue of the connection that is closed. And the memory
-//! of a guest that is gone is freed by whoever has it last: a tenth of a second for each GiB.
+//! Why: a close can take as long as the resource's owner likes: a file system served by a process (FUSE) is told and
+//! waited for, and a TCP connection lingers, even one that lies unread in the queue of the connection being closed. And
+//! the memory of a guest that is gone is freed by its last holder, at a tenth of a second for each GiB.
 //! From: close(2), socket(7) on `SO_LINGER`, unix(7) on descriptors in flight.
-//! Not here: which descriptors those are (`foreign`).
-//! Invariant: handing something over never waits and never closes; a place has one thread at most, so that what takes long to
-//! close in one place keeps no other place waiting; the process's end waits for none of these threads.
+//! Not here: which resources are foreign (`foreign`).
+//! Invariant: handing over a resource never waits and never closes it; a socket has at most one closing thread, so that a
+//! slow close delays no other socket; the process's end waits for none of these threads.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -24,26 +24,26 @@ use nix::unistd::Pid;
 
 use crate::realtime;
 
-/// What closes for one place: a tenant's socket, or the API's.
+/// Closes the resources that came in through one socket, a tenant's or the API's, on a thread of its own.
 #[derive(Clone, Debug)]
-pub struct Closer(Arc<Place>);
+pub struct Closer(Arc<Inner>);
 
-struct Place {
-    queue: Mutex<Queue>,
-    /// Something was put into the queue.
+struct Inner {
+    queue: Mutex<Jobs>,
+    /// Signalled when a job was queued.
     more: Condvar,
-    /// The weight of what waits or is being closed.
+    /// The weight of all resources that wait or are being closed.
     weight: AtomicU32,
-    /// Rung when something has been closed.
+    /// Rung when a resource has been closed.
     bell: EventFd,
-    /// Where the process's first thread may run, which keeps to no core of its own.
+    /// The cores of the process's first thread, which is not pinned to one.
     cores: CpuSet,
 }
 
 #[derive(Default)]
-struct Queue {
+struct Jobs {
     waiting: VecDeque<Job>,
-    /// A thread is there to take from it.
+    /// Whether a closing thread runs.
     served: bool,
 }
 
@@ -53,19 +53,19 @@ struct Job {
 }
 
 impl Closer {
-    /// The closer of what comes in at `path`. A place keeps its closer while something is being closed there: who opens it
-    /// anew begins with what its predecessor left.
+    /// The closer of the socket at `path`. A path keeps its closer while resources are being closed, so a socket that is
+    /// opened anew there begins with the backlog of its predecessor.
     ///
     /// # Errors
-    /// When descriptors are short.
+    /// When the process has no file descriptor left.
     pub fn of(path: &Path) -> io::Result<Self> {
-        static PLACES: Mutex<BTreeMap<PathBuf, Weak<Place>>> = Mutex::new(BTreeMap::new());
-        let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
+        static CLOSERS: Mutex<BTreeMap<PathBuf, Weak<Inner>>> = Mutex::new(BTreeMap::new());
+        let mut places = CLOSERS.lock().unwrap_or_else(PoisonError::into_inner);
         places.retain(|_, place| place.strong_count() > 0);
         if let Some(place) = places.get(path).and_then(Weak::upgrade) {
             return Ok(Self(place));
         }
-        let place = Arc::new(Place {
+        let place = Arc::new(Inner {
             queue: Mutex::default(),
             more: Condvar::new(),
             weight: AtomicU32::new(0),
@@ -76,35 +76,35 @@ impl Closer {
         Ok(Self(place))
     }
 
-    /// Adds the bell to `events` under `token`: an event each time something has been closed. By edges, so that two ports may
-    /// watch it and neither has to read it.
+    /// Adds the bell to `events` under `token`: an event each time a resource has been closed. Edge-triggered, so that two
+    /// ports can watch it and neither has to read it.
     pub(crate) fn watch(&self, events: &Epoll, token: u64) -> io::Result<()> {
         Ok(events.add(&self.0.bell, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, token))?)
     }
 
-    /// Whether so much waits that nothing more is to be taken in here.
+    /// Whether the backlog is so long that the socket must accept nothing more.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.weight() >= MOST
     }
 
-    /// Whether something is being closed.
+    /// Whether a resource waits or is being closed.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.weight() > 0
     }
 
-    /// Relaxed, here and below: the count stands for nothing else.
+    /// The weight of the backlog; also starts the thread, if that has failed before.
     fn weight(&self) -> u32 {
+        // Relaxed, here and below: the count orders no other memory.
         let weight = self.0.weight.load(Ordering::Relaxed);
         if weight > 0 {
-            // There may have been no room for a thread when something came.
             self.serve(self.0.queue());
         }
         weight
     }
 
-    /// Drops `thing` on the place's thread.
+    /// Drops `thing` on the closing thread.
     pub(super) fn close(&self, thing: impl Send + 'static, weight: u32) {
         self.0.weight.fetch_add(weight, Ordering::Relaxed);
         let mut queue = self.0.queue();
@@ -112,8 +112,8 @@ impl Closer {
         self.serve(queue);
     }
 
-    /// Sees to it that a thread takes what waits. Where the process may have no further thread, all of it goes on waiting.
-    fn serve(&self, mut queue: MutexGuard<'_, Queue>) {
+    /// Starts or wakes the closing thread. Where the process may have no further thread, the backlog waits.
+    fn serve(&self, mut queue: MutexGuard<'_, Jobs>) {
         if queue.waiting.is_empty() {
             return;
         }
@@ -126,16 +126,16 @@ impl Closer {
     }
 }
 
-impl Place {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+impl Inner {
+    fn queue(&self) -> MutexGuard<'_, Jobs> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes one thing after the other, until none has come for a while.
+    /// Closes one resource after the other, until none has come for a while.
     fn work(&self) {
-        // Not before other threads: it has the engine's class from the thread that it came from.
+        // A new thread inherits the engine's real-time class, which this one must not have.
         let _ = realtime::give_back();
-        // Nor on its core.
+        // It inherits the engine's core too.
         let _ = sched_setaffinity(Pid::from_raw(0), &self.cores);
         while let Some(Job { thing, weight }) = self.next() {
             drop(thing);
@@ -145,7 +145,7 @@ impl Place {
     }
 
     fn next(&self) -> Option<Job> {
-        let none = |queue: &mut Queue| queue.waiting.is_empty();
+        let none = |queue: &mut Jobs| queue.waiting.is_empty();
         let waited = self.more.wait_timeout_while(self.queue(), IDLE, none);
         let (mut queue, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let job = queue.waiting.pop_front();
@@ -154,23 +154,23 @@ impl Place {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for Inner {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Place").field("weight", &self.weight).finish_non_exhaustive()
+        formatter.debug_struct("Closer").field("weight", &self.weight).finish_non_exhaustive()
     }
 }
 
-impl Drop for Place {
-    /// What waits for a thread that could not be made is leaked: whoever drops the place must not wait for it.
+impl Drop for Inner {
+    /// Leaks resources that wait for a thread that could not be started: the drop must not wait for their close.
     fn drop(&mut self) {
         let queue = self.queue.get_mut().unwrap_or_else(PoisonError::into_inner);
         queue.waiting.drain(..).for_each(|job| std::mem::forget(job.thing));
     }
 }
 
-/// The weight of what may wait in a place that still takes something in: so many descriptors.
+/// The weight at which a closer is full. A descriptor weighs 1.
 pub(super) const MOST: u32 = 16;
-/// How long a thread that has nothing to close waits for more: one that closes often is not made anew each time.
+/// How long an idle closing thread waits for more before it ends, so that frequent closes start no new threads.
 const IDLE: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
@@ -180,7 +180,7 @@ mod tests {
 
     use super::*;
 
-    /// A thing whose drop ends when it is told to, and says on which thread it was.
+    /// A value whose drop takes until the channel's other end is dropped.
     struct Slow(Receiver<()>);
 
     impl Drop for Slow {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn who_opens_a_place_anew_finds_what_is_still_being_closed_there() {
+    fn a_socket_opened_anew_has_the_backlog_of_its_predecessor() {
         let path = Path::new("/test/again");
         let closer = Closer::of(path).expect("a closer");
         let (end, ended) = channel();

@@ -1,10 +1,10 @@
 //! Local connections: accepted, read and answered.
 //!
-//! Why: whoever connects to a Unix socket may send descriptors along, whether or not the protocol has any, and the kernel
-//! closes those that a reader has no room for in the reader's own call.
-//! From: unix(7) and recvmsg(2): `MSG_PEEK` tells with `MSG_CTRUNC` that a message brings descriptors, and takes none.
-//! Not here: what the bytes say.
-//! Invariant: nothing here waits, whatever the other side has sent; no descriptor is closed here.
+//! Why: a peer on a Unix socket can send descriptors along even if the protocol has none, and the kernel closes those that
+//! a reader has no room for within the reader's call.
+//! From: unix(7) and recvmsg(2): a read with `MSG_PEEK` takes no descriptors and reports them by `MSG_CTRUNC`.
+//! Not here: the meaning of the bytes.
+//! Invariant: no call here waits, whatever the peer has sent; no descriptor is closed here.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -17,7 +17,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFl
 
 use super::{Closer, Foreign, ForeignFd};
 
-/// A listening socket: connections that nobody has accepted lie in it, and what was sent over them.
+/// A listening socket. Its queue holds connections that were not accepted yet, with the data sent over them.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: ForeignFd,
@@ -33,15 +33,15 @@ impl Listener {
         Ok(rustix::io::ioctl_fionbio(&*self.socket, true)?)
     }
 
-    /// The next one that wants to connect, if there is one.
+    /// Accepts the next pending connection, if there is one.
     #[expect(
         clippy::disallowed_methods,
-        reason = "the room that accepts: what comes is foreign from here on"
+        reason = "the one place that accepts; the connection is foreign from here on"
     )]
     pub(crate) fn accept(&self) -> Option<Connection> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let accepted = accept4(self.socket.as_raw_fd(), flags).ok()?;
-        // SAFETY: the kernel just made this descriptor for us, and nobody else knows it.
+        // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
         let accepted = unsafe { OwnedFd::from_raw_fd(accepted) };
         Some(Connection(Foreign::new(accepted, &self.closer)))
     }
@@ -56,32 +56,32 @@ impl Listener {
 }
 
 impl Drop for Listener {
-    /// Those who wait to be let in are told at once that nobody will: the listener itself may be closed much later.
+    /// Hangs up on all pending connections at once, since the listener itself may be closed much later.
     fn drop(&mut self) {
+        // From here on no peer can connect.
         hang_up(&*self.socket);
-        // No more come from here on.
         while self.accept().is_some() {}
     }
 }
 
-/// A connection that was accepted. Its descriptor is nobody's to read from but this room's. The other side learns of its end
-/// at once, also where its close takes long.
+/// An accepted connection. Only this file reads from its descriptor. The peer learns of its end at once, even where the
+/// close takes long.
 #[derive(Debug)]
 pub(crate) struct Connection(ForeignFd);
 
-/// What a read of bytes finds.
+/// The result of [`Connection::read`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Read {
     Bytes(usize),
     Nothing,
-    /// Descriptors, where none may come. They lie in the queue still.
+    /// Descriptors came, and none may. They stay in the queue.
     Descriptors,
-    /// The other side is gone, or has said all that it will ever say.
+    /// The peer has gone or has closed its sending side.
     End,
 }
 
 impl Connection {
-    /// Bytes, where nothing else may come.
+    /// Reads bytes of a protocol that passes no descriptors.
     pub(crate) fn read(&self, into: &mut [u8]) -> Read {
         match read(&*self.0, into) {
             Ok(0) => Read::End,
@@ -94,10 +94,11 @@ impl Connection {
         }
     }
 
-    /// Bytes, and the descriptors that come along, also where there was no room in the process for all of them.
+    /// Reads bytes, and adds the descriptors that come along to `descriptors`, even when the process had no room for all of
+    /// them and the read fails.
     #[expect(
         clippy::disallowed_methods,
-        reason = "the room that receives: what comes is foreign from here on"
+        reason = "the one place that receives; all descriptors are foreign from here on"
     )]
     pub(crate) fn receive(
         &self,
@@ -105,7 +106,7 @@ impl Connection {
         closer: &Closer,
         descriptors: &mut Vec<ForeignFd>,
     ) -> Result<usize, Errno> {
-        // As many as the kernel passes at once: none is ever lost for want of room here.
+        // 253 is the most that the kernel passes at once: no descriptor is lost for lack of room here.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
@@ -118,7 +119,7 @@ impl Connection {
         if received.flags.contains(ReturnFlags::CTRUNC) { Err(Errno::MFILE) } else { Ok(received.bytes) }
     }
 
-    /// Sends bytes, with descriptors if there are any; how many bytes went.
+    /// Sends bytes and descriptors, and returns the number of bytes sent.
     pub(crate) fn send(&self, bytes: &[u8], descriptors: &[RawFd]) -> io::Result<usize> {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         let rights = [ControlMessage::ScmRights(descriptors)];
@@ -131,12 +132,12 @@ impl Connection {
     }
 
     pub(crate) fn unwatch(&self, events: &Epoll) {
-        // One that was never watched is not watched now.
+        // Fails only for a connection that was never watched.
         let _ = events.delete(&*self.0);
     }
 
-    /// Closes it here and now if the other side of this stream can send nothing more and nothing lies in its queue: that waits
-    /// for nobody.
+    /// Closes the connection in place if the peer has closed its sending side and the queue is empty: then the close cannot
+    /// wait.
     pub(crate) fn close_if_drained(mut self) {
         if matches!(read(&*self.0, &mut [0]), Ok(0)) {
             self.0.make_ours();
@@ -150,19 +151,22 @@ impl Drop for Connection {
     }
 }
 
-/// Tells the other side of a connection that it has ended, and closes nothing.
+/// Ends a connection for the peer, without closing the descriptor.
 pub fn hang_up(connection: &impl AsFd) {
-    // One that is not connected any more needs no telling.
+    // Fails only when the socket is no longer connected.
     let _ = shutdown(connection.as_fd().as_raw_fd(), Shutdown::Both);
 }
 
-/// Reads bytes of a local connection over which nothing else may come, without waiting. Descriptors that were sent along stay
-/// where they are, unread.
+/// Reads bytes of a local connection whose protocol passes no descriptors, without waiting. Descriptors that were sent
+/// along stay unread in the queue.
 ///
 /// # Errors
-/// `InvalidData` where descriptors come along: the connection is of no more use. `WouldBlock` where nothing has come, and what the
-/// kernel says.
-#[expect(clippy::disallowed_methods, reason = "the room that receives: descriptors are left where they are")]
+/// `InvalidData` when descriptors come along; the connection is then of no further use. `WouldBlock` when no bytes have
+/// come. Any other error of the kernel.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place that receives; descriptors are left in the queue"
+)]
 pub fn read(connection: &impl AsFd, into: &mut [u8]) -> io::Result<usize> {
     let mut none = RecvAncillaryBuffer::default();
     let ahead = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -173,7 +177,7 @@ pub fn read(connection: &impl AsFd, into: &mut [u8]) -> io::Result<usize> {
     if seen.bytes == 0 {
         return Ok(0);
     }
-    // No more than was looked at: what came meanwhile was not.
+    // No more than was peeked at: bytes that came meanwhile may bring descriptors.
     let (read, _) = recv(connection, &mut into[..seen.bytes], RecvFlags::DONTWAIT)?;
     Ok(read)
 }

@@ -1,6 +1,6 @@
 //! Interfaces, addresses and routes of one namespace.
 //!
-//! Why: ports set up their TAP, and the lab builds topologies, without shelling out to `ip`.
+//! Why: ports configure their TAPs, and the lab builds topologies, without running `ip`.
 //! From: route netlink, through the `nlink` crate.
 //! Not here: traffic control and packets. `nlink`'s types stay inside this file and its parent, so
 //! that the library can be changed.
@@ -45,25 +45,25 @@ impl fmt::Display for Cidr {
     }
 }
 
-/// The text is no address with a prefix.
+/// The error for a text that is not an address with a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an address with a prefix; write it like 10.0.0.1/24 or fd00::1/64")]
 pub struct ParseCidrError(String);
 
-/// What is known of one interface.
+/// The properties of an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkInfo {
-    /// Its name.
+    /// The interface's name.
     pub name: String,
-    /// Its number in its namespace.
+    /// The interface's number in its namespace.
     pub index: u32,
-    /// Largest packet it carries.
+    /// Largest packet that the interface carries.
     pub mtu: u32,
-    /// Whether it is set up.
+    /// Whether the interface is set up.
     pub up: bool,
-    /// Its MAC address, if it has one of six bytes.
+    /// The interface's MAC address, if it has one of six bytes.
     pub mac: Option<[u8; 6]>,
-    /// Its alias, where marks are kept.
+    /// The interface's alias, which holds the mark for the sweep.
     pub alias: Option<String>,
 }
 
@@ -78,7 +78,7 @@ impl<'a> Links<'a> {
         Self { netns }
     }
 
-    /// Makes a veth pair: `name` here and `peer` in `peer_netns`. Both are marked as ours.
+    /// Makes a veth pair: `name` here and `peer` in `peer_netns`. Both are marked for the sweep.
     ///
     /// # Errors
     /// When a name is taken or not allowed, or the kernel refuses.
@@ -107,7 +107,7 @@ impl<'a> Links<'a> {
         })
     }
 
-    /// Adds a route to `destination`, over the gateway `via` or straight out of `dev`.
+    /// Adds a route to `destination`, over the gateway `via` or directly over `dev`.
     ///
     /// # Errors
     /// When the gateway cannot be reached, or neither is given.
@@ -171,7 +171,7 @@ impl<'a> Links<'a> {
         })
     }
 
-    /// Sets the largest packet the interface carries.
+    /// Sets the largest packet that the interface carries.
     ///
     /// # Errors
     /// When it does not exist, or cannot carry packets of this size.
@@ -231,7 +231,7 @@ impl<'a> Links<'a> {
         })
     }
 
-    /// Deletes the interface if it is there, and says whether it was.
+    /// Deletes the interface if it exists, and returns whether it did.
     ///
     /// # Errors
     /// When it may not be deleted.
@@ -241,7 +241,7 @@ impl<'a> Links<'a> {
         })
     }
 
-    /// What is known of interface `name`.
+    /// The properties of interface `name`.
     ///
     /// # Errors
     /// When it does not exist.
@@ -258,7 +258,7 @@ impl<'a> Links<'a> {
     /// All interfaces.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// When the kernel cannot list them.
     pub fn list(&self) -> Result<Vec<LinkInfo>, PortError> {
         self.ask("list interfaces", "", async |kernel: &Connection<Route>| {
             Ok(kernel.get_links().await?.iter().map(info).collect())
@@ -272,7 +272,7 @@ impl<'a> Links<'a> {
         })
     }
 
-    /// One exchange with the kernel, on a thread inside the namespace.
+    /// Makes one netlink exchange, on a thread inside the namespace.
     fn ask<T: Send>(
         &self,
         what: &str,
@@ -300,7 +300,7 @@ impl<'a> Links<'a> {
     }
 }
 
-/// The library's error, in this crate's words.
+/// Turns the library's error into this crate's.
 pub(super) fn explain(what: &str, place: &str, error: &nlink::Error) -> PortError {
     if error.is_permission_denied() {
         return PortError::denied(what, place);

@@ -1,11 +1,11 @@
-//! Marks on what this process makes, so that what a crash left can be known and removed.
+//! Marks namespaces and interfaces with their process, so that those left by a crash can be found and removed.
 //!
 //! Why: a killed lab or daemon leaves named namespaces and veth pairs behind.
-//! From: a mark `plimsoll:PID:START:PIDNS`; the start time tells a reused process id from the old
-//! process, the pid namespace tells a process that we cannot see from a dead one.
-//! Not here: what needs no sweeping. TAPs (but those that are `kept`), sockets, XDP attachments (BPF links) and
+//! From: a mark `plimsoll:PID:START:PIDNS`. The start time tells a process from an earlier one with the same id; the pid
+//! namespace tells a process that this one cannot see from a dead one.
+//! Not here: resources that need no sweep. TAPs (except those in `kept`), sockets, XDP attachments (BPF links) and
 //! anonymous namespaces end with the process that holds them, however it ends.
-//! Invariant: nothing without the mark of a process known to be dead is touched.
+//! Invariant: only resources with the mark of a process known to be dead are touched.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ use nlink::netlink::namespace;
 use super::Netns;
 use crate::error::PortError;
 
-/// What [`sweep`] removed.
+/// The resources that [`sweep`] has removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Named network namespaces.
@@ -23,15 +23,15 @@ pub struct Swept {
     pub links: Vec<String>,
 }
 
-/// Removes the named namespaces and, in the process's own namespace, the interfaces that a dead
-/// process of this program left. Does nothing to those of living processes.
+/// Removes the named namespaces and, in the process's own namespace, the interfaces that dead processes of this program
+/// have left. Does not touch those of living processes.
 ///
-/// Only what [`Netns::create`] and [`super::Links::add_veth`] make can be left behind by a process
-/// that is killed. TAPs, packet and AF_XDP sockets with their program, and anonymous namespaces end
-/// with the process. Interfaces inside other namespaces: see [`sweep_links`].
+/// A process that is killed can leave behind only what [`Netns::create`] and [`super::Links::add_veth`] make. TAPs, packet
+/// and AF_XDP sockets with their program, and anonymous namespaces end with the process. For interfaces inside other
+/// namespaces see [`sweep_links`].
 ///
 /// # Errors
-/// When something of a dead process is there and may not be removed.
+/// When a resource of a dead process may not be removed.
 pub fn sweep() -> Result<Swept, PortError> {
     let mut swept = Swept::default();
     for name in marked_namespaces() {
@@ -45,7 +45,7 @@ pub fn sweep() -> Result<Swept, PortError> {
             })?;
             swept.namespaces.push(name);
         } else {
-            // A crash between writing the mark and making the namespace: only the mark is left.
+            // A process crashed between writing the mark and making the namespace: only the mark is left.
             let _ = namespace::remove_owner_tag(&name);
         }
     }
@@ -53,15 +53,15 @@ pub fn sweep() -> Result<Swept, PortError> {
     Ok(swept)
 }
 
-/// Removes the interfaces in `netns` that a dead process of this program left, and names them.
+/// Removes the interfaces in `netns` that dead processes of this program have left, and returns their names.
 ///
 /// # Errors
-/// When one is there and may not be removed.
+/// When one of them may not be removed.
 pub fn sweep_links(netns: &Netns) -> Result<Vec<String>, PortError> {
     let links = netns.links();
     let mut removed = Vec::new();
     for link in links.list()? {
-        // The other half of a veth pair goes with the first.
+        // Deleting one end of a veth pair deletes the other.
         if link.alias.as_deref().is_some_and(is_dead) && links.delete_if_exists(&link.name)? {
             removed.push(format!("{} in {}", link.name, netns.place()));
         }
@@ -75,7 +75,7 @@ pub(crate) fn mark() -> String {
     format!("{PREFIX}{pid}:{}:{}", start_time(pid).unwrap_or_default(), pid_namespace())
 }
 
-/// Whether `mark` is ours and its process known to have ended.
+/// Whether `mark` is this program's and its process is known to have ended.
 fn is_dead(mark: &str) -> bool {
     let Some(mut fields) = mark.strip_prefix(PREFIX).map(|rest| rest.split(':')) else {
         return false;
@@ -91,10 +91,10 @@ fn is_dead(mark: &str) -> bool {
     space == pid_namespace() && start_time(pid).as_deref() != Some(start)
 }
 
-/// When the process started, in the kernel's ticks since boot; `None` when there is no such process.
+/// Start time of a process, in the kernel's ticks since boot; `None` when there is no such process.
 fn start_time(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command's name may hold spaces and parentheses; the fields go on after the last one.
+    // The command's name may contain spaces and parentheses; the fields go on after the last parenthesis.
     let fields = &stat[stat.rfind(')')? + 1..];
     // Field 22 of proc(5); the first after the name is field 3.
     fields.split_whitespace().nth(22 - 3).map(str::to_owned)
@@ -116,7 +116,7 @@ fn marked_namespaces() -> Vec<String> {
     names
 }
 
-/// How every mark begins.
+/// The begin of every mark.
 const PREFIX: &str = "plimsoll:";
 
 #[cfg(test)]

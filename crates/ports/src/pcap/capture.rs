@@ -1,9 +1,9 @@
 //! Writes frames to a pcapng file.
 //!
-//! Why: what passed some point of the engine, to be opened in Wireshark, with our remarks.
+//! Why: frames that passed the engine can be opened in Wireshark, with comments on each.
 //! From: pcapng, one interface with nanosecond times; blocks through the `pcap-file` crate.
-//! Not here: which frames are worth it.
-//! Invariant: the file ends with a whole block, also after the disk was full.
+//! Not here: choosing the frames.
+//! Invariant: the file ends with a whole block, even when the disk is full.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -42,7 +42,7 @@ pub struct Capture {
     encoder: PcapNgWriter<Vec<u8>>,
     /// Bytes of whole blocks in the file.
     good: u64,
-    /// What waits in the encoder.
+    /// Frames that wait in the encoder.
     waiting: Unwritten,
     lost: u64,
     failed: bool,
@@ -52,27 +52,27 @@ pub struct Capture {
 /// Frames that did not reach the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unwritten {
-    /// How many.
+    /// Number of frames.
     pub frames: u64,
-    /// Their bytes, without what the file adds.
+    /// Bytes of the frames, without the file's block headers.
     pub bytes: u64,
 }
 
-/// Makes the file, or empties it.
+/// Creates the file, or empties it.
 pub(super) fn create_file(path: &Path) -> Result<File, PortError> {
     File::create(path).map_err(|error| problem(path, &error))
 }
 
 impl Capture {
-    /// Makes the file, or empties it.
+    /// Creates the file, or empties it, and writes its header.
     ///
     /// # Errors
-    /// When it cannot be made, or not even its head be written.
+    /// When one of these fails.
     pub fn create(path: &Path) -> Result<Self, PortError> {
         Self::over(path, create_file(path)?)
     }
 
-    /// Captures into an empty file.
+    /// Begins a capture in an empty file.
     pub(super) fn over(path: &Path, file: File) -> Result<Self, PortError> {
         let unwritable = |error: io::Error| problem(path, &error);
         let mut interface = InterfaceDescriptionBlock::new(DataLink::ETHERNET, 0);
@@ -97,10 +97,10 @@ impl Capture {
         capture.problem.take().map_or(Ok(capture), Err)
     }
 
-    /// Notes one frame, captured at `at` (nanoseconds since 1970), with a remark for the reader.
+    /// Records one frame, captured at `at` (nanoseconds since 1970), with a comment.
     ///
-    /// Says whether the file still takes frames; a frame that waits in memory may yet be lost, which
-    /// [`Capture::flush`] tells. After the first failure nothing more is written.
+    /// Returns whether the file still accepts frames. A frame that is still in memory may be lost later, which
+    /// [`Capture::flush`] reports. After the first failure nothing more is written.
     pub fn record(&mut self, at: Nanos, frame: &[u8], comment: Option<&str>) -> bool {
         if self.failed {
             self.lost += 1;
@@ -117,7 +117,7 @@ impl Capture {
         };
         let before = self.encoder.get_ref().len();
         if self.encoder.write_pcapng_block(block).is_err() {
-            // Nothing that the format can hold fails in memory; a comment of 64 KiB would.
+            // Encoding into memory fails only for what the format cannot hold, such as a comment of 64 KiB.
             self.encoder.get_mut().truncate(before);
             self.lost += 1;
             return false;
@@ -127,13 +127,13 @@ impl Capture {
         true
     }
 
-    /// Whether enough waits to be worth a call; [`Capture::flush`] may be left out until then.
+    /// Whether the buffer is full enough to be written; [`Capture::flush`] need not be called before.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.encoder.get_ref().len() >= BUFFER
     }
 
-    /// Brings what waits to the file, and tells what was lost of it.
+    /// Writes buffered frames to the file, and returns those that were lost.
     pub fn flush(&mut self) -> Unwritten {
         let waiting = std::mem::take(&mut self.waiting);
         let blocks = self.encoder.get_mut();
@@ -149,7 +149,7 @@ impl Capture {
                 Unwritten::default()
             }
             Err(error) => {
-                // Half a block would make readers refuse the file's end. A device cannot be cut.
+                // Half a block would make readers refuse the file's end. Fails for a device, which cannot be truncated.
                 let _ = self.file.set_len(self.good);
                 self.failed = true;
                 self.lost += waiting.frames;
@@ -165,7 +165,7 @@ impl Capture {
         self.lost
     }
 
-    /// Why the file cannot be written any more: told once, to be logged.
+    /// Why the file can no longer be written, for the log; reported once.
     pub fn take_problem(&mut self) -> Option<PortError> {
         self.problem.take()
     }
@@ -198,8 +198,8 @@ fn problem(path: &Path, error: &io::Error) -> PortError {
 /// `if_tsresol`: times are multiples of 10^-9 seconds.
 const NANOSECONDS: u8 = 9;
 
-/// Bytes that are gathered for one call: at 64 KiB the call costs less than the copy.
+/// Bytes that are buffered for one call: at 64 KiB the call costs less than the copy.
 const BUFFER: usize = 64 << 10;
 
-/// The longest frame and what the file adds to it.
+/// The longest frame with its block header.
 const FRAME_COST: usize = crate::port::FRAME_ROOM + 64;

@@ -1,10 +1,10 @@
 //! Reads frames from a pcap or pcapng file.
 //!
-//! Why: a trace is a source like any other.
-//! From: both formats, through the `pcap-file` crate. That crate takes every pcapng time for
+//! Why: a capture can be the source of a port's frames.
+//! From: both formats, through the `pcap-file` crate. That crate reads every pcapng time as
 //! nanoseconds, so the interface's own unit is applied here.
-//! Not here: captures of anything but Ethernet; they are refused at once, or skipped and counted.
-//! Invariant: whatever the file holds, no frame is longer than the caller's buffer.
+//! Not here: captures of anything but Ethernet; they are refused when opened, or skipped and counted.
+//! Invariant: whatever the file contains, no frame is longer than the caller's buffer.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
@@ -24,27 +24,27 @@ use crate::port::DropReason;
 /// A capture file being read.
 pub(super) struct Source {
     path: PathBuf,
-    reader: Reader,
+    reader: Decoder,
     finished: bool,
     problem: Option<PortError>,
 }
 
-/// What comes next in the file.
-pub(super) enum Record {
-    /// A frame, now in the buffer.
+/// The next item of the file.
+pub(super) enum Item {
+    /// A frame, copied to the buffer.
     Frame {
-        /// Its length.
+        /// Length of the frame.
         len: usize,
-        /// When it was captured.
+        /// Time of capture.
         at: Nanos,
     },
-    /// Something that cannot be used, counted.
+    /// A record that cannot be used, with the reason to count it by.
     Lost(DropReason),
-    /// Nothing more.
+    /// The end of the file.
     End,
 }
 
-/// Opens the file, without a look into it.
+/// Opens the file, without reading it.
 pub(super) fn open_file(path: &Path) -> Result<File, PortError> {
     File::open(path).map_err(|error| unreadable(path, format!("cannot be read: {error}")))
 }
@@ -54,7 +54,7 @@ fn unreadable(path: &Path, problem: String) -> PortError {
     PortError::File { path: path.to_owned(), problem, advice }
 }
 
-enum Reader {
+enum Decoder {
     Pcap(Box<PcapReader<BufReader<File>>>),
     PcapNg(Box<PcapNgReader<BufReader<File>>>),
 }
@@ -70,24 +70,24 @@ impl Source {
         let (file, wrong) =
             (BufReader::new(file), |error: PcapError| unreadable(format!("is no capture: {error}")));
         let reader = if magic == PCAPNG_MAGIC {
-            Reader::PcapNg(Box::new(PcapNgReader::new(file).map_err(wrong)?))
+            Decoder::PcapNg(Box::new(PcapNgReader::new(file).map_err(wrong)?))
         } else {
             let reader = PcapReader::new(file).map_err(wrong)?;
             let kind = reader.header().datalink;
             if kind != DataLink::ETHERNET {
                 return Err(unreadable(format!("holds {kind:?} frames, not Ethernet")));
             }
-            Reader::Pcap(Box::new(reader))
+            Decoder::Pcap(Box::new(reader))
         };
         Ok(Self { path: path.to_owned(), reader, finished: false, problem: None })
     }
 
-    /// The next frame, copied to `buffer`. Blocks that hold no frame are skipped.
-    pub(super) fn next(&mut self, buffer: &mut [u8]) -> Record {
+    /// Copies the next frame to `buffer`. Blocks without a frame are skipped.
+    pub(super) fn next(&mut self, buffer: &mut [u8]) -> Item {
         while !self.finished {
             let outcome = match &mut self.reader {
-                Reader::Pcap(reader) => next_pcap(reader, buffer),
-                Reader::PcapNg(reader) => next_pcapng(reader, buffer),
+                Decoder::Pcap(reader) => next_pcap(reader, buffer),
+                Decoder::PcapNg(reader) => next_pcapng(reader, buffer),
             };
             match outcome {
                 Ok(Some(record)) => return record,
@@ -96,7 +96,7 @@ impl Source {
                 Err(Some(error)) => return self.break_off(&error),
             }
         }
-        Record::End
+        Item::End
     }
 
     pub(super) fn finished(&self) -> bool {
@@ -107,15 +107,15 @@ impl Source {
         self.problem.take()
     }
 
-    /// The file is damaged from here on: nobody can say where the next record begins.
-    fn break_off(&mut self, error: &PcapError) -> Record {
+    /// Ends a damaged file here, since the begin of the next record is unknown.
+    fn break_off(&mut self, error: &PcapError) -> Item {
         self.finished = true;
         self.problem = Some(PortError::File {
             path: self.path.clone(),
             problem: format!("is damaged: {error}"),
             advice: "the frames before that place were used; the rest is skipped",
         });
-        Record::Lost(DropReason::BadRecord)
+        Item::Lost(DropReason::BadRecord)
     }
 }
 
@@ -128,50 +128,50 @@ impl std::fmt::Debug for Source {
     }
 }
 
-/// A record, a block without a frame (`Ok(None)`), the end (`Err(None)`) or damage.
-type Next = Result<Option<Record>, Option<PcapError>>;
+/// An item, a block without a frame (`Ok(None)`), the end (`Err(None)`) or damage.
+type ReadResult = Result<Option<Item>, Option<PcapError>>;
 
-fn next_pcap(reader: &mut PcapReader<BufReader<File>>, buffer: &mut [u8]) -> Next {
+fn next_pcap(reader: &mut PcapReader<BufReader<File>>, buffer: &mut [u8]) -> ReadResult {
     let packet = reader.next_packet().ok_or(None)?.map_err(Some)?;
     let at = u64::try_from(packet.timestamp.as_nanos()).unwrap_or(u64::MAX);
     Ok(Some(fill(&packet.data, packet.orig_len, Nanos::new(at), buffer)))
 }
 
-fn next_pcapng(reader: &mut PcapNgReader<BufReader<File>>, buffer: &mut [u8]) -> Next {
+fn next_pcapng(reader: &mut PcapNgReader<BufReader<File>>, buffer: &mut [u8]) -> ReadResult {
     let (interface, time, record) = match reader.next_block().ok_or(None)?.map_err(Some)? {
         Block::EnhancedPacket(packet) => {
             let record = fill(&packet.data, packet.original_len, Nanos::ZERO, buffer);
             (packet.interface_id, packet.timestamp.as_nanos(), record)
         }
-        // Without a time of its own: it is given that of the beginning.
+        // A simple packet has no time: it gets time zero.
         Block::SimplePacket(packet) => (0, 0, fill(&packet.data, packet.original_len, Nanos::ZERO, buffer)),
         _ => return Ok(None),
     };
     let Some(interface) = usize::try_from(interface).ok().and_then(|index| reader.interfaces().get(index))
     else {
-        return Ok(Some(Record::Lost(DropReason::BadRecord)));
+        return Ok(Some(Item::Lost(DropReason::BadRecord)));
     };
     if interface.linktype != DataLink::ETHERNET {
-        return Ok(Some(Record::Lost(DropReason::BadRecord)));
+        return Ok(Some(Item::Lost(DropReason::BadRecord)));
     }
     Ok(Some(match record {
-        Record::Frame { len, .. } => Record::Frame { len, at: in_nanos(time, interface) },
+        Item::Frame { len, .. } => Item::Frame { len, at: in_nanos(time, interface) },
         other => other,
     }))
 }
 
-/// Copies a frame and fills it up to the length it had on the wire.
-fn fill(data: &[u8], original_len: u32, at: Nanos, buffer: &mut [u8]) -> Record {
+/// Copies a frame and fills it up with zeroes to its length on the wire.
+fn fill(data: &[u8], original_len: u32, at: Nanos, buffer: &mut [u8]) -> Item {
     let len = data.len().max(usize::try_from(original_len).unwrap_or(usize::MAX));
     if data.is_empty() {
-        return Record::Lost(DropReason::BadRecord);
+        return Item::Lost(DropReason::BadRecord);
     }
     if len > buffer.len() {
-        return Record::Lost(DropReason::Oversize);
+        return Item::Lost(DropReason::Oversize);
     }
     buffer[..data.len()].copy_from_slice(data);
     buffer[data.len()..len].fill(0);
-    Record::Frame { len, at }
+    Item::Frame { len, at }
 }
 
 /// `time` in the interface's unit, as nanoseconds since 1970; rounded down, saturating.
@@ -184,7 +184,7 @@ fn in_nanos(time: u128, interface: &InterfaceDescriptionBlock<'_>) -> Nanos {
             _ => {}
         }
     }
-    // The topmost bit says whether the rest is a power of two or of ten.
+    // The topmost bit selects powers of two, else powers of ten.
     let power = u32::from(unit & 0x7f);
     let per_second = if unit & 0x80 != 0 { 2u128.checked_pow(power) } else { 10u128.checked_pow(power) };
     let nanos = per_second.map_or(0, |per_second| time.saturating_mul(NANOS_PER_SECOND) / per_second);
@@ -192,10 +192,10 @@ fn in_nanos(time: u128, interface: &InterfaceDescriptionBlock<'_>) -> Nanos {
     Nanos::new(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// How every pcapng file begins, in either byte order.
+/// The first bytes of every pcapng file, in either byte order.
 const PCAPNG_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
-/// `if_tsresol` when the file does not say.
+/// `if_tsresol` when the file does not state it.
 const MICROSECONDS: u8 = 6;
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
@@ -231,9 +231,9 @@ mod tests {
     #[test]
     fn a_cut_frame_is_filled_up_to_its_length() {
         let mut buffer = [0xff; 100];
-        assert!(matches!(fill(&[1; 20], 60, Nanos::ZERO, &mut buffer), Record::Frame { len: 60, .. }));
+        assert!(matches!(fill(&[1; 20], 60, Nanos::ZERO, &mut buffer), Item::Frame { len: 60, .. }));
         assert_eq!((buffer[19], buffer[20], buffer[59], buffer[60]), (1, 0, 0, 0xff));
         let long = fill(&[1; 20], 101, Nanos::ZERO, &mut buffer);
-        assert!(matches!(long, Record::Lost(DropReason::Oversize)));
+        assert!(matches!(long, Item::Lost(DropReason::Oversize)));
     }
 }

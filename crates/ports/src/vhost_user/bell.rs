@@ -1,11 +1,11 @@
-//! The bell that wakes a guest.
+//! The bell: the eventfd that wakes a guest.
 //!
-//! Why: the front end has the bell's file description too. It could clear `O_NONBLOCK` and fill the counter, and a write
-//! would then never return; it could as well give us a file whose writes wait for somebody else.
+//! Why: the front end shares the bell's file description. It could clear `O_NONBLOCK` and fill the counter, so that a write
+//! never returns, or pass another kind of file, whose writes wait.
 //! From: eventfd(2); io_submit(2), whose completions ring an eventfd from inside the kernel (`IOCB_FLAG_RESFD`), which
-//! never waits and takes nothing but an eventfd. What is submitted for that is a read of an empty memory file.
-//! Not here: when the guest is to be woken (`ring`).
-//! Invariant: ringing never waits, whatever the front end does to its end.
+//! never waits and accepts only an eventfd. The request submitted for that is a read of an empty memory file.
+//! Not here: when to wake the guest (`ring`).
+//! Invariant: ringing never waits, whatever the front end does to the bell.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -21,12 +21,12 @@ use crate::foreign::ForeignFd;
 pub(super) struct Bell(ForeignFd);
 
 impl Bell {
-    /// Refuses what is none.
+    /// Takes a descriptor as bell; refuses one that is not an eventfd.
     pub(super) fn new(descriptor: ForeignFd) -> Result<Self, String> {
         is_bell(&descriptor).map(|()| Self(descriptor))
     }
 
-    /// Rings. A counter that is full has been rung often enough.
+    /// Rings the bell. A failure is ignored: when the counter is full, the guest has been woken already.
     pub(super) fn ring(&self) {
         if let Ok(ringer) = Ringer::shared() {
             let _ = ringer.ring(&self.0);
@@ -34,28 +34,28 @@ impl Bell {
     }
 }
 
-/// Rings once, to find out whether it is a bell: who hears it takes a ring too many for nothing.
+/// Checks that a descriptor is an eventfd, by ringing it once; the guest ignores a ring without news.
 pub(super) fn is_bell(descriptor: &ForeignFd) -> Result<(), String> {
     let ringer = Ringer::shared().map_err(|error| format!("bells, which cannot be rung here: {error}"))?;
     ringer.ring(descriptor).map_err(|error| format!("a bell that is no eventfd: {error}"))
 }
 
-/// The kernel's context for asynchronous reads: one for the process, for as long as it lives.
+/// The kernel's context for asynchronous reads, one for the whole process.
 #[derive(Debug)]
 struct Ringer {
     context: libc::c_ulong,
     empty: OwnedFd,
-    /// Reads since completions were collected last.
+    /// Number of reads submitted so far.
     submitted: AtomicU32,
 }
 
 impl Ringer {
-    /// A shortage of contexts passes: it is tried again.
+    /// The process's context, made on the first use; a failure, such as a shortage of contexts, is not kept.
     fn shared() -> io::Result<&'static Self> {
         static RINGER: OnceLock<Ringer> = OnceLock::new();
         match RINGER.get() {
             Some(ringer) => Ok(ringer),
-            // Of two threads' contexts the later one is not used.
+            // When two threads make a context at once, the later one is dropped.
             None => Self::new().map(|made| RINGER.get_or_init(|| made)),
         }
     }
@@ -72,16 +72,16 @@ impl Ringer {
     }
 
     fn ring(&self, bell: &OwnedFd) -> io::Result<()> {
-        // Relaxed: a count that is a little late only collects a little later, of twice as much room.
+        // Relaxed: a late count only delays the collection, and there is room for twice the number.
         if self.submitted.fetch_add(1, Ordering::Relaxed) % COLLECT == COLLECT - 1 {
             self.collect();
         }
         let mut read =
-            Read { opcode: PREAD, file: self.empty.as_raw_fd() as u32, flags: RESFD, ..Read::default() };
+            Iocb { opcode: PREAD, file: self.empty.as_raw_fd() as u32, flags: RESFD, ..Iocb::default() };
         read.bell = bell.as_raw_fd() as u32;
         let mut reads = [&raw mut read];
-        // SAFETY: one pointer to one control block, both alive for the call, which copies them; the read is of no bytes,
-        // so that the kernel writes nowhere.
+        // SAFETY: one pointer to one control block, both alive for the call, which copies them; the read has no bytes,
+        // so the kernel writes nowhere.
         let taken = unsafe { libc::syscall(libc::SYS_io_submit, self.context, 1, reads.as_mut_ptr()) };
         if taken == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
@@ -89,7 +89,7 @@ impl Ringer {
     /// Takes completions out of the context, so that there is room for more.
     fn collect(&self) {
         let mut events = [[0_u64; 4]; 2 * COLLECT as usize];
-        // SAFETY: the kernel writes at most as many events, of 32 bytes each, as the array holds; it does not wait for any.
+        // SAFETY: the kernel writes at most the array's number of events, of 32 bytes each; it does not wait for any.
         unsafe {
             libc::syscall(
                 libc::SYS_io_getevents,
@@ -106,7 +106,7 @@ impl Ringer {
 /// The kernel's `struct iocb`, little endian.
 #[derive(Debug, Default)]
 #[repr(C)]
-struct Read {
+struct Iocb {
     data: u64,
     key: u32,
     rw_flags: u32,
@@ -123,7 +123,7 @@ struct Read {
 
 const PREAD: u16 = 0;
 const RESFD: u32 = 1;
-/// Reads between two collections.
+/// Number of reads between two collections of completions.
 const COLLECT: u32 = 64;
 
 #[cfg(test)]

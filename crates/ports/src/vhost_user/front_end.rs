@@ -1,11 +1,11 @@
-//! The front end behind the socket: its messages read and answered, its descriptors taken over.
+//! The connection to the front end: accepts it, reads and answers its messages, and takes its descriptors.
 //!
-//! Why: whoever owns the virtual machine says where its memory and its rings are, and may say so again at any moment.
+//! Why: the front end, such as QEMU, tells where the guest's memory and rings are, and can change that at any time.
 //! From: QEMU's `docs/interop/vhost-user.rst`; the order in which QEMU 7.2 and DPDK's virtio-user send.
-//! Not here: what messages look like (`message`), and the frames (`port`).
-//! Invariant: nothing here waits, nor asks a file of a file system that could, nor closes what could (`foreign`); each look
-//! handles so many messages; a message that makes no sense ends the connection, is counted and told, and changes nothing for
-//! anybody else; no descriptor is kept that could keep the front end's end of the connection open.
+//! Not here: the encoding of messages (`message`), and the frames (`vhost_user`).
+//! Invariant: no call here waits, asks a file system that may wait, or closes a file that may wait (`foreign`); each poll
+//! handles a bounded number of messages; an invalid message ends the connection, is counted and reported, and affects no
+//! other tenant; no descriptor is kept that could hold the front end's end of the connection open.
 
 use std::fs;
 use std::io;
@@ -22,15 +22,16 @@ use rustix::io::Errno;
 use super::bell::{Bell, is_bell};
 use super::memory::{Memory, is_memory};
 use super::message::{
-    HEADER, Header, LONGEST, MAX_REGIONS, MAX_RING, Nonsense, Request, answer, answer_ring, feature, protocol,
+    HEADER, Header, LONGEST, MAX_REGIONS, MAX_RING, ProtocolError, Request, answer, answer_ring, feature,
+    protocol,
 };
-use super::ring::{Habits, Ring};
+use super::ring::{Ring, RingOptions};
 use super::{Completions, VhostUser};
 use crate::error::PortError;
 use crate::foreign::{Closer, Connection, Foreign, ForeignFd, Listener};
 use crate::port::DropReason;
 
-/// Who is connected, and what it has sent of its next message.
+/// The connected front end, and the received part of its next message.
 #[derive(Debug)]
 pub(super) struct FrontEnd {
     socket: Connection,
@@ -38,16 +39,16 @@ pub(super) struct FrontEnd {
     bytes: [u8; LONGEST],
     have: usize,
     descriptors: Vec<ForeignFd>,
-    /// It has said something that makes sense.
+    /// It has sent a whole message.
     spoken: bool,
 }
 
-/// What a look at the socket finds.
+/// The result of reading the socket.
 enum Incoming {
-    Message(Header, Result<Request, Nonsense>, Vec<ForeignFd>),
+    Message(Header, Result<Request, ProtocolError>, Vec<ForeignFd>),
     Nothing,
-    Nonsense(Nonsense),
-    /// It has said all that it will ever say.
+    Invalid(ProtocolError),
+    /// The front end has closed its sending side.
     Closed,
     Broken,
 }
@@ -57,7 +58,7 @@ impl FrontEnd {
         Self { socket, header: None, bytes: [0; LONGEST], have: 0, descriptors: Vec::new(), spoken: false }
     }
 
-    /// Reads on until a message is whole, or nothing is left.
+    /// Reads until a message is whole, or the socket is empty.
     fn read(&mut self, closer: &Closer) -> Incoming {
         loop {
             let wanted = self.header.map_or(HEADER, |header| header.len);
@@ -71,16 +72,16 @@ impl FrontEnd {
                     Err(_) => return Incoming::Broken,
                 }
                 if self.descriptors.len() > MAX_REGIONS || !self.descriptors[known..].iter().all(belongs) {
-                    return Incoming::Nonsense(Nonsense::Foreign);
+                    return Incoming::Invalid(ProtocolError::DescriptorKind);
                 }
                 continue;
             }
             self.have = 0;
             let Some(header) = self.header.take() else {
                 let header = self.bytes.first_chunk().map(|bytes| Header::parse(*bytes));
-                match header.unwrap_or(Err(Nonsense::Version(0))) {
+                match header.unwrap_or(Err(ProtocolError::Version(0))) {
                     Ok(header) => self.header = Some(header),
-                    Err(nonsense) => return Incoming::Nonsense(nonsense),
+                    Err(error) => return Incoming::Invalid(error),
                 }
                 continue;
             };
@@ -92,69 +93,71 @@ impl FrontEnd {
     }
 }
 
-/// Whether a descriptor is of a kind that the protocol passes: memory's file, or a bell. Looked at as soon as it is here, as
-/// the rest of its message may never come. Anything else could hold the front end's own end of this connection (that socket
-/// itself, another one with it in its queue, a ring of io_uring's), and while that is open nobody hears that it has gone.
+/// Whether a descriptor is of a kind that the protocol passes: a file of memory, or an eventfd. It is checked as soon as it
+/// arrives, as the rest of its message may never come. A descriptor of another kind could hold the front end's own end of
+/// this connection (the socket itself, another socket with it in its queue, an io_uring), and while that is open, the end of
+/// the front end would go unnoticed.
 fn belongs(descriptor: &ForeignFd) -> bool {
     is_memory(&**descriptor) || is_bell(descriptor).is_ok()
 }
 
 impl VhostUser {
-    /// Looks at the sockets: who wants in, and what the front end has said.
-    pub(super) fn look(&mut self) {
-        // As many as are ever watched: a kick for each ring, and the three others.
+    /// Polls the sockets: accepts a pending connection, and handles the front end's messages.
+    pub(super) fn poll_sockets(&mut self) {
+        // Room for all watched descriptors: a kick for each ring, and three others.
         let mut found = [EpollEvent::empty(); 32];
         let Ok(count) = self.events.wait(&mut found, EpollTimeout::ZERO) else { return };
-        let tells = |whom| found[..count].iter().any(|event| event.data() == whom);
-        self.talks |= tells(FRONT_END);
-        self.converse();
-        // After that: who was there may have gone, and be the one who comes back.
-        self.knocks = tells(LISTENER) && !self.closer.is_busy() && self.admit();
-        if self.knocks {
-            self.converse();
+        let is_ready = |token| found[..count].iter().any(|event| event.data() == token);
+        self.readable |= is_ready(FRONT_END);
+        self.read_messages();
+        // Messages come first: a front end that reconnects has ended its old connection.
+        self.more_pending = is_ready(LISTENER) && !self.closer.is_busy() && self.accept();
+        if self.more_pending {
+            self.read_messages();
         }
-        self.set_open(!self.closer.is_busy());
+        self.set_accepting(!self.closer.is_busy());
     }
 
-    /// Whether those who want in are heard: not while something of another is being closed.
-    fn set_open(&mut self, open: bool) {
-        if open && !self.open {
-            self.open = watch(&self.events, &self.listener).is_ok();
-        } else if !open && self.open {
-            self.open = self.listener.unwatch(&self.events).is_err();
+    /// Watches the listening socket or not: no connection is accepted while resources of an earlier one are being closed.
+    fn set_accepting(&mut self, accepting: bool) {
+        if accepting && !self.accepting {
+            self.accepting = watch(&self.events, &self.listener).is_ok();
+        } else if !accepting && self.accepting {
+            self.accepting = self.listener.unwatch(&self.events).is_err();
         }
     }
 
-    /// The first to speak has the port; another is hung up on, and may try again. One for each look: who connects without
-    /// end takes little of the daemon's time. Answers whether there was one, so that there may be another.
-    fn admit(&mut self) -> bool {
+    /// Accepts one pending connection, if there is one; returns whether there was. The first front end to send a message
+    /// has the port; others are disconnected, and may try again. Only one for each poll, so that a peer that connects
+    /// without end takes little of the daemon's time.
+    fn accept(&mut self) -> bool {
         let Some(socket) = self.listener.accept() else { return false };
         if self.front_end.as_ref().is_some_and(|front_end| front_end.spoken) {
             return true;
         }
-        // Who says nothing must not keep others out.
+        // A connection that sends no message must not keep others out.
         self.hang_up();
         let watched = EpollEvent::new(EpollFlags::EPOLLIN, FRONT_END);
         if socket.watch(&self.events, watched).is_ok() {
             self.front_end = Some(Box::new(FrontEnd::new(socket)));
-            self.talks = true;
+            self.readable = true;
         }
         true
     }
 
-    /// Handles some of what the front end has said. The rest waits where much is being closed: else who sends what takes long to
-    /// close could have any number of descriptors wait here.
-    fn converse(&mut self) {
+    /// Handles some of the front end's messages. While the closer is full, messages stay in the socket: otherwise a front
+    /// end could make any number of descriptors wait to be closed.
+    fn read_messages(&mut self) {
         for _ in 0..MESSAGES {
-            if !self.talks || self.closer.is_full() {
+            if !self.readable || self.closer.is_full() {
                 return;
             }
             let Some(front_end) = &mut self.front_end else {
-                self.talks = false;
+                self.readable = false;
                 return;
             };
             match front_end.read(&self.closer) {
-                Incoming::Nothing => self.talks = false,
+                Incoming::Nothing => self.readable = false,
                 Incoming::Closed => {
                     if let Some(gone) = self.front_end.take() {
                         gone.socket.unwatch(&self.events);
@@ -163,18 +166,18 @@ impl VhostUser {
                     self.hang_up();
                 }
                 Incoming::Broken => self.hang_up(),
-                Incoming::Nonsense(nonsense) => self.refuse(nonsense),
+                Incoming::Invalid(error) => self.refuse(&error),
                 Incoming::Message(header, request, mut descriptors) => {
                     let handled = request.and_then(|request| self.handle(&header, request, &mut descriptors));
-                    if let Err(nonsense) = handled {
-                        self.refuse(nonsense);
+                    if let Err(error) = handled {
+                        self.refuse(&error);
                     }
                 }
             }
         }
     }
 
-    /// What it was told is forgotten, frames that it posted still leave.
+    /// Closes the connection and forgets its state; frames that the guest has posted still leave.
     pub(super) fn hang_up(&mut self) {
         if let Some(front_end) = self.front_end.take() {
             front_end.socket.unwatch(&self.events);
@@ -185,17 +188,16 @@ impl VhostUser {
             *ring = Ring::default();
         }
         self.memory = Foreign::ours(Memory::default());
-        (self.features, self.protocol, self.talks) = (0, 0, false);
-        self.measure();
+        (self.features, self.protocol, self.readable) = (0, 0, false);
+        self.count_rings();
     }
 
-    fn refuse(&mut self, nonsense: Nonsense) {
+    /// Closes the connection after an invalid message.
+    fn refuse(&mut self, error: &ProtocolError) {
         self.counters.lose(DropReason::BadMessage);
         self.problem.get_or_insert_with(|| PortError::Config {
             what: format!("vhost-user {}", self.config.path.display()),
-            problem: format!(
-                "the front end sent {nonsense}; the connection was closed, and it may try again"
-            ),
+            problem: format!("the front end sent {error}; the connection was closed, and it may try again"),
         });
         self.hang_up();
     }
@@ -205,7 +207,7 @@ impl VhostUser {
         header: &Header,
         request: Request,
         descriptors: &mut Vec<ForeignFd>,
-    ) -> Result<(), Nonsense> {
+    ) -> Result<(), ProtocolError> {
         let reply = match request {
             Request::GetFeatures => Some(answer(header.request, feature::OFFERED)),
             Request::GetProtocolFeatures => Some(answer(header.request, PROTOCOL)),
@@ -216,17 +218,17 @@ impl VhostUser {
                 ring.stop(memory);
                 ring.started = false;
                 let base = ring.base;
-                self.measure();
+                self.count_rings();
                 Some(answer_ring(header.request, index, base.into()))
             }
             other => {
-                self.obey(other, descriptors)?;
+                self.apply(other, descriptors)?;
                 let acknowledges = header.wants_answer && self.protocol & protocol::REPLY_ACK != 0;
                 acknowledges.then(|| answer(header.request, 0))
             }
         };
         if let (Some(reply), Some(front_end)) = (reply, &self.front_end) {
-            // Whoever asks and does not read the answers has no use for them.
+            // A front end that does not read its answers is disconnected.
             let sent = front_end.socket.send(&reply, &[]);
             if !matches!(sent, Ok(len) if len == reply.len()) {
                 self.hang_up();
@@ -235,53 +237,55 @@ impl VhostUser {
         Ok(())
     }
 
-    fn obey(&mut self, request: Request, descriptors: &mut Vec<ForeignFd>) -> Result<(), Nonsense> {
+    fn apply(&mut self, request: Request, descriptors: &mut Vec<ForeignFd>) -> Result<(), ProtocolError> {
         match request {
             Request::SetFeatures(features) => {
-                let foreign = features & !feature::OFFERED;
-                if foreign != 0 {
-                    return Err(Nonsense::Features(foreign));
+                let unknown = features & !feature::OFFERED;
+                if unknown != 0 {
+                    return Err(ProtocolError::Features(unknown));
                 }
                 self.set_features(features);
             }
             Request::SetProtocolFeatures(features) if features & !PROTOCOL != 0 => {
-                return Err(Nonsense::Features(features & !PROTOCOL));
+                return Err(ProtocolError::Features(features & !PROTOCOL));
             }
             Request::SetProtocolFeatures(features) => self.protocol = features,
             Request::SetMemTable(pieces) => {
                 self.rings.iter_mut().for_each(|ring| ring.stop(&self.memory));
                 let files = descriptors.drain(..).map(|file| Arc::new(fs::File::from(file.into_inner())));
                 let files: Foreign<Vec<_>> = Foreign::new(files.collect(), &self.closer);
-                self.memory =
-                    Foreign::memory(Memory::map(&pieces, &files).map_err(Nonsense::Other)?, &self.closer);
+                self.memory = Foreign::memory(
+                    Memory::map(&pieces, &files).map_err(ProtocolError::Other)?,
+                    &self.closer,
+                );
             }
             Request::SetRingSize(index, size) => {
                 if !size.is_power_of_two() || size > MAX_RING {
-                    return Err(Nonsense::RingSize(size));
+                    return Err(ProtocolError::RingSize(size));
                 }
-                self.still(index)?.size = size as u16;
+                self.stopped(index)?.size = size as u16;
             }
-            Request::SetRingPlace(index, place) => self.still(index)?.place = Some(place),
-            Request::SetRingBase(index, base) => self.still(index)?.base = base as u16,
+            Request::SetRingPlace(index, place) => self.stopped(index)?.place = Some(place),
+            Request::SetRingBase(index, base) => self.stopped(index)?.base = base as u16,
             Request::SetKick(index, _) => self.set_kick(index, descriptors)?,
             Request::SetCall(index, _) => {
                 let ring = ring(&mut self.rings, index)?;
-                // What is none stays with the message, to be closed where nobody waits.
-                descriptors.iter().try_for_each(is_bell).map_err(Nonsense::Other)?;
-                ring.bell = descriptors.pop().map(Bell::new).transpose().map_err(Nonsense::Other)?;
+                // Other descriptors stay with the message, to be closed by the closing thread.
+                descriptors.iter().try_for_each(is_bell).map_err(ProtocolError::Other)?;
+                ring.bell = descriptors.pop().map(Bell::new).transpose().map_err(ProtocolError::Other)?;
             }
             Request::SetErr(index, _) => drop(ring(&mut self.rings, index)?),
             Request::SetEnable(index, enabled) => ring(&mut self.rings, index)?.enabled = enabled,
-            // Owning the device, and giving it up, is what the connection stands for.
+            // Requests to own the device or give it up have no effect: the connection itself stands for that.
             _ => {}
         }
         self.start_rings()
     }
 
-    /// Rings keep running: only those that are started later see another layout, as a driver stops them first.
+    /// Sets the accepted features. Stops the rings when they differ, since they change the layout of headers and rings.
     fn set_features(&mut self, features: u64) {
         if features & feature::PROTOCOL == 0 {
-            // Without features of its own the protocol knows no disabled rings.
+            // Without protocol features there are no disabled rings.
             self.rings.iter_mut().for_each(|ring| ring.enabled = true);
         }
         if features != self.features {
@@ -290,25 +294,26 @@ impl VhostUser {
         }
     }
 
-    /// A ring that a message changes does not run meanwhile.
-    fn still(&mut self, index: u32) -> Result<&mut Ring, Nonsense> {
+    /// The ring with this number, stopped so that a message can change it.
+    fn stopped(&mut self, index: u32) -> Result<&mut Ring, ProtocolError> {
         let memory = &self.memory;
         let ring = ring(&mut self.rings, index)?;
         ring.stop(memory);
         Ok(ring)
     }
 
-    /// By edges, so that it never has to be read: the front end has it too, and could make a read of it wait.
-    fn set_kick(&mut self, index: u32, passed: &mut Vec<ForeignFd>) -> Result<(), Nonsense> {
+    /// Watches a kick descriptor, edge-triggered, so that it never has to be read: the front end shares it, and could make
+    /// a read wait.
+    fn set_kick(&mut self, index: u32, passed: &mut Vec<ForeignFd>) -> Result<(), ProtocolError> {
         let Some(kick) = passed.last() else {
-            return Err(Nonsense::Other(
+            return Err(ProtocolError::Other(
                 "a ring without a kick descriptor, which would have to be polled".to_owned(),
             ));
         };
         let watched = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, KICK);
         ring(&mut self.rings, index)?;
         self.events.add(&**kick, watched).map_err(|error| {
-            Nonsense::Other(format!("a kick descriptor that cannot be waited for: {error}"))
+            ProtocolError::Other(format!("a kick descriptor that cannot be waited for: {error}"))
         })?;
         let ring = ring(&mut self.rings, index)?;
         unwatch(&self.events, std::mem::replace(&mut ring.kick, passed.pop()));
@@ -316,32 +321,32 @@ impl VhostUser {
         Ok(())
     }
 
-    /// Puts those to work of which all is known.
-    fn start_rings(&mut self) -> Result<(), Nonsense> {
+    /// Starts the rings that are fully described.
+    fn start_rings(&mut self) -> Result<(), ProtocolError> {
         for (index, ring) in self.rings.iter_mut().enumerate() {
             if ring.live.is_some() || self.memory.is_empty() {
                 continue;
             }
             let from_guest = index % 2 == 1;
-            let habits = Habits {
-                // Buffers for the guest are filled one after the other anyway, and none is out for longer than a call.
+            let options = RingOptions {
+                // Buffers for the guest are filled in order anyway, and none is in flight for longer than a call.
                 in_order: from_guest && self.config.completions == Completions::InOrder,
                 page: if from_guest { self.record.page(index / 2, ring.size) } else { None },
             };
-            ring.start(&self.memory, self.features, habits).map_err(Nonsense::Other)?;
+            ring.start(&self.memory, self.features, options).map_err(ProtocolError::Other)?;
             if index % 2 == 0
                 && let Some(live) = &mut ring.live
             {
-                // Buffers for the guest are looked for when there is a frame for one.
+                // New buffers need no kick: they are looked for when there is a frame for the guest.
                 live.mute(&self.memory);
             }
         }
-        self.measure();
+        self.count_rings();
         Ok(())
     }
 
-    /// What of the rings is asked for often.
-    fn measure(&mut self) {
+    /// Recomputes the numbers of running rings, which are needed often.
+    fn count_rings(&mut self) {
         let live = |ring: &&Ring| ring.live.is_some();
         let from_guest = || self.rings.iter().skip(1).step_by(2);
         self.depth = from_guest().filter(live).map(|ring| u32::from(ring.size)).min();
@@ -352,18 +357,19 @@ impl VhostUser {
     }
 }
 
-fn ring(rings: &mut [Ring], index: u32) -> Result<&mut Ring, Nonsense> {
-    rings.get_mut(index as usize).ok_or(Nonsense::NoRing(index))
+fn ring(rings: &mut [Ring], index: u32) -> Result<&mut Ring, ProtocolError> {
+    rings.get_mut(index as usize).ok_or(ProtocolError::NoRing(index))
 }
 
-/// To be called before a descriptor is closed: the front end has its description too, which would else stay watched.
+/// Stops watching a kick descriptor. Needed before it is closed: the front end shares its file description, which would
+/// otherwise stay watched.
 fn unwatch(events: &Epoll, kick: Option<ForeignFd>) {
     if let Some(kick) = kick {
         let _ = events.delete(&*kick);
     }
 }
 
-/// Listens at `path`; a socket there that nobody listens on any more is replaced. Its owner and group may connect.
+/// Listens at `path`, and replaces a socket there on which no process listens any more. Owner and group may connect.
 pub(super) fn listen(path: &Path, closer: &Closer) -> Result<(ForeignFd, u64), PortError> {
     let failed = |source: io::Error| {
         PortError::system("listening for the virtual machine", path.display().to_string(), source)
@@ -374,8 +380,8 @@ pub(super) fn listen(path: &Path, closer: &Closer) -> Result<(ForeignFd, u64), P
             if !is_socket || !is_dead(path, closer) {
                 return Err(PortError::File {
                     path: path.to_owned(),
-                    problem: "somebody else has it".to_owned(),
-                    advice: "stop who listens there, move what lies there away, or name another socket",
+                    problem: "it is in use".to_owned(),
+                    advice: "stop the process that listens there, move the file away, or name another socket",
                 });
             }
             fs::remove_file(path).map_err(failed)?;
@@ -389,12 +395,12 @@ pub(super) fn listen(path: &Path, closer: &Closer) -> Result<(ForeignFd, u64), P
     Ok((listener, inode))
 }
 
-/// Whether nobody listens at a socket any more. One whose listener lets nobody in has a queue that may be full: who
-/// listens there is asked without waiting for room in it.
+/// Whether no process listens at a socket any more. Tries to connect without waiting, as the queue of a listener that
+/// accepts no connections may be full.
 fn is_dead(path: &Path, closer: &Closer) -> bool {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let asked = socket(AddressFamily::Unix, SockType::Stream, flags, None).and_then(|end| {
-        // Who answers may send anything, before it is closed again.
+        // The peer may send descriptors before this end is closed again.
         let end = Foreign::new(end, closer);
         connect(end.as_raw_fd(), &UnixAddr::new(path)?)
     });
@@ -406,12 +412,12 @@ pub(super) fn watch(events: &Epoll, listener: &Listener) -> io::Result<()> {
     listener.watch(events, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))
 }
 
-/// What is offered of the protocol's own features.
+/// The protocol features that are offered.
 const PROTOCOL: u64 = protocol::MQ | protocol::REPLY_ACK;
 
 const LISTENER: u64 = 0;
 const FRONT_END: u64 = 1;
 const KICK: u64 = 2;
 pub(super) const CLOSED: u64 = 3;
-/// Messages handled at a look: about what starts one pair of rings.
+/// Most messages handled in one poll: about as many as start one pair of rings.
 const MESSAGES: usize = 16;

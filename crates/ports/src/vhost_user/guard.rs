@@ -1,42 +1,42 @@
-//! Guest memory that disappears under its reader does not take the daemon along.
+//! Guards mappings of guest memory: when pages of one disappear, it reads as zeros instead of ending the daemon.
 //!
-//! Why: a guest's file may be made shorter, or its huge pages run out; the kernel's answer to reading there is SIGBUS,
-//! which ends the process, and so every other tenant's network.
-//! From: mmap(2), sigaction(2). A vNIC's region is sealed against it by the daemon, who made it; guests' files are not ours.
-//! Not here: what follows for the guest (`port`), whose memory is all zeros from then on.
-//! Invariant: the handler touches nothing but this table of atomics and the mapping that failed, and a fault elsewhere
-//! finds the handler that was there before.
+//! Why: the front end can truncate the file of its guest's memory, or the host can run out of huge pages. Reading there
+//! raises SIGBUS, which would end the process and with it every tenant's network.
+//! From: mmap(2), sigaction(2). A vNIC's region needs no guard: the daemon makes it and seals it against truncation.
+//! Not here: the consequence for the guest (`vhost_user`), whose memory is all zeros from then on.
+//! Invariant: the handler touches only this table of atomics and the mapping that failed; a fault elsewhere goes to the
+//! handler that was installed before.
 
 use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// A mapping that is watched over while this lives.
+/// Guards a mapping while this value lives.
 #[derive(Debug)]
 pub(super) struct Guard(usize);
 
-/// A place in the table. `len` is zero while it is free.
-struct Watched {
+/// An entry of the table; free while `len` is zero.
+struct Guarded {
     base: AtomicUsize,
     len: AtomicUsize,
     torn: AtomicBool,
 }
 
-/// So many pieces of guest memory may be mapped at once: 512 guests with as many as the protocol allows.
+/// Most pieces of guest memory mapped at once: 512 guests with the 8 pieces that the protocol allows.
 const MOST: usize = 4_096;
 
-static TABLE: [Watched; MOST] =
-    [const { Watched { base: AtomicUsize::new(0), len: AtomicUsize::new(0), torn: AtomicBool::new(false) } };
+static TABLE: [Guarded; MOST] =
+    [const { Guarded { base: AtomicUsize::new(0), len: AtomicUsize::new(0), torn: AtomicBool::new(false) } };
         MOST];
 
-/// Who may take places, and whether the handler is in place.
+/// Whether the handler is installed; locked while an entry is taken.
 static INSTALLED: Mutex<bool> = Mutex::new(false);
 
-/// What was in place before, to be put back for a fault that is none of ours; written before the handler is.
+/// The handler that was installed before, for faults outside the table; written before the new handler is installed.
 static BEFORE: std::sync::OnceLock<libc::sigaction> = std::sync::OnceLock::new();
 
 impl Guard {
-    /// Watches over `len` bytes at `base`, all of a mapping. It is to be dropped before they are unmapped.
+    /// Guards the mapping of `len` bytes at `base`. It must be dropped before the mapping is unmapped.
     pub(super) fn new(base: usize, len: usize) -> io::Result<Self> {
         let mut installed = INSTALLED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if !*installed {
@@ -53,7 +53,7 @@ impl Guard {
         Ok(Self(index))
     }
 
-    /// Whether a page of it was gone: then all of it reads as zeros, and what is written reaches nobody.
+    /// Whether a page has disappeared. Then the whole mapping reads as zeros, and writes do not reach the guest.
     #[inline]
     pub(super) fn torn(&self) -> bool {
         TABLE[self.0].torn.load(Ordering::Relaxed)
@@ -86,7 +86,7 @@ fn install() -> io::Result<()> {
     Ok(())
 }
 
-/// Puts zeros where the mapping was and lets the access that failed be tried again.
+/// The signal handler: maps zeros over the failed mapping, so that the access is repeated and succeeds.
 ///
 /// Async-signal-safe: atomics, mmap and sigaction only, each a plain system call on Linux.
 extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
@@ -100,14 +100,14 @@ extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc:
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
             // SAFETY: the range is exactly one live mapping of guest memory, to which only volatile or atomic accesses
-            // are ever made (`memory`), so that nobody relies on what it holds.
+            // are made (`memory`), so that no code relies on its contents.
             let mapped = unsafe { libc::mmap(base as *mut libc::c_void, len, protection, flags, -1, 0) };
             if mapped != libc::MAP_FAILED {
                 return;
             }
         }
     }
-    // None of ours, or beyond help: the access fails again, and the handler from before has its say.
+    // Not in the table, or the new mapping failed: the access fails again, in the handler from before.
     if let Some(before) = BEFORE.get() {
         // SAFETY: `before` is what sigaction itself gave us.
         unsafe { libc::sigaction(libc::SIGBUS, before, std::ptr::null_mut()) };

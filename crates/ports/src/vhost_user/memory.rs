@@ -1,10 +1,10 @@
-//! Guest memory: mapped piece by piece, touched nowhere else.
+//! Guest memory: mapped piece by piece, and accessed only through this file.
 //!
-//! Why: every address in a ring is the guest's word, and the front end's file is its own to change.
+//! Why: addresses in a ring come from the guest and cannot be trusted, and the front end can change its file at any time.
 //! From: the crate `vm-memory` for mappings and for access that other processes may race with; the memory table of the
 //! vhost-user protocol.
-//! Not here: what lies there (`ring`).
-//! Invariant: every access lies inside one mapped piece; pieces overlap neither for the guest nor for the front end; a
+//! Not here: the contents (`ring`).
+//! Invariant: every access lies inside one mapped piece; pieces overlap neither in guest addresses nor in the front end's; a
 //! page that disappears reads as zeros (`guard`).
 
 use std::fs::File;
@@ -22,7 +22,7 @@ use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 use super::guard::Guard;
 use super::message::Piece;
 
-/// All of a guest's memory that is mapped.
+/// The mapped pieces of a guest's memory.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     pieces: Vec<Mapped>,
@@ -33,64 +33,64 @@ struct Mapped {
     guest: u64,
     user: u64,
     len: u64,
-    /// Where the piece begins in its mapping, which begins on a page.
+    /// Offset of the piece in its mapping, which begins on a page.
     start: usize,
-    // Dropped before the mapping that it watches over.
+    // Dropped before the mapping that it guards.
     guard: Guard,
     map: MmapRegion,
 }
 
-/// A place in guest memory that was found to be mapped.
+/// A place in guest memory that is known to be mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct GuestPlace {
     piece: usize,
     at: usize,
 }
 
-impl Place {
-    /// So many bytes further on, in the same piece.
+impl GuestPlace {
+    /// The place `bytes` bytes further on, in the same piece.
     #[inline]
     pub(super) fn plus(self, bytes: usize) -> Self {
         Self { at: self.at + bytes, ..self }
     }
 
-    /// Whether it lies on a multiple of so many bytes in its mapping, which itself begins on a page.
+    /// Whether the place is aligned to `align` bytes; its mapping begins on a page.
     pub(super) fn is_multiple_of(self, align: usize) -> bool {
         self.at.is_multiple_of(align)
     }
 }
 
 impl Memory {
-    /// Maps what the front end describes; a file for each piece. Whoever calls has these as well, and closes them last: what
-    /// of a file is in memory goes with it, which takes its time.
+    /// Maps the pieces that the front end describes, each from its file. The caller must keep the files and close them last,
+    /// on a thread that may wait: the last close frees the file's memory, which takes time.
     pub(super) fn map(pieces: &[Piece], files: &[Arc<File>]) -> Result<Self, String> {
         check(pieces)?;
         let mapped = pieces.iter().zip(files).map(|(piece, file)| Mapped::new(piece, file));
         Ok(Self { pieces: mapped.collect::<Result<_, _>>()? })
     }
 
-    /// Whether nothing is mapped.
+    /// Whether no piece is mapped.
     pub(super) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Whether a page has disappeared: then nothing here is the guest's any more.
+    /// Whether a page has disappeared, so that the memory is no longer the guest's.
     #[inline]
     pub(super) fn torn(&self) -> bool {
         self.pieces.iter().any(|piece| piece.guard.torn())
     }
 
-    /// Where the guest's address is, and how many of `len` bytes from there on are in the same piece.
+    /// The place of a guest physical address, and how many of the `len` bytes from there are in the same piece.
     #[inline]
-    pub(super) fn guest(&self, address: u64, len: usize) -> Option<(Place, usize)> {
+    pub(super) fn guest(&self, address: u64, len: usize) -> Option<(GuestPlace, usize)> {
         self.pieces.iter().enumerate().find_map(|(index, piece)| {
             let at = address.wrapping_sub(piece.guest);
             (at < piece.len).then(|| piece.place(index, at, len))
         })
     }
 
-    /// Where the front end's address is, if all `len` bytes from there on are in the same piece.
-    pub(super) fn user(&self, address: u64, len: usize) -> Option<Place> {
+    /// The place of an address of the front end, if all `len` bytes from there are in the same piece.
+    pub(super) fn user(&self, address: u64, len: usize) -> Option<GuestPlace> {
         self.pieces.iter().enumerate().find_map(|(index, piece)| {
             let at = address.wrapping_sub(piece.user);
             let (place, found) = (at < piece.len).then(|| piece.place(index, at, len))?;
@@ -98,37 +98,37 @@ impl Memory {
         })
     }
 
-    /// The 16-bit word at `place`. Panics outside the piece, and where it is not aligned: places of rings are checked.
+    /// The 16-bit word at `place`. Panics outside the piece or when not aligned; the places of rings have been checked.
     #[inline]
-    pub(super) fn word16(&self, place: Place) -> &AtomicU16 {
+    pub(super) fn word16(&self, place: GuestPlace) -> &AtomicU16 {
         self.pieces[place.piece].map.get_atomic_ref(place.at).expect("an aligned word of a ring's")
     }
 
-    /// The 32-bit word at `place`. Panics as [`Memory::word16`].
+    /// The 32-bit word at `place`. Panics like [`Memory::word16`].
     #[inline]
-    pub(super) fn word32(&self, place: Place) -> &AtomicU32 {
+    pub(super) fn word32(&self, place: GuestPlace) -> &AtomicU32 {
         self.pieces[place.piece].map.get_atomic_ref(place.at).expect("an aligned word of a ring's")
     }
 
-    /// Two words that a descriptor is made of, copied out once; `None` outside the piece or where they are not aligned.
+    /// The two 64-bit words of a descriptor, copied out once; `None` outside the piece or when not aligned.
     #[inline]
-    pub(super) fn pair(&self, place: Place) -> Option<[u64; 2]> {
+    pub(super) fn pair(&self, place: GuestPlace) -> Option<[u64; 2]> {
         let map = &self.pieces[place.piece].map;
         let first: &AtomicU64 = map.get_atomic_ref(place.at).ok()?;
         let second: &AtomicU64 = map.get_atomic_ref(place.at + 8).ok()?;
         Some([u64::from_le(first.load(Ordering::Relaxed)), u64::from_le(second.load(Ordering::Relaxed))])
     }
 
-    /// Copies out. Panics outside the piece.
+    /// Copies bytes out of guest memory. Panics outside the piece.
     #[inline]
-    pub(super) fn read(&self, place: Place, into: &mut [u8]) {
+    pub(super) fn read(&self, place: GuestPlace, into: &mut [u8]) {
         let slice = self.pieces[place.piece].map.get_slice(place.at, into.len());
         slice.expect("bytes of a place that was found").copy_to(into);
     }
 
-    /// Copies in. Panics outside the piece.
+    /// Copies bytes into guest memory. Panics outside the piece.
     #[inline]
-    pub(super) fn write(&self, place: Place, from: &[u8]) {
+    pub(super) fn write(&self, place: GuestPlace, from: &[u8]) {
         let slice = self.pieces[place.piece].map.get_slice(place.at, from.len());
         slice.expect("bytes of a place that was found").copy_from(from);
     }
@@ -143,7 +143,7 @@ impl Mapped {
         if end > found {
             return Err(format!("a piece of memory that ends at {end} in a file of {found} bytes"));
         }
-        // Whole pages, as huge ones are unmapped whole or not at all.
+        // Whole pages, as a huge page can only be unmapped as a whole.
         let len = (shift + piece.len).next_multiple_of(page);
         let (Ok(len), Ok(start)) = (usize::try_from(len), usize::try_from(shift)) else {
             return Err(format!("a piece of memory of {} bytes", piece.len));
@@ -155,27 +155,28 @@ impl Mapped {
             .build()
             .map_err(|error| format!("guest memory that cannot be mapped: {error}"))?;
         let guard = Guard::new(map.as_ptr() as usize, len)
-            .map_err(|error: io::Error| format!("guest memory that cannot be watched over: {error}"))?;
+            .map_err(|error: io::Error| format!("guest memory that cannot be guarded: {error}"))?;
         Ok(Self { guest: piece.guest, user: piece.user, len: piece.len, start, guard, map })
     }
 
-    /// `at` lies in the piece, and the piece in the address space: neither sum wraps.
+    /// The place at offset `at` of the piece, and how many of `len` bytes from there are in it. No sum wraps, as `at` lies
+    /// in the piece and the piece in the address space.
     #[inline]
-    fn place(&self, index: usize, at: u64, len: usize) -> (Place, usize) {
+    fn place(&self, index: usize, at: u64, len: usize) -> (GuestPlace, usize) {
         let left = self.len - at;
         let found = usize::try_from(left).map_or(len, |left| left.min(len));
-        (Place { piece: index, at: self.start + at as usize }, found)
+        (GuestPlace { piece: index, at: self.start + at as usize }, found)
     }
 }
 
-/// Whether a descriptor is of a file in memory. Only such have seals, and asking for these asks no file system: one that
-/// a process serves (FUSE), or another machine, answers when it likes.
+/// Whether a descriptor is of a file in memory. Only such files have seals, and asking for seals does not involve a file
+/// system that may wait, such as FUSE or one of another machine.
 pub(super) fn is_memory(file: &impl AsFd) -> bool {
     fcntl(file, FcntlArg::F_GET_SEALS).is_ok()
 }
 
-/// Bytes of the file's pages. What is not memory is refused: reading a page from a disk, or from another process (FUSE),
-/// would keep every tenant waiting, and so would asking for its size. A memfd is in a tmpfs, or hugetlbfs, of the kernel's.
+/// Page size of the file. Files that are not memory are refused: reading a page from a disk or from another process (FUSE),
+/// or even asking for the size, would make every tenant wait. A memfd lies in a tmpfs or hugetlbfs of the kernel.
 fn page_of(file: &File) -> Result<u64, String> {
     if !is_memory(file) {
         return Err(
@@ -188,7 +189,7 @@ fn page_of(file: &File) -> Result<u64, String> {
     page_in(found.filesystem_type(), u64::try_from(found.block_size()).unwrap_or(0))
 }
 
-/// Bytes of a page in such a file system, whose blocks are that long; an error for all but the two that are memory.
+/// Page size of a file system of this type and block size; an error for all types but the two that are memory.
 fn page_in(kind: FsType, block: u64) -> Result<u64, String> {
     match kind {
         TMPFS_MAGIC => Ok(4_096),
@@ -199,7 +200,7 @@ fn page_in(kind: FsType, block: u64) -> Result<u64, String> {
     }
 }
 
-/// Pieces that wrap, or lie on top of each other, for the guest or for the front end, are none.
+/// Refuses pieces that are empty, too long, wrap around, or overlap in guest addresses or in the front end's.
 fn check(pieces: &[Piece]) -> Result<(), String> {
     for (index, piece) in pieces.iter().enumerate() {
         if piece.len == 0 || piece.len > LONGEST_PIECE {
@@ -224,7 +225,7 @@ fn check(pieces: &[Piece]) -> Result<(), String> {
     Ok(())
 }
 
-/// 16 TiB: more than a process can map of several guests.
+/// Longest piece that is accepted, 16 TiB.
 const LONGEST_PIECE: u64 = 1 << 44;
 
 #[cfg(test)]
@@ -290,7 +291,7 @@ mod tests {
         Memory::map(&[piece(0, 0x1000)], &[Arc::new(shared)]).expect("tmpfs is memory");
         assert_eq!(page_of(&file(0x1000)), Ok(4_096), "a memfd");
         assert_eq!(page_in(HUGETLBFS_MAGIC, 2 << 20), Ok(2 << 20));
-        // FUSE, ext4, XFS, overlayfs, NFS, and a number of nobody's.
+        // FUSE, ext4, XFS, overlayfs, NFS, and an unused number.
         for other in [0x6573_5546, 0xef53, 0x5846_5342, 0x794c_7630, 0x6969, 0] {
             let refused = page_in(FsType(other), 4_096).expect_err("not memory");
             assert!(refused.contains(&format!("{other:#x}")) && refused.contains("memfd"), "{refused}");
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_cut_off_reads_as_zeros_and_nobody_dies() {
+    fn memory_that_is_cut_off_reads_as_zeros() {
         let (file, other) = (file(0x4000), file(0x1000));
         let end = file.as_fd().try_clone_to_owned().expect("a descriptor");
         let pieces = [piece(0, 0x4000), piece(0x10000, 0x1000)];

@@ -1,46 +1,47 @@
-//! What a front end says, and what it is answered: vhost-user's messages as bytes.
+//! Decodes vhost-user's messages and encodes the answers.
 //!
-//! Why: the crates' own request handlers hang up on QEMU 7.2, which enables rings before it sets features, and offer no
-//! way to parse a message without them.
+//! Why: the request handlers of existing crates disconnect QEMU 7.2, which enables rings before it sets features, and these
+//! crates cannot parse a message without them.
 //! From: QEMU's `docs/interop/vhost-user.rst`; the numbers are those of the protocol.
-//! Not here: what a message does (`front_end`), and its descriptors' meaning.
-//! Invariant: whatever the bytes, a message is understood whole or refused; nothing is believed that is not checked here
-//! or marked as an address, which `memory` checks.
+//! Not here: the effect of a message (`front_end`), and the use of its descriptors.
+//! Invariant: a message is decoded whole or refused, whatever its bytes. Its values are checked here, except addresses,
+//! which `memory` checks.
 
-/// Bytes of the header before each message.
+/// Length of the header before each message.
 pub(super) const HEADER: usize = 12;
-/// Bytes that follow it at most: the largest message that is known is a memory table.
+/// Longest payload: that of a memory table.
 pub(super) const LONGEST: usize = 8 + MAX_REGIONS * 32;
-/// Pieces of guest memory: what the protocol allows.
+/// Most pieces of guest memory that the protocol allows.
 pub(super) const MAX_REGIONS: usize = 8;
 /// Largest ring of the virtio specification.
 pub(super) const MAX_RING: u32 = 32_768;
 
 /// Features of the protocol, by bit.
 pub(super) mod protocol {
-    /// Several pairs of rings.
+    /// Multiqueue: several pairs of rings.
     pub(in super::super) const MQ: u64 = 1 << 0;
     /// Any request may ask for an answer.
     pub(in super::super) const REPLY_ACK: u64 = 1 << 3;
 }
 
-/// Features of the device, by bit. "Host" is us: what the guest may leave to us; "guest" what we may leave to it.
+/// Features of the device, by bit. `HOST_` features are offloads for frames from the guest, done by this device; `GUEST_`
+/// features are offloads for frames to the guest, done by its driver.
 pub(super) mod feature {
-    /// Frames from the guest may come with their checksum still to be completed.
+    /// Frames from the guest may have a partial checksum.
     pub(in super::super) const CSUM: u64 = 1 << 0;
-    /// Frames for the guest may.
+    /// Frames for the guest may have a partial checksum.
     pub(in super::super) const GUEST_CSUM: u64 = 1 << 1;
     /// Frames for the guest may be larger than the MTU: TCP over IPv4.
     pub(in super::super) const GUEST_TSO4: u64 = 1 << 7;
-    /// TCP over IPv6.
+    /// Frames for the guest may be larger than the MTU: TCP over IPv6.
     pub(in super::super) const GUEST_TSO6: u64 = 1 << 8;
-    /// TCP with CWR.
+    /// Frames for the guest may be larger than the MTU: TCP with CWR.
     pub(in super::super) const GUEST_ECN: u64 = 1 << 9;
     /// Frames from the guest may be larger than the MTU: TCP over IPv4.
     pub(in super::super) const HOST_TSO4: u64 = 1 << 11;
-    /// TCP over IPv6.
+    /// Frames from the guest may be larger than the MTU: TCP over IPv6.
     pub(in super::super) const HOST_TSO6: u64 = 1 << 12;
-    /// TCP with CWR.
+    /// Frames from the guest may be larger than the MTU: TCP with CWR.
     pub(in super::super) const HOST_ECN: u64 = 1 << 13;
     /// A frame for the guest may lie in several buffers.
     pub(in super::super) const MRG_RXBUF: u64 = 1 << 15;
@@ -50,20 +51,20 @@ pub(super) mod feature {
     pub(in super::super) const ANY_LAYOUT: u64 = 1 << 27;
     /// Descriptors may be in a table of their own.
     pub(in super::super) const INDIRECT: u64 = 1 << 28;
-    /// Each side says from which entry on it wants to be woken.
+    /// Each side states the ring index from which on it wants to be woken.
     pub(in super::super) const EVENT_IDX: u64 = 1 << 29;
-    /// The protocol has features of its own; rings start disabled.
+    /// There are protocol features; rings start disabled.
     pub(in super::super) const PROTOCOL: u64 = 1 << 30;
     /// virtio 1.0: little endian, a header of twelve bytes.
     pub(in super::super) const VERSION_1: u64 = 1 << 32;
-    /// UDP for the guest in datagrams: over IPv4.
+    /// Frames for the guest may be larger than the MTU: UDP over IPv4.
     pub(in super::super) const GUEST_USO4: u64 = 1 << 54;
-    /// Over IPv6.
+    /// Frames for the guest may be larger than the MTU: UDP over IPv6.
     pub(in super::super) const GUEST_USO6: u64 = 1 << 55;
-    /// UDP from the guest in datagrams.
+    /// Frames from the guest may be larger than the MTU: UDP.
     pub(in super::super) const HOST_USO: u64 = 1 << 56;
 
-    /// All that is offered. Not IN_ORDER: completions come in any order.
+    /// All offered features. Not IN_ORDER: completions come in any order.
     pub(in super::super) const OFFERED: u64 = CSUM
         | GUEST_CSUM
         | GUEST_TSO4
@@ -87,17 +88,17 @@ pub(super) mod feature {
 /// A piece of guest memory as the front end describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Where the guest has it.
+    /// Its guest physical address.
     pub(super) guest: u64,
-    /// Its bytes.
+    /// Its length in bytes.
     pub(super) len: u64,
-    /// Where the front end has it.
+    /// Its address in the front end's process.
     pub(super) user: u64,
-    /// Where it begins in its file.
+    /// Its offset in its file.
     pub(super) offset: u64,
 }
 
-/// Where a ring lies, by the front end's addresses.
+/// The addresses of a ring's three parts, in the front end's process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RingPlace {
     pub(super) descriptors: u64,
@@ -105,7 +106,7 @@ pub(super) struct RingPlace {
     pub(super) available: u64,
 }
 
-/// What a front end asks for. Rings are numbered as it numbers them.
+/// A front end's request, with the front end's ring numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     GetFeatures,
@@ -115,46 +116,46 @@ pub(super) enum Request {
     GetQueueNum,
     SetOwner,
     ResetOwner,
-    /// One descriptor for each piece comes with it.
+    /// Comes with one file descriptor for each piece.
     SetMemTable(Vec<Piece>),
     SetRingSize(u32, u32),
     SetRingPlace(u32, RingPlace),
     SetRingBase(u32, u32),
     GetRingBase(u32),
-    /// A descriptor comes with it, unless the ring is to be polled.
+    /// Comes with a file descriptor if the second field is true; otherwise the ring is to be polled.
     SetKick(u32, bool),
     SetCall(u32, bool),
     SetErr(u32, bool),
     SetEnable(u32, bool),
 }
 
-/// What a header says.
+/// The decoded header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) request: u32,
     pub(super) wants_answer: bool,
-    /// Bytes that follow.
+    /// Length of the payload.
     pub(super) len: usize,
 }
 
-/// A message that makes no sense, told to the operator.
+/// Why a message is invalid, for the operator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Nonsense {
+pub(super) enum ProtocolError {
     #[error("a message of protocol version {0}; version 1 is spoken here")]
     Version(u32),
     #[error("request {request} with {len} bytes")]
     Length { request: u32, len: usize },
     #[error("request {0}, which was not offered")]
     Unknown(u32),
-    #[error("request {request} with {found} file descriptors where {expected} belong")]
+    #[error("request {request} with {found} file descriptors instead of {expected}")]
     Descriptors { request: u32, found: usize, expected: usize },
     #[error(
         "file descriptors that are neither memory (a memfd, or a file in tmpfs or hugetlbfs) nor eventfds, or more than 8"
     )]
-    Foreign,
-    #[error("ring {0}, of which there is none")]
+    DescriptorKind,
+    #[error("ring number {0}, which does not exist")]
     NoRing(u32),
-    #[error("a ring of {0} descriptors; a power of two up to 32768 makes one")]
+    #[error("a ring of {0} descriptors; the size must be a power of two up to 32768")]
     RingSize(u32),
     #[error("features {0:#x}, which were not offered")]
     Features(u64),
@@ -163,29 +164,33 @@ pub(super) enum Nonsense {
 }
 
 impl Header {
-    pub(super) fn parse(bytes: [u8; HEADER]) -> Result<Self, Nonsense> {
+    pub(super) fn parse(bytes: [u8; HEADER]) -> Result<Self, ProtocolError> {
         let [request, flags, len] = [0, 4, 8].map(|at| word(&bytes, at));
         if flags & 3 != 1 {
-            return Err(Nonsense::Version(flags & 3));
+            return Err(ProtocolError::Version(flags & 3));
         }
         let len = len as usize;
         if len > LONGEST {
-            return Err(Nonsense::Length { request, len });
+            return Err(ProtocolError::Length { request, len });
         }
         Ok(Self { request, wants_answer: flags & NEED_REPLY != 0, len })
     }
 }
 
 impl Request {
-    /// Understands the message behind a header; `descriptors` came with it.
-    pub(super) fn parse(header: &Header, payload: &[u8], descriptors: usize) -> Result<Self, Nonsense> {
+    /// Decodes the message behind a header; `descriptors` is the number of file descriptors that came with it.
+    pub(super) fn parse(header: &Header, payload: &[u8], descriptors: usize) -> Result<Self, ProtocolError> {
         let Header { request, .. } = *header;
         let exactly = |len: usize| {
-            if payload.len() == len { Ok(()) } else { Err(Nonsense::Length { request, len: payload.len() }) }
+            if payload.len() == len {
+                Ok(())
+            } else {
+                Err(ProtocolError::Length { request, len: payload.len() })
+            }
         };
         let number = || exactly(8).map(|()| long(payload, 0));
         let pair = || exactly(8).map(|()| (word(payload, 0), word(payload, 4)));
-        // The low byte names the ring; bit 8 says that no descriptor comes with it.
+        // The low byte is the ring's number; bit 8 means that no descriptor comes with it.
         let bell = || number().map(|number| ((number & 0xff) as u32, number & NO_DESCRIPTOR == 0));
         let understood = match request {
             1 => exactly(0).map(|()| Self::GetFeatures),
@@ -204,16 +209,16 @@ impl Request {
             16 => number().map(Self::SetProtocolFeatures),
             17 => exactly(0).map(|()| Self::GetQueueNum),
             18 => pair().map(|(ring, enable)| Self::SetEnable(ring, enable != 0)),
-            _ => Err(Nonsense::Unknown(request)),
+            _ => Err(ProtocolError::Unknown(request)),
         }?;
         let expected = understood.descriptors();
         if descriptors != expected {
-            return Err(Nonsense::Descriptors { request, found: descriptors, expected });
+            return Err(ProtocolError::Descriptors { request, found: descriptors, expected });
         }
         Ok(understood)
     }
 
-    /// How many file descriptors belong to it.
+    /// Number of file descriptors that belong to the request.
     fn descriptors(&self) -> usize {
         match self {
             Self::SetMemTable(pieces) => pieces.len(),
@@ -223,7 +228,7 @@ impl Request {
     }
 }
 
-/// An answer of one number.
+/// Encodes an answer with one number.
 pub(super) fn answer(request: u32, number: u64) -> [u8; HEADER + 8] {
     let mut bytes = [0; HEADER + 8];
     bytes[..4].copy_from_slice(&request.to_le_bytes());
@@ -233,13 +238,13 @@ pub(super) fn answer(request: u32, number: u64) -> [u8; HEADER + 8] {
     bytes
 }
 
-/// An answer of a ring and a number.
+/// Encodes an answer with a ring and a number.
 pub(super) fn answer_ring(request: u32, ring: u32, number: u32) -> [u8; HEADER + 8] {
     answer(request, u64::from(number) << 32 | u64::from(ring))
 }
 
-fn memory_table(request: u32, payload: &[u8]) -> Result<Vec<Piece>, Nonsense> {
-    let bad = Nonsense::Length { request, len: payload.len() };
+fn memory_table(request: u32, payload: &[u8]) -> Result<Vec<Piece>, ProtocolError> {
+    let bad = ProtocolError::Length { request, len: payload.len() };
     let (count, pieces) = payload.split_at_checked(8).ok_or_else(|| bad.clone())?;
     let count = word(count, 0) as usize;
     if !(1..=MAX_REGIONS).contains(&count) || pieces.len() != count * 32 {
@@ -254,7 +259,7 @@ fn ring_place(payload: &[u8]) -> RingPlace {
     RingPlace { descriptors: long(payload, 8), used: long(payload, 16), available: long(payload, 24) }
 }
 
-/// The number at `at`; zero beyond the end, which no caller reaches.
+/// The 32-bit number at `at`; zero beyond the end, which no caller reaches.
 fn word(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u32::from_le_bytes(*bytes))
 }
@@ -279,11 +284,11 @@ mod tests {
     fn a_message_is_understood_with_its_descriptors_and_not_without() {
         let kick = 3_u64.to_le_bytes();
         assert_eq!(Request::parse(&header(12, 8), &kick, 1), Ok(Request::SetKick(3, true)));
-        assert!(matches!(Request::parse(&header(12, 8), &kick, 0), Err(Nonsense::Descriptors { .. })));
+        assert!(matches!(Request::parse(&header(12, 8), &kick, 0), Err(ProtocolError::Descriptors { .. })));
         let polled = 0x103_u64.to_le_bytes();
         assert_eq!(Request::parse(&header(12, 8), &polled, 0), Ok(Request::SetKick(3, false)));
         assert!(Request::parse(&header(12, 7), &kick[..7], 1).is_err());
-        assert_eq!(Request::parse(&header(99, 0), &[], 0), Err(Nonsense::Unknown(99)));
+        assert_eq!(Request::parse(&header(99, 0), &[], 0), Err(ProtocolError::Unknown(99)));
     }
 
     #[test]
@@ -304,7 +309,7 @@ mod tests {
     fn a_header_of_another_version_or_too_long_is_refused() {
         let mut bytes = [0; HEADER];
         bytes[0] = 1;
-        assert_eq!(Header::parse(bytes), Err(Nonsense::Version(0)));
+        assert_eq!(Header::parse(bytes), Err(ProtocolError::Version(0)));
         bytes[4] = 9;
         assert_eq!(Header::parse(bytes), Ok(Header { request: 1, wants_answer: true, len: 0 }));
         bytes[11] = 0x80;

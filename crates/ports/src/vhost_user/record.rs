@@ -1,12 +1,12 @@
-//! Which descriptors are out, written where it outlives the daemon.
+//! The record of descriptors in flight, in a file that outlives the daemon.
 //!
-//! Why: descriptors come back in any order, so that the guest's rings alone do not tell which are still out. After a
-//! daemon that was killed, QEMU begins again behind the last one that came back: what was out would be lost, and others
-//! given back twice, which ends the guest's driver.
-//! From: vhost-user's in-flight descriptors for split rings, which QEMU passes for disks and not for network cards; the
-//! file is ours, beside the socket.
-//! Not here: what is done with them (`ring`).
-//! Invariant: whenever the process ends, a descriptor that is out is noted, or the guest's used ring says that it is not.
+//! Why: descriptors complete in any order, so the guest's rings alone do not tell which are in flight. When a daemon was
+//! killed, QEMU goes on behind the last completed descriptor: without a record, descriptors in flight would be lost and
+//! others completed twice, which stops the guest's driver.
+//! From: vhost-user's in-flight descriptors for split rings, which QEMU passes for disks and not for network cards; so the
+//! daemon keeps a file of its own beside the socket.
+//! Not here: the rings (`ring`).
+//! Invariant: whenever the process ends, each descriptor in flight is in the record, unless the guest's used ring has it.
 
 use std::fs::{self, File};
 use std::io;
@@ -26,35 +26,35 @@ pub(super) struct Record {
     path: PathBuf,
 }
 
-/// What is noted of one ring.
+/// The record of one ring.
 #[derive(Debug)]
 pub(super) struct Page {
     map: Arc<MmapRegion>,
     at: usize,
-    /// Descriptors taken since the ring was started: the order in which they are taken again.
+    /// Number of descriptors taken since the ring was started; it orders those in flight.
     taken: u64,
 }
 
-/// Which ring it is: after another guest has come, or the guest's driver has begun anew, a record says nothing.
+/// Identifies a ring: the record of another guest's ring, or of an earlier start of the driver, does not apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) size: u16,
-    /// Where the front end has the descriptors.
+    /// Address of the descriptors in the front end's process.
     pub(super) descriptors: u64,
 }
 
 impl Record {
-    /// The record beside the socket at `path`, as an earlier daemon has left it or new.
+    /// Opens the record beside the socket at `path`, left by an earlier daemon or new.
     #[cfg(test)]
     pub(super) fn open(path: &Path, rings: usize) -> io::Result<Self> {
         Self::over(open_file(path)?, path, rings)
     }
 
-    /// The record in its file.
+    /// Maps the record of this file.
     pub(super) fn over(file: File, path: &Path, rings: usize) -> io::Result<Self> {
         let path = beside(path);
         let len = rings * PAGE;
-        // All of it is there from the start: a file system that is full later takes nothing back.
+        // Allocated in full now, as a write to a mapping fails when the file system is full.
         posix_fallocate(&file, 0, i64::try_from(len).map_err(io::Error::other)?)?;
         let map = MmapRegionBuilder::new(len)
             .with_file_offset(FileOffset::new(file, 0))
@@ -65,20 +65,21 @@ impl Record {
         Ok(Self { map: Arc::new(map), path })
     }
 
-    /// Who ends in order has given everything back. To be removed before the socket: the place is another's then.
+    /// Removes the file, once all descriptors have completed. To be called before the socket is removed: afterwards another
+    /// port may own a record at this path.
     pub(super) fn remove(&self) {
         let _ = fs::remove_file(&self.path);
     }
 
-    /// The page of one ring; none for a ring with more descriptors than a page has room for.
+    /// The page of one ring; none for a ring with more descriptors than a page can hold.
     pub(super) fn page(&self, ring: usize, size: u16) -> Option<Page> {
         (size <= MOST).then(|| Page { map: Arc::clone(&self.map), at: ring * PAGE, taken: 0 })
     }
 }
 
 impl Page {
-    /// What was out of the same ring when the daemon died, oldest first, and was not given back since; none where it was
-    /// another ring. `used` is the end of the used ring in guest memory, `entry` reads an entry of it.
+    /// The heads that were in flight when an earlier daemon ended, oldest first, without those that the used ring has since;
+    /// none when the page is of another ring. `used` is the used ring's index in guest memory, `entry` reads an entry.
     pub(super) fn left(&self, ring: Identity, used: u16, entry: impl Fn(u16) -> u32) -> Option<Vec<u16>> {
         let [size, noted] = [SIZE, USED].map(|at| self.word(at).load(Ordering::Relaxed));
         let same =
@@ -95,7 +96,8 @@ impl Page {
         Some(left)
     }
 
-    /// Goes on with what an earlier daemon has left, oldest first, which stays noted at each step: this one may be killed here, too.
+    /// Continues the record of an earlier daemon with these heads in flight, oldest first. They stay recorded at each step,
+    /// as this daemon may be killed here too.
     pub(super) fn go_on(&mut self, ring: Identity, used: u16, left: &[u16]) {
         let out = |head: u16| self.long(OUT + usize::from(head) * 8);
         let last = left.last().map_or(0, |&head| out(head).load(Ordering::Relaxed));
@@ -105,10 +107,10 @@ impl Page {
         self.taken = last;
     }
 
-    /// Begins anew: nothing is out.
+    /// Begins a new record, with no descriptor in flight.
     pub(super) fn begin(&mut self, ring: Identity, used: u16) {
+        // Until the page is complete for the new ring, it must apply to no ring.
         self.end();
-        // Until all of it is the other ring's, it is nobody's.
         compiler_fence(Ordering::SeqCst);
         self.taken = 0;
         (0..ring.size).for_each(|head| self.long(OUT + usize::from(head) * 8).store(0, Ordering::Relaxed));
@@ -117,27 +119,27 @@ impl Page {
         self.word(SIZE).store(ring.size.into(), Ordering::Release);
     }
 
-    /// The ring has stopped, with nothing out.
+    /// Ends the record when the ring has stopped, with no descriptor in flight.
     pub(super) fn end(&self) {
         self.word(SIZE).store(0, Ordering::Release);
     }
 
-    /// A descriptor is out.
+    /// Records a descriptor as in flight.
     #[inline]
     pub(super) fn take(&mut self, head: u16) {
         self.taken += 1;
         self.long(OUT + usize::from(head) * 8).store(self.taken, Ordering::Release);
     }
 
-    /// The guest has these back, and its used ring ends at `used`.
+    /// Removes completed heads from the record; the guest's used ring now ends at `used`.
     #[inline]
     pub(super) fn give(&self, heads: &[u16], used: u16) {
-        // Not before the guest's ring says so: a kill may come between any two of these.
+        // Only after the used ring has them: the process may be killed between any two of these steps.
         compiler_fence(Ordering::SeqCst);
         for &head in heads {
             self.long(OUT + usize::from(head) * 8).store(0, Ordering::Relaxed);
         }
-        // Release: not before those, or one of them would be out for ever.
+        // Release: after the heads, or one of them would stay in flight for ever.
         self.word(USED).store(used.into(), Ordering::Release);
     }
 
@@ -150,18 +152,18 @@ impl Page {
     }
 }
 
-/// Where the record of the socket at `path` is.
+/// Path of the record of the socket at `path`.
 pub(crate) fn beside(path: &Path) -> PathBuf {
     PathBuf::from(format!("{}.inflight", path.display()))
 }
 
-/// The file of the record beside the socket at `path`, as an earlier daemon has left it or new.
+/// Opens the file of the record beside the socket at `path`, left by an earlier daemon or new.
 pub(super) fn open_file(path: &Path) -> io::Result<File> {
     own_file(&beside(path))
 }
 
-/// The file, which nobody else may have written: a guest's front end may be allowed to write beside its socket. What is
-/// not ours is removed.
+/// Opens or creates the file. A file that another user may have written is removed first, as a guest's front end may be
+/// allowed to write beside its socket.
 fn own_file(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.read(true).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
@@ -178,9 +180,9 @@ fn own_file(path: &Path) -> io::Result<File> {
     options.create_new(true).open(path)
 }
 
-/// Descriptors of the longest ring that is recorded: QEMU has none longer.
+/// Size of the longest ring that is recorded, the longest of QEMU.
 const MOST: u16 = 1_024;
-/// Where what is on a page.
+// Offsets in a page.
 const SIZE: usize = 0;
 const USED: usize = 4;
 const WHERE: usize = 8;
@@ -202,7 +204,7 @@ mod tests {
         page.begin(RING, 65_535);
         [3, 1, 7, 2].iter().for_each(|&head| page.take(head));
         page.give(&[1], 0);
-        // The daemon dies: nobody removes the file. The guest has got 7 back, which was not noted.
+        // The daemon is killed, and the file stays. The guest has 7 back, which was not recorded.
         let later = Record::open(&socket, 2).expect("a record");
         let found = later.page(1, 8).expect("room");
         assert_eq!(found.left(RING, 1, |_| 7), Some(vec![3, 2]));
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_on_and_is_killed_at_once_has_noted_all_that_was_left() {
+    fn a_daemon_killed_right_after_it_continues_a_record_loses_no_head() {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("vm.sock");
         let page = || Record::open(&socket, 1).expect("a record").page(0, 8).expect("room");

@@ -1,28 +1,28 @@
-//! One split ring of a virtual machine's, seen from the device.
+//! One split ring of a virtual machine, seen from the device.
 //!
-//! Why: descriptors are taken one by one and given back in any order, many at a time, to a driver that may write anything
-//! anywhere at any moment; `virtio-queue` stores the ring's end for each descriptor and knows of no order but its own.
+//! Why: descriptors are taken one by one and completed in any order, many at a time, for a driver that may write anything
+//! at any time. `virtio-queue` updates the used index for each descriptor and supports only one order.
 //! From: virtio 1.2, section 2.7.
-//! Not here: what the buffers hold (`port`).
-//! Invariant: each word is copied out once, and the copy is checked; each call is bounded by the ring's size; a descriptor
-//! that is taken is given back once, and none that was not taken.
+//! Not here: the contents of buffers (`vhost_user`).
+//! Invariant: each word is copied out once, and the copy is checked; each call is bounded by the ring's size; each taken
+//! descriptor is given back once, and no other.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{Ordering, fence};
 
 use super::bell::Bell;
-use super::memory::{Memory, Place};
+use super::memory::{GuestPlace, Memory};
 use super::message::{RingPlace, feature};
 use super::record::{Identity, Page};
 use crate::foreign::ForeignFd;
 use crate::posted::new_session;
 
-/// A ring as the front end has described it so far, and, once it has been started, as it runs.
+/// A ring as the front end has described it so far, and its state while it runs.
 #[derive(Debug, Default)]
 pub(super) struct Ring {
     pub(super) size: u16,
     pub(super) place: Option<RingPlace>,
-    /// Where the next descriptor is to be taken from, while it does not run.
+    /// Index of the next available descriptor, while the ring does not run.
     pub(super) base: u16,
     pub(super) enabled: bool,
     pub(super) started: bool,
@@ -31,78 +31,78 @@ pub(super) struct Ring {
     pub(super) live: Option<Live>,
 }
 
-/// A ring that runs.
+/// The state of a running ring.
 #[derive(Debug)]
 pub(super) struct Live {
-    /// Tells its tickets from those of other rings, and of its own earlier lives.
+    /// Tells its tickets from those of other rings and of its earlier runs.
     pub(super) session: u32,
-    descriptors: Place,
-    available: Place,
-    used: Place,
+    descriptors: GuestPlace,
+    available: GuestPlace,
+    used: GuestPlace,
     size: u16,
     event_idx: bool,
     indirect: bool,
-    /// The next entry of the available ring to be taken.
+    /// Index of the next entry of the available ring to be taken.
     pub(super) next: u16,
-    /// The end of the available ring, as it was seen last.
+    /// The available ring's index, as last read.
     end: u16,
-    /// An end that made no sense: counted once.
+    /// An invalid index that was counted already.
     bad_end: Option<u16>,
-    /// The next entry of the used ring to be written.
+    /// Index of the next entry of the used ring to be written.
     filled: u16,
-    /// Its end as the guest knows it.
+    /// The used ring's index, as last shown to the guest.
     published: u16,
-    /// Of each head, whose it is.
+    /// The holder of each head.
     heads: Vec<Holder>,
-    /// Heads in the order in which they are to be given back, where that is not any.
+    /// Heads in the order in which they must complete; none where any order will do.
     order: Option<VecDeque<u16>>,
-    /// Heads that are being worked on.
+    /// Number of heads in flight.
     pub(super) in_flight: u16,
-    /// The guest need not ring.
+    /// The guest was told that it need not ring.
     muted: bool,
-    /// What is out, noted for a daemon after this one.
+    /// The record of heads in flight, for a later daemon.
     page: Option<Page>,
-    /// Given back since the end was shown, for the page.
+    /// Heads given back since the index was shown last, for the record.
     given: Vec<u16>,
-    /// Heads that were out when an earlier daemon died: taken before all others.
+    /// Heads that were in flight when an earlier daemon ended; they are taken first.
     again: VecDeque<u16>,
 }
 
-/// Who has a descriptor.
+/// The holder of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
     Guest,
     Device,
-    /// The device is through with it, and has not given it back yet: another is before it in order.
+    /// The device has completed it, and holds it back for earlier ones.
     Done,
 }
 
-/// How a ring is to work.
+/// Options of a ring.
 #[derive(Debug, Default)]
-pub(super) struct Habits {
-    /// Descriptors are given back in the order in which they were taken.
+pub(super) struct RingOptions {
+    /// Descriptors complete in the order in which they were taken.
     pub(super) in_order: bool,
-    /// Where to note which are out.
+    /// The record of heads in flight.
     pub(super) page: Option<Page>,
 }
 
-/// A part of a buffer.
-pub(super) type Part = (Place, usize);
+/// A contiguous part of a buffer: its place and length.
+pub(super) type Part = (GuestPlace, usize);
 
-/// Why the next descriptor was not taken.
+/// The result of taking the next buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// A chain that is sound; its head.
+    /// The head of a valid chain of descriptors.
     Head(u16),
-    /// Something that makes no sense, given back if it could be.
+    /// The descriptors are invalid; they were given back if possible.
     Bad,
-    /// The guest has made nothing available.
+    /// The guest has posted no buffer.
     Nothing,
 }
 
-/// Which way a buffer goes.
+/// The direction of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Direction {
     /// The device reads.
     Out,
     /// The device writes.
@@ -110,19 +110,25 @@ pub(super) enum Way {
 }
 
 impl Ring {
-    /// Puts a ring to work once all of it is known. Where its memory is not mapped, or it lies askew, it stays still.
-    pub(super) fn start(&mut self, memory: &Memory, features: u64, habits: Habits) -> Result<(), String> {
-        let Habits { in_order, page } = habits;
+    /// Starts a ring once it is fully described; before that it does nothing. Fails when the ring's memory is not mapped or
+    /// not aligned.
+    pub(super) fn start(
+        &mut self,
+        memory: &Memory,
+        features: u64,
+        options: RingOptions,
+    ) -> Result<(), String> {
+        let RingOptions { in_order, page } = options;
         if self.live.is_some() || !self.started || self.size == 0 {
             return Ok(());
         }
         let Some(place) = self.place else { return Ok(()) };
         let size = usize::from(self.size);
-        // What is asked for whole is where it lies here: a piece may begin anywhere for the front end.
+        // Alignment is checked in this process's mapping: a piece may begin anywhere in the front end's.
         let find = |what: &str, address: u64, len: usize, align: usize| {
             let found = memory.user(address, len).filter(|place| place.is_multiple_of(align));
             found.ok_or_else(|| {
-                format!("a {what} of {size} entries at {address:#x}, which is not mapped or askew")
+                format!("a {what} of {size} entries at {address:#x}, which is not mapped or not aligned")
             })
         };
         let mut live = Live {
@@ -146,7 +152,7 @@ impl Ring {
             given: Vec::new(),
             again: VecDeque::new(),
         };
-        // What the guest has been told so far; it goes on from there.
+        // The used ring goes on from the index that the guest has seen.
         live.filled = live.word(memory, live.used.plus(2));
         live.published = live.filled;
         if let Some(page) = page {
@@ -156,13 +162,13 @@ impl Ring {
         Ok(())
     }
 
-    /// Takes the ring out of work: what is out is given back, as its bytes have been copied.
+    /// Stops the ring, and gives back all heads in flight; their bytes have been copied.
     pub(super) fn stop(&mut self, memory: &Memory) {
         let Some(mut live) = self.live.take() else { return };
         let out: Vec<u16> =
             (0..live.size).filter(|&head| live.heads[usize::from(head)] == Holder::Device).collect();
         out.into_iter().for_each(|head| live.give(memory, head, 0));
-        // What an earlier daemon had taken is lost by this.
+        // Frames that an earlier daemon had taken, and this one has not taken again, are lost.
         while let Some(head) = live.again.pop_front() {
             live.heads[usize::from(head)] = Holder::Device;
             live.order.iter_mut().for_each(|order| order.push_back(head));
@@ -178,8 +184,8 @@ impl Ring {
         self.base = live.next;
     }
 
-    /// Descriptors that the guest has made available and that have not been taken, nor taken again after an earlier daemon: no
-    /// more than there are, whatever it wrote.
+    /// Number of posted buffers that have not been taken, including those that an earlier daemon had taken; at most the
+    /// ring's size, whatever the guest wrote.
     pub(super) fn waiting(&self, memory: &Memory) -> u32 {
         let live = self.live.as_ref().filter(|_| self.enabled);
         live.map_or(0, |live| {
@@ -189,13 +195,13 @@ impl Ring {
         })
     }
 
-    /// The ring, if frames may pass it.
+    /// The ring's state, if it runs and is enabled.
     #[inline]
     pub(super) fn running(&mut self) -> Option<&mut Live> {
         if self.enabled { self.live.as_mut() } else { None }
     }
 
-    /// Tells the guest what was given back since the last call, and wakes it if it wants to be.
+    /// Shows the guest the heads given back since the last call, and wakes it if it wants to be woken.
     pub(super) fn publish(&mut self, memory: &Memory) {
         if self.live.as_mut().is_some_and(|live| live.publish(memory)) {
             self.ring_bell();
@@ -210,8 +216,8 @@ impl Ring {
 }
 
 impl Live {
-    /// Begins a record of what is out, after taking up one that an earlier daemon has left of the same ring: the front end
-    /// begins behind what was given back, and what is left must be among what the guest has made available since.
+    /// Begins or continues the record of heads in flight. A record that an earlier daemon has left of the same ring is
+    /// continued if the front end begins behind the last completed head, and the heads left are among those posted since.
     fn keep(&mut self, memory: &Memory, mut page: Page, ring: Identity) {
         let used = self.used;
         let entry = |index: u16| {
@@ -233,20 +239,20 @@ impl Live {
         self.page = Some(page);
     }
 
-    /// Whether so many entries can be taken without another look, or after one.
+    /// Number of entries that can be taken; reads the available ring's index only when none is known.
     #[inline]
     pub(super) fn available(&mut self, memory: &Memory) -> u16 {
         let known = self.end.wrapping_sub(self.next);
         if known > 0 {
             return known;
         }
-        self.look(memory)
+        self.read_available(memory)
     }
 
-    /// Looks at the end of the available ring. One that is further than the ring is long makes no sense: it is passed over
-    /// until a right one is there.
-    pub(super) fn look(&mut self, memory: &Memory) -> u16 {
-        // Acquire: pairs with the driver's barrier before it moves the end, so that the entries before it are there.
+    /// Reads the available ring's index and returns the number of entries that can be taken. An index beyond the ring's size
+    /// is invalid and ignored.
+    pub(super) fn read_available(&mut self, memory: &Memory) -> u16 {
+        // Acquire: pairs with the driver's barrier before it writes the index, so that the entries are visible.
         let end = u16::from_le(memory.word16(self.available.plus(2)).load(Ordering::Acquire));
         let count = end.wrapping_sub(self.next);
         if count > self.size {
@@ -257,7 +263,7 @@ impl Live {
         count
     }
 
-    /// Whether the end that the guest shows now makes no sense, told once for each such end.
+    /// Whether the available ring's index is invalid; true only once for each invalid index.
     pub(super) fn take_bad_end(&mut self, memory: &Memory) -> bool {
         let end = self.word(memory, self.available.plus(2));
         let bad = end.wrapping_sub(self.next) > self.size;
@@ -268,7 +274,7 @@ impl Live {
 
     /// Takes the next buffer, and adds its parts to `parts`.
     #[inline]
-    pub(super) fn take(&mut self, memory: &Memory, way: Way, parts: &mut Vec<Part>) -> Next {
+    pub(super) fn take(&mut self, memory: &Memory, way: Direction, parts: &mut Vec<Part>) -> Next {
         let head = match self.again.pop_front() {
             Some(head) => head,
             None if self.available(memory) == 0 => return Next::Nothing,
@@ -280,7 +286,7 @@ impl Live {
         };
         match self.heads.get_mut(usize::from(head)) {
             Some(holder) if *holder == Holder::Guest => *holder = Holder::Device,
-            // A head that is out already, or none at all, cannot be given back.
+            // A head that is in flight already, or out of range, cannot be given back.
             _ => return Next::Bad,
         }
         if let Some(order) = &mut self.order {
@@ -299,15 +305,15 @@ impl Live {
         Next::Head(head)
     }
 
-    /// Follows a chain to its end; `None` when it makes no sense.
+    /// Follows a chain of descriptors to its end; `None` when it is invalid.
     #[inline]
-    fn walk(&self, memory: &Memory, head: u16, way: Way, parts: &mut Vec<Part>) -> Option<()> {
+    fn walk(&self, memory: &Memory, head: u16, way: Direction, parts: &mut Vec<Part>) -> Option<()> {
         let mut index = head;
         for _ in 0..self.size {
             let place = self.descriptors.plus(usize::from(index) * DESCRIPTOR);
             let descriptor = Descriptor::load(memory, place)?;
             if descriptor.flags & INDIRECT != 0 {
-                // A table of its own ends the chain, and is one level deep.
+                // An indirect table ends the chain, and may not contain another.
                 let fits = self.indirect && descriptor.flags & NEXT == 0;
                 return if fits { self.walk_table(memory, descriptor, way, parts) } else { None };
             }
@@ -323,7 +329,13 @@ impl Live {
         None
     }
 
-    fn walk_table(&self, memory: &Memory, table: Descriptor, way: Way, parts: &mut Vec<Part>) -> Option<()> {
+    fn walk_table(
+        &self,
+        memory: &Memory,
+        table: Descriptor,
+        way: Direction,
+        parts: &mut Vec<Part>,
+    ) -> Option<()> {
         let len = table.len as usize;
         let entries = len / DESCRIPTOR;
         if entries == 0 || !len.is_multiple_of(DESCRIPTOR) || entries > usize::from(self.size) {
@@ -351,14 +363,14 @@ impl Live {
         None
     }
 
-    /// Heads that are through and wait for those before them.
+    /// Number of heads that have completed and wait for earlier ones.
     pub(super) fn out_of_turn(&self) -> u32 {
         let waiting =
             self.order.as_ref().map_or(0, |order| order.len().saturating_sub(self.in_flight.into()));
         u32::try_from(waiting).unwrap_or(u32::MAX)
     }
 
-    /// Puts back what was taken last: so many buffers, which nobody has seen anything of.
+    /// Puts back the buffers that were taken last and have not been used.
     pub(super) fn untake(&mut self, heads: impl Iterator<Item = u16>) {
         for head in heads {
             self.heads[usize::from(head)] = Holder::Guest;
@@ -367,7 +379,7 @@ impl Live {
         }
     }
 
-    /// Gives a buffer back into which `len` bytes were written. Nothing happens to one that is not out.
+    /// Completes a buffer into which `len` bytes were written. Ignores one that is not in flight.
     #[inline]
     pub(super) fn give(&mut self, memory: &Memory, head: u16, len: u32) {
         match self.heads.get_mut(usize::from(head)) {
@@ -383,7 +395,7 @@ impl Live {
         }
     }
 
-    /// The head that is next in order, if it is through.
+    /// The head that is next in order, if it has completed.
     fn next_done(&mut self) -> Option<u16> {
         let order = self.order.as_mut()?;
         let done = |head: &u16| self.heads[usize::from(*head)] == Holder::Done;
@@ -402,20 +414,20 @@ impl Live {
         self.filled = self.filled.wrapping_add(1);
     }
 
-    /// Shows the guest the end of the used ring; answers whether it wants to be woken for that.
+    /// Writes the used ring's index; returns whether the guest wants to be woken.
     fn publish(&mut self, memory: &Memory) -> bool {
         let (old, new) = (self.published, self.filled);
         if old == new {
             return false;
         }
         self.published = new;
-        // Release: pairs with the driver's barrier after it has read the end, so that it finds the entries before it.
+        // Release: pairs with the driver's barrier after it has read the index, so that it sees the entries.
         memory.word16(self.used.plus(2)).store(new.to_le(), Ordering::Release);
         if let Some(page) = &self.page {
             page.give(&self.given, new);
             self.given.clear();
         }
-        // Orders the end before the look at what the driver wants; pairs with the driver's barrier between the two.
+        // Orders the index before reading the driver's flags; pairs with the driver's barrier between the two.
         fence(Ordering::SeqCst);
         if self.event_idx {
             let wanted = self.word(memory, self.available.plus(4 + usize::from(self.size) * 2));
@@ -424,14 +436,14 @@ impl Live {
         self.word(memory, self.available) & NO_INTERRUPT == 0
     }
 
-    /// The guest need not ring for what it makes available: it will be looked at.
+    /// Tells the guest that it need not ring for new buffers.
     pub(super) fn mute(&mut self, memory: &Memory) {
         if !self.event_idx && !std::mem::replace(&mut self.muted, true) {
             memory.word16(self.used).store(NO_NOTIFY.to_le(), Ordering::Relaxed);
         }
     }
 
-    /// From now on the guest has to ring for what it makes available; answers whether there is nothing yet.
+    /// Asks the guest to ring for new buffers; returns whether there are none yet.
     pub(super) fn listen(&mut self, memory: &Memory) -> bool {
         self.muted = false;
         if self.event_idx {
@@ -440,19 +452,20 @@ impl Live {
         } else {
             memory.word16(self.used).store(0, Ordering::Relaxed);
         }
-        // Orders that before the look; pairs with the driver's barrier between its end and its look at what we want.
+        // Orders the request before reading the index; pairs with the driver's barrier between writing its index and
+        // reading the request.
         fence(Ordering::SeqCst);
-        self.look(memory) == 0 && self.again.is_empty()
+        self.read_available(memory) == 0 && self.again.is_empty()
     }
 
-    /// Where an entry lies in its ring, whose size is a power of two.
+    /// Slot of an entry in its ring, whose size is a power of two.
     #[inline]
     fn slot(&self, entry: u16) -> usize {
         usize::from(entry & (self.size - 1))
     }
 
     #[inline]
-    fn word(&self, memory: &Memory, place: Place) -> u16 {
+    fn word(&self, memory: &Memory, place: GuestPlace) -> u16 {
         u16::from_le(memory.word16(place).load(Ordering::Relaxed))
     }
 }
@@ -468,16 +481,16 @@ struct Descriptor {
 
 impl Descriptor {
     #[inline]
-    fn load(memory: &Memory, place: Place) -> Option<Self> {
+    fn load(memory: &Memory, place: GuestPlace) -> Option<Self> {
         let [address, rest] = memory.pair(place)?;
         Some(Self { address, len: rest as u32, flags: (rest >> 32) as u16, next: (rest >> 48) as u16 })
     }
 
-    /// Adds where its bytes lie; `None` when that is not all mapped, or it is for the other way.
+    /// Adds the parts of its buffer; `None` when they are not all mapped, or its direction is wrong.
     #[inline]
-    fn parts(&self, memory: &Memory, way: Way, parts: &mut Vec<Part>) -> Option<()> {
+    fn parts(&self, memory: &Memory, way: Direction, parts: &mut Vec<Part>) -> Option<()> {
         let writes = self.flags & WRITE != 0;
-        if writes != (way == Way::In) || self.len == 0 || self.len > LONGEST_BUFFER {
+        if writes != (way == Direction::In) || self.len == 0 || self.len > LONGEST_BUFFER {
             return None;
         }
         let (mut address, mut left) = (self.address, self.len as usize);
@@ -491,23 +504,23 @@ impl Descriptor {
             if left == 0 {
                 return Some(());
             }
-            // It goes on in the next piece of memory, where that follows for the guest.
+            // The buffer may go on in another piece with the following guest addresses.
             address = address.checked_add(found as u64)?;
         }
     }
 }
 
-/// Bytes of a descriptor.
+/// Size of a descriptor.
 const DESCRIPTOR: usize = 16;
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
-/// The driver's: it need not be woken.
+/// Flag of the driver: it need not be woken.
 const NO_INTERRUPT: u16 = 1;
-/// The device's: it need not be woken.
+/// Flag of the device: it need not be woken.
 const NO_NOTIFY: u16 = 1;
-/// Longest part of a buffer that is believed.
+/// Longest buffer of a descriptor that is accepted.
 const LONGEST_BUFFER: u32 = 1 << 24;
-/// Parts of the buffers of one frame, as each costs the other tenants time: Linux has 20 at most in what it sends or lends
-/// in one piece, DPDK one for each 2 KiB of a frame.
+/// Most parts of one frame, as each part costs the other tenants time. Linux needs at most 20 for a frame, DPDK one for
+/// each 2 KiB.
 pub(super) const MOST_PARTS: usize = 128;

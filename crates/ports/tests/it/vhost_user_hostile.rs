@@ -307,16 +307,16 @@ fn a_message_that_makes_no_sense_ends_the_connection_and_is_told() {
     }
 }
 
-/// Its addresses are the front end's own: that rings lie askew there says nothing of where they lie here, and the other way.
+/// Its addresses are the front end's own: alignment there says nothing of the alignment in this process, and the other way.
 #[test]
-fn memory_that_begins_askew_ends_the_connection_and_nothing_else() {
+fn memory_that_is_not_aligned_ends_the_connection_and_nothing_else() {
     let mut world = World::new(ALL);
     for (guest, user, offset) in [(GUEST, USER - 1, 0), (GUEST, USER, 1), (GUEST, USER - 4_095, 0)] {
         let table = [1, guest, MEMORY as u64 - 1, user, offset].map(u64::to_le_bytes).concat();
         world.guest.say(SET_MEM_TABLE, &table, &[world.guest.file.as_raw_fd()]);
         world.look();
         assert!(!world.port.is_connected(), "{user:#x} {offset}");
-        assert!(world.port.take_problem().is_some_and(|problem| problem.to_string().contains("askew")));
+        assert!(world.port.take_problem().is_some_and(|problem| problem.to_string().contains("not aligned")));
         world.let_in();
         world.passes(1);
     }
@@ -428,7 +428,7 @@ fn a_socket_whose_listener_lets_nobody_in_is_somebody_elses_and_not_waited_for()
     drop((other, waiting));
     opening.join().expect("no panic");
     let error = opened.expect("nobody waited").expect_err("it is somebody else's");
-    assert!(error.to_string().contains("somebody else has it"), "{error}");
+    assert!(error.to_string().contains("it is in use"), "{error}");
 }
 
 #[test]
