@@ -60,7 +60,7 @@ impl Kind {
         match self {
             Self::Policy => "`plimsoll run` runs it on a host",
             Self::SubPolicy => "the operator's file names it under `policy` of a tenant",
-            Self::Scenario => "`plimsoll lab` runs it on real traffic, `plimsoll sim` in virtual time",
+            Self::Scenario => "`plimsoll lab` runs it live, `plimsoll sim` runs it in virtual time",
         }
     }
 
@@ -84,7 +84,7 @@ pub(crate) fn want(file: &Path, wanted: Kind) -> Result<(), Failure> {
         return Ok(());
     }
     let (file, is, wanted) = (file.display(), kind.words(), wanted.words());
-    Err(Failure::Wrong(format!("{file} is {is}, and {wanted} is needed here; {}", kind.runs_by())))
+    Err(Failure::Wrong(format!("{file} is {is}, but this command needs {wanted}; {}", kind.runs_by())))
 }
 
 fn policy(args: &Check, checked: Result<Checked, Errors>) -> Result<(), Failure> {
@@ -146,9 +146,9 @@ fn memory(args: &Check, checked: &Checked) -> Result<(), Failure> {
         "{:<40}{control_bytes:>12} B\n{}{:<40}{:>12} B\n{:<40}{told_bytes:>12} B\n",
         "a tenant's control, as a receiver",
         rows.collect::<String>(),
-        format!("the same, for {tenants} tenants"),
+        format!("control of {tenants} tenants, as receivers"),
         tenants * control_bytes,
-        "a limit that a tenant elsewhere has told",
+        "a limit told by a tenant elsewhere",
     ))
 }
 
@@ -161,16 +161,16 @@ fn memory_text(found: &plimsoll_nic::Footprint) -> String {
     let queues =
         if found.queues > classes { format!(" with {} queues", found.queues) } else { String::new() };
     [
-        line("an idle class: the scheduler's state", found.class_bytes),
+        line("scheduler's state of an idle class", found.class_bytes),
         rows(&found.class),
-        line("the ring of a flow queue with packets", found.ring_bytes),
-        line("what else is kept for it", found.beside_bytes),
+        line("ring of a flow queue that holds packets", found.ring_bytes),
+        line("other state of an idle class", found.beside_bytes),
         rows(&found.beside),
-        line("global", found.global_bytes),
+        line("state that all classes share", found.global_bytes),
         rows(&found.global),
-        line(&format!("total, for {classes} classes{queues}"), found.total_bytes),
-        line(&format!("scheduler's state, for {classes} classes"), classes * found.class_bytes),
-        line("SENIC, 30 B a class", found.senic_bytes),
+        line(&format!("total of {classes} classes{queues}"), found.total_bytes),
+        line(&format!("scheduler's state of {classes} classes"), classes * found.class_bytes),
+        line("for comparison: SENIC, 30 B a class", found.senic_bytes),
         line("SENIC with QFQ, 40 B and 10 kB", found.senic_qfq_bytes),
         line("Linux fq, 104 B a flow", found.linux_fq_bytes),
         line("queues on a NIC, ten frames a class", found.avoided_bytes),
@@ -223,8 +223,8 @@ fn scenario(args: &Check, read: &FileRead) -> Result<(), Failure> {
         );
     }
     print(&format!(
-        "{file}: a scenario of {} tenants, {} workloads and {} expectations on {systems}; the policies in it hold\n\
-         `plimsoll {} {file}` runs it\n",
+        "{file}: a scenario with {} tenants, {} workloads and {} expectations, for the systems {systems}; it has no \
+         mistakes\nRun it with `plimsoll {} {file}`\n",
         scenario.tenants.len(),
         scenario.workloads.len(),
         scenario.expect.len(),

@@ -65,12 +65,16 @@ fn text(explanation: &Explanation) -> String {
         );
     }
     let Some(time) = &explanation.time else {
-        let _ = writeln!(text, "\nnone of the last {} departures matched", count(explanation.logged as u64));
+        let _ = writeln!(
+            text,
+            "\nnone of the last {} packets that left matched",
+            count(explanation.logged as u64)
+        );
         return text;
     };
     let _ = writeln!(
         text,
-        "\nthe last {} that matched, among {} departures; times and counts are means for one of them:",
+        "\nthe last {} packets that matched, of {} that left; times and counts are means for one packet:",
         count(explanation.matched as u64),
         count(explanation.logged as u64),
     );
@@ -92,7 +96,7 @@ fn spent(text: &mut String, time: &TimeSpent, matched: usize) {
                 writeln!(text, "{:18}{} of {}: {packets:.1} packets, {bytes}B", "", one.class, one.tenant);
         }
     };
-    line("behind its own flow", time.own_flow, &[]);
+    line("behind earlier packets of its own flow", time.own_flow, &[]);
     for limit in &time.limits {
         let held = count(limit.packets as u64);
         line(
@@ -108,7 +112,7 @@ fn spent(text: &mut String, time: &TimeSpent, matched: usize) {
     for node in &time.nodes {
         line(&format!("at {}; served meanwhile:", node.node), node.time, &node.served);
     }
-    line("on the wire, paced, and in the engine", time.rest, &[]);
+    line("on the wire, in pacing, and in the engine", time.rest, &[]);
 }
 
 #[cfg(test)]
@@ -149,7 +153,7 @@ mod tests {
             "limits  wan (500Mbps)",
             "ranks   shop in root (rate_share): 7, at 400Mbps",
             "dropped spoofed_arp 12 (addresses that are not the tenant's)",
-            "the last 20 that matched, among 65.5k departures; times and counts are means for one of them:",
+            "the last 20 packets that matched, of 65.5k that left; times and counts are means for one packet:",
             "   100us  100%  from its doorbell to the port (the longest 250us); of that:",
             "    50us   50%  at limit wan (5 of the 20 waited there longest)",
             "batch of batch: 2.0 packets, 3kB",

@@ -25,9 +25,8 @@ pub(crate) fn lab(args: &Lab) -> Result<(), Failure> {
     let points = load(&args.file, form, &args.system, &args.set)?;
     if !points[0].scenario.live {
         let file = args.file.display();
-        let why = format!(
-            "{file}: `live: false` says that this is for virtual time alone; try `plimsoll sim {file}`"
-        );
+        let why =
+            format!("{file} says `live: false`: it runs in virtual time only; try `plimsoll sim {file}`");
         return Err(Failure::Wrong(why));
     }
     for point in &points {
@@ -127,7 +126,7 @@ fn tell(written: io::Result<Report>, out: &Path, json: bool) -> Result<(), Failu
 
 fn no_report(out: &Path, error: &io::Error) -> String {
     format!(
-        "the report cannot be written into the folder `{}`: {error}; name another with --out",
+        "the report cannot be written into the folder `{}`: {error}; name another folder with `--out`",
         out.display()
     )
 }

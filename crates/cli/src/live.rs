@@ -47,10 +47,10 @@ pub(crate) fn reload(args: &Ask) -> Result<(), Failure> {
         return print_json(&reloaded);
     }
     let Reloaded { generation, changes, kept, flows, took, warnings } = reloaded;
-    let changes = if changes.trim().is_empty() { "nothing differs\n".to_owned() } else { changes };
+    let changes = if changes.trim().is_empty() { "nothing has changed\n".to_owned() } else { changes };
     let changes = changes.trim_end();
     print(&format!(
-        "{changes}\nreload {generation} is in force, within {took}; {kept} packets and {flows} flows that waited kept their place\n{warnings}"
+        "{changes}\nreload {generation} is in force; it took {took}; {kept} waiting packets of {flows} flows kept their places\n{warnings}"
     ))
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn set_rate(args: &Rate) -> Result<(), Failure> {
     if args.ask.json {
         return print_json(&rated);
     }
-    print(&format!("{}: {} from now on, {} until now\n", rated.class, rated.rate, rated.before))
+    print(&format!("{}: {} from now on; before, {}\n", rated.class, rated.rate, rated.before))
 }
 
 /// Prints counters.

@@ -54,7 +54,7 @@ pub(crate) fn papers(args: &Papers) -> Result<(), Failure> {
         return live::live(args);
     }
     if args.write.is_some() && !args.only.is_empty() {
-        let why = "a page is written whole: leave `--only` away, or add `--live`";
+        let why = "without `--live` the whole page is written: leave out `--only`, or add `--live`";
         return Err(Failure::Wrong(why.to_owned()));
     }
     let form = Form::new(true, args.short);

@@ -35,12 +35,12 @@ pub(crate) fn replay(args: &Sim, recorded: &Path, policy: Option<&Path>) -> Resu
     match (is_trace(&begin), policy) {
         (true, None) => again(args, recorded, file),
         (true, Some(policy)) => Err(Failure::Wrong(format!(
-            "{name} is an engine's trace, which holds its policy; leave `{}` out",
+            "{name} is a recording of `plimsoll run --record` and has its policy inside; leave out `{}`",
             policy.display()
         ))),
         (false, Some(policy)) => what_if(args, recorded, policy),
         (false, None) => Err(Failure::Wrong(format!(
-            "{name} is no recording of `plimsoll run --record`; to send a capture through a policy write \
+            "{name} is not a recording of `plimsoll run --record`; to send a capture through a policy, write \
              `plimsoll sim POLICY --replay {name}`"
         ))),
     }
@@ -50,7 +50,7 @@ pub(crate) fn replay(args: &Sim, recorded: &Path, policy: Option<&Path>) -> Resu
 fn again(args: &Sim, recorded: &Path, file: File) -> Result<(), Failure> {
     if !args.from.is_empty() {
         return Err(Failure::Wrong(
-            "--from is for captures: an engine's trace knows whose packets are whose".to_owned(),
+            "--from is for captures; a recording has the tenant of each packet".to_owned(),
         ));
     }
     let wrong = |error: RerunError| Failure::Wrong(format!("{} {error}", recorded.display()));
@@ -64,7 +64,7 @@ fn again(args: &Sim, recorded: &Path, file: File) -> Result<(), Failure> {
     let Some(Difference { decision, event, at, recorded, again }) = &found.difference else { return Ok(()) };
     let at = at.since(Nanos::ZERO);
     eprintln!(
-        "decision {decision} (event {event}, {at} after the engine's start) is another one\n  recorded: {recorded}\n  \
+        "decision {decision} (event {event}, {at} after the engine's start) differs\n  recorded: {recorded}\n  \
          now:      {again}"
     );
     Err(Failure::Said)
@@ -75,15 +75,11 @@ const MEMORY: Bytes = Bytes::new(8_000_000_000);
 
 fn summary(found: &Rerun) -> String {
     let end = match (&found.difference, found.end) {
-        (Some(_), _) => "up to the first that is another one",
+        (Some(_), _) => "up to the first that differs",
         (None, End::Stopped) => "all as recorded",
         (None, End::Full) => "all as recorded; the recording ended at its limit",
-        (None, End::Overrun) => {
-            "all as recorded; the recording ended because the disk took less than there was"
-        }
-        (None, End::Torn) => {
-            "all as recorded; the file ends without an end, by a crash or a copy that was cut off"
-        }
+        (None, End::Overrun) => "all as recorded; the recording ended because the disk was too slow",
+        (None, End::Torn) => "all as recorded; the file has no end, because of a crash or an incomplete copy",
     };
     let Rerun { packets, decisions, reloads, .. } = found;
     format!("{packets} packets, {reloads} reloads, {decisions} decisions, {end}\n")
@@ -156,8 +152,8 @@ fn note(nobodys: u64) -> String {
         return String::new();
     }
     format!(
-        "note: {nobodys} packets matched no --from and were sent as no tenant's; say whose they are with \
-         --from TENANT=PREFIX\n"
+        "note: {nobodys} packets matched no --from and were sent without a tenant; say which tenant sent them \
+         with --from TENANT=PREFIX\n"
     )
 }
 
@@ -199,7 +195,17 @@ fn owners(args: &Sim, tenants: &[&str]) -> Result<Owners, Failure> {
 fn text(found: &Replay) -> String {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED);
-    table.set_header(["class", "packets", "rate", "mean wait", "p50", "p99", "most", "by limits", "drops"]);
+    table.set_header([
+        "class",
+        "packets",
+        "rate",
+        "mean wait",
+        "p50",
+        "p99",
+        "longest",
+        "by limits",
+        "drops",
+    ]);
     let seconds = found.lasted.as_secs_f64().max(1e-9);
     for class in &found.classes {
         let drops: Vec<String> = class.drops.iter().map(|(why, count)| format!("{why} {count}")).collect();

@@ -24,7 +24,11 @@ pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
     let file = match (&args.replay, &args.file) {
         (Some(recorded), policy) => return replay::replay(args, recorded, policy.as_deref()),
         (None, Some(file)) => file,
-        (None, None) => return Err(Failure::Wrong("name a scenario file".to_owned())),
+        (None, None) => {
+            return Err(Failure::Wrong(
+                "this command needs a scenario file, such as `plimsoll sim scenario.yaml`".to_owned(),
+            ));
+        }
     };
     let mut points = lab::load(file, Form::new(true, args.short), &args.system, &args.set)?;
     lab::writable(&args.out)?;
@@ -87,7 +91,7 @@ fn verdict((kept, promise): (&plimsoll_sim::Kept, &Promise)) -> Verdict {
     let Promise { class, host, worst, bound, .. } = promise;
     Verdict {
         expect: format!("{}: class `{class}` on `{host}` waits at most {bound}", kept.system),
-        because: Some("its policy bounds the delay, as `plimsoll check` says".to_owned()),
+        because: Some("`plimsoll check` promises this bound".to_owned()),
         status: Status::Failed,
         left: Some(worst.as_secs_f64()),
         right: Some(bound.as_secs_f64()),
@@ -120,7 +124,7 @@ pub(crate) fn unmet(point: &Point, outcome: &Outcome, options: &Options) -> Vec<
 fn broken((kept, promise): (&plimsoll_sim::Kept, &plimsoll_sim::Promise)) -> Unmet {
     let Promise { class, host, worst, bound, .. } = promise;
     let what = format!(
-        "a delay bound did not hold: class `{class}` on `{host}` waited {worst} where {bound} were promised"
+        "a delay bound did not hold: a packet of class `{class}` on `{host}` waited {worst}, but at most {bound} is promised"
     );
     (what, kept.seed, Some(kept.system.clone()))
 }

@@ -74,7 +74,7 @@ fn in_folder(folder: &Path, form: Form) -> Result<Vec<Experiment>, Failure> {
     };
     let found: Vec<Experiment> = files.iter().filter_map(read).collect::<Result<_, _>>()?;
     if found.is_empty() {
-        let why = format!("{}: no scenario file with a `paper:` block is in it", folder.display());
+        let why = format!("{}: the folder has no scenario file with a `paper:` block", folder.display());
         return Err(Failure::Wrong(why));
     }
     Ok(found)

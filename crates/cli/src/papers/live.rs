@@ -38,7 +38,7 @@ pub(super) fn live(args: &Papers) -> Result<(), Failure> {
     experiments.retain(|one| one.points[0].scenario.live);
     if experiments.is_empty() {
         let asked = args.only.join("`, `");
-        return Err(Failure::Wrong(format!("`{asked}` runs in virtual time alone; leave `--live` away")));
+        return Err(Failure::Wrong(format!("`{asked}` runs in virtual time only; leave out `--live`")));
     }
     // Before anything starts a thread: the kernel lets only single-threaded processes into a user namespace.
     plimsoll_lab::ensure_privileges().map_err(|error| Failure::Failed(error.to_string()))?;
