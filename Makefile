@@ -1,6 +1,6 @@
-# Plimsoll: what there is to do, and how. `make help` lists the targets.
+# Plimsoll's tasks. `make help` lists the targets.
 #
-# Every target installs what it misses first (scripts/setup.sh); on a machine that has it all, that takes no
+# Every target first installs what is missing (scripts/setup.sh); on a machine that has it all, that takes no
 # time and no network.
 
 CARGO   := scripts/cargo
@@ -30,7 +30,7 @@ demo: ## build, run noisy-neighbour and receive-flood of examples/ on real traff
 	@echo '== three hosts: a flood from the network, without and with receivers that tell senders =='
 	@$(RELEASE) lab examples/receive-flood.yaml --out report/receive-flood
 
-faults: ## what bad days cost on this machine, live, with figures: needs root, takes a minute and the build
+faults: ## show live what faults cost the other tenants on this machine, with figures: needs root, takes a minute and the build
 	@scripts/setup.sh test
 	@$(CARGO) test --locked -p plimsoll-cli --test alone --test it -- faults:: kept:: --nocapture --test-threads 1
 
@@ -38,12 +38,12 @@ build: ## build the release binary, target/release/plimsoll
 	@scripts/setup.sh build
 	$(CARGO) build --release --locked -p plimsoll-cli
 
-test: ## everything: format, lints, unit, property, scenario and live tests, docs and their examples, licences
+test: ## run all checks: format, lints, unit, property, scenario and live tests, docs and their examples, licences
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory fmt lint unit docs-check bench-check deny-if-there
 	@[ "$$(id -u)" -eq 0 ] || echo 'make: not root, so the live tests, which make network namespaces, were skipped' >&2
 
-check: ## what to run before a commit: format, lints and unit tests, without the live ones
+check: ## run this before a commit: format, lints and unit tests, without the live tests
 	@scripts/setup.sh build
 	@$(MAKE) --no-print-directory fmt lint
 	$(CARGO) test --locked --workspace --lib
@@ -83,17 +83,17 @@ deny-if-there:
 		echo 'make: licence files, bans and sources were not checked; `make deny` installs it and does' >&2; \
 	fi
 
-bench: ## measure ours beside DPDK, tc, ns-3 and a copy loop; table, and target/bench.json
+bench: ## measure Plimsoll beside DPDK, tc, ns-3 and a copy loop; prints a table, writes target/bench.json
 	@scripts/setup.sh bench
 	@$(CARGO) build --release --locked -p plimsoll-cli
 	@GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(CARGO) run --release --locked --manifest-path benches/Cargo.toml -- --plimsoll $(RELEASE) --json target/bench.json
 
-papers: ## the papers' experiments at their scale in virtual time, with 5 seeds, and what came of each expectation: 5 minutes
+papers: ## repeat the papers' experiments at their scale in virtual time, with 5 seeds, and check each expectation: 5 minutes
 	@scripts/setup.sh build
 	@$(CARGO) build --release --locked -p plimsoll-cli
 	@$(RELEASE) papers
 
-guest: ## the Linux guest that tests boot in QEMU: kernel and initramfs, in target/guest
+guest: ## build the Linux guest that tests boot in QEMU: kernel and initramfs, in target/guest
 	@scripts/setup.sh test
 	@scripts/guest.sh target/guest
 
