@@ -7,9 +7,10 @@
 //! Invariant: the host's count is the sum of the tenants' and of what belongs to no tenant. What a class with a cap holds, its
 //! tenant holds as well.
 
-use plimsoll_policy::NodeId;
+use plimsoll_policy::{NodeId, TenantId};
 
-use crate::host::Refusal;
+use crate::ids::{OwnerId, Table};
+use crate::refusal::Refusal;
 
 /// Descriptors held: by tenant, by class with a cap of its own, and in all.
 ///
@@ -18,12 +19,12 @@ use crate::host::Refusal;
 pub(crate) struct Accounts {
     host: Account,
     /// Eight to a cache line: every packet comes by here twice.
-    tenants: Vec<Account>,
+    tenants: Table<TenantId, Account>,
     /// By node, lowest first.
     classes: Vec<Capped>,
-    refused: Vec<[u64; Refusal::COUNT]>,
+    refused: Table<TenantId, [u64; Refusal::COUNT]>,
     /// Refusals on flow queues that no tenant owns.
-    pub(crate) nobody: [u64; Refusal::COUNT],
+    untenanted: [u64; Refusal::COUNT],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,55 +38,55 @@ struct Account {
 pub(crate) struct Capped {
     node: NodeId,
     own: Account,
-    tenant: u32,
+    tenant: TenantId,
 }
 
 impl Capped {
-    pub(crate) fn new(node: NodeId, cap: u32, tenant: u32) -> Self {
+    pub(crate) fn new(node: NodeId, cap: u32, tenant: TenantId) -> Self {
         Self { node, own: Account { held: 0, cap }, tenant }
     }
 }
 
 /// Stands for "no tenant".
-pub(crate) const NOBODY: u32 = u32::MAX;
+pub(crate) const NO_TENANT: TenantId = TenantId(u32::MAX);
 
 impl Accounts {
     /// `classes` come in the order of their nodes.
     pub(crate) fn new(host_cap: u32, tenant_caps: impl Iterator<Item = u32>, classes: Vec<Capped>) -> Self {
         let account = |cap| Account { held: 0, cap };
-        let tenants: Vec<Account> = tenant_caps.map(account).collect();
+        let tenants: Table<TenantId, Account> = tenant_caps.map(account).collect();
         Self {
             host: account(host_cap),
-            refused: vec![[0; Refusal::COUNT]; tenants.len()],
+            refused: vec![[0; Refusal::COUNT]; tenants.len()].into(),
             tenants,
             classes,
-            nobody: [0; Refusal::COUNT],
+            untenanted: [0; Refusal::COUNT],
         }
     }
 
     /// Descriptors that the tenant may still bring.
-    pub(crate) fn room(&self, tenant: u32) -> u32 {
+    pub(crate) fn room(&self, tenant: TenantId) -> u32 {
         let host = self.host.cap.saturating_sub(self.host.held);
-        self.tenants.get(tenant as usize).map_or(host, |own| own.cap.saturating_sub(own.held).min(host))
+        self.tenants.get(tenant).map_or(host, |own| own.cap.saturating_sub(own.held).min(host))
     }
 
     /// The owner that a class with a cap is.
-    pub(crate) fn owner_of(&self, node: NodeId) -> Option<u32> {
+    pub(crate) fn owner_of(&self, node: NodeId) -> Option<OwnerId> {
         let class = self.classes.binary_search_by_key(&node, |class| class.node).ok()?;
-        u32::try_from(self.tenants.len() + class).ok()
+        u32::try_from(self.tenants.len() + class).ok().map(OwnerId)
     }
 
     /// Which of the classes with a cap an owner is; `None` for a tenant, or nobody.
     #[inline]
-    fn class_of(&self, owner: u32) -> Option<usize> {
-        let class = (owner as usize).checked_sub(self.tenants.len())?;
+    fn class_of(&self, owner: OwnerId) -> Option<usize> {
+        let class = (owner.0 as usize).checked_sub(self.tenants.len())?;
         (class < self.classes.len()).then_some(class)
     }
 
     #[inline]
-    pub(crate) fn take(&mut self, owner: u32) -> Result<(), Refusal> {
+    pub(crate) fn take(&mut self, owner: OwnerId) -> Result<(), Refusal> {
         match self.class_of(owner) {
-            None => self.take_of_tenant(owner),
+            None => self.take_of_tenant(owner.tenant()),
             Some(class) => self.take_in_class(class),
         }
     }
@@ -101,8 +102,8 @@ impl Accounts {
     }
 
     #[inline]
-    fn take_of_tenant(&mut self, tenant: u32) -> Result<(), Refusal> {
-        if let Some(own) = self.tenants.get_mut(tenant as usize) {
+    fn take_of_tenant(&mut self, tenant: TenantId) -> Result<(), Refusal> {
+        if let Some(own) = self.tenants.get_mut(tenant) {
             if own.held >= own.cap {
                 return Err(Refusal::TenantFull);
             }
@@ -118,49 +119,49 @@ impl Accounts {
     }
 
     #[inline]
-    pub(crate) fn give_back(&mut self, owner: u32) {
+    pub(crate) fn give_back(&mut self, owner: OwnerId) {
         let tenant = match self.class_of(owner).map(|class| &mut self.classes[class]) {
-            None => owner,
+            None => owner.tenant(),
             Some(class) => {
                 class.own.held = class.own.held.saturating_sub(1);
                 class.tenant
             }
         };
         self.host.held = self.host.held.saturating_sub(1);
-        if let Some(own) = self.tenants.get_mut(tenant as usize) {
+        if let Some(own) = self.tenants.get_mut(tenant) {
             own.held = own.held.saturating_sub(1);
         }
     }
 
     /// Counts what a new policy's owner holds already, whatever its cap.
-    pub(crate) fn charge(&mut self, owner: u32, held: u32) {
+    pub(crate) fn charge(&mut self, owner: OwnerId, held: u32) {
         let tenant = match self.class_of(owner).map(|class| &mut self.classes[class]) {
-            None => owner,
+            None => owner.tenant(),
             Some(class) => {
                 class.own.held += held;
                 class.tenant
             }
         };
         self.host.held += held;
-        if let Some(own) = self.tenants.get_mut(tenant as usize) {
+        if let Some(own) = self.tenants.get_mut(tenant) {
             own.held += held;
         }
     }
 
     #[inline]
-    pub(crate) fn refuse(&mut self, tenant: u32, why: Refusal) {
-        match self.refused.get_mut(tenant as usize) {
+    pub(crate) fn refuse(&mut self, tenant: TenantId, why: Refusal) {
+        match self.refused.get_mut(tenant) {
             Some(own) => own[why as usize] += 1,
-            None => self.nobody[why as usize] += 1,
+            None => self.untenanted[why as usize] += 1,
         }
     }
 
-    pub(crate) fn held(&self, tenant: u32) -> u32 {
-        self.tenants.get(tenant as usize).map_or(0, |own| own.held)
+    pub(crate) fn held(&self, tenant: TenantId) -> u32 {
+        self.tenants.get(tenant).map_or(0, |own| own.held)
     }
 
-    pub(crate) fn refused(&self, tenant: u32) -> [u64; Refusal::COUNT] {
-        self.refused.get(tenant as usize).copied().unwrap_or(self.nobody)
+    pub(crate) fn refused(&self, tenant: TenantId) -> [u64; Refusal::COUNT] {
+        self.refused.get(tenant).copied().unwrap_or(self.untenanted)
     }
 
     pub(crate) fn host_held(&self) -> u32 {

@@ -14,9 +14,10 @@ use plimsoll_units::{Nanos, Span};
 use prefetch_index::prefetch_index;
 
 use crate::circle::Circle;
-use crate::host::{FlowId, Host, Pull};
+use crate::host::{Host, Pull};
+use crate::ids::{GateId, RecordId, TreeId};
 use crate::ranked::Ranked;
-use crate::tree::{NONE, Seat};
+use crate::tree::Seat;
 
 /// Flow queues of one class behind the same limits. What every packet needs fills the first cache line, and what one behind limits
 /// needs the second.
@@ -37,7 +38,7 @@ pub(crate) struct Bundle {
     pub(crate) holds: Holds,
     pub(crate) done: Done,
     /// The nearest gate above it.
-    pub(crate) gate: u32,
+    pub(crate) gate: GateId,
     /// Whether gates kept it back when it was picked, since it sent last: also while it waits for a limit after that, or its head
     /// could be picked in vain a second time there.
     pub(crate) kept: bool,
@@ -73,7 +74,7 @@ pub(crate) enum Place {
 /// A limit that a bundle must pass, and where it hangs in that limit's tree.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hold {
-    pub(crate) limit: u32,
+    pub(crate) limit: LimitId,
     /// Its place in the limit's tree; `NOWHERE` while no other bundle shares the limit: then there is nothing to decide.
     seat: Seat,
     /// What the limit has granted and was not used yet, in what it counts.
@@ -91,16 +92,16 @@ pub(crate) enum Asks {
     Needs,
 }
 
-const NOWHERE: Seat = Seat { node: NONE, slot: 0 };
+const NOWHERE: Seat = Seat { node: TreeId::NONE, slot: 0 };
 
 impl Hold {
-    pub(crate) fn new(limit: u32) -> Self {
+    pub(crate) fn new(limit: LimitId) -> Self {
         Self { limit, seat: NOWHERE, granted: 0, asks: Asks::No }
     }
 
     #[inline]
     pub(crate) fn seat(&self) -> Option<Seat> {
-        (self.seat.node != NONE).then_some(self.seat)
+        (self.seat.node != TreeId::NONE).then_some(self.seat)
     }
 
     pub(crate) fn set_seat(&mut self, seat: Seat) {
@@ -165,7 +166,7 @@ impl Bundle {
             fresh: true,
             holds,
             done: Done::default(),
-            gate: NONE,
+            gate: GateId::NONE,
             kept: false,
             waits_since: Nanos::ZERO,
             limited: Span::ZERO,
@@ -232,31 +233,31 @@ impl Bundle {
 
     /// The flow queue whose head goes next.
     #[inline]
-    pub(crate) fn front(&self) -> Option<FlowId> {
+    pub(crate) fn front(&self) -> Option<RecordId> {
         match &self.flows {
-            Flows::Ranked(ranked) => ranked.first().map(|(_, _, flow)| FlowId(flow)),
-            Flows::Round(circle) => circle.get(0).map(FlowId),
+            Flows::Ranked(ranked) => ranked.first().map(|(_, _, record)| record),
+            Flows::Round(circle) => circle.get(0),
         }
     }
 
     /// The flow queue that will be in front after `turns` more, as far as that can be foreseen.
     #[inline]
-    pub(crate) fn upcoming(&self, turns: u32) -> Option<FlowId> {
+    pub(crate) fn upcoming(&self, turns: u32) -> Option<RecordId> {
         match &self.flows {
-            Flows::Ranked(ranked) => ranked.upcoming(turns).map(FlowId),
-            Flows::Round(circle) => circle.get(turns).map(FlowId),
+            Flows::Ranked(ranked) => ranked.upcoming(turns),
+            Flows::Round(circle) => circle.get(turns),
         }
     }
 
     /// A flow queue that was empty has packets.
     #[inline]
-    pub(crate) fn insert(&mut self, id: FlowId, host: &Host, arrivals: u64) {
+    pub(crate) fn insert(&mut self, id: RecordId, host: &Host, arrivals: u64) {
         match &mut self.flows {
             Flows::Ranked(ranked) => {
                 let rank = flow_rank(self.order, id, host, arrivals);
-                ranked.push((rank, host.queue_of(id), id.0));
+                ranked.push((rank, host.queue_of(id), id));
             }
-            Flows::Round(circle) => circle.push_back(id.0),
+            Flows::Round(circle) => circle.push_back(id),
         }
     }
 
@@ -268,22 +269,22 @@ impl Bundle {
 
     /// The front flow queue sent a pull.
     #[inline]
-    pub(crate) fn settle(&mut self, id: FlowId, pull: &Pull, host: &Host, arrivals: u64) {
+    pub(crate) fn settle(&mut self, id: RecordId, pull: &Pull, host: &Host, arrivals: u64) {
         match &mut self.flows {
             Flows::Ranked(ranked) => {
                 ranked.pop_first();
                 if pull.more {
-                    ranked.push((flow_rank(self.order, id, host, arrivals), pull.queue, id.0));
+                    ranked.push((flow_rank(self.order, id, host, arrivals), pull.queue, id));
                 }
             }
-            Flows::Round(circle) => circle.serve(id.0, pull.turn_over, !pull.more),
+            Flows::Round(circle) => circle.serve(id, pull.turn_over, !pull.more),
         }
     }
 }
 
 /// The rank of a flow queue inside its bundle.
 #[inline]
-fn flow_rank(order: FlowOrder, id: FlowId, host: &Host, arrivals: u64) -> u64 {
+fn flow_rank(order: FlowOrder, id: RecordId, host: &Host, arrivals: u64) -> u64 {
     match order {
         FlowOrder::Fifo => host.arrival(id, arrivals),
         FlowOrder::Drr => 0,

@@ -7,11 +7,13 @@
 
 use smallvec::SmallVec;
 
+use crate::ids::RecordId;
+
 /// A queue of ids with room for a fixed number. Up to [`BESIDE`] lie beside the circle's owner.
 #[derive(Clone, Debug)]
 pub(crate) struct Circle {
     /// A power of two of places.
-    places: SmallVec<[u32; BESIDE]>,
+    places: SmallVec<[RecordId; BESIDE]>,
     head: u32,
     len: u32,
 }
@@ -20,7 +22,7 @@ const BESIDE: usize = 4;
 
 impl Circle {
     pub(crate) fn new() -> Self {
-        Self { places: SmallVec::from_elem(0, BESIDE), head: 0, len: 0 }
+        Self { places: SmallVec::from_elem(RecordId::NONE, BESIDE), head: 0, len: 0 }
     }
 
     /// Makes room for `members`; the only call that allocates.
@@ -30,7 +32,7 @@ impl Circle {
             let front = self.at(0);
             self.places.rotate_left(front);
             self.head = 0;
-            self.places.resize(wanted, 0);
+            self.places.resize(wanted, RecordId::NONE);
         }
     }
 
@@ -41,12 +43,12 @@ impl Circle {
 
     /// Whose turn comes after `turns` more.
     #[inline]
-    pub(crate) fn get(&self, turns: u32) -> Option<u32> {
+    pub(crate) fn get(&self, turns: u32) -> Option<RecordId> {
         (turns < self.len).then(|| self.places[self.at(turns)])
     }
 
     #[inline]
-    pub(crate) fn push_back(&mut self, id: u32) {
+    pub(crate) fn push_back(&mut self, id: RecordId) {
         let back = self.at(self.len);
         self.places[back] = id;
         self.len += 1;
@@ -55,7 +57,7 @@ impl Circle {
     /// `front`, who stands in front, sent something: its turn may be over, or it may leave. Neither can be foretold, so
     /// there is no branch.
     #[inline]
-    pub(crate) fn serve(&mut self, front: u32, turn_over: bool, leaves: bool) {
+    pub(crate) fn serve(&mut self, front: RecordId, turn_over: bool, leaves: bool) {
         let back = self.at(self.len);
         self.places[back] = front; // free, or its own when all are taken
         self.head = self.head.wrapping_add(u32::from(turn_over | leaves));
@@ -70,7 +72,7 @@ impl Circle {
 
 #[cfg(test)]
 mod tests {
-    use super::Circle;
+    use super::{Circle, RecordId};
     use std::collections::VecDeque;
 
     proptest::proptest! {
@@ -82,20 +84,20 @@ mod tests {
                 match (op, oracle.front().copied()) {
                     (0 | 1, _) => {
                         circle.reserve(oracle.len() + 1);
-                        circle.push_back(id);
+                        circle.push_back(RecordId(id));
                         oracle.push_back(id);
                     }
                     (2, Some(front)) => {
-                        circle.serve(front, id % 2 == 0, false);
+                        circle.serve(RecordId(front), id % 2 == 0, false);
                         oracle.rotate_left(usize::from(id % 2 == 0));
                     }
                     (_, Some(front)) => {
-                        circle.serve(front, id % 2 == 0, true);
+                        circle.serve(RecordId(front), id % 2 == 0, true);
                         oracle.pop_front();
                     }
                     (_, None) => {}
                 }
-                let found: Vec<u32> = (0..circle.len()).filter_map(|turns| circle.get(turns)).collect();
+                let found: Vec<u32> = (0..circle.len()).filter_map(|turns| circle.get(turns)).map(|RecordId(id)| id).collect();
                 proptest::prop_assert_eq!(found, Vec::from(oracle.clone()));
                 proptest::prop_assert_eq!(circle.get(circle.len()), None);
             }

@@ -13,16 +13,18 @@ use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use plimsoll_wire::doorbell::ESCAPE;
 use prefetch_index::prefetch_index;
 
-use crate::account::{Accounts, NOBODY};
+use crate::account::{Accounts, NO_TENANT};
 use crate::bundle::{Asks, Bundle, Done, Hold, Place};
 use crate::doorbell::{self, Note};
-use crate::host::{Descriptor, FlowId, Home, Host, Pull, QueueId, Refusal};
+use crate::host::{Descriptor, Host, Pull, QueueId};
+use crate::ids::{BundleId, GateId, RecordId, Table, Tagged, TimerId};
 use crate::install::Layout;
 use crate::limit::Limit;
 use crate::order::ranked::Head;
 use crate::order::{Entrant, Settlement};
+use crate::refusal::Refusal;
 use crate::stats::{Completion, EngineStats, Outcome, Transmit};
-use crate::tree::{Alarm, Child, Forest, NONE, Pick, Seat};
+use crate::tree::{Alarm, Forest, Pick, Seat};
 
 /// The engine of one virtual NIC. See the crate's documentation for how it is driven.
 #[derive(Clone, Debug)]
@@ -31,20 +33,20 @@ pub struct Nic {
     pub(crate) host: Host,
     pub(crate) accounts: Accounts,
     pub(crate) forest: Forest,
-    pub(crate) bundles: Vec<Bundle>,
+    pub(crate) bundles: Table<BundleId, Bundle>,
     /// Of all bundles, the limits that they are behind.
     pub(crate) holds: Vec<Hold>,
-    pub(crate) limits: Vec<Limit>,
+    pub(crate) limits: Table<LimitId, Limit>,
     pub(crate) wheel: Wheel,
     pub(crate) layout: Layout,
     /// Limits that granted a bundle into the main tree since the last pick; they choose again after it.
-    pub(crate) resting: Vec<u32>,
+    pub(crate) resting: Vec<LimitId>,
     pub(crate) link: Link,
     pub(crate) arrivals: u64,
     /// Refusals by class and reason.
-    pub(crate) refused: Vec<[u64; Refusal::COUNT]>,
+    pub(crate) refused: Table<NodeId, [u64; Refusal::COUNT]>,
     /// Of classes without a bundle, the frames that left, and their bytes, as far as they are added up.
-    pub(crate) sums: Vec<[u64; 2]>,
+    pub(crate) sums: Table<NodeId, [u64; 2]>,
     pub(crate) completions: Completions,
     pub(crate) stats: EngineStats,
     pub(crate) config: crate::install::Config,
@@ -58,9 +60,6 @@ pub(crate) struct Completions {
     entries: Vec<Completion>,
     seen: usize,
 }
-
-/// Stands for a bundle that no order looks at.
-const UNSEEN: Entrant = Entrant { bundle: u32::MAX, flows: 0, head: Head { arrival: 0, deadline: 0 } };
 
 /// Limits that are looked at ahead in one go.
 const FETCHED: usize = 32;
@@ -99,81 +98,76 @@ impl Nic {
     /// A [`Refusal`], counted for the tenant and the class: the caller keeps the frame, and holds it back or drops it.
     #[inline]
     pub fn post(&mut self, queue: QueueId, descriptor: Descriptor) -> Result<(), Refusal> {
-        let taken = self.host.write(queue, &descriptor, &mut self.accounts);
-        if taken.is_ok() { taken } else { self.post_anew(queue, &descriptor, taken) }
+        match self.host.write(queue, &descriptor, &mut self.accounts) {
+            Ok(()) => Ok(()),
+            Err(why) => self.refuse(queue, descriptor, why),
+        }
     }
 
-    /// Where records are scarce, the flow queue's is found, or it takes one; whatever is refused then, or was before, is
-    /// counted.
+    /// Counts a descriptor that was not taken; unless the flow queue only had no record, and one is spare.
     #[cold]
-    fn post_anew(
-        &mut self,
-        queue: QueueId,
-        descriptor: &Descriptor,
-        refused: Result<(), Refusal>,
-    ) -> Result<(), Refusal> {
-        let Some(home) = self.host.home(queue) else {
-            self.accounts.refuse(NOBODY, Refusal::NoQueue);
-            return refused;
+    fn refuse(&mut self, queue: QueueId, descriptor: Descriptor, why: Refusal) -> Result<(), Refusal> {
+        let why = match why {
+            Refusal::NoQueue => match self.employ(queue) {
+                Ok(_) => return self.post(queue, descriptor),
+                Err(why) => why,
+            },
+            why => why,
         };
-        let taken = match self.host.find(queue).or_else(|| self.employ(queue, home)) {
-            _ if !self.host.is_scarce() => refused,
-            Some(id) => self.host.write_found(id, descriptor, &mut self.accounts),
-            // Only while as many flow queues hold descriptors as the host may.
-            None => Err(Refusal::HostFull),
-        };
-        if let Err(why) = taken {
-            let class = self.class_at(home);
-            self.accounts.refuse(self.tenant_of(class), why);
-            self.refused[class.0 as usize][why as usize] += 1;
+        let class = self.class_of(queue);
+        self.accounts.refuse(class.map_or(NO_TENANT, |class| self.tenant_of(class)), why);
+        if let Some(class) = class {
+            self.refused[class][why as usize] += 1;
             self.retire(queue);
         }
-        taken
+        Err(why)
     }
 
-    /// A flow queue that is about to hold something takes a record, if one is spare.
-    fn employ(&mut self, queue: QueueId, home: Home) -> Option<FlowId> {
+    /// A flow queue without a record is about to hold something: it takes one of those that are spare.
+    fn employ(&mut self, queue: QueueId) -> Result<RecordId, Refusal> {
+        let home = self.host.home(queue).ok_or(Refusal::NoQueue)?;
         let (owner, pull) = (self.owner_of(self.class_at(home)), self.pull_of(home));
-        let id = self.host.give_record(queue, owner, pull)?;
+        // None is spare only while as many flow queues hold descriptors as the host may.
+        let id = self.host.give_record(queue, owner, pull).ok_or(Refusal::HostFull)?;
         if let Some(class) = home.as_class() {
-            self.forest.hang(self.forest.seat(class), Some(id.0));
+            self.forest.hang(self.forest.seat(class), Tagged::record(id));
         }
-        Some(id)
+        Ok(id)
     }
 
     /// Where records are scarce, a flow queue that holds nothing leaves its own to others.
     fn retire(&mut self, queue: QueueId) {
-        let Some(id) = self.host.find(queue).filter(|&id| self.host.is_scarce() && self.host.is_empty(id))
-        else {
-            return;
-        };
-        if let Some(class) = self.host.home(queue).and_then(Home::as_class) {
+        let held = self.host.resolve(queue).filter(|_| self.host.is_scarce());
+        let Some(id) = held.filter(|&id| self.host.is_empty(id)) else { return };
+        if let Some(class) = self.host.home(queue).and_then(Tagged::as_class) {
             self.add_up(id, class);
-            self.forest.hang(self.forest.seat(class), Some(queue.0));
+            self.forest.hang(self.forest.seat(class), Tagged::queue(queue));
         }
         self.host.take_record(queue);
     }
 
-    pub(crate) fn class_at(&self, home: Home) -> NodeId {
-        home.as_class().unwrap_or_else(|| self.bundles[home.as_bundle().map_or(0, |id| id as usize)].class)
+    /// The class of a flow queue's home.
+    pub(crate) fn class_at(&self, home: Tagged) -> NodeId {
+        let of_bundle = || home.as_bundle().map(|id| self.bundles[id].class);
+        home.as_class().or_else(of_bundle).expect("a flow queue belongs to a class or a bundle")
     }
 
     /// Brings a flow queue into the cache: a host with a batch to post may say so for all of it first.
     #[inline]
     pub fn prefetch(&self, queue: QueueId) {
-        self.host.prefetch(FlowId(queue.0));
+        self.host.prefetch(RecordId(queue.0));
     }
 
     /// The same for the place of its next descriptor, once the flow queue itself has come.
     #[inline]
     pub fn prefetch_ring(&self, queue: QueueId) {
-        self.host.prefetch_tail(FlowId(queue.0));
+        self.host.prefetch_tail(RecordId(queue.0));
     }
 
     /// Descriptors that the tenant may still post; at 0 its port need not be read.
     #[must_use]
     pub fn tenant_room(&self, tenant: TenantId) -> u32 {
-        self.accounts.room(tenant.0)
+        self.accounts.room(tenant)
     }
 
     /// The class of an open flow queue.
@@ -212,10 +206,11 @@ impl Nic {
                 words = rest.get(used..).unwrap_or(&[]);
                 queue = if let Note::NewDescriptors(QueueId(queue)) = note { queue } else { continue };
             }
-            match self.host.owner(FlowId(queue)).map(|(home, _)| (home.as_class(), home.as_bundle())) {
-                Some((Some(class), _)) => self.forest.prefetch_seat(class),
-                Some((_, Some(bundle))) => prefetch_index(&self.bundles, bundle as usize),
-                _ => {}
+            let home = self.host.home_of(RecordId(queue));
+            if let Some(class) = home.as_class() {
+                self.forest.prefetch_seat(class);
+            } else if let Some(bundle) = home.as_bundle() {
+                self.bundles.prefetch(bundle);
             }
         }
     }
@@ -228,9 +223,7 @@ impl Nic {
             Note::Weight(node, weight) if self.forest.knows(node) && weight > 0 => {
                 self.set_weight(node, weight)
             }
-            Note::Rate(limit, rate) if (limit.0 as usize) < self.limits.len() => {
-                self.set_rate(limit, rate, now)
-            }
+            Note::Rate(limit, rate) if self.limits.has(limit) => self.set_rate(limit, rate, now),
             Note::ClassRate(node, rate) if self.has_rate(node) => self.set_class_rate(node, rate, now),
             _ => self.stats.bad_doorbells += 1,
         }
@@ -260,8 +253,8 @@ impl Nic {
                 self.look_ahead(&pick);
             }
             match pick.child.as_bundle() {
-                Some(bundle) => self.serve(bundle, pick.seat, now, out),
-                None => self.serve_alone(FlowId(pick.child.name()), pick.seat, now, out),
+                Some(bundle) => self.serve_bundle(bundle, pick.seat, now, out),
+                None => self.serve_queue(pick.child, pick.seat, now, out),
             }
             if !self.forest.is_active(self.layout.root) {
                 self.link.emptied = now;
@@ -287,19 +280,11 @@ impl Nic {
         }
         let Transmit { queue, addr, .. } = *transmit;
         self.completions.push(Completion { queue, addr, outcome });
-        match self.host.release(queue) {
-            Some(tenant) => self.accounts.give_back(tenant),
-            None => self.release_found(queue),
-        }
-    }
-
-    /// The same where records are scarce.
-    #[cold]
-    fn release_found(&mut self, queue: QueueId) {
-        if let Some(id) = self.host.find(queue) {
-            let tenant = self.host.release_found(id);
-            self.accounts.give_back(tenant);
-            self.retire(queue);
+        if let Some(owner) = self.host.release(queue) {
+            self.accounts.give_back(owner);
+            if self.host.is_scarce() {
+                self.retire(queue);
+            }
         }
     }
 
@@ -313,42 +298,30 @@ impl Nic {
     #[inline]
     fn admit(&mut self, queue: QueueId, now: Nanos) {
         match self.host.take_new(queue, now, &mut self.arrivals) {
-            Ok(Some(home)) => self.join(home, FlowId(queue.0), now),
-            Ok(None) => {}
-            Err(_) => self.admit_found(queue, now),
+            Some((id, home)) => self.join(home, id, now),
+            None => self.stats.bad_doorbells += u64::from(!self.host.is_open(queue)),
         }
-    }
-
-    /// The same where records are scarce.
-    #[cold]
-    fn admit_found(&mut self, queue: QueueId, now: Nanos) {
-        let found = self.host.find(queue);
-        if let Some((id, home)) =
-            found.and_then(|id| Some((id, self.host.take_new_found(id, now, &mut self.arrivals)?)))
-        {
-            return self.join(home, id, now);
-        }
-        self.stats.bad_doorbells += u64::from(!self.host.is_open(queue));
     }
 
     /// A flow queue with packets joins its bundle, or the tree if it has none.
     #[inline]
-    pub(crate) fn join(&mut self, home: Home, queue: FlowId, now: Nanos) {
-        let Some(id) = home.as_bundle() else {
-            return home.as_class().into_iter().for_each(|class| self.enter_alone(class, now));
-        };
-        let bundle = &mut self.bundles[id as usize];
-        bundle.insert(queue, &self.host, self.arrivals);
+    pub(crate) fn join(&mut self, home: Tagged, record: RecordId, now: Nanos) {
+        if let Some(class) = home.as_class() {
+            return self.enter(self.forest.seat(class), &Entrant::UNSEEN, false, now);
+        }
+        let Some(id) = home.as_bundle() else { return };
+        let bundle = &mut self.bundles[id];
+        bundle.insert(record, &self.host, self.arrivals);
         if bundle.place == Place::Idle {
-            self.enter(id, now);
+            self.awaken(id, now);
         } else if bundle.ranks_packets {
             self.announce_head(id);
         }
     }
 
     /// An idle bundle enters the tree, unless a limit is known to be exceeded: then it waits there at once.
-    fn enter(&mut self, id: u32, now: Nanos) {
-        let bundle = &mut self.bundles[id as usize];
+    fn awaken(&mut self, id: BundleId, now: Nanos) {
+        let bundle = &mut self.bundles[id];
         (bundle.entries, bundle.fresh) = (0, true);
         bundle.forget_waits();
         if bundle.has_limits() {
@@ -358,29 +331,28 @@ impl Nic {
         }
     }
 
-    /// A class whose only flow queue has packets enters the tree.
-    #[inline]
-    fn enter_alone(&mut self, class: NodeId, now: Nanos) {
+    /// A bundle enters the main tree.
+    pub(crate) fn enter_tree(&mut self, id: BundleId, now: Nanos) {
+        let entrant = self.entrant(id);
+        let bundle = &mut self.bundles[id];
+        bundle.place = Place::Tree;
+        bundle.entries = bundle.entries.saturating_add(1);
+        let (seat, gate, returning) = (bundle.seat, bundle.gate, bundle.entries > 1 || !bundle.fresh);
+        self.stats.most_pairs = self.stats.most_pairs.max(bundle.entries);
+        self.enter(seat, &entrant, returning, now);
+        if gate != GateId::NONE {
+            self.bundles[id].blocked = self.forest.blocked(gate, now);
+        }
+    }
+
+    /// What hangs in this seat enters the main tree.
+    #[inline(always)]
+    fn enter(&mut self, seat: Seat, entrant: &Entrant, returning: bool, now: Nanos) {
         if !self.forest.is_active(self.layout.root) {
             self.link.resume(now);
         }
         self.stats.most_pairs = self.stats.most_pairs.max(1);
-        self.forest.activate(self.forest.seat(class), &UNSEEN, false, now);
-        self.set_alarms(now);
-    }
-
-    pub(crate) fn enter_tree(&mut self, id: u32, now: Nanos) {
-        if !self.forest.is_active(self.layout.root) {
-            self.link.resume(now);
-        }
-        let entrant = self.entrant(id);
-        let bundle = &mut self.bundles[id as usize];
-        bundle.place = Place::Tree;
-        bundle.entries = bundle.entries.saturating_add(1);
-        let returning = bundle.entries > 1 || !bundle.fresh;
-        self.stats.most_pairs = self.stats.most_pairs.max(bundle.entries);
-        self.forest.activate(bundle.seat, &entrant, returning, now);
-        bundle.blocked = self.forest.blocked(bundle.gate, now);
+        self.forest.activate(seat, entrant, returning, now);
         self.set_alarms(now);
     }
 
@@ -395,8 +367,8 @@ impl Nic {
     fn take_alarms(&mut self, now: Nanos) {
         while let Some((alarm, due)) = self.forest.next_alarm() {
             let id = match alarm {
-                Alarm::Rates(node) => self.limits.len() as u32 + node,
-                Alarm::Gate(limit) => limit,
+                Alarm::Rates(timer) => self.limits.len() as u32 + timer.0,
+                Alarm::Gate(limit) => limit.0,
             };
             match due {
                 Some(due) => self.wheel.set(id, due, now),
@@ -409,8 +381,8 @@ impl Nic {
     fn wake(&mut self, alarm: Alarm, now: Nanos) {
         let was_active = self.forest.is_active(self.layout.root);
         match alarm {
-            Alarm::Rates(node) => self.forest.wake(node, now),
-            Alarm::Gate(limit) => self.forest.open(self.limits[limit as usize].gate, now),
+            Alarm::Rates(timer) => self.forest.wake(timer, now),
+            Alarm::Gate(limit) => self.forest.open(self.limits[limit].gate, now),
         }
         if !was_active && self.forest.is_active(self.layout.root) {
             self.link.resume(now);
@@ -420,21 +392,21 @@ impl Nic {
 
     /// The head was picked, but a gate above is not open for it: those that are not close. From now on all of them open
     /// for no less than this head needs, until it has left.
-    fn keep_back(&mut self, id: u32, seat: Seat, len: u32, now: Nanos) -> bool {
-        let bundle = &mut self.bundles[id as usize];
+    fn keep_back(&mut self, id: BundleId, seat: Seat, len: u32, now: Nanos) -> bool {
+        let bundle = &mut self.bundles[id];
         let mut closed = false;
         let holds = &self.holds[bundle.holds.range()];
         for hold in holds {
-            let limit = &mut self.limits[hold.limit as usize];
-            if limit.gate != NONE && !limit.opens_for(len, now) {
+            let limit = &mut self.limits[hold.limit];
+            if limit.gate != GateId::NONE && !limit.opens_for(len, now) {
                 self.forest.close(limit.gate, limit.due(), now);
                 closed = true;
             }
         }
         if closed {
             let new = !core::mem::replace(&mut bundle.kept, true);
-            for gate in holds.iter().map(|hold| self.limits[hold.limit as usize].gate) {
-                if gate != NONE {
+            for gate in holds.iter().map(|hold| self.limits[hold.limit].gate) {
+                if gate != GateId::NONE {
                     self.forest.keep(gate, len, new);
                 }
             }
@@ -443,16 +415,15 @@ impl Nic {
             self.stats.pairs += 1; // one without a pull
             let entrant = self.entrant(id);
             let outcome = Settlement { entrant: &entrant, len: 0, remains: true, idle: false };
-            self.forest.settle(seat, outcome);
-            self.set_alarms(now);
+            self.settle(seat, outcome, now);
         }
         closed
     }
 
     /// What the bundle's head waited below closed gates.
-    pub(crate) fn note_gates(&mut self, id: u32, now: Nanos) {
-        let bundle = &mut self.bundles[id as usize];
-        if bundle.gate == NONE {
+    pub(crate) fn note_gates(&mut self, id: BundleId, now: Nanos) {
+        let bundle = &mut self.bundles[id];
+        if bundle.gate == GateId::NONE {
             return;
         }
         let blocked = self.forest.blocked(bundle.gate, now);
@@ -464,11 +435,10 @@ impl Nic {
     }
 
     /// The head was picked, but a limit holds it: it leaves the tree with its rank and waits there.
-    fn park(&mut self, id: u32, seat: Seat, now: Nanos) {
+    fn park(&mut self, id: BundleId, seat: Seat, now: Nanos) {
         self.note_gates(id, now);
         let entrant = self.entrant(id);
-        self.forest.settle(seat, Settlement::leaves(&entrant));
-        self.set_alarms(now);
+        self.settle(seat, Settlement::leaves(&entrant), now);
         self.stats.pairs += 1; // one without a pull
         self.ask_around(id, true, now);
         self.wait(id, now);
@@ -478,13 +448,16 @@ impl Nic {
     #[inline]
     fn release_due(&mut self, now: Nanos) {
         let mut fetched = 0;
-        while let Some(limit) = self.wheel.pop_due(now) {
-            let alarm = match limit.checked_sub(self.limits.len() as u32) {
-                Some(node) => Some(Alarm::Rates(node)),
-                None => (self.limits[limit as usize].gate != NONE).then_some(Alarm::Gate(limit)),
+        while let Some(due) = self.wheel.pop_due(now) {
+            let limit = match due.checked_sub(self.limits.len() as u32) {
+                Some(timer) => {
+                    self.wake(Alarm::Rates(TimerId(timer)), now);
+                    continue;
+                }
+                None => LimitId(due),
             };
-            if let Some(alarm) = alarm {
-                self.wake(alarm, now);
+            if self.limits[limit].gate != GateId::NONE {
+                self.wake(Alarm::Gate(limit), now);
                 continue;
             }
             if fetched == 0 && self.outgrows_cache() {
@@ -498,18 +471,17 @@ impl Nic {
 
     /// Brings what the limits that are due next will release into the cache, in steps, so that misses overlap.
     fn prefetch_due(&self, now: Nanos) {
-        let mut due = [NONE; FETCHED];
+        let mut due = [LimitId(0); FETCHED];
         let mut size = 0;
         self.wheel.peek_due(now, FETCHED, |limit| {
             if (limit as usize) < self.limits.len() {
-                due[size] = limit;
+                due[size] = LimitId(limit);
                 size += 1;
             }
         });
         let due = &due[..size];
-        due.iter().for_each(|&limit| prefetch_index(&self.limits, limit as usize));
-        let alone =
-            || due.iter().filter_map(|&limit| self.bundles.get(self.limits[limit as usize].only as usize));
+        due.iter().for_each(|&limit| self.limits.prefetch(limit));
+        let alone = || due.iter().filter_map(|&limit| self.bundles.get(self.limits[limit].only));
         alone().for_each(Bundle::prefetch);
         alone().for_each(|bundle| prefetch_index(&self.holds, bundle.holds.range().start));
         alone().for_each(|bundle| self.forest.prefetch(bundle.seat));
@@ -520,22 +492,22 @@ impl Nic {
 
     /// The picked bundle's head leaves, unless a limit or a gate keeps it.
     #[inline]
-    fn serve(&mut self, id: u32, seat: Seat, now: Nanos, out: &mut Vec<Transmit>) {
-        let bundle = &mut self.bundles[id as usize];
+    fn serve_bundle(&mut self, id: BundleId, seat: Seat, now: Nanos, out: &mut Vec<Transmit>) {
+        let bundle = &mut self.bundles[id];
         let queue = bundle.front().expect("a bundle in a tree holds packets");
         if bundle.has_limits() {
             let len = self.host.charge(queue);
             if self.is_held(id, len, now) {
                 return self.park(id, seat, now);
             }
-            if self.bundles[id as usize].gate != NONE {
+            if self.bundles[id].gate != GateId::NONE {
                 if self.keep_back(id, seat, len, now) {
                     return;
                 }
                 self.note_gates(id, now);
             }
         }
-        let bundle = &mut self.bundles[id as usize];
+        let bundle = &mut self.bundles[id];
         let pull = self.host.pull(queue, now, bundle.quantum(self.layout.quantum));
         out.push(transmit(bundle.class, (bundle.limited_by, bundle.limited), &pull));
         bundle.done.count(&pull);
@@ -550,34 +522,36 @@ impl Nic {
         if bundle.has_limits() {
             return self.pass_limits(id, seat, &pull, idle, now);
         }
-        let len = pull.charge.into();
-        let entrant = if bundle.ranks_packets { &self.entrant(id) } else { &UNSEEN };
-        self.forest.settle(seat, Settlement { entrant, len, remains: !idle, idle });
-        self.set_alarms(now);
+        let entrant = if bundle.ranks_packets { &self.entrant(id) } else { &Entrant::UNSEEN };
+        self.settle(seat, Settlement::sent(entrant, pull.charge, !idle), now);
     }
 
-    /// The same for a class with one flow queue and no limits: nothing to choose, nothing to wait for.
+    /// The head of a class's only flow queue leaves: there are no limits to wait for.
     #[inline]
-    fn serve_alone(&mut self, queue: FlowId, seat: Seat, now: Nanos, out: &mut Vec<Transmit>) {
-        let pull = self.host.pull(queue, now, None);
-        let owner = self.host.owner(queue).and_then(|(home, _)| home.as_class());
-        let class = owner.expect("it hangs in its class's seat");
+    fn serve_queue(&mut self, child: Tagged, seat: Seat, now: Nanos, out: &mut Vec<Transmit>) {
+        let record = child.as_record().expect("a flow queue that is picked has a record");
+        let pull = self.host.pull(record, now, None);
+        let class = self.host.home_of(record).as_class().expect("it hangs in its class's seat");
         out.push(transmit(class, (None, Span::ZERO), &pull));
-        if self.host.count(queue, pull.frames, wire_bytes(&pull)) {
-            self.add_up(queue, class);
+        if self.host.count(record, pull.frames, wire_bytes(&pull)) {
+            self.add_up(record, class);
         }
         self.stats.pulls += 1;
         self.link.charge(pull.charge, now);
-        let outcome =
-            Settlement { entrant: &UNSEEN, len: pull.charge.into(), remains: pull.more, idle: !pull.more };
+        self.settle(seat, Settlement::sent(&Entrant::UNSEEN, pull.charge, pull.more), now);
+    }
+
+    /// Tells the main tree what became of what was picked.
+    #[inline(always)]
+    fn settle(&mut self, seat: Seat, outcome: Settlement<'_>, now: Nanos) {
         self.forest.settle(seat, outcome);
         self.set_alarms(now);
     }
 
     /// Adds what a class's only flow queue has counted to the class's sum.
-    pub(crate) fn add_up(&mut self, queue: FlowId, class: NodeId) {
-        let (packets, bytes) = self.host.take_counted(queue);
-        let [all_packets, all_bytes] = &mut self.sums[class.0 as usize];
+    pub(crate) fn add_up(&mut self, record: RecordId, class: NodeId) {
+        let (packets, bytes) = self.host.take_counted(record);
+        let [all_packets, all_bytes] = &mut self.sums[class];
         *all_packets += u64::from(packets);
         *all_bytes += u64::from(bytes);
     }
@@ -586,34 +560,34 @@ impl Nic {
     #[inline]
     fn look_ahead(&mut self, pick: &Pick) {
         let [next, soon, later] = self.forest.upcoming(pick.seat);
-        if let Some(later) = later.and_then(Child::as_bundle) {
-            prefetch_index(&self.bundles, later as usize);
+        if let Some(later) = later.and_then(Tagged::as_bundle) {
+            self.bundles.prefetch(later);
         }
-        let front = |child: Option<Child>| match child?.as_bundle() {
-            Some(id) => self.bundles[id as usize].front(),
-            None => child.map(|child| FlowId(child.name())),
+        let front = |child: Option<Tagged>| match child?.as_bundle() {
+            Some(id) => self.bundles[id].front(),
+            None => child?.as_record(),
         };
-        let own = |turns| self.bundles.get(pick.child.as_bundle()? as usize)?.upcoming(turns);
-        if let Some(queue) = front(soon).or_else(|| own(4)) {
-            self.host.prefetch(queue);
+        let own = |turns| self.bundles[pick.child.as_bundle()?].upcoming(turns);
+        if let Some(record) = front(soon).or_else(|| own(4)) {
+            self.host.prefetch(record);
         }
-        if let Some(queue) = front(next).or_else(|| own(2)) {
-            self.host.prefetch_head(queue);
+        if let Some(record) = front(next).or_else(|| own(2)) {
+            self.host.prefetch_head(record);
         }
     }
 
     /// After its packet has left: the bundle stays in the tree, waits for limits that are exceeded now, or is idle.
     #[inline]
-    fn pass_limits(&mut self, id: u32, seat: Seat, pull: &Pull, idle: bool, now: Nanos) {
-        let bundle = &mut self.bundles[id as usize];
+    fn pass_limits(&mut self, id: BundleId, seat: Seat, pull: &Pull, idle: bool, now: Nanos) {
+        let bundle = &mut self.bundles[id];
         let mut asks = false;
         for hold in &mut self.holds[bundle.holds.range()] {
-            let limit = &mut self.limits[hold.limit as usize];
+            let limit = &mut self.limits[hold.limit];
             asks |= hold.asks != Asks::No;
             if limit.leave(pull.charge, &mut hold.granted, now) && limit.waiting > 0 {
-                self.wheel.set(hold.limit, limit.due(), now); // its next slot has just moved
+                self.wheel.set(hold.limit.0, limit.due(), now); // its next slot has just moved
             }
-            if limit.gate != NONE {
+            if limit.gate != GateId::NONE {
                 if bundle.kept {
                     self.forest.let_through(limit.gate);
                 }
@@ -634,23 +608,22 @@ impl Nic {
         let remains = !idle && !held;
         let entrant = self.entrant(id);
         let len = pull.charge.into();
-        self.forest.settle(seat, Settlement { entrant: &entrant, len, remains, idle });
-        self.set_alarms(now);
+        self.settle(seat, Settlement { entrant: &entrant, len, remains, idle }, now);
         if held {
-            self.bundles[id as usize].entries = 0;
+            self.bundles[id].entries = 0;
             self.wait(id, now);
         }
     }
 
     #[inline]
-    pub(crate) fn head_charge(&self, id: u32) -> u32 {
-        self.bundles[id as usize].front().map_or(0, |queue| self.host.charge(queue))
+    pub(crate) fn head_charge(&self, id: BundleId) -> u32 {
+        self.bundles[id].front().map_or(0, |queue| self.host.charge(queue))
     }
 
     /// What orders want to know of a bundle; the head only where some order looks at packets.
     #[inline]
-    pub(crate) fn entrant(&self, id: u32) -> Entrant {
-        let bundle = &self.bundles[id as usize];
+    pub(crate) fn entrant(&self, id: BundleId) -> Entrant {
+        let bundle = &self.bundles[id];
         let head = if bundle.ranks_packets { self.head_of(bundle) } else { Head::default() };
         Entrant { bundle: id, flows: bundle.active(), head }
     }
@@ -668,9 +641,9 @@ impl Nic {
     }
 
     /// A more urgent packet may have come to the front of an active bundle.
-    fn announce_head(&mut self, id: u32) {
+    fn announce_head(&mut self, id: BundleId) {
         let entrant = self.entrant(id);
-        let bundle = &self.bundles[id as usize];
+        let bundle = &self.bundles[id];
         if bundle.place == Place::Tree {
             self.forest.new_head(bundle.seat, &entrant);
         }
@@ -678,8 +651,8 @@ impl Nic {
     }
 
     /// Tells the trees of limits that the bundle asks of its new head.
-    fn announce_asking(&mut self, id: u32) {
-        for at in self.bundles[id as usize].holds.range() {
+    fn announce_asking(&mut self, id: BundleId) {
+        for at in self.bundles[id].holds.range() {
             if let Some(seat) = self.holds[at].asking_seat() {
                 let entrant = self.entrant(id);
                 self.forest.new_head(seat, &entrant);
@@ -689,13 +662,13 @@ impl Nic {
 
     fn set_rate(&mut self, limit: LimitId, rate: BitRate, now: Nanos) {
         self.program.limits[limit.0 as usize].rate = rate;
-        let state = &mut self.limits[limit.0 as usize];
+        let state = &mut self.limits[limit];
         state.set_rate(rate, now);
-        if state.gate != NONE {
+        if state.gate != GateId::NONE {
             self.forest.reopen_at(state.gate, state.due());
             return self.set_alarms(now);
         }
-        self.arm(limit.0);
+        self.arm(limit);
     }
 
     fn set_weight(&mut self, node: NodeId, weight: u32) {
@@ -725,11 +698,10 @@ impl Nic {
         if matches!(self.program.node(node).kind, NodeKind::Class(_)) {
             return self.set_alarms(now); // nobody is below
         }
-        for alarm in 0..self.forest.alarm_count() {
-            let id = self.forest.timed_node(alarm);
-            if self.program.path(id).any(|above| above == node) {
-                self.forest.set_drain(alarm, self.program.drain(id), now);
-            }
+        let below = |&(_, id): &(_, NodeId)| self.program.path(id).any(|above| above == node);
+        let timers: Vec<_> = self.forest.timers().filter(below).collect();
+        for (timer, id) in timers {
+            self.forest.set_drain(timer, self.program.drain(id), now);
         }
         self.set_alarms(now);
     }

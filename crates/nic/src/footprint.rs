@@ -10,10 +10,11 @@ use core::mem::size_of;
 use plimsoll_policy::{Match, Node, NodeId, NodeKind, Program};
 use plimsoll_queues::Wheel;
 
-use crate::host::{FLOW_BYTES, NAME_BYTES, Refusal, SLOT_BYTES};
+use crate::host::{NAME_BYTES, RECORD_BYTES, SLOT_BYTES};
 use crate::install::Config;
 use crate::limit::Limit;
 use crate::order::{fixed_bytes, place_bytes};
+use crate::refusal::Refusal;
 use crate::stats::Completion;
 use crate::tree::{CHILD_BYTES, GATE_BYTES, NODE_BYTES, SEAT_BYTES};
 
@@ -110,7 +111,7 @@ pub fn footprint(program: &Program, config: &Config) -> Footprint {
     let (limits, records) = (program.limits.len(), queues.min(config.descriptors.into()));
     let global = vec![
         Part { what: "inner nodes and their orders", bytes: sum_of(&[Role::Above], &order) },
-        Part { what: "records of flow queues with packets", bytes: records * RECORD_BYTES },
+        Part { what: "records of flow queues with packets", bytes: records * RECORD_AND_NUMBER },
         Part { what: "their rings", bytes: records * ring_bytes },
         part("wheel", Wheel::bytes(crate::install::WHEEL_SLOTS)),
         part(
@@ -181,7 +182,7 @@ fn roles(program: &Program) -> Vec<Role> {
 }
 
 /// A record, and its number while nobody has it.
-const RECORD_BYTES: u64 = (FLOW_BYTES + size_of::<u32>()) as u64;
+const RECORD_AND_NUMBER: u64 = (RECORD_BYTES + size_of::<u32>()) as u64;
 
 /// The compiled policy, of which the engine keeps a copy.
 fn policy_bytes(program: &Program) -> u64 {
@@ -236,7 +237,7 @@ mod tests {
         let divided = said(", queues: {voice: {match: {dscp: ef}}, web: {match: {dst_port: 443}}, rest: {}}");
         assert_eq!((divided.classes, divided.queues, divided.senic_bytes), (3, 5, 98));
         let more = divided.total_bytes - whole.total_bytes;
-        let ring_and_record = divided.ring_bytes + RECORD_BYTES;
+        let ring_and_record = divided.ring_bytes + RECORD_AND_NUMBER;
         assert!(
             more > 2 * ring_and_record && more < 2 * (ring_and_record + 1_000),
             "{more} B for two more queues"

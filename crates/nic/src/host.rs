@@ -6,19 +6,22 @@
 //! Invariant: done <= head <= seen <= tail, modulo 2^16, and tail - done never exceeds the ring. A flow queue that holds
 //! descriptors has a record.
 
-use plimsoll_policy::NodeId;
-use plimsoll_units::{Bytes, Nanos};
-use prefetch_index::prefetch_index;
+mod cut;
+mod rings;
+
+use plimsoll_units::Nanos;
 
 use crate::account::Accounts;
+use crate::ids::{OwnerId, RecordId, Table, Tagged};
+use crate::refusal::Refusal;
+pub(crate) use cut::Cut;
+pub use cut::MAX_DESCRIPTOR;
+pub(crate) use rings::SLOT_BYTES;
+use rings::{Rings, Slot};
 
 /// Names a flow queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(pub u32);
-
-/// Names the record of a flow queue that may hold descriptors. A bundle, a tree and a ring know it by no other name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FlowId(pub(crate) u32);
 
 /// What the host writes for one frame, or for one large segment to be cut into frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,68 +38,19 @@ pub struct Descriptor {
     pub tag: u32,
 }
 
-/// Why a descriptor was not taken, or a flow queue not opened. One counter for each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Refusal {
-    /// No such flow queue, or no room for one more.
-    NoQueue,
-    /// The flow queue's ring is full.
-    FlowFull,
-    /// The tenant holds as many descriptors as it may.
-    TenantFull,
-    /// The host holds as many descriptors as it may.
-    HostFull,
-    /// Length, header and segment size do not fit together.
-    Malformed,
-    /// A frame, or a segment with its header, that the uplink cannot carry.
-    Oversize,
-    /// The class holds as many descriptors as it may.
-    ClassFull,
-}
-
-impl Refusal {
-    /// How many reasons there are.
-    pub const COUNT: usize = 7;
-
-    /// Every reason, in the order of the counters.
-    pub const ALL: [Self; Self::COUNT] = [
-        Self::NoQueue,
-        Self::FlowFull,
-        Self::TenantFull,
-        Self::HostFull,
-        Self::Malformed,
-        Self::Oversize,
-        Self::ClassFull,
-    ];
-
-    /// The reason as counters and operators call it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::NoQueue => "no_queue",
-            Self::FlowFull => "flow_full",
-            Self::TenantFull => "tenant_full",
-            Self::HostFull => "host_full",
-            Self::Malformed => "malformed",
-            Self::Oversize => "oversize",
-            Self::ClassFull => "class_full",
-        }
-    }
-}
-
 /// Every flow queue of the host.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
     rings: Rings,
-    names: Vec<Name>,
+    names: Table<QueueId, Name>,
     /// Tags for descriptors that bring none.
-    tags: Vec<u32>,
-    flows: Vec<Flow>,
+    tags: Table<QueueId, u32>,
+    records: Table<RecordId, Record>,
     /// Whether there are fewer records than flow queues may be open. Then a flow queue has one only while it holds
     /// descriptors, of which there are no more; otherwise it has that of its own number.
     scarce: bool,
     /// Records that no flow queue has, where they are scarce.
-    spare: Vec<u32>,
+    spare: Vec<RecordId>,
     /// The first of the names that are not in use.
     free: u32,
     open: usize,
@@ -106,36 +60,15 @@ pub(crate) struct Host {
 /// All that a flow queue without descriptors needs to be.
 #[derive(Clone, Copy, Debug)]
 struct Name {
-    home: Home,
+    home: Tagged,
     /// Where its record is. Or, with [`Name::BARE`], what it owes of its turns; of one that is not open, the next such.
     word: u32,
 }
 
-/// The descriptor rings, interleaved by cache line: first every ring's first line, then every ring's second, and so on.
-/// Most rings hold little, and begin again at their first line once they are empty, so that what is in use lies
-/// together, in few lines and few pages.
-#[derive(Clone, Debug)]
-struct Rings {
-    /// Slots of each ring, less one.
-    mask: u16,
-    /// Lines from one of a ring to the next.
-    stride: usize,
-    lines: Vec<Line>,
-}
-
-/// How frames are cut and charged.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cut {
-    pub(crate) overhead: u32,
-    pub(crate) max_frame: u32,
-    /// Most bytes, as charged, of one pull; flow queues behind limits may have a lower bound.
-    pub(crate) pull: u32,
-}
-
 /// The record of a flow queue that holds descriptors, all of it in one cache line.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Flow {
+struct Record {
     /// The next descriptor to be scheduled.
     head: u16,
     /// The end of those that a doorbell told of.
@@ -148,9 +81,9 @@ struct Flow {
     charge: u32,
     /// Low half of the head's number among all arrivals.
     arrival: u32,
-    home: Home,
+    home: Tagged,
     /// The owner of the account that its descriptors are charged to.
-    tenant: u32,
+    owner: OwnerId,
     /// Payload bytes of the head that were pulled before.
     offset: u32,
     /// Tag for descriptors that bring none.
@@ -164,42 +97,15 @@ struct Flow {
     /// Frames that left, and their bytes, of a flow queue that is its class's only one: what has not been added up yet.
     packets: u32,
     bytes: u32,
-    bearer: Bearer,
+    /// The flow queue that has this record; [`Record::NO_QUEUE`] while none has.
+    queue: QueueId,
     /// When the head became the head.
     since: Nanos,
 }
 
-/// Which flow queue has a record. Where each has that of its own number, and only there, this is that number: so the host's
-/// calls find their record, and see that it is theirs, with one look. All others go the longer way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Bearer(u32);
-
-/// Whose a flow queue is: a bundle's; or a class's, of which it is the only one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Home(u32);
-
-/// A cache line of a ring.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(align(64))]
-struct Line([Slot; SLOTS_PER_LINE]);
-
-const SLOTS_PER_LINE: usize = 2;
 /// Of a flow queue that holds nothing, and of one that does.
 pub(crate) const NAME_BYTES: usize = size_of::<Name>() + size_of::<u32>();
-pub(crate) const FLOW_BYTES: usize = size_of::<Flow>();
-pub(crate) const SLOT_BYTES: usize = size_of::<Slot>();
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Slot {
-    addr: u64,
-    arrived: u64,
-    len: u32,
-    arrival: u32,
-    segment: u16,
-    header: u16,
-    tag: u32,
-}
-
+pub(crate) const RECORD_BYTES: usize = size_of::<Record>();
 /// One pull: what leaves now of the head descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pull {
@@ -219,59 +125,12 @@ pub(crate) struct Pull {
     pub(crate) since: Nanos,
 }
 
-impl Home {
-    /// Of a flow queue that is not open.
-    const NOBODY: Self = Self(u32::MAX);
-    const CLASS: u32 = 1 << 31;
-
-    pub(crate) fn bundle(id: u32) -> Self {
-        Self(id)
-    }
-
-    pub(crate) fn class(id: NodeId) -> Self {
-        Self(id.0 | Self::CLASS)
-    }
-
-    #[inline]
-    pub(crate) fn as_bundle(self) -> Option<u32> {
-        (self.0 & Self::CLASS == 0).then_some(self.0)
-    }
-
-    #[inline]
-    pub(crate) fn as_class(self) -> Option<NodeId> {
-        (self.0 & Self::CLASS != 0).then_some(NodeId(self.0 & !Self::CLASS))
-    }
-}
-
-impl Bearer {
-    const NOBODY: Self = Self(u32::MAX);
-    /// Marks those that took whatever record was spare.
-    const FOUND: u32 = 1 << 31;
-
-    #[inline]
-    fn queue(self) -> QueueId {
-        QueueId(self.0 & !Self::FOUND)
-    }
-}
-
-impl Default for Bearer {
-    fn default() -> Self {
-        Self::NOBODY
-    }
-}
-
 impl Name {
     /// Marks one without a record.
     const BARE: u32 = 1 << 31;
 
-    fn bare(home: Home, debt: u32) -> Self {
+    fn bare(home: Tagged, debt: u32) -> Self {
         Self { home, word: debt.min(Self::BARE - 1) | Self::BARE }
-    }
-}
-
-impl Default for Home {
-    fn default() -> Self {
-        Self::NOBODY
     }
 }
 
@@ -280,14 +139,14 @@ impl Host {
     pub(crate) fn new(queues: u32, ring: u16, descriptors: u32, cut: Cut) -> Self {
         let records = queues.min(descriptors);
         let scarce = records < queues;
-        let next_free = |id| Name::bare(Home::NOBODY, id + 1);
+        let next_free = |id| Name::bare(Tagged::NOTHING, id + 1);
         Self {
             rings: Rings::new(records, ring),
             names: (0..queues).map(next_free).collect(),
-            tags: vec![0; queues as usize],
-            flows: vec![Flow::default(); records as usize],
+            tags: vec![0; queues as usize].into(),
+            records: vec![Record::FREE; records as usize].into(),
             scarce,
-            spare: if scarce { (0..records).rev().collect() } else { Vec::new() },
+            spare: if scarce { (0..records).rev().map(RecordId).collect() } else { Vec::new() },
             free: 0,
             open: 0,
             cut,
@@ -296,12 +155,12 @@ impl Host {
 
     /// Makes room for more flow queues that hold descriptors at a time.
     pub(crate) fn fit(&mut self, descriptors: u32) {
-        let (records, wanted) = (self.flows.len() as u32, (self.names.len() as u32).min(descriptors));
+        let (records, wanted) = (self.records.len() as u32, (self.names.len() as u32).min(descriptors));
         if self.scarce && wanted > records {
-            self.flows.resize(wanted as usize, Flow::default());
+            self.records.resize(wanted as usize, Record::FREE);
             self.rings.grow(wanted);
             self.spare.reserve(wanted as usize - self.spare.len());
-            self.spare.extend(records..wanted);
+            self.spare.extend((records..wanted).map(RecordId));
         }
     }
 
@@ -309,25 +168,25 @@ impl Host {
         self.cut = cut;
     }
 
-    pub(crate) fn open(&mut self, home: Home, tenant: u32, pull: u32) -> Option<QueueId> {
-        let id = self.free;
-        let name = self.names.get_mut(id as usize)?;
+    pub(crate) fn open(&mut self, home: Tagged, owner: OwnerId, pull: u32) -> Option<QueueId> {
+        let queue = QueueId(self.free);
+        let name = self.names.get_mut(queue)?;
         self.free = name.word & !Name::BARE;
         self.open += 1;
         *name = Name::bare(home, 0);
-        self.tags[id as usize] = 0;
+        self.tags[queue] = 0;
         if !self.scarce {
-            self.assign(id, id, tenant, pull);
+            self.assign(queue, RecordId(queue.0), owner, pull);
         }
-        Some(QueueId(id))
+        Some(queue)
     }
 
     /// Closes a flow queue that holds nothing. What it counted is still to be had from its record.
     pub(crate) fn close(&mut self, queue: QueueId) -> bool {
-        let empty = self.is_open(queue) && self.find(queue).is_none_or(|id| self.is_empty(id));
+        let empty = self.is_open(queue) && self.resolve(queue).is_none_or(|id| self.is_empty(id));
         if empty {
             self.take_record(queue);
-            self.names[queue.0 as usize] = Name::bare(Home::NOBODY, self.free);
+            self.names[queue] = Name::bare(Tagged::NOTHING, self.free);
             self.free = queue.0;
             self.open -= 1;
         }
@@ -341,60 +200,69 @@ impl Host {
     }
 
     /// Gives an open flow queue a record, if it has none and one is left.
-    pub(crate) fn give_record(&mut self, queue: QueueId, tenant: u32, pull: u32) -> Option<FlowId> {
+    pub(crate) fn give_record(&mut self, queue: QueueId, owner: OwnerId, pull: u32) -> Option<RecordId> {
         let record = self.spare.pop()?;
-        self.assign(queue.0, record, tenant, pull);
-        Some(FlowId(record))
+        self.assign(queue, record, owner, pull);
+        Some(record)
     }
 
-    fn assign(&mut self, id: u32, record: u32, tenant: u32, pull: u32) {
-        let name = &mut self.names[id as usize];
+    fn assign(&mut self, queue: QueueId, record: RecordId, owner: OwnerId, pull: u32) {
+        let name = &mut self.names[queue];
         let debt = (name.word & !Name::BARE) as i32;
-        let (tag, pull) = (self.tags[id as usize], pull.min(self.cut.pull));
-        let (home, bearer) = (name.home, Bearer(if self.scarce { id | Bearer::FOUND } else { id }));
-        self.flows[record as usize] =
-            Flow { home, tenant, pull, tag, bearer, deficit: -debt, ..Flow::default() };
-        name.word = record;
+        let (home, tag, pull) = (name.home, self.tags[queue], pull.min(self.cut.pull));
+        self.records[record] = Record { home, owner, pull, tag, queue, deficit: -debt, ..Record::FREE };
+        name.word = record.0;
     }
 
     /// Takes the record of a flow queue that holds nothing, and keeps what must be remembered of it.
     pub(crate) fn take_record(&mut self, queue: QueueId) {
-        let Some(id) = self.find(queue) else { return };
-        let flow = &mut self.flows[id.0 as usize];
-        self.names[queue.0 as usize] = Name::bare(flow.home, flow.deficit.min(0).unsigned_abs());
-        (flow.home, flow.bearer) = (Home::NOBODY, Bearer::NOBODY);
+        let Some(id) = self.resolve(queue) else { return };
+        let record = &mut self.records[id];
+        self.names[queue] = Name::bare(record.home, record.deficit.min(0).unsigned_abs());
+        (record.home, record.queue) = (Tagged::NOTHING, Record::NO_QUEUE);
         if self.scarce {
-            self.spare.push(id.0);
+            self.spare.push(id);
         }
     }
 
-    /// The record of an open flow queue, if it has one.
-    pub(crate) fn find(&self, queue: QueueId) -> Option<FlowId> {
-        let id = FlowId(self.names.get(queue.0 as usize)?.word);
-        self.flow(id).is_some_and(|flow| flow.bearer.queue() == queue).then_some(id)
+    /// The record of an open flow queue, if it has one. Unless records are scarce it is the one of its number.
+    #[inline(always)]
+    pub(crate) fn resolve(&self, queue: QueueId) -> Option<RecordId> {
+        let own = RecordId(queue.0);
+        match self.records.get(own) {
+            Some(record) if record.queue == queue => Some(own),
+            _ if !self.scarce => None,
+            _ => self.look_up(queue),
+        }
+    }
+
+    #[cold]
+    fn look_up(&self, queue: QueueId) -> Option<RecordId> {
+        let id = RecordId(self.names.get(queue)?.word);
+        self.records.get(id).filter(|record| record.queue == queue).map(|_| id)
     }
 
     #[inline]
-    fn flow(&self, id: FlowId) -> Option<&Flow> {
-        self.flows.get(id.0 as usize).filter(|flow| flow.is_open())
+    fn record(&self, id: RecordId) -> Option<&Record> {
+        self.records.get(id).filter(|record| record.is_open())
     }
 
     /// Whether nothing is in a flow queue that has a record.
     #[inline]
-    pub(crate) fn is_empty(&self, id: FlowId) -> bool {
-        self.flow(id).is_some_and(Flow::is_empty)
+    pub(crate) fn is_empty(&self, id: RecordId) -> bool {
+        self.record(id).is_some_and(Record::is_empty)
     }
 
     /// The flow queue of a record.
     #[inline]
-    pub(crate) fn queue_of(&self, id: FlowId) -> QueueId {
-        self.flows[id.0 as usize].bearer.queue()
+    pub(crate) fn queue_of(&self, id: RecordId) -> QueueId {
+        self.records[id].queue
     }
 
-    /// Whose a record is, and of which flow queue.
+    /// The bundle or the class that a record's flow queue belongs to.
     #[inline]
-    pub(crate) fn owner(&self, id: FlowId) -> Option<(Home, QueueId)> {
-        self.flow(id).map(|flow| (flow.home, flow.bearer.queue()))
+    pub(crate) fn home_of(&self, id: RecordId) -> Tagged {
+        self.records.get(id).map_or(Tagged::NOTHING, |record| record.home)
     }
 
     /// Descriptors that one ring holds.
@@ -409,70 +277,77 @@ impl Host {
     }
 
     pub(crate) fn is_open(&self, queue: QueueId) -> bool {
-        self.names.get(queue.0 as usize).is_some_and(|name| name.home != Home::NOBODY)
+        self.names.get(queue).is_some_and(|name| !name.home.is_nothing())
     }
 
     /// Every open flow queue.
     pub(crate) fn open_queues(&self) -> impl Iterator<Item = QueueId> + '_ {
-        (0..).map(QueueId).zip(&self.names).filter_map(|(id, name)| (name.home != Home::NOBODY).then_some(id))
+        (0..)
+            .map(QueueId)
+            .zip(self.names.iter())
+            .filter_map(|(id, name)| (!name.home.is_nothing()).then_some(id))
     }
 
     /// Whose an open flow queue is.
-    pub(crate) fn home(&self, queue: QueueId) -> Option<Home> {
-        self.names.get(queue.0 as usize).map(|name| name.home).filter(|&home| home != Home::NOBODY)
+    pub(crate) fn home(&self, queue: QueueId) -> Option<Tagged> {
+        self.names.get(queue).map(|name| name.home).filter(|home| !home.is_nothing())
     }
 
-    pub(crate) fn set_home(&mut self, queue: QueueId, home: Home) {
-        let found = self.find(queue);
-        self.names[queue.0 as usize].home = home;
+    pub(crate) fn set_home(&mut self, queue: QueueId, home: Tagged) {
+        let found = self.resolve(queue);
+        self.names[queue].home = home;
         if let Some(id) = found {
-            self.flows[id.0 as usize].home = home;
+            self.records[id].home = home;
         }
     }
 
     /// A flow queue, with what it holds, becomes another's.
-    pub(crate) fn rehome(&mut self, queue: QueueId, home: Home, tenant: u32, pull: u32) {
+    pub(crate) fn rehome(&mut self, queue: QueueId, home: Tagged, owner: OwnerId, pull: u32) {
         self.set_home(queue, home);
-        let Some(id) = self.find(queue) else {
-            self.names[queue.0 as usize] = Name::bare(home, 0);
+        let Some(id) = self.resolve(queue) else {
+            self.names[queue] = Name::bare(home, 0);
             return;
         };
-        let flow = &mut self.flows[id.0 as usize];
-        (flow.tenant, flow.deficit, flow.packets, flow.bytes) = (tenant, 0, 0, 0);
-        flow.pull = pull.min(self.cut.pull);
+        let record = &mut self.records[id];
+        (record.owner, record.deficit, record.packets, record.bytes) = (owner, 0, 0, 0);
+        record.pull = pull.min(self.cut.pull);
     }
 
     /// Counts what left of a class's only flow queue; whether it is time to add it up.
     #[inline]
-    pub(crate) fn count(&mut self, id: FlowId, frames: u32, bytes: u64) -> bool {
-        let flow = &mut self.flows[id.0 as usize];
-        (flow.packets, flow.bytes) = (flow.packets + frames, flow.bytes + bytes as u32);
-        (flow.packets | flow.bytes) >> 31 != 0
+    pub(crate) fn count(&mut self, id: RecordId, frames: u32, bytes: u64) -> bool {
+        let record = &mut self.records[id];
+        (record.packets, record.bytes) = (record.packets + frames, record.bytes + bytes as u32);
+        (record.packets | record.bytes) >> 31 != 0
     }
 
     /// What has not been added up of a flow queue, which begins again at zero.
-    pub(crate) fn take_counted(&mut self, id: FlowId) -> (u32, u32) {
-        let taken = |flow: &mut Flow| (core::mem::take(&mut flow.packets), core::mem::take(&mut flow.bytes));
-        self.flows.get_mut(id.0 as usize).map_or((0, 0), taken)
+    pub(crate) fn take_counted(&mut self, id: RecordId) -> (u32, u32) {
+        let taken =
+            |record: &mut Record| (core::mem::take(&mut record.packets), core::mem::take(&mut record.bytes));
+        self.records.get_mut(id).map_or((0, 0), taken)
     }
 
     /// Of every open flow queue: whose it is, and what has not been added up.
-    pub(crate) fn counted(&self) -> impl Iterator<Item = (Home, u32, u32)> + '_ {
-        self.flows.iter().filter(|flow| flow.is_open()).map(|flow| (flow.home, flow.packets, flow.bytes))
+    pub(crate) fn counted(&self) -> impl Iterator<Item = (Tagged, u32, u32)> + '_ {
+        self.records
+            .iter()
+            .filter(|record| record.is_open())
+            .map(|record| (record.home, record.packets, record.bytes))
     }
 
     pub(crate) fn set_tag(&mut self, queue: QueueId, tag: u32) {
-        self.tags[queue.0 as usize] = tag;
-        if let Some(id) = self.find(queue) {
-            self.flows[id.0 as usize].tag = tag;
+        self.tags[queue] = tag;
+        if let Some(id) = self.resolve(queue) {
+            self.records[id].tag = tag;
         }
     }
 
-    /// Writes a descriptor, if it makes sense, its ring has room and its owner may hold one more.
+    /// Writes a descriptor into a flow queue's ring.
     ///
     /// # Errors
-    /// [`Refusal::NoQueue`] when there is no such flow queue, or when its record is not the one of its number: then
-    /// [`Host::find`] knows which it is.
+    /// A [`Refusal`] when the flow queue has no record, the descriptor makes no sense, the ring is full, or the tenant or the
+    /// host may hold no more.
     #[inline]
     pub(crate) fn write(
         &mut self,
@@ -480,112 +355,81 @@ impl Host {
         descriptor: &Descriptor,
         accounts: &mut Accounts,
     ) -> Result<(), Refusal> {
-        let flow = self.flows.get_mut(queue.0 as usize).filter(|flow| flow.bearer == Bearer(queue.0));
-        let flow = flow.ok_or(Refusal::NoQueue)?;
-        Self::write_into(flow, FlowId(queue.0), &mut self.rings, self.cut, descriptor, accounts)
-    }
-
-    /// The same into a record that was found.
-    pub(crate) fn write_found(
-        &mut self,
-        id: FlowId,
-        descriptor: &Descriptor,
-        accounts: &mut Accounts,
-    ) -> Result<(), Refusal> {
-        Self::write_into(&mut self.flows[id.0 as usize], id, &mut self.rings, self.cut, descriptor, accounts)
-    }
-
-    #[inline(always)]
-    fn write_into(
-        flow: &mut Flow,
-        id: FlowId,
-        rings: &mut Rings,
-        cut: Cut,
-        descriptor: &Descriptor,
-        accounts: &mut Accounts,
-    ) -> Result<(), Refusal> {
-        cut.accepts(descriptor)?;
-        let tail = flow.tail;
-        if tail.wrapping_sub(flow.done) > rings.mask {
+        let id = self.resolve(queue).ok_or(Refusal::NoQueue)?;
+        let record = &mut self.records[id];
+        self.cut.accepts(descriptor)?;
+        let tail = record.tail;
+        if tail.wrapping_sub(record.done) > self.rings.mask {
             return Err(Refusal::FlowFull);
         }
-        accounts.take(flow.tenant)?;
-        flow.tail = tail.wrapping_add(1);
-        let tag = if descriptor.tag == 0 { flow.tag } else { descriptor.tag };
+        accounts.take(record.owner)?;
+        record.tail = tail.wrapping_add(1);
+        let tag = if descriptor.tag == 0 { record.tag } else { descriptor.tag };
         let Descriptor { addr, len, segment, header, .. } = *descriptor;
-        *rings.slot_mut(id, tail) = Slot { addr, arrived: 0, len, arrival: 0, segment, header, tag };
+        *self.rings.slot_mut(id, tail) = Slot { addr, arrived: 0, len, arrival: 0, segment, header, tag };
         Ok(())
     }
 
-    /// A doorbell: stamps what is new, and says whose the flow queue is if it holds packets now and did not before.
-    ///
-    /// # Errors
-    /// [`Refusal::NoQueue`] when there is no such flow queue.
+    /// A doorbell: stamps the new descriptors with their arrival. Answers the flow queue's home if it holds packets now
+    /// and did not before; nothing if it does not.
     #[inline]
     pub(crate) fn take_new(
         &mut self,
         queue: QueueId,
         now: Nanos,
         arrivals: &mut u64,
-    ) -> Result<Option<Home>, Refusal> {
-        let flow = self.flows.get(queue.0 as usize).filter(|flow| flow.bearer == Bearer(queue.0));
-        flow.ok_or(Refusal::NoQueue)?;
-        Ok(self.take_new_found(FlowId(queue.0), now, arrivals))
-    }
-
-    /// The same of a record that was found.
-    #[inline(always)]
-    pub(crate) fn take_new_found(&mut self, id: FlowId, now: Nanos, arrivals: &mut u64) -> Option<Home> {
-        let flow = &mut self.flows[id.0 as usize];
-        let mut at = flow.seen;
-        while at != flow.tail {
+    ) -> Option<(RecordId, Tagged)> {
+        let id = self.resolve(queue)?;
+        let record = &mut self.records[id];
+        let mut at = record.seen;
+        while at != record.tail {
             let slot = self.rings.slot_mut(id, at);
             let low = *arrivals as u32;
             (slot.arrived, slot.arrival) = (now.as_u64(), low);
             *arrivals += 1;
-            flow.backlog += slot.len;
+            record.backlog += slot.len;
             at = at.wrapping_add(1);
         }
-        let wakes = flow.head == flow.seen && at != flow.seen;
-        flow.seen = at;
+        let wakes = record.head == record.seen && at != record.seen;
+        record.seen = at;
         if wakes {
-            flow.since = now;
-            flow.load(self.rings.slot(id, flow.head), self.cut);
+            record.since = now;
+            record.load(self.rings.slot(id, record.head), self.cut);
         }
-        wakes.then_some(flow.home)
+        Some((id, if wakes { record.home } else { Tagged::NOTHING }))
     }
 
     /// Bytes that the next pull will be charged.
     #[inline]
-    pub(crate) fn charge(&self, id: FlowId) -> u32 {
-        self.flows[id.0 as usize].charge
+    pub(crate) fn charge(&self, id: RecordId) -> u32 {
+        self.records[id].charge
     }
 
     /// Number of the head among all arrivals; `arrivals` is how many there have been.
     #[inline]
-    pub(crate) fn arrival(&self, id: FlowId, arrivals: u64) -> u64 {
-        let low = self.flow(id).map_or(0, |flow| flow.arrival.into());
+    pub(crate) fn arrival(&self, id: RecordId, arrivals: u64) -> u64 {
+        let low = self.record(id).map_or(0, |record| record.arrival.into());
         let high = arrivals & !u64::from(u32::MAX);
         if (high | low) <= arrivals { high | low } else { (high | low).saturating_sub(1 << 32) }
     }
 
     /// When the head should have left, given its class's default.
     #[inline]
-    pub(crate) fn deadline(&self, id: FlowId, default: u64) -> u64 {
-        let slot = self.rings.slot(id, self.flows[id.0 as usize].head);
+    pub(crate) fn deadline(&self, id: RecordId, default: u64) -> u64 {
+        let slot = self.rings.slot(id, self.records[id].head);
         let wait = if slot.tag == 0 { default } else { u64::from(slot.tag) * 1_000 };
         slot.arrived.saturating_add(wait)
     }
 
     #[inline]
-    pub(crate) fn holds_packets(&self, id: FlowId) -> bool {
-        self.flow(id).is_some_and(|flow| flow.head != flow.seen)
+    pub(crate) fn holds_packets(&self, id: RecordId) -> bool {
+        self.record(id).is_some_and(|record| record.head != record.seen)
     }
 
     /// Whether more packets follow the head.
     #[inline]
-    pub(crate) fn follows(&self, id: FlowId) -> bool {
-        self.flow(id).is_some_and(|flow| flow.head.wrapping_add(1) != flow.seen)
+    pub(crate) fn follows(&self, id: RecordId) -> bool {
+        self.record(id).is_some_and(|record| record.head.wrapping_add(1) != record.seen)
     }
 
     /// Takes the next pull off the head and moves on. With a quantum, says in `turn_over` whether it ends the flow
@@ -594,14 +438,14 @@ impl Host {
     /// Always inlined: handed over in memory, the narrow stores of its fields and the wide loads of their reader do
     /// not forward to each other, which costs more than the whole pull.
     #[inline(always)]
-    pub(crate) fn pull(&mut self, id: FlowId, now: Nanos, quantum: Option<i32>) -> Pull {
-        let flow = &mut self.flows[id.0 as usize];
-        let slot = self.rings.slot(id, flow.head);
-        let piece = self.cut.piece(slot, flow.offset, flow.pull);
+    pub(crate) fn pull(&mut self, id: RecordId, now: Nanos, quantum: Option<i32>) -> Pull {
+        let record = &mut self.records[id];
+        let slot = self.rings.slot(id, record.head);
+        let piece = self.cut.piece(slot, record.offset, record.pull);
         let mut pull = Pull {
-            queue: flow.bearer.queue(),
+            queue: record.queue,
             addr: slot.addr,
-            offset: flow.offset,
+            offset: record.offset,
             len: piece.len,
             segment: slot.segment,
             header: slot.header,
@@ -611,124 +455,98 @@ impl Host {
             more: true,
             turn_over: false,
             arrived: Nanos::new(slot.arrived),
-            since: flow.since,
+            since: record.since,
         };
         if piece.last {
-            (flow.offset, flow.since) = (0, now);
-            flow.backlog -= slot.len;
-            flow.head = flow.head.wrapping_add(1);
-            pull.more = flow.head != flow.seen;
+            (record.offset, record.since) = (0, now);
+            record.backlog -= slot.len;
+            record.head = record.head.wrapping_add(1);
+            pull.more = record.head != record.seen;
         } else {
-            flow.offset += piece.payload;
+            record.offset += piece.payload;
         }
         // Whether there is a next one cannot be foretold: what is loaded of a slot that holds none is not used.
-        flow.load(self.rings.slot(id, flow.head), self.cut);
+        record.load(self.rings.slot(id, record.head), self.cut);
         // By the time that this one leaves, others have had their turns and their lines in the cache.
-        self.rings.prefetch(id, flow.head.wrapping_add(1));
+        self.rings.prefetch(id, record.head.wrapping_add(1));
         if let Some(quantum) = quantum {
-            pull.turn_over = flow.use_turn(pull.charge, quantum, pull.more);
+            pull.turn_over = record.use_turn(pull.charge, quantum, pull.more);
         }
         pull
     }
 
     /// Descriptors that are not completed.
-    pub(crate) fn held(&self, id: FlowId) -> u32 {
-        self.flow(id).map_or(0, |flow| flow.tail.wrapping_sub(flow.done).into())
+    pub(crate) fn held(&self, id: RecordId) -> u32 {
+        self.record(id).map_or(0, |record| record.tail.wrapping_sub(record.done).into())
     }
 
     /// Whose each open flow queue is, with the descriptors, and their bytes, that wait in it.
-    pub(crate) fn backlogs(&self) -> impl Iterator<Item = (Home, u64, u64)> + '_ {
-        let open = self.flows.iter().filter(|flow| flow.is_open());
-        open.map(|flow| (flow.home, flow.seen.wrapping_sub(flow.head).into(), flow.backlog.into()))
+    pub(crate) fn backlogs(&self) -> impl Iterator<Item = (Tagged, u64, u64)> + '_ {
+        let open = self.records.iter().filter(|record| record.is_open());
+        open.map(|record| (record.home, record.seen.wrapping_sub(record.head).into(), record.backlog.into()))
     }
 
-    /// The oldest descriptor that has left may be written again; its tenant. `None` as [`Host::write`] fails.
+    /// The place of the oldest descriptor that has left may be written again. Answers its owner.
     #[inline]
-    pub(crate) fn release(&mut self, queue: QueueId) -> Option<u32> {
-        let flow = self.flows.get_mut(queue.0 as usize).filter(|flow| flow.bearer == Bearer(queue.0))?;
-        Some(flow.release())
+    pub(crate) fn release(&mut self, queue: QueueId) -> Option<OwnerId> {
+        let id = self.resolve(queue)?;
+        Some(self.records[id].release())
     }
 
-    /// The same of a record that was found.
-    pub(crate) fn release_found(&mut self, id: FlowId) -> u32 {
-        self.flows[id.0 as usize].release()
-    }
-
-    pub(crate) fn load_head(&mut self, id: FlowId) {
-        let flow = &mut self.flows[id.0 as usize];
-        flow.load(self.rings.slot(id, flow.head), self.cut);
+    pub(crate) fn load_head(&mut self, id: RecordId) {
+        let record = &mut self.records[id];
+        record.load(self.rings.slot(id, record.head), self.cut);
     }
 
     /// Brings a flow queue into the cache.
     #[inline]
-    pub(crate) fn prefetch(&self, id: FlowId) {
-        prefetch_index(&self.flows, id.0 as usize);
+    pub(crate) fn prefetch(&self, id: RecordId) {
+        self.records.prefetch(id);
     }
 
     /// Brings the head descriptor of a flow queue, itself in the cache, into it as well.
     #[inline]
-    pub(crate) fn prefetch_head(&self, id: FlowId) {
-        if let Some(flow) = self.flows.get(id.0 as usize) {
-            self.rings.prefetch(id, flow.head);
-            self.rings.prefetch(id, flow.head.wrapping_add(1)); // looked at when the head has left
+    pub(crate) fn prefetch_head(&self, id: RecordId) {
+        if let Some(record) = self.records.get(id) {
+            self.rings.prefetch(id, record.head);
+            self.rings.prefetch(id, record.head.wrapping_add(1)); // looked at when the head has left
         }
     }
 
     /// Brings the place for the next descriptor of a flow queue, itself in the cache, into it as well.
     #[inline]
-    pub(crate) fn prefetch_tail(&self, id: FlowId) {
-        if let Some(flow) = self.flows.get(id.0 as usize) {
-            self.rings.prefetch(id, flow.tail);
+    pub(crate) fn prefetch_tail(&self, id: RecordId) {
+        if let Some(record) = self.records.get(id) {
+            self.rings.prefetch(id, record.tail);
         }
     }
 }
 
-impl Rings {
-    fn new(records: u32, slots: u16) -> Self {
-        let slots = slots.clamp(SLOTS_PER_LINE as u16, 1 << 14).next_power_of_two();
-        // Odd, so that the lines of one ring do not compete for the same few places of a cache.
-        let stride = records as usize | 1;
-        let lines = stride * (usize::from(slots) / SLOTS_PER_LINE);
-        Self { mask: slots - 1, stride, lines: vec![Line::default(); lines] }
-    }
+impl Record {
+    const NO_QUEUE: QueueId = QueueId(u32::MAX);
+    const FREE: Self = Self {
+        head: 0,
+        seen: 0,
+        tail: 0,
+        done: 0,
+        charge: 0,
+        arrival: 0,
+        home: Tagged::NOTHING,
+        owner: OwnerId::NONE,
+        offset: 0,
+        tag: 0,
+        deficit: 0,
+        backlog: 0,
+        pull: 0,
+        packets: 0,
+        bytes: 0,
+        queue: Self::NO_QUEUE,
+        since: Nanos::ZERO,
+    };
 
-    /// The same descriptors in rings of more flow queues.
-    fn grow(&mut self, records: u32) {
-        let mut grown = Self::new(records, self.mask + 1);
-        for id in (0..).map(FlowId).take(self.stride) {
-            for index in 0..=self.mask {
-                *grown.slot_mut(id, index) = *self.slot(id, index);
-            }
-        }
-        *self = grown;
-    }
-
-    #[inline]
-    fn line(&self, id: FlowId, index: u16) -> usize {
-        usize::from(index & self.mask) / SLOTS_PER_LINE * self.stride + id.0 as usize
-    }
-
-    #[inline]
-    fn slot(&self, id: FlowId, index: u16) -> &Slot {
-        &self.lines[self.line(id, index)].0[usize::from(index) % SLOTS_PER_LINE]
-    }
-
-    #[inline]
-    fn slot_mut(&mut self, id: FlowId, index: u16) -> &mut Slot {
-        let line = self.line(id, index);
-        &mut self.lines[line].0[usize::from(index) % SLOTS_PER_LINE]
-    }
-
-    #[inline]
-    fn prefetch(&self, id: FlowId, index: u16) {
-        prefetch_index(&self.lines, self.line(id, index));
-    }
-}
-
-impl Flow {
     #[inline]
     fn is_open(&self) -> bool {
-        self.home != Home::NOBODY
+        !self.home.is_nothing()
     }
 
     #[inline]
@@ -737,13 +555,13 @@ impl Flow {
     }
 
     #[inline]
-    fn release(&mut self) -> u32 {
+    fn release(&mut self) -> OwnerId {
         self.done = self.done.wrapping_add(1);
         // An empty ring begins again at its first line (see `Rings`). Without a branch: nothing foretells it.
         let keep = u16::from(self.done != self.tail).wrapping_neg();
         (self.head, self.seen, self.tail, self.done) =
             (self.head & keep, self.seen & keep, self.tail & keep, self.done & keep);
-        self.tenant
+        self.owner
     }
 
     /// Remembers of the head what scheduling will ask.
@@ -764,58 +582,5 @@ impl Flow {
             self.deficit = self.deficit.min(0); // an idle one saves nothing up, and takes its debt along
         }
         self.deficit <= 0
-    }
-}
-
-struct Piece {
-    payload: u32,
-    len: u32,
-    frames: u32,
-    charge: u32,
-    last: bool,
-}
-
-impl Cut {
-    /// Most that one pull can be charged.
-    pub(crate) fn largest(self) -> u64 {
-        u64::from(self.pull.max(self.max_frame + self.overhead))
-    }
-
-    fn accepts(self, descriptor: &Descriptor) -> Result<(), Refusal> {
-        let Descriptor { len, segment, header, .. } = *descriptor;
-        let header_and_segment = u32::from(header) + u32::from(segment);
-        if len == 0 || (segment > 0 && (header == 0 || u32::from(header) >= len)) {
-            return Err(Refusal::Malformed);
-        }
-        let frame = if segment == 0 { len } else { header_and_segment.min(len) };
-        let too_long = frame > self.max_frame || len > MAX_DESCRIPTOR.as_u64() as u32;
-        if too_long { Err(Refusal::Oversize) } else { Ok(()) }
-    }
-
-    /// What one pull of at most `pull` bytes, or of one frame, takes from `offset` on.
-    #[inline(always)]
-    fn piece(self, slot: &Slot, offset: u32, pull: u32) -> Piece {
-        let header = u32::from(slot.header);
-        let segment = u32::from(slot.segment);
-        if segment == 0 || slot.len <= header + segment {
-            let Slot { len, .. } = *slot;
-            return Piece { payload: len, len, frames: 1, charge: len + self.overhead, last: true };
-        }
-        let rest = slot.len - header - offset;
-        let frame = header + segment + self.overhead;
-        let payload = rest.min((pull / frame).max(1) * segment);
-        let frames = payload.div_ceil(segment);
-        let charge = payload + frames * (header + self.overhead);
-        Piece { payload, len: header + payload, frames, charge, last: payload == rest }
-    }
-}
-
-/// Longest descriptor: 64 KiB of IP packet behind an Ethernet header with two VLAN tags.
-pub const MAX_DESCRIPTOR: Bytes = Bytes::new(65_535 + 22);
-impl std::error::Error for Refusal {}
-
-impl core::fmt::Display for Refusal {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(self.name())
     }
 }

@@ -12,13 +12,15 @@ use plimsoll_policy::{FlowOrder, LimitId, Node, NodeId, NodeKind, Placement, Pro
 use plimsoll_queues::{Pace, Wheel};
 use plimsoll_units::{Bytes, Nanos, Span};
 
-use crate::account::{Accounts, Capped, NOBODY};
+use crate::account::{Accounts, Capped, NO_TENANT};
 use crate::bundle::{Asks, Bundle, Hold, Holds, MOST_HOLDS, Place};
 use crate::egress::{Completions, Link, Nic};
-use crate::host::{Cut, FlowId, Home, Host, QueueId, Refusal};
+use crate::host::{Cut, Host, QueueId};
+use crate::ids::{BundleId, GateId, OwnerId, RecordId, Table, Tagged, TreeId};
 use crate::limit::Limit;
+use crate::refusal::Refusal;
 use crate::stats::{ClassCounters, EngineStats, LimitCounters, NodeRank, TenantCounters};
-use crate::tree::{Adoption, Forest, NONE, Purpose, Seat};
+use crate::tree::{Adoption, Forest, Purpose, Seat};
 
 /// Sizes of the engine; they decide its memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,18 +46,18 @@ impl Default for Config {
 /// Where things of the policy are in the engine.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
-    pub(crate) root: u32,
+    pub(crate) root: TreeId,
     pub(crate) largest: u64,
     /// Bytes of a flow queue's turn, in classes that take turns.
     pub(crate) quantum: i32,
     /// Whether anything in the policy orders by deadline.
     pub(crate) deadlines: bool,
     /// Classes that have bundles: their nodes of the main tree.
-    classes: HashMap<NodeId, u32>,
-    bundles: HashMap<Placement, u32>,
-    copies: HashMap<(LimitId, NodeId), u32>,
+    classes: HashMap<NodeId, TreeId>,
+    bundles: HashMap<Placement, BundleId>,
+    copies: HashMap<(LimitId, NodeId), TreeId>,
     /// The same by node of the policy.
-    copied: HashMap<NodeId, Vec<u32>>,
+    copied: HashMap<NodeId, Vec<TreeId>>,
 }
 
 /// Slots of the wheel and the span of each: a horizon of 67 ms, beyond which entries are looked at once per horizon.
@@ -65,7 +67,7 @@ const WHEEL_GRAIN: Span = Span::ns(1_024);
 impl Layout {
     fn new(program: &Program, largest: u64) -> Self {
         Self {
-            root: 0,
+            root: TreeId(0),
             largest,
             quantum: i32::try_from(largest).unwrap_or(i32::MAX),
             deadlines: program.nodes.iter().any(|node| by_deadline(node.kind)),
@@ -77,7 +79,7 @@ impl Layout {
     }
 
     /// Copies of a node behind limits.
-    pub(crate) fn copies_of(&self, node: NodeId) -> &[u32] {
+    pub(crate) fn copies_of(&self, node: NodeId) -> &[TreeId] {
         self.copied.get(&node).map_or(&[], Vec::as_slice)
     }
 }
@@ -93,28 +95,29 @@ impl Nic {
         let mut forest = Forest::plant(program, main_tree(largest, config.catch_up));
         let pull = u32::try_from(largest).unwrap_or(u32::MAX);
         let made = |limit| Limit::new(limit, frame, pull);
-        let mut limits: Vec<Limit> = program.limits.iter().map(made).collect();
+        let mut limits: Table<LimitId, Limit> = program.limits.iter().map(made).collect();
         for node in &program.nodes {
             if let (Some(limit), Some(&child)) = (node.max, node.children.first()) {
                 let gate = forest.add_gate(forest.seat(child).node, limit);
-                limits[limit.0 as usize].gate = gate.unwrap_or(NONE);
+                limits[limit].gate = gate.unwrap_or(GateId::NONE);
             }
         }
+        let timers = forest.timers().len();
         Self {
             program: program.clone(),
             host: Host::new(config.queues, config.ring, config.descriptors, cut),
             accounts: accounts_of(program, config.descriptors),
-            wheel: Wheel::new(program.limits.len() + forest.alarm_count(), WHEEL_SLOTS, WHEEL_GRAIN),
+            wheel: Wheel::new(program.limits.len() + timers, WHEEL_SLOTS, WHEEL_GRAIN),
             forest,
-            bundles: Vec::new(),
+            bundles: Table::default(),
             holds: Vec::new(),
             limits,
             resting: Vec::with_capacity(program.limits.len()),
             layout: Layout::new(program, largest),
             link: Link { pace: Pace::new(program.link), catch_up: config.catch_up, emptied: Nanos::ZERO },
             arrivals: 0,
-            refused: vec![[0; Refusal::COUNT]; program.nodes.len()],
-            sums: vec![[0; 2]; program.nodes.len()],
+            refused: vec![[0; Refusal::COUNT]; program.nodes.len()].into(),
+            sums: vec![[0; 2]; program.nodes.len()].into(),
             completions: Completions::with_capacity(config.descriptors as usize),
             stats: EngineStats::default(),
             config: config.clone(),
@@ -137,7 +140,7 @@ impl Nic {
     /// Closes a flow queue, unless it holds something.
     pub fn close_queue(&mut self, queue: QueueId) -> bool {
         let Some(home) = self.host.home(queue) else { return false };
-        let id = self.host.find(queue);
+        let id = self.host.resolve(queue);
         let closed = self.host.close(queue);
         if closed {
             self.move_out(id, home);
@@ -164,7 +167,7 @@ impl Nic {
         old.take_back_grants(now);
         self.inherit_limits(&old, now);
         let mut queues: Vec<QueueId> = self.host.open_queues().collect();
-        let holding = |queue| self.host.find(queue).filter(|&id| self.host.holds_packets(id));
+        let holding = |queue| self.host.resolve(queue).filter(|&id| self.host.holds_packets(id));
         queues.sort_by_key(|&queue| (holding(queue).map(|id| self.host.arrival(id, self.arrivals)), queue));
         for queue in queues {
             self.replant(queue, &place(queue), now);
@@ -173,13 +176,13 @@ impl Nic {
 
     fn take_back_grants(&mut self, now: Nanos) {
         for hold in &mut self.holds {
-            self.limits[hold.limit as usize].take_back(&mut hold.granted, now);
+            self.limits[hold.limit].take_back(&mut hold.granted, now);
         }
     }
 
     fn inherit_limits(&mut self, old: &Self, now: Nanos) {
         let by_name: HashMap<&str, &Limit> =
-            old.program.limits.iter().map(|limit| limit.name.as_str()).zip(&old.limits).collect();
+            old.program.limits.iter().map(|limit| limit.name.as_str()).zip(old.limits.iter()).collect();
         for (limit, stated) in self.limits.iter_mut().zip(&self.program.limits) {
             if let Some(before) = by_name.get(stated.name.as_str()) {
                 limit.inherit(before, now);
@@ -196,7 +199,7 @@ impl Nic {
         let owner = self.owner_of(class);
         self.host.rehome(queue, home, owner, self.pull_of(home));
         self.move_in(queue, home);
-        let Some(id) = self.host.find(queue) else { return };
+        let Some(id) = self.host.resolve(queue) else { return };
         self.accounts.charge(owner, self.host.held(id));
         if self.host.holds_packets(id) {
             self.host.load_head(id);
@@ -205,33 +208,33 @@ impl Nic {
     }
 
     /// Where a flow queue of this placement belongs: a class with one flow queue and no limits needs no bundle.
-    fn home_for(&mut self, placement: &Placement) -> Option<Home> {
+    fn home_for(&mut self, placement: &Placement) -> Option<Tagged> {
         let class = placement.class;
         let NodeKind::Class(_) = self.program.nodes.get(class.0 as usize)?.kind else { return None };
         let seat = self.forest.seat(class);
         let bare = placement.limits.is_empty() && self.forest.does_without_bundle(seat);
-        if bare && self.forest.child(seat).is_none() {
-            return Some(Home::class(class));
+        if bare && self.forest.child(seat).is_nothing() {
+            return Some(Tagged::class(class));
         }
-        self.bundle_for(placement).map(Home::bundle)
+        self.bundle_for(placement).map(Tagged::bundle)
     }
 
-    fn move_in(&mut self, queue: QueueId, home: Home) {
+    fn move_in(&mut self, queue: QueueId, home: Tagged) {
         match home.as_class() {
             Some(class) => {
-                let known = self.host.find(queue).map_or(queue.0, |FlowId(id)| id);
-                self.forest.hang(self.forest.seat(class), Some(known));
+                let child = self.host.resolve(queue).map_or(Tagged::queue(queue), Tagged::record);
+                self.forest.hang(self.forest.seat(class), child);
             }
-            None => home.as_bundle().into_iter().for_each(|bundle| self.bundles[bundle as usize].join()),
+            None => home.as_bundle().into_iter().for_each(|bundle| self.bundles[bundle].join()),
         }
     }
 
-    fn move_out(&mut self, record: Option<FlowId>, home: Home) {
+    fn move_out(&mut self, record: Option<RecordId>, home: Tagged) {
         if let Some(class) = home.as_class() {
             record.into_iter().for_each(|id| self.add_up(id, class));
-            self.forest.hang(self.forest.seat(class), None);
+            self.forest.hang(self.forest.seat(class), Tagged::NOTHING);
         } else if let Some(bundle) = home.as_bundle() {
-            self.bundles[bundle as usize].members -= 1;
+            self.bundles[bundle].members -= 1;
         }
     }
 
@@ -240,8 +243,8 @@ impl Nic {
         let Some((queue, record)) = self.alone_in(class) else { return Some(()) };
         record.into_iter().for_each(|id| self.add_up(id, class));
         let bundle = self.make_bundle(&Placement { class, limits: Vec::new() })?;
-        self.host.set_home(queue, Home::bundle(bundle));
-        let bundle = &mut self.bundles[bundle as usize];
+        self.host.set_home(queue, Tagged::bundle(bundle));
+        let bundle = &mut self.bundles[bundle];
         bundle.join();
         if let Some(id) = record.filter(|&id| self.host.holds_packets(id)) {
             bundle.insert(id, &self.host, self.arrivals);
@@ -252,23 +255,23 @@ impl Nic {
 
     /// The only flow queue of a class that needs no bundle, and its record. It hangs in the tree by its record, or by its
     /// own name while it has none.
-    fn alone_in(&self, class: NodeId) -> Option<(QueueId, Option<FlowId>)> {
+    fn alone_in(&self, class: NodeId) -> Option<(QueueId, Option<RecordId>)> {
         let seat = self.forest.seat(class);
         let bare = self.forest.does_without_bundle(seat);
-        let name = if bare { self.forest.child(seat)?.as_queue()? } else { return None };
-        let record = self.host.owner(FlowId(name)).filter(|&(home, _)| home == Home::class(class));
-        Some(record.map_or((QueueId(name), None), |(_, queue)| (queue, Some(FlowId(name)))))
+        let child = if bare { self.forest.child(seat) } else { return None };
+        let record = child.as_record();
+        Some((child.as_queue().or_else(|| record.map(|id| self.host.queue_of(id)))?, record))
     }
 
     /// Most bytes that one pull may take behind the limits that hold there.
-    pub(crate) fn pull_of(&self, home: Home) -> u32 {
+    pub(crate) fn pull_of(&self, home: Tagged) -> u32 {
         let Some(bundle) = home.as_bundle() else { return u32::MAX };
-        let holds = &self.holds[self.bundles[bundle as usize].holds.range()];
-        holds.iter().map(|hold| self.limits[hold.limit as usize].longest_pull()).min().unwrap_or(u32::MAX)
+        let holds = &self.holds[self.bundles[bundle].holds.range()];
+        holds.iter().map(|hold| self.limits[hold.limit].longest_pull()).min().unwrap_or(u32::MAX)
     }
 
     /// The bundle of a placement, made when it is the first of its kind.
-    fn bundle_for(&mut self, placement: &Placement) -> Option<u32> {
+    fn bundle_for(&mut self, placement: &Placement) -> Option<BundleId> {
         if let Some(&bundle) = self.layout.bundles.get(placement) {
             return Some(bundle);
         }
@@ -279,23 +282,23 @@ impl Nic {
         }
     }
 
-    fn make_bundle(&mut self, placement: &Placement) -> Option<u32> {
+    fn make_bundle(&mut self, placement: &Placement) -> Option<BundleId> {
         let NodeKind::Class(order) = self.program.node(placement.class).kind else { return None };
-        let known = placement.limits.iter().all(|limit| (limit.0 as usize) < self.limits.len());
+        let known = placement.limits.iter().all(|&limit| self.limits.has(limit));
         if !known || placement.limits.len() > MOST_HOLDS {
             return None;
         }
-        let id = u32::try_from(self.bundles.len()).ok()?;
+        let id = BundleId(self.bundles.next_number());
         let holds = Holds::next(&self.holds, placement.limits.len())?;
         let place = self.node_for(placement.class);
         let Adoption { seat, first } = self.forest.adopt(place, id, order);
-        self.holds.extend(placement.limits.iter().map(|limit| Hold::new(limit.0)));
+        self.holds.extend(placement.limits.iter().map(|&limit| Hold::new(limit)));
         self.bundles.push(Bundle::new(placement.class, order, seat, holds));
-        self.bundles[id as usize].ranks_packets = self.forest.ranks_packets(seat);
-        self.bundles[id as usize].gate = self.forest.gate_above(seat);
+        self.bundles[id].ranks_packets = self.forest.ranks_packets(seat);
+        self.bundles[id].gate = self.forest.gate_above(seat);
         if let Some((first, seat)) = first {
-            self.bundles[first as usize].seat = seat;
-            self.reseat(first, seat, self.bundles[first as usize].place == Place::Tree);
+            self.bundles[first].seat = seat;
+            self.reseat(first, seat, self.bundles[first].place == Place::Tree);
         }
         for (hold, &limit) in holds.range().zip(&placement.limits) {
             self.share(limit, id, hold);
@@ -305,7 +308,7 @@ impl Nic {
     }
 
     /// The node of the main tree for a class that gets a bundle.
-    fn node_for(&mut self, class: NodeId) -> u32 {
+    fn node_for(&mut self, class: NodeId) -> TreeId {
         let seat = self.forest.seat(class);
         if class.0 == 0 {
             return self.layout.root;
@@ -317,8 +320,8 @@ impl Nic {
     }
 
     /// The first bundle of a class was moved below it, as there is a second one now.
-    fn reseat(&mut self, first: u32, seat: Seat, active: bool) {
-        self.bundles[first as usize].ranks_packets = true;
+    fn reseat(&mut self, first: BundleId, seat: Seat, active: bool) {
+        self.bundles[first].ranks_packets = true;
         if active {
             let entrant = self.entrant(first);
             self.forest.enter_first(seat, &entrant);
@@ -326,14 +329,14 @@ impl Nic {
     }
 
     /// One more bundle behind a limit. From the second on, the policy restricted to them decides who goes.
-    fn share(&mut self, limit: LimitId, bundle: u32, hold: usize) {
-        let state = &mut self.limits[limit.0 as usize];
+    fn share(&mut self, limit: LimitId, bundle: BundleId, hold: usize) {
+        let state = &mut self.limits[limit];
         match (state.only, state.root) {
-            _ if state.gate != NONE => {}
-            (NONE, None) => state.only = bundle,
-            (NONE, Some(_)) => self.restrict_at(limit, bundle, hold),
+            _ if state.gate != GateId::NONE => {}
+            (BundleId::NONE, None) => state.only = bundle,
+            (BundleId::NONE, Some(_)) => self.restrict_at(limit, bundle, hold),
             (first, _) => {
-                state.only = NONE;
+                state.only = BundleId::NONE;
                 if self.gate_at_class(limit, first, bundle) {
                     return;
                 }
@@ -345,7 +348,7 @@ impl Nic {
 
     /// A class with a `max` has got its second bundle: from now on the limit opens and closes the class's node, and the
     /// first bundle, if it waits for the limit, does so below it.
-    fn gate_at_class(&mut self, limit: LimitId, first: u32, second: u32) -> bool {
+    fn gate_at_class(&mut self, limit: LimitId, first: BundleId, second: BundleId) -> bool {
         let Scope::Subtree(class) = self.program.limit(limit).scope else { return false };
         if !matches!(self.program.node(class).kind, NodeKind::Class(_)) {
             return false; // an inner node has its gate, or can't have one
@@ -353,23 +356,23 @@ impl Nic {
         let node = self.node_for(class);
         let Some(gate) = self.forest.add_gate(node, limit) else { return false };
         let now = self.now;
-        if self.bundles[first as usize].place == Place::Tree {
+        if self.bundles[first].place == Place::Tree {
             self.note_gates(first, now);
         }
         let blocked = self.forest.blocked(gate, now);
-        self.bundles[first as usize].blocked = blocked;
-        if self.bundles[first as usize].kept {
+        self.bundles[first].blocked = blocked;
+        if self.bundles[first].kept {
             self.forest.keep(gate, self.head_charge(first), true);
         }
         for bundle in [first, second] {
-            self.bundles[bundle as usize].gate = gate;
+            self.bundles[bundle].gate = gate;
         }
-        let state = &mut self.limits[limit.0 as usize];
+        let state = &mut self.limits[limit];
         state.gate = gate;
         let asked = core::mem::take(&mut state.waiting) > 0;
-        let bundle = &mut self.bundles[first as usize];
+        let bundle = &mut self.bundles[first];
         let mut holds = self.holds[bundle.holds.range()].iter_mut();
-        let own = holds.find(|hold| hold.limit == limit.0).expect("it is behind the limit");
+        let own = holds.find(|hold| hold.limit == limit).expect("it is behind the limit");
         let needed = core::mem::replace(&mut own.asks, Asks::No) == Asks::Needs;
         state.take_back(&mut own.granted, now);
         if asked {
@@ -385,7 +388,7 @@ impl Nic {
     }
 
     /// The bundle that was alone behind the limit gets its place in the restricted policy, waiting or not.
-    fn restrict(&mut self, limit: LimitId, bundle: u32) {
+    fn restrict(&mut self, limit: LimitId, bundle: BundleId) {
         let Some(hold) = self.hold_of(bundle, limit) else { return };
         self.restrict_at(limit, bundle, hold);
         if let Some(seat) = self.holds[hold].asking_seat() {
@@ -394,12 +397,12 @@ impl Nic {
         }
     }
 
-    fn restrict_at(&mut self, limit: LimitId, bundle: u32, hold: usize) {
-        let Bundle { class, order, .. } = self.bundles[bundle as usize];
+    fn restrict_at(&mut self, limit: LimitId, bundle: BundleId, hold: usize) {
+        let Bundle { class, order, .. } = self.bundles[bundle];
         let copy = self.copy_for(limit, class);
         let Adoption { seat, first } = self.forest.adopt(copy, bundle, order);
         self.holds[hold].set_seat(seat);
-        self.bundles[bundle as usize].ranks_packets |= self.forest.ranks_packets(seat);
+        self.bundles[bundle].ranks_packets |= self.forest.ranks_packets(seat);
         if let Some((first, seat)) = first {
             let Some(hold) = self.hold_of(first, limit) else { return };
             self.holds[hold].set_seat(seat);
@@ -408,12 +411,12 @@ impl Nic {
         }
     }
 
-    fn hold_of(&self, bundle: u32, limit: LimitId) -> Option<usize> {
-        self.bundles[bundle as usize].holds.range().find(|&hold| self.holds[hold].limit == limit.0)
+    fn hold_of(&self, bundle: BundleId, limit: LimitId) -> Option<usize> {
+        self.bundles[bundle].holds.range().find(|&hold| self.holds[hold].limit == limit)
     }
 
     /// The copy of a policy node behind a limit, with all that lies between it and the limit's root.
-    fn copy_for(&mut self, limit: LimitId, id: NodeId) -> u32 {
+    fn copy_for(&mut self, limit: LimitId, id: NodeId) -> TreeId {
         if let Some(&copy) = self.layout.copies.get(&(limit, id)) {
             return copy;
         }
@@ -426,21 +429,21 @@ impl Nic {
         let purpose = Purpose { largest: self.layout.largest, minima, late: None };
         let copy = self.forest.add(&self.program, id, self.forest.seat_below(parent, id), purpose);
         if parent.is_none() {
-            self.limits[limit.0 as usize].root = Some(copy);
+            self.limits[limit].root = Some(copy);
         }
         self.layout.copies.insert((limit, id), copy);
         self.layout.copied.entry(id).or_default().push(copy);
         copy
     }
 
-    pub(crate) fn tenant_of(&self, class: NodeId) -> u32 {
+    pub(crate) fn tenant_of(&self, class: NodeId) -> TenantId {
         tenant_of(&self.program, class)
     }
 
-    /// Whose account a flow queue of the class is charged to: that of the nearest cap on its path, or its tenant's.
-    pub(crate) fn owner_of(&self, class: NodeId) -> u32 {
+    /// The account that a flow queue of the class is charged to: that of the nearest cap on its path, or its tenant's.
+    pub(crate) fn owner_of(&self, class: NodeId) -> OwnerId {
         let capped = self.program.path(class).find_map(|id| self.accounts.owner_of(id));
-        capped.unwrap_or_else(|| self.tenant_of(class))
+        capped.unwrap_or_else(|| OwnerId(self.tenant_of(class).0))
     }
 
     /// What a class has done since the policy was installed. Linear in flow queues: for all classes at once there
@@ -455,7 +458,7 @@ impl Nic {
     pub fn all_class_counters(&self) -> Vec<ClassCounters> {
         let refused = |&refused| ClassCounters { refused, ..ClassCounters::default() };
         let mut classes: Vec<ClassCounters> = self.refused.iter().map(refused).collect();
-        for (class, &[packets, bytes]) in classes.iter_mut().zip(&self.sums) {
+        for (class, &[packets, bytes]) in classes.iter_mut().zip(self.sums.iter()) {
             (class.packets, class.bytes) = (packets, bytes);
         }
         for (home, packets, bytes) in self.host.counted() {
@@ -463,7 +466,7 @@ impl Nic {
             class.packets += u64::from(packets);
             class.bytes += u64::from(bytes);
         }
-        for bundle in &self.bundles {
+        for bundle in self.bundles.iter() {
             let class = &mut classes[bundle.class.0 as usize];
             class.packets += bundle.done.packets;
             class.bytes += bundle.done.bytes;
@@ -487,16 +490,17 @@ impl Nic {
     #[must_use]
     pub fn all_limit_counters(&self) -> Vec<LimitCounters> {
         let mut limits = vec![LimitCounters::default(); self.limits.len()];
-        for bundle in &self.bundles {
+        for bundle in self.bundles.iter() {
             for hold in &self.holds[bundle.holds.range()] {
-                let limit = &mut limits[hold.limit as usize];
+                let limit = &mut limits[hold.limit.0 as usize];
                 limit.waiting += u32::from(hold.asks == Asks::Needs);
                 limit.packets += bundle.done.packets;
                 limit.bytes += bundle.done.bytes;
             }
         }
-        for (counters, limit) in limits.iter_mut().zip(&self.limits) {
-            let (held, times) = if limit.gate == NONE { (false, 0) } else { self.forest.held_by(limit.gate) };
+        for (counters, limit) in limits.iter_mut().zip(self.limits.iter()) {
+            let (held, times) =
+                if limit.gate == GateId::NONE { (false, 0) } else { self.forest.held_by(limit.gate) };
             counters.waiting += u32::from(held);
             counters.parked = limit.parked() + times;
             counters.released = counters.parked - u64::from(counters.waiting);
@@ -507,7 +511,7 @@ impl Nic {
     /// What a tenant holds and was refused.
     #[must_use]
     pub fn tenant_counters(&self, tenant: TenantId) -> TenantCounters {
-        TenantCounters { held: self.accounts.held(tenant.0), refused: self.accounts.refused(tenant.0) }
+        TenantCounters { held: self.accounts.held(tenant), refused: self.accounts.refused(tenant) }
     }
 
     /// What the engine as a whole has done.
@@ -589,8 +593,8 @@ fn accounts_of(program: &Program, descriptors: u32) -> Accounts {
     Accounts::new(descriptors, tenants, nodes.filter_map(capped).collect())
 }
 
-fn tenant_of(program: &Program, class: NodeId) -> u32 {
-    program.path(class).find_map(|id| program.node(id).tenant).map_or(NOBODY, |TenantId(id)| id)
+fn tenant_of(program: &Program, class: NodeId) -> TenantId {
+    program.path(class).find_map(|id| program.node(id).tenant).unwrap_or(NO_TENANT)
 }
 
 fn by_deadline(kind: NodeKind) -> bool {

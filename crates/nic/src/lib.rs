@@ -42,11 +42,13 @@ mod doorbell;
 mod egress;
 mod footprint;
 mod host;
+mod ids;
 mod ingress;
 mod install;
 mod limit;
 mod order;
 mod ranked;
+mod refusal;
 mod stats;
 mod tree;
 mod waits;
@@ -54,9 +56,10 @@ mod waits;
 pub use doorbell::{DoorbellQueue, ENTRIES_PER_LINE, PcieWrites};
 pub use egress::Nic;
 pub use footprint::{Footprint, Part, footprint};
-pub use host::{Descriptor, MAX_DESCRIPTOR, QueueId, Refusal};
+pub use host::{Descriptor, MAX_DESCRIPTOR, QueueId};
 pub use ingress::{Arrival, Drain, Ingress, IngressCounters, NotQueued, Station};
 pub use install::Config;
+pub use refusal::Refusal;
 pub use stats::{
     ClassCounters, Completion, EngineStats, LimitCounters, NodeRank, Outcome, TenantCounters, Transmit,
 };

@@ -15,7 +15,7 @@ use plimsoll_policy::{self as policy, Counts};
 use plimsoll_queues::Pace;
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 
-use crate::tree::NONE;
+use crate::ids::{BundleId, GateId, TreeId};
 
 /// A limit's clock and who waits for it, in two cache lines.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Limit {
     /// What the burst takes at the rate, rounded down.
     full: Span,
     /// The gate of the main tree that does its work, if it holds a node; then no bundle waits for it.
-    pub(crate) gate: u32,
+    pub(crate) gate: GateId,
     /// What is charged of a frame at most, if frames are counted and not bytes.
     frame: Option<NonZeroU32>,
     /// What bundles have in hand beyond one pull each, all together.
@@ -35,10 +35,10 @@ pub(crate) struct Limit {
     /// How much the next choice is expected to ask for: the smallest request since the last choice, or that choice's own. It
     /// decides when the limit chooses, not how much it grants.
     expected: u32,
-    /// The bundle behind it, while it is the only one; else `NONE`.
-    pub(crate) only: u32,
+    /// The bundle behind it, while it is the only one; else none.
+    pub(crate) only: BundleId,
     /// Root of the policy restricted to this limit's bundles; `None` while there is at most one bundle.
-    pub(crate) root: Option<u32>,
+    pub(crate) root: Option<TreeId>,
     /// Whether a bundle entered the main tree on its last grant: it grants nothing more until the next pick.
     pub(crate) rests: bool,
     /// The largest pull, in what the limit counts.
@@ -58,11 +58,11 @@ impl Limit {
             burst: limit.burst,
             full: Span::ZERO,
             root: None,
-            only: NONE,
+            only: BundleId::NONE,
             rests: false,
             pull: 0,
             ahead: 0,
-            gate: NONE,
+            gate: GateId::NONE,
             waiting: 0,
             expected: 0,
             parked: 0,
@@ -323,7 +323,7 @@ mod tests {
         let asked = |limit: &Limit, len, granted| limit.asked(len, granted, true);
         let lone = (asked(&limit, 1_000, 0), asked(&limit, 1_000, 400), asked(&limit, 400, 400));
         assert_eq!(lone, (1_000, 600, 0));
-        limit.root = Some(0);
+        limit.root = Some(TreeId(0));
         assert_eq!(limit.asked(400, 400, false), 0, "nothing follows");
         let shared = (asked(&limit, 400, 400), asked(&limit, 1_500, 1_500), asked(&limit, 1_500, 1_501));
         assert_eq!(shared, (400, 1_500, 0));

@@ -21,6 +21,7 @@ use plimsoll_policy::{Form, NodeKind};
 use plimsoll_queues::Bits;
 use plimsoll_units::{BitRate, Nanos};
 
+use crate::ids::BundleId;
 use bundles::Bundles;
 use drr::{Round, Turns};
 use exact::Exact;
@@ -54,9 +55,9 @@ pub(crate) struct Rounds {
 }
 
 /// Who enters or is served, as far as any order wants to know.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Entrant {
-    pub(crate) bundle: u32,
+    pub(crate) bundle: BundleId,
     /// Flow queues of the bundle that hold packets.
     pub(crate) flows: u32,
     pub(crate) head: Head,
@@ -70,6 +71,12 @@ pub(crate) struct Coming {
     /// Since when it could have come.
     pub(crate) since: Nanos,
     pub(crate) now: Nanos,
+}
+
+impl Entrant {
+    /// A class's only flow queue, or a node: no order that looks at packets is above.
+    pub(crate) const UNSEEN: Self =
+        Self { bundle: BundleId::NONE, flows: 0, head: Head { arrival: 0, deadline: 0 } };
 }
 
 impl Order {
@@ -234,6 +241,12 @@ pub(crate) struct Settlement<'a> {
 }
 
 impl<'a> Settlement<'a> {
+    /// A pull that is charged `len` has left. The bundle stays if it holds `more`; otherwise it is idle.
+    #[inline]
+    pub(crate) fn sent(entrant: &'a Entrant, len: u32, more: bool) -> Self {
+        Self { entrant, len: len.into(), remains: more, idle: !more }
+    }
+
     /// It leaves its tree with its rank, and has sent nothing.
     pub(crate) fn leaves(entrant: &'a Entrant) -> Self {
         Self { entrant, len: 0, remains: false, idle: false }

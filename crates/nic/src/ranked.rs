@@ -10,9 +10,10 @@ use core::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use crate::host::QueueId;
+use crate::ids::RecordId;
 
 /// A head's rank, its flow queue's number, and its record.
-pub(crate) type Entry = (u64, QueueId, u32);
+pub(crate) type Entry = (u64, QueueId, RecordId);
 
 /// The flow queues of a bundle that hold packets.
 #[derive(Clone, Debug, Default)]
@@ -58,7 +59,7 @@ impl Ranked {
 
     /// The flow queue that is in front after `turns` more, if nothing comes out of order.
     #[inline]
-    pub(crate) fn upcoming(&self, turns: u32) -> Option<u32> {
+    pub(crate) fn upcoming(&self, turns: u32) -> Option<RecordId> {
         self.run.get(turns as usize).map(|&(_, _, flow)| flow)
     }
 
@@ -93,8 +94,8 @@ mod tests {
             ranked.reserve(steps.len());
             for (number, (push, rank)) in (0..).zip(steps) {
                 if push {
-                    ranked.push((rank, QueueId(number), number));
-                    model.insert((rank, QueueId(number), number));
+                    ranked.push((rank, QueueId(number), RecordId(number)));
+                    model.insert((rank, QueueId(number), RecordId(number)));
                 } else {
                     prop_assert_eq!(ranked.pop_first(), model.pop_first());
                 }

@@ -3,7 +3,8 @@
 use plimsoll_policy::{LimitId, NodeId};
 use plimsoll_units::{Nanos, Span};
 
-use crate::host::{QueueId, Refusal};
+use crate::host::QueueId;
+use crate::refusal::Refusal;
 
 /// A frame, or a large segment, that leaves now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

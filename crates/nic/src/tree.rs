@@ -13,6 +13,7 @@ use plimsoll_queues::Bits;
 use plimsoll_units::{BitRate, Nanos, Span};
 use prefetch_index::prefetch_index;
 
+use crate::ids::{BundleId, GateId, Table, Tagged, TimerId, TreeId};
 use crate::order::bundles::Bundles;
 use crate::order::guarantee::Guarantee;
 use crate::order::ranked::Ranked;
@@ -25,12 +26,12 @@ use gate::Gate;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Forest {
     /// Nodes that order something: inner ones, and classes that have a bundle.
-    nodes: Vec<Node>,
+    nodes: Table<TreeId, Node>,
     /// For each node of the policy: where it hangs in the main tree. All that a class without a bundle needs.
-    seats: Vec<Seat>,
+    seats: Table<NodeId, Seat>,
     /// Nodes whose rates hold in real time, by alarm: here, and in the policy.
-    timed: Vec<(u32, NodeId)>,
-    gates: Vec<Gate>,
+    timed: Table<TimerId, (TreeId, NodeId)>,
+    gates: Table<GateId, Gate>,
     /// Alarms that have just changed: when they are due, or `None` for never.
     alarms: Vec<(Alarm, Option<Nanos>)>,
 }
@@ -39,9 +40,9 @@ pub(crate) struct Forest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Alarm {
     /// A node that sleeps, by its place among those: [`Forest::wake`].
-    Rates(u32),
+    Rates(TimerId),
     /// A limit that keeps a node back: [`Forest::open`].
-    Gate(u32),
+    Gate(LimitId),
 }
 
 /// What a tree is for.
@@ -58,7 +59,7 @@ pub(crate) struct Purpose {
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 pub(crate) struct Node {
-    parent: u32,
+    parent: TreeId,
     /// Which child of its parent it is.
     slot: u32,
     /// Active children.
@@ -72,29 +73,25 @@ pub(crate) struct Node {
     /// Whether it waits until one of its children is eligible.
     asleep: bool,
     /// The gate here.
-    gate: u32,
+    gate: GateId,
     order: Order,
     guarantee: Option<Box<Guarantee>>,
-    /// By slot: whoever hangs there.
-    children: Vec<Child>,
+    /// By slot: what hangs there. A node, a bundle, or the only flow queue of a class without a bundle, by its record or,
+    /// where it has none, by its own number. Nothing where a restriction has no such child, or a class no flow queue.
+    children: Vec<Tagged>,
 }
-
-/// Who hangs below a node: another node; a bundle; or the only flow queue of a class that needs no bundle. Nobody, where
-/// a restriction has no such child, or a class no flow queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Child(u32);
 
 /// A walk down a tree: who goes next, and where it hangs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pick {
-    pub(crate) child: Child,
+    pub(crate) child: Tagged,
     pub(crate) seat: Seat,
 }
 
 /// Where a bundle, a flow queue or a node hangs in a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seat {
-    pub(crate) node: u32,
+    pub(crate) node: TreeId,
     pub(crate) slot: u32,
 }
 
@@ -103,52 +100,17 @@ pub(crate) struct Seat {
 pub(crate) struct Adoption {
     pub(crate) seat: Seat,
     /// The class's first bundle and its new seat, when this is the second.
-    pub(crate) first: Option<(u32, Seat)>,
+    pub(crate) first: Option<(BundleId, Seat)>,
 }
 
-pub(crate) const NONE: u32 = u32::MAX;
 pub(crate) const NODE_BYTES: usize = size_of::<Node>();
 pub(crate) const SEAT_BYTES: usize = size_of::<Seat>();
-pub(crate) const CHILD_BYTES: usize = size_of::<Child>();
-const NOWHERE: Seat = Seat { node: NONE, slot: 0 };
-
-impl Child {
-    const NOBODY: Self = Self(NONE);
-    /// Marks what is not a node.
-    const LEAF: u32 = 1 << 31;
-    /// Marks, beside that, a flow queue.
-    const QUEUE: u32 = 1 << 30;
-
-    fn bundle(id: u32) -> Self {
-        Self(id | Self::LEAF)
-    }
-
-    /// The bundle, if it is not a flow queue.
-    #[inline]
-    pub(crate) fn as_bundle(self) -> Option<u32> {
-        (self.0 & Self::QUEUE == 0).then_some(self.0 & !Self::LEAF)
-    }
-
-    /// The flow queue, if it is one.
-    pub(crate) fn as_queue(self) -> Option<u32> {
-        (self.0 & Self::QUEUE != 0 && self != Self::NOBODY && !self.is_node()).then_some(self.name())
-    }
-
-    /// The flow queue or the bundle; which of them, [`Child::as_bundle`] says.
-    #[inline]
-    pub(crate) fn name(self) -> u32 {
-        self.0 & !(Self::LEAF | Self::QUEUE)
-    }
-
-    #[inline]
-    fn is_node(self) -> bool {
-        self.0 & Self::LEAF == 0
-    }
-}
+pub(crate) const CHILD_BYTES: usize = size_of::<Tagged>();
+const NOWHERE: Seat = Seat { node: TreeId::NONE, slot: 0 };
 
 impl Seat {
     /// The seat `slot` of a node.
-    fn of(node: u32, slot: usize) -> Self {
+    fn of(node: TreeId, slot: usize) -> Self {
         Self { node, slot: u32::try_from(slot).expect("fewer children than u32 holds") }
     }
 }
@@ -159,30 +121,30 @@ impl Forest {
         let is_class = |id: usize| id > 0 && matches!(program.nodes[id].kind, NodeKind::Class(_));
         let inner = (0..program.nodes.len()).filter(|&id| !is_class(id));
         let mut forest = Self {
-            nodes: Vec::with_capacity(inner.clone().count()),
-            seats: vec![NOWHERE; program.nodes.len()],
+            nodes: Vec::with_capacity(inner.clone().count()).into(),
+            seats: vec![NOWHERE; program.nodes.len()].into(),
             ..Self::default()
         };
-        for id in inner {
-            let node = forest.add(program, NodeId(id as u32), forest.seats[id], purpose);
-            for (slot, &child) in program.nodes[id].children.iter().enumerate() {
-                forest.seats[child.0 as usize] = Seat::of(node, slot);
+        for id in inner.map(|id| NodeId(id as u32)) {
+            let node = forest.add(program, id, forest.seats[id], purpose);
+            for (slot, &child) in program.node(id).children.iter().enumerate() {
+                forest.seats[child] = Seat::of(node, slot);
             }
         }
         forest
     }
 
     /// Adds a node for `id` of the policy in a seat of this forest, and returns it.
-    pub(crate) fn add(&mut self, program: &Program, id: NodeId, seat: Seat, purpose: Purpose) -> u32 {
-        let index = u32::try_from(self.nodes.len()).expect("fewer nodes than u32 holds");
+    pub(crate) fn add(&mut self, program: &Program, id: NodeId, seat: Seat, purpose: Purpose) -> TreeId {
+        let index = TreeId(self.nodes.next_number());
         let ranked_above = seat != NOWHERE && self.is_below_ranked(seat);
-        if let Some(above) = self.nodes.get_mut(seat.node as usize) {
-            above.children[seat.slot as usize] = Child(index);
+        if let Some(above) = self.nodes.get_mut(seat.node) {
+            above.children[seat.slot as usize] = Tagged::node(index);
         }
         let mut order = order_of(program, id, purpose, ranked_above);
         let timed = match &mut order {
             Order::RateShare(order) if order.is_real() => {
-                order.alarm = u32::try_from(self.timed.len()).expect("fewer alarms than u32 holds");
+                order.timer = TimerId(self.timed.next_number());
                 self.timed.push((index, id));
                 self.reserve_alarms();
                 true
@@ -197,27 +159,27 @@ impl Forest {
             ranked_above,
             pauses: timed,
             asleep: false,
-            gate: NONE,
+            gate: GateId::NONE,
             order,
             guarantee: if purpose.minima { guarantee_of(program, id, purpose.largest) } else { None },
-            children: vec![Child::NOBODY; program.node(id).children.len()],
+            children: vec![Tagged::NOTHING; program.node(id).children.len()],
         });
         index
     }
 
     /// Whether the policy has such a node.
     pub(crate) fn knows(&self, id: NodeId) -> bool {
-        (id.0 as usize) < self.seats.len()
+        self.seats.has(id)
     }
 
     /// Where a node of the policy hangs in the main tree; nowhere for the root.
     #[inline]
     pub(crate) fn seat(&self, id: NodeId) -> Seat {
-        self.seats[id.0 as usize]
+        self.seats[id]
     }
 
     /// The place `slot` of the copy of a node's parent: where its own copy hangs.
-    pub(crate) fn seat_below(&self, copy: Option<u32>, id: NodeId) -> Seat {
+    pub(crate) fn seat_below(&self, copy: Option<TreeId>, id: NodeId) -> Seat {
         copy.map_or(NOWHERE, |node| Seat { node, ..self.seat(id) })
     }
 
@@ -228,38 +190,35 @@ impl Forest {
     }
 
     fn is_below_ranked(&self, seat: Seat) -> bool {
-        let above = &self.nodes[seat.node as usize];
+        let above = &self.nodes[seat.node];
         above.ranked_above || matches!(above.order, Order::Ranked(_))
     }
 
-    /// Who hangs there.
-    pub(crate) fn child(&self, seat: Seat) -> Option<Child> {
-        let child = self.nodes[seat.node as usize].children[seat.slot as usize];
-        (child != Child::NOBODY).then_some(child)
+    /// What hangs in a seat.
+    pub(crate) fn child(&self, seat: Seat) -> Tagged {
+        self.nodes[seat.node].children[seat.slot as usize]
     }
 
     /// Hangs up the only flow queue of a class, or takes it down.
-    pub(crate) fn hang(&mut self, seat: Seat, queue: Option<u32>) {
-        let child = queue.map_or(Child::NOBODY, |queue| Child(queue | Child::LEAF | Child::QUEUE));
-        self.nodes[seat.node as usize].children[seat.slot as usize] = child;
+    pub(crate) fn hang(&mut self, seat: Seat, child: Tagged) {
+        self.nodes[seat.node].children[seat.slot as usize] = child;
     }
 
     /// Hangs a bundle below the class `class` of this forest. A class with one bundle has nothing to decide: the
     /// bundle takes its place below the class's parent. Says where the class's first bundle hangs now.
-    pub(crate) fn adopt(&mut self, class: u32, bundle: u32, flow_order: FlowOrder) -> Adoption {
-        let Node { parent, slot: class_slot, .. } = self.nodes[class as usize];
-        let slot =
-            u32::try_from(self.nodes[class as usize].children.len()).expect("fewer bundles than u32 holds");
-        self.nodes[class as usize].children.push(Child::bundle(bundle));
+    pub(crate) fn adopt(&mut self, class: TreeId, bundle: BundleId, flow_order: FlowOrder) -> Adoption {
+        let Node { parent, slot: class_slot, .. } = self.nodes[class];
+        let slot = u32::try_from(self.nodes[class].children.len()).expect("fewer bundles than u32 holds");
+        self.nodes[class].children.push(Tagged::bundle(bundle));
         let seat = Seat { node: class, slot };
-        if slot == 0 && parent != NONE {
-            self.nodes[parent as usize].children[class_slot as usize] = Child::bundle(bundle);
+        if slot == 0 && parent != TreeId::NONE {
+            self.nodes[parent].children[class_slot as usize] = Tagged::bundle(bundle);
             let seat = Seat { node: parent, slot: class_slot };
             self.announce(seat, bundle);
             return Adoption { seat, first: None };
         }
         let first = (slot == 1).then(|| self.start_ordering(class, flow_order));
-        if let Order::Bundles(order) = &mut self.nodes[class as usize].order {
+        if let Order::Bundles(order) = &mut self.nodes[class].order {
             order.adopt();
         }
         self.announce(seat, bundle);
@@ -267,21 +226,21 @@ impl Forest {
     }
 
     /// A class gets its second bundle: from now on there is something to decide, and the first hangs below it.
-    fn start_ordering(&mut self, class: u32, flow_order: FlowOrder) -> (u32, Seat) {
+    fn start_ordering(&mut self, class: TreeId, flow_order: FlowOrder) -> (BundleId, Seat) {
         let mut order = Bundles::new(flow_order);
         order.adopt();
-        let Node { parent, slot, .. } = self.nodes[class as usize];
-        if parent != NONE {
-            self.nodes[parent as usize].children[slot as usize] = Child(class);
+        let Node { parent, slot, .. } = self.nodes[class];
+        if parent != TreeId::NONE {
+            self.nodes[parent].children[slot as usize] = Tagged::node(class);
         }
-        let node = &mut self.nodes[class as usize];
+        let node = &mut self.nodes[class];
         node.order = Order::Bundles(Box::new(order));
-        (node.children[0].name(), Seat { node: class, slot: 0 })
+        (node.children[0].as_bundle().expect("classes hold bundles"), Seat { node: class, slot: 0 })
     }
 
     /// Enters a bundle that is active already into the order that its class has just been given.
     pub(crate) fn enter_first(&mut self, seat: Seat, entrant: &Entrant) {
-        let node = &mut self.nodes[seat.node as usize];
+        let node = &mut self.nodes[seat.node];
         let coming = Coming { returning: false, since: Nanos::ZERO, now: Nanos::ZERO };
         node.order.insert(seat.slot, entrant, &coming);
         node.active = 1;
@@ -289,9 +248,9 @@ impl Forest {
 
     /// Whether something below the node may go now.
     #[inline]
-    pub(crate) fn is_active(&self, node: u32) -> bool {
-        let state = &self.nodes[node as usize];
-        state.active > 0 && !state.asleep && (state.gate == NONE || !self.gates[state.gate as usize].closed)
+    pub(crate) fn is_active(&self, node: TreeId) -> bool {
+        let state = &self.nodes[node];
+        state.active > 0 && !state.asleep && (state.gate == GateId::NONE || !self.gates[state.gate].closed)
     }
 
     fn reserve_alarms(&mut self) {
@@ -300,37 +259,37 @@ impl Forest {
 
     /// Has a limit open and close a node of the main tree from now on. Nodes above get theirs first. `None` below an order
     /// that looks at packets: it can't be told to look away from those below a node that is closed.
-    pub(crate) fn add_gate(&mut self, node: u32, limit: LimitId) -> Option<u32> {
-        let Node { parent, ranked_above, .. } = self.nodes[node as usize];
+    pub(crate) fn add_gate(&mut self, node: TreeId, limit: LimitId) -> Option<GateId> {
+        let Node { parent, ranked_above, .. } = self.nodes[node];
         if ranked_above {
             return None;
         }
-        let id = u32::try_from(self.gates.len()).expect("fewer gates than u32 holds");
+        let id = GateId(self.gates.next_number());
         let above = self.gate_above(Seat { node: parent, slot: 0 });
-        self.gates.push(Gate::new(node, limit.0, above));
-        let node = &mut self.nodes[node as usize];
+        self.gates.push(Gate::new(node, limit, above));
+        let node = &mut self.nodes[node];
         (node.gate, node.pauses) = (id, true);
         self.reserve_alarms();
         Some(id)
     }
 
     /// The nearest gate above a place of the main tree, or `NONE`.
-    pub(crate) fn gate_above(&self, seat: Seat) -> u32 {
-        let above = |node: &&Node| self.nodes.get(node.parent as usize);
-        let way = core::iter::successors(self.nodes.get(seat.node as usize), above);
-        way.map(|node| node.gate).find(|&gate| gate != NONE).unwrap_or(NONE)
+    pub(crate) fn gate_above(&self, seat: Seat) -> GateId {
+        let above = |node: &&Node| self.nodes.get(node.parent);
+        let way = core::iter::successors(self.nodes.get(seat.node), above);
+        way.map(|node| node.gate).find(|&gate| gate != GateId::NONE).unwrap_or(GateId::NONE)
     }
 
     /// The limit keeps the node back until then. To be settled after that if something below was picked.
     #[inline]
-    pub(crate) fn close(&mut self, gate: u32, opens: Nanos, now: Nanos) {
+    pub(crate) fn close(&mut self, gate: GateId, opens: Nanos, now: Nanos) {
         gate::turn(&mut self.gates, gate, true, now);
-        self.gates[gate as usize].opens = opens;
+        self.gates[gate].opens = opens;
     }
 
     /// The limit's moment has come: what is below goes on as from the moment at which it could.
-    pub(crate) fn open(&mut self, gate: u32, now: Nanos) {
-        let Gate { node, closed, opens, .. } = self.gates[gate as usize];
+    pub(crate) fn open(&mut self, gate: GateId, now: Nanos) {
+        let Gate { node, closed, opens, .. } = self.gates[gate];
         if !closed {
             return;
         }
@@ -342,55 +301,55 @@ impl Forest {
 
     /// A head below the gate, charged `len`, was picked although a gate above it was not open for it; `new` is false if that
     /// has happened to its bundle since this one sent.
-    pub(crate) fn keep(&mut self, gate: u32, len: u32, new: bool) {
-        self.gates[gate as usize].keep(len, new);
+    pub(crate) fn keep(&mut self, gate: GateId, len: u32, new: bool) {
+        self.gates[gate].keep(len, new);
     }
 
     /// A head that had been picked in vain has left.
-    pub(crate) fn let_through(&mut self, gate: u32) {
-        self.gates[gate as usize].let_through();
+    pub(crate) fn let_through(&mut self, gate: GateId) {
+        self.gates[gate].let_through();
     }
 
     /// The most that a head below the gate was charged that was picked in vain and is still there; 0 if there is none.
     #[inline]
-    pub(crate) fn longest_kept(&self, gate: u32) -> u32 {
-        self.gates[gate as usize].longest()
+    pub(crate) fn longest_kept(&self, gate: GateId) -> u32 {
+        self.gates[gate].longest()
     }
 
     /// The limit's rate has changed: when it lets the node go on.
-    pub(crate) fn reopen_at(&mut self, gate: u32, opens: Nanos) {
-        self.gates[gate as usize].opens = opens;
+    pub(crate) fn reopen_at(&mut self, gate: GateId, opens: Nanos) {
+        self.gates[gate].opens = opens;
         if self.keeps_back(gate) {
-            self.alarms.push((Alarm::Gate(self.gates[gate as usize].limit), Some(opens)));
+            self.alarms.push((Alarm::Gate(self.gates[gate].limit), Some(opens)));
         }
     }
 
     /// Whether something below the gate could go now but for it.
-    fn keeps_back(&self, gate: u32) -> bool {
-        let state = &self.gates[gate as usize];
-        let node = &self.nodes[state.node as usize];
+    fn keeps_back(&self, gate: GateId) -> bool {
+        let state = &self.gates[gate];
+        let node = &self.nodes[state.node];
         state.closed && node.active > 0 && !node.asleep
     }
 
     /// How long what is below a gate could not go because of gates, since the engine began.
     #[inline]
-    pub(crate) fn blocked(&mut self, gate: u32, now: Nanos) -> Span {
-        if gate == NONE { Span::ZERO } else { gate::blocked(&mut self.gates, gate, now) }
+    pub(crate) fn blocked(&mut self, gate: GateId, now: Nanos) -> Span {
+        gate::blocked(&mut self.gates, gate, now)
     }
 
     /// The limit that let go last of what is below this gate.
-    pub(crate) fn opened_last(&self, gate: u32) -> Option<LimitId> {
-        gate::latest(&self.gates, gate).map(LimitId)
+    pub(crate) fn opened_last(&self, gate: GateId) -> Option<LimitId> {
+        gate::latest(&self.gates, gate)
     }
 
     /// Whether a gate keeps something back now, and how often it did.
-    pub(crate) fn held_by(&self, gate: u32) -> (bool, u64) {
-        (self.keeps_back(gate), self.gates[gate as usize].held)
+    pub(crate) fn held_by(&self, gate: GateId) -> (bool, u64) {
+        (self.keeps_back(gate), self.gates[gate].held)
     }
 
     /// A child has come to a node that pauses: whether it may go now, and could not before.
-    fn starts(&mut self, at: u32, newly: bool, now: Nanos) -> bool {
-        let node = &mut self.nodes[at as usize];
+    fn starts(&mut self, at: TreeId, newly: bool, now: Nanos) -> bool {
+        let node = &mut self.nodes[at];
         let may = if node.real_rates().is_some() { node.stir(&mut self.alarms) } else { newly };
         may && self.passes_gate(at, now)
     }
@@ -398,9 +357,9 @@ impl Forest {
     /// A node that could go but for its gate: opens it, if that is due, or has an alarm set for when it is. Answers whether
     /// it goes.
     #[inline]
-    fn passes_gate(&mut self, at: u32, now: Nanos) -> bool {
-        let id = self.nodes[at as usize].gate;
-        let Some(gate) = self.gates.get_mut(id as usize).filter(|gate| gate.closed) else { return true };
+    fn passes_gate(&mut self, at: TreeId, now: Nanos) -> bool {
+        let id = self.nodes[at].gate;
+        let Some(gate) = self.gates.get_mut(id).filter(|gate| gate.closed) else { return true };
         if gate.opens > now {
             gate.held += 1;
             self.alarms.push((Alarm::Gate(gate.limit), Some(gate.opens)));
@@ -410,14 +369,9 @@ impl Forest {
         true
     }
 
-    /// How many nodes have an alarm.
-    pub(crate) fn alarm_count(&self) -> usize {
-        self.timed.len()
-    }
-
-    /// The policy's node of an alarm.
-    pub(crate) fn timed_node(&self, alarm: usize) -> NodeId {
-        self.timed[alarm].1
+    /// Nodes whose rates hold in real time, and which they are in the policy.
+    pub(crate) fn timers(&self) -> impl ExactSizeIterator<Item = (TimerId, NodeId)> {
+        (0..self.timed.next_number()).map(TimerId).zip(self.timed.iter().map(|&(_, id)| id))
     }
 
     /// Whether alarms have changed.
@@ -432,10 +386,10 @@ impl Forest {
     }
 
     /// Orders that look at packets learn below which of their children the bundle lies.
-    fn announce(&mut self, seat: Seat, bundle: u32) {
+    fn announce(&mut self, seat: Seat, bundle: BundleId) {
         let Seat { node: mut at, mut slot } = seat;
-        while at != NONE {
-            let node = &mut self.nodes[at as usize];
+        while at != TreeId::NONE {
+            let node = &mut self.nodes[at];
             if let Order::Ranked(order) = &mut node.order {
                 order.adopt(bundle, slot);
             }
@@ -445,14 +399,14 @@ impl Forest {
 
     /// Whether some order on the way from the seat to its root looks at packets.
     pub(crate) fn ranks_packets(&self, seat: Seat) -> bool {
-        let node = &self.nodes[seat.node as usize];
+        let node = &self.nodes[seat.node];
         node.ranked_above || matches!(node.order, Order::Ranked(_) | Order::Bundles(_))
     }
 
     /// Brings what the seat's node keeps of it into the cache.
     #[inline]
     pub(crate) fn prefetch(&self, seat: Seat) {
-        match self.nodes.get(seat.node as usize).map(|node| &node.order) {
+        match self.nodes.get(seat.node).map(|node| &node.order) {
             Some(Order::Grouped(order)) => order.prefetch(seat.slot),
             Some(Order::RateShare(order)) => order.prefetch(seat.slot),
             _ => {}
@@ -462,15 +416,17 @@ impl Forest {
     /// Brings where a class hangs into the cache.
     #[inline]
     pub(crate) fn prefetch_seat(&self, class: NodeId) {
-        prefetch_index(&self.seats, class.0 as usize);
+        self.seats.prefetch(class);
     }
 
     /// Who is likely to be picked soon after the one in this seat, the next one first.
     #[inline]
-    pub(crate) fn upcoming(&mut self, seat: Seat) -> [Option<Child>; 3] {
-        let node = &mut self.nodes[seat.node as usize];
+    pub(crate) fn upcoming(&mut self, seat: Seat) -> [Option<Tagged>; 3] {
+        let node = &mut self.nodes[seat.node];
         let children = &node.children;
-        let leaf = |slot: Option<u32>| children.get(slot? as usize).copied().filter(|child| !child.is_node());
+        let leaf = |slot: Option<u32>| {
+            children.get(slot? as usize).copied().filter(|child| child.as_node().is_none())
+        };
         match &mut node.order {
             Order::Grouped(order) => order.upcoming(seat.slot).map(leaf),
             Order::RateShare(order) => {
@@ -495,7 +451,7 @@ impl Forest {
         let Seat { node: mut at, mut slot } = seat;
         let mut newly = true;
         loop {
-            let node = &mut self.nodes[at as usize];
+            let node = &mut self.nodes[at];
             if newly {
                 node.order.insert(slot, entrant, coming);
                 if let Some(guarantee) = &mut node.guarantee {
@@ -509,8 +465,8 @@ impl Forest {
             } else if matches!(node.order, Order::Ranked(_)) {
                 node.order.insert(slot, entrant, coming);
             }
-            let node = &self.nodes[at as usize];
-            if node.parent == NONE || !(newly || node.ranked_above) {
+            let node = &self.nodes[at];
+            if node.parent == TreeId::NONE || !(newly || node.ranked_above) {
                 return;
             }
             (at, slot) = (node.parent, node.slot);
@@ -519,21 +475,21 @@ impl Forest {
 
     /// The bundle that goes next below `root`.
     #[inline]
-    pub(crate) fn pick(&mut self, root: u32, now: Nanos) -> Option<Pick> {
+    pub(crate) fn pick(&mut self, root: TreeId, now: Nanos) -> Option<Pick> {
         let mut at = root;
         if !self.is_active(at) {
             return None;
         }
         loop {
-            let node = &mut self.nodes[at as usize];
+            let node = &mut self.nodes[at];
             let promised = node.guarantee.as_mut().and_then(|guarantee| guarantee.pick(now));
             node.guaranteed = promised.is_some();
             let slot = promised.or_else(|| node.order.pick(now))?;
             let child = node.children[slot as usize];
-            if !child.is_node() {
+            let Some(below) = child.as_node() else {
                 return Some(Pick { child, seat: Seat { node: at, slot } });
-            }
-            at = child.0;
+            };
+            at = below;
         }
     }
 
@@ -543,7 +499,7 @@ impl Forest {
         let Seat { node: mut at, mut slot } = seat;
         let mut stays = outcome.remains;
         loop {
-            let node = &mut self.nodes[at as usize];
+            let node = &mut self.nodes[at];
             let mut charged = outcome.len;
             if let Some(guarantee) = &mut node.guarantee {
                 if node.guaranteed && charged > 0 {
@@ -560,7 +516,7 @@ impl Forest {
             if node.pauses && stays && node.stops(&mut self.gates, &mut self.alarms) {
                 (stays, outcome.idle) = (false, false); // it leaves, but is not idle
             }
-            if node.parent == NONE {
+            if node.parent == TreeId::NONE {
                 return;
             }
             (at, slot) = (node.parent, node.slot);
@@ -569,13 +525,13 @@ impl Forest {
 
     /// The moment of an alarm has come: if a child of its node is eligible, the node is again in its parent's order, as
     /// from the moment at which the child became so.
-    pub(crate) fn wake(&mut self, alarm: u32, now: Nanos) {
-        self.reconsider(self.timed[alarm as usize].0, now);
+    pub(crate) fn wake(&mut self, timer: TimerId, now: Nanos) {
+        self.reconsider(self.timed[timer].0, now);
     }
 
     /// Time has passed, or rates have changed, for a node that may be asleep.
-    fn reconsider(&mut self, at: u32, now: Nanos) {
-        let node = &mut self.nodes[at as usize];
+    fn reconsider(&mut self, at: TreeId, now: Nanos) {
+        let node = &mut self.nodes[at];
         let Order::RateShare(order) = &mut node.order else { return };
         if !node.asleep {
             return;
@@ -588,12 +544,12 @@ impl Forest {
     }
 
     /// A node may go on that could not: it takes its place in its parent's order, as from then.
-    fn return_to_parent(&mut self, at: u32, since: Nanos, now: Nanos) {
-        let Node { parent, slot, .. } = self.nodes[at as usize];
-        if parent != NONE {
+    fn return_to_parent(&mut self, at: TreeId, since: Nanos, now: Nanos) {
+        let Node { parent, slot, .. } = self.nodes[at];
+        if parent != TreeId::NONE {
             // Orders that look at packets are never above.
             let coming = Coming { returning: true, since, now };
-            self.enter(Seat { node: parent, slot }, &Entrant::default(), &coming);
+            self.enter(Seat { node: parent, slot }, &Entrant::UNSEEN, &coming);
         }
     }
 
@@ -601,12 +557,12 @@ impl Forest {
     pub(crate) fn new_head(&mut self, seat: Seat, entrant: &Entrant) {
         let Seat { node: mut at, mut slot } = seat;
         loop {
-            let node = &mut self.nodes[at as usize];
+            let node = &mut self.nodes[at];
             if matches!(node.order, Order::Ranked(_) | Order::Bundles(_)) {
                 let coming = Coming { returning: true, since: Nanos::ZERO, now: Nanos::ZERO };
                 node.order.insert(slot, entrant, &coming);
             }
-            if node.parent == NONE || !node.ranked_above {
+            if node.parent == TreeId::NONE || !node.ranked_above {
                 return;
             }
             (at, slot) = (node.parent, node.slot);
@@ -614,20 +570,20 @@ impl Forest {
     }
 
     /// Gives a node's child `slot` another weight.
-    pub(crate) fn set_weight(&mut self, node: u32, slot: u32, weight: u32) {
-        self.nodes[node as usize].order.set_weight(slot, weight);
+    pub(crate) fn set_weight(&mut self, node: TreeId, slot: u32, weight: u32) {
+        self.nodes[node].order.set_weight(slot, weight);
     }
 
     /// Gives a node's child `slot` another rate.
-    pub(crate) fn set_rate(&mut self, node: u32, slot: u32, rate: BitRate, now: Nanos) {
-        self.nodes[node as usize].order.set_rate(slot, rate, now);
+    pub(crate) fn set_rate(&mut self, node: TreeId, slot: u32, rate: BitRate, now: Nanos) {
+        self.nodes[node].order.set_rate(slot, rate, now);
         self.reconsider(node, now);
     }
 
     /// The most that the node of an alarm gets.
-    pub(crate) fn set_drain(&mut self, alarm: usize, drain: BitRate, now: Nanos) {
-        let (node, _) = self.timed[alarm];
-        if let Order::RateShare(order) = &mut self.nodes[node as usize].order {
+    pub(crate) fn set_drain(&mut self, timer: TimerId, drain: BitRate, now: Nanos) {
+        let (node, _) = self.timed[timer];
+        if let Order::RateShare(order) = &mut self.nodes[node].order {
             order.set_drain(drain, now);
             self.reconsider(node, now);
         }
@@ -637,7 +593,7 @@ impl Forest {
     pub(crate) fn ranks(&self, class: NodeId) -> impl Iterator<Item = u64> + '_ {
         let mut at = self.seat(class);
         core::iter::from_fn(move || {
-            let node = self.nodes.get(at.node as usize)?;
+            let node = self.nodes.get(at.node)?;
             let rank = node.order.rank(at.slot);
             at = Seat { node: node.parent, slot: node.slot };
             Some(rank)
@@ -655,7 +611,7 @@ impl Node {
     /// a child is eligible.
     fn stir(&mut self, alarms: &mut Vec<(Alarm, Option<Nanos>)>) -> bool {
         let Some(order) = self.real_rates() else { return false };
-        let (alarm, wakes_at) = (Alarm::Rates(order.alarm), order.wakes_at());
+        let (alarm, wakes_at) = (Alarm::Rates(order.timer), order.wakes_at());
         let was_ready = self.active > 1 && !self.asleep;
         if !order.is_ready() {
             self.asleep = true;
@@ -670,13 +626,13 @@ impl Node {
     }
 
     /// Something has left a node that pauses: whether what is left below may not go now.
-    fn stops(&mut self, gates: &mut [Gate], alarms: &mut Vec<(Alarm, Option<Nanos>)>) -> bool {
+    fn stops(&mut self, gates: &mut Table<GateId, Gate>, alarms: &mut Vec<(Alarm, Option<Nanos>)>) -> bool {
         if let Some(order) = self.real_rates().filter(|order| !order.is_ready()) {
-            alarms.push((Alarm::Rates(order.alarm), Some(order.wakes_at())));
+            alarms.push((Alarm::Rates(order.timer), Some(order.wakes_at())));
             self.asleep = true;
             return true;
         }
-        let Some(gate) = gates.get_mut(self.gate as usize).filter(|gate| gate.closed) else { return false };
+        let Some(gate) = gates.get_mut(self.gate).filter(|gate| gate.closed) else { return false };
         gate.held += 1;
         alarms.push((Alarm::Gate(gate.limit), Some(gate.opens)));
         true

@@ -13,17 +13,18 @@ use plimsoll_units::Nanos;
 
 use super::Nic;
 use crate::bundle::{Asks, Place};
+use crate::ids::{BundleId, GateId};
 use crate::order::ranked::Head;
 use crate::order::{Entrant, Settlement};
-use crate::tree::{NONE, Pick};
+use crate::tree::Pick;
 
 impl Nic {
     /// Whether a limit, of those that are no gates, does not let the bundle's head, which is charged `len`, leave now.
     #[inline]
-    pub(super) fn is_held(&self, id: u32, len: u32, now: Nanos) -> bool {
-        self.holds[self.bundles[id as usize].holds.range()].iter().any(|hold| {
-            let limit = &self.limits[hold.limit as usize];
-            limit.gate == NONE && !limit.has(limit.lacks(len, hold.granted), now)
+    pub(super) fn is_held(&self, id: BundleId, len: u32, now: Nanos) -> bool {
+        self.holds[self.bundles[id].holds.range()].iter().any(|hold| {
+            let limit = &self.limits[hold.limit];
+            limit.gate == GateId::NONE && !limit.has(limit.lacks(len, hold.granted), now)
         })
     }
 
@@ -31,13 +32,13 @@ impl Nic {
     /// the other limits grant what the head lacks now, so that it is not picked in vain there as well. Answers whether a limit
     /// holds the head.
     #[inline]
-    pub(crate) fn ask_around(&mut self, id: u32, claims: bool, now: Nanos) -> bool {
+    pub(crate) fn ask_around(&mut self, id: BundleId, claims: bool, now: Nanos) -> bool {
         let len = self.head_charge(id);
         let mut held = false;
-        for at in self.bundles[id as usize].holds.range() {
+        for at in self.bundles[id].holds.range() {
             let hold = &mut self.holds[at];
-            let limit = &mut self.limits[hold.limit as usize];
-            if limit.gate != NONE {
+            let limit = &mut self.limits[hold.limit];
+            if limit.gate != GateId::NONE {
                 continue; // it is asked, and paid, where the packet leaves
             }
             let lacks = limit.lacks(len, hold.granted);
@@ -45,7 +46,7 @@ impl Nic {
             let asked = if lacks > 0 {
                 lacks
             } else if limit.root.is_some() && hold.asks == Asks::No {
-                limit.asked(len, hold.granted, self.bundles[id as usize].follows(&self.host))
+                limit.asked(len, hold.granted, self.bundles[id].follows(&self.host))
             } else {
                 0
             };
@@ -77,36 +78,36 @@ impl Nic {
     }
 
     #[inline]
-    fn ask(&mut self, id: u32, at: usize, asked: u32, due: Nanos, now: Nanos) {
+    fn ask(&mut self, id: BundleId, at: usize, asked: u32, due: Nanos, now: Nanos) {
         let hold = &self.holds[at];
         let (index, seat) = (hold.limit, hold.seat());
         if let Some(seat) = seat {
             let entrant = self.entrant(id);
             // A bundle that has sent since it was idle keeps its rank.
-            self.forest.activate(seat, &entrant, !self.bundles[id as usize].fresh, now);
+            self.forest.activate(seat, &entrant, !self.bundles[id].fresh, now);
         }
-        if self.limits[index as usize].ask(asked) {
-            self.wheel.set(index, due, now);
+        if self.limits[index].ask(asked) {
+            self.wheel.set(index.0, due, now);
         }
     }
 
     /// The bundle's head waits for limits that it has asked.
     #[inline]
-    pub(super) fn wait(&mut self, id: u32, now: Nanos) {
-        let bundle = &mut self.bundles[id as usize];
+    pub(super) fn wait(&mut self, id: BundleId, now: Nanos) {
+        let bundle = &mut self.bundles[id];
         bundle.place = Place::Waits;
         bundle.waits_since = now;
     }
 
     /// A bundle that has become idle asks for nothing, and gives back what it was granted.
-    pub(super) fn withdraw(&mut self, id: u32, now: Nanos) {
+    pub(super) fn withdraw(&mut self, id: BundleId, now: Nanos) {
         let entrant = Entrant { bundle: id, flows: 0, head: Head::default() };
-        for hold in &mut self.holds[self.bundles[id as usize].holds.range()] {
+        for hold in &mut self.holds[self.bundles[id].holds.range()] {
             let left = hold.asks != Asks::No;
             if !left && hold.granted == 0 {
                 continue;
             }
-            let limit = &mut self.limits[hold.limit as usize];
+            let limit = &mut self.limits[hold.limit];
             if let Some(seat) = hold.asking_seat() {
                 let outcome = Settlement { entrant: &entrant, len: 0, remains: false, idle: true };
                 self.forest.settle(seat, outcome);
@@ -115,56 +116,58 @@ impl Nic {
             limit.waiting -= u32::from(left);
             let returned = limit.take_back(&mut hold.granted, now);
             if left && limit.waiting == 0 {
-                self.wheel.remove(hold.limit);
+                self.wheel.remove(hold.limit.0);
             } else if returned && limit.waiting > 0 {
-                self.wheel.set(hold.limit, limit.due(), now);
+                self.wheel.set(hold.limit.0, limit.due(), now);
             }
         }
     }
 
     /// Grants the request of the bundle that the limit's tree picks. If it is larger than was expected, the choice is made again
     /// when it is due.
-    pub(super) fn release(&mut self, limit: u32, now: Nanos) {
-        if self.limits[limit as usize].rests {
+    pub(super) fn release(&mut self, limit: LimitId, now: Nanos) {
+        if self.limits[limit].rests {
             return; // it is armed after the pick
         }
-        let alone = self.limits[limit as usize].only;
-        let pick = if alone == NONE {
-            self.limits[limit as usize].root.and_then(|root| self.forest.pick(root, now))
+        let alone = self.limits[limit].only;
+        let pick = if alone == BundleId::NONE {
+            self.limits[limit].root.and_then(|root| self.forest.pick(root, now))
         } else {
             None
         };
-        let id = pick.map_or(alone, |pick| pick.child.name()); // only bundles are behind limits
-        if id != NONE {
+        // Only bundles are behind limits.
+        if let Some(id) =
+            pick.map_or(Some(alone), |pick| pick.child.as_bundle()).filter(|&id| id != BundleId::NONE)
+        {
             self.grant(id, limit, pick, now);
         }
     }
 
-    fn grant(&mut self, id: u32, limit: u32, pick: Option<Pick>, now: Nanos) {
+    fn grant(&mut self, id: BundleId, limit: LimitId, pick: Option<Pick>, now: Nanos) {
         let len = self.head_charge(id);
-        let bundle = &mut self.bundles[id as usize];
+        let bundle = &mut self.bundles[id];
         let follow = pick.is_some() && bundle.follows(&self.host);
         let holds = &mut self.holds[bundle.holds.range()];
         let Some(hold) = holds.iter_mut().find(|hold| hold.limit == limit && hold.asks != Asks::No) else {
             return;
         };
-        let state = &mut self.limits[limit as usize];
+        let state = &mut self.limits[limit];
         let asked = state.asked(len, hold.granted, follow);
         if !state.grant(asked, &mut hold.granted, now) {
-            return self.wheel.set(limit, state.due(), now);
+            return self.wheel.set(limit.0, state.due(), now);
         }
         let remains = follow && state.asked(len, hold.granted, follow) > 0;
         let needed = core::mem::replace(&mut hold.asks, if remains { Asks::More } else { Asks::No });
         state.waiting -= u32::from(!remains);
         if let Some(pick) = pick {
-            let (entrant, len) = (self.entrant(id), self.limits[limit as usize].in_bytes(asked, len));
+            let (entrant, len) = (self.entrant(id), self.limits[limit].in_bytes(asked, len));
             self.forest.settle(pick.seat, Settlement { entrant: &entrant, len, remains, idle: false });
         }
-        let bundle = &mut self.bundles[id as usize];
+        let bundle = &mut self.bundles[id];
         if needed == Asks::Needs && bundle.place == Place::Waits {
-            bundle.note_wait(LimitId(limit), now.since(bundle.waits_since));
+            bundle.note_wait(limit, now.since(bundle.waits_since));
             if self.proceed(id, now) {
-                self.limits[limit as usize].rests = true;
+                self.limits[limit].rests = true;
                 return self.resting.push(limit);
             }
         }
@@ -173,8 +176,8 @@ impl Nic {
 
     /// A bundle has been granted what its head lacked at one limit.
     #[inline]
-    fn proceed(&mut self, id: u32, now: Nanos) -> bool {
-        let lone = self.bundles[id as usize].holds.len() == 1;
+    fn proceed(&mut self, id: BundleId, now: Nanos) -> bool {
+        let lone = self.bundles[id].holds.len() == 1;
         if lone {
             self.enter_tree(id, now);
         }
@@ -183,8 +186,8 @@ impl Nic {
 
     /// A bundle that was idle, or waited and was granted something, enters the main tree, unless a limit holds its head. Answers
     /// whether it did.
-    pub(crate) fn go_on(&mut self, id: u32, now: Nanos) -> bool {
-        let claims = self.bundles[id as usize].entries > 0;
+    pub(crate) fn go_on(&mut self, id: BundleId, now: Nanos) -> bool {
+        let claims = self.bundles[id].entries > 0;
         let held = self.ask_around(id, claims, now);
         if held {
             self.wait(id, now)
@@ -195,11 +198,11 @@ impl Nic {
     }
 
     /// Puts the limit on the wheel for as long as somebody asks.
-    pub(super) fn arm(&mut self, limit: u32) {
-        let state = &mut self.limits[limit as usize];
+    pub(super) fn arm(&mut self, limit: LimitId) {
+        let state = &mut self.limits[limit];
         state.rests = false;
         if state.waiting > 0 {
-            self.wheel.set(limit, state.due(), self.now);
+            self.wheel.set(limit.0, state.due(), self.now);
         }
     }
 }

@@ -7,6 +7,8 @@
 
 use plimsoll_queues::RankQueue;
 
+use crate::ids::BundleId;
+
 /// Children ordered by the heads of the bundles below them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ranked {
@@ -32,23 +34,23 @@ impl Ranked {
     }
 
     /// Makes room for a bundle below the child `slot`.
-    pub(crate) fn adopt(&mut self, bundle: u32, slot: u32) {
-        let bundles = bundle as usize + 1;
+    pub(crate) fn adopt(&mut self, bundle: BundleId, slot: u32) {
+        let bundles = bundle.0 as usize + 1;
         if bundles > self.slots.len() {
             self.slots.resize(bundles, u32::MAX);
         }
-        self.slots[bundle as usize] = slot;
+        self.slots[bundle.0 as usize] = slot;
         self.queue.grow(bundles);
     }
 
     #[inline]
-    pub(crate) fn set(&mut self, bundle: u32, head: Head) {
-        self.queue.set(bundle, if self.by_deadline { head.deadline } else { head.arrival });
+    pub(crate) fn set(&mut self, bundle: BundleId, head: Head) {
+        self.queue.set(bundle.0, if self.by_deadline { head.deadline } else { head.arrival });
     }
 
     #[inline]
-    pub(crate) fn remove(&mut self, bundle: u32) {
-        self.queue.remove(bundle);
+    pub(crate) fn remove(&mut self, bundle: BundleId) {
+        self.queue.remove(bundle.0);
     }
 
     #[inline]

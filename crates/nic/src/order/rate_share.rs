@@ -23,6 +23,7 @@ use super::Coming;
 use super::heaps::{Heap, Heaps};
 use super::rows::{Kid, Rows};
 use super::scout::{NAME_BITS, RateAndName, Scout};
+use crate::ids::TimerId;
 
 /// Children with rates.
 #[derive(Clone, Debug)]
@@ -31,8 +32,8 @@ pub(crate) struct RateShare {
     /// System time, in nanoseconds, and in 2^-32 of one beyond that.
     v: u64,
     fraction: u32,
-    /// The name under which the node is woken up.
-    pub(crate) alarm: u32,
+    /// What wakes the node up.
+    pub(crate) timer: TimerId,
     /// Rates of the active children together.
     sum: u64,
     largest: u64,
@@ -88,7 +89,7 @@ impl RateShare {
             clock,
             v: 0,
             fraction: 0,
-            alarm: u32::MAX,
+            timer: TimerId::NONE,
             sum: 0,
             largest,
             bits: rates.iter().map(|&rate| RateAndName::new(bits(rate))).collect(),

@@ -6,17 +6,18 @@
 //! Not here: the clock (`limit`), limits that cut across the tree.
 //! Invariant: a closed node is in no order; it has an alarm exactly while something below it could go.
 
+use plimsoll_policy::LimitId;
 use plimsoll_units::{Nanos, Span};
 
-use super::NONE;
+use crate::ids::{GateId, Table, TreeId};
 
 /// A node that a limit opens and closes.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
-    pub(super) node: u32,
-    pub(super) limit: u32,
+    pub(super) node: TreeId,
+    pub(super) limit: LimitId,
     /// The nearest gate above.
-    above: u32,
+    above: GateId,
     pub(super) closed: bool,
     /// Until when.
     pub(super) opens: Nanos,
@@ -43,7 +44,7 @@ struct Tally {
 pub(crate) const GATE_BYTES: usize = size_of::<Gate>();
 
 impl Gate {
-    pub(super) fn new(node: u32, limit: u32, above: u32) -> Self {
+    pub(super) fn new(node: TreeId, limit: LimitId, above: GateId) -> Self {
         Self {
             node,
             limit,
@@ -80,9 +81,9 @@ impl Gate {
 }
 
 /// Opens or closes a gate.
-pub(super) fn turn(gates: &mut [Gate], id: u32, closed: bool, now: Nanos) {
+pub(super) fn turn(gates: &mut Table<GateId, Gate>, id: GateId, closed: bool, now: Nanos) {
     blocked(gates, id, now);
-    let gate = &mut gates[id as usize];
+    let gate = &mut gates[id];
     if !closed {
         gate.opened = now;
     }
@@ -91,19 +92,19 @@ pub(super) fn turn(gates: &mut [Gate], id: u32, closed: bool, now: Nanos) {
 
 /// How long what is below gate `id` could not go, since the engine began: time counts once, however many gates were closed
 /// on the way.
-pub(super) fn blocked(gates: &mut [Gate], id: u32, now: Nanos) -> Span {
-    let Some(above) = gates.get(id as usize).map(|gate| gate.above) else { return Span::ZERO };
-    let above = if above == NONE { Span::ZERO } else { blocked(gates, above, now) };
-    let Gate { closed, tally, .. } = &mut gates[id as usize];
+pub(super) fn blocked(gates: &mut Table<GateId, Gate>, id: GateId, now: Nanos) -> Span {
+    let Some(above) = gates.get(id).map(|gate| gate.above) else { return Span::ZERO };
+    let above = if above == GateId::NONE { Span::ZERO } else { blocked(gates, above, now) };
+    let Gate { closed, tally, .. } = &mut gates[id];
     tally.blocked += if *closed { now - tally.at } else { above - tally.above };
     (tally.at, tally.above) = (now, above);
     tally.blocked
 }
 
 /// The limit of the gate, of `id` and those above, that opened last.
-pub(super) fn latest(gates: &[Gate], id: u32) -> Option<u32> {
-    let above = |gate: &&Gate| gates.get(gate.above as usize);
-    let way = core::iter::successors(gates.get(id as usize), above);
+pub(super) fn latest(gates: &Table<GateId, Gate>, id: GateId) -> Option<LimitId> {
+    let above = |gate: &&Gate| gates.get(gate.above);
+    let way = core::iter::successors(gates.get(id), above);
     // Of those that opened at the same moment, the innermost.
     way.reduce(|last, gate| if gate.opened > last.opened { gate } else { last }).map(|gate| gate.limit)
 }

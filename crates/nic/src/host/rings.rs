@@ -1,0 +1,83 @@
+//! Descriptor rings: what the host wrote and the engine has not completed.
+//!
+//! Why: a ring for each flow queue, all in one allocation, laid out so that what is in use lies together.
+//! From: Loom §4.3 (descriptor queues).
+//! Not here: which part of a ring is in use (`host`).
+//! Invariant: a ring's slots are addressed modulo its size, a power of two.
+
+use prefetch_index::prefetch_index;
+
+use crate::ids::RecordId;
+
+/// The descriptor rings, interleaved by cache line: first every ring's first line, then every ring's second, and so on.
+/// Most rings hold little, and begin again at their first line once they are empty, so that what is in use lies
+/// together, in few lines and few pages.
+#[derive(Clone, Debug)]
+pub(super) struct Rings {
+    /// Slots of each ring, less one.
+    pub(super) mask: u16,
+    /// Lines from one of a ring to the next.
+    stride: usize,
+    lines: Vec<Line>,
+}
+
+/// A cache line of a ring.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
+struct Line([Slot; SLOTS_PER_LINE]);
+
+const SLOTS_PER_LINE: usize = 2;
+pub(crate) const SLOT_BYTES: usize = size_of::<Slot>();
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Slot {
+    pub(super) addr: u64,
+    pub(super) arrived: u64,
+    pub(super) len: u32,
+    pub(super) arrival: u32,
+    pub(super) segment: u16,
+    pub(super) header: u16,
+    pub(super) tag: u32,
+}
+
+impl Rings {
+    pub(super) fn new(records: u32, slots: u16) -> Self {
+        let slots = slots.clamp(SLOTS_PER_LINE as u16, 1 << 14).next_power_of_two();
+        // Odd, so that the lines of one ring do not compete for the same few places of a cache.
+        let stride = records as usize | 1;
+        let lines = stride * (usize::from(slots) / SLOTS_PER_LINE);
+        Self { mask: slots - 1, stride, lines: vec![Line::default(); lines] }
+    }
+
+    /// The same descriptors in rings of more flow queues.
+    pub(super) fn grow(&mut self, records: u32) {
+        let mut grown = Self::new(records, self.mask + 1);
+        for id in (0..).map(RecordId).take(self.stride) {
+            for index in 0..=self.mask {
+                *grown.slot_mut(id, index) = *self.slot(id, index);
+            }
+        }
+        *self = grown;
+    }
+
+    #[inline]
+    pub(super) fn line(&self, id: RecordId, index: u16) -> usize {
+        usize::from(index & self.mask) / SLOTS_PER_LINE * self.stride + id.0 as usize
+    }
+
+    #[inline]
+    pub(super) fn slot(&self, id: RecordId, index: u16) -> &Slot {
+        &self.lines[self.line(id, index)].0[usize::from(index) % SLOTS_PER_LINE]
+    }
+
+    #[inline]
+    pub(super) fn slot_mut(&mut self, id: RecordId, index: u16) -> &mut Slot {
+        let line = self.line(id, index);
+        &mut self.lines[line].0[usize::from(index) % SLOTS_PER_LINE]
+    }
+
+    #[inline]
+    pub(super) fn prefetch(&self, id: RecordId, index: u16) {
+        prefetch_index(&self.lines, self.line(id, index));
+    }
+}
