@@ -5,20 +5,21 @@
 //! Not here: how nodes choose (`order`), what limits grant (`grants`), how a policy is installed (`install`).
 //! Invariant: a bundle with packets is in the main tree, below gates that may be closed, or waits for limits.
 
+mod doorbells;
 mod grants;
 
-use plimsoll_policy::{FlowOrder, LimitId, NodeId, NodeKind, Program, TenantId};
+use plimsoll_policy::{FlowOrder, LimitId, NodeId, Program, TenantId};
 use plimsoll_queues::{Pace, Wheel};
-use plimsoll_units::{BitRate, Bytes, Nanos, Span};
-use plimsoll_wire::doorbell::ESCAPE;
+use plimsoll_units::{Bytes, Nanos, Span};
 use prefetch_index::prefetch_index;
 
 use crate::account::{Accounts, NO_TENANT};
 use crate::bundle::{Asks, Bundle, Done, Hold, Place};
-use crate::doorbell::{self, Note};
+use crate::completions::CompletionQueue;
+use crate::config::Config;
 use crate::host::{Descriptor, Host, Pull, QueueId};
 use crate::ids::{BundleId, GateId, RecordId, Table, Tagged, TimerId};
-use crate::install::Layout;
+use crate::layout::Layout;
 use crate::limit::Limit;
 use crate::order::ranked::Head;
 use crate::order::{Entrant, Settlement};
@@ -47,18 +48,11 @@ pub struct Nic {
     pub(crate) refused: Table<NodeId, [u64; Refusal::COUNT]>,
     /// Of classes without a bundle, the frames that left, and their bytes, as far as they are added up.
     pub(crate) sums: Table<NodeId, [u64; 2]>,
-    pub(crate) completions: Completions,
+    pub(crate) completions: CompletionQueue,
     pub(crate) stats: EngineStats,
-    pub(crate) config: crate::install::Config,
+    pub(crate) config: Config,
     /// The latest moment that the engine was told.
     pub(crate) now: Nanos,
-}
-
-/// Completions that the host has not seen, oldest first.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Completions {
-    entries: Vec<Completion>,
-    seen: usize,
 }
 
 /// Limits that are looked at ahead in one go.
@@ -176,59 +170,6 @@ impl Nic {
         self.host.home(queue).map(|home| self.class_at(home))
     }
 
-    /// A batch of doorbell words arrives. Words that make no sense are counted and change nothing.
-    #[inline]
-    pub fn ring(&mut self, doorbells: &[u16], now: Nanos) {
-        self.now = now;
-        if self.outgrows_cache() {
-            self.prefetch_rung(doorbells);
-        }
-        let mut words = doorbells;
-        while let Some((&word, rest)) = words.split_first() {
-            words = rest;
-            if word == ESCAPE {
-                let (note, used) = doorbell::read_extension(rest);
-                words = rest.get(used..).unwrap_or(&[]);
-                self.heed(note, now);
-            } else {
-                self.admit(QueueId(word.into()), now);
-            }
-        }
-    }
-
-    fn prefetch_rung(&self, doorbells: &[u16]) {
-        let mut words = doorbells;
-        while let Some((&word, rest)) = words.split_first() {
-            words = rest;
-            let mut queue = u32::from(word);
-            if word == ESCAPE {
-                let (note, used) = doorbell::read_extension(rest);
-                words = rest.get(used..).unwrap_or(&[]);
-                queue = if let Note::NewDescriptors(QueueId(queue)) = note { queue } else { continue };
-            }
-            let home = self.host.home_of(RecordId(queue));
-            if let Some(class) = home.as_class() {
-                self.forest.prefetch_seat(class);
-            } else if let Some(bundle) = home.as_bundle() {
-                self.bundles.prefetch(bundle);
-            }
-        }
-    }
-
-    /// An entry with extension words.
-    fn heed(&mut self, note: Note, now: Nanos) {
-        match note {
-            Note::NewDescriptors(queue) => self.admit(queue, now),
-            Note::Tag(queue, tag) if self.host.is_open(queue) => self.host.set_tag(queue, tag),
-            Note::Weight(node, weight) if self.forest.knows(node) && weight > 0 => {
-                self.set_weight(node, weight)
-            }
-            Note::Rate(limit, rate) if self.limits.has(limit) => self.set_rate(limit, rate, now),
-            Note::ClassRate(node, rate) if self.has_rate(node) => self.set_class_rate(node, rate, now),
-            _ => self.stats.bad_doorbells += 1,
-        }
-    }
-
     /// Whether there is more state than a core's own caches keep, so that looking ahead pays.
     #[inline]
     fn outgrows_cache(&self) -> bool {
@@ -292,15 +233,6 @@ impl Nic {
     #[inline]
     pub fn poll_completion(&mut self) -> Option<Completion> {
         self.completions.pop()
-    }
-
-    /// New descriptors of a flow queue: the queue joins its bundle, the bundle its tree.
-    #[inline]
-    fn admit(&mut self, queue: QueueId, now: Nanos) {
-        match self.host.take_new(queue, now, &mut self.arrivals) {
-            Some((id, home)) => self.join(home, id, now),
-            None => self.stats.bad_doorbells += u64::from(!self.host.is_open(queue)),
-        }
     }
 
     /// A flow queue with packets joins its bundle, or the tree if it has none.
@@ -658,83 +590,6 @@ impl Nic {
                 self.forest.new_head(seat, &entrant);
             }
         }
-    }
-
-    fn set_rate(&mut self, limit: LimitId, rate: BitRate, now: Nanos) {
-        self.program.limits[limit.0 as usize].rate = rate;
-        let state = &mut self.limits[limit];
-        state.set_rate(rate, now);
-        if state.gate != GateId::NONE {
-            self.forest.reopen_at(state.gate, state.due());
-            return self.set_alarms(now);
-        }
-        self.arm(limit);
-    }
-
-    fn set_weight(&mut self, node: NodeId, weight: u32) {
-        self.program.nodes[node.0 as usize].weight = weight;
-        let Some(parent) = self.program.node(node).parent else { return };
-        let Seat { node: main, slot } = self.forest.seat(node);
-        self.forest.set_weight(main, slot, weight);
-        // Behind some limits the node may not stand yet, but its parent's order counts on its weight already.
-        for &copy in self.layout.copies_of(parent) {
-            self.forest.set_weight(copy, slot, weight);
-        }
-    }
-
-    fn has_rate(&self, node: NodeId) -> bool {
-        self.program.nodes.get(node.0 as usize).is_some_and(|node| node.rate.is_some())
-    }
-
-    /// In force at the next decision; nodes below that share what the rate gives them learn of it too.
-    fn set_class_rate(&mut self, node: NodeId, rate: BitRate, now: Nanos) {
-        self.program.nodes[node.0 as usize].rate = Some(rate);
-        let Some(parent) = self.program.node(node).parent else { return };
-        let Seat { node: main, slot } = self.forest.seat(node);
-        self.forest.set_rate(main, slot, rate, now);
-        for &copy in self.layout.copies_of(parent) {
-            self.forest.set_rate(copy, slot, rate, now);
-        }
-        if matches!(self.program.node(node).kind, NodeKind::Class(_)) {
-            return self.set_alarms(now); // nobody is below
-        }
-        let below = |&(_, id): &(_, NodeId)| self.program.path(id).any(|above| above == node);
-        let timers: Vec<_> = self.forest.timers().filter(below).collect();
-        for (timer, id) in timers {
-            self.forest.set_drain(timer, self.program.drain(id), now);
-        }
-        self.set_alarms(now);
-    }
-}
-
-impl Completions {
-    pub(crate) fn with_capacity(entries: usize) -> Self {
-        Self { entries: Vec::with_capacity(entries), seen: 0 }
-    }
-
-    /// Makes room for as many in all.
-    pub(crate) fn reserve(&mut self, entries: usize) {
-        self.entries.reserve(entries.saturating_sub(self.entries.len()));
-    }
-
-    #[inline]
-    fn push(&mut self, completion: Completion) {
-        if self.entries.len() == self.entries.capacity() {
-            self.entries.drain(..self.seen); // a host that never drained it all to the end
-            self.seen = 0;
-        }
-        self.entries.push(completion);
-    }
-
-    #[inline]
-    fn pop(&mut self) -> Option<Completion> {
-        let next = self.entries.get(self.seen).copied();
-        self.seen += 1;
-        if next.is_none() {
-            self.entries.clear();
-            self.seen = 0;
-        }
-        next
     }
 }
 

@@ -10,8 +10,8 @@ use core::mem::size_of;
 use plimsoll_policy::{Match, Node, NodeId, NodeKind, Program};
 use plimsoll_queues::Wheel;
 
+use crate::config::Config;
 use crate::host::{NAME_BYTES, RECORD_BYTES, SLOT_BYTES};
-use crate::install::Config;
 use crate::limit::Limit;
 use crate::order::{fixed_bytes, place_bytes};
 use crate::refusal::Refusal;

@@ -8,81 +8,26 @@
 
 use std::collections::HashMap;
 
-use plimsoll_policy::{FlowOrder, LimitId, Node, NodeId, NodeKind, Placement, Program, Scope, TenantId};
+use plimsoll_policy::{LimitId, Node, NodeId, NodeKind, Placement, Program, Scope, TenantId};
 use plimsoll_queues::{Pace, Wheel};
 use plimsoll_units::{Bytes, Nanos, Span};
 
 use crate::account::{Accounts, Capped, NO_TENANT};
 use crate::bundle::{Asks, Bundle, Hold, Holds, MOST_HOLDS, Place};
-use crate::egress::{Completions, Link, Nic};
+use crate::completions::CompletionQueue;
+use crate::config::Config;
+use crate::egress::{Link, Nic};
 use crate::host::{Cut, Host, QueueId};
 use crate::ids::{BundleId, GateId, OwnerId, RecordId, Table, Tagged, TreeId};
+use crate::layout::Layout;
 use crate::limit::Limit;
 use crate::refusal::Refusal;
-use crate::stats::{ClassCounters, EngineStats, LimitCounters, NodeRank, TenantCounters};
+use crate::stats::EngineStats;
 use crate::tree::{Adoption, Forest, Purpose, Seat};
-
-/// Sizes of the engine; they decide its memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// Flow queues that may be open at once.
-    pub queues: u32,
-    /// Descriptors that a flow queue holds at most; rounded up to a power of two, at most 16,384.
-    pub ring: u16,
-    /// Descriptors that the host holds at most.
-    pub descriptors: u32,
-    /// Most bytes, overhead included, that one pull takes; at least one frame.
-    pub pull: Bytes,
-    /// How far the link's pace may lag behind a late caller and be made up: zero in virtual time.
-    pub catch_up: Span,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { queues: 1_024, ring: 256, descriptors: 65_536, pull: Bytes::ZERO, catch_up: Span::ZERO }
-    }
-}
-
-/// Where things of the policy are in the engine.
-#[derive(Clone, Debug)]
-pub(crate) struct Layout {
-    pub(crate) root: TreeId,
-    pub(crate) largest: u64,
-    /// Bytes of a flow queue's turn, in classes that take turns.
-    pub(crate) quantum: i32,
-    /// Whether anything in the policy orders by deadline.
-    pub(crate) deadlines: bool,
-    /// Classes that have bundles: their nodes of the main tree.
-    classes: HashMap<NodeId, TreeId>,
-    bundles: HashMap<Placement, BundleId>,
-    copies: HashMap<(LimitId, NodeId), TreeId>,
-    /// The same by node of the policy.
-    copied: HashMap<NodeId, Vec<TreeId>>,
-}
 
 /// Slots of the wheel and the span of each: a horizon of 67 ms, beyond which entries are looked at once per horizon.
 pub(crate) const WHEEL_SLOTS: usize = 1 << 16;
 const WHEEL_GRAIN: Span = Span::ns(1_024);
-
-impl Layout {
-    fn new(program: &Program, largest: u64) -> Self {
-        Self {
-            root: TreeId(0),
-            largest,
-            quantum: i32::try_from(largest).unwrap_or(i32::MAX),
-            deadlines: program.nodes.iter().any(|node| by_deadline(node.kind)),
-            classes: HashMap::new(),
-            bundles: HashMap::new(),
-            copies: HashMap::new(),
-            copied: HashMap::new(),
-        }
-    }
-
-    /// Copies of a node behind limits.
-    pub(crate) fn copies_of(&self, node: NodeId) -> &[TreeId] {
-        self.copied.get(&node).map_or(&[], Vec::as_slice)
-    }
-}
 
 impl Nic {
     /// An engine for a checked policy.
@@ -118,7 +63,7 @@ impl Nic {
             arrivals: 0,
             refused: vec![[0; Refusal::COUNT]; program.nodes.len()].into(),
             sums: vec![[0; 2]; program.nodes.len()].into(),
-            completions: Completions::with_capacity(config.descriptors as usize),
+            completions: CompletionQueue::with_capacity(config.descriptors as usize),
             stats: EngineStats::default(),
             config: config.clone(),
             now: Nanos::ZERO,
@@ -446,103 +391,6 @@ impl Nic {
         capped.unwrap_or_else(|| OwnerId(self.tenant_of(class).0))
     }
 
-    /// What a class has done since the policy was installed. Linear in flow queues: for all classes at once there
-    /// is [`Nic::all_class_counters`].
-    #[must_use]
-    pub fn class_counters(&self, class: NodeId) -> ClassCounters {
-        self.all_class_counters().get(class.0 as usize).copied().unwrap_or_default()
-    }
-
-    /// What each node's own flow queues have done since the policy was installed, by [`NodeId`].
-    #[must_use]
-    pub fn all_class_counters(&self) -> Vec<ClassCounters> {
-        let refused = |&refused| ClassCounters { refused, ..ClassCounters::default() };
-        let mut classes: Vec<ClassCounters> = self.refused.iter().map(refused).collect();
-        for (class, &[packets, bytes]) in classes.iter_mut().zip(self.sums.iter()) {
-            (class.packets, class.bytes) = (packets, bytes);
-        }
-        for (home, packets, bytes) in self.host.counted() {
-            let class = &mut classes[self.class_at(home).0 as usize];
-            class.packets += u64::from(packets);
-            class.bytes += u64::from(bytes);
-        }
-        for bundle in self.bundles.iter() {
-            let class = &mut classes[bundle.class.0 as usize];
-            class.packets += bundle.done.packets;
-            class.bytes += bundle.done.bytes;
-        }
-        for (home, packets, bytes) in self.host.backlogs() {
-            let class = &mut classes[self.class_at(home).0 as usize];
-            class.backlog_packets += packets;
-            class.backlog_bytes += bytes;
-        }
-        classes
-    }
-
-    /// What a limit has done since the policy was installed. Linear in bundles: for all limits at once there is
-    /// [`Nic::all_limit_counters`].
-    #[must_use]
-    pub fn limit_counters(&self, limit: LimitId) -> LimitCounters {
-        self.all_limit_counters().get(limit.0 as usize).copied().unwrap_or_default()
-    }
-
-    /// What each limit has done since the policy was installed, by [`LimitId`].
-    #[must_use]
-    pub fn all_limit_counters(&self) -> Vec<LimitCounters> {
-        let mut limits = vec![LimitCounters::default(); self.limits.len()];
-        for bundle in self.bundles.iter() {
-            for hold in &self.holds[bundle.holds.range()] {
-                let limit = &mut limits[hold.limit.0 as usize];
-                limit.waiting += u32::from(hold.asks == Asks::Needs);
-                limit.packets += bundle.done.packets;
-                limit.bytes += bundle.done.bytes;
-            }
-        }
-        for (counters, limit) in limits.iter_mut().zip(self.limits.iter()) {
-            let (held, times) =
-                if limit.gate == GateId::NONE { (false, 0) } else { self.forest.held_by(limit.gate) };
-            counters.waiting += u32::from(held);
-            counters.parked = limit.parked() + times;
-            counters.released = counters.parked - u64::from(counters.waiting);
-        }
-        limits
-    }
-
-    /// What a tenant holds and was refused.
-    #[must_use]
-    pub fn tenant_counters(&self, tenant: TenantId) -> TenantCounters {
-        TenantCounters { held: self.accounts.held(tenant), refused: self.accounts.refused(tenant) }
-    }
-
-    /// What the engine as a whole has done.
-    #[must_use]
-    pub fn stats(&self) -> EngineStats {
-        EngineStats {
-            held: self.accounts.host_held(),
-            pairs: self.stats.pairs + self.stats.pulls,
-            ..self.stats
-        }
-    }
-
-    /// From a class to the root: where its packet would stand now at each node.
-    #[must_use]
-    pub fn ranks(&self, class: NodeId) -> Vec<NodeRank> {
-        if !self.forest.knows(class) {
-            return Vec::new();
-        }
-        let path: Vec<NodeId> = self.program.path(class).collect();
-        path.windows(2)
-            .zip(self.forest.ranks(class))
-            .map(|(pair, rank)| NodeRank { child: pair[0], node: pair[1], rank })
-            .collect()
-    }
-
-    /// How many flow queues are open.
-    #[must_use]
-    pub fn open_queues(&self) -> usize {
-        self.host.open_count()
-    }
-
     /// Descriptors that one flow queue holds.
     #[must_use]
     pub fn slots(&self) -> u16 {
@@ -572,13 +420,6 @@ impl Nic {
     }
 }
 
-impl Config {
-    /// The same without flow queues: for a policy that will take over those of another.
-    fn without_queues(&self) -> Self {
-        Self { queues: 0, ..self.clone() }
-    }
-}
-
 fn cut_of(program: &Program, pull: Bytes) -> Cut {
     let small = |bytes: Bytes| u32::try_from(bytes.as_u64()).unwrap_or(u32::MAX / 2).min(u32::MAX / 2);
     let (overhead, max_frame) = (small(program.overhead), small(program.max_frame));
@@ -595,10 +436,6 @@ fn accounts_of(program: &Program, descriptors: u32) -> Accounts {
 
 fn tenant_of(program: &Program, class: NodeId) -> TenantId {
     program.path(class).find_map(|id| program.node(id).tenant).unwrap_or(NO_TENANT)
-}
-
-fn by_deadline(kind: NodeKind) -> bool {
-    matches!(kind, NodeKind::Lstf | NodeKind::Edf | NodeKind::Class(FlowOrder::Lstf(_) | FlowOrder::Edf(_)))
 }
 
 /// What the main tree is for.

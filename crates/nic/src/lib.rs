@@ -38,6 +38,9 @@
 mod account;
 mod bundle;
 mod circle;
+mod completions;
+mod config;
+mod counters;
 mod doorbell;
 mod egress;
 mod footprint;
@@ -45,6 +48,7 @@ mod host;
 mod ids;
 mod ingress;
 mod install;
+mod layout;
 mod limit;
 mod order;
 mod ranked;
@@ -53,12 +57,12 @@ mod stats;
 mod tree;
 mod waits;
 
+pub use config::Config;
 pub use doorbell::{DoorbellQueue, ENTRIES_PER_LINE, PcieWrites};
 pub use egress::Nic;
 pub use footprint::{Footprint, Part, footprint};
 pub use host::{Descriptor, MAX_DESCRIPTOR, QueueId};
 pub use ingress::{Arrival, Drain, Ingress, IngressCounters, NotQueued, Station};
-pub use install::Config;
 pub use refusal::Refusal;
 pub use stats::{
     ClassCounters, Completion, EngineStats, LimitCounters, NodeRank, Outcome, TenantCounters, Transmit,
