@@ -315,17 +315,17 @@ impl Nic {
         let state = &mut self.limits[limit];
         state.gate = gate;
         let asked = core::mem::take(&mut state.waiting) > 0;
-        let bundle = &mut self.bundles[first];
-        let mut holds = self.holds[bundle.holds.range()].iter_mut();
-        let own = holds.find(|hold| hold.limit == limit).expect("it is behind the limit");
-        let needed = core::mem::replace(&mut own.asks, Asks::No) == Asks::Needs;
-        state.take_back(&mut own.granted, now);
+        let own = self.hold_of(first, limit).expect("it is behind the limit");
+        let hold = &mut self.holds[own];
+        let needed = core::mem::replace(&mut hold.asks, Asks::No) == Asks::Needs;
+        self.limits[limit].take_back(&mut hold.granted, now);
         if asked {
             self.wheel.remove(limit.0);
         }
         if needed {
             // Only then is the bundle out of the tree, so that nothing stands below the gate.
-            self.forest.close(gate, state.due(), now);
+            self.forest.close(gate, self.limits[limit].due(), now);
+            let bundle = &mut self.bundles[first];
             bundle.note_wait(limit, now.since(bundle.waits_since));
             self.go_on(first, now);
         }

@@ -238,11 +238,11 @@ impl Limit {
         u64::from(len) * u64::from(asked) / u64::from(self.counted(len).max(1))
     }
 
-    /// A bundle has to wait; it is counted if that is `new`.
+    /// Counts that a bundle has to wait.
     #[inline]
-    pub(crate) fn park(&mut self, new: bool) {
-        self.parked = self.parked.wrapping_add(u32::from(new));
-        self.parked_rounds += u32::from(new && self.parked == 0);
+    pub(crate) fn park(&mut self) {
+        self.parked = self.parked.wrapping_add(1);
+        self.parked_rounds += u32::from(self.parked == 0);
     }
 
     /// Most bytes that one pull should take: half the burst, so that one that is due late can be made up for.

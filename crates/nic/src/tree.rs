@@ -78,7 +78,7 @@ pub(crate) struct Node {
     guarantee: Option<Box<Guarantee>>,
     /// By slot: what hangs there. A node, a bundle, or the only flow queue of a class without a bundle, by its record or,
     /// where it has none, by its own number. Nothing where a restriction has no such child, or a class no flow queue.
-    children: Vec<Tagged>,
+    children: Box<[Tagged]>,
 }
 
 /// A walk down a tree: who goes next, and where it hangs.
@@ -103,6 +103,8 @@ pub(crate) struct Adoption {
     pub(crate) first: Option<(BundleId, Seat)>,
 }
 
+// The packet path touches one cache line of each node.
+const _: () = assert!(size_of::<Node>() == 64);
 pub(crate) const NODE_BYTES: usize = size_of::<Node>();
 pub(crate) const SEAT_BYTES: usize = size_of::<Seat>();
 pub(crate) const CHILD_BYTES: usize = size_of::<Tagged>();
@@ -162,7 +164,7 @@ impl Forest {
             gate: GateId::NONE,
             order,
             guarantee: if purpose.minima { guarantee_of(program, id, purpose.largest) } else { None },
-            children: vec![Tagged::NOTHING; program.node(id).children.len()],
+            children: vec![Tagged::NOTHING; program.node(id).children.len()].into(),
         });
         index
     }
@@ -208,16 +210,17 @@ impl Forest {
     /// bundle takes its place below the class's parent. Says where the class's first bundle hangs now.
     pub(crate) fn adopt(&mut self, class: TreeId, bundle: BundleId, flow_order: FlowOrder) -> Adoption {
         let Node { parent, slot: class_slot, .. } = self.nodes[class];
-        let slot = u32::try_from(self.nodes[class].children.len()).expect("fewer bundles than u32 holds");
-        self.nodes[class].children.push(Tagged::bundle(bundle));
-        let seat = Seat { node: class, slot };
-        if slot == 0 && parent != TreeId::NONE {
+        let mut children = core::mem::take(&mut self.nodes[class].children).into_vec();
+        let seat = Seat::of(class, children.len());
+        children.push(Tagged::bundle(bundle));
+        self.nodes[class].children = children.into();
+        if seat.slot == 0 && parent != TreeId::NONE {
             self.nodes[parent].children[class_slot as usize] = Tagged::bundle(bundle);
             let seat = Seat { node: parent, slot: class_slot };
             self.announce(seat, bundle);
             return Adoption { seat, first: None };
         }
-        let first = (slot == 1).then(|| self.start_ordering(class, flow_order));
+        let first = (seat.slot == 1).then(|| self.start_ordering(class, flow_order));
         if let Order::Bundles(order) = &mut self.nodes[class].order {
             order.adopt();
         }
@@ -257,116 +260,11 @@ impl Forest {
         self.alarms.reserve(2 * (self.timed.len() + self.gates.len()));
     }
 
-    /// Has a limit open and close a node of the main tree from now on. Nodes above get theirs first. `None` below an order
-    /// that looks at packets: it can't be told to look away from those below a node that is closed.
-    pub(crate) fn add_gate(&mut self, node: TreeId, limit: LimitId) -> Option<GateId> {
-        let Node { parent, ranked_above, .. } = self.nodes[node];
-        if ranked_above {
-            return None;
-        }
-        let id = GateId(self.gates.next_number());
-        let above = self.gate_above(Seat { node: parent, slot: 0 });
-        self.gates.push(Gate::new(node, limit, above));
-        let node = &mut self.nodes[node];
-        (node.gate, node.pauses) = (id, true);
-        self.reserve_alarms();
-        Some(id)
-    }
-
-    /// The nearest gate above a place of the main tree, or `NONE`.
-    pub(crate) fn gate_above(&self, seat: Seat) -> GateId {
-        let above = |node: &&Node| self.nodes.get(node.parent);
-        let way = core::iter::successors(self.nodes.get(seat.node), above);
-        way.map(|node| node.gate).find(|&gate| gate != GateId::NONE).unwrap_or(GateId::NONE)
-    }
-
-    /// The limit keeps the node back until then. To be settled after that if something below was picked.
-    #[inline]
-    pub(crate) fn close(&mut self, gate: GateId, opens: Nanos, now: Nanos) {
-        gate::turn(&mut self.gates, gate, true, now);
-        self.gates[gate].opens = opens;
-    }
-
-    /// The limit's moment has come: what is below goes on as from the moment at which it could.
-    pub(crate) fn open(&mut self, gate: GateId, now: Nanos) {
-        let Gate { node, closed, opens, .. } = self.gates[gate];
-        if !closed {
-            return;
-        }
-        gate::turn(&mut self.gates, gate, false, now);
-        if self.is_active(node) {
-            self.return_to_parent(node, opens.min(now), now);
-        }
-    }
-
-    /// A head below the gate, charged `len`, was picked although a gate above it was not open for it; `new` is false if that
-    /// has happened to its bundle since this one sent.
-    pub(crate) fn keep(&mut self, gate: GateId, len: u32, new: bool) {
-        self.gates[gate].keep(len, new);
-    }
-
-    /// A head that had been picked in vain has left.
-    pub(crate) fn let_through(&mut self, gate: GateId) {
-        self.gates[gate].let_through();
-    }
-
-    /// The most that a head below the gate was charged that was picked in vain and is still there; 0 if there is none.
-    #[inline]
-    pub(crate) fn longest_kept(&self, gate: GateId) -> u32 {
-        self.gates[gate].longest()
-    }
-
-    /// The limit's rate has changed: when it lets the node go on.
-    pub(crate) fn reopen_at(&mut self, gate: GateId, opens: Nanos) {
-        self.gates[gate].opens = opens;
-        if self.keeps_back(gate) {
-            self.alarms.push((Alarm::Gate(self.gates[gate].limit), Some(opens)));
-        }
-    }
-
-    /// Whether something below the gate could go now but for it.
-    fn keeps_back(&self, gate: GateId) -> bool {
-        let state = &self.gates[gate];
-        let node = &self.nodes[state.node];
-        state.closed && node.active > 0 && !node.asleep
-    }
-
-    /// How long what is below a gate could not go because of gates, since the engine began.
-    #[inline]
-    pub(crate) fn blocked(&mut self, gate: GateId, now: Nanos) -> Span {
-        gate::blocked(&mut self.gates, gate, now)
-    }
-
-    /// The limit that let go last of what is below this gate.
-    pub(crate) fn opened_last(&self, gate: GateId) -> Option<LimitId> {
-        gate::latest(&self.gates, gate)
-    }
-
-    /// Whether a gate keeps something back now, and how often it did.
-    pub(crate) fn held_by(&self, gate: GateId) -> (bool, u64) {
-        (self.keeps_back(gate), self.gates[gate].held)
-    }
-
     /// A child has come to a node that pauses: whether it may go now, and could not before.
     fn starts(&mut self, at: TreeId, newly: bool, now: Nanos) -> bool {
         let node = &mut self.nodes[at];
         let may = if node.real_rates().is_some() { node.stir(&mut self.alarms) } else { newly };
         may && self.passes_gate(at, now)
-    }
-
-    /// A node that could go but for its gate: opens it, if that is due, or has an alarm set for when it is. Answers whether
-    /// it goes.
-    #[inline]
-    fn passes_gate(&mut self, at: TreeId, now: Nanos) -> bool {
-        let id = self.nodes[at].gate;
-        let Some(gate) = self.gates.get_mut(id).filter(|gate| gate.closed) else { return true };
-        if gate.opens > now {
-            gate.held += 1;
-            self.alarms.push((Alarm::Gate(gate.limit), Some(gate.opens)));
-            return false;
-        }
-        gate::turn(&mut self.gates, id, false, now);
-        true
     }
 
     /// Nodes whose rates hold in real time, and which they are in the policy.
@@ -633,8 +531,7 @@ impl Node {
             return true;
         }
         let Some(gate) = gates.get_mut(self.gate).filter(|gate| gate.closed) else { return false };
-        gate.held += 1;
-        alarms.push((Alarm::Gate(gate.limit), Some(gate.opens)));
+        gate.hold_back(alarms);
         true
     }
 }

@@ -66,7 +66,9 @@ impl Nic {
             }
             if lacks > 0 {
                 (hold.asks, held) = (Asks::Needs, true);
-                limit.park(had != Asks::Needs);
+                if had != Asks::Needs {
+                    limit.park();
+                }
             } else {
                 hold.asks = Asks::More;
             }

@@ -9,22 +9,23 @@
 use plimsoll_policy::LimitId;
 use plimsoll_units::{Nanos, Span};
 
+use super::{Alarm, Forest, Node, Seat};
 use crate::ids::{GateId, Table, TreeId};
 
 /// A node that a limit opens and closes.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
-    pub(super) node: TreeId,
-    pub(super) limit: LimitId,
+    node: TreeId,
+    limit: LimitId,
     /// The nearest gate above.
     above: GateId,
     pub(super) closed: bool,
     /// Until when.
-    pub(super) opens: Nanos,
+    opens: Nanos,
     /// Since when it is open, if it is.
     opened: Nanos,
     /// Times that it kept something back.
-    pub(super) held: u64,
+    held: u64,
     /// Heads below that were picked in vain and have not left yet, and the most that one of them was charged. While there
     /// are any, the gate opens for that much only: they are picked in vain no more.
     kept: u32,
@@ -43,6 +44,112 @@ struct Tally {
 
 pub(crate) const GATE_BYTES: usize = size_of::<Gate>();
 
+impl Forest {
+    /// Has a limit open and close a node of the main tree from now on. Nodes above get theirs first. `None` below an order
+    /// that looks at packets: it can't be told to look away from those below a node that is closed.
+    pub(crate) fn add_gate(&mut self, node: TreeId, limit: LimitId) -> Option<GateId> {
+        let Node { parent, ranked_above, .. } = self.nodes[node];
+        if ranked_above {
+            return None;
+        }
+        let id = GateId(self.gates.next_number());
+        let above = self.gate_above(Seat { node: parent, slot: 0 });
+        self.gates.push(Gate::new(node, limit, above));
+        let node = &mut self.nodes[node];
+        (node.gate, node.pauses) = (id, true);
+        self.reserve_alarms();
+        Some(id)
+    }
+
+    /// The nearest gate above a place of the main tree, or `NONE`.
+    pub(crate) fn gate_above(&self, seat: Seat) -> GateId {
+        let above = |node: &&Node| self.nodes.get(node.parent);
+        let way = core::iter::successors(self.nodes.get(seat.node), above);
+        way.map(|node| node.gate).find(|&gate| gate != GateId::NONE).unwrap_or(GateId::NONE)
+    }
+
+    /// The limit keeps the node back until then. To be settled after that if something below was picked.
+    #[inline]
+    pub(crate) fn close(&mut self, gate: GateId, opens: Nanos, now: Nanos) {
+        turn(&mut self.gates, gate, true, now);
+        self.gates[gate].opens = opens;
+    }
+
+    /// The limit's moment has come: what is below goes on as from the moment at which it could.
+    pub(crate) fn open(&mut self, gate: GateId, now: Nanos) {
+        let Gate { node, closed, opens, .. } = self.gates[gate];
+        if !closed {
+            return;
+        }
+        turn(&mut self.gates, gate, false, now);
+        if self.is_active(node) {
+            self.return_to_parent(node, opens.min(now), now);
+        }
+    }
+
+    /// A head below the gate, charged `len`, was picked although a gate above it was not open for it; `new` is false if that
+    /// has happened to its bundle since this one sent.
+    pub(crate) fn keep(&mut self, gate: GateId, len: u32, new: bool) {
+        self.gates[gate].keep(len, new);
+    }
+
+    /// A head that had been picked in vain has left.
+    pub(crate) fn let_through(&mut self, gate: GateId) {
+        self.gates[gate].let_through();
+    }
+
+    /// The most that a head below the gate was charged that was picked in vain and is still there; 0 if there is none.
+    #[inline]
+    pub(crate) fn longest_kept(&self, gate: GateId) -> u32 {
+        self.gates[gate].longest()
+    }
+
+    /// The limit's rate has changed: when it lets the node go on.
+    pub(crate) fn reopen_at(&mut self, gate: GateId, opens: Nanos) {
+        self.gates[gate].opens = opens;
+        if self.keeps_back(gate) {
+            self.alarms.push((Alarm::Gate(self.gates[gate].limit), Some(opens)));
+        }
+    }
+
+    /// Whether something below the gate could go now but for it.
+    fn keeps_back(&self, gate: GateId) -> bool {
+        let state = &self.gates[gate];
+        let node = &self.nodes[state.node];
+        state.closed && node.active > 0 && !node.asleep
+    }
+
+    /// How long what is below a gate could not go because of gates, since the engine began.
+    #[inline]
+    pub(crate) fn blocked(&mut self, gate: GateId, now: Nanos) -> Span {
+        blocked(&mut self.gates, gate, now)
+    }
+
+    /// The limit that let go last of what is below this gate.
+    pub(crate) fn opened_last(&self, gate: GateId) -> Option<LimitId> {
+        latest(&self.gates, gate)
+    }
+
+    /// Whether a gate keeps something back now, and how often it did.
+    pub(crate) fn held_by(&self, gate: GateId) -> (bool, u64) {
+        (self.keeps_back(gate), self.gates[gate].held)
+    }
+
+    /// A node that could go but for its gate: opens it, if that is due, or has an alarm set for when it is. Answers whether
+    /// it goes.
+    #[inline]
+    pub(super) fn passes_gate(&mut self, at: TreeId, now: Nanos) -> bool {
+        let id = self.nodes[at].gate;
+        let Some(gate) = self.gates.get_mut(id).filter(|gate| gate.closed) else { return true };
+        if gate.opens > now {
+            gate.hold_back(&mut self.alarms);
+            return false;
+        }
+        turn(&mut self.gates, id, false, now);
+        true
+    }
+}
+
 impl Gate {
     pub(super) fn new(node: TreeId, limit: LimitId, above: GateId) -> Self {
         Self {
@@ -58,9 +165,13 @@ impl Gate {
             tally: Tally::default(),
         }
     }
-}
 
-impl Gate {
+    /// Something below could go but for this gate: it is counted, and has an alarm set for when the gate opens.
+    pub(super) fn hold_back(&mut self, alarms: &mut Vec<(Alarm, Option<Nanos>)>) {
+        self.held += 1;
+        alarms.push((Alarm::Gate(self.limit), Some(self.opens)));
+    }
+
     /// A head that is charged `len` was picked in vain, for the first time if it is `new`.
     pub(super) fn keep(&mut self, len: u32, new: bool) {
         self.kept += u32::from(new);
@@ -81,7 +192,7 @@ impl Gate {
 }
 
 /// Opens or closes a gate.
-pub(super) fn turn(gates: &mut Table<GateId, Gate>, id: GateId, closed: bool, now: Nanos) {
+fn turn(gates: &mut Table<GateId, Gate>, id: GateId, closed: bool, now: Nanos) {
     blocked(gates, id, now);
     let gate = &mut gates[id];
     if !closed {
@@ -92,7 +203,7 @@ pub(super) fn turn(gates: &mut Table<GateId, Gate>, id: GateId, closed: bool, no
 
 /// How long what is below gate `id` could not go, since the engine began: time counts once, however many gates were closed
 /// on the way.
-pub(super) fn blocked(gates: &mut Table<GateId, Gate>, id: GateId, now: Nanos) -> Span {
+fn blocked(gates: &mut Table<GateId, Gate>, id: GateId, now: Nanos) -> Span {
     let Some(above) = gates.get(id).map(|gate| gate.above) else { return Span::ZERO };
     let above = if above == GateId::NONE { Span::ZERO } else { blocked(gates, above, now) };
     let Gate { closed, tally, .. } = &mut gates[id];
@@ -102,7 +213,7 @@ pub(super) fn blocked(gates: &mut Table<GateId, Gate>, id: GateId, now: Nanos) -
 }
 
 /// The limit of the gate, of `id` and those above, that opened last.
-pub(super) fn latest(gates: &Table<GateId, Gate>, id: GateId) -> Option<LimitId> {
+fn latest(gates: &Table<GateId, Gate>, id: GateId) -> Option<LimitId> {
     let above = |gate: &&Gate| gates.get(gate.above);
     let way = core::iter::successors(gates.get(id), above);
     // Of those that opened at the same moment, the innermost.
