@@ -2,7 +2,8 @@
 //!
 //! Why: the files and processes of one block are what the next one builds on.
 //! Not here: how a page is read (the crate's root).
-//! Invariant: what a page started or made is gone when it ends, failed or not.
+//! Invariant: what a page started is gone when it ends, failed or not; what it made goes with the test's namespaces
+//! (`scripts/apart`).
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -36,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// With the page, the line and what was wrong there.
 pub fn run_page(bench: &Bench, page: &str) -> Result<()> {
     let text = fs::read_to_string(bench.root.join(page)).with_context(|| format!("no page {page}"))?;
-    let desk = Desk::new(bench, made_by(&text))?;
+    let desk = Desk::new(bench)?;
     for block in blocks(&text).with_context(|| page.to_owned())? {
         desk.run(&block).with_context(|| format!("{page}:{}", block.at))?;
     }
@@ -48,24 +49,13 @@ struct Desk<'a> {
     bench: &'a Bench,
     dir: tempfile::TempDir,
     started: std::cell::RefCell<Vec<Pid>>,
-    /// Network namespaces that the page makes.
-    netns: Vec<String>,
 }
 
 impl<'a> Desk<'a> {
-    fn new(bench: &'a Bench, netns: Vec<String>) -> Result<Self> {
+    fn new(bench: &'a Bench) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         std::os::unix::fs::symlink(bench.root.join("examples"), dir.path().join("examples"))?;
-        let desk = Self { bench, dir, started: Vec::new().into(), netns };
-        // A run that was killed has left its own.
-        desk.remove_netns();
-        Ok(desk)
-    }
-
-    fn remove_netns(&self) {
-        for name in self.netns.iter().filter(|name| Path::new("/run/netns").join(name).exists()) {
-            let _ = Process::new("ip").args(["netns", "del", name]).status();
-        }
+        Ok(Self { bench, dir, started: Vec::new().into() })
     }
 
     fn run(&self, block: &Block) -> Result<()> {
@@ -156,7 +146,6 @@ impl Drop for Desk<'_> {
         for group in self.started.borrow().iter() {
             let _ = killpg(*group, Signal::SIGKILL);
         }
-        self.remove_netns();
     }
 }
 
@@ -169,15 +158,6 @@ pub fn load_scenario(path: &Path) -> Result<()> {
         Ok(_) => Ok(()),
         Err(errors) => bail!("{}: {errors}", path.display()),
     }
-}
-
-/// Names of the network namespaces that a page says to make.
-fn made_by(text: &str) -> Vec<String> {
-    text.split("ip netns add ")
-        .skip(1)
-        .filter_map(|rest| rest.split_whitespace().next())
-        .map(str::to_owned)
-        .collect()
 }
 
 /// A link to a file of the checkout must lead there.

@@ -2,5 +2,6 @@
 
 #![forbid(unsafe_code)]
 
+mod apart;
 mod licences;
 mod pages;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use plimsoll_docs::{Bench, run_page};
 
@@ -19,8 +19,13 @@ fn bench() -> Bench {
     Bench { root, bin }
 }
 
+/// Waits for the pages before.
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn page(name: &str) {
-    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _turn = turn();
     if let Err(error) = run_page(&bench(), name) {
         panic!("{error:#}");
     }

@@ -48,8 +48,8 @@ impl Stage {
             skip("this test makes network namespaces, which takes root");
             return None;
         }
+        let folder = std::env::temp_dir().join(format!("plimsoll-{tag}-{}", std::process::id()));
         let tag = format!("{tag}{}", std::process::id() % 10_000);
-        let folder = std::env::temp_dir().join(format!("plimsoll-{tag}"));
         fs::create_dir_all(&folder).expect("a folder");
         Some(Self { tag, folder, namespaces: Mutex::default() })
     }
