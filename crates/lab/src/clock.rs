@@ -1,23 +1,23 @@
 //! The lab's clock: nanoseconds of the system's monotonic clock, counted from the start of one run.
 //!
-//! Why: sources, sinks and tools must agree on what "at 2 s" means.
+//! Why: sources, sinks and tools must agree on the time of the run.
 //! From: CLOCK_MONOTONIC, which all namespaces of a host share.
 //! Not here: the engine's clock (the daemon has its own).
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The moment from which a run counts, shared by all its threads; it is set when every server is ready.
+/// The clock of a run, shared by all its threads; it starts when every server is ready.
 #[derive(Debug, Default)]
 pub struct Clock {
     zero: OnceLock<Instant>,
 }
 
-/// What is left of anything while the clock does not run yet.
+/// The result of [`Clock::until`] while the clock does not run yet.
 const NOT_YET: Duration = Duration::from_secs(3_600);
 
 impl Clock {
-    /// Makes it read zero after `delay`: time for every thread to be ready. The first call counts.
+    /// Starts the clock so that it reads zero after `delay`, when every thread is ready. Only the first call counts.
     pub fn start_in(&self, delay: Duration) {
         self.zero.get_or_init(|| Instant::now() + delay);
     }
@@ -28,7 +28,7 @@ impl Clock {
         u64::try_from(elapsed.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Where an instant lies on this clock, in nanoseconds; below zero when before its start.
+    /// An instant on this clock, in nanoseconds; negative before the start.
     pub fn offset(&self, instant: Instant) -> i64 {
         let zero = *self.zero.get().unwrap_or(&instant);
         let after = instant.saturating_duration_since(zero).as_nanos();
@@ -36,7 +36,7 @@ impl Clock {
         i64::try_from(after).unwrap_or(i64::MAX) - i64::try_from(before).unwrap_or(i64::MAX)
     }
 
-    /// How long until `ns` after the start; zero when it is past.
+    /// Time left until `ns` nanoseconds after the start; zero when that is past.
     pub fn until(&self, ns: u64) -> Duration {
         let moment = self.zero.get().map(|zero| *zero + Duration::from_nanos(ns));
         moment.map_or(NOT_YET, |moment| moment.saturating_duration_since(Instant::now()))

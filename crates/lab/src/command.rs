@@ -1,9 +1,9 @@
-//! Running the system's tools: `ip`, `tc`, `ethtool` to their end, and servers until they are dropped.
+//! Runs the system's tools: `ip`, `tc`, `ethtool` to their end, and servers until they are dropped.
 //!
-//! Why: a lab must never leave a process behind, and a refusal must show the tool's own words.
-//! From: prctl(2) PR_SET_PDEATHSIG, through util-linux's `setpriv`, so that a killed lab takes its children along.
-//! Not here: what the tools are told (`world`, `tools`).
-//! Invariant: a `Running` process is dead and reaped when the value is gone.
+//! Why: a lab must never leave a process behind, and an error must show the tool's own message.
+//! From: prctl(2) PR_SET_PDEATHSIG, through util-linux's `setpriv`, so that the children of a killed lab end too.
+//! Not here: the tools' arguments (`world`, `tools`).
+//! Invariant: when a `Running` is dropped, its process has ended and been reaped.
 
 use crate::error::LabError;
 use nix::sys::signal::{Signal, kill};
@@ -15,14 +15,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Runs a tool to its end with `input` on its standard input and returns what it printed.
+/// Runs a tool to its end with `input` on its standard input and returns its standard output.
 pub fn run(program: &str, args: &[&str], input: &str) -> Result<String, LabError> {
     let words = || format!("{program} {}", args.join(" "));
     let mut command = command(program);
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|e| not_started(program, e))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A tool that ended early says why on its standard error.
+        // If the tool ended early, its standard error has the reason.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output().map_err(|e| LabError::io(words(), e))?;
@@ -33,7 +33,7 @@ pub fn run(program: &str, args: &[&str], input: &str) -> Result<String, LabError
     Err(LabError::Tool { command: words(), message: format!("{message} ({})", output.status) })
 }
 
-/// Where a tool is: the search path, then the directories that ordinary users' paths leave out.
+/// Path of a tool, from [`search_path`].
 pub(crate) fn tool_path(program: &str) -> PathBuf {
     search_path()
         .into_iter()
@@ -42,14 +42,14 @@ pub(crate) fn tool_path(program: &str) -> PathBuf {
         .unwrap_or_else(|| PathBuf::from(program))
 }
 
-/// The search path, and the directories that ordinary users' paths leave out. Tools get the same one: some start others.
+/// The search path, extended by directories that ordinary users' paths leave out. Tools get it too, as some start others.
 fn search_path() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(usual).collect()
 }
 
-/// A command that finds what we find.
+/// A command with the extended search path.
 fn command(program: &str) -> Command {
     let mut command = Command::new(tool_path(program));
     if let Ok(path) = std::env::join_paths(search_path()) {
@@ -73,7 +73,7 @@ fn not_started(program: &str, error: std::io::Error) -> LabError {
     LabError::MissingTool { tool: program.to_owned(), package }
 }
 
-/// A process that lives no longer than this value, nor than the thread that started it.
+/// A process that ends with this value, and with the thread that started it.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -82,13 +82,13 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts a tool in the caller's network namespace; what it prints goes to `log`.
+    /// Starts a tool in the caller's network namespace; its output goes to `log`.
     pub fn start(program: &Path, args: &[String], log: &Path) -> Result<Self, LabError> {
         Self::launch(program, args, &[], log)
     }
 
-    /// Starts a server in network namespace `netns`, before all others on the CPU where that is allowed: the kernel's
-    /// own queues run before every process, too.
+    /// Starts a server in network namespace `netns`, with real-time priority where that is allowed: the kernel's own queues
+    /// run before every process, too.
     pub fn start_first(program: &Path, args: &[String], netns: &str, log: &Path) -> Result<Self, LabError> {
         let (real_time, nsenter) = (tool_path("chrt"), tool_path("nsenter"));
         let net = format!("--net=/run/netns/{netns}");
@@ -99,7 +99,7 @@ impl Running {
         Self::launch(program, args, &around, log)
     }
 
-    /// Starts `program` with the commands `around` it; each becomes the next one in the same process.
+    /// Starts `program` through the commands `around`, each of which executes the next in the same process.
     fn launch(program: &Path, args: &[String], around: &[&OsStr], log: &Path) -> Result<Self, LabError> {
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let found = tool_path(&program.to_string_lossy());
@@ -123,12 +123,12 @@ impl Running {
         self.child.id()
     }
 
-    /// How it ended, if it has.
+    /// The process's exit status, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Waits for its own end, at most `limit`; kills it then. `None` means that it had to be killed.
+    /// Waits at most `limit` for the process to end, then kills it. `None` means that it was killed.
     pub fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + limit;
         while Instant::now() < deadline {
@@ -141,13 +141,13 @@ impl Running {
         None
     }
 
-    /// Asks it to end, waits at most `limit`, then kills it. True when it ended by itself and well.
+    /// Sends SIGTERM, waits at most `limit`, then kills the process. True when it ended by itself with success.
     pub fn stop(&mut self, limit: Duration) -> bool {
         self.signal(Signal::SIGTERM);
         self.wait(limit).is_some_and(|status| status.success())
     }
 
-    /// As Ctrl-C does: tools then write their reports. Waits at most `limit`, then kills it.
+    /// Sends SIGINT, on which tools write their reports; waits at most `limit`, then kills the process.
     pub fn interrupt(&mut self, limit: Duration) {
         self.signal(Signal::SIGINT);
         self.wait(limit);
@@ -157,12 +157,12 @@ impl Running {
         if let Ok(id) = i32::try_from(self.child.id())
             && self.ended().is_none()
         {
-            // It may end between the question and the signal; then there is nobody to tell.
+            // Fails when the process has just ended.
             let _ = kill(Pid::from_raw(id), signal);
         }
     }
 
-    /// Everything it has printed.
+    /// The process's output so far.
     pub fn output(&self) -> String {
         let mut text = Vec::new();
         if let Ok(mut file) = File::open(&self.log) {
@@ -171,7 +171,7 @@ impl Running {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Its name and the last lines that it printed, for a message.
+    /// The process's name and the last lines of its output, for a message.
     pub fn last_words(&self) -> String {
         let text = self.output();
         let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -183,7 +183,7 @@ impl Running {
         }
     }
 
-    /// Ends it at once.
+    /// Kills the process.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

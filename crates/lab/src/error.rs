@@ -1,6 +1,6 @@
-//! What can go wrong while a world is built or run, for the person at the terminal.
+//! The errors of building or running a lab.
 //!
-//! Why: a lab touches namespaces, devices and other people's tools; each failure names the one to look at.
+//! Why: a lab uses namespaces, devices and the system's tools; each error names the one that failed.
 //! From: the project's rule for messages: what, where, what to do.
 //! Not here: failed expectations (they are results, in `scenario`).
 
@@ -14,47 +14,47 @@ pub enum LabError {
         "no permission to make network namespaces ({reason}); run as root, or allow unprivileged user namespaces ({hint})"
     )]
     NoPrivileges {
-        /// What the kernel answered.
+        /// The kernel's error.
         reason: String,
-        /// The setting that most probably stands in the way.
+        /// The setting that most probably prevents it.
         hint: &'static str,
     },
     /// A tool of the system is not installed.
     #[error("`{tool}` is not installed; on Debian: apt-get install {package}")]
     MissingTool {
-        /// The command looked for.
+        /// The missing command.
         tool: String,
-        /// Debian's package that holds it.
+        /// Debian's package with the command.
         package: &'static str,
     },
-    /// A tool of the system refused.
+    /// A tool of the system failed.
     #[error("`{command}` failed: {message}")]
     Tool {
         /// The command and its arguments.
         command: String,
-        /// What it printed.
+        /// The tool's error output.
         message: String,
     },
     /// The `plimsoll` binary to run was not found.
     #[error("cannot find the plimsoll binary at {path}; build it, or point PLIMSOLL_BIN at it")]
     NoBinary {
-        /// Where it was expected.
+        /// The path where it was expected.
         path: PathBuf,
     },
-    /// The engine's process ended or did not answer.
+    /// The daemon's process ended or did not answer.
     #[error("`plimsoll run` did not come up in the world of `{system}`: {reason}")]
     Engine {
-        /// The system whose world it was.
+        /// The system that was being run.
         system: String,
-        /// Its last words, or that there were none.
+        /// The last lines of its output, or that there were none.
         reason: String,
     },
-    /// A traffic source or sink could not do its work.
+    /// A traffic source or sink failed.
     #[error("workload `{workload}`: {reason}")]
     Workload {
-        /// Its name in the scenario.
+        /// The workload's name in the scenario.
         workload: String,
-        /// What happened.
+        /// Why it failed.
         reason: String,
     },
     /// The scenario asks for something that a lab cannot build.
@@ -63,23 +63,23 @@ pub enum LabError {
     /// The operator pressed Ctrl-C, or the process was asked to end.
     #[error("interrupted; the namespaces and processes of this lab are gone")]
     Interrupted,
-    /// The operating system refused.
+    /// A call of the operating system failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The action that failed.
         what: String,
-        /// The refusal.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
 impl LabError {
-    /// An operating system's refusal while doing `what`.
+    /// The error for the action `what` that the operating system refused.
     pub fn io(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
         Self::Io { what: what.into(), source: source.into() }
     }
 
-    /// A workload's failure.
+    /// The error for a workload that failed.
     pub fn workload(name: &str, reason: impl std::fmt::Display) -> Self {
         Self::Workload { workload: name.to_owned(), reason: reason.to_string() }
     }

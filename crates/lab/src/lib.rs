@@ -1,10 +1,10 @@
-//! Scenarios on real namespaces, TAPs and Linux TCP.
+//! Runs scenarios live: on real namespaces, TAPs and Linux TCP.
 //!
-//! Why: a policy is believed when real Linux traffic obeys it, beside what the kernel offers for the same job.
-//! From: Loom §7's experiments, folded into one machine at rates that it holds.
+//! Why: a policy must be shown to work with real Linux traffic, compared with the kernel's own means for the same job.
+//! From: Loom §7's experiments, scaled down to one machine and rates that it can carry.
 //! Not here: reading scenarios, expectations and reports (`scenario`); the engine (`daemon`, started as the real
 //! `plimsoll run`).
-//! Invariant: a lab leaves nothing behind: all it makes is held by private namespaces that die with it.
+//! Invariant: a lab leaves nothing behind: all its devices are in private namespaces that end with it.
 #![forbid(unsafe_code)]
 
 mod clock;
@@ -28,36 +28,36 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How to run a scenario.
+/// Options for running a scenario.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The `plimsoll` binary for engine systems; else `PLIMSOLL_BIN`, else this process's own.
+    /// The `plimsoll` binary to run as daemon; by default `PLIMSOLL_BIN`, else this process's own.
     pub binary: Option<PathBuf>,
     /// Names of the systems to run; empty means all.
     pub systems: Vec<String>,
-    /// Repetitions in place of the scenario's own.
+    /// Number of repetitions, in place of the scenario's.
     pub pairs: Option<u32>,
 }
 
-/// What a lab tells while it runs.
+/// Progress of a running lab.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Progress {
     /// The next system's world is being built, or its turn begins.
     System {
-        /// Which run of all, from 0.
+        /// Index of the run, from 0.
         index: usize,
-        /// How many runs there are.
+        /// Number of runs.
         total: usize,
         /// The system's name.
         name: String,
-        /// Which repetition, from 0.
+        /// Index of the repetition, from 0.
         pair: u32,
     },
     /// Traffic is flowing.
     Tick {
-        /// Time since the run's start; of the first turn, where systems take turns.
+        /// Time since the run's start; where systems take turns, since the start of the first turn.
         elapsed: Duration,
-        /// What each tenant got across the uplink since the last tick, in bits per second.
+        /// Each tenant's throughput on the uplink since the last tick, in bits per second.
         rates: BTreeMap<String, f64>,
     },
 }

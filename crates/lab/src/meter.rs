@@ -1,9 +1,9 @@
-//! The meter at the world's end of the uplink: every frame that came across, by workload and window.
+//! The meter at the far end of the uplink: counts every frame that arrives, by workload and window.
 //!
-//! Why: what a system carried is what arrived on the wire; an application sees it only in order, later and in lumps.
-//! From: packet(7); a frame belongs to the workload whose tenant sent it and whose port is at one of its ends.
-//! Not here: latency, which the asking side measures (`traffic`).
-//! Invariant: frames are counted in the window in which they arrived; those after the run's end are in no window.
+//! Why: a system's throughput is what arrives on the wire; an application sees data only in order, later and in batches.
+//! From: packet(7); a frame belongs to the workload whose tenant sent it and whose port is its source or destination.
+//! Not here: latency, which the client measures (`traffic`).
+//! Invariant: a frame is counted in the window in which it arrived; frames after the run's end are in no window.
 
 use crate::clock::Clock;
 use crate::error::LabError;
@@ -22,19 +22,19 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Enough of a frame for Ethernet, IPv4 with options, and both ports.
+/// Bytes of a frame that are read: Ethernet, IPv4 with options, and both ports.
 const HEADERS: usize = 14 + 60 + 4;
 
-/// What came across the uplink for one workload.
+/// The frames of one workload that arrived.
 #[derive(Clone, Debug, Default)]
 pub struct Counted {
     /// Bytes of whole frames in each window.
     pub bytes: Vec<u64>,
-    /// Frames in each window.
+    /// Number of frames in each window.
     pub frames: Vec<u64>,
-    /// Frames, also those after the run's end.
+    /// Number of frames, including those after the run's end.
     pub packets: u64,
-    /// When each frame came, where that is kept.
+    /// Time of arrival of each frame, where that is kept.
     pub departures: Vec<Departure>,
 }
 
@@ -88,7 +88,7 @@ pub fn count(
     Ok(counted)
 }
 
-/// The next frame's length, and how long ago the kernel saw it: this thread may have had to wait for its turn.
+/// Receives the next frame; returns its length, and how long ago the kernel received it, as this thread may be late.
 #[expect(clippy::disallowed_methods, reason = "a packet socket carries no descriptors")]
 fn receive(wire: &OwnedFd, buffer: &mut [u8], control: &mut [u8]) -> Result<(usize, u64), Errno> {
     let mut slices = [std::io::IoSliceMut::new(buffer)];
@@ -105,7 +105,7 @@ fn receive(wire: &OwnedFd, buffer: &mut [u8], control: &mut [u8]) -> Result<(usi
 /// A socket that sees every frame of its namespace's devices.
 fn open() -> Result<OwnedFd, Errno> {
     let wire = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll)?;
-    // Half a second of frames, should this thread have to wait; as much as the host allows where it is not root's.
+    // Half a second of frames, if this thread has to wait; without root as much as the host allows.
     setsockopt(&wire, sockopt::RcvBufForce, &(32 << 20))
         .or_else(|_| setsockopt(&wire, sockopt::RcvBuf, &(4 << 20)))?;
     setsockopt(&wire, sockopt::ReceiveTimestampns, &true)?;
@@ -113,7 +113,7 @@ fn open() -> Result<OwnedFd, Errno> {
     Ok(wire)
 }
 
-/// Sender and both ports of an IPv4 frame with ports; nothing for any other frame.
+/// Sender and both ports of an IPv4 frame with ports; `None` for any other frame.
 fn ends(frame: &[u8]) -> Option<(Ipv4Addr, [u16; 2])> {
     const IPV4: [u8; 2] = [0x08, 0x00];
     const TCP: u8 = 6;

@@ -1,6 +1,6 @@
 //! Network namespaces by name, in the lab's private `/run/netns`.
 //!
-//! Why: each tenant is a host of its own to Linux: own devices, routes, sockets and TCP settings.
+//! Why: each tenant looks like a separate host to Linux, with its own devices, routes, sockets and TCP settings.
 //! From: ip-netns(8); the names are those that a policy's ports use.
 //! Not here: the devices between them (`world`).
 
@@ -17,9 +17,9 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Makes the namespace and gives it the same TCP whatever the host's settings are. Its loopback is down.
+    /// Makes the namespace, with TCP settings that do not depend on the host's. Its loopback interface is down.
     ///
-    /// As `ip netns add` does, on a thread and not in a process: a world may have hundreds.
+    /// Works like `ip netns add`, but on a thread rather than in a process, as a lab may need hundreds.
     pub fn create(name: &str) -> Result<Self, LabError> {
         let path = path(name);
         let failed = |e: std::io::Error| LabError::io(format!("make namespace {path}"), e);
@@ -30,28 +30,28 @@ impl Netns {
             let none: Option<&str> = None;
             mount(Some("/proc/thread-self/ns/net"), path.as_str(), none, MsFlags::MS_BIND, none)
                 .map_err(|e| failed(e.into()))?;
-            settle();
+            set_tcp_defaults();
             Ok(())
         })?;
         Ok(netns)
     }
 
-    /// Its name.
+    /// The namespace's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Runs `ip` commands inside, all in one go.
+    /// Runs `ip` commands inside, as one batch.
     pub fn ip(&self, lines: &[String]) -> Result<(), LabError> {
         command::run("ip", &["-n", &self.name, "-batch", "-"], &lines.join("\n")).map(drop)
     }
 
-    /// Runs `tc` commands inside, all in one go.
+    /// Runs `tc` commands inside, as one batch.
     pub fn tc(&self, lines: &[String]) -> Result<(), LabError> {
         command::run("tc", &["-n", &self.name, "-batch", "-"], &lines.join("\n")).map(drop)
     }
 
-    /// What `tc -s -j` says inside.
+    /// The output of `tc -s -j` inside.
     pub fn tc_json(&self, args: &[&str]) -> Result<serde_json::Value, LabError> {
         let mut words = vec!["-n", self.name.as_str(), "-s", "-j"];
         words.extend(args);
@@ -60,23 +60,23 @@ impl Netns {
             .map_err(|e| LabError::Tool { command: "tc -s -j".to_owned(), message: e.to_string() })
     }
 
-    /// A file that says something else in each namespace.
+    /// Reads a file whose contents depend on the namespace.
     pub fn read(&self, path: &str) -> Result<String, LabError> {
         within(&self.name, || fs::read_to_string(path))?.map_err(|e| LabError::io(format!("read {path}"), e))
     }
 
-    /// What the namespace's kernel has counted, such as `Tcp:` `RetransSegs`; 0 where it does not.
+    /// A counter of the namespace's `/proc/net/snmp`, such as `Tcp:` `RetransSegs`; 0 where it does not exist.
     pub fn counter(&self, protocol: &str, name: &str) -> Result<u64, LabError> {
         Ok(counted(&self.read("/proc/thread-self/net/snmp")?, protocol, name).unwrap_or(0))
     }
 
-    /// Switches segmentation and receive offloads of a device off, so that every packet on it is one frame.
+    /// Turns off segmentation and receive offloads of a device, so that each packet is one frame.
     pub fn offloads_off(&self, device: &str) -> Result<(), LabError> {
         let net = format!("--net=/run/netns/{}", self.name);
         let features = ["tso", "off", "gso", "off", "gro", "off", "tx-udp-segmentation", "off"];
         let mut args = vec![net.as_str(), "ethtool", "-K", device];
         args.extend(features);
-        // Old devices lack UDP segmentation: then there is nothing to switch off.
+        // Fails for devices without UDP segmentation: then it is left out.
         command::run("nsenter", &args, "").or_else(|_| command::run("nsenter", &args[..10], "")).map(drop)
     }
 }
@@ -84,15 +84,15 @@ impl Netns {
 impl Drop for Netns {
     fn drop(&mut self) {
         let path = path(&self.name);
-        // Whoever is still inside keeps it until they leave.
+        // Processes still inside keep the namespace alive until they end.
         let _ = umount2(path.as_str(), MntFlags::MNT_DETACH);
         let _ = fs::remove_file(path);
     }
 }
 
-/// CUBIC, nothing remembered from earlier connections, no IPv6 chatter: the same start for every system, in the calling
-/// thread's namespace.
-fn settle() {
+/// Gives every system the same start, in the calling thread's namespace: CUBIC, no metrics of earlier connections, and no
+/// IPv6 packets of the kernel's own.
+fn set_tcp_defaults() {
     let settings = [
         ("net/ipv4/tcp_congestion_control", "cubic"),
         ("net/ipv4/tcp_no_metrics_save", "1"),
@@ -103,12 +103,12 @@ fn settle() {
         ("net/ipv6/conf/default/addr_gen_mode", "1"),
     ];
     for (key, value) in settings {
-        // A kernel without IPv6, or with CUBIC as its only choice, has nothing to set.
+        // Fails where a kernel lacks the setting: without IPv6, or with CUBIC as its only choice.
         let _ = fs::write(format!("/proc/sys/{key}"), value);
     }
 }
 
-/// A column of `/proc/net/snmp`, whose lines come in pairs: names, then values.
+/// A value of `/proc/net/snmp`, whose lines come in pairs: names, then values.
 fn counted(text: &str, protocol: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter(|line| line.starts_with(protocol));
     let (names, values) = (lines.next()?, lines.next()?);
@@ -127,7 +127,7 @@ pub fn enter(name: &str) -> Result<(), LabError> {
     setns(file, CloneFlags::CLONE_NEWNET).map_err(|e| LabError::io(format!("enter {path}"), e))
 }
 
-/// Runs `work` on a thread inside the named namespace and returns its value.
+/// Runs `work` on a thread inside the named namespace and returns its result.
 pub fn within<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
     on_a_thread(name, || enter(name).map(|()| work()))
 }

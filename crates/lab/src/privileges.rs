@@ -1,9 +1,9 @@
 //! The right to make network namespaces, and a private place to make them in.
 //!
-//! Why: `plimsoll lab` works for any user, and leaves nothing behind whatever happens to it.
+//! Why: `plimsoll lab` works for any user, and leaves nothing behind even when it is killed.
 //! From: user_namespaces(7), mount_namespaces(7).
-//! Not here: what is built inside (`world`).
-//! Invariant: whatever a lab makes is held by namespaces that die with its threads and processes.
+//! Not here: the topology inside (`world`).
+//! Invariant: all that a lab makes is in namespaces that end with its threads and processes.
 
 use crate::command;
 use crate::error::LabError;
@@ -16,11 +16,11 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-/// Makes sure that this process may make network namespaces: root stays as it is, anybody else becomes root of a
-/// new user namespace of its own.
+/// Makes sure that this process may make network namespaces: root stays as it is, any other user becomes root of a new
+/// user namespace.
 ///
-/// Call it first thing in `main`: a process that has started threads cannot move, and is then executed again, with
-/// the same arguments, inside.
+/// Call it first in `main`: a process with threads cannot change its user namespace, and is then executed again inside,
+/// with its arguments.
 pub fn ensure_privileges() -> Result<(), LabError> {
     if can_make_namespaces() {
         return Ok(());
@@ -41,7 +41,7 @@ pub fn ensure_privileges() -> Result<(), LabError> {
 /// Set for a process that was executed again inside of a user namespace.
 const INSIDE: &str = "PLIMSOLL_LAB_INSIDE";
 
-/// Becomes this program once more, as root of a new user namespace; returns only when that fails.
+/// Executes this program again, as root of a new user namespace; returns only when that fails.
 fn execute_again_inside() -> LabError {
     let program = match std::env::current_exe() {
         Ok(program) => program,
@@ -52,8 +52,8 @@ fn execute_again_inside() -> LabError {
     LabError::io("start `unshare`", command.env(INSIDE, "1").exec())
 }
 
-/// Gives the calling thread, and all that it will start, a network and a mount namespace of their own, with an
-/// empty `/run`. Whatever it then makes vanishes with the last of them.
+/// Gives the calling thread, and all threads and processes that it starts, a network and a mount namespace of their own,
+/// with an empty `/run`. The namespaces end with the last of them.
 pub fn enter_private_world() -> Result<(), LabError> {
     unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).map_err(|e| no_privileges(e.desc()))?;
     let none: Option<&str> = None;
@@ -65,13 +65,13 @@ pub fn enter_private_world() -> Result<(), LabError> {
     fs::create_dir_all("/run/netns").map_err(|e| LabError::io("make /run/netns", e))
 }
 
-/// Tries it on a thread that ends at once, so that nothing of the process changes.
+/// Whether this process may make namespaces; tried on a thread that ends at once, so that the process does not change.
 fn can_make_namespaces() -> bool {
     let attempt = std::thread::spawn(|| unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).is_ok());
     attempt.join().unwrap_or(false)
 }
 
-/// Fails with `EINVAL` when this process has threads.
+/// Moves this process to a new user namespace; fails with `EINVAL` when it has threads.
 fn enter_user_namespace() -> Result<(), Errno> {
     let (user, group) = (geteuid(), getegid());
     unshare_alone()?;
@@ -84,7 +84,8 @@ fn enter_user_namespace() -> Result<(), Errno> {
     write("gid_map", format!("0 {group} 1"))
 }
 
-/// The kernel counts a thread that was just joined for a moment longer: a few tries, a millisecond apart.
+/// Makes a new user namespace. Tries several times, a millisecond apart: the kernel counts a thread for a moment after it
+/// was joined.
 fn unshare_alone() -> Result<(), Errno> {
     let mut last = Errno::EINVAL;
     for _ in 0..20 {

@@ -1,9 +1,9 @@
-//! What of a scenario cannot be run live, and why.
+//! Refuses scenarios that can be simulated but not run live, and says why.
 //!
-//! Why: a file for virtual time may ask for more than one machine has; that is said before anything is built.
-//! From: `docs/scenarios.md`, what it gives as "in virtual time".
-//! Not here: mistakes (`scenario` finds them when it reads the file).
-//! Invariant: each refusal names what it is of, and where it runs.
+//! Why: a file for the simulator may ask for more than one machine has; the user learns that before anything is built.
+//! From: `docs/scenarios.md`, features marked "in virtual time".
+//! Not here: mistakes in the file (`scenario` finds them).
+//! Invariant: each refusal names the part of the file, and the command that can run it.
 
 use plimsoll_scenario::{Faults, KeyValueSizes, Kind, Scenario, System, Workload};
 use plimsoll_units::Bytes;
@@ -11,7 +11,7 @@ use plimsoll_units::Bytes;
 use crate::error::LabError;
 use crate::world::fleet;
 
-/// Links and machines of the file's own exist in virtual time only.
+/// Fails when the scenario has links, machines or workloads that exist only in virtual time.
 pub(crate) fn other_worlds(scenario: &Scenario) -> Result<(), LabError> {
     let only_sim = |what: &str| {
         Err(LabError::Scenario(format!(
@@ -53,7 +53,7 @@ pub(crate) fn other_worlds(scenario: &Scenario) -> Result<(), LabError> {
     }
 }
 
-/// What goes wrong in the file, and cannot go wrong here.
+/// A fault in the file that cannot be produced live, if there is one.
 fn fault(scenario: &Scenario, several: bool) -> Option<String> {
     let faults = &scenario.faults;
     if let Some(stall) = faults.stalls.first() {
@@ -76,7 +76,7 @@ fn fault(scenario: &Scenario, several: bool) -> Option<String> {
     })
 }
 
-/// The systems that are asked for and run live, and why others do not.
+/// The systems that were asked for and can run live, and a note for each other one.
 pub(crate) fn systems<'s>(scenario: &'s Scenario, asked: &[String]) -> (Vec<&'s System>, Vec<String>) {
     let chosen = |system: &&System| asked.is_empty() || asked.contains(&system.name);
     let fleet = fleet::is_fleet(scenario);

@@ -1,9 +1,9 @@
-//! A whole lab: every system in turn, each in a fresh world or in turn in one, with the scenario's timeline.
+//! Runs a whole lab: every system, each in a fresh world or all in turns in one world, on the scenario's timeline.
 //!
-//! Why: systems are compared side by side in one invocation, repeated in turn, so that a machine's moods hit all.
+//! Why: systems are compared in one invocation and repeated in turn, so that changes of the machine's speed affect all.
 //! From: the usual rule for live comparisons: interleaved runs, medians.
-//! Not here: how a world is built (`world`), what is expected (`scenario`).
-//! Invariant: when `run` returns, whatever it made is gone, also after a panic, an error or a signal.
+//! Not here: building a world (`world`), expectations (`scenario`).
+//! Invariant: when `run` returns, all namespaces and processes are gone, also after a panic, an error or a signal.
 
 use crate::clock::Clock;
 use crate::error::LabError;
@@ -24,16 +24,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// From the moment when every thread is in its namespace until the first workload may start.
+/// Time between when every thread is in its namespace and when the first workload may start.
 const LEAD: Duration = Duration::from_millis(100);
-/// How often progress is told.
+/// Time between reports of progress.
 const TICK: Duration = Duration::from_millis(250);
-/// How long sinks may take to be bound, and sources to be in their namespaces.
+/// Longest wait for sinks to be bound and sources to be in their namespaces.
 const READY: Duration = Duration::from_secs(10);
 
-/// Runs every system of the scenario and returns what was measured.
+/// Runs every system of the scenario and returns the measurements.
 ///
-/// The work happens on a thread of its own in private namespaces; `progress` is called on the caller's.
+/// The work happens on a separate thread in private namespaces; `progress` is called on the caller's thread.
 /// Needs the right to make namespaces: see [`crate::ensure_privileges`].
 pub fn run(
     scenario: &Scenario,
@@ -55,7 +55,7 @@ pub fn run(
     })
 }
 
-/// Set by SIGINT and SIGTERM for as long as it lives.
+/// A flag that SIGINT and SIGTERM set while this value lives.
 struct Stop {
     flag: Arc<AtomicBool>,
     hooks: Vec<signal_hook::SigId>,
@@ -121,7 +121,7 @@ impl Lab<'_> {
         Ok(results)
     }
 
-    /// One system: a world, the timeline, the measurements.
+    /// Runs one system: builds its world, drives the timeline, and measures.
     fn run_one(&self, system: &System, pair: u32) -> Result<Run, LabError> {
         let setup = self.setup(&format!("{}-{pair}", system.name))?;
         let mut world = World::build(self.scenario, system, &setup)?;
@@ -153,7 +153,7 @@ impl Lab<'_> {
         Ok(run)
     }
 
-    /// All systems, in turn, in one world.
+    /// Runs all systems, in turns, in one world.
     fn take_turns(
         &self,
         systems: &[&System],
@@ -165,11 +165,11 @@ impl Lab<'_> {
         let mut turns = Turns::new(self.scenario, systems, pairs, &setup);
         let whole = turns.whole();
         let lab = Lab { scenario: &whole, options: self.options, stop: self.stop, tell: self.tell.clone() };
-        // Its files are called by no system's name.
+        // The files of the world have no single system's name.
         let mut all = System::clone(first);
         "turns".clone_into(&mut all.name);
         let mut world = World::build(&whole, &all, &setup)?;
-        // What a reload cannot change shows before anything is measured.
+        // A policy that a reload cannot install is refused before anything is measured.
         systems.iter().rev().try_for_each(|system| world.hand_over(self.scenario, system, &setup))?;
         let jobs = lab.jobs(0, &setup.scratch)?;
         let lives: Vec<Live> = jobs.iter().map(|_| Live::default()).collect();
@@ -182,7 +182,7 @@ impl Lab<'_> {
         Ok(Results { runs, notes })
     }
 
-    /// The binary, and a directory for a run of this name.
+    /// The binary, and a new directory for the run of this name.
     fn setup(&self, name: &str) -> Result<Setup, LabError> {
         let scratch = Path::new("/run/plimsoll-lab").join(name);
         std::fs::create_dir_all(&scratch).map_err(|e| LabError::io("make a directory for the run", e))?;
@@ -214,7 +214,7 @@ impl Lab<'_> {
         scenario.workloads.iter().enumerate().map(job).collect()
     }
 
-    /// Starts every side of every workload, tells progress until the end, and collects.
+    /// Starts both sides of every workload, reports progress until the end, and collects the results.
     fn drive(
         &self,
         scene: Scene<'_>,
@@ -227,7 +227,7 @@ impl Lab<'_> {
         std::thread::scope(|scope| {
             let _halt = HaltOnPanic(&shared, &over);
             let (ready, readiness) = channel();
-            // Where each workload's frames arrive: in the world, or with a tenant of another host.
+            // The namespaces in which workloads' frames arrive: the world's, or that of a tenant on another host.
             let places: BTreeSet<&str> = jobs.iter().map(|job| job.peer.netns.as_str()).collect();
             let count = |place| {
                 let (shared, over, bound) = (&shared, &over, ready.clone());
@@ -280,7 +280,7 @@ impl Lab<'_> {
         })
     }
 
-    /// Tells progress until the run's time is over, somebody asks to stop, or something fails.
+    /// Reports progress until the run's time is over, the user stops it, or something fails.
     fn watch(
         &self,
         scene: Scene<'_>,
@@ -300,7 +300,7 @@ impl Lab<'_> {
                 return Err(LabError::Interrupted);
             }
             world.check()?;
-            world.go_wrong(clock.now())?;
+            world.inject_faults(clock.now())?;
             if let Some(begun) = turns.as_mut().map_or(Ok(None), |turns| turns.take(world, clock))? {
                 self.tell.send(begun).map_err(|_| LabError::Interrupted)?;
             }
@@ -312,7 +312,7 @@ impl Lab<'_> {
             };
             let rates = carried.iter().map(rate).collect();
             (counted, told) = (carried, now);
-            // An error means that nobody listens any more: the caller has panicked.
+            // Fails only when the receiver is gone: the caller has panicked.
             let tick = Progress::Tick { elapsed: Duration::from_nanos(now), rates };
             self.tell.send(tick).map_err(|_| LabError::Interrupted)?;
         }
@@ -320,8 +320,8 @@ impl Lab<'_> {
     }
 }
 
-/// What of the time that was measured says nothing of promises, if it is much: an engine remembers a minute by the second and
-/// an hour by the minute, and windows that began before measuring are not judged.
+/// A note when promises are judged for much less than the measured time: a daemon keeps a minute by the second and an hour
+/// by the minute, and windows that began before measuring are not judged.
 fn not_judged(measured: u64, promises: &BTreeMap<String, SloReport>) -> Option<String> {
     let measured = Duration::from_nanos(measured).as_secs_f64();
     let judged = promises.values().map(|report| report.span).min_by(f64::total_cmp)?;
@@ -334,7 +334,7 @@ fn not_judged(measured: u64, promises: &BTreeMap<String, SloReport>) -> Option<S
     })
 }
 
-/// A run's jobs, what is seen of each from outside, and its clock.
+/// A run's jobs, their live counters, and the run's clock.
 #[derive(Clone, Copy)]
 struct Scene<'a> {
     jobs: &'a [Job],
@@ -342,7 +342,7 @@ struct Scene<'a> {
     clock: &'a Clock,
 }
 
-/// What the threads of a run share: the first failure ends them all.
+/// State shared by the threads of a run: the first failure ends them all.
 #[derive(Default)]
 struct Shared {
     halt: AtomicBool,
@@ -350,7 +350,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// The value, or an empty one with the failure kept and everybody told to stop.
+    /// The value; or, after a failure, an empty one: the failure is kept, and all threads are told to stop.
     fn keep<T: Default>(&self, result: Result<T, LabError>) -> T {
         result.unwrap_or_else(|error| {
             self.halt.store(true, Ordering::Relaxed);
@@ -361,13 +361,13 @@ impl Shared {
         })
     }
 
-    /// As `keep`; true when all is well.
+    /// Like `keep`, but returns whether there was no failure.
     fn halt_on_error(&self, result: Result<(), LabError>) -> bool {
         self.keep(result.map(|()| true))
     }
 }
 
-/// Ends the other threads when the lab's own panics, so that the panic shows at once.
+/// Ends the other threads when the lab's own thread panics, so that the panic shows at once.
 struct HaltOnPanic<'a>(&'a Shared, &'a AtomicBool);
 
 impl Drop for HaltOnPanic<'_> {
@@ -392,7 +392,7 @@ fn wait_until_ready(readiness: &Receiver<()>, count: usize, shared: &Shared) -> 
     Ok(())
 }
 
-/// The side that listens: a real tool or ours.
+/// Runs the listening side of a workload: a real tool or the lab's own.
 fn serve(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, LabError> {
     if tools::drives(&side.job.workload.kind) {
         tools::serve(side, ready)
@@ -401,14 +401,14 @@ fn serve(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, LabError> 
     }
 }
 
-/// The side that connects: a real tool or ours. It is ready once it is where it sends from.
+/// Runs the connecting side of a workload: a real tool or the lab's own. It is ready once it has entered its namespace.
 fn send(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, LabError> {
     netns::enter(&side.job.server_and_client().1.netns)?;
     ready();
     if tools::drives(&side.job.workload.kind) { tools::send(side) } else { traffic::send(side) }
 }
 
-/// Bytes of each tenant that have come across the uplink so far.
+/// Bytes of each tenant that have crossed the uplink so far.
 fn carried(jobs: &[Job], lives: &[Live]) -> BTreeMap<String, u64> {
     let mut bytes: BTreeMap<String, u64> = BTreeMap::new();
     for (job, live) in jobs.iter().zip(lives) {
@@ -417,12 +417,12 @@ fn carried(jobs: &[Job], lives: &[Live]) -> BTreeMap<String, u64> {
     bytes
 }
 
-/// HTB may be missing from a kernel; that is a note and no failure.
+/// Whether the error says that the kernel lacks a queueing discipline such as HTB, which is a note and not a failure.
 fn may_be_missing(system: &System, error: &LabError) -> bool {
     !system.kind.on_engine() && matches!(error, LabError::Tool { command, .. } if command.starts_with("tc "))
 }
 
-/// What the ends of the wires saw lost: one shared queue cannot tell whose packets it dropped.
+/// Losses as seen by senders and receivers, since one shared queue does not know the tenants of dropped packets.
 fn losses_at_ends(
     jobs: &[Job],
     lives: &[Live],

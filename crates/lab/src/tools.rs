@@ -1,8 +1,8 @@
 //! Real tools as workloads: `iperf3`, `memcached`, `sockperf`.
 //!
-//! Why: numbers of tools that everybody has are believed, and ours can be compared with them.
-//! From: their own logs, read as they write them; Debian 12's versions.
-//! Not here: our own sources and sinks (`traffic`).
+//! Why: measurements of well-known tools are trusted, and the lab's own can be compared with them.
+//! From: the tools' own logs, in the formats of Debian 12's versions.
+//! Not here: the lab's own sources and sinks (`traffic`).
 //! Invariant: each tool's process ends with the thread that started it.
 
 mod iperf3;
@@ -15,7 +15,7 @@ use crate::traffic::Side;
 use plimsoll_scenario::{Kind, WorkloadResult};
 use std::time::Duration;
 
-/// How long a tool's server may take until it listens.
+/// Longest wait for a tool's server to listen.
 const LISTENING: Duration = Duration::from_secs(5);
 
 /// Whether this kind of workload is a tool.
@@ -23,7 +23,7 @@ pub(crate) fn drives(kind: &Kind) -> bool {
     kind.program().is_some()
 }
 
-/// How long before its workload's start this tool must be started.
+/// Time before its workload's start at which this tool must be started.
 pub(crate) fn lead(kind: &Kind) -> Duration {
     if matches!(kind, Kind::Sockperf { .. }) { sockperf::STARTUP } else { Duration::ZERO }
 }
@@ -70,8 +70,9 @@ fn state_on(line: &str, port: u16) -> Option<u8> {
     (u16::from_str_radix(local, 16).ok()? == port).then(|| u8::from_str_radix(state, 16).ok())?
 }
 
-/// `TCP_LISTEN` of the kernel; an unconnected UDP socket is in state 7.
+/// The kernel's `TCP_LISTEN`.
 const LISTEN: u8 = 10;
+/// The kernel's state of an unconnected UDP socket.
 const UNCONNECTED: u8 = 7;
 
 /// Waits until a server that was just started is bound to the workload's port.
@@ -95,7 +96,7 @@ fn wait_until_bound(
         .failed("serve", format!("not listening after {} s; {}", LISTENING.as_secs(), server.last_words())))
 }
 
-/// A tool's log file.
+/// Path of a tool's log file.
 fn log(side: &Side<'_>, what: &str) -> std::path::PathBuf {
     side.job.scratch.join(format!("{}-{what}.log", side.job.workload.name))
 }

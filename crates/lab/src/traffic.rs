@@ -1,9 +1,9 @@
-//! Traffic: the sources and sinks that a scenario's workloads name, on real sockets inside the namespaces.
+//! Traffic: the sources and sinks of a scenario's workloads, on real sockets inside the namespaces.
 //!
-//! Why: isolation counts only against Linux's own TCP, with its windows, losses and retransmissions.
+//! Why: isolation must be shown with Linux's own TCP, with its windows, losses and retransmissions.
 //! From: Loom §7 (throughput per 50 ms window), and open-loop latency counted from when a request was due, so that
-//!       a stalled system is not excused (no coordinated omission).
-//! Not here: what crosses the uplink (`meter`), where packets go (`world`), real tools (`tools`).
+//!       the waits of a stalled system are counted (no coordinated omission).
+//! Not here: throughput on the uplink (`meter`), the topology (`world`), real tools (`tools`).
 //! Invariant: every source and sink ends within `GRACE` after its workload's end, or at once when told to stop.
 
 mod bulk;
@@ -29,22 +29,22 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long after a workload's end answers and stragglers are still waited for.
+/// Time after a workload's end for which late answers are awaited.
 pub const GRACE: Duration = Duration::from_millis(500);
 
-/// Where one side of a workload lives.
+/// The namespace and address of one side of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Name of its network namespace.
+    /// Name of the network namespace.
     pub netns: String,
-    /// Its address there.
+    /// The side's address there.
     pub address: Ipv4Addr,
 }
 
-/// A workload with its two places: all that a source and a sink need to know.
+/// A workload with its two places: all that a source and a sink need.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// What the scenario says.
+    /// The workload in the scenario.
     pub workload: Workload,
     /// The tenant's side.
     pub tenant: Place,
@@ -56,7 +56,7 @@ pub struct Job {
     pub duration: Span,
     /// Length of a throughput window.
     pub window: Span,
-    /// Whether the moment of each frame is kept.
+    /// Whether the time of each frame is kept.
     pub moments: bool,
     /// Seed of this workload's random choices.
     pub seed: u64,
@@ -73,7 +73,7 @@ impl Job {
         }
     }
 
-    /// What the tenant's side does.
+    /// The role of the tenant's side.
     pub fn role(&self) -> Role {
         match self.workload.kind {
             Kind::RequestResponse { role, .. } | Kind::Memcached { role, .. } => role,
@@ -82,20 +82,20 @@ impl Job {
     }
 }
 
-/// What one side of a running workload holds: its job, the run's clock, when to give up, and the live counter.
+/// One side of a running workload.
 #[derive(Clone, Copy)]
 pub struct Side<'a> {
-    /// What to do.
+    /// The side's job.
     pub job: &'a Job,
-    /// The run's time.
+    /// The run's clock.
     pub clock: &'a Clock,
-    /// Set when the run is to end early.
+    /// Set when the run must end early.
     pub stop: &'a AtomicBool,
-    /// What the outside may see while it runs.
+    /// The workload's live counters.
     pub live: &'a Live,
 }
 
-/// Counters of a workload that the outside may read at any time.
+/// Counters of a workload that other threads may read at any time.
 #[derive(Debug, Default)]
 pub struct Live {
     /// Bytes of frames that crossed the uplink so far.
@@ -105,27 +105,27 @@ pub struct Live {
 }
 
 impl Side<'_> {
-    /// When the workload starts, in nanoseconds of the run.
+    /// Start of the workload, in nanoseconds of the run.
     pub fn start(&self) -> u64 {
         self.job.workload.start.as_u64()
     }
 
-    /// When it ends.
+    /// End of the workload, in nanoseconds of the run.
     pub fn end(&self) -> u64 {
         self.job.workload.stop.as_u64()
     }
 
-    /// When its last answers are given up.
+    /// Time at which missing answers are given up.
     pub fn last(&self) -> u64 {
         self.end() + u64::try_from(GRACE.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Whether `moment` is past or the run is to end early.
+    /// Whether `moment` is past or the run must end early.
     pub fn over(&self, moment: u64) -> bool {
         self.stop.load(Ordering::Relaxed) || self.clock.now() >= moment
     }
 
-    /// Sleeps until the workload starts, or `lead` before that. False when the run ended before.
+    /// Sleeps until `lead` before the workload's start. False when the run ended before.
     pub fn wait_until_before_start(&self, lead: Duration) -> bool {
         loop {
             let rest = self.clock.until(self.start()).saturating_sub(lead);
@@ -139,12 +139,12 @@ impl Side<'_> {
         }
     }
 
-    /// Counts a datagram on its way out.
+    /// Counts a datagram that is sent.
     pub fn sent_datagram(&self) {
         self.live.datagrams.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A failure of this workload.
+    /// The error for a failure of this workload.
     pub fn failed(&self, what: &str, error: impl std::fmt::Display) -> LabError {
         LabError::workload(&self.job.workload.name, format!("{what}: {error}"))
     }
@@ -157,7 +157,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Counts an answer to what was due at `due` and arrived at `now`.
+    /// Counts an answer that arrived at `now` to a request that was due at `due`.
     pub fn answered(&mut self, due: u64, now: u64) {
         self.result.samples.push(Sample { at: Nanos::new(due), latency: Span::ns(now.saturating_sub(due)) });
     }
@@ -169,18 +169,18 @@ impl Measured {
         self.result.errors += (self.result.unanswered.len() - before) as u64;
     }
 
-    /// Counts things that failed or were never answered.
+    /// Counts failures.
     pub fn errors(&mut self, count: u64) {
         self.result.errors += count;
     }
 
-    /// The measurement as it stands.
+    /// Ends the measurement.
     pub fn finish(self) -> WorkloadResult {
         self.result
     }
 }
 
-/// Runs the side that listens: binds, says that it is ready, then serves until the end.
+/// Runs the listening side: binds, calls `ready`, then serves until the end.
 pub fn serve(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, LabError> {
     let place = side.job.server_and_client().0;
     netns::enter(&place.netns)?;
@@ -196,7 +196,7 @@ pub fn serve(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, LabErr
     }
 }
 
-/// Runs the side that starts the conversation, in the calling thread's namespace, from the workload's start to its end.
+/// Runs the connecting side, in the calling thread's namespace, from the workload's start to its end.
 pub fn send(side: &Side<'_>) -> Result<WorkloadResult, LabError> {
     if !side.wait_until_before_start(Duration::ZERO) {
         return Ok(WorkloadResult::default());
@@ -214,7 +214,7 @@ pub fn send(side: &Side<'_>) -> Result<WorkloadResult, LabError> {
     }
 }
 
-/// Adds what one side measured to what the other did.
+/// Adds the measurements of one side to those of the other.
 pub fn merge(into: &mut WorkloadResult, from: WorkloadResult) {
     into.samples.extend(from.samples);
     into.unanswered.extend(from.unanswered);

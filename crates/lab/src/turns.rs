@@ -1,10 +1,10 @@
-//! Systems that take turns in one world, under traffic that goes on.
+//! Lets systems take turns in one world, under traffic that goes on.
 //!
-//! Why: two worlds differ by more than what is compared where that is a few percent: a core's speed drifts with what else the
-//! machine's caches serve, by a tenth in a minute. Turns of a second meet the same core.
-//! From: interleaving, as `pairs` do it, at the grain of that drift; a reload is what an operator would do.
-//! Not here: when the run ends, and what its workloads got (`run`); what a scenario needs for turns (`scenario`).
-//! Invariant: a turn's figures are of its own time alone, its CPU time of what is measured of it; what came late is said.
+//! Why: a comparison of a few percent needs one world. A core's speed drifts by a tenth in a minute, with the other load on
+//! the machine's caches; turns of a second all meet the same speed.
+//! From: interleaving, as with `pairs`, but faster than the drift; systems change by a reload, as an operator does it.
+//! Not here: the end of the run, and workloads' results (`run`); the conditions for turns (`scenario`).
+//! Invariant: a turn's figures cover only its own time, its CPU time only the measured part; late steps are reported.
 
 use crate::Progress;
 use crate::clock::Clock;
@@ -15,7 +15,7 @@ use plimsoll_units::{Nanos, Span};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How many frames of each workload, by its name, got across in each window of `measure.window`.
+/// Number of frames of each workload, by its name, in each window of `measure.window`.
 pub(crate) type Frames = BTreeMap<String, Vec<u64>>;
 
 /// The turns of a run, each as long as the scenario's `duration`.
@@ -29,24 +29,24 @@ pub(crate) struct Turns<'a> {
     late: Late,
 }
 
-/// What is done next.
+/// The next step.
 #[derive(Clone, Copy)]
 enum Step {
     /// The next system's turn begins.
     HandOver,
-    /// Its measuring does.
+    /// Measuring begins.
     Begin,
-    /// That ends; it began at this moment, with so much CPU time used.
+    /// Measuring ends; it began at this time, with this CPU time used.
     End(u64, Option<Duration>),
 }
 
-/// What one turn used and lost.
+/// CPU time and losses of one turn.
 struct Turn {
     cpu: Option<Span>,
     drops: Drops,
 }
 
-/// How often measuring began or ended more than a window late, and by how much at most.
+/// Number of times that measuring began or ended more than a window late, and the longest delay.
 #[derive(Default)]
 struct Late {
     times: u32,
@@ -64,7 +64,7 @@ impl<'a> Turns<'a> {
         Self { scenario, systems, pairs, setup, taken: Vec::new(), step, late }
     }
 
-    /// The scenario of all turns one after the other.
+    /// The scenario extended to the length of all turns.
     pub(crate) fn whole(&self) -> Scenario {
         let mut whole = self.scenario.clone();
         whole.duration = self.scenario.duration.times(self.count() as u64);
@@ -72,7 +72,7 @@ impl<'a> Turns<'a> {
         whole
     }
 
-    /// When the next step is due, from the start of the run.
+    /// Time of the next step, from the start of the run.
     pub(crate) fn due(&self) -> u64 {
         let began = self.scenario.duration.as_u64() * self.taken.len() as u64;
         match self.step {
@@ -87,13 +87,13 @@ impl<'a> Turns<'a> {
         self.taken.len() >= self.count()
     }
 
-    /// Does what is due, and says whose turn began with it, if one did.
+    /// Takes the steps that are due; returns the turn that began with them, if one did.
     pub(crate) fn take(&mut self, world: &mut World, clock: &Clock) -> Result<Option<Progress>, LabError> {
         let mut begun = None;
         while !self.over() && self.due() <= clock.now() {
             self.step = match self.step {
                 Step::HandOver => {
-                    let system = self.whose(self.taken.len());
+                    let system = self.system_of(self.taken.len());
                     world.hand_over(self.scenario, system, self.setup)?;
                     world.begin()?;
                     begun = Some(self.began(system));
@@ -112,14 +112,14 @@ impl<'a> Turns<'a> {
         Ok(begun)
     }
 
-    /// What has come of each turn, from what all of them got together; and what is to be said of them.
+    /// Divides the results of the whole run into those of each turn; also returns notes.
     pub(crate) fn runs(
         self,
         whole: BTreeMap<String, WorkloadResult>,
         frames: &Frames,
     ) -> (Vec<Run>, Vec<String>) {
         let run = |(index, turn): (usize, &Turn)| Run {
-            system: self.whose(index).name.clone(),
+            system: self.system_of(index).name.clone(),
             pair: self.pair(index),
             drops: turn.drops.clone(),
             cpu: turn.cpu,
@@ -150,14 +150,14 @@ impl<'a> Turns<'a> {
         u32::try_from(turn / self.systems.len()).unwrap_or(u32::MAX)
     }
 
-    /// There and back again, so that a machine that grows slower favours nobody.
-    fn whose(&self, turn: usize) -> &'a System {
+    /// The system of a turn: in order, then in reverse, so that a machine that grows slower favours no system.
+    fn system_of(&self, turn: usize) -> &'a System {
         let place = turn % self.systems.len();
         let back = self.systems.len() - 1 - place;
         self.systems[if self.pair(turn).is_multiple_of(2) { place } else { back }]
     }
 
-    /// This moment, of the step that is due.
+    /// Notes the time at which the due step is taken, and returns it.
     fn note(&mut self, now: u64) -> u64 {
         let late = now.saturating_sub(self.due());
         self.late.times += u32::from(late > self.scenario.measure.window.as_u64());
@@ -165,14 +165,14 @@ impl<'a> Turns<'a> {
         now
     }
 
-    /// What was used in so much of a turn, as what the whole turn would.
+    /// Scales CPU time used in a part of a turn to the whole turn.
     fn of_a_turn(&self, used: Duration, measured: u64) -> Span {
         let turn = u128::from(self.scenario.duration.as_u64());
         let scaled = used.as_nanos() * turn / u128::from(measured.max(1));
         Span::ns(u64::try_from(scaled).unwrap_or(u64::MAX))
     }
 
-    /// What of a workload's figures is of each turn. Errors other than what was not answered have no moment, and count in all.
+    /// Divides a workload's figures by turn. Errors other than missing answers have no time, and count in every turn.
     fn parts(&self, result: WorkloadResult, frames: &[u64]) -> Vec<WorkloadResult> {
         let turn = self.scenario.duration;
         let windows = usize::try_from(turn.as_u64() / self.scenario.measure.window.as_u64().max(1));
@@ -189,7 +189,7 @@ impl<'a> Turns<'a> {
             ..WorkloadResult::default()
         };
         let mut parts: Vec<WorkloadResult> = (0..self.taken.len()).map(part).collect();
-        // Whose turn a moment is of, and what it is by that turn's clock.
+        // The turn of a moment, and the moment on that turn's clock.
         let own = |at: Nanos| {
             let (index, since) = (at.as_u64() / turn.as_u64(), at.as_u64() % turn.as_u64());
             let index = usize::try_from(index).ok().filter(|index| *index < self.taken.len())?;

@@ -1,12 +1,12 @@
-//! Worlds: the namespaces, devices and the system under test between tenants and their destinations.
+//! A world: the namespaces, devices and the system under test between tenants and their destinations.
 //!
-//! Why: every system meets the same tenants, addresses and links, so that only the policy differs.
-//! From: Loom §7's testbed, folded into one host; MACs and neighbours are fixed, so that no ARP frame is lost in a
-//!       full queue and spoils a run.
+//! Why: every system gets the same tenants, addresses and links, so that only the policy differs.
+//! From: Loom §7's testbed on one host; MACs and neighbours are fixed, so that no run suffers from an ARP frame lost in a
+//!       full queue.
 //! Not here: traffic (`traffic`), time (`run`).
 //! Invariant: dropping a world removes its processes, namespaces and devices.
 
-mod engine;
+mod daemon;
 pub(crate) mod fleet;
 mod kernel;
 mod relay;
@@ -23,11 +23,11 @@ use std::time::Duration;
 
 /// Name of the namespace beyond the uplink.
 pub const WORLD: &str = "world";
-/// Name of the namespace that holds the kernel's queue between tenants and world.
+/// Name of the namespace with the kernel's queue between tenants and world.
 pub const SWITCH: &str = "switch";
-/// A tenant's device.
+/// Name of a tenant's device.
 pub const TENANT_DEVICE: &str = "eth0";
-/// The world's device.
+/// Name of the world's device.
 pub const UPLINK: &str = "uplink";
 
 /// Packets lost, by tenant and reason.
@@ -35,17 +35,17 @@ pub type Drops = BTreeMap<String, BTreeMap<String, u64>>;
 
 /// A built world, ready for traffic.
 pub struct World {
-    // Order matters: the carrier's process ends before the namespaces that it works in.
+    // Order matters: the carrier's process must end before its namespaces.
     carrier: Carrier,
     tenants: Vec<Member>,
     world: Netns,
 }
 
-/// What carries packets between tenants and world.
+/// The system that carries packets between tenants and world.
 enum Carrier {
     Kernel(kernel::Queue),
-    Engine(Box<engine::Engine>),
-    /// One for each of several hosts.
+    Daemon(Box<daemon::Daemon>),
+    /// A daemon for each of several hosts.
     Fleet(fleet::Fleet),
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Member {
     pub(crate) netns: Netns,
 }
 
-/// What a world needs beyond the scenario.
+/// Paths that a world needs beyond the scenario.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The `plimsoll` binary.
@@ -65,16 +65,16 @@ pub struct Setup {
     pub scratch: PathBuf,
 }
 
-/// What carried the packets says after a run.
+/// The carrier's figures after a run.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// Packets lost, by tenant and reason.
     pub drops: Drops,
-    /// How tenants' promises fared, by host.
+    /// Reports on tenants' promises, by host.
     pub promises: BTreeMap<String, SloReport>,
-    /// CPU time of the engine's process; none for the kernel.
+    /// CPU time of the daemon's process; none for the kernel.
     pub cpu: Option<Duration>,
-    /// What is worth a note in the report.
+    /// Notes for the report.
     pub notes: Vec<String>,
 }
 
@@ -96,7 +96,7 @@ impl World {
             return Ok(Self { carrier, tenants, world });
         }
         let carrier = if system.kind.on_engine() {
-            Carrier::Engine(Box::new(engine::Engine::start(scenario, system, setup, &tenants)?))
+            Carrier::Daemon(Box::new(daemon::Daemon::start(scenario, system, setup, &tenants)?))
         } else {
             Carrier::Kernel(kernel::Queue::build(scenario, system, &tenants)?)
         };
@@ -106,53 +106,52 @@ impl World {
         Ok(built)
     }
 
-    /// Fails when what carries the packets has died.
+    /// Fails when the carrier's process has ended.
     pub fn check(&mut self) -> Result<(), LabError> {
         match &mut self.carrier {
             Carrier::Kernel(_) => Ok(()),
-            Carrier::Engine(engine) => engine.check(),
+            Carrier::Daemon(daemon) => daemon.check(),
             Carrier::Fleet(fleet) => fleet.check(),
         }
     }
 
-    /// Marks the moment from which `tally` counts.
+    /// Marks the time from which `tally` counts.
     pub fn begin(&mut self) -> Result<(), LabError> {
         match &mut self.carrier {
             Carrier::Kernel(_) => Ok(()),
-            Carrier::Engine(engine) => engine.begin(),
+            Carrier::Daemon(daemon) => daemon.begin(),
             Carrier::Fleet(fleet) => fleet.begin(),
         }
     }
 
-    /// Asks what carried the packets for its losses and its CPU time, and how promises fared since measuring began,
-    /// so long ago.
+    /// The carrier's losses and CPU time since `begin`, and reports on promises since measuring began, `ago` before now.
     pub fn tally(&mut self, ago: Duration) -> Result<Tally, LabError> {
         match &mut self.carrier {
             Carrier::Kernel(queue) => queue.tally(&self.tenants),
-            Carrier::Engine(engine) => engine.tally(&self.tenants, ago),
+            Carrier::Daemon(daemon) => daemon.tally(&self.tenants, ago),
             Carrier::Fleet(fleet) => fleet.tally(&self.tenants, ago),
         }
     }
 
-    /// Has what carries the packets change over to another system while they flow. The kernel's queues cannot.
+    /// Changes the carrier over to another system while packets flow. The kernel's queues cannot do that.
     pub fn hand_over(&mut self, scenario: &Scenario, system: &System, setup: &Setup) -> Result<(), LabError> {
         match &mut self.carrier {
             Carrier::Kernel(_) => Err(LabError::Scenario("the kernel's queues take no turns".to_owned())),
-            Carrier::Engine(engine) => engine.hand_over(scenario, system, &self.tenants),
+            Carrier::Daemon(daemon) => daemon.hand_over(scenario, system, &self.tenants),
             Carrier::Fleet(fleet) => fleet.hand_over(scenario, system, setup, &self.tenants),
         }
     }
 
-    /// What was lost since `begin`.
+    /// Losses since `begin`.
     pub fn lost(&mut self) -> Result<Drops, LabError> {
         match &mut self.carrier {
             Carrier::Kernel(queue) => Ok(queue.tally(&self.tenants)?.drops),
-            Carrier::Engine(engine) => Ok(engine.used(&self.tenants)?.0.drops),
+            Carrier::Daemon(daemon) => Ok(daemon.used(&self.tenants)?.0.drops),
             Carrier::Fleet(fleet) => fleet.lost(&self.tenants),
         }
     }
 
-    /// When what goes wrong next is due, from the start of the run.
+    /// Time of the next fault, from the start of the run.
     pub fn next_fault(&self) -> Option<u64> {
         match &self.carrier {
             Carrier::Fleet(fleet) => fleet.next_fault(),
@@ -160,40 +159,39 @@ impl World {
         }
     }
 
-    /// What is due by now goes wrong.
-    pub fn go_wrong(&mut self, now: u64) -> Result<(), LabError> {
+    /// Produces the faults that are due.
+    pub fn inject_faults(&mut self, now: u64) -> Result<(), LabError> {
         match &mut self.carrier {
-            Carrier::Fleet(fleet) => fleet.go_wrong(now, &self.tenants),
+            Carrier::Fleet(fleet) => fleet.inject_faults(now, &self.tenants),
             _ => Ok(()),
         }
     }
 
-    /// CPU time that what carries the packets has used; none for the kernel.
+    /// CPU time that the carrier's processes have used; none for the kernel.
     pub fn cpu(&self) -> Option<Duration> {
         match &self.carrier {
             Carrier::Kernel(_) => None,
-            Carrier::Engine(engine) => engine.cpu(),
+            Carrier::Daemon(daemon) => daemon.cpu(),
             Carrier::Fleet(fleet) => fleet.cpu(),
         }
     }
 
-    /// Ends it in good order: the engine gets the chance to finish what it holds.
+    /// Ends the carrier in good order, so that a daemon can finish its work; returns notes.
     pub fn take_down(mut self) -> Result<Vec<String>, LabError> {
         match &mut self.carrier {
             Carrier::Kernel(_) => Ok(Vec::new()),
-            Carrier::Engine(engine) => engine.stop(),
+            Carrier::Daemon(daemon) => daemon.stop(),
             Carrier::Fleet(fleet) => fleet.stop(),
         }
     }
 
-    /// TCP segments that each tenant had to send again so far.
+    /// TCP segments that each tenant has retransmitted so far.
     pub fn retransmissions(&self) -> Result<BTreeMap<String, u64>, LabError> {
         let count = |member: &Member| Ok((member.name.clone(), member.netns.counter("Tcp:", "RetransSegs")?));
         self.tenants.iter().map(count).collect()
     }
 
-    /// Lets every tenant send one datagram, so that what carries frames learns where its MAC lives: nobody asks for
-    /// addresses by ARP here.
+    /// Lets every tenant send one datagram, so that the carrier learns the place of its MAC address: there is no ARP here.
     fn introduce(&self, scenario: &Scenario) -> Result<(), LabError> {
         let Some(destination) = scenario.destinations.first() else { return Ok(()) };
         let to = (destination.address, DISCARD);
@@ -206,7 +204,7 @@ impl World {
         Ok(())
     }
 
-    /// Gives both ends of every wire their addresses, each other's MAC, and plain frames without offloads.
+    /// Sets addresses and neighbours at both ends of every link, and turns off offloads unless the scenario wants them.
     fn address_all(&self, scenario: &Scenario) -> Result<(), LabError> {
         let mut lines = vec![
             "link set lo up".to_owned(),
@@ -251,7 +249,7 @@ pub fn tenant_mtu(scenario: &Scenario) -> u32 {
     if fleet::is_fleet(scenario) { scenario.mtu - fleet::HEADERS } else { scenario.mtu }
 }
 
-/// Where a workload's two sides live: its tenant's, and its peer's.
+/// The places of a workload's two sides: its tenant, and its peer.
 pub fn places(scenario: &Scenario, workload: &Workload) -> Result<(Place, Place), LabError> {
     let tenant = scenario.tenants.iter().find(|one| one.name == workload.tenant);
     if let (Some(tenant), Some(peer)) = (tenant, scenario.tenants.iter().find(|one| one.name == workload.to))
@@ -278,7 +276,7 @@ fn neighbour(address: Ipv4Addr, mac: &str, device: &str) -> String {
     format!("neighbour replace {address} lladdr {mac} nud permanent dev {device}")
 }
 
-/// Locally administered addresses: 02 first.
+/// A tenant's MAC address, locally administered.
 fn tenant_mac(index: usize) -> String {
     format!("02:77:00:00:{:02x}:{:02x}", (index + 1) >> 8, (index + 1) & 0xff)
 }

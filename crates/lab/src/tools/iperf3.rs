@@ -1,8 +1,8 @@
-//! `iperf3`: the client in the tenant, the server beyond the uplink, which says what arrived every 100 ms.
+//! `iperf3`: the client in the tenant, the server beyond the uplink.
 //!
-//! Why: it is what everybody measures bandwidth with.
+//! Why: it is the usual tool for measuring bandwidth.
 //! From: iperf3(1), `-J` for its errors.
-//! Not here: our own bulk flows (`traffic::bulk`), and what came across (`meter`).
+//! Not here: the lab's own bulk flows (`traffic::bulk`), and throughput (`meter`).
 
 use super::{log, run_until_end, wait_until_bound};
 use crate::command::Running;
@@ -14,7 +14,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long the client may take to write its report after the test.
+/// Longest wait for the client's report after the test.
 const REPORT: Duration = Duration::from_secs(2);
 
 pub(super) fn serve(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, LabError> {
@@ -28,7 +28,7 @@ pub(super) fn serve(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult,
 }
 
 pub(super) fn send(side: &Side<'_>, flows: u32, udp: Option<BitRate>) -> Result<WorkloadResult, LabError> {
-    // Whole seconds are all it takes: longer than needed, and interrupted in time.
+    // It accepts only whole seconds: it gets more than needed, and is interrupted in time.
     let seconds = Duration::from_nanos(side.end() - side.start()).as_secs() + 5;
     let (peer, port) = (side.job.peer.address, side.job.workload.port);
     let mut words =

@@ -1,8 +1,8 @@
-//! `memcached`: the real server, asked by our own client for values that were set beforehand.
+//! `memcached`: the real server, and a client of the lab's own that asks for values set beforehand.
 //!
-//! Why: a key-value store is what a tenant's latency is usually about.
+//! Why: a key-value store is a typical application that depends on latency.
 //! From: memcached's text protocol: `get KEY`, answered by `VALUE KEY FLAGS LENGTH`, the value, `END`.
-//! Not here: when to ask (`traffic::rpc`).
+//! Not here: the times of requests (`traffic::rpc`).
 
 use super::{log, run_until_end, wait_until_bound};
 use crate::command::Running;
@@ -15,10 +15,11 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-/// How many keys are set and asked for in turn.
+/// Number of keys, which are asked for in turn.
 const KEYS: usize = 100;
-/// memcached's own limits.
+/// memcached's limit for keys, in bytes.
 const LONGEST_KEY: usize = 250;
+/// memcached's limit for values, in bytes.
 const LARGEST_VALUE: usize = 1_000_000;
 
 pub(super) fn serve(
@@ -43,7 +44,7 @@ pub(super) fn serve(
     }
 }
 
-/// Sets every key over the loopback, so that nothing of it crosses the uplink.
+/// Sets every key over the loopback interface, so that these packets do not cross the uplink.
 fn fill(port: u16, key: Bytes, value: Bytes) -> std::io::Result<()> {
     let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.set_read_timeout(Some(Duration::from_secs(2)))?;
@@ -74,7 +75,7 @@ pub(super) fn ask(
     ask_all(side, &mut Gets::new(key, value), connections, rate)
 }
 
-/// `get` requests for the keys in turn, and the answers as they come.
+/// The protocol of `get` requests for the keys in turn.
 struct Gets {
     requests: Vec<Vec<u8>>,
     next: usize,

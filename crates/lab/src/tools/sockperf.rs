@@ -1,9 +1,9 @@
 //! `sockperf under-load`: paced messages, each answered by its server; its full log gives every message.
 //!
 //! Why: Loom measures its quiet tenant with it.
-//! From: sockperf(1), `--full-log`: sent and received times in seconds since it began to start up. It needs two
+//! From: sockperf(1), `--full-log`: sent and received times in seconds since its start. It needs two
 //!       seconds to measure the CPU's clock before it sends, and leaves its first 400 ms out of the log.
-//! Not here: our own probes (`traffic::probe`).
+//! Not here: the lab's own probes (`traffic::probe`).
 
 use super::{log, run_until_end, wait_until_bound};
 use crate::command::Running;
@@ -14,9 +14,9 @@ use plimsoll_units::Bytes;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// From its start to its first message.
+/// Time from its start to its first message.
 pub(super) const STARTUP: Duration = Duration::from_secs(2);
-/// How long it may take to write its log.
+/// Longest wait for its log.
 const REPORT: Duration = Duration::from_secs(2);
 
 pub(super) fn serve(side: &Side<'_>, tcp: bool, ready: &dyn Fn()) -> Result<WorkloadResult, LabError> {
@@ -43,7 +43,7 @@ pub(super) fn send(side: &Side<'_>, size: Bytes, rate: u32, tcp: bool) -> Result
     );
     let begun = Instant::now();
     let mut client = Running::start(Path::new("sockperf"), &words(&line, tcp), &log(side, "client"))?;
-    // It ends by itself after whole seconds; a workload that ends between them interrupts it.
+    // It ends by itself only after whole seconds; a workload with another length interrupts it.
     run_until_end(side, &mut client, side.end() + 50_000_000);
     client.interrupt(REPORT);
     let text = std::fs::read_to_string(&full).unwrap_or_default();
@@ -53,7 +53,7 @@ pub(super) fn send(side: &Side<'_>, size: Bytes, rate: u32, tcp: bool) -> Result
     for (sent, received) in text.lines().filter_map(message) {
         let moment = |seconds: f64| u64::try_from(zero + (seconds * 1e9) as i64).unwrap_or(0);
         let (at, back) = (moment(sent), moment(received));
-        // The scenario's latency for sockperf is what it reports: half of the round trip.
+        // The latency is what sockperf reports: half of the round trip.
         measured.answered(at, at + (back.saturating_sub(at)) / 2);
         logged += 1;
     }
@@ -64,14 +64,14 @@ pub(super) fn send(side: &Side<'_>, size: Bytes, rate: u32, tcp: bool) -> Result
     Ok(measured.finish())
 }
 
-/// `17, 2.490902710, 2.490958392, 27.841`: number, sent, received, latency.
+/// The sent and received times of a log line `17, 2.490902710, 2.490958392, 27.841`: number, sent, received, latency.
 fn message(line: &str) -> Option<(f64, f64)> {
     let mut fields = line.split(',').map(str::trim);
     fields.next()?.parse::<u64>().ok()?;
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
-/// Its own count of messages that never came back.
+/// sockperf's count of messages that never came back.
 fn dropped(output: &str) -> u64 {
     let count = output.split("dropped messages = ").nth(1).and_then(|rest| rest.split(';').next());
     count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)

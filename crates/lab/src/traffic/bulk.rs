@@ -1,9 +1,9 @@
-//! Bulk TCP: flows that always have something to send, or send and pause in turn.
+//! Bulk TCP: flows that always have data to send, or send and pause in turn.
 //!
-//! Why: they take what they can get, each flow for itself; isolation means that they cannot take more.
-//! From: iperf3's idea; on/off times are exponential, as Loom's probes and most traffic models have them.
+//! Why: each flow takes as much bandwidth as it can get; isolation must limit it to its share.
+//! From: iperf3; on and off times are exponential, as for Loom's probes and in most traffic models.
 //! Not here: shuffles, whose flows wait for each other (`rounds`).
-//! Invariant: one thread, one connection for each flow; at the end unsent data is thrown away, not drained.
+//! Invariant: one thread, one connection for each flow; unsent data is discarded at the end.
 
 use super::socket::{self, would_block};
 use super::{Events, Measured, Side};
@@ -14,12 +14,12 @@ use std::io::Write;
 use std::net::{SocketAddrV4, TcpStream};
 use std::time::Duration;
 
-/// Turns that a writable flow gets before the next one: no flow starves another inside its own sender.
+/// Most writes of a flow before the next flow's turn, so that no flow starves another of the same sender.
 const WRITES: usize = 4;
 const CHUNK: usize = 64 * 1024;
 const LISTENER: usize = usize::MAX - 1;
 
-/// Accepts flows and takes what they bring.
+/// Accepts flows and reads their data.
 pub(super) fn sink(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, LabError> {
     let failed = |error| side.failed("receive", error);
     let listener = socket::listen(&side.job.workload, 0).map_err(failed)?;
@@ -51,7 +51,7 @@ pub(super) fn sink(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, 
 /// One sending flow.
 struct Flow {
     stream: TcpStream,
-    /// When it next starts or stops to send; never, for flows without pauses.
+    /// Time at which it next starts or stops sending; never, for flows without pauses.
     turn: u64,
     sending: bool,
 }

@@ -1,8 +1,8 @@
-//! Waiting for sockets and moments on one thread.
+//! Waits for many sockets and a timer on one thread.
 //!
-//! Why: hundreds of flows a workload, on a machine with two cores.
+//! Why: a workload may have hundreds of flows, on a machine with two cores.
 //! From: epoll(7) and timerfd_create(2): epoll's own milliseconds are too coarse for a request's due time.
-//! Not here: what to do when something is ready.
+//! Not here: handling the sockets that are ready.
 //! Invariant: `wait` returns at the latest 50 ms after it was called.
 
 use nix::errno::Errno;
@@ -21,7 +21,7 @@ pub(crate) struct Events {
     count: usize,
 }
 
-/// What became ready.
+/// A socket that became ready.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ready {
     pub token: usize,
@@ -46,12 +46,12 @@ impl Events {
         Ok(self.epoll.add(socket, interest(token, true, write))?)
     }
 
-    /// Changes what a watched socket is watched for.
+    /// Changes whether a watched socket is watched for data and for room to write.
     pub(crate) fn rewatch(&self, socket: impl AsFd, token: usize, read: bool, write: bool) -> io::Result<()> {
         Ok(self.epoll.modify(socket, &mut interest(token, read, write))?)
     }
 
-    /// Waits until something is ready, at most for `limit` and at most 50 ms.
+    /// Waits until a socket is ready, at most for `limit` and at most 50 ms.
     pub(crate) fn wait(&mut self, limit: Duration) -> io::Result<()> {
         let limit = limit.min(LONGEST);
         let timeout = if limit.is_zero() {
@@ -69,7 +69,7 @@ impl Events {
         Ok(())
     }
 
-    /// What the last `wait` found.
+    /// The sockets that the last `wait` found ready.
     pub(crate) fn ready(&self) -> impl Iterator<Item = Ready> + use<> {
         let sockets = self.ready[..self.count].iter().filter(|event| event.data() != TIMER);
         let found: Vec<Ready> = sockets

@@ -1,6 +1,6 @@
-//! Probes: datagrams at Poisson moments that the destination sends back.
+//! Probes: datagrams sent at Poisson times, which the destination sends back.
 //!
-//! Why: Poisson arrivals see what a random packet sees (PASTA), so their round trips show the queue as it is.
+//! Why: Poisson arrivals see time averages (PASTA), so the round trips show the queue as a random packet meets it.
 //! From: Loom's sockperf tenant, without the tool.
 //! Not here: requests over TCP (`rpc`).
 //! Invariant: a probe's latency counts from when it was due; one that is not echoed is an error.
@@ -14,7 +14,7 @@ use plimsoll_units::{Bytes, Span};
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-/// A probe begins with its number.
+/// Length of a probe's number, with which it begins.
 const NUMBER: usize = 8;
 
 /// Sends every datagram back.
@@ -27,7 +27,7 @@ pub(super) fn echo(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, 
     while !side.over(side.last()) {
         match socket.recv_from(&mut buffer) {
             Ok((size, from)) => {
-                // An echo that finds no room is a lost probe, and counted as such by its sender.
+                // An echo that finds no room is a lost probe, which its sender counts.
                 let _ = socket.send_to(&buffer[..size], from);
             }
             Err(error) if would_block(&error) => {}
@@ -59,7 +59,7 @@ pub(super) fn source(side: &Side<'_>, size: Bytes, rate: u32) -> Result<Workload
             sent.push(Some(due));
             missing += 1;
             side.sent_datagram();
-            // A probe that the device's queue refuses is lost, and shows as never echoed.
+            // A probe that the device's queue refuses is lost, and counted as never echoed.
             let _ = socket.send(&payload);
             due += exponential(&mut random, gap);
         }

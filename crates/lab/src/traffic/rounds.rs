@@ -1,8 +1,8 @@
-//! A shuffle: rounds in which every flow sends one block, and none begins the next before all have arrived.
+//! A shuffle: rounds in which every flow sends one block; the next round begins when all blocks have arrived.
 //!
-//! Why: what counts for such a job is when its last flow is done.
+//! Why: such a job is done only when its last flow is done.
 //! From: Spark's TeraSort, as Loom §7 runs it.
-//! Not here: the receiving side, which is `rpc`'s: a block is a request, one byte acknowledges it.
+//! Not here: the receiving side (`rpc`): a block is a request, and one byte acknowledges it.
 //! Invariant: a round is one sample, from its first byte offered to its last acknowledgement.
 
 use super::rpc::Exchange;
@@ -14,7 +14,7 @@ use plimsoll_units::{Bytes, Span};
 use std::io::Write;
 use std::net::{SocketAddrV4, TcpStream};
 
-/// What the receiving side sees of a flow.
+/// The exchange of one round of a flow, for the receiving side.
 pub(super) fn exchange(block: Bytes) -> Exchange {
     Exchange::of(block, Bytes::new(1))
 }
@@ -74,7 +74,7 @@ pub(super) fn source(
     Ok(measured.finish())
 }
 
-/// Sleeps through the pause between rounds; the moment at which the next one begins.
+/// Sleeps through the pause between rounds; returns the time at which the next round begins.
 fn next_round(side: &Side<'_>, pause: Span) -> u64 {
     let begin = side.clock.now() + pause.as_u64();
     while !side.over(begin.min(side.end())) {
@@ -83,7 +83,7 @@ fn next_round(side: &Side<'_>, pause: Span) -> u64 {
     side.clock.now()
 }
 
-/// Writes a flow's block as far as the socket takes it. False when the connection is gone.
+/// Writes a flow's block as far as the socket accepts it. False when the connection is gone.
 fn write_on(flow: &mut Flow, chunk: &[u8]) -> bool {
     while flow.unsent > 0 {
         let size = usize::try_from(flow.unsent).unwrap_or(usize::MAX).min(chunk.len());

@@ -1,9 +1,9 @@
 //! Requests and responses over TCP, in a closed or an open loop.
 //!
-//! Why: what a tenant's users feel is the time from when a request was due to its answer.
-//! From: memcached-like load generators; open-loop arrivals are Poisson, and a request that waits for a free
+//! Why: the latency that users notice is the time from when a request was due until its answer.
+//! From: load generators for memcached; open-loop arrivals are Poisson, and a request that waits for a free
 //!       connection has been waiting since it was due.
-//! Not here: what the bytes mean (`Protocol`: fixed sizes here, memcached's text in `tools`).
+//! Not here: the contents of messages (`Protocol`: fixed sizes here, memcached's text in `tools`).
 //! Invariant: each connection has at most one request under way.
 
 use super::bulk::exponential;
@@ -17,7 +17,7 @@ use std::io::Write;
 use std::net::{SocketAddrV4, TcpStream};
 use std::time::Duration;
 
-/// What a request looks like and when its answer is whole.
+/// The requests and answers of a protocol.
 pub(crate) trait Protocol {
     /// The next request's bytes.
     fn request(&mut self) -> &[u8];
@@ -34,7 +34,7 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// Of these sizes, at least one byte each.
+    /// Messages of these sizes, at least one byte each.
     pub(crate) fn of(request: Bytes, response: Bytes) -> Self {
         let size = |bytes: Bytes| usize::try_from(bytes.as_u64()).unwrap_or(usize::MAX).max(1);
         Self { request: vec![0x2a; size(request)], response: size(response), received: Vec::new() }
@@ -113,7 +113,7 @@ pub(super) fn answer(
     Ok(WorkloadResult::default())
 }
 
-/// Writes what is owed, as far as the socket takes it. False when the connection is gone.
+/// Writes the responses that are owed, as far as the socket accepts them. False when the connection is gone.
 fn pay(served: &mut Served, payload: &[u8]) -> bool {
     while served.owed > 0 {
         match served.stream.write(&payload[..served.owed.min(payload.len())]) {
@@ -125,17 +125,17 @@ fn pay(served: &mut Served, payload: &[u8]) -> bool {
     true
 }
 
-/// One asking connection.
+/// One connection of the client.
 struct Asking {
     stream: TcpStream,
-    /// When the request under way was due.
+    /// Due time of the request under way.
     due: Option<u64>,
-    /// Its bytes that are still to be written.
+    /// Bytes of the request that are still to be written.
     unsent: Vec<u8>,
     connected: bool,
 }
 
-/// The asking side: connections, requests that wait for one, and what was measured.
+/// The client: its connections, the due times of requests that wait for one, and the measurements.
 struct Asker<'a, P> {
     side: &'a Side<'a>,
     protocol: &'a mut P,
@@ -145,8 +145,8 @@ struct Asker<'a, P> {
     measured: Measured,
 }
 
-/// Asks over `connections` connections until the workload ends: at Poisson moments, `rate` a second, or each
-/// connection as soon as it has its answer.
+/// Sends requests over `connections` connections until the workload ends: `rate` a second at Poisson times, or without a
+/// rate on each connection as soon as it has its answer.
 pub(crate) fn ask<P: Protocol>(
     side: &Side<'_>,
     protocol: &mut P,
@@ -199,7 +199,7 @@ impl<'a, P: Protocol> Asker<'a, P> {
         }
     }
 
-    /// When the requests were due that have no answer yet.
+    /// Due times of the requests that have no answer yet.
     fn owed(&self) -> Vec<u64> {
         let under_way = self.connections.iter().flatten().filter_map(|one| one.due);
         self.waiting.iter().copied().chain(under_way).collect()
@@ -210,7 +210,7 @@ impl<'a, P: Protocol> Asker<'a, P> {
         !self.waiting.is_empty() || self.connections.iter().flatten().any(|one| one.due.is_some())
     }
 
-    /// A socket is ready: it has connected, takes more of its request, or brings an answer.
+    /// Handles a ready socket, which has connected or brings an answer.
     fn handle(&mut self, token: usize, readable: bool, writable: bool, buffer: &mut [u8], closed_loop: bool) {
         let Some(one) = self.connections[token].as_mut() else { return };
         if writable && !one.connected {
@@ -225,7 +225,7 @@ impl<'a, P: Protocol> Asker<'a, P> {
         }
     }
 
-    /// The connection can carry the next request; in a closed loop that request is due now.
+    /// Marks a connection as free for the next request; in a closed loop that request is due now.
     fn free(&mut self, token: usize, closed_loop: bool) {
         self.idle.push(token);
         if closed_loop && !self.side.over(self.side.end()) {
@@ -233,7 +233,7 @@ impl<'a, P: Protocol> Asker<'a, P> {
         }
     }
 
-    /// Reads what came. False when the connection is gone.
+    /// Reads an answer. False when the connection is gone.
     fn receive(&mut self, token: usize, buffer: &mut [u8], closed_loop: bool) -> bool {
         let Some(one) = self.connections[token].as_mut() else { return true };
         let Some(count) = socket::read_some(&mut one.stream, buffer) else { return false };
@@ -245,7 +245,7 @@ impl<'a, P: Protocol> Asker<'a, P> {
         true
     }
 
-    /// Gives due requests to idle connections, and writes on what is unsent.
+    /// Gives due requests to idle connections, and writes unsent bytes.
     fn dispatch(&mut self, events: &Events) -> std::io::Result<()> {
         while !self.waiting.is_empty()
             && let Some(token) = self.idle.pop()

@@ -1,4 +1,4 @@
-//! Sockets as the workloads want them: not blocking, marked with a DSCP, and closed without lingering.
+//! Sockets for workloads: non-blocking, marked with a DSCP, and closed without lingering.
 //!
 //! Why: one slow connect must not hold up a workload's other flows.
 //! From: tcp(7), ip(7), RFC 2474 (DSCP).
@@ -19,13 +19,13 @@ use std::os::fd::{AsFd, AsRawFd};
 
 /// Ethernet, IPv4 and UDP headers of a datagram.
 pub(crate) const UDP_HEADERS: u64 = 14 + 20 + 8;
-/// Where clients' source ports are drawn from. Linux itself hands out neighbours one after the other, which would put
-/// all flows on one queue of a system that spreads them by port.
+/// The range of clients' random source ports. Linux itself assigns ports in sequence, which would put all flows on
+/// one queue of a system that spreads them by port.
 pub(crate) const SOURCE_PORTS: RangeInclusive<u16> = 32_768..=60_999;
-/// How many random ports are tried until one is free.
+/// Most random ports that are tried until one is free.
 const TRIES: u32 = 64;
 
-/// Begins to connect from a random port; the socket becomes writable when it has.
+/// Begins to connect from a random port; the socket becomes writable when it is connected.
 pub(crate) fn begin_connect(
     to: SocketAddrV4,
     workload: &Workload,
@@ -34,7 +34,7 @@ pub(crate) fn begin_connect(
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let fd = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
     mark(&fd, workload.dscp)?;
-    govern(&fd, workload)?;
+    set_congestion_control(&fd, workload)?;
     setsockopt(&fd, sockopt::TcpNoDelay, &true)?;
     random_port(random, |port| Ok(bind(fd.as_raw_fd(), &SockaddrIn::new(0, 0, 0, 0, port))?))?;
     match connect(fd.as_raw_fd(), &SockaddrIn::from(to)) {
@@ -43,11 +43,11 @@ pub(crate) fn begin_connect(
     }
 }
 
-/// Listens on `port` of every address here; accepted sockets carry the DSCP too.
+/// Listens on the workload's port of every local address; accepted sockets carry the DSCP too.
 pub(crate) fn listen(workload: &Workload, dscp: u8) -> io::Result<TcpListener> {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, workload.port))?;
     mark(&listener, dscp)?;
-    govern(&listener, workload)?;
+    set_congestion_control(&listener, workload)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
@@ -76,22 +76,22 @@ pub(crate) fn datagrams_to(to: SocketAddrV4, dscp: u8, random: &mut Rng) -> io::
 pub(crate) fn datagrams(port: u16, dscp: u8) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
     mark(&socket, dscp)?;
-    // More than the default where allowed; drops at the receiver would look like the engine's.
+    // More than the default where allowed: drops at the receiver would look like the engine's.
     let _ = setsockopt(&socket, sockopt::RcvBuf, &(4 << 20));
     Ok(socket)
 }
 
-/// Makes the coming close an abort: what was not sent yet never will be.
+/// Makes the later close an abort, which discards unsent data.
 pub(crate) fn abort_on_close(stream: &TcpStream) {
     let _ = setsockopt(stream, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 });
 }
 
-/// Whether an operation only has to wait.
+/// Whether an operation can be repeated later.
 pub(crate) fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// Reads what is there into `buffer`: `Some(0)` when nothing is, `None` when the other side is gone.
+/// Reads available bytes into `buffer`: `Some(0)` when there are none, `None` when the peer has gone.
 pub(crate) fn read_some(stream: &mut TcpStream, buffer: &mut [u8]) -> Option<usize> {
     match stream.read(buffer) {
         Ok(0) => None,
@@ -101,8 +101,8 @@ pub(crate) fn read_some(stream: &mut TcpStream, buffer: &mut [u8]) -> Option<usi
     }
 }
 
-/// Sets the congestion control that the file asks for.
-fn govern(socket: &impl AsFd, workload: &Workload) -> io::Result<()> {
+/// Sets the congestion control of the scenario file.
+fn set_congestion_control(socket: &impl AsFd, workload: &Workload) -> io::Result<()> {
     let name = match workload.congestion {
         None => return Ok(()),
         Some(Congestion::Cubic) => "cubic",

@@ -1,9 +1,9 @@
-//! UDP that nobody answers: paced, or as fast as the sender can.
+//! UDP without answers: paced, or as fast as the sender can.
 //!
-//! Why: a neighbour that ignores congestion is the hardest one to live beside.
-//! From: packet generators; a paced sender catches up at most `BURST` after it was held up.
+//! Why: traffic that ignores congestion harms neighbours most.
+//! From: packet generators; a paced sender catches up by at most `BURST` datagrams after a delay.
 //! Not here: echoed datagrams (`probe`).
-//! Invariant: a flood is bounded by what one thread sends with a nap after each burst; it leaves the machine alive.
+//! Invariant: a flood is one thread that sleeps after each burst, so that the machine stays usable.
 
 use super::Side;
 use super::bulk::exponential;
@@ -16,12 +16,12 @@ use std::time::Duration;
 
 /// Most datagrams sent at once to make up for a late wake-up.
 const BURST: u64 = 64;
-/// Datagrams of a flood between two naps: about 30,000 a second, which fill a slow link and leave the CPU alive.
+/// Datagrams of a flood between two pauses: about 30,000 a second, which fill a slow link and leave CPU time.
 const FLOOD: u64 = 32;
 /// Pause after each burst of a flood.
 const NAP: Duration = Duration::from_millis(1);
 
-/// Takes what arrives.
+/// Reads and discards datagrams.
 pub(super) fn sink(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, LabError> {
     let failed = |error| side.failed("receive", error);
     let socket = socket::datagrams(side.job.workload.port, 0).map_err(failed)?;
@@ -38,7 +38,7 @@ pub(super) fn sink(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, 
     Ok(WorkloadResult::default())
 }
 
-/// Sends at the given pace, over `flows` source ports in turn; with `turns`, sends and pauses.
+/// Sends at the given pace, over `flows` source ports in turn; with `turns`, alternately sends and pauses.
 pub(super) fn source(
     side: &Side<'_>,
     size: Bytes,
@@ -78,7 +78,7 @@ pub(super) fn source(
         match gap {
             None => std::thread::sleep(NAP),
             Some(gap) => {
-                // After a long stall the debt is forgiven: a paced sender has no credit to save.
+                // After a long stall the missed datagrams are not sent: a paced sender saves no credit.
                 due = (due + count * gap).max(side.clock.now().saturating_sub(BURST * gap));
                 std::thread::sleep(side.clock.until(due).min(Duration::from_millis(50)));
             }

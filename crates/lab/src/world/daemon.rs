@@ -1,9 +1,9 @@
-//! Plimsoll's world: the real `plimsoll run` as a child process, with TAPs in the tenants' namespaces.
+//! The daemon under test: the real `plimsoll run` as a child process, with TAPs in the tenants' namespaces.
 //!
-//! Why: what is measured must be what an operator would run.
-//! From: the same command line, policy file and API that operators use.
-//! Not here: the policy file's content (`scenario` writes it).
-//! Invariant: the process is gone when the value is.
+//! Why: a measurement must be of the program that operators run.
+//! From: the command line, policy file and API of operators.
+//! Not here: the contents of the policy file (`scenario` writes it).
+//! Invariant: the process has ended when the value is dropped.
 
 use super::{Member, SWITCH, Setup, TENANT_DEVICE, Tally, UPLINK, WORLD};
 use crate::command::Running;
@@ -20,45 +20,46 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long the engine may take until it is ready, and to answer: a machine whose cores are all busy takes seconds.
+/// Longest wait for the daemon to be ready: a machine whose cores are all busy takes seconds.
 const START: Duration = Duration::from_secs(10);
+/// Longest wait for an answer of the daemon's API.
 const ANSWER: Duration = Duration::from_secs(10);
-/// How long it may take to finish what it holds; and, for each of its devices, to take it away: the kernel waits for all
-/// cores each time.
+/// Longest wait for the daemon to finish its work when it is stopped.
 const STOP: Duration = Duration::from_secs(5);
+/// Additional wait for each device, for whose removal the kernel waits for all cores.
 const STOP_DEVICE: Duration = Duration::from_millis(100);
 
-/// What the engine remembers of promises.
+/// Longest time for which the daemon can judge promises.
 const REMEMBERED: Duration = Duration::from_secs(3_600);
 
-/// The engine's process and how to talk to it.
-pub(super) struct Engine {
+/// The daemon's process, and the path of its API.
+pub(super) struct Daemon {
     process: Running,
     system: String,
     file: PathBuf,
     socket: PathBuf,
     before: Tally,
-    /// What those lost and used that ended before it, as a crash would end them, and what came while nobody was there.
+    /// Losses and CPU time of earlier daemons, which were killed.
     ended: Tally,
-    /// Since one was killed.
+    /// Set since a daemon was killed.
     gap: Option<Gap>,
     devices: u32,
-    // The engine's own devices live here, away from the tenants'.
+    // The namespace of the daemon's own devices, apart from the tenants'.
     home: Netns,
 }
 
-/// What tells how much came while no daemon was there.
+/// The time in which no daemon runs, and the counters from which its losses are computed.
 struct Gap {
     since: Instant,
-    /// Frames that each device had brought by then.
+    /// Frames that had come to each device by then.
     before: BTreeMap<String, u64>,
-    /// Whose each device is.
+    /// The owner and the name of each device.
     devices: Vec<(String, String)>,
     over: bool,
 }
 
-impl Engine {
-    /// Starts the engine with the system's policy and waits until it answers.
+impl Daemon {
+    /// Starts the daemon with the system's policy and waits until it answers.
     pub(super) fn start(
         scenario: &Scenario,
         system: &System,
@@ -68,12 +69,12 @@ impl Engine {
         let home = Netns::create(SWITCH)?;
         let socket = setup.scratch.join("api.sock");
         let text = policy(scenario, system, tenants, &socket);
-        let mut engine = Self::launch(setup, &system.name, &text, home, socket, tenants.len())?;
-        engine.wait_until_ready()?;
-        Ok(engine)
+        let mut daemon = Self::launch(setup, &system.name, &text, home, socket, tenants.len())?;
+        daemon.wait_until_ready()?;
+        Ok(daemon)
     }
 
-    /// From now on the same engine has this system's policy.
+    /// Gives the running daemon this system's policy.
     pub(super) fn hand_over(
         &mut self,
         scenario: &Scenario,
@@ -83,7 +84,7 @@ impl Engine {
         self.reload(&system.name, &policy(scenario, system, tenants, &self.socket))
     }
 
-    /// Gives it another policy as an operator would: by its file and a reload.
+    /// Gives the running daemon another policy as an operator does: by its file and a reload.
     pub(super) fn reload(&mut self, name: &str, policy: &str) -> Result<(), LabError> {
         let written = std::fs::write(&self.file, policy);
         written.map_err(|e| LabError::io(format!("write {}", self.file.display()), e))?;
@@ -93,7 +94,7 @@ impl Engine {
         Err(LabError::Scenario(format!("`{name}` cannot take its turn, leave `one_world` away: {refused}")))
     }
 
-    /// Starts the engine with this policy, in a namespace that is its own from now on.
+    /// Starts the daemon with this policy in namespace `home`.
     pub(super) fn launch(
         setup: &Setup,
         name: &str,
@@ -110,9 +111,9 @@ impl Engine {
         Ok(Self { process, system, file, socket, before, ended, gap: None, devices, home })
     }
 
-    /// Ends it as a crash would. From then on what its `devices` bring, whose owners are named, and no daemon sees is counted
-    /// as `daemon_down`.
-    pub(super) fn fall(&mut self, tenants: &[Member], devices: &[(String, String)]) -> Result<(), LabError> {
+    /// Kills the daemon, as a crash would. From then on, frames from `devices` (owner and name) that no daemon reads are
+    /// counted as `daemon_down`.
+    pub(super) fn kill(&mut self, tenants: &[Member], devices: &[(String, String)]) -> Result<(), LabError> {
         if self.is_down() {
             return Ok(());
         }
@@ -121,36 +122,36 @@ impl Engine {
         self.process.kill();
         self.gap = Some(Gap { since: Instant::now(), before, devices: devices.to_vec(), over: false });
         self.ended.notes.push(format!(
-            "{}: `plimsoll run` was killed; what it held counts nowhere, and promises are judged of what came after it",
+            "{}: `plimsoll run` was killed; packets that it held are not counted, and promises are judged from the restart on",
             self.system
         ));
         Ok(())
     }
 
-    /// Another one takes its place, with nothing of what it knew.
-    pub(super) fn rise(&mut self, setup: &Setup) -> Result<(), LabError> {
+    /// Starts a new daemon in place of the killed one, without its state.
+    pub(super) fn restart(&mut self, setup: &Setup) -> Result<(), LabError> {
         if !self.is_down() {
             return Ok(());
         }
-        // What the one before has said stays in its own file.
+        // The log of the earlier daemon stays in its own file.
         self.process = spawn(setup, &format!("{}-next", self.system), &self.file, &self.home)?;
         self.wait_until_ready()?;
         self.before = Tally { cpu: Some(Duration::ZERO), ..Tally::default() };
         if let Some(gap) = &mut self.gap {
             gap.over = true;
             let away = 1e3 * gap.since.elapsed().as_secs_f64();
-            self.ended.notes.push(format!("{}: another one answered {away:.0} ms later", self.system));
+            self.ended.notes.push(format!("{}: the next daemon answered {away:.0} ms later", self.system));
         }
         Ok(())
     }
 
-    /// Whether it was killed, and no other has its place yet.
+    /// Whether the daemon was killed and not restarted yet.
     fn is_down(&self) -> bool {
         self.gap.as_ref().is_some_and(|gap| !gap.over)
     }
 
-    /// What came while nobody was there, by whose device brought it: what this daemon has not seen, and has not counted as lost
-    /// before it could see it.
+    /// Frames that came while no daemon ran, by the device's owner: those that the new daemon has neither read nor counted
+    /// as dropped by the kernel.
     fn unseen(&self, stats: &Value) -> Result<super::Drops, LabError> {
         let mut unseen = super::Drops::new();
         let Some(gap) = &self.gap else { return Ok(unseen) };
@@ -172,7 +173,7 @@ impl Engine {
         while Instant::now() < deadline {
             self.fail_if_ended()?;
             if let Ok(health) = get(&self.socket, "/v1/health") {
-                return self.has_its_ports(&health);
+                return self.check_ports(&health);
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -180,8 +181,8 @@ impl Engine {
         Err(LabError::Engine { system: self.system.clone(), reason })
     }
 
-    /// A daemon goes on without a port that it cannot open; a run without would measure something else.
-    fn has_its_ports(&self, health: &str) -> Result<(), LabError> {
+    /// Fails when the daemon lacks a port: it runs on without ports that it cannot open, but the run would be wrong.
+    fn check_ports(&self, health: &str) -> Result<(), LabError> {
         let health: Value = serde_json::from_str(health).unwrap_or_default();
         if health["lost_ports"].as_array().is_some_and(Vec::is_empty) {
             return Ok(());
@@ -190,7 +191,7 @@ impl Engine {
         Err(LabError::Engine { system: self.system.clone(), reason })
     }
 
-    /// Fails when the process has ended, and nobody meant it to.
+    /// Fails when the process has ended without having been killed.
     pub(super) fn check(&mut self) -> Result<(), LabError> {
         if self.is_down() { Ok(()) } else { self.fail_if_ended() }
     }
@@ -201,13 +202,13 @@ impl Engine {
         Err(LabError::Engine { system: self.system.clone(), reason })
     }
 
-    /// Remembers the counters from which the run counts.
+    /// Notes the counters from which the run counts.
     pub(super) fn begin(&mut self) -> Result<(), LabError> {
         self.before = self.counters(&self.stats()?).0;
         Ok(())
     }
 
-    /// What it lost and used since `begin`, and how promises fared since measuring began, so long ago.
+    /// Losses and CPU time since `begin`, and the report on promises since measuring began, `ago` before now.
     pub(super) fn tally(&mut self, tenants: &[Member], ago: Duration) -> Result<Tally, LabError> {
         let (mut now, uptime) = self.used(tenants)?;
         if self.is_down() {
@@ -219,7 +220,7 @@ impl Engine {
         Ok(now)
     }
 
-    /// What it lost and used since `begin`, and for how long it has been up.
+    /// Losses and CPU time since `begin`, and the daemon's uptime.
     pub(super) fn used(&self, tenants: &[Member]) -> Result<(Tally, Duration), LabError> {
         if self.is_down() {
             let mut ended = self.ended.clone();
@@ -245,12 +246,12 @@ impl Engine {
         Ok((now, uptime))
     }
 
-    /// CPU time that it has used.
+    /// CPU time that the process has used.
     pub(super) fn cpu(&self) -> Option<Duration> {
         cpu(self.process.id())
     }
 
-    /// Ends it as an operator would; says so when it did not end well.
+    /// Ends the daemon as an operator does; returns a note when it did not end well.
     pub(super) fn stop(&mut self) -> Result<Vec<String>, LabError> {
         if self.is_down() || self.process.stop(STOP + STOP_DEVICE * self.devices) {
             return Ok(Vec::new());
@@ -258,18 +259,18 @@ impl Engine {
         Ok(vec![format!("`plimsoll run` did not end cleanly when asked to: {}", self.process.last_words())])
     }
 
-    /// How they fared since measuring began, as far back as the engine remembers, which has been up for so long.
+    /// The report on promises since measuring began, as far back as the daemon remembers.
     fn promises(&self, ago: Duration, uptime: Duration) -> Result<SloReport, LabError> {
         let failed = |reason: String| LabError::Engine {
             system: self.system.clone(),
-            reason: format!("it did not tell how promises fared: {reason}"),
+            reason: format!("it gave no report on promises: {reason}"),
         };
         let text = get(&self.socket, &since(ago, uptime));
         let text = text.map_err(|error| failed(error.to_string()))?;
         serde_json::from_str(&text).map_err(|error| failed(error.to_string()))
     }
 
-    /// What these counters come to, and for how long it has been up.
+    /// Losses and CPU time from these counters, and the daemon's uptime.
     fn counters(&self, stats: &Value) -> (Tally, Duration) {
         let uptime = Duration::try_from_secs_f64(stats["uptime"].as_f64().unwrap_or(0.0)).unwrap_or_default();
         (Tally { drops: drops(stats), cpu: cpu(self.process.id()), ..Tally::default() }, uptime)
@@ -280,8 +281,8 @@ impl Engine {
             system: self.system.clone(),
             reason: format!("{what}: {error}"),
         };
-        let text = get(&self.socket, "/v1/stats").map_err(|e| failed("it did not tell its counters", &e))?;
-        serde_json::from_str(&text).map_err(|e| failed("its counters are no JSON", &e))
+        let text = get(&self.socket, "/v1/stats").map_err(|e| failed("it gave no counters", &e))?;
+        serde_json::from_str(&text).map_err(|e| failed("its counters are not JSON", &e))
     }
 }
 
@@ -300,7 +301,7 @@ fn arrivals(home: &Netns) -> Result<BTreeMap<String, u64>, LabError> {
     Ok(text.lines().filter_map(row).collect())
 }
 
-/// The policy file of the only host's system.
+/// The policy file of a system on a single host.
 fn policy(scenario: &Scenario, system: &System, tenants: &[Member], socket: &Path) -> String {
     let port = |one: &Member| (one.name.clone(), tap(one.netns.name(), TENANT_DEVICE));
     let wiring = Wiring {
@@ -316,8 +317,8 @@ pub(super) fn tap(netns: &str, name: &str) -> String {
     format!("{{tap: {{netns: {netns}, name: {name}}}}}")
 }
 
-/// `tenants.NAME.drops.REASON` of the engine's counters, and what was lost on the way in: before the engine had it, as models
-/// of a NIC call that, in its tenant's queue, or beyond its tenant's maximum.
+/// Losses from the daemon's counters: `tenants.NAME.drops.REASON`, and those on ingress: in the NIC or kernel, in the
+/// tenant's queue, or beyond the tenant's maximum.
 fn drops(stats: &Value) -> super::Drops {
     let tenants = stats["tenants"].as_object().into_iter().flatten();
     let tenants = tenants.map(|(name, tenant)| {
@@ -332,16 +333,16 @@ fn drops(stats: &Value) -> super::Drops {
     tenants.chain([(WAY_IN.to_owned(), lost.collect())]).collect()
 }
 
-/// Whose these losses are: what has not reached the engine bears no tenant's name, and this is none's.
+/// The name under which losses on ingress are reported, as their tenant is unknown. It is no tenant's name.
 pub(super) const WAY_IN: &str = "the uplink";
 
-/// What asks an engine that has been up for so long how promises fared in the last `ago`.
+/// The API path for the report on promises in the last `ago`, from a daemon with this uptime.
 fn since(ago: Duration, uptime: Duration) -> String {
     let window = (ago.as_secs() + 1).min(REMEMBERED.as_secs());
     format!("/v1/slo?window={window}s&since={}ns", uptime.saturating_sub(ago).as_nanos())
 }
 
-/// CPU time of a process and its threads, to the nanosecond: `/proc` counts hundredths of seconds.
+/// CPU time of a process and its threads, in nanoseconds; `/proc` counts only hundredths of seconds.
 fn cpu(id: u32) -> Option<Duration> {
     let clock = clock_getcpuclockid(Pid::from_raw(i32::try_from(id).ok()?)).ok()?;
     clock_gettime(clock).ok().map(Duration::from)
@@ -351,7 +352,7 @@ fn get(socket: &Path, path: &str) -> std::io::Result<String> {
     ask(socket, "GET", path)
 }
 
-/// The body of a successful answer from the engine's API.
+/// Asks the daemon's API; returns the body of a successful answer.
 fn ask(socket: &Path, method: &str, path: &str) -> std::io::Result<String> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(ANSWER))?;
@@ -380,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_engine_is_asked_for_more_than_it_remembers_nor_for_what_was_before() {
+    fn a_daemon_is_asked_only_for_what_it_remembers_since_measuring_began() {
         let asked = |ago, uptime| since(Duration::from_millis(ago), Duration::from_millis(uptime));
         assert_eq!(asked(5_500, 9_000), "/v1/slo?window=6s&since=3500000000ns");
         assert_eq!(asked(7_200_000, 7_201_000), "/v1/slo?window=3600s&since=1000000000ns");

@@ -1,14 +1,14 @@
 //! Several hosts: a real `plimsoll run` for each, in a namespace of its own, joined by a bridge.
 //!
-//! Why: what receivers tell senders on other hosts shows only where there are other hosts.
-//! From: `docs/overlay.md`, "Join two hosts"; a switch's port to a host has its link's rate and queue (tc-tbf(8)), the
-//! host's own way out is the engine's to pace.
-//! Not here: one host with its uplink (`engine`, `kernel`), models of CPUs and rings (`sim`); a slower core on the way in is
-//! the engine's own (`engine.experiment`).
-//! Invariant: the processes are gone when the value is; every host's file has the same map, but for control channels that go
-//! through relays.
+//! Why: feedback between receivers and senders can be tested only with several hosts.
+//! From: `docs/overlay.md`, "Join two hosts"; a switch's port to a host has its link's rate and queue (tc-tbf(8)); towards
+//! the switch the host's daemon paces.
+//! Not here: one host with its uplink (`daemon`, `kernel`), models of CPUs and rings (`sim`); a slower core for ingress is an
+//! option of the daemon (`engine.experiment`).
+//! Invariant: the processes have ended when the value is dropped; all hosts' files list the same hosts and tenants, only
+//! their control channels may go through relays.
 
-use super::engine::{Engine, WAY_IN, tap};
+use super::daemon::{Daemon, WAY_IN, tap};
 use super::relay::Relays;
 use super::{Drops, Member, SWITCH, Setup, TENANT_DEVICE, Tally, add, neighbour, tenant_mac};
 use crate::error::LabError;
@@ -24,36 +24,38 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What the overlay adds to a tenant's packet over IPv4.
+/// Bytes that the overlay adds to a tenant's packet over IPv4.
 pub(super) const HEADERS: u32 = 50;
 /// A host's device towards the switch.
 const DEVICE: &str = "up0";
 
-/// Where the switch has what loses messages of control, and which port a host's daemon and that host's relay listen at.
+/// Address of the relays, on the switch.
 const RELAY: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 254);
+/// Port of each daemon's control channel.
 const CHANNEL: u16 = 7_077;
+/// Port of the first host's relay.
 const RELAYS: u16 = 7_100;
 
-/// The hosts and what joins them.
+/// The hosts, and the switch that joins them.
 pub(super) struct Fleet {
-    // Order matters: processes end before the namespaces that they work in.
-    engines: Vec<Engine>,
+    // Order matters: processes must end before their namespaces.
+    daemons: Vec<Daemon>,
     hosts: Vec<String>,
     setup: Setup,
-    /// Daemons that end and come back, the next one last: when, which, and whether it comes back.
-    deeds: Vec<(u64, usize, bool)>,
-    /// Devices in hosts' namespaces that outlive the daemon, and whose they are: the way in, and tenants'.
+    /// Kills and restarts of daemons, the next one last: time, host, and whether it is a restart.
+    restarts: Vec<(u64, usize, bool)>,
+    /// Owner and name of the devices in hosts' namespaces that outlive the daemon: the uplink, and tenants' devices.
     devices: Vec<(String, String)>,
     relays: Option<Relays>,
     _switch: Netns,
 }
 
-/// Whether the scenario is of several hosts around one switch, as can be built.
+/// Whether the scenario has several hosts around one switch, which can be built.
 pub(crate) fn is_fleet(scenario: &Scenario) -> bool {
     scenario.hosts.len() > 1 && scenario.switches.len() == 1
 }
 
-/// What of such a scenario cannot be built, if anything.
+/// Why such a scenario cannot be built, if it cannot.
 pub(crate) fn refuse(scenario: &Scenario) -> Option<String> {
     if scenario.hosts.len() > 200 {
         return Some("the file has more than 200 hosts".to_owned());
@@ -81,7 +83,7 @@ pub(crate) fn refuse(scenario: &Scenario) -> Option<String> {
     Some(format!("workload `{}` leaves the fleet: on several hosts tenants send to tenants", found.name))
 }
 
-/// Why a system is not one of a fleet's, if it is not.
+/// Why a system cannot run on several hosts, if it cannot.
 pub(crate) fn not_here(scenario: &Scenario, system: &System) -> Option<&'static str> {
     let controlled = scenario.control.is_some() && system.control != ControlLevel::Off;
     if system.kind != SystemKind::Plimsoll {
@@ -119,22 +121,22 @@ impl Fleet {
         key_file(setup)?;
         let relays = disturbed(scenario).then(|| relays(scenario, system, &switch)).transpose()?;
         let devices = if outlive(scenario) { veths(scenario, &homes, tenants)? } else { Vec::new() };
-        let mut engines = Vec::new();
+        let mut daemons = Vec::new();
         for (host, home) in scenario.hosts.iter().zip(homes) {
             let devices = tenants.iter().filter(|one| lives_on(scenario, &one.name, &host.name)).count();
             let text = policy(scenario, system, host, setup, tenants);
             let (name, socket) = (title(system, host), socket(setup, host));
-            engines.push(Engine::launch(setup, &name, &text, home, socket, devices)?);
+            daemons.push(Daemon::launch(setup, &name, &text, home, socket, devices)?);
         }
         let hosts = scenario.hosts.iter().map(|host| host.name.clone()).collect();
-        let (setup, deeds) = (setup.clone(), deeds(scenario, system));
-        let mut fleet = Self { engines, hosts, setup, deeds, devices, relays, _switch: switch };
-        fleet.engines.iter_mut().try_for_each(Engine::wait_until_ready)?;
+        let (setup, restarts) = (setup.clone(), restarts(scenario, system));
+        let mut fleet = Self { daemons, hosts, setup, restarts, devices, relays, _switch: switch };
+        fleet.daemons.iter_mut().try_for_each(Daemon::wait_until_ready)?;
         address_all(scenario, tenants)?;
         Ok(fleet)
     }
 
-    /// From now on the same hosts have this system's policies.
+    /// Gives the running daemons this system's policies.
     pub(super) fn hand_over(
         &mut self,
         scenario: &Scenario,
@@ -142,45 +144,45 @@ impl Fleet {
         setup: &Setup,
         tenants: &[Member],
     ) -> Result<(), LabError> {
-        self.engines.iter_mut().zip(&scenario.hosts).try_for_each(|(engine, host)| {
-            engine.reload(&title(system, host), &policy(scenario, system, host, setup, tenants))
+        self.daemons.iter_mut().zip(&scenario.hosts).try_for_each(|(daemon, host)| {
+            daemon.reload(&title(system, host), &policy(scenario, system, host, setup, tenants))
         })
     }
 
-    /// When the next daemon ends or comes back, from the start of the run.
+    /// Time of the next kill or restart of a daemon, from the start of the run.
     pub(super) fn next_fault(&self) -> Option<u64> {
-        self.deeds.last().map(|&(at, ..)| at)
+        self.restarts.last().map(|&(at, ..)| at)
     }
 
-    /// Daemons whose time has come end, or come back.
-    pub(super) fn go_wrong(&mut self, now: u64, tenants: &[Member]) -> Result<(), LabError> {
-        while let Some((_, host, back)) = self.deeds.pop_if(|&mut (at, ..)| at <= now) {
+    /// Kills or restarts the daemons whose time has come.
+    pub(super) fn inject_faults(&mut self, now: u64, tenants: &[Member]) -> Result<(), LabError> {
+        while let Some((_, host, back)) = self.restarts.pop_if(|&mut (at, ..)| at <= now) {
             match back {
-                true => self.engines[host].rise(&self.setup)?,
-                false => self.engines[host].fall(tenants, &self.devices)?,
+                true => self.daemons[host].restart(&self.setup)?,
+                false => self.daemons[host].kill(tenants, &self.devices)?,
             }
         }
         Ok(())
     }
 
-    /// CPU time that all of them have used.
+    /// CPU time of all daemons.
     pub(super) fn cpu(&self) -> Option<Duration> {
-        self.engines.iter().map(Engine::cpu).sum()
+        self.daemons.iter().map(Daemon::cpu).sum()
     }
 
     pub(super) fn check(&mut self) -> Result<(), LabError> {
-        self.engines.iter_mut().try_for_each(Engine::check)
+        self.daemons.iter_mut().try_for_each(Daemon::check)
     }
 
     pub(super) fn begin(&mut self) -> Result<(), LabError> {
-        self.engines.iter_mut().try_for_each(Engine::begin)
+        self.daemons.iter_mut().try_for_each(Daemon::begin)
     }
 
-    /// What all of them lost and used.
+    /// Losses, CPU time and reports of all daemons.
     pub(super) fn tally(&mut self, tenants: &[Member], ago: Duration) -> Result<Tally, LabError> {
         let mut all = Tally::default();
-        for (engine, host) in self.engines.iter_mut().zip(&self.hosts) {
-            let Tally { drops, cpu, notes, promises } = engine.tally(tenants, ago)?;
+        for (daemon, host) in self.daemons.iter_mut().zip(&self.hosts) {
+            let Tally { drops, cpu, notes, promises } = daemon.tally(tenants, ago)?;
             add(&mut all.drops, drops);
             all.promises.extend(promises.into_values().map(|fared| (host.clone(), fared)));
             all.cpu = all.cpu.map_or(cpu, |sum| cpu.map(|cpu| sum + cpu));
@@ -192,50 +194,50 @@ impl Fleet {
 
     pub(super) fn lost(&self, tenants: &[Member]) -> Result<Drops, LabError> {
         let mut all = Drops::new();
-        for engine in &self.engines {
-            add(&mut all, engine.used(tenants)?.0.drops);
+        for daemon in &self.daemons {
+            add(&mut all, daemon.used(tenants)?.0.drops);
         }
         Ok(all)
     }
 
     pub(super) fn stop(&mut self) -> Result<Vec<String>, LabError> {
         let mut notes = Vec::new();
-        for engine in &mut self.engines {
-            notes.extend(engine.stop()?);
+        for daemon in &mut self.daemons {
+            notes.extend(daemon.stop()?);
         }
         Ok(notes)
     }
 }
 
-/// What goes wrong in a run of this system. All systems have the same devices and ways, whether anything goes wrong or not.
+/// The faults in a run of this system. Devices and channels are the same for all systems, with faults or without.
 fn faults(scenario: &Scenario, system: &System) -> Faults {
     if system.faults { scenario.faults.clone() } else { Faults::default() }
 }
 
-/// Whether control's messages go where they can be lost.
+/// Whether control messages go through relays, which can lose them.
 fn disturbed(scenario: &Scenario) -> bool {
     scenario.faults.feedback != FeedbackFaults::default()
 }
 
-/// Whether tenants' devices shall be there while a daemon is not: a TAP goes with who made it.
+/// Whether tenants' devices must outlive a daemon; a TAP ends with its daemon.
 fn outlive(scenario: &Scenario) -> bool {
     !scenario.faults.restarts.is_empty()
 }
 
-/// When which daemon ends or comes back, the next one last.
-fn deeds(scenario: &Scenario, system: &System) -> Vec<(u64, usize, bool)> {
-    let mut deeds = Vec::new();
+/// The kills and restarts of daemons, the next one last.
+fn restarts(scenario: &Scenario, system: &System) -> Vec<(u64, usize, bool)> {
+    let mut restarts = Vec::new();
     for restart in faults(scenario, system).restarts {
         let host = scenario.hosts.iter().position(|host| host.name == restart.host);
         let at = restart.at.as_u64();
-        deeds.extend(host.map(|host| (at, host, false)));
-        deeds.extend(host.map(|host| (at.saturating_add(restart.gap.as_u64()), host, true)));
+        restarts.extend(host.map(|host| (at, host, false)));
+        restarts.extend(host.map(|host| (at.saturating_add(restart.gap.as_u64()), host, true)));
     }
-    deeds.sort_by_key(|&deed| std::cmp::Reverse(deed));
-    deeds
+    restarts.sort_by_key(|&restart| std::cmp::Reverse(restart));
+    restarts
 }
 
-/// A relay for each host's channel, on the switch.
+/// Starts a relay for each host's channel, on the switch.
 fn relays(scenario: &Scenario, system: &System, switch: &Netns) -> Result<Relays, LabError> {
     switch.ip(&[format!("address add {RELAY}/24 dev bridge")])?;
     let way =
@@ -248,8 +250,8 @@ fn relay(host: usize) -> u16 {
     RELAYS + u16::try_from(host).unwrap_or(u16::MAX - RELAYS)
 }
 
-/// A pair of devices for each tenant, one end in its host's namespace. Answers those and the one towards the switch: whose
-/// each is, and what it is called there.
+/// Makes a veth pair for each tenant, one end in its host's namespace. Returns the owner and the name of these ends, and of
+/// the device towards the switch.
 fn veths(
     scenario: &Scenario,
     homes: &[Netns],
@@ -274,7 +276,7 @@ fn veth(tenant: usize) -> String {
     format!("t{tenant}")
 }
 
-/// What a host's engine is called in one system.
+/// The name of a host's daemon in one system.
 fn title(system: &System, host: &Host) -> String {
     format!("{}-{}", system.name, host.name)
 }
@@ -311,7 +313,7 @@ fn address(index: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 201, 0, u8::try_from(index + 1).unwrap_or(u8::MAX))
 }
 
-/// A host's namespace, and its link to the switch.
+/// Makes a host's namespace, and its link to the switch.
 fn join(scenario: &Scenario, switch: &Netns, index: usize, host: &Host) -> Result<Netns, LabError> {
     let home = Netns::create(&format!("host-{}", host.name))?;
     let Some(link) = links_of(scenario, host).next() else { return Ok(home) };
@@ -326,7 +328,7 @@ fn join(scenario: &Scenario, switch: &Netns, index: usize, host: &Host) -> Resul
         format!("link set {DEVICE} up"),
     ])?;
     let frame = u64::from(mtu) + 14;
-    // What the kernel's timer may be late by.
+    // A burst of 2 ms, as the kernel's timer may be late.
     let burst = (link.rate.get() / 8 / 500).max(2 * frame);
     let (rate, limit) = (link.rate.get(), link.queue.as_u64().max(2 * frame));
     switch.tc(&[format!("qdisc add dev {port} root tbf rate {rate}bit burst {burst} limit {limit}")])?;
@@ -337,7 +339,7 @@ fn key_path(setup: &Setup) -> PathBuf {
     setup.scratch.join("key").join("fleet.key")
 }
 
-/// Writes a key of this run's own: the namespaces are private, so it need not be secret.
+/// Writes the fleet's key; the namespaces are private, so it need not be secret.
 fn key_file(setup: &Setup) -> Result<(), LabError> {
     let failed = |error| LabError::io("write the fleet's key", error);
     let path = key_path(setup);
@@ -347,7 +349,7 @@ fn key_file(setup: &Setup) -> Result<(), LabError> {
     std::io::Write::write_all(&mut file.map_err(failed)?, &[0x77; 32]).map_err(failed)
 }
 
-/// The section that joins the hosts, the same in each but for its name.
+/// The policy's `overlay` section, which joins the hosts.
 fn overlay(scenario: &Scenario, system: &System, host: &Host, key: &std::path::Path) -> String {
     let mut text = format!("overlay:\n  kind: geneve\n  vni: 1\n  host: {}\n  hosts:\n", host.name);
     for (index, other) in scenario.hosts.iter().enumerate() {
@@ -389,7 +391,8 @@ fn overlay(scenario: &Scenario, system: &System, host: &Host, key: &std::path::P
     text
 }
 
-/// Tenants know each other's addresses, and send frames without offloads that fit the overlay.
+/// Sets tenants' addresses and neighbours, and an MTU that fits the overlay; turns off offloads unless the scenario wants
+/// them.
 fn address_all(scenario: &Scenario, tenants: &[Member]) -> Result<(), LabError> {
     for tenant in tenants {
         let mut lines = vec![

@@ -1,11 +1,11 @@
-//! The kernel's worlds: veth pairs into a bridge whose one way out has a queue of the uplink's rate.
+//! Linux's own queueing as a system to compare with: veth pairs into a bridge, and a queue of the uplink's rate.
 //!
-//! Why: what an operator would use without Plimsoll, with the same shares, on the same links.
+//! Why: an operator without Plimsoll would use this, with the same shares, on the same links.
 //! From: tc-htb(8), tc-tbf(8). One FIFO of 1,000 packets is Linux's own default for a device (`txqueuelen`).
-//!       Loom's "single queue" is HTB too: all of a software policy in front of one queue. Leaves are plain FIFOs,
+//!       Loom's "single queue" is HTB too: a whole software policy in front of one queue. Leaves are plain FIFOs,
 //!       since fair leaves (`fq`, `sfq`) are missing from many kernels.
-//! Not here: Plimsoll's engine (`engine`).
-//! Invariant: only the way out to the world is limited; the way back is free in every system.
+//! Not here: Plimsoll (`daemon`).
+//! Invariant: only traffic to the world is limited; the reverse direction is not, in any system.
 
 use super::{Drops, Member, SWITCH, TENANT_DEVICE, Tally, UPLINK, WORLD};
 use crate::error::LabError;
@@ -14,7 +14,7 @@ use plimsoll_scenario::{Scenario, System, SystemKind, Tenant};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Packets that a queue holds.
+/// Length of a queue, in packets.
 const QUEUE: u32 = 1_000;
 /// The switch's device towards the world.
 const OUT: &str = "out";
@@ -28,7 +28,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Joins tenants and world, and puts the system's queue on the way out.
+    /// Joins tenants and world, and installs the system's queue towards the world.
     pub(super) fn build(scenario: &Scenario, system: &System, tenants: &[Member]) -> Result<Self, LabError> {
         let switch = Netns::create(SWITCH)?;
         let mtu = scenario.mtu;
@@ -56,12 +56,12 @@ impl Queue {
         Ok(Self { switch, shared })
     }
 
-    /// Losses of each class; of the one queue together where there is only one.
+    /// Losses of each tenant; with one shared queue a note with their sum.
     pub(super) fn tally(&self, tenants: &[Member]) -> Result<Tally, LabError> {
         let qdiscs = self.switch.tc_json(&["qdisc", "show", "dev", OUT])?;
         if self.shared {
             let total = drops_of(&qdiscs, "1:");
-            let notes = vec![format!("{total} packets were dropped by the one queue, whoever sent them")];
+            let notes = vec![format!("{total} packets were dropped by the one queue of all tenants")];
             return Ok(Tally { notes, ..Tally::default() });
         }
         let mut drops = Drops::new();
@@ -73,7 +73,7 @@ impl Queue {
     }
 }
 
-/// One queue of the uplink's rate for everybody.
+/// One queue of the uplink's rate for all tenants.
 fn fifo(scenario: &Scenario) -> Vec<String> {
     let rate = scenario.rate.get();
     let burst = burst(scenario, rate);
@@ -84,8 +84,8 @@ fn fifo(scenario: &Scenario) -> Vec<String> {
     ]
 }
 
-/// A class for each tenant: `rate` its min, `ceil` its max, and quanta in proportion to the weights, by which HTB
-/// divides what the minima leave.
+/// A class for each tenant: `rate` is its min, `ceil` its max, and quanta are in proportion to the weights, by which HTB
+/// divides the rate above the minima.
 fn htb(scenario: &Scenario, promised: &[Tenant], tenants: &[Member]) -> Vec<String> {
     let rate = scenario.rate.get();
     let whole = burst(scenario, rate);
@@ -115,12 +115,12 @@ fn htb(scenario: &Scenario, promised: &[Tenant], tenants: &[Member]) -> Vec<Stri
     lines
 }
 
-/// HTB has no class without a rate: a thousandth of the link for those who are promised nothing.
+/// The rate of a class without a minimum, a thousandth of the link: HTB has no class without a rate.
 fn floor(rate: u64) -> u64 {
     (rate / 1_000).max(8_000)
 }
 
-/// A millisecond of the rate, and never less than two frames.
+/// A burst of a millisecond at the rate, at least two frames.
 fn burst(scenario: &Scenario, rate: u64) -> u64 {
     (rate / 8_000).max(2 * (u64::from(scenario.mtu) + 14))
 }

@@ -1,9 +1,9 @@
-//! What loses, repeats and delays the messages of hosts' control channels.
+//! Relays that lose, repeat and delay the messages of hosts' control channels.
 //!
-//! Why: `faults: {feedback: ..}` holds live as well; the kernel's own way (tc-netem(8)) is not in every kernel.
-//! From: `docs/scenarios.md`, "Faults"; the law is the scenario's, as in virtual time.
-//! Not here: what they say, which is sealed, and who listens: hosts' maps name a relay in place of each host's channel.
-//! Invariant: its threads end with the value; what is not lost, repeated or late arrives as it was, in order.
+//! Why: `faults: {feedback: ..}` works live too; the kernel's own means (tc-netem(8)) is missing from many kernels.
+//! From: `docs/scenarios.md`, "Faults"; the scenario chooses each message's fate, as in virtual time.
+//! Not here: the messages' contents, which are sealed. Hosts' files name a relay in place of each host's channel.
+//! Invariant: its threads end with the value; messages that are not lost, repeated or late arrive unchanged and in order.
 
 use super::SWITCH;
 use crate::error::LabError;
@@ -17,8 +17,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a relay with nothing to do sleeps at most, and one that holds a late message.
+/// Longest sleep of an idle relay.
 const IDLE: Duration = Duration::from_millis(50);
+/// Longest sleep of a relay that holds a late message.
 const HOLDING: Duration = Duration::from_millis(1);
 
 /// A thread for each channel, in the switch's namespace.
@@ -28,7 +29,7 @@ pub(super) struct Relays {
     counts: Arc<Counts>,
 }
 
-/// What became of all messages.
+/// Counts of messages by their fate.
 #[derive(Default)]
 struct Counts {
     came: AtomicU64,
@@ -38,7 +39,7 @@ struct Counts {
 }
 
 impl Relays {
-    /// Takes what comes at the first of each two addresses to the second.
+    /// Starts a relay for each pair of addresses, which forwards messages from the first to the second.
     pub(super) fn start(
         faults: FeedbackFaults,
         seed: u64,
@@ -56,7 +57,7 @@ impl Relays {
         Ok(relays)
     }
 
-    /// What there is to say of them.
+    /// A note with the counts, for the report.
     pub(super) fn note(&self) -> String {
         let Counts { came, lost, late, again } = &*self.counts;
         let [came, lost, late, again] = [came, lost, late, again].map(|count| count.load(Ordering::Relaxed));
@@ -67,18 +68,18 @@ impl Relays {
 impl Drop for Relays {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // One that panicked has ended as well.
+        // A thread that panicked has ended too.
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 }
 
-/// One channel's way.
+/// The relay of one channel.
 struct Relay {
     socket: UdpSocket,
     to: SocketAddrV4,
     faults: FeedbackFaults,
     random: fastrand::Rng,
-    /// Late copies, and when they are due.
+    /// Late messages with their due times.
     held: Vec<(Instant, Vec<u8>)>,
     counts: Arc<Counts>,
 }
@@ -121,7 +122,7 @@ impl Relay {
         }
     }
 
-    /// A daemon that is away loses it, as it would without a relay.
+    /// Forwards a message. When the daemon is down it is lost, as without a relay.
     fn pass_on(&self, message: &[u8]) {
         let _: io::Result<usize> = self.socket.send_to(message, self.to);
     }
