@@ -39,6 +39,8 @@ pub struct Key {
 pub enum Shape {
     /// Any value; its own reader says what is wrong with it.
     Any,
+    /// A mapping that another reader reads.
+    Elsewhere,
     /// A scalar.
     Text,
     /// A text that matches a regular expression.
@@ -49,14 +51,16 @@ pub enum Shape {
     Flag,
     /// A whole number, its least and most.
     Whole(u64, u64),
-    /// A whole number, or nothing.
-    Weight(u64, u64),
     /// A number, its least and most.
     Number(f64, f64),
     /// A part of a whole: `0.1%`, or a number.
     Part,
     /// One of these words, each with what it means.
     Words(&'static [(&'static str, &'static str)]),
+    /// One of these words, which the program lists.
+    Listed(fn() -> Vec<&'static str>),
+    /// Such a value, or nothing.
+    Optional(&'static Shape),
     /// A mapping of these keys.
     Map(&'static Mapping),
     /// One of the mapping's keys, and no two.
@@ -65,8 +69,10 @@ pub enum Shape {
     Named(&'static Shape),
     /// A mapping from keys that match a regular expression to such values; one at least.
     Keyed(&'static str, &'static Shape),
-    /// A list of such values.
-    List(&'static Shape),
+    /// A mapping from one name to such a value.
+    NamedOnce(&'static Shape),
+    /// A list of such values: how many at least and at most.
+    List(&'static Shape, usize, usize),
     /// Such a value, or a list of them.
     OneOrMore(&'static Shape),
     /// A value of one of these shapes.
@@ -118,7 +124,7 @@ macro_rules! mapping {
 impl Mapping {
     /// All its keys.
     pub fn keys(&'static self) -> impl Iterator<Item = &'static Key> + Clone {
-        self.own.iter().chain(self.more.iter().flat_map(|more| more.own))
+        self.more.iter().flat_map(|more| more.own).chain(self.own)
     }
 
     /// The key of this name.
@@ -170,6 +176,7 @@ impl Shape {
     fn schema(self, definitions: &mut Map<String, Value>) -> Value {
         match self {
             Self::Any => json!({}),
+            Self::Elsewhere => json!({"type": "object"}),
             Self::Text => json!({"type": "string"}),
             Self::Pattern(pattern) => json!({"type": "string", "pattern": pattern}),
             Self::Unit(unit) => {
@@ -180,18 +187,17 @@ impl Shape {
             }
             Self::Flag => json!({"type": "boolean"}),
             Self::Whole(least, most) => json!({"type": "integer", "minimum": least, "maximum": most}),
-            Self::Weight(least, most) => {
-                json!({"type": ["integer", "null"], "minimum": least, "maximum": most})
-            }
             Self::Number(least, most) => json!({"type": "number", "minimum": least, "maximum": most}),
             Self::Part => json!({"type": ["string", "number"]}),
             Self::Words(words) if words.iter().all(|(_, about)| about.is_empty()) => {
-                json!({"enum": words.iter().map(|(word, _)| word).collect::<Vec<_>>()})
+                json!({"type": "string", "enum": words.iter().map(|(word, _)| word).collect::<Vec<_>>()})
             }
             Self::Words(words) => {
                 let each = words.iter().map(|(word, about)| described(json!({"const": word}), about));
-                json!({"oneOf": each.collect::<Vec<_>>()})
+                json!({"type": "string", "oneOf": each.collect::<Vec<_>>()})
             }
+            Self::Listed(words) => json!({"type": "string", "enum": words()}),
+            Self::Optional(shape) => json!({"anyOf": [shape.schema(definitions), {"type": "null"}]}),
             Self::Map(mapping) | Self::OneOf(mapping) => {
                 if !definitions.contains_key(mapping.name) {
                     definitions.insert(mapping.name.to_owned(), Value::Null); // it may hold itself
@@ -209,7 +215,22 @@ impl Shape {
                 "patternProperties": {pattern: shape.schema(definitions)},
                 "additionalProperties": false,
             }),
-            Self::List(shape) => json!({"type": "array", "items": shape.schema(definitions)}),
+            Self::NamedOnce(shape) => json!({
+                "type": "object",
+                "minProperties": 1,
+                "maxProperties": 1,
+                "additionalProperties": shape.schema(definitions),
+            }),
+            Self::List(shape, least, most) => {
+                let mut list = json!({"type": "array", "items": shape.schema(definitions)});
+                if least > 0 {
+                    list["minItems"] = least.into();
+                }
+                if most < usize::MAX {
+                    list["maxItems"] = most.into();
+                }
+                list
+            }
             Self::OneOrMore(shape) => {
                 let one = shape.schema(definitions);
                 json!({"anyOf": [one, {"type": "array", "items": one}]})

@@ -4,7 +4,8 @@
 //! language stated once more.
 //! From: mutation testing: a value that can stand nowhere must be refused wherever it stands.
 //! Not here: reading them (tests of `policy` and `scenario`).
-//! Invariant: each key of each mapping that the table leads to is tried once, and each mapping with a key that it lacks.
+//! Invariant: each key of each mapping that the table leads to is tried once, unless any value may stand there or another
+//! reader reads it; and each mapping is tried with a key that it lacks.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -55,7 +56,7 @@ impl Mapping {
         for key in self.keys() {
             let before = format!("{before}{{{}{}: ", others(key.name), key.name);
             let after = format!("}}{after}");
-            if !matches!(key.shape, Shape::Any) {
+            if !matches!(key.shape, Shape::Any | Shape::Elsewhere) {
                 let place = before.len()..before.len() + NOWHERE.len();
                 let text = format!("{before}{NOWHERE}{after}\n");
                 trials.push(Trial { key: (self.name, key.name), text, place });
@@ -83,11 +84,11 @@ impl Shape {
         match self {
             Self::Map(mapping) => mapping.try_keys(false, &[before, after], seen, trials),
             Self::OneOf(mapping) => mapping.try_keys(true, &[before, after], seen, trials),
-            Self::Named(shape) => {
+            Self::Named(shape) | Self::NamedOnce(shape) => {
                 let [before, after] = within("{a: ", "}");
                 shape.try_keys(&[&before, &after], seen, trials);
             }
-            Self::List(shape) => {
+            Self::List(shape, ..) => {
                 let [before, after] = within("[", "]");
                 shape.try_keys(&[&before, &after], seen, trials);
             }

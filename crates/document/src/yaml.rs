@@ -6,6 +6,7 @@
 //! Not here: what the keys mean (`read`).
 //! Invariant: what is written reads as the same tree.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use super::source::{Mark, Name};
@@ -61,7 +62,12 @@ pub fn overlay(tree: &mut Tree, over: &Tree) {
     let (Value::Map(entries), Value::Map(others)) = (&mut tree.value, &over.value) else {
         return *tree = over.clone();
     };
+    let mut laid = HashSet::new();
     for (key, other) in others {
+        if !laid.insert(key.value.as_str()) {
+            entries.push((key.clone(), other.clone())); // repeated here, and repeated there: the reader refuses it
+            continue;
+        }
         let place = entries.iter().rposition(|(name, _)| name.value == key.value);
         match (place, &other.value) {
             (Some(place), Value::Null) => drop(entries.remove(place)),

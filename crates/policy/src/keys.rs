@@ -8,7 +8,7 @@
 use plimsoll_document::{Shape, mapping};
 use plimsoll_units::{BitRate, Bytes, Span};
 
-use Shape::{Any, Either, Flag, Map, Named, OneOrMore, Text, Weight, Whole, Words};
+use Shape::{Any, Either, Flag, Map, Named, OneOrMore, Optional, Text, Whole, Words};
 
 /// The schema of the operator's file.
 #[must_use]
@@ -40,7 +40,7 @@ const SCALARS: Shape = OneOrMore(&SCALAR);
 const NUMBER: Shape = Whole(0, u32::MAX as u64);
 const NUMBERS: Shape = OneOrMore(&NUMBER);
 /// Children with weights, or a list of children.
-const CHILDREN: Shape = Either(&[Named(&Weight(1, MAX_WEIGHT as u64)), NAMES]);
+const CHILDREN: Shape = Either(&[Named(&Optional(&Whole(1, MAX_WEIGHT as u64))), NAMES]);
 const CLASSES: Shape = Named(&Map(&CLASS));
 const LIMITS: Shape = Named(&Map(&LIMIT));
 const QUEUES: Shape = Named(&Map(&QUEUE));

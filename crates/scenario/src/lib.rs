@@ -9,6 +9,7 @@
 mod departures;
 mod expect;
 mod fault;
+mod keys;
 mod measure;
 mod model;
 mod network;
@@ -18,13 +19,13 @@ mod promises;
 mod read;
 mod report;
 mod results;
-mod schema;
 mod summary;
 mod sweep;
 mod table;
 
 pub use expect::{Expectation, Status, Unit, Verdict, judge, judge_pair, judge_seeds};
 pub use fault::{ClockStep, Fate, Faults, FeedbackFaults, Restart, Stall};
+pub use keys::{SCENARIO, schema};
 pub use measure::jain;
 pub use model::{
     Change, Destination, Fetch, Home, KeyValueSizes, Kind, Measure, Model, NETWORK, Pace, Role, Scenario,
@@ -41,16 +42,12 @@ pub use promises::{Fared, promises};
 pub use read::Form;
 pub use report::{Report, json, parquet_report, parquet_sweep, report, sweep_report};
 pub use results::{COUNTERS, Departure, Results, Run, Sample, WorkloadResult};
-pub use schema::schema;
 pub use summary::{LatencySummary, Summary, TenantSummary, summarise};
 pub use sweep::{Point, Row, rows, sweep_table};
 pub use table::table;
 
 /// One thing that is wrong with a scenario.
 pub type Problem = plimsoll_document::Problem<()>;
-
-/// What is wrong with a scenario, as it is found.
-pub(crate) type Problems = plimsoll_document::Problems<()>;
 
 /// Everything that is wrong with a scenario.
 pub type Errors = plimsoll_document::Errors<()>;

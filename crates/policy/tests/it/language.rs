@@ -1,6 +1,6 @@
 //! What policy files mean: from text to the compiled program.
 
-use plimsoll_policy::{Checked, Fields, FlowOrder, NodeKind, Scope, check_with};
+use plimsoll_policy::{Checked, Fields, FlowOrder, Law, NodeKind, Scope, check_str, check_with};
 use plimsoll_units::{BitRate, Bytes};
 
 /// The operator's file and a tenant's.
@@ -459,4 +459,21 @@ fn a_slow_limit_may_hold_two_frames() {
     };
     assert!(burst(1_518).is_ok() && burst(3_036).is_ok());
     assert_eq!(burst(3_037).expect_err("too large"), plimsoll_policy::Law::BurstTooLarge);
+}
+
+#[test]
+fn a_key_that_is_repeated_is_refused_wherever_it_stands() {
+    for (again, what) in [
+        ("engine: {ring: 64}\nengine: {ring: 64}\n", "`engine` is there twice in the policy file"),
+        ("engine: {ring: 64, ring: 64}\n", "`ring` is there twice in `engine`"),
+        ("engine: {experiment: {slots: 1, slots: 1}}\n", "`slots` is there twice in `experiment`"),
+        ("limits: {l: {rate: 1Mbps}, l: {rate: 1Mbps}}\n", "`l` is there twice in `limits`"),
+        ("policy: {root: {wfq: {c: 1, c: 1}}, c: {}}\n", "`c` is there twice in `wfq` of class `root`"),
+    ] {
+        let text =
+            format!("uplink: {{port: memory, rate: 1Gbps}}\ntenants: {{a: {{port: memory}}}}\n{again}");
+        let errors = check_str("p.yaml", &text).expect_err(again);
+        let found = errors.problems().iter().find(|problem| problem.rule == Law::DuplicateKey).expect(again);
+        assert!(found.message == what && found.also.len() == 1, "{found:?}");
+    }
 }

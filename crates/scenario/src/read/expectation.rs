@@ -8,8 +8,8 @@
 use plimsoll_document::{Mark, Tree, Value};
 
 use super::fields::Reader;
-use crate::Problem;
 use crate::expect::{self, Expectation, Names};
+use crate::keys::EXPECTATION;
 use crate::model::Scenario;
 
 impl Reader {
@@ -21,17 +21,13 @@ impl Reader {
         for item in self.list(tree, "`expect`") {
             let (that, because, at) = match &item.value {
                 Value::Map(_) => {
-                    let fields = self.fields(item, item.at, "an expectation", &["that", "because", "at"]);
+                    let fields = self.fields(item, item.at, "an expectation", &EXPECTATION);
                     let because = fields.get("because").and_then(|tree| self.text(tree));
                     (fields.get("that"), because, self.points_meant(&fields, scenario))
                 }
                 _ => (Some(item), None, Vec::new()),
             };
-            let Some(that) = that else {
-                let problem = Problem::new(item.at, "an expectation has no `that`").label("expects nothing");
-                self.problem(problem.help("write `- that: a.b.p99 <= 5ms`, or the line alone"));
-                continue;
-            };
+            let Some(that) = that else { continue };
             if !at.iter().all(|wanted| self.point.contains(wanted)) {
                 continue; // it may speak of what is not there at this point
             }

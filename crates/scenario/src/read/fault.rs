@@ -11,12 +11,7 @@ use plimsoll_units::Span;
 use super::fields::{Fields, Reader};
 use crate::Problem;
 use crate::fault::{ClockStep, Faults, FeedbackFaults, Restart, Stall};
-
-pub(crate) const FAULT_KEYS: [&str; 5] = ["feedback", "silent", "restart", "clock", "stalled"];
-pub(crate) const FEEDBACK_KEYS: [&str; 4] = ["loss", "duplicate", "reorder", "late"];
-pub(crate) const RESTART_KEYS: [&str; 3] = ["host", "at", "gap"];
-pub(crate) const CLOCK_KEYS: [&str; 4] = ["host", "at", "ahead", "back"];
-pub(crate) const STALL_KEYS: [&str; 3] = ["tenant", "from", "to"];
+use crate::keys::{CLOCK, FAULTS, FEEDBACK, RESTART, STALL};
 
 const TIME: &str = "a time such as `20ms`";
 
@@ -29,7 +24,7 @@ pub(super) struct Victims<'a> {
 
 impl Reader {
     pub(super) fn faults(&mut self, tree: &Tree, victims: &Victims<'_>) -> Faults {
-        let fields = self.fields(tree, tree.at, "`faults`", &FAULT_KEYS);
+        let fields = self.fields(tree, tree.at, "`faults`", &FAULTS);
         let mut faults = Faults {
             feedback: fields.get("feedback").map(|tree| self.feedback_faults(tree)).unwrap_or_default(),
             ..Faults::default()
@@ -39,7 +34,7 @@ impl Reader {
             faults.silent = named.map(|item| self.victim(item, "host", &victims.hosts)).collect();
         }
         for item in self.each_of(&fields, "restart") {
-            let fields = self.fields(item, item.at, "a restart", &RESTART_KEYS);
+            let fields = self.fields(item, item.at, "a restart", &RESTART);
             faults.restarts.push(Restart {
                 host: self.named(&fields, "host", &victims.hosts),
                 at: self.moment_of(&fields, "at", victims.duration),
@@ -47,7 +42,7 @@ impl Reader {
             });
         }
         for item in self.each_of(&fields, "clock") {
-            let fields = self.fields(item, item.at, "a step of a clock", &CLOCK_KEYS);
+            let fields = self.fields(item, item.at, "a step of a clock", &CLOCK);
             let back = fields.get("back").is_some();
             faults.clocks.push(ClockStep {
                 host: self.named(&fields, "host", &victims.hosts),
@@ -57,7 +52,7 @@ impl Reader {
             });
         }
         for item in self.each_of(&fields, "stalled") {
-            let fields = self.fields(item, item.at, "a tenant that stops reading", &STALL_KEYS);
+            let fields = self.fields(item, item.at, "a tenant that stops reading", &STALL);
             let from = self.moment_of(&fields, "from", victims.duration);
             faults.stalls.push(Stall {
                 tenant: self.named(&fields, "tenant", &victims.tenants),
@@ -69,7 +64,7 @@ impl Reader {
     }
 
     fn feedback_faults(&mut self, tree: &Tree) -> FeedbackFaults {
-        let fields = self.fields(tree, tree.at, "`feedback`", &FEEDBACK_KEYS);
+        let fields = self.fields(tree, tree.at, "`feedback`", &FEEDBACK);
         FeedbackFaults {
             loss: self.part(&fields, "loss"),
             duplicate: self.part(&fields, "duplicate"),
@@ -83,13 +78,7 @@ impl Reader {
     }
 
     fn named(&mut self, fields: &Fields<'_>, key: &str, known: &[&str]) -> String {
-        match fields.get(key) {
-            Some(tree) => self.victim(tree, key, known),
-            None => {
-                self.missing(fields, key, known.first().copied().unwrap_or("a"));
-                String::new()
-            }
-        }
+        fields.get(key).map_or_else(String::new, |tree| self.victim(tree, key, known))
     }
 
     fn victim(&mut self, tree: &Tree, what: &str, known: &[&str]) -> String {
@@ -101,9 +90,6 @@ impl Reader {
     }
 
     fn moment_of(&mut self, fields: &Fields<'_>, key: &str, duration: Span) -> Span {
-        if fields.get(key).is_none() {
-            self.missing(fields, key, "50ms");
-        }
         let at = self.value(fields, key, TIME, Span::ZERO);
         if let Some(tree) = fields.get(key).filter(|_| at >= duration) {
             let problem = Problem::new(tree.at, format!("this is at {at}, and the run ends at {duration}"));

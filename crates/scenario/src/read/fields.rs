@@ -5,14 +5,14 @@
 //! Not here: which keys there are (`scenario`, `workload`).
 //! Invariant: whoever gets `None` from a key that stands in the file has had its problem noted.
 
-use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::ops::{Deref, DerefMut};
 use std::str::FromStr;
 
-use plimsoll_document::{Name, Sources, Tree, Value, nearest};
-use plimsoll_policy::Mark;
+pub(super) use plimsoll_document::Fields;
+use plimsoll_document::{self as document, Mark, Name, Sources, Tree, Value, nearest};
 
-use crate::{Problem, Problems};
+use crate::Problem;
 
 /// Entries of one map or list: more than a run could have, and each is compared with each.
 const MOST_ENTRIES: usize = 20_000;
@@ -23,65 +23,40 @@ const MOST_NAMED: usize = 100;
 /// Collects problems while a file is read.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    pub problems: Problems,
+    reader: document::Reader<()>,
     /// What is set at the point of the sweep that is read.
     pub point: Vec<(String, String)>,
     /// The scenario's file, and the policy files that it names.
     pub sources: Sources,
 }
 
-/// A map whose keys are all known.
-#[derive(Clone, Debug)]
-pub(super) struct Fields<'a> {
-    /// Its name, for messages: `workload bulk4`.
-    pub what: String,
-    /// Where to point when a key is missing.
-    pub at: Mark,
-    entries: &'a [(Name, Tree)],
+impl Deref for Reader {
+    type Target = document::Reader<()>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.reader
+    }
 }
 
-impl<'a> Fields<'a> {
-    pub(super) fn get(&self, key: &str) -> Option<&'a Tree> {
-        self.entries.iter().rfind(|(k, _)| k.value == key).map(|(_, tree)| tree)
+impl DerefMut for Reader {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.reader
     }
 }
 
 impl Reader {
+    pub(super) fn of(sources: Sources) -> Self {
+        Self { sources, ..Self::default() }
+    }
+
     pub(super) fn problem(&mut self, problem: Problem) {
         self.problems.push(problem);
     }
 
-    /// The map behind `tree`, with every key in `known`; nothing at all is an empty map.
-    pub(super) fn fields<'a>(&mut self, tree: &'a Tree, at: Mark, what: &str, known: &[&str]) -> Fields<'a> {
-        let fields = Fields { what: what.to_owned(), at, entries: self.entries(tree, what) };
-        for (key, _) in fields.entries {
-            if !known.contains(&key.value.as_str()) {
-                self.unknown(key.at, &format!("{what} has no key"), &key.value, known.iter().copied());
-            }
-        }
-        fields
-    }
-
     /// The entries of a map with free keys; repeated ones are noted.
     pub(super) fn entries<'a>(&mut self, tree: &'a Tree, what: &str) -> &'a [(Name, Tree)] {
-        match &tree.value {
-            Value::Null => &[],
-            Value::Map(entries) => {
-                let mut seen = BTreeSet::new();
-                for (key, _) in entries {
-                    if !seen.insert(key.value.as_str()) {
-                        let problem = Problem::new(key.at, format!("`{}` stands twice in {what}", key.value));
-                        self.problem(problem.label("again").help("keep one of them"));
-                    }
-                }
-                &entries[..self.few(entries.len(), tree.at, what)]
-            }
-            _ => {
-                let problem = Problem::new(tree.at, format!("{what} is a map of keys and values"));
-                self.problem(problem.label("not a map").help("write `key: value` lines, or `{key: value}`"));
-                &[]
-            }
-        }
+        self.map(&[tree], what, "keys and values");
+        &tree.entries()[..self.few(tree.entries().len(), tree.at, what)]
     }
 
     /// As many of so many entries as are read; more are told.
@@ -113,11 +88,6 @@ impl Reader {
         };
         let problem = Problem::new(at, format!("{message} `{word}`")).label("unknown");
         self.problem(problem.help(format!("{}{all}", near.unwrap_or_default())));
-    }
-
-    pub(super) fn missing(&mut self, fields: &Fields<'_>, key: &str, example: &str) {
-        let problem = Problem::new(fields.at, format!("{} has no `{key}`", fields.what));
-        self.problem(problem.label(format!("`{key}` is missing")).help(format!("add `{key}: {example}`")));
     }
 
     /// The text of a scalar.

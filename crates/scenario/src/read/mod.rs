@@ -29,22 +29,14 @@ use plimsoll_policy::FileRead;
 use plimsoll_units::{BitRate, Bytes, Span};
 
 use crate::fault::Faults;
+use crate::keys::{MEASURE, MOST_PAIRS, SCENARIO, SECTIONS};
 use crate::model::{Destination, Measure, NETWORK, Scenario, Tenant, Workload};
 use crate::sweep::Point;
-use crate::{Errors, Problem, Problems};
+use crate::{Errors, Problem};
 use fault::Victims;
-pub(crate) use fault::{CLOCK_KEYS, FAULT_KEYS, FEEDBACK_KEYS, RESTART_KEYS, STALL_KEYS};
 use fields::{Fields, Reader};
-pub(crate) use model::FETCH_KEYS;
-pub(crate) use network::{CONTROL_KEYS, HOST_KEYS, LINK_KEYS};
-pub(crate) use paper::{NUMBER_KEYS, PAPER_KEYS};
 use plimsoll_document::yaml;
 use repeat::Written;
-pub(crate) use short::SHORT_KEYS;
-pub(crate) use system::SYSTEM_KEYS;
-pub(crate) use tenant::TENANT_KEYS;
-pub(crate) use timeline::TIMELINE_KEYS;
-pub(crate) use workload::KINDS;
 
 /// How much of a scenario to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,44 +85,6 @@ impl Form {
 const MAX_FILE: Bytes = Bytes::new(2_000_000);
 /// Destinations of a scenario.
 const MOST_DESTINATIONS: usize = 200;
-/// Times that the list of systems may be run.
-pub(crate) const MOST_PAIRS: u32 = 1_000;
-/// Keys that `virtual:` may replace: all but itself.
-pub(crate) const KEYS: [&str; 30] = [
-    "name",
-    "about",
-    "rate",
-    "mtu",
-    "duration",
-    "pairs",
-    "one_world",
-    "seed",
-    "offload",
-    "hosts",
-    "switches",
-    "links",
-    "control",
-    "tenants",
-    "destinations",
-    "systems",
-    "workloads",
-    "timeline",
-    "faults",
-    "measure",
-    "sweep",
-    "expect",
-    "policy",
-    "limits",
-    "engine",
-    "policy_file",
-    "paper",
-    "live",
-    "short",
-    "repeat",
-];
-pub(crate) const MEASURE_KEYS: [&str; 8] =
-    ["window", "from", "to", "cpu", "gaps", "held", "ingress", "egress"];
-
 impl Scenario {
     /// Reads a file in one of its forms; of a sweep, its first point. A file that cannot be read is a problem like any
     /// other.
@@ -207,7 +161,7 @@ impl Scenario {
             Ok(tree) => tree,
             Err(error) => return Err(Errors::new(vec![no_yaml(error.clone())], sources)),
         };
-        let mut reader = Reader { problems: Problems::default(), point: Vec::new(), sources };
+        let mut reader = Reader::of(sources);
         let mut points = Vec::new();
         let fixed = settings;
         for (settings, tree) in reader.settings(&in_world(tree, form), fixed) {
@@ -222,7 +176,7 @@ impl Scenario {
         if reader.problems.is_empty() && !points.is_empty() {
             Ok(points)
         } else {
-            Err(Errors::new(reader.problems, reader.sources))
+            Err(Errors::new(std::mem::take(&mut reader.problems), reader.sources))
         }
     }
 }
@@ -240,12 +194,7 @@ impl Reader {
     /// Reads the file as the other world has it, so that its mistakes show here, too.
     fn other_world(&mut self, file: &Tree, folder: &Path, form: Form) {
         let Some(over) = file.get("virtual") else { return };
-        let known: Vec<&str> = KEYS.into_iter().chain(["virtual"]).collect();
-        let fields = self.fields(over, over.at, "`virtual`", &known);
-        if let Some(tree) = fields.get("virtual") {
-            let problem = Problem::new(tree.at, "`virtual` stands in `virtual`").label("once too often");
-            self.problem(problem.help("write its keys one level up"));
-        }
+        self.some_fields(over, over.at, "`virtual`", &SECTIONS);
         let mut points = self.settings(&in_world(file, form.elsewhere()), &[]);
         let (settings, tree) = points.swap_remove(0);
         self.point = settings;
@@ -253,13 +202,12 @@ impl Reader {
     }
 
     fn scenario(&mut self, tree: &Tree, folder: &Path, form: Form) -> Option<Scenario> {
-        let known: Vec<&str> = KEYS.into_iter().chain(["virtual"]).collect();
         let Written { tree, families } = &self.written_out(tree);
         let text = &self.sources.file(FileId(0)).text;
         let first_line = Mark::from(0..text.find('\n').unwrap_or(text.len()));
-        let file = self.fields(tree, first_line, "the scenario", &known);
-        let duration = self.required_span(&file, "duration", "20s");
-        let policy = self.sections(&file, folder);
+        let file = self.fields(tree, first_line, "the scenario", &SCENARIO);
+        let duration = self.required_span(&file, "duration");
+        let policy = self.sections(&file, file.get("tenants"), folder);
         let mut scenario = Scenario {
             name: self.title(&file),
             about: file.get("about").and_then(|tree| self.text(tree)).unwrap_or_default().trim().to_owned(),
@@ -329,10 +277,7 @@ impl Reader {
     }
 
     fn title(&mut self, file: &Fields<'_>) -> String {
-        let Some(tree) = file.get("name") else {
-            self.missing(file, "name", "noisy-neighbour");
-            return String::new();
-        };
+        let Some(tree) = file.get("name") else { return String::new() };
         let name = self.text(tree).unwrap_or("unnamed");
         if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_') {
             let problem = Problem::new(tree.at, format!("`{name}` cannot name a scenario"));
@@ -342,16 +287,10 @@ impl Reader {
     }
 
     fn rate_of_uplink(&mut self, file: &Fields<'_>) -> BitRate {
-        if file.get("rate").is_none() {
-            self.missing(file, "rate", "100Mbps");
-        }
         self.value(file, "rate", "a rate such as `100Mbps`", BitRate::mbps(100))
     }
 
-    fn required_span(&mut self, file: &Fields<'_>, key: &str, example: &str) -> Span {
-        if file.get(key).is_none() {
-            self.missing(file, key, example);
-        }
+    fn required_span(&mut self, file: &Fields<'_>, key: &str) -> Span {
         let span = self.value(file, key, "a time such as `20s`", Span::secs(20));
         if let Some(tree) = file.get(key).filter(|_| span < Span::millis(100) || span > Span::secs(86_400)) {
             let problem = Problem::new(tree.at, format!("`{key}` is {span}"));
@@ -367,8 +306,8 @@ impl Reader {
             return vec![Destination { name: "world".to_owned(), address: implied(0) }];
         };
         let mut found: Vec<Destination> = Vec::new();
-        if let Value::Map(entries) = &tree.value {
-            for (n, (key, value)) in entries.iter().enumerate() {
+        if let Value::Map(_) = &tree.value {
+            for (n, (key, value)) in self.entries(tree, "`destinations`").iter().enumerate() {
                 let given = !matches!(value.value, Value::Null);
                 let address = given.then(|| self.parse(value, "an address such as `10.200.0.1`")).flatten();
                 found.push(Destination { name: key.value.clone(), address: address.unwrap_or(implied(n)) });
@@ -402,7 +341,7 @@ impl Reader {
         let (window, from) = (Span::millis(50), Span::ZERO);
         let default = Measure { window, from, to: duration, ..Measure::default() };
         let Some(tree) = file.get("measure") else { return default };
-        let fields = self.fields(tree, tree.at, "`measure`", &MEASURE_KEYS);
+        let fields = self.fields(tree, tree.at, "`measure`", &MEASURE);
         let mut span = |key, default| self.value(&fields, key, "a time such as `50ms`", default);
         let (window, from, to) =
             (span("window", default.window), span("from", default.from), span("to", default.to));
@@ -428,10 +367,7 @@ impl Reader {
     }
 
     fn workloads(&mut self, file: &Fields<'_>, scenario: &Scenario) -> Vec<Workload> {
-        let Some(tree) = file.get("workloads") else {
-            self.missing(file, "workloads", "{few: {tenant: a, kind: bulk, flows: 4}}");
-            return Vec::new();
-        };
+        let Some(tree) = file.get("workloads") else { return Vec::new() };
         let tenants: Vec<&str> = scenario.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
         let places = scenario.destinations.iter().map(|place| place.name.as_str());
         let places: Vec<&str> = places.chain(tenants.iter().copied()).collect();

@@ -10,9 +10,8 @@ use plimsoll_units::{Bytes, Span};
 
 use super::fields::{Fields, Reader};
 use crate::Problem;
+use crate::keys::FETCH;
 use crate::model::{Fetch, Model, SystemKind};
-
-pub(crate) const FETCH_KEYS: [&str; 6] = ["modules", "latency", "sigma", "cycle", "cycles", "burst"];
 
 const TIME: &str = "a time such as `50ns`";
 /// What no operation of a NIC or a kernel takes.
@@ -53,7 +52,7 @@ impl Reader {
     }
 
     fn fetch(&mut self, tree: &Tree) -> Fetch {
-        let fields = self.fields(tree, tree.at, "`fetch`", &FETCH_KEYS);
+        let fields = self.fields(tree, tree.at, "`fetch`", &FETCH);
         let usual = Fetch::default();
         let fetch = Fetch {
             modules: self.count(&fields, "modules", usual.modules, 256),

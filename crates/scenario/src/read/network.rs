@@ -14,17 +14,11 @@ use plimsoll_units::{BitRate, Bytes, Span};
 
 use super::fields::{Fields, Reader};
 use crate::Problem;
+use crate::keys::{CONTROL, CORES, CPU, HOST, LINK, PCIE, RECEIVE, TRANSMIT};
 use crate::model::Scenario;
 use crate::network::{
     Completions, Control, CoreCost, EngineCost, Host, HostNic, Link, Pcie, ReceiveRing, TransmitRing,
 };
-
-pub(crate) const HOST_KEYS: [&str; 10] =
-    ["nic", "receive", "cpu", "cores", "transmit", "pcie", "policy", "limits", "engine", "policy_file"];
-pub(crate) const RECEIVE_KEYS: [&str; 7] = ["ring", "drain", "cost", "slots", "drain_share", "round", "vary"];
-pub(crate) const CONTROL_KEYS: [&str; 10] =
-    ["epoch", "feedback", "lapse", "fallback", "threshold", "gain", "cut", "ecn", "balancers", "idle"];
-pub(crate) const LINK_KEYS: [&str; 8] = ["between", "from", "to", "rate", "delay", "queue", "ecn", "loss"];
 
 /// What reproduces PicNIC's figures of packets fetched and packets processed (§6.1.1).
 const DRAIN_SHARE: f64 = 0.64;
@@ -67,9 +61,9 @@ impl Reader {
 
     fn host(&mut self, key: &Name, tree: &Tree, folder: &Path) -> Host {
         let what = format!("host `{}`", key.value);
-        let fields = self.fields(tree, key.at, &what, &HOST_KEYS);
+        let fields = self.fields(tree, key.at, &what, &HOST);
         let nics = [("engine", HostNic::Engine), ("fifo", HostNic::Fifo)];
-        let own = HOST_KEYS[6..].iter().any(|key| fields.get(key).is_some());
+        let own = ["policy", "limits", "engine", "policy_file"].iter().any(|key| fields.get(key).is_some());
         Host {
             nic: fields.get("nic").and_then(|tree| self.choice(tree, "NIC", &nics)).unwrap_or_default(),
             receive: fields.get("receive").map(|tree| self.receive(tree)),
@@ -77,13 +71,13 @@ impl Reader {
             cores: fields.get("cores").map(|tree| self.cores(tree)),
             transmit: fields.get("transmit").map(|tree| self.transmit(tree)).unwrap_or_default(),
             pcie: fields.get("pcie").map(|tree| self.pcie(tree)),
-            policy: own.then(|| self.sections(&fields, folder)),
+            policy: own.then(|| self.sections(&fields, None, folder)),
             ..Host::plain(&key.value, key.at)
         }
     }
 
     fn receive(&mut self, tree: &Tree) -> ReceiveRing {
-        let fields = self.fields(tree, tree.at, "`receive`", &RECEIVE_KEYS);
+        let fields = self.fields(tree, tree.at, "`receive`", &RECEIVE);
         let share = fields.get("drain_share").map_or(DRAIN_SHARE, |_| self.part(&fields, "drain_share"));
         ReceiveRing {
             ring: self.count(&fields, "ring", 1_024, 1 << 20),
@@ -108,7 +102,7 @@ impl Reader {
 
     /// How receivers control their senders.
     pub(super) fn control(&mut self, tree: &Tree) -> Control {
-        let fields = self.fields(tree, tree.at, "`control`", &CONTROL_KEYS);
+        let fields = self.fields(tree, tree.at, "`control`", &CONTROL);
         let idle = [("reserved", Idle::Reserved), ("lent", Idle::Lent)];
         let epoch = self.value(&fields, "epoch", TIME, Span::micros(500)).max(Span::micros(1));
         Control {
@@ -142,19 +136,19 @@ impl Reader {
     }
 
     fn cpu(&mut self, tree: &Tree) -> EngineCost {
-        let fields = self.fields(tree, tree.at, "`cpu`", &["process", "pull"]);
+        let fields = self.fields(tree, tree.at, "`cpu`", &CPU);
         let mut cost = |key| self.value(&fields, key, TIME, Span::ZERO);
         EngineCost { process: cost("process"), pull: cost("pull") }
     }
 
     fn cores(&mut self, tree: &Tree) -> CoreCost {
-        let fields = self.fields(tree, tree.at, "`cores`", &["answer", "send"]);
+        let fields = self.fields(tree, tree.at, "`cores`", &CORES);
         let mut cost = |key| self.value(&fields, key, TIME, Span::ZERO);
         CoreCost { answer: cost("answer"), send: cost("send") }
     }
 
     fn transmit(&mut self, tree: &Tree) -> TransmitRing {
-        let fields = self.fields(tree, tree.at, "`transmit`", &["ring", "completions"]);
+        let fields = self.fields(tree, tree.at, "`transmit`", &TRANSMIT);
         let ring = self.count(&fields, "ring", TransmitRing::default().ring, 1 << 16);
         let mode = fields.get("completions");
         let mode = mode.and_then(|tree| self.choice(tree, "way to complete", &Completions::NAMES));
@@ -162,8 +156,7 @@ impl Reader {
     }
 
     fn pcie(&mut self, tree: &Tree) -> Pcie {
-        let known = ["rate", "latency", "tlp", "overhead", "outstanding"];
-        let fields = self.fields(tree, tree.at, "`pcie`", &known);
+        let fields = self.fields(tree, tree.at, "`pcie`", &PCIE);
         Pcie {
             rate: self.value(&fields, "rate", RATE, BitRate::gbps(63)),
             latency: self.value(&fields, "latency", TIME, Span::ns(900)),
@@ -192,46 +185,53 @@ impl Reader {
     }
 
     fn link(&mut self, key: &Name, tree: &Tree, nodes: &[&str]) -> Option<Link> {
-        let fields = self.fields(tree, key.at, &format!("link `{}`", key.value), &LINK_KEYS);
-        let both = fields.get("between");
-        let ends: Vec<&Tree> = match (both, fields.get("from"), fields.get("to")) {
-            (Some(between), None, None) => self.list(between, "`between`").iter().collect(),
-            (None, Some(from), Some(to)) => vec![from, to],
-            _ => {
-                let problem = Problem::new(key.at, format!("link `{}` has no two ends", key.value));
-                let help = "write `between: [a, b]` for both ways, or `from: a` and `to: b` for one";
-                self.problem(problem.label("from where to where?").help(help));
-                return None;
-            }
-        };
-        let names: Vec<&str> = ends.iter().filter_map(|end| self.link_end(end, nodes)).collect();
-        let &[from, to] = names.as_slice() else {
-            if ends.len() != 2 {
-                let problem = Problem::new(tree.at, format!("link `{}` has {} ends", key.value, ends.len()));
-                self.problem(problem.label("not two").help("a link has two ends: `between: [a, b]`"));
-            }
-            return None;
-        };
-        if from == to {
-            let problem =
-                Problem::new(tree.at, format!("link `{}` leads from `{from}` to itself", key.value));
-            self.problem(problem.label("a loop").help("name two different ends"));
-        }
-        if fields.get("rate").is_none() {
-            self.missing(&fields, "rate", "10Gbps");
-        }
-        Some(Link {
+        let fields = self.fields(tree, key.at, &format!("link `{}`", key.value), &LINK);
+        let both = fields.get("between").is_some();
+        let ends = self.ends(key, tree, &fields, nodes);
+        let link = Link {
             name: key.value.clone(),
-            from: from.to_owned(),
-            to: to.to_owned(),
-            both: both.is_some(),
+            from: String::new(),
+            to: String::new(),
+            both,
             rate: self.value(&fields, "rate", RATE, BitRate::gbps(10)),
             place: fields.get("rate").map_or(key.at, |tree| tree.at),
             delay: self.value(&fields, "delay", TIME, DELAY),
             queue: self.value(&fields, "queue", SIZE, QUEUE),
             ecn: self.optional(&fields, "ecn", SIZE),
             loss: self.part(&fields, "loss"),
-        })
+        };
+        ends.map(|[from, to]| Link { from: from.to_owned(), to: to.to_owned(), ..link })
+    }
+
+    /// The two nodes that a link is between.
+    fn ends<'a>(
+        &mut self,
+        key: &Name,
+        tree: &Tree,
+        fields: &Fields<'a>,
+        nodes: &[&str],
+    ) -> Option<[&'a str; 2]> {
+        let stated = ["between", "from", "to"].map(|key| fields.get(key));
+        let between = stated[0].map(|tree| self.list(tree, "`between`")).unwrap_or_default();
+        let ends: Vec<&Tree> = between.iter().chain(stated[1..].iter().copied().flatten()).collect();
+        let names: Vec<&str> = ends.iter().filter_map(|end| self.link_end(end, nodes)).collect();
+        if !matches!(stated, [Some(_), None, None] | [None, Some(_), Some(_)]) {
+            let problem = Problem::new(key.at, format!("link `{}` has no two ends", key.value));
+            let help = "write `between: [a, b]` for both ways, or `from: a` and `to: b` for one";
+            self.problem(problem.label("from where to where?").help(help));
+            return None;
+        }
+        if ends.len() != 2 {
+            let problem = Problem::new(tree.at, format!("link `{}` has {} ends", key.value, ends.len()));
+            self.problem(problem.label("not two").help("a link has two ends: `between: [a, b]`"));
+        }
+        let &[from, to] = names.as_slice() else { return None };
+        if from == to {
+            let problem =
+                Problem::new(tree.at, format!("link `{}` leads from `{from}` to itself", key.value));
+            self.problem(problem.label("a loop").help("name two different ends"));
+        }
+        Some([from, to])
     }
 
     /// Whether every link carries packets within the run: each takes at least a nanosecond, which is virtual time's

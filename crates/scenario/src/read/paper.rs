@@ -10,32 +10,35 @@ use plimsoll_document::Tree;
 use super::fields::{Fields, Reader};
 use crate::Problem;
 use crate::expect::{Names, check_quantity, parse_quantity};
+use crate::keys::{PAPER, PAPER_NUMBER};
 use crate::model::Scenario;
 use crate::paper::{Number, Paper};
-
-pub(crate) const PAPER_KEYS: [&str; 5] = ["id", "figure", "shows", "numbers", "differs"];
-pub(crate) const NUMBER_KEYS: [&str; 4] = ["of", "paper", "ours", "at"];
 
 impl Reader {
     /// `paper:` of a scenario whose systems, tenants and workloads are known; its figures where they are of this form.
     pub(super) fn paper(&mut self, tree: &Tree, scenario: &Scenario, figures: bool) -> Paper {
-        let fields = self.fields(tree, tree.at, "`paper`", &PAPER_KEYS);
-        let id = self.line(&fields, "id", "LO-E4");
+        let fields = self.fields(tree, tree.at, "`paper`", &PAPER);
+        let id = self.line(&fields, "id");
         if let Some(tree) = fields.get("id").filter(|_| !is_id(&id)) {
             let problem = Problem::new(tree.at, format!("`{id}` is no experiment's id")).label("not an id");
             self.problem(problem.help("write the paper's letters, `-E` and a number, as in `LO-E4`"));
         }
         let names = Names::of(scenario);
         let numbers = fields.get("numbers").map_or(&[][..], |tree| self.list(tree, "`numbers`"));
-        if numbers.is_empty() {
-            self.missing(&fields, "numbers", "[{paper: 2.5 Gb/s each, ours: plimsoll.t1.throughput}]");
+        if let Some(tree) = fields.get("numbers").filter(|_| numbers.is_empty()) {
+            let problem = Problem::new(tree.at, "`numbers` lists nothing").label("no number");
+            self.problem(
+                problem.help(
+                    "list at least one, as in `[{paper: 2.5 Gb/s each, ours: plimsoll.t1.throughput}]`",
+                ),
+            );
         }
         let numbers = if figures { numbers } else { &[] };
         let numbers = numbers.iter().filter_map(|tree| self.number(tree, &names, scenario)).collect();
         Paper {
             id,
-            figure: self.line(&fields, "figure", "Figure 9"),
-            shows: self.line(&fields, "shows", "equal shares, whatever the numbers of flows"),
+            figure: self.line(&fields, "figure"),
+            shows: self.line(&fields, "shows"),
             numbers,
             differs: fields
                 .get("differs")
@@ -47,13 +50,10 @@ impl Reader {
     }
 
     fn number(&mut self, tree: &Tree, names: &Names, scenario: &Scenario) -> Option<Number> {
-        let fields = self.fields(tree, tree.at, "a number", &NUMBER_KEYS);
+        let fields = self.fields(tree, tree.at, "a number", &PAPER_NUMBER);
         let of = fields.get("of").and_then(|tree| self.text(tree)).unwrap_or_default().to_owned();
-        let paper = self.line(&fields, "paper", "2.5 Gb/s each");
+        let paper = self.line(&fields, "paper");
         let at = self.points_meant(&fields, scenario);
-        if fields.get("ours").is_none() {
-            self.missing(&fields, "ours", "plimsoll.t1.throughput");
-        }
         let tree = fields.get("ours")?;
         let line = self.text(tree)?;
         let parsed = parse_quantity(line);
@@ -69,10 +69,7 @@ impl Reader {
     }
 
     /// A text that has to be there.
-    fn line(&mut self, fields: &Fields<'_>, key: &str, example: &str) -> String {
-        if fields.get(key).is_none() {
-            self.missing(fields, key, example);
-        }
+    fn line(&mut self, fields: &Fields<'_>, key: &str) -> String {
         fields.get(key).and_then(|tree| self.text(tree)).unwrap_or_default().trim().to_owned()
     }
 }

@@ -10,20 +10,24 @@ use std::path::Path;
 
 use plimsoll_document::{self as document, Tree};
 
+use plimsoll_policy::HOST_FILE;
+
 use super::fields::{Fields, Reader};
 use super::no_yaml;
 use crate::Problem;
 use crate::model::PolicySections;
 
-/// Keys of a policy file. What is not taken from it may stand in it: the file is one in use.
-const POLICY_FILE_KEYS: [&str; 7] = ["uplink", "engine", "api", "tenants", "overlay", "limits", "policy"];
-
 /// Keys of a tenant that only a scenario knows.
 const OURS: [&str; 3] = ["host", "address", "core"];
 
 impl Reader {
-    /// `policy:`, `limits:`, `engine:` and what `tenants:` promises.
-    pub(super) fn sections(&mut self, fields: &Fields<'_>, folder: &Path) -> PolicySections {
+    /// `policy:`, `limits:`, `engine:` and the envelopes of `tenants:`.
+    pub(super) fn sections(
+        &mut self,
+        fields: &Fields<'_>,
+        tenants: Option<&Tree>,
+        folder: &Path,
+    ) -> PolicySections {
         let mut sections = match fields.get("policy_file") {
             Some(tree) => self.policy_file(fields, tree, folder),
             None => PolicySections { base: folder.to_owned(), ..PolicySections::default() },
@@ -32,7 +36,8 @@ impl Reader {
         sections.policy = own("policy").or(sections.policy);
         sections.limits = own("limits").or(sections.limits);
         sections.engine = own("engine").or(sections.engine);
-        if let Some(tenants) = fields.get("tenants") {
+        if let Some(tenants) = tenants {
+            self.entries(tenants, "`tenants`");
             let known = sections.tenants.iter().enumerate();
             let known: HashMap<String, usize> = known.map(|(at, (name, _))| (name.clone(), at)).collect();
             for (name, entries) in promises(tenants, &OURS) {
@@ -68,12 +73,15 @@ impl Reader {
         match document::parse(&self.sources, file) {
             Err(error) => self.problem(no_yaml(error).also(tree.at, "names this file")),
             Ok(file) => {
-                let top = self.fields(&file, file.at, "a policy file", &POLICY_FILE_KEYS);
+                // The keys that are not taken from it may stand in it, or be left out: the file is one in use.
+                let top = self.some_fields(&file, file.at, "a policy file", &HOST_FILE);
                 let own = |key| top.get(key).cloned();
                 (sections.policy, sections.limits, sections.engine) =
                     (own("policy"), own("limits"), own("engine"));
-                sections.tenants =
-                    own("tenants").map_or_else(Vec::new, |tenants| promises(&tenants, &["port"]));
+                if let Some(tenants) = own("tenants") {
+                    self.entries(&tenants, "`tenants`");
+                    sections.tenants = promises(&tenants, &["port"]);
+                }
                 sections.base = path.parent().unwrap_or(folder).to_owned();
             }
         }
@@ -92,7 +100,6 @@ fn promises(tenants: &Tree, leave: &[&str]) -> Vec<(String, Vec<(String, Tree)>)
 
 #[cfg(test)]
 mod tests {
-    use super::POLICY_FILE_KEYS;
     use crate::{Form, Scenario};
 
     const SCENARIO: &str = "
@@ -123,17 +130,6 @@ policy_file: p.yaml
         let shown = read(SCENARIO).expect_err("another kind of file");
         assert!(shown.contains("a policy file has no key `name`"), "{shown}");
         let shown = read("- policy\n").expect_err("no map");
-        assert!(shown.contains("a policy file is a map"), "{shown}");
-    }
-
-    #[test]
-    fn the_keys_are_those_that_the_policy_language_knows() {
-        let schema = plimsoll_policy::schema();
-        let mut known: Vec<&str> =
-            schema["properties"].as_object().expect("properties").keys().map(String::as_str).collect();
-        let mut ours = POLICY_FILE_KEYS;
-        known.sort_unstable();
-        ours.sort_unstable();
-        assert_eq!(ours.as_slice(), known);
+        assert!(shown.contains("a policy file is a list, not a map"), "{shown}");
     }
 }

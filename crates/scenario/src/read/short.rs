@@ -8,17 +8,16 @@
 use plimsoll_document::Tree;
 use plimsoll_units::Span;
 
+use super::Form;
 use super::fields::{Fields, Reader};
-use super::{Form, MOST_PAIRS};
+use crate::keys::{MOST_PAIRS, SHORT};
 use crate::model::Scenario;
 use crate::{Problem, expect};
-
-pub(crate) const SHORT_KEYS: [&str; 4] = ["time", "pairs", "systems", "expect"];
 
 impl Reader {
     /// Applies `short:`; reads it also for the full form, so that its mistakes show.
     pub(super) fn shorten(&mut self, tree: &Tree, file: &Fields<'_>, scenario: &mut Scenario, form: Form) {
-        let fields = self.fields(tree, tree.at, "`short`", &SHORT_KEYS);
+        let fields = self.fields(tree, tree.at, "`short`", &SHORT);
         let time: f64 = self.value(&fields, "time", "a number such as `0.25`", 1.0);
         if let Some(tree) = fields.get("time").filter(|_| !(0.01..=1.0).contains(&time)) {
             let problem = Problem::new(tree.at, format!("`time` is {time}")).label("out of range");

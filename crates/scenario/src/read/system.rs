@@ -11,37 +11,14 @@ use plimsoll_document::{Tree, Value};
 
 use super::fields::{Fields, Reader};
 use crate::Problem;
+use crate::keys::{SYSTEM, SYSTEM_CONTROL};
 use crate::model::{Model, System, SystemKind};
 use crate::network::{Completions, Control, ControlLevel, Ingress};
 use plimsoll_document::yaml;
 
-pub(crate) const SYSTEM_KEYS: [&str; 18] = [
-    "kind",
-    "ingress",
-    "control",
-    "completions",
-    "accounting",
-    "faults",
-    "queues",
-    "queue_rate",
-    "policy",
-    "limits",
-    "engine",
-    "policy_file",
-    "tenants",
-    "lock",
-    "wake",
-    "cost",
-    "limiters",
-    "fetch",
-];
-
 impl Reader {
     pub(super) fn systems(&mut self, file: &Fields<'_>, folder: &Path) -> Vec<System> {
-        let Some(tree) = file.get("systems") else {
-            self.missing(file, "systems", "[fifo, htb, plimsoll]");
-            return Vec::new();
-        };
+        let Some(tree) = file.get("systems") else { return Vec::new() };
         let mut systems: Vec<System> = Vec::new();
         for item in self.list(tree, "`systems`") {
             let Some(system) = self.system(item, folder, file.get("control")) else { continue };
@@ -86,17 +63,21 @@ impl Reader {
             return None;
         };
         self.name(key, "system");
-        let fields = self.fields(tree, key.at, &format!("system `{}`", key.value), &SYSTEM_KEYS);
+        let fields = self.fields(tree, key.at, &format!("system `{}`", key.value), &SYSTEM);
         let named = kinds.iter().find(|(name, _)| *name == key.value).map(|(_, kind)| *kind);
-        let kind = match fields.get("kind") {
-            Some(tree) => self.choice(tree, "system", &kinds)?,
+        let stated = match fields.get("kind") {
+            Some(tree) => self.choice(tree, "system", &kinds),
             None => named.or_else(|| {
                 self.missing(&fields, "kind", "plimsoll");
                 None
-            })?,
+            }),
         };
+        let kind = stated.unwrap_or(SystemKind::Plimsoll); // the other keys are read all the same
         let own = ["policy", "limits", "engine", "policy_file", "tenants"];
-        let policy = own.iter().any(|key| fields.get(key).is_some()).then(|| self.sections(&fields, folder));
+        let policy = own
+            .iter()
+            .any(|key| fields.get(key).is_some())
+            .then(|| self.sections(&fields, fields.get("tenants"), folder));
         let queues = self.count(&fields, "queues", 4, 256);
         let queue_rate = self.optional(&fields, "queue_rate", "a rate such as `5Mbps`");
         let model = self.model(&fields, kind);
@@ -115,7 +96,7 @@ impl Reader {
         let name = key.value.clone();
         Some(System {
             name,
-            kind,
+            kind: stated?,
             queues,
             queue_rate,
             model,
@@ -139,7 +120,8 @@ impl Reader {
         let Value::Map(entries) = &own.value else {
             return (self.choice(own, "control", &levels).unwrap_or_default(), None);
         };
-        let level = own.get("level").and_then(|tree| self.choice(tree, "control", &levels));
+        let fields = self.fields(own, own.at, "`control`", &SYSTEM_CONTROL);
+        let level = fields.get("level").and_then(|tree| self.choice(tree, "control", &levels));
         let others = entries.iter().filter(|(key, _)| key.value != "level").cloned().collect();
         let mut tree = whole.cloned().unwrap_or_else(|| Tree { at: own.at, value: Value::Map(Vec::new()) });
         yaml::overlay(&mut tree, &Tree { at: own.at, value: Value::Map(others) });

@@ -12,25 +12,8 @@ use plimsoll_document::Value;
 
 use super::fields::{Fields, Reader};
 use crate::Problem;
+use crate::keys::TENANT;
 use crate::model::{Home, PolicySections, Scenario, Tenant};
-
-/// Keys of a tenant: ours, and those that go into the policy file as they are.
-pub(crate) const TENANT_KEYS: [&str; 14] = [
-    "host",
-    "core",
-    "min",
-    "max",
-    "ingress",
-    "delay",
-    "weight",
-    "policy",
-    "burst",
-    "via",
-    "flows",
-    "slack",
-    "deadline",
-    "descriptors",
-];
 
 /// Addresses of 10.200.1.0/24 that tenants get first, by their number; further ones lie in 10.200.128.0/17.
 const FIRST_ADDRESSES: usize = 250;
@@ -38,10 +21,7 @@ const MOST_ADDRESSES: usize = FIRST_ADDRESSES + 10_000;
 
 impl Reader {
     pub(super) fn tenants(&mut self, file: &Fields<'_>, scenario: &Scenario) -> Vec<Tenant> {
-        let Some(tree) = file.get("tenants") else {
-            self.missing(file, "tenants", "{shop: {min: 20Mbps}, batch: {}}");
-            return Vec::new();
-        };
+        let Some(tree) = file.get("tenants") else { return Vec::new() };
         let mut tenants = Vec::new();
         let mut next = FIRST_ADDRESSES;
         let mut further = || {
@@ -50,7 +30,7 @@ impl Reader {
         };
         for (n, (key, tree)) in self.entries(tree, "`tenants`").iter().enumerate() {
             self.name(key, "tenant");
-            let fields = self.fields(tree, key.at, &format!("tenant `{}`", key.value), &TENANT_KEYS);
+            let fields = self.fields(tree, key.at, &format!("tenant `{}`", key.value), &TENANT);
             let hosts = self.homes(&fields, scenario);
             let first = if n < FIRST_ADDRESSES { n } else { further() };
             let rest = (1..hosts.len()).map(|_| further());

@@ -10,9 +10,8 @@ use plimsoll_units::Span;
 
 use super::fields::{Fields, Reader};
 use crate::Problem;
+use crate::keys::MOMENT;
 use crate::model::{Change, Setting};
-
-pub(crate) const TIMELINE_KEYS: [&str; 4] = ["at", "limits", "weights", "rates"];
 
 impl Reader {
     /// `timeline:` of a run of `duration`.
@@ -20,7 +19,7 @@ impl Reader {
         let Some(tree) = file.get("timeline") else { return Vec::new() };
         let mut changes = Vec::new();
         for item in self.list(tree, "`timeline`") {
-            let fields = self.fields(item, item.at, "a moment of `timeline`", &TIMELINE_KEYS);
+            let fields = self.fields(item, item.at, "a moment of `timeline`", &MOMENT);
             let at = self.moment(&fields, duration);
             self.settings_of(&fields, "limits", "a rate such as `5Mbps`", &mut |name, rate| {
                 changes.push(Change {
@@ -52,9 +51,6 @@ impl Reader {
     }
 
     fn moment(&mut self, fields: &Fields<'_>, duration: Span) -> Span {
-        if fields.get("at").is_none() {
-            self.missing(fields, "at", "2s");
-        }
         let at = self.value(fields, "at", "a time such as `2s`", Span::ZERO);
         if let Some(tree) = fields.get("at").filter(|_| at >= duration) {
             let problem = Problem::new(tree.at, format!("this is at {at}, and the run ends at {duration}"));

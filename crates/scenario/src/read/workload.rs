@@ -10,23 +10,9 @@ use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use super::fields::{Fields, Reader};
 use crate::Problem;
+use crate::keys::{KINDS, WORKLOAD};
 use crate::model::{KeyValueSizes, Kind, Pace, Role, Turns, Workload};
 use crate::network::Congestion;
-
-const COMMON: [&str; 8] = ["tenant", "kind", "to", "start", "stop", "dscp", "port", "congestion"];
-
-/// Keys of each kind beside the common ones.
-pub(crate) const KINDS: [(&str, &[&str]); 9] = [
-    ("bulk", &["flows"]),
-    ("udp", &["size", "rate", "burst", "flows", "on", "off", "buffer", "claims"]),
-    ("request_response", &["role", "request", "response", "connections", "rate", "arrivals"]),
-    ("probe", &["size", "rate"]),
-    ("on_off", &["flows", "on", "off"]),
-    ("shuffle", &["flows", "block", "pause"]),
-    ("iperf3", &["flows", "udp"]),
-    ("memcached", &["role", "key", "value", "sizes", "connections", "rate", "arrivals"]),
-    ("sockperf", &["size", "rate", "protocol"]),
-];
 
 /// Ports of the servers' sides, unless given: below the ephemeral ones.
 const FIRST_PORT: u16 = 5_001;
@@ -47,16 +33,12 @@ impl Reader {
     ) -> Option<Workload> {
         let what = format!("workload `{}`", key.value);
         let kinds = KINDS.map(|(name, keys)| (name, (name, keys)));
-        let all: Vec<&str> = KINDS.iter().flat_map(|(_, keys)| *keys).copied().chain(COMMON).collect();
         let Some(kind) = tree.get("kind") else {
-            let fields = self.fields(tree, key.at, &what, &all);
-            self.missing(&fields, "kind", "bulk");
+            self.fields(tree, key.at, &what, &WORKLOAD);
             return None;
         };
         let (kind, keys) = self.choice(kind, "kind of workload", &kinds)?;
-        let known: Vec<&str> = COMMON.into_iter().chain(keys.iter().copied()).collect();
-        let what = format!("{what} of kind {kind}");
-        let fields = self.fields(tree, key.at, &what, &known);
+        let fields = self.fields(tree, key.at, &format!("{what} of kind {kind}"), keys);
 
         let start = self.value(&fields, "start", TIME, Span::ZERO);
         let stop = self.value(&fields, "stop", TIME, duration);
@@ -71,21 +53,28 @@ impl Reader {
             let problem = Problem::new(tree.at, format!("`port` is {port}")).label("out of range");
             self.problem(problem.help("ports from 32768 belong to clients; use a lower one"));
         }
-        let tenant = match fields.get("tenant") {
-            Some(tree) => self.text(tree)?.to_owned(),
-            None => {
-                self.missing(&fields, "tenant", "shop");
-                return None;
-            }
-        };
+        let tenant = fields.get("tenant").and_then(|tree| self.text(tree)).map(str::to_owned);
         let to = fields.get("to").and_then(|tree| self.text(tree)).unwrap_or_default().to_owned();
         let congestion = fields.get("congestion");
         let congestion =
             congestion.and_then(|tree| self.choice(tree, "congestion control", &Congestion::NAMES));
-        let kind = self.kind(kind, &fields, line)?;
+        let kind = self.kind(kind, &fields, line);
         let (name, family, place) = (key.value.clone(), None, key.at);
-        let even = self.arrivals(&fields);
-        Some(Workload { name, tenant, to, kind, start, stop, dscp, congestion, port, even, family, place })
+        let even = keys.key("arrivals").is_some() && self.arrivals(&fields);
+        Some(Workload {
+            name,
+            tenant: tenant?,
+            to,
+            kind: kind?,
+            start,
+            stop,
+            dscp,
+            congestion,
+            port,
+            even,
+            family,
+            place,
+        })
     }
 
     /// Of UDP, which sends without a pause unless one is stated.
@@ -111,15 +100,15 @@ impl Reader {
     }
 
     fn kind(&mut self, kind: &str, fields: &Fields<'_>, line: BitRate) -> Option<Kind> {
-        let flows = self.count(fields, "flows", 1, 4_096);
+        let flows = |reader: &mut Self| reader.count(fields, "flows", 1, 4_096);
         let size = |reader: &mut Self, key, default| reader.size(fields, key, default);
         Some(match kind {
-            "bulk" => Kind::Bulk { flows },
+            "bulk" => Kind::Bulk { flows: flows(self) },
             "udp" => Kind::Udp {
                 size: size(self, "size", Bytes::new(1_400)),
                 pace: self.pace(fields, line)?,
                 burst: self.value(fields, "burst", SIZE, Bytes::ZERO),
-                flows,
+                flows: flows(self),
                 turns: self.turns(fields),
                 buffer: self.value(fields, "buffer", SIZE, Bytes::ZERO),
                 claims: self.value(fields, "claims", "a number of senders, such as `10000`", 0),
@@ -136,18 +125,18 @@ impl Reader {
                 rate: self.rate(fields).unwrap_or(100),
             },
             "on_off" => Kind::OnOff {
-                flows,
+                flows: flows(self),
                 on: self.value(fields, "on", TIME, Span::millis(500)),
                 off: self.value(fields, "off", TIME, Span::millis(500)),
             },
             "shuffle" => Kind::Shuffle {
-                flows,
+                flows: flows(self),
                 block: size(self, "block", Bytes::new(250_000)),
                 pause: self.value(fields, "pause", TIME, Span::ZERO),
             },
             "iperf3" => {
                 let udp: Option<BitRate> = self.optional(fields, "udp", "a rate such as `5Mbps`");
-                Kind::Iperf3 { flows, udp }
+                Kind::Iperf3 { flows: flows(self), udp }
             }
             "memcached" => Kind::Memcached {
                 role: self.role(fields, Role::Server),
@@ -176,10 +165,7 @@ impl Reader {
     }
 
     fn pace(&mut self, fields: &Fields<'_>, line: BitRate) -> Option<Pace> {
-        let Some(tree) = fields.get("rate") else {
-            self.missing(fields, "rate", "5Mbps");
-            return None;
-        };
+        let tree = fields.get("rate")?;
         let text = self.text(tree)?;
         if text == "flood" {
             return Some(Pace::Flood);

@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
+use plimsoll_document::Trial;
 use plimsoll_policy::{Experiment, IngressOrder};
 use plimsoll_scenario::{
-    Form, Kind, Results, Run, Sample, Scenario, Status, Turns, Verdict, Wiring, WorkloadResult, judge,
+    Form, Kind, Results, Run, SCENARIO, Sample, Scenario, Status, Turns, Verdict, Wiring, WorkloadResult,
+    judge, schema,
 };
 use plimsoll_units::{Nanos, Span};
 use proptest::prelude::*;
@@ -427,5 +429,46 @@ fn a_system_has_control_of_its_own_and_faults_name_what_exists() {
     ] {
         let shown = parse(&format!("systems: [plimsoll]\n{rest}")).expect_err("wrong");
         assert!(shown.contains(said), "{shown}");
+    }
+}
+
+#[test]
+fn a_key_is_read_if_and_only_if_it_is_in_the_schema() {
+    let (schema, trials) = (schema(), SCENARIO.trials());
+    for Trial { key: (mapping, key), text, place } in &trials {
+        let read = Scenario::parse(text, "t.yaml", Path::new(""), Form::Full);
+        let errors = read.expect_err("a value that can stand nowhere");
+        let refused = errors.problems().iter().any(|problem| place.contains(&(problem.at.offset as usize)));
+        assert!(refused, "`{key}` of {mapping} is passed over:\n{text}{}", errors.render(false));
+        let object = if *mapping == SCENARIO.name { &schema } else { &schema["$defs"][mapping] };
+        let known = object["properties"].as_object().expect("a mapping of the schema");
+        let tried = trials.iter().filter(|trial| trial.key.0 == *mapping);
+        assert_eq!(tried.filter(|trial| !known.contains_key(trial.key.1)).count(), 1, "{mapping}");
+    }
+}
+
+#[test]
+fn a_key_that_is_repeated_is_refused_wherever_it_stands() {
+    for (again, what) in [
+        ("mtu: 1500\nmtu: 1500\n", "`mtu` is there twice in the scenario"),
+        ("measure: {cpu: true, cpu: true}\n", "`cpu` is there twice in `measure`"),
+        ("virtual: {mtu: 1500, mtu: 1500}\n", "`mtu` is there twice in `virtual`"),
+        ("virtual: {measure: {cpu: true, cpu: true}}\n", "`cpu` is there twice in `measure`"),
+        ("destinations: {a: ~, a: ~}\n", "`a` is there twice in `destinations`"),
+        ("hosts: {h: {nic: fifo, nic: fifo}}\n", "`nic` is there twice in host `h`"),
+        (
+            "expect: [{that: plimsoll.a.throughput > 0bps, because: x, because: x}]\n",
+            "`because` is there twice",
+        ),
+    ] {
+        let text = format!(
+            "name: t\nrate: 8Mbps\nduration: 2s\nsystems: [plimsoll]\ntenants: {{a: {{}}}}\n\
+             workloads: {{w: {{tenant: a, kind: bulk}}}}\n{again}"
+        );
+        for form in [Form::Full, Form::Virtual] {
+            let errors = Scenario::parse(&text, "t.yaml", Path::new(""), form).expect_err(again);
+            let shown = errors.render(false);
+            assert!(shown.contains(what) && shown.contains("first here"), "{shown}");
+        }
     }
 }

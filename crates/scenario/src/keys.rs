@@ -1,0 +1,605 @@
+//! The keys of scenario files, mapping by mapping.
+//!
+//! Why: one table says which keys the reader takes, and what an author's editor offers and checks.
+//! From: `docs/scenarios.md`.
+//! Not here: reading the values (`read`), the policy's sections (`plimsoll-policy`), the shape of the tables (`document`).
+//! Invariant: a key is read if and only if it stands here; `tests/language.rs` tries each.
+
+use plimsoll_document::{Mapping, Shape, mapping};
+use plimsoll_units::{BitRate, Bytes, Span};
+
+use Shape::{Any, Either, Elsewhere, Flag, Map, Named, Optional, Part, Text, Whole, Words};
+
+use crate::model::SystemKind;
+use crate::network::{Completions, Congestion};
+
+/// The JSON Schema of scenario files.
+#[must_use]
+pub fn schema() -> serde_json::Value {
+    SCENARIO.schema("Plimsoll scenario")
+}
+
+/// Times that the list of systems may be run.
+pub(crate) const MOST_PAIRS: u32 = 1_000;
+
+const RATE: Shape = Shape::Unit(Shape::unit::<BitRate>);
+const SIZE: Shape = Shape::Unit(Shape::unit::<Bytes>);
+const TIME: Shape = Shape::Unit(Shape::unit::<Span>);
+const COUNT: Shape = Whole(1, u32::MAX as u64);
+const NUMBER: Shape = Whole(0, u32::MAX as u64);
+const NAMES: Shape = Shape::List(&Text, 0, usize::MAX);
+const EXPECTATIONS: Shape = Shape::List(&Either(&[Text, Map(&EXPECTATION)]), 0, usize::MAX);
+const COMPLETIONS: Shape = Shape::Listed(|| Completions::NAMES.map(|(name, _)| name).to_vec());
+const KINDS_OF_SYSTEMS: Shape = Shape::Listed(|| SystemKind::ALL.map(SystemKind::name).to_vec());
+const FLOWS: Shape = Whole(1, 4_096);
+const CLIENT_OR_SERVER: Shape = Words(&[("client", ""), ("server", "")]);
+const ARRIVALS: Shape = Words(&[("random", ""), ("even", "")]);
+
+/// The kinds of workloads, each with its keys.
+pub(crate) static KINDS: [(&str, &Mapping); 9] = [
+    ("bulk", &BULK),
+    ("udp", &UDP),
+    ("request_response", &REQUEST_RESPONSE),
+    ("probe", &PROBE),
+    ("on_off", &ON_OFF),
+    ("shuffle", &SHUFFLE),
+    ("iperf3", &IPERF3),
+    ("memcached", &MEMCACHED),
+    ("sockperf", &SOCKPERF),
+];
+/// One alternative for each kind, so that an editor offers the keys of the kind that is written.
+const WORKLOAD_OF_A_KIND: Shape = Either(&[
+    Map(&BULK),
+    Map(&UDP),
+    Map(&REQUEST_RESPONSE),
+    Map(&PROBE),
+    Map(&ON_OFF),
+    Map(&SHUFFLE),
+    Map(&IPERF3),
+    Map(&MEMCACHED),
+    Map(&SOCKPERF),
+]);
+
+mapping! {
+    /// A scenario: the traffic to run, the systems to run it on, and the results to expect.
+    pub static SCENARIO = "Scenario" + SECTIONS {
+        /// Keys that differ in virtual time; maps are merged, and `~` takes a key away.
+        virtual: Shape::KeysOf(&SECTIONS),
+    }
+
+    /// All keys of a scenario that `virtual` may replace.
+    pub(crate) static SECTIONS = "Sections" {
+        /// Its name in tables and reports.
+        name = "noisy-neighbour": Shape::Pattern("^[A-Za-z0-9_-]+$"),
+        /// A description for its readers.
+        about: Text,
+        /// Rate of the uplink.
+        rate = "100Mbps": RATE,
+        /// Largest IP packet.
+        mtu: Whole(1, 9_000),
+        /// Length of each run.
+        duration = "20s": TIME,
+        /// Times that the list of systems is run; medians are compared.
+        pairs: Whole(1, MOST_PAIRS as u64),
+        /// Whether, live, systems take turns in one world.
+        one_world: Flag,
+        /// Seed of everything random.
+        seed: Whole(0, u64::MAX),
+        /// Whether tenants use segmentation offload.
+        offload: Flag,
+        /// Machines, as a list of names or a map from names to their keys.
+        hosts: Either(&[NAMES, Named(&Map(&HOST))]),
+        /// Nodes that only forward.
+        switches: NAMES,
+        /// Links between hosts, switches and destinations.
+        links: Named(&Map(&LINK)),
+        /// Control of senders by receivers.
+        control: Map(&CONTROL),
+        /// The tenants.
+        tenants = "{shop: {min: 20Mbps}, batch: {}}": Named(&Map(&TENANT)),
+        /// Places beyond the uplink, as a list of names or a map to addresses.
+        destinations: Either(&[NAMES, Named(&Optional(&Text))]),
+        /// The systems to compare.
+        systems = "[fifo, htb, plimsoll]":
+            Shape::List(&Either(&[KINDS_OF_SYSTEMS, Shape::NamedOnce(&Map(&SYSTEM))]), 1, usize::MAX),
+        /// The tenants' traffic.
+        workloads = "{few: {tenant: shop, kind: bulk, flows: 4}}": Named(&WORKLOAD_OF_A_KIND),
+        /// Changes during the run.
+        timeline: Shape::List(&Map(&MOMENT), 0, usize::MAX),
+        /// Faults to inject.
+        faults: Map(&FAULTS),
+        /// The measurements to take.
+        measure: Map(&MEASURE),
+        /// Values of this file to vary, by their path.
+        sweep: Named(&Shape::List(&Any, 1, usize::MAX)),
+        /// Expectations that the results must meet.
+        expect: EXPECTATIONS,
+        /// Classes, as in a policy file.
+        policy: Elsewhere,
+        /// Limits, as in a policy file.
+        limits: Elsewhere,
+        /// The engine, as in a policy file.
+        engine: Elsewhere,
+        /// A policy file to take these sections from.
+        policy_file: Text,
+        /// The experiment of a paper that this scenario repeats.
+        paper: Map(&PAPER),
+        /// `false` for virtual time alone.
+        live: Flag,
+        /// The short form, for test suites.
+        short: Map(&SHORT),
+        /// How many there are of each name written in `<>`.
+        repeat: Named(&Whole(1, 10_000)),
+    }
+
+    pub(crate) static HOST = "Host" {
+        /// The device in front of its link.
+        nic: Words(&[("engine", ""), ("fifo", "")]),
+        /// Its receive ring.
+        receive: Map(&RECEIVE),
+        /// The engine's CPU time.
+        cpu: Map(&CPU),
+        /// CPU time of its tenants' cores.
+        cores: Map(&CORES),
+        /// Its tenants' transmit rings.
+        transmit: Map(&TRANSMIT),
+        /// Its PCIe bus.
+        pcie: Map(&PCIE),
+        /// Classes, as in a policy file.
+        policy: Elsewhere,
+        /// Limits, as in a policy file.
+        limits: Elsewhere,
+        /// The engine, as in a policy file.
+        engine: Elsewhere,
+        /// A policy file to take these sections from.
+        policy_file: Text,
+    }
+
+    pub(crate) static RECEIVE = "Receive" {
+        /// Packets that wait for the CPU.
+        ring: Whole(1, 1 << 20),
+        /// CPU time to fetch a packet and find its tenant.
+        drain: TIME,
+        /// CPU time to deliver a packet that was fetched.
+        cost: TIME,
+        /// Packets of each tenant that wait once fetched.
+        slots: Whole(1, 1 << 16),
+        /// Part of the CPU for fetching.
+        drain_share: Part,
+        /// CPU time of everything else in each of the engine's rounds.
+        round: TIME,
+        /// Whether these times are means.
+        vary: Flag,
+    }
+
+    pub(crate) static CPU = "Cpu" {
+        /// The engine's CPU time to accept a packet.
+        process: TIME,
+        /// The engine's CPU time to send a packet.
+        pull: TIME,
+    }
+
+    pub(crate) static CORES = "Cores" {
+        /// CPU time of a tenant's core to answer a request.
+        answer: TIME,
+        /// CPU time of a tenant's core to send a packet.
+        send: TIME,
+    }
+
+    pub(crate) static TRANSMIT = "Transmit" {
+        /// Descriptors that a tenant may have outstanding.
+        ring: Whole(1, 1 << 16),
+        /// When descriptors complete.
+        completions: COMPLETIONS,
+    }
+
+    pub(crate) static PCIE = "Pcie" {
+        /// Rate of all lanes together.
+        rate: RATE,
+        /// Time from a read request to its data.
+        latency: TIME,
+        /// Payload of a packet on the bus.
+        tlp: SIZE,
+        /// Bytes that each packet on the bus costs beyond its payload.
+        overhead: SIZE,
+        /// Read requests outstanding at a time.
+        outstanding: Whole(1, 1 << 16),
+    }
+
+    pub(crate) static LINK = "Link" {
+        /// Both ends, for a link in both directions.
+        between: Shape::List(&Text, 2, 2),
+        /// The host, switch or destination at which a link in one direction begins.
+        from: Text,
+        /// The host, switch or destination at which it ends.
+        to: Text,
+        /// Rate of the link.
+        rate = "10Gbps": RATE,
+        /// Time from the last bit sent to the last bit received.
+        delay: TIME,
+        /// Bytes that may wait.
+        queue: SIZE,
+        /// Bytes of queue from which packets are marked.
+        ecn: SIZE,
+        /// Part of the packets that is lost.
+        loss: Part,
+    }
+
+    pub(crate) static CONTROL = "Control" {
+        /// Time from one decision to the next.
+        epoch: TIME,
+        /// Time from a receiver's decision until its senders obey.
+        feedback: TIME,
+        /// How long a sender obeys a limit that is not repeated.
+        lapse: TIME,
+        /// Rate of a sender towards a receiver that is silent.
+        fallback: RATE,
+        /// Delay at the receiver to which packet rates are held.
+        threshold: TIME,
+        /// Part of an error that is corrected in an epoch, upward.
+        gain: Part,
+        /// Part of an error that is corrected in an epoch, downward.
+        cut: Part,
+        /// Whether ECN marks of the fabric slow senders down.
+        ecn: Flag,
+        /// Tenants that are load balancers, each with its weight.
+        balancers: Named(&Optional(&NUMBER)),
+        /// Use of an idle tenant's `min`.
+        idle: Words(&[("reserved", ""), ("lent", "")]),
+    }
+
+    pub(crate) static SYSTEM_CONTROL = "SystemControl" + CONTROL {
+        /// How much of `control` the system has.
+        level: LEVELS,
+    }
+
+    pub(crate) static TENANT = "Tenant" {
+        /// One of `hosts`, or a list of them.
+        host: Shape::OneOrMore(&Text),
+        /// The core that it runs on, in virtual time.
+        core: Text,
+        /// Guaranteed rate.
+        min: RATE,
+        /// Rate that it never exceeds.
+        max: RATE,
+        /// As in a policy file.
+        ingress: Any,
+        /// As in a policy file.
+        delay: Any,
+        /// Share of the rest.
+        weight: Whole(1, u32::MAX as u64),
+        /// As in a policy file.
+        policy: Any,
+        /// As in a policy file.
+        burst: Any,
+        /// As in a policy file.
+        via: Any,
+        /// As in a policy file.
+        flows: Any,
+        /// As in a policy file.
+        slack: Any,
+        /// As in a policy file.
+        deadline: Any,
+        /// As in a policy file.
+        descriptors: Any,
+    }
+
+    pub(crate) static SYSTEM = "System" {
+        /// Its kind, where its name is none.
+        kind: KINDS_OF_SYSTEMS,
+        /// How received packets are served.
+        ingress: Words(&[("fair", ""), ("shared", "")]),
+        /// How much of `control` it has; or a map with `level` and the keys of `control` that differ for it.
+        control: Either(&[LEVELS, Map(&SYSTEM_CONTROL)]),
+        /// When descriptors complete.
+        completions: COMPLETIONS,
+        /// Whether each tenant has descriptors of its own.
+        accounting: Flag,
+        /// Whether `faults` are injected here.
+        faults: Flag,
+        /// Transmit queues of `mq`.
+        queues: Whole(1, 256),
+        /// Rate to which each queue of `mq` is held.
+        queue_rate: RATE,
+        /// Classes, as in a policy file.
+        policy: Elsewhere,
+        /// Limits, as in a policy file.
+        limits: Elsewhere,
+        /// The engine, as in a policy file.
+        engine: Elsewhere,
+        /// A policy file to take these sections from.
+        policy_file: Text,
+        /// Its tenants, as in a policy file.
+        tenants: Elsewhere,
+        /// Time that an operation under HTB's lock takes, in virtual time.
+        lock: TIME,
+        /// How late HTB's timer is, in virtual time.
+        wake: TIME,
+        /// CPU time of a packet on the sending core of `ptb`.
+        cost: TIME,
+        /// Limiters of `hwrl`.
+        limiters: Whole(1, 4_096),
+        /// Timing of `class_fetch`.
+        fetch: Map(&FETCH),
+    }
+
+    pub(crate) static FETCH = "Fetch" {
+        /// Modules that fetch at the same time.
+        modules: Whole(1, 256),
+        /// Time from a read over PCIe to its data.
+        latency: TIME,
+        /// Standard deviation of `latency`.
+        sigma: TIME,
+        /// Cycle of the scheduler's clock.
+        cycle: TIME,
+        /// Cycles of one iteration of the scheduler.
+        cycles: Whole(1, 1_000),
+        /// Bytes that a module fetches of a class at a time.
+        burst: SIZE,
+    }
+
+    /// A workload whose kind is not known: the keys of all kinds.
+    pub(crate) static WORKLOAD = "Workload"
+        + COMMON + BULK + UDP + REQUEST_RESPONSE + PROBE + ON_OFF + SHUFFLE + IPERF3 + MEMCACHED + SOCKPERF {}
+
+    pub(crate) static COMMON = "CommonOfWorkloads" {
+        /// The tenant whose traffic it is.
+        tenant = "shop": Text,
+        /// One of `destinations`, or another tenant.
+        to: Text,
+        /// Time from the start of the run.
+        start: TIME,
+        /// Time from the start of the run.
+        stop: TIME,
+        /// DSCP of its packets.
+        dscp: Whole(0, 63),
+        /// Port of the server's side.
+        port: Whole(1, 32_767),
+        /// Congestion control of its connections.
+        congestion: Shape::Listed(|| Congestion::NAMES.map(|(name, _)| name).to_vec()),
+    }
+
+    pub(crate) static BULK = "Bulk" + COMMON {
+        /// TCP connections that always have data to send.
+        kind = "bulk": Words(&[("bulk", "")]),
+        /// Number of connections.
+        flows: FLOWS,
+    }
+
+    pub(crate) static UDP = "Udp" + COMMON {
+        /// UDP at a given rate.
+        kind = "udp": Words(&[("udp", "")]),
+        /// Payload of a datagram.
+        size: SIZE,
+        /// `line`, `flood`, `5Mbps` of whole frames or `2kpps`.
+        rate = "5Mbps": Text,
+        /// Bytes that are sent at a time.
+        burst: SIZE,
+        /// Number of flows.
+        flows: FLOWS,
+        /// How long it sends.
+        on: TIME,
+        /// How long it then pauses.
+        off: TIME,
+        /// The sender's socket buffer.
+        buffer: SIZE,
+        /// Senders that its datagrams claim to come from.
+        claims: COUNT,
+    }
+
+    pub(crate) static REQUEST_RESPONSE = "RequestResponse" + COMMON {
+        /// Requests and responses over TCP.
+        kind = "request_response": Words(&[("request_response", "")]),
+        /// The tenant's side.
+        role: CLIENT_OR_SERVER,
+        /// Size of a request.
+        request: SIZE,
+        /// Size of a response.
+        response: SIZE,
+        /// Number of connections.
+        connections: FLOWS,
+        /// Requests a second; when absent, each follows the last response.
+        rate: COUNT,
+        /// Moments at which requests are made.
+        arrivals: ARRIVALS,
+    }
+
+    pub(crate) static PROBE = "Probe" + COMMON {
+        /// Echoed datagrams that measure latency.
+        kind = "probe": Words(&[("probe", "")]),
+        /// Payload of a datagram.
+        size: SIZE,
+        /// Datagrams a second, at random moments.
+        rate: COUNT,
+    }
+
+    pub(crate) static ON_OFF = "OnOff" + COMMON {
+        /// TCP connections that send and pause in turn.
+        kind = "on_off": Words(&[("on_off", "")]),
+        /// Number of connections.
+        flows: FLOWS,
+        /// How long it sends.
+        on: TIME,
+        /// How long it then pauses.
+        off: TIME,
+    }
+
+    pub(crate) static SHUFFLE = "Shuffle" + COMMON {
+        /// Blocks to every other host.
+        kind = "shuffle": Words(&[("shuffle", "")]),
+        /// Number of connections to each host.
+        flows: FLOWS,
+        /// Size of a block.
+        block: SIZE,
+        /// Pause after a block.
+        pause: TIME,
+    }
+
+    pub(crate) static IPERF3 = "Iperf3" + COMMON {
+        /// The traffic of `iperf3`.
+        kind = "iperf3": Words(&[("iperf3", "")]),
+        /// Number of flows.
+        flows: FLOWS,
+        /// UDP at this rate for each flow.
+        udp: RATE,
+    }
+
+    pub(crate) static MEMCACHED = "Memcached" + COMMON {
+        /// The traffic of memcached.
+        kind = "memcached": Words(&[("memcached", "")]),
+        /// The tenant's side.
+        role: CLIENT_OR_SERVER,
+        /// Size of a key.
+        key: SIZE,
+        /// Size of a value.
+        value: SIZE,
+        /// Sizes as given, or as in a known mix.
+        sizes: Words(&[("fixed", ""), ("etc", "")]),
+        /// Number of connections.
+        connections: FLOWS,
+        /// Requests a second; when absent, each follows the last response.
+        rate: COUNT,
+        /// Moments at which requests are made.
+        arrivals: ARRIVALS,
+    }
+
+    pub(crate) static SOCKPERF = "Sockperf" + COMMON {
+        /// The traffic of `sockperf`.
+        kind = "sockperf": Words(&[("sockperf", "")]),
+        /// Payload of a message.
+        size: SIZE,
+        /// Messages a second, at random moments.
+        rate: COUNT,
+        /// Protocol of its messages.
+        protocol: Words(&[("udp", ""), ("tcp", "")]),
+    }
+
+    pub(crate) static MOMENT = "Moment" {
+        /// Time from the start of the run.
+        at = "2s": TIME,
+        /// New rates of limits, by name.
+        limits: Named(&RATE),
+        /// New weights of classes and nodes, by name.
+        weights: Named(&Whole(1, u32::MAX as u64)),
+        /// New rates of children of `rate_share` nodes, by name.
+        rates: Named(&RATE),
+    }
+
+    pub(crate) static FAULTS = "Faults" {
+        /// Faults of feedback messages.
+        feedback: Map(&FEEDBACK),
+        /// Hosts that send no feedback.
+        silent: NAMES,
+        /// Engines that stop and start again.
+        restart: Shape::List(&Map(&RESTART), 0, usize::MAX),
+        /// Clocks that are set.
+        clock: Shape::List(&Map(&CLOCK), 0, usize::MAX),
+        /// Tenants that stop reading.
+        stalled: Shape::List(&Map(&STALL), 0, usize::MAX),
+    }
+
+    pub(crate) static FEEDBACK = "Feedback" {
+        /// Part of the messages that never arrives.
+        loss: Part,
+        /// Part of the messages that arrives twice.
+        duplicate: Part,
+        /// Part of the messages that others overtake.
+        reorder: Part,
+        /// Longest delay of a message that others overtake.
+        late: TIME,
+    }
+
+    pub(crate) static RESTART = "Restart" {
+        /// The host.
+        host = "host": Text,
+        /// Time from the start of the run.
+        at = "50ms": TIME,
+        /// How long the host has no engine.
+        gap: TIME,
+    }
+
+    pub(crate) static CLOCK = "Clock" {
+        /// The host.
+        host = "host": Text,
+        /// Time from the start of the run.
+        at = "50ms": TIME,
+        /// Time by which the clock is set ahead.
+        ahead: TIME,
+        /// Time by which the clock is set back.
+        back: TIME,
+    }
+
+    pub(crate) static STALL = "Stall" {
+        /// The tenant.
+        tenant = "shop": Text,
+        /// Time from the start of the run.
+        from = "50ms": TIME,
+        /// Time from the start of the run.
+        to: TIME,
+    }
+
+    pub(crate) static MEASURE = "Measure" {
+        /// Length of the windows in which throughput is counted.
+        window: TIME,
+        /// Start of the window that an expectation means where it names none.
+        from: TIME,
+        /// End of that window.
+        to: TIME,
+        /// Whether CPU time is measured.
+        cpu: Flag,
+        /// Whether the moment of each packet is kept.
+        gaps: Flag,
+        /// Whether the packets that engines hold are counted.
+        held: Flag,
+        /// Whether the wait of each received packet is kept.
+        ingress: Flag,
+        /// Whether the wait of each sent packet is kept.
+        egress: Flag,
+    }
+
+    pub(crate) static EXPECTATION = "Expectation" {
+        /// The expectation, such as `plimsoll.shop.p99 <= 1.5 * fifo.shop.p99`.
+        that = "plimsoll.shop.p99 <= 5ms": Text,
+        /// The reason for it.
+        because: Text,
+        /// Points of the sweep at which it must hold.
+        at: Named(&Any),
+    }
+
+    pub(crate) static PAPER = "Paper" {
+        /// The experiment's id.
+        id = "LO-E4": Shape::Pattern("^[A-Z]+-E[0-9]+$"),
+        /// Where the paper shows it.
+        figure = "Figure 9": Text,
+        /// What it shows, in one line.
+        shows = "equal shares, whatever the numbers of flows": Text,
+        /// The paper's numbers, and ours.
+        numbers = "[{paper: 2.5 Gb/s each, ours: plimsoll.shop.throughput}]": Shape::List(&Map(&PAPER_NUMBER), 1, usize::MAX),
+        /// Differences from the paper, and why.
+        differs: Text,
+    }
+
+    pub(crate) static PAPER_NUMBER = "Number" {
+        /// What is counted.
+        of: Text,
+        /// The paper's number.
+        paper = "2.5 Gb/s each": Text,
+        /// One side of an expectation, such as `plimsoll.t1.throughput`.
+        ours = "plimsoll.shop.throughput": Text,
+        /// Points of the sweep that ours is taken from.
+        at: Named(&Any),
+    }
+
+    pub(crate) static SHORT = "Short" {
+        /// Factor of every moment.
+        time: Shape::Number(0.01, 1.0),
+        /// Times that the list of systems is run.
+        pairs: Whole(1, MOST_PAIRS as u64),
+        /// The systems to run.
+        systems: NAMES,
+        /// Expectations in place of the full form's.
+        expect: EXPECTATIONS,
+    }
+}
+
+const LEVELS: Shape = Words(&[("off", ""), ("bandwidth", ""), ("full", "")]);
