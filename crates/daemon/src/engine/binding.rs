@@ -2,7 +2,7 @@
 //!
 //! Why: a tenant that claims a neighbour's address by ARP or neighbour discovery gets the neighbour's traffic.
 //! From: port security of Neutron and OVN, SAVI (RFC 7039); the operator's `addresses` rather than what is seen first.
-//! Not here: what in a frame is a claim (`wire::binding`), who gets a frame (`forward`), what comes from behind the uplink.
+//! Not here: what in a frame is a claim (`wire::binding`), who gets a frame (`mac_table`), what comes from behind the uplink.
 //! Invariant: where a policy states no addresses, nothing is looked at; a tenant that states some sends from no others, and
 //! no tenant claims an address that only others state, unless its `binding` is `off`.
 
@@ -15,8 +15,8 @@ use plimsoll_wire::binding::{Addresses, link_local_owner, only_source_counts, ve
 use plimsoll_wire::{BindingError, Mac as WireMac, Parsed};
 
 use super::Engine;
-use super::forward::{Mac, MacTable, Owner, is_group};
 use super::lane::Lane;
+use super::mac_table::{Mac, MacTable, Owner, is_group};
 
 /// What is known of all tenants' addresses.
 #[derive(Debug, Default)]

@@ -13,8 +13,8 @@ use plimsoll_wire::{EncapsulationError, Offload, parse};
 
 use super::drops::{Event, Loss, Tally};
 use super::emit::{Emitted, Part, emit};
-use super::forward::{Learned, Owner, is_group};
 use super::lane::{Lane, sum};
+use super::mac_table::{Learned, Owner, is_group};
 use super::outward::check;
 use super::pool::Buffer;
 use super::{DEPARTURES, Engine, Held};

@@ -2,7 +2,7 @@
 //!
 //! Why: a TAP takes 64 KiB without checksums, a wire takes one MTU with them.
 //! From: virtio-net offloads (`wire`), asked of each port through its capabilities.
-//! Not here: which port (`forward`), and when (`nic`).
+//! Not here: which port (`mac_table`), and when (`nic`).
 //! Invariant: the tenant's frame is copied at most once, and not at all when the port takes it as it is.
 
 use plimsoll_ports::{DropReason, Port, Sending, Trouble};

@@ -32,8 +32,8 @@ pub use steer::Sent;
 
 use super::Engine;
 use super::drops::{Event, Loss};
-use super::forward::{Mac, Owner, is_group};
 use super::lane::Lane;
+use super::mac_table::{Mac, Owner, is_group};
 use super::pool::Buffer;
 use super::posted::Origin;
 use neighbours::Neighbours;

@@ -22,8 +22,8 @@ use super::class_delays::ClassDelays;
 use super::drops::Event;
 use super::fleet::{FleetMap, pair_of};
 use super::flows::Room;
-use super::forward::Owner;
 use super::lane::{Lane, Quota};
+use super::mac_table::Owner;
 use crate::open::{fleet_map, pull};
 
 /// A policy to put in force, with the ports that it brings.

@@ -17,7 +17,7 @@ use super::apart::Charged;
 use super::depart::Bound;
 use super::drops::Loss;
 use super::fleet::Came;
-use super::forward::{Mac, Owner};
+use super::mac_table::{Mac, Owner};
 use super::pool::{Buffer, Pool};
 use super::slow::SlowCore;
 use super::sources::Sources;

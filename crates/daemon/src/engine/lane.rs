@@ -18,7 +18,7 @@ use plimsoll_vnic::Scope;
 use super::apart::Conduct;
 use super::drops::{Event, Tally};
 use super::flows::FlowTable;
-use super::forward::Mac;
+use super::mac_table::Mac;
 use super::parked::Parked;
 use super::pool::Pool;
 use super::rules::Opened;

@@ -17,7 +17,7 @@ use plimsoll_wire::{FlowKey, FrameError, Offload, Parsed, VnetError, parse};
 
 use super::apart::Charged;
 use super::drops::{Event, Loss, Tally};
-use super::forward::{Learned, Owner};
+use super::mac_table::{Learned, Owner};
 use super::pool::{Buffer, Held};
 use super::posted::Origin;
 use super::{BATCH, Engine, Part, parked};

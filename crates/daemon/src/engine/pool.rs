@@ -9,7 +9,7 @@ use plimsoll_nic::{Descriptor, Transmit};
 use plimsoll_ports::Ticket;
 use plimsoll_wire::Offload;
 
-use super::forward::Mac;
+use super::mac_table::Mac;
 use crate::departures::Headers;
 
 /// Holds a frame of at most one ordinary MTU, VLAN tags included.

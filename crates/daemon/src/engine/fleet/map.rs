@@ -17,7 +17,7 @@ use plimsoll_units::{BitRate, Bytes, Span};
 use plimsoll_wire::Mac as WireMac;
 use plimsoll_wire::overlay::{Addresses, Format, Path, Ports, Vni};
 
-use super::super::forward::{Mac, key};
+use super::super::mac_table::{Mac, key};
 
 /// What a policy's `overlay` comes to.
 #[derive(Clone, Debug)]

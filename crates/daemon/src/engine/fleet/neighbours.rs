@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use plimsoll_units::{Nanos, Span};
 
-use super::super::forward::Mac;
+use super::super::mac_table::Mac;
 
 /// Between two questions that are not answered.
 const AGAIN: Span = Span::secs(1);

@@ -13,7 +13,7 @@ use plimsoll_policy::TenantId;
 use plimsoll_units::{BitRate, Nanos, Span};
 
 use super::super::Engine;
-use super::super::forward::Mac;
+use super::super::mac_table::Mac;
 use super::steer::Counts;
 
 /// Other hosts at one moment.

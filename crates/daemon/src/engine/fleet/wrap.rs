@@ -16,7 +16,7 @@ use plimsoll_wire::{Offload, OffloadKind, segment};
 use super::super::depart::Handed;
 use super::super::drops::Loss;
 use super::super::emit::{Emitted, Part};
-use super::super::forward::is_group;
+use super::super::mac_table::is_group;
 use super::super::{Engine, Held};
 use super::addresses;
 use super::sealed::Way;
