@@ -5,6 +5,8 @@
 //! Not here: rules of the languages.
 //! Invariant: nothing is printed on standard output for a wrong file, except with `--json`.
 
+mod memory;
+
 use std::path::Path;
 
 use plimsoll_policy::{Checked, Errors, FileRead};
@@ -95,87 +97,13 @@ fn policy(args: &Check, checked: Result<Checked, Errors>) -> Result<(), Failure>
             .map_err(|error| Failure::io(format!("write {}", svg.display()), &error))?;
     }
     if args.memory {
-        return memory(args, &checked);
+        return memory::show(args.json, &checked);
     }
     if args.json {
         return print_json(&plimsoll_policy::report(&checked));
     }
     eprint!("{}", checked.render_warnings(false));
     print(&plimsoll_policy::tree_text(&checked))
-}
-
-/// What the engine keeps for the policy, with one flow queue for each class.
-fn memory(args: &Check, checked: &Checked) -> Result<(), Failure> {
-    let engine = &checked.config.engine;
-    let config = plimsoll_nic::Config {
-        queues: engine.queues,
-        ring: engine.ring,
-        descriptors: engine.descriptors,
-        ..plimsoll_nic::Config::default()
-    };
-    let found = plimsoll_nic::footprint(&checked.program, &config);
-    let steered = checked.config.overlay.as_ref().is_some_and(|overlay| overlay.feedback.is_some());
-    let control = if steered { plimsoll_control::state::of_vm().to_vec() } else { Vec::new() };
-    let control_bytes: u64 = control.iter().map(|part| part.bytes).sum();
-    let told_bytes =
-        plimsoll_control::state::of_limit(size_of::<(plimsoll_control::Vnic, plimsoll_control::For)>());
-    let tenants = checked.program.tenants.len() as u64;
-    let named = |parts: &[plimsoll_nic::Part]| -> serde_json::Map<String, serde_json::Value> {
-        parts.iter().map(|part| (part.what.to_owned(), part.bytes.into())).collect()
-    };
-    if args.json {
-        return print_json(&serde_json::json!({
-            "classes": found.classes, "queues": found.queues, "class": named(&found.class), "class_bytes": found.class_bytes,
-            "ring_bytes": found.ring_bytes, "beside": named(&found.beside), "beside_bytes": found.beside_bytes,
-            "global": named(&found.global), "global_bytes": found.global_bytes,
-            "total_bytes": found.total_bytes, "senic_bytes": found.senic_bytes,
-            "senic_qfq_bytes": found.senic_qfq_bytes, "linux_fq_bytes": found.linux_fq_bytes,
-            "avoided_bytes": found.avoided_bytes,
-            "control": control.iter().map(|part| (part.what.to_owned(), part.bytes.into()))
-                .collect::<serde_json::Map<String, serde_json::Value>>(),
-            "control_bytes": control_bytes, "control_total_bytes": tenants * control_bytes,
-            "told_limit_bytes": if steered { told_bytes } else { 0 },
-        }));
-    }
-    print(&memory_text(&found))?;
-    if control.is_empty() {
-        return Ok(());
-    }
-    let rows = control.iter().map(|part| format!("  {:<38}{:>12} B\n", part.what, part.bytes));
-    print(&format!(
-        "{:<40}{control_bytes:>12} B\n{}{:<40}{:>12} B\n{:<40}{told_bytes:>12} B\n",
-        "a tenant's control, as a receiver",
-        rows.collect::<String>(),
-        format!("control of {tenants} tenants, as receivers"),
-        tenants * control_bytes,
-        "a limit told by a tenant elsewhere",
-    ))
-}
-
-fn memory_text(found: &plimsoll_nic::Footprint) -> String {
-    let rows = |parts: &[plimsoll_nic::Part]| {
-        parts.iter().map(|part| format!("  {:<38}{:>12} B\n", part.what, part.bytes)).collect::<String>()
-    };
-    let line = |what: &str, bytes: u64| format!("{what:<40}{bytes:>12} B\n");
-    let classes = found.classes;
-    let queues =
-        if found.queues > classes { format!(" with {} queues", found.queues) } else { String::new() };
-    [
-        line("scheduler's state of an idle class", found.class_bytes),
-        rows(&found.class),
-        line("ring of a flow queue that holds packets", found.ring_bytes),
-        line("other state of an idle class", found.beside_bytes),
-        rows(&found.beside),
-        line("state that all classes share", found.global_bytes),
-        rows(&found.global),
-        line(&format!("total of {classes} classes{queues}"), found.total_bytes),
-        line(&format!("scheduler's state of {classes} classes"), classes * found.class_bytes),
-        line("for comparison: SENIC, 30 B a class", found.senic_bytes),
-        line("SENIC with QFQ, 40 B and 10 kB", found.senic_qfq_bytes),
-        line("Linux fq, 104 B a flow", found.linux_fq_bytes),
-        line("queues on a NIC, ten frames a class", found.avoided_bytes),
-    ]
-    .concat()
 }
 
 /// The file of a tenant or an application, by itself.

@@ -1,8 +1,9 @@
-//! What the engine keeps in memory for a policy, to the byte of its tables.
+//! The engine's memory for a policy, to the byte of its tables.
 //!
 //! Why: how many classes a host carries is a matter of bytes; an operator should know before the traffic does.
-//! From: SENIC §4.2 and Table 2 (30 B a class in its format, 40 B and 10 kB in all for QFQ), which stand beside ours.
-//! Not here: allocators' rounding; what the daemon keeps; bundles, for classes with several flow queues or limits.
+//! From: SENIC §4.2 (what a class costs), for this engine's own tables.
+//! Not here: other schedulers' formats (`plimsoll check` compares with them); allocators' rounding; what the daemon keeps;
+//! bundles, for classes with several flow queues or limits.
 //! Invariant: a test compares the sum with what an engine really allocates.
 
 use core::mem::size_of;
@@ -25,53 +26,34 @@ pub struct Footprint {
     pub classes: u64,
     /// Queues of all classes: leaves of the tree.
     pub queues: u64,
-    /// What the scheduler keeps for an idle class on average, beside its ring, by what it is for.
+    /// Scheduler state of an idle class on average, without its ring, by purpose.
     pub class: Vec<Part>,
     /// The sum of these.
     pub class_bytes: u64,
     /// The ring of one flow queue, which it has while it holds descriptors.
     pub ring_bytes: u64,
-    /// What else is kept for a class, and no decision needs, by what it is for.
+    /// Other memory of a class, which no scheduling decision reads, by purpose.
     pub beside: Vec<Part>,
     /// The sum of these.
     pub beside_bytes: u64,
-    /// What does not grow with classes, by what it is for.
+    /// Memory that does not grow with the number of classes, by purpose.
     pub global: Vec<Part>,
     /// The sum of these.
     pub global_bytes: u64,
     /// Classes, what is beside them, and the rest.
     pub total_bytes: u64,
-    /// As much scheduler state in SENIC's token-bucket format.
-    pub senic_bytes: u64,
-    /// As much in SENIC's QFQ format.
-    pub senic_qfq_bytes: u64,
-    /// As much in the format of Linux's `fq`, one flow for each class.
-    pub linux_fq_bytes: u64,
-    /// What queues on a NIC would take instead of host memory, at ten largest frames a class (SENIC §2).
-    pub avoided_bytes: u64,
 }
 
 /// Bytes for one purpose.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// What they hold.
+    /// The purpose.
     pub what: &'static str,
-    /// How many.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
-/// SENIC's class record (Table 2), and what its QFQ keeps for a class and in all (§4.2).
-const SENIC_CLASS: u64 = 30;
-const SENIC_QFQ_CLASS: u64 = 40;
-const SENIC_QFQ_GLOBAL: u64 = 10_000;
-/// Head and tail of each further ring of a class (SENIC §5.2).
-const SENIC_RING: u64 = 4;
-/// `struct fq_flow` of Linux 6.
-const LINUX_FQ_FLOW: u64 = 104;
-/// SENIC §2.1: 15 kB of packets a queue, which is ten frames of 1,500 B.
-const FRAMES_PER_QUEUE: u64 = 10;
-
-/// What an engine of this configuration keeps for a policy.
+/// Adds up the memory of an engine with this configuration for a policy.
 #[must_use]
 pub fn footprint(program: &Program, config: &Config) -> Footprint {
     let program = &program.carried_out();
@@ -136,14 +118,10 @@ pub fn footprint(program: &Program, config: &Config) -> Footprint {
         beside_bytes,
         global,
         global_bytes,
-        senic_bytes: classes * SENIC_CLASS + (queues - classes) * SENIC_RING,
-        senic_qfq_bytes: classes * SENIC_QFQ_CLASS + (queues - classes) * SENIC_RING + SENIC_QFQ_GLOBAL,
-        linux_fq_bytes: queues * LINUX_FQ_FLOW,
-        avoided_bytes: queues * FRAMES_PER_QUEUE * program.max_frame.as_u64(),
     }
 }
 
-/// What a node is to the classes.
+/// A node's part in the count of classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// It orders classes.
@@ -181,7 +159,7 @@ fn roles(program: &Program) -> Vec<Role> {
     roles
 }
 
-/// A record, and its number while nobody has it.
+/// A record, and its place in the list of spare records.
 const RECORD_AND_NUMBER: u64 = (RECORD_BYTES + size_of::<u32>()) as u64;
 
 /// The compiled policy, of which the engine keeps a copy.
@@ -209,7 +187,7 @@ fn part(what: &'static str, bytes: usize) -> Part {
     Part { what, bytes: bytes as u64 }
 }
 
-/// What a node keeps of one child: who it is, and its place in the order.
+/// Bytes that a node keeps for one child: its index, and its place in the order.
 fn child_bytes(program: &Program, parent: NodeId) -> u64 {
     let node = program.node(parent);
     (CHILD_BYTES + place_bytes(node.kind, node.children.len())) as u64
@@ -232,10 +210,10 @@ mod tests {
     #[test]
     fn a_class_with_three_queues_is_one_class() {
         let whole = said("");
-        assert_eq!((whole.classes, whole.queues, whole.senic_bytes), (3, 3, 90));
+        assert_eq!((whole.classes, whole.queues), (3, 3));
         assert!(whole.class.iter().all(|part| part.what != "the order among its queues"));
         let divided = said(", queues: {voice: {match: {dscp: ef}}, web: {match: {dst_port: 443}}, rest: {}}");
-        assert_eq!((divided.classes, divided.queues, divided.senic_bytes), (3, 5, 98));
+        assert_eq!((divided.classes, divided.queues), (3, 5));
         let more = divided.total_bytes - whole.total_bytes;
         let ring_and_record = divided.ring_bytes + RECORD_AND_NUMBER;
         assert!(
