@@ -1,6 +1,6 @@
-//! Packet accounting: who holds how many descriptors.
+//! Packet accounting: how many descriptors each tenant holds.
 //!
-//! Why: a tenant that floods must fill its own share of the engine and nobody else's.
+//! Why: a tenant that floods must fill its own share of the engine and no other tenant's.
 //! From: PicNIC §5.4.2-3 (packet accounting), with caps per flow (`host`), tenant and host; Loom §4.2.3 (a cap of each class's
 //! outstanding packets).
 //! Not here: what the caller does with what is refused: hold it in the guest, or drop and count it.
@@ -76,7 +76,7 @@ impl Accounts {
         u32::try_from(self.tenants.len() + class).ok().map(OwnerId)
     }
 
-    /// Which of the classes with a cap an owner is; `None` for a tenant, or nobody.
+    /// Which of the classes with a cap an owner is; `None` for a tenant, or for no tenant.
     #[inline]
     fn class_of(&self, owner: OwnerId) -> Option<usize> {
         let class = (owner.0 as usize).checked_sub(self.tenants.len())?;
@@ -133,7 +133,7 @@ impl Accounts {
         }
     }
 
-    /// Counts what a new policy's owner holds already, whatever its cap.
+    /// Charges an owner for what it holds already when a policy is installed, even beyond its cap.
     pub(crate) fn charge(&mut self, owner: OwnerId, held: u32) {
         let tenant = match self.class_of(owner).map(|class| &mut self.classes[class]) {
             None => owner.tenant(),

@@ -14,9 +14,9 @@ use plimsoll_units::{Nanos, Span};
 use prefetch_index::prefetch_index;
 
 use crate::circle::Circle;
+use crate::heads::Heads;
 use crate::host::{Host, Pull};
 use crate::ids::{GateId, RecordId, TreeId};
-use crate::ranked::Ranked;
 use crate::tree::Seat;
 
 /// Flow queues of one class behind the same limits. What every packet needs fills the first cache line, and what one behind limits
@@ -32,36 +32,36 @@ pub(crate) struct Bundle {
     pub(crate) entries: u8,
     /// Whether some order looks at the packets of this bundle.
     pub(crate) ranks_packets: bool,
-    /// Whether nothing was sent since it was idle.
+    /// Whether it has sent nothing since it was idle.
     pub(crate) fresh: bool,
     /// Its limits, in the order in which they are passed.
     pub(crate) holds: Holds,
     pub(crate) done: Done,
     /// The nearest gate above it.
     pub(crate) gate: GateId,
-    /// Whether gates kept it back when it was picked, since it sent last: also while it waits for a limit after that, or its head
-    /// could be picked in vain a second time there.
+    /// Whether a gate held back its head when it was picked, until the head is sent: it also waits for limits with this mark,
+    /// so that it is not picked in vain twice.
     pub(crate) kept: bool,
     pub(crate) waits_since: Nanos,
     /// How long the head waited altogether, and where the longest.
     pub(crate) limited: Span,
     pub(crate) longest_wait: Span,
     pub(crate) limited_by: Option<LimitId>,
-    /// What the gates above it had counted when its head came to be below them.
+    /// The blocked time of the gates above when its head came below them.
     pub(crate) blocked: Span,
     /// Flow queues that exist.
     pub(crate) members: u32,
     pub(crate) order: FlowOrder,
 }
 
-/// What left of one bundle.
+/// Counters of one bundle.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Done {
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
 }
 
-/// Where a bundle is.
+/// The state of a bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Idle,
@@ -77,18 +77,18 @@ pub(crate) struct Hold {
     pub(crate) limit: LimitId,
     /// Its place in the limit's tree; `NOWHERE` while no other bundle shares the limit: then there is nothing to decide.
     seat: Seat,
-    /// What the limit has granted and was not used yet, in what it counts.
+    /// The amount that the limit has granted and the bundle has not used, in the limit's unit.
     pub(crate) granted: u32,
     pub(crate) asks: Asks,
 }
 
-/// Whether a bundle stands in a limit's tree, and what for.
+/// A bundle's request to a limit, for which it stands in the limit's tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asks {
     No,
     /// For more than its head needs.
     More,
-    /// For what its head can't leave without.
+    /// For an amount without which its head cannot leave.
     Needs,
 }
 
@@ -145,7 +145,7 @@ pub(crate) const MOST_HOLDS: usize = 32;
 #[derive(Clone, Debug)]
 enum Flows {
     /// By arrival or deadline of the head, and then by the flow queue's number; with its record.
-    Ranked(Ranked),
+    Ranked(Heads),
     /// In turns, by deficit round robin (Shreedhar and Varghese, 1995) with the turn paid after its use.
     Round(Circle),
 }
@@ -154,7 +154,7 @@ impl Bundle {
     pub(crate) fn new(class: NodeId, order: FlowOrder, seat: Seat, holds: Holds) -> Self {
         let flows = match order {
             FlowOrder::Drr => Flows::Round(Circle::new()),
-            FlowOrder::Fifo | FlowOrder::Lstf(_) | FlowOrder::Edf(_) => Flows::Ranked(Ranked::default()),
+            FlowOrder::Fifo | FlowOrder::Lstf(_) | FlowOrder::Edf(_) => Flows::Ranked(Heads::default()),
         };
         Self {
             flows,
@@ -217,7 +217,7 @@ impl Bundle {
         self.members += 1;
         let wanted = self.members as usize;
         match &mut self.flows {
-            Flows::Ranked(ranked) => ranked.reserve(wanted),
+            Flows::Ranked(heads) => heads.reserve(wanted),
             Flows::Round(circle) => circle.reserve(wanted),
         }
     }
@@ -226,7 +226,7 @@ impl Bundle {
     #[inline]
     pub(crate) fn active(&self) -> u32 {
         match &self.flows {
-            Flows::Ranked(ranked) => ranked.len() as u32,
+            Flows::Ranked(heads) => heads.len() as u32,
             Flows::Round(circle) => circle.len(),
         }
     }
@@ -235,7 +235,7 @@ impl Bundle {
     #[inline]
     pub(crate) fn front(&self) -> Option<RecordId> {
         match &self.flows {
-            Flows::Ranked(ranked) => ranked.first().map(|(_, _, record)| record),
+            Flows::Ranked(heads) => heads.first().map(|(_, _, record)| record),
             Flows::Round(circle) => circle.get(0),
         }
     }
@@ -244,7 +244,7 @@ impl Bundle {
     #[inline]
     pub(crate) fn upcoming(&self, turns: u32) -> Option<RecordId> {
         match &self.flows {
-            Flows::Ranked(ranked) => ranked.upcoming(turns),
+            Flows::Ranked(heads) => heads.upcoming(turns),
             Flows::Round(circle) => circle.get(turns),
         }
     }
@@ -253,9 +253,9 @@ impl Bundle {
     #[inline]
     pub(crate) fn insert(&mut self, id: RecordId, host: &Host, arrivals: u64) {
         match &mut self.flows {
-            Flows::Ranked(ranked) => {
+            Flows::Ranked(heads) => {
                 let rank = flow_rank(self.order, id, host, arrivals);
-                ranked.push((rank, host.queue_of(id), id));
+                heads.push((rank, host.queue_of(id), id));
             }
             Flows::Round(circle) => circle.push_back(id),
         }
@@ -271,10 +271,10 @@ impl Bundle {
     #[inline]
     pub(crate) fn settle(&mut self, id: RecordId, pull: &Pull, host: &Host, arrivals: u64) {
         match &mut self.flows {
-            Flows::Ranked(ranked) => {
-                ranked.pop_first();
+            Flows::Ranked(heads) => {
+                heads.pop_first();
                 if pull.more {
-                    ranked.push((flow_rank(self.order, id, host, arrivals), pull.queue, id));
+                    heads.push((flow_rank(self.order, id, host, arrivals), pull.queue, id));
                 }
             }
             Flows::Round(circle) => circle.serve(id, pull.turn_over, !pull.more),

@@ -1,6 +1,6 @@
 //! Flow queues that take turns, in a circle.
 //!
-//! Why: everybody's turn comes again, so going on to the next is often all there is to do; and a class of few flow
+//! Why: every turn comes again, so stepping to the next flow queue is often all there is to do; and a class of few flow
 //! queues needs no memory of its own for them.
 //! Not here: how long a turn is (`host`).
 //! Invariant: those in the circle stand in the order of their turns, from `head` on.
@@ -41,7 +41,7 @@ impl Circle {
         self.len
     }
 
-    /// Whose turn comes after `turns` more.
+    /// The flow queue whose turn comes after `turns` more.
     #[inline]
     pub(crate) fn get(&self, turns: u32) -> Option<RecordId> {
         (turns < self.len).then(|| self.places[self.at(turns)])
@@ -54,7 +54,7 @@ impl Circle {
         self.len += 1;
     }
 
-    /// `front`, who stands in front, sent something: its turn may be over, or it may leave. Neither can be foretold, so
+    /// The flow queue `front`, at the front, sent something: its turn may be over, or it may leave. Neither can be foretold, so
     /// there is no branch.
     #[inline]
     pub(crate) fn serve(&mut self, front: RecordId, turn_over: bool, leaves: bool) {

@@ -12,14 +12,14 @@ use crate::ids::GateId;
 use crate::stats::{ClassCounters, EngineStats, LimitCounters, NodeRank, TenantCounters};
 
 impl Nic {
-    /// What a class has done since the policy was installed. Linear in flow queues: for all classes at once there
+    /// Counters of a class since the policy was installed. Linear in flow queues: for all classes at once there
     /// is [`Nic::all_class_counters`].
     #[must_use]
     pub fn class_counters(&self, class: NodeId) -> ClassCounters {
         self.all_class_counters().get(class.0 as usize).copied().unwrap_or_default()
     }
 
-    /// What each node's own flow queues have done since the policy was installed, by [`NodeId`].
+    /// Counters of each node's own flow queues since the policy was installed, by [`NodeId`].
     #[must_use]
     pub fn all_class_counters(&self) -> Vec<ClassCounters> {
         let refused = |&refused| ClassCounters { refused, ..ClassCounters::default() };
@@ -45,14 +45,14 @@ impl Nic {
         classes
     }
 
-    /// What a limit has done since the policy was installed. Linear in bundles: for all limits at once there is
+    /// Counters of a limit since the policy was installed. Linear in bundles: for all limits at once there is
     /// [`Nic::all_limit_counters`].
     #[must_use]
     pub fn limit_counters(&self, limit: LimitId) -> LimitCounters {
         self.all_limit_counters().get(limit.0 as usize).copied().unwrap_or_default()
     }
 
-    /// What each limit has done since the policy was installed, by [`LimitId`].
+    /// Counters of each limit since the policy was installed, by [`LimitId`].
     #[must_use]
     pub fn all_limit_counters(&self) -> Vec<LimitCounters> {
         let mut limits = vec![LimitCounters::default(); self.limits.len()];
@@ -74,13 +74,13 @@ impl Nic {
         limits
     }
 
-    /// What a tenant holds and was refused.
+    /// Counters of a tenant.
     #[must_use]
     pub fn tenant_counters(&self, tenant: TenantId) -> TenantCounters {
         TenantCounters { held: self.accounts.held(tenant), refused: self.accounts.refused(tenant) }
     }
 
-    /// What the engine as a whole has done.
+    /// Counters of the whole engine.
     #[must_use]
     pub fn stats(&self) -> EngineStats {
         EngineStats {
@@ -90,7 +90,7 @@ impl Nic {
         }
     }
 
-    /// From a class to the root: where its packet would stand now at each node.
+    /// The rank that a packet of the class would get now at each node, from the class to the root.
     #[must_use]
     pub fn ranks(&self, class: NodeId) -> Vec<NodeRank> {
         if !self.forest.knows(class) {

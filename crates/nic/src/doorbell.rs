@@ -36,7 +36,7 @@ pub struct PcieWrites {
     pub entries: u64,
 }
 
-/// What doorbell words say.
+/// The meaning of doorbell words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Note {
     NewDescriptors(QueueId),
@@ -100,7 +100,7 @@ impl DoorbellQueue {
         self.last = None;
     }
 
-    /// What has been written so far, in each way of counting.
+    /// Writes so far, in each way of counting.
     #[must_use]
     pub fn writes(&self) -> PcieWrites {
         PcieWrites { senic_bytes: self.writes.per_queue * SENIC_DOORBELL_BYTES, ..self.writes }

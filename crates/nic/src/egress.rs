@@ -1,6 +1,6 @@
 //! Egress: from a doorbell to a frame on the wire.
 //!
-//! Why: this is the story that everything else in the crate serves.
+//! Why: this file is the path of a packet; every other file of the crate is a part of it.
 //! From: Loom §4.2 and §4.3.
 //! Not here: how nodes choose (`order`), what limits grant (`grants`), how a policy is installed (`install`).
 //! Invariant: a bundle with packets is in the main tree, below gates that may be closed, or waits for limits.
@@ -40,7 +40,7 @@ pub struct Nic {
     pub(crate) limits: Table<LimitId, Limit>,
     pub(crate) wheel: Wheel,
     pub(crate) layout: Layout,
-    /// Limits that granted a bundle into the main tree since the last pick; they choose again after it.
+    /// Limits that let a bundle into the main tree since the last pick; they choose again after the next one.
     pub(crate) resting: Vec<LimitId>,
     pub(crate) link: Link,
     pub(crate) arrivals: u64,
@@ -98,7 +98,7 @@ impl Nic {
         }
     }
 
-    /// Counts a descriptor that was not taken; unless the flow queue only had no record, and one is spare.
+    /// Slow path of [`Nic::post`]: gives the flow queue a record and posts again, or counts the refusal.
     #[cold]
     fn refuse(&mut self, queue: QueueId, descriptor: Descriptor, why: Refusal) -> Result<(), Refusal> {
         let why = match why {
@@ -117,7 +117,7 @@ impl Nic {
         Err(why)
     }
 
-    /// A flow queue without a record is about to hold something: it takes one of those that are spare.
+    /// Gives a spare record to a flow queue that is about to hold something.
     fn employ(&mut self, queue: QueueId) -> Result<RecordId, Refusal> {
         let home = self.host.home(queue).ok_or(Refusal::NoQueue)?;
         let (owner, pull) = (self.owner_of(self.class_at(home)), self.pull_of(home));
@@ -129,7 +129,7 @@ impl Nic {
         Ok(id)
     }
 
-    /// Where records are scarce, a flow queue that holds nothing leaves its own to others.
+    /// Where records are scarce, frees the record of a flow queue that has become empty.
     fn retire(&mut self, queue: QueueId) {
         let held = self.host.resolve(queue).filter(|_| self.host.is_scarce());
         let Some(id) = held.filter(|&id| self.host.is_empty(id)) else { return };
@@ -152,7 +152,7 @@ impl Nic {
         self.host.prefetch(RecordId(queue.0));
     }
 
-    /// The same for the place of its next descriptor, once the flow queue itself has come.
+    /// Brings the ring slot of its next descriptor into the cache, once the flow queue itself is there.
     #[inline]
     pub fn prefetch_ring(&self, queue: QueueId) {
         self.host.prefetch_tail(RecordId(queue.0));
@@ -277,7 +277,7 @@ impl Nic {
         }
     }
 
-    /// What hangs in this seat enters the main tree.
+    /// Makes a bundle, or a class's only flow queue, active in the main tree.
     #[inline(always)]
     fn enter(&mut self, seat: Seat, entrant: &Entrant, returning: bool, now: Nanos) {
         if !self.forest.is_active(self.layout.root) {
@@ -322,8 +322,8 @@ impl Nic {
         self.set_alarms(now);
     }
 
-    /// The head was picked, but a gate above is not open for it: those that are not close. From now on all of them open
-    /// for no less than this head needs, until it has left.
+    /// Closes the gates above a picked head that may not let it pass yet. Until the head has left, each of them opens only
+    /// when it could pass. Returns whether a gate was closed.
     fn keep_back(&mut self, id: BundleId, seat: Seat, len: u32, now: Nanos) -> bool {
         let bundle = &mut self.bundles[id];
         let mut closed = false;
@@ -352,7 +352,7 @@ impl Nic {
         closed
     }
 
-    /// What the bundle's head waited below closed gates.
+    /// Adds up how long the bundle's head waited below closed gates.
     pub(crate) fn note_gates(&mut self, id: BundleId, now: Nanos) {
         let bundle = &mut self.bundles[id];
         if bundle.gate == GateId::NONE {
@@ -366,7 +366,7 @@ impl Nic {
         }
     }
 
-    /// The head was picked, but a limit holds it: it leaves the tree with its rank and waits there.
+    /// Sends a picked bundle, whose head a limit holds, to wait for that limit. It keeps its rank.
     fn park(&mut self, id: BundleId, seat: Seat, now: Nanos) {
         self.note_gates(id, now);
         let entrant = self.entrant(id);
@@ -552,7 +552,7 @@ impl Nic {
         self.bundles[id].front().map_or(0, |queue| self.host.charge(queue))
     }
 
-    /// What orders want to know of a bundle; the head only where some order looks at packets.
+    /// The part of a bundle that orders look at; its head only where an order ranks packets.
     #[inline]
     pub(crate) fn entrant(&self, id: BundleId) -> Entrant {
         let bundle = &self.bundles[id];

@@ -17,15 +17,15 @@ pub(crate) type Entry = (u64, QueueId, RecordId);
 
 /// The flow queues of a bundle that hold packets.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ranked {
+pub(crate) struct Heads {
     run: VecDeque<Entry>,
-    /// There once a second flow queue could come out of order.
+    /// Allocated with the second flow queue: one alone cannot come out of order.
     #[expect(clippy::box_collection, reason = "a bundle keeps what every packet needs in a cache line")]
     rest: Option<Box<BinaryHeap<Reverse<Entry>>>>,
 }
 
-impl Ranked {
-    /// Makes room for so many in all.
+impl Heads {
+    /// Makes room for `wanted` flow queues in all.
     pub(crate) fn reserve(&mut self, wanted: usize) {
         self.run.reserve(wanted.saturating_sub(self.run.len()));
         if wanted > 1 {
@@ -47,7 +47,7 @@ impl Ranked {
         }
     }
 
-    /// The least.
+    /// The flow queue with the least rank.
     #[inline]
     pub(crate) fn first(&self) -> Option<Entry> {
         let run = self.run.front().copied();
@@ -90,16 +90,16 @@ mod tests {
         /// Against a sorted set: any ranks, in any order.
         #[test]
         fn leaves_in_order(steps in proptest::collection::vec((any::<bool>(), 0_u64..40), 1..200)) {
-            let (mut ranked, mut model) = (Ranked::default(), std::collections::BTreeSet::new());
-            ranked.reserve(steps.len());
+            let (mut heads, mut model) = (Heads::default(), std::collections::BTreeSet::new());
+            heads.reserve(steps.len());
             for (number, (push, rank)) in (0..).zip(steps) {
                 if push {
-                    ranked.push((rank, QueueId(number), RecordId(number)));
+                    heads.push((rank, QueueId(number), RecordId(number)));
                     model.insert((rank, QueueId(number), RecordId(number)));
                 } else {
-                    prop_assert_eq!(ranked.pop_first(), model.pop_first());
+                    prop_assert_eq!(heads.pop_first(), model.pop_first());
                 }
-                prop_assert_eq!((ranked.first(), ranked.len()), (model.first().copied(), model.len()));
+                prop_assert_eq!((heads.first(), heads.len()), (model.first().copied(), model.len()));
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Why: one ring per flow, so that no packet waits behind another flow's.
 //! From: Loom §4.3 (descriptor queues); SENIC §5.2 (segmentation at scheduling time, one frame a turn).
-//! Not here: who goes next (`tree`), caps (`account`).
+//! Not here: which flow queue goes next (`tree`), caps (`account`).
 //! Invariant: done <= head <= seen <= tail, modulo 2^16, and tail - done never exceeds the ring. A flow queue that holds
 //! descriptors has a record.
 
@@ -23,10 +23,10 @@ use rings::{Rings, Slot};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(pub u32);
 
-/// What the host writes for one frame, or for one large segment to be cut into frames.
+/// A frame that the host hands to the engine, or a large segment that leaves as several frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Handed back with each [`crate::Transmit`] and [`crate::Completion`]; the engine never looks behind it.
+    /// Handed back with each [`crate::Transmit`] and [`crate::Completion`]; the engine never follows it.
     pub addr: u64,
     /// Bytes of the whole frame, headers included.
     pub len: u32,
@@ -57,7 +57,7 @@ pub(crate) struct Host {
     cut: Cut,
 }
 
-/// All that a flow queue without descriptors needs to be.
+/// A flow queue that holds no descriptors.
 #[derive(Clone, Copy, Debug)]
 struct Name {
     home: Tagged,
@@ -103,7 +103,7 @@ struct Record {
     since: Nanos,
 }
 
-/// Of a flow queue that holds nothing, and of one that does.
+/// Bytes of a flow queue that holds nothing: its name and its tag.
 pub(crate) const NAME_BYTES: usize = size_of::<Name>() + size_of::<u32>();
 pub(crate) const RECORD_BYTES: usize = size_of::<Record>();
 /// One pull: what leaves now of the head descriptor.
@@ -135,7 +135,7 @@ impl Name {
 }
 
 impl Host {
-    /// Room for so many flow queues, of which so many hold descriptors at a time.
+    /// Makes room for `queues` flow queues, of which up to `descriptors` hold something at a time.
     pub(crate) fn new(queues: u32, ring: u16, descriptors: u32, cut: Cut) -> Self {
         let records = queues.min(descriptors);
         let scarce = records < queues;
@@ -247,7 +247,7 @@ impl Host {
         self.records.get(id).filter(|record| record.is_open())
     }
 
-    /// Whether nothing is in a flow queue that has a record.
+    /// Whether a record's flow queue holds nothing.
     #[inline]
     pub(crate) fn is_empty(&self, id: RecordId) -> bool {
         self.record(id).is_some_and(Record::is_empty)
@@ -288,7 +288,7 @@ impl Host {
             .filter_map(|(id, name)| (!name.home.is_nothing()).then_some(id))
     }
 
-    /// Whose an open flow queue is.
+    /// The class or bundle that an open flow queue belongs to.
     pub(crate) fn home(&self, queue: QueueId) -> Option<Tagged> {
         self.names.get(queue).map(|name| name.home).filter(|home| !home.is_nothing())
     }
@@ -301,7 +301,7 @@ impl Host {
         }
     }
 
-    /// A flow queue, with what it holds, becomes another's.
+    /// Moves a flow queue, with what it holds, to another home.
     pub(crate) fn rehome(&mut self, queue: QueueId, home: Tagged, owner: OwnerId, pull: u32) {
         self.set_home(queue, home);
         let Some(id) = self.resolve(queue) else {
@@ -313,7 +313,7 @@ impl Host {
         record.pull = pull.min(self.cut.pull);
     }
 
-    /// Counts what left of a class's only flow queue; whether it is time to add it up.
+    /// Counts what left of a class's only flow queue. Returns whether it is time to add it up.
     #[inline]
     pub(crate) fn count(&mut self, id: RecordId, frames: u32, bytes: u64) -> bool {
         let record = &mut self.records[id];
@@ -321,14 +321,14 @@ impl Host {
         (record.packets | record.bytes) >> 31 != 0
     }
 
-    /// What has not been added up of a flow queue, which begins again at zero.
+    /// Takes the counts of a flow queue that have not been added up; they begin again at zero.
     pub(crate) fn take_counted(&mut self, id: RecordId) -> (u32, u32) {
         let taken =
             |record: &mut Record| (core::mem::take(&mut record.packets), core::mem::take(&mut record.bytes));
         self.records.get_mut(id).map_or((0, 0), taken)
     }
 
-    /// Of every open flow queue: whose it is, and what has not been added up.
+    /// For every record in use: its home, and the frames and bytes that have not been added up.
     pub(crate) fn counted(&self) -> impl Iterator<Item = (Tagged, u32, u32)> + '_ {
         self.records
             .iter()
@@ -370,8 +370,8 @@ impl Host {
         Ok(())
     }
 
-    /// A doorbell: stamps the new descriptors with their arrival. Answers the flow queue's home if it holds packets now
-    /// and did not before; nothing if it does not.
+    /// A doorbell: stamps the new descriptors with their arrival. Returns the record, and its home if the flow queue was
+    /// empty before; `None` if there is no record.
     #[inline]
     pub(crate) fn take_new(
         &mut self,
@@ -465,7 +465,7 @@ impl Host {
         } else {
             record.offset += piece.payload;
         }
-        // Whether there is a next one cannot be foretold: what is loaded of a slot that holds none is not used.
+        // No branch can foretell whether there is a next head; what is loaded from an empty slot is not used.
         record.load(self.rings.slot(id, record.head), self.cut);
         // By the time that this one leaves, others have had their turns and their lines in the cache.
         self.rings.prefetch(id, record.head.wrapping_add(1));
@@ -480,7 +480,7 @@ impl Host {
         self.record(id).map_or(0, |record| record.tail.wrapping_sub(record.done).into())
     }
 
-    /// Whose each open flow queue is, with the descriptors, and their bytes, that wait in it.
+    /// For every record in use: its home, and the descriptors, and their bytes, that wait in it.
     pub(crate) fn backlogs(&self) -> impl Iterator<Item = (Tagged, u64, u64)> + '_ {
         let open = self.records.iter().filter(|record| record.is_open());
         open.map(|record| (record.home, record.seen.wrapping_sub(record.head).into(), record.backlog.into()))
@@ -564,14 +564,14 @@ impl Record {
         self.owner
     }
 
-    /// Remembers of the head what scheduling will ask.
+    /// Copies what the scheduler reads of the head.
     #[inline]
     fn load(&mut self, slot: &Slot, cut: Cut) {
         self.charge = cut.piece(slot, self.offset, self.pull).charge;
         self.arrival = slot.arrival;
     }
 
-    /// A turn is used, and paid afterwards: says whether it is over (Shreedhar and Varghese, 1995).
+    /// Charges the turn for a pull that has left. Returns whether the turn is over (Shreedhar and Varghese, 1995).
     #[inline]
     fn use_turn(&mut self, len: u32, quantum: i32, more: bool) -> bool {
         if self.deficit <= 0 {

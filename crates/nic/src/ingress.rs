@@ -1,12 +1,12 @@
-//! Ingress: a bounded queue for each tenant, and whose packet the CPU takes next.
+//! Ingress: a bounded queue for each tenant, and the order in which the CPU serves them.
 //!
 //! Why: what arrives for one tenant, however much and however costly, must not delay or drop what arrives for another.
 //! From: PicNIC §5.2 (CPU-fair weighted fair queues: drain early, classify by tenant, charge CPU time) and §2's stations;
 //! §4's `max`, which binds also where senders obey nothing: RFC 2697's committed bucket for each tenant.
-//! Not here: frames' bytes, how a packet's tenant is found, what a packet cost (whoever processes it says), and rates for
+//! Not here: frames' bytes, how a packet's tenant is found, what a packet cost (the caller measures it), and rates for
 //! senders (`control`).
 //! Invariant: a packet waits in its tenant's queue only, is dropped only where that queue is full or the tenant has had all
-//! that it may receive, and leaves it in the order of arrival; while anything waits, somebody is next.
+//! that it may receive, and leaves it in the order of arrival; while any packet waits, a tenant is next.
 //!
 //! ```
 //! use plimsoll_nic::{Arrival, Ingress, Station};
@@ -39,21 +39,21 @@ use plimsoll_units::{Bytes, Nanos, Span};
 pub use drain::Drain;
 use share::CpuShare;
 
-/// What a tenant may hold here, and its part of the CPU.
+/// A tenant's queue length and its share of the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Station {
     /// Its part of the CPU among those that have something waiting; at least 1.
     pub weight: u32,
     /// Packets that may wait; at least 1.
     pub slots: u32,
-    /// What it may receive, if not all that comes.
+    /// The most that it may receive; `None` for no maximum.
     pub ceiling: Option<Ceiling>,
 }
 
 /// A packet that has come in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Where it lies: the caller's word for it.
+    /// Its address, which only the caller interprets.
     pub addr: u64,
     /// Its bytes.
     pub len: u32,
@@ -70,7 +70,7 @@ pub enum NotQueued {
     OverMax,
 }
 
-/// What has come by for one tenant, since the start or in an epoch.
+/// Counters of one tenant, since the start or of one epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IngressCounters {
     /// Packets that came, dropped ones included.
@@ -85,7 +85,7 @@ pub struct IngressCounters {
     pub served: u64,
     /// Their bytes.
     pub served_bytes: u64,
-    /// How long those had waited since the NIC had them, together.
+    /// The sum of their waits, from the moment the NIC had them.
     pub waited: Span,
     /// The longest of these waits.
     pub longest: Span,
@@ -108,7 +108,7 @@ struct Queue {
     slots: u32,
     police: Option<Police>,
     waiting: VecDeque<Arrival>,
-    /// What had come by before this epoch.
+    /// The counters of all earlier epochs.
     past: IngressCounters,
     epoch: IngressCounters,
 }
@@ -125,7 +125,7 @@ impl Ingress {
     ///
     /// # Errors
     ///
-    /// [`NotQueued`] when the tenant's queue is full, or it has had all that it may: nobody else's packets matter for that.
+    /// [`NotQueued`] when the tenant's queue is full, or it has had all that it may receive. Other tenants' packets never cause this.
     #[inline]
     pub fn offer(&mut self, tenant: u32, arrival: Arrival) -> Result<(), NotQueued> {
         let queue = &mut self.stations[tenant as usize];
@@ -161,7 +161,7 @@ impl Ingress {
         seen.drops += 1;
     }
 
-    /// Whose turn it is: of those that have something waiting, the one that has had least of its part of the CPU.
+    /// The tenant to serve next: of those with waiting packets, the one that has had least of its share of the CPU.
     #[must_use]
     #[inline]
     pub fn next(&self) -> Option<u32> {
@@ -186,7 +186,7 @@ impl Ingress {
         Some(arrival)
     }
 
-    /// What the tenant's packets took of the CPU, as measured. Until it is charged a tenant stays next.
+    /// Charges the CPU time that the tenant's packets took, as measured. Until it is charged a tenant stays next.
     #[inline]
     pub fn charge(&mut self, tenant: u32, cost: Span, now: Nanos) {
         self.stations[tenant as usize].epoch.cpu += cost;
@@ -216,14 +216,14 @@ impl Ingress {
         self.stations[tenant as usize].slots
     }
 
-    /// What has come by since the start.
+    /// The tenant's counters since the start.
     #[must_use]
     pub fn seen(&self, tenant: u32) -> IngressCounters {
         let queue = &self.stations[tenant as usize];
         queue.past.and(&queue.epoch)
     }
 
-    /// What has come by since this was last asked: a control epoch.
+    /// Takes the tenant's counters since the last call: one control epoch.
     pub fn take_epoch(&mut self, tenant: u32) -> IngressCounters {
         let queue = &mut self.stations[tenant as usize];
         let fresh = IngressCounters { peak: queue.waiting.len() as u32, ..IngressCounters::default() };
@@ -232,7 +232,7 @@ impl Ingress {
         epoch
     }
 
-    /// Other parts of the CPU and of the memory, and other maxima, from now on, for as many tenants as there are or more. What waits stays.
+    /// Changes the tenants' shares, queue lengths and maxima from now on; `stations` may add tenants. Waiting packets stay.
     pub fn set_stations(&mut self, stations: &[Station]) {
         let weights: Vec<u32> = stations.iter().map(|station| station.weight).collect();
         self.share.set_weights(&weights);
@@ -288,7 +288,7 @@ impl Police {
 }
 
 impl IngressCounters {
-    /// These and what came later.
+    /// The sum with later counters.
     fn and(&self, later: &Self) -> Self {
         Self {
             packets: self.packets + later.packets,

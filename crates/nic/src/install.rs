@@ -4,7 +4,7 @@
 //! From: Loom §4.3.2 (reconfiguration without stopping); a reload keeps flow queues and what they hold.
 //! Not here: the language (`plimsoll_policy`).
 //! Invariant: after an install every open flow queue has a bundle of the new policy, and holds what it held, in order.
-//! Between flow queues there is no order to keep: whoever puts one flow into several has to see to it.
+//! Between flow queues there is no order to keep: a caller that puts one flow into several must keep it itself.
 
 use std::collections::HashMap;
 
@@ -438,7 +438,7 @@ fn tenant_of(program: &Program, class: NodeId) -> TenantId {
     program.path(class).find_map(|id| program.node(id).tenant).unwrap_or(NO_TENANT)
 }
 
-/// What the main tree is for.
+/// The purpose of the main tree.
 fn main_tree(largest: u64, late: Span) -> Purpose {
     Purpose { largest, minima: true, late: Some(late) }
 }

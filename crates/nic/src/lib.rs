@@ -1,8 +1,8 @@
 //! The engine: host interface, egress and ingress of the virtual NIC.
 //!
-//! Why: one deterministic state machine decides who sends next, live and in simulation.
+//! Why: one deterministic state machine decides which packet leaves next, live and in simulation.
 //! From: Loom (NSDI 2019) and, for late pull and accounting, SENIC (NSDI 2014) and PicNIC (SIGCOMM 2019).
-//! Not here: clocks, threads, sockets, frames' bytes. Whoever drives it passes the time.
+//! Not here: clocks, threads, sockets, frames' bytes. The caller passes the time.
 //! Invariants: each descriptor completes exactly once; order within a flow queue is kept; nothing leaves before its
 //! limits allow; if an eligible packet exists the link is not idle; memory is fixed by configuration; the same
 //! inputs give the same outputs.
@@ -44,6 +44,7 @@ mod counters;
 mod doorbell;
 mod egress;
 mod footprint;
+mod heads;
 mod host;
 mod ids;
 mod ingress;
@@ -51,7 +52,6 @@ mod install;
 mod layout;
 mod limit;
 mod order;
-mod ranked;
 mod refusal;
 mod stats;
 mod tree;

@@ -4,7 +4,7 @@
 //! From: Loom §4.2.2 (global shaping queue), with the policy's order behind each limit: one waiting bundle is chosen
 //! for each slot, so that only the limit is on the wheel, never its flow queues (docs/decisions, 1). What it is granted is paid
 //! at once and used when it leaves (docs/decisions, 15).
-//! Not here: who is chosen (`tree`), who asks when (`egress::grants`), the wheel itself (`plimsoll_queues::Wheel`).
+//! Not here: which bundle is chosen (`tree`), when a bundle asks (`egress::grants`), the wheel (`plimsoll_queues::Wheel`).
 //! Invariant: in any span, bytes that were granted, less those that were given back, are at most burst + rate x span (packets
 //! count as one byte each; a burst shorter than a frame counts as a frame). A bundle has at most one pull in hand that the burst
 //! does not cover.
@@ -17,18 +17,18 @@ use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 
 use crate::ids::{BundleId, GateId, TreeId};
 
-/// A limit's clock and who waits for it, in two cache lines.
+/// A limit's clock and the bundles that wait for it, in two cache lines.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Limit {
     pace: Pace,
-    /// What the burst takes at the rate, rounded down.
+    /// The time that the burst takes at the rate, rounded down.
     full: Span,
     /// The gate of the main tree that does its work, if it holds a node; then no bundle waits for it.
     pub(crate) gate: GateId,
-    /// What is charged of a frame at most, if frames are counted and not bytes.
+    /// For a limit that counts frames: the most bytes that one frame is charged.
     frame: Option<NonZeroU32>,
-    /// What bundles have in hand beyond one pull each, all together.
+    /// The sum, over all bundles, of what each was granted beyond one pull.
     ahead: u32,
     /// Bundles that ask.
     pub(crate) waiting: u32,
@@ -85,13 +85,13 @@ impl Limit {
         self.set_full();
     }
 
-    /// What a head of `len` lacks beyond what was `granted`.
+    /// The part of a head of `len` that the `granted` amount does not cover.
     #[inline]
     pub(crate) fn lacks(&self, len: u32, granted: u32) -> u32 {
         self.counted(len).saturating_sub(granted)
     }
 
-    /// What a bundle with a head of `len` may ask for: what the head lacks, or else one more head, if packets `follow` it, bundles
+    /// The amount that a bundle with a head of `len` may ask for: the rest of its head, or else one more head, if packets `follow` it, bundles
     /// share the limit, and the bundle would have two pulls in hand at most, the second covered by the burst. So none loses
     /// its share while its packet is on its way through the main tree. 0: nothing.
     #[inline]
@@ -116,7 +116,7 @@ impl Limit {
         granted.saturating_sub(self.pull)
     }
 
-    /// Whether as much may leave at once. While a bundle asks, nothing may: requests go first.
+    /// Whether a packet that counts `counted` may leave at once. While a bundle asks, none may: requests go first.
     #[inline]
     pub(crate) fn has(&self, counted: u32, now: Nanos) -> bool {
         counted == 0 || self.gives(self.due_for(counted), now)
@@ -135,26 +135,26 @@ impl Limit {
         self.due() <= now
     }
 
-    /// What a pull that is charged `len` counts here. Segments of a pull are whole frames, but for the last.
+    /// The amount that a pull charged `len` counts here. Segments of a pull are whole frames, but for the last.
     #[inline]
     fn counted(&self, len: u32) -> u32 {
         self.frame.map_or(len, |frame| len.div_ceil(frame.get()))
     }
 
-    /// When as much may leave: up to the burst may be used before it is earned, and a head that is longer than the burst waits until
+    /// When a packet that counts `counted` may leave: up to the burst may be used before it is earned, and a head that is longer than the burst waits until
     /// all was earned.
     #[inline]
     pub(crate) fn due_for(&self, counted: u32) -> Nanos {
         self.pace.earned() - (self.full - self.pace.wire_time(Bytes::new(counted.into())))
     }
 
-    /// When to choose who is granted something next.
+    /// When the limit chooses the next bundle to grant something to.
     #[inline]
     pub(crate) fn due(&self) -> Nanos {
         self.due_for(self.expected)
     }
 
-    /// Registers a request for as much: whether the next choice is due earlier because of it.
+    /// Registers a request. Returns whether it makes the next choice due earlier.
     #[inline]
     pub(crate) fn ask(&mut self, asked: u32) -> bool {
         self.waiting += 1;
@@ -199,7 +199,7 @@ impl Limit {
         counted > used
     }
 
-    /// What was granted to a bundle that sends no more is had back. Answers whether there was anything.
+    /// Takes back the grant of a bundle that sends no more. Returns whether there was one.
     pub(crate) fn take_back(&mut self, granted: &mut u32, now: Nanos) -> bool {
         let unused = *granted;
         if unused > 0 {

@@ -1,4 +1,4 @@
-//! Node algorithms: which child of a node goes next.
+//! Scheduling algorithms of tree nodes: which child of a node goes next.
 //!
 //! Why: one enum, so that the packet path has no dynamic dispatch.
 //! From: Loom §4.1; each algorithm's own source stands in its file.
@@ -54,7 +54,7 @@ pub(crate) struct Rounds {
     base: u32,
 }
 
-/// Who enters or is served, as far as any order wants to know.
+/// A bundle that enters or is served: the part of it that orders look at.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entrant {
     pub(crate) bundle: BundleId,
@@ -66,9 +66,9 @@ pub(crate) struct Entrant {
 /// How a child comes into an order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Coming {
-    /// From a limit, or from waiting for its own rates: it keeps its earlier rank.
+    /// Whether it comes from a limit, or from waiting for its own rates: then it keeps its earlier rank.
     pub(crate) returning: bool,
-    /// Since when it could have come.
+    /// The moment since which it could have come.
     pub(crate) since: Nanos,
     pub(crate) now: Nanos,
 }
@@ -227,12 +227,12 @@ pub(crate) fn fixed_bytes(kind: NodeKind, children: usize) -> usize {
     }
 }
 
-/// What became of the bundle that a walk down the tree found.
+/// The outcome for a bundle that [`Forest::pick`](crate::tree::Forest::pick) found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settlement<'a> {
     /// The bundle, with the head that it has now.
     pub(crate) entrant: &'a Entrant,
-    /// Bytes that left; 0 when it was parked.
+    /// Bytes that left; 0 when it was sent to wait for a limit.
     pub(crate) len: u64,
     /// Whether it stays in this tree.
     pub(crate) remains: bool,

@@ -1,7 +1,7 @@
 //! Why the engine did not take a descriptor, or did not open a flow queue.
 //!
 //! Why: one list of reasons, so that counters, reports and the host's interface use the same names.
-//! Not here: who counts a refusal (`account` by tenant, `egress` by class).
+//! Not here: counting (`account` by tenant, `egress` by class).
 
 /// Why a descriptor was not taken, or a flow queue not opened. One counter for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -9,7 +9,7 @@ use crate::refusal::Refusal;
 /// A frame, or a large segment, that leaves now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transmit {
-    /// Whose.
+    /// The flow queue that it came from.
     pub queue: QueueId,
     /// Its class.
     pub class: NodeId,
@@ -25,39 +25,39 @@ pub struct Transmit {
     pub header: u16,
     /// Frames on the wire.
     pub frames: u32,
-    /// Whether the descriptor is through with it.
+    /// Whether this is the last part of its descriptor.
     pub last: bool,
     /// When the doorbell told of it.
     pub arrived: Nanos,
     /// When it became the head of its flow queue.
     pub head: Nanos,
-    /// The limit that held it longest; of several maxima at once, the one that let go last.
+    /// The limit that held it longest; of several maxima at once, the one that released it last.
     pub limited_by: Option<LimitId>,
     /// How long limits held it, altogether.
     pub limited: Span,
 }
 
-/// What became of a frame that was handed out.
+/// Whether a transmitted frame left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It left.
     Sent,
-    /// It could not leave; whoever says so counts why.
+    /// It could not leave; the caller counts why.
     Dropped,
 }
 
-/// The host may use `addr` again.
+/// Tells the host that it may use `addr` again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Whose descriptor.
+    /// The descriptor's flow queue.
     pub queue: QueueId,
     /// As in the descriptor.
     pub addr: u64,
-    /// What became of it.
+    /// Whether it left.
     pub outcome: Outcome,
 }
 
-/// What a class has done.
+/// Counters of a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassCounters {
     /// Frames that left.
@@ -72,22 +72,22 @@ pub struct ClassCounters {
     pub refused: [u64; Refusal::COUNT],
 }
 
-/// What a limit has done.
+/// Counters of a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitCounters {
     /// Frames that left under it.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Bundles of flow queues that wait for it now; of a node's `max`, the node.
+    /// Bundles of flow queues that wait for it now; for a node's `max`, 1 while the node waits.
     pub waiting: u32,
     /// Times that a bundle, or the node, had to wait.
     pub parked: u64,
-    /// Times that one was let go.
+    /// Times that a waiting bundle, or the node, was released.
     pub released: u64,
 }
 
-/// What a tenant holds, and what it was refused.
+/// Counters of a tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TenantCounters {
     /// Descriptors in the engine.
@@ -96,7 +96,7 @@ pub struct TenantCounters {
     pub refused: [u64; Refusal::COUNT],
 }
 
-/// What the engine as a whole has done.
+/// Counters of the whole engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
     /// Pulls handed out.
@@ -111,7 +111,7 @@ pub struct EngineStats {
     pub held: u32,
 }
 
-/// Where a packet of a class would stand now at one node.
+/// The rank that a packet of a class would get now at one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeRank {
     /// The node that orders.

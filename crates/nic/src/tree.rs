@@ -36,7 +36,7 @@ pub(crate) struct Forest {
     alarms: Vec<(Alarm, Option<Nanos>)>,
 }
 
-/// What is to be looked at when its moment has come.
+/// A wake-up for a part of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Alarm {
     /// A node that sleeps, by its place among those: [`Forest::wake`].
@@ -45,7 +45,7 @@ pub(crate) enum Alarm {
     Gate(LimitId),
 }
 
-/// What a tree is for.
+/// The kind of tree: the main one, or a restriction behind a limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Purpose {
     /// Bytes of the largest pull.
@@ -66,7 +66,7 @@ pub(crate) struct Node {
     active: u32,
     /// Whether the last pick was owed to a guarantee.
     guaranteed: bool,
-    /// Whether a node above orders by packets, so that it must hear of each bundle.
+    /// Whether a node above orders by packets, so that the node must pass on every bundle.
     ranked_above: bool,
     /// Whether it may leave its parent's order with something active below: its rates hold in real time, or it has a gate.
     pauses: bool,
@@ -76,12 +76,12 @@ pub(crate) struct Node {
     gate: GateId,
     order: Order,
     guarantee: Option<Box<Guarantee>>,
-    /// By slot: what hangs there. A node, a bundle, or the only flow queue of a class without a bundle, by its record or,
+    /// The child in each slot: a node, a bundle, or the only flow queue of a class without a bundle, by its record or,
     /// where it has none, by its own number. Nothing where a restriction has no such child, or a class no flow queue.
     children: Box<[Tagged]>,
 }
 
-/// A walk down a tree: who goes next, and where it hangs.
+/// The result of a walk down a tree: the child that goes next, and its seat.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pick {
     pub(crate) child: Tagged,
@@ -95,7 +95,7 @@ pub(crate) struct Seat {
     pub(crate) slot: u32,
 }
 
-/// What hanging up a bundle changed.
+/// The places that changed when a bundle was added.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Adoption {
     pub(crate) seat: Seat,
@@ -196,7 +196,7 @@ impl Forest {
         above.ranked_above || matches!(above.order, Order::Ranked(_))
     }
 
-    /// What hangs in a seat.
+    /// The child in a seat.
     pub(crate) fn child(&self, seat: Seat) -> Tagged {
         self.nodes[seat.node].children[seat.slot as usize]
     }
@@ -317,7 +317,7 @@ impl Forest {
         self.seats.prefetch(class);
     }
 
-    /// Who is likely to be picked soon after the one in this seat, the next one first.
+    /// The children that are likely to be picked soon after the one in this seat, the next one first.
     #[inline]
     pub(crate) fn upcoming(&mut self, seat: Seat) -> [Option<Tagged>; 3] {
         let node = &mut self.nodes[seat.node];

@@ -2,7 +2,7 @@
 //!
 //! Why: a tenant's delay is promised without intended shaping; what a limit holds is as slow as the policy says.
 //! From: PicNIC §4 ("for throttled flows, it also excludes any delay necessary for shaping").
-//! Not here: whose packet it is, and what was promised.
+//! Not here: the packet's tenant, and what it was promised.
 //! Invariant: a packet behind others of its own flow that limits held waits for the limits, not for its turn.
 
 use plimsoll_units::{Nanos, Span};
@@ -30,7 +30,7 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// For so many flow queues.
+    /// Keeps one mark for each of `queues` flow queues.
     #[must_use]
     pub fn new(queues: u32) -> Self {
         Self { shaped: vec![false; queues as usize] }

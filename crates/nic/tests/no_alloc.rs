@@ -172,8 +172,8 @@ fn held(kind: NodeKind, classes: u32) -> (usize, plimsoll_nic::Footprint) {
     (change.bytes_allocated - change.bytes_deallocated - policy_bytes, said)
 }
 
-/// What `footprint` says of an idle class and its counters is what the allocator counts; and the scheduler's part is
-/// what it was promised to be.
+/// `footprint` agrees with the allocator's count for an idle class and its counters, and the scheduler's part is as small as
+/// promised.
 fn an_idle_class_takes_what_is_said() {
     for kind in
         [NodeKind::RateShare(Form::Grouped), NodeKind::RateShare(Form::Exact), NodeKind::Wfq, NodeKind::Drr]

@@ -3,7 +3,7 @@
 //! Why: what a receiver allows each sender depends on how many there are, and a list of them would be as long as an
 //! attacker likes.
 //! From: Flajolet and others' HyperLogLog (2007), with linear counting while few registers are used.
-//! Not here: hashing. Hashes must be keyed, or whoever chooses what is counted chooses the count.
+//! Not here: hashing. Hashes must be keyed, or a sender that chooses what is counted chooses the count.
 //! Invariant: integers only; the count does not depend on order or on repetition.
 
 /// A counter of distinct hashes.
@@ -25,10 +25,10 @@ pub struct HyperLogLog {
 }
 
 impl HyperLogLog {
-    /// With so many registers, a power of two from 16 to 65,536. The count's standard error is `1.04 / √registers`.
+    /// An empty counter with `registers`, a power of two from 16 to 65,536. The count's standard error is `1.04 / √registers`.
     ///
     /// # Panics
-    /// If it is none of these.
+    /// If `registers` is not such a power of two.
     #[must_use]
     pub fn with_registers(registers: usize) -> Self {
         assert!(
@@ -55,7 +55,7 @@ impl HyperLogLog {
         *register = (*register).max(rank as u8);
     }
 
-    /// About how many different ones were counted.
+    /// The estimated number of different hashes.
     #[must_use]
     pub fn count(&self) -> u64 {
         let len = self.registers.len() as u128;
@@ -72,7 +72,7 @@ impl HyperLogLog {
         self.registers.fill(0);
     }
 
-    /// What it takes to hold, in bytes.
+    /// The bytes that the registers take.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.registers.len() + size_of_val(self.few.as_slice())

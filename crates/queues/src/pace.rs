@@ -2,7 +2,7 @@
 //!
 //! Why: shapers, guarantees and the link itself all ask "when may the next byte follow?".
 //! From: the generic cell rate algorithm's theoretical arrival time; RFC 2697's committed bucket seen from the other side.
-//! Not here: who waits, and for whom.
+//! Not here: what waits for the clock.
 //! Invariant: the clock has advanced by exactly bits / rate since it last stood at the present, fractions included.
 
 use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Nanos, Span};
@@ -14,7 +14,7 @@ pub struct Pace {
     /// Bit-nanoseconds beyond `at`, less than `rate`.
     rest: u64,
     rate: u64,
-    /// What the last length took: frames of one length follow each other, and a division is the dearest step.
+    /// The time of the last length: frames of one length follow each other, and the division costs most.
     memo: Memo,
 }
 
@@ -45,7 +45,7 @@ impl Pace {
         Nanos::new(self.at.saturating_add(u64::from(self.rest > 0)))
     }
 
-    /// Forgets what was saved up before `now`.
+    /// Forgets credit that was saved up before `now`.
     #[inline]
     pub fn catch_up(&mut self, now: Nanos) {
         if self.at < now.as_u64() {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// What was charged and taken back leaves the clock where it was, to the fraction.
+        /// A charge that is taken back leaves the clock where it was, to the fraction.
         #[test]
         fn a_refund_undoes_a_charge(
             rate in 1_u64..500_000_000_000,

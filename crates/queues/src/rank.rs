@@ -12,7 +12,7 @@ pub struct RankQueue {
     place: Vec<u32>,
 }
 
-/// The same order in one number: whether an entry is less than another cannot be foretold, and this needs no branch.
+/// An entry's (rank, id) as one number, so that two entries compare without a branch; a branch here would be mispredicted.
 #[inline]
 fn key((rank, id): (u64, u32)) -> u128 {
     u128::from(rank) << 32 | u128::from(id)

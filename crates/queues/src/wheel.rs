@@ -56,7 +56,7 @@ impl Wheel {
     /// Bytes that an id takes.
     pub const ENTRY_BYTES: usize = size_of::<Entry>();
 
-    /// Bytes that a wheel of so many slots takes without ids.
+    /// Bytes that a wheel of `slots` takes without ids.
     #[must_use]
     pub const fn bytes(slots: usize) -> usize {
         slots * size_of::<u32>() + slots.div_ceil(64) * size_of::<u64>()
@@ -68,7 +68,7 @@ impl Wheel {
         self.len
     }
 
-    /// Whether nothing waits.
+    /// Whether no id waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -305,7 +305,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whoever asks only when told to gets everything at its moment, and is told of few moments in between: also far
+        /// A caller that asks only when told to gets every id at its moment, and is told of few moments in between: also far
         /// beyond the horizon, which one that is asked at a horizon's end and stays there never leaves.
         #[test]
         fn asking_when_told_ends(waits in proptest::collection::vec(1_u64..2_000_000, 1..20)) {

@@ -114,7 +114,7 @@ impl Nic {
             self.forest.set_rate(copy, slot, rate, now);
         }
         if matches!(self.program.node(node).kind, NodeKind::Class(_)) {
-            return self.set_alarms(now); // nobody is below
+            return self.set_alarms(now); // a class has no children
         }
         let below = |&(_, id): &(_, NodeId)| self.program.path(id).any(|above| above == node);
         let timers: Vec<_> = self.forest.timers().filter(below).collect();

@@ -1,4 +1,4 @@
-//! Grants: what bundles ask of the limits that they are behind, and get.
+//! Grants: bundles ask the limits that they are behind, and are granted bytes.
 //!
 //! Why: a limit divides its rate by the policy restricted to those behind it, whatever the main tree does meanwhile. So a bundle
 //! is granted bytes, which it uses when it leaves, and asks for more while it is in the main tree.
@@ -29,7 +29,7 @@ impl Nic {
     }
 
     /// Asks each limit that cannot grant at once what the bundle may ask for. If the bundle `claims`, as its head was picked in vain,
-    /// the other limits grant what the head lacks now, so that it is not picked in vain there as well. Answers whether a limit
+    /// the other limits grant what the head lacks now, so that it is not picked in vain there as well. Returns whether a limit
     /// holds the head.
     #[inline]
     pub(crate) fn ask_around(&mut self, id: BundleId, claims: bool, now: Nanos) -> bool {
@@ -199,7 +199,7 @@ impl Nic {
         !held
     }
 
-    /// Puts the limit on the wheel for as long as somebody asks.
+    /// Puts the limit on the wheel for as long as a bundle asks.
     pub(super) fn arm(&mut self, limit: LimitId) {
         let state = &mut self.limits[limit];
         state.rests = false;

@@ -46,7 +46,7 @@ impl Cut {
         if too_long { Err(Refusal::Oversize) } else { Ok(()) }
     }
 
-    /// What one pull of at most `pull` bytes, or of one frame, takes from `offset` on.
+    /// The pull of at most `pull` bytes, or of one frame, that begins at `offset`.
     #[inline(always)]
     pub(super) fn piece(self, slot: &Slot, offset: u32, pull: u32) -> Piece {
         let header = u32::from(slot.header);

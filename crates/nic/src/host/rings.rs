@@ -49,7 +49,7 @@ impl Rings {
         Self { mask: slots - 1, stride, lines: vec![Line::default(); lines] }
     }
 
-    /// The same descriptors in rings of more flow queues.
+    /// Makes room for the rings of more flow queues; descriptors stay where they are.
     pub(super) fn grow(&mut self, records: u32) {
         let mut grown = Self::new(records, self.mask + 1);
         for id in (0..).map(RecordId).take(self.stride) {

@@ -23,20 +23,20 @@ impl Drain {
         Self { share: i64::from(share.clamp(1, 999)), credit: 0 }
     }
 
-    /// Whether to fetch now, when packets wait to be processed. When none do, fetching costs nobody anything.
+    /// Whether to fetch now, when packets wait to be processed. When none wait, fetching delays no packet.
     #[must_use]
     #[inline]
     pub fn may(&self) -> bool {
         self.credit >= 0
     }
 
-    /// So much time went into fetching.
+    /// Charges the time that fetching took.
     #[inline]
     pub fn fetched(&mut self, took: Span) {
         self.credit = (self.credit - milli(took) * (WHOLE - self.share) / WHOLE).max(-MOST);
     }
 
-    /// So much time went into processing, or passed with nothing to do.
+    /// Credits the time that processing took, or that was idle.
     #[inline]
     pub fn processed(&mut self, took: Span) {
         self.credit = (self.credit + milli(took) * self.share / WHOLE).min(MOST);
@@ -48,5 +48,5 @@ fn milli(span: Span) -> i64 {
 }
 
 const WHOLE: i64 = 1_000;
-/// What either side may save up: a hundred microseconds.
+/// The most credit or debt: a hundred microseconds.
 const MOST: i64 = 100_000 * WHOLE;

@@ -1,9 +1,9 @@
-//! CPU time that each tenant has had of late, and who has had least of its part.
+//! The CPU time of each tenant in the recent past, and the tenant that has had least of its share.
 //!
 //! Why: a packet's cost depends on its kind, so that equal packets or bytes are not equal time (PicNIC §5.2).
 //! From: an exponentially weighted average of CPU time for each tenant, decayed forward: instead of every average falling
 //! with time, what is charged weighs more the later it comes. The order is the same, and a charge moves one tenant only
-//! (Cormode et al., "Forward decay", ICDE 2009). Who wakes is raised to where the one served last stood, less a credit, as
+//! (Cormode et al., "Forward decay", ICDE 2009). A tenant that wakes is raised to the level of the one served last, less a credit, as
 //! a start tag in SFQ: the average alone would let a tenant that was silent hold the CPU for a millisecond.
 //! Not here: queues.
 //! Invariant: two tenants that wait all the time get CPU in the ratio of their weights, but for the credit and one charge
@@ -12,7 +12,7 @@
 use plimsoll_queues::RankQueue;
 use plimsoll_units::{Nanos, Span};
 
-/// Who is next by CPU time.
+/// The order of tenants by CPU time.
 #[derive(Clone, Debug)]
 pub(super) struct CpuShare {
     /// By tenant: CPU time over weight, inflated.
@@ -44,8 +44,7 @@ impl CpuShare {
         self.ready.first().map(|(_, tenant)| tenant)
     }
 
-    /// A tenant has something waiting again. Its silence has earned it the credit and no more: what it could have had
-    /// before, others have had.
+    /// A tenant has packets waiting again. Its silence has earned it the credit and no more.
     pub(super) fn wake(&mut self, tenant: u32) {
         let credit = inflated(CREDIT, self.inflation) / u64::from(self.weights[tenant as usize]);
         let used = &mut self.used[tenant as usize];
@@ -78,7 +77,7 @@ impl CpuShare {
         self.ready.grow(self.weights.len());
     }
 
-    /// Lets what is charged from now on weigh as much more as what was charged before has faded.
+    /// Raises the weight of new charges by as much as old ones have faded.
     fn advance(&mut self, now: Nanos) {
         let lives = now.as_u64() >> HALF_LIFE_BITS;
         let doublings = lives.saturating_sub(self.era);
@@ -119,7 +118,7 @@ const ERA: u64 = 8;
 const ONE: u64 = 1 << 16;
 /// Parts of a nanosecond, as a power of two, so that weights up to a million divide a packet's cost into something.
 const FINE: u32 = 14;
-/// What silence may earn: a batch of packets goes first, not a millisecond's worth.
+/// The most that silence earns: enough for a batch of packets, not for a millisecond.
 const CREDIT: Span = Span::micros(10);
 /// A charge beyond this (a suspended machine) counts as this.
 const LONGEST: Span = Span::secs(1);

@@ -18,7 +18,7 @@ fn backlogged(weights: &[u32], costs: &[u64], end: Span) -> Vec<u64> {
         for tenant in 0..weights.len() as u32 {
             while ingress.offer(tenant, packet(0, now)).is_ok() {}
         }
-        let tenant = ingress.next().expect("everybody waits");
+        let tenant = ingress.next().expect("every tenant waits");
         ingress.take(tenant, now);
         let cost = Span::ns(costs[tenant as usize]);
         now += cost;
@@ -155,7 +155,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Against plain queues, whatever is charged whenever: in order, nothing lost, and somebody is next while any waits.
+    /// Against plain queues, whatever is charged whenever: in order, nothing lost, and a tenant is next while any waits.
     #[test]
     fn keeps_every_packet_in_its_tenants_order(
         slots in proptest::collection::vec((1_u32..4, 0_u32..2_000_000), 5),
@@ -218,11 +218,11 @@ const CEILING: Ceiling = Ceiling {
 };
 
 #[test]
-fn what_comes_beyond_what_a_tenant_may_receive_is_dropped_and_nobody_elses() {
+fn what_comes_beyond_what_a_tenant_may_receive_is_dropped_and_no_other() {
     let held = Station { ceiling: Some(CEILING), ..station(1, 1_000_000) };
     let mut ingress = Ingress::new(&[held, station(1, 1_000_000)]);
     let (greedy, calm) = (0, 1);
-    // Ten times its rate for a second, beside as much for who may have all.
+    // Ten times its rate for a second, beside as much for a tenant without a maximum.
     for micros in (0..1_000_000).step_by(10) {
         let at = Nanos::ZERO + Span::micros(micros);
         let _ = ingress.offer(greedy, packet(0, at));

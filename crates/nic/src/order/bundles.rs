@@ -52,7 +52,7 @@ impl Bundles {
         self.queue.first().map(|(_, slot)| slot)
     }
 
-    /// The bundle sent `len` bytes (0: it was parked) and has `flows` flow queues; `next` is its new head, if it
+    /// The bundle sent `len` bytes (0: it waits for a limit) and has `flows` flow queues; `next` is its new head, if it
     /// stays.
     #[inline]
     pub(crate) fn settle(&mut self, slot: u32, len: u64, flows: u32, next: Option<Head>) {

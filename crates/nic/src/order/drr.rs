@@ -5,9 +5,9 @@
 //! child's next packet is, is known only when it sends it.
 //! Not here: weights' meaning; callers give the quantum. A class's flow queues take turns in `bundle` and `host`,
 //! where a turn needs no entry of its own.
-//! Invariant: -largest < deficit <= quantum, and whoever stands at the front has a positive deficit.
+//! Invariant: -largest < deficit <= quantum, and the child at the front has a positive deficit.
 
-/// Who takes turns.
+/// The circle of children that take turns.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Turns {
     entries: Vec<Entry>,
@@ -33,7 +33,7 @@ const NONE: u32 = u32::MAX;
 impl Round {
     pub(crate) const EMPTY: Self = Self { front: NONE, back: NONE };
 
-    /// Whose turn it is.
+    /// The child whose turn it is.
     #[inline]
     pub(crate) fn front(&self) -> Option<u32> {
         (self.front != NONE).then_some(self.front)

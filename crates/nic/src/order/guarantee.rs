@@ -21,7 +21,7 @@ pub(crate) struct Guarantee {
 #[derive(Clone, Copy, Debug)]
 struct Clock {
     pace: Pace,
-    /// What a largest packet takes at this rate: how far a deadline lies behind its start.
+    /// The time of a largest packet at this rate: how far a deadline lies behind its start.
     slack: Span,
 }
 
@@ -35,8 +35,8 @@ impl Guarantee {
         })
     }
 
-    /// A child is active. One that was away only with its last packet, or behind a limit, keeps up to a packet of
-    /// what it is owed; one that was idle is owed nothing.
+    /// A child becomes active. If it was only behind a limit, or away to send its last packet, it keeps up to one packet of
+    /// what it is owed; after being idle it is owed nothing.
     #[inline]
     pub(crate) fn insert(&mut self, slot: u32, returning: bool, now: Nanos) {
         if let Some(clock) = &mut self.clocks[slot as usize] {

@@ -19,7 +19,7 @@ pub(crate) struct Ranked {
     pub(crate) by_deadline: bool,
 }
 
-/// What ranks a bundle among others: of the packet that it will send next.
+/// A bundle's next packet: the part of it that ranks the bundle among others.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Head {
     /// Number of its doorbell, host-wide.

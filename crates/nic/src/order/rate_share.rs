@@ -2,17 +2,17 @@
 //!
 //! Why: a child gets its rate and no more, evenly paced, with one small record and no bucket that could burst.
 //! From: SENIC §4.1 (Radhakrishnan et al., NSDI 2014), with its system time corrected: it is *divided* by the
-//! oversubscription, `V += elapsed / max(1, phi)`. As printed it would outrun every start, and who comes late would
+//! oversubscription, `V += elapsed / max(1, phi)`. As printed it would outrun every start, and a late child would
 //! starve. Nested nodes do what SENIC §4.2 does for two levels, for any number of them.
-//! Not here: who wakes the node up when nobody is eligible (`tree`, and the wheel in `egress`).
-//! Invariant: a child's start never falls, and rises by at least `len / rate` for each packet; nobody is picked before
+//! Not here: waking the node up when no child was eligible (`tree`, and the wheel in `egress`).
+//! Invariant: a child's start never falls, and rises by at least `len / rate` for each packet; no child is picked before
 //! the nanosecond of its start. V never jumps to a start while rates hold in real time.
 //!
 //! Times are nanoseconds with a binary fraction: whole ones are compared, fractions are carried, so that no rate
 //! drifts. A child's finish is that of a largest packet, as in `exact`.
 //!
 //! The exact form keeps two heaps, by start and by finish (`heaps`). The grouped one sorts starts only by rows (`rows`), as QFQ
-//! does, and lets the first of a row go when its own start has come, so that no rate is exceeded: who stands behind it
+//! does, and lets the first of a row go when its own start has come, so that no rate is exceeded: the children behind it
 //! may have to wait for less than two of its own packets.
 
 use plimsoll_policy::Form;
@@ -32,14 +32,14 @@ pub(crate) struct RateShare {
     /// System time, in nanoseconds, and in 2^-32 of one beyond that.
     v: u64,
     fraction: u32,
-    /// What wakes the node up.
+    /// The timer that wakes the node up.
     pub(crate) timer: TimerId,
     /// Rates of the active children together.
     sum: u64,
     largest: u64,
-    /// Rates, by child: needed only when one comes or goes. With whom the scout sees from there.
+    /// Rates, by child: needed only when one comes or goes. With the child that the scout sees from there.
     bits: Vec<RateAndName>,
-    /// The children's starts, and who is active.
+    /// The children's starts, and which of them are active.
     rows: Rows,
     /// In the exact form, instead of rows.
     exact: Option<Heaps>,
@@ -177,7 +177,7 @@ impl RateShare {
         }
     }
 
-    /// System time goes on by what the active children together take for so many bit-nanoseconds per second.
+    /// System time goes on by what the active children together take for `amount` bit-nanoseconds per second.
     #[inline]
     fn pass(&mut self, amount: u128) {
         let fine = (amount << 32) / u128::from(self.sum.max(1)) + u128::from(self.fraction);
@@ -298,7 +298,7 @@ impl RateShare {
         self.advance(now);
         let mut first = self.first_due();
         if first.is_none() && !self.is_real() {
-            // Work-conserving: whoever comes first is let go.
+            // Work-conserving: the first child goes.
             self.v = self.v.max(self.first_start()?);
             self.ripen();
             first = self.first_due();
@@ -306,7 +306,7 @@ impl RateShare {
         first.map(|(_, slot)| slot)
     }
 
-    /// The child was picked and sent `len` bytes (0: it was parked), and has more if it `stays`.
+    /// The child was picked and sent `len` bytes (0: it waits for a limit), and has more if it `stays`.
     #[inline]
     pub(crate) fn settle(&mut self, slot: u32, len: u64, stays: bool) {
         if len > 0 {
@@ -324,7 +324,7 @@ impl RateShare {
     pub(crate) fn set_rate(&mut self, slot: u32, rate: BitRate, now: Nanos) {
         self.advance(now);
         let active = self.rows.is_queued(slot);
-        // Whoever is eligible stays so, also if V was held back meanwhile: the node counts on it.
+        // An eligible child stays so, even if V was held back meanwhile: the node counts on it.
         let due = self.exact.is_some() && Heaps::is_due(&self.rows.kids[slot as usize]);
         if active {
             self.remove(slot);
@@ -372,7 +372,7 @@ fn inverse(rate: BitRate) -> u64 {
     u64::try_from(inverse).expect("8e9 * 2^30 is less than 2^63")
 }
 
-/// What `len` bytes take, in 2^-30 of a nanosecond.
+/// The time of `len` bytes, in 2^-30 of a nanosecond.
 #[inline]
 fn fine(inverse: u64, len: u64) -> u128 {
     u128::from(len) * u128::from(inverse)

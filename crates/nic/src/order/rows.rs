@@ -1,4 +1,4 @@
-//! Rows of rounded starts: who goes first among many children, in constant time.
+//! Rows of rounded starts: finds the first of many children in constant time.
 //!
 //! Why: two orders need it, one in virtual and one in real time.
 //! From: QFQ (Checconi, Rizzo and Valente, "QFQ: efficient packet scheduling with tight guarantees", 2013).
@@ -44,12 +44,12 @@ struct Slot {
 #[repr(align(32))]
 pub(crate) struct Kid {
     pub(crate) start: u64,
-    /// What a byte adds to the start, in the owner's unit.
+    /// The amount that a byte adds to the start, in the owner's unit.
     pub(crate) inverse: u64,
     /// Neighbours in a row; or a cell of a heap, and which one this child has (`heaps`).
     pub(super) next: u32,
     pub(super) prev: u32,
-    /// What the start has beyond its unit, for owners that carry it.
+    /// The fraction of the start below its unit, for owners that carry one.
     pub(crate) rest: u32,
     group: u8,
     /// Index into the group's row, or which heap; or `ABSENT`.
@@ -122,7 +122,7 @@ impl Rows {
         self.groups[group].first()
     }
 
-    /// The least rounded start; somebody must be queued.
+    /// The least rounded start; at least one child must be queued.
     #[inline]
     pub(crate) fn first_start(&self) -> u64 {
         let mut left = self.busy & (self.busy - 1);
@@ -154,7 +154,7 @@ impl Rows {
         best
     }
 
-    /// The same for a group whose first child's own start, not only the rounded one, has come.
+    /// Like [`Rows::best`], but a group counts only once its first child's exact start has come.
     #[inline]
     pub(crate) fn best_started(&self, v: u64) -> Option<(u64, u32)> {
         let mut best: Option<(u64, u32)> = None;

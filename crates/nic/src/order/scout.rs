@@ -1,4 +1,4 @@
-//! Who will be served soon, among more children than a cache holds.
+//! Looks ahead to the children that will be served soon, among more than a cache holds.
 //!
 //! Why: rows are linked lists, and a list is walked one miss of memory at a time, some 200 ns each; so each child must name
 //! one that stands far behind it, while there is time to fetch it.
@@ -11,9 +11,9 @@ use super::rows::SLOTS;
 /// Looks ahead along the rows of a node's children.
 #[derive(Clone, Debug)]
 pub(crate) struct Scout {
-    /// By group and row: who joined last.
+    /// The children that joined last, by group and row.
     rows: Vec<Recent>,
-    /// By group: who was named last.
+    /// The children that were named last, by group.
     named: Vec<Recent>,
 }
 
@@ -32,28 +32,28 @@ const STAGE: u32 = 3;
 const WORTHWHILE: usize = 4_096;
 /// A name is kept in the spare bits of a rate.
 pub(crate) const NAME_BITS: u32 = 21;
-const NOBODY: u32 = (1 << NAME_BITS) - 1;
+const NO_CHILD: u32 = (1 << NAME_BITS) - 1;
 
 impl Scout {
-    /// A scout for so many children, if it is worth while and can tell them apart.
+    /// A scout for `children`, if looking ahead pays and a name can tell them apart.
     pub(crate) fn new(children: usize) -> Option<Box<Self>> {
-        let useful = (WORTHWHILE..NOBODY as usize).contains(&children);
+        let useful = (WORTHWHILE..NO_CHILD as usize).contains(&children);
         useful.then(|| Box::new(Self { rows: Vec::new(), named: Vec::new() }))
     }
 
-    /// Bytes for so many children in one group.
+    /// Bytes of a scout for `children` in one group.
     pub(crate) fn bytes(children: usize) -> usize {
         let group = (SLOTS as usize + 1) * size_of::<Recent>();
         Self::new(children).map_or(0, |_| size_of::<Self>() + group)
     }
 
-    /// Makes room for so many groups.
+    /// Makes room for `groups`.
     pub(crate) fn reserve(&mut self, groups: usize) {
         self.rows.resize(groups * SLOTS as usize, Recent::EMPTY);
         self.named.resize(groups, Recent::EMPTY);
     }
 
-    /// The child `id` joins a row at its end. Whoever joined so many before it is to name it; nobody, if the row was empty.
+    /// The child `id` joins a row at its end. Returns the child that joined [`AHEAD`] places before it, which is to name it.
     #[inline]
     pub(crate) fn join(&mut self, id: u32, group: u8, row: u8, was_empty: bool) -> Option<u32> {
         let recent = &mut self.rows[usize::from(group) * SLOTS as usize + usize::from(row)];
@@ -61,7 +61,7 @@ impl Scout {
             *recent = Recent::EMPTY;
         }
         let before = recent.push(id);
-        (before != NOBODY).then_some(before)
+        (before != NO_CHILD).then_some(before)
     }
 
     /// A child of the group, which names `far`, is about to be served: that one, and two that were named before.
@@ -71,13 +71,13 @@ impl Scout {
         named.push(far);
         [0, STAGE, 2 * STAGE].map(|before| {
             let id = named.ids[(named.at.wrapping_sub(1 + before)) as usize % AHEAD];
-            (id != NOBODY).then_some(id)
+            (id != NO_CHILD).then_some(id)
         })
     }
 }
 
 impl Recent {
-    const EMPTY: Self = Self { ids: [NOBODY; AHEAD], at: 0 };
+    const EMPTY: Self = Self { ids: [NO_CHILD; AHEAD], at: 0 };
 
     /// Notes one, in place of the oldest.
     #[inline]
@@ -88,13 +88,13 @@ impl Recent {
     }
 }
 
-/// A rate, and whom its child names.
+/// A rate, and the child that its child names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RateAndName(u64);
 
 impl RateAndName {
     pub(crate) fn new(bits: u64) -> Self {
-        Self(bits << NAME_BITS | u64::from(NOBODY))
+        Self(bits << NAME_BITS | u64::from(NO_CHILD))
     }
 
     #[inline]
@@ -104,12 +104,12 @@ impl RateAndName {
 
     #[inline]
     pub(crate) fn name(self) -> u32 {
-        self.0 as u32 & NOBODY
+        self.0 as u32 & NO_CHILD
     }
 
     #[inline]
     pub(crate) fn set_name(&mut self, id: Option<u32>) {
-        self.0 = self.0 & !u64::from(NOBODY) | u64::from(id.unwrap_or(NOBODY));
+        self.0 = self.0 & !u64::from(NO_CHILD) | u64::from(id.unwrap_or(NO_CHILD));
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_joined_eight_before_names_the_newcomer() {
+    fn the_child_eight_places_before_names_the_newcomer() {
         let mut scout = Scout::new(5_000).expect("enough children");
         scout.reserve(1);
         let named: Vec<_> = (0..20).map(|id| scout.join(id, 0, 5, id == 0)).collect();
@@ -128,12 +128,12 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_keeps_its_bits_whoever_is_named() {
+    fn a_rate_keeps_its_bits_when_a_name_is_set() {
         let mut rate = RateAndName::new(1 << 42);
-        assert_eq!(rate.name(), NOBODY);
+        assert_eq!(rate.name(), NO_CHILD);
         rate.set_name(Some(1_999_999));
         assert_eq!((rate.bits(), rate.name()), (1 << 42, 1_999_999));
         rate.set_name(None);
-        assert_eq!((rate.bits(), rate.name()), (1 << 42, NOBODY));
+        assert_eq!((rate.bits(), rate.name()), (1 << 42, NO_CHILD));
     }
 }

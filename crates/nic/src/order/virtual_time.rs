@@ -7,7 +7,7 @@ pub(crate) struct Weight {
     inverse: Inverse,
 }
 
-/// 2^32 / weight, rounded up, so that nobody is charged less than it used.
+/// 2^32 / weight, rounded up, so that no child is charged less than it used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inverse(u64);
 
@@ -71,7 +71,7 @@ pub(crate) fn raise(start: &mut u64, floor: u64) {
     }
 }
 
-/// Whether virtual time has entered another eighth of its range on its way from `before` to `now`: then whoever is idle
+/// Whether virtual time has entered another eighth of its range on its way from `before` to `now`: then idle children
 /// must be brought along, or its start would look ahead after half the range (four hours of 10 Gb/s at weight 2).
 #[inline]
 pub(crate) fn passes_eighth(before: u64, now: u64) -> bool {

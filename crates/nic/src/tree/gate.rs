@@ -20,11 +20,11 @@ pub(crate) struct Gate {
     /// The nearest gate above.
     above: GateId,
     pub(super) closed: bool,
-    /// Until when.
+    /// When it opens again.
     opens: Nanos,
-    /// Since when it is open, if it is.
+    /// When it opened last.
     opened: Nanos,
-    /// Times that it kept something back.
+    /// Times that it held something back.
     held: u64,
     /// Heads below that were picked in vain and have not left yet, and the most that one of them was charged. While there
     /// are any, the gate opens for that much only: they are picked in vain no more.
@@ -38,7 +38,7 @@ pub(crate) struct Gate {
 struct Tally {
     blocked: Span,
     at: Nanos,
-    /// What the gate above had counted then.
+    /// The gate above's own `blocked` at that moment.
     above: Span,
 }
 

@@ -204,7 +204,7 @@ impl Case {
 }
 
 impl Case {
-    /// The same flows and limits below another tree.
+    /// These flows and limits below another tree.
     pub fn variant(&self, seed: u64) -> Self {
         let mut case = self.clone();
         for (n, node) in case.seeds.iter_mut().enumerate() {
@@ -234,7 +234,7 @@ pub fn tree(wanted: impl Iterator<Item = usize>, depth: usize) -> Vec<Option<usi
     parents
 }
 
-/// What each node is promised, in bits per second, from thousandths of the link: at least what its children are, at most 80 % of
+/// Each node's promise, in bits per second, from thousandths of the link: at least what its children are, at most 80 % of
 /// the link in all.
 pub fn promised(
     minima: impl Iterator<Item = Option<u64>>,

@@ -39,7 +39,7 @@ fn lags(kind: NodeKind, weights: &[u32], lens: &[u32], until: u64) -> (f64, f64)
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// Up to sixteen children: WF²Q+. Nobody is ahead of fluid GPS by more than a packet, nor behind by more than two.
+    /// Up to sixteen children: WF²Q+. No class is ahead of fluid GPS by more than a packet, nor behind by more than two.
     #[test]
     fn few_children_stay_within_packets_of_fluid(
         weights in proptest::collection::vec(1_u32..20, 2..=16), lens in proptest::collection::vec(64_u32..=1_500, 1..16),

@@ -1,4 +1,4 @@
-//! What each class should get: progressive filling of a fluid, for policies whose limits hold wherever they are.
+//! The fluid model: the rate that each class should get, by progressive filling, for policies whose limits hold wherever they are.
 //!
 //! Why: shares that a packet engine must come to, from the policy alone.
 //! From: max-min fairness in a tree; minima first, then priorities and weights (docs/decisions, 2); behind a limit by match the
@@ -58,7 +58,7 @@ fn mbps(rate: u64) -> f64 {
     rate as f64 / 1e6
 }
 
-/// What each class could use of one source: what it sends, as far as the others let it.
+/// The rate that each class could use of one source: what it sends, as far as the other sources let it.
 fn needs(demands: &[f64], offers: &[Vec<f64>], sources: &[Source], but: usize) -> Vec<f64> {
     let mut needs = demands.to_vec();
     for (index, (offer, source)) in offers.iter().zip(sources).enumerate() {
@@ -76,7 +76,7 @@ fn needs_of(demands: &[f64], offers: &[Vec<f64>], sources: &[Source]) -> Vec<f64
 }
 
 impl Source<'_> {
-    /// What each class would get of this source if nothing else held it.
+    /// The rate that each class would get of this source if no other source held it.
     fn offer(&self, needs: &[f64], demands: &[f64]) -> Vec<f64> {
         let found = self.share(needs);
         let held = |class: usize| found[class] < needs[class] - 1e-6;

@@ -113,7 +113,7 @@ enum Behind {
     Destination,
     /// A destination's limit inside a wider one, the narrower binding.
     Nested,
-    /// The same, the wider one binding.
+    /// Like the case above, but the wider limit binds.
     NestedOutside,
     /// A limit above the link's rate, and a `max` that binds.
     SlackAndMax,

@@ -40,7 +40,7 @@ fn descriptor() -> impl Strategy<Value = Descriptor> {
         .prop_map(|(addr, len, segment, header, tag)| Descriptor { addr, len, segment, header, tag })
 }
 
-/// What the descriptor's fields alone say.
+/// The refusal that the descriptor's fields alone cause.
 fn expected(descriptor: &Descriptor) -> Result<(), Refusal> {
     let Descriptor { len, segment, header, .. } = *descriptor;
     let (segment, header) = (u32::from(segment), u32::from(header));
@@ -54,8 +54,8 @@ fn expected(descriptor: &Descriptor) -> Result<(), Refusal> {
 
 fn refusals(nic: &Nic) -> u64 {
     let of_tenants = (0..2).flat_map(|tenant| nic.tenant_counters(plimsoll_policy::TenantId(tenant)).refused);
-    let of_nobody = nic.tenant_counters(plimsoll_policy::TenantId(99)).refused;
-    of_tenants.chain(of_nobody).sum()
+    let of_no_tenant = nic.tenant_counters(plimsoll_policy::TenantId(99)).refused;
+    of_tenants.chain(of_no_tenant).sum()
 }
 
 /// Maxima at nodes in a row, at classes, and below an order that looks at packets; and two limits across them.
@@ -82,7 +82,7 @@ fn limited() -> (World, Vec<NodeId>, [LimitId; 2]) {
     (world, classes, across)
 }
 
-/// What a tenant and an operator may do to the engine while packets wait.
+/// An action of a tenant or an operator on the engine while packets wait.
 #[derive(Clone, Debug)]
 enum Deed {
     Send {

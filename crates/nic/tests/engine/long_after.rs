@@ -1,4 +1,4 @@
-//! What holds at the start must hold after hours: idle time earns nothing, and late joiners owe nobody an hour.
+//! Properties that hold at the start also hold after hours: idle time earns nothing, and a late joiner owes nothing for the hours before.
 
 use plimsoll_nic::Config;
 use plimsoll_policy::NodeKind;
@@ -30,7 +30,7 @@ fn a_caller_that_comes_late_makes_up_for_it_while_packets_wait() {
     world.now = HOUR;
     world.greedy(class, &[], 1_500);
     world.poll();
-    world.now += 2 * MS; // nobody asked for two milliseconds
+    world.now += 2 * MS; // no call for two milliseconds
     world.poll();
     let sent = world.bytes(class, HOUR, HOUR + 3 * MS);
     assert_near("bytes made up", sent as f64, 2_500_000.0, 1.0);
@@ -39,7 +39,7 @@ fn a_caller_that_comes_late_makes_up_for_it_while_packets_wait() {
 /// A class gets its second kind of flow queue while the first waits at the tenant's limit: from then on the restricted
 /// policy decides there, and the class must not be owed its minimum since the start of time.
 #[test]
-fn a_second_class_behind_a_limit_owes_nobody_an_hour() {
+fn a_second_class_behind_a_limit_owes_no_hour() {
     let mut plan = Plan::new(BitRate::gbps(10), NodeKind::Wfq);
     let tenant = plan.node(ROOT, NodeKind::Wfq, 1);
     let (a, b) = (plan.node(tenant, NodeKind::Wfq, 1), plan.class(tenant, 1));

@@ -67,7 +67,7 @@ fn figure_11_shares_at_40_gbps() {
     run.assert_shares([4.444, 4.444, 4.444]);
 }
 
-/// What leaves when shaping is done at each node (Loom, Figure 6): Q1 keeps one order for all of its packets, and a
+/// The departures when shaping is done at each node (Loom, Figure 6): Q1 keeps one order for all of its packets, and a
 /// packet's moment only says when a pointer to Q1 enters the root. Each packet is (rank, moment, name).
 fn per_node_shaping(packets: &[(u64, u64, &'static str)]) -> Vec<(u64, &'static str)> {
     let mut queue: Vec<(u64, &str)> = packets.iter().map(|&(rank, _, name)| (rank, name)).collect();

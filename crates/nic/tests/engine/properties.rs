@@ -1,4 +1,4 @@
-//! What holds for every policy, every flow and every timing.
+//! Properties that hold for every policy, every flow and every timing.
 
 use std::collections::BTreeMap;
 
@@ -84,13 +84,13 @@ impl Run {
         }
         let free = self.wire_free <= u128::from(self.world.now) * link;
         if free && self.world.sent.len() == before {
-            self.nobody_free_waits()?;
+            self.no_free_bundle_waits()?;
         }
         Ok(())
     }
 
-    /// The link is idle: whoever has something to send waits for a limit, or for a rate of its own.
-    fn nobody_free_waits(&self) -> Result<(), TestCaseError> {
+    /// The link is idle: a flow queue with something to send waits for a limit, or for a rate of its own.
+    fn no_free_bundle_waits(&self) -> Result<(), TestCaseError> {
         let mut completed: BTreeMap<u32, usize> = BTreeMap::new();
         for (queue, _) in &self.world.completed {
             *completed.entry(queue.0).or_default() += 1;
@@ -191,7 +191,7 @@ fn within_rate(sent: &[&Departure], rate: BitRate, slack: u64) -> Result<(), Tes
     Ok(())
 }
 
-/// Who passes a limit: for each flow queue its bundle's placement.
+/// The limits that each flow queue passes: its bundle's placement.
 fn behind(case: &Case, program: &Program, limit: LimitId) -> BTreeMap<u32, plimsoll_policy::Placement> {
     let placed =
         case.flows.iter().map(|flow| placement(program, case.class_of(flow), &case.limits_of(program, flow)));
@@ -277,7 +277,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(120))]
 
-    /// Whoever is backlogged gets its minimum, but for a few packets; in every node of the tree.
+    /// A backlogged class gets its minimum, but for a few packets; in every node of the tree.
     #[test]
     fn backlogged_classes_get_their_minimum(case in cases(14, 6, false), lens in proptest::collection::vec(200_u32..=1_500, 14)) {
         let mut case = case;

@@ -83,7 +83,7 @@ fn queues_of_a_class_take_turns_unless_told_otherwise() {
 
 /// Voice takes all that its class may have; the class gets no more for it, nor does its neighbour get less.
 #[test]
-fn the_first_queue_starves_the_others_of_its_class_and_nobody_else() {
+fn the_first_queue_starves_the_others_of_its_class_and_no_other() {
     let program = policy("exact", &three("priority"));
     let mut world = World::with(&program);
     let rate = |world: &World, name: &str, from, until| world.rate(class_named(&program, name), from, until);
@@ -100,7 +100,7 @@ fn the_first_queue_starves_the_others_of_its_class_and_nobody_else() {
     fill(&mut world, &[voice], 1);
     world.run(1_608_000);
     let last: Vec<QueueId> = world.sent.iter().rev().map(|sent| sent.pull.queue).collect();
-    assert!(last[..4].contains(&voice), "whoever goes first goes next, also when it comes late: {last:?}");
+    assert!(last[..4].contains(&voice), "the first queue goes next, also when it comes late: {last:?}");
 }
 
 /// A rate belongs to the class: set at run time it holds for all of its queues together.
@@ -119,7 +119,7 @@ fn a_class_with_queues_has_one_rate_to_change() {
     assert_eq!(world.nic.stats().bad_doorbells, bad + 1, "a queue has no rate of its own");
 }
 
-/// What is posted when: nanoseconds since the one before, which of four flow queues, and how many frames.
+/// One posting: nanoseconds since the one before, which of four flow queues, and how many frames.
 fn arrivals() -> impl Strategy<Value = Vec<(u64, usize, usize)>> {
     proptest::collection::vec((0_u64..9_000, 0_usize..4, 1_usize..6), 1..120)
 }

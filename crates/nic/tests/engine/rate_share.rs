@@ -168,9 +168,9 @@ fn three_levels_are_strict_too() {
 }
 
 /// SENIC has a control loop modulate leaf rates for more than two levels (§4.2). Nested nodes need none: at four levels,
-/// whoever is active, each gets its rate, or its share of what the level above gets (docs/decisions, 5).
+/// whichever classes are active, each gets its rate, or its share of what the level above gets (docs/decisions, 5).
 #[test]
-fn four_levels_hold_their_rates_whoever_is_active() {
+fn four_levels_hold_their_rates_whichever_are_active() {
     for form in FORMS {
         // Rates at the levels: 4,000 and 2,000; 3,000 and 2,000; 2,000 and 2,000; 1,500 and 500.
         for (active, expected) in [
@@ -202,7 +202,7 @@ fn four_levels_hold_their_rates_whoever_is_active() {
     }
 }
 
-/// While it sleeps, everybody else has the link; and what it leaves is not lost.
+/// While it sleeps, the other classes have the link; and what it leaves is not lost.
 #[test]
 fn a_node_that_waits_for_its_rates_leaves_the_link_to_others() {
     for kind in [NodeKind::Wfq, NodeKind::Drr, NodeKind::Priority] {
@@ -329,7 +329,7 @@ policy:
     }
 }
 
-/// Between two moments at which somebody joins, the fluid model serves a class at one speed.
+/// Between two moments at which a class joins, the fluid model serves a class at one speed.
 struct Piece {
     from: f64,
     /// Bytes served before.
@@ -406,7 +406,7 @@ proptest! {
         prop_assert!(packets <= 3.0, "{packets} packets after the fluid model, and one of the link");
     }
 
-    /// No class ever exceeds its rate, in either form, whoever else comes and goes.
+    /// No class ever exceeds its rate, in either form, whichever others come and go.
     #[test]
     fn no_rate_is_exceeded(
         classes in proptest::collection::vec((5_u64..900, 0_u64..60_000), 1..30), grouped: bool,

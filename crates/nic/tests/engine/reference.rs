@@ -12,8 +12,8 @@
 //! stays, and its gates open for no less until it has left. Each other limit has a copy of the tree for those that ask it. A bundle asks a limit
 //! for what its head lacks beyond what it was granted and has not used, and, where bundles share the limit and packets follow, for as much as
 //! its head once more: up to a pull, or up to two, as far as the burst covers what all have beyond one. It does not ask
-//! while the limit has as much in hand and nobody asks. At each slot the tree's choice is granted what it asks for, and
-//! pays for it there. A bundle whose head lacks nothing anywhere, or lacks what a limit has in hand that nobody asks, is in
+//! while the limit has as much in hand and no bundle asks. At each slot the tree's choice is granted what it asks for, and
+//! pays for it there. A bundle whose head lacks nothing anywhere, or lacks what a limit has in hand while no bundle asks, is in
 //! the main tree. One that becomes idle gives back what it did not use.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,7 +22,7 @@ use plimsoll_nic::Descriptor;
 use plimsoll_policy::{FlowOrder, LimitId, NodeId, NodeKind, Placement, Program, Scope};
 use plimsoll_units::{BitRate, Bytes};
 
-/// What left.
+/// A pull that left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
     pub queue: u32,
@@ -94,7 +94,7 @@ enum Place {
 struct Limit {
     clock: Clock,
     burst: u64,
-    /// What the next choice is expected to ask for: the least that anybody who came did, then what the last choice did.
+    /// The amount that the next choice is expected to ask for: the least request since the last choice, or else its own.
     expected: u64,
     /// Where it closes a node: until when, when it did, and all such spans of time.
     top: Option<usize>,
@@ -133,7 +133,7 @@ struct Node {
     guaranteed: bool,
 }
 
-/// What a node with rates remembers beyond V and starts.
+/// The state of a node with rates beyond V and starts.
 #[derive(Clone, Default)]
 struct Paced {
     /// Whether V goes with real time, when it was last looked at, and its fraction in 2^-32.
@@ -148,7 +148,7 @@ struct Paced {
     due: BTreeSet<usize>,
     rates: BTreeMap<usize, u64>,
     rests: BTreeMap<usize, u128>,
-    /// Until when nobody is eligible.
+    /// The moment until which no child is eligible.
     asleep: Option<u64>,
 }
 
@@ -462,7 +462,7 @@ impl Reference {
             && self.bundles.iter().filter(|bundle| bundle.limits.contains(&limit)).count() > 1
     }
 
-    /// What of it is beyond a pull.
+    /// The part of it beyond a pull.
     fn beyond(&self, limit: usize, granted: u64) -> u64 {
         granted.saturating_sub(self.pull_at(limit))
     }
@@ -473,7 +473,7 @@ impl Reference {
         self.largest.min(self.limits[limit].burst / 2).max(frame)
     }
 
-    /// What all bundles have beyond a pull.
+    /// The sum of what all bundles have beyond a pull.
     fn ahead(&self, limit: usize) -> u64 {
         let own = |bundle: &Bundle| {
             let index = bundle.limits.iter().position(|&other| other == limit);
@@ -490,7 +490,7 @@ impl Reference {
         self.head_charge(bundle).saturating_sub(self.granted(bundle, index))
     }
 
-    /// What the bundle may ask the limit for.
+    /// The amount that the bundle may ask the limit for.
     fn asked(&self, bundle: usize, index: usize) -> u64 {
         let (limit, len) = (self.bundles[bundle].limits[index], self.head_charge(bundle));
         let granted = self.granted(bundle, index);
@@ -589,7 +589,7 @@ impl Reference {
         clock.earned().saturating_sub(owed)
     }
 
-    /// What was saved up is the burst at most, with what bundles have beyond a pull.
+    /// The credit is the burst at most, less what bundles have beyond a pull.
     fn catch_up(&mut self, limit: usize, now: u64) {
         let ahead = self.ahead(limit);
         let ahead = if ahead == 0 { 0 } else { self.time(limit, ahead) };
@@ -714,7 +714,7 @@ impl Reference {
     /// The tree's choice is granted what it asks for, unless that is too much for now: then that is what is expected next.
     /// Whether it entered the main tree.
     fn release(&mut self, limit: usize, now: u64) -> bool {
-        let bundle = self.pick(1 + limit, now).expect("somebody asks");
+        let bundle = self.pick(1 + limit, now).expect("a bundle asks");
         let index = self.bundles[bundle].limits.iter().position(|&other| other == limit).expect("it asks");
         let asked = self.asked(bundle, index);
         if asked > 0 {
@@ -895,7 +895,7 @@ impl Reference {
         path
     }
 
-    /// Whether something below the node may go: a bundle on whose way there nobody is asleep.
+    /// Whether something below the node may go: a bundle with no sleeping node on the way there.
     fn is_active(&self, tree: usize, node: usize) -> bool {
         self.is_awake(tree, node) && self.is_busy(tree, node)
     }
@@ -1063,7 +1063,7 @@ impl Reference {
                     let number = self.flows[front].packets[0].number;
                     (if by_arrival { number } else { self.deadline(bundle, front) }, bundle)
                 });
-                let path = self.path(tree, first.expect("somebody is active"));
+                let path = self.path(tree, first.expect("a bundle is active"));
                 path.into_iter().find(|&(_, at)| at == node).expect("below").0
             }
         }
@@ -1256,14 +1256,14 @@ impl Node {
     fn pick(&mut self, slots: &[usize], now: u64) -> usize {
         self.advance(now);
         if self.paced.due.is_empty() {
-            assert!(!self.paced.real, "an active node has somebody who is eligible");
+            assert!(!self.paced.real, "an active node has an eligible child");
             let first = self.paced.members.iter().map(|&child| self.start(child)).min();
             self.v = self.v.max(first.expect("an active child"));
             self.ripen();
         }
         let slot = |child: usize| slots.iter().position(|&other| other == child);
         let due = self.paced.due.iter().copied();
-        due.min_by_key(|&child| (self.finish(child), slot(child))).expect("somebody is eligible")
+        due.min_by_key(|&child| (self.finish(child), slot(child))).expect("a child is eligible")
     }
 
     fn serve(&mut self, child: usize, charged: u64, stays: bool) {

@@ -167,8 +167,9 @@ fn worst(found: &[f64], wanted: &[f64]) -> Option<(usize, f64, f64)> {
         .max_by(|a, b| off(a.1, a.2).total_cmp(&off(b.1, b.2)))
 }
 
-/// Compares so many random policies, the same each time, with the model; or as many as `PROPTEST_CASES` says, for a longer run,
-/// which draws others each time. Says which are off, all with bursts of two frames, and how many have such bursts.
+/// Compares random policies with the model: `policies` of them, the same ones in every run, or the number in
+/// `PROPTEST_CASES`, which draws others each time. Returns those that are off, all with bursts of two frames, and how many
+/// policies have such bursts.
 fn off(traffic: &Traffic, policies: usize) -> (Vec<String>, usize) {
     let stated: Option<usize> = std::env::var("PROPTEST_CASES").ok().and_then(|count| count.parse().ok());
     let mut runner = if stated.is_some() { TestRunner::default() } else { TestRunner::deterministic() };
