@@ -189,7 +189,7 @@ fn said() -> Vec<u8> {
 }
 
 /// What clients write, as the target `vnic` reads it: places and values; a place of all ones is a batch of the daemon's.
-fn clients() -> [(&'static str, Vec<u8>); 5] {
+fn clients() -> [(&'static str, Vec<u8>); 6] {
     let layout = Layout::new(SIZES).expect("sizes within bounds");
     let (ring, bell) = (layout.ring_tail(0), layout.doorbell_tail(0));
     let word = layout.doorbell_word(0, 0);
@@ -217,6 +217,20 @@ fn clients() -> [(&'static str, Vec<u8>); 5] {
         (word + 12, 250),
         (bell, 8),
     ];
+    // Queue 1's packets are of user 7, and one brings a context descriptor: of application 9.
+    let described = [
+        (len(1, 0), 6),
+        (len(1, 0) + 4, 1 << 19 | 3),
+        (len(1, 0) + 12, 9),
+        (len(1, 1), 60),
+        (layout.ring_tail(1), 2),
+        (word, 6 << 16 | 0xffff),
+        (word + 4, 1),
+        (word + 8, 4),
+        (word + 12, 7 << 16),
+        (word + 28, 1 << 16),
+        (bell, 16),
+    ];
     let wrapped =
         [(len(3, 0), 60), (layout.ring_tail(3), 4), (word, 3), (bell, 1), (0, 1), (layout.ring_tail(3), 8)];
     let write = |writes: &[(usize, u32)]| -> Vec<u8> {
@@ -231,6 +245,7 @@ fn clients() -> [(&'static str, Vec<u8>); 5] {
         ("gathered", write(&gathered)),
         ("segments", write(&segments)),
         ("doorbells_with_a_deadline", write(&notes)),
+        ("metadata_of_a_queue_and_of_a_frame", write(&described)),
         ("a_ring_that_wraps", write(&wrapped)),
     ]
 }

@@ -42,6 +42,7 @@ fn batch(port: &mut VnicPort, bytes: &mut [u8], waiting: &mut Vec<plimsoll_ports
         match port.take(3) {
             Took::Frame(taken) => {
                 assert!((1..=MAX_FRAME).contains(&taken.len));
+                assert!(taken.core.is_some_and(|core| u32::from(core) < SIZES.doorbell_queues));
                 port.copy(&mut bytes[..taken.len]);
                 waiting.push(taken.ticket);
             }

@@ -476,8 +476,8 @@ impl Engine {
     }
 }
 
-/// A frame's header as classification sees it.
-pub(crate) fn fields_of(parsed: &Parsed, tenant: Option<TenantId>) -> Fields {
+/// A frame's header, and what its sender says of it, as classification sees them.
+pub(crate) fn fields_of(parsed: &Parsed, tenant: Option<TenantId>, metadata: Metadata) -> Fields {
     Fields {
         tenant,
         addresses: parsed.addresses(),
@@ -485,6 +485,6 @@ pub(crate) fn fields_of(parsed: &Parsed, tenant: Option<TenantId>) -> Fields {
         ports: parsed.ports(),
         dscp: parsed.ip.map_or(0, |ip| ip.dscp),
         vlan: parsed.vlan,
-        metadata: Metadata::default(),
+        metadata,
     }
 }

@@ -129,7 +129,8 @@ pub(crate) fn read_extension(words: &[u16]) -> (Note, usize) {
         doorbell::Note::ClassRate(node, rate) => {
             BitRate::new(rate).map_or(Note::Malformed, |rate| Note::ClassRate(NodeId(node), rate))
         }
-        doorbell::Note::Malformed => Note::Malformed,
+        // Metadata says which flow queue a packet belongs to, which the host has decided before it rings.
+        doorbell::Note::Metadata(..) | doorbell::Note::Malformed => Note::Malformed,
     };
     (note, used)
 }

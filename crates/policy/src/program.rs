@@ -250,6 +250,21 @@ pub struct Metadata {
     pub core: Option<u16>,
 }
 
+/// Fields of [`Metadata`] that a policy looks at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LookedAt {
+    /// Socket priority.
+    pub priority: bool,
+    /// Control group.
+    pub cgroup: bool,
+    /// User.
+    pub user: bool,
+    /// Application.
+    pub app: bool,
+    /// Transmit core.
+    pub core: bool,
+}
+
 /// Where a flow queue belongs: its class, and the limits that hold it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Placement {
@@ -260,7 +275,47 @@ pub struct Placement {
     pub limits: Vec<LimitId>,
 }
 
+impl Metadata {
+    /// Only the fields that a policy looks at: the others tell no packets apart.
+    #[must_use]
+    pub fn masked(self, looked_at: LookedAt) -> Self {
+        Self {
+            priority: self.priority.filter(|_| looked_at.priority),
+            cgroup: self.cgroup.filter(|_| looked_at.cgroup),
+            user: self.user.filter(|_| looked_at.user),
+            app: self.app.filter(|_| looked_at.app),
+            core: self.core.filter(|_| looked_at.core),
+        }
+    }
+}
+
+impl LookedAt {
+    /// Whether it is none of the fields.
+    #[must_use]
+    pub fn nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 impl Program {
+    /// Which metadata may change the place of a tenant's packets. Linear in the number of rules and limits.
+    #[must_use]
+    pub fn metadata_of(&self, tenant: TenantId) -> LookedAt {
+        let limits = self.limits.iter().filter_map(|limit| match &limit.scope {
+            Scope::Match { matches, .. } => Some(matches),
+            Scope::Subtree(_) | Scope::Peer(_) => None,
+        });
+        let all = self.rules.iter().map(|rule| &rule.matches).chain(limits);
+        let concerned = all.filter(|matches| matches.tenant.is_none_or(|named| named == tenant));
+        concerned.fold(LookedAt::default(), |so_far, matches| LookedAt {
+            priority: so_far.priority || !matches.priority.is_empty(),
+            cgroup: so_far.cgroup || !matches.cgroup.is_empty(),
+            user: so_far.user || !matches.user.is_empty(),
+            app: so_far.app || !matches.app.is_empty(),
+            core: so_far.core || !matches.core.is_empty(),
+        })
+    }
+
     /// The node behind an id.
     #[must_use]
     pub fn node(&self, id: NodeId) -> &Node {

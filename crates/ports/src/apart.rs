@@ -245,13 +245,9 @@ struct Shared {
 /// Head of a frame from the port.
 #[derive(Debug)]
 struct FromPort {
-    target: Option<u32>,
+    taken: Taken,
     /// The epoch in which the frame was taken.
     epoch: u32,
-    len: usize,
-    vnet: VnetHeader,
-    tag: u32,
-    ticket: Ticket,
 }
 
 /// Head of a frame for the port.
@@ -359,9 +355,8 @@ impl<P: Served> Apart<P> {
         let Some(head) = self.from_port.pop(&mut self.front) else { return Took::Nothing };
         self.owed += 1;
         self.taken += 1;
-        let FromPort { target, epoch, len, vnet, tag, ticket } = head;
-        let target = target.filter(|_| epoch == self.epoch);
-        Took::Frame(Taken { target, len, vnet, tag, ticket })
+        let FromPort { taken, epoch } = head;
+        Took::Frame(Taken { target: taken.target.filter(|_| epoch == self.epoch), ..taken })
     }
 
     /// Copies the frame taken last. Panics when `into` is shorter than the frame.
@@ -697,7 +692,7 @@ fn add(a: Counters, b: &Counters) -> Counters {
 
 impl Length for FromPort {
     fn length(&self) -> usize {
-        self.len
+        self.taken.len
     }
 }
 

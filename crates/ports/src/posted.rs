@@ -9,6 +9,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use plimsoll_wire::VnetHeader;
+use plimsoll_wire::doorbell::PacketMetadata;
 
 /// A posted frame that was taken; [`crate::Port::copy`] copies its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +22,10 @@ pub struct Taken {
     pub vnet: VnetHeader,
     /// Slack or deadline in microseconds; 0 for that of the class.
     pub tag: u32,
+    /// What the sender says of the frame beside its headers; unchecked.
+    pub metadata: PacketMetadata,
+    /// The doorbell queue that announced the frame, one for each core of the sender; none where there is one for all.
+    pub core: Option<u16>,
     /// The frame's ticket, for its completion.
     pub ticket: Ticket,
 }

@@ -22,7 +22,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{AddressFamily, Shutdown, SockFlag, SockType, shutdown, socketpair};
 use plimsoll_vnic::layout::MAX_PIECES;
 use plimsoll_vnic::{
-    FlowSpec, Identity, Layout, LayoutError, OpenRefusal, Posted, Region, Rule, Scope, Sizes, Status, Used,
+    FlowSpec, Identity, Layout, LayoutError, OpenRefusal, PacketMetadata, Posted, Region, Rule, Scope, Sizes,
+    Status, Used,
 };
 use plimsoll_wire::VnetHeader;
 
@@ -86,6 +87,8 @@ pub struct VnicPort {
     /// Batches begun, to look at the sockets now and then however busy the rings are.
     batches: u32,
     queues: Vec<Flow>,
+    /// What the client says of each flow queue's packets; looked at only where it has said something.
+    metadata: Vec<PacketMetadata>,
     /// Flow queues that have descriptors to take, each once.
     pending: VecDeque<u32>,
     doorbell_heads: Vec<u32>,
@@ -132,6 +135,10 @@ struct Flow {
     in_flight: u32,
     /// For descriptors that bring none.
     tag: u32,
+    /// The doorbell queue that named it last.
+    core: u16,
+    /// The client has said what its packets are.
+    described: bool,
     /// It is in `pending`.
     pending: bool,
     /// It has as many frames on their way as it may.
@@ -257,6 +264,7 @@ impl VnicPort {
             session: new_session(),
             batches: 0,
             queues: vec![Flow::default(); sizes.flow_queues as usize],
+            metadata: vec![PacketMetadata::default(); sizes.flow_queues as usize],
             pending: VecDeque::with_capacity(sizes.flow_queues as usize),
             doorbell_heads: vec![0; sizes.doorbell_queues as usize],
             words: Vec::with_capacity(sizes.doorbell_words as usize),

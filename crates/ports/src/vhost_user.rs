@@ -23,6 +23,7 @@ use std::path::PathBuf;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use plimsoll_wire::VnetHeader;
+use plimsoll_wire::doorbell::PacketMetadata;
 
 use front_end::{CLOSED, FrontEnd, listen, watch};
 use memory::Memory;
@@ -261,7 +262,8 @@ impl VhostUser {
         let vnet = header.first_chunk().map(|bytes| VnetHeader::from_bytes(*bytes)).unwrap_or_default();
         self.counters.received(len);
         self.pairs[index / 2].rx_packets += 1;
-        Took::Frame(Taken { target: None, len, vnet, tag: 0, ticket })
+        let metadata = PacketMetadata::default();
+        Took::Frame(Taken { target: None, len, vnet, tag: 0, metadata, core: None, ticket })
     }
 
     /// Copies the frame taken last.

@@ -2,26 +2,30 @@
 //!
 //! $ cargo run -p plimsoll-vnic --example send -- /run/plimsoll/shop.sock 10.0.0.1 10.0.0.2 1000
 //! 1000 frames left, 0 were dropped
+//!
+//! A fifth argument says which application the datagrams are of; a policy may match on it (`docs/vnic.md`, "Metadata").
 
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
 
-use plimsoll_vnic::{Status, Vnic, VnicError};
+use plimsoll_vnic::{PacketMetadata, Status, Vnic, VnicError};
 
 const SOURCE_PORT: u16 = 5_000;
 const DESTINATION_PORT: u16 = 5_001;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [path, from, to, count] = args.as_slice() else {
-        eprintln!("usage: send SOCKET FROM TO COUNT");
+    let (args, app) = args.split_at(args.len().min(4));
+    let ([path, from, to, count], [] | [_]) = (args, app) else {
+        eprintln!("usage: send SOCKET FROM TO COUNT [APP]");
         return ExitCode::FAILURE;
     };
-    let (Ok(from), Ok(to), Ok(count)) = (from.parse(), to.parse(), count.parse()) else {
-        eprintln!("send: FROM and TO are IPv4 addresses, COUNT is a number");
+    let app = app.first().map(|app| app.parse()).transpose();
+    let (Ok(from), Ok(to), Ok(count), Ok(app)) = (from.parse(), to.parse(), count.parse(), app) else {
+        eprintln!("send: FROM and TO are IPv4 addresses, COUNT and APP are numbers");
         return ExitCode::FAILURE;
     };
-    match send(path, from, to, count) {
+    match send(path, from, to, count, app) {
         Ok((left, dropped)) => {
             println!("{left} frames left, {dropped} were dropped");
             ExitCode::SUCCESS
@@ -33,13 +37,24 @@ fn main() -> ExitCode {
     }
 }
 
-fn send(path: &str, from: Ipv4Addr, to: Ipv4Addr, count: u32) -> Result<(u32, u32), VnicError> {
+fn send(
+    path: &str,
+    from: Ipv4Addr,
+    to: Ipv4Addr,
+    count: u32,
+    app: Option<u32>,
+) -> Result<(u32, u32), VnicError> {
     let mut vnic = Vnic::connect(path)?;
+    let metadata = PacketMetadata { app, ..PacketMetadata::default() };
+    let mut described = None;
     let frame = datagram(vnic.identity().mac, from, to);
     let (mut posted, mut left, mut dropped) = (0, 0, 0);
     while left + dropped < count {
         // For each batch: the answer comes from a cache, and may change with the policy.
         let queue = vnic.classify(&frame)?;
+        if described != Some(queue) && vnic.set_metadata(queue, &metadata).is_ok() {
+            described = Some(queue);
+        }
         while posted < count && vnic.send(queue, &frame).is_ok() {
             posted += 1;
         }

@@ -1,4 +1,5 @@
-/* Two threads send through one vNIC, each a flow of its own through a doorbell queue of its own, without a lock.
+/* Two threads send through one vNIC, each a flow of its own through a doorbell queue of its own, without a lock. The first says
+ * that its packets are of application 1, the second of application 2: a policy may match on that (docs/vnic.md, "Metadata").
  *
  * cc -pthread -Icrates/vnic/include crates/vnic/examples/threads.c target/release/libplimsoll_vnic.a -ldl -lm -o threads
  * ./threads /run/plimsoll/shop.sock 10.0.0.1 10.0.0.2 1000
@@ -36,6 +37,8 @@ static int through(const struct work *work) {
 static void *post(void *argument) {
     struct work *work = argument;
     struct plimsoll_completion done[64];
+    const struct plimsoll_metadata second = {.present = PLIMSOLL_APP, .app = 2};
+    plimsoll_poster_set_metadata(work->poster, work->queue, &second);
     while (!through(work)) {
         while (work->posted < work->count &&
                plimsoll_poster_send(work->poster, work->queue, work->frame, DATAGRAM, NULL, 0) == 0)
@@ -58,6 +61,8 @@ static void *post(void *argument) {
 /* The first thread: it has the vNIC, sends its own frames, and polls for both until both are through. */
 static int serve(struct plimsoll_vnic *vnic, struct work *work, const struct work *other) {
     struct plimsoll_completion done[64];
+    const struct plimsoll_metadata first = {.present = PLIMSOLL_APP, .app = 1};
+    plimsoll_vnic_set_metadata(vnic, work->queue, &first);
     while (!through(work) || !atomic_load(&other->ended)) {
         while (work->posted < work->count &&
                plimsoll_vnic_send(vnic, work->queue, work->frame, DATAGRAM, NULL, 0) == 0)

@@ -48,6 +48,18 @@ struct plimsoll_completion {
     uint16_t status; /* enum plimsoll_status */
 };
 
+/* Which fields of plimsoll_metadata are there. */
+enum plimsoll_present { PLIMSOLL_PRIORITY = 1, PLIMSOLL_CGROUP = 2, PLIMSOLL_USER = 4, PLIMSOLL_APP = 8 };
+
+/* What packets are beside their headers: the policy may match on it, in this tenant's own classes. */
+struct plimsoll_metadata {
+    uint32_t present; /* enum plimsoll_present, or-ed; the other fields count for nothing */
+    uint32_t priority;
+    uint32_t user;
+    uint32_t app;
+    uint64_t cgroup;
+};
+
 /* What the cache of rules has done. */
 struct plimsoll_rules {
     uint64_t hits;   /* packets whose queue was known */
@@ -78,6 +90,13 @@ int plimsoll_vnic_send(struct plimsoll_vnic *vnic, uint32_t queue, const void *f
 /* The same for a frame that lies in several places, at most 40 pieces of up to 2048 bytes. */
 int plimsoll_vnic_sendv(struct plimsoll_vnic *vnic, uint32_t queue, const struct iovec *parts, size_t count,
                         const struct plimsoll_offload *offload, uint32_t tag);
+/* Says what the packets of a flow queue are, with the next ring: for those that the daemon has not taken by then, and all later
+ * ones. What was said before is forgotten. EAGAIN: too much waits to be rung for, ring first. */
+int plimsoll_vnic_set_metadata(struct plimsoll_vnic *vnic, uint32_t queue, const struct plimsoll_metadata *metadata);
+/* Like plimsoll_vnic_sendv, for a frame with metadata of its own. Each field that it has takes the place of the flow queue's. */
+int plimsoll_vnic_send_described(struct plimsoll_vnic *vnic, uint32_t queue, const struct iovec *parts, size_t count,
+                                 const struct plimsoll_offload *offload, uint32_t tag,
+                                 const struct plimsoll_metadata *metadata);
 /* Tells the daemon of all that was posted. EAGAIN: no room for the doorbells, ring again later. */
 int plimsoll_vnic_ring(struct plimsoll_vnic *vnic);
 /* Takes up to `most` completions; into may be NULL. How many there were. */
@@ -105,6 +124,10 @@ int plimsoll_poster_send(struct plimsoll_poster *poster, uint32_t queue, const v
                          const struct plimsoll_offload *offload, uint32_t tag);
 int plimsoll_poster_sendv(struct plimsoll_poster *poster, uint32_t queue, const struct iovec *parts, size_t count,
                           const struct plimsoll_offload *offload, uint32_t tag);
+int plimsoll_poster_set_metadata(struct plimsoll_poster *poster, uint32_t queue, const struct plimsoll_metadata *metadata);
+int plimsoll_poster_send_described(struct plimsoll_poster *poster, uint32_t queue, const struct iovec *parts, size_t count,
+                                   const struct plimsoll_offload *offload, uint32_t tag,
+                                   const struct plimsoll_metadata *metadata);
 int plimsoll_poster_ring(struct plimsoll_poster *poster);
 size_t plimsoll_poster_poll(struct plimsoll_poster *poster, struct plimsoll_completion *into, size_t most);
 /* Sleeps until a completion is handed on, at most `millis` (for ever if negative), and takes it: 1 if so, 0 if not; into

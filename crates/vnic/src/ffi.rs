@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use plimsoll_wire::VnetHeader;
+use plimsoll_wire::doorbell::PacketMetadata;
 
 use crate::client::{Completion, Vnic, VnicError};
 use crate::layout::{BUFFER, MAX_FRAME, MAX_PIECES};
@@ -40,6 +41,17 @@ pub struct PlimsollFlow {
 pub struct PlimsollCompletion {
     queue: u32,
     status: u16,
+}
+
+/// What packets are beside their headers, as the header lays it out.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct PlimsollMetadata {
+    present: u32,
+    priority: u32,
+    user: u32,
+    app: u32,
+    cgroup: u64,
 }
 
 /// What the cache of rules has done, as the header lays it out.
@@ -187,7 +199,40 @@ pub unsafe extern "C" fn plimsoll_vnic_sendv(
     tag: u32,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { send_gathered(&mut *vnic, queue, parts, count, offload, tag) }
+    unsafe { send_gathered(&mut *vnic, queue, parts, count, offload, tag, PacketMetadata::default()) }
+}
+
+/// Says what the packets of a flow queue are beside their headers.
+///
+/// # Safety
+/// `vnic` is open, and no other thread uses it meanwhile; `metadata` points to one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_vnic_set_metadata(
+    vnic: *mut Vnic,
+    queue: u32,
+    metadata: *const PlimsollMetadata,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let (sender, metadata) = unsafe { (&mut *vnic, &*metadata) };
+    sender.set_metadata(queue, &said(metadata)).map_or_else(|_| fail(libc::EAGAIN), |()| 0)
+}
+
+/// As [`plimsoll_vnic_sendv`], for a frame with metadata of its own.
+///
+/// # Safety
+/// As there; `metadata` points to one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_vnic_send_described(
+    vnic: *mut Vnic,
+    queue: u32,
+    parts: *const libc::iovec,
+    count: usize,
+    offload: *const VnetHeader,
+    tag: u32,
+    metadata: *const PlimsollMetadata,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { send_gathered(&mut *vnic, queue, parts, count, offload, tag, said(&*metadata)) }
 }
 
 /// Tells the daemon of everything posted.
@@ -326,7 +371,40 @@ pub unsafe extern "C" fn plimsoll_poster_sendv(
     tag: u32,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { send_gathered(&mut *poster, queue, parts, count, offload, tag) }
+    unsafe { send_gathered(&mut *poster, queue, parts, count, offload, tag, PacketMetadata::default()) }
+}
+
+/// Says what the packets of a flow queue are beside their headers.
+///
+/// # Safety
+/// `poster` is open, and no other thread uses it meanwhile; `metadata` points to one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_poster_set_metadata(
+    poster: *mut Poster,
+    queue: u32,
+    metadata: *const PlimsollMetadata,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let (sender, metadata) = unsafe { (&mut *poster, &*metadata) };
+    sender.set_metadata(queue, &said(metadata)).map_or_else(|_| fail(libc::EAGAIN), |()| 0)
+}
+
+/// As [`plimsoll_vnic_sendv`], for a frame with metadata of its own.
+///
+/// # Safety
+/// As there; `metadata` points to one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_poster_send_described(
+    poster: *mut Poster,
+    queue: u32,
+    parts: *const libc::iovec,
+    count: usize,
+    offload: *const VnetHeader,
+    tag: u32,
+    metadata: *const PlimsollMetadata,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { send_gathered(&mut *poster, queue, parts, count, offload, tag, said(&*metadata)) }
 }
 
 /// Tells the daemon of everything that this thread has posted.
@@ -405,6 +483,7 @@ unsafe fn send_gathered(
     count: usize,
     offload: *const VnetHeader,
     tag: u32,
+    metadata: PacketMetadata,
 ) -> c_int {
     if parts.is_null() || count == 0 || count > MAX_PIECES {
         return fail(libc::EMSGSIZE);
@@ -424,7 +503,8 @@ unsafe fn send_gathered(
     }
     // SAFETY: the caller's promise.
     let offload = unsafe { offload.as_ref() }.copied().unwrap_or_default();
-    sender.send_gathered(queue, &slices[..count], &offload, tag).map_or_else(|_| fail(libc::EAGAIN), |()| 0)
+    let sent = sender.send_described(queue, &slices[..count], &offload, tag, &metadata);
+    sent.map_or_else(|_| fail(libc::EAGAIN), |()| 0)
 }
 
 fn ring(sender: &mut Sender) -> c_int {
@@ -477,6 +557,14 @@ fn spec(flow: &PlimsollFlow) -> Option<FlowSpec> {
         dscp: flow.dscp,
         vlan: flow.vlan,
     })
+}
+
+fn said(metadata: &PlimsollMetadata) -> PacketMetadata {
+    let &PlimsollMetadata { present, priority, user, app, cgroup } = metadata;
+    let all =
+        PacketMetadata { priority: Some(priority), cgroup: Some(cgroup), user: Some(user), app: Some(app) };
+    // Only the four lowest bits mean something.
+    all.only(present as u8)
 }
 
 fn errno_of(error: &VnicError) -> c_int {

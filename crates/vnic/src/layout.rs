@@ -10,7 +10,7 @@ mod entry;
 pub mod header;
 mod sizes;
 
-pub use entry::{Descriptor, Done, Posted, Status, Used};
+pub use entry::{Context, Descriptor, Done, Posted, Posting, Status, Used};
 pub use header::Identity;
 pub use sizes::{LayoutError, Sizes};
 

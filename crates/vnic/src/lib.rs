@@ -20,9 +20,10 @@ mod rules;
 mod sender;
 
 pub use client::{Completion, Vnic, VnicError};
-pub use layout::{Descriptor, Identity, Layout, LayoutError, Posted, Sizes, Status, Used};
+pub use layout::{Context, Descriptor, Identity, Layout, LayoutError, Posted, Posting, Sizes, Status, Used};
 pub use message::{FlowSpec, OpenRefusal};
 pub use plimsoll_wire::VnetHeader;
+pub use plimsoll_wire::doorbell::PacketMetadata;
 pub use region::Region;
 pub use rules::{Rule, RuleCounts, Scope};
 pub use sender::{Buffer, Busy, Poster, Sender};

@@ -16,10 +16,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use plimsoll_wire::VnetHeader;
-use plimsoll_wire::doorbell::Note;
+use plimsoll_wire::doorbell::{Note, PacketMetadata};
 
 use crate::client::{Completion, VnicError};
-use crate::layout::{BUFFER, Descriptor, Done, Layout, MAX_PIECES, header};
+use crate::layout::{BUFFER, Context, Descriptor, Done, Layout, MAX_PIECES, header};
 use crate::region::Region;
 
 /// No room now: poll completions and try again.
@@ -213,10 +213,32 @@ impl Sender {
         offload: &VnetHeader,
         tag: u32,
     ) -> Result<(), Busy> {
+        self.send_described(queue, parts, offload, tag, &PacketMetadata::default())
+    }
+
+    /// Like [`Sender::send_gathered`], for a frame with metadata of its own: it takes the place of what
+    /// [`Sender::set_metadata`] says of the flow queue, field by field, and costs one descriptor more.
+    ///
+    /// # Errors
+    /// As [`Sender::send_with`]. Panics on a frame of more than 40 descriptors.
+    pub fn send_described(
+        &mut self,
+        queue: u32,
+        parts: &[&[u8]],
+        offload: &VnetHeader,
+        tag: u32,
+        metadata: &PacketMetadata,
+    ) -> Result<(), Busy> {
         let pieces: usize = parts.iter().map(|part| part.len().div_ceil(BUFFER)).sum::<usize>().max(1);
         assert!(pieces <= MAX_PIECES, "a frame of 64 KiB, in 40 pieces at most");
-        if !self.has_room(queue, pieces as u32) || self.free.len() < pieces {
+        let described = metadata.present() != 0;
+        if !self.has_room(queue, pieces as u32 + u32::from(described)) || self.free.len() < pieces {
             return Err(Busy);
+        }
+        if described {
+            let cookie = self.free[self.free.len() - 1];
+            let at = self.next_place(queue);
+            Context { metadata: *metadata, cookie }.store(&self.shared.region, at);
         }
         let mut first = NONE;
         let mut before = NONE;
@@ -255,11 +277,16 @@ impl Sender {
     /// # Errors
     /// [`Busy`] when the batch of doorbells is full: ring first.
     pub fn set_tag(&mut self, queue: u32, tag: u32) -> Result<(), Busy> {
-        if self.batch.len() + 6 > self.shared.layout.sizes().doorbell_words as usize / 2 {
-            return Err(Busy);
-        }
-        Note::Tag(queue, tag).write(&mut self.batch);
-        Ok(())
+        self.note(Note::Tag(queue, tag))
+    }
+
+    /// Says what the packets of a flow queue are beside their headers, with the next [`Sender::ring`]: for those that the
+    /// daemon has not taken by then, and all later ones. What was said before is forgotten.
+    ///
+    /// # Errors
+    /// [`Busy`] when the batch of doorbells is full: ring first.
+    pub fn set_metadata(&mut self, queue: u32, metadata: &PacketMetadata) -> Result<(), Busy> {
+        self.note(Note::Metadata(queue, *metadata))
     }
 
     /// Tells the daemon of everything posted since the last call: one store for all, and a wake-up if it sleeps.
@@ -284,17 +311,8 @@ impl Sender {
             let at = self.shared.layout.doorbell_word(self.core, self.bell_tail);
             self.shared.region.word16(at).store(word, Ordering::Relaxed);
             self.bell_tail = self.bell_tail.wrapping_add(1);
-            // The words of a tag may look like a queue: its tail is stored in vain then.
-            if let Some(flow) = self.flows.get_mut(usize::from(word)) {
-                flow.rung = false;
-                // Release: pairs with the daemon's Acquire, so that whoever sees the tail also sees descriptors and
-                // bytes. One store for all that the batch brings this ring, as each costs the daemon's copy of the line.
-                self.shared
-                    .region
-                    .word32(self.shared.layout.ring_tail(u32::from(word)))
-                    .store(flow.tail, Ordering::Release);
-            }
         }
+        self.publish_tails();
         self.batch.clear();
         // Release: pairs with the daemon's Acquire, so that whoever sees the tail also sees the words.
         self.shared
@@ -303,6 +321,24 @@ impl Sender {
             .store(self.bell_tail, Ordering::Release);
         self.kick()?;
         Ok(true)
+    }
+
+    /// Stores the tail of each flow ring that the batch names: once for all that it brings, as each store costs the daemon's
+    /// copy of the line.
+    #[inline]
+    fn publish_tails(&mut self) {
+        let mut words = &self.batch[..];
+        while let Some((note, used)) = Note::first(words) {
+            words = &words[used..];
+            let Note::Bell(queue) = note else { continue };
+            let flow = &mut self.flows[queue as usize];
+            flow.rung = false;
+            // Release: pairs with the daemon's Acquire, so that a reader of the tail also sees descriptors and bytes.
+            self.shared
+                .region
+                .word32(self.shared.layout.ring_tail(queue))
+                .store(flow.tail, Ordering::Release);
+        }
     }
 
     /// Frames on their way.
@@ -320,10 +356,29 @@ impl Sender {
 
     #[inline]
     fn put(&mut self, queue: u32, descriptor: &Descriptor) {
+        let at = self.next_place(queue);
+        descriptor.store(&self.shared.region, at);
+    }
+
+    /// The next place of a flow ring, which is used from now on.
+    #[inline]
+    fn next_place(&mut self, queue: u32) -> usize {
         let flow = &mut self.flows[queue as usize];
-        descriptor.store(&self.shared.region, self.shared.layout.descriptor(queue, flow.tail));
+        let at = self.shared.layout.descriptor(queue, flow.tail);
         flow.tail = flow.tail.wrapping_add(1);
         flow.used += 1;
+        at
+    }
+
+    /// Writes a note that carries values into the batch, half of which stays free for flow queues.
+    fn note(&mut self, note: Note) -> Result<(), Busy> {
+        let (before, most) = (self.batch.len(), self.shared.layout.sizes().doorbell_words as usize / 2);
+        note.write(&mut self.batch);
+        if self.batch.len() > most {
+            self.batch.truncate(before);
+            return Err(Busy);
+        }
+        Ok(())
     }
 
     /// A whole frame is in its ring: notes its queue in the batch, with which its tail is published.

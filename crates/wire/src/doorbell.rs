@@ -11,12 +11,60 @@
 pub const ESCAPE: u16 = 0xffff;
 /// Words in a cache line.
 pub const ENTRIES_PER_LINE: usize = 32;
+/// Words of the longest note.
+pub const LONGEST_NOTE: usize = 15;
 
 const WIDE_QUEUE: u16 = 1;
 const WEIGHT: u16 = 2;
 const RATE: u16 = 3;
 const TAG: u16 = 4;
 const CLASS_RATE: u16 = 5;
+const METADATA: u16 = 6;
+
+/// What a client says of its packets beside their headers (Loom §4.3.2). The daemon adds the core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PacketMetadata {
+    /// Socket priority (`SO_PRIORITY`).
+    pub priority: Option<u32>,
+    /// Control group.
+    pub cgroup: Option<u64>,
+    /// User.
+    pub user: Option<u32>,
+    /// Application.
+    pub app: Option<u32>,
+}
+
+impl PacketMetadata {
+    /// Each field of this one, or where it has none, that of `flow`.
+    #[must_use]
+    pub fn or(self, flow: Self) -> Self {
+        Self {
+            priority: self.priority.or(flow.priority),
+            cgroup: self.cgroup.or(flow.cgroup),
+            user: self.user.or(flow.user),
+            app: self.app.or(flow.app),
+        }
+    }
+
+    /// Which fields it has, a bit for each: priority 1, control group 2, user 4, application 8.
+    #[must_use]
+    pub fn present(&self) -> u8 {
+        let has = [self.priority.is_some(), self.cgroup.is_some(), self.user.is_some(), self.app.is_some()];
+        has.into_iter().rev().fold(0, |bits, has| bits << 1 | u8::from(has))
+    }
+
+    /// Only the fields of which [`PacketMetadata::present`] has the bit.
+    #[must_use]
+    pub fn only(self, present: u8) -> Self {
+        let has = |bit: u8| present & bit != 0;
+        Self {
+            priority: self.priority.filter(|_| has(1)),
+            cgroup: self.cgroup.filter(|_| has(2)),
+            user: self.user.filter(|_| has(4)),
+            app: self.app.filter(|_| has(8)),
+        }
+    }
+}
 
 /// One message in a doorbell queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +79,8 @@ pub enum Note {
     ClassRate(u32, u64),
     /// The slack or deadline of a queue's descriptors that have none of their own: the queue, microseconds.
     Tag(u32, u32),
+    /// The metadata of a queue's packets, in place of all that was said before; a packet's own goes before it.
+    Metadata(u32, PacketMetadata),
     /// Words that are no valid note; where the next note begins is unknown.
     Malformed,
 }
@@ -48,6 +98,7 @@ impl Note {
             Self::Tag(of, value) => words.extend(pair(TAG, of, value)),
             Self::Rate(of, rate) => words.extend(long(RATE, of, rate)),
             Self::ClassRate(of, rate) => words.extend(long(CLASS_RATE, of, rate)),
+            Self::Metadata(queue, metadata) => words.extend(described(queue, &metadata)),
             Self::Malformed => {}
         }
     }
@@ -76,6 +127,16 @@ impl Note {
                 let of = whole(n0, n1);
                 (if code == RATE { Self::Rate(of, rate) } else { Self::ClassRate(of, rate) }, 7)
             }
+            [METADATA, q0, q1, present, p0, p1, u0, u1, a0, a1, c0, c1, c2, c3, ..] => {
+                let metadata = PacketMetadata {
+                    priority: Some(whole(p0, p1)),
+                    cgroup: Some(u64::from(whole(c2, c3)) << 32 | u64::from(whole(c0, c1))),
+                    user: Some(whole(u0, u1)),
+                    app: Some(whole(a0, a1)),
+                };
+                // The bits behind the four have no meaning yet: a later version may give them a meaning.
+                (Self::Metadata(whole(q0, q1), metadata.only(present as u8)), 14)
+            }
             _ => (Self::Malformed, words.len()),
         }
     }
@@ -88,6 +149,30 @@ fn pair(code: u16, of: u32, value: u32) -> [u16; 6] {
 fn long(code: u16, of: u32, value: u64) -> [u16; 8] {
     let (first, second) = (value as u32, (value >> 32) as u32);
     [ESCAPE, code, low(of), high(of), low(first), high(first), low(second), high(second)]
+}
+
+fn described(queue: u32, metadata: &PacketMetadata) -> [u16; LONGEST_NOTE] {
+    let [priority, user, app] =
+        [metadata.priority, metadata.user, metadata.app].map(Option::unwrap_or_default);
+    let cgroup = metadata.cgroup.unwrap_or_default();
+    let (first, second) = (cgroup as u32, (cgroup >> 32) as u32);
+    [
+        ESCAPE,
+        METADATA,
+        low(queue),
+        high(queue),
+        metadata.present().into(),
+        low(priority),
+        high(priority),
+        low(user),
+        high(user),
+        low(app),
+        high(app),
+        low(first),
+        high(first),
+        low(second),
+        high(second),
+    ]
 }
 
 fn low(word: u32) -> u16 {
@@ -117,6 +202,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
+        let told = PacketMetadata::default();
         let all = [
             Note::Bell(7),
             Note::Bell(65_535),
@@ -125,6 +211,9 @@ mod tests {
             Note::Rate(1, 100_000_000_000),
             Note::ClassRate(2, 3_000_000),
             Note::Tag(9, 70_001),
+            Note::Metadata(9, PacketMetadata::default()),
+            Note::Metadata(70_000, PacketMetadata { user: Some(0), cgroup: Some(5 << 40 | 7), ..told }),
+            Note::Metadata(3, PacketMetadata { priority: Some(u32::MAX), app: Some(70_001), ..told }),
         ];
         let mut words = Vec::new();
         all.into_iter().for_each(|note| note.write(&mut words));

@@ -10,7 +10,7 @@ use core::hash::BuildHasher;
 
 use foldhash::quality::RandomState;
 use plimsoll_nic::QueueId;
-use plimsoll_policy::Fields;
+use plimsoll_policy::{Fields, Metadata};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::FlowKey;
 
@@ -27,7 +27,7 @@ pub struct Flow {
     pub key: FlowKey,
     /// The tenant elsewhere that it goes to, where limits hold what goes there: headers do not say so.
     pub peer: Option<u32>,
-    /// The same as classification sees it, for a later policy.
+    /// Its packets as classification sees them, metadata included: for the look-up, and for a later policy.
     pub fields: Fields,
     /// Its flow queue.
     pub queue: QueueId,
@@ -100,11 +100,14 @@ impl FlowTable {
         Room(slots)
     }
 
-    /// Where the flow with this key is or may go. `holds` says whether a queue still holds packets.
+    /// Where the flow with this key and metadata is or may go. `holds` says whether a queue still holds packets.
+    ///
+    /// Packets of one key whose metadata differs are different flows, in one bucket.
     pub fn lookup(
         &self,
         key: &FlowKey,
         peer: Option<u32>,
+        metadata: &Metadata,
         now: Nanos,
         holds: impl Fn(QueueId) -> bool,
     ) -> Lookup {
@@ -113,7 +116,9 @@ impl FlowTable {
         for index in first..first + BUCKET {
             let slot = Slot(u32::try_from(index).unwrap_or(u32::MAX));
             match &self.slots[index] {
-                Some(flow) if flow.key == *key && flow.peer == peer => return Lookup::Known(slot),
+                Some(flow) if flow.key == *key && flow.peer == peer && flow.fields.metadata == *metadata => {
+                    return Lookup::Known(slot);
+                }
                 None if self.used < self.cap => place = Lookup::Free(slot),
                 Some(flow) if place == Lookup::Full && now - flow.seen > IDLE && !holds(flow.queue) => {
                     place = Lookup::Idle(slot);
@@ -221,7 +226,7 @@ mod tests {
     }
 
     fn put(table: &mut FlowTable, flow: Flow) -> Lookup {
-        let answer = table.lookup(&flow.key, flow.peer, flow.seen, |_| false);
+        let answer = table.lookup(&flow.key, flow.peer, &flow.fields.metadata, flow.seen, |_| false);
         match answer {
             Lookup::Free(slot) => table.insert(slot, flow),
             Lookup::Idle(slot) => {
@@ -241,7 +246,10 @@ mod tests {
         }
         assert_eq!(table.len(), 4);
         let newcomer = flow(1_000, 9, Nanos::ZERO);
-        assert_eq!(table.lookup(&newcomer.key, None, Nanos::ZERO, |_| false), Lookup::Full);
+        assert_eq!(
+            table.lookup(&newcomer.key, None, &Metadata::default(), Nanos::ZERO, |_| false),
+            Lookup::Full
+        );
     }
 
     #[test]
@@ -270,7 +278,7 @@ mod tests {
         assert_eq!(table.move_to(Room::new(64)).0.len(), 128, "it stays in the larger one");
         assert_eq!(table.len() as usize, known.len());
         for flow in known {
-            let found = table.lookup(&flow.key, None, Nanos::ZERO, |_| true);
+            let found = table.lookup(&flow.key, None, &Metadata::default(), Nanos::ZERO, |_| true);
             assert!(matches!(found, Lookup::Known(slot) if table.flow_mut(slot).queue == flow.queue));
         }
         for port in 1_000..6_000 {
@@ -297,7 +305,7 @@ mod tests {
         put(&mut table, flow(1, 1, Nanos::ZERO));
         let later = Nanos::ZERO + IDLE + Span::ns(1);
         let other = flow(2, 2, later);
-        let answer = table.lookup(&other.key, None, later, |_| true);
+        let answer = table.lookup(&other.key, None, &Metadata::default(), later, |_| true);
         assert_eq!(answer, Lookup::Full, "its queue holds packets");
         assert!(table.expire(64, later, |_| true).is_none());
         assert_eq!(table.expire(64, later, |_| false).map(|flow| flow.queue), Some(QueueId(1)));
@@ -313,7 +321,9 @@ mod tests {
         }
         for port in 0..500 {
             let flow = flow(port, 0, Nanos::ZERO);
-            let Lookup::Known(slot) = table.lookup(&flow.key, None, Nanos::ZERO, |_| true) else {
+            let Lookup::Known(slot) =
+                table.lookup(&flow.key, None, &Metadata::default(), Nanos::ZERO, |_| true)
+            else {
                 panic!("flow {port} was lost")
             };
             assert_eq!(table.flow_mut(slot).queue, QueueId(port.into()));

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 use plimsoll_nic::QueueId;
-use plimsoll_policy::{Addresses, Fields, Placement, TenantId};
+use plimsoll_policy::{Addresses, Fields, LookedAt, Placement, TenantId};
 use plimsoll_ports::{Counters, DropReason, Port, Trouble};
 use plimsoll_slo::Parts;
 use plimsoll_units::{Nanos, Span};
@@ -74,6 +74,8 @@ pub struct Lane {
     pub(crate) held_until: Option<Nanos>,
     /// What the policy looks at to place the tenant's packets, once somebody has asked.
     pub(crate) scope: Option<Scope>,
+    /// The metadata that the policy looks at in the tenant's packets, once one was posted.
+    pub(crate) looked_at: Option<LookedAt>,
     /// How far a client is believed that it classifies its packets well.
     pub(crate) trust: Trust,
     /// Flow queues that the lane may have open.
@@ -171,6 +173,7 @@ impl Lane {
             asked_until: Nanos::ZERO,
             held_until: None,
             scope: None,
+            looked_at: None,
             trust: Trust::default(),
             quota: Quota { flows: spec.flows, queues: spec.flows + 1 },
             tally: Tally::default(),

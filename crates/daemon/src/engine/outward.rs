@@ -141,7 +141,7 @@ impl Engine {
         let queue = match origin.queue.filter(|_| !self.is_steered()) {
             Some(queue) if self.sampler.draw() => self.verify(index, queue, parsed, now),
             Some(queue) => Ok(queue),
-            None => self.queue_for(index, parsed, now),
+            None => self.queue_for(index, parsed, origin.metadata, now),
         };
         let Some(lane) = &mut self.lanes[index] else { return };
         let len = u32::try_from(received.len).unwrap_or(u32::MAX);

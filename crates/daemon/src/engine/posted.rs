@@ -10,9 +10,10 @@
 //! Invariant: each frame that is taken is completed once; a flow queue belongs to one lane; a turn takes so many frames.
 
 use plimsoll_nic::{Outcome, QueueId};
+use plimsoll_policy::{LookedAt, Metadata};
 use plimsoll_ports::{Port, Received, Taken, Ticket, Took, VnicPort};
 use plimsoll_units::{Nanos, Span};
-use plimsoll_vnic::Status;
+use plimsoll_vnic::{PacketMetadata, Status};
 use plimsoll_wire::{VnetHeader, alike};
 
 use super::drops::Event;
@@ -27,6 +28,8 @@ pub(crate) struct Origin {
     pub(crate) queue: Option<QueueId>,
     /// Slack or deadline in microseconds.
     pub(crate) tag: u32,
+    /// What its sender says of it, as far as the policy looks at it.
+    pub(crate) metadata: Metadata,
     /// For its completion.
     pub(crate) ticket: Option<Ticket>,
     /// Frames alike that stand behind it in its buffer.
@@ -142,10 +145,16 @@ impl Engine {
         // Half of a short ring, as of a flow; of one descriptor that is none.
         let half = port.depth().map_or(1, |depth| depth as usize / 2);
         let most = if more { usize::from(train_of(taken.len)).min(most).min(half) } else { 1 };
-        let (following, next) = lane.couple(buffer, taken, most as u16);
+        let tenant = lane.tenant;
+        let looked_at = *lane
+            .looked_at
+            .get_or_insert_with(|| tenant.map_or_else(LookedAt::default, |of| self.program.metadata_of(of)));
+        let (following, next) = lane.couple(buffer, taken, looked_at, most as u16);
         let received = Received { len: taken.len, vnet: Some(taken.vnet), ..Received::default() };
-        let Taken { target, tag, ticket, .. } = *taken;
-        let origin = Origin { queue: target.map(QueueId), tag, ticket: Some(ticket), following };
+        let metadata = metadata_of(taken, looked_at);
+        // A flow queue was opened for packets without metadata: others are looked up one by one.
+        let queue = taken.target.filter(|_| metadata == Metadata::default()).map(QueueId);
+        let origin = Origin { queue, tag: taken.tag, metadata, ticket: Some(taken.ticket), following };
         self.admit(index, buffer, &received, origin, now);
         (1 + usize::from(following), next)
     }
@@ -162,7 +171,13 @@ impl Lane {
 
     /// Puts frames that follow the one in the buffer, and are alike, behind it, until there are `most`. Answers how many
     /// were, and the first that is not, if it has been taken: its bytes are to be copied anew.
-    fn couple(&mut self, buffer: Buffer, first: &Taken, most: u16) -> (u16, Option<Taken>) {
+    fn couple(
+        &mut self,
+        buffer: Buffer,
+        first: &Taken,
+        looked_at: LookedAt,
+        most: u16,
+    ) -> (u16, Option<Taken>) {
         let Some(port) = &mut self.port else { return (0, None) };
         if first.vnet.gso_type != VnetHeader::GSO_NONE {
             return (0, None);
@@ -176,7 +191,8 @@ impl Lane {
                 }
                 Took::Nothing => return (following - 1, None),
             };
-            if next.len != first.len || next.vnet != first.vnet {
+            let metadata = metadata_of(&next, looked_at);
+            if next.len != first.len || next.vnet != first.vnet || metadata != metadata_of(first, looked_at) {
                 return (following - 1, Some(next));
             }
             let (train, free) = self.pool.bytes_mut(buffer).split_at_mut(usize::from(following) * first.len);
@@ -217,6 +233,16 @@ impl Lane {
             self.wrote = true;
         }
     }
+}
+
+/// What a frame's sender says of it, as far as the policy looks at it.
+#[inline]
+fn metadata_of(taken: &Taken, looked_at: LookedAt) -> Metadata {
+    if looked_at.nothing() {
+        return Metadata::default();
+    }
+    let PacketMetadata { priority, cgroup, user, app } = taken.metadata;
+    Metadata { priority, cgroup, user, app, core: taken.core }.masked(looked_at)
 }
 
 /// What the sender is told about a frame that the engine has done with.

@@ -7,6 +7,7 @@
 //! empty and idle is closed.
 
 use plimsoll_nic::{QueueId, Refusal};
+use plimsoll_policy::{Fields, Metadata};
 use plimsoll_units::Nanos;
 use plimsoll_wire::{FlowKey, Parsed};
 
@@ -24,6 +25,7 @@ impl Engine {
         &mut self,
         index: usize,
         parsed: &Parsed,
+        metadata: Metadata,
         now: Nanos,
     ) -> Result<QueueId, Refusal> {
         let peer = self.peer_of(parsed.dst_mac.0);
@@ -31,7 +33,7 @@ impl Engine {
         let key = FlowKey::of(parsed);
         let queues = &self.queues;
         let holds = |queue: QueueId| queues[queue.0 as usize] > 0;
-        let slot = match lane.flows.lookup(&key, peer, now, holds) {
+        let slot = match lane.flows.lookup(&key, peer, &metadata, now, holds) {
             Lookup::Known(slot) => {
                 let flow = lane.flows.flow_mut(slot);
                 flow.seen = now;
@@ -44,9 +46,12 @@ impl Engine {
                 }
                 slot
             }
-            Lookup::Full => return self.overflow(index, parsed, peer, now),
+            Lookup::Full => {
+                let fields = fields_of(parsed, lane.tenant, metadata);
+                return self.overflow(index, peer, &fields, now);
+            }
         };
-        let fields = fields_of(parsed, lane.tenant);
+        let fields = fields_of(parsed, lane.tenant, metadata);
         let mut placement = self.classifier.classify(&self.program, &fields);
         placement.limits.extend(fleet::pair_of(&self.fleet, lane.tenant, peer));
         // What the flow sent while the table was full leaves first.
@@ -54,7 +59,7 @@ impl Engine {
             || lane.leftover.iter().any(|shared| holds(shared.queue));
         let opens = !shared && lane.open_queues() < lane.quota.queues;
         let queue = if opens { self.nic.open_queue(&placement) } else { Err(Refusal::NoQueue) };
-        let Ok(queue) = queue else { return self.overflow(index, parsed, peer, now) };
+        let Ok(queue) = queue else { return self.overflow(index, peer, &fields, now) };
         lane.flows.insert(slot, Flow { key, peer, fields, queue, seen: now });
         Ok(queue)
     }
@@ -63,14 +68,13 @@ impl Engine {
     fn overflow(
         &mut self,
         index: usize,
-        parsed: &Parsed,
         peer: Option<u32>,
+        fields: &Fields,
         now: Nanos,
     ) -> Result<QueueId, Refusal> {
         let Some(lane) = &mut self.lanes[index] else { return Err(Refusal::NoQueue) };
         lane.tally.event(Event::FlowTableFull);
-        let fields = fields_of(parsed, lane.tenant);
-        let mut placement = self.classifier.classify(&self.program, &fields);
+        let mut placement = self.classifier.classify(&self.program, fields);
         placement.limits.extend(fleet::pair_of(&self.fleet, lane.tenant, peer));
         if let Some(shared) = lane.overflow.get_mut(&placement) {
             shared.seen = now;
@@ -85,7 +89,7 @@ impl Engine {
             return Err(Refusal::NoQueue);
         }
         let queue = self.nic.open_queue(&placement)?;
-        lane.overflow.insert(placement, Overflow { queue, fields, peer, seen: now });
+        lane.overflow.insert(placement, Overflow { queue, fields: *fields, peer, seen: now });
         Ok(queue)
     }
 

@@ -189,7 +189,7 @@ impl Engine {
         let generation = u32::from(self.generation);
         for lane in self.lanes.iter_mut().flatten() {
             let scope = scope_of(&self.program, lane.tenant);
-            (lane.scope, lane.trust) = (Some(scope), Trust::default());
+            (lane.scope, lane.looked_at, lane.trust) = (Some(scope), None, Trust::default());
             lane.conduct.touched = self.copying.part;
             lane.forget_targets(generation);
             let Some(Port::Vnic(port)) = &mut lane.port else { continue };

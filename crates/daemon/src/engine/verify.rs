@@ -10,6 +10,7 @@
 use std::hash::BuildHasher;
 
 use plimsoll_nic::{QueueId, Refusal};
+use plimsoll_policy::Metadata;
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::Parsed;
 
@@ -101,7 +102,8 @@ impl Engine {
     ) -> Result<QueueId, Refusal> {
         let Some(lane) = &mut self.lanes[index] else { return Err(Refusal::NoQueue) };
         lane.tally.event(Event::Verified);
-        let placement = self.classifier.classify(&self.program, &fields_of(parsed, lane.tenant));
+        let placement =
+            self.classifier.classify(&self.program, &fields_of(parsed, lane.tenant, Metadata::default()));
         if lane.opened.iter().any(|opened| opened.queue == queue && opened.placement == placement) {
             return Ok(queue);
         }
@@ -117,7 +119,7 @@ impl Engine {
                 self.force(index);
             }
         }
-        self.queue_for(index, parsed, now)
+        self.queue_for(index, parsed, Metadata::default(), now)
     }
 }
 

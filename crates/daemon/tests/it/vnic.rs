@@ -12,7 +12,9 @@ use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, VnicConfig, Vni
 use plimsoll_units::{Nanos, Span};
 use plimsoll_vnic::message::Message;
 use plimsoll_vnic::socket::{Incoming, connect_to, read_message, send_message};
-use plimsoll_vnic::{FlowSpec, OpenRefusal, RuleCounts, Sizes, Status, VnetHeader, Vnic, VnicError};
+use plimsoll_vnic::{
+    FlowSpec, OpenRefusal, PacketMetadata, RuleCounts, Sizes, Status, VnetHeader, Vnic, VnicError,
+};
 
 /// An engine whose tenants have vNICs, and a wire in memory.
 struct World {
@@ -126,6 +128,31 @@ impl World {
         let found = snapshot.lanes.iter().find(|lane| lane.name == name).expect("a lane");
         let names = plimsoll_ports::DropReason::ALL.map(plimsoll_ports::DropReason::name);
         names.into_iter().zip(found.counters.rx_drops).filter(|&(_, count)| count > 0).collect()
+    }
+}
+
+/// Classes of one tenant by what its client says, and one of its neighbour's by the same.
+const TOLD: &str = "
+uplink: {port: memory, rate: 1Gbps}
+tenants: {shop: {port: {vnic: /run/shop.sock}}, batch: {port: {vnic: /run/batch.sock}}}
+policy:
+  root:    {wfq: {orders: 3, search: 1, thread: 1, shop: 1, nightly: 6, batch: 6}}
+  orders:  {match: {tenant: shop, app: 1}}
+  search:  {match: {tenant: shop, app: 2}}
+  thread:  {match: {tenant: shop, core: 1}, max: 50Mbps}
+  nightly: {match: {tenant: batch, user: 7}}
+";
+
+fn app(app: u32) -> PacketMetadata {
+    PacketMetadata { app: Some(app), ..PacketMetadata::default() }
+}
+
+impl World {
+    /// Packets that have left each class.
+    fn left(&mut self) -> Vec<(String, u64)> {
+        let counters = self.engine.nic().all_class_counters();
+        let names = self.checked.program.nodes.iter().map(|node| node.name.clone());
+        names.zip(counters).skip(1).map(|(name, counters)| (name, counters.packets)).collect()
     }
 }
 
@@ -368,6 +395,152 @@ fn a_flow_queue_that_is_not_the_clients_is_refused_and_counted() {
     client.ring().expect("a kick");
     assert!(world.run(Span::micros(100)).is_empty());
     assert_eq!(world.drops("shop"), [("unmapped_queue", 1)]);
+}
+
+/// Two applications of one client, whose packets have the same headers: through flow queues of their own, of which the client
+/// has said what they are, or through one, where each packet brings it.
+#[test]
+fn applications_of_one_client_share_by_their_classes() {
+    for by_packet in [false, true] {
+        let mut world = World::new(TOLD);
+        let client = world.client("shop");
+        let (client, first) = world.open(client, 7);
+        let (mut client, second) = world.open(client, 7);
+        let queues = [first.expect("a flow queue"), if by_packet { 0 } else { second.expect("another") }];
+        let frames = [1, 2].map(|number| udp(1, OUTSIDE, 7, number, 1_000));
+        if !by_packet {
+            for (queue, number) in queues.into_iter().zip([1, 2]) {
+                client.set_metadata(queue, &app(number)).expect("room");
+            }
+        }
+        let (mut left, mut next) = ([0_u32; 2], false);
+        for turn in 0..3_000 {
+            // Both have always more than leaves: a turn sends one or two.
+            let mut refused = [false; 2];
+            while refused != [true; 2] {
+                let index = usize::from(next);
+                let metadata = if by_packet { app(index as u32 + 1) } else { PacketMetadata::default() };
+                let queue = if by_packet { queues[0] } else { queues[index] };
+                let busy = client
+                    .send_described(queue, &[&frames[index]], &VnetHeader::default(), 0, &metadata)
+                    .is_err();
+                refused[index] = busy;
+                if by_packet && busy {
+                    break;
+                }
+                next = !next;
+            }
+            client.ring().expect("a kick");
+            world.turn();
+            client.poll_completions(|_| {});
+            for frame in drain(&mut world.wire) {
+                if turn > 500 {
+                    left[usize::from(frame == frames[1])] += 1;
+                }
+            }
+        }
+        let [orders, search] = left.map(f64::from);
+        if by_packet {
+            // They come in turns through one ring, so as many of each leave, and each in its own place.
+            let classes = world.left();
+            assert!(classes[0].1 > 1_000 && classes[1].1 > 1_000, "{classes:?}");
+            assert!(classes[2..].iter().all(|(_, packets)| *packets == 0), "{classes:?}");
+        } else {
+            assert!((orders / search - 3.0).abs() < 0.09, "{orders} to {search}");
+        }
+    }
+}
+
+#[test]
+fn a_thread_is_held_to_the_rate_of_its_cores_class() {
+    let mut world = World::new(TOLD);
+    let client = world.client("shop");
+    let (mut client, queue) = world.open(client, 7);
+    let queue = queue.expect("a flow queue");
+    let mut poster = client.poster(&[queue], 1_000).expect("a doorbell queue and buffers");
+    let (mut left, mut held) = (0, 0);
+    // 20 ms: 1 Gb/s carries 2,500 frames of 1,000 bytes, and 50 Mb/s 125, with a burst of what it carries in a millisecond.
+    for _ in 0..2_000 {
+        while client.on_their_way() < 200 && client.send(0, &udp(1, OUTSIDE, 8, 1, 1_000)).is_ok() {}
+        while poster.on_their_way() < 200 && poster.send(queue, &udp(1, OUTSIDE, 7, 2, 1_000)).is_ok() {}
+        client.ring().expect("a kick");
+        poster.ring().expect("a kick");
+        world.turn();
+        client.poll_completions(|_| {});
+        poster.poll_completions(|_| {});
+        for frame in drain(&mut world.wire) {
+            *(if frame[35] == 7 { &mut held } else { &mut left }) += 1;
+        }
+    }
+    assert!((120..=135).contains(&held), "{held} frames of the second thread's");
+    assert!(left > 2_300, "{left} frames of the first thread's");
+}
+
+/// Whatever a client says, in whatever way, no packet of its reaches a class of its neighbour's.
+#[test]
+fn a_client_that_says_what_its_neighbours_classes_ask_for_stays_in_its_own() {
+    let mut world = World::new(TOLD);
+    let client = world.client("shop");
+    let (mut client, queue) = world.open(client, 7);
+    let queue = queue.expect("a flow queue");
+    let mut state = 1_u64;
+    let mut draw = |most: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) % most
+    };
+    let mut sent = 0;
+    for _ in 0..2_000 {
+        let some = |value: u64| (value > 0).then_some(value as u32);
+        let metadata = PacketMetadata {
+            priority: some(draw(9)),
+            cgroup: Some(draw(9)),
+            user: some(draw(9)),
+            app: some(draw(4)),
+        };
+        let to = [0, queue][draw(2) as usize];
+        if draw(2) == 0 {
+            let _ = client.set_metadata(to, &metadata);
+        }
+        let own = if draw(2) == 0 { metadata } else { PacketMetadata::default() };
+        let frame = udp(1, OUTSIDE, draw(3) as u16, 1, 100);
+        sent += u64::from(client.send_described(to, &[&frame], &VnetHeader::default(), 0, &own).is_ok());
+        client.ring().expect("a kick");
+        world.turn();
+        client.poll_completions(|_| {});
+    }
+    world.run(Span::millis(5));
+    let classes = world.left();
+    let of = |name: &str| classes.iter().find(|(class, _)| class == name).expect("a class").1;
+    assert!(of("orders") > 100 && of("search") > 100 && of("shop") > 100, "{classes:?}");
+    assert_eq!(of("orders") + of("search") + of("shop") + of("thread"), sent, "{classes:?}");
+    assert_eq!((of("nightly"), of("batch")), (0, 0), "{classes:?}");
+}
+
+/// A flow queue stays one, whatever is said that tells no packets apart; once a reload tells them apart, they are.
+#[test]
+fn what_the_policy_does_not_ask_for_changes_nothing_until_it_does() {
+    let plain = [("app: 1", "vlan: 1"), ("app: 2", "vlan: 2"), ("core: 1", "vlan: 3")]
+        .into_iter()
+        .fold(TOLD.to_owned(), |text, (from, to)| text.replace(from, to));
+    let mut world = World::new(&plain);
+    let client = world.client("shop");
+    let (mut client, queue) = world.open(client, 7);
+    let queue = queue.expect("a flow queue");
+    client.set_metadata(queue, &app(1)).expect("room");
+    let mut send = |world: &mut World| {
+        for _ in 0..50 {
+            client.send(queue, &udp(1, OUTSIDE, 7, 1, 100)).expect("room");
+        }
+        client.ring().expect("a kick");
+        world.run(Span::millis(1));
+        client.poll_completions(|_| {});
+    };
+    send(&mut world);
+    assert_eq!(world.engine.nic().open_queues(), 1, "the client's own");
+    assert_eq!(world.left()[3], ("shop".to_owned(), 50));
+    world.reload(TOLD);
+    send(&mut world);
+    assert_eq!(world.left()[0], ("orders".to_owned(), 50));
 }
 
 #[test]

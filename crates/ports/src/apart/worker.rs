@@ -136,10 +136,8 @@ impl<P: Served> Worker<P> {
     fn bring(&mut self, taken: &Taken) {
         let frame = &mut self.frame[..taken.len];
         self.port.copy(frame);
-        let Taken { target, len, vnet, tag, ticket } = *taken;
-        let epoch = self.epoch;
         // `batch` has checked that there is room for a frame of any length.
-        self.from_port.push(FromPort { target, epoch, len, vnet, tag, ticket }, frame);
+        self.from_port.push(FromPort { taken: *taken, epoch: self.epoch }, frame);
         self.brought += 1;
     }
 

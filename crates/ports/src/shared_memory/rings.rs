@@ -10,12 +10,27 @@ use std::sync::atomic::{Ordering, fence};
 
 use nix::sys::socket::{MsgFlags, send};
 use plimsoll_vnic::layout::{self, Done, MAX_PIECES, header};
-use plimsoll_vnic::{Descriptor, Status, Used};
-use plimsoll_wire::doorbell::Note;
+use plimsoll_vnic::{Descriptor, PacketMetadata, Posting, Status, Used};
+use plimsoll_wire::doorbell::{LONGEST_NOTE, Note};
 
-use super::{Place, VnicPort};
+use super::{Flow, Place, VnicPort};
 use crate::port::{DropReason, Trouble};
 use crate::posted::{Taken, Ticket, Took};
+
+/// The descriptors of one frame.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gathered {
+    /// Its first piece, with the cookie of its first descriptor.
+    first: Descriptor,
+    /// The metadata that it brings.
+    described: PacketMetadata,
+    /// Bytes of its pieces.
+    len: usize,
+    /// Descriptors.
+    count: u32,
+    /// Whether they make a frame.
+    sound: bool,
+}
 
 impl VnicPort {
     /// Begins a batch: reads the doorbells, and now and then the sockets.
@@ -133,8 +148,8 @@ impl VnicPort {
         let mut read = count;
         if count <= self.layout.sizes().doorbell_words {
             let mut words = core::mem::take(&mut self.words);
-            self.copy_words(core, head, count.min(most + LONGEST_NOTE - 1), &mut words);
-            if let Some(used) = self.heed(&words, most as usize) {
+            self.copy_words(core, head, count.min(most + LONGEST_NOTE as u32 - 1), &mut words);
+            if let Some(used) = self.heed(core, &words, most as usize) {
                 read = used as u32;
             }
             self.words = words;
@@ -156,20 +171,21 @@ impl VnicPort {
         }));
     }
 
-    /// Does what the notes say that begin in the first `most` words; answers how many words those were. `None` when one
+    /// Does what the notes of a doorbell queue say that begin in the first `most` words; answers how many words those were. `None` when one
     /// makes no sense: nothing tells where the next begins.
-    fn heed(&mut self, words: &[u16], most: usize) -> Option<usize> {
+    fn heed(&mut self, core: u32, words: &[u16], most: usize) -> Option<usize> {
         let mut used = 0;
         while used < most
             && let Some((note, len)) = Note::first(words.get(used..).unwrap_or(&[]))
         {
             used += len;
             match note {
-                Note::Bell(queue) => self.rung(queue),
+                Note::Bell(queue) => self.rung(queue, core),
                 Note::Tag(queue, tag) => match self.queues.get_mut(queue as usize) {
                     Some(flow) if flow.place != Place::Unmapped => flow.tag = tag,
                     _ => self.counters.lose(DropReason::UnmappedQueue),
                 },
+                Note::Metadata(queue, metadata) => self.describe(queue, metadata),
                 // Weights and rates are the operator's to give.
                 Note::Weight(..) | Note::Rate(..) | Note::ClassRate(..) => {
                     self.counters.lose(DropReason::BadDoorbell)
@@ -183,9 +199,20 @@ impl VnicPort {
         Some(used)
     }
 
-    /// A doorbell names a flow queue: reads how far its ring goes now.
+    /// The client says what a flow queue's packets are.
+    fn describe(&mut self, queue: u32, metadata: PacketMetadata) {
+        match self.queues.get_mut(queue as usize) {
+            Some(flow) if flow.place != Place::Unmapped => {
+                flow.described = metadata.present() != 0;
+                self.metadata[queue as usize] = metadata;
+            }
+            _ => self.counters.lose(DropReason::UnmappedQueue),
+        }
+    }
+
+    /// A doorbell of this queue names a flow queue: reads how far its ring goes now.
     #[inline]
-    pub(super) fn rung(&mut self, queue: u32) {
+    pub(super) fn rung(&mut self, queue: u32, core: u32) {
         let Some(flow) = self.queues.get_mut(queue as usize).filter(|flow| flow.place != Place::Unmapped)
         else {
             return self.counters.lose(DropReason::UnmappedQueue);
@@ -195,7 +222,8 @@ impl VnicPort {
         if tail.wrapping_sub(flow.head) > self.layout.sizes().ring {
             return self.counters.lose(DropReason::BadDescriptor);
         }
-        flow.tail = tail;
+        // There are no more than 64 doorbell queues.
+        (flow.tail, flow.core) = (tail, core as u16);
         let (blocked, head) = (flow.blocked, flow.head);
         if !blocked {
             self.region.prefetch(self.layout.descriptor(queue, head));
@@ -227,33 +255,11 @@ impl VnicPort {
     /// Takes the descriptors of one frame.
     #[inline]
     pub(super) fn take_from(&mut self, queue: u32) -> Took {
-        let flow = self.queues[queue as usize];
-        let (mut len, mut count, mut sound) = (0_usize, 0_u32, true);
-        let mut first = Descriptor::default();
-        self.pieces.clear();
-        loop {
-            let at = self.layout.descriptor(queue, flow.head.wrapping_add(count));
-            let piece = Descriptor::load(&self.region, at);
-            if count == 0 {
-                first = piece;
-            }
-            count += 1;
-            match self.layout.in_buffers(piece.addr, piece.len) {
-                Some(at) if piece.len > 0 => self.pieces.push((at, piece.len as usize)),
-                _ => sound = false,
-            }
-            len += piece.len as usize;
-            if !piece.more {
-                break;
-            }
-            if count as usize == MAX_PIECES || flow.head.wrapping_add(count) == flow.tail {
-                sound = false;
-                break;
-            }
-        }
+        let Gathered { first, described, len, count, sound } = self.gather(queue);
         let flow = &mut self.queues[queue as usize];
         flow.head = flow.head.wrapping_add(count);
-        let (target, tag) = (flow.place, if first.tag == 0 { flow.tag } else { first.tag });
+        let Flow { place, core, tag, .. } = *flow;
+        let metadata = if flow.described { described.or(self.metadata[queue as usize]) } else { described };
         self.pend(queue);
         if !sound || len > layout::MAX_FRAME {
             self.counters.lose(DropReason::BadDescriptor);
@@ -270,8 +276,57 @@ impl VnicPort {
             queue: queue as u16,
             descriptors: count as u16,
         };
-        let target = if let Place::Mapped(target) = target { Some(target) } else { None };
-        Took::Frame(Taken { target, len, vnet: first.offload, tag, ticket })
+        Took::Frame(Taken {
+            target: if let Place::Mapped(target) = place { Some(target) } else { None },
+            len,
+            vnet: first.offload,
+            tag: if first.tag == 0 { tag } else { first.tag },
+            metadata,
+            core: Some(core),
+            ticket,
+        })
+    }
+
+    /// Copies the descriptors of a flow queue's next frame, and notes its pieces.
+    #[inline]
+    fn gather(&mut self, queue: u32) -> Gathered {
+        let Flow { head, tail, .. } = self.queues[queue as usize];
+        let mut found = Gathered { sound: true, ..Gathered::default() };
+        let mut most = MAX_PIECES as u32;
+        self.pieces.clear();
+        loop {
+            let index = head.wrapping_add(found.count);
+            let more = match Posting::load(&self.region, self.layout.descriptor(queue, index)) {
+                Posting::Piece(piece) => {
+                    if self.pieces.is_empty() && found.sound {
+                        let cookie = if found.count == 0 { piece.cookie } else { found.first.cookie };
+                        found.first = Descriptor { cookie, ..piece };
+                    }
+                    found.len += piece.len as usize;
+                    match self.layout.in_buffers(piece.addr, piece.len) {
+                        Some(at) if piece.len > 0 => self.pieces.push((at, piece.len as usize)),
+                        _ => found.sound = false,
+                    }
+                    piece.more
+                }
+                Posting::Context(context) => {
+                    found.sound &= found.count == 0;
+                    if found.count == 0 {
+                        (found.first.cookie, found.described) = (context.cookie, context.metadata);
+                        most += 1;
+                    }
+                    true
+                }
+            };
+            found.count += 1;
+            if !more {
+                return found;
+            }
+            if found.count == most || index.wrapping_add(1) == tail {
+                found.sound = false;
+                return found;
+            }
+        }
     }
 
     pub(super) fn write_completion(&mut self, done: Done) {
@@ -314,7 +369,5 @@ impl VnicPort {
 const LOOK_EVERY: u32 = 64;
 /// Words of all doorbell queues that are read in a batch: twice as many as there are frames that the daemon takes in one.
 const WORDS: u32 = 128;
-/// Words of the longest note.
-const LONGEST_NOTE: u32 = 8;
 /// Flow queues between the one that is taken from and the one whose frame is fetched.
 const AHEAD: usize = 3;

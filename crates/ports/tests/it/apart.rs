@@ -12,7 +12,7 @@ use plimsoll_ports::{
 };
 use plimsoll_vnic::message::Message;
 use plimsoll_vnic::socket::{Incoming, connect_to, read_message, send_message};
-use plimsoll_vnic::{FlowSpec, Status};
+use plimsoll_vnic::{FlowSpec, PacketMetadata, Status};
 use plimsoll_wire::VnetHeader;
 use proptest::prelude::*;
 
@@ -70,7 +70,8 @@ impl Served for Fake {
         self.next += 1;
         self.seen.lock().expect("no panic").taken += 1;
         let (target, vnet) = (Some(self.generation), VnetHeader::default());
-        Took::Frame(Taken { target, len: LEN, vnet, tag: self.front, ticket })
+        let (metadata, core) = (PacketMetadata::default(), None);
+        Took::Frame(Taken { target, len: LEN, vnet, tag: self.front, metadata, core, ticket })
     }
 
     fn copy(&self, into: &mut [u8]) {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use plimsoll_ports::{Port, Sending, Taken, Took, Trouble, VnicConfig, VnicPort, VnicRequest};
-use plimsoll_vnic::{FlowSpec, Status, Vnic};
+use plimsoll_vnic::{FlowSpec, PacketMetadata, Status, VnetHeader, Vnic};
 
 struct Place(tempfile::TempDir);
 
@@ -117,6 +117,66 @@ fn a_flow_queue_at_its_window_holds_up_no_other_and_completes_in_any_order() {
     let mut done = Vec::new();
     client.poll_completions(|completion| done.push((completion.queue, completion.status)));
     assert_eq!(done, [(fast, Status::Dropped), (slow, Status::Sent)]);
+}
+
+#[test]
+fn metadata_of_a_flow_queue_and_of_a_frame_arrive_with_the_core_that_rang() {
+    let place = Place::new();
+    let mut port = place.port();
+    let client = connect(&mut port, &place);
+    let (mut client, queue) = open(&mut port, client, 70);
+    let mut poster = client.poster(&[queue], 10).expect("a doorbell queue and buffers");
+    let none = PacketMetadata::default();
+    let flow = PacketMetadata { user: Some(1_000), app: Some(7), ..none };
+    let own = PacketMetadata { app: Some(8), cgroup: Some(1 << 40), ..none };
+    client.set_metadata(0, &PacketMetadata { priority: Some(6), ..none }).expect("room");
+    client.send(0, &[1; 60]).expect("room");
+    client.ring().expect("a kick");
+    poster.set_metadata(queue, &flow).expect("room");
+    poster.send(queue, &[2; 60]).expect("room");
+    let parts: [&[u8]; 2] = [&[3; 60], &[4; 3_000]];
+    poster.send_described(queue, &parts, &VnetHeader::default(), 9, &own).expect("room");
+    poster.ring().expect("a kick");
+    port.begin().expect("the client is there");
+    let mut found: Vec<_> = core::iter::from_fn(|| {
+        let taken = next(&mut port, 64)?;
+        port.complete(taken.ticket, Status::Sent);
+        Some((taken.core, taken.metadata, taken.len, taken.tag))
+    })
+    .collect();
+    let mixed = PacketMetadata { app: Some(8), cgroup: Some(1 << 40), ..flow };
+    let first = PacketMetadata { priority: Some(6), ..none };
+    found.sort_by_key(|&(core, _, len, _)| (core, len));
+    assert_eq!(found, [(Some(0), first, 60, 0), (Some(1), flow, 60, 0), (Some(1), mixed, 3_060, 9)]);
+    // A context descriptor is given back with its frame.
+    port.flush().expect("no trouble");
+    client.poll_completions(|_| {});
+    assert_eq!((poster.poll_completions(|_| {}), poster.on_their_way()), (2, 0));
+    // What is said anew takes the place of all that was said before.
+    poster.set_metadata(queue, &none).expect("room");
+    poster.send(queue, &[5; 60]).expect("room");
+    poster.ring().expect("a kick");
+    port.begin().expect("the client is there");
+    assert_eq!(next(&mut port, 64).map(|taken| taken.metadata), Some(none));
+}
+
+/// A user or application may have the number of a flow queue that another thread posts to.
+#[test]
+fn the_words_of_a_note_publish_no_flow_ring() {
+    let place = Place::new();
+    let mut port = place.port();
+    let client = connect(&mut port, &place);
+    let (mut client, queue) = open(&mut port, client, 70);
+    let mut poster = client.poster(&[queue], 10).expect("a doorbell queue and buffers");
+    poster.send(queue, &[1; 60]).expect("room");
+    poster.ring().expect("a kick");
+    let told = PacketMetadata { user: Some(queue), app: Some(queue), ..PacketMetadata::default() };
+    client.set_metadata(0, &told).expect("room");
+    client.set_tag(0, queue).expect("room");
+    client.ring().expect("a kick");
+    port.begin().expect("the client is there");
+    assert_eq!(next(&mut port, 64).map(|taken| taken.len), Some(60), "the other thread's frame");
+    assert_eq!(Port::Vnic(port).counters().rx_drops.iter().sum::<u64>(), 0);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use plimsoll_ports::{Counters, DropReason, Sending, Took, Trouble, VnicConfig, V
 use plimsoll_vnic::layout::{BUFFER, MAX_FRAME, header};
 use plimsoll_vnic::message::{FlowSpec, Message};
 use plimsoll_vnic::socket::{Incoming, connect_to, read_message, read_welcome, send_message};
-use plimsoll_vnic::{Descriptor, Layout, Posted, Region, Sizes, Status};
+use plimsoll_vnic::{Context, Descriptor, Layout, PacketMetadata, Posted, Region, Sizes, Status};
 use plimsoll_wire::doorbell::Note;
 use proptest::prelude::*;
 
@@ -296,6 +296,37 @@ fn a_chain_of_more_pieces_than_a_frame_may_have_is_refused_and_ends() {
     raw.store(raw.layout.doorbell_tail(0), 1);
     assert_eq!(raw.batch(32, true, &mut vec![0; MAX_FRAME]), 2, "40 pieces, and the other 24");
     assert_eq!((raw.dropped(DropReason::BadDescriptor), raw.port.in_flight()), (2, 0));
+}
+
+/// Contexts where none may stand, and a whole one before a frame of as many pieces as there may be.
+#[test]
+fn a_context_stands_before_the_pieces_of_a_frame_or_is_refused() {
+    let metadata = PacketMetadata { user: Some(7), ..PacketMetadata::default() };
+    let piece = |more| Descriptor { len: 60, more, cookie: 5, ..Descriptor::default() }.to_words();
+    let context = Context { metadata, cookie: 9 }.to_words();
+    let run = |descriptors: &[[u64; 4]]| {
+        let mut raw = Raw::sized(Sizes { ring: 64, ..SIZES });
+        for (index, words) in (0..).zip(descriptors) {
+            for (at, word) in (raw.layout.descriptor(0, index)..).step_by(8).zip(words) {
+                raw.region.word64(at).store(*word, Ordering::Relaxed);
+            }
+        }
+        raw.store(raw.layout.ring_tail(0), descriptors.len() as u32);
+        raw.store(raw.layout.doorbell_tail(0), 1);
+        raw.port.begin().expect("the client is there");
+        let took = raw.port.take(u32::MAX);
+        (took, raw.dropped(DropReason::BadDescriptor))
+    };
+    for wrong in [&[context][..], &[context, context, piece(false)], &[piece(true), context, piece(false)]] {
+        assert_eq!(run(wrong), (Took::Refused, 1), "{wrong:?}");
+    }
+    let mut longest = vec![context];
+    longest.extend([piece(true); 39]);
+    longest.push(piece(false));
+    let (Took::Frame(taken), 0) = run(&longest) else { panic!("it is a frame") };
+    assert_eq!((taken.len, taken.metadata, taken.ticket.cookie()), (40 * 60, metadata, 9));
+    longest.insert(1, piece(true));
+    assert_eq!(run(&longest), (Took::Refused, 1), "one more");
 }
 
 #[test]

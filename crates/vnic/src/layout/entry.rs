@@ -8,6 +8,7 @@
 use std::sync::atomic::Ordering;
 
 use plimsoll_wire::VnetHeader;
+use plimsoll_wire::doorbell::PacketMetadata;
 
 use crate::region::Region;
 
@@ -29,6 +30,90 @@ pub struct Descriptor {
 }
 
 const MORE: u64 = 1;
+const CONTEXT: u64 = 2;
+
+/// A context descriptor: metadata of the frame whose pieces follow it. It stands first, and counts as one of the frame's
+/// descriptors but as none of its pieces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Context {
+    /// What the frame brings in place of its flow queue's.
+    pub metadata: PacketMetadata,
+    /// Given back with the completion.
+    pub cookie: u32,
+}
+
+/// What a place in a flow ring holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posting {
+    /// A piece of a frame.
+    Piece(Descriptor),
+    /// The metadata of the frame that follows.
+    Context(Context),
+}
+
+impl Context {
+    /// As it lies in the ring.
+    #[must_use]
+    pub fn to_words(&self) -> [u64; 4] {
+        let PacketMetadata { priority, cgroup, user, app } = self.metadata;
+        let [priority, user, app] = [priority, user, app].map(|value| u64::from(value.unwrap_or_default()));
+        let present = u64::from(self.metadata.present());
+        [
+            cgroup.unwrap_or_default(),
+            priority | (MORE | CONTEXT) << 32 | present << 48,
+            user | app << 32,
+            u64::from(self.cookie) << 32,
+        ]
+    }
+
+    /// Writes it into its place.
+    #[inline]
+    pub fn store(&self, region: &Region, at: usize) {
+        store_words(self.to_words(), region, at);
+    }
+}
+
+impl Posting {
+    /// What lies in the ring means. Any words mean something; what is sensible, the reader decides.
+    #[inline]
+    #[must_use]
+    pub fn from_words(words: [u64; 4]) -> Self {
+        let [first, second, third, fourth] = words;
+        if second >> 32 & CONTEXT == 0 {
+            return Self::Piece(Descriptor::from_words(words));
+        }
+        let metadata = PacketMetadata {
+            priority: Some(second as u32),
+            cgroup: Some(first),
+            user: Some(third as u32),
+            app: Some((third >> 32) as u32),
+        };
+        Self::Context(Context {
+            metadata: metadata.only((second >> 48) as u8),
+            cookie: (fourth >> 32) as u32,
+        })
+    }
+
+    /// Copies it out, once.
+    #[inline]
+    #[must_use]
+    pub fn load(region: &Region, at: usize) -> Self {
+        Self::from_words(load_words(region, at))
+    }
+}
+
+#[inline]
+fn store_words(words: [u64; 4], region: &Region, at: usize) {
+    for (word, at) in words.into_iter().zip((at..).step_by(8)) {
+        region.word64(at).store(word, Ordering::Relaxed);
+    }
+}
+
+#[inline]
+fn load_words(region: &Region, at: usize) -> [u64; 4] {
+    let word = |index: usize| region.word64(at + 8 * index).load(Ordering::Relaxed);
+    [word(0), word(1), word(2), word(3)]
+}
 
 impl Descriptor {
     pub(super) const LEN: usize = 32;
@@ -75,17 +160,14 @@ impl Descriptor {
     /// Writes it into its place.
     #[inline]
     pub fn store(&self, region: &Region, at: usize) {
-        for (word, at) in self.to_words().into_iter().zip((at..).step_by(8)) {
-            region.word64(at).store(word, Ordering::Relaxed);
-        }
+        store_words(self.to_words(), region, at);
     }
 
     /// Copies it out, once.
     #[inline]
     #[must_use]
     pub fn load(region: &Region, at: usize) -> Self {
-        let word = |index: usize| region.word64(at + 8 * index).load(Ordering::Relaxed);
-        Self::from_words([word(0), word(1), word(2), word(3)])
+        Self::from_words(load_words(region, at))
     }
 }
 
@@ -232,6 +314,13 @@ mod tests {
             cookie: u32::MAX,
         };
         assert_eq!(Descriptor::from_words(descriptor.to_words()), descriptor);
+        assert_eq!(Posting::from_words(descriptor.to_words()), Posting::Piece(descriptor));
+        let metadata =
+            PacketMetadata { priority: Some(6), cgroup: None, user: Some(u32::MAX), app: Some(1 << 31) };
+        for metadata in [metadata, PacketMetadata { cgroup: Some(u64::MAX), app: None, ..metadata }] {
+            let context = Context { metadata, cookie: 77 };
+            assert_eq!(Posting::from_words(context.to_words()), Posting::Context(context));
+        }
         let (region, _file) = Region::create(4_096).unwrap();
         let (posted, used) = (Posted { addr: 1 << 40, len: 2_048, cookie: 9 }, Used { len: 60, cookie: 9 });
         let done = Done { cookie: 7, queue: 4_095, status: Status::Malformed, descriptors: 40 };
