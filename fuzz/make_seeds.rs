@@ -123,7 +123,7 @@ fn v4_packet() -> Vec<u8> {
     packet
 }
 
-/// What guests write, as the target `vhost_ring` reads it, and what a front end says, as `vhost_messages` does.
+/// A guest's writes, as the target `vhost_ring` reads it, and what a front end says, as `vhost_messages` does.
 fn guests() -> [(&'static str, &'static str, Vec<u8>); 3] {
     use guest::{BUFFERS, FROM, GUEST, MEMORY, TO, USER, available, descriptors, used};
     let write = |at: usize, value: u32| [&((at / 4) as u16).to_le_bytes()[..], &value.to_le_bytes()].concat();
@@ -165,7 +165,7 @@ fn guests() -> [(&'static str, &'static str, Vec<u8>); 3] {
     ]
 }
 
-/// What clients say, as the target `vnic_messages` reads it: a byte for who says it and how many descriptors come along, one
+/// Clients' messages, as the target `vnic_messages` reads it: a byte for who says it and how many descriptors come along, one
 /// for the kind, and how many bytes.
 fn said() -> Vec<u8> {
     let spec = FlowSpec { protocol: Some(17), ports: Some((5_000, 53)), ..FlowSpec::default() };
@@ -269,7 +269,7 @@ fn tap(frame: &[u8], offload: &Offload) -> Vec<u8> {
     header.to_bytes()[..VnetHeader::LEN].to_vec()
 }
 
-/// The same as the target `frame` reads it, and the second pull.
+/// A frame as the target `frame` reads it, with the second pull.
 fn pull(frame: &[u8], offload: &Offload) -> Vec<u8> {
     let mut head = vec![offload.kind as u8];
     let Offload { header, segment, l3, start, field, final_dst, .. } = *offload;

@@ -194,7 +194,7 @@ fn send(mbps: u32) -> Result<()> {
     Ok(())
 }
 
-/// What each flow's receiver saw while `work` ran: the rate's error and the deviation of gaps, as fractions.
+/// Measurements of each flow's receiver while `work` ran: the rate's error and the deviation of gaps, as fractions.
 fn receive_while(netns: &Netns, mbps: u32, work: impl FnOnce() -> Result<()>) -> Result<Vec<(f64, f64)>> {
     let bind = |flow| netns.enter(move || Stamped::bind(FIRST_PORT + flow));
     let sockets = (0..FLOWS).map(bind).collect::<Result<Vec<_>>>()?;

@@ -1,4 +1,4 @@
-//! What receivers' control of senders costs a packet, by how often they decide.
+//! Cost of receivers' control of senders for each packet, by how often receivers decide.
 //!
 //! Why: PicNIC's Figure 12: at 10 us its feedback cost 22 % of the engines' time, and at 1 ms nothing worth speaking of.
 //! From: one flow with acknowledgements between two hosts, a limit that never binds, virtual time; PN-E13, and PN-C2 part by
@@ -33,10 +33,10 @@ const STEP: Span = Span::micros(12);
 const GREETINGS: u32 = 40;
 const GREETING: Span = Span::millis(5);
 
-/// What is between the hosts.
+/// The connection between the hosts.
 #[derive(Clone, Copy)]
 enum Between {
-    /// A wire, and one queue on the way in for all, with nobody's descriptors counted: nothing of PicNIC.
+    /// A wire, and one queue on the way in for all tenants, without packet accounting: nothing of PicNIC.
     Nothing,
     /// A wire.
     Wire,
@@ -46,7 +46,7 @@ enum Between {
     Sealed,
     /// The overlay, and receivers that decide each so often.
     Control(&'static str),
-    /// The same, and what they say goes over the control channel, whose thread is not charged.
+    /// As the variant above, but feedback goes over the control channel, whose thread is not charged.
     Channel(&'static str),
 }
 

@@ -47,7 +47,7 @@ impl Engine {
         Self::made(program, places, inside, refill, RING, None)
     }
 
-    /// The same with a recorder beside it, or without.
+    /// [`Engine::new`] with a recorder, if there is one.
     pub fn recorded(
         program: &Program,
         places: &[Placement],
@@ -58,7 +58,7 @@ impl Engine {
         Self::made(program, places, inside, refill, RING, recorder)
     }
 
-    /// The same with rings of so many descriptors.
+    /// [`Engine::new`] with rings of `ring` descriptors.
     pub fn with_ring(
         program: &Program,
         places: &[Placement],
@@ -222,7 +222,7 @@ pub fn spread(program: &Program, each: u32) -> Vec<Placement> {
     crate::policies::classes(program).into_iter().flat_map(of_class).collect()
 }
 
-/// How many packets are inside for so many flow queues.
+/// Packets inside for this number of flow queues.
 pub fn inside(queues: usize) -> u32 {
     in_flight(u32::try_from(queues).unwrap_or(u32::MAX))
 }

@@ -53,7 +53,7 @@ struct World {
     right: Netns,
 }
 
-/// Who moves frames between the TAPs; it stops when dropped.
+/// The process that moves frames between the TAPs; it is stopped when this is dropped.
 pub enum Forwarder {
     /// The simplest copy loop: what tells it to stop, and its thread.
     Loop(Arc<AtomicBool>, Vec<JoinHandle<()>>),
@@ -133,7 +133,7 @@ tenants:
 ";
 
 impl Forwarder {
-    /// What it has said so far.
+    /// Its output so far.
     pub fn words(&self) -> String {
         match self {
             Self::Loop(..) => String::new(),
@@ -242,7 +242,7 @@ impl Sink {
         self.dir.path().join(tenant)
     }
 
-    /// What the daemon counts.
+    /// The daemon's counters.
     pub fn stats(&self) -> Result<serde_json::Value> {
         let socket = self.daemon.socket().context("no API socket")?;
         let out = Command::new(&self.plimsoll).args(["stats", "--json", "--socket"]).arg(socket).output()?;
@@ -250,7 +250,7 @@ impl Sink {
             .with_context(|| format!("plimsoll stats: {}", String::from_utf8_lossy(&out.stderr)))
     }
 
-    /// What the daemon has said.
+    /// The daemon's output.
     pub fn words(&self) -> String {
         self.daemon.words()
     }

@@ -83,7 +83,7 @@ pub fn mac(tenant: u8) -> [u8; 6] {
     [2, 0, 0, 0, 1, tenant]
 }
 
-/// A UDP datagram in a frame of so many bytes from one address to another, without checksums.
+/// A UDP datagram from one address to another in a frame of the given length, without checksums.
 pub fn datagram(from: [u8; 6], to: [u8; 6], len: usize) -> Vec<u8> {
     let mut frame = vec![0; len];
     let ip = u16::try_from(len - 14).expect("a frame");

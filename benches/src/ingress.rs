@@ -27,7 +27,7 @@ const BATCH: usize = 512;
 /// Frames that a tenant's port holds.
 const SLOTS: usize = 4 * BATCH / TENANTS as usize;
 
-/// What one core must take in.
+/// Goal for one core.
 const BAR: f64 = 5e6;
 
 /// Frames without their check sequence: 64 B, and simple IMIX, seven of 64 B to four of 594 and one of 1,518.
@@ -56,7 +56,7 @@ fn row(what: &str, sizes: &[usize], effort: Effort) -> Result<Row> {
     Ok(Row::new(name, "a loop that copies by address", "packets/s").figures(&peer, &ours))
 }
 
-/// What takes frames from the uplink to their tenants.
+/// Moves frames from the uplink to their tenants.
 trait Side {
     /// The far ends: the wire's, and the tenants'.
     fn ends(&mut self) -> (&mut MemoryPort, &mut [MemoryPort]);

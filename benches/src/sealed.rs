@@ -1,4 +1,4 @@
-//! What sealing a frame between hosts costs by itself.
+//! Cost of sealing a frame between hosts, without anything else.
 //!
 //! Why: of what a sealed packet costs, the cipher is to be most; numbers, checks and windows are to be little beside it.
 //! From: the cipher of the same library on the same bytes, with one key and nothing around it.

@@ -60,7 +60,7 @@ fn compile(folder: &Path) -> Result<Option<PathBuf>> {
     Ok(Some(program))
 }
 
-/// What the compiler is told, if the libraries are there.
+/// Compiler flags for ns-3, if its libraries are installed.
 fn flags() -> Option<Vec<String>> {
     let mut asked = Command::new("pkg-config");
     let answer = asked.args(["--cflags", "--libs"]).args(LIBRARIES).output().ok()?;

@@ -3,7 +3,7 @@
 //! Why: it is what DPDK's users measure their devices with, and Debian has it.
 //! From: its interactive mode, which tells its ports' counters.
 //! Not here: which devices it is given (`vnic`, `vhost`).
-//! Invariant: it ends with whoever started it.
+//! Invariant: it ends with the process that started it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};

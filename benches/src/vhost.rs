@@ -46,7 +46,7 @@ pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
     ])
 }
 
-/// What a guest sends.
+/// Traffic of a guest.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flows {
     /// Packets of one flow, one behind the other.

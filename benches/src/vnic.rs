@@ -22,7 +22,7 @@ use crate::testpmd::{SPAN, Testpmd, WARM_UP, per_second};
 /// Bytes of a frame: 64 on the wire, with the check sequence.
 const FRAME: usize = 60;
 
-/// What the daemon must reach on two cores.
+/// Goal for the daemon on two cores.
 const BAR: f64 = 5e6;
 
 /// Flow queues that the client spreads its packets over.
@@ -123,7 +123,7 @@ fn through_the_daemon(plimsoll: &Path, flows: u16) -> Result<f64> {
     String::from_utf8(client.stdout)?.trim().parse().context("the client's figure")
 }
 
-/// What a client process does.
+/// Role of a client process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Role {
     /// Sends all it can, for a while.
@@ -190,7 +190,7 @@ pub fn client(socket: &Path, role: Role, flows: u16) -> Result<()> {
     }
 }
 
-/// Never ends: whoever started it stops it.
+/// Never ends: the process that started it stops it.
 fn scribble(vnic: &mut Vnic, queues: &[u32], frame: &[u8]) -> ! {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move || {

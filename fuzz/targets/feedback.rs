@@ -15,7 +15,7 @@ const THERE: HostId = HostId(2);
 fuzz_target!(|data: &[u8]| {
     let Some((&[count, at], bytes)) = data.split_first_chunk::<2>() else { return };
     let mut opener = Opener::new(&KEY, THERE, 4);
-    assert!(opener.open(&mut bytes.to_vec()).is_err(), "nobody sealed it");
+    assert!(opener.open(&mut bytes.to_vec()).is_err(), "no host sealed it");
 
     let allowances: Vec<Allowance> =
         bytes.chunks_exact(26).take(count.into()).filter_map(allowance).collect();

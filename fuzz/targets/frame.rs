@@ -1,6 +1,6 @@
 //! Any bytes as a frame, cut up by any offload: refused or done, never a panic.
 //!
-//! And who a frame says it is from: what passes as a tenant's own names nobody else.
+//! Also the frame's source: a frame that passes as a tenant's own names no other tenant.
 //!
 //! Input: 13 bytes of an [`Offload`], 8 bytes of a pull (offset, length), the frame.
 #![no_main]

@@ -51,7 +51,7 @@ fuzz_target!(|data: &[u8]| {
         Tunnelled::read(out, &parse(out).expect("it parses")).expect("it is sound").expect("it is ours");
     assert_eq!((again.vni, again.feedback().map(|at| &out[at])), (tunnelled.vni, feedback));
     let strict = Checks { v6_without: true, heeded: path.capable, ..Checks::default() };
-    let crossed = again.deliver(out, strict).expect("its sums are right, and nobody marked it");
+    let crossed = again.deliver(out, strict).expect("its sums are right, and no switch marked it");
     assert_eq!((crossed.delivered, crossed.alarm), (crossing.delivered, None));
     assert_eq!(&out[again.frame().expect("a frame")], &packet[frame]);
 });

@@ -76,7 +76,7 @@ fn inspect(checked: &Checked) {
     assert!(placement.limits.iter().all(|limit| (limit.0 as usize) < program.limits.len()));
 }
 
-/// What the engine relies on: parents come first, and every link goes both ways.
+/// Asserts the order that the engine relies on: parents come first, and every link goes both ways.
 fn inspect_tree(program: &Program) {
     assert!(program.nodes[0].parent.is_none());
     for (index, node) in program.nodes.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What a process that reads a tenant's file answers: the input's first line is the file's text, the rest the answer, of
+//! Answers of a process that reads a tenant's file: the input's first line is the file's text, the rest the answer, of
 //! a process that anybody may have taken over.
 #![no_main]
 
@@ -21,7 +21,7 @@ fuzz_target!(|input: &[u8]| {
     assert_eq!(format!("{read:?}"), format!("{back:?}"));
 });
 
-/// What everything behind it relies on: places inside the text, and no deeper than any file.
+/// Asserts what the checks behind it rely on: places inside the text, and no tree deeper than a file allows.
 fn inspect(tree: &Tree, text: &str, depth: usize) {
     assert!(depth <= 24, "as deep as a file may be");
     assert!(text.get(tree.at.range()).is_some(), "{:?} is no place in the text", tree.at);

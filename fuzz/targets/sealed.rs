@@ -71,7 +71,7 @@ impl World {
                 let Host { sealing, session, .. } = &mut self.hosts[own];
                 let mut bytes = rest[..rest.len().min(with.into())].to_vec();
                 session.greet(sealing, &bytes, self.now);
-                assert!(session.open(VNI, &mut bytes, self.now).is_err(), "nobody sealed it");
+                assert!(session.open(VNI, &mut bytes, self.now).is_err(), "no host sealed it");
             }
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! What a guest writes into its memory: taken, refused or left, in a bounded number of steps.
+//! Writes of a guest into its memory: taken, refused or left, in a bounded number of steps.
 #![no_main]
 
 #[path = "../../crates/ports/tests/it/support/guest.rs"]

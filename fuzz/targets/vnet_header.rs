@@ -1,4 +1,4 @@
-//! What a TAP gives, a virtio-net header and a frame: refused, or sent whole, without changing what was classified.
+//! A virtio-net header and a frame, as a TAP gives them: refused, or sent whole, without changing what was classified.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! What a vNIC's client writes into shared memory: taken, refused or left, in a bounded number of steps.
+//! Writes of a vNIC's client into shared memory: taken, refused or left, in a bounded number of steps.
 #![no_main]
 
 mod sizes;

@@ -1,4 +1,4 @@
-//! What a vNIC's clients say, in packets of any length and with descriptors of any kind: answered, or hung up on.
+//! Messages of a vNIC's clients, in packets of any length and with descriptors of any kind: answered, or the connection is closed.
 #![no_main]
 
 mod sizes;
@@ -15,7 +15,7 @@ use plimsoll_vnic::socket::{Incoming, connect_to, read_message, read_welcome, se
 use plimsoll_vnic::{OpenRefusal, Rule, Scope};
 use sizes::SIZES;
 
-// A list of packets: a byte for who sends it and what comes along, one for its kind, one for its length, and so many bytes
+// A list of packets: a byte for who sends it and what comes along, one for its kind, one for its length, and that number of bytes
 // behind the kind. The first to speak has the vNIC.
 fuzz_target!(|data: &[u8]| {
     let path = std::env::temp_dir().join(format!("plimsoll-fuzz-n{}.sock", std::process::id()));
@@ -33,7 +33,7 @@ fuzz_target!(|data: &[u8]| {
             *client = None;
             continue;
         }
-        // Where nobody is let in just now there is no room for another.
+        // While no client is let in, there is no room for another.
         if client.is_none() {
             *client = connect_to(&path).ok();
         }
@@ -53,7 +53,7 @@ fuzz_target!(|data: &[u8]| {
     drop(clients);
     let begun = std::time::Instant::now();
     loop {
-        assert!(begun.elapsed().as_secs() < 5, "nobody is let in");
+        assert!(begun.elapsed().as_secs() < 5, "no client is let in");
         answer(&mut port, &mut target);
         if port.probe().is_err() {
             drop(port);
@@ -102,7 +102,7 @@ fn packet(kind: u8, piece: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Nobody hears one who was hung up on.
+/// A client whose connection was closed is not heard any more.
 fn say(socket: &OwnedFd, bytes: &[u8], descriptors: &[RawFd]) {
     let rights = [ControlMessage::ScmRights(descriptors)];
     let rights = if descriptors.is_empty() { &rights[..0] } else { &rights[..] };
