@@ -10,10 +10,9 @@ use std::time::Duration;
 /// Queues below each tenant, as `rte_sched` has them below each pipe.
 pub const QUEUES_PER_TENANT: u32 = 4;
 
-/// Bytes of each frame.
-pub const FRAME: u32 = 1_500;
+pub use crate::policies::FRAME;
 
-/// What one run moved.
+/// Packets that one run moved, and the time it took.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moved {
     /// Packets that left and came back.
@@ -71,7 +70,7 @@ fn time_of(clock: libc::clockid_t) -> Duration {
     Duration::from_secs(time.tv_sec.unsigned_abs()) + Duration::from_nanos(time.tv_nsec.unsigned_abs())
 }
 
-/// Packets inside for so many queues: one for each, but enough to keep a scheduler busy and not more than
+/// Packets inside for `queues` queues: one for each, but enough to keep a scheduler busy and not more than
 /// its caches were sized for.
 pub fn in_flight(queues: u32) -> u32 {
     queues.clamp(1_024, 32_768)

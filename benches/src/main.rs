@@ -53,15 +53,15 @@ struct Options {
     /// Be the client of a vNIC instead, at this socket: started by the part `vnic`.
     #[arg(long, hide = true)]
     vnic_client: Option<PathBuf>,
-    /// What it does.
+    /// The client's role.
     #[arg(long, hide = true, value_enum, default_value_t = vnic::Role::Flood)]
     vnic_role: vnic::Role,
-    /// Over so many flow queues.
+    /// Flow queues that the client sends over.
     #[arg(long, hide = true, default_value_t = 1)]
     vnic_flows: u16,
 }
 
-/// What can be measured.
+/// Parts of the bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// Packets a second beside DPDK's rte_sched.
@@ -74,9 +74,11 @@ enum Part {
     Classes,
     /// Loom's Figure 1.
     Figure1,
-    /// What recording costs.
+    /// Policies of every kind beside what `plimsoll check` estimates.
+    Costs,
+    /// The cost of recording.
     Recorded,
-    /// What receivers' control of senders costs a packet.
+    /// The cost of receivers' control for each packet.
     Control,
     /// Frames from the uplink to 64 tenants, by their shares of the CPU.
     Ingress,
@@ -115,6 +117,7 @@ fn main() -> Result<()> {
             Part::OneLimit => scheduler::one_limit(effort),
             Part::Classes => scheduler::classes(effort),
             Part::Figure1 => scheduler::figure1(effort),
+            Part::Costs => scheduler::costs(effort),
             Part::Recorded => scheduler::recorded(effort),
             Part::Control => control::measure(effort),
             Part::Ingress => ingress::measure(effort),

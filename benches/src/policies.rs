@@ -2,16 +2,20 @@
 //!
 //! Why: built in code, because ten thousand tenants make a long file and the parser is not on trial here.
 //! From: the pattern of `rte_sched`'s pipes and queues; Loom §2.1, Figure 1.
-//! Not here: the language (`plimsoll-policy`).
+//! Not here: the language (`plimsoll-policy`); the estimate of what they cost, which `crates/policy/tests/cost.rs` holds
+//! against what was measured under these very policies.
 //! Invariant: parents come before their children.
 
-use plimsoll_policy::{
-    Counts, FlowOrder, Form, Limit, LimitId, Match, Node, NodeId, NodeKind, Program, Scope, Slo, Tenant,
-    TenantId,
-};
-use plimsoll_units::{BitRate, Bytes};
+use core::net::{IpAddr, Ipv4Addr};
 
-use crate::hold::FRAME;
+use plimsoll_policy::{
+    Counts, Fields, FlowOrder, Form, Limit, LimitId, Match, Node, NodeId, NodeKind, Placement, Prefix,
+    Program, Scope, Slo, Tenant, TenantId,
+};
+use plimsoll_units::{BitRate, Bytes, Span};
+
+/// Bytes of each frame.
+pub const FRAME: u32 = 1_500;
 
 /// The uplink of every bench through memory: the engine paces it, and time moves as fast as it serves.
 pub const LINK: BitRate = BitRate::gbps(100);
@@ -110,7 +114,7 @@ pub fn equal_tenants(tenants: u32) -> Program {
     builder.finish()
 }
 
-/// The same with a `max` for each tenant; together they are [`THROTTLED_PERCENT`] of the link.
+/// [`equal_tenants`] with a `max` for each; together they are [`THROTTLED_PERCENT`] of the link.
 ///
 /// The rates differ by up to a factor of three, so that the limits do not come due in step.
 pub fn throttled_tenants(tenants: u32) -> Program {
@@ -125,10 +129,10 @@ pub fn throttled_tenants(tenants: u32) -> Program {
     builder.finish()
 }
 
-/// `classes` classes below one `rate_share` in its grouped form, of rates that differ by up to a factor of three and are
-/// so many per cent of the link together.
-pub fn paced_classes(classes: u32, percent: u64) -> Program {
-    let mut builder = Builder::new(NodeKind::RateShare(Form::Grouped));
+/// `classes` classes below one `rate_share`, of rates that differ by up to a factor of three and are `percent` of the link
+/// together.
+pub fn paced_classes(form: Form, classes: u32, percent: u64) -> Program {
+    let mut builder = Builder::new(NodeKind::RateShare(form));
     let share = |class: u32| 50 + u64::from(class.wrapping_mul(2_654_435_761) >> 16) % 101;
     let sum: u64 = (0..classes).map(share).sum();
     let total = u128::from(LINK.get() / 100 * percent);
@@ -172,15 +176,93 @@ pub fn figure1() -> Program {
     }
     for destination in 0..DESTINATIONS {
         // Each destination has room to spare: this bench is about the tree, and the packets pass the limits.
+        let dst = vec![Prefix { addr: address_of(destination), len: 32 }];
         builder.0.limits.push(Limit {
             counts: Counts::Bytes,
             name: format!("dst{destination}"),
             rate: LINK,
             burst: Bytes::new(1 << 20),
-            scope: Scope::Match { matches: Match::default(), via: machines.clone() },
+            scope: Scope::Match { matches: Match { dst, ..Match::default() }, via: machines.clone() },
         });
     }
     builder.finish()
+}
+
+fn address_of(destination: u32) -> IpAddr {
+    Ipv4Addr::from_bits(Ipv4Addr::new(10, 200, 0, 0).to_bits() + destination).into()
+}
+
+/// `flows` flows dealt round the classes of a program, each to one of the [`DESTINATIONS`].
+pub fn flows(program: &Program, flows: u32) -> Vec<Placement> {
+    let classes = classes(program);
+    let place = |flow: u32| {
+        let class = classes[flow as usize % classes.len()];
+        let destination = address_of(flow / 16 % DESTINATIONS);
+        program.place(class, &Fields { addresses: Some((destination, destination)), ..Fields::default() })
+    };
+    (0..flows).map(place).collect()
+}
+
+/// A policy whose packets' cost `plimsoll check` estimates and the bench measures.
+pub struct Costed {
+    /// As the table of `docs/performance.md` calls it.
+    pub name: &'static str,
+    pub program: Program,
+    /// Flow queues in all.
+    pub flows: u32,
+    /// Packets in them, where its limits and rates hold none back: few under strict priority, where most wait in the last class.
+    pub inside: u32,
+    /// Its limits or rates always hold packets back.
+    pub binds: bool,
+}
+
+/// The policies that the estimate is held against.
+pub fn costed() -> Vec<Costed> {
+    let costed = |name, program: Program, flows, binds| {
+        let inside = if program.nodes[0].kind == NodeKind::Priority { flows / 2 } else { 4 * flows };
+        Costed { name, program, flows, inside: inside.min(32_768), binds }
+    };
+    vec![
+        costed("64 tenants by weight", equal_tenants(64), 64 * 4, false),
+        costed("1,024 tenants by weight", equal_tenants(1_024), 1_024 * 4, false),
+        costed("4,096 tenants by weight", equal_tenants(4_096), 4_096 * 4, false),
+        costed("one limit, 10 flows", one_limit(), 10, true),
+        costed("one limit, 10,000 flows", one_limit(), 10_000, true),
+        costed("64 limited tenants", throttled_tenants(64), 64, true),
+        costed("1,024 limited tenants", throttled_tenants(1_024), 1_024, true),
+        costed("10,000 limited tenants", throttled_tenants(10_000), 10_000, true),
+        costed("16 strict rates, exact", paced_classes(Form::Exact, 16, 200), 16, true),
+        costed("1,000 strict rates, grouped", paced_classes(Form::Grouped, 1_000, 200), 1_000, true),
+        costed("100,000 strict rates, grouped", paced_classes(Form::Grouped, 100_000, 200), 100_000, true),
+        costed("two levels of priority", levels(NodeKind::Priority, FlowOrder::Drr), 256, false),
+        costed("two levels in turns", levels(NodeKind::Drr, FlowOrder::Drr), 256, false),
+        costed("two levels by weight", levels(NodeKind::Wfq, FlowOrder::Drr), 256, false),
+        costed("two levels by arrival", levels(NodeKind::Fifo, FlowOrder::Fifo), 256, false),
+        costed("two levels by slack", levels(NodeKind::Lstf, FlowOrder::Lstf(Span::millis(10))), 256, false),
+        costed("minima on two levels", with_minima(levels(NodeKind::Wfq, FlowOrder::Drr)), 256, false),
+        costed("Figure 1 of Loom, 10,000 flows", figure1(), 10_000, false),
+    ]
+}
+
+/// Two levels of one kind: a root over eight nodes, each over eight classes.
+fn levels(kind: NodeKind, order: FlowOrder) -> Program {
+    let mut builder = Builder::new(kind);
+    for upper in 0..8 {
+        let node = builder.child(NodeId(0), &format!("n{upper}"), kind, 1);
+        for lower in 0..8 {
+            builder.child(node, &format!("c{lower}"), NodeKind::Class(order), 1);
+        }
+    }
+    builder.finish()
+}
+
+/// With a minimum of a hundredth of the link for each class, and what adds up to for the nodes above.
+fn with_minima(mut program: Program) -> Program {
+    for node in &mut program.nodes {
+        let classes = node.children.len().max(1) as u64;
+        node.min = if node.parent.is_some() { BitRate::new(LINK.get() / 100 * classes) } else { None };
+    }
+    program
 }
 
 /// The classes of a program, in the order of its nodes.

@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-/// What a row's ratio, or its figure, must reach.
+/// A bar for a row's ratio, or for its figure.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Goal {
@@ -19,6 +19,8 @@ pub enum Goal {
     RatioAtLeast(f64),
     /// Ours over the peer's is at most this.
     RatioAtMost(f64),
+    /// Ours and the peer's differ by this factor at most, either way.
+    RatioWithin(f64),
     /// Ours is at least this.
     AtLeast(f64),
 }
@@ -26,9 +28,9 @@ pub enum Goal {
 /// One line of the table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// What was measured.
+    /// The measure.
     pub name: String,
-    /// Who stands beside us.
+    /// The peer.
     pub against: String,
     /// The peer's figure.
     pub peer: Option<f64>,
@@ -38,11 +40,11 @@ pub struct Row {
     pub unit: &'static str,
     /// Ours over the peer's.
     pub ratio: Option<f64>,
-    /// What we want.
+    /// The bar, if there is one.
     pub goal: Option<Goal>,
     /// Whether we have it.
     pub met: Option<bool>,
-    /// What a reader must know.
+    /// Remarks.
     pub note: String,
 }
 
@@ -76,6 +78,7 @@ impl Row {
         self.met = match goal {
             Goal::RatioAtLeast(bar) => self.ratio.map(|ratio| ratio >= bar),
             Goal::RatioAtMost(bar) => self.ratio.map(|ratio| ratio <= bar),
+            Goal::RatioWithin(bar) => self.ratio.map(|ratio| ratio <= bar && ratio >= 1.0 / bar),
             Goal::AtLeast(bar) => self.ours.map(|ours| ours >= bar),
         };
         self.goal = Some(goal);
@@ -94,6 +97,7 @@ impl fmt::Display for Goal {
         match self {
             Self::RatioAtLeast(bar) => write!(f, "ratio ≥ {bar}"),
             Self::RatioAtMost(bar) => write!(f, "ratio ≤ {bar}"),
+            Self::RatioWithin(bar) => write!(f, "within {bar}×"),
             Self::AtLeast(bar) => write!(f, "≥ {}", Figure(Some(*bar))),
         }
     }
@@ -171,6 +175,8 @@ mod tests {
         let row = Row::new("x", "y", "ns").figures(&[10.0], &[15.0]);
         assert_eq!(row.clone().goal(Goal::RatioAtMost(2.0)).met, Some(true));
         assert_eq!(row.clone().goal(Goal::RatioAtLeast(2.0)).met, Some(false));
+        assert_eq!(row.clone().goal(Goal::RatioWithin(1.5)).met, Some(true));
+        assert_eq!(row.clone().goal(Goal::RatioWithin(1.4)).met, Some(false));
         assert_eq!(row.goal(Goal::AtLeast(15.0)).met, Some(true));
     }
 }

@@ -1,4 +1,4 @@
-//! Which engine benches there are: beside `rte_sched`, throttled, behind one limit, and under Figure 1.
+//! Which engine benches there are: beside `rte_sched`, throttled, behind one limit, under Figure 1, and by policy.
 //!
 //! Why: throttled flows separate the designs, so every figure has a throttled form.
 //! From: Loom §2.1 and §7; `rte_sched`'s own layout.
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use anyhow::Result;
-use plimsoll_policy::Placement;
+use plimsoll_policy::{Form, Placement};
 use plimsoll_record::{CHUNK, End, Limits, Recorder, Sink};
 use plimsoll_units::Bytes;
 
@@ -86,7 +86,7 @@ pub fn one_limit(effort: Effort) -> Result<Vec<Row>> {
     Ok(vec![row.figures(&costs[0], &costs[1]).goal(Goal::RatioAtMost(2.0)).note(throttled_note(&engines[1]))])
 }
 
-/// What recording costs the engine's thread: the chunks are thrown away as soon as they are full.
+/// The cost of recording on the engine's thread: chunks are thrown away as soon as they are full.
 pub fn recorded(effort: Effort) -> Result<Vec<Row>> {
     let program = policies::equal_tenants(1_024);
     let places = spread(&program, QUEUES_PER_TENANT);
@@ -131,7 +131,7 @@ pub fn classes(effort: Effort) -> Result<Vec<Row>> {
     const SIZES: [u32; 4] = [1_000, 10_000, 100_000, 1_000_000];
     const RING: u16 = 4;
     let mut rows = Vec::new();
-    // Rates that add up to twice the link: nobody waits for its rate. To 70 %: everybody does, with packets in store, or
+    // Rates that add up to twice the link: no class waits for its rate. To 70 %: every class does, with packets in store, or
     // with one, so that the class comes and goes with it.
     for (title, percent, each) in [
         ("classes that share the link", 200, 2),
@@ -140,12 +140,12 @@ pub fn classes(effort: Effort) -> Result<Vec<Row>> {
     ] {
         let mut engines = Vec::new();
         for classes in SIZES {
-            let program = policies::paced_classes(classes, percent);
+            let program = policies::paced_classes(Form::Grouped, classes, percent);
             let from = std::time::Instant::now();
             let places = spread(&program, 1);
             let mut engine = Engine::with_ring(&program, &places, classes * each, Refill::Same, RING)?;
             let built = from.elapsed();
-            engine.run(u64::from(classes) * 3); // until nobody is where it began
+            engine.run(u64::from(classes) * 3); // until every class has left its first place in the order
             engines.push((engine, built));
         }
         let mut costs = vec![Vec::new(); engines.len()];
@@ -174,7 +174,7 @@ pub fn classes(effort: Effort) -> Result<Vec<Row>> {
 pub fn figure1(effort: Effort) -> Result<Vec<Row>> {
     const FLOWS: u32 = 10_000;
     let program = policies::figure1();
-    let places = figure1_flows(&program, FLOWS);
+    let places = policies::flows(&program, FLOWS);
     let mut ours = Engine::new(&program, &places, 2 * FLOWS, Refill::Random)?;
     ours.run(effort.packets / 4);
     let rates: Vec<f64> = (0..effort.rounds).map(|_| honest(ours.run(effort.packets)).rate()).collect();
@@ -186,17 +186,30 @@ pub fn figure1(effort: Effort) -> Result<Vec<Row>> {
     Ok(vec![row.figures(&wire, &rates).goal(Goal::AtLeast(12e6)).note(note)])
 }
 
-/// Flows dealt round the classes; below a machine's node each goes to one of the limited destinations.
-fn figure1_flows(program: &plimsoll_policy::Program, flows: u32) -> Vec<Placement> {
-    let classes = policies::classes(program);
-    let place = |flow: u32| {
-        let class = classes[flow as usize % classes.len()];
-        let mut place = program.place(class, &plimsoll_policy::Fields::default());
-        let destination = flow / 16 % policies::DESTINATIONS;
-        place.limits.retain(|limit| limit.0 == destination);
-        place
-    };
-    (0..flows).map(place).collect()
+/// Time of a packet under each of [`policies::costed`], beside the estimate of `plimsoll check`: the least of the rounds, as other
+/// work on the machine only adds to it.
+pub fn costs(effort: Effort) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for policy in policies::costed() {
+        let program = &policy.program;
+        let places = policies::flows(program, policy.flows);
+        let mut engine = if policy.binds {
+            backlogged(program, &places)?
+        } else {
+            Engine::new(program, &places, policy.inside, Refill::Random)?
+        };
+        engine.run(effort.packets / 4);
+        let rounds = (0..effort.rounds).map(|_| honest(engine.run(effort.packets)).cost());
+        let least = rounds.fold(f64::INFINITY, f64::min);
+        let row = Row::new(policy.name, "the estimate of `check`", "ns/packet");
+        rows.push(row.figures(&[estimate(program)], &[least]).goal(Goal::RatioWithin(1.5)));
+    }
+    Ok(rows)
+}
+
+/// Nanoseconds of a packet of the dearest class, as `plimsoll check` estimates them.
+fn estimate(program: &plimsoll_policy::Program) -> f64 {
+    plimsoll_policy::cost(program).iter().map(|cost| cost.packet.as_u64()).max().unwrap_or(0) as f64
 }
 
 /// An engine whose every flow queue always has packets.

@@ -2,7 +2,8 @@
 //!
 //! Why: a policy that the engine cannot run at line rate would break every promise in it.
 //! From: Loom §3, "Policy Limitations" (the NIC refuses what is too large or too slow) and §4.2.3 (depth).
-//! Not here: measuring the engine (`docs/performance.md` says where the constants come from).
+//! The constants follow what `make bench` measures, part `costs`; tests/cost.rs holds them within a factor of 1.5 of it.
+//! Not here: measuring the engine (`docs/performance.md`, "What `check` expects a packet to cost").
 //! Invariant: the estimate never decreases when a node or a limit is added on a class's path.
 
 use plimsoll_units::{Bytes, Span};
@@ -10,7 +11,7 @@ use plimsoll_units::{Bytes, Span};
 use super::graph::{Draft, Graph};
 use crate::config::Engine;
 use crate::law::{Law, Problem, Problems};
-use crate::program::{FlowOrder, Form, NodeId, NodeKind, Program, Scope};
+use crate::program::{FlowOrder, Form, Match, NodeId, NodeKind, Program, Scope};
 use plimsoll_document::Mark;
 
 /// A class's estimated cost.
@@ -25,20 +26,29 @@ pub struct Cost {
 }
 
 /// Doorbell, descriptor, pull and completion of a packet.
-const BASE: u64 = 30;
+const BASE: u64 = 34;
 /// Limits that the engine keeps for one packet.
 const MOST_LIMITS: u64 = 32;
-/// Charging one limit.
-const LIMIT: u64 = 5;
+/// Asking one limit, waiting for it and being let go.
+const LIMIT: u64 = 18;
+/// What each doubling of the policy's limits adds to that: less of them is in a core's own caches.
+const DOUBLED_LIMITS: u64 = 6;
+/// Children of one node that a core's first cache holds.
+const NEAR_CHILDREN: usize = 64;
+/// What each doubling of a node's children beyond those adds.
+const DOUBLED_CHILDREN: u64 = 7;
+/// Limits by match of one node that are compared with each other; beyond those each counts.
+const MOST_COMPARED: usize = 256;
 
 /// Each class's estimated cost, in the order of the nodes.
 #[must_use]
 pub fn cost(program: &Program) -> Vec<Cost> {
     let program = &program.carried_out();
     let classes = (0_u32..).zip(&program.nodes).filter(|(_, node)| matches!(node.kind, NodeKind::Class(_)));
-    let limits_at = limits_at(program);
+    let limits_at = at_once(program);
+    let limit = LIMIT + DOUBLED_LIMITS * doublings(program.limits.len());
     let ids = (0_u32..).map(NodeId).zip(&program.nodes).map(|(id, _)| id);
-    let each: Vec<u64> = ids.map(|id| node_cost(program, id) + limits_at[id.0 as usize] * LIMIT).collect();
+    let each: Vec<u64> = ids.map(|id| node_cost(program, id) + limits_at[id.0 as usize] * limit).collect();
     let class = |(index, _)| {
         let class = NodeId(index);
         let path: u64 = program.path(class).map(|id| each[id.0 as usize]).sum();
@@ -46,6 +56,11 @@ pub fn cost(program: &Program) -> Vec<Cost> {
         Cost { class, depth, packet: Span::ns(BASE + path) }
     };
     classes.map(class).collect()
+}
+
+/// How often one is doubled to come to a number, rounded down.
+fn doublings(number: usize) -> u64 {
+    number.checked_ilog2().unwrap_or(0).into()
 }
 
 /// Limits that hold from each node downwards.
@@ -61,22 +76,46 @@ fn limits_at(program: &Program) -> Vec<u64> {
     count
 }
 
+/// Of those, how many hold one packet: of limits by match that exclude each other it is behind one.
+fn at_once(program: &Program) -> Vec<u64> {
+    let mut groups: Vec<Vec<Vec<&Match>>> = vec![Vec::new(); program.nodes.len()];
+    let mut count = limits_at(program);
+    for limit in &program.limits {
+        let Scope::Match { matches, via } = &limit.scope else { continue };
+        for node in via {
+            let groups = &mut groups[node.0 as usize];
+            let apart = |group: &&mut Vec<&Match>| group.iter().all(|other| !matches.may_meet(other));
+            if groups.iter().map(Vec::len).sum::<usize>() >= MOST_COMPARED {
+                continue;
+            }
+            match groups.iter_mut().find(apart) {
+                Some(group) => {
+                    group.push(matches);
+                    count[node.0 as usize] -= 1;
+                }
+                None => groups.push(vec![matches]),
+            }
+        }
+    }
+    count
+}
+
 /// Nanoseconds that one node adds.
 fn node_cost(program: &Program, id: NodeId) -> u64 {
     let node = program.node(id);
     let promises = node.children.iter().any(|&child| program.node(child).min.is_some());
     let algorithm = match node.kind {
-        NodeKind::Priority => 3,
-        NodeKind::Drr => 5,
-        NodeKind::Wfq if node.children.len() <= 16 => 7,
-        NodeKind::Wfq => 11,
+        NodeKind::Priority | NodeKind::Drr => 12,
+        NodeKind::Wfq if node.children.len() == 1 => 8,
+        NodeKind::Wfq => 16,
         NodeKind::RateShare(Form::Exact) => 45,
-        NodeKind::RateShare(Form::Grouped) => 30,
-        NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf => 8,
-        NodeKind::Class(FlowOrder::Fifo | FlowOrder::Drr) => 5,
-        NodeKind::Class(FlowOrder::Lstf(_) | FlowOrder::Edf(_)) => 8,
+        NodeKind::RateShare(Form::Grouped) => 16,
+        NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf => 40,
+        NodeKind::Class(FlowOrder::Fifo | FlowOrder::Drr) => 10,
+        NodeKind::Class(FlowOrder::Lstf(_) | FlowOrder::Edf(_)) => 14,
     };
-    algorithm + if promises { 6 } else { 0 }
+    let far = DOUBLED_CHILDREN * doublings(node.children.len() / NEAR_CHILDREN);
+    algorithm + far + if promises { 8 } else { 0 }
 }
 
 /// Refuses classes behind more limits than the engine keeps for one packet, `of_pairs` of which other hosts state.
@@ -120,7 +159,8 @@ pub(crate) fn too_costly(
     engine_at: Mark,
     problems: &mut Problems,
 ) {
-    let frame = engine.line_rate_frame.unwrap_or(program.max_frame).min(program.max_frame);
+    // One beyond the largest frame accepts that no frame reaches line rate.
+    let frame = engine.line_rate_frame.unwrap_or(program.max_frame);
     let budget = program.link.wire_time(frame + program.overhead);
     let worst = cost(program).into_iter().max_by_key(|cost| cost.packet);
     let Some(worst) = worst.filter(|worst| worst.packet > budget) else { return };
@@ -167,7 +207,7 @@ mod tests {
 
     #[test]
     fn rounds_that_a_limit_interrupts_cost_what_weighted_fair_queueing_does() {
-        assert_eq!(costs(""), [40, 40], "30 ns, 5 for the rounds and 5 for the class");
-        assert_eq!(costs(", max: 1Gbps"), [47, 42], "7 for `wfq`, and 5 for the limit");
+        assert_eq!(costs(""), [56, 56], "34 ns, 12 for the rounds and 10 for the class");
+        assert_eq!(costs(", max: 1Gbps"), [78, 60], "16 for `wfq`, and 18 for the limit");
     }
 }

@@ -267,7 +267,9 @@ fn four_thousand_tenants_share_without_a_policy() {
     let tenants: String = (0..4_096)
         .map(|index| format!("  t{index}: {{port: memory, max: 100Mbps, weight: {}}}\n", index % 7 + 1))
         .collect();
-    let text = format!("uplink: {{port: memory, rate: 100Gbps}}\ntenants:\n{tenants}");
+    let text = format!(
+        "uplink: {{port: memory, rate: 100Gbps}}\nengine: {{line_rate_frame: 4000B}}\ntenants:\n{tenants}"
+    );
     let checked = check(&[("p.yaml", text.as_str())]);
     let bounds = plimsoll_policy::bounds(&checked.program);
     assert_eq!(bounds.len(), 4_097);
