@@ -1,10 +1,10 @@
-//! `plimsoll bench doorbells`: what doorbells cost on a bus.
+//! `plimsoll bench doorbells`: the PCIe writes that doorbells need.
 //!
-//! Why: a write over PCIe takes up to 900 ns of a core; this is what Loom's batches save.
+//! Why: a write over PCIe takes up to 900 ns of a core; the benchmark shows how many Loom's batches save.
 //! From: Loom §7.2, Tables 1 and 2. Its text says both "one write for each batch" and "32 doorbells to a write", which
 //! disagree once a batch has more than 32 entries: both counts are shown, the second as cache lines.
 //! Not here: the doorbell queue (`nic`), which counts; this only drives it with the papers' traffic.
-//! Invariant: what is measured is the counters of the queue that the engine uses; what is computed is the formula.
+//! Invariant: measured figures are the counters of the engine's own queue; computed figures come from the formula.
 
 use comfy_table::CellAlignment::{Left, Right};
 use plimsoll_nic::{DoorbellQueue, PcieWrites, QueueId};
@@ -21,7 +21,7 @@ const PACKET: u64 = 1_500;
 /// Loom's Table 1: tenants, then thousands of writes a second with a doorbell for each queue, and with Loom.
 const TABLE_1: [(u32, u32, u32); 3] = [(32, 150, 128), (64, 243, 205), (96, 303, 263)];
 
-/// One row of Loom's Table 2, or ours.
+/// One row of the table that repeats Loom's Table 2.
 #[derive(Debug, Serialize)]
 struct RateRow {
     rate: BitRate,
@@ -38,7 +38,7 @@ struct RateRow {
     loom_lines: u64,
 }
 
-/// One row of Loom's Table 1, or ours.
+/// One row of the table that repeats Loom's Table 1.
 #[derive(Debug, Serialize)]
 struct TenantRow {
     tenants: u32,
@@ -67,7 +67,7 @@ pub(crate) fn doorbells(args: &Doorbells) -> Result<(), Failure> {
     print(&format!("{}\n\n{}\n", tenant_table(&tenants), rate_table(&rates)))
 }
 
-/// A second of packets, each of another flow, rung in batches of so many bytes.
+/// A second of packets, each of another flow, with doorbells in batches of `batch` bytes.
 fn rate_row(rate: BitRate, batch: Bytes) -> RateRow {
     let packets = rate.get() / (PACKET * 8);
     let flows = 65_535;
@@ -76,7 +76,7 @@ fn rate_row(rate: BitRate, batch: Bytes) -> RateRow {
     for packet in 0..packets {
         queue.bell(QueueId(u32::try_from(packet % flows).unwrap_or(0)));
         bytes += PACKET;
-        // The batch ends with the packet that fills it, so that on average it has just these bytes.
+        // The batch ends with the packet that fills it, so that its average length is `batch`.
         if bytes / batch.as_u64() > (bytes - PACKET) / batch.as_u64() {
             queue.flush(|_| {});
         }
@@ -95,19 +95,19 @@ fn rate_row(rate: BitRate, batch: Bytes) -> RateRow {
     }
 }
 
-/// Tenants with 16 flows each send what a queueing discipline hands down: a flow's segments in a row, several in a
-/// batch, now and then another flow's in the same batch.
+/// Tenants with 16 flows each send like a queueing discipline: a flow's segments in a row, several in a batch, and
+/// sometimes another flow's in the same batch.
 fn tenant_row((tenants, paper_per_queue, paper_loom): (u32, u32, u32)) -> TenantRow {
     let flows = tenants * 16;
     let mut random = Random(u64::from(tenants));
     let mut queue = DoorbellQueue::with_capacity(64);
     let (mut sends, mut changes, mut batches) = (0, 0, 0);
-    // As many batches as Loom counted in a second.
+    // The number of batches that Loom counted in a second.
     while batches < u64::from(paper_loom) * 1_000 {
         let mut flow = random.below(flows);
         queue.bell(QueueId(flow));
         sends += 1;
-        // Most sends are alone in their batch; one in eight is followed by another flow's.
+        // Most sends are alone in their batch; one in eight is followed by that of another flow.
         while random.below(8) == 0 {
             let next = random.below(flows);
             changes += u64::from(next != flow);

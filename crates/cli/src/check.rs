@@ -1,9 +1,9 @@
 //! `plimsoll check` and `plimsoll schema`.
 //!
-//! Why: a policy is read by people before packets depend on it.
-//! From: the crates `policy` and `scenario`, which do all of it.
+//! Why: an operator checks a policy before packets depend on it.
+//! From: the crates `policy` and `scenario`, which do the checking.
 //! Not here: rules of the languages.
-//! Invariant: nothing is printed on standard output for a wrong file, except with `--json`.
+//! Invariant: for a wrong file there is no standard output, except with `--json`.
 
 mod memory;
 
@@ -16,7 +16,7 @@ use crate::args::{Check, SchemaOf};
 use crate::failure::{Failure, print, print_json};
 use crate::reader;
 
-/// Checks a file as what its keys say it is, and shows what it means.
+/// Checks a file, whose kind follows from its keys, and shows its meaning.
 pub(crate) fn check(args: &Check) -> Result<(), Failure> {
     let file = args.file.display().to_string();
     let Some(read) = reader::read_first(&file)? else { return policy(args, reader::load(&file)) };
@@ -36,7 +36,7 @@ pub(crate) fn check(args: &Check) -> Result<(), Failure> {
     }
 }
 
-/// What a file is.
+/// The kind of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Policy,
@@ -45,7 +45,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// By the keys at its top; whatever is in doubt is the operator's file.
+    /// The kind by the top-level keys; in doubt a policy.
     fn of(keys: &[String]) -> Self {
         let has = |wanted: &[&str]| keys.iter().any(|key| wanted.contains(&key.as_str()));
         if has(&["workloads", "systems", "duration", "expect"]) && !has(&["uplink"]) {
@@ -57,7 +57,7 @@ impl Kind {
         }
     }
 
-    /// What it is run with, in place of what it was given to.
+    /// How a file of this kind is used, for a message.
     fn runs_by(self) -> &'static str {
         match self {
             Self::Policy => "`plimsoll run` runs it on a host",
@@ -75,12 +75,12 @@ impl Kind {
     }
 }
 
-/// Fails where a file clearly is of another kind than what reads it wants: its keys would all be wrong.
+/// Fails when a file is clearly of another kind than `wanted`; without this, all its keys would be reported as wrong.
 pub(crate) fn want(file: &Path, wanted: Kind) -> Result<(), Failure> {
     let read = reader::read_first(&file.display().to_string())?;
     let keys = read.map_or_else(Vec::new, |read| read.keys());
     let kind = Kind::of(&keys);
-    // A scenario may lack all that tells one.
+    // A scenario may lack all keys that tell its kind.
     let clear = kind == Kind::Scenario || keys.iter().any(|key| key == "uplink");
     if kind == wanted || !clear {
         return Ok(());
@@ -119,7 +119,7 @@ fn sub_policy(args: &Check, file: &str, checked: Result<Checked, Errors>) -> Res
     print(&plimsoll_policy::sub_policy_text(&checked))
 }
 
-/// A scenario in all its forms, and the policy of each of its systems that has one.
+/// Checks a scenario in all its forms, with the policies of its systems.
 fn scenario(args: &Check, read: &FileRead) -> Result<(), Failure> {
     let file = read.path();
     let forms = [Form::Full, Form::Virtual, Form::Short, Form::VirtualShort];
@@ -134,7 +134,7 @@ fn scenario(args: &Check, read: &FileRead) -> Result<(), Failure> {
     })?;
     let scenario = &scenarios[0];
     let mut policies = scenario.check_policies();
-    // With nothing otherwise in virtual time the same mistakes would come twice.
+    // The virtual form only if the live form is right: otherwise most mistakes would be shown twice.
     if policies.is_empty() {
         policies = scenarios[1].check_policies();
     }
@@ -160,7 +160,7 @@ fn scenario(args: &Check, read: &FileRead) -> Result<(), Failure> {
     ))
 }
 
-/// The failure; with `--json` its problems are on standard output, too.
+/// The failure; with `--json`, prints its problems on standard output too.
 fn refused(args: &Check, errors: Errors) -> Failure {
     let json = || print_json(&serde_json::json!({ "ok": false, "problems": errors.records() }));
     match args.json.then(json) {
@@ -178,7 +178,7 @@ pub(crate) fn schema(of: SchemaOf) -> Result<(), Failure> {
     })
 }
 
-/// Fails where a scenario's policies break rules, with all that is wrong with them.
+/// Fails when a scenario's policies are wrong, and shows all their mistakes.
 pub(crate) fn hold(wrong: Vec<(String, Errors)>) -> Result<(), Failure> {
     let mut wrong: Vec<Errors> = wrong.into_iter().map(|(_, errors)| errors).collect();
     let Some(last) = wrong.pop() else { return Ok(()) };

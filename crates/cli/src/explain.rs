@@ -1,10 +1,9 @@
 //! `plimsoll explain`.
 //!
-//! Why: "why is it slow?" deserves an answer with names and figures.
+//! Why: the question "why is it slow?" gets an answer with names and figures.
 //! From: the daemon's departure log, or, with `--policy`, the policy alone.
-//! Not here: how the answer comes about (`daemon::explain`, `policy::explain`).
-//! Invariant: the parts of the time that are shown add up to the total that is shown; all of them, and the counts, are
-//! means for one packet.
+//! Not here: finding the answer (`daemon::explain`, `policy::explain`).
+//! Invariant: the parts of the time add up to the total; these times and the counts are means for one packet.
 
 use std::fmt::Write;
 
@@ -47,7 +46,7 @@ fn text(explanation: &Explanation) -> String {
     let limits: Vec<String> =
         explanation.limits.iter().map(|(name, bits)| format!("{name} ({})", rate(*bits as f64))).collect();
     let limits = if limits.is_empty() { "none".to_owned() } else { limits.join(", ") };
-    // Writing to a string cannot fail. Without ranks it is several tenants' packets, each with its limits.
+    // Writing to a string cannot fail. Without ranks the packets are of several tenants, each with limits of its own.
     if !explanation.ranks.is_empty() || !explanation.limits.is_empty() {
         let _ = writeln!(text, "limits  {limits}");
     }
@@ -82,7 +81,7 @@ fn text(explanation: &Explanation) -> String {
     text
 }
 
-/// `matched` packets were looked at: what they waited for, added up, is shown for one of them, as its time is.
+/// Shows where time was spent. The counts are sums over `matched` packets, and are shown as means for one, like the times.
 fn spent(text: &mut String, time: &TimeSpent, matched: usize) {
     let share = |part: f64| if time.total > 0.0 { part / time.total * 100.0 } else { 0.0 };
     let mean = |sum: u64| sum as f64 / matched.max(1) as f64;

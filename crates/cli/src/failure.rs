@@ -1,9 +1,9 @@
-//! How a command fails: what is said, and the exit code.
+//! A command's failure: its message and exit code.
 //!
-//! Why: scripts tell a wrong file from a failed run by the code, people by the message.
-//! From: style guide, "errors": where, what, what to do.
+//! Why: scripts tell a wrong file from a failed run by the exit code, people by the message.
+//! From: the project's rule for messages: where, what, what to do.
 //! Not here: the messages themselves; each crate writes its own.
-//! Invariant: a failure is said once, on standard error.
+//! Invariant: a failure is reported once, on standard error.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -19,18 +19,18 @@ pub(crate) enum Failure {
     Policy(Box<plimsoll_policy::Errors>),
     /// A scenario with mistakes.
     Scenario(Box<plimsoll_scenario::Errors>),
-    /// Some other file or argument that is wrong.
+    /// Another file or an argument is wrong.
     Wrong(String),
-    /// Something could not be done.
+    /// The command could not be carried out.
     Failed(String),
-    /// Said already; only the exit code is left.
+    /// The failure was reported already; only the exit code is left.
     Said,
-    /// Nobody reads our output any more: that is no failure.
+    /// The reader of standard output has gone, which is no failure.
     PipeClosed,
 }
 
 impl Failure {
-    /// Says it, and answers the exit code.
+    /// Writes the message to standard error, and returns the exit code.
     pub(crate) fn report(self) -> ExitCode {
         let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         let (text, code) = match self {
@@ -41,12 +41,12 @@ impl Failure {
             Self::Said => (String::new(), 1),
             Self::PipeClosed => return ExitCode::SUCCESS,
         };
-        // With standard error gone, the exit code has to do.
+        // Without standard error the exit code must be enough.
         let _ = io::stderr().write_all(text.as_bytes());
         ExitCode::from(code)
     }
 
-    /// Something about a file that is neither wrong nor ours.
+    /// A failure of the action `what` on a file.
     pub(crate) fn io(what: impl Display, error: &io::Error) -> Self {
         Self::Failed(format!("{what}: {error}"))
     }
@@ -78,7 +78,7 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// Writes to standard output. A reader that has gone away (`| head`) ends the command in peace.
+/// Writes to standard output. When its reader has gone (`| head`), the command ends without an error.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -1,9 +1,9 @@
 //! `plimsoll lab`.
 //!
-//! Why: a policy is believed when real traffic obeys it.
-//! From: the crates `scenario` (what to run, how to show it) and `lab` (how it is run).
+//! Why: a policy must be shown to work with real traffic.
+//! From: the crates `scenario` (reading, judging, reports) and `lab` (running).
 //! Not here: either of those.
-//! Invariant: exit code 1 exactly when something could not be run or an expectation failed.
+//! Invariant: exit code 1 exactly when a run or an expectation failed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -63,20 +63,20 @@ pub(crate) fn lab(args: &Lab) -> Result<(), Failure> {
     if failed { Err(Failure::Said) } else { Ok(()) }
 }
 
-/// Says what did not hold at a point of a sweep.
+/// Prints the expectations that failed at a point of a sweep.
 fn complain(point: &Point, verdicts: &[Verdict]) {
     for verdict in verdicts.iter().filter(|verdict| verdict.status == Status::Failed) {
         eprintln!("failed at {}: `{}` ({})", settings(point), verdict.expect, verdict.detail);
     }
 }
 
-/// `repeat.c=4`: what a point of a sweep has set; nothing without a sweep.
+/// The settings of a point of a sweep, such as `repeat.c=4`; empty without a sweep.
 pub(crate) fn settings(point: &Point) -> String {
     let settings = point.settings.iter().map(|(path, value)| format!("{path}={value}"));
     settings.collect::<Vec<_>>().join(", ")
 }
 
-/// Which point of a sweep is run: `2/5, repeat.c=4: `.
+/// The number and settings of a point of a sweep: `2/5, repeat.c=4: `.
 pub(crate) fn place(point: &Point, index: usize, points: usize) -> String {
     if point.settings.is_empty() {
         return String::new();
@@ -115,7 +115,7 @@ pub(crate) fn show_sweep(
     tell(written, out, json)
 }
 
-/// Says where the report lies, beneath a table; or why there is none, beneath what was measured all the same.
+/// Prints the report's path below the table; fails when the report could not be written.
 fn tell(written: io::Result<Report>, out: &Path, json: bool) -> Result<(), Failure> {
     match written {
         Ok(_) if json => Ok(()),
@@ -131,7 +131,7 @@ fn no_report(out: &Path, error: &io::Error) -> String {
     )
 }
 
-/// Makes the report's folder and looks whether files can be made in it, so that no run is for nothing.
+/// Makes the report's folder and checks that files can be made in it, before anything is run.
 pub(crate) fn writable(out: &Path) -> Result<(), Failure> {
     let probe = out.join(format!(".plimsoll-{}", std::process::id()));
     let tried =
@@ -139,7 +139,7 @@ pub(crate) fn writable(out: &Path) -> Result<(), Failure> {
     tried.map_err(|error| Failure::Wrong(no_report(out, &error)))
 }
 
-/// Reads a scenario, which has to have these systems: every point of its sweep, and at least one.
+/// Reads a scenario and returns all points of its sweep, at least one. Fails when it lacks one of these systems.
 pub(crate) fn load(
     file: &Path,
     form: Form,
@@ -184,17 +184,17 @@ pub(crate) fn show(
     tell(written, out, json)
 }
 
-/// Columns of standard output, and whether it takes colour.
+/// Width of standard output in columns, and whether it shows colours.
 pub(crate) fn terminal() -> (u16, bool) {
     let shown = std::io::stdout().is_terminal();
     let width = crossterm::terminal::size().ok().filter(|_| shown).map_or(120, |(columns, _)| columns);
     (width, shown && std::env::var_os("NO_COLOR").is_none())
 }
 
-/// Tenants whose rates fit into a line.
+/// Most tenants whose rates are shown in a line.
 const MOST_SHOWN: usize = 8;
 
-/// The bar that moves while the lab runs; nothing where standard error is no terminal.
+/// The progress bar of a running lab; invisible where standard error is not a terminal.
 pub(crate) struct Live {
     bar: ProgressBar,
 }
@@ -209,7 +209,7 @@ impl Live {
         Self { bar }
     }
 
-    /// `place` goes before the system's name.
+    /// Shows progress; `place` is put before the system's name.
     pub(crate) fn show(&self, place: &str, progress: Progress) {
         match progress {
             Progress::System { index, total, name, pair } => {

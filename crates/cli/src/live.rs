@@ -1,9 +1,9 @@
 //! `plimsoll run`, `reload` and `stats`.
 //!
-//! Why: an operator starts a daemon, changes its policy, and looks at it.
+//! Why: an operator starts a daemon, changes its policy, and reads its counters.
 //! From: the crate `daemon`.
-//! Not here: anything that outlives the command, except the daemon itself.
-//! Invariant: what `--json` prints is what the API answered.
+//! Not here: the daemon itself.
+//! Invariant: `--json` prints the API's answer.
 
 use comfy_table::{CellAlignment, ColumnConstraint, Table};
 use plimsoll_daemon::{
@@ -26,12 +26,12 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     Ok(plimsoll_daemon::run(&Options { file: args.file.clone(), cpu: args.cpu, record, reader, sandbox })?)
 }
 
-/// Opens ports for the daemon that has started this process, and has tenants' files read.
+/// Opens ports and reads tenants' files for the daemon that has started this process.
 pub(crate) fn broker() -> Result<(), Failure> {
     plimsoll_daemon::serve_broker(&*reader::process()).map_err(|error| Failure::Failed(error.to_string()))
 }
 
-/// Has the daemon read its file again.
+/// Tells the daemon to read its policy file again.
 pub(crate) fn reload(args: &Ask) -> Result<(), Failure> {
     let answer: Result<Reloaded, ClientError> = Client::new(&args.socket).post("/v1/reload");
     let reloaded = match answer {
@@ -190,7 +190,7 @@ fn hosts(stats: &Stats) -> Option<String> {
     Some(table.to_string())
 }
 
-/// Whether it is heard, and where frames are sealed whether those to it can be.
+/// The state of a host, and where frames are sealed, whether there is a session with it.
 fn with_session(host: &HostStats) -> String {
     match host.session {
         None => host.state.clone(),
@@ -199,7 +199,7 @@ fn with_session(host: &HostStats) -> String {
     }
 }
 
-/// Who may send how much to whom: what the receiver says, or what holds while it says nothing.
+/// The limits of each sender and receiver: stated by the receiver, or by default while it is silent.
 fn pairs(stats: &Stats) -> Option<String> {
     let pairs = &stats.fleet.as_ref().filter(|fleet| !fleet.pairs.is_empty())?.pairs;
     let right = CellAlignment::Right;

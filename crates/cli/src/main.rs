@@ -1,9 +1,9 @@
 //! The `plimsoll` command.
 //!
-//! Why: one binary holds everything that an operator does.
+//! Why: one binary has all of an operator's commands.
 //! From: `docs/operations.md`; man pages and completions come from the same definition (`args`).
-//! Not here: work of any kind; each command hands over to a crate and shows what comes back.
-//! Invariant: exit code 0 is success, 1 a failure, 2 a file or a command line that is wrong.
+//! Not here: the work; each command calls a crate and shows the result.
+//! Invariant: exit code 0 means success, 1 a failure, 2 a wrong file or command line.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -32,13 +32,13 @@ use failure::Failure;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    match obey(&args.command) {
+    match execute(&args.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
 }
 
-fn obey(command: &Command) -> Result<(), Failure> {
+fn execute(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Check(check) => check::check(check),
         Command::Schema { of } => check::schema(*of),

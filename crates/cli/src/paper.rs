@@ -1,9 +1,9 @@
 //! Completion scripts and man pages.
 //!
-//! Why: both must follow the command line without anybody's care.
+//! Why: both must always agree with the command line.
 //! From: clap's own generators.
-//! Not here: what the commands do.
-//! Invariant: a man page for each command that has no commands below it, and for those that have.
+//! Not here: the commands themselves.
+//! Invariant: there is a man page for every command, with subcommands or without.
 
 use std::path::Path;
 

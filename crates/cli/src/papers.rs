@@ -1,9 +1,8 @@
-//! `plimsoll papers`: what the papers measured, and what ours shows.
+//! `plimsoll papers`: repeats the papers' experiments and shows the papers' figures beside the measured ones.
 //!
-//! Why: whoever builds on the engine should see, in one table and with one command, which of the papers' results it
-//! repeats and which it does not.
-//! From: the scenario files of `examples/papers/`, run in virtual time; `paper:` in each says where it belongs.
-//! Not here: what a file means (`scenario`), how it is run (`sim`), the live forms (`live`).
+//! Why: one command shows in one table which of the papers' results the engine repeats and which it does not.
+//! From: the scenario files of `examples/papers/`, run in virtual time; `paper:` in each names its experiment.
+//! Not here: reading the files (`scenario`), running them (`sim`), the live forms (`live`).
 //! Invariant: an experiment passes when every expectation and delay bound holds with every seed; exit code 1 when one
 //! does not, with the command that shows it again.
 
@@ -25,17 +24,17 @@ use crate::failure::{Failure, print, print_json};
 use crate::{lab, sim};
 use files::Experiment;
 
-/// Seeds that an experiment has to hold for, unless the command line says otherwise.
+/// Default number of seeds with which an experiment must hold.
 const SEEDS: u32 = 5;
 
-/// What came out of an experiment.
+/// The result of an experiment.
 #[derive(Clone, Debug)]
 struct Finding {
     paper: Paper,
-    /// Its file, as it is called in `examples/papers/`.
+    /// The name of its file in `examples/papers/`.
     file: String,
     figures: Vec<(Number, Option<Figure>)>,
-    /// What did not hold, each with the command that shows it again.
+    /// Failed expectations and bounds, each with the command that repeats it.
     failures: Vec<String>,
 }
 
@@ -45,7 +44,7 @@ impl Finding {
     }
 }
 
-/// Runs the experiments that are asked for, and shows what came out.
+/// Runs the experiments that were asked for, and shows the results.
 pub(crate) fn papers(args: &Papers) -> Result<(), Failure> {
     if let Some(folder) = &args.unpack {
         return files::unpack(folder);
@@ -80,7 +79,7 @@ pub(crate) fn papers(args: &Papers) -> Result<(), Failure> {
     Err(Failure::Said)
 }
 
-/// All experiments' runs at once, on all cores, and what they came to; packets times links on the way.
+/// Runs all experiments at once, on all cores; returns the results, and the number of packets times links passed.
 fn run(args: &Papers, experiments: &[Experiment], options: &Options) -> (Vec<Finding>, u64) {
     let points = || experiments.iter().flat_map(|one| one.points.iter().map(move |point| (one, point)));
     let scenarios: Vec<&Scenario> = points().map(|(_, point)| &point.scenario).collect();
@@ -106,7 +105,7 @@ fn finding(
     options: &Options,
 ) -> Finding {
     let mut failures = Vec::new();
-    // The file as it stands gives what every point has: the first is as good as any.
+    // All points of a sweep have the same numbers.
     let mut values = vec![Vec::new(); experiment.paper.numbers.len()];
     for (point, outcome) in experiment.points.iter().zip(outcomes) {
         let outcome = match outcome {
@@ -152,7 +151,7 @@ fn machine(finding: &Finding) -> Value {
     })
 }
 
-/// `14 experiments, 13 pass; 5 seeds, 213 s, 5.1M packet-hops/s`.
+/// The line below the table: `14 experiments, 13 pass; 5 seeds, 213 s, 5.1M packet-hops/s`.
 fn summary(findings: &[Finding], seeds: u32, hops: u64, seconds: f64) -> String {
     let passed = findings.iter().filter(|finding| finding.passed()).count();
     let speed = crate::show::count((hops as f64 / seconds.max(1e-3)) as u64);

@@ -1,9 +1,9 @@
-//! Reading tenants' files in processes of their own: who does it, and what those processes do.
+//! Reads tenants' files in separate processes.
 //!
-//! Why: `check`, `run` and a reload read what tenants wrote, and must outlive it.
+//! Why: `check`, `run` and a reload read files written by tenants, which must not be able to harm them.
 //! From: `daemon::reader`; the process is this binary again.
-//! Not here: limits, and what is answered.
-//! Invariant: nothing that such a process is given is looked at before it has given up what it could do.
+//! Not here: its limits, and the format of its answer.
+//! Invariant: such a process gives up its privileges before it reads its input.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use plimsoll_policy::{Checked, Errors, FileId, FileRead, Sources, Unread};
 use crate::args::ReadFile as Args;
 use crate::failure::Failure;
 
-/// What reads tenants' files: this program, also when its file has been replaced meanwhile.
+/// The reader of tenants' files: this program in a new process, also when its file has been replaced meanwhile.
 pub(crate) fn process() -> Arc<dyn FileReader> {
     let program = "/proc/self/exe".into();
     Arc::new(Child { program, command: "read-file".into(), limits: Limits::default() })
@@ -25,7 +25,7 @@ pub(crate) fn load(file: &str) -> Result<Checked, Errors> {
     reader::load(file, Some(&*process()))
 }
 
-/// Reads a file that anybody may have written, in another process. `None` for one that cannot be read.
+/// Reads a file that is not trusted, in another process. `None` when it cannot be read.
 pub(crate) fn read_first(file: &str) -> Result<Option<FileRead>, Failure> {
     let read = FileRead::at(file, &mut by(&*process()));
     read.map_err(|why| Failure::Wrong(format!("reading {file} was given up: {why}")))
@@ -45,7 +45,7 @@ fn by(process: &dyn FileReader) -> impl FnMut(&Sources, FileId) -> Result<Tree, 
     move |sources, file| reader::parse(process, sources, file)
 }
 
-/// What the process does that reads a file.
+/// Runs the process that reads a file.
 pub(crate) fn read(args: &Args) -> Result<(), Failure> {
     reader::answer(args.memory, args.cpu).map_err(|error| Failure::io("standard input", &error))
 }

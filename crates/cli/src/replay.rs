@@ -1,8 +1,7 @@
 //! `plimsoll sim --replay`.
 //!
-//! Why: an operator asks of a new policy what it would have done to yesterday's packets, and of an engine's recording
-//! what it did.
-//! From: the crate `sim`, which does all of it.
+//! Why: an operator can see the effect of a new policy on yesterday's packets, and repeat an engine's recording.
+//! From: the crate `sim`, which does the work.
 //! Not here: reading captures and traces, scheduling.
 //! Invariant: every frame of the capture is in exactly one column of one row, or below the table.
 
@@ -25,7 +24,7 @@ use crate::failure::{Failure, print, print_json};
 use crate::reader;
 use crate::show::rate;
 
-/// Runs a recording again, or sends a capture through a policy, and says how each class fared.
+/// Replays a recording, or sends a capture through a policy, and shows each class's delays and drops.
 pub(crate) fn replay(args: &Sim, recorded: &Path, policy: Option<&Path>) -> Result<(), Failure> {
     let name = recorded.display();
     let mut file = File::open(recorded).map_err(|error| Failure::Wrong(format!("{name}: {error}")))?;
@@ -46,7 +45,7 @@ pub(crate) fn replay(args: &Sim, recorded: &Path, policy: Option<&Path>) -> Resu
     }
 }
 
-/// Runs a recording again, and says whether every decision is the same.
+/// Replays a recording, and says whether every decision is the same.
 fn again(args: &Sim, recorded: &Path, file: File) -> Result<(), Failure> {
     if !args.from.is_empty() {
         return Err(Failure::Wrong(
@@ -70,7 +69,7 @@ fn again(args: &Sim, recorded: &Path, file: File) -> Result<(), Failure> {
     Err(Failure::Said)
 }
 
-/// Memory for the flow queues of a recorded engine: more than the largest that `check` lets pass would be no use here.
+/// Most memory for the flow queues of a recorded engine, as large as any that `check` accepts.
 const MEMORY: Bytes = Bytes::new(8_000_000_000);
 
 fn summary(found: &Rerun) -> String {
@@ -122,42 +121,42 @@ fn what_if(args: &Sim, capture: &Path, policy: &Path) -> Result<(), Failure> {
     let tenants: Vec<&str> = checked.config.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
     let owners = owners(args, &tenants)?;
     let mut replayer = Replayer::new(&checked, &owners);
-    let mut nobodys = 0_u64;
+    let mut unassigned = 0_u64;
     let mut arrive = |frame: &[u8], at: Nanos| {
-        nobodys += u64::from(is_nobodys(frame, &owners));
+        unassigned += u64::from(is_unassigned(frame, &owners));
         replayer.arrive(frame, at);
     };
     let unread = read(capture, &mut arrive).map_err(|error| Failure::Wrong(error.to_string()))?;
     unread.into_iter().for_each(|(why, lost)| replayer.unread(why, lost));
     let found = replayer.finish();
-    // Without any --from the only tenant has all that has an address; the rest, ARP, is nothing to ask about.
-    let nobodys = if args.from.is_empty() && tenants.len() == 1 { 0 } else { nobodys };
+    // Without --from the only tenant has all packets with an address; the others, such as ARP, need no note.
+    let unassigned = if args.from.is_empty() && tenants.len() == 1 { 0 } else { unassigned };
     if args.json {
         let mut whole = machine(&found);
-        whole["no_tenant"] = nobodys.into();
+        whole["no_tenant"] = unassigned.into();
         return print_json(&whole);
     }
-    print(&format!("{}{}", text(&found), note(nobodys)))
+    print(&format!("{}{}", text(&found), note(unassigned)))
 }
 
-/// Whether a frame that is sent is no tenant's.
-fn is_nobodys(frame: &[u8], owners: &Owners) -> bool {
+/// Whether a frame that can be sent belongs to no tenant.
+fn is_unassigned(frame: &[u8], owners: &Owners) -> bool {
     let Ok(parsed) = parse(frame) else { return false };
     let source = parsed.addresses().map(|(source, _)| source);
     !owners.iter().any(|(prefix, _)| source.is_some_and(|source| prefix.contains(source)))
 }
 
-fn note(nobodys: u64) -> String {
-    if nobodys == 0 {
+fn note(unassigned: u64) -> String {
+    if unassigned == 0 {
         return String::new();
     }
     format!(
-        "note: {nobodys} packets matched no --from and were sent without a tenant; say which tenant sent them \
+        "note: {unassigned} packets matched no --from and were sent without a tenant; say which tenant sent them \
          with --from TENANT=PREFIX\n"
     )
 }
 
-/// Every frame of the file, at its time; why frames could not be read, and how many.
+/// Passes every frame of the file to `arrive`, at its time; returns why frames could not be read, and their number.
 fn read(capture: &Path, arrive: &mut impl FnMut(&[u8], Nanos)) -> Result<Option<(String, u64)>, PortError> {
     let mut port = PcapPort::open(&PcapConfig { read: Some(capture.to_owned()), write: None })?;
     let mut frame = vec![0; LARGEST];
@@ -172,10 +171,10 @@ fn read(capture: &Path, arrive: &mut impl FnMut(&[u8], Nanos)) -> Result<Option<
     Ok((lost > 0).then(|| (problem.unwrap_or_else(|| "no Ethernet frame".to_owned()), lost)))
 }
 
-/// The largest frame that a capture may hold.
+/// The largest frame of a capture, in bytes.
 const LARGEST: usize = 1 << 17;
 
-/// Whose packets are whose; all are the only tenant's where there is one.
+/// The tenants' source prefixes; where there is only one tenant, all packets are its own.
 fn owners(args: &Sim, tenants: &[&str]) -> Result<Owners, Failure> {
     let known = tenants.join("`, `");
     let mut owners = Owners::new();
@@ -231,7 +230,7 @@ fn text(found: &Replay) -> String {
     text
 }
 
-/// Times in seconds, rates in bits a second, as in all JSON.
+/// The result as JSON, with times in seconds and rates in bits a second.
 fn machine(found: &Replay) -> serde_json::Value {
     let seconds = found.lasted.as_secs_f64();
     let classes = found.classes.iter().map(|class| {

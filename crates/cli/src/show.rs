@@ -1,8 +1,8 @@
 //! Tables and figures for terminals.
 //!
-//! Why: columns that line up and figures with units are read at a glance.
+//! Why: aligned columns and figures with units are quick to read.
 //! From: comfy-table without borders; widths follow the contents.
-//! Not here: what is shown.
+//! Not here: the contents.
 //! Invariant: every figure has at most four digits and its unit.
 
 use std::collections::BTreeMap;
@@ -20,22 +20,22 @@ pub(crate) fn table(heads: &[&str], alignments: &[CellAlignment]) -> Table {
     table
 }
 
-/// `12`, `3.41k`, `1.2M`.
+/// A count with three digits: `12`, `3.41k`, `1.2M`.
 pub(crate) fn count(n: u64) -> String {
     if n < 1_000 { n.to_string() } else { scaled(n as f64, &["", "k", "M", "G", "T", "P"]) }
 }
 
-/// Bits per second: `940M`, `0`.
+/// A rate in bits per second: `940Mbps`, `0bps`.
 pub(crate) fn rate(bits: f64) -> String {
     scaled(bits, &["bps", "kbps", "Mbps", "Gbps", "Tbps"])
 }
 
-/// Microseconds with the unit that fits: `12us`, `3.4ms`.
+/// A time given in microseconds, with the unit that fits: `12us`, `3.4ms`.
 pub(crate) fn micros(us: f64) -> String {
     if us < 1.0 { format!("{:.0}ns", us * 1e3) } else { scaled(us, &["us", "ms", "s"]) }
 }
 
-/// `flow_full 12, oversize 3`, or a dash.
+/// Drops by reason in one line: `flow_full 12, oversize 3`, or a dash.
 pub(crate) fn drops(reasons: &BTreeMap<String, u64>) -> String {
     if reasons.is_empty() {
         return "-".to_owned();
@@ -43,7 +43,7 @@ pub(crate) fn drops(reasons: &BTreeMap<String, u64>) -> String {
     listed(reasons).join(", ")
 }
 
-/// The same for a column: a line for each, as a dozen of them would be wider than any terminal.
+/// Drops by reason for a column, one line each, as a dozen would not fit into a line.
 pub(crate) fn drops_below_each_other(reasons: &BTreeMap<String, u64>) -> String {
     if reasons.is_empty() { drops(reasons) } else { listed(reasons).join("\n") }
 }
@@ -52,7 +52,7 @@ fn listed(reasons: &BTreeMap<String, u64>) -> Vec<String> {
     reasons.iter().map(|(why, n)| format!("{why} {}", count(*n))).collect()
 }
 
-/// Three significant digits and the unit of the thousand.
+/// A value with three significant digits and a unit in steps of a thousand.
 fn scaled(value: f64, units: &[&str]) -> String {
     let mut value = value;
     let mut unit = 0;

@@ -1,9 +1,9 @@
 //! `plimsoll sim`.
 //!
-//! Why: a policy is designed before there is traffic, at rates that no spare machine carries.
-//! From: the crates `scenario` (what to run, how to show it) and `sim` (how it is run).
+//! Why: a policy is designed before there is traffic, for rates that a test machine may not carry.
+//! From: the crates `scenario` (reading, judging, reports) and `sim` (running).
 //! Not here: either of those.
-//! Invariant: exit code 1 exactly when something could not be run, an expectation failed with any seed, or a delay
+//! Invariant: exit code 1 exactly when a run failed, an expectation failed with any seed, or a delay
 //! bound did not hold; each failure names the command that replays it.
 
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
     };
     let mut points = lab::load(file, Form::new(true, args.short), &args.system, &args.set)?;
     lab::writable(&args.out)?;
-    // Nothing disturbs a run here: only another seed makes another one.
+    // Runs in virtual time differ only by their seed, so each repetition has another seed.
     for Point { scenario, .. } in &mut points {
         scenario.pairs = args.seeds;
         scenario.seed = args.seed.unwrap_or(scenario.seed);
@@ -66,7 +66,7 @@ pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
     }
 }
 
-/// Judges by what every seed showed, prints, and writes the report.
+/// Judges the results of all seeds, prints them, and writes the report.
 fn show(args: &Sim, points: &[Point], outcomes: &[Outcome]) -> Result<(), Failure> {
     let judged = |(point, outcome): (&Point, &Outcome)| {
         let seed = point.scenario.seed;
@@ -86,7 +86,7 @@ fn show(args: &Sim, points: &[Point], outcomes: &[Outcome]) -> Result<(), Failur
     }
 }
 
-/// A delay bound that did not hold, among what the file expects.
+/// The verdict on a delay bound that did not hold, shown among the file's expectations.
 fn verdict((kept, promise): (&plimsoll_sim::Kept, &Promise)) -> Verdict {
     let Promise { class, host, worst, bound, .. } = promise;
     Verdict {
@@ -102,10 +102,10 @@ fn verdict((kept, promise): (&plimsoll_sim::Kept, &Promise)) -> Verdict {
     }
 }
 
-/// What did not hold, with which seed, and for which system if only for one.
+/// A failed expectation or bound: the message, the seed, and the system if it concerns only one.
 pub(crate) type Unmet = (String, u64, Option<String>);
 
-/// What one point did not fulfil.
+/// The failed expectations and bounds of one point.
 pub(crate) fn unmet(point: &Point, outcome: &Outcome, options: &Options) -> Vec<Unmet> {
     let first = options.seed.unwrap_or(point.scenario.seed);
     let mut unmet: Vec<Unmet> = outcome.broken().map(broken).collect();
@@ -129,7 +129,7 @@ fn broken((kept, promise): (&plimsoll_sim::Kept, &plimsoll_sim::Promise)) -> Unm
     (what, kept.seed, Some(kept.system.clone()))
 }
 
-/// The one command that shows a failure again.
+/// The command that repeats a failure.
 fn replay_command(args: &Sim, file: &Path, point: &Point, seed: u64, system: Option<&str>) -> String {
     let systems: Vec<&str> =
         system.map_or_else(|| args.system.iter().map(String::as_str).collect(), |one| vec![one]);
@@ -137,7 +137,7 @@ fn replay_command(args: &Sim, file: &Path, point: &Point, seed: u64, system: Opt
     command(file, args.short, &systems, &settings, seed)
 }
 
-/// `plimsoll sim FILE ..` as one pastes it into a shell.
+/// The command `plimsoll sim FILE ..`, quoted for a shell.
 pub(crate) fn command(
     file: &Path,
     short: bool,
@@ -154,7 +154,7 @@ pub(crate) fn command(
     words.join(" ")
 }
 
-/// A word as a POSIX shell reads it back: in single quotes where anything in it could mean more than itself.
+/// A word quoted for a POSIX shell, in single quotes if it has special characters.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._%-+,:/@=".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -163,7 +163,7 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// The bar that moves while runs go on; nothing where standard error is no terminal.
+/// The progress bar of running simulations; invisible where standard error is not a terminal.
 pub(crate) struct Live {
     bar: ProgressBar,
     begun: Instant,
@@ -183,7 +183,7 @@ impl Live {
         Self { bar, begun: Instant::now(), runs: Mutex::new(BTreeMap::new()) }
     }
 
-    /// `what` goes before the system's name.
+    /// Shows progress; `what` is put before the system's name.
     pub(crate) fn show(&self, what: &str, progress: &Progress) {
         let Ok(mut runs) = self.runs.lock() else { return };
         let (now, length) = (progress.now.as_u64(), progress.length.as_u64().max(1));

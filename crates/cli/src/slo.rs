@@ -1,9 +1,9 @@
-//! `plimsoll slo`: whether each tenant's promise held, and who or what broke it.
+//! `plimsoll slo`: shows whether each tenant's promise held, and the cause where it did not.
 //!
-//! Why: whoever runs a host must be able to say to a tenant that complains: it held, or this is why not.
+//! Why: an operator must be able to answer a tenant that complains: the promise held, or this is why not.
 //! From: the daemon's windows (`plimsoll_daemon::SloReport`).
 //! Not here: judging.
-//! Invariant: exit code 1 where a promise was broken, and 0 where each one held.
+//! Invariant: exit code 1 when a promise was broken, and 0 when all held.
 
 use comfy_table::CellAlignment::{self, Left, Right};
 use plimsoll_daemon::Client;
@@ -13,7 +13,7 @@ use crate::args::Slo;
 use crate::failure::{Failure, print, print_json};
 use crate::show::{count, micros, rate, table};
 
-/// Asks, shows, and answers by the exit code.
+/// Asks the daemon and shows its report; fails when a promise was broken.
 pub(crate) fn slo(args: &Slo) -> Result<(), Failure> {
     let nanos = args.window.as_u64();
     let mut report: SloReport = match Client::new(&args.ask.socket).get(&format!("/v1/slo?window={nanos}ns"))
@@ -47,18 +47,8 @@ fn text(report: &SloReport, each: bool) -> String {
         return "the daemon has just started: ask again in a second\n".to_owned();
     }
     let unit = if report.by_minute { "minutes" } else { "seconds" };
-    let heads = [
-        "tenant",
-        "promise",
-        "kept",
-        "sent",
-        "received",
-        "out p99",
-        "NIC p99",
-        "in p99",
-        "lost",
-        "who or what",
-    ];
+    let heads =
+        ["tenant", "promise", "kept", "sent", "received", "out p99", "NIC p99", "in p99", "lost", "cause"];
     let alignments: [CellAlignment; 10] = [Left, Left, Right, Right, Right, Right, Right, Right, Right, Left];
     let mut table = table(&heads, &alignments);
     for (name, tenant) in &report.tenants {
@@ -100,7 +90,7 @@ fn row(name: &str, kept: &str, judged: &Judged) -> [String; 10] {
     ]
 }
 
-/// `200Mbps to 800Mbps; p99 100us`.
+/// A promise in one line: `200Mbps to 800Mbps; p99 100us`.
 fn words(promise: &Promise) -> String {
     let range = |min: Option<u64>, max: Option<u64>| match (min, max) {
         (None, None) => None,

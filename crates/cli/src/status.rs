@@ -1,9 +1,10 @@
 //! `plimsoll status`.
 //!
-//! Why: an operator wants to know in a glance whether anything is amiss, and what a broken-into engine could do.
+//! Why: an operator wants to see at a glance whether anything is wrong, and which privileges an attacker in the engine would
+//! have.
 //! From: the daemon's `/v1/health`.
 //! Not here: counters (`live`), promises (`slo`).
-//! Invariant: what `--json` prints is what the API answered.
+//! Invariant: `--json` prints the API's answer.
 
 use plimsoll_daemon::{Client, Confinement};
 use serde::Deserialize;
@@ -12,7 +13,7 @@ use serde_json::Value;
 use crate::args::Ask;
 use crate::failure::{Failure, print, print_json};
 
-/// What the daemon says of its health.
+/// The daemon's answer on its health.
 #[derive(Deserialize)]
 struct Health {
     status: String,
@@ -23,7 +24,7 @@ struct Health {
     confinement: Option<Confinement>,
 }
 
-/// Says how the running daemon is.
+/// Shows the running daemon's health.
 pub(crate) fn status(args: &Ask) -> Result<(), Failure> {
     let answer: Value = Client::new(&args.socket).get("/v1/health")?;
     if args.json {

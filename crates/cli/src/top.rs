@@ -1,9 +1,9 @@
 //! `plimsoll top`: the whole tree, live.
 //!
-//! Why: who sends how much, what waits and how long, at a glance.
-//! From: the daemon's counters, asked for every second; rates are differences of two looks.
-//! Not here: how it is drawn (`view`).
-//! Invariant: the terminal is as before, however the command ends.
+//! Why: an operator sees rates, backlogs and delays of all classes at a glance.
+//! From: the daemon's counters, read every second; rates are differences of two readings.
+//! Not here: drawing (`view`).
+//! Invariant: the terminal is restored, however the command ends.
 
 mod view;
 
@@ -17,13 +17,13 @@ use crate::args::Top;
 use crate::failure::Failure;
 use view::View;
 
-/// What the keys have asked for.
-enum Wish {
+/// The effect of a key.
+enum Action {
     End,
-    Nothing,
+    Continue,
 }
 
-/// Shows the daemon until somebody has seen enough.
+/// Shows the daemon until the user ends it.
 pub(crate) fn top(args: &Top) -> Result<(), Failure> {
     let client = Client::new(&args.socket);
     // Before the terminal changes: most mistakes are a wrong socket.
@@ -49,7 +49,7 @@ fn watch(
         let left = next.saturating_duration_since(Instant::now());
         if event::poll(left).map_err(screen)? {
             if let Event::Key(key) = event::read().map_err(screen)?
-                && let Wish::End = obey(view, key)
+                && let Action::End = handle_key(view, key)
             {
                 return Ok(());
             }
@@ -65,13 +65,13 @@ fn watch(
     }
 }
 
-fn obey(view: &mut View, key: KeyEvent) -> Wish {
+fn handle_key(view: &mut View, key: KeyEvent) -> Action {
     if key.kind != KeyEventKind::Press {
-        return Wish::Nothing;
+        return Action::Continue;
     }
     match key.code {
-        KeyCode::Char('q') | KeyCode::Esc => return Wish::End,
-        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Wish::End,
+        KeyCode::Char('q') | KeyCode::Esc => return Action::End,
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Action::End,
         KeyCode::Char('p') => view.paused = !view.paused,
         KeyCode::Down | KeyCode::Char('j') => view.scroll(1),
         KeyCode::Up | KeyCode::Char('k') => view.scroll(-1),
@@ -79,5 +79,5 @@ fn obey(view: &mut View, key: KeyEvent) -> Wish {
         KeyCode::PageUp => view.scroll(-10),
         _ => {}
     }
-    Wish::Nothing
+    Action::Continue
 }

@@ -1,9 +1,9 @@
-//! Which files below a folder may hold experiments.
+//! Finds the files below a folder that may be experiments.
 //!
-//! Why: the build script, which puts them into the binary, and `--folder`, which reads others, must find the same.
-//! From: every `.yaml`, however deep.
-//! Not here: what the files say, and their order.
-//! Invariant: only the standard library, for the build script has nothing else.
+//! Why: the build script, which puts them into the binary, and `--folder`, which reads others, must find the same files.
+//! From: every `.yaml` file in the folder and its subfolders.
+//! Not here: the files' contents, and their order.
+//! Invariant: it uses only the standard library, as the build script has nothing else.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};

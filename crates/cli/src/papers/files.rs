@@ -1,9 +1,9 @@
-//! Which experiments there are.
+//! The experiments: those in the binary, or those in a folder.
 //!
-//! Why: an installed binary has them all inside; whoever changes one reads it from a folder.
+//! Why: an installed binary contains all experiments; a folder is for experiments that a user changes.
 //! From: `build.rs`, which collects `examples/papers/`.
 //! Not here: running them.
-//! Invariant: experiments come in the order of the papers, then of their numbers, then of their files.
+//! Invariant: experiments are sorted by paper, then by number, then by file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,17 +26,17 @@ pub(super) const SERIES: [(&str, &str); 5] = [
     ("FN", "FairNIC (SIGCOMM 2020)"),
 ];
 
-/// One file with an experiment.
+/// An experiment and its file.
 #[derive(Debug)]
 pub(super) struct Experiment {
-    /// Its path.
+    /// Path of the file.
     pub file: String,
     pub paper: Paper,
-    /// Every point of its sweep, or the one that there is.
+    /// All points of its sweep; one without a sweep.
     pub points: Vec<Point>,
 }
 
-/// The experiments that are asked for, of a folder or of those that the binary carries.
+/// The experiments that were asked for, from a folder or from the binary.
 pub(super) fn experiments(
     folder: Option<&Path>,
     form: Form,
@@ -80,7 +80,7 @@ fn in_folder(folder: &Path, form: Form) -> Result<Vec<Experiment>, Failure> {
     Ok(found)
 }
 
-/// Nothing, with a word about it, where a file repeats no experiment.
+/// The experiment of a file; none, with a note, when the file has no `paper:` block.
 fn experiment(
     file: &str,
     points: Result<Vec<Point>, plimsoll_scenario::Errors>,
@@ -102,7 +102,7 @@ fn unknown(word: &str, all: &[Experiment]) -> Failure {
     Failure::Wrong(format!("there is no experiment `{word}`; {near}there are `{ids}`"))
 }
 
-/// Where an experiment stands in the table.
+/// The sort key of an experiment in the table.
 pub(super) fn place(id: &str, file: &str) -> (usize, String, u32, String) {
     let series = id.split('-').next().unwrap_or_default();
     let paper = SERIES.iter().position(|(letters, _)| *letters == series).unwrap_or(SERIES.len());
@@ -110,7 +110,7 @@ pub(super) fn place(id: &str, file: &str) -> (usize, String, u32, String) {
     (paper, series.to_owned(), number, file.trim_end_matches(".yaml").to_owned())
 }
 
-/// Writes the files that the binary carries into a folder.
+/// Writes the files in the binary into a folder.
 pub(super) fn unpack(folder: &Path) -> Result<(), Failure> {
     for (name, text) in FILES {
         let file = folder.join(name);
@@ -125,7 +125,7 @@ pub(super) fn unpack(folder: &Path) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    /// A file without a `paper:` block would run nowhere, and nobody would notice.
+    /// A file without a `paper:` block would never be run, and this would go unnoticed.
     #[test]
     fn every_file_that_is_carried_is_an_experiment_of_a_known_paper() {
         let all = experiments(None, Form::Virtual, &[]).unwrap_or_else(|failure| panic!("{failure:?}"));

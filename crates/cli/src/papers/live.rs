@@ -1,10 +1,10 @@
 //! `plimsoll papers --live`: the experiments that one machine can run, on real namespaces and Linux TCP.
 //!
-//! Why: virtual time says what the engine decides; only a live run says what a kernel, a TAP and a clock make of it.
-//! From: the same files as they stand, without what they say of virtual time; `expect:` is the criterion.
-//! Not here: how a world is built (`lab`), where the rows are written down (`page`).
-//! Invariant: an experiment passes when every expectation holds at every point; what could not run here is skipped, and
-//! said.
+//! Why: simulation shows the engine's decisions; only a live run shows the effects of a kernel, a TAP and a clock.
+//! From: the live form of the experiments' files; `expect:` is the criterion.
+//! Not here: building a world (`lab`), writing the page (`page`).
+//! Invariant: an experiment passes when every expectation holds at every point; systems that cannot run are skipped, with
+//! a note.
 
 use std::fmt::Write as _;
 
@@ -20,18 +20,18 @@ use crate::args::Papers;
 use crate::failure::{Failure, print, print_json};
 use crate::{lab, show};
 
-/// The head of the rows below, for a terminal and for a page.
+/// The head of the rows, for a terminal and for a page.
 pub(super) const HEAD: [&str; 5] = ["id", "where", "what is expected", "measured", ""];
 
-/// What came out of an experiment: for each point what its expectations came to.
+/// The result of an experiment: the verdicts on its expectations, at each point.
 pub(super) struct Shown<'a> {
     pub(super) experiment: &'a Experiment,
     pub(super) verdicts: Vec<Vec<Verdict>>,
-    /// On what it ran.
+    /// The machine on which it ran.
     pub(super) machine: String,
 }
 
-/// Runs the live forms that are asked for, and shows what came out.
+/// Runs the live forms that were asked for, and shows the results.
 pub(super) fn live(args: &Papers) -> Result<(), Failure> {
     let form = Form::new(false, args.short);
     let mut experiments = files::experiments(args.folder.as_deref(), form, &args.only)?;
@@ -82,7 +82,7 @@ fn run<'a>(experiment: &'a Experiment, bar: &lab::Live) -> Result<Shown<'a>, Fai
     Ok(Shown { experiment, verdicts, machine })
 }
 
-/// How many threads want a core, over the last minute.
+/// The load average over the last minute.
 fn load() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
@@ -93,7 +93,7 @@ impl Shown<'_> {
         self.verdicts.iter().flatten().all(|verdict| verdict.status != Status::Failed)
     }
 
-    /// The experiment's row with the command that runs it, and one for each expectation at each point.
+    /// The experiment's row with the command that runs it, then a row for each expectation at each point.
     pub(super) fn rows(&self) -> Vec<[String; 5]> {
         let paper = &self.experiment.paper;
         let command = command(&self.experiment.file);
@@ -117,7 +117,7 @@ impl Shown<'_> {
     }
 }
 
-/// As it is typed where the source is.
+/// The command as typed in the source folder.
 fn command(file: &str) -> String {
     let path = std::path::Path::new(file);
     let place =

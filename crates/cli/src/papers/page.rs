@@ -1,10 +1,10 @@
-//! The page of the documentation: `docs/fidelity.md`.
+//! Writes the page `docs/fidelity.md` of the documentation.
 //!
-//! Why: what is claimed of the papers is what the last run showed, and nothing that somebody remembered.
-//! From: the same rows as the terminal's table; what differs from a paper stands in each experiment's file.
+//! Why: the page's claims about the papers must come from the last run, not from memory.
+//! From: the rows of the terminal's table; each experiment's file states its differences from the paper.
 //! Not here: running anything.
-//! Invariant: same findings, same page; a page is replaced whole or not at all. What ran live stays as it was measured
-//! until it is run again, and what is said of real guests stays.
+//! Invariant: equal findings give equal pages; a page is replaced whole or not at all. Live results stay until they are
+//! measured again, and the part on real guests stays.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -17,13 +17,13 @@ use super::live::{self, Shown};
 use super::table::rows;
 use crate::failure::Failure;
 
-/// Writes the page; its part for live results stays.
+/// Writes the page, except its part for live results.
 pub(super) fn write(file: &Path, findings: &[Finding], seeds: u32) -> Result<(), Failure> {
     let Parts { groups, guests, .. } = parts(file);
     replace(file, &(page(findings, seeds) + &live_part(&groups) + &guests))
 }
 
-/// Writes what ran live into the page, in the place of what was measured of it before.
+/// Writes live results into the page, in place of earlier results of the same experiments.
 pub(super) fn write_live(file: &Path, all: &[Shown<'_>]) -> Result<(), Failure> {
     let Parts { page, mut groups, guests } = parts(file);
     for shown in all {
@@ -39,13 +39,13 @@ pub(super) fn write_live(file: &Path, all: &[Shown<'_>]) -> Result<(), Failure> 
     replace(file, &(page + &live_part(&groups) + &guests))
 }
 
-/// A page as it is.
+/// The parts of an existing page.
 struct Parts {
-    /// What comes before the live results.
+    /// The part before the live results.
     page: String,
-    /// Of these the lines of each experiment.
+    /// The lines of each experiment in the live results.
     groups: Vec<String>,
-    /// What comes behind them.
+    /// The part behind the live results.
     guests: String,
 }
 
@@ -117,7 +117,7 @@ fn page(findings: &[Finding], seeds: u32) -> String {
     page
 }
 
-/// A list's item in lines of at most 120 characters.
+/// Wraps a list item into lines of at most 120 characters.
 fn wrapped(item: &str) -> String {
     let mut lines = vec![String::new()];
     for word in item.split_whitespace() {
@@ -146,7 +146,7 @@ them; one seed gives one result, bit for bit, on any machine.
 
 const LIVE_TITLE: &str = "\n## Live\n";
 
-/// Written by hand, from what a test prints.
+/// Title of the part on real guests, which is written by hand from a test's output.
 const GUESTS_TITLE: &str = "\n## In real guests\n";
 
 const LIVE_HEAD: &str = "
@@ -164,7 +164,7 @@ mod tests {
     use super::super::files::experiments;
     use super::*;
 
-    /// Everything that a page says but what was measured.
+    /// A page without its measured figures.
     fn without_figures(page: &str) -> Vec<String> {
         let row = |line: &str| {
             let cells: Vec<&str> = line.split(" | ").collect();
@@ -188,7 +188,7 @@ mod tests {
         assert!(findings.len() >= 25, "Loom's and SENIC's at least");
         let written = page(&findings, super::super::SEEDS);
         let again = "write it again: `plimsoll papers --write docs/fidelity.md`";
-        // What fails stands at the end of the page, before what ran live.
+        // Failures are listed at the end of the page, before the live results.
         let (shown, _) = shown.split_once(LIVE_TITLE).expect("a part for live results");
         let shown = shown.split("\n## What fails").next().unwrap_or_default();
         assert_eq!(without_figures(shown), without_figures(&written), "{again}");
@@ -204,7 +204,7 @@ mod tests {
         let all = experiments(None, Form::Full, &[]).unwrap_or_else(|failure| panic!("{failure:?}"));
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/fidelity.md");
         let Parts { groups, guests, .. } = parts(&file);
-        // Columns are measured but for the first three.
+        // All columns but the first three are measured.
         let said = |group: &str| {
             let cells = |line: &str| line.split(" | ").take(3).map(str::to_owned).collect::<Vec<_>>();
             group.lines().map(cells).collect::<Vec<_>>()

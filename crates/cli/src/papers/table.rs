@@ -1,9 +1,9 @@
-//! The table that a terminal shows.
+//! The table for a terminal.
 //!
-//! Why: one look says which results stand.
-//! From: a row for each figure of a paper; an experiment's first row carries its id and its verdict.
+//! Why: it shows at a glance which results hold.
+//! From: a row for each figure of a paper; an experiment's first row has its id and its verdict.
 //! Not here: the page for the documentation (`page`).
-//! Invariant: same findings and width, same text.
+//! Invariant: equal findings and widths give equal text.
 
 use comfy_table::CellAlignment::Left;
 use comfy_table::{Cell, Color, ContentArrangement};
@@ -11,7 +11,7 @@ use comfy_table::{Cell, Color, ContentArrangement};
 use super::Finding;
 use crate::show;
 
-/// At most `width` characters wide where that can be done.
+/// The table, at most `width` characters wide where that is possible.
 pub(super) fn table(findings: &[Finding], width: u16, colour: bool) -> String {
     let mut table = show::table(&["id", "where", "what it shows", "the paper", "ours", ""], &[Left; 6]);
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
@@ -37,8 +37,8 @@ pub(super) fn table(findings: &[Finding], width: u16, colour: bool) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Id, figure, what it shows, the paper's figure and ours: one row where there is one figure, else one for each below
-/// the experiment's own.
+/// An experiment's rows: id, figure, what it shows, the paper's figure and the measured one. One row when there is one
+/// figure, else the experiment's row and one for each figure.
 pub(super) fn rows(finding: &Finding) -> Vec<[String; 5]> {
     let paper = &finding.paper;
     let first = |theirs: &str, ours: String| {

@@ -1,7 +1,7 @@
-//! How `plimsoll top` looks.
+//! The screen of `plimsoll top`.
 //!
-//! Why: a tree with its figures on one screen, most needed first.
-//! From: two looks at the counters.
+//! Why: the whole tree with its figures fits on one screen, the most important first.
+//! From: two readings of the counters.
 //! Not here: keys and time.
 //! Invariant: drawing never fails, whatever the size of the terminal and the counters.
 
@@ -16,40 +16,40 @@ use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
 use crate::show::{count, drops, micros, rate};
 
-/// What is shown.
+/// The contents of the screen.
 #[derive(Debug)]
 pub(crate) struct View {
     now: Stats,
     before: Option<Stats>,
     trouble: Option<String>,
     first: usize,
-    /// Whether looks are suspended.
+    /// Whether updates are suspended.
     pub(crate) paused: bool,
 }
 
 impl View {
-    /// A view of the first look; rates come with the second.
+    /// A view of the first reading; rates are shown from the second on.
     pub(crate) fn new(now: Stats) -> Self {
         Self { now, before: None, trouble: None, first: 0, paused: false }
     }
 
-    /// Another look.
+    /// Takes the next reading.
     pub(crate) fn update(&mut self, stats: Stats) {
         self.trouble = None;
         self.before = Some(std::mem::replace(&mut self.now, stats));
     }
 
-    /// The daemon does not answer.
+    /// Shows why the daemon does not answer.
     pub(crate) fn trouble(&mut self, why: String) {
         self.trouble = Some(why);
     }
 
-    /// Moves through a tree that is longer than the screen.
+    /// Scrolls through a tree that is longer than the screen.
     pub(crate) fn scroll(&mut self, by: isize) {
         self.first = self.first.saturating_add_signed(by).min(self.now.nodes.len().saturating_sub(1));
     }
 
-    /// Draws everything.
+    /// Draws the screen.
     pub(crate) fn draw(&self, frame: &mut Frame<'_>) {
         let ports = u16::try_from(self.now.tenants.len() + 2).unwrap_or(u16::MAX);
         let limits = if self.now.limits.is_empty() { 0 } else { self.now.limits.len() + 2 };
@@ -106,7 +106,7 @@ impl View {
             self.tree_row(node, before.copied())
         });
         let heads = ["class", "", "rate", "packets/s", "waiting", "p50", "p99", "p99.9", "drops"];
-        // Where there is little room it is the names' and the losses'.
+        // On a narrow screen the room goes to the names and the drops.
         let note = if area.width < ROOMY { 0 } else { 18 };
         let widths = [
             Constraint::Fill(2),
@@ -223,7 +223,7 @@ impl View {
     }
 }
 
-/// `400Mbps` for a strict rate, `2Gbps..8Gbps`, `..8Gbps`, or the way that it orders.
+/// A node's note: `400Mbps` for a strict rate, an envelope `2Gbps..8Gbps` or `..8Gbps`, or the kind of its order.
 fn envelope(node: &NodeStats) -> String {
     let shown = |bits: Option<u64>| bits.map_or(String::new(), |bits| rate(bits as f64));
     match (node.min, node.max) {
@@ -236,7 +236,7 @@ fn envelope(node: &NodeStats) -> String {
 
 fn header(heads: &[&'static str]) -> Row<'static> {
     Row::new(heads.iter().map(|head| {
-        // Heads of figures stand over their last digit.
+        // Heads of figures are aligned with their last digit.
         let width = match *head {
             "rate" | "packets/s" | "at most" | "from it" | "to it" | "waits" => 9,
             "waiting" => 8,
@@ -253,7 +253,7 @@ fn right(text: String, width: usize) -> Cell<'static> {
     Cell::from(format!("{text:>width$}"))
 }
 
-/// Columns from which on envelopes are shown beside classes.
+/// Width of the screen from which on envelopes are shown beside classes.
 const ROOMY: u16 = 100;
 
 #[cfg(test)]
