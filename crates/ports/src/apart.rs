@@ -11,17 +11,18 @@
 
 mod frames;
 mod requests;
+mod served;
+mod shared;
 mod worker;
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use plimsoll_units::Span;
 use plimsoll_vnic::Status;
 use plimsoll_wire::VnetHeader;
@@ -29,148 +30,15 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 use frames::{Length, Reader, Writer, ring};
 use requests::{Answered, Answering, requests};
+pub use served::{Served, Shown};
+pub use shared::Behaviour;
+use shared::Shared;
 use worker::Worker;
 
 use crate::error::PortError;
-use crate::port::{
-    Capabilities, Counters, DropReason, FRAME_ROOM, Fds, Level, PairCounters, Port, Received, Sending,
-    Trouble,
-};
+use crate::port::{Capabilities, Counters, DropReason, FRAME_ROOM, Fds, Port, Received, Sending, Trouble};
 use crate::posted::{Taken, Ticket, Took};
 use crate::shared_memory::{QueuesLeft, VnicAnswer, VnicRequest};
-
-/// A port that can be served apart: one whose frames stay in their sender's memory until they are taken.
-pub trait Served: Send + 'static {
-    /// Begins a batch of [`Served::take`].
-    ///
-    /// # Errors
-    /// [`Trouble`] when the port carries nothing.
-    fn begin(&mut self) -> Result<(), Trouble>;
-    /// Takes the next posted frame.
-    fn take(&mut self, window: u32) -> Took;
-    /// Copies the frame taken last.
-    fn copy(&self, into: &mut [u8]);
-    /// Completes a frame that was taken.
-    fn complete(&mut self, ticket: Ticket, status: Status);
-    /// Sends one frame.
-    ///
-    /// # Errors
-    /// [`Trouble`] when the port carries nothing.
-    fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble>;
-    /// Shows the tenant its completions and new frames.
-    fn flush(&mut self);
-    /// Asks to be woken for new frames; returns whether the owner may sleep.
-    fn rest(&mut self) -> bool;
-    /// The file descriptor to wait on.
-    fn wait_on(&self) -> Option<RawFd>;
-    /// The port's state, except for its rings; touches no memory of the tenant.
-    fn show(&mut self) -> Shown;
-    /// The counters of the port's rings.
-    fn rings(&self) -> Vec<PairCounters> {
-        Vec::new()
-    }
-    /// The client's next request, and whether it has unopened flow queues left; reads at most one message.
-    fn request(&mut self) -> Option<(VnicRequest, QueuesLeft)> {
-        None
-    }
-    /// Answers the client's request. When `holds` is false, the target of the answer is out of date, and frames of that
-    /// flow queue must be classified.
-    fn answer(&mut self, _answer: &VnicAnswer, _holds: bool) {}
-    /// From now on, frames of the client's present flow queues must be classified; `generation` numbers the new policy.
-    fn forget_targets(&mut self, _generation: u32) {}
-}
-
-impl Served for Port {
-    fn begin(&mut self) -> Result<(), Trouble> {
-        Port::begin(self)
-    }
-
-    fn take(&mut self, window: u32) -> Took {
-        Port::take(self, window)
-    }
-
-    fn copy(&self, into: &mut [u8]) {
-        Port::copy(self, into);
-    }
-
-    fn complete(&mut self, ticket: Ticket, status: Status) {
-        Port::complete(self, ticket, status);
-    }
-
-    fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
-        Port::send(self, frame, vnet)
-    }
-
-    fn flush(&mut self) {
-        // A port that has gone reports that when it is read.
-        let _ = Port::flush(self);
-    }
-
-    fn rest(&mut self) -> bool {
-        Port::rest(self) && !self.has_more_to_say()
-    }
-
-    fn wait_on(&self) -> Option<RawFd> {
-        self.fds().receive
-    }
-
-    fn show(&mut self) -> Shown {
-        Shown {
-            name: self.name(),
-            mac: self.tenant_mac(),
-            level: Some(self.level()),
-            capabilities: self.capabilities(),
-            depth: self.depth(),
-            counters: self.counters(),
-            pairs: Vec::new(),
-            problem: self.take_problem(),
-        }
-    }
-
-    fn rings(&self) -> Vec<PairCounters> {
-        self.pairs()
-    }
-
-    fn request(&mut self) -> Option<(VnicRequest, QueuesLeft)> {
-        let request = Port::request(self)?;
-        Some((request, Port::queues_left(self)))
-    }
-
-    fn answer(&mut self, answer: &VnicAnswer, holds: bool) {
-        let Self::Vnic(port) = self else { return };
-        port.answer(answer);
-        if !holds && let Some(target) = answer.target() {
-            port.classify_target(target);
-        }
-    }
-
-    fn forget_targets(&mut self, generation: u32) {
-        let Self::Vnic(port) = self else { return };
-        port.set_generation(generation);
-        port.classify_all();
-    }
-}
-
-/// The state of a port that is served apart, as the engine's side sees it.
-#[derive(Debug, Default)]
-pub struct Shown {
-    /// The port's name for operators.
-    pub name: String,
-    /// The tenant's hardware address, if there is only one.
-    pub mac: Option<[u8; 6]>,
-    /// The port's backpressure level.
-    pub level: Option<Level>,
-    /// The offloads and MTU of the port.
-    pub capabilities: Capabilities,
-    /// Number of descriptors with which the tenant sends.
-    pub depth: Option<u32>,
-    /// Traffic so far.
-    pub counters: Counters,
-    /// Counters of each pair of rings.
-    pub pairs: Vec<PairCounters>,
-    /// Why frames are being lost.
-    pub problem: Option<PortError>,
-}
 
 /// A port that is served apart, seen from the engine's thread.
 pub struct Apart<P: Served = Port> {
@@ -198,48 +66,6 @@ pub struct Apart<P: Served = Port> {
     /// Number of frames handed over.
     sent: u64,
     thread: Option<JoinHandle<()>>,
-}
-
-/// Counters of the thread that serves a port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Behaviour {
-    /// Begins and ends of batches: odd while a batch is at work.
-    pub batches: u64,
-    /// Batches that stalled.
-    pub stalls: u64,
-    /// The longest stalled batch.
-    pub longest: Span,
-    /// Frames that were lost because the port had no buffer for them.
-    pub unread: u64,
-}
-
-/// State shared by the engine's side and the thread.
-#[derive(Debug)]
-struct Shared {
-    /// The engine has dropped the port.
-    over: AtomicBool,
-    /// Frames handed over and not taken by now count as lost.
-    left: AtomicBool,
-    /// The engine wants the port back.
-    wanted: AtomicBool,
-    /// The port's client has gone for good.
-    gone: AtomicBool,
-    /// The thread sleeps and must be woken.
-    thread_rests: AtomicBool,
-    /// The engine sleeps and must be woken.
-    engine_rests: AtomicBool,
-    to_thread: EventFd,
-    to_engine: EventFd,
-    batches: AtomicU64,
-    stalls: AtomicU64,
-    longest: AtomicU64,
-    unread: AtomicU64,
-    /// Number of frames that the thread has taken of those handed over.
-    delivered: AtomicU64,
-    /// Number of the policy in force since this epoch began; written before the epoch.
-    generation: AtomicU32,
-    epoch: AtomicU32,
-    shown: Mutex<Option<Shown>>,
 }
 
 /// Head of a frame from the port.
@@ -621,67 +447,6 @@ impl<P: Served> std::fmt::Debug for Apart<P> {
             .field("name", &self.shown.name)
             .field("owed", &self.owed)
             .finish_non_exhaustive()
-    }
-}
-
-impl Shared {
-    fn new() -> io::Result<Self> {
-        let bell = || EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
-        Ok(Self {
-            over: AtomicBool::new(false),
-            left: AtomicBool::new(false),
-            wanted: AtomicBool::new(false),
-            gone: AtomicBool::new(false),
-            thread_rests: AtomicBool::new(false),
-            engine_rests: AtomicBool::new(false),
-            to_thread: bell()?,
-            to_engine: bell()?,
-            batches: AtomicU64::new(0),
-            stalls: AtomicU64::new(0),
-            longest: AtomicU64::new(0),
-            unread: AtomicU64::new(0),
-            delivered: AtomicU64::new(0),
-            generation: AtomicU32::new(0),
-            epoch: AtomicU32::new(0),
-            shown: Mutex::new(None),
-        })
-    }
-
-    /// Sends a frame; one that finds no room is counted as lost, as on the engine's thread.
-    fn send_or_count(
-        &self,
-        port: &mut impl Served,
-        frame: &[u8],
-        vnet: Option<&VnetHeader>,
-        lost: &mut Counters,
-    ) {
-        match port.send(frame, vnet) {
-            Ok(Sending::Sent | Sending::Refused(_)) => {}
-            Ok(Sending::Full) => {
-                lost.refuse(DropReason::NoBuffer);
-                self.unread.fetch_add(1, Ordering::Relaxed);
-            }
-            Err(_) => lost.gone(1),
-        }
-    }
-
-    fn wake_thread(&self) {
-        fence(Ordering::SeqCst);
-        if self.thread_rests.load(Ordering::Relaxed) && self.thread_rests.swap(false, Ordering::Relaxed) {
-            let _ = self.to_thread.write(1);
-        }
-    }
-
-    fn wake_engine(&self) {
-        fence(Ordering::SeqCst);
-        if self.engine_rests.load(Ordering::Relaxed) && self.engine_rests.swap(false, Ordering::Relaxed) {
-            self.ring_engine();
-        }
-    }
-
-    /// Wakes the engine. The eventfd is never read, as it is watched edge-triggered.
-    fn ring_engine(&self) {
-        let _ = self.to_engine.write(1);
     }
 }
 
