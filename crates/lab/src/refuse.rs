@@ -67,12 +67,12 @@ fn fault(scenario: &Scenario, several: bool) -> Option<String> {
     let touch =
         restarts.windows(2).find(|two| two[0].host == two[1].host && two[0].at + two[0].gap >= two[1].at);
     if let Some(two) = touch {
-        return Some(format!("`restart`: host `{}` is away twice at once", two[0].host));
+        return Some(format!("`restart`: two restarts of host `{}` overlap", two[0].host));
     }
     let any = *faults != Faults::default();
     (any && (!several || scenario.one_world)).then(|| match several {
-        true => "with `one_world` nothing goes wrong".to_owned(),
-        false => "the file says what goes wrong, which takes several hosts".to_owned(),
+        true => "`faults` cannot be combined with `one_world`".to_owned(),
+        false => "the file has `faults`, which need several hosts".to_owned(),
     })
 }
 

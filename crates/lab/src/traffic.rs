@@ -48,7 +48,7 @@ pub struct Job {
     pub workload: Workload,
     /// The tenant's side.
     pub tenant: Place,
-    /// The other side, beyond the uplink.
+    /// The peer's side, beyond the uplink.
     pub peer: Place,
     /// Largest IP packet.
     pub mtu: u32,

@@ -136,7 +136,9 @@ impl World {
     /// Changes the carrier over to another system while packets flow. The kernel's queues cannot do that.
     pub fn hand_over(&mut self, scenario: &Scenario, system: &System, setup: &Setup) -> Result<(), LabError> {
         match &mut self.carrier {
-            Carrier::Kernel(_) => Err(LabError::Scenario("the kernel's queues take no turns".to_owned())),
+            Carrier::Kernel(_) => {
+                Err(LabError::Scenario("the kernel's queues cannot take turns in one world".to_owned()))
+            }
             Carrier::Daemon(daemon) => daemon.hand_over(scenario, system, &self.tenants),
             Carrier::Fleet(fleet) => fleet.hand_over(scenario, system, setup, &self.tenants),
         }

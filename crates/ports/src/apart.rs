@@ -289,7 +289,7 @@ impl<P: Served> Apart<P> {
         self.requests.next(self.taken)
     }
 
-    /// Says whether the next request shall be left unread; the thread passes on no other request meanwhile.
+    /// Sets whether the next request is left unread; the thread passes on no other request meanwhile.
     pub fn hold_requests(&mut self, hold: bool) {
         self.held = hold;
     }

@@ -86,7 +86,7 @@ pub enum PortError {
         what: String,
         /// The namespace of the action.
         place: String,
-        /// What to do about it.
+        /// How to solve the problem.
         advice: &'static str,
     },
 
@@ -97,7 +97,7 @@ pub enum PortError {
         path: PathBuf,
         /// Why it cannot be used.
         problem: String,
-        /// What to do about it.
+        /// How to solve the problem.
         advice: &'static str,
     },
 
@@ -106,7 +106,7 @@ pub enum PortError {
     Config {
         /// The port and the setting.
         what: String,
-        /// What is wrong, and what would be right.
+        /// The mistake, and the right setting.
         problem: String,
     },
 

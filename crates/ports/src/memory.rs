@@ -32,7 +32,7 @@ pub struct MemoryConfig {
     pub mtu: u32,
     /// Most frames that this end stages while the ring is full, as sockets do. With 0, `send` returns `Full` instead.
     pub staged: usize,
-    /// The other end's hardware address, like that of a TAP's interface.
+    /// Hardware address of the other end, like that of a TAP's interface.
     pub mac: Option<[u8; 6]>,
     /// Whether a file descriptor becomes readable when frames wait; costs a system call for each flush.
     pub wakes: bool,
@@ -179,7 +179,7 @@ impl MemoryPort {
         self.ledger.next_refused()
     }
 
-    /// The other end's hardware address.
+    /// Hardware address of the other end.
     #[must_use]
     pub fn tenant_mac(&self) -> Option<[u8; 6]> {
         self.config.mac

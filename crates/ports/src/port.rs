@@ -299,7 +299,7 @@ impl Port {
         }
     }
 
-    /// Says whether requests of a vNIC's client shall be left unread; held requests do not keep the owner awake.
+    /// Sets whether requests of a vNIC's client are left unread; held requests do not keep the owner awake.
     pub fn hold_requests(&mut self, hold: bool) {
         match self {
             Self::Vnic(port) => port.hold_requests(hold),

@@ -111,7 +111,7 @@ struct Case<'a> {
     breaches: Vec<Breach>,
 }
 
-/// A rate may miss its bound by this factor before it is a breach: bursts, and windows that end amid a packet.
+/// A rate may miss its bound by this factor before it is a breach: bursts, and windows that end in the middle of a packet.
 pub(crate) const SLACK: f64 = 1.05;
 /// A link or a core is full when this part of it was used.
 const FULL: f64 = 0.9;

@@ -214,9 +214,9 @@ impl Daemon {
         if self.is_down() {
             return Ok(now);
         }
-        let mut fared = self.promises(ago, uptime)?;
-        fared.tenants.retain(|name, _| tenants.iter().any(|one| one.name == *name));
-        now.promises.insert(String::new(), fared);
+        let mut report = self.promises(ago, uptime)?;
+        report.tenants.retain(|name, _| tenants.iter().any(|one| one.name == *name));
+        now.promises.insert(String::new(), report);
         Ok(now)
     }
 

@@ -184,7 +184,7 @@ impl Fleet {
         for (daemon, host) in self.daemons.iter_mut().zip(&self.hosts) {
             let Tally { drops, cpu, notes, promises } = daemon.tally(tenants, ago)?;
             add(&mut all.drops, drops);
-            all.promises.extend(promises.into_values().map(|fared| (host.clone(), fared)));
+            all.promises.extend(promises.into_values().map(|report| (host.clone(), report)));
             all.cpu = all.cpu.map_or(cpu, |sum| cpu.map(|cpu| sum + cpu));
             all.notes.extend(notes);
         }

@@ -86,7 +86,7 @@ impl Inbox {
         let headers = self.headers.as_mut_ptr();
         let flags = libc::MSG_DONTWAIT;
         // SAFETY: `headers` has BATCH entries; each points to an `iovec` on this stack, to a buffer
-        // of STRIDE bytes and to a control buffer of its stated size, all of them live and ours.
+        // of STRIDE bytes and to a control buffer of its stated size, all of them live and owned by this value.
         let filled = check(unsafe {
             libc::recvmmsg(socket.as_raw_fd(), headers, BATCH as _, flags as _, std::ptr::null_mut())
         })?;
@@ -184,7 +184,7 @@ impl Ancillary {
                     found.tag = vlan_tag(unsafe { &*base.add(at + head).cast::<libc::tpacket_auxdata>() });
                 }
                 (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) if size >= head + size_of::<libc::timespec>() => {
-                    // SAFETY: as above.
+                    // SAFETY: as for the auxiliary data above.
                     found.arrived = moment(unsafe { &*base.add(at + head).cast::<libc::timespec>() });
                 }
                 _ => {}
@@ -270,7 +270,7 @@ impl Outbox {
         }
         let (count, flags) = (waiting.len() as libc::c_uint, libc::MSG_DONTWAIT);
         // SAFETY: the first `count` headers each point to an `iovec` on this stack, and that to
-        // bytes of ours; all of them outlive the call.
+        // bytes of this value; all of them outlive the call.
         let sent =
             check(unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count, flags as _) })?;
         let begin = self.first;

@@ -82,7 +82,7 @@ impl Closer {
         Ok(events.add(&self.0.bell, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, token))?)
     }
 
-    /// Whether the backlog is so long that the socket must accept nothing more.
+    /// Whether the backlog is full, so that the socket must accept nothing more.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.weight() >= MOST
