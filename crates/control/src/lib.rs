@@ -7,14 +7,15 @@
 //! Invariant: integers only, so that the same measurements give the same limits on every machine.
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod bandwidth;
 pub mod directory;
 pub mod distributor;
 pub mod fabric;
 pub mod feedback;
 mod hellos;
+pub mod membership;
 pub mod news;
-pub mod obeyed;
 pub mod packet_rate;
 pub mod receiver;
 pub mod sealing;
@@ -23,13 +24,14 @@ pub mod share;
 pub mod state;
 pub mod strangers;
 
+pub use agent::Agent;
 pub use bandwidth::{BandwidthLaw, BandwidthLimit};
 pub use directory::{Directory, DirectoryError, InnerAddr, Peer, StaticDirectory};
 pub use distributor::Distributor;
 pub use fabric::{FabricLaw, FabricLimit, Marks};
 pub use feedback::{Allowance, For, HostId, Opener, Rejected, Sealer, Vnic};
+pub use membership::{Member, Membership, Sender};
 pub use news::{LONGEST_SILENCE, News, refresh};
-pub use obeyed::Obeyed;
 pub use packet_rate::{PacketRateLaw, PacketRateLimit, Seen};
 pub use receiver::{Envelope, Laws, Limits, Measured, Receivers};
 pub use sealing::{Greeted, Sealing, Session, Unopened};

@@ -10,7 +10,7 @@ use plimsoll_units::{BitRate, NS_PER_SEC, PacketRate, Span};
 
 use crate::share::{Idle, Receiver, Shares};
 use crate::{BandwidthLaw, BandwidthLimit, FabricLaw, FabricLimit, Marks, PacketRateLaw, PacketRateLimit};
-use crate::{PerMille, Seen};
+use crate::{PerMille, Seen, WHOLE};
 
 /// What a VM may receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +49,27 @@ pub struct Limits {
     pub bits: BitRate,
     /// Packets a second, while its CPU is what is short.
     pub packets: Option<PacketRate>,
+}
+
+impl Limits {
+    /// A sender's own part, of which it always has something: a bit and a packet a second.
+    #[must_use]
+    pub fn of_weight(self, weight: u32) -> Self {
+        self.part(weight, WHOLE)
+    }
+
+    /// `weight` of `all` of it, and always something.
+    #[must_use]
+    pub fn part(self, weight: u32, all: u64) -> Self {
+        let part = |rate: u64| {
+            let part = u128::from(rate) * u128::from(weight) / u128::from(all.max(1));
+            u64::try_from(part).unwrap_or(u64::MAX).max(1)
+        };
+        Self {
+            bits: BitRate::new(part(self.bits.get())).expect("at least one"),
+            packets: self.packets.and_then(|packets| PacketRate::new(part(packets.get()))),
+        }
+    }
 }
 
 /// How a host's limits move.
@@ -329,5 +350,10 @@ mod tests {
         host.epoch(EPOCH, &[flooded; 2]);
         let [strict, patient] = [0, 1].map(|vm| host.limits(vm).packets.expect("on"));
         assert!(strict < patient, "{strict:?} {patient:?}");
+    }
+    #[test]
+    fn the_lightest_sender_has_something() {
+        let least = Limits { bits: BitRate::gbps(1), packets: PacketRate::new(1) }.of_weight(0);
+        assert_eq!((least.bits.get(), least.packets.map(PacketRate::get)), (1, Some(1)));
     }
 }

@@ -7,9 +7,10 @@
 
 use core::mem::size_of;
 
+use crate::agent::Allowed;
 use crate::senders::Senders;
 use crate::strangers::Strangers;
-use crate::{Heavy, Measured, obeyed, receiver};
+use crate::{Heavy, Measured, receiver};
 
 /// Bytes for one purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,10 +39,10 @@ pub fn of_vm() -> [Part; 4] {
     ]
 }
 
-/// What is kept for each limit that a sender here is told, if receivers are known by so many bytes.
+/// Bytes for what a VM elsewhere allows the senders here.
 #[must_use]
-pub const fn of_limit(key: usize) -> u64 {
-    (key + obeyed::HEARD_BYTES) as u64
+pub const fn of_limit() -> u64 {
+    size_of::<Allowed>() as u64
 }
 
 #[cfg(test)]
@@ -55,6 +56,6 @@ mod tests {
         // 64 names of 24 B, and 256 registers with their table of 257 words.
         assert_eq!((vm[2] - size_of::<Senders>() as u64, vm[3]), (1_536, 1_284));
         assert!(vm.iter().sum::<u64>() < 4_000, "{vm:?}");
-        assert!(of_limit(16) < 64);
+        assert!(of_limit() < 64);
     }
 }

@@ -9,12 +9,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use plimsoll_control::agent::MOST_HOSTS;
 use plimsoll_control::feedback::{MOST, sealed_len};
 use plimsoll_control::{HostId, Opener};
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 
-use crate::engine::{MOST_HOSTS, Sent};
+use crate::engine::Sent;
 use crate::fleet::FleetError;
 use crate::thread::{Command, Handle};
 

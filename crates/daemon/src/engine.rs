@@ -44,7 +44,6 @@ use plimsoll_wire::Parsed;
 use apart::Charged;
 pub use apart::{Move, Whither};
 pub use drops::{Event, Loss, Tally};
-pub(crate) use fleet::MOST_HOSTS;
 pub use fleet::{FleetMap, FleetNow, FleetSetup, HostNow, HostState, PairNow, ReceiverNow, Sent, own_mac};
 pub use flows::{Flow, FlowTable, Lookup, Room, Slot};
 pub use install::{Change, Installed};

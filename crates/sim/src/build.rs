@@ -112,7 +112,6 @@ impl<'a> Builder<'a> {
             completed: Vec::new(),
             cores: Vec::new(),
             control: None,
-            weights: Vec::new(),
             tenants: scenario.tenants.len() as u32,
             timeline: Vec::new(),
             timeline_source: 0,

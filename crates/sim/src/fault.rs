@@ -127,9 +127,9 @@ impl World {
         if let Some(watch) = &mut here.watch {
             watch.down(false, now);
         }
-        if let Some((source, first)) = self.control.as_mut().and_then(|control| control.start(node, self.now))
-        {
-            self.agenda.keep(source, Some(first));
+        if let Some(control) = &mut self.control {
+            control.start(node, now);
         }
+        self.steer(node);
     }
 }

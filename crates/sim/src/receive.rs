@@ -8,7 +8,6 @@
 
 use std::collections::VecDeque;
 
-use plimsoll_control::{Limits, Strangers};
 use plimsoll_nic::{Arrival, Drain, Ingress, NotQueued, Station};
 use plimsoll_scenario::ReceiveRing;
 use plimsoll_units::{Nanos, Span};
@@ -28,6 +27,9 @@ pub(crate) struct Receive {
 
 /// Why a packet is lost whose tenant's queue is full.
 pub(crate) const QUEUE_FULL: &str = "ingress_full";
+
+/// Whether a packet may come in.
+type Admits<'a> = &'a mut dyn FnMut(&Packet) -> bool;
 
 /// How the CPU goes about it.
 #[derive(Debug)]
@@ -62,8 +64,6 @@ struct Fair {
     work: Takes,
     /// What the NIC holds.
     ring: VecDeque<Came>,
-    /// What senders may bring that no limit reaches, by tenant.
-    strangers: Vec<Strangers>,
     ingress: Ingress,
     drain: Drain,
     /// What waits in `ingress`, by address.
@@ -81,8 +81,6 @@ struct Fair {
 struct Came {
     at: Nanos,
     tenant: u32,
-    /// No limit reaches its sender.
-    stranger: bool,
     packet: Packet,
 }
 
@@ -144,7 +142,6 @@ impl Receive {
         let fair = Fair {
             work: Takes::new(spec.vary, chance),
             ring: VecDeque::new(),
-            strangers: vec![Strangers::default(); stations.len()],
             ingress: Ingress::new(stations),
             drain: Drain::new(spec.drain_share),
             fetched: Vec::new(),
@@ -157,17 +154,10 @@ impl Receive {
     }
 
     /// Takes a packet for a tenant; false when the ring is full.
-    pub(crate) fn offer(&mut self, packet: Packet, tenant: u32, stranger: bool, now: Nanos) -> bool {
+    pub(crate) fn offer(&mut self, packet: Packet, tenant: u32, now: Nanos) -> bool {
         match &mut self.cpu {
             Cpu::Shared(cpu) => cpu.offer(&self.spec, packet, now),
-            Cpu::Fair(cpu) => cpu.offer(&self.spec, Came { at: now, tenant, stranger, packet }),
-        }
-    }
-
-    /// What senders that no limit reaches may bring for a tenant, all of them together.
-    pub(crate) fn allow_strangers(&mut self, tenant: u32, limits: Limits, now: Nanos) {
-        if let Cpu::Fair(cpu) = &mut self.cpu {
-            cpu.strangers[tenant as usize].allow(limits, now);
+            Cpu::Fair(cpu) => cpu.offer(&self.spec, Came { at: now, tenant, packet }),
         }
     }
 
@@ -179,14 +169,15 @@ impl Receive {
         }
     }
 
-    /// It is: a packet that has come to the end of its way, if that was it.
-    pub(crate) fn finish(&mut self, now: Nanos) -> Option<(Packet, Fate)> {
+    /// It is: a packet that has come to the end of its way, if that was it. `admits` says whether one that has been fetched may
+    /// come in.
+    pub(crate) fn finish(&mut self, now: Nanos, admits: Admits<'_>) -> Option<(Packet, Fate)> {
         match &mut self.cpu {
             Cpu::Shared(cpu) => cpu
                 .held
                 .pop_front()
                 .map(|(_, [waited, in_nic], packet)| (packet, Fate::Delivered { waited, in_nic })),
-            Cpu::Fair(cpu) => cpu.finish(&self.spec, now),
+            Cpu::Fair(cpu) => cpu.finish(&self.spec, now, admits),
         }
     }
 
@@ -256,12 +247,12 @@ impl Fair {
         true
     }
 
-    fn finish(&mut self, spec: &ReceiveRing, now: Nanos) -> Option<(Packet, Fate)> {
+    fn finish(&mut self, spec: &ReceiveRing, now: Nanos, admits: Admits<'_>) -> Option<(Packet, Fate)> {
         let (_, work) = self.doing.take()?;
         let done = match work {
             Work::Fetch { cost } => {
                 self.drain.fetched(cost);
-                self.fetch(now)
+                self.fetch(now, admits)
             }
             Work::Process { tenant, packet, waited, in_nic, cost } => {
                 self.drain.processed(cost);
@@ -320,9 +311,9 @@ impl Fair {
     }
 
     /// The ring's oldest packet goes to its tenant's queue.
-    fn fetch(&mut self, now: Nanos) -> Option<(Packet, Fate)> {
-        let Came { at, tenant, stranger, packet } = self.ring.pop_front()?;
-        if stranger && !self.strangers[tenant as usize].admits(packet.len, now) {
+    fn fetch(&mut self, now: Nanos, admits: Admits<'_>) -> Option<(Packet, Fate)> {
+        let Came { at, tenant, packet } = self.ring.pop_front()?;
+        if !admits(&packet) {
             return Some((packet, Fate::Dropped("stranger_over_limit")));
         }
         let slot = self.free.last().copied().unwrap_or(self.fetched.len() as u32);

@@ -17,7 +17,7 @@ use plimsoll_scenario::Change;
 use plimsoll_units::{Nanos, Span};
 
 use crate::agenda::{Agenda, SourceId};
-use crate::control::{Control, Order, Vm};
+use crate::control::{Control, Vm};
 use crate::cores::Core;
 use crate::engine::Engine;
 use crate::fault::Faults;
@@ -59,8 +59,6 @@ pub(crate) struct World {
     pub(crate) cores: Vec<Core>,
     /// How receivers control senders, where they do.
     pub(crate) control: Option<Box<Control>>,
-    /// Each tenant's weight as a sender, an ordinary one's being a thousand.
-    pub(crate) weights: Vec<u32>,
     /// How many tenants there are: on the way in, a number for what is for none of them.
     pub(crate) tenants: u32,
     /// What they are called.
@@ -315,7 +313,7 @@ impl World {
             Source::Core(core) => self.core_done(core),
             Source::Timeline => self.change(),
             Source::Fault => self.go_wrong(),
-            Source::Epoch(node) => self.end_epoch(node, source),
+            Source::Epoch(node) => self.end_epoch(node),
             Source::Feedback => self.hear(source),
             Source::App(app, timer) => {
                 self.agenda.clear(source);
@@ -339,32 +337,33 @@ impl World {
     }
 
     /// A receiver decides what its senders may send.
-    fn end_epoch(&mut self, node: u32, source: SourceId) {
+    fn end_epoch(&mut self, node: u32) {
         let Some(control) = &mut self.control else { return };
-        let receive = self.nodes[node as usize].receive.as_deref_mut();
-        let Some((next, lapsed)) = control.epoch(node, receive, self.now) else {
-            return self.agenda.clear(source);
-        };
-        self.agenda.keep(source, Some(next));
+        control.end_epoch(node, self.nodes[node as usize].receive.as_deref_mut(), self.now);
         self.agenda.keep(control.source, control.next_message());
-        lapsed.into_iter().for_each(|order| self.obey(node, order));
+        self.steer(node);
     }
 
-    /// A sender hears what a receiver allows it.
+    /// Hosts hear what receivers allow them.
     fn hear(&mut self, source: SourceId) {
-        while let Some((node, order)) =
-            self.control.as_mut().and_then(|control| control.receive(&self.weights, self.now))
-        {
-            self.obey(node, order);
+        while let Some(node) = self.control.as_mut().and_then(|control| control.receive(self.now)) {
+            self.steer(node);
         }
         let next = self.control.as_ref().and_then(|control| control.next_message());
         self.agenda.keep(source, next);
     }
 
-    fn obey(&mut self, node: u32, (tenant, peer, limits): Order) {
-        if let Carrier::Engine { engine, .. } = &mut self.nodes[node as usize].carrier {
-            engine.obey(tenant, peer, limits);
-            self.offered.push(node);
+    /// Carries out what a host's agent orders, and notes when its epoch ends.
+    pub(crate) fn steer(&mut self, node: u32) {
+        let Some(control) = &mut self.control else { return };
+        if let Some((source, next)) = control.timeout(node) {
+            self.agenda.keep(source, next);
+        }
+        for (tenant, peer, limits) in control.orders(node) {
+            if let Carrier::Engine { engine, .. } = &mut self.nodes[node as usize].carrier {
+                engine.obey(tenant, peer, limits);
+                self.offered.push(node);
+            }
         }
     }
 
@@ -434,8 +433,8 @@ impl End {
         self.tenant.map(|tenant| Vm { tenant, node: self.node })
     }
 
-    /// The same, if it is on another host.
-    fn elsewhere(&self, node: u32) -> Option<Vm> {
+    /// The vNIC, if it is a tenant's on another host.
+    pub(crate) fn elsewhere(&self, node: u32) -> Option<Vm> {
         self.vm().filter(|vm| vm.node != node)
     }
 }

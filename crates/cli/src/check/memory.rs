@@ -63,7 +63,7 @@ pub(super) fn show(json: bool, checked: &Checked) -> Result<(), Failure> {
     let control = if steered { plimsoll_control::state::of_vm().to_vec() } else { Vec::new() };
     let control_bytes: u64 = control.iter().map(|part| part.bytes).sum();
     let told_bytes =
-        plimsoll_control::state::of_limit(size_of::<(plimsoll_control::Vnic, plimsoll_control::For)>());
+        plimsoll_control::state::of_limit();
     let tenants = checked.program.tenants.len() as u64;
     let named = |parts: &[Part]| -> Map<String, Value> {
         parts.iter().map(|part| (part.what.to_owned(), part.bytes.into())).collect()
@@ -93,7 +93,7 @@ pub(super) fn show(json: bool, checked: &Checked) -> Result<(), Failure> {
         rows.collect::<String>(),
         format!("control of {tenants} tenants, as receivers"),
         tenants * control_bytes,
-        "a limit told by a tenant elsewhere",
+        "what a tenant elsewhere allows",
     ))
 }
 

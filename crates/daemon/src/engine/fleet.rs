@@ -16,10 +16,10 @@ mod wrap;
 
 use std::net::IpAddr;
 
-use plimsoll_control::{HostId, LONGEST_SILENCE};
+use plimsoll_control::HostId;
 use plimsoll_policy::{LimitId, Program, TenantId};
 use plimsoll_ports::{Port, Received, Sending};
-use plimsoll_units::{Nanos, Span};
+use plimsoll_units::Nanos;
 use plimsoll_vnic::Status;
 use plimsoll_wire::neighbour::{self, Heard};
 use plimsoll_wire::overlay::{Checks, Path, Tunnelled, too_big};
@@ -27,7 +27,6 @@ use plimsoll_wire::{Ecn, EncapsulationError, Mac as WireMac, Offload, Parsed, Vn
 
 pub use map::FleetMap;
 pub use status::{FleetNow, HostNow, HostState, PairNow, ReceiverNow};
-pub(crate) use steer::MOST_HOSTS;
 pub use steer::Sent;
 
 use super::Engine;
@@ -80,39 +79,8 @@ struct Link {
     /// Frames to it, and from it.
     sent: u64,
     received: u64,
-    /// When a tenant's frame last left for it.
-    sent_at: Option<Nanos>,
-    /// When a tenant's frame last came from it, and when they began to come without its being heard.
-    came_at: Option<Nanos>,
-    unheard: Option<Nanos>,
     /// Of the frame that is on its way to all hosts.
     copy: wrap::Copied,
-}
-
-impl Link {
-    /// A tenant's frame has come: whether its host was not heard all the time since they began to come, for longer than a host
-    /// may be silent. No limit reaches who sends from there. A host that was idle has as long to be heard again; one that was not
-    /// heard then is a stranger until it is.
-    fn is_strange(&mut self, heard: Option<Nanos>, lapse: Span, now: Nanos) -> bool {
-        let patience = patience(lapse);
-        self.came_at = Some(now);
-        if heard.is_some_and(|at| now.since(at) <= patience) {
-            self.unheard = None;
-            return false;
-        }
-        now.since(*self.unheard.get_or_insert(now)) > patience
-    }
-
-    /// Whether frames come from a stranger, of late.
-    fn brings_strangers(&self, lapse: Span, now: Nanos) -> bool {
-        let late = |at: Option<Nanos>| at.is_some_and(|at| now.since(at) > patience(lapse));
-        late(self.unheard) && !late(self.came_at)
-    }
-}
-
-/// How long a host may say nothing before it counts as one that hears nothing: others' files may have a longer lapse than ours.
-fn patience(lapse: Span) -> Span {
-    lapse.max(LONGEST_SILENCE.times(3))
 }
 
 /// What a packet from the uplink is for.
@@ -151,7 +119,7 @@ impl Fleet {
             old.hosts.iter().map(|host| host.number).zip(self.links.iter().copied()).collect();
         self.set_links(&links, now);
         if let Some(steering) = &mut self.steering {
-            steering.remap(&old, &self.map);
+            steering.remap(&self.map);
         }
         if let Some(seals) = &mut self.seals {
             seals.remap(&old, &self.map, now);
@@ -294,17 +262,11 @@ impl Engine {
         }
         let station = self.station_for(to);
         if let (Some(steering), Some(vm)) = (&mut fleet.steering, fleet.map.vm(from)) {
-            let (heard, lapse) = (steering.told[host].heard_at, steering.settings.lapse);
-            let mut sender = fleet.map.counts_as(vm);
-            if fleet.links[host].is_strange(heard, lapse, now) {
-                if !steering.admits_stranger(station, packet.len(), now) {
-                    self.uplink.tally.lost(Loss::StrangerOverLimit);
-                    return Came::Done;
-                }
-                sender = fleet.map.strangers();
-            }
             let marked = fleet.map.heeds_marks() && tunnelled.ecn == Ecn::Ce;
-            steering.note(station, sender, marked);
+            if !steering.admits(station, vm, packet.len(), marked, now) {
+                self.uplink.tally.lost(Loss::StrangerOverLimit);
+                return Came::Done;
+            }
         }
         let unproven = tunnelled.sealed().is_none() && fleet.map.hosts.len() > 1;
         Came::For(station, unproven.then_some(host))
@@ -381,7 +343,7 @@ impl Engine {
         // From an address that the map lacks other hosts take nothing: of a frame for all, those copies are left out later.
         let goes_out = !stays && !is_group(parsed.dst_mac.0);
         let home = fleet.map.home_of(parsed.src_mac.0);
-        if home.map_or(goes_out, |home| home != fleet.map.own) {
+        if home.map_or(goes_out, |home| home != fleet.map.members.own()) {
             lane.tally.lost_many(Loss::ForeignSource, origin.frames().into());
         } else if stays || longest <= usize::from(mtu) + ETHERNET {
             return true;

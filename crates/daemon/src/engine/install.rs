@@ -333,7 +333,7 @@ impl Engine {
         let (Some(fleet), Some(map)) = (&mut self.fleet, map) else { return };
         let old = fleet.install(map, now);
         let renumber = |peer: &mut Option<u32>| {
-            *peer = peer.and_then(|before| fleet.map.vm(old.vms[before as usize].mac));
+            *peer = peer.and_then(|before| fleet.map.vm(old.members.vms()[before as usize].vnic.mac));
         };
         for lane in self.lanes.iter_mut().flatten() {
             lane.flows.iter_mut().for_each(|flow| renumber(&mut flow.peer));

@@ -47,7 +47,7 @@ impl Engine {
         let Some(fleet) = self.fleet.as_ref().filter(|fleet| fleet.map.is_controlled()) else { return };
         for (tenant, stated) in (0..).map(TenantId).zip(&self.program.tenants) {
             let Some(lane) = lanes.iter_mut().find(|lane| lane.name == stated.name) else { continue };
-            for (vm, peer) in (0..).zip(&fleet.map.vms) {
+            for (vm, peer) in (0..).zip(fleet.map.members.vms()) {
                 let limits = fleet.map.pair(tenant, vm).into_iter().flatten();
                 let parked: u64 = limits.map(|limit| self.nic.limit_counters(limit).parked).sum();
                 if parked > 0 {

@@ -162,7 +162,7 @@ impl Builder<'_> {
         let from_here = self.world.flows.iter().flat_map(|flow| &flow.ends);
         let flows = from_here.filter(|end| end.node == node && end.tenant.is_some()).count() as u32;
         let source = self.source(Source::Engine(node));
-        let peers = if self.controlled() { self.pairs_from(node) } else { 0 };
+        let peers = if self.controlled() { self.pairs_from(node).len() as u32 } else { 0 };
         let mut own = host.clone();
         own.transmit.completions = self.completions(host);
         let mut engine = Box::new(Engine::new(&checked, &names, flows, peers, &own));

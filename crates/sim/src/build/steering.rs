@@ -6,17 +6,50 @@
 //! Invariant: weights and envelopes are the policies'.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use plimsoll_control::Envelope;
+use plimsoll_control::agent::LocalVm;
+use plimsoll_control::{Envelope, HostId, Member, Membership, Sender};
 use plimsoll_policy::weight_of;
-use plimsoll_scenario::{Control, ControlLevel, Home, Host};
+use plimsoll_scenario::{Control, ControlLevel, Host, Tenant};
 use plimsoll_units::{BitRate, Nanos, Span};
 
 use super::{Builder, lives_on};
 use crate::chance::Chance;
-use crate::control;
+use crate::control::{self, Plan, Vm};
 use crate::fault::Deed;
 use crate::world::Source;
+
+/// The hosts of a scenario that hear each other.
+struct Fleet {
+    nodes: Vec<u32>,
+    /// By their nodes.
+    vms: Vec<Vm>,
+    /// By tenant.
+    senders: Vec<Sender>,
+    /// The host that divides among load balancers: that of the first one.
+    distributor: Option<HostId>,
+}
+
+impl Fleet {
+    /// As the host `own` sees it.
+    fn members(&self, own: u32) -> Membership {
+        let hosts: Vec<HostId> =
+            self.nodes.iter().filter(|&&node| node != own).map(|&node| HostId(node)).collect();
+        let member = |vm: &Vm| {
+            let host = hosts.iter().position(|host| host.0 == vm.node)?;
+            let sender = self.senders[vm.tenant as usize];
+            Some(Member { name: String::new(), vnic: vm.vnic(), host, sender })
+        };
+        let vms = self.vms.iter().filter_map(member).collect();
+        let senders = (0..).zip(&self.senders).map(|(tenant, &sender)| {
+            let lives_here = self.vms.contains(&Vm { tenant, node: own });
+            if lives_here { sender } else { Sender::default() }
+        });
+        let senders = senders.collect();
+        Membership::new(HostId(own), hosts, vms, senders, self.distributor)
+    }
+}
 
 impl Builder<'_> {
     /// Whether receivers control their senders in this system.
@@ -29,66 +62,89 @@ impl Builder<'_> {
         self.system.steering.clone().or_else(|| self.scenario.control.clone())
     }
 
-    /// How many pairs of a tenant here and one elsewhere there are.
-    pub(super) fn pairs_from(&self, node: u32) -> u32 {
+    /// The pairs of a tenant here and one elsewhere that it sends to.
+    pub(super) fn pairs_from(&self, node: u32) -> Vec<(u32, Vm)> {
         let ways = self.world.flows.iter().flat_map(|flow| [flow.way(false), flow.way(true)]);
-        let away = ways.filter(|(from, to)| from.node == node && to.node != node && to.tenant.is_some());
+        let away = ways.filter(|(from, _)| from.node == node);
         let pairs: BTreeSet<_> =
-            away.filter_map(|(from, to)| Some((from.tenant?, to.tenant?, to.node))).collect();
-        pairs.len() as u32
+            away.filter_map(|(from, to)| Some((from.tenant?, to.elsewhere(node)?))).collect();
+        pairs.into_iter().collect()
     }
 
-    /// Control epochs for each host with tenants. They do not begin together: hosts know nothing of each other's.
+    /// An agent for each host with tenants.
     pub(super) fn control(&mut self) {
         let Some(spec) = self.steering() else { return };
         let source = self.source(Source::Feedback);
         self.world.encapsulated = spec.ecn;
-        let balancers = self.balancers(&spec);
+        let fleet = self.fleet(&spec);
         let mut control = Box::new(control::Control::new(spec, self.topology.nodes.len(), source));
-        if !balancers.is_empty() {
-            control.balance(balancers);
-        }
         if self.system.faults {
             control.disturb(self.scenario.faults.feedback, Chance::of(self.seed, "feedback"));
         }
-        let silent = |host: &Host| self.system.faults && self.scenario.faults.silent.contains(&host.name);
-        for (node, host) in (0..).zip(&self.scenario.hosts) {
-            if !self.has_engine(host) || silent(host) {
-                continue;
-            }
-            let into = self.topology.links.iter().filter(|edge| edge.to == node && edge.from != node);
-            let line = into.filter_map(|edge| edge.spec.rate).max().unwrap_or(self.scenario.rate);
-            let tenants = (0..).zip(&self.scenario.tenants).filter(|(_, tenant)| lives_on(tenant, host));
-            let vms: Vec<_> = tenants
-                .map(|(index, tenant)| {
-                    let slo = self.promised.get(&(node, index));
-                    let own = |of: fn(&plimsoll_policy::Envelope) -> Option<BitRate>| {
-                        slo.and_then(|slo| of(&slo.ingress))
-                    };
-                    let min = own(|envelope| envelope.min).or(tenant.min);
-                    let max = own(|envelope| envelope.max).or(tenant.max).unwrap_or(line);
-                    (index, Envelope { min, max }, slo.and_then(|slo| slo.threshold))
-                })
-                .collect();
-            let source = self.source(Source::Epoch(node));
-            control.add(node, source, line, self.system.control, &vms);
+        for &node in &fleet.nodes {
+            let rate = self.line_to(node);
+            let here = fleet.vms.iter().filter(|vm| vm.node == node);
+            let plan = Plan {
+                source: self.source(Source::Epoch(node)),
+                rate,
+                level: self.system.control,
+                members: Arc::new(fleet.members(node)),
+                vms: here.map(|&vm| self.local_vm(vm, rate)).collect(),
+                pairs: self.pairs_from(node),
+            };
+            control.add(node, plan);
         }
         self.world.control = Some(control);
-        self.world.weights = self.sender_weights();
     }
 
-    /// Load balancers' vNICs, each with its tenant's weight.
-    fn balancers(&self, spec: &Control) -> Vec<(control::Vm, u32)> {
-        let mut members = Vec::new();
-        for (name, weight) in &spec.balancers {
-            let tenants = (0..).zip(&self.scenario.tenants);
-            for (index, tenant) in tenants.filter(|(_, tenant)| tenant.name == *name) {
-                let node = |home: &Home| self.topology.node(&home.host).expect("every host is a node");
-                let vms = tenant.homes.iter().map(|home| control::Vm { tenant: index, node: node(home) });
-                members.extend(vms.map(|vm| (vm, *weight)));
-            }
+    /// The hosts that hear each other.
+    fn fleet(&self, spec: &Control) -> Fleet {
+        let silent = |host: &Host| self.system.faults && self.scenario.faults.silent.contains(&host.name);
+        let hosts = (0..).zip(&self.scenario.hosts);
+        let hosts = hosts.filter(|(_, host)| self.has_engine(host) && !silent(host));
+        let mut fleet =
+            Fleet { nodes: Vec::new(), vms: Vec::new(), senders: self.senders(spec), distributor: None };
+        for (node, host) in hosts {
+            let tenants = (0..).zip(&self.scenario.tenants).filter(|(_, tenant)| lives_on(tenant, host));
+            fleet.vms.extend(tenants.map(|(tenant, _)| Vm { tenant, node }));
+            fleet.nodes.push(node);
         }
-        members
+        let balances = |vm: &&Vm| fleet.senders[vm.tenant as usize].balancer;
+        fleet.distributor = fleet.vms.iter().find(balances).map(|vm| HostId(vm.node));
+        fleet
+    }
+
+    /// What each tenant counts as where it sends.
+    fn senders(&self, spec: &Control) -> Vec<Sender> {
+        let tenants = self.scenario.tenants.iter().zip(self.sender_weights());
+        let sender = |(tenant, weight): (&Tenant, u32)| {
+            let among = spec.balancers.iter().find(|(name, _)| *name == tenant.name);
+            let among = among.map(|(_, weight)| weight.saturating_mul(Sender::ORDINARY));
+            Sender { weight: among.unwrap_or(weight), balancer: among.is_some() }
+        };
+        tenants.map(sender).collect()
+    }
+
+    /// The rate of a host's line on the way in.
+    fn line_to(&self, node: u32) -> BitRate {
+        let into = self.topology.links.iter().filter(|edge| edge.to == node && edge.from != node);
+        into.filter_map(|edge| edge.spec.rate).max().unwrap_or(self.scenario.rate)
+    }
+
+    /// A tenant on a host as a receiver.
+    fn local_vm(&self, vm: Vm, line: BitRate) -> LocalVm {
+        let stated = &self.scenario.tenants[vm.tenant as usize];
+        let slo = self.promised.get(&(vm.node, vm.tenant));
+        let own =
+            |of: fn(&plimsoll_policy::Envelope) -> Option<BitRate>| slo.and_then(|slo| of(&slo.ingress));
+        let min = own(|envelope| envelope.min).or(stated.min);
+        let max = own(|envelope| envelope.max).or(stated.max).unwrap_or(line);
+        LocalVm {
+            vnic: vm.vnic(),
+            envelope: Envelope { min, max },
+            threshold: slo.and_then(|slo| slo.threshold),
+            seed: vm.tenant.into(),
+        }
     }
 
     /// What goes wrong, and what takes over then.
@@ -129,7 +185,7 @@ impl Builder<'_> {
     }
 
     /// As a tenant's `max` to the greatest of them; all alike unless every one has a `max`.
-    pub(super) fn sender_weights(&self) -> Vec<u32> {
+    fn sender_weights(&self) -> Vec<u32> {
         let maxima: Option<Vec<BitRate>> = self.scenario.tenants.iter().map(|tenant| tenant.max).collect();
         let Some(maxima) = maxima else { return vec![1_000; self.scenario.tenants.len()] };
         let greatest = maxima.iter().copied().max();

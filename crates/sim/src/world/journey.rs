@@ -217,6 +217,9 @@ impl World {
         let (from, to) = flow.way(packet.back);
         if kind == Way::Uplink && from.tenant.is_some() {
             self.meters[flow.workload as usize].cross(packet.len, packet.back, self.now);
+            if let Some(control) = &mut self.control {
+                control.note_sent(from.node, to.node, self.now);
+            }
         }
         if to.node != node {
             return self.forward(node, packet);
@@ -231,18 +234,10 @@ impl World {
             }
             return self.lose(&packet, DOWN);
         }
-        let flow = &self.flows[packet.flow as usize];
-        let from = flow.way(packet.back).0;
         let Some(receive) = &mut self.nodes[node as usize].receive else {
             return self.deliver_at_once(packet);
         };
-        let mut stranger = false;
-        if let (Some(control), Some(receiver)) = (&mut self.control, to.vm()) {
-            let sender = from.vm().filter(|_| packet.back || !self.spoofed[flow.workload as usize]);
-            let weight = sender.map_or(0, |sender| self.weights[sender.tenant as usize]);
-            stranger = control.note(receiver, sender, weight, packet.marked);
-        }
-        if receive.offer(packet, to.tenant.unwrap_or(self.tenants), stranger, self.now) {
+        if receive.offer(packet, to.tenant.unwrap_or(self.tenants), self.now) {
             self.agenda.keep(receive.source, receive.next());
         } else {
             if let Some(watch) = self.watch(node) {
@@ -254,8 +249,16 @@ impl World {
 
     /// The CPU behind a receive ring is through with something.
     pub(super) fn received(&mut self, node: u32) {
+        let (control, now) = (&mut self.control, self.now);
+        let admits = &mut |packet: &Packet| {
+            let flow = &self.flows[packet.flow as usize];
+            let (from, to) = flow.way(packet.back);
+            let (Some(control), Some(to)) = (control.as_mut(), to.vm()) else { return true };
+            let from = from.vm().filter(|_| packet.back || !self.spoofed[flow.workload as usize]);
+            control.admits(to, from, packet, now)
+        };
         let Some(receive) = &mut self.nodes[node as usize].receive else { return };
-        let done = receive.finish(self.now);
+        let done = receive.finish(now, admits);
         self.agenda.keep(receive.source, receive.next());
         match done {
             Some((packet, Fate::Delivered { waited, in_nic })) => {

@@ -8,10 +8,11 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use plimsoll_control::directory::{Directory, InnerAddr, Peer, StaticDirectory};
-use plimsoll_control::{Distributor, HostId, Limits, SenderId, Vnic};
+use plimsoll_control::{HostId, Member, Membership, Sender, Vnic};
 use plimsoll_policy::{Encapsulation, FleetTenant, LimitId, Overlay, Peers, Program, TenantId};
 use plimsoll_units::{BitRate, Bytes, Span};
 use plimsoll_wire::Mac as WireMac;
@@ -24,26 +25,18 @@ use super::super::mac_table::{Mac, key};
 pub struct FleetMap {
     pub(crate) overlay: Overlay,
     pub(crate) vni: Vni,
-    pub(crate) own: HostId,
     pub(crate) format: Format,
     pub(crate) ports: Ports,
     pub(crate) mtu: u16,
     directory: StaticDirectory,
     /// The other hosts.
     pub(crate) hosts: Vec<Host>,
-    by_number: HashMap<HostId, usize, FixedState>,
     by_address: HashMap<IpAddr, usize, FixedState>,
-    /// Tenants elsewhere.
-    pub(crate) vms: Vec<Vm>,
+    /// The other hosts by their places, and the tenants elsewhere.
+    pub(crate) members: Arc<Membership>,
     by_mac: HashMap<u64, u32, FixedState>,
     /// Limits for each pair, where there is feedback.
     peers: Peers,
-    /// This host's tenants as senders, by the policy's numbers.
-    pub(crate) senders: Vec<Sender>,
-    /// Those of the fleet that bring others' traffic, where there are such.
-    pub(crate) balancers: Option<Balancers>,
-    /// The least that a tenant elsewhere weighs.
-    pub(crate) lightest: u32,
 }
 
 /// Another host.
@@ -59,45 +52,6 @@ pub(crate) struct Host {
     pub(crate) fallback: BitRate,
     pub(crate) channel: Option<std::net::SocketAddr>,
 }
-
-/// A tenant elsewhere.
-#[derive(Clone, Debug)]
-pub(crate) struct Vm {
-    pub(crate) name: String,
-    /// Which of [`FleetMap::hosts`] has it.
-    pub(crate) host: usize,
-    /// Its first address, by which hosts name it.
-    pub(crate) mac: Mac,
-    pub(crate) sender: Sender,
-}
-
-/// A tenant as one that sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sender {
-    /// Its part of a limit, an ordinary one's being a thousand.
-    pub(crate) weight: u32,
-    /// Whether it brings others' traffic.
-    pub(crate) balancer: bool,
-}
-
-/// Load balancers: one sender to whom they send, whose part one host divides among them (PicNIC §5.5).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Balancers {
-    /// Which of [`FleetMap::hosts`] divides; none: this one.
-    pub(crate) distributor: Option<usize>,
-    /// What those of other hosts weigh together: as what they count at a receiver here.
-    pub(crate) weight: u32,
-    /// What those here weigh together.
-    pub(crate) own: u32,
-    /// What those of each of the other hosts weigh together.
-    hosts: Vec<u32>,
-}
-
-/// All balancers, as one sender.
-pub(crate) const BALANCERS: SenderId = SenderId::MAX;
-
-/// All who send from hosts that no limit reaches, as one sender.
-const STRANGERS: SenderId = SenderId::MAX - 1;
 
 /// What pairs may send at once after a pause: some frames, so that a thread that wakes up late loses none of the rate.
 const BURST: Span = Span::micros(200);
@@ -129,8 +83,9 @@ impl FleetMap {
                 let Some(first) = tenant.macs.first() else { continue };
                 let vm = u32::try_from(vms.len()).unwrap_or(u32::MAX);
                 by_mac.extend(tenant.macs.iter().map(|mac| (key(mac.0), vm)));
-                let sender = Sender::of(tenant, heaviest);
-                vms.push(Vm { name: tenant.name.clone(), host: hosts.len(), mac: first.0, sender });
+                let vnic = Vnic { network: overlay.vni, mac: first.0 };
+                let sender = sender_of(tenant, heaviest);
+                vms.push(Member { name: tenant.name.clone(), vnic, host: hosts.len(), sender });
             }
             let fallback = overlay.feedback.as_ref().map_or(program.link, |feedback| feedback.fallback);
             hosts.push(Host {
@@ -156,23 +111,20 @@ impl FleetMap {
         let own_tenants = &overlay.own().tenants;
         let senders = program.tenants.iter().map(|tenant| {
             let known = own_tenants.iter().find(|known| known.name == tenant.name);
-            known.map_or(Sender { weight: WEIGHT, balancer: false }, |known| Sender::of(known, heaviest))
+            known.map_or_else(Sender::default, |known| sender_of(known, heaviest))
         });
-        let senders: Vec<Sender> = senders.collect();
+        let distributor = overlay.feedback.as_ref().and_then(|feedback| feedback.distributor);
+        let distributor = distributor.map(|host| HostId(overlay.hosts[host].number));
+        let numbers = hosts.iter().map(|host: &Host| host.number).collect();
         let mut map = Self {
-            balancers: Balancers::of(overlay, &senders, &vms, hosts.len()),
-            senders,
-            lightest: vms.iter().map(|vm| vm.sender.weight).min().unwrap_or(WEIGHT),
+            members: Arc::new(Membership::new(own, numbers, vms, senders.collect(), distributor)),
             vni: Vni::new(overlay.vni).expect("checked with the policy"),
-            own,
             format,
             ports,
             mtu,
             directory,
-            by_number: (0..).zip(&hosts).map(|(index, host)| (host.number, index)).collect(),
             by_address: (0..).zip(&hosts).map(|(index, host)| (host.address, index)).collect(),
             hosts,
-            vms,
             by_mac,
             peers: Peers::default(),
             overlay: overlay.clone(),
@@ -185,13 +137,13 @@ impl FleetMap {
 
     fn add_pairs(&mut self, program: &mut Program) {
         let tenants = u32::try_from(program.tenants.len()).unwrap_or(u32::MAX);
-        let vms = u32::try_from(self.vms.len()).unwrap_or(u32::MAX);
+        let vms = u32::try_from(self.members.vms().len()).unwrap_or(u32::MAX);
         let frame = program.max_frame + program.overhead;
         let burst = program.link.bytes_in(BURST).max(Bytes::new(frame.as_u64() * BURST_FRAMES));
         self.peers = program.add_peers(tenants * vms, burst);
         for tenant in (0..tenants).map(TenantId) {
             for vm in 0..vms {
-                let elsewhere = &self.vms[vm as usize];
+                let elsewhere = &self.members.vms()[vm as usize];
                 let host = &self.hosts[elsewhere.host];
                 let [bits, packets] = self.pair(tenant, vm).expect("room was made");
                 let from = program.tenants[tenant.0 as usize].name.clone();
@@ -215,22 +167,8 @@ impl FleetMap {
 
     /// The limits, in bits and in packets, of what a tenant here sends to one elsewhere.
     pub(crate) fn pair(&self, tenant: TenantId, vm: u32) -> Option<[LimitId; 2]> {
-        let pair = tenant.0 * u32::try_from(self.vms.len()).unwrap_or(u32::MAX) + vm;
+        let pair = tenant.0 * u32::try_from(self.members.vms().len()).unwrap_or(u32::MAX) + vm;
         (pair < self.peers.count()).then(|| self.peers.limits(pair))
-    }
-
-    /// Whom a tenant elsewhere counts as where it sends to, and that one's weight.
-    pub(crate) fn counts_as(&self, vm: u32) -> (SenderId, u32) {
-        let sender = self.vms[vm as usize].sender;
-        match &self.balancers {
-            Some(all) if sender.balancer => (BALANCERS, all.weight),
-            _ => (vm.into(), sender.weight),
-        }
-    }
-
-    /// What all who send from hosts that no limit reaches count as together: one sender, none of the others being lighter.
-    pub(crate) fn strangers(&self) -> (SenderId, u32) {
-        (STRANGERS, self.lightest)
     }
 
     /// The tenant elsewhere that has this address.
@@ -238,15 +176,9 @@ impl FleetMap {
         self.by_mac.get(&key(mac)).copied()
     }
 
-    /// The tenant elsewhere that hosts call this: by its first address, and no other.
-    pub(crate) fn named(&self, vnic: Vnic) -> Option<u32> {
-        let vm = self.vm(vnic.mac).filter(|_| vnic.network == self.vni.get())?;
-        (self.vms[vm as usize].mac == vnic.mac).then_some(vm)
-    }
-
     /// The other host that has this address of the tenants' network.
     pub(crate) fn host_of(&self, mac: Mac) -> Option<usize> {
-        self.by_number.get(&self.home_of(mac)?).copied()
+        self.members.host(self.home_of(mac)?)
     }
 
     /// The host, this one or another, that the map has an address at.
@@ -257,11 +189,6 @@ impl FleetMap {
     /// The other host with this address on the underlay.
     pub(crate) fn host_at(&self, address: IpAddr) -> Option<usize> {
         self.by_address.get(&address).copied()
-    }
-
-    /// The other host of this number.
-    pub(crate) fn host_numbered(&self, number: HostId) -> Option<usize> {
-        self.by_number.get(&number).copied()
     }
 
     /// The first address of a tenant of this host, by its name.
@@ -297,52 +224,9 @@ impl FleetMap {
     }
 }
 
-impl Sender {
-    /// As its weight to the fleet's heaviest. A limit is for an ordinary sender: were others heavier, one who alone may have all
-    /// of it could be told many times that, and it would take as many epochs to come down.
-    fn of(tenant: &FleetTenant, heaviest: u32) -> Self {
-        let weight = u64::from(tenant.weight) * u64::from(WEIGHT) / u64::from(heaviest.max(1));
-        Self { weight: (weight as u32).max(1), balancer: tenant.balancer }
-    }
-
-    /// Its weight, if it is a balancer.
-    fn balances(self) -> u32 {
-        if self.balancer { self.weight } else { 0 }
-    }
+/// A tenant as a sender, by its weight to the fleet's heaviest. A limit is for an ordinary sender: were others heavier, one who
+/// alone may have all of it could be told many times that, and it would take as many epochs to come down.
+fn sender_of(tenant: &FleetTenant, heaviest: u32) -> Sender {
+    let weight = u64::from(tenant.weight) * u64::from(Sender::ORDINARY) / u64::from(heaviest.max(1));
+    Sender { weight: (weight as u32).max(1), balancer: tenant.balancer }
 }
-
-impl Balancers {
-    fn of(overlay: &Overlay, senders: &[Sender], vms: &[Vm], count: usize) -> Option<Self> {
-        let distributor = overlay.feedback.as_ref()?.distributor?;
-        let sum = |sum: u32, sender: &Sender| sum.saturating_add(sender.balances());
-        let mut hosts = vec![0; count];
-        for vm in vms {
-            hosts[vm.host] = sum(hosts[vm.host], &vm.sender);
-        }
-        Some(Self {
-            // Other hosts keep their order without this one.
-            distributor: (distributor != overlay.host)
-                .then(|| distributor - usize::from(distributor > overlay.host)),
-            weight: hosts.iter().fold(0, |sum, &weight| sum.saturating_add(weight)),
-            own: senders.iter().fold(0, sum),
-            hosts,
-        })
-    }
-
-    /// What balancers together may send to a receiver, divided among the hosts that have some: the other ones by their
-    /// places, and this one as none. Those at the receiver's own host do not come over the overlay.
-    pub(crate) fn divide(
-        &self,
-        whole: Limits,
-        receiver: Option<usize>,
-    ) -> impl Iterator<Item = (Option<usize>, Limits)> {
-        let hosts = (0..).map(Some).zip(self.hosts.iter().copied()).chain([(None, self.own)]);
-        let there = hosts.filter(|&(host, weight)| weight > 0 && host != receiver);
-        let (hosts, weights): (Vec<Option<usize>>, Vec<u32>) = there.unzip();
-        let parts: Vec<Limits> = Distributor::new(&weights).split(whole).collect();
-        hosts.into_iter().zip(parts)
-    }
-}
-
-/// An ordinary sender's weight: the heaviest's.
-pub(crate) const WEIGHT: u32 = 1_000;

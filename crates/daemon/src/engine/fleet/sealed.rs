@@ -51,7 +51,8 @@ impl Seals {
         if how == Sealed::No {
             return None;
         }
-        let mut sealing = Sealing::new(key.expect("checked with the policy"), map.own, first, start);
+        let mut sealing =
+            Sealing::new(key.expect("checked with the policy"), map.members.own(), first, start);
         sealing.set_hosts(map.hosts.len());
         let sessions = map.hosts.iter().map(|host| sealing.session(host.number)).collect();
         Some(Box::new(Self { how, sealing, sessions, away: Vec::new(), next: Some(Nanos::ZERO) }))

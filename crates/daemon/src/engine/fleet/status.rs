@@ -8,6 +8,7 @@
 use std::net::IpAddr;
 
 use plimsoll_control::Limits;
+use plimsoll_control::agent::Presence;
 use plimsoll_nic::LimitCounters;
 use plimsoll_policy::TenantId;
 use plimsoll_units::{BitRate, Nanos, Span};
@@ -115,25 +116,22 @@ impl Engine {
         let fleet = self.fleet.as_ref()?;
         let steering = fleet.steering.as_deref();
         let hosts = fleet.map.hosts.iter().zip(&fleet.links).enumerate().map(|(index, (host, link))| {
-            let told = steering.map(|steering| &steering.told[index]);
-            let heard = told.and_then(|told| told.heard_at).map(|at| now.since(at));
-            let lapse = steering.map(|steering| steering.settings.lapse).unwrap_or_default();
-            let state = match steering {
+            let heard = steering.and_then(|steering| steering.agent.contact(index).heard_at());
+            let state = match steering.map(|steering| steering.agent.presence(index, now)) {
                 None => HostState::Uncontrolled,
-                Some(_) if heard.is_some_and(|ago| ago < lapse) => HostState::Heard,
-                Some(_) if link.brings_strangers(lapse, now) => HostState::Silent,
-                Some(_) if link.sent_at.is_some_and(|at| now.since(at) < lapse) => HostState::Silent,
-                Some(_) => HostState::Idle,
+                Some(Presence::Heard) => HostState::Heard,
+                Some(Presence::Silent) => HostState::Silent,
+                Some(Presence::Idle) => HostState::Idle,
             };
             HostNow {
                 name: host.name.clone(),
                 address: host.address,
                 next_hop: fleet.neighbours.mac(link.hop),
                 state,
-                heard,
+                heard: heard.map(|at| now.since(at)),
                 sent: link.sent,
                 received: link.received,
-                messages: told.map(|told| told.counts).unwrap_or_default(),
+                messages: steering.map(|steering| steering.counts(index)).unwrap_or_default(),
                 fallback: host.fallback,
                 session: fleet.seals.as_ref().map(|seals| seals.is_live(index)),
             }
@@ -141,14 +139,14 @@ impl Engine {
         let (mut pairs, mut receivers) = (Vec::new(), Vec::new());
         if let Some(steering) = steering {
             for (tenant, stated) in (0..).map(TenantId).zip(&self.program.tenants) {
-                for (vm, peer) in (0..).zip(&fleet.map.vms) {
+                for (vm, peer) in (0..).zip(fleet.map.members.vms()) {
                     let Some([bits, _]) = fleet.map.pair(tenant, vm) else { continue };
                     let counters = limits[bits.0 as usize];
                     if counters.packets == 0 && counters.waiting == 0 {
                         continue;
                     }
-                    let (host, sender) = (&fleet.map.hosts[peer.host], fleet.map.senders[tenant.0 as usize]);
-                    let allowed = steering.allowed[vm as usize].of(sender, &fleet.map);
+                    let host = &fleet.map.hosts[peer.host];
+                    let allowed = steering.agent.allowed(tenant.0 as usize, vm);
                     pairs.push(PairNow {
                         tenant: stated.name.clone(),
                         peer: peer.name.clone(),
@@ -159,12 +157,12 @@ impl Engine {
                     });
                 }
             }
-            receivers.extend(steering.own.iter().enumerate().map(|(vm, own)| ReceiverNow {
-                tenant:
-                    self.lanes[own.lane as usize].as_ref().map_or(String::new(), |lane| lane.name.clone()),
-                capacity: steering.receivers.capacity(vm),
-                limits: steering.receivers.limits(vm),
-                senders: own.senders.heavy().len(),
+            let agent = &steering.agent;
+            receivers.extend(steering.lanes.iter().enumerate().map(|(vm, &lane)| ReceiverNow {
+                tenant: self.lanes[lane as usize].as_ref().map_or(String::new(), |lane| lane.name.clone()),
+                capacity: agent.receivers().capacity(vm),
+                limits: agent.receivers().limits(vm),
+                senders: agent.known_senders(vm),
             }));
         }
         Some(FleetNow { hosts: hosts.collect(), pairs, receivers })

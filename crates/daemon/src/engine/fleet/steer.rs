@@ -1,20 +1,17 @@
-//! What tenants here allow those elsewhere, and what they are allowed: once an epoch, with the fleet's key.
+//! The host's control agent at work: what it measures, which way its messages go, and limits that the NIC engine enforces.
 //!
-//! Why: a flood is best stopped where it begins, and only who receives it knows that it is one.
-//! From: PicNIC §5.3 and §5.5 by `control`, in the order of `sim`'s `control`: measure, decide, tell the heavy senders; three
-//! ways for what is told (PN-M18): with tenants' frames, in frames of its own where none go that way within half an epoch,
-//! or over a control channel, from another thread.
-//! Not here: the laws (`control`), limits at work (`nic`), sockets of the channel (`channel`).
-//! Invariant: a limit changes only by what was sealed with the key, by the host that its receiver is at, and newer than what
-//! that host had said before; one that is not heard again lapses to what holds while a host says nothing.
+//! Why: a flood is best stopped where it begins, and only its receiver knows that it is one.
+//! From: PicNIC §5.3 and §5.5 by `control::Agent`; three ways for feedback (PN-M18): with tenants' frames, in frames of its own
+//! where none go that way within half an epoch, or over a control channel, from another thread.
+//! Not here: the epoch (`control::Agent`), limits at work (`nic`), sockets of the channel (`channel`).
+//! Invariant: a limit changes only by the agent's orders; a message leaves once, or is counted as unsent.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
+use plimsoll_control::agent::{LocalVm, Settings};
 use plimsoll_control::{
-    Allowance, BandwidthLaw, Envelope, FabricLaw, For, Heavy, HostId, Idle, LONGEST_SILENCE, Laws, Limits,
-    Marks, Measured, News, Obeyed, Opener, PacketRateLaw, Receivers, Rejected, Sealer, SenderId, Senders,
-    Strangers, Vnic, refresh,
+    Agent, BandwidthLaw, Envelope, FabricLaw, HostId, Idle, Laws, Measured, PacketRateLaw, Rejected,
 };
 use plimsoll_policy::{ControlLevel, Feedback, IdleMinimum, Program, TenantId, UNLIMITED, Via};
 use plimsoll_units::{BitRate, Nanos, Span};
@@ -23,91 +20,32 @@ use plimsoll_wire::overlay::{Format, MOST_IN_OPTION};
 use super::super::Engine;
 use super::super::drops::Event;
 use super::super::lane::Lane;
-use super::map::{BALANCERS, Balancers, FleetMap, Sender, Vm};
-use super::{Fleet, Link};
+use super::Fleet;
+use super::map::FleetMap;
 
 /// The engine's part of control between hosts.
 #[derive(Debug)]
 pub(crate) struct Steering {
-    pub(super) settings: Feedback,
-    sealer: Sealer,
-    opener: Opener,
-    pub(super) receivers: Receivers,
-    /// Tenants here that receive, in the receivers' order.
-    pub(super) own: Vec<Own>,
-    /// Which of them waits at a station.
+    via: Via,
+    epoch: Span,
+    pub(super) agent: Agent,
+    /// The lane of each tenant here that receives, in the agent's order.
+    pub(super) lanes: Vec<u32>,
+    /// The agent's number of the tenant whose frames wait at a station.
     by_station: Vec<Option<u32>>,
-    measured: Vec<Measured>,
-    /// What tenants elsewhere allow, and that by their number while it holds.
-    obeyed: Obeyed<(Vnic, For)>,
-    pub(super) allowed: Vec<Allowed>,
-    /// What tenants elsewhere allow all balancers, to be divided when this epoch ends.
-    wholes: Vec<Option<Allowance>>,
     /// By the map's hosts.
-    pub(super) told: Vec<Told>,
-    /// A message while it is opened.
-    opened: Vec<u8>,
-    last: Nanos,
-    next: Nanos,
-    /// When the first of the messages has to leave; at the end of time where there is none.
+    posts: Vec<Post>,
+    /// When the first message has to leave; at the end of time where there is none.
     due: Nanos,
-    /// When senders were last forgotten.
-    cleared: Nanos,
-    /// Epochs in a row in which no limit moved.
-    restful: u32,
 }
 
-/// A tenant here that receives.
-#[derive(Debug)]
-pub(crate) struct Own {
-    pub(super) lane: u32,
-    vnic: Vnic,
-    pub(super) senders: Senders,
-    /// Who sends and hears nothing.
-    strangers: Strangers,
-    /// In this epoch.
-    marks: Marks,
-}
-
-/// What a tenant elsewhere allows, while that holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Allowed {
-    /// A sender of weight one.
-    each: Option<Limits>,
-    /// The balancers here together.
-    balancers: Option<Limits>,
-}
-
-impl Allowed {
-    fn place(&mut self, whom: For) -> &mut Option<Limits> {
-        match whom {
-            For::Each => &mut self.each,
-            For::Balancers | For::TheseBalancers => &mut self.balancers,
-        }
-    }
-
-    /// A tenant's own part of it.
-    pub(super) fn of(&self, sender: Sender, map: &FleetMap) -> Option<Limits> {
-        match &map.balancers {
-            Some(all) if sender.balancer => Some(self.balancers?.part(sender.weight, all.own.into())),
-            _ => Some(self.each?.of_weight(sender.weight)),
-        }
-    }
-}
-
-/// What passes between this host and another.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Told {
-    number: Option<HostId>,
-    news: News<Vnic>,
-    allowances: Vec<Allowance>,
-    /// Sealed, and still to leave.
-    messages: VecDeque<Vec<u8>>,
+/// Messages on their way out to a host.
+#[derive(Clone, Copy, Debug)]
+struct Post {
+    host: HostId,
     /// When they leave in frames of their own.
     due: Nanos,
-    said_at: Option<Nanos>,
-    pub(super) heard_at: Option<Nanos>,
-    pub(super) counts: Counts,
+    counts: Counts,
 }
 
 /// Messages, by the way that they went.
@@ -125,9 +63,6 @@ pub struct Counts {
     pub heard: u64,
 }
 
-/// Other hosts that are listened to: far more than a map has.
-pub(crate) const MOST_HOSTS: usize = 4_096;
-
 /// A message for a control channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
@@ -137,240 +72,98 @@ pub struct Sent {
     pub message: Vec<u8>,
 }
 
-/// Epochs' time for which senders are counted together: a light one sends once in some.
-const WINDOW: u64 = 16;
-/// Epochs in a row without another limit, after which the next may wait for a packet: what changed has been said thrice.
-const RESTFUL: u32 = 3;
 /// When nothing waits.
 const NEVER: Nanos = Nanos::new(u64::MAX);
-/// Limits that are kept.
-const MOST_LIMITS: usize = 16_384;
-/// Limits in a message: what an underlay of 1,280 bytes carries in a frame of its own.
-const IN_MESSAGE: usize = 44;
 
 impl Steering {
-    pub(super) fn new(map: &FleetMap, key: &[u8; 32], [sequence, start]: [u64; 2]) -> Self {
-        let settings = map.overlay.feedback.clone().expect("steered only with feedback");
+    pub(super) fn new(map: &FleetMap, key: &[u8; 32], numbers: [u64; 2]) -> Self {
+        let feedback = map.overlay.feedback.as_ref().expect("steered only with feedback");
+        let members = Arc::clone(&map.members);
         let mut made = Self {
-            sealer: Sealer::new(key, map.own, sequence, start),
-            opener: Opener::new(key, map.own, MOST_HOSTS),
-            receivers: Receivers::new(BitRate::gbps(1), laws(&settings), &[]),
-            own: Vec::new(),
+            via: feedback.via,
+            epoch: feedback.epoch,
+            agent: Agent::new(settings(feedback), key, numbers, members, Nanos::ZERO),
+            lanes: Vec::new(),
             by_station: Vec::new(),
-            measured: Vec::new(),
-            obeyed: Obeyed::new(MOST_LIMITS, settings.lapse),
-            allowed: vec![Allowed::default(); map.vms.len()],
-            wholes: vec![None; map.vms.len()],
-            told: Vec::new(),
-            opened: Vec::new(),
-            last: Nanos::ZERO,
-            next: Nanos::ZERO + settings.epoch,
+            posts: Vec::new(),
             due: NEVER,
-            cleared: Nanos::ZERO,
-            restful: 0,
-            settings,
         };
-        made.set_hosts(map);
+        made.set_posts(map);
         made
     }
 
-    fn set_hosts(&mut self, map: &FleetMap) {
-        let mut before = core::mem::take(&mut self.told);
-        let told = |number: HostId| {
-            let known = before.iter_mut().find(|told| told.number == Some(number));
-            Told {
-                number: Some(number),
-                news: News::default(),
-                ..known.map(core::mem::take).unwrap_or_default()
-            }
+    fn set_posts(&mut self, map: &FleetMap) {
+        let post = |&host: &HostId| {
+            let known = self.posts.iter().find(|post| post.host == host).copied();
+            known.unwrap_or(Post { host, due: NEVER, counts: Counts::default() })
         };
-        self.told = map.hosts.iter().map(|host| host.number).map(told).collect();
+        self.posts = map.members.hosts().iter().map(post).collect();
     }
 
-    /// Another map: what others allow stays with them, while they are who they were, and where: else who has one of their
-    /// addresses now would be held to what was said for them.
-    pub(super) fn remap(&mut self, old: &FleetMap, new: &FleetMap) {
-        self.settings = new.overlay.feedback.clone().expect("a reload does not end feedback");
-        let before = |vm: &Vm| {
-            let number = old.named(new.vnic(vm.mac))?;
-            let before = &old.vms[number as usize];
-            let stays = before.name == vm.name && old.hosts[before.host].number == new.hosts[vm.host].number;
-            stays.then(|| self.allowed[number as usize])
-        };
-        self.allowed = new.vms.iter().map(|vm| before(vm).unwrap_or_default()).collect();
-        self.obeyed.set_lapse(self.settings.lapse);
-        self.wholes = vec![None; new.vms.len()];
-        self.restful = 0;
-        self.set_hosts(new);
+    /// Installs another map.
+    pub(super) fn remap(&mut self, map: &FleetMap) {
+        let feedback = map.overlay.feedback.as_ref().expect("a reload does not end feedback");
+        (self.via, self.epoch) = (feedback.via, feedback.epoch);
+        self.agent.set_fleet(settings(feedback), Arc::clone(&map.members));
+        self.set_posts(map);
     }
 
-    /// A packet of a tenant elsewhere came for this station, perhaps with the fabric's mark.
+    /// Counts a frame of a tenant elsewhere for this station, perhaps with the fabric's mark, and says whether it may come in.
     #[inline]
-    pub(super) fn note(&mut self, station: u32, (sender, weight): (SenderId, u32), marked: bool) {
-        if let Some(own) = self.by_station.get(station as usize).copied().flatten() {
-            let own = &mut self.own[own as usize];
-            own.senders.note(sender, weight);
-            own.marks.packets += 1;
-            own.marks.marked += u64::from(marked);
-        }
-    }
-
-    /// Whether a packet of somebody whom no limit reaches may come in for this station: all of them have one sender's part.
-    pub(super) fn admits_stranger(&mut self, station: u32, len: usize, now: Nanos) -> bool {
-        let own = self.by_station.get(station as usize).copied().flatten();
+    pub(super) fn admits(&mut self, station: u32, from: u32, len: usize, marked: bool, now: Nanos) -> bool {
+        let to = self.by_station.get(station as usize).copied().flatten().map(|to| to as usize);
         let len = u32::try_from(len).unwrap_or(u32::MAX);
-        own.is_none_or(|own| self.own[own as usize].strangers.admits(len, now))
+        self.agent.handle_packet(to, Some(from), len, marked, now)
     }
 
-    /// What may go with a frame to this host.
+    /// The message that may go with a frame to this host.
     #[inline]
     pub(super) fn riding(&self, host: usize) -> Option<&[u8]> {
-        let message = self.told[host].messages.front().filter(|_| self.settings.via == Via::Datapath)?;
+        let message = self.agent.contact(host).messages().front().filter(|_| self.via == Via::Datapath)?;
         (message.len() <= MOST_IN_OPTION).then_some(message)
     }
 
-    /// It went.
+    /// Notes that it has gone.
     pub(super) fn rode(&mut self, host: usize) {
-        let told = &mut self.told[host];
-        told.messages.pop_front();
-        told.counts.ridden += 1;
+        self.agent.poll_message(host);
+        self.posts[host].counts.ridden += 1;
     }
 
-    /// When a message has to leave in a frame of its own, or the next epoch ends. It ends in the turn that a packet makes
-    /// after it is over; while none comes it may wait, as a wake-up for it alone costs more than it does: for an eighth of the
-    /// lapse where limits are at rest, else for a quarter of its length.
-    fn next(&self) -> Nanos {
-        let mut over = self.next + quarter(self.settings.epoch);
-        if self.restful >= RESTFUL {
-            over = over.max(self.last + eighth(self.settings.lapse).min(LONGEST_SILENCE));
+    pub(super) fn counts(&self, host: usize) -> Counts {
+        let contact = self.agent.contact(host);
+        Counts { unsent: contact.unsent(), heard: contact.heard(), ..self.posts[host].counts }
+    }
+
+    /// Says when this epoch's messages leave. Where frames go to a host they take its message along, if it is short; else it
+    /// need not wait for one.
+    fn post(&mut self, map: &FleetMap, now: Nanos) {
+        let rides = self.via == Via::Datapath && map.format == Format::Geneve;
+        for (host, post) in self.posts.iter_mut().enumerate() {
+            let contact = self.agent.contact(host);
+            let messages = contact.messages();
+            let short = messages.len() == 1 && messages.iter().all(|message| message.len() <= MOST_IN_OPTION);
+            let waits = rides && short && contact.is_sent_to(self.epoch.times(2), now);
+            post.due = if waits { now + Span::ns(self.epoch.as_u64() / 2) } else { now };
         }
-        over.min(self.due)
+        self.note_due();
     }
 
     fn note_due(&mut self) {
-        let waits = self.told.iter().filter(|told| !told.messages.is_empty());
-        self.due = waits.map(|told| told.due).min().unwrap_or(NEVER);
-    }
-
-    /// Says whom each of this host's tenants has to tell what, and seals it. Answers which tenants elsewhere allow the
-    /// balancers here another part than before.
-    fn address(&mut self, map: &FleetMap, links: &[Link], now: Nanos) -> Vec<u32> {
-        self.told.iter_mut().for_each(Told::begin);
-        let lapse = self.settings.lapse;
-        for (vm, own) in self.own.iter().enumerate() {
-            let (receiver, limits) = (own.vnic, self.receivers.limits(vm));
-            for &Heavy { sender, weight, .. } in own.senders.heavy() {
-                if sender == BALANCERS {
-                    let whole = limits.of_weight(weight);
-                    let whole = Allowance { receiver, whom: For::Balancers, limits: whole };
-                    match map.balancers.as_ref() {
-                        Some(Balancers { distributor: Some(host), .. }) => self.told[*host].tell(whole),
-                        Some(all) => _ = share_out(all, whole, None, &mut self.told),
-                        None => {}
-                    }
-                } else if let Some(elsewhere) = map.vms.get(sender as usize) {
-                    let told = &mut self.told[elsewhere.host];
-                    if told.news.is(receiver, limits, lapse, now) {
-                        told.tell(Allowance { receiver, whom: For::Each, limits });
-                    }
-                }
-            }
-        }
-        let own = self.divide(map, now);
-        for ((told, host), link) in self.told.iter_mut().zip(&map.hosts).zip(links) {
-            let sends = link.sent_at.is_some_and(|at| now.since(at) < lapse);
-            told.seal(&mut self.sealer, host.number, sends && told.is_quiet(lapse, now), now);
-            // Where frames go that way they take it along, if it is short; else it need not wait for one.
-            let ridden = self.settings.via == Via::Datapath
-                && map.format == Format::Geneve
-                && told.messages.len() == 1
-                && told.messages[0].len() <= MOST_IN_OPTION
-                && link.sent_at.is_some_and(|at| now.since(at) < self.settings.epoch.times(2));
-            told.due = if ridden { now + half(self.settings.epoch) } else { now };
-        }
-        if now.since(self.cleared) >= self.settings.epoch.times(WINDOW) {
-            self.cleared = now;
-            self.own.iter_mut().for_each(|own| own.senders.clear());
-        }
-        own
+        let posts = self.posts.iter().enumerate();
+        let waiting = posts.filter(|&(host, _)| !self.agent.contact(host).messages().is_empty());
+        self.due = waiting.map(|(_, post)| post.due).min().unwrap_or(NEVER);
     }
 
     /// All that waits goes over the control channels.
     fn hand_over(&mut self, map: &FleetMap, outbox: &mut Vec<Sent>) {
-        for (told, host) in self.told.iter_mut().zip(&map.hosts) {
-            let Some(to) = host.channel else { continue };
-            told.counts.channelled += told.messages.len() as u64;
-            outbox.extend(told.messages.drain(..).map(|message| Sent { to, message }));
-        }
-    }
-
-    /// Divides among the balancers' hosts what tenants elsewhere allow all of them, and answers whose part for this host's
-    /// is another now.
-    fn divide(&mut self, map: &FleetMap, now: Nanos) -> Vec<u32> {
-        let mut changed = Vec::new();
-        let Some(all) = &map.balancers else { return changed };
-        for (vm, whole) in (0..).zip(&mut self.wholes) {
-            let Some(whole) = whole.take() else { continue };
-            let there = map.vms[vm as usize].host;
-            let Some(own) = share_out(all, whole, Some(there), &mut self.told) else { continue };
-            self.obeyed.hear((own.receiver, own.whom), own.limits, now);
-            if self.allowed[vm as usize].place(own.whom).replace(own.limits) != Some(own.limits) {
-                changed.push(vm);
+        for (host, post) in self.posts.iter_mut().enumerate() {
+            let Some(to) = map.hosts[host].channel else { continue };
+            while let Some(message) = self.agent.poll_message(host) {
+                post.counts.channelled += 1;
+                outbox.push(Sent { to, message });
             }
         }
-        changed
     }
-}
-
-impl Told {
-    /// Another epoch is over: what has not left is said anew.
-    fn begin(&mut self) {
-        if !self.messages.is_empty() {
-            self.said_at = None;
-            self.counts.unsent += self.messages.len() as u64;
-            self.messages.clear();
-            self.news.forget();
-        }
-        self.allowances.clear();
-    }
-
-    /// It is to hear this, once for all of its tenants.
-    fn tell(&mut self, allowance: Allowance) {
-        let mut same = self.allowances.iter().rev().take_while(|known| known.receiver == allowance.receiver);
-        if same.all(|known| known.whom != allowance.whom) {
-            self.allowances.push(allowance);
-        }
-    }
-
-    /// Whether it has not been told anything for a while: it would take this host for one that hears nothing.
-    fn is_quiet(&self, lapse: Span, now: Nanos) -> bool {
-        self.said_at.is_none_or(|at| now.since(at) >= refresh(lapse))
-    }
-
-    /// What it is to hear is ready to leave, or without anything a sign of life where that is wanted.
-    fn seal(&mut self, sealer: &mut Sealer, to: HostId, sign: bool, now: Nanos) {
-        let sign = (sign && self.allowances.is_empty()).then_some(&[][..]);
-        for part in self.allowances.chunks(IN_MESSAGE).chain(sign) {
-            let mut message = Vec::new();
-            sealer.seal(to, part, &mut message);
-            self.messages.push_back(message);
-            self.said_at = Some(now);
-        }
-        self.allowances.clear();
-    }
-}
-
-/// Each host with balancers is told its part of what a tenant at the host `at` allows all of them; answers this host's own.
-fn share_out(all: &Balancers, whole: Allowance, at: Option<usize>, told: &mut [Told]) -> Option<Allowance> {
-    let mut own = None;
-    for (host, limits) in all.divide(whole.limits, at) {
-        let part = Allowance { whom: For::TheseBalancers, limits, ..whole };
-        match host {
-            Some(host) => told[host].tell(part),
-            None => own = Some(part),
-        }
-    }
-    own
 }
 
 impl Fleet {
@@ -378,9 +171,8 @@ impl Fleet {
     /// follow from their targets where they have some.
     pub(crate) fn set_receivers(&mut self, lanes: &[Option<Box<Lane>>], policy: &Program, now: Nanos) {
         let Self { map, steering: Some(steering), .. } = self else { return };
-        let (mut envelopes, mut thresholds) = (Vec::new(), Vec::new());
-        steering.restful = 0;
-        steering.own.clear();
+        let mut receivers = Vec::new();
+        steering.lanes.clear();
         steering.by_station = vec![None; lanes.len() + 1];
         for (index, lane) in (0..).zip(lanes) {
             let tenant = lane.as_ref().and_then(|lane| Some((lane.tenant?, map.own_mac(&lane.name)?)));
@@ -388,216 +180,137 @@ impl Fleet {
             let tenant = &policy.tenants[tenant as usize];
             let (node, own) = (policy.node(tenant.node), tenant.slo.ingress);
             let max = own.max.or_else(|| node.max.map(|max| policy.limit(max).rate));
-            envelopes.push(Envelope { min: own.min.or(node.min), max: max.unwrap_or(policy.link) });
-            thresholds.push(tenant.slo.threshold);
-            steering.by_station[index as usize + 1] = u32::try_from(steering.own.len()).ok();
-            // The gaps between sampled packets are nobody's to foresee, and need not be the same elsewhere.
-            let senders = Senders::new(u64::from(index) ^ now.as_u64().rotate_left(17));
-            let marks = Marks::default();
-            let strangers = Strangers::default();
-            steering.own.push(Own { lane: index, vnic: map.vnic(mac), senders, strangers, marks });
+            steering.by_station[index as usize + 1] = u32::try_from(receivers.len()).ok();
+            steering.lanes.push(index);
+            receivers.push(LocalVm {
+                vnic: map.vnic(mac),
+                envelope: Envelope { min: own.min.or(node.min), max: max.unwrap_or(policy.link) },
+                threshold: tenant.slo.threshold,
+                // No sender can foresee the gaps between sampled packets, and they need not be the same elsewhere.
+                seed: u64::from(index) ^ now.as_u64().rotate_left(17),
+            });
         }
-        steering.measured = vec![Measured::default(); envelopes.len()];
-        steering.receivers = Receivers::new(policy.link, laws(&steering.settings), &envelopes);
-        for (vm, threshold) in thresholds.into_iter().enumerate() {
-            threshold.into_iter().for_each(|threshold| steering.receivers.set_threshold(vm, threshold));
-        }
+        steering.agent.set_receivers(policy.link, &receivers);
     }
 }
 
 impl Engine {
-    /// Ends an epoch that is over, and sends what waits to be told. When there is more to do.
+    /// Ends an epoch that is over, and sends messages that are due. When there is more to do.
     pub(super) fn steer(&mut self, fleet: &mut Fleet, now: Nanos) -> Option<Nanos> {
         let mut steering = fleet.steering.take()?;
-        if steering.next <= now {
-            self.end_epoch(fleet, &mut steering, now);
-            steering.note_due();
+        let Steering { agent, lanes, .. } = &mut *steering;
+        if agent.handle_epoch(fleet.turned, now, |vm| self.measured(lanes[vm])) {
+            self.obey(&fleet.map, agent, now);
+            steering.post(&fleet.map, now);
         }
         if steering.due <= now {
-            match steering.settings.via {
+            match steering.via {
                 Via::Datapath => self.send_feedback(fleet, &mut steering, now),
                 Via::Channel => steering.hand_over(&fleet.map, &mut fleet.outbox),
             }
             steering.note_due();
         }
-        let next = steering.next();
+        let next = steering.agent.poll_timeout().min(steering.due);
         fleet.steering = Some(steering);
         Some(next)
     }
 
-    fn end_epoch(&mut self, fleet: &mut Fleet, steering: &mut Steering, now: Nanos) {
-        let mut length = now.since(steering.last);
-        if steering.restful >= RESTFUL {
-            // What was counted came in turns that began before the epoch was over, or it had ended there.
-            length = length.min(fleet.turned.since(steering.last).max(steering.settings.epoch));
+    /// What came for the tenant of a lane in this epoch.
+    fn measured(&mut self, lane: u32) -> Measured {
+        let (seen, slots, delay) = self.inward.take_epoch(lane + 1);
+        Measured {
+            bytes: seen.bytes,
+            served: seen.served,
+            delay,
+            occupancy: seen.peak * 1_000 / slots,
+            drops: seen.drops,
+            ..Measured::default()
         }
-        (steering.last, steering.next) = (now, now + steering.settings.epoch);
-        for (own, measured) in steering.own.iter_mut().zip(&mut steering.measured) {
-            let (seen, slots, delay) = self.inward.take_epoch(own.lane + 1);
-            *measured = Measured {
-                bytes: seen.bytes,
-                served: seen.served,
-                delay,
-                occupancy: seen.peak * 1_000 / slots,
-                drops: seen.drops,
-                weights: own.senders.weights(),
-                least: own.senders.least().unwrap_or_default(),
-                marks: core::mem::take(&mut own.marks),
-            };
-        }
-        let at_rest = steering.receivers.epoch(length, &steering.measured);
-        for (vm, own) in steering.own.iter_mut().enumerate() {
-            own.strangers.allow(steering.receivers.limits(vm).of_weight(fleet.map.lightest), now);
-        }
-        steering.restful = if at_rest { steering.restful.saturating_add(1) } else { 0 };
-        for vm in steering.address(&fleet.map, &fleet.links, now) {
-            self.hold(&fleet.map, vm, steering.allowed[vm as usize]);
-        }
-        let mut lapsed = Vec::new();
-        steering.obeyed.expire(now, |limit| lapsed.push(limit));
-        for (receiver, whom) in lapsed {
-            if let Some(vm) = fleet.map.named(receiver) {
-                *steering.allowed[vm as usize].place(whom) = None;
-                self.hold(&fleet.map, vm, steering.allowed[vm as usize]);
-            }
-        }
-        self.ring_changes(now);
     }
 
-    /// What nothing took along leaves in frames of its own. One that finds no room waits for the next turn.
+    /// Sends in frames of their own the messages that no tenant's frame took along. One that finds no room waits for the next
+    /// turn.
     fn send_feedback(&mut self, fleet: &mut Fleet, steering: &mut Steering, now: Nanos) {
-        for host in 0..steering.told.len() {
-            while steering.told[host].due <= now
-                && let Some(message) = steering.told[host].messages.front()
+        for (host, post) in steering.posts.iter_mut().enumerate() {
+            while post.due <= now
+                && let Some(message) = steering.agent.contact(host).messages().front()
             {
                 let mut scratch = core::mem::take(&mut self.scratch);
-                let hash = fleet.map.hosts[host].number.0.into();
+                let path = fleet.path(host);
                 let len =
-                    fleet.path(host).and_then(|path| path.feedback_frame(message, hash, &mut scratch).ok());
+                    path.and_then(|path| path.feedback_frame(message, post.host.0.into(), &mut scratch).ok());
                 let sent = len.is_some_and(|len| self.send_own(&scratch[..len]));
                 self.scratch = scratch;
-                let told = &mut steering.told[host];
                 if !sent {
                     // Soon enough: the next epoch has newer ones.
-                    told.due = now + Span::millis(1);
+                    post.due = now + Span::millis(1);
                     break;
                 }
-                told.messages.pop_front();
-                told.counts.framed += 1;
+                steering.agent.poll_message(host);
+                post.counts.framed += 1;
             }
         }
     }
 
-    /// Another host's word, as it came with a frame or alone.
+    /// Another host's message, as it came with a frame or alone.
     pub(super) fn hear_feedback(&mut self, fleet: &mut Fleet, sealed: &[u8], now: Nanos) {
-        let Some(mut steering) = fleet.steering.take() else {
+        let Fleet { map, steering: Some(steering), .. } = fleet else {
             return self.uplink.tally.event(Event::FeedbackUnasked);
         };
-        let mut message = core::mem::take(&mut steering.opened);
-        message.clear();
-        message.extend_from_slice(sealed);
-        match steering.opener.open(&mut message) {
-            Ok((from, allowances)) => {
-                let host = fleet.map.host_numbered(from);
-                if let Some(host) = host {
-                    let told = &mut steering.told[host];
-                    (told.heard_at, told.counts.heard) = (Some(now), told.counts.heard + 1);
-                    fleet.links[host].unheard = None;
-                }
-                for allowance in allowances {
-                    match heard(&fleet.map, host, &allowance) {
-                        Some(Heard::Obey(vm)) => {
-                            let Allowance { receiver, whom, limits } = allowance;
-                            steering.obeyed.hear((receiver, whom), limits, now);
-                            let allowed = &mut steering.allowed[vm as usize];
-                            if allowed.place(whom).replace(limits) != Some(limits) {
-                                self.hold(&fleet.map, vm, *allowed);
-                            }
-                        }
-                        // Whoever is to be told has to hear of it when this epoch ends.
-                        Some(Heard::Divide(vm)) => {
-                            steering.wholes[vm as usize] = Some(allowance);
-                            steering.restful = 0;
-                        }
-                        None => self.uplink.tally.event(Event::FeedbackForeign),
-                    }
-                }
-            }
+        match steering.agent.handle_message(sealed, now) {
+            Ok(foreign) => (0..foreign).for_each(|_| self.uplink.tally.event(Event::FeedbackForeign)),
             Err(why) => self.uplink.tally.event(rejected(why)),
         }
-        steering.opened = message;
-        fleet.steering = Some(steering);
-        self.ring_changes(now);
+        self.obey(map, &mut steering.agent, now);
     }
 
-    /// What came over the control channel; it has been opened there once, so that no flood of forged ones comes here.
+    /// A message that came over the control channel; it has been opened there once, so that no flood of forged ones comes here.
     pub fn hear_channel(&mut self, sealed: &[u8], now: Nanos) {
         let Some(mut fleet) = self.fleet.take() else { return };
         self.hear_feedback(&mut fleet, sealed, now);
         self.fleet = Some(fleet);
     }
 
-    /// Holds all tenants here to what one elsewhere allows, or to what holds while it says nothing.
-    fn hold(&mut self, map: &FleetMap, vm: u32, allowed: Allowed) {
-        let fallback = map.hosts[map.vms[vm as usize].host].fallback;
-        for (tenant, &sender) in (0..).map(TenantId).zip(&map.senders) {
-            let Some([in_bits, in_packets]) = map.pair(tenant, vm) else { continue };
-            let limits = allowed.of(sender, map);
-            let packets = limits.and_then(|limits| limits.packets);
-            let packets = packets.and_then(|packets| BitRate::new(packets.get().saturating_mul(8)));
-            self.doorbells.set_rate(in_bits, limits.map_or(fallback, |limits| limits.bits).min(UNLIMITED));
-            self.doorbells.set_rate(in_packets, packets.unwrap_or(UNLIMITED).min(UNLIMITED));
+    /// Holds the tenants here to what the agent orders, or to what holds while a tenant elsewhere says nothing.
+    fn obey(&mut self, map: &FleetMap, agent: &mut Agent, now: Nanos) {
+        while let Some(vm) = agent.poll_order() {
+            let fallback = map.hosts[map.members.vms()[vm as usize].host].fallback;
+            let pairs = (0..).map_while(|tenant| Some((tenant, map.pair(TenantId(tenant), vm)?)));
+            for (tenant, [in_bits, in_packets]) in pairs {
+                let limits = agent.allowed(tenant as usize, vm);
+                let packets = limits.and_then(|limits| limits.packets);
+                let packets = packets.and_then(|packets| BitRate::new(packets.get().saturating_mul(8)));
+                self.doorbells
+                    .set_rate(in_bits, limits.map_or(fallback, |limits| limits.bits).min(UNLIMITED));
+                self.doorbells.set_rate(in_packets, packets.unwrap_or(UNLIMITED).min(UNLIMITED));
+            }
         }
+        let nic = &mut self.nic;
+        self.doorbells.flush(|words| nic.ring(words, now));
     }
 
     /// After a reload limits begin with what holds in silence: what was heard before still holds.
     pub(in super::super) fn hold_again(&mut self, now: Nanos) {
-        let Some(fleet) = self.fleet.take() else { return };
-        let allowed = fleet.steering.as_ref().map(|steering| steering.allowed.clone()).unwrap_or_default();
-        for (vm, allowed) in (0..).zip(allowed) {
-            if allowed != Allowed::default() {
-                self.hold(&fleet.map, vm, allowed);
-            }
+        let Some(mut fleet) = self.fleet.take() else { return };
+        if let Fleet { map, steering: Some(steering), .. } = &mut *fleet {
+            steering.agent.repeat_orders();
+            self.obey(map, &mut steering.agent, now);
         }
         self.fleet = Some(fleet);
-        self.ring_changes(now);
-    }
-
-    fn ring_changes(&mut self, now: Nanos) {
-        let nic = &mut self.nic;
-        self.doorbells.flush(|words| nic.ring(words, now));
     }
 }
 
-fn laws(settings: &Feedback) -> Laws {
-    Laws {
+fn settings(feedback: &Feedback) -> Settings {
+    let laws = Laws {
         bandwidth: BandwidthLaw::default(),
-        packets: (settings.control == ControlLevel::Full).then(|| PacketRateLaw::new(settings.delay)),
-        idle: match settings.idle {
+        packets: (feedback.control == ControlLevel::Full).then(|| PacketRateLaw::new(feedback.delay)),
+        idle: match feedback.idle {
             IdleMinimum::Reserved => Idle::Reserved,
             IdleMinimum::Lent => Idle::Lent,
         },
-        fabric: settings.ecn.then(FabricLaw::default),
-    }
-}
-
-/// What becomes of what another host says of a tenant elsewhere.
-enum Heard {
-    Obey(u32),
-    Divide(u32),
-}
-
-/// Each host speaks for its own tenants only, but for the one that divides among balancers; none of this is for others.
-fn heard(map: &FleetMap, from: Option<usize>, allowance: &Allowance) -> Option<Heard> {
-    let &Allowance { receiver, whom, .. } = allowance;
-    let vm = map.named(receiver)?;
-    let own = Some(map.vms[vm as usize].host) == from;
-    let divides = |by: Option<usize>| map.balancers.as_ref().is_some_and(|all| all.distributor == by);
-    match whom {
-        For::Each => own.then_some(Heard::Obey(vm)),
-        For::Balancers => (own && divides(None)).then_some(Heard::Divide(vm)),
-        For::TheseBalancers => (from.is_some() && divides(from)).then_some(Heard::Obey(vm)),
-    }
+        fabric: feedback.ecn.then(FabricLaw::default),
+    };
+    Settings { epoch: feedback.epoch, lapse: feedback.lapse, laws }
 }
 
 fn rejected(why: Rejected) -> Event {
@@ -607,16 +320,4 @@ fn rejected(why: Rejected) -> Event {
         Rejected::Forged => Event::FeedbackForged,
         Rejected::Stale => Event::FeedbackStale,
     }
-}
-
-fn quarter(span: Span) -> Span {
-    Span::ns(span.as_u64() / 4)
-}
-
-fn eighth(span: Span) -> Span {
-    Span::ns(span.as_u64() / 8)
-}
-
-fn half(span: Span) -> Span {
-    Span::ns(span.as_u64() / 2)
 }

@@ -85,7 +85,7 @@ impl Engine {
 
     fn is_known_source(&self, frame: &[u8]) -> bool {
         let (Some(fleet), Some((_, source))) = (&self.fleet, addresses(frame)) else { return false };
-        fleet.map.home_of(source) == Some(fleet.map.own)
+        fleet.map.home_of(source) == Some(fleet.map.members.own())
     }
 
     /// Begins a frame for all hosts, or goes on with one: the host that has a part of it.
@@ -134,8 +134,8 @@ impl Engine {
         }
         match emitted {
             Ok(Ok(Emitted::Sent)) => {
-                let link = &mut fleet.links[host];
-                (link.sent, link.sent_at) = (link.sent + 1, Some(now));
+                fleet.links[host].sent += 1;
+                fleet.steering.iter_mut().for_each(|steering| steering.agent.handle_sent(host, now));
                 Handed::Done
             }
             Ok(Ok(Emitted::Full)) | Err(Trouble::Down) => Handed::Wait,

@@ -1,0 +1,204 @@
+//! The other hosts of a fleet, their VMs, and what each VM counts as where it sends.
+//!
+//! Why: feedback is addressed to hosts, and load balancers hear of it as one sender.
+//! From: PicNIC §5.5: load balancers count as one source, and one host divides among them what that may send.
+//! Not here: which host has an address (`directory`), what senders may send (`agent`).
+//! Invariant: hosts and VMs have their numbers for as long as a membership lasts; each VM is at one of the hosts.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+
+use crate::{Distributor, HostId, Limits, SenderId, Vnic, WHOLE};
+
+/// A VM as one that sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sender {
+    /// Its part of a limit, an ordinary sender's being a thousand.
+    pub weight: u32,
+    /// Whether it is a load balancer, which brings other senders' traffic.
+    pub balancer: bool,
+}
+
+/// A VM of another host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its tenant's name.
+    pub name: String,
+    /// How all hosts name it.
+    pub vnic: Vnic,
+    /// Its host's place among [`Membership::hosts`].
+    pub host: usize,
+    /// What it counts as where it sends.
+    pub sender: Sender,
+}
+
+/// A fleet as one of its hosts sees it. Hosts and VMs are known by their places in the lists that it is made from.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    own: HostId,
+    hosts: Vec<HostId>,
+    by_number: HashMap<HostId, usize, FixedState>,
+    vms: Vec<Member>,
+    by_vnic: HashMap<Vnic, u32, FixedState>,
+    senders: Vec<Sender>,
+    lightest: u32,
+    balancers: Option<Balancers>,
+}
+
+/// The fleet's load balancers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Balancers {
+    /// The place of the host that divides; none where that is this host.
+    distributor: Option<usize>,
+    /// The weight of all at other hosts: what they count as at a receiver here.
+    weight: u32,
+    /// The weight of those at each other host.
+    hosts: Vec<u32>,
+    /// The weight of those here.
+    own: u32,
+}
+
+impl Sender {
+    /// The weight of a sender that has no other.
+    pub const ORDINARY: u32 = WHOLE as u32;
+}
+
+impl Default for Sender {
+    fn default() -> Self {
+        Self { weight: Self::ORDINARY, balancer: false }
+    }
+}
+
+impl Membership {
+    /// The fleet around the host `own`, whose VMs send as `senders`. Without a `distributor` load balancers are senders as
+    /// all others.
+    #[must_use]
+    pub fn new(
+        own: HostId,
+        hosts: Vec<HostId>,
+        vms: Vec<Member>,
+        senders: Vec<Sender>,
+        distributor: Option<HostId>,
+    ) -> Self {
+        let by_number: HashMap<HostId, usize, FixedState> =
+            hosts.iter().enumerate().map(|(place, &number)| (number, place)).collect();
+        let balancers = distributor.map(|distributor| {
+            let mut weights = vec![0_u32; hosts.len()];
+            for vm in &vms {
+                weights[vm.host] = weights[vm.host].saturating_add(vm.sender.balances());
+            }
+            Balancers {
+                distributor: by_number.get(&distributor).copied(),
+                weight: weights.iter().fold(0, |sum, &weight| sum.saturating_add(weight)),
+                hosts: weights,
+                own: senders.iter().fold(0, |sum, sender| sum.saturating_add(sender.balances())),
+            }
+        });
+        Self {
+            lightest: vms.iter().map(|vm| vm.sender.weight).min().unwrap_or(Sender::ORDINARY),
+            by_vnic: (0..).zip(&vms).map(|(place, vm)| (vm.vnic, place)).collect(),
+            own,
+            hosts,
+            by_number,
+            vms,
+            senders,
+            balancers,
+        }
+    }
+
+    /// This host.
+    #[must_use]
+    pub fn own(&self) -> HostId {
+        self.own
+    }
+
+    /// The other hosts.
+    #[must_use]
+    pub fn hosts(&self) -> &[HostId] {
+        &self.hosts
+    }
+
+    /// The place of another host.
+    #[must_use]
+    pub fn host(&self, number: HostId) -> Option<usize> {
+        self.by_number.get(&number).copied()
+    }
+
+    /// The other hosts' VMs.
+    #[must_use]
+    pub fn vms(&self) -> &[Member] {
+        &self.vms
+    }
+
+    /// The place of another host's VM.
+    #[must_use]
+    pub fn named(&self, vnic: Vnic) -> Option<u32> {
+        self.by_vnic.get(&vnic).copied()
+    }
+
+    /// The sender that a VM elsewhere counts as, with that sender's weight.
+    pub(crate) fn counts_as(&self, vm: u32) -> (SenderId, u32) {
+        let sender = self.vms[vm as usize].sender;
+        match &self.balancers {
+            Some(all) if sender.balancer => (BALANCERS, all.weight),
+            _ => (vm.into(), sender.weight),
+        }
+    }
+
+    /// The sender that all those count as that no limit reaches: one, and as light as any.
+    pub(crate) fn strangers(&self) -> (SenderId, u32) {
+        (STRANGERS, self.lightest)
+    }
+
+    /// Whether the host at this place divides among load balancers; none stands for this host.
+    pub(crate) fn divides(&self, host: Option<usize>) -> bool {
+        self.balancers.as_ref().is_some_and(|all| all.distributor == host)
+    }
+
+    /// The host that divides, where load balancers are one sender and this host does not divide itself.
+    pub(crate) fn distributor(&self) -> Option<usize> {
+        self.balancers.as_ref()?.distributor
+    }
+
+    /// What all load balancers may send, divided among the hosts that have some; this host is the one without a place. Those
+    /// at the receiver's own host, `receiver`, are left out, as their packets do not come over the fabric.
+    pub(crate) fn divide(
+        &self,
+        whole: Limits,
+        receiver: Option<usize>,
+    ) -> impl Iterator<Item = (Option<usize>, Limits)> {
+        let others = self.balancers.iter().flat_map(|all| (0..).map(Some).zip(all.hosts.iter().copied()));
+        let own = self.balancers.iter().map(|all| (None, all.own));
+        let some = others.chain(own).filter(|&(host, weight)| weight > 0 && host != receiver);
+        let (hosts, weights): (Vec<Option<usize>>, Vec<u32>) = some.unzip();
+        let parts: Vec<Limits> = Distributor::new(&weights).split(whole).collect();
+        hosts.into_iter().zip(parts)
+    }
+
+    /// What one of this host's VMs may send, by what each sender may and what this host's load balancers may together.
+    pub(crate) fn part_of(
+        &self,
+        own: usize,
+        each: Option<Limits>,
+        balancers: Option<Limits>,
+    ) -> Option<Limits> {
+        let sender = self.senders[own];
+        match &self.balancers {
+            Some(all) if sender.balancer => Some(balancers?.part(sender.weight, all.own.into())),
+            _ => Some(each?.of_weight(sender.weight)),
+        }
+    }
+}
+
+impl Sender {
+    /// Its weight among load balancers.
+    fn balances(self) -> u32 {
+        if self.balancer { self.weight } else { 0 }
+    }
+}
+
+/// All load balancers, as one sender.
+pub(crate) const BALANCERS: SenderId = SenderId::MAX;
+/// All senders that no limit reaches, as one sender.
+pub(crate) const STRANGERS: SenderId = SenderId::MAX - 1;
