@@ -41,11 +41,11 @@ pub struct Settings {
 pub struct LocalVm {
     /// How all hosts name it.
     pub vnic: Vnic,
-    /// What it may receive.
+    /// The rates that it may receive.
     pub envelope: Envelope,
     /// The delay that its packets keep to, where that is not the law's.
     pub threshold: Option<Span>,
-    /// What the gaps between sampled packets follow from. Senders must not know it live.
+    /// Seed of the gaps between sampled packets. Senders must not know it live.
     pub seed: u64,
 }
 
@@ -95,7 +95,7 @@ pub struct Agent {
     contacts: Vec<Contact>,
     /// By VM elsewhere.
     allowed: Vec<Allowed>,
-    /// What VMs elsewhere allow all load balancers, to be divided when this epoch ends.
+    /// Limits of all load balancers together to VMs elsewhere, to be divided when this epoch ends.
     wholes: Vec<Option<Limits>>,
     /// VMs elsewhere whose limits are not what they were when last polled.
     changed: VecDeque<u32>,
@@ -119,7 +119,7 @@ struct Own {
     marks: Marks,
 }
 
-/// What a VM elsewhere allows, while that holds.
+/// The limits that a VM elsewhere has told, while they hold.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Allowed {
     /// A sender of weight one.
@@ -437,14 +437,14 @@ impl Agent {
         over.max(self.last + part(self.settings.lapse, 8).min(LONGEST_SILENCE))
     }
 
-    /// What the VM `own` here may send to the VM `vm` elsewhere; none while that says nothing.
+    /// Limits of the VM `own` here to the VM `vm` elsewhere; `None` while that one's host says nothing.
     #[must_use]
     pub fn allowed(&self, own: usize, vm: u32) -> Option<Limits> {
         let Allowed { each, balancers } = self.allowed[vm as usize];
         self.members.part_of(own, each.map(|heard| heard.limits), balancers.map(|heard| heard.limits))
     }
 
-    /// What passes between this host and another.
+    /// The exchange with another host.
     #[must_use]
     pub fn contact(&self, host: usize) -> &Contact {
         &self.contacts[host]
@@ -456,7 +456,7 @@ impl Agent {
         self.contacts[host].presence(self.settings.lapse, now)
     }
 
-    /// What VMs here may receive, and allow their senders.
+    /// The VMs here as receivers: their capacities and limits.
     #[must_use]
     pub fn receivers(&self) -> &Receivers {
         &self.receivers

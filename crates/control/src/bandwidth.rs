@@ -1,6 +1,6 @@
 //! The bandwidth law: what each sender to a VM may send, steered until the VM receives its fair capacity.
 //!
-//! Why: nobody knows how many senders there are, nor how much each has to send; the rate that arrives tells.
+//! Why: the number of senders and what each has to send are unknown; the rate that arrives tells.
 //! From: PicNIC §5.3.1 (PCCB), from RCP and EyeQ; the clamps are ours.
 //! Not here: the fair capacity (`share`), each sender's weight, which multiplies the limit where it is enforced.
 //! Invariant: the limit is never zero, falls to no less than [`BandwidthLaw::floor`] of itself in an epoch, and never
@@ -15,7 +15,7 @@ use crate::{PerMille, WHOLE};
 pub struct BandwidthLaw {
     /// Part of the relative error that is corrected in one epoch: α.
     pub gain: PerMille,
-    /// What is left of a limit after one epoch, at least: a flood would otherwise bring it to zero or below.
+    /// The least that is left of a limit after one epoch: a flood would otherwise bring it to zero or below.
     pub floor: PerMille,
 }
 
@@ -26,7 +26,7 @@ impl Default for BandwidthLaw {
     }
 }
 
-/// What a VM allows a sender of weight one.
+/// The limit in bits per second of a sender of weight one to a VM.
 ///
 /// ```
 /// use plimsoll_control::{BandwidthLaw, BandwidthLimit};
@@ -48,7 +48,7 @@ impl BandwidthLimit {
         Self(capacity)
     }
 
-    /// What it is now.
+    /// The limit now.
     #[must_use]
     pub fn get(self) -> BitRate {
         self.0

@@ -1,6 +1,6 @@
-//! Who is where: which host serves a tenant's address.
+//! The directory: which host serves a tenant's address.
 //!
-//! Why: an overlay's sender must know the other host before it can wrap a frame, and feedback must reach whoever it is for.
+//! Why: an overlay's sender must know the other host before it can wrap a frame, and feedback must reach the right host.
 //! From: RFC 7348 §4.1's mapping of inner addresses to tunnel endpoints, stated instead of learned from traffic, which a
 //! tenant could lie about.
 //! Not here: how the map comes about (an operator's file, the fleet's directory), and the next hop's hardware address.
@@ -29,7 +29,7 @@ use crate::HostId;
 /// A host as the overlay reaches it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Whose seal its feedback has.
+    /// The host whose seal its feedback has.
     pub host: HostId,
     /// Where its packets go.
     pub underlay: IpAddr,
@@ -40,11 +40,11 @@ pub struct Peer {
 pub enum InnerAddr {
     /// Of Ethernet.
     Mac([u8; 6]),
-    /// Of IP: for whoever answers neighbour discovery in a tenant's place.
+    /// Of IP: for answers to neighbour discovery in a tenant's place.
     Ip(IpAddr),
 }
 
-/// What an overlay asks: asked for each frame, so answers come from memory.
+/// The overlay's questions, asked for each frame, so that answers come from memory.
 pub trait Directory {
     /// The host that serves this address of network `network` (a VNI).
     fn peer(&self, network: u32, addr: InnerAddr) -> Option<Peer>;
@@ -75,7 +75,7 @@ pub enum DirectoryError {
         /// Its number.
         network: u32,
     },
-    /// A group's address, or nobody's.
+    /// A group's address, or the null address.
     #[error("network {network}: {addr} names no single interface; give the address of one")]
     NotOne {
         /// Its number.

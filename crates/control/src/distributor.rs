@@ -1,11 +1,11 @@
-//! One limit for many sources: load balancers that bring the Internet's traffic, and who divides it among them.
+//! One limit for many sources: it is divided among the load balancers that bring the Internet's traffic.
 //!
 //! Why: what comes from the Internet has no sending host of ours. The load balancers that bring it can hold it back; there
-//! are many, each brings a little of everybody's, and a receiver that tells one after the other is slow.
+//! are many, each brings a little of every client's traffic, and a receiver that tells one after the other is slow.
 //! From: PicNIC §5.5: load balancers count as sources; a central server collects feedback and distributes it by the
 //! sources' weights.
-//! Not here: how messages travel, who is a load balancer (`directory` or the caller), and enforcing (`nic`).
-//! Invariant: the parts together are never more than the whole but for the least that everybody has; each is its source's
+//! Not here: how messages travel, which VMs are load balancers (`membership`), and enforcing (`nic`).
+//! Invariant: the parts together are never more than the whole but for the least that each source has; each is its source's
 //! weight's part of it, rounded down; nothing is allocated for a message.
 
 use plimsoll_units::{BitRate, PacketRate};
@@ -40,7 +40,7 @@ impl Distributor {
         group
     }
 
-    /// What they weigh together: a receiver that knows the group as one sender gives it this weight.
+    /// Their weight together: a receiver that knows the group as one sender gives it this weight.
     #[must_use]
     pub fn weight(&self) -> u32 {
         u32::try_from(self.sum).unwrap_or(u32::MAX)

@@ -16,7 +16,7 @@ use crate::{PerMille, WHOLE};
 pub struct FabricLaw {
     /// Weight of the newest epoch in the estimate of the marked part: g.
     pub newest: PerMille,
-    /// What an epoch without marks, or with few, adds, as a part of the most.
+    /// The increase in an epoch without marks, or with few, as a part of the most.
     pub step: PerMille,
 }
 
@@ -38,13 +38,13 @@ pub struct Marks {
 
 impl Marks {
     /// One packet in a hundred at least. Fewer change nothing: if each epoch with a mark were cut and none of those grew,
-    /// one packet now and then, which anybody on the way can mark, would leave nothing of the rate.
+    /// one packet now and then, which any host on the way can mark, would leave nothing of the rate.
     fn are_many(self) -> bool {
         self.marked > 0 && u128::from(self.marked) * u128::from(FEW) >= u128::from(self.packets)
     }
 }
 
-/// What a VM allows a sender of weight one for the fabric's sake.
+/// The limit of a sender of weight one to a VM that the fabric's marks ask for.
 ///
 /// ```
 /// use plimsoll_control::{FabricLaw, FabricLimit, Marks};
@@ -67,7 +67,7 @@ struct On {
 }
 
 impl FabricLimit {
-    /// What it is now; `None` while the fabric marks nothing.
+    /// The limit now; `None` while the fabric marks nothing.
     #[must_use]
     pub fn get(self) -> Option<BitRate> {
         self.0.and_then(|on| BitRate::new(on.rate))
@@ -118,7 +118,7 @@ impl On {
     }
 }
 
-/// One marked packet in more than so many is none.
+/// Fewer marked packets than one in this number count as none.
 const FEW: u64 = 100;
 /// All of it.
 const PART: u64 = 1 << 20;
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(epochs, 46, "from 5.3 Gb/s in steps of a hundredth");
     }
 
-    /// A mark in each epoch, from whomever, is no congestion.
+    /// A mark in each epoch is no congestion.
     #[test]
     fn a_few_marks_hold_nobody_back() {
         let mut limit = FabricLimit::default();

@@ -1,7 +1,7 @@
 //! Feedback on the wire: what VMs of one host allow the VMs of another, sealed.
 //!
-//! Why: a tenant that could forge a limit would starve its neighbours, and one that could read them would know who talks
-//! to whom. Fabrics lose, repeat and reorder.
+//! Why: a tenant that could forge a limit would starve its neighbours, and one that could read limits would learn which
+//! tenants talk to each other. Fabrics lose, repeat and reorder.
 //! From: PicNIC §5.3.2 (in-datapath feedback and a control channel carry the same); RFC 8439 (ChaCha20-Poly1305) with a
 //! fleet's key, and with draft-irtf-cfrg-xchacha's long nonces: clocks go back, so that a number alone could come again
 //! under the same key; RFC 4303 §3.4.3's rule against replays, without a window as only the newest counts.
@@ -22,7 +22,7 @@
 //! | 26.. | limits, 26 bytes each | hidden |
 //! | last 16 | tag | |
 //!
-//! A limit: network (3 bytes of a VNI), for whom it is ([`For`], 1), address of the VM (6), bits a second (8), packets a
+//! A limit: network (3 bytes of a VNI), which senders it binds ([`For`], 1), address of the VM (6), bits a second (8), packets a
 //! second (8, zero for none). All in network order. The nonce is the sending host, the sequence number and the start, and zeros.
 
 use std::collections::HashMap;
@@ -47,7 +47,7 @@ pub struct Vnic {
     pub mac: [u8; 6],
 }
 
-/// Whom a limit binds.
+/// Which senders a limit binds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum For {
     /// Each sender, in proportion to its weight.
@@ -58,18 +58,18 @@ pub enum For {
     TheseBalancers,
 }
 
-/// What one VM allows.
+/// A limit of one VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
     /// The VM that receives.
     pub receiver: Vnic,
-    /// Whom it binds.
+    /// Which senders it binds.
     pub whom: For,
-    /// What a sender of weight one may send to it.
+    /// The limits of a sender of weight one.
     pub limits: Limits,
 }
 
-/// Why a message was not accepted. Each is counted by whoever asks.
+/// Why a message was not accepted. The caller counts each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
     /// Not as long as it says, or of another version.
@@ -110,7 +110,7 @@ const HEADER: usize = 26;
 const LIMIT: usize = 26;
 const TAG: usize = 16;
 
-/// Bytes of a message with so many limits.
+/// Length in bytes of a message with this number of limits.
 #[must_use]
 pub const fn sealed_len(limits: usize) -> usize {
     HEADER + limits * LIMIT + TAG
@@ -204,7 +204,7 @@ impl Allowance {
         out.extend(limits.packets.map_or(0, PacketRate::get).to_be_bytes());
     }
 
-    /// Nothing where no bits a second are allowed, or for nobody known: who holds the key says no such thing.
+    /// Reads an allowance; `None` if it allows no bits a second or binds unknown senders, which no holder of the key writes.
     fn read(bytes: &[u8]) -> Option<Self> {
         let number = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         let mac = bytes[4..10].try_into().expect("six bytes");
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(opened(&mut opener, &first), Err(Rejected::Stale), "it was overtaken");
     }
 
-    /// Whoever reads two messages of one nonce can take their difference, and forge a third.
+    /// From two messages with one nonce an attacker can take the difference, and forge a third.
     #[test]
     fn a_number_that_comes_again_after_a_restart_is_no_nonce_that_comes_again() {
         let (mut before, mut after) = (Vec::new(), Vec::new());

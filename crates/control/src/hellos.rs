@@ -1,8 +1,8 @@
-//! How many hellos are looked at: each costs an HMAC, and anybody can send them in the name of any host.
+//! How many hellos are looked at: each costs an HMAC, and any attacker can send them in the name of any host.
 //!
 //! Why: outer addresses can be forged. A flood of forged hellos in the names of all hosts must cost a small part of a core, and
 //! must not keep a host from its session.
-//! From: RFC 2697's committed bucket, once for all hosts and twice for each; DTLS's cookie (RFC 9147 §5.1): who repeats what it
+//! From: RFC 2697's committed bucket, once for all hosts and twice for each; DTLS's cookie (RFC 9147 §5.1): a sender that repeats what it
 //! was told can receive at the address that it sends from.
 //! Not here: what hellos say (`sealing`), whether an address is a host's at all (the daemon's map).
 //! Invariant: at most [`SHARED`] and twice [`OWN`] are looked at in a second, beside a burst, however many hosts there are; what
@@ -22,7 +22,7 @@ const BURST: Span = Span::millis(1);
 /// Of an own share: three hellos where there are no more than a hundred hosts.
 const OWN_BURST: Span = Span::millis(20);
 
-/// What hellos of all hosts may cost.
+/// The share that all hosts' hellos have of this host's time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HelloLimit {
     shared: Pace,
@@ -44,7 +44,7 @@ impl Default for HelloLimit {
 }
 
 impl HelloLimit {
-    /// From now on own shares are those of so many hosts.
+    /// Sets the number of hosts, among which own shares are divided.
     pub fn set_hosts(&mut self, hosts: usize) {
         self.own = each_second((OWN / (hosts as u64).max(1)).clamp(1, MOST_OWN));
     }
@@ -55,7 +55,7 @@ impl HelloLimit {
     }
 
     /// Whether a hello in the name of the host whose share this is may be looked at. `proves` says that it repeats what only that
-    /// host was told, and whoever reads what goes to it.
+    /// host was told, and an attacker that reads what goes to it.
     pub fn admits(&mut self, own: &mut OwnHellos, proves: bool, now: Nanos) -> bool {
         let own = if proves { &mut own.proving } else { &mut own.first };
         if own.rate() != self.own {

@@ -1,6 +1,6 @@
 //! Rate control between hosts: what a receiver allows its senders, once each epoch.
 //!
-//! Why: a sender's own limits cannot know that a receiver is overrun; whoever receives can, and says so.
+//! Why: a sender's own limits cannot know that a receiver is overrun; the receiver can, and says so.
 //! From: PicNIC §5.3 (congestion control of bandwidth and of packet rate), EyeQ and RCP for the bandwidth law, QCN and
 //! TIMELY for the packet rate's.
 //! Not here: how rates are measured and limits enforced (`nic`), what carries messages (`daemon`, `sim`), clocks.

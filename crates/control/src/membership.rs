@@ -29,7 +29,7 @@ pub struct Member {
     pub vnic: Vnic,
     /// Its host's place among [`Membership::hosts`].
     pub host: usize,
-    /// What it counts as where it sends.
+    /// Its weight and kind as a sender.
     pub sender: Sender,
 }
 
@@ -113,7 +113,7 @@ impl Membership {
         self.own
     }
 
-    /// The other hosts.
+    /// All hosts but this one.
     #[must_use]
     pub fn hosts(&self) -> &[HostId] {
         &self.hosts
@@ -125,7 +125,7 @@ impl Membership {
         self.by_number.get(&number).copied()
     }
 
-    /// The other hosts' VMs.
+    /// VMs of all hosts but this one.
     #[must_use]
     pub fn vms(&self) -> &[Member] {
         &self.vms
@@ -161,7 +161,7 @@ impl Membership {
         self.balancers.as_ref()?.distributor
     }
 
-    /// What all load balancers may send, divided among the hosts that have some; this host is the one without a place. Those
+    /// Divides the limits of all load balancers among the hosts that have some; this host is the one without a place. Those
     /// at the receiver's own host, `receiver`, are left out, as their packets do not come over the fabric.
     pub(crate) fn divide(
         &self,
@@ -176,7 +176,7 @@ impl Membership {
         hosts.into_iter().zip(parts)
     }
 
-    /// What one of this host's VMs may send, by what each sender may and what this host's load balancers may together.
+    /// Limits of one of this host's VMs, from those of each sender and those of this host's load balancers together.
     pub(crate) fn part_of(
         &self,
         own: usize,

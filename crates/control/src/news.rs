@@ -16,7 +16,7 @@ use plimsoll_units::{Nanos, Span};
 
 use crate::Limits;
 
-/// What was said to one host, by whose limit it is.
+/// The limits that one host was told, by receiver.
 ///
 /// ```
 /// use plimsoll_control::{Limits, News};
@@ -46,7 +46,7 @@ struct Said {
 
 /// How often what changed is repeated: a lost message in a hundred leaves one change in a million to the refresh.
 const AGAIN: u32 = 2;
-/// Refreshes in a lapse: so many messages in a row must be lost until a limit lapses that still holds. RSVP's defaults come
+/// Refreshes in a lapse: this number of messages in a row must be lost until a limit lapses that still holds. RSVP's defaults come
 /// to as many (RFC 2205, section 3.7).
 const REFRESHES: u64 = 5;
 /// How long nothing is said at most: a sender that begins anew has forgotten what it was told, and one whose `lapse` is shorter

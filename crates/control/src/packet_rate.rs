@@ -28,13 +28,13 @@ pub struct PacketRateLaw {
     pub additive_after: u32,
     /// See [`PacketRateLaw::additive_after`].
     pub hyperactive_after: u32,
-    /// What the target rises by, as a part of the rate at the start: δ.
+    /// The step by which the target rises, as a part of the rate at the start: δ.
     pub step: PerMille,
     /// How full the VM's queue is when it goes on; a drop counts as full.
     pub on_at: PerMille,
     /// How full it may be for an epoch to count towards going off.
     pub off_below: PerMille,
-    /// So many such epochs in a row, in which no sender needed its whole limit, and it goes off.
+    /// The number of such epochs in a row, in which no sender needed its whole limit, after which it goes off.
     pub off_after: u32,
 }
 
@@ -66,7 +66,7 @@ impl PacketRateLaw {
     }
 }
 
-/// What an epoch showed of a VM.
+/// Measurements of a VM's packets over an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// How long packets waited from their arrival at the NIC until they left the VM's queue; `None` if none did.
@@ -81,7 +81,7 @@ pub struct Seen {
     pub weights: u64,
 }
 
-/// What a VM allows a sender of weight one, while it allows less than everything.
+/// The packet-rate limit of a sender of weight one to a VM, while there is one.
 ///
 /// ```
 /// use plimsoll_control::{PacketRateLaw, PacketRateLimit, Seen};
@@ -115,7 +115,7 @@ struct On {
 }
 
 impl PacketRateLimit {
-    /// What it is now; `None` while it is off.
+    /// The limit now; `None` while it is off.
     #[must_use]
     pub fn get(&self) -> Option<PacketRate> {
         self.0.and_then(|on| PacketRate::new((on.rate / FRACTION).max(1)))
@@ -138,7 +138,7 @@ impl PacketRateLimit {
 }
 
 impl On {
-    /// What was served without loss, divided among the senders.
+    /// Starts from the rate that was served without loss, divided among the senders.
     fn start(law: &PacketRateLaw, seen: &Seen) -> Self {
         let served = u128::from(seen.goodput) * u128::from(FRACTION * WHOLE);
         let rate =
@@ -244,7 +244,7 @@ mod tests {
         let mut limit = PacketRateLimit::default();
         let calm = Seen { occupancy: 20, goodput: 200_000, weights: 1_000, ..Seen::default() };
         let slow = Seen { delay: Some(Span::millis(5)), ..calm };
-        assert_eq!(limit.epoch(&law, &slow), None, "delay alone is somebody else's doing");
+        assert_eq!(limit.epoch(&law, &slow), None, "delay alone has another cause");
         let full = Seen { occupancy: 500, goodput: 1_000_000, ..calm };
         assert_eq!(limit.epoch(&law, &full), PacketRate::new(1_000_000));
         let bound = Seen { goodput: 990_000, ..calm };

@@ -1,8 +1,8 @@
 //! A host's receiving side: once each epoch, what each of its VMs allows a sender.
 //!
-//! Why: bandwidth and packet rate are one decision for whoever must obey it, and both start from the same measurements.
+//! Why: bandwidth and packet rate are one decision for the sender that must obey it, and both start from the same measurements.
 //! From: PicNIC §5.3 (PCC) and §5.5: per epoch, from what is measured anyway.
-//! Not here: the laws themselves (`bandwidth`, `packet_rate`), who the senders are (`senders`), messages (`feedback`).
+//! Not here: the laws themselves (`bandwidth`, `packet_rate`), which senders there are (`senders`), messages (`feedback`).
 //! Invariant: integers only; an epoch allocates nothing; a VM that receives nothing allows its capacity, or what it began
 //! with where none is kept for it, and no packet limit of its own.
 
@@ -12,16 +12,16 @@ use crate::share::{Idle, Receiver, Shares};
 use crate::{BandwidthLaw, BandwidthLimit, FabricLaw, FabricLimit, Marks, PacketRateLaw, PacketRateLimit};
 use crate::{PerMille, Seen, WHOLE};
 
-/// What a VM may receive.
+/// The rates that a VM may receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// What it gets whatever the others do.
+    /// The rate it gets whatever the other VMs do.
     pub min: Option<BitRate>,
-    /// What it never exceeds.
+    /// The rate it never exceeds.
     pub max: BitRate,
 }
 
-/// What an epoch brought for a VM.
+/// Measurements of a VM over an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
     /// Bytes that came, dropped ones included.
@@ -38,11 +38,11 @@ pub struct Measured {
     pub weights: u64,
     /// The least weight of a sender; zero stands for a thousand.
     pub least: u32,
-    /// What the fabric had marked of what came.
+    /// The packets that came, and those that the fabric had marked.
     pub marks: Marks,
 }
 
-/// What a VM allows a sender of weight one; others in proportion to theirs.
+/// Limits of a sender of weight one to a VM; those of other senders are in proportion to their weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bits a second.
@@ -79,7 +79,7 @@ pub struct Laws {
     pub bandwidth: BandwidthLaw,
     /// For packet rates; none: bandwidth only, as EyeQ.
     pub packets: Option<PacketRateLaw>,
-    /// What becomes of an idle VM's minimum.
+    /// The use of an idle VM's minimum.
     pub idle: Idle,
     /// For what the fabric marks; none: marks mean nothing.
     pub fabric: Option<FabricLaw>,
@@ -120,7 +120,7 @@ struct Vm {
     threshold: Option<Span>,
 }
 
-/// What is kept of a VM, with its place in the division.
+/// Bytes kept of a VM, with its place in the division.
 pub(crate) const VM_BYTES: usize =
     size_of::<Vm>() + size_of::<Receiver>() + size_of::<u64>() + size_of::<u32>();
 
@@ -169,7 +169,7 @@ impl Receivers {
         at_rest
     }
 
-    /// What the VM allows a sender of weight one.
+    /// The limits of a sender of weight one to the VM.
     #[must_use]
     pub fn limits(&self, vm: usize) -> Limits {
         let Vm { bandwidth, packets, fabric, .. } = &self.vms[vm];
@@ -199,14 +199,14 @@ impl Receivers {
 }
 
 impl Vm {
-    /// What its lightest sender needs to be told to bring its maximum alone.
+    /// The limit with which its lightest sender alone can bring its maximum.
     fn most(&self, least: u32) -> BitRate {
         let weight = if least == 0 { 1_000 } else { least.min(1_000) };
         let most = u128::from(self.envelope.max.get()) * 1_000 / u128::from(weight);
         BitRate::new(u64::try_from(most).unwrap_or(u64::MAX)).unwrap_or(self.envelope.max)
     }
 
-    /// What it may receive. Nothing is kept for an idle one without a minimum, or with a minimum that is lent: it begins
+    /// The rate it is steered to. Nothing is kept for an idle one without a minimum, or with a minimum that is lent: it begins
     /// again where it did at first (PN-M8 restarts an idle VM from its capacity, and its capacity once it receives is not
     /// known before). One that receives where minima leave nothing has a bit a second, so that it is told less each epoch.
     fn steered_to(&self, received: u64, line: BitRate) -> BitRate {

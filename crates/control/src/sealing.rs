@@ -1,4 +1,4 @@
-//! Tenants' frames between hosts, sealed: nobody on the way reads, changes, invents or repeats one in a host's name.
+//! Tenants' frames between hosts, sealed: no attacker on the way can read, change, invent or repeat one in a host's name.
 //!
 //! Why: an overlay's outer addresses can be forged. Frames that are sent again in a host's name took the place of that
 //! host's own, as nothing tells them apart.
@@ -19,8 +19,8 @@
 //! is told which number the other has, and takes a greater one.
 //! An old hello that is sent again begins nothing: within our life its number is not greater, and an older one is not proven.
 //!
-//! Of hellos with wrong tags, which anybody may send in any name, only so many are looked at (`hellos`). Those that name our
-//! present start have a share of their own: only who reads what we send can make such. A host some of whose hellos were not
+//! Hellos with wrong tags, which any attacker may send in any name, are looked at up to a bound (`hellos`). Those that name our
+//! present start have a share of their own: only an attacker that reads what we send can make such. A host some of whose hellos were not
 //! looked at is greeted once a second, so that it learns our start and its next hello is one of those.
 //!
 //! # Format of a hello, version 1
@@ -40,7 +40,7 @@
 //! # Format of a sealed frame
 //!
 //! Four bytes of a check on the number, eight of the number, the frame (hidden), a tag of 16. The check is AES-128 of the
-//! number under a key of the session's: who does not have that key is turned away without the cost of opening. Bound, too,
+//! number under a key of the session's: a sender without that key is turned away without the cost of opening. Bound, too,
 //! are both hosts and the network.
 
 use aws_lc_rs::aead::quic::{self, HeaderProtectionKey};
@@ -82,7 +82,7 @@ pub enum Unopened {
     /// It was sealed for no session that is live here: made up, or from before a restart.
     #[error("a frame that was sealed for no session that is live")]
     WrongSession,
-    /// It has come before, or so long after others that nobody can tell.
+    /// It has come before, or too long after others to tell.
     #[error("a frame that comes again, or too late")]
     Replayed,
     /// It is not what was sealed.
@@ -90,7 +90,7 @@ pub enum Unopened {
     Forged,
 }
 
-/// What came of a hello.
+/// The outcome of a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Greeted {
     /// A session begins.
@@ -115,12 +115,12 @@ pub struct Sealing {
     limit: HelloLimit,
 }
 
-/// What there is between this host and another.
+/// The state between this host and another.
 pub struct Session {
     peer: HostId,
     /// This host's number towards that one.
     number: u64,
-    /// What was accepted from it: number and start.
+    /// The number and start that were accepted from it.
     accepted: Option<(u64, u64)>,
     /// Other starts that hellos in its name had, oldest first, then zeros: one of them may be its present one.
     claims: [u64; CLAIMS],
@@ -172,7 +172,7 @@ impl Sealing {
         Self { host, start: start.max(1), first: first.max(1), secret, hellos, limit: HelloLimit::default() }
     }
 
-    /// There are so many other hosts: among so many is divided what their hellos may cost.
+    /// Sets the number of other hosts, among which the cost of their hellos is divided.
     pub fn set_hosts(&mut self, hosts: usize) {
         self.limit.set_hosts(hosts);
     }
@@ -353,7 +353,7 @@ impl Session {
         self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
     }
 
-    /// A hello is to be said some time, if none is due: anybody can make us say it.
+    /// Schedules a hello if none is due, not at once: any attacker can make us say it.
     fn want_hello_at_last(&mut self, now: Nanos) {
         self.due = self.due.or_else(|| Some(self.said.map_or(now, |said| now.max(said + LONGEST_GAP))));
     }
@@ -439,7 +439,7 @@ impl Opener {
             (None, false) => self.before.as_ref().ok_or(Unopened::Replayed)?,
         };
         if frames.open_in_place(nonce(number), bound, rest).is_err() {
-            // Whoever copies a right head in front of something else shall not have it tried for ever.
+            // An attacker that copies a right head in front of something else must not have it tried for ever.
             if !admits(forgeries, BURST, now) && self.window.is_near(number) {
                 self.window.mark(number);
             }
@@ -463,7 +463,7 @@ impl Keys {
         LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key).expect("32 bytes are a key"))
     }
 
-    /// The first bytes of AES of the number: nobody without the key can tell them.
+    /// The first bytes of AES of the number: they cannot be foreseen without the key.
     #[inline]
     fn check(&self, number: u64) -> [u8; 4] {
         let mut sample = [0; 16];

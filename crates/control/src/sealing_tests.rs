@@ -93,7 +93,7 @@ fn a_frame_is_for_one_network_between_two_hosts() {
     let (mut a, mut b, mut now) = pair();
     let mut packet = a.seal(&[5; 60]);
     assert_eq!(b.session.open(VNI + 1, &mut packet, now), Err(Unopened::Forged));
-    // Another host of the fleet that knows the key and what everybody has said.
+    // Another host of the fleet that knows the key and all that was said.
     let mut c = Host::new(HostId(3), B, 100, 33);
     let mut b_of_c = Host { session: b.sealing.session(HostId(3)), sealing: Sealing::new(&KEY, B, 100, 22) };
     shake(&mut c, &mut b_of_c, &mut now);
@@ -165,7 +165,7 @@ fn hellos_that_are_sent_again_end_no_session() {
     }
 }
 
-/// Who has recorded hellos of earlier lives of both hosts sends them again as fast as they are looked at.
+/// An attacker that has recorded hellos of earlier lives of both hosts sends them again as fast as they are looked at.
 #[test]
 fn hellos_that_are_sent_again_keep_no_session_from_beginning() {
     let (mut a, mut b, mut now) = (Host::new(A, B, 100, 11), Host::new(B, A, 100, 22), Nanos::ZERO);
@@ -195,7 +195,7 @@ fn hellos_that_are_sent_again_keep_no_session_from_beginning() {
     }
 }
 
-/// Whoever sees two frames of one key and number can take their difference, and forge a third.
+/// From two frames of one key and number an attacker can take the difference, and forge a third.
 #[test]
 fn no_number_has_two_keys_and_no_key_begins_again() {
     let (mut a, mut b, mut now) = pair();
@@ -250,7 +250,7 @@ fn a_copied_head_costs_only_so_much() {
     assert_eq!(b.open(&forged), Err(Unopened::WrongSession));
 }
 
-/// A hello from one host to another without the fleet's key: it names `start` as the start of whom it is for.
+/// A hello from one host to another without the fleet's key: it names `start` as the start of its receiver.
 fn forged(from: HostId, to: HostId, start: u64) -> [u8; HELLO] {
     let mut hello = [0; HELLO];
     hello[0] = VERSION;
@@ -302,7 +302,7 @@ fn hellos_in_all_names_together_cost_only_so_much() {
     assert!((20_000..31_000).contains(&looked), "{looked} of 990,000");
 }
 
-/// Who does not read what the hosts say floods one of them in the other's name.
+/// An attacker that does not read what the hosts say floods one of them in the other's name.
 #[test]
 fn forged_hellos_in_its_own_name_keep_no_host_from_a_session() {
     for restarts_flooded in [false, true] {

@@ -1,10 +1,10 @@
-//! Who sends to a VM: the heavy ones by name, all of them by number.
+//! The senders to a VM: the heavy ones by name, all of them by number.
 //!
-//! Why: a limit reaches only whom it is told to, and a list of all senders would cost more than the traffic.
+//! Why: a limit reaches only the senders that are told, and a list of all senders would cost more than the traffic.
 //! From: PicNIC §5.5 (sampling finds the heavy sources) by Space-Saving (Metwally et al., ICDT 2005), and §5.3.2's
 //! cardinality by HyperLogLog.
-//! Not here: who is a sender at all: the caller says, so that sources that anybody can make up count as one.
-//! Invariant: whoever sends more than one of [`Senders::CAPACITY`] sampled packets is known by name; constant memory.
+//! Not here: what counts as a sender: the caller decides, so that made-up sources count as one.
+//! Invariant: a sender of more than one of [`Senders::CAPACITY`] sampled packets is known by name; constant memory.
 
 use plimsoll_queues::HyperLogLog;
 
@@ -18,14 +18,14 @@ pub struct Senders {
     seen: HyperLogLog,
     /// Packets until the next one is looked at.
     skip: u32,
-    /// Where the gaps between those come from, so that nobody can send in step with them.
+    /// Where the gaps between those come from, so that no sender can send in step with them.
     random: u64,
 }
 
 /// A sender known by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heavy {
-    /// Whose packets.
+    /// The sender.
     pub sender: SenderId,
     /// Its part of a limit, an ordinary one's being a thousand.
     pub weight: u32,
@@ -37,7 +37,7 @@ impl Senders {
     /// How many are known by name.
     pub const CAPACITY: usize = 64;
 
-    /// Nobody yet. Gaps between sampled packets follow from `seed`.
+    /// Makes an empty table. Gaps between sampled packets follow from `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let seen = HyperLogLog::with_registers(256);

@@ -4,7 +4,7 @@
 //! From: PicNIC §5.3.1, with its one division of the spare made a progressive filling, so that what a VM at its maximum
 //! leaves goes to the others.
 //! Not here: the law that gets there (`bandwidth`).
-//! Invariant: minima first; nobody above its maximum; together never more than the line, and less only by the bits lost
+//! Invariant: minima first; no VM above its maximum; together never more than the line, and less only by the bits lost
 //! in rounding down, by maxima, or by what idle VMs keep reserved.
 
 use plimsoll_units::BitRate;
@@ -12,21 +12,21 @@ use plimsoll_units::BitRate;
 /// A VM that may receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receiver {
-    /// What it gets whatever the others do.
+    /// The rate it gets whatever the other VMs do.
     pub min: Option<BitRate>,
-    /// What it never exceeds; the spare is divided in this proportion.
+    /// The rate it never exceeds; the spare is divided in this proportion.
     pub max: BitRate,
     /// Whether it received anything in the last epoch.
     pub active: bool,
 }
 
-/// What becomes of the minimum of a VM that receives nothing.
+/// How the minimum of a VM that receives nothing is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Idle {
     /// It stays free for it, so that its first packets find room (PicNIC's reading).
     #[default]
     Reserved,
-    /// The others get it until it is wanted.
+    /// It goes to the other VMs until it is wanted.
     Lent,
 }
 
@@ -66,7 +66,7 @@ impl Shares {
         &self.shares
     }
 
-    /// Raises everybody's share in proportion to its maximum, until it is full or nothing is left.
+    /// Raises each VM's share in proportion to its maximum, until it is full or nothing is left.
     fn fill(&mut self, receivers: &[Receiver], mut spare: u64) {
         let Self { shares, order } = self;
         let room = |shares: &[u64], at: u32| receivers[at as usize].max.get() - shares[at as usize];
@@ -126,7 +126,7 @@ mod tests {
     }
 
     proptest! {
-        /// Raising a share would need somebody else's: each active VM is full, or all are level and the line is used up.
+        /// Raising a share would need another VM's: each active VM is full, or all are level and the line is used up.
         #[test]
         fn is_the_max_min_fair_division(
             line in 1_u64..1_000_000,
@@ -144,14 +144,14 @@ mod tests {
             let total: u64 = shares.iter().sum();
             prop_assert!(total <= line);
             let short = receivers.iter().zip(shares).any(|(vm, &share)| vm.active && share < vm.max.get());
-            prop_assert!(!short || line - total <= receivers.len() as u64, "{total} of {line} with somebody short");
+            prop_assert!(!short || line - total <= receivers.len() as u64, "{total} of {line} with a VM short");
             for (vm, &share) in receivers.iter().zip(shares) {
                 prop_assert!(share <= vm.max.get());
                 let minima: u64 = receivers.iter().filter_map(|vm| vm.min).map(BitRate::get).sum();
                 let min = vm.min.map_or(0, |min| min.get().min(vm.max.get()));
                 prop_assert!(share >= min || minima > line);
             }
-            // Level: whoever has room has been raised as far, for its maximum, as everybody who has been raised.
+            // Level: each VM that has room has been raised as far, for its maximum, as any other.
             if receivers.iter().filter_map(|vm| vm.min).map(BitRate::get).sum::<u64>() <= line {
                 let raised = |vm: &Receiver, share: u64| {
                     (share - vm.min.map_or(0, |min| min.get().min(vm.max.get()))) as f64 / vm.max.get() as f64

@@ -21,7 +21,7 @@ pub struct Part {
     pub bytes: u64,
 }
 
-/// What is kept for a VM that receives.
+/// Bytes for each VM that receives.
 ///
 /// ```
 /// let vm: u64 = plimsoll_control::state::of_vm().iter().map(|part| part.bytes).sum();

@@ -1,9 +1,9 @@
 //! Senders that no limit reaches: what comes from all of them together is held to one sender's part, where it arrives.
 //!
-//! Why: a limit binds who hears it. A host without Plimsoll does not, nor does whoever made up the addresses that it sends
-//! from; a receiver that steers by what arrives would press those who listen to nothing for the sake of those who do not.
+//! Why: a limit binds a host that hears it. A host without Plimsoll does not, nor does one that made up the addresses that it
+//! sends from; a receiver that steers by what arrives would press the senders that listen down to nothing for the sake of those that do not.
 //! From: PN-S1 and PN-S2 (a flood is the flood's own loss), RFC 2697's committed bucket.
-//! Not here: who is a stranger (the caller asks its `directory`), and the limits (`receiver`).
+//! Not here: which senders are strangers (`agent`), and the limits (`receiver`).
 //! Invariant: strangers together never bring a VM more than a sender of weight one is allowed and a burst; constant time,
 //! no allocation.
 
@@ -34,14 +34,14 @@ pub struct Strangers {
 }
 
 impl Strangers {
-    /// What a sender of weight one may send from now on.
+    /// Sets the limits of a sender of weight one.
     pub fn allow(&mut self, limits: Limits, now: Nanos) {
         set(&mut self.bits, Some(limits.bits), now);
         let packets = limits.packets.and_then(|packets| BitRate::new(packets.get().saturating_mul(8)));
         set(&mut self.packets, packets, now);
     }
 
-    /// Whether a stranger's packet of so many bytes may come in.
+    /// Whether a stranger's packet of `len` bytes may come in.
     #[inline]
     pub fn admits(&mut self, len: u32, now: Nanos) -> bool {
         let fits = |pace: &Option<Pace>| pace.is_none_or(|pace| pace.earned() <= now + BURST);

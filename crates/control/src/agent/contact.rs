@@ -1,4 +1,4 @@
-//! What passes between this host and another: what that is told, and when each was last heard.
+//! The exchange with one other host: what it is told, and when it was last heard.
 //!
 //! Why: limits for all VMs of a host travel together, and a host that hears nothing is told apart from one that is idle.
 //! From: PicNIC §5.5, PN-S1 and PN-S2: senders that no limit reaches are held back where they arrive.
@@ -11,7 +11,7 @@ use plimsoll_units::{Nanos, Span};
 
 use crate::{Allowance, HostId, LONGEST_SILENCE, News, Sealer, Vnic, refresh};
 
-/// What passes between this host and another.
+/// The exchange with one other host.
 #[derive(Debug)]
 pub struct Contact {
     host: HostId,
@@ -34,7 +34,7 @@ pub struct Contact {
 /// Whether another host is heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// What it said last holds.
+    /// It was heard within the lapse.
     Heard,
     /// It says nothing, though packets go there or come from it.
     Silent,

@@ -1,7 +1,7 @@
 //! Other hosts: tenants' frames to and from them, in the overlay.
 //!
 //! Why: a tenant's neighbour may live on another host, and the fabric between knows nothing of tenants.
-//! From: RFC 7348 and 8926 by `wire::overlay`; who is where by `control::directory`; `docs/overlay.md`.
+//! From: RFC 7348 and 8926 by `wire::overlay`; hosts of addresses by `control::directory`; `docs/overlay.md`.
 //! Not here: the order of frames (`nic`), waiting for one's turn on the way in (`inward`), headers (`wire`).
 //! Invariant: with an overlay nothing leaves the uplink but the overlay's packets and questions for next hops, and nothing
 //! comes in from it but frames of the tenants' network whose sender is at the host that sent them; whatever else came is
@@ -39,7 +39,7 @@ use neighbours::Neighbours;
 use sealed::Seals;
 use steer::Steering;
 
-/// What an engine of a fleet is made from.
+/// The parts that an engine of a fleet is made from.
 #[derive(Debug)]
 pub struct FleetSetup {
     /// The fleet.
@@ -83,11 +83,11 @@ struct Link {
     copy: wrap::Copied,
 }
 
-/// What a packet from the uplink is for.
+/// The destination of a packet from the uplink.
 pub(super) enum Came {
     /// A tenant, or all of them: it waits there, as one of this host's that nothing proves to be such.
     For(u32, Option<usize>),
-    /// Nobody behind this: it has been dealt with, or counted.
+    /// No tenant: it has been dealt with, or counted.
     Done,
 }
 
@@ -166,7 +166,7 @@ impl Engine {
         self.fleet.as_ref().is_some_and(|fleet| fleet.steering.is_some())
     }
 
-    /// What is due between hosts: questions for next hops, epochs, feedback in frames of its own. When there is more.
+    /// Does what is due between hosts: questions for next hops, epochs, feedback in frames of its own. Answers when more is due.
     pub(super) fn tend_fleet(&mut self, now: Nanos) -> Option<Nanos> {
         // Taken out for the while, so that it can be asked while ports are written.
         let mut fleet = self.fleet.take()?;

@@ -1,4 +1,4 @@
-//! The fleet as this host sees it: who is where, and a path to each host.
+//! The fleet as this host sees it: the host of each tenant, and a path to each host.
 //!
 //! Why: what follows from a policy's `overlay` is worked out once, outside the engine's thread.
 //! From: `docs/overlay.md`; the directory is `control`'s, stated by the policy.
@@ -20,7 +20,7 @@ use plimsoll_wire::overlay::{Addresses, Format, Path, Ports, Vni};
 
 use super::super::mac_table::{Mac, key};
 
-/// What a policy's `overlay` comes to.
+/// A policy's `overlay`, worked out.
 #[derive(Clone, Debug)]
 pub struct FleetMap {
     pub(crate) overlay: Overlay,
@@ -29,10 +29,10 @@ pub struct FleetMap {
     pub(crate) ports: Ports,
     pub(crate) mtu: u16,
     directory: StaticDirectory,
-    /// The other hosts.
+    /// All hosts but this one.
     pub(crate) hosts: Vec<Host>,
     by_address: HashMap<IpAddr, usize, FixedState>,
-    /// The other hosts by their places, and the tenants elsewhere.
+    /// The hosts by their places, and the tenants elsewhere.
     pub(crate) members: Arc<Membership>,
     by_mac: HashMap<u64, u32, FixedState>,
     /// Limits for each pair, where there is feedback.
@@ -45,21 +45,21 @@ pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) number: HostId,
     pub(crate) address: IpAddr,
-    /// Who is asked for the next hop's hardware address.
+    /// The next hop, which is asked for its hardware address.
     pub(crate) hop: IpAddr,
     pub(crate) mac: Option<Mac>,
-    /// What each tenant here may send to each of its tenants while it says nothing.
+    /// The rate of each pair of a tenant here and one there while it says nothing.
     pub(crate) fallback: BitRate,
     pub(crate) channel: Option<std::net::SocketAddr>,
 }
 
-/// What pairs may send at once after a pause: some frames, so that a thread that wakes up late loses none of the rate.
+/// A pair's burst after a pause: some frames, so that a thread that wakes up late loses none of the rate.
 const BURST: Span = Span::micros(200);
 const BURST_FRAMES: u64 = 4;
 
 impl FleetMap {
     /// The fleet of this overlay, on an underlay whose packets have up to `mtu` bytes. With feedback the program gets room
-    /// for the limits of each pair of tenants, which begin with what holds while nobody has said anything.
+    /// for the limits of each pair of tenants, which begin with the fallback.
     #[must_use]
     pub fn new(overlay: &Overlay, mtu: u16, program: &mut Program) -> Self {
         let own = HostId(overlay.own().number);
@@ -176,7 +176,7 @@ impl FleetMap {
         self.by_mac.get(&key(mac)).copied()
     }
 
-    /// The other host that has this address of the tenants' network.
+    /// The place of the host that has this address of the tenants' network, unless that is this one.
     pub(crate) fn host_of(&self, mac: Mac) -> Option<usize> {
         self.members.host(self.home_of(mac)?)
     }
@@ -186,7 +186,7 @@ impl FleetMap {
         Some(self.directory.peer(self.vni.get(), InnerAddr::Mac(mac))?.host)
     }
 
-    /// The other host with this address on the underlay.
+    /// The place of the host with this address on the underlay, unless that is this one.
     pub(crate) fn host_at(&self, address: IpAddr) -> Option<usize> {
         self.by_address.get(&address).copied()
     }

@@ -1,10 +1,10 @@
 //! Next hops' hardware addresses: asked for before they are needed, and again now and then.
 //!
-//! Why: a frame for another host cannot leave without one, and waiting for it would hold up everybody behind.
+//! Why: a frame for another host cannot leave without one, and waiting for it would hold up every frame behind.
 //! From: RFC 826 and RFC 4861 §7.2 in the least that two hosts on one link need, by frames of our own: so it works on every
 //! kind of port, and whether or not a kernel has this host's address as well (it then answers, too, with the same).
 //! Not here: the frames (`wire::neighbour`), routers' discovery, duplicate detection.
-//! Invariant: only next hops of the map are remembered, so nobody fills the table; each is asked for at most once in
+//! Invariant: only next hops of the map are remembered, so no host on the link can fill the table; each is asked for at most once in
 //! [`AGAIN`]; an answer that is lost leaves the last one in force.
 
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ const FRESH: Span = Span::secs(30);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Neighbours {
     hops: Vec<Hop>,
-    /// When somebody is next to be asked for.
+    /// When the next hop is to be asked for.
     next: Option<Nanos>,
 }
 
@@ -65,7 +65,7 @@ impl Neighbours {
         self.hops.get(place)?.mac
     }
 
-    /// Somebody says that it has this address.
+    /// A host on the link says that it has this address.
     pub(crate) fn hear(&mut self, address: IpAddr, mac: Mac, now: Nanos) {
         if let Some(hop) = self.hops.iter_mut().find(|hop| hop.address == address && !hop.stated) {
             (hop.mac, hop.ask_at) = (Some(mac), now + FRESH);
@@ -109,7 +109,7 @@ mod tests {
         let mut table = Neighbours::new(hops.into_iter(), &Neighbours::default(), Nanos::ZERO);
         let at = |secs| Nanos::ZERO + Span::secs(secs);
         assert_eq!(table.ask(at(0)), Some(hop));
-        assert_eq!(table.ask(at(0)), None, "once, and nobody whom the operator has stated");
+        assert_eq!(table.ask(at(0)), None, "once, and no hop that the operator has stated");
         assert_eq!((table.ask(at(1)), table.mac(0)), (Some(hop), None));
         table.hear(hop, MAC, at(1));
         table.hear([192, 0, 2, 9].into(), MAC, at(1));

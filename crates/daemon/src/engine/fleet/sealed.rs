@@ -32,7 +32,7 @@ pub(super) struct Seals {
     /// Those with hosts that have left the map: a host that returns finds its own, as a session that began anew with the numbers
     /// of before would use its keys twice.
     away: Vec<(HostId, Session)>,
-    /// When somebody is next to be greeted, or a look is due whether somebody is.
+    /// When the next host is to be greeted, or the next look is due whether one is.
     next: Option<Nanos>,
 }
 

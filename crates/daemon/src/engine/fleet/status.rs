@@ -1,6 +1,6 @@
-//! What there is to say of other hosts.
+//! The state of other hosts, for operators.
 //!
-//! Why: an operator must see whether a host is heard, who is held back for whom, and by how much.
+//! Why: an operator must see whether a host is heard, which tenants are held back for which, and by how much.
 //! From: PicNIC's PN-C3, the state of each VM reported; copied out between two turns.
 //! Not here: tables and metrics (`stats`, `prometheus`).
 //! Invariant: taking it costs time in proportion to hosts and tenants, never to packets.
@@ -20,18 +20,18 @@ use super::steer::Counts;
 /// Other hosts at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct FleetNow {
-    /// The other hosts.
+    /// All hosts but this one.
     pub hosts: Vec<HostNow>,
-    /// Tenants here, each with those elsewhere to whom it has sent.
+    /// Tenants here, each with the tenants elsewhere that it has sent to.
     pub pairs: Vec<PairNow>,
-    /// What tenants here allow.
+    /// The limits that tenants here tell.
     pub receivers: Vec<ReceiverNow>,
 }
 
 /// Whether a host says what its tenants can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostState {
-    /// Nobody here asks anything of any host.
+    /// Hosts tell each other no limits.
     Uncontrolled,
     /// It was heard of late.
     Heard,
@@ -74,44 +74,44 @@ pub struct HostNow {
     pub received: u64,
     /// Messages.
     pub messages: Counts,
-    /// What holds while it says nothing.
+    /// The rate that holds while it says nothing.
     pub fallback: BitRate,
     /// Whether frames to it are sealed; none where none are.
     pub session: Option<bool>,
 }
 
-/// What one tenant here sends to one elsewhere.
+/// A pair of a tenant here and one elsewhere that it sends to.
 #[derive(Clone, Debug)]
 pub struct PairNow {
     /// The tenant here.
     pub tenant: String,
-    /// The other one, and its host.
+    /// The tenant elsewhere, and its host.
     pub peer: String,
     /// See [`PairNow::peer`].
     pub host: String,
-    /// What it is allowed; none while its host says nothing, and the fallback holds.
+    /// Its limits; none while its host says nothing, and the fallback holds.
     pub limits: Option<Limits>,
-    /// What it is held to, in bits a second.
+    /// The rate that is enforced, in bits a second.
     pub bits: BitRate,
-    /// What went.
+    /// Packets of this pair.
     pub counters: LimitCounters,
 }
 
-/// What one tenant here allows its senders.
+/// A tenant here, as a receiver.
 #[derive(Clone, Debug)]
 pub struct ReceiverNow {
     /// The tenant.
     pub tenant: String,
-    /// What it may receive, in bits a second.
+    /// The rate that it may receive, in bits a second.
     pub capacity: u64,
-    /// What each sender may send to it.
+    /// The limits of a sender of weight one to it.
     pub limits: Limits,
     /// Senders that are known by name.
     pub senders: usize,
 }
 
 impl Engine {
-    /// What there is to say of other hosts; none without an overlay. `limits` are all limits' counters.
+    /// The state of other hosts; none without an overlay. `limits` are all limits' counters.
     pub(in super::super) fn fleet_now(&self, limits: &[LimitCounters], now: Nanos) -> Option<FleetNow> {
         let fleet = self.fleet.as_ref()?;
         let steering = fleet.steering.as_deref();

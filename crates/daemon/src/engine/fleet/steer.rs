@@ -215,7 +215,7 @@ impl Engine {
         Some(next)
     }
 
-    /// What came for the tenant of a lane in this epoch.
+    /// Measurements of this epoch for the tenant of a lane.
     fn measured(&mut self, lane: u32) -> Measured {
         let (seen, slots, delay) = self.inward.take_epoch(lane + 1);
         Measured {

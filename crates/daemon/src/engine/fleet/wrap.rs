@@ -30,11 +30,11 @@ pub(super) enum Copied {
     Whole,
 }
 
-/// What goes with each of a frame's segments.
+/// The headers and feedback that go with each of a frame's segments.
 struct Wrapping<'a> {
     path: Path,
     inner: Inner<'a>,
-    /// With whom, where it is sealed.
+    /// The other host's session, where the frame is sealed.
     session: Option<&'a mut Session>,
     /// Whether the feedback has left.
     told: bool,
@@ -62,7 +62,7 @@ impl Engine {
         }
         let first = self.begin_copies();
         if first.is_none() {
-            // Whoever had a part of it is no longer there.
+            // The host that had a part of it is no longer there.
             *part = whole;
         }
         let hosts = self.fleet.as_ref().map_or(0, |fleet| fleet.links.len());
