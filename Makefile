@@ -17,7 +17,7 @@ RELEASE := target/release/plimsoll
 DEBUG   := target/debug/plimsoll
 
 .DEFAULT_GOAL := help
-.PHONY: help demo faults build test check fmt lint unit docs-check bench-check deny deny-if-there bench papers guest fuzz soak doc install clean
+.PHONY: help demo faults build test check fmt lint live beside unit docs-check bench-check deny deny-if-there bench papers guest fuzz soak doc install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,15 +32,20 @@ demo: ## build, run noisy-neighbour and receive-flood of examples/ on real traff
 
 faults: ## show live what faults cost the other tenants on this machine, with figures: needs root, takes a minute and the build
 	@scripts/setup.sh test
-	@$(CARGO) test --locked -p plimsoll-cli --test alone --test it -- faults:: kept:: --nocapture --test-threads 1
+	@$(CARGO) test --locked -p plimsoll-cli --test live --test it -- faults:: kept:: --nocapture --test-threads 1
 
 build: ## build the release binary, target/release/plimsoll
 	@scripts/setup.sh build
 	$(CARGO) build --release --locked -p plimsoll-cli
 
+# The live tests wait for most of their time. All else runs beside them, at a lower priority, so that it takes the time
+# that they leave.
 test: ## run all checks: format, lints, unit, property, scenario and live tests, docs and their examples, licences
 	@scripts/setup.sh test
-	@$(MAKE) --no-print-directory fmt lint unit docs-check bench-check deny-if-there
+	@$(MAKE) --no-print-directory fmt
+	@scripts/guest.sh target/guest || echo 'make: no guest to boot: tests with a Linux guest will be skipped' >&2
+	$(CARGO) test --locked --workspace --no-run
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target live beside
 	@[ "$$(id -u)" -eq 0 ] || echo 'make: not root, so the live tests, which make network namespaces, were skipped' >&2
 
 check: ## run this before a commit: format, lints and unit tests, without the live tests
@@ -56,9 +61,19 @@ fmt:
 lint:
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
+# Each crate's tests/live, which measure. Chosen by name, as `-p` would build other crates again with fewer features.
+live:
+	$(CARGO) test --locked --workspace --test live
+
+beside:
+	@for target in unit lint docs-check bench-check deny-if-there; do \
+		nice -n 10 $(MAKE) --no-print-directory $$target || exit; \
+	done
+
+# All but tests/live: no other test target has a name that begins with `l`.
 unit:
-	$(CARGO) build --locked -p plimsoll-cli
-	$(CARGO) test --locked --workspace
+	$(CARGO) test --locked --workspace --lib --bins --test '[!l]*'
+	$(CARGO) test --locked --workspace --doc
 
 docs-check:
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps

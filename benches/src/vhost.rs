@@ -2,7 +2,7 @@
 //!
 //! Why: what a policy costs where virtual machines' packets are taken out of their rings by a thread that spins.
 //! From: the bar of 90 % of testpmd's loop, and 60 % as the floor. The guests are DPDK's virtio-user on both sides.
-//! Not here: Linux guests, whose own stack is what limits (`crates/cli/tests/alone/vhost_user`).
+//! Not here: Linux guests, whose own stack is what limits (`crates/cli/tests/live/vhost_user`).
 //! Invariant: the guest process has one core and the switch the other, on both sides.
 
 use std::path::Path;

@@ -13,7 +13,6 @@ mod reload;
 mod reload_in;
 mod sealed;
 mod shares;
-mod stalls;
 mod support;
 mod trains;
 mod vhost_user;

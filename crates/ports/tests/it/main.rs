@@ -11,6 +11,7 @@ mod support;
 mod vhost_user;
 mod vhost_user_fuse;
 mod vhost_user_hostile;
+mod vhost_user_limit;
 mod vhost_user_linger;
 mod vnic;
 mod vnic_hostile;

@@ -31,6 +31,7 @@ fn nobody_runs_a_lab() {
     if !nix::unistd::geteuid().is_root() {
         return support::skip("only root can become nobody for this test");
     }
+    let _alone = support::alone();
     let folder = tempfile::tempdir().expect("a temporary directory");
     let file = folder.path().join("tiny.yaml");
     std::fs::write(&file, TINY).expect("write the scenario");

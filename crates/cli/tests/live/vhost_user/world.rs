@@ -134,11 +134,12 @@ impl World {
 
     /// Linux in QEMU, with a shell that [`World::type_in`] reaches; false where there is nothing to boot.
     pub fn boot(&mut self, machine: Machine) -> bool {
-        let images = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("guest");
+        let images = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).with_file_name("guest");
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/guest.sh");
         let made = Command::new(script).arg(&images).output().expect("a shell");
         if !made.status.success() {
-            skip(&format!("no guest to boot: {}", String::from_utf8_lossy(&made.stderr)));
+            let said = String::from_utf8_lossy(&made.stderr);
+            skip(&format!("no guest to boot; `make guest` fetches it, which takes a network: {said}"));
             return false;
         }
         let Machine { pairs, napi } = machine;

@@ -1,17 +1,14 @@
 //! A process that has no room for more descriptors keeps none of those that it could not take all of.
 //!
-//! A test of its own, as the limit is the process's.
-
-#[path = "it/support/mod.rs"]
-#[expect(dead_code, reason = "other tests use the rest")]
-mod support;
+//! In a process of its own, as the limit is the process's: the test binary starts itself again.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::Command;
 
+use crate::support::guest::{Guest, SET_MEM_TABLE, VERSION_1};
+use crate::support::until;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use plimsoll_ports::{VhostUser, VhostUserConfig};
-use support::guest::{Guest, SET_MEM_TABLE, VERSION_1};
-use support::until;
 
 /// Descriptors of files in memory that are the guest's.
 fn open() -> usize {
@@ -22,6 +19,23 @@ fn open() -> usize {
 
 #[test]
 fn descriptors_that_came_in_part_are_closed() {
+    if std::env::var_os(ITSELF).is_some() {
+        return with_a_limit_of_its_own();
+    }
+    let itself = Command::new(std::env::current_exe().expect("this test is a file"))
+        .args(["--exact", "vhost_user_limit::descriptors_that_came_in_part_are_closed", "--nocapture"])
+        .env(ITSELF, "1")
+        .output()
+        .expect("started");
+    let said =
+        [itself.stdout, itself.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(itself.status.success() && said.contains("1 passed"), "{said}");
+}
+
+/// Set for the process that lowers its limit.
+const ITSELF: &str = "PLIMSOLL_TEST_LIMIT";
+
+fn with_a_limit_of_its_own() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("vm.sock");
     let mut port = VhostUser::open(&VhostUserConfig::new(&path)).expect("a port");

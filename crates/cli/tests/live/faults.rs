@@ -2,7 +2,7 @@
 //!
 //! Three daemons in namespaces, as in `hosts.rs`. What holds exactly is shown in virtual time (`examples/faults`); here the
 //! machine may have two cores for all of it, so that margins are wide, and each test says what it saw:
-//! `cargo test -p plimsoll-cli --test alone -- faults --nocapture --test-threads 1`.
+//! `cargo test -p plimsoll-cli --test live -- faults --nocapture --test-threads 1`.
 //!
 //! Needs root (network namespaces) and says so when it has to skip. Everything made here is removed, whatever happens.
 

@@ -3,7 +3,7 @@
 //!
 //! What runs with the other tests is one short pair of each, with wide margins: the guest's processor is emulated, and other
 //! tests run beside it. The long forms hold the papers' criteria against medians, and print the rows of `docs/fidelity.md`:
-//! `cargo test -p plimsoll-cli --test alone -- vhost_user --ignored --nocapture --test-threads 1`.
+//! `cargo test -p plimsoll-cli --test live -- vhost_user --ignored --nocapture --test-threads 1`.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -1,0 +1,3 @@
+//! Rate control between hosts that exchange real frames.
+
+mod overlay;

@@ -1,0 +1,11 @@
+//! Live labs, one at a time: each takes the cores of a small machine for some seconds of real time.
+
+mod engine;
+mod faults;
+mod fleet;
+mod papers;
+mod picnic;
+mod signals;
+mod support;
+mod unprivileged;
+mod worlds;
