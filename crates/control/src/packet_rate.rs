@@ -39,16 +39,11 @@ pub struct PacketRateLaw {
 }
 
 impl PacketRateLaw {
-    /// Constants for a threshold that come near PicNIC's figures. Two differ from what was proposed first (TIMELY's cut of
-    /// 0.8, and 0.3 of the newest delay in the average): an epoch's delay is the mean of thousands of packets already, and
-    /// averaged over epochs as well it cut ten times for one overload, down to a twentieth of what was needed. Of 1.94 Gb/s
-    /// with bandwidth control alone (PN-E6; the paper's 1.97, and 3.22 with all) a cut of 0.8 makes 2.5, 0.5 makes 2.8,
-    /// 0.2 makes 3.1 and 0.1 no more, which takes seven epochs for a rate that is twice too high. Delay in PN-E11, of a
-    /// threshold of 10 us: 6.1 us on average with 0.5, 7.4 with 0.2, 7.9 with 0.1; probes' p99 is 22 us in all.
+    /// Constants for a threshold that come near PicNIC's figures; `docs/decisions/0011` has what others give. A cut is a fifth of the
+    /// excess, where TIMELY's is four fifths. The newest delay counts alone: an epoch's delay is the mean of thousands of packets already.
     ///
     /// Patience is for thresholds beyond what a core with time to spare makes packets wait: the queue then takes epochs to
-    /// shorten after a cut that was enough, and each of them cut again. In PN-E12, with 80 and 160 us, goodput was 1.05 Gb/s
-    /// without it, and is 1.17 and 1.15.
+    /// shorten after a cut that was enough, and without patience each of them cuts again.
     #[must_use]
     pub const fn new(threshold: Span) -> Self {
         Self {
