@@ -51,7 +51,7 @@ enum Part<'a> {
 /// Writes what came of reading a file.
 ///
 /// # Errors
-/// What writing answers.
+/// Errors of the writer.
 pub fn answer(read: &Result<Tree, SyntaxError>, to: &mut impl Write) -> io::Result<()> {
     match read {
         Ok(tree) => write_tree(tree, to)?,
@@ -86,7 +86,7 @@ fn write_tree(tree: &Tree, to: &mut impl Write) -> io::Result<()> {
     }
 }
 
-/// What the bytes say came of reading this file, whose text is at hand.
+/// Reads an answer about this file, whose text is at hand.
 ///
 /// # Errors
 /// [`Nonsense`], when they say nothing that [`answer`] could have written.

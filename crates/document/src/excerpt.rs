@@ -13,7 +13,7 @@ use miette::{MietteError, MietteSpanContents, SourceCode, SourceSpan, SpanConten
 use super::long::plain;
 use super::source::{Mark, SourceFile, Sources};
 
-/// What one message shows of a file.
+/// The lines of a file that one message shows.
 #[derive(Debug)]
 pub(super) struct Excerpt {
     name: String,
@@ -56,7 +56,7 @@ impl Excerpt {
         excerpt
     }
 
-    /// What a mark covers of the excerpt: offset and bytes, one at least where there is one.
+    /// The part of the excerpt that a mark covers: offset and bytes, one at least where there is one.
     pub fn span(&self, mark: Mark) -> (usize, usize) {
         let Range { start, end } = mark.range();
         let (start, end) = (self.place(start), self.place(end));
@@ -153,7 +153,7 @@ fn together(file: &SourceFile, lines: &BTreeSet<(usize, usize)>) -> Vec<Range<us
     pieces
 }
 
-/// What to leave out of a line: nothing, or all but a window around each mark.
+/// The parts of a line to leave out: none, or all but a window around each mark.
 fn cut(text: &str, line: Range<usize>, marks: &[Mark]) -> Vec<Range<usize>> {
     if !has_more(text, &line, WIDEST) {
         return Vec::new();

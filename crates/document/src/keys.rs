@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 pub struct Mapping {
     /// Its name in the schema.
     pub name: &'static str,
-    /// What it is.
+    /// A description of such mappings.
     pub about: &'static str,
     /// Its keys, in the order in which messages list them.
     pub own: &'static [Key],
@@ -26,15 +26,15 @@ pub struct Mapping {
 pub struct Key {
     /// As it is written.
     pub name: &'static str,
-    /// What it says.
+    /// A description of its value.
     pub about: &'static str,
     /// A value to add, for a key that must be there.
     pub needed: Option<&'static str>,
-    /// What its value looks like.
+    /// The shape of its value.
     pub shape: Shape,
 }
 
-/// What a value looks like.
+/// The shape of a value.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
     /// Any value; its own reader says what is wrong with it.
@@ -90,7 +90,7 @@ pub enum Shape {
 ///     static SHEET = "Sheet" {
 ///         /// How thick it is; it has to be stated.
 ///         thickness = "100": Shape::Whole(1, 1_000),
-///         /// What is written on it.
+/// The text on it.
 ///         text: Shape::Text,
 ///     }
 /// }

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lines(OnceLock<Vec<Checkpoint>>);
 
-/// What is known at the first byte of a block.
+/// The position of a block's first byte, as line and column.
 #[derive(Clone, Copy, Debug, Default)]
 struct Checkpoint {
     /// Line ends before it.

@@ -1,7 +1,7 @@
-//! What a message shows of a text that somebody else wrote.
+//! Words of a file as a message shows them.
 //!
 //! Why: a name of a megabyte, in a message for each of its thousand uses, is a gigabyte; and what a terminal obeys, it obeys in
-//! a message as well, whoever wrote it.
+//! a message as well, whatever its source.
 //! From: `docs/policy.md`, "How large a file may be".
 //! Not here: the lines of the file below a message (`excerpt`).
 //! Invariant: what fits and can be seen is shown as it is; no other control characters than line ends and tabs are.

@@ -33,9 +33,9 @@ impl fmt::Display for Severity {
     }
 }
 
-/// What a problem breaks; `()` where rules have no names.
+/// The rule that a problem breaks; `()` where rules have no names.
 pub trait Rule: Clone + Ord + fmt::Debug {
-    /// What stands above the message.
+    /// The line above the message.
     fn heading(&self, severity: Severity) -> String;
 
     /// The rule that forbids a mistake which any document may have.
@@ -72,11 +72,11 @@ pub struct Problem<R> {
     pub rule: R,
     /// How bad it is.
     pub severity: Severity,
-    /// What is wrong, with the names and numbers in it.
+    /// The message, with the names and numbers in it.
     pub message: String,
     /// Where.
     pub at: Mark,
-    /// What to write under the caret.
+    /// The words under the caret.
     pub label: String,
     /// Other places that have a part in it.
     pub also: Vec<(Mark, String)>,
@@ -135,7 +135,7 @@ pub struct Problems<R> {
 }
 
 impl<R> Problems<R> {
-    /// More than anybody reads; a text of a few megabytes may have a million.
+    /// More problems than a person reads; a text of a few megabytes may have a million.
     pub const MOST: usize = 10_000;
 
     /// Notes a problem.
@@ -173,7 +173,7 @@ impl<R> Problems<R> {
         self.kept.len() >= Self::MOST
     }
 
-    /// Counts a problem whose words nobody will read: [`Problems::is_full`].
+    /// Counts a problem that is not kept, without wording it: [`Problems::is_full`].
     pub fn count_error(&mut self) {
         (self.more, self.has_errors) = (self.more + 1, true);
     }
@@ -186,7 +186,7 @@ impl<R> Problems<R> {
 }
 
 impl<R: Rule> Problems<R> {
-    /// Those that are kept, sorted by place.
+    /// The problems that are kept, sorted by place.
     #[must_use]
     pub fn sorted(self) -> Vec<Problem<R>> {
         let mut kept = self.kept;
@@ -237,7 +237,7 @@ pub struct ProblemRecord<R> {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// What is wrong.
+    /// The message.
     pub message: String,
     /// A way out.
     pub help: String,

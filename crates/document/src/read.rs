@@ -17,7 +17,7 @@ use super::tree::{Tree, Value};
 /// Notes what is wrong while it reads.
 #[derive(Clone, Debug)]
 pub struct Reader<R> {
-    /// What was found so far.
+    /// Problems found so far.
     pub problems: Problems<R>,
     /// Which of the values to take where a key stands several times, from 0.
     turn: usize,

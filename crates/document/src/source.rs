@@ -30,7 +30,7 @@ pub struct Mark {
 pub struct SourceFile {
     /// The path as the operator wrote it, or as the including file makes it.
     pub name: String,
-    /// What it holds.
+    /// Its text.
     pub text: Arc<String>,
     /// Where its lines begin.
     lines: Lines,
@@ -45,7 +45,7 @@ pub struct Sources {
 /// A value and where it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Located<T> {
-    /// What it is.
+    /// The value.
     pub value: T,
     /// Where it stands.
     pub at: Mark,

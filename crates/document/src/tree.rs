@@ -16,11 +16,11 @@ use super::source::{FileId, Located, Mark, Name, Sources};
 pub struct Tree {
     /// Where.
     pub at: Mark,
-    /// What it is.
+    /// The value.
     pub value: Value,
 }
 
-/// What a value is.
+/// A YAML value.
 #[derive(Clone, Debug)]
 pub enum Value {
     /// Nothing, `~` or `null`.
@@ -71,7 +71,7 @@ pub fn parse(sources: &Sources, file: FileId) -> Result<Tree, SyntaxError> {
     }
 }
 
-/// What a file may cost the reader: far more than any document needs, far less than a hostile file wants.
+/// Bounds on a file: far more than any document needs, far less than a hostile file wants.
 fn budget() -> Option<serde_saphyr::Budget> {
     serde_saphyr::budget! {
         max_depth: MAX_DEPTH,
@@ -136,7 +136,7 @@ pub(super) fn mark(file: FileId, text: &str, offset: usize, len: usize) -> Mark 
     Mark { file, offset: clamp(start), len: clamp(line - start) }
 }
 
-/// What serde sees: values with the parser's positions, as bytes from the text's start.
+/// A value as serde delivers it, with the parser's positions as bytes from the text's start.
 struct Raw {
     /// Where it is used, and how long it is there.
     at: (u32, u32),

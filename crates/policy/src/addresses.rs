@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::config::MacAddr;
 use crate::program::Prefix;
 
-/// What a tenant states with `addresses` and `binding`.
+/// A tenant's `addresses` and `binding`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Addresses {
     /// Its IP addresses and networks.

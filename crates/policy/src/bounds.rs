@@ -55,7 +55,7 @@ use crate::law::{Law, Problem, Problems};
 use crate::program::{FlowOrder, Form, Limit, LimitId, Match, Node, NodeId, NodeKind, Program, Scope};
 use plimsoll_document::Mark;
 
-/// What the figures take for granted.
+/// The assumptions that the figures rest on.
 pub const ASSUMPTIONS: &str = "guaranteed rates count whole frames with their overhead, and hold whatever other classes \
     send; delays are from doorbell to the end of transmission, for a class that sends no more than one frame plus its \
     guaranteed rate, whose limits do not make it wait (time behind a limit is not counted), frame by frame (no larger \
@@ -64,7 +64,7 @@ pub const ASSUMPTIONS: &str = "guaranteed rates count whole frames with their ov
 /// Why a class has no figures that no packet reaches.
 pub(crate) const IDLE: &str = "no tenant's packet comes here";
 
-/// What one class is guaranteed.
+/// The guarantees of one class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bound {
     /// The class.
@@ -72,7 +72,7 @@ pub struct Bound {
     pub class: NodeId,
     /// Its path.
     pub name: String,
-    /// What it gets whenever it wants it; `None` if others may take everything.
+    /// The rate it gets whenever it has packets to send; `None` if others may take everything.
     pub guaranteed: Option<BitRate>,
     /// The longest that a packet waits; `None` without a bound.
     pub delay: Option<Span>,
@@ -185,7 +185,7 @@ pub fn bounds(program: &Program) -> Vec<Bound> {
     bounds_with(program, Bytes::ZERO)
 }
 
-/// The same when the engine pulls up to `pull` bytes at once, overhead included.
+/// Like [`bounds`], for an engine that pulls up to `pull` bytes at once, overhead included.
 #[must_use]
 pub fn bounds_with(program: &Program, pull: Bytes) -> Vec<Bound> {
     let program = &program.carried_out();
@@ -293,7 +293,7 @@ impl<'a> Analysis<'a> {
         parent.is_some_and(|parent| self.program.path(parent).any(by_packets))
     }
 
-    /// What a child of a `rate_share` can take.
+    /// The rate that a child of a `rate_share` can take.
     fn strict_rate(&self, node: &Node) -> Option<Ceiling> {
         let (parent, rate) = (node.parent?, node.rate?);
         let NodeKind::RateShare(form) = self.program.node(parent).kind else { return None };
@@ -585,7 +585,7 @@ fn idle_default(program: &Program) -> Option<NodeId> {
     (class != NodeId(0) && !named && all_taken).then_some(class)
 }
 
-/// What a child counts among its siblings.
+/// A class's weight among its siblings.
 fn share_of(program: &Program, id: NodeId) -> u128 {
     let node = program.node(id);
     node.rate.map_or_else(|| u128::from(node.weight.max(1)), bits_of)

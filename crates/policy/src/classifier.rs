@@ -2,7 +2,7 @@
 //!
 //! Why: `Program::classify` looks at every rule and every limit; with thousands of tenants that is too slow even once
 //! per flow.
-//! From: rules of different tenants cannot both match, so only the packet's own tenant's and nobody's are looked at.
+//! From: rules of different tenants cannot both match, so only those of the packet's own tenant and of no tenant are looked at.
 //! Not here: what a match means (`program`).
 //! Invariant: the same answers as `Program::classify`, in every case.
 
@@ -40,7 +40,7 @@ impl Classifier {
         made
     }
 
-    /// What `program.classify(fields)` answers; `program` is the one that was indexed.
+    /// Answers as `program.classify(fields)` does; `program` is the one that was indexed.
     #[must_use]
     pub fn classify(&self, program: &Program, fields: &Fields) -> Placement {
         self.place(
@@ -67,7 +67,7 @@ impl Classifier {
         Some((index, &program.rules[index]))
     }
 
-    /// What `program.place(class, fields)` answers.
+    /// Answers as `program.place(class, fields)` does.
     #[must_use]
     pub fn place(&self, program: &Program, class: NodeId, fields: &Fields) -> Placement {
         let mut limits: Vec<LimitId> = program.path(class).filter_map(|id| program.node(id).max).collect();

@@ -19,11 +19,11 @@ use crate::addresses::Addresses;
 pub struct Config {
     /// Where packets leave.
     pub uplink: Uplink,
-    /// What the engine may use.
+    /// Resources of the engine.
     pub engine: Engine,
     /// Where the daemon answers.
     pub api: Api,
-    /// Who has a port, in the order of the file and of `Program::tenants` (which may end with `host`).
+    /// The tenants, in the order of the file and of `Program::tenants` (which may end with `host`).
     pub tenants: Vec<TenantConfig>,
     /// How tenants reach those of other hosts; none: their frames leave as they are.
     pub overlay: Option<Overlay>,
@@ -56,7 +56,7 @@ pub struct Overlay {
     pub host: usize,
     /// All hosts of the fleet, this one included, in the order of the file.
     pub hosts: Vec<FleetHost>,
-    /// What receivers tell senders; none: nothing, and nobody is held back.
+    /// Feedback from receivers to senders; without it no sender is held back.
     pub feedback: Option<Feedback>,
     /// Whether frames between hosts are sealed.
     pub sealed: Sealed,
@@ -98,7 +98,7 @@ pub(crate) fn overlay_header(address: IpAddr, sealed: Sealed) -> u16 {
     ip + 8 + 8 + 14 + if sealed == Sealed::No { 0 } else { SEAL }
 }
 
-/// What sealing adds to a frame: its number with a check in front, a tag behind.
+/// Bytes that sealing adds to a frame: its number with a check in front, a tag behind.
 pub const SEAL: u16 = 12 + 16;
 
 /// How frames are wrapped.
@@ -124,7 +124,7 @@ pub struct FleetHost {
     pub mac: Option<MacAddr>,
     /// Where its control channel listens.
     pub channel: Option<SocketAddr>,
-    /// What each tenant here may send to each of its tenants while it does not say.
+    /// Rate at which each tenant here may send to each of its tenants while the host sends no feedback.
     pub fallback: Option<BitRate>,
     /// Its tenants.
     pub tenants: Vec<FleetTenant>,
@@ -133,17 +133,17 @@ pub struct FleetHost {
 /// A tenant and its addresses: each interface's, the first of which names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FleetTenant {
-    /// What its host's operator calls it.
+    /// Its name in its host's policy.
     pub name: String,
     /// Its hardware addresses.
     pub macs: Vec<MacAddr>,
-    /// What it may send to a receiver, beside other senders.
+    /// Its share of a receiver among the senders.
     pub weight: u32,
     /// Whether it brings others' traffic: all such tenants count as one sender, whose part is divided among them.
     pub balancer: bool,
 }
 
-/// What receivers tell senders, and how.
+/// Feedback from receivers to senders.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Feedback {
     /// The file with the fleet's key.
@@ -156,19 +156,19 @@ pub struct Feedback {
     pub lapse: Span,
     /// How long packets may wait at a receiver before their rate is limited, too.
     pub delay: Span,
-    /// What each tenant here may send to a tenant elsewhere whose host does not say.
+    /// Rate at which each tenant here may send to a tenant whose host sends no feedback.
     pub fallback: BitRate,
     /// Whether the fabric's marks hold senders back.
     pub ecn: bool,
     /// Which host divides what receivers allow the balancers; none: there are none.
     pub distributor: Option<usize>,
-    /// What senders are told.
+    /// The limits that senders are given.
     pub control: ControlLevel,
-    /// What becomes of the minimum of a tenant that receives nothing.
+    /// Use of the minimum of a tenant that receives nothing.
     pub idle: IdleMinimum,
 }
 
-/// What receivers tell their senders.
+/// The limits that receivers give their senders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ControlLevel {
@@ -179,14 +179,14 @@ pub enum ControlLevel {
     Bandwidth,
 }
 
-/// What becomes of the minimum of a tenant that receives nothing.
+/// Use of the minimum of a tenant that receives nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IdleMinimum {
     /// It stays free for it, so that its first packets find room.
     #[default]
     Reserved,
-    /// The others get it until it is wanted.
+    /// The other tenants get it until its owner wants it.
     Lent,
 }
 
@@ -249,7 +249,7 @@ pub struct MacAddrError;
 pub struct Uplink {
     /// The device.
     pub port: Port,
-    /// What it can carry.
+    /// Rate of the link.
     pub rate: BitRate,
     /// Bytes that each frame costs beyond its own.
     pub overhead: Bytes,
@@ -269,14 +269,14 @@ pub enum Port {
     Tap {
         /// Where; the daemon's own namespace when absent.
         netns: Option<Netns>,
-        /// What it is called there.
+        /// Its name there.
         name: String,
     },
     /// Frames from a file, or into one.
     Pcap {
-        /// What comes in.
+        /// File of the frames that come in.
         read: Option<PathBuf>,
-        /// What goes out.
+        /// File for the frames that go out.
         write: Option<PathBuf>,
     },
     /// A client process, through memory that it shares with the daemon.
@@ -287,7 +287,7 @@ pub enum Port {
         socket: PathBuf,
         /// When the machine gets its descriptors back.
         completions: Completions,
-        /// The hardware address of its interface, which then is nobody else's.
+        /// The hardware address of its interface, which no other port may have.
         mac: Option<MacAddr>,
     },
     /// Frames in memory, for tests and benches.
@@ -340,7 +340,7 @@ pub enum Completions {
     /// Each when its packet has left or was dropped, in any order.
     #[default]
     Ooo,
-    /// The same, but never before one that was posted earlier.
+    /// Each when its packet has left or was dropped, and never before one that was posted earlier.
     InOrder,
     /// Each when it is taken.
     Early,
@@ -356,7 +356,7 @@ pub enum Netns {
     Path(PathBuf),
 }
 
-/// What the engine may use.
+/// Resources of the engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Engine {
     /// The core to pin its thread to.
@@ -373,13 +373,13 @@ pub struct Engine {
     pub max_depth: u32,
     /// Smallest frame at which the engine must still keep up with the link; the largest frame when absent.
     pub line_rate_frame: Option<Bytes>,
-    /// Of so many packets that a vNIC's client classified itself one is classified again; 0: none.
+    /// One packet of this many that a vNIC's client classified itself is classified again; 0 for none.
     pub verify: u32,
-    /// What makes it worse than it is; none but for comparisons.
+    /// Ways to slow the engine down on purpose, for comparisons; none otherwise.
     pub experiment: Option<Experiment>,
 }
 
-/// What a frame may be made to cost in an experiment, a hundred a second.
+/// Longest CPU time that an experiment may add to a frame: a hundred frames a second.
 pub const LONGEST_COST: Span = Span::millis(10);
 
 /// An engine made worse on purpose: a slower core on the way in, or without one of the things that isolate tenants.
@@ -391,7 +391,7 @@ pub struct Experiment {
     pub cost: Span,
     /// Part of the time, in thousandths, that fetching may take while fetched frames wait.
     pub drain_share: u32,
-    /// Whose frame is next.
+    /// The order in which tenants' frames are delivered.
     pub ingress: IngressOrder,
     /// Frames of full length that the kernel holds for an AF_PACKET uplink, about; its own buffer when absent.
     pub ring: Option<u32>,
@@ -401,14 +401,14 @@ pub struct Experiment {
     pub accounting: bool,
 }
 
-/// Whose frame is next on the way in.
+/// The order in which tenants' received frames are delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IngressOrder {
     /// The tenant's that has had least of its part of the core.
     #[default]
     Fair,
-    /// The one that came first, whoever it is for.
+    /// The frame that came first, of any tenant.
     Shared,
 }
 
@@ -469,15 +469,15 @@ pub struct TenantConfig {
     pub name: String,
     /// Where its packets enter and leave.
     pub port: Port,
-    /// What it gets whenever it wants it.
+    /// Rate it is guaranteed whenever it has packets to send.
     pub min: Option<BitRate>,
-    /// What it never exceeds.
+    /// Rate it never exceeds.
     pub max: Option<BitRate>,
     /// Its share among siblings where the policy states none.
     pub weight: u32,
     /// Descriptors that it may have in the engine.
     pub descriptors: u32,
-    /// Whose addresses its frames may bear.
+    /// The addresses that its frames may bear.
     pub addresses: Addresses,
     /// The file with its own policy, as it was loaded.
     pub policy: Option<String>,

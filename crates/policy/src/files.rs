@@ -17,13 +17,13 @@ use plimsoll_document::{self as document, FileId, Sources, SyntaxError, Tree};
 
 /// Where a policy's files come from.
 pub trait Files {
-    /// The text of a file by its path as seen from the working directory of whoever named the first; asked once each.
+    /// The text of a file by its path as seen from the working directory of the first file's reader; asked once each.
     ///
     /// # Errors
     /// Why it cannot be read.
     fn text(&mut self, name: &str) -> Result<String, String>;
 
-    /// What a file of a tenant or an application says; asked once each.
+    /// The tree of a tenant's or an application's file; asked once each.
     ///
     /// # Errors
     /// [`Unread`].
@@ -102,7 +102,7 @@ impl Files for Disk<'_, '_> {
         if !real.is_file() {
             return Err(NO_FILE.to_owned()); // opening a device may do anything
         }
-        // Its author may have put something else in its place meanwhile: a link, or a pipe that nobody writes to.
+        // Its author may have put something else in its place meanwhile: a link, or a pipe without a writer.
         let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
         let file = file.map_err(|error| error.to_string())?;
         refuse_detour(path, &place_of(&file)?, self.home.as_deref())?;
@@ -129,7 +129,7 @@ pub struct FileRead {
 }
 
 impl FileRead {
-    /// Reads the file `path` by `parse`. `None` if its text cannot be read, or only once: whoever loads it tells why.
+    /// Reads the file `path` by `parse`. `None` if its text cannot be read, or only once: its loader tells why.
     ///
     /// # Errors
     /// Why `parse` ended without an answer.
@@ -157,7 +157,7 @@ impl FileRead {
         &self.sources
     }
 
-    /// What it says.
+    /// The tree that was read from its text.
     ///
     /// # Errors
     /// Why it is no YAML.
@@ -224,10 +224,10 @@ fn text_in(file: File, most: Bytes) -> Result<String, String> {
     text_of(bytes, most)
 }
 
-/// What the bytes of a file say, if they are text and no more than `most`.
+/// The text in a file's bytes, if they are text and no more than `most`.
 ///
 /// # Errors
-/// What is wrong with them.
+/// The reason why they are no such text.
 pub fn text_of(bytes: Vec<u8>, most: Bytes) -> Result<String, String> {
     if bytes.len() as u64 > most.as_u64() {
         return Err(too_long(most));

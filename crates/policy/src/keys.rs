@@ -83,7 +83,7 @@ mapping! {
     pub static HOST_FILE = "HostFile" {
         /// Where packets leave, and how fast.
         uplink = "{port: {af_xdp: eth0}, rate: 10Gbps}": Map(&UPLINK),
-        /// What the engine may use.
+        /// Resources of the engine.
         engine: Map(&ENGINE),
         /// Where the daemon answers.
         api: Map(&API),

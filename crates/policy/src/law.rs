@@ -12,7 +12,7 @@ use plimsoll_document::{self as document, Mistake, Rule, Severity};
 /// One thing that is wrong with a policy.
 pub type Problem = document::Problem<Law>;
 
-/// What is wrong with a policy, as it is found.
+/// Problems of a policy, as they are found.
 pub(crate) type Problems = document::Problems<Law>;
 
 /// Everything that is wrong with a policy.
@@ -33,7 +33,7 @@ pub enum Law {
     UnknownKey,
     /// No key twice in one place.
     DuplicateKey,
-    /// What is needed is there.
+    /// A key that is needed is there.
     MissingKey,
     /// A value has its key's form.
     BadValue,
@@ -59,13 +59,13 @@ pub enum Law {
     Nesting,
     /// Weights and rates are above zero.
     Zero,
-    /// What classes are promised fits the link and their ancestors' `max`.
+    /// The rates promised to classes fit the link and their ancestors' `max`.
     MinAboveLink,
     /// A `min` fits below the `max` of the same class and of every ancestor.
     MinAboveMax,
     /// A delay target should be no less than the worst case.
     DelayNotHeld,
-    /// What a sub-policy promises should be covered by what its place is guaranteed.
+    /// The rates that a sub-policy promises should be covered by its place's guarantee.
     MinNotBacked,
     /// A `max` above the link limits nothing.
     MaxAboveLink,
@@ -77,7 +77,7 @@ pub enum Law {
     BurstTooSmall,
     /// A burst leaves within a minute at its limit's rate.
     BurstTooLarge,
-    /// A limit that nobody uses.
+    /// A limit that no class uses.
     UnusedLimit,
     /// A limit behind one that is as tight holds nothing back.
     NeverBinds,

@@ -46,7 +46,7 @@ impl Match {
         pairs.sum::<u64>().max(1)
     }
 
-    /// The same at a glance: each entry of `other` lies in one of this match.
+    /// Quick, sufficient test of coverage: each entry of `other` lies in one of this match.
     pub(crate) fn plainly_covers(&self, other: &Self) -> bool {
         let ports = |a: &[(u16, u16)], b: &[(u16, u16)]| {
             all_within(a, b, |(from, to), (low, high)| low >= from && high <= to)
@@ -155,7 +155,7 @@ fn all_within<T: Copy>(outer: &[T], inner: &[T], within: impl Fn(T, T) -> bool) 
     outer.is_empty() || (!inner.is_empty() && inner.iter().all(|&b| outer.iter().any(|&a| within(a, b))))
 }
 
-/// What two lists have in common, where an empty one is everything; `None` if they are disjoint.
+/// The intersection of two lists, where an empty one is everything; `None` if they are disjoint.
 fn common<T: Copy + PartialEq>(a: &[T], b: &[T], and: impl Fn(T, T) -> Option<T>) -> Option<Vec<T>> {
     if a.is_empty() || b.is_empty() {
         return Some(if a.is_empty() { b } else { a }.to_vec());

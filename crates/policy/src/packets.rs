@@ -38,16 +38,16 @@ const SHAPES: [Shape; 5] = [
 /// Protocols that have ports.
 const PORTED: [u8; 3] = [6, 17, 132];
 
-/// Whom packets may come from.
+/// The tenants that packets may come from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Senders {
-    /// Tenants of any number, and nobody.
+    /// Any tenant, or no tenant.
     Any,
     /// So many tenants.
     Tenants(usize),
 }
 
-/// What is left of a match behind others.
+/// The packets of a match that earlier matches leave over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
     /// Some packet.
@@ -58,7 +58,7 @@ pub(crate) enum Rest {
     Unknown,
 }
 
-/// What is left of `wanted` behind `earlier`, found out in at most `most` comparisons of a piece with a match (and one
+/// The packets of `wanted` that `earlier` leaves over, found in at most `most` comparisons of a piece with a match (and one
 /// for each match and shape of packets); what they were is taken off `most`.
 pub(crate) fn rest(wanted: &Match, earlier: &[&Match], senders: Senders, most: &mut u64) -> Rest {
     let mut takers = vec![false; earlier.len()];
@@ -126,7 +126,7 @@ fn cut(piece: &Cuboid, other: &Cuboid) -> Vec<Cuboid> {
 /// The packets of a shape that a match takes; `None` if there are none.
 fn cuboid(matches: &Match, shape: Shape, senders: Senders) -> Option<Cuboid> {
     let tenants = match senders {
-        // Tenant `t` is `t + 1`, and nobody 0.
+        // Tenant `t` is `t + 1`, and no tenant is 0.
         Senders::Any => (0, 1 << 32),
         Senders::Tenants(count) => (1, count.max(1) as u128),
     };
@@ -195,7 +195,7 @@ fn addresses(prefixes: &[Prefix], shape: Shape) -> Option<Values> {
     asked(own.map(stretch).collect(), prefixes.is_empty(), Some((0, below(whole))))
 }
 
-/// The largest number of so many bits.
+/// The largest number of `bits` bits.
 fn below(bits: u8) -> u128 {
     u128::MAX.checked_shr(128 - u32::from(bits)).unwrap_or(0)
 }

@@ -3,8 +3,8 @@
 //! Why: what a VM elsewhere allows this host's senders changes every epoch, and an engine allocates at installation only.
 //! From: PicNIC §5.3 and §5.4.1: for each pair of VMs a limit in bits and one in packets, both obeyed, so that the slower
 //! one governs.
-//! Not here: who is a peer, and which rates hold (`control`, and whoever drives the engine).
-//! Invariant: until a rate is set a peer's limits hold nobody back; no packet is placed behind them by its headers.
+//! Not here: which hosts are peers, and which rates hold (`control`, and the engine's driver).
+//! Invariant: until a rate is set a peer's limits hold no packet back; no packet is placed behind them by its headers.
 
 use plimsoll_units::{BitRate, Bytes};
 
@@ -33,7 +33,7 @@ impl Peers {
 }
 
 impl Program {
-    /// Adds limits for so many peers, which let `burst` pass at once after a pause, one frame at least.
+    /// Adds limits for `count` peers, which let `burst` pass at once after a pause, one frame at least.
     pub fn add_peers(&mut self, count: u32, burst: Bytes) -> Peers {
         let first = u32::try_from(self.limits.len()).expect("limits are numbered by 32 bits");
         let frame = self.max_frame + self.overhead;

@@ -36,7 +36,7 @@ pub struct Program {
     pub nodes: Vec<Node>,
     /// Every limit: those that a `limits:` entry states, and one for each `max`.
     pub limits: Vec<Limit>,
-    /// Who holds a vNIC.
+    /// The tenants, each with a vNIC.
     pub tenants: Vec<Tenant>,
     /// Classification: the first rule that matches decides the class.
     pub rules: Vec<Rule>,
@@ -49,13 +49,13 @@ pub struct Program {
 pub struct Node {
     /// Path from the root, as the operator writes it: `tenants/shop/web`. The root's is `root`.
     pub name: String,
-    /// Who is nearer the root.
+    /// The node above it, nearer the root.
     pub parent: Option<NodeId>,
     /// How its children, or its flow queues, are ordered.
     pub kind: NodeKind,
     /// Share among siblings below a `wfq` or `drr` node; 1 elsewhere.
     pub weight: u32,
-    /// What it gets, and no more, below a `rate_share` node; none elsewhere.
+    /// The strict rate that it gets, and no more, below a `rate_share` node; none elsewhere.
     pub rate: Option<BitRate>,
     /// Served first, before weights or priorities divide the rest. Includes what the children promise.
     pub min: Option<BitRate>,
@@ -65,7 +65,7 @@ pub struct Node {
     pub descriptors: Option<u32>,
     /// In the order that the policy lists them (a `priority` node's first child is served first).
     pub children: Vec<NodeId>,
-    /// Whose subtree this is, if a tenant's.
+    /// The tenant whose subtree this is, if a tenant's.
     pub tenant: Option<TenantId>,
 }
 
@@ -117,7 +117,7 @@ pub enum FlowOrder {
 pub struct Limit {
     /// The operator's name; a class's `max` is called `max(PATH)`.
     pub name: String,
-    /// What it counts.
+    /// The unit that it counts.
     pub counts: Counts,
     /// Bits per second that may leave; of packets, each counts as eight bits.
     pub rate: BitRate,
@@ -127,7 +127,7 @@ pub struct Limit {
     pub scope: Scope,
 }
 
-/// What a limit counts.
+/// The unit that a limit counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Counts {
     /// Bytes, as on the wire.
@@ -137,7 +137,7 @@ pub enum Counts {
     Packets,
 }
 
-/// What a limit applies to.
+/// The packets that a limit applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "limits are few, and read when a flow is placed")]
 pub enum Scope {
@@ -145,7 +145,7 @@ pub enum Scope {
     Subtree(NodeId),
     /// Packets that match, of the classes below any of these nodes (`via`).
     Match {
-        /// What a packet must look like.
+        /// Conditions on its packets.
         matches: Match,
         /// The nodes that send through this limit; the root when it holds everywhere.
         via: Vec<NodeId>,
@@ -154,7 +154,7 @@ pub enum Scope {
     Peer(u32),
 }
 
-/// Who holds a vNIC.
+/// A tenant, which holds a vNIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenant {
     /// The operator's name.
@@ -163,14 +163,14 @@ pub struct Tenant {
     pub node: NodeId,
     /// Descriptors that it may have in the engine; past them its port is not read.
     pub descriptors: u32,
-    /// What it is promised, in both directions, and what follows.
+    /// Its promises in both directions, and the figures derived from them.
     pub slo: Slo,
 }
 
 /// Which class a packet belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What a packet must look like.
+    /// Conditions on its packets.
     pub matches: Match,
     /// The class that it then has.
     pub class: NodeId,
@@ -216,7 +216,7 @@ pub struct Prefix {
     pub len: u8,
 }
 
-/// What classification looks at: the header's fields and the descriptor's metadata.
+/// The fields that classification looks at: the header's, and the descriptor's metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Fields {
     /// The tenant whose port it came from.
@@ -344,8 +344,8 @@ impl Program {
         self.path(id).filter_map(|id| self.node(id).rate).fold(self.link, BitRate::min)
     }
 
-    /// The same, as it is carried out: `drr` above or below something that a limit holds is weighted fair queueing. A round
-    /// forgets who had to leave it for a limit, and its shares would be off.
+    /// The program as the engine runs it: `drr` above or below a limited node becomes weighted fair queueing. A round would
+    /// forget a child that left it for a limit, and its shares would be off.
     #[must_use]
     pub fn carried_out(&self) -> Self {
         let mut program = self.clone();

@@ -28,7 +28,7 @@ use core::str::FromStr;
 use plimsoll_units::{BitRate, Bytes, Span};
 use serde::{Serialize, Serializer};
 
-/// What delivering a frame on the way in is taken to cost a core.
+/// CPU time that delivering a received frame is taken to cost.
 pub const FRAME_COST: Span = Span::ns(500);
 /// Frames that may wait for a tenant on the way in without a target.
 pub const DEFAULT_SLOTS: u32 = 256;
@@ -45,22 +45,22 @@ const LEAST_CEILING_BURST: Bytes = Bytes::new(131_072);
 /// The least delay that control keeps to.
 pub const LEAST_THRESHOLD: Span = Span::micros(5);
 
-/// What a tenant is promised, and what follows.
+/// A tenant's promises, and the figures derived from them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Slo {
-    /// What it may send.
+    /// Its envelope for sending.
     pub egress: Envelope,
-    /// What it may receive: the same, unless stated.
+    /// Its envelope for receiving: that for sending, unless stated.
     pub ingress: Envelope,
     /// Its part of a core on the way in, and of what receivers allow, among the others' of the policy.
     pub weight: u32,
     /// The longest delays, the least percentile first; empty without a target.
     pub delay: Vec<DelayTarget>,
-    /// What of a target each way has, of the widest; none without.
+    /// The part of the widest target that each direction has; none without a target.
     pub each_way: Option<Span>,
     /// Frames that may wait for it on the way in.
     pub slots: u32,
-    /// What is admitted of what comes for it, where it has a `max`; the rest is dropped on arrival.
+    /// The rate at which frames for it are admitted, where it has a `max`; the rest is dropped on arrival.
     pub ceiling: Option<Ceiling>,
     /// Delay on the way in above which its senders are pressed back, where control does that.
     pub threshold: Option<Span>,
@@ -75,7 +75,7 @@ pub struct Envelope {
     pub max: Option<BitRate>,
 }
 
-/// What is admitted on the way in.
+/// The rate at which received frames are admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Ceiling {
     /// In the long run, frames' bytes counted.
@@ -163,7 +163,7 @@ impl Ceiling {
 }
 
 impl DelayTarget {
-    /// What of it each way has.
+    /// The part of the target that each direction has.
     #[must_use]
     pub fn half(&self) -> Span {
         Span::ns(self.most.as_u64() / 2)
@@ -226,7 +226,7 @@ impl Percentile {
         f64::from(self.0) / f64::from(Self::WHOLE)
     }
 
-    /// Of so many packets, how many may take longer.
+    /// Packets of `count` that may take longer.
     #[must_use]
     pub fn rest_of(self, packets: u64) -> u64 {
         let rest = u128::from(packets) * u128::from(Self::WHOLE - self.0) / u128::from(Self::WHOLE);

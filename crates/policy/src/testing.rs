@@ -35,7 +35,7 @@ impl Policy {
     }
 }
 
-/// What to draw from.
+/// The sizes of random policies.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Rate of the uplink in Mbit/s.
@@ -152,12 +152,12 @@ fn write_policy(shape: Shape, order: &str, tenants: &[Spot], shared: &[u64]) -> 
     Policy { files }
 }
 
-/// What a place leaves to those below it.
+/// The rates that a class may give to those below it.
 #[derive(Clone, Copy)]
 struct Room {
-    /// What may be promised, in Mbit/s.
+    /// Sum of the minima that may be promised, in Mbit/s.
     floor: u64,
-    /// What maxima may be, in Mbit/s.
+    /// The largest `max`, in Mbit/s.
     cap: u64,
     /// The most that comes here in real time, in kbit/s.
     drain: u64,
@@ -228,7 +228,7 @@ fn tenant_file(spot: &Spot, room: Room) -> String {
 }
 
 impl Writer {
-    /// What stands between a class's braces, its children written before.
+    /// The text between a class's braces; its children are written before.
     fn body(&mut self, tree: &Tree, name: &str, room: Room) -> String {
         match tree {
             Tree::Leaf(flows) if name == "root" => format!("flows: {flows}"),

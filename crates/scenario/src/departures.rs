@@ -12,7 +12,7 @@ use crate::expect::Gauge;
 use crate::measure::Window;
 use crate::results::Departure;
 
-/// Packets of one subject, and those of everybody beside them.
+/// Packets of one subject, and those of all others.
 #[derive(Debug)]
 pub(crate) struct Departures {
     /// Every packet of the uplink, and whether it is the subject's.

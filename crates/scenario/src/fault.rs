@@ -10,7 +10,7 @@ use plimsoll_units::Span;
 /// Everything that goes wrong; nothing by default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// What becomes of control's messages.
+    /// Faults of feedback messages.
     pub feedback: FeedbackFaults,
     /// Hosts that take no part in control: they neither say what they allow nor hear what others do.
     pub silent: Vec<String>,
@@ -22,7 +22,7 @@ pub struct Faults {
     pub stalls: Vec<Stall>,
 }
 
-/// What becomes of messages between hosts: parts of them, from 0 to 1.
+/// Faults of messages between hosts: parts of them, from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FeedbackFaults {
     /// Never arrive.
@@ -35,7 +35,7 @@ pub struct FeedbackFaults {
     pub late: Span,
 }
 
-/// What becomes of one message.
+/// The fate of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fate {
     /// It never arrives.
@@ -65,7 +65,7 @@ pub struct Restart {
     pub host: String,
     /// When it ends.
     pub at: Span,
-    /// How long nobody is there.
+    /// How long the host has no engine.
     pub gap: Span,
 }
 

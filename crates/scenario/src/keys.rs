@@ -571,7 +571,7 @@ mapping! {
         id = "LO-E4": Shape::Pattern("^[A-Z]+-E[0-9]+$"),
         /// Where the paper shows it.
         figure = "Figure 9": Text,
-        /// What it shows, in one line.
+        /// The result that it shows, in one line.
         shows = "equal shares, whatever the numbers of flows": Text,
         /// The paper's numbers, and ours.
         numbers = "[{paper: 2.5 Gb/s each, ours: plimsoll.shop.throughput}]": Shape::List(&Map(&PAPER_NUMBER), 1, usize::MAX),
@@ -580,7 +580,7 @@ mapping! {
     }
 
     pub(crate) static PAPER_NUMBER = "Number" {
-        /// What is counted.
+        /// The quantity that is counted.
         of: Text,
         /// The paper's number.
         paper = "2.5 Gb/s each": Text,

@@ -88,7 +88,7 @@ impl<'a> Measures<'a> {
         self.rate(self.found(run, subject).map(|found| &found.bytes), window)
     }
 
-    /// The same of what was delivered; nothing where that was not counted.
+    /// Rate of payload that was delivered; nothing where that was not counted.
     fn goodput(&self, run: &'a Run, subject: Option<&str>, window: Window) -> f64 {
         let delivered = || self.found(run, subject).map(|found| &found.delivered);
         if delivered().all(Vec::is_empty) { f64::NAN } else { self.rate(delivered(), window) }
@@ -130,7 +130,7 @@ impl<'a> Measures<'a> {
         came.filter(|at| (window.from..window.to).contains(at)).count() as f64
     }
 
-    /// What was asked and never answered.
+    /// Requests that were never answered.
     pub(crate) fn errors(&self, run: &'a Run, subject: &str) -> f64 {
         let found: Vec<u64> = self.found(run, Some(subject)).map(|found| found.errors).collect();
         if found.is_empty() { f64::NAN } else { found.iter().sum::<u64>() as f64 }
@@ -216,7 +216,7 @@ impl<'a> Measures<'a> {
     }
 }
 
-/// What a name stands for.
+/// The things that a name stands for.
 struct Meant<'a> {
     subject: Option<String>,
     /// Tenants of the family of that name.

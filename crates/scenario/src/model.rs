@@ -24,7 +24,7 @@ use crate::{Errors, Problem};
 pub struct Scenario {
     /// Short name, which heads tables and reports: `noisy-neighbour`.
     pub name: String,
-    /// What it shows, in a few sentences.
+    /// A description, in a few sentences.
     pub about: String,
     /// Rate of the uplink, imposed by the engine or by the system compared with it.
     pub rate: BitRate,
@@ -47,25 +47,25 @@ pub struct Scenario {
     pub links: Vec<Link>,
     /// How receivers control their senders' rates; not at all without.
     pub control: Option<Control>,
-    /// Who holds a vNIC, in the order of the file.
+    /// The tenants, each with a vNIC, in the order of the file.
     pub tenants: Vec<Tenant>,
     /// Places beyond the uplink, each with an address of its own.
     pub destinations: Vec<Destination>,
     /// Whether tenants use segmentation offload; off, so that each packet is scheduled alone, unless asked for.
     pub offload: bool,
-    /// What is compared, in the order of the file.
+    /// The systems to compare, in the order of the file.
     pub systems: Vec<System>,
-    /// Who sends what, and when.
+    /// The tenants' traffic.
     pub workloads: Vec<Workload>,
     /// Values of the file that are varied, by their path: what is read is one of the points.
     pub sweep: Vec<(String, Vec<String>)>,
-    /// What changes in the policy while a run goes on, in the order of the moments.
+    /// Changes to the policy during a run, in the order of their moments.
     pub timeline: Vec<Change>,
-    /// What goes wrong.
+    /// Faults to inject.
     pub faults: Faults,
     /// How finely to measure.
     pub measure: Measure,
-    /// What must hold.
+    /// Expectations that the results must meet.
     pub expect: Vec<Expectation>,
     /// The experiment of a paper that it repeats, if it does.
     pub paper: Option<Paper>,
@@ -75,7 +75,7 @@ pub struct Scenario {
     pub(crate) policy: PolicySections,
     /// Whether this is the short form that the test suite runs.
     pub short: bool,
-    /// What every moment of the file was multiplied with for the short form; 1 in the full form.
+    /// Factor of every moment of the file in the short form; 1 in the full form.
     pub time: f64,
     /// The folder of the file, from which paths inside start.
     pub folder: PathBuf,
@@ -96,7 +96,7 @@ impl Scenario {
 pub struct Change {
     /// When, from the start of the run.
     pub at: Span,
-    /// What of the policy: a limit, or a class or node by its path or its last part.
+    /// A limit, or a class or node by its path or the last part of it.
     pub name: String,
     /// Its new value.
     pub setting: Setting,
@@ -104,7 +104,7 @@ pub struct Change {
     pub place: Mark,
 }
 
-/// What can be changed.
+/// A setting that can be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
     /// A limit's rate.
@@ -144,7 +144,7 @@ pub struct Tenant {
     pub max: Option<BitRate>,
     /// Its share of what is left.
     pub weight: u32,
-    /// What it is one of, where one key stands for many (`repeat`).
+    /// Its family, where one key stands for many (`repeat`).
     pub family: Option<String>,
     /// The core of its host that it runs on, shared with those that name the same; its own without.
     pub core: Option<String>,
@@ -164,19 +164,19 @@ pub struct Home {
 pub struct System {
     /// As expectations and reports name it.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: SystemKind,
     /// Transmit queues of `mq`.
     pub queues: u32,
     /// Rate to which each of them is held (Loom, Figure 2), if any.
     pub queue_rate: Option<BitRate>,
-    /// What the systems that are models alone take.
+    /// Timing of the systems that are models.
     pub model: Model,
     /// How its hosts take what comes in, where it runs on Plimsoll's engine; the others have one queue.
     pub ingress: Ingress,
     /// How much of the scenario's control it has, where it runs on Plimsoll's engine.
     pub control: ControlLevel,
-    /// What control is for this system, where that is not the scenario's.
+    /// Control for this system, where it differs from the scenario's.
     pub steering: Option<Control>,
     /// When its guests get their descriptors back, where that is not as their hosts say.
     pub completions: Option<Completions>,
@@ -188,7 +188,7 @@ pub struct System {
     pub(crate) policy: Option<PolicySections>,
 }
 
-/// What carries the tenants' packets.
+/// The kind of system that carries the tenants' packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SystemKind {
     /// No policy: one queue of the same rate in the kernel.
@@ -214,11 +214,11 @@ pub enum SystemKind {
 /// Timing of the systems that are models alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Model {
-    /// What each operation under HTB's one lock takes: a packet has two, one to come and one to go.
+    /// Time of each operation under HTB's one lock: a packet has two, one to come and one to go.
     pub lock: Span,
     /// From the moment at which HTB's timer is due to the interrupt's work.
     pub wake: Span,
-    /// What a packet of [`SystemKind::Ptb`] costs the core that sends it.
+    /// CPU time of a packet of [`SystemKind::Ptb`] on the core that sends it.
     pub cost: Span,
     /// Limiters of [`SystemKind::Hwrl`].
     pub limiters: u32,
@@ -268,7 +268,7 @@ impl Scenario {
         families(self.tenants.iter().map(|tenant| (tenant.name.as_str(), tenant.family.as_deref())))
     }
 
-    /// The same of the workloads that ask for answers, each with one that stands for it.
+    /// The workloads that ask for answers, each with one that stands for it.
     pub(crate) fn shown_asking(&self) -> Vec<(&str, &Workload)> {
         let asking = || self.workloads.iter().filter(|workload| workload.kind.has_latency());
         let shown = families(asking().map(|workload| (workload.name.as_str(), workload.family.as_deref())));
@@ -278,7 +278,7 @@ impl Scenario {
         shown.into_iter().filter_map(|name| Some((name, one(name)?))).collect()
     }
 
-    /// What `repeat` made many of, and how many.
+    /// The families that `repeat` made, and the number of members.
     pub(crate) fn families(&self) -> Vec<(String, u64)> {
         let mut families: Vec<(String, u64)> = Vec::new();
         let tenants = self.tenants.iter().filter_map(|tenant| tenant.family.as_ref());
@@ -373,11 +373,11 @@ impl SystemKind {
 pub struct Workload {
     /// As expectations and reports name it; unique among workloads and tenants.
     pub name: String,
-    /// Whose it is.
+    /// The tenant whose traffic it is.
     pub tenant: String,
     /// Its peer: one of [`Scenario::destinations`], or another tenant.
     pub to: String,
-    /// What it sends.
+    /// Its kind.
     pub kind: Kind,
     /// When it begins, from the start of the run.
     pub start: Span,
@@ -391,7 +391,7 @@ pub struct Workload {
     pub port: u16,
     /// Whether requests come evenly, from a random moment on, and not at random moments.
     pub even: bool,
-    /// What it is one of, where one key stands for many (`repeat`).
+    /// Its family, where one key stands for many (`repeat`).
     pub family: Option<String>,
     /// Where its name stands.
     pub place: Mark,
@@ -420,15 +420,15 @@ pub enum KeyValueSizes {
 /// How fast packets are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// Evenly, so many bits of whole frames a second.
+    /// Evenly, at this rate of whole frames.
     Bits(BitRate),
-    /// Evenly, so many packets a second.
+    /// Evenly, at this packet rate.
     Packets(PacketRate),
     /// As fast as the sender can.
     Flood,
 }
 
-/// What a workload sends.
+/// The kinds of workloads.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
     /// TCP flows that always have something to send.
@@ -436,7 +436,7 @@ pub enum Kind {
         /// Connections.
         flows: u32,
     },
-    /// UDP datagrams that nobody answers.
+    /// UDP datagrams without answers.
     Udp {
         /// Payload of each.
         size: Bytes,

@@ -18,13 +18,13 @@ pub struct Host {
     pub name: String,
     /// Where it stands; nowhere if the file names no host.
     pub place: Mark,
-    /// What its tenants' packets pass.
+    /// The device that its tenants' packets pass.
     pub nic: HostNic,
     /// Its receive ring; packets are taken at once without one.
     pub receive: Option<ReceiveRing>,
-    /// What its engine's CPU needs for a packet.
+    /// CPU time of its engine for a packet.
     pub cpu: EngineCost,
-    /// What its tenants' cores need; they take no time without.
+    /// CPU time of its tenants' cores; none without.
     pub cores: Option<CoreCost>,
     /// How its guests send.
     pub transmit: TransmitRing,
@@ -51,10 +51,10 @@ impl Host {
     }
 }
 
-/// What stands between a host's tenants and its link.
+/// The device between a host's tenants and its link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostNic {
-    /// What the system says.
+    /// The device that the system says.
     #[default]
     Engine,
     /// One queue, whatever the system says: Loom's second testbed had Loom at the sender only.
@@ -101,7 +101,7 @@ pub struct Control {
     pub feedback: Span,
     /// How long a sender keeps to what it does not hear again.
     pub lapse: Span,
-    /// What a sender holds to towards whom it no longer hears; to nothing without.
+    /// Rate of a sender towards a receiver that is silent; unlimited without.
     pub fallback: Option<BitRate>,
     /// The delay on the way in that packet rates are held to.
     pub threshold: Span,
@@ -109,7 +109,7 @@ pub struct Control {
     pub gain: u32,
     /// Part of an excess in delay, in thousandths, that is cut from a packet rate in an epoch.
     pub cut: u32,
-    /// What becomes of an idle tenant's minimum.
+    /// Use of an idle tenant's minimum.
     pub idle: Idle,
     /// Whether the fabric's marks hold senders back.
     pub ecn: bool,
@@ -190,7 +190,7 @@ pub struct Pcie {
     pub latency: Span,
     /// Payload bytes of one packet on the bus (TLP).
     pub tlp: Bytes,
-    /// What each of them costs beside.
+    /// Bytes that each of them costs beyond its payload.
     pub overhead: Bytes,
     /// Read requests, of a TLP each, that may be under way at once.
     pub outstanding: u32,
@@ -203,7 +203,7 @@ pub struct Link {
     pub name: String,
     /// One end.
     pub from: String,
-    /// The other.
+    /// The second end.
     pub to: String,
     /// Whether it leads back, too.
     pub both: bool,

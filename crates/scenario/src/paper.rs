@@ -20,18 +20,18 @@ pub struct Paper {
     pub id: String,
     /// Where the paper shows it: `Figure 9`, `Table 2`, `section 7.3`.
     pub figure: String,
-    /// What it shows, in one line.
+    /// The result that it shows, in one line.
     pub shows: String,
     /// The paper's figures, each with ours.
     pub numbers: Vec<Number>,
-    /// What is otherwise than in the paper, or could not be repeated, and why.
+    /// Differences from the paper, and parts that could not be repeated, with the reason.
     pub differs: String,
 }
 
 /// One figure of the paper, and ours.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Number {
-    /// What is counted, where an experiment has several figures.
+    /// The quantity, where an experiment has several figures.
     pub of: String,
     /// The paper's, in words and figures.
     pub paper: String,
@@ -55,7 +55,7 @@ impl Paper {
 }
 
 impl Number {
-    /// What of ours stands beside the paper's figure, as the file has it.
+    /// The quantity that stands beside the paper's figure, as the file has it.
     #[must_use]
     pub fn ours(&self) -> &str {
         &self.ours.text
@@ -93,7 +93,7 @@ pub struct Figure {
     pub least: f64,
     /// The most of all.
     pub most: f64,
-    /// What it counts: bits a second, seconds, bytes, or things.
+    /// Its unit: bits a second, seconds, bytes, or a count.
     pub unit: Unit,
 }
 

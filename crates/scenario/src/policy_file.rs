@@ -16,14 +16,14 @@ use crate::model::{PolicySections, Scenario, System, SystemKind, Tenant};
 use crate::network::{Host, Ingress};
 use plimsoll_document::yaml;
 
-/// What only the world knows: ports and sockets, each as YAML on one line.
+/// The settings that only the world knows: ports and sockets, each as YAML on one line.
 #[derive(Clone, Debug, Default)]
 pub struct Wiring {
     /// The uplink's port: `{tap: {netns: world, name: up0}}`.
     pub uplink: String,
     /// Each tenant's port.
     pub tenants: BTreeMap<String, String>,
-    /// What follows `api:`, if anything: `{socket: /tmp/x/api.sock}`.
+    /// The value of `api:`, if any: `{socket: /tmp/x/api.sock}`.
     pub api: Option<String>,
     /// Rate of this host's own link, where it is not the scenario's.
     pub rate: Option<BitRate>,
@@ -42,7 +42,7 @@ impl Scenario {
         self.write(system, &self.sections(system), self.tenants.iter(), wiring)
     }
 
-    /// The same for one of several hosts, with the host's own sections where it has some. Tenants that live elsewhere
+    /// The policy file of one of several hosts, with the host's own sections where it has some. Tenants that live elsewhere
     /// are promised nothing here; they are named only if the policy may name them.
     #[must_use]
     pub fn policy_file_of(&self, host: &Host, system: &System, wiring: &Wiring) -> String {
@@ -139,7 +139,7 @@ impl Scenario {
         tenants
     }
 
-    /// The same on one of several hosts, which may have a policy of its own.
+    /// The tenants as [`Self::tenants_of`] has them, on one of several hosts, which may have a policy of its own.
     #[must_use]
     pub fn tenants_on(&self, host: &Host, system: &System) -> Vec<Tenant> {
         let mut tenants = self.tenants_of(system);
@@ -149,8 +149,7 @@ impl Scenario {
         tenants
     }
 
-    /// What `rate_share` gives a tenant is all that it may have and all that it is promised, unless the file says so
-    /// otherwise.
+    /// Makes the rate that `rate_share` gives a tenant its `min` and its `max`, unless the file states others.
     fn hold_to_rates(&self, tenants: &mut [Tenant], sections: &PolicySections) {
         let classes = sections.policy.iter().flat_map(Tree::entries);
         let rates = classes.filter_map(|(_, class)| class.get("rate_share")).flat_map(Tree::entries);
@@ -222,7 +221,7 @@ impl Scenario {
         yaml::map(classes)
     }
 
-    /// Loom's queue per flow: every flow's queue takes its turn, whoever's it is.
+    /// Loom's queue per flow: the queues of all flows take turns.
     fn per_flow(&self) -> Tree {
         let flows = [("match".to_owned(), self.everyone()), ("flows".to_owned(), yaml::text("drr"))];
         let root = ("root".to_owned(), node("fifo", list([&"flows".to_owned()])));
@@ -236,7 +235,7 @@ impl Scenario {
     }
 }
 
-/// What a real engine is to have otherwise, to be what the file says of this host and system.
+/// The engine's `experiment` that makes it behave as the file says of this host and system.
 fn experiment(host: &Host, system: &System) -> Option<Tree> {
     let mut entries = Vec::new();
     let mut say = |key: &str, value: String| entries.push((key.to_owned(), yaml::text(value)));

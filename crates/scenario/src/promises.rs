@@ -28,7 +28,7 @@ pub struct Fared {
     pub kept: u32,
     /// See `kept`.
     pub seen: u32,
-    /// What was not as promised in that run, or beyond the envelope, and who or what it was.
+    /// Breaches of a promise or of an envelope in that run, with their causes.
     pub breaches: Vec<Breach>,
 }
 

@@ -16,7 +16,7 @@ use serde::Serialize;
 pub struct Results {
     /// One for each system and pair, in the order in which they ran.
     pub runs: Vec<Run>,
-    /// What could not be run or measured, and why: `htb: no permission to make qdiscs here`.
+    /// Systems and quantities that could not be run or measured, and why: `htb: no permission to make qdiscs here`.
     pub notes: Vec<String>,
 }
 
@@ -50,11 +50,11 @@ pub struct Run {
     /// CPU time of what carried the packets (empty for the kernel's systems), if measured; where systems take turns, that of
     /// what is measured of a turn, for the turn's length.
     pub cpu: Option<Span>,
-    /// What was counted beside, by the names in [`COUNTERS`]; what the world cannot count is missing.
+    /// Further counts, by the names in [`COUNTERS`]; those that the world cannot count are missing.
     pub counters: BTreeMap<&'static str, u64>,
-    /// How tenants' promises fared, by host; with one host its name is empty. Nothing where nobody is promised anything.
+    /// How tenants' promises fared, by host; with one host its name is empty. Nothing where no tenant is promised anything.
     pub promises: BTreeMap<String, SloReport>,
-    /// What went wrong but did not stop the run.
+    /// Faults that did not stop the run.
     pub notes: Vec<String>,
 }
 
@@ -80,7 +80,7 @@ pub struct WorkloadResult {
     /// How long each packet of its tenant's side waited on the way in of the other, from its arrival at the NIC until the
     /// CPU took it from its queue, by that moment; empty unless `measure.ingress` asks for them.
     pub waits: Vec<Sample>,
-    /// What of that it spent in the NIC, by the same moment.
+    /// The part of it spent in the NIC, by the same moment.
     pub nic_waits: Vec<Sample>,
     /// How long each packet of its tenant's side waited on the way out, from its doorbell until the link took it and
     /// without the time behind limits, by that moment; empty unless `measure.egress` asks for them.

@@ -49,11 +49,11 @@ pub struct TenantSummary {
 pub struct LatencySummary {
     /// The workload's name.
     pub workload: String,
-    /// Whose it is.
+    /// The tenant whose traffic it is.
     pub tenant: String,
     /// Answers a second.
     pub requests_per_second: Option<f64>,
-    /// Half were answered within so many seconds.
+    /// Half were answered within this many seconds.
     pub p50: Option<f64>,
     /// 90 % were.
     pub p90: Option<f64>,
@@ -66,7 +66,7 @@ pub struct LatencySummary {
 }
 
 impl Summary {
-    /// What was lost, a line for each tenant or place and reason: `batch3 flow_full 1234`.
+    /// Lost packets, a line for each tenant or place and reason: `batch3 flow_full 1234`.
     pub(crate) fn lost(&self) -> Vec<String> {
         let tenants = self.tenants.iter().flat_map(|tenant| {
             tenant.drops.iter().map(move |(reason, count)| (format!("{} {reason}", tenant.tenant), count))
@@ -135,7 +135,7 @@ fn counted(drops: BTreeMap<&str, u64>) -> BTreeMap<String, u64> {
     drops.into_iter().map(|(reason, count)| (reason.to_owned(), count)).collect()
 }
 
-/// What a run lost that is of no tenant.
+/// Lost packets of a run that are of no tenant.
 fn nobodys(scenario: &Scenario, run: &Run) -> BTreeMap<String, u64> {
     let known = |name: &str| scenario.tenants.iter().any(|tenant| tenant.name == name);
     let strange = run.drops.iter().filter(|(name, _)| !known(name));
@@ -154,7 +154,7 @@ fn drops(runs: &[&Run], of: impl Fn(&Run) -> BTreeMap<String, u64>) -> BTreeMap<
     reasons.into_iter().map(|reason| (reason.clone(), count(reason))).collect()
 }
 
-/// What was measured; nothing for `NaN`.
+/// The value that was measured; nothing for `NaN`.
 fn known(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
 }

@@ -14,13 +14,13 @@ use crate::{Results, Scenario, Status, Verdict};
 /// One point of a sweep: a scenario with some of its values set.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// What was set, by path, as the sweep lists it; nothing without a sweep.
+    /// The values set, by path, as the sweep lists them; none without a sweep.
     pub settings: Vec<(String, String)>,
     /// The scenario with them.
     pub scenario: Scenario,
 }
 
-/// What one system measured at one point: medians over its runs.
+/// The measurements of one system at one point: medians over its runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// The point.

@@ -98,7 +98,7 @@ fn systems(summaries: &[Summary], shown: Option<usize>, width: u16) -> Table {
     table
 }
 
-/// The other workloads that ask, a row for each of them and each system.
+/// Further workloads that ask, a row for each of them and each system.
 fn others(summaries: &[Summary], shown: Option<usize>, width: u16) -> Option<Table> {
     let mut table = new_table(width);
     table.set_header(["system", "answers to", "1/s", "p50\nms", "p99\nms", "p99.9\nms"]);

@@ -88,7 +88,7 @@ pub(super) fn queues(reader: &mut Reader, keys: &Fields<'_>, what: &str) -> Opti
     let Some(tree) = keys.get("queues") else {
         if let Some(at) = keys.key_at("among") {
             let problem = Problem::error(Law::Meaningless, at, format!("{what} has `among` but no `queues`"));
-            reader.report(problem.label("among whom?").help("add `queues`, or leave `among` out"));
+            reader.report(problem.label("among which queues?").help("add `queues`, or leave `among` out"));
         }
         return None;
     };

@@ -50,7 +50,7 @@ pub(crate) fn host_file(reader: &mut Reader, tree: &Tree) -> HostFile {
     }
 }
 
-/// What stands around a sub-policy that is checked alone: one tenant, whose file it is, on a link of any rate.
+/// The host around a sub-policy that is checked alone: one tenant, whose file it is, on a link of any rate.
 pub(crate) fn any_host(tree: &Tree, path: &str, file: FileId) -> HostFile {
     let (folder_end, file_end) = (path.rfind('/').map_or(0, |at| at + 1), path.len());
     let file_name = &path[folder_end..file_end];
@@ -129,7 +129,7 @@ fn engine(reader: &mut Reader, tree: &Tree) -> (Engine, [Option<Mark>; 2]) {
         engine.busy_poll = flag;
     }
     if let Some(tree) = keys.get("verify") {
-        let found = reader.value::<u32>(tree, "`verify`", "a number: one packet of so many, 0 for none");
+        let found = reader.value::<u32>(tree, "`verify`", "a number: one packet of this many, 0 for none");
         engine.verify = found.map_or(engine.verify, |found| found.value);
     }
     let mut number = |key: &str, most: u32, into: &mut u32| {
@@ -234,7 +234,7 @@ fn tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> TenantEntry {
     }
 }
 
-/// What a tenant may receive, where that is not what it may send.
+/// A tenant's envelope for receiving, where it differs from that for sending.
 fn ingress(reader: &mut Reader, tree: &Tree, what: &str) -> IngressEntry {
     let keys = reader.fields(tree, tree.at, &format!("`ingress` of {what}"), &INGRESS);
     let rate = |reader: &mut Reader, key: &str| {

@@ -204,8 +204,8 @@ fn control(reader: &mut Reader, tree: &Tree) -> Option<ControlLevel> {
         "full" => Some(ControlLevel::Full),
         "bandwidth" => Some(ControlLevel::Bandwidth),
         other => {
-            let help = "write `full` (bits and packets a second) or, for comparison, `bandwidth`; without `feedback` nobody is \
-                        held back";
+            let help = "write `full` (bits and packets a second) or, for comparison, `bandwidth`; without `feedback` no \
+                        sender is held back";
             reader.report(bad(tree.at, format!("`{other}` is nothing that senders could be told"), help));
             None
         }

@@ -106,11 +106,11 @@ pub(crate) struct TenantEntry {
     pub port: Option<Located<Port>>,
     pub weight: Option<Located<u32>>,
     pub descriptors: Option<Located<u32>>,
-    /// What it may receive, as far as that is not what it may send.
+    /// Its envelope for receiving, as far as it differs from that for sending.
     pub ingress: IngressEntry,
     /// The least percentile first.
     pub delay: Vec<Located<DelayTarget>>,
-    /// What it may send from.
+    /// The addresses that it may send from.
     pub addresses: AddressesEntry,
     /// The control group that all its packets are of.
     pub cgroup: Option<Located<u64>>,
@@ -150,12 +150,12 @@ impl TenantEntry {
         }
     }
 
-    /// What it is promised on the way in: what it may send, unless it says otherwise.
+    /// The rate that it is promised for receiving: as for sending, unless it says otherwise.
     pub fn ingress_min(&self) -> Option<Located<BitRate>> {
         self.ingress.min.or(self.class.min)
     }
 
-    /// What it never exceeds on the way in.
+    /// The rate at which it receives at most.
     pub fn ingress_max(&self) -> Option<Located<BitRate>> {
         self.ingress.max.or(self.class.max)
     }

@@ -40,7 +40,7 @@ pub(super) fn addresses_text(config: &Config) -> String {
     text
 }
 
-/// What one tenant is held to.
+/// The addresses that one tenant is bound to.
 fn bound_words(addresses: &Addresses) -> String {
     let stated = stated_words(addresses);
     let of = stated.as_deref().unwrap_or("no address");

@@ -20,7 +20,7 @@ pub struct Diff {
 /// One difference.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// What kind of thing: `class`, `limit`, `tenant`, `uplink`, ...
+    /// The kind of thing: `class`, `limit`, `tenant`, `uplink`, ...
     pub what: &'static str,
     /// Which.
     pub name: String,
@@ -37,7 +37,7 @@ type Properties = BTreeMap<&'static str, String>;
 /// Things by name.
 type Things = BTreeMap<String, Properties>;
 
-/// What changes when `new` takes the place of `old`.
+/// The changes that replacing `old` by `new` makes.
 #[must_use]
 pub fn diff(old: &Checked, new: &Checked) -> Diff {
     let mut diff = Diff::default();

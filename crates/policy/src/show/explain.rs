@@ -12,7 +12,7 @@ use crate::bounds::bounds;
 use crate::classifier::Classifier;
 use crate::program::{Fields, LimitId, Match, NodeKind, Placement, Prefix, Program, Scope};
 
-/// What a packet would get under a policy.
+/// The treatment that a packet would get under a policy.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
     /// Its class and limits, as the engine knows them.
@@ -28,7 +28,7 @@ pub struct Explanation {
     pub limits: Vec<super::report::LimitRecord>,
     /// Limits that hold it too if what the filter leaves open fits them.
     pub perhaps: Vec<super::report::LimitRecord>,
-    /// What its class is guaranteed.
+    /// The rate that its class is guaranteed.
     pub guaranteed: Option<BitRate>,
     /// How long it waits at most.
     pub delay: Option<Span>,
@@ -43,11 +43,11 @@ pub struct Step {
     pub node: String,
     /// How it orders what is below it.
     pub order: String,
-    /// What its place among its siblings is.
+    /// The place of its class among its siblings.
     pub place: String,
 }
 
-/// What a packet that looks like `filter` would get.
+/// Explains the treatment of a packet that looks like `filter`.
 #[must_use]
 pub fn explain(program: &Program, filter: &Filter) -> Explanation {
     let classifier = Classifier::new(program);
@@ -98,7 +98,7 @@ fn may_hold(program: &Program, id: LimitId, placement: &Placement, fields: &Fiel
     sends_through && matches.and(&stated(fields)).is_some_and(|both| both.impossible().is_none())
 }
 
-/// What is known of a packet, as conditions.
+/// The known fields of a packet, as conditions.
 fn stated(fields: &Fields) -> Match {
     let exactly = |addr: IpAddr| Prefix { addr, len: if addr.is_ipv4() { 32 } else { 128 } };
     let port = |port: u16| if port == 0 { vec![] } else { vec![(port, port)] };

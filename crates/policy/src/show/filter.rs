@@ -9,7 +9,7 @@ use plimsoll_document::nearest;
 /// A packet, as far as an operator describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// What classification looks at; what the filter leaves out is absent or zero.
+    /// The fields that classification looks at; those that the filter leaves out are absent or zero.
     pub fields: Fields,
 }
 

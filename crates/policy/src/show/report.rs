@@ -33,9 +33,9 @@ pub struct Report {
     pub rules: Vec<RuleRecord>,
     /// Where the rest goes.
     pub default_class: String,
-    /// What the guarantees take for granted.
+    /// The assumptions that the guarantees rest on.
     pub assumptions: &'static str,
-    /// What the author may want to look at again.
+    /// Warnings for the author.
     pub warnings: Vec<ProblemRecord>,
 }
 
@@ -50,15 +50,15 @@ pub struct NodeRecord {
     pub order: String,
     /// Share among siblings.
     pub weight: u32,
-    /// What it gets below a `rate_share`, strictly.
+    /// Its strict rate, below a `rate_share`.
     pub rate: Option<BitRate>,
     /// Effective minimum.
     pub min: Option<BitRate>,
-    /// What it never exceeds.
+    /// Rate it never exceeds.
     pub max: Option<BitRate>,
     /// Most descriptors that its flows hold, where it has a cap of its own.
     pub descriptors: Option<u32>,
-    /// Whose it is.
+    /// The tenant that it belongs to.
     pub tenant: Option<String>,
 }
 
@@ -79,7 +79,7 @@ pub struct ClassRecord {
 pub struct TenantRecord {
     /// The operator's name for it.
     pub name: String,
-    /// What it is promised, and what follows.
+    /// Its promises, and the figures derived from them.
     #[serde(flatten)]
     pub slo: Slo,
     /// Burst of its `max`.
@@ -103,16 +103,16 @@ pub struct LimitRecord {
     pub rate: BitRate,
     /// Its burst.
     pub burst: Bytes,
-    /// What it takes of those who send through it.
+    /// Packets it holds, of the classes that send through it.
     pub matches: String,
-    /// Who sends through it.
+    /// The classes that send through it.
     pub via: Vec<String>,
 }
 
 /// A rule of classification.
 #[derive(Clone, Debug, Serialize)]
 pub struct RuleRecord {
-    /// What a packet must look like.
+    /// Conditions on its packets.
     pub matches: String,
     /// The class it then has.
     pub class: String,

@@ -16,7 +16,7 @@ const GAP: (f64, f64) = (70.0, 18.0);
 const MARGIN: f64 = 24.0;
 /// Distance of two limits' lines.
 const TRACK: f64 = 9.0;
-/// Colours of limits, told apart also by those who do not see red and green as different.
+/// Colours of limits that readers who confuse red and green can tell apart.
 const COLOURS: [&str; 6] = ["#d55e00", "#0072b2", "#009e73", "#cc79a7", "#b8860b", "#56b4e9"];
 
 const STYLE: &str = "text{font-family:'DejaVu Sans','Helvetica Neue',Arial,sans-serif;fill:#1d2733}\
@@ -206,7 +206,7 @@ fn node(out: &mut String, program: &Program, layout: &Layout, index: usize) {
     );
 }
 
-/// What a browser shows over a box: the whole name, and what comes here.
+/// The text that a browser shows over a box: the whole name, and the packets of the class.
 fn hint(program: &Program, index: usize) -> String {
     let rules = program.rules.iter().filter(|rule| rule.class.0 as usize == index);
     let matches: Vec<String> = rules.map(|rule| describe_match(program, &rule.matches)).take(8).collect();

@@ -62,22 +62,22 @@ fn overlay_text(overlay: &Overlay, mtu: u16) -> String {
     );
     for host in &overlay.hosts {
         let tenants: Vec<String> = host.tenants.iter().map(fleet_tenant).collect();
-        let tenants = if tenants.is_empty() { "nobody".to_owned() } else { tenants.join(", ") };
+        let tenants = if tenants.is_empty() { "no tenants".to_owned() } else { tenants.join(", ") };
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  {} at {} has {tenants}", host.name, host.address);
     }
     text.push_str(match overlay.sealed {
         Sealed::No => {
-            "Frames between hosts are not sealed: who reaches the underlay can read them, and send some in a host's name.\n"
+            "Frames between hosts are not sealed: anyone with access to the underlay can read them and forge them.\n"
         }
         Sealed::Accept => {
-            "Frames to hosts that seal are sealed; what comes is taken either way, and so can be made up: for changing over.\n"
+            "Frames to hosts that seal are sealed; unsealed ones are also accepted, and so can be forged: for changing over.\n"
         }
-        Sealed::Yes => "Frames between hosts are sealed; what is not is dropped.\n",
+        Sealed::Yes => "Frames between hosts are sealed; unsealed ones are dropped.\n",
     });
     let Some(feedback) = &overlay.feedback else {
         text.push_str(
-            "Receivers tell senders nothing: nobody is held back for what another host can take.\n",
+            "No feedback: senders are not slowed down when a receiver on another host is overloaded.\n",
         );
         return text;
     };
@@ -200,7 +200,7 @@ fn limit_table(program: &Program) -> String {
     table(&rows)
 }
 
-/// What follows from the tenants' delay targets, if there are any.
+/// The figures derived from the tenants' delay targets, if there are any.
 fn promise_table(program: &Program) -> String {
     if program.tenants.iter().all(|tenant| tenant.slo.delay.is_empty()) {
         return String::new();
@@ -237,7 +237,7 @@ fn promise_table(program: &Program) -> String {
     format!("\n{}\n{DERIVED}\n", table(&rows))
 }
 
-/// What is dropped on the way in, of tenants that may not have all.
+/// Frames dropped on arrival, of tenants with a `max` for receiving.
 fn ceilings(program: &Program) -> String {
     let with = program.tenants.iter().filter_map(|tenant| Some((&tenant.name, tenant.slo.ceiling?)));
     let shown: Vec<String> =
@@ -253,7 +253,7 @@ fn ceilings(program: &Program) -> String {
     )
 }
 
-/// What the derived figures come from.
+/// The origin of the derived figures.
 const DERIVED: &str = "Derived: each way has half of the last target. `burst` is what `max` carries in it (two frames at \
     least, what 1ms carries at most), unless stated. `queue in` is what the tenant's part of a core, by weight, delivers \
     in it at 500ns a frame (64 to 1024; 256 without a target). Senders are pressed back, where control runs, above two \

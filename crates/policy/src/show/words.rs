@@ -83,7 +83,7 @@ pub(super) fn short(node: &Node) -> &str {
     node.name.rsplit('/').next().unwrap_or(&node.name)
 }
 
-/// What a limit takes: its match, and who sends through it.
+/// A limit's match, and the classes that send through it.
 pub(super) fn scope_words(program: &Program, limit: &Limit) -> (String, Vec<String>) {
     match &limit.scope {
         Scope::Subtree(node) => ("everything".to_owned(), vec![program.node(*node).name.clone()]),

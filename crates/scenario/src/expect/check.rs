@@ -12,13 +12,13 @@ use super::{Claim, Compare, Expectation, Expr, ExprKind, Function, Gauge, Operat
 use crate::Problem;
 use crate::model::{Measure, Scenario};
 
-/// What an expectation may speak of.
+/// The names that an expectation may use.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
     systems: Vec<String>,
     /// Tenants and workloads, and whether they have latency samples.
     subjects: Vec<(String, bool)>,
-    /// What `repeat` makes many of, and how many.
+    /// The families that `repeat` makes, and the number of members.
     families: Vec<(String, u64)>,
     duration: Span,
     measure: Measure,
@@ -48,7 +48,7 @@ impl Names {
     }
 }
 
-/// What a part of an expectation is.
+/// The kind of a part of an expectation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Type {
     unit: Unit,

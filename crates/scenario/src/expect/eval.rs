@@ -50,7 +50,7 @@ pub struct Verdict {
     pub right: Option<f64>,
     /// How far they may be apart, for `~`.
     pub tolerance: Option<f64>,
-    /// What both count.
+    /// The unit of both sides.
     pub unit: Unit,
     /// For people: `12.3ms <= 18.2ms`.
     pub detail: String,
@@ -111,7 +111,7 @@ pub fn judge_pair(scenario: &crate::Scenario, results: &crate::Results, pair: u3
 
 /// Judges every expectation of a scenario whose pairs are seeds, counted up from `first`: each must meet it.
 ///
-/// What every seed meets has its medians; what one does not has the values of the first that does not.
+/// An expectation that every seed meets has the medians; one that a seed fails has the values of the first that does.
 #[must_use]
 pub fn judge_seeds(scenario: &crate::Scenario, results: &crate::Results, first: u64) -> Vec<Verdict> {
     let measured = crate::measure::Measures::new(scenario, results);
@@ -180,7 +180,7 @@ impl Eval<'_> {
                 Operator::Add => a + b,
                 Operator::Sub => a - b,
                 Operator::Mul => a * b,
-                // What has no value holds nothing: infinity would be above everything.
+                // An expression without a value meets no expectation: infinity would be above everything.
                 Operator::Div if b == 0.0 => f64::NAN,
                 Operator::Div => a / b,
             }),
@@ -257,7 +257,7 @@ fn call(function: Function, mut arguments: Vec<Vec<f64>>) -> Vec<f64> {
 }
 
 impl Expr {
-    /// What it counts; meaningful for checked expressions.
+    /// Its unit; meaningful for checked expressions.
     pub(crate) fn unit(&self) -> Unit {
         match &self.kind {
             ExprKind::Number(_, unit) => *unit,

@@ -47,7 +47,7 @@ impl Expectation {
         names
     }
 
-    /// The same with every moment at `scale` times its time; lengths of `per` stay.
+    /// Multiplies every moment by `scale`; lengths of `per` stay.
     pub(crate) fn scale(&mut self, scale: f64) {
         self.claim.scale(scale);
     }
@@ -84,7 +84,7 @@ pub(crate) struct Claim {
     pub left: Expr,
     pub op: Compare,
     pub right: Expr,
-    /// What follows `+-`, for [`Compare::Near`] and [`Compare::Far`].
+    /// The tolerance after `+-`, for [`Compare::Near`] and [`Compare::Far`].
     pub tolerance: Option<Expr>,
 }
 
@@ -147,7 +147,7 @@ pub(crate) struct Path {
     pub each: bool,
 }
 
-/// What is measured.
+/// A quantity that is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Gauge {
     Throughput,
@@ -183,10 +183,10 @@ pub(crate) enum Gauge {
     First,
     /// Bytes that did.
     Sent,
-    /// The fewest and the most of its own in any so many packets of the uplink.
+    /// The fewest and the most of its own in any run of this many packets of the uplink.
     LeastOf(u32),
     MostOf(u32),
-    /// By how many bytes it was ever beyond a rate of so many bits a second, from one of its packets to another.
+    /// By how many bytes it was ever beyond this rate in bits a second, from one of its packets to another.
     Beyond(u64),
     /// One of [`COUNTERS`], of a system.
     Counter(&'static str),
@@ -338,7 +338,7 @@ impl Gauge {
     }
 }
 
-/// What a number counts.
+/// The unit of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {

@@ -15,7 +15,7 @@ use crate::keys::{CLOCK, FAULTS, FEEDBACK, RESTART, STALL};
 
 const TIME: &str = "a time such as `20ms`";
 
-/// What there is for a fault to happen to.
+/// The hosts, tenants and time that a fault can affect.
 pub(super) struct Victims<'a> {
     pub hosts: Vec<&'a str>,
     pub tenants: Vec<&'a str>,

@@ -3,7 +3,7 @@
 //! Why: each key is read in one line, and no mistake hides another.
 //! From: `docs/scenarios.md`, "Errors".
 //! Not here: which keys there are (`scenario`, `workload`).
-//! Invariant: whoever gets `None` from a key that stands in the file has had its problem noted.
+//! Invariant: where a key that stands in the file gives `None`, its problem has been noted.
 
 use std::fmt::Display;
 use std::ops::{Deref, DerefMut};
@@ -24,7 +24,7 @@ const MOST_NAMED: usize = 100;
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     reader: document::Reader<()>,
-    /// What is set at the point of the sweep that is read.
+    /// The values set at the point of the sweep that is read.
     pub point: Vec<(String, String)>,
     /// The scenario's file, and the policy files that it names.
     pub sources: Sources,
@@ -59,7 +59,7 @@ impl Reader {
         &tree.entries()[..self.few(tree.entries().len(), tree.at, what)]
     }
 
-    /// As many of so many entries as are read; more are told.
+    /// The number of entries of `count` that are read; more than that are reported.
     fn few(&mut self, count: usize, at: Mark, what: &str) -> usize {
         if count > MOST_ENTRIES {
             let problem =

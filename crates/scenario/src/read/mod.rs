@@ -75,7 +75,7 @@ impl Form {
         matches!(self, Self::Virtual | Self::VirtualShort)
     }
 
-    /// The same in the other world.
+    /// This form in the world that it is not read for.
     const fn elsewhere(self) -> Self {
         Self::new(!self.is_virtual(), self.is_short())
     }

@@ -14,7 +14,7 @@ use crate::keys::FETCH;
 use crate::model::{Fetch, Model, SystemKind};
 
 const TIME: &str = "a time such as `50ns`";
-/// What no operation of a NIC or a kernel takes.
+/// Longer than any operation of a NIC or a kernel.
 const LONGEST: Span = Span::millis(10);
 
 /// Keys that belong to some kinds of systems alone.
@@ -93,5 +93,5 @@ impl Reader {
     }
 }
 
-/// What 16 bits count.
+/// The largest number of 16 bits.
 const MOST_BURST: Bytes = Bytes::new(65_535);

@@ -20,13 +20,13 @@ use crate::network::{
     Completions, Control, CoreCost, EngineCost, Host, HostNic, Link, Pcie, ReceiveRing, TransmitRing,
 };
 
-/// What reproduces PicNIC's figures of packets fetched and packets processed (§6.1.1).
+/// Reproduces PicNIC's figures of packets fetched and packets processed (§6.1.1).
 const DRAIN_SHARE: f64 = 0.64;
 const TIME: &str = "a time such as `5us`";
 const SIZE: &str = "a size such as `90kB`";
 const RATE: &str = "a rate such as `10Gbps`";
 
-/// What a link's queue holds unless the file says: a thousand full packets, as Linux's devices.
+/// A link's queue unless the file says: a thousand full packets, as Linux's devices.
 const QUEUE: Bytes = Bytes::new(1_514_000);
 /// 64 bytes in a nanosecond.
 const FASTEST: BitRate = BitRate::gbps(512);

@@ -37,7 +37,7 @@ impl Reader {
     }
 }
 
-/// What stands against turns, and what to do about each.
+/// Reasons against turns, and what to do about each.
 fn against(scenario: &Scenario) -> Vec<(String, String)> {
     let (turn, measure) = (scenario.duration, scenario.measure);
     let window = measure.window.as_u64().max(1);

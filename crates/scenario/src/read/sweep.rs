@@ -18,10 +18,10 @@ const MOST: usize = 10_000;
 /// Bytes of the file that its points repeat; what they say takes ten times as much memory.
 const MOST_BYTES: usize = 32_000_000;
 
-/// What each path is set to at one point.
+/// The value of each path at one point.
 type Settings = Vec<(String, String)>;
 
-/// What stands between paths that vary together.
+/// The separator of paths that vary together.
 const TOGETHER: &str = " + ";
 
 /// The paths and their values, as the file has them.
@@ -57,7 +57,7 @@ impl Reader {
     pub(super) fn settings(&mut self, file: &Tree, fixed: &[(String, String)]) -> Vec<(Settings, Tree)> {
         let mut base = file.clone();
         for (path, value) in fixed {
-            // What is wrong with it shall point at itself, not into the file.
+            // A mistake in it is shown in the setting itself, not in the file.
             let text = format!("{path}={value}");
             let whole = text.len();
             let file = self.sources.add("--set", text);

@@ -52,7 +52,7 @@ impl Axis {
         Self { title: title.to_owned(), ticks, from: 0.0, to, map: |value| value }
     }
 
-    /// The same axis, cut off at a value that need not be round.
+    /// This axis, cut off at a value that need not be round.
     pub(super) fn until(mut self, to: f64) -> Self {
         self.ticks.retain(|(tick, _)| *tick <= to);
         Self { to, ..self }

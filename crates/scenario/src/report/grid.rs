@@ -18,7 +18,7 @@ pub(super) struct Column {
     pub(super) cells: Cells,
 }
 
-/// What a column holds; a cell may be empty.
+/// The cells of a column; a cell may be empty.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Cells {
     Texts(Vec<Option<String>>),
@@ -45,7 +45,7 @@ impl Grid {
         self.rounded(name, None)
     }
 
-    /// A column of numbers that text shows with so many decimals.
+    /// A column of numbers that text shows with `decimals` decimals.
     pub(super) fn decimals(self, name: &str, decimals: usize) -> Self {
         self.rounded(name, Some(decimals))
     }

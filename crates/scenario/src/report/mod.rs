@@ -31,7 +31,7 @@ use self::grid::Grid;
 pub use json::json;
 pub use sweep::sweep_report;
 
-/// What was written, and where.
+/// The files that were written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The self-contained page.
@@ -74,7 +74,7 @@ pub fn report(
 /// Writes the report's tables as Parquet, beside their CSV; answers the files.
 ///
 /// # Errors
-/// What the file system says.
+/// Errors of the file system.
 pub fn parquet_report(scenario: &Scenario, results: &Results, folder: &Path) -> io::Result<Vec<PathBuf>> {
     tables(scenario, results).iter().map(|(name, grid)| write_parquet(folder, name, grid)).collect()
 }
@@ -82,7 +82,7 @@ pub fn parquet_report(scenario: &Scenario, results: &Results, folder: &Path) -> 
 /// Writes a sweep's table as Parquet, beside its CSV; answers the file.
 ///
 /// # Errors
-/// What the file system says.
+/// Errors of the file system.
 pub fn parquet_sweep(rows: &[Row], folder: &Path) -> io::Result<PathBuf> {
     write_parquet(folder, "sweep", &tables::sweep(rows))
 }

@@ -23,7 +23,7 @@ use crate::table::figure;
 /// Writes `sweep.html`, `sweep.csv` and a PNG for each figure into `folder`.
 ///
 /// # Errors
-/// What the file system says.
+/// Errors of the file system.
 pub fn sweep_report(name: &str, about: &str, rows: &[Row], folder: &Path) -> io::Result<Report> {
     fs::create_dir_all(folder)?;
     let mut files = Vec::new();
