@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_lines_up_and_names_who_it_was() {
+    fn a_table_lines_up_and_names_the_cause() {
         let breach = Breach {
             what: "lost on the way out".into(),
             detail: "flow_full 7".into(),
@@ -146,7 +146,7 @@ mod tests {
         let at = |line: &str, word: &str| line.find(word).expect(word);
         assert_eq!(at(lines[2], "beyond it"), at(lines[1], "PROMISE"), "{text}");
         assert_eq!(at(lines[3], "held"), at(lines[1], "PROMISE"), "{text}");
-        assert_eq!(at(lines[2], "itself"), at(lines[1], "WHO"), "{text}");
+        assert_eq!(at(lines[2], "itself"), at(lines[1], "CAUSE"), "{text}");
         assert!(
             text.contains(
                 "a-longer-name lost on the way out: flow_full 7; it offered 90Mbps of at most 60Mbps"
