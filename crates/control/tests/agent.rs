@@ -167,6 +167,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// What the sender is held to after each millisecond, and the limit that was sealed last of what had arrived by then, with its
 /// arrival.
+#[expect(clippy::type_complexity, reason = "a tuple that is only compared")]
 fn drive(steps: &[Step]) -> Vec<(Option<u64>, Option<(u64, u64)>)> {
     let (mut a, mut b) = (agent(A, &[B], &[], None), agent(B, &[A], &[], None));
     let mut under_way: BTreeMap<(u64, u64), (usize, Vec<u8>)> = BTreeMap::new();

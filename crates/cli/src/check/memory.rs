@@ -62,8 +62,7 @@ pub(super) fn show(json: bool, checked: &Checked) -> Result<(), Failure> {
     let steered = checked.config.overlay.as_ref().is_some_and(|overlay| overlay.feedback.is_some());
     let control = if steered { plimsoll_control::state::of_vm().to_vec() } else { Vec::new() };
     let control_bytes: u64 = control.iter().map(|part| part.bytes).sum();
-    let told_bytes =
-        plimsoll_control::state::of_limit();
+    let told_bytes = plimsoll_control::state::of_limit();
     let tenants = checked.program.tenants.len() as u64;
     let named = |parts: &[Part]| -> Map<String, Value> {
         parts.iter().map(|part| (part.what.to_owned(), part.bytes.into())).collect()
