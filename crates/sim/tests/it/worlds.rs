@@ -415,7 +415,9 @@ fn messages_that_are_lost_late_or_doubled_change_little() {
         let both = gbps(run, "xu", 50, 100) + gbps(run, "yu", 50, 100);
         assert!((3.6..=4.2).contains(&both), "{both}");
     }
-    assert_ne!(gbps(&run, "xu", 50, 100), gbps(&well, "xu", 50, 100), "something went wrong");
+    // Once the limits have settled, hosts tell them rarely, and nothing is different.
+    let delivered = |run: &Run| run.workloads["xu"].delivered.clone();
+    assert_ne!(delivered(&run), delivered(&well), "something went wrong");
 }
 
 /// A daemon that comes back with a clock that was set back is not heard, as it could be a replay: limits lapse, and the
