@@ -90,7 +90,7 @@ pub enum Shape {
 ///     static SHEET = "Sheet" {
 ///         /// How thick it is; it has to be stated.
 ///         thickness = "100": Shape::Whole(1, 1_000),
-/// The text on it.
+///         /// The text on it.
 ///         text: Shape::Text,
 ///     }
 /// }
