@@ -25,7 +25,7 @@ help: ## list the targets
 demo: ## build, run noisy-neighbour and receive-flood of examples/ on real traffic, print tables, write reports
 	@scripts/setup.sh run
 	@$(CARGO) build --release --locked -p plimsoll-cli
-	@echo '== one host: a tenant's neighbours flood the link =='
+	@echo '== one host: the neighbours of a tenant flood the link =='
 	@$(RELEASE) lab examples/noisy-neighbour.yaml
 	@echo '== three hosts: a flood from the network, without and with receivers that tell senders =='
 	@$(RELEASE) lab examples/receive-flood.yaml --out report/receive-flood
