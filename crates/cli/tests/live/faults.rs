@@ -10,11 +10,12 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::alone;
 use crate::support::fleet::{FEEDBACK, Fleet, PLAIN, Plan, inner};
 use crate::support::traffic::{Seen, Traffic};
 use crate::support::{self, Daemon, PATIENCE, Stage, TRIES, ip, skip};
@@ -25,13 +26,6 @@ use nix::sys::socket::{
 use nix::unistd::Pid;
 use plimsoll_daemon::{Client, Stats};
 use plimsoll_slo::{Cause, SloReport, Verdict};
-
-/// One at a time: each measures what neighbours notice.
-static ALONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Who has nothing to do with a fault hardly notices it, in one of so many looks: a machine that stalls once may spoil one, a
 /// fault that others notice spoils all. `look` says who sees what.

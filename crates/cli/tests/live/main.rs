@@ -5,3 +5,11 @@ mod faults;
 #[path = "../it/support/mod.rs"]
 mod support;
 mod vhost_user;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Keeps the other tests of this binary waiting until the guard goes.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}

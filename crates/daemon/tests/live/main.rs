@@ -7,3 +7,11 @@ mod stalls;
 #[path = "../it/support/mod.rs"]
 #[expect(dead_code, reason = "the tests beside use the rest")]
 mod support;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Keeps the other tests of this binary waiting until the guard goes.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -236,6 +236,7 @@ impl Vm {
 /// The one that stalls is found at its first stall, and from the second on concerns nobody else.
 #[test]
 fn a_hole_in_a_guests_memory_keeps_no_other_tenant_waiting() {
+    let _alone = crate::alone();
     let Vm { folder: _folder, path, port, large, over, came, refilling } = Vm::start();
     let mut world = World::new(port);
     // Who measures must not wait for other processes itself.
@@ -301,6 +302,7 @@ fn a_hole_in_a_guests_memory_keeps_no_other_tenant_waiting() {
 /// Who is stuck in its tenant's memory keeps neither a reload that takes the tenant away, nor the engine's end.
 #[test]
 fn a_reload_and_a_stop_do_not_wait_for_a_hole() {
+    let _alone = crate::alone();
     let Vm { folder: _folder, port, large, over, refilling, .. } = Vm::start();
     let mut world = World::new(port);
     let hole = |large: &Arc<Large>| {

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::sync::{MutexGuard, OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -23,9 +23,6 @@ const MAC: &str = "02:00:00:00:00:77";
 const UP: &str = "guest is up";
 /// What a guest takes to boot with KVM at most; a tenth of it is usual.
 const BOOT: Duration = Duration::from_secs(10);
-
-/// One at a time: an emulated guest takes what there is of both cores of a small machine.
-static ALONE: Mutex<()> = Mutex::new(());
 
 /// A namespace behind the uplink, a daemon, and guests.
 pub struct World {
@@ -58,7 +55,7 @@ impl Default for Machine {
 impl World {
     /// `None` without what it takes. `tag` keeps tests apart that run at once: at most four letters.
     pub fn new(tag: &str) -> Option<Self> {
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = crate::alone();
         let stage = Stage::new(tag)?;
         for program in ["dpdk-testpmd", "qemu-system-x86_64", "busybox"] {
             let there =
