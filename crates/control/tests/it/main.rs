@@ -1,3 +1,4 @@
-//! Rate control between hosts that exchange real frames.
+//! Agents of several hosts, and feedback that crosses the overlay in real frames.
 
+mod agent;
 mod overlay;
