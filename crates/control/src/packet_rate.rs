@@ -3,8 +3,9 @@
 //! Why: a VM inside its bandwidth can still overrun the ingress with small packets, and its delay shows that.
 //! From: PicNIC §5.3.2 and Algorithm 1 (PCCP). Two readings differ from what is printed: the rate to which recovery
 //! returns is kept from *before* the cut, as its prose and QCN say (printed, recovery does nothing), and averaging
-//! belongs to the branch below the threshold. What §5.3.2 leaves open is in [`PacketRateLaw`], and one thing beside it: a
-//! cut waits while the queue shortens by itself (`patience`), as TIMELY's does between its two thresholds.
+//! belongs to the branch below the threshold. What §5.3.2 leaves open is in [`PacketRateLaw`]. Two things are ours: the
+//! goodput at the start is that of the time in which packets waited, as a flood begins at any moment of an epoch; and a cut
+//! waits while the queue shortens by itself (`patience`), as TIMELY's does between its two thresholds.
 //! Not here: delay and occupancy (`nic` measures them), the number of senders (`queues`), bandwidth (`bandwidth`).
 //! Invariant: off unless the VM's queue has built up; while on, above zero; at most one cut or one recovery for each epoch.
 
@@ -72,6 +73,8 @@ pub struct Seen {
     pub drops: u64,
     /// Packets per second that were served.
     pub goodput: u64,
+    /// Packets per second that were served while more waited; `None` if none waited for long enough to tell.
+    pub service: Option<PacketRate>,
     /// The weights of the senders together, an ordinary one counting as a thousand.
     pub weights: u64,
 }
@@ -86,11 +89,15 @@ pub struct Seen {
 /// let mut limit = PacketRateLimit::default();
 /// let calm = Seen { delay: Some(Span::micros(2)), goodput: 1_000_000, weights: 2_000, ..Seen::default() };
 /// assert_eq!(limit.epoch(&law, &calm), None);
-/// let flooded = Seen { drops: 12, delay: Some(Span::micros(10)), ..calm };
-/// assert_eq!(limit.epoch(&law, &flooded), PacketRate::new(500_000), "two senders share what was served");
+/// let flooded = Seen { drops: 12, delay: Some(Span::micros(10)), service: PacketRate::new(1_400_000), ..calm };
+/// assert_eq!(limit.epoch(&law, &flooded), PacketRate::new(700_000), "two senders share what can be served");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PacketRateLimit(Option<On>);
+pub struct PacketRateLimit {
+    on: Option<On>,
+    /// The queue built up in the epoch before, so late that its service rate is not known.
+    late: bool,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct On {
@@ -113,18 +120,23 @@ impl PacketRateLimit {
     /// The limit now; `None` while it is off.
     #[must_use]
     pub fn get(&self) -> Option<PacketRate> {
-        self.0.and_then(|on| PacketRate::new((on.rate / FRACTION).max(1)))
+        self.on.and_then(|on| PacketRate::new((on.rate / FRACTION).max(1)))
     }
 
     /// Another epoch is over.
     pub fn epoch(&mut self, law: &PacketRateLaw, seen: &Seen) -> Option<PacketRate> {
-        match &mut self.0 {
-            None if seen.drops > 0 || seen.occupancy >= law.on_at => self.0 = Some(On::start(law, seen)),
-            None => {}
+        match &mut self.on {
+            None => {
+                let built_up = seen.drops > 0 || seen.occupancy >= law.on_at;
+                // A queue that built up as the epoch ended shows in the next one how fast it is served.
+                let known = seen.service.is_some() || self.late;
+                self.on = (built_up && known).then(|| On::start(law, seen));
+                self.late = built_up && !known;
+            }
             Some(on) => {
                 on.follow(law, seen);
                 if on.calm >= law.off_after {
-                    self.0 = None;
+                    self.on = None;
                 }
             }
         }
@@ -133,9 +145,10 @@ impl PacketRateLimit {
 }
 
 impl On {
-    /// Starts from the rate that was served without loss, divided among the senders.
+    /// Starts from the rate at which packets were served while the queue was not empty, divided among the senders.
     fn start(law: &PacketRateLaw, seen: &Seen) -> Self {
-        let served = u128::from(seen.goodput) * u128::from(FRACTION * WHOLE);
+        let served = seen.service.map_or(seen.goodput, PacketRate::get);
+        let served = u128::from(served) * u128::from(FRACTION * WHOLE);
         let rate =
             u64::try_from(served / u128::from(seen.weights.max(1))).unwrap_or(MOST).clamp(FRACTION, MOST);
         let step = (rate / WHOLE * u64::from(law.step)).max(1);
@@ -210,9 +223,28 @@ mod tests {
             delay: Some(Span::ns(delay)),
             occupancy: 800,
             goodput: 1_000,
+            service: PacketRate::new(1_000),
             weights: 1_000,
             ..Seen::default()
         }
+    }
+
+    /// An epoch in which all 1,000 packets were served in its last tenth shows a rate of 10,000, and one that was over
+    /// before any was served shows none: then the next epoch does.
+    #[test]
+    fn starts_from_what_was_served_while_packets_waited() {
+        let (law, mut limit) = (plain(1_000), PacketRateLimit::default());
+        let late = Seen { service: PacketRate::new(10_000), ..seen(10) };
+        assert_eq!(limit.epoch(&law, &late), PacketRate::new(10_000));
+        let mut limit = PacketRateLimit::default();
+        assert_eq!(limit.epoch(&law, &Seen { service: None, goodput: 3, ..seen(10) }), None);
+        assert_eq!(limit.epoch(&law, &late), PacketRate::new(10_000));
+        let mut starved = PacketRateLimit::default();
+        let nothing = Seen { service: None, goodput: 0, ..seen(10) };
+        assert_eq!(
+            (starved.epoch(&law, &nothing), starved.epoch(&law, &nothing)),
+            (None, PacketRate::new(1))
+        );
     }
 
     /// G6: rate 1,000, threshold 10, one sample of 20 and then 5s; β 0.8, δ 20, recovery of 5 and 10, no average.
@@ -223,7 +255,7 @@ mod tests {
         let mut rates = Vec::new();
         for delay in core::iter::once(20).chain(core::iter::repeat_n(5, 13)) {
             limit.epoch(&law, &seen(delay));
-            let on = limit.0.expect("the queue is full");
+            let on = limit.on.expect("the queue is full");
             rates.push(((on.rate as f64 / FRACTION as f64) * 10.0).round() / 10.0);
         }
         let golden = [
@@ -240,7 +272,7 @@ mod tests {
         let calm = Seen { occupancy: 20, goodput: 200_000, weights: 1_000, ..Seen::default() };
         let slow = Seen { delay: Some(Span::millis(5)), ..calm };
         assert_eq!(limit.epoch(&law, &slow), None, "delay alone has another cause");
-        let full = Seen { occupancy: 500, goodput: 1_000_000, ..calm };
+        let full = Seen { occupancy: 500, goodput: 1_000_000, service: PacketRate::new(1_000_000), ..calm };
         assert_eq!(limit.epoch(&law, &full), PacketRate::new(1_000_000));
         let bound = Seen { goodput: 990_000, ..calm };
         for _ in 0..10 {
@@ -278,10 +310,11 @@ mod tests {
         ) {
             let (law, mut limit) = (PacketRateLaw::new(Span::micros(10)), PacketRateLimit::default());
             for (delay, occupancy, drops, goodput, weights) in epochs {
-                let before = limit.0.map(|on| on.rate);
+                let before = limit.on.map(|on| on.rate);
+                let service = PacketRate::new(goodput / 2);
                 let delay = delay.map(Span::ns);
-                limit.epoch(&law, &Seen { delay, occupancy, drops: drops % 2, goodput, weights });
-                if let (Some(before), Some(on)) = (before, limit.0) {
+                limit.epoch(&law, &Seen { delay, occupancy, drops: drops % 2, goodput, service, weights });
+                if let (Some(before), Some(on)) = (before, limit.on) {
                     prop_assert!(on.rate >= FRACTION);
                     prop_assert!(u128::from(on.rate) * 1_000 + 1_000 >= u128::from(before) * 199 || on.rate == FRACTION);
                 }

@@ -28,6 +28,8 @@ pub struct Measured {
     pub bytes: u64,
     /// Packets that were served.
     pub served: u64,
+    /// Packets a second that were served while more waited, where some did.
+    pub service: Option<PacketRate>,
     /// How long those had waited since the NIC had them, on average.
     pub delay: Option<Span>,
     /// How full its queue was at most.
@@ -222,6 +224,7 @@ impl Measured {
             occupancy: self.occupancy,
             drops: self.drops,
             goodput: per_second(self.served, length),
+            service: self.service,
             weights: self.weights,
         }
     }
@@ -250,6 +253,12 @@ mod tests {
 
     fn gbps(rate: u64) -> Measured {
         Measured { bytes: rate * 1_000_000_000 / 8 / 2_000, weights: 1_000, ..Measured::default() }
+    }
+
+    /// A million packets a second are served, of two senders that send more.
+    fn flooded() -> Measured {
+        let (delay, service) = (Some(Span::micros(200)), PacketRate::new(1_000_000));
+        Measured { served: 500, service, drops: 20, delay, weights: 2_000, ..gbps(1) }
     }
 
     /// PN-E5's plateaus: one VM active may have 12, two 10 each, and a sender gets what makes the sum right.
@@ -332,9 +341,7 @@ mod tests {
     #[test]
     fn packets_are_limited_for_the_vm_whose_queue_builds_up() {
         let mut host = host(Some(PacketRateLaw::new(Span::micros(10))));
-        let flooded =
-            Measured { served: 500, drops: 20, delay: Some(Span::micros(200)), weights: 2_000, ..gbps(1) };
-        host.epoch(EPOCH, &[flooded, gbps(1)]);
+        host.epoch(EPOCH, &[flooded(), gbps(1)]);
         assert_eq!(host.limits(0).packets, PacketRate::new(500_000), "a million served, for two senders");
         assert_eq!(host.limits(1).packets, None);
     }
@@ -344,10 +351,8 @@ mod tests {
     fn a_threshold_of_its_own_holds_for_its_vm_only() {
         let mut host = host(Some(PacketRateLaw::new(Span::micros(10))));
         host.set_threshold(1, Span::micros(400));
-        let flooded =
-            Measured { served: 500, drops: 20, delay: Some(Span::micros(200)), weights: 2_000, ..gbps(1) };
-        host.epoch(EPOCH, &[flooded; 2]);
-        host.epoch(EPOCH, &[flooded; 2]);
+        host.epoch(EPOCH, &[flooded(); 2]);
+        host.epoch(EPOCH, &[flooded(); 2]);
         let [strict, patient] = [0, 1].map(|vm| host.limits(vm).packets.expect("on"));
         assert!(strict < patient, "{strict:?} {patient:?}");
     }

@@ -34,7 +34,7 @@ use std::collections::VecDeque;
 
 use plimsoll_policy::Ceiling;
 use plimsoll_queues::Pace;
-use plimsoll_units::{Bytes, Nanos, Span};
+use plimsoll_units::{Bytes, NS_PER_SEC, Nanos, PacketRate, Span};
 
 pub use drain::Drain;
 use share::CpuShare;
@@ -85,6 +85,9 @@ pub struct IngressCounters {
     pub served: u64,
     /// Their bytes.
     pub served_bytes: u64,
+    /// Packets that the CPU has taken while more waited behind them, and the time that passed until it took the next ones: the
+    /// queue's service rate, also where packets waited for a part of the epoch only.
+    pub backlogged: (u64, Span),
     /// The sum of their waits, from the moment the NIC had them.
     pub waited: Span,
     /// The longest of these waits.
@@ -108,6 +111,8 @@ struct Queue {
     slots: u32,
     police: Option<Police>,
     waiting: VecDeque<Arrival>,
+    /// When packets were last taken, and how many then, if more have waited since.
+    taken: Option<(Nanos, u64)>,
     /// The counters of all earlier epochs.
     past: IngressCounters,
     epoch: IngressCounters,
@@ -179,8 +184,14 @@ impl Ingress {
         seen.served_bytes += u64::from(arrival.len);
         seen.waited += waited;
         seen.longest = seen.longest.max(waited);
+        if let Some((at, count)) = queue.taken.take_if(|(at, _)| *at < now) {
+            seen.backlogged = (seen.backlogged.0 + count, seen.backlogged.1 + now.since(at));
+        }
         if queue.waiting.is_empty() {
+            queue.taken = None;
             self.share.sleep(tenant);
+        } else {
+            queue.taken.get_or_insert((now, 0)).1 += 1;
         }
         self.held -= 1;
         Some(arrival)
@@ -255,6 +266,7 @@ impl Queue {
             slots,
             police: station.ceiling.map(Police::new),
             waiting: VecDeque::with_capacity(slots as usize),
+            taken: None,
             past: IngressCounters::default(),
             epoch: IngressCounters::default(),
         }
@@ -297,6 +309,7 @@ impl IngressCounters {
             over_max: self.over_max + later.over_max,
             served: self.served + later.served,
             served_bytes: self.served_bytes + later.served_bytes,
+            backlogged: (self.backlogged.0 + later.backlogged.0, self.backlogged.1 + later.backlogged.1),
             waited: self.waited + later.waited,
             longest: self.longest.max(later.longest),
             cpu: self.cpu + later.cpu,
@@ -308,6 +321,14 @@ impl IngressCounters {
     #[must_use]
     pub fn mean_wait(&self) -> Option<Span> {
         (self.served > 0).then(|| Span::ns(self.waited.as_u64() / self.served))
+    }
+
+    /// Packets a second that the CPU took while packets waited; `None` if none waited for long enough to tell.
+    #[must_use]
+    pub fn service_rate(&self) -> Option<PacketRate> {
+        let (packets, time) = self.backlogged;
+        let rate = u128::from(packets) * u128::from(NS_PER_SEC) / u128::from(time.as_u64()).max(1);
+        PacketRate::new(u64::try_from(rate).unwrap_or(u64::MAX))
     }
 }
 

@@ -157,6 +157,7 @@ impl Control {
                 Measured {
                     bytes: seen.bytes,
                     served: seen.served,
+                    service: seen.service_rate(),
                     delay: seen.mean_wait(),
                     occupancy: seen.peak * 1_000 / slots,
                     drops: seen.drops,

@@ -104,6 +104,24 @@ fn an_epoch_is_what_came_since_the_last() {
     assert_eq!(ingress.seen(0).packets, 3);
 }
 
+/// Three packets are taken each microsecond while packets wait, for two microseconds of an epoch of ten.
+#[test]
+fn the_service_rate_is_that_of_the_time_in_which_packets_wait() {
+    let mut ingress = Ingress::new(&[station(1, 64)]);
+    let at = |us| Nanos::ZERO + Span::micros(us);
+    for us in 0..8 {
+        ingress.offer(0, packet(us, at(us))).expect("it is empty");
+        ingress.take(0, at(us)).expect("it came");
+    }
+    assert_eq!(ingress.seen(0).service_rate(), None, "no packet waited");
+    (0..9).for_each(|addr| ingress.offer(0, packet(addr, at(8))).expect("there is room"));
+    for us in 8..11 {
+        (0..3).for_each(|_| _ = ingress.take(0, at(us)).expect("it waits"));
+    }
+    assert_eq!(ingress.take_epoch(0).service_rate(), PacketRate::new(3_000_000));
+    assert_eq!(ingress.take_epoch(0).service_rate(), None);
+}
+
 #[test]
 fn tenants_are_added_while_packets_wait() {
     let mut ingress = Ingress::new(&[station(1, 2)]);

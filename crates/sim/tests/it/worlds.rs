@@ -542,6 +542,41 @@ measure: {{ingress: true, egress: true}}
     outcome(&scenario(&text), 1).results.runs.remove(0)
 }
 
+/// Mean packets per millisecond that reach `c` in the 20 ms after the second epoch of a flood that begins `phase` microseconds
+/// after the start of an epoch of half a millisecond.
+fn early_goodput(phase: u64) -> f64 {
+    let text = format!(
+        "
+name: phase
+rate: 20Gbps
+duration: 100ms
+systems: [plimsoll]
+control: {{epoch: 500us, feedback: 100us, threshold: 10us}}
+hosts:
+  h1: {{transmit: {{ring: 256, completions: out_of_order}}}}
+  h2: {{receive: {{ring: 1024, drain: 260ns, cost: 380ns, slots: 64}}}}
+links: {{wire: {{between: [h1, h2], rate: 20Gbps}}}}
+tenants: {{a: {{host: h1, max: 12Gbps}}, c: {{host: h2, max: 12Gbps}}}}
+workloads:
+  ac: {{tenant: a, to: c, kind: udp, rate: 3Mpps, size: 58B, buffer: 208KiB, start: {}us}}
+measure: {{window: 1ms}}
+",
+        10_000 + phase
+    );
+    let run = outcome(&scenario(&text), 1).results.runs.remove(0);
+    run.workloads["ac"].delivered.iter().skip(12).take(20).sum::<u64>() as f64 / 100.0 / 20.0
+}
+
+/// PCCP starts from what the CPU serves. What it served in an epoch that was over soon after the flood began is far less.
+#[test]
+fn a_flood_is_limited_alike_whenever_in_an_epoch_it_begins() {
+    let first = early_goodput(0);
+    for phase in [100, 250, 400, 450, 475, 490, 495, 499] {
+        let goodput = early_goodput(phase);
+        assert!(goodput > 0.9 * first, "after {phase} us: {goodput}, where {first} at an epoch's start");
+    }
+}
+
 /// The mean wait of what came in the last third.
 fn mean_wait(run: &Run) -> Span {
     let late: Vec<u64> = (run.workloads["ac"].waits.iter())

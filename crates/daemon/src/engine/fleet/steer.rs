@@ -221,6 +221,7 @@ impl Engine {
         Measured {
             bytes: seen.bytes,
             served: seen.served,
+            service: seen.service_rate(),
             delay,
             occupancy: seen.peak * 1_000 / slots,
             drops: seen.drops,
