@@ -32,7 +32,7 @@ pub use model::{
     Setting, System, SystemKind, Tenant, Turns, Workload,
 };
 pub use network::{
-    Completions, Congestion, Control, ControlLevel, CoreCost, EngineCost, Host, HostNic, Ingress, Link, Pcie,
+    Completions, Congestion, Control, ControlLevel, CoreCost, EngineCost, Host, Ingress, Link, NicKind, Pcie,
     ReceiveRing, TransmitRing,
 };
 pub use paper::{Figure, Number, Paper};

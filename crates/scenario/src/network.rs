@@ -18,8 +18,8 @@ pub struct Host {
     pub name: String,
     /// Where it stands; nowhere if the file names no host.
     pub place: Mark,
-    /// The device that its tenants' packets pass.
-    pub nic: HostNic,
+    /// What schedules its tenants' packets.
+    pub nic: NicKind,
     /// Its receive ring; packets are taken at once without one.
     pub receive: Option<ReceiveRing>,
     /// CPU time of its engine for a packet.
@@ -40,7 +40,7 @@ impl Host {
         Self {
             name: name.to_owned(),
             place,
-            nic: HostNic::Engine,
+            nic: NicKind::Engine,
             receive: None,
             cpu: EngineCost::default(),
             cores: None,
@@ -51,13 +51,13 @@ impl Host {
     }
 }
 
-/// The device between a host's tenants and its link.
+/// What schedules the packets between a host's tenants and its link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HostNic {
-    /// The device that the system says.
+pub enum NicKind {
+    /// What the system states.
     #[default]
     Engine,
-    /// One queue, whatever the system says: Loom's second testbed had Loom at the sender only.
+    /// One queue, whatever the system states: Loom's second testbed had Loom at the sender only.
     Fifo,
 }
 

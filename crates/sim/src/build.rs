@@ -41,7 +41,7 @@ pub(crate) fn world(
     for workload in &scenario.workloads {
         builder.workload(workload)?;
     }
-    builder.engines()?;
+    builder.host_nics()?;
     if builder.controlled() {
         builder.control();
     }
@@ -186,7 +186,7 @@ impl<'a> Builder<'a> {
         };
         for change in changes {
             let knows = |node: &Node| match &node.carrier {
-                Carrier::Engine { engine, .. } => engine.knows(change),
+                Carrier::Nic { nic, .. } => nic.knows(change),
                 _ => false,
             };
             if !self.world.nodes.iter().any(knows) {
@@ -218,7 +218,7 @@ impl<'a> Builder<'a> {
             let edge = links.iter().find(|edge| edge.name == *name);
             let edge = edge.ok_or_else(|| SimError::NoLink { name: name.clone(), known: known() })?;
             match &mut self.world.nodes[edge.from as usize].carrier {
-                Carrier::Engine { traced, .. } => *traced = Some(interface),
+                Carrier::Nic { traced, .. } => *traced = Some(interface),
                 Carrier::Plain | Carrier::Limiter { .. } => {
                     let place = self.topology.links.iter().position(|edge| edge.name == *name);
                     self.world.links[place.expect("found above")].traced = Some(interface);

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use plimsoll_units::Nanos;
 
 use crate::agenda::SourceId;
-use crate::engine::Engine;
+use crate::host_nic::HostNic;
 use crate::packet::Packet;
 use crate::receive::Receive;
 use crate::world::{Carrier, World};
@@ -47,7 +47,7 @@ pub(crate) enum Deed {
 /// A daemon's engine and way in, as they begin.
 #[derive(Debug)]
 pub(crate) struct Spare {
-    pub(crate) engine: Box<Engine>,
+    pub(crate) nic: Box<HostNic>,
     pub(crate) receive: Option<Box<Receive>>,
 }
 
@@ -84,14 +84,14 @@ impl World {
             watch.down(true, self.now);
         }
         let spare = self.faults.spares.get_mut(&node).and_then(Vec::pop);
-        let Some(Spare { engine: fresh, receive: fresh_receive }) = spare else { return };
+        let Some(Spare { nic: fresh, receive: fresh_receive }) = spare else { return };
         let mut lost: Vec<(Packet, u32)> = Vec::new();
-        if let Carrier::Engine { engine, source, .. } = &mut here.carrier {
-            let mut old = core::mem::replace(engine, fresh);
+        if let Carrier::Nic { nic, source, .. } = &mut here.carrier {
+            let mut old = core::mem::replace(nic, fresh);
             lost.extend(old.holds().map(|(packet, frames)| (*packet, frames)));
             if let Some(mut holdings) = old.holdings.take() {
                 holdings.clear(self.now);
-                engine.holdings = Some(holdings);
+                nic.holdings = Some(holdings);
             }
             if old.completes_late() {
                 self.completed.extend(old.abandoned());

@@ -17,8 +17,8 @@ use plimsoll_scenario::{Results, Run, Scenario, System};
 use plimsoll_units::{Nanos, Span};
 
 use crate::build;
-use crate::engine::Engine;
 use crate::error::SimError;
+use crate::host_nic::HostNic;
 use crate::limiter::Limiter;
 use crate::promise::Promise;
 use crate::world::{Carrier, GRACE, Node, Way, World};
@@ -290,11 +290,11 @@ impl Job<'_> {
 impl Job<'_> {
     /// What all engines held of each workload's packets.
     fn held(&self, world: &mut World, run: &mut Run) {
-        let engines = world.nodes.iter_mut().filter_map(|node| match &mut node.carrier {
-            Carrier::Engine { engine, .. } => engine.holdings.as_mut(),
+        let nics = world.nodes.iter_mut().filter_map(|node| match &mut node.carrier {
+            Carrier::Nic { nic, .. } => nic.holdings.as_mut(),
             Carrier::Plain | Carrier::Limiter { .. } => None,
         });
-        for holdings in engines {
+        for holdings in nics {
             for (workload, held) in self.scenario.workloads.iter().zip(holdings.finish()) {
                 let Some(result) = run.workloads.get_mut(&workload.name) else { continue };
                 result.held.resize(result.held.len().max(held.len()), 0);
@@ -313,7 +313,7 @@ fn account(world: &World) {
 }
 
 fn promises(world: &World) -> Vec<Promise> {
-    engines(world).flat_map(|(node, engine)| engine.promises.report(&node.name)).collect()
+    host_nics(world).flat_map(|(node, nic)| nic.promises.report(&node.name)).collect()
 }
 
 /// What all engines and buses counted together.
@@ -322,8 +322,7 @@ fn counters(world: &World) -> BTreeMap<&'static str, u64> {
     let buses = world.links.iter().filter(|end| end.kind == Way::Bus);
     let buses = buses.map(|end| ("bus_reads", end.link.parts()));
     let limited = limiters(world).flat_map(Limiter::counters);
-    for (name, count) in engines(world).flat_map(|(_, engine)| engine.counters()).chain(buses).chain(limited)
-    {
+    for (name, count) in host_nics(world).flat_map(|(_, nic)| nic.counters()).chain(buses).chain(limited) {
         *counters.entry(name).or_default() += count;
     }
     counters
@@ -331,17 +330,17 @@ fn counters(world: &World) -> BTreeMap<&'static str, u64> {
 
 /// What all engines' threads have worked together, where that takes time.
 fn cpu(world: &World) -> Option<Span> {
-    let engines = engines(world).filter_map(|(_, engine)| engine.cpu());
-    engines.chain(limiters(world).filter_map(Limiter::cpu)).reduce(|sum, one| sum + one)
+    let nics = host_nics(world).filter_map(|(_, nic)| nic.cpu());
+    nics.chain(limiters(world).filter_map(Limiter::cpu)).reduce(|sum, one| sum + one)
 }
 
 fn limiters(world: &World) -> impl Iterator<Item = &Limiter> {
     world.nodes.iter().filter_map(|node| node.carrier.limiter())
 }
 
-fn engines(world: &World) -> impl Iterator<Item = (&Node, &Engine)> {
+fn host_nics(world: &World) -> impl Iterator<Item = (&Node, &HostNic)> {
     world.nodes.iter().filter_map(|node| match &node.carrier {
-        Carrier::Engine { engine, .. } => Some((node, &**engine)),
+        Carrier::Nic { nic, .. } => Some((node, &**nic)),
         Carrier::Plain | Carrier::Limiter { .. } => None,
     })
 }

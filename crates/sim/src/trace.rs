@@ -118,8 +118,8 @@ impl core::fmt::Debug for Tracer {
 }
 
 /// What the scheduler thought of a packet that leaves now.
-pub(crate) fn decision(transmit: &Transmit, nic: &Nic, now: Nanos) -> String {
-    let program = nic.program();
+pub(crate) fn decision(transmit: &Transmit, engine: &Nic, now: Nanos) -> String {
+    let program = engine.program();
     let class = &program.node(transmit.class).name;
     let mut text = format!("class {class}; waited {}", now.since(transmit.arrived));
     let _ = write!(text, ", {} at the head", now.since(transmit.head));
@@ -127,7 +127,7 @@ pub(crate) fn decision(transmit: &Transmit, nic: &Nic, now: Nanos) -> String {
         let _ =
             write!(text, "; held {} by limits, longest by {}", transmit.limited, program.limit(limit).name);
     }
-    let ranks = nic.ranks(transmit.class);
+    let ranks = engine.ranks(transmit.class);
     for (n, rank) in ranks.iter().enumerate() {
         let before = if n == 0 { "; ranks now:" } else { "," };
         let _ = write!(

@@ -19,8 +19,8 @@ use plimsoll_units::{Nanos, Span};
 use crate::agenda::{Agenda, SourceId};
 use crate::control::{Control, Vm};
 use crate::cores::Core;
-use crate::engine::Engine;
 use crate::fault::Faults;
+use crate::host_nic::HostNic;
 use crate::limiter::Limiter;
 use crate::link::Link;
 use crate::meter::Meter;
@@ -87,7 +87,7 @@ pub(crate) enum Source {
     /// The next packet arrives at a link's far end.
     Link(u32),
     /// An engine's link is free, or one of its limits lets go.
-    Engine(u32),
+    Carrier(u32),
     /// The CPU behind a receive ring is through with a packet.
     Receive(u32),
     /// A connection's end point has a deadline.
@@ -150,9 +150,9 @@ pub(crate) enum Carrier {
     /// Nothing: the link's queue takes them.
     Plain,
     /// An engine with a policy, in front of a link.
-    Engine {
+    Nic {
         /// The engine.
-        engine: Box<Engine>,
+        nic: Box<HostNic>,
         /// Its source of events.
         source: SourceId,
         /// The link that its packets take: the host's own, or the bus to its NIC.
@@ -270,12 +270,12 @@ impl World {
     fn look_at_node(&mut self, index: usize) {
         let Some(mut watch) = self.nodes[index].watch.take() else { return };
         let node = &self.nodes[index];
-        let engine = match &node.carrier {
-            Carrier::Engine { engine, .. } => Some(engine),
+        let nic = match &node.carrier {
+            Carrier::Nic { nic, .. } => Some(nic),
             Carrier::Plain | Carrier::Limiter { .. } => None,
         };
         let receive = node.receive.as_deref();
-        let worked = engine.and_then(|engine| engine.cpu()).unwrap_or_default();
+        let worked = nic.and_then(|nic| nic.cpu()).unwrap_or_default();
         let name = |vm: &Vm| self.nodes[vm.node as usize].name.clone();
         let beside = Beside {
             // Each has a core of its own; whichever is nearer to its end is what counts.
@@ -284,11 +284,11 @@ impl World {
                 receive.map_or(Span::ZERO, |receive| receive.cpu_of(tenant, delivered))
             },
             pressed: &|tenant| {
-                let held = engine.into_iter().flat_map(|engine| engine.pressed(tenant));
+                let held = nic.into_iter().flat_map(|nic| nic.pressed(tenant));
                 held.map(|(vm, times)| (format!("{} at {}", self.names[vm.tenant as usize], name(vm)), times))
                     .collect()
             },
-            held_back: &|tenant| engine.map_or(0, |engine| engine.held_back(tenant)),
+            held_back: &|tenant| nic.map_or(0, |nic| nic.held_back(tenant)),
         };
         watch.look(self.look_at, &beside);
         self.nodes[index].watch = Some(watch);
@@ -304,7 +304,7 @@ impl World {
     fn happen(&mut self, source: SourceId) {
         match self.sources[source as usize] {
             Source::Link(link) => self.arrive(link),
-            Source::Engine(node) => self.drive(node),
+            Source::Carrier(node) => self.drive(node),
             Source::Socket(socket) => {
                 self.agenda.clear(source);
                 self.socket_timeout(socket);
@@ -327,8 +327,8 @@ impl World {
         let due = |at: Span, now: Nanos| Nanos::ZERO + at <= now;
         while let Some(change) = self.timeline.pop_if(|change| due(change.at, self.now)) {
             for node in &mut self.nodes {
-                if let Carrier::Engine { engine, .. } = &mut node.carrier {
-                    engine.change(&change);
+                if let Carrier::Nic { nic, .. } = &mut node.carrier {
+                    nic.change(&change);
                 }
             }
         }
@@ -360,8 +360,8 @@ impl World {
             self.agenda.keep(source, next);
         }
         for (tenant, peer, limits) in control.orders(node) {
-            if let Carrier::Engine { engine, .. } = &mut self.nodes[node as usize].carrier {
-                engine.obey(tenant, peer, limits);
+            if let Carrier::Nic { nic, .. } = &mut self.nodes[node as usize].carrier {
+                nic.obey(tenant, peer, limits);
                 self.offered.push(node);
             }
         }
@@ -398,12 +398,12 @@ impl World {
     /// Packets of each workload that are still somewhere.
     pub(crate) fn under_way(&self) -> Vec<u64> {
         let mut count = vec![0; self.apps.len()];
-        let engines = self.nodes.iter().filter_map(|node| match &node.carrier {
-            Carrier::Engine { engine, .. } => Some(engine),
+        let nics = self.nodes.iter().filter_map(|node| match &node.carrier {
+            Carrier::Nic { nic, .. } => Some(nic),
             Carrier::Plain | Carrier::Limiter { .. } => None,
         });
         let limiters = self.nodes.iter().filter_map(|node| node.carrier.limiter());
-        let held = engines.flat_map(|engine| engine.holds());
+        let held = nics.flat_map(|nic| nic.holds());
         let on_cores = self.cores.iter().flat_map(Core::holds).map(|packet| (packet, packet.frames()));
         let queued = limiters.flat_map(Limiter::holds);
         let travelling = self.links.iter().flat_map(|end| end.link.under_way());
@@ -422,7 +422,7 @@ impl Carrier {
     pub(crate) fn limiter(&self) -> Option<&Limiter> {
         match self {
             Self::Limiter { limiter, .. } => Some(limiter),
-            Self::Plain | Self::Engine { .. } => None,
+            Self::Plain | Self::Nic { .. } => None,
         }
     }
 }

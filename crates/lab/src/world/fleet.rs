@@ -14,7 +14,7 @@ use super::{Drops, Member, SWITCH, Setup, TENANT_DEVICE, Tally, add, neighbour, 
 use crate::error::LabError;
 use crate::netns::Netns;
 use plimsoll_scenario::{
-    ControlLevel, Faults, FeedbackFaults, Host, HostNic, Idle, Ingress, Link, Scenario, System, SystemKind,
+    ControlLevel, Faults, FeedbackFaults, Host, Idle, Ingress, Link, NicKind, Scenario, System, SystemKind,
     Tenant, Wiring,
 };
 use plimsoll_units::{BitRate, Span};
@@ -68,7 +68,7 @@ pub(crate) fn refuse(scenario: &Scenario) -> Option<String> {
         if !link.both || link.loss > 0.0 || link.ecn.is_some() {
             return Some(format!("link `{}` leads one way, loses or marks packets", link.name));
         }
-        if host.nic != HostNic::Engine {
+        if host.nic != NicKind::Engine {
             return Some(format!("host `{}` has no engine", host.name));
         }
     }

@@ -17,7 +17,7 @@ use crate::Problem;
 use crate::keys::{CONTROL, CORES, CPU, HOST, LINK, PCIE, RECEIVE, TRANSMIT};
 use crate::model::Scenario;
 use crate::network::{
-    Completions, Control, CoreCost, EngineCost, Host, HostNic, Link, Pcie, ReceiveRing, TransmitRing,
+    Completions, Control, CoreCost, EngineCost, Host, Link, NicKind, Pcie, ReceiveRing, TransmitRing,
 };
 
 /// Reproduces PicNIC's figures of packets fetched and packets processed (§6.1.1).
@@ -62,7 +62,7 @@ impl Reader {
     fn host(&mut self, key: &Name, tree: &Tree, folder: &Path) -> Host {
         let what = format!("host `{}`", key.value);
         let fields = self.fields(tree, key.at, &what, &HOST);
-        let nics = [("engine", HostNic::Engine), ("fifo", HostNic::Fifo)];
+        let nics = [("engine", NicKind::Engine), ("fifo", NicKind::Fifo)];
         let own = ["policy", "limits", "engine", "policy_file"].iter().any(|key| fields.get(key).is_some());
         Host {
             nic: fields.get("nic").and_then(|tree| self.choice(tree, "NIC", &nics)).unwrap_or_default(),

@@ -10,16 +10,16 @@ use std::path::Path;
 use plimsoll_nic::Station;
 use plimsoll_policy::{Checked, Slo};
 use plimsoll_scenario::{
-    Completions, Host, HostNic, Ingress, Problem, ReceiveRing, Scenario, SystemKind, Wiring,
+    Completions, Host, Ingress, NicKind, Problem, ReceiveRing, Scenario, SystemKind, Wiring,
 };
 use plimsoll_units::{BitRate, Nanos, Span};
 
 use super::{Builder, lives_on};
 use crate::agenda::SourceId;
 use crate::chance::Chance;
-use crate::engine::Engine;
 use crate::error::SimError;
 use crate::fault::Spare;
+use crate::host_nic::HostNic;
 use crate::limiter::Limiter;
 use crate::meter::Holdings;
 use crate::receive::Receive;
@@ -47,7 +47,7 @@ impl Builder<'_> {
     /// Whether the system, whatever it is, stands between a host's tenants and its link.
     fn has_nic(&self, host: &Host) -> bool {
         let with_tenants = self.scenario.tenants.iter().any(|tenant| lives_on(tenant, host));
-        host.nic == HostNic::Engine && with_tenants
+        host.nic == NicKind::Engine && with_tenants
     }
 
     /// A host's way in.
@@ -89,7 +89,7 @@ impl Builder<'_> {
 
     /// An engine stands before exactly one link.
     fn uplinks(&self, host: &Host, links: usize) -> SimError {
-        let message = format!("host `{}` has {links} links, and its engine stands before one", host.name);
+        let message = format!("host `{}` has {links} links, and its nic stands before one", host.name);
         let problem = Problem::new(host.place, message).label("not one link");
         self.wrong(problem.help("give it one link, to a switch"))
     }
@@ -115,7 +115,7 @@ impl Builder<'_> {
         let tenants = self.scenario.tenants_on(host, self.system);
         let chance = Chance::of(self.seed, &format!("limiter {}", host.name));
         let limiter = Box::new(Limiter::new(self.system, &tenants, line, self.scenario.mtu, chance));
-        let source = self.source(Source::Engine(node));
+        let source = self.source(Source::Carrier(node));
         self.world.nodes[node as usize].carrier = Carrier::Limiter { limiter, source, link };
         Ok(())
     }
@@ -131,7 +131,7 @@ impl Builder<'_> {
     }
 
     /// Gives each host its way in, and each host with tenants its engine.
-    pub(super) fn engines(&mut self) -> Result<(), SimError> {
+    pub(super) fn host_nics(&mut self) -> Result<(), SimError> {
         for (node, host) in (0..).zip(&self.scenario.hosts) {
             let uplinks = if self.has_engine(host) { Some(self.way_out(node, host)?) } else { None };
             let checked = uplinks.map(|(_, uplink)| self.checked(host, uplink)).transpose()?;
@@ -146,14 +146,14 @@ impl Builder<'_> {
                 self.limiter(node, host)?;
             }
             if let (Some(checked), Some((first, _))) = (checked, uplinks) {
-                self.engine(node, host, checked, first);
+                self.host_nic(node, host, checked, first);
             }
         }
         Ok(())
     }
 
     /// A host's engine before its link `first`, those that take its place after a restart, and what judges its promises.
-    fn engine(&mut self, node: u32, host: &Host, mut checked: Checked, first: u32) {
+    fn host_nic(&mut self, node: u32, host: &Host, mut checked: Checked, first: u32) {
         if !self.system.accounting {
             let all = checked.config.engine.descriptors;
             checked.program.tenants.iter_mut().for_each(|tenant| tenant.descriptors = all);
@@ -161,23 +161,23 @@ impl Builder<'_> {
         let names: Vec<String> = self.scenario.tenants.iter().map(|tenant| tenant.name.clone()).collect();
         let from_here = self.world.flows.iter().flat_map(|flow| &flow.ends);
         let flows = from_here.filter(|end| end.node == node && end.tenant.is_some()).count() as u32;
-        let source = self.source(Source::Engine(node));
+        let source = self.source(Source::Carrier(node));
         let peers = if self.controlled() { self.pairs_from(node).len() as u32 } else { 0 };
         let mut own = host.clone();
         own.transmit.completions = self.completions(host);
-        let mut engine = Box::new(Engine::new(&checked, &names, flows, peers, &own));
+        let mut nic = Box::new(HostNic::new(&checked, &names, flows, peers, &own));
         if !self.system.accounting {
-            engine.share_descriptors();
+            nic.share_descriptors();
         }
         let spare = || {
             let receive = self.world.nodes[node as usize].receive.as_ref().zip(host.receive);
             let receive = receive.map(|(old, ring)| self.receive(node, host, ring, old.source));
-            Spare { engine: Box::new(Engine::new(&checked, &names, flows, peers, &own)), receive }
+            Spare { nic: Box::new(HostNic::new(&checked, &names, flows, peers, &own)), receive }
         };
         let spares: Vec<Spare> = (0..self.restarts(host)).map(|_| spare()).collect();
         self.world.faults.spares.insert(node, spares);
-        engine.holdings = self.scenario.measure.held.then(|| Box::new(self.holdings()));
-        self.world.nodes[node as usize].carrier = Carrier::Engine { engine, source, first, traced: None };
+        nic.holdings = self.scenario.measure.held.then(|| Box::new(self.holdings()));
+        self.world.nodes[node as usize].carrier = Carrier::Nic { nic, source, first, traced: None };
         if checked.program.tenants.iter().any(|tenant| is_promised(&tenant.slo)) {
             let watch = Watch::new(self.scenario, &host.name, &checked.program);
             self.world.nodes[node as usize].watch = Some(Box::new(watch));

@@ -10,8 +10,8 @@ use plimsoll_units::{Nanos, Span};
 use super::{Carrier, End, LinkEnd, NO_LINK, Way, World};
 use crate::agenda::Agenda;
 use crate::cores::Work;
-use crate::engine::Refused;
 use crate::fault::DOWN;
+use crate::host_nic::Refused;
 use crate::link::Offered;
 use crate::packet::{Body, Packet};
 use crate::receive::{Fate, QUEUE_FULL};
@@ -80,13 +80,13 @@ impl World {
             }
             return self.lose(&packet, "queue full");
         }
-        let Carrier::Engine { engine, .. } = carrier else {
+        let Carrier::Nic { nic, .. } = carrier else {
             return if to.node == node { self.local.push_back(packet) } else { self.forward(node, packet) };
         };
         let Some(tenant) = from.tenant else { return self.forward(node, packet) };
         let queue = match from.queue {
             Some(queue) => queue,
-            None => match engine.open(flow.fields(packet.back), tenant, to.elsewhere(node)) {
+            None => match nic.open(flow.fields(packet.back), tenant, to.elsewhere(node)) {
                 Some(queue) => {
                     self.flows[packet.flow as usize].ends[usize::from(packet.back)].queue = Some(queue);
                     queue
@@ -94,8 +94,8 @@ impl World {
                 None => return self.lose_out(&packet, "no_queue"),
             },
         };
-        let late = engine.completes_late();
-        let why = match engine.offer(tenant, queue, packet, self.now) {
+        let late = nic.completes_late();
+        let why = match nic.offer(tenant, queue, packet, self.now) {
             Ok(()) => {
                 if self.offered.last() != Some(&node) {
                     self.offered.push(node);
@@ -134,20 +134,20 @@ impl World {
         }
         let here = &mut self.nodes[node as usize];
         let watch = &mut here.watch;
-        let Carrier::Engine { engine, source, first, traced } = &mut here.carrier else { return };
+        let Carrier::Nic { nic, source, first, traced } = &mut here.carrier else { return };
         let (links, flows, local, tallies) =
             (&mut self.links, &self.flows, &mut self.local, &mut self.tallies);
         let (now, agenda, completed) = (self.now, &mut self.agenda, &mut self.completed);
         let (tracer, meters) = (&mut self.tracer, &mut self.meters);
-        while !engine.is_busy(now) {
-            engine.ring(now);
-            let some = engine.poll(now, |packet, transmit, waited, nic| {
+        while !nic.is_busy(now) {
+            nic.ring(now);
+            let some = nic.poll(now, |packet, transmit, waited, engine| {
                 let flow = &flows[packet.flow as usize];
                 if transmit.last {
                     meters[flow.workload as usize].leave(waited, packet.back, now);
                 }
                 if let (Some(interface), Some(tracer)) = (*traced, tracer.as_mut()) {
-                    let comment = trace::decision(transmit, nic, now);
+                    let comment = trace::decision(transmit, engine, now);
                     tracer.record(interface, flow, &packet, now, Some(&comment));
                 }
                 let (from, to) = flow.way(packet.back);
@@ -168,8 +168,8 @@ impl World {
                 }
                 end.link.last_departure()
             });
-            let late = engine.completes_late();
-            engine.free_completed(now, |packet, why| {
+            let late = nic.completes_late();
+            nic.free_completed(now, |packet, why| {
                 let flow = &flows[packet.flow as usize];
                 let lost = tallies[flow.workload as usize].drops.entry(why.name()).or_default();
                 *lost += u64::from(packet.frames());
@@ -179,13 +179,13 @@ impl World {
                 completed.extend(late.then_some(packet));
             });
             if late {
-                engine.move_completed(completed);
+                nic.move_completed(completed);
             }
             if !some {
                 break;
             }
         }
-        agenda.keep(*source, engine.next());
+        agenda.keep(*source, nic.next());
     }
 
     /// Puts a packet on the link towards its destination.
