@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use plimsoll_scenario::{Form, Point, Results, Scenario, Status, Unit, Verdict};
-use plimsoll_sim::{Options, Outcome, Progress, Promise, Trace};
+use plimsoll_sim::{DelayBound, Options, Outcome, Progress, RunBounds, Trace};
 
 use crate::args::Sim;
 use crate::failure::Failure;
@@ -87,18 +87,18 @@ fn show(args: &Sim, points: &[Point], outcomes: &[Outcome]) -> Result<(), Failur
 }
 
 /// The verdict on a delay bound that did not hold, shown among the file's expectations.
-fn verdict((kept, promise): (&plimsoll_sim::Kept, &Promise)) -> Verdict {
-    let Promise { class, host, worst, bound, .. } = promise;
+fn verdict((run, judged): (&RunBounds, &DelayBound)) -> Verdict {
+    let DelayBound { class, host, worst, bound, .. } = judged;
     Verdict {
-        expect: format!("{}: class `{class}` on `{host}` waits at most {bound}", kept.system),
+        expect: format!("{}: class `{class}` on `{host}` waits at most {bound}", run.system),
         because: Some("`plimsoll check` promises this bound".to_owned()),
         status: Status::Failed,
         left: Some(worst.as_secs_f64()),
         right: Some(bound.as_secs_f64()),
         tolerance: None,
         unit: Unit::Time,
-        detail: format!("{worst} <= {bound} with seed {}", kept.seed),
-        seed: Some(kept.seed),
+        detail: format!("{worst} <= {bound} with seed {}", run.seed),
+        seed: Some(run.seed),
     }
 }
 
@@ -121,12 +121,12 @@ pub(crate) fn unmet(point: &Point, outcome: &Outcome, options: &Options) -> Vec<
     unmet
 }
 
-fn broken((kept, promise): (&plimsoll_sim::Kept, &plimsoll_sim::Promise)) -> Unmet {
-    let Promise { class, host, worst, bound, .. } = promise;
+fn broken((run, judged): (&RunBounds, &DelayBound)) -> Unmet {
+    let DelayBound { class, host, worst, bound, .. } = judged;
     let what = format!(
         "a delay bound did not hold: a packet of class `{class}` on `{host}` waited {worst}, but at most {bound} is promised"
     );
-    (what, kept.seed, Some(kept.system.clone()))
+    (what, run.seed, Some(run.system.clone()))
 }
 
 /// The command that repeats a failure.
@@ -218,9 +218,9 @@ mod tests {
     fn a_broken_bound_fails_like_an_expectation() {
         let (host, class) = ("h".to_owned(), "shop".to_owned());
         let (bound, worst) = (Span::millis(1), Span::millis(2));
-        let promise = Promise { host, class, bound, worst, judged: 7 };
-        let kept = plimsoll_sim::Kept { system: "plimsoll".to_owned(), seed: 3, promises: Vec::new() };
-        let verdict = verdict((&kept, &promise));
+        let judged = DelayBound { host, class, bound, worst, judged: 7 };
+        let run = RunBounds { system: "plimsoll".to_owned(), seed: 3, bounds: Vec::new() };
+        let verdict = verdict((&run, &judged));
         assert_eq!((verdict.status, verdict.seed), (Status::Failed, Some(3)));
         assert_eq!(verdict.detail, "2ms <= 1ms with seed 3");
         assert!(verdict.expect.contains("`shop` on `h`"), "{}", verdict.expect);

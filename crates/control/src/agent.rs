@@ -30,7 +30,7 @@ pub use contact::{Contact, Presence};
 pub struct Settings {
     /// The length of an epoch.
     pub epoch: Span,
-    /// How long a limit holds that is not heard again.
+    /// How long a limit holds after it was last heard.
     pub lapse: Span,
     /// How limits follow what was measured.
     pub laws: Laws,
@@ -49,7 +49,7 @@ pub struct LocalVm {
     pub seed: u64,
 }
 
-/// One host's agent. Its driver calls `handle_*` with what happens, and then takes the messages and orders that came of it.
+/// The agent of one host. Its driver calls `handle_*` for each event, and then polls the messages and orders that result.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -95,11 +95,11 @@ pub struct Agent {
     contacts: Vec<Contact>,
     /// By VM elsewhere.
     allowed: Vec<Allowed>,
-    /// Limits of all load balancers together to VMs elsewhere, to be divided when this epoch ends.
+    /// By VM elsewhere: the limits of all load balancers together, to be divided when this epoch ends.
     wholes: Vec<Option<Limits>>,
-    /// VMs elsewhere whose limits are not what they were when last polled.
+    /// VMs elsewhere whose limits have changed since they were polled.
     changed: VecDeque<u32>,
-    /// No limit lapses before.
+    /// The earliest time at which a limit may lapse.
     lapses_at: Option<Nanos>,
     last: Nanos,
     next: Nanos,
@@ -115,16 +115,16 @@ struct Own {
     vnic: Vnic,
     senders: Senders,
     strangers: Strangers,
-    /// Of this epoch.
+    /// The marks of this epoch.
     marks: Marks,
 }
 
-/// The limits that a VM elsewhere has told, while they hold.
+/// The limits that a VM elsewhere has set, while they hold.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Allowed {
-    /// A sender of weight one.
+    /// For a sender of weight one.
     each: Option<Heard>,
-    /// This host's load balancers together.
+    /// For this host's load balancers together.
     balancers: Option<Heard>,
 }
 
@@ -134,16 +134,17 @@ struct Heard {
     at: Nanos,
 }
 
-/// Epochs in which senders are counted together: a light one sends once in some.
+/// Epochs in which senders are counted together: a light sender sends only in some of them.
 const WINDOW: u64 = 16;
-/// Epochs in a row without another limit, after which the next may wait for a packet: what changed has been said thrice.
+/// Epochs in a row without a changed limit, after which the next may wait for a packet: the last change has been sent three
+/// times.
 const RESTFUL: u32 = 3;
-/// Hosts that are listened to: far more than a fleet has.
+/// Hosts whose messages are accepted: far more than a fleet has.
 pub const MOST_HOSTS: usize = 4_096;
 
 impl Agent {
-    /// The agent of the host whose `members` these are. Messages are sealed with the fleet's `key`; `sequence` is beyond any
-    /// number that this host has used, and `start` drawn at random (see [`Sealer::new`]).
+    /// The agent of a host with these `members`. Messages are sealed with the fleet's `key`; `sequence` must be greater than any
+    /// number that this host has used, and `start` be drawn at random (see [`Sealer::new`]).
     #[must_use]
     pub fn new(
         settings: Settings,
@@ -175,8 +176,8 @@ impl Agent {
         agent
     }
 
-    /// Installs other settings and another fleet. What VMs elsewhere allow stays with those that keep their name, address and
-    /// host: an address that went to another VM says nothing of that one.
+    /// Installs other settings and another fleet. The limits of a VM elsewhere stay if it keeps its name, address and host: the
+    /// limits of an address that went to another VM do not hold for that VM.
     pub fn set_fleet(&mut self, settings: Settings, members: Arc<Membership>) {
         let before = |vm: &crate::Member| {
             let old = self.members.named(vm.vnic)?;
@@ -221,9 +222,9 @@ impl Agent {
         self.restful = 0;
     }
 
-    /// Counts a packet of `len` bytes that came for the VM `to` here, where that receives, and says whether it may come in.
-    /// Senders that no limit reaches are held to one sender's part together: those of hosts that were not heard for long, and
-    /// what comes from no VM of the fleet (none as `from`).
+    /// Counts a packet of `len` bytes for the VM `to` here (`None`: a VM that does not receive), and says whether it may come in.
+    /// All strangers together get one sender's part: VMs of hosts that were not heard for long, and senders that are no VM of
+    /// the fleet (`from` is `None`).
     #[inline]
     pub fn handle_packet(
         &mut self,
@@ -248,14 +249,14 @@ impl Agent {
         true
     }
 
-    /// Notes that a packet of a VM here has left for another host, which should then hear this one now and then.
+    /// Notes that a packet of a VM here has left for another host: that host is then sent messages even if no limit changes.
     #[inline]
     pub fn handle_sent(&mut self, host: usize, now: Nanos) {
         self.contacts[host].note_sent(now);
     }
 
-    /// Ends the epoch if it is over, and says whether it was. `measure` says what came for each VM here since it was last
-    /// asked, but for what the agent counts itself (`weights`, `least` and `marks`); `counted` is up to when.
+    /// Ends the epoch if it is over, and says whether it was. `measure` returns the measurements of each VM here since its last
+    /// call, up to `counted`; the agent fills in what it counts itself (`weights`, `least` and `marks`).
     pub fn handle_epoch(
         &mut self,
         counted: Nanos,
@@ -267,7 +268,7 @@ impl Agent {
         }
         let mut length = now.since(self.last);
         if self.restful >= RESTFUL {
-            // The epoch would have ended with the first packet after it was over: until then, or not at all, packets came.
+            // At rest the epoch ends with the first packet after it is over: no packet came between `counted` and now.
             length = length.min(counted.since(self.last).max(self.settings.epoch));
         }
         (self.last, self.next) = (now, now + self.settings.epoch);
@@ -294,7 +295,7 @@ impl Agent {
         }
     }
 
-    /// Seals for each host what its VMs are allowed, where that is news.
+    /// Seals a message for each host: the limits of its VMs that have changed or are to be refreshed.
     fn tell(&mut self, now: Nanos) {
         self.contacts.iter_mut().for_each(Contact::begin_epoch);
         let (members, lapse) = (&*self.members, self.settings.lapse);
@@ -322,7 +323,7 @@ impl Agent {
         }
     }
 
-    /// Divides among the load balancers' hosts what VMs elsewhere allow all of them.
+    /// Divides among the load balancers' hosts the limits that VMs elsewhere set for all of them.
     fn divide(&mut self, now: Nanos) {
         let members = Arc::clone(&self.members);
         for (vm, member) in (0..).zip(members.vms()) {
@@ -334,7 +335,7 @@ impl Agent {
         }
     }
 
-    /// Hears another host's message, and says how many of its limits were not that host's to say.
+    /// Handles another host's message, and returns how many of its limits that host has no right to set.
     ///
     /// # Errors
     /// [`Rejected`] says why the message counts for nothing.
@@ -351,8 +352,8 @@ impl Agent {
         foreign
     }
 
-    /// Each host speaks for its own VMs only, but for the one that divides among load balancers. Says whether this was its to
-    /// say.
+    /// Handles one limit. Each host sets limits for its own VMs only, but the host that divides among load balancers also sets
+    /// theirs. Says whether the host had the right to set this one.
     fn hear(&mut self, from: Option<usize>, allowance: &Allowance, now: Nanos) -> bool {
         let &Allowance { receiver, whom, limits } = allowance;
         let Some(vm) = self.members.named(receiver) else { return false };
@@ -365,7 +366,7 @@ impl Agent {
         match whom {
             _ if !its_to_say => {}
             For::Balancers => {
-                // The hosts that are to be told have to hear of it when this epoch ends.
+                // The load balancers' hosts get their parts when this epoch ends, so it must not wait for a packet.
                 self.wholes[vm as usize] = Some(limits);
                 self.restful = 0;
             }
@@ -403,12 +404,12 @@ impl Agent {
         self.lapses_at = soonest;
     }
 
-    /// A VM elsewhere of which something else holds than when this was last asked: see [`Agent::allowed`].
+    /// A VM elsewhere whose limits have changed since the last call: see [`Agent::allowed`].
     pub fn poll_order(&mut self) -> Option<u32> {
         self.changed.pop_front()
     }
 
-    /// Orders again all that holds, for a driver that has forgotten it.
+    /// Orders all limits that hold once more, for a driver that has lost them.
     pub fn repeat_orders(&mut self) {
         let holds = |allowed: &Allowed| allowed.each.is_some() || allowed.balancers.is_some();
         let held = (0..).zip(&self.allowed).filter(|(_, allowed)| holds(allowed)).map(|(vm, _)| vm);
@@ -420,14 +421,14 @@ impl Agent {
         self.contacts[host].poll_message()
     }
 
-    /// When the epoch is over. It need not end before a packet comes: see [`Agent::poll_timeout`].
+    /// When the epoch is over. It may end later if no packet comes: see [`Agent::poll_timeout`].
     #[must_use]
     pub fn next_epoch(&self) -> Nanos {
         self.next
     }
 
-    /// When [`Agent::handle_epoch`] is due even if no packet comes: a wake-up for it alone costs more than the epoch's end does,
-    /// and may be late by a quarter of the epoch, or where limits are at rest by an eighth of the lapse.
+    /// When [`Agent::handle_epoch`] is due even if no packet comes. A wake-up costs more than the epoch's end does; so it may be
+    /// late by a quarter of the epoch, or where limits are at rest, wait for an eighth of the lapse.
     #[must_use]
     pub fn poll_timeout(&self) -> Nanos {
         let over = self.next + part(self.settings.epoch, 4);
@@ -469,7 +470,8 @@ impl Agent {
     }
 }
 
-/// Tells each host with load balancers its part of what a VM at the host `at` allows all of them, and answers this host's own.
+/// Divides what a VM at the host `at` allows all load balancers: notes the part of each other host in its contact, and returns
+/// this host's part.
 fn share_out(
     members: &Membership,
     whole: Allowance,

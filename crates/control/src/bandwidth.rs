@@ -1,10 +1,10 @@
 //! The bandwidth law: what each sender to a VM may send, steered until the VM receives its fair capacity.
 //!
-//! Why: the number of senders and what each has to send are unknown; the rate that arrives tells.
+//! Why: the receiver knows neither the number of senders nor their demands, only the rate that arrives.
 //! From: PicNIC §5.3.1 (PCCB), from RCP and EyeQ; the clamps are ours.
 //! Not here: the fair capacity (`share`), each sender's weight, which multiplies the limit where it is enforced.
 //! Invariant: the limit is never zero, falls to no less than [`BandwidthLaw::floor`] of itself in an epoch, and never
-//! exceeds what the caller calls the most.
+//! exceeds the caller's `most`.
 
 use plimsoll_units::BitRate;
 
@@ -15,7 +15,7 @@ use crate::{PerMille, WHOLE};
 pub struct BandwidthLaw {
     /// Part of the relative error that is corrected in one epoch: α.
     pub gain: PerMille,
-    /// The least that is left of a limit after one epoch: a flood would otherwise bring it to zero or below.
+    /// The least part of a limit that is left after one epoch: a flood would otherwise bring it to zero or below.
     pub floor: PerMille,
 }
 
@@ -42,7 +42,7 @@ impl Default for BandwidthLaw {
 pub struct BandwidthLimit(BitRate);
 
 impl BandwidthLimit {
-    /// Where a VM that has received nothing begins: its capacity.
+    /// The first limit of a VM that has received nothing: its capacity.
     #[must_use]
     pub fn new(capacity: BitRate) -> Self {
         Self(capacity)
@@ -54,7 +54,7 @@ impl BandwidthLimit {
         self.0
     }
 
-    /// Another epoch is over, in which `received` bits per second came in for a VM whose fair capacity is `capacity`.
+    /// Handles the end of an epoch in which `received` bits per second came in for a VM whose fair capacity is `capacity`.
     /// `most` is its maximum over the least weight of a sender: without it, senders that have little to send would let
     /// the limit grow without end.
     pub fn epoch(&mut self, law: &BandwidthLaw, received: u64, capacity: BitRate, most: BitRate) -> BitRate {
@@ -73,7 +73,8 @@ impl BandwidthLimit {
     }
 }
 
-/// A frame of 1,500 bytes in twelve seconds: a sender that may send nothing could not show that it has less to send.
+/// The least limit, a frame of 1,500 bytes in twelve seconds: a sender that may send nothing could not show that it has less to
+/// send.
 const LEAST: u64 = 1_000;
 
 #[cfg(test)]

@@ -29,35 +29,34 @@ use crate::HostId;
 /// A host as the overlay reaches it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The host whose seal its feedback has.
+    /// The host's number.
     pub host: HostId,
-    /// Where its packets go.
+    /// The address to which its packets go.
     pub underlay: IpAddr,
 }
 
 /// A tenant's address in its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum InnerAddr {
-    /// Of Ethernet.
+    /// An Ethernet address.
     Mac([u8; 6]),
-    /// Of IP: for answers to neighbour discovery in a tenant's place.
+    /// An IP address: for answers to neighbour discovery in a tenant's place.
     Ip(IpAddr),
 }
 
-/// The overlay's questions, asked for each frame, so that answers come from memory.
+/// The overlay's look-ups. They happen for each frame, so answers come from memory.
 pub trait Directory {
-    /// The host that serves this address of network `network` (a VNI).
+    /// The host of this address of network `network` (a VNI).
     fn peer(&self, network: u32, addr: InnerAddr) -> Option<Peer>;
 
-    /// Where a host is, to send it feedback.
+    /// A host's underlay address, to which feedback is sent.
     fn underlay(&self, host: HostId) -> Option<IpAddr>;
 
-    /// The hosts that serve any address of this network, each once, in the order of their numbers: who gets its
-    /// broadcasts.
+    /// The hosts with any address of this network, each once, in the order of their numbers: they get its broadcasts.
     fn peers_of(&self, network: u32) -> impl Iterator<Item = Peer> + '_;
 }
 
-/// A map that an operator states.
+/// A directory that an operator states.
 #[derive(Clone, Debug, Default)]
 pub struct StaticDirectory {
     // Only the operator inserts: what tenants look up fills no bucket, so the hash needs no secret.

@@ -1,12 +1,12 @@
-//! One limit for many sources: it is divided among the load balancers that bring the Internet's traffic.
+//! Divides one limit among the load balancers that bring the Internet's traffic.
 //!
-//! Why: what comes from the Internet has no sending host of ours. The load balancers that bring it can hold it back; there
+//! Why: traffic from the Internet has no sending host in the fleet. The load balancers that bring it can hold it back; there
 //! are many, each brings a little of every client's traffic, and a receiver that tells one after the other is slow.
 //! From: PicNIC §5.5: load balancers count as sources; a central server collects feedback and distributes it by the
 //! sources' weights.
 //! Not here: how messages travel, which VMs are load balancers (`membership`), and enforcing (`nic`).
-//! Invariant: the parts together are never more than the whole but for the least that each source has; each is its source's
-//! weight's part of it, rounded down; nothing is allocated for a message.
+//! Invariant: each part is in proportion to its source's weight, rounded down, and at least one bit a second; but for these bits
+//! the parts together are never more than the whole; nothing is allocated for a message.
 
 use plimsoll_units::{BitRate, PacketRate};
 
@@ -32,7 +32,8 @@ pub struct Distributor {
 }
 
 impl Distributor {
-    /// For sources of these weights, an ordinary sender's being a thousand. One without weight has the least part.
+    /// A distributor for sources of these weights, where an ordinary sender's weight is a thousand. A source of weight zero gets
+    /// the least part.
     #[must_use]
     pub fn new(weights: &[u32]) -> Self {
         let mut group = Self { weights: weights.to_vec(), sum: 0 };
@@ -40,13 +41,13 @@ impl Distributor {
         group
     }
 
-    /// Their weight together: a receiver that knows the group as one sender gives it this weight.
+    /// The sum of the weights: a receiver counts the group as one sender of this weight.
     #[must_use]
     pub fn weight(&self) -> u32 {
         u32::try_from(self.sum).unwrap_or(u32::MAX)
     }
 
-    /// Another weight of one of them, such as its part of the last minute's traffic.
+    /// Sets the weight of a source, to its part of the last minute's traffic for instance.
     pub fn set_weight(&mut self, source: usize, weight: u32) {
         self.weights[source] = weight;
         self.add_up();

@@ -1,6 +1,6 @@
-//! The fabric's marks: what a VM allows its senders while a link on their way is congested.
+//! The fabric law: limits a VM's senders while a link on their way is congested, by the fabric's marks.
 //!
-//! Why: receivers divide their own line and CPU; a queue in between shows in neither, only as marks on what comes through.
+//! Why: receivers divide their own line and CPU; a queue in the fabric shows in neither, only as marks on packets.
 //! From: PicNIC §6.4 and App. C (fabric ECN with a DCTCP-like rate term); DCTCP's estimate of the marked part (Alizadeh et
 //! al., SIGCOMM 2010 §3.1, RFC 8257 §3.3), applied to a rate once an epoch in place of a window once a round trip.
 //! Not here: what marks mean inside a tenant's own packets (RFC 6040, `wire`): only the outer header's count here.
@@ -11,7 +11,7 @@ use plimsoll_units::BitRate;
 
 use crate::{PerMille, WHOLE};
 
-/// How it moves.
+/// How fast the limit moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FabricLaw {
     /// Weight of the newest epoch in the estimate of the marked part: g.
@@ -30,21 +30,21 @@ impl Default for FabricLaw {
 /// Packets that came in an epoch, and how many of those the fabric had marked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// All of them.
+    /// All packets.
     pub packets: u64,
-    /// The marked ones.
+    /// The marked packets.
     pub marked: u64,
 }
 
 impl Marks {
-    /// One packet in a hundred at least. Fewer change nothing: if each epoch with a mark were cut and none of those grew,
-    /// one packet now and then, which any host on the way can mark, would leave nothing of the rate.
+    /// Whether at least one packet in a hundred is marked. Fewer marks change nothing: if each epoch with a mark led to a cut,
+    /// one marked packet now and then, which any host on the way can make, would bring the rate to nothing.
     fn are_many(self) -> bool {
         self.marked > 0 && u128::from(self.marked) * u128::from(FEW) >= u128::from(self.packets)
     }
 }
 
-/// The limit of a sender of weight one to a VM that the fabric's marks ask for.
+/// The limit that the fabric's marks set for a sender of weight one to a VM.
 ///
 /// ```
 /// use plimsoll_control::{FabricLaw, FabricLimit, Marks};
@@ -73,8 +73,8 @@ impl FabricLimit {
         self.0.and_then(|on| BitRate::new(on.rate))
     }
 
-    /// Another epoch is over. `allowed` is what the VM's other laws allow, where the cut begins; `most` its maximum, at
-    /// which the limit goes off again.
+    /// Handles the end of an epoch. `allowed` is the limit of the VM's other laws, from which the first cut starts; `most` is
+    /// its maximum, at which the limit goes off again.
     pub fn epoch(
         &mut self,
         law: &FabricLaw,
@@ -90,7 +90,7 @@ impl FabricLimit {
             }
             None => {}
             Some(on) => {
-                // What is not used must not grow beyond reach: the next cut would then cut nothing.
+                // A limit that is not used must not grow without end: the next cut would then have no effect.
                 on.rate = on.rate.min(allowed.get().saturating_mul(2));
                 on.follow(law, marks, most.get());
                 if on.rate >= most.get() {
@@ -120,9 +120,9 @@ impl On {
 
 /// Fewer marked packets than one in this number count as none.
 const FEW: u64 = 100;
-/// All of it.
+/// The whole, in parts of `On::part`.
 const PART: u64 = 1 << 20;
-/// As the bandwidth law's: who may send nothing could not show that the queue is gone.
+/// The least limit, as in the bandwidth law: a sender that may send nothing could not show that the queue is gone.
 const LEAST: u64 = 1_000;
 
 #[cfg(test)]

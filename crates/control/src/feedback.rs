@@ -1,12 +1,12 @@
-//! Feedback on the wire: what VMs of one host allow the VMs of another, sealed.
+//! Feedback on the wire: the limits that VMs of one host set for VMs of another, sealed.
 //!
 //! Why: a tenant that could forge a limit would starve its neighbours, and one that could read limits would learn which
 //! tenants talk to each other. Fabrics lose, repeat and reorder.
 //! From: PicNIC §5.3.2 (in-datapath feedback and a control channel carry the same); RFC 8439 (ChaCha20-Poly1305) with a
 //! fleet's key, and with draft-irtf-cfrg-xchacha's long nonces: clocks go back, so that a number alone could come again
 //! under the same key; RFC 4303 §3.4.3's rule against replays, without a window as only the newest counts.
-//! Not here: how it travels (a Geneve option, a frame of its own, a control channel), and obeying it (`obeyed`).
-//! Invariant: what opens was sealed with the key, for this version and these hosts, and is newer than all that was
+//! Not here: how it travels (a Geneve option, a frame of its own, a control channel), and obeying it (`agent`).
+//! Invariant: a message that opens was sealed with the key, for this version and these hosts, and is newer than all that were
 //! accepted from that host before; a nonce is used once.
 //!
 //! # Format, version 1
@@ -52,9 +52,9 @@ pub struct Vnic {
 pub enum For {
     /// Each sender, in proportion to its weight.
     Each,
-    /// All load balancers together: for the host that divides it.
+    /// All load balancers together; sent to the host that divides the limit.
     Balancers,
-    /// The load balancers of the host that is told, together.
+    /// The load balancers of the receiving host, together.
     TheseBalancers,
 }
 
@@ -72,21 +72,21 @@ pub struct Allowance {
 /// Why a message was not accepted. The caller counts each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
-    /// Not as long as it says, or of another version.
+    /// The message has the wrong length or another version.
     #[error("feedback that is cut short, too long or of another version")]
     Malformed,
-    /// For another host.
+    /// The message is for another host.
     #[error("feedback for another host")]
     Misdirected,
-    /// It was not sealed with the fleet's key, or has been changed since.
+    /// The message was not sealed with the fleet's key, or has been changed since.
     #[error("feedback that was not sealed with the fleet's key")]
     Forged,
-    /// As old as what was accepted from that host before, or older.
+    /// The message is no newer than the last one that was accepted from that host.
     #[error("feedback that comes again, or too late")]
     Stale,
 }
 
-/// Seals what this host allows.
+/// Seals the limits that this host sets.
 pub struct Sealer {
     cipher: XChaCha20Poly1305,
     host: HostId,
@@ -94,7 +94,7 @@ pub struct Sealer {
     start: u64,
 }
 
-/// Opens what other hosts allow, the newest of each only.
+/// Opens the limits that other hosts set, only the newest of each.
 pub struct Opener {
     cipher: XChaCha20Poly1305,
     host: HostId,
@@ -117,16 +117,16 @@ pub const fn sealed_len(limits: usize) -> usize {
 }
 
 impl Sealer {
-    /// `first` is to be beyond any sequence number that this host has used with this key, or its messages are stale to the
-    /// others: the time in nanoseconds at the start is, unless the clock went back. `start` is drawn at random at each
-    /// start, so that nothing is sealed twice with the same nonce even then.
+    /// `first` must be greater than any sequence number that this host has used with this key, or its messages are stale to the
+    /// other hosts; the time in nanoseconds at the start is, unless the clock went back. `start` must be drawn at random at each
+    /// start, so that no nonce is used twice even then.
     #[must_use]
     pub fn new(key: &[u8; 32], host: HostId, first: u64, start: u64) -> Self {
         Self { cipher: XChaCha20Poly1305::new(Key::from_slice(key)), host, sequence: first, start }
     }
 
-    /// Writes a message for `to` into `out`; its length. At most [`MOST`] of the limits go in; without any it says that its
-    /// host is there, and hears what others say.
+    /// Writes a message for `to` into `out`, and returns its length. At most [`MOST`] of the limits go in. A message without limits
+    /// says that this host is there and hears other hosts.
     pub fn seal(&mut self, to: HostId, allowances: &[Allowance], out: &mut Vec<u8>) -> usize {
         let allowances = &allowances[..allowances.len().min(MOST)];
         out.clear();
@@ -149,17 +149,17 @@ impl Sealer {
 }
 
 impl Opener {
-    /// For at most `most` other hosts: what further ones send is stale.
+    /// An opener for at most `most` other hosts: messages of further hosts count as stale.
     #[must_use]
     pub fn new(key: &[u8; 32], host: HostId, most: usize) -> Self {
         let newest = HashMap::with_capacity_and_hasher(most, FixedState::default());
         Self { cipher: XChaCha20Poly1305::new(Key::from_slice(key)), host, newest, most }
     }
 
-    /// Opens a message in place: who sent it, and what it allows.
+    /// Opens a message in place, and returns the host that sent it and its limits.
     ///
     /// # Errors
-    /// [`Rejected`] says why it counts for nothing; the message may then be garbled.
+    /// [`Rejected`] says why the message is ignored; its bytes may then be garbled.
     pub fn open<'m>(
         &mut self,
         message: &'m mut [u8],
@@ -204,7 +204,7 @@ impl Allowance {
         out.extend(limits.packets.map_or(0, PacketRate::get).to_be_bytes());
     }
 
-    /// Reads an allowance; `None` if it allows no bits a second or binds unknown senders, which no holder of the key writes.
+    /// Reads an allowance; `None` if it allows no bits a second or binds unknown senders, which no host with the key writes.
     fn read(bytes: &[u8]) -> Option<Self> {
         let number = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         let mac = bytes[4..10].try_into().expect("six bytes");

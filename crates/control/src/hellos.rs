@@ -1,36 +1,35 @@
-//! How many hellos are looked at: each costs an HMAC, and any attacker can send them in the name of any host.
+//! Limits how many hellos are checked: each check costs an HMAC, and any attacker can send hellos in the name of any host.
 //!
 //! Why: outer addresses can be forged. A flood of forged hellos in the names of all hosts must cost a small part of a core, and
 //! must not keep a host from its session.
-//! From: RFC 2697's committed bucket, once for all hosts and twice for each; DTLS's cookie (RFC 9147 §5.1): a sender that repeats what it
-//! was told can receive at the address that it sends from.
-//! Not here: what hellos say (`sealing`), whether an address is a host's at all (the daemon's map).
-//! Invariant: at most [`SHARED`] and twice [`OWN`] are looked at in a second, beside a burst, however many hosts there are; what
-//! comes in other hosts' names takes nothing of a host's own share, and what proves no address nothing of the share of what does.
+//! From: RFC 2697's committed bucket, once for all hosts and twice for each; DTLS's cookie (RFC 9147 §5.1): a sender that repeats a
+//! number that it was sent can receive at its address.
+//! Not here: the content of hellos (`sealing`), whether an address is a host's at all (the daemon's map).
+//! Invariant: at most [`SHARED`] and twice [`OWN`] hellos are checked in a second, and a burst, for any number of hosts; hellos in
+//! other hosts' names use nothing of a host's own share, and hellos that prove no address nothing of the share of those that do.
 
 use plimsoll_queues::Pace;
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 
-/// Hellos that are looked at in a second in whatever names they come, when those hosts' own shares are used up: half a
-/// microsecond each.
+/// Hellos in any names that are checked in a second when those hosts' own shares are used up. A check takes half a microsecond.
 const SHARED: u64 = 10_000;
-/// Those that hosts' own shares come to: of first hellos, and as many of those that prove an address.
+/// The sum of all hosts' own shares, in hellos a second: for first hellos, and again for hellos that prove an address.
 const OWN: u64 = 10_000;
-/// A host's own share at most: an honest one says no more.
+/// A host's own share at most: an honest host sends no more.
 const MOST_OWN: u64 = 100;
 const BURST: Span = Span::millis(1);
-/// Of an own share: three hellos where there are no more than a hundred hosts.
+/// The burst of an own share: three hellos, in a fleet of up to a hundred hosts.
 const OWN_BURST: Span = Span::millis(20);
 
-/// The share that all hosts' hellos have of this host's time.
+/// Limits the time that this host spends on hellos.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HelloLimit {
     shared: Pace,
-    /// Of each host, and of each kind.
+    /// The rate of each host's own share, for each kind of hello.
     own: BitRate,
 }
 
-/// A host's own share.
+/// A host's own share of hellos.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnHellos {
     first: Pace,
@@ -49,13 +48,13 @@ impl HelloLimit {
         self.own = each_second((OWN / (hosts as u64).max(1)).clamp(1, MOST_OWN));
     }
 
-    /// A host's share; nothing of it is used up.
+    /// A host's own share, unused.
     pub fn own(&self) -> OwnHellos {
         OwnHellos { first: Pace::new(self.own), proving: Pace::new(self.own) }
     }
 
-    /// Whether a hello in the name of the host whose share this is may be looked at. `proves` says that it repeats what only that
-    /// host was told, and an attacker that reads what goes to it.
+    /// Whether a hello in the name of the host with the share `own` may be checked. `proves` says that it repeats a number that was
+    /// sent to that host only, so that no attacker knows it that cannot read packets on their way there.
     pub fn admits(&mut self, own: &mut OwnHellos, proves: bool, now: Nanos) -> bool {
         let own = if proves { &mut own.proving } else { &mut own.first };
         if own.rate() != self.own {
@@ -83,7 +82,7 @@ pub(crate) fn admits(pace: &mut Pace, burst: Span, now: Nanos) -> bool {
 mod tests {
     use super::*;
 
-    /// Of a hello each millisecond in each host's name, every other one proving, those that are looked at in ten seconds.
+    /// With one hello each millisecond in each host's name, every other one proving: those that are checked in ten seconds.
     fn looked_at(hosts: usize) -> usize {
         let mut limit = HelloLimit::default();
         limit.set_hosts(hosts);

@@ -1,9 +1,9 @@
-//! The other hosts of a fleet, their VMs, and what each VM counts as where it sends.
+//! The other hosts of a fleet, their VMs, and each VM's weight and kind as a sender.
 //!
 //! Why: feedback is addressed to hosts, and load balancers hear of it as one sender.
 //! From: PicNIC §5.5: load balancers count as one source, and one host divides among them what that may send.
 //! Not here: which host has an address (`directory`), what senders may send (`agent`).
-//! Invariant: hosts and VMs have their numbers for as long as a membership lasts; each VM is at one of the hosts.
+//! Invariant: hosts and VMs keep their places for as long as a membership lasts; each VM is at one of the hosts.
 
 use std::collections::HashMap;
 
@@ -71,8 +71,7 @@ impl Default for Sender {
 }
 
 impl Membership {
-    /// The fleet around the host `own`, whose VMs send as `senders`. Without a `distributor` load balancers are senders as
-    /// all others.
+    /// The fleet around the host `own`; `senders` are its own VMs. Without a `distributor` load balancers are ordinary senders.
     #[must_use]
     pub fn new(
         own: HostId,
@@ -146,7 +145,7 @@ impl Membership {
         }
     }
 
-    /// The sender that all those count as that no limit reaches: one, and as light as any.
+    /// The one sender that all strangers count as, with the weight of the lightest sender.
     pub(crate) fn strangers(&self) -> (SenderId, u32) {
         (STRANGERS, self.lightest)
     }
@@ -161,8 +160,8 @@ impl Membership {
         self.balancers.as_ref()?.distributor
     }
 
-    /// Divides the limits of all load balancers among the hosts that have some; this host is the one without a place. Those
-    /// at the receiver's own host, `receiver`, are left out, as their packets do not come over the fabric.
+    /// Divides the limits of all load balancers among the hosts that have some; `None` stands for this host. Load balancers at the
+    /// receiver's own host, `receiver`, are left out, as their packets do not come over the fabric.
     pub(crate) fn divide(
         &self,
         whole: Limits,
@@ -176,7 +175,7 @@ impl Membership {
         hosts.into_iter().zip(parts)
     }
 
-    /// Limits of one of this host's VMs, from those of each sender and those of this host's load balancers together.
+    /// Limits of one of this host's VMs: its part of those for each sender, or of those for this host's load balancers together.
     pub(crate) fn part_of(
         &self,
         own: usize,

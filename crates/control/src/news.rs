@@ -1,12 +1,12 @@
-//! What a host has been told, and whether it needs to be told again.
+//! The limits that a host was sent, and whether they must be sent again.
 //!
 //! Why: a limit that never binds stays as it is for seconds, and a message each epoch costs both hosts more than the decision.
-//! From: soft state as in RSVP (RFC 2205, RFC 2961): what changed is said at once, and again in case it was lost; what holds is
-//! refreshed well before it lapses.
-//! Not here: messages (`feedback`), and when a limit lapses (`obeyed`).
-//! Invariant: while it is asked each epoch, what holds is said in the first epoch that ends a fifth of the lapse, or
-//! [`LONGEST_SILENCE`], after it was said last, and what changed in each of two further epochs; the limit that was said last is
-//! the one that holds.
+//! From: soft state as in RSVP (RFC 2205, RFC 2961): a changed limit is sent at once, and again in case it was lost; a limit that
+//! holds is refreshed well before it lapses.
+//! Not here: messages (`feedback`), and when a limit lapses (`agent`).
+//! Invariant: if [`News::is`] is called each epoch, a limit that holds is sent in the first epoch that ends a fifth of the lapse, or
+//! [`LONGEST_SILENCE`], after it was last sent, and a changed one also in each of two further epochs; the limit that was sent last
+//! is the one that holds.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -16,7 +16,7 @@ use plimsoll_units::{Nanos, Span};
 
 use crate::Limits;
 
-/// The limits that one host was told, by receiver.
+/// The limits that one host was sent, by receiver.
 ///
 /// ```
 /// use plimsoll_control::{Limits, News};
@@ -40,20 +40,20 @@ pub struct News<K> {
 struct Said {
     limits: Limits,
     at: Nanos,
-    /// Epochs in which it is said again, whatever the time.
+    /// Further epochs in which it is sent, at any time.
     again: u32,
 }
 
 /// How often what changed is repeated: a lost message in a hundred leaves one change in a million to the refresh.
 const AGAIN: u32 = 2;
-/// Refreshes in a lapse: this number of messages in a row must be lost until a limit lapses that still holds. RSVP's defaults come
-/// to as many (RFC 2205, section 3.7).
+/// Refreshes in a lapse: this number of messages in a row must be lost until a limit lapses that still holds. RSVP's defaults allow
+/// the loss of as many (RFC 2205, section 3.7).
 const REFRESHES: u64 = 5;
-/// How long nothing is said at most: a sender that begins anew has forgotten what it was told, and one whose `lapse` is shorter
-/// forgets it sooner.
+/// The longest time between two messages: a sender that has just started knows no limits, and one with a shorter `lapse` drops
+/// them sooner.
 pub const LONGEST_SILENCE: Span = Span::millis(100);
 
-/// How often what holds is said again.
+/// The time after which a limit that holds is sent again.
 #[must_use]
 pub fn refresh(lapse: Span) -> Span {
     Span::ns(lapse.as_u64() / REFRESHES).min(LONGEST_SILENCE)
@@ -66,7 +66,7 @@ impl<K> Default for News<K> {
 }
 
 impl<K: Copy + Eq + Hash> News<K> {
-    /// Whether this is to be said now; it then counts as said. Asked again at the same moment, the answer is the same.
+    /// Whether these limits are to be sent now; they then count as sent. A second call at the same moment gives the same answer.
     pub fn is(&mut self, whose: K, limits: Limits, lapse: Span, now: Nanos) -> bool {
         let every = refresh(lapse);
         let before = self.said.get(&whose).filter(|said| said.limits == limits);
@@ -80,7 +80,7 @@ impl<K: Copy + Eq + Hash> News<K> {
         true
     }
 
-    /// Nothing counts as said any more: what was did not leave, or its receiver may have forgotten it.
+    /// Forgets all limits that were sent: their message did not leave, or its receiver may have lost them.
     pub fn forget(&mut self) {
         self.said.clear();
     }

@@ -1,6 +1,6 @@
-//! The packet-rate law: how many packets a second each sender to a VM may send, so that they wait little on arrival.
+//! The packet-rate law: limits the packets a second of each sender to a VM, so that they wait little on arrival.
 //!
-//! Why: a VM inside its bandwidth can still overrun the ingress with small packets, and its delay shows that.
+//! Why: senders to a VM inside its bandwidth can still overrun the ingress with small packets, and the delay shows that.
 //! From: PicNIC §5.3.2 and Algorithm 1 (PCCP). Two readings differ from what is printed: the rate to which recovery
 //! returns is kept from *before* the cut, as its prose and QCN say (printed, recovery does nothing), and averaging
 //! belongs to the branch below the threshold. What §5.3.2 leaves open is in [`PacketRateLaw`]. Two things are ours: the
@@ -13,15 +13,15 @@ use plimsoll_units::{PacketRate, Span};
 
 use crate::{PerMille, WHOLE};
 
-/// When it is on, and how it moves.
+/// When the limit is on, and how it moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketRateLaw {
-    /// The delay that it keeps to.
+    /// The delay that it keeps.
     pub threshold: Span,
-    /// How much of the excess is cut: β.
+    /// The part of the excess that is cut: β.
     pub cut: PerMille,
-    /// Epochs without drops that a cut waits for the delay to reach the threshold, while it falls fast enough for that; zero
-    /// cuts in each, as printed.
+    /// Epochs without drops for which a cut waits while the delay falls fast enough to reach the threshold; with zero each epoch
+    /// above the threshold cuts, as printed.
     pub patience: u32,
     /// Weight of the newest delay in their average.
     pub newest: PerMille,
@@ -31,11 +31,11 @@ pub struct PacketRateLaw {
     pub hyperactive_after: u32,
     /// The step by which the target rises, as a part of the rate at the start: δ.
     pub step: PerMille,
-    /// How full the VM's queue is when it goes on; a drop counts as full.
+    /// How full the VM's queue is when the limit goes on; a drop counts as full.
     pub on_at: PerMille,
-    /// How full it may be for an epoch to count towards going off.
+    /// How full the queue may be in an epoch that counts towards going off.
     pub off_below: PerMille,
-    /// The number of such epochs in a row, in which no sender needed its whole limit, after which it goes off.
+    /// The number of such epochs in a row, in which no sender needed its whole limit, after which the limit goes off.
     pub off_after: u32,
 }
 
@@ -123,7 +123,7 @@ impl PacketRateLimit {
         self.on.and_then(|on| PacketRate::new((on.rate / FRACTION).max(1)))
     }
 
-    /// Another epoch is over.
+    /// Handles the end of an epoch, and returns the limit.
     pub fn epoch(&mut self, law: &PacketRateLaw, seen: &Seen) -> Option<PacketRate> {
         match &mut self.on {
             None => {
@@ -184,7 +184,7 @@ impl On {
         self.rate = ((u128::from(self.rate) * left / whole) as u64).max(FRACTION);
     }
 
-    /// Half of the way back to the target, which rises the longer nothing is wrong.
+    /// Goes half of the way back to the target, which rises faster the longer the delay stays below the threshold.
     fn recover(&mut self, law: &PacketRateLaw) {
         let steps = match self.recovered {
             epochs if epochs > law.hyperactive_after => u64::from(epochs - law.hyperactive_after),

@@ -30,17 +30,17 @@ pub struct Measured {
     pub served: u64,
     /// Packets a second that were served while more waited, where some did.
     pub service: Option<PacketRate>,
-    /// How long those had waited since the NIC had them, on average.
+    /// Their mean wait since the NIC had them.
     pub delay: Option<Span>,
     /// How full its queue was at most.
     pub occupancy: PerMille,
-    /// Packets that found it full.
+    /// Packets that found its queue full.
     pub drops: u64,
     /// Weights of the senders together, an ordinary one counting as a thousand.
     pub weights: u64,
     /// The least weight of a sender; zero stands for a thousand.
     pub least: u32,
-    /// The packets that came, and those that the fabric had marked.
+    /// All packets that came, and those with the fabric's mark.
     pub marks: Marks,
 }
 
@@ -49,18 +49,18 @@ pub struct Measured {
 pub struct Limits {
     /// Bits a second.
     pub bits: BitRate,
-    /// Packets a second, while its CPU is what is short.
+    /// Packets a second, while the receiving CPU is the bottleneck.
     pub packets: Option<PacketRate>,
 }
 
 impl Limits {
-    /// A sender's own part, of which it always has something: a bit and a packet a second.
+    /// The limits of a sender of this weight: at least a bit and a packet a second.
     #[must_use]
     pub fn of_weight(self, weight: u32) -> Self {
         self.part(weight, WHOLE)
     }
 
-    /// `weight` of `all` of it, and always something.
+    /// The part `weight / all` of these limits: at least a bit and a packet a second.
     #[must_use]
     pub fn part(self, weight: u32, all: u64) -> Self {
         let part = |rate: u64| {
@@ -122,12 +122,12 @@ struct Vm {
     threshold: Option<Span>,
 }
 
-/// Bytes kept of a VM, with its place in the division.
+/// Bytes of a VM's state, with its place in the division.
 pub(crate) const VM_BYTES: usize =
     size_of::<Vm>() + size_of::<Receiver>() + size_of::<u64>() + size_of::<u32>();
 
 impl Receivers {
-    /// Behind a line of this rate. VMs are known by their index from here on.
+    /// The VMs with these envelopes, behind a line of this rate. Other methods name them by their index.
     #[must_use]
     pub fn new(line: BitRate, laws: Laws, envelopes: &[Envelope]) -> Self {
         let vm = |&envelope: &Envelope| Vm {
@@ -142,13 +142,13 @@ impl Receivers {
         Self { line, laws, asked: Vec::with_capacity(vms.len()), vms, shares: Shares::default() }
     }
 
-    /// The delay that packets for this VM keep to from now on, in place of the law's.
+    /// Sets the delay threshold of a VM, in place of the law's.
     pub fn set_threshold(&mut self, vm: usize, threshold: Span) {
         self.vms[vm].threshold = Some(threshold);
     }
 
-    /// An epoch of this length is over, in which this was seen of each VM. Answers whether limits are at rest: none is
-    /// another than before, and no law watches delay or marks.
+    /// Handles the end of an epoch of this length, with the measurements of each VM. Returns whether limits are at rest: none has
+    /// changed, and no law follows delay or marks.
     pub fn epoch(&mut self, length: Span, measured: &[Measured]) -> bool {
         self.divide(measured);
         let mut at_rest = true;
@@ -201,16 +201,16 @@ impl Receivers {
 }
 
 impl Vm {
-    /// The limit with which its lightest sender alone can bring its maximum.
+    /// The limit with which its lightest sender alone can send the VM's maximum.
     fn most(&self, least: u32) -> BitRate {
         let weight = if least == 0 { 1_000 } else { least.min(1_000) };
         let most = u128::from(self.envelope.max.get()) * 1_000 / u128::from(weight);
         BitRate::new(u64::try_from(most).unwrap_or(u64::MAX)).unwrap_or(self.envelope.max)
     }
 
-    /// The rate it is steered to. Nothing is kept for an idle one without a minimum, or with a minimum that is lent: it begins
-    /// again where it did at first (PN-M8 restarts an idle VM from its capacity, and its capacity once it receives is not
-    /// known before). One that receives where minima leave nothing has a bit a second, so that it is told less each epoch.
+    /// The rate to which its limit is steered. An idle VM without a minimum, or with one that is lent, has no share of the line: it
+    /// starts again as it did at first (PN-M8 restarts an idle VM from its capacity, and its capacity once it receives is not
+    /// known before). A VM that receives where minima leave nothing has one bit a second, so that its limit falls each epoch.
     fn steered_to(&self, received: u64, line: BitRate) -> BitRate {
         let nothing = if received > 0 { BitRate::new(1) } else { None };
         BitRate::new(self.capacity).or(nothing).unwrap_or(self.envelope.max.min(line))

@@ -128,8 +128,8 @@ pub struct Session {
     named: bool,
     /// Whether it has accepted this host's number.
     confirmed: bool,
-    sealer: Option<Sealer>,
-    opener: Option<Opener>,
+    sealer: Option<FrameSealer>,
+    opener: Option<FrameOpener>,
     due: Option<Nanos>,
     said: Option<Nanos>,
     gap: Span,
@@ -137,14 +137,14 @@ pub struct Session {
     forgeries: Pace,
 }
 
-struct Sealer {
+struct FrameSealer {
     keys: Keys,
     generation: u64,
     frames: LessSafeKey,
     next: u64,
 }
 
-struct Opener {
+struct FrameOpener {
     keys: Keys,
     /// The newest generation that something was opened of, and the one before.
     generation: u64,
@@ -332,7 +332,7 @@ impl Session {
         let before = self.accepted.replace((number, start));
         self.claims = [0; CLAIMS];
         let keys = sealing.keys([self.peer, sealing.host], number, [start, sealing.start]);
-        self.opener = Some(Opener::new(keys));
+        self.opener = Some(FrameOpener::new(keys));
         if before.is_none_or(|(_, before)| before != start) {
             // It is in another life: what it accepted of us it has forgotten. A number has one key, whatever lives come back.
             self.number += u64::from(self.sealer.is_some());
@@ -344,7 +344,7 @@ impl Session {
     fn set_sealer(&mut self, sealing: &Sealing) {
         let Some((_, theirs)) = self.accepted else { return };
         let keys = sealing.keys([sealing.host, self.peer], self.number, [sealing.start, theirs]);
-        self.sealer = Some(Sealer::new(keys));
+        self.sealer = Some(FrameSealer::new(keys));
     }
 
     /// A hello is to be said soon, though not more often than once in a gap.
@@ -384,7 +384,7 @@ impl Session {
     }
 }
 
-impl Sealer {
+impl FrameSealer {
     fn new(keys: Keys) -> Self {
         Self { frames: keys.frames(0), keys, generation: 0, next: 0 }
     }
@@ -408,7 +408,7 @@ impl Sealer {
     }
 }
 
-impl Opener {
+impl FrameOpener {
     fn new(keys: Keys) -> Self {
         Self { frames: keys.frames(0), keys, generation: 0, before: None, window: Window::default() }
     }

@@ -1,4 +1,4 @@
-//! The senders to a VM: the heavy ones by name, all of them by number.
+//! The senders to a VM: a list of the heavy ones, and an estimate of the number of all.
 //!
 //! Why: a limit reaches only the senders that are told, and a list of all senders would cost more than the traffic.
 //! From: PicNIC §5.5 (sampling finds the heavy sources) by Space-Saving (Metwally et al., ICDT 2005), and §5.3.2's
@@ -16,25 +16,25 @@ pub type SenderId = u64;
 pub struct Senders {
     heavy: Vec<Heavy>,
     seen: HyperLogLog,
-    /// Packets until the next one is looked at.
+    /// Packets until the next one is sampled.
     skip: u32,
-    /// Where the gaps between those come from, so that no sender can send in step with them.
+    /// State of the generator of gaps between samples, so that no sender can send in step with them.
     random: u64,
 }
 
-/// A sender known by name.
+/// A heavy sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heavy {
     /// The sender.
     pub sender: SenderId,
-    /// Its part of a limit, an ordinary one's being a thousand.
+    /// Its weight, where an ordinary sender's is a thousand.
     pub weight: u32,
     /// Sampled packets, an upper bound.
     pub packets: u64,
 }
 
 impl Senders {
-    /// How many are known by name.
+    /// Most senders in the list.
     pub const CAPACITY: usize = 64;
 
     /// Makes an empty table. Gaps between sampled packets follow from `seed`.
@@ -44,7 +44,7 @@ impl Senders {
         Self { heavy: Vec::with_capacity(Self::CAPACITY), seen, skip: 0, random: seed }
     }
 
-    /// A packet came. Senders do not choose their names, or could have themselves counted as few.
+    /// Counts a packet. Senders must not choose their ids, or many could count as few.
     #[inline]
     pub fn note(&mut self, sender: SenderId, weight: u32) {
         self.seen.insert(spread(sender));
@@ -69,14 +69,13 @@ impl Senders {
         }
     }
 
-    /// Those known by name.
+    /// The heavy senders.
     #[must_use]
     pub fn heavy(&self) -> &[Heavy] {
         &self.heavy
     }
 
-    /// The weights of all senders together: of those known by name, and as many more of their mean weight as there seem
-    /// to be.
+    /// The weights of all senders together. Senders that are not in the list count with the mean weight of those that are.
     #[must_use]
     pub fn weights(&self) -> u64 {
         let known: u64 = self.heavy.iter().map(|heavy| u64::from(heavy.weight)).sum();
@@ -85,18 +84,18 @@ impl Senders {
         if self.heavy.len() < Self::CAPACITY { known } else { known / count * self.seen.count().max(count) }
     }
 
-    /// The least weight of those known by name; none without any.
+    /// The least weight in the list; `None` if it is empty.
     #[must_use]
     pub fn least(&self) -> Option<u32> {
         self.heavy.iter().map(|heavy| heavy.weight).min()
     }
 
-    /// Bytes of what counts all of them.
+    /// Bytes of the counter of all senders.
     pub(crate) fn counter_bytes(&self) -> usize {
         self.seen.bytes()
     }
 
-    /// Another window begins.
+    /// Begins another window.
     pub fn clear(&mut self) {
         self.heavy.clear();
         self.seen.clear();

@@ -1,8 +1,8 @@
-//! How much of the line each VM may receive: its minimum, and a part of what is to spare.
+//! Divides the line among the VMs that receive: minima first, then the spare rate.
 //!
-//! Why: a receiver's limit is steered towards this.
-//! From: PicNIC §5.3.1, with its one division of the spare made a progressive filling, so that what a VM at its maximum
-//! leaves goes to the others.
+//! Why: a receiver's limit is steered towards its share.
+//! From: PicNIC §5.3.1, with progressive filling in place of one division of the spare rate, so that the rate that a VM at its
+//! maximum leaves goes to the others.
 //! Not here: the law that gets there (`bandwidth`).
 //! Invariant: minima first; no VM above its maximum; together never more than the line, and less only by the bits lost
 //! in rounding down, by maxima, or by what idle VMs keep reserved.
@@ -23,14 +23,14 @@ pub struct Receiver {
 /// How the minimum of a VM that receives nothing is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Idle {
-    /// It stays free for it, so that its first packets find room (PicNIC's reading).
+    /// The minimum stays free for the VM, so that its first packets find room (PicNIC's reading).
     #[default]
     Reserved,
-    /// It goes to the other VMs until it is wanted.
+    /// The minimum goes to the other VMs until the VM receives.
     Lent,
 }
 
-/// The division, with room for its working so that an epoch allocates nothing.
+/// The division, with its working memory, so that an epoch allocates nothing.
 ///
 /// ```
 /// use plimsoll_control::{Idle, Receiver, Shares};
@@ -44,12 +44,12 @@ pub enum Idle {
 #[derive(Clone, Debug, Default)]
 pub struct Shares {
     shares: Vec<u64>,
-    /// Those among whom the spare is divided, the one that is full first in front.
+    /// The VMs among which the spare rate is divided, in the order in which they reach their maxima.
     order: Vec<u32>,
 }
 
 impl Shares {
-    /// The fair capacity of each, in bits per second. An idle VM's share is its minimum or nothing.
+    /// The fair capacity of each VM, in bits per second. An idle VM's share is its minimum or nothing.
     ///
     /// Minima that exceed the line together are refused by `policy`; here the later ones get what is left.
     pub fn divide(&mut self, line: BitRate, receivers: &[Receiver], idle: Idle) -> &[u64] {
@@ -72,7 +72,7 @@ impl Shares {
         let room = |shares: &[u64], at: u32| receivers[at as usize].max.get() - shares[at as usize];
         order.clear();
         order.extend((0..receivers.len() as u32).filter(|&at| receivers[at as usize].active));
-        // Full first is who has the least room for its maximum: room / max, compared across.
+        // The VM with the least room in proportion to its maximum is full first: room / max, compared crosswise.
         let product = |a: u64, b: u64| u128::from(a) * u128::from(b);
         order.sort_unstable_by(|&a, &b| {
             let (max_a, max_b) = (receivers[a as usize].max.get(), receivers[b as usize].max.get());

@@ -1,9 +1,9 @@
-//! What control keeps in memory, to the byte of its tables.
+//! The memory of control, to the byte of its tables.
 //!
-//! Why: a NIC's memory is small, and an operator should know what a VM more costs.
+//! Why: a NIC's memory is small, and an operator should know the cost of one more VM.
 //! From: PicNIC App. A.2, whose hardware keeps about 5 kB for congestion control at ingress.
 //! Not here: allocators' rounding, queues on the way in and limits on the way out (`nic`), messages under way.
-//! Invariant: nothing of it grows with traffic or with the number of senders.
+//! Invariant: no table grows with traffic or with the number of senders.
 
 use core::mem::size_of;
 
@@ -15,9 +15,9 @@ use crate::{Heavy, Measured, receiver};
 /// Bytes for one purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What they hold.
+    /// The purpose.
     pub what: &'static str,
-    /// How many.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
@@ -39,7 +39,7 @@ pub fn of_vm() -> [Part; 4] {
     ]
 }
 
-/// Bytes for what a VM elsewhere allows the senders here.
+/// Bytes for the limits that a VM elsewhere sets for the senders here.
 #[must_use]
 pub const fn of_limit() -> u64 {
     size_of::<Allowed>() as u64

@@ -1,11 +1,11 @@
-//! Senders that no limit reaches: what comes from all of them together is held to one sender's part, where it arrives.
+//! Strangers, the senders that obey no limit: on arrival, the packets of all of them are limited to one sender's part.
 //!
-//! Why: a limit binds a host that hears it. A host without Plimsoll does not, nor does one that made up the addresses that it
-//! sends from; a receiver that steers by what arrives would press the senders that listen down to nothing for the sake of those that do not.
+//! Why: a limit binds a host that hears it. A host without Plimsoll hears none, nor does a host that makes up the source addresses
+//! of its packets; a receiver that steers by the rate that arrives would then limit the senders that obey to nothing.
 //! From: PN-S1 and PN-S2 (a flood is the flood's own loss), RFC 2697's committed bucket.
 //! Not here: which senders are strangers (`agent`), and the limits (`receiver`).
-//! Invariant: strangers together never bring a VM more than a sender of weight one is allowed and a burst; constant time,
-//! no allocation.
+//! Invariant: all strangers together never send a VM more than the limit of a sender of weight one and a burst; constant time, no
+//! allocation.
 
 use plimsoll_queues::Pace;
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
@@ -29,7 +29,7 @@ use crate::Limits;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Strangers {
     bits: Option<Pace>,
-    /// A packet is a byte of eight bits here.
+    /// The pace of packets, each of which counts as one byte.
     packets: Option<Pace>,
 }
 
@@ -70,7 +70,7 @@ fn charge(pace: &mut Option<Pace>, len: u32, now: Nanos) {
     }
 }
 
-/// How far ahead of its rate a burst may be.
+/// The burst, as a time at the limit's rate.
 const BURST: Span = Span::millis(1);
 
 #[cfg(test)]

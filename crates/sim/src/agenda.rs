@@ -1,4 +1,4 @@
-//! What happens next: one moment for each source of events.
+//! The event queue: one next moment for each source of events.
 //!
 //! Why: a link, a host or a timer has at most one next moment, which moves often; where each source has one place, the
 //! agenda stays as small as the world, and holds nothing stale.
@@ -15,7 +15,7 @@ use plimsoll_units::Nanos;
 use calendar::Calendar;
 use heap::Heap;
 
-/// Names a source of events.
+/// The number of a source of events.
 pub(crate) type SourceId = u32;
 
 /// The next moment of every source that has one.
@@ -26,7 +26,7 @@ pub(crate) struct Agenda {
     set: u64,
 }
 
-/// A moment, the number of its setting, and whose it is, in one integer that sorts as they do: a comparison without a
+/// A moment, the number of its setting and its source, in one integer that sorts in this order: a comparison without a
 /// branch, and a node's children in one cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry(u128);
@@ -58,16 +58,16 @@ impl Entry {
 }
 
 impl Agenda {
-    /// The most sources that there can be.
+    /// The largest number of sources.
     pub(crate) const MOST: usize = 1 << Entry::SOURCE_BITS;
 
-    /// For so many sources, none of which has a moment yet.
+    /// An agenda for this number of sources, none of which has a moment yet.
     pub(crate) fn new(sources: usize) -> Self {
         assert!(sources <= Self::MOST, "more sources of events than there are numbers for them");
         Self { near: Calendar::new(sources), far: Heap::new(sources), set: 0 }
     }
 
-    /// The earliest moment, and whose it is. Nothing is set before it from then on.
+    /// The earliest moment, with its source. No source is set to an earlier one from then on.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<(Nanos, SourceId)> {
         let first = match (self.near.first(), self.far.first()) {
@@ -93,7 +93,7 @@ impl Agenda {
         }
     }
 
-    /// As [`Agenda::set`], unless the source stands there with this moment already.
+    /// Like [`Agenda::set`], but a source that has this moment already keeps its place.
     #[inline]
     pub(crate) fn keep(&mut self, source: SourceId, at: Option<Nanos>) {
         match at {
@@ -103,7 +103,7 @@ impl Agenda {
         }
     }
 
-    /// A source that has had its moment gets the next one, if it has one: behind others, should they be the same.
+    /// Sets the next moment of a source whose moment has come: behind other sources with the same moment.
     #[inline]
     pub(crate) fn renew(&mut self, source: SourceId, at: Option<Nanos>) {
         match at {
@@ -118,7 +118,7 @@ impl Agenda {
         self.near.moment(source).or_else(|| self.far.moment(source))
     }
 
-    /// Takes a source's moment away.
+    /// Removes a source's moment.
     #[inline]
     pub(crate) fn clear(&mut self, source: SourceId) {
         if !self.near.remove(source) {
@@ -126,7 +126,7 @@ impl Agenda {
         }
     }
 
-    /// Too many moments share a day: days are made shorter, and what they no longer cover goes to the heap.
+    /// Makes days shorter, because too many moments share one; entries that they no longer cover go to the heap.
     #[cold]
     fn refine(&mut self) {
         for entry in self.near.shorten_days() {

@@ -1,9 +1,9 @@
 //! From a scenario to a world at its first moment.
 //!
-//! Why: everything that allocates, and everything that can be wrong, comes before the first event.
+//! Why: all that allocates, and each mistake that can be found, comes before the first event.
 //! From: `docs/scenarios.md`. Without links of its own a scenario has the lab's: each host behind a link of `rate`,
 //! with every destination at its other end and a free way back.
-//! Not here: what happens then (`world`).
+//! Not here: the run (`world`).
 //! Invariant: what each workload draws follows from the seed and its name, whatever else there is.
 
 mod links;
@@ -58,7 +58,7 @@ struct Builder<'a> {
     topology: Topology,
     seed: u64,
     world: World,
-    /// Cores by their host and name, where what they do takes time.
+    /// Cores by their host and name, where their work takes time.
     cores: BTreeMap<(String, String), u32>,
     promised: Promised,
 }
@@ -127,7 +127,7 @@ impl<'a> Builder<'a> {
         Self { scenario, system, topology, seed, world, cores: BTreeMap::new(), promised: Promised::new() }
     }
 
-    /// The cores of every host that says what they need. Parallel token buckets are worked on there.
+    /// Makes the cores of every host that states their costs. Parallel token buckets take time there.
     fn cores(&mut self) {
         let scenario = self.scenario;
         for tenant in &scenario.tenants {
@@ -158,7 +158,7 @@ impl<'a> Builder<'a> {
         SimError::Scenario(Box::new(self.scenario.wrong(problem)))
     }
 
-    /// The moments of all that acts, each its first.
+    /// Fills the agenda with the first moment of each source.
     fn agenda(&mut self) -> Result<(), SimError> {
         self.world.timeline_source = self.source(Source::Timeline);
         self.world.faults.source = self.source(Source::Fault);
@@ -178,7 +178,7 @@ impl<'a> Builder<'a> {
         self.timeline()
     }
 
-    /// What changes while the run goes on, as one more that acts; only a policy of the scenario's own has its names.
+    /// Schedules the changes of the scenario's `timeline`; only Plimsoll's policy has the names in it.
     fn timeline(&mut self) -> Result<(), SimError> {
         let changes = &self.scenario.timeline;
         let Some(first) = changes.first().filter(|_| self.system.kind == SystemKind::Plimsoll) else {
@@ -204,8 +204,8 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Traces links by name, or every host's uplink. Where an engine stands before a link, what leaves is traced with
-    /// the engine's decision; elsewhere what arrives.
+    /// Traces links by name, or every host's uplink. Behind an engine, packets are traced when they leave, with its decision;
+    /// on other links when they arrive.
     fn trace(&mut self, trace: &Trace) -> Result<(), SimError> {
         let links: Vec<&Edge> = self.topology.links.iter().filter(|edge| edge.from != edge.to).collect();
         let uplinks = || links.iter().filter(|edge| (edge.from as usize) < self.scenario.hosts.len());
@@ -232,10 +232,10 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// What the policies promise, by host and tenant.
+/// The promises of the policies, by host and tenant.
 type Promised = BTreeMap<(u32, u32), Slo>;
 
-/// The core that a tenant runs on, on each of its hosts.
+/// The name of a tenant's core, on each of its hosts.
 fn core_of(tenant: &Tenant) -> String {
     tenant.core.clone().unwrap_or_else(|| tenant.name.clone())
 }

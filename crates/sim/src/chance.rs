@@ -1,17 +1,17 @@
-//! Everything random, from one seed.
+//! Random numbers, all from one seed.
 //!
-//! Why: a run must come out bit for bit the same on any machine, and a workload's choices must not depend on which
-//! others there are.
+//! Why: a run must be the same, bit for bit, on any machine, and a workload's choices must not depend on the other
+//! workloads.
 //! From: ChaCha8 (`rand_chacha`), whose streams stay independent however alike their keys are; inverse transforms with
 //! `libm`, as the logarithms of systems' own libraries differ in their last bits.
-//! Not here: what the choices are for.
+//! Not here: how the numbers are used.
 //! Invariant: a stream follows from the seed and its own name alone.
 
 use plimsoll_units::Span;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
-/// A stream of random choices.
+/// A stream of random numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Chance(ChaCha8Rng);
 

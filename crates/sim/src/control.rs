@@ -1,8 +1,8 @@
-//! Rate control between hosts: an agent for each, what it measures, and the way of its messages.
+//! Rate control between hosts: an agent for each host, its measurements, and the transport of its messages.
 //!
-//! Why: what is simulated is the agent that runs live; only clocks and the way of a message are models.
+//! Why: the simulated agent is the one that runs live; only clocks and the transport are models.
 //! From: PicNIC §5.3 and §5.5; feedback takes as long as the file says.
-//! Not here: the epoch (`control::Agent`), and enforcing (`engine`).
+//! Not here: the epoch (`control::Agent`), and enforcing (`host_nic`).
 //! Invariant: messages of one epoch from one host to another travel together; each arrives once, twice or not at all, as the
 //! file's faults say.
 
@@ -13,7 +13,7 @@ use plimsoll_control::agent::{LocalVm, Settings};
 use plimsoll_control::{
     Agent, BandwidthLaw, FabricLaw, HostId, Laws, Limits, Measured, Membership, PacketRateLaw, Vnic,
 };
-use plimsoll_scenario::{Control as Spec, ControlLevel, Fate, FeedbackFaults};
+use plimsoll_scenario::{Control, ControlLevel, Fate, FeedbackFaults};
 use plimsoll_units::{BitRate, Nanos};
 
 use crate::agenda::SourceId;
@@ -21,7 +21,7 @@ use crate::chance::Chance;
 use crate::packet::Packet;
 use crate::receive::Receive;
 
-/// One vNIC: a tenant, and the node that it is on.
+/// A vNIC: a tenant and its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Vm {
     pub(crate) tenant: u32,
@@ -30,11 +30,11 @@ pub(crate) struct Vm {
 
 /// The control of all hosts.
 #[derive(Debug)]
-pub(crate) struct Control {
-    spec: Spec,
+pub(crate) struct Agents {
+    spec: Control,
     /// By node; none where nothing is controlled.
-    hosts: Vec<Option<Host>>,
-    /// How far each node's wall clock is ahead.
+    hosts: Vec<Option<HostAgent>>,
+    /// By node: nanoseconds by which its wall clock is ahead.
     clocks: Vec<i64>,
     /// Messages under way with the node that each goes to, by arrival and then by the order of sending.
     messages: BTreeMap<(Nanos, u64), (u32, Vec<u8>)>,
@@ -44,11 +44,11 @@ pub(crate) struct Control {
     pub(crate) source: SourceId,
 }
 
-/// What a host's agent begins with, each time that its daemon does.
+/// The configuration with which a host's agent starts, and starts again after a fault.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) source: SourceId,
-    /// Of the host's line.
+    /// The rate of the host's line.
     pub(crate) rate: BitRate,
     pub(crate) level: ControlLevel,
     pub(crate) members: Arc<Membership>,
@@ -58,19 +58,19 @@ pub(crate) struct Plan {
     pub(crate) pairs: Vec<(u32, Vm)>,
 }
 
-/// One host's part.
+/// A host's agent and its configuration.
 #[derive(Debug)]
-struct Host {
+struct HostAgent {
     plan: Plan,
     /// None while its daemon is down.
     agent: Option<Agent>,
 }
 
-/// What a sender is held to from now on; none: to nothing.
+/// The limits of a tenant here to a VM elsewhere from now on; `None` lifts them.
 pub(crate) type Order = (u32, Vm, Option<Limits>);
 
-impl Control {
-    pub(crate) fn new(spec: Spec, nodes: usize, source: SourceId) -> Self {
+impl Agents {
+    pub(crate) fn new(spec: Control, nodes: usize, source: SourceId) -> Self {
         Self {
             spec,
             hosts: (0..nodes).map(|_| None).collect(),
@@ -83,14 +83,14 @@ impl Control {
         }
     }
 
-    /// Lets messages go wrong.
+    /// Makes messages get lost, late or repeated.
     pub(crate) fn disturb(&mut self, faults: FeedbackFaults, chance: Chance) {
         (self.faults, self.chance) = (faults, chance);
     }
 
-    /// Adds a host, and its first moment.
+    /// Adds a host and starts its agent.
     pub(crate) fn add(&mut self, node: u32, plan: Plan) {
-        self.hosts[node as usize] = Some(Host { plan, agent: None });
+        self.hosts[node as usize] = Some(HostAgent { plan, agent: None });
         self.start(node, Nanos::ZERO);
     }
 
@@ -110,23 +110,26 @@ impl Control {
         self.hosts[node as usize].as_mut()?.agent.as_mut()
     }
 
-    /// The sources of events and their first moments.
+    /// Each host's source of events with the end of its first epoch.
     pub(crate) fn moments(&self) -> impl Iterator<Item = (SourceId, Nanos)> {
         let agents = self.hosts.iter().flatten().map(|host| (host.plan.source, host.agent.as_ref()));
         agents.filter_map(|(source, agent)| Some((source, agent?.next_epoch())))
     }
 
-    /// When a host's epoch ends, with its source of events. A simulated core polls: it needs no wake-up, and ends each epoch in
-    /// time.
+    /// A host's source of events, with the end of its epoch.
+    ///
+    /// A simulated core polls, as a live one does while packets come: it ends each epoch in time. A live thread that sleeps
+    /// asks [`Agent::poll_timeout`] instead, which lets an epoch at rest wait for the next packet. The agent's code is the
+    /// same; an epoch that ends in time has the same length at rest as any other, as `counted` is `now`.
     pub(crate) fn timeout(&self, node: u32) -> Option<(SourceId, Option<Nanos>)> {
         let host = self.hosts[node as usize].as_ref()?;
         Some((host.plan.source, host.agent.as_ref().map(Agent::next_epoch)))
     }
 
-    /// Counts a packet that has been fetched, if its sender is a VM from that one, and says whether it may come in.
+    /// Counts a packet that has been fetched, from the VM `from` if it is from one, and says whether it may come in.
     #[inline]
     pub(crate) fn admits(&mut self, to: Vm, from: Option<Vm>, packet: &Packet, now: Nanos) -> bool {
-        let Some(Host { plan, agent: Some(agent), .. }) = &mut self.hosts[to.node as usize] else {
+        let Some(HostAgent { plan, agent: Some(agent), .. }) = &mut self.hosts[to.node as usize] else {
             return true;
         };
         let vnic = to.vnic();
@@ -138,7 +141,7 @@ impl Control {
     /// Notes that a tenant's packet has left for another node.
     #[inline]
     pub(crate) fn note_sent(&mut self, node: u32, to: u32, now: Nanos) {
-        let Some(Host { plan, agent: Some(agent), .. }) = &mut self.hosts[node as usize] else { return };
+        let Some(HostAgent { plan, agent: Some(agent), .. }) = &mut self.hosts[node as usize] else { return };
         if let Some(host) = plan.members.host(HostId(to)) {
             agent.handle_sent(host, now);
         }
@@ -147,7 +150,7 @@ impl Control {
     /// Ends a host's epoch, if it is over, and sends its messages.
     pub(crate) fn end_epoch(&mut self, node: u32, receive: Option<&mut Receive>, now: Nanos) {
         let Some(mut host) = self.hosts[node as usize].take() else { return };
-        let Host { plan, agent } = &mut host;
+        let HostAgent { plan, agent } = &mut host;
         if let Some(agent) = agent {
             let mut ingress = receive.and_then(Receive::ingress);
             agent.handle_epoch(now, now, |vm| {
@@ -187,25 +190,25 @@ impl Control {
         }
     }
 
-    /// When the next message arrives.
+    /// The arrival time of the next message.
     pub(crate) fn next_message(&self) -> Option<Nanos> {
         self.messages.first_key_value().map(|(&(at, _), _)| at)
     }
 
-    /// Lets a host hear a message that has arrived, and answers which host that is.
+    /// Delivers the next message that has arrived, and returns the host that received it.
     pub(crate) fn receive(&mut self, now: Nanos) -> Option<u32> {
         let first = self.messages.first_entry().filter(|first| first.key().0 <= now)?;
         let (node, message) = first.remove();
-        // One that comes too late, or that a clock was set back for, counts for nothing, as live.
+        // A stale message, also after a clock was set back, is ignored, as live.
         let _ = self.agent(node).map(|agent| agent.handle_message(&message, now));
         Some(node)
     }
 
-    /// What the tenants of a host must keep to from now on, where that is not what it was.
+    /// The limits of a host's tenants that have changed since the last call.
     pub(crate) fn orders(&mut self, node: u32) -> Vec<Order> {
         let fallback = self.spec.fallback.map(|bits| Limits { bits, packets: None });
         let mut orders = Vec::new();
-        let Some(Host { plan, agent: Some(agent), .. }) = &mut self.hosts[node as usize] else {
+        let Some(HostAgent { plan, agent: Some(agent), .. }) = &mut self.hosts[node as usize] else {
             return orders;
         };
         while let Some(place) = agent.poll_order() {
@@ -216,12 +219,12 @@ impl Control {
         orders
     }
 
-    /// A host's daemon ends, with all that it knew.
+    /// Ends a host's daemon; its agent loses its state.
     pub(crate) fn stop(&mut self, node: u32) {
         self.hosts[node as usize].iter_mut().for_each(|host| host.agent = None);
     }
 
-    /// It is back: its first epoch begins.
+    /// Starts a host's agent; its first epoch begins at `now`.
     pub(crate) fn start(&mut self, node: u32, now: Nanos) {
         let Some(mut host) = self.hosts[node as usize].take() else { return };
         let wall =
@@ -233,14 +236,14 @@ impl Control {
         self.hosts[node as usize] = Some(host);
     }
 
-    /// A node's wall clock is set, by so much.
+    /// Sets a node's wall clock ahead by `ahead` nanoseconds, or back where that is negative.
     pub(crate) fn set_clock(&mut self, node: u32, ahead: i64) {
         self.clocks[node as usize] += ahead;
     }
 }
 
 impl Vm {
-    /// How hosts name it: each tenant has a network of its own, and a node's number as its address there.
+    /// Its name between hosts: each tenant has a network of its own, and the node's number as its address there.
     pub(crate) fn vnic(self) -> Vnic {
         let [a, b, c, d] = self.node.to_be_bytes();
         Vnic { network: self.tenant, mac: [2, 0, a, b, c, d] }
@@ -254,5 +257,5 @@ impl Vm {
 
 /// The fleet's key. Nothing that it seals leaves the simulation.
 const KEY: [u8; 32] = [0; 32];
-/// What wall clocks show when a run begins, in nanoseconds: a clock can be set back by years.
+/// Wall-clock time at the start of a run, in nanoseconds: high enough that a clock can be set back by years.
 const EPOCH_OF_CLOCKS: u64 = 1 << 60;

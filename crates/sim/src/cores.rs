@@ -1,10 +1,10 @@
-//! A tenant's core: what it answers and sends takes time there.
+//! A tenant's core: each answer and each packet that the tenant sends takes time there.
 //!
-//! Why: beyond some load a server is as fast as its core, and what a packet costs the sender decides how much is left.
+//! Why: beyond some load a server is as fast as its core, and the CPU time of a packet decides how much is left for answers.
 //! From: SENIC §7.2, where each tenant has one hyperthread; work is done in the order in which it comes.
-//! Not here: the engine's thread (`engine`), the kernel's lock (`limiter`).
-//! Invariant: a core does one thing after the other; what it is given is done, but for datagrams that nobody would send
-//! while it is behind.
+//! Not here: the engine's thread (`host_nic`), the kernel's lock (`limiter`).
+//! Invariant: a core does one piece of work at a time, and all that it takes on; it refuses only datagrams, while it is
+//! behind by [`AHEAD`].
 
 use std::collections::VecDeque;
 
@@ -24,16 +24,16 @@ pub(crate) struct Core {
     busy: Nanos,
 }
 
-/// Something that takes time.
+/// A piece of work that takes time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
     /// A packet is sent.
     Send(Packet),
-    /// An end point writes an answer of so many bytes.
+    /// An end point writes an answer: the socket, and its bytes.
     Answer(u32, u64),
 }
 
-/// A program that sends datagrams waits for its core with so many of them at most.
+/// Pieces of work that may wait for a core before a datagram is refused.
 const AHEAD: usize = 64;
 
 impl Core {
@@ -41,7 +41,7 @@ impl Core {
         Self { cost, source, work: VecDeque::new(), busy: Nanos::ZERO }
     }
 
-    /// Takes work on; false for a datagram that is not sent now.
+    /// Takes work on; `false` for a datagram that the core has no time for.
     pub(crate) fn take(&mut self, work: Work, now: Nanos) -> bool {
         let cost = match &work {
             Work::Send(packet)
@@ -62,7 +62,7 @@ impl Core {
         self.work.front().map(|(at, _)| *at)
     }
 
-    /// A piece that is.
+    /// The next piece of work that is done by `now`.
     pub(crate) fn done(&mut self, now: Nanos) -> Option<Work> {
         let (at, _) = self.work.front()?;
         if *at > now { None } else { self.work.pop_front().map(|(_, work)| work) }
@@ -76,7 +76,7 @@ impl Core {
         })
     }
 
-    /// Adds to what a packet costs to send.
+    /// Adds to the cost of sending a packet.
     pub(crate) fn burden(&mut self, cost: Span) {
         self.cost.send += cost;
     }

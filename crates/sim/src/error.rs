@@ -18,26 +18,26 @@ pub enum SimError {
         system: String,
         /// The host.
         host: String,
-        /// What its checker says.
+        /// The checker's message.
         text: String,
     },
-    /// What shows only in the whole world: no way to a peer, two links before an engine, a change of nothing.
+    /// A mistake that shows only in the whole world: no route to a peer, two links of one host, a change of an unknown class.
     #[error("{}", .0.render(false))]
     Scenario(Box<Errors>),
-    /// No link is called so.
+    /// No link has this name.
     #[error("there is no link `{name}` to trace; there are `{known}`")]
     NoLink {
-        /// What was asked for.
+        /// The name.
         name: String,
-        /// What there is.
+        /// The names of all links.
         known: String,
     },
     /// A trace cannot be written.
     #[error("cannot write the trace {}: {source}", file.display())]
     Trace {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A simulation thread panicked: our fault.

@@ -1,10 +1,10 @@
-//! What goes wrong in a world.
+//! Faults in a world: daemons that end, clocks that are set, guests that stop reading.
 //!
-//! Why: isolation is a claim about bad days.
-//! From: `docs/scenarios.md`, "Faults"; a daemon that ends takes along what its engine and its receive ring hold, and one
-//! that comes back knows nothing of before.
-//! Not here: messages between hosts that go wrong (`control`), senders that are no load of ours (`traffic`).
-//! Invariant: whatever is lost is counted, and guests get their buffers back.
+//! Why: isolation must also hold while something goes wrong.
+//! From: `docs/scenarios.md`, "Faults"; a daemon that ends loses the packets in its engine and its receive ring, and one that
+//! starts again has no state from before.
+//! Not here: lost and late messages between hosts (`control`), hostile senders (`traffic`).
+//! Invariant: each lost packet is counted, and guests get their buffers back.
 
 use std::collections::BTreeMap;
 
@@ -16,35 +16,35 @@ use crate::packet::Packet;
 use crate::receive::Receive;
 use crate::world::{Carrier, World};
 
-/// Why packets are lost while nobody is there.
+/// The drop reason while a daemon is down.
 pub(crate) const DOWN: &str = "daemon_down";
 
-/// Everything that will go wrong.
+/// The faults still to come.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    /// By moment, the last first.
+    /// The faults by moment, the last first.
     pub(crate) deeds: Vec<(Nanos, Deed)>,
-    /// What takes over after each end of a daemon, by node and then in order, the last first.
+    /// By node: the daemon that takes over after each end of one, the last first.
     pub(crate) spares: BTreeMap<u32, Vec<Spare>>,
     pub(crate) source: SourceId,
 }
 
-/// Something that happens.
+/// A step of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
     /// A node's daemon ends.
     Down(u32),
-    /// Another one begins.
+    /// A node's daemon starts again.
     Up(u32),
-    /// A node's clock is set ahead by so many nanoseconds, or back.
+    /// A node's clock is set ahead by this number of nanoseconds, or back.
     Clock(u32, i64),
     /// A tenant stops reading.
     Stall(u32),
-    /// It goes on.
+    /// A tenant reads again.
     Resume(u32),
 }
 
-/// A daemon's engine and way in, as they begin.
+/// A daemon that has just started: its NIC and its way in.
 #[derive(Debug)]
 pub(crate) struct Spare {
     pub(crate) nic: Box<HostNic>,
@@ -52,7 +52,7 @@ pub(crate) struct Spare {
 }
 
 impl World {
-    /// Does what is due.
+    /// Carries out the steps that are due.
     pub(crate) fn go_wrong(&mut self) {
         while let Some((_, deed)) = self.faults.deeds.pop_if(|(at, _)| *at <= self.now) {
             match deed {
@@ -71,7 +71,7 @@ impl World {
         self.agenda.keep(self.faults.source, next);
     }
 
-    /// Whether whom a packet is for takes nothing from its device.
+    /// Whether the tenant that a packet is for has stopped reading.
     pub(crate) fn is_stalled(&self, packet: &Packet) -> bool {
         let to = self.flows[packet.flow as usize].way(packet.back).1;
         to.tenant.is_some_and(|tenant| self.stalled.contains(&tenant))

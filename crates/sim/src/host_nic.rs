@@ -1,10 +1,10 @@
-//! One host's virtual NIC: the real engine, driven in virtual time as the daemon drives it live.
+//! The NIC of one host: the engine, driven in virtual time as the daemon drives it live.
 //!
-//! Why: what is simulated must be what runs; only clock, ports and frames' bytes are missing.
-//! From: `daemon`'s loop: read tenants, ring, ask what leaves, complete, free.
-//! Not here: how it decides (`nic`), where packets go then (`world`), how guests make them (`traffic`).
+//! Why: a simulation must run the code that runs live; only the clock, the ports and the bytes of frames are missing.
+//! From: the daemon's loop: read tenants, ring, poll what leaves, complete, free.
+//! Not here: the engine's decisions (`nic`), where packets go then (`world`), how guests make them (`traffic`).
 //! Invariant: a packet is in the tenant's own ring, or in the engine with one descriptor, or gone; nothing is allocated
-//! for a packet once buffers have grown to what the policy's caps allow.
+//! for a packet once buffers have grown to the size that the policy's caps allow.
 
 use core::slice::from_ref;
 use std::collections::{BTreeMap, VecDeque};
@@ -16,25 +16,26 @@ use plimsoll_scenario::{Change, Completions, EngineCost, Host, Setting, Transmit
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use prefetch_index::prefetch_index;
 
+use crate::bounds::DelayBounds;
 use crate::control::Vm;
 use crate::meter::Holdings;
 use crate::packet::Packet;
-use crate::promise::Promises;
 
-/// Packets that wait at a tenant's device while the engine reads no more from it: Linux's `txqueuelen`.
+/// Packets that may wait at a tenant's device while it is not read: Linux's `txqueuelen`.
 const GUEST_QUEUE: usize = 1_000;
 
-/// Transmits that are asked for at once, as the daemon does.
+/// Transmits polled at once, as in the daemon.
 const BATCH: usize = 64;
 
-/// The engine is asked at whole nanoseconds, a frame ends in between. What lies between is made up: without that a link
-/// of 10 Gb/s lost 0.07 % of its rate, and with it every class its guarantee.
+/// The longest lateness that a limit makes up for. The engine is polled at whole nanoseconds, and a frame ends in between:
+/// without this a link of 10 Gb/s loses 0.07 % of its rate, and so does the guarantee of each class.
 const ONE_TICK: Span = Span::ns(1);
 
-/// What a thread that needs time for its work makes up, as the daemon does (`CATCH_UP`).
+/// The longest lateness that a limit makes up for where the engine's thread needs time for its work: the daemon's
+/// `CATCH_UP`.
 const LATE: Span = Span::millis(5);
 
-/// The engine of one host, and what it holds.
+/// The engine of one host, its tenants' rings and the packets in them.
 #[derive(Debug)]
 pub(crate) struct HostNic {
     engine: Nic,
@@ -47,35 +48,36 @@ pub(crate) struct HostNic {
     /// The policy's tenants by the scenario's.
     tenants: Vec<Option<TenantId>>,
     guests: Vec<Guest>,
-    /// Who is read first when descriptors come free that anybody may take; none where each tenant has its own.
+    /// The tenant that is read first when descriptors that all tenants share come free; `None` where each tenant has its own.
     first: Option<u32>,
-    /// What waits in all of them.
+    /// Packets that wait in all guests' devices.
     waiting: usize,
     transmit: TransmitRing,
-    /// Packets whose senders may send as much again.
+    /// Packets whose completion their senders still have to see.
     completed: Vec<Packet>,
     cpu: Cpu,
-    /// Flow queues for what found no queue of its own.
+    /// Flow queues for flows that found no queue of their own.
     shared: BTreeMap<(NodeId, Vec<u32>), QueueId>,
     /// By flow queue.
     queues: Vec<Queue>,
     waits: Waits,
-    /// Reads from the host beside one for each pull.
+    /// Reads from the host in addition to one for each pull.
     dma: u64,
-    /// Room for what receivers elsewhere allow, and whose it is: by a tenant here and its peer there.
+    /// The limits to receivers elsewhere.
     peers: Peers,
+    /// The number of each pair's limits, by the tenant here and its peer there.
     known_peers: BTreeMap<(u32, Vm), u32>,
-    /// Changes of the policy that wait for the next doorbell, to go in front of it.
+    /// Changes of the policy that the next doorbell write carries in front of its doorbells.
     changes: Vec<Update>,
-    /// The flow queue of the packet before, in the batch that is being made.
+    /// The flow queue of the packet before, in the present batch.
     before: Option<QueueId>,
     flow_changes: u64,
-    pub(crate) promises: Promises,
-    /// What it holds for each workload, where that is counted.
+    pub(crate) bounds: DelayBounds,
+    /// The packets that it holds, by workload, where they are counted.
     pub(crate) holdings: Option<Box<Holdings>>,
 }
 
-/// A change of the policy, as doorbells carry it.
+/// A change of the policy that doorbell words carry.
 #[derive(Clone, Copy, Debug)]
 enum Update {
     Limit(LimitId, BitRate),
@@ -86,13 +88,13 @@ enum Update {
 /// A tenant's side of its device.
 #[derive(Clone, Debug, Default)]
 struct Guest {
-    /// What its ring has no room for, or the engine does not read.
+    /// Packets for which the ring or the engine has no room.
     waiting: VecDeque<(QueueId, Packet)>,
-    /// Addresses of what was posted and not completed, where that counts.
+    /// Addresses of the packets that were posted and not completed, where completions keep their order.
     ring: VecDeque<u32>,
-    /// How many those are.
+    /// Descriptors of the ring in use.
     used: u32,
-    /// Packets that had to wait there.
+    /// Packets that had to wait in the device so far.
     held_back: u64,
 }
 
@@ -100,18 +102,18 @@ struct Guest {
 #[derive(Clone, Copy, Debug, Default)]
 struct Cpu {
     cost: EngineCost,
-    /// Descriptors that were posted and not yet paid for.
+    /// Descriptors that were posted, and whose CPU time is not charged yet.
     posted: u64,
-    /// When it is through with what it has taken on.
+    /// When it has finished all its work.
     busy: Nanos,
     spent: Span,
 }
 
-/// What is known of a flow queue.
+/// The state of a flow queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Queue {
     class: NodeId,
-    /// Where the packet that was posted last is held, or was.
+    /// The address of the packet that was posted last.
     last: u32,
 }
 
@@ -120,37 +122,36 @@ struct Queue {
 struct Held {
     packet: Packet,
     tenant: u32,
-    /// Where the packet behind it in its queue is, most likely: to be fetched into the cache ahead of its turn.
+    /// The likely address of the next packet in its queue, which is prefetched ahead of its turn.
     next: u32,
-    /// Frames of it that have left, of a segment that is cut.
+    /// Frames that have left, of a segment that is cut.
     cut: u16,
-    /// It has left, and waits for those before it to complete.
+    /// Whether it has left, and waits until the packets before it are completed.
     done: bool,
-    /// Whether the class had sent no more than its bound allows for when it came.
+    /// Whether its class kept to the rate of its delay bound when the packet came.
     conforms: bool,
 }
 
-// Two cache lines, which are fetched ahead.
+// Two cache lines, which are prefetched.
 const _: () = assert!(size_of::<Held>() == 128);
 
 /// Why a packet did not get into the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Refused {
-    /// The engine's own reason.
+    /// The engine refused it, for this reason.
     Engine(&'static str),
-    /// The tenant's ring has no descriptor, or the engine no room, and its device's queue is full as well.
+    /// The tenant's ring or the engine has no room, and the queue of its device is full.
     GuestQueue,
 }
 
 impl HostNic {
-    /// The engine of a checked policy, sized for as many flows as the host will have, and for receivers elsewhere that
-    /// control its tenants.
+    /// The NIC of a checked policy, for this number of flows and this number of pairs with receivers elsewhere.
     pub(crate) fn new(checked: &Checked, tenants: &[String], flows: u32, peers: u32, host: &Host) -> Self {
         let program = &mut checked.program.clone();
         let peers = program.add_peers(peers, Bytes::ZERO);
         let never_stalls = host.cpu == EngineCost::default() && host.pcie.is_none();
         let stated = &checked.config.engine;
-        // One shared queue for each class, should the flows be more than the engine's queues.
+        // One shared queue for each class, in case there are more flows than queues.
         let spare = u32::try_from(program.nodes.len()).unwrap_or(u32::MAX);
         let queues = stated.queues.min(flows.saturating_add(spare)).max(1);
         let descriptors = stated.descriptors.min(queues.saturating_mul(u32::from(stated.ring)));
@@ -165,7 +166,7 @@ impl HostNic {
             doorbells: DoorbellQueue::with_capacity(4 * BATCH),
             held: Vec::new(),
             free: Vec::new(),
-            // A thread that needs time for a packet does one after the other.
+            // A thread that needs time for a packet sends them one at a time.
             out: Vec::with_capacity(if host.cpu == EngineCost::default() { BATCH } else { 1 }),
             tenants: tenants.iter().map(id).collect(),
             guests: vec![Guest::default(); tenants.len()],
@@ -183,17 +184,17 @@ impl HostNic {
             changes: Vec::new(),
             before: None,
             flow_changes: 0,
-            // The bounds are those of a link that never stalls, and of what the policy alone holds back.
-            promises: if never_stalls && peers.count() == 0 {
-                Promises::new(program)
+            // The bounds hold for a link that never stalls, where only the policy limits packets.
+            bounds: if never_stalls && peers.count() == 0 {
+                DelayBounds::new(program)
             } else {
-                Promises::default()
+                DelayBounds::default()
             },
             holdings: None,
         }
     }
 
-    /// The flow queue of a flow that looks like this, to a tenant elsewhere if it goes to one.
+    /// Opens a flow queue for a flow with these fields; `to` is the tenant elsewhere to which it goes, if it goes to one.
     pub(crate) fn open(&mut self, mut fields: Fields, tenant: u32, to: Option<Vm>) -> Option<QueueId> {
         fields.tenant = self.tenants[tenant as usize];
         let mut placement = self.classifier.classify(self.engine.program(), &fields);
@@ -207,7 +208,7 @@ impl HostNic {
         Some(queue)
     }
 
-    /// The limits of a tenant's packets to a peer, as long as there is room.
+    /// The limits of a tenant's packets to a peer; `None` if there is no room for another pair.
     fn peer(&mut self, tenant: u32, to: Vm) -> Option<[LimitId; 2]> {
         let next = self.known_peers.len() as u32;
         let known = self.known_peers.get(&(tenant, to)).copied();
@@ -216,7 +217,7 @@ impl HostNic {
         Some(self.peers.limits(peer))
     }
 
-    /// What a tenant may send to a peer from now on; everything if nothing is said. In force at the next doorbell.
+    /// Sets what a tenant may send to a peer; without limits, everything. In force from the next doorbell on.
     pub(crate) fn obey(&mut self, tenant: u32, to: Vm, limits: Option<Limits>) {
         let Some([bits, packets]) = self.peer(tenant, to) else { return };
         let by_packets = limits.and_then(|limits| limits.packets);
@@ -225,7 +226,7 @@ impl HostNic {
         self.doorbells.set_rate(packets, by_packets.unwrap_or(UNLIMITED));
     }
 
-    /// How often what receivers elsewhere allow held a tenant's packets.
+    /// How often the limits of receivers elsewhere held a tenant's packets, by receiver.
     pub(crate) fn pressed(&self, tenant: u32) -> impl Iterator<Item = (&Vm, u64)> {
         let its = self.known_peers.iter().filter(move |((from, _), _)| *from == tenant);
         let parked = |limit: LimitId| self.engine.limit_counters(limit).parked;
@@ -233,7 +234,7 @@ impl HostNic {
             .filter(|&(_, times)| times > 0)
     }
 
-    /// How many of a tenant's packets had to wait in its device, as its ring was not read.
+    /// How many of a tenant's packets had to wait in its device because its ring was not read.
     pub(crate) fn held_back(&self, tenant: u32) -> u64 {
         self.guests[tenant as usize].held_back
     }
@@ -248,7 +249,7 @@ impl HostNic {
         Some(queue)
     }
 
-    /// A tenant's packet, to be scheduled from the next [`Engine::ring`] on.
+    /// Takes a tenant's packet, to be scheduled from the next [`HostNic::ring`] on.
     #[inline]
     pub(crate) fn offer(
         &mut self,
@@ -270,7 +271,7 @@ impl HostNic {
         self.post(tenant, queue, packet, now).map_err(|why| Refused::Engine(why.name()))
     }
 
-    /// Whether a tenant's next packet is read: its ring has a descriptor, and the engine room.
+    /// Whether a tenant's next packet is read: its ring and the engine have room.
     #[inline]
     fn takes(&self, tenant: u32) -> bool {
         let id = self.tenants[tenant as usize].unwrap_or_default();
@@ -282,7 +283,7 @@ impl HostNic {
         let (segment, header) = packet.cut_as();
         let (addr, len) = (address.into(), packet.len);
         let descriptor = Descriptor { addr, len, segment, header, ..Descriptor::default() };
-        // What is refused has been read and classified all the same.
+        // A packet that is refused has been read and classified all the same.
         self.cpu.posted += 1;
         self.engine.post(queue, descriptor)?;
         if let Some(holdings) = &mut self.holdings {
@@ -295,7 +296,7 @@ impl HostNic {
         }
         let frames = packet.frames();
         let bytes = packet.len + (frames - 1) * u32::from(header);
-        let conforms = self.promises.arrives(at.class, bytes, frames, now);
+        let conforms = self.bounds.arrives(at.class, bytes, frames, now);
         let held = Held { packet, tenant, next: address, cut: 0, done: false, conforms };
         if self.free.pop().is_some() {
             self.held[address as usize] = held;
@@ -320,7 +321,7 @@ impl HostNic {
         Ok(())
     }
 
-    /// Whether a change is one of something that this engine's policy has.
+    /// Whether the policy has the limit or class that a change names.
     pub(crate) fn knows(&self, change: &Change) -> bool {
         self.update(change).is_some()
     }
@@ -352,7 +353,7 @@ impl HostNic {
         }
     }
 
-    /// The packet at this address has left: its descriptor, or those whose turn it is, come back.
+    /// Completes the packet at this address. Where completions keep their order, it waits for the packets before it.
     #[inline]
     fn complete(&mut self, address: u32) {
         match self.transmit.completions {
@@ -378,7 +379,7 @@ impl HostNic {
         self.free.push(address);
     }
 
-    /// Tells the engine of what was offered.
+    /// Rings the doorbells of the packets that were offered.
     #[inline]
     pub(crate) fn ring(&mut self, now: Nanos) {
         let engine = &mut self.engine;
@@ -388,8 +389,8 @@ impl HostNic {
         self.cpu.work(posted, self.cpu.cost.process, now);
     }
 
-    /// The next batch that leaves at `now`, through `leave`, which answers when the link is through with a packet.
-    /// False when there was none.
+    /// Sends the next batch at `now`, each packet through `leave`, which returns when the link has sent it. `false` when no
+    /// packet leaves now.
     #[inline]
     pub(crate) fn poll(
         &mut self,
@@ -407,14 +408,14 @@ impl HostNic {
                 self.dma += u64::from(transmit.frames); // each frame's header is read apart from its payload
                 packet = packet.cut(transmit.offset);
             }
-            // It was last looked at when it came, a whole queue ago.
+            // It was last used when it came, a whole queue ago.
             if let Some(next) = self.held.get(next as usize) {
                 prefetch_index(from_ref(&next.packet.flow), 0);
                 prefetch_index(from_ref(&next.tenant), 0);
             }
             let waited = self.waits.of(&transmit, now);
             let end = leave(packet, &transmit, waited, &self.engine);
-            self.promises.leaves(&transmit, conforms, end);
+            self.bounds.leaves(&transmit, conforms, end);
             self.engine.complete(&transmit, Outcome::Sent);
             if transmit.last {
                 if let Some(holdings) = &mut self.holdings {
@@ -428,7 +429,7 @@ impl HostNic {
         some
     }
 
-    /// Packets whose buffers a guest has not got back: what is here when the daemon ends.
+    /// Packets whose buffers guests still have to get back when the daemon ends.
     pub(crate) fn abandoned(&self) -> Vec<Packet> {
         let mut free = vec![false; self.held.len()];
         self.free.iter().for_each(|&address| free[address as usize] = true);
@@ -437,7 +438,7 @@ impl HostNic {
         held.chain(waiting).chain(self.completed.iter().copied()).collect()
     }
 
-    /// Takes completions, and reads on from tenants that had to wait. `refused` hears of what found no room then.
+    /// Takes completions, and reads from the tenants that had to wait. Calls `refused` for each packet that the engine refuses.
     #[inline]
     pub(crate) fn free_completed(&mut self, now: Nanos, mut refused: impl FnMut(Packet, Refusal)) {
         while self.engine.poll_completion().is_some() {}
@@ -462,12 +463,12 @@ impl HostNic {
         }
     }
 
-    /// Moves packets that have completed since the last call, where guests wait for that.
+    /// Moves out the packets completed since the last call, where guests wait for completions.
     pub(crate) fn move_completed(&mut self, to: &mut Vec<Packet>) {
         to.append(&mut self.completed);
     }
 
-    /// Tenants have no descriptors of their own: they take them from each other, one after the other.
+    /// Makes all tenants share the descriptors; they are read in turn.
     pub(crate) fn share_descriptors(&mut self) {
         self.first = Some(0);
     }
@@ -477,7 +478,7 @@ impl HostNic {
         self.transmit.completions != Completions::Early
     }
 
-    /// When it has to be asked next.
+    /// The next time at which it has to be polled.
     #[inline]
     pub(crate) fn next(&self) -> Option<Nanos> {
         let next = self.engine.poll_timeout();
@@ -485,7 +486,7 @@ impl HostNic {
         next.map(|next| next.max(self.cpu.busy)).into_iter().chain(more).min()
     }
 
-    /// What it counted of doorbells, and of its own work.
+    /// Its counters of doorbells, and of the engine's work.
     pub(crate) fn counters(&self) -> [(&'static str, u64); 7] {
         let (writes, stats) = (self.doorbells.writes(), self.engine.stats());
         [
@@ -499,18 +500,18 @@ impl HostNic {
         ]
     }
 
-    /// Whether its thread is still at work on what it took before.
+    /// Whether its thread has work left.
     #[inline]
     pub(crate) fn is_busy(&self, now: Nanos) -> bool {
         self.cpu.busy > now
     }
 
-    /// What its thread has worked so far; nothing where work takes no time.
+    /// The CPU time of its thread so far; `None` where work takes no time.
     pub(crate) fn cpu(&self) -> Option<Span> {
         (self.cpu.cost != EngineCost::default()).then_some(self.cpu.spent)
     }
 
-    /// Everything that it and its tenants' rings hold, and how many frames those are.
+    /// All packets in the engine and the guests' devices, each with its number of frames.
     pub(crate) fn holds(&self) -> impl Iterator<Item = (&Packet, u32)> {
         let mut free = vec![false; self.held.len()];
         self.free.iter().for_each(|&address| free[address as usize] = true);
@@ -523,7 +524,7 @@ impl HostNic {
 }
 
 impl Cpu {
-    /// Takes on `count` pieces of work.
+    /// Adds `count` pieces of work of this cost.
     #[inline]
     fn work(&mut self, count: u64, cost: Span, now: Nanos) {
         if cost > Span::ZERO && count > 0 {

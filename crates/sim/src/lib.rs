@@ -1,8 +1,8 @@
-//! Scenarios in virtual time: the same engine, many hosts, any rate.
+//! Runs scenarios in virtual time: many hosts, any rate, the engine that also runs live.
 //!
 //! Why: a policy can be designed and verified before it meets traffic, and a paper's experiment repeated at its rates.
 //! From: `docs/scenarios.md`.
-//! Not here: a second engine. It drives `nic` as the daemon does; only the clock differs.
+//! Not here: the engine, which is the crate `nic`; this crate drives it as the daemon does, with another clock.
 //! Invariant: one seed, one result, whatever the machine and the number of threads.
 //!
 //! ```
@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod agenda;
+mod bounds;
 mod build;
 mod chance;
 mod control;
@@ -39,7 +40,6 @@ mod limiter;
 mod link;
 mod meter;
 mod packet;
-mod promise;
 mod receive;
 mod replay;
 mod rerun;
@@ -53,8 +53,8 @@ mod traffic;
 mod watch;
 mod world;
 
+pub use bounds::DelayBound;
 pub use error::SimError;
-pub use promise::Promise;
 pub use replay::{Owners, Replay, Replayed, Replayer};
 pub use rerun::{Difference, Rerun, RerunError, rerun};
-pub use run::{Kept, Options, Outcome, Progress, Trace, run, run_all, run_each};
+pub use run::{Options, Outcome, Progress, RunBounds, Trace, run, run_all, run_each};

@@ -1,8 +1,8 @@
-//! What holds tenants to their rates where no engine does.
+//! Rate limiters of the systems that Plimsoll is compared with.
 //!
-//! Why: an engine is compared with what there is without it, and SENIC's hardware with our software.
+//! Why: the engine is compared with what operators have without it, and with SENIC's hardware.
 //! From: SENIC's baselines (§2.2, §7.2) and its prototype in hardware (§6.2).
-//! Not here: Plimsoll's own engine (`crate::engine`). These are models of timing for comparison: nothing live uses them.
+//! Not here: Plimsoll's own engine (`crate::host_nic`). These are models of timing for comparison: nothing live uses them.
 //! Invariant: packets of a tenant leave in the order in which they came, each once.
 
 mod buckets;
@@ -20,22 +20,22 @@ use fetch::ClassFetch;
 use htb::Htb;
 use lock::LockedHtb;
 
-/// One host's limiter.
+/// The limiter of one host.
 #[derive(Debug)]
 pub(crate) enum Limiter {
-    /// Linux's HTB.
+    /// Linux's HTB behind its lock.
     Htb(Box<LockedHtb>),
-    /// Token buckets side by side.
+    /// Token buckets in parallel.
     Buckets(Buckets),
     /// SENIC's hardware.
     Fetch(Box<ClassFetch>),
 }
 
-/// Packets that wait of each tenant: Linux's `txqueuelen`.
+/// Packets of a tenant that may wait: Linux's `txqueuelen`.
 const QUEUE: usize = 1_000;
 
 impl Limiter {
-    /// The limiter of a system that is no engine.
+    /// The limiter of a system without an engine.
     pub(crate) fn new(system: &System, tenants: &[Tenant], line: BitRate, mtu: u32, chance: Chance) -> Self {
         let rate = |tenant: &Tenant| tenant.max.unwrap_or(line).min(line);
         let rates: Vec<BitRate> = tenants.iter().map(rate).collect();
@@ -55,7 +55,7 @@ impl Limiter {
         }
     }
 
-    /// A tenant's packet; false when there is no room for it.
+    /// Takes a tenant's packet; `false` when there is no room for it.
     pub(crate) fn offer(&mut self, tenant: u32, packet: Packet, now: Nanos) -> bool {
         match self {
             Self::Htb(htb) => htb.offer(tenant, packet, now),
@@ -73,7 +73,7 @@ impl Limiter {
         }
     }
 
-    /// When it has to be asked next, once nothing leaves any more.
+    /// The next time at which a packet may leave, once none leaves now.
     pub(crate) fn next(&self, now: Nanos) -> Option<Nanos> {
         match self {
             Self::Htb(htb) => htb.next(now),
@@ -82,7 +82,7 @@ impl Limiter {
         }
     }
 
-    /// Everything that it holds.
+    /// All packets that it holds.
     pub(crate) fn holds(&self) -> Box<dyn Iterator<Item = &Packet> + '_> {
         match self {
             Self::Htb(htb) => Box::new(htb.holds()),
@@ -91,7 +91,7 @@ impl Limiter {
         }
     }
 
-    /// CPU time that it took, where that is modelled.
+    /// The CPU time that it took, where the model has one.
     pub(crate) fn cpu(&self) -> Option<Span> {
         match self {
             Self::Htb(htb) => htb.cpu(),
@@ -99,7 +99,7 @@ impl Limiter {
         }
     }
 
-    /// What it counted.
+    /// Its counters, by name.
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         match self {
             Self::Fetch(fetch) => fetch.counters().to_vec(),

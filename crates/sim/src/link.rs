@@ -1,11 +1,11 @@
 //! A link in one direction: a queue, a rate and a delay.
 //!
-//! Why: where packets wait outside of the engine, are marked, or are lost.
+//! Why: outside of the engine packets wait, are marked and are lost at links.
 //! From: a drop-tail queue; marking above a threshold of the queue at arrival, as DCTCP asks of switches (SIGCOMM 2010
 //! §3.1). A packet's departure is known when it arrives, so that it costs one event, at its far end.
-//! Not here: where a packet goes next (`world`), the engine's queues (`engine`).
+//! Not here: where a packet goes next (`world`), the engine's queues (`nic`).
 //! Invariant: packets leave in their order, each `len / rate` after the one before it or after its arrival, and arrive
-//! `delay` later; what waits never exceeds the queue's limits.
+//! `delay` later; the queue never exceeds its limits.
 
 use std::collections::VecDeque;
 
@@ -15,35 +15,35 @@ use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use crate::chance::Chance;
 use crate::packet::Packet;
 
-/// What a link is.
+/// A link's rate, delay and queue.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LinkSpec {
-    /// Bits a second; a link without a rate takes no time but its delay.
+    /// Bits a second; without a rate a packet takes the delay only.
     pub(crate) rate: Option<BitRate>,
     /// From the last bit sent to the last bit received.
     pub(crate) delay: Span,
-    /// What a frame costs beside its bytes.
+    /// Bytes that a frame takes on the wire in addition to its own.
     pub(crate) overhead: Overhead,
     /// Bytes that may wait, the packet being sent included.
     pub(crate) queue: u64,
-    /// Packets that may.
+    /// Packets that may wait.
     pub(crate) packets: u32,
     /// Bytes of queue beyond which packets are marked.
     pub(crate) ecn: Option<u64>,
-    /// Part of the packets that is lost on the way.
+    /// The part of the packets that is lost on the way.
     pub(crate) loss: f64,
 }
 
-/// What a frame costs on the wire beside its bytes.
+/// Bytes that a frame takes on the wire in addition to its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Overhead {
-    /// So many bytes each.
+    /// A number of bytes for each frame.
     Frame(u32),
-    /// So many for each part of this size, as on PCIe.
+    /// A number of bytes for each part of a frame, as on PCIe.
     Part {
         /// Bytes of a part.
         size: u32,
-        /// What it costs beside.
+        /// Additional bytes of a part.
         bytes: u32,
     },
 }
@@ -66,7 +66,7 @@ impl Overhead {
     }
 }
 
-/// Parts of one packet; a header that lies elsewhere than the payload has parts of its own.
+/// The number of parts of a packet; a header that is read separately from the payload has parts of its own.
 fn parts(packet: &Packet, size: u32) -> u32 {
     let header = u32::from(packet.apart);
     header.div_ceil(size) + (packet.len - header).div_ceil(size)
@@ -76,31 +76,31 @@ fn parts(packet: &Packet, size: u32) -> u32 {
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub(crate) struct Link {
-    /// Everything that was taken and has not arrived, by its moment of arrival.
+    /// The packets that were taken and have not arrived, with the moment of arrival.
     under_way: VecDeque<(Nanos, Packet)>,
-    /// How many of those have left the queue.
+    /// How many of them have left the queue.
     left: usize,
-    /// Bytes of the others.
+    /// Bytes of those still in the queue.
     backlog: u64,
     pace: Option<Pace>,
     spec: LinkSpec,
-    /// Parts that packets were cut into, where that is how they travel.
+    /// Parts of all packets so far, on a link that carries packets in parts.
     parts: u64,
-    /// Far larger than all the rest, and seldom asked.
+    /// Boxed: it is far larger than the rest, and seldom used.
     chance: Box<Chance>,
 }
 
-/// What became of a packet that was offered to a link.
+/// The outcome of offering a packet to a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Offered {
-    /// It will arrive; it is the link's next one if `first`.
+    /// The packet will arrive.
     Taken {
-        /// Whether nothing else is under way.
+        /// Whether no other packet is under way.
         first: bool,
     },
     /// The queue has no room.
     Full,
-    /// It is lost on the way.
+    /// The packet is lost on the way.
     Lost,
 }
 
@@ -117,7 +117,7 @@ impl Link {
         }
     }
 
-    /// Takes a packet, marks it, or has no room for it.
+    /// Offers a packet to the queue, which may mark it.
     pub(crate) fn offer(&mut self, mut packet: Packet, now: Nanos) -> Offered {
         self.forget_departed(now);
         let waiting = self.under_way.len() - self.left;
@@ -135,7 +135,7 @@ impl Link {
             pace.earned()
         });
         if self.spec.loss > 0.0 && self.chance.unit() <= self.spec.loss {
-            return Offered::Lost; // it has taken its time on the wire
+            return Offered::Lost; // its time on the wire is used all the same
         }
         let first = self.under_way.is_empty();
         self.under_way.push_back((departure + self.spec.delay, packet));
@@ -149,7 +149,7 @@ impl Link {
         self.under_way.front().map(|&(at, _)| at)
     }
 
-    /// The packet whose moment has come.
+    /// Removes the packet that arrives now.
     #[inline]
     pub(crate) fn arrive(&mut self) -> Option<Packet> {
         let (_, packet) = self.under_way.pop_front()?;
@@ -161,7 +161,7 @@ impl Link {
         Some(packet)
     }
 
-    /// When the last bit of the packet that was taken last has left.
+    /// When the last bit of the last packet in the queue leaves.
     pub(crate) fn last_departure(&self) -> Nanos {
         self.under_way.back().map_or(Nanos::ZERO, |&(at, _)| at - self.spec.delay)
     }

@@ -1,16 +1,16 @@
-//! What crossed the uplink for a workload, what was delivered, and what waited where, by window.
+//! A workload's measurements by window: bytes that crossed the uplink, bytes delivered, and waits.
 //!
-//! Why: throughput is what arrived on the wire, as the lab's meter counts it; goodput is what its receiver got.
+//! Why: throughput counts bytes on the wire, as the lab's meter does; goodput counts bytes that the receiver got.
 //! From: Loom §7: bytes per 50 ms; PicNIC §6: loss-free receive rates.
 //! Not here: latency (`traffic`).
-//! Invariant: frames are counted in the window in which they arrived; those after the run's end in none.
+//! Invariant: a frame is counted in the window in which it arrived; after the run's end, in none.
 
 use plimsoll_scenario::{Departure, Measure, Sample};
 use plimsoll_units::{Nanos, Span};
 
 use crate::packet::Packet;
 
-/// Bytes of one workload's tenant.
+/// Measurements of one workload's packets from its tenant.
 #[derive(Clone, Debug)]
 pub(crate) struct Meter {
     /// Whether the tenant is the flow's second end.
@@ -30,17 +30,17 @@ pub(crate) struct Meter {
     pub(crate) egress_waits: Vec<Sample>,
 }
 
-/// Packets that an engine holds, by workload: those of the tenant's side.
+/// Packets in an engine, by workload: those that the workload's tenant sends.
 #[derive(Clone, Debug)]
 pub(crate) struct Holdings {
     length: u64,
     end: Nanos,
-    /// Whose packets a flow's are, by flow and by direction.
+    /// By flow and direction: the workload that counts the packets.
     whose: Vec<[Option<u32>; 2]>,
     held: Vec<Held>,
 }
 
-/// Those of one workload.
+/// A workload's packets in an engine.
 #[derive(Clone, Debug, Default)]
 struct Held {
     now: u64,
@@ -54,13 +54,13 @@ struct Held {
 pub(crate) struct Windows {
     length: u64,
     end: Nanos,
-    /// Where the window that is counted now ends.
+    /// The end of the present window.
     until: Nanos,
     pub(crate) bytes: Vec<u64>,
 }
 
 impl Meter {
-    /// For a run of this length; `back` if the tenant is the server.
+    /// A meter for a run of this length; `back` if the tenant is the server.
     pub(crate) fn new(measure: &Measure, duration: Span, back: bool) -> Self {
         let windows = Windows {
             length: measure.window.as_u64().max(1),
@@ -83,7 +83,7 @@ impl Meter {
         }
     }
 
-    /// A frame has come across the uplink.
+    /// Counts a frame that has crossed the uplink.
     #[inline]
     pub(crate) fn cross(&mut self, len: u32, back: bool, now: Nanos) {
         if back != self.back {
@@ -95,7 +95,7 @@ impl Meter {
         }
     }
 
-    /// A frame has reached the end of its flow.
+    /// Counts a frame that has reached the end of its flow.
     #[inline]
     pub(crate) fn deliver(&mut self, len: u32, back: bool, now: Nanos) {
         if back == self.back {
@@ -110,7 +110,7 @@ impl Meter {
         self.back
     }
 
-    /// The CPU has taken a packet that came in so long ago, and was in the NIC for so much of that.
+    /// Notes the wait of a packet that the CPU has taken, and the part of the wait in the NIC.
     #[inline]
     pub(crate) fn wait(&mut self, waited: Span, in_nic: Span, back: bool, now: Nanos) {
         if self.ingress && back == self.back && now < self.crossed.end {
@@ -119,7 +119,7 @@ impl Meter {
         }
     }
 
-    /// The link takes a packet that has waited so long for its turn.
+    /// Notes the wait of a packet that the link takes.
     #[inline]
     pub(crate) fn leave(&mut self, waited: Span, back: bool, now: Nanos) {
         if self.egress && back == self.back && now < self.crossed.end {
@@ -129,7 +129,7 @@ impl Meter {
 }
 
 impl Holdings {
-    /// For a run of this length and so many workloads.
+    /// Holdings for a run of this length with this number of workloads.
     pub(crate) fn new(
         measure: &Measure,
         duration: Span,
@@ -140,7 +140,7 @@ impl Holdings {
         Self { length, end, whose, held: vec![Held::default(); workloads] }
     }
 
-    /// A packet has come, or it has left.
+    /// Counts a packet that has come (`more`), or left.
     #[inline]
     pub(crate) fn change(&mut self, packet: &Packet, more: bool, now: Nanos) {
         let Some(workload) = self.whose[packet.flow as usize][usize::from(packet.back)] else { return };
@@ -150,7 +150,7 @@ impl Holdings {
         held.now = if more { held.now + 1 } else { held.now - 1 };
     }
 
-    /// Everything is gone.
+    /// Removes all packets.
     pub(crate) fn clear(&mut self, now: Nanos) {
         let (length, now) = (self.length, now.min(self.end));
         self.held.iter_mut().for_each(|held| {
@@ -159,7 +159,7 @@ impl Holdings {
         });
     }
 
-    /// What each workload's packets came to.
+    /// Each workload's packets times nanoseconds, by window.
     pub(crate) fn finish(&mut self) -> impl Iterator<Item = &[u64]> {
         let (length, end) = (self.length, self.end);
         self.held.iter_mut().map(move |held| {
@@ -186,7 +186,7 @@ impl Held {
 }
 
 impl Windows {
-    /// Counts it, unless the run is over.
+    /// Counts `len` bytes; `false` if the run is over.
     #[inline]
     fn add(&mut self, len: u32, now: Nanos) -> bool {
         if now >= self.until {

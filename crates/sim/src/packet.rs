@@ -1,48 +1,48 @@
-//! A packet: what its headers say, without its bytes.
+//! A packet: the fields of its headers, without its bytes.
 //!
-//! Why: millions a second are copied from ring to ring; nobody looks at payload.
+//! Why: millions a second are copied from ring to ring, and the simulator never reads payload.
 //! From: Ethernet, IPv4, UDP and TCP header lengths.
-//! Not here: frames with all their bytes, which `trace` makes when somebody wants to see them.
+//! Not here: frames with all their bytes, which `trace` makes for a capture file.
 //! Invariant: `len` is the whole frame from the Ethernet header on, at least the shortest that Ethernet sends. Only
 //! between a guest and its engine may it be longer than a link carries: a segment that the NIC cuts.
 
 use crate::tcp;
 
-/// What travels.
+/// A packet on its way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet {
-    /// Which flow's.
+    /// The flow that it belongs to.
     pub(crate) flow: u32,
-    /// Sent by the flow's second end (the server).
+    /// Whether the flow's second end (the server) sent it.
     pub(crate) back: bool,
     /// Whether routers may mark it in place of dropping it.
     pub(crate) ect: bool,
-    /// Congestion was experienced.
+    /// Whether a router has marked it: congestion experienced.
     pub(crate) ce: bool,
-    /// It travels in an outer header that routers may mark.
+    /// Whether it travels in an outer header that routers may mark.
     pub(crate) carried: bool,
-    /// They have: congestion in the fabric.
+    /// Whether a router has marked the outer header.
     pub(crate) marked: bool,
-    /// Header bytes that the NIC reads apart from the payload, of a frame that it cut out of a longer segment.
+    /// Header bytes that the NIC reads separately from the payload, of a frame that it cut out of a longer segment.
     pub(crate) apart: u8,
     /// Bytes of the frame.
     pub(crate) len: u32,
-    /// What it carries.
+    /// Its content.
     pub(crate) body: Body,
 }
 
-/// What a packet carries.
+/// The content of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Body {
     /// A datagram, or a fragment of one.
     Datagram {
-        /// Which one of its flow.
+        /// Its number within its flow.
         number: u64,
-        /// Where in the IP payload of the whole datagram this begins, in bytes.
+        /// Offset of this fragment in the IP payload of the whole datagram, in bytes.
         offset: u16,
         /// Bytes of the whole datagram's payload.
         size: u16,
-        /// Whether this completes it.
+        /// Whether this is the datagram's last fragment.
         last: bool,
     },
     /// A TCP segment, an acknowledgement, or both.
@@ -59,7 +59,7 @@ impl Packet {
         }
     }
 
-    /// Payload bytes of each frame, and the header's, of a segment that the NIC cuts; zeros for a frame.
+    /// Bytes of each frame's payload and of its header, for a segment that the NIC cuts; zeros for a single frame.
     #[inline]
     pub(crate) fn cut_as(&self) -> (u16, u16) {
         match &self.body {
@@ -70,7 +70,7 @@ impl Packet {
         }
     }
 
-    /// The frame that begins so many payload bytes into the segment. CWR stays on the first, PSH on the last.
+    /// The frame that begins `offset` payload bytes into the segment. CWR stays on the first frame, PSH on the last.
     pub(crate) fn cut(mut self, offset: u32) -> Self {
         let Body::Tcp(tcp::Packet { segment: Some(segment), .. }) = &mut self.body else { return self };
         let header = self.len - segment.len;
@@ -84,9 +84,9 @@ impl Packet {
     }
 }
 
-/// Ethernet and IPv4 headers.
+/// Bytes of the Ethernet and IPv4 headers.
 pub(crate) const IP_HEADERS: u32 = 14 + 20;
-/// Those and UDP's.
+/// Bytes of the Ethernet, IPv4 and UDP headers.
 pub(crate) const UDP_HEADERS: u32 = IP_HEADERS + 8;
-/// The shortest frame, without its check sequence.
+/// Bytes of the shortest frame, without its check sequence.
 pub(crate) const SHORTEST: u32 = 60;

@@ -1,10 +1,10 @@
 //! A NIC's receive ring and the CPU behind it.
 //!
-//! Why: a host that takes packets slower than the link brings them loses them here, whatever the sender's policy.
+//! Why: a host that takes packets more slowly than the link brings them loses some here, whatever the sender's policy is.
 //! From: PicNIC §2 (stations 4 and 5): a ring of descriptors, emptied by a CPU that fetches a packet and then processes
-//! it; in the order of arrival, or by `nic`'s ingress, the same as live.
-//! Not here: what is done with a packet then (`world`), and who is next (`nic`).
-//! Invariant: at most `ring` packets wait in the NIC; the CPU does one thing after the other, each for its time.
+//! it; in the order of arrival, or by `nic`'s ingress, the code that also runs live.
+//! Not here: a packet's way after that (`world`), and which tenant is next (`nic`).
+//! Invariant: at most `ring` packets wait in the NIC; the CPU does one piece of work at a time.
 
 use std::collections::VecDeque;
 
@@ -22,26 +22,26 @@ use crate::round::{Round, Step};
 pub(crate) struct Receive {
     pub(crate) source: SourceId,
     spec: ReceiveRing,
-    cpu: Cpu,
+    cpu: Service,
 }
 
-/// Why a packet is lost whose tenant's queue is full.
+/// The drop reason when a tenant's queue is full.
 pub(crate) const QUEUE_FULL: &str = "ingress_full";
 
-/// Whether a packet may come in.
+/// Says whether a packet that has been fetched may come in.
 type Admits<'a> = &'a mut dyn FnMut(&Packet) -> bool;
 
-/// How the CPU goes about it.
+/// How the CPU serves packets.
 #[derive(Debug)]
-enum Cpu {
+enum Service {
     Shared(Box<Shared>),
     Fair(Box<Fair>),
 }
 
-/// What has become of a packet.
+/// The fate of a packet on the way in.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Processed, after this wait for the CPU, of which so much in the NIC.
+    /// Processed, after a wait for the CPU; `in_nic` is the part of the wait in the NIC.
     Delivered {
         waited: Span,
         in_nic: Span,
@@ -49,11 +49,11 @@ pub(crate) enum Fate {
     Dropped(&'static str),
 }
 
-/// One queue: each packet is fetched and processed before the next.
+/// One queue for all tenants: each packet is fetched and processed before the next.
 #[derive(Debug)]
 struct Shared {
     work: Takes,
-    /// Packets by the moment at which the CPU is through with them, with how long each waits for it.
+    /// Packets with the moment at which the CPU has processed them, and each one's wait for the CPU and in the NIC.
     held: VecDeque<(Nanos, [Span; 2], Packet)>,
     busy: Nanos,
 }
@@ -62,17 +62,17 @@ struct Shared {
 #[derive(Debug)]
 struct Fair {
     work: Takes,
-    /// What the NIC holds.
+    /// Packets in the NIC.
     ring: VecDeque<Came>,
     ingress: Ingress,
     drain: Drain,
-    /// What waits in `ingress`, by address.
+    /// Packets that wait in `ingress`, by address.
     fetched: Vec<(Packet, Nanos)>,
     free: Vec<u32>,
-    /// What the CPU is at, and until when.
-    doing: Option<(Nanos, Work)>,
+    /// The CPU's present piece of work, and its end.
+    doing: Option<(Nanos, CpuWork)>,
     idle_since: Nanos,
-    /// Where it is in its round, where it works by rounds.
+    /// The progress of the round, if the CPU works by rounds.
     round: Round,
 }
 
@@ -85,11 +85,11 @@ struct Came {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Work {
+enum CpuWork {
     Fetch {
         cost: Span,
     },
-    /// All else that the engine looks after.
+    /// All other work of the engine.
     Rest,
     Process {
         tenant: u32,
@@ -100,7 +100,7 @@ enum Work {
     },
 }
 
-/// How long things take, and have taken.
+/// The time that work takes, and the sum of it so far.
 #[derive(Debug)]
 struct Takes {
     chance: Option<Chance>,
@@ -112,10 +112,10 @@ impl Takes {
         Self { chance: vary.then_some(chance), spent: Span::ZERO }
     }
 
-    /// What is left of something that takes so long and is done again and again, after such a span of it.
+    /// The time left of work that takes `mean` and is repeated without a pause, `passed` after it first began.
     fn rest_of(&mut self, mean: Span, passed: Span) -> Span {
         let left = Span::ns(mean.as_u64() - passed.as_u64() % mean.as_u64().max(1));
-        // What is exponentially distributed has no memory.
+        // An exponential distribution has no memory.
         if self.chance.is_some() { self.time(mean) } else { self.time(left) }
     }
 
@@ -130,14 +130,14 @@ impl Takes {
 }
 
 impl Receive {
-    /// Everything in the order of arrival.
+    /// A way in that serves all packets in the order of arrival.
     pub(crate) fn shared(spec: ReceiveRing, source: SourceId, chance: Chance) -> Self {
         let work = Takes::new(spec.vary, chance);
         let shared = Shared { work, held: VecDeque::new(), busy: Nanos::ZERO };
-        Self { source, spec, cpu: Cpu::Shared(Box::new(shared)) }
+        Self { source, spec, cpu: Service::Shared(Box::new(shared)) }
     }
 
-    /// A queue for each tenant.
+    /// A way in with a queue for each tenant.
     pub(crate) fn fair(spec: ReceiveRing, source: SourceId, stations: &[Station], chance: Chance) -> Self {
         let fair = Fair {
             work: Takes::new(spec.vary, chance),
@@ -150,66 +150,66 @@ impl Receive {
             idle_since: Nanos::ZERO,
             round: Round::default(),
         };
-        Self { source, spec, cpu: Cpu::Fair(Box::new(fair)) }
+        Self { source, spec, cpu: Service::Fair(Box::new(fair)) }
     }
 
-    /// Takes a packet for a tenant; false when the ring is full.
+    /// Takes a packet for a tenant; `false` when the ring is full.
     pub(crate) fn offer(&mut self, packet: Packet, tenant: u32, now: Nanos) -> bool {
         match &mut self.cpu {
-            Cpu::Shared(cpu) => cpu.offer(&self.spec, packet, now),
-            Cpu::Fair(cpu) => cpu.offer(&self.spec, Came { at: now, tenant, packet }),
+            Service::Shared(cpu) => cpu.offer(&self.spec, packet, now),
+            Service::Fair(cpu) => cpu.offer(&self.spec, Came { at: now, tenant, packet }),
         }
     }
 
-    /// When the CPU is through with what it is at.
+    /// When the CPU has finished its present piece of work.
     pub(crate) fn next(&self) -> Option<Nanos> {
         match &self.cpu {
-            Cpu::Shared(cpu) => cpu.held.front().map(|&(at, ..)| at),
-            Cpu::Fair(cpu) => cpu.doing.map(|(at, _)| at),
+            Service::Shared(cpu) => cpu.held.front().map(|&(at, ..)| at),
+            Service::Fair(cpu) => cpu.doing.map(|(at, _)| at),
         }
     }
 
-    /// It is: a packet that has come to the end of its way, if that was it. `admits` says whether one that has been fetched may
-    /// come in.
+    /// Finishes the CPU's present piece of work, and returns the packet that was processed or dropped, if one was. `admits` says
+    /// whether a packet that has been fetched may come in.
     pub(crate) fn finish(&mut self, now: Nanos, admits: Admits<'_>) -> Option<(Packet, Fate)> {
         match &mut self.cpu {
-            Cpu::Shared(cpu) => cpu
+            Service::Shared(cpu) => cpu
                 .held
                 .pop_front()
                 .map(|(_, [waited, in_nic], packet)| (packet, Fate::Delivered { waited, in_nic })),
-            Cpu::Fair(cpu) => cpu.finish(&self.spec, now, admits),
+            Service::Fair(cpu) => cpu.finish(&self.spec, now, admits),
         }
     }
 
-    /// What its CPU has worked.
+    /// The CPU time so far.
     pub(crate) fn spent(&self) -> Span {
         match &self.cpu {
-            Cpu::Shared(cpu) => cpu.work.spent,
-            Cpu::Fair(cpu) => cpu.work.spent,
+            Service::Shared(cpu) => cpu.work.spent,
+            Service::Fair(cpu) => cpu.work.spent,
         }
     }
 
-    /// What a tenant's packets, so many of which were delivered, have taken: as charged, or on average.
+    /// CPU time of a tenant's packets: as charged, or the mean time of each of those `delivered`.
     pub(crate) fn cpu_of(&self, tenant: u32, delivered: u64) -> Span {
         match &self.cpu {
-            Cpu::Shared(_) => (self.spec.drain + self.spec.cost).times(delivered),
-            Cpu::Fair(cpu) => cpu.ingress.seen(tenant).cpu,
+            Service::Shared(_) => (self.spec.drain + self.spec.cost).times(delivered),
+            Service::Fair(cpu) => cpu.ingress.seen(tenant).cpu,
         }
     }
 
-    /// The tenants' queues, where each has one.
+    /// The tenants' queues, if each tenant has one.
     pub(crate) fn ingress(&mut self) -> Option<&mut Ingress> {
         match &mut self.cpu {
-            Cpu::Shared(_) => None,
-            Cpu::Fair(cpu) => Some(&mut cpu.ingress),
+            Service::Shared(_) => None,
+            Service::Fair(cpu) => Some(&mut cpu.ingress),
         }
     }
 
-    /// All that it holds.
+    /// All packets that it holds.
     pub(crate) fn holds(&self) -> Vec<&Packet> {
         match &self.cpu {
-            Cpu::Shared(cpu) => cpu.held.iter().map(|(.., packet)| packet).collect(),
-            Cpu::Fair(cpu) => cpu.holds(),
+            Service::Shared(cpu) => cpu.held.iter().map(|(.., packet)| packet).collect(),
+            Service::Fair(cpu) => cpu.holds(),
         }
     }
 }
@@ -239,7 +239,7 @@ impl Fair {
             self.drain.processed(idle);
             if spec.round > Span::ZERO {
                 let cost = self.work.rest_of(spec.round, idle);
-                self.doing = Some((now + cost, Work::Rest));
+                self.doing = Some((now + cost, CpuWork::Rest));
             } else {
                 self.begin(spec, now);
             }
@@ -250,16 +250,16 @@ impl Fair {
     fn finish(&mut self, spec: &ReceiveRing, now: Nanos, admits: Admits<'_>) -> Option<(Packet, Fate)> {
         let (_, work) = self.doing.take()?;
         let done = match work {
-            Work::Fetch { cost } => {
+            CpuWork::Fetch { cost } => {
                 self.drain.fetched(cost);
                 self.fetch(now, admits)
             }
-            Work::Process { tenant, packet, waited, in_nic, cost } => {
+            CpuWork::Process { tenant, packet, waited, in_nic, cost } => {
                 self.drain.processed(cost);
                 self.ingress.charge(tenant, cost, now);
                 Some((packet, Fate::Delivered { waited, in_nic }))
             }
-            Work::Rest => {
+            CpuWork::Rest => {
                 self.round = Round::default();
                 None
             }
@@ -274,7 +274,8 @@ impl Fair {
         self.idle_since = now;
     }
 
-    /// Fetching comes first, as far as its share goes, so that the NIC's ring is never what drops.
+    /// The next step without rounds. Fetching comes first, as far as its share allows, so that packets are dropped in the tenants'
+    /// queues and not in the NIC's ring.
     fn at_once(&self) -> Option<Step> {
         match self.ingress.next() {
             Some(tenant) if self.ring.is_empty() || !self.drain.may() => Some(Step::Process(tenant)),
@@ -283,7 +284,7 @@ impl Fair {
         }
     }
 
-    /// The same batch by batch; rounds that find nothing pass without being counted.
+    /// The next step of a round; `None` after a round without packets.
     fn in_rounds(&mut self) -> Option<Step> {
         let ingress = &self.ingress;
         let waits = |tenant| ingress.waiting(tenant).len() > 0;
@@ -291,26 +292,26 @@ impl Fair {
         (step != Step::Rest || !self.round.found_nothing()).then_some(step)
     }
 
-    fn take_on(&mut self, step: Step, spec: &ReceiveRing, now: Nanos) -> (Nanos, Work) {
+    fn take_on(&mut self, step: Step, spec: &ReceiveRing, now: Nanos) -> (Nanos, CpuWork) {
         match step {
             Step::Fetch => {
                 let cost = self.work.time(spec.drain);
-                (now + cost, Work::Fetch { cost })
+                (now + cost, CpuWork::Fetch { cost })
             }
             Step::Process(tenant) => {
-                let arrival = self.ingress.take(tenant, now).expect("who is served has something");
+                let arrival = self.ingress.take(tenant, now).expect("the tenant to serve has a packet");
                 let slot = u32::try_from(arrival.addr).expect("an index of `fetched`");
                 self.free.push(slot);
                 let (packet, fetched) = self.fetched[slot as usize];
                 let (waited, in_nic) = (now.since(arrival.at), fetched.since(arrival.at));
                 let cost = self.work.time(spec.cost);
-                (now + cost, Work::Process { tenant, packet, waited, in_nic, cost })
+                (now + cost, CpuWork::Process { tenant, packet, waited, in_nic, cost })
             }
-            Step::Rest => (now + self.work.time(spec.round), Work::Rest),
+            Step::Rest => (now + self.work.time(spec.round), CpuWork::Rest),
         }
     }
 
-    /// The ring's oldest packet goes to its tenant's queue.
+    /// Moves the ring's oldest packet to its tenant's queue.
     fn fetch(&mut self, now: Nanos, admits: Admits<'_>) -> Option<(Packet, Fate)> {
         let Came { at, tenant, packet } = self.ring.pop_front()?;
         if !admits(&packet) {
@@ -334,8 +335,8 @@ impl Fair {
         let waiting =
             |tenant| self.ingress.waiting(tenant).map(|arrival| &self.fetched[arrival.addr as usize].0);
         let processed = self.doing.iter().filter_map(|(_, work)| match work {
-            Work::Process { packet, .. } => Some(packet),
-            Work::Fetch { .. } | Work::Rest => None,
+            CpuWork::Process { packet, .. } => Some(packet),
+            CpuWork::Fetch { .. } | CpuWork::Rest => None,
         });
         let fetched = (0..self.ingress.tenants()).flat_map(waiting);
         self.ring.iter().map(|came| &came.packet).chain(fetched).chain(processed).collect()

@@ -1,9 +1,9 @@
-//! A recorded capture, sent through a policy: what if this had been in force?
+//! A recorded capture, sent through a policy: the delays and drops if the policy had been in force.
 //!
 //! Why: a policy is tried on yesterday's traffic before it meets tomorrow's.
 //! From: the times and headers of the capture; each frame arrives when it was captured, whatever becomes of it.
 //! Not here: how senders would have reacted; they are recorded, not simulated.
-//! Invariant: every frame of the capture is sent, dropped for a counted reason, or could not be read.
+//! Invariant: every frame of the capture is sent, dropped for a counted reason, or counted as unread.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,7 +13,7 @@ use plimsoll_policy::{Checked, Classifier, Fields, Metadata, NodeId, Prefix, Ten
 use plimsoll_units::{Bytes, Nanos, Span};
 use plimsoll_wire::{FlowKey, Parsed, parse};
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Replay {
     /// Each class that packets were classified to, in the policy's order.
@@ -24,7 +24,7 @@ pub struct Replay {
     pub lasted: Span,
 }
 
-/// How one class fared.
+/// The result of one class.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Replayed {
     /// The class.
@@ -35,22 +35,22 @@ pub struct Replayed {
     pub bytes: u64,
     /// Frames that did not get in, by reason.
     pub drops: BTreeMap<&'static str, u64>,
-    /// Time from arrival to departure, of those that left: mean, median, 99th percentile, most.
+    /// Mean time from arrival to departure, of the frames that left.
     pub mean: Span,
-    /// Half left within this.
+    /// Median of these times.
     pub p50: Span,
-    /// 99 % did.
+    /// Their 99th percentile.
     pub p99: Span,
-    /// All did.
+    /// The longest of them.
     pub most: Span,
-    /// Time that limits held them, all together.
+    /// The sum of the times that limits held frames.
     pub limited: Span,
 }
 
-/// Whose a frame is: the first prefix that holds its source address says.
+/// The tenant of a frame: that of the first prefix that contains its source address.
 pub type Owners = Vec<(Prefix, String)>;
 
-/// A policy's engine, fed with the frames of a capture.
+/// An engine with a policy, to which the frames of a capture are sent.
 ///
 /// ```
 /// use plimsoll_sim::Replayer;
@@ -73,16 +73,16 @@ pub struct Replayer<'a> {
     queues: HashMap<(FlowKey, Option<TenantId>), Option<QueueId>, FixedState>,
     doorbells: DoorbellQueue,
     out: Vec<Transmit>,
-    classes: Vec<Class>,
+    classes: Vec<ClassTally>,
     unread: BTreeMap<String, u64>,
     /// When the first frame came.
     begun: Option<Nanos>,
     now: Nanos,
 }
 
-/// What one class has done so far.
+/// Counters of one class so far.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Class {
+pub(crate) struct ClassTally {
     packets: u64,
     bytes: u64,
     waits: Vec<u64>,
@@ -113,14 +113,14 @@ impl<'a> Replayer<'a> {
             queues: HashMap::default(),
             doorbells: DoorbellQueue::with_capacity(4),
             out: Vec::with_capacity(64),
-            classes: vec![Class::default(); program.nodes.len()],
+            classes: vec![ClassTally::default(); program.nodes.len()],
             unread: BTreeMap::new(),
             begun: None,
             now: Nanos::ZERO,
         }
     }
 
-    /// A frame comes at its captured time, after all that leaves before. A capture's clock may step back, the engine's
+    /// Handles a frame at its captured time, after all frames that leave before. A capture's clock may step back, the engine's
     /// may not: such a frame comes at once.
     pub fn arrive(&mut self, frame: &[u8], at: Nanos) {
         let begun = *self.begun.get_or_insert(at);
@@ -151,7 +151,7 @@ impl<'a> Replayer<'a> {
         }
     }
 
-    /// Lets leave what leaves before a moment, or all there is.
+    /// Sends all frames that leave before a moment, or all frames.
     fn run_until(&mut self, end: Option<Nanos>) {
         while let Some(next) = self.nic.poll_timeout() {
             let next = next.max(self.now);
@@ -182,12 +182,12 @@ impl<'a> Replayer<'a> {
         }
     }
 
-    /// Frames that could not be read from the capture.
+    /// Counts frames that could not be read from the capture.
     pub fn unread(&mut self, why: String, count: u64) {
         *self.unread.entry(why).or_default() += count;
     }
 
-    /// Lets everything leave, and tells how it went.
+    /// Sends all frames that wait, and returns the result.
     #[must_use]
     pub fn finish(mut self) -> Replay {
         self.run_until(None);
@@ -199,8 +199,8 @@ impl<'a> Replayer<'a> {
     }
 }
 
-impl Class {
-    /// Something of it leaves.
+impl ClassTally {
+    /// Counts a packet that leaves.
     pub(crate) fn leaves(&mut self, transmit: &Transmit, now: Nanos) {
         self.bytes += u64::from(transmit.len) + u64::from(transmit.frames - 1) * u64::from(transmit.header);
         self.packets += u64::from(transmit.frames);
@@ -208,7 +208,7 @@ impl Class {
         self.limited += transmit.limited;
     }
 
-    /// Something of it is not taken.
+    /// Counts a packet that is refused.
     pub(crate) fn refuse(&mut self, why: &'static str) {
         *self.drops.entry(why).or_default() += 1;
     }

@@ -1,9 +1,10 @@
-//! A recorded engine, run again: does it decide as it did?
+//! Runs a recorded engine again and compares its decisions.
 //!
-//! Why: what went wrong live is looked at later, packet by packet, and a change of the engine is tried on yesterday.
+//! Why: an incident that was recorded live can be examined later, packet by packet, and a change of the engine can be tried
+//! on a recording.
 //! From: the engine is told the time, so the same inputs give the same outputs (`docs/engine-trace.md`).
-//! Not here: reading the file (`plimsoll_record`), showing what was found (`cli`).
-//! Invariant: whatever a trace tells, this ends with the same decisions, with the first that differs, or with an error.
+//! Not here: reading the file (`plimsoll_record`), showing the result (`cli`).
+//! Invariant: for any trace this ends with the same decisions, with the first that differs, or with an error.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::Read;
@@ -13,68 +14,68 @@ use plimsoll_policy::{Checked, LimitId, NodeId, Placement, check_with};
 use plimsoll_record::{End, Event, File, Left, Reader, TraceError};
 use plimsoll_units::{Bytes, Nanos, Span};
 
-use crate::replay::{Class, Replay};
+use crate::replay::{ClassTally, Replay};
 
-/// What running a trace again came to.
+/// The result of running a trace again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rerun {
-    /// How each class fared, and for how long.
+    /// Each class's packets and delays, and the length of the recording.
     pub replay: Replay,
     /// Packets that came, taken or refused.
     pub packets: u64,
-    /// Decisions that were compared: what left, what was refused, which flow queues were opened and closed.
+    /// Decisions that were compared: packets that left, packets that were refused, flow queues that were opened and closed.
     pub decisions: u64,
     /// Policies that came into force after the first.
     pub reloads: u64,
     /// Why the recording ended.
     pub end: End,
-    /// The first decision that was another one; nothing is run beyond it.
+    /// The first decision that differs; the run ends there.
     pub difference: Option<Difference>,
 }
 
-/// A decision that is not as recorded.
+/// A decision that differs from the recorded one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Its number, from 1.
     pub decision: u64,
     /// Number of its event in the trace, from 1.
     pub event: u64,
-    /// When.
+    /// Its time.
     pub at: Nanos,
-    /// What was decided then.
+    /// The recorded decision.
     pub recorded: String,
-    /// What was decided now.
+    /// The decision in this run.
     pub again: String,
 }
 
 /// Why a trace cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum RerunError {
-    /// The file.
+    /// The trace cannot be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// A policy in it is refused.
+    /// A policy in the trace is refused.
     #[error("holds a policy that this plimsoll refuses:\n{0}")]
     Policy(String),
-    /// Its events are none that an engine can have seen.
+    /// The trace has an event that no engine can have seen.
     #[error("makes no sense at event {event}: {what}")]
     Nonsense {
-        /// Which.
+        /// The number of the event.
         event: u64,
-        /// Why.
+        /// What is wrong with it.
         what: &'static str,
     },
-    /// Its engine needs more memory than there may be used.
+    /// The engine of the trace needs more memory than the caller allows.
     #[error("needs an engine of {needs}, and {most} may be used")]
     TooLarge {
-        /// Bytes that it would take.
+        /// Bytes that the engine needs.
         needs: Bytes,
-        /// Bytes that it may take.
+        /// Bytes that it may use.
         most: Bytes,
     },
 }
 
-/// Runs a trace again, with an engine of at most so much memory for flow queues and descriptors.
+/// Runs a trace again, with an engine that takes at most `memory` for flow queues and descriptors.
 ///
 /// # Errors
 /// [`RerunError`].
@@ -106,7 +107,7 @@ fn memory_of(config: &Config) -> Bytes {
     Bytes::new(queues) + Bytes::new(24).times(config.descriptors.into())
 }
 
-/// The policy that these files were.
+/// Checks the policy in these files.
 fn check(files: &[File]) -> Result<Checked, RerunError> {
     let main = files.first().map_or("", |file| file.name.as_str());
     let mut load = |name: &str| {
@@ -128,21 +129,22 @@ impl From<RerunError> for Stop {
     }
 }
 
-/// The engine, and what is compared.
+/// A run in progress.
 struct Run {
     nic: Nic,
-    /// What has left and is not through.
+    /// Packets that have left and are not completed yet.
     away: VecDeque<Transmit>,
     out: Vec<Transmit>,
-    /// By class of the policy in force: its place among `classes`.
+    /// By class of the policy in force: its index in `classes`.
     places: Vec<usize>,
-    classes: Vec<(String, Class)>,
+    classes: Vec<(String, ClassTally)>,
     event: u64,
     packets: u64,
     decisions: u64,
     reloads: u64,
-    /// The first and the last moment that was told.
+    /// The first moment in the trace.
     begun: Option<Nanos>,
+    /// The last moment so far.
     now: Nanos,
 }
 
@@ -165,20 +167,20 @@ impl Run {
         run
     }
 
-    /// Classes keep what they have done under their names.
+    /// Indexes the classes of a policy; a class of a name that is known keeps its counters.
     fn name_classes(&mut self, checked: &Checked) {
         let known = &mut self.classes;
         let mut index: HashMap<String, usize> = known.iter().map(|(name, _)| name.clone()).zip(0..).collect();
         let places = checked.program.nodes.iter().map(|node| {
             *index.entry(node.name.clone()).or_insert_with(|| {
-                known.push((node.name.clone(), Class::default()));
+                known.push((node.name.clone(), ClassTally::default()));
                 known.len() - 1
             })
         });
         self.places = places.collect();
     }
 
-    /// One event: done again, and compared. Answers why the recording ends, if it does.
+    /// Repeats one event and compares its outcome. Returns why the recording ends, if it does.
     fn take(&mut self, event: Event, memory: Bytes) -> Result<Option<End>, Stop> {
         match event {
             Event::Start { .. } => return Err(self.nonsense("a second start").into()),
@@ -266,7 +268,7 @@ impl Run {
         for _ in 0..count {
             let transmit = self.away.pop_front();
             let transmit = transmit.ok_or_else(|| self.nonsense("more is through than has left"))?;
-            // What became of it changes no decision.
+            // The outcome of a packet changes no decision.
             self.nic.complete(&transmit, Outcome::Sent);
         }
         while self.nic.poll_completion().is_some() {}
@@ -301,7 +303,7 @@ impl Run {
         }
     }
 
-    /// One decision.
+    /// Compares one decision with the recorded one.
     fn compare<T: PartialEq>(
         &mut self,
         recorded: &T,

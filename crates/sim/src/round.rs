@@ -1,44 +1,45 @@
 //! A round of an engine's core: what it fetches and processes before it looks after all else again.
 //!
-//! Why: an engine polls. What comes while it is at something else waits for its next look, and longer rounds, not only fuller
-//! queues, are what a busy host's packets wait for: smoothly more the less time is left, long before the core is full.
-//! From: the daemon's way in (`engine::inward`), whose order this is. The bounds are those that it had when what a round's rest
-//! takes was calibrated; it has delivered up to 128 in a round since.
+//! Why: an engine polls. A packet that comes while the engine does something else waits until it polls again. On a busy host
+//! packets wait for longer rounds, not only in fuller queues: the less time a round leaves, the longer, long before the core is
+//! full.
+//! From: the order of the daemon's `engine::inward`. The bounds are those that it had when the time of a round's rest was
+//! calibrated; since then it delivers up to 128 packets in a round.
 //! Not here: time, and packets (`receive`).
-//! Invariant: a round ends; what comes after the ring was seen empty is the next one's.
+//! Invariant: a round ends; a packet that comes after the ring was seen empty belongs to the next round.
 
-/// Packets fetched at once, and of one tenant processed before the next tenant is chosen.
+/// Packets fetched at once; and packets of one tenant that are processed before the next tenant is chosen.
 const BATCH: u32 = 32;
 const QUANTUM: u32 = 8;
 /// Packets fetched in a round, and processed.
 const FETCHES: u32 = 8 * BATCH;
 const DELIVERIES: u32 = 64;
 
-/// How far it is.
+/// The progress of a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Round {
     fetched: u32,
     processed: u32,
     /// The ring has been seen empty.
     emptied: bool,
-    /// Whose packets are processed, and how many more before anybody else's.
+    /// The tenant whose packets are processed, and how many more of them before the next tenant is chosen.
     quantum: Option<(u32, u32)>,
 }
 
-/// What comes next.
+/// The next step of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// The ring's oldest packet.
+    /// Fetch the ring's oldest packet.
     Fetch,
-    /// This tenant's.
+    /// Process this tenant's oldest packet.
     Process(u32),
-    /// All else, and then a new round.
+    /// All other work of the engine; then a new round begins.
     Rest,
 }
 
 impl Round {
-    /// The next thing to do. `ring` packets are there to be fetched, which `may` be done while others wait; `next` is the
-    /// tenant to serve, and `waits` says whether a tenant has something.
+    /// Chooses the next step. `ring` packets are there to be fetched, which `may` be done while others wait; `next` is the
+    /// tenant to serve, and `waits` says whether a tenant has a packet.
     pub(crate) fn step(
         &mut self,
         ring: usize,
@@ -70,7 +71,7 @@ impl Round {
         }
     }
 
-    /// Whether it has had nothing to do but the rest.
+    /// Whether nothing was fetched or processed in this round.
     pub(crate) fn found_nothing(&self) -> bool {
         self.fetched == 0 && self.processed == 0
     }

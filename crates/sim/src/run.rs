@@ -1,10 +1,9 @@
 //! A whole scenario: every system with every seed, each run on its own.
 //!
-//! Why: runs share nothing, so that all cores work on them, and what comes out does not depend on how many there are.
+//! Why: runs share no state, so all cores work on them, and the results do not depend on the number of cores.
 //! From: scoped threads that take the next run from one counter.
-//! Not here: how a world is built (`build`) and moves (`world`).
-//! Invariant: results stand in the order of seeds, then of systems in the file; nothing in them was measured with a
-//! real clock.
+//! Not here: building a world (`build`) and running it (`world`).
+//! Invariant: results stand in the order of seeds, then of systems in the file; no value in them comes from a real clock.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -16,11 +15,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use plimsoll_scenario::{Results, Run, Scenario, System};
 use plimsoll_units::{Nanos, Span};
 
+use crate::bounds::DelayBound;
 use crate::build;
 use crate::error::SimError;
 use crate::host_nic::HostNic;
 use crate::limiter::Limiter;
-use crate::promise::Promise;
 use crate::world::{Carrier, GRACE, Node, Way, World};
 
 /// How to simulate a scenario.
@@ -30,11 +29,11 @@ pub struct Options {
     pub systems: Vec<String>,
     /// The first seed, in place of the scenario's.
     pub seed: Option<u64>,
-    /// How many seeds, counting up from the first; 1 if zero. The results call each a pair.
+    /// The number of seeds, counting up from the first; zero counts as 1. The results call each a pair.
     pub seeds: u32,
-    /// Threads to run on; as many as there are cores if none is given.
+    /// Threads to run on; without, one for each core.
     pub threads: Option<NonZeroUsize>,
-    /// What to write down, packet by packet.
+    /// The trace to write, packet by packet.
     pub trace: Option<Trace>,
 }
 
@@ -43,7 +42,7 @@ pub struct Options {
 pub struct Trace {
     /// The file, in pcapng. With several runs each has a file of its own, named after its system and seed.
     pub file: PathBuf,
-    /// Names of the links to look at; every host's own if none is given.
+    /// Names of the links to trace; if empty, every host's own link.
     pub at: Vec<String>,
 }
 
@@ -58,46 +57,46 @@ impl Trace {
     }
 }
 
-/// What came out.
+/// The outcome of a simulation.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// What was measured.
+    /// The measurements.
     pub results: Results,
-    /// The policies' delay bounds, against every packet that met their assumptions.
-    pub kept: Vec<Kept>,
-    /// Events that happened, in all runs.
+    /// By run: the policies' delay bounds, against every packet that met their assumptions.
+    pub bounds: Vec<RunBounds>,
+    /// Events of all runs.
     pub events: u64,
-    /// Packets times the links that they crossed.
+    /// Links crossed by packets, summed over all packets.
     pub hops: u64,
 }
 
-/// How a policy's delay bounds fared in one run.
+/// The delay bounds of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct RunBounds {
     /// The system.
     pub system: String,
     /// The run's seed.
     pub seed: u64,
-    /// Each class that sent what its bound assumes.
-    pub promises: Vec<Promise>,
+    /// The bound of each class of which packets were judged.
+    pub bounds: Vec<DelayBound>,
 }
 
-/// What a simulation tells while it runs.
+/// The progress of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Which of the scenarios, from 0.
+    /// Index of the scenario.
     pub scenario: usize,
-    /// Which run of all, from 0.
+    /// Index of the run among all runs.
     pub run: usize,
-    /// How many runs there are.
+    /// The number of all runs.
     pub runs: usize,
     /// The system's name.
     pub system: String,
     /// The seed.
     pub seed: u64,
-    /// The run's time.
+    /// The virtual time in the run.
     pub now: Nanos,
-    /// How long it is.
+    /// The length of the run.
     pub length: Span,
     /// Events so far in this run.
     pub events: u64,
@@ -106,7 +105,7 @@ pub struct Progress {
 /// Simulates every chosen system with every seed. `progress` may be called from several threads.
 ///
 /// # Errors
-/// See [`SimError`].
+/// [`SimError`].
 pub fn run(
     scenario: &Scenario,
     options: &Options,
@@ -115,10 +114,10 @@ pub fn run(
     run_all(&[scenario], options, progress).map(|mut outcomes| outcomes.swap_remove(0))
 }
 
-/// The same for many scenarios at once, such as the points of a sweep: one outcome for each.
+/// Simulates many scenarios at once, such as the points of a sweep: one outcome for each. See [`run`].
 ///
 /// # Errors
-/// The first, in the order of the scenarios.
+/// The first [`SimError`], in the order of the scenarios.
 pub fn run_all(
     scenarios: &[&Scenario],
     options: &Options,
@@ -127,7 +126,7 @@ pub fn run_all(
     run_each(scenarios, options, progress).into_iter().collect()
 }
 
-/// The same for scenarios that have nothing to do with each other: what is wrong with one of them is told in its place.
+/// Like [`run_all`], for independent scenarios: an error of one of them stands in its place.
 pub fn run_each(
     scenarios: &[&Scenario],
     options: &Options,
@@ -158,14 +157,14 @@ pub fn run_each(
         match (&mut outcomes[job.index], finished) {
             (Ok(outcome), Ok(finished)) => outcome.add(finished),
             (Ok(_), Err(error)) => outcomes[job.index] = Err(error),
-            (Err(_), _) => {} // the first error is told
+            (Err(_), _) => {} // the first error stays
         }
     }
     outcomes
 }
 
-/// Every job's result, in their order, from as many threads as are wanted. The longest begin first, so that no thread
-/// ends long before the others.
+/// Runs every job on this number of threads, and returns the results in the order of the jobs. The longest jobs begin first,
+/// so that no thread ends long before the others.
 fn work(
     jobs: &[Job<'_>],
     threads: Option<NonZeroUsize>,
@@ -196,22 +195,22 @@ fn work(
 impl Outcome {
     fn add(&mut self, finished: Finished) {
         self.results.runs.push(finished.run);
-        self.kept.push(finished.kept);
+        self.bounds.push(finished.bounds);
         self.events += finished.events;
         self.hops += finished.hops;
     }
 
     /// The delay bounds that did not hold: there should be none.
-    pub fn broken(&self) -> impl Iterator<Item = (&Kept, &Promise)> {
-        let all = self.kept.iter().flat_map(|kept| kept.promises.iter().map(move |promise| (kept, promise)));
-        all.filter(|(_, promise)| !promise.kept())
+    pub fn broken(&self) -> impl Iterator<Item = (&RunBounds, &DelayBound)> {
+        let all = self.bounds.iter().flat_map(|run| run.bounds.iter().map(move |bound| (run, bound)));
+        all.filter(|(_, bound)| !bound.kept())
     }
 }
 
-/// One system with one seed.
+/// One run: a system with a seed.
 #[derive(Clone, Debug)]
 struct Job<'a> {
-    /// Which scenario.
+    /// Index of the scenario.
     index: usize,
     scenario: &'a Scenario,
     system: &'a System,
@@ -220,11 +219,11 @@ struct Job<'a> {
     trace: Option<Trace>,
 }
 
-/// What one run came to.
+/// The outcome of one run.
 #[derive(Debug)]
 struct Finished {
     run: Run,
-    kept: Kept,
+    bounds: RunBounds,
     events: u64,
     hops: u64,
 }
@@ -276,11 +275,11 @@ impl Job<'_> {
         run.promises = watched
             .map(|(host, watch)| (if alone { String::new() } else { host.clone() }, watch.report()))
             .collect();
-        let promises = promises(world);
-        run.notes.extend(note(&promises));
+        let bounds = bounds(world);
+        run.notes.extend(note(&bounds));
         Finished {
             run,
-            kept: Kept { system, seed: self.seed, promises },
+            bounds: RunBounds { system, seed: self.seed, bounds },
             events: world.events,
             hops: world.hops,
         }
@@ -288,7 +287,7 @@ impl Job<'_> {
 }
 
 impl Job<'_> {
-    /// What all engines held of each workload's packets.
+    /// Adds up the packets of each workload that all engines held.
     fn held(&self, world: &mut World, run: &mut Run) {
         let nics = world.nodes.iter_mut().filter_map(|node| match &mut node.carrier {
             Carrier::Nic { nic, .. } => nic.holdings.as_mut(),
@@ -304,7 +303,7 @@ impl Job<'_> {
     }
 }
 
-/// Every packet is somewhere.
+/// Asserts that every packet is delivered, dropped for a counted reason, or under way.
 fn account(world: &World) {
     for (tally, under_way) in world.tallies.iter().zip(world.under_way()) {
         let known = tally.delivered + tally.drops.values().sum::<u64>() + under_way;
@@ -312,11 +311,11 @@ fn account(world: &World) {
     }
 }
 
-fn promises(world: &World) -> Vec<Promise> {
-    host_nics(world).flat_map(|(node, nic)| nic.promises.report(&node.name)).collect()
+fn bounds(world: &World) -> Vec<DelayBound> {
+    host_nics(world).flat_map(|(node, nic)| nic.bounds.report(&node.name)).collect()
 }
 
-/// What all engines and buses counted together.
+/// The counters of all host NICs, buses and limiters, added up.
 fn counters(world: &World) -> BTreeMap<&'static str, u64> {
     let mut counters = BTreeMap::new();
     let buses = world.links.iter().filter(|end| end.kind == Way::Bus);
@@ -328,7 +327,7 @@ fn counters(world: &World) -> BTreeMap<&'static str, u64> {
     counters
 }
 
-/// What all engines' threads have worked together, where that takes time.
+/// The CPU time of all engines' threads together, where their work takes time.
 fn cpu(world: &World) -> Option<Span> {
     let nics = host_nics(world).filter_map(|(_, nic)| nic.cpu());
     nics.chain(limiters(world).filter_map(Limiter::cpu)).reduce(|sum, one| sum + one)
@@ -345,12 +344,12 @@ fn host_nics(world: &World) -> impl Iterator<Item = (&Node, &HostNic)> {
     })
 }
 
-/// The bound that came nearest to being reached.
-fn note(promises: &[Promise]) -> Option<String> {
-    let reached = |promise: &Promise| promise.worst.as_secs_f64() / promise.bound.as_secs_f64();
-    let nearest = promises.iter().max_by(|a, b| reached(a).total_cmp(&reached(b)))?;
-    let (kept, count) = (promises.iter().filter(|promise| promise.kept()).count(), promises.len());
-    let Promise { class, worst, bound, judged, .. } = nearest;
+/// A note on the delay bounds, with the one that came nearest to being reached.
+fn note(bounds: &[DelayBound]) -> Option<String> {
+    let reached = |bound: &DelayBound| bound.worst.as_secs_f64() / bound.bound.as_secs_f64();
+    let nearest = bounds.iter().max_by(|a, b| reached(a).total_cmp(&reached(b)))?;
+    let (kept, count) = (bounds.iter().filter(|bound| bound.kept()).count(), bounds.len());
+    let DelayBound { class, worst, bound, judged, .. } = nearest;
     Some(format!(
         "delay bounds hold for {kept} of {count} classes that kept to their guarantee; nearest `{class}`, which waited \
          {worst} of {bound} at most ({judged} packets)"

@@ -1,10 +1,10 @@
-//! TCP connections in a world: what they write leaves as packets, what arrives moves them on.
+//! TCP connections in a world: their segments leave as packets, and packets that arrive reach their end points.
 //!
 //! Why: workloads think in streams, links in packets.
 //! From: `tcp`, which neither waits nor sends.
 //! Not here: what streams carry (`traffic`).
-//! Invariant: after each call that changes an end point, what it wants to send has been sent and its deadline is on the
-//! agenda, or earlier than that one.
+//! Invariant: after each call that changes an end point, all that it wants to send has been sent, and the agenda has its
+//! deadline or an earlier moment.
 
 use plimsoll_units::Bytes;
 
@@ -13,9 +13,9 @@ use crate::packet::{Body, IP_HEADERS, Packet, SHORTEST};
 use crate::tcp::{self, Flags};
 use crate::world::World;
 
-/// TCP's header with timestamps, as Linux sends it.
+/// Bytes of TCP's header with timestamps, as Linux sends it.
 const TCP_HEADER: u32 = 32;
-/// The same of a SYN, with what else it negotiates.
+/// Bytes of a SYN's header, with all its options.
 const SYN_HEADER: u32 = 40;
 
 impl World {
@@ -27,7 +27,7 @@ impl World {
         self.pump(socket);
     }
 
-    /// The same for an answer, which takes its tenant's core time where that is known.
+    /// Like [`World::write`], for an answer: it takes time on its tenant's core, where that has a cost.
     pub(crate) fn answer(&mut self, socket: u32, bytes: u64) {
         let end = &self.connections[socket as usize];
         match self.flows[end.flow as usize].way(socket & 1 == 1).0.core {
@@ -38,7 +38,7 @@ impl World {
         }
     }
 
-    /// This end point always has more to send.
+    /// Makes this end point send without end.
     pub(crate) fn write_unlimited(&mut self, socket: u32) {
         self.connections[socket as usize].tcp.write_unlimited();
         self.pump(socket);
@@ -49,7 +49,7 @@ impl World {
         self.connections[socket as usize].written
     }
 
-    /// Fills a socket's buffer: as much as is not acknowledged is `most` bytes then.
+    /// Fills a socket's buffer, so that `most` bytes are not acknowledged yet.
     pub(crate) fn fill(&mut self, socket: u32, most: u64) {
         let end = &self.connections[socket as usize];
         let room = (end.tcp.sender().acked().as_u64() + most).saturating_sub(end.written);
@@ -58,7 +58,7 @@ impl World {
         }
     }
 
-    /// The connection is gone, without a word to the other side.
+    /// Closes both end points of a connection at once; no packet tells the other side.
     pub(crate) fn close(&mut self, socket: u32) {
         for end in [socket & !1, socket | 1] {
             let end = &mut self.connections[end as usize];
@@ -67,7 +67,7 @@ impl World {
         }
     }
 
-    /// A packet has arrived at an end point.
+    /// Handles a packet that has arrived at an end point.
     pub(crate) fn socket_packet(&mut self, socket: u32, packet: &tcp::Packet) {
         let end = &mut self.connections[socket as usize];
         if end.closed {
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// An end point's deadline may have come.
+    /// Handles an end point's deadline, which may have moved later.
     pub(crate) fn socket_timeout(&mut self, socket: u32) {
         let end = &mut self.connections[socket as usize];
         if !end.closed {
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// A packet has left its host's transmit path: its socket may put as much there again.
+    /// Returns a packet's credit to its socket: it has left its host's transmit path.
     pub(crate) fn credit(&mut self, packet: &Packet) {
         let flow = &self.flows[packet.flow as usize];
         match &packet.body {
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// Sends what the end point wants to send, and notes its deadline.
+    /// Sends all that the end point wants to send, and notes its deadline.
     fn pump(&mut self, socket: u32) {
         loop {
             let end = &mut self.connections[socket as usize];

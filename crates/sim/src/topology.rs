@@ -1,4 +1,4 @@
-//! Nodes, links and ways through them.
+//! Nodes, links and the routes through them.
 //!
 //! Why: a scenario names machines; packets need the next link.
 //! From: the fewest links win, and among equals those that the file names first.
@@ -33,7 +33,7 @@ impl Topology {
         (0..).zip(&self.nodes).find(|(_, node)| *node == name).map(|(index, _)| index)
     }
 
-    /// The link from each node towards each: `from * nodes + to`.
+    /// The first link on the route from each node to each other one, at index `from * nodes + to`.
     pub(crate) fn routes(&self) -> Vec<u32> {
         let count = self.nodes.len();
         let mut into: Vec<Vec<(u32, u32)>> = vec![Vec::new(); count];

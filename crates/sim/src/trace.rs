@@ -1,9 +1,9 @@
-//! What crossed a link, as a capture file that Wireshark reads.
+//! Writes the packets that crossed a link to a capture file that Wireshark reads.
 //!
-//! Why: a surprising figure is believed once its packets have been seen, with what the scheduler thought of them.
+//! Why: a surprising figure is believed once its packets have been seen, with the scheduler's decisions.
 //! From: pcapng through `pcap-file`, headers through `etherparse`: one interface for each link, nanoseconds, the
 //! scheduler's decision as a packet's comment.
-//! Not here: payload, which nobody has; frames are cut behind their headers and keep their length.
+//! Not here: payload, which the simulator has none of; frames are cut behind their headers and keep their length.
 //! Invariant: records stand in the order of time, and what is written changes nothing in the run.
 
 use std::borrow::Cow;
@@ -32,41 +32,41 @@ use crate::world::Flow;
 /// A capture being written.
 pub(crate) struct Tracer {
     file: PcapNgWriter<BufWriter<File>>,
-    /// What each end of a flow has said last.
+    /// By flow: the last header fields of each end.
     said: Vec<[Said; 2]>,
     frame: Vec<u8>,
     problem: Option<io::Error>,
 }
 
-/// What an end of a flow has said last, here: a real header repeats it in every segment.
+/// The last header fields of one end of a flow on this link: a real header repeats them in every segment.
 #[derive(Clone, Copy, Debug)]
 struct Said {
-    /// Where what it sends next begins.
+    /// The sequence number of the next byte that it sends.
     next: u32,
-    /// What it acknowledges.
+    /// The sequence number that it acknowledges.
     acknowledged: u32,
-    /// The room that it has, in units of the scale.
+    /// Its receive window, in units of the scale.
     window: u16,
 }
 
 impl Default for Said {
-    /// After the handshake.
+    /// The fields after the handshake.
     fn default() -> Self {
         Self { next: 1, acknowledged: 1, window: (65_535 >> WINDOW_SCALE) as u16 }
     }
 }
 
-/// Where each tenant and place has its card: locally administered, as in the lab.
+/// The first bytes of each hardware address: locally administered, as in the lab.
 const CARD: [u8; 2] = [0x02, 0x77];
 
 /// `if_tsresol` for nanoseconds.
 const NANOSECONDS: u8 = 9;
 
-/// Payload of which nothing is known.
+/// Payload in checksums: all zeros.
 static NOTHING: [u8; 65_536] = [0; 65_536];
 
 impl Tracer {
-    /// Makes the file, with an interface for each link.
+    /// Creates the file, with an interface for each link.
     pub(crate) fn create(path: &Path, links: &[String], flows: usize) -> io::Result<Self> {
         let mut file = PcapNgWriter::new(BufWriter::new(File::create(path)?)).map_err(io::Error::other)?;
         for link in links {
@@ -78,7 +78,7 @@ impl Tracer {
         Ok(Self { file, said: vec![[Said::default(); 2]; flows], frame: Vec::new(), problem: None })
     }
 
-    /// A packet crosses link number `interface`.
+    /// Records a packet that crosses link number `interface`.
     pub(crate) fn record(
         &mut self,
         interface: u32,
@@ -104,7 +104,7 @@ impl Tracer {
         }
     }
 
-    /// Brings everything to the file.
+    /// Flushes the file, and reports the first error of all writes.
     pub(crate) fn finish(self) -> io::Result<()> {
         self.problem.map_or(Ok(()), Err)?;
         self.file.into_inner().flush()
@@ -117,7 +117,7 @@ impl core::fmt::Debug for Tracer {
     }
 }
 
-/// What the scheduler thought of a packet that leaves now.
+/// The scheduler's decision about a packet that leaves now, in words.
 pub(crate) fn decision(transmit: &Transmit, engine: &Nic, now: Nanos) -> String {
     let program = engine.program();
     let class = &program.node(transmit.class).name;

@@ -1,11 +1,11 @@
-//! Traffic: what workloads send and measure, in virtual time.
+//! Workloads in virtual time: the packets that they send, and their measurements.
 //!
 //! Why: the same workloads as the lab's, at rates and sizes that no machine holds.
 //! From: `docs/scenarios.md`, "Workloads"; the lab's generators, with their open-loop latency counted from when a
 //! request was due.
 //! Not here: TCP itself (`tcp`), the world that carries it (`world`).
-//! Invariant: a workload acts only when one of its timers, datagrams or streams says so; it sends nothing new from its
-//! stop on.
+//! Invariant: a workload acts only when a timer fires, or a datagram or more of a stream arrives; it sends nothing new from
+//! its stop on.
 
 mod bulk;
 mod probe;
@@ -27,17 +27,17 @@ pub(crate) use udp::Udp;
 use crate::agenda::SourceId;
 use crate::world::World;
 
-/// One workload.
+/// A workload.
 #[derive(Debug, Default)]
 pub(crate) enum App {
-    /// It is acting at this moment, taken out of the world for the while.
+    /// The workload acts at this moment: it is taken out of the world meanwhile.
     #[default]
     Away,
-    /// Datagrams that nobody answers.
+    /// Datagrams without answers.
     Udp(Box<Udp>),
-    /// Datagrams that come back.
+    /// Datagrams that the destination sends back.
     Probe(Box<Probe>),
-    /// Streams that always have something to send, or by turns.
+    /// Streams that send all the time, or with pauses.
     Bulk(Box<Bulk>),
     /// Requests and responses.
     Rpc(Box<Rpc>),
@@ -45,9 +45,9 @@ pub(crate) enum App {
     Rounds(Box<Rounds>),
 }
 
-/// What every workload knows of itself.
+/// A workload's flows, times and timers.
 #[derive(Clone, Debug)]
-pub(crate) struct Job {
+pub(crate) struct Assignment {
     /// Its first flow, or connection, and how many there are; a connection has two end points, its client's first.
     pub(crate) first: u32,
     pub(crate) count: u32,
@@ -58,7 +58,7 @@ pub(crate) struct Job {
 }
 
 impl App {
-    /// One of its timers has fired; the first one fires at the start.
+    /// Handles one of its timers; the first one fires at the start.
     pub(crate) fn timeout(&mut self, world: &mut World, timer: u32) {
         match self {
             Self::Away => {}
@@ -70,14 +70,14 @@ impl App {
         }
     }
 
-    /// A datagram has arrived at one of a flow's ends.
+    /// Handles a datagram that has arrived at one of a flow's ends.
     pub(crate) fn datagram(&mut self, world: &mut World, flow: u32, back: bool, number: u64) {
         if let Self::Probe(app) = self {
             app.datagram(world, flow, back, number);
         }
     }
 
-    /// More of a stream can be read at this end point: so many bytes since the beginning.
+    /// Handles more bytes of a stream at this end point: `total` since the beginning.
     pub(crate) fn received(&mut self, world: &mut World, socket: u32, total: u64) {
         match self {
             Self::Rpc(app) => app.received(world, socket, total),
@@ -86,21 +86,21 @@ impl App {
         }
     }
 
-    /// Something that this end point sent has been acknowledged.
+    /// Handles an acknowledgement of bytes that this end point sent.
     pub(crate) fn acknowledged(&mut self, world: &mut World, socket: u32) {
         if let Self::Bulk(app) = self {
             app.acknowledged(world, socket);
         }
     }
 
-    /// A datagram has left its host's transmit path, or was refused there.
+    /// Handles a datagram that has left its host's transmit path, or was refused there.
     pub(crate) fn left(&mut self, world: &mut World, len: u32) {
         if let Self::Udp(app) = self {
             app.left(world, len);
         }
     }
 
-    /// What it measured.
+    /// The workload's measurements.
     pub(crate) fn finish(&mut self) -> WorkloadResult {
         match self {
             Self::Away | Self::Udp(_) | Self::Bulk(_) => WorkloadResult::default(),
@@ -111,18 +111,18 @@ impl App {
     }
 }
 
-/// Answers to what was due at `due` and came at `now`.
+/// The sample of a request that was due at `due` and answered at `now`.
 fn sample(due: Nanos, now: Nanos) -> Sample {
     Sample { at: due, latency: now.since(due) }
 }
 
-/// What was never answered is an error, too.
+/// The result of these samples; a request that was never answered counts as an error.
 fn measured(samples: Vec<Sample>, unanswered: Vec<Nanos>) -> WorkloadResult {
     let errors = unanswered.len() as u64;
     WorkloadResult { samples, unanswered, errors, ..WorkloadResult::default() }
 }
 
-/// The mean gap of so many a second.
+/// The mean gap between `rate` events a second.
 fn gap(rate: u32) -> Span {
     Span::ns(plimsoll_units::NS_PER_SEC / u64::from(rate.max(1)))
 }

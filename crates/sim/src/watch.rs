@@ -1,9 +1,9 @@
-//! What is looked at, host by host, to say whether tenants' promises held.
+//! The counters of each host by which tenants' promises are judged.
 //!
-//! Why: a simulated run shall be judged as a live host is, by the same code, and name who or what broke a promise.
-//! From: the daemon's look each second (`plimsoll_slo::Watched`); here at the ends of windows of virtual time.
-//! Not here: the judgement (`plimsoll_slo`), the policy's delay bounds (`promise`).
-//! Invariant: it changes nothing that happens, neither events nor their order.
+//! Why: the code that judges a live host also judges a simulated run, and names the cause of a broken promise.
+//! From: the daemon's reading each second (`plimsoll_slo::Watched`); here at the ends of windows of virtual time.
+//! Not here: the judgement (`plimsoll_slo`), the policy's delay bounds (`bounds`).
+//! Invariant: it changes neither events nor their order.
 
 use std::sync::Arc;
 
@@ -12,44 +12,44 @@ use plimsoll_scenario::Scenario;
 use plimsoll_slo::{InwardWatched, LaneWatched, Looks, Parts, Pulse, SloReport, UplinkWatched, Watched};
 use plimsoll_units::{Nanos, Span};
 
-/// What passed at one host with an engine.
+/// The counters of a host with an engine.
 #[derive(Debug)]
 pub(crate) struct Watch {
     program: Arc<Program>,
-    /// By the scenario's tenants; those that live here.
+    /// By tenant of the scenario: its counters, if it lives here.
     lanes: Vec<Option<Lane>>,
     uplink: UplinkWatched,
-    /// How long the daemon was gone, since the last look.
+    /// The longest time that the daemon was down, since the last reading.
     late: Span,
     down_since: Option<Nanos>,
     looks: Looks,
 }
 
-/// One tenant.
+/// The counters of a tenant.
 #[derive(Debug)]
 struct Lane {
     seen: LaneWatched,
     parts: Box<Parts>,
-    /// What of each of its targets each way has.
+    /// The half of each delay target, for the way out and the way in each.
     halves: Vec<Span>,
-    /// Packets that came to their end.
+    /// Packets delivered to it.
     delivered: u64,
 }
 
-/// What else a look needs of the host's parts.
+/// Counters of the host's other parts.
 pub(crate) struct Beside<'a> {
-    /// What its threads have worked.
+    /// The CPU time of its threads.
     pub(crate) cpu: Span,
-    /// What a tenant's packets on the way in, of which so many were delivered, took of the CPU.
+    /// CPU time of a tenant's packets on the way in, by the tenant and its number of delivered packets.
     pub(crate) inward: &'a dyn Fn(u32, u64) -> Span,
-    /// How often other hosts' tenants held a tenant's packets.
+    /// How often the limits of tenants on other hosts held a tenant's packets.
     pub(crate) pressed: &'a dyn Fn(u32) -> Vec<(String, u64)>,
-    /// How often a tenant's ring was not read.
+    /// How many of a tenant's packets waited because its ring was not read.
     pub(crate) held_back: &'a dyn Fn(u32) -> u64,
 }
 
 impl Watch {
-    /// For a host on which these of the scenario's tenants live.
+    /// Counters for the tenants of the scenario that live on this host.
     pub(crate) fn new(scenario: &Scenario, host: &str, program: &Program) -> Self {
         let lane = |tenant: &plimsoll_scenario::Tenant| {
             let lives_here = tenant.homes.iter().any(|home| home.host == host);
@@ -81,7 +81,7 @@ impl Watch {
         self.lanes.get_mut(tenant? as usize)?.as_mut()
     }
 
-    /// A tenant's packet came from its ring.
+    /// Counts a tenant's packet that came from its ring.
     #[inline]
     pub(crate) fn offered(&mut self, tenant: Option<u32>, bytes: u32) {
         if let Some(lane) = self.lane(tenant) {
@@ -89,21 +89,22 @@ impl Watch {
         }
     }
 
-    /// So many frames of a tenant's were lost on the way out.
+    /// Counts a tenant's frames that were lost on the way out.
     pub(crate) fn lost(&mut self, tenant: Option<u32>, frames: u32, why: &'static str) {
         if let Some(lane) = self.lane(tenant) {
             *lane.seen.losses.entry(why).or_default() += u64::from(frames);
         }
     }
 
-    /// One that had left was lost between hosts.
+    /// Counts a tenant's packet that was lost between hosts.
     pub(crate) fn strayed(&mut self, tenant: Option<u32>) {
         if let Some(lane) = self.lane(tenant) {
             lane.seen.strayed += 1;
         }
     }
 
-    /// A frame of a tenant's has left; the last one of its packet, which limits held and which waited otherwise.
+    /// Counts a tenant's frame that has left; `last` has the times that limits held its packet and that it waited, if this was
+    /// the packet's last frame.
     #[inline]
     pub(crate) fn left(&mut self, tenant: Option<u32>, bytes: u32, last: Option<(Span, Span)>) {
         if let Some(Lane { parts, halves, .. }) = self.lane(tenant) {
@@ -114,7 +115,7 @@ impl Watch {
         }
     }
 
-    /// It went on the uplink, or was lost there.
+    /// Counts a frame that went on the uplink, or was lost there.
     #[inline]
     pub(crate) fn crossed(&mut self, tenant: Option<u32>, bytes: u32, lost: bool) {
         self.uplink.sent_bytes += u64::from(bytes);
@@ -123,7 +124,7 @@ impl Watch {
         }
     }
 
-    /// A frame has come for a tenant.
+    /// Counts a frame that has come for a tenant.
     #[inline]
     pub(crate) fn came(&mut self, tenant: Option<u32>, bytes: u32) {
         self.uplink.received_bytes += u64::from(bytes);
@@ -132,7 +133,8 @@ impl Watch {
         }
     }
 
-    /// A frame was delivered without waiting: from a tenant of the same host, or where nothing models the way in.
+    /// Counts a frame that was delivered without a wait: from a tenant of the same host, or on a host without a modelled way
+    /// in.
     #[inline]
     pub(crate) fn took(&mut self, tenant: Option<u32>, bytes: u32) {
         if let Some(lane) = self.lane(tenant) {
@@ -140,7 +142,7 @@ impl Watch {
         }
     }
 
-    /// It was delivered, after this wait in the NIC and that with the engine.
+    /// Counts a frame that was delivered, after these waits in the NIC and in the engine.
     #[inline]
     pub(crate) fn delivered(&mut self, tenant: Option<u32>, bytes: u32, in_nic: Option<Span>, with_us: Span) {
         if let Some(Lane { seen, parts, halves, delivered }) = self.lane(tenant) {
@@ -150,14 +152,14 @@ impl Watch {
         }
     }
 
-    /// Its guest's device had no room for it.
+    /// Counts a frame for which its guest's device had no room.
     pub(crate) fn unread(&mut self, tenant: Option<u32>) {
         if let Some(lane) = self.lane(tenant) {
             lane.parts.unread += 1;
         }
     }
 
-    /// It never came to its tenant's queue.
+    /// Counts a frame that was lost before it came to its tenant's queue.
     pub(crate) fn nic_full(&mut self, tenant: Option<u32>) {
         self.uplink.kernel_drops += 1;
         if let Some(lane) = self.lane(tenant) {
@@ -165,21 +167,21 @@ impl Watch {
         }
     }
 
-    /// It was beyond what is admitted of strangers.
+    /// Counts a frame that was dropped because strangers, or all senders, exceeded the tenant's maximum.
     pub(crate) fn over_max(&mut self, tenant: Option<u32>) {
         if let Some(lane) = self.lane(tenant) {
             lane.seen.inward.over_max += 1;
         }
     }
 
-    /// It found its tenant's queue full.
+    /// Counts a frame that found its tenant's queue full.
     pub(crate) fn queue_full(&mut self, tenant: Option<u32>) {
         if let Some(lane) = self.lane(tenant) {
             lane.seen.inward.queue_full += 1;
         }
     }
 
-    /// The daemon has ended, or one has begun.
+    /// Notes that the daemon has ended, or started again.
     pub(crate) fn down(&mut self, down: bool, now: Nanos) {
         self.note_gap(now);
         self.down_since = down.then_some(now);
@@ -190,7 +192,7 @@ impl Watch {
         self.late = self.late.max(gap);
     }
 
-    /// A window ends.
+    /// Reads all counters at the end of a window.
     pub(crate) fn look(&mut self, now: Nanos, beside: &Beside<'_>) {
         self.note_gap(now);
         let lanes = (0..).zip(&mut self.lanes).filter_map(|(tenant, lane)| {
@@ -216,7 +218,7 @@ impl Watch {
         });
     }
 
-    /// How promises fared in the part of the run that is measured.
+    /// The report on promises, for the measured part of the run.
     pub(crate) fn report(&self) -> SloReport {
         self.looks.report()
     }

@@ -1,10 +1,10 @@
-//! A world while it runs: hosts, links and flows, and the loop that moves them from moment to moment.
+//! A world while it runs: hosts, links and flows, and the loop that moves them from event to event.
 //!
-//! Why: whatever happens, happens at one moment, and in one order.
-//! From: discrete-event simulation; a link, an engine or a timer is one source of events with one next moment.
-//! Not here: how a world comes about (`build`), what workloads send (`traffic`), and a packet's way (`journey`).
-//! Invariant: nothing depends on anything but the world's description and its seed; for every workload, packets sent
-//! are packets delivered, dropped for a counted reason, or still under way.
+//! Why: each event has one moment, and all events have one order.
+//! From: discrete-event simulation; a link, a host's NIC or a timer is one source of events with one next moment.
+//! Not here: how a world is built (`build`), what workloads send (`traffic`), and a packet's way (`journey`).
+//! Invariant: a run depends on the world's description and its seed alone; for every workload, packets sent are packets
+//! delivered, dropped for a counted reason, or still under way.
 
 mod journey;
 
@@ -17,7 +17,7 @@ use plimsoll_scenario::Change;
 use plimsoll_units::{Nanos, Span};
 
 use crate::agenda::{Agenda, SourceId};
-use crate::control::{Control, Vm};
+use crate::control::{Agents, Vm};
 use crate::cores::Core;
 use crate::fault::Faults;
 use crate::host_nic::HostNic;
@@ -31,7 +31,7 @@ use crate::trace::Tracer;
 use crate::traffic::App;
 use crate::watch::{Beside, Watch};
 
-/// Everything that exists in a run.
+/// The state of a run.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) now: Nanos,
@@ -49,79 +49,80 @@ pub(crate) struct World {
     pub(crate) tracer: Option<Box<Tracer>>,
     pub(crate) events: u64,
     pub(crate) hops: u64,
-    /// Engines that have been offered something in this moment.
+    /// Nodes whose carriers have been offered packets or orders at this moment.
     pub(crate) offered: Vec<u32>,
     /// Packets between two tenants of one host.
     pub(crate) local: VecDeque<Packet>,
-    /// Packets whose senders may send as much again.
+    /// Packets whose completion their senders still have to see.
     pub(crate) completed: Vec<Packet>,
-    /// Tenants' cores, where what they do takes time.
+    /// Tenants' cores, where their work takes time.
     pub(crate) cores: Vec<Core>,
-    /// How receivers control senders, where they do.
-    pub(crate) control: Option<Box<Control>>,
-    /// How many tenants there are: on the way in, a number for what is for none of them.
+    /// The agents by which receivers control senders, where they do.
+    pub(crate) control: Option<Box<Agents>>,
+    /// The number of tenants; on the way in, it also stands for packets that are for no tenant.
     pub(crate) tenants: u32,
-    /// What they are called.
+    /// The tenants' names.
     pub(crate) names: Vec<String>,
-    /// What changes in policies, the last first.
+    /// Changes of policies still to come, the last first.
     pub(crate) timeline: Vec<Change>,
     pub(crate) timeline_source: SourceId,
     /// Whether tenants' packets travel in outer headers that the fabric may mark.
     pub(crate) encapsulated: bool,
-    /// What goes wrong.
+    /// Faults still to come.
     pub(crate) faults: Faults,
-    /// Tenants whose guests take nothing from their devices.
+    /// Tenants that have stopped reading.
     pub(crate) stalled: Vec<u32>,
-    /// Workloads whose datagrams claim to come from others.
+    /// By workload: whether its datagrams have other senders' addresses.
     pub(crate) spoofed: Vec<bool>,
-    /// When the next look is due at what passed, and how long after that one the next.
+    /// The end of the present window in which promises are judged.
     pub(crate) look_at: Nanos,
+    /// The length of these windows.
     pub(crate) look_every: Span,
-    /// When the run is over.
+    /// The end of the run.
     pub(crate) look_until: Nanos,
 }
 
-/// What a source of events is.
+/// A source of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// The next packet arrives at a link's far end.
     Link(u32),
-    /// An engine's link is free, or one of its limits lets go.
+    /// A host's NIC or limiter may send again: its link is free, or a limit allows it.
     Carrier(u32),
-    /// The CPU behind a receive ring is through with a packet.
+    /// The CPU behind a receive ring has finished a piece of work.
     Receive(u32),
     /// A connection's end point has a deadline.
     Socket(u32),
-    /// A workload's own timer.
+    /// A timer of a workload.
     App(u32, u32),
-    /// A tenant's core is through with something.
+    /// A tenant's core has finished a piece of work.
     Core(u32),
-    /// Something in the policy changes.
+    /// A policy changes.
     Timeline,
-    /// Something goes wrong.
+    /// A fault begins or ends.
     Fault,
     /// A host's control epoch is over.
     Epoch(u32),
-    /// Feedback arrives.
+    /// A message between hosts arrives.
     Feedback,
 }
 
-/// A link and where it ends.
+/// A link with the node at its far end.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct LinkEnd {
     pub(crate) to: u32,
     pub(crate) source: SourceId,
-    /// Where it leads.
+    /// Its place on a packet's way.
     pub(crate) kind: Way,
     pub(crate) link: Link,
-    /// Why it drops, as operators see it.
+    /// The drop reason when its queue is full.
     pub(crate) full: &'static str,
-    /// Its interface in the trace of what arrives, if it is traced so.
+    /// Its interface in the trace, if packets that arrive over it are traced.
     pub(crate) traced: Option<u32>,
 }
 
-/// What a link leads to.
+/// A link's place on a packet's way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// From a host to its NIC.
@@ -138,31 +139,31 @@ pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) carrier: Carrier,
     pub(crate) receive: Option<Box<Receive>>,
-    /// Its daemon is down: nothing comes in or goes out.
+    /// Whether its daemon is down: no packet comes in or goes out.
     pub(crate) down: bool,
-    /// What passed here, where a tenant is promised something.
+    /// The counters by which promises are judged, where a tenant here has a promise.
     pub(crate) watch: Option<Box<Watch>>,
 }
 
-/// What carries a node's own packets to its link.
+/// The component between a node's own packets and its link.
 #[derive(Debug)]
 pub(crate) enum Carrier {
-    /// Nothing: the link's queue takes them.
+    /// None: packets go to the link's queue.
     Plain,
-    /// An engine with a policy, in front of a link.
+    /// A NIC with an engine and a policy.
     Nic {
-        /// The engine.
+        /// The NIC.
         nic: Box<HostNic>,
         /// Its source of events.
         source: SourceId,
         /// The link that its packets take: the host's own, or the bus to its NIC.
         first: u32,
-        /// Its interface in the trace of what leaves, if that is traced.
+        /// Its interface in the trace, if packets that leave it are traced.
         traced: Option<u32>,
     },
-    /// What holds tenants to their rates without an engine, in front of a link.
+    /// A limiter of a system without an engine.
     Limiter {
-        /// What it is.
+        /// The limiter.
         limiter: Box<Limiter>,
         /// Its source of events.
         source: SourceId,
@@ -171,7 +172,7 @@ pub(crate) enum Carrier {
     },
 }
 
-/// Packets with the same addresses, protocol and ports, and those that answer them.
+/// A flow: packets with the same addresses, protocol and ports, and their answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Flow {
     pub(crate) workload: u32,
@@ -186,14 +187,14 @@ pub(crate) struct Flow {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
     pub(crate) node: u32,
-    /// Whose packets it sends; nobody's beyond the uplink.
+    /// The tenant that sends from here; `None` beyond the uplink.
     pub(crate) tenant: Option<u32>,
     pub(crate) address: Ipv4Addr,
     pub(crate) port: u16,
     pub(crate) dscp: u8,
     /// The engine's flow queue, once there is one.
     pub(crate) queue: Option<QueueId>,
-    /// The core that it runs on, if what it does there takes time.
+    /// The core that it runs on, if its work there takes time.
     pub(crate) core: Option<u32>,
 }
 
@@ -205,12 +206,12 @@ pub(crate) struct Socket {
     pub(crate) flow: u32,
     /// Bytes that its workload has written.
     pub(crate) written: u64,
-    /// Closed without a word: what comes is thrown away, and nothing is sent.
+    /// Whether it is closed: packets that come are ignored, and none are sent.
     pub(crate) closed: bool,
     pub(crate) tcp: Connection,
 }
 
-/// What became of a workload's packets.
+/// A workload's packets: sent, delivered and dropped.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) sent: u64,
@@ -218,11 +219,11 @@ pub(crate) struct Tally {
     pub(crate) drops: BTreeMap<&'static str, u64>,
 }
 
-/// The route to nowhere.
+/// The entry of [`World::routes`] where there is no route.
 pub(crate) const NO_LINK: u32 = u32::MAX;
 
 impl World {
-    /// Lets everything happen that happens before `end`; `tell` hears of the time now and then.
+    /// Handles all events before `end`; calls `tell` with the time now and then.
     pub(crate) fn run(&mut self, end: Nanos, tell: &mut dyn FnMut(Nanos, u64)) {
         let mut told = 0;
         while let Some((at, source)) = self.agenda.next() {
@@ -247,7 +248,7 @@ impl World {
         tell(end, self.events);
     }
 
-    /// Looks at what has passed, at the end of each window that is over by `now`.
+    /// Judges promises at the end of each window that is over by `now`.
     #[cold]
     fn look(&mut self, now: Nanos) {
         while self.look_at <= now.min(self.look_until) {
@@ -258,7 +259,7 @@ impl World {
         }
     }
 
-    /// When the window ends that begins at a moment: what is left of the run at its end belongs to the last one.
+    /// The end of the window that begins at `begun`. A rest of the run that is shorter than a window belongs to the last one.
     pub(crate) fn next_look(&self, begun: Nanos) -> Nanos {
         if begun >= self.look_until {
             return Nanos::new(u64::MAX);
@@ -278,7 +279,7 @@ impl World {
         let worked = nic.and_then(|nic| nic.cpu()).unwrap_or_default();
         let name = |vm: &Vm| self.nodes[vm.node as usize].name.clone();
         let beside = Beside {
-            // Each has a core of its own; whichever is nearer to its end is what counts.
+            // Each has a core of its own; the busier one counts.
             cpu: worked.max(receive.map(Receive::spent).unwrap_or_default()),
             inward: &|tenant, delivered| {
                 receive.map_or(Span::ZERO, |receive| receive.cpu_of(tenant, delivered))
@@ -294,7 +295,7 @@ impl World {
         self.nodes[index].watch = Some(watch);
     }
 
-    /// What passed where a packet's sender, or its receiver, lives.
+    /// The counters of a node, if promises are judged there.
     #[inline]
     fn watch(&mut self, node: u32) -> Option<&mut Watch> {
         self.nodes[node as usize].watch.as_deref_mut()
@@ -322,7 +323,7 @@ impl World {
         }
     }
 
-    /// Tells every engine what has changed by now.
+    /// Applies the changes of policies that are due.
     fn change(&mut self) {
         let due = |at: Span, now: Nanos| Nanos::ZERO + at <= now;
         while let Some(change) = self.timeline.pop_if(|change| due(change.at, self.now)) {
@@ -336,7 +337,7 @@ impl World {
         self.agenda.keep(self.timeline_source, next);
     }
 
-    /// A receiver decides what its senders may send.
+    /// Ends a host's control epoch.
     fn end_epoch(&mut self, node: u32) {
         let Some(control) = &mut self.control else { return };
         control.end_epoch(node, self.nodes[node as usize].receive.as_deref_mut(), self.now);
@@ -344,7 +345,7 @@ impl World {
         self.steer(node);
     }
 
-    /// Hosts hear what receivers allow them.
+    /// Delivers the messages between hosts that have arrived.
     fn hear(&mut self, source: SourceId) {
         while let Some(node) = self.control.as_mut().and_then(|control| control.receive(self.now)) {
             self.steer(node);
@@ -353,7 +354,7 @@ impl World {
         self.agenda.keep(source, next);
     }
 
-    /// Carries out what a host's agent orders, and notes when its epoch ends.
+    /// Carries out the orders of a host's agent, and schedules the end of its epoch.
     pub(crate) fn steer(&mut self, node: u32) {
         let Some(control) = &mut self.control else { return };
         if let Some((source, next)) = control.timeout(node) {
@@ -367,7 +368,7 @@ impl World {
         }
     }
 
-    /// Drives the engines that were offered something, and hands over what stays inside a host.
+    /// Drives the carriers that were offered packets or orders, and delivers the packets that stay inside a host.
     fn settle(&mut self) {
         loop {
             while let Some(node) = self.offered.pop() {
@@ -383,19 +384,19 @@ impl World {
         }
     }
 
-    /// Lets a workload act on the world that it is part of.
+    /// Calls `act` with a workload and the world that it is part of.
     pub(crate) fn with_app(&mut self, index: u32, act: impl FnOnce(&mut App, &mut Self)) {
         let mut app = core::mem::take(&mut self.apps[index as usize]);
         act(&mut app, self);
         self.apps[index as usize] = app;
     }
 
-    /// Wakes a workload's timer at a moment, or never.
+    /// Sets a workload's timer, or clears it.
     pub(crate) fn set_timer(&mut self, source: SourceId, at: Option<Nanos>) {
         self.agenda.keep(source, at);
     }
 
-    /// Packets of each workload that are still somewhere.
+    /// Packets of each workload that are still under way.
     pub(crate) fn under_way(&self) -> Vec<u64> {
         let mut count = vec![0; self.apps.len()];
         let nics = self.nodes.iter().filter_map(|node| match &node.carrier {
@@ -418,7 +419,7 @@ impl World {
 }
 
 impl Carrier {
-    /// What holds tenants to their rates, if that is no engine.
+    /// The limiter, if this is one.
     pub(crate) fn limiter(&self) -> Option<&Limiter> {
         match self {
             Self::Limiter { limiter, .. } => Some(limiter),
@@ -440,14 +441,14 @@ impl End {
 }
 
 impl Flow {
-    /// From which end to which a packet goes.
+    /// A packet's sending and receiving end.
     #[inline]
     pub(crate) fn way(&self, back: bool) -> (&End, &End) {
         let [client, server] = &self.ends;
         if back { (server, client) } else { (client, server) }
     }
 
-    /// As classification sees such a packet, but for the tenant.
+    /// The fields of such a packet for classification, without the tenant.
     fn fields(&self, back: bool) -> Fields {
         let (from, to) = self.way(back);
         Fields {
@@ -462,8 +463,8 @@ impl Flow {
     }
 }
 
-/// Events between two words about the time.
+/// Events between two calls of `tell`.
 const TELL_EVERY: u64 = 1 << 18;
 
-/// How long after the run's end answers are still waited for, as in the lab.
+/// How long after the run's end answers still count, as in the lab.
 pub(crate) const GRACE: Span = Span::millis(500);

@@ -1,9 +1,9 @@
-//! The exchange with one other host: what it is told, and when it was last heard.
+//! The exchange of messages with one other host.
 //!
-//! Why: limits for all VMs of a host travel together, and a host that hears nothing is told apart from one that is idle.
-//! From: PicNIC §5.5, PN-S1 and PN-S2: senders that no limit reaches are held back where they arrive.
+//! Why: limits for all VMs of a host travel together, and a host that hears nothing must be told from one that is idle.
+//! From: PicNIC §5.5, PN-S1 and PN-S2: the packets of senders that obey no limit are limited where they arrive.
 //! Not here: which limits (`agent`), how messages travel.
-//! Invariant: what has not left when the next epoch ends is said anew, with that epoch's limits.
+//! Invariant: a message that has not left when the next epoch ends is replaced by one with that epoch's limits.
 
 use std::collections::VecDeque;
 
@@ -24,8 +24,9 @@ pub struct Contact {
     heard_at: Option<Nanos>,
     /// When a VM's packet last left for it.
     sent_at: Option<Nanos>,
-    /// When a VM's packet last came from it, and when they began to come without its being heard.
+    /// When a VM's packet last came from it.
     came_at: Option<Nanos>,
+    /// Since when packets have come while the host is not heard.
     unheard: Option<Nanos>,
     heard: u64,
     unsent: u64,
@@ -34,15 +35,15 @@ pub struct Contact {
 /// Whether another host is heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It was heard within the lapse.
+    /// The host was heard within the lapse.
     Heard,
-    /// It says nothing, though packets go there or come from it.
+    /// The host is not heard, though packets go there or come from it.
     Silent,
-    /// It says nothing, and has no reason to.
+    /// The host is not heard, and no packets go there or come from it.
     Idle,
 }
 
-/// Limits in a message: what an underlay of 1,280 bytes carries in a frame of its own.
+/// Most limits in a message, so that an underlay with an MTU of 1,280 bytes carries it in a frame of its own.
 const IN_MESSAGE: usize = 44;
 
 impl Contact {
@@ -66,7 +67,7 @@ impl Contact {
         self.host == host
     }
 
-    /// Among other receivers all is news.
+    /// Keeps the contact for another set of receivers: all limits are sent anew.
     pub(super) fn begun_anew(mut self) -> Self {
         self.news.forget();
         self
@@ -82,9 +83,9 @@ impl Contact {
         self.sent_at = Some(now);
     }
 
-    /// Notes that a VM's packet has come, and says whether no limit reaches its sender: the host was not heard since packets
-    /// began to come, for longer than a host may be silent. A host that was idle has as long to be heard again; one that was
-    /// not heard then is a stranger until it is.
+    /// Notes that a VM's packet has come, and says whether its sender is a stranger: packets have come for longer than a host
+    /// may be silent, and the host was not heard. A host that was idle has that time to be heard again; after that it is a
+    /// stranger until it is heard.
     #[inline]
     pub(super) fn is_strange(&mut self, lapse: Span, now: Nanos) -> bool {
         let patience = patience(lapse);
@@ -117,7 +118,7 @@ impl Contact {
         self.allowances.clear();
     }
 
-    /// Adds what this host is told, once for all of its VMs.
+    /// Adds a limit to the next message, once for all VMs of this host.
     pub(super) fn tell(&mut self, allowance: Allowance) {
         let mut its = self.allowances.iter().rev().take_while(|known| known.receiver == allowance.receiver);
         if its.all(|known| known.whom != allowance.whom) {
@@ -125,15 +126,15 @@ impl Contact {
         }
     }
 
-    /// As [`Contact::tell`], if that has changed or is to be refreshed.
+    /// Like [`Contact::tell`], if the limit has changed or is to be refreshed.
     pub(super) fn tell_news(&mut self, allowance: Allowance, lapse: Span, now: Nanos) {
         if self.news.is(allowance.receiver, allowance.limits, lapse, now) {
             self.tell(allowance);
         }
     }
 
-    /// Seals what this host is told, or an empty message if it was not told anything for a while and packets go there: it would
-    /// take this host for one that hears nothing.
+    /// Seals the limits for this host. If packets go there and nothing was sent for a while, seals an empty message, or the other
+    /// host would take this one for silent.
     pub(super) fn seal(&mut self, sealer: &mut Sealer, lapse: Span, now: Nanos) {
         let quiet = self.told_at.is_none_or(|at| now.since(at) >= refresh(lapse));
         let sign = (self.is_sent_to(lapse, now) && quiet && self.allowances.is_empty()).then_some(&[][..]);
@@ -181,7 +182,7 @@ impl Contact {
     }
 }
 
-/// How long a host may say nothing before it counts as one that hears nothing: others' files may have a longer lapse than ours.
+/// How long a host may be silent before its VMs count as strangers: other hosts may have a longer lapse than this one.
 fn patience(lapse: Span) -> Span {
     lapse.max(LONGEST_SILENCE.times(3))
 }

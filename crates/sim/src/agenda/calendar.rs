@@ -1,4 +1,4 @@
-//! Moments near enough to have a day of their own.
+//! Calendar queue of the moments in the near future.
 //!
 //! Why: a heap's cost grows with the number of sources, and so do the cache lines that it walks through.
 //! From: Brown's calendar queue (CACM 1988), with a bit for each day that has something, and days that become shorter
@@ -11,7 +11,7 @@ use plimsoll_units::Nanos;
 
 use super::{Entry, SourceId};
 
-/// The days from today's on.
+/// The days from today on, with the moments of each.
 #[derive(Clone, Debug)]
 pub(super) struct Calendar {
     /// By day, modulo their number: the first source that has a moment then, if its bit is set.
@@ -41,9 +41,9 @@ struct Date {
 
 const DAYS: usize = 4_096;
 const WORDS: usize = DAYS / 64;
-/// At first: a year of 262 µs.
+/// The first `grain`: a year of 262 µs.
 const GRAIN: u32 = 6;
-/// So many moments of one day are walked past before days are made shorter.
+/// Moments of one day that an insertion may pass before days are made shorter.
 const CROWD: u32 = 16;
 const ABSENT: u32 = u32::MAX;
 
@@ -74,7 +74,7 @@ impl Calendar {
         Some(Entry::new(Nanos::new(date.at), date.set, source))
     }
 
-    /// Nothing happens before `now` any more.
+    /// Moves today to `now`: nothing is inserted before it any more.
     #[inline]
     pub(super) fn turn_to(&mut self, now: Nanos) {
         self.today = self.today.max(now.as_u64() >> self.grain);
@@ -92,7 +92,7 @@ impl Calendar {
         (date.day != ABSENT).then(|| Nanos::new(date.at))
     }
 
-    /// Takes in the entry of a source that has none here, later set than all others; true when its day is crowded.
+    /// Inserts the entry of a source that has none here, set later than all others; `true` when its day is crowded.
     #[inline]
     pub(super) fn insert(&mut self, entry: Entry) -> bool {
         let (at, source) = (entry.at().as_u64(), entry.source());
@@ -123,7 +123,7 @@ impl Calendar {
         walked > CROWD && self.grain > 0
     }
 
-    /// Takes out what a source has here; false if that is nothing.
+    /// Removes a source's moment; `false` if it has none here.
     #[inline]
     pub(super) fn remove(&mut self, source: SourceId) -> bool {
         let Date { next, before, day, .. } = self.dates[source as usize];
@@ -147,7 +147,7 @@ impl Calendar {
         true
     }
 
-    /// Halves the days. What they do not cover any more comes out.
+    /// Halves the days, and returns the entries that they no longer cover.
     pub(super) fn shorten_days(&mut self) -> Vec<Entry> {
         let mut all = Vec::new();
         while let Some(first) = self.first() {

@@ -1,4 +1,4 @@
-//! Moments far ahead.
+//! Heap of the moments in the far future.
 //!
 //! From: an indexed 4-ary heap (fewer levels than a binary one).
 //! Invariant: no entry sorts before its parent, and each source's place is known.
@@ -7,7 +7,7 @@ use plimsoll_units::Nanos;
 
 use super::{Entry, SourceId};
 
-/// Entries of which the least is known.
+/// A heap of entries, the least first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Heap {
     heap: Vec<Entry>,
@@ -34,13 +34,13 @@ impl Heap {
         (place != ABSENT).then(|| self.heap[place as usize].at())
     }
 
-    /// Takes in the entry of a source that has none here.
+    /// Inserts the entry of a source that has none here.
     pub(super) fn insert(&mut self, entry: Entry) {
         self.heap.push(entry);
         self.rise(self.heap.len() - 1, entry);
     }
 
-    /// Takes out what a source has here, if anything.
+    /// Removes a source's entry, if it has one here.
     pub(super) fn remove(&mut self, source: SourceId) {
         let place = core::mem::replace(&mut self.places[source as usize], ABSENT);
         if place == ABSENT {

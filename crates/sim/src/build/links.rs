@@ -1,8 +1,8 @@
-//! The ways of a scenario: its links, or the lab's where it states none.
+//! A scenario's links, or the lab's where the scenario states none.
 //!
-//! Why: everything stands at an end of one.
+//! Why: links connect all other parts of a world.
 //! From: `docs/scenarios.md`, "links".
-//! Not here: what a link does to a packet (`link`), and which way packets go (`topology`).
+//! Not here: a link at work (`link`), and routes (`topology`).
 //! Invariant: each host has its links in the order of the file, and its bus after them.
 
 use plimsoll_scenario::{Scenario, System, SystemKind};
@@ -14,13 +14,13 @@ use crate::topology::{Edge, Topology};
 /// The place beyond the uplinks, where destinations are.
 pub(super) const BEYOND: &str = "beyond the uplinks";
 
-/// How long a link's light takes when the file does not say: some metres and a switch's ports.
+/// A link's delay when the file states none: some metres, and a switch's ports.
 const DELAY: Span = Span::micros(5);
 
-/// Linux's default for a device (`txqueuelen`): what the one queue of `fifo` holds.
+/// Packets in the one queue of `fifo`: Linux's default for a device (`txqueuelen`).
 const FIFO_PACKETS: u32 = 1_000;
 
-/// The file's links; without any, each host behind one, with all destinations at its other end.
+/// The file's links; if it has none, one link for each host, with all destinations at its other end.
 pub(super) fn topology(scenario: &Scenario, system: &System) -> Topology {
     let hosts = scenario.hosts.iter().map(|host| host.name.clone());
     let mut topology =
@@ -54,7 +54,7 @@ pub(super) fn topology(scenario: &Scenario, system: &System) -> Topology {
     topology
 }
 
-/// The way of a packet's bytes from the host's memory to its NIC, where the file says what that is.
+/// Adds the bus from each host's memory to its NIC, where the file states one.
 fn buses(topology: &mut Topology, scenario: &Scenario) {
     for (host, (name, bus)) in (0..)
         .zip(scenario.hosts.iter().map(|host| (&host.name, host.pcie)))
@@ -81,8 +81,8 @@ pub(super) fn small(bytes: Bytes) -> u32 {
     u32::try_from(bytes.as_u64()).unwrap_or(u32::MAX)
 }
 
-/// A link of the scenario's rate to where all destinations are. The way back is free where there is one host, as in the
-/// lab; between several hosts it is a link, too.
+/// Adds a link of the scenario's rate from a host to the place of all destinations. The way back has no rate where there is one
+/// host, as in the lab; with several hosts it is a link, too.
 fn implied(topology: &mut Topology, host: u32, name: &str, scenario: &Scenario, system: &System) {
     let beyond = topology.nodes.len() as u32 - 1;
     let free = LinkSpec {

@@ -1,9 +1,9 @@
-//! What stands between a host and its links: an engine of ours, or a limiter that is compared with it.
+//! Each host's NIC, or the limiter that is compared with it, and its way in.
 //!
-//! Why: an engine is made from the very policy file that the lab would give to `plimsoll run`.
+//! Why: a NIC is made from the policy file that the lab would give to `plimsoll run`.
 //! From: `docs/scenarios.md`, "systems".
-//! Not here: what they do then (`engine`, `limiter`, `receive`).
-//! Invariant: a host without tenants has none.
+//! Not here: NICs, limiters and ways in at work (`host_nic`, `limiter`, `receive`).
+//! Invariant: a host without tenants has no NIC and no limiter.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ use crate::receive::Receive;
 use crate::watch::Watch;
 use crate::world::{Carrier, Flow, Source};
 
-/// The burst of a `max` is a millisecond's, and rates are judged to a twentieth.
+/// The shortest window in which promises are judged: the burst of a `max` is a millisecond's, and rates are judged to 5 %.
 const LEAST_LOOK: Span = Span::millis(20);
 
 impl Builder<'_> {
@@ -39,18 +39,18 @@ impl Builder<'_> {
         self.system.kind.on_engine() && self.has_nic(host)
     }
 
-    /// Loom's "single queue" is HTB, too.
+    /// Whether a host has a limiter. Loom's "single queue" is HTB, too.
     fn has_limiter(&self, host: &Host) -> bool {
         !self.system.kind.on_engine() && self.system.kind != SystemKind::Fifo && self.has_nic(host)
     }
 
-    /// Whether the system, whatever it is, stands between a host's tenants and its link.
+    /// Whether the system schedules a host's packets, by an engine or by another kind of scheduler.
     fn has_nic(&self, host: &Host) -> bool {
         let with_tenants = self.scenario.tenants.iter().any(|tenant| lives_on(tenant, host));
         host.nic == NicKind::Engine && with_tenants
     }
 
-    /// A host's way in.
+    /// Makes a host's way in.
     fn receive(&self, node: u32, host: &Host, ring: ReceiveRing, source: SourceId) -> Box<Receive> {
         let fair = self.has_engine(host) && self.system.ingress == Ingress::Fair;
         let chance = Chance::of(self.seed, &format!("receive {}", host.name));
@@ -61,9 +61,9 @@ impl Builder<'_> {
         })
     }
 
-    /// Each tenant's part of a receiving CPU: as its `max` where each has one and none a weight, else its weight; and the
-    /// least part for what is for none of them. Those with a delay target have the queue that follows from it, the others
-    /// the ring's.
+    /// Each tenant's part of a receiving CPU: in proportion to its `max` where each has one and none a weight, else by weight;
+    /// and the least part for packets that are for no tenant. A tenant with a delay target has the queue length that follows
+    /// from it, the others that of the ring.
     fn stations(&self, node: u32, ring: &ReceiveRing) -> Vec<Station> {
         let tenants = &self.scenario.tenants;
         let mbps = |rate: BitRate| u32::try_from(rate.get() / 1_000_000).unwrap_or(u32::MAX).max(1);
@@ -79,7 +79,7 @@ impl Builder<'_> {
         (0..).zip(weights).map(station).chain([rest]).collect()
     }
 
-    /// What a policy promises the tenants on a host.
+    /// Notes the promises of a host's policy.
     fn note_promises(&mut self, node: u32, checked: &Checked) {
         for (index, tenant) in (0..).zip(&self.scenario.tenants) {
             let known = checked.program.tenants.iter().find(|known| known.name == tenant.name);
@@ -87,14 +87,14 @@ impl Builder<'_> {
         }
     }
 
-    /// An engine stands before exactly one link.
+    /// The error for a host that does not have exactly one link.
     fn uplinks(&self, host: &Host, links: usize) -> SimError {
-        let message = format!("host `{}` has {links} links, and its nic stands before one", host.name);
+        let message = format!("host `{}` has {links} links, and a host with tenants has one", host.name);
         let problem = Problem::new(host.place, message).label("not one link");
         self.wrong(problem.help("give it one link, to a switch"))
     }
 
-    /// Whose packets those of each flow are, for an engine that counts what it holds.
+    /// The counters of the packets that a NIC holds, by workload.
     fn holdings(&self) -> Holdings {
         let whose = |flow: &Flow| {
             let mut whose = [None; 2];
@@ -130,7 +130,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Gives each host its way in, and each host with tenants its engine.
+    /// Gives each host its way in, and each host with tenants its NIC.
     pub(super) fn host_nics(&mut self) -> Result<(), SimError> {
         for (node, host) in (0..).zip(&self.scenario.hosts) {
             let uplinks = if self.has_engine(host) { Some(self.way_out(node, host)?) } else { None };
@@ -152,7 +152,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// A host's engine before its link `first`, those that take its place after a restart, and what judges its promises.
+    /// Makes a host's NIC before its link `first`, the NICs that take its place after restarts, and the counters by which its
+    /// promises are judged.
     fn host_nic(&mut self, node: u32, host: &Host, mut checked: Checked, first: u32) {
         if !self.system.accounting {
             let all = checked.config.engine.descriptors;
@@ -201,14 +202,13 @@ impl Builder<'_> {
     }
 }
 
-/// Whether a tenant is promised anything.
+/// Whether a tenant has a promise.
 fn is_promised(slo: &Slo) -> bool {
     let stated = [slo.egress.min, slo.egress.max, slo.ingress.min, slo.ingress.max];
     stated.iter().any(Option::is_some) || !slo.delay.is_empty()
 }
 
-/// How long a window is in which promises are judged: those of `measure`, as many together as it takes for bursts not to
-/// matter.
+/// The length of the windows in which promises are judged: as many windows of `measure` as make at least [`LEAST_LOOK`].
 pub(super) fn look_every(scenario: &Scenario) -> Span {
     let window = scenario.measure.window.as_u64().max(1);
     Span::ns(window.saturating_mul(LEAST_LOOK.as_u64().div_ceil(window)))

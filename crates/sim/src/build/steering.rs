@@ -1,9 +1,9 @@
-//! Receivers that tell senders what they may send, and what goes wrong in a run.
+//! The agents by which receivers control senders, and the faults of a run.
 //!
-//! Why: both are between hosts, and know all of them.
+//! Why: both concern several hosts, and need all of them.
 //! From: `docs/scenarios.md`, "control" and "faults".
-//! Not here: the laws (`plimsoll-control`), and what a fault does (`fault`).
-//! Invariant: weights and envelopes are the policies'.
+//! Not here: the laws (`plimsoll-control`), and a fault at work (`fault`).
+//! Invariant: weights and envelopes are those of the policies.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use plimsoll_units::{BitRate, Nanos, Span};
 
 use super::{Builder, lives_on};
 use crate::chance::Chance;
-use crate::control::{self, Plan, Vm};
+use crate::control::{Agents, Plan, Vm};
 use crate::fault::Deed;
 use crate::world::Source;
 
-/// The hosts of a scenario that hear each other.
+/// The hosts of a scenario that exchange messages.
 struct Fleet {
     nodes: Vec<u32>,
-    /// By their nodes.
+    /// Their VMs, by node.
     vms: Vec<Vm>,
-    /// By tenant.
+    /// Each tenant's weight and kind as a sender.
     senders: Vec<Sender>,
-    /// The host that divides among load balancers: that of the first one.
+    /// The host that divides among load balancers: the host of the first of them.
     distributor: Option<HostId>,
 }
 
 impl Fleet {
-    /// As the host `own` sees it.
+    /// The fleet as the host `own` sees it.
     fn members(&self, own: u32) -> Membership {
         let hosts: Vec<HostId> =
             self.nodes.iter().filter(|&&node| node != own).map(|&node| HostId(node)).collect();
@@ -57,12 +57,12 @@ impl Builder<'_> {
         self.steering().is_some() && self.system.control != ControlLevel::Off && self.system.kind.on_engine()
     }
 
-    /// How they do.
+    /// The settings of control: the system's own, or the scenario's.
     fn steering(&self) -> Option<Control> {
         self.system.steering.clone().or_else(|| self.scenario.control.clone())
     }
 
-    /// The pairs of a tenant here and one elsewhere that it sends to.
+    /// The pairs of a tenant on a node and a VM elsewhere to which it sends.
     pub(super) fn pairs_from(&self, node: u32) -> Vec<(u32, Vm)> {
         let ways = self.world.flows.iter().flat_map(|flow| [flow.way(false), flow.way(true)]);
         let away = ways.filter(|(from, _)| from.node == node);
@@ -71,13 +71,13 @@ impl Builder<'_> {
         pairs.into_iter().collect()
     }
 
-    /// An agent for each host with tenants.
+    /// Makes an agent for each host with tenants.
     pub(super) fn control(&mut self) {
         let Some(spec) = self.steering() else { return };
         let source = self.source(Source::Feedback);
         self.world.encapsulated = spec.ecn;
         let fleet = self.fleet(&spec);
-        let mut control = Box::new(control::Control::new(spec, self.topology.nodes.len(), source));
+        let mut control = Box::new(Agents::new(spec, self.topology.nodes.len(), source));
         if self.system.faults {
             control.disturb(self.scenario.faults.feedback, Chance::of(self.seed, "feedback"));
         }
@@ -97,7 +97,7 @@ impl Builder<'_> {
         self.world.control = Some(control);
     }
 
-    /// The hosts that hear each other.
+    /// The hosts that exchange messages.
     fn fleet(&self, spec: &Control) -> Fleet {
         let silent = |host: &Host| self.system.faults && self.scenario.faults.silent.contains(&host.name);
         let hosts = (0..).zip(&self.scenario.hosts);
@@ -114,7 +114,7 @@ impl Builder<'_> {
         fleet
     }
 
-    /// What each tenant counts as where it sends.
+    /// Each tenant's weight and kind as a sender.
     fn senders(&self, spec: &Control) -> Vec<Sender> {
         let tenants = self.scenario.tenants.iter().zip(self.sender_weights());
         let sender = |(tenant, weight): (&Tenant, u32)| {
@@ -147,7 +147,7 @@ impl Builder<'_> {
         }
     }
 
-    /// What goes wrong, and what takes over then.
+    /// Schedules the faults.
     pub(super) fn faults(&mut self) {
         if !self.system.faults {
             return;
@@ -178,13 +178,13 @@ impl Builder<'_> {
         self.world.faults.deeds = deeds;
     }
 
-    /// How often a host's daemon ends.
+    /// The number of times that a host's daemon ends.
     pub(super) fn restarts(&self, host: &Host) -> usize {
         let restarts = self.scenario.faults.restarts.iter().filter(|restart| restart.host == host.name);
         if self.system.faults { restarts.count() } else { 0 }
     }
 
-    /// As a tenant's `max` to the greatest of them; all alike unless every one has a `max`.
+    /// Each tenant's weight: its `max` in proportion to the greatest `max`; equal weights unless every tenant has a `max`.
     fn sender_weights(&self) -> Vec<u32> {
         let maxima: Option<Vec<BitRate>> = self.scenario.tenants.iter().map(|tenant| tenant.max).collect();
         let Some(maxima) = maxima else { return vec![1_000; self.scenario.tenants.len()] };

@@ -1,8 +1,8 @@
 //! Workloads with their ends, flows and timers.
 //!
-//! Why: what a workload draws shall follow from the seed and its name, whatever else there is.
+//! Why: the random numbers of a workload follow from the seed and its name, and do not depend on the other workloads.
 //! From: `docs/scenarios.md`, "workloads".
-//! Not here: what an application does then (`traffic` of the crate).
+//! Not here: workloads at work (`traffic` of the crate).
 //! Invariant: ports are drawn as the lab draws them, none twice.
 
 use std::net::Ipv4Addr;
@@ -20,7 +20,7 @@ use crate::error::SimError;
 use crate::meter::Meter;
 use crate::packet::{SHORTEST, UDP_HEADERS};
 use crate::tcp::{self, Connection};
-use crate::traffic::{App, Bulk, Job, Probe, Rhythm, Rounds, Rpc, Sizes, Udp};
+use crate::traffic::{App, Assignment, Bulk, Probe, Rhythm, Rounds, Rpc, Sizes, Udp};
 use crate::world::{End, Flow, NO_LINK, Socket, Source, Tally};
 
 /// Where clients' source ports are drawn from, as the lab does.
@@ -37,7 +37,7 @@ impl Builder<'_> {
         Chance::of(self.seed, &format!("workload {} {what}", workload.name))
     }
 
-    /// A workload with its flows and timers.
+    /// Adds a workload with its flows and timers.
     pub(super) fn workload(&mut self, workload: &Workload) -> Result<(), SimError> {
         let index = self.world.apps.len() as u32;
         let role = role(&workload.kind);
@@ -64,7 +64,7 @@ impl Builder<'_> {
         self.world.sources.extend((0..timers).map(|number| Source::App(index, number)));
         let first = if protocol(&workload.kind) == TCP { first_socket } else { first_flow };
         let (start, stop) = (Nanos::ZERO + workload.start, Nanos::ZERO + workload.stop);
-        let app = self.app(workload, Job { first, count, start, stop, timer });
+        let app = self.app(workload, Assignment { first, count, start, stop, timer });
         self.world.apps.push(app);
         let (measure, back) = (&self.scenario.measure, role == Role::Server);
         self.world.meters.push(Meter::new(measure, self.scenario.duration, back));
@@ -93,7 +93,7 @@ impl Builder<'_> {
             });
         }
         let mut pairs = Vec::new();
-        // Peers turn, so that a few flows are spread over as many of them as there are.
+        // Peers take turns, so that even a few flows reach different peers.
         for turn in 0..far.len() {
             for (index, &near) in near.iter().enumerate() {
                 let far = far[(turn + index) % far.len()];
@@ -105,7 +105,7 @@ impl Builder<'_> {
         pairs
     }
 
-    /// A tenant's vNICs; none for a name that is no tenant's.
+    /// A tenant's vNICs; none if the name is not that of a tenant.
     fn ends_of_tenant(&self, name: &str, workload: &Workload) -> Vec<End> {
         let tenants = (0_u32..).zip(&self.scenario.tenants);
         let Some((index, tenant)) = tenants.into_iter().find(|(_, tenant)| tenant.name == name) else {
@@ -180,7 +180,7 @@ impl Builder<'_> {
         self.scenario.offload && host.is_some_and(|host| self.has_engine(host))
     }
 
-    fn app(&self, workload: &Workload, job: Job) -> App {
+    fn app(&self, workload: &Workload, job: Assignment) -> App {
         let mtu = self.scenario.mtu;
         let chance = |what| self.chance(workload, what);
         let rpc = |job, sizes, rate| {
@@ -201,7 +201,7 @@ impl Builder<'_> {
                 let gap = self.gap(*pace, small(*size));
                 let first = job.first as usize;
                 let udp = Udp::new(job, small(*size), mtu, gap, uneven).in_bursts(burst.as_u64());
-                // Who hears of nothing that has left could only wait for ever.
+                // A sender that gets no completions would wait for ever.
                 let hears = self.completes_late(self.world.flows[first].ends[0]);
                 let udp = if hears { udp.held_back(buffer.as_u64()) } else { udp };
                 let rhythm = turns.map(|Turns { on, off }| Rhythm { on, off, chance: chance("turns") });
@@ -239,7 +239,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Nanoseconds between two datagrams, as a fraction.
+    /// Nanoseconds between two datagrams, as a numerator and a denominator.
     fn gap(&self, pace: Pace, size: u32) -> (u128, u128) {
         let frame = (size + UDP_HEADERS).max(SHORTEST);
         let bit_nanos = u128::from(frame) * 8 * u128::from(NS_PER_SEC);
@@ -251,7 +251,7 @@ impl Builder<'_> {
     }
 }
 
-/// Source ports, none twice.
+/// Draws source ports, none twice.
 struct Ports {
     chance: Chance,
     used: Vec<u16>,

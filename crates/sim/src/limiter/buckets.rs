@@ -1,10 +1,10 @@
-//! Token buckets side by side, each with a queue of its own.
+//! Parallel token buckets, each with a queue of its own.
 //!
-//! Why: EyeQ's parallel token buckets have one for each tenant, a NIC has a few, which its tenants share in turn.
+//! Why: EyeQ has one token bucket for each tenant; a NIC has a few, among which its tenants are divided.
 //! From: SENIC §2.2.2 (classes beyond the NIC's 16 limiters are assigned to them round robin, each limiter at the sum of
 //! their rates) and §7.2 (PTB). A bucket holds one packet: both pace.
-//! Not here: what a packet costs the core that sends it (`crate::cores`).
-//! Invariant: a bucket sends at most its rate and one packet in any time, whoever of its tenants has packets.
+//! Not here: the CPU time of a packet on the core that sends it (`crate::cores`).
+//! Invariant: in any time a bucket sends at most its rate and one packet, whichever of its tenants have packets.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -18,9 +18,9 @@ use crate::packet::Packet;
 #[derive(Debug)]
 pub(crate) struct Buckets {
     buckets: Vec<Bucket>,
-    /// Which of them is a tenant's.
+    /// By tenant: its bucket.
     of: Vec<u32>,
-    /// Those with packets, by the moment at which the first of them may leave.
+    /// The buckets with packets, by the moment at which the first packet may leave.
     due: BTreeSet<(Nanos, u32)>,
 }
 
@@ -31,12 +31,12 @@ struct Bucket {
 }
 
 impl Buckets {
-    /// One for each tenant.
+    /// A bucket for each tenant.
     pub(super) fn for_each(rates: &[BitRate]) -> Self {
         Self::shared(rates, rates.len())
     }
 
-    /// So many at most, the tenants assigned to them in turn.
+    /// At most `count` buckets, to which the tenants are assigned round robin.
     pub(super) fn shared(rates: &[BitRate], count: usize) -> Self {
         let count = count.min(rates.len()).max(1);
         let sum = |bucket: usize| {

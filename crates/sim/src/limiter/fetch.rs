@@ -1,4 +1,4 @@
-//! SENIC's hardware: a token bucket for each class, a scheduler that goes round, and modules that fetch over PCIe.
+//! SENIC's hardware: a token bucket for each class, a round-robin scheduler, and modules that fetch over PCIe.
 //!
 //! Why: how fast the paper's NIC can be, and how evenly it paces, follows from its cycles and its DMA latency.
 //! From: SENIC §6.2 and §7.1: in each iteration the scheduler reads one active class, refreshes its tokens and, if they
@@ -6,8 +6,9 @@
 //! the head's payload and waits for them, until tokens or burst are used up; then it gives the class back. A scheduler
 //! that finds no module free waits for that. Doorbells and feedback have their own slots in each iteration.
 //! Not here: the other realisation, by virtual times (the engine's `rate_share`); what doorbells cost the host.
-//! Invariant: a class is with one module at most, or goes round, or is empty; feedback writes tokens and head, the host
-//! the tail alone; modules hold their packets while the link is busy, so that nothing is pulled faster than it sends.
+//! Invariant: a class is empty, waits for the scheduler, or is with one module; feedback writes tokens and head, the host
+//! writes the tail alone; modules hold their packets while the link is busy, so that no packet is pulled faster than the link
+//! sends.
 
 use std::collections::VecDeque;
 
@@ -22,17 +23,17 @@ use crate::packet::Packet;
 #[derive(Debug)]
 pub(crate) struct ClassFetch {
     spec: Fetch,
-    /// One look at a class.
+    /// The time for one class.
     iteration: Span,
     chance: Chance,
     classes: Vec<Class>,
-    /// Classes with packets that are with no module, in the order in which the scheduler comes to them.
+    /// Classes with packets that are with no module, in the order in which the scheduler reads them.
     round: VecDeque<u32>,
     /// When the next iteration begins.
     slot: Nanos,
-    /// When the first class of the round is found that has tokens, and its place; worked out when the round changes.
+    /// When the scheduler reads the first class of the round that has tokens, and its place; computed when the round changes.
     first: Option<(Nanos, usize)>,
-    modules: Vec<Option<Work>>,
+    modules: Vec<Option<FetchWork>>,
     counted: Counted,
 }
 
@@ -40,38 +41,39 @@ pub(crate) struct ClassFetch {
 struct Class {
     waiting: VecDeque<Packet>,
     rate: BitRate,
-    /// In bit-nanoseconds per second: bits times 10^9.
+    /// Its tokens, in bits times 10^9.
     tokens: i128,
-    /// Most that it saves up: what it may fetch at once, and a largest packet.
+    /// The most tokens that it saves: for one burst, and one packet of the largest size.
     most: i128,
     refreshed: Nanos,
     fetched: bool,
 }
 
-/// What a module is at.
+/// The present work of a module.
 #[derive(Debug)]
-struct Work {
+struct FetchWork {
     class: u32,
-    /// Its packet is in the NIC from then on.
+    /// When its packet is in the NIC.
     ready: Nanos,
     packet: Packet,
-    /// Bytes that it may fetch yet.
+    /// Bytes that it may still fetch.
     rest: u64,
 }
 
-/// What the hardware did.
+/// Counters of the hardware.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
     decisions: u64,
     reads: u64,
-    /// Accesses to the class table in the iteration that had most.
+    /// The largest number of accesses to the class table in one iteration.
     cycles: u64,
-    /// Iterations in which a doorbell, and feedback, were written last.
+    /// The iteration in which a doorbell was written last.
     doorbell: Option<u64>,
+    /// The iteration in which feedback was written last.
     feedback: Option<u64>,
 }
 
-/// Cycles that an iteration takes by itself: to read a class, and to refresh and dispatch it.
+/// Cycles of an iteration without doorbells and feedback: to read a class, and to refresh and dispatch it.
 const LOOK: u64 = 2;
 /// Cycles of a doorbell, and of feedback.
 const DOORBELL: u64 = 2;
@@ -101,7 +103,7 @@ impl ClassFetch {
         }
     }
 
-    /// The host's doorbell: a packet for a class.
+    /// Takes a packet for a class, with the host's doorbell.
     pub(super) fn offer(&mut self, tenant: u32, packet: Packet, now: Nanos) -> bool {
         let class = &mut self.classes[tenant as usize];
         if class.waiting.len() >= QUEUE {
@@ -117,13 +119,14 @@ impl ClassFetch {
         true
     }
 
-    /// The next packet that is in the NIC, once the link is free.
+    /// Removes the next packet that is in the NIC, once the link is free.
     pub(super) fn dequeue(&mut self, now: Nanos, free: Nanos) -> Option<Packet> {
         self.dispatch_until(now);
         if free > now {
             return None;
         }
-        let ready = |work: &Option<Work>| work.as_ref().map(|work| work.ready).filter(|ready| *ready <= now);
+        let ready =
+            |work: &Option<FetchWork>| work.as_ref().map(|work| work.ready).filter(|ready| *ready <= now);
         let modules = self.modules.iter().enumerate();
         let (_, index) = modules.filter_map(|(index, work)| Some((ready(work)?, index))).min()?;
         let work = self.modules[index].take()?;
@@ -131,7 +134,7 @@ impl ClassFetch {
         Some(work.packet)
     }
 
-    /// When a module has its packet, or gets a class to work for.
+    /// When a module has its packet, or is given a class.
     pub(super) fn next(&self) -> Option<Nanos> {
         let ready = self.modules.iter().flatten().map(|work| work.ready).min();
         let free = self.modules.iter().any(Option::is_none);
@@ -149,7 +152,7 @@ impl ClassFetch {
         [("decisions", decisions), ("dma_reads", reads), ("cycles", cycles)]
     }
 
-    /// Hands classes to modules, as long as one is free and the iteration that found the class is over.
+    /// Gives classes to modules, while a module is free and the iteration that found the class is over.
     fn dispatch_until(&mut self, now: Nanos) {
         while let Some((at, place)) = self.first.filter(|(at, _)| *at + self.iteration <= now)
             && let Some(module) = self.modules.iter().position(Option::is_none)
@@ -165,7 +168,7 @@ impl ClassFetch {
         }
     }
 
-    /// A module fetches its class's next packet, or gives the class back.
+    /// Makes a module fetch its class's next packet, or give the class back.
     fn go_on(&mut self, module: usize, index: u32, rest: u64, now: Nanos) {
         let class = &mut self.classes[index as usize];
         let first = rest == self.spec.burst.as_u64();
@@ -178,7 +181,7 @@ impl ClassFetch {
             let latency = self.chance.normal(self.spec.latency, self.spec.sigma);
             // A first packet may be longer than the burst.
             let rest = rest.saturating_sub(len).min(self.spec.burst.as_u64().saturating_sub(1));
-            self.modules[module] = Some(Work { class: index, ready: now + latency, packet, rest });
+            self.modules[module] = Some(FetchWork { class: index, ready: now + latency, packet, rest });
             return;
         }
         class.fetched = false;
@@ -190,7 +193,7 @@ impl ClassFetch {
         }
     }
 
-    /// A module is free again. A scheduler that had found a class before, and no module, goes on from there.
+    /// Goes on after a module has come free: from the class for which the scheduler had found no module, if there is one.
     fn resume(&mut self, now: Nanos) {
         match self.first {
             Some((at, place)) if at + self.iteration <= now => {
@@ -202,7 +205,7 @@ impl ClassFetch {
         }
     }
 
-    /// Lets the iterations pass that began before `now` and found no tokens.
+    /// Skips the iterations that began before `now` and found no tokens.
     fn go_round_until(&mut self, now: Nanos) {
         let until = self.first.map_or(now, |(at, _)| at.min(now));
         if self.round.is_empty() {
@@ -214,13 +217,13 @@ impl ClassFetch {
         }
     }
 
-    /// A class comes to the end of the round.
+    /// Adds a class at the end of the round.
     fn join(&mut self, index: u32) {
         self.round.push_back(index);
         self.look();
     }
 
-    /// Works out which class is the first to be found with tokens.
+    /// Finds the class that the scheduler will be the first to read with tokens.
     fn look(&mut self) {
         let (len, step) = (self.round.len() as u64, self.iteration.as_u64());
         let found = |(place, &index): (usize, &u32)| {

@@ -1,10 +1,11 @@
-//! Linux's HTB in virtual time, as far as a class for each tenant below one needs it.
+//! Linux's HTB in virtual time, for one root class with a class for each tenant below it.
 //!
 //! Why: a policy is compared with what an operator has without it.
-//! From: tc-htb(8) and `net/sched/sch_htb.c`: two buckets for each class (`rate` and `ceil`), a class out of its own
-//! rate borrows from the one above, who goes next takes turns by quantum; each class's packets wait in a FIFO.
+//! From: tc-htb(8) and `net/sched/sch_htb.c`: two buckets for each class (`rate` and `ceil`); a class that has used up its own
+//! rate borrows from the one above; classes take turns by quantum; each class's packets wait in a FIFO.
 //! Not here: deeper trees, priorities, hysteresis.
-//! Invariant: in any time a class sends at most its `ceil` burst and `ceil`, all together the line's.
+//! Invariant: in any time a class sends at most `ceil` and the burst of `ceil`, and all classes together at most the line's rate
+//! and burst.
 
 use std::collections::VecDeque;
 
@@ -14,7 +15,7 @@ use plimsoll_units::{BitRate, Bytes, Nanos};
 use super::QUEUE;
 use crate::packet::Packet;
 
-/// Credit beyond this is cut, as the kernel's `mbuffer`.
+/// The longest time for which credit is saved, as the kernel's `mbuffer`.
 const LONGEST: i64 = 60_000_000_000;
 
 /// The queueing discipline of one host.
@@ -22,7 +23,7 @@ const LONGEST: i64 = 60_000_000_000;
 pub(super) struct Htb {
     root: Credit,
     leaves: Vec<Leaf>,
-    /// Whose turn it is: among those with credit of their own, and among those that borrow.
+    /// The leaf whose turn it is, among those with credit of their own and among those that borrow.
     turns: [usize; 2],
 }
 
@@ -30,7 +31,7 @@ pub(super) struct Htb {
 struct Leaf {
     credit: Credit,
     quantum: i64,
-    /// What is left of its turn, by kind.
+    /// Bytes left of its turn, by kind.
     deficits: [i64; 2],
     waiting: VecDeque<Packet>,
 }
@@ -47,7 +48,7 @@ struct Credit {
     checked: Nanos,
 }
 
-/// Own credit, or the parent's.
+/// Whether a class sends with its own credit or its parent's.
 const OWN: usize = 0;
 const BORROWED: usize = 1;
 
@@ -71,7 +72,7 @@ impl Htb {
         }
     }
 
-    /// A tenant's packet; false when its queue is full.
+    /// Takes a tenant's packet; `false` when its queue is full.
     pub(super) fn offer(&mut self, tenant: u32, packet: Packet) -> bool {
         let waiting = &mut self.leaves[tenant as usize].waiting;
         let room = waiting.len() < QUEUE;
@@ -81,17 +82,17 @@ impl Htb {
         room
     }
 
-    /// Packets of a tenant that wait.
+    /// Packets of a tenant in its queue.
     pub(super) fn backlog(&self, tenant: u32) -> usize {
         self.leaves[tenant as usize].waiting.len()
     }
 
-    /// Whether something may leave now.
+    /// Whether a packet may leave now.
     pub(super) fn has_due(&self, now: Nanos) -> bool {
         self.leaves.iter().any(|leaf| !leaf.waiting.is_empty() && leaf.next(&self.root, now) <= now)
     }
 
-    /// The next packet that may leave now.
+    /// Removes the next packet that may leave now.
     pub(super) fn dequeue(&mut self, now: Nanos) -> Option<Packet> {
         let own = |leaf: &Leaf, _: &Credit| leaf.credit.own(now) >= 0;
         let borrowed = |leaf: &Leaf, root: &Credit| leaf.credit.own(now) < 0 && root.own(now) >= 0;
@@ -126,13 +127,13 @@ impl Htb {
         packet
     }
 
-    /// When something may leave that may not now.
+    /// The next time at which a packet may leave, if none may now.
     pub(super) fn next(&self, now: Nanos) -> Option<Nanos> {
         let waiting = self.leaves.iter().filter(|leaf| !leaf.waiting.is_empty());
         waiting.map(|leaf| leaf.next(&self.root, now)).min()
     }
 
-    /// Everything that waits.
+    /// All packets that wait.
     pub(super) fn holds(&self) -> impl Iterator<Item = &Packet> {
         self.leaves.iter().flat_map(|leaf| &leaf.waiting)
     }

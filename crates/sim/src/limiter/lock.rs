@@ -1,12 +1,12 @@
 //! HTB under its one lock.
 //!
-//! Why: a queueing discipline is one lock that every sending core takes, and a timer that an interrupt serves; at 10 Gb/s
-//! these decide, not its algorithm.
+//! Why: a queueing discipline has one lock that every sending core takes, and a timer that an interrupt serves; at 10 Gb/s
+//! these limit the rate, not its algorithm.
 //! From: SENIC §2.2.2 ("lock contention and frequent interrupts"; 6.5 Gb/s of 1,500-byte packets at most) and
-//! `net/core/dev.c`: a core holds the root lock to enqueue, and whoever runs the discipline holds it for each packet.
+//! `net/core/dev.c`: a core holds the root lock to enqueue, and the core that runs the discipline holds it for each packet.
 //! Not here: HTB itself (`htb`).
-//! Invariant: operations follow each other, exponentially distributed around what the lock takes; cores take turns, and
-//! coming and going do.
+//! Invariant: one operation at a time, each exponentially distributed around the lock's mean time; cores take turns, and so do
+//! enqueueing and dequeueing.
 
 use std::collections::VecDeque;
 
@@ -24,22 +24,22 @@ pub(crate) struct LockedHtb {
     htb: Htb,
     lock: Span,
     wake: Span,
-    /// What each tenant's core waits to enqueue, since when.
+    /// By tenant: the packets that its core waits to enqueue, with the time since when.
     coming: Vec<VecDeque<(Nanos, Packet)>>,
-    /// How many those are together.
+    /// The number of these packets.
     waiting: usize,
-    /// Whose turn it is.
+    /// The tenant whose turn it is.
     turn: usize,
     held: Option<(Held, Nanos)>,
-    /// Whether the last operation let a packet in.
+    /// Whether the last operation enqueued a packet.
     let_in: bool,
-    /// When the timer's interrupt works, if nothing else does before.
+    /// When the timer's interrupt takes the lock, if no core does before.
     timer: Option<Nanos>,
     chance: Chance,
     spent: Span,
 }
 
-/// What the lock is held for.
+/// An operation under the lock.
 #[derive(Debug)]
 enum Held {
     ToEnqueue(u32, Packet),
@@ -63,7 +63,7 @@ impl LockedHtb {
         }
     }
 
-    /// A packet. Who sends datagrams as fast as it can waits for the lock, and sends nothing meanwhile.
+    /// Takes a packet. A program that sends datagrams as fast as it can waits for the lock, and sends nothing meanwhile.
     pub(super) fn offer(&mut self, tenant: u32, packet: Packet, now: Nanos) -> bool {
         let entering = matches!(&self.held, Some((Held::ToEnqueue(other, _), _)) if *other == tenant);
         let waiting = self.coming[tenant as usize].len() + usize::from(entering);
@@ -114,12 +114,12 @@ impl LockedHtb {
         }
     }
 
-    /// How long an operation takes: what its core misses in its caches, and who else asks for the lock, make it uneven.
+    /// The time of an operation. Cache misses and contention for the lock make it uneven.
     fn operation(&mut self) -> Span {
         self.chance.exponential(self.lock)
     }
 
-    /// The next operation takes the lock, if there is one.
+    /// Starts the next operation, if there is one.
     fn hold(&mut self, now: Nanos) {
         let leaves = self.timer.is_none() && self.htb.has_due(now);
         if leaves && (self.let_in || self.waiting == 0) {
@@ -162,7 +162,7 @@ impl LockedHtb {
         self.htb.holds().chain(self.coming.iter().flatten().map(|(_, packet)| packet)).chain(held)
     }
 
-    /// What all cores spent with the lock, or waiting for it.
+    /// The time that all cores held the lock or waited for it.
     pub(super) fn cpu(&self) -> Option<Span> {
         (self.lock > Span::ZERO).then_some(self.spent)
     }

@@ -1,20 +1,20 @@
 //! Bulk TCP: flows that always have something to send, or send and pause in turn.
 //!
-//! Why: they take what they can get, each flow for itself; isolation means that they cannot take more.
+//! Why: each flow takes all the bandwidth that it can get; isolation must keep it to its tenant's share.
 //! From: iperf3's idea; on/off times are exponential, as most traffic models have them.
 //! Not here: shuffles, whose flows wait for each other (`rounds`).
 //! Invariant: at the stop unsent data is thrown away, not drained.
 
 use plimsoll_units::Span;
 
-use super::Job;
+use super::Assignment;
 use crate::chance::Chance;
 use crate::world::World;
 
 /// Flows that send all the time, or by turns.
 #[derive(Debug)]
 pub(crate) struct Bulk {
-    job: Job,
+    job: Assignment,
     rhythm: Option<Rhythm>,
     sending: Vec<bool>,
     begun: bool,
@@ -28,15 +28,15 @@ pub(crate) struct Rhythm {
     pub(crate) chance: Chance,
 }
 
-/// What a socket's buffer takes ahead of what was acknowledged: Linux's usual most.
+/// Bytes in a socket's buffer that may not be acknowledged yet: Linux's usual maximum.
 const BUFFER: u64 = 4 << 20;
 
 impl Bulk {
-    pub(crate) fn new(job: Job, rhythm: Option<Rhythm>) -> Self {
+    pub(crate) fn new(job: Assignment, rhythm: Option<Rhythm>) -> Self {
         Self { sending: vec![true; job.count as usize], job, rhythm, begun: false }
     }
 
-    /// The first timer begins and ends it all; flow n's turns are timer n + 1.
+    /// Handles a timer: the first one starts and stops the workload, timer n + 1 switches flow n on and off.
     pub(super) fn timeout(&mut self, world: &mut World, timer: u32) {
         if timer == 0 {
             return if self.begun { self.end(world) } else { self.begin(world) };
@@ -81,7 +81,7 @@ impl Bulk {
         }
     }
 
-    /// A flow that takes turns fills its socket's buffer while it is its turn.
+    /// Fills the socket's buffer of a flow with pauses, while it sends.
     pub(super) fn acknowledged(&mut self, world: &mut World, socket: u32) {
         let flow = (socket - self.job.first) / 2;
         if self.rhythm.is_some() && self.sending[flow as usize] {

@@ -1,34 +1,34 @@
 //! Probes: datagrams at Poisson moments that their destination sends back.
 //!
 //! Why: Poisson arrivals see what a random packet sees (PASTA), so their round trips show the queue as it is.
-//! From: the lab's probes, and Loom's sockperf tenant, whose latency is half of a round trip.
+//! From: the lab's probes, and Loom's sockperf tenant, which reports half of a round trip as latency.
 //! Not here: requests over TCP (`rpc`).
 //! Invariant: a probe's latency counts from when it was due; one that is not echoed is an error.
 
 use plimsoll_scenario::{Sample, WorkloadResult};
 use plimsoll_units::{Nanos, Span};
 
-use super::{Job, gap, measured, sample, udp};
+use super::{Assignment, gap, measured, sample, udp};
 use crate::chance::Chance;
 use crate::world::World;
 
 /// A prober.
 #[derive(Debug)]
 pub(crate) struct Probe {
-    job: Job,
+    job: Assignment,
     size: u32,
     mtu: u32,
     gap: Span,
-    /// Half of the round trip is reported (sockperf).
+    /// Whether half of the round trip is reported, as by sockperf.
     half: bool,
     chance: Chance,
-    /// When each was due that is not back yet.
+    /// When each probe was due that is not back yet.
     sent: Vec<Option<Nanos>>,
     samples: Vec<Sample>,
 }
 
 impl Probe {
-    pub(crate) fn new(job: Job, size: u32, mtu: u32, rate: u32, half: bool, chance: Chance) -> Self {
+    pub(crate) fn new(job: Assignment, size: u32, mtu: u32, rate: u32, half: bool, chance: Chance) -> Self {
         Self { job, size, mtu, gap: gap(rate), half, chance, sent: Vec::new(), samples: Vec::new() }
     }
 

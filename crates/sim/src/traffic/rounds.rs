@@ -1,20 +1,20 @@
 //! A shuffle: rounds in which every flow sends one block, and none begins the next before all have arrived.
 //!
-//! Why: what counts for such a job is when its last flow is done.
-//! From: Spark's `TeraSort`, as Loom §7 runs it; a byte from the other side acknowledges a block.
+//! Why: such a job is as fast as its last flow.
+//! From: Spark's `TeraSort`, as Loom §7 runs it; one byte from the receiver acknowledges a block.
 //! Not here: requests (`rpc`).
 //! Invariant: a round is one sample, from its first byte offered to its last acknowledgement.
 
 use plimsoll_scenario::{Sample, WorkloadResult};
 use plimsoll_units::{Nanos, Span};
 
-use super::{Job, measured, sample};
+use super::{Assignment, measured, sample};
 use crate::world::World;
 
-/// Flows that send a block each, round after round.
+/// Flows that each send one block a round.
 #[derive(Debug)]
 pub(crate) struct Rounds {
-    job: Job,
+    job: Assignment,
     block: u64,
     pause: Span,
     /// Rounds that have begun.
@@ -26,11 +26,11 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    pub(crate) fn new(job: Job, block: u64, pause: Span) -> Self {
+    pub(crate) fn new(job: Assignment, block: u64, pause: Span) -> Self {
         Self { job, block: block.max(1), pause, rounds: 0, begun: Nanos::ZERO, open: 0, samples: Vec::new() }
     }
 
-    /// The next round begins; the second timer ends it all.
+    /// Handles a timer: the first one begins the next round, the second one ends the workload.
     pub(super) fn timeout(&mut self, world: &mut World, timer: u32) {
         if timer == 1 || world.now >= self.job.stop {
             return (0..2 * self.job.count).for_each(|socket| world.close(self.job.first + socket));
@@ -47,7 +47,7 @@ impl Rounds {
 
     pub(super) fn received(&mut self, world: &mut World, socket: u32, total: u64) {
         if (socket - self.job.first) % 2 == 1 {
-            // A block that is whole is acknowledged once: each end point's bytes only grow.
+            // A whole block is acknowledged once: each end point's count of bytes only grows.
             let (whole, answered) = (total / self.block, world.written(socket));
             if whole > answered {
                 world.write(socket, whole - answered);

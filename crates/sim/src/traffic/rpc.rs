@@ -1,6 +1,6 @@
 //! Requests and responses over TCP, in a closed or an open loop.
 //!
-//! Why: what a tenant's users feel is the time from when a request was due to its answer.
+//! Why: a tenant's users notice the time from when a request was due to its answer.
 //! From: memcached-like load generators; open-loop arrivals are Poisson, and a request that waits for a free connection
 //! has been waiting since it was due.
 //! Not here: rounds of blocks (`rounds`).
@@ -11,18 +11,18 @@ use std::collections::VecDeque;
 use plimsoll_scenario::{Sample, WorkloadResult};
 use plimsoll_units::{Nanos, Span};
 
-use super::{Job, Sizes, gap, measured, sample};
+use super::{Assignment, Sizes, gap, measured, sample};
 use crate::chance::Chance;
 use crate::world::{GRACE, World};
 
-/// Clients that ask, and a server that answers at once.
+/// Clients that send requests, and a server that answers at once.
 #[derive(Debug)]
 pub(crate) struct Rpc {
-    job: Job,
+    job: Assignment,
     sizes: Sizes,
-    /// Mean time between requests; a closed loop without.
+    /// Mean time between requests; `None` for a closed loop.
     gap: Option<Span>,
-    /// Whether it is always that.
+    /// Whether the time between requests is always the mean.
     even: bool,
     chance: Chance,
     begun: bool,
@@ -41,12 +41,12 @@ struct Call {
     asked: u64,
     /// Bytes that the client has received when it has the whole response.
     answered: u64,
-    /// What the server will write then; nothing once it has.
+    /// Bytes that the server will write then; zero once it has.
     response: u64,
 }
 
 impl Rpc {
-    pub(crate) fn new(job: Job, sizes: Sizes, rate: Option<u32>, even: bool, chance: Chance) -> Self {
+    pub(crate) fn new(job: Assignment, sizes: Sizes, rate: Option<u32>, even: bool, chance: Chance) -> Self {
         let calls = vec![Call::default(); job.count as usize];
         Self {
             sizes,
@@ -73,7 +73,7 @@ impl Rpc {
                     + match (self.even, self.begun) {
                         (false, _) => self.chance.exponential(gap),
                         (true, true) => gap,
-                        // Clients begin at moments of their own.
+                        // Each client begins at a moment of its own.
                         (true, false) => Span::ns(
                             self.chance.below(u32::try_from(gap.as_u64()).unwrap_or(u32::MAX)).into(),
                         ),

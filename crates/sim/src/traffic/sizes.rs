@@ -1,19 +1,18 @@
 //! How long requests and responses are.
 //!
-//! Why: a mix of tiny and large values waits otherwise than one size, and what operators run is a mix.
+//! Why: a mix of tiny and large values has other waits than values of one size, and operators run a mix.
 //! From: Atikoglu et al., "Workload Analysis of a Large-Scale Key-Value Store" (SIGMETRICS 2012) §5: pool ETC's key
 //! sizes (generalised extreme value), value sizes (a table below 15 bytes, generalised Pareto above) and thirty reads
 //! for one write; memcached's text protocol around them.
 //! Not here: when requests come (`rpc`).
-//! Invariant: a request and a response have at least one byte; an exchange draws the same number of times from its
-//! stream whatever comes out.
+//! Invariant: a request and a response have at least one byte; each exchange draws as many random numbers as any other.
 
 use crate::chance::Chance;
 
 /// Sizes of exchanges.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sizes {
-    /// All alike.
+    /// One size for all.
     Fixed {
         /// Bytes of a request.
         request: u64,
@@ -29,9 +28,9 @@ const SMALL: [f64; 15] = [
     0.005_36, 0.000_47, 0.178_20, 0.092_39, 0.000_18, 0.027_40, 0.000_65, 0.006_06, 0.000_23, 0.008_37,
     0.008_37, 0.089_89, 0.000_92, 0.003_26, 0.019_80,
 ];
-/// Generalised Pareto of value sizes: location, scale, shape.
+/// Generalised Pareto distribution of value sizes: location, scale, shape.
 const VALUE: (f64, f64, f64) = (15.0, 214.476, 0.348_238);
-/// Generalised extreme value of key sizes: location, scale, shape.
+/// Generalised extreme value distribution of key sizes: location, scale, shape.
 const KEY: (f64, f64, f64) = (30.798_4, 8.204_49, 0.078_688);
 /// memcached's own limits.
 const LONGEST_KEY: f64 = 250.0;

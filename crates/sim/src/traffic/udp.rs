@@ -1,16 +1,16 @@
-//! UDP that nobody answers: paced, or more than the link holds.
+//! UDP without answers: paced, or a flood of more than the link carries.
 //!
-//! Why: a neighbour that ignores congestion is the hardest one to live beside.
+//! Why: a neighbour that ignores congestion is the hardest one to isolate.
 //! From: packet generators; a flood comes at twice the rate of its host's link, whatever that is, and at uneven moments:
 //! evenly spaced it would find each free place of a queue first, or never (Floyd and Jacobson, "On Traffic Phase
 //! Effects in Packet-Switched Gateways", 1992).
 //! Not here: echoed datagrams (`probe`).
-//! Invariant: the n-th paced datagram leaves exactly n gaps after the start, or after its turn's, fractions included; of
-//! a burst, the first does.
+//! Invariant: the n-th paced datagram, or the first one of a burst, leaves exactly n gaps after the start of the workload or of
+//! the turn, fractions included.
 
 use plimsoll_units::{Nanos, Span};
 
-use super::Job;
+use super::Assignment;
 use super::bulk::Rhythm;
 use crate::chance::Chance;
 use crate::packet::{Body, IP_HEADERS, Packet, SHORTEST, UDP_HEADERS};
@@ -19,64 +19,70 @@ use crate::world::World;
 /// A paced sender.
 #[derive(Debug)]
 pub(crate) struct Udp {
-    job: Job,
+    job: Assignment,
     size: u32,
     mtu: u32,
-    /// Nanoseconds between two datagrams, as a fraction.
+    /// Nanoseconds between two datagrams, as a numerator and a denominator.
     gap: (u128, u128),
-    /// Uneven gaps, between none and twice the mean.
+    /// Draws uneven gaps, between none and twice the mean.
     uneven: Option<Chance>,
     /// Bytes of frames that are sent at once.
     burst: u64,
-    /// Of those, the bytes that count for the next burst already.
+    /// Bytes that were sent beyond the last burst, and count for the next one.
     bytes: u64,
     sent: u64,
     turn: Turn,
-    /// Bytes of frames that its socket holds until they have left, if it holds any back.
+    /// Bytes of frames that its socket's buffer holds until they have left; zero for no bound.
     buffer: u64,
-    /// Of those, what it holds now.
+    /// Bytes in the buffer now.
     held: u64,
-    /// It waits for room there.
+    /// Whether the program waits for room in the buffer.
     blocked: bool,
 }
 
-/// A time of sending.
+/// A time of sending, between two pauses.
 #[derive(Debug)]
 struct Turn {
     begun: Nanos,
-    /// How many had been sent before.
+    /// Datagrams that were sent before it.
     before: u64,
-    /// When it ends, and how long the next ones are; it never ends without a rhythm.
+    /// When it ends.
     until: Nanos,
     rhythm: Option<Rhythm>,
 }
 
 impl Udp {
-    pub(crate) fn new(job: Job, size: u32, mtu: u32, gap: (u128, u128), uneven: Option<Chance>) -> Self {
+    pub(crate) fn new(
+        job: Assignment,
+        size: u32,
+        mtu: u32,
+        gap: (u128, u128),
+        uneven: Option<Chance>,
+    ) -> Self {
         let turn = Turn { begun: job.start, before: 0, until: job.stop, rhythm: None };
         let (burst, sent, bytes, buffer, held, blocked) = (0, 0, 0, 0, 0, false);
         Self { job, size, mtu, gap, uneven, burst, sent, bytes, turn, buffer, held, blocked }
     }
 
-    /// The same with pauses.
+    /// Adds pauses to it.
     pub(crate) fn in_turns(mut self, mut rhythm: Rhythm) -> Self {
         self.turn.until = self.turn.begun + rhythm.chance.exponential(rhythm.on);
         self.turn.rhythm = Some(rhythm);
         self
     }
 
-    /// Sends so many bytes of frames at once, on average: a burst ends with the datagram that fills it.
+    /// Makes it send in bursts of `burst` bytes of frames on average: a burst ends with the datagram that fills it.
     pub(crate) fn in_bursts(self, burst: u64) -> Self {
         Self { burst, ..self }
     }
 
-    /// Through a socket that holds so many bytes until they have left, and whose writer waits when it is full. What is
-    /// late then is sent as soon as there is room.
+    /// Makes it send through a socket whose buffer holds `buffer` bytes until they have left; the program waits while it is
+    /// full. Datagrams that are late then are sent as soon as there is room.
     pub(crate) fn held_back(self, buffer: u64) -> Self {
         Self { buffer, ..self }
     }
 
-    /// So many bytes of frames have left.
+    /// Handles a frame of `len` bytes that has left.
     pub(super) fn left(&mut self, world: &mut World, len: u32) {
         self.held = self.held.saturating_sub(len.into());
         if self.blocked && self.held < self.buffer {
@@ -103,7 +109,7 @@ impl Udp {
         world.set_timer(self.job.timer, Some(next.max(world.now)));
     }
 
-    /// A datagram, or as many as fill the burst; false if the socket has no room for it.
+    /// Sends a datagram, or those of a burst; `false` if the socket has no room.
     fn send(&mut self, world: &mut World) -> bool {
         loop {
             if self.buffer > 0 && self.held >= self.buffer {
@@ -128,7 +134,7 @@ impl Udp {
 }
 
 impl Turn {
-    /// The pause is over: when that is. Nothing without a rhythm.
+    /// Begins the next time of sending, after a pause, and returns its start; `None` without a rhythm.
     fn next(&mut self, sent: u64) -> Option<Nanos> {
         let Rhythm { on, off, chance } = self.rhythm.as_mut()?;
         self.begun = self.until + chance.exponential(*off);
@@ -138,7 +144,7 @@ impl Turn {
     }
 }
 
-/// Sends a datagram, in as many fragments as the MTU asks for. How many bytes of frames those are.
+/// Sends a datagram, in as many fragments as the MTU requires, and returns the bytes of their frames.
 pub(super) fn send(world: &mut World, flow: u32, back: bool, number: u64, size: u32, mtu: u32) -> u64 {
     let whole = size + UDP_HEADERS - IP_HEADERS;
     let most = mtu + 14 - IP_HEADERS;

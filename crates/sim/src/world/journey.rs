@@ -1,9 +1,9 @@
-//! A packet's way: from an application over its core, what carries it out, links and the way in, to the other end.
+//! A packet's way: from an application over its core, a carrier, links and the way in, to the other end.
 //!
 //! Why: one place sees every packet, so that none is lost without being counted.
 //! From: discrete-event simulation.
-//! Not here: when each step is taken (`world`), and what an engine, a limiter or a link decides.
-//! Invariant: each packet is at one place, delivered, or counted with the reason why not.
+//! Not here: when each step is taken (`world`), and the decisions of an engine, a limiter or a link.
+//! Invariant: each packet is at one place, delivered, or counted with a drop reason.
 
 use plimsoll_units::{Nanos, Span};
 
@@ -19,7 +19,7 @@ use crate::tcp::Ecn;
 use crate::trace;
 
 impl World {
-    /// A packet of a tenant's is lost on its way out.
+    /// Counts a tenant's packet that is lost on its way out.
     fn lose_out(&mut self, packet: &Packet, why: &'static str) {
         let &End { node, tenant, .. } = self.flows[packet.flow as usize].way(packet.back).0;
         if let Some(watch) = self.watch(node) {
@@ -28,7 +28,7 @@ impl World {
         self.lose(packet, why);
     }
 
-    /// An end of a flow sends a packet.
+    /// Sends a packet from an end of a flow.
     pub(crate) fn send(&mut self, packet: Packet) {
         let flow = &self.flows[packet.flow as usize];
         let (core, workload) = (flow.way(packet.back).0.core, flow.workload as usize);
@@ -40,7 +40,7 @@ impl World {
         }
     }
 
-    /// Gives a core work; false if it does not take it.
+    /// Gives a core work; `false` if the core refuses it.
     pub(crate) fn give(&mut self, core: u32, work: Work) -> bool {
         let core = &mut self.cores[core as usize];
         let taken = core.take(work, self.now);
@@ -59,7 +59,7 @@ impl World {
         self.agenda.keep(core.source, core.next());
     }
 
-    /// A packet comes to what carries it to its host's link.
+    /// Hands a packet to its host's carrier.
     fn transmit(&mut self, mut packet: Packet) {
         let flow = &self.flows[packet.flow as usize];
         let (from, to) = flow.way(packet.back);
@@ -70,7 +70,7 @@ impl World {
             watch.offered(from.tenant, packet.len);
         }
         if self.nodes[node as usize].down {
-            self.completed.push(packet); // nobody keeps the guest's buffers any more
+            self.completed.push(packet); // no daemon holds the guest's buffer any more
             return self.lose_out(&packet, DOWN);
         }
         let carrier = &mut self.nodes[node as usize].carrier;
@@ -111,7 +111,7 @@ impl World {
         self.lose_out(&packet, why);
     }
 
-    /// Lets leave what a limiter lets pass now.
+    /// Sends the packets that a limiter allows now.
     fn drive_limiter(&mut self, node: u32) {
         let now = self.now;
         while let Carrier::Limiter { limiter, link, .. } = &mut self.nodes[node as usize].carrier
@@ -127,7 +127,7 @@ impl World {
         }
     }
 
-    /// Rings an engine's doorbells, and lets leave what may leave now.
+    /// Drives a carrier: rings its doorbells, and sends the packets that may leave now.
     pub(super) fn drive(&mut self, node: u32) {
         if matches!(self.nodes[node as usize].carrier, Carrier::Limiter { .. }) {
             return self.drive_limiter(node);
@@ -202,7 +202,7 @@ impl World {
         }
     }
 
-    /// A link's next packet has arrived at its far end.
+    /// Handles the next packet that arrives at a link's far end.
     #[inline]
     pub(super) fn arrive(&mut self, link: u32) {
         let end = &mut self.links[link as usize];
@@ -247,7 +247,7 @@ impl World {
         }
     }
 
-    /// The CPU behind a receive ring is through with something.
+    /// Handles a piece of work that the CPU behind a receive ring has finished.
     pub(super) fn received(&mut self, node: u32) {
         let (control, now) = (&mut self.control, self.now);
         let admits = &mut |packet: &Packet| {
@@ -292,7 +292,7 @@ impl World {
         }
     }
 
-    /// It had to wait for nobody there.
+    /// Delivers a packet that has no queue on its way in.
     pub(super) fn deliver_at_once(&mut self, packet: Packet) {
         let &End { node, tenant, .. } = self.flows[packet.flow as usize].way(packet.back).1;
         if let Some(watch) = self.watch(node) {
@@ -301,7 +301,7 @@ impl World {
         self.deliver(packet);
     }
 
-    /// A packet has reached the end of its flow.
+    /// Delivers a packet at the end of its flow.
     fn deliver(&mut self, packet: Packet) {
         let flow = &self.flows[packet.flow as usize];
         let (workload, socket) = (flow.workload, flow.socket);
@@ -326,11 +326,12 @@ impl World {
         }
     }
 
+    /// Counts a lost packet, with all its frames.
     pub(crate) fn lose(&mut self, packet: &Packet, why: &'static str) {
         self.lose_frames(packet, packet.frames(), why);
     }
 
-    /// Only so many frames of it.
+    /// Counts a number of lost frames of a packet.
     pub(crate) fn lose_frames(&mut self, packet: &Packet, frames: u32, why: &'static str) {
         let workload = self.flows[packet.flow as usize].workload as usize;
         *self.tallies[workload].drops.entry(why).or_default() += u64::from(frames);
@@ -338,7 +339,7 @@ impl World {
 }
 
 impl LinkEnd {
-    /// Puts a packet on the link; answers why not.
+    /// Puts a packet on the link; returns the drop reason if it is lost.
     #[inline]
     fn offer(&mut self, packet: Packet, now: Nanos, agenda: &mut Agenda) -> Option<&'static str> {
         match self.link.offer(packet, now) {
@@ -351,5 +352,5 @@ impl LinkEnd {
     }
 }
 
-/// Why packets vanish on a link that loses some.
+/// The drop reason on a link that loses packets.
 const LOST: &str = "lost on a link";

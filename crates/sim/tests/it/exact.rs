@@ -107,8 +107,7 @@ workloads:
         1,
     );
     assert_eq!(outcome.broken().count(), 0);
-    let quiet =
-        outcome.kept[0].promises.iter().find(|promise| promise.class.ends_with("quiet")).expect("judged");
+    let quiet = outcome.bounds[0].bounds.iter().find(|bound| bound.class.ends_with("quiet")).expect("judged");
     assert!(quiet.judged > 3_000 && quiet.worst > Span::ZERO && quiet.worst <= quiet.bound, "{quiet:?}");
 }
 

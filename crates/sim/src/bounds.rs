@@ -4,16 +4,16 @@
 //! From: network calculus. A class served at `rate` with some lag, first in first out, whose arrivals since it was last
 //! empty stay below one frame plus `rate`, waits no longer than its bound (`plimsoll_policy::ASSUMPTIONS`).
 //! Not here: the bounds themselves (`policy`).
-//! Invariant: a packet is judged exactly if what its class had sent since it was last empty conforms when it comes, and
-//! no limit made the class wait since then.
+//! Invariant: a packet is judged exactly if, when it comes, its class has kept to its rate since it was last empty, and no
+//! limit has made the class wait since then.
 
 use plimsoll_nic::Transmit;
 use plimsoll_policy::{NodeId, Program, bounds};
 use plimsoll_units::{BitRate, NS_PER_SEC, Nanos, Span};
 
-/// Bounds of one engine's classes.
+/// The delay bounds of one engine's classes.
 #[derive(Debug, Default)]
-pub(crate) struct Promises {
+pub(crate) struct DelayBounds {
     classes: Vec<Option<Class>>,
     overhead: u32,
     burst: u64,
@@ -25,31 +25,31 @@ struct Class {
     bound: Span,
     rate: BitRate,
     waiting: u32,
-    /// When it was last empty and then was not.
+    /// When it last stopped being empty.
     since: Nanos,
-    /// Bytes that came since then.
+    /// Bytes that have come since then.
     bytes: u64,
     limited: bool,
     judged: u64,
     worst: Span,
 }
 
-/// How a class fared against its bound.
+/// A class's delay bound, and the delays of the packets that were judged by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Promise {
-    /// The host whose engine it was.
+pub struct DelayBound {
+    /// The host.
     pub host: String,
     /// The class.
     pub class: String,
-    /// What `plimsoll check` prints.
+    /// The bound, as `plimsoll check` prints it.
     pub bound: Span,
     /// The longest delay of the packets that were judged.
     pub worst: Span,
-    /// How many packets met the bound's assumptions.
+    /// Packets that met the bound's assumptions.
     pub judged: u64,
 }
 
-impl Promise {
+impl DelayBound {
     /// Whether the bound held.
     #[must_use]
     pub fn kept(&self) -> bool {
@@ -57,7 +57,7 @@ impl Promise {
     }
 }
 
-impl Promises {
+impl DelayBounds {
     pub(crate) fn new(program: &Program) -> Self {
         let mut classes = vec![None; program.nodes.len()];
         for bound in bounds(program) {
@@ -78,7 +78,8 @@ impl Promises {
         Self { classes, overhead, burst: (program.max_frame + program.overhead).as_u64() }
     }
 
-    /// A packet comes, or a segment of several frames and all their bytes; answers whether the bound holds for it.
+    /// Counts a packet that comes, or a segment of several frames with all their bytes, and says whether the bound holds for
+    /// it.
     #[inline]
     pub(crate) fn arrives(&mut self, class: NodeId, len: u32, frames: u32, now: Nanos) -> bool {
         let Some(Some(class)) = self.classes.get_mut(class.0 as usize) else { return false };
@@ -91,7 +92,7 @@ impl Promises {
         u128::from(class.bytes.saturating_sub(self.burst)) * u128::from(8 * NS_PER_SEC) <= earned
     }
 
-    /// A packet has left, with its last bit on the link at `end`.
+    /// Judges a packet that has left, with its last bit on the link at `end`.
     #[inline]
     pub(crate) fn leaves(&mut self, transmit: &Transmit, conforms: bool, end: Nanos) {
         let Some(Some(class)) = self.classes.get_mut(transmit.class.0 as usize) else { return };
@@ -106,16 +107,16 @@ impl Promises {
         }
     }
 
-    /// What came of it on this host, for every class that was judged.
-    pub(crate) fn report(&self, host: &str) -> Vec<Promise> {
+    /// The bound of each class on this host of which packets were judged.
+    pub(crate) fn report(&self, host: &str) -> Vec<DelayBound> {
         let judged = self.classes.iter().flatten().filter(|class| class.judged > 0);
-        let promise = |class: &Class| Promise {
+        let outcome = |class: &Class| DelayBound {
             host: host.to_owned(),
             class: class.name.clone(),
             bound: class.bound,
             worst: class.worst,
             judged: class.judged,
         };
-        judged.map(promise).collect()
+        judged.map(outcome).collect()
     }
 }
