@@ -65,7 +65,7 @@ impl HelloLimit {
 }
 
 pub(crate) fn each_second(events: u64) -> BitRate {
-    BitRate::new(events * 8).expect("some")
+    BitRate::new(events * 8).expect("above zero")
 }
 
 /// Whether one more fits a pace of events, each of which is a byte.

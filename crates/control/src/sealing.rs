@@ -1,27 +1,29 @@
 //! Tenants' frames between hosts, sealed: no attacker on the way can read, change, invent or repeat one in a host's name.
 //!
-//! Why: an overlay's outer addresses can be forged. Frames that are sent again in a host's name took the place of that
-//! host's own, as nothing tells them apart.
+//! Why: an overlay's outer addresses can be forged, and without a seal a repeated frame cannot be told from a host's own.
 //! From: AES-256-GCM (NIST SP 800-38D) with keys by HKDF (RFC 5869); RFC 6479's window against replays; WireGuard's and
 //! Noise's rule that both sides' nonces go into a session's key; QUIC's limits on a key's use (RFC 9001 §6.6).
-//! Not here: headers around what is sealed (`wire::overlay`), how hellos travel, what is counted (`daemon`), how many hellos are
-//! looked at (`hellos`).
-//! Invariant: what opens was sealed with the fleet's key by the host that it names, for this one in its present life, before
-//! this one heard of that host's next life, and opens once; no key and nonce are used twice; nothing allocates for a frame.
+//! Not here: headers around a sealed frame (`wire::overlay`), how hellos travel, counters (`daemon`), how many hellos are
+//! checked (`hellos`).
+//! Invariant: a frame that opens was sealed with the fleet's key by the host that it names, for this host since its last start,
+//! before this host heard that the other one has started again, and it opens once; no key and nonce are used twice; no
+//! allocation for a frame.
 //!
 //! # Sessions
 //!
-//! Each host draws a `start` at random when it starts, and says hello to each other host: its start, a session number, and
-//! a start that it heard from there: the accepted one and others by turns, as a hello that is sent again may bear an old one.
-//! A hello that names our present start is *proven*: it was made after we started, so it is no recording from before. A proven
-//! hello with a greater number than any accepted before begins a session: keys follow from both hosts' starts and the number,
-//! so those of an earlier life of either host open nothing any more. A host whose clock, from which numbers begin, went back
-//! is told which number the other has, and takes a greater one.
-//! An old hello that is sent again begins nothing: within our life its number is not greater, and an older one is not proven.
+//! Each host draws a `start` at random when it starts, and sends a hello to each other host: its start, a session number, and
+//! a start that it heard from there: the accepted one and others by turns, as a repeated hello may have an old one.
+//! A hello that names this host's present start is *proven*: it was made after this host started, so it is no recording from
+//! before. A proven hello with a greater number than any accepted before begins a session: keys follow from both hosts' starts
+//! and the number, so keys from before a restart of either host open no frame any more. A host whose clock, from which numbers
+//! begin, went back learns from the other host's hello which number that host has accepted, and takes a greater one.
+//! An old hello that an attacker repeats begins no session: since the last start its number is not greater, and an older one is
+//! not proven.
 //!
-//! Hellos with wrong tags, which any attacker may send in any name, are looked at up to a bound (`hellos`). Those that name our
-//! present start have a share of their own: only an attacker that reads what we send can make such. A host some of whose hellos were not
-//! looked at is greeted once a second, so that it learns our start and its next hello is one of those.
+//! Hellos with wrong tags, which any attacker may send in any name, are checked up to a bound (`hellos`). Hellos that name this
+//! host's present start have a share of their own: only an attacker that reads this host's packets can make them. If hellos of a
+//! host were not checked, this host sends it a hello once a second, so that it learns this host's start and can prove its next
+//! hello.
 //!
 //! # Format of a hello, version 1
 //!
@@ -40,8 +42,8 @@
 //! # Format of a sealed frame
 //!
 //! Four bytes of a check on the number, eight of the number, the frame (hidden), a tag of 16. The check is AES-128 of the
-//! number under a key of the session's: a sender without that key is turned away without the cost of opening. Bound, too,
-//! are both hosts and the network.
+//! number under a key of the session: a frame from a sender without that key is rejected without the cost of opening it. The tag
+//! also covers both hosts and the network.
 
 use aws_lc_rs::aead::quic::{self, HeaderProtectionKey};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
@@ -52,24 +54,26 @@ use plimsoll_units::{Nanos, Span};
 use crate::HostId;
 use crate::hellos::{HelloLimit, OwnHellos, admits, each_second};
 
-/// Bytes in front of a frame that is sealed.
+/// Bytes in front of a sealed frame.
 pub const SEALED_HEAD: usize = 12;
-/// Bytes behind it.
+/// Bytes behind a sealed frame.
 pub const SEALED_TAG: usize = 16;
 /// Bytes of a hello.
 pub const HELLO: usize = 58;
 
-/// Frames under one key are 2^22 at most: half of what RFC 9001 §6.6 allows AES-GCM.
+/// The logarithm of the frames under one key: 2^22 at most, half of the number that RFC 9001 §6.6 allows for AES-GCM.
 const GENERATION: u32 = 22;
-/// Frames that may overtake one another: 0.8 ms of ten million a second.
+/// Frames by which one may be late and still open: 0.8 ms at ten million a second.
 const WINDOW: u64 = 8_192;
 const WORDS: usize = WINDOW as usize / 64 + 1;
-/// Between two hellos to a host, and between two that it does not answer, which grows up to this.
+/// The least time between two hellos to a host.
 const GAP: Span = Span::millis(10);
+/// The time between two hellos grows up to this while a host does not answer.
 const LONGEST_GAP: Span = Span::secs(1);
-/// Starts in a host's name that wait for an answer: as many lives of it must have been recorded to keep its own from one.
+/// Starts in a host's name that wait for an answer: an attacker must have recorded hellos of this number of starts to keep the
+/// host's present one from being answered.
 const CLAIMS: usize = 4;
-/// Frames in a host's name with a right check that do not open, in a second, before each of their numbers gets but one try.
+/// Frames a second in a host's name with a right check that do not open; beyond that each number gets one try only.
 const FORGERIES: u64 = 100_000;
 const BURST: Span = Span::millis(1);
 const VERSION: u8 = 1;
@@ -79,13 +83,13 @@ const ASKS: u8 = 2;
 /// Why a sealed frame is not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unopened {
-    /// It was sealed for no session that is live here: made up, or from before a restart.
+    /// The frame was sealed for no session that is live here: it is made up, or from before a restart.
     #[error("a frame that was sealed for no session that is live")]
     WrongSession,
-    /// It has come before, or too long after others to tell.
+    /// The frame has come before, or is too late to tell.
     #[error("a frame that comes again, or too late")]
     Replayed,
-    /// It is not what was sealed.
+    /// The frame has been changed since it was sealed.
     #[error("a frame that has been changed on the way")]
     Forged,
 }
@@ -95,17 +99,17 @@ pub enum Unopened {
 pub enum Greeted {
     /// A session begins.
     Begun,
-    /// It says nothing new, or is not proven yet.
+    /// The hello says nothing new, or is not proven yet.
     Known,
-    /// Of an earlier session.
+    /// The hello is from an earlier session.
     Stale,
-    /// Not made with the fleet's key, or not for this host by that one.
+    /// The hello was not made with the fleet's key, or not by that host for this one.
     Forged,
-    /// Not looked at: too many came in that host's name, and in others.
+    /// The hello was not checked: too many came in that host's name, and in other names.
     Ignored,
 }
 
-/// This host's part of all sessions.
+/// This host's state for all sessions.
 pub struct Sealing {
     host: HostId,
     start: u64,
@@ -122,9 +126,9 @@ pub struct Session {
     number: u64,
     /// The number and start that were accepted from it.
     accepted: Option<(u64, u64)>,
-    /// Other starts that hellos in its name had, oldest first, then zeros: one of them may be its present one.
+    /// Other starts in hellos in its name, oldest first, then zeros: one of them may be its present start.
     claims: [u64; CLAIMS],
-    /// The last hello named the start that was accepted.
+    /// Whether the last hello to it named the start that was accepted.
     named: bool,
     /// Whether it has accepted this host's number.
     confirmed: bool,
@@ -146,38 +150,40 @@ struct FrameSealer {
 
 struct FrameOpener {
     keys: Keys,
-    /// The newest generation that something was opened of, and the one before.
+    /// The newest generation of which a frame was opened.
     generation: u64,
+    /// The key of that generation.
     frames: LessSafeKey,
+    /// The key of the generation before.
     before: Option<LessSafeKey>,
     window: Window,
 }
 
-/// One direction of a session.
+/// The keys of one direction of a session.
 struct Keys {
     secret: hkdf::Prk,
     checks: HeaderProtectionKey,
-    /// Both hosts.
+    /// The numbers of both hosts.
     bound: [u8; 8],
 }
 
 impl Sealing {
-    /// `first` is the number that sessions begin with: better beyond those of earlier starts, as the time is. `start` is drawn
-    /// at random at each start.
+    /// `first` is the number of the first session. It should be greater than those of earlier starts, as the time is. `start` must
+    /// be drawn at random at each start.
     #[must_use]
     pub fn new(key: &[u8; 32], host: HostId, first: u64, start: u64) -> Self {
         let secret = hkdf::Salt::new(hkdf::HKDF_SHA256, b"plimsoll overlay 1").extract(key);
         let hellos = hmac::Key::new(hmac::HMAC_SHA256, &expand::<32>(&secret, &[b"hello"]));
-        // Zero says that nothing was heard.
+        // Zero stands for no start.
         Self { host, start: start.max(1), first: first.max(1), secret, hellos, limit: HelloLimit::default() }
     }
 
-    /// Sets the number of other hosts, among which the cost of their hellos is divided.
+    /// Sets the number of other hosts, among which the bound on hellos is divided.
     pub fn set_hosts(&mut self, hosts: usize) {
         self.limit.set_hosts(hosts);
     }
 
-    /// Nothing yet is known of this host; it is to be greeted at once.
+    /// A session with a host of which nothing is known yet; a hello is due at once.
     #[must_use]
     pub fn session(&self, peer: HostId) -> Session {
         Session {
@@ -197,7 +203,7 @@ impl Sealing {
         }
     }
 
-    /// The keys of what `from` sends, with its number and start, to `to`, with its own.
+    /// The keys of the frames from `from`, with its session number, to `to`; `starts` are their starts.
     fn keys(&self, [from, to]: [HostId; 2], number: u64, starts: [u64; 2]) -> Keys {
         let (from, to) = (from.0.to_be_bytes(), to.0.to_be_bytes());
         let [theirs, others] = starts.map(u64::to_be_bytes);
@@ -212,7 +218,7 @@ impl Sealing {
 }
 
 impl Session {
-    /// Whether frames can be sealed for it: it has accepted this host's session.
+    /// Whether frames can be sealed: the other host has accepted this host's session.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.confirmed && self.sealer.is_some()
@@ -224,7 +230,7 @@ impl Session {
         self.due
     }
 
-    /// The hello that is due now, if one is; it counts as said.
+    /// The hello that is due now, if one is; it counts as sent.
     pub fn hello(&mut self, sealing: &Sealing, now: Nanos) -> Option<[u8; HELLO]> {
         self.due.filter(|&due| due <= now)?;
         self.said = Some(now);
@@ -246,7 +252,7 @@ impl Session {
         Some(hello)
     }
 
-    /// A hello has come in this host's name.
+    /// Handles a hello that has come in the other host's name.
     pub fn greet(&mut self, sealing: &mut Sealing, hello: &[u8], now: Nanos) -> Greeted {
         let Some(hello) = hello.first_chunk::<HELLO>().filter(|_| hello.len() == HELLO) else {
             return Greeted::Forged;
@@ -258,7 +264,7 @@ impl Session {
         }
         let proves = word(said, 26) == sealing.start;
         if !sealing.limit.admits(&mut self.hellos, proves, now) {
-            // Perhaps its own were among them, and it does not know our start.
+            // The host's own hellos may be among those, and it may not know this host's start.
             self.want_hello_at_last(now);
             return Greeted::Ignored;
         }
@@ -269,7 +275,7 @@ impl Session {
         }
         let [number, start, ours, accepted] = [10, 18, 26, 34].map(|at| word(said, at));
         if ours != sealing.start {
-            // Perhaps a recording; if not, it can prove itself once it has heard us.
+            // This may be a recording; if not, the host can prove its next hello once it has this host's start.
             self.note_claim(start);
             self.want_hello(now);
             return Greeted::Known;
@@ -293,8 +299,8 @@ impl Session {
         greeted
     }
 
-    /// The start that a hello names: what others claim and the accepted one by turns, so that hellos which are sent again keep
-    /// the host's own from no answer.
+    /// The start that the next hello names: claimed starts and the accepted one by turns, so that repeated hellos do not keep
+    /// the host's own hello from an answer.
     fn name(&mut self) -> u64 {
         let accepted = self.accepted.map_or(0, |(_, start)| start);
         let claimed = self.claims[0];
@@ -315,7 +321,7 @@ impl Session {
         }
     }
 
-    /// What a proven hello says of our own session: it was accepted, or is to have a greater number.
+    /// Handles what a proven hello says of this host's session: it was accepted, or needs a greater number.
     fn learn(&mut self, sealing: &Sealing, ours: bool, accepted: u64, now: Nanos) {
         if ours && accepted == self.number {
             if !self.confirmed {
@@ -334,7 +340,8 @@ impl Session {
         let keys = sealing.keys([self.peer, sealing.host], number, [start, sealing.start]);
         self.opener = Some(FrameOpener::new(keys));
         if before.is_none_or(|(_, before)| before != start) {
-            // It is in another life: what it accepted of us it has forgotten. A number has one key, whatever lives come back.
+            // The host has started again, and has lost what it accepted from this one. No number gets a second key, even if an
+            // earlier start comes back.
             self.number += u64::from(self.sealer.is_some());
             (self.confirmed, self.gap) = (false, GAP);
             self.set_sealer(sealing);
@@ -347,19 +354,19 @@ impl Session {
         self.sealer = Some(FrameSealer::new(keys));
     }
 
-    /// A hello is to be said soon, though not more often than once in a gap.
+    /// Schedules a hello soon, though not more often than once in a gap.
     fn want_hello(&mut self, now: Nanos) {
         let soon = self.said.map_or(now, |said| now.max(said + GAP));
         self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
     }
 
-    /// Schedules a hello if none is due, not at once: any attacker can make us say it.
+    /// Schedules a hello if none is due, at most one a second: any attacker can cause it.
     fn want_hello_at_last(&mut self, now: Nanos) {
         self.due = self.due.or_else(|| Some(self.said.map_or(now, |said| now.max(said + LONGEST_GAP))));
     }
 
-    /// Seals `packet[SEALED_HEAD..len - SEALED_TAG]` where it is, and writes what goes around it. Answers whether the session
-    /// is live; nothing has been written else. The packet has room for both.
+    /// Seals `packet[SEALED_HEAD..len - SEALED_TAG]` in place, and writes head and tag, for which the packet has room. Returns
+    /// whether the session is live; if not, nothing is written.
     pub fn seal(&mut self, network: u32, packet: &mut [u8]) -> bool {
         match &mut self.sealer {
             Some(sealer) if self.confirmed => sealer.seal(network, packet),
@@ -367,17 +374,17 @@ impl Session {
         }
     }
 
-    /// Opens what came in this host's name, where it is: the frame lies between head and tag then.
+    /// Opens a packet from the other host in place: the frame then lies between head and tag.
     ///
     /// # Errors
-    /// [`Unopened`]; the packet may then be garbled.
+    /// [`Unopened`]; the packet's bytes may then be garbled.
     pub fn open(&mut self, network: u32, packet: &mut [u8], now: Nanos) -> Result<(), Unopened> {
         let opened = match &mut self.opener {
             Some(opener) => opener.open(network, packet, &mut self.forgeries, now),
             None => Err(Unopened::WrongSession),
         };
         if opened == Err(Unopened::WrongSession) {
-            // Perhaps it does not know that we have started again.
+            // The host may not know that this one has started again.
             self.want_hello_at_last(now);
         }
         opened
@@ -439,7 +446,7 @@ impl FrameOpener {
             (None, false) => self.before.as_ref().ok_or(Unopened::Replayed)?,
         };
         if frames.open_in_place(nonce(number), bound, rest).is_err() {
-            // An attacker that copies a right head in front of something else must not have it tried for ever.
+            // An attacker that copies a right head in front of other bytes must not have them tried for ever.
             if !admits(forgeries, BURST, now) && self.window.is_near(number) {
                 self.window.mark(number);
             }
@@ -457,13 +464,13 @@ impl FrameOpener {
 }
 
 impl Keys {
-    /// Of the frames of a generation.
+    /// The key of a generation of frames.
     fn frames(&self, generation: u64) -> LessSafeKey {
         let key = expand::<32>(&self.secret, &[b"frames", &generation.to_be_bytes()]);
         LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key).expect("32 bytes are a key"))
     }
 
-    /// The first bytes of AES of the number: they cannot be foreseen without the key.
+    /// The check on a number: the first bytes of its AES, which cannot be predicted without the key.
     #[inline]
     fn check(&self, number: u64) -> [u8; 4] {
         let mut sample = [0; 16];
@@ -481,9 +488,9 @@ impl Keys {
     }
 }
 
-/// Which numbers have come: the newest, and of the [`WINDOW`] before it each.
+/// The numbers that have come: the newest one, and each of the [`WINDOW`] before it.
 struct Window {
-    /// The one after the newest.
+    /// The number after the newest one.
     next: u64,
     /// A ring of bits, a word of which is cleared when the newest number enters it (RFC 6479).
     words: [u64; WORDS],
@@ -504,7 +511,7 @@ impl Window {
         self.next - number <= WINDOW && self.words[Self::word(number)] & Self::bit(number) == 0
     }
 
-    /// Whether a number can be marked without forgetting any that others of this time may still have.
+    /// Whether a number can be marked without moving the window past numbers that frames on their way may have.
     fn is_near(&self, number: u64) -> bool {
         number < self.next.saturating_add(WINDOW / 2)
     }
@@ -529,7 +536,8 @@ impl Window {
     }
 }
 
-/// The number, in front of which four zeros: a key is one session's one direction's, where each number is used once.
+/// The nonce of a number: four zeros and the number. Each key belongs to one direction of one session, in which each number is
+/// used once.
 fn nonce(number: u64) -> Nonce {
     let mut nonce = [0; 12];
     nonce[4..].copy_from_slice(&number.to_be_bytes());

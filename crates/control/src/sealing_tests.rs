@@ -1,4 +1,4 @@
-//! Sessions: how they begin, and what opens in them.
+//! Sessions: how they begin, and which frames open in them.
 
 use proptest::prelude::*;
 
@@ -47,7 +47,7 @@ impl Host {
     }
 }
 
-/// Hellos go to and fro until both have a session, and none is due. Each is kept.
+/// Exchanges hellos until both hosts have a session and none is due, and returns all hellos.
 fn shake(a: &mut Host, b: &mut Host, now: &mut Nanos) -> Vec<[u8; HELLO]> {
     let mut said = Vec::new();
     for _ in 0..300 {
@@ -129,7 +129,7 @@ fn who_starts_again_is_heard_again_and_its_old_frames_are_not() {
     }
 }
 
-/// It has forgotten which frames it had seen.
+/// After a restart it no longer knows which frames it had opened.
 #[test]
 fn a_receiver_that_starts_again_takes_nothing_from_before() {
     let (mut a, mut b, mut now) = pair();
@@ -170,7 +170,7 @@ fn hellos_that_are_sent_again_end_no_session() {
 fn hellos_that_are_sent_again_keep_no_session_from_beginning() {
     let (mut a, mut b, mut now) = (Host::new(A, B, 100, 11), Host::new(B, A, 100, 22), Nanos::ZERO);
     let said = shake(&mut a, &mut b, &mut now);
-    // Any of them may start again, and both.
+    // Either of them starts again, and then both.
     for (life, (of_a, of_b)) in (30..).zip([(true, false), (false, true), (true, true)]) {
         let restart = |own, peer, start| Host::new(own, peer, now.as_u64(), start);
         a = if of_a { restart(A, B, life) } else { a };
@@ -201,13 +201,13 @@ fn no_number_has_two_keys_and_no_key_begins_again() {
     let (mut a, mut b, mut now) = pair();
     let mut seen = std::collections::BTreeSet::new();
     for life in 0..6 {
-        // Frames of nothing but zeros show the keys' stream.
+        // Frames of zeros only show the keys' stream.
         let packet = a.seal(&[0; 64]);
         assert!(seen.insert(packet[SEALED_HEAD..].to_vec()), "life {life}");
         match life % 3 {
             0 => b = Host::new(B, A, 100, 30 + life),
             1 => a = Host::new(A, B, 100, 11),
-            // It comes back as it was.
+            // It starts again with the same start.
             _ => b = Host::new(B, A, 100, 22),
         }
         shake(&mut a, &mut b, &mut now);
@@ -230,7 +230,7 @@ fn keys_change_on_the_way_and_frames_overtake_the_change() {
     assert_eq!(b.open(&packets[0]), Ok(vec![0; 60]));
 }
 
-/// A right head in front of anything else is tried for so long, and then once; the frame itself comes through before that.
+/// A right head in front of other bytes is tried up to a bound, and then once; the frame itself opens before that.
 #[test]
 fn a_copied_head_costs_only_so_much() {
     let (mut a, mut b, _) = pair();
@@ -245,7 +245,7 @@ fn a_copied_head_costs_only_so_much() {
     assert!(tried <= 102, "tried {tried} times at one moment");
     let later = a.seal(&[3; 60]);
     assert_eq!(b.open(&later), Ok(vec![3; 60]), "others are taken as before");
-    // Who does not know the key does not get that far.
+    // Without the key the check fails first.
     forged[0] ^= 1;
     assert_eq!(b.open(&forged), Err(Unopened::WrongSession));
 }
@@ -272,7 +272,7 @@ fn only_so_many_hellos_are_looked_at_in_a_hosts_name() {
     assert_eq!(b.open(&frame), Ok(vec![1; 60]), "the session lives on");
 }
 
-/// What an HMAC costs, a hundred times over, is what one host's costs: and yet each other host is heard.
+/// Forged hellos in a hundred names cost no more than a bound, and a host with a name of its own is heard all the same.
 #[test]
 fn hellos_in_all_names_together_cost_only_so_much() {
     const HOSTS: u32 = 100;
@@ -339,7 +339,7 @@ fn a_changed_hello_counts_for_nothing() {
     assert_eq!(b.greet(&hello[..HELLO - 1], Nanos::ZERO + Span::secs(9)), Greeted::Forged);
 }
 
-/// The slow and obviously right one: all that has come, and the newest of it.
+/// The slow, obviously right model: a set of all numbers that have come.
 #[derive(Default)]
 struct Model {
     seen: std::collections::BTreeSet<u64>,
@@ -354,7 +354,7 @@ impl Model {
     }
 }
 
-/// Numbers near one another, and far.
+/// Numbers with small and large steps between them.
 fn numbers() -> impl Strategy<Value = Vec<u64>> {
     let step = prop_oneof![8 => -200_i64..220, 2 => -9_000_i64..9_000, 1 => -70_000_i64..70_000];
     (0_u64..100_000, proptest::collection::vec(step, 1..400)).prop_map(|(first, steps)| {
@@ -383,7 +383,7 @@ proptest! {
         }
     }
 
-    /// Whatever the fabric does, each frame that was sent comes out once at most, as it was, and nothing else does.
+    /// For anything that the fabric does, each frame that was sent opens once at most and unchanged, and no other frame opens.
     #[test]
     fn each_frame_opens_once_and_as_it_was(
         sent in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 1..20),
@@ -420,7 +420,7 @@ proptest! {
         prop_assert_eq!(b.greet(&bytes, now), Greeted::Forged);
     }
 
-    /// Hellos are lost, doubled and late, and hosts start again with any clock: once all is quiet both have a session.
+    /// Hellos are lost, repeated and late, and hosts start again with any clock: once no more faults happen, both have a session.
     #[test]
     fn sessions_begin_whatever_was_lost(
         fates in proptest::collection::vec((0_u8..4, any::<u16>()), 0..80),
@@ -445,7 +445,7 @@ proptest! {
                 to_a.into_iter().for_each(|hello| _ = a.greet(&hello, now));
             }
         }
-        // What has no key of the other's present life is told so by frames.
+        // A host without the present key of the other one notices it by frames that do not open.
         now += LONGEST_GAP.times(2);
         let (mut to_a, mut to_b) = (vec![0; 100], vec![0; 100]);
         if b.session.seal(VNI, &mut to_a) {

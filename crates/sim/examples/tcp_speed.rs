@@ -26,7 +26,7 @@ fn main() {
 }
 
 /// Nanoseconds for a packet and its share of an acknowledgement, and the share of packets that was sent again. Each
-/// flow has its own queue of so many packets, and is held by its window alone, as in a network.
+/// flow has its own queue of this number of packets, and only its window limits it, as in a network.
 fn measure(congestion: Congestion, queue: usize, packets: u64) -> (f64, f64) {
     let ecn = congestion == Congestion::Dctcp;
     let config = Config { congestion, ecn, receive_buffer: Bytes::new(1 << 30), ..Config::default() };

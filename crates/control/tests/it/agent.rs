@@ -22,7 +22,7 @@ fn vm(host: HostId) -> Vnic {
     Vnic { network: 7, mac: [2, 0, 0, 0, 0, host.0 as u8] }
 }
 
-/// The agent of `own`, which has one VM as each of the others has; its own is allowed 1 Gb/s.
+/// The agent of `own`. Each host has one VM; that of `own` may receive 1 Gb/s.
 fn agent(own: HostId, others: &[HostId], balancers: &[HostId], distributor: Option<HostId>) -> Agent {
     let sender = |host: &HostId| Sender { balancer: balancers.contains(host), ..Sender::default() };
     let member = |(place, host): (usize, &HostId)| Member {
@@ -49,7 +49,7 @@ fn bytes(bytes: u64) -> Measured {
     Measured { bytes, ..Measured::default() }
 }
 
-/// An epoch in which the other host's VM sent, and what arrived of it; the message that came of it.
+/// Runs an epoch in which the other host's VM sent and `received` bytes arrived, and returns the message that results.
 fn epoch(agent: &mut Agent, received: u64, now: Nanos) -> Option<Vec<u8>> {
     (0..20).for_each(|_| _ = agent.handle_packet(Some(0), Some(0), 1_500, false, now));
     assert!(agent.handle_epoch(now, now, |_| bytes(received)));
@@ -157,16 +157,15 @@ fn load_balancers_are_one_sender_and_one_host_divides() {
     assert_eq!([bits(&b), bits(&c)], [Some(500_000_000); 2]);
 }
 
-/// What the transport does to a message, and what came in its epoch.
+/// The bytes that came in an epoch, and the delays after which its message arrives.
 type Step = (u64, Vec<u64>);
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    // No delay: lost; two: it comes twice.
+    // Without a delay the message is lost; with two it comes twice.
     proptest::collection::vec((0_u64..400_000, proptest::collection::vec(0_u64..60, 0..3)), 1..150)
 }
 
-/// What the sender is held to after each millisecond, and the limit that was sealed last of what had arrived by then, with its
-/// arrival.
+/// By millisecond: the sender's limit, and of the limits that have arrived the one that was sealed last, with its arrival.
 #[expect(clippy::type_complexity, reason = "a tuple that is only compared")]
 fn drive(steps: &[Step]) -> Vec<(Option<u64>, Option<(u64, u64)>)> {
     let (mut a, mut b) = (agent(A, &[B], &[], None), agent(B, &[A], &[], None));
@@ -196,8 +195,8 @@ fn drive(steps: &[Step]) -> Vec<(Option<u64>, Option<(u64, u64)>)> {
 }
 
 proptest! {
-    /// The limit that was sealed last of all that arrived holds until it lapses, and nothing else ever does; the same inputs
-    /// give the same outputs.
+    /// Of all limits that have arrived, the one that was sealed last holds until it lapses, and no other does; the same inputs give
+    /// the same outputs.
     #[test]
     fn the_newest_limit_holds_until_it_lapses(steps in steps()) {
         let log = drive(&steps);

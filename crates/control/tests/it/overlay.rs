@@ -22,9 +22,9 @@ fn allowances(count: usize) -> Vec<Allowance> {
     (0..count).map(|n| Allowance { receiver: vm(n), whom: For::Each, limits: limits(n) }).collect()
 }
 
-/// The path from here to whoever serves this address.
+/// The path from here to the host of this address.
 fn path(directory: &impl Directory, to: InnerAddr) -> Path {
-    let peer = directory.peer(NETWORK, to).expect("somebody serves it");
+    let peer = directory.peer(NETWORK, to).expect("a host has it");
     Path {
         format: Format::Geneve,
         src_mac: Mac([2, 0, 0, 0, 0, 1]),
@@ -38,7 +38,7 @@ fn path(directory: &impl Directory, to: InnerAddr) -> Path {
     }
 }
 
-/// What the other host makes of a packet.
+/// The limits that the other host reads from a packet.
 fn opened(packet: &mut [u8]) -> Result<Vec<Allowance>, Rejected> {
     let tunnelled = Tunnelled::read(packet, &parse(packet).unwrap()).unwrap().expect("for the overlay");
     tunnelled.deliver(packet, Checks::default()).expect("its sums are right");

@@ -1,4 +1,4 @@
-//! One seed, one result.
+//! The same seed gives the same result.
 
 use std::num::NonZeroUsize;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Cases whose answers are known: on paper first, in virtual time then.
+//! Cases with results that can be computed by hand.
 
 use crate::support::{outcome, scenario};
 use plimsoll_scenario::Run;
@@ -26,7 +26,7 @@ workloads:
 ");
     let (gold, bronze) = (bytes(&run, "g"), bytes(&run, "b"));
     assert!(gold.abs_diff(3 * bronze) <= 3 * 1_500, "{gold} {bronze}");
-    // 1,500 B at 10 Gb/s are 1,200 ns; the first arrives after those and 5 us: so many until 100 ms are over.
+    // 1,500 B at 10 Gb/s are 1,200 ns. The first frame arrives after that and 5 us, the last one before 100 ms.
     let frames = (100_000_000 - 5_000 - 1) / 1_200;
     assert_eq!(gold + bronze, frames * 1_500);
 }
@@ -126,7 +126,7 @@ workloads:
   b: {{tenant: y, kind: udp, rate: flood, size: 1458B}}
 "
         ));
-        // Bytes in 4 s as Mb/s.
+        // Mb/s, from bytes in 4 s.
         ["a", "b"].map(|workload| bytes(&run, workload) as f64 * 2.0 / 1e6)
     };
     let near = |found: [f64; 2], expected: [f64; 2]| {
@@ -158,7 +158,7 @@ measure: {window: 1ms}
     assert!(quiet > 13_000, "{quiet} ms of 20,000 were quiet");
 }
 
-/// One connection that asks for 1 kB, in a closed loop or so many times a second.
+/// One connection that asks for 1 kB, in a closed loop or at a rate.
 fn asking(rate: &str) -> Run {
     run(&format!(
         "
@@ -178,10 +178,10 @@ fn a_closed_loop_asks_when_it_is_answered_and_an_open_one_when_it_is_time() {
     let closed = asking("");
     let samples = &closed.workloads["ask"].samples;
     let usual = samples[100].latency;
-    assert!(samples[100..].iter().all(|sample| sample.latency == usual), "nobody else is there");
+    assert!(samples[100..].iter().all(|sample| sample.latency == usual), "no other traffic");
     assert!(samples[100..].windows(2).all(|pair| pair[1].at - pair[0].at == usual), "one after the other");
 
-    // A tenth of what the closed loop does: so many a second, and most find the connection free.
+    // At a tenth of the closed loop's rate most requests find the connection free.
     let tenth = samples.len() / 10;
     let open = asking(&format!(", rate: {tenth}"));
     let mut latencies: Vec<Span> =
@@ -190,7 +190,7 @@ fn a_closed_loop_asks_when_it_is_answered_and_an_open_one_when_it_is_time() {
     assert!(latencies.len().abs_diff(tenth) < 5 * tenth.isqrt(), "{} of {tenth}", latencies.len());
     assert_eq!(latencies[latencies.len() / 2], usual);
 
-    // Twice of it: what has to wait for the connection waits ever longer, and that counts.
+    // At twice the rate requests wait ever longer for the connection, and the wait counts.
     let busy = asking(&format!(", rate: {}", 2 * samples.len()));
     let worst = busy.workloads["ask"].samples.iter().map(|sample| sample.latency).max();
     assert!(worst > Some(Span::millis(300)), "{worst:?}");

@@ -1,5 +1,5 @@
-//! Every file of `examples/faults/` holds what it promises with each of five seeds, and so do
-//! `examples/imix.yaml` and `examples/static-caps.yaml`.
+//! All expectations of each file of `examples/faults/`, of `examples/imix.yaml` and of `examples/static-caps.yaml` hold with
+//! each of five seeds.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-/// Each file holds what it expects.
+/// Asserts that all expectations of these files hold.
 fn hold(files: &[PathBuf]) {
     let load = |file: &PathBuf| {
         Scenario::load(file, Form::Virtual).unwrap_or_else(|errors| panic!("{}", errors.render(false)))

@@ -1,11 +1,11 @@
-//! What is compared with the engine does what its papers say of it.
+//! The limiters that are compared with the engine behave as their papers say.
 
 use std::path::Path;
 
 use plimsoll_scenario::{Form, Scenario, Status, judge};
 use plimsoll_sim::Options;
 
-/// Runs a scenario whose expectations must all hold.
+/// Runs a scenario and asserts that all its expectations hold.
 fn holds(text: &str) {
     let scenario = Scenario::parse(text, "test.yaml", Path::new(""), Form::Full);
     let scenario = scenario.unwrap_or_else(|errors| panic!("{}", errors.render(false)));
@@ -82,7 +82,7 @@ workloads:
 measure: {from: 200ms}
 expect:
   - {that: two.a.throughput >= 150Mbps, because: c leaves it}
-  - {that: two.b.throughput ~ 200Mbps +- 1%, because: nobody else uses its limiter}
+  - {that: two.b.throughput ~ 200Mbps +- 1%, because: no other tenant uses its limiter}
   - {that: four.a.throughput ~ 100Mbps +- 1%}
   - {that: ptb.a.throughput ~ 100Mbps +- 1%}
   - {that: ptb.c.throughput ~ 20Mbps +- 1%}

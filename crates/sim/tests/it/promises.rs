@@ -1,4 +1,4 @@
-//! Whether tenants' promises held, and who or what broke them: each cause, from traffic to verdict.
+//! Tenants' promises: the verdict, and the cause of each breach.
 
 use plimsoll_scenario::Run;
 use plimsoll_slo::{Cause, TenantReport, Verdict};
@@ -13,7 +13,7 @@ fn report<'r>(run: &'r Run, host: &str, tenant: &str) -> &'r TenantReport {
     &run.promises[host].tenants[tenant]
 }
 
-/// How it fared, who or what the first breach is laid to, and which tenant that is.
+/// The verdict on a tenant, the cause of its first breach, and the tenant that caused it.
 fn told(run: &Run, host: &str, tenant: &str) -> (Verdict, Option<Cause>, Option<String>) {
     let whole = &report(run, host, tenant).whole;
     let first = whole.breaches.first();
@@ -70,7 +70,7 @@ fn who_sends_more_than_its_max_loses_its_own_and_its_neighbours_promise_holds() 
     assert_eq!((calm.kept, calm.seen), (8, 8), "windows of 20 ms from 40 ms on");
 }
 
-/// What is left at the end of a run is part of its last window, and no window of its own, in which a burst would be too much.
+/// The rest of a run that is shorter than a window belongs to the last one: in a short window a burst would break a promise.
 #[test]
 fn the_end_of_a_run_is_judged_too() {
     let calm = "
@@ -110,11 +110,11 @@ fn a_neighbour_on_a_full_link_is_named() {
   calm: {tenant: x, kind: udp, to: u, rate: 300Mbps, size: 458B}
   flood: {tenant: y, kind: udp, to: v, rate: 12Gbps, size: 1458B}";
     let run = fleet("", tenants, flood);
-    // Half of a microsecond is less than the frame of its neighbour's that is on the link.
+    // A frame of the neighbour on the link takes longer than half a microsecond.
     assert_eq!(told(&run, "a", "x"), (Verdict::Broken, Some(Cause::NeighbourLink), Some("y".to_owned())));
 }
 
-/// In one queue for all a flood of small packets costs a neighbour its own; with a queue each, nobody.
+/// In one queue for all tenants a flood of small packets breaks a neighbour's promise; with a queue for each it breaks none.
 #[test]
 fn a_neighbour_that_uses_up_the_receivers_cpu_is_named() {
     let with = |ingress: &str| {
@@ -153,7 +153,7 @@ fn what_the_fabric_loses_is_laid_to_it() {
   one: {tenant: x, kind: udp, to: u, rate: 6Gbps, size: 1458B}
   two: {tenant: y, kind: udp, to: v, rate: 6Gbps, size: 1458B}";
     let run = fleet("", tenants, both);
-    // They keep time with each other, so that it is always the second one that finds the queue full.
+    // They send in step, so the second one always finds the queue full.
     assert!(run.drops["y"]["queue full"] > 10_000, "{:?}", run.drops);
     assert_eq!(told(&run, "b", "y"), (Verdict::Broken, Some(Cause::Fabric), None));
     assert_eq!(told(&run, "a", "x"), (Verdict::Held, None, None));
@@ -175,7 +175,7 @@ fn a_receiver_that_presses_back_is_named_and_its_senders_loss_is_its_own() {
     assert_eq!(told(&run, "b", "y"), (Verdict::Held, None, None));
 }
 
-/// Without control the maximum holds where it arrives: the senders' fault, and nobody else's loss.
+/// Without control the maximum is kept on arrival: its senders cause the loss, and no other tenant has any.
 #[test]
 fn what_comes_beyond_a_maximum_is_dropped_and_laid_to_its_senders() {
     let tenants = "

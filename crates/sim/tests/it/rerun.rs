@@ -1,4 +1,4 @@
-//! A recorded engine, run again: the same decisions, the first one that is not, and whatever a file may hold.
+//! A recorded engine, run again: the same decisions, the first one that differs, and damaged files.
 
 use std::collections::VecDeque;
 
@@ -55,7 +55,7 @@ struct Host {
     now: Nanos,
 }
 
-/// What a host may do.
+/// A step of a host.
 #[derive(Clone, Copy, Debug)]
 enum Deed {
     Open { tenant: u32, port: u16 },
@@ -165,14 +165,14 @@ fn again(bytes: &[u8]) -> Result<Rerun, RerunError> {
     rerun(Reader::new(bytes)?, MEMORY)
 }
 
-/// The trace of a host that does all this.
+/// The trace of a host that takes these steps.
 fn trace(policy: usize, deeds: impl IntoIterator<Item = Deed>) -> Vec<u8> {
     let mut host = Host::new(policy);
     deeds.into_iter().for_each(|deed| host.act(deed));
     host.end()
 }
 
-/// Some packets of two flows.
+/// The trace of a host with some packets of two flows.
 fn busy() -> Vec<u8> {
     let mut deeds = vec![Deed::Open { tenant: 0, port: 80 }, Deed::Open { tenant: 1, port: 5 }];
     for turn in 0..200_u32 {
@@ -186,7 +186,7 @@ fn busy() -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Whatever a host does, its trace holds all that decides.
+    /// The trace of any host has all inputs on which decisions depend.
     #[test]
     fn a_recorded_engine_decides_the_same_again(
         policy in 0..4_usize,
@@ -197,7 +197,7 @@ proptest! {
         prop_assert_eq!(found.end, End::Stopped);
     }
 
-    /// Bytes that are wrong in any way end in an answer; with its checksum a wrong one is always told.
+    /// A changed byte gives an error, or a trace that seems to end early; never a wrong result.
     #[test]
     fn a_damaged_trace_is_told(at in any::<prop::sample::Index>(), flip in 1..=255_u8) {
         let mut bytes = busy();
@@ -205,12 +205,12 @@ proptest! {
         bytes[at] ^= flip;
         match again(&bytes) {
             Err(_) => {}
-            // A length that is too long: the file seems to end before.
+            // With a length that is too long the file seems to end early.
             Ok(found) => prop_assert_eq!(found.end, End::Torn),
         }
     }
 
-    /// Blocks with right checksums and any events in them: an answer, and no panic.
+    /// Blocks with right checksums and any events in them give a result or an error, and no panic.
     #[test]
     fn a_forged_trace_is_answered(flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
         let mut events = blocks(&busy());
@@ -235,7 +235,7 @@ proptest! {
     }
 }
 
-/// What is in the blocks of a trace of one block.
+/// The events in a trace of one block.
 fn blocks(trace: &[u8]) -> Vec<u8> {
     trace[plimsoll_record::MAGIC.len() + 8..].to_vec()
 }
@@ -277,7 +277,7 @@ fn an_engine_that_needs_too_much_is_refused() {
     assert!(matches!(found, Err(RerunError::TooLarge { .. })), "{found:?}");
 }
 
-/// Its next power of two does not fit the ring's own 16 bits; found by fuzzing.
+/// The next power of two of the longest ring does not fit 16 bits; found by fuzzing.
 #[test]
 fn the_longest_ring_is_counted() {
     let whole = Host::with_ring(0, u16::MAX).end();

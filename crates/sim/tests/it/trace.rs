@@ -1,4 +1,4 @@
-//! What a trace holds: frames that any parser takes, one for each packet, with the scheduler's words.
+//! A trace has a frame for each packet, which any parser reads, with the scheduler's decision.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,7 +23,7 @@ workloads:
   ping: {tenant: x, to: y, kind: probe, rate: 1000}
 ";
 
-/// Frames of the link in one direction, each as it lay on the wire.
+/// The frames of a link as on the wire, and the number of packets that crossed the uplink.
 fn frames(at: &str) -> (Vec<Vec<u8>>, u64) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("t.pcapng");

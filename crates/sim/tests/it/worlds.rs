@@ -1,4 +1,4 @@
-//! Worlds of more than one host, and what their parts do to packets.
+//! Worlds of more than one host: links, buses, CPUs, rings and control.
 
 use crate::support::{outcome, scenario};
 use plimsoll_scenario::{Run, Status, judge};
@@ -67,7 +67,8 @@ workloads:
     assert!(lost.abs_diff(9_900) <= 2, "{lost}");
 }
 
-/// What comes for one tenant at ten times what the CPU can process costs the other nothing, unless all share a queue.
+/// A flood for one tenant, at ten times the rate that the CPU can process, costs the other tenant nothing, unless all share a
+/// queue.
 #[test]
 fn a_flood_on_the_way_in_is_the_floods_own_loss() {
     let text = "
@@ -89,10 +90,10 @@ measure: {from: 5ms}
     assert!(ours.drops["x"]["ingress_full"] > 50_000, "{:?}", ours.drops);
     assert!(shared.drops["calm"]["rx_ring_full"] > 100, "{:?}", shared.drops);
     let slowest = |run: &Run| run.workloads["ping"].samples.iter().map(|sample| sample.latency).max();
-    // One packet in the CPU and one to be fetched are in its way, and its own answer's.
+    // It waits for at most one packet in the CPU and one that is fetched, and its answer does too.
     assert!(slowest(ours) < Some(Span::micros(40)), "{:?}", slowest(ours));
     assert!(slowest(shared) > Some(Span::micros(1_000)), "{:?}", slowest(shared));
-    // Fetching takes what it may, 64 % at most, and no more than there is to fetch.
+    // Fetching takes at most 64 % of the time, and only while there are packets to fetch.
     let goodput = ours.workloads["flood"].delivered.iter().sum::<u64>() / 102;
     assert!((17_000..=50_000).contains(&goodput), "{goodput}");
 }
@@ -137,7 +138,7 @@ fn a_bus_adds_its_latency_and_bounds_the_rate() {
 
 #[test]
 fn completions_in_order_wait_for_the_slowest_flow() {
-    // Two flows of one tenant: one is limited to 1 Mb/s, the other could have the link.
+    // Two flows of one tenant: one is limited to 1 Mb/s, the other is not.
     let goodput = |completions: &str| {
         let text = format!(
             "
@@ -232,7 +233,7 @@ workloads:
 fn buses_and_doorbells_are_counted() {
     let bus = "pcie: {rate: 8Gbps, latency: 1us, tlp: 250B, overhead: 25B, outstanding: 8}";
     let run = pair(bus, "  steady: {tenant: x, kind: udp, to: y, rate: 10kpps, size: 583B}");
-    // 4,000 packets of 625 B: three TLPs each, and a doorbell each, as they come alone.
+    // 4,000 packets of 625 B: three TLPs each, and a doorbell each, as no two come together.
     assert_eq!(run.counters["pulls"], 4_000);
     assert_eq!(run.counters["bus_reads"], 12_000);
     assert_eq!(run.counters["doorbell_writes"], 4_000);
@@ -308,7 +309,7 @@ fn nobody_waits_for_a_neighbours_whole_segment() {
     assert!(slowest.is_some_and(|slowest| slowest < Span::micros(22 + 2 * 13)), "{slowest:?}");
 }
 
-/// A slow flow beside a fast one, behind a guest's ring: what each mode of completion makes of it, and what is held.
+/// A flow behind a limit, with a socket's buffer and completions, and without completions.
 #[test]
 fn a_sockets_buffer_holds_its_writer_back_and_engines_count_what_they_hold() {
     let text = "
@@ -336,7 +337,7 @@ measure: {window: 10ms, held: true}
     }
 }
 
-/// Two hosts under control send to a third, which one fault after the other befalls.
+/// Two hosts under control send to a third, in a run with faults and in one without.
 fn faulty(faults: &str, workloads: &str) -> (Run, Run) {
     faulty_with("", faults, workloads)
 }
@@ -432,7 +433,7 @@ fn who_is_no_longer_heard_is_sent_the_fallback() {
     }
 }
 
-/// y hears nothing: it is held to one sender's part where it arrives, and x has its own.
+/// The host of y hears no limits: y is held to one sender's part on arrival, and x has its own part.
 #[test]
 fn who_hears_no_limit_is_held_to_one_senders_part() {
     let (run, _) = faulty("silent: [b]", "");
@@ -442,7 +443,7 @@ fn who_hears_no_limit_is_held_to_one_senders_part() {
     assert!(!run.drops["x"].contains_key("stranger_over_limit"));
 }
 
-/// Ten thousand made-up senders count as one, together with what y sends in its own name and without a limit.
+/// Ten thousand made-up senders, and y, which has no limit, count as one sender together.
 #[test]
 fn made_up_senders_are_one_together() {
     let spoofed =
@@ -452,7 +453,7 @@ fn made_up_senders_are_one_together() {
     assert!((1.8..=2.2).contains(&x) && (1.8..=2.2).contains(&(y + lies)), "{x}, {y}, {lies}");
 }
 
-/// Load balancers bring three times as much as one another, and share one sender's part by that.
+/// Two load balancers of weights 1 and 3 share the limit of both in that proportion.
 #[test]
 fn load_balancers_divide_what_one_sender_may_send() {
     let text = "
@@ -481,7 +482,7 @@ measure: {window: 1ms}
     assert!((0.9..=1.1).contains(&one) && (2.8..=3.2).contains(&two), "{one} and {two}");
 }
 
-/// A link between the switches is the bottleneck: marked there, senders keep its queue short; unmarked it overflows.
+/// A link between the switches is the bottleneck: with marks senders keep its queue short; without, it overflows.
 #[test]
 fn the_fabrics_marks_hold_senders_back() {
     let text = "
@@ -567,7 +568,8 @@ measure: {{window: 1ms}}
     run.workloads["ac"].delivered.iter().skip(12).take(20).sum::<u64>() as f64 / 100.0 / 20.0
 }
 
-/// PCCP starts from what the CPU serves. What it served in an epoch that was over soon after the flood began is far less.
+/// PCCP starts from the rate that the CPU serves. In an epoch that is over soon after the flood begins, the CPU serves far fewer
+/// packets than that rate makes in an epoch.
 #[test]
 fn a_flood_is_limited_alike_whenever_in_an_epoch_it_begins() {
     let first = early_goodput(0);
@@ -577,7 +579,7 @@ fn a_flood_is_limited_alike_whenever_in_an_epoch_it_begins() {
     }
 }
 
-/// The mean wait of what came in the last third.
+/// The mean wait of the packets that came in the last third of the run.
 fn mean_wait(run: &Run) -> Span {
     let late: Vec<u64> = (run.workloads["ac"].waits.iter())
         .filter(|wait| wait.at.as_u64() > 100_000_000)

@@ -18,7 +18,7 @@ struct Wire {
     ends: [Connection; 2],
     flying: BTreeMap<(Nanos, u64), (usize, Packet)>,
     order: u64,
-    /// What befalls the first packets of each end.
+    /// The faults of each end's first packets.
     faults: [Vec<Fault>; 2],
     packets: [u64; 2],
     pure_acks: [u64; 2],
@@ -52,7 +52,7 @@ impl Wire {
         }
     }
 
-    /// Goes on until `end` has received `bytes` in all, and says when.
+    /// Runs until `end` has received `bytes` in all, and returns the time.
     fn run_until_delivered(&mut self, end: usize, bytes: u64) -> Nanos {
         for _ in 0..100_000 {
             self.pump();
@@ -145,7 +145,7 @@ fn a_silent_reader_gets_its_acknowledgement_after_forty_milliseconds() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
-    /// Lost SYNs and answers to them, lost requests, responses and acknowledgements, whatever each end is set to.
+    /// SYNs, their answers, requests, responses and acknowledgements may be lost, with any settings of each end.
     #[test]
     fn a_conversation_goes_on_whatever_befalls_its_packets(
         client in configs(),
@@ -155,7 +155,7 @@ proptest! {
         rounds in proptest::collection::vec((1_u64..30_000, 1_u64..60_000), 1..5),
         greeting in 0_u64..5_000,
     ) {
-        // Whether there is a handshake, and SACK, both ends know; and the buffer, if nobody says.
+        // Both ends must agree on the handshake and on SACK, and without a handshake on the buffer.
         let receive_buffer = if client.handshake { server.receive_buffer } else { client.receive_buffer };
         let server = Config { handshake: client.handshake, sack: client.sack, receive_buffer, ..server };
         let mut wire = Wire::new(&client, &server);

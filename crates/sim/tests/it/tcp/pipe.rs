@@ -11,7 +11,7 @@ use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 /// Ethernet, IPv4 and TCP with timestamps: what `tc` counts beside the payload.
 pub const OVERHEAD: u64 = 14 + 20 + 32;
 
-/// What happens to one packet on its way.
+/// The fate of one packet on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     None,
@@ -20,7 +20,7 @@ pub enum Fault {
     Delay(Span),
 }
 
-/// Decides about the `n`th packet of its direction.
+/// Decides the fate of the `n`th packet of its direction.
 pub type Faults = Box<dyn FnMut(u64, &Segment) -> Fault>;
 pub type AckFaults = Box<dyn FnMut(u64) -> Fault>;
 
@@ -336,7 +336,7 @@ impl Pipe {
     }
 }
 
-/// When a packet arrives that would at `at`: never, once or twice.
+/// The arrivals of a packet that is due at `at`: none, one or two.
 pub fn arrivals(fault: Fault, at: Nanos) -> impl Iterator<Item = Nanos> {
     let (first, second) = match fault {
         Fault::None => (Some(at), None),
@@ -362,7 +362,7 @@ fn add_run(runs: &mut Vec<(u64, u64)>, start: u64, end: u64) {
     }
 }
 
-/// Things in flight, by number.
+/// Values in flight, by number.
 struct Slots<T> {
     all: Vec<T>,
     free: Vec<usize>,

@@ -1,4 +1,4 @@
-//! Long flows against what is known of them.
+//! Long flows compared with published formulas.
 
 use plimsoll_sim::tcp::{Config, Congestion};
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
@@ -143,7 +143,7 @@ fn marks_replace_losses() {
     }
 }
 
-/// What one round trip of window allows, and no more.
+/// A flow sends one receive window each round trip, and no more.
 #[test]
 fn a_small_receive_window_holds_the_rate() {
     let mut pipe = Pipe::new(Link::new(BitRate::gbps(1), Span::millis(10)));
