@@ -1,15 +1,13 @@
 //! The same seed gives the same result.
 
 use std::num::NonZeroUsize;
-use std::path::Path;
 
-use crate::support::{outcome, scenario};
+use crate::support::{first_run, load, outcome};
 use plimsoll_scenario::{Form, Scenario, Status, json, judge};
 use plimsoll_sim::{Options, run};
 
 fn demo() -> Scenario {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/noisy-neighbour.yaml");
-    Scenario::load(&path, Form::Short).unwrap_or_else(|errors| panic!("{}", errors.render(false)))
+    load("examples/noisy-neighbour.yaml", Form::Short)
 }
 
 fn text(scenario: &Scenario, seed: u64, threads: usize) -> String {
@@ -35,8 +33,7 @@ fn a_further_workload_shifts_nobody_elses_choices() {
             "{{name: t, rate: 10Gbps, duration: 200ms, systems: [plimsoll], tenants: {{a: {{}}, b: {{}}}}, workloads: \
              {{{more} ask: {{tenant: a, kind: request_response, rate: 2000, connections: 64, port: 7000}}}}}}"
         );
-        let run = outcome(&scenario(&text), 1).results.runs.remove(0);
-        run.workloads["ask"].samples.iter().map(|sample| sample.at).collect::<Vec<_>>()
+        first_run(&text).workloads["ask"].samples.iter().map(|sample| sample.at).collect::<Vec<_>>()
     };
     let mut alone = with("");
     let mut beside = with("ping: {tenant: b, kind: probe, rate: 5000},");

@@ -1,12 +1,8 @@
 //! Cases with results that can be computed by hand.
 
-use crate::support::{outcome, scenario};
+use crate::support::{first_run as run, mean_latency, outcome, scenario};
 use plimsoll_scenario::Run;
 use plimsoll_units::Span;
-
-fn run(text: &str) -> Run {
-    outcome(&scenario(text), 1).results.runs.remove(0)
-}
 
 fn bytes(run: &Run, workload: &str) -> u64 {
     run.workloads[workload].bytes.iter().sum()
@@ -63,8 +59,7 @@ workloads:
 "
         ));
         // 1,250 B at 1 Gb/s are 10 us; with load r a packet waits r / (2 (1 - r)) services in the mean.
-        let samples = &run.workloads["ping"].samples;
-        let mean = samples.iter().map(|s| s.latency.as_secs_f64()).sum::<f64>() / samples.len() as f64;
+        let mean = mean_latency(&run, "ping");
         let load = f64::from(rate) * 10e-6;
         let expected = load / (2.0 * (1.0 - load)) * 10e-6;
         let wait = mean - 10e-6 - 10e-6;

@@ -1,25 +1,26 @@
 //! All expectations of each file of `examples/faults/`, of `examples/imix.yaml` and of `examples/static-caps.yaml` hold with
 //! each of five seeds.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use crate::support::load;
 
 use plimsoll_scenario::{Form, Scenario, Status, judge_seeds};
 use plimsoll_sim::{Options, run_each};
 
-fn files() -> Vec<PathBuf> {
+fn files() -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/faults");
     let entries = std::fs::read_dir(folder).expect("examples/faults is there");
-    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("readable").path()).collect();
+    let name = |entry: std::fs::DirEntry| entry.file_name().into_string().expect("plain names");
+    let mut files: Vec<String> =
+        entries.map(|entry| format!("examples/faults/{}", name(entry.expect("readable")))).collect();
     files.sort();
     files
 }
 
 /// Asserts that all expectations of these files hold.
-fn hold(files: &[PathBuf]) {
-    let load = |file: &PathBuf| {
-        Scenario::load(file, Form::Virtual).unwrap_or_else(|errors| panic!("{}", errors.render(false)))
-    };
-    let scenarios: Vec<Scenario> = files.iter().map(load).collect();
+fn hold(files: &[String]) {
+    let scenarios: Vec<Scenario> = files.iter().map(|file| load(file, Form::Virtual)).collect();
     let all: Vec<&Scenario> = scenarios.iter().collect();
     let outcomes = run_each(&all, &Options { seeds: 5, ..Options::default() }, &|_| {});
     let mut wrong = String::new();
@@ -43,10 +44,10 @@ fn whatever_goes_wrong_others_keep_their_throughput_and_their_delay() {
 
 #[test]
 fn caps_that_nobody_moves_leave_an_incast_to_the_fabric() {
-    hold(&[Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/static-caps.yaml")]);
+    hold(&["examples/static-caps.yaml".to_owned()]);
 }
 
 #[test]
 fn neither_sizes_nor_floods_nor_slow_guests_decide_who_is_served() {
-    hold(&[Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/imix.yaml")]);
+    hold(&["examples/imix.yaml".to_owned()]);
 }

@@ -1,18 +1,11 @@
 //! The limiters that are compared with the engine behave as their papers say.
 
-use std::path::Path;
-
-use plimsoll_scenario::{Form, Scenario, Status, judge};
-use plimsoll_sim::Options;
+use crate::support::{assert_holds, outcome, scenario};
 
 /// Runs a scenario and asserts that all its expectations hold.
 fn holds(text: &str) {
-    let scenario = Scenario::parse(text, "test.yaml", Path::new(""), Form::Full);
-    let scenario = scenario.unwrap_or_else(|errors| panic!("{}", errors.render(false)));
-    let outcome = plimsoll_sim::run(&scenario, &Options::default(), &|_| {}).expect("a run");
-    for verdict in judge(&scenario, &outcome.results) {
-        assert_eq!(verdict.status, Status::Passed, "{}: {}", verdict.expect, verdict.detail);
-    }
+    let scenario = scenario(text);
+    assert_holds(&scenario, &outcome(&scenario, 1));
 }
 
 #[test]

@@ -3,11 +3,7 @@
 use plimsoll_scenario::Run;
 use plimsoll_slo::{Cause, TenantReport, Verdict};
 
-use crate::support::{outcome, scenario};
-
-fn run(text: &str) -> Run {
-    outcome(&scenario(text), 1).results.runs.remove(0)
-}
+use crate::support::first_run as run;
 
 fn report<'r>(run: &'r Run, host: &str, tenant: &str) -> &'r TenantReport {
     &run.promises[host].tenants[tenant]
@@ -57,12 +53,22 @@ const TENANTS: &str = "
   v: {host: c, min: 1Gbps, max: 10Gbps}
 ";
 
+/// Two tenants, x and y, that send, and two on host c, u and v, to which they send.
+fn tenants([x, y, u, v]: [&str; 4]) -> String {
+    format!("  x: {{{x}}}\n  y: {{{y}}}\n  u: {{host: c{u}}}\n  v: {{host: c{v}}}")
+}
+
+/// A workload of full frames from a tenant to another one, at this rate.
+fn udp(name: &str, [from, to]: [&str; 2], rate: &str) -> String {
+    format!("  {name}: {{tenant: {from}, kind: udp, to: {to}, rate: {rate}, size: 1458B}}\n")
+}
+
+const CALM: &str = "  calm: {tenant: y, kind: udp, to: v, rate: 500Mbps, size: 458B}\n";
+
 #[test]
 fn who_sends_more_than_its_max_loses_its_own_and_its_neighbours_promise_holds() {
-    let flood = "
-  flood: {tenant: x, kind: udp, to: u, rate: 6Gbps, size: 1458B}
-  calm: {tenant: y, kind: udp, to: v, rate: 500Mbps, size: 458B}";
-    let run = fleet("", TENANTS, flood);
+    let flood = udp("flood", ["x", "u"], "6Gbps") + CALM;
+    let run = fleet("", TENANTS, &flood);
     assert_eq!(told(&run, "a", "x"), (Verdict::Beyond, Some(Cause::Itself), None));
     assert_eq!(told(&run, "a", "y"), (Verdict::Held, None, None));
     assert_eq!(told(&run, "c", "v").0, Verdict::Held);
@@ -73,11 +79,9 @@ fn who_sends_more_than_its_max_loses_its_own_and_its_neighbours_promise_holds() 
 /// The rest of a run that is shorter than a window belongs to the last one: in a short window a burst would break a promise.
 #[test]
 fn the_end_of_a_run_is_judged_too() {
-    let calm = "
-  calm: {tenant: y, kind: udp, to: v, rate: 500Mbps, size: 458B}
-  late: {tenant: x, kind: udp, to: u, rate: 6Gbps, size: 1458B, start: 195ms}";
+    let late = "  late: {tenant: x, kind: udp, to: u, rate: 6Gbps, size: 1458B, start: 195ms}";
     let text = FLEET.replace("window: 20ms", "window: 30ms");
-    let run = fleet_in(&text, "", TENANTS, calm);
+    let run = fleet_in(&text, "", TENANTS, &(CALM.to_owned() + late));
     let last = report(&run, "a", "x").windows.last().expect("windows").clone();
     // Windows of 30 ms: the last one begins at 150, as only 20 are left after 180.
     assert_eq!(((last.from * 1e3).round(), (last.length * 1e3).round()), (150.0, 50.0));
@@ -86,14 +90,8 @@ fn the_end_of_a_run_is_judged_too() {
 
 #[test]
 fn who_only_receives_from_its_own_host_is_judged_too() {
-    let tenants = "
-  x: {host: a, min: 1Gbps}
-  y: {host: a, min: 1Gbps, max: 9Gbps}
-  u: {host: c}
-  v: {host: c}";
-    let near = "
-  near: {tenant: x, kind: udp, to: y, rate: 500Mbps, size: 1458B}";
-    let run = fleet("", tenants, near);
+    let tenants = tenants(["host: a, min: 1Gbps", "host: a, min: 1Gbps, max: 9Gbps", "", ""]);
+    let run = fleet("", &tenants, &udp("near", ["x", "y"], "500Mbps"));
     assert_eq!(told(&run, "a", "y"), (Verdict::Held, None, None));
     let received = report(&run, "a", "y").whole.received;
     assert!((490e6..530e6).contains(&received), "{received}");
@@ -101,15 +99,9 @@ fn who_only_receives_from_its_own_host_is_judged_too() {
 
 #[test]
 fn a_neighbour_on_a_full_link_is_named() {
-    let tenants = "
-  x: {host: a, min: 1Gbps, delay: {p99: 1us}}
-  y: {host: a, min: 1Gbps}
-  u: {host: c}
-  v: {host: c}";
-    let flood = "
-  calm: {tenant: x, kind: udp, to: u, rate: 300Mbps, size: 458B}
-  flood: {tenant: y, kind: udp, to: v, rate: 12Gbps, size: 1458B}";
-    let run = fleet("", tenants, flood);
+    let tenants = tenants(["host: a, min: 1Gbps, delay: {p99: 1us}", "host: a, min: 1Gbps", "", ""]);
+    let calm = "  calm: {tenant: x, kind: udp, to: u, rate: 300Mbps, size: 458B}\n";
+    let run = fleet("", &tenants, &(calm.to_owned() + &udp("flood", ["y", "v"], "12Gbps")));
     // A frame of the neighbour on the link takes longer than half a microsecond.
     assert_eq!(told(&run, "a", "x"), (Verdict::Broken, Some(Cause::NeighbourLink), Some("y".to_owned())));
 }
@@ -143,16 +135,10 @@ measure: {{from: 20ms, window: 20ms}}
 
 #[test]
 fn what_the_fabric_loses_is_laid_to_it() {
-    let tenants = "
-  x: {host: a, min: 1Gbps}
-  y: {host: b, min: 1Gbps}
-  u: {host: c}
-  v: {host: c}";
+    let tenants = tenants(["host: a, min: 1Gbps", "host: b, min: 1Gbps", "", ""]);
     // 12 Gb/s meet before a link of 10.
-    let both = "
-  one: {tenant: x, kind: udp, to: u, rate: 6Gbps, size: 1458B}
-  two: {tenant: y, kind: udp, to: v, rate: 6Gbps, size: 1458B}";
-    let run = fleet("", tenants, both);
+    let both = udp("one", ["x", "u"], "6Gbps") + &udp("two", ["y", "v"], "6Gbps");
+    let run = fleet("", &tenants, &both);
     // They send in step, so the second one always finds the queue full.
     assert!(run.drops["y"]["queue full"] > 10_000, "{:?}", run.drops);
     assert_eq!(told(&run, "b", "y"), (Verdict::Broken, Some(Cause::Fabric), None));
@@ -162,15 +148,10 @@ fn what_the_fabric_loses_is_laid_to_it() {
 #[test]
 fn a_receiver_that_presses_back_is_named_and_its_senders_loss_is_its_own() {
     let control = "control: {epoch: 500us, feedback: 100us, threshold: 10us}";
-    let tenants = "
-  x: {host: a, min: 1Gbps}
-  y: {host: b, min: 1Gbps}
-  u: {host: c, min: 1Gbps, max: 2Gbps}
-  v: {host: c}";
-    let both = "
-  flood: {tenant: x, kind: udp, to: u, rate: 6Gbps, size: 1458B}
-  calm: {tenant: y, kind: udp, to: v, rate: 1Gbps, size: 1458B}";
-    let run = fleet(control, tenants, both);
+    let senders = ["host: a, min: 1Gbps", "host: b, min: 1Gbps"];
+    let tenants = tenants([senders[0], senders[1], ", min: 1Gbps, max: 2Gbps", ""]);
+    let both = udp("flood", ["x", "u"], "6Gbps") + &udp("calm", ["y", "v"], "1Gbps");
+    let run = fleet(control, &tenants, &both);
     assert_eq!(told(&run, "a", "x"), (Verdict::Beyond, Some(Cause::Receiver), Some("u at c".to_owned())));
     assert_eq!(told(&run, "b", "y"), (Verdict::Held, None, None));
 }
@@ -178,15 +159,9 @@ fn a_receiver_that_presses_back_is_named_and_its_senders_loss_is_its_own() {
 /// Without control the maximum is kept on arrival: its senders cause the loss, and no other tenant has any.
 #[test]
 fn what_comes_beyond_a_maximum_is_dropped_and_laid_to_its_senders() {
-    let tenants = "
-  x: {host: a}
-  y: {host: b}
-  u: {host: c, max: 2Gbps}
-  v: {host: c, max: 5Gbps}";
-    let both = "
-  flood: {tenant: x, kind: udp, to: u, rate: 6Gbps, size: 1458B}
-  calm: {tenant: y, kind: udp, to: v, rate: 1Gbps, size: 1458B}";
-    let run = fleet("", tenants, both);
+    let tenants = tenants(["host: a", "host: b", ", max: 2Gbps", ", max: 5Gbps"]);
+    let both = udp("flood", ["x", "u"], "6Gbps") + &udp("calm", ["y", "v"], "1Gbps");
+    let run = fleet("", &tenants, &both);
     assert_eq!(told(&run, "c", "u"), (Verdict::Beyond, Some(Cause::ItsSenders), None));
     assert_eq!(told(&run, "c", "v"), (Verdict::Held, None, None));
     assert!(run.drops["x"]["ingress_over_max"] > 10_000, "{:?}", run.drops);
@@ -198,18 +173,16 @@ fn what_comes_beyond_a_maximum_is_dropped_and_laid_to_its_senders() {
 
 #[test]
 fn a_guest_that_does_not_read_and_a_daemon_that_was_gone_are_told_apart() {
-    let calm = "
-  one: {tenant: x, kind: udp, to: u, rate: 1Gbps, size: 1458B}
-  two: {tenant: y, kind: udp, to: v, rate: 1Gbps, size: 1458B}";
-    let stalled = fleet("faults: {stalled: [{tenant: u, from: 100ms, to: 120ms}]}", TENANTS, calm);
+    let calm = udp("one", ["x", "u"], "1Gbps") + &udp("two", ["y", "v"], "1Gbps");
+    let stalled = fleet("faults: {stalled: [{tenant: u, from: 100ms, to: 120ms}]}", TENANTS, &calm);
     assert_eq!(told(&stalled, "c", "u"), (Verdict::Beyond, Some(Cause::NotReading), None));
     assert_eq!(told(&stalled, "c", "v").0, Verdict::Held);
-    let gone = fleet("faults: {restart: [{host: a, at: 100ms, gap: 15ms}]}", TENANTS, calm);
+    let gone = fleet("faults: {restart: [{host: a, at: 100ms, gap: 15ms}]}", TENANTS, &calm);
     for tenant in ["x", "y"] {
         assert_eq!(told(&gone, "a", tenant), (Verdict::Broken, Some(Cause::LateWakeUp), None));
     }
     assert_eq!(told(&gone, "c", "v").0, Verdict::Held);
-    let deaf = fleet("faults: {restart: [{host: c, at: 100ms, gap: 15ms}]}", TENANTS, calm);
+    let deaf = fleet("faults: {restart: [{host: c, at: 100ms, gap: 15ms}]}", TENANTS, &calm);
     assert_eq!(told(&deaf, "c", "v"), (Verdict::Broken, Some(Cause::LateWakeUp), None));
     assert_eq!(told(&deaf, "a", "y").0, Verdict::Held);
 }

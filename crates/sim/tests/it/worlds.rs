@@ -1,6 +1,6 @@
 //! Worlds of more than one host: links, buses, CPUs, rings and control.
 
-use crate::support::{outcome, scenario};
+use crate::support::{first_run, mean_latency, outcome, scenario};
 use plimsoll_scenario::{Run, Status, judge};
 use plimsoll_sim::{Options, SimError, run};
 use plimsoll_units::Span;
@@ -23,7 +23,12 @@ workloads:
 {workloads}
 "
     );
-    outcome(&scenario(&text), 1).results.runs.remove(0)
+    first_run(&text)
+}
+
+/// The longest latency of a workload.
+fn slowest(run: &Run, workload: &str) -> Option<Span> {
+    run.workloads[workload].samples.iter().map(|sample| sample.latency).max()
 }
 
 #[test]
@@ -61,7 +66,7 @@ tenants: {x: {host: a}, y: {host: b}}
 workloads:
   flood: {tenant: x, kind: udp, to: y, rate: 200kpps, size: 83B}
 ";
-    let run = outcome(&scenario(text), 1).results.runs.remove(0);
+    let run = first_run(text);
     // 20,000 come, one in two is taken, and a hundred are in the ring.
     let lost = run.drops["x"]["rx_ring_full"];
     assert!(lost.abs_diff(9_900) <= 2, "{lost}");
@@ -89,7 +94,7 @@ measure: {from: 5ms}
     assert_eq!(ours.drops["calm"].values().sum::<u64>(), 0, "{:?}", ours.drops);
     assert!(ours.drops["x"]["ingress_full"] > 50_000, "{:?}", ours.drops);
     assert!(shared.drops["calm"]["rx_ring_full"] > 100, "{:?}", shared.drops);
-    let slowest = |run: &Run| run.workloads["ping"].samples.iter().map(|sample| sample.latency).max();
+    let slowest = |run: &Run| slowest(run, "ping");
     // It waits for at most one packet in the CPU and one that is fetched, and its answer does too.
     assert!(slowest(ours) < Some(Span::micros(40)), "{:?}", slowest(ours));
     assert!(slowest(shared) > Some(Span::micros(1_000)), "{:?}", slowest(shared));
@@ -117,7 +122,7 @@ systems: [plimsoll]
 workloads: {{flood: {{tenant: x, kind: udp, rate: 1Mbps, size: 1458B}}}}
 "
         );
-        let run = outcome(&scenario(&text), 1).results.runs.remove(0);
+        let run = first_run(&text);
         let bytes: u64 = run.workloads["flood"].bytes.iter().sum();
         assert!((120_000..135_000).contains(&bytes), "{rated}: {bytes} in ten seconds");
     }
@@ -155,7 +160,7 @@ workloads:
   slow: {{tenant: x, kind: udp, to: far, rate: 1.2Mbps, size: 1458B}}
 "
         );
-        let run = outcome(&scenario(&text), 1).results.runs.remove(0);
+        let run = first_run(&text);
         run.workloads["fast"].bytes.iter().sum::<u64>()
     };
     let (early, out_of_order, in_order) = (goodput("early"), goodput("out_of_order"), goodput("in_order"));
@@ -219,7 +224,7 @@ tenants: {sort: {host: [a, b, c]}}
 workloads:
   spark: {tenant: sort, kind: shuffle, to: sort, block: 1MB, pause: 1ms}
 ";
-    let run = outcome(&scenario(text), 1).results.runs.remove(0);
+    let run = first_run(text);
     let spark = &run.workloads["spark"];
     // Six flows of 1 MB a round, each host sends two: 1.6 ms of its link, and TCP's beginning.
     assert!(spark.samples.len() > 20, "{}", spark.samples.len());
@@ -278,7 +283,7 @@ workloads:
   ask:  {{tenant: y, kind: probe, to: z, size: 83B, rate: 1000}}
 "
     );
-    outcome(&scenario(&text), 1).results.runs.remove(0)
+    first_run(&text)
 }
 
 #[test]
@@ -303,7 +308,7 @@ fn long_segments_are_scheduled_frame_by_frame_and_read_in_two_parts() {
 #[test]
 fn nobody_waits_for_a_neighbours_whole_segment() {
     let run = offloaded(true, "");
-    let slowest = run.workloads["ask"].samples.iter().map(|sample| sample.latency).max();
+    let slowest = slowest(&run, "ask");
     // A frame of 1,514 B takes 12 us on the wire and a segment of 64 kB 524 us: the probe meets one frame in the engine.
     // Its way there and back takes 22 us.
     assert!(slowest.is_some_and(|slowest| slowest < Span::micros(22 + 2 * 13)), "{slowest:?}");
@@ -343,13 +348,32 @@ fn faulty(faults: &str, workloads: &str) -> (Run, Run) {
 }
 
 fn faulty_with(control: &str, faults: &str, workloads: &str) -> (Run, Run) {
-    let text = format!(
+    let head = format!(
         "
-name: faulty
-rate: 10Gbps
-duration: 100ms
 systems: [plimsoll, well: {{kind: plimsoll, faults: false}}]
 control: {{epoch: 500us, feedback: 100us{control}}}
+faults: {{{faults}}}"
+    );
+    let tenants = "{x: {host: a}, y: {host: b}, u: {host: c, max: 4Gbps}, v: {host: c}}";
+    let workloads = format!(
+        "
+  xu: {{tenant: x, kind: udp, to: u, rate: 5Gbps, size: 1458B, buffer: 208KiB}}
+  yu: {{tenant: y, kind: udp, to: u, rate: 5Gbps, size: 1458B, buffer: 208KiB}}
+{workloads}"
+    );
+    let mut runs = controlled(&head, tenants, &workloads);
+    let well = runs.remove(1);
+    (runs.remove(0), well)
+}
+
+/// Runs of 100 ms in a world of two hosts, a and b, and a third one, c, that receives from both.
+fn controlled(head: &str, tenants: &str, workloads: &str) -> Vec<Run> {
+    let text = format!(
+        "
+name: controlled
+rate: 10Gbps
+duration: 100ms
+{head}
 hosts:
   a: {{transmit: {{ring: 256, completions: out_of_order}}}}
   b: {{transmit: {{ring: 256, completions: out_of_order}}}}
@@ -359,18 +383,12 @@ links:
   la: {{between: [a, switch], rate: 10Gbps}}
   lb: {{between: [b, switch], rate: 10Gbps}}
   lc: {{between: [switch, c], rate: 10Gbps}}
-tenants: {{x: {{host: a}}, y: {{host: b}}, u: {{host: c, max: 4Gbps}}, v: {{host: c}}}}
-workloads:
-  xu: {{tenant: x, kind: udp, to: u, rate: 5Gbps, size: 1458B, buffer: 208KiB}}
-  yu: {{tenant: y, kind: udp, to: u, rate: 5Gbps, size: 1458B, buffer: 208KiB}}
-{workloads}
-faults: {{{faults}}}
+tenants: {tenants}
+workloads: {workloads}
 measure: {{window: 1ms}}
 "
     );
-    let mut runs = outcome(&scenario(&text), 1).results.runs;
-    let well = runs.remove(1);
-    (runs.remove(0), well)
+    outcome(&scenario(&text), 1).results.runs
 }
 
 fn gbps(run: &Run, workload: &str, from: usize, to: usize) -> f64 {
@@ -402,10 +420,7 @@ fn who_stops_reading_loses_its_own() {
     // Beside v, which answers, u has four fourteenths of the line.
     assert!(stalled < 0.01 && (1.4..1.5).contains(&after), "{stalled} and {after}");
     assert!(run.drops["x"]["guest_full"] > 1_000 && run.drops["y"]["guest_full"] > 1_000);
-    let mean = |run: &Run| {
-        let samples = &run.workloads["ping"].samples;
-        samples.iter().map(|sample| sample.latency.as_secs_f64()).sum::<f64>() / samples.len() as f64
-    };
+    let mean = |run: &Run| mean_latency(run, "ping");
     assert!(mean(&run) < 1.05 * mean(&well), "{} and {}", mean(&run), mean(&well));
 }
 
@@ -456,28 +471,14 @@ fn made_up_senders_are_one_together() {
 /// Two load balancers of weights 1 and 3 share the limit of both in that proportion.
 #[test]
 fn load_balancers_divide_what_one_sender_may_send() {
-    let text = "
-name: balancers
-rate: 10Gbps
-duration: 100ms
+    let head = "
 systems: [plimsoll]
-control: {epoch: 500us, feedback: 100us, balancers: {lb1: 1, lb2: 3}}
-hosts:
-  a: {transmit: {ring: 256, completions: out_of_order}}
-  b: {transmit: {ring: 256, completions: out_of_order}}
-  c: {receive: {ring: 1024, drain: 100ns, cost: 400ns, slots: 256}}
-switches: [switch]
-links:
-  la: {between: [a, switch], rate: 10Gbps}
-  lb: {between: [b, switch], rate: 10Gbps}
-  lc: {between: [switch, c], rate: 10Gbps}
-tenants: {lb1: {host: a}, lb2: {host: b}, u: {host: c, max: 4Gbps}}
-workloads:
+control: {epoch: 500us, feedback: 100us, balancers: {lb1: 1, lb2: 3}}";
+    let tenants = "{lb1: {host: a}, lb2: {host: b}, u: {host: c, max: 4Gbps}}";
+    let workloads = "
   one: {tenant: lb1, kind: udp, to: u, rate: 6Gbps, size: 1458B, buffer: 208KiB}
-  two: {tenant: lb2, kind: udp, to: u, rate: 6Gbps, size: 1458B, buffer: 208KiB}
-measure: {window: 1ms}
-";
-    let run = outcome(&scenario(text), 1).results.runs.remove(0);
+  two: {tenant: lb2, kind: udp, to: u, rate: 6Gbps, size: 1458B, buffer: 208KiB}";
+    let run = controlled(head, tenants, workloads).remove(0);
     let (one, two) = (gbps(&run, "one", 50, 100), gbps(&run, "two", 50, 100));
     assert!((0.9..=1.1).contains(&one) && (2.8..=3.2).contains(&two), "{one} and {two}");
 }
@@ -540,7 +541,7 @@ workloads:
 measure: {{ingress: true, egress: true}}
 "
     );
-    outcome(&scenario(&text), 1).results.runs.remove(0)
+    first_run(&text)
 }
 
 /// Mean packets per millisecond that reach `c` in the 20 ms after the second epoch of a flood that begins `phase` microseconds
@@ -564,7 +565,7 @@ measure: {{window: 1ms}}
 ",
         10_000 + phase
     );
-    let run = outcome(&scenario(&text), 1).results.runs.remove(0);
+    let run = first_run(&text);
     run.workloads["ac"].delivered.iter().skip(12).take(20).sum::<u64>() as f64 / 100.0 / 20.0
 }
 
