@@ -2,8 +2,8 @@
 //!
 //! Why: outer addresses can be forged. A flood of forged hellos in the names of all hosts must cost a small part of a core, and
 //! must not keep a host from its session.
-//! From: RFC 2697's committed bucket, once for all hosts and twice for each; DTLS's cookie (RFC 9147 §5.1): a sender that repeats a
-//! number that it was sent can receive at its address.
+//! From: RFC 2697's committed bucket, once for all hosts and twice for each; DTLS's cookie (RFC 9147 §5.1): a sender that
+//! repeats a number that it was sent can receive at its address.
 //! Not here: the content of hellos (`sealing`), whether an address is a host's at all (the daemon's map).
 //! Invariant: at most [`SHARED`] and twice [`OWN`] hellos are checked in a second, and a burst, for any number of hosts; hellos in
 //! other hosts' names use nothing of a host's own share, and hellos that prove no address nothing of the share of those that do.

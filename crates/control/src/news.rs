@@ -4,9 +4,9 @@
 //! From: soft state as in RSVP (RFC 2205, RFC 2961): a changed limit is sent at once, and again in case it was lost; a limit that
 //! holds is refreshed well before it lapses.
 //! Not here: messages (`feedback`), and when a limit lapses (`agent`).
-//! Invariant: if [`News::is`] is called each epoch, a limit that holds is sent in the first epoch that ends a fifth of the lapse, or
-//! [`LONGEST_SILENCE`], after it was last sent, and a changed one also in each of two further epochs; the limit that was sent last
-//! is the one that holds.
+//! Invariant: if [`News::is`] is called each epoch, a limit that holds is sent in the first epoch that ends a fifth of the
+//! lapse, or [`LONGEST_SILENCE`], after it was last sent, and a changed one also in each of two further epochs; the limit that
+//! was sent last is the one that holds.
 
 use std::collections::HashMap;
 use std::hash::Hash;

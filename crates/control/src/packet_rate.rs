@@ -40,8 +40,9 @@ pub struct PacketRateLaw {
 }
 
 impl PacketRateLaw {
-    /// Constants for a threshold that come near PicNIC's figures; `docs/decisions/0011` has what others give. A cut is a fifth of the
-    /// excess, where TIMELY's is four fifths. The newest delay counts alone: an epoch's delay is the mean of thousands of packets already.
+    /// Constants for a threshold that come near PicNIC's figures; `docs/decisions/0011` has the figures of other constants. A
+    /// cut is a fifth of the excess, where TIMELY's is four fifths. The newest delay counts alone: an epoch's delay is the mean
+    /// of thousands of packets already.
     ///
     /// Patience is for thresholds beyond what a core with time to spare makes packets wait: the queue then takes epochs to
     /// shorten after a cut that was enough, and without patience each of them cuts again.

@@ -173,7 +173,7 @@ impl<'a> Builder<'a> {
         if let Some(control) = &self.world.control {
             control.moments().for_each(|(source, at)| self.world.agenda.set(source, at));
         }
-        let fault = self.world.faults.deeds.last().map(|&(at, _)| at);
+        let fault = self.world.faults.steps.last().map(|&(at, _)| at);
         self.world.agenda.keep(self.world.faults.source, fault);
         self.timeline()
     }

@@ -23,7 +23,7 @@ pub(crate) const DOWN: &str = "daemon_down";
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     /// The faults by moment, the last first.
-    pub(crate) deeds: Vec<(Nanos, Deed)>,
+    pub(crate) steps: Vec<(Nanos, FaultStep)>,
     /// By node: the daemon that takes over after each end of one, the last first.
     pub(crate) spares: BTreeMap<u32, Vec<Spare>>,
     pub(crate) source: SourceId,
@@ -31,7 +31,7 @@ pub(crate) struct Faults {
 
 /// A step of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Deed {
+pub(crate) enum FaultStep {
     /// A node's daemon ends.
     Down(u32),
     /// A node's daemon starts again.
@@ -53,21 +53,21 @@ pub(crate) struct Spare {
 
 impl World {
     /// Carries out the steps that are due.
-    pub(crate) fn go_wrong(&mut self) {
-        while let Some((_, deed)) = self.faults.deeds.pop_if(|(at, _)| *at <= self.now) {
-            match deed {
-                Deed::Down(node) => self.end_daemon(node),
-                Deed::Up(node) => self.begin_daemon(node),
-                Deed::Clock(node, ahead) => {
+    pub(crate) fn apply_faults(&mut self) {
+        while let Some((_, step)) = self.faults.steps.pop_if(|(at, _)| *at <= self.now) {
+            match step {
+                FaultStep::Down(node) => self.end_daemon(node),
+                FaultStep::Up(node) => self.begin_daemon(node),
+                FaultStep::Clock(node, ahead) => {
                     if let Some(control) = &mut self.control {
                         control.set_clock(node, ahead);
                     }
                 }
-                Deed::Stall(tenant) => self.stalled.push(tenant),
-                Deed::Resume(tenant) => self.stalled.retain(|&stalled| stalled != tenant),
+                FaultStep::Stall(tenant) => self.stalled.push(tenant),
+                FaultStep::Resume(tenant) => self.stalled.retain(|&stalled| stalled != tenant),
             }
         }
-        let next = self.faults.deeds.last().map(|&(at, _)| at);
+        let next = self.faults.steps.last().map(|&(at, _)| at);
         self.agenda.keep(self.faults.source, next);
     }
 

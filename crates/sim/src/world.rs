@@ -313,7 +313,7 @@ impl World {
             Source::Receive(node) => self.received(node),
             Source::Core(core) => self.core_done(core),
             Source::Timeline => self.change(),
-            Source::Fault => self.go_wrong(),
+            Source::Fault => self.apply_faults(),
             Source::Epoch(node) => self.end_epoch(node),
             Source::Feedback => self.hear(source),
             Source::App(app, timer) => {

@@ -95,6 +95,18 @@ fn an_epoch_at_rest_waits_for_a_packet() {
     assert_eq!(a.poll_timeout(), at(10) + Span::micros(250), "a limit has moved");
 }
 
+/// A core that polls ends each epoch in time, at rest as otherwise, as the simulated ones do.
+#[test]
+fn an_epoch_that_ends_in_time_is_no_other_at_rest() {
+    let after = |restful: u64| {
+        let mut a = agent(A, &[B], &[], None);
+        (1..=restful).for_each(|ms| _ = epoch(&mut a, 125_000, at(ms)));
+        _ = epoch(&mut a, 250_000, at(restful + 1));
+        (a.receivers().limits(0), a.next_epoch() - Span::millis(restful + 1))
+    };
+    assert_eq!(after(20), after(0));
+}
+
 #[test]
 fn what_did_not_leave_is_said_anew() {
     let mut a = agent(A, &[B], &[], None);

@@ -17,7 +17,7 @@ use plimsoll_units::{BitRate, Nanos, Span};
 use super::{Builder, lives_on};
 use crate::chance::Chance;
 use crate::control::{Agents, Plan, Vm};
-use crate::fault::Deed;
+use crate::fault::FaultStep;
 use crate::world::Source;
 
 /// The hosts of a scenario that exchange messages.
@@ -160,22 +160,22 @@ impl Builder<'_> {
         };
         let at = |span: Span| Nanos::ZERO + span;
         let nanos = |span: Span| i64::try_from(span.as_u64()).unwrap_or(i64::MAX);
-        let mut deeds = Vec::new();
+        let mut steps = Vec::new();
         for restart in &faults.restarts {
             let node = node(&restart.host);
-            deeds.push((at(restart.at), Deed::Down(node)));
-            deeds.push((at(restart.at + restart.gap), Deed::Up(node)));
+            steps.push((at(restart.at), FaultStep::Down(node)));
+            steps.push((at(restart.at + restart.gap), FaultStep::Up(node)));
         }
         for clock in &faults.clocks {
             let ahead = if clock.back { -nanos(clock.step) } else { nanos(clock.step) };
-            deeds.push((at(clock.at), Deed::Clock(node(&clock.host), ahead)));
+            steps.push((at(clock.at), FaultStep::Clock(node(&clock.host), ahead)));
         }
         for stall in &faults.stalls {
-            deeds.push((at(stall.from), Deed::Stall(tenant(&stall.tenant))));
-            deeds.push((at(stall.to), Deed::Resume(tenant(&stall.tenant))));
+            steps.push((at(stall.from), FaultStep::Stall(tenant(&stall.tenant))));
+            steps.push((at(stall.to), FaultStep::Resume(tenant(&stall.tenant))));
         }
-        deeds.sort_by_key(|&(at, _)| std::cmp::Reverse(at));
-        self.world.faults.deeds = deeds;
+        steps.sort_by_key(|&(at, _)| std::cmp::Reverse(at));
+        self.world.faults.steps = steps;
     }
 
     /// The number of times that a host's daemon ends.

@@ -148,8 +148,7 @@ fn what_the_fabric_loses_is_laid_to_it() {
 #[test]
 fn a_receiver_that_presses_back_is_named_and_its_senders_loss_is_its_own() {
     let control = "control: {epoch: 500us, feedback: 100us, threshold: 10us}";
-    let senders = ["host: a, min: 1Gbps", "host: b, min: 1Gbps"];
-    let tenants = tenants([senders[0], senders[1], ", min: 1Gbps, max: 2Gbps", ""]);
+    let tenants = tenants(["host: a, min: 1Gbps", "host: b, min: 1Gbps", ", min: 1Gbps, max: 2Gbps", ""]);
     let both = udp("flood", ["x", "u"], "6Gbps") + &udp("calm", ["y", "v"], "1Gbps");
     let run = fleet(control, &tenants, &both);
     assert_eq!(told(&run, "a", "x"), (Verdict::Beyond, Some(Cause::Receiver), Some("u at c".to_owned())));
