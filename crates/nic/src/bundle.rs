@@ -16,7 +16,7 @@ use prefetch_index::prefetch_index;
 use crate::circle::Circle;
 use crate::heads::Heads;
 use crate::host::{Host, Pull};
-use crate::ids::{GateId, RecordId, TreeId};
+use crate::ids::{GateId, RecordId, SlotId, TreeId};
 use crate::tree::Seat;
 
 /// Flow queues of one class behind the same limits. What every packet needs fills the first cache line, and what one behind limits
@@ -92,7 +92,7 @@ pub(crate) enum Asks {
     Needs,
 }
 
-const NOWHERE: Seat = Seat { node: TreeId::NONE, slot: 0 };
+const NOWHERE: Seat = Seat { node: TreeId::NONE, slot: SlotId(0) };
 
 impl Hold {
     pub(crate) fn new(limit: LimitId) -> Self {

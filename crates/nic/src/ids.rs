@@ -36,6 +36,13 @@ macro_rules! ids {
                 self.0
             }
         }
+
+        impl From<u32> for $name {
+            #[inline]
+            fn from(number: u32) -> Self {
+                Self(number)
+            }
+        }
     )+};
 }
 
@@ -50,6 +57,8 @@ ids! {
     GateId,
     /// A node whose rates hold in real time, so that it may have to be woken.
     TimerId,
+    /// A child of a tree node: its slot in the node's own tables.
+    SlotId,
     /// The account that a flow queue is charged to: a tenant's, or after those one of a class with a cap.
     OwnerId,
 }
@@ -106,6 +115,14 @@ impl<I: Id, T> Table<I, T> {
             .ok()
             .filter(|&next| next <= Tagged::MOST)
             .expect("fewer than 2^29 rows")
+    }
+
+    /// The indices of all rows, from the first to the last.
+    pub(crate) fn ids(&self) -> impl ExactSizeIterator<Item = I> + use<I, T>
+    where
+        I: From<u32>,
+    {
+        (0..self.rows.len() as u32).map(I::from)
     }
 
     /// Brings a row into the cache, if there is such a row.

@@ -6,6 +6,7 @@
 //! Invariant: an order holds exactly the active children of its node.
 
 pub(crate) mod bundles;
+mod child;
 pub(crate) mod drr;
 pub(crate) mod exact;
 pub(crate) mod grouped;
@@ -21,14 +22,14 @@ use plimsoll_policy::{Form, NodeKind};
 use plimsoll_queues::Bits;
 use plimsoll_units::{BitRate, Nanos};
 
-use crate::ids::BundleId;
+use crate::ids::{BundleId, SlotId};
 use bundles::Bundles;
-use drr::{Round, Turns};
+use drr::Rounds;
 use exact::Exact;
 use grouped::Grouped;
 use ranked::{Head, Ranked};
 use rate_share::RateShare;
-use rows::{Kid, Rows};
+use rows::Rows;
 use scout::Scout;
 
 /// A node's algorithm with its state.
@@ -43,15 +44,6 @@ pub(crate) enum Order {
     Drr(Box<Rounds>),
     Ranked(Box<Ranked>),
     RateShare(Box<RateShare>),
-}
-
-/// Deficit round robin over a node's children.
-#[derive(Clone, Debug)]
-pub(crate) struct Rounds {
-    turns: Turns,
-    round: Round,
-    /// Bytes that a child of the least weight may send in a turn.
-    base: u32,
 }
 
 /// A bundle that enters or is served: the part of it that orders look at.
@@ -91,38 +83,32 @@ impl Order {
 
     /// Deficit round robin for children of these weights.
     pub(crate) fn rounds(weights: &[u32], largest: u64) -> Self {
-        let least = weights.iter().copied().min().unwrap_or(1).max(1);
-        let base = u32::try_from(largest.div_ceil(least.into())).unwrap_or(u32::MAX);
-        let mut rounds = Rounds { turns: Turns::with_entries(weights.len(), 0), round: Round::EMPTY, base };
-        for (slot, &weight) in (0..).zip(weights) {
-            rounds.set_weight(slot, weight);
-        }
-        Self::Drr(Box::new(rounds))
+        Self::Drr(Box::new(Rounds::new(weights, largest)))
     }
 
     #[inline]
-    pub(crate) fn insert(&mut self, slot: u32, entrant: &Entrant, coming: &Coming) {
+    pub(crate) fn insert(&mut self, slot: SlotId, entrant: &Entrant, coming: &Coming) {
         match self {
             Self::One => {}
             Self::Bundles(order) => order.insert(slot, entrant.head, coming.returning),
-            Self::Priority(children) => children.insert(slot as usize),
+            Self::Priority(children) => children.insert(slot.0 as usize),
             Self::Exact(order) => order.insert(slot, coming.returning),
             Self::Grouped(order) => order.insert(slot, coming.returning),
-            Self::Drr(order) => order.turns.insert(&mut order.round, slot),
+            Self::Drr(order) => order.insert(slot),
             Self::Ranked(order) => order.set(entrant.bundle, entrant.head),
             Self::RateShare(order) => order.insert(slot, coming),
         }
     }
 
     #[inline]
-    pub(crate) fn pick(&mut self, now: Nanos) -> Option<u32> {
+    pub(crate) fn pick(&mut self, now: Nanos) -> Option<SlotId> {
         match self {
-            Self::One => Some(0),
+            Self::One => Some(SlotId(0)),
             Self::Bundles(order) => order.pick(),
-            Self::Priority(children) => children.next(0).map(|slot| slot as u32),
+            Self::Priority(children) => children.next(0).map(|slot| SlotId(slot as u32)),
             Self::Exact(order) => order.pick(),
             Self::Grouped(order) => order.pick(),
-            Self::Drr(order) => order.round.front(),
+            Self::Drr(order) => order.front(),
             Self::Ranked(order) => order.pick(),
             Self::RateShare(order) => order.pick(now),
         }
@@ -132,7 +118,7 @@ impl Order {
     /// served under its guarantee), `stays` says whether it is still active, and `bundle` whether the bundle
     /// that was served is.
     #[inline]
-    pub(crate) fn settle(&mut self, slot: u32, len: u64, outcome: &Settlement<'_>, stays: bool) {
+    pub(crate) fn settle(&mut self, slot: SlotId, len: u64, outcome: &Settlement<'_>, stays: bool) {
         match self {
             Self::One => {}
             Self::Bundles(order) => {
@@ -141,7 +127,7 @@ impl Order {
             }
             Self::Priority(children) => {
                 if !stays {
-                    children.remove(slot as usize);
+                    children.remove(slot.0 as usize);
                 }
             }
             Self::Exact(order) => {
@@ -170,7 +156,7 @@ impl Order {
         }
     }
 
-    pub(crate) fn set_weight(&mut self, slot: u32, weight: u32) {
+    pub(crate) fn set_weight(&mut self, slot: SlotId, weight: u32) {
         match self {
             Self::Exact(order) => order.set_weight(slot, weight),
             Self::Grouped(order) => order.set_weight(slot, weight),
@@ -179,20 +165,20 @@ impl Order {
         }
     }
 
-    pub(crate) fn set_rate(&mut self, slot: u32, rate: BitRate, now: Nanos) {
+    pub(crate) fn set_rate(&mut self, slot: SlotId, rate: BitRate, now: Nanos) {
         if let Self::RateShare(order) = self {
             order.set_rate(slot, rate, now);
         }
     }
 
     /// Where a packet of the child `slot` would stand now.
-    pub(crate) fn rank(&self, slot: u32) -> u64 {
+    pub(crate) fn rank(&self, slot: SlotId) -> u64 {
         match self {
             Self::One | Self::Bundles(_) => 0,
-            Self::Priority(_) => slot.into(),
+            Self::Priority(_) => slot.0.into(),
             Self::Exact(order) => order.rank(slot),
             Self::Grouped(order) => order.rank(slot),
-            Self::Drr(order) => u64::try_from(order.turns.deficit(slot)).unwrap_or(0),
+            Self::Drr(order) => u64::try_from(order.deficit(slot)).unwrap_or(0),
             Self::Ranked(order) => order.first_rank(),
             Self::RateShare(order) => order.rank(slot),
         }
@@ -203,10 +189,10 @@ impl Order {
 pub(crate) fn place_bytes(kind: NodeKind, children: usize) -> usize {
     const RANKED: usize = size_of::<(u64, u32)>() + size_of::<u32>(); // an entry of a heap, and where it is
     match kind {
-        NodeKind::Wfq if children > exact::MOST_CHILDREN => size_of::<Kid>() + size_of::<u32>(),
-        NodeKind::RateShare(_) => size_of::<Kid>() + size_of::<u64>(),
-        NodeKind::Drr => Turns::ENTRY_BYTES,
-        NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf => RANKED + size_of::<u32>(),
+        NodeKind::Wfq if children > exact::MOST_CHILDREN => Rows::CHILD_BYTES + size_of::<u32>(),
+        NodeKind::RateShare(_) => Rows::CHILD_BYTES + size_of::<u64>(),
+        NodeKind::Drr => Rounds::ENTRY_BYTES,
+        NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf => RANKED + size_of::<SlotId>(),
         NodeKind::Wfq | NodeKind::Priority | NodeKind::Class(_) => 0, // bits, or all of it is the node's
     }
 }
@@ -250,22 +236,5 @@ impl<'a> Settlement<'a> {
     /// It leaves its tree with its rank, and has sent nothing.
     pub(crate) fn leaves(entrant: &'a Entrant) -> Self {
         Self { entrant, len: 0, remains: false, idle: false }
-    }
-}
-
-impl Rounds {
-    fn set_weight(&mut self, slot: u32, weight: u32) {
-        let quantum = u64::from(self.base) * u64::from(weight.max(1));
-        self.turns.set_quantum(slot, i32::try_from(quantum).unwrap_or(i32::MAX));
-    }
-
-    #[inline]
-    fn settle(&mut self, slot: u32, len: u64, idle: bool, stays: bool) {
-        if len > 0 {
-            self.turns.charge(&mut self.round, slot, u32::try_from(len).unwrap_or(u32::MAX));
-        }
-        if !stays {
-            self.turns.remove(&mut self.round, slot, idle);
-        }
     }
 }

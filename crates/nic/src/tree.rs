@@ -8,12 +8,14 @@
 
 mod gate;
 
+use core::ops::{Index, IndexMut};
+
 use plimsoll_policy::{FlowOrder, LimitId, NodeId, NodeKind, Program};
 use plimsoll_queues::Bits;
 use plimsoll_units::{BitRate, Nanos, Span};
 use prefetch_index::prefetch_index;
 
-use crate::ids::{BundleId, GateId, Table, Tagged, TimerId, TreeId};
+use crate::ids::{BundleId, GateId, SlotId, Table, Tagged, TimerId, TreeId};
 use crate::order::bundles::Bundles;
 use crate::order::guarantee::Guarantee;
 use crate::order::ranked::Ranked;
@@ -60,8 +62,8 @@ pub(crate) struct Purpose {
 #[repr(align(64))]
 pub(crate) struct Node {
     parent: TreeId,
-    /// Which child of its parent it is.
-    slot: u32,
+    /// Its slot in its parent.
+    slot: SlotId,
     /// Active children.
     active: u32,
     /// Whether the last pick was owed to a guarantee.
@@ -78,8 +80,12 @@ pub(crate) struct Node {
     guarantee: Option<Box<Guarantee>>,
     /// The child in each slot: a node, a bundle, or the only flow queue of a class without a bundle, by its record or,
     /// where it has none, by its own number. Nothing where a restriction has no such child, or a class no flow queue.
-    children: Box<[Tagged]>,
+    children: Children,
 }
+
+/// A node's children, by slot.
+#[derive(Clone, Debug, Default)]
+struct Children(Box<[Tagged]>);
 
 /// The result of a walk down a tree: the child that goes next, and its seat.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +98,7 @@ pub(crate) struct Pick {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seat {
     pub(crate) node: TreeId,
-    pub(crate) slot: u32,
+    pub(crate) slot: SlotId,
 }
 
 /// The places that changed when a bundle was added.
@@ -108,12 +114,41 @@ const _: () = assert!(size_of::<Node>() == 64);
 pub(crate) const NODE_BYTES: usize = size_of::<Node>();
 pub(crate) const SEAT_BYTES: usize = size_of::<Seat>();
 pub(crate) const CHILD_BYTES: usize = size_of::<Tagged>();
-const NOWHERE: Seat = Seat { node: TreeId::NONE, slot: 0 };
+const NOWHERE: Seat = Seat { node: TreeId::NONE, slot: SlotId(0) };
 
-impl Seat {
-    /// The seat `slot` of a node.
-    fn of(node: TreeId, slot: usize) -> Self {
-        Self { node, slot: u32::try_from(slot).expect("fewer children than u32 holds") }
+impl Children {
+    fn get(&self, slot: SlotId) -> Option<Tagged> {
+        self.0.get(slot.0 as usize).copied()
+    }
+
+    /// Adds a child, and returns its slot.
+    fn push(&mut self, child: Tagged) -> SlotId {
+        let mut children = core::mem::take(&mut self.0).into_vec();
+        let slot = SlotId(u32::try_from(children.len()).expect("fewer children than u32 holds"));
+        children.push(child);
+        self.0 = children.into();
+        slot
+    }
+
+    #[inline]
+    fn prefetch(&self, slot: SlotId) {
+        prefetch_index(&self.0, slot.0 as usize);
+    }
+}
+
+impl Index<SlotId> for Children {
+    type Output = Tagged;
+
+    #[inline]
+    fn index(&self, slot: SlotId) -> &Tagged {
+        &self.0[slot.0 as usize]
+    }
+}
+
+impl IndexMut<SlotId> for Children {
+    #[inline]
+    fn index_mut(&mut self, slot: SlotId) -> &mut Tagged {
+        &mut self.0[slot.0 as usize]
     }
 }
 
@@ -129,8 +164,8 @@ impl Forest {
         };
         for id in inner.map(|id| NodeId(id as u32)) {
             let node = forest.add(program, id, forest.seats[id], purpose);
-            for (slot, &child) in program.node(id).children.iter().enumerate() {
-                forest.seats[child] = Seat::of(node, slot);
+            for (slot, &child) in (0..).map(SlotId).zip(&program.node(id).children) {
+                forest.seats[child] = Seat { node, slot };
             }
         }
         forest
@@ -141,7 +176,7 @@ impl Forest {
         let index = TreeId(self.nodes.next_number());
         let ranked_above = seat != NOWHERE && self.is_below_ranked(seat);
         if let Some(above) = self.nodes.get_mut(seat.node) {
-            above.children[seat.slot as usize] = Tagged::node(index);
+            above.children[seat.slot] = Tagged::node(index);
         }
         let mut order = order_of(program, id, purpose, ranked_above);
         let timed = match &mut order {
@@ -164,7 +199,7 @@ impl Forest {
             gate: GateId::NONE,
             order,
             guarantee: if purpose.minima { guarantee_of(program, id, purpose.largest) } else { None },
-            children: vec![Tagged::NOTHING; program.node(id).children.len()].into(),
+            children: Children(vec![Tagged::NOTHING; program.node(id).children.len()].into()),
         });
         index
     }
@@ -198,29 +233,26 @@ impl Forest {
 
     /// The child in a seat.
     pub(crate) fn child(&self, seat: Seat) -> Tagged {
-        self.nodes[seat.node].children[seat.slot as usize]
+        self.nodes[seat.node].children[seat.slot]
     }
 
     /// Hangs up the only flow queue of a class, or takes it down.
     pub(crate) fn hang(&mut self, seat: Seat, child: Tagged) {
-        self.nodes[seat.node].children[seat.slot as usize] = child;
+        self.nodes[seat.node].children[seat.slot] = child;
     }
 
     /// Hangs a bundle below the class `class` of this forest. A class with one bundle has nothing to decide: the
     /// bundle takes its place below the class's parent. Says where the class's first bundle hangs now.
     pub(crate) fn adopt(&mut self, class: TreeId, bundle: BundleId, flow_order: FlowOrder) -> Adoption {
         let Node { parent, slot: class_slot, .. } = self.nodes[class];
-        let mut children = core::mem::take(&mut self.nodes[class].children).into_vec();
-        let seat = Seat::of(class, children.len());
-        children.push(Tagged::bundle(bundle));
-        self.nodes[class].children = children.into();
-        if seat.slot == 0 && parent != TreeId::NONE {
-            self.nodes[parent].children[class_slot as usize] = Tagged::bundle(bundle);
+        let seat = Seat { node: class, slot: self.nodes[class].children.push(Tagged::bundle(bundle)) };
+        if seat.slot == SlotId(0) && parent != TreeId::NONE {
+            self.nodes[parent].children[class_slot] = Tagged::bundle(bundle);
             let seat = Seat { node: parent, slot: class_slot };
             self.announce(seat, bundle);
             return Adoption { seat, first: None };
         }
-        let first = (seat.slot == 1).then(|| self.start_ordering(class, flow_order));
+        let first = (seat.slot == SlotId(1)).then(|| self.start_ordering(class, flow_order));
         if let Order::Bundles(order) = &mut self.nodes[class].order {
             order.adopt();
         }
@@ -234,11 +266,14 @@ impl Forest {
         order.adopt();
         let Node { parent, slot, .. } = self.nodes[class];
         if parent != TreeId::NONE {
-            self.nodes[parent].children[slot as usize] = Tagged::node(class);
+            self.nodes[parent].children[slot] = Tagged::node(class);
         }
         let node = &mut self.nodes[class];
         node.order = Order::Bundles(Box::new(order));
-        (node.children[0].as_bundle().expect("classes hold bundles"), Seat { node: class, slot: 0 })
+        (
+            node.children[SlotId(0)].as_bundle().expect("classes hold bundles"),
+            Seat { node: class, slot: SlotId(0) },
+        )
     }
 
     /// Enters a bundle that is active already into the order that its class has just been given.
@@ -322,15 +357,13 @@ impl Forest {
     pub(crate) fn upcoming(&mut self, seat: Seat) -> [Option<Tagged>; 3] {
         let node = &mut self.nodes[seat.node];
         let children = &node.children;
-        let leaf = |slot: Option<u32>| {
-            children.get(slot? as usize).copied().filter(|child| child.as_node().is_none())
-        };
+        let leaf = |slot: Option<SlotId>| children.get(slot?).filter(|child| child.as_node().is_none());
         match &mut node.order {
             Order::Grouped(order) => order.upcoming(seat.slot).map(leaf),
             Order::RateShare(order) => {
                 let [far, soon, next] = order.look_ahead(seat.slot);
                 if let Some(far) = far {
-                    prefetch_index(children, far as usize);
+                    children.prefetch(far);
                 }
                 [leaf(next), leaf(soon), None]
             }
@@ -383,7 +416,7 @@ impl Forest {
             let promised = node.guarantee.as_mut().and_then(|guarantee| guarantee.pick(now));
             node.guaranteed = promised.is_some();
             let slot = promised.or_else(|| node.order.pick(now))?;
-            let child = node.children[slot as usize];
+            let child = node.children[slot];
             let Some(below) = child.as_node() else {
                 return Some(Pick { child, seat: Seat { node: at, slot } });
             };
@@ -468,12 +501,12 @@ impl Forest {
     }
 
     /// Gives a node's child `slot` another weight.
-    pub(crate) fn set_weight(&mut self, node: TreeId, slot: u32, weight: u32) {
+    pub(crate) fn set_weight(&mut self, node: TreeId, slot: SlotId, weight: u32) {
         self.nodes[node].order.set_weight(slot, weight);
     }
 
     /// Gives a node's child `slot` another rate.
-    pub(crate) fn set_rate(&mut self, node: TreeId, slot: u32, rate: BitRate, now: Nanos) {
+    pub(crate) fn set_rate(&mut self, node: TreeId, slot: SlotId, rate: BitRate, now: Nanos) {
         self.nodes[node].order.set_rate(slot, rate, now);
         self.reconsider(node, now);
     }

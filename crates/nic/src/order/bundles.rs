@@ -8,6 +8,7 @@ use plimsoll_policy::FlowOrder;
 use plimsoll_queues::RankQueue;
 
 use super::ranked::Head;
+use crate::ids::{SlotId, Table};
 
 /// A class's bundles in its own order.
 #[derive(Clone, Debug)]
@@ -15,7 +16,7 @@ pub(crate) struct Bundles {
     order: FlowOrder,
     queue: RankQueue,
     /// For a fair class: where each bundle's next service begins, in bytes per flow, and where the class stands.
-    starts: Vec<u64>,
+    starts: Table<SlotId, u64>,
     v: u64,
     /// Largest step of any start so far: how far behind the class one that returns may stand.
     step: u64,
@@ -23,7 +24,7 @@ pub(crate) struct Bundles {
 
 impl Bundles {
     pub(crate) fn new(order: FlowOrder) -> Self {
-        Self { order, queue: RankQueue::default(), starts: Vec::new(), v: 0, step: 0 }
+        Self { order, queue: RankQueue::default(), starts: Table::default(), v: 0, step: 0 }
     }
 
     /// Makes room for one more bundle.
@@ -33,31 +34,31 @@ impl Bundles {
     }
 
     #[inline]
-    pub(crate) fn insert(&mut self, slot: u32, head: Head, returning: bool) {
+    pub(crate) fn insert(&mut self, slot: SlotId, head: Head, returning: bool) {
         let rank = match self.order {
             FlowOrder::Fifo => head.arrival,
             FlowOrder::Lstf(_) | FlowOrder::Edf(_) => head.deadline,
             FlowOrder::Drr => {
                 let floor = if returning { self.v.saturating_sub(self.step) } else { self.v };
-                let start = &mut self.starts[slot as usize];
+                let start = &mut self.starts[slot];
                 *start = (*start).max(floor);
                 *start
             }
         };
-        self.queue.set(slot, rank);
+        self.queue.set(slot.0, rank);
     }
 
     #[inline]
-    pub(crate) fn pick(&self) -> Option<u32> {
-        self.queue.first().map(|(_, slot)| slot)
+    pub(crate) fn pick(&self) -> Option<SlotId> {
+        self.queue.first().map(|(_, slot)| SlotId(slot))
     }
 
     /// The bundle sent `len` bytes (0: it waits for a limit) and has `flows` flow queues; `next` is its new head, if it
     /// stays.
     #[inline]
-    pub(crate) fn settle(&mut self, slot: u32, len: u64, flows: u32, next: Option<Head>) {
+    pub(crate) fn settle(&mut self, slot: SlotId, len: u64, flows: u32, next: Option<Head>) {
         if len > 0 {
-            let start = &mut self.starts[slot as usize];
+            let start = &mut self.starts[slot];
             self.v = self.v.max(*start);
             let step = (len << 8) / u64::from(flows.max(1));
             *start += step;
@@ -68,7 +69,7 @@ impl Bundles {
         }
         match next {
             Some(head) => self.insert(slot, head, true),
-            None => self.queue.remove(slot),
+            None => self.queue.remove(slot.0),
         }
     }
 
@@ -76,7 +77,7 @@ impl Bundles {
     #[cold]
     fn rebase(&mut self) {
         let by = core::mem::take(&mut self.v);
-        for (slot, start) in (0..).zip(&mut self.starts) {
+        for (slot, start) in (0..).zip(self.starts.iter_mut()) {
             *start = start.saturating_sub(by);
             if self.order == FlowOrder::Drr && self.queue.rank(slot).is_some() {
                 self.queue.set(slot, *start);

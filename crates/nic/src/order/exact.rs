@@ -9,6 +9,7 @@
 //! will send is decided when its turn comes, not before. The child is charged with what it sent.
 
 use super::virtual_time::{Weight, earlier, passes_eighth, raise};
+use crate::ids::SlotId;
 
 /// Weighted fair queueing over at most [`MOST_CHILDREN`].
 #[derive(Clone, Debug)]
@@ -17,12 +18,12 @@ pub(crate) struct Exact {
     total: Weight,
     active: u32,
     largest: u64,
-    children: usize,
-    kids: [Kid; MOST_CHILDREN],
+    count: usize,
+    children: [Child; MOST_CHILDREN],
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Kid {
+struct Child {
     start: u64,
     weight: Weight,
 }
@@ -34,33 +35,34 @@ impl Exact {
     pub(crate) fn new(weights: &[u32], largest: u64) -> Self {
         assert!(weights.len() <= MOST_CHILDREN, "few enough children to look at each");
         let weight = |slot: usize| Weight::new(weights.get(slot).copied().unwrap_or(1).into());
-        let kids = core::array::from_fn(|slot| Kid { start: 0, weight: weight(slot) });
+        let children = core::array::from_fn(|slot| Child { start: 0, weight: weight(slot) });
         let total = Weight::total(weights.iter().map(|&w| u64::from(w)).sum());
-        Self { v: 0, total, active: 0, largest, children: weights.len(), kids }
+        Self { v: 0, total, active: 0, largest, count: weights.len(), children }
     }
 
-    pub(crate) fn set_weight(&mut self, slot: u32, weight: u32) {
-        self.kids[slot as usize].weight = Weight::new(weight.into());
-        self.total = Weight::total(self.kids.iter().take(self.children).map(|kid| kid.weight.get()).sum());
-    }
-
-    #[inline]
-    pub(crate) fn insert(&mut self, slot: u32, returning: bool) {
-        let kid = &mut self.kids[slot as usize];
-        let floor = if returning { self.v.wrapping_sub(kid.weight.span(self.largest)) } else { self.v };
-        raise(&mut kid.start, floor);
-        self.active |= 1 << slot;
+    pub(crate) fn set_weight(&mut self, slot: SlotId, weight: u32) {
+        self.children[slot.0 as usize].weight = Weight::new(weight.into());
+        self.total =
+            Weight::total(self.children.iter().take(self.count).map(|child| child.weight.get()).sum());
     }
 
     #[inline]
-    pub(crate) fn remove(&mut self, slot: u32) {
-        self.active &= !(1 << slot);
+    pub(crate) fn insert(&mut self, slot: SlotId, returning: bool) {
+        let child = &mut self.children[slot.0 as usize];
+        let floor = if returning { self.v.wrapping_sub(child.weight.span(self.largest)) } else { self.v };
+        raise(&mut child.start, floor);
+        self.active |= 1 << slot.0;
     }
 
     #[inline]
-    pub(crate) fn charge(&mut self, slot: u32, len: u64) {
-        let kid = &mut self.kids[slot as usize];
-        kid.start = kid.start.wrapping_add(kid.weight.span(len));
+    pub(crate) fn remove(&mut self, slot: SlotId) {
+        self.active &= !(1 << slot.0);
+    }
+
+    #[inline]
+    pub(crate) fn charge(&mut self, slot: SlotId, len: u64) {
+        let child = &mut self.children[slot.0 as usize];
+        child.start = child.start.wrapping_add(child.weight.span(len));
         self.advance(self.v.wrapping_add(self.total.span(len)));
     }
 
@@ -76,15 +78,15 @@ impl Exact {
     #[cold]
     fn raise_idle(&mut self) {
         let (v, largest, active) = (self.v, self.largest, self.active);
-        for (_, kid) in self.kids.iter_mut().enumerate().filter(|(slot, _)| active >> slot & 1 == 0) {
-            let floor = v.wrapping_sub(kid.weight.span(largest));
-            raise(&mut kid.start, floor);
+        for (_, child) in self.children.iter_mut().enumerate().filter(|(slot, _)| active >> slot & 1 == 0) {
+            let floor = v.wrapping_sub(child.weight.span(largest));
+            raise(&mut child.start, floor);
         }
     }
 
     /// The eligible child with the least finish; when none is eligible, V jumps to the first start.
     #[inline]
-    pub(crate) fn pick(&mut self) -> Option<u32> {
+    pub(crate) fn pick(&mut self) -> Option<SlotId> {
         let first = match self.eligible_or_first()? {
             Ok(slot) => return Some(slot),
             Err(first) => first,
@@ -95,14 +97,14 @@ impl Exact {
 
     /// The eligible child with the least finish, or else the first start of all.
     #[inline]
-    fn eligible_or_first(&self) -> Option<Result<u32, u64>> {
+    fn eligible_or_first(&self) -> Option<Result<SlotId, u64>> {
         let mut left = self.active;
         let mut best: Option<(u64, u32)> = None;
         let mut first: Option<u64> = None;
         while left != 0 {
             let slot = left.trailing_zeros();
             left &= left - 1;
-            let Kid { start, weight } = self.kids[slot as usize % MOST_CHILDREN];
+            let Child { start, weight } = self.children[slot as usize % MOST_CHILDREN];
             if earlier(self.v, start) {
                 first = Some(first.map_or(start, |first| if earlier(start, first) { start } else { first }));
                 continue;
@@ -112,12 +114,12 @@ impl Exact {
                 best = Some((finish, slot));
             }
         }
-        best.map(|(_, slot)| Ok(slot)).or(first.map(Err))
+        best.map(|(_, slot)| Ok(SlotId(slot))).or(first.map(Err))
     }
 
     /// How far the child's start lies ahead of V, in bytes at weight 1.
-    pub(crate) fn rank(&self, slot: u32) -> u64 {
-        super::virtual_time::ahead(self.kids[slot as usize].start, self.v)
+    pub(crate) fn rank(&self, slot: SlotId) -> u64 {
+        super::virtual_time::ahead(self.children[slot.0 as usize].start, self.v)
     }
 }
 
@@ -128,23 +130,24 @@ mod tests {
     /// One child sends for a long time, then the other comes back and gets its half at once.
     #[test]
     fn who_was_idle_for_any_time_gets_its_share_at_once() {
+        let (busy, away) = (SlotId(0), SlotId(1));
         for gibibytes in (0..80_000).step_by(3_000) {
             let mut order = Exact::new(&[1, 1], 1_500);
-            order.insert(1, false);
-            assert_eq!(order.pick(), Some(1));
-            order.charge(1, 1_500);
-            order.remove(1);
-            order.insert(0, false);
+            order.insert(away, false);
+            assert_eq!(order.pick(), Some(away));
+            order.charge(away, 1_500);
+            order.remove(away);
+            order.insert(busy, false);
             for _ in 0..gibibytes {
-                assert_eq!(order.pick(), Some(0));
-                order.charge(0, 1 << 30);
+                assert_eq!(order.pick(), Some(busy));
+                order.charge(busy, 1 << 30);
             }
-            order.insert(1, false);
+            order.insert(away, false);
             let mut served = [0; 2];
             for _ in 0..20 {
                 let slot = order.pick().expect("both are active");
                 order.charge(slot, 1_500);
-                served[slot as usize] += 1;
+                served[slot.0 as usize] += 1;
             }
             assert!(served[1] >= 10, "after {gibibytes} GiB: {served:?}");
         }

@@ -3,17 +3,19 @@
 //! Why: four thousand tenants must not cost more than four.
 //! From: QFQ (Checconi, Rizzo and Valente, "QFQ: efficient packet scheduling with tight guarantees", 2013).
 //! Not here: few children (`exact`), the rows of rounded starts (`rows`).
-//! Invariant: for every queued child, start + one slot of its group >= V.
+//! Invariant: for every queued child, start + the distance between two rows of its group >= V.
 
-use super::rows::{Kid, Rows};
+use super::child::Child;
+use super::rows::Rows;
 use super::virtual_time::{Inverse, Weight, earlier, passes_eighth, raise};
+use crate::ids::{SlotId, Table};
 
 /// Weighted fair queueing over any number of children.
 #[derive(Clone, Debug)]
 pub(crate) struct Grouped {
     v: u64,
     total: Weight,
-    weights: Vec<u32>,
+    weights: Table<SlotId, u32>,
     largest: u64,
     rows: Rows,
 }
@@ -24,22 +26,22 @@ impl Grouped {
         let mut grouped = Self {
             v: 0,
             total: Weight::total(total),
-            weights: weights.to_vec(),
+            weights: weights.to_vec().into(),
             largest,
             rows: Rows::new(weights.iter().map(|&w| Weight::new(w.into()).inverse().get())),
         };
-        for slot in 0..weights.len() as u32 {
+        for slot in grouped.weights.ids() {
             grouped.join_group(slot);
         }
         grouped
     }
 
     /// Takes effect at the child's next charge. May add a group: called when a policy changes, not per packet.
-    pub(crate) fn set_weight(&mut self, slot: u32, weight: u32) {
+    pub(crate) fn set_weight(&mut self, slot: SlotId, weight: u32) {
         let queued = self.rows.is_queued(slot);
         self.rows.unlink(slot);
-        self.weights[slot as usize] = weight;
-        self.rows.kids[slot as usize].inverse = Weight::new(weight.into()).inverse().get();
+        self.weights[slot] = weight;
+        self.rows.children[slot].inverse = Weight::new(weight.into()).inverse().get();
         self.total = Weight::total(self.weights.iter().map(|&w| u64::from(w)).sum());
         self.join_group(slot);
         if queued {
@@ -47,40 +49,40 @@ impl Grouped {
         }
     }
 
-    fn join_group(&mut self, slot: u32) {
-        let longest = self.rows.kids[slot as usize].span(self.largest);
+    fn join_group(&mut self, slot: SlotId) {
+        let longest = self.rows.children[slot].span(self.largest);
         self.rows.join_group(slot, longest);
     }
 
     #[inline]
-    pub(crate) fn insert(&mut self, slot: u32, returning: bool) {
-        let kid = &mut self.rows.kids[slot as usize];
-        let floor = if returning { self.v.wrapping_sub(kid.span(self.largest)) } else { self.v };
-        raise(&mut kid.start, floor);
+    pub(crate) fn insert(&mut self, slot: SlotId, returning: bool) {
+        let child = &mut self.rows.children[slot];
+        let floor = if returning { self.v.wrapping_sub(child.span(self.largest)) } else { self.v };
+        raise(&mut child.start, floor);
         self.rows.link(slot);
     }
 
     #[inline]
-    pub(crate) fn remove(&mut self, slot: u32) {
+    pub(crate) fn remove(&mut self, slot: SlotId) {
         self.rows.unlink(slot);
     }
 
     /// Charges a child and moves it to its new place. A child that is about to leave is charged by
     /// [`Grouped::charge_and_remove`] instead.
     #[inline]
-    pub(crate) fn charge(&mut self, slot: u32, len: u64) {
-        let mut kid = self.rows.kids[slot as usize];
-        self.rows.leave(&kid);
-        kid.start = kid.start.wrapping_add(kid.span(len));
+    pub(crate) fn charge(&mut self, slot: SlotId, len: u64) {
+        let mut child = self.rows.children[slot];
+        self.rows.leave(child.place);
+        child.start = child.start.wrapping_add(child.span(len));
         self.advance(self.v.wrapping_add(self.total.span(len)));
-        self.rows.enter(slot, kid);
+        self.rows.enter(slot, child);
     }
 
     #[inline]
-    pub(crate) fn charge_and_remove(&mut self, slot: u32, len: u64) {
+    pub(crate) fn charge_and_remove(&mut self, slot: SlotId, len: u64) {
         self.rows.unlink(slot);
-        let kid = &mut self.rows.kids[slot as usize];
-        kid.start = kid.start.wrapping_add(kid.span(len));
+        let child = &mut self.rows.children[slot];
+        child.start = child.start.wrapping_add(child.span(len));
         self.advance(self.v.wrapping_add(self.total.span(len)));
     }
 
@@ -96,16 +98,16 @@ impl Grouped {
     #[cold]
     fn raise_idle(&mut self) {
         let (v, largest) = (self.v, self.largest);
-        for kid in self.rows.idle() {
-            let floor = v.wrapping_sub(kid.span(largest));
-            raise(&mut kid.start, floor);
+        for child in self.rows.idle() {
+            let floor = v.wrapping_sub(child.span(largest));
+            raise(&mut child.start, floor);
         }
     }
 
     /// The first child of the eligible group with the least finish; when none is eligible, V jumps to the first
     /// start.
     #[inline]
-    pub(crate) fn pick(&mut self) -> Option<u32> {
+    pub(crate) fn pick(&mut self) -> Option<SlotId> {
         if self.rows.is_empty() {
             return None;
         }
@@ -126,21 +128,21 @@ impl Grouped {
 
     /// The children behind `slot` in the same row of equal starts, as far as there are any.
     #[inline]
-    pub(crate) fn upcoming(&self, slot: u32) -> [Option<u32>; 3] {
+    pub(crate) fn upcoming(&self, slot: SlotId) -> [Option<SlotId>; 3] {
         self.rows.upcoming(slot)
     }
 
     #[inline]
-    pub(crate) fn prefetch(&self, slot: u32) {
+    pub(crate) fn prefetch(&self, slot: SlotId) {
         self.rows.prefetch(slot);
     }
 
-    pub(crate) fn rank(&self, slot: u32) -> u64 {
-        super::virtual_time::ahead(self.rows.kids[slot as usize].start, self.v)
+    pub(crate) fn rank(&self, slot: SlotId) -> u64 {
+        super::virtual_time::ahead(self.rows.children[slot].start, self.v)
     }
 }
 
-impl Kid {
+impl<Place> Child<Place> {
     /// The virtual time that `len` bytes take at its weight.
     #[inline]
     fn span(&self, len: u64) -> u64 {
@@ -161,26 +163,27 @@ mod tests {
 
     #[test]
     fn who_was_idle_for_any_time_gets_its_share_at_once() {
+        let busy = SlotId(0);
         for (gibibytes, idle) in
-            (0..800_000).step_by(50_000).flat_map(|gibibytes| [(gibibytes, 1), (gibibytes, 7)])
+            (0..800_000).step_by(50_000).flat_map(|gibibytes| [1, 7].map(|idle| (gibibytes, SlotId(idle))))
         {
             let mut order = order();
             order.insert(idle, false);
             assert_eq!(order.pick(), Some(idle));
             order.charge_and_remove(idle, 1_500);
-            order.insert(0, false);
+            order.insert(busy, false);
             for _ in 0..gibibytes {
-                assert_eq!(order.pick(), Some(0));
-                order.charge(0, 1 << 30);
+                assert_eq!(order.pick(), Some(busy));
+                order.charge(busy, 1 << 30);
             }
             order.insert(idle, false);
             let mut served = [0; 20];
             for _ in 0..40 {
                 let slot = order.pick().expect("two are active");
                 order.charge(slot, 1_500);
-                served[slot as usize] += 1;
+                served[slot.0 as usize] += 1;
             }
-            assert!(served[idle as usize] >= 18, "after {gibibytes} GiB: {served:?}");
+            assert!(served[idle.0 as usize] >= 18, "after {gibibytes} GiB: {served:?}");
         }
     }
 }

@@ -8,10 +8,12 @@
 use plimsoll_queues::{Pace, RankQueue};
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 
+use crate::ids::{SlotId, Table};
+
 /// The minima of a node's children.
 #[derive(Clone, Debug)]
 pub(crate) struct Guarantee {
-    clocks: Vec<Option<Clock>>,
+    clocks: Table<SlotId, Option<Clock>>,
     /// Active children whose clock says "not yet", by that moment.
     later: RankQueue,
     /// Active children that may be served under their guarantee, by deadline.
@@ -38,40 +40,40 @@ impl Guarantee {
     /// A child becomes active. If it was only behind a limit, or away to send its last packet, it keeps up to one packet of
     /// what it is owed; after being idle it is owed nothing.
     #[inline]
-    pub(crate) fn insert(&mut self, slot: u32, returning: bool, now: Nanos) {
-        if let Some(clock) = &mut self.clocks[slot as usize] {
+    pub(crate) fn insert(&mut self, slot: SlotId, returning: bool, now: Nanos) {
+        if let Some(clock) = &mut self.clocks[slot] {
             clock.pace.catch_up(if returning { now - clock.slack } else { now });
-            self.later.set(slot, clock.pace.earned().as_u64());
+            self.later.set(slot.0, clock.pace.earned().as_u64());
         }
     }
 
     #[inline]
-    pub(crate) fn remove(&mut self, slot: u32) {
-        self.later.remove(slot);
-        self.due.remove(slot);
+    pub(crate) fn remove(&mut self, slot: SlotId) {
+        self.later.remove(slot.0);
+        self.due.remove(slot.0);
     }
 
     /// The child with a due guarantee and the earliest deadline.
     #[inline]
-    pub(crate) fn pick(&mut self, now: Nanos) -> Option<u32> {
+    pub(crate) fn pick(&mut self, now: Nanos) -> Option<SlotId> {
         while let Some((start, slot)) = self.later.first() {
             if start > now.as_u64() {
                 break;
             }
             self.later.remove(slot);
-            let slack = self.clocks[slot as usize].map_or(Span::ZERO, |clock| clock.slack);
+            let slack = self.clocks[SlotId(slot)].map_or(Span::ZERO, |clock| clock.slack);
             self.due.set(slot, start.saturating_add(slack.as_u64()));
         }
-        self.due.first().map(|(_, slot)| slot)
+        self.due.first().map(|(_, slot)| SlotId(slot))
     }
 
     /// A child was served under its guarantee.
     #[inline]
-    pub(crate) fn charge(&mut self, slot: u32, len: u64) {
-        if let Some(clock) = &mut self.clocks[slot as usize] {
+    pub(crate) fn charge(&mut self, slot: SlotId, len: u64) {
+        if let Some(clock) = &mut self.clocks[slot] {
             clock.pace.charge(Bytes::new(len));
-            self.due.remove(slot);
-            self.later.set(slot, clock.pace.earned().as_u64());
+            self.due.remove(slot.0);
+            self.later.set(slot.0, clock.pace.earned().as_u64());
         }
     }
 }

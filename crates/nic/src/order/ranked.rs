@@ -7,14 +7,14 @@
 
 use plimsoll_queues::RankQueue;
 
-use crate::ids::BundleId;
+use crate::ids::{BundleId, SlotId, Table};
 
 /// Children ordered by the heads of the bundles below them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ranked {
     queue: RankQueue,
     /// For each bundle, the child below which it lies.
-    slots: Vec<u32>,
+    slots: Table<BundleId, SlotId>,
     /// Whether the rank is the deadline rather than the arrival.
     pub(crate) by_deadline: bool,
 }
@@ -34,12 +34,12 @@ impl Ranked {
     }
 
     /// Makes room for a bundle below the child `slot`.
-    pub(crate) fn adopt(&mut self, bundle: BundleId, slot: u32) {
+    pub(crate) fn adopt(&mut self, bundle: BundleId, slot: SlotId) {
         let bundles = bundle.0 as usize + 1;
         if bundles > self.slots.len() {
-            self.slots.resize(bundles, u32::MAX);
+            self.slots.resize(bundles, SlotId::NONE);
         }
-        self.slots[bundle.0 as usize] = slot;
+        self.slots[bundle] = slot;
         self.queue.grow(bundles);
     }
 
@@ -54,8 +54,8 @@ impl Ranked {
     }
 
     #[inline]
-    pub(crate) fn pick(&self) -> Option<u32> {
-        self.queue.first().map(|(_, bundle)| self.slots[bundle as usize])
+    pub(crate) fn pick(&self) -> Option<SlotId> {
+        self.queue.first().map(|(_, bundle)| self.slots[BundleId(bundle)])
     }
 
     pub(crate) fn first_rank(&self) -> u64 {

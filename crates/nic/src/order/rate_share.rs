@@ -17,13 +17,13 @@
 
 use plimsoll_policy::Form;
 use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Nanos, Span};
-use prefetch_index::prefetch_index;
 
 use super::Coming;
-use super::heaps::{Heap, Heaps};
-use super::rows::{Kid, Rows};
+use super::child::Child;
+use super::heaps::{Cell, Heap, Heaps};
+use super::rows::Rows;
 use super::scout::{NAME_BITS, RateAndName, Scout};
-use crate::ids::TimerId;
+use crate::ids::{SlotId, Table, TimerId};
 
 /// Children with rates.
 #[derive(Clone, Debug)]
@@ -38,13 +38,17 @@ pub(crate) struct RateShare {
     sum: u64,
     largest: u64,
     /// Rates, by child: needed only when one comes or goes. With the child that the scout sees from there.
-    bits: Vec<RateAndName>,
-    /// The children's starts, and which of them are active.
-    rows: Rows,
-    /// In the exact form, instead of rows.
-    exact: Option<Heaps>,
-    /// In the grouped form, with many children.
-    scout: Option<Box<Scout>>,
+    bits: Table<SlotId, RateAndName>,
+    children: Children,
+}
+
+/// The children with their starts; the active ones are queued by these.
+#[derive(Clone, Debug)]
+enum Children {
+    /// The exact form.
+    Heaps(Heaps),
+    /// The grouped form; with a scout if there are many.
+    Rows(Rows, Option<Box<Scout>>),
 }
 
 /// How system time moves.
@@ -93,20 +97,18 @@ impl RateShare {
             sum: 0,
             largest,
             bits: rates.iter().map(|&rate| RateAndName::new(bits(rate))).collect(),
-            rows: Rows::new(rates.iter().map(|&rate| inverse(rate))),
-            exact: (form == Form::Exact).then(Heaps::default),
-            scout: if form == Form::Exact { None } else { Scout::new(rates.len()) },
+            children: Children::new(form, rates),
         };
-        (0..rates.len() as u32).for_each(|slot| made.join_group(slot));
+        made.bits.ids().for_each(|slot| made.join_group(slot));
         made
     }
 
-    fn join_group(&mut self, slot: u32) {
-        if self.exact.is_none() {
-            let longest = fine(self.rows.kids[slot as usize].inverse, self.largest) >> FINE;
-            self.rows.join_group(slot, u64::try_from(longest).unwrap_or(u64::MAX));
-            if let Some(scout) = &mut self.scout {
-                scout.reserve(self.rows.groups());
+    fn join_group(&mut self, slot: SlotId) {
+        if let Children::Rows(rows, scout) = &mut self.children {
+            let longest = fine(rows.children[slot].inverse, self.largest) >> FINE;
+            rows.join_group(slot, u64::try_from(longest).unwrap_or(u64::MAX));
+            if let Some(scout) = scout {
+                scout.reserve(rows.groups());
             }
         }
     }
@@ -124,19 +126,19 @@ impl RateShare {
 
     /// The least finish of an eligible child, and the child.
     #[inline]
-    fn first_due(&self) -> Option<(u64, u32)> {
-        match &self.exact {
-            Some(heaps) => heaps.first_due(&self.rows.kids, |kid| finish(kid, self.largest)),
-            None => self.rows.best_started(self.v),
+    fn first_due(&self) -> Option<(u64, SlotId)> {
+        match &self.children {
+            Children::Heaps(heaps) => heaps.first_due(|child| finish(child, self.largest)),
+            Children::Rows(rows, _) => rows.best_started(self.v),
         }
     }
 
-    /// The least start of those that are not eligible; in the grouped form of all.
+    /// The least start of the children that are not eligible; in the grouped form of all.
     #[inline]
     fn first_start(&self) -> Option<u64> {
-        match &self.exact {
-            Some(heaps) => heaps.first_later(&self.rows.kids).map(|(start, _)| start),
-            None => self.rows.first_of_all(),
+        match &self.children {
+            Children::Heaps(heaps) => heaps.first_later().map(|(start, _)| start),
+            Children::Rows(rows, _) => rows.first_of_all(),
         }
     }
 
@@ -185,28 +187,24 @@ impl RateShare {
         self.fraction = fine as u32;
     }
 
-    /// Moves those whose start has come to those that are due.
+    /// Makes the children eligible whose start has come.
     #[inline]
     fn ripen(&mut self) {
-        let (Some(heaps), kids, largest) = (&mut self.exact, &mut self.rows.kids, self.largest) else {
-            return;
-        };
-        while let Some((_, slot)) = heaps.first_later(kids).filter(|&(start, _)| start <= self.v) {
-            heaps.remove(kids, slot, |kid| finish(kid, largest));
-            heaps.insert(kids, slot, Heap::Due, |kid| finish(kid, largest));
+        let Children::Heaps(heaps) = &mut self.children else { return };
+        let finish = |child: &_| finish(child, self.largest);
+        while let Some((_, slot)) = heaps.first_later().filter(|&(start, _)| start <= self.v) {
+            heaps.remove(slot, finish);
+            heaps.insert(slot, Heap::Due, finish);
         }
     }
 
     /// A child has packets: it begins where it left off, or at the system time of the moment since when it has them.
     #[inline]
-    pub(crate) fn insert(&mut self, slot: u32, coming: &Coming) {
+    pub(crate) fn insert(&mut self, slot: SlotId, coming: &Coming) {
         self.advance(coming.now);
         let floor = self.v - self.passed_since(coming).min(self.v);
-        let kid = &mut self.rows.kids[slot as usize];
-        if kid.start < floor {
-            (kid.start, kid.rest) = (floor, 0);
-        }
-        self.sum = self.sum.saturating_add(self.bits[slot as usize].bits());
+        self.children.raise(slot, floor);
+        self.sum = self.sum.saturating_add(self.bits[slot].bits());
         self.place(slot);
     }
 
@@ -225,55 +223,39 @@ impl RateShare {
 
     /// Puts an active child where its start belongs.
     #[inline]
-    fn place(&mut self, slot: u32) {
+    fn place(&mut self, slot: SlotId) {
         self.take_out(slot);
-        if self.exact.is_some() {
-            let due = self.rows.kids[slot as usize].start <= self.v;
-            self.put(slot, if due { Heap::Due } else { Heap::Later });
-        } else {
-            self.rows.link(slot);
-            self.tell_scout(slot);
-        }
-    }
-
-    /// Puts a child, in the exact form, into a heap.
-    #[inline]
-    fn put(&mut self, slot: u32, heap: Heap) {
-        let largest = self.largest;
-        if let Some(heaps) = &mut self.exact {
-            heaps.insert(&mut self.rows.kids, slot, heap, |kid| finish(kid, largest));
+        match &mut self.children {
+            Children::Heaps(heaps) => {
+                let due = heaps.children[slot].start <= self.v;
+                let heap = if due { Heap::Due } else { Heap::Later };
+                heaps.insert(slot, heap, |child| finish(child, self.largest));
+            }
+            Children::Rows(rows, scout) => {
+                rows.link(slot);
+                if let Some(scout) = scout {
+                    tell_scout(scout, rows, &mut self.bits, slot);
+                }
+            }
         }
     }
 
     /// Takes a child from where its start belongs: before that may change.
     #[inline]
-    fn take_out(&mut self, slot: u32) {
-        let largest = self.largest;
-        match &mut self.exact {
-            Some(heaps) => heaps.remove(&mut self.rows.kids, slot, |kid| finish(kid, largest)),
-            None => self.rows.unlink(slot),
-        }
-    }
-
-    /// A child stands at the end of a row.
-    #[inline]
-    fn tell_scout(&mut self, slot: u32) {
-        if let Some(scout) = &mut self.scout {
-            let (group, row, first) = self.rows.kids[slot as usize].place();
-            self.bits[slot as usize].set_name(None);
-            if let Some(before) = scout.join(slot, group, row, first) {
-                self.bits[before as usize].set_name(Some(slot));
-            }
+    fn take_out(&mut self, slot: SlotId) {
+        match &mut self.children {
+            Children::Heaps(heaps) => heaps.remove(slot, |child| finish(child, self.largest)),
+            Children::Rows(rows, _) => rows.unlink(slot),
         }
     }
 
     /// The child `slot` is about to be served: others that are likely to follow, the farthest first. That one is being
     /// brought into the cache.
     #[inline]
-    pub(crate) fn look_ahead(&mut self, slot: u32) -> [Option<u32>; 3] {
-        let Some(scout) = &mut self.scout else { return [None; 3] };
-        let (group, ..) = self.rows.kids[slot as usize].place();
-        let found = scout.look(group, self.bits[slot as usize].name());
+    pub(crate) fn look_ahead(&mut self, slot: SlotId) -> [Option<SlotId>; 3] {
+        let Children::Rows(rows, Some(scout)) = &mut self.children else { return [None; 3] };
+        let (group, ..) = rows.place(slot);
+        let found = scout.look(group, self.bits[slot].name());
         if let [Some(far), ..] = found {
             self.prefetch(far);
         }
@@ -281,20 +263,23 @@ impl RateShare {
     }
 
     #[inline]
-    pub(crate) fn prefetch(&self, slot: u32) {
-        self.rows.prefetch(slot);
-        prefetch_index(&self.bits, slot as usize);
+    pub(crate) fn prefetch(&self, slot: SlotId) {
+        match &self.children {
+            Children::Heaps(heaps) => heaps.children.prefetch(slot),
+            Children::Rows(rows, _) => rows.prefetch(slot),
+        }
+        self.bits.prefetch(slot);
     }
 
     #[inline]
-    fn remove(&mut self, slot: u32) {
+    fn remove(&mut self, slot: SlotId) {
         self.take_out(slot);
-        self.sum = self.sum.saturating_sub(self.bits[slot as usize].bits());
+        self.sum = self.sum.saturating_sub(self.bits[slot].bits());
     }
 
     /// The eligible child with the least finish.
     #[inline]
-    pub(crate) fn pick(&mut self, now: Nanos) -> Option<u32> {
+    pub(crate) fn pick(&mut self, now: Nanos) -> Option<SlotId> {
         self.advance(now);
         let mut first = self.first_due();
         if first.is_none() && !self.is_real() {
@@ -308,10 +293,10 @@ impl RateShare {
 
     /// The child was picked and sent `len` bytes (0: it waits for a limit), and has more if it `stays`.
     #[inline]
-    pub(crate) fn settle(&mut self, slot: u32, len: u64, stays: bool) {
+    pub(crate) fn settle(&mut self, slot: SlotId, len: u64, stays: bool) {
         if len > 0 {
             self.take_out(slot);
-            charge(&mut self.rows.kids[slot as usize], len);
+            self.children.charge(slot, len);
             if let Clock::Served = self.clock {
                 self.pass(u128::from(len * 8) * u128::from(NS_PER_SEC));
                 self.ripen();
@@ -321,28 +306,33 @@ impl RateShare {
     }
 
     /// Another rate for a child, in force at the next decision: what it owes is earned at the new one.
-    pub(crate) fn set_rate(&mut self, slot: u32, rate: BitRate, now: Nanos) {
+    pub(crate) fn set_rate(&mut self, slot: SlotId, rate: BitRate, now: Nanos) {
         self.advance(now);
-        let active = self.rows.is_queued(slot);
+        let active = self.children.is_queued(slot);
         // An eligible child stays so, even if V was held back meanwhile: the node counts on it.
-        let due = self.exact.is_some() && Heaps::is_due(&self.rows.kids[slot as usize]);
+        let due = matches!(&self.children, Children::Heaps(heaps) if heaps.is_due(slot));
         if active {
             self.remove(slot);
         }
-        let before = core::mem::replace(&mut self.bits[slot as usize], RateAndName::new(bits(rate))).bits();
-        let (v, kid) = (self.v, &mut self.rows.kids[slot as usize]);
-        (kid.inverse, kid.rest) = (inverse(rate), 0);
-        if kid.start > v && !due {
-            let owed = u128::from(kid.start - v) * u128::from(before);
+        let before = core::mem::replace(&mut self.bits[slot], RateAndName::new(bits(rate))).bits();
+        let start = self.children.start(slot);
+        let owes = start > self.v && !due;
+        let start = if owes {
+            let owed = u128::from(start - self.v) * u128::from(before);
             let wait = owed.div_ceil(u128::from(bits(rate)));
-            kid.start = v.saturating_add(u64::try_from(wait).unwrap_or(u64::MAX));
-        }
+            self.v.saturating_add(u64::try_from(wait).unwrap_or(u64::MAX))
+        } else {
+            start
+        };
+        self.children.begin_anew(slot, start, inverse(rate));
         self.join_group(slot);
         if active {
             self.sum = self.sum.saturating_add(bits(rate));
-            match &self.exact {
-                Some(_) if due => self.put(slot, Heap::Due),
-                None if self.rows.kids[slot as usize].start <= v => self.rows.link_first(slot),
+            match &mut self.children {
+                Children::Heaps(heaps) if due => {
+                    heaps.insert(slot, Heap::Due, |child| finish(child, self.largest))
+                }
+                Children::Rows(rows, _) if start <= self.v => rows.link_first(slot),
                 _ => self.place(slot),
             }
         }
@@ -357,8 +347,80 @@ impl RateShare {
     }
 
     /// Nanoseconds of system time until the child's start.
-    pub(crate) fn rank(&self, slot: u32) -> u64 {
-        self.rows.kids[slot as usize].start.saturating_sub(self.v)
+    pub(crate) fn rank(&self, slot: SlotId) -> u64 {
+        self.children.start(slot).saturating_sub(self.v)
+    }
+}
+
+impl Children {
+    fn new(form: Form, rates: &[BitRate]) -> Self {
+        let inverses = rates.iter().map(|&rate| inverse(rate));
+        match form {
+            Form::Exact => Self::Heaps(Heaps::new(inverses)),
+            Form::Grouped => Self::Rows(Rows::new(inverses), Scout::new(rates.len())),
+        }
+    }
+
+    #[inline]
+    fn is_queued(&self, slot: SlotId) -> bool {
+        match self {
+            Self::Heaps(heaps) => heaps.is_queued(slot),
+            Self::Rows(rows, _) => rows.is_queued(slot),
+        }
+    }
+
+    #[inline]
+    fn start(&self, slot: SlotId) -> u64 {
+        match self {
+            Self::Heaps(heaps) => heaps.children[slot].start,
+            Self::Rows(rows, _) => rows.children[slot].start,
+        }
+    }
+
+    /// Brings a start that lies before `floor` up to it.
+    #[inline]
+    fn raise(&mut self, slot: SlotId, floor: u64) {
+        match self {
+            Self::Heaps(heaps) => raise(&mut heaps.children[slot], floor),
+            Self::Rows(rows, _) => raise(&mut rows.children[slot], floor),
+        }
+    }
+
+    #[inline]
+    fn charge(&mut self, slot: SlotId, len: u64) {
+        match self {
+            Self::Heaps(heaps) => charge(&mut heaps.children[slot], len),
+            Self::Rows(rows, _) => charge(&mut rows.children[slot], len),
+        }
+    }
+
+    /// Gives a child, which must not be queued, another start and rate.
+    fn begin_anew(&mut self, slot: SlotId, start: u64, inverse: u64) {
+        match self {
+            Self::Heaps(heaps) => begin_anew(&mut heaps.children[slot], start, inverse),
+            Self::Rows(rows, _) => begin_anew(&mut rows.children[slot], start, inverse),
+        }
+    }
+}
+
+fn begin_anew<Place>(child: &mut Child<Place>, start: u64, inverse: u64) {
+    (child.start, child.rest, child.inverse) = (start, 0, inverse);
+}
+
+#[inline]
+fn raise<Place>(child: &mut Child<Place>, floor: u64) {
+    if child.start < floor {
+        (child.start, child.rest) = (floor, 0);
+    }
+}
+
+/// Tells the scout of a child that stands at the end of a row.
+#[inline]
+fn tell_scout(scout: &mut Scout, rows: &Rows, bits: &mut Table<SlotId, RateAndName>, slot: SlotId) {
+    let (group, row, first) = rows.place(slot);
+    bits[slot].set_name(None);
+    if let Some(before) = scout.join(slot, group, row, first) {
+        bits[before].set_name(Some(slot));
     }
 }
 
@@ -379,15 +441,15 @@ fn fine(inverse: u64, len: u64) -> u128 {
 }
 
 #[inline]
-fn charge(kid: &mut Kid, len: u64) {
-    let fine = fine(kid.inverse, len) + u128::from(kid.rest);
-    kid.start = kid.start.saturating_add(u64::try_from(fine >> FINE).unwrap_or(u64::MAX));
-    kid.rest = fine as u32 & ((1 << FINE) - 1);
+fn charge<Place>(child: &mut Child<Place>, len: u64) {
+    let fine = fine(child.inverse, len) + u128::from(child.rest);
+    child.start = child.start.saturating_add(u64::try_from(fine >> FINE).unwrap_or(u64::MAX));
+    child.rest = fine as u32 & ((1 << FINE) - 1);
 }
 
 /// When a largest packet would be through, at its rate.
 #[inline]
-fn finish(kid: &Kid, largest: u64) -> u64 {
-    let span = fine(kid.inverse, largest) >> FINE;
-    kid.start.saturating_add(u64::try_from(span).unwrap_or(u64::MAX))
+fn finish(child: &Child<Cell>, largest: u64) -> u64 {
+    let span = fine(child.inverse, largest) >> FINE;
+    child.start.saturating_add(u64::try_from(span).unwrap_or(u64::MAX))
 }

@@ -3,16 +3,16 @@
 //! Why: two orders need it, one in virtual and one in real time.
 //! From: QFQ (Checconi, Rizzo and Valente, "QFQ: efficient packet scheduling with tight guarantees", 2013).
 //! Not here: how time moves, and what a byte costs (`grouped`, `rate_share`).
-//! Invariant: a group's base slot is that of its earliest child; all of its children lie within [`SLOTS`] slots.
+//! Invariant: a group's base is the row of its earliest child; all of its children are in the [`ROWS`] rows from there on.
 //!
 //! Children are grouped by the length of a largest packet, rounded up to a power of two. Inside a group, starts are
-//! rounded down to that length, so that a short row of slots with a bitmap sorts them. The finish of a group is its
-//! rounded start plus twice that length. There are few groups (one for each power of two between the largest and the
+//! rounded down to that length, so that a few rows, one for each rounded start, and a bitmap sort them. The finish of a group is
+//! its rounded start plus twice that length. There are few groups (one for each power of two between the largest and the
 //! least weight), so the best one is found by looking at each rather than by QFQ's four bitmaps.
 
-use prefetch_index::prefetch_index;
-
+use super::child::Child;
 use super::virtual_time::earlier;
+use crate::ids::{SlotId, Table};
 
 /// Children by group and rounded start.
 #[derive(Clone, Debug)]
@@ -20,68 +20,64 @@ pub(crate) struct Rows {
     /// Groups that hold a child.
     busy: u64,
     groups: Vec<Group>,
-    pub(crate) kids: Vec<Kid>,
+    pub(crate) children: Table<SlotId, Child<Links>>,
 }
 
 #[derive(Clone, Debug)]
 struct Group {
-    /// log2 of the slots' virtual length.
+    /// log2 of the distance between two rows, in virtual time.
     shift: u32,
-    /// Number of the first occupied slot, counted from virtual time zero.
+    /// Number of the first occupied row, counted from virtual time zero.
     base: u64,
     occupied: u64,
-    slots: [Slot; SLOTS as usize],
+    rows: [Row; ROWS as usize],
 }
 
 /// Children of one rounded start, first come first served.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
-    front: u32,
-    back: u32,
+struct Row {
+    front: SlotId,
+    back: SlotId,
 }
 
+/// A child's neighbours in its row.
 #[derive(Clone, Copy, Debug)]
-#[repr(align(32))]
-pub(crate) struct Kid {
-    pub(crate) start: u64,
-    /// The amount that a byte adds to the start, in the owner's unit.
-    pub(crate) inverse: u64,
-    /// Neighbours in a row; or a cell of a heap, and which one this child has (`heaps`).
-    pub(super) next: u32,
-    pub(super) prev: u32,
-    /// The fraction of the start below its unit, for owners that carry one.
-    pub(crate) rest: u32,
+pub(crate) struct Links {
+    next: SlotId,
+    prev: SlotId,
     group: u8,
-    /// Index into the group's row, or which heap; or `ABSENT`.
-    pub(super) slot: u8,
+    /// The row, as an index into the group's; or `ABSENT`.
+    row: u8,
 }
 
-pub(crate) const SLOTS: u64 = 64;
-const NONE: u32 = u32::MAX;
-pub(super) const ABSENT: u8 = u8::MAX;
+/// Rows of a group.
+pub(crate) const ROWS: u64 = 64;
+const NONE: SlotId = SlotId::NONE;
+const ABSENT: u8 = u8::MAX;
 
 impl Rows {
-    /// A group with its row.
+    /// A group with its rows.
     pub(crate) const GROUP_BYTES: usize = size_of::<Group>();
+    pub(crate) const CHILD_BYTES: usize = size_of::<Child<Links>>();
 
     /// Children by what a byte adds to each one's start.
     pub(crate) fn new(inverses: impl Iterator<Item = u64>) -> Self {
-        let kid =
-            |inverse| Kid { start: 0, inverse, next: NONE, prev: NONE, rest: 0, group: 0, slot: ABSENT };
-        Self { busy: 0, groups: Vec::new(), kids: inverses.map(kid).collect() }
+        let place = Links { next: NONE, prev: NONE, group: 0, row: ABSENT };
+        let child = |inverse| Child { start: 0, inverse, rest: 0, place };
+        Self { busy: 0, groups: Vec::new(), children: inverses.map(child).collect() }
     }
 
     /// Puts a child, which must not be queued, into the group of those whose largest packet is about as long. May add
     /// a group: called when a policy changes, not per packet.
-    pub(crate) fn join_group(&mut self, slot: u32, longest: u64) {
+    pub(crate) fn join_group(&mut self, slot: SlotId, longest: u64) {
         let shift = longest.clamp(2, 1 << 60).next_power_of_two().ilog2();
         let found = self.groups.iter().position(|group| group.shift == shift);
         let group = found.unwrap_or_else(|| {
-            let empty = Slot { front: NONE, back: NONE };
-            self.groups.push(Group { shift, base: 0, occupied: 0, slots: [empty; SLOTS as usize] });
+            let empty = Row { front: NONE, back: NONE };
+            self.groups.push(Group { shift, base: 0, occupied: 0, rows: [empty; ROWS as usize] });
             self.groups.len() - 1
         });
-        self.kids[slot as usize].group = u8::try_from(group).expect("at most 64 powers of two");
+        self.children[slot].place.group = u8::try_from(group).expect("at most 64 powers of two");
     }
 
     #[inline]
@@ -90,13 +86,13 @@ impl Rows {
     }
 
     #[inline]
-    pub(crate) fn is_queued(&self, slot: u32) -> bool {
-        self.kids[slot as usize].slot != ABSENT
+    pub(crate) fn is_queued(&self, slot: SlotId) -> bool {
+        self.children[slot].place.row != ABSENT
     }
 
     /// Children that are not queued.
-    pub(crate) fn idle(&mut self) -> impl Iterator<Item = &mut Kid> {
-        self.kids.iter_mut().filter(|kid| kid.slot == ABSENT)
+    pub(crate) fn idle(&mut self) -> impl Iterator<Item = &mut Child<Links>> {
+        self.children.iter_mut().filter(|child| child.place.row == ABSENT)
     }
 
     /// How many groups there are.
@@ -118,7 +114,7 @@ impl Rows {
 
     /// The first child of a busy group.
     #[inline]
-    pub(crate) fn first_of(&self, group: usize) -> u32 {
+    pub(crate) fn first_of(&self, group: usize) -> SlotId {
         self.groups[group].first()
     }
 
@@ -156,15 +152,15 @@ impl Rows {
 
     /// Like [`Rows::best`], but a group counts only once its first child's exact start has come.
     #[inline]
-    pub(crate) fn best_started(&self, v: u64) -> Option<(u64, u32)> {
-        let mut best: Option<(u64, u32)> = None;
+    pub(crate) fn best_started(&self, v: u64) -> Option<(u64, SlotId)> {
+        let mut best: Option<(u64, SlotId)> = None;
         let mut left = self.busy;
         while left != 0 {
             let index = left.trailing_zeros() as usize;
             left &= left - 1;
             let first = self.first_of(index);
             let finish = self.start_of(index).wrapping_add(2 << self.groups[index].shift);
-            let started = self.kids[first as usize].start <= v;
+            let started = self.children[first].start <= v;
             if started && best.is_none_or(|(least, _)| earlier(finish, least)) {
                 best = Some((finish, first));
             }
@@ -177,7 +173,7 @@ impl Rows {
         let mut left = self.busy;
         let mut first = None;
         while left != 0 {
-            let start = self.kids[self.first_of(left.trailing_zeros() as usize) as usize].start;
+            let start = self.children[self.first_of(left.trailing_zeros() as usize)].start;
             left &= left - 1;
             first = Some(first.map_or(start, |first: u64| first.min(start)));
         }
@@ -186,146 +182,146 @@ impl Rows {
 
     /// The children behind `slot` in the same row of equal starts, as far as there are any.
     #[inline]
-    pub(crate) fn upcoming(&self, slot: u32) -> [Option<u32>; 3] {
+    pub(crate) fn upcoming(&self, slot: SlotId) -> [Option<SlotId>; 3] {
         let mut at = slot;
         core::array::from_fn(|_| {
-            at = self.kids.get(at as usize)?.next;
+            at = self.children.get(at)?.place.next;
             (at != NONE).then_some(at)
         })
     }
 
     #[inline]
-    pub(crate) fn prefetch(&self, slot: u32) {
-        prefetch_index(&self.kids, slot as usize);
+    pub(crate) fn prefetch(&self, slot: SlotId) {
+        self.children.prefetch(slot);
     }
 
     #[inline]
-    pub(crate) fn link(&mut self, id: u32) {
-        self.enter(id, self.kids[id as usize]);
+    pub(crate) fn link(&mut self, slot: SlotId) {
+        self.enter(slot, self.children[slot]);
     }
 
     #[inline]
-    pub(crate) fn unlink(&mut self, id: u32) {
-        let kid = &mut self.kids[id as usize];
-        if kid.slot != ABSENT {
-            let before = *kid;
-            kid.slot = ABSENT;
-            self.leave(&before);
+    pub(crate) fn unlink(&mut self, slot: SlotId) {
+        let child = &mut self.children[slot];
+        if child.place.row != ABSENT {
+            let before = child.place;
+            child.place.row = ABSENT;
+            self.leave(before);
         }
     }
 
-    /// Puts child `id` at the end of the row for its start.
+    /// Writes the record of a child, which must not be queued, and puts it at the end of the row for its start.
     #[inline(always)]
-    pub(crate) fn enter(&mut self, id: u32, mut kid: Kid) {
-        let group = &mut self.groups[kid.group as usize];
+    pub(crate) fn enter(&mut self, slot: SlotId, mut child: Child<Links>) {
+        let place = &mut child.place;
+        let group = &mut self.groups[place.group as usize];
         if group.occupied == 0 {
-            self.busy |= 1 << kid.group;
+            self.busy |= 1 << place.group;
         }
-        let index = (group.admit(kid.start >> group.shift) % SLOTS) as u8;
-        let row = &mut group.slots[usize::from(index) % SLOTS as usize];
-        let back = core::mem::replace(&mut row.back, id);
+        let index = (group.admit(child.start >> group.shift) % ROWS) as u8;
+        let row = &mut group.rows[usize::from(index) % ROWS as usize];
+        let back = core::mem::replace(&mut row.back, slot);
         if back == NONE {
-            row.front = id;
+            row.front = slot;
             group.occupied |= 1 << index;
         } else {
-            self.kids[back as usize].next = id;
+            self.children[back].place.next = slot;
         }
-        (kid.slot, kid.next, kid.prev) = (index, NONE, back);
-        self.kids[id as usize] = kid;
+        (place.row, place.next, place.prev) = (index, NONE, back);
+        self.children[slot] = child;
     }
 
-    /// Puts child `id`, which must not be queued, in front of the row for its start.
-    pub(crate) fn link_first(&mut self, id: u32) {
-        let mut kid = self.kids[id as usize];
-        let group = &mut self.groups[kid.group as usize];
-        self.busy |= 1 << kid.group;
-        let index = (group.admit(kid.start >> group.shift) % SLOTS) as u8;
-        let row = &mut group.slots[usize::from(index) % SLOTS as usize];
-        let front = core::mem::replace(&mut row.front, id);
+    /// Puts a child, which must not be queued, in front of the row for its start.
+    pub(crate) fn link_first(&mut self, slot: SlotId) {
+        let mut child = self.children[slot];
+        let place = &mut child.place;
+        let group = &mut self.groups[place.group as usize];
+        self.busy |= 1 << place.group;
+        let index = (group.admit(child.start >> group.shift) % ROWS) as u8;
+        let row = &mut group.rows[usize::from(index) % ROWS as usize];
+        let front = core::mem::replace(&mut row.front, slot);
         if front == NONE {
-            row.back = id;
+            row.back = slot;
             group.occupied |= 1 << index;
         } else {
-            self.kids[front as usize].prev = id;
+            self.children[front].place.prev = slot;
         }
-        (kid.slot, kid.next, kid.prev) = (index, front, NONE);
-        self.kids[id as usize] = kid;
+        (place.row, place.next, place.prev) = (index, front, NONE);
+        self.children[slot] = child;
     }
 
-    /// Takes a child, as it stands, out of its row.
+    /// Takes the child that stands there out of its row.
     #[inline(always)]
-    pub(crate) fn leave(&mut self, kid: &Kid) {
-        let Kid { next, prev, group, slot, .. } = *kid;
+    pub(crate) fn leave(&mut self, place: Links) {
+        let Links { next, prev, group, row: index } = place;
         let home = &mut self.groups[group as usize];
-        let row = &mut home.slots[usize::from(slot) % SLOTS as usize];
+        let row = &mut home.rows[usize::from(index) % ROWS as usize];
         if prev == NONE {
             row.front = next
         } else {
-            self.kids[prev as usize].next = next
+            self.children[prev].place.next = next
         }
         if next == NONE {
             row.back = prev
         } else {
-            self.kids[next as usize].prev = prev
+            self.children[next].place.prev = prev
         }
         if row.front == NONE {
-            home.vacate(slot);
+            home.vacate(index);
             if home.occupied == 0 {
                 self.busy &= !(1 << group);
             }
         }
     }
-}
 
-impl Kid {
-    /// Where a queued child stands: its group, the row in it, and whether it is the first there.
+    /// The group and the row of a queued child, and whether it is the first there.
     #[inline]
-    pub(crate) fn place(&self) -> (u8, u8, bool) {
-        (self.group, self.slot, self.prev == NONE)
+    pub(crate) fn place(&self, slot: SlotId) -> (u8, u8, bool) {
+        let Links { group, row, prev, .. } = self.children[slot].place;
+        (group, row, prev == NONE)
     }
 }
 
 impl Group {
-    /// The slot to use for a start that rounds to slot `number`, kept within the row.
+    /// The row to use for a start that rounds to row `number`, kept within those that the group has.
     #[inline]
     fn admit(&mut self, number: u64) -> u64 {
-        let mask = u64::MAX >> self.shift; // slot numbers wrap with virtual time
+        let mask = u64::MAX >> self.shift; // row numbers wrap with virtual time
         if self.occupied == 0 {
             self.base = number;
             return number;
         }
         let ahead = number.wrapping_sub(self.base) & mask;
         if ahead > mask / 2 {
-            let back = (self.base.wrapping_sub(number) & mask).min(SLOTS - 1 - self.span());
+            let back = (self.base.wrapping_sub(number) & mask).min(ROWS - 1 - self.span());
             self.base = self.base.wrapping_sub(back) & mask;
             return self.base;
         }
-        self.base.wrapping_add(ahead.min(SLOTS - 1)) & mask
+        self.base.wrapping_add(ahead.min(ROWS - 1)) & mask
     }
 
-    /// Distance from the base to the last occupied slot.
+    /// Distance from the base to the last occupied row.
     fn span(&self) -> u64 {
-        let row = self.row();
-        u64::from(63 - row.leading_zeros())
+        u64::from(63 - self.occupied_ahead().leading_zeros())
     }
 
-    /// The occupied slots, the base first.
+    /// The occupied rows as bits, the base first.
     #[inline]
-    fn row(&self) -> u64 {
-        self.occupied.rotate_right((self.base % SLOTS) as u32)
+    fn occupied_ahead(&self) -> u64 {
+        self.occupied.rotate_right((self.base % ROWS) as u32)
     }
 
     #[inline]
-    fn vacate(&mut self, slot: u8) {
-        self.occupied &= !(1 << slot);
+    fn vacate(&mut self, row: u8) {
+        self.occupied &= !(1 << row);
         if self.occupied != 0 {
-            self.base =
-                self.base.wrapping_add(u64::from(self.row().trailing_zeros())) & (u64::MAX >> self.shift);
+            self.base = self.base.wrapping_add(u64::from(self.occupied_ahead().trailing_zeros()))
+                & (u64::MAX >> self.shift);
         }
     }
 
     #[inline]
-    fn first(&self) -> u32 {
-        self.slots[(self.base % SLOTS) as usize].front
+    fn first(&self) -> SlotId {
+        self.rows[(self.base % ROWS) as usize].front
     }
 }

@@ -6,7 +6,8 @@
 //! Not here: the rows themselves (`rows`), and what hangs below a child (`tree`).
 //! Invariant: only hints: whatever they say, nothing else is decided.
 
-use super::rows::SLOTS;
+use super::rows::ROWS;
+use crate::ids::SlotId;
 
 /// Looks ahead along the rows of a node's children.
 #[derive(Clone, Debug)]
@@ -20,7 +21,7 @@ pub(crate) struct Scout {
 /// The last few, in a circle.
 #[derive(Clone, Copy, Debug)]
 struct Recent {
-    ids: [u32; AHEAD],
+    ids: [SlotId; AHEAD],
     at: u32,
 }
 
@@ -32,31 +33,31 @@ const STAGE: u32 = 3;
 const WORTHWHILE: usize = 4_096;
 /// A name is kept in the spare bits of a rate.
 pub(crate) const NAME_BITS: u32 = 21;
-const NO_CHILD: u32 = (1 << NAME_BITS) - 1;
+const NO_CHILD: SlotId = SlotId((1 << NAME_BITS) - 1);
 
 impl Scout {
     /// A scout for `children`, if looking ahead pays and a name can tell them apart.
     pub(crate) fn new(children: usize) -> Option<Box<Self>> {
-        let useful = (WORTHWHILE..NO_CHILD as usize).contains(&children);
+        let useful = (WORTHWHILE..NO_CHILD.0 as usize).contains(&children);
         useful.then(|| Box::new(Self { rows: Vec::new(), named: Vec::new() }))
     }
 
     /// Bytes of a scout for `children` in one group.
     pub(crate) fn bytes(children: usize) -> usize {
-        let group = (SLOTS as usize + 1) * size_of::<Recent>();
+        let group = (ROWS as usize + 1) * size_of::<Recent>();
         Self::new(children).map_or(0, |_| size_of::<Self>() + group)
     }
 
     /// Makes room for `groups`.
     pub(crate) fn reserve(&mut self, groups: usize) {
-        self.rows.resize(groups * SLOTS as usize, Recent::EMPTY);
+        self.rows.resize(groups * ROWS as usize, Recent::EMPTY);
         self.named.resize(groups, Recent::EMPTY);
     }
 
     /// The child `id` joins a row at its end. Returns the child that joined [`AHEAD`] places before it, which is to name it.
     #[inline]
-    pub(crate) fn join(&mut self, id: u32, group: u8, row: u8, was_empty: bool) -> Option<u32> {
-        let recent = &mut self.rows[usize::from(group) * SLOTS as usize + usize::from(row)];
+    pub(crate) fn join(&mut self, id: SlotId, group: u8, row: u8, was_empty: bool) -> Option<SlotId> {
+        let recent = &mut self.rows[usize::from(group) * ROWS as usize + usize::from(row)];
         if was_empty {
             *recent = Recent::EMPTY;
         }
@@ -66,7 +67,7 @@ impl Scout {
 
     /// A child of the group, which names `far`, is about to be served: that one, and two that were named before.
     #[inline]
-    pub(crate) fn look(&mut self, group: u8, far: u32) -> [Option<u32>; 3] {
+    pub(crate) fn look(&mut self, group: u8, far: SlotId) -> [Option<SlotId>; 3] {
         let named = &mut self.named[usize::from(group)];
         named.push(far);
         [0, STAGE, 2 * STAGE].map(|before| {
@@ -81,7 +82,7 @@ impl Recent {
 
     /// Notes one, in place of the oldest.
     #[inline]
-    fn push(&mut self, id: u32) -> u32 {
+    fn push(&mut self, id: SlotId) -> SlotId {
         let oldest = core::mem::replace(&mut self.ids[self.at as usize % AHEAD], id);
         self.at = self.at.wrapping_add(1);
         oldest
@@ -94,7 +95,7 @@ pub(crate) struct RateAndName(u64);
 
 impl RateAndName {
     pub(crate) fn new(bits: u64) -> Self {
-        Self(bits << NAME_BITS | u64::from(NO_CHILD))
+        Self(bits << NAME_BITS | u64::from(NO_CHILD.0))
     }
 
     #[inline]
@@ -103,13 +104,13 @@ impl RateAndName {
     }
 
     #[inline]
-    pub(crate) fn name(self) -> u32 {
-        self.0 as u32 & NO_CHILD
+    pub(crate) fn name(self) -> SlotId {
+        SlotId(self.0 as u32 & NO_CHILD.0)
     }
 
     #[inline]
-    pub(crate) fn set_name(&mut self, id: Option<u32>) {
-        self.0 = self.0 & !u64::from(NO_CHILD) | u64::from(id.unwrap_or(NO_CHILD));
+    pub(crate) fn set_name(&mut self, id: Option<SlotId>) {
+        self.0 = self.0 & !u64::from(NO_CHILD.0) | u64::from(id.unwrap_or(NO_CHILD).0);
     }
 }
 
@@ -121,18 +122,18 @@ mod tests {
     fn the_child_eight_places_before_names_the_newcomer() {
         let mut scout = Scout::new(5_000).expect("enough children");
         scout.reserve(1);
-        let named: Vec<_> = (0..20).map(|id| scout.join(id, 0, 5, id == 0)).collect();
-        let expected: Vec<_> = (0..20_u32).map(|id| id.checked_sub(AHEAD as u32)).collect();
+        let named: Vec<_> = (0..20).map(|id| scout.join(SlotId(id), 0, 5, id == 0)).collect();
+        let expected: Vec<_> = (0..20_u32).map(|id| id.checked_sub(AHEAD as u32).map(SlotId)).collect();
         assert_eq!(named, expected);
-        assert_eq!(scout.join(99, 0, 5, true), None, "the row was empty meanwhile");
+        assert_eq!(scout.join(SlotId(99), 0, 5, true), None, "the row was empty meanwhile");
     }
 
     #[test]
     fn a_rate_keeps_its_bits_when_a_name_is_set() {
         let mut rate = RateAndName::new(1 << 42);
         assert_eq!(rate.name(), NO_CHILD);
-        rate.set_name(Some(1_999_999));
-        assert_eq!((rate.bits(), rate.name()), (1 << 42, 1_999_999));
+        rate.set_name(Some(SlotId(1_999_999)));
+        assert_eq!((rate.bits(), rate.name()), (1 << 42, SlotId(1_999_999)));
         rate.set_name(None);
         assert_eq!((rate.bits(), rate.name()), (1 << 42, NO_CHILD));
     }

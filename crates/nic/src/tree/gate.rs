@@ -10,7 +10,7 @@ use plimsoll_policy::LimitId;
 use plimsoll_units::{Nanos, Span};
 
 use super::{Alarm, Forest, Node, Seat};
-use crate::ids::{GateId, Table, TreeId};
+use crate::ids::{GateId, SlotId, Table, TreeId};
 
 /// A node that a limit opens and closes.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl Forest {
             return None;
         }
         let id = GateId(self.gates.next_number());
-        let above = self.gate_above(Seat { node: parent, slot: 0 });
+        let above = self.gate_above(Seat { node: parent, slot: SlotId(0) });
         self.gates.push(Gate::new(node, limit, above));
         let node = &mut self.nodes[node];
         (node.gate, node.pauses) = (id, true);

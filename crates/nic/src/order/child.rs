@@ -1,0 +1,21 @@
+//! The record of a child whose start is a moment in time.
+//!
+//! Why: rows and heaps queue a child in its own record, so that it takes half a cache line and no more.
+//! Not here: what a start means (`grouped`, `rate_share`), and how children are queued (`rows`, `heaps`).
+
+use super::heaps::Cell;
+use super::rows::Links;
+
+/// A child's start, and where the child is queued: in a row ([`Links`]) or in a heap ([`Cell`]).
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(32))]
+pub(crate) struct Child<Place> {
+    pub(crate) start: u64,
+    /// The amount that a byte adds to the start, in the owner's unit.
+    pub(crate) inverse: u64,
+    /// The fraction of the start below its unit, for owners that carry one.
+    pub(crate) rest: u32,
+    pub(super) place: Place,
+}
+
+const _: () = assert!(size_of::<Child<Links>>() == 32 && size_of::<Child<Cell>>() == 32);
