@@ -5,27 +5,30 @@
 //! Not here: how nodes choose (`order`), what limits grant (`grants`), how a policy is installed (`install`).
 //! Invariant: a bundle with packets is in the main tree, below gates that may be closed, or waits for limits.
 
+mod alarms;
+mod descriptors;
 mod doorbells;
 mod grants;
+mod link;
 
-use plimsoll_policy::{FlowOrder, LimitId, NodeId, Program, TenantId};
-use plimsoll_queues::{Pace, Wheel};
-use plimsoll_units::{Bytes, Nanos, Span};
-use prefetch_index::prefetch_index;
+use plimsoll_policy::{FlowOrder, LimitId, NodeId, Program};
+use plimsoll_queues::Wheel;
+use plimsoll_units::{Nanos, Span};
 
-use crate::account::{Accounts, NO_TENANT};
+use crate::account::Accounts;
 use crate::bundle::{Asks, Bundle, Done, Hold, Place};
 use crate::completions::CompletionQueue;
 use crate::config::Config;
-use crate::host::{Descriptor, Host, Pull, QueueId};
-use crate::ids::{BundleId, GateId, RecordId, Table, Tagged, TimerId};
+use crate::host::{Host, Pull, QueueId};
+use crate::ids::{BundleId, GateId, RecordId, Table, Tagged};
 use crate::layout::Layout;
 use crate::limit::Limit;
 use crate::order::ranked::Head;
 use crate::order::{Entrant, Settlement};
 use crate::refusal::Refusal;
-use crate::stats::{Completion, EngineStats, Outcome, Transmit};
-use crate::tree::{Alarm, Forest, Pick, Seat};
+use crate::stats::{EngineStats, Transmit};
+use crate::tree::{Forest, Pick, Seat};
+pub(crate) use link::Link;
 
 /// The engine of one virtual NIC. See the crate's documentation for how it is driven.
 #[derive(Clone, Debug)]
@@ -55,113 +58,11 @@ pub struct Nic {
     pub(crate) now: Nanos,
 }
 
-/// Limits that are looked at ahead in one go.
-const FETCHED: usize = 32;
-
-/// The uplink's own pace.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Link {
-    pub(crate) pace: Pace,
-    /// How far the pace may lag behind the present and be made up.
-    pub(crate) catch_up: Span,
-    /// When the tree was last left empty.
-    pub(crate) emptied: Nanos,
-}
-
-impl Link {
-    /// A pull of `len` takes its time on the link from now on.
-    #[inline]
-    fn charge(&mut self, len: u32, now: Nanos) {
-        self.pace.catch_up(now - self.catch_up);
-        self.pace.charge(Bytes::new(len.into()));
-    }
-
-    /// Packets come after a pause: what a late caller had to make up before is not lost, but the pause itself earns
-    /// nothing.
-    fn resume(&mut self, now: Nanos) {
-        let forgotten = now.since(self.emptied) > self.catch_up;
-        let lag = if forgotten { Span::ZERO } else { self.emptied.since(self.pace.earned()) };
-        self.pace.catch_up(now - lag);
-    }
-}
-
 impl Nic {
-    /// The host writes a descriptor. It is scheduled from the next doorbell of `queue` on.
-    ///
-    /// # Errors
-    /// A [`Refusal`], counted for the tenant and the class: the caller keeps the frame, and holds it back or drops it.
-    #[inline]
-    pub fn post(&mut self, queue: QueueId, descriptor: Descriptor) -> Result<(), Refusal> {
-        match self.host.write(queue, &descriptor, &mut self.accounts) {
-            Ok(()) => Ok(()),
-            Err(why) => self.refuse(queue, descriptor, why),
-        }
-    }
-
-    /// Slow path of [`Nic::post`]: gives the flow queue a record and posts again, or counts the refusal.
-    #[cold]
-    fn refuse(&mut self, queue: QueueId, descriptor: Descriptor, why: Refusal) -> Result<(), Refusal> {
-        let why = match why {
-            Refusal::NoQueue => match self.employ(queue) {
-                Ok(_) => return self.post(queue, descriptor),
-                Err(why) => why,
-            },
-            why => why,
-        };
-        let class = self.class_of(queue);
-        self.accounts.refuse(class.map_or(NO_TENANT, |class| self.tenant_of(class)), why);
-        if let Some(class) = class {
-            self.refused[class][why as usize] += 1;
-            self.retire(queue);
-        }
-        Err(why)
-    }
-
-    /// Gives a spare record to a flow queue that is about to hold something.
-    fn employ(&mut self, queue: QueueId) -> Result<RecordId, Refusal> {
-        let home = self.host.home(queue).ok_or(Refusal::NoQueue)?;
-        let (owner, pull) = (self.owner_of(self.class_at(home)), self.pull_of(home));
-        // None is spare only while as many flow queues hold descriptors as the host may.
-        let id = self.host.give_record(queue, owner, pull).ok_or(Refusal::HostFull)?;
-        if let Some(class) = home.as_class() {
-            self.forest.hang(self.forest.seat(class), Tagged::record(id));
-        }
-        Ok(id)
-    }
-
-    /// Where records are scarce, frees the record of a flow queue that has become empty.
-    fn retire(&mut self, queue: QueueId) {
-        let held = self.host.resolve(queue).filter(|_| self.host.is_scarce());
-        let Some(id) = held.filter(|&id| self.host.is_empty(id)) else { return };
-        if let Some(class) = self.host.home(queue).and_then(Tagged::as_class) {
-            self.add_up(id, class);
-            self.forest.hang(self.forest.seat(class), Tagged::queue(queue));
-        }
-        self.host.take_record(queue);
-    }
-
     /// The class of a flow queue's home.
     pub(crate) fn class_at(&self, home: Tagged) -> NodeId {
         let of_bundle = || home.as_bundle().map(|id| self.bundles[id].class);
         home.as_class().or_else(of_bundle).expect("a flow queue belongs to a class or a bundle")
-    }
-
-    /// Brings a flow queue into the cache: a host with a batch to post may say so for all of it first.
-    #[inline]
-    pub fn prefetch(&self, queue: QueueId) {
-        self.host.prefetch(RecordId(queue.0));
-    }
-
-    /// Brings the ring slot of its next descriptor into the cache, once the flow queue itself is there.
-    #[inline]
-    pub fn prefetch_ring(&self, queue: QueueId) {
-        self.host.prefetch_tail(RecordId(queue.0));
-    }
-
-    /// Descriptors that the tenant may still post; at 0 its port need not be read.
-    #[must_use]
-    pub fn tenant_room(&self, tenant: TenantId) -> u32 {
-        self.accounts.room(tenant)
     }
 
     /// The class of an open flow queue.
@@ -211,28 +112,6 @@ impl Nic {
             return Some(link);
         }
         self.wheel.next_due().map(|due| due.max(link))
-    }
-
-    /// The frame has left, or could not. To be called for each [`Transmit`], in their order.
-    #[inline]
-    pub fn complete(&mut self, transmit: &Transmit, outcome: Outcome) {
-        if !transmit.last {
-            return;
-        }
-        let Transmit { queue, addr, .. } = *transmit;
-        self.completions.push(Completion { queue, addr, outcome });
-        if let Some(owner) = self.host.release(queue) {
-            self.accounts.give_back(owner);
-            if self.host.is_scarce() {
-                self.retire(queue);
-            }
-        }
-    }
-
-    /// The next descriptor that the host may use again.
-    #[inline]
-    pub fn poll_completion(&mut self) -> Option<Completion> {
-        self.completions.pop()
     }
 
     /// A flow queue with packets joins its bundle, or the tree if it has none.
@@ -288,40 +167,6 @@ impl Nic {
         self.set_alarms(now);
     }
 
-    /// Puts nodes that have just fallen asleep on the wheel, behind the limits, and takes off those that woke up.
-    #[inline]
-    fn set_alarms(&mut self, now: Nanos) {
-        if self.forest.has_alarms() {
-            self.take_alarms(now);
-        }
-    }
-
-    fn take_alarms(&mut self, now: Nanos) {
-        while let Some((alarm, due)) = self.forest.next_alarm() {
-            let id = match alarm {
-                Alarm::Rates(timer) => self.limits.len() as u32 + timer.0,
-                Alarm::Gate(limit) => limit.0,
-            };
-            match due {
-                Some(due) => self.wheel.set(id, due, now),
-                None => self.wheel.remove(id),
-            }
-        }
-    }
-
-    /// A node's rates, or its limit, let something go again.
-    fn wake(&mut self, alarm: Alarm, now: Nanos) {
-        let was_active = self.forest.is_active(self.layout.root);
-        match alarm {
-            Alarm::Rates(timer) => self.forest.wake(timer, now),
-            Alarm::Gate(limit) => self.forest.open(self.limits[limit].gate, now),
-        }
-        if !was_active && self.forest.is_active(self.layout.root) {
-            self.link.resume(now);
-        }
-        self.set_alarms(now);
-    }
-
     /// Closes the gates above a picked head that may not let it pass yet. Until the head has left, each of them opens only
     /// when it could pass. Returns whether a gate was closed.
     fn keep_back(&mut self, id: BundleId, seat: Seat, len: u32, now: Nanos) -> bool {
@@ -374,52 +219,6 @@ impl Nic {
         self.stats.pairs += 1; // one without a pull
         self.ask_around(id, true, now);
         self.wait(id, now);
-    }
-
-    /// Gates open, nodes wake up, and limits grant what they have earned, earliest first.
-    #[inline]
-    fn release_due(&mut self, now: Nanos) {
-        let mut fetched = 0;
-        while let Some(due) = self.wheel.pop_due(now) {
-            let limit = match due.checked_sub(self.limits.len() as u32) {
-                Some(timer) => {
-                    self.wake(Alarm::Rates(TimerId(timer)), now);
-                    continue;
-                }
-                None => LimitId(due),
-            };
-            if self.limits[limit].gate != GateId::NONE {
-                self.wake(Alarm::Gate(limit), now);
-                continue;
-            }
-            if fetched == 0 && self.outgrows_cache() {
-                fetched = FETCHED;
-                self.prefetch_due(now);
-            }
-            fetched = fetched.saturating_sub(1);
-            self.release(limit, now);
-        }
-    }
-
-    /// Brings what the limits that are due next will release into the cache, in steps, so that misses overlap.
-    fn prefetch_due(&self, now: Nanos) {
-        let mut due = [LimitId(0); FETCHED];
-        let mut size = 0;
-        self.wheel.peek_due(now, FETCHED, |limit| {
-            if (limit as usize) < self.limits.len() {
-                due[size] = LimitId(limit);
-                size += 1;
-            }
-        });
-        let due = &due[..size];
-        due.iter().for_each(|&limit| self.limits.prefetch(limit));
-        let alone = || due.iter().filter_map(|&limit| self.bundles.get(self.limits[limit].only));
-        alone().for_each(Bundle::prefetch);
-        alone().for_each(|bundle| prefetch_index(&self.holds, bundle.holds.range().start));
-        alone().for_each(|bundle| self.forest.prefetch(bundle.seat));
-        let fronts = || alone().filter_map(Bundle::front);
-        fronts().for_each(|queue| self.host.prefetch(queue));
-        fronts().for_each(|queue| self.host.prefetch_head(queue));
     }
 
     /// The picked bundle's head leaves, unless a limit or a gate keeps it.
@@ -478,14 +277,6 @@ impl Nic {
     fn settle(&mut self, seat: Seat, outcome: Settlement<'_>, now: Nanos) {
         self.forest.settle(seat, outcome);
         self.set_alarms(now);
-    }
-
-    /// Adds what a class's only flow queue has counted to the class's sum.
-    pub(crate) fn add_up(&mut self, record: RecordId, class: NodeId) {
-        let (packets, bytes) = self.host.take_counted(record);
-        let [all_packets, all_bytes] = &mut self.sums[class];
-        *all_packets += u64::from(packets);
-        *all_bytes += u64::from(bytes);
     }
 
     /// Brings what will probably be picked next into the cache, the nearest one deepest.

@@ -52,7 +52,7 @@ pub(crate) struct Host {
     /// Records that no flow queue has, where they are scarce.
     spare: Vec<RecordId>,
     /// The first of the names that are not in use.
-    free: u32,
+    free: QueueId,
     open: usize,
     cut: Cut,
 }
@@ -147,7 +147,7 @@ impl Host {
             records: vec![Record::FREE; records as usize].into(),
             scarce,
             spare: if scarce { (0..records).rev().map(RecordId).collect() } else { Vec::new() },
-            free: 0,
+            free: QueueId(0),
             open: 0,
             cut,
         }
@@ -169,9 +169,9 @@ impl Host {
     }
 
     pub(crate) fn open(&mut self, home: Tagged, owner: OwnerId, pull: u32) -> Option<QueueId> {
-        let queue = QueueId(self.free);
+        let queue = self.free;
         let name = self.names.get_mut(queue)?;
-        self.free = name.word & !Name::BARE;
+        self.free = QueueId(name.word & !Name::BARE);
         self.open += 1;
         *name = Name::bare(home, 0);
         self.tags[queue] = 0;
@@ -186,8 +186,8 @@ impl Host {
         let empty = self.is_open(queue) && self.resolve(queue).is_none_or(|id| self.is_empty(id));
         if empty {
             self.take_record(queue);
-            self.names[queue] = Name::bare(Tagged::NOTHING, self.free);
-            self.free = queue.0;
+            self.names[queue] = Name::bare(Tagged::NOTHING, self.free.0);
+            self.free = queue;
             self.open -= 1;
         }
         empty
