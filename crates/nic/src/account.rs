@@ -18,7 +18,7 @@ use crate::refusal::Refusal;
 #[derive(Clone, Debug)]
 pub(crate) struct Accounts {
     host: Account,
-    /// Eight to a cache line: every packet comes by here twice.
+    /// Eight to a cache line: every packet changes one twice.
     tenants: Table<TenantId, Account>,
     /// By node, lowest first.
     classes: Vec<Capped>,
@@ -33,7 +33,7 @@ struct Account {
     cap: u32,
 }
 
-/// A class with a cap of its own, and what it is part of.
+/// A class with a cap of its own, and its tenant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Capped {
     node: NodeId,

@@ -39,15 +39,15 @@ pub(crate) struct Bundle {
     pub(crate) done: Done,
     /// The nearest gate above it.
     pub(crate) gate: GateId,
-    /// Whether a gate held back its head when it was picked, until the head is sent: it also waits for limits with this mark,
-    /// so that it is not picked in vain twice.
+    /// Whether a gate held its head back when that was picked; until the head is sent.
     pub(crate) kept: bool,
     pub(crate) waits_since: Nanos,
-    /// How long the head waited altogether, and where the longest.
+    /// How long the head waited for limits, altogether.
     pub(crate) limited: Span,
     pub(crate) longest_wait: Span,
+    /// The limit that it waited for the longest.
     pub(crate) limited_by: Option<LimitId>,
-    /// The blocked time of the gates above when its head came below them.
+    /// How long the gates above had been closed, altogether, when its head came below them.
     pub(crate) blocked: Span,
     /// Flow queues that exist.
     pub(crate) members: u32,
@@ -114,7 +114,7 @@ impl Hold {
     }
 }
 
-/// Where a bundle's limits stand among those of all bundles.
+/// The range of a bundle's limits in the list of all bundles' limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holds {
     first: u32,
@@ -122,7 +122,7 @@ pub(crate) struct Holds {
 }
 
 impl Holds {
-    /// `count` of them, the next to be added after `all`.
+    /// The place of `count` limits that are added after `all`.
     pub(crate) fn next(all: &[Hold], count: usize) -> Option<Self> {
         let (first, count) = (u32::try_from(all.len()).ok()?, u32::try_from(count).ok()?);
         first.checked_add(count).map(|_| Self { first, count })

@@ -3,13 +3,13 @@
 //! Why: every turn comes again, so stepping to the next flow queue is often all there is to do; and a class of few flow
 //! queues needs no memory of its own for them.
 //! Not here: how long a turn is (`host`).
-//! Invariant: those in the circle stand in the order of their turns, from `head` on.
+//! Invariant: from `head` on, flow queues stand in the order of their turns.
 
 use smallvec::SmallVec;
 
 use crate::ids::RecordId;
 
-/// A queue of ids with room for a fixed number. Up to [`BESIDE`] lie beside the circle's owner.
+/// Flow queues in the order of their turns, with room for a fixed number. Up to [`BESIDE`] need no memory of their own.
 #[derive(Clone, Debug)]
 pub(crate) struct Circle {
     /// A power of two of places.
@@ -54,8 +54,8 @@ impl Circle {
         self.len += 1;
     }
 
-    /// The flow queue `front`, at the front, sent something: its turn may be over, or it may leave. Neither can be foretold, so
-    /// there is no branch.
+    /// The flow queue `front`, at the front, sent something: its turn may be over, or it may leave. Neither can be predicted,
+    /// so there is no branch.
     #[inline]
     pub(crate) fn serve(&mut self, front: RecordId, turn_over: bool, leaves: bool) {
         let back = self.at(self.len);

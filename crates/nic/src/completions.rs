@@ -27,7 +27,7 @@ impl CompletionQueue {
     #[inline]
     pub(crate) fn push(&mut self, completion: Completion) {
         if self.entries.len() == self.entries.capacity() {
-            self.entries.drain(..self.seen); // a host that never drained it all to the end
+            self.entries.drain(..self.seen); // for a host that never drains the queue to its end
             self.seen = 0;
         }
         self.entries.push(completion);

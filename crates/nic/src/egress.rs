@@ -38,7 +38,7 @@ pub struct Nic {
     pub(crate) accounts: Accounts,
     pub(crate) forest: Forest,
     pub(crate) bundles: Table<BundleId, Bundle>,
-    /// Of all bundles, the limits that they are behind.
+    /// The limits that bundles are behind; of all bundles, one after the other.
     pub(crate) holds: Vec<Hold>,
     pub(crate) limits: Table<LimitId, Limit>,
     pub(crate) wheel: Wheel,
@@ -49,7 +49,7 @@ pub struct Nic {
     pub(crate) arrivals: u64,
     /// Refusals by class and reason.
     pub(crate) refused: Table<NodeId, [u64; Refusal::COUNT]>,
-    /// Of classes without a bundle, the frames that left, and their bytes, as far as they are added up.
+    /// The frames that left classes without a bundle, and their bytes, as far as they are added up.
     pub(crate) sums: Table<NodeId, [u64; 2]>,
     pub(crate) completions: CompletionQueue,
     pub(crate) stats: EngineStats,
@@ -130,7 +130,7 @@ impl Nic {
         }
     }
 
-    /// An idle bundle enters the tree, unless a limit is known to be exceeded: then it waits there at once.
+    /// An idle bundle enters the tree, unless a limit is known to be exceeded: then it waits for that at once.
     fn awaken(&mut self, id: BundleId, now: Nanos) {
         let bundle = &mut self.bundles[id];
         (bundle.entries, bundle.fresh) = (0, true);
@@ -279,7 +279,7 @@ impl Nic {
         self.set_alarms(now);
     }
 
-    /// Brings what will probably be picked next into the cache, the nearest one deepest.
+    /// Brings what will probably be picked soon into the cache: of the nearer, more of its state.
     #[inline]
     fn look_ahead(&mut self, pick: &Pick) {
         let [next, soon, later] = self.forest.upcoming(pick.seat);

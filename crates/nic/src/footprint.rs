@@ -104,7 +104,7 @@ pub fn footprint(program: &Program, config: &Config) -> Footprint {
     ];
     let sum = |parts: &[Part]| parts.iter().map(|part| part.bytes).sum::<u64>();
     let (total_bytes, global_bytes) = (sum(&class) + sum(&beside) + sum(&global), sum(&global));
-    // From here on, of one class on average.
+    // From here on for one class, on average.
     class.iter_mut().chain(&mut beside).for_each(|part| part.bytes /= classes.max(1));
     let (class_bytes, beside_bytes) = (sum(&class), sum(&beside));
     Footprint {
@@ -124,15 +124,15 @@ pub fn footprint(program: &Program, config: &Config) -> Footprint {
 /// A node's part in the count of classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// It orders classes.
+    /// A node that orders classes.
     Above,
     /// A class of one queue.
     Class,
-    /// A class that has several: it has the rate, and all below it share that.
+    /// A class of several queues: it has the rate, which all below it share.
     Divided,
-    /// Between such a class and its queues.
+    /// A node between a divided class and its queues.
     Inside,
-    /// One of its queues.
+    /// A queue of a divided class.
     Queue,
 }
 

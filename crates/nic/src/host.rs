@@ -46,8 +46,8 @@ pub(crate) struct Host {
     /// Tags for descriptors that bring none.
     tags: Table<QueueId, u32>,
     records: Table<RecordId, Record>,
-    /// Whether there are fewer records than flow queues may be open. Then a flow queue has one only while it holds
-    /// descriptors, of which there are no more; otherwise it has that of its own number.
+    /// Whether there are fewer records than flow queues may be open. Then there is one for each descriptor that the host may
+    /// hold, and a flow queue has one only while it holds descriptors. Otherwise its record is the one of its own number.
     scarce: bool,
     /// Records that no flow queue has, where they are scarce.
     spare: Vec<RecordId>,
@@ -61,7 +61,7 @@ pub(crate) struct Host {
 #[derive(Clone, Copy, Debug)]
 struct Name {
     home: Tagged,
-    /// Where its record is. Or, with [`Name::BARE`], what it owes of its turns; of one that is not open, the next such.
+    /// The number of its record. With [`Name::BARE`], what it owes of its turns; if it is not open, the next that is not.
     word: u32,
 }
 
@@ -71,9 +71,9 @@ struct Name {
 struct Record {
     /// The next descriptor to be scheduled.
     head: u16,
-    /// The end of those that a doorbell told of.
+    /// The end of the descriptors that a doorbell told of.
     seen: u16,
-    /// The end of those that the host wrote.
+    /// The end of the descriptors that the host wrote.
     tail: u16,
     /// The oldest that has not completed.
     done: u16,
@@ -106,6 +106,7 @@ struct Record {
 /// Bytes of a flow queue that holds nothing: its name and its tag.
 pub(crate) const NAME_BYTES: usize = size_of::<Name>() + size_of::<u32>();
 pub(crate) const RECORD_BYTES: usize = size_of::<Record>();
+
 /// One pull: what leaves now of the head descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pull {
@@ -465,7 +466,7 @@ impl Host {
         } else {
             record.offset += piece.payload;
         }
-        // No branch can foretell whether there is a next head; what is loaded from an empty slot is not used.
+        // Without a branch, as a next head cannot be predicted; what is loaded from an empty slot is not used.
         record.load(self.rings.slot(id, record.head), self.cut);
         // By the time that this one leaves, others have had their turns and their lines in the cache.
         self.rings.prefetch(id, record.head.wrapping_add(1));
@@ -486,7 +487,7 @@ impl Host {
         open.map(|record| (record.home, record.seen.wrapping_sub(record.head).into(), record.backlog.into()))
     }
 
-    /// The place of the oldest descriptor that has left may be written again. Answers its owner.
+    /// The place of the oldest descriptor that has left may be written again. Returns its owner.
     #[inline]
     pub(crate) fn release(&mut self, queue: QueueId) -> Option<OwnerId> {
         let id = self.resolve(queue)?;
@@ -557,7 +558,7 @@ impl Record {
     #[inline]
     fn release(&mut self) -> OwnerId {
         self.done = self.done.wrapping_add(1);
-        // An empty ring begins again at its first line (see `Rings`). Without a branch: nothing foretells it.
+        // An empty ring begins again at its first line (see `Rings`). Without a branch, as it cannot be predicted.
         let keep = u16::from(self.done != self.tail).wrapping_neg();
         (self.head, self.seen, self.tail, self.done) =
             (self.head & keep, self.seen & keep, self.tail & keep, self.done & keep);

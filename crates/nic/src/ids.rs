@@ -1,4 +1,4 @@
-//! Indices of the engine's tables: a type for each table, and one that says which table it is for.
+//! Indices of the engine's tables: a type for each table, and one type whose values say which table they are for.
 //!
 //! Why: a bundle's number must not reach the table of limits; the compiler sees to that at no cost.
 //! Not here: the policy's own indices (`plimsoll_policy`), which index tables here as well.
@@ -59,12 +59,12 @@ ids! {
     TimerId,
     /// A child of a tree node: its slot in the node's own tables.
     SlotId,
-    /// The account that a flow queue is charged to: a tenant's, or after those one of a class with a cap.
+    /// The account that a flow queue is charged to. Tenants' come first, then those of classes with a cap.
     OwnerId,
 }
 
 impl OwnerId {
-    /// The tenant, for an owner that is no class with a cap.
+    /// The tenant that this owner is, unless it is a class with a cap.
     #[inline]
     pub(crate) fn tenant(self) -> TenantId {
         TenantId(self.0)
@@ -182,7 +182,7 @@ impl<I, T> DerefMut for Table<I, T> {
     }
 }
 
-/// An index that says which table it is for, or that there is nothing; in 32 bits.
+/// An index of one of several tables, and which one; or nothing. In 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tagged(u32);
 

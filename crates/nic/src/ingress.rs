@@ -42,7 +42,7 @@ use share::CpuShare;
 /// A tenant's queue length and its share of the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Station {
-    /// Its part of the CPU among those that have something waiting; at least 1.
+    /// Its part of the CPU among the tenants that have packets waiting; at least 1.
     pub weight: u32,
     /// Packets that may wait; at least 1.
     pub slots: u32,

@@ -94,7 +94,7 @@ impl Nic {
     }
 
     /// Puts another policy in force: `place` says where each open flow queue belongs in it. What flow queues hold
-    /// stays, in its order; limits of the same name go on owing what they owed; counters begin anew.
+    /// stays, in its order; limits of the same name go on owing what they owed; counters begin again at zero.
     pub fn install(&mut self, program: &Program, place: &mut dyn FnMut(QueueId) -> Placement, now: Nanos) {
         let mut old = core::mem::replace(self, Self::new(program, &self.config.without_queues()));
         core::mem::swap(&mut self.host, &mut old.host);
@@ -273,7 +273,7 @@ impl Nic {
         }
     }
 
-    /// One more bundle behind a limit. From the second on, the policy restricted to them decides who goes.
+    /// One more bundle behind a limit. From the second on, the policy restricted to them decides which goes.
     fn share(&mut self, limit: LimitId, bundle: BundleId, hold: usize) {
         let state = &mut self.limits[limit];
         match (state.only, state.root) {

@@ -9,7 +9,7 @@ use plimsoll_policy::{FlowOrder, LimitId, NodeId, NodeKind, Placement, Program};
 
 use crate::ids::{BundleId, TreeId};
 
-/// Where things of the policy are in the engine.
+/// The indices of a policy's parts in the engine's tables.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub(crate) root: TreeId,

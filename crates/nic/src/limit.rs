@@ -91,9 +91,11 @@ impl Limit {
         self.counted(len).saturating_sub(granted)
     }
 
-    /// The amount that a bundle with a head of `len` may ask for: the rest of its head, or else one more head, if packets `follow` it, bundles
-    /// share the limit, and the bundle would have two pulls in hand at most, the second covered by the burst. So none loses
-    /// its share while its packet is on its way through the main tree. 0: nothing.
+    /// The amount that a bundle with a head of `len` may ask for; 0 for nothing.
+    ///
+    /// It asks for what its head lacks. If it lacks nothing, it asks for one more head, provided that packets `follow` it, that
+    /// bundles share the limit, and that it has two pulls in hand at most, the second covered by the burst. So no bundle
+    /// loses its share while its packet is on its way through the main tree.
     #[inline]
     pub(crate) fn asked(&self, len: u32, granted: u32, follow: bool) -> u32 {
         let counted = self.counted(len);
@@ -128,7 +130,7 @@ impl Limit {
         self.waiting == 0 && due <= now
     }
 
-    /// Whether the gate lets a head of `len` pass now. If not, it is the one to open for.
+    /// Whether the gate lets a head of `len` pass now. If not, the gate opens for that head next.
     #[inline]
     pub(crate) fn opens_for(&mut self, len: u32, now: Nanos) -> bool {
         self.expected = self.counted(len);
@@ -141,8 +143,8 @@ impl Limit {
         self.frame.map_or(len, |frame| len.div_ceil(frame.get()))
     }
 
-    /// When a packet that counts `counted` may leave: up to the burst may be used before it is earned, and a head that is longer than the burst waits until
-    /// all was earned.
+    /// When a packet that counts `counted` may leave. Up to the burst may be used before it is earned; a head that is longer than
+    /// the burst waits until everything that was used is earned.
     #[inline]
     pub(crate) fn due_for(&self, counted: u32) -> Nanos {
         self.pace.earned() - (self.full - self.pace.wire_time(Bytes::new(counted.into())))
@@ -165,8 +167,8 @@ impl Limit {
         sooner
     }
 
-    /// Grants the chosen bundle what it asks for, beyond what it was `granted`, if that is earned: whether it is. If not, the
-    /// next choice is made when it is.
+    /// Grants the chosen bundle what it asks for, beyond what it was `granted`, if that is earned, and returns whether it is. If
+    /// not, the next choice is made when it is.
     #[inline]
     pub(crate) fn grant(&mut self, asked: u32, granted: &mut u32, now: Nanos) -> bool {
         if asked == 0 {
@@ -181,7 +183,7 @@ impl Limit {
         grants
     }
 
-    /// A pull that is charged `len` leaves, paid as far as what was `granted` covers it. Answers whether it had to pay more:
+    /// A pull that is charged `len` leaves, paid as far as what was `granted` covers it. Returns whether more had to be paid:
     /// then the next slot has moved.
     #[inline]
     pub(crate) fn leave(&mut self, len: u32, granted: &mut u32, now: Nanos) -> bool {

@@ -115,8 +115,8 @@ impl Order {
     }
 
     /// The child `slot` was picked. It sent `len` bytes that this order accounts for (0 when it was parked, or
-    /// served under its guarantee), `stays` says whether it is still active, and `bundle` whether the bundle
-    /// that was served is.
+    /// served under its guarantee). `stays` says whether the child is still active, and `outcome.remains` whether the
+    /// bundle is that was served.
     #[inline]
     pub(crate) fn settle(&mut self, slot: SlotId, len: u64, outcome: &Settlement<'_>, stays: bool) {
         match self {
@@ -171,7 +171,7 @@ impl Order {
         }
     }
 
-    /// Where a packet of the child `slot` would stand now.
+    /// The rank that a packet of the child `slot` would get now.
     pub(crate) fn rank(&self, slot: SlotId) -> u64 {
         match self {
             Self::One | Self::Bundles(_) => 0,
@@ -193,11 +193,11 @@ pub(crate) fn place_bytes(kind: NodeKind, children: usize) -> usize {
         NodeKind::RateShare(_) => Rows::CHILD_BYTES + size_of::<u64>(),
         NodeKind::Drr => Rounds::ENTRY_BYTES,
         NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf => RANKED + size_of::<SlotId>(),
-        NodeKind::Wfq | NodeKind::Priority | NodeKind::Class(_) => 0, // bits, or all of it is the node's
+        NodeKind::Wfq | NodeKind::Priority | NodeKind::Class(_) => 0, // none, or in the fixed bytes
     }
 }
 
-/// Bytes that an order keeps beside that; of grouped ones with all children in one group.
+/// Bytes that an order keeps besides; a grouped one with all children in one group.
 pub(crate) fn fixed_bytes(kind: NodeKind, children: usize) -> usize {
     match kind {
         NodeKind::Wfq if children > exact::MOST_CHILDREN => size_of::<Grouped>() + Rows::GROUP_BYTES,
@@ -233,7 +233,7 @@ impl<'a> Settlement<'a> {
         Self { entrant, len: len.into(), remains: more, idle: !more }
     }
 
-    /// It leaves its tree with its rank, and has sent nothing.
+    /// The bundle has sent nothing, and leaves its tree with its rank.
     pub(crate) fn leaves(entrant: &'a Entrant) -> Self {
         Self { entrant, len: 0, remains: false, idle: false }
     }

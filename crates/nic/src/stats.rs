@@ -11,11 +11,11 @@ use crate::refusal::Refusal;
 pub struct Transmit {
     /// The flow queue that it came from.
     pub queue: QueueId,
-    /// Its class.
+    /// The flow queue's class.
     pub class: NodeId,
     /// The descriptor's address.
     pub addr: u64,
-    /// Where its payload begins, counted from the end of the header.
+    /// Where the payload of this part begins in its descriptor, counted from the end of the header.
     pub offset: u32,
     /// Bytes that leave: header and payload.
     pub len: u32,
@@ -51,7 +51,7 @@ pub enum Outcome {
 pub struct Completion {
     /// The descriptor's flow queue.
     pub queue: QueueId,
-    /// As in the descriptor.
+    /// The descriptor's address.
     pub addr: u64,
     /// Whether it left.
     pub outcome: Outcome,
@@ -119,6 +119,7 @@ pub struct NodeRank {
     /// Its child on the way to the class.
     pub child: NodeId,
     /// Lower is sooner; what it counts depends on the node: place in the list (priority), bytes at weight 1 ahead of
-    /// virtual time (wfq), nanoseconds of system time until its start (rate_share), bytes left of the turn (drr), the first arrival or deadline (fifo, lstf, edf).
+    /// virtual time (wfq), nanoseconds of system time until its start (rate_share), bytes left of the turn (drr), the first
+    /// arrival or deadline (fifo, lstf, edf).
     pub rank: u64,
 }

@@ -41,7 +41,7 @@ pub(crate) struct Forest {
 /// A wake-up for a part of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Alarm {
-    /// A node that sleeps, by its place among those: [`Forest::wake`].
+    /// A node that sleeps, by its timer: [`Forest::wake`].
     Rates(TimerId),
     /// A limit that keeps a node back: [`Forest::open`].
     Gate(LimitId),
@@ -215,7 +215,7 @@ impl Forest {
         self.seats[id]
     }
 
-    /// The place `slot` of the copy of a node's parent: where its own copy hangs.
+    /// The seat of a node's copy, below `copy`, the one of its parent.
     pub(crate) fn seat_below(&self, copy: Option<TreeId>, id: NodeId) -> Seat {
         copy.map_or(NOWHERE, |node| Seat { node, ..self.seat(id) })
     }
@@ -236,7 +236,7 @@ impl Forest {
         self.nodes[seat.node].children[seat.slot]
     }
 
-    /// Hangs up the only flow queue of a class, or takes it down.
+    /// Puts the only flow queue of a class into the class's seat, or nothing.
     pub(crate) fn hang(&mut self, seat: Seat, child: Tagged) {
         self.nodes[seat.node].children[seat.slot] = child;
     }
@@ -295,7 +295,7 @@ impl Forest {
         self.alarms.reserve(2 * (self.timed.len() + self.gates.len()));
     }
 
-    /// A child has come to a node that pauses: whether it may go now, and could not before.
+    /// A child has come to a node that pauses. Returns whether the node may go now, and could not before.
     fn starts(&mut self, at: TreeId, newly: bool, now: Nanos) -> bool {
         let node = &mut self.nodes[at];
         let may = if node.real_rates().is_some() { node.stir(&mut self.alarms) } else { newly };
@@ -454,8 +454,8 @@ impl Forest {
         }
     }
 
-    /// The moment of an alarm has come: if a child of its node is eligible, the node is again in its parent's order, as
-    /// from the moment at which the child became so.
+    /// The moment of an alarm has come. If a child of its node is eligible, the node enters its parent's order again, as if at
+    /// the moment at which the child became eligible.
     pub(crate) fn wake(&mut self, timer: TimerId, now: Nanos) {
         self.reconsider(self.timed[timer].0, now);
     }
@@ -474,7 +474,7 @@ impl Forest {
         }
     }
 
-    /// A node may go on that could not: it takes its place in its parent's order, as from then.
+    /// A node that could not go can: it enters its parent's order, as if it had come at `since`.
     fn return_to_parent(&mut self, at: TreeId, since: Nanos, now: Nanos) {
         let Node { parent, slot, .. } = self.nodes[at];
         if parent != TreeId::NONE {
@@ -511,7 +511,7 @@ impl Forest {
         self.reconsider(node, now);
     }
 
-    /// The most that the node of an alarm gets.
+    /// Changes the most that the timer's node gets.
     pub(crate) fn set_drain(&mut self, timer: TimerId, drain: BitRate, now: Nanos) {
         let (node, _) = self.timed[timer];
         if let Order::RateShare(order) = &mut self.nodes[node].order {
@@ -538,8 +538,8 @@ impl Node {
         order.is_real().then_some(order)
     }
 
-    /// A child has come, or its time has: whether the node may go now, and could not before. Otherwise it sleeps until
-    /// a child is eligible.
+    /// A child has come, or time has passed, for a node with rates. Returns whether the node may go now, and could not before.
+    /// While no child is eligible, it sleeps.
     fn stir(&mut self, alarms: &mut Vec<(Alarm, Option<Nanos>)>) -> bool {
         let Some(order) = self.real_rates() else { return false };
         let (alarm, wakes_at) = (Alarm::Rates(order.timer), order.wakes_at());
@@ -556,7 +556,7 @@ impl Node {
         !was_ready
     }
 
-    /// Something has left a node that pauses: whether what is left below may not go now.
+    /// Something has left a node that pauses. Returns whether the rest below must wait now.
     fn stops(&mut self, gates: &mut Table<GateId, Gate>, alarms: &mut Vec<(Alarm, Option<Nanos>)>) -> bool {
         if let Some(order) = self.real_rates().filter(|order| !order.is_ready()) {
             alarms.push((Alarm::Rates(order.timer), Some(order.wakes_at())));

@@ -156,7 +156,7 @@ fn held(kind: NodeKind, classes: u32) -> (usize, plimsoll_nic::Footprint) {
         nodes[class.0 as usize].rate = BitRate::new(1_000_000 + 1_000 * u64::from(n % 7));
     }
     let program = Program { nodes, limits: vec![], default_class: NodeId(1), ..program() };
-    // Fewer descriptors than flow queues: those without any are idle in earnest.
+    // Fewer descriptors than flow queues: those without any have no record.
     let config = Config { queues: classes, ring: 8, descriptors: 4_096, ..Config::default() };
     let said = plimsoll_nic::footprint(&program, &config);
     let region = Region::new(ALLOCATOR);

@@ -1,4 +1,4 @@
-//! How many different things have been seen, roughly, in the space of a cache line or a few.
+//! Estimates how many different things have been seen, in the space of a few cache lines.
 //!
 //! Why: what a receiver allows each sender depends on how many there are, and a list of them would be as long as an
 //! attacker likes.

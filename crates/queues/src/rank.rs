@@ -1,4 +1,4 @@
-//! Rank queue: least rank first, exact, with removal and change of rank by name.
+//! Rank queue: least rank first, exact, with removal and change of rank by id.
 //!
 //! Why: a PIFO (push-in first-out queue) whose elements can also leave, or move, when their head packet changes.
 //! From: Loom §4.1 (PIFO); a four-way heap, because it touches half the cache lines of a binary one.

@@ -1,9 +1,9 @@
-//! Timing wheel: names that become due at a moment, earliest first.
+//! Timing wheel: ids that become due at a moment, earliest first.
 //!
 //! Why: one global shaping queue serves every limit (Loom §4.2.2), at a cost that does not grow with their number.
 //! From: Varghese and Lauck's calendar, with a find-first-set hierarchy so that empty slots cost nothing.
-//! Not here: what happens when a name is due.
-//! Invariant: names leave in the order of (moment, id), never before their moment.
+//! Not here: what happens when an id is due.
+//! Invariant: ids leave in the order of (moment, id), never before their moment.
 
 use crate::Bits;
 use plimsoll_units::{Nanos, Span};
@@ -125,7 +125,7 @@ impl Wheel {
             self.cursor = slot;
             let (due, id) = self.earliest_in(slot);
             if due >> self.shift > slot {
-                self.relink_far(slot, now_slot); // parked at the horizon: its true slot may have come into reach
+                self.relink_far(slot, now_slot); // put at the horizon: its own slot may have come into reach
                 continue;
             }
             if due > now.as_u64() {
@@ -140,8 +140,8 @@ impl Wheel {
         None
     }
 
-    /// Names up to `most` ids that are, or may be, due at `now`, in no particular order, without taking them out: for
-    /// fetching what will be needed.
+    /// Passes up to `most` ids that are, or may be, due at `now` to `name`, in no particular order, and does not take them out:
+    /// for fetching what will be needed.
     #[inline]
     pub fn peek_due(&self, now: Nanos, most: usize, mut name: impl FnMut(u32)) {
         let now_slot = now.as_u64() >> self.shift;
@@ -176,7 +176,7 @@ impl Wheel {
         ((slot + 1) << self.shift) - 1
     }
 
-    /// Puts `id` into the slot of its moment, or the last one within reach; answers which.
+    /// Puts `id` into the slot of its moment, or the last one within reach. Returns which.
     fn link(&mut self, id: u32) -> u64 {
         let due_slot = self.entries[id as usize].due >> self.shift;
         let slot = due_slot.clamp(self.cursor, self.cursor + self.mask);
@@ -305,8 +305,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// A caller that asks only when told to gets every id at its moment, and is told of few moments in between: also far
-        /// beyond the horizon, which one that is asked at a horizon's end and stays there never leaves.
+        /// A caller that asks only when `next_due` says gets every id at its moment, after few moments in between, also from far
+        /// beyond the horizon.
         #[test]
         fn asking_when_told_ends(waits in proptest::collection::vec(1_u64..2_000_000, 1..20)) {
             let mut wheel = Wheel::new(waits.len(), 64, Span::ns(64)); // horizon 4,096 ns

@@ -19,7 +19,7 @@ use crate::order::{Entrant, Settlement};
 use crate::tree::Pick;
 
 impl Nic {
-    /// Whether a limit, of those that are no gates, does not let the bundle's head, which is charged `len`, leave now.
+    /// Whether a limit does not let the bundle's head, which is charged `len`, leave now. Gates are asked by `keep_back`.
     #[inline]
     pub(super) fn is_held(&self, id: BundleId, len: u32, now: Nanos) -> bool {
         self.holds[self.bundles[id].holds.range()].iter().any(|hold| {
@@ -186,7 +186,7 @@ impl Nic {
         lone || self.go_on(id, now)
     }
 
-    /// A bundle that was idle, or waited and was granted something, enters the main tree, unless a limit holds its head. Answers
+    /// A bundle that was idle, or waited and was granted something, enters the main tree, unless a limit holds its head. Returns
     /// whether it did.
     pub(crate) fn go_on(&mut self, id: BundleId, now: Nanos) -> bool {
         let claims = self.bundles[id].entries > 0;

@@ -2,7 +2,7 @@
 //!
 //! Why: a pull takes its time on the link, so that the order of what follows is decided when it can leave, not before.
 //! Not here: limits (`limit`).
-//! Invariant: the link is never more than `catch_up` behind a late caller; a pause earns nothing.
+//! Invariant: what a late caller makes up for is at most `catch_up`; a pause earns nothing.
 
 use plimsoll_queues::Pace;
 use plimsoll_units::{Bytes, Nanos, Span};

@@ -16,7 +16,7 @@ use crate::ids::RecordId;
 pub(super) struct Rings {
     /// Slots of each ring, less one.
     pub(super) mask: u16,
-    /// Lines from one of a ring to the next.
+    /// Lines from one line of a ring to its next.
     stride: usize,
     lines: Vec<Line>,
 }

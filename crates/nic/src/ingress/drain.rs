@@ -10,7 +10,7 @@ use plimsoll_units::Span;
 /// The bound on fetching.
 #[derive(Clone, Copy, Debug)]
 pub struct Drain {
-    /// In thousandths.
+    /// The part of the time that fetching may take, in thousandths.
     share: i64,
     /// Time that fetching may still take, in thousandths of nanoseconds; below zero it must wait.
     credit: i64,

@@ -18,9 +18,9 @@ pub(super) struct CpuShare {
     /// By tenant: CPU time over weight, inflated.
     used: Vec<u64>,
     weights: Vec<u32>,
-    /// Those that wait, by `used`.
+    /// Tenants with packets waiting, by `used`.
     ready: RankQueue,
-    /// Where the tenant that was charged last stood before.
+    /// The greatest `used` that a tenant had when it was charged.
     level: u64,
     /// Half-lives since the start that the ranks have been deflated by.
     era: u64,
@@ -90,7 +90,7 @@ impl CpuShare {
         self.inflation = (ONE + part) << doublings;
     }
 
-    /// Once in an era, for all of them: ranks keep their order, or become equal.
+    /// Divides all ranks, once in an era: they keep their order, or become equal.
     fn deflate(&mut self, doublings: u64) {
         let deflated =
             |rank: u64| rank.checked_shr(u32::try_from(doublings).unwrap_or(u32::MAX)).unwrap_or(0);

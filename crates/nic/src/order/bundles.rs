@@ -15,10 +15,11 @@ use crate::ids::{SlotId, Table};
 pub(crate) struct Bundles {
     order: FlowOrder,
     queue: RankQueue,
-    /// For a fair class: where each bundle's next service begins, in bytes per flow, and where the class stands.
+    /// For a fair class: where each bundle's next service begins, in 2^-8 bytes per flow.
     starts: Table<SlotId, u64>,
+    /// The latest start of a bundle that was served.
     v: u64,
-    /// Largest step of any start so far: how far behind the class one that returns may stand.
+    /// Largest step of any start so far: how far behind `v` a bundle that returns may start.
     step: u64,
 }
 

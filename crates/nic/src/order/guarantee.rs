@@ -37,8 +37,8 @@ impl Guarantee {
         })
     }
 
-    /// A child becomes active. If it was only behind a limit, or away to send its last packet, it keeps up to one packet of
-    /// what it is owed; after being idle it is owed nothing.
+    /// A child becomes active. If it is `returning`, from a limit for instance, it keeps up to one packet of what it is owed;
+    /// after being idle it is owed nothing.
     #[inline]
     pub(crate) fn insert(&mut self, slot: SlotId, returning: bool, now: Nanos) {
         if let Some(clock) = &mut self.clocks[slot] {

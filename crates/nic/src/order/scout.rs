@@ -1,10 +1,10 @@
 //! Looks ahead to the children that will be served soon, among more than a cache holds.
 //!
-//! Why: rows are linked lists, and a list is walked one miss of memory at a time, some 200 ns each; so each child must name
-//! one that stands far behind it, while there is time to fetch it.
+//! Why: rows are linked lists, and each step along a list costs a cache miss, some 200 ns. So each child names one that stands
+//! far behind it, which is fetched in time.
 //! From: jump pointers (Luk and Mowry, "Compiler-based prefetching for recursive data structures", 1996).
 //! Not here: the rows themselves (`rows`), and what hangs below a child (`tree`).
-//! Invariant: only hints: whatever they say, nothing else is decided.
+//! Invariant: only hints: no decision depends on them.
 
 use super::rows::ROWS;
 use crate::ids::SlotId;
@@ -18,18 +18,18 @@ pub(crate) struct Scout {
     named: Vec<Recent>,
 }
 
-/// The last few, in a circle.
+/// The last few children, in a circle.
 #[derive(Clone, Copy, Debug)]
 struct Recent {
     ids: [SlotId; AHEAD],
     at: u32,
 }
 
-/// How far behind a child the one is that it names: a power of two. See docs/performance.md, "A million classes".
+/// How far behind a child the one is that it names, in children of their row: a power of two. See docs/performance.md, "A million classes".
 const AHEAD: usize = 8;
-/// After how many services each next look at a named child comes: what the one before asked for is there by then.
+/// Services between two looks at a named child: what one look fetched has arrived by the next.
 const STAGE: u32 = 3;
-/// Fewer children lie in the cache anyway.
+/// Fewer children fit into the cache anyway.
 const WORTHWHILE: usize = 4_096;
 /// A name is kept in the spare bits of a rate.
 pub(crate) const NAME_BITS: u32 = 21;
@@ -54,7 +54,7 @@ impl Scout {
         self.named.resize(groups, Recent::EMPTY);
     }
 
-    /// The child `id` joins a row at its end. Returns the child that joined [`AHEAD`] places before it, which is to name it.
+    /// The child `id` joins a row at its end. Returns the child that joined [`AHEAD`] places before it, and names it from now on.
     #[inline]
     pub(crate) fn join(&mut self, id: SlotId, group: u8, row: u8, was_empty: bool) -> Option<SlotId> {
         let recent = &mut self.rows[usize::from(group) * ROWS as usize + usize::from(row)];
@@ -65,7 +65,7 @@ impl Scout {
         (before != NO_CHILD).then_some(before)
     }
 
-    /// A child of the group, which names `far`, is about to be served: that one, and two that were named before.
+    /// A child of the group, which names `far`, is about to be served. Returns `far`, and two children that were named before.
     #[inline]
     pub(crate) fn look(&mut self, group: u8, far: SlotId) -> [Option<SlotId>; 3] {
         let named = &mut self.named[usize::from(group)];
@@ -80,7 +80,7 @@ impl Scout {
 impl Recent {
     const EMPTY: Self = Self { ids: [NO_CHILD; AHEAD], at: 0 };
 
-    /// Notes one, in place of the oldest.
+    /// Notes a child in place of the oldest, and returns that.
     #[inline]
     fn push(&mut self, id: SlotId) -> SlotId {
         let oldest = core::mem::replace(&mut self.ids[self.at as usize % AHEAD], id);

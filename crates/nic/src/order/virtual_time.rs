@@ -40,7 +40,7 @@ impl Weight {
 }
 
 impl Inverse {
-    /// As [`Inverse::get`] gave it.
+    /// A reciprocal that [`Inverse::get`] returned.
     #[inline]
     pub(crate) fn of(inverse: u64) -> Self {
         Self(inverse)

@@ -12,7 +12,7 @@ use plimsoll_units::{Nanos, Span};
 use super::{Alarm, Forest, Node, Seat};
 use crate::ids::{GateId, SlotId, Table, TreeId};
 
-/// A node that a limit opens and closes.
+/// What opens and closes a node, as a limit says.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
     node: TreeId,
@@ -26,9 +26,10 @@ pub(crate) struct Gate {
     opened: Nanos,
     /// Times that it held something back.
     held: u64,
-    /// Heads below that were picked in vain and have not left yet, and the most that one of them was charged. While there
-    /// are any, the gate opens for that much only: they are picked in vain no more.
+    /// Heads below that were picked before the gate had earned enough, and that have not left yet.
     kept: u32,
+    /// The most that one of these is charged. While there are any, the gate opens only once that is earned, so that they are
+    /// not picked in vain again.
     longest: u32,
     tally: Tally,
 }
@@ -46,7 +47,7 @@ pub(crate) const GATE_BYTES: usize = size_of::<Gate>();
 
 impl Forest {
     /// Has a limit open and close a node of the main tree from now on. Nodes above get theirs first. `None` below an order
-    /// that looks at packets: it can't be told to look away from those below a node that is closed.
+    /// that looks at packets: such an order cannot pass over the packets below a closed node.
     pub(crate) fn add_gate(&mut self, node: TreeId, limit: LimitId) -> Option<GateId> {
         let Node { parent, ranked_above, .. } = self.nodes[node];
         if ranked_above {
@@ -68,14 +69,14 @@ impl Forest {
         way.map(|node| node.gate).find(|&gate| gate != GateId::NONE).unwrap_or(GateId::NONE)
     }
 
-    /// The limit keeps the node back until then. To be settled after that if something below was picked.
+    /// Closes the node until `opens`. If something below was picked, the caller settles it afterwards.
     #[inline]
     pub(crate) fn close(&mut self, gate: GateId, opens: Nanos, now: Nanos) {
         turn(&mut self.gates, gate, true, now);
         self.gates[gate].opens = opens;
     }
 
-    /// The limit's moment has come: what is below goes on as from the moment at which it could.
+    /// The limit's moment has come: what is below goes on, as if at the moment at which it could.
     pub(crate) fn open(&mut self, gate: GateId, now: Nanos) {
         let Gate { node, closed, opens, .. } = self.gates[gate];
         if !closed {
@@ -88,7 +89,7 @@ impl Forest {
     }
 
     /// A head below the gate, charged `len`, was picked although a gate above it was not open for it; `new` is false if that
-    /// has happened to its bundle since this one sent.
+    /// has happened to its bundle since the bundle sent last.
     pub(crate) fn keep(&mut self, gate: GateId, len: u32, new: bool) {
         self.gates[gate].keep(len, new);
     }
@@ -125,7 +126,7 @@ impl Forest {
         blocked(&mut self.gates, gate, now)
     }
 
-    /// The limit that let go last of what is below this gate.
+    /// The limit of the gate that opened last, of this one and those above.
     pub(crate) fn opened_last(&self, gate: GateId) -> Option<LimitId> {
         latest(&self.gates, gate)
     }
@@ -135,8 +136,8 @@ impl Forest {
         (self.keeps_back(gate), self.gates[gate].held)
     }
 
-    /// A node that could go but for its gate: opens it, if that is due, or has an alarm set for when it is. Answers whether
-    /// it goes.
+    /// A node that could go but for its gate: opens it, if that is due, or has an alarm set for when it is. Returns whether
+    /// the node can go.
     #[inline]
     pub(super) fn passes_gate(&mut self, at: TreeId, now: Nanos) -> bool {
         let id = self.nodes[at].gate;
@@ -216,6 +217,6 @@ fn blocked(gates: &mut Table<GateId, Gate>, id: GateId, now: Nanos) -> Span {
 fn latest(gates: &Table<GateId, Gate>, id: GateId) -> Option<LimitId> {
     let above = |gate: &&Gate| gates.get(gate.above);
     let way = core::iter::successors(gates.get(id), above);
-    // Of those that opened at the same moment, the innermost.
+    // Of gates that opened at one moment, the innermost.
     way.reduce(|last, gate| if gate.opened > last.opened { gate } else { last }).map(|gate| gate.limit)
 }

@@ -3,18 +3,18 @@
 //! Why: shares that a packet engine must come to, from the policy alone.
 //! From: max-min fairness in a tree; minima first, then priorities and weights (docs/decisions, 2); behind a limit by match the
 //! policy restricted to what passes it (docs/decisions, 1).
-//! Not here: packets, bursts, time; who sends how much (`shares`).
+//! Not here: packets, bursts, time; how much each class sends (`shares`).
 //! Invariant: each class is held by what it sends, by the link, or by a limit; none of them could give it more.
 
 use plimsoll_policy::{LimitId, NodeKind, Program};
 
-/// Rounds after which rates have settled, or never do.
+/// Rounds within which rates settle, if they ever do.
 const ROUNDS: usize = 400;
 
 /// A share of something: the link with its maxima and minima, or a limit by match.
 struct Source<'a> {
     program: &'a Program,
-    /// Whether minima and maxima hold in it.
+    /// Whether it is the link, in which minima and maxima hold.
     whole: bool,
     capacity: f64,
     members: Vec<bool>,

@@ -1,7 +1,7 @@
 //! The test kit: policies by hand, and an engine driven in virtual time.
 //!
-//! Why: a test should say who sends what, and read what left when.
-//! Not here: claims (`golden`, `properties`), and how it should be (`reference`).
+//! Why: a test should say what each flow sends, and read what left when.
+//! Not here: promises (`golden`, `properties`), and how the engine should be (`reference`).
 //! Invariant: the engine is polled exactly when it asks for it, and each transmit is completed at once.
 
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Refusal, Transmit};

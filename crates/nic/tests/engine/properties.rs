@@ -224,7 +224,7 @@ proptest! {
         prop_assert_eq!(one.world.completed, two.world.completed);
     }
 
-    /// Whether every flow queue has a record of its own, or there are only as many as descriptors, decides nothing.
+    /// An engine with a record for every flow queue and one with a record for every descriptor send the same.
     #[test]
     fn scarce_records_change_nothing(case in cases(14, 60, true), descriptors in 16_u32..33) {
         let config = |queues| Config { queues, descriptors, ..case.config() };
@@ -252,7 +252,7 @@ proptest! {
         }
     }
 
-    /// Reloads in between change nothing of that for the limits that stay.
+    /// The bound of a limit holds across reloads, if the limit stays.
     #[test]
     fn no_limit_is_exceeded_over_reloads(case in cases(10, 50, false), seeds in proptest::collection::vec((0_usize..50, 0_u64..1_000), 1..4)) {
         let mut case = case;
@@ -299,7 +299,7 @@ proptest! {
             let Some(min) = node.min else { continue };
             let held = |at: NodeId| at != id && (program.node(at).max.is_some() || program.node(at).rate.is_some()) && program.path(at).any(|above| above == id);
             if (0..program.nodes.len() as u32).any(|at| held(NodeId(at))) {
-                continue; // what lies below may not be allowed to use it
+                continue; // a limit below may keep it from using its minimum
             }
             // A rate is strict: it may be less than what the classes below it are promised.
             if program.path(id).any(|at| program.node(at).rate.is_some()) {

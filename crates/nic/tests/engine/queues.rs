@@ -1,4 +1,4 @@
-//! Several queues in one class: who of them goes first, and what that leaves untouched.
+//! Several queues in one class: which of them goes first, and what that does not change.
 //!
 //! From: SENIC (NSDI 2014) §5.2: a class has several rings, served round robin or by strict priority, and one rate.
 //! The link is 8 Gb/s, so that a byte takes a nanosecond.

@@ -136,7 +136,8 @@ fn two_levels_share_the_upper_rate_by_the_lower_ones() {
     }
 }
 
-/// In any window no more than the rate, a frame, and what the link may have been late by; grouped, a frame more.
+/// Asserts that in any window no more leaves than the rate, `frames`, and what the link may have been late by; grouped, a frame
+/// more.
 #[track_caller]
 fn never_above(world: &World, of: impl Fn(NodeId) -> bool, rate: BitRate, frames: u64, form: Form) {
     let late = FRAME * rate.get() / (LINK_MBPS * 1_000_000) + 1;
@@ -202,7 +203,7 @@ fn four_levels_hold_their_rates_whichever_are_active() {
     }
 }
 
-/// While it sleeps, the other classes have the link; and what it leaves is not lost.
+/// While the node sleeps, the other classes have the link; nothing of the link is lost.
 #[test]
 fn a_node_that_waits_for_its_rates_leaves_the_link_to_others() {
     for kind in [NodeKind::Wfq, NodeKind::Drr, NodeKind::Priority] {
@@ -281,7 +282,7 @@ fn the_rate_of_an_upper_level_changes_what_is_below() {
     assert_eq!(world.nic.stats().bad_doorbells, bad + 1, "the root has no rate to change");
 }
 
-/// From one bit a second to more than any link: nothing breaks, and who has a sane rate keeps it.
+/// From one bit a second to more than any link: nothing breaks, and a class with a sane rate keeps it.
 #[test]
 fn extreme_rates_do_not_break_the_engine() {
     for form in FORMS {
@@ -354,9 +355,9 @@ fn fluid(classes: &[(u64, u64)], joins: &[(u64, usize)], class: usize) -> Vec<Pi
     pieces
 }
 
-/// Classes that join one after the other: how late the last byte of a packet leaves after the fluid model's, at most, in
-/// nanoseconds; and beyond a packet of the link, in packets of the class at the least speed that the fluid model gives it.
-/// Fluid, each active class is served at its rate, divided by what all of them are of the link if that is more.
+/// Runs classes that join one after the other. Returns how late, at most, the last byte of a packet leaves after the fluid
+/// model's, in nanoseconds; and how late beyond a packet of the link, in packets of the class at the least speed that the fluid
+/// model gives it. The fluid model serves each active class at its rate, or at its part of the link if all rates exceed that.
 fn worst_lag(form: Form, classes: &[(u64, u64)], until: u64) -> (f64, f64) {
     let rates: Vec<u64> = classes.iter().map(|&(rate, _)| rate).collect();
     let (plan, ids) = flat(form, &rates);
@@ -388,7 +389,7 @@ fn worst_lag(form: Form, classes: &[(u64, u64)], until: u64) -> (f64, f64) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// Exact: no packet ends later than the fluid model's by more than a largest packet takes on the link.
+    /// In the exact form no packet ends later than the fluid model's by more than a largest packet takes on the link.
     #[test]
     fn the_exact_form_lags_by_a_packet_of_the_link(
         classes in proptest::collection::vec((5_u64..900, 0_u64..60_000), 1..14),
@@ -397,7 +398,7 @@ proptest! {
         prop_assert!(lag <= 1_500.0 + 20.0, "{lag} ns after the fluid model");
     }
 
-    /// Grouped: by three of its own packets more, whatever the number of classes.
+    /// In the grouped form a packet may end later by three packets of its class more, whatever the number of classes.
     #[test]
     fn the_grouped_form_lags_by_three_packets_of_its_class_more(
         classes in proptest::collection::vec((5_u64..900, 0_u64..60_000), 1..60),

@@ -11,7 +11,7 @@ use crate::cases::{promised, tree};
 use crate::fluid;
 use crate::kit::{FRAME, MS, Plan, ROOT, World, burst_of, mbps};
 
-/// Longer ones take long to be used up.
+/// The most bytes of a burst: a longer one takes long to be used up.
 const LONG_BURST: u64 = 60_000;
 
 const LINK_MBPS: u64 = 10_000;
@@ -41,7 +41,7 @@ struct Case {
     seeds: Vec<Seed>,
     /// Limits by match, in thousandths of the link.
     limits: Vec<u64>,
-    /// Bursts of two frames, not of a millisecond.
+    /// Whether bursts are two frames, not a millisecond.
     short: bool,
 }
 
@@ -57,7 +57,7 @@ struct Traffic {
 
 const FRAMES: Traffic = Traffic { pull: 0, most_burst: LONG_BURST, steady: (8 * MS, 32 * MS) };
 
-/// A burst holds many pulls, so that a limit's bundles lose nothing while others have the link for one.
+/// Large segments; a burst holds many pulls, so that a limit's bundles lose nothing while other bundles have the link for one.
 const SEGMENTS: Traffic = Traffic { pull: 64_000, most_burst: u64::MAX, steady: (60 * MS, 160 * MS) };
 
 const DEPTH: usize = 5;
@@ -187,7 +187,7 @@ fn off(traffic: &Traffic, policies: usize) -> (Vec<String>, usize) {
         if let Some((node, found, wanted)) = worst(&found, &wanted) {
             let wrong = format!("node {node} gets {found:.0}, should {wanted:.0} Mb/s: {case:#?}");
             assert!(case.short, "{wrong}");
-            // Two frames are all that a limit by match may save up there: what waits for its turn loses some of that.
+            // There a limit by match may save up two frames only: a bundle that waits for its turn loses some of that.
             assert!(traffic.pull > 0 || !case.limits.is_empty(), "{wrong}");
             off.push(wrong);
         }
@@ -202,7 +202,7 @@ fn random_policies_share_as_a_fluid_would() {
     assert!(off.len() * 20 <= short, "{off:#?}");
 }
 
-/// A burst of two frames is less than what others take at once, so that nothing is said of those.
+/// Nothing is asserted for bursts of two frames, which are less than other bundles take at once.
 #[test]
 fn random_policies_share_as_a_fluid_would_with_segmentation() {
     off(&SEGMENTS, 40);
