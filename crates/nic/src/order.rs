@@ -12,10 +12,10 @@ pub(crate) mod exact;
 pub(crate) mod grouped;
 pub(crate) mod guarantee;
 mod heaps;
+mod jump_pointers;
 pub(crate) mod ranked;
 pub(crate) mod rate_share;
 mod rows;
-mod scout;
 mod virtual_time;
 
 use plimsoll_policy::{Form, NodeKind};
@@ -27,10 +27,10 @@ use bundles::Bundles;
 use drr::Rounds;
 use exact::Exact;
 use grouped::Grouped;
+use jump_pointers::JumpPointers;
 use ranked::{Head, Ranked};
 use rate_share::RateShare;
 use rows::Rows;
-use scout::Scout;
 
 /// A node's algorithm with its state.
 #[derive(Clone, Debug)]
@@ -203,7 +203,7 @@ pub(crate) fn fixed_bytes(kind: NodeKind, children: usize) -> usize {
         NodeKind::Wfq if children > exact::MOST_CHILDREN => size_of::<Grouped>() + Rows::GROUP_BYTES,
         NodeKind::Wfq => size_of::<Exact>(),
         NodeKind::RateShare(Form::Grouped) => {
-            size_of::<RateShare>() + Rows::GROUP_BYTES + Scout::bytes(children)
+            size_of::<RateShare>() + Rows::GROUP_BYTES + JumpPointers::bytes(children)
         }
         NodeKind::RateShare(Form::Exact) => size_of::<RateShare>(),
         NodeKind::Drr => size_of::<Rounds>(),

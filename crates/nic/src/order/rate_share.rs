@@ -21,8 +21,8 @@ use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Nanos, Span};
 use super::Coming;
 use super::child::Child;
 use super::heaps::{Cell, Heap, Heaps};
+use super::jump_pointers::{JUMP_BITS, JumpPointers, RateAndJump};
 use super::rows::Rows;
-use super::scout::{NAME_BITS, RateAndName, Scout};
 use crate::ids::{SlotId, Table, TimerId};
 
 /// Children with rates.
@@ -37,8 +37,8 @@ pub(crate) struct RateShare {
     /// Rates of the active children together.
     sum: u64,
     largest: u64,
-    /// Rates, by child: needed only when one comes or goes. With the child that the scout sees from there.
-    bits: Table<SlotId, RateAndName>,
+    /// Each child's rate, needed only when the child comes or goes, and its jump pointer.
+    bits: Table<SlotId, RateAndJump>,
     children: Children,
 }
 
@@ -47,8 +47,8 @@ pub(crate) struct RateShare {
 enum Children {
     /// The exact form.
     Heaps(Heaps),
-    /// The grouped form; with a scout if there are many.
-    Rows(Rows, Option<Box<Scout>>),
+    /// The grouped form; with jump pointers if there are many children.
+    Rows(Rows, Option<Box<JumpPointers>>),
 }
 
 /// How system time moves.
@@ -73,7 +73,7 @@ const FRAMES_OF_PATIENCE: u64 = 3;
 /// Fraction bits of a start.
 const FINE: u32 = 30;
 /// Higher rates count as this one, 8.8 Tb/s: a million of them still add up.
-const MOST_BITS: u64 = (1 << (64 - NAME_BITS)) - 1;
+const MOST_BITS: u64 = (1 << (64 - JUMP_BITS)) - 1;
 
 impl RateShare {
     /// Children of these rates, below a node that gets `drain` at most and whose caller may be `late`.
@@ -96,7 +96,7 @@ impl RateShare {
             timer: TimerId::NONE,
             sum: 0,
             largest,
-            bits: rates.iter().map(|&rate| RateAndName::new(bits(rate))).collect(),
+            bits: rates.iter().map(|&rate| RateAndJump::new(bits(rate))).collect(),
             children: Children::new(form, rates),
         };
         made.bits.ids().for_each(|slot| made.join_group(slot));
@@ -104,11 +104,11 @@ impl RateShare {
     }
 
     fn join_group(&mut self, slot: SlotId) {
-        if let Children::Rows(rows, scout) = &mut self.children {
+        if let Children::Rows(rows, jumps) = &mut self.children {
             let longest = fine(rows.children[slot].inverse, self.largest) >> FINE;
             rows.join_group(slot, u64::try_from(longest).unwrap_or(u64::MAX));
-            if let Some(scout) = scout {
-                scout.reserve(rows.groups());
+            if let Some(jumps) = jumps {
+                jumps.reserve(rows.groups());
             }
         }
     }
@@ -231,10 +231,10 @@ impl RateShare {
                 let heap = if due { Heap::Due } else { Heap::Later };
                 heaps.insert(slot, heap, |child| finish(child, self.largest));
             }
-            Children::Rows(rows, scout) => {
+            Children::Rows(rows, jumps) => {
                 rows.link(slot);
-                if let Some(scout) = scout {
-                    tell_scout(scout, rows, &mut self.bits, slot);
+                if let Some(jumps) = jumps {
+                    set_jumps(jumps, rows, &mut self.bits, slot);
                 }
             }
         }
@@ -253,9 +253,9 @@ impl RateShare {
     /// brought into the cache.
     #[inline]
     pub(crate) fn look_ahead(&mut self, slot: SlotId) -> [Option<SlotId>; 3] {
-        let Children::Rows(rows, Some(scout)) = &mut self.children else { return [None; 3] };
+        let Children::Rows(rows, Some(jumps)) = &mut self.children else { return [None; 3] };
         let (group, ..) = rows.place(slot);
-        let found = scout.look(group, self.bits[slot].name());
+        let found = jumps.look(group, self.bits[slot].jump());
         if let [Some(far), ..] = found {
             self.prefetch(far);
         }
@@ -314,7 +314,7 @@ impl RateShare {
         if active {
             self.remove(slot);
         }
-        let before = core::mem::replace(&mut self.bits[slot], RateAndName::new(bits(rate))).bits();
+        let before = core::mem::replace(&mut self.bits[slot], RateAndJump::new(bits(rate))).bits();
         let start = self.children.start(slot);
         let owes = start > self.v && !due;
         let start = if owes {
@@ -357,7 +357,7 @@ impl Children {
         let inverses = rates.iter().map(|&rate| inverse(rate));
         match form {
             Form::Exact => Self::Heaps(Heaps::new(inverses)),
-            Form::Grouped => Self::Rows(Rows::new(inverses), Scout::new(rates.len())),
+            Form::Grouped => Self::Rows(Rows::new(inverses), JumpPointers::new(rates.len())),
         }
     }
 
@@ -414,13 +414,13 @@ fn raise<Place>(child: &mut Child<Place>, floor: u64) {
     }
 }
 
-/// Tells the scout of a child that stands at the end of a row.
+/// Sets the jump pointers of a child that stands at the end of a row, and of the one that is to point to it.
 #[inline]
-fn tell_scout(scout: &mut Scout, rows: &Rows, bits: &mut Table<SlotId, RateAndName>, slot: SlotId) {
+fn set_jumps(jumps: &mut JumpPointers, rows: &Rows, bits: &mut Table<SlotId, RateAndJump>, slot: SlotId) {
     let (group, row, first) = rows.place(slot);
-    bits[slot].set_name(None);
-    if let Some(before) = scout.join(slot, group, row, first) {
-        bits[before].set_name(Some(slot));
+    bits[slot].set_jump(None);
+    if let Some(before) = jumps.join(slot, group, row, first) {
+        bits[before].set_jump(Some(slot));
     }
 }
 
