@@ -106,15 +106,16 @@ impl<I: Id, T> Table<I, T> {
         (id.number() as usize) < self.rows.len()
     }
 
-    /// The number that the next row will have.
+    /// The index that the next row will have.
     ///
     /// # Panics
     /// When there are 2^29 rows.
-    pub(crate) fn next_number(&self) -> u32 {
-        u32::try_from(self.rows.len())
-            .ok()
-            .filter(|&next| next <= Tagged::MOST)
-            .expect("fewer than 2^29 rows")
+    pub(crate) fn next_id(&self) -> I
+    where
+        I: From<u32>,
+    {
+        let next = u32::try_from(self.rows.len()).ok().filter(|&next| next <= Tagged::MOST);
+        next.expect("fewer than 2^29 rows").into()
     }
 
     /// The indices of all rows, from the first to the last.

@@ -233,7 +233,7 @@ impl Nic {
         if !known || placement.limits.len() > MOST_HOLDS {
             return None;
         }
-        let id = BundleId(self.bundles.next_number());
+        let id = self.bundles.next_id();
         let holds = Holds::next(&self.holds, placement.limits.len())?;
         let place = self.node_for(placement.class);
         let Adoption { seat, first } = self.forest.adopt(place, id, order);

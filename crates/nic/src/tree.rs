@@ -173,7 +173,7 @@ impl Forest {
 
     /// Adds a node for `id` of the policy in a seat of this forest, and returns it.
     pub(crate) fn add(&mut self, program: &Program, id: NodeId, seat: Seat, purpose: Purpose) -> TreeId {
-        let index = TreeId(self.nodes.next_number());
+        let index = self.nodes.next_id();
         let ranked_above = seat != NOWHERE && self.is_below_ranked(seat);
         if let Some(above) = self.nodes.get_mut(seat.node) {
             above.children[seat.slot] = Tagged::node(index);
@@ -181,7 +181,7 @@ impl Forest {
         let mut order = order_of(program, id, purpose, ranked_above);
         let timed = match &mut order {
             Order::RateShare(order) if order.is_real() => {
-                order.timer = TimerId(self.timed.next_number());
+                order.timer = self.timed.next_id();
                 self.timed.push((index, id));
                 self.reserve_alarms();
                 true
@@ -304,7 +304,7 @@ impl Forest {
 
     /// Nodes whose rates hold in real time, and which they are in the policy.
     pub(crate) fn timers(&self) -> impl ExactSizeIterator<Item = (TimerId, NodeId)> {
-        (0..self.timed.next_number()).map(TimerId).zip(self.timed.iter().map(|&(_, id)| id))
+        self.timed.ids().zip(self.timed.iter().map(|&(_, id)| id))
     }
 
     /// Whether alarms have changed.

@@ -53,7 +53,7 @@ impl Forest {
         if ranked_above {
             return None;
         }
-        let id = GateId(self.gates.next_number());
+        let id = self.gates.next_id();
         let above = self.gate_above(Seat { node: parent, slot: SlotId(0) });
         self.gates.push(Gate::new(node, limit, above));
         let node = &mut self.nodes[node];
