@@ -4,7 +4,7 @@
 //! heap would move half of its entries for that (18 ns with 64 flow queues, and 2 ns with one).
 //! From: a run that is sorted as it comes, and a heap for what comes out of order, as a merge sort's runs.
 //! Not here: what a rank means.
-//! Invariant: `run` ascends; the least is at the front of either. Equal ranks leave in the order of the second key.
+//! Invariant: `run` ascends; the least entry is at the front of `run` or of `rest`. Equal ranks leave in the order of the second key.
 
 use core::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -74,7 +74,7 @@ impl Heads {
         }
     }
 
-    /// The least of what came out of order.
+    /// The least entry that came out of order.
     #[inline]
     fn late(&self) -> Option<Entry> {
         self.rest.as_ref().and_then(|rest| rest.peek()).map(|&Reverse(entry)| entry)
@@ -87,7 +87,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against a sorted set: any ranks, in any order.
+        /// Any ranks, in any order, leave as from a sorted set.
         #[test]
         fn leaves_in_order(steps in proptest::collection::vec((any::<bool>(), 0_u64..40), 1..200)) {
             let (mut heads, mut model) = (Heads::default(), std::collections::BTreeSet::new());

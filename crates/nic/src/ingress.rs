@@ -130,7 +130,8 @@ impl Ingress {
     ///
     /// # Errors
     ///
-    /// [`NotQueued`] when the tenant's queue is full, or it has had all that it may receive. Other tenants' packets never cause this.
+    /// [`NotQueued`] when the tenant's queue is full, or it has had all that it may receive. Other tenants' packets
+    /// never cause this.
     #[inline]
     pub fn offer(&mut self, tenant: u32, arrival: Arrival) -> Result<(), NotQueued> {
         let queue = &mut self.stations[tenant as usize];

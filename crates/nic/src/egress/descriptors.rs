@@ -87,7 +87,7 @@ impl Nic {
         self.accounts.room(tenant)
     }
 
-    /// The frame has left, or could not. To be called for each [`Transmit`], in their order.
+    /// Tells the engine that a frame has left, or could not. To be called for each [`Transmit`], in their order.
     #[inline]
     pub fn complete(&mut self, transmit: &Transmit, outcome: Outcome) {
         if !transmit.last {

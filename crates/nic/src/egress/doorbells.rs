@@ -104,7 +104,7 @@ impl Nic {
         self.program.nodes.get(node.0 as usize).is_some_and(|node| node.rate.is_some())
     }
 
-    /// In force at the next decision; nodes below that share what the rate gives them learn of it too.
+    /// Gives a child of a `rate_share` another rate, in force at the next decision. Nodes below that share the rate are told.
     fn set_class_rate(&mut self, node: NodeId, rate: BitRate, now: Nanos) {
         self.program.nodes[node.0 as usize].rate = Some(rate);
         let Some(parent) = self.program.node(node).parent else { return };

@@ -1,12 +1,12 @@
 //! Grants: bundles ask the limits that they are behind, and are granted bytes.
 //!
-//! Why: a limit divides its rate by the policy restricted to those behind it, whatever the main tree does meanwhile. So a bundle
-//! is granted bytes, which it uses when it leaves, and asks for more while it is in the main tree.
+//! Why: a limit divides its rate by the policy restricted to the bundles behind it, whatever the main tree does meanwhile. So a
+//! bundle is granted bytes, which it uses when it leaves, and asks for more while it is in the main tree.
 //! From: Loom §4.2.2, where a packet waits in the shaping queue before it is in the tree; here both go on at once
 //! (docs/decisions, 15).
 //! Not here: how much a limit grants when (`limit`), nodes that a `max` closes (`tree::gate`).
-//! Invariant: a bundle stands in a limit's tree exactly while it asks; the limit is on the wheel exactly while a bundle asks, but
-//! for the time between a grant that let one into the main tree and the next pick.
+//! Invariant: a bundle stands in a limit's tree exactly while it asks; the limit is on the wheel exactly while a bundle asks,
+//! except between a grant that let a bundle into the main tree and the next pick.
 
 use plimsoll_policy::LimitId;
 use plimsoll_units::Nanos;
@@ -28,9 +28,11 @@ impl Nic {
         })
     }
 
-    /// Asks each limit that cannot grant at once what the bundle may ask for. If the bundle `claims`, as its head was picked in vain,
-    /// the other limits grant what the head lacks now, so that it is not picked in vain there as well. Returns whether a limit
-    /// holds the head.
+    /// Asks each limit that cannot grant at once what the bundle may ask for. If the bundle `claims`, as its head was picked in
+    /// vain, the other limits grant what the head lacks now, so that it is not picked in vain there as well. Returns whether a
+    /// limit holds the head.
+    ///
+    /// [`Nic::is_held`] asks less and changes nothing: a head that no limit holds is about to leave, and asks for more once it has.
     #[inline]
     pub(crate) fn ask_around(&mut self, id: BundleId, claims: bool, now: Nanos) -> bool {
         let len = self.head_charge(id);

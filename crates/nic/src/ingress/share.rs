@@ -3,8 +3,8 @@
 //! Why: a packet's cost depends on its kind, so that equal packets or bytes are not equal time (PicNIC §5.2).
 //! From: an exponentially weighted average of CPU time for each tenant, decayed forward: instead of every average falling
 //! with time, what is charged weighs more the later it comes. The order is the same, and a charge moves one tenant only
-//! (Cormode et al., "Forward decay", ICDE 2009). A tenant that wakes is raised to the level of the one served last, less a credit, as
-//! a start tag in SFQ: the average alone would let a tenant that was silent hold the CPU for a millisecond.
+//! (Cormode et al., "Forward decay", ICDE 2009). A tenant that wakes is raised to the level of the one served last, less a
+//! credit, as a start tag in SFQ: the average alone would let a tenant that was silent hold the CPU for a millisecond.
 //! Not here: queues.
 //! Invariant: two tenants that wait all the time get CPU in the ratio of their weights, but for the credit and one charge
 //! each in a half-life (what fades is forgiven); integers, so that the order is the same on every machine.

@@ -261,7 +261,8 @@ fn what_comes_beyond_what_a_tenant_may_receive_is_dropped_and_no_other() {
 }
 
 proptest! {
-    /// Bytes admitted in a run <= rate x elapsed + burst + a packet, whatever comes; and a tenant that keeps to its rate loses nothing.
+    /// Bytes admitted in a run <= rate x elapsed + burst + a packet, whatever comes; and a tenant that keeps to its rate loses
+    /// nothing.
     #[test]
     fn a_ceiling_holds_and_spares_who_keeps_to_it(
         packets in proptest::collection::vec((0_u64..2_000_000, 60_u32..1_000), 1..200),

@@ -1,4 +1,5 @@
-//! Properties that hold at the start also hold after hours: idle time earns nothing, and a late joiner owes nothing for the hours before.
+//! Properties that hold at the start also hold after hours: idle time earns nothing, and a class that joins late owes nothing
+//! for the hours before.
 
 use plimsoll_nic::Config;
 use plimsoll_policy::NodeKind;
