@@ -14,8 +14,10 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod lines;
 mod run;
 
+pub use lines::{Lines, right_lines};
 pub use run::{Bench, load_scenario, run_page};
 
 use anyhow::{Result, bail};
@@ -50,7 +52,7 @@ pub enum Kind {
     File(String),
     /// `console`, `console root`: commands and what they show.
     Console(Vec<Command>),
-    /// The same, for root only.
+    /// Commands as in [`Kind::Console`] that only root can run.
     RootConsole(Vec<Command>),
     /// `sh`: commands that change the reader's machine; only the names of `make` targets are checked.
     Shell,

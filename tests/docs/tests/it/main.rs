@@ -4,4 +4,5 @@
 
 mod apart;
 mod licences;
+mod lines;
 mod pages;
