@@ -70,7 +70,7 @@ beside:
 		nice -n 10 $(MAKE) --no-print-directory $$target || exit; \
 	done
 
-# All but tests/live: no other test target has a name that begins with `l`.
+# All but tests/live: no other test target has a name that begins with `l` (tests/docs/tests/it/makefile.rs).
 unit:
 	$(CARGO) test --locked --workspace --lib --bins --test '[!l]*'
 	$(CARGO) test --locked --workspace --doc

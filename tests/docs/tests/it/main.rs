@@ -5,4 +5,5 @@
 mod apart;
 mod licences;
 mod lines;
+mod makefile;
 mod pages;
