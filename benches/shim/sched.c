@@ -49,7 +49,7 @@ static void choose_queue(struct rte_mbuf *frame)
 
 /*
  * Builds a port with `pipes` pipes (a power of two) of equal weight and fills it with `frames` frames of 1500 B.
- * Every rate is that of the port, 100 GB/s, far above what a core can schedule. 0 when it stands.
+ * Every rate is that of the port, 100 GB/s, far above what a core can schedule. Returns 0 if it was built.
  */
 int plimsoll_sched_open(uint32_t pipes, uint32_t frames)
 {
@@ -90,7 +90,7 @@ int plimsoll_sched_open(uint32_t pipes, uint32_t frames)
 	return 0;
 }
 
-/* Moves at least `frames` frames, each out and in again; the processor's nanoseconds that took. `moved` and `lost` say how many. */
+/* Moves at least `frames` frames, each out and in again. Returns the processor time in nanoseconds; counts in `moved` and `lost`. */
 uint64_t plimsoll_sched_run(uint64_t frames, uint64_t *moved, uint64_t *lost)
 {
 	struct timespec from, to;

@@ -3,9 +3,9 @@
 //! Why: a shaper that lets bursts through passes every test of averages.
 //! From: SENIC's measure, the deviation of the gaps over the ideal gap.
 //! Not here: exactness in the engine's own time; the property tests of `nic` hold it to the nanosecond.
-//! Invariant: the same senders and receivers stand on all three sides: Plimsoll, `tc htb`, and a thread that spins
-//! and writes each frame when it is due, which is the floor that this machine allows in this minute. Senders get
-//! the larger part of their cores, so that other work on the machine shows in the shapers only.
+//! Invariant: the same senders and receivers stand on all three sides: Plimsoll, `tc htb`, and a thread that spins and
+//! writes each frame when it is due, which is the floor that this machine allows in this minute. Senders get the larger
+//! part of their cores, so that other work on the machine disturbs the shapers only.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -181,7 +181,8 @@ fn send(mbps: u32) -> Result<()> {
     let from = Instant::now();
     let mut due = Duration::ZERO;
     while due < SPAN {
-        // A core that others use may be late by more than can be made up: what was missed then stays unsent.
+        // On a core that other threads use, the thread may be too late to catch up: the packets that it missed then
+        // stay unsent.
         due = due.max(from.elapsed().saturating_sub(Duration::from_millis(5)));
         while due <= from.elapsed() && due < SPAN {
             for flow in 0..FLOWS {

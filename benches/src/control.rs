@@ -1,6 +1,6 @@
 //! Cost of receivers' control of senders for each packet, by how often receivers decide.
 //!
-//! Why: PicNIC's Figure 12: at 10 us its feedback cost 22 % of the engines' time, and at 1 ms nothing worth speaking of.
+//! Why: PicNIC's Figure 12: at 10 us its feedback cost 22 % of the engines' time, and at 1 ms next to nothing.
 //! From: one flow with acknowledgements between two hosts, a limit that never binds, virtual time; PN-E13, and PN-C2 part by
 //! part of an engine's turn.
 //! Not here: what control does for the tenants (`plimsoll papers --only PN`).
@@ -18,11 +18,11 @@ use crate::host::{Host, datagram, mac};
 use crate::report::{Goal, Row};
 use crate::scheduler::Effort;
 
-/// From one decision to the next, and by how much a packet may become dearer than where they are [`SELDOM`].
+/// The time between decisions, and the highest ratio of a packet's cost to that with [`SELDOM`] between them.
 const EPOCHS: [(&str, Option<f64>); 5] =
     [("10us", None), ("50us", None), ("100us", None), ("500us", Some(1.05)), ("1ms", Some(1.02))];
 
-/// As in the paper the limit is in force throughout: what that costs a packet is a row of its own.
+/// As in the paper the limit is in force throughout; its own cost for a packet has a row of its own.
 const SELDOM: &str = "100ms";
 
 /// Frames in a step, and its length: 1,400 B at 9.3 Gb/s. Every second one is acknowledged.
@@ -44,7 +44,7 @@ enum Between {
     Overlay,
     /// The overlay, whose frames are sealed.
     Sealed,
-    /// The overlay, and receivers that decide each so often.
+    /// The overlay, and receivers that decide after each such span.
     Control(&'static str),
     /// As the variant above, but feedback goes over the control channel, whose thread is not charged.
     Channel(&'static str),
@@ -156,8 +156,8 @@ fn cost(packets: u64, between: Between) -> Result<[f64; 2]> {
     Ok(spent.map(|spent| each(spent, came)))
 }
 
-/// Nanoseconds of both engines for each frame that came, part by part, by the wall's clock, which costs less to ask than the
-/// thread's; asking is in each.
+/// Nanoseconds of both engines for each frame that came, part by part, by the wall clock, which costs less to read than
+/// the thread's; reading it is part of each figure.
 fn by_part(packets: u64, between: Between) -> Result<[f64; 6]> {
     let spent = RefCell::new(PARTS.map(|_| Duration::ZERO));
     let add = |part: Part, time: Duration| {
@@ -185,8 +185,8 @@ fn each(spent: Duration, frames: usize) -> f64 {
     spent.as_secs_f64() * 1e9 / frames as f64
 }
 
-/// The flow between two hosts, each of which has its `turns` in each step, with what it is told over its channel; how many frames
-/// came.
+/// The flow between two hosts, each of which has its `turns` in each step, with what it is told over its channel.
+/// Returns how many frames came.
 fn carry(
     packets: u64,
     between: Between,
@@ -197,7 +197,7 @@ fn carry(
     let (data, ack) = (datagram(mac(0), mac(1), 1_400), datagram(mac(1), mac(0), 60));
     let (mut now, mut came) = (Nanos::ZERO, 0);
     if let Between::Sealed = between {
-        // What is said before there is a session is lost.
+        // Messages before there is a session are lost.
         for _ in 0..GREETINGS {
             a.engine.turn(now);
             b.engine.turn(now);

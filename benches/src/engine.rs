@@ -14,7 +14,7 @@ use plimsoll_units::{Bytes, Nanos, Span};
 use crate::hold::{Draw, FRAME, Moved, in_flight, processor_time};
 use crate::policies::LINK;
 
-/// Frames that the link carries between two looks at the engine.
+/// Frames that the link carries between two calls of the engine.
 const BATCH: u32 = 32;
 
 /// Descriptors of each ring: as many as `rte_sched`'s queues hold.
@@ -92,7 +92,7 @@ impl Engine {
         let mut queues = places.iter().map(open).collect::<Result<Vec<_>>>()?;
         let mut draw = Draw::new();
         for left in (1..queues.len()).rev() {
-            // In no order that memory has, or everything would be fetched ahead as if by itself.
+            // Not in the order of memory, or the processor would fetch everything ahead by itself.
             queues.swap(left, draw.below(u32::try_from(left + 1)?) as usize);
         }
         let mut engine = Self {
@@ -143,8 +143,8 @@ impl Engine {
 
     /// Serves at least `packets` packets; each returns when its completion is taken.
     ///
-    /// Between two looks time moves by what [`BATCH`] frames take on the link, whether or not the limits let as
-    /// many through: so a daemon polls under load.
+    /// Between two calls time moves by what [`BATCH`] frames take on the link, whether or not the limits let as many
+    /// through, as when a daemon polls under load.
     pub fn run(&mut self, packets: u64) -> Moved {
         let step = LINK.wire_time(Bytes::new(u64::from(FRAME * BATCH)));
         let count = u32::try_from(self.queues.len()).expect("counted in new");
@@ -167,8 +167,8 @@ impl Engine {
         moved
     }
 
-    /// Takes the batch's completions and posts each packet again: the queues of the whole batch are fetched before
-    /// the first is used, as a host with a batch in hand can. How many found their queue full and took another.
+    /// Takes the batch's completions and posts each packet again: the queues of the whole batch are fetched before the
+    /// first is used, as a host with a batch in hand can. Returns how many found their queue full and took another.
     #[inline]
     fn post_again(&mut self, count: u32) -> u64 {
         let mut batch = [(QueueId(0), 0); BATCH as usize];
@@ -200,7 +200,7 @@ impl Engine {
         self.served
     }
 
-    /// Of the link, in per cent, what has been served since the start of time.
+    /// How much of the link has been used since the start of time, in per cent.
     pub fn used_percent(&self) -> f64 {
         let bits = self.served as f64 * f64::from(FRAME) * 8.0;
         let elapsed = self.now.since(Nanos::ZERO).as_secs_f64();

@@ -45,7 +45,7 @@ pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
     ])
 }
 
-/// Two namespaces with a TAP each, and who forwards between them.
+/// Two namespaces with a TAP each, and the forwarder between them.
 struct World {
     // Dropped first: the forwarder must not outlive its devices.
     _forwarder: Forwarder,
@@ -185,7 +185,7 @@ impl Forwarder {
     }
 }
 
-/// Copies up to 32 frames; whether there was one.
+/// Copies up to 32 frames. Returns whether there was one.
 fn copy(from: &mut std::fs::File, to: &mut std::fs::File, buffer: &mut [u8]) -> bool {
     for copied in 0..32 {
         let Ok(len) = from.read(buffer) else { return copied > 0 };
@@ -212,7 +212,7 @@ impl Drop for Forwarder {
     }
 }
 
-/// A daemon whose uplink throws away what it gets; like `dpdk-testpmd`, it spins.
+/// A daemon that throws away what leaves through its uplink; like `dpdk-testpmd`, it spins.
 pub struct Sink {
     plimsoll: PathBuf,
     daemon: Forwarder,

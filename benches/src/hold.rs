@@ -17,7 +17,7 @@ pub use crate::policies::FRAME;
 pub struct Moved {
     /// Packets that left and came back.
     pub packets: u64,
-    /// Packets that found their queue full; a fair run has none worth speaking of.
+    /// Packets that found their queue full; a fair run has next to none.
     pub lost: u64,
     /// The processor time that took.
     pub spent: Duration,

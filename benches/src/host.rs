@@ -1,7 +1,7 @@
 //! A daemon's engine between memory ports.
 //!
 //! Why: what a packet costs the engine's thread shows without kernel, clock and other threads.
-//! From: the daemon's own tests, which drive it so.
+//! From: the daemon's own tests, which drive it in this way.
 //! Not here: what is measured (`ingress`, `control`).
 //! Invariant: the far ends live as long as the engine.
 
@@ -52,7 +52,7 @@ impl Host {
         Ok(Self { engine, wire, tenants, buffer: vec![0; FRAME_ROOM] })
     }
 
-    /// Gives what has left for the wire to another host; how much that was.
+    /// Gives the frames that have left to another host. Returns how many there were.
     pub fn hand_over(&mut self, to: &mut Self) -> usize {
         let mut frames = 0;
         while let Ok(Some(received)) = self.wire.receive(&mut self.buffer) {
@@ -62,7 +62,7 @@ impl Host {
         frames
     }
 
-    /// Throws away what has come for a tenant; how much that was.
+    /// Throws away the frames that have come for a tenant. Returns how many there were.
     pub fn drain(&mut self, tenant: usize) -> usize {
         let mut frames = 0;
         while let Ok(Some(_)) = self.tenants[tenant].receive(&mut self.buffer) {
@@ -72,7 +72,7 @@ impl Host {
     }
 }
 
-/// A pair of ports; what would not fit the caches is not what is measured.
+/// A pair of ports, small enough for the caches, as memory is not what is measured.
 pub fn memory(slots: usize, mac: Option<[u8; 6]>) -> Result<(MemoryPort, MemoryPort)> {
     let config = MemoryConfig { slots, mac, ..MemoryConfig::default() };
     MemoryPort::pair("bench", config).context("memory ports")

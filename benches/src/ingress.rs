@@ -115,7 +115,7 @@ impl Side for Ours {
     }
 }
 
-/// The least that can be done: take a frame, look its address up, give it.
+/// The least work that delivers: take a frame, look its address up, hand it on.
 struct Loop {
     uplink: MemoryPort,
     wire: MemoryPort,

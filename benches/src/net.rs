@@ -143,15 +143,15 @@ pub fn pin(core: usize) {
     }
 }
 
-/// Gives the calling thread the larger part of its core, where that is permitted: a sender that others keep from its core
-/// offers less than the limit, and then shows nothing of the limit. Not a real-time priority: that would keep the
-/// kernel's own threads from the core, which carry the frames.
+/// Gives the calling thread the larger part of its core, where that is permitted: a sender that other threads keep from
+/// its core offers less than the limit, and then the limit is not measured. Not a real-time priority: that would keep
+/// the kernel's own threads from the core, which carry the frames.
 pub fn go_first() {
     // SAFETY: takes integers only; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -15) };
 }
 
-/// Sends datagrams of `payload` bytes as fast as the socket takes them, for `time`; how many it took.
+/// Sends datagrams of `payload` bytes as fast as the socket takes them, for `time`. Returns how many it took.
 pub fn flood(to: (Ipv4Addr, u16), payload: usize, time: Duration) -> Result<u64> {
     const BATCH: usize = 64;
     let socket = UdpSocket::bind("0.0.0.0:0")?;

@@ -1,9 +1,9 @@
 //! The policies that the engine is measured under.
 //!
-//! Why: built in code, because ten thousand tenants make a long file and the parser is not on trial here.
+//! Why: built in code, because ten thousand tenants make a long file and the parser is not measured here.
 //! From: the pattern of `rte_sched`'s pipes and queues; Loom §2.1, Figure 1.
-//! Not here: the language (`plimsoll-policy`); the estimate of what they cost, which `crates/policy/tests/cost.rs` holds
-//! against what was measured under these very policies.
+//! Not here: the language (`plimsoll-policy`); the estimate of what they cost, which `crates/policy/tests/it/cost.rs`
+//! compares with what was measured under these policies.
 //! Invariant: parents come before their children.
 
 use core::net::{IpAddr, Ipv4Addr};
@@ -20,7 +20,7 @@ pub const FRAME: u32 = 1_500;
 /// The uplink of every bench through memory: the engine paces it, and time moves as fast as it serves.
 pub const LINK: BitRate = BitRate::gbps(100);
 
-/// Of the link, in per cent, what the limits of the throttled benches add up to.
+/// The sum of the limits of the throttled benches, in per cent of the link.
 pub const THROTTLED_PERCENT: u64 = 70;
 
 /// Grows a program node by node.
@@ -148,7 +148,7 @@ pub fn paced_classes(form: Form, classes: u32, percent: u64) -> Program {
 pub fn one_limit() -> Program {
     let mut builder = Builder::new(NodeKind::Wfq);
     let node = builder.tenant(NodeId(0), "all", NodeKind::Class(FlowOrder::Drr), 1);
-    // A burst of more than what the link carries between two looks, or the looks would be the limit.
+    // A burst of more than the link carries between two calls of the engine, or the calls would be the limit.
     let rate = BitRate::new(LINK.get() / 100 * THROTTLED_PERCENT).expect("above zero");
     builder.max(node, rate, 64 * FRAME);
     builder.finish()
@@ -205,7 +205,7 @@ pub fn flows(program: &Program, flows: u32) -> Vec<Placement> {
 
 /// A policy whose packets' cost `plimsoll check` estimates and the bench measures.
 pub struct Costed {
-    /// As the table of `docs/performance.md` calls it.
+    /// Its name in the table of `docs/performance.md`.
     pub name: &'static str,
     pub program: Program,
     /// Flow queues in all.
@@ -256,7 +256,7 @@ fn levels(kind: NodeKind, order: FlowOrder) -> Program {
     builder.finish()
 }
 
-/// With a minimum of a hundredth of the link for each class, and what adds up to for the nodes above.
+/// With a minimum of a hundredth of the link for each class, and their sums for the nodes above.
 fn with_minima(mut program: Program) -> Program {
     for node in &mut program.nodes {
         let classes = node.children.len().max(1) as u64;

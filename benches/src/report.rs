@@ -2,7 +2,7 @@
 //!
 //! Why: a figure means something beside its peer's of the same minute, and only as a median of several.
 //! From: what `docs/performance.md` asks of a claim of speed.
-//! Not here: who measures what.
+//! Not here: the measurements.
 //! Invariant: `ratio` is ours over the peer's, in the row's unit; `goal` says which side of it is good.
 
 use std::fmt;
@@ -42,7 +42,7 @@ pub struct Row {
     pub ratio: Option<f64>,
     /// The bar, if there is one.
     pub goal: Option<Goal>,
-    /// Whether we have it.
+    /// Whether the bar is met.
     pub met: Option<bool>,
     /// Remarks.
     pub note: String,
@@ -73,7 +73,7 @@ impl Row {
         self
     }
 
-    /// Sets what we want, and says whether we have it.
+    /// Sets the bar, and whether it is met.
     pub fn goal(mut self, goal: Goal) -> Self {
         self.met = match goal {
             Goal::RatioAtLeast(bar) => self.ratio.map(|ratio| ratio >= bar),

@@ -1,4 +1,4 @@
-//! Which engine benches there are: beside `rte_sched`, throttled, behind one limit, under Figure 1, and by policy.
+//! The engine's benches: beside `rte_sched`, throttled, behind one limit, under Figure 1, and by policy.
 //!
 //! Why: throttled flows separate the designs, so every figure has a throttled form.
 //! From: Loom §2.1 and §7; `rte_sched`'s own layout.
@@ -100,7 +100,7 @@ pub fn recorded(effort: Effort) -> Result<Vec<Row>> {
     Ok(vec![row.figures(&costs[0], &costs[1]).note(format!("{each:.1} B a packet"))])
 }
 
-/// Takes chunks as a disk that is never late.
+/// Takes chunks like a disk that is never late.
 #[derive(Clone, Debug, Default)]
 struct Bin {
     spare: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -131,8 +131,8 @@ pub fn classes(effort: Effort) -> Result<Vec<Row>> {
     const SIZES: [u32; 4] = [1_000, 10_000, 100_000, 1_000_000];
     const RING: u16 = 4;
     let mut rows = Vec::new();
-    // Rates that add up to twice the link: no class waits for its rate. To 70 %: every class does, with packets in store, or
-    // with one, so that the class comes and goes with it.
+    // With rates that add up to twice the link, no class waits for its rate. With 70 %, every class does, either with
+    // packets in store, or with one packet, so that the class comes and goes with it.
     for (title, percent, each) in [
         ("classes that share the link", 200, 2),
         ("throttled classes", policies::THROTTLED_PERCENT, 2),
@@ -207,7 +207,7 @@ pub fn costs(effort: Effort) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Nanoseconds of a packet of the dearest class, as `plimsoll check` estimates them.
+/// Nanoseconds of a packet of the most expensive class, as `plimsoll check` estimates them.
 fn estimate(program: &plimsoll_policy::Program) -> f64 {
     plimsoll_policy::cost(program).iter().map(|cost| cost.packet.as_u64()).max().unwrap_or(0) as f64
 }
@@ -233,7 +233,7 @@ fn take_turns(engines: &mut [Engine], effort: Effort) -> Vec<Vec<f64>> {
     costs
 }
 
-/// A throttled bench that the limits did not hold would measure something else.
+/// The note of a throttled row: without limits that hold, it would measure something else.
 fn throttled_note(engine: &Engine) -> String {
     let (pairs, most) = engine.pairs();
     format!("{:.1} % of the link, {pairs:.2} pairs a packet, at most {most}", engine.used_percent())

@@ -1,6 +1,6 @@
 //! Cost of sealing a frame between hosts, without anything else.
 //!
-//! Why: of what a sealed packet costs, the cipher is to be most; numbers, checks and windows are to be little beside it.
+//! Why: the cipher is to be most of what a sealed packet costs; numbers, checks and windows are to add little.
 //! From: the cipher of the same library on the same bytes, with one key and nothing around it.
 //! Not here: a whole packet's way (`control`).
 //! Invariant: the sides take turns, on the same lengths; each frame has a number of its own; what is charged is processor time.
@@ -18,7 +18,8 @@ use crate::scheduler::Effort;
 /// Bytes of a frame: an acknowledgement, and a full one.
 const FRAMES: [usize; 2] = [60, 1_400];
 const MOST: usize = SEALED_HEAD + 1_400 + SEALED_TAG;
-/// Sealed before the clock is asked, and then opened; as many as may overtake one another at most.
+/// Frames of a batch, which are sealed, and then opened, between two readings of the clock: no more than may overtake
+/// one another.
 const BATCH: usize = 256;
 
 /// Nanoseconds for each frame of a length.
@@ -103,7 +104,7 @@ fn cipher(packets: u64, len: usize) -> Result<[f64; 2]> {
     in_batches(packets, len, seal, open)
 }
 
-/// Batches are sealed and then opened; nanoseconds a frame of each.
+/// Seals and opens batches. Returns the nanoseconds a frame of each.
 fn in_batches(
     packets: u64,
     len: usize,

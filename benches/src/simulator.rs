@@ -1,6 +1,6 @@
 //! The simulator beside ns-3, on the same dumbbell.
 //!
-//! Why: how much faster than the field's own simulator is a claim that only a run of both proves.
+//! Why: a claim to be faster than the field's own simulator needs a run of both.
 //! From: `benches/ns3`: 16 TCP flows (CUBIC, SACK) of four senders over one 10 Gb/s link; ours with a policy and an
 //! engine at every sender, ns-3 with drop-tail queues.
 //! Not here: whether either is right (`docs/tcp.md`).
@@ -30,7 +30,7 @@ const LIBRARIES: [&str; 6] = [
     "ns3-traffic-control",
 ];
 
-/// Hops a second of both, `rounds` times, the sides taking turns; ours alone where ns-3 is not.
+/// Hops a second of both, `rounds` times, the sides taking turns; ours alone where ns-3 is not installed.
 pub fn measure(rounds: u32) -> Result<Vec<Row>> {
     let folder = tempfile::tempdir()?;
     let peer = compile(folder.path())?;

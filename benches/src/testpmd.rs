@@ -1,7 +1,7 @@
 //! DPDK's `dpdk-testpmd`, as a sender, a sink or a switch beside ours.
 //!
 //! Why: it is what DPDK's users measure their devices with, and Debian has it.
-//! From: its interactive mode, which tells its ports' counters.
+//! From: its interactive mode, which prints its ports' counters.
 //! Not here: which devices it is given (`vnic`, `vhost`).
 //! Invariant: it ends with the process that started it.
 
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 pub const SPAN: Duration = Duration::from_millis(1_500);
 pub const WARM_UP: Duration = Duration::from_millis(500);
 
-/// How fast a counter of packets grows, once what there is has warmed up.
+/// How fast a counter of packets grows, after a warm-up.
 pub fn per_second(mut count: impl FnMut() -> Result<u64>) -> Result<f64> {
     std::thread::sleep(WARM_UP);
     let (from, before) = (Instant::now(), count()?);
@@ -53,7 +53,7 @@ impl Testpmd {
         Ok(Self { child, out })
     }
 
-    /// Tells it something that it does not answer.
+    /// Sends it a command that it does not answer.
     pub fn tell(&mut self, command: &str) -> Result<()> {
         let input = self.child.stdin.as_mut().context("its input")?;
         writeln!(input, "{command}").context("dpdk-testpmd ended")

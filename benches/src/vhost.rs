@@ -2,7 +2,7 @@
 //!
 //! Why: what a policy costs where virtual machines' packets are taken out of their rings by a thread that spins.
 //! From: the bar of 90 % of testpmd's loop, and 60 % as the floor. The guests are DPDK's virtio-user on both sides.
-//! Not here: Linux guests, whose own stack is what limits (`crates/cli/tests/live/vhost_user`).
+//! Not here: Linux guests, which their own network stack limits (`crates/cli/tests/live/vhost_user`).
 //! Invariant: the guest process has one core and the switch the other, on both sides.
 
 use std::path::Path;
@@ -41,7 +41,7 @@ pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
     };
     Ok(vec![
         row("vhost-user guest to a sink, 64 B", &sink),
-        row("the same, no packet of the flow before it", &mixed),
+        row("vhost-user guest to a sink, 64 B, each packet of another flow", &mixed),
         row("two vhost-user guests to each other, 64 B", &loops),
     ])
 }
@@ -51,7 +51,7 @@ pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
 enum Flows {
     /// Packets of one flow, one behind the other.
     One,
-    /// A packet of each of many, in turn.
+    /// A packet of each of many flows, in turn.
     Many,
 }
 
@@ -62,7 +62,8 @@ fn sender(socket: &Path, flows: Flows) -> Result<Testpmd> {
     Testpmd::start("1", &[&device], if flows == Flows::Many { &mode } else { &mode[..3] })
 }
 
-/// One process that is both guests: what one receives it sends to the other, and so round and round through the switch.
+/// One process that is both guests: each sends to the other what it receives, so that packets go round through the
+/// switch.
 fn pair(sockets: [&Path; 2]) -> Result<Testpmd> {
     let devices = [device(0, sockets[0]), device(1, sockets[1])];
     let peers = [format!("--eth-peer=0,{}", MACS[1]), format!("--eth-peer=1,{}", MACS[0])];
@@ -109,7 +110,8 @@ fn dpdk_loop() -> Result<f64> {
 }
 
 fn our_loop(plimsoll: &Path) -> Result<f64> {
-    // Whose address is known from the start loses none of the frames that go round: they would else go to the uplink.
+    // Addresses that are known from the start: otherwise frames for a guest that has not sent yet would go to the
+    // uplink.
     let port = |socket: String| {
         let mac = MACS[usize::from(socket.ends_with('b'))];
         format!("{{vhost_user: {{socket: {socket}, mac: '{mac}'}}}}")

@@ -151,8 +151,8 @@ pub fn client(socket: &Path, role: Role, flows: u16) -> Result<()> {
     let mac = vnic.identity().mac;
     let frames: Vec<_> = (0..flows).map(|flow| datagram(mac, flow)).collect();
     if role == Role::Scribble {
-        // To another address than its neighbour's packets: once a scribbled frame claims that as its own, and nobody has
-        // been heard from there yet, frames for it go to who claims it.
+        // To another address than its neighbour's packets: if a scribbled frame claims that address as its own, before
+        // a frame has come from there, frames for it go to the tenant that claimed it.
         let mut frame = frames[0];
         frame[5] = 3;
         scribble(&mut vnic, &queues, &frame);
@@ -175,7 +175,7 @@ pub fn client(socket: &Path, role: Role, flows: u16) -> Result<()> {
             Status::Dropped | Status::Malformed => dropped += 1,
         });
         if role == Role::Steady {
-            // It shares its core with a neighbour that never sleeps; who sleeps is served first.
+            // It shares its core with a neighbour that never sleeps; the kernel serves the one that sleeps first.
             std::thread::sleep(PAUSE);
         }
         match begun {
@@ -200,7 +200,7 @@ fn scribble(vnic: &mut Vnic, queues: &[u32], frame: &[u8]) -> ! {
         state
     };
     loop {
-        // Now and then something sound, so that the rest is looked at.
+        // Now and then a sound descriptor, so that the daemon looks at the rest.
         if random() % 8 == 0 {
             let _ = vnic.send(queues[random() as usize % queues.len()], frame);
             let _ = vnic.ring();
