@@ -136,7 +136,7 @@ fn guests() -> [(&'static str, &'static str, Vec<u8>); 3] {
     // One frame from the guest, one buffer for it.
     let ends = [write(available(FROM), 1 << 16), write(available(TO), 1 << 16)].concat();
     let plain = [&[0][..], &descriptor(FROM, 72, 0), &descriptor(TO, 2_000, 2), &ends, &batch].concat();
-    // The same through a table, in memory for buffers.
+    // One frame through an indirect table, in memory for buffers.
     let table = |word: u16, value: u32| [&(0x8000 + word).to_le_bytes()[..], &value.to_le_bytes()].concat();
     let entries = [table(0, low), table(1, high), table(2, 72), table(3, 0)].concat();
     let indirect = [&[7][..], &descriptor(FROM, 16, 4), &entries, &ends, &batch].concat();
@@ -165,8 +165,8 @@ fn guests() -> [(&'static str, &'static str, Vec<u8>); 3] {
     ]
 }
 
-/// Clients' messages, as the target `vnic_messages` reads it: a byte for who says it and how many descriptors come along, one
-/// for the kind, and how many bytes.
+/// Clients' messages, as the target `vnic_messages` reads it: a byte for its sender and the number of descriptors that
+/// come along, one for the kind, and one for the number of bytes.
 fn said() -> Vec<u8> {
     let spec = FlowSpec { protocol: Some(17), ports: Some((5_000, 53)), ..FlowSpec::default() };
     let packet = |how: u8, message: Message| {
@@ -178,7 +178,7 @@ fn said() -> Vec<u8> {
         packet(0, Message::Open(spec)),
         packet(0, Message::Ask(spec)),
         packet(0, Message::Close(1)),
-        // Another, with a descriptor; the third says something that is no message.
+        // The second client's message, with a descriptor; the third client's bytes are no message.
         packet(4, Message::hello()),
         vec![2, 7, 3, 1, 2, 3],
         // The first leaves, and the second tries again.
@@ -250,7 +250,7 @@ fn clients() -> [(&'static str, Vec<u8>); 6] {
     ]
 }
 
-/// A virtio-net header that asks for all that can be had.
+/// A virtio-net header that asks for every offload.
 fn tap(frame: &[u8], offload: &Offload) -> Vec<u8> {
     let gso_type = match offload.kind {
         OffloadKind::Plain | OffloadKind::Checksum => 0,
@@ -281,7 +281,7 @@ fn pull(frame: &[u8], offload: &Offload) -> Vec<u8> {
     head
 }
 
-/// Segments of 16 bytes for what has more.
+/// Segments of 16 bytes, where the payload is longer.
 fn offload(frame: &[u8]) -> Offload {
     let parsed = parse(frame).expect("seeds are good frames");
     let Some(ip) = parsed.ip else { return Offload::PLAIN };
@@ -385,7 +385,7 @@ fn datagram(payload: &[u8]) -> Vec<u8> {
     [&[0, 53, 0x14, 0xe9, 0, 8 + payload.len() as u8, 0, 0], payload].concat()
 }
 
-/// CWR, ACK, PSH and FIN, so that each has its segment to be on.
+/// CWR, ACK, PSH and FIN, so that each is on the right segment.
 const TCP: [u8; 20] = [0x1f, 0x90, 0x01, 0xbb, 0, 0, 3, 0xe8, 0, 0, 0, 2, 0x50, 0x99, 0xff, 0xff, 0, 0, 0, 0];
 /// Segment routing with one segment left, before UDP.
 const ROUTING: [u8; 24] = [17, 2, 4, 1, 0, 0, 0, 0, 0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];

@@ -49,7 +49,7 @@ fuzz_target!(|data: &[u8]| {
         }
     }
 
-    // The same frame but for one byte.
+    // A copy of the frame with one byte changed.
     let mut other = frame.to_vec();
     let place = offset as usize % frame.len().max(1);
     other.iter_mut().skip(place).take(1).for_each(|byte| *byte ^= len as u8);

@@ -1,5 +1,5 @@
 //! Answers of a process that reads a tenant's file: the input's first line is the file's text, the rest the answer, of
-//! a process that anybody may have taken over.
+//! a process that an attacker may have taken over.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -14,7 +14,7 @@ fuzz_target!(|input: &[u8]| {
     if let Ok(tree) = &read {
         inspect(tree, text, 0);
     }
-    // What was understood can be said again, and is understood as the same.
+    // An answer that was understood can be written again, and is read back as it was.
     let mut again = Vec::new();
     answer(&read, &mut again).expect("memory takes it");
     let back = understand(&again, &sources, FileId(0)).expect("ours is understood");

@@ -1,7 +1,9 @@
-//! Two hosts that seal, and a fabric that loses, repeats, reorders and changes what they say, while both start again now and then.
+//! Two hosts that seal, and a fabric that loses, repeats, reorders and changes their frames, while both start again now
+//! and then.
 //!
-//! Each frame opens once at most, as it was, at whom it was for, in the life that it was sealed for, and not once that one has
-//! heard of a later life of its sender; what was changed never does, and old hellos end no session for good. Input: a program of two bytes a step, what to do and with what.
+//! Each frame opens once at most, unchanged, at the host that it was for, in the life that it was sealed for, and no
+//! more once that host has heard of a later life of its sender. A changed frame never opens, and old hellos end no
+//! session for good. Input: a program of two bytes a step, what to do and with what.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -16,13 +18,13 @@ const IDS: [HostId; 2] = [HostId(1), HostId(2)];
 struct Host {
     sealing: Sealing,
     session: Session,
-    /// Numbered as they began.
+    /// Its lives are numbered in the order in which they began.
     life: u64,
-    /// Of the other, as its last session was begun.
+    /// The life of the other host with which the last session was begun.
     other: u64,
 }
 
-/// On the wire, recorded for ever.
+/// A packet on the wire, recorded for ever.
 enum Packet {
     Hello { to: usize, life: u64, bytes: [u8; HELLO] },
     Frame { to: usize, lives: [u64; 2], bytes: Vec<u8>, was: Vec<u8>, opened: bool },
@@ -131,7 +133,7 @@ impl World {
 
     /// The fabric is good again: frames pass, both ways.
     fn settle(&mut self) {
-        // Frames of a session that the other does not know make it say so.
+        // Frames of a session that the other host does not know make it send a hello.
         for own in [0, 1] {
             self.now += Span::secs(2);
             self.seal(own, 20);

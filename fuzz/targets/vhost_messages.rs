@@ -47,7 +47,7 @@ fuzz_target!(|data: &[u8]| {
     drop(guest);
     (0..200).for_each(|_| port.probe().expect("always there"));
     assert!(!port.is_connected());
-    // Whatever was said, the next guest is served.
+    // After any messages, the next guest is served.
     let guest = Guest::start(&mut port, &path, SIZE, VERSION_1);
     guest.post(0, &[1; 60]);
     assert!(matches!(port.take(), Took::Frame(_)));

@@ -15,8 +15,8 @@ use plimsoll_vnic::socket::{Incoming, connect_to, read_message, read_welcome, se
 use plimsoll_vnic::{OpenRefusal, Rule, Scope};
 use sizes::SIZES;
 
-// A list of packets: a byte for who sends it and what comes along, one for its kind, one for its length, and that number of bytes
-// behind the kind. The first to speak has the vNIC.
+// A list of packets: a byte for its sender and for what comes along, one for its kind, one for its length, and that
+// number of bytes behind the kind. The first to speak has the vNIC.
 fuzz_target!(|data: &[u8]| {
     let path = std::env::temp_dir().join(format!("plimsoll-fuzz-n{}.sock", std::process::id()));
     let config = VnicConfig { sizes: SIZES, ..VnicConfig::new(&path) };
@@ -49,7 +49,7 @@ fuzz_target!(|data: &[u8]| {
             break;
         }
     }
-    // Whatever was said, the next client is served: by this port, or by the next one in its place.
+    // After any messages, the next client is served: by this port, or by the next one in its place.
     drop(clients);
     let begun = std::time::Instant::now();
     loop {
@@ -71,7 +71,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Answers what is asked, a few messages after each look, each with one call.
+/// Answers requests, a few messages after each look at the sockets, each with one call.
 fn answer(port: &mut VnicPort, target: &mut u32) {
     for _ in 0..4 {
         port.rest();
@@ -102,7 +102,7 @@ fn packet(kind: u8, piece: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A client whose connection was closed is not heard any more.
+/// The daemon hears a client no more once its connection is closed.
 fn say(socket: &OwnedFd, bytes: &[u8], descriptors: &[RawFd]) {
     let rights = [ControlMessage::ScmRights(descriptors)];
     let rights = if descriptors.is_empty() { &rights[..0] } else { &rights[..] };
