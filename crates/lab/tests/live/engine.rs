@@ -91,7 +91,7 @@ fn systems_take_turns_in_one_world_and_each_turn_is_its_own_run() {
     assert!(divided, "two flows share evenly, and three to one, in turn");
 }
 
-/// Runs the turns; whether the flows divided the link as each asked.
+/// Runs the turns. Returns whether the flows divided the link as each system's policy says.
 fn takes_turns(binary: &Path) -> bool {
     let mut built = Vec::new();
     let progress = &mut |told| {

@@ -1,4 +1,4 @@
-//! Live: what goes wrong on several hosts, and who notices, in the short forms of `examples/faults`.
+//! Live: faults on several hosts, and which tenants notice them, in the short forms of `examples/faults`.
 
 use crate::support::comes_out;
 use plimsoll_scenario::{Results, Run};

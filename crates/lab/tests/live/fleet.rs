@@ -52,7 +52,7 @@ fn a_receivers_maximum_holds_across_hosts_and_its_neighbour_gets_the_rest() {
     assert!(held, "a maximum holds, and its neighbour has the rest");
 }
 
-/// Runs the flood; whether its neighbour had what it should.
+/// Runs the flood. Returns whether its neighbour got its rate.
 fn holds(options: &Options) -> bool {
     let results = plimsoll_lab::run(&load(FLOOD), options, &mut |_| {}).expect("the lab runs");
     let run = |name: &str| results.runs.iter().find(|run| run.system == name).expect("it ran");

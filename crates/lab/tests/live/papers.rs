@@ -5,7 +5,7 @@ use plimsoll_lab::Options;
 use plimsoll_scenario::Status;
 use std::path::{Path, PathBuf};
 
-/// Every scenario of a folder of examples; nothing of what is for virtual time alone.
+/// Runs every scenario of a folder of examples that has a live form.
 fn all_come_out(folder: &str, least: usize) {
     let Some(binary) = binary() else { return };
     let options = Options { binary: Some(binary), pairs: Some(1), ..Options::default() };

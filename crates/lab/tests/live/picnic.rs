@@ -1,4 +1,4 @@
-//! Live: PicNIC's experiments on several hosts whose core on the way in is what is short, in their short forms.
+//! Live: the short forms of PicNIC's experiments on several hosts, where the core on the way in is the bottleneck.
 //!
 //! One after the other, as each takes both cores of a small machine: `plimsoll papers --live --only PN-E7` runs the long form.
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const LONG: &str = "
 name: long
-about: It would run for a minute if nobody stopped it.
+about: It runs for a minute unless it is stopped.
 rate: 10Mbps
 duration: 60s
 systems: [fifo]

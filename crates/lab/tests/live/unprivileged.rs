@@ -20,7 +20,7 @@ workloads:
   ask:  {tenant: one, kind: request_response, request: 100B, response: 100B, connections: 1, rate: 50}
 ";
 
-/// Set for the copy that runs as nobody: the scenario's file.
+/// Set for the copy that runs as `nobody`: the scenario's file.
 const FILE: &str = "PLIMSOLL_LAB_TEST_FILE";
 
 #[test]
@@ -29,7 +29,7 @@ fn nobody_runs_a_lab() {
         return as_nobody(Path::new(&file));
     }
     if !nix::unistd::geteuid().is_root() {
-        return support::skip("only root can become nobody for this test");
+        return support::skip("only root can become the user `nobody`");
     }
     let _alone = support::alone();
     let folder = tempfile::tempdir().expect("a temporary directory");
@@ -53,13 +53,14 @@ fn nobody_runs_a_lab() {
         assert!(text.contains("skipped"), "{text}");
         assert!(
             !user_namespaces(),
-            "nobody may make user namespaces here, and yet the lab did not run: {text}"
+            "the user `nobody` may make user namespaces here, and yet the lab did not run: {text}"
         );
         eprintln!("skipped: this machine gives ordinary users no user namespaces");
     }
 }
 
-/// Runs what is appended as nobody, with an ordinary user's search path, where `ip` and `ethtool` are not.
+/// A command that runs its arguments as `nobody`, with an ordinary user's search path, where `ip` and `ethtool` are
+/// not.
 fn nobody() -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
@@ -67,7 +68,7 @@ fn nobody() -> Command {
     command
 }
 
-/// Whether the machine lets nobody make a user namespace with a network namespace in it, which is all the lab asks.
+/// Whether the user `nobody` may make a user namespace with a network namespace in it here, which is all the lab needs.
 fn user_namespaces() -> bool {
     let run = nobody().args(["unshare", "--user", "--map-root-user", "--net", "true"]).output();
     run.expect("setpriv and unshare are installed").status.success()

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// False where live worlds cannot be made, which is said.
+/// Whether live worlds can be made here; prints why not.
 fn may_run() -> bool {
     if !support::may_run() {
         return false;
@@ -141,7 +141,7 @@ fn every_kind_of_workload_gives_its_measurements() {
     assert_eq!(traces(), before, "nothing is left behind");
 }
 
-/// A stand-in for the engine that does what `script` says.
+/// A stand-in for the daemon's binary, which runs `script`.
 fn stand_in(folder: &Path, script: &str) -> PathBuf {
     let path = folder.join("plimsoll");
     fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("write the stand-in");

@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use plimsoll_lab::{LabError, Options};
 use plimsoll_scenario::{Form, Results, Scenario, Status};
 
-/// Says why a live test does nothing. Where `PLIMSOLL_REQUIRE_LIVE=1` asks for all of them, that is a failure: what a
-/// passing test says is shown to nobody.
+/// Says why a live test does nothing. Where `PLIMSOLL_REQUIRE_LIVE=1` asks for all of them, that is a failure: the
+/// output of a passing test is not shown.
 pub fn skip(why: &str) {
     assert!(std::env::var_os("PLIMSOLL_REQUIRE_LIVE").is_none_or(|value| value != "1"), "skipped: {why}");
     eprintln!("skipped: {why}");
@@ -46,13 +46,14 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The short form of a file of examples fulfils what it expects, each expectation in one of some tries: what came of the last.
+/// Runs the short form of an example, and asserts that each of its expectations holds in one of [`TRIES`] tries.
+/// Returns the results of the last try.
 pub fn comes_out(name: &str) -> Option<Results> {
     let options = Options { binary: Some(binary()?), ..Options::default() };
     comes_out_with(name, &options, |status| status != Status::Passed)
 }
 
-/// The same for those expectations which `fails` finds to have failed.
+/// Like [`comes_out`], but only expectations for which `fails` is true count as failed.
 pub fn comes_out_with(name: &str, options: &Options, fails: fn(Status) -> bool) -> Option<Results> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name);
     let scenario = Scenario::load(&file, Form::Short).unwrap_or_else(|errors| panic!("{errors:?}"));
@@ -64,7 +65,7 @@ pub fn comes_out_with(name: &str, options: &Options, fails: fn(Status) -> bool) 
     for _ in 0..TRIES {
         let results = match plimsoll_lab::run(&scenario, options, &mut |_| {}) {
             Ok(results) => results,
-            // A source or a sink that a stall has kept from being ready.
+            // A stall of the machine has kept a source or a sink from being ready.
             Err(error @ LabError::Workload { .. }) => {
                 stalled = error.to_string();
                 continue;
