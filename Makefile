@@ -30,7 +30,7 @@ demo: ## build, run noisy-neighbour and receive-flood of examples/ on real traff
 	@echo '== three hosts: a flood from the network, without and with receivers that tell senders =='
 	@$(RELEASE) lab examples/receive-flood.yaml --out report/receive-flood
 
-faults: ## show live what faults cost the other tenants on this machine, with figures: needs root, takes a minute and the build
+faults: ## show live what faults cost other tenants, with figures: needs root; a minute after the build
 	@scripts/setup.sh test
 	@$(CARGO) test --locked -p plimsoll-cli --test live --test it -- faults:: kept:: --nocapture --test-threads 1
 
@@ -38,8 +38,8 @@ build: ## build the release binary, target/release/plimsoll
 	@scripts/setup.sh build
 	$(CARGO) build --release --locked -p plimsoll-cli
 
-# The live tests wait for most of their time. All else runs beside them, at a lower priority, so that it takes the time
-# that they leave.
+# The live tests wait for most of their time. All other checks run beside them, at a lower priority, in the time that
+# the live tests leave.
 test: ## run all checks: format, lints, unit, property, scenario and live tests, docs and their examples, licences
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory fmt
@@ -78,24 +78,24 @@ unit:
 docs-check:
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps
 
-# The benches are a workspace of their own. Without their default feature they need no DPDK, so that they are
-# linted everywhere; `make bench` builds them whole.
+# The benches are a workspace of their own. Without their default feature they need no DPDK, so they can be linted on
+# any machine; `make bench` builds all of them.
 bench-check:
 	$(CARGO) clippy --locked --manifest-path benches/Cargo.toml --target-dir target --no-default-features --all-targets -- -D warnings
 
-# The advisories need the network and are not part of it.
+# Checking for security advisories needs the network, so it is not included.
 deny: ## check licences, bans and sources with cargo-deny (the first time takes minutes to install it)
 	@scripts/setup.sh deny
 	$(CARGO) deny --locked check --hide-inclusion-graph licenses bans sources
 
-# Installing cargo-deny takes minutes, so that the tests only use one that is there. What each crate's manifest says
-# of its licence is a test in any case: tests/docs/tests/it/licences.rs.
+# Installing cargo-deny takes minutes, so `make test` uses it only where it is installed. The licences that crates'
+# manifests state are tested on every machine: tests/docs/tests/it/licences.rs.
 deny-if-there:
 	@if $(CARGO) deny --version >/dev/null 2>&1; then \
 		$(MAKE) --no-print-directory deny; \
 	else \
-		echo 'make: cargo-deny is not installed: licences were checked by what manifests state only,' >&2; \
-		echo 'make: licence files, bans and sources were not checked; `make deny` installs it and does' >&2; \
+		echo 'make: cargo-deny is not installed: only the licences that manifests state were checked;' >&2; \
+		echo 'make: `make deny` installs it and checks licence files, bans and sources, too' >&2; \
 	fi
 
 bench: ## measure Plimsoll beside DPDK, tc, ns-3 and a copy loop; prints a table, writes target/bench.json
@@ -116,7 +116,7 @@ fuzz: ## fuzz frames, vnet headers, overlays, feedback, sealed frames, policy fi
 	@scripts/setup.sh fuzz
 	@fuzz/run.sh $(FUZZ_SECONDS)
 
-soak: ## property tests with many cases, then the demo over and over, for SOAK_MINUTES (60)
+soak: ## repeat property tests with many cases, then the demo, for SOAK_MINUTES (60)
 	@scripts/setup.sh run
 	@SOAK_MINUTES=$(SOAK_MINUTES) scripts/soak.sh
 

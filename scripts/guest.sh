@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes what a small Linux guest boots from: Debian's cloud kernel and an initramfs with busybox, virtio-net and iperf3.
+# Makes the files that a small Linux guest boots from: Debian's cloud kernel and an initramfs with busybox, virtio-net
+# and iperf3.
 #
 # Usage: scripts/guest.sh FOLDER
 #   writes FOLDER/vmlinuz and FOLDER/initrd, and does nothing when they are there.
@@ -13,7 +14,7 @@ set -eu
 folder=${1:?where to? usage: scripts/guest.sh FOLDER}
 fail() { printf 'guest: error: %s\n' "$*" >&2; exit 1; }
 
-# What this script wrote before it was changed is made anew.
+# Files of an older version of this script are made anew.
 [ -e "$folder/vmlinuz" ] && [ "$folder/initrd" -nt "$0" ] && exit 0
 busybox=$(command -v busybox) || fail 'busybox is missing; scripts/setup.sh test installs it'
 command -v apt-get >/dev/null || fail 'this script knows apt-get only'
@@ -53,7 +54,7 @@ export PATH=/bin:/usr/bin:/sbin:/usr/sbin
 mount -t devtmpfs dev /dev
 mount -t proc proc /proc
 mount -t sysfs sys /sys
-# What the kernel's arguments say of a module is for who loads it.
+# Kernel arguments of the form MODULE.OPTION are options of that module, which insmod must be given.
 options() { tr ' ' '\n' </proc/cmdline | sed -n "s/^$1\.//p"; }
 while read -r module; do insmod "/modules/$module" $(options "${module%.ko}"); done </modules/order
 ip link set lo up
@@ -62,7 +63,7 @@ exec setsid cttyhack sh
 INIT
 chmod +x "$root/init"
 (cd "$root" && find . | "$busybox" cpio -o -H newc 2>/dev/null | gzip -1) >"$work/initrd"
-# At once, as another guest may be booting from what is there.
+# Each file is replaced in one step, as another guest may be booting from the old one.
 cp "$work"/kernel/boot/vmlinuz-* "$folder/vmlinuz.$$"
 cp "$work/initrd" "$folder/initrd.$$"
 mv "$folder/vmlinuz.$$" "$folder/vmlinuz"

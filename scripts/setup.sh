@@ -1,15 +1,15 @@
 #!/bin/sh
-# Installs what Plimsoll needs on Debian 12 or Ubuntu, and nothing that is there already.
+# Installs the programs that Plimsoll needs and that are missing, on Debian 12 or Ubuntu.
 #
 # Usage: scripts/setup.sh [build|run|test|bench|fuzz|deny]
 #   build  a linker and the Rust toolchain
-#   run    build, and what the lab drives: iproute2, iperf3, memcached, sockperf, ethtool
-#   test   run, and what virtual machines in the live tests take: DPDK's testpmd, QEMU, busybox
-#   bench  run, and DPDK's libraries, tc and ns-3, the peers that benches/ measures beside us
+#   run    build, and the tools of the lab: iproute2, iperf3, memcached, sockperf, ethtool
+#   test   run, and tools of the live tests with virtual machines: DPDK's testpmd, QEMU, busybox
+#   bench  run, and DPDK's libraries, tc and ns-3, which benches/ compares with Plimsoll
 #   fuzz   build, and the nightly toolchain
 #   deny   build, and cargo-deny, compiled here: minutes on two cores
 #
-# Silent, and without touching the network, when nothing is missing.
+# When nothing is missing, it prints nothing and does not use the network.
 set -eu
 
 RUST=1.95.0 # the oldest toolchain that builds the workspace, and the one installed where there is none
@@ -57,13 +57,13 @@ want_bench() {
     want dpdk-testpmd dpdk-dev
 }
 
-# ns-3 stands beside our simulator where it can be had; the bench says so where it cannot.
+# ns-3, which the bench compares with our simulator; without it the bench measures our simulator alone.
 want_ns3() {
     pkg-config --exists ns3-internet 2>/dev/null && return 0
     have apt-get || return 0
     [ "$(id -u)" -eq 0 ] || return 0
     DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends libns3-dev libgsl-dev >&2 ||
-        say 'libns3-dev cannot be installed here: the simulator is measured alone'
+        say 'libns3-dev cannot be installed here: the bench measures our simulator alone'
 }
 
 # Installs the missing packages, as root or through sudo; says what to do when it is neither.

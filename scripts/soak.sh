@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs the property tests with many cases and fresh seeds, then the demo over and over, until time is up.
-# The first failure ends it, with the seed or the report that shows it.
+# It stops at the first failure, with the seed or the report that shows it.
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -1,4 +1,4 @@
-//! What a page of the documentation promises, as something that can be run.
+//! A page of the documentation as a list of blocks that can be run.
 //!
 //! Why: an example that no longer works costs a newcomer more than no example.
 //! From: the fenced blocks of `README.md` and `docs/*.md`; `CONTRIBUTING.md` says how to write one.
@@ -71,7 +71,7 @@ pub struct Command {
     pub expected: Vec<String>,
 }
 
-/// Every fenced block of a page.
+/// Reads every fenced block of a page.
 ///
 /// # Errors
 /// For a fence that is not closed, or whose words are not known.

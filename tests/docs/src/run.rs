@@ -1,9 +1,9 @@
 //! Runs a page from top to bottom, as a reader would.
 //!
 //! Why: the files and processes of one block are what the next one builds on.
-//! Not here: how a page is read (the crate's root).
-//! Invariant: what a page started is gone when it ends, failed or not; what it made goes with the test's namespaces
-//! (`scripts/apart`).
+//! Not here: reading a page (the crate's root).
+//! Invariant: the processes that a page started have ended when the page ends, failed or not; what they made ends with
+//! the test's namespaces (`scripts/apart`).
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -44,7 +44,7 @@ pub fn run_page(bench: &Bench, page: &str) -> Result<()> {
     check_links(&bench.root, page, &text)
 }
 
-/// A reader's folder, and what the reader has started.
+/// A reader's folder, and the processes that the reader has started.
 struct Desk<'a> {
     bench: &'a Bench,
     dir: tempfile::TempDir,
@@ -85,7 +85,7 @@ impl<'a> Desk<'a> {
         }
     }
 
-    /// Runs one command; what it leaves in the background runs on until the page ends.
+    /// Runs one command; processes that it leaves in the background run on until the page ends.
     fn command(&self, command: &Command) -> Result<()> {
         let log = self.dir.path().join(".output");
         let out = File::create(&log)?;
@@ -124,7 +124,7 @@ impl<'a> Desk<'a> {
         shows(&output, &command.expected).with_context(|| format!("`{}`", command.line))
     }
 
-    /// A `make` line must name a target that there is.
+    /// Checks that each `make` line names targets of the Makefile.
     fn make_targets(&self, text: &str) -> Result<()> {
         let makefile = fs::read_to_string(self.bench.root.join("Makefile"))?;
         let targets = text.lines().filter_map(|line| line.trim_start().strip_prefix("make "));
@@ -160,7 +160,7 @@ pub fn load_scenario(path: &Path) -> Result<()> {
     }
 }
 
-/// A link to a file of the checkout must lead there.
+/// Checks that each link to a file of the checkout leads to one.
 fn check_links(root: &Path, page: &str, text: &str) -> Result<()> {
     let folder = root.join(page).parent().map(Path::to_path_buf).unwrap_or_default();
     for rest in text.split("](").skip(1) {

@@ -31,7 +31,7 @@ fn runner() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/apart")
 }
 
-/// Starts one of these tests as cargo would.
+/// Starts one of this binary's tests as cargo would.
 fn start(name: &str) -> Child {
     let test = std::env::current_exe().expect("this test is a file");
     let mut run = Command::new(runner());

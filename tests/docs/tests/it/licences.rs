@@ -1,8 +1,8 @@
-//! Licences: what is linked in may be, as `deny.toml` says.
+//! Licences: `deny.toml` allows the licence of every crate that is linked in.
 //!
 //! Why: `make deny` asks cargo-deny, which a bare machine lacks; the licences must not depend on that.
 //! From: the SPDX licence expressions that each crate's manifest states.
-//! Not here: bans, sources, and what the licence files themselves say; that is cargo-deny's.
+//! Not here: bans, sources and the texts of licence files, which cargo-deny checks.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,8 +19,8 @@ fn every_dependency_has_a_licence_that_is_allowed() {
     assert!(refused.is_empty(), "not in the allow list of deny.toml: {refused:?}");
 }
 
-/// The crates of others that this machine's build takes, with what their manifests say. `cargo tree` knows which features
-/// count on this platform; `cargo metadata` also names what others would link.
+/// Third-party crates of this machine's build, with the licences that their manifests state. `cargo tree` leaves out
+/// crates of other platforms, which `cargo metadata` names as well.
 fn foreign(root: &Path) -> Vec<(String, String)> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let run = Command::new(env!("CARGO"))
@@ -31,7 +31,7 @@ fn foreign(root: &Path) -> Vec<(String, String)> {
         .expect("cargo runs");
     assert!(run.status.success(), "cargo tree: {}", String::from_utf8_lossy(&run.stderr));
     let text = String::from_utf8(run.stdout).expect("cargo tree writes text");
-    // Ours are followed by their folder; one that is told again by `(*)` behind its licence.
+    // Our own crates are followed by their folder; a crate that is listed again has `(*)` behind its licence.
     let theirs = |line: &&str| !line.contains("(/") && !line.trim().is_empty();
     let split = |line: &str| {
         let (name, licence) = line.split_once('\t').unwrap_or((line, "none stated"));

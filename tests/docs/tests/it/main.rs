@@ -1,4 +1,4 @@
-//! What the documentation shows, and what it says of itself.
+//! Runs the documentation's examples, and checks what it says of the code, the Makefile and licences.
 
 #![forbid(unsafe_code)]
 

@@ -19,7 +19,7 @@ fn bench() -> Bench {
     Bench { root, bin }
 }
 
-/// Waits for the pages before.
+/// Waits until the page that runs now has ended.
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
