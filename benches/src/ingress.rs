@@ -42,7 +42,7 @@ pub fn measure(effort: Effort) -> Result<Vec<Row>> {
         small
             .goal(Goal::AtLeast(BAR))
             .note("one core; ours with a queue for each tenant, served by CPU time"),
-        imix.note("the same with 7 frames of 64 B to 4 of 594 and one of 1,518"),
+        imix.note("7 frames of 64 B to 4 of 594 and one of 1,518"),
     ])
 }
 

@@ -34,7 +34,9 @@ pub fn right_lines(page: &str, source: impl Fn(&str) -> Option<String>) -> Lines
             Some((file, old, rest)) => {
                 lines.links += 1;
                 let text = before.rsplit('[').next().unwrap_or("").trim_end_matches("](");
-                let new = lines.look_up(text, file, old, &source);
+                // The page may break the line inside the text.
+                let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+                let new = lines.look_up(&text, file, old, &source);
                 lines.page.extend([file, "#L", &new, rest]);
             }
             None => lines.page.push_str(piece),
@@ -114,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_link_to_its_items_line_stays() {
-        let page = "A [page](b.md), [`fn send`](a.rs#L3) and [more](b.md#Links).";
+        let page = "A [page](b.md), [`fn\n  send`](a.rs#L3) and [more](b.md#Links).";
         assert_eq!(looked_at(page), Lines { page: page.to_owned(), links: 1, ..Lines::default() });
     }
 
