@@ -10,6 +10,7 @@ mod apart;
 mod binding;
 mod blame;
 mod class_delays;
+mod cpu;
 mod depart;
 mod drops;
 mod emit;
@@ -26,7 +27,6 @@ mod posted;
 mod queues;
 mod rates;
 mod rules;
-mod slow;
 mod snapshot;
 mod sources;
 mod verify;
@@ -43,10 +43,12 @@ use plimsoll_wire::Parsed;
 
 use apart::Charged;
 pub use apart::{Move, Whither};
+pub use cpu::{Core, ThisCore};
 pub use drops::{Event, Loss, Tally};
 pub use fleet::{FleetMap, FleetNow, FleetSetup, HostNow, HostState, PairNow, ReceiverNow, Sent, own_mac};
 pub use flows::{Flow, FlowTable, Lookup, Room, Slot};
 pub use install::{Change, Installed};
+pub(crate) use inward::COMMON;
 pub(crate) use lane::Quota;
 pub use lane::{Lane, LaneSpec};
 pub use mac_table::{Learned, Mac, MacTable, Owner};
@@ -191,8 +193,6 @@ pub struct Engine {
     pub(crate) steps: Vec<(usize, Step)>,
     /// When a client that is not served now is served again.
     pub(crate) wake_at: Option<Nanos>,
-    /// When the way in goes on, where an experiment holds it up.
-    pub(crate) inward_at: Option<Nanos>,
     /// When held requests of a client are let in again, the first of them.
     release_at: Option<Nanos>,
     /// A client's rings are looked at in the next turn as well: nothing else would tell of what it writes.
@@ -293,7 +293,6 @@ impl Engine {
             sampler: Sampler::new(verify::ONE_IN, verify::seed()),
             steps: Vec::new(),
             wake_at: None,
-            inward_at: None,
             release_at: None,
             attentive: false,
             program: setup.program,
@@ -318,10 +317,14 @@ impl Engine {
     /// [`Engine::turn`], asking for the time after each part of the round, so that what a long round measures is right. The
     /// clock is told which part has ended; the last one ends with the turn.
     pub fn turn_by(&mut self, clock: &impl Fn(Part) -> Nanos) -> Turn {
+        self.turn_on(&mut ThisCore, clock)
+    }
+
+    /// [`Engine::turn_by`], with the way in on another core than this machine's: an experiment's.
+    pub fn turn_on(&mut self, core: &mut impl Core, clock: &impl Fn(Part) -> Nanos) -> Turn {
         self.turns += 1;
         self.attentive = false;
         self.wake_at = None;
-        self.inward_at = None;
         self.release_at = None;
         let tended = self.tend_fleet(clock(Part::Between));
         let now = clock(Part::Fleet);
@@ -332,7 +335,7 @@ impl Engine {
         for _ in 0..read.div_ceil(DEPARTURES).clamp(1, ROUNDS) {
             let begun = clock(std::mem::replace(&mut ended, Part::Deliver));
             let left = self.depart(begun);
-            busy |= self.take_in(begun, clock) || left;
+            busy |= self.take_in(core, begun, clock) || left;
             if !left {
                 break;
             }
@@ -346,8 +349,7 @@ impl Engine {
         self.fleet.iter_mut().for_each(|fleet| fleet.turned = now);
         let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
         let next = [next, self.wake_at].into_iter().flatten().min();
-        // An epoch is measured, and a slow core's time made up for.
-        let lazily = [tended, apart, self.inward_at, self.release_at].into_iter().flatten().min();
+        let lazily = [tended, apart, core.free_at(), self.release_at].into_iter().flatten().min();
         let pause = if self.uplink.is_away() { DOWN_RETRY } else { FULL_RETRY };
         let retry = (self.uplink.blocked || kept).then_some(pause);
         Turn { busy: busy || self.attentive, next, lazily, retry }

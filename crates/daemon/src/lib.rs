@@ -14,6 +14,7 @@ mod connections;
 mod control;
 mod departures;
 mod engine;
+mod experiment;
 mod explain;
 mod filter;
 mod fleet;
@@ -38,11 +39,12 @@ pub use client::{Client, ClientError, query};
 pub use control::{Control, ReloadError, Reloaded};
 pub use departures::{Departure, DepartureLog, KEPT, Passage};
 pub use engine::{
-    BATCH, Buffer, Change, Engine, Event, FleetMap, FleetNow, FleetSetup, Flow, FlowTable, Held, HostNow,
-    HostState, Installed, LARGE, Lane, LaneSpec, Learned, Lookup, Loss, Lost, Mac, MacTable, Move, NodeNow,
-    Owner, PairNow, Part, Pool, PortNow, RateError, Rated, ReceiverNow, Room, SMALL, Sampler, Sent, Setup,
-    Slot, Snapshot, Step, Tally, Turn, Whither, own_mac,
+    BATCH, Buffer, Change, Core, Engine, Event, FleetMap, FleetNow, FleetSetup, Flow, FlowTable, Held,
+    HostNow, HostState, Installed, LARGE, Lane, LaneSpec, Learned, Lookup, Loss, Lost, Mac, MacTable, Move,
+    NodeNow, Owner, PairNow, Part, Pool, PortNow, RateError, Rated, ReceiverNow, Room, SMALL, Sampler, Sent,
+    Setup, Slot, Snapshot, Step, Tally, ThisCore, Turn, Whither, own_mac,
 };
+pub use experiment::ExperimentCore;
 pub use explain::{Explanation, LimitTime, NodeTime, RankNow, Served, TimeSpent, explain, placement};
 pub use filter::{Filter, FilterError, protocol_number};
 pub use fleet::{FleetError, read_key};

@@ -341,7 +341,7 @@ fn build(
     engine.set_verify(checked.config.engine.verify);
     if let Some(experiment) = &config.engine.experiment {
         eprintln!("plimsoll: `engine.experiment` makes the way in, or accounting, other than it is");
-        engine.set_experiment(experiment);
+        engine.set_drain_share(experiment.drain_share);
     }
     Ok((engine, missing))
 }
@@ -380,7 +380,8 @@ fn habits(checked: &Checked, options: &Options) -> Result<Habits, RunError> {
             return Err(RunError::NoCore { cpu, cores: cores.join(", ") });
         }
     }
-    Ok(Habits { cpu: cpu.map(|cpu| cpu as usize), busy_poll: engine.busy_poll })
+    let experiment = engine.experiment.clone();
+    Ok(Habits { cpu: cpu.map(|cpu| cpu as usize), busy_poll: engine.busy_poll, experiment })
 }
 
 /// The socket's place, held for this process: a locked file beside it, which goes with the value.

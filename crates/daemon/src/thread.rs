@@ -13,15 +13,17 @@ use std::time::Instant;
 
 use mio::Waker;
 use plimsoll_nic::NodeRank;
-use plimsoll_policy::NodeId;
+use plimsoll_policy::{Experiment, NodeId};
 use plimsoll_ports::{Port, PortError, STALL};
 use plimsoll_slo::{Pulse, Watched};
 use plimsoll_units::{BitRate, Nanos, Span};
 use tokio::sync::oneshot;
 
 use crate::engine::{
-    Change, Engine, Installed, Lost, Move, RateError, Rated, Sent, Snapshot, Step, Turn, Whither,
+    Change, Core, Engine, Installed, Lost, Move, RateError, Rated, Sent, Snapshot, Step, ThisCore, Turn,
+    Whither,
 };
+use crate::experiment::ExperimentCore;
 use crate::urgency::Urgency;
 use crate::wait::Waiter;
 
@@ -95,12 +97,14 @@ pub enum Notice {
 }
 
 /// How the thread runs.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Habits {
     /// The core to pin it to.
     pub cpu: Option<usize>,
     /// Whether it never sleeps.
     pub busy_poll: bool,
+    /// The core that an experiment wants for the way in, in place of this machine's.
+    pub experiment: Option<Experiment>,
 }
 
 /// The other threads' end.
@@ -195,7 +199,14 @@ struct Loop {
 }
 
 impl Loop {
-    fn run(mut self, notices: &impl Fn(Notice)) {
+    fn run(self, notices: &impl Fn(Notice)) {
+        match self.habits.experiment.as_ref().map(ExperimentCore::new) {
+            None => self.run_on(ThisCore, notices),
+            Some(core) => self.run_on(core, notices),
+        }
+    }
+
+    fn run_on(mut self, mut way_in: impl Core, notices: &impl Fn(Notice)) {
         if let Some(core) = self.habits.cpu {
             core_affinity::set_for_current(core_affinity::CoreId { id: core });
         }
@@ -211,7 +222,7 @@ impl Loop {
                 self.engine.rested();
             }
             let clock = &self.clock;
-            let turn = self.engine.turn_by(&|_| clock.now());
+            let turn = self.engine.turn_on(&mut way_in, &|_| clock.now());
             if self.engine.has_lost() {
                 self.report_lost(notices);
             }

@@ -8,18 +8,18 @@
 //! its own, beside the tenants'.
 
 use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, NotQueued, Station};
-use plimsoll_policy::{DEFAULT_SLOTS, DRAIN_SHARE, Experiment, IngressOrder, Program, TenantId};
+use plimsoll_policy::{DEFAULT_SLOTS, DRAIN_SHARE, Program, TenantId};
 use plimsoll_ports::{Port, Received, Trouble};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::{VnetHeader, alike};
 
 use super::apart::Charged;
+use super::cpu::Core;
 use super::depart::Bound;
 use super::drops::Loss;
 use super::fleet::Came;
 use super::mac_table::{Mac, Owner};
 use super::pool::{Buffer, Pool};
-use super::slow::SlowCore;
 use super::sources::Sources;
 use super::{BATCH, Engine, Lane, Part};
 
@@ -38,10 +38,6 @@ pub(crate) struct Inward {
     before: Vec<Before>,
     /// Whose lane is whose has not changed since then: what came earlier is looked up again.
     since: Option<Nanos>,
-    /// Frames are delivered in the order of arrival, and fetched when there are none: an experiment.
-    shared: bool,
-    /// The core that it all takes place on, where that is to be slower than this machine's.
-    slow: Option<SlowCore>,
 }
 
 /// A frame that waits.
@@ -96,45 +92,16 @@ impl Inward {
         let delivered = [(Nanos::ZERO, None); QUANTUM];
         let before = vec![Before::default(); stations.len()];
         let sources = vec![Sources::default(); stations.len()];
-        Self { sources, ingress, drain, pools, delivered, before, since: None, shared: false, slow: None }
+        Self { sources, ingress, drain, pools, delivered, before, since: None }
     }
 
-    /// From now on as in an experiment; before anything has come.
-    fn set_experiment(&mut self, experiment: &Experiment) {
-        self.drain = Drain::new(experiment.drain_share);
-        self.shared = experiment.ingress == IngressOrder::Shared;
-        self.slow = SlowCore::of(experiment);
+    /// Whether to fetch now, before frames that wait are delivered.
+    fn may_fetch(&self, core: &impl Core) -> bool {
+        self.ingress.held() == 0 || core.fetches_first() && self.drain.may()
     }
 
-    /// Whether to fetch now, before what waits is delivered.
-    fn may_fetch(&self) -> bool {
-        self.ingress.held() == 0 || !self.shared && self.drain.may()
-    }
-
-    /// How many frames are fetched at once, and how many delivered before the next tenant is chosen.
-    fn batches(&self) -> (usize, usize) {
-        self.slow.as_ref().map_or((BATCH, QUANTUM), |slow| slow.batches(BATCH, QUANTUM))
-    }
-
-    /// When the core is free, if it is at work on what it took before.
-    fn busy_until(&mut self, now: Nanos) -> Option<Nanos> {
-        self.slow.as_mut()?.busy_until(now)
-    }
-
-    /// Nothing is there to be fetched or delivered.
-    fn idle(&mut self) {
-        self.slow.iter_mut().for_each(SlowCore::idle);
-    }
-
-    /// So many frames were fetched: how long that took on the core that there is, or is to be.
-    fn fetched(&mut self, frames: usize, took: Span) {
-        let took = self.slow.as_mut().map_or(took, |slow| slow.fetched(frames, took));
-        self.drain.fetched(took);
-    }
-
-    /// So many of a station's frames were delivered.
-    fn processed(&mut self, station: u32, frames: usize, took: Span, now: Nanos) {
-        let took = self.slow.as_mut().map_or(took, |slow| slow.processed(frames, took));
+    /// Charges the time in which a station's frames were delivered.
+    fn processed(&mut self, station: u32, took: Span, now: Nanos) {
         self.ingress.charge(station, took, now);
         self.drain.processed(took);
     }
@@ -252,41 +219,46 @@ fn stations(program: &Program, lanes: &[Option<Box<Lane>>]) -> Vec<Station> {
 }
 
 impl Engine {
-    /// Makes the way in as an experiment wants it; before anything has come.
-    pub fn set_experiment(&mut self, experiment: &Experiment) {
-        self.inward.set_experiment(experiment);
+    /// Sets the part of the time, in thousandths, that fetching may take while frames wait. To be called before any frame
+    /// has arrived.
+    pub fn set_drain_share(&mut self, share: u32) {
+        self.inward.drain = Drain::new(share);
     }
 
     /// Fetches what the uplink has, as far as its share of the time goes, and delivers what waits, each tenant by its
     /// share; answers whether anything moved.
     /// `begun` is when what went before, departures to tenants among it, did.
-    pub(super) fn take_in(&mut self, begun: Nanos, clock: &impl Fn(Part) -> Nanos) -> bool {
+    pub(super) fn take_in(
+        &mut self,
+        core: &mut impl Core,
+        begun: Nanos,
+        clock: &impl Fn(Part) -> Nanos,
+    ) -> bool {
         let (mut fetched, mut delivered) = (0, 0);
         let mut now = clock(Part::Depart);
         self.part_took(now.since(begun), Charged::No, now);
         let mut empty = false;
-        let (batch, quantum) = self.inward.batches();
+        let (batch, quantum) = core.batches(BATCH, QUANTUM);
         while delivered < DELIVERIES {
-            if let Some(free) = self.inward.busy_until(now) {
-                self.inward_at = Some(free);
+            if core.is_busy(now) {
                 break;
             }
-            if fetched < FETCHES && !empty && self.inward.may_fetch() {
-                let count = self.fetch(batch, now);
+            if fetched < FETCHES && !empty && self.inward.may_fetch(core) {
+                let count = self.fetch(core, batch, now);
                 (fetched, empty) = (fetched + count, count < batch);
                 let after = clock(Part::Fetch);
-                self.inward.fetched(count, after.since(now));
+                self.inward.drain.fetched(core.fetched(count, after.since(now)));
                 now = after;
             } else if let Some(station) = self.inward.ingress.next() {
                 let count = self.deliver_some(station, quantum, now);
                 delivered += count;
                 let after = clock(Part::Deliver);
                 self.note_delays(station, count, after);
-                self.inward.processed(station, count, after.since(now), after);
+                self.inward.processed(station, core.delivered(count, after.since(now)), after);
                 self.part_took(after.since(now), Charged::Yes, after);
                 now = after;
             } else {
-                self.inward.idle();
+                core.idle();
                 break;
             }
         }
@@ -334,7 +306,7 @@ impl Engine {
     }
 
     /// A batch from the uplink, each frame to the queue of the tenant whose address it bears.
-    fn fetch(&mut self, batch: usize, now: Nanos) -> usize {
+    fn fetch(&mut self, core: &impl Core, batch: usize, now: Nanos) -> usize {
         let must_be_asked = self.uplink.port.as_ref().is_some_and(Port::must_be_asked);
         if !self.uplink.ready && !must_be_asked {
             return 0;
@@ -355,8 +327,8 @@ impl Engine {
                     } else {
                         (frame.first_chunk().map_or(COMMON, |&mac| self.station_for(mac)), None)
                     };
-                    let station = if self.inward.shared { COMMON } else { station };
-                    if let Err(why) = self.inward.store(station, frame, &received, source, now) {
+                    let queue = core.queue(station);
+                    if let Err(why) = self.inward.store(queue, frame, &received, source, now) {
                         self.uplink.tally.lost(why);
                     }
                 }

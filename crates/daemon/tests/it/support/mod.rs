@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use plimsoll_daemon::{
-    Change, DepartureLog, Engine, FleetSetup, Lane, Setup, engine_config, fleet_map, lane_spec,
+    Change, DepartureLog, Engine, ExperimentCore, FleetSetup, Lane, Setup, engine_config, fleet_map,
+    lane_spec,
 };
 use plimsoll_policy::{Checked, Program};
 use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, Sending};
@@ -34,6 +35,8 @@ pub struct World {
     pub wire: MemoryPort,
     /// The time.
     pub now: Nanos,
+    /// The core that the policy's experiment wants for the way in.
+    core: Option<ExperimentCore>,
 }
 
 /// A policy from its text.
@@ -84,8 +87,10 @@ impl World {
             log: Arc::clone(&log),
             fleet,
         });
-        checked.config.engine.experiment.iter().for_each(|experiment| engine.set_experiment(experiment));
-        Self { engine, log, tenants, wire, now: Nanos::ZERO }
+        let experiment = checked.config.engine.experiment.as_ref();
+        experiment.iter().for_each(|experiment| engine.set_drain_share(experiment.drain_share));
+        let core = experiment.map(ExperimentCore::new);
+        Self { engine, log, tenants, wire, now: Nanos::ZERO, core }
     }
 
     /// A tenant sends a frame.
@@ -103,11 +108,19 @@ impl World {
         let end = self.now + span;
         let mut out = Vec::new();
         while self.now < end {
-            self.engine.turn(self.now);
+            self.turn();
             out.extend(self.received());
             self.now += step;
         }
         out
+    }
+
+    fn turn(&mut self) {
+        let now = self.now;
+        match &mut self.core {
+            None => self.engine.turn(now),
+            Some(core) => self.engine.turn_on(core, &|_| now),
+        };
     }
 
     /// Frames that wait at the wire's end.
