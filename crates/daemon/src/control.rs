@@ -14,8 +14,8 @@ use plimsoll_units::{BitRate, Span};
 use serde::{Deserialize, Serialize};
 
 use crate::broker::{Broker, Number};
-use crate::engine::{Change, Installed, Lane, RateError, Rated};
-use crate::open::{OpenError, close, keep, known_mac, lane_spec};
+use crate::engine::{Change, Installed, Lane, RateError, Rated, lane_spec};
+use crate::open::{OpenError, close, keep, known_mac};
 use crate::reader::FileReader;
 use crate::thread::{Command, Handle, Stopped};
 

@@ -27,6 +27,7 @@ mod posted;
 mod queues;
 mod rates;
 mod rules;
+mod setup;
 mod snapshot;
 mod sources;
 mod verify;
@@ -49,12 +50,12 @@ pub use fleet::{FleetMap, FleetNow, FleetSetup, HostNow, HostState, PairNow, Rec
 pub use flows::{Flow, FlowTable, Lookup, Room, Slot};
 pub use install::{Change, Installed};
 pub(crate) use inward::COMMON;
-pub(crate) use lane::Quota;
 pub use lane::{Lane, LaneSpec};
 pub use mac_table::{Learned, Mac, MacTable, Owner};
 pub use pool::{Buffer, Held, LARGE, Pool, SMALL};
 use posted::status_of;
 pub use rates::{RateError, Rated};
+pub use setup::{engine_config, fleet_map, lane_spec};
 pub use snapshot::{NodeNow, PortNow, Snapshot};
 pub use verify::{Sampler, Step};
 

@@ -16,8 +16,8 @@ use nix::sys::socket::{setsockopt, sockopt};
 use plimsoll_policy::{Checked, Encapsulation, Overlay, Program};
 use plimsoll_ports::Port;
 
-use crate::engine::{FleetSetup, own_mac};
-use crate::open::{fleet_map, steady_uplink_mac};
+use crate::engine::{FleetSetup, fleet_map, own_mac};
+use crate::open::steady_uplink_mac;
 
 /// What keeps a host from joining its fleet.
 #[derive(Debug, thiserror::Error)]

@@ -28,6 +28,7 @@ mod record;
 mod reopen;
 mod run;
 mod sandbox;
+mod startup;
 mod stats;
 mod thread;
 mod urgency;
@@ -42,13 +43,14 @@ pub use engine::{
     BATCH, Buffer, Change, Core, Engine, Event, FleetMap, FleetNow, FleetSetup, Flow, FlowTable, Held,
     HostNow, HostState, Installed, LARGE, Lane, LaneSpec, Learned, Lookup, Loss, Lost, Mac, MacTable, Move,
     NodeNow, Owner, PairNow, Part, Pool, PortNow, RateError, Rated, ReceiverNow, Room, SMALL, Sampler, Sent,
-    Setup, Slot, Snapshot, Step, Tally, ThisCore, Turn, Whither, own_mac,
+    Setup, Slot, Snapshot, Step, Tally, ThisCore, Turn, Whither, engine_config, fleet_map, lane_spec,
+    own_mac,
 };
 pub use experiment::ExperimentCore;
 pub use explain::{Explanation, LimitTime, NodeTime, RankNow, Served, TimeSpent, explain, placement};
 pub use filter::{Filter, FilterError, protocol_number};
 pub use fleet::{FleetError, read_key};
-pub use open::{OpenError, engine_config, fleet_map, lane_spec, open};
+pub use open::{OpenError, open};
 pub use prometheus::page as prometheus_page;
 pub use record::{Record, Writer, start as start_recording};
 pub use run::{Options, RunError, Sandbox, run};

@@ -27,15 +27,16 @@ use crate::channel;
 use crate::connections;
 use crate::control::{Control, ReloadError, Reloaded};
 use crate::departures::DepartureLog;
-use crate::engine::{Engine, Sent, Setup, Snapshot};
+use crate::engine::{Engine, Sent, Setup, Snapshot, engine_config};
 use crate::fleet::{self, FleetError};
 use crate::local::LocalSocket;
-use crate::open::{OpenError, Opened, Resumed, engine_config, open_all, open_pinned, resume_all};
+use crate::open::OpenError;
 use crate::privileges;
 use crate::reader::{self, Answers, FileReader};
 use crate::record::{self, Record};
 use crate::reopen::{Away, lose, reopen, whose};
 use crate::sandbox::{self, Confinement, User};
+use crate::startup::{Opened, Resumed, open_all, open_pinned, resume_all};
 use crate::thread::{Command, Habits, Notice, Stopped, spawn};
 
 /// How to run.

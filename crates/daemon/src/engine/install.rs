@@ -24,7 +24,7 @@ use super::fleet::{FleetMap, pair_of};
 use super::flows::Room;
 use super::lane::{Lane, Quota};
 use super::mac_table::Owner;
-use crate::open::{fleet_map, pull};
+use super::setup::{fleet_map, pull};
 
 /// A policy to put in force, with the ports that it brings.
 #[derive(Debug)]

@@ -1,0 +1,90 @@
+//! What an engine is made from, as a policy states it.
+//!
+//! Why: the start, a reload, tests and benches must derive the same sizes from the same policy.
+//! From: `docs/policy.md`.
+//! Not here: opening ports (`open`).
+//! Invariant: what a reload changes is derived by the functions that the start used.
+
+use plimsoll_nic::Config;
+use plimsoll_policy::{Checked, Program};
+use plimsoll_ports::Port;
+use plimsoll_units::{Bytes, Span};
+
+use super::fleet::FleetMap;
+use super::lane::{LaneSpec, Quota};
+
+/// Bytes that one pull may take: what the link carries in this time, so that nobody waits longer for a large segment.
+const PULL: Span = Span::micros(50);
+
+/// How far the link's pace may lag behind and be made up while packets wait: a thread that the kernel kept waiting for
+/// a core loses no throughput by it. A scheduler's slice on a busy machine is 3 ms; with a tenth of this the uplink got
+/// 80 % of its rate there. A link that had nothing to send makes up nothing.
+const CATCH_UP: Span = Span::millis(5);
+
+/// The fleet of this policy, if it states one; its limits for tenants elsewhere are added to the program.
+#[must_use]
+pub fn fleet_map(checked: &Checked, program: &mut Program) -> Option<FleetMap> {
+    let overlay = checked.config.overlay.as_ref()?;
+    Some(FleetMap::new(overlay, checked.config.uplink.mtu, program))
+}
+
+/// What the lane of a tenant is made from. Panics when the policy has no such tenant.
+#[must_use]
+pub fn lane_spec(checked: &Checked, name: &str, port: Option<Port>) -> LaneSpec {
+    let tenants = (0..).map(plimsoll_policy::TenantId).zip(&checked.program.tenants);
+    let (tenant, stated) =
+        tenants.into_iter().find(|(_, tenant)| tenant.name == name).expect("the policy's own tenant");
+    let addresses = checked.config.tenants.iter().find(|tenant| tenant.name == name);
+    LaneSpec {
+        name: name.to_owned(),
+        tenant,
+        port,
+        descriptors: stated.descriptors,
+        flows: Quota::of(checked.config.engine.queues, checked.program.tenants.len()).flows,
+        addresses: addresses.map(|tenant| tenant.addresses.clone()).unwrap_or_default(),
+    }
+}
+
+/// Sizes of the NIC engine for this policy and uplink.
+#[must_use]
+pub fn engine_config(checked: &Checked, uplink: &Port) -> Config {
+    let engine = &checked.config.engine;
+    Config {
+        queues: engine.queues,
+        ring: engine.ring,
+        descriptors: engine.descriptors,
+        // What goes through an overlay is cut here.
+        pull: pull(
+            &checked.program,
+            checked.config.overlay.is_none() && uplink.capabilities().takes_segmentation,
+        ),
+        catch_up: CATCH_UP,
+    }
+}
+
+/// Most bytes that one pull takes: one frame, or what 50 µs carry when the uplink cuts segments itself.
+pub(crate) fn pull(program: &Program, segments: bool) -> Bytes {
+    let frame = program.max_frame + program.overhead;
+    let most = Bytes::new(65_536);
+    if segments { program.link.bytes_in(PULL).min(most).max(frame) } else { frame }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pull_is_fifty_microseconds_of_link_but_at_least_a_frame() {
+        let program = |rate: &str| {
+            let text = format!(
+                "uplink: {{port: memory, rate: {rate}}}\ntenants:\n  a: {{port: memory}}\n  b: {{port: memory}}\n"
+            );
+            plimsoll_policy::check_str("test.yaml", &text).expect("a policy").program
+        };
+        let frame = program("10Gbps").max_frame;
+        assert_eq!(pull(&program("10Gbps"), true), Bytes::new(62_500));
+        assert_eq!(pull(&program("100Gbps"), true), Bytes::new(65_536));
+        assert_eq!(pull(&program("100Mbps"), true), frame);
+        assert_eq!(pull(&program("100Gbps"), false), frame);
+    }
+}

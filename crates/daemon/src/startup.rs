@@ -1,0 +1,119 @@
+//! All ports of a policy, when the daemon starts: opened, or taken over from the run before.
+//!
+//! Why: a restart must not interrupt what an earlier run left open, and one tenant's port must not hold up another's.
+//! From: `docs/operating.md`; systemd's file descriptor store.
+//! Not here: how one port is opened (`open`), and by which process (`broker`).
+//! Invariant: the uplink is open, and each tenant has a lane, with a port or with a reason why it has none yet.
+
+use std::collections::BTreeMap;
+
+use plimsoll_policy::{Checked, Port as PortSpec};
+use plimsoll_ports::{Kept, Port};
+
+use crate::broker::Broker;
+use crate::engine::{LaneSpec, Mac, lane_spec};
+use crate::open::{OpenError, keep, known_mac, tap_config, tenant_wanted, uplink_wanted};
+
+/// The ports of a start.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    /// What the wire is behind.
+    pub uplink: Port,
+    /// In the order of the policy's tenants.
+    pub lanes: Vec<LaneSpec>,
+    /// Tenants whose port cannot be opened yet, and why: their lanes have none.
+    pub missing: Vec<(String, OpenError)>,
+}
+
+/// Ports of an earlier run that the service manager has kept, each as this policy has it.
+#[derive(Debug, Default)]
+pub(crate) struct Resumed {
+    uplink: Option<Port>,
+    tenants: BTreeMap<String, Result<Port, OpenError>>,
+    rest: Kept,
+}
+
+/// Takes up what an earlier run left with the service manager.
+///
+/// # Errors
+/// When that is the uplink, and it cannot be given what the policy says.
+pub(crate) fn resume_all(checked: &Checked) -> Result<Resumed, OpenError> {
+    let mut resumed = Resumed { rest: Kept::receive(), ..Resumed::default() };
+    let (port, mtu) = (&checked.config.uplink.port, checked.config.uplink.mtu);
+    resumed.uplink = resume("the uplink", port, mtu, None, &mut resumed.rest)?;
+    for tenant in &checked.config.tenants {
+        let (whose, mac) = (format!("tenant {}", tenant.name), known_mac(checked, &tenant.name));
+        let port = resume(&whose, &tenant.port, checked.config.tenant_mtu(), mac, &mut resumed.rest);
+        resumed.tenants.extend(port.transpose().map(|port| (tenant.name.clone(), port)));
+    }
+    Ok(resumed)
+}
+
+/// Opens AF_XDP's ports before all others, while this process has its privileges: where neither it nor the broker may pin
+/// their frames later.
+///
+/// # Errors
+/// When that is the uplink, and it cannot be opened.
+pub(crate) fn open_pinned(checked: &Checked, resumed: &mut Resumed) -> Result<(), OpenError> {
+    let uplink = uplink_wanted(&checked.config);
+    if uplink.xdp().is_some() {
+        resumed.uplink = Some(uplink.open()?);
+    }
+    for tenant in &checked.config.tenants {
+        let wanted = tenant_wanted(checked, tenant);
+        if wanted.xdp().is_some() {
+            resumed.tenants.insert(tenant.name.clone(), wanted.open());
+        }
+    }
+    Ok(())
+}
+
+/// Opens all ports of the policy that a start is made with. What an earlier run left is taken up, and what is made is left
+/// with the service manager in turn. A tenant whose port cannot be opened holds up nobody: its container may not have
+/// started yet.
+///
+/// # Errors
+/// When the uplink cannot be opened, or a port is none of a daemon's.
+pub(crate) fn open_all(checked: &Checked, broker: &Broker, resumed: Resumed) -> Result<Opened, OpenError> {
+    let Resumed { uplink, tenants: mut kept, rest } = resumed;
+    let uplink = match uplink {
+        Some(uplink) => uplink,
+        None => broker.open_uplink(checked, 0)?,
+    };
+    let (mut lanes, mut missing) = (Vec::new(), Vec::new());
+    for tenant in &checked.config.tenants {
+        let kept = kept.remove(&tenant.name);
+        let port = match kept.unwrap_or_else(|| broker.open_tenant(checked, 0, &tenant.name)) {
+            Ok(port) => Some(port),
+            Err(error @ OpenError::Memory { .. }) => return Err(error),
+            Err(error) => {
+                missing.push((tenant.name.clone(), error));
+                None
+            }
+        };
+        lanes.push(lane_spec(checked, &tenant.name, port));
+    }
+    rest.let_go();
+    lanes.iter().filter_map(|lane| lane.port.as_ref()).chain([&uplink]).for_each(keep);
+    Ok(Opened { uplink, lanes, missing })
+}
+
+/// The port as an earlier run left it, if it did.
+///
+/// # Errors
+/// See [`OpenError`].
+fn resume(
+    whose: &str,
+    port: &PortSpec,
+    mtu: u16,
+    mac: Option<Mac>,
+    kept: &mut Kept,
+) -> Result<Option<Port>, OpenError> {
+    let PortSpec::Tap { netns, name } = port else { return Ok(None) };
+    let taken = kept.take(&tap_config(netns.as_ref(), name, mtu, mac));
+    let resumed = taken.map_err(|source| OpenError::Port { whose: whose.to_owned(), source })?.map(Port::Tap);
+    if let Some(port) = &resumed {
+        eprintln!("plimsoll: {whose}: {} is as the run before left it", port.name());
+    }
+    Ok(resumed)
+}
