@@ -93,7 +93,7 @@ pub unsafe extern "C" fn plimsoll_vnic_close(vnic: *mut Vnic) {
     }
 }
 
-/// The interface's hardware address.
+/// Writes the interface's hardware address.
 ///
 /// # Safety
 /// `vnic` is open, and no other thread uses it meanwhile; `mac` has room for six bytes.
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn plimsoll_vnic_open_flow(vnic: *mut Vnic, flow: *const P
     numbered(vnic.open_flow(&spec))
 }
 
-/// The flow queue for such packets, as the daemon's rules say.
+/// Answers the flow queue for a flow's packets, by the daemon's rules.
 ///
 /// # Safety
 /// `vnic` is open, and no other thread uses it meanwhile; `flow` points to a flow.
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn plimsoll_vnic_queue_for(vnic: *mut Vnic, flow: *const P
     numbered(vnic.queue_for(&spec))
 }
 
-/// The flow queue for such a frame.
+/// Answers the flow queue for a frame, by the daemon's rules.
 ///
 /// # Safety
 /// `vnic` is open, and no other thread uses it meanwhile; `frame` points to `len` bytes.
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn plimsoll_vnic_classify(vnic: *mut Vnic, frame: *const u
     numbered(vnic.classify(frame))
 }
 
-/// What the cache of rules has done.
+/// Writes what the cache of rules has done.
 ///
 /// # Safety
 /// `vnic` is open, and no other thread uses it meanwhile; `into` points to one.
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn plimsoll_vnic_sendv(
     unsafe { send_gathered(&mut *vnic, queue, parts, count, offload, tag, PacketMetadata::default()) }
 }
 
-/// Says what the packets of a flow queue are beside their headers.
+/// States the metadata of a flow queue's packets.
 ///
 /// # Safety
 /// `vnic` is open, and no other thread uses it meanwhile; `metadata` points to one.
@@ -213,14 +213,13 @@ pub unsafe extern "C" fn plimsoll_vnic_set_metadata(
     metadata: *const PlimsollMetadata,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    let (sender, metadata) = unsafe { (&mut *vnic, &*metadata) };
-    sender.set_metadata(queue, &said(metadata)).map_or_else(|_| fail(libc::EAGAIN), |()| 0)
+    unsafe { set_metadata(&mut *vnic, queue, &*metadata) }
 }
 
-/// As [`plimsoll_vnic_sendv`], for a frame with metadata of its own.
+/// Copies a frame that lies in several places, and posts it with metadata of its own.
 ///
 /// # Safety
-/// As there; `metadata` points to one.
+/// As for [`plimsoll_vnic_sendv`]; `metadata` points to one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plimsoll_vnic_send_described(
     vnic: *mut Vnic,
@@ -232,10 +231,10 @@ pub unsafe extern "C" fn plimsoll_vnic_send_described(
     metadata: *const PlimsollMetadata,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { send_gathered(&mut *vnic, queue, parts, count, offload, tag, said(&*metadata)) }
+    unsafe { send_gathered(&mut *vnic, queue, parts, count, offload, tag, metadata_of(&*metadata)) }
 }
 
-/// Tells the daemon of everything posted.
+/// Rings the doorbell: the daemon learns of everything posted.
 ///
 /// # Safety
 /// `vnic` is open, and no other thread uses it meanwhile.
@@ -278,7 +277,7 @@ pub unsafe extern "C" fn plimsoll_vnic_receive(vnic: *mut Vnic, into: *mut u8, l
     }
 }
 
-/// Sleeps until something has completed or come in.
+/// Sleeps until a frame has completed or has arrived.
 ///
 /// # Safety
 /// `vnic` is open, and no other thread uses it meanwhile.
@@ -291,7 +290,7 @@ pub unsafe extern "C" fn plimsoll_vnic_wait(vnic: *mut Vnic, millis: c_int) -> c
     }
 }
 
-/// What becomes readable when the wait would end.
+/// Answers the descriptor that becomes readable when [`plimsoll_vnic_wait`] would end.
 ///
 /// # Safety
 /// `vnic` is open, and no other thread uses it meanwhile.
@@ -301,7 +300,7 @@ pub unsafe extern "C" fn plimsoll_vnic_fd(vnic: *const Vnic) -> c_int {
     unsafe { &*vnic }.as_raw_fd()
 }
 
-/// What another thread sends with.
+/// Makes a poster, with which another thread sends.
 ///
 /// # Safety
 /// `vnic` is open, and no other thread uses it meanwhile; `queues` points to `count` numbers, or `count` is 0.
@@ -328,7 +327,7 @@ pub unsafe extern "C" fn plimsoll_vnic_poster(
     }
 }
 
-/// Gives up what a thread sent with.
+/// Closes a poster.
 ///
 /// # Safety
 /// `poster` comes from [`plimsoll_vnic_poster`] and is not used afterwards; NULL is nothing.
@@ -340,10 +339,10 @@ pub unsafe extern "C" fn plimsoll_poster_close(poster: *mut Poster) {
     }
 }
 
-/// As [`plimsoll_vnic_send`].
+/// Copies a frame and posts it.
 ///
 /// # Safety
-/// `poster` is open, and no other thread uses it meanwhile; the rest as there.
+/// `poster` is open, and no other thread uses it meanwhile; `frame` and `offload` as for [`plimsoll_vnic_send`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plimsoll_poster_send(
     poster: *mut Poster,
@@ -357,10 +356,10 @@ pub unsafe extern "C" fn plimsoll_poster_send(
     unsafe { send(&mut *poster, queue, frame, len, offload, tag) }
 }
 
-/// As [`plimsoll_vnic_sendv`].
+/// Copies a frame that lies in several places, and posts it.
 ///
 /// # Safety
-/// `poster` is open, and no other thread uses it meanwhile; the rest as there.
+/// `poster` is open, and no other thread uses it meanwhile; `parts` and `offload` as for [`plimsoll_vnic_sendv`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plimsoll_poster_sendv(
     poster: *mut Poster,
@@ -374,7 +373,7 @@ pub unsafe extern "C" fn plimsoll_poster_sendv(
     unsafe { send_gathered(&mut *poster, queue, parts, count, offload, tag, PacketMetadata::default()) }
 }
 
-/// Says what the packets of a flow queue are beside their headers.
+/// States the metadata of a flow queue's packets.
 ///
 /// # Safety
 /// `poster` is open, and no other thread uses it meanwhile; `metadata` points to one.
@@ -385,14 +384,13 @@ pub unsafe extern "C" fn plimsoll_poster_set_metadata(
     metadata: *const PlimsollMetadata,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    let (sender, metadata) = unsafe { (&mut *poster, &*metadata) };
-    sender.set_metadata(queue, &said(metadata)).map_or_else(|_| fail(libc::EAGAIN), |()| 0)
+    unsafe { set_metadata(&mut *poster, queue, &*metadata) }
 }
 
-/// As [`plimsoll_vnic_sendv`], for a frame with metadata of its own.
+/// Copies a frame that lies in several places, and posts it with metadata of its own.
 ///
 /// # Safety
-/// As there; `metadata` points to one.
+/// As for [`plimsoll_poster_sendv`]; `metadata` points to one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plimsoll_poster_send_described(
     poster: *mut Poster,
@@ -404,10 +402,10 @@ pub unsafe extern "C" fn plimsoll_poster_send_described(
     metadata: *const PlimsollMetadata,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { send_gathered(&mut *poster, queue, parts, count, offload, tag, said(&*metadata)) }
+    unsafe { send_gathered(&mut *poster, queue, parts, count, offload, tag, metadata_of(&*metadata)) }
 }
 
-/// Tells the daemon of everything that this thread has posted.
+/// Rings the thread's doorbell: the daemon learns of everything that this thread has posted.
 ///
 /// # Safety
 /// `poster` is open, and no other thread uses it meanwhile.
@@ -417,7 +415,7 @@ pub unsafe extern "C" fn plimsoll_poster_ring(poster: *mut Poster) -> c_int {
     ring(unsafe { &mut *poster })
 }
 
-/// Takes the completions of this thread's frames that were handed on.
+/// Takes the completions of this thread's frames that the vNIC's thread has handed on.
 ///
 /// # Safety
 /// `poster` is open, and no other thread uses it meanwhile; `into` is NULL or has room for `most`.
@@ -433,7 +431,7 @@ pub unsafe extern "C" fn plimsoll_poster_poll(
     unsafe { take_completions(|| poster.next_completion(), into, most) }
 }
 
-/// Sleeps until a frame of this thread's is through, and takes its completion.
+/// Sleeps until a frame of this thread's has completed, and takes its completion.
 ///
 /// # Safety
 /// `poster` is open, and no other thread uses it meanwhile; `into` is NULL or has room for one.
@@ -507,6 +505,11 @@ unsafe fn send_gathered(
     sent.map_or_else(|_| fail(libc::EAGAIN), |()| 0)
 }
 
+fn set_metadata(sender: &mut Sender, queue: u32, metadata: &PlimsollMetadata) -> c_int {
+    let set = sender.set_metadata(queue, &metadata_of(metadata));
+    set.map_or_else(|_| fail(libc::EAGAIN), |()| 0)
+}
+
 fn ring(sender: &mut Sender) -> c_int {
     match sender.ring() {
         Ok(true) => 0,
@@ -559,7 +562,7 @@ fn spec(flow: &PlimsollFlow) -> Option<FlowSpec> {
     })
 }
 
-fn said(metadata: &PlimsollMetadata) -> PacketMetadata {
+fn metadata_of(metadata: &PlimsollMetadata) -> PacketMetadata {
     let &PlimsollMetadata { present, priority, user, app, cgroup } = metadata;
     let all =
         PacketMetadata { priority: Some(priority), cgroup: Some(cgroup), user: Some(user), app: Some(app) };
