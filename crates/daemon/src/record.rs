@@ -133,7 +133,7 @@ impl Disk {
                  can be replayed. Give `--record-limit` more to record longer"
             ),
             Ok(Some(_)) => eprintln!(
-                "plimsoll: recording into {path} ended after {size}, because the disk took less than there was; \
+                "plimsoll: recording into {path} ended after {size}, because the disk was too slow; \
                  traffic goes on, and what was recorded can be replayed. Record onto a faster disk"
             ),
             Err(error) => eprintln!(

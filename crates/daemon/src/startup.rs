@@ -1,7 +1,7 @@
 //! All ports of a policy, when the daemon starts: opened, or taken over from the run before.
 //!
 //! Why: a restart must not interrupt what an earlier run left open, and one tenant's port must not hold up another's.
-//! From: `docs/operating.md`; systemd's file descriptor store.
+//! From: `docs/operations.md`; systemd's file descriptor store.
 //! Not here: how one port is opened (`open`), and by which process (`broker`).
 //! Invariant: the uplink is open, and each tenant has a lane, with a port or with a reason why it has none yet.
 

@@ -4,7 +4,7 @@
 //! From: Loom §4.3 (descriptor rings, batched doorbells), SENIC §5.1 (slices of the NIC behind a translation table);
 //! `docs/vnic.md` states the format, `plimsoll-vnic` holds it.
 //! Not here: classification and the order of packets (the daemon, `nic`).
-//! Invariant: whatever a client writes, whenever it writes it: each word is copied out once and the copy is checked, each
+//! Invariant: whatever a client writes, and whenever: each word is copied out once and the copy is checked, each
 //! call is bounded, nothing outside the region is touched, and no call waits.
 
 mod client;
@@ -40,7 +40,7 @@ use crate::posted::{Took, new_session};
 pub struct VnicConfig {
     /// The socket that the client connects to.
     pub path: PathBuf,
-    /// How much there is of everything.
+    /// The sizes of the region's parts.
     pub sizes: Sizes,
     /// Largest IP packet that the client receives.
     pub mtu: u32,
@@ -63,7 +63,7 @@ impl VnicConfig {
 pub struct VnicPort {
     config: VnicConfig,
     layout: Layout,
-    /// What the client has as well is freed by whoever lets go of it last.
+    /// Client and daemon both hold the memory and the bells; each is freed when the last of them lets go of it.
     region: Foreign<Region>,
     memory: ForeignFd,
     kick: Foreign<EventFd>,
@@ -74,22 +74,22 @@ pub struct VnicPort {
     inode: u64,
     release: Option<Release>,
     events: Epoll,
-    /// Those who want in are heard.
+    /// Whether the listener is watched for new connections.
     open: bool,
-    /// Those who have connected and said nothing yet, the oldest first: whoever speaks first has the vNIC.
+    /// Connections without a message so far, the oldest first: the first to send `Hello` gets the vNIC.
     silent: VecDeque<Connection>,
     client: Option<Client>,
-    /// Who was told last that the vNIC is taken: kept, as an end that is closed before it has read what was sent to it
-    /// takes its answer along.
+    /// Connections that were refused, the last few: a socket that is closed before its peer has read the refusal takes it
+    /// along.
     turned_away: VecDeque<Connection>,
     gone: bool,
     session: u32,
-    /// Batches begun, to look at the sockets now and then however busy the rings are.
+    /// Batches begun; the sockets are looked at every few batches, however busy the rings are.
     batches: u32,
     queues: Vec<Flow>,
-    /// What the client says of each flow queue's packets; looked at only where it has said something.
+    /// The metadata that the client has set for each flow queue; valid where [`Flow::described`].
     metadata: Vec<PacketMetadata>,
-    /// Flow queues that have descriptors to take, each once.
+    /// Flow queues with descriptors to take, each once.
     pending: VecDeque<u32>,
     doorbell_heads: Vec<u32>,
     words: Vec<u16>,
@@ -102,17 +102,17 @@ pub struct VnicPort {
     counters: Counters,
 }
 
-/// Who has the region.
+/// The client that has the region.
 #[derive(Debug)]
 struct Client {
     socket: Connection,
-    /// It may have sent a message.
+    /// Whether the client may have sent a message.
     talks: bool,
-    /// Its messages stay in the socket, which is not watched.
+    /// Whether the client's messages stay in the socket, which is not watched then.
     held: bool,
-    /// It has asked for a rule: others are told to it unasked.
+    /// Whether the client has asked for a rule; it is then sent others unasked.
     asks: bool,
-    /// Rules told unasked.
+    /// Rules sent unasked.
     news: u32,
 }
 
@@ -123,7 +123,7 @@ struct Written {
     published: u32,
 }
 
-/// A flow queue of the client's.
+/// One flow queue of the client.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
     place: Place,
@@ -133,15 +133,15 @@ struct Flow {
     tail: u32,
     /// Frames taken that have not completed.
     in_flight: u32,
-    /// For descriptors that bring none.
+    /// The slack or deadline of descriptors that state none.
     tag: u32,
     /// The doorbell queue that named it last.
     core: u16,
-    /// The client has said what its packets are.
+    /// Whether the client has set metadata for it.
     described: bool,
-    /// It is in `pending`.
+    /// Whether it is in `pending`.
     pending: bool,
-    /// It has as many frames on their way as it may.
+    /// Whether it has as many frames on their way as it may have.
     blocked: bool,
 }
 
@@ -159,24 +159,24 @@ enum Place {
 /// What a client asks of the port's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VnicRequest {
-    /// A flow queue for such packets: to be answered by [`VnicAnswer::Opened`].
+    /// A flow queue for a flow's packets; answered by [`VnicAnswer::Opened`].
     Open(FlowSpec),
-    /// Where such packets go: to be answered by [`VnicAnswer::Rule`].
+    /// The flow queue that a flow's packets go to; answered by [`VnicAnswer::Rule`].
     Ask(FlowSpec),
-    /// It needs the flow queue with this number no longer.
+    /// The client no longer needs the flow queue with this number.
     Close(u32),
-    /// Nothing: the port has answered this message itself. It took its time all the same, and counts as one.
+    /// Nothing: the port has answered this message itself. It counts as a message, as reading it took time.
     Refused,
 }
 
-/// What the port's owner answers to a [`VnicRequest`].
+/// The port owner's answer to a [`VnicRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VnicAnswer {
     /// A flow queue that leads to this number, or the reason why there is none.
     Opened(Result<u32, OpenRefusal>),
     /// A rule, and the number that its flow queue leads to: queue 0 when absent. The port fills in [`Rule::queue`].
     Rule(Rule, Option<u32>),
-    /// The flow queue is closed; the client is told nothing.
+    /// The flow queue is closed; the client gets no message.
     Closed,
 }
 
@@ -192,12 +192,12 @@ impl VnicAnswer {
     }
 }
 
-/// Flow queues that a client has left.
+/// How many flow queues a client may still open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueuesLeft {
     /// At least one.
     pub any: bool,
-    /// A quarter of them: each flow may have its own.
+    /// More than a quarter of them: each flow may have its own.
     pub many: bool,
 }
 
@@ -365,7 +365,7 @@ impl VnicPort {
         Ok(self.counters.sent(frame.len()))
     }
 
-    /// Shows the client its completions and frames, and wakes it if it sleeps.
+    /// Publishes completions and received frames to the client, and wakes it if it sleeps.
     ///
     /// # Errors
     /// None.
@@ -426,12 +426,12 @@ impl VnicPort {
     }
 }
 
-/// The client's end of what wakes it, and the daemon's. A pipe would not do: its lock is held while a reader copies, and the reader's
+/// Makes the stream socket that wakes the client: the client's end and the daemon's. A pipe would not do: its lock is held while a reader copies, and the reader's
 /// memory decides how long that takes.
 fn wake_ends() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let (theirs, ours) = socketpair(AddressFamily::Unix, SockType::Stream, None, flags)?;
-    // The client can send nothing back.
+    // The client can send no bytes back.
     shutdown(ours.as_raw_fd(), Shutdown::Read)?;
     Ok((theirs, ours))
 }
@@ -442,7 +442,7 @@ fn closer(config: &VnicConfig) -> Result<Closer, PortError> {
 }
 
 impl Drop for VnicPort {
-    /// The socket's place is free again, unless somebody else has taken it.
+    /// Removes the socket's file, unless another program has taken the path.
     fn drop(&mut self) {
         if let Some(release) = self.release.take() {
             return release.free();
@@ -453,7 +453,7 @@ impl Drop for VnicPort {
     }
 }
 
-/// Senseless descriptors skipped in one call.
+/// Most invalid descriptors skipped in one call.
 const REFUSALS: usize = 32;
-/// Messages answered in one call.
+/// Most messages answered in one call.
 const REQUESTS: usize = 8;

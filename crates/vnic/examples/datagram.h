@@ -1,4 +1,4 @@
-/* A datagram to send: what the examples in C have in common. */
+/* A datagram to send, for the examples in C. */
 #ifndef DATAGRAM_H
 #define DATAGRAM_H
 
@@ -10,7 +10,7 @@
 
 enum { DATAGRAM = 60 };
 
-/* Of a flow over IPv4: 18 bytes for everybody on the link, without a UDP checksum. */
+/* Writes a datagram of an IPv4 flow: 18 bytes, broadcast on the link, without a UDP checksum. */
 static void datagram(uint8_t *frame, const uint8_t *mac, const struct plimsoll_flow *flow) {
     static const uint8_t start[] = {0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17};
     const uint16_t udp[] = {htons(flow->src_port), htons(flow->dst_port), htons(26)};

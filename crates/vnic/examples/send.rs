@@ -3,7 +3,7 @@
 //! $ cargo run -p plimsoll-vnic --example send -- /run/plimsoll/shop.sock 10.0.0.1 10.0.0.2 1000
 //! 1000 frames left, 0 were dropped
 //!
-//! A fifth argument says which application the datagrams are of; a policy may match on it (`docs/vnic.md`, "Metadata").
+//! A fifth argument says which application the datagrams belong to; a policy may match on it (`docs/vnic.md`, "Metadata").
 
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
@@ -70,7 +70,7 @@ fn send(
     Ok((left, dropped))
 }
 
-/// A datagram of 18 bytes for everybody on the link, without a UDP checksum.
+/// A datagram of 18 bytes, broadcast on the link, without a UDP checksum.
 fn datagram(mac: [u8; 6], from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
     let mut frame = vec![0; 60];
     frame[..6].fill(0xff);

@@ -1,5 +1,5 @@
 /* Two threads send through one vNIC, each a flow of its own through a doorbell queue of its own, without a lock. The first says
- * that its packets are of application 1, the second of application 2: a policy may match on that (docs/vnic.md, "Metadata").
+ * that its packets belong to application 1, the second to application 2: a policy may match on that (docs/vnic.md, "Metadata").
  *
  * cc -pthread -Icrates/vnic/include crates/vnic/examples/threads.c target/release/libplimsoll_vnic.a -ldl -lm -o threads
  * ./threads /run/plimsoll/shop.sock 10.0.0.1 10.0.0.2 1000
@@ -15,7 +15,7 @@
 #include "datagram.h"
 #include "plimsoll_vnic.h"
 
-/* What a thread sends, and what became of it. */
+/* A thread's frames, and how many of them left or were dropped. */
 struct work {
     uint32_t queue;
     uint8_t frame[DATAGRAM];
@@ -33,7 +33,7 @@ static int through(const struct work *work) {
     return work->left + work->dropped >= work->count;
 }
 
-/* The second thread: what it sends with is its own; its completions are handed on by the first. */
+/* The second thread: it has a poster; the first thread hands its completions on. */
 static void *post(void *argument) {
     struct work *work = argument;
     struct plimsoll_completion done[64];
@@ -111,7 +111,7 @@ int main(int argc, char **argv) {
     int served = serve(vnic, &works[0], &works[1]);
     if (served < 0)
         perror("threads");
-    /* Whoever still waits for a completion hears that there will be none. */
+    /* A second thread that still waits for a completion is told that there will be none. */
     plimsoll_vnic_close(vnic);
     pthread_join(second, NULL);
     plimsoll_poster_close(works[1].poster);

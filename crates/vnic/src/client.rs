@@ -1,6 +1,6 @@
 //! The client: flow queues, frames out, completions, frames in.
 //!
-//! Why: a program should post packets and not think about cache lines.
+//! Why: a program posts packets; it does not have to know about cache lines.
 //! From: `docs/vnic.md`; one `Vnic` belongs to one thread.
 //! Not here: what lies where (`layout`), buffers and doorbells (`sender`).
 //! Invariant: each completion is handed to the thread whose buffers it frees, once.
@@ -23,7 +23,7 @@ use crate::socket::{self, DESCRIPTORS, Incoming};
 /// Why a vNIC cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum VnicError {
-    /// Nobody listens, or we may not connect.
+    /// No daemon listens, or this process may not connect.
     #[error("cannot connect to the vNIC at {}: {source}; is `plimsoll run` there, with `port: {{vnic: {}}}`, and may this user write to the socket?", path.display(), path.display())]
     Connect {
         /// The socket.
@@ -31,7 +31,7 @@ pub enum VnicError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// Somebody else has it.
+    /// Another client has the vNIC.
     #[error("the vNIC at {} has a client already; stop that one, or give this one a tenant of its own", path.display())]
     Occupied {
         /// The socket.
@@ -43,7 +43,7 @@ pub enum VnicError {
     /// No flow queue.
     #[error(transparent)]
     NotOpened(#[from] OpenRefusal),
-    /// The daemon said something else than an answer.
+    /// The daemon sent something that is no answer.
     #[error("the daemon's answer makes no sense; is {} really a vNIC's socket?", path.display())]
     Answer {
         /// The socket.
@@ -57,7 +57,7 @@ pub enum VnicError {
     Io(#[from] io::Error),
 }
 
-/// A frame that is through.
+/// A frame that has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The flow queue that it was posted to.
@@ -92,14 +92,14 @@ pub struct Vnic {
     wake: OwnedFd,
     identity: Identity,
     sender: Sender,
-    /// Whose each buffer is: this thread's, or that of the poster with this number.
+    /// The owner of each buffer: 0 for this thread, else the poster's number.
     owners: Vec<u8>,
     posters: Vec<mpsc::Sender<Done>>,
     completion_head: u32,
     posted_tail: u32,
     used_head: u32,
     rules: Rules,
-    /// Messages that came without a question, read so far.
+    /// Unasked messages read so far.
     news: u32,
 }
 
@@ -107,7 +107,7 @@ pub struct Vnic {
 const PATIENCE: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(20);
 const ANSWER_MILLIS: i32 = 5_000;
-/// Questions that a policy may overtake.
+/// How often a question is asked again because a reload came before its answer.
 const RELOADS: u32 = 3;
 
 impl Vnic {
@@ -197,9 +197,9 @@ impl Vnic {
         }
     }
 
-    /// The flow queue for packets with these headers, as the daemon's rules say: from this client's cache, or, when no rule
-    /// there fits, after asking. To be called for each packet: a rule holds until the policy changes, which a word in
-    /// shared memory tells, and the daemon then tells anew what it had told.
+    /// Answers the flow queue for packets with these headers, by the daemon's rules: from this client's cache, or, when no
+    /// rule there fits, after asking the daemon. Call it for each packet: a rule ends when the policy changes. The daemon
+    /// then sends its rules again.
     ///
     /// # Errors
     /// [`VnicError::Closed`] when the daemon has gone.
@@ -207,7 +207,7 @@ impl Vnic {
     pub fn queue_for(&mut self, flow: &FlowSpec) -> Result<u32, VnicError> {
         let in_force = self.generation();
         self.rules.heed(in_force);
-        // Acquire: pairs with the daemon's Release; what it counts has been sent.
+        // Acquire: pairs with the daemon's Release; the messages that it counts have been sent.
         let news = self.sender.shared.region.word32(header::NEWS).load(Ordering::Acquire);
         if news != self.news {
             self.hear(news)?;
@@ -218,7 +218,7 @@ impl Vnic {
         }
     }
 
-    /// The flow queue for such a frame; queue 0 for what is not parsed here.
+    /// Answers the flow queue for a frame; queue 0 for a frame that is not parsed here.
     ///
     /// # Errors
     /// As [`Vnic::queue_for`].
@@ -226,11 +226,11 @@ impl Vnic {
         FlowSpec::of_frame(frame).map_or(Ok(0), |flow| self.queue_for(&flow))
     }
 
-    /// What another thread sends with: a doorbell queue of its own, these flow queues, which nothing is posted to now and
-    /// which are its alone from now on, and so many buffers; it may have an equal part of the completion ring's frames on
-    /// their way. `None` when doorbell queues or buffers are used up, or a flow queue is in use.
+    /// Makes a [`Poster`], with which another thread sends. It has a doorbell queue of its own, `buffers` buffers, and these
+    /// flow queues, which must be idle; only the poster may use them from now on. It may have an equal part of the
+    /// completion ring's frames on their way. `None` when doorbell queues or buffers are used up, or a flow queue is in use.
     ///
-    /// This thread goes on polling completions: it hands on those of others.
+    /// This thread must go on polling completions: it hands on those of the posters.
     pub fn poster(&mut self, queues: &[u32], buffers: usize) -> Option<Poster> {
         let core = u32::try_from(self.posters.len()).ok()? + 1;
         let (sender, own) = self.sender.split(core, queues, buffers)?;
@@ -243,16 +243,16 @@ impl Vnic {
         Some(Poster { sender, done })
     }
 
-    /// What the cache of rules has done.
+    /// Counters of the cache of rules.
     #[must_use]
     pub fn rule_counts(&self) -> RuleCounts {
         self.rules.counts
     }
 
-    /// A miss: asks the daemon.
+    /// Slow path of [`Vnic::queue_for`]: no rule fits, so the daemon is asked.
     #[cold]
     fn learn(&mut self, flow: &FlowSpec) -> Result<u32, VnicError> {
-        // What was posted under earlier rules is told of first: a flow queue that leads elsewhere now must be empty.
+        // Rings first for frames posted under earlier rules: a flow queue that leads elsewhere now must be empty.
         self.ring()?;
         for _ in 0..RELOADS {
             let Message::Rule(rule) = self.ask(Message::Ask(*flow))? else { return Err(self.nonsense()) };
@@ -264,7 +264,7 @@ impl Vnic {
                 return Ok(rule.queue);
             }
         }
-        // Policies follow each other faster than answers: the daemon classifies.
+        // Reloads come faster than answers: the daemon classifies.
         Ok(0)
     }
 
@@ -283,7 +283,7 @@ impl Vnic {
         }
     }
 
-    /// Reads what the daemon has told without being asked.
+    /// Reads the messages that the daemon has sent unasked.
     #[cold]
     fn hear(&mut self, news: u32) -> Result<(), VnicError> {
         self.news = news;
@@ -310,7 +310,7 @@ impl Vnic {
         VnicError::Answer { path: self.path.clone() }
     }
 
-    /// Gives a flow queue back. What was posted and not rung for is lost.
+    /// Gives a flow queue back. Frames that were posted and not rung for are lost.
     ///
     /// # Errors
     /// [`VnicError::Closed`] when the daemon has gone.
@@ -318,7 +318,8 @@ impl Vnic {
         socket::send_message(&self.socket, Message::Close(queue), &[]).map_err(|_| VnicError::Closed)
     }
 
-    /// Tells of each frame that is through since the last call; its buffers are free again. Answers how many.
+    /// Calls `tell` for each frame that has completed since the last call, and answers how many there were. Their buffers are
+    /// free again.
     pub fn poll_completions(&mut self, mut tell: impl FnMut(Completion)) -> usize {
         let tail = self.completion_tail();
         let left = tail.wrapping_sub(self.completion_head).min(self.sender.shared.layout.sizes().completions);
@@ -332,7 +333,7 @@ impl Vnic {
         count
     }
 
-    /// The next frame that is through; its buffers are free again.
+    /// Takes the next completion; the frame's buffers are free again.
     pub fn next_completion(&mut self) -> Option<Completion> {
         let tail = self.completion_tail();
         while self.completion_head != tail {
@@ -343,7 +344,7 @@ impl Vnic {
         None
     }
 
-    /// Copies the oldest received frame out and answers its length. What does not fit is cut off.
+    /// Copies the oldest received frame out and answers its length. Bytes that do not fit are cut off.
     pub fn receive(&mut self, into: &mut [u8]) -> Option<usize> {
         // Acquire: pairs with the daemon's Release, so that the frame is whole.
         let tail =
@@ -360,8 +361,8 @@ impl Vnic {
         Some(len)
     }
 
-    /// Sleeps until a frame has completed or come in, at most `millis` (for ever when negative). Answers whether there
-    /// is something to poll for.
+    /// Sleeps until a frame has completed or has arrived, at most `millis` (for ever when negative). Answers whether there
+    /// is a completion or a frame to take.
     ///
     /// # Errors
     /// [`VnicError::Closed`] when the daemon has gone.
@@ -383,8 +384,8 @@ impl Vnic {
         Ok(self.has_news())
     }
 
-    /// What becomes readable when [`Vnic::wait`] would end, for a program with a loop of its own: set up by
-    /// [`Vnic::wait`] with 0 milliseconds, which answers that nothing is there.
+    /// The descriptor that becomes readable when [`Vnic::wait`] would end, for a program with a loop of its own. Call
+    /// [`Vnic::wait`] with 0 milliseconds before each sleep, and sleep only if it answers `false`.
     #[must_use]
     pub fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
@@ -404,14 +405,14 @@ impl Vnic {
         region.word32(layout.completion_tail()).load(Ordering::Acquire)
     }
 
-    /// Takes the oldest completion; one of another thread's is handed on.
+    /// Takes the oldest completion; a poster's is handed on to its thread, and the answer is `None`.
     fn take_completion(&mut self) -> Option<Completion> {
         let Shared { region, layout, .. } = &*self.sender.shared;
         let done = Done::load(region, layout.completion(self.completion_head));
         self.completion_head = self.completion_head.wrapping_add(1);
         match self.owners.get(done.cookie as usize) {
             Some(&owner) if owner > 0 => {
-                // A poster that is gone takes its buffers along.
+                // The buffers of a poster that is gone are lost.
                 let _ = self.posters[usize::from(owner) - 1].send(done);
                 None
             }
@@ -452,7 +453,7 @@ impl Vnic {
         let posted = Posted { addr: u64::from(buffer) * BUFFER as u64, len: BUFFER as u32, cookie: buffer };
         posted.store(&self.sender.shared.region, self.sender.shared.layout.posted(self.posted_tail));
         self.posted_tail = self.posted_tail.wrapping_add(1);
-        // Release: pairs with the daemon's Acquire, so that whoever sees the tail also sees the entry.
+        // Release: pairs with the daemon's Acquire, so that a reader of the tail also sees the entry.
         self.sender
             .shared
             .region
@@ -482,7 +483,7 @@ impl AsRawFd for Vnic {
     }
 }
 
-/// A daemon that has just lost a client makes the socket anew a moment later.
+/// Connects, and retries for [`PATIENCE`]: a daemon that has just lost a client makes the socket anew a moment later.
 fn connect_patiently(path: &Path) -> Result<OwnedFd, VnicError> {
     let until = Instant::now() + PATIENCE;
     loop {

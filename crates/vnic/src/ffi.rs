@@ -43,7 +43,7 @@ pub struct PlimsollCompletion {
     status: u16,
 }
 
-/// What packets are beside their headers, as the header lays it out.
+/// Metadata of packets, as the header lays it out.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct PlimsollMetadata {
@@ -54,7 +54,7 @@ pub struct PlimsollMetadata {
     cgroup: u64,
 }
 
-/// What the cache of rules has done, as the header lays it out.
+/// Counters of the cache of rules, as the header lays them out.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct PlimsollRules {

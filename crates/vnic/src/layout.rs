@@ -1,9 +1,9 @@
-//! What lies where in the shared region.
+//! Where each part of the shared region lies.
 //!
 //! Why: two programs, perhaps of different versions and languages, read the same bytes.
 //! From: `docs/vnic.md`, which this file follows section by section.
-//! Not here: the header's words (`header`), what an entry means (`entry`), which sizes are right (`sizes`), and who may
-//! believe what (`ports` checks all that a client writes).
+//! Not here: the header's words (`header`), what an entry means (`entry`), which sizes are valid (`sizes`), and checks of
+//! what a client writes (`ports`).
 //! Invariant: the parts of a [`Layout`] lie inside its length, each on a cache line of its own, none over another.
 
 mod entry;
@@ -16,7 +16,7 @@ pub use sizes::{LayoutError, Sizes};
 
 /// The first eight bytes.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"PLMSVNIC");
-/// Changed when a client of before would misread what is here.
+/// Version of the format; it changes when an older client would misread the region.
 pub const VERSION: u32 = 1;
 /// Bytes of a cache line.
 pub const LINE: usize = 64;
@@ -27,7 +27,7 @@ pub const MAX_PIECES: usize = 40;
 /// Largest frame in all: 64 KiB of IP packet, its link header and VLAN tags.
 pub const MAX_FRAME: usize = 65_536 + 64;
 
-/// Where everything lies.
+/// The offset of each part of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     sizes: Sizes,
@@ -67,7 +67,7 @@ impl Layout {
         Ok(Self { sizes, rings, doorbells, completions, posted, used, buffers: at, len })
     }
 
-    /// How much there is of everything.
+    /// The sizes that the region was laid out for.
     #[must_use]
     pub fn sizes(&self) -> &Sizes {
         &self.sizes
@@ -79,84 +79,84 @@ impl Layout {
         self.len
     }
 
-    /// The client's: descriptors written into a flow ring so far.
+    /// Offset of a flow ring's tail (written by the client): descriptors written so far.
     #[inline]
     #[must_use]
     pub fn ring_tail(&self, queue: u32) -> usize {
         self.rings + queue as usize * (LINE + self.sizes.ring as usize * Descriptor::LEN)
     }
 
-    /// A descriptor of a flow ring.
+    /// Offset of a descriptor of a flow ring.
     #[inline]
     #[must_use]
     pub fn descriptor(&self, queue: u32, index: u32) -> usize {
         self.ring_tail(queue) + LINE + (index & (self.sizes.ring - 1)) as usize * Descriptor::LEN
     }
 
-    /// The client's: words written into a doorbell queue so far.
+    /// Offset of a doorbell queue's tail (written by the client): words written so far.
     #[inline]
     #[must_use]
     pub fn doorbell_tail(&self, core: u32) -> usize {
         self.doorbells + core as usize * (2 * LINE + self.sizes.doorbell_words as usize * 2)
     }
 
-    /// The daemon's: words read from a doorbell queue so far.
+    /// Offset of a doorbell queue's head (written by the daemon): words read so far.
     #[inline]
     #[must_use]
     pub fn doorbell_head(&self, core: u32) -> usize {
         self.doorbell_tail(core) + LINE
     }
 
-    /// A word of a doorbell queue.
+    /// Offset of a word of a doorbell queue.
     #[inline]
     #[must_use]
     pub fn doorbell_word(&self, core: u32, index: u32) -> usize {
         self.doorbell_tail(core) + 2 * LINE + (index & (self.sizes.doorbell_words - 1)) as usize * 2
     }
 
-    /// The daemon's: completions written so far.
+    /// Offset of the completion ring's tail (written by the daemon): completions written so far.
     #[inline]
     #[must_use]
     pub fn completion_tail(&self) -> usize {
         self.completions
     }
 
-    /// A completion.
+    /// Offset of a completion.
     #[inline]
     #[must_use]
     pub fn completion(&self, index: u32) -> usize {
         self.completions + LINE + (index & (self.sizes.completions - 1)) as usize * Done::LEN
     }
 
-    /// The client's: receive buffers posted so far.
+    /// Offset of the tail of posted receive buffers (written by the client): buffers posted so far.
     #[inline]
     #[must_use]
     pub fn posted_tail(&self) -> usize {
         self.posted
     }
 
-    /// A posted receive buffer.
+    /// Offset of a posted receive buffer's entry.
     #[inline]
     #[must_use]
     pub fn posted(&self, index: u32) -> usize {
         self.posted + LINE + (index & (self.sizes.receive - 1)) as usize * Posted::LEN
     }
 
-    /// The daemon's: receive buffers filled so far.
+    /// Offset of the tail of filled receive buffers (written by the daemon): buffers filled so far.
     #[inline]
     #[must_use]
     pub fn used_tail(&self) -> usize {
         self.used
     }
 
-    /// A filled receive buffer.
+    /// Offset of a filled receive buffer's entry.
     #[inline]
     #[must_use]
     pub fn used(&self, index: u32) -> usize {
         self.used + LINE + (index & (self.sizes.receive - 1)) as usize * Used::LEN
     }
 
-    /// Where in the region bytes of the buffer area lie, if all of them lie there.
+    /// Offset in the region of `len` bytes at `addr` of the buffer area; `None` unless all of them lie in that area.
     #[inline]
     #[must_use]
     pub fn in_buffers(&self, addr: u64, len: u32) -> Option<usize> {

@@ -1,4 +1,4 @@
-//! What client and daemon say to each other over the socket: set-up, and flow queues.
+//! The messages between client and daemon on the socket: set-up, flow queues and rules.
 //!
 //! Why: what happens once for each flow need not be fast, but must be answered.
 //! From: `docs/vnic.md`, "The socket": messages of 64 bytes, little-endian, one to a packet of a SOCK_SEQPACKET socket.
@@ -31,7 +31,7 @@ pub struct FlowSpec {
 }
 
 impl FlowSpec {
-    /// The flow of a frame; `None` for what makes no sense.
+    /// The flow of a frame; `None` for a frame that cannot be parsed.
     #[must_use]
     pub fn of_frame(frame: &[u8]) -> Option<Self> {
         let parsed = &plimsoll_wire::parse(frame).ok()?;
@@ -61,21 +61,21 @@ pub enum Message {
     Hello(u32),
     /// The daemon's answer, with the region's length; three descriptors come with it: region, kick, wake.
     Welcome(u64),
-    /// The daemon's other answer: somebody else is connected.
+    /// The daemon's answer to a client that is not the first: another client is connected.
     Occupied,
-    /// The daemon's other answer: it speaks this version.
+    /// The daemon's answer to a client of another version: the daemon speaks this one.
     OtherVersion(u32),
-    /// The client asks for the flow queue of such packets.
+    /// The client asks for a flow queue for the packets of a flow.
     Open(FlowSpec),
-    /// The daemon's answer.
+    /// The daemon's answer: the number of the flow queue.
     Opened(u32),
-    /// The daemon's other answer.
+    /// The daemon's answer when it opens no flow queue.
     NotOpened(OpenRefusal),
     /// The client needs a flow queue no longer.
     Close(u32),
-    /// The client asks where such packets go.
+    /// The client asks which flow queue a flow's packets go to.
     Ask(FlowSpec),
-    /// The daemon's answer, or told without being asked: to a client that has asked once.
+    /// The daemon's answer; to a client that has asked once, the daemon also sends rules unasked.
     Rule(Rule),
 }
 
@@ -114,7 +114,7 @@ mod rule {
 }
 
 impl Message {
-    /// As it travels.
+    /// The bytes that are sent.
     #[must_use]
     pub fn to_bytes(self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
@@ -141,7 +141,7 @@ impl Message {
         bytes
     }
 
-    /// What travelled; `None` for what is no message.
+    /// Reads a message from its bytes; `None` for bytes that are none.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; LEN] = bytes.try_into().ok()?;
@@ -200,7 +200,7 @@ fn write_flow(spec: &FlowSpec, bytes: &mut [u8; LEN]) {
 
 fn write_rule(rule: &Rule, bytes: &mut [u8; LEN]) {
     write_flow(&rule.flow, bytes);
-    // A region has no more flow queues than fit.
+    // A region has at most 4,096 flow queues.
     let queue = rule.queue as u16;
     bytes[rule::QUEUE..rule::QUEUE + 2].copy_from_slice(&queue.to_le_bytes());
     bytes[rule::GENERATION..rule::GENERATION + 4].copy_from_slice(&rule.generation.to_le_bytes());

@@ -34,8 +34,8 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// A new region of zeros, and the file that others map. It can neither shrink nor grow: whoever maps it need not fear
-    /// that a page disappears.
+    /// Makes a region of zeros, and the file that other processes map. The file can neither shrink nor grow, so no page of a
+    /// mapping disappears.
     ///
     /// # Errors
     /// What the kernel says: no memory, or no file descriptor.
@@ -44,7 +44,7 @@ impl Region {
         let fd = check(unsafe {
             libc::memfd_create(c"plimsoll-vnic".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
         })?;
-        // SAFETY: the kernel just made `fd` for us, and nobody else knows it.
+        // SAFETY: the kernel just made `fd` for us, and no other code knows it.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
         let size = libc::off_t::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         // SAFETY: takes integers only.
@@ -52,7 +52,7 @@ impl Region {
         // SAFETY: takes integers only.
         check(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, SEALS) })?;
         let region = Self::map(&file, len)?;
-        // So that the first packets do not pay for pages. An older kernel that cannot makes them on demand.
+        // So that the first packets do not pay for page faults. An older kernel, which cannot do it, makes pages on demand.
         // SAFETY: the range is the whole mapping made above; its content does not change.
         let _ = unsafe { libc::madvise(region.base.as_ptr().cast(), len, libc::MADV_POPULATE_WRITE) };
         Ok((region, file))
@@ -61,7 +61,7 @@ impl Region {
     /// Maps `len` bytes of a file that [`Region::create`] made.
     ///
     /// # Errors
-    /// When the file is shorter, or could become so: a page that disappears kills its reader.
+    /// When the file is shorter than `len`, or could become shorter: a page that disappears kills its reader.
     pub fn map(file: &impl AsFd, len: usize) -> io::Result<Self> {
         let fd = file.as_fd().as_raw_fd();
         // SAFETY: takes integers only.
@@ -72,7 +72,7 @@ impl Region {
                 "the file is not sealed against shrinking",
             ));
         }
-        // SAFETY: takes integers only; the offset does not matter, as nobody reads this file through it.
+        // SAFETY: takes integers only; the offset does not matter, as no code reads this file through it.
         let size = unsafe { libc::lseek(fd, 0, libc::SEEK_END) };
         if len == 0 || usize::try_from(size).map_or(true, |size| size < len) {
             return Err(io::Error::new(
@@ -138,7 +138,7 @@ impl Region {
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }
     }
 
-    /// Has the line at `at` fetched, as it will be read soon. Nothing outside the region.
+    /// Asks the CPU to fetch the cache line at `at`, which is read soon. Does nothing outside the region.
     #[inline]
     pub fn prefetch(&self, at: usize) {
         #[cfg(target_arch = "x86_64")]
@@ -151,7 +151,7 @@ impl Region {
         let _ = at;
     }
 
-    /// Copies out from `at`. Panics outside the region. What the other side writes meanwhile may be seen in part.
+    /// Copies out from `at`. Panics outside the region. A write by the other side at the same time may be seen in part.
     #[inline]
     pub fn read(&self, mut at: usize, mut into: &mut [u8]) {
         assert!(at <= self.len && into.len() <= self.len - at, "bytes of the region");
@@ -202,7 +202,7 @@ impl Drop for Region {
     }
 }
 
-/// The size is fixed, and so is that.
+/// The size is fixed, and no seal can be added or removed.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 fn check(answer: libc::c_int) -> io::Result<libc::c_int> {

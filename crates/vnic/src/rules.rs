@@ -1,6 +1,6 @@
-//! Rules: which packets go to which flow queue, as the daemon has told.
+//! Rules from the daemon: which packets go to which flow queue.
 //!
-//! Why: whoever asks once for each flow need not ask for each packet, and the daemon need not look each packet up.
+//! Why: a client that asks once for each flow need not ask for each packet, and the daemon need not look each packet up.
 //! From: SENIC §5.1: the host's table classifies, the guest's driver remembers; `docs/vnic.md`, "Rules".
 //! Not here: the answers (the daemon), and how they travel (`message`).
 //! Invariant: no rule outlives the policy that it was made under; the cache holds at most [`MOST`] rules.
@@ -12,7 +12,7 @@ use foldhash::fast::RandomState;
 
 use crate::message::FlowSpec;
 
-/// Which parts of a packet's headers a rule looks at.
+/// The parts of a packet's headers that a rule looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scope {
     /// Leading bits of the source address, of IPv4 and of IPv6.
@@ -34,9 +34,9 @@ pub struct Scope {
 /// One rule: packets that are like `flow` in all that `scope` looks at go to `queue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What the headers must be, as [`Scope::of`] leaves them.
+    /// The values that the headers must have, reduced by [`Scope::of`].
     pub flow: FlowSpec,
-    /// What it looks at.
+    /// The headers that it looks at.
     pub scope: Scope,
     /// The flow queue.
     pub queue: u32,
@@ -46,7 +46,7 @@ pub struct Rule {
     pub asked: bool,
 }
 
-/// What a client's cache of rules has done.
+/// Counters of a client's cache of rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleCounts {
     /// Packets whose queue was known.
@@ -60,7 +60,7 @@ pub struct RuleCounts {
 }
 
 impl Scope {
-    /// All that tells flows apart.
+    /// Every header that a flow is told by.
     pub const EXACT: Self = Self {
         src: [32, 128],
         dst: [32, 128],
@@ -82,7 +82,7 @@ impl Scope {
         vlan: false,
     };
 
-    /// What of a flow's headers it looks at; the rest is blank.
+    /// Reduces a flow to the headers that the scope looks at; the rest is blank.
     #[inline]
     #[must_use]
     pub fn of(&self, flow: &FlowSpec) -> FlowSpec {
@@ -97,7 +97,7 @@ impl Scope {
         }
     }
 
-    /// Whether it looks at all that `other` looks at.
+    /// Whether it looks at every header that `other` looks at.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         let bits = |own: [u8; 2], other: [u8; 2]| own[0] >= other[0] && own[1] >= other[1];
@@ -133,7 +133,7 @@ impl Scope {
     }
 }
 
-/// The leading bits of an address: so many of IPv4, or of IPv6.
+/// The leading `four` bits of an IPv4 address, or `six` bits of an IPv6 address; the rest is zero.
 #[inline]
 fn leading(address: IpAddr, [four, six]: [u8; 2]) -> IpAddr {
     match address {
@@ -152,13 +152,13 @@ fn leading(address: IpAddr, [four, six]: [u8; 2]) -> IpAddr {
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     generation: u32,
-    /// One table for each scope that there is, the widest last: few, as a policy looks at one set of fields.
+    /// One table for each scope in use, the widest last: there are few, as a policy looks at one set of fields.
     tables: Vec<(Scope, HashMap<FlowSpec, u32, RandomState>)>,
     pub(crate) counts: RuleCounts,
 }
 
 impl Rules {
-    /// The flow queue of such packets, if that is known.
+    /// The flow queue of a flow's packets, if a rule tells.
     #[inline]
     pub(crate) fn find(&mut self, flow: &FlowSpec) -> Option<u32> {
         let found = self.tables.iter().find_map(|(scope, rules)| rules.get(&scope.of(flow)));
@@ -169,7 +169,7 @@ impl Rules {
         found.copied()
     }
 
-    /// Takes a rule in; answers whether it is one of the policy in force.
+    /// Adds a rule, and answers whether it is one of the policy in force; any other is not added.
     pub(crate) fn learn(&mut self, rule: &Rule, in_force: u32) -> bool {
         self.heed(in_force);
         if rule.generation != in_force {
@@ -192,7 +192,7 @@ impl Rules {
         true
     }
 
-    /// Ends the rules of an earlier policy.
+    /// Removes all rules if they are an earlier policy's.
     #[inline]
     pub(crate) fn heed(&mut self, in_force: u32) {
         if in_force != self.generation {
@@ -207,7 +207,7 @@ impl Rules {
     }
 }
 
-/// Rules that a client remembers; beyond, it begins anew.
+/// Most rules that a client remembers; the next one empties the cache.
 const MOST: usize = 65_536;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! What one thread of a client sends with: buffers, flow rings, and a doorbell queue of its own.
+//! The sending side of one client thread: buffers, flow rings, and a doorbell queue of its own.
 //!
 //! Why: threads that shared a doorbell queue would need a lock for each packet.
 //! From: Loom §4.3: a descriptor ring for each flow, a doorbell queue for each core.
 //! Not here: the vNIC itself, completions and receiving (`client`).
-//! Invariant: a flow ring, a buffer and a doorbell queue belong to one sender at a time. Nobody has more frames on their
-//! way than its part of the completion ring, nor more descriptors in a flow ring than it has places: nothing that has not
-//! been read yet is ever written over.
+//! Invariant: a flow ring, a buffer and a doorbell queue belong to one sender at a time. A sender has no more frames on
+//! their way than its part of the completion ring, and no more descriptors in a flow ring than the ring has places: no entry
+//! is written over before it has been read.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -22,16 +22,16 @@ use crate::client::{Completion, VnicError};
 use crate::layout::{BUFFER, Context, Descriptor, Done, Layout, MAX_PIECES, header};
 use crate::region::Region;
 
-/// No room now: poll completions and try again.
+/// The error of a send that finds no room; after polling completions there may be some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no room now: poll completions, and try again")]
 pub struct Busy;
 
-/// A buffer of 2 KiB that belongs to the program: to be filled and posted.
+/// A buffer of 2 KiB that the program fills and posts.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Buffer(u32);
 
-/// What all threads of a client use.
+/// The parts of a vNIC that all threads of a client share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) region: Region,
@@ -39,14 +39,14 @@ pub(crate) struct Shared {
     pub(crate) kick: OwnedFd,
 }
 
-/// What one thread sends with. A [`crate::Vnic`] is one, on the first doorbell queue; other threads have a [`Poster`].
+/// The sending side of one thread. A [`crate::Vnic`] is one, on the first doorbell queue; other threads have a [`Poster`].
 #[derive(Debug)]
 pub struct Sender {
     pub(crate) shared: Arc<Shared>,
     core: u32,
     flows: Vec<Flow>,
     free: Vec<u32>,
-    /// The next buffer of the frame that a buffer belongs to.
+    /// For each buffer, the next buffer of the same frame.
     next: Vec<u32>,
     batch: Vec<u16>,
     bell_tail: u32,
@@ -55,7 +55,7 @@ pub struct Sender {
     most: u32,
 }
 
-/// What the client knows of a flow ring.
+/// A flow ring, as the client counts it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Flow {
     pub(crate) tail: u32,
@@ -71,7 +71,7 @@ pub(crate) struct Flow {
 const NONE: u32 = u32::MAX;
 
 impl Sender {
-    /// The first, with all buffers and flow rings.
+    /// The sender of the vNIC's own thread, with all buffers and flow rings.
     pub(crate) fn first(shared: Arc<Shared>) -> Self {
         let sizes = *shared.layout.sizes();
         Self {
@@ -87,8 +87,8 @@ impl Sender {
         }
     }
 
-    /// Splits off a sender for doorbell queue `core`, with these flow queues, which must be idle, so many buffers and an
-    /// equal part of the completion ring; answers its buffers as well.
+    /// Splits off a sender for doorbell queue `core`, with these flow queues, which must be idle, `buffers` buffers and an
+    /// equal part of the completion ring. Answers the numbers of its buffers as well.
     pub(crate) fn split(&mut self, core: u32, queues: &[u32], buffers: usize) -> Option<(Self, Vec<u32>)> {
         let sizes = *self.shared.layout.sizes();
         let idle = |&queue: &u32| {
@@ -132,7 +132,7 @@ impl Sender {
         self.flows.len()
     }
 
-    /// A frame is through.
+    /// Frees the buffers and the places of a frame that has completed.
     #[inline]
     pub(crate) fn through(&mut self, done: Done) -> Completion {
         self.free_chain(done.cookie);
@@ -143,7 +143,7 @@ impl Sender {
         Completion { queue: done.queue, status: done.status }
     }
 
-    /// A buffer to fill, if one is free. One that is dropped instead of posted is lost to this client.
+    /// Takes a free buffer to fill, if there is one. A buffer that is dropped instead of posted is lost to this client.
     pub fn buffer(&mut self) -> Option<Buffer> {
         self.free.pop().map(Buffer)
     }
@@ -201,8 +201,8 @@ impl Sender {
         self.send_gathered(queue, &[frame], offload, tag)
     }
 
-    /// The same for a frame that lies in several places, headers here and payload there: each begins a descriptor of its
-    /// own, and none is put together before the daemon takes the frame.
+    /// Like [`Sender::send_with`], for a frame that lies in several places, headers here and payload there. Each part begins
+    /// a descriptor of its own; the daemon puts them together when it takes the frame.
     ///
     /// # Errors
     /// As [`Sender::send_with`]. Panics on a frame of more than 40 descriptors.
@@ -216,8 +216,8 @@ impl Sender {
         self.send_described(queue, parts, offload, tag, &PacketMetadata::default())
     }
 
-    /// Like [`Sender::send_gathered`], for a frame with metadata of its own: it takes the place of what
-    /// [`Sender::set_metadata`] says of the flow queue, field by field, and costs one descriptor more.
+    /// Like [`Sender::send_gathered`], for a frame with metadata of its own. Each field that it has replaces the flow queue's
+    /// ([`Sender::set_metadata`]). It takes one descriptor more.
     ///
     /// # Errors
     /// As [`Sender::send_with`]. Panics on a frame of more than 40 descriptors.
@@ -243,7 +243,7 @@ impl Sender {
         let mut first = NONE;
         let mut before = NONE;
         let mut left = pieces;
-        // A frame of nothing is a piece of nothing, which the daemon refuses.
+        // An empty frame is one empty piece, which the daemon refuses.
         let none: [&[u8]; 1] = [&[]];
         let all = parts.iter().flat_map(|part| part.chunks(BUFFER));
         for piece in all.chain(none.into_iter().filter(|_| parts.iter().all(|part| part.is_empty()))) {
@@ -271,8 +271,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Gives the descriptors of a flow queue that bring no slack or deadline this one, in microseconds, with the next
-    /// [`Sender::ring`].
+    /// Sets the slack or deadline, in microseconds, of a flow queue's descriptors that state none. The daemon learns of it
+    /// with the next [`Sender::ring`].
     ///
     /// # Errors
     /// [`Busy`] when the batch of doorbells is full: ring first.
@@ -280,8 +280,8 @@ impl Sender {
         self.note(Note::Tag(queue, tag))
     }
 
-    /// Says what the packets of a flow queue are beside their headers, with the next [`Sender::ring`]: for those that the
-    /// daemon has not taken by then, and all later ones. What was said before is forgotten.
+    /// Sets the metadata of a flow queue's packets, in place of earlier metadata. The daemon learns of it with the next
+    /// [`Sender::ring`]; it holds for packets that the daemon has not taken by then, and for all later ones.
     ///
     /// # Errors
     /// [`Busy`] when the batch of doorbells is full: ring first.
@@ -289,8 +289,8 @@ impl Sender {
         self.note(Note::Metadata(queue, *metadata))
     }
 
-    /// Tells the daemon of everything posted since the last call: one store for all, and a wake-up if it sleeps.
-    /// Answers whether the doorbells found room; if not, ring again later.
+    /// Rings the doorbell for all that was posted since the last call: one store for all of it, and a wake-up if the daemon
+    /// sleeps. Answers whether the doorbells found room; if not, ring again later.
     ///
     /// # Errors
     /// What the kernel says to the wake-up.
@@ -314,7 +314,7 @@ impl Sender {
         }
         self.publish_tails();
         self.batch.clear();
-        // Release: pairs with the daemon's Acquire, so that whoever sees the tail also sees the words.
+        // Release: pairs with the daemon's Acquire, so that a reader of the tail also sees the words.
         self.shared
             .region
             .word32(self.shared.layout.doorbell_tail(self.core))
@@ -323,8 +323,8 @@ impl Sender {
         Ok(true)
     }
 
-    /// Stores the tail of each flow ring that the batch names: once for all that it brings, as each store costs the daemon's
-    /// copy of the line.
+    /// Stores the tail of each flow ring that the batch names: once for a batch, as each store costs the daemon its copy of
+    /// the cache line.
     #[inline]
     fn publish_tails(&mut self) {
         let mut words = &self.batch[..];
@@ -341,7 +341,7 @@ impl Sender {
         }
     }
 
-    /// Frames on their way.
+    /// Frames that have been posted and have not completed.
     #[must_use]
     pub fn on_their_way(&self) -> u32 {
         self.on_their_way
@@ -381,7 +381,7 @@ impl Sender {
         Ok(())
     }
 
-    /// A whole frame is in its ring: notes its queue in the batch, with which its tail is published.
+    /// Notes the queue of a whole frame in the batch, with which its ring's tail is published.
     #[inline]
     fn tell(&mut self, queue: u32) {
         self.on_their_way += 1;
@@ -417,8 +417,8 @@ impl Sender {
     }
 }
 
-/// What a further thread sends with: see [`crate::Vnic::poster`]. It is a [`Sender`]; its completions come from the thread
-/// that polls the vNIC's.
+/// The sending side of a further thread, made by [`crate::Vnic::poster`]. It is a [`Sender`]; its completions come from the
+/// thread that polls the vNIC's.
 #[derive(Debug)]
 pub struct Poster {
     pub(crate) sender: Sender,
@@ -426,7 +426,8 @@ pub struct Poster {
 }
 
 impl Poster {
-    /// Tells of each frame that is through since the last call; its buffers are free again. Answers how many.
+    /// Calls `tell` for each frame that has completed since the last call, and answers how many there were. Their buffers are
+    /// free again.
     pub fn poll_completions(&mut self, mut tell: impl FnMut(Completion)) -> usize {
         let mut count = 0;
         while let Some(done) = self.next_completion() {
@@ -436,15 +437,15 @@ impl Poster {
         count
     }
 
-    /// The next frame that is through; its buffers are free again.
+    /// Takes the next completion; the frame's buffers are free again.
     pub fn next_completion(&mut self) -> Option<Completion> {
         self.done.try_recv().ok().map(|done| self.sender.through(done))
     }
 
-    /// Sleeps until a frame is through, and tells of it; `None` when none was in that time.
+    /// Sleeps until a frame has completed, and takes its completion; `None` when none has in that time.
     ///
     /// # Errors
-    /// [`VnicError::Closed`] when the vNIC has been dropped: nobody hands completions on any more.
+    /// [`VnicError::Closed`] when the vNIC has been dropped: no thread hands completions on any more.
     pub fn wait(&mut self, most: Duration) -> Result<Option<Completion>, VnicError> {
         match self.done.recv_timeout(most) {
             Ok(done) => Ok(Some(self.sender.through(done))),

@@ -1,9 +1,9 @@
 //! The Unix socket of a vNIC: messages, and the descriptors that come with the first answer.
 //!
-//! Why: shared memory must be handed over by somebody who knows whom it is for.
+//! Why: the daemon hands shared memory to the process that may connect, and to no other.
 //! From: unix(7), SOCK_SEQPACKET and SCM_RIGHTS.
-//! Not here: what messages say (`message`), and how the daemon accepts and reads (`ports`).
-//! Invariant: nothing here waits, whatever the other side does to its end.
+//! Not here: the messages (`message`), and how the daemon accepts and reads (`ports`).
+//! Invariant: no function here but [`wait_readable`] waits, whatever the other side does to its end.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -17,12 +17,12 @@ use nix::sys::socket::{
 
 use crate::message::{LEN, Message};
 
-/// What a look at the socket finds.
+/// What was read from the socket.
 #[derive(Debug)]
 pub enum Incoming {
     /// A message.
     Message(Message),
-    /// Bytes that are none.
+    /// Bytes that are no message.
     Garbage,
     /// Nothing now.
     Nothing,
@@ -35,7 +35,7 @@ fn new() -> io::Result<OwnedFd> {
     Ok(socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?)
 }
 
-/// A listening socket at `path`, where nothing may be.
+/// Makes a listening socket at `path`, where no file may be.
 ///
 /// # Errors
 /// What the kernel says.
@@ -59,7 +59,7 @@ pub fn connect_to(path: &Path) -> io::Result<OwnedFd> {
 /// Sends a message, with descriptors if there are any.
 ///
 /// # Errors
-/// What the kernel says, also that the other side does not read.
+/// What the kernel says; `WouldBlock` when the other side does not read.
 pub fn send_message(socket: &OwnedFd, message: Message, descriptors: &[RawFd]) -> io::Result<()> {
     let bytes = message.to_bytes();
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
@@ -73,7 +73,7 @@ pub fn send_message(socket: &OwnedFd, message: Message, descriptors: &[RawFd]) -
     Ok(())
 }
 
-/// Reads a message of the daemon's. Descriptors that come with it are closed, which may take long where they are a stranger's.
+/// Reads a message of the daemon's. Descriptors that come with it are closed; the daemon sends none after its welcome.
 #[expect(clippy::disallowed_methods, reason = "a client trusts its daemon")]
 pub fn read_message(socket: &OwnedFd) -> Incoming {
     let mut bytes = [0; LEN + 1];
@@ -99,7 +99,7 @@ pub fn read_welcome(socket: &OwnedFd) -> io::Result<(Option<Message>, Vec<OwnedF
     let mut descriptors = Vec::new();
     for control in received.cmsgs()? {
         if let ControlMessageOwned::ScmRights(fds) = control {
-            // SAFETY: the kernel just made these descriptors for us, and nobody else knows them.
+            // SAFETY: the kernel just made these descriptors for us, and no other code knows them.
             descriptors.extend(fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
         }
     }
@@ -110,10 +110,10 @@ pub fn read_welcome(socket: &OwnedFd) -> io::Result<(Option<Message>, Vec<OwnedF
     Ok((Message::from_bytes(&bytes[..len]), descriptors))
 }
 
-/// Waits until a descriptor can be read, for at most `millis` (for ever when negative); whether it can.
+/// Waits until a descriptor can be read, for at most `millis` (for ever when negative), and answers whether it can.
 ///
 /// # Errors
-/// What the kernel says, interruptions excepted.
+/// What the kernel says; an interruption is no error.
 pub fn wait_readable(fd: &impl AsFd, millis: i32) -> io::Result<bool> {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     let timeout = if millis < 0 {
@@ -128,5 +128,5 @@ pub fn wait_readable(fd: &impl AsFd, millis: i32) -> io::Result<bool> {
     }
 }
 
-/// Region, kick and wake.
+/// Descriptors in the daemon's welcome: region, kick and wake.
 pub const DESCRIPTORS: usize = 3;

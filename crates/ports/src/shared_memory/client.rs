@@ -1,10 +1,11 @@
-//! The client behind the socket: who it is, what it asks for, what it is told.
+//! The client behind the socket: its connection, its requests, and what it is sent.
 //!
 //! Why: what happens once for each flow may cost a system call, and must be answered.
 //! From: SENIC §5.1 (slices of the NIC behind a translation table); `docs/vnic.md`, "The socket" and "Rules".
 //! Not here: the rings (`rings`), and the answers themselves (the daemon).
 //! Invariant: nothing here waits, nor closes what could (`foreign`); each call handles one message at most; a client that does
-//! not read its answers is lost, one that does not read its rules goes without, one that sends descriptors is hung up on.
+//! not read its answers is disconnected, one that does not read its rules misses them, one that sends file descriptors is
+//! disconnected.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -25,7 +26,7 @@ use crate::foreign::{Closer, Connection, Foreign, ForeignFd, Listener, Read};
 use crate::port::DropReason;
 
 impl VnicPort {
-    /// What the client asks for next: reads one message, whatever becomes of it. `None` when there is none.
+    /// Reads the client's next message and answers the request in it. `None` when there is no message.
     pub fn request(&mut self) -> Option<VnicRequest> {
         let client = self.client.as_mut().filter(|client| client.talks)?;
         match hear(&client.socket) {
@@ -52,14 +53,14 @@ impl VnicPort {
         }
     }
 
-    /// Leaves the client's messages in its socket, or lets them in again. Held messages do not wake the port's owner; once the
-    /// socket is full, the client waits.
+    /// Leaves the client's messages in its socket (`true`), or reads them again. Messages that are left there do not wake
+    /// the port's owner; once the socket is full, the client waits.
     pub fn hold_requests(&mut self, hold: bool) {
         let Some(client) = self.client.as_mut().filter(|client| client.held != hold) else { return };
         if hold {
             client.socket.unwatch(&self.events);
         } else if client.socket.watch(&self.events, when_ready(CLIENT)).is_err() {
-            // A client that is not watched would never be heard again.
+            // The port would never learn of this client's messages again.
             return self.lose_client();
         }
         client.held = hold;
@@ -87,10 +88,10 @@ impl VnicPort {
         }
     }
 
-    /// Lets a flow queue of the client's lead to `target`: its number, if there is one left.
+    /// Makes a free flow queue of the client lead to `target`, and answers its number; `None` when none is free.
     fn lead_to(&mut self, target: u32) -> Option<u32> {
         let queue = self.free_queue()?;
-        // What lies in the ring is an earlier flow's; an honest client continues its count from there.
+        // Descriptors in the ring are an earlier flow's; an honest client continues its count from there.
         let tail = self.region.word32(self.layout.ring_tail(queue)).load(Ordering::Relaxed);
         self.queues[queue as usize] =
             Flow { place: Place::Mapped(target), head: tail, tail, ..Flow::default() };
@@ -104,7 +105,7 @@ impl VnicPort {
         u32::try_from(found).ok()
     }
 
-    /// Flow queues that the client has left.
+    /// How many flow queues the client may still open.
     #[must_use]
     pub fn queues_left(&self) -> QueuesLeft {
         let mapped = self.queues.iter().filter(|flow| matches!(flow.place, Place::Mapped(_))).count();
@@ -117,8 +118,8 @@ impl VnicPort {
         self.say(Message::Rule(*rule));
     }
 
-    /// Tells a rule that was not asked for, if the client asks for rules at all. One that does not read them goes without:
-    /// it asks when it needs one. [`VnicPort::tell_news`] lets it know.
+    /// Sends a rule unasked, if the client has asked for a rule before. A client whose socket is full misses it, and asks
+    /// when it needs it. [`VnicPort::tell_news`] tells the client how many there are.
     pub fn push_rule(&mut self, rule: &Rule) {
         let Some(client) = self.client.as_mut().filter(|client| client.asks) else { return };
         if tell(&client.socket, Message::Rule(*rule)).is_ok() {
@@ -126,51 +127,51 @@ impl VnicPort {
         }
     }
 
-    /// Lets the client know how many rules it was told unasked.
+    /// Writes how many rules were sent unasked into the header, for the client to see.
     pub fn tell_news(&mut self) {
         let Some(client) = &self.client else { return };
-        // Release: pairs with the client's Acquire; whoever sees the count finds the rules in its socket.
+        // Release: pairs with the client's Acquire, so that a client that sees the count finds the rules in its socket.
         self.region.word32(header::NEWS).store(client.news, Ordering::Release);
     }
 
-    /// From now on packets of the flow queue that leads to `target` are to be classified one by one.
+    /// Has the packets of the flow queue that leads to `target` classified one by one from now on.
     pub fn classify_target(&mut self, target: u32) {
         for flow in self.queues.iter_mut().filter(|flow| flow.place == Place::Mapped(target)) {
             flow.place = Place::Classified;
         }
     }
 
-    /// The same for every flow queue that leads anywhere.
+    /// Has the packets of every open flow queue classified one by one from now on.
     pub fn classify_all(&mut self) {
         for flow in self.queues.iter_mut().filter(|flow| matches!(flow.place, Place::Mapped(_))) {
             flow.place = Place::Classified;
         }
     }
 
-    /// Answers [`VnicRequest::Open`] otherwise.
+    /// Answers [`VnicRequest::Open`] with a refusal.
     pub fn refuse(&mut self, why: OpenRefusal) {
         self.say(Message::NotOpened(why));
     }
 
-    /// Closes the flow queues that lead to `target`: what the client rings for there is refused and counted.
+    /// Closes the flow queues that lead to `target`: doorbells for them are refused and counted from now on.
     pub fn unmap_target(&mut self, target: u32) {
         for flow in self.queues.iter_mut().filter(|flow| flow.place == Place::Mapped(target)) {
             flow.place = Place::Unmapped;
         }
     }
 
-    /// Tells the client which policy is in force.
+    /// Writes the number of the policy in force into the header.
     pub fn set_generation(&mut self, generation: u32) {
         self.region.word32(header::GENERATION).store(generation, Ordering::Release);
     }
 
-    /// Looks at the sockets: who wants in, and whether the client has said something. True when there may be more: whoever
-    /// then waits for the next event would leave those who have come already outside.
+    /// Looks at the sockets for new connections and messages. Answers `true` when there may be more: the caller must then look
+    /// again before it waits, as connections that are there already raise no further event.
     pub(super) fn look(&mut self) -> bool {
         if self.gone {
             return false;
         }
-        // As many as are ever watched: the silent ones, and four others.
+        // As many as are watched at most: the silent connections, and four others.
         let mut found = [EpollEvent::empty(); SILENT + 4];
         let Ok(count) = self.events.wait(&mut found, EpollTimeout::ZERO) else { return false };
         let mut more = false;
@@ -193,7 +194,7 @@ impl VnicPort {
         more
     }
 
-    /// Whether those who want in are heard: not while so much of others is being closed that more would pile up.
+    /// Watches the listener or stops watching it: no connection is accepted while too many others wait to be closed.
     fn set_open(&mut self, open: bool) {
         if open && !self.open {
             self.open = self.listener.watch(&self.events, when_ready(LISTENER)).is_ok();
@@ -202,15 +203,15 @@ impl VnicPort {
         }
     }
 
-    /// Lets one in who wants to, if the vNIC is free; otherwise it is told so. One for each look: who connects without end
-    /// takes little of the daemon's time. False when nobody could be.
+    /// Accepts one pending connection; where the vNIC has a client, it is refused. One for each look, so that a program that
+    /// connects without end takes little of the daemon's time. `false` when no connection is pending.
     fn admit(&mut self) -> bool {
         let Some(socket) = self.listener.accept() else { return false };
         if self.client.is_some() {
             self.turn_away(socket);
             return true;
         }
-        // Who says nothing must not keep others out: the longest silent makes room.
+        // Silent connections must not keep others out: the one that has been silent longest makes room.
         if self.silent.len() == SILENT
             && let Some(oldest) = self.silent.pop_front()
         {
@@ -218,13 +219,13 @@ impl VnicPort {
         }
         if socket.watch(&self.events, when_ready(HELLO)).is_ok() {
             self.silent.push_back(socket);
-            // Most have spoken before they are let in.
+            // Most have sent their `Hello` before they are accepted.
             self.hear_hello();
         }
         true
     }
 
-    /// The first to speak has the vNIC.
+    /// Reads from the silent connections; the first `Hello` gets the vNIC.
     fn hear_hello(&mut self) {
         for _ in 0..self.silent.len() {
             let Some(socket) = self.silent.pop_front() else { return };
@@ -246,14 +247,14 @@ impl VnicPort {
     }
 
     fn turn_away(&mut self, socket: Connection) {
-        // What it has said and nobody has read would take the answer with it when the socket is closed.
+        // Closing a socket with unread data would discard the answer.
         let _ = hear(&socket);
         self.send_away(socket, Message::Occupied);
     }
 
-    /// The socket stays open for a while: who has not spoken yet may do so and read the answer then.
+    /// Sends a refusal. The socket stays open for a while, so that a client that has not sent `Hello` yet can read it.
     fn send_away(&mut self, socket: Connection, why: Message) {
-        // It may not even wait for the answer.
+        // An error: the other side has gone, and needs no answer.
         let _ = tell(&socket, why);
         if self.turned_away.len() == SILENT {
             self.turned_away.pop_front();
@@ -261,13 +262,13 @@ impl VnicPort {
         self.turned_away.push_back(socket);
     }
 
-    /// Hands the region over.
+    /// Hands the region over to a new client.
     fn welcome(&mut self, socket: Connection) {
         let len = self.layout.region_len() as u64;
         let descriptors = [self.memory.as_raw_fd(), self.kick.as_raw_fd(), self.wake_end.as_raw_fd()];
         let watched = socket.watch(&self.events, when_ready(CLIENT));
         let welcome = Message::Welcome(len).to_bytes();
-        // One that has gone already has not got the region, and leaves the vNIC to the next.
+        // A client that has gone already has not got the region; the vNIC stays free for the next.
         if watched.is_ok() && socket.send(&welcome, &descriptors).is_ok() {
             self.client = Some(Client { socket, talks: true, held: false, asks: false, news: 0 });
         }
@@ -275,13 +276,13 @@ impl VnicPort {
 
     fn say(&mut self, message: Message) {
         let Some(client) = &self.client else { return };
-        // A client that asks and does not read the answers has no use for them.
+        // A client that asks and does not read the answers is disconnected.
         if tell(&client.socket, message).is_err() {
             self.lose_client();
         }
     }
 
-    /// It may still write to the region: the port ends with it.
+    /// Ends the port with its client, which may still write to the region.
     fn lose_client(&mut self) {
         if let Some(client) = self.client.take() {
             client.socket.unwatch(&self.events);
@@ -289,7 +290,7 @@ impl VnicPort {
         }
     }
 
-    /// A queue that leads nowhere and waits for nothing; failing that, one whose rule has ended and that is empty.
+    /// A flow queue that leads nowhere and has no frames on their way; failing that, an empty one whose rule has ended.
     fn free_queue(&self) -> Option<u32> {
         let idle = |flow: &Flow| flow.in_flight == 0 && !flow.pending;
         let free = |flow: &Flow| flow.place == Place::Unmapped && idle(flow);
@@ -299,7 +300,7 @@ impl VnicPort {
         u32::try_from(found + 1).ok()
     }
 
-    /// The client gives a queue back; what leads to it.
+    /// Unmaps a flow queue that the client gives back; answers the number that it led to.
     fn unmap(&mut self, queue: u32) -> VnicRequest {
         let Some(flow) = self.queues.get_mut(queue as usize) else { return VnicRequest::Refused };
         let Place::Mapped(target) = flow.place else {
@@ -311,7 +312,7 @@ impl VnicPort {
     }
 }
 
-/// Reads a message. One that comes with descriptors is none, and stays unread.
+/// Reads a message. A message with file descriptors counts as garbage and stays unread.
 fn hear(connection: &Connection) -> Incoming {
     let mut bytes = [0; LEN + 1];
     match connection.read(&mut bytes) {
@@ -326,22 +327,22 @@ fn tell(connection: &Connection, message: Message) -> io::Result<usize> {
     connection.send(&message.to_bytes(), &[])
 }
 
-/// Listens at `path`; a socket there that nobody listens on any more is replaced. Its owner and group may connect.
+/// Listens at `path`; a socket there that no program listens on any more is replaced. Its owner and group may connect.
 pub(super) fn listen(path: &Path, closer: &Closer) -> Result<(ForeignFd, u64), PortError> {
     let what = "listening for the vNIC's client";
     let place = || path.display().to_string();
     let failed = |source: io::Error| PortError::system(what, place(), source);
     let listener = match socket::listen_at(path) {
         Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {
-            // Who answers may send anything, before the connection is closed again.
+            // A program that answers may send anything before the connection is closed, so the closer's thread closes it.
             let connect = || socket::connect_to(path).map(|end| drop(Foreign::new(end, closer)));
             let old = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
                 && connect().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
             if !old {
                 return Err(PortError::File {
                     path: path.to_owned(),
-                    problem: "somebody else has it".to_owned(),
-                    advice: "stop who listens there, move what lies there away, or name another socket",
+                    problem: "another program listens there, or it is not a socket".to_owned(),
+                    advice: "stop that program, move the file away, or name another socket",
                 });
             }
             fs::remove_file(path).map_err(failed)?;
@@ -359,7 +360,7 @@ pub(super) fn watch(listener: &Listener, kick: &EventFd, closer: &Closer) -> io:
     let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     listener.watch(&events, when_ready(LISTENER))?;
     closer.watch(&events, CLOSED)?;
-    // By edges, so that it never has to be read: the client has it too, and could make a read or a write of it wait.
+    // Edge-triggered, so that it never has to be read: the client has it too, and could make a read or a write of it wait.
     events.add(kick, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, KICK))?;
     Ok(events)
 }
@@ -373,5 +374,5 @@ const CLIENT: u64 = 1;
 const KICK: u64 = 2;
 const HELLO: u64 = 3;
 const CLOSED: u64 = 4;
-/// Connections that may be silent.
+/// Most connections that may be silent at once.
 pub(super) const SILENT: usize = 4;

@@ -1,6 +1,6 @@
-//! The rings: doorbells read, frames taken, completions and filled buffers shown.
+//! The rings: reads doorbells, takes frames, publishes completions and filled buffers.
 //!
-//! Why: all that happens for each packet lies here, and nothing else.
+//! Why: the code that runs for each packet stands together, apart from the rest.
 //! From: Loom §4.3; `docs/vnic.md`, "The region".
 //! Not here: sockets and messages (`client`).
 //! Invariant: each word is copied out once, and the copy is checked; each call is bounded.
@@ -22,18 +22,18 @@ use crate::posted::{Taken, Ticket, Took};
 struct Gathered {
     /// Its first piece, with the cookie of its first descriptor.
     first: Descriptor,
-    /// The metadata that it brings.
+    /// The frame's own metadata.
     described: PacketMetadata,
     /// Bytes of its pieces.
     len: usize,
     /// Descriptors.
     count: u32,
-    /// Whether they make a frame.
+    /// Whether they make a valid frame.
     sound: bool,
 }
 
 impl VnicPort {
-    /// Begins a batch: reads the doorbells, and now and then the sockets.
+    /// Begins a batch: reads the doorbells, and every few batches the sockets.
     ///
     /// # Errors
     /// [`Trouble::Gone`] when the client has gone.
@@ -49,8 +49,8 @@ impl VnicPort {
         Ok(())
     }
 
-    /// The next frame of the flow queues that doorbells named, one of each in turn. A flow queue with `window` frames on
-    /// their way keeps its descriptors, and holds up no other.
+    /// Takes the next frame from the flow queues that doorbells named, one of each in turn. A flow queue with `window` frames
+    /// on their way keeps its descriptors, and holds up no other.
     pub fn take(&mut self, window: u32) -> Took {
         while let Some(queue) = self.pending.pop_front() {
             self.look_ahead(queue);
@@ -64,7 +64,7 @@ impl VnicPort {
                 continue;
             }
             if self.in_flight >= self.layout.sizes().completions {
-                // More than an honest client posts: it waits until something has completed.
+                // An honest client never posts this many; the rest waits until a frame has completed.
                 self.pend(queue);
                 return Took::Nothing;
             }
@@ -85,8 +85,8 @@ impl VnicPort {
         }
     }
 
-    /// A frame is through; [`VnicPort::flush`] tells the client. Answers whether another may be taken now. A ticket of an
-    /// earlier client's is ignored.
+    /// Completes a frame; [`VnicPort::flush`] publishes the completion. Answers whether a flow queue has frames to take. A
+    /// ticket of an earlier client is ignored.
     pub fn complete(&mut self, ticket: Ticket, status: Status) -> bool {
         if ticket.session != self.session {
             return false;
@@ -104,8 +104,8 @@ impl VnicPort {
         !self.pending.is_empty()
     }
 
-    /// Nothing is to be taken: asks the client to ring when that changes. Answers whether the owner may sleep; if not, it
-    /// should begin another batch.
+    /// Asks the client to kick when there is a frame to take. Answers whether the owner may sleep; if not, it should begin
+    /// another batch.
     pub fn rest(&mut self) -> bool {
         if self.look() || self.gone || self.client.as_ref().is_some_and(|client| client.talks) {
             return false;
@@ -122,8 +122,8 @@ impl VnicPort {
         !rung
     }
 
-    /// Reads doorbell queues, another one first in each batch, for so many words: who rings without end is read no faster
-    /// than its frames are taken, and what is left is read in the next batch.
+    /// Reads up to `WORDS` words of the doorbell queues, beginning with another queue in each batch: a client that rings
+    /// without end is read no faster than its frames are taken. The rest is read in the next batch.
     pub(super) fn read_doorbells(&mut self) {
         let queues = self.layout.sizes().doorbell_queues;
         let mut budget = WORDS;
@@ -136,7 +136,7 @@ impl VnicPort {
         }
     }
 
-    /// Reads up to `most` words of a doorbell queue, and those that belong to the last of them; answers how many.
+    /// Reads up to `most` words of a doorbell queue, and the rest of a note that has begun; answers how many words it read.
     fn read_doorbell(&mut self, core: u32, most: u32) -> u32 {
         let head = self.doorbell_heads[core as usize];
         // Acquire: pairs with the client's Release, so that the words before the tail are there.
@@ -171,8 +171,8 @@ impl VnicPort {
         }));
     }
 
-    /// Does what the notes of a doorbell queue say that begin in the first `most` words; answers how many words those were. `None` when one
-    /// makes no sense: nothing tells where the next begins.
+    /// Carries out the notes of a doorbell queue that begin in the first `most` words, and answers how many words they have.
+    /// `None` at an invalid note, as it is not known where the next one begins.
     fn heed(&mut self, core: u32, words: &[u16], most: usize) -> Option<usize> {
         let mut used = 0;
         while used < most
@@ -186,7 +186,7 @@ impl VnicPort {
                     _ => self.counters.lose(DropReason::UnmappedQueue),
                 },
                 Note::Metadata(queue, metadata) => self.describe(queue, metadata),
-                // Weights and rates are the operator's to give.
+                // Only the operator may change weights and rates.
                 Note::Weight(..) | Note::Rate(..) | Note::ClassRate(..) => {
                     self.counters.lose(DropReason::BadDoorbell)
                 }
@@ -199,7 +199,7 @@ impl VnicPort {
         Some(used)
     }
 
-    /// The client says what a flow queue's packets are.
+    /// Sets a flow queue's metadata, as the client asks.
     fn describe(&mut self, queue: u32, metadata: PacketMetadata) {
         match self.queues.get_mut(queue as usize) {
             Some(flow) if flow.place != Place::Unmapped => {
@@ -210,7 +210,7 @@ impl VnicPort {
         }
     }
 
-    /// A doorbell of this queue names a flow queue: reads how far its ring goes now.
+    /// Handles a doorbell: reads the tail of the flow queue that doorbell queue `core` names.
     #[inline]
     pub(super) fn rung(&mut self, queue: u32, core: u32) {
         let Some(flow) = self.queues.get_mut(queue as usize).filter(|flow| flow.place != Place::Unmapped)
@@ -240,8 +240,8 @@ impl VnicPort {
         }
     }
 
-    /// What the client wrote lies in its core's cache: the bytes of a frame that is taken soon are fetched meanwhile. Its
-    /// descriptor came with the doorbell.
+    /// Prefetches the bytes of a frame that is taken soon: what the client wrote lies in its core's cache. The descriptor came
+    /// with the doorbell.
     #[inline]
     pub(super) fn look_ahead(&self, queue: u32) {
         let (queue, ahead) = self.pending.get(AHEAD).map_or((queue, AHEAD as u32), |&queue| (queue, 0));
@@ -347,7 +347,7 @@ impl VnicPort {
         ] {
             if ring.tail != ring.published {
                 ring.published = ring.tail;
-                // Release: pairs with the client's Acquire, so that whoever sees the tail also sees the entries.
+                // Release: pairs with the client's Acquire, so that a reader of the tail also sees the entries.
                 self.region.word32(at).store(ring.tail, Ordering::Release);
                 news = true;
             }
@@ -359,7 +359,7 @@ impl VnicPort {
         fence(Ordering::SeqCst);
         let waits = self.region.word32(header::CLIENT_WAITS);
         if waits.load(Ordering::Relaxed) != 0 && waits.swap(0, Ordering::Relaxed) != 0 {
-            // A full socket wakes it as well; one that the client does not read is no concern of ours.
+            // A full socket wakes the client as well, so an error here changes nothing.
             let _ = send(self.wake.as_raw_fd(), &[1], MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! Why: an entry is written by one program and read by another; both take it from here.
 //! From: `docs/vnic.md`, "Flow rings", "Completions", "Receiving".
-//! Not here: where an entry lies (`layout`), and whether it makes sense (`ports` checks what a client writes).
-//! Invariant: an entry is copied out once, word by word; any words mean something.
+//! Not here: where an entry lies (`layout`), and whether it is valid (`ports` checks what a client writes).
+//! Invariant: an entry is copied out once, word by word; any words can be read as an entry.
 
 use std::sync::atomic::Ordering;
 
@@ -19,7 +19,7 @@ pub struct Descriptor {
     pub addr: u64,
     /// Its bytes.
     pub len: u32,
-    /// The next descriptor goes on with the same frame; what follows counts of the first only.
+    /// Whether the next descriptor continues this frame. The fields after this one are read from a frame's first descriptor.
     pub more: bool,
     /// Work left to the daemon; all zero for a finished frame.
     pub offload: VnetHeader,
@@ -36,13 +36,13 @@ const CONTEXT: u64 = 2;
 /// descriptors but as none of its pieces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Context {
-    /// What the frame brings in place of its flow queue's.
+    /// The frame's metadata, in place of its flow queue's.
     pub metadata: PacketMetadata,
     /// Given back with the completion.
     pub cookie: u32,
 }
 
-/// What a place in a flow ring holds.
+/// The content of one place in a flow ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Posting {
     /// A piece of a frame.
@@ -52,7 +52,7 @@ pub enum Posting {
 }
 
 impl Context {
-    /// As it lies in the ring.
+    /// The words that it takes in the ring.
     #[must_use]
     pub fn to_words(&self) -> [u64; 4] {
         let PacketMetadata { priority, cgroup, user, app } = self.metadata;
@@ -74,7 +74,7 @@ impl Context {
 }
 
 impl Posting {
-    /// What lies in the ring means. Any words mean something; what is sensible, the reader decides.
+    /// Reads it from a ring's words. Any words can be read; the caller checks whether the values are valid.
     #[inline]
     #[must_use]
     pub fn from_words(words: [u64; 4]) -> Self {
@@ -118,7 +118,7 @@ fn load_words(region: &Region, at: usize) -> [u64; 4] {
 impl Descriptor {
     pub(super) const LEN: usize = 32;
 
-    /// As it lies in the ring.
+    /// The words that it takes in the ring.
     #[inline]
     #[must_use]
     pub fn to_words(&self) -> [u64; 4] {
@@ -135,7 +135,7 @@ impl Descriptor {
         ]
     }
 
-    /// What lies in the ring means. Any words mean something; what is sensible, the reader decides.
+    /// Reads it from a ring's words. Any words can be read; the caller checks whether the values are valid.
     #[inline]
     #[must_use]
     pub fn from_words(words: [u64; 4]) -> Self {
@@ -171,7 +171,7 @@ impl Descriptor {
     }
 }
 
-/// What became of a frame.
+/// How a frame ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Status {
@@ -195,14 +195,14 @@ impl Status {
     }
 }
 
-/// A frame that is through.
+/// The completion of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
     /// The cookie of its first descriptor.
     pub cookie: u32,
     /// Its flow queue.
     pub queue: u32,
-    /// What became of it.
+    /// How it ended.
     pub status: Status,
     /// The descriptors that it had.
     pub descriptors: u32,

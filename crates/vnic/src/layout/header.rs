@@ -2,8 +2,8 @@
 //!
 //! Why: a client learns from the region itself what lies where, and whether it speaks the same format.
 //! From: `docs/vnic.md`, "The region".
-//! Not here: the parts behind the header (`layout`), and which sizes are right (`sizes`).
-//! Invariant: the daemon writes it before the region is handed over, and never reads it back, the two flags excepted.
+//! Not here: the parts behind the header (`layout`), and which sizes are valid (`sizes`).
+//! Invariant: the daemon writes the header before it hands the region over, and never reads it back, except for two flags.
 
 use std::sync::atomic::Ordering;
 
@@ -46,13 +46,13 @@ pub const BUFFERS_AT: usize = 68;
 pub const MTU: usize = 72;
 /// The interface's hardware address, six bytes.
 pub const MAC: usize = 76;
-/// The daemon's: number of the policy in force, one more with each reload.
+/// Number of the policy in force (written by the daemon), one more with each reload.
 pub const GENERATION: usize = 128;
-/// The daemon's: messages that it has sent without being asked, so that nobody reads the socket in vain.
+/// Unasked messages that the daemon has sent (written by the daemon): the client reads the socket only when it changes.
 pub const NEWS: usize = 132;
-/// The client's: it sleeps, and wants to be woken.
+/// 1 while the client sleeps and wants to be woken (set by the client).
 pub const CLIENT_WAITS: usize = 192;
-/// The daemon's (the client may clear it): it sleeps, and wants to be woken.
+/// 1 while the daemon sleeps and wants to be woken (set by the daemon; the client may clear it).
 pub const DAEMON_WAITS: usize = 256;
 /// Bytes of the header.
 pub const LEN: usize = 4_096;

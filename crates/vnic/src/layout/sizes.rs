@@ -1,4 +1,4 @@
-//! How much there is of everything, and which amounts make a region.
+//! The sizes of a region's parts, and which sizes are valid.
 //!
 //! Why: the operator's memory and a client's threads decide the sizes; offsets must fit their words for all of them.
 //! From: `docs/vnic.md`, the bounds in the table of "The region".
@@ -7,7 +7,7 @@
 
 use super::VERSION;
 
-/// How much there is of everything.
+/// The sizes of a region's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Flow queues, number 0 included; at most 4,096.
@@ -69,13 +69,13 @@ impl Sizes {
     }
 }
 
-/// What makes no region.
+/// Why memory is no valid region, or sizes make none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// The first bytes are others.
+    /// The region does not begin with the magic bytes.
     #[error("this is no vNIC's region: it begins with {0:#x}")]
     NotARegion(u64),
-    /// Another version.
+    /// The daemon speaks another version of the format.
     #[error(
         "the daemon speaks version {0} of the vNIC's format, and this client {VERSION}; use the client of that release"
     )]
