@@ -126,34 +126,25 @@ impl Drop for Local {
 }
 
 #[cfg(test)]
+#[path = "../../ports/tests/it/support/linger.rs"]
+#[expect(dead_code, reason = "the tests of ports use the rest")]
+mod linger;
+
+#[cfg(test)]
 mod tests {
     use std::io::{IoSlice, Read, Write};
-    use std::net::{TcpListener, TcpStream};
+    use std::net::TcpStream;
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream as Plain;
     use std::time::Instant;
 
     use axum::Router;
     use axum::routing::get;
-    use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg, setsockopt, sockopt};
+    use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 
+    use super::linger::{LINGER, lingering};
     use super::*;
     use crate::connections;
-
-    /// How long a close of a connection takes that is sent along.
-    const LINGER: Duration = Duration::from_secs(6);
-
-    /// Such a connection, and its other end.
-    fn lingering() -> (TcpStream, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let mut near = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
-        let (far, _) = listener.accept().expect("connected");
-        near.set_nonblocking(true).expect("a socket");
-        while near.write(&[0; 65_536]).is_ok() {}
-        let linger = nix::libc::linger { l_onoff: 1, l_linger: LINGER.as_secs() as i32 };
-        setsockopt(&near, sockopt::Linger, &linger).expect("a socket");
-        (near, far)
-    }
 
     fn send_along(end: &Plain, bytes: &[u8], connection: TcpStream) {
         let descriptors = [connection.as_raw_fd()];

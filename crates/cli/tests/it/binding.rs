@@ -30,8 +30,7 @@ struct World {
 impl World {
     /// `None` without root.
     fn new(tag: &str) -> Option<Self> {
-        let stage = Stage::new(tag)?;
-        ["shop", "peer", "evil", "far"].iter().for_each(|name| stage.add_netns(name));
+        let stage = Stage::with_netns(tag, &["shop", "peer", "evil", "far"])?;
         Some(Self { daemon: None, stage })
     }
 
@@ -56,7 +55,7 @@ impl World {
         let file = self.stage.file("plimsoll.yaml");
         fs::write(&file, self.policy(evil)).expect("written");
         self.daemon = Some(Daemon::start(None, &file, &[], &self.stage.file("log")));
-        self.eventually("the daemon answers", || self.client().text("GET", "/v1/health").is_ok());
+        self.stage.until_it_answers();
         for (name, [v4, v6]) in [("shop", SHOP), ("peer", PEER), ("evil", EVIL)] {
             let netns = self.stage.netns(name);
             ip(&["-n", &netns, "address", "add", &format!("{v4}/24"), "dev", "eth0"]);
@@ -66,19 +65,11 @@ impl World {
 
     fn reload(&self, evil: &str) {
         fs::write(self.stage.file("plimsoll.yaml"), self.policy(evil)).expect("written");
-        let _: Reloaded = self.client().post("/v1/reload").expect("reloaded");
-    }
-
-    fn client(&self) -> Client {
-        Client::new(&self.stage.file("api.sock"))
-    }
-
-    fn eventually(&self, what: &str, holds: impl FnMut() -> bool) {
-        support::eventually(what, PATIENCE, || self.stage.read("log"), holds);
+        let _: Reloaded = self.stage.client().post("/v1/reload").expect("reloaded");
     }
 
     fn drops(&self, reason: &str) -> u64 {
-        let stats: Stats = self.client().get("/v1/stats").expect("counters");
+        let stats: Stats = self.stage.client().get("/v1/stats").expect("counters");
         stats.tenants["evil"].drops.get(reason).copied().unwrap_or(0)
     }
 
@@ -180,7 +171,7 @@ fn a_neighbours_traffic_is_not_diverted_by_who_claims_its_addresses() {
     world.start(&format!(", addresses: [{v4}, \"{v6}\"]"));
     let [shop, peer, evil] = ["shop", "peer", "evil"].map(|name| world.mac(name).to_string());
     assert!(shop != peer && peer != evil);
-    world.eventually("neighbours answer", || {
+    world.stage.eventually("neighbours answer", || {
         PEER.into_iter().all(|to| world.answered("shop", to, 1) == 1 && world.answered("evil", to, 1) == 1)
     });
     for states in ["its own", "nothing"] {
@@ -189,7 +180,7 @@ fn a_neighbours_traffic_is_not_diverted_by_who_claims_its_addresses() {
         }
         let before = ["spoofed_arp", "spoofed_neighbour"].map(|reason| world.drops(reason));
         let attack = world.attack();
-        world.eventually("the attack is on", || attack.said.load(Ordering::Relaxed) > 200);
+        world.stage.eventually("the attack is on", || attack.said.load(Ordering::Relaxed) > 200);
         for to in PEER {
             assert_eq!(
                 world.answered("shop", to, 200),
@@ -213,12 +204,14 @@ fn a_neighbours_traffic_is_not_diverted_by_who_claims_its_addresses() {
         }
         assert_eq!(world.answered("evil", PEER[0], 5), 5, "what it does rightly goes on");
     }
-    let metrics = world.client().text("GET", "/metrics").expect("a page");
+    let metrics = world.stage.client().text("GET", "/metrics").expect("a page");
     assert!(metrics.contains("plimsoll_port_drops_total{port=\"evil\",reason=\"spoofed_arp\"}"), "{metrics}");
 
     world.reload(", binding: off");
     let _attack = world.attack();
     for to in PEER {
-        world.eventually("without binding the attack is one", || world.shop_believes(to).contains(&evil));
+        world
+            .stage
+            .eventually("without binding the attack is one", || world.shop_believes(to).contains(&evil));
     }
 }

@@ -51,16 +51,8 @@ impl World {
         std::fs::write(stage.file("policy.yaml"), policy).expect("written");
         let daemon = Daemon::start(None, &stage.file("policy.yaml"), &[], &stage.file("log"));
         let world = Self { daemon, stage, far: Vec::new() };
-        world.eventually("the daemon answers", || world.client().text("GET", "/v1/health").is_ok());
+        world.stage.until_it_answers();
         Some(world)
-    }
-
-    fn client(&self) -> Client {
-        Client::new(&self.stage.file("api.sock"))
-    }
-
-    fn eventually(&self, what: &str, holds: impl FnMut() -> bool) {
-        eventually(what, PATIENCE, || self.stage.read("log"), holds);
     }
 
     fn connect(&self) -> OwnedFd {
@@ -83,7 +75,7 @@ impl World {
     /// A client that has the attacker's vNIC, as soon as it is free.
     fn holder(&self) -> OwnedFd {
         let mut held = None;
-        self.eventually("the attacker has its vNIC", || {
+        self.stage.eventually("the attacker has its vNIC", || {
             let Ok(end) = connect_to(&self.stage.file("evil.sock")) else { return false };
             let heard = send_message(&end, Message::hello(), &[]).is_ok()
                 && wait_readable(&end, 5_000).expect("a socket");
@@ -115,7 +107,7 @@ impl Echo {
         // The vNIC of a client that has just gone is another one soon, behind another socket.
         let connect = |tenant: &str| {
             let (path, mut vnic) = (world.stage.file(&format!("{tenant}.sock")), None);
-            world.eventually("it has its vNIC", || {
+            world.stage.eventually("it has its vNIC", || {
                 vnic = Vnic::connect(&path).ok();
                 vnic.is_some()
             });
@@ -220,7 +212,9 @@ fn neither_does_the_client_that_has_the_vnic_nor_one_that_waits_to_be_let_in() {
             world.send_along(&holder, &Message::Open(FlowSpec::default()).to_bytes());
             assert!(wait_readable(&holder, 5_000).expect("a socket"), "it is hung up on");
             assert!(matches!(read_message(&holder), Incoming::Closed));
-            world.eventually("the next may come", || connect_to(&world.stage.file("evil.sock")).is_ok());
+            world
+                .stage
+                .eventually("the next may come", || connect_to(&world.stage.file("evil.sock")).is_ok());
         }
     });
     world.stop();
@@ -236,7 +230,7 @@ fn nor_one_of_the_apis() {
             world.send_along(&end, bytes);
             held.push(end);
             let begun = Instant::now();
-            world.client().text("GET", "/v1/health").expect("answered");
+            world.stage.client().text("GET", "/v1/health").expect("answered");
             assert!(begun.elapsed() < SOON, "the API took {:?}", begun.elapsed());
         }
     });

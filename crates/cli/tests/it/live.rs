@@ -38,8 +38,7 @@ impl Deref for World {
 impl World {
     /// `None` without root. `tag` keeps tests apart that run at once: at most four letters.
     fn new(tag: &str) -> Option<Self> {
-        let stage = Stage::new(tag)?;
-        ["shop", "batch", "far"].iter().for_each(|name| stage.add_netns(name));
+        let stage = Stage::with_netns(tag, &["shop", "batch", "far"])?;
         Some(Self { stage, options: Vec::new(), daemon: None })
     }
 
@@ -88,16 +87,7 @@ impl World {
     fn launch(&mut self) {
         let daemon = Daemon::start(None, &self.policy_file(), &self.options, &self.file("log"));
         self.daemon = Some(daemon);
-        let client = self.client();
-        self.eventually("the daemon answers", || client.text("GET", "/v1/health").is_ok());
-    }
-
-    fn eventually(&self, what: &str, holds: impl FnMut() -> bool) {
-        support::eventually(what, PATIENCE, || self.log(), holds);
-    }
-
-    fn client(&self) -> Client {
-        Client::new(&self.socket())
+        self.until_it_answers();
     }
 
     fn stats(&self) -> Stats {

@@ -23,8 +23,7 @@ struct World {
 impl World {
     /// `None` without root.
     fn new(tag: &str) -> Option<Self> {
-        let stage = Stage::new(tag)?;
-        ["world", "a", "b"].iter().for_each(|name| stage.add_netns(name));
+        let stage = Stage::with_netns(tag, &["world", "a", "b"])?;
         let folder = stage.file("").to_owned();
         fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).expect("closed");
         Some(Self { daemon: None, stage })
@@ -51,19 +50,11 @@ impl World {
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
         let (policy, log) = (self.stage.file("policy.yaml"), self.stage.file("log"));
         self.daemon = Some(Daemon::start(None, &policy, &options, &log));
-        self.eventually("the daemon answers", || self.client().text("GET", "/v1/health").is_ok());
-    }
-
-    fn client(&self) -> Client {
-        Client::new(&self.stage.file("api.sock"))
+        self.stage.until_it_answers();
     }
 
     fn health(&self) -> String {
-        self.client().text("GET", "/v1/health").expect("it answers")
-    }
-
-    fn eventually(&self, what: &str, holds: impl FnMut() -> bool) {
-        eventually(what, PATIENCE, || self.stage.read("log"), holds);
+        self.stage.client().text("GET", "/v1/health").expect("it answers")
     }
 
     /// The engine's process.
@@ -79,12 +70,12 @@ impl World {
 
     fn reload(&self, tenants: &[&str]) -> Result<String, String> {
         self.state(tenants);
-        self.client().text("POST", "/v1/reload").map_err(|error| error.to_string())
+        self.stage.client().text("POST", "/v1/reload").map_err(|error| error.to_string())
     }
 
     /// Tenant a is answered by b, which on a busy machine one ping in its second may not be.
     fn pings(&self, what: &str) {
-        self.eventually(what, || self.stage.ping("a", Ipv4Addr::new(10, 7, 0, 2), 100));
+        self.stage.eventually(what, || self.stage.ping("a", Ipv4Addr::new(10, 7, 0, 2), 100));
     }
 
     fn address(&self, tenant: &str, last: u8) {
@@ -143,7 +134,7 @@ fn the_engine_owns_nothing_and_the_broker_what_it_needs() {
         let thread = status(&task.path());
         if thread("Name") == "engine" {
             // SYS_NICE, or a limit that was raised: it goes before other processes all the same.
-            world.eventually("it goes first", || scheduling(&task.path()) == Some(1) || !goes_first());
+            world.stage.eventually("it goes first", || scheduling(&task.path()) == Some(1) || !goes_first());
         }
         assert_eq!(sets(&thread), [0; 5], "{}", thread("Name"));
         let ids: Vec<String> = thread("Uid").split(' ').map(str::to_owned).collect();
@@ -183,9 +174,9 @@ fn a_reload_and_a_returning_namespace_go_through_the_broker() {
 
     let lost = world.stage.netns("b");
     ip(&["netns", "del", &lost]);
-    world.eventually("the port is missed", || world.health().contains("\"lost_ports\":[\"b\"]"));
+    world.stage.eventually("the port is missed", || world.health().contains("\"lost_ports\":[\"b\"]"));
     ip(&["netns", "add", &lost]);
-    world.eventually("it is opened again", || world.health().contains("\"lost_ports\":[]"));
+    world.stage.eventually("it is opened again", || world.health().contains("\"lost_ports\":[]"));
     world.address("b", 2);
     world.pings("so does the one that came back");
     let ended = world.daemon.as_mut().expect("it runs").end(Signal::SIGTERM).expect("in time");
@@ -211,11 +202,12 @@ fn a_tenants_file_is_read_by_a_child_of_the_brokers() {
     assert!(policy.contains("policy: a.yaml"), "{policy}");
     fs::write(world.stage.file("policy.yaml"), policy).expect("written");
     world.daemon = Some(Daemon::start(None, &world.stage.file("policy.yaml"), &[], &world.stage.file("log")));
-    world.eventually("the daemon answers", || world.client().text("GET", "/v1/health").is_ok());
-    let classes = |world: &World| world.client().text("GET", "/v1/stats").expect("it answers");
+    world.stage.until_it_answers();
+    let classes = |world: &World| world.stage.client().text("GET", "/v1/stats").expect("it answers");
     assert!(classes(&world).contains("a/second"), "{}", classes(&world));
 
-    let reload = |world: &World| world.client().text("POST", "/v1/reload").map_err(|error| error.to_string());
+    let reload =
+        |world: &World| world.stage.client().text("POST", "/v1/reload").map_err(|error| error.to_string());
     own(
         &world,
         "policy: {root: {wfq: [first, third]}, first: {match: {protocol: udp}}, third: {max: 20Mbps}}\n",
@@ -274,7 +266,7 @@ fn each_kind_of_port_is_handed_over_and_taken_back() {
     let log = world.stage.file("log");
     let options = ["--record".to_owned(), file("trace")];
     world.daemon = Some(Daemon::start(Some(&host), &world.stage.file("policy.yaml"), &options, &log));
-    world.eventually("the daemon answers", || world.client().text("GET", "/v1/health").is_ok());
+    world.stage.until_it_answers();
     assert!(world.health().contains("\"lost_ports\":[]"), "{}: {}", world.health(), world.stage.read("log"));
     for socket in ["vm.sock", "vnic.sock", "api.sock"] {
         let mode = fs::metadata(world.stage.file(socket)).expect("it listens").permissions().mode();
@@ -284,15 +276,15 @@ fn each_kind_of_port_is_handed_over_and_taken_back() {
     let pins = may_pin();
     let other = if pins { other + "  xdp: {port: {af_xdp: xd0}}\n" } else { other };
     fs::write(world.stage.file("policy.yaml"), other).expect("written");
-    let reloaded = world.client().text("POST", "/v1/reload").expect("reloaded");
+    let reloaded = world.stage.client().text("POST", "/v1/reload").expect("reloaded");
     assert!(reloaded.contains("other") && (!pins || reloaded.contains("xdp")), "{reloaded}");
-    world.eventually("the old socket is gone", || !world.stage.file("vnic.sock").exists());
+    world.stage.eventually("the old socket is gone", || !world.stage.file("vnic.sock").exists());
     assert!(world.stage.file("other.sock").exists(), "the new one is there");
     if pins {
         ip(&["-n", &host, "link", "del", "xd0"]);
-        world.eventually("it is missed", || world.health().contains("\"lost_ports\":[\"xdp\"]"));
+        world.stage.eventually("it is missed", || world.health().contains("\"lost_ports\":[\"xdp\"]"));
         ip(&["-n", &host, "link", "add", "xd0", "type", "veth", "peer", "name", "xd1"]);
-        world.eventually("it is opened again", || world.health().contains("\"lost_ports\":[]"));
+        world.stage.eventually("it is opened again", || world.health().contains("\"lost_ports\":[]"));
     }
     let ended = world.daemon.as_mut().expect("it runs").end(Signal::SIGTERM).expect("in time");
     assert_eq!(ended.0, Some(0), "{}", world.stage.read("log"));
@@ -317,7 +309,7 @@ fn the_broker_ends_with_the_engine_and_not_the_engine_with_the_broker() {
     world.reload(&["a", "b"]).expect("it goes on");
     world.address("b", 2);
     signal(broker, Signal::SIGKILL);
-    world.eventually("its end is told", || world.health().contains("\"broker_ended\":true"));
+    world.stage.eventually("its end is told", || world.health().contains("\"broker_ended\":true"));
     assert!(world.health().contains("\"degraded\""), "{}", world.health());
     world.pings("traffic goes on");
     let refused = world.reload(&["a"]).expect_err("nobody reads the file");
@@ -329,7 +321,7 @@ fn the_broker_ends_with_the_engine_and_not_the_engine_with_the_broker() {
     world.start(&["a", "b"], &[]);
     let (engine, broker) = (world.engine(), world.broker());
     signal(engine, Signal::SIGKILL);
-    world.eventually("the broker ends with it", || !is_alive(broker));
+    world.stage.eventually("the broker ends with it", || !is_alive(broker));
 }
 
 #[test]

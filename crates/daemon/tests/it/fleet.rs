@@ -1,12 +1,12 @@
 //! Two hosts whose uplinks are joined in memory: tenants reach each other, limits follow receivers, and nobody else can
 //! say what they are.
 
-use crate::support::{KEY, World, drain, number, policy, udp};
+use crate::support::{KEY, World, drain, number, path, policy, udp};
 use plimsoll_control::{Allowance, For, HostId, Limits, Sealer, Vnic};
 use plimsoll_daemon::{HostState, Stats};
 use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_wire::Mac;
-use plimsoll_wire::overlay::{Addresses, Format, Inner, Path, Ports, Vni};
+use plimsoll_wire::overlay::{Inner, Vni};
 
 const STEP: Span = Span::micros(50);
 /// Tenants by the last byte of their addresses: two at host a, one and one at host b.
@@ -146,17 +146,7 @@ fn what_cannot_go_on_is_counted_by_its_reason() {
     assert_eq!(drain(&mut fleet.a.tenants[1]).len(), 2, "one for it, and one for all");
     assert_eq!(fleet.b.losses("uplink"), []);
     // From a host that is none of ours, for another network, and of a tenant that is not there.
-    let path = |src: u8| Path {
-        format: Format::Geneve,
-        src_mac: Mac([6; 6]),
-        dst_mac: Mac([6; 6]),
-        addresses: Addresses::V4 { src: [192, 0, 2, src].into(), dst: [192, 0, 2, 2].into() },
-        dscp: 0,
-        mtu: 1_500,
-        v6_checksum: true,
-        capable: false,
-        ports: Ports::default(),
-    };
+    let path = |src: u8| path(src, 2, Mac([6; 6]));
     let mut out = [0; 1_600];
     for (src, vni, from) in [(9, 7, SHOP), (1, 8, SHOP), (1, 7, QUIET)] {
         let inner = Inner { vni: Vni::new(vni).expect("small"), flow_hash: 1, feedback: None };
@@ -315,17 +305,7 @@ fn forged_repeated_and_foreign_feedback_changes_nothing() {
         whom: For::Each,
         limits: Limits { bits: BitRate::new(1_000).expect("some"), packets: None },
     };
-    let path = Path {
-        format: Format::Geneve,
-        src_mac: Mac([6; 6]),
-        dst_mac: Mac([6; 6]),
-        addresses: Addresses::V4 { src: [192, 0, 2, 2].into(), dst: [192, 0, 2, 1].into() },
-        dscp: 0,
-        mtu: 1_500,
-        v6_checksum: true,
-        capable: false,
-        ports: Ports::default(),
-    };
+    let path = path(2, 1, Mac([6; 6]));
     let before = stats(&mut fleet.a).fleet.expect("a fleet").pairs;
     let say = |world: &mut World, key: &[u8; 32], from: HostId, to: HostId, sequence: u64, last: u8| {
         let (mut message, mut out) = (Vec::new(), [0; 1_600]);

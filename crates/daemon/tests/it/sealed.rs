@@ -1,10 +1,10 @@
 //! Hosts whose uplinks are joined in memory seal what goes between them: whoever reaches the fabric reads nothing, and takes no
 //! place of a tenant's; and where they do not seal, no host's frames take all the places of another's.
 
-use crate::support::{World, drain, number, policy, udp};
+use crate::support::{self, World, drain, number, policy, udp};
 use plimsoll_units::Span;
 use plimsoll_wire::Mac;
-use plimsoll_wire::overlay::{Addresses, Format, Inner, Path, Ports, Vni};
+use plimsoll_wire::overlay::{Inner, Path, Vni};
 
 const STEP: Span = Span::micros(50);
 /// Tenants by the last byte of their addresses: one at each host.
@@ -374,19 +374,9 @@ fn a_host_that_leaves_the_policy_and_returns_goes_on_where_it_was() {
     assert_eq!((heads.len(), different.len()), (40, 40), "a key and number were used twice");
 }
 
-/// From one host to another, whoever sends it.
+/// The path from one host to another.
 fn path(from: u8, to: u8) -> Path {
-    Path {
-        format: Format::Geneve,
-        src_mac: Mac([6; 6]),
-        dst_mac: Mac([6, 0, 0, 0, 0, number_of(to)]),
-        addresses: Addresses::V4 { src: [192, 0, 2, from + 1].into(), dst: [192, 0, 2, to + 1].into() },
-        dscp: 0,
-        mtu: 1_500,
-        v6_checksum: true,
-        capable: false,
-        ports: Ports::default(),
-    }
+    support::path(from + 1, to + 1, Mac([6, 0, 0, 0, 0, number_of(to)]))
 }
 
 /// In the names of b and of c, 200,000 a second each, by who has no key and does not read what hosts say.

@@ -3,6 +3,8 @@
 mod engine;
 mod faults;
 mod fleet;
+#[path = "../../../ports/tests/it/support/itself.rs"]
+mod itself;
 mod papers;
 mod picnic;
 mod signals;

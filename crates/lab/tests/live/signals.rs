@@ -1,10 +1,9 @@
-//! Live: a lab that is asked to end, in a process of its own because signals reach a whole process: the test binary starts
-//! itself again, with the name of the one test that then works.
+//! Live: a lab that is asked to end, in a process of its own because signals reach a whole process.
 
+use crate::itself::{is_again, run_again};
 use crate::support;
 use plimsoll_lab::{LabError, Options, Progress};
 use plimsoll_scenario::{Form, Scenario};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 const LONG: &str = "
@@ -21,25 +20,14 @@ workloads:
 
 #[test]
 fn a_signal_ends_the_lab_at_once_and_takes_its_processes_along() {
-    if std::env::var_os(ITSELF).is_some() {
+    if is_again(ITSELF) {
         return end_at_the_first_tick();
     }
     let _alone = support::alone();
     if !support::may_run() {
         return;
     }
-    let itself = Command::new(std::env::current_exe().expect("this test is a file"))
-        .args([
-            "--exact",
-            "signals::a_signal_ends_the_lab_at_once_and_takes_its_processes_along",
-            "--nocapture",
-        ])
-        .env(ITSELF, "1")
-        .output()
-        .expect("started");
-    let said =
-        [itself.stdout, itself.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-    assert!(itself.status.success() && said.contains("1 passed"), "{said}");
+    run_again("signals::a_signal_ends_the_lab_at_once_and_takes_its_processes_along", ITSELF);
 }
 
 /// Set for the process that is told to end.

@@ -1,11 +1,11 @@
 //! A process that has no room for more descriptors keeps none of those that it could not take all of.
 //!
-//! In a process of its own, as the limit is the process's: the test binary starts itself again.
+//! In a process of its own, as the limit is the process's.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::process::Command;
 
 use crate::support::guest::{Guest, SET_MEM_TABLE, VERSION_1};
+use crate::support::itself::{is_again, run_again};
 use crate::support::until;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use plimsoll_ports::{VhostUser, VhostUserConfig};
@@ -19,17 +19,10 @@ fn open() -> usize {
 
 #[test]
 fn descriptors_that_came_in_part_are_closed() {
-    if std::env::var_os(ITSELF).is_some() {
+    if is_again(ITSELF) {
         return with_a_limit_of_its_own();
     }
-    let itself = Command::new(std::env::current_exe().expect("this test is a file"))
-        .args(["--exact", "vhost_user_limit::descriptors_that_came_in_part_are_closed", "--nocapture"])
-        .env(ITSELF, "1")
-        .output()
-        .expect("started");
-    let said =
-        [itself.stdout, itself.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-    assert!(itself.status.success() && said.contains("1 passed"), "{said}");
+    run_again("vhost_user_limit::descriptors_that_came_in_part_are_closed", ITSELF);
 }
 
 /// Set for the process that lowers its limit.

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use plimsoll_daemon::Client;
 
 /// How long anything may take that is waited for.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -52,6 +53,28 @@ impl Stage {
         let tag = format!("{tag}{}", std::process::id() % 10_000);
         fs::create_dir_all(&folder).expect("a folder");
         Some(Self { tag, folder, namespaces: Mutex::default() })
+    }
+
+    /// A stage with these namespaces; `None` without root.
+    pub fn with_netns(tag: &str, names: &[&str]) -> Option<Self> {
+        let stage = Self::new(tag)?;
+        names.iter().for_each(|name| stage.add_netns(name));
+        Some(stage)
+    }
+
+    /// Asks the daemon whose API socket is `api.sock` on this stage.
+    pub fn client(&self) -> Client {
+        Client::new(&self.file("api.sock"))
+    }
+
+    /// Waits until something holds; where it does not in time, fails with the file `log`.
+    pub fn eventually(&self, what: &str, holds: impl FnMut() -> bool) {
+        eventually(what, PATIENCE, || self.read("log"), holds);
+    }
+
+    /// Waits until the daemon answers.
+    pub fn until_it_answers(&self) {
+        self.eventually("the daemon answers", || self.client().text("GET", "/v1/health").is_ok());
     }
 
     /// What a namespace is called outside of the test; without a name, the test's only one.

@@ -9,7 +9,8 @@ use plimsoll_daemon::{
 use plimsoll_policy::{Checked, Program};
 use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, Sending};
 use plimsoll_units::{Nanos, Span};
-use plimsoll_wire::VnetHeader;
+use plimsoll_wire::overlay::{Addresses, Format, Path, Ports};
+use plimsoll_wire::{Mac, VnetHeader};
 
 /// The key of every fleet in these tests.
 pub const KEY: [u8; 32] = [7; 32];
@@ -159,6 +160,21 @@ impl World {
             .filter(|port| port.name == name)
             .flat_map(|port| port.tally.events().collect::<Vec<_>>())
             .collect()
+    }
+}
+
+/// A path between two hosts of an IPv4 underlay, by the last bytes of their addresses, to this hardware address.
+pub fn path(src: u8, dst: u8, dst_mac: Mac) -> Path {
+    Path {
+        format: Format::Geneve,
+        src_mac: Mac([6; 6]),
+        dst_mac,
+        addresses: Addresses::V4 { src: [192, 0, 2, src].into(), dst: [192, 0, 2, dst].into() },
+        dscp: 0,
+        mtu: 1_500,
+        v6_checksum: true,
+        capable: false,
+        ports: Ports::default(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the live tests share: namespaces of their own, a patient clock, frames.
 
 pub mod guest;
+pub mod itself;
 pub mod linger;
 
 use std::fmt::Display;
