@@ -1,8 +1,8 @@
 //! The HTTP API on a Unix socket, and the Prometheus endpoint.
 //!
-//! Why: everything that `plimsoll` shows of a running daemon, it asks here; so can anybody else.
+//! Why: everything that `plimsoll` shows of a running daemon it asks here, and other programs can ask the same.
 //! From: `docs/operations.md`, "API".
-//! Not here: how the answers come about.
+//! Not here: the counters and decisions in the answers (`stats`, `control`, `explain`).
 //! Invariant: no request waits for the engine longer than one of its turns, nor makes it wait at all.
 
 use std::sync::Arc;
@@ -30,13 +30,13 @@ use crate::sandbox::Confinement;
 use crate::stats::Stats;
 use crate::thread::{Command, Stopped};
 
-/// Snapshots younger than this are shown again rather than taken anew: twenty a second at most, however many ask.
+/// A snapshot younger than this is used again: at most twenty a second are taken, however many requests there are.
 const FRESH: Duration = Duration::from_millis(50);
 
-/// How often tenants' promises are looked at.
+/// How often tenants' promises are judged.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What the handlers share.
+/// The state that all handlers share.
 #[derive(Debug)]
 pub struct Api {
     control: Arc<Control>,
@@ -46,7 +46,7 @@ pub struct Api {
     confinement: Option<Confinement>,
 }
 
-/// What a request may be answered with besides an answer.
+/// Why a request is refused.
 enum Failure {
     Stopped,
     Filter(FilterError),
@@ -113,7 +113,7 @@ struct RateQuery {
 struct WindowQuery {
     #[serde(default = "minute")]
     window: String,
-    /// After the daemon's start.
+    /// Begin of the window, as time since the daemon's start.
     #[serde(default = "the_start")]
     since: String,
 }
@@ -145,13 +145,13 @@ impl Api {
         Self { control, log, latest, ledger, confinement: None }
     }
 
-    /// An API that says how its process is confined.
+    /// An API that reports how its process is confined.
     #[must_use]
     pub fn confined(self, confinement: Confinement) -> Self {
         Self { confinement: Some(confinement), ..self }
     }
 
-    /// Everything, for the Unix socket.
+    /// All routes, for the Unix socket.
     pub fn router(self: Arc<Self>) -> Router {
         Router::new()
             .route("/v1/health", get(health))
@@ -166,12 +166,12 @@ impl Api {
             .with_state(self)
     }
 
-    /// The scrape page only, for a TCP address.
+    /// The metrics page only, for a TCP address.
     pub fn metrics_router(self: Arc<Self>) -> Router {
         Router::new().route("/metrics", get(metrics)).with_state(self)
     }
 
-    /// Looks at the engine each second, so that there is something to say of promises, until it has ended.
+    /// Looks at the engine each second, to judge tenants' promises, until the engine has ended.
     pub async fn keep_watch(self: Arc<Self>) {
         let mut tick = tokio::time::interval(LOOK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -1,9 +1,9 @@
-//! What takes privilege or the operator's files, done here or by a process of its own.
+//! Operations that need privileges or the operator's files, done in this process or by a second one.
 //!
-//! Why: whoever takes over the process that reads tenants' frames shall gain nothing of the host by it.
+//! Why: an attacker who takes over the process that reads tenants' frames must gain no access to the host by it.
 //! From: OpenSSH's privilege separation (Provos, 2003); `docs/decisions/0013-privileges.md` has the argument.
 //! Not here: what the engine's process gives up (`sandbox`).
-//! Invariant: the broker does for the engine what the operator's policy file says, and nothing that a request says.
+//! Invariant: the broker opens what the operator's policy file names; a request cannot name anything else.
 
 mod client;
 mod message;
@@ -25,15 +25,15 @@ pub(crate) use message::{Clear, Start};
 pub(crate) use server::sources;
 pub use server::{BrokerError, serve_broker};
 
-/// Which of the policies that were read since the start.
+/// The number of a policy: the first one read has 0, and each later one the next number.
 pub(crate) type Number = u64;
 
-/// Who opens what the policy names.
+/// The process that opens ports and files for the engine.
 #[derive(Clone, Debug)]
 pub(crate) enum Broker {
-    /// This process, which has tenants' files read by others if it is told by whom.
+    /// This process; with a [`FileReader`], other processes read tenants' files for it.
     Here(Option<Arc<dyn FileReader>>),
-    /// The broker's.
+    /// A broker in a process of its own.
     Process(Arc<Client>),
 }
 
@@ -44,7 +44,7 @@ impl Default for Broker {
 }
 
 impl Broker {
-    /// Reads the policy file; the mistakes in it as people read them.
+    /// Reads the policy file; the error is the text of its mistakes.
     pub(crate) fn read(&self, file: &str) -> Result<(Checked, Number), String> {
         match self {
             Self::Here(reader) => match reader::load(file, reader.as_deref()) {
@@ -55,7 +55,7 @@ impl Broker {
         }
     }
 
-    /// The policy with this number is in force: no other is opened from any more.
+    /// Tells the broker that this policy is in force, so that it opens no port of another.
     pub(crate) fn in_force(&self, number: Number) {
         if let Self::Process(client) = self {
             client.in_force(number);
@@ -85,7 +85,7 @@ impl Broker {
         }
     }
 
-    /// What the kernel dropped of each tenant's frames before they were read; see [`kernel::dropped`].
+    /// Frames of each tenant that the kernel dropped before they were read; see [`kernel::dropped`].
     pub(crate) fn dropped(&self, checked: &Checked) -> BTreeMap<String, u64> {
         match self {
             Self::Here(_) => kernel::dropped(checked),

@@ -1,9 +1,9 @@
 //! The control channel: feedback between hosts in datagrams, from a thread that no packet waits for.
 //!
-//! Why: it costs the engine's thread nothing but the decision, at the price of a way that is slower (PN-M18 (b)).
+//! Why: it costs the engine's thread only the decision; the messages are slower in exchange (PN-M18 (b)).
 //! From: PicNIC §5.3.2; the same sealed messages as in the datapath.
-//! Not here: what they say and whether they are new (`engine::fleet` judges both ways together).
-//! Invariant: what does not open with the fleet's key ends here, whoever sends how much of it.
+//! Not here: the messages' content, and whether they are new (`engine::fleet` judges both ways together).
+//! Invariant: a datagram that does not open with the fleet's key is dropped here, however many there are.
 
 use std::io;
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ pub(crate) fn bind(address: SocketAddr) -> Result<std::net::UdpSocket, FleetErro
     bound.map_err(|source| FleetError::Channel { address, source })
 }
 
-/// Listens, and sends what `outbox` brings, until the process ends.
+/// Listens, and sends the messages in `outbox`, until the process ends.
 pub(crate) fn open(
     socket: std::net::UdpSocket,
     key: &[u8; 32],
@@ -44,7 +44,7 @@ pub(crate) fn open(
     tokio::spawn(listen(Arc::clone(&socket), opener, engine));
     tokio::spawn(async move {
         while let Some(Sent { to, message }) = outbox.recv().await {
-            // What is lost is said again, as what changed or when it is refreshed.
+            // A lost message is sent again when its content changes or is refreshed.
             let _ = socket.send_to(&message, to).await;
         }
     });
@@ -54,10 +54,10 @@ pub(crate) fn open(
 async fn listen(socket: Arc<UdpSocket>, mut opener: Opener, engine: Handle) {
     let mut datagram = [0; sealed_len(MOST) + 1];
     loop {
-        // An error is an answer to what was sent, from a host whose daemon is away.
+        // An error reports a datagram that was sent to a host whose daemon does not run.
         let Ok((len, _)) = socket.recv_from(&mut datagram).await else { continue };
         let message = datagram[..len].to_vec();
-        // Opened in place, so that the engine gets what is still sealed: it judges what is newer on all ways together.
+        // Opened in a copy: the engine gets the sealed message, as it decides which message on any way is newest.
         if opener.open(&mut datagram[..len]).is_ok() && engine.send(Command::Heard(message)).is_err() {
             return;
         }

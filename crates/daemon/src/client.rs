@@ -1,8 +1,8 @@
-//! Asking a running daemon.
+//! Requests to a running daemon.
 //!
 //! Why: `plimsoll stats`, `top`, `reload` and `explain` are one request each.
 //! From: HTTP/1.1 with `Connection: close`, which needs no library: the answer ends with the connection.
-//! Not here: what the answers mean.
+//! Not here: the meaning of the answers (`cli`).
 //! Invariant: no answer within [`PATIENCE`] is an error, not a wait.
 
 use std::io::{ErrorKind, Read, Write};
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// No daemon listens at the socket.
     #[error(
         "no plimsoll answers at {socket}: {source}; start one with `plimsoll run FILE`, or name its socket with `--socket`"
     )]
@@ -36,7 +36,7 @@ pub enum ClientError {
         /// The socket.
         socket: PathBuf,
     },
-    /// It is there, and hung up.
+    /// The daemon closed the connection.
     #[error(
         "the plimsoll at {socket} hung up ({source}): too many ask at once, or it is about to end; try again"
     )]
@@ -49,7 +49,7 @@ pub enum ClientError {
     /// The daemon refused.
     #[error("{0}")]
     Refused(String),
-    /// It answered what this program does not understand.
+    /// The daemon's answer is not understood.
     #[error(
         "{socket} answered what this version does not understand ({what}); are both of the same version?"
     )]
@@ -61,14 +61,14 @@ pub enum ClientError {
     },
 }
 
-/// Where a daemon answers.
+/// A daemon's API socket.
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
 }
 
 impl Client {
-    /// Asks at this socket.
+    /// A client for this socket.
     #[must_use]
     pub fn new(socket: &Path) -> Self {
         Self { socket: socket.to_owned() }
@@ -138,7 +138,7 @@ fn unanswered(socket: PathBuf, source: std::io::Error) -> ClientError {
     }
 }
 
-/// `text` for use in a query.
+/// Encodes `text` for use in a query.
 #[must_use]
 pub fn query(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn nobody_there_is_said_with_a_way_out() {
         let error = Client::new(Path::new("/nonexistent/api.sock")).text("GET", "/v1/stats");
-        let message = error.expect_err("nobody listens").to_string();
+        let message = error.expect_err("no daemon listens").to_string();
         assert!(message.contains("/nonexistent/api.sock") && message.contains("plimsoll run"), "{message}");
     }
 }

@@ -3,7 +3,7 @@
 //! Why: a program that opens connections and says nothing, or says it a byte at a time, must not use up the descriptors that
 //! requests and tenants' ports need, nor the places that other requests need.
 //! From: hyper's HTTP/1.1, which `axum::serve` runs without bounds.
-//! Not here: what is answered (`api`), and what a connection may bring beside bytes (`local`).
+//! Not here: the answers (`api`), and file descriptors that come over a connection (`local`).
 //! Invariant: at most [`Bounds::most`] connections at once, and none without a request for longer than [`HEADERS`]. Where all
 //! places are taken a new connection gets one as long as any other has been silent for [`FIRST`], and has as long itself.
 
@@ -44,19 +44,19 @@ pub(crate) struct Bounds {
     pub(crate) longest: Option<Duration>,
 }
 
-/// Anybody who reaches the address may connect; pages are small.
+/// Any program that reaches the address may connect; pages are small.
 pub(crate) const METRICS: Bounds =
     Bounds { name: "`api.metrics`", most: 64, longest: Some(Duration::from_secs(30)) };
 
-/// Those whom the socket's file lets in. A reload may take long.
+/// Programs that the socket's file mode lets in. A reload may take long.
 pub(crate) const SOCKET: Bounds = Bounds { name: "`api.socket`", most: 256, longest: None };
 
-/// What a connection does, and since when.
+/// The state of a connection, and since when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// It has sent no request, or not all of its head.
     Silent(Instant),
-    /// It is answered.
+    /// Its request is being answered.
     Asked(Instant),
 }
 
@@ -86,7 +86,8 @@ pub(crate) async fn serve(mut listener: impl Listener, router: Router, bounds: B
                 let Bounds { name, most, .. } = bounds;
                 eprintln!(
                     "plimsoll: {name} has {most} connections, which is as many as there may be: now, and whenever that \
-                     happens again, the one that has been silent longest makes room for the next; look who opens so many"
+                     happens again, the one that has been silent longest makes room for the next; find the program that opens so \
+                     many"
                 );
             }
             if !make_room(&mut seats, &bounds).await {
@@ -99,8 +100,8 @@ pub(crate) async fn serve(mut listener: impl Listener, router: Router, bounds: B
     }
 }
 
-/// Ends the connection that has been silent longest, once it has had its time; else one that has had time to read its answer.
-/// Whether there is a place then.
+/// Ends the connection that has been silent longest, once it has had its time; else one that has had time to read its
+/// answer. Answers whether there is a free place then.
 async fn make_room(seats: &mut VecDeque<Seat>, bounds: &Bounds) -> bool {
     loop {
         seats.retain(|seat| !seat.task.is_finished());
@@ -116,7 +117,7 @@ async fn make_room(seats: &mut VecDeque<Seat>, bounds: &Bounds) -> bool {
     }
 }
 
-/// Whose place is the next to be taken, and when.
+/// The connection that loses its place next, and when.
 fn next_to_go(seats: &VecDeque<Seat>, bounds: &Bounds) -> Option<(usize, Instant)> {
     let phases = || seats.iter().map(Seat::phase).enumerate();
     let silent = phases().filter_map(|(index, phase)| match phase {
@@ -157,7 +158,7 @@ async fn converse(
         .header_read_timeout(HEADERS)
         .keep_alive(bounds.longest.is_none())
         .serve_connection(TokioIo::new(io), service);
-    // What becomes of a connection is its client's matter.
+    // An error concerns the connection's client only.
     match bounds.longest {
         Some(longest) => drop(tokio::time::timeout(longest, connection).await),
         None => drop(connection.await),
@@ -176,7 +177,7 @@ mod tests {
 
     const FEW: Bounds = Bounds { most: 2, ..METRICS };
 
-    /// What comes back to these bytes before the other end closes, and after how long.
+    /// Sends these bytes; answers what comes back before the other end closes, and after how long.
     async fn answer(mut stream: TcpStream, bytes: &[u8]) -> (String, Duration) {
         let begun = tokio::time::Instant::now();
         let mut got = Vec::new();
@@ -224,7 +225,7 @@ mod tests {
         });
     }
 
-    /// Many that send a byte now and then, or nothing, and come back as soon as they are closed.
+    /// Many clients that send a byte now and then, or nothing, and connect anew as soon as they are closed.
     #[test]
     fn slow_connections_keep_no_scrape_waiting() {
         beside_a_server(METRICS, async |address| {

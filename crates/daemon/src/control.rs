@@ -1,9 +1,9 @@
-//! What operators ask of a running daemon: reload, and ports that come back.
+//! Changes to a running daemon: reloads, rates, and ports that come back.
 //!
-//! Why: a policy changes while packets flow, and must change whole or not at all.
+//! Why: a policy changes while packets flow, and takes effect as a whole or not at all.
 //! From: `docs/operations.md`, "reload".
 //! Not here: what the change does to packets (`engine::install`).
-//! Invariant: everything that can fail is done before the engine hears of a change.
+//! Invariant: every step that can fail is done before the engine is told of a change.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ pub enum ReloadError {
     /// The file is wrong.
     #[error("the policy is wrong, so nothing was changed:\n{0}")]
     Policy(String),
-    /// It asks for something that only a new process can do.
+    /// A setting has changed that takes effect only at a start.
     #[error(
         "{what} has changed, which takes a restart; nothing was changed. Put the old value back, or restart the daemon"
     )]
@@ -33,17 +33,17 @@ pub enum ReloadError {
         /// The setting.
         what: &'static str,
     },
-    /// A new tenant has what a present one has.
+    /// A new tenant's port is in use by a present tenant.
     #[error(
         "tenant {tenant}: tenant {holder} has the port {port} until a reload is through; nothing was changed. Take \
          {holder} out, reload, and then write {tenant}"
     )]
     PortInUse {
-        /// Whose port it shall be.
+        /// The new tenant.
         tenant: String,
-        /// Whose it is.
+        /// The tenant that has it.
         holder: String,
-        /// As the file has it.
+        /// The port, as the file states it.
         port: String,
     },
     /// A new tenant's port cannot be opened.
@@ -54,12 +54,12 @@ pub enum ReloadError {
     Stopped(#[from] Stopped),
 }
 
-/// What a reload did.
+/// The result of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {
     /// How many reloads there have been.
     pub generation: u16,
-    /// What changed, for people.
+    /// The changes, as text.
     pub changes: String,
     /// Descriptors that waited, and went on waiting.
     pub kept: u32,
@@ -67,7 +67,7 @@ pub struct Reloaded {
     pub flows: usize,
     /// How long packets waited for the change.
     pub took: Span,
-    /// What the author may want to look at, for people.
+    /// Warnings about the new policy, as text.
     pub warnings: String,
 }
 
@@ -77,40 +77,40 @@ pub struct Control {
     file: PathBuf,
     handle: Handle,
     broker: Broker,
-    /// Held by who changes the policy in force: one at a time, and that may take long.
+    /// Held while the policy in force is changed: one change at a time, which may take long.
     turn: tokio::sync::Mutex<()>,
-    /// Held for a moment only: who looks waits for no reload.
+    /// Held for a moment only: a reader waits for no reload.
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
     checked: Arc<Checked>,
-    /// Which of the policies that the broker has read.
+    /// The broker's number for the policy.
     number: Number,
     generation: u16,
 }
 
 impl Control {
-    /// For a daemon that has put `checked` in force.
+    /// The control of a daemon that has put `checked` in force.
     #[must_use]
     pub fn new(file: PathBuf, checked: Checked, handle: Handle) -> Self {
         Self::with(file, checked, handle, Broker::default())
     }
 
-    /// Has tenants' files read in other processes.
+    /// Has `reader` read tenants' files, in other processes.
     #[must_use]
     pub fn with_reader(self, reader: Option<Arc<dyn FileReader>>) -> Self {
         Self { broker: Broker::Here(reader), ..self }
     }
 
-    /// For one that has a broker, by whom ports are opened and the file is read.
+    /// Has `broker` open ports and read the policy file.
     pub(crate) fn with(file: PathBuf, checked: Checked, handle: Handle, broker: Broker) -> Self {
         let state = State { checked: Arc::new(checked), number: 0, generation: 0 };
         Self { file, handle, broker, turn: tokio::sync::Mutex::default(), state: Mutex::new(state) }
     }
 
-    /// Who opens ports and reads files.
+    /// The process that opens ports and reads files.
     pub(crate) fn broker(&self) -> &Broker {
         &self.broker
     }
@@ -136,7 +136,8 @@ impl Control {
         &self.handle
     }
 
-    /// Changes the rate of a class, in the engine and in what counts as in force: a reload says what it takes back.
+    /// Changes the rate of a class, in the engine and in the policy in force: a later reload reports that it restores the
+    /// file's rate.
     ///
     /// # Errors
     /// [`Stopped`] when the engine has ended; [`RateError`] inside when the class has no rate.
@@ -153,7 +154,7 @@ impl Control {
         Ok(rated)
     }
 
-    /// Reads the file again and puts it in force; once begun that is brought to its end, whether anybody waits for it or not.
+    /// Reads the file again and puts it in force. A reload that has begun runs to its end, also if the caller stops waiting.
     ///
     /// # Errors
     /// [`ReloadError`]; the policy in force is then untouched.
@@ -188,7 +189,7 @@ impl Control {
         Ok(Reloaded { generation, changes, kept, flows, took, warnings })
     }
 
-    /// Tenants in force that have no port, by name; nobody's name for the uplink.
+    /// Tenants in force that have no port, by name; `None` for the uplink.
     pub async fn lacking(&self) -> Vec<Option<String>> {
         // An engine that has ended needs none.
         self.handle.ask(Command::Lacking).await.unwrap_or_default()
@@ -197,7 +198,7 @@ impl Control {
     /// Tries to open the port of a tenant that has none, or of the uplink.
     pub async fn reopen(&self, lost: Option<&str>) -> Reopened {
         let (checked, number) = {
-            // Not for a policy that is about to be another.
+            // No reload may replace the policy meanwhile.
             let _turn = self.turn.lock().await;
             let state = self.state();
             (Arc::clone(&state.checked), state.number)
@@ -223,14 +224,14 @@ impl Control {
     }
 }
 
-/// What came of trying to open a port.
+/// The result of an attempt to open a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reopened {
     /// It is there.
     Opened,
     /// It cannot be opened yet.
     NotYet,
-    /// It has another port by now, or nobody wants one any more.
+    /// The tenant has another port by now, or has been removed.
     Unneeded,
 }
 
@@ -249,7 +250,7 @@ fn prepare(file: &str, old: &Checked, broker: &Broker) -> Result<(Checked, Numbe
             opened.push((tenant.name.clone(), port));
         }
     }
-    // All are open: nothing can keep the policy from being in force any more.
+    // All ports are open: from here on no step can fail.
     opened.iter().for_each(|(_, port)| keep(port));
     let (moved, added): (Vec<_>, Vec<_>) = opened.into_iter().partition(|(name, _)| before(name).is_some());
     let lane = |(name, port): (String, Port)| Lane::new(lane_spec(&checked, &name, Some(port)));
@@ -265,7 +266,7 @@ fn held_by(old: &Checked, tenant: &TenantConfig) -> Option<ReloadError> {
     Some(ReloadError::PortInUse { tenant: tenant.name.clone(), holder, port: tenant.port.to_string() })
 }
 
-/// What of an overlay is opened or agreed on once, and whether it is the same.
+/// The settings of an overlay that are fixed at the start, with whether each is unchanged.
 fn overlay_settings(old: Option<&Overlay>, new: Option<&Overlay>) -> Vec<(&'static str, bool)> {
     let (Some(old), Some(new)) = (old, new) else { return vec![("`overlay`", old == new)] };
     let way = |overlay: &Overlay| overlay.feedback.as_ref().map(|feedback| feedback.via);
@@ -284,7 +285,7 @@ fn overlay_settings(old: Option<&Overlay>, new: Option<&Overlay>) -> Vec<(&'stat
     ]
 }
 
-/// What is allocated or opened once stays as it was at the start: the uplink's port, the flow queues, the API's places.
+/// Refuses changes of settings that are fixed at the start: the uplink's port, the number of flow queues, the API's sockets.
 fn needs_no_restart(old: &Checked, new: &Checked) -> Result<(), ReloadError> {
     let (old, new) = (&old.config, &new.config);
     let (engine, next) = (&old.engine, &new.engine);
@@ -334,7 +335,7 @@ mod tests {
         let holder = |tenants| held_by(&old, &checked(tenants).config.tenants[0]);
         let error = holder("b: {port: {tap: {netns: x, name: eth0}}}").expect("a").to_string();
         assert!(error.contains("tenant a has the port {tap: {netns: x, name: eth0}}"), "{error}");
-        assert!(holder("b: {port: {tap: {netns: y, name: eth0}}}").is_none(), "somebody else's");
+        assert!(holder("b: {port: {tap: {netns: y, name: eth0}}}").is_none(), "another port");
         assert!(holder("a: {port: {tap: {netns: x, name: eth0}}}").is_none(), "its own");
     }
 }

@@ -1,9 +1,9 @@
-//! The departure log: what left last, always on.
+//! The departure log: the last packets that left; always on.
 //!
-//! Why: "why was this packet late?" is asked afterwards; whoever left meanwhile is the answer.
+//! Why: "why was this packet late?" is asked afterwards; the packets that left while it waited are the answer.
 //! From: `docs/operations.md`, "explain"; a ring of sequence locks, so that readers never hold up the writer.
 //! Not here: the answer itself (`explain`).
-//! Invariant: one writer; a reader gets whole entries or none; writing allocates nothing and waits for nobody.
+//! Invariant: one writer; a reader gets whole entries or none; writing allocates nothing and never waits.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -15,10 +15,10 @@ use plimsoll_wire::Parsed;
 /// Departures that are kept.
 pub const KEPT: usize = 65_536;
 
-/// One departure: a packet, a part of one, or some that are alike and left together.
+/// One departure: a packet, a part of one, or several similar ones that left together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
-    /// What it says beyond its headers.
+    /// Times, sizes and numbers.
     pub passage: Passage,
     /// Addresses, for IP.
     pub addresses: Option<(IpAddr, IpAddr)>,
@@ -39,10 +39,10 @@ pub struct DepartureLog {
     written: AtomicU64,
 }
 
-/// Words of an entry: its number, and twelve that say what left.
+/// Words of an entry: its number, and twelve for the departure.
 const WORDS: usize = 12;
 
-/// What a departure says beyond its headers.
+/// Times, sizes and numbers of a departure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passage {
     /// When its descriptor was posted.
@@ -125,7 +125,7 @@ impl DepartureLog {
         for (word, value) in rest.iter().zip(pack(passage, headers)) {
             word.store(value, Ordering::Relaxed);
         }
-        // Release: pairs with the Acquire in `read`, so that whoever sees the number sees the words.
+        // Release: pairs with the Acquire in `read`, so that a reader of the number also sees the words.
         name.store(number + 1, Ordering::Release);
         self.written.store(number + 1, Ordering::Release);
     }

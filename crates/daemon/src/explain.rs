@@ -1,6 +1,6 @@
-//! Where a packet's time went, and who was served meanwhile.
+//! Where a packet's time went, and which classes were served meanwhile.
 //!
-//! Why: "it is slow" has three causes here: its own flow's queue, a limit, or somebody else's turn; each has its own
+//! Why: "it is slow" has three causes here: its own flow's queue, a limit, or another class's turn; each has its own
 //! remedy.
 //! From: the departure log. A packet's wait is cut in three: behind its own flow (arrival to head of its queue), behind
 //! limits (what the engine says it was parked), and the rest, in the tree. Of the rest, each departure in that time took
@@ -74,7 +74,7 @@ pub struct TimeSpent {
     pub limits: Vec<LimitTime>,
     /// In the tree, by node, root first.
     pub nodes: Vec<NodeTime>,
-    /// While nobody else departed: its own time on the wire, pacing, and the engine's own.
+    /// Time in which no other packet departed: its own time on the wire, pacing, and the engine's work.
     pub rest: f64,
 }
 
@@ -87,7 +87,7 @@ pub struct LimitTime {
     pub time: f64,
     /// Packets that it held longest.
     pub packets: usize,
-    /// Who sent under the limit meanwhile.
+    /// Classes that sent under the limit meanwhile.
     pub served: Vec<Served>,
 }
 
@@ -98,11 +98,11 @@ pub struct NodeTime {
     pub node: String,
     /// Mean over all packets looked at.
     pub time: f64,
-    /// Who was served meanwhile.
+    /// Classes that were served meanwhile.
     pub served: Vec<Served>,
 }
 
-/// Who was served while others waited.
+/// A class that was served while others waited.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Served {
     /// Path of the class.
@@ -149,7 +149,7 @@ pub fn explain(snapshot: &Snapshot, log: &[Departure], filter: &Filter, ranks: &
     }
 }
 
-/// What did not come so far as to have a class.
+/// Frames that were dropped before they had a class.
 fn turned_away(snapshot: &Snapshot, filter: &Filter) -> BTreeMap<String, u64> {
     let meant = |name: &str| filter.tenant.as_ref().is_none_or(|tenant| tenant == name);
     let mut counts = BTreeMap::new();
@@ -161,13 +161,13 @@ fn turned_away(snapshot: &Snapshot, filter: &Filter) -> BTreeMap<String, u64> {
     counts
 }
 
-/// The class and limits that a packet as the filter describes it gets, if need be as the first tenant's.
+/// The class and limits of a packet that the filter describes; where it names no tenant, the first tenant's.
 #[must_use]
 pub fn placement(snapshot: &Snapshot, filter: &Filter) -> Placement {
     place(snapshot, filter, senders(snapshot, filter)[0])
 }
 
-/// Whose the packet could be, of very many tenants the first; one at least.
+/// The tenants that the packet could be of, at least one; of very many tenants only the first.
 fn senders(snapshot: &Snapshot, filter: &Filter) -> Vec<Option<TenantId>> {
     let of = |name: &String| snapshot.lanes.iter().find(|lane| lane.name == *name)?.tenant;
     let tenants = snapshot.program.tenants.len().min(MOST_ASKED);
@@ -308,7 +308,7 @@ impl<'a> World<'a> {
         sums.rest += self.add_tree(index, in_tree, sums);
     }
 
-    /// Shares the time in the tree among the nodes; answers what nobody else's wire time explains.
+    /// Divides the time in the tree among the nodes; answers the part that no other packet's wire time explains.
     fn add_tree(&self, index: usize, in_tree: u64, sums: &mut Sums) -> u64 {
         let packet = self.log[index];
         let from = packet.passage.departed - plimsoll_units::Span::ns(in_tree);

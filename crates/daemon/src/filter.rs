@@ -1,8 +1,8 @@
-//! Which packets somebody asks about: `tenant=shop protocol=tcp dst=10.0.0.0/8`.
+//! A filter of packets: `tenant=shop protocol=tcp dst=10.0.0.0/8`.
 //!
 //! Why: `explain` is asked in the words that a policy's `match` uses.
 //! From: `docs/policy.md`, "match".
-//! Not here: how the answer comes about (`explain`).
+//! Not here: the answer (`explain`).
 //! Invariant: an empty filter means every packet.
 
 use core::net::{IpAddr, Ipv4Addr};
@@ -43,7 +43,7 @@ pub struct Filter {
     /// VLAN identifier; 0 for frames without a tag.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
-    /// What comes with a descriptor: priority, control group, user, application and core.
+    /// Metadata of its descriptor: priority, control group, user, application and core.
     #[serde(skip)]
     pub metadata: Metadata,
 }
@@ -51,7 +51,7 @@ pub struct Filter {
 /// A text that is no filter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// No `=` in it, and no protocol's name.
+    /// A word without `=` that is no protocol's name.
     #[error("`{0}` is not a condition; write `key=value` with one of the keys {KEYS}")]
     NoCondition(String),
     /// No such key.
@@ -117,9 +117,9 @@ impl Filter {
         Ok(())
     }
 
-    /// Whether the conditions hold for what left. Tenant and class are the caller's to compare.
+    /// Whether the conditions hold for a departure. The caller compares tenant and class.
     ///
-    /// No condition on metadata does: the frames that the daemon's ports read come without.
+    /// A condition on metadata never holds, as the log keeps none.
     #[must_use]
     pub fn holds(&self, departure: &Departure) -> bool {
         let [src, dst] = [departure.addresses.map(|(src, _)| src), departure.addresses.map(|(_, dst)| dst)];
@@ -133,7 +133,7 @@ impl Filter {
             && self.vlan.is_none_or(|wanted| wanted == departure.vlan)
     }
 
-    /// A packet of this kind, as classification would see it: what the filter leaves open is absent, or zero.
+    /// The fields of such a packet, for classification: fields that the filter leaves open are absent, or zero.
     #[must_use]
     pub fn fields(&self, tenant: Option<TenantId>) -> Fields {
         let [src, dst] = [self.src, self.dst].map(|prefix| prefix.map(|prefix| prefix.addr));

@@ -1,9 +1,9 @@
-//! What a host of a fleet needs before its engine starts: the key, its address, its UDP ports.
+//! The parts that a host of a fleet needs before its engine starts: the key, its address, its UDP ports.
 //!
-//! Why: a key that others can read, or a port that another program has, must end the start with a word on what to do.
-//! From: `docs/overlay.md`, "Join two hosts"; ssh's rule that a private key is its owner's only.
+//! Why: a key that others can read, or a port that another program has, ends the start with advice on what to do.
+//! From: `docs/overlay.md`, "Join two hosts"; ssh's rule that only its owner may read a private key.
 //! Not here: packets (`engine::fleet`), the control channel (`channel`).
-//! Invariant: no daemon runs with a key that anybody but its owner can read or write.
+//! Invariant: no daemon runs with a key that a user other than its owner can read or write.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -19,7 +19,7 @@ use plimsoll_ports::Port;
 use crate::engine::{FleetSetup, fleet_map, own_mac};
 use crate::open::steady_uplink_mac;
 
-/// What keeps a host from joining its fleet.
+/// Why a host cannot join its fleet.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
     /// The system has no random number for us.
@@ -37,19 +37,19 @@ pub enum FleetError {
         source: io::Error,
     },
     /// Others may read or write it.
-    #[error("the key of `overlay`: {} may be read or written by others (mode {mode:03o}); `chmod 600 {}`, and make a new key if somebody might have", file.display(), file.display())]
+    #[error("the key of `overlay`: {} may be read or written by others (mode {mode:03o}); `chmod 600 {}`, and make a new key if another user may have read it", file.display(), file.display())]
     OpenKey {
         /// The file.
         file: PathBuf,
         /// Its mode.
         mode: u32,
     },
-    /// It belongs to somebody else.
+    /// The key file belongs to another user.
     #[error("the key of `overlay`: {} belongs to user {owner}; `chown` it to the one that runs plimsoll, or to root", file.display())]
     ForeignKey {
         /// The file.
         file: PathBuf,
-        /// Whose it is.
+        /// The user that it belongs to.
         owner: u32,
     },
     /// It holds no key.
@@ -66,7 +66,7 @@ pub enum FleetError {
          device, say); remove it, or write another `port` for the overlay of all hosts"
     )]
     PortTaken {
-        /// This host's.
+        /// This host's address.
         address: IpAddr,
         /// The port.
         port: u16,
@@ -86,7 +86,7 @@ pub enum FleetError {
     Socket(io::Error),
 }
 
-/// The fleet's key: 32 bytes in a file that is its owner's only.
+/// Reads the fleet's key: 32 bytes in a file that only its owner may read or write.
 ///
 /// # Errors
 /// [`FleetError`].
@@ -109,7 +109,7 @@ pub fn read_key(file: &Path) -> Result<[u8; 32], FleetError> {
     bytes.as_slice().try_into().map_err(|_| FleetError::NotAKey { file: file.to_owned(), found: bytes.len() })
 }
 
-/// What the engine needs of the policy's fleet, whose limits are added to the program.
+/// Makes the engine's part of the policy's fleet; the fleet's limits are added to the program.
 pub(crate) fn setup(
     checked: &Checked,
     uplink: &Port,
@@ -138,13 +138,13 @@ fn random() -> io::Result<u64> {
     Ok(u64::from_be_bytes(bytes))
 }
 
-/// The overlay's UDP ports, held so that a kernel that has this host's address, too, does not answer that nobody is there.
+/// The overlay's UDP ports, bound so that a kernel that has this host's address, too, does not answer "port unreachable".
 #[derive(Debug)]
 pub(crate) struct Reserved {
     _sockets: Vec<UdpSocket>,
 }
 
-/// Holds them. Where the kernel has not the address there is nothing to hold.
+/// Binds them. Where the kernel does not have the address, there is nothing to bind.
 pub(crate) fn reserve(overlay: &Overlay) -> Result<Reserved, FleetError> {
     let address = overlay.own().address;
     let usual = match overlay.kind {
@@ -159,7 +159,7 @@ pub(crate) fn reserve(overlay: &Overlay) -> Result<Reserved, FleetError> {
     for port in ports {
         match UdpSocket::bind((address, port)) {
             Ok(socket) => {
-                // Nobody reads it: what comes is dropped without a word.
+                // The socket is never read: the kernel drops packets for it silently.
                 let _ = setsockopt(&socket, sockopt::RcvBuf, &0);
                 sockets.push(socket);
             }

@@ -1,9 +1,9 @@
-//! What the kernel dropped before a TAP was read.
+//! Packets that the kernel dropped before a TAP was read.
 //!
 //! Why: a tenant that sends faster than its TAP is read loses packets in the kernel; they must be counted too.
 //! From: the interface's own counter, in `/proc/net/dev` as a thread inside the tenant's namespace sees it.
-//! Not here: what the engine lost (`engine::Tally`).
-//! Invariant: an interface that cannot be asked counts as one that dropped nothing; others are asked all the same.
+//! Not here: packets that the engine lost (`engine::Tally`).
+//! Invariant: an interface that cannot be read counts as one without drops; the others are read nevertheless.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub fn dropped(checked: &Checked) -> BTreeMap<String, u64> {
     asked.filter(|&(_, count)| count > 0).collect()
 }
 
-/// The twelfth figure of an interface's line: what it dropped of what was to be sent.
+/// The twelfth figure of an interface's line: packets dropped on transmit.
 fn sending_dropped(text: &str, interface: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'))?;
     line.split_whitespace().nth(11)?.parse().ok()

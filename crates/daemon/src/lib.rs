@@ -1,6 +1,6 @@
-//! Who owns time, threads and sockets on a live host.
+//! The live host: reads the clock, the ports and the API's sockets, and runs the threads.
 //!
-//! Why: the engine is told the time and handed frames; somebody must read the clock and the ports.
+//! Why: the engine is told the time and handed frames; this crate reads the clock and the ports for it.
 //! From: `docs/architecture.md`, "live": one engine thread, everything else elsewhere and never in its way.
 //! Not here: scheduling (`nic`), devices (`ports`), the language (`policy`).
 //! Invariant: nothing that a tenant sends, and nothing that an operator asks, stops the engine's thread.

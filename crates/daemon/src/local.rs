@@ -1,10 +1,10 @@
-//! The API's Unix socket: connections that bring nothing but bytes.
+//! The API's Unix socket, whose connections take bytes and no file descriptors.
 //!
-//! Why: whoever may connect may send descriptors along, whose close takes as long as their sender likes; requests, signals and
-//! the service manager's watchdog are all answered by the thread that would wait for it.
+//! Why: a program that connects may send file descriptors, and closing these can take as long as that program likes; the
+//! thread that would wait for it answers requests, signals and the service manager's watchdog.
 //! From: `plimsoll_ports::foreign`.
 //! Not here: how many connections there may be and how long each may take (`connections`).
-//! Invariant: this thread neither receives a descriptor nor closes one that somebody sent.
+//! Invariant: this thread neither receives a file descriptor nor closes one that was sent to it.
 
 use std::io;
 use std::os::unix::net;
@@ -25,7 +25,7 @@ pub(crate) struct LocalSocket {
     closer: Closer,
 }
 
-/// A listening socket, and what waits in it.
+/// A listening socket within a runtime.
 #[derive(Debug)]
 pub(crate) struct LocalListener {
     listener: Foreign<UnixListener>,
@@ -40,7 +40,7 @@ pub(crate) struct Local(Foreign<UnixStream>);
 const PAUSE: Duration = Duration::from_millis(5);
 
 impl LocalSocket {
-    /// Listens at `path`, where nothing may be.
+    /// Listens at `path`, where no file may be.
     pub(crate) fn bind(path: &Path) -> io::Result<Self> {
         let closer = Closer::of(path)?;
         let socket = Foreign::new(net::UnixListener::bind(path)?, &closer);
@@ -59,7 +59,7 @@ impl Listener for LocalListener {
     type Io = Local;
     type Addr = ();
 
-    /// Not while as much waits to be closed as may.
+    /// Accepts a connection, but not while as many connections wait to be closed as may.
     async fn accept(&mut self) -> (Local, ()) {
         loop {
             while self.closer.is_full() {
@@ -68,7 +68,7 @@ impl Listener for LocalListener {
             #[expect(clippy::disallowed_methods, reason = "what comes is foreign from here on")]
             match self.listener.accept().await {
                 Ok((stream, _)) => return (Local(Foreign::new(stream, &self.closer)), ()),
-                // One that has gone meanwhile, or a process short of descriptors for a moment.
+                // The connection has gone meanwhile, or the process is short of descriptors for a moment.
                 Err(_) => tokio::time::sleep(PAUSE).await,
             }
         }
@@ -155,7 +155,7 @@ mod tests {
         std::thread::spawn(move || drop(connection));
     }
 
-    /// What comes back to these bytes before the connection ends.
+    /// Sends on a new connection; answers what comes back before it ends.
     fn ask(path: &Path, send: impl FnOnce(&Plain)) -> String {
         let mut end = Plain::connect(path).expect("a listener");
         end.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
@@ -195,7 +195,7 @@ mod tests {
                     let got = ask(&path, |mut end| end.write_all(REQUEST).expect("sent"));
                     assert!(got.ends_with("page"), "{got}");
                 }
-                // Who was never let in, when all ends.
+                // A connection that was never accepted, when the test ends.
                 let (near, other) = lingering();
                 far.push(other);
                 let waiting = Plain::connect(&path).expect("a listener");

@@ -1,9 +1,9 @@
-//! From a policy file's port to an open one.
+//! Opens the ports that a policy file names.
 //!
-//! Why: the language says where a port is, the crate `ports` knows how it is made.
+//! Why: the language states where a port is, and the crate `ports` makes it.
 //! From: `docs/policy.md`, "ports".
-//! Not here: which ports a start opens (`startup`), what is done with one (`engine`).
-//! Invariant: what fails names the port, the place and the way out.
+//! Not here: which ports a start opens (`startup`), and their use (`engine`).
+//! Invariant: an error names the port, its place and what to do.
 
 mod wanted;
 
@@ -18,7 +18,7 @@ use crate::engine::Mac;
 /// A port of the policy that cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The port's own trouble.
+    /// The port's own error.
     #[error("{whose}: {source}")]
     Port {
         /// `the uplink` or `tenant shop`.
@@ -34,12 +34,12 @@ pub enum OpenError {
         /// `the uplink` or `tenant shop`.
         whose: String,
     },
-    /// What the broker says of it.
+    /// The broker's error, as text.
     #[error("{0}")]
     Told(String),
 }
 
-/// Opens a port; `mac` is the hardware address that the tenant's interface shall have, where we make it.
+/// Opens a port; `mac` is the hardware address that the tenant's interface gets, where we make it.
 ///
 /// # Errors
 /// See [`OpenError`].
@@ -47,7 +47,7 @@ pub fn open(whose: &str, port: &PortSpec, mtu: u16, mac: Option<Mac>) -> Result<
     Wanted { whose: whose.to_owned(), port, mtu, mac, receive_buffer: None }.open()
 }
 
-/// A TAP that has its address again after a restart, where this machine can be told from others.
+/// A TAP's configuration. Where this machine has an identifier, the TAP has the same address after each restart.
 pub(crate) fn tap_config(netns: Option<&Netns>, name: &str, mtu: u16, mac: Option<Mac>) -> TapConfig {
     let mut config = TapConfig::new(netns_ref(netns), name);
     config.mtu = mtu.into();
@@ -65,8 +65,8 @@ pub(crate) fn keep(port: &Port) {
     }
 }
 
-/// Closes ports for good, and drops what came with them: elsewhere, as closing an interface takes the kernel milliseconds,
-/// and the service manager may be busy.
+/// Closes ports for good and drops `rest`, on another thread: closing an interface takes the kernel milliseconds, and the
+/// service manager may be busy.
 pub(crate) fn close(ports: Vec<Port>, rest: impl Send + 'static) {
     let closing = tokio::task::spawn_blocking(move || {
         ports.iter().for_each(kept::forget);
@@ -75,7 +75,7 @@ pub(crate) fn close(ports: Vec<Port>, rest: impl Send + 'static) {
     drop(closing);
 }
 
-/// The uplink, with as long a queue in the kernel as an experiment wants.
+/// The uplink, with the queue in the kernel that an experiment states.
 pub(crate) fn uplink_wanted(config: &Config) -> Wanted<'_> {
     let mtu = config.uplink.mtu;
     let ring = config.engine.experiment.as_ref().and_then(|experiment| experiment.ring);
@@ -84,7 +84,7 @@ pub(crate) fn uplink_wanted(config: &Config) -> Wanted<'_> {
     Wanted { whose: "the uplink".to_owned(), port: &config.uplink.port, mtu, mac: None, receive_buffer }
 }
 
-/// A tenant's port: it sends packets as long as reach other hosts, from the address that those know.
+/// A tenant's port, with the MTU that reaches other hosts and the address that they know.
 pub(crate) fn tenant_wanted<'a>(checked: &Checked, tenant: &'a TenantConfig) -> Wanted<'a> {
     Wanted {
         whose: format!("tenant {}", tenant.name),
@@ -103,10 +103,10 @@ pub fn open_uplink(config: &Config) -> Result<Port, OpenError> {
     uplink_wanted(config).open()
 }
 
-/// What a frame in the kernel takes beyond its packet: `sk_buff` (256 bytes) and what rounding up to 2 KiB adds to 1,500.
+/// Bytes that a frame in the kernel takes beyond its packet: `sk_buff` (256), and rounding 1,500 up to 2 KiB.
 const KEPT: u32 = 804;
 
-/// Opens a tenant's port: it sends packets as long as reach other hosts, from the address that those know.
+/// Opens a tenant's port, with the MTU that reaches other hosts and the address that they know.
 ///
 /// # Errors
 /// See [`OpenError`].
@@ -126,13 +126,13 @@ pub(crate) fn steady_uplink_mac(host: &str) -> Mac {
     steady_mac(&machine_id().unwrap_or_default(), &NetnsRef::Name(host.to_owned()), "uplink")
 }
 
-/// What tells this machine from all others. Without it a TAP gets a random address each time.
+/// This machine's identifier. Without one a TAP gets a random address each time.
 fn machine_id() -> Option<String> {
     std::fs::read_to_string("/etc/machine-id").ok().filter(|id| !id.trim().is_empty())
 }
 
-/// An address that a TAP has again after a restart, or after it was lost: neighbours go on reaching it at once, with
-/// what they remember. Locally administered, for one receiver; FNV-1a, as it must be the same in every version.
+/// The address that a TAP has after each restart, and after it was lost: its neighbours' caches stay valid. Locally
+/// administered, unicast; by FNV-1a, as it must be the same in every version.
 fn steady_mac(machine: &str, netns: &NetnsRef, name: &str) -> [u8; 6] {
     let text = format!("{}\0{}\0{name}", machine.trim(), netns.path().display());
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -142,7 +142,7 @@ fn steady_mac(machine: &str, netns: &NetnsRef, name: &str) -> [u8; 6] {
     [(first & 0xfc) | 0x02, b, c ^ g, d ^ h, e, f]
 }
 
-/// A policy's namespace as ports name it.
+/// A policy's namespace, as the crate `ports` names it.
 #[must_use]
 pub fn netns_ref(netns: Option<&Netns>) -> NetnsRef {
     match netns {

@@ -1,9 +1,9 @@
-//! What the process may still do once its ports are open.
+//! The privileges that the process keeps once its ports are open.
 //!
-//! Why: a daemon that parses hostile frames should own as little of the host as it can.
+//! Why: a daemon that parses hostile frames should have as few rights on the host as possible.
 //! From: capabilities(7), `no_new_privs`.
 //! Not here: the file system's view, which the systemd unit narrows (`dist/plimsoll.service`).
-//! Invariant: what is kept is what reload and lost ports need, and nothing else.
+//! Invariant: only the privileges that reload and lost ports need are kept.
 
 use std::collections::HashSet;
 
@@ -23,12 +23,12 @@ const KEPT: [Capability; 6] = [
     Capability::CAP_SYS_PTRACE,
 ];
 
-/// What the start needs besides, and neither process keeps: to become another user, and to bound what can ever be gained.
+/// Capabilities that only the start needs: to become another user, and to bound what can ever be gained.
 #[cfg(test)]
 const GRANTED: [Capability; 3] = [Capability::CAP_SETUID, Capability::CAP_SETGID, Capability::CAP_SETPCAP];
 
-/// Gives up, as the broker, every other capability, and the right to gain any by running another program. What cannot be
-/// given up is said, and no reason not to run. One that `helps` keeps the right to put threads before other processes.
+/// Gives up, in the broker, all capabilities but [`KEPT`], and the right to gain any by running another program. A failure is
+/// logged, and the broker runs nevertheless. With `helps`, it keeps the right to schedule threads before other processes.
 pub(crate) fn keep_for_broker(helps: bool) {
     let kept: HashSet<Capability> =
         KEPT.into_iter().chain(helps.then_some(Capability::CAP_SYS_NICE)).collect();
@@ -41,9 +41,9 @@ pub(crate) fn keep_for_broker(helps: bool) {
     }
 }
 
-/// Gives up every other capability, for this thread and those that it starts, and the right to gain any by running
-/// another program. What cannot be given up is said, and no reason not to run. With `keep_nice` the one to go before
-/// other processes stays as well.
+/// Gives up all capabilities but [`KEPT`], for this thread and those that it starts, and the right to gain any by running
+/// another program. A failure is logged, and the daemon runs nevertheless. With `keep_nice`, the capability to be
+/// scheduled before other processes stays as well.
 pub fn drop_unneeded(keep_nice: bool) {
     if let Err(error) = nix::sys::prctl::set_no_new_privs() {
         eprintln!("plimsoll: cannot give up new privileges: {error}");
@@ -61,15 +61,16 @@ pub fn drop_unneeded(keep_nice: bool) {
     }
 }
 
-/// As many open files as this process may have: ports and connections need one each, and 1,024 are the usual start.
+/// Raises the number of open files to the most that this process may have: each port and each connection needs one, and
+/// 1,024 is the usual default.
 pub fn allow_files() {
-    // With fewer it runs as well, only for fewer tenants.
+    // With fewer the daemon runs as well, for fewer tenants.
     let _ = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
 }
 
-/// Lets this process pin as much memory as it likes, also once it has no capability: AF_XDP's frames are pinned by whoever
-/// carries them. Says whether that can be had.
+/// Lets this process pin any amount of memory, also once it has no capability: the process that carries AF_XDP's frames pins
+/// them. Answers whether the kernel allows it.
 pub(crate) fn allow_locked_memory() -> bool {
     setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY).is_ok()
 }

@@ -11,7 +11,7 @@ use crate::stats::{
     Delay, FleetStats, HostStats, IngressStats, PairStats, PortStats, ReceiverStats, RingsStats, Stats,
 };
 
-/// The page.
+/// Renders the metrics page.
 #[must_use]
 pub fn page(stats: &Stats) -> String {
     let mut page = Page::default();
@@ -273,10 +273,10 @@ fn engine(page: &mut Page, stats: &Stats) {
     page.line("plimsoll_engine_descriptors", &[], f64::from(engine.held));
 }
 
-/// One figure of something: name, kind, help, and what it is.
+/// One metric: name, kind, help, and its value.
 type Figure<T> = (&'static str, &'static str, &'static str, fn(&T) -> f64);
 
-/// Each figure of each thing, under the things' labels.
+/// Writes each metric of each item, with the item's labels.
 fn table<'t, T: 't>(
     page: &mut Page,
     prefix: &str,

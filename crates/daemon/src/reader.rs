@@ -1,12 +1,13 @@
 //! Reading a tenant's file in a process of its own.
 //!
-//! Why: a file that takes all memory, or meets a mistake of ours, ends the process that reads it, and nothing else: the
-//! reload is refused with a reason, and the daemon keeps the policy that it has.
-//! From: this binary once more ([`Child`]), which gives up what it could do before it reads a byte ([`confine`]), has the
+//! Why: a file that uses up all memory, or triggers a bug, ends only the process that reads it: the reload is refused with
+//! a reason, and the daemon keeps the policy that it has.
+//! From: this binary once more ([`Child`]), which gives up its privileges before it reads a byte ([`confine`]), has the
 //! file as its standard input, can open no other, and answers in the form of `plimsoll_document::answer`.
-//! Not here: what the file means (`policy`); who may start processes: whoever may not gives another [`FileReader`].
-//! Invariant: [`FileReader::read_file`] ends within its limits whatever the child does, and no child outlives it; what a
-//! child answers is checked before it is used.
+//! Not here: the meaning of the file (`policy`); starting processes where this one may not, for which there are other
+//! [`FileReader`]s.
+//! Invariant: [`FileReader::read_file`] ends within its limits whatever the child does, and no child outlives it; a child's
+//! answer is checked before it is used.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -32,7 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::sandbox;
 
-/// Something that reads a file in another process.
+/// Reads files in other processes.
 pub trait FileReader: Debug + Send + Sync {
     /// Has the file read, from its start to its end, and gives the answer, of [`LONGEST_ANSWER`] bytes at most.
     ///
@@ -48,7 +49,7 @@ pub struct Limits {
     pub memory: u64,
     /// Seconds of a core.
     pub cpu: u64,
-    /// Until it is ended, however little it did.
+    /// Time until it is ended, also if it used little of a core.
     pub patience: Duration,
 }
 
@@ -79,7 +80,7 @@ pub enum Ended {
     Signal {
         /// Its name.
         signal: String,
-        /// What it said last.
+        /// Its last line of output.
         words: String,
     },
     /// It left without an answer.
@@ -87,13 +88,13 @@ pub enum Ended {
     Exit {
         /// The code.
         code: i32,
-        /// What it said last.
+        /// Its last line of output.
         words: String,
     },
-    /// It said more than any answer has.
+    /// Its answer was too long.
     #[error("the process that read it answered more than {} MB", LONGEST_ANSWER / 1_000_000)]
     TooLong,
-    /// It said something that is no answer.
+    /// Its output was no answer.
     #[error("the answer of the process that read it makes no sense")]
     Nonsense,
 }
@@ -102,10 +103,10 @@ fn last_words(words: &str) -> String {
     if words.is_empty() { String::new() } else { format!(" (\"{words}\")") }
 }
 
-/// Checks the policy in a file; those of tenants are read by `reader`. [`plimsoll_policy::load`] without anything to read them.
+/// Checks the policy in a file. `reader` reads tenants' files; without one this is [`plimsoll_policy::load`].
 ///
 /// # Errors
-/// What is wrong with them.
+/// The mistakes in the files.
 pub fn load(path: &str, reader: Option<&dyn FileReader>) -> Result<Checked, Errors> {
     match reader {
         Some(reader) => plimsoll_policy::load_with(path, &mut |sources, file| parse(reader, sources, file)),
@@ -116,16 +117,16 @@ pub fn load(path: &str, reader: Option<&dyn FileReader>) -> Result<Checked, Erro
 /// Reads a file's text as YAML, in another process.
 ///
 /// # Errors
-/// What is wrong with it, or why there is no answer.
+/// The mistakes in the file, or why there is no answer.
 pub fn parse(reader: &dyn FileReader, sources: &Sources, file: FileId) -> Result<Tree, Unread> {
     let answer = ask(reader, sources, file).map_err(|why| Unread::Ended(why.to_string()))?;
     told(&answer, sources, file)
 }
 
-/// What processes answered that read a policy's files, by the files' names.
+/// Answers of the processes that read a policy's files, by the files' names.
 pub(crate) type Answers = BTreeMap<String, String>;
 
-/// [`load`], and what was answered: for another process, which reads no tenant's file itself either.
+/// Does what [`load`] does, and returns the answers as well, for another process that reads no tenant's file itself either.
 pub(crate) fn load_with_answers(
     path: &str,
     reader: Option<&dyn FileReader>,
@@ -135,7 +136,7 @@ pub(crate) fn load_with_answers(
     let mut parse = |sources: &Sources, file| {
         let answer = ask(reader, sources, file).map_err(|why| Unread::Ended(why.to_string()))?;
         let read = told(&answer, sources, file)?;
-        // What makes sense is text.
+        // A valid answer is text.
         answers.insert(sources.file(file).name.clone(), String::from_utf8_lossy(&answer).into_owned());
         Ok(read)
     };
@@ -148,13 +149,13 @@ fn ask(reader: &dyn FileReader, sources: &Sources, file: FileId) -> Result<Vec<u
     reader.read_file(memory.map_err(|error| Ended::Start(error.to_string()))?)
 }
 
-/// What such an answer says of a file.
+/// The content of a file, from such an answer.
 pub(crate) fn told(answer: &[u8], sources: &Sources, file: FileId) -> Result<Tree, Unread> {
     let read = understand(answer, sources, file).map_err(|_| Unread::Ended(Ended::Nonsense.to_string()))?;
     read.map_err(Unread::Syntax)
 }
 
-/// A text as a file that nobody can change any more: places in the answer are places in this text.
+/// Makes a sealed file of a text, so that places in the answer are places in this text.
 fn in_memory(text: &str) -> io::Result<OwnedFd> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     let mut file = File::from(memfd_create(c"plimsoll-file", flags)?);
@@ -173,7 +174,7 @@ pub struct Child {
     pub program: PathBuf,
     /// Its first argument; the limits' memory and time of a core follow.
     pub command: OsString,
-    /// What it may take.
+    /// Its limits.
     pub limits: Limits,
 }
 
@@ -191,7 +192,7 @@ impl FileReader for Child {
             .spawn();
         let mut process = started.map_err(|error| Ended::Start(error.to_string()))?;
         let heard = hear(&mut process, until);
-        // Whatever it still does is of no use to anybody; one that has left already needs no ending.
+        // Its answer is complete or refused; a child that has ended already needs no signal.
         let left = heard.is_ok().then(|| wait(&mut process, until)).flatten();
         let _ = process.kill();
         let status = left.map_or_else(|| process.wait(), Ok);
@@ -209,11 +210,11 @@ impl FileReader for Child {
 }
 
 impl Child {
-    /// What a process that failed died of.
+    /// Why a process failed.
     fn why(&self, status: ExitStatus, words: &str) -> Ended {
         let out_of_memory =
             words.contains("memory allocation of") || words.contains("Cannot allocate memory");
-        // Of a panic, where and why; what follows helps those who write the program.
+        // Of a panic, the line with place and reason; the rest is for developers.
         let words = words.lines().map(str::trim).filter(|line| !line.is_empty()).take(2);
         let words = words.collect::<Vec<_>>().join(" ");
         let words = plimsoll_document::shown(&words).into_owned();
@@ -229,16 +230,16 @@ impl Child {
     }
 }
 
-/// Why a process was not heard to its end.
+/// Why a process's output was not read to its end.
 enum Unheard {
     Patience,
     TooLong,
 }
 
-/// Bytes of a process's complaints that are looked at.
+/// Most bytes of a process's error output that are read.
 const LONGEST_WORDS: usize = 65_536;
 
-/// What a process says on both its outputs until it closes them.
+/// Reads both outputs of a process until it closes them.
 fn hear(process: &mut Process, until: Instant) -> Result<(Vec<u8>, String), Unheard> {
     let (mut answer, mut words) = (Vec::new(), Vec::new());
     let (mut out, mut err) = (process.stdout.take(), process.stderr.take());
@@ -271,7 +272,7 @@ fn hear(process: &mut Process, until: Instant) -> Result<(Vec<u8>, String), Unhe
     Ok((answer, String::from_utf8_lossy(&words).into_owned()))
 }
 
-/// Takes what is there; false at the end.
+/// Reads the bytes that are there; `false` at the end.
 fn take(from: &mut Option<impl Read>, to: &mut Vec<u8>) -> bool {
     let mut buffer = [0; 65_536];
     match from.as_mut().map(|from| from.read(&mut buffer)) {
@@ -284,7 +285,7 @@ fn take(from: &mut Option<impl Read>, to: &mut Vec<u8>) -> bool {
     }
 }
 
-/// How a process left, if it does in time.
+/// A process's exit status, if it ends in time.
 fn wait(process: &mut Process, until: Instant) -> Option<ExitStatus> {
     loop {
         match process.try_wait() {
@@ -295,10 +296,10 @@ fn wait(process: &mut Process, until: Instant) -> Option<ExitStatus> {
     }
 }
 
-/// What the program does in the child: gives up what it could do, reads its standard input, and answers.
+/// Runs the child: gives up its privileges, reads its standard input, and answers.
 ///
 /// # Errors
-/// What of that failed.
+/// The step that failed.
 pub fn answer(memory: u64, cpu: u64) -> io::Result<()> {
     confine(memory, cpu)?;
     let mut bytes = Vec::new();
@@ -309,8 +310,8 @@ pub fn answer(memory: u64, cpu: u64) -> io::Result<()> {
     out.flush()
 }
 
-/// Gives up, for this process, everything that reading takes not: users, capabilities, further files, and more memory
-/// and time than that.
+/// Gives up everything that reading a file does not need: users, capabilities, further files, and more memory and time than
+/// `limits`.
 ///
 /// # Errors
 /// The system's answer.
@@ -324,18 +325,18 @@ pub fn confine(memory: u64, cpu: u64) -> io::Result<()> {
     {
         caps::clear(None, set).map_err(io::Error::other)?;
     }
-    // Where it is root still, in name, files of root's would be its own.
+    // If it is still root in name, root's files belong to it.
     sandbox::confine_reader();
-    // Not to outlive a daemon that is killed; another user would lose this again.
+    // So that it does not outlive a daemon that is killed; set last, as a change of user clears it.
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
     for (resource, most) in [
         (Resource::RLIMIT_CORE, 0),
         (Resource::RLIMIT_FSIZE, 0),
-        // Standard input, output and error are all that it ever has.
+        // It needs only standard input, output and error.
         (Resource::RLIMIT_NOFILE, 3),
         (Resource::RLIMIT_NPROC, 0),
         (Resource::RLIMIT_AS, memory),
-        // A second more until the kernel ends it for good.
+        // One second more, after which the kernel kills it.
         (Resource::RLIMIT_CPU, cpu),
     ] {
         let hard = if resource == Resource::RLIMIT_CPU { most + 1 } else { most };
@@ -344,7 +345,7 @@ pub fn confine(memory: u64, cpu: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Becomes a user that owns nothing. A user namespace may have no other: then root without capabilities has to do.
+/// Becomes a user that owns no files. Where a user namespace has no other user, it stays root without capabilities.
 fn leave_root() {
     const NOBODY: u32 = 65_534;
     let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));

@@ -1,10 +1,10 @@
 //! Brings an engine's trace to disk, on a thread of its own.
 //!
-//! Why: a disk may take as long as it likes; the engine's thread may not.
+//! Why: a disk may be slow; the engine's thread must not wait for it.
 //! From: `docs/operations.md`, "recording".
-//! Not here: what is recorded (`plimsoll_record`).
-//! Invariants: memory is [`CHUNKS`] chunks; the engine hands over and takes chunks without waiting; whatever ends the
-//! recording early is told once, and traffic goes on.
+//! Not here: the content of a trace (`plimsoll_record`).
+//! Invariants: memory is [`CHUNKS`] chunks; the engine hands over and takes chunks without waiting; the reason why a
+//! recording ends early is logged once, and traffic goes on.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
@@ -17,10 +17,10 @@ use plimsoll_record::{BlockWriter, CHUNK, End, Limits, Recorder, Sink};
 use plimsoll_units::Bytes;
 use rtrb::{Consumer, Producer, RingBuffer};
 
-/// What to record, and where.
+/// The file of a recording, and its limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The file; one that is there is replaced.
+    /// The file; an existing one is replaced.
     pub file: PathBuf,
     /// How long it may become.
     pub limit: Bytes,
@@ -48,7 +48,7 @@ struct Full {
 
 impl Sink for Engine {
     fn empty(&mut self) -> Option<Vec<u8>> {
-        // The disk's end goes when it takes no more.
+        // The writer has ended.
         if self.empty.is_abandoned() { None } else { self.empty.pop().ok() }
     }
 
@@ -71,7 +71,7 @@ pub struct Writer {
 impl Writer {
     /// Waits until all is written. The recorder must be gone.
     pub fn finish(self) {
-        // Whatever ended it has been said.
+        // The reason why it ended has been logged.
         let _ = self.thread.join();
     }
 }
@@ -89,9 +89,9 @@ pub fn start(record: &Record) -> io::Result<(Recorder, Writer)> {
 /// # Errors
 /// When it cannot be made.
 pub(crate) fn create(record: &Record) -> io::Result<File> {
-    // A policy is nobody's business but its operator's.
+    // The trace holds the policy, which only the operator may read.
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&record.file)?;
-    file.set_permissions(Permissions::from_mode(0o600))?; // it may have been there
+    file.set_permissions(Permissions::from_mode(0o600))?; // the file may have existed
     Ok(file)
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn start_in(record: &Record, file: File) -> io::Result<(Recorder, Wri
     Ok((Recorder::new(Box::new(Engine { empty, full }), Limits { bytes: record.limit }), Writer { thread }))
 }
 
-/// The disk's end.
+/// The writer of a recording.
 struct Disk {
     path: PathBuf,
     give: Producer<Vec<u8>>,
@@ -143,7 +143,7 @@ impl Disk {
         }
     }
 
-    /// Until the engine says that this was all, or has gone.
+    /// Writes until the engine sends its last chunk, or has gone.
     fn write_all(&mut self, blocks: &mut BlockWriter<File>) -> io::Result<Option<End>> {
         loop {
             let abandoned = self.take.is_abandoned();

@@ -1,9 +1,10 @@
 //! Ports that are not there, tried again until they are.
 //!
-//! Why: containers come and go, and one that is away shall cost neither the others nor the daemon's start anything.
+//! Why: containers come and go; a missing one must not delay the others or the daemon's start.
 //! From: `docs/operations.md`, "When something fails".
 //! Not here: how a port is opened (`open`), and what happens to packets meanwhile (`engine`).
-//! Invariant: the engine is asked once a round, however many are away; who is no longer wanted is no longer tried.
+//! Invariant: the engine is asked once a round, however many ports are missing; a port that is no longer in the policy is
+//! no longer tried.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,16 +20,16 @@ use crate::open::close;
 /// Between attempts to open a port.
 const ROUND: Duration = Duration::from_secs(1);
 
-/// A port that shall be opened: a tenant's, or the uplink.
+/// A port to be opened: a tenant's, or the uplink.
 #[derive(Debug)]
 pub(crate) struct Away {
     /// The tenant's name.
     pub(crate) name: Option<String>,
-    /// What is said when it is there.
+    /// The message for the log once it is open.
     pub(crate) there: &'static str,
 }
 
-/// Tries to open the ports that it is told of, until they are there or nobody needs them.
+/// Tries to open the ports that it is told of, until each is open or no longer in the policy.
 pub(crate) async fn reopen(control: Arc<Control>, mut told: mpsc::UnboundedReceiver<Away>) {
     let mut away: Vec<Away> = Vec::new();
     let mut rounds = interval(ROUND);
@@ -47,7 +48,7 @@ pub(crate) async fn reopen(control: Arc<Control>, mut told: mpsc::UnboundedRecei
     }
 }
 
-/// Answers those that are still away.
+/// Tries each port once, and answers those that are still missing.
 async fn try_all(control: &Control, away: Vec<Away>) -> Vec<Away> {
     // An engine that has ended lacks nothing.
     let lacking: HashSet<Option<String>> = control.lacking().await.into_iter().collect();
@@ -62,7 +63,7 @@ async fn try_all(control: &Control, away: Vec<Away>) -> Vec<Away> {
     still
 }
 
-/// Says that a port is lost, closes what is left of it, and answers what is to come back.
+/// Logs that a port is lost, closes it, and answers the port to be opened again.
 pub(crate) fn lose(lost: Lost) -> Away {
     let whose = whose(lost.name.as_deref());
     let (port, has_clients) = (lost.port.name(), lost.port.has_clients());

@@ -1,9 +1,9 @@
 //! `plimsoll run`: from a policy file to a running daemon, and to its end.
 //!
-//! Why: somebody must put engine, ports, API, signals and service manager together, and take them apart in order.
+//! Why: engine, ports, API, signals and service manager start in one order, and stop in another.
 //! From: `docs/operations.md`.
-//! Not here: each of those.
-//! Invariant: a stop sends or counts all that is held, within a time said beforehand.
+//! Not here: each of these parts.
+//! Invariant: a stop sends or counts all frames that are held, within a time that it logs beforehand.
 
 use std::fs::{self, File};
 use std::io;
@@ -39,16 +39,16 @@ use crate::sandbox::{self, Confinement, User};
 use crate::startup::{Opened, Resumed, open_all, open_pinned, resume_all};
 use crate::thread::{Command, Habits, Notice, Stopped, spawn};
 
-/// How to run.
+/// Options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The policy file.
     pub file: PathBuf,
     /// The core to pin the engine's thread to, in place of the file's.
     pub cpu: Option<u32>,
-    /// Record all that the engine is told and decides.
+    /// Where to record the engine's inputs and decisions.
     pub record: Option<Record>,
-    /// What reads tenants' files, in other processes; none: they are read in this one, if it is not confined.
+    /// Reads tenants' files in other processes; without it this process reads them, if it is not confined.
     pub reader: Option<Arc<dyn FileReader>>,
     /// How the process that reads tenants' frames is confined; not at all without this.
     pub sandbox: Option<Sandbox>,
@@ -57,7 +57,7 @@ pub struct Options {
 /// How the process that reads tenants' frames is confined.
 #[derive(Clone, Debug)]
 pub struct Sandbox {
-    /// Whose it shall be, by name or number.
+    /// The user that it runs as, by name or number.
     pub user: Option<String>,
     /// The argument by which this program is the broker ([`crate::serve_broker`]).
     pub broker: String,
@@ -72,7 +72,7 @@ pub enum RunError {
     /// A port cannot be opened.
     #[error(transparent)]
     Port(#[from] OpenError),
-    /// What a dead process left cannot be removed.
+    /// Files of an earlier run cannot be removed.
     #[error("cannot remove what an earlier run left: {0}")]
     Sweep(PortError),
     /// Another daemon has the socket.
@@ -83,18 +83,18 @@ pub enum RunError {
         /// The socket.
         socket: PathBuf,
     },
-    /// Something else stands where the socket belongs.
+    /// A file that is no socket is where the socket belongs.
     #[error("{} exists and is not a socket; move it away, or name another `api.socket`", socket.display())]
     NotASocket {
-        /// Where.
+        /// The place.
         socket: PathBuf,
     },
-    /// Somebody else answers where the metrics should.
+    /// Another program listens at the metrics' address.
     #[error(
         "`api.metrics` is {address}, but another program listens there already; stop it, or choose another port"
     )]
     MetricsTaken {
-        /// Where.
+        /// The place.
         address: SocketAddr,
     },
     /// A user without the rights to run a software NIC.
@@ -123,12 +123,12 @@ pub enum RunError {
     /// No such core.
     #[error("`engine.cpu` is {cpu}, but this process may use the cores {cores} only; choose one of these")]
     NoCore {
-        /// What was asked for.
+        /// The core that was asked for.
         cpu: u32,
-        /// What there is.
+        /// The cores that there are.
         cores: String,
     },
-    /// Something about a file or a socket.
+    /// An operation on a file or a socket failed.
     #[error("{what}: {source}")]
     Io {
         /// What was tried.
@@ -136,27 +136,27 @@ pub enum RunError {
         /// The system's answer.
         source: io::Error,
     },
-    /// Something about the fleet.
+    /// The fleet cannot be joined.
     #[error(transparent)]
     Fleet(#[from] FleetError),
-    /// A recording of an engine that other hosts steer.
+    /// A recording was asked for where other hosts set limits.
     #[error(
         "a recording does not hold what other hosts allow yet, so it could not be replayed; leave `--record` out, or \
          `overlay.feedback` out of the policy"
     )]
     RecordedFleet,
-    /// Something of the sandbox.
+    /// The process cannot be confined.
     #[error("{0}; `--no-sandbox` runs without, with all the privileges that the daemon was started with")]
     Sandbox(String),
-    /// Such a user cannot be had.
+    /// The user to run as is not valid.
     #[error("{0}")]
     User(String),
-    /// The engine's thread died.
+    /// The engine's thread panicked.
     #[error("the engine's thread has ended unexpectedly; the message above says where. Please report it")]
     EngineDied,
 }
 
-/// No stop takes longer: what has not left by then is given up and counted.
+/// The longest that a stop takes: frames that have not left by then are dropped and counted.
 const LONGEST_STOP: Span = Span::secs(4);
 
 /// Runs until a signal says stop.
@@ -194,7 +194,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
 
     let (notices, noticed) = mpsc::unbounded_channel();
     let tell = move |notice| {
-        // Once nobody listens, the process is ending anyway.
+        // If the receiver is gone, the process is ending anyway.
         let _ = notices.send(notice);
     };
     let (handle, thread) = spawn(engine, habits, tell)
@@ -203,11 +203,11 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let served = Served { control: Arc::new(control), log, listeners, key, confinement };
     let ended = runtime.block_on(serve(&served, noticed, missing));
     if ended.is_err() {
-        // Nobody has told the engine yet; one that has ended needs no telling.
+        // The engine has not been told to stop yet; an engine that has ended cannot be.
         let _: Result<(), Stopped> = served.control.handle().send(Command::Stop(Span::ZERO));
         claim.free_socket();
     }
-    // The thread has said that it ended, or it has panicked; either way it is through.
+    // The thread has reported its end, or it has panicked; either way it has ended.
     let panicked = thread.join().is_err();
     if let Some(writer) = writer {
         writer.finish();
@@ -216,7 +216,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     if panicked { Err(RunError::EngineDied) } else { ended }
 }
 
-/// What is opened while this process may open everything, and used once it may not.
+/// Resources that are opened while this process is privileged, and used once it no longer is.
 struct Prepared {
     resumed: Resumed,
     listeners: Listeners,
@@ -244,7 +244,7 @@ impl Prepared {
     }
 }
 
-/// Where the daemon is asked things.
+/// The sockets at which the daemon answers requests.
 #[derive(Debug)]
 struct Listeners {
     api: LocalSocket,
@@ -273,7 +273,7 @@ fn confine(
     let limited = realtime::permit().is_err();
     let urgent = say_urgency();
     let Some(sandbox) = &options.sandbox else {
-        // Where the limit cannot be raised, a root without CAP_SYS_RESOURCE say, the capability itself has to stay.
+        // Where the limit cannot be raised (root without CAP_SYS_RESOURCE, for instance), the capability itself has to stay.
         privileges::drop_unneeded(limited);
         eprintln!(
             "plimsoll: WARNING: no sandbox (`--no-sandbox`): the process that reads tenants' frames keeps its privileges"
@@ -288,7 +288,7 @@ fn confine(
         lock: claim.path.clone(),
     };
     let failed = |source| RunError::Io { what: "start the broker".to_owned(), source };
-    // Where the limit cannot be raised it is the broker that puts the engine's thread before other processes.
+    // Where the limit cannot be raised, the broker schedules the engine's thread before other processes.
     let (asks, helps) = if limited && urgent {
         UnixDatagram::pair().map(|(asks, helps)| (Some(asks), Some(helps))).map_err(failed)?
     } else {
@@ -304,7 +304,7 @@ fn confine(
     Ok((Broker::Process(client), confinement))
 }
 
-/// Whether the engine may go before other processes; where not, that is said.
+/// Whether the engine's thread may be scheduled before other processes; if not, that is logged.
 fn say_urgency() -> bool {
     let tried = realtime::take().and_then(|()| realtime::give_back());
     if let Err(error) = &tried {
@@ -341,7 +341,9 @@ fn build(
     });
     engine.set_verify(checked.config.engine.verify);
     if let Some(experiment) = &config.engine.experiment {
-        eprintln!("plimsoll: `engine.experiment` makes the way in, or accounting, other than it is");
+        eprintln!(
+            "plimsoll: `engine.experiment` is set: the engine is slower, or isolates tenants less, than without it"
+        );
         engine.set_drain_share(experiment.drain_share);
     }
     Ok((engine, missing))
@@ -362,7 +364,7 @@ fn begin(
     Ok(writer)
 }
 
-/// Whether the uplink takes packets as long as tenants may send: longer ones would be lost without a word to them.
+/// Checks that the uplink takes packets as long as tenants may send: longer ones would be lost silently.
 fn carries(uplink: &Port, wanted: u16) -> Result<(), RunError> {
     let most = uplink.capabilities().mtu;
     if most < u32::from(wanted) {
@@ -385,15 +387,15 @@ fn habits(checked: &Checked, options: &Options) -> Result<Habits, RunError> {
     Ok(Habits { cpu: cpu.map(|cpu| cpu as usize), busy_poll: engine.busy_poll, experiment })
 }
 
-/// The socket's place, held for this process: a locked file beside it, which goes with the value.
+/// The API socket's path, claimed for this process by a locked file beside it; dropping the value removes both.
 #[derive(Debug)]
 struct Claim {
-    /// A lock ends with the process, however it ends.
+    /// The lock file; the kernel releases the lock however the process ends.
     _lock: Flock<File>,
     path: PathBuf,
-    /// The socket, once it is there.
+    /// The socket's path, once it is bound.
     socket: Option<PathBuf>,
-    /// Who removes both, where this process may not.
+    /// The broker, which removes both where this process may not.
     broker: Broker,
 }
 
@@ -418,12 +420,12 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         self.free_socket();
-        // While it is still locked: nobody else's can be removed. Left for the next start to use if this fails.
+        // Removed while it is locked, so that no other daemon's file is removed. If this fails, the next start uses the file.
         self.remove(&self.path, Clear::Lock);
     }
 }
 
-/// Takes the socket's place for this process, and removes a socket that a dead one left there.
+/// Claims the socket's path for this process, and removes a socket that an ended process left there.
 fn claim(socket: &Path) -> Result<Claim, RunError> {
     let io = |what: String| move |source| RunError::Io { what, source };
     if let Some(folder) = socket.parent().filter(|folder| !folder.as_os_str().is_empty()) {
@@ -442,8 +444,8 @@ fn claim(socket: &Path) -> Result<Claim, RunError> {
     Ok(claim)
 }
 
-/// Locks the file beside the socket. One that its holder has removed between our opening and locking it is no place to
-/// hold, as the next to come would make another: then it is tried again.
+/// Locks the file beside the socket. If its holder removes the file between our opening and our locking it, this tries
+/// again: the next daemon would make a new file, and lock that one.
 fn lock(socket: &Path) -> Result<Claim, RunError> {
     let path = socket.with_extension("lock");
     let failed = |source: io::Error| match source.kind() {
@@ -462,7 +464,7 @@ fn lock(socket: &Path) -> Result<Claim, RunError> {
     }
 }
 
-/// What the daemon serves with.
+/// The parts that serve requests and notices.
 struct Served {
     control: Arc<Control>,
     log: Arc<DepartureLog>,
@@ -497,7 +499,7 @@ async fn serve(
     tokio::spawn(reopen(Arc::clone(control), told));
     for (name, error) in missing {
         eprintln!("plimsoll: {error}; others go on, and it is tried again");
-        // The task ends with the last that it could be told by.
+        // The task ends when the last sender is dropped.
         let _ = away.send(Away { name: Some(name), there: "the port is there" });
     }
     notify(&[NotifyState::Ready, NotifyState::Status("running")]);
@@ -515,7 +517,7 @@ async fn serve(
                 Some(Notice::Distrust { name, step }) => eprintln!("plimsoll: {}: {step}", whose(Some(&name))),
                 Some(Notice::Moved { name, to }) => eprintln!("plimsoll: {}: {to}", whose(Some(&name))),
                 Some(Notice::Feedback(sent)) => {
-                    // A channel that is behind hears it again, as what changed or when it is refreshed.
+                    // If the channel is behind, the message is sent again when it changes or is refreshed.
                     let _ = outbox.as_ref().map(|outbox| outbox.try_send(sent));
                 }
                 Some(Notice::Ended { abandoned }) => {
@@ -533,7 +535,7 @@ async fn serve(
 }
 
 impl Listeners {
-    /// Answers what is asked there.
+    /// Serves the API's sockets.
     fn serve(&self, api: &Arc<Api>) -> Result<(), RunError> {
         let io = |source| RunError::Io { what: "listen for requests".to_owned(), source };
         let listener = self.api.listener().map_err(io)?;
@@ -546,7 +548,7 @@ impl Listeners {
         Ok(())
     }
 
-    /// The control channel, if this host has one: what is to be sent over it goes in here.
+    /// Starts the control channel, if this host has one; answers the queue of messages to be sent over it.
     fn open_channel(
         &self,
         control: &Arc<Control>,
@@ -566,7 +568,7 @@ impl Listeners {
 fn listen(socket: &Path) -> Result<LocalSocket, RunError> {
     let io = |source| RunError::Io { what: format!("listen on {}", socket.display()), source };
     let listener = LocalSocket::bind(socket).map_err(io)?;
-    // Whoever may reload a policy rules the host's network: its owner and group only.
+    // A program that may reload a policy controls the host's network: owner and group only.
     fs::set_permissions(socket, fs::Permissions::from_mode(0o660)).map_err(io)?;
     Ok(listener)
 }
@@ -601,7 +603,7 @@ fn report(reloaded: &Result<Reloaded, ReloadError>) {
     }
 }
 
-/// Says how long it may take, and tells the engine.
+/// Logs how long stopping may take, and tells the engine to stop.
 async fn stop(control: &Control) {
     notify(&[NotifyState::Stopping]);
     let held = control.handle().ask(Command::Snapshot).await;
@@ -610,11 +612,11 @@ async fn stop(control: &Control) {
         let waiting: u64 = snapshot.nodes.iter().map(|node| node.counters.backlog_bytes).sum();
         eprintln!("plimsoll: stopping; {} wait, at most {within}", Bytes::new(waiting));
     }
-    // An engine that has ended needs no telling.
+    // An engine that has ended is not told.
     let _: Result<(), Stopped> = control.handle().send(Command::Stop(within));
 }
 
-/// How long what waits can take to leave: what each class holds, at the rate of the slowest limit that may hold it,
+/// How long the waiting frames can take to leave: the bytes that each class holds, at the rate of the slowest limit that may hold it,
 /// one after the other; doubled, and never more than four seconds.
 fn longest_drain(snapshot: &Snapshot) -> Span {
     let program = &snapshot.program;
@@ -626,7 +628,7 @@ fn longest_drain(snapshot: &Snapshot) -> Span {
     (slowest.wire_time(bytes).times(2) + Span::millis(100)).min(LONGEST_STOP)
 }
 
-/// Tells the service manager that the engine answers. When it does not, nobody is told, and the manager acts.
+/// Tells the service manager's watchdog that the engine answers. If it does not, no message is sent, and the manager acts.
 async fn feed_watchdog(control: Arc<Control>) {
     let Some(period) = sd_notify::watchdog_enabled() else { return };
     loop {
@@ -638,7 +640,7 @@ async fn feed_watchdog(control: Arc<Control>) {
     }
 }
 
-/// Without a service manager there is nobody to tell.
+/// Notifies the service manager, if there is one.
 fn notify(state: &[NotifyState<'_>]) {
     let _ = manager::notify(state, &[]);
 }
@@ -666,7 +668,7 @@ mod tests {
         let held = claim(&socket).expect("free");
         let again = claim(&socket).expect_err("held").to_string();
         assert!(again.contains("another plimsoll is running"), "{again}");
-        assert!(folder.path().join("api.lock").exists(), "who may not have it removes nothing");
+        assert!(folder.path().join("api.lock").exists(), "a second daemon removes nothing");
         drop(held);
         assert_eq!(fs::read_dir(folder.path()).expect("there").count(), 0);
         drop(claim(&socket).expect("free again"));

@@ -17,15 +17,15 @@ use crate::open::{OpenError, keep, known_mac, tap_config, tenant_wanted, uplink_
 /// The ports of a start.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// What the wire is behind.
+    /// The uplink's port.
     pub uplink: Port,
-    /// In the order of the policy's tenants.
+    /// The tenants' lanes, in the policy's order.
     pub lanes: Vec<LaneSpec>,
-    /// Tenants whose port cannot be opened yet, and why: their lanes have none.
+    /// Tenants whose port cannot be opened yet, and why; their lanes have no port.
     pub missing: Vec<(String, OpenError)>,
 }
 
-/// Ports of an earlier run that the service manager has kept, each as this policy has it.
+/// Ports of an earlier run that the service manager has kept, configured as this policy states.
 #[derive(Debug, Default)]
 pub(crate) struct Resumed {
     uplink: Option<Port>,
@@ -33,10 +33,10 @@ pub(crate) struct Resumed {
     rest: Kept,
 }
 
-/// Takes up what an earlier run left with the service manager.
+/// Takes the ports that an earlier run left with the service manager.
 ///
 /// # Errors
-/// When that is the uplink, and it cannot be given what the policy says.
+/// When the uplink is among them and cannot be configured as the policy states.
 pub(crate) fn resume_all(checked: &Checked) -> Result<Resumed, OpenError> {
     let mut resumed = Resumed { rest: Kept::receive(), ..Resumed::default() };
     let (port, mtu) = (&checked.config.uplink.port, checked.config.uplink.mtu);
@@ -53,7 +53,7 @@ pub(crate) fn resume_all(checked: &Checked) -> Result<Resumed, OpenError> {
 /// their frames later.
 ///
 /// # Errors
-/// When that is the uplink, and it cannot be opened.
+/// When the uplink is an AF_XDP port and cannot be opened.
 pub(crate) fn open_pinned(checked: &Checked, resumed: &mut Resumed) -> Result<(), OpenError> {
     let uplink = uplink_wanted(&checked.config);
     if uplink.xdp().is_some() {
@@ -68,12 +68,12 @@ pub(crate) fn open_pinned(checked: &Checked, resumed: &mut Resumed) -> Result<()
     Ok(())
 }
 
-/// Opens all ports of the policy that a start is made with. What an earlier run left is taken up, and what is made is left
-/// with the service manager in turn. A tenant whose port cannot be opened holds up nobody: its container may not have
-/// started yet.
+/// Opens all ports of the policy at the start. Ports that an earlier run left are used again, and new ones are left with the
+/// service manager in turn. A tenant whose port cannot be opened does not hold up the others: its container may not
+/// have started yet.
 ///
 /// # Errors
-/// When the uplink cannot be opened, or a port is none of a daemon's.
+/// When the uplink cannot be opened, or a port is of a kind that no daemon opens.
 pub(crate) fn open_all(checked: &Checked, broker: &Broker, resumed: Resumed) -> Result<Opened, OpenError> {
     let Resumed { uplink, tenants: mut kept, rest } = resumed;
     let uplink = match uplink {
@@ -98,7 +98,7 @@ pub(crate) fn open_all(checked: &Checked, broker: &Broker, resumed: Resumed) -> 
     Ok(Opened { uplink, lanes, missing })
 }
 
-/// The port as an earlier run left it, if it did.
+/// Takes a port that an earlier run left, if it did.
 ///
 /// # Errors
 /// See [`OpenError`].

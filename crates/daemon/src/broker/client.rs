@@ -1,9 +1,9 @@
 //! The engine's side of the broker.
 //!
-//! Why: reload, lost ports and counters need what this process may not do any more.
+//! Why: reload, lost ports and counters need privileges that this process has given up.
 //! From: `message`; one request at a time, each answered before the next.
 //! Not here: what the broker allows (`server`).
-//! Invariant: a broker that has ended costs new ports and reloads, and nothing that is open.
+//! Invariant: without the broker no port is opened and no policy is read; open ports go on.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,20 +23,20 @@ use super::{Number, socket};
 use crate::open::{self, OpenError, Wanted};
 use crate::reader;
 
-/// What is known of the broker.
+/// The connection to the broker.
 #[derive(Debug)]
 pub(crate) struct Client {
     socket: Mutex<UnixStream>,
-    /// Its process.
+    /// The broker's process.
     id: u32,
     ended: AtomicBool,
-    /// What it said last that the kernel had dropped.
+    /// The broker's last answer on frames that the kernel dropped.
     dropped: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Client {
     /// Starts the broker: this program again, with `argument`, on a socket as its standard input.
-    /// With `urgent` it hears on that socket which of our threads shall go before other processes.
+    /// With `urgent`, the broker hears on that socket which of our threads to schedule before other processes.
     pub(crate) fn start(
         argument: &str,
         start: &Start,
@@ -45,7 +45,7 @@ impl Client {
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new("/proc/self/exe");
         command.arg(argument).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
-        // What the service manager says is this process's.
+        // The service manager's variables are for this process only.
         for name in
             ["NOTIFY_SOCKET", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID", "WATCHDOG_USEC"]
         {
@@ -65,12 +65,12 @@ impl Client {
         Self { socket: Mutex::new(socket), id, ended: AtomicBool::new(false), dropped: Mutex::default() }
     }
 
-    /// Its process.
+    /// The id of the broker's process.
     pub(crate) fn id(&self) -> u32 {
         self.id
     }
 
-    /// Waits on a thread of its own until it ends, which only a mistake of ours or somebody's signal makes it do, and says so.
+    /// Waits on a thread of its own until the broker ends, and logs that. Only a bug or a signal ends the broker early.
     pub(crate) fn watch(self: &Arc<Self>, mut child: Child) -> io::Result<()> {
         let client = Arc::clone(self);
         let watch = move || {
@@ -155,13 +155,13 @@ impl Client {
         let client = Arc::clone(self);
         Release::by(move || {
             if listens {
-                // Without a broker it is left for the next start, which finds nobody behind it.
+                // Without a broker the socket's file stays, and the next start replaces it.
                 let _ = client.ask(&Request::Release(place));
             }
         })
     }
 
-    /// As the broker says now, or as it said last: it may be busy with a reload for long, and statistics wait for none.
+    /// Frames of each tenant that the kernel dropped: the broker's answer now, or its last one if it is busy with a reload.
     pub(super) fn dropped(&self) -> BTreeMap<String, u64> {
         let mut known = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
         let socket = match self.socket.try_lock() {
@@ -175,7 +175,7 @@ impl Client {
         known.clone()
     }
 
-    /// Has something of this daemon's in the file system removed.
+    /// Has the broker remove a file of this daemon's.
     pub(crate) fn clear(&self, what: Clear) {
         let _ = self.ask(&Request::Clear(what)); // left for the next start
     }
@@ -206,7 +206,7 @@ pub(super) fn check(file: &str, sources: &[Source]) -> Result<Checked, String> {
     load_files(file, &mut Handed(sources)).map_err(|errors| errors.render(false))
 }
 
-/// Files that another process has had read.
+/// A policy's files, as the broker has had them read.
 struct Handed<'a>(&'a [Source]);
 
 impl Handed<'_> {
@@ -221,7 +221,7 @@ impl Files for Handed<'_> {
         Ok(source.text.clone())
     }
 
-    /// A tenant's text is read in no process but the one that was made for it.
+    /// A tenant's text is parsed only in the process that was started for it.
     fn tree(&mut self, sources: &Sources, file: FileId) -> Result<Tree, Unread> {
         let source = self.find(&sources.file(file).name);
         match source.and_then(|source| source.answer.as_ref()) {
@@ -233,7 +233,7 @@ impl Files for Handed<'_> {
 
 /// For AF_XDP the broker makes the socket, and this process the rest.
 struct Helper<'a> {
-    /// Locked all the while, as the broker knows of one attempt.
+    /// Locked until the attempt has ended, as the broker knows of one at a time.
     socket: MutexGuard<'a, UnixStream>,
     number: Number,
     name: Option<&'a str>,
@@ -266,7 +266,7 @@ fn confused() -> String {
     "the broker's answer makes no sense; please report it".to_owned()
 }
 
-/// What opening a port fails with, from the broker's words.
+/// Makes the error of opening a port from the broker's text.
 impl From<OpenError> for Reply {
     fn from(error: OpenError) -> Self {
         Self::Failed(error.to_string())

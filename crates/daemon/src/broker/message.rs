@@ -1,6 +1,6 @@
-//! What the engine's process asks of the broker, and what it hears.
+//! Requests of the engine's process to the broker, and the broker's replies.
 //!
-//! Why: a request names things; what stands behind a name, the broker takes from the policy that it has read itself.
+//! Why: a request names a port; where that port is, the broker takes from the policy that it has read itself.
 //! From: `docs/decisions/0013-privileges.md`.
 //! Not here: how it is sent (`socket`).
 //! Invariant: no request holds a path, an interface, a namespace or an address, but for [`Start`], which is sent before
@@ -16,12 +16,12 @@ use serde::{Deserialize, Serialize};
 
 use super::Number;
 
-/// The first message, from a process that has all its privileges still.
+/// The first message, sent while the engine's process still has all its privileges.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Start {
     /// The policy file.
     pub(crate) file: String,
-    /// What it and those that it names hold: the policy with the number 0.
+    /// The text of the policy file and of the files that it names: the policy with the number 0.
     pub(crate) sources: Vec<Source>,
     /// The API's socket, and the lock beside it.
     pub(crate) socket: PathBuf,
@@ -34,32 +34,32 @@ pub(crate) struct Start {
 pub(crate) struct Source {
     pub(crate) name: String,
     pub(crate) text: String,
-    /// What the process answered that read it; none for the operator's own file.
+    /// The answer of the process that read it; none for the operator's own file.
     pub(crate) answer: Option<String>,
 }
 
-/// What is asked.
+/// A request to the broker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// Read the policy file again.
     Read,
-    /// This policy is in force: forget all others.
+    /// Forget all policies but this one, which is in force.
     InForce(Number),
     /// Open a port of this policy: a tenant's, or the uplink's.
     Open(Number, Option<String>),
-    /// Make an AF_XDP socket for that port, which receives in this way.
+    /// Make an AF_XDP socket for a port, in this mode.
     Attach(Number, Option<String>, XdpMode),
-    /// Send what arrives to the socket that was made last: it is bound.
+    /// Register the socket that was made last, which is bound now: arriving frames go to it.
     Register,
-    /// Free the place of a listening socket that was opened.
+    /// Remove the file of a listening socket that was opened.
     Release(u64),
-    /// Say what the kernel has dropped of each tenant's frames.
+    /// Count each tenant's frames that the kernel has dropped.
     Dropped,
-    /// Remove what stands for this daemon in the file system.
+    /// Remove a file that this daemon has made.
     Clear(Clear),
 }
 
-/// Part of what stands for a daemon in the file system.
+/// A file that a daemon makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Clear {
     /// The API's socket.
@@ -68,21 +68,21 @@ pub(crate) enum Clear {
     Lock,
 }
 
-/// What is answered.
+/// A reply of the broker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
     /// It is done.
     Done,
     /// It cannot be done, and why.
     Failed(String),
-    /// What the kernel said, as a number.
+    /// The kernel refused it, with this error number.
     Kernel(i32),
     /// The policy file as it is now.
     Policy(Number, Vec<Source>),
-    /// The port's descriptors come along; a listening socket's place is released by the number.
+    /// A port, whose descriptors come with the message; the number releases a listening socket's file.
     Port(Parts, u64),
-    /// It takes AF_XDP: the interface.
+    /// The port is AF_XDP, on this interface.
     Interface(LinkInfo),
-    /// By tenant.
+    /// Frames that the kernel dropped, by tenant.
     Dropped(BTreeMap<String, u64>),
 }

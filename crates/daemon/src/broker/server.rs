@@ -3,8 +3,8 @@
 //! Why: ports come and go while the daemon runs, which takes what the engine's process has given up.
 //! From: `docs/decisions/0013-privileges.md`.
 //! Not here: packets, tenants' messages, threads: nothing that a tenant sends ever reaches this process.
-//! Invariant: each request is checked against the policies that this process has read itself; one that makes no sense
-//! ends it.
+//! Invariant: each request is checked against the policies that this process has read itself; an invalid message ends
+//! the process.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,23 +31,23 @@ pub enum BrokerError {
     /// It was started by hand.
     #[error("`plimsoll broker` is started by `plimsoll run`, not by hand: {0}")]
     NoSocket(io::Error),
-    /// The engine's process said what none of ours says.
+    /// The engine's process sent an invalid message.
     #[error("the broker heard a message that makes no sense, and ends: {0}")]
     Nonsense(io::Error),
-    /// It cannot give up what it does not need.
+    /// It cannot give up privileges that it does not need.
     #[error("the broker cannot be confined: {0}")]
     Sandbox(String),
 }
 
-/// Serves the process on the other side of standard input until that is gone.
+/// Serves the process on the other side of standard input until that process has ended.
 ///
 /// # Errors
 /// [`BrokerError`].
 pub fn serve_broker(reader: &dyn FileReader) -> Result<(), BrokerError> {
     let input = io::stdin().as_fd().try_clone_to_owned().map_err(BrokerError::NoSocket)?;
-    // Standard input is any file: that it is a socket shows when it is read.
+    // Whether standard input is a socket shows when it is read.
     let socket = UnixStream::from(input);
-    // These are for the engine's process, which a service manager or a terminal tells as well: the broker ends after it.
+    // A service manager or a terminal sends these to the engine's process as well: the broker ends after that one.
     let mut deaf = SigSet::empty();
     let told = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
     told.into_iter().for_each(|signal| deaf.add(signal));
@@ -62,7 +62,7 @@ pub fn serve_broker(reader: &dyn FileReader) -> Result<(), BrokerError> {
         Ok(server) => server,
         Err(why) => return socket::send(&socket, &Reply::Failed(why), &[]).map_err(BrokerError::Nonsense),
     };
-    // The engine's process may end at any moment: whoever cannot be answered is gone.
+    // The engine's process may end at any moment: if a reply cannot be sent, it has.
     let mut answered = socket::send(&socket, &Reply::Done, &[]);
     while answered.is_ok() {
         if let Some(urgent) = &urgent {
@@ -75,7 +75,7 @@ pub fn serve_broker(reader: &dyn FileReader) -> Result<(), BrokerError> {
     Ok(())
 }
 
-/// The threads of the engine's process that go before other processes.
+/// The threads of the engine's process that are scheduled before other processes.
 struct Urgent {
     socket: UnixDatagram,
     process: u32,
@@ -88,7 +88,7 @@ impl Urgent {
         Some(Self { socket, process: process.cast_unsigned() })
     }
 
-    /// Does what is asked on this socket until something is asked on the other, or that is gone.
+    /// Handles this socket's requests until there is one on the other socket, or that one is closed.
     fn help_until_asked(&self, other: &UnixStream) {
         loop {
             let ends = [self.socket.as_fd(), other.as_fd()];
@@ -98,22 +98,22 @@ impl Urgent {
             if waited.is_err() || ready[1] {
                 return;
             }
-            // A thread that cannot be put first runs as an ordinary one.
+            // A thread that the kernel does not schedule first runs as an ordinary one.
             let _ = realtime::help(&self.socket, self.process);
         }
     }
 }
 
-/// What the broker knows.
+/// The broker's state.
 struct Server<'a> {
     start: Start,
-    /// What has tenants' files read.
+    /// Has tenants' files read in other processes.
     reader: &'a dyn FileReader,
     /// The policy in force, and one that was read after it.
     policies: BTreeMap<Number, Checked>,
-    /// Reads of the policy file.
+    /// How often the policy file was read.
     reads: Number,
-    /// Listening sockets that it has made: where, and their inode.
+    /// Listening sockets that the broker has made: path and inode.
     places: BTreeMap<u64, (PathBuf, u64)>,
     /// Listening sockets made so far.
     made: u64,
@@ -128,7 +128,7 @@ impl<'a> Server<'a> {
     }
 
     fn answer(&mut self, socket: &UnixStream, request: Request) -> io::Result<()> {
-        // Whoever asks for anything else has given it up, and its program leaves the interface.
+        // Any other request gives the attempt up, and its program leaves the interface.
         let attempt = self.attempt.take();
         let reply = match request {
             Request::Read => self.read(),
@@ -153,7 +153,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Reads the policy file. Whoever asks learns what the operator has written there, and gets what that names.
+    /// Reads the policy file and answers its text: the engine's process may open what the operator has named there.
     fn read(&mut self) -> Reply {
         let (checked, answers) = match reader::load_with_answers(&self.start.file, Some(self.reader)) {
             Ok(read) => read,
@@ -175,7 +175,7 @@ impl<'a> Server<'a> {
         Reply::Done
     }
 
-    /// What the policy says of a tenant's port, or the uplink's.
+    /// A tenant's port, or the uplink, as the policy states it.
     fn wanted(&self, number: Number, name: Option<&str>) -> Option<Wanted<'_>> {
         let checked = self.policies.get(&number)?;
         let Some(name) = name else { return Some(open::uplink_wanted(&checked.config)) };
@@ -243,7 +243,7 @@ impl<'a> Server<'a> {
     }
 }
 
-/// The files of a policy, and what the processes answered that read them.
+/// The files of a policy, with the answers of the processes that read them.
 pub(crate) fn sources(checked: &Checked, mut answers: Answers) -> Vec<Source> {
     let source = |file: &SourceFile| {
         let (name, text) = (file.name.clone(), file.text.to_string());
@@ -273,9 +273,9 @@ mod tests {
 
     /// Reads no file.
     #[derive(Debug)]
-    struct Nobody;
+    struct NoReader;
 
-    impl FileReader for Nobody {
+    impl FileReader for NoReader {
         fn read_file(&self, _: OwnedFd) -> Result<Vec<u8>, Ended> {
             Err(Ended::Start("there is none".to_owned()))
         }
@@ -287,7 +287,7 @@ mod tests {
         fs::write(&file, &text).expect("written");
         let sources = vec![Source { name: file.clone(), text, answer: None }];
         let (socket, lock) = (folder.join("api.sock"), folder.join("api.lock"));
-        let server = Server::new(Start { file, sources, socket, lock }, &Nobody).expect("a policy");
+        let server = Server::new(Start { file, sources, socket, lock }, &NoReader).expect("a policy");
         let (here, there) = UnixStream::pair().expect("a pair");
         (server, here, there)
     }

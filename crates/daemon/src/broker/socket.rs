@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_no_descriptors_gets_none() {
+    fn a_receiver_that_takes_no_descriptors_gets_none() {
         let (here, there) = pair();
         let file = File::open("/dev/null").expect("there");
         send(&here, &1, &[file.as_fd()]).expect("sent");

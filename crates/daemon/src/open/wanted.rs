@@ -1,9 +1,9 @@
-//! A port that a policy names: how it is opened, here or with a broker between.
+//! A port that a policy names, opened in this process or through a broker.
 //!
-//! Why: the process that opens a port and the one that carries its packets must mean the same thing by one name.
+//! Why: the process that opens a port and the one that carries its packets must use the same configuration.
 //! From: `docs/policy.md`, "ports".
-//! Not here: who does which part (`broker`).
-//! Invariant: what is handed over and taken over is the port that opening in place would have made.
+//! Not here: the messages between both processes (`broker`).
+//! Invariant: a port that is handed over and taken over is the port that opening it in one process would have made.
 
 use std::path::PathBuf;
 
@@ -18,18 +18,18 @@ use plimsoll_ports::{
 use super::{OpenError, machine_id, steady_mac, tap_config};
 use crate::engine::Mac;
 
-/// A port as a policy has it.
+/// A port, as a policy states it.
 #[derive(Debug)]
 pub(crate) struct Wanted<'a> {
-    /// Whose it is, for messages.
+    /// The port's owner, for messages: `the uplink` or `tenant shop`.
     pub(crate) whose: String,
-    /// Where it is.
+    /// The port, as the policy states it.
     pub(crate) port: &'a PortSpec,
     /// Largest IP packet.
     pub(crate) mtu: u16,
-    /// The hardware address that the tenant's interface shall have, where we make it.
+    /// The hardware address that the tenant's interface gets, where we make it.
     pub(crate) mac: Option<Mac>,
-    /// Bytes that the kernel holds for a packet socket, where an experiment says so.
+    /// Bytes that the kernel holds for a packet socket, where an experiment states them.
     pub(crate) receive_buffer: Option<u32>,
 }
 
@@ -50,7 +50,7 @@ impl Wanted<'_> {
         opened.map_err(|source| self.failed(source))
     }
 
-    /// Does the part of opening it that takes privilege. AF_XDP is another matter ([`Wanted::xdp`]).
+    /// Does the part of opening it that needs privileges. AF_XDP is opened in another way ([`Wanted::xdp`]).
     pub(crate) fn hand_over(&self) -> Result<Handover, OpenError> {
         let opened = match self.port {
             PortSpec::Tap { netns, name } => {
@@ -67,7 +67,7 @@ impl Wanted<'_> {
         opened.map_err(|source| self.failed(source))
     }
 
-    /// Does the rest.
+    /// Does the part of opening it that needs no privileges.
     pub(crate) fn take_over(&self, handed: Handover, release: Release) -> Result<Port, PortError> {
         match self.port {
             PortSpec::Tap { .. } => TakeOver::Tap.port(handed),
@@ -78,7 +78,7 @@ impl Wanted<'_> {
         }
     }
 
-    /// How AF_XDP is opened, where it is that.
+    /// The configuration of an AF_XDP port; `None` for any other.
     pub(crate) fn xdp(&self) -> Option<XdpConfig> {
         match self.port {
             PortSpec::AfXdp(interface) => Some(xdp(interface)),
@@ -86,7 +86,7 @@ impl Wanted<'_> {
         }
     }
 
-    /// Where it listens, if it does.
+    /// The path where it listens, if it does.
     pub(crate) fn listens_at(&self) -> Option<PathBuf> {
         match self.port {
             PortSpec::Vnic(path) | PortSpec::VhostUser { socket: path, .. } => Some(path.clone()),
@@ -94,7 +94,7 @@ impl Wanted<'_> {
         }
     }
 
-    /// The port's trouble, with the port's name.
+    /// The port's error, with its owner.
     pub(crate) fn failed(&self, source: PortError) -> OpenError {
         OpenError::Port { whose: self.whose.clone(), source }
     }
@@ -114,7 +114,7 @@ impl Wanted<'_> {
         config
     }
 
-    /// For a virtual machine's port; of any other it means nothing.
+    /// The configuration of a virtual machine's port; for any other port it is empty.
     fn vhost_user(&self) -> VhostUserConfig {
         let PortSpec::VhostUser { socket, completions, mac: stated } = self.port else {
             return VhostUserConfig::new("");
