@@ -1,10 +1,10 @@
-//! What the process that reads tenants' frames gives up before it reads the first.
+//! Confines the process that reads tenants' frames, before it reads the first.
 //!
-//! Why: whoever takes it over shall find a process that may do nothing but carry packets.
+//! Why: an attacker who takes the process over must find one that may do nothing but carry packets.
 //! From: setresuid(2), capabilities(7), seccomp(2), landlock(7); `docs/decisions/0013-privileges.md`.
 //! Not here: what the broker keeps (`privileges`), and the file system as the systemd unit narrows it.
-//! Invariants: all of it is given up by the only thread that there is, and so by every thread to come; what the kernel
-//! has not is said, and the rest is given up nevertheless.
+//! Invariants: the process is confined while it has a single thread, and so every later thread is; a mechanism that the kernel
+//! lacks is logged, and the others are used nevertheless.
 
 mod calls;
 mod files;
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use user::User;
 
-/// What is in force, as the log and `plimsoll status` have it.
+/// The confinement in force, for the log and `plimsoll status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confinement {
     /// The user and group that the engine, the API and the control run as.
@@ -29,23 +29,23 @@ pub struct Confinement {
     pub capabilities: Vec<String>,
     /// Whether a filter of system calls is in force.
     pub seccomp: bool,
-    /// What Landlock holds of it.
+    /// How far Landlock restricts it.
     pub landlock: String,
     /// The broker's process, which opens ports and reads the policy file.
     pub broker: Option<u32>,
-    /// Whether that has ended.
+    /// Whether the broker has ended.
     #[serde(default)]
     pub broker_ended: bool,
 }
 
 impl Confinement {
-    /// Of a process that was started with `--no-sandbox`.
+    /// The confinement of a process that was started with `--no-sandbox`: none.
     pub(crate) fn none() -> Self {
         let user = format!("uid {}", nix::unistd::geteuid());
         Self { user, capabilities: held(), landlock: "off".to_owned(), ..Self::default() }
     }
 
-    /// One line of it.
+    /// A summary in one line.
     #[must_use]
     pub fn summary(&self) -> String {
         let capabilities = match self.capabilities.as_slice() {
@@ -65,10 +65,10 @@ impl Confinement {
     }
 }
 
-/// Gives up everything, as the only thread of the process.
+/// Gives up all privileges, as the only thread of the process.
 ///
 /// # Errors
-/// What cannot be given up and must be: a user that was asked for, capabilities.
+/// When it cannot become the user that was asked for, or give up capabilities.
 pub(crate) fn confine(user: &User, broker: u32) -> Result<Confinement, String> {
     nix::sys::prctl::set_no_new_privs().map_err(|error| format!("no_new_privs: {error}"))?;
     narrow_bounding_set(&HashSet::new());
@@ -87,13 +87,13 @@ pub(crate) fn confine(user: &User, broker: u32) -> Result<Confinement, String> {
     Ok(Confinement { user, capabilities, seccomp, landlock, broker: Some(broker), broker_ended: false })
 }
 
-/// Takes from a process that reads a tenant's file all other files, TCP and signals to others, as far as the kernel can.
+/// Denies a process that reads a tenant's file all other files, TCP, and signals to other processes, as far as the kernel can.
 pub(crate) fn confine_reader() {
-    // The limits of `reader` hold all the same.
+    // The limits of `reader` hold in any case.
     let _ = files::restrict_wholly();
 }
 
-/// Takes from the broker the system calls that it never makes.
+/// Denies the broker the system calls that it never makes.
 pub(crate) fn confine_broker() -> Result<(), String> {
     trap::install(calls::judge).map_err(|error| error.to_string())?;
     if let Err(error) = calls::filter_broker() {
@@ -102,12 +102,12 @@ pub(crate) fn confine_broker() -> Result<(), String> {
     Ok(())
 }
 
-/// Takes from the bounding set what is not `kept`, as far as this process may; what is left there bounds nothing, as no
-/// privilege is gained by running another program any more.
+/// Removes every capability that is not `kept` from the bounding set, as far as this process may. Capabilities that stay
+/// there do no harm: running another program no longer gains privileges.
 pub(crate) fn narrow_bounding_set(kept: &HashSet<Capability>) {
     for capability in caps::all() {
         if !kept.contains(&capability) && caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false) {
-            // Without CAP_SETPCAP it stays.
+            // Without CAP_SETPCAP the capability stays.
             let _ = caps::drop(None, CapSet::Bounding, capability);
         }
     }

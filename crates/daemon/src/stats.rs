@@ -2,7 +2,7 @@
 //!
 //! Why: a class is `tenants/shop/web` to an operator and number 7 to the engine.
 //! From: one [`Snapshot`] and the policy that was in force when it was taken.
-//! Not here: how counters come about (`engine`), Prometheus' text (`prometheus`).
+//! Not here: counting (`engine`), Prometheus' text (`prometheus`).
 //! Invariant: an inner node's numbers are the sums of its classes'.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::{FleetNow, HostNow, PairNow, PortNow, ReceiverNow, Snapshot};
 
-/// Everything at one moment.
+/// All counters at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
     /// Seconds since the daemon started.
@@ -29,27 +29,27 @@ pub struct Stats {
     pub link: u64,
     /// Every node of the policy, parents before children.
     pub nodes: Vec<NodeStats>,
-    /// By the limit's name.
+    /// Limits, by name.
     pub limits: BTreeMap<String, LimitStats>,
-    /// By the tenant's name.
+    /// Tenants' ports, by the tenant's name.
     pub tenants: BTreeMap<String, PortStats>,
     /// The uplink's port.
     pub uplink: PortStats,
-    /// The engine's own.
+    /// The engine's own numbers.
     pub engine: EngineNumbers,
     /// Other hosts, where there is an overlay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fleet: Option<FleetStats>,
 }
 
-/// Other hosts, and who is held back for whom.
+/// Other hosts, and the limits between tenants here and there.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FleetStats {
-    /// By the host's name.
+    /// Hosts, by name.
     pub hosts: BTreeMap<String, HostStats>,
-    /// Tenants here, each with those elsewhere to whom it has sent.
+    /// Pairs of a tenant here and a tenant elsewhere that it has sent to.
     pub pairs: Vec<PairStats>,
-    /// What each tenant here allows its senders.
+    /// The limits that each tenant here sets its senders.
     pub receivers: BTreeMap<String, ReceiverStats>,
 }
 
@@ -58,12 +58,12 @@ pub struct FleetStats {
 pub struct HostStats {
     /// Its address on the underlay.
     pub address: String,
-    /// The next hop's hardware address; none while nobody has answered for it.
+    /// The next hop's hardware address; none until the next hop has answered.
     pub next_hop: Option<String>,
-    /// `heard`, `silent` (frames go there or come from there, and nothing is heard: fallbacks hold), `idle`, or `uncontrolled` without
-    /// feedback.
+    /// `heard`, `silent` (frames go there or come from there, but no feedback: fallbacks hold), `idle`, or `uncontrolled`
+    /// without feedback.
     pub state: String,
-    /// Seconds since it was last heard.
+    /// Seconds since feedback from it was last heard.
     pub heard: Option<f64>,
     /// Frames to it.
     pub sent: u64,
@@ -71,29 +71,29 @@ pub struct HostStats {
     pub received: u64,
     /// Feedback to it, by the way it went: `ridden`, `framed`, `channelled`, and `unsent`; and from it: `heard`.
     pub feedback: BTreeMap<String, u64>,
-    /// Bits per second that each tenant here may send each tenant there while it says nothing.
+    /// Bits per second that each tenant here may send each tenant there while the host is silent.
     pub fallback: u64,
-    /// Whether there is a session, so that frames to it are sealed; none where frames between hosts are not.
+    /// Whether there is a session, so that frames to it are sealed; none where no frames between hosts are sealed.
     #[serde(default)]
     pub session: Option<bool>,
 }
 
-/// What one tenant here sends to one elsewhere.
+/// Traffic from a tenant here to a tenant elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PairStats {
     /// The tenant here.
     pub tenant: String,
     /// The tenant there.
     pub peer: String,
-    /// Its host.
+    /// That tenant's host.
     pub host: String,
-    /// `limited`, as the receiver says, or `fallback`, as it does not say.
+    /// `limited`, by the receiver's feedback, or `fallback`, without feedback.
     pub state: String,
-    /// Bits per second.
+    /// Bits per second that it may send.
     pub rate: u64,
-    /// Packets per second, where the receiver's CPU is what is short.
+    /// Packets per second, where the receiver's CPU is the bottleneck.
     pub packet_rate: Option<u64>,
-    /// Frames that went.
+    /// Frames sent.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -103,14 +103,14 @@ pub struct PairStats {
     pub parked: u64,
 }
 
-/// What one tenant here allows.
+/// The limits that one tenant here sets its senders.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReceiverStats {
-    /// Bits per second that it may receive now; 0 where nothing comes and nothing is kept for it.
+    /// Bits per second that it may receive now; 0 where it receives nothing and no rate is reserved for it.
     pub capacity: u64,
     /// Bits per second that each sender may send to it.
     pub rate: u64,
-    /// Packets per second that each may.
+    /// Packets per second that each sender may send to it.
     pub packet_rate: Option<u64>,
     /// Senders that are known by name.
     pub senders: usize,
@@ -127,14 +127,14 @@ pub struct NodeStats {
     pub depth: u32,
     /// `priority`, `wfq`, ..., or `class`.
     pub kind: String,
-    /// Share among its siblings.
+    /// Its share among its siblings.
     pub weight: u32,
-    /// Bits per second that it gets below a `rate_share`, as they are in effect.
+    /// Bits per second in effect, below a `rate_share`.
     #[serde(default)]
     pub rate: Option<u64>,
-    /// Bits per second that it gets first.
+    /// Bits per second that it gets before its siblings' shares (`min`).
     pub min: Option<u64>,
-    /// Bits per second that it never exceeds.
+    /// Bits per second that it never exceeds (`max`).
     pub max: Option<u64>,
     /// Frames sent.
     pub packets: u64,
@@ -165,18 +165,18 @@ pub struct Delay {
     pub p999: f64,
     /// The longest.
     pub max: f64,
-    /// How many were at most so long, for bounds of 10 µs, 20 µs, 50 µs, ... 10 s.
+    /// How many were at most as long as each bound: 10 µs, 20 µs, 50 µs, ... 10 s.
     pub buckets: Vec<(f64, u64)>,
 }
 
 /// One limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LimitStats {
-    /// Bits per second.
+    /// Bits per second that it may send.
     pub rate: u64,
-    /// Bytes.
+    /// Burst, in bytes.
     pub burst: u64,
-    /// Whether it is a class's `max`, and of which.
+    /// The class whose `max` it is, if it is one.
     pub max_of: Option<String>,
     /// Frames that left under it.
     pub packets: u64,
@@ -188,12 +188,12 @@ pub struct LimitStats {
     pub parked: u64,
 }
 
-/// One port, and what its tenant holds.
+/// One port, and its tenant's queues and buffers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PortStats {
-    /// What the port calls itself; none while it is lost.
+    /// The port's own name; none while it is lost.
     pub port: Option<String>,
-    /// Of the uplink: its device was down when something last tried to leave.
+    /// Of the uplink: whether its device was down when a frame was last to be sent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub down: bool,
     /// Frames that came in.
@@ -204,17 +204,17 @@ pub struct PortStats {
     pub tx_packets: u64,
     /// Their bytes.
     pub tx_bytes: u64,
-    /// Of a tenant, what its port leaves with its guest, from `L0` (nothing) to `L3`: docs/operations.md, "Capability levels".
+    /// Of a tenant, its port's capability level, `L0` to `L3`: docs/operations.md, "Capability levels".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
     /// Of a virtual machine, frames by pair of rings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rings: Vec<RingsStats>,
-    /// Frames lost, by reason: those that it sent, and for the uplink those that it brought.
+    /// Frames lost, by reason: frames that the tenant sent; for the uplink, frames that came in.
     pub drops: BTreeMap<String, u64>,
     /// Frames that the port could not deliver, by reason.
     pub undelivered: BTreeMap<String, u64>,
-    /// What else happened, by name.
+    /// Other events, by name.
     pub events: BTreeMap<String, u64>,
     /// Flows with a queue of their own.
     pub flows: u32,
@@ -222,10 +222,10 @@ pub struct PortStats {
     pub held: u32,
     /// Frame buffers in use.
     pub buffers: u32,
-    /// What the uplink brought for it.
+    /// Frames from the uplink for it.
     #[serde(default)]
     pub ingress: IngressStats,
-    /// Of a tenant, how long its packets took, part by part.
+    /// Of a tenant, its packets' delays, part by part.
     #[serde(default)]
     pub delay: DelayParts,
 }
@@ -240,7 +240,7 @@ pub struct RingsStats {
     /// Frames that the guest has posted and that have not been taken.
     #[serde(default)]
     pub posted: u32,
-    /// Frames that were taken and have not left.
+    /// Frames that the daemon has taken and that have not left.
     #[serde(default)]
     pub in_flight: u32,
     /// Frames that have left and whose descriptors wait for those before them, with `completions: in_order`.
@@ -251,21 +251,22 @@ pub struct RingsStats {
     pub free: u32,
 }
 
-/// How long a tenant's packets took: shaping and the fabric do not count.
+/// Delays of a tenant's packets, without shaping and the fabric.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DelayParts {
-    /// From our taking a packet until the port that it goes to has it.
+    /// From taking a packet out of the tenant's port until the port that it goes to has it.
     pub egress: Option<Delay>,
-    /// In the NIC's and the kernel's queue before we had it, by the kernel's time of arrival; none where no port tells.
+    /// In the queues of NIC and kernel before it was fetched, by the kernel's time of arrival; none where the port has no such
+    /// time.
     pub nic: Option<Delay>,
-    /// From our taking a packet off the uplink until the tenant's port has it.
+    /// From fetching a packet from the uplink until the tenant's port has it.
     pub engine: Option<Delay>,
 }
 
-/// What came in from the uplink for one tenant; for the uplink what was for everybody or nobody.
+/// Frames from the uplink for one tenant; for the uplink, broadcasts and frames for unknown addresses.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct IngressStats {
-    /// Frames that came.
+    /// Frames that arrived.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -284,7 +285,7 @@ pub struct IngressStats {
     pub wait_mean: f64,
     /// The longest.
     pub wait_max: f64,
-    /// Seconds of CPU that they took.
+    /// Seconds of CPU time that they took.
     pub cpu: f64,
 }
 
@@ -297,7 +298,7 @@ pub struct EngineNumbers {
     pub pairs: u64,
     /// Most pairs that one pull took.
     pub most_pairs: u8,
-    /// Doorbell words that made no sense.
+    /// Invalid doorbell words.
     pub bad_doorbells: u64,
     /// Descriptors held now.
     pub held: u32,
@@ -436,7 +437,7 @@ impl PortStats {
     }
 }
 
-/// A tree's nodes as it is read: each before its children, and those before its next sibling.
+/// A tree's nodes in the order of reading: each before its children, and these before its next sibling.
 fn as_read(program: &Program) -> Vec<NodeId> {
     let (mut order, mut open) = (Vec::with_capacity(program.nodes.len()), vec![NodeId(0)]);
     while let Some(id) = open.pop() {
@@ -446,7 +447,7 @@ fn as_read(program: &Program) -> Vec<NodeId> {
     order
 }
 
-/// Each node's counters with those of all below it: children come after their parents, so backwards is upwards.
+/// Each node's counters with those of all nodes below it. Children come after their parents, so the loop runs backwards.
 fn sums(snapshot: &Snapshot) -> Vec<(ClassCounters, Option<Histogram<u64>>)> {
     let mut all: Vec<_> = snapshot.nodes.iter().map(|node| (node.counters, node.delays.clone())).collect();
     for index in (1..all.len()).rev() {
@@ -461,7 +462,7 @@ fn sums(snapshot: &Snapshot) -> Vec<(ClassCounters, Option<Histogram<u64>>)> {
             *to += refused;
         }
         match (&mut above.1, delays) {
-            // Both have the same bounds, so nothing can be out of range.
+            // Both histograms have the same bounds, so no value is out of range.
             (Some(to), Some(delays)) => drop(to.add(delays)),
             (to @ None, Some(delays)) => *to = Some(delays.clone()),
             (_, None) => {}
@@ -499,7 +500,7 @@ fn node(
     }
 }
 
-/// How a policy file calls this kind of node.
+/// The name of this kind of node in a policy file.
 #[must_use]
 pub fn kind_name(kind: NodeKind) -> &'static str {
     match kind {

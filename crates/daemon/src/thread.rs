@@ -1,6 +1,6 @@
 //! The engine's thread: turns, waits, answers commands between turns.
 //!
-//! Why: one thread owns the engine; everybody else sends it notes and waits for answers.
+//! Why: one thread owns the engine; other threads send it commands and wait for answers.
 //! From: `docs/architecture.md`, "live": adaptive polling, which spins only when the next event is nearer than a
 //! wake-up costs.
 //! Not here: what a turn does (`engine`), files and signals (`control`).
@@ -33,35 +33,35 @@ const ASK: Span = Span::micros(50);
 /// How often a thread that has work asks which ports have something: a system call.
 const LOOK: Span = Span::micros(10);
 
-/// How often they are asked whether they have begun to lose frames.
+/// How often ports are asked whether they have begun to lose frames.
 const ASK_PROBLEMS: Span = Span::secs(1);
 
-/// What the engine's thread is asked to do.
+/// A command to the engine's thread.
 #[derive(Debug)]
 pub enum Command {
-    /// Say that you are there.
+    /// Answer, to show that the thread runs.
     Ping(oneshot::Sender<()>),
     /// Copy the counters.
     Snapshot(oneshot::Sender<Snapshot>),
-    /// Look at tenants and the thread itself, for their promises.
+    /// Measure tenants and the thread itself, to judge promises.
     Watch(oneshot::Sender<Watched>),
-    /// Say where a packet of this class would stand now.
+    /// Answer where a packet of this class would stand now.
     Ranks(NodeId, oneshot::Sender<Vec<NodeRank>>),
     /// Give a class another rate.
     Rate(String, BitRate, oneshot::Sender<Result<Rated, RateError>>),
     /// Put another policy in force.
     Install(Box<Change>, oneshot::Sender<Installed>),
-    /// Put a port that is back where it was: a tenant's, by name, or the uplink. What cannot be used comes back.
+    /// Attach a port that was lost: a tenant's, by name, or the uplink. A port that cannot be used is the answer.
     Attach(Option<String>, Box<Port>, oneshot::Sender<Option<Port>>),
-    /// Say which tenants have no port, and whether the uplink has none (nobody's name).
+    /// Answer which tenants have no port; `None` stands for the uplink.
     Lacking(oneshot::Sender<Vec<Option<String>>>),
-    /// Obey what came over the control channel.
+    /// Obey a message that came over the control channel.
     Heard(Vec<u8>),
     /// Stop reading; send what is held until the deadline, then end.
     Stop(Span),
 }
 
-/// What the thread tells of its own accord.
+/// A notice that the thread sends unasked.
 #[derive(Debug)]
 pub enum Notice {
     /// A port has disappeared.
@@ -77,7 +77,7 @@ pub enum Notice {
     Distrust {
         /// The tenant's name.
         name: String,
-        /// What follows from that.
+        /// The consequence.
         step: Step,
     },
     /// A tenant whose copies stall is served by a thread of its own, or behaves again.
@@ -89,7 +89,7 @@ pub enum Notice {
     },
     /// A message for another host's control channel.
     Feedback(Sent),
-    /// The thread has ended, after giving up so many frames.
+    /// The thread has ended.
     Ended {
         /// Frames that could not leave before the deadline.
         abandoned: u64,
@@ -107,7 +107,7 @@ pub struct Habits {
     pub experiment: Option<Experiment>,
 }
 
-/// The other threads' end.
+/// Other threads' handle to the engine's thread.
 #[derive(Clone, Debug)]
 pub struct Handle {
     commands: Sender<Command>,
@@ -124,7 +124,7 @@ pub struct Clock {
     start: Instant,
 }
 
-/// The thread has ended and answers nothing any more.
+/// The error of a command to a thread that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the engine has stopped")]
 pub struct Stopped;
@@ -254,8 +254,8 @@ impl Loop {
                 eprintln!("plimsoll: the engine cannot wait for its ports: {error}; it polls instead");
                 self.habits.busy_poll = true;
             }
-            // A thread that never sleeps would else bear each page fault and each short wait until it loses its core for as
-            // long as a stall takes, and a tenant would be blamed for it.
+            // In a thread that never sleeps, page faults and short waits would otherwise add up to a stall, and a tenant would
+            // be blamed for it.
             if most != Some(Span::ZERO) || now.since(rested) >= STALL {
                 rested = now;
                 self.engine.rested();
@@ -280,7 +280,7 @@ impl Loop {
     }
 
     fn obey(&mut self, command: Command) {
-        // An answer that nobody waits for any more is no failure.
+        // If the asker has gone, its answer is dropped.
         match command {
             Command::Ping(answer) => {
                 let _ = answer.send(());
@@ -334,7 +334,7 @@ impl Loop {
         }
     }
 
-    /// How the thread has fared: two figures of the kernel's, and its own lateness.
+    /// The thread's CPU time and its waits for a core, by the kernel, and its own lateness.
     fn pulse(&mut self) -> Pulse {
         let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
         let mut figures = text.split_whitespace().map_while(|figure| figure.parse().ok().map(Span::ns));
@@ -355,7 +355,7 @@ impl Loop {
         }
     }
 
-    /// What serves a lane is waited for by another descriptor now.
+    /// Waits for lanes that have moved to another thread or back by their new descriptors.
     fn follow_moves(&mut self, notices: &impl Fn(Notice)) {
         for (name, Move { forget, to }) in self.engine.take_moves() {
             if let Some(fd) = forget {
@@ -365,7 +365,7 @@ impl Loop {
         }
         self.forget_all();
         self.watch_all();
-        // To tell of it, and to wait for another descriptor, is no tenant's doing.
+        // No tenant is charged for the time that this took.
         self.engine.rested();
     }
 

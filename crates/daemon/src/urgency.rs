@@ -1,8 +1,8 @@
-//! Whether the engine's thread goes before all ordinary ones, and whether it spins.
+//! Whether the engine's thread is scheduled before all ordinary threads, and whether it spins.
 //!
 //! Why: behind another process's slice a paced packet is milliseconds late, and a limit loses what its burst does not
 //! cover (docs/performance.md, "What limits accuracy, live").
-//! From: the kernel's real-time throttling, with giving way in the place of being stopped.
+//! From: the kernel's real-time throttling; the thread gives way instead of being stopped.
 //! Not here: the system call (`plimsoll_ports::realtime`), waiting (`wait`).
 //! Invariant: a thread that uses more than [`MOST`] of its core for a [`LOOK`] first stops spinning, and is an ordinary
 //! one if that was not enough, for some looks and until it uses less.
@@ -22,10 +22,10 @@ const MOST: u64 = 850;
 const LITTLE: u64 = 600;
 const HARDLY_ANY: u64 = 150;
 
-/// Looks for which it gives way at least, so that one that needs all of a core goes first for one in so many.
+/// Fewest looks for which it gives way: a thread that needs all of a core goes first in one look of this many.
 const PENANCE: u8 = 5;
 
-/// What the calling thread is, and how much of its core it uses.
+/// The calling thread's standing, and how much of its core it uses.
 #[derive(Debug)]
 pub(crate) struct Urgency {
     standing: Standing,
@@ -36,13 +36,13 @@ pub(crate) struct Urgency {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// The kernel does not let it be anything else.
+    /// Ordinary, as the kernel allows nothing else.
     Ordinary,
-    /// Before all ordinary threads, and spinning for what is nearer than a wake-up costs.
+    /// Before all ordinary threads, and spinning for events that are nearer than a wake-up costs.
     First,
-    /// The same without spinning: a limit's burst makes up for the wake-up, but not for a lost core.
+    /// Before all ordinary threads, without spinning: a limit's burst makes up for the wake-up, but not for a lost core.
     Thrifty,
-    /// Among the ordinary threads, for so many looks more at least.
+    /// Among the ordinary threads, for at least this many more looks.
     GivenWay(u8),
 }
 
@@ -76,12 +76,12 @@ impl Urgency {
             (Standing::Thrifty, Standing::GivenWay(_)) => realtime::give_back(),
             _ => Ok(()),
         };
-        // Whoever may no longer change is left as it is.
+        // If the kernel refuses the change, the thread stays as it is.
         self.standing = if changed.is_ok() { next } else { Standing::Ordinary };
     }
 }
 
-/// What a thread of this standing is after `used` of a core in `span`.
+/// The next standing of a thread that has used `used` of a core in `span`.
 fn after(standing: Standing, used: Span, span: Span) -> Standing {
     let thousandths = used.as_u64().saturating_mul(1_000) / span.as_u64().max(1);
     match standing {

@@ -51,7 +51,7 @@ impl Waiter {
         Ok((waiter, waker))
     }
 
-    /// What a sleep costs beyond what was asked for: nine tenths of those lately cost no more. Between 5 and 100 µs.
+    /// How much later than asked for a sleep ends: nine tenths of recent sleeps were no later. Between 5 and 100 µs.
     #[must_use]
     pub fn wakeup(&self) -> Span {
         self.wakeup
@@ -70,7 +70,7 @@ impl Waiter {
         self.poll.registry().register(&mut SourceFd(&fd), token(lane), Interest::READABLE)
     }
 
-    /// No longer watches it. To be called before it is closed; one that the kernel has dropped already is fine.
+    /// Stops watching a descriptor. To be called before it is closed; it is no error if the kernel has dropped it already.
     pub fn forget(&self, fd: RawFd) {
         let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
     }
@@ -78,7 +78,7 @@ impl Waiter {
     /// Waits for at most `most` (for ever when absent), and names the ports that may have something.
     ///
     /// # Errors
-    /// What the kernel says, interruptions excepted.
+    /// What the kernel says; an interruption is no error.
     pub fn wait(&mut self, most: Option<Span>, mut ready: impl FnMut(Option<u32>)) -> io::Result<()> {
         let begun = Instant::now();
         let timeout = (most == Some(Span::ZERO)).then_some(Duration::ZERO);
@@ -94,7 +94,7 @@ impl Waiter {
                 WAKER => {}
                 TIMER => {
                     // Not read: each expiry is an edge of its own, and setting it again forgets this one.
-                    // What rang while the thread was at work says nothing of how long waking takes.
+                    // A timer that rang while the thread was at work says nothing about how long waking takes.
                     let slept = |rings: &Instant| timeout.is_none() && *rings >= begun;
                     if let Some(rings) = self.rings.take().filter(slept) {
                         let late = Span::ns(u64::try_from(rings.elapsed().as_nanos()).unwrap_or(u64::MAX));
@@ -109,8 +109,8 @@ impl Waiter {
         Ok(())
     }
 
-    /// One that rings before that is left as it is: most waits are ended by frames, and to set it anew for each of them (8 to
-    /// 14 µs in a virtual machine, where it is the next that its core has) costs more than to wake for nothing now and then.
+    /// Sets the timer, unless it rings earlier already: most waits are ended by frames, and setting it anew for each of them
+    /// (8 to 14 µs in a virtual machine, where it is the core's next timer) costs more than to wake in vain now and then.
     fn arm(&mut self, now: Instant, span: Span) -> io::Result<()> {
         let at = now + span.to_std();
         if self.rings.is_some_and(|rings| rings <= at + AS_GOOD.to_std()) {
@@ -122,7 +122,7 @@ impl Waiter {
         Ok(())
     }
 
-    /// A few short sleeps, to begin with something.
+    /// Measures a few short sleeps, to begin with a value.
     fn measure_wakeup(&mut self) -> io::Result<()> {
         for _ in 0..16 {
             self.wait(Some(Span::micros(50)), |_| {})?;
@@ -131,9 +131,9 @@ impl Waiter {
     }
 }
 
-/// A timer that rings so much later than it should does as well: the same moment, seen from two waits.
+/// Two timer settings that differ by less than this count as equal: one moment, seen from two waits.
 const AS_GOOD: Span = Span::micros(1);
-/// Bounds of what a wake-up is taken to cost: above the longest, spinning would cost more than it gains.
+/// Bounds of the cost of a wake-up: above the longest, spinning would cost more than it gains.
 const LEAST: Span = Span::micros(5);
 const MOST: Span = Span::micros(100);
 

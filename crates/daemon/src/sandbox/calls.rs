@@ -1,11 +1,11 @@
 //! System calls that the engine's process and the broker may make.
 //!
-//! Why: most of the kernel is of no use to a process that carries packets, and of much to whoever takes it over.
-//! From: seccomp(2), through `seccompiler`; the list was measured by running every live test with a handler that says
-//! what is missing (`trap`).
-//! Not here: what follows for a call that is not listed (`trap`).
-//! Invariant: what a library tries beyond the list fails as on a kernel without it; what no part of a daemon ever calls ends
-//! the process.
+//! Why: a process that carries packets needs few system calls; the others would only help an attacker who takes it over.
+//! From: seccomp(2), through `seccompiler`; the list was measured by running every live test with a handler that reports
+//! missing calls (`trap`).
+//! Not here: handling a call that is not listed (`trap`).
+//! Invariant: a call beyond the list fails as on a kernel without it; a call that no part of a daemon ever makes ends the
+//! process.
 
 use std::collections::BTreeMap;
 
@@ -26,17 +26,17 @@ pub(super) fn filter_engine() -> Result<(), String> {
         let rule = |&value: &u64| only(*argument, SeccompCmpOp::Eq, value);
         rules.insert(*call, values.iter().map(rule).collect::<Result<_, _>>()?);
     }
-    // Between threads: streams, which reach nobody else.
+    // Between threads: streams, which reach no other process.
     let unix = condition(0, SeccompCmpOp::Eq, libc::AF_UNIX as u64)?;
     let stream = condition(1, SeccompCmpOp::MaskedEq(0xf), libc::SOCK_STREAM as u64)?;
     let pair = SeccompRule::new(vec![unix, stream]).map_err(|error| error.to_string())?;
     rules.insert(libc::SYS_socketpair, vec![pair]);
-    // Limits of this process, and only to be asked: the new ones are behind a pointer, all of which counts.
+    // Limits may be read and not set: the pointer to the new ones must be null.
     let own = condition(0, SeccompCmpOp::Eq, 0)?;
     let asks = SeccompCondition::new(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0);
     let limits = SeccompRule::new(vec![own, asks.map_err(|error| error.to_string())?]);
     rules.insert(libc::SYS_prlimit64, vec![limits.map_err(|error| error.to_string())?]);
-    // Memory is never both written and run.
+    // No memory is both writable and executable.
     let run = libc::PROT_EXEC as u64;
     rules.insert(libc::SYS_mmap, vec![only(2, SeccompCmpOp::MaskedEq(run), 0)?]);
     rules.insert(libc::SYS_mprotect, vec![only(2, SeccompCmpOp::MaskedEq(run), 0)?]);
@@ -45,14 +45,14 @@ pub(super) fn filter_engine() -> Result<(), String> {
     apply(rules, SeccompAction::Trap, SeccompAction::Allow)
 }
 
-/// Processes, where threads are all that is needed: `clone3` hides its flags, so that it lacks altogether. By a filter of its
-/// own, as the C library makes these with all signals blocked, when a trap would end the process.
+/// Calls that start processes, where only threads are needed. `clone3` hides its flags in memory, so it is refused altogether.
+/// They have a filter of their own: the C library makes them with all signals blocked, when a trap would end the process.
 fn lacking() -> Result<BTreeMap<i64, Vec<SeccompRule>>, String> {
     let process = only(0, SeccompCmpOp::MaskedEq(libc::CLONE_THREAD as u64), 0)?;
     Ok(BTreeMap::from([(libc::SYS_clone, vec![process]), (libc::SYS_clone3, Vec::new())]))
 }
 
-/// Puts the broker's filter on this thread: everything but what nobody here ever calls.
+/// Puts the broker's filter on this thread: all calls but those of [`NEVER`] that the broker does not make.
 pub(super) fn filter_broker() -> Result<(), String> {
     let needed = |call: &c_long| BROKER_TOO.contains(call);
     let never = NEVER.iter().map(|(call, _)| call).filter(|call| !needed(call));
@@ -81,7 +81,7 @@ fn condition(argument: u8, compare: SeccompCmpOp, value: u64) -> Result<SeccompC
     condition.map_err(|error| error.to_string())
 }
 
-/// What becomes of a call that is not allowed.
+/// The action for a call that is not allowed.
 pub(super) fn judge(call: i64) -> Verdict {
     for (never, name) in NEVER {
         if *never == call {
@@ -178,7 +178,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_faccessat,
     libc::SYS_faccessat2,
     libc::SYS_getcwd,
-    // Sockets that are there: none is made, and none connected to anything.
+    // Existing sockets: none is made, and none is connected.
     libc::SYS_accept4,
     libc::SYS_accept,
     libc::SYS_bind, // of AF_XDP's, which the broker has made
@@ -187,7 +187,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_setsockopt,
     libc::SYS_getsockname,
     libc::SYS_getpeername,
-    // Who and what this is; signals of its own.
+    // Its own identity; signals to itself.
     libc::SYS_getpid,
     libc::SYS_gettid,
     libc::SYS_getuid,
@@ -206,7 +206,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_getrlimit,
 ];
 
-/// Older forms of these that only this processor has.
+/// Older forms of these calls that only this processor architecture has.
 #[cfg(target_arch = "x86_64")]
 const ALLOWED_HERE: &[c_long] = &[
     libc::SYS_epoll_wait,
@@ -252,11 +252,11 @@ const ONLY_WITH: &[(c_long, u8, &[u64])] = &[
     ),
 ];
 
-/// Of [`NEVER`], what the broker does.
+/// The calls of [`NEVER`] that the broker makes.
 const BROKER_TOO: &[c_long] = &[
     libc::SYS_setns,
     libc::SYS_bpf,
-    // A tenant's file is read by a child, which gives up what it can (`reader`).
+    // A tenant's file is read by a child, which gives up its privileges (`reader`).
     libc::SYS_execve,
     libc::SYS_capset,
     libc::SYS_setgroups,
@@ -264,7 +264,7 @@ const BROKER_TOO: &[c_long] = &[
     libc::SYS_setresuid,
 ];
 
-/// Calls that no part of a daemon ever makes: whoever tries one has taken the process over.
+/// Calls that no part of a daemon ever makes: one that occurs means that the process has been taken over.
 const NEVER: &[(c_long, &str)] = &[
     (libc::SYS_execve, "execve"),
     (libc::SYS_execveat, "execveat"),

@@ -1,8 +1,8 @@
-//! What of the file system and of other processes is left: next to nothing.
+//! Restricts access to the file system and to other processes.
 //!
-//! Why: a user without privileges may still read what everybody may, and connect to what is on this host.
-//! From: landlock(7). The kernel is asked what it knows; what it lacks is left out, and said.
-//! Not here: what the broker opens: an open file stays open.
+//! Why: a user without privileges may still read files that all users may read, and connect to services of this host.
+//! From: landlock(7). The kernel is asked for its version; a right that it does not know is left out, and logged.
+//! Not here: files that the broker opens: an open file stays open.
 //! Invariant: nothing can be written, made, removed or run; of other files, those below can be read.
 
 use std::sync::OnceLock;
@@ -13,20 +13,20 @@ use landlock::{
     path_beneath_rules,
 };
 
-/// What may be read: what tells this machine from others, its cores, random numbers, and a sink. The last is the program,
-/// by whose symbols a panic says where it was.
+/// Files that may be read: the machine's identifier, its cores, random numbers, and a sink. The last is the program itself,
+/// by whose symbols a panic reports its place.
 const READ: [&str; 5] =
     ["/etc/machine-id", "/sys/devices/system/cpu/online", "/dev/urandom", "/dev/null", "/proc/self/exe"];
 
 /// This process's own figures. A rule is of one inode: held open, so that the kernel does not make another one.
 const OWN: &str = "/proc/self";
 
-/// The rights that this was written for; a kernel that knows more is asked for these.
+/// The version of Landlock that this was written for; a newer kernel is asked for its rights only.
 const KNOWN: ABI = ABI::V6;
 
 static OWN_FIGURES: OnceLock<PathFd> = OnceLock::new();
 
-/// Restricts this thread, and those that it starts; says how far.
+/// Restricts this thread and those that it starts; answers how far, as text.
 pub(super) fn restrict() -> String {
     if let Ok(figures) = PathFd::new(OWN) {
         let _ = OWN_FIGURES.set(figures);
@@ -40,8 +40,8 @@ pub(super) fn restrict() -> String {
     }
 }
 
-/// Leaves this thread the files that it has open, and no other: for one that reads what a tenant wrote, and nothing else. What the
-/// kernel lacks is left out.
+/// Denies this thread all files but those that it has open: for a process that only reads a tenant's file. A right that the
+/// kernel does not know is left out.
 pub(super) fn restrict_wholly() -> Result<(), RulesetError> {
     all().and_then(RulesetCreated::restrict_self).map(drop)
 }

@@ -1,4 +1,4 @@
-//! What a confined process can do no more, tried in a copy of this test that confines itself.
+//! Operations that a confined process may no longer do, tried in a copy of this test that confines itself.
 
 use std::fs::File;
 use std::net::{TcpStream, UdpSocket};
@@ -13,10 +13,10 @@ use plimsoll_ports::{Apart, Port, STALL, Stalls, VnicConfig, VnicPort};
 
 use super::*;
 
-/// Set for the copy: what it shall try.
+/// Set for the copy: the operation to try.
 const ATTEMPT: &str = "PLIMSOLL_SANDBOX_ATTEMPT";
 
-/// Confines this process and tries something; what is printed says how that went.
+/// Confines this process and tries an operation; the output says how that went.
 #[test]
 fn attempt() {
     let Ok(what) = std::env::var(ATTEMPT) else { return };
@@ -54,7 +54,7 @@ fn attempt() {
     }
 }
 
-/// What whoever has taken over a process that reads a tenant's file would try: it has no place for another, so it makes one.
+/// What an attacker in a process that reads a tenant's file would try: the process may open no further file.
 fn read_another() {
     crate::reader::confine(512 << 20, 20).expect("confined");
     nix::unistd::close(0).expect("it is open");
@@ -98,7 +98,7 @@ fn vnic() -> VnicPort {
     port
 }
 
-/// A port goes to a thread of its own and comes back; stalls are measured; what came from outside is closed elsewhere.
+/// A port goes to a thread of its own and comes back; stalls are measured; foreign descriptors are closed by another thread.
 fn serve_tenants(port: VnicPort) {
     let mut apart = Apart::new(Port::Vnic(port), 0, 64, 64).map_err(|(_, error)| error).expect("a thread");
     let wait = |what: &str, holds: &mut dyn FnMut() -> bool| {
@@ -120,7 +120,7 @@ fn serve_tenants(port: VnicPort) {
     let mut stalls = Stalls::default();
     stalls.rested();
     std::thread::sleep(Duration::from_millis(2));
-    assert!(stalls.is_stall(STALL), "the kernel says who waited");
+    assert!(stalls.is_stall(STALL), "the kernel says which thread waited");
     let closer = Closer::of("/test".as_ref()).expect("a closer");
     let (end, other) = UnixStream::pair().expect("a pair");
     drop(Foreign::new(end, &closer));

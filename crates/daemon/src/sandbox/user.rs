@@ -1,14 +1,14 @@
 //! The user that the engine's process runs as.
 //!
-//! Why: files and processes of root's, and of everybody else, shall be out of its reach.
-//! From: setresuid(2), systemd's list of user ids (`60,000` and above are nobody's person).
-//! Not here: what that user may reach: nothing is given to it, all that it needs comes as open files.
-//! Invariant: the one that an operator names, or none: a name that is wrong ends the start.
+//! Why: the process must not reach files and processes of root or of any other user.
+//! From: setresuid(2), systemd's list of user ids (no person has one of `60,000` and above).
+//! Not here: access rights: this user owns nothing, and all files that it needs are opened for it.
+//! Invariant: a user that the operator names is used, or the start ends with an error.
 
 use nix::errno::Errno;
 use nix::unistd::{Gid, Group, Uid, User as Account, geteuid, setgroups, setresgid, setresuid};
 
-/// Whose the process shall be.
+/// The user that the process becomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct User {
     name: String,
@@ -18,8 +18,8 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// The one that is stated, by name or number; else `plimsoll`, where there is such a user; else a number that no user
-    /// has. A process that is not root's stays whose it is, unless another user is stated.
+    /// The stated user, by name or number; else `plimsoll`, where there is such a user; else a number that no user has. A
+    /// process that is not root's keeps its user, unless another one is stated.
     pub(crate) fn choose(stated: Option<&str>) -> Result<Self, String> {
         if let Some(stated) = stated {
             return Self::stated(stated);
@@ -58,7 +58,7 @@ impl User {
         Self { name, ids: Some((account.uid, account.gid)), stated }
     }
 
-    /// Becomes that user, for good, without any further group; says who that is.
+    /// Becomes that user for good, without further groups; answers its name.
     pub(crate) fn become_it(&self) -> Result<String, String> {
         let Some((uid, gid)) = self.ids else { return Ok(self.name.clone()) };
         let switched =
@@ -82,10 +82,10 @@ impl User {
 /// The user that packages make for the daemon.
 const USUAL: &str = "plimsoll";
 
-/// A number that systemd, Debian and Fedora give to nobody (systemd: 60,706 to 61,183 are unused).
+/// A number that systemd, Debian and Fedora give to no user (systemd: 60,706 to 61,183 are unused).
 const RESERVED: u32 = 60_977;
 
-/// Numbers from there on that are tried where it is somebody's.
+/// How many numbers from there on are tried if a user has it.
 const TRIES: u32 = 64;
 
 #[cfg(test)]
