@@ -1,10 +1,10 @@
-//! The engine's loop: tenants' ports in, the policy's order out.
+//! The engine's loop: reads tenants' ports, and sends in the policy's order.
 //!
 //! Why: one thread owns every port and the NIC engine, so that a packet meets no lock.
 //! From: `docs/architecture.md`, "live".
-//! Not here: waiting and clocks (`thread`), the order itself (`nic`), reload's preparation (`control`).
-//! Invariant: each turn is bounded: so many frames read from each port, so many sent; every frame leaves, waits, or
-//! is counted with its reason.
+//! Not here: waiting and clocks (`thread`), the order itself (`nic`), a reload's preparation (`control`).
+//! Invariant: a turn reads at most [`BATCH`] frames of a port that must be read and sends a bounded number; every frame
+//! leaves, waits, or is counted with its reason.
 
 mod apart;
 mod binding;
@@ -65,65 +65,65 @@ use crate::departures::DepartureLog;
 /// keeps the others waiting for more than some tens of microseconds.
 pub const BATCH: usize = 32;
 
-/// Frames sent before the way in has its turn.
+/// Most frames sent before the way in has its turn.
 const DEPARTURES: usize = 64;
 
-/// How often they may leave, and as many come in, before tenants are read again: as often as more have been read, so that a turn
-/// leaves no backlog behind that only its own length makes.
+/// Most rounds of departures and arrivals before tenants are read again: one for each [`DEPARTURES`] frames read, so that a turn
+/// sends as many frames as it reads.
 const ROUNDS: usize = 32;
 
 /// How soon frames are offered again to an uplink that had no room: some packets' time at 1 Gb/s.
 const FULL_RETRY: Span = Span::micros(50);
 
-/// How soon they are offered again to one that is down or gone: that takes people, so it need not be soon.
+/// How soon frames are offered again to an uplink that is down or gone: people have to repair it, so it need not be soon.
 const DOWN_RETRY: Span = Span::millis(5);
 
-/// A part of a turn, in their order.
+/// The parts of a turn, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// From the turn before.
+    /// Time since the turn before.
     Between,
-    /// Receivers' decisions, and what is told to and heard from other hosts.
+    /// Control between hosts: receivers' decisions and feedback.
     Fleet,
-    /// Tenants' ports: what they send is classified and posted.
+    /// Tenants' ports: their frames are classified and posted.
     Read,
-    /// Departures: scheduled, held to limits, wrapped and sent; one after the other with the way in.
+    /// Departures: frames are scheduled, held to limits, wrapped and sent. Alternates with the way in.
     Depart,
-    /// The uplink: what has come is unwrapped, classified and queued.
+    /// The uplink: frames are fetched, unwrapped, classified and queued.
     Fetch,
-    /// What waits is delivered, each tenant by its share.
+    /// Queued frames are delivered, each tenant's by its share.
     Deliver,
     /// Completions, flushes, and flows that have ended.
     Complete,
 }
 
-/// What one turn came to.
+/// The result of one turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
     /// Whether anything moved: if so, another turn may find more at once.
     pub busy: bool,
-    /// When something can next happen without new frames, for which a wake-up is to be in time.
+    /// When the next event is due without new frames; the wake-up must be in time for it.
     pub next: Option<Nanos>,
-    /// The same of what may be as late as a wake-up is.
+    /// Like `next`, but for events that may be as late as a wake-up is.
     pub lazily: Option<Nanos>,
-    /// When to offer frames again that wait for the uplink, or in a port.
+    /// How soon to offer frames again that wait for the uplink, or in a port.
     pub retry: Option<Span>,
 }
 
-/// How an engine is made.
+/// The parts that an engine is made from.
 #[derive(Debug)]
 pub struct Setup {
     /// The policy.
     pub program: Arc<Program>,
     /// Sizes of the NIC engine.
     pub config: Config,
-    /// Where packets leave.
+    /// The uplink's port.
     pub uplink: Port,
-    /// One for each tenant that has a port.
+    /// A lane for each tenant.
     pub lanes: Vec<LaneSpec>,
-    /// Where departures are noted.
+    /// The departure log.
     pub log: Arc<DepartureLog>,
-    /// Other hosts, whose tenants ours reach.
+    /// The fleet, if this host is in one.
     pub fleet: Option<FleetSetup>,
 }
 
@@ -188,30 +188,30 @@ pub struct Engine {
     pub(crate) window: u32,
     first: usize,
     reading: bool,
-    /// Which packets that clients classified are classified again.
+    /// Draws the packets that are classified again after a client has classified them.
     pub(crate) sampler: Sampler,
-    /// What clients have brought upon themselves, to be told: lanes.
+    /// Consequences of clients' wrong packets, by lane, until [`Engine::take_steps`].
     pub(crate) steps: Vec<(usize, Step)>,
     /// When a client that is not served now is served again.
     pub(crate) wake_at: Option<Nanos>,
-    /// When held requests of a client are let in again, the first of them.
+    /// When the first client whose messages are held is read again.
     release_at: Option<Nanos>,
-    /// A client's rings are looked at in the next turn as well: nothing else would tell of what it writes.
+    /// Whether a client's rings must be looked at in the next turn as well, as it does not kick yet.
     attentive: bool,
 }
 
-/// Where packets leave.
+/// The uplink's port, and its state.
 #[derive(Debug)]
 pub(crate) struct Uplink {
     pub(crate) port: Option<Port>,
     pub(crate) past: plimsoll_ports::Counters,
     pub(crate) ready: bool,
     pub(crate) blocked: bool,
-    /// Whether the port, or the last there was, cuts segments itself.
+    /// Whether the port cuts segments itself; while it is lost, whether the last one did.
     pub(crate) segments: bool,
-    /// Payload bytes of the pull that waits which have left already.
+    /// Payload bytes of the waiting pull that have left already.
     pub(crate) resume: u32,
-    /// Not zero while it is for all other hosts and has left to some; each link knows how much (`fleet`).
+    /// Not zero while the waiting pull is for all other hosts and has left to some; each link counts how much (`fleet`).
     pub(crate) flooded: usize,
     pub(crate) down: bool,
     pub(crate) tally: Tally,
@@ -230,11 +230,11 @@ impl Uplink {
 /// A port that has disappeared.
 #[derive(Debug)]
 pub struct Lost {
-    /// Which tenant's; the uplink when absent.
+    /// Its tenant's lane; none for the uplink.
     pub lane: Option<u32>,
-    /// That tenant's name.
+    /// The tenant's name.
     pub name: Option<String>,
-    /// What is left of it, to be closed elsewhere.
+    /// The port, to be closed by another thread.
     pub port: Box<Port>,
 }
 
@@ -258,7 +258,7 @@ impl Engine {
             macs: MacTable::new(lanes.len() + 1),
             bindings: binding::Bindings::default(),
             uplink: Uplink {
-                // What goes through an overlay is cut here.
+                // Frames for an overlay are cut by the engine.
                 segments: !whole && setup.uplink.capabilities().takes_segmentation,
                 port: Some(setup.uplink),
                 past: plimsoll_ports::Counters::default(),
@@ -304,8 +304,8 @@ impl Engine {
         engine
     }
 
-    /// Records from now on all that the NIC engine is told and decides. `sources` are the policy's; nothing may have
-    /// been sent yet.
+    /// Records the NIC engine's inputs and decisions from now on. `sources` are the policy's files. To be called before any
+    /// frame is sent.
     pub fn record(&mut self, recorder: Recorder, sources: &Sources) {
         self.nic.record(recorder, sources);
     }
@@ -315,13 +315,13 @@ impl Engine {
         self.turn_by(&|_| now)
     }
 
-    /// [`Engine::turn`], asking for the time after each part of the round, so that what a long round measures is right. The
-    /// clock is told which part has ended; the last one ends with the turn.
+    /// Like [`Engine::turn`], but reads the clock after each part of the round, so that times measured in a long round are
+    /// right. The clock is told which part has ended; the last one ends with the turn.
     pub fn turn_by(&mut self, clock: &impl Fn(Part) -> Nanos) -> Turn {
         self.turn_on(&mut ThisCore, clock)
     }
 
-    /// [`Engine::turn_by`], with the way in on another core than this machine's: an experiment's.
+    /// Like [`Engine::turn_by`], with the way in on the given core; an experiment's may be slower than this machine's.
     pub fn turn_on(&mut self, core: &mut impl Core, clock: &impl Fn(Part) -> Nanos) -> Turn {
         self.turns += 1;
         self.attentive = false;
@@ -331,7 +331,7 @@ impl Engine {
         let now = clock(Part::Fleet);
         let apart = self.tend_apart(now);
         let read = if self.reading { self.read_tenants(now, clock) } else { 0 };
-        // As much leaves as has come, but neither the way in nor the clock waits for all of it.
+        // As many frames leave as were read, in rounds, so that the way in and the clock do not wait for all of them.
         let (mut busy, mut ended) = (read > 0, Part::Read);
         for _ in 0..read.div_ceil(DEPARTURES).clamp(1, ROUNDS) {
             let begun = clock(std::mem::replace(&mut ended, Part::Deliver));
@@ -356,7 +356,7 @@ impl Engine {
         Turn { busy: busy || self.attentive, next, lazily, retry }
     }
 
-    /// Stops reading tenants' ports: what is held still leaves.
+    /// Stops reading tenants' ports; frames that are held still leave.
     pub fn stop_reading(&mut self) {
         self.reading = false;
     }
@@ -367,7 +367,7 @@ impl Engine {
         self.nic.stats().held
     }
 
-    /// The port behind `token` may have something: a lane, or the uplink when absent.
+    /// Notes that the port behind `token` may have frames: a lane's, or the uplink when absent.
     pub fn ready(&mut self, token: Option<u32>) {
         match token {
             None => self.uplink.ready = true,
@@ -379,7 +379,7 @@ impl Engine {
         }
     }
 
-    /// Every port may have something: after ports have changed.
+    /// Notes that every port may have frames, as after a change of ports.
     pub fn all_ready(&mut self) {
         self.uplink.ready = true;
         self.lanes.iter_mut().flatten().for_each(|lane| lane.ready = true);
@@ -402,7 +402,7 @@ impl Engine {
         !self.lost.is_empty()
     }
 
-    /// Why ports are losing frames, told once each, with whose port it is; the uplink's when absent.
+    /// Why ports lose frames, each reason once, with the tenant's name; none for the uplink.
     pub fn take_problems(&mut self) -> Vec<(Option<String>, PortError)> {
         let uplink = self.uplink.port.as_mut().and_then(Port::take_problem).map(|problem| (None, problem));
         let lanes = self.lanes.iter_mut().flatten();
@@ -412,17 +412,17 @@ impl Engine {
         lanes.chain(uplink).collect()
     }
 
-    /// Which packets that clients classified are classified again, from now on.
+    /// Sets the sampler, which draws packets that are classified again after a client has classified them.
     pub fn set_sampler(&mut self, sampler: Sampler) {
         self.sampler = sampler;
     }
 
-    /// The same, one in so many; 0: none.
+    /// Has one in `one_in` of clients' packets classified again; 0: none.
     pub fn set_verify(&mut self, one_in: u32) {
         self.sampler.set(one_in);
     }
 
-    /// What tenants' clients have brought upon themselves since the last call, with the tenants' names.
+    /// Consequences of clients' wrong packets since the last call, with the tenants' names.
     pub fn take_steps(&mut self) -> Vec<(String, Step)> {
         let lanes = &self.lanes;
         let name = |lane: usize| lanes.get(lane)?.as_ref().map(|lane| lane.name.clone());
@@ -435,7 +435,7 @@ impl Engine {
         &self.nic
     }
 
-    /// Each port that there is, with its token: for waiting.
+    /// Every port, with its token, for waiting.
     pub fn ports(&self) -> impl Iterator<Item = (Option<u32>, &Port)> {
         let lanes = (0..)
             .zip(&self.lanes)
@@ -443,7 +443,7 @@ impl Engine {
         lanes.chain(self.uplink.port.iter().map(|port| (None, port)))
     }
 
-    /// Frees the buffers of what has left, and lets what is parked behind it take its place.
+    /// Frees the buffers of frames that have left, and queues frames that are parked behind them.
     fn free_completed(&mut self, now: Nanos) {
         let mut unparked = false;
         while let Some(done) = self.nic.poll_completion() {
@@ -478,7 +478,7 @@ impl Engine {
     }
 }
 
-/// A frame's header, and what its sender says of it, as classification sees them.
+/// The fields of a frame for classification: its headers, and its sender's metadata.
 pub(crate) fn fields_of(parsed: &Parsed, tenant: Option<TenantId>, metadata: Metadata) -> Fields {
     Fields {
         tenant,

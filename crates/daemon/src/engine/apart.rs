@@ -1,10 +1,10 @@
 //! Tenants whose copies stall are served by a thread of their own, until they behave.
 //!
-//! Why: who copies into a tenant's memory waits there for as long as the tenant likes: while it punches a hole into it, all
-//! who touch a page of that hole wait. That time is the tenant's, and no other's.
-//! From: each batch is timed at its ends; what one tenant's took is its own, and what concerned several moves them all, as
-//! each thread then tells whose it was.
-//! Not here: the thread and the way to it and back (`ports`), what the kernel knows of a stall (`ports`).
+//! Why: a thread that copies into a tenant's memory waits there for as long as the tenant likes: while the tenant punches a
+//! hole into it, every thread that touches a page of that hole waits. That time must count for the tenant alone.
+//! From: each batch is timed at its ends. A slow batch of one tenant moves that tenant; a slow batch of several moves them all,
+//! as their threads then show which one stalls.
+//! Not here: the thread and its queues (`ports`), the kernel's figures of a stall (`ports`).
 //! Invariant: at most two looks at the clock for a batch; a tenant comes back only after a span without a stall, which
 //! grows with each time that it stalls again, and which a client that hangs up and connects anew does not cut short.
 
@@ -30,13 +30,13 @@ const LOOK: Span = Span::millis(50);
 /// Frames of the longest train, each of which completes by itself.
 const TRAIN: usize = 18;
 
-/// What the engine knows of how long copies take.
+/// How long copies take, and which lanes they concern.
 #[derive(Debug, Default)]
 pub(crate) struct Copying {
     stalls: Stalls,
-    /// Parts of turns: a lane that was touched in this one bears its number.
+    /// The number of the present part of a turn: a lane that is touched in it notes this number.
     pub(crate) part: u64,
-    /// Lanes that are served apart.
+    /// Number of lanes that are served apart.
     away: usize,
     /// When they are looked at next.
     next: Nanos,
@@ -45,10 +45,10 @@ pub(crate) struct Copying {
     moves: Vec<(usize, Move)>,
 }
 
-/// That a lane is now served elsewhere.
+/// A lane's move to another thread, or back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// What is not waited for any more.
+    /// The descriptor that is no longer waited for.
     pub forget: Option<RawFd>,
     /// Where to.
     pub to: Whither,
@@ -57,9 +57,9 @@ pub struct Move {
 /// Where a lane is served from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whither {
-    /// By a thread of its own: its copies took so long.
+    /// By a thread of its own: its copies took this long.
     Apart(Span),
-    /// The same, as it was one of several, one of which did.
+    /// By a thread of its own: it was one of several lanes in a batch that took too long.
     Suspected(Span),
     /// By a thread of its own from the start: its port is new, and the last one stalled too recently.
     Again,
@@ -96,9 +96,9 @@ pub(crate) struct Conduct {
     pub(crate) touched: u64,
     /// The part of a turn in which its port was lost, if that part had touched its memory.
     parted: Option<u64>,
-    /// It went apart and has not come back, whether its port is there or not.
+    /// Whether it is served apart; this stays while its port is away.
     away: bool,
-    /// How its thread fared at the last look.
+    /// Its thread's stalls at the last look.
     seen: Behaviour,
     /// When it stalled last, or began to be suspected.
     bad: Nanos,
@@ -124,7 +124,7 @@ impl Default for Conduct {
 }
 
 impl Conduct {
-    /// It goes apart, for what it did or was near.
+    /// Notes that it goes apart, for its own stall or one of its batch.
     fn goes(&mut self, certain: bool, now: Nanos) {
         let again = self.away || self.returned.is_some_and(|returned| now.since(returned) < FORGIVEN);
         if !again {
@@ -137,7 +137,7 @@ impl Conduct {
         self.seen = Behaviour::default();
     }
 
-    /// A new port is there. Answers whether it must be served apart still, as the last one would have to be.
+    /// Notes a new port. Answers whether it must be served apart, as the last one would still be.
     fn rejoins(&mut self, now: Nanos) -> bool {
         if !self.away {
             return false;
@@ -147,18 +147,18 @@ impl Conduct {
         if now < due {
             return true;
         }
-        // The last port would have come back then.
+        // The last port would have come back by now.
         self.returns(due);
         false
     }
 
-    /// It is served by the engine's thread again.
+    /// Notes that the engine's thread serves it again.
     fn returns(&mut self, now: Nanos) {
         self.away = false;
         self.returned = Some(now);
     }
 
-    /// What its thread tells now: stalls since the last look, and whether it has behaved for long enough.
+    /// Reads its thread's stalls since the last look, and whether it has behaved for long enough.
     fn look(&mut self, found: Behaviour, now: Nanos) -> (u64, bool) {
         let stalls = found.stalls - self.seen.stalls;
         let stuck = found.batches % 2 == 1 && found.batches == self.seen.batches;
@@ -178,12 +178,12 @@ pub(super) enum Charged {
 }
 
 impl Engine {
-    /// The thread has slept, or obeyed a command: what it has waited for so far is no tenant's.
+    /// Notes that the thread has slept or obeyed a command: its waits so far count for no tenant.
     pub fn rested(&mut self) {
         self.copying.stalls.rested();
     }
 
-    /// A lane's memory is touched in this part of the turn.
+    /// Notes that a lane's memory is touched in this part of the turn.
     #[inline]
     pub(super) fn touch(&mut self, index: usize) {
         let part = self.copying.part;
@@ -192,7 +192,7 @@ impl Engine {
         }
     }
 
-    /// A part of a turn has ended, in which some lanes' memory may have been touched.
+    /// Ends a part of a turn in which lanes' memory may have been touched.
     #[inline]
     pub(super) fn part_took(&mut self, took: Span, charged: Charged, now: Nanos) {
         if took >= STALL && self.copying.stalls.is_stall(took) {
@@ -201,7 +201,7 @@ impl Engine {
         self.copying.part += 1;
     }
 
-    /// The thread has waited for memory: one that was touched has done that.
+    /// Handles a stall: the memory of a lane that was touched has caused it.
     #[cold]
     fn blame(&mut self, took: Span, charged: Charged, now: Nanos) {
         let part = self.copying.part;
@@ -224,7 +224,7 @@ impl Engine {
         suspects.into_iter().for_each(|index| self.move_apart(index, Whither::Suspected(took), now));
     }
 
-    /// From now on this lane's memory is touched by a thread of its own.
+    /// Moves a lane to a thread of its own, which alone touches its memory from now on.
     fn move_apart(&mut self, index: usize, why: Whither, now: Nanos) {
         let part = self.copying.part;
         let Some(lane) = &mut self.lanes[index] else { return };
@@ -237,11 +237,11 @@ impl Engine {
         }
     }
 
-    /// A lane's port is new. It goes apart at once if the last one would still have to be there.
+    /// Handles a lane's new port. It goes apart at once if the last port would still be served apart.
     pub(super) fn rejoin(&mut self, index: usize, now: Nanos) {
         let Some(lane) = &mut self.lanes[index] else { return };
         if lane.conduct.rejoins(now) {
-            // Nothing of the new port is waited for yet.
+            // The new port's descriptor is not waited for yet.
             self.put_apart(index, Move { forget: None, to: Whither::Again });
         }
     }
@@ -257,7 +257,7 @@ impl Engine {
                 return false;
             }
         };
-        // The thread reads all that the client sends, and holds nothing; the engine bounds what it passes on.
+        // The thread reads every message of the client; the engine bounds how many of them it handles.
         port.hold_requests(false);
         let owed = lane.pool.in_use() * TRAIN;
         match Apart::new(port, owed, lane.pool.len(), window) {
@@ -269,7 +269,7 @@ impl Engine {
                 self.copying.moves.push((index, moved));
                 true
             }
-            // No room for a thread: it stays where it is.
+            // The thread cannot be started: the lane stays with the engine's thread.
             Err((port, _)) => {
                 lane.port = Some(port);
                 false
@@ -315,7 +315,7 @@ impl Engine {
         Some(self.copying.next)
     }
 
-    /// All that its thread had left is done: the lane is served as before.
+    /// Completes a lane's return: its thread has no work left.
     fn take_back(&mut self, index: usize, now: Nanos) {
         let Some(lane) = &mut self.lanes[index] else { return };
         let Some(Port::Apart(apart)) = lane.port.take() else { return };
@@ -323,7 +323,7 @@ impl Engine {
         lane.note_behaviour(apart.behaviour(), now);
         let Some((port, lost)) = apart.into_port() else { return };
         if let Port::Vnic(vnic) = &port {
-            // One that was opened for a client which had no room left for it by then leads nowhere.
+            // A flow queue that was opened when the client had no room left for it leads nowhere.
             for opened in &mut lane.opened {
                 opened.live &= vnic.queue_of(opened.queue.0).is_some();
             }
@@ -339,7 +339,7 @@ impl Engine {
         self.copying.moves.push((index, Move { forget, to: Whither::Back }));
     }
 
-    /// A lane has lost this port in the middle of a turn.
+    /// Notes that a lane has lost its port in the middle of a turn.
     pub(super) fn note_parted(&mut self, index: usize, port: &Port) {
         let Some(Some(lane)) = self.lanes.get_mut(index) else { return };
         if matches!(port, Port::Vnic(_) | Port::VhostUser(_)) {
@@ -361,7 +361,7 @@ impl Engine {
         self.copying.moves.drain(..).filter_map(|(lane, moved)| Some((name(lane)?, moved))).collect()
     }
 
-    /// Every lane's rings, which lie in its guest's memory: each lane's are timed.
+    /// Reads every lane's rings, which lie in its guest's memory, and times each lane's.
     pub(super) fn all_pairs(&mut self, clock: &impl Fn(Part) -> Nanos) -> Vec<Vec<PairCounters>> {
         let mut pairs = Vec::with_capacity(self.lanes.len());
         for index in 0..self.lanes.len() {
@@ -385,7 +385,7 @@ impl Engine {
 }
 
 impl Lane {
-    /// Counts what its thread tells. Answers whether it has behaved for long enough.
+    /// Counts its thread's stalls. Answers whether it has behaved for long enough.
     fn note_behaviour(&mut self, found: Behaviour, now: Nanos) -> bool {
         self.recent.unread += found.unread - self.conduct.seen.unread;
         let (stalls, behaved) = self.conduct.look(found, now);
@@ -393,14 +393,14 @@ impl Lane {
         behaved
     }
 
-    /// Its port was taken out: how it fared since the last look counts for the next one.
+    /// Notes that its port was taken out: stalls since the last look count for the next port.
     pub(super) fn parted_from(&mut self, port: &Port, now: Nanos) {
         if let Port::Apart(apart) = port {
             self.note_behaviour(apart.behaviour(), now);
         }
     }
 
-    /// Flow queues that its client has do not hold any more, though its port is elsewhere: each of its packets is classified.
+    /// Has each packet of a client that is served apart classified, as its rules no longer hold.
     pub(super) fn forget_targets(&mut self, generation: u32) {
         if let Some(Port::Apart(apart)) = &mut self.port {
             apart.forget_targets(generation);
@@ -409,7 +409,7 @@ impl Lane {
         }
     }
 
-    /// Counts what was lost on the way to its thread.
+    /// Counts frames that were lost on the way to its thread.
     fn lost_apart(&mut self, lost: &plimsoll_ports::Counters) {
         self.past = sum(&self.past, lost);
     }

@@ -1,8 +1,8 @@
-//! Which addresses each tenant's port may send from, and say that it has.
+//! The addresses that each tenant's port may send from, and may claim.
 //!
 //! Why: a tenant that claims a neighbour's address by ARP or neighbour discovery gets the neighbour's traffic.
 //! From: port security of Neutron and OVN, SAVI (RFC 7039); the operator's `addresses` rather than what is seen first.
-//! Not here: what in a frame is a claim (`wire::binding`), who gets a frame (`mac_table`), what comes from behind the uplink.
+//! Not here: which frames are claims (`wire::binding`), a frame's receiver (`mac_table`), frames from behind the uplink.
 //! Invariant: where a policy states no addresses, nothing is looked at; a tenant that states some sends from no others, and
 //! no tenant claims an address that only others state, unless its `binding` is `off`.
 
@@ -18,7 +18,7 @@ use super::Engine;
 use super::lane::Lane;
 use super::mac_table::{Mac, MacTable, Owner, is_group};
 
-/// What is known of all tenants' addresses.
+/// All tenants' addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Bindings {
     /// By lane; none for a tenant that is held to nothing.
@@ -27,16 +27,16 @@ pub(crate) struct Bindings {
     stated: Ranges,
 }
 
-/// What one lane is held to.
+/// The addresses that one lane is held to.
 #[derive(Debug)]
 struct Bound {
-    /// The hardware addresses that it may send from; none: those that are nobody else's.
+    /// The hardware addresses that it may send from; none: any that no other port has.
     macs: Option<Vec<Mac>>,
     /// The IP addresses that it may claim; none: those that no other tenant states.
     ips: Option<Ranges>,
-    /// It sends packets of others and advertises itself.
+    /// Whether it is a router, which sends packets of others and advertises itself.
     forwards: bool,
-    /// Where the last frame came from that was found to be good: most come from there again.
+    /// The source of the last frame that passed: most frames come from it again.
     last: Option<(WireMac, IpAddr)>,
 }
 
@@ -67,7 +67,8 @@ impl Bindings {
 }
 
 impl Bound {
-    /// What a tenant is held to by what it states; `others` whether any tenant states an address. `macs` are its port's.
+    /// The addresses that a tenant is held to by its policy. `macs` are its port's; `others` says whether any tenant states an
+    /// address.
     fn of(stated: &Stated, macs: &[Mac], others: bool) -> Option<Self> {
         let held = stated.binding != Binding::Off && (stated.binds_macs() || others);
         held.then(|| Self {
@@ -116,7 +117,7 @@ impl Addresses for View<'_> {
 
     fn is_anothers(&self, ip: IpAddr) -> bool {
         let own = self.bound.ips.as_ref().is_some_and(|own| own.contains(ip));
-        // Who has made a link-local address from its hardware address is known by that.
+        // A link-local address that is made from a hardware address belongs to that one.
         let made_by = link_local_owner(ip);
         let made_by_another = made_by.is_some_and(|mac| {
             self.macs.is_pinned_for_another(mac.0, self.lane) || self.macs.owner(mac.0) == Some(Owner::Uplink)
@@ -130,7 +131,7 @@ impl Addresses for View<'_> {
 }
 
 impl Engine {
-    /// What a new policy states.
+    /// Takes over the addresses of a new policy.
     pub(super) fn state_addresses(&mut self, stated: Vec<(String, Stated)>) {
         let mut stated: HashMap<String, Stated> = stated.into_iter().collect();
         for lane in self.lanes.iter_mut().flatten() {
@@ -144,7 +145,7 @@ impl Engine {
     /// Each tenant has the addresses of its own interface and those that its operator states, which no other can take.
     pub(super) fn pin_addresses(&mut self) {
         let macs: Vec<Vec<Mac>> = (0..self.lanes.len()).map(|index| self.macs_of(index)).collect();
-        // Twice, as what one tenant had before may be another's now.
+        // Twice, as an address that one tenant had may be another's now.
         for _ in 0..2 {
             for (index, macs) in (0..).zip(&macs) {
                 self.macs.pin_all(macs, Owner::Lane(index));
@@ -293,7 +294,7 @@ mod tests {
     }
 
     proptest! {
-        /// What was found of earlier frames changes no verdict.
+        /// Earlier frames change no verdict.
         #[test]
         fn a_frame_is_judged_by_itself(frames in prop::collection::vec((0..4_usize, 0..4_u8, 0..8_u8, any::<bool>()), 1..60)) {
             let mut macs = MacTable::new(4);
@@ -346,7 +347,7 @@ mod tests {
             "the parser, to compare: {:.1} ns",
             (cpu_time() - start).as_nanos() as f64 / f64::from(TURNS)
         );
-        time("nobody states addresses", &mut Bindings::default(), &[0]);
+        time("no tenant states addresses", &mut Bindings::default(), &[0]);
         time("from where the last frame came", &mut bindings(), &[0]);
         time("from another own address each time", &mut bindings(), &[0, 1]);
         time("ARP", &mut bindings(), &[2]);

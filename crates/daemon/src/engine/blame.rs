@@ -1,9 +1,9 @@
-//! Whose frames an uplink had taken and could not send.
+//! The senders of frames that an uplink had taken and could not send.
 //!
 //! Why: a loss counts for the tenant that sent the frame, also when the kernel refuses it a moment later.
-//! From: the numbers by which ports tell such frames (`plimsoll_ports::Refused`).
-//! Not here: what a port refuses at once (`depart`).
-//! Invariant: each such frame is counted once: for its tenant, or where that is no longer known, for the uplink.
+//! From: the numbers by which ports name such frames (`plimsoll_ports::Refused`).
+//! Not here: frames that a port refuses at once (`depart`).
+//! Invariant: each such frame is counted once: for its tenant, or, if its tenant is no longer known, for the uplink.
 
 use plimsoll_ports::{DropReason, Port, Refused};
 
@@ -12,13 +12,13 @@ use super::Engine;
 /// More than any port holds: a packet socket takes 32, a ring of AF_XDP 4,096, and the buffer of a capture some 1,500.
 const KNOWN: usize = 8_192;
 
-/// Which lane sent each of the last frames that the uplink's port has taken.
+/// The lane that sent each of the last frames that the uplink's port has taken.
 #[derive(Debug)]
 pub(crate) struct Senders {
     lanes: Box<[u16]>,
     /// Frames noted so far.
     noted: u64,
-    /// Losses of a port that is lost, which could not be counted yet.
+    /// Losses of a port that is gone, which have not been counted yet.
     losses: Vec<(u16, DropReason)>,
 }
 
@@ -29,7 +29,7 @@ impl Default for Senders {
 }
 
 impl Senders {
-    /// The port has taken so many frames by now, the latest of them from this lane.
+    /// Notes that the port has taken `taken` frames by now, the latest of them from this lane.
     #[inline]
     pub(crate) fn note(&mut self, taken: u64, from: u32) {
         for number in self.noted..taken {
@@ -38,7 +38,7 @@ impl Senders {
         self.noted = taken;
     }
 
-    /// Remembers what a port that is lost had refused, to be counted; the next one's frames are numbered anew.
+    /// Keeps the losses of a port that is gone, to be counted; the next port numbers its frames anew.
     pub(crate) fn port_lost(&mut self, port: &mut Port) {
         while let Some(refused) = port.take_refused() {
             self.blame(refused);
@@ -57,7 +57,7 @@ fn place(number: u64) -> usize {
 }
 
 impl Engine {
-    /// Counts what the uplink had taken and could not send as losses of the tenants that had sent it.
+    /// Counts frames that the uplink had taken and could not send as losses of their tenants.
     pub(super) fn blame_senders(&mut self) {
         let uplink = &mut self.uplink;
         while let Some(refused) = uplink.port.as_mut().and_then(Port::take_refused) {

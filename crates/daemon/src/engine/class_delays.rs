@@ -1,9 +1,9 @@
-//! From doorbell to port, by class.
+//! Delays from doorbell to port, by class.
 //!
 //! Why: an operator asks which class waits; a histogram for each of a million classes would fill the memory.
 //! From: `hdrhistogram`, two digits, some 20 kB each.
 //! Not here: tenants' delays, which each has from the start (`parts`).
-//! Invariant: at most [`MOST`] histograms, and one for what came when they were used up.
+//! Invariant: at most [`MOST`] histograms, and one for the classes that send when these are used up.
 
 use hdrhistogram::Histogram;
 use plimsoll_units::{NS_PER_SEC, Span};
@@ -14,33 +14,33 @@ const MOST: usize = 1_024;
 /// Each class's histogram, once it has sent.
 #[derive(Debug)]
 pub(crate) struct ClassDelays {
-    /// By node: one more than the place in `kept`; none before the first packet.
+    /// For each node, one more than its place in `kept`; zero before its first packet.
     places: Vec<u32>,
-    /// That of all who came too late for one, then the others.
+    /// The histogram of all classes without one of their own, then the others.
     kept: Vec<Histogram<u64>>,
 }
 
 impl ClassDelays {
-    /// For so many nodes.
+    /// No delays yet, for `nodes` nodes.
     pub(crate) fn new(nodes: usize) -> Self {
         Self { places: vec![0; nodes], kept: vec![new_delays()] }
     }
 
-    /// So many packets of this class took so long.
+    /// Notes that `packets` packets of a class took `took`.
     #[inline]
     pub(crate) fn record(&mut self, class: usize, took: Span, packets: u64) {
         self.place(class).saturating_record_n(took.as_u64(), packets);
     }
 
-    /// Adds what was measured elsewhere.
+    /// Adds another histogram to a class's.
     pub(crate) fn add(&mut self, class: usize, measured: &Histogram<u64>) {
         if !measured.is_empty() {
-            // All have the same bounds, so nothing can be out of range.
+            // All histograms have the same bounds, so no value is out of range.
             let _ = self.place(class).add(measured);
         }
     }
 
-    /// A class's own, if it has one. The root has what came too late for that, so that its sum is whole.
+    /// A class's own histogram, if it has one. The root has the histogram of all classes without one, so that sums are whole.
     pub(crate) fn get(&self, class: usize) -> Option<&Histogram<u64>> {
         let place = self.places.get(class).copied().unwrap_or(0);
         match (class, place) {

@@ -1,6 +1,6 @@
 //! The CPU core that the way in runs on, as a turn sees it.
 //!
-//! Why: an experiment runs the engine on a core that is slower, or that serves one queue; the data path asks for neither.
+//! Why: an experiment runs the way in on a slower core, or with one queue; the data path must not ask for either.
 //! From: the engine takes time as an argument, and takes how fast the core is in the same way.
 //! Not here: the experiment's core (`experiment`).
 //! Invariant: on [`ThisCore`] each method is a constant, so that the compiler leaves nothing of it.

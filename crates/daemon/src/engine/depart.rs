@@ -1,8 +1,8 @@
-//! Out of the engine: to the uplink, to another tenant, or to all.
+//! Departures: sends frames to the uplink, to another tenant, or to all.
 //!
 //! Why: every frame of a tenant passes the policy, also one to a neighbour on the same host.
 //! From: `docs/architecture.md`, "live".
-//! Not here: the order (`nic`), and how what the uplink brings waits for its turn (`inward`).
+//! Not here: the order (`nic`), and the queues of frames from the uplink (`inward`).
 //! Invariant: a frame that the uplink has no room for is kept and tried again, in its place.
 
 use plimsoll_nic::{Outcome, Transmit};
@@ -20,7 +20,7 @@ use super::pool::Buffer;
 use super::{DEPARTURES, Engine, Held};
 use crate::departures::{Headers, Passage};
 
-/// What became of one frame for one receiver.
+/// The result of sending one frame to one receiver.
 pub(super) enum Handed {
     Done,
     /// The uplink has no room: try again later.
@@ -28,29 +28,29 @@ pub(super) enum Handed {
     Lost(Loss),
     /// The port could not take it.
     Refused(DropReason),
-    /// It left, but not to all for whom it was.
+    /// It left, but not to all its receivers.
     Curtailed(Loss),
     /// The overlay does not carry it.
     Unfit(EncapsulationError),
 }
 
-/// What the headers of a frame from the uplink come to: the same for all that are alike.
+/// What the headers of a frame from the uplink decide; it holds for all frames with the same headers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bound {
     offload: Offload,
-    to: Whom,
+    to: Receiver,
 }
 
-/// Whom such a frame is for.
+/// The receiver of a frame from the uplink.
 #[derive(Clone, Copy, Debug)]
-enum Whom {
+enum Receiver {
     /// A lane, if its address is known.
     Lane(Option<u32>),
-    Everybody,
+    All,
 }
 
-/// Copies of frames for everybody that may still be made in this turn: as each is charged as one frame, its copies
-/// would else keep the thread from everything else. Those from tenants cannot use up what those from the wire need.
+/// Copies of broadcast frames that may still be made in this turn: each frame is charged as one, so its copies would
+/// otherwise keep the thread from other work. Tenants and the uplink have separate budgets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copies {
     of_tenants: usize,
@@ -63,11 +63,11 @@ impl Default for Copies {
     }
 }
 
-/// As many as two turns' departures. The last frame that begins within it still goes to everybody.
+/// As many copies as two turns' departures. The last frame that begins within it is still copied to all.
 const COPIES: usize = 2 * DEPARTURES;
 
 impl Tally {
-    /// Counts what became of a frame of the tenant's. `None`: it waits.
+    /// Counts the result of a frame of the tenant's. `None`: the frame waits.
     fn account(&mut self, handed: Handed) -> Option<Outcome> {
         match handed {
             Handed::Done => return Some(Outcome::Sent),
@@ -85,7 +85,7 @@ impl Tally {
 }
 
 impl Engine {
-    /// Sends what is due, at most [`DEPARTURES`]; answers whether anything left.
+    /// Sends frames that are due, at most [`DEPARTURES`]; answers whether any left.
     pub(super) fn depart(&mut self, now: Nanos) -> bool {
         let mut departed = 0;
         self.copies = Copies::default();
@@ -116,11 +116,11 @@ impl Engine {
         departed > 0
     }
 
-    /// Gives up everything that is held: for a stop that takes too long. Answers how many frames that were.
+    /// Drops all frames that are held, when a stop takes too long. Answers how many they were.
     pub fn abandon(&mut self, now: Nanos) -> u64 {
         let mut lost = 0;
         let mut later = now;
-        // What is parked comes in as room is made.
+        // Parked frames enter as room is made.
         while self.held() > 0 || self.free_parked(later) {
             if self.sent == self.out.len() {
                 self.sent = 0;
@@ -145,16 +145,16 @@ impl Engine {
         lost + staged as u64
     }
 
-    /// Frees what has completed; answers whether that let something in that was parked.
+    /// Frees completed buffers; answers whether parked frames entered in their place.
     fn free_parked(&mut self, now: Nanos) -> bool {
         self.free_completed(now);
         self.held() > 0
     }
 
-    /// One pull goes where its destination address says; how many frames that were to write. `None`: the uplink has no room.
+    /// Sends one pull to its destination address; answers how many frames it wrote. `None`: the uplink has no room.
     fn send(&mut self, transmit: &Transmit, now: Nanos) -> Option<(Outcome, usize)> {
         let (from, buffer) = Buffer::from_address(transmit.addr);
-        // Taken out for the while, so that the frame can be read while other lanes' ports are written.
+        // Taken out meanwhile, so that the frame can be read while other lanes' ports are written.
         let Some(mut lane) = self.lanes.get_mut(from as usize).and_then(Option::take) else {
             (self.uplink.resume, self.uplink.flooded) = (0, 0);
             return Some((Outcome::Dropped, 1));
@@ -181,7 +181,7 @@ impl Engine {
         outcome.map(|outcome| (outcome, 1))
     }
 
-    /// The frames of a train, one after the other; each may be lost by itself.
+    /// Sends the frames of a train, one after the other; each may be lost by itself.
     fn send_train(
         &mut self,
         lane: &mut Lane,
@@ -215,7 +215,7 @@ impl Engine {
         Some(outcome)
     }
 
-    /// Counts for the tenant how long so many frames of a pull have waited.
+    /// Notes for the tenant how long the frames of a pull have waited.
     fn measure(&mut self, lane: &mut Lane, transmit: &Transmit, frames: u32, now: Nanos) {
         let took = self.waits.of(transmit, now);
         lane.recent.sent_bytes += u64::from(transmit.len);
@@ -224,7 +224,7 @@ impl Engine {
         }
     }
 
-    /// To the uplink, to the lane that owns the address, or to everybody.
+    /// Sends to the uplink, to the lane that owns the address, or to all.
     fn hand(
         &mut self,
         frame: &[u8],
@@ -248,7 +248,7 @@ impl Engine {
                 }
                 if self.copies.of_tenants == 0 {
                     return match handed {
-                        // It had no copy for another host, either: it has reached nobody.
+                        // No other host got a copy, either: the frame has reached no receiver.
                         Handed::Curtailed(why @ Loss::ForeignSource) => Handed::Lost(why),
                         _ => Handed::Curtailed(Loss::FloodLimit),
                     };
@@ -280,7 +280,7 @@ impl Engine {
         }
     }
 
-    /// What one tenant's port cannot take is its sender's loss, and counts there only.
+    /// Sends to one tenant; a frame that its port cannot take is a loss of the sender, and counts there only.
     fn send_one(&mut self, frame: &[u8], offload: &Offload, part: Part, to: u32) -> Handed {
         let handed = self.send_lane(frame, offload, part, to);
         if let (Handed::Refused(why), Some(Some(lane))) = (&handed, self.lanes.get_mut(to as usize)) {
@@ -314,20 +314,20 @@ impl Engine {
         }
     }
 
-    /// To each tenant whose port is there; answers how many those were. A sender does not meet itself here: its lane is
-    /// taken out.
+    /// Sends to each tenant with a port; answers how many those were. The sender's lane is taken out meanwhile, so it gets
+    /// no copy.
     fn send_all(&mut self, frame: &[u8], offload: &Offload, part: Part) -> usize {
         let mut made = 0;
         for to in 0..self.lanes.len() {
             made += usize::from(self.lanes[to].is_some());
-            // Each receiver's own trouble with a broadcast is no loss of the sender's: the port counts it.
+            // A receiver that cannot take a broadcast is no loss of the sender: the port counts it.
             let _ = self.send_lane(frame, offload, part, u32::try_from(to).unwrap_or(u32::MAX));
         }
         made
     }
 
-    /// Looks at the headers of a frame from the uplink: it goes to the tenant whose address it bears, or to everybody. `None`
-    /// when they make no sense, which is counted.
+    /// Parses the headers of a frame from the uplink: it goes to the tenant with its destination address, or to all. `None` when
+    /// they are malformed, which is counted.
     pub(super) fn look_at(
         &mut self,
         frame: &[u8],
@@ -343,7 +343,7 @@ impl Engine {
                 return None;
             }
         };
-        // In a fleet the map says who is where.
+        // In a fleet the map states where each tenant is.
         if self.fleet.is_none()
             && let Learned::Taken(Owner::Lane(from)) = self.macs.learn(parsed.src_mac.0, Owner::Uplink, now)
         {
@@ -354,25 +354,25 @@ impl Engine {
             Some(Owner::Lane(lane)) => Some(lane),
             _ => None,
         };
-        let to = if is_group(target) { Whom::Everybody } else { Whom::Lane(lane.or_else(owner)) };
+        let to = if is_group(target) { Receiver::All } else { Receiver::Lane(lane.or_else(owner)) };
         Some(Bound { offload, to })
     }
 
-    /// Gives a frame from the uplink to whom it is for.
+    /// Delivers a frame from the uplink to its receiver.
     pub(super) fn deliver(&mut self, frame: &[u8], Bound { offload, to }: &Bound) {
         let part = Part::whole(frame, offload);
         let handed = match *to {
-            Whom::Everybody if self.copies.of_uplink == 0 => Handed::Lost(Loss::FloodLimit),
-            Whom::Everybody => {
+            Receiver::All if self.copies.of_uplink == 0 => Handed::Lost(Loss::FloodLimit),
+            Receiver::All => {
                 let made = self.send_all(frame, offload, part);
                 self.copies.of_uplink = self.copies.of_uplink.saturating_sub(made);
                 return;
             }
-            Whom::Lane(Some(to)) => self.send_one(frame, offload, part, to),
-            Whom::Lane(None) if self.is_for_the_host(frame) => {
+            Receiver::Lane(Some(to)) => self.send_one(frame, offload, part, to),
+            Receiver::Lane(None) if self.is_for_the_host(frame) => {
                 return self.uplink.tally.event(Event::ForTheHost);
             }
-            Whom::Lane(None) => Handed::Lost(Loss::UnknownDestination),
+            Receiver::Lane(None) => Handed::Lost(Loss::UnknownDestination),
         };
         match handed {
             Handed::Lost(why) => self.uplink.tally.lost(why),
@@ -386,7 +386,7 @@ impl Engine {
         matches!(&self.uplink.port, Some(Port::AfPacket(port)) if frame.starts_with(&port.mac()))
     }
 
-    /// The tenant in this lane has an address no longer: what it sends from it now is looked at again.
+    /// Notes that the tenant in this lane has lost an address, so that its next frame from it is learned again.
     fn note_taken(&mut self, from: u32) {
         if let Some(lane) = self.lanes.get_mut(from as usize).and_then(Option::as_mut) {
             lane.source = None;
@@ -394,7 +394,7 @@ impl Engine {
         }
     }
 
-    /// Writes the departure down: in the log, and in its class's delays as that of so many frames.
+    /// Notes a departure of `frames` frames in the log, and in its class's delays.
     fn note(&mut self, transmit: &Transmit, headers: &Headers, lane: u32, frames: u32, now: Nanos) {
         let passage = Passage {
             arrived: transmit.arrived,
@@ -415,8 +415,8 @@ impl Engine {
         }
     }
 
-    /// Counts frames that are given up, with the last pull of their descriptor; answers how many those are. Of a train, `gone`
-    /// have been seen to before.
+    /// Counts frames that are dropped at a stop, with the last pull of their descriptor; answers how many they are. Of a train,
+    /// `gone` frames have been handled before.
     fn count_stopped(&mut self, transmit: &Transmit, gone: u32) -> u64 {
         let (from, buffer) = Buffer::from_address(transmit.addr);
         let Some(lane) = self.lanes.get_mut(from as usize).and_then(Option::as_mut) else { return 0 };
@@ -426,7 +426,7 @@ impl Engine {
         frames.into()
     }
 
-    /// Lets leave what the uplink has taken, also what it has kept for want of room since an earlier turn.
+    /// Flushes the uplink, also of frames that it has kept for lack of room since an earlier turn.
     fn flush_uplink(&mut self) {
         let Some(port) = &mut self.uplink.port else { return };
         let waited = port.pending();
@@ -445,8 +445,8 @@ impl Engine {
         self.ports().any(|(_, port)| port.pending())
     }
 
-    /// Tells each port that was written to that this was all for now; answers whether one of them, or the uplink, keeps
-    /// frames. That hides no deadline, as many devices take what they are given a moment later of their own accord.
+    /// Flushes each port that was written to; answers whether one of them, or the uplink, keeps frames. Other deadlines are
+    /// not affected, as many devices take these frames a moment later by themselves.
     pub(super) fn flush_lanes(&mut self) -> bool {
         let mut pending = self.uplink.port.as_ref().is_some_and(Port::pending);
         for index in 0..self.lanes.len() {
@@ -467,10 +467,10 @@ impl Engine {
         pending
     }
 
-    /// The uplink has disappeared: what is held waits until it is back.
+    /// Handles the loss of the uplink: frames that are held wait until it is back.
     pub(super) fn lose_uplink(&mut self) {
         let Some(mut port) = self.uplink.port.take() else { return };
-        // What it keeps cannot leave any more, and is counted by this.
+        // Frames that it keeps can no longer leave; this counts them.
         let _ = port.flush();
         self.uplink.senders.port_lost(&mut port);
         self.uplink.past = sum(&self.uplink.past, &port.counters());

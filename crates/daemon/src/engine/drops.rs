@@ -1,6 +1,6 @@
 //! Why frames were lost or held back: one counter for each reason, under the operator's name for it.
 //!
-//! Why: "drops: 17" helps nobody; the reason says what to change.
+//! Why: "drops: 17" does not help an operator; a reason says what to change.
 //! From: the reasons that `wire`, `nic` and `ports` return, and the few that only the daemon knows.
 //! Not here: logging. Reasons are counted, never printed per frame.
 //! Invariant: each lost frame is counted once, for the tenant that sent it.
@@ -11,26 +11,26 @@ use plimsoll_wire::{
     BindingError, DecapsulationError, EncapsulationError, FrameError, TooBigError, VnetError,
 };
 
-/// Reasons that only the engine's loop knows.
+/// Why the engine's loop lost a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// The tenant's port that it was going to had no room.
+    /// The receiving tenant's port had no room.
     ReceiverFull,
-    /// The port that it was going to is down or gone.
+    /// The receiving port is down or gone.
     ReceiverGone,
-    /// Nobody is known to have its destination address.
+    /// No port is known to have its destination address.
     UnknownDestination,
-    /// It came in for a tenant whose queue on the way in was full.
+    /// The receive queue of its tenant was full.
     IngressFull,
-    /// It came in for a tenant that had had all that it may receive.
+    /// Its tenant received more than its ceiling.
     IngressOverMax,
-    /// A frame for everybody that was not copied to the tenants: too many of them came at once.
+    /// A broadcast that was not copied to the tenants, as too many came at once.
     FloodLimit,
     /// The daemon stopped before it could leave.
     Stopped,
-    /// A frame's headers changed under the engine: our own fault.
+    /// Its headers changed inside the engine: a bug.
     Inconsistent,
-    /// Its source address is another tenant's, somebody's behind the uplink, or no single host's.
+    /// Its source address is another tenant's, one behind the uplink, or a group's.
     ForeignSource,
     /// No host of the fleet has a tenant of its destination address.
     NoPeer,
@@ -38,29 +38,29 @@ pub enum Loss {
     NoNextHop,
     /// It came in the overlay from a host that is none of the fleet's.
     UnknownHost,
-    /// It came for another network than the tenants'.
+    /// It came for a network that is not the tenants'.
     UnknownNetwork,
     /// Its source is no tenant of the host that sent it.
     WrongHost,
-    /// Its host hears nothing of limits, and all such together have had one sender's part.
+    /// Its host obeys no limits, and all such hosts together have used up one sender's part.
     StrangerOverLimit,
     /// It was to be sealed for a host with which there is no session yet.
     NoSession,
-    /// It came as it is, and frames between hosts are sealed.
+    /// It came unsealed where frames between hosts are sealed.
     Unsealed,
-    /// It came sealed, and frames between hosts are not.
+    /// It came sealed where frames between hosts are not.
     SealedUnasked,
-    /// It was sealed for no session that is live: made up, or from before a restart.
+    /// It was sealed for a session that does not exist: forged, or from before a restart.
     WrongSession,
-    /// It was sealed, and has come before.
+    /// It was sealed, and is a replay.
     Replayed,
     /// It was sealed, and has been changed since.
     Forged,
-    /// Frames in its host's name that nothing proves to be that host's had their part of the queue.
+    /// Unsealed frames in its host's name had used up their part of the queue.
     SourceOverShare,
 }
 
-/// What is worth counting though nothing was lost.
+/// Events that are counted although no frame was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The flow table had no room: the frame went to a queue shared by the overflow of its class.
@@ -69,7 +69,7 @@ pub enum Event {
     TenantAtCap,
     /// The port was not read because the tenant's buffers are all in use.
     BuffersInUse,
-    /// An address that the tenant had used was used behind the uplink, whose it is now.
+    /// An address that the tenant had used was used behind the uplink, and belongs to the uplink now.
     AddressTaken,
     /// A port learned more addresses than it may.
     TooManyAddresses,
@@ -79,19 +79,19 @@ pub enum Event {
     PortLost,
     /// The port was opened again.
     PortBack,
-    /// A packet that a client had classified was classified again.
+    /// A packet that a client had classified was classified again, as a sample.
     Verified,
-    /// It belonged to another class than the flow queue that it was posted to.
+    /// Such a packet belonged to another class than its flow queue.
     Misclassified,
-    /// That was told to the operator.
+    /// The operator was told of a wrong packet.
     TrustAlert,
-    /// The client was not served for a while for it.
+    /// The client was not served for a while, for its wrong packets.
     TrustHalt,
-    /// The client's packets are classified one by one since.
+    /// The client's packets are classified one by one since then, for its wrong packets.
     TrustForced,
-    /// A frame beyond its flow's cap waited with its sender, who was not told yet that it is through.
+    /// A frame beyond its flow's cap waited with its sender, which was not told of its completion yet.
     HeldBySender,
-    /// What the uplink brought was neither the overlay's nor a neighbour's: others of the machine may have wanted it.
+    /// The uplink brought a frame that was neither the overlay's nor an answer of a next hop; other programs may use it.
     NotOverlay,
     /// The uplink brought a frame for this host itself, which its kernel takes from the same device.
     ForTheHost,
@@ -109,7 +109,7 @@ pub enum Event {
     FeedbackForged,
     /// Feedback that came again, or too late.
     FeedbackStale,
-    /// Feedback on behalf of another host's tenant, or nobody's.
+    /// Feedback on behalf of another host's tenant, or of none.
     FeedbackForeign,
     /// Feedback for a host that obeys none.
     FeedbackUnasked,
@@ -125,9 +125,9 @@ pub enum Event {
     HelloUnasked,
     /// Copying into or out of the tenant's memory kept a thread waiting.
     CopyStalled,
-    /// It was put on a thread of its own for that.
+    /// The tenant's port was moved to a thread of its own for that.
     ServedApart,
-    /// It came back from there.
+    /// The tenant's port came back from its own thread.
     ServedBack,
 }
 
@@ -282,7 +282,7 @@ pub struct Tally {
     events: [u64; Event::ALL.len()],
 }
 
-/// Nothing lost yet. The library has this for arrays of up to 32 only.
+/// No losses yet; written out, as the library's `Default` is for arrays of up to 32.
 impl Default for Tally {
     fn default() -> Self {
         Self {
@@ -321,7 +321,7 @@ impl Tally {
         self.unwrap[why.index()] += 1;
     }
 
-    /// A sender that is not told that its packet was too big.
+    /// A packet that was too big, whose sender is not told.
     pub fn untold(&mut self, why: TooBigError) {
         self.untold[why.index()] += 1;
     }
@@ -341,7 +341,7 @@ impl Tally {
         self.lost[why as usize] += 1;
     }
 
-    /// Several of them.
+    /// Several frames lost for a reason of the loop's own.
     pub fn lost_many(&mut self, why: Loss, count: u64) {
         self.lost[why as usize] += count;
     }
@@ -351,12 +351,12 @@ impl Tally {
         self.port[why as usize] += 1;
     }
 
-    /// Something worth counting.
+    /// An event.
     pub fn event(&mut self, what: Event) {
         self.events[what as usize] += 1;
     }
 
-    /// The same of several frames.
+    /// An event that occurred `count` times.
     pub fn event_many(&mut self, what: Event, count: u64) {
         self.events[what as usize] += count;
     }
@@ -387,7 +387,7 @@ impl Tally {
             .filter(|&(_, count)| count > 0)
     }
 
-    /// Those of them that are for addresses of others.
+    /// Losses for bearing or claiming addresses of others, by name.
     pub fn spoofs(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let spoofed = BindingError::ALL.iter().map(|why| why.name()).zip(self.spoofed);
         spoofed.filter(|&(_, count)| count > 0)

@@ -1,4 +1,4 @@
-//! Putting one pull of a frame on a port, as finished as that port needs it.
+//! Sends one pull of a frame through a port, with checksums and segmentation as that port needs.
 //!
 //! Why: a TAP takes 64 KiB without checksums, a wire takes one MTU with them.
 //! From: virtio-net offloads (`wire`), asked of each port through its capabilities.
@@ -16,7 +16,7 @@ pub(crate) struct Part {
     pub(crate) payload: u32,
 }
 
-/// How a pull fared.
+/// The result of sending a pull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Emitted {
     Sent,
@@ -42,20 +42,20 @@ impl From<SegmentError> for Emitted {
 }
 
 impl Part {
-    /// All of a frame.
+    /// The part that is the whole frame.
     pub(crate) fn whole(frame: &[u8], offload: &Offload) -> Self {
         let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
         Self { offset: 0, payload: len - u32::from(offload.header) }
     }
 
-    /// Takes off what has left.
+    /// Removes the bytes that have left.
     pub(crate) fn skip(&mut self, payload: u32) {
         self.offset += payload;
         self.payload -= payload;
     }
 }
 
-/// Sends the part through the port, and takes off the part what has left: where a port has no room in the middle of
+/// Sends the part through the port, and removes from it what has left: where a port has no room in the middle of
 /// many segments, the part says where to go on.
 pub(crate) fn emit(
     port: &mut Port,
@@ -82,7 +82,7 @@ fn allowed(able: &plimsoll_ports::Capabilities, offload: &Offload) -> bool {
     able.udp_segmentation || !matches!(offload.kind, OffloadKind::Uso4 | OffloadKind::Uso6)
 }
 
-/// The device does the rest. A part that is all of the frame goes without a copy.
+/// Sends through a device that finishes frames itself. A part that is the whole frame is not copied.
 fn hand_over(
     port: &mut Port,
     frame: &[u8],
@@ -103,7 +103,7 @@ fn hand_over(
     }
 }
 
-/// The device takes finished frames only: each is made here.
+/// Sends through a device that takes finished frames only: each is made here.
 fn finish(
     port: &mut Port,
     frame: &[u8],

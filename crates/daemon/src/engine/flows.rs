@@ -1,4 +1,4 @@
-//! The flow table of one tenant: which flow queue a packet's 5-tuple has.
+//! The flow table of one tenant: from a packet's 5-tuple to its flow queue.
 //!
 //! Why: one queue for each flow keeps order inside a flow and nothing else; the table must not grow with what a
 //! tenant sends, nor let one tenant take another's places.
@@ -14,7 +14,7 @@ use plimsoll_policy::{Fields, Metadata};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::FlowKey;
 
-/// A flow that has been silent for so long and holds nothing may be replaced.
+/// A flow that has been silent for this long and holds no packets may be replaced.
 pub const IDLE: Span = Span::secs(15);
 
 /// Slots that one hash may fill.
@@ -82,7 +82,7 @@ impl FlowTable {
         Self { slots, hasher: RandomState::default(), used: 0, cap, hand: 0 }
     }
 
-    /// Moves into a larger room, and answers the one that is free now: the old one, or a new one that is no larger.
+    /// Moves into a larger room, and answers the free one: the old room, or the new one if it is no larger.
     ///
     /// No flow is left without a place: both counts of buckets are powers of two, so each larger bucket takes flows from
     /// one smaller only.
@@ -189,8 +189,8 @@ impl FlowTable {
         self.slots.iter_mut().filter_map(Option::take)
     }
 
-    /// From now on it takes new flows only while it has fewer than `cap`; those it has stay. Its slots stay as many as
-    /// they were: for a cap far above the first one there is [`FlowTable::move_to`].
+    /// Sets the cap: new flows are taken only while there are fewer than `cap`; present ones stay. The number of slots stays,
+    /// too: a cap far above the first one needs [`FlowTable::move_to`].
     pub fn set_cap(&mut self, cap: u32) {
         self.cap = cap;
     }
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn a_known_flow_is_found_again() {
-        // So many slots that no bucket of eight is full, however the hash is seeded.
+        // Enough slots that no bucket of eight is full, however the hash is seeded.
         let mut table = FlowTable::new(32_768);
         for port in 0..500 {
             put(&mut table, flow(port, port.into(), Nanos::ZERO));

@@ -1,4 +1,4 @@
-//! A reload, as the engine's thread sees it: between two batches, all at once.
+//! A reload in the engine's thread: between two batches, all at once.
 //!
 //! Why: changing a policy must lose no packet and reorder none.
 //! From: `nic`'s install, and lanes that outlive their tenant until they are empty.
@@ -37,20 +37,20 @@ pub struct Change {
     pub added: Vec<Lane>,
     /// Names of tenants whose port changes: what is here replaces what was.
     pub moved: Vec<(String, Port)>,
-    /// Room for the flows of tenants who may have more of them than before, by name.
+    /// Room for the flows of tenants that may have more flows than before, by name.
     pub rooms: Vec<(String, Room)>,
-    /// Whose addresses each tenant's frames may bear, by name.
+    /// The addresses that each tenant's frames may bear, by the tenant's name.
     pub addresses: Vec<(String, Addresses)>,
     /// Descriptors in all.
     pub descriptors: u32,
-    /// Of so many packets that a client classified one is classified again; 0: none.
+    /// One in this many of the packets that a client has classified is classified again; 0: none.
     pub verify: u32,
     /// The fleet, if this host is in one.
     pub fleet: Option<FleetMap>,
 }
 
 impl Change {
-    /// From one policy to another, without the ports that are new.
+    /// The change from one policy to another, without the new ports.
     #[must_use]
     pub fn between(old: &Checked, new: &Checked) -> Self {
         let part =
@@ -79,7 +79,7 @@ impl Change {
     }
 }
 
-/// What the change left over, to be freed outside the engine's thread.
+/// The result of a change, with what is to be freed outside the engine's thread.
 #[derive(Debug, Default)]
 pub struct Installed {
     /// Ports that are no longer used.
@@ -88,24 +88,24 @@ pub struct Installed {
     pub freed: Vec<Room>,
     /// Flow queues that were re-classified.
     pub flows: usize,
-    /// Descriptors that went on waiting.
+    /// Descriptors that still wait, under the new policy.
     pub kept: u32,
-    /// How long the engine's thread was at it.
+    /// How long the change took in the engine's thread.
     pub took: Span,
 }
 
-/// What was counted under earlier policies: for names of the policy in force, and no others.
+/// Counters from earlier policies, for names of the policy in force only.
 #[derive(Debug, Default)]
 pub(crate) struct Carried {
     pub(crate) classes: HashMap<String, ClassCounters>,
     pub(crate) limits: HashMap<String, LimitCounters>,
 }
 
-/// Which nodes of a policy go on for those of an earlier one.
+/// The nodes of a new policy that continue nodes of an earlier one.
 struct Heirs<'a> {
     paths: HashMap<&'a str, usize>,
-    /// For classes that have moved to another place in the tree: their own names, which are one's alone among the
-    /// operator's and among each tenant's.
+    /// Classes by their own names, for those that have moved in the tree: a name is unique among the operator's classes, and
+    /// among each tenant's.
     names: HashMap<(Option<&'a str>, &'a str), usize>,
 }
 
@@ -137,7 +137,7 @@ impl Engine {
         let mut installed = Installed { kept: self.held(), ..Installed::default() };
         self.carry_counters(&change.program);
         self.rename_unsent(&change.program);
-        // Before lanes go: nobody else knows their queues.
+        // Before lanes are removed: only they know their queues.
         self.close_empty_queues();
         let rejoin = self.move_lanes(change.added, change.moved, &change.program, &mut installed, now);
         installed.freed = self.move_flows(change.rooms);
@@ -162,7 +162,7 @@ impl Engine {
         installed
     }
 
-    /// A port that had disappeared is there again.
+    /// Attaches a port that had disappeared. Answers the port if it cannot be used.
     pub fn attach(&mut self, lane: Option<u32>, port: Port, now: Nanos) -> Option<Port> {
         match lane {
             None if self.uplink.port.is_none() => {
@@ -176,7 +176,7 @@ impl Engine {
                 Some(lane) if lane.port.is_none() && lane.tenant.is_some() => {
                     lane.attach(port);
                     if let Some(vnic) = lane.vnic() {
-                        // Its client takes rules of the policy in force only.
+                        // The client accepts rules of the policy in force only.
                         vnic.set_generation(self.generation.into());
                     }
                     lane.tally.event(Event::PortBack);
@@ -190,7 +190,7 @@ impl Engine {
         }
     }
 
-    /// Tenants that have no port, by name; nobody's name for an uplink that is gone.
+    /// Tenants that have no port, by name; `None` for an uplink that is gone.
     #[must_use]
     pub fn lacking(&self) -> Vec<Option<String>> {
         let lanes = self.lanes.iter().flatten().filter(|lane| lane.port.is_none() && lane.tenant.is_some());
@@ -208,15 +208,14 @@ impl Engine {
         found.and_then(|index| u32::try_from(index).ok())
     }
 
-    /// The engine's counters begin anew with a policy; what was counted so far stays under the same name. What a node
-    /// counted that the next policy does not know goes to the one above it, so that sums never fall; a name that comes
-    /// back begins anew.
+    /// Carries counters over, as the engine's begin anew with a policy: they stay under the same name. Counters of a node that
+    /// the next policy does not have go to the node above it, so that sums never fall; a name that comes back begins anew.
     fn carry_counters(&mut self, next: &Program) {
         let heirs = Heirs::of(next);
         let past = core::mem::take(&mut self.carried.classes);
         let mut counted = self.nic.all_class_counters();
         let mut delays = core::mem::replace(&mut self.delays, ClassDelays::new(next.nodes.len()));
-        // Children come after their parents, so backwards is upwards.
+        // Children come after their parents, so the loop runs backwards.
         for (index, node) in self.program.nodes.iter().enumerate().rev() {
             if let Some(past) = past.get(&node.name) {
                 add_class(&mut counted[index], past);
@@ -229,7 +228,7 @@ impl Engine {
                     measured.iter().for_each(|measured| delays.add(above, measured));
                 }
                 (heir, _) => {
-                    // A root is the next policy's root, whatever it is called.
+                    // The root becomes the next policy's root, whatever its name.
                     let heir = heir.unwrap_or(0);
                     let to = self.carried.classes.entry(next.nodes[heir].name.clone()).or_default();
                     add_class(to, &counters);
@@ -252,8 +251,8 @@ impl Engine {
         self.carried.limits.retain(|name, _| stay.contains(name.as_str()));
     }
 
-    /// What was pulled and has not left carries the old policy's numbers: it gets those of the same names, or of the
-    /// default class and of no limit where the names are gone.
+    /// Gives pulls that have not left the new policy's numbers: those of the same names, or the default class and no limit
+    /// where the names are gone.
     fn rename_unsent(&mut self, next: &Program) {
         let old = &self.program;
         for transmit in &mut self.out[self.sent..] {
@@ -267,8 +266,8 @@ impl Engine {
         }
     }
 
-    /// Lanes follow their tenants' names. A tenant that is gone keeps its lane, without a port, until it is empty.
-    /// Answers which lanes have another port.
+    /// Matches lanes to tenants by name. A tenant that is gone keeps its lane, without a port, until the lane is empty.
+    /// Answers the lanes that have another port.
     fn move_lanes(
         &mut self,
         added: Vec<Lane>,
@@ -318,7 +317,7 @@ impl Engine {
         replaced
     }
 
-    /// Flows move into the rooms made for them; answers those that nobody needs.
+    /// Moves flows into the rooms made for them; answers the rooms that are no longer used.
     fn move_flows(&mut self, rooms: Vec<(String, Room)>) -> Vec<Room> {
         let lanes = &mut self.lanes;
         let mut move_to = |(name, room): (String, Room)| {
@@ -328,7 +327,7 @@ impl Engine {
         rooms.into_iter().filter_map(&mut move_to).collect()
     }
 
-    /// Another map of the fleet: flows go on to the same tenants, by their new numbers.
+    /// Installs another map of the fleet: flows go to the same tenants, by their new numbers.
     fn move_fleet(&mut self, map: Option<FleetMap>, now: Nanos) {
         let (Some(fleet), Some(map)) = (&mut self.fleet, map) else { return };
         let old = fleet.install(map, now);
@@ -381,7 +380,7 @@ impl Engine {
     }
 }
 
-/// Adds what was counted, but not what waits.
+/// Adds counters of what has happened, but not of what waits.
 pub(crate) fn add_class(to: &mut ClassCounters, counted: &ClassCounters) {
     to.packets += counted.packets;
     to.bytes += counted.bytes;

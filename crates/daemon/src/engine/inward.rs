@@ -1,11 +1,11 @@
-//! The way in: what the uplink brings waits with the tenant that it is for.
+//! The way in: frames from the uplink wait in the receive queue of their tenant.
 //!
-//! Why: a tenant that is flooded, or whose device is slow, must cost itself the time and the packets, and nobody else.
+//! Why: a tenant that is flooded, or whose device is slow, must lose its own time and packets, and no other tenant's.
 //! From: PicNIC §5.2: fetch and tell tenants apart first, which costs little; parse, check and deliver after, in the order
 //! that each tenant's share of the CPU says (`nic`'s ingress), charged with the time that it took.
-//! Not here: who is next (`nic`), to whom a frame goes at last (`depart`).
-//! Invariant: a frame that was fetched is delivered, or lost for a counted reason; what is not for one tenant has a queue of
-//! its own, beside the tenants'.
+//! Not here: which queue is next (`nic`), and a frame's receiver (`depart`).
+//! Invariant: a frame that was fetched is delivered, or lost for a counted reason; frames that are not for one tenant have a
+//! queue of their own, beside the tenants'.
 
 use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, NotQueued, Station};
 use plimsoll_policy::{DEFAULT_SLOTS, DRAIN_SHARE, Program, TenantId};
@@ -30,21 +30,21 @@ pub(crate) struct Inward {
     drain: Drain,
     /// By station, taken out while some of its frames are delivered.
     pools: Vec<Option<Pool<Waits>>>,
-    /// By station: whose frames wait there.
+    /// By station: how many frames of each host wait there.
     sources: Vec<Sources>,
-    /// When the frames of the last quantum came, and how long the kernel had had them.
+    /// When each frame of the last quantum was fetched, and how long it had been in the kernel.
     delivered: [(Nanos, Option<Span>); QUANTUM],
-    /// What the kernel had of each station's frames in this epoch.
+    /// How long each station's frames were in the kernel, in this epoch.
     before: Vec<Before>,
-    /// Whose lane is whose has not changed since then: what came earlier is looked up again.
+    /// When lanes were last given to tenants: the receiver of a frame from before is looked up again.
     since: Option<Nanos>,
 }
 
-/// A frame that waits.
+/// A frame that waits on its way in.
 #[derive(Clone, Copy, Debug, Default)]
 struct Waits {
     received: Received,
-    /// Where its host is counted.
+    /// The place where its host is counted ([`Sources`]).
     place: Option<u8>,
 }
 
@@ -68,19 +68,20 @@ impl Before {
     }
 }
 
-/// The station of what is for everybody, for nobody known, or cut short; a lane's is the one after its number.
+/// The station of broadcasts, of frames for unknown addresses, and of frames that are cut short. A lane's station is one more
+/// than its number.
 pub(crate) const COMMON: u32 = 0;
 
-/// How much of the core a tenant of weight one has for each part of what is for everybody or nobody.
+/// A tenant's share of the core, by its weight, to that of the common station.
 const ABOVE_COMMON: u32 = 8;
 
-/// How many of them may be longer than an ordinary MTU.
+/// Frames of a station that may be longer than an ordinary MTU.
 const LONG: u32 = 16;
 
-/// Frames of one tenant that are delivered before the next tenant is chosen: the clock is asked once for them.
+/// Frames of one tenant that are delivered before the next tenant is chosen: the clock is read once for them.
 const QUANTUM: usize = 8;
 
-/// Frames delivered in a turn, and fetched.
+/// Most frames delivered in a turn, and most frames fetched.
 const DELIVERIES: usize = 128;
 const FETCHES: usize = 8 * BATCH;
 
@@ -106,7 +107,7 @@ impl Inward {
         self.drain.processed(took);
     }
 
-    /// A lane's memory kept the thread waiting elsewhere than on the way in: that time counts for it all the same.
+    /// Charges a lane for time in which its memory kept the thread waiting outside the way in.
     pub(crate) fn charge_lane(&mut self, lane: usize, took: Span, now: Nanos) {
         if let Ok(station) = u32::try_from(lane + 1)
             && station < self.stations()
@@ -115,7 +116,7 @@ impl Inward {
         }
     }
 
-    /// Another policy, or other lanes.
+    /// Installs another policy, or other lanes.
     pub(crate) fn install(&mut self, program: &Program, lanes: &[Option<Box<Lane>>], now: Nanos) {
         self.since = Some(now);
         let stations = stations(program, lanes);
@@ -129,7 +130,7 @@ impl Inward {
         self.ingress.set_stations(&stations);
     }
 
-    /// What came by for a lane, or for everybody, and how much of it waits.
+    /// Counters of a lane's station, or of the common one, and how many frames wait there.
     pub(crate) fn seen(&self, lane: Option<u32>) -> (IngressCounters, u32) {
         let station = lane.map_or(COMMON, |lane| lane + 1);
         (self.ingress.seen(station), self.ingress.waiting(station).len() as u32)
@@ -147,8 +148,8 @@ impl Inward {
         self.ingress.tenants()
     }
 
-    /// What came for a station since this was last asked, how many frames may wait there, and how long they were on their way in
-    /// on average: in the kernel, as far as the port tells (fetching may be what is short), and here.
+    /// Counters of a station since the last call, how many frames may wait there, and their mean time on the way in: in the
+    /// kernel, if the port tells it (fetching may be the bottleneck), and here.
     pub(crate) fn take_epoch(&mut self, station: u32) -> (IngressCounters, u32, Option<Span>) {
         let seen = self.ingress.take_epoch(station);
         let before = core::mem::take(&mut self.before[station as usize]).mean();
@@ -156,8 +157,8 @@ impl Inward {
         (seen, self.ingress.slots(station), delay)
     }
 
-    /// A frame joins its station's queue, unless that is full or its tenant has had all that it may receive, or frames in its
-    /// host's name that nothing proves to be such have their part of it.
+    /// Adds a frame to its station's queue, unless the queue is full, its tenant is over its ceiling, or unsealed frames in its
+    /// host's name have used up their part of the queue.
     fn store(
         &mut self,
         station: u32,
@@ -180,7 +181,7 @@ impl Inward {
         Ok(())
     }
 
-    /// Whether the frames of one place have their part of a station's queue, which has room.
+    /// Whether the frames of one place have used up their part of a station's queue that has room.
     fn is_over_share(&self, station: u32, place: Option<u8>) -> bool {
         let free = self.ingress.slots(station).saturating_sub(self.ingress.waiting(station).len() as u32);
         free > 0 && !self.sources[station as usize].admit(place, free)
@@ -205,8 +206,8 @@ impl Inward {
     }
 }
 
-/// As the policy derives them from what the tenants are promised. What is not for one tenant has the least part, as has a
-/// lane whose tenant is gone.
+/// The stations, with weights and lengths that the policy derives from the tenants' promises. The common station has the
+/// smallest weight, and so has a lane whose tenant is gone.
 fn stations(program: &Program, lanes: &[Option<Box<Lane>>]) -> Vec<Station> {
     let station = |lane: &Option<Box<Lane>>| {
         let TenantId(tenant) = lane.as_ref()?.tenant?;
@@ -225,9 +226,9 @@ impl Engine {
         self.inward.drain = Drain::new(share);
     }
 
-    /// Fetches what the uplink has, as far as its share of the time goes, and delivers what waits, each tenant by its
-    /// share; answers whether anything moved.
-    /// `begun` is when what went before, departures to tenants among it, did.
+    /// Fetches frames from the uplink, within fetching's share of the time, and delivers waiting frames, each tenant's by its
+    /// share. Answers whether any frame moved. `begun` is when the part of the turn before this one began, which may have
+    /// written to tenants.
     pub(super) fn take_in(
         &mut self,
         core: &mut impl Core,
@@ -265,12 +266,12 @@ impl Engine {
         fetched + delivered > 0
     }
 
-    /// The tenant's oldest frames, a quantum at most; how many those were.
+    /// Delivers the station's oldest frames, at most `quantum`; answers how many.
     fn deliver_some(&mut self, station: u32, quantum: usize, now: Nanos) -> usize {
-        // Taken out for the while, so that frames can be read while ports are written.
+        // Taken out meanwhile, so that frames can be read while ports are written.
         let pool = &mut self.inward.pools[station as usize];
         let mut pool = pool.take().expect("in its place between deliveries");
-        // The one before stays until the next has been compared with it.
+        // A frame's buffer stays until the next frame has been compared with it.
         let mut before: Option<(Buffer, Option<Bound>)> = None;
         let mut delivered = 0;
         while delivered < quantum {
@@ -295,7 +296,7 @@ impl Engine {
         delivered
     }
 
-    /// What the last `count` of a tenant's frames took ends when the last of them was delivered.
+    /// Notes the delays of the last `count` frames of a station: they end when the last of them was delivered.
     fn note_delays(&mut self, station: u32, count: usize, now: Nanos) {
         let lane = station.checked_sub(1).and_then(|lane| self.lanes.get_mut(lane as usize)?.as_mut());
         if let Some(lane) = lane {
@@ -305,7 +306,7 @@ impl Engine {
         }
     }
 
-    /// A batch from the uplink, each frame to the queue of the tenant whose address it bears.
+    /// Fetches a batch from the uplink, each frame into the queue of the tenant with its destination address.
     fn fetch(&mut self, core: &impl Core, batch: usize, now: Nanos) -> usize {
         let must_be_asked = self.uplink.port.as_ref().is_some_and(Port::must_be_asked);
         if !self.uplink.ready && !must_be_asked {
@@ -346,7 +347,7 @@ impl Engine {
         fetched
     }
 
-    /// By the destination's address alone: all else can wait.
+    /// The station of a destination address; no other header is looked at here.
     pub(super) fn station_for(&self, mac: Mac) -> u32 {
         match self.macs.owner(mac) {
             Some(Owner::Lane(lane)) if lane < self.inward.stations() - 1 => lane + 1,
@@ -354,7 +355,8 @@ impl Engine {
         }
     }
 
-    /// One frame to whom it is for, which may be known already; answers whom that is, for others that are alike.
+    /// Delivers one frame to its receiver, which `known` may give already; answers the receiver, for frames with the same
+    /// headers.
     fn deliver_from(
         &mut self,
         pool: &mut Pool<Waits>,
@@ -375,7 +377,7 @@ impl Engine {
     }
 }
 
-/// Whether what was found out of one frame holds for another.
+/// Whether both frames have the same headers, so that one's receiver is the other's.
 fn are_alike(pool: &Pool<Waits>, one: Buffer, other: Buffer) -> bool {
     let (a, b) = (&pool.held(one).received, &pool.held(other).received);
     let whole = a.vnet.is_none_or(|vnet| vnet.gso_type == VnetHeader::GSO_NONE);

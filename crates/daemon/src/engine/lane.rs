@@ -1,9 +1,9 @@
 //! A lane: everything that belongs to one tenant's port.
 //!
-//! Why: what a tenant uses up is its own: buffers, flows, counters. Nothing here is shared.
+//! Why: a tenant's buffers, flows and counters are its own; nothing here is shared.
 //! From: `docs/architecture.md`, "live".
 //! Not here: when it is read, and where its frames go (`engine`).
-//! Invariant: a lane whose port is gone keeps what it holds until that has left.
+//! Invariant: a lane whose port is gone keeps its frames until they have left.
 
 use std::collections::HashMap;
 
@@ -37,7 +37,7 @@ const TOLD_AT_ONCE: Span = Span::millis(90);
 const ASK: Span = Span::ns(62_500);
 const ASKED_AT_ONCE: Span = Span::micros(64_000);
 
-/// One tenant's port and all that it uses.
+/// One tenant's port, with its buffers, flows and counters.
 #[derive(Debug)]
 pub struct Lane {
     /// The operator's name for the tenant.
@@ -46,85 +46,85 @@ pub struct Lane {
     pub tenant: Option<TenantId>,
     /// The port, unless it is lost.
     pub(crate) port: Option<Port>,
-    /// Whether the port may have something to read.
+    /// Whether the port may have frames to read.
     pub(crate) ready: bool,
-    /// The address that it sent from last, and when that was looked up: it is this lane's.
+    /// The address that it sent from last, which is this lane's, and when it was looked up.
     pub(crate) source: Option<(Mac, Nanos)>,
-    /// Whose addresses its frames may bear.
+    /// The addresses that its frames may bear.
     pub(crate) addresses: Addresses,
-    /// The first address that it sent from, where it is held to its own and that is not known otherwise.
+    /// The first address that it sent from, if it is held to its own address and the port does not tell it.
     pub(crate) first_mac: Option<Mac>,
-    /// When a client's rings last had something.
+    /// When a client's rings last had a frame.
     pub(crate) quiet_since: Nanos,
     pub(crate) pool: Pool,
     /// Frames that wait outside the engine.
     pub(crate) parked: Parked,
     pub(crate) flows: FlowTable,
-    /// Queues for what the flow table has no room for, by placement.
+    /// Queues for flows that the flow table has no room for, by placement.
     pub(crate) overflow: HashMap<Placement, Overflow, RandomState>,
     /// More such queues, for placements that a reload has made the same: each is closed once it is empty.
     pub(crate) leftover: Vec<Overflow>,
     /// Flow queues that a client asked for.
     pub(crate) opened: Vec<Opened>,
-    /// Some of them are not the client's any more.
+    /// Whether some of them are no longer the client's.
     pub(crate) closing: bool,
-    /// Each message of the client's moves it on by [`ASK`], from the present at least; as [`Lane::told_until`].
+    /// Until when the client's messages have been answered: each one adds [`ASK`]. Works like [`Lane::told_until`].
     asked_until: Nanos,
-    /// The client's messages wait in its socket until then.
+    /// Until when the client's messages wait in its socket.
     pub(crate) held_until: Option<Nanos>,
-    /// What the policy looks at to place the tenant's packets, once somebody has asked.
+    /// The headers that the policy looks at to place the tenant's packets, once a client has asked.
     pub(crate) scope: Option<Scope>,
     /// The metadata that the policy looks at in the tenant's packets, once one was posted.
     pub(crate) looked_at: Option<LookedAt>,
-    /// How far a client is believed that it classifies its packets well.
+    /// How far a client is trusted to classify its packets.
     pub(crate) trust: Trust,
     /// Flow queues that the lane may have open.
     pub(crate) quota: Quota,
     pub(crate) tally: Tally,
-    /// Until when the tenant has been told that packets are too big: each time counts [`TELL`].
+    /// Until when the tenant has been told that packets are too big: each message adds [`TELL`].
     told_until: Nanos,
-    /// How long its packets took since the last look, and before.
+    /// Delays of its packets since the last look, and before.
     pub(crate) recent: Box<Parts>,
     pub(crate) total: Box<Parts>,
     /// Half of each of its delay targets.
     pub(crate) halves: Vec<Span>,
-    /// Something may have to be shown to who is behind the port, since it was last flushed.
+    /// Whether the port must be flushed, so that its tenant sees completions and frames.
     pub(crate) wrote: bool,
     /// Frames that the port could not take and that count for their senders.
     pub(crate) blamed: Blamed,
-    /// How long copies into and out of its memory took, and what followed.
+    /// How its memory has behaved, and what followed from it.
     pub(crate) conduct: Conduct,
-    /// What earlier ports of this lane had carried.
+    /// Counters of this lane's earlier ports.
     pub(super) past: Counters,
 }
 
-/// Frames that a port could not take, by reason, and that were counted as their senders' losses: those it counts itself
-/// besides are nobody's.
+/// Frames that a port could not take and that were counted as losses of their senders, by reason. They are subtracted from
+/// what the port counts itself.
 pub(crate) type Blamed = [u64; DropReason::COUNT];
 
-/// A queue that flows share for which the table has no room.
+/// A queue that is shared by flows which the table has no room for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Overflow {
     pub(crate) queue: QueueId,
-    /// Those of the first of them, for a later policy.
+    /// The fields of the first of these flows, for a later policy.
     pub(crate) fields: Fields,
     /// The tenant elsewhere that they go to.
     pub(crate) peer: Option<u32>,
-    /// When it was last sent to.
+    /// When a frame was last added.
     pub(crate) seen: Nanos,
 }
 
 /// How many flow queues a lane may have open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quota {
-    /// For flows that have one each.
+    /// Flow queues for flows that have one each.
     pub(crate) flows: u32,
-    /// In all.
+    /// Flow queues in all.
     pub(crate) queues: u32,
 }
 
 impl Quota {
-    /// An equal part of `queues` for each lane. A sixteenth of it, and at least one, is kept for what overflows. With
+    /// An equal part of `queues` for each lane. A sixteenth of it, and at least one, is kept for overflow. With
     /// fewer queues than lanes, each may try for one.
     pub(crate) fn of(queues: u32, lanes: usize) -> Self {
         let lanes = u32::try_from(lanes.max(1)).unwrap_or(u32::MAX);
@@ -133,7 +133,7 @@ impl Quota {
     }
 }
 
-/// What a lane is made from; made outside the engine's thread, as it allocates.
+/// The parts that a lane is made from; made outside the engine's thread, as this allocates.
 #[derive(Debug)]
 pub struct LaneSpec {
     /// The operator's name for the tenant.
@@ -146,12 +146,12 @@ pub struct LaneSpec {
     pub descriptors: u32,
     /// Flows that it may have a queue for.
     pub flows: u32,
-    /// Whose addresses its frames may bear.
+    /// The addresses that its frames may bear.
     pub addresses: Addresses,
 }
 
 impl Lane {
-    /// Allocates what the tenant may use.
+    /// Allocates the buffers and tables that the tenant may use.
     #[must_use]
     pub fn new(spec: LaneSpec) -> Self {
         Self {
@@ -195,7 +195,7 @@ impl Lane {
         self.flows.len() + shared
     }
 
-    /// Another part of the flow queues: what is open beyond it stays open until it is idle.
+    /// Sets the lane's part of the flow queues; queues open beyond it stay open until they are idle.
     pub(crate) fn set_quota(&mut self, quota: Quota) {
         self.flows.set_cap(quota.flows);
         self.quota = quota;
@@ -211,8 +211,8 @@ impl Lane {
         matches!(self.port, Some(Port::Vnic(_) | Port::VhostUser(_)))
     }
 
-    /// Reacts to a port in trouble. One that is gone is taken out; its counters stay. One that takes nothing now may yet
-    /// have something to read.
+    /// Reacts to a port in trouble. A port that is gone is taken out; its counters stay. A port that takes no frames now may
+    /// still have some to read.
     pub(crate) fn trouble(&mut self, trouble: Trouble) -> Option<Port> {
         if trouble == Trouble::Down {
             return None;
@@ -221,13 +221,13 @@ impl Lane {
         self.detach()
     }
 
-    /// Whether it is known, since a moment ago, that this address is the lane's.
+    /// Whether this address was found to be the lane's a moment ago.
     #[inline]
     pub(crate) fn sent_from(&self, mac: Mac, now: Nanos) -> bool {
         self.source.is_some_and(|(known, at)| known == mac && now.since(at) < LEARN_AGAIN)
     }
 
-    /// Whether the tenant may be told once more that a packet was too big.
+    /// Whether the tenant may be told now that a packet was too big; counts the message.
     pub(crate) fn may_tell(&mut self, now: Nanos) -> bool {
         let may = self.told_until <= now + TOLD_AT_ONCE;
         if may {
@@ -247,11 +247,11 @@ impl Lane {
         now + last.since(now + ASKED_AT_ONCE)
     }
 
-    /// Takes the port out; what it has carried stays counted.
+    /// Takes the port out; its counters stay.
     pub(crate) fn detach(&mut self) -> Option<Port> {
         (self.source, self.first_mac) = (None, None);
         let mut port = self.port.take()?;
-        // With its port a client's flow queues go, once they are empty.
+        // A client's flow queues are closed with its port, once they are empty.
         self.opened.iter_mut().for_each(|opened| opened.live = false);
         self.closing = true;
         if let Port::Apart(apart) = &mut port {
@@ -268,13 +268,13 @@ impl Lane {
         self.ready = true;
     }
 
-    /// What the lane's ports have carried, all of them together.
+    /// The counters of all ports that the lane has had.
     pub(crate) fn counters(&mut self) -> Counters {
         carried(&mut self.port, &self.past, &self.blamed)
     }
 }
 
-/// What a port has carried, after what had been carried in its place, without the losses that are counted elsewhere.
+/// A port's counters, added to those of the ports before it, without losses that are counted elsewhere.
 pub(crate) fn carried(port: &mut Option<Port>, past: &Counters, blamed: &Blamed) -> Counters {
     let mut counters = port.as_mut().map_or(*past, |port| sum(past, &port.counters()));
     for (lost, blamed) in counters.tx_drops.iter_mut().zip(blamed) {
@@ -283,7 +283,7 @@ pub(crate) fn carried(port: &mut Option<Port>, past: &Counters, blamed: &Blamed)
     counters
 }
 
-/// Two ports' counters together.
+/// Adds two ports' counters.
 pub(crate) fn sum(a: &Counters, b: &Counters) -> Counters {
     let add =
         |a: [u64; DropReason::COUNT], b: [u64; DropReason::COUNT]| core::array::from_fn(|i| a[i] + b[i]);

@@ -1,12 +1,12 @@
-//! Which port has a MAC address.
+//! The table from a MAC address to its port.
 //!
 //! Why: frames from the uplink, and from tenant to tenant, go to the port whose address they bear.
 //! From: IEEE 802.1D learning, made safe for ports that do not trust each other, as a NIC's spoof check and OVN's port
-//! security do: what a tenant says of itself counts less than what the operator's wire shows.
+//! security do: an address that a tenant uses counts less than one that is used behind the uplink.
 //! Not here: ingress isolation (a later crate), and the frames themselves.
-//! Invariant: the address of a tenant's own interface is that tenant's while the tenant is there; any other is the
-//! uplink's as soon as somebody behind it has used it, and else the first tenant's, until it has been silent for
-//! [`IDLE`]; a tenant owns at most [`PER_PORT`], and that one; the uplink [`BEHIND_UPLINK`].
+//! Invariant: the address of a tenant's own interface is that tenant's while the tenant is there. Any other address is the
+//! uplink's once a host behind it has used it, and otherwise the first tenant's that used it, until that tenant has been
+//! silent for [`IDLE`]. A tenant owns at most [`PER_PORT`] and its interface's, the uplink [`BEHIND_UPLINK`].
 
 use std::collections::{HashMap, VecDeque};
 
@@ -16,36 +16,36 @@ use plimsoll_units::{Nanos, Span};
 /// A hardware address.
 pub type Mac = [u8; 6];
 
-/// An owner that has not used an address for so long may lose it to a tenant.
+/// An owner that has not used an address for this long may lose it to a tenant.
 pub const IDLE: Span = Span::secs(300);
 
-/// For so long the one who spoke last behind the uplink need not be written down again: far below [`IDLE`].
+/// How long the host that sent last behind the uplink need not be noted again: far below [`IDLE`].
 const AGAIN: Span = Span::secs(1);
 
-/// Addresses that one tenant may own beside its interface's: those of what it runs behind a bridge of its own.
+/// Addresses that one tenant may own beside its interface's, for machines behind a bridge of its own.
 pub const PER_PORT: u32 = 1_024;
 
 /// Addresses behind the uplink that are kept: as many as Open vSwitch keeps of a bridge. Beyond, the one learned first
-/// is forgotten, so that the table is bounded and nobody can keep the uplink from learning.
+/// is forgotten, so that the table is bounded and no sender can keep the uplink from learning.
 pub const BEHIND_UPLINK: usize = 8_192;
 
-/// Who owns an address: a lane, or the uplink.
+/// The owner of an address: a lane, or the uplink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// The tenant in this lane.
     Lane(u32),
-    /// Somebody behind the uplink.
+    /// A host behind the uplink.
     Uplink,
 }
 
-/// What learning an address came to.
+/// The result of learning an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learned {
-    /// It is the sender's, and was so before or was nobody's.
+    /// The address is the sender's, and had no other owner.
     Own,
-    /// It is the sender's, and was this one's.
+    /// The address is the sender's now, and was this owner's.
     Taken(Owner),
-    /// Somebody else has it, and keeps it.
+    /// Another owner has the address, and keeps it.
     Foreign,
     /// The sender has too many addresses.
     TooMany,
@@ -55,13 +55,13 @@ pub enum Learned {
 struct Entry {
     owner: Owner,
     seen: Nanos,
-    /// Not learned, but known: silence does not free it.
+    /// Whether it is an interface's own address, which silence does not free.
     pinned: bool,
 }
 
 impl Entry {
-    /// Whether `owner`, who has just sent from the address, gets it. What is behind the uplink is the operator's: it gets
-    /// back at once what a tenant has claimed, so that nobody can be the gateway by speaking before it does.
+    /// Whether `owner`, which has just sent from the address, gets it. Hosts behind the uplink are the operator's: they get an
+    /// address back at once that a tenant has claimed, so that no tenant becomes the gateway by sending first.
     fn yields_to(&self, owner: Owner, now: Nanos) -> bool {
         !self.pinned && (owner == Owner::Uplink || now.since(self.seen) > IDLE)
     }
@@ -78,14 +78,14 @@ pub struct MacTable {
     entries: HashMap<u64, Entry, RandomState>,
     /// How many each tenant has learned.
     owned: HashMap<Owner, u32, RandomState>,
-    /// What the uplink has learned, oldest first; some of it may have become somebody else's since.
+    /// Addresses that the uplink has learned, oldest first; some may have got another owner since.
     heard: VecDeque<Mac>,
-    /// Who spoke last behind the uplink, and when that was written down: mostly the same one speaks again.
+    /// The address that was last used behind the uplink, and when that was noted: mostly the next frame has it, too.
     latest: Option<(Mac, Nanos)>,
 }
 
 impl MacTable {
-    /// A table for so many ports.
+    /// A table for this many ports.
     #[must_use]
     pub fn new(ports: usize) -> Self {
         let entries = HashMap::with_capacity_and_hasher(ports.min(64) * 64, RandomState::default());
@@ -102,7 +102,7 @@ impl MacTable {
             return Learned::Foreign;
         }
         let learned = self.write_down(mac, owner, now);
-        // Anything else that is learned may have made another's of that one's address.
+        // Learning any other address may have changed the owner of the remembered one.
         let own = owner == Owner::Uplink && matches!(learned, Learned::Own | Learned::Taken(_));
         self.latest = own.then_some((mac, now));
         learned
@@ -148,13 +148,14 @@ impl MacTable {
         room
     }
 
-    /// Gives `owner` the address of its own interface: nobody else gets it, however long the owner is silent or its port
-    /// away. An earlier such address of the owner is free again; one that another has already stays where it is.
+    /// Gives `owner` the address of its own interface: no other owner gets it, however long this one is silent or its port
+    /// away. An earlier such address of the owner is free again; an address that another owner has as its interface's stays
+    /// with it.
     pub fn pin(&mut self, mac: Mac, owner: Owner) {
         self.pin_all(&[mac], owner);
     }
 
-    /// Gives `owner` these addresses, as [`MacTable::pin`] does one; what is no interface's address counts for nothing.
+    /// Gives `owner` these addresses, as [`MacTable::pin`] does one; an address that no interface can have is ignored.
     pub fn pin_all(&mut self, macs: &[Mac], owner: Owner) {
         self.latest = None;
         let good = |mac: &Mac| !is_group(*mac) && *mac != Mac::default();
@@ -173,19 +174,19 @@ impl MacTable {
         }
     }
 
-    /// Whether this address is another's than `owner`'s from the start, rather than learned.
+    /// Whether this address is the interface's own address of an owner other than `owner`.
     #[must_use]
     pub fn is_pinned_for_another(&self, mac: Mac, owner: Owner) -> bool {
         self.entries.get(&key(mac)).is_some_and(|entry| entry.pinned && entry.owner != owner)
     }
 
-    /// Who has this address, if that is known. An owner that fell silent still has it until somebody claims it.
+    /// The owner of this address, if it is known. An owner that fell silent keeps it until another one claims it.
     #[must_use]
     pub fn owner(&self, mac: Mac) -> Option<Owner> {
         self.entries.get(&key(mac)).map(|entry| entry.owner)
     }
 
-    /// Forgets what was learned of a port that is gone; the address of its own interface waits for its return.
+    /// Forgets the learned addresses of a port that is gone; its interface's own address waits for its return.
     pub fn forget(&mut self, owner: Owner) {
         self.latest = None;
         self.entries.retain(|_, entry| entry.owner != owner || entry.pinned);
@@ -199,7 +200,7 @@ impl MacTable {
         self.owned.remove(&owner);
     }
 
-    /// The uplink's are counted by the order in which they came.
+    /// Counts one address less for a tenant; the uplink's are counted by their queue.
     fn disown(&mut self, owner: Owner) {
         if let Some(owned) = self.owned.get_mut(&owner) {
             *owned -= 1;
@@ -279,7 +280,7 @@ mod tests {
         let late = Nanos::ZERO + IDLE + IDLE;
         assert_eq!(table.learn(GATEWAY, other, Nanos::ZERO), Learned::Own);
         table.pin(GATEWAY, own);
-        assert_eq!(table.owner(GATEWAY), Some(own), "what somebody else had learned is taken back");
+        assert_eq!(table.owner(GATEWAY), Some(own), "an address that another had learned is taken back");
         assert_eq!(table.learn(GATEWAY, other, late), Learned::Foreign, "silent");
         assert_eq!(table.learn(GATEWAY, Owner::Uplink, late), Learned::Foreign);
         table.forget(own);
