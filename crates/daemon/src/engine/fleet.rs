@@ -2,9 +2,9 @@
 //!
 //! Why: a tenant's neighbour may live on another host, and the fabric between knows nothing of tenants.
 //! From: RFC 7348 and 8926 by `wire::overlay`; hosts of addresses by `control::directory`; `docs/overlay.md`.
-//! Not here: the order of frames (`nic`), waiting for one's turn on the way in (`inward`), headers (`wire`).
+//! Not here: the order of frames (`nic`), queues on the way in (`inward`), headers (`wire`).
 //! Invariant: with an overlay nothing leaves the uplink but the overlay's packets and questions for next hops, and nothing
-//! comes in from it but frames of the tenants' network whose sender is at the host that sent them; whatever else came is
+//! comes in from it but frames of the tenants' network whose sender is at the host that sent them; any other frame is
 //! counted by its reason.
 
 mod map;
@@ -48,9 +48,9 @@ pub struct FleetSetup {
     pub mac: Mac,
     /// The fleet's key, where frames or feedback are sealed.
     pub key: Option<[u8; 32]>,
-    /// Beyond any number that this host has sealed a message with: the time in nanoseconds.
+    /// A number greater than any that this host has sealed a message with: the time in nanoseconds.
     pub sequence: u64,
-    /// Drawn at random at each start.
+    /// A random number, drawn at each start.
     pub start: u64,
 }
 
@@ -60,12 +60,12 @@ pub(crate) struct Fleet {
     pub(crate) map: FleetMap,
     mac: Mac,
     neighbours: Neighbours,
-    /// By the map's hosts.
+    /// Links, by the map's hosts.
     links: Vec<Link>,
     steering: Option<Box<Steering>>,
-    /// Where frames between hosts are sealed.
+    /// The keys and sessions, where frames between hosts are sealed.
     seals: Option<Box<Seals>>,
-    /// Messages for control channels, since they were last taken.
+    /// Messages for control channels that have not been taken yet.
     outbox: Vec<Sent>,
     /// When the last turn ended.
     pub(super) turned: Nanos,
@@ -79,15 +79,15 @@ struct Link {
     /// Frames to it, and from it.
     sent: u64,
     received: u64,
-    /// Of the frame that is on its way to all hosts.
+    /// Progress of the frame that is being sent to all hosts.
     copy: wrap::Copied,
 }
 
 /// The destination of a packet from the uplink.
 pub(super) enum Came {
-    /// A tenant, or all of them: it waits there, as one of this host's that nothing proves to be such.
+    /// A station: a tenant's, or the common one. With the host in whose name the frame came, if that is not proven.
     For(u32, Option<usize>),
-    /// No tenant: it has been dealt with, or counted.
+    /// None: the packet has been handled, or counted.
     Done,
 }
 
@@ -112,7 +112,7 @@ impl Fleet {
         fleet
     }
 
-    /// The map is another one: what is known of hosts stays with their names. Answers the tenants' old numbers by new ones.
+    /// Installs another map; what is known of a host stays with its name. Answers the old map.
     pub(crate) fn install(&mut self, map: FleetMap, now: Nanos) -> FleetMap {
         let old = core::mem::replace(&mut self.map, map);
         let links: Vec<(HostId, Link)> =
@@ -149,7 +149,7 @@ impl Fleet {
     }
 
     fn checks(&self, vnet: Option<VnetHeader>) -> Checks {
-        // What a kernel hands over on the same machine comes with its checksum unfinished, and was never on a wire.
+        // A packet that a kernel of the same machine hands over has an unfinished checksum, and was never on a wire.
         let fine = |vnet: VnetHeader| vnet.flags & (VnetHeader::NEEDS_CSUM | VnetHeader::DATA_VALID) != 0;
         Checks {
             verified: vnet.is_some_and(fine),
@@ -160,15 +160,16 @@ impl Fleet {
 }
 
 impl Engine {
-    /// Whether what goes to other hosts is held to limits of theirs.
+    /// Whether frames to other hosts are held to those hosts' limits.
     #[inline]
     pub(super) fn is_steered(&self) -> bool {
         self.fleet.as_ref().is_some_and(|fleet| fleet.steering.is_some())
     }
 
-    /// Does what is due between hosts: questions for next hops, epochs, feedback in frames of its own. Answers when more is due.
+    /// Handles what is due between hosts: questions for next hops, epochs, feedback in frames of its own. Answers when more is
+    /// due.
     pub(super) fn tend_fleet(&mut self, now: Nanos) -> Option<Nanos> {
-        // Taken out for the while, so that it can be asked while ports are written.
+        // Taken out meanwhile, so that it can be asked while ports are written.
         let mut fleet = self.fleet.take()?;
         let mut frame = [0; neighbour::LONGEST];
         while let Some(of) = fleet.neighbours.ask(now) {
@@ -190,21 +191,21 @@ impl Engine {
         self.fleet.as_ref().is_some_and(|fleet| !fleet.outbox.is_empty())
     }
 
-    /// Messages for control channels, with where each goes.
+    /// Takes the messages for control channels, each with its destination.
     pub fn take_feedback(&mut self) -> Vec<Sent> {
         self.fleet.as_mut().map_or_else(Vec::new, |fleet| core::mem::take(&mut fleet.outbox))
     }
 
-    /// A frame of this host's own leaves, if there is room now; answers whether it did.
+    /// Sends a frame of this host's own, if the uplink has room; answers whether it left.
     fn send_own(&mut self, frame: &[u8]) -> bool {
         let Some(port) = &mut self.uplink.port else { return false };
         let sent = matches!(port.send(frame, None), Ok(Sending::Sent));
-        // No tenant's, should the port lose it.
+        // If the port loses it, that is no tenant's loss.
         self.uplink.senders.note(port.taken(), u32::MAX);
         sent
     }
 
-    /// Sorts what the uplink brought by the tenant that it is for, and deals with what is for this host itself.
+    /// Finds the station of a frame from the uplink, and handles frames for this host itself.
     pub(super) fn sort(&mut self, packet: &mut [u8], now: Nanos) -> Came {
         let Some(mut fleet) = self.fleet.take() else { return Came::Done };
         let came = self.sort_for(&mut fleet, packet, now);
@@ -226,7 +227,7 @@ impl Engine {
                 self.hear_neighbour(fleet, packet, &outer, now);
                 return Came::Done;
             }
-            // As long as it is not for us it is none of ours.
+            // A frame for another host is ignored.
             Err(why) => {
                 if outer.addresses().is_some_and(|(_, to)| to == fleet.own()) {
                     self.uplink.tally.not_unwrapped(why);
@@ -285,12 +286,12 @@ impl Engine {
                 }
             }
             Some(Heard::Tells { of, mac }) => fleet.neighbours.hear(of, mac.0, now),
-            // Others of this machine may have business of their own there.
+            // Other programs of this machine may use the same port.
             None => self.uplink.tally.event(Event::NotOverlay),
         }
     }
 
-    /// Delivers the frame in a packet that has waited for its turn.
+    /// Delivers the frame in a packet whose turn has come.
     pub(super) fn unwrap(&mut self, packet: &mut [u8], received: &Received, lane: Option<u32>, now: Nanos) {
         let Some(fleet) = &self.fleet else { return };
         let Ok(outer) = parse(packet) else { return };
@@ -312,7 +313,7 @@ impl Engine {
         }
     }
 
-    /// The tenant elsewhere that a tenant's frame goes to, where limits hold what goes there.
+    /// The tenant elsewhere that a tenant's frame goes to, if limits hold frames to it.
     #[inline]
     pub(super) fn peer_of(&self, to: Mac) -> Option<u32> {
         let fleet = self.fleet.as_ref().filter(|fleet| fleet.map.is_controlled())?;
@@ -320,7 +321,7 @@ impl Engine {
     }
 
     /// Whether a tenant's frame may go on, in a fleet: it has an address of its own, and no packet is longer than the
-    /// overlay carries. Else it is counted, and given back.
+    /// overlay carries. Otherwise it is counted, and its buffer is freed.
     #[expect(clippy::too_many_arguments, reason = "what is known of a frame while it is admitted")]
     pub(super) fn may_leave(
         &mut self,
@@ -340,7 +341,7 @@ impl Engine {
             segment => len.min(usize::from(offload.header) + segment),
         };
         let mtu = fleet.map.inner_mtu();
-        // From an address that the map lacks other hosts take nothing: of a frame for all, those copies are left out later.
+        // Other hosts accept no frames from an address that the map lacks; a broadcast is not copied to them later.
         let goes_out = !stays && !is_group(parsed.dst_mac.0);
         let home = fleet.map.home_of(parsed.src_mac.0);
         if home.map_or(goes_out, |home| home != fleet.map.members.own()) {
@@ -357,7 +358,7 @@ impl Engine {
 }
 
 impl Lane {
-    /// Tells the tenant what it may send, as often as that may be.
+    /// Tells the tenant the longest packet that it may send, no more often than allowed.
     fn tell_too_big(&mut self, buffer: Buffer, len: usize, mtu: u16, scratch: &mut [u8], now: Nanos) {
         if !self.may_tell(now) {
             return;
@@ -375,7 +376,7 @@ impl Lane {
     }
 }
 
-/// The limits of what a tenant here sends to one elsewhere.
+/// The limits of a tenant here for a tenant elsewhere.
 pub(super) fn pair_of(
     fleet: &Option<Box<Fleet>>,
     tenant: Option<TenantId>,
@@ -390,7 +391,7 @@ fn addresses(frame: &[u8]) -> Option<(Mac, Mac)> {
     Some((*frame.first_chunk()?, *frame.get(6..)?.first_chunk()?))
 }
 
-/// This host's address on an uplink: the device's own, or one that stays.
+/// This host's address on an uplink: the device's own, or a fixed one.
 #[must_use]
 pub fn own_mac(port: &Port) -> Option<Mac> {
     match port {

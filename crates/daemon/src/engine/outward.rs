@@ -1,11 +1,11 @@
-//! The way out's beginning: what tenants' ports bring goes into flow queues.
+//! The first part of the way out: frames from tenants' ports go into flow queues.
 //!
 //! Why: every frame is parsed and classified once, and bears its tenant's name from then on.
-//! From: Loom §4.1: the host says which queue a packet is of, in one write for a batch.
-//! Not here: ports whose frames lie with their sender until they are taken (`posted`), which queue a frame is of (`queues`),
-//! what leaves and when (`depart`).
-//! Invariant: a turn reads so many frames from each tenant; each is queued, parked with its sender, or lost for a counted
-//! reason.
+//! From: Loom §4.1: the host states a packet's queue, in one write for a batch.
+//! Not here: ports whose frames lie with their sender until they are taken (`posted`), a frame's flow queue (`queues`),
+//! departures (`depart`).
+//! Invariant: a turn reads a bounded number of frames from each tenant; each is queued, parked with its sender, or lost for a
+//! counted reason.
 
 use std::hash::BuildHasher;
 
@@ -24,7 +24,8 @@ use super::{BATCH, Engine, Part, parked};
 use crate::departures::Headers;
 
 impl Engine {
-    /// Reads a batch from each tenant that has something, and room; another one begins each turn. Answers how many frames came.
+    /// Reads a batch from each tenant that has frames and room; each turn begins with another tenant. Answers how many frames
+    /// it read.
     pub(super) fn read_tenants(&mut self, now: Nanos, clock: &impl Fn(Part) -> Nanos) -> usize {
         let count = self.lanes.len();
         self.first = if count == 0 { 0 } else { (self.first + 1) % count };
@@ -54,7 +55,7 @@ impl Engine {
         read
     }
 
-    /// Whether a lane may have something to be read.
+    /// Whether a lane may have frames to be read.
     fn is_read(&self, index: usize) -> bool {
         let lane = self.lanes[index].as_ref();
         lane.is_some_and(|lane| lane.tenant.is_some() && (lane.ready || lane.must_be_asked()))
@@ -96,7 +97,7 @@ impl Engine {
         BATCH
     }
 
-    /// A frame came from a tenant: parse, classify, post; or count why not.
+    /// Handles a frame from a tenant: parses, classifies and posts it, or counts why not.
     pub(super) fn admit(
         &mut self,
         index: usize,
@@ -137,7 +138,7 @@ impl Engine {
                 Learned::TooMany => lane.tally.event(Event::TooManyAddresses),
             }
         }
-        // What a client chose says nothing of who it is for, and each of those has limits of its own.
+        // A client's choice does not tell the receiver, and each receiver has limits of its own.
         let queue = match origin.queue.filter(|_| !self.is_steered()) {
             Some(queue) if self.sampler.draw() => self.verify(index, queue, parsed, now),
             Some(queue) => Ok(queue),
@@ -192,9 +193,9 @@ impl Bad {
     }
 }
 
-/// Headers and offloads of a frame, checked once: nothing behind this looks for malformations again.
+/// Headers and offloads of a frame, checked once: no later step checks them again.
 ///
-/// By reference: the parser writes headers in small parts, and who moves them at once waits until that is done.
+/// By reference: the parser writes headers in small parts, and moving them at once would wait for these writes.
 pub(super) fn check<'p>(
     parsed: &'p Result<Parsed, FrameError>,
     frame: &[u8],
@@ -208,7 +209,7 @@ pub(super) fn check<'p>(
     Ok((parsed, offload))
 }
 
-/// Which way through the fabric a flow goes: the same for all its packets.
+/// A number by which the fabric chooses a path: equal for all packets of a flow.
 fn flow_hash(parsed: &Parsed) -> u32 {
     FixedState::default().hash_one(FlowKey::of(parsed)) as u32
 }

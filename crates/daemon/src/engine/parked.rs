@@ -1,13 +1,13 @@
 //! Frames beyond their flow's cap, whose descriptors stay with their sender.
 //!
-//! Why: a flow that waits for its limit must hold neither the engine's descriptors nor, at first, lose packets: the guest
-//! that is not told of their completion sends less of that flow, and as much as before of the others.
+//! Why: a flow that waits for its limit must not hold the engine's descriptors, nor lose packets at first: a guest that is not
+//! told of their completion sends less of that flow, and as much as before of the others.
 //! From: PicNIC §5.4.2 and §5.4.3: a cap for each flow, lower than the guest's ring, and refusal that leaves the packet
 //! where it is. What the paper leaves open, the flow that goes on nevertheless, ends in a drop: an eighth of the ring is
 //! for others.
 //! Not here: how many frames a flow queue takes (`nic`), and the guest's ring (`ports`).
-//! Invariant: a flow queue with parked frames has as many in the engine as it may, so that each completion brings the next
-//! one in, in order; nothing is parked without that.
+//! Invariant: frames are parked only while their flow queue has as many in the engine as it may have; each completion brings
+//! the next one in, in order.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -20,20 +20,20 @@ use super::Engine;
 use super::lane::Lane;
 use super::pool::Buffer;
 
-/// Where a frame of a flow has room.
+/// Where the next frame of a flow goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     /// In its flow queue.
     Engine,
-    /// Not there yet: its sender is not told that it is through.
+    /// Outside the engine for now: its sender is not told of its completion.
     Sender,
-    /// The flow has as much on its way as it may.
+    /// Nowhere: the flow has as many frames on their way as it may have.
     Nowhere,
 }
 
 impl Room {
-    /// For `frames` of a flow that has `held` in the engine, which takes `window` of one flow, and `parked` outside it;
-    /// its sender has a ring of `depth` descriptors. Half of that for what is in the engine, an eighth for other flows.
+    /// Decides for `frames` of a flow that has `held` frames in the engine, which takes `window` of one flow, and `parked` outside
+    /// it. Of the sender's ring of `depth` descriptors, half is for frames in the engine, and an eighth for other flows.
     fn of(depth: u32, frames: u32, held: u32, parked: u32, window: u32) -> Self {
         if parked == 0 && Self::enters(depth, frames, held, window) {
             Self::Engine
@@ -46,19 +46,19 @@ impl Room {
 }
 
 impl Room {
-    /// Whether so many frames may join those of their flow in the engine. What finds none there enters in any case.
+    /// Whether `frames` frames may join those of their flow in the engine. If the flow has none there, they may.
     fn enters(depth: u32, frames: u32, held: u32, window: u32) -> bool {
         held == 0 || held + frames <= window.min(depth / 2)
     }
 }
 
 impl Lane {
-    /// Where the next frames of this flow queue go. Ports that cannot hold a frame leave that to the engine.
+    /// Decides where the next frames of this flow queue go. For a port that cannot hold a frame, that is the engine.
     #[inline]
     pub(crate) fn room(&self, queue: QueueId, frames: u32, held: u32, window: u32) -> Room {
         match self.port.as_ref().and_then(Port::depth) {
             Some(depth) => Room::of(depth, frames, held, self.parked.of(queue), window),
-            // A port that was lost, or begins anew, may leave some behind, which go first.
+            // A port that was lost, or begins anew, may leave parked frames, which go first.
             None if self.parked.of(queue) > 0 => Room::Nowhere,
             None => Room::Engine,
         }
@@ -66,7 +66,7 @@ impl Lane {
 }
 
 impl Engine {
-    /// Frames of this flow queue have left: the next ones that are parked may come in. Answers whether any did.
+    /// Queues the next parked frames of a flow queue after others of it have left. Answers whether any entered.
     pub(super) fn unpark(&mut self, index: usize, queue: QueueId) -> bool {
         let Some(lane) = &mut self.lanes[index] else { return false };
         let depth = lane.port.as_ref().and_then(Port::depth).unwrap_or(u32::MAX);
@@ -98,14 +98,14 @@ impl Engine {
 #[derive(Debug, Default)]
 pub(crate) struct Parked {
     flows: HashMap<QueueId, Waiting, RandomState>,
-    /// Emptied, to be used again.
+    /// Empty queues, to be used again.
     spare: Vec<Waiting>,
 }
 
-/// What waits of one flow.
+/// The parked frames of one flow.
 #[derive(Debug, Default)]
 struct Waiting {
-    /// With the frames of each.
+    /// Buffers, with the number of frames in each.
     descriptors: VecDeque<(Descriptor, u32)>,
     frames: u32,
 }
@@ -117,26 +117,26 @@ impl Parked {
         self.flows.is_empty()
     }
 
-    /// Frames of this flow queue that are.
+    /// How many frames of this flow queue are parked.
     #[inline]
     pub(crate) fn of(&self, queue: QueueId) -> u32 {
         let waiting = if self.is_empty() { None } else { self.flows.get(&queue) };
         waiting.map_or(0, |waiting| waiting.frames)
     }
 
-    /// Parks so many frames behind those of their flow queue.
+    /// Parks a buffer of `frames` frames behind others of its flow queue.
     pub(crate) fn push(&mut self, queue: QueueId, descriptor: Descriptor, frames: u32) {
         let waiting = self.flows.entry(queue).or_insert_with(|| self.spare.pop().unwrap_or_default());
         waiting.descriptors.push_back((descriptor, frames));
         waiting.frames += frames;
     }
 
-    /// How many frames are the next ones of this flow queue.
+    /// How many frames the next parked buffer of this flow queue has.
     pub(crate) fn first(&self, queue: QueueId) -> Option<u32> {
         self.flows.get(&queue)?.descriptors.front().map(|&(_, frames)| frames)
     }
 
-    /// The next frames of this flow queue, and how many they are.
+    /// Takes the next parked buffer of this flow queue, with its number of frames.
     pub(crate) fn pop(&mut self, queue: QueueId) -> Option<(Descriptor, u32)> {
         let waiting = self.flows.get_mut(&queue)?;
         let next = waiting.descriptors.pop_front();

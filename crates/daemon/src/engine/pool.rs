@@ -1,8 +1,8 @@
 //! Frame buffers of one tenant: a fixed number of small and of large ones.
 //!
-//! Why: a tenant that fills its buffers waits at its own port, and nobody else notices.
+//! Why: a tenant that fills its buffers waits at its own port, and no other tenant notices.
 //! From: `docs/architecture.md`, "memory is fixed by configuration".
-//! Not here: which frames wait (`nic`), and when a port is read (`engine`).
+//! Not here: the order of waiting frames (`nic`), and when a port is read (`engine`).
 //! Invariant: a buffer has one holder; taking and giving back allocate nothing.
 
 use plimsoll_nic::{Descriptor, Transmit};
@@ -18,26 +18,26 @@ pub const SMALL: usize = 2_048;
 /// Holds the largest frame that segmentation offload hands over: 64 KiB of payload and its headers.
 pub const LARGE: usize = 68 * 1_024;
 
-/// Which buffer of a pool; the top bit says that it is a large one.
+/// The number of a buffer in its pool; the top bit is set for a large one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer(u32);
 
-/// What is known of the frame in a buffer, or of each of those in it.
+/// What is known of the frame in a buffer, or of each frame of a train.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Held {
     /// Bytes of one frame.
     pub len: u32,
-    /// What is still to be done to it.
+    /// Offload work that is still to be done.
     pub offload: Offload,
-    /// For its completion, where a client wants one.
+    /// The ticket for its completion, if its port wants one.
     pub ticket: Option<Ticket>,
-    /// Frames alike that stand behind it in the buffer, each with a ticket of its own: a train.
+    /// Further frames of a train, which stand behind it in the buffer, each with a ticket of its own.
     pub following: u16,
-    /// Whom it is for.
+    /// Its receiver in a fleet.
     pub to: Mac,
-    /// What the departure log says of it.
+    /// Its headers for the departure log.
     pub headers: Headers,
-    /// The same for all frames of its flow.
+    /// A number by which the fabric chooses a path: equal for all frames of its flow.
     pub hash: u32,
 }
 
@@ -60,22 +60,22 @@ const LARGE_BIT: u32 = 1 << 31;
 
 const ETHERNET: u32 = 14;
 
-/// Bytes that the frames of a train have on the wire, together: those of one frame of an ordinary MTU. So a train is no
-/// longer on its way than one frame may be, and nobody waits longer for it.
+/// Bytes that the frames of a train have on the wire, together: those of one frame of an ordinary MTU. So a train
+/// occupies the link no longer than one frame may, and no packet waits longer for it.
 const TRAIN: usize = 1_538;
 
 /// Bytes between two frames on the wire: check sequence, gap and preamble.
 const APART: usize = 24;
 
-/// How many frames of so many bytes make a train.
+/// The most frames of `len` bytes that make a train.
 pub(crate) fn train_of(len: usize) -> u16 {
     (TRAIN / (len + APART)).clamp(1, MOST) as u16
 }
 
-/// Frames of one train, of the shortest that are looked at.
+/// The most frames of a train, which are the shortest ones.
 const MOST: usize = 18;
 
-/// Where a small buffer keeps what completes a train's frames: behind all of them.
+/// Where a small buffer keeps the tickets of a train's frames: behind all of them.
 fn cookie_at(number: u16) -> usize {
     SMALL - 4 * MOST + 4 * usize::from(number)
 }
@@ -98,13 +98,13 @@ impl Buffer {
 }
 
 impl<H: Copy + Default> Pool<H> {
-    /// A pool with so many buffers of each size; memory is touched only when a buffer is first used.
+    /// A pool with `small` and `large` buffers; memory is touched only when a buffer is first used.
     #[must_use]
     pub fn new(small: u32, large: u32) -> Self {
         Self { small: Slab::new(small, SMALL), large: Slab::new(large, LARGE) }
     }
 
-    /// Makes room for so many short frames, where there is less.
+    /// Makes room for at least `small` short frames.
     pub fn grow(&mut self, small: u32) {
         self.small.grow(small);
     }
@@ -114,13 +114,13 @@ impl<H: Copy + Default> Pool<H> {
         self.large.free.pop().map(|index| Buffer(index | LARGE_BIT))
     }
 
-    /// Whether a frame of any length finds a buffer.
+    /// Whether there is a buffer for a frame of any length.
     #[must_use]
     pub fn has_room(&self) -> bool {
         !self.large.free.is_empty()
     }
 
-    /// A buffer for so many bytes: a small one where they fit and one is free.
+    /// Takes a buffer for `len` bytes: a small one if they fit and one is free.
     pub fn take(&mut self, len: usize) -> Option<Buffer> {
         let small = if len <= SMALL { self.small.free.pop().map(Buffer) } else { None };
         small.or_else(|| self.take_large())
@@ -193,7 +193,7 @@ impl<H: Copy + Default> Pool<H> {
         self.in_use() + self.small.free.len() + self.large.free.len()
     }
 
-    /// Whether it has none.
+    /// Whether the pool has no buffers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -201,7 +201,7 @@ impl<H: Copy + Default> Pool<H> {
 }
 
 impl Held {
-    /// What the engine is told of it. A train is to it like a segment that is cut up: the part of each frame behind its
+    /// The descriptor of a frame for the engine. A train looks to the engine like a segment that is cut: the part of each frame behind its
     /// Ethernet header is a segment's payload.
     pub(crate) fn descriptor(&self, addr: u64, tag: u32) -> Descriptor {
         let Offload { header, segment, .. } = self.offload;
@@ -215,7 +215,7 @@ impl Held {
         }
     }
 
-    /// Which frames of a train a pull is: the first of them, and how many.
+    /// The frames of a train that a pull consists of: the first one's number, and how many.
     pub(crate) fn pulled(&self, transmit: &Transmit) -> (u32, u32) {
         (transmit.offset / (self.len - ETHERNET).max(1), transmit.frames)
     }

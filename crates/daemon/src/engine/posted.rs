@@ -1,13 +1,14 @@
 //! Frames that lie with their sender until they are taken, and are completed when they have left: clients on shared
 //! memory, and virtual machines.
 //!
-//! Why: a sender that learns of each packet when it has really left keeps the rest where it belongs, in its own sockets;
-//! a client that says once what a flow is need not have each packet classified.
+//! Why: a sender that is told of a packet's completion when it has really left keeps later packets in its own sockets; a
+//! client that describes a flow once need not have each packet classified.
 //! From: PicNIC §5.4.3 (deferred completions); SENIC §5.1 (the host's table classifies, the client remembers the queue);
 //! Loom §4.3.
-//! Not here: what the client asks for (`rules`), whether it is to be believed (`verify`), what it may write at all
-//! (`ports` has checked it), and the order of packets (`nic`).
-//! Invariant: each frame that is taken is completed once; a flow queue belongs to one lane; a turn takes so many frames.
+//! Not here: the client's requests (`rules`), its trustworthiness (`verify`), checks of what it writes (`ports`), and the order
+//! of packets (`nic`).
+//! Invariant: each frame that is taken is completed once; a flow queue belongs to one lane; a turn takes at most [`POSTED`]
+//! frames of a sender.
 
 use plimsoll_nic::{Outcome, QueueId};
 use plimsoll_policy::{LookedAt, Metadata};
@@ -21,42 +22,42 @@ use super::lane::Lane;
 use super::pool::{Buffer, train_of};
 use super::{BATCH, Engine};
 
-/// How a frame came: from a port that knows nothing of it, or posted by its sender.
+/// What a port tells of a frame beside its bytes; empty for a port that only reads frames.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Origin {
     /// The flow queue that the client chose.
     pub(crate) queue: Option<QueueId>,
     /// Slack or deadline in microseconds.
     pub(crate) tag: u32,
-    /// What its sender says of it, as far as the policy looks at it.
+    /// Its sender's metadata, as far as the policy looks at it.
     pub(crate) metadata: Metadata,
-    /// For its completion.
+    /// The ticket for its completion.
     pub(crate) ticket: Option<Ticket>,
-    /// Frames alike that stand behind it in its buffer.
+    /// Further frames of a train, which stand behind it in its buffer.
     pub(crate) following: u16,
 }
 
 impl Origin {
-    /// All of them.
+    /// The frames of the train, the first included.
     #[inline]
     pub(crate) fn frames(&self) -> u32 {
         1 + u32::from(self.following)
     }
 }
 
-/// How long a sender that has gone quiet is still looked at before it is asked to ring a bell: about what that bell, a
-/// system call and a wake-up, costs the two of us.
+/// How long a sender that has gone quiet is still looked at before it is asked to kick: about the time that a kick, a system
+/// call and a wake-up, costs both sides.
 const ATTENTION: Span = Span::micros(20);
 
-/// Frames taken from one sender in a turn: as many as may leave in it, as no system call stands between them.
+/// Most frames taken from one sender in a turn: as many as may leave in it, as taking one needs no system call.
 const POSTED: usize = 2 * BATCH;
 
-/// Bytes taken from one client in a turn, as copying them keeps the others waiting: 64 frames of an MTU, or two of the
+/// Most bytes taken from one client in a turn, as the others wait while they are copied: 64 frames of an MTU, or two of the
 /// longest. The last frame that begins within them is taken whole.
 const COPIED: usize = 96 * 1_024;
 
 impl Engine {
-    /// Reads a batch from a sender's rings. What finds no room stays there.
+    /// Reads a batch from a sender's rings. Frames without room stay there.
     pub(super) fn read_posted(&mut self, index: usize, now: Nanos) -> usize {
         let Some(lane) = &mut self.lanes[index] else { return 0 };
         let (Some(tenant), Some(port)) = (lane.tenant, &mut lane.port) else { return 0 };
@@ -89,7 +90,7 @@ impl Engine {
             };
             if let Some(event) = full {
                 lane.tally.event(event);
-                // Whether the client is still there is worth knowing also while it waits; the next batch reacts.
+                // This also finds out whether the client is still there; the next batch reacts to it.
                 let _ = port.probe();
                 self.attentive |= port.has_more_to_say();
                 return read;
@@ -97,10 +98,10 @@ impl Engine {
             let took = next.take().map_or_else(|| port.take(self.window), Took::Frame);
             match took {
                 Took::Frame(taken) => {
-                    // Where completions are early its descriptor has just been given back: the flush shows that.
+                    // With early completions its descriptor has just been given back: the flush publishes that.
                     lane.wrote = true;
                     let frames;
-                    // Where the turn ends, nothing is looked at that would have to be admitted after it.
+                    // At the end of the turn no further frame is taken, as it could not be queued any more.
                     let most = if copied < COPIED { POSTED.saturating_sub(read) } else { 1 };
                     (frames, next) = self.admit_taken(index, &taken, most, now);
                     (read, copied) = (read + frames, copied + frames * taken.len);
@@ -115,7 +116,7 @@ impl Engine {
                     } else if now.since(lane.quiet_since) >= ATTENTION {
                         lane.ready = !port.rest();
                     }
-                    // While it is looked at, the thread must not sleep: nobody would wake it.
+                    // While its rings are polled, the thread must not sleep: the client does not kick.
                     self.attentive |= lane.ready;
                     return read;
                 }
@@ -124,8 +125,8 @@ impl Engine {
         read
     }
 
-    /// Copies a frame out of the sender's memory, from where on it cannot change, and with it those that follow it and are
-    /// alike, `most` in all. Answers how many those are, and the frame after them, if it has been taken.
+    /// Copies a frame out of the sender's memory, after which it can no longer change, and with it the frames that follow and
+    /// have the same headers, `most` in all. Answers how many it copied, and the frame after them, if it has been taken.
     fn admit_taken(
         &mut self,
         index: usize,
@@ -140,9 +141,9 @@ impl Engine {
             return (1, None);
         };
         port.copy(&mut lane.pool.bytes_mut(buffer)[..taken.len]);
-        // The frame that ends the train needs room as well.
+        // The frame that ends the train needs a buffer as well.
         let more = lane.tenant.is_some_and(|tenant| self.nic.tenant_room(tenant) > 1) && lane.pool.has_room();
-        // Half of a short ring, as of a flow; of one descriptor that is none.
+        // Half of a short ring, as for a flow; of a ring with one descriptor that is none.
         let half = port.depth().map_or(1, |depth| depth as usize / 2);
         let most = if more { usize::from(train_of(taken.len)).min(most).min(half) } else { 1 };
         let tenant = lane.tenant;
@@ -152,7 +153,7 @@ impl Engine {
         let (following, next) = lane.couple(buffer, taken, looked_at, most as u16);
         let received = Received { len: taken.len, vnet: Some(taken.vnet), ..Received::default() };
         let metadata = metadata_of(taken, looked_at);
-        // A flow queue was opened for packets without metadata: others are looked up one by one.
+        // A flow queue was opened for packets without metadata: packets with metadata are looked up one by one.
         let queue = taken.target.filter(|_| metadata == Metadata::default()).map(QueueId);
         let origin = Origin { queue, tag: taken.tag, metadata, ticket: Some(taken.ticket), following };
         self.admit(index, buffer, &received, origin, now);
@@ -169,8 +170,8 @@ impl Lane {
         }
     }
 
-    /// Puts frames that follow the one in the buffer, and are alike, behind it, until there are `most`. Answers how many
-    /// were, and the first that is not, if it has been taken: its bytes are to be copied anew.
+    /// Puts frames that follow the one in the buffer, and have the same headers, behind it, until there are `most`. Answers how
+    /// many they were, and the first other frame, if it has been taken: its bytes must be copied anew.
     fn couple(
         &mut self,
         buffer: Buffer,
@@ -205,12 +206,12 @@ impl Lane {
         (most.saturating_sub(1), None)
     }
 
-    /// A buffer is free again, and the frames that were in it are through.
+    /// Frees a buffer and completes the frames in it.
     pub(crate) fn give(&mut self, buffer: Buffer, origin: &Origin, status: Status) {
         self.give_train(buffer, origin.ticket, origin.following, status);
     }
 
-    /// The same of frames of which more is known. Answers how many they were.
+    /// Frees a buffer with [`Held`] notes and completes the frames in it. Answers how many they were.
     pub(crate) fn give_held(&mut self, buffer: Buffer, status: Status) -> u32 {
         let held = *self.pool.held(buffer);
         self.give_train(buffer, held.ticket, held.following, status);
@@ -235,7 +236,7 @@ impl Lane {
     }
 }
 
-/// What a frame's sender says of it, as far as the policy looks at it.
+/// A sender's metadata of a frame, as far as the policy looks at it.
 #[inline]
 fn metadata_of(taken: &Taken, looked_at: LookedAt) -> Metadata {
     if looked_at.nothing() {
@@ -245,7 +246,7 @@ fn metadata_of(taken: &Taken, looked_at: LookedAt) -> Metadata {
     Metadata { priority, cgroup, user, app, core: taken.core }.masked(looked_at)
 }
 
-/// What the sender is told about a frame that the engine has done with.
+/// The status that a frame completes with.
 pub(super) fn status_of(outcome: Outcome) -> Status {
     match outcome {
         Outcome::Sent => Status::Sent,

@@ -1,7 +1,7 @@
-//! Which flow queue a packet goes to, and when flow queues are opened and closed.
+//! Chooses a packet's flow queue, and opens and closes flow queues.
 //!
-//! Why: flow queues are few, and each tenant's part of them must be its own, whatever others open or leave behind.
-//! From: MIMIC's flow queues for each tenant, dealt out evenly; `docs/architecture.md`, "live".
+//! Why: flow queues are few, and each tenant must have its part of them, however many others open or leave.
+//! From: MIMIC's flow queues for each tenant, divided evenly; `docs/architecture.md`, "live".
 //! Not here: the table of a tenant's flows (`flows`), and what a flow queue does (`nic`).
 //! Invariant: the lanes' parts are together at most all flow queues; a lane opens none beyond its part; one that is
 //! empty and idle is closed.
@@ -20,7 +20,7 @@ use super::{Engine, fields_of, fleet};
 const EXPIRY_STEPS: usize = 16;
 
 impl Engine {
-    /// The flow queue of such a frame: its flow's own, or, when there is no room for one, that of its overflow.
+    /// The flow queue of a frame: its flow's own, or, when there is no room for one, the overflow queue of its placement.
     pub(super) fn queue_for(
         &mut self,
         index: usize,
@@ -54,7 +54,7 @@ impl Engine {
         let fields = fields_of(parsed, lane.tenant, metadata);
         let mut placement = self.classifier.classify(&self.program, &fields);
         placement.limits.extend(fleet::pair_of(&self.fleet, lane.tenant, peer));
-        // What the flow sent while the table was full leaves first.
+        // Frames that the flow sent while the table was full leave first.
         let shared = lane.overflow.get(&placement).is_some_and(|shared| holds(shared.queue))
             || lane.leftover.iter().any(|shared| holds(shared.queue));
         let opens = !shared && lane.open_queues() < lane.quota.queues;
@@ -64,7 +64,7 @@ impl Engine {
         Ok(queue)
     }
 
-    /// The queue that all flows of this placement share for which the table has no room.
+    /// The overflow queue of a placement: shared by all its flows that the table has no room for.
     fn overflow(
         &mut self,
         index: usize,
@@ -81,7 +81,7 @@ impl Engine {
             return Ok(shared.queue);
         }
         if lane.open_queues() >= lane.quota.queues {
-            // An empty one is opened again when somebody needs it.
+            // An empty one is closed now, and opened again when a flow needs it.
             let nic = &mut self.nic;
             lane.overflow.retain(|_, shared| !nic.close_queue(shared.queue));
         }
@@ -93,8 +93,8 @@ impl Engine {
         Ok(queue)
     }
 
-    /// Each tenant's lane may open an equal part of the flow queues. Those that packets of removed tenants still need
-    /// are nobody's until they are closed.
+    /// Gives each tenant's lane an equal part of the flow queues. Queues that still hold packets of removed tenants are not
+    /// divided until they are closed.
     pub(super) fn share_queues(&mut self) {
         let (staying, leaving): (Vec<_>, Vec<_>) =
             self.lanes.iter_mut().flatten().partition(|lane| lane.tenant.is_some());
@@ -106,8 +106,8 @@ impl Engine {
         }
     }
 
-    /// Before a reload. Idle flows are found again by their next packet; only those that hold packets need a new
-    /// place now.
+    /// Closes empty queues before a reload. Idle flows are opened again by their next packet; only flows that hold packets need
+    /// a new place now.
     pub(super) fn close_empty_queues(&mut self) {
         let (nic, queues) = (&mut self.nic, &self.queues);
         for lane in self.lanes.iter_mut().flatten() {
@@ -145,7 +145,7 @@ impl Engine {
         lane.overflow.retain(|_, shared| now.since(shared.seen) <= IDLE || !nic.close_queue(shared.queue));
     }
 
-    /// The last packet of a removed tenant has left: others may have its queues.
+    /// Closes the lane of a removed tenant after its last packet, so that others may have its queues.
     fn close_lane(&mut self, index: usize) {
         let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return };
         let shared = lane.overflow.drain().map(|(_, shared)| shared).chain(lane.leftover.drain(..));

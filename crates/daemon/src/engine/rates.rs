@@ -1,6 +1,6 @@
 //! Rates that operators change while packets flow.
 //!
-//! Why: a class's rate may follow a contract, a time of day or a controller, and a reload for that is much.
+//! Why: a class's rate may follow a contract, a time of day or a controller, and a reload costs too much for that.
 //! From: SENIC §3.2: a changed rate is in force at the next decision.
 //! Not here: which rates a policy may state (`plimsoll_policy`).
 //! Invariant: no packet is lost or moved; the policy file is not changed, and a reload puts its rates back.
@@ -24,10 +24,10 @@ pub struct Rated {
 /// Why a rate was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RateError {
-    /// Nobody is called so.
+    /// No class has this name.
     #[error("no class is called `{0}`; `plimsoll stats` names them, from the root down")]
     NoClass(String),
-    /// Its rate is nobody's to change.
+    /// The class has no rate of its own that could be changed.
     #[error(
         "class `{0}` has no rate of its own, as only children of a `rate_share` have; what it gets stands in the \
          policy file, and `plimsoll reload` puts that in force"
@@ -41,7 +41,7 @@ impl Engine {
     /// # Errors
     /// [`RateError`]; then nothing was changed.
     pub fn set_rate(&mut self, class: &str, rate: BitRate, now: Nanos) -> Result<Rated, RateError> {
-        // What the NIC has, unlike the file, is what is in effect.
+        // The rate in effect is the NIC engine's, which may differ from the file's.
         let program = self.nic.program();
         let id = program.find(class).ok_or_else(|| RateError::NoClass(class.to_owned()))?;
         let node = program.node(id);

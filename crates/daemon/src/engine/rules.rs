@@ -1,8 +1,8 @@
-//! What clients ask for: flow queues, and rules that say which packets go to which of them.
+//! Clients' requests: flow queues, and rules that say which packets go to which flow queue.
 //!
-//! Why: the policy's table is the daemon's; a client that remembers its answers asks once for each flow.
-//! From: SENIC §5.1: a miss asks the hypervisor, which answers, pushes, and ends what no longer holds.
-//! Not here: the cache (`plimsoll-vnic`), how questions and answers travel (`ports`), and samples (`verify`).
+//! Why: the policy is the daemon's; a client that remembers the daemon's answers asks once for each flow.
+//! From: SENIC §5.1: on a miss the guest asks the hypervisor, which answers, pushes rules, and ends those that no longer hold.
+//! Not here: the cache (`plimsoll-vnic`), the messages (`ports`), and samples (`verify`).
 //! Invariant: packets that one rule takes have one place in the policy: a rule looks at all that the policy looks at, or
 //! the flow queue behind it is classified packet by packet. A turn answers up to eight messages of a client, a second 16,000
 //! after the first 1,024; the others wait in its socket.
@@ -20,21 +20,21 @@ use super::verify::Trust;
 #[derive(Clone, Debug)]
 pub(crate) struct Opened {
     pub(crate) queue: QueueId,
-    /// What it was asked for, for a later policy.
+    /// The fields that it was asked for, for a later policy.
     pub(crate) fields: Fields,
-    /// Where that belongs under the policy in force.
+    /// The place of these fields in the policy in force.
     pub(crate) placement: Placement,
-    /// What the client was told to send there, if it was told a rule.
+    /// The rule that the client was sent for it, if any.
     pub(crate) rule: Option<(Scope, FlowSpec)>,
-    /// The client has it still; otherwise it is closed once it is empty.
+    /// Whether the client still has it; otherwise it is closed once it is empty.
     pub(crate) live: bool,
 }
 
-/// Messages heard in a turn, those that the port refuses by itself included.
+/// Messages handled in a turn, those that the port refuses by itself included.
 const REQUESTS: usize = 8;
 
 impl Engine {
-    /// Answers what a client asks, unless it has asked too much lately.
+    /// Answers a client's requests, unless it has sent too many lately.
     pub(super) fn answer_requests(&mut self, index: usize, now: Nanos) {
         for _ in 0..REQUESTS {
             let Some(lane) = &mut self.lanes[index] else { return };
@@ -60,7 +60,7 @@ impl Engine {
         }
     }
 
-    /// Leaves the client's messages in its socket until as many may be answered as a turn answers at most.
+    /// Leaves the client's messages in its socket until a turn's worth of them may be answered.
     fn hold_requests(&mut self, index: usize, now: Nanos) {
         let Some(lane) = &mut self.lanes[index] else { return };
         if lane.held_until.is_some() {
@@ -74,7 +74,7 @@ impl Engine {
         self.note_release(until);
     }
 
-    /// Lets held messages in again, once it is time.
+    /// Reads clients' held messages again, once it is time.
     pub(super) fn release_requests(&mut self, index: usize, now: Nanos) {
         let Some(lane) = &mut self.lanes[index] else { return };
         let Some(until) = lane.held_until else { return };
@@ -95,7 +95,7 @@ impl Engine {
         self.lanes[index].as_mut()?.port.as_mut()
     }
 
-    /// Classifies what the client describes, and opens a flow queue there.
+    /// Classifies the flow that the client describes, and opens a flow queue for it.
     fn open_flow(&mut self, index: usize, spec: &FlowSpec) -> Result<u32, OpenRefusal> {
         if self.lanes[index].as_ref().is_some_and(|lane| lane.trust == Trust::Forced) {
             return Err(OpenRefusal::Forced);
@@ -104,8 +104,8 @@ impl Engine {
         Ok(queue)
     }
 
-    /// Answers where such packets go: to a flow queue of this flow's own while the client has many left, then to one for
-    /// all that the policy does not tell apart, and at last to queue 0.
+    /// Answers with a rule for a flow: a flow queue of its own while the client has many left, then one for all flows that the
+    /// policy does not tell apart, and finally queue 0.
     fn rule_for(&mut self, index: usize, spec: &FlowSpec) -> Option<VnicAnswer> {
         let generation = u32::from(self.generation);
         let lane = self.lanes[index].as_mut()?;
@@ -122,7 +122,7 @@ impl Engine {
         Some(VnicAnswer::Rule(rule, queue.map(|QueueId(queue)| queue)))
     }
 
-    /// The flow queue of a rule: the one that there is, or a new one.
+    /// The flow queue of a rule: an existing one, or a new one.
     fn queue_of_rule(
         &mut self,
         index: usize,
@@ -141,7 +141,7 @@ impl Engine {
         }
     }
 
-    /// Opens a flow queue of the engine's where such packets belong, if the lane may have another.
+    /// Opens a flow queue of the engine's for these fields, if the lane may have another.
     fn open_place(
         &mut self,
         index: usize,
@@ -165,13 +165,13 @@ impl Engine {
         for opened in lane.opened.iter_mut().filter(|opened| opened.queue == queue) {
             opened.live = false;
         }
-        // One that is empty is closed at once; others when their last packet has left.
+        // An empty queue is closed at once, others when their last packet has left.
         let nic = &mut self.nic;
         lane.opened.retain(|opened| opened.live || !nic.close_queue(opened.queue));
         lane.closing = true;
     }
 
-    /// From now on each packet of the client's is classified here.
+    /// Has each packet of the client classified by the daemon from now on.
     pub(super) fn force(&mut self, index: usize) {
         let generation = u32::from(self.generation);
         let Some(lane) = &mut self.lanes[index] else { return };
@@ -183,8 +183,8 @@ impl Engine {
         }
     }
 
-    /// After a reload: tells clients which policy is in force, and anew the rules that still hold. Flow queues whose rule
-    /// does not tell apart what the new policy does are classified packet by packet until the client has asked again.
+    /// After a reload, tells clients which policy is in force, and sends the rules that still hold again. Packets of a flow queue
+    /// whose rule covers flows that the new policy places differently are classified one by one until the client asks again.
     pub(super) fn renew_rules(&mut self) {
         let generation = u32::from(self.generation);
         for lane in self.lanes.iter_mut().flatten() {
@@ -210,7 +210,7 @@ impl Engine {
     }
 }
 
-/// All that the policy looks at to place a tenant's packets: what a rule must look at as well.
+/// The headers that the policy looks at to place a tenant's packets, which a rule must look at as well.
 fn scope_of(program: &Program, tenant: Option<TenantId>) -> Scope {
     let rules = program.rules.iter().map(|rule| &rule.matches);
     let limits = program.limits.iter().filter_map(|limit| match &limit.scope {

@@ -1,4 +1,4 @@
-//! What an engine is made from, as a policy states it.
+//! Derives from a policy the parts that an engine is made from.
 //!
 //! Why: the start, a reload, tests and benches must derive the same sizes from the same policy.
 //! From: `docs/policy.md`.
@@ -13,7 +13,7 @@ use plimsoll_units::{Bytes, Span};
 use super::fleet::FleetMap;
 use super::lane::{LaneSpec, Quota};
 
-/// Bytes that one pull may take: what the link carries in this time, so that nobody waits longer for a large segment.
+/// Bytes that one pull may take: what the link carries in this time, so that no packet waits longer for a large segment.
 const PULL: Span = Span::micros(50);
 
 /// How far the link's pace may lag behind and be made up while packets wait: a thread that the kernel kept waiting for
@@ -28,7 +28,7 @@ pub fn fleet_map(checked: &Checked, program: &mut Program) -> Option<FleetMap> {
     Some(FleetMap::new(overlay, checked.config.uplink.mtu, program))
 }
 
-/// What the lane of a tenant is made from. Panics when the policy has no such tenant.
+/// The parts that the lane of a tenant is made from. Panics when the policy has no such tenant.
 #[must_use]
 pub fn lane_spec(checked: &Checked, name: &str, port: Option<Port>) -> LaneSpec {
     let tenants = (0..).map(plimsoll_policy::TenantId).zip(&checked.program.tenants);
@@ -53,7 +53,7 @@ pub fn engine_config(checked: &Checked, uplink: &Port) -> Config {
         queues: engine.queues,
         ring: engine.ring,
         descriptors: engine.descriptors,
-        // What goes through an overlay is cut here.
+        // Frames for an overlay are cut by the engine.
         pull: pull(
             &checked.program,
             checked.config.overlay.is_none() && uplink.capabilities().takes_segmentation,
@@ -62,7 +62,7 @@ pub fn engine_config(checked: &Checked, uplink: &Port) -> Config {
     }
 }
 
-/// Most bytes that one pull takes: one frame, or what 50 µs carry when the uplink cuts segments itself.
+/// Most bytes that one pull takes: one frame, or the bytes of 50 µs when the uplink cuts segments itself.
 pub(crate) fn pull(program: &Program, segments: bool) -> Bytes {
     let frame = program.max_frame + program.overhead;
     let most = Bytes::new(65_536);

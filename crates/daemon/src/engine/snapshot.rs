@@ -1,7 +1,7 @@
-//! What the engine has counted, copied out between two batches.
+//! The engine's counters, copied between two batches.
 //!
-//! Why: whoever shows counters must not hold up whoever counts.
-//! From: one copy on request; names are put to it elsewhere (`stats`).
+//! Why: showing counters must not hold up the thread that counts.
+//! From: one copy on request; `stats` adds names.
 //! Not here: JSON, Prometheus, terminals.
 //! Invariant: taking one costs time in proportion to classes, limits and ports, never to packets.
 
@@ -29,17 +29,17 @@ pub struct Snapshot {
     pub program: Arc<Program>,
     /// How many reloads there have been, modulo 65,536.
     pub generation: u16,
-    /// By [`plimsoll_policy::NodeId`]; inner nodes count nothing themselves.
+    /// Classes, by [`plimsoll_policy::NodeId`]; inner nodes count nothing themselves.
     pub nodes: Vec<NodeNow>,
-    /// By [`plimsoll_policy::LimitId`].
+    /// Limits, by [`plimsoll_policy::LimitId`].
     pub limits: Vec<LimitCounters>,
     /// Tenants' ports.
     pub lanes: Vec<PortNow>,
     /// The uplink.
     pub uplink: PortNow,
-    /// The NIC engine's own.
+    /// The NIC engine's own counters.
     pub engine: EngineStats,
-    /// What doorbells would have cost on a bus.
+    /// Doorbells, as they would have crossed a bus.
     pub writes: PcieWrites,
     /// Rounds of the loop.
     pub turns: u64,
@@ -52,11 +52,11 @@ pub struct Snapshot {
 /// One node's counters, and its rate.
 #[derive(Clone, Debug)]
 pub struct NodeNow {
-    /// Its rate below a `rate_share`, as it is in effect: the file's, or what an operator has set since.
+    /// Its rate in effect, below a `rate_share`: the file's, or one that an operator has set since.
     pub rate: Option<BitRate>,
     /// Frames and bytes.
     pub counters: ClassCounters,
-    /// Nanoseconds from doorbell to port; of an inner node only what is no class's any more.
+    /// Nanoseconds from doorbell to port; for an inner node, only those of classes that no longer exist.
     pub delays: Option<Histogram<u64>>,
 }
 
@@ -65,21 +65,21 @@ pub struct NodeNow {
 pub struct PortNow {
     /// The tenant's name; `uplink` for the uplink.
     pub name: String,
-    /// Which lane it has.
+    /// Its lane.
     pub lane: Option<u32>,
     /// The tenant in the policy; none for the uplink, and for one that a reload has removed.
     pub tenant: Option<TenantId>,
-    /// What the port calls itself; none while it is lost.
+    /// The port's own name; none while it is lost.
     pub port: Option<String>,
-    /// Of the uplink: its device was down when something last tried to leave.
+    /// Of the uplink: whether its device was down when a frame was last to be sent.
     pub down: bool,
-    /// What it carried.
+    /// The frames and bytes that it carried.
     pub counters: Counters,
-    /// What the port leaves with its guest; none while it is lost.
+    /// The port's capability level; none while it is lost.
     pub level: Option<Level>,
-    /// The same of a virtual machine's frames, by pair of rings.
+    /// Of a virtual machine's port, frames by pair of rings.
     pub pairs: Vec<PairCounters>,
-    /// What was lost, and what else happened.
+    /// Losses and other events.
     pub tally: Tally,
     /// Flows that have a queue of their own.
     pub flows: u32,
@@ -87,9 +87,9 @@ pub struct PortNow {
     pub buffers: u32,
     /// Descriptors in the engine.
     pub held: u32,
-    /// What the uplink brought for it; for the uplink what was not for one tenant.
+    /// Frames from the uplink for it; for the uplink, frames that were not for one tenant.
     pub ingress: IngressCounters,
-    /// How much of that waits.
+    /// How many of these frames wait.
     pub waiting: u32,
     /// A tenant's delays, part by part.
     pub parts: Option<Box<Parts>>,
@@ -101,11 +101,11 @@ impl Engine {
         self.snapshot_by(&|_| now)
     }
 
-    /// [`Engine::snapshot`], asking for the time where a tenant's memory is looked at.
+    /// Like [`Engine::snapshot`], but reads the clock where a tenant's memory is touched.
     pub fn snapshot_by(&mut self, clock: &impl Fn(Part) -> Nanos) -> Snapshot {
         let now = clock(Part::Between);
         let mut pairs = self.all_pairs(clock);
-        // Each walks over all flow queues or bundles, so they are asked once for all names.
+        // Each of these calls walks over all flow queues or bundles, so each is made once for all names.
         let classes = self.nic.all_class_counters();
         let delays = &self.delays;
         let nodes = (0..).zip(&self.nic.program().nodes).zip(classes);

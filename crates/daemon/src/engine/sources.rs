@@ -1,16 +1,17 @@
-//! Whose frames wait at one station, of those hosts' in whose name anybody could have sent them.
+//! Counts the frames that wait at one station, by the host in whose name they came, where the name is not proven.
 //!
-//! Why: between hosts that do not seal an outer address proves nothing. What floods a tenant in one host's name must not take
-//! the places of what other hosts send it.
-//! From: dynamic thresholds (Choudhury and Hahne, 1998): each may hold some times what is free, so that a place is free for whoever
-//! comes, and one alone has nearly all of the queue.
-//! Not here: frames that are sealed, which nobody else can send; strangers to limits (`control`).
-//! Invariant: a host holds at most [`TIMES`] times what was free when its last frame came; constant time, fixed memory.
+//! Why: between hosts that do not seal, an outer address proves nothing. A flood in one host's name must not take the places of
+//! other hosts' frames.
+//! From: dynamic thresholds (Choudhury and Hahne, 1998): each host may hold a multiple of the free places, so that there is
+//! always a free place for another, and one host alone has nearly all of the queue.
+//! Not here: sealed frames, which no other host can send; strangers to limits (`control`).
+//! Invariant: a host holds at most [`TIMES`] times the places that were free when its last frame came; constant time, fixed
+//! memory.
 
-/// One host may hold so many times the places that are free: alone 32 of 33, and beside another half of 64 of 65.
+/// How many times the free places one host may hold: alone 32 of 33 places, and beside another host half of 64 of 65.
 const TIMES: u32 = 32;
 
-/// Hosts are counted in so many places; those that share one share a part.
+/// Number of counters; hosts that share a counter share a part of the queue.
 const PLACES: usize = 64;
 
 /// The frames that wait at one station, by the hosts in whose names they came.
@@ -26,19 +27,19 @@ impl Default for Sources {
 }
 
 impl Sources {
-    /// Where a host of the map is counted.
+    /// The counter of a host of the map.
     #[inline]
     pub(super) fn place(host: Option<usize>) -> Option<u8> {
         host.map(|host| (host % PLACES) as u8)
     }
 
-    /// Whether one more may wait while so many places are free.
+    /// Whether one more frame may wait while `free` places are free.
     #[inline]
     pub(super) fn admit(&self, place: Option<u8>, free: u32) -> bool {
         place.is_none_or(|place| self.waiting[usize::from(place)] < free.saturating_mul(TIMES))
     }
 
-    /// One more waits.
+    /// Counts a frame that begins to wait.
     #[inline]
     pub(super) fn begin(&mut self, place: Option<u8>) {
         if let Some(place) = place {
@@ -46,7 +47,7 @@ impl Sources {
         }
     }
 
-    /// One waits no longer.
+    /// Counts a frame that waits no longer.
     #[inline]
     pub(super) fn end(&mut self, place: Option<u8>) {
         if let Some(place) = place {
@@ -76,14 +77,14 @@ mod tests {
         let (mut sources, mut held) = (Sources::default(), 0);
         let flood = (0..10_000).filter(|_| offer(&mut sources, &mut held, 1)).count();
         assert_eq!(flood, 497, "32 of 33 parts");
-        // Of three frames that are served one is the other's, which sends as many: it finds a place each time.
+        // One of three frames served is the other host's, which sends as many: it finds a place each time.
         for n in 0..2_000 {
             assert!(offer(&mut sources, &mut held, 2), "frame {n}");
             (0..5).for_each(|_| _ = offer(&mut sources, &mut held, 1));
             [1, 1, 2].into_iter().for_each(|host| sources.end(Sources::place(Some(host))));
             held -= 3;
         }
-        // Both have sent all they can: each holds a half.
+        // Both hosts have sent all they can: each holds a half.
         (0..1_000).for_each(|_| _ = (offer(&mut sources, &mut held, 1), offer(&mut sources, &mut held, 2)));
         assert!(sources.waiting[2] < sources.waiting[1] + 10 && held > 500, "{:?}", sources.waiting);
     }

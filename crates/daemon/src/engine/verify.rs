@@ -1,9 +1,9 @@
 //! Trust, but verify: some packets that a client classified itself are classified again.
 //!
-//! Why: a client that posts a packet to another class's flow queue gets a service that is not its packet's; to look each
-//! packet up would cost what the client's own classifying saves.
+//! Why: a client that posts a packet to another class's flow queue gets a service that the packet must not have; looking each
+//! packet up would cost as much as the client's classifying saves.
 //! From: SENIC §5.1: sample headers, compare the queue, and escalate: alert, halt, forced classification.
-//! Not here: what a packet's class is (`policy`), and what the client may write at all (`ports`).
+//! Not here: a packet's class (`policy`), and checks of what the client writes (`ports`).
 //! Invariant: each packet is drawn with the same probability, whatever the client sends and when; a client that is forced
 //! stays so until the next policy.
 
@@ -17,25 +17,25 @@ use plimsoll_wire::Parsed;
 use super::drops::Event;
 use super::{Engine, fields_of};
 
-/// Draws the packets to look at: each with probability one in so many, independently.
+/// Draws the packets to look at: each with the same probability, independently.
 #[derive(Clone, Debug)]
 pub struct Sampler {
-    /// Draws up to this are packets to look at; none when absent.
+    /// A packet is looked at if its draw is at most this; none when absent.
     bound: Option<u64>,
     state: u64,
 }
 
-/// Of so many packets one is looked at, where the operator says nothing.
+/// One in this many packets is looked at, unless the operator states another number.
 pub const ONE_IN: u32 = 100;
 
 impl Sampler {
-    /// One in `one_in` packets; 0: none. The seed should be nobody's to guess.
+    /// A sampler of one in `one_in` packets; 0: none. Clients must not be able to guess the seed.
     #[must_use]
     pub fn new(one_in: u32, seed: u64) -> Self {
         Self { bound: u64::MAX.checked_div(one_in.into()), state: seed | 1 }
     }
 
-    /// Another rate; the sequence goes on.
+    /// Sets another rate; the random sequence continues.
     pub fn set(&mut self, one_in: u32) {
         self.bound = u64::MAX.checked_div(one_in.into());
     }
@@ -54,44 +54,44 @@ impl Sampler {
 /// How far a client is trusted to classify its packets itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
-    /// Nothing is known against it.
+    /// No wrong packet is known.
     #[default]
     Full,
-    /// Packets were found in wrong flow queues: so many, the last one then. The operator has been told.
+    /// Packets were found in wrong flow queues: how many, and when the last. The operator has been told.
     Alerted(u32, Nanos),
-    /// Nothing is taken from it until then, as packets went on to be wrong.
+    /// No frame is taken from it until this time, as further packets were wrong.
     Halted(Nanos),
     /// The daemon classifies each of its packets.
     Forced,
 }
 
-/// What a client has brought upon itself.
+/// The consequence of a client's wrong packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The operator is told.
     Alert,
     /// It is not served for `HALT`.
     Halt,
-    /// It classifies nothing any more.
+    /// The daemon classifies each of its packets.
     Force,
 }
 
-/// Wrong packets that are found, after which a client is halted.
+/// The number of wrong packets at which a client is halted.
 pub const PATIENCE: u32 = 3;
 
 /// How long it is halted.
 pub const HALT: Span = Span::secs(1);
 
-/// After so long without a wrong packet a client has full trust again.
+/// After this long without a wrong packet a client has full trust again.
 pub const FORGET: Span = Span::secs(60);
 
-/// A seed that nobody can guess.
+/// A seed that clients cannot guess.
 pub(super) fn seed() -> u64 {
     std::hash::RandomState::new().hash_one(0_u8)
 }
 
 impl Engine {
-    /// Classifies again what a client has classified; answers where it belongs.
+    /// Classifies a client's packet again; answers its right flow queue.
     #[cold]
     pub(super) fn verify(
         &mut self,
@@ -138,14 +138,14 @@ impl core::fmt::Display for Step {
 }
 
 impl Trust {
-    /// A packet was found in a wrong flow queue: what follows from that.
+    /// Notes a packet in a wrong flow queue; answers the consequence, if there is a new one.
     pub fn wrong(&mut self, now: Nanos) -> Option<Step> {
         self.forget(now);
         let (next, step) = match *self {
             Self::Full => (Self::Alerted(1, now), Some(Step::Alert)),
             Self::Alerted(count, _) if count + 1 < PATIENCE => (Self::Alerted(count + 1, now), None),
             Self::Alerted(..) => (Self::Halted(now + HALT), Some(Step::Halt)),
-            // What was taken before the halt began is still being looked at.
+            // Frames that were taken before the halt are still looked at.
             Self::Halted(until) if now < until => return None,
             Self::Halted(_) => (Self::Forced, Some(Step::Force)),
             Self::Forced => return None,
@@ -154,7 +154,7 @@ impl Trust {
         step
     }
 
-    /// Until when nothing is taken from the client, if it is halted.
+    /// Until when no frame is taken from the client, if it is halted.
     #[must_use]
     pub fn halted(&self, now: Nanos) -> Option<Nanos> {
         match *self {
@@ -163,7 +163,7 @@ impl Trust {
         }
     }
 
-    /// What is long past is forgiven; what was forced is not.
+    /// Forgets wrong packets that are long past; a client whose packets the daemon classifies stays so.
     fn forget(&mut self, now: Nanos) {
         if let Self::Alerted(_, last) | Self::Halted(last) = *self
             && now.since(last) > FORGET
@@ -177,7 +177,7 @@ impl Trust {
 mod tests {
     use super::*;
 
-    /// SE-S2: whoever sends `n` wrong packets is found out with probability 1 - (1 - p)^n. 20,000 clients for each pair:
+    /// SE-S2: a client that sends `n` wrong packets is found out with probability 1 - (1 - p)^n. 20,000 clients for each pair:
     /// a share of them differs from its expectation by less than five standard deviations (of which there is less than
     /// one chance in a million), and the seed is fixed besides.
     #[test]

@@ -1,9 +1,9 @@
-//! What is looked at each second, to say whether promises held.
+//! The measurements of each second, by which promises are judged.
 //!
-//! Why: a whole snapshot copies every class's histogram; a look must cost little, as it comes every second.
+//! Why: a whole snapshot copies every class's histogram; a look must cost little, as there is one every second.
 //! From: one look between two turns; delays since the last one are handed over, and add up for the counters.
-//! Not here: what follows from it (`slo`).
-//! Invariant: a look costs time in proportion to tenants, and for one that had no packets next to nothing.
+//! Not here: the judgement (`slo`).
+//! Invariant: a look costs time in proportion to tenants, and next to none for a tenant without packets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::drops::{Event, Tally};
 use super::lane::{Lane, carried};
 
 impl Engine {
-    /// Looks, and begins delays anew. The thread knows its own pulse.
+    /// Takes the measurements, and begins delays anew. `pulse` is the thread's own.
     pub fn watch(&mut self, now: Nanos, pulse: Pulse) -> Watched {
         let inward = &self.inward;
         let lanes = (0..).zip(&mut self.lanes).filter_map(|(index, lane)| {
@@ -42,7 +42,7 @@ impl Engine {
         Watched { at: now, program: Arc::clone(program), lanes, uplink, pulse }
     }
 
-    /// Who of the tenants elsewhere held those here.
+    /// The tenants elsewhere whose limits held tenants here.
     fn watch_pairs(&self, lanes: &mut [LaneWatched]) {
         let Some(fleet) = self.fleet.as_ref().filter(|fleet| fleet.map.is_controlled()) else { return };
         for (tenant, stated) in (0..).map(TenantId).zip(&self.program.tenants) {
@@ -58,7 +58,7 @@ impl Engine {
         }
     }
 
-    /// Which delays count as late, for each tenant: half of each of its targets.
+    /// Sets the delays that count as late, for each tenant: half of each of its targets.
     pub(super) fn set_halves(&mut self) {
         for lane in self.lanes.iter_mut().flatten() {
             let slo = lane.tenant.map(|tenant| &self.program.tenants[tenant.0 as usize].slo);
@@ -90,7 +90,7 @@ impl Lane {
         }
     }
 
-    /// What was measured since the last look; it counts in the totals from now on.
+    /// Takes the delays since the last look; they are part of the totals from now on.
     fn take_parts(&mut self) -> Option<Box<Parts>> {
         if self.recent.is_empty() {
             return None;
@@ -109,7 +109,7 @@ impl Lane {
         }
     }
 
-    /// All that was measured.
+    /// All delays measured so far.
     pub(crate) fn parts(&self) -> Parts {
         let mut parts = (*self.total).clone();
         parts.add(&self.recent);

@@ -1,6 +1,6 @@
 //! The fleet as this host sees it: the host of each tenant, and a path to each host.
 //!
-//! Why: what follows from a policy's `overlay` is worked out once, outside the engine's thread.
+//! Why: a policy's `overlay` is evaluated once, outside the engine's thread.
 //! From: `docs/overlay.md`; the directory is `control`'s, stated by the policy.
 //! Not here: next hops' hardware addresses (`neighbours`), frames (`wrap`), limits (`steer`).
 //! Invariant: a tenant elsewhere has one number here, whichever of its addresses is asked for; pairs of a tenant here and
@@ -20,7 +20,7 @@ use plimsoll_wire::overlay::{Addresses, Format, Path, Ports, Vni};
 
 use super::super::mac_table::{Mac, key};
 
-/// A policy's `overlay`, worked out.
+/// A policy's `overlay`, evaluated.
 #[derive(Clone, Debug)]
 pub struct FleetMap {
     pub(crate) overlay: Overlay,
@@ -32,7 +32,7 @@ pub struct FleetMap {
     /// All hosts but this one.
     pub(crate) hosts: Vec<Host>,
     by_address: HashMap<IpAddr, usize, FixedState>,
-    /// The hosts by their places, and the tenants elsewhere.
+    /// The directory of hosts and of the tenants elsewhere.
     pub(crate) members: Arc<Membership>,
     by_mac: HashMap<u64, u32, FixedState>,
     /// Limits for each pair, where there is feedback.
@@ -48,12 +48,12 @@ pub(crate) struct Host {
     /// The next hop, which is asked for its hardware address.
     pub(crate) hop: IpAddr,
     pub(crate) mac: Option<Mac>,
-    /// The rate of each pair of a tenant here and one there while it says nothing.
+    /// The rate of each pair of a tenant here and one there while the host is silent.
     pub(crate) fallback: BitRate,
     pub(crate) channel: Option<std::net::SocketAddr>,
 }
 
-/// A pair's burst after a pause: some frames, so that a thread that wakes up late loses none of the rate.
+/// A pair's burst after a pause: some frames, so that a late wake-up of the thread does not reduce the rate.
 const BURST: Span = Span::micros(200);
 const BURST_FRAMES: u64 = 4;
 
@@ -224,8 +224,8 @@ impl FleetMap {
     }
 }
 
-/// A tenant as a sender, by its weight to the fleet's heaviest. A limit is for an ordinary sender: were others heavier, one who
-/// alone may have all of it could be told many times that, and it would take as many epochs to come down.
+/// A tenant as a sender, by its weight relative to the fleet's heaviest. A limit is for a sender of weight one: with heavier
+/// ones, a single sender's limit could be many times its rate, and would take as many epochs to come down.
 fn sender_of(tenant: &FleetTenant, heaviest: u32) -> Sender {
     let weight = u64::from(tenant.weight) * u64::from(Sender::ORDINARY) / u64::from(heaviest.max(1));
     Sender { weight: (weight as u32).max(1), balancer: tenant.balancer }

@@ -1,4 +1,4 @@
-//! Next hops' hardware addresses: asked for before they are needed, and again now and then.
+//! Next hops' hardware addresses, which are asked for before they are needed, and regularly again.
 //!
 //! Why: a frame for another host cannot leave without one, and waiting for it would hold up every frame behind.
 //! From: RFC 826 and RFC 4861 §7.2 in the least that two hosts on one link need, by frames of our own: so it works on every
@@ -30,13 +30,13 @@ pub(crate) struct Neighbours {
 struct Hop {
     address: IpAddr,
     mac: Option<Mac>,
-    /// The operator has said it.
+    /// Whether the operator has stated it.
     stated: bool,
     ask_at: Nanos,
 }
 
 impl Neighbours {
-    /// These next hops, with the addresses that the operator has stated; what was known of them before stays.
+    /// A table of these next hops, with the addresses that the operator states; known addresses stay.
     pub(crate) fn new(hops: impl Iterator<Item = (IpAddr, Option<Mac>)>, before: &Self, now: Nanos) -> Self {
         let mut made = Self::default();
         for (address, stated) in hops {
@@ -54,18 +54,18 @@ impl Neighbours {
         self.hops.iter().find(|hop| hop.address == address)?.mac
     }
 
-    /// Where a next hop lies in the table.
+    /// A next hop's place in the table.
     pub(crate) fn place(&self, address: IpAddr) -> Option<usize> {
         self.hops.iter().position(|hop| hop.address == address)
     }
 
-    /// The hardware address of the one in this place.
+    /// The hardware address of the next hop in this place.
     #[inline]
     pub(crate) fn mac(&self, place: usize) -> Option<Mac> {
         self.hops.get(place)?.mac
     }
 
-    /// A host on the link says that it has this address.
+    /// Notes that a host on the link answers for this address.
     pub(crate) fn hear(&mut self, address: IpAddr, mac: Mac, now: Nanos) {
         if let Some(hop) = self.hops.iter_mut().find(|hop| hop.address == address && !hop.stated) {
             (hop.mac, hop.ask_at) = (Some(mac), now + FRESH);
@@ -73,7 +73,7 @@ impl Neighbours {
         }
     }
 
-    /// The next one to be asked for now; it counts as asked.
+    /// The next hop to be asked for now; it counts as asked.
     pub(crate) fn ask(&mut self, now: Nanos) -> Option<IpAddr> {
         if self.next.is_none_or(|next| next > now) {
             return None;
@@ -85,7 +85,7 @@ impl Neighbours {
         Some(address)
     }
 
-    /// When [`Neighbours::ask`] has something.
+    /// When [`Neighbours::ask`] has a next hop to ask for.
     pub(crate) fn next(&self) -> Option<Nanos> {
         self.next
     }

@@ -1,10 +1,10 @@
-//! Frames between hosts, sealed with the fleet's key: which are taken, which are not, and the hellos that begin sessions.
+//! Frames between hosts, sealed with the fleet's key: accepts or drops them, and exchanges the hellos that begin sessions.
 //!
-//! Why: outer addresses can be forged, and frames that come again in a host's name took the place of its own.
-//! From: `control::sealing`; asking again and again as for next hops, in frames of the host's own.
-//! Not here: ciphers and windows (`control`), headers (`wire`), where the way out seals (`wrap`).
-//! Invariant: where frames are to be sealed, one that is not what its host sealed for this one's present life, and comes once, is
-//! dropped before it has a place in a tenant's queue, and counted; it costs no more than a check of its number.
+//! Why: outer addresses can be forged, and replayed frames would take the places of a host's own.
+//! From: `control::sealing`; hellos are repeated in frames of the host's own, like questions for next hops.
+//! Not here: ciphers and windows (`control`), headers (`wire`), sealing on the way out (`wrap`).
+//! Invariant: where frames are to be sealed, a frame that is not sealed for the present session, or is a replay, is dropped and
+//! counted before it has a place in a tenant's queue; a replay costs no more than a check of its number.
 
 use plimsoll_control::sealing::{HELLO, SEALED_HEAD as HEAD, SEALED_TAG as TAG};
 use plimsoll_control::{Greeted, HostId, Sealing, Session, Unopened};
@@ -19,7 +19,7 @@ use super::map::FleetMap;
 
 const _: () = assert!(HEAD == SEALED_HEAD && TAG == SEALED_TAG && SEAL as usize == HEAD + TAG, "one format");
 
-/// Between two looks whether a host's next hop has answered.
+/// Time between two checks whether a host's next hop has answered.
 const AGAIN: Span = Span::millis(10);
 
 /// The engine's part of sealing.
@@ -27,25 +27,25 @@ const AGAIN: Span = Span::millis(10);
 pub(super) struct Seals {
     how: Sealed,
     sealing: Sealing,
-    /// By the map's hosts.
+    /// Sessions, by the map's hosts.
     sessions: Vec<Session>,
-    /// Those with hosts that have left the map: a host that returns finds its own, as a session that began anew with the numbers
-    /// of before would use its keys twice.
+    /// Sessions with hosts that have left the map: a host that returns gets its own back, as a session that began anew with
+    /// the earlier numbers would use its keys twice.
     away: Vec<(HostId, Session)>,
-    /// When the next host is to be greeted, or the next look is due whether one is.
+    /// When the next hello is due, or the next check for one.
     next: Option<Nanos>,
 }
 
-/// How a frame goes to a host.
+/// How a frame is sent to a host.
 pub(super) enum Way<'s> {
     Plain,
     Sealed(&'s mut Session),
-    /// Not: it is to be sealed, and the host is not there yet.
+    /// Not at all: it is to be sealed, and there is no session yet.
     NoSession,
 }
 
 impl Seals {
-    /// None where nothing is sealed.
+    /// The sealing of this fleet's frames; `None` where they are not sealed.
     pub(super) fn new(map: &FleetMap, key: Option<&[u8; 32]>, [first, start]: [u64; 2]) -> Option<Box<Self>> {
         let how = map.overlay.sealed;
         if how == Sealed::No {
@@ -58,7 +58,7 @@ impl Seals {
         Some(Box::new(Self { how, sealing, sessions, away: Vec::new(), next: Some(Nanos::ZERO) }))
     }
 
-    /// Another map: sessions stay with the hosts that they are with, also while these are in no map.
+    /// Installs another map. Sessions stay with their hosts, also while these are in no map.
     pub(super) fn remap(&mut self, old: &FleetMap, new: &FleetMap, now: Nanos) {
         self.sealing.set_hosts(new.hosts.len());
         let hosts = old.hosts.iter().map(|host| host.number);
@@ -94,8 +94,8 @@ impl Seals {
 }
 
 impl Fleet {
-    /// Whether a tenant's frame in this host's name may come in; a sealed one is opened where it lies. What carries none is
-    /// for others to judge.
+    /// Whether a packet in this host's name may come in; a sealed one is opened in place. A packet without a tenant's frame
+    /// always may, and is judged elsewhere.
     pub(super) fn admit(
         &mut self,
         host: usize,
@@ -123,7 +123,7 @@ impl Fleet {
 }
 
 impl Engine {
-    /// Greets those that are due. When the next one is.
+    /// Sends the hellos that are due. Answers when the next one is.
     pub(super) fn say_hellos(&mut self, fleet: &mut Fleet, now: Nanos) -> Option<Nanos> {
         let next = fleet.seals.as_ref()?.next?;
         if next > now {
@@ -139,7 +139,7 @@ impl Engine {
                         let mut frame = [0; HELLO + HEADERS];
                         let hello = session.hello(&seals.sealing, now);
                         let len = hello.and_then(|hello| path.hello_frame(&hello, &mut frame).ok());
-                        // One that finds no room is said again, as one that is lost.
+                        // A hello that finds no room is repeated, like one that is lost.
                         len.into_iter().for_each(|len| _ = self.send_own(&frame[..len]));
                     }
                     None => seals.next = Some(now + AGAIN),
@@ -154,7 +154,7 @@ impl Engine {
         next
     }
 
-    /// A hello has come in a host's name.
+    /// Handles a hello in a host's name.
     pub(super) fn hear_hello(&mut self, fleet: &mut Fleet, host: usize, hello: &[u8], now: Nanos) {
         let Some(seals) = &mut fleet.seals else { return self.uplink.tally.event(Event::HelloUnasked) };
         let event = match seals.sessions[host].greet(&mut seals.sealing, hello, now) {
@@ -169,5 +169,5 @@ impl Engine {
     }
 }
 
-/// Ethernet, IPv6, UDP and Geneve.
+/// Bytes of the longest headers: Ethernet, IPv6, UDP and Geneve.
 const HEADERS: usize = 14 + 40 + 8 + 8;

@@ -24,21 +24,21 @@ pub struct FleetNow {
     pub hosts: Vec<HostNow>,
     /// Tenants here, each with the tenants elsewhere that it has sent to.
     pub pairs: Vec<PairNow>,
-    /// The limits that tenants here tell.
+    /// The limits that tenants here set.
     pub receivers: Vec<ReceiverNow>,
 }
 
-/// Whether a host says what its tenants can take.
+/// Whether a host sends feedback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostState {
     /// Hosts tell each other no limits.
     Uncontrolled,
-    /// It was heard of late.
+    /// Feedback from it was heard recently.
     Heard,
-    /// Frames go there or come from there, and it says nothing: each pair is held to its fallback, and what comes to one
+    /// Frames go there or come from there, but no feedback: each pair is held to its fallback, and frames from there to one
     /// sender's part.
     Silent,
-    /// Neither of the two.
+    /// No frames, and no feedback.
     Idle,
 }
 
@@ -74,9 +74,9 @@ pub struct HostNow {
     pub received: u64,
     /// Messages.
     pub messages: Counts,
-    /// The rate that holds while it says nothing.
+    /// The rate that holds while it is silent.
     pub fallback: BitRate,
-    /// Whether frames to it are sealed; none where none are.
+    /// Whether frames to it are sealed; none where no frames are.
     pub session: Option<bool>,
 }
 
@@ -89,7 +89,7 @@ pub struct PairNow {
     pub peer: String,
     /// See [`PairNow::peer`].
     pub host: String,
-    /// Its limits; none while its host says nothing, and the fallback holds.
+    /// Its limits; none while its host is silent and the fallback holds.
     pub limits: Option<Limits>,
     /// The rate that is enforced, in bits a second.
     pub bits: BitRate,

@@ -1,6 +1,6 @@
-//! The host's control agent at work: what it measures, which way its messages go, and limits that the NIC engine enforces.
+//! Drives the host's control agent: measures for it, sends its messages, and has the NIC engine enforce its limits.
 //!
-//! Why: a flood is best stopped where it begins, and only its receiver knows that it is one.
+//! Why: a flood is best stopped at its sender, and only the receiver can tell a flood.
 //! From: PicNIC §5.3 and §5.5 by `control::Agent`; three ways for feedback (PN-M18): with tenants' frames, in frames of its own
 //! where none go that way within half an epoch, or over a control channel, from another thread.
 //! Not here: the epoch (`control::Agent`), limits at work (`nic`), sockets of the channel (`channel`).
@@ -31,9 +31,9 @@ pub(crate) struct Steering {
     pub(super) agent: Agent,
     /// The lane of each tenant here that receives, in the agent's order.
     pub(super) lanes: Vec<u32>,
-    /// The agent's number of the tenant whose frames wait at a station.
+    /// For each station, the agent's number of its tenant.
     by_station: Vec<Option<u32>>,
-    /// By the map's hosts.
+    /// Messages to be sent, by the map's hosts.
     posts: Vec<Post>,
     /// When the first message has to leave; at the end of time where there is none.
     due: Nanos,
@@ -43,36 +43,36 @@ pub(crate) struct Steering {
 #[derive(Clone, Copy, Debug)]
 struct Post {
     host: HostId,
-    /// When they leave in frames of their own.
+    /// When they are sent in frames of their own.
     due: Nanos,
     counts: Counts,
 }
 
-/// Messages, by the way that they went.
+/// Counters of messages, by their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// With tenants' frames.
+    /// Sent with tenants' frames.
     pub ridden: u64,
-    /// In frames of their own.
+    /// Sent in frames of their own.
     pub framed: u64,
-    /// Over the control channel.
+    /// Sent over the control channel.
     pub channelled: u64,
-    /// Not, as the uplink had no room before there were newer ones.
+    /// Not sent, as the uplink had no room until there were newer ones.
     pub unsent: u64,
-    /// Accepted from there.
+    /// Received and accepted.
     pub heard: u64,
 }
 
 /// A message for a control channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Where to.
+    /// The destination.
     pub to: SocketAddr,
     /// The sealed message.
     pub message: Vec<u8>,
 }
 
-/// When nothing waits.
+/// The time of the next message when none waits.
 const NEVER: Nanos = Nanos::new(u64::MAX);
 
 impl Steering {
@@ -123,7 +123,7 @@ impl Steering {
         (message.len() <= MOST_IN_OPTION).then_some(message)
     }
 
-    /// Notes that it has gone.
+    /// Notes that the message has been sent.
     pub(super) fn rode(&mut self, host: usize) {
         self.agent.poll_message(host);
         self.posts[host].counts.ridden += 1;
@@ -134,8 +134,8 @@ impl Steering {
         Counts { unsent: contact.unsent(), heard: contact.heard(), ..self.posts[host].counts }
     }
 
-    /// Says when this epoch's messages leave. Where frames go to a host they take its message along, if it is short; else it
-    /// need not wait for one.
+    /// Decides when this epoch's messages are sent. A short message to a host that frames go to waits for such a frame; any
+    /// other is sent at once.
     fn post(&mut self, map: &FleetMap, now: Nanos) {
         let rides = self.via == Via::Datapath && map.format == Format::Geneve;
         for (host, post) in self.posts.iter_mut().enumerate() {
@@ -154,7 +154,7 @@ impl Steering {
         self.due = waiting.map(|(_, post)| post.due).min().unwrap_or(NEVER);
     }
 
-    /// All that waits goes over the control channels.
+    /// Hands all waiting messages to the control channels.
     fn hand_over(&mut self, map: &FleetMap, outbox: &mut Vec<Sent>) {
         for (host, post) in self.posts.iter_mut().enumerate() {
             let Some(to) = map.hosts[host].channel else { continue };
@@ -186,7 +186,7 @@ impl Fleet {
                 vnic: map.vnic(mac),
                 envelope: Envelope { min: own.min.or(node.min), max: max.unwrap_or(policy.link) },
                 threshold: tenant.slo.threshold,
-                // No sender can foresee the gaps between sampled packets, and they need not be the same elsewhere.
+                // By the time, so that no sender can foresee the gaps between sampled packets.
                 seed: u64::from(index) ^ now.as_u64().rotate_left(17),
             });
         }
@@ -195,7 +195,7 @@ impl Fleet {
 }
 
 impl Engine {
-    /// Ends an epoch that is over, and sends messages that are due. When there is more to do.
+    /// Ends an epoch that is over, and sends messages that are due. Answers when there is more to do.
     pub(super) fn steer(&mut self, fleet: &mut Fleet, now: Nanos) -> Option<Nanos> {
         let mut steering = fleet.steering.take()?;
         let Steering { agent, lanes, .. } = &mut *steering;
@@ -243,7 +243,7 @@ impl Engine {
                 let sent = len.is_some_and(|len| self.send_own(&scratch[..len]));
                 self.scratch = scratch;
                 if !sent {
-                    // Soon enough: the next epoch has newer ones.
+                    // The next epoch has newer messages.
                     post.due = now + Span::millis(1);
                     break;
                 }
@@ -253,7 +253,7 @@ impl Engine {
         }
     }
 
-    /// Another host's message, as it came with a frame or alone.
+    /// Handles another host's message, which came with a frame or alone.
     pub(super) fn hear_feedback(&mut self, fleet: &mut Fleet, sealed: &[u8], now: Nanos) {
         let Fleet { map, steering: Some(steering), .. } = fleet else {
             return self.uplink.tally.event(Event::FeedbackUnasked);
@@ -265,14 +265,14 @@ impl Engine {
         self.obey(map, &mut steering.agent, now);
     }
 
-    /// A message that came over the control channel; it has been opened there once, so that no flood of forged ones comes here.
+    /// Handles a message from the control channel; its thread has opened it before, so that no flood of forged ones comes here.
     pub fn hear_channel(&mut self, sealed: &[u8], now: Nanos) {
         let Some(mut fleet) = self.fleet.take() else { return };
         self.hear_feedback(&mut fleet, sealed, now);
         self.fleet = Some(fleet);
     }
 
-    /// Holds the tenants here to what the agent orders, or to what holds while a tenant elsewhere says nothing.
+    /// Enforces the agent's limits for the tenants here, or the fallback while the host elsewhere is silent.
     fn obey(&mut self, map: &FleetMap, agent: &mut Agent, now: Nanos) {
         while let Some(vm) = agent.poll_order() {
             let fallback = map.hosts[map.members.vms()[vm as usize].host].fallback;
@@ -290,7 +290,7 @@ impl Engine {
         self.doorbells.flush(|words| nic.ring(words, now));
     }
 
-    /// After a reload limits begin with what holds in silence: what was heard before still holds.
+    /// Enforces the agent's limits again after a reload, when all limits begin with the fallback.
     pub(in super::super) fn hold_again(&mut self, now: Nanos) {
         let Some(mut fleet) = self.fleet.take() else { return };
         if let Fleet { map, steering: Some(steering), .. } = &mut *fleet {

@@ -1,11 +1,11 @@
 //! The way out to other hosts: each finished frame in the overlay's headers, with feedback where it has room.
 //!
-//! Why: the underlay carries packets between hosts, and nothing of a tenant's beside them.
+//! Why: the underlay carries packets between hosts only, and no tenant's frame by itself.
 //! From: `wire::overlay`: segments are cut first, so that each has outer lengths and checksums of its own.
 //! Not here: which host (`map`), which feedback (`steer`).
-//! Invariant: a copy for many hosts that has begun ends before another frame leaves, and each of them gets one, whatever a
-//! reload makes of their order; feedback is lost with no frame, as a
-//! message that did not leave goes with the next.
+//! Invariant: a frame for many hosts that has begun to leave ends before another frame leaves, and each host gets one copy,
+//! also if a reload changes their order; feedback is not lost with a frame, as a message that did not leave goes with the
+//! next.
 
 use plimsoll_control::Session;
 use plimsoll_ports::{Port, Sending, Trouble};
@@ -21,7 +21,7 @@ use super::super::{Engine, Held};
 use super::addresses;
 use super::sealed::Way;
 
-/// How much of a frame for all hosts has left for one of them.
+/// How much of a frame for all hosts has left to one of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Copied {
     #[default]
@@ -41,7 +41,7 @@ struct Wrapping<'a> {
 }
 
 impl Engine {
-    /// To the host that serves the address, or to all of them. `whole` is the pull without what has left.
+    /// Sends to the host that has the address, or to all hosts. `whole` is the pull before any of it has left.
     pub(in super::super) fn send_out(
         &mut self,
         frame: &[u8],
@@ -56,13 +56,13 @@ impl Engine {
             let Some(host) = host else { return Handed::Lost(Loss::NoPeer) };
             return self.send_to(host, frame, held, part, from, now);
         }
-        // Other hosts take from this one what comes from an address that the map has here; what has begun goes on.
+        // Other hosts accept frames from addresses that the map has at this host; a frame that has begun to leave goes on.
         if self.uplink.flooded == 0 && !self.is_known_source(frame) {
             return Handed::Curtailed(Loss::ForeignSource);
         }
         let first = self.begin_copies();
         if first.is_none() {
-            // The host that had a part of it is no longer there.
+            // The host that had a part of it has left the map.
             *part = whole;
         }
         let hosts = self.fleet.as_ref().map_or(0, |fleet| fleet.links.len());
@@ -88,7 +88,7 @@ impl Engine {
         fleet.map.home_of(source) == Some(fleet.map.members.own())
     }
 
-    /// Begins a frame for all hosts, or goes on with one: the host that has a part of it.
+    /// Begins a frame for all hosts, or continues one; answers the host that has a part of it.
     fn begin_copies(&mut self) -> Option<usize> {
         let links = self.fleet.as_mut().map_or(&mut [][..], |fleet| &mut fleet.links);
         if self.uplink.flooded == 0 {
@@ -98,7 +98,7 @@ impl Engine {
         links.iter().position(|link| link.copy == Copied::Begun)
     }
 
-    /// How far it is with a host's; whether that has all of it already.
+    /// Notes a host's progress; answers whether it has the whole frame already.
     fn copied(&mut self, host: usize, copied: Copied) -> bool {
         let Some(link) = self.fleet.as_mut().and_then(|fleet| fleet.links.get_mut(host)) else { return true };
         let all = link.copy == Copied::Whole;
@@ -155,7 +155,7 @@ impl Engine {
 
 type Wrapped = Result<Emitted, plimsoll_wire::EncapsulationError>;
 
-/// Each segment is finished behind room for its headers, and leaves with them.
+/// Sends each segment, which is finished behind room for its headers, with these headers.
 fn emit_wrapped(
     port: &mut Port,
     wrapping: &mut Wrapping<'_>,
@@ -208,7 +208,7 @@ fn send_wrapped(
     let wrapped = match session {
         Some(session) => {
             if !session.seal(inner.vni.get(), &mut packet[whole.start..]) {
-                // Nothing has been hidden: it must not leave.
+                // It could not be sealed, so it must not leave.
                 return Ok(Err(plimsoll_wire::EncapsulationError::NoRoom));
             }
             path.encapsulate_sealed(packet, whole.start, &inner, ecn)
