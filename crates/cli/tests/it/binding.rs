@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::support::{self, Daemon, PATIENCE, Stage, ip};
-use plimsoll_daemon::{Client, Reloaded, Stats};
+use crate::support::{Daemon, Stage, ip};
+use plimsoll_daemon::{Reloaded, Stats};
 use plimsoll_ports::netns::NetnsRef;
 use plimsoll_ports::{PacketConfig, PacketSocket, Port};
 use plimsoll_wire::Mac;

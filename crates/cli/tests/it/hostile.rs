@@ -13,10 +13,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::linger::lingering_for;
-use crate::support::{Daemon, PATIENCE, Stage, eventually};
+use crate::support::{Daemon, PATIENCE, Stage};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
-use plimsoll_daemon::Client;
 use plimsoll_vnic::Vnic;
 use plimsoll_vnic::message::{FlowSpec, Message};
 use plimsoll_vnic::socket::{Incoming, connect_to, read_message, read_welcome, send_message, wait_readable};

@@ -10,9 +10,9 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::{self, Daemon, PATIENCE, Stage, TRIES, ip};
+use crate::support::{Daemon, PATIENCE, Stage, TRIES, ip};
 use nix::sys::signal::Signal;
-use plimsoll_daemon::{Client, Explanation, Reloaded, Stats};
+use plimsoll_daemon::{Explanation, Reloaded, Stats};
 use plimsoll_slo::{Cause, SloReport, Verdict};
 
 const SHOP: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);

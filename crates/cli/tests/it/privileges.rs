@@ -10,9 +10,8 @@ use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use plimsoll_daemon::Client;
 
-use crate::support::{Daemon, PATIENCE, Stage, eventually, ip, skip};
+use crate::support::{Daemon, Stage, ip, skip};
 
 /// A daemon with tenants, in a folder that only root may enter.
 struct World {
@@ -366,10 +365,8 @@ fn started_by(stage: &Stage, before: &[&str], port: &str) -> (Daemon, String) {
     let mut command = Command::new(before[0]);
     command.args(&before[1..]).arg(&program).arg("run").arg(stage.file("policy.yaml"));
     let daemon = Daemon::spawn(command, &stage.file("log"));
-    let client = Client::new(&stage.file("api.sock"));
-    let said = || stage.read("log");
-    eventually("the daemon answers", PATIENCE, said, || client.text("GET", "/v1/health").is_ok());
-    (daemon, client.text("GET", "/v1/health").expect("it answers"))
+    stage.until_it_answers();
+    (daemon, stage.client().text("GET", "/v1/health").expect("it answers"))
 }
 
 #[test]
@@ -397,7 +394,7 @@ fn an_ordinary_user_with_ambient_capabilities_is_served_as_well() {
     assert_eq!(engine("Uid"), "65534 65534 65534 65534");
     assert_eq!(sets(&engine).map(|set| set & BROKERS)[..3], [0; 3]);
     assert_eq!((engine("NoNewPrivs").as_str(), engine("Seccomp").as_str()), ("1", "2"));
-    Client::new(&stage.file("api.sock")).text("POST", "/v1/reload").expect("reloaded");
+    stage.client().text("POST", "/v1/reload").expect("reloaded");
 }
 
 #[test]
